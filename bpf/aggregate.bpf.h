@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* Counting in the kernel: one histogram per series, exact at any call rate. */
+#ifndef OTEL_GPU_AGGREGATE_BPF_H
+#define OTEL_GPU_AGGREGATE_BPF_H
+
+/* Too large for the BPF stack, so new series are copied from here. */
+static const struct aggregate new_aggregate = {};
+
+/* Find the bucket of a value among ascending inclusive upper bounds. */
+static __always_inline __u32 find_bucket(const volatile __u64 *bounds, __u32 bound_count,
+					 __u64 value)
+{
+	__u32 low = 0, high = bound_count;
+
+	/* 2^8 > MAX_BOUNDS */
+	for (int i = 0; i < 8; i++) {
+		__u32 middle = (low + high) / 2;
+
+		if (low >= high || middle >= MAX_BOUNDS)
+			break;
+		if (value <= bounds[middle])
+			high = middle;
+		else
+			low = middle + 1;
+	}
+	return low;
+}
+
+/*
+ * Global functions, so that the verifier walks each search once by itself. The bounds
+ * are constants to it: inlined, it would follow every path through them anew from every
+ * place that counts. Weak, because several objects have them.
+ */
+__weak __noinline __u32 find_duration_bucket(__u64 duration_ns)
+{
+	return find_bucket(settings.duration_bounds_ns, settings.duration_bound_count, duration_ns);
+}
+
+__weak __noinline __u32 find_size_bucket(__u64 size_bytes)
+{
+	return find_bucket(settings.size_bounds_bytes, settings.size_bound_count, size_bytes);
+}
+
+static __always_inline struct aggregate *find_aggregate(const struct aggregate_key *key)
+{
+	struct aggregate *aggregate = bpf_map_lookup_elem(&aggregates, key);
+
+	if (aggregate)
+		return aggregate;
+	/* BPF_NOEXIST: another CPU may have begun the series, and counted already. */
+	bpf_map_update_elem(&aggregates, key, &new_aggregate, BPF_NOEXIST);
+	aggregate = bpf_map_lookup_elem(&aggregates, key);
+	if (!aggregate)
+		count(COUNTER_LOST_SERIES_FULL);
+	return aggregate;
+}
+
+static __always_inline void add_to_bucket(const struct aggregate_key *key, __u32 bucket,
+					  __u64 value, __u64 size_bytes)
+{
+	struct aggregate *aggregate = find_aggregate(key);
+
+	if (!aggregate || bucket >= MAX_BUCKETS)
+		return;
+	__sync_fetch_and_add(&aggregate->sum, value);
+	if (size_bytes)
+		__sync_fetch_and_add(&aggregate->size_bytes, size_bytes);
+	raise_to(&aggregate->max, value);
+	raise_to(&aggregate->min_complement, ~value);
+	/* Last: whoever sees the count also sees the sum. */
+	__sync_fetch_and_add(&aggregate->buckets[bucket], 1);
+}
+
+static __always_inline void add_duration(const struct aggregate_key *key, __u64 duration_ns,
+					 __u64 size_bytes)
+{
+	add_to_bucket(key, find_duration_bucket(duration_ns), duration_ns, size_bytes);
+}
+
+static __always_inline void add_size(const struct aggregate_key *key, __u64 size_bytes)
+{
+	add_to_bucket(key, find_size_bucket(size_bytes), size_bytes, 0);
+}
+
+#endif

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
+/* Ring-buffer payloads and enums reach BTF only through a global: these are the anchors. */
+#define OTEL_GPU_BPF
+#include "core.bpf.h"
+#include "events.h"
+
+const volatile struct settings settings SEC(".rodata.settings");
+
+#define ANCHOR(kind, name) const kind name *wire_anchor_##name __attribute__((unused))
+
+ANCHOR(enum, record_kind);
+ANCHOR(enum, counter);
+ANCHOR(enum, api_family);
+ANCHOR(enum, api_layer);
+ANCHOR(enum, launch_shape);
+ANCHOR(enum, copy_kind);
+ANCHOR(enum, choice);
+ANCHOR(enum, metric);
+ANCHOR(enum, switch_type);
+ANCHOR(enum, process_flag);
+ANCHOR(struct, record_header);
+ANCHOR(struct, cuda_call_record);
+ANCHOR(struct, stall_record);
+ANCHOR(struct, fork_record);
+ANCHOR(struct, exec_record);
+ANCHOR(struct, exit_record);
+ANCHOR(struct, library_record);
+ANCHOR(struct, device_record);
+ANCHOR(struct, clock_record);
+ANCHOR(struct, counters_record);
+ANCHOR(struct, open_call_record);
+ANCHOR(struct, aggregate_key);
+ANCHOR(struct, aggregate);
+ANCHOR(struct, aggregates_record);
+ANCHOR(struct, api_descriptor);
+ANCHOR(struct, settings);
+ANCHOR(struct, process);
+ANCHOR(struct, threshold_key);
+ANCHOR(struct, file_key);
+ANCHOR(struct, open_call);
+ANCHOR(struct, thread);
+ANCHOR(struct, allocation_key);
+ANCHOR(struct, allocation);
+ANCHOR(struct, running);

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * The kernel types that the programs read, and only their fields that they read.
+ *
+ * preserve_access_index makes libbpf fix every offset to the running kernel's BTF
+ * at load time, so these need not match any kernel's layout: only names matter.
+ */
+#ifndef OTEL_GPU_CORE_BPF_H
+#define OTEL_GPU_CORE_BPF_H
+
+typedef unsigned char __u8;
+typedef signed char __s8;
+typedef unsigned short __u16;
+typedef signed short __s16;
+typedef unsigned int __u32;
+typedef signed int __s32;
+typedef unsigned long long __u64;
+typedef signed long long __s64;
+typedef __u16 __be16;
+typedef __u32 __be32;
+typedef __u32 __wsum;
+typedef _Bool bool;
+
+enum {
+	false = 0,
+	true = 1
+};
+
+/* Tells bpf_tracing.h that registers have the kernel's names, not user space's. */
+#define __VMLINUX_H__
+
+enum {
+	BPF_ANY = 0,
+	BPF_NOEXIST = 1,
+	BPF_EXIST = 2,
+};
+
+enum {
+	BPF_RB_NO_WAKEUP = 1,
+	BPF_RB_FORCE_WAKEUP = 2,
+	BPF_RB_AVAIL_DATA = 0,
+};
+
+enum bpf_map_type {
+	BPF_MAP_TYPE_HASH = 1,
+	BPF_MAP_TYPE_ARRAY = 2,
+	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
+	BPF_MAP_TYPE_LRU_HASH = 9,
+	BPF_MAP_TYPE_RINGBUF = 27,
+};
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct ns_common {
+	unsigned int inum;
+};
+
+struct pid_namespace {
+	struct ns_common ns;
+};
+
+struct upid {
+	int nr;
+	struct pid_namespace *ns;
+};
+
+struct pid {
+	unsigned int level;
+	struct upid numbers[1];
+};
+
+struct thread_info {
+	__u32 cpu; /* x86 and arm64 keep it here since CONFIG_THREAD_INFO_IN_TASK */
+};
+
+struct signal_struct {
+	struct {
+		int counter;
+	} live;
+};
+
+struct xol_area {
+	unsigned long vaddr;
+};
+
+struct uprobes_state {
+	struct xol_area *xol_area;
+};
+
+struct mm_struct {
+	struct uprobes_state uprobes_state;
+};
+
+struct task_struct {
+	struct thread_info thread_info;
+	struct mm_struct *mm;
+	int pid;
+	int tgid;
+	int exit_code;
+	__u64 start_boottime;
+	char comm[16];
+	struct task_struct *group_leader;
+	struct pid *thread_pid;
+	struct signal_struct *signal;
+};
+
+struct super_block {
+	__u32 s_dev;
+};
+
+struct inode {
+	unsigned long i_ino;
+	struct super_block *i_sb;
+};
+
+struct file {
+	struct inode *f_inode;
+};
+
+struct linux_binprm {
+	struct file *file;
+	const char *filename;
+};
+
+#pragma clang attribute pop
+
+/* Registers are ABI: their layout does not change between kernels. */
+#if defined(__TARGET_ARCH_x86)
+struct pt_regs {
+	unsigned long r15, r14, r13, r12, bp, bx, r11, r10, r9, r8, ax, cx, dx, si, di, orig_ax;
+	unsigned long ip, cs, flags, sp, ss;
+};
+#elif defined(__TARGET_ARCH_arm64)
+struct user_pt_regs {
+	__u64 regs[31];
+	__u64 sp;
+	__u64 pc;
+	__u64 pstate;
+};
+struct pt_regs {
+	struct user_pt_regs user_regs;
+};
+#else
+#error "build with -D__TARGET_ARCH_x86 or -D__TARGET_ARCH_arm64"
+#endif
+
+#include <bpf/bpf_helpers.h>
+
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_tracing.h>
+
+#endif

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* Kernel differences, each citing the commit that made it. */
+#ifndef OTEL_GPU_CORE_FIXES_BPF_H
+#define OTEL_GPU_CORE_FIXES_BPF_H
+
+/*
+ * Since Linux kernel commit 2f064a59a11f ("sched: Change task_struct::state") (in
+ * v5.14), the task state is named "__state". Before that, it is named "state".
+ */
+struct task_struct___since_5_14 {
+	unsigned int __state;
+} __attribute__((preserve_access_index));
+
+struct task_struct___before_5_14 {
+	volatile long state;
+} __attribute__((preserve_access_index));
+
+/*
+ * Non-zero for a task that leaves the CPU because it must wait. A waker that races
+ * with the switch can only turn it into TASK_WAKING, which is not zero either.
+ */
+static __always_inline __u64 task_state(struct task_struct *task)
+{
+	struct task_struct___since_5_14 *task_new = (void *)task;
+	struct task_struct___before_5_14 *task_old = (void *)task;
+
+	if (bpf_core_field_exists(task_new->__state))
+		return BPF_CORE_READ(task_new, __state);
+	return BPF_CORE_READ(task_old, state);
+}
+
+#endif

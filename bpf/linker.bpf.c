@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
+/*
+ * Noticing a CUDA library the moment it is mapped.
+ *
+ * The dynamic linker calls the empty function _dl_debug_state whenever its list of
+ * libraries has changed, before it runs any of their code; debuggers rely on it. A
+ * uprobe there walks the list. When a process that the user started through us has
+ * mapped a CUDA library not seen before, it is stopped here until the probes stand,
+ * so that not even its first call is missed. Others are only reported.
+ */
+#define OTEL_GPU_BPF
+#include "core.bpf.h"
+#include "events.h"
+#include "maps.bpf.h"
+#include "tasks.bpf.h"
+
+#define SIGSTOP		   19
+#define MAX_NAMESPACES	   4 /* lists: one, and one for each dlmopen namespace */
+#define MAX_LIBRARIES	   2048
+#define MAX_NEW_LIBRARIES  256 /* mapped by one dlopen, or at start */
+#define LIST_IS_CONSISTENT 0
+#define EXTENDED_VERSION   2 /* since glibc 2.35 there may be a next list */
+
+/* struct r_debug_extended and struct link_map, as <link.h> has them. */
+struct library_list {
+	__s32 version;
+	__s32 padding;
+	__u64 first;
+	__u64 changed; /* address of _dl_debug_state */
+	__s32 state;
+	__s32 padding_end;
+	__u64 base;
+	__u64 next_list; /* of version 2 */
+};
+
+struct library {
+	__u64 load_address;
+	__u64 name;
+	__u64 dynamic_section;
+	__u64 next;
+	__u64 previous;
+};
+
+#define NEXT_OFFSET __builtin_offsetof(struct library, next)
+
+struct library_key {
+	__u64 start_boot_ns; /* with pid, a process; unlike an image it also exists unwatched */
+	__u64 image_ktime_ns;
+	__u64 library;
+	__u64 name_hash; /* memory of a closed library is used again */
+	__u32 pid;
+	__u32 padding;
+};
+
+/* Libraries looked at already. LRU: looking twice costs time, never a call. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, struct library_key);
+	__type(value, __u32);
+} seen_libraries SEC(".maps");
+
+/* What is too large for the stack. Another thread may run here while this one is
+ * preempted; the owner tells. */
+struct walk {
+	struct library_key key;
+	__u64 owner;
+	char path[PATH_BYTES + 8];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct walk);
+} walks SEC(".maps");
+
+/*
+ * The functions that follow are global, not inlined: the verifier walks the loop of
+ * each once, not once for every library and namespace.
+ */
+
+/* Does this CPU's path contain "libcuda" (libcuda.so.1, libcudart.so.12, ...)? */
+__noinline int scan_path(__u32 zero)
+{
+	struct walk *walk = bpf_map_lookup_elem(&walks, &zero);
+	const __u64 wanted = 0x6164756362696cULL; /* "libcuda", little-endian */
+	__u64 hash = 14695981039346656037ULL;	  /* FNV-1a */
+	int found = 0;
+
+	if (!walk)
+		return 0;
+	for (int i = 0; i < PATH_BYTES; i++) {
+		if (!walk->path[i])
+			break;
+		if ((*(__u64 *)&walk->path[i] & 0x00ffffffffffffffULL) == wanted)
+			found = 1;
+		hash = (hash ^ (__u8)walk->path[i]) * 1099511628211ULL;
+	}
+	walk->key.name_hash = hash;
+	return found;
+}
+
+/* New libraries are at the end of a list. */
+__noinline __u64 find_last(__u64 library)
+{
+	for (int i = 0; i < MAX_LIBRARIES; i++) {
+		__u64 next = 0;
+
+		if (bpf_probe_read_user(&next, sizeof(next), (void *)(library + NEXT_OFFSET)) ||
+		    !next)
+			break;
+		library = next;
+	}
+	return library;
+}
+
+/* Walk back from the end to a library seen before; is a CUDA library on the way? */
+__noinline int find_new_cuda(__u64 last)
+{
+	__u32 zero = 0, seen = 1;
+	struct walk *walk = bpf_map_lookup_elem(&walks, &zero);
+	struct library library = {};
+
+	if (!walk)
+		return 0;
+	for (int i = 0; i < MAX_NEW_LIBRARIES && last; i++) {
+		int found;
+
+		if (bpf_probe_read_user(&library, sizeof(library), (void *)last)) {
+			count(COUNTER_LOST_READ_FAULT);
+			break;
+		}
+		walk->key.library = last;
+		walk->path[0] = 0;
+		if (bpf_probe_read_user_str(walk->path, PATH_BYTES, (void *)library.name) < 0)
+			walk->path[0] = 0;
+		found = scan_path(zero);
+		/* Somebody else was here: better to look once too often. */
+		if (walk->owner != bpf_get_current_pid_tgid())
+			return 1;
+		if (bpf_map_lookup_elem(&seen_libraries, &walk->key))
+			break;
+		bpf_map_update_elem(&seen_libraries, &walk->key, &seen, BPF_ANY);
+		/* One is enough: the agent looks at everything that is mapped. */
+		if (found)
+			return 1;
+		last = library.previous;
+	}
+	return 0;
+}
+
+static __always_inline void stop_or_report(struct process *process, struct task_struct *task,
+					   __u32 pid, const struct walk *walk)
+{
+	struct library_record *record = bpf_ringbuf_reserve(&lifecycle, sizeof(*record), 0);
+
+	if (!record) {
+		/* Nobody would let it go on again, so it must not stop either. */
+		count(COUNTER_LOST_LIFECYCLE_RING_FULL);
+		return;
+	}
+	fill_header(&record->header, RECORD_LIBRARY, sizeof(*record), bpf_ktime_get_ns(),
+		    process ? process->image_ktime_ns : 0, pid, tid_of(task));
+	record->stopped = process && process->flags & PROCESS_STOP_ON_LOAD &&
+			  bpf_send_signal_thread(SIGSTOP) == 0;
+	record->padding = 0;
+	__builtin_memset(record->path, 0, PATH_BYTES);
+	bpf_probe_read_kernel_str(record->path, PATH_BYTES, walk->path);
+	bpf_ringbuf_submit(record, BPF_RB_FORCE_WAKEUP);
+}
+
+/* The attach cookie is how far the list lies from the probed function. */
+SEC("uprobe")
+int library_list_changed(struct pt_regs *ctx)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	__u32 pid = pid_of(task), zero = 0;
+	struct process *process = find_process(pid);
+	__u64 address = PT_REGS_IP(ctx) + bpf_get_attach_cookie(ctx);
+	struct walk *walk = bpf_map_lookup_elem(&walks, &zero);
+	int found = 0;
+
+	if ((!process && !settings.watch_all) || !pid || pid == settings.agent_pid || !walk)
+		return 0;
+	walk->owner = bpf_get_current_pid_tgid();
+	walk->key.start_boot_ns = task->start_boottime;
+	walk->key.image_ktime_ns = process ? process->image_ktime_ns : 0;
+	walk->key.pid = pid;
+	walk->key.padding = 0;
+	for (int i = 0; i < MAX_NAMESPACES && address && !found; i++) {
+		struct library_list list = {};
+
+		if (bpf_probe_read_user(&list, sizeof(list), (void *)address)) {
+			count(COUNTER_LOST_READ_FAULT);
+			break;
+		}
+		if (list.state == LIST_IS_CONSISTENT && list.first)
+			found = find_new_cuda(find_last(list.first));
+		address = list.version >= EXTENDED_VERSION ? list.next_list : 0;
+	}
+	if (found)
+		stop_or_report(process, task, pid, walk);
+	return 0;
+}

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * The maps, each with the reason for its type. Weak, so that every source file
+ * may include them and the linker keeps one. Sizes here are defaults: the agent
+ * sets the configured ones before it loads the object.
+ *
+ * All hash maps are preallocated: they are filled from scheduler tracepoints,
+ * where allocating memory is not safe on every kernel that we support.
+ */
+#ifndef OTEL_GPU_MAPS_BPF_H
+#define OTEL_GPU_MAPS_BPF_H
+
+/* Defined in anchors.bpf.c, in a section of its own so that the agent finds it at
+ * offset 0. */
+extern const volatile struct settings settings SEC(".rodata.settings");
+
+/* Records that become spans. Bursts may overrun it: losses are counted. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 8 << 20);
+} events __weak SEC(".maps");
+
+/* Rare records that everything else leans on, apart so that a burst of calls
+ * cannot push them out. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 20);
+} lifecycle __weak SEC(".maps");
+
+/* pid -> what is being watched. Not LRU: forgetting a process would be a silent
+ * loss; full is counted. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__type(key, __u32);
+	__type(value, struct process);
+} processes __weak SEC(".maps");
+
+/* tid -> scheduling state and open calls. A hash rather than task storage, since
+ * the agent walks it to find calls that hang. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384);
+	__type(key, __u32);
+	__type(value, struct thread);
+} threads __weak SEC(".maps");
+
+/* Histograms and counts. Shared between CPUs and updated atomically: per-CPU
+ * values would cost 1.5 KB times series times *possible* CPUs, 800 MB for 4096
+ * series on 128, and a contended atomic is cheap beside the probe itself. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct aggregate_key);
+	__type(value, struct aggregate);
+} aggregates __weak SEC(".maps");
+
+/* Durations from which a call is slow, by series; written by the agent. LRU: the
+ * floor in the settings stands in for a forgotten one. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct threshold_key);
+	__type(value, __u64);
+} thresholds __weak SEC(".maps");
+
+/* Sizes of live allocations, so that a free can say how much it gives back. LRU:
+ * a program that leaks may not stop the accounting of others. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 65536);
+	__type(key, struct allocation_key);
+	__type(value, struct allocation);
+} allocations __weak SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, COUNTER_COUNT);
+	__type(key, __u32);
+	__type(value, __u64);
+} counters __weak SEC(".maps");
+
+/* CPU -> who runs there. A plain array, because a waker asks about another CPU. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1024);
+	__type(key, __u32);
+	__type(value, struct running);
+} running __weak SEC(".maps");
+
+/* Executables whose dynamic linker and own symbols already carry probes: no need
+ * to stop a process that starts one. Written by the agent. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct file_key);
+	__type(value, __u32);
+} known_executables __weak SEC(".maps");
+
+static __always_inline void count_many(enum counter counter, __u64 times)
+{
+	__u32 key = counter;
+	__u64 *value = bpf_map_lookup_elem(&counters, &key);
+
+	/* Atomic although per CPU: a scheduler tracepoint can interrupt a uprobe here. */
+	if (value)
+		__sync_fetch_and_add(value, times);
+}
+
+static __always_inline void count(enum counter counter)
+{
+	count_many(counter, 1);
+}
+
+#endif

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
+/* The life of watched processes: their children are watched too. */
+#define OTEL_GPU_BPF
+#include "core.bpf.h"
+#include "events.h"
+#include "maps.bpf.h"
+#include "tasks.bpf.h"
+#include "aggregate.bpf.h"
+
+#define SIGSTOP 19
+
+/*
+ * When a fork began: on libc's fork, vfork and posix_spawn. The tracepoint below comes
+ * after the kernel has copied the page tables, which is what a fork spends its time on.
+ */
+SEC("uprobe")
+int enter_fork(struct pt_regs *ctx)
+{
+	struct thread *thread = find_thread(tid_of(bpf_get_current_task_btf()));
+
+	/* posix_spawn may call vfork: the outer one counts. */
+	if (thread && !thread->clone_ktime_ns)
+		thread->clone_ktime_ns = bpf_ktime_get_ns();
+	return 0;
+}
+
+static __always_inline void count_fork(__u32 pid, __u64 image_ktime_ns)
+{
+	struct aggregate_key key = {
+		.image_ktime_ns = image_ktime_ns,
+		.pid = pid,
+		.device = -1,
+		.copy_kind = COPY_NONE,
+		.metric = METRIC_FORK,
+	};
+
+	add_to_bucket(&key, 0, 0, 0);
+}
+
+SEC("tp_btf/sched_process_fork")
+int sched_process_fork(__u64 *ctx)
+{
+	struct task_struct *parent = (struct task_struct *)ctx[0];
+	struct task_struct *child = (struct task_struct *)ctx[1];
+	__u32 pid = pid_of(parent), child_pid = pid_of(child), child_tid = tid_of(child);
+	struct process *process = find_process(pid), *child_process;
+	__u64 now_ktime_ns = bpf_ktime_get_ns();
+	struct fork_record *record;
+	struct thread *thread;
+
+	if (!process || !child_tid)
+		return 0;
+	if (child_pid == pid) { /* a thread */
+		watch_thread(process, pid, child_tid);
+		return 0;
+	}
+	/* A pid whose exit was not seen may still be there. */
+	bpf_map_delete_elem(&processes, &child_pid);
+	child_process = watch_process(child_pid, process->flags);
+	if (!child_process)
+		return 0;
+	watch_thread(child_process, child_pid, child_tid);
+	count_fork(pid, process->image_ktime_ns);
+
+	record = bpf_ringbuf_reserve(&lifecycle, sizeof(*record), 0);
+	if (!record) {
+		count(COUNTER_LOST_LIFECYCLE_RING_FULL);
+		return 0;
+	}
+	fill_header(&record->header, RECORD_FORK, sizeof(*record), now_ktime_ns,
+		    process->image_ktime_ns, pid, tid_of(parent));
+	record->start_ktime_ns = now_ktime_ns;
+	record->child_image_ktime_ns = child_process->image_ktime_ns;
+	record->call_start_ktime_ns = 0;
+	record->root_start_ktime_ns = 0;
+	record->child_pid = child_pid;
+	record->padding = 0;
+	bpf_probe_read_kernel(record->comm, COMM_BYTES, child->comm);
+	thread = find_thread(tid_of(parent));
+	if (thread) {
+		if (thread->clone_ktime_ns)
+			record->start_ktime_ns = thread->clone_ktime_ns;
+		if (thread->depth) {
+			record->call_start_ktime_ns =
+				thread->calls[(thread->depth - 1) % MAX_DEPTH].start_ktime_ns;
+			record->root_start_ktime_ns = thread->calls[0].start_ktime_ns;
+		}
+		thread->clone_ktime_ns = 0;
+	}
+	bpf_ringbuf_submit(record, BPF_RB_FORCE_WAKEUP);
+	return 0;
+}
+
+SEC("tp_btf/sched_process_exec")
+int sched_process_exec(__u64 *ctx)
+{
+	struct task_struct *task = (struct task_struct *)ctx[0];
+	__u32 old_tid = (__u32)ctx[1];
+	struct linux_binprm *binprm = (struct linux_binprm *)ctx[2];
+	__u32 pid = pid_of(task), tid = tid_of(task);
+	struct process *process = find_process(pid);
+	struct file_key file = {};
+	struct exec_record *record;
+	struct thread *thread;
+	__u64 old_image_ktime_ns;
+	bool stop;
+
+	if (!process)
+		return 0;
+	old_image_ktime_ns = process->image_ktime_ns;
+	process->image_ktime_ns = bpf_ktime_get_ns();
+	/* Open calls died with the old image; a thread that was not the leader took its tid. */
+	if (!settings.pid_namespace_inode && old_tid != tid)
+		bpf_map_delete_elem(&threads, &old_tid);
+	thread = find_thread(tid);
+	if (thread)
+		count_hits(thread);
+	watch_thread(process, pid, tid);
+	file.inode = binprm->file->f_inode->i_ino;
+	file.device = binprm->file->f_inode->i_sb->s_dev;
+	stop = process->flags & PROCESS_STOP_ON_LOAD &&
+	       !bpf_map_lookup_elem(&known_executables, &file);
+
+	record = bpf_ringbuf_reserve(&lifecycle, sizeof(*record), 0);
+	if (!record) {
+		/* Nobody would let it go on again, so it must not stop either. */
+		count(COUNTER_LOST_LIFECYCLE_RING_FULL);
+		return 0;
+	}
+	fill_header(&record->header, RECORD_EXEC, sizeof(*record), process->image_ktime_ns,
+		    process->image_ktime_ns, pid, tid);
+	record->old_image_ktime_ns = old_image_ktime_ns;
+	record->inode = file.inode;
+	record->device = file.device;
+	record->stopped = stop && bpf_send_signal_thread(SIGSTOP) == 0;
+	bpf_probe_read_kernel(record->comm, COMM_BYTES, task->comm);
+	__builtin_memset(record->path, 0, PATH_BYTES);
+	bpf_probe_read_kernel_str(record->path, PATH_BYTES, binprm->filename);
+	bpf_ringbuf_submit(record, BPF_RB_FORCE_WAKEUP);
+	return 0;
+}
+
+SEC("tp_btf/sched_process_exit")
+int sched_process_exit(__u64 *ctx)
+{
+	struct task_struct *task = (struct task_struct *)ctx[0];
+	__u32 pid = pid_of(task), tid = tid_of(task);
+	struct thread *thread = find_thread(tid);
+	struct process *process;
+	struct exit_record *record;
+	__u64 image_ktime_ns;
+
+	if (thread) {
+		count_hits(thread);
+		if (thread->depth)
+			count(COUNTER_LOST_EXIT_INSIDE_CALL);
+		bpf_map_delete_elem(&threads, &tid);
+	}
+	process = find_process(pid);
+	if (!process || task->signal->live.counter)
+		return 0;
+	image_ktime_ns = process->image_ktime_ns;
+	/* Two last threads may both come here; one of them deletes. */
+	if (bpf_map_delete_elem(&processes, &pid))
+		return 0;
+	record = bpf_ringbuf_reserve(&lifecycle, sizeof(*record), 0);
+	if (!record) {
+		count(COUNTER_LOST_LIFECYCLE_RING_FULL);
+		return 0;
+	}
+	fill_header(&record->header, RECORD_EXIT, sizeof(*record), bpf_ktime_get_ns(),
+		    image_ktime_ns, pid, tid);
+	record->start_boot_ns = task->start_boottime;
+	record->exit_code = task->exit_code;
+	record->padding = 0;
+	bpf_probe_read_kernel(record->comm, COMM_BYTES, task->comm);
+	bpf_ringbuf_submit(record, BPF_RB_FORCE_WAKEUP);
+	return 0;
+}

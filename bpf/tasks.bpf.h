@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* Who a task is in the agent's pid namespace, and whether it is watched. */
+#ifndef OTEL_GPU_TASKS_BPF_H
+#define OTEL_GPU_TASKS_BPF_H
+
+#define MAX_PID_NAMESPACE_LEVEL 6
+
+/*
+ * A task has one number per pid namespace that it is visible in. The agent may be
+ * in a container; numbers on the wire are the ones that its own /proc shows.
+ * Returns 0 for a task that the agent cannot see.
+ */
+static __always_inline __u32 number_in_agent_namespace(struct task_struct *task)
+{
+	struct pid *pid = task->thread_pid;
+	__u32 level;
+
+	if (!pid)
+		return 0;
+	level = BPF_CORE_READ(pid, level);
+	/* Index by hand: the kernel's array is declared with one element or none. */
+	void *numbers = (void *)pid + bpf_core_field_offset(struct pid, numbers);
+	for (__u32 i = 0; i <= MAX_PID_NAMESPACE_LEVEL; i++) {
+		struct upid *number = numbers + i * bpf_core_type_size(struct upid);
+
+		if (i > level)
+			break;
+		if (BPF_CORE_READ(number, ns, ns.inum) == settings.pid_namespace_inode)
+			return BPF_CORE_READ(number, nr);
+	}
+	return 0;
+}
+
+static __always_inline __u32 tid_of(struct task_struct *task)
+{
+	if (!settings.pid_namespace_inode)
+		return task->pid;
+	return number_in_agent_namespace(task);
+}
+
+static __always_inline __u32 pid_of(struct task_struct *task)
+{
+	if (!settings.pid_namespace_inode)
+		return task->tgid;
+	return number_in_agent_namespace(task->group_leader);
+}
+
+static __always_inline struct process *find_process(__u32 pid)
+{
+	return bpf_map_lookup_elem(&processes, &pid);
+}
+
+static __always_inline struct process *watch_process(__u32 pid, __u32 flags)
+{
+	struct process process = {
+		.image_ktime_ns = bpf_ktime_get_ns(),
+		.flags = flags,
+	};
+
+	/* Another thread may be first; either entry will do. */
+	bpf_map_update_elem(&processes, &pid, &process, BPF_NOEXIST);
+	struct process *found = find_process(pid);
+	if (!found)
+		count(COUNTER_LOST_PROCESSES_FULL);
+	return found;
+}
+
+/* Too large for the BPF stack, so new threads are copied from here. */
+static const struct thread new_thread = {.device = -1};
+
+static __always_inline struct thread *watch_thread(struct process *process, __u32 pid, __u32 tid)
+{
+	struct thread *thread;
+
+	bpf_map_update_elem(&threads, &tid, &new_thread, BPF_ANY);
+	thread = bpf_map_lookup_elem(&threads, &tid);
+	if (!thread) {
+		count(COUNTER_LOST_THREADS_FULL);
+		return NULL;
+	}
+	thread->image_ktime_ns = process->image_ktime_ns;
+	thread->pid = pid;
+	thread->tid = tid;
+	thread->process_flags = process->flags;
+	/* A random start: the first calls of many short threads must not all be samples. */
+	if (settings.sample_one_in)
+		thread->until_sample = bpf_get_prandom_u32() % settings.sample_one_in;
+	return thread;
+}
+
+/* Probe hits are counted in the thread, and brought in when it leaves the CPU. */
+static __always_inline void count_hits(struct thread *thread)
+{
+	if (thread->entries)
+		count_many(COUNTER_PROBE_ENTRIES, thread->entries);
+	if (thread->returns)
+		count_many(COUNTER_PROBE_RETURNS, thread->returns);
+	thread->entries = 0;
+	thread->returns = 0;
+}
+
+static __always_inline struct thread *find_thread(__u32 tid)
+{
+	return bpf_map_lookup_elem(&threads, &tid);
+}
+
+static __always_inline void fill_header(struct record_header *header, enum record_kind kind,
+					__u32 size, __u64 ktime_ns, __u64 image_ktime_ns, __u32 pid,
+					__u32 tid)
+{
+	header->kind = kind;
+	header->flags = 0;
+	header->size = size;
+	header->ktime_ns = ktime_ns;
+	header->image_ktime_ns = image_ktime_ns;
+	header->pid = pid;
+	header->tid = tid;
+}
+
+/* Wake the agent only when much is pending: it looks by itself several times a second. */
+static __always_inline __u64 wakeup_flags(void)
+{
+	if (bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA) >= settings.wakeup_bytes)
+		return BPF_RB_FORCE_WAKEUP;
+	return BPF_RB_NO_WAKEUP;
+}
+
+#define ATOMIC_TRIES 8
+
+/* Raise *slot to value. Each failed try means that somebody else raised it. */
+static __always_inline void raise_to(__u64 *slot, __u64 value)
+{
+	for (int i = 0; i < ATOMIC_TRIES; i++) {
+		__u64 seen = *(volatile __u64 *)slot;
+
+		if (value <= seen || __sync_val_compare_and_swap(slot, seen, value) == seen)
+			return;
+	}
+}
+
+/*
+ * The process's rate of spans, as a leaky bucket in one word: the time at which
+ * the next record would arrive if they came evenly spaced.
+ */
+static __always_inline bool admit(struct process *process, __u64 now_ktime_ns)
+{
+	__u64 *slot = &process->span_arrival_ktime_ns;
+
+	for (int i = 0; i < ATOMIC_TRIES; i++) {
+		__u64 seen = *(volatile __u64 *)slot;
+		__u64 arrival = seen > now_ktime_ns ? seen : now_ktime_ns;
+
+		if (arrival - now_ktime_ns > settings.span_burst_ns)
+			return false;
+		if (__sync_val_compare_and_swap(slot, seen, arrival + settings.span_interval_ns) ==
+		    seen)
+			return true;
+	}
+	/* Crowded: pay without looking again. */
+	__sync_fetch_and_add(slot, settings.span_interval_ns);
+	return true;
+}
+
+#endif
