@@ -1,0 +1,83 @@
+# Everything here works from a fresh clone: each target does the set-up that it needs.
+
+VENV   := .venv
+PYTHON_VENV := $(VENV)/bin/python
+STAMPS := .output
+ARCH   := $(shell uname -m)
+OBJECT := otel_gpu/_bpf/otel_gpu.$(ARCH).bpf.o
+CLANG_FORMAT := $(shell command -v clang-format || command -v clang-format-14 || echo clang-format)
+C_SOURCES = $(wildcard bpf/*.[ch] tests/stubs/*.[ch] tests/workloads/*.[ch] benchmarks/*.[ch])
+# bpftool is in a folder that not every user's PATH has.
+export PATH := $(PATH):/usr/sbin:/sbin
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format bpf wire semconv docs check-generated bench check-gpu wheel clean
+
+help: ## Say what can be made
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
+
+setup: $(STAMPS)/venv bpf ## Install what is needed, and leave .venv/bin/otel-gpu ready
+
+demo: setup ## Capture a real workload and send it to a real collector
+	$(PYTHON_VENV) examples/demo.py
+
+test: setup ## Run the tests; as root, those that load BPF programs too
+	@if [ -n "$$OTEL_GPU_TEST_REQUIRE" ]; then \
+		:; \
+	elif [ "$$(id -u)" = 0 ] && bpftool prog show >/dev/null 2>&1; then \
+		OTEL_GPU_TEST_REQUIRE=kernel,collector; \
+	else \
+		echo "test: not root, or no bpf(2) here: tests that load BPF programs are skipped"; \
+		OTEL_GPU_TEST_REQUIRE=collector; \
+	fi; \
+	export OTEL_GPU_TEST_REQUIRE; \
+	set -x; $(PYTHON_VENV) -m pytest $(PYTEST_ARGS)
+
+check: setup check-generated ## Check types, lint, formatting and generated files
+	$(PYTHON_VENV) -m ruff check
+	$(PYTHON_VENV) -m ruff format --check
+	$(PYTHON_VENV) -m mypy
+	$(CLANG_FORMAT) --dry-run --Werror $(C_SOURCES)
+
+format: setup ## Format everything
+	$(PYTHON_VENV) -m ruff format
+	$(CLANG_FORMAT) -i $(C_SOURCES)
+
+bpf: $(STAMPS)/system ## Compile the BPF programs
+	@$(MAKE) --no-print-directory -C bpf
+
+wire: setup ## Generate otel_gpu/wire.py from bpf/events.h
+	$(PYTHON_VENV) tools/generate_wire.py $(OBJECT)
+
+semconv: setup ## Generate the names of spans, metrics and attributes
+	$(PYTHON_VENV) tools/generate_semconv.py
+
+docs: setup ## Generate the pages about configuration and commands
+	$(PYTHON_VENV) tools/generate_docs.py
+
+check-generated: setup
+	$(PYTHON_VENV) tools/generate_wire.py --check $(OBJECT)
+	$(PYTHON_VENV) tools/generate_semconv.py --check
+	$(PYTHON_VENV) tools/generate_docs.py --check
+
+bench: setup ## Measure every bound that the design sets
+	$(PYTHON_VENV) -m benchmarks
+
+check-gpu: setup ## Run the tests that need a GPU, and fail where there is none
+	OTEL_GPU_TEST_REQUIRE=kernel,gpu $(PYTHON_VENV) -m pytest -m gpu tests/gpu $(PYTEST_ARGS)
+
+wheel: setup ## Build a wheel with the BPF objects inside
+	$(PYTHON_VENV) -m pip wheel --no-deps --no-build-isolation --wheel-dir dist .
+
+clean: ## Remove what was built; .venv stays
+	-$(MAKE) --no-print-directory -C bpf clean
+	rm -rf $(STAMPS) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+$(STAMPS)/system: tools/setup.sh
+	@sh tools/setup.sh system
+	@mkdir -p $(@D) && touch $@
+
+$(STAMPS)/venv: tools/setup.sh requirements-dev.lock pyproject.toml $(STAMPS)/system
+	@sh tools/setup.sh venv
+	@mkdir -p $(@D) && touch $@

@@ -1,0 +1,225 @@
+"""
+The configuration: reads what the operator set and checks it.
+
+Where an option of the table in ``options.py`` is set in several places, flags win over
+environment variables, and those over the file.
+"""
+
+import difflib
+import logging
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from otel_gpu.errors import ConfigError
+from otel_gpu.options import (
+    ENVIRONMENT_PREFIX,
+    OPTIONS,
+    SECTIONS,
+    CaptureConfig,
+    Config,
+    ExportConfig,
+    HistogramsConfig,
+    LogConfig,
+    Option,
+    Rule,
+    SpansConfig,
+)
+
+__all__ = [
+    "FILE_VARIABLE",
+    "OPTIONS",
+    "CaptureConfig",
+    "Config",
+    "ExportConfig",
+    "HistogramsConfig",
+    "LogConfig",
+    "Option",
+    "SpansConfig",
+    "load",
+    "nearest",
+]
+
+FILE_VARIABLE = "OTEL_GPU_CONFIG"
+# The test suite's own switches reach the programs under test too.
+_FOREIGN_PREFIX = "OTEL_GPU_TEST_"
+
+_logger = logging.getLogger(__name__)
+
+
+def load(
+    path: Path | None,
+    environ: Mapping[str, str],
+    overrides: Mapping[str, Any],
+) -> Config:
+    """
+    Read the configuration.
+
+    Args:
+        path: The YAML file; None: the one that ``OTEL_GPU_CONFIG`` names, else none.
+        environ: Environment variables. An empty value counts as not set, as
+            OpenTelemetry has it. An unknown ``OTEL_GPU_*`` name is warned about: it may
+            belong to another program.
+        overrides: Values of flags by key (``spans.mode``); None means not given.
+
+    Raises:
+        ConfigError: The file cannot be read, or a key or value is not known.
+    """
+    values: dict[str, Any] = {}
+    if path is None and environ.get(FILE_VARIABLE):
+        path = Path(environ[FILE_VARIABLE])
+    if path is not None:
+        values.update(_read_file(path))
+    values.update(_read_environment(environ))
+    for key, value in overrides.items():
+        if value is not None:
+            option = OPTIONS[key]
+            values[key] = _convert(option, value, option.rule.flag or key)
+    sections: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+    for key, value in values.items():
+        sections[OPTIONS[key].section][OPTIONS[key].name] = value
+    config = Config(**{name: SECTIONS[name](**fields) for name, fields in sections.items()})
+    _check_together(config)
+    return config
+
+
+def _read_file(path: Path) -> Iterator[tuple[str, Any]]:
+    # A third of a start-up's imports, and most starts have no file.
+    import yaml  # noqa: PLC0415
+
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: is not UTF-8 text") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: is not valid YAML: {' '.join(str(error).split())}") from error
+    for section, fields in _mapping(path, None, document).items():
+        if section not in SECTIONS:
+            raise ConfigError(
+                f"{path}: unknown section {str(section)!r}", hint=nearest(section, SECTIONS)
+            )
+        names = [option.name for option in OPTIONS.values() if option.section == section]
+        for name, value in _mapping(path, section, fields).items():
+            if name not in names:
+                raise ConfigError(
+                    f"{path}: unknown key {section}.{name}", hint=nearest(name, names)
+                )
+            option = OPTIONS[f"{section}.{name}"]
+            yield option.key, _convert(option, value, f"{path}: {option.key}")
+
+
+def _mapping(path: Path, section: str | None, value: Any) -> Mapping[Any, Any]:  # noqa: ANN401
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        where = f"{path}: {section}" if section else str(path)
+        raise ConfigError(f"{where}: must be a mapping of keys to values")
+    return value
+
+
+def _read_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
+    by_variable = {option.variable: option for option in OPTIONS.values()}
+    for variable, text in sorted(environ.items()):
+        if option := by_variable.get(variable):
+            if text:
+                yield option.key, _parse(option, text, variable)
+        elif (
+            variable.startswith(ENVIRONMENT_PREFIX)
+            and variable != FILE_VARIABLE
+            and not variable.startswith(_FOREIGN_PREFIX)
+        ):
+            hint = nearest(variable, [*by_variable, FILE_VARIABLE])
+            _logger.warning("%s is not known and has no effect%s", variable, hint and f"; {hint}")
+
+
+def _parse(option: Option, text: str, where: str) -> Any:  # noqa: ANN401 -- of the option's type
+    value: Any = text
+    try:
+        if option.kind == "integer":
+            value = int(text)
+        elif option.kind == "number":
+            value = float(text)
+        elif option.kind == "list of numbers":
+            value = [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"{where}: must be {_expected(option)}, not {text!r}") from None
+    return _convert(option, value, where)
+
+
+def _convert(option: Option, value: Any, where: str) -> Any:  # noqa: ANN401 -- any YAML in
+    """Check one value, and give it the option's type."""
+    rule = option.rule
+    if value is None and rule.optional:
+        return None
+    if option.kind == "text":
+        good = isinstance(value, str) and bool(value)
+        numbers: list[Any] = []
+    elif option.kind == "list of numbers":
+        good = isinstance(value, list | tuple) and all(_is_number(item, float) for item in value)
+        numbers = list(value) if good else []
+    else:
+        good = _is_number(value, type(option.default))
+        numbers = [value]
+    if not good or (rule.choices and value not in rule.choices):
+        hint = nearest(value, rule.choices) if isinstance(value, str) else ""
+        raise ConfigError(f"{where}: must be {_expected(option)}, not {value!r}", hint=hint)
+    if any(not _within(number, rule) for number in numbers):
+        raise ConfigError(f"{where}: must be {_expected(option)}, not {value!r}")
+    if option.kind == "number":
+        value = float(value)
+    elif option.kind == "list of numbers":
+        value = tuple(float(number) for number in numbers)
+    if rule.check and (problem := rule.check(value)):
+        raise ConfigError(f"{where}: {problem} ({value!r})")
+    return value
+
+
+def _is_number(value: Any, kind: type) -> bool:  # noqa: ANN401 -- any YAML in
+    # YAML's `yes` is a truth value, and a truth value is an int to Python.
+    if isinstance(value, bool):
+        return False
+    return isinstance(value, int) or (
+        kind is float and isinstance(value, float) and math.isfinite(value)
+    )
+
+
+def _within(number: float, rule: Rule) -> bool:
+    return (rule.minimum is None or number >= rule.minimum) and (
+        rule.maximum is None or number <= rule.maximum
+    )
+
+
+def _expected(option: Option) -> str:
+    rule = option.rule
+    if rule.choices:
+        return "one of " + ", ".join(rule.choices)
+    article = "an" if option.kind == "integer" else "a"
+    text = "text" if option.kind == "text" else f"{article} {option.kind}"
+    if rule.minimum is not None and rule.maximum is not None:
+        text += f" from {rule.minimum:.15g} to {rule.maximum:.15g}"
+    return text
+
+
+def _check_together(config: Config) -> None:
+    histograms = config.histograms
+    for name in ("duration_bounds_s", "size_bounds_bytes"):
+        if getattr(histograms, name) and histograms.layout != "explicit":
+            raise ConfigError(
+                f"histograms.{name} is set, but histograms.layout is {histograms.layout}",
+                hint="set histograms.layout to explicit, or leave the bounds out",
+            )
+    if config.export.batch_bytes > config.export.queue_bytes:
+        raise ConfigError(
+            f"export.batch_bytes ({config.export.batch_bytes}) is larger than "
+            f"export.queue_bytes ({config.export.queue_bytes})",
+            hint="a batch has to fit into the queue",
+        )
+
+
+def nearest(name: object, known: Iterable[str]) -> str:
+    """A hint that names the known name closest to this one; empty where none is close."""
+    found = difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.6)
+    return f"did you mean {found[0]}?" if found else ""

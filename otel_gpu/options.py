@@ -1,0 +1,250 @@
+"""
+The table of options: each section is a frozen dataclass, each field of it one option.
+
+From this table come the YAML keys, the environment variables, the flags and
+``docs/configuration.md``. Names end in the unit of the value.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+from otel_gpu import wire
+
+ENVIRONMENT_PREFIX = "OTEL_GPU_"
+
+_Value = TypeVar("_Value")
+
+
+class Rule(NamedTuple):
+    """
+    What is said about one option beside its default.
+
+    ``minimum`` and ``maximum`` are inclusive; for lists they hold for each element.
+    ``check`` returns what is wrong with a value, or nothing.
+    """
+
+    text: str
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[str, ...] = ()
+    flag: str | None = None
+    optional: bool = False
+    check: Callable[[Any], str | None] | None = None
+
+
+def _option(default: _Value, text: str, **rule: Any) -> _Value:  # noqa: ANN401 -- fields of Rule
+    return dataclasses.field(default=default, metadata={"rule": Rule(text, **rule)})
+
+
+def _check_ring_buffer(value: int) -> str | None:
+    return None if value & (value - 1) == 0 else "must be a power of two"
+
+
+def _check_bounds(value: tuple[float, ...]) -> str | None:
+    if len(value) > wire.MAX_BOUNDS:
+        return f"has {len(value)} bounds, but at most {wire.MAX_BOUNDS} fit"
+    if any(low >= high for low, high in itertools.pairwise(value)):
+        return "must rise from each bound to the next"
+    return None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureConfig:
+    """What the kernel side may hold, and how often it is looked at."""
+
+    ring_buffer_bytes: int = _option(
+        8_388_608,
+        "Size of the ring buffer between the kernel and the agent; a power of two.",
+        minimum=65_536,
+        maximum=1_073_741_824,
+        check=_check_ring_buffer,
+    )
+    max_threads: int = _option(
+        16_384, "Watched threads at one time.", minimum=64, maximum=1_048_576
+    )
+    max_processes: int = _option(
+        4_096, "Watched processes at one time.", minimum=16, maximum=1_048_576
+    )
+    max_series: int = _option(
+        4_096,
+        "Series (histograms) that the kernel side holds; calls beyond them are counted as lost.",
+        minimum=64,
+        maximum=1_048_576,
+    )
+    open_call_limit_s: float = _option(
+        10.0,
+        "A call that has been open for longer than this is reported while it hangs.",
+        minimum=0.1,
+        maximum=86_400.0,
+    )
+    snapshot_interval_s: float = _option(
+        1.0, "How often the kernel's counters are read.", minimum=0.1, maximum=3_600.0
+    )
+    discovery_interval_s: float = _option(
+        2.0,
+        "How often processes are looked through for newly mapped CUDA libraries.",
+        minimum=0.1,
+        maximum=3_600.0,
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SpansConfig:
+    """Which calls become spans. All calls are counted in any case."""
+
+    mode: str = _option(
+        "chosen",
+        "`chosen`: failed, slow, stalled and sampled calls; `full`: every call; `none`: metrics only.",
+        choices=("chosen", "full", "none"),
+        flag="--spans",
+    )
+    slow_floor_us: float = _option(
+        100.0, "A call faster than this is never chosen for being slow.", minimum=0.0, maximum=6e7
+    )
+    sample_one_in: int = _option(
+        1_000,
+        "One in this many calls is chosen whatever its duration; 0 turns the sample off.",
+        minimum=0,
+        maximum=4_294_967_295,
+    )
+    rate_per_process: int = _option(
+        1_000,
+        "Most spans per second and process; what is withheld is counted.",
+        minimum=1,
+        maximum=1_000_000,
+    )
+    stall_floor_ms: float = _option(
+        10.0,
+        "Shortest scheduler stall outside CUDA calls that becomes a span.",
+        minimum=0.0,
+        maximum=3.6e6,
+    )
+    call_stall_floor_ms: float = _option(
+        1.0,
+        "Shortest scheduler stall inside a CUDA call that becomes a span.",
+        minimum=0.0,
+        maximum=3.6e6,
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class HistogramsConfig:
+    """The buckets that the kernel counts in."""
+
+    layout: str = _option(
+        "exponential",
+        "`exponential`: OpenTelemetry exponential histograms; `explicit`: the bounds below.",
+        choices=("exponential", "explicit"),
+    )
+    duration_bounds_s: tuple[float, ...] = _option(
+        (),
+        "Upper bounds in seconds for durations; needs `layout: explicit`. Empty: a default ladder.",
+        minimum=1e-9,
+        maximum=1e6,
+        check=_check_bounds,
+    )
+    size_bounds_bytes: tuple[float, ...] = _option(
+        (),
+        "Upper bounds in bytes for sizes; needs `layout: explicit`. Empty: a default ladder.",
+        minimum=1.0,
+        maximum=2.0**63,
+        check=_check_bounds,
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ExportConfig:
+    """How telemetry leaves. Endpoints and protocols are the standard `OTEL_*` variables."""
+
+    queue_bytes: int = _option(
+        33_554_432,
+        "Memory for spans that wait for a slow or dead endpoint; the oldest are dropped, and counted.",
+        minimum=1_048_576,
+        maximum=17_179_869_184,
+    )
+    batch_bytes: int = _option(
+        3_500_000,
+        "Largest request; receivers refuse more than 4 MiB by default.",
+        minimum=65_536,
+        maximum=67_108_864,
+    )
+    flush_interval_s: float = _option(
+        1.0, "Longest time that a span waits for company.", minimum=0.05, maximum=300.0
+    )
+    shutdown_timeout_s: float = _option(
+        10.0,
+        "Longest time that the end of a run waits for the endpoint.",
+        minimum=0.1,
+        maximum=300.0,
+    )
+    otlp_file: str | None = _option(
+        None,
+        "Also write OTLP/JSON lines to this file; `-` is standard output.",
+        flag="--otlp-file",
+        optional=True,
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LogConfig:
+    """What the agent says about itself on standard error."""
+
+    level: str = _option(
+        "warning",
+        "`-v` and `-vv` on the command line mean `info` and `debug`.",
+        choices=("error", "warning", "info", "debug"),
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """All options; every part has defaults."""
+
+    capture: CaptureConfig = dataclasses.field(default_factory=CaptureConfig)
+    spans: SpansConfig = dataclasses.field(default_factory=SpansConfig)
+    histograms: HistogramsConfig = dataclasses.field(default_factory=HistogramsConfig)
+    export: ExportConfig = dataclasses.field(default_factory=ExportConfig)
+    log: LogConfig = dataclasses.field(default_factory=LogConfig)
+
+
+class Option(NamedTuple):
+    """One row of the table."""
+
+    section: str
+    name: str
+    default: Any
+    rule: Rule
+
+    @property
+    def key(self) -> str:
+        """``section.name``, as messages and overrides name it."""
+        return f"{self.section}.{self.name}"
+
+    @property
+    def variable(self) -> str:
+        """The environment variable."""
+        return f"{ENVIRONMENT_PREFIX}{self.section}_{self.name}".upper()
+
+    @property
+    def kind(self) -> str:
+        """What a value is, in an operator's words."""
+        if isinstance(self.default, tuple):
+            return "list of numbers"
+        return {int: "integer", float: "number"}.get(type(self.default), "text")
+
+
+SECTIONS: Mapping[str, Any] = {
+    "capture": CaptureConfig,
+    "spans": SpansConfig,
+    "histograms": HistogramsConfig,
+    "export": ExportConfig,
+    "log": LogConfig,
+}
+OPTIONS: Mapping[str, Option] = {
+    option.key: option
+    for section, kind in SECTIONS.items()
+    for field in dataclasses.fields(kind)
+    for option in [Option(section, field.name, field.default, field.metadata["rule"])]
+}

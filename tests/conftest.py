@@ -1,0 +1,30 @@
+"""Gates: a marked test is skipped where the host lacks something, unless it is required."""
+
+import os
+
+import pytest
+from hypothesis import settings
+
+from tests.hosts import MARKERS, missing_for, required
+
+# How long an example takes says more about the machine's other work than about the code,
+# and a check of a change must not fail for an example that the change did not touch.
+settings.register_profile("otel_gpu", deadline=None, derandomize="CI" in os.environ)
+settings.load_profile("otel_gpu")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for name in MARKERS:
+        if item.get_closest_marker(name) and (reason := missing_for(name)):
+            if name in required():
+                pytest.fail(f"{name} tests are required here, but {reason}", pytrace=False)
+            pytest.skip(f"{name}: {reason}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    unknown = required() - set(MARKERS)
+    if unknown:
+        raise pytest.UsageError(
+            f"OTEL_GPU_TEST_REQUIRE names {', '.join(sorted(unknown))}; "
+            f"known are {', '.join(MARKERS)}"
+        )

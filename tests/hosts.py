@@ -1,0 +1,53 @@
+"""What the marked tests need, and whether this host has it."""
+
+import ctypes.util
+import os
+import platform
+import shutil
+import subprocess
+from importlib.util import find_spec
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+MARKERS = ("kernel", "gpu", "collector")
+
+
+def required() -> frozenset[str]:
+    """Markers whose tests may not be skipped here: ``OTEL_GPU_TEST_REQUIRE``."""
+    names = os.environ.get("OTEL_GPU_TEST_REQUIRE", "").replace(" ", "").split(",")
+    return frozenset(name for name in names if name)
+
+
+def missing_for(marker: str) -> str | None:
+    """The first thing that tests with this marker need and this host lacks."""
+    return {"kernel": _missing_for_kernel, "gpu": _missing_for_gpu, "collector": _missing_rotel}[
+        marker
+    ]()
+
+
+def _missing_for_kernel() -> str | None:
+    objects = ROOT / "otel_gpu" / "_bpf"
+    if os.geteuid() != 0:
+        return "this user is not root"
+    if not Path("/sys/kernel/btf/vmlinux").exists():
+        return "the kernel has no BTF"
+    if ctypes.util.find_library("bpf") is None:
+        return "libbpf is not installed"
+    if not list(objects.glob(f"*.{platform.machine()}.bpf.o")):
+        return f"no BPF object for {platform.machine()} is built (make bpf)"
+    if shutil.which("gcc") is None:
+        return "gcc, which builds the stub libraries, is not installed"
+    return None
+
+
+def _missing_for_gpu() -> str | None:
+    if shutil.which("nvidia-smi") is None:
+        return "there is no nvidia-smi"
+    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
+    if listed.returncode != 0 or "GPU" not in listed.stdout:
+        return "nvidia-smi lists no GPU"
+    return None
+
+
+def _missing_rotel() -> str | None:
+    return None if find_spec("rotel") else "the rotel wheel is not installed"
