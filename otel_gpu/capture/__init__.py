@@ -1,0 +1,1 @@
+"""Records from the kernel, or from a recording."""

@@ -1,0 +1,212 @@
+"""
+libbpf's functions with their signatures: the only ctypes in the package.
+
+Nothing here decides anything. A negative return or a null pointer becomes a
+``BpfError`` that carries what libbpf and the kernel's verifier printed meanwhile.
+"""
+
+import ctypes
+import ctypes.util
+import errno
+import os
+import platform
+from collections import deque
+from collections.abc import Sequence
+from ctypes import POINTER, c_char_p, c_int, c_long, c_size_t, c_uint32, c_uint64, c_void_p
+from typing import Any
+
+from otel_gpu.errors import BpfError, HostError
+
+MINIMUM_VERSION = (1, 0)
+_LOG_LINES = 400
+_LEVEL_DEBUG = 2
+_VERIFIER_LOG_BYTES = 1 << 20
+
+
+class UprobeOptions(ctypes.Structure):
+    """``struct bpf_uprobe_opts``; libbpf learns our version of it from ``sz``."""
+
+    _fields_ = [
+        ("sz", c_size_t),
+        ("ref_ctr_offset", c_size_t),
+        ("bpf_cookie", c_uint64),
+        ("retprobe", ctypes.c_bool),
+        ("func_name", c_char_p),
+    ]
+
+
+class ObjectOpenOptions(ctypes.Structure):
+    """``struct bpf_object_open_opts`` up to the fields that libbpf 1.0 has."""
+
+    _fields_ = [
+        ("sz", c_size_t),
+        ("object_name", c_char_p),
+        ("relaxed_maps", ctypes.c_bool),
+        ("pin_root_path", c_char_p),
+        ("padding", c_uint32),
+        ("kconfig", c_char_p),
+        ("btf_custom_path", c_char_p),
+        ("kernel_log_buf", c_void_p),
+        ("kernel_log_size", c_size_t),
+        ("kernel_log_level", c_uint32),
+    ]
+
+
+class UprobeMultiAttributes(ctypes.Structure):
+    """``union bpf_attr`` of BPF_LINK_CREATE for many uprobes at once (Linux 6.6)."""
+
+    _fields_ = [
+        ("prog_fd", c_uint32),
+        ("target_fd", c_uint32),
+        ("attach_type", c_uint32),
+        ("link_flags", c_uint32),
+        ("path", c_char_p),
+        ("offsets", POINTER(c_uint64)),
+        ("ref_ctr_offsets", c_void_p),
+        ("cookies", POINTER(c_uint64)),
+        ("count", c_uint32),
+        ("flags", c_uint32),
+        ("pid", c_uint32),
+        ("padding", c_uint32),
+    ]
+
+
+class BatchOptions(ctypes.Structure):
+    """``struct bpf_map_batch_opts``."""
+
+    _fields_ = [("sz", c_size_t), ("elem_flags", c_uint64), ("flags", c_uint64)]
+
+
+BPF_TRACE_UPROBE_MULTI = 48
+_BPF_LINK_CREATE = 28
+_BPF_F_UPROBE_MULTI_RETURN = 1
+_SYS_BPF = {"x86_64": 321, "aarch64": 280}
+
+_PRINT = ctypes.CFUNCTYPE(c_int, c_int, c_char_p, c_void_p)
+
+_SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
+    "libbpf_major_version": (c_uint32, []),
+    "libbpf_minor_version": (c_uint32, []),
+    "libbpf_set_print": (c_void_p, [_PRINT]),
+    "libbpf_num_possible_cpus": (c_int, []),
+    "bpf_object__open_file": (c_void_p, [c_char_p, POINTER(ObjectOpenOptions)]),
+    "bpf_object__load": (c_int, [c_void_p]),
+    "bpf_object__close": (None, [c_void_p]),
+    "bpf_object__find_map_by_name": (c_void_p, [c_void_p, c_char_p]),
+    "bpf_object__find_program_by_name": (c_void_p, [c_void_p, c_char_p]),
+    "bpf_map__fd": (c_int, [c_void_p]),
+    "bpf_map__key_size": (c_uint32, [c_void_p]),
+    "bpf_map__value_size": (c_uint32, [c_void_p]),
+    "bpf_map__max_entries": (c_uint32, [c_void_p]),
+    "bpf_map__set_max_entries": (c_int, [c_void_p, c_uint32]),
+    "bpf_map__set_initial_value": (c_int, [c_void_p, c_char_p, c_size_t]),
+    "bpf_program__set_expected_attach_type": (c_int, [c_void_p, c_int]),
+    "bpf_program__fd": (c_int, [c_void_p]),
+    "bpf_program__attach": (c_void_p, [c_void_p]),
+    "bpf_program__attach_uprobe_opts": (
+        c_void_p,
+        [c_void_p, c_int, c_char_p, c_size_t, POINTER(UprobeOptions)],
+    ),
+    "bpf_link__destroy": (c_int, [c_void_p]),
+    "bpf_map_lookup_elem": (c_int, [c_int, c_char_p, c_void_p]),
+    "bpf_map_update_elem": (c_int, [c_int, c_char_p, c_char_p, c_uint64]),
+    "bpf_map_delete_elem": (c_int, [c_int, c_char_p]),
+    "bpf_map_lookup_batch": (
+        c_int,
+        [c_int, c_void_p, c_void_p, c_void_p, c_void_p, POINTER(c_uint32), POINTER(BatchOptions)],
+    ),
+}
+
+
+class Libbpf:
+    """
+    The loaded library. Calls go through ``call``, ``pointer`` or ``raw``.
+
+    Raises:
+        HostError: libbpf is not installed or too old.
+    """
+
+    def __init__(self) -> None:
+        try:
+            library = ctypes.CDLL("libbpf.so.1", use_errno=True)
+        except OSError as error:
+            message = "libbpf 1.x is not installed (libbpf.so.1 was not found)"
+            raise HostError(message, hint="apt-get install libbpf1") from error
+        for name, (result, arguments) in _SIGNATURES.items():
+            function = getattr(library, name)
+            function.restype = result
+            function.argtypes = arguments
+        self.raw = library
+        self.version = (library.libbpf_major_version(), library.libbpf_minor_version())
+        if self.version < MINIMUM_VERSION:
+            message = "libbpf {}.{} is too old".format(*self.version)
+            raise HostError(message, hint="install libbpf 1.0 or newer")
+        self._log: deque[str] = deque(maxlen=_LOG_LINES)
+        self._syscall = ctypes.CDLL(None, use_errno=True).syscall
+        self._format = ctypes.CDLL(None).vsnprintf
+        self._format.argtypes = [c_void_p, c_size_t, c_char_p, c_void_p]
+        # Kept, or the callback would be collected under libbpf's feet.
+        self._print = _PRINT(self._remember)
+        library.libbpf_set_print(self._print)
+        # libbpf fills this with the verifier's words when a program is refused.
+        self.verifier_log = ctypes.create_string_buffer(_VERIFIER_LOG_BYTES)
+
+    def _remember(self, level: int, template: bytes, arguments: int) -> int:
+        if level >= _LEVEL_DEBUG:
+            return 0
+        line = ctypes.create_string_buffer(4096)
+        self._format(line, len(line), template, arguments)
+        self._log.append(line.value.decode(errors="replace").rstrip("\n"))
+        return 0
+
+    def error(self, what: str, code: int) -> BpfError:
+        """Return what went wrong as an exception, with the log so far."""
+        reason = os.strerror(code) if code else "unknown error"
+        log = "\n".join([*self._log, self.verifier_log.value.decode(errors="replace")])
+        self._log.clear()
+        hint = "run `otel-gpu doctor` to see what this host lacks"
+        if code == errno.EPERM:
+            hint = "run as root, or grant CAP_BPF and CAP_PERFMON; `otel-gpu doctor` says which"
+        return BpfError(f"{what}: {reason}", hint=hint, log=log)
+
+    def call(self, name: str, *arguments: object, what: str = "") -> int:
+        """Call a function that returns a negative error number on failure."""
+        result = int(getattr(self.raw, name)(*arguments))
+        if result < 0:
+            raise self.error(what or name, -result if result != -1 else ctypes.get_errno())
+        return result
+
+    def pointer(self, name: str, *arguments: object, what: str = "") -> int:
+        """Call a function that returns a null pointer and sets errno on failure."""
+        ctypes.set_errno(0)
+        result = getattr(self.raw, name)(*arguments)
+        if not result:
+            raise self.error(what or name, ctypes.get_errno())
+        return int(result)
+
+    def create_uprobe_multi(
+        self, program_fd: int, path: bytes, probes: Sequence[tuple[int, int]], *, on_return: bool
+    ) -> int:
+        """
+        Attach a program to many (file offset, cookie) pairs; libbpf 1.1 cannot yet.
+
+        Returns:
+            The file descriptor of the link, or a negative error number.
+        """
+        attributes = UprobeMultiAttributes(
+            prog_fd=program_fd,
+            attach_type=BPF_TRACE_UPROBE_MULTI,
+            path=path,
+            offsets=(c_uint64 * len(probes))(*(offset for offset, _ in probes)),
+            cookies=(c_uint64 * len(probes))(*(cookie for _, cookie in probes)),
+            count=len(probes),
+            flags=_BPF_F_UPROBE_MULTI_RETURN if on_return else 0,
+        )
+        number = _SYS_BPF[platform.machine()]
+        result = self._syscall(
+            c_long(number),
+            c_long(_BPF_LINK_CREATE),
+            ctypes.byref(attributes),
+            c_long(ctypes.sizeof(attributes)),
+        )
+        return int(result) if result >= 0 else -ctypes.get_errno()

@@ -1,0 +1,166 @@
+"""
+Which files carry our probes, for whom, and until when.
+
+A uprobe belongs to an inode: once a library carries probes, every process that maps
+it later runs into them, with no gap. It also keeps that inode, and so its file system,
+in use; a library that nobody maps any more must be let go, or no container could be
+unmounted.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from otel_gpu.capture.libraries import ElfSymbols
+from otel_gpu.capture.objects import Link
+from otel_gpu.capture.probes import probes_of
+from otel_gpu.capture.programs import (
+    ENTER_CALL,
+    ENTER_FORK,
+    EXIT_CALL,
+    LIBRARY_LIST_CHANGED,
+    Programs,
+)
+from otel_gpu.capture.targets import FileId, MappedFile, mapped_files
+from otel_gpu.errors import BpfError
+
+# How long an unused file keeps its probes: a training script that is started again at
+# once should not pay for them twice.
+UNUSED_LIMIT_S = 30.0
+_FORKS = ("fork", "vfork", "posix_spawn", "posix_spawnp")
+_U64 = (1 << 64) - 1
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _File:
+    is_cuda: bool = False
+    links: list[Link] = field(default_factory=list)
+    users: set[int] = field(default_factory=set)
+    unused_since_s: float | None = None
+
+
+class Attachments:
+    """
+    The probes in libraries.
+
+    Args:
+        programs: The loaded programs.
+    """
+
+    def __init__(self, programs: Programs) -> None:
+        self._programs = programs
+        self._files: dict[FileId, _File] = {}
+
+    def examine(self, pid: int) -> Iterator[dict[str, Any]]:
+        """
+        Put probes into everything of a process that wants them.
+
+        Yields:
+            What RECORD_PROBES says, per library that is new.
+        """
+        try:
+            executable = str(Path(f"/proc/{pid}/exe").readlink())
+        except OSError:
+            return
+        for mapped in mapped_files(pid):
+            known = self._files.get(mapped.file)
+            if known is None:
+                if not (
+                    mapped.is_cuda_library
+                    or mapped.is_dynamic_linker
+                    or mapped.is_c_library
+                    or mapped.path == executable
+                ):
+                    continue
+                known = self._files[mapped.file] = _File()
+                yield from self._attach(mapped, known)
+            known.users.add(pid)
+
+    def cuda_users(self) -> set[int]:
+        """Return the processes that map a file with CUDA probes."""
+        return {pid for file in self._files.values() if file.is_cuda for pid in file.users}
+
+    def inherit(self, parent_pid: int, child_pid: int) -> None:
+        """A forked child maps what its parent maps."""
+        for file in self._files.values():
+            if parent_pid in file.users:
+                file.users.add(child_pid)
+
+    def forget(self, pid: int) -> None:
+        """A process ended, or became another program."""
+        for file in self._files.values():
+            file.users.discard(pid)
+
+    def detach_unused(self, now_s: float | None = None) -> None:
+        """Let go of files that nobody has mapped for a while."""
+        now_s = time.monotonic() if now_s is None else now_s
+        for key, file in list(self._files.items()):
+            if file.users:
+                file.unused_since_s = None
+            elif file.unused_since_s is None:
+                file.unused_since_s = now_s
+            elif now_s - file.unused_since_s >= UNUSED_LIMIT_S:
+                self._programs.bpf.detach(file.links)
+                del self._files[key]
+
+    def _attach(self, mapped: MappedFile, file: _File) -> Iterator[dict[str, Any]]:
+        try:
+            fd = mapped.open()
+        except OSError as error:
+            _logger.warning("%s of process %d is not read: %s", mapped.path, mapped.pid, error)
+            return
+        with os.fdopen(fd, "rb") as stream:
+            try:
+                symbols = ElfSymbols(stream)
+                path = f"/proc/self/fd/{fd}"
+                if mapped.is_dynamic_linker:
+                    self._attach_linker(symbols, path, file)
+                if mapped.is_c_library:
+                    self._attach_forks(symbols, path, file)
+                yield from self._attach_calls(symbols, path, mapped, file)
+            except (ValueError, OSError) as error:
+                _logger.warning("%s of process %d: %s", mapped.path, mapped.pid, error)
+            except BpfError as error:
+                _logger.warning("%s of process %d: %s", mapped.path, mapped.pid, error)
+
+    def _attach_linker(self, symbols: ElfSymbols, path: str, file: _File) -> None:
+        offsets = dict(symbols.functions)
+        function, state = "_dl_debug_state", "_r_debug"
+        if function in offsets and state in symbols.addresses:
+            distance = symbols.addresses[state] - symbols.addresses[function]
+            file.links += self._programs.bpf.attach_uprobes(
+                LIBRARY_LIST_CHANGED, path, [(offsets[function], distance & _U64)]
+            )
+
+    def _attach_forks(self, symbols: ElfSymbols, path: str, file: _File) -> None:
+        offsets = {offset for name, offset in symbols.functions if name in _FORKS}
+        file.links += self._programs.bpf.attach_uprobes(
+            ENTER_FORK, path, [(offset, 0) for offset in sorted(offsets)]
+        )
+
+    def _attach_calls(
+        self, symbols: ElfSymbols, path: str, mapped: MappedFile, file: _File
+    ) -> Iterator[dict[str, Any]]:
+        probes = probes_of(symbols.functions)
+        if not probes:
+            return
+        places = [(probe.file_offset, probe.api.number | probe.variant << 16) for probe in probes]
+        file.is_cuda = True
+        # Returns first: an entry without its return would stay open for ever.
+        file.links += self._programs.bpf.attach_uprobes(EXIT_CALL, path, places, on_return=True)
+        file.links += self._programs.bpf.attach_uprobes(ENTER_CALL, path, places)
+        yield {
+            "library": mapped.path,
+            "device": mapped.file.device,
+            "inode": mapped.file.inode,
+            "build_id": symbols.build_id,
+            "symbols": len(probes),
+            "exported": len(probes),
+            "failed": [],
+        }

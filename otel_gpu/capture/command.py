@@ -1,0 +1,124 @@
+"""
+Starting the user's command, held back until the probes stand.
+
+The command is forked first of all, while the agent is small and has one thread, and
+waits at a gate: a pipe that the agent writes to when everything is in place. Its
+standard input and output are its own.
+"""
+
+import contextlib
+import errno
+import os
+import shutil
+import signal
+from collections.abc import Sequence
+
+from otel_gpu.errors import CommandError
+
+NOT_FOUND = 127
+NOT_EXECUTABLE = 126
+_SIGNAL_BASE = 128
+
+
+class Command:
+    """
+    A program that the user asked to run.
+
+    Args:
+        arguments: Its argument vector.
+
+    Raises:
+        CommandError: There is no such program, or it may not be executed.
+    """
+
+    def __init__(self, arguments: Sequence[str]) -> None:
+        self.arguments = list(arguments)
+        name = self.arguments[0]
+        if shutil.which(name) is None:
+            found = shutil.which(name, mode=os.F_OK)
+            if found is None:
+                raise CommandError(
+                    f"{name}: command not found",
+                    hint="check the spelling, or give its path",
+                    exit_code=NOT_FOUND,
+                )
+            raise CommandError(
+                f"{found}: not executable",
+                hint=f"chmod +x {found}, or name its interpreter",
+                exit_code=NOT_EXECUTABLE,
+            )
+        gate_read, self._gate = os.pipe2(os.O_CLOEXEC)
+        self._failure, failure_write = os.pipe2(os.O_CLOEXEC)
+        self.pid = os.fork()
+        if not self.pid:
+            os.close(self._gate)
+            self._become(gate_read, failure_write)
+        os.close(gate_read)
+        os.close(failure_write)
+        self.pid_fd = os.pidfd_open(self.pid)
+        self.exit_code: int | None = None
+
+    def _become(self, gate_read: int, failure_write: int) -> None:
+        # In the child. An empty read means that the agent died before it was ready.
+        try:
+            if not os.read(gate_read, 1):
+                os._exit(1)
+            # Python ignores these; the command expects the defaults.
+            for number in (signal.SIGPIPE, signal.SIGXFSZ):
+                signal.signal(number, signal.SIG_DFL)
+            os.execvp(self.arguments[0], self.arguments)  # noqa: S606 -- the user's own command
+        except OSError as error:
+            os.write(failure_write, str(error.errno).encode())
+        finally:
+            os._exit(NOT_EXECUTABLE)
+
+    def open_gate(self) -> None:
+        """
+        Let the command begin.
+
+        Raises:
+            CommandError: The kernel would not execute it.
+        """
+        os.write(self._gate, b"1")
+        os.close(self._gate)
+        self._gate = -1
+
+    def check_started(self) -> None:
+        """
+        Wait until the command has begun; a stop for probes must be answered meanwhile.
+
+        Raises:
+            CommandError: The kernel would not execute it.
+        """
+        failure = os.read(self._failure, 16)
+        os.close(self._failure)
+        self._failure = -1
+        if failure:
+            number = int(failure)
+            hint = "it needs an interpreter line (#!), or is for another machine"
+            raise CommandError(
+                f"{self.arguments[0]}: {os.strerror(number)}",
+                hint=hint if number == errno.ENOEXEC else "check the file and its permissions",
+                exit_code=NOT_FOUND if number == errno.ENOENT else NOT_EXECUTABLE,
+            )
+
+    def send_signal(self, number: int) -> None:
+        """Pass a signal on to the command, if it still runs."""
+        if self.exit_code is None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.pid_fd, number)
+
+    def poll(self) -> int | None:
+        """Return the exit code as a shell would give it; None while it runs."""
+        if self.exit_code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                code = os.waitstatus_to_exitcode(status)
+                self.exit_code = code if code >= 0 else _SIGNAL_BASE - code
+        return self.exit_code
+
+    def close(self) -> None:
+        """Let go of it. A command that was never let in ends; one that runs goes on."""
+        for fd in (self._gate, self.pid_fd, self._failure):
+            with contextlib.suppress(OSError):
+                os.close(fd)

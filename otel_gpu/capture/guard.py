@@ -1,0 +1,103 @@
+"""
+Letting everybody go on when the agent is killed.
+
+While a process is stopped for probes to be placed in a library that it just mapped,
+nobody but the agent would let it go on. The guard is a small process that outlives the
+agent. It holds the kernel's list of watched processes; when the agent's end of a
+socket closes without a word, it lets go on whatever of them stands still.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import struct
+import sys
+import time
+from pathlib import Path
+
+from otel_gpu import wire
+from otel_gpu.capture._libbpf import Libbpf
+from otel_gpu.capture.objects import BpfMap
+from otel_gpu.errors import OtelGpuError
+
+_DISMISSED = b"d"
+_WATCHED = b"w"
+# How long programs of a dead agent may still run and stop a process.
+_VIGIL_S = 2.0
+_LOOK_S = 0.02
+_PID = struct.Struct("<I")
+
+
+class Guard:
+    """
+    The agent's side of the guard.
+
+    Made before the agent has threads or much memory, for it is a fork of it.
+    """
+
+    def __init__(self) -> None:
+        self._socket, theirs = socket.socketpair()
+        self._pid = os.fork()
+        if not self._pid:
+            self._socket.close()
+            _stand_guard(theirs)
+        theirs.close()
+
+    def watch(self, processes_fd: int) -> None:
+        """Hand over the map of watched processes."""
+        socket.send_fds(self._socket, [_WATCHED], [processes_fd])
+
+    def dismiss(self) -> None:
+        """End the guard: nothing is stopped any more."""
+        with contextlib.suppress(OSError):
+            self._socket.send(_DISMISSED)
+        self._socket.close()
+        os.waitpid(self._pid, 0)
+
+
+def _stand_guard(agent: socket.socket) -> None:
+    # In the child, which must never return into the agent's code.
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+            signal.signal(number, signal.SIG_IGN)
+        # Whoever reads the agent's output would wait for us.
+        null = os.open(os.devnull, os.O_RDWR)
+        for fd in (0, 1, 2):
+            os.dup2(null, fd)
+        Path("/proc/self/comm").write_text("otel-gpu-guard", encoding="ascii")
+        processes_fd = None
+        while True:
+            word, fds, _, _ = socket.recv_fds(agent, 1, 1)
+            if word != _WATCHED:
+                break
+            (processes_fd,) = fds
+        if not word and processes_fd is not None:
+            _let_all_go_on(processes_fd)
+    except (OSError, OtelGpuError):
+        os._exit(1)
+    finally:
+        sys.stdout = sys.stderr = None  # buffers that are the agent's
+        os._exit(0)
+
+
+def _let_all_go_on(processes_fd: int) -> None:
+    processes = BpfMap(
+        Libbpf(), "processes", processes_fd, _PID.size, wire.PROCESS.size, max_entries=1 << 20
+    )
+    deadline_s = time.monotonic() + _VIGIL_S
+    while time.monotonic() < deadline_s:
+        for _, keys, _ in processes.read_batches():
+            for (pid,) in _PID.iter_unpack(keys):
+                if _is_stopped(pid):
+                    with contextlib.suppress(OSError):
+                        os.kill(pid, signal.SIGCONT)
+        time.sleep(_LOOK_S)
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return False
+    return text.rpartition(b")")[2].split()[:1] == [b"T"]

@@ -1,0 +1,359 @@
+"""
+The BPF object: opened, configured, loaded, and closed again.
+
+    with BpfObject(path) as bpf:
+        bpf.set_read_only_data(".rodata.settings", settings)
+        bpf.load()
+        bpf.attach("sched_switch")
+
+Every attachment lives no longer than the object. When the agent dies without
+closing it, the kernel detaches everything by itself: nothing is pinned.
+"""
+
+import ctypes
+import errno
+import os
+import platform
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from otel_gpu.capture._libbpf import (
+    BPF_TRACE_UPROBE_MULTI,
+    BatchOptions,
+    Libbpf,
+    ObjectOpenOptions,
+    UprobeOptions,
+)
+from otel_gpu.errors import BpfError, HostError
+
+OBJECT_FOLDER = Path(__file__).resolve().parent.parent / "_bpf"
+_SYSTEM_WIDE = -1
+_KERNEL_BTF = Path("/sys/kernel/btf/vmlinux")
+_DETACH_THREADS = 16
+
+
+def object_path() -> Path:
+    """
+    Return where this machine's BPF object is.
+
+    Raises:
+        HostError: It was not built for this architecture.
+    """
+    path = OBJECT_FOLDER / f"otel_gpu.{platform.machine()}.bpf.o"
+    if not path.exists():
+        message = f"there is no BPF object for {platform.machine()}"
+        raise HostError(message, hint="run `make bpf`, or install a wheel built for this machine")
+    return path
+
+
+class BpfMap:
+    """
+    A map in the kernel; keys and values are bytes.
+
+    Args:
+        libbpf: The library.
+        name: For messages.
+        fd: Of the map; stays the caller's.
+        key_bytes: Size of a key.
+        value_bytes: Size of a value.
+        max_entries: How many there can be; more does no harm.
+    """
+
+    def __init__(
+        self,
+        libbpf: Libbpf,
+        name: str,
+        fd: int,
+        key_bytes: int,
+        value_bytes: int,
+        *,
+        max_entries: int,
+    ) -> None:
+        self._libbpf = libbpf
+        self.name = name
+        self.fd = fd
+        self.key_bytes = key_bytes
+        self.value_bytes = value_bytes
+        self.max_entries = max_entries
+
+    def lookup(self, key: bytes, value_bytes: int | None = None) -> bytes | None:
+        """Return the value under ``key``; per-CPU maps need their own size."""
+        value = ctypes.create_string_buffer(value_bytes or self.value_bytes)
+        if self._libbpf.raw.bpf_map_lookup_elem(self.fd, key, value) < 0:
+            return None
+        return value.raw
+
+    def update(self, key: bytes, value: bytes, *, only_new: bool = False) -> bool:
+        """Set the value under ``key``; False if it is there already and must be new."""
+        result = self._libbpf.raw.bpf_map_update_elem(self.fd, key, value, int(only_new))
+        if result == -errno.EEXIST:
+            return False
+        if result < 0:
+            raise self._libbpf.error(f"map {self.name} is not updated", -result)
+        return True
+
+    def delete(self, key: bytes) -> None:
+        """Remove the entry under ``key``, if there is one."""
+        self._libbpf.raw.bpf_map_delete_elem(self.fd, key)
+
+    def read_batches(self, batch_entries: int = 512) -> Iterator[tuple[int, bytes, bytes]]:
+        """
+        Read the whole map.
+
+        Yields:
+            (entries, keys, values): the keys and the values, each packed. An
+            entry that moves while the map is read can come twice.
+        """
+        options = BatchOptions(ctypes.sizeof(BatchOptions), 0, 0)
+        # The kernel's cursor is a bucket number, in a buffer that must hold a key.
+        cursor = ctypes.create_string_buffer(max(self.key_bytes, 8))
+        following = ctypes.create_string_buffer(max(self.key_bytes, 8))
+        start: ctypes.Array[ctypes.c_char] | None = None
+        while True:
+            count = ctypes.c_uint32(batch_entries)
+            keys = ctypes.create_string_buffer(batch_entries * self.key_bytes)
+            values = ctypes.create_string_buffer(batch_entries * self.value_bytes)
+            result = self._libbpf.raw.bpf_map_lookup_batch(
+                self.fd, start, following, keys, values, ctypes.byref(count), ctypes.byref(options)
+            )
+            if result == -errno.ENOSPC and batch_entries < self.max_entries:
+                batch_entries = min(2 * batch_entries, self.max_entries)  # one bucket was larger
+                continue
+            if result < 0 and result != -errno.ENOENT:
+                raise self._libbpf.error(f"map {self.name} is not read", -result)
+            if count.value:
+                yield (
+                    count.value,
+                    keys.raw[: count.value * self.key_bytes],
+                    values.raw[: count.value * self.value_bytes],
+                )
+            if result == -errno.ENOENT:
+                return
+            cursor.raw = following.raw
+            start = cursor
+
+
+class Link:
+    """One attachment of a program; detached by ``close``."""
+
+    def __init__(self, close: Callable[[], object]) -> None:
+        self._close: Callable[[], object] | None = close
+
+    def close(self) -> None:
+        """Detach. The kernel waits until no CPU runs the program, for 0.1 s or so."""
+        if self._close is not None:
+            self._close()
+            self._close = None
+
+
+class BpfObject:
+    """
+    One BPF object file with its programs, maps and attachments.
+
+    Args:
+        path: The object file.
+        uprobes: Names of its uprobe programs.
+        multi: Attach many uprobes at once where the kernel can.
+
+    Raises:
+        HostError: libbpf is missing or too old.
+    """
+
+    def __init__(self, path: Path, uprobes: Sequence[str] = (), *, multi: bool = True) -> None:
+        self.libbpf = Libbpf()
+        self._path = path
+        self._uprobes = uprobes
+        self._links: list[Link] = []
+        self._max_entries: dict[str, int] = {}
+        self._read_only_data: dict[str, bytes] = {}
+        self._object = 0
+        self._multi = multi and bool(uprobes)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Detach every program and forget the object."""
+        # Side by side, so that the links share the kernel's waiting.
+        with ThreadPoolExecutor(_DETACH_THREADS) as pool:
+            list(pool.map(Link.close, self._links))
+        self._links.clear()
+        if self._object:
+            self.libbpf.raw.bpf_object__close(self._object)
+            self._object = 0
+
+    def set_max_entries(self, name: str, entries: int) -> None:
+        """Size a map; before ``load``."""
+        self._max_entries[name] = entries
+
+    def set_read_only_data(self, section: str, data: bytes) -> None:
+        """Fill a ``.rodata`` section; before ``load``. The sizes must agree."""
+        self._read_only_data[section] = data
+
+    def load(self) -> None:
+        """
+        Create the maps and have the kernel verify the programs.
+
+        Raises:
+            HostError: The kernel has no BTF, or this user may not load programs.
+            BpfError: With the verifier's log.
+        """
+        if not _KERNEL_BTF.exists():
+            message = f"this kernel has no BTF ({_KERNEL_BTF} is missing)"
+            raise HostError(
+                message,
+                hint="use a kernel built with CONFIG_DEBUG_INFO_BTF, as distributions' are since "
+                "5.15; `otel-gpu replay` needs none",
+            )
+        self._load_once()
+        # Whether the kernel has uprobe_multi (since Linux 6.6) can only be asked with a
+        # loaded program: a folder is refused with EBADF, an unknown link with EINVAL.
+        if self._multi and self._create_multi(self._uprobes[0], "/", [(0, 0)]) != -errno.EBADF:
+            self.libbpf.raw.bpf_object__close(self._object)
+            self._multi = False
+            self._load_once()
+
+    def _load_once(self) -> None:
+        options = ObjectOpenOptions()
+        options.sz = ctypes.sizeof(options)
+        options.object_name = b"otel_gpu"
+        options.kernel_log_buf = ctypes.addressof(self.libbpf.verifier_log)
+        options.kernel_log_size = ctypes.sizeof(self.libbpf.verifier_log)
+        self._object = self.libbpf.pointer(
+            "bpf_object__open_file",
+            os.fsencode(self._path),
+            options,
+            what=f"{self._path} is not opened",
+        )
+        for name, entries in self._max_entries.items():
+            self.libbpf.call(
+                "bpf_map__set_max_entries", self._map_pointer(name), entries, what=f"map {name}"
+            )
+        for section, data in self._read_only_data.items():
+            self.libbpf.call(
+                "bpf_map__set_initial_value",
+                self._map_pointer(section),
+                data,
+                len(data),
+                what=f"{section} does not take {len(data)} bytes",
+            )
+        if self._multi:
+            for program in self._uprobes:
+                self.libbpf.call(
+                    "bpf_program__set_expected_attach_type",
+                    self._program(program),
+                    BPF_TRACE_UPROBE_MULTI,
+                )
+        try:
+            self.libbpf.call(
+                "bpf_object__load", self._object, what="the BPF programs are not loaded"
+            )
+        except BpfError as error:
+            if os.geteuid() and error.log and "not permitted" in str(error):
+                raise HostError(f"{error} to this user", hint=error.hint) from error
+            raise
+
+    def _map_pointer(self, name: str) -> int:
+        return self.libbpf.pointer(
+            "bpf_object__find_map_by_name", self._object, name.encode(), what=f"map {name}"
+        )
+
+    def _program(self, name: str) -> int:
+        return self.libbpf.pointer(
+            "bpf_object__find_program_by_name", self._object, name.encode(), what=f"program {name}"
+        )
+
+    def map(self, name: str) -> BpfMap:
+        """Return a map; after ``load``."""
+        pointer = self._map_pointer(name)
+        raw = self.libbpf.raw
+        return BpfMap(
+            self.libbpf,
+            name,
+            self.libbpf.call("bpf_map__fd", pointer, what=f"map {name}"),
+            int(raw.bpf_map__key_size(pointer)),
+            int(raw.bpf_map__value_size(pointer)),
+            max_entries=int(raw.bpf_map__max_entries(pointer)),
+        )
+
+    def attach(self, program: str) -> Link:
+        """Attach a program to the tracepoint that its section names."""
+        pointer = self.libbpf.pointer(
+            "bpf_program__attach", self._program(program), what=f"{program} is not attached"
+        )
+        return self._remember(lambda: self.libbpf.raw.bpf_link__destroy(pointer))
+
+    def attach_uprobes(
+        self, program: str, path: str, probes: Sequence[tuple[int, int]], *, on_return: bool = False
+    ) -> list[Link]:
+        """
+        Attach a program to instructions of a file, in every process that maps it.
+
+        Args:
+            program: The program's name.
+            path: The file; ``/proc/self/fd/N`` is fine.
+            probes: (file offset, cookie): a function's first instruction, and what
+                the program gets from ``bpf_get_attach_cookie``.
+            on_return: Run when the function returns instead.
+
+        Raises:
+            BpfError: Not one of them is attached.
+        """
+        if not probes:
+            return []
+        if not self._multi:
+            return [self._attach_uprobe(program, path, *probe, on_return) for probe in probes]
+        fd = self._create_multi(program, path, probes, on_return=on_return)
+        if fd < 0:
+            raise self.libbpf.error(f"{program} is not attached to {path}", -fd)
+        return [self._remember(lambda: os.close(fd))]
+
+    def _create_multi(
+        self,
+        program: str,
+        path: str,
+        probes: Sequence[tuple[int, int]],
+        *,
+        on_return: bool = False,
+    ) -> int:
+        program_fd = self.libbpf.call("bpf_program__fd", self._program(program))
+        return self.libbpf.create_uprobe_multi(
+            program_fd, os.fsencode(path), probes, on_return=on_return
+        )
+
+    def _attach_uprobe(
+        self, program: str, path: str, file_offset: int, cookie: int, on_return: bool
+    ) -> Link:
+        options = UprobeOptions(ctypes.sizeof(UprobeOptions), 0, cookie, on_return, None)
+        pointer = self.libbpf.pointer(
+            "bpf_program__attach_uprobe_opts",
+            self._program(program),
+            _SYSTEM_WIDE,
+            os.fsencode(path),
+            file_offset,
+            options,
+            what=f"{program} is not attached to {path}+{file_offset:#x}",
+        )
+        return self._remember(lambda: self.libbpf.raw.bpf_link__destroy(pointer))
+
+    def _remember(self, close: Callable[[], object]) -> Link:
+        link = Link(close)
+        self._links.append(link)
+        return link
+
+    def detach(self, links: Sequence[Link]) -> None:
+        """Undo attachments."""
+        for link in links:
+            link.close()
+            self._links.remove(link)

@@ -1,0 +1,316 @@
+"""
+The probe table: every CUDA API that is watched, and how its arguments lie.
+
+A row names the base symbol. Libraries export it in several spellings (`_v2` for a
+changed signature, `_ptsz` and `_ptds` for per-thread default streams); each one
+that a mapped library exports gets a probe, and all count as the same API.
+
+Slots are argument positions from 1 as the platform's calling convention sees them:
+a ``dim3`` passed by value takes two. Row numbers are on the wire and in recordings,
+so they are never reused; new rows go at the end of their block.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from otel_gpu import wire
+
+
+class Api(NamedTuple):
+    """
+    One CUDA API.
+
+    ``number`` identifies it on the wire; ``family`` and ``layer`` are enumerators
+    of ``bpf/events.h``; the ``*_slot`` fields say where its arguments are (0: none).
+    """
+
+    number: int
+    name: str
+    layer: int
+    family: int
+    size_slot: int = 0
+    height_slot: int = 0
+    stream_slot: int = 0
+    address_slot: int = 0
+    address_is_output: int = 0
+    copy_kind_slot: int = 0
+    fixed_copy_kind: int = wire.COPY_NONE
+    launch_shape: int = wire.LAUNCH_NONE
+    function_slot: int = 0
+    device_slot: int = 0
+    size_shift: int = 0
+
+    @property
+    def layer_name(self) -> str:
+        """``runtime`` (libcudart) or ``driver`` (libcuda)."""
+        return "runtime" if self.layer == wire.LAYER_RUNTIME else "driver"
+
+
+def _runtime(number: int, name: str, family: int, **slots: int) -> Api:
+    return Api(number, name, wire.LAYER_RUNTIME, family, **slots)
+
+
+def _driver(number: int, name: str, family: int, **slots: int) -> Api:
+    return Api(number, name, wire.LAYER_DRIVER, family, **slots)
+
+
+_OUT1 = {"address_slot": 1, "address_is_output": 1}
+_DIM3 = {"launch_shape": wire.LAUNCH_DIM3, "function_slot": 1, "stream_slot": 8}
+_SCALARS = {"launch_shape": wire.LAUNCH_SCALARS, "function_slot": 1, "stream_slot": 9}
+_CONFIG = {"launch_shape": wire.LAUNCH_CONFIG, "function_slot": 2}
+_HTOD = {"fixed_copy_kind": wire.COPY_HOST_TO_DEVICE}
+_DTOH = {"fixed_copy_kind": wire.COPY_DEVICE_TO_HOST}
+_DTOD = {"fixed_copy_kind": wire.COPY_DEVICE_TO_DEVICE}
+_ANY = {"fixed_copy_kind": wire.COPY_DEFAULT}
+
+APIS: tuple[Api, ...] = (
+    # The runtime has the numbers below 100,
+    _runtime(1, "cudaLaunchKernel", wire.FAMILY_LAUNCH, **_DIM3),
+    _runtime(2, "cudaLaunchKernelExC", wire.FAMILY_LAUNCH, **_CONFIG),
+    _runtime(3, "cudaLaunchCooperativeKernel", wire.FAMILY_LAUNCH, **_DIM3),
+    _runtime(4, "cudaGraphLaunch", wire.FAMILY_GRAPH_LAUNCH, function_slot=1, stream_slot=2),
+    _runtime(5, "cudaStreamSynchronize", wire.FAMILY_SYNCHRONIZE, stream_slot=1),
+    _runtime(6, "cudaDeviceSynchronize", wire.FAMILY_SYNCHRONIZE),
+    _runtime(7, "cudaEventSynchronize", wire.FAMILY_SYNCHRONIZE),
+    _runtime(8, "cudaStreamWaitEvent", wire.FAMILY_SYNCHRONIZE, stream_slot=1),
+    _runtime(10, "cudaMalloc", wire.FAMILY_ALLOCATE, size_slot=2, **_OUT1),
+    _runtime(11, "cudaMallocManaged", wire.FAMILY_ALLOCATE, size_slot=2, **_OUT1),
+    _runtime(12, "cudaMallocHost", wire.FAMILY_HOST_ALLOCATE, size_slot=2, **_OUT1),
+    _runtime(13, "cudaHostAlloc", wire.FAMILY_HOST_ALLOCATE, size_slot=2, **_OUT1),
+    _runtime(14, "cudaMallocPitch", wire.FAMILY_ALLOCATE, size_slot=3, height_slot=4, **_OUT1),
+    _runtime(15, "cudaMallocAsync", wire.FAMILY_ALLOCATE, size_slot=2, stream_slot=3, **_OUT1),
+    _runtime(
+        16, "cudaMallocFromPoolAsync", wire.FAMILY_ALLOCATE, size_slot=2, stream_slot=4, **_OUT1
+    ),
+    _runtime(17, "cudaFree", wire.FAMILY_FREE, address_slot=1),
+    _runtime(18, "cudaFreeHost", wire.FAMILY_HOST_FREE, address_slot=1),
+    _runtime(19, "cudaFreeAsync", wire.FAMILY_FREE, address_slot=1, stream_slot=2),
+    _runtime(20, "cudaHostRegister", wire.FAMILY_OTHER, address_slot=1, size_slot=2),
+    _runtime(30, "cudaMemcpy", wire.FAMILY_COPY, address_slot=1, size_slot=3, copy_kind_slot=4),
+    _runtime(
+        31,
+        "cudaMemcpyAsync",
+        wire.FAMILY_COPY,
+        address_slot=1,
+        size_slot=3,
+        copy_kind_slot=4,
+        stream_slot=5,
+    ),
+    _runtime(
+        32,
+        "cudaMemcpy2D",
+        wire.FAMILY_COPY,
+        address_slot=1,
+        size_slot=5,
+        height_slot=6,
+        copy_kind_slot=7,
+    ),
+    _runtime(
+        33,
+        "cudaMemcpy2DAsync",
+        wire.FAMILY_COPY,
+        address_slot=1,
+        size_slot=5,
+        height_slot=6,
+        copy_kind_slot=7,
+        stream_slot=8,
+    ),
+    _runtime(34, "cudaMemcpyPeer", wire.FAMILY_COPY, address_slot=1, size_slot=5, **_DTOD),
+    _runtime(
+        35,
+        "cudaMemcpyPeerAsync",
+        wire.FAMILY_COPY,
+        address_slot=1,
+        size_slot=5,
+        stream_slot=6,
+        **_DTOD,
+    ),
+    _runtime(36, "cudaMemset", wire.FAMILY_MEMSET, address_slot=1, size_slot=3),
+    _runtime(37, "cudaMemsetAsync", wire.FAMILY_MEMSET, address_slot=1, size_slot=3, stream_slot=4),
+    _runtime(40, "cudaStreamBeginCapture", wire.FAMILY_GRAPH, stream_slot=1),
+    _runtime(41, "cudaStreamEndCapture", wire.FAMILY_GRAPH, stream_slot=1),
+    _runtime(42, "cudaGraphInstantiate", wire.FAMILY_GRAPH),
+    _runtime(43, "cudaGraphInstantiateWithFlags", wire.FAMILY_GRAPH),
+    _runtime(50, "cudaStreamCreate", wire.FAMILY_STREAM, **_OUT1),
+    _runtime(51, "cudaStreamCreateWithFlags", wire.FAMILY_STREAM, **_OUT1),
+    _runtime(52, "cudaStreamCreateWithPriority", wire.FAMILY_STREAM, **_OUT1),
+    _runtime(53, "cudaStreamDestroy", wire.FAMILY_STREAM, stream_slot=1),
+    _runtime(54, "cudaEventCreate", wire.FAMILY_EVENT),
+    _runtime(55, "cudaEventCreateWithFlags", wire.FAMILY_EVENT),
+    _runtime(56, "cudaEventDestroy", wire.FAMILY_EVENT),
+    _runtime(57, "cudaEventRecord", wire.FAMILY_EVENT, stream_slot=2),
+    _runtime(58, "cudaEventRecordWithFlags", wire.FAMILY_EVENT, stream_slot=2),
+    _runtime(60, "cudaSetDevice", wire.FAMILY_SET_DEVICE, device_slot=1),
+    _runtime(61, "cudaGetDevice", wire.FAMILY_GET_DEVICE, device_slot=1),
+    _runtime(
+        62,
+        "cudaGetDeviceProperties",
+        wire.FAMILY_DEVICE_PROPERTIES,
+        address_slot=1,
+        device_slot=2,
+    ),
+    # and the driver those from 100.
+    _driver(100, "cuLaunchKernel", wire.FAMILY_LAUNCH, **_SCALARS),
+    _driver(101, "cuLaunchKernelEx", wire.FAMILY_LAUNCH, **_CONFIG),
+    _driver(102, "cuLaunchCooperativeKernel", wire.FAMILY_LAUNCH, **_SCALARS),
+    _driver(103, "cuGraphLaunch", wire.FAMILY_GRAPH_LAUNCH, function_slot=1, stream_slot=2),
+    _driver(104, "cuStreamSynchronize", wire.FAMILY_SYNCHRONIZE, stream_slot=1),
+    _driver(105, "cuCtxSynchronize", wire.FAMILY_SYNCHRONIZE),
+    _driver(106, "cuEventSynchronize", wire.FAMILY_SYNCHRONIZE),
+    _driver(107, "cuStreamWaitEvent", wire.FAMILY_SYNCHRONIZE, stream_slot=1),
+    _driver(110, "cuMemAlloc", wire.FAMILY_ALLOCATE, size_slot=2, **_OUT1),
+    _driver(111, "cuMemAllocManaged", wire.FAMILY_ALLOCATE, size_slot=2, **_OUT1),
+    _driver(112, "cuMemAllocHost", wire.FAMILY_HOST_ALLOCATE, size_slot=2, **_OUT1),
+    _driver(113, "cuMemHostAlloc", wire.FAMILY_HOST_ALLOCATE, size_slot=2, **_OUT1),
+    _driver(114, "cuMemAllocPitch", wire.FAMILY_ALLOCATE, size_slot=3, height_slot=4, **_OUT1),
+    _driver(115, "cuMemAllocAsync", wire.FAMILY_ALLOCATE, size_slot=2, stream_slot=3, **_OUT1),
+    _driver(
+        116, "cuMemAllocFromPoolAsync", wire.FAMILY_ALLOCATE, size_slot=2, stream_slot=4, **_OUT1
+    ),
+    _driver(117, "cuMemFree", wire.FAMILY_FREE, address_slot=1),
+    _driver(118, "cuMemFreeHost", wire.FAMILY_HOST_FREE, address_slot=1),
+    _driver(119, "cuMemFreeAsync", wire.FAMILY_FREE, address_slot=1, stream_slot=2),
+    _driver(120, "cuMemCreate", wire.FAMILY_ALLOCATE, size_slot=2, **_OUT1),
+    _driver(121, "cuMemRelease", wire.FAMILY_FREE, address_slot=1),
+    _driver(122, "cuMemMap", wire.FAMILY_OTHER, address_slot=1, size_slot=2),
+    _driver(123, "cuMemUnmap", wire.FAMILY_OTHER, address_slot=1, size_slot=2),
+    _driver(130, "cuMemcpyHtoD", wire.FAMILY_COPY, address_slot=1, size_slot=3, **_HTOD),
+    _driver(131, "cuMemcpyDtoH", wire.FAMILY_COPY, address_slot=1, size_slot=3, **_DTOH),
+    _driver(132, "cuMemcpyDtoD", wire.FAMILY_COPY, address_slot=1, size_slot=3, **_DTOD),
+    _driver(
+        133,
+        "cuMemcpyHtoDAsync",
+        wire.FAMILY_COPY,
+        address_slot=1,
+        size_slot=3,
+        stream_slot=4,
+        **_HTOD,
+    ),
+    _driver(
+        134,
+        "cuMemcpyDtoHAsync",
+        wire.FAMILY_COPY,
+        address_slot=1,
+        size_slot=3,
+        stream_slot=4,
+        **_DTOH,
+    ),
+    _driver(
+        135,
+        "cuMemcpyDtoDAsync",
+        wire.FAMILY_COPY,
+        address_slot=1,
+        size_slot=3,
+        stream_slot=4,
+        **_DTOD,
+    ),
+    _driver(136, "cuMemcpy", wire.FAMILY_COPY, address_slot=1, size_slot=3, **_ANY),
+    _driver(
+        137, "cuMemcpyAsync", wire.FAMILY_COPY, address_slot=1, size_slot=3, stream_slot=4, **_ANY
+    ),
+    _driver(138, "cuMemcpyPeer", wire.FAMILY_COPY, address_slot=1, size_slot=5, **_DTOD),
+    _driver(
+        139,
+        "cuMemcpyPeerAsync",
+        wire.FAMILY_COPY,
+        address_slot=1,
+        size_slot=5,
+        stream_slot=6,
+        **_DTOD,
+    ),
+    _driver(140, "cuMemsetD8", wire.FAMILY_MEMSET, address_slot=1, size_slot=3),
+    _driver(141, "cuMemsetD16", wire.FAMILY_MEMSET, address_slot=1, size_slot=3, size_shift=1),
+    _driver(142, "cuMemsetD32", wire.FAMILY_MEMSET, address_slot=1, size_slot=3, size_shift=2),
+    _driver(143, "cuMemsetD8Async", wire.FAMILY_MEMSET, address_slot=1, size_slot=3, stream_slot=4),
+    _driver(
+        144,
+        "cuMemsetD16Async",
+        wire.FAMILY_MEMSET,
+        address_slot=1,
+        size_slot=3,
+        stream_slot=4,
+        size_shift=1,
+    ),
+    _driver(
+        145,
+        "cuMemsetD32Async",
+        wire.FAMILY_MEMSET,
+        address_slot=1,
+        size_slot=3,
+        stream_slot=4,
+        size_shift=2,
+    ),
+    _driver(150, "cuStreamBeginCapture", wire.FAMILY_GRAPH, stream_slot=1),
+    _driver(151, "cuStreamEndCapture", wire.FAMILY_GRAPH, stream_slot=1),
+    _driver(152, "cuGraphInstantiate", wire.FAMILY_GRAPH),
+    _driver(153, "cuGraphInstantiateWithFlags", wire.FAMILY_GRAPH),
+    _driver(154, "cuGraphInstantiateWithParams", wire.FAMILY_GRAPH),
+    _driver(160, "cuStreamCreate", wire.FAMILY_STREAM, **_OUT1),
+    _driver(161, "cuStreamCreateWithPriority", wire.FAMILY_STREAM, **_OUT1),
+    _driver(162, "cuStreamDestroy", wire.FAMILY_STREAM, stream_slot=1),
+    _driver(163, "cuEventCreate", wire.FAMILY_EVENT),
+    _driver(164, "cuEventDestroy", wire.FAMILY_EVENT),
+    _driver(165, "cuEventRecord", wire.FAMILY_EVENT, stream_slot=2),
+    _driver(166, "cuEventRecordWithFlags", wire.FAMILY_EVENT, stream_slot=2),
+    _driver(170, "cuCtxSetCurrent", wire.FAMILY_OTHER),
+    _driver(171, "cuDeviceGetUuid", wire.FAMILY_DEVICE_UUID, address_slot=1, device_slot=2),
+)
+
+API_BY_NUMBER: Mapping[int, Api] = {api.number: api for api in APIS}
+_API_BY_NAME: Mapping[str, Api] = {api.name: api for api in APIS}
+
+# Spellings in the order of their wire number (``cuda_call_record.variant``).
+VARIANTS: tuple[str, ...] = (
+    "",
+    "_v2",
+    "_v3",
+    "_ptsz",
+    "_ptds",
+    "_v2_ptsz",
+    "_v2_ptds",
+    "_v3_ptsz",
+    "_v3_ptds",
+)
+_SPELLING = re.compile(r"^(cu\w+?)((?:_v[0-9]+)?(?:_ptsz|_ptds)?)$")
+
+
+class Probe(NamedTuple):
+    """A symbol to probe: where it is in its file, and which API it is."""
+
+    symbol: str
+    file_offset: int
+    api: Api
+    variant: int
+
+
+def api_of_symbol(symbol: str) -> tuple[Api, int] | None:
+    """
+    Return the API that an exported symbol implements and its variant number.
+
+    None for a symbol that is not in the table, or in a spelling not known.
+    """
+    match = _SPELLING.match(symbol)
+    if match is None:
+        return None
+    api = _API_BY_NAME.get(match[1])
+    if api is None or match[2] not in VARIANTS:
+        return None
+    return api, VARIANTS.index(match[2])
+
+
+def probes_of(symbols: Iterable[tuple[str, int]]) -> list[Probe]:
+    """
+    Choose the symbols of one library to probe, each file offset once.
+
+    Args:
+        symbols: Exported functions as (name, file offset).
+
+    Aliases share an offset; the shortest name wins, so nothing counts twice.
+    """
+    chosen: dict[int, Probe] = {}
+    for symbol, file_offset in sorted(symbols, key=lambda pair: (len(pair[0]), pair[0])):
+        found = api_of_symbol(symbol)
+        if found is not None and file_offset not in chosen:
+            chosen[file_offset] = Probe(symbol, file_offset, *found)
+    return sorted(chosen.values(), key=lambda probe: probe.file_offset)

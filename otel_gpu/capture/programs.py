@@ -1,0 +1,204 @@
+"""The loaded BPF programs and their maps, spoken to in the words of ``bpf/events.h``."""
+
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from otel_gpu import wire
+from otel_gpu.capture.objects import BpfObject, object_path
+from otel_gpu.capture.ring import RingBuffer
+from otel_gpu.capture.settings import pack_settings
+from otel_gpu.capture.targets import FileId, thread_ids
+from otel_gpu.config import Config
+
+ENTER_CALL = "enter_call"
+EXIT_CALL = "exit_call"
+ENTER_FORK = "enter_fork"
+LIBRARY_LIST_CHANGED = "library_list_changed"
+_UPROBES = (ENTER_CALL, EXIT_CALL, ENTER_FORK, LIBRARY_LIST_CHANGED)
+_TRACEPOINTS = (
+    "sched_process_fork",
+    "sched_process_exec",
+    "sched_process_exit",
+    "sched_wakeup",
+    "sched_switch",
+)
+_LIFECYCLE_BYTES = 1 << 20
+_MAX_CPUS = 1024
+_PID = struct.Struct("<I")
+
+
+class OpenThread(NamedTuple):
+    """A thread with open CUDA calls, outermost first, as the map has it."""
+
+    image_ktime_ns: int
+    pid: int
+    tid: int
+    blocked_ns: int
+    run_queue_ns: int
+    calls: Sequence[dict[str, int]]
+
+
+class Programs:
+    """
+    The kernel side of one capture.
+
+    Args:
+        config: Sizes, floors and histogram layout.
+        watch_all: Watch every process that makes a CUDA call.
+        multi: Attach many uprobes at once where the kernel can.
+
+    Raises:
+        HostError: libbpf or the object is missing.
+        BpfError: The kernel refuses the programs.
+    """
+
+    def __init__(self, config: Config, *, watch_all: bool, multi: bool = True) -> None:
+        self.bpf = BpfObject(object_path(), _UPROBES, multi=multi)
+        capture = config.capture
+        self.bpf.set_read_only_data(".rodata.settings", pack_settings(config, watch_all=watch_all))
+        for name, entries in (
+            ("events", capture.ring_buffer_bytes),
+            ("lifecycle", _LIFECYCLE_BYTES),
+            ("threads", capture.max_threads),
+            ("processes", capture.max_processes),
+            ("aggregates", capture.max_series),
+            ("thresholds", capture.max_series),
+            ("running", _MAX_CPUS),
+        ):
+            self.bpf.set_max_entries(name, entries)
+        self.bpf.load()
+        self.events = RingBuffer(self.bpf.map("events").fd, capture.ring_buffer_bytes)
+        self.lifecycle = RingBuffer(self.bpf.map("lifecycle").fd, _LIFECYCLE_BYTES)
+        self._processes = self.bpf.map("processes")
+        self._threads = self.bpf.map("threads")
+        self._aggregates = self.bpf.map("aggregates")
+        self._thresholds = self.bpf.map("thresholds")
+        self._counters = self.bpf.map("counters")
+        self._known_executables = self.bpf.map("known_executables")
+        self._cpus = self.bpf.libbpf.call("libbpf_num_possible_cpus")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def attach(self) -> None:
+        """Attach the tracepoints; uprobes come as libraries are found."""
+        for tracepoint in _TRACEPOINTS:
+            self.bpf.attach(tracepoint)
+
+    def close(self) -> None:
+        """Detach everything and unmap the rings."""
+        self.events.close()
+        self.lifecycle.close()
+        self.bpf.close()
+
+    @property
+    def processes_fd(self) -> int:
+        """The map of watched processes, by pid."""
+        return self._processes.fd
+
+    def watch(self, pid: int, flags: int) -> int:
+        """
+        Watch a process and all threads that it has.
+
+        Returns:
+            The ``image_ktime_ns`` under which it is watched.
+        """
+        image_ktime_ns = time.monotonic_ns()
+        process = wire.PROCESS.pack(image_ktime_ns, 0, flags)
+        if not self._processes.update(_PID.pack(pid), process, only_new=True):
+            image_ktime_ns = self.watched(pid)
+        self.watch_threads(pid, image_ktime_ns, flags)
+        return image_ktime_ns
+
+    def watch_threads(self, pid: int, image_ktime_ns: int, flags: int) -> None:
+        """Follow the threads that a process has now; later ones follow by themselves."""
+        for tid in thread_ids(pid):
+            values = dict.fromkeys(wire.THREAD_FIELDS, 0) | {
+                "image_ktime_ns": image_ktime_ns,
+                "pid": pid,
+                "tid": tid,
+                "device": -1,
+                "process_flags": flags,
+                "culprit_comm": b"",
+                "waker_comm": b"",
+                "calls": b"",
+            }
+            self._threads.update(_PID.pack(tid), wire.THREAD.pack(*values.values()), only_new=True)
+
+    def watched(self, pid: int) -> int:
+        """Return the ``image_ktime_ns`` of a watched process; 0: it is not watched."""
+        value = self._processes.lookup(_PID.pack(pid))
+        return int(wire.PROCESS.unpack(value)[0]) if value else 0
+
+    def watched_processes(self) -> dict[int, int]:
+        """Return ``image_ktime_ns`` by pid of every watched process."""
+        found: dict[int, int] = {}
+        for _, keys, values in self._processes.read_batches():
+            images = (fields[0] for fields in wire.PROCESS.iter_unpack(values))
+            found.update(zip((pid for (pid,) in _PID.iter_unpack(keys)), images, strict=True))
+        return found
+
+    def mark_known(self, executable: FileId) -> None:
+        """Say that processes that start this file need not be stopped any more."""
+        key = wire.FILE_KEY.pack(executable.inode, executable.device)
+        self._known_executables.update(key, _PID.pack(1))
+
+    def read_aggregates(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yield every series as (key, value)."""
+        key_bytes, value_bytes = wire.AGGREGATE_KEY.size, wire.AGGREGATE.size
+        for count, keys, values in self._aggregates.read_batches():
+            for index in range(count):
+                yield (
+                    keys[index * key_bytes : (index + 1) * key_bytes],
+                    values[index * value_bytes : (index + 1) * value_bytes],
+                )
+
+    def forget_aggregate(self, key: bytes) -> None:
+        """Free a series of a process image that ended."""
+        self._aggregates.delete(key)
+
+    def set_threshold(
+        self, image_ktime_ns: int, pid: int, api: int, copy_kind: int, threshold_ns: int
+    ) -> None:
+        """Say from which duration a call of one series is slow."""
+        key = wire.THRESHOLD_KEY.pack(image_ktime_ns, pid, api, copy_kind)
+        self._thresholds.update(key, threshold_ns.to_bytes(8, "little"))
+
+    def read_counters(self) -> tuple[int, ...]:
+        """Return the counters, by ``enum counter``, summed over CPUs."""
+        values = []
+        for counter in range(wire.COUNTER_COUNT):
+            raw = self._counters.lookup(_PID.pack(counter), 8 * self._cpus) or b""
+            values.append(sum(memoryview(raw).cast("Q")))
+        return tuple(values)
+
+    def open_threads(self) -> Iterator[OpenThread]:
+        """Yield the threads that are inside a CUDA call now."""
+        for _, _, values in self._threads.read_batches():
+            for fields in wire.THREAD.iter_unpack(values):
+                thread = dict(zip(wire.THREAD_FIELDS, fields, strict=True))
+                depth = min(thread["depth"], wire.MAX_DEPTH)
+                if depth:
+                    calls = [
+                        dict(zip(wire.OPEN_CALL_FIELDS, call, strict=True))
+                        for call in wire.OPEN_CALL.iter_unpack(thread["calls"])
+                    ]
+                    yield OpenThread(
+                        thread["image_ktime_ns"],
+                        thread["pid"],
+                        thread["tid"],
+                        thread["blocked_ns"],
+                        thread["run_queue_ns"],
+                        calls[:depth],
+                    )

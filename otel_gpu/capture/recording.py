@@ -1,0 +1,361 @@
+r"""
+Recordings: the record stream in a file, written as it happens, read back later.
+
+Some facts about recordings
+---------------------------
+
+A recording outlives the host, the processes and the version of otel_gpu that made
+it, and it may come from a stranger. The agent that writes it may be killed at any
+byte. So a file is a header, then chunks that each stand for themselves, then a mark
+that says that nothing is missing. Numbers are little-endian.
+
+    header      ┌───────────────────┬────────┬────────┬────────┐
+                │ "OTELGPU\0"       │ format │ wire   │ crc32  │
+                └───────────────────┴────────┴────────┴────────┘
+                  8 bytes             u16      u16      u32, of the 12 bytes before
+
+    chunk       ┌────────────┬────────────┬────────┬───────────────────────┐
+                │ compressed │ raw        │ crc32  │ zlib stream           │
+                └────────────┴────────────┴────────┴───────────────────────┘
+                  u32 bytes    u32 bytes    u32      "compressed" bytes; the crc32
+                                                     is of the "raw" bytes within
+
+    raw         ┌────────┬──────────────┬────────┬──────────────┬┄
+                │ length │ record       │ length │ record       │   whole records
+                └────────┴──────────────┴────────┴──────────────┴┄
+                  u32      "length" bytes
+
+    end mark    ┌────────────┬────────────┬────────────┐
+                │ 0          │ 0xffffffff │ 0xffffffff │   no zeroed disk block
+                └────────────┴────────────┴────────────┘   looks like it
+
+One clock record (unix_ns 2 at ktime 1), alone in its recording:
+
+    4f 54 45 4c 47 50 55 00  01 00  01 00  9c 91 19 4c    OTELGPU, format 1, wire 1
+    18 00 00 00  2c 00 00 00  24 54 25 77  78 01 d3 …     24 bytes hold 44: 4 + 40
+    00 00 00 00  ff ff ff ff  ff ff ff ff                 and that is all
+
+What this means: a reader gives every whole chunk before it complains about what
+follows, so a killed writer costs its last chunk. No length is believed before it is
+checked against a bound, no chunk unpacks to more than it declares, and no checksum
+is skipped. Layouts of records are not translated: the wire version of the file has
+to be this version's.
+"""
+
+import logging
+import os
+import stat
+import struct
+import tempfile
+import time
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Final, Self
+
+from otel_gpu import wire
+from otel_gpu.errors import RecordingError
+
+MAGIC = b"OTELGPU\0"
+FORMAT_VERSION = 1
+MAX_CHUNK_BYTES = 16 << 20
+"""No chunk holds more than this, unpacked."""
+
+_HEADER = struct.Struct("<8sHHI")
+_CHECKED_HEADER_BYTES = _HEADER.size - 4
+_CHUNK = struct.Struct("<III")
+_END = _CHUNK.pack(0, 0xFFFFFFFF, 0xFFFFFFFF)
+_LENGTH = struct.Struct("<I")
+# Where zlib cannot compress it adds 5 bytes per 16 KiB, and a frame.
+_MAX_COMPRESSED_BYTES = MAX_CHUNK_BYTES + MAX_CHUNK_BYTES // 1024
+# Level 1 packs records of calls to about a fifth; more costs CPU that is not ours.
+_COMPRESSION_LEVEL = 1
+_FLUSH_BYTES = 256 << 10
+_FLUSH_INTERVAL_S = 1.0
+_BATCH_RECORDS = 4096
+_FILE_MODE: Final = 0o600
+
+_logger = logging.getLogger(__name__)
+
+
+class RecordingWriter:
+    """
+    Write a recording, a chunk at a time.
+
+    An existing recording at ``path`` is replaced; anything else there is not touched.
+    The file is readable to its owner only: command lines are in it. What is buffered
+    (less than ``flush_bytes``) is lost with a killed writer.
+
+    Args:
+        path: Where the recording goes; symbolic links are followed.
+        flush_bytes: How many bytes of records make a chunk.
+        flush_interval_s: After how long fewer make one too, with the next ``write``.
+
+    Raises:
+        RecordingError: Something that is no recording is in the way, or the file
+            cannot be made.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        flush_bytes: int = _FLUSH_BYTES,
+        flush_interval_s: float = _FLUSH_INTERVAL_S,
+    ) -> None:
+        self._path = path
+        self._flush_bytes = flush_bytes
+        self._flush_interval_s = flush_interval_s
+        self._flushed_s = time.monotonic()
+        self._buffer = bytearray()
+        self._file_bytes = 0
+        self._fd = -1
+        self._fd = _create_file(path)
+        self._append(_make_header())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def write(self, batch: Sequence[bytes]) -> None:
+        """
+        Add records in order.
+
+        Raises:
+            RecordingError: The file cannot grow. What it holds stays readable, and
+                the writer is closed.
+            ValueError: A record is larger than a chunk may be, or the writer is closed.
+        """
+        if self._fd < 0:
+            raise ValueError("the recording is closed")
+        buffer = self._buffer
+        for record in batch:
+            if len(record) > MAX_CHUNK_BYTES - _LENGTH.size:
+                raise ValueError(f"a record of {len(record)} bytes does not fit a chunk")
+            if len(buffer) + _LENGTH.size + len(record) > MAX_CHUNK_BYTES:
+                self.flush()
+            buffer += _LENGTH.pack(len(record))
+            buffer += record
+            if len(buffer) >= self._flush_bytes:
+                self.flush()
+        if time.monotonic() - self._flushed_s >= self._flush_interval_s:
+            self.flush()
+
+    def flush(self) -> None:
+        """
+        Write what is buffered as a chunk, so that it survives the writer.
+
+        Raises:
+            RecordingError: As for ``write``.
+        """
+        self._flushed_s = time.monotonic()
+        if not self._buffer:
+            return
+        compressed = zlib.compress(self._buffer, _COMPRESSION_LEVEL)
+        header = _CHUNK.pack(len(compressed), len(self._buffer), zlib.crc32(self._buffer))
+        self._buffer.clear()
+        self._append(header + compressed)
+
+    def close(self) -> None:
+        """
+        Write what is buffered and the end mark. Closing twice does nothing.
+
+        Raises:
+            RecordingError: As for ``write``.
+        """
+        if self._fd < 0:
+            return
+        self.flush()
+        self._append(_END)
+        self._close_file()
+
+    def _append(self, data: bytes) -> None:
+        remaining = memoryview(data)
+        try:
+            while remaining:
+                remaining = remaining[os.write(self._fd, remaining) :]
+        except OSError as error:
+            self._forget_partial_chunk()
+            self._close_file()
+            raise RecordingError(
+                f"{self._path}: the recording cannot go on: {error.strerror}",
+                hint="what is in the file up to now can be replayed",
+            ) from error
+        self._file_bytes += len(data)
+
+    def _forget_partial_chunk(self) -> None:
+        try:
+            os.ftruncate(self._fd, self._file_bytes)
+        except OSError as error:
+            # A reader stops at the partial chunk just as well; it only says so.
+            _logger.debug("%s: partial chunk left in place: %s", self._path, error)
+
+    def _close_file(self) -> None:
+        fd, self._fd = self._fd, -1
+        self._buffer.clear()
+        os.close(fd)
+
+
+def read_recording(path: Path) -> Iterator[Sequence[bytes]]:
+    """
+    Read a recording's records in order, in batches.
+
+    Memory is bounded whatever the file holds. Everything whole is yielded before an
+    error is raised, so a caller may keep what came first.
+
+    Yields:
+        Batches of records; no batch is empty.
+
+    Raises:
+        RecordingError: There is no such file, it is no recording, another version
+            wrote it, it ends early, or it is damaged.
+    """
+    try:
+        with path.open("rb") as file:
+            _check_header(file.read(_HEADER.size), path)
+            while (chunk := _read_chunk(file, path)) is not None:
+                yield from _split_chunk(chunk, path)
+            if file.read(1):
+                raise _damaged(path, "bytes follow its end")
+    except OSError as error:
+        raise RecordingError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _make_header() -> bytes:
+    checked = _HEADER.pack(MAGIC, FORMAT_VERSION, wire.WIRE_VERSION, 0)[:_CHECKED_HEADER_BYTES]
+    return checked + _LENGTH.pack(zlib.crc32(checked))
+
+
+def _create_file(path: Path) -> int:
+    # A new file takes the name at once, rather than the old one being cut short: a
+    # reader of the old one is not disturbed, and nothing planted under the name
+    # after the check is written to.
+    target = Path(os.path.realpath(path))
+    temporary = ""
+    try:
+        _refuse_foreign_file(path, target)
+        fd, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        os.fchmod(fd, _FILE_MODE)
+        Path(temporary).replace(target)
+    except OSError as error:
+        if temporary:
+            os.close(fd)
+            Path(temporary).unlink(missing_ok=True)
+        raise RecordingError(
+            f"{path}: cannot be made: {error.strerror}",
+            hint="name a file in a folder that exists and can be written",
+        ) from error
+    return fd
+
+
+def _refuse_foreign_file(path: Path, target: Path) -> None:
+    try:
+        status = target.stat()
+    except FileNotFoundError:
+        return
+    if stat.S_ISREG(status.st_mode):
+        if status.st_size == 0:
+            return
+        with target.open("rb") as file:
+            if file.read(len(MAGIC)) == MAGIC:
+                return
+    raise RecordingError(
+        f"{path}: exists and is not a recording, so it is not overwritten",
+        hint="name another file, or remove this one",
+    )
+
+
+def _check_header(header: bytes, path: Path) -> None:
+    if len(header) < _HEADER.size:
+        if header and (MAGIC + header[len(MAGIC) :]).startswith(header):
+            raise _truncated(path)
+        raise _not_a_recording(path)
+    magic, format_version, wire_version, checksum = _HEADER.unpack(header)
+    if magic != MAGIC:
+        raise _not_a_recording(path)
+    # Before the checksum: a later format may check its header in another way.
+    if format_version > FORMAT_VERSION:
+        raise RecordingError(
+            f"{path}: is a recording of format {format_version}; "
+            f"this otel-gpu reads format {FORMAT_VERSION}",
+            hint="upgrade otel-gpu",
+        )
+    if format_version != FORMAT_VERSION or zlib.crc32(header[:_CHECKED_HEADER_BYTES]) != checksum:
+        raise _damaged(path, "its header is wrong")
+    if wire_version != wire.WIRE_VERSION:
+        newer = wire_version > wire.WIRE_VERSION
+        raise RecordingError(
+            f"{path}: holds records of wire version {wire_version}; "
+            f"this otel-gpu reads version {wire.WIRE_VERSION}",
+            hint="upgrade otel-gpu" if newer else "replay it with the otel-gpu that recorded it",
+        )
+
+
+def _read_chunk(file: BinaryIO, path: Path) -> bytes | None:
+    """The next chunk, unpacked; None at the end mark."""
+    header = file.read(_CHUNK.size)
+    if len(header) < _CHUNK.size:
+        raise _truncated(path)
+    if header == _END:
+        return None
+    compressed_bytes, raw_bytes, checksum = _CHUNK.unpack(header)
+    if not 0 < compressed_bytes <= _MAX_COMPRESSED_BYTES or not 0 < raw_bytes <= MAX_CHUNK_BYTES:
+        raise _damaged(path, "a chunk has an impossible size")
+    compressed = file.read(compressed_bytes)
+    if len(compressed) < compressed_bytes:
+        raise _truncated(path)
+    unpacker = zlib.decompressobj()
+    try:
+        # One byte more than declared is enough to know that there is more.
+        raw = unpacker.decompress(compressed, raw_bytes + 1)
+    except zlib.error as error:
+        raise _damaged(path, "a chunk cannot be unpacked") from error
+    if not unpacker.eof or unpacker.unused_data or len(raw) != raw_bytes:
+        raise _damaged(path, "a chunk is not as long as it says")
+    if zlib.crc32(raw) != checksum:
+        raise _damaged(path, "a chunk has the wrong checksum")
+    return raw
+
+
+def _split_chunk(chunk: bytes, path: Path) -> Iterator[Sequence[bytes]]:
+    batch: list[bytes] = []
+    position, end = 0, len(chunk)
+    while position < end:
+        start = position + _LENGTH.size
+        if start > end:
+            raise _damaged(path, "a chunk ends inside a record")
+        position = start + int.from_bytes(chunk[start - _LENGTH.size : start], "little")
+        if position > end:
+            raise _damaged(path, "a chunk ends inside a record")
+        batch.append(chunk[start:position])
+        if len(batch) == _BATCH_RECORDS:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _not_a_recording(path: Path) -> RecordingError:
+    return RecordingError(f"{path}: is not a recording of otel-gpu")
+
+
+def _truncated(path: Path) -> RecordingError:
+    return RecordingError(
+        f"{path}: ends early; everything before that was read",
+        hint="the agent that wrote it was killed, or the copy is incomplete",
+    )
+
+
+def _damaged(path: Path, what: str) -> RecordingError:
+    return RecordingError(
+        f"{path}: is damaged: {what}; everything before that was read",
+        hint="copy it again from where it was made",
+    )

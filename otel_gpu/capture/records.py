@@ -1,0 +1,185 @@
+"""
+Builders of the records that the agent itself adds to the stream.
+
+The kernel side sends what happened; these say what it means: which clock, which
+host, what ``/proc`` knew of a process while it lived, what the maps held. With
+them in the stream a recording replays anywhere, long after its processes died.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from otel_gpu import wire
+
+MAX_JSON_BYTES = 1 << 20
+"""A JSON body above this is shortened; see :func:`json_record`."""
+
+MAX_SERIES_PER_RECORD = 4096
+"""6.6 MB of a record: one read of the default map, and well inside a recording's chunk."""
+
+# Tried in this order on a body that is too large: no string longer, no list or
+# mapping with more items, than this.
+_SHORTENING_LIMITS = (4096, 1024, 256, 64, 16, 4)
+
+_EMPTY_AGGREGATE = bytes(wire.AGGREGATE.size)
+
+
+def clock_record(ktime_ns: int, unix_ns: int) -> bytes:
+    """
+    Say what CLOCK_REALTIME was at one moment of CLOCK_MONOTONIC.
+    """
+    return wire.CLOCK_RECORD.pack(
+        wire.RECORD_CLOCK, 0, wire.CLOCK_RECORD.size, ktime_ns, 0, 0, 0, unix_ns
+    )
+
+
+def json_record(
+    kind: int,
+    ktime_ns: int,
+    body: Mapping[str, Any],
+    *,
+    pid: int = 0,
+    tid: int = 0,
+    image_ktime_ns: int = 0,
+) -> bytes:
+    """
+    Build a record with a JSON body: CAPTURE, PROCESS, PROBES or STATUS.
+
+    The same body gives the same bytes: keys are sorted and nothing is padded. What
+    UTF-8 cannot hold (a path with stray bytes) becomes ``?``. A body above
+    ``MAX_JSON_BYTES`` is shortened until it fits: strings are cut and lists and
+    mappings keep their first items, all to the same limit, which shrinks from
+    4096; ``"truncated": true`` is then added to the body.
+    """
+    encoded = _encode_json(body)
+    for limit in _SHORTENING_LIMITS:
+        if len(encoded) <= MAX_JSON_BYTES:
+            break
+        encoded = _encode_json({**_shorten(body, limit), "truncated": True})
+    if len(encoded) > MAX_JSON_BYTES:
+        encoded = _encode_json({"truncated": True})
+    size = wire.RECORD_HEADER.size + len(encoded)
+    header = wire.RECORD_HEADER.pack(kind, 0, size, ktime_ns, image_ktime_ns, pid, tid)
+    return header + encoded
+
+
+def aggregates_record(ktime_ns: int, count: int, keys: bytes, values: bytes) -> bytes:
+    """
+    Build one record of the series that a batched read of the aggregates map returned.
+
+    ``keys`` and ``values`` hold ``count`` items each, one after another. Series that
+    have counted nothing yet are left out.
+
+    Raises:
+        ValueError: More than ``MAX_SERIES_PER_RECORD`` series, or fewer bytes than
+            ``count`` items need.
+    """
+    if count > MAX_SERIES_PER_RECORD:
+        message = f"{count} series in one record, at most {MAX_SERIES_PER_RECORD}"
+        raise ValueError(message)
+    return _join_aggregates(ktime_ns, list(_pair_series(count, keys, values)))
+
+
+def aggregates_records(ktime_ns: int, count: int, keys: bytes, values: bytes) -> Iterator[bytes]:
+    """
+    Build as many records as the series of one read need; no series gives no record.
+
+    Raises:
+        ValueError: Fewer bytes than ``count`` items need.
+    """
+    series = list(_pair_series(count, keys, values))
+    for start in range(0, len(series), MAX_SERIES_PER_RECORD):
+        yield _join_aggregates(ktime_ns, series[start : start + MAX_SERIES_PER_RECORD])
+
+
+def counters_record(ktime_ns: int, values: Sequence[int]) -> bytes:
+    """
+    Build a record of the kernel side's counters, summed over CPUs, by ``enum counter``.
+    """
+    return wire.COUNTERS_RECORD.pack(
+        wire.RECORD_COUNTERS, 0, wire.COUNTERS_RECORD.size, ktime_ns, 0, 0, 0, *values
+    )
+
+
+def open_call_record(
+    ktime_ns: int,
+    *,
+    image_ktime_ns: int,
+    pid: int,
+    tid: int,
+    start_ktime_ns: int,
+    root_start_ktime_ns: int,
+    blocked_ns: int,
+    run_queue_ns: int,
+    device: int,
+    api: int,
+    depth: int,
+    comm: bytes,
+) -> bytes:
+    """
+    Build a record of a CUDA call that was still open when it was looked at.
+
+    ``blocked_ns`` and ``run_queue_ns`` are of this call so far, not the thread's totals.
+    ``comm`` is the kernel's name of the thread; what is past 15 bytes is cut.
+    """
+    return wire.OPEN_CALL_RECORD.pack(
+        wire.RECORD_OPEN_CALL,
+        0,
+        wire.OPEN_CALL_RECORD.size,
+        ktime_ns,
+        image_ktime_ns,
+        pid,
+        tid,
+        start_ktime_ns,
+        root_start_ktime_ns,
+        blocked_ns,
+        run_queue_ns,
+        device,
+        api,
+        depth,
+        comm[: wire.COMM_BYTES - 1],
+    )
+
+
+def _encode_json(body: Mapping[str, Any]) -> bytes:
+    text = json.dumps(
+        body, allow_nan=False, ensure_ascii=False, separators=(",", ":"), sort_keys=True
+    )
+    return text.encode("utf-8", "replace")
+
+
+def _shorten(value: Any, limit: int) -> Any:  # noqa: ANN401 - any JSON value
+    if isinstance(value, str):
+        return value[:limit]
+    if isinstance(value, Mapping):
+        return {key[:limit]: _shorten(value[key], limit) for key in sorted(value)[:limit]}
+    if isinstance(value, list | tuple):
+        return [_shorten(item, limit) for item in value[:limit]]
+    return value
+
+
+def _pair_series(count: int, keys: bytes, values: bytes) -> Iterator[bytes]:
+    key_size, value_size = wire.AGGREGATE_KEY.size, wire.AGGREGATE.size
+    if len(keys) < count * key_size or len(values) < count * value_size:
+        message = f"{len(keys)} + {len(values)} bytes cannot hold {count} series"
+        raise ValueError(message)
+    for index in range(count):
+        value = values[index * value_size : (index + 1) * value_size]
+        if value != _EMPTY_AGGREGATE:
+            yield keys[index * key_size : (index + 1) * key_size] + value
+
+
+def _join_aggregates(ktime_ns: int, series: Sequence[bytes]) -> bytes:
+    body = b"".join(series)
+    header = wire.AGGREGATES_RECORD.pack(
+        wire.RECORD_AGGREGATES,
+        0,
+        wire.AGGREGATES_RECORD.size + len(body),
+        ktime_ns,
+        0,
+        0,
+        0,
+        len(series),
+    )
+    return header + body

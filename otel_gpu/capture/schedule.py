@@ -1,0 +1,35 @@
+"""Things to do at intervals, for a loop that asks."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+
+class Schedule:
+    """
+    Actions that yield records, each with its own interval.
+
+    Args:
+        clock: A monotonic clock in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._actions: list[tuple[float, Callable[[], Iterable[bytes]]]] = []
+        self._due_s: list[float] = []
+
+    def every(self, interval_s: float, action: Callable[[], Iterable[bytes]]) -> None:
+        """Run an action an interval from now, and again after each."""
+        self._actions.append((interval_s, action))
+        self._due_s.append(self._clock() + interval_s)
+
+    def wait_s(self) -> float:
+        """Return how long nothing is due."""
+        return max(0.0, min(self._due_s) - self._clock())
+
+    def run_due(self) -> Iterator[bytes]:
+        """Run what is due. A loop that is late runs an action once, not once per interval."""
+        for index, (interval_s, action) in enumerate(self._actions):
+            now_s = self._clock()
+            if now_s >= self._due_s[index]:
+                self._due_s[index] = now_s + interval_s
+                yield from action()

@@ -1,0 +1,372 @@
+"""
+The live source of records: the kernel's, with the agent's own between them.
+
+One loop, one thread. It sleeps until the kernel has something urgent (a process is
+stopped and waits for probes), much (a ring fills up), or a timer is due. Whatever a
+replay will need is put into the stream here, so nothing downstream asks /proc.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import struct
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from otel_gpu import __version__, wire
+from otel_gpu.capture.attachments import Attachments
+from otel_gpu.capture.command import Command
+from otel_gpu.capture.host import describe_host, read_clocks, resident_bytes
+from otel_gpu.capture.layout import layout_description
+from otel_gpu.capture.process_facts import read_facts
+from otel_gpu.capture.programs import Programs
+from otel_gpu.capture.records import clock_record, json_record
+from otel_gpu.capture.schedule import Schedule
+from otel_gpu.capture.settings import process_flags
+from otel_gpu.capture.snapshots import Snapshots
+from otel_gpu.capture.targets import FileId, all_pids, cgroup_pids, child_pids
+from otel_gpu.config import Config
+
+_POLL_S = 0.1
+_CLOCK_DRIFT_NS = 50_000
+_CLOCK_INTERVAL_S = 60.0
+_THRESHOLD_INTERVAL_S = 5.0
+_RESCAN_INTERVAL_S = 30.0
+# Reading /proc takes half a millisecond a process: a storm of execs must not eat a core.
+_FACTS_PER_POLL = 25
+
+
+class Session:
+    """
+    One live capture.
+
+    Args:
+        programs: The loaded programs.
+        config: The configuration.
+        command: What the user runs through us, at its gate; or None.
+        pids: Processes to watch, with their children.
+        cgroup: A cgroup whose processes to watch, also later ones.
+        watch_all: Watch whatever maps a CUDA library.
+        status: The agent's own counters for RECORD_STATUS.
+    """
+
+    def __init__(
+        self,
+        programs: Programs,
+        config: Config,
+        *,
+        command: Command | None = None,
+        pids: Sequence[int] = (),
+        cgroup: Path | None = None,
+        watch_all: bool = False,
+        status: Callable[[], Mapping[str, Any]] = dict,
+    ) -> None:
+        self._programs = programs
+        self._config = config
+        self._command = command
+        self._pids = pids
+        self._cgroup = cgroup
+        self._watch_all = watch_all
+        self._status = status
+        self._flags = process_flags(config)
+        self._attachments = Attachments(programs)
+        self._snapshots = Snapshots(programs, config)
+        self._images: dict[int, int] = {}
+        self._scanned: set[int] = set()
+        self._waiting_for_facts: dict[tuple[int, int], None] = {}
+        self._offset_ns: int | None = None
+        self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._stopping = False
+        self._handlers: Mapping[int, Callable[[bytes], Iterable[bytes]]] = {
+            wire.RECORD_FORK: self._after_fork,
+            wire.RECORD_EXEC: self._after_exec,
+            wire.RECORD_EXIT: self._after_exit,
+            wire.RECORD_LIBRARY: self._after_library,
+        }
+
+    def stop(self) -> None:
+        """End the capture soon; safe in a signal handler."""
+        self._stopping = True
+        with contextlib.suppress(OSError):
+            os.eventfd_write(self._stop_fd, 1)
+
+    def batches(self, duration_s: float | None = None) -> Iterator[Sequence[bytes]]:
+        """
+        Yield records until the command ends, every watched pid ended, or ``stop``.
+
+        Args:
+            duration_s: Stop by itself after this long.
+
+        Yields:
+            A batch several times a second, which may be empty. The first opens the
+            gate of the command, the last holds the final series and counters.
+        """
+        yield list(self._begin())
+        deadline_s = None if duration_s is None else time.monotonic() + duration_s
+        schedule = self._make_schedule()
+        with self._poller() as poller:
+            while not self._is_over(deadline_s):
+                wait_s = min(_POLL_S, schedule.wait_s())
+                if deadline_s is not None:
+                    wait_s = min(wait_s, max(0.0, deadline_s - time.monotonic()))
+                poller.poll(wait_s)
+                yield [*self._clock(), *self._read_rings(), *schedule.run_due()]
+        yield [*self._clock(), *self._read_rings(), *self._end()]
+        os.close(self._stop_fd)
+
+    def _begin(self) -> Iterator[bytes]:
+        ktime_ns, unix_ns = read_clocks()
+        yield json_record(wire.RECORD_CAPTURE, ktime_ns, self._describe())
+        self._offset_ns = unix_ns - ktime_ns
+        yield clock_record(ktime_ns, unix_ns)
+        self._programs.attach()
+        if self._command:
+            self._flags |= wire.PROCESS_STOP_ON_LOAD
+            # What /proc says of it before its exec is what it says of the agent.
+            self._images[self._command.pid] = self._programs.watch(self._command.pid, self._flags)
+            # The child maps what we map: the dynamic linker that it will most likely use.
+            yield from self._probes(self._command.pid)
+            self._command.open_gate()
+            self._command.check_started()
+        for pid in self._pids:
+            yield from self._watch_tree(pid)
+        yield from self._discover()
+
+    def _describe(self) -> dict[str, Any]:
+        mode = "all" if self._watch_all else "cgroup" if self._cgroup else "pid"
+        return {
+            "agent": {"version": __version__, "pid": os.getpid()},
+            "host": describe_host(),
+            "mode": "command" if self._command else mode,
+            "layout": layout_description(self._config),
+            "settings": {
+                "spans": self._config.spans.mode,
+                "sample_one_in": self._config.spans.sample_one_in,
+                "rate_per_process": self._config.spans.rate_per_process,
+            },
+        }
+
+    def _make_schedule(self) -> Schedule:
+        capture = self._config.capture
+        schedule = Schedule()
+        schedule.every(capture.snapshot_interval_s, self._snapshot)
+        schedule.every(_THRESHOLD_INTERVAL_S, self._push_thresholds)
+        schedule.every(max(1.0, capture.open_call_limit_s / 4), self._snapshots.open_calls)
+        schedule.every(capture.discovery_interval_s, self._discover)
+        schedule.every(_RESCAN_INTERVAL_S, self._rescan)
+        schedule.every(_CLOCK_INTERVAL_S, self._sample_clock)
+        schedule.every(_POLL_S, self._read_waiting_facts)
+        return schedule
+
+    @contextlib.contextmanager
+    def _poller(self) -> Iterator[select.epoll]:
+        with select.epoll() as poller:
+            poller.register(self._programs.events.fd, select.EPOLLIN | select.EPOLLET)
+            poller.register(self._programs.lifecycle.fd, select.EPOLLIN)
+            poller.register(self._stop_fd, select.EPOLLIN | select.EPOLLET)
+            if self._command:
+                poller.register(self._command.pid_fd, select.EPOLLIN)
+            yield poller
+
+    def _is_over(self, deadline_s: float | None) -> bool:
+        if self._stopping or (deadline_s is not None and time.monotonic() >= deadline_s):
+            return True
+        if self._command:
+            return self._command.poll() is not None
+        return bool(self._pids) and not any(pid in self._images for pid in self._pids)
+
+    def _end(self) -> Iterator[bytes]:
+        yield from self._snapshots.open_calls()
+        yield from self._snapshot()
+
+    def _read_rings(self) -> Iterator[bytes]:
+        # Where the calls end is noted first: then no call in this batch can belong to a
+        # process whose fork or exec is not in it.
+        until = self._programs.events.position()
+        lifecycle = self._programs.lifecycle.read()
+        headers = [_header(record) for record in lifecycle]
+        replaced = {
+            (
+                header.pid,
+                _named(wire.EXEC_RECORD, wire.EXEC_RECORD_FIELDS, record)["old_image_ktime_ns"],
+            )
+            for header, record in zip(headers, lifecycle, strict=True)
+            if header.kind == wire.RECORD_EXEC
+        }
+        ended = {
+            (header.pid, header.image_ktime_ns)
+            for header in headers
+            if header.kind == wire.RECORD_EXIT
+        }
+        # An image's last series come before its end, but after all that names it.
+        if replaced:
+            yield from self._snapshots.last_aggregates(replaced)
+        exits = []
+        for header, record in zip(headers, lifecycle, strict=True):
+            if header.kind == wire.RECORD_EXIT:
+                exits.append(record)
+            else:
+                yield record
+            yield from self._handlers.get(header.kind, _ignore)(record)
+        yield from self._programs.events.read(until)
+        if ended:
+            yield from self._snapshots.last_aggregates(ended)
+        yield from exits
+
+    def _after_fork(self, record: bytes) -> Iterable[bytes]:
+        fields = _named(wire.FORK_RECORD, wire.FORK_RECORD_FIELDS, record)
+        child_pid, image_ktime_ns = fields["child_pid"], fields["child_image_ktime_ns"]
+        self._images[child_pid] = image_ktime_ns
+        self._attachments.inherit(fields["pid"], child_pid)
+        # Most children exec at once, which says more; the others are read when there is time.
+        self._waiting_for_facts[child_pid, image_ktime_ns] = None
+        return ()
+
+    def _after_exec(self, record: bytes) -> Iterator[bytes]:
+        fields = _named(wire.EXEC_RECORD, wire.EXEC_RECORD_FIELDS, record)
+        pid = fields["pid"]
+        with self._held(pid, stopped=bool(fields["stopped"])):
+            self._waiting_for_facts.pop((pid, fields["old_image_ktime_ns"]), None)
+            self._images[pid] = fields["image_ktime_ns"]
+            self._attachments.forget(pid)
+            yield from self._probes(pid)
+            self._programs.mark_known(FileId(fields["device"], fields["inode"]))
+            self._waiting_for_facts[pid, fields["image_ktime_ns"]] = None
+        yield from self._read_waiting_facts()
+
+    def _after_library(self, record: bytes) -> Iterator[bytes]:
+        fields = _named(wire.LIBRARY_RECORD, wire.LIBRARY_RECORD_FIELDS, record)
+        pid = fields["pid"]
+        with self._held(pid, stopped=bool(fields["stopped"])):
+            yield from self._probes(pid)
+        if self._watch_all and pid not in self._images:
+            yield from self._watch(pid)
+
+    def _after_exit(self, record: bytes) -> Iterable[bytes]:
+        pid = _header(record).pid
+        self._images.pop(pid, None)
+        self._scanned.discard(pid)
+        self._attachments.forget(pid)
+        return ()
+
+    @contextlib.contextmanager
+    def _held(self, pid: int, *, stopped: bool) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            if stopped:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+
+    def _watch(self, pid: int) -> Iterator[bytes]:
+        image_ktime_ns = self._programs.watch(pid, self._flags)
+        self._images[pid] = image_ktime_ns
+        yield from self._facts(pid, image_ktime_ns)
+
+    def _watch_tree(self, pid: int) -> Iterator[bytes]:
+        if pid in self._images or not Path(f"/proc/{pid}").exists():
+            return
+        yield from self._watch(pid)
+        yield from self._probes(pid)
+        for child_pid in child_pids(pid):
+            yield from self._watch_tree(child_pid)
+
+    def _facts(self, pid: int, image_ktime_ns: int) -> Iterator[bytes]:
+        facts = read_facts(pid)
+        # Another exec may have come meanwhile; a process that is gone answers 0.
+        if facts is not None and self._programs.watched(pid) in (image_ktime_ns, 0):
+            yield json_record(
+                wire.RECORD_PROCESS,
+                time.monotonic_ns(),
+                facts,
+                pid=pid,
+                image_ktime_ns=image_ktime_ns,
+            )
+
+    def _read_waiting_facts(self) -> Iterator[bytes]:
+        for _ in range(min(_FACTS_PER_POLL, len(self._waiting_for_facts))):
+            pid, image_ktime_ns = next(iter(self._waiting_for_facts))
+            del self._waiting_for_facts[pid, image_ktime_ns]
+            yield from self._facts(pid, image_ktime_ns)
+
+    def _probes(self, pid: int) -> Iterator[bytes]:
+        for info in self._attachments.examine(pid):
+            yield json_record(wire.RECORD_PROBES, time.monotonic_ns(), info, pid=pid)
+
+    def _discover(self) -> Iterator[bytes]:
+        if self._cgroup:
+            with contextlib.suppress(OSError):
+                for pid in set(cgroup_pids(self._cgroup)) - self._images.keys():
+                    yield from self._watch_tree(pid)
+        if self._watch_all:
+            pids = set(all_pids())
+            pids.discard(os.getpid())
+            for pid in pids - self._scanned:
+                yield from self._probes(pid)
+            self._scanned = pids
+            # Those that the kernel side found by a call, and those found by their library.
+            for pid, image_ktime_ns in self._programs.watched_processes().items():
+                if pid not in self._images:
+                    self._images[pid] = image_ktime_ns
+                    self._programs.watch_threads(pid, image_ktime_ns, self._flags)
+                    yield from self._facts(pid, image_ktime_ns)
+            for pid in self._attachments.cuda_users() - self._images.keys():
+                yield from self._watch(pid)
+        self._attachments.detach_unused()
+
+    def _rescan(self) -> Iterator[bytes]:
+        # Whatever came in without the dynamic linker's help.
+        for pid in all_pids() if self._watch_all else list(self._images):
+            yield from self._probes(pid)
+
+    def _clock(self) -> Iterator[bytes]:
+        ktime_ns, unix_ns = read_clocks()
+        if self._offset_ns is None or abs(unix_ns - ktime_ns - self._offset_ns) > _CLOCK_DRIFT_NS:
+            yield from self._sample_clock()
+
+    def _sample_clock(self) -> Iterator[bytes]:
+        ktime_ns, unix_ns = read_clocks()
+        self._offset_ns = unix_ns - ktime_ns
+        yield clock_record(ktime_ns, unix_ns)
+
+    def _push_thresholds(self) -> Iterable[bytes]:
+        self._snapshots.push_thresholds()
+        return ()
+
+    def _snapshot(self) -> Iterator[bytes]:
+        yield from self._snapshots.aggregates()
+        yield self._snapshots.counters()
+        yield json_record(
+            wire.RECORD_STATUS,
+            time.monotonic_ns(),
+            {
+                "cpu_ns": time.process_time_ns(),
+                "rss_bytes": resident_bytes(),
+                **self._status(),
+            },
+        )
+
+
+class _Header(NamedTuple):
+    kind: int
+    flags: int
+    size: int
+    ktime_ns: int
+    image_ktime_ns: int
+    pid: int
+    tid: int
+
+
+def _header(record: bytes) -> _Header:
+    return _Header._make(wire.RECORD_HEADER.unpack_from(record))
+
+
+def _named(layout: struct.Struct, fields: Sequence[str], record: bytes) -> dict[str, Any]:
+    return dict(zip(fields, layout.unpack(record), strict=True))
+
+
+def _ignore(_: bytes) -> Iterable[bytes]:
+    return ()

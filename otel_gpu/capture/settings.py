@@ -1,0 +1,75 @@
+"""The settings of the BPF programs: ``struct settings``, packed from the configuration."""
+
+import os
+import struct
+from pathlib import Path
+
+from otel_gpu import wire
+from otel_gpu.capture.layout import duration_bounds_ns, size_bounds_bytes
+from otel_gpu.capture.probes import APIS, Api
+from otel_gpu.config import Config
+
+_INITIAL_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO
+_NEVER_NS = (1 << 63) - 1
+_WAKEUP_FRACTION = 8
+_BOUNDS = struct.Struct(f"<{wire.MAX_BOUNDS + 1}Q")
+
+
+def process_flags(config: Config) -> int:
+    """Return what the BPF side does with a process by default."""
+    return {"chosen": 0, "full": wire.PROCESS_FULL, "none": wire.PROCESS_NO_SPANS}[
+        config.spans.mode
+    ]
+
+
+def pack_settings(config: Config, *, watch_all: bool) -> bytes:
+    """Return ``struct settings`` for ``.rodata.settings``."""
+    durations = duration_bounds_ns(config)
+    sizes = size_bounds_bytes(config)
+    interval_ns = max(1, 1_000_000_000 // config.spans.rate_per_process)
+    bounds = _pack_bounds(durations) + _pack_bounds(sizes)
+    values = wire.SETTINGS.pack(
+        *_BOUNDS.unpack(bounds[: _BOUNDS.size]),
+        *_BOUNDS.unpack(bounds[_BOUNDS.size :]),
+        _nanoseconds(config.spans.slow_floor_us, 1_000),
+        _nanoseconds(config.spans.stall_floor_ms, 1_000_000),
+        _nanoseconds(config.spans.call_stall_floor_ms, 1_000_000),
+        interval_ns,
+        1_000_000_000,
+        config.capture.ring_buffer_bytes // _WAKEUP_FRACTION,
+        len(durations),
+        len(sizes),
+        config.spans.sample_one_in,
+        int(watch_all),
+        process_flags(config),
+        os.getpid(),
+        _pid_namespace_inode(),
+        _pack_apis(),
+    )
+    return bytes(values)
+
+
+def _pack_bounds(bounds: tuple[int, ...]) -> bytes:
+    return _BOUNDS.pack(*bounds, *(_NEVER_NS for _ in range(wire.MAX_BOUNDS + 1 - len(bounds))))
+
+
+def _nanoseconds(value: float, unit_ns: int) -> int:
+    return min(_NEVER_NS, max(0, round(value * unit_ns)))
+
+
+def _pack_apis() -> bytes:
+    table = bytearray(wire.MAX_APIS * wire.API_DESCRIPTOR.size)
+    for api in APIS:
+        wire.API_DESCRIPTOR.pack_into(
+            table, api.number * wire.API_DESCRIPTOR.size, *_descriptor(api)
+        )
+    return bytes(table)
+
+
+def _descriptor(api: Api) -> tuple[int, ...]:
+    return tuple(getattr(api, field) for field in wire.API_DESCRIPTOR_FIELDS)
+
+
+def _pid_namespace_inode() -> int:
+    inode = Path("/proc/self/ns/pid").stat().st_ino
+    return 0 if inode == _INITIAL_PID_NAMESPACE else inode

@@ -1,0 +1,153 @@
+"""
+What processes map: CUDA libraries, dynamic linkers, C libraries, executables.
+
+A file is known by device and inode, as the kernel knows it for uprobes: the same
+library has many paths (containers, links), and one path can be many libraries.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+_MAPS_LINE = re.compile(
+    r"^([0-9a-f]+-[0-9a-f]+) (..)x. [0-9a-f]+ ([0-9a-f]+):([0-9a-f]+) (\d+) +(/.*)$", re.MULTILINE
+)
+_CUDA_LIBRARY = re.compile(r"^libcuda(rt[^/]*)?\.so[^/]*$")
+_DYNAMIC_LINKER = re.compile(r"^ld(-linux[^/]*|-musl[^/]*|-[0-9.]+)\.so[^/]*$")
+_C_LIBRARY = re.compile(r"^(libc\.so|libc-[0-9.]+\.so|libc\.musl|ld-musl)[^/]*$")
+_MAX_MAPS_BYTES = 32 << 20
+
+
+class FileId(NamedTuple):
+    """A file as the kernel knows it; ``device`` is major << 20 | minor."""
+
+    device: int
+    inode: int
+
+
+class MappedFile(NamedTuple):
+    """An executable mapping of a file by one process."""
+
+    pid: int
+    file: FileId
+    address_range: str
+    path: str
+
+    @property
+    def name(self) -> str:
+        """The file's name without folders, as the process sees it."""
+        return self.path.rsplit("/", 1)[-1].removesuffix(" (deleted)")
+
+    @property
+    def is_cuda_library(self) -> bool:
+        """Whether it is libcudart or libcuda, under any version or suffix."""
+        return _CUDA_LIBRARY.match(self.name) is not None
+
+    @property
+    def is_dynamic_linker(self) -> bool:
+        """Whether it is the ld.so of any C library."""
+        return _DYNAMIC_LINKER.match(self.name) is not None
+
+    @property
+    def is_c_library(self) -> bool:
+        """Whether it is the library that has fork()."""
+        return _C_LIBRARY.match(self.name) is not None
+
+    def open(self) -> int:
+        """
+        Open the very inode that is mapped; the caller closes the descriptor.
+
+        The link in map_files is that inode even when the path is gone or is another
+        file in our mount namespace. Where it may not be used, the path is tried inside
+        the process's root, and must turn out to be the same file.
+
+        Raises:
+            OSError: Neither works.
+        """
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+        # maps pads short addresses with zeros, map_files does not.
+        addresses = "-".join(part.lstrip("0") for part in self.address_range.split("-"))
+        try:
+            return os.open(f"/proc/{self.pid}/map_files/{addresses}", flags)
+        except (PermissionError, FileNotFoundError):
+            fd = os.open(f"/proc/{self.pid}/root{self.path}", flags)
+        if os.fstat(fd).st_ino != self.file.inode:
+            os.close(fd)
+            message = f"{self.path} is not the file that process {self.pid} maps"
+            raise OSError(message)
+        return fd
+
+
+def mapped_files(pid: int) -> Iterator[MappedFile]:
+    """
+    Yield the files that a process maps executable, each once, in address order.
+
+    Yields nothing for a process that is gone or may not be looked at.
+    """
+    try:
+        with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as maps:  # noqa: PTH123
+            text = maps.read(_MAX_MAPS_BYTES)
+    except OSError:
+        return
+    seen = set()
+    for address_range, _, major, minor, inode, path in _MAPS_LINE.findall(text):
+        file = FileId(int(major, 16) << 20 | int(minor, 16), int(inode))
+        if file not in seen:
+            seen.add(file)
+            yield MappedFile(pid, file, address_range, path)
+
+
+def executable(pid: int) -> FileId | None:
+    """Return the file that a process runs, as ``mapped_files`` would name it."""
+    try:
+        path = str(Path(f"/proc/{pid}/exe").readlink())
+    except OSError:
+        return None
+    for mapped in mapped_files(pid):
+        if mapped.path == path:
+            return mapped.file
+    return None
+
+
+def all_pids() -> Iterator[int]:
+    """Yield every process that /proc shows."""
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            yield int(entry.name)
+
+
+def thread_ids(pid: int) -> list[int]:
+    """Return the threads of a process; empty when it is gone."""
+    try:
+        return [int(name) for name in os.listdir(f"/proc/{pid}/task")]  # noqa: PTH208
+    except OSError:
+        return []
+
+
+def child_pids(pid: int) -> Iterator[int]:
+    """Yield the children of a process that live now."""
+    for tid in thread_ids(pid):
+        try:
+            text = Path(f"/proc/{pid}/task/{tid}/children").read_text(encoding="ascii")
+        except OSError:
+            continue
+        yield from map(int, text.split())
+
+
+def cgroup_pids(cgroup: Path) -> Iterator[int]:
+    """
+    Yield the processes of a cgroup and of those below it.
+
+    Raises:
+        OSError: There is no such cgroup.
+    """
+    for folder, _, files in os.walk(cgroup, onerror=_raise):
+        if "cgroup.procs" in files:
+            text = Path(folder, "cgroup.procs").read_text(encoding="ascii")
+            yield from (int(line) for line in text.split() if int(line))
+
+
+def _raise(error: OSError) -> None:
+    raise error

@@ -1,0 +1,63 @@
+"""
+From which duration a call is slow, by series, learnt from the live histograms.
+
+A call is slow when it is among the slowest hundredth of its series and takes at
+least three times the median, and never below the configured floor. Until a series has
+enough calls to say what is usual, the floor stands in for it.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from otel_gpu import wire
+
+MINIMUM_CALLS = 100
+_QUANTILE = 0.99
+_MEDIAN_FACTOR = 3
+_KEY_FIELDS = wire.AGGREGATE_KEY_FIELDS
+
+
+class Threshold(NamedTuple):
+    """What ``thresholds`` in the kernel holds for one series."""
+
+    image_ktime_ns: int
+    pid: int
+    api: int
+    copy_kind: int
+    threshold_ns: int
+
+
+def find_thresholds(
+    series: Iterable[tuple[bytes, bytes]], bounds_ns: tuple[int, ...], floor_ns: int
+) -> Iterator[Threshold]:
+    """
+    Yield a threshold per series of successful calls that has enough of them.
+
+    Args:
+        series: Keys and values as the kernel has them.
+        bounds_ns: Upper bounds of the duration buckets.
+        floor_ns: No threshold is lower.
+    """
+    counts: dict[tuple[int, int, int, int], list[int]] = defaultdict(lambda: [0] * wire.MAX_BUCKETS)
+    for key, value in series:
+        fields = dict(zip(_KEY_FIELDS, wire.AGGREGATE_KEY.unpack(key), strict=True))
+        if fields["metric"] == wire.METRIC_CALL_DURATION and not fields["status"]:
+            name = (fields["image_ktime_ns"], fields["pid"], fields["api"], fields["copy_kind"])
+            buckets = wire.AGGREGATE.unpack(value)[-wire.MAX_BUCKETS :]
+            counts[name] = [a + b for a, b in zip(counts[name], buckets, strict=True)]
+    for name, merged in counts.items():
+        total = sum(merged)
+        if total >= MINIMUM_CALLS:
+            median_ns = _upper_bound(merged, total / 2, bounds_ns)
+            tail_ns = _upper_bound(merged, total * _QUANTILE, bounds_ns)
+            yield Threshold(*name, max(floor_ns, tail_ns, _MEDIAN_FACTOR * median_ns))
+
+
+def _upper_bound(buckets: list[int], rank: float, bounds_ns: tuple[int, ...]) -> int:
+    seen = 0
+    for count, bound_ns in zip(buckets, bounds_ns, strict=False):
+        seen += count
+        if seen >= rank:
+            return bound_ns
+    return bounds_ns[-1]

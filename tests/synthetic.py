@@ -1,0 +1,75 @@
+"""Records as the kernel side would send them, from the values that matter to a test."""
+
+from otel_gpu import wire
+
+_LAYOUTS = {
+    wire.RECORD_CUDA_CALL: (wire.CUDA_CALL_RECORD, wire.CUDA_CALL_RECORD_FIELDS),
+    wire.RECORD_STALL: (wire.STALL_RECORD, wire.STALL_RECORD_FIELDS),
+    wire.RECORD_FORK: (wire.FORK_RECORD, wire.FORK_RECORD_FIELDS),
+    wire.RECORD_EXEC: (wire.EXEC_RECORD, wire.EXEC_RECORD_FIELDS),
+    wire.RECORD_EXIT: (wire.EXIT_RECORD, wire.EXIT_RECORD_FIELDS),
+    wire.RECORD_LIBRARY: (wire.LIBRARY_RECORD, wire.LIBRARY_RECORD_FIELDS),
+    wire.RECORD_DEVICE: (wire.DEVICE_RECORD, wire.DEVICE_RECORD_FIELDS),
+}
+_TEXT_FIELDS = {"comm", "culprit_comm", "waker_comm", "path", "name", "uuid"}
+_DIMENSIONS = ("grid", "block")
+
+
+def kernel_record(kind: int, **values) -> bytes:
+    """
+    A record of ``kind`` with these values; all others are 0 or empty.
+
+    Text may be given as ``str``; ``grid`` and ``block`` as three numbers.
+    """
+    layout, fields = _LAYOUTS[kind]
+    values |= {"kind": kind, "size": values.get("size", layout.size)}
+    for name in _DIMENSIONS:
+        if name in values:
+            values |= {f"{name}_{axis}": n for axis, n in enumerate(values.pop(name))}
+    unknown = values.keys() - set(fields)
+    assert not unknown, unknown
+    packed = []
+    for field in fields:
+        value = values.get(field, b"" if field in _TEXT_FIELDS else 0)
+        packed.append(value.encode() if isinstance(value, str) else value)
+    return layout.pack(*packed)
+
+
+def call_record(**values) -> bytes:
+    """A chosen CUDA call, outermost on its thread unless said otherwise."""
+    start = values.get("start_ktime_ns", 0)
+    defaults = {
+        "root_start_ktime_ns": start,
+        "device": -1,
+        "weight": 1,
+        "copy_kind": wire.COPY_NONE,
+        "choices": wire.CHOICE_FULL,
+    }
+    return kernel_record(wire.RECORD_CUDA_CALL, **(defaults | values))
+
+
+def series(
+    *,
+    image_ktime_ns,
+    pid,
+    metric,
+    buckets,
+    sum,  # noqa: A002 - the field's name
+    min,  # noqa: A002 - the field's name
+    max,  # noqa: A002 - the field's name
+    api=0,
+    status=0,
+    device=-1,
+    copy_kind=wire.COPY_NONE,
+    nested=0,
+    size_bytes=0,
+) -> tuple[bytes, bytes]:
+    """One series as the map holds it: key and value; ``buckets`` is {number: count}."""
+    counts = [0] * wire.MAX_BUCKETS
+    for number, count in buckets.items():
+        counts[number] = count
+    key = wire.AGGREGATE_KEY.pack(
+        image_ktime_ns, pid, status, device, metric, api, copy_kind, nested
+    )
+    complement = ~min & (1 << 64) - 1
+    return key, wire.AGGREGATE.pack(sum, complement, max, size_bytes, *counts)

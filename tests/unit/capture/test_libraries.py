@@ -1,0 +1,113 @@
+"""Symbols of ELF files, read from libraries that a compiler made for the test."""
+
+import os
+import shutil
+import subprocess
+
+import pytest
+
+from otel_gpu.capture.libraries import ElfSymbols, exported_functions, open_file
+
+pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc builds the libraries")
+
+SOURCE = """
+__attribute__((noinline)) int cudaMalloc(void **pointer, unsigned long size) { return 1; }
+int __cudaMalloc(void) { return 2; }
+static __attribute__((used, noinline)) int cudaFree(void *pointer) { return 3; }
+int cudaVersion = 12;
+int helper(void) { return 4; }
+"""
+
+
+@pytest.fixture
+def library(tmp_path):
+    source = tmp_path / "library.c"
+    source.write_text(SOURCE)
+    path = tmp_path / "library.so"
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", "-O1", "-Wl,-O2", "-Wl,--build-id", "-o", path, source],
+        check=True,
+    )
+    return path
+
+
+def test_functions_have_the_offset_of_their_first_instruction(library):
+    """
+    The bytes at the offset are the function's: it returns its own number.
+    """
+    functions = dict(exported_functions(str(library)))
+    code = library.read_bytes()
+
+    assert functions.keys() == {"cudaMalloc", "cudaFree"}
+    for name, number in (("cudaMalloc", 1), ("cudaFree", 3)):
+        assert bytes([number, 0, 0, 0]) in code[functions[name] : functions[name] + 16]
+
+
+def test_names_that_are_the_tail_of_others_are_found(library):
+    """
+    Linkers let cudaMalloc share the end of __cudaMalloc in the string table.
+    """
+    assert "cudaMalloc" in dict(exported_functions(str(library)))
+
+
+def test_data_has_an_address_but_no_probe(library):
+    """
+    Only functions can be probed.
+    """
+    with open_file(str(library)) as stream:
+        symbols = ElfSymbols(stream)
+
+    assert "cudaVersion" in symbols.addresses
+    assert "cudaVersion" not in dict(symbols.functions)
+
+
+def test_a_stripped_library_keeps_what_it_exports(library):
+    """
+    Local symbols go with strip; nothing else does.
+    """
+    subprocess.run(["strip", library], check=True)
+
+    assert dict(exported_functions(str(library))).keys() == {"cudaMalloc"}
+
+
+def test_the_build_id_is_the_linkers(library):
+    """
+    It names the build wherever the file is.
+    """
+    shown = subprocess.run(
+        ["readelf", "-n", library], capture_output=True, text=True, check=True
+    ).stdout
+    with open_file(str(library)) as stream:
+        build_id = ElfSymbols(stream).build_id
+
+    assert build_id is not None
+    assert build_id in shown
+
+
+@pytest.mark.parametrize("content", [b"", b"\x7fELF", b"#!/bin/sh\n", os.urandom(256)])
+def test_what_is_no_elf_file_is_refused(tmp_path, content):
+    """
+    One kind of error, whatever the bytes.
+    """
+    path = tmp_path / "file"
+    path.write_bytes(content)
+
+    with pytest.raises(ValueError, match="ELF"):
+        exported_functions(str(path))
+
+
+@pytest.mark.parametrize("at", range(0, 4096, 37))
+def test_a_damaged_library_is_refused_or_read(library, at):
+    """
+    Section headers of a hostile file may point anywhere.
+    """
+    data = bytearray(library.read_bytes())
+    at = at * len(data) // 4096
+    data[at : at + 8] = b"\xff" * 8
+    library.write_bytes(data)
+
+    try:
+        functions = exported_functions(str(library))
+    except ValueError:
+        return
+    assert all(offset >= 0 for _, offset in functions)

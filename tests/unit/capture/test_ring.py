@@ -1,0 +1,118 @@
+"""The ring buffer's reader, on a file that is laid out as the kernel lays out the map."""
+
+import mmap
+import os
+import struct
+
+import pytest
+
+from otel_gpu.capture.ring import RingBuffer
+
+PAGE = mmap.PAGESIZE
+SIZE = PAGE
+BUSY = 1 << 31
+DISCARDED = 1 << 30
+
+
+class Kernel:
+    """Writes records as the kernel does; the data is mapped twice, so it writes twice."""
+
+    def __init__(self) -> None:
+        self.fd = os.memfd_create("ring")
+        os.truncate(self.fd, 2 * PAGE + 2 * SIZE)
+        self.position = 0
+
+    def write(self, payload: bytes, flags: int = 0) -> int:
+        """Append a record, and return where its header is."""
+        at = self.position
+        record = struct.pack("<II", len(payload) | flags, 0) + payload
+        for index, byte in enumerate(record):
+            offset = (at + index) % SIZE
+            for copy in (0, SIZE):
+                os.pwrite(self.fd, bytes([byte]), 2 * PAGE + copy + offset)
+        self.position += (len(record) + 7) & ~7
+        os.pwrite(self.fd, struct.pack("<Q", self.position), PAGE)
+        return at
+
+    def finish(self, at: int, length: int) -> None:
+        """Clear the busy bit of a record."""
+        for copy in (0, SIZE):
+            os.pwrite(self.fd, struct.pack("<I", length), 2 * PAGE + copy + at % SIZE)
+
+    @property
+    def consumed(self) -> int:
+        """How far the reader has given room back."""
+        return int(struct.unpack("<Q", os.pread(self.fd, 8, 0))[0])
+
+
+@pytest.fixture
+def kernel():
+    kernel = Kernel()
+    yield kernel
+    os.close(kernel.fd)
+
+
+@pytest.fixture
+def ring(kernel):
+    ring = RingBuffer(kernel.fd, SIZE)
+    yield ring
+    ring.close()
+
+
+def test_records_come_in_order_and_give_their_room_back(kernel, ring):
+    """
+    What was read is not read again, and the kernel may write over it.
+    """
+    kernel.write(b"first")
+    kernel.write(b"second record")
+
+    assert ring.read() == [b"first", b"second record"]
+    assert kernel.consumed == kernel.position
+    assert ring.read() == []
+
+
+def test_a_busy_record_holds_back_what_comes_after_it(kernel, ring):
+    """
+    Order is kept: a later record waits for an earlier one that is still being written.
+    """
+    kernel.write(b"done")
+    at = kernel.write(b"busy", BUSY)
+    kernel.write(b"later")
+
+    assert ring.read() == [b"done"]
+    kernel.finish(at, len(b"busy"))
+    assert ring.read() == [b"busy", b"later"]
+
+
+def test_a_discarded_record_is_skipped(kernel, ring):
+    """
+    The kernel side reserved it and changed its mind.
+    """
+    kernel.write(b"kept")
+    kernel.write(b"discarded", DISCARDED)
+    kernel.write(b"kept too")
+
+    assert ring.read() == [b"kept", b"kept too"]
+
+
+def test_reading_stops_at_a_position(kernel, ring):
+    """
+    Records that were written after the position was noted stay for the next read.
+    """
+    kernel.write(b"before")
+    position = ring.position()
+    kernel.write(b"after")
+
+    assert ring.read(position) == [b"before"]
+    assert ring.read() == [b"after"]
+
+
+def test_records_wrap_round_the_end(kernel, ring):
+    """
+    A record across the end of the data is as whole as any other.
+    """
+    payload = bytes(range(256)) * 3
+    for _ in range(17):
+        kernel.write(payload)
+        assert ring.read() == [payload]
+    assert kernel.position > 3 * SIZE

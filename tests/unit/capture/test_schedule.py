@@ -1,0 +1,58 @@
+"""The schedule of the capture's loop."""
+
+from otel_gpu.capture.schedule import Schedule
+
+
+class Clock:
+    """A monotonic clock that moves when it is told to."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_actions_run_when_they_are_due():
+    """
+    Each at its own interval, the first time one interval from the start.
+    """
+    clock = Clock()
+    schedule = Schedule(clock)
+    schedule.every(1.0, lambda: [b"second"])
+    schedule.every(2.0, lambda: [b"two"])
+
+    seen = []
+    for now_s in (100.5, 101.0, 101.5, 102.0, 103.0):
+        clock.now_s = now_s
+        seen.append(list(schedule.run_due()))
+
+    assert seen == [[], [b"second"], [], [b"second", b"two"], [b"second"]]
+
+
+def test_a_late_loop_runs_an_action_once():
+    """
+    Ten missed snapshots are one snapshot.
+    """
+    clock = Clock()
+    schedule = Schedule(clock)
+    schedule.every(1.0, lambda: [b"snapshot"])
+
+    clock.now_s += 10
+
+    assert list(schedule.run_due()) == [b"snapshot"]
+    assert schedule.wait_s() == 1.0
+
+
+def test_the_wait_is_to_the_next_action():
+    """
+    It is never negative.
+    """
+    clock = Clock()
+    schedule = Schedule(clock)
+    schedule.every(3.0, list)
+    schedule.every(2.0, list)
+
+    assert schedule.wait_s() == 2.0
+    clock.now_s += 5
+    assert schedule.wait_s() == 0.0

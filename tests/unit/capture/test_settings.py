@@ -1,0 +1,63 @@
+"""The settings that the BPF programs are loaded with."""
+
+from otel_gpu import wire
+from otel_gpu.capture.probes import APIS
+from otel_gpu.capture.settings import pack_settings, process_flags
+from otel_gpu.config import load
+
+
+def unpack(overrides=None, *, watch_all=False):
+    config = load(None, {}, overrides or {})
+    packed = pack_settings(config, watch_all=watch_all)
+    return dict(zip(wire.SETTINGS_FIELDS, wire.SETTINGS.unpack(packed), strict=True))
+
+
+def test_defaults_are_in_nanoseconds():
+    """
+    100 us, 10 ms and 1 ms of the defaults, and a thousand spans a second.
+    """
+    settings = unpack()
+
+    assert settings["slow_floor_ns"] == 100_000
+    assert settings["stall_floor_ns"] == 10_000_000
+    assert settings["call_stall_floor_ns"] == 1_000_000
+    assert settings["span_interval_ns"] == 1_000_000
+    assert settings["sample_one_in"] == 1000
+    assert settings["watch_all"] == 0
+
+
+def test_bounds_that_are_not_used_are_out_of_reach():
+    """
+    The kernel side never looks past the count, and would find nothing there.
+    """
+    settings = unpack({"histograms.layout": "explicit"})
+
+    count = settings["duration_bound_count"]
+    assert settings["duration_bounds_ns_0"] == 1_000
+    assert settings[f"duration_bounds_ns_{count - 1}"] < 1 << 62
+    assert settings[f"duration_bounds_ns_{count}"] == (1 << 63) - 1
+
+
+def test_each_api_is_at_its_number():
+    """
+    The cookie of a probe is an index into this table.
+    """
+    table = unpack()["apis"]
+
+    for api in APIS:
+        row = wire.API_DESCRIPTOR.unpack_from(table, api.number * wire.API_DESCRIPTOR.size)
+        named = dict(zip(wire.API_DESCRIPTOR_FIELDS, row, strict=True))
+        assert named == {field: getattr(api, field) for field in wire.API_DESCRIPTOR_FIELDS}
+
+
+def test_span_modes_are_process_flags():
+    """
+    What watch_all finds is treated as what the user names.
+    """
+    for mode, flags in (
+        ("chosen", 0),
+        ("full", wire.PROCESS_FULL),
+        ("none", wire.PROCESS_NO_SPANS),
+    ):
+        assert process_flags(load(None, {}, {"spans.mode": mode})) == flags
+        assert unpack({"spans.mode": mode}, watch_all=True)["default_process_flags"] == flags
