@@ -1,0 +1,1 @@
+"""Records become events: bytes become numbers with names."""

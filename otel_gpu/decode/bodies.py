@@ -1,0 +1,200 @@
+"""
+JSON bodies of the records that the agent makes, checked before anyone trusts them.
+
+A recording may come from anywhere, so a body is checked here once, and the rooms
+after this one may rely on it: a field that is present has the type below, every
+number fits 64 bits and is finite, every count a signed 64, every string can be written as UTF-8. Fields may
+be missing, except those named in ``_REQUIRED``; unknown fields are let through.
+"""
+
+import itertools
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from otel_gpu import wire
+
+_MAX_DEPTH = 16
+_INT64_MIN, _INT64_MAX, _UINT64_MAX = -(1 << 63), (1 << 63) - 1, (1 << 64) - 1
+
+# Shapes: a type, a tuple of types, [shape of each item], {field: shape}, or
+# (Mapping, shape) for a mapping whose every value has one shape.
+_OPTIONAL_TEXT = (str, type(None))
+_OPTIONAL_INT = (int, type(None))
+_SHAPES: Mapping[int, Mapping[str, Any]] = {
+    wire.RECORD_CAPTURE: {
+        "agent": {"version": str, "pid": int},
+        "host": {
+            "name": str,
+            "id": _OPTIONAL_TEXT,
+            "arch": str,
+            "os_version": _OPTIONAL_TEXT,
+            "boot_id": _OPTIONAL_TEXT,
+            "cpus": _OPTIONAL_INT,
+        },
+        "mode": str,
+        "layout": {
+            "durations": {"kind": str, "scale": int, "offset": int, "bounds_ns": [int]},
+            "sizes": {"kind": str, "scale": int, "offset": int, "bounds_bytes": [int]},
+        },
+        "settings": dict,
+    },
+    wire.RECORD_PROCESS: {
+        "start_boot_ns": _OPTIONAL_INT,
+        "boot_offset_ns": _OPTIONAL_INT,
+        "ppid": _OPTIONAL_INT,
+        "vpid": _OPTIONAL_INT,
+        "exe": _OPTIONAL_TEXT,
+        "command_args": [str],
+        "comm": str,
+        "owner": _OPTIONAL_TEXT,
+        "cgroups": [str],
+        "env": (Mapping, str),
+        "otel_context": (dict, type(None)),
+        "mountinfo_container_id": _OPTIONAL_TEXT,
+    },
+    wire.RECORD_PROBES: {
+        "library": str,
+        "device": int,
+        "inode": int,
+        "build_id": _OPTIONAL_TEXT,
+        "symbols": int,
+        "exported": int,
+        "failed": [str],
+    },
+    wire.RECORD_STATUS: {
+        "cpu_ns": int,
+        "rss_bytes": int,
+        "rejected": (Mapping, int),
+        "dropped": (Mapping, int),
+    },
+}
+_REQUIRED: Mapping[int, tuple[str, ...]] = {
+    wire.RECORD_CAPTURE: ("host", "layout"),
+    wire.RECORD_PROCESS: (),
+    wire.RECORD_PROBES: ("library",),
+    wire.RECORD_STATUS: (),
+}
+_BOUNDS_FIELDS = {"durations": "bounds_ns", "sizes": "bounds_bytes"}
+# Those of OTel's exponential histograms, and of any duration or size in 64 bits.
+_SCALES = range(-10, 21)
+_OFFSETS = range(-(1 << 27), 1 << 27)
+
+
+def parse_body(kind: int, encoded: bytes) -> dict[str, Any]:
+    """
+    Parse and check the body of a record of ``kind``.
+
+    Raises:
+        ValueError: It is not JSON, or nests too deep.
+        TypeError: It is JSON, but not the body that this kind of record has.
+    """
+    try:
+        body: dict[str, Any] = json.loads(
+            encoded.decode("utf-8"),
+            parse_int=_parse_int,
+            parse_float=_parse_float,
+            parse_constant=_refuse_constant,
+        )
+    except RecursionError as error:
+        message = "nested too deep"
+        raise ValueError(message) from error
+    # Only an escape can smuggle half of a surrogate pair past the decoding above.
+    if b"\\u" in encoded:
+        json.dumps(body, ensure_ascii=False).encode("utf-8")
+    if _measure_depth(body) > _MAX_DEPTH:
+        message = "nested too deep"
+        raise ValueError(message)
+    _check(body, _SHAPES[kind], "body")
+    for name in _REQUIRED[kind]:
+        if name not in body:
+            message = f"body lacks {name}"
+            raise TypeError(message)
+    if kind == wire.RECORD_STATUS:
+        _check_counts(body)
+    if kind == wire.RECORD_CAPTURE:
+        for name, bounds_field in _BOUNDS_FIELDS.items():
+            _check_layout(body["layout"].get(name), bounds_field)
+    return body
+
+
+def _parse_int(text: str) -> int:
+    # int() of a very long text is slow before it is refused.
+    value = int(text) if len(text) <= len(str(_INT64_MIN)) else _UINT64_MAX + 1
+    if not _INT64_MIN <= value <= _UINT64_MAX:
+        message = "a number does not fit 64 bits"
+        raise ValueError(message)
+    return value
+
+
+def _parse_float(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        message = "a number is not finite"
+        raise ValueError(message)
+    return value
+
+
+def _refuse_constant(text: str) -> NoReturn:
+    message = f"{text} is not JSON"
+    raise ValueError(message)
+
+
+def _measure_depth(value: object) -> int:
+    """Recursion is safe: the JSON parser would have refused a deeper value."""
+    if isinstance(value, dict):
+        return 1 + max(map(_measure_depth, value.values()), default=0)
+    if isinstance(value, list):
+        return 1 + max(map(_measure_depth, value), default=0)
+    return 0
+
+
+def _check(value: object, shape: Any, where: str) -> None:  # noqa: ANN401 - see Shapes
+    match shape:
+        case [item] if isinstance(shape, list):
+            _check_type(value, list, where)
+            for element in value:  # type: ignore[attr-defined]
+                _check(element, item, where)
+        case dict():
+            _check_type(value, dict, where)
+            for name, field_shape in shape.items():
+                if name in value:  # type: ignore[operator]
+                    _check(value[name], field_shape, f"{where}.{name}")  # type: ignore[index]
+        case (_, item) if shape[0] is Mapping:
+            _check_type(value, dict, where)
+            for element in value.values():  # type: ignore[attr-defined]
+                _check(element, item, where)
+        case _:
+            _check_type(value, shape, where)
+
+
+def _check_type(value: object, expected: Any, where: str) -> None:  # noqa: ANN401 - type(s)
+    # To JSON true is no number; to Python it is.
+    if not isinstance(value, expected) or isinstance(value, bool):
+        message = f"{where} has the wrong type"
+        raise TypeError(message)
+
+
+def _check_counts(body: Mapping[str, Any]) -> None:
+    numbers = [body.get("cpu_ns", 0), body.get("rss_bytes", 0)]
+    for name in ("rejected", "dropped"):
+        numbers += body.get(name, {}).values()
+    if not all(0 <= number <= _INT64_MAX for number in numbers):
+        message = "body counts what cannot be counted"
+        raise TypeError(message)
+
+
+def _check_layout(layout: Any, bounds_field: str) -> None:  # noqa: ANN401 - any JSON value
+    match layout:
+        case {"kind": "exponential", "scale": scale, "offset": offset}:
+            good = scale in _SCALES and offset in _OFFSETS
+        case {"kind": "explicit"} if bounds_field in layout:
+            bounds = layout[bounds_field]
+            rising = all(low < high for low, high in itertools.pairwise(bounds))
+            good = len(bounds) <= wire.MAX_BOUNDS and rising and all(b >= 0 for b in bounds)
+        case _:
+            good = False
+    if not good:
+        message = "body.layout is not one that this version knows"
+        raise TypeError(message)

@@ -1,0 +1,246 @@
+"""
+The events: records from the kernel side, decoded and immutable.
+
+Times are CLOCK_MONOTONIC nanoseconds (``*_ktime_ns``) and ids are numbers, as in
+``bpf/events.h``, whose field comments hold here too. A process image is known by
+``pid`` and ``image_ktime_ns`` together. Names and Unix times come in ``enrich``.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+
+class CudaCall(NamedTuple):
+    """One finished CUDA API call that was chosen to become a span. Host time."""
+
+    end_ktime_ns: int
+    image_ktime_ns: int
+    pid: int
+    tid: int
+    start_ktime_ns: int
+    parent_start_ktime_ns: int
+    root_start_ktime_ns: int
+    blocked_ns: int
+    run_queue_ns: int
+    size_bytes: int
+    address: int
+    stream: int
+    function: int
+    status: int
+    device: int
+    weight: int
+    voluntary_switches: int
+    involuntary_switches: int
+    cpu: int
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    api: int
+    variant: int
+    copy_kind: int
+    choices: int
+    depth: int
+    comm: str
+
+
+class Stall(NamedTuple):
+    """A watched thread off the CPU: blocked, then waiting in a run queue."""
+
+    end_ktime_ns: int
+    image_ktime_ns: int
+    pid: int
+    tid: int
+    start_ktime_ns: int
+    runnable_ktime_ns: int
+    call_start_ktime_ns: int
+    root_start_ktime_ns: int
+    culprit_pid: int
+    culprit_tid: int
+    waker_pid: int
+    waker_tid: int
+    cpu: int
+    call_api: int
+    call_depth: int
+    switch_type: int
+    comm: str
+    culprit_comm: str
+    waker_comm: str
+
+
+class Fork(NamedTuple):
+    """A process made another process. Threads are not forks."""
+
+    end_ktime_ns: int
+    image_ktime_ns: int
+    pid: int
+    tid: int
+    start_ktime_ns: int
+    child_image_ktime_ns: int
+    call_start_ktime_ns: int
+    root_start_ktime_ns: int
+    child_pid: int
+    comm: str
+
+
+class Exec(NamedTuple):
+    """A process became another program: a new image under the same pid."""
+
+    ktime_ns: int
+    image_ktime_ns: int
+    pid: int
+    tid: int
+    old_image_ktime_ns: int
+    inode: int
+    device: int
+    stopped: int
+    comm: str
+    path: str
+
+
+class Exit(NamedTuple):
+    """The last thread of a watched process is gone."""
+
+    ktime_ns: int
+    image_ktime_ns: int
+    pid: int
+    tid: int
+    start_boot_ns: int
+    exit_code: int
+    comm: str
+
+
+class Library(NamedTuple):
+    """A watched process mapped a CUDA library."""
+
+    ktime_ns: int
+    image_ktime_ns: int
+    pid: int
+    tid: int
+    stopped: int
+    path: str
+
+
+class Device(NamedTuple):
+    """A process learnt the identity of one of its CUDA devices."""
+
+    ktime_ns: int
+    image_ktime_ns: int
+    pid: int
+    tid: int
+    device: int
+    uuid: bytes
+    name: str
+
+
+class Clock(NamedTuple):
+    """CLOCK_MONOTONIC and CLOCK_REALTIME, read together."""
+
+    ktime_ns: int
+    unix_ns: int
+
+
+class Counters(NamedTuple):
+    """The kernel side's counters, by ``enum counter``, since capture began."""
+
+    ktime_ns: int
+    values: tuple[int, ...]
+
+
+class OpenCall(NamedTuple):
+    """A CUDA call that has been open for longer than the configured limit."""
+
+    ktime_ns: int
+    image_ktime_ns: int
+    pid: int
+    tid: int
+    start_ktime_ns: int
+    root_start_ktime_ns: int
+    blocked_ns: int
+    run_queue_ns: int
+    device: int
+    api: int
+    depth: int
+    comm: str
+
+
+class SeriesKey(NamedTuple):
+    """What one aggregate counts; ``api`` holds a switch type for thread metrics."""
+
+    image_ktime_ns: int
+    pid: int
+    status: int
+    device: int
+    metric: int
+    api: int
+    copy_kind: int
+    nested: int
+
+
+class Aggregate(NamedTuple):
+    """
+    One series' histogram, cumulative since the process image began.
+
+    ``buckets`` has one count per bucket of the capture's layout, ``sum`` and
+    ``min``/``max`` are in the unit of the metric (nanoseconds or bytes).
+    """
+
+    sum: int
+    min: int
+    max: int
+    size_bytes: int
+    buckets: tuple[int, ...]
+
+
+class Aggregates(NamedTuple):
+    """All series that the kernel side holds, read at one moment."""
+
+    ktime_ns: int
+    series: tuple[tuple[SeriesKey, Aggregate], ...]
+
+
+class Capture(NamedTuple):
+    """How this capture was made: host, settings, histogram layout (from JSON)."""
+
+    ktime_ns: int
+    info: Mapping[str, Any]
+
+
+class ProcessSeen(NamedTuple):
+    """What /proc said about one process image while it lived (from JSON)."""
+
+    ktime_ns: int
+    image_ktime_ns: int
+    pid: int
+    facts: Mapping[str, Any]
+
+
+class Probes(NamedTuple):
+    """Which symbols of one library carry probes (from JSON)."""
+
+    ktime_ns: int
+    info: Mapping[str, Any]
+
+
+class Status(NamedTuple):
+    """The agent's own figures: CPU time, user-space counters (from JSON)."""
+
+    ktime_ns: int
+    info: Mapping[str, Any]
+
+
+Event = (
+    CudaCall
+    | Stall
+    | Fork
+    | Exec
+    | Exit
+    | Library
+    | Device
+    | Clock
+    | Counters
+    | OpenCall
+    | Aggregates
+    | Capture
+    | ProcessSeen
+    | Probes
+    | Status
+)

@@ -1,0 +1,164 @@
+"""
+Events as lines of text, for people, ``grep`` and tests.
+
+A line is the kind, the ktime, ``pid/tid``, then ``name=value`` pairs in the order of
+the event's fields. Numbers that stand for something are shown by its name, where it
+is known. A line holds printable ASCII and nothing else, whatever the event holds:
+names of threads and files are chosen by the programs that are watched, and must not
+be able to steer a terminal.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from otel_gpu import wire
+from otel_gpu.capture.probes import API_BY_NUMBER
+from otel_gpu.decode.events import (
+    Aggregate,
+    Aggregates,
+    Capture,
+    Clock,
+    Counters,
+    CudaCall,
+    Device,
+    Event,
+    Exec,
+    Exit,
+    Fork,
+    Library,
+    OpenCall,
+    Probes,
+    ProcessSeen,
+    SeriesKey,
+    Stall,
+    Status,
+)
+
+KIND_NAMES: Mapping[type, str] = {
+    CudaCall: "cuda_call",
+    Stall: "stall",
+    Fork: "fork",
+    Exec: "exec",
+    Exit: "exit",
+    Library: "library",
+    Device: "device",
+    Capture: "capture",
+    Clock: "clock",
+    ProcessSeen: "process",
+    Aggregates: "aggregates",
+    Counters: "counters",
+    OpenCall: "open_call",
+    Probes: "probes",
+    Status: "status",
+}
+SERIES_KIND = "series"
+
+# In front of the pairs, so not among them.
+_HEAD_FIELDS = frozenset({"end_ktime_ns", "ktime_ns", "pid", "tid"})
+_THREAD_METRICS = frozenset({wire.METRIC_OFF_CPU, wire.METRIC_RUN_QUEUE})
+
+
+def describe(event: Event) -> Iterator[str]:
+    """
+    Describe one event.
+
+    Yields:
+        One line; for ``Aggregates`` a line for each series after it, of kind
+        ``series``, with the buckets that are not 0 as ``number:count``.
+    """
+    head = _head(KIND_NAMES[type(event)], event)
+    match event:
+        case Aggregates():
+            yield f"{head} series={len(event.series)}"
+            for key, aggregate in event.series:
+                yield _describe_series(event.ktime_ns, key, aggregate)
+        case Counters():
+            named = (
+                f"{_shorten(wire.COUNTER_NAMES, number)}={value}"
+                for number, value in enumerate(event.values)
+            )
+            yield " ".join([head, *named])
+        case Capture() | Probes() | Status():
+            yield f"{head} info={_format_json(event.info)}"
+        case ProcessSeen():
+            yield f"{head} image_ktime_ns={event.image_ktime_ns} facts={_format_json(event.facts)}"
+        case _:
+            yield " ".join([head, *_pairs(event)])
+
+
+def _head(kind: str, event: Event) -> str:
+    # The first field of every event is its ktime.
+    return f"{kind} {event[0]} {getattr(event, 'pid', 0)}/{getattr(event, 'tid', 0)}"
+
+
+def _pairs(event: Any) -> Iterator[str]:  # noqa: ANN401 - any NamedTuple
+    for name, value in zip(event._fields, event, strict=True):
+        if name not in _HEAD_FIELDS:
+            yield f"{name}={_FORMATS.get(name, _format_any)(value)}"
+
+
+def _describe_series(ktime_ns: int, key: SeriesKey, aggregate: Aggregate) -> str:
+    api_name = "switch_type" if key.metric in _THREAD_METRICS else "api"
+    return " ".join(
+        [
+            f"{SERIES_KIND} {ktime_ns} {key.pid}/0",
+            f"image_ktime_ns={key.image_ktime_ns}",
+            f"metric={_shorten(wire.METRIC_NAMES, key.metric)}",
+            f"{api_name}={_FORMATS[api_name](key.api)}",
+            f"copy_kind={_FORMATS['copy_kind'](key.copy_kind)}",
+            f"status={key.status}",
+            f"device={key.device}",
+            f"nested={key.nested}",
+            f"count={sum(aggregate.buckets)}",
+            f"sum={aggregate.sum}",
+            f"min={aggregate.min}",
+            f"max={aggregate.max}",
+            f"size_bytes={aggregate.size_bytes}",
+            "buckets="
+            + ",".join(f"{number}:{n}" for number, n in enumerate(aggregate.buckets) if n),
+        ]
+    )
+
+
+def _shorten(names: Mapping[int, str], number: int) -> str:
+    """``metric_off_cpu`` is ``off_cpu`` next to ``metric=``."""
+    name = names.get(number)
+    return name.partition("_")[2] if name else str(number)
+
+
+def _format_api(number: int) -> str:
+    api = API_BY_NUMBER.get(number)
+    return api.name if api else str(number)
+
+
+def _format_choices(choices: int) -> str:
+    names = [_shorten(wire.CHOICE_NAMES, 1 << bit) for bit in range(8) if choices & 1 << bit]
+    return "|".join(names) or "0"
+
+
+def _format_any(value: object) -> str:
+    return json.dumps(value) if isinstance(value, str) else str(value)
+
+
+def _format_json(body: Mapping[str, Any]) -> str:
+    return json.dumps(body, separators=(",", ":"), sort_keys=True)
+
+
+def _format_dimensions(dimensions: tuple[int, int, int]) -> str:
+    return "x".join(map(str, dimensions))
+
+
+_FORMATS: Mapping[str, Callable[[Any], str]] = {
+    "address": hex,
+    "api": _format_api,
+    "block": _format_dimensions,
+    "call_api": _format_api,
+    "choices": _format_choices,
+    "copy_kind": lambda number: _shorten(wire.COPY_KIND_NAMES, number),
+    "function": hex,
+    "grid": _format_dimensions,
+    "stream": hex,
+    "switch_type": lambda number: _shorten(wire.SWITCH_TYPE_NAMES, number),
+    "uuid": bytes.hex,
+}
