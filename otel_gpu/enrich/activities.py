@@ -1,0 +1,164 @@
+"""
+The activities: events with Unix time and names.
+
+An activity keeps its event and adds what the event's numbers mean: the process
+image, the API's row in the probe table, Unix times in nanoseconds.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from otel_gpu.capture.probes import Api
+from otel_gpu.decode.events import (
+    Aggregate,
+    CudaCall,
+    Fork,
+    OpenCall,
+    SeriesKey,
+    Stall,
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProcessImage:
+    """
+    One program that ran under one pid; compared by identity.
+
+    Attributes:
+        pid: In the agent's pid namespace.
+        image_ktime_ns: With ``pid``, the key of this image everywhere.
+        comm: The kernel's 15-character name; always known.
+        attributes: OTel resource attributes of the process, in emission order:
+            ``service.name``, ``service.instance.id``, ``process.*``,
+            ``container.id``, ``k8s.*``, ``host.*``.
+        start_unix_ns: When the image began.
+    """
+
+    pid: int
+    image_ktime_ns: int
+    comm: str
+    start_unix_ns: int
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def service_name(self) -> str:
+        """The name under which backends list this process."""
+        return str(self.attributes["service.name"])
+
+
+class DeviceIdentity(NamedTuple):
+    """A CUDA device as OBI names it; None where it was not observed."""
+
+    index: int  # type: ignore[assignment] # OBI's word; nobody searches this tuple
+    uuid: str | None
+    model: str | None
+
+
+class CallActivity(NamedTuple):
+    """A chosen CUDA call."""
+
+    process: ProcessImage
+    event: CudaCall
+    api: Api
+    start_unix_ns: int
+    end_unix_ns: int
+    device: DeviceIdentity | None
+
+
+class StallActivity(NamedTuple):
+    """A scheduler stall of a watched thread."""
+
+    process: ProcessImage
+    event: Stall
+    start_unix_ns: int
+    runnable_unix_ns: int
+    end_unix_ns: int
+
+
+class ForkActivity(NamedTuple):
+    """A fork; ``process`` is the parent."""
+
+    process: ProcessImage
+    event: Fork
+    child: ProcessImage
+    start_unix_ns: int
+    end_unix_ns: int
+
+
+class OpenCallActivity(NamedTuple):
+    """A CUDA call that has not returned for longer than the limit."""
+
+    process: ProcessImage
+    event: OpenCall
+    api: Api
+    start_unix_ns: int
+    seen_unix_ns: int
+    device: DeviceIdentity | None
+
+
+class Series(NamedTuple):
+    """One kernel-side histogram with the names of what it counts."""
+
+    process: ProcessImage
+    key: SeriesKey
+    api: Api | None
+    device: DeviceIdentity | None
+    aggregate: Aggregate
+
+
+class AggregatesActivity(NamedTuple):
+    """All series at one moment."""
+
+    unix_ns: int
+    series: tuple[Series, ...]
+
+
+class CountersActivity(NamedTuple):
+    """The kernel side's counters at one moment, by their enumerator's name."""
+
+    unix_ns: int
+    values: Mapping[str, int]
+
+
+class StatusActivity(NamedTuple):
+    """The agent's own figures at one moment."""
+
+    unix_ns: int
+    info: Mapping[str, Any]
+
+
+class ProbesActivity(NamedTuple):
+    """Symbols of one library that carry probes."""
+
+    unix_ns: int
+    info: Mapping[str, Any]
+
+
+class CaptureActivity(NamedTuple):
+    """How the capture was made; the first activity of every stream."""
+
+    unix_ns: int
+    info: Mapping[str, Any]
+
+
+class ExitActivity(NamedTuple):
+    """A watched process image ended; nothing of it follows but its last series."""
+
+    process: ProcessImage
+    end_unix_ns: int
+    exit_code: int
+
+
+Activity = (
+    CallActivity
+    | StallActivity
+    | ForkActivity
+    | OpenCallActivity
+    | AggregatesActivity
+    | CountersActivity
+    | StatusActivity
+    | ProbesActivity
+    | CaptureActivity
+    | ExitActivity
+)

@@ -1,0 +1,246 @@
+"""The resource attributes of a process, from what /proc and the process itself say."""
+
+# Who is believed
+# ---------------
+#
+# A process describes itself in its OpenTelemetry context and its environment, and we
+# observe it from outside. It alone knows its service, so that is its to say. For all
+# else what was observed wins: inside a container the process believes in another pid,
+# another host name and another executable path, and none of those can be found on the
+# host. What we cannot observe (deployment.environment.name, k8s.pod.name) is taken over.
+# telemetry.sdk.* is not: it says which SDK made the telemetry, and for ours that is not
+# the process's.
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+from uuid import NAMESPACE_DNS, uuid5
+
+from otel_gpu.capture.redaction import mask_secrets
+from otel_gpu.enrich.containers import choose_cgroup, find_container
+from otel_gpu.enrich.services import name_service, parse_resource_attributes
+
+MAX_ARGS = 64
+MAX_CGROUPS = 32
+MAX_CHARACTERS = 4096
+MAX_KEY_CHARACTERS = 256
+MAX_ATTRIBUTES = 128
+
+_INSTANCES = uuid5(NAMESPACE_DNS, "otel_gpu")
+_NOT_OURS = "telemetry."
+# The semantic conventions' names for what uname(2) says.
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+_LAST_UNIX_NS = 253_402_300_799 * 1_000_000_000  # the end of the year 9999
+
+
+class Facts(NamedTuple):
+    """
+    What is known of one process image, checked and bounded; None or empty if unknown.
+
+    Attributes:
+        start_boot_ns: With the pid, what the process has that no other one has.
+        exec_ktime_ns: When an exec that was seen began this image; 0 for none.
+        created_unix_ns: When the process (not this image) began.
+    """
+
+    comm: str = ""
+    start_boot_ns: int | None = None
+    exec_ktime_ns: int = 0
+    created_unix_ns: int | None = None
+    ppid: int | None = None
+    vpid: int | None = None
+    exe: str | None = None
+    command_args: tuple[str, ...] = ()
+    owner: str | None = None
+    cgroups: tuple[str, ...] = ()
+    environment: Mapping[str, str] = {}
+    context: Mapping[str, Any] = {}
+    container_id: str | None = None
+
+
+class Host(NamedTuple):
+    """The host of a capture: its boot, and the attributes of all of its processes."""
+
+    boot_id: str = ""
+    attributes: Mapping[str, str] = {"os.type": "linux"}
+
+
+def facts_of(body: Mapping[str, Any], unix_minus_ktime_ns: int) -> Facts:
+    """
+    Take facts from the body of a PROCESS record; what has a wrong type is left out.
+
+    Args:
+        body: As ``capture.process_facts`` made it, or as anyone wrote it.
+        unix_minus_ktime_ns: The clocks' difference when the facts were read.
+    """
+    start_boot_ns = _number(body, "start_boot_ns")
+    created_unix_ns = None
+    if start_boot_ns is not None:
+        boot_offset_ns = _number(body, "boot_offset_ns") or 0
+        created_unix_ns = start_boot_ns - boot_offset_ns + unix_minus_ktime_ns
+    return Facts(
+        comm=_text(body, "comm") or "",
+        start_boot_ns=start_boot_ns,
+        created_unix_ns=created_unix_ns,
+        ppid=_number(body, "ppid"),
+        vpid=_number(body, "vpid"),
+        exe=_text(body, "exe"),
+        command_args=_texts(body, "command_args", MAX_ARGS),
+        owner=_text(body, "owner"),
+        cgroups=_texts(body, "cgroups", MAX_CGROUPS),
+        environment={
+            key: value
+            for key, value in _mapping(body, "env").items()
+            if isinstance(value, str) and len(value) <= MAX_CHARACTERS
+        },
+        context=_plain_attributes(_mapping(body, "otel_context")),
+        container_id=_text(body, "mountinfo_container_id"),
+    )
+
+
+def host_of(info: Mapping[str, Any]) -> Host:
+    """Take the host from the body of a CAPTURE record."""
+    host = _mapping(info, "host")
+    arch = _text(host, "arch")
+    attributes = {
+        "host.name": _text(host, "name"),
+        "host.id": _text(host, "id"),
+        "host.arch": _ARCHITECTURES.get(arch, arch) if arch else None,
+        "os.type": "linux",
+    }
+    known = {key: value for key, value in attributes.items() if value}
+    return Host(_text(host, "boot_id") or "", known)
+
+
+def describe(pid: int, image_ktime_ns: int, facts: Facts, host: Host) -> dict[str, Any]:
+    """
+    Return the resource attributes of a process image, ``service.*`` first.
+
+    The same arguments give the same attributes, on every host and in every replay.
+    """
+    listed = parse_resource_attributes(facts.environment.get("OTEL_RESOURCE_ATTRIBUTES", ""))
+    said = {**_plain_attributes(listed), **facts.context}
+    attributes: dict[str, Any] = {
+        "service.name": name_service(
+            context=facts.context,
+            environment=facts.environment,
+            exe=facts.exe,
+            command_args=facts.command_args,
+            comm=facts.comm,
+        )[:MAX_CHARACTERS],
+        "service.instance.id": said.get("service.instance.id")
+        or _instance_id(pid, image_ktime_ns, facts, host),
+    }
+    attributes.update(_observe_process(pid, facts))
+    attributes.update(_observe_place(facts))
+    attributes.update(host.attributes)
+    for key, value in said.items():
+        if not key.startswith(_NOT_OURS):
+            attributes.setdefault(key, value)
+    return attributes
+
+
+def _observe_process(pid: int, facts: Facts) -> Iterable[tuple[str, Any]]:
+    yield "process.pid", pid
+    if facts.ppid is not None:
+        yield "process.parent_pid", facts.ppid
+    if facts.vpid not in (None, pid):
+        yield "process.vpid", facts.vpid
+    if facts.exe:
+        yield "process.executable.name", facts.exe.rpartition("/")[2] or facts.exe
+        yield "process.executable.path", facts.exe
+    elif facts.comm:
+        yield "process.executable.name", facts.comm
+    if facts.command_args:
+        # Masked when it was captured; a recording may come from elsewhere.
+        masked = tuple(mask_secrets(facts.command_args))
+        yield "process.command", masked[0]
+        yield "process.command_args", masked
+    if facts.owner:
+        yield "process.owner", facts.owner
+    created_unix_ns = facts.created_unix_ns
+    if created_unix_ns is not None and 0 <= created_unix_ns <= _LAST_UNIX_NS:
+        yield "process.creation.time", _iso_8601(created_unix_ns)
+
+
+def _observe_place(facts: Facts) -> Iterable[tuple[str, str]]:
+    cgroup = choose_cgroup(facts.cgroups)
+    if cgroup:
+        yield "process.linux.cgroup", cgroup
+    container = find_container(facts.cgroups)
+    container_id = container.container_id or facts.container_id
+    if container_id:
+        yield "container.id", container_id
+    if container.pod_uid:
+        yield "k8s.pod.uid", container.pod_uid
+
+
+def _instance_id(pid: int, image_ktime_ns: int, facts: Facts, host: Host) -> str:
+    # The start time outlives a restart of the agent; the image's ktime may not.
+    start_ns = image_ktime_ns if facts.start_boot_ns is None else facts.start_boot_ns
+    name = f"{host.boot_id}/{pid}/{start_ns}"
+    if facts.exec_ktime_ns:
+        name += f"/{facts.exec_ktime_ns}"
+    return str(uuid5(_INSTANCES, name))
+
+
+def _iso_8601(unix_ns: int) -> str:
+    # Milliseconds: /proc counts start times in hundredths of a second.
+    seconds, rest_ns = divmod(unix_ns, 1_000_000_000)
+    moment = datetime.fromtimestamp(seconds, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{rest_ns // 1_000_000:03d}Z"
+
+
+def _plain_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    # Only what OTLP can carry, within bounds.
+    plain: dict[str, Any] = {}
+    for key, value in attributes.items():
+        if len(plain) >= MAX_ATTRIBUTES:
+            break
+        if not 0 < len(key) <= MAX_KEY_CHARACTERS:
+            continue
+        bounded = _plain_value(value)
+        if bounded is None and isinstance(value, list | tuple):
+            items = [_plain_value(item) for item in value[:MAX_ARGS]]
+            kinds = {type(item) for item in items}
+            if len(kinds) == 1 and None not in items:
+                bounded = tuple(items)
+        if bounded is not None:
+            plain[key] = bounded
+    return plain
+
+
+def _plain_value(value: object) -> Any:  # noqa: ANN401 - any attribute value
+    match value:
+        case str():
+            return value[:MAX_CHARACTERS]
+        case bool() | float():
+            return value
+        case int() if -(1 << 63) <= value < 1 << 63:
+            return value
+        case _:
+            return None
+
+
+def _text(body: Mapping[str, Any], key: str) -> str | None:
+    value = body.get(key)
+    return value[:MAX_CHARACTERS] if isinstance(value, str) and value else None
+
+
+def _number(body: Mapping[str, Any], key: str) -> int | None:
+    value = body.get(key)
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63:
+        return value
+    return None
+
+
+def _texts(body: Mapping[str, Any], key: str, limit: int) -> tuple[str, ...]:
+    value = body.get(key)
+    if not isinstance(value, list | tuple):
+        return ()
+    return tuple(item[:MAX_CHARACTERS] for item in value[:limit] if isinstance(item, str))
+
+
+def _mapping(body: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = body.get(key)
+    return value if isinstance(value, Mapping) else {}

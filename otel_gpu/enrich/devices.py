@@ -1,0 +1,66 @@
+"""Which physical GPU a process means by a device index."""
+
+# An index says nothing outside its process: CUDA_VISIBLE_DEVICES and container runtimes
+# renumber. It says nothing in a forked child either, which may choose its devices
+# before it first calls CUDA. So identities are known per process image, and only from
+# what that image itself was told by CUDA.
+
+from uuid import UUID
+
+from otel_gpu import wire
+from otel_gpu.enrich.activities import DeviceIdentity
+
+MAX_DEVICES = 256
+_NOBODY = bytes(wire.UUID_BYTES)
+
+
+class DeviceTable:
+    """
+    The devices of every process image.
+
+    Whoever forgets an image calls ``forget``; each image has up to ``MAX_DEVICES``.
+    """
+
+    def __init__(self) -> None:
+        self._by_image: dict[tuple[int, int], dict[int, DeviceIdentity]] = {}
+        self._nameless = tuple(DeviceIdentity(index, None, None) for index in range(MAX_DEVICES))
+
+    def learn(self, image: tuple[int, int], index: int, uuid: bytes, name: str) -> None:
+        """
+        Take in what CUDA told a process about one of its devices.
+
+        The UUID and the name come from different calls; each adds to what is known,
+        unless the UUID shows that it is about another device.
+        """
+        if not 0 <= index < MAX_DEVICES:
+            return
+        devices = self._by_image.setdefault(image, {})
+        known = devices.get(index, self._nameless[index])
+        learnt_uuid = bare_uuid(uuid)
+        if learnt_uuid is None:
+            learnt_uuid = known.uuid
+        elif known.uuid not in (None, learnt_uuid):
+            known = self._nameless[index]
+        devices[index] = DeviceIdentity(index, learnt_uuid, name.strip() or known.model)
+
+    def find(self, image: tuple[int, int], index: int) -> DeviceIdentity | None:
+        """Return the device, as far as it is known; None where the index is unknown."""
+        if not 0 <= index < MAX_DEVICES:
+            return None
+        devices = self._by_image.get(image)
+        if devices is not None:
+            known = devices.get(index)
+            if known is not None:
+                return known
+        return self._nameless[index]
+
+    def forget(self, image: tuple[int, int]) -> None:
+        """Drop what is known of an image."""
+        self._by_image.pop(image, None)
+
+
+def bare_uuid(uuid: bytes) -> str | None:
+    """Return a device UUID as text, without ``GPU-`` or ``MIG-``; None for zeroes."""
+    if len(uuid) != wire.UUID_BYTES or uuid == _NOBODY:
+        return None
+    return str(UUID(bytes=uuid))

@@ -1,0 +1,218 @@
+"""Turns events into activities: Unix time, names, devices."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from otel_gpu import wire
+from otel_gpu.capture.probes import API_BY_NUMBER, Api
+from otel_gpu.decode.events import (
+    Aggregates,
+    Capture,
+    Clock,
+    Counters,
+    CudaCall,
+    Device,
+    Event,
+    Exec,
+    Exit,
+    Fork,
+    Library,
+    OpenCall,
+    Probes,
+    ProcessSeen,
+    Stall,
+    Status,
+)
+from otel_gpu.enrich import clock as clocks
+from otel_gpu.enrich.activities import (
+    Activity,
+    AggregatesActivity,
+    CallActivity,
+    CaptureActivity,
+    CountersActivity,
+    ExitActivity,
+    ForkActivity,
+    OpenCallActivity,
+    ProbesActivity,
+    Series,
+    StallActivity,
+    StatusActivity,
+)
+from otel_gpu.enrich.devices import DeviceTable
+from otel_gpu.enrich.processes import MAX_DEAD, MAX_IMAGES, ProcessTable
+
+_FIRST_DRIVER_API = 100
+
+
+class Enricher:
+    """
+    Gives events their names, from what earlier events said.
+
+    It reads nothing but the events: a replay gives what the live capture gave. No event
+    can stop it, whatever its numbers say, and its memory is bounded.
+
+    Args:
+        max_images: Process images known at a time, dead ones included.
+        max_dead: Ended process images remembered for late records.
+    """
+
+    def __init__(self, *, max_images: int = MAX_IMAGES, max_dead: int = MAX_DEAD) -> None:
+        self._clock = clocks.Clock()
+        self._devices = DeviceTable()
+        self._processes = ProcessTable(
+            self._clock, self._devices.forget, max_images=max_images, max_dead=max_dead
+        )
+        self._ways: dict[type, Callable[[Any], Activity | None]] = {
+            Aggregates: self._enrich_aggregates,
+            Clock: self._learn_clock,
+            Counters: self._enrich_counters,
+            CudaCall: self._enrich_call,
+            Device: self._learn_device,
+            Exec: self._enrich_exec,
+            Exit: self._enrich_exit,
+            Fork: self._enrich_fork,
+            Library: _ignore,
+            OpenCall: self._enrich_open_call,
+            Probes: self._enrich_probes,
+            ProcessSeen: self._learn_process,
+            Stall: self._enrich_stall,
+            Status: self._enrich_status,
+        }
+
+    def enrich(self, events: Iterable[Event]) -> Iterator[Activity]:
+        """
+        Yield the activities of events, in order; may be called again to go on.
+
+        Events that only teach something (clocks, processes, devices, libraries) yield
+        none. A capture waits for the clock samples that follow it, which date it.
+        """
+        waiting: Capture | None = None
+        for event in events:
+            # A capture comes before the first clock sample, and is dated by it.
+            if waiting is not None and type(event) is not Clock:
+                yield self._enrich_capture(waiting)
+                waiting = None
+            if type(event) is Capture:
+                self._processes.learn_host(event.info)
+                waiting = event
+                continue
+            activity = self._ways[type(event)](event)
+            if activity is not None:
+                yield activity
+        if waiting is not None:
+            yield self._enrich_capture(waiting)
+
+    def _enrich_call(self, event: CudaCall) -> CallActivity:
+        pid = event.pid
+        image_ktime_ns = event.image_ktime_ns
+        end_unix_ns, start_unix_ns = self._clock.date(event.end_ktime_ns, event.start_ktime_ns)
+        return CallActivity(
+            self._processes.find(pid, image_ktime_ns, event.comm),
+            event,
+            API_BY_NUMBER.get(event.api) or _unknown_api(event.api),
+            start_unix_ns,
+            end_unix_ns,
+            self._devices.find((pid, image_ktime_ns), event.device),
+        )
+
+    def _learn_clock(self, event: Clock) -> None:
+        self._clock.add_sample(event.ktime_ns, event.unix_ns)
+
+    def _learn_process(self, event: ProcessSeen) -> None:
+        self._processes.learn_facts(event.pid, event.image_ktime_ns, event.ktime_ns, event.facts)
+
+    def _enrich_exec(self, event: Exec) -> ExitActivity:
+        # The old image ends here; its process does not, so there is no exit code to tell.
+        old = self._processes.find(event.pid, event.old_image_ktime_ns, "")
+        self._processes.learn_exec(
+            event.pid, event.image_ktime_ns, event.old_image_ktime_ns, event.path, event.comm
+        )
+        return ExitActivity(old, self._clock.to_unix_ns(event.ktime_ns), 0)
+
+    def _learn_device(self, event: Device) -> None:
+        # Devices are forgotten with their image, so there must be one.
+        self._processes.find(event.pid, event.image_ktime_ns, "")
+        self._devices.learn((event.pid, event.image_ktime_ns), event.device, event.uuid, event.name)
+
+    def _enrich_status(self, event: Status) -> StatusActivity:
+        return StatusActivity(self._clock.to_unix_ns(event.ktime_ns), event.info)
+
+    def _enrich_probes(self, event: Probes) -> ProbesActivity:
+        return ProbesActivity(self._clock.to_unix_ns(event.ktime_ns), event.info)
+
+    def _enrich_capture(self, event: Capture) -> CaptureActivity:
+        return CaptureActivity(self._clock.to_unix_ns(event.ktime_ns), event.info)
+
+    def _enrich_stall(self, event: Stall) -> StallActivity:
+        end_unix_ns, runnable_unix_ns, start_unix_ns = self._clock.date(
+            event.end_ktime_ns, event.runnable_ktime_ns, event.start_ktime_ns
+        )
+        return StallActivity(
+            self._processes.find(event.pid, event.image_ktime_ns, event.comm),
+            event,
+            start_unix_ns,
+            runnable_unix_ns,
+            end_unix_ns,
+        )
+
+    def _enrich_fork(self, event: Fork) -> ForkActivity:
+        parent = self._processes.find(event.pid, event.image_ktime_ns, event.comm)
+        child = self._processes.learn_fork(parent, event.child_pid, event.child_image_ktime_ns)
+        end_unix_ns, start_unix_ns = self._clock.date(event.end_ktime_ns, event.start_ktime_ns)
+        return ForkActivity(parent, event, child, start_unix_ns, end_unix_ns)
+
+    def _enrich_open_call(self, event: OpenCall) -> OpenCallActivity:
+        seen_unix_ns, start_unix_ns = self._clock.date(event.ktime_ns, event.start_ktime_ns)
+        return OpenCallActivity(
+            self._processes.find(event.pid, event.image_ktime_ns, event.comm),
+            event,
+            API_BY_NUMBER.get(event.api) or _unknown_api(event.api),
+            start_unix_ns,
+            seen_unix_ns,
+            self._devices.find((event.pid, event.image_ktime_ns), event.device),
+        )
+
+    def _enrich_exit(self, event: Exit) -> ExitActivity:
+        image = self._processes.learn_exit(
+            event.pid, event.image_ktime_ns, event.ktime_ns, event.comm
+        )
+        return ExitActivity(image, self._clock.to_unix_ns(event.ktime_ns), event.exit_code)
+
+    def _enrich_counters(self, event: Counters) -> CountersActivity:
+        values = {
+            wire.COUNTER_NAMES.get(number, f"counter_{number}"): value
+            for number, value in enumerate(event.values)
+        }
+        return CountersActivity(self._clock.to_unix_ns(event.ktime_ns), values)
+
+    def _enrich_aggregates(self, event: Aggregates) -> AggregatesActivity:
+        find_process = self._processes.find
+        find_device = self._devices.find
+        series = []
+        for key, aggregate in event.series:
+            api: Api | None = None
+            # Other metrics keep a switch type, or nothing, where calls keep their API.
+            if key.metric == wire.METRIC_CALL_DURATION:
+                api = API_BY_NUMBER.get(key.api) or _unknown_api(key.api)
+            image = (key.pid, key.image_ktime_ns)
+            series.append(
+                Series(
+                    find_process(*image, ""),
+                    key,
+                    api,
+                    find_device(image, key.device),
+                    aggregate,
+                )
+            )
+        return AggregatesActivity(self._clock.to_unix_ns(event.ktime_ns), tuple(series))
+
+
+def _ignore(_: Library) -> None:
+    # That a library was mapped is for the side that places probes; it names nothing.
+    return
+
+
+def _unknown_api(number: int) -> Api:
+    # From a recording of a later version, whose table has more rows.
+    layer = wire.LAYER_DRIVER if number >= _FIRST_DRIVER_API else wire.LAYER_RUNTIME
+    return Api(number, f"unknown_api_{number}", layer, wire.FAMILY_OTHER)

@@ -1,0 +1,241 @@
+"""The processes of a capture: every program image under its pid, with its names."""
+
+# Some facts about process images
+# -------------------------------
+#
+# A pid says little: it is used again soon after its process is gone, and an exec puts
+# another program under it while it lives. The kernel side therefore numbers images by
+# the ktime at which they began, and pid and that ktime together never mean two programs.
+#
+# Names come from /proc, which knows only the living, and they come after the fact: a
+# short process may be gone before it was looked at. So an image gets the best names at
+# hand, and better ones later: those of its parent after a fork (same program, same
+# environment), the path after an exec, a thread's comm when nothing else is known. When
+# better names come, a new ProcessImage takes the place of the old one.
+#
+# Records of a process still arrive after its exit, from other CPUs' buffers and in the
+# last reading of the aggregates. So the dead are remembered for a while, by ktime and
+# not by our clock, since a replay must forget at the same record.
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from otel_gpu.enrich.activities import ProcessImage
+from otel_gpu.enrich.attributes import Facts, Host, describe, facts_of, host_of
+from otel_gpu.enrich.clock import Clock
+
+MAX_IMAGES = 8192
+MAX_DEAD = 2048
+REMEMBER_DEAD_NS = 60 * 1_000_000_000
+
+ImageKey = tuple[int, int]
+"""pid and image_ktime_ns."""
+
+
+class ProcessTable:
+    """
+    Finds the process image of any record, known or not.
+
+    Holds up to ``max_images``, of which up to ``max_dead`` are dead; calls ``forget``
+    with each key that it drops.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        forget: Callable[[ImageKey], object],
+        *,
+        max_images: int = MAX_IMAGES,
+        max_dead: int = MAX_DEAD,
+    ) -> None:
+        self._clock = clock
+        self._forget = forget
+        self._max_images = max_images
+        self._max_dead = max_dead
+        self._host = Host()
+        # In the order in which the images were learnt.
+        self._images: OrderedDict[ImageKey, ProcessImage] = OrderedDict()
+        self._facts: dict[ImageKey, Facts] = {}
+        # In the order in which they died, with the ktime of that.
+        self._dead: OrderedDict[ImageKey, int] = OrderedDict()
+        # The image that runs under a pid now, as far as is known.
+        self._current: dict[int, ImageKey] = {}
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def find(self, pid: int, image_ktime_ns: int, comm: str) -> ProcessImage:
+        """
+        Return the image of a record.
+
+        Args:
+            pid: The record's.
+            image_ktime_ns: The record's.
+            comm: What to call an image that nothing else is known of; may be empty.
+        """
+        key = (pid, image_ktime_ns)
+        image = self._images.get(key)
+        if image is None or (comm and not image.comm):
+            image = self._put(key, self._facts.get(key, Facts())._replace(comm=comm))
+        return image
+
+    def learn_host(self, info: Mapping[str, Any]) -> None:
+        """Take in the capture's host; every process is on it."""
+        self._host = host_of(info)
+        for key in list(self._images):
+            self._put(key, self._facts[key])
+
+    def learn_facts(
+        self, pid: int, image_ktime_ns: int, ktime_ns: int, body: Mapping[str, Any]
+    ) -> ProcessImage:
+        """Take in what /proc said; what it did not say stays as it was."""
+        key = (pid, image_ktime_ns)
+        facts = facts_of(body, self._clock.offset_ns(ktime_ns))
+        known = self._facts.get(key)
+        if known is not None:
+            facts = _complete(facts, known)
+        self._bury_expired(ktime_ns)
+        return self._put(key, facts)
+
+    def learn_fork(
+        self, parent: ProcessImage, child_pid: int, child_image_ktime_ns: int
+    ) -> ProcessImage:
+        """Let a child have its parent's names until its own are known."""
+        key = (child_pid, child_image_ktime_ns)
+        known = self._images.get(key)
+        if known is not None and self._facts[key].start_boot_ns is not None:
+            return known
+        inherited = self._facts.get((parent.pid, parent.image_ktime_ns), Facts(parent.comm))
+        self._bury_expired(child_image_ktime_ns)
+        return self._put(
+            key,
+            inherited._replace(
+                start_boot_ns=None,
+                exec_ktime_ns=0,
+                created_unix_ns=self._clock.to_unix_ns(child_image_ktime_ns),
+                ppid=parent.pid,
+                vpid=None,
+                context=_inheritable(inherited.context),
+            ),
+        )
+
+    def learn_exec(
+        self, pid: int, image_ktime_ns: int, old_image_ktime_ns: int, path: str, comm: str
+    ) -> ProcessImage:
+        """
+        Let a new program take over a process.
+
+        It keeps what belongs to the process and its environment, which programs
+        seldom change on the way. Its arguments are not known before its facts come.
+        """
+        key = (pid, image_ktime_ns)
+        old_key = (pid, old_image_ktime_ns)
+        facts = self._facts.get(old_key, Facts())._replace(
+            comm=comm,
+            exec_ktime_ns=image_ktime_ns,
+            exe=path or None,
+            command_args=(),
+            context={},
+        )
+        known = self._facts.get(key)
+        if known is not None:
+            facts = _complete(known._replace(exec_ktime_ns=image_ktime_ns), facts)
+        if old_key != key:
+            self._die(old_key, image_ktime_ns)
+        self._bury_expired(image_ktime_ns)
+        return self._put(key, facts)
+
+    def learn_exit(self, pid: int, image_ktime_ns: int, ktime_ns: int, comm: str) -> ProcessImage:
+        """Return an image that ended, and begin to forget it."""
+        image = self.find(pid, image_ktime_ns, comm)
+        self._die((pid, image_ktime_ns), ktime_ns)
+        self._bury_expired(ktime_ns)
+        return image
+
+    def _put(self, key: ImageKey, facts: Facts) -> ProcessImage:
+        pid, image_ktime_ns = key
+        attributes = describe(pid, image_ktime_ns, facts, self._host)
+        known = self._images.get(key)
+        self._facts[key] = facts
+        if known is not None and known.comm == facts.comm and known.attributes == attributes:
+            # Exporters know images by identity: one that is no better stays.
+            return known
+        image = ProcessImage(
+            pid=pid,
+            image_ktime_ns=image_ktime_ns,
+            comm=facts.comm,
+            # The clock may have learnt more since; what was told once stays.
+            start_unix_ns=self._clock.to_unix_ns(image_ktime_ns)
+            if known is None
+            else known.start_unix_ns,
+            attributes=attributes,
+        )
+        self._images[key] = image
+        if known is None:
+            self._supersede(key)
+            if len(self._images) > self._max_images:
+                # The longest dead, else the longest known: an exit that was lost.
+                self._bury(next(iter(self._dead or self._images)))
+        return image
+
+    def _supersede(self, key: ImageKey) -> None:
+        # A pid has one process at a time: a newer image means that the older is gone.
+        pid, image_ktime_ns = key
+        current = self._current.get(pid)
+        if current is not None and image_ktime_ns < current[1]:
+            self._die(key, current[1])
+            return
+        self._current[pid] = key
+        if current is not None:
+            self._die(current, image_ktime_ns)
+
+    def _die(self, key: ImageKey, ktime_ns: int) -> None:
+        if key in self._images and key not in self._dead:
+            self._dead[key] = ktime_ns
+            if len(self._dead) > self._max_dead:
+                self._bury(next(iter(self._dead)))
+
+    def _bury_expired(self, now_ktime_ns: int) -> None:
+        while self._dead:
+            key, died_ktime_ns = next(iter(self._dead.items()))
+            if died_ktime_ns + REMEMBER_DEAD_NS > now_ktime_ns:
+                return
+            self._bury(key)
+
+    def _bury(self, key: ImageKey) -> None:
+        self._dead.pop(key, None)
+        self._images.pop(key, None)
+        self._facts.pop(key, None)
+        if self._current.get(key[0]) == key:
+            del self._current[key[0]]
+        self._forget(key)
+
+
+def _complete(facts: Facts, known: Facts) -> Facts:
+    # A zombie, or a process that may not be read, has facts with gaps.
+    return facts._replace(
+        comm=facts.comm or known.comm,
+        start_boot_ns=known.start_boot_ns if facts.start_boot_ns is None else facts.start_boot_ns,
+        exec_ktime_ns=facts.exec_ktime_ns or known.exec_ktime_ns,
+        created_unix_ns=known.created_unix_ns
+        if facts.created_unix_ns is None
+        else facts.created_unix_ns,
+        ppid=known.ppid if facts.ppid is None else facts.ppid,
+        vpid=known.vpid if facts.vpid is None else facts.vpid,
+        exe=facts.exe or known.exe,
+        command_args=facts.command_args or known.command_args,
+        owner=facts.owner or known.owner,
+        cgroups=facts.cgroups or known.cgroups,
+        environment=facts.environment or known.environment,
+        container_id=facts.container_id or known.container_id,
+    )
+
+
+def _inheritable(context: Mapping[str, Any]) -> dict[str, Any]:
+    # A child is an instance of its own; the mapping that says so is not inherited either.
+    return {
+        key: value
+        for key, value in context.items()
+        if key != "service.instance.id" and not key.startswith("process.")
+    }

@@ -1,0 +1,112 @@
+"""What a process is called: ``service.name`` and what it says about itself."""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Any
+from urllib.parse import unquote
+
+UNKNOWN_SERVICE = "unknown_service"
+
+_PYTHON = re.compile(r"^(python|pypy)[0-9.]*[tdw]*$")
+# Options of CPython's command line that take a value, attached or as the next argument.
+_VALUE_OPTIONS = frozenset("WX")
+_LONG_VALUE_OPTIONS = frozenset({"--check-hash-based-pycs"})
+_BAD_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
+
+
+def name_service(
+    *,
+    context: Mapping[str, Any],
+    environment: Mapping[str, str],
+    exe: str | None,
+    command_args: Sequence[str],
+    comm: str,
+) -> str:
+    """
+    Name the service that a process is part of.
+
+    The first of these that says something: the process's own OpenTelemetry context,
+    ``OTEL_SERVICE_NAME`` and then ``OTEL_RESOURCE_ATTRIBUTES`` in its environment, the
+    Python script or module that it runs, its executable's name, its comm.
+    """
+    published = context.get("service.name")
+    if isinstance(published, str) and published.strip():
+        return published.strip()
+    configured = environment.get("OTEL_SERVICE_NAME", "").strip()
+    if configured:
+        return configured
+    listed = parse_resource_attributes(environment.get("OTEL_RESOURCE_ATTRIBUTES", ""))
+    if listed.get("service.name"):
+        return listed["service.name"]
+    program = PurePosixPath(exe or next(iter(command_args), "")).name.strip()
+    if _PYTHON.match(program):
+        return find_python_program(command_args) or program
+    return program or comm or UNKNOWN_SERVICE
+
+
+def find_python_program(command_args: Sequence[str]) -> str | None:
+    """
+    Return the script or module that a Python command line runs.
+
+    Follows CPython's own option parsing. None where there is neither: ``-c``, standard
+    input, an interactive interpreter, or a process title in place of the arguments.
+    """
+    rest = iter(command_args[1:])
+    for argument in rest:
+        if argument == "--":
+            return _script_name(next(rest, ""))
+        if argument in _LONG_VALUE_OPTIONS:
+            next(rest, None)
+        elif argument.startswith("--"):
+            continue
+        elif argument == "-" or not argument.startswith("-"):
+            return _script_name(argument)
+        else:
+            option, value = _first_value_option(argument)
+            if option == "m":
+                return value or next(rest, "") or None
+            if option == "c":
+                return None
+            if option and not value:
+                next(rest, None)
+    return None
+
+
+def parse_resource_attributes(text: str) -> dict[str, str]:
+    """
+    Parse ``OTEL_RESOURCE_ATTRIBUTES``: ``key=value,key=value``, percent-encoded.
+
+    As the specification asks, one error discards all of it.
+    """
+    attributes: dict[str, str] = {}
+    for item in text.split(","):
+        if not item.strip():
+            continue
+        key, equals, value = item.partition("=")
+        if not equals or not key.strip() or _BAD_ESCAPE.search(item):
+            return {}
+        try:
+            decoded = unquote(value.strip(), errors="strict")
+            attributes[unquote(key.strip(), errors="strict")] = decoded
+        except UnicodeDecodeError:
+            return {}
+    return attributes
+
+
+def _script_name(path: str) -> str | None:
+    if path in ("", "-"):
+        return None
+    script = PurePosixPath(path)
+    # A package that is run by its path is called as the package.
+    if script.name == "__main__.py" and script.parent.name:
+        return script.parent.name
+    return script.name or None
+
+
+def _first_value_option(argument: str) -> tuple[str, str]:
+    # Single letters may be joined ("-uXdev"): the first that takes a value ends them.
+    for position, letter in enumerate(argument[1:], start=1):
+        if letter in "cm" or letter in _VALUE_OPTIONS:
+            return letter, argument[position + 1 :]
+    return "", ""

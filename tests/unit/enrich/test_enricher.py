@@ -1,0 +1,422 @@
+import typing
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from otel_gpu import wire
+from otel_gpu.capture.probes import API_BY_NUMBER
+from otel_gpu.decode.events import (
+    Aggregate,
+    Aggregates,
+    Capture,
+    Clock,
+    Counters,
+    CudaCall,
+    Device,
+    Event,
+    Exec,
+    Exit,
+    Fork,
+    Library,
+    OpenCall,
+    Probes,
+    ProcessSeen,
+    SeriesKey,
+    Stall,
+    Status,
+)
+from otel_gpu.enrich.activities import (
+    AggregatesActivity,
+    CallActivity,
+    CaptureActivity,
+    CountersActivity,
+    DeviceIdentity,
+    ExitActivity,
+    ForkActivity,
+    OpenCallActivity,
+    ProbesActivity,
+    StallActivity,
+    StatusActivity,
+)
+from otel_gpu.enrich.enricher import Enricher
+
+T0 = 1_700_000_000_000_000_000
+UUID = bytes.fromhex("0f1e2d3c4b5a69788796a5b4c3d2e1f0")
+H100 = DeviceIdentity(0, "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0", "H100")
+CAPTURE = Capture(10, {"host": {"name": "node1", "boot_id": "b"}, "layout": {}})
+CLOCK = Clock(20, T0 + 20)
+SEEN = ProcessSeen(
+    30, 5, 42, {"exe": "/usr/bin/python3", "command_args": ["python", "t.py"], "comm": "python"}
+)
+DEVICE = Device(40, 5, 42, 43, 0, UUID, "H100")
+AGGREGATE = Aggregate(100, 10, 50, 0, (1, 2, 3))
+
+
+def cuda_call(**fields):
+    values = dict.fromkeys(CudaCall._fields, 0)
+    values |= {
+        "end_ktime_ns": 200,
+        "image_ktime_ns": 5,
+        "pid": 42,
+        "tid": 43,
+        "start_ktime_ns": 150,
+        "api": 1,
+        "weight": 1,
+        "grid": (1, 1, 1),
+        "block": (32, 1, 1),
+        "comm": "pt_main",
+    }
+    return CudaCall(**(values | fields))
+
+
+def key(**fields):
+    values = dict.fromkeys(SeriesKey._fields, 0)
+    values |= {"image_ktime_ns": 5, "pid": 42, "metric": wire.METRIC_CALL_DURATION, "api": 5}
+    return SeriesKey(**(values | fields))
+
+
+@pytest.fixture
+def enricher():
+    enricher = Enricher()
+    list(enricher.enrich([CAPTURE, CLOCK, SEEN, DEVICE]))
+    return enricher
+
+
+def only(enricher, event):
+    (activity,) = enricher.enrich([event])
+    return activity
+
+
+def test_a_capture_is_dated_by_the_clock_that_follows_it():
+    """
+    The first activity is the capture, in Unix time.
+    """
+    activities = list(Enricher().enrich([CAPTURE, CLOCK, SEEN, cuda_call()]))
+
+    assert activities[0] == CaptureActivity(T0 + 10, CAPTURE.info)
+    assert isinstance(activities[1], CallActivity)
+    assert len(activities) == 2
+
+
+def test_a_capture_without_a_clock_comes_all_the_same():
+    """
+    The capture is never held back, and never comes after another activity.
+    """
+    assert list(Enricher().enrich([CAPTURE])) == [CaptureActivity(10, CAPTURE.info)]
+    kinds = [type(activity) for activity in Enricher().enrich([CAPTURE, cuda_call()])]
+    assert kinds == [CaptureActivity, CallActivity]
+
+
+def test_a_call_gets_times_names_and_its_device(enricher):
+    """
+    All that a span needs is in the activity.
+    """
+    event = cuda_call()
+    activity = only(enricher, event)
+
+    assert activity.event is event
+    assert activity.process.service_name == "t.py"
+    assert activity.process.attributes["host.name"] == "node1"
+    assert activity.api.name == "cudaLaunchKernel"
+    assert (activity.start_unix_ns, activity.end_unix_ns) == (T0 + 150, T0 + 200)
+    assert activity.device == H100
+
+
+def test_a_call_of_an_unknown_process_has_a_placeholder(enricher):
+    """
+    A call is never dropped because nobody knows its process.
+    """
+    activity = only(enricher, cuda_call(pid=77, device=-1, comm="ghost"))
+
+    assert activity.process.service_name == "ghost"
+    assert activity.device is None
+
+
+def test_an_api_of_a_later_version_keeps_its_number(enricher):
+    """
+    A recording may hold rows of a probe table that this version does not have.
+    """
+    driver = only(enricher, cuda_call(api=188)).api
+    runtime = only(enricher, cuda_call(api=98)).api
+
+    assert (driver.name, driver.layer_name) == ("unknown_api_188", "driver")
+    assert (runtime.name, runtime.layer_name) == ("unknown_api_98", "runtime")
+
+
+def test_a_stall_gets_times_and_its_process(enricher):
+    """
+    Its three moments are in Unix time.
+    """
+    event = Stall(
+        end_ktime_ns=300,
+        image_ktime_ns=5,
+        pid=42,
+        tid=43,
+        start_ktime_ns=100,
+        runnable_ktime_ns=250,
+        call_start_ktime_ns=0,
+        root_start_ktime_ns=0,
+        culprit_pid=1,
+        culprit_tid=1,
+        waker_pid=0,
+        waker_tid=0,
+        cpu=0,
+        call_api=0,
+        call_depth=0,
+        switch_type=1,
+        comm="pt_main",
+        culprit_comm="hog",
+        waker_comm="",
+    )
+    activity = only(enricher, event)
+
+    assert activity == StallActivity(activity.process, event, T0 + 100, T0 + 250, T0 + 300)
+    assert activity.process.service_name == "t.py"
+
+
+def test_a_fork_names_both_processes(enricher):
+    """
+    The child has its parent's names until its own come.
+    """
+    event = Fork(300, 5, 42, 43, 280, 290, 0, 0, 77, "pt_main")
+    activity = only(enricher, event)
+
+    assert isinstance(activity, ForkActivity)
+    assert (activity.process.pid, activity.child.pid) == (42, 77)
+    assert activity.child.service_name == "t.py"
+    assert (activity.start_unix_ns, activity.end_unix_ns) == (T0 + 280, T0 + 300)
+    assert only(enricher, cuda_call(pid=77, image_ktime_ns=290)).process is activity.child
+
+
+def test_an_exec_ends_the_old_image_and_names_the_new_one(enricher):
+    """
+    Calls after the exec belong to the new program, which has learnt no devices yet.
+    """
+    exec_event = Exec(400, 400, 42, 42, 5, 1, 1, 0, "server", "/opt/server")
+
+    end, call = enricher.enrich([exec_event, cuda_call(image_ktime_ns=400)])
+
+    assert (end.process.image_ktime_ns, end.end_unix_ns) == (5, T0 + 400)
+    assert call.process.service_name == "server"
+    assert call.device == DeviceIdentity(0, None, None)
+
+
+def test_an_exit_ends_its_image(enricher):
+    """
+    Records that come after the exit still find their process.
+    """
+    exit_activity, late = enricher.enrich([Exit(500, 5, 42, 42, 0, 9, "python"), cuda_call()])
+
+    assert exit_activity == ExitActivity(late.process, T0 + 500, 9)
+
+
+def test_an_open_call_is_seen_while_it_hangs(enricher):
+    """
+    It has a start, and the moment at which it was looked at, which is no end.
+    """
+    event = OpenCall(900, 5, 42, 43, 100, 100, 0, 0, 0, 5, 0, "pt_main")
+    activity = only(enricher, event)
+
+    assert isinstance(activity, OpenCallActivity)
+    assert activity.api.name == "cudaStreamSynchronize"
+    assert (activity.start_unix_ns, activity.seen_unix_ns) == (T0 + 100, T0 + 900)
+    assert activity.device == H100
+
+
+def test_series_get_names(enricher):
+    """
+    Calls have an API; gaps and waits have none, though their key has a number there.
+    """
+    keys = [
+        key(),
+        key(metric=wire.METRIC_LAUNCH_GAP, api=0),
+        key(metric=wire.METRIC_OFF_CPU, api=wire.SWITCH_VOLUNTARY, device=-1),
+        key(pid=99),
+    ]
+    activity = only(enricher, Aggregates(600, tuple((each, AGGREGATE) for each in keys)))
+
+    assert isinstance(activity, AggregatesActivity)
+    assert activity.unix_ns == T0 + 600
+    assert [series.key for series in activity.series] == keys
+    assert [series.api and series.api.name for series in activity.series] == [
+        "cudaStreamSynchronize",
+        None,
+        None,
+        "cudaStreamSynchronize",
+    ]
+    assert [series.device for series in activity.series] == [
+        H100,
+        H100,
+        None,
+        DeviceIdentity(0, None, None),
+    ]
+    names = [series.process.service_name for series in activity.series]
+    assert names == ["t.py", "t.py", "t.py", "unknown_service"]
+    assert all(series.aggregate is AGGREGATE for series in activity.series)
+
+
+def test_counters_get_the_names_of_their_enumerators(enricher):
+    """
+    Counters that a later version added keep their number.
+    """
+    values = (*range(wire.COUNTER_COUNT + 1), 99)
+    activity = only(enricher, Counters(700, values))
+
+    assert isinstance(activity, CountersActivity)
+    assert activity.unix_ns == T0 + 700
+    assert activity.values["counter_lost_ring_full"] == 0
+    assert activity.values["counter_probe_entries"] == 11
+    assert activity.values[f"counter_{wire.COUNTER_COUNT + 1}"] == 99
+
+
+def test_agent_s_own_events_pass_with_their_time(enricher):
+    """
+    Probes and status are dated and otherwise unchanged.
+    """
+    probes, status = {"library": "/lib/libcuda.so.1"}, {"cpu_ns": 5}
+    activities = enricher.enrich([Probes(700, probes), Status(800, status)])
+
+    assert list(activities) == [
+        ProbesActivity(T0 + 700, probes),
+        StatusActivity(T0 + 800, status),
+    ]
+
+
+def test_enriching_goes_on_where_it_stopped(enricher):
+    """
+    What one call learnt, the next one knows.
+    """
+    first = only(enricher, cuda_call())
+    second = only(enricher, cuda_call())
+
+    assert first.process is second.process
+
+
+def test_every_kind_of_event_is_known():
+    """
+    An event that the decoder can make is one that the enricher takes.
+    """
+    assert {*Enricher()._ways, Capture} == set(typing.get_args(Event))
+
+
+# Any numbers, small ones mostly, so that pids and images meet again.
+small = st.integers(0, 3)
+moment = st.integers(0, 200) | st.integers(0, (1 << 64) - 1)
+text = st.text(max_size=8)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | text,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3),
+    max_leaves=8,
+)
+FACTS = st.fixed_dictionaries(
+    {},
+    optional=dict.fromkeys(
+        (
+            "start_boot_ns",
+            "boot_offset_ns",
+            "ppid",
+            "vpid",
+            "exe",
+            "command_args",
+            "comm",
+            "owner",
+            "cgroups",
+            "env",
+            "otel_context",
+            "mountinfo_container_id",
+            "host",
+        ),
+        JSON,
+    ),
+)
+BY_FIELD = {
+    "comm": text,
+    "culprit_comm": text,
+    "waker_comm": text,
+    "path": text,
+    "name": text,
+    "uuid": st.binary(max_size=20),
+    "grid": st.tuples(small, small, small),
+    "block": st.tuples(small, small, small),
+    "info": FACTS,
+    "facts": FACTS,
+    "values": st.lists(moment, max_size=20).map(tuple),
+    "device": st.integers(-2, 1 << 31),
+    "api": st.sampled_from([0, 65535, *API_BY_NUMBER]),
+    "buckets": st.just(()),
+}
+
+
+def any_of(kind):
+    return st.builds(
+        kind,
+        **{
+            name: BY_FIELD.get(name, moment if "ktime" in name else small)
+            for name in kind._fields
+            if name != "series"
+        },
+        **({"series": SERIES} if "series" in kind._fields else {}),
+    )
+
+
+SERIES = st.lists(st.tuples(any_of(SeriesKey), any_of(Aggregate)), max_size=3).map(tuple)
+EVENTS = st.one_of([any_of(kind) for kind in typing.get_args(Event)])
+SILENT = (Clock, Device, Library, ProcessSeen)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(EVENTS, max_size=40))
+def test_no_order_of_events_stops_the_stream(events):
+    """
+    Whatever comes in whatever order, each event that has an activity yields it once,
+    in order.
+    """
+    activities = list(Enricher(max_images=4, max_dead=2).enrich(events))
+
+    expected = [event for event in events if not isinstance(event, SILENT)]
+    assert len(activities) == len(expected)
+    for activity, event in zip(activities, expected, strict=True):
+        assert getattr(activity, "event", event) is event
+        process = getattr(activity, "process", None)
+        if process is not None:
+            # An exec ends the image before it.
+            image_ktime_ns = getattr(event, "old_image_ktime_ns", event.image_ktime_ns)
+            assert (process.pid, process.image_ktime_ns) == (event.pid, image_ktime_ns)
+            assert process.service_name
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(EVENTS, max_size=40))
+def test_a_replay_gives_what_the_capture_gave(events):
+    """
+    Nothing but the events decides what comes out.
+    """
+    assert repr(list(Enricher().enrich(events))) == repr(list(Enricher().enrich(events)))
+
+
+def test_memory_is_bounded():
+    """
+    Thousands of pids, devices and forks leave behind no more than the limits allow.
+    """
+    enricher = Enricher(max_images=16, max_dead=8)
+    for pid in range(1, 2_001):
+        events = [
+            Clock(pid, pid),
+            ProcessSeen(pid, pid, pid, SEEN.facts),
+            Device(pid, pid, pid, pid, 0, UUID, "H100"),
+            Fork(pid, pid, pid, pid, pid, pid, 0, 0, pid + 1, "x"),
+            Exec(pid, pid + 1, pid, pid, pid, 0, 0, 0, "y", "/y"),
+            cuda_call(pid=pid, image_ktime_ns=pid + 2),
+            Aggregates(pid, ((key(pid=pid, image_ktime_ns=pid + 3), AGGREGATE),)),
+            Exit(pid, pid + 3, pid, pid, 0, 0, "z"),
+        ]
+        for _ in enricher.enrich(events):
+            pass
+
+    processes = enricher._processes
+    assert len(processes) <= 16
+    assert len(processes._facts) <= 16
+    assert len(processes._current) <= 16
+    assert len(processes._dead) <= 8
+    assert set(enricher._devices._by_image) <= set(processes._images)
