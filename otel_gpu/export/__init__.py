@@ -1,0 +1,1 @@
+"""Activities become OTLP: spans, histograms, links."""

@@ -1,0 +1,283 @@
+"""
+Spans as OTLP's wire bytes, without the protobuf objects in between.
+
+The standard encoder makes a Python object of every attribute and costs 30 to 45 µs a
+span. This one joins byte strings of which most are made once. Its output is the same,
+byte for byte, and a property test holds it to that. How protobuf looks on the wire is
+told in ``attributes.py``; the tags here:
+
+    request        0a ResourceSpans
+    ResourceSpans  0a Resource, 12 ScopeSpans, 1a schema URL
+    ScopeSpans     0a scope, 12 Span, 1a schema URL
+    Span           0a trace id, 12 span id, 1a trace state, 22 parent, 2a name,
+                   30 kind, 39 start, 41 end, 4a attributes, 50 dropped, 5a events,
+                   60 dropped, 6a links, 70 dropped, 7a status, 85 01 flags
+    Event          09 time, 12 name, 1a attributes, 20 dropped
+    Link           0a trace id, 12 span id, 22 attributes, 28 dropped, 35 flags
+    Status         12 message, 18 code
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from struct import Struct
+from typing import TypeVar
+
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import Event, ReadableSpan
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import Link, SpanContext, SpanKind
+
+from otel_gpu.export.attributes import AttributeEncoder, field, text_field, varint
+from otel_gpu.export.finished import FinishedSpan, Origin, SpanEvent, SpanLink
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
+_MAX_CACHED = 4096
+_KINDS: Mapping[SpanKind, bytes] = {
+    SpanKind.INTERNAL: b"\x30\x01",
+    SpanKind.SERVER: b"\x30\x02",
+    SpanKind.CLIENT: b"\x30\x03",
+    SpanKind.PRODUCER: b"\x30\x04",
+    SpanKind.CONSUMER: b"\x30\x05",
+}
+# Bit 8: it is known whether the parent is remote. Bit 9: it is.
+_LOCAL_FLAGS = b"\x00\x01\x00\x00"
+_REMOTE_FLAGS = b"\x00\x03\x00\x00"
+_SPAN_FLAGS = b"\x85\x01"
+_LINK_FLAGS = b"\x35"
+_STATUS_UNSET = b"\x7a\x00"
+
+_pack_times = Struct("<BQBQ").pack
+_pack_time = Struct("<BQ").pack
+
+
+class SpanEncoder:
+    """
+    Encodes spans and the headers above them, remembering what repeats.
+
+    Not safe to share between threads.
+    """
+
+    def __init__(self) -> None:
+        self._span_attributes = AttributeEncoder(b"\x4a")
+        self._event_attributes = AttributeEncoder(b"\x1a")
+        self._link_attributes = AttributeEncoder(b"\x22")
+        self._names: dict[str, bytes] = {}
+        self._statuses: dict[tuple[int, str], bytes] = {}
+
+    def encode(self, span: FinishedSpan) -> bytes:
+        """Return a finished span as one ``spans`` field of ``ScopeSpans``."""
+        name = self._names.get(span.name)
+        if name is None:
+            name = _keep(self._names, span.name, text_field(b"\x2a", span.name) + b"\x30\x01")
+        parts = [
+            b"\x0a\x10",
+            span.trace_id,
+            b"\x12\x08",
+            span.span_id,
+            b"\x22\x08" if span.parent_span_id else b"",
+            span.parent_span_id,
+            name,
+            _times(span.start_unix_ns, span.end_unix_ns),
+            *self._span_attributes.encode(span.attributes),
+        ]
+        if span.dropped_attributes:
+            parts.append(b"\x50" + varint(span.dropped_attributes))
+        if span.events or span.dropped_events:
+            parts += [self._event(event) for event in span.events]
+            parts.append(_count(b"\x60", span.dropped_events))
+        if span.links or span.dropped_links:
+            parts += [self._link(link) for link in span.links]
+            parts.append(_count(b"\x70", span.dropped_links))
+        parts.append(
+            self._status(span.status_code, span.status_message)
+            if span.status_code or span.status_message
+            else _STATUS_UNSET
+        )
+        parts.append(_SPAN_FLAGS + _LOCAL_FLAGS)
+        body = b"".join(parts)
+        return b"\x12" + varint(len(body)) + body
+
+    def encode_readable(self, span: ReadableSpan) -> bytes:
+        """Return an SDK span as one ``spans`` field of ``ScopeSpans``."""
+        context = span.get_span_context()
+        if context is None:
+            raise ValueError(f"span {span.name!r} has no context")
+        parent = span.parent
+        state = ",".join(f"{key}={value}" for key, value in context.trace_state.items())
+        parts = [
+            field(b"\x0a", context.trace_id.to_bytes(16)),
+            field(b"\x12", context.span_id.to_bytes(8)),
+            text_field(b"\x1a", state),
+            field(b"\x22", parent.span_id.to_bytes(8)) if parent else b"",
+            text_field(b"\x2a", span.name),
+            _KINDS[span.kind],
+            _times(span.start_time or 0, span.end_time or 0),
+            *self._span_attributes.encode((span.attributes or {}).items()),
+            _count(b"\x50", span.dropped_attributes),
+            *map(self._readable_event, span.events),
+            _count(b"\x60", span.dropped_events),
+            *map(self._readable_link, span.links),
+            _count(b"\x70", span.dropped_links),
+            self._status(span.status.status_code.value, span.status.description or ""),
+            _SPAN_FLAGS + _flags(parent),
+        ]
+        return field(b"\x12", b"".join(parts))
+
+    def _event(self, event: SpanEvent) -> bytes:
+        parts = [
+            _time(event.unix_ns),
+            text_field(b"\x12", event.name),
+            *self._event_attributes.encode(event.attributes),
+            _count(b"\x20", event.dropped_attributes),
+        ]
+        return field(b"\x5a", b"".join(parts))
+
+    def _readable_event(self, event: Event) -> bytes:
+        parts = [
+            _time(event.timestamp),
+            text_field(b"\x12", event.name),
+            *self._event_attributes.encode((event.attributes or {}).items()),
+            _count(b"\x20", event.dropped_attributes),
+        ]
+        return field(b"\x5a", b"".join(parts))
+
+    def _link(self, link: SpanLink) -> bytes:
+        parts = [
+            field(b"\x0a", link.trace_id),
+            field(b"\x12", link.span_id),
+            *self._link_attributes.encode(link.attributes),
+            _count(b"\x28", link.dropped_attributes),
+            _LINK_FLAGS + _LOCAL_FLAGS,
+        ]
+        return field(b"\x6a", b"".join(parts))
+
+    def _readable_link(self, link: Link) -> bytes:
+        parts = [
+            field(b"\x0a", link.context.trace_id.to_bytes(16)),
+            field(b"\x12", link.context.span_id.to_bytes(8)),
+            *self._link_attributes.encode((link.attributes or {}).items()),
+            _count(b"\x28", link.dropped_attributes),
+            _LINK_FLAGS + _flags(link.context),
+        ]
+        return field(b"\x6a", b"".join(parts))
+
+    def _status(self, code: int, message: str) -> bytes:
+        status = self._statuses.get((code, message))
+        if status is None:
+            body = text_field(b"\x12", message) + _count(b"\x18", code)
+            status = _keep(self._statuses, (code, message), field(b"\x7a", body))
+        return status
+
+
+class RequestEncoder:
+    """Puts encoded spans under the headers of their Resources and scopes."""
+
+    def __init__(self) -> None:
+        self._resource_attributes = AttributeEncoder(b"\x0a")
+        self._scope_attributes = AttributeEncoder(b"\x1a")
+        self._resources: dict[Resource, tuple[bytes, bytes]] = {}
+        self._scopes: dict[InstrumentationScope | None, tuple[bytes, bytes]] = {}
+
+    def encode(self, spans: Iterable[tuple[Origin, bytes]]) -> bytes:
+        """Return an ``ExportTraceServiceRequest`` of spans from ``SpanEncoder``."""
+        by_origin: dict[Origin, list[bytes]] = {}
+        for origin, data in spans:
+            group = by_origin.get(origin)
+            if group is None:
+                group = by_origin[origin] = []
+            group.append(data)
+        return self._encode_groups(
+            (origin.resource, origin.scope, group) for origin, group in by_origin.items()
+        )
+
+    def encode_grouped(
+        self, spans: Iterable[tuple[Resource, InstrumentationScope | None, bytes]]
+    ) -> bytes:
+        """Return a request of spans whose Resources and scopes may be equal copies."""
+        return self._encode_groups((resource, scope, [data]) for resource, scope, data in spans)
+
+    def header_size(self, origin: Origin) -> int:
+        """Return the bytes that the first span of an origin adds to a request."""
+        lengths_and_tags = 16
+        return (
+            sum(map(len, self._resource(origin.resource)))
+            + sum(map(len, self._scope(origin.scope)))
+            + lengths_and_tags
+        )
+
+    def _encode_groups(
+        self, groups: Iterable[tuple[Resource, InstrumentationScope | None, list[bytes]]]
+    ) -> bytes:
+        by_resource: dict[Resource, dict[InstrumentationScope | None, list[bytes]]] = {}
+        for resource, scope, spans in groups:
+            by_resource.setdefault(resource, {}).setdefault(scope, []).extend(spans)
+        request = []
+        for resource, by_scope in by_resource.items():
+            head, tail = self._resource(resource)
+            parts = [head]
+            for scope, spans in by_scope.items():
+                scope_head, scope_tail = self._scope(scope)
+                parts.append(field(b"\x12", b"".join((scope_head, *spans, scope_tail))))
+            parts.append(tail)
+            request.append(field(b"\x0a", b"".join(parts)))
+        return b"".join(request)
+
+    def _resource(self, resource: Resource) -> tuple[bytes, bytes]:
+        data = self._resources.get(resource)
+        if data is None:
+            fields = self._resource_attributes.encode((resource.attributes or {}).items())
+            head = field(b"\x0a", b"".join(fields))
+            data = _keep(
+                self._resources, resource, (head, text_field(b"\x1a", resource.schema_url))
+            )
+        return data
+
+    def _scope(self, scope: InstrumentationScope | None) -> tuple[bytes, bytes]:
+        data = self._scopes.get(scope)
+        if data is None:
+            if scope is None:
+                data = (b"\x0a\x00", b"")
+            else:
+                body = (
+                    text_field(b"\x0a", scope.name)
+                    + text_field(b"\x12", scope.version or "")
+                    + b"".join(self._scope_attributes.encode((scope.attributes or {}).items()))
+                )
+                data = (field(b"\x0a", body), text_field(b"\x1a", scope.schema_url or ""))
+            _keep(self._scopes, scope, data)
+        return data
+
+
+def encode_spans(spans: Sequence[ReadableSpan]) -> bytes:
+    """Return what the standard encoder would send for SDK spans."""
+    encoder = SpanEncoder()
+    return RequestEncoder().encode_grouped(
+        (span.resource, span.instrumentation_scope, encoder.encode_readable(span)) for span in spans
+    )
+
+
+def _keep(cache: dict[_Key, _Value], key: _Key, value: _Value) -> _Value:
+    if len(cache) >= _MAX_CACHED:
+        cache.clear()
+    cache[key] = value
+    return value
+
+
+def _times(start_unix_ns: int, end_unix_ns: int) -> bytes:
+    if start_unix_ns and end_unix_ns:
+        return _pack_times(0x39, start_unix_ns, 0x41, end_unix_ns)
+    start = _pack_time(0x39, start_unix_ns) if start_unix_ns else b""
+    return start + (_pack_time(0x41, end_unix_ns) if end_unix_ns else b"")
+
+
+def _time(unix_ns: int) -> bytes:
+    return _pack_time(0x09, unix_ns) if unix_ns else b""
+
+
+def _count(tag: bytes, count: int) -> bytes:
+    return tag + varint(count) if count else b""
+
+
+def _flags(parent: SpanContext | None) -> bytes:
+    return _REMOTE_FLAGS if parent is not None and parent.is_remote else _LOCAL_FLAGS

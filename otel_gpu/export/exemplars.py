@@ -1,0 +1,109 @@
+"""Exemplars: which chosen calls the duration histograms point at."""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from opentelemetry.sdk.metrics import Exemplar
+
+from otel_gpu.capture.probes import Api
+from otel_gpu.enrich.activities import CallActivity, DeviceIdentity
+from otel_gpu.export import ids, semconv
+from otel_gpu.export.measures import call_attributes
+from otel_gpu.export.points import Attributes
+
+# Per process image. With at most 64 octaves each, of which calls fill a dozen.
+_MAX_KINDS = 256
+
+
+# Whether a trace is exported, by its id and the name of one of its spans.
+IsSampled = Callable[[bytes, str], bool]
+
+
+class _Kind(NamedTuple):
+    # What tells one duration point from another, before names: those can change.
+    api: Api
+    copy_kind: int
+    status: int
+    device: int
+
+
+class _Offer(NamedTuple):
+    number: int
+    call: CallActivity
+    seed: bytes
+
+
+class ExemplarReservoir:
+    """
+    Keeps the latest chosen call of every octave of duration, per kind of call.
+
+    An octave is a doubling: the fast calls, the usual and the very slow ones each
+    keep one, however many of the others there are.
+
+    Args:
+        is_sampled: A call of whose trace nothing is exported is no example. None:
+            all are exported.
+    """
+
+    def __init__(self, is_sampled: IsSampled | None) -> None:
+        self._is_sampled = is_sampled
+        self._latest: dict[_Kind, dict[int, _Offer]] = {}
+
+    def offer(self, call: CallActivity, seed: bytes, number: int) -> None:
+        """
+        Take in a chosen call.
+
+        Args:
+            call: The call.
+            seed: The capture's, from which the ids of its spans come.
+            number: Rises with every call offered; ``newer_than`` compares with it.
+        """
+        event = call.event
+        if self._is_sampled is not None and not self._is_sampled(
+            ids.trace_id_of(seed, event), call.api.name
+        ):
+            return
+        kind = _Kind(call.api, event.copy_kind, event.status, event.device)
+        octaves = self._latest.get(kind)
+        if octaves is None:
+            if len(self._latest) >= _MAX_KINDS:
+                return
+            octaves = self._latest[kind] = {}
+        duration_ns = event.end_ktime_ns - event.start_ktime_ns
+        # Ids are hashes: worked out for the few that are left when somebody asks.
+        octaves[duration_ns.bit_length()] = _Offer(number, call, seed)
+
+    def newer_than(
+        self, number: int, devices: Mapping[int, DeviceIdentity]
+    ) -> dict[tuple[str, Attributes], list[Exemplar]]:
+        """
+        Return the exemplars offered after the one with ``number``, oldest first.
+
+        Args:
+            number: 0 for all.
+            devices: What is known of the image's devices by now.
+        """
+        found: dict[tuple[str, Attributes], list[Exemplar]] = {}
+        for kind, octaves in self._latest.items():
+            newer = sorted(
+                (offer for offer in octaves.values() if offer.number > number),
+                key=lambda offer: offer.number,
+            )
+            if newer:
+                attributes = call_attributes(
+                    kind.api, kind.copy_kind, kind.status, devices.get(kind.device)
+                )
+                key = (semconv.METRIC_GPU_CUDA_CALL_DURATION.name, attributes)
+                found.setdefault(key, []).extend(map(_exemplar, newer))
+        return found
+
+
+def _exemplar(offer: _Offer) -> Exemplar:
+    event = offer.call.event
+    return Exemplar(
+        filtered_attributes={},
+        value=(event.end_ktime_ns - event.start_ktime_ns) / 1e9,
+        time_unix_nano=offer.call.end_unix_ns,
+        span_id=int.from_bytes(ids.span_id_of(offer.seed, event)),
+        trace_id=int.from_bytes(ids.trace_id_of(offer.seed, event)),
+    )

@@ -1,0 +1,192 @@
+"""
+Everything that leaves: the last room of the pipeline.
+
+Activities go in; spans and metrics go out to what the configuration and the ``OTEL_*``
+variables name.
+"""
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+from opentelemetry.sdk.environment_variables import OTEL_SDK_DISABLED
+
+from otel_gpu import __version__
+from otel_gpu.config import Config
+from otel_gpu.enrich.activities import Activity, CaptureActivity
+from otel_gpu.errors import ConfigError
+from otel_gpu.export import ids
+from otel_gpu.export.environment import exporter_names, is_true, otlp_compression
+from otel_gpu.export.file import OtlpFile
+from otel_gpu.export.limits import Limits, TraceSampler
+from otel_gpu.export.metrics import MetricExports
+from otel_gpu.export.resources import Resources, capture_version
+from otel_gpu.export.sinks import SpanSink, open_sinks
+from otel_gpu.export.spans import SpanBuilder
+
+_logger = logging.getLogger(__name__)
+
+NOT_SAMPLED = "not_sampled"
+_NO_SEED = bytes(8)
+# What the parts may take beyond their timeout to let go of connections.
+_JOIN_GRACE_S = 1.0
+
+
+class _Part(Protocol):
+    def flush(self, timeout_s: float) -> bool: ...
+
+    def shutdown(self, timeout_s: float) -> bool: ...
+
+
+class Exports:
+    """
+    Turns activities into telemetry and sends it.
+
+    Args:
+        sinks: Get every finished span.
+        metrics: Gets every activity.
+        environ: The agent's environment, for what it says of the place.
+        limits: What a span may hold.
+        sampler: Says which traces are exported.
+        live: False in a replay, where parts are flushed one after the other, so that
+            a file has the same order every time.
+    """
+
+    def __init__(
+        self,
+        sinks: Sequence[SpanSink],
+        metrics: MetricExports,
+        environ: Mapping[str, str],
+        *,
+        limits: Limits,
+        sampler: TraceSampler,
+        live: bool,
+    ) -> None:
+        self._sinks = sinks
+        self._metrics = metrics
+        self._live = live
+        self._sampler = sampler
+        self._limits = limits
+        self._resources = Resources(environ)
+        self._builder = self._new_builder(_NO_SEED, __version__)
+        self._not_sampled = 0
+        self._ended = False
+
+    def observe(self, activity: Activity) -> None:
+        """
+        Take in one activity, in the order of the stream.
+
+        While live this never waits for a network.
+        """
+        if isinstance(activity, CaptureActivity):
+            self._builder = self._new_builder(ids.capture_seed(activity), capture_version(activity))
+        if self._sinks:
+            for span in self._builder.spans(activity):
+                if self._sampler.wants(span):
+                    for sink in self._sinks:
+                        sink.add(span)
+                else:
+                    self._not_sampled += 1
+        self._metrics.observe(activity)
+
+    def flush(self, timeout_s: float) -> bool:
+        """Send what there is; False when not all of it arrived within the time."""
+        return self._each(lambda part, left_s: part.flush(left_s), timeout_s)
+
+    def shutdown(self, timeout_s: float) -> bool:
+        """
+        Send what is left within the time, and end.
+
+        Returns False when not all that was left arrived in time; what did not is
+        dropped and counted. A second call does nothing.
+        """
+        if self._ended:
+            return True
+        self._ended = True
+
+        return self._each(lambda part, left_s: part.shutdown(left_s), timeout_s)
+
+    def dropped(self) -> Mapping[str, int]:
+        """Return how many spans were not exported, by reason."""
+        total: Counter[str] = Counter()
+        for sink in self._sinks:
+            total.update(sink.counts().dropped)
+        if self._not_sampled:
+            total[NOT_SAMPLED] = self._not_sampled
+        return dict(total)
+
+    def exported(self) -> int:
+        """Return how many spans arrived; with several exporters, the sum over them."""
+        return sum(sink.counts().exported for sink in self._sinks)
+
+    def _new_builder(self, seed: bytes, version: str) -> SpanBuilder:
+        return SpanBuilder(seed, version, self._resources, self._limits)
+
+    def _each(self, act: Callable[[_Part, float], bool], timeout_s: float) -> bool:
+        deadline_s = time.monotonic() + timeout_s
+        parts: list[_Part] = [*self._sinks, self._metrics]
+        if not self._live:
+            results = [act(part, max(0.0, deadline_s - time.monotonic())) for part in parts]
+            return all(results)
+        # Side by side: a dead endpoint for spans must not take the metrics' time.
+        done: list[bool] = []
+        threads = [
+            threading.Thread(
+                target=lambda part=part: done.append(act(part, timeout_s)),
+                name="otel-gpu-flush",
+                daemon=True,
+            )
+            for part in parts
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(max(0.0, deadline_s - time.monotonic()) + _JOIN_GRACE_S)
+        return len(done) == len(parts) and all(done)
+
+
+@contextmanager
+def open_exports(config: Config, environ: Mapping[str, str], *, live: bool) -> Iterator[Exports]:
+    """
+    Open what the configuration and environment name, and close it in the end.
+
+    Args:
+        config: The configuration.
+        environ: Normally ``os.environ``.
+        live: False for a replay: no timers and no threads of our own; batches are
+            made by size alone and what is left is sent at the end, so that the same
+            recording gives the same output.
+
+    Raises:
+        ConfigError: A variable has a value that cannot work.
+    """
+    path = config.export.otlp_file
+    if path is not None and is_true(environ, OTEL_SDK_DISABLED):
+        _logger.warning("%s is true: nothing is written to %s", OTEL_SDK_DISABLED, path)
+        path = None
+    for signal in ("TRACES", "METRICS"):
+        if "otlp" in exporter_names(environ, signal):
+            otlp_compression(environ, signal)
+    limits = Limits.of_environment(environ)
+    sampler = TraceSampler.of_environment(environ)
+    file = OtlpFile(path) if path is not None else None
+    try:
+        metrics = MetricExports(config, environ, live=live, file=file)
+        try:
+            wanted = config.spans.mode != "none"
+            sinks = open_sinks(config.export, environ, file, live=live) if wanted else []
+        except ConfigError:
+            metrics.shutdown(0.0)
+            raise
+        exports = Exports(sinks, metrics, environ, limits=limits, sampler=sampler, live=live)
+        try:
+            yield exports
+        finally:
+            exports.shutdown(config.export.shutdown_timeout_s)
+    finally:
+        if file is not None:
+            file.close()

@@ -1,0 +1,132 @@
+"""
+OTLP as text: one request as JSON on each line of a file.
+
+This is the format of OpenTelemetry's file exporter. OTLP/JSON differs from protobuf's
+own JSON in two places: ids are in hexadecimal instead of base64, and enumerations are
+numbers.
+"""
+
+import base64
+import errno
+import json
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from typing import Any, BinaryIO
+
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from otel_gpu.errors import ConfigError
+from otel_gpu.export.encoder import RequestEncoder
+from otel_gpu.export.queue import Pending
+from otel_gpu.export.sender import Delivery, Outcome
+
+STANDARD_OUTPUT = "-"
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+_ID_KEYS = frozenset({"traceId", "spanId", "parentSpanId"})
+
+
+class OtlpFile:
+    """
+    Appends OTLP/JSON lines to a new file, or to standard output.
+
+    Every line is handed to the system at once. Safe to share between threads.
+
+    Args:
+        path: Where to write; ``-`` is standard output. An old file is replaced.
+
+    Raises:
+        ConfigError: The file cannot be made.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._lock = threading.Lock()
+        self._owned = path != STANDARD_OUTPUT
+        self._file: BinaryIO
+        if not self._owned:
+            self._file = sys.stdout.buffer
+            return
+        try:
+            # What processes did is not for everyone on the host to read.
+            self._file = os.fdopen(os.open(path, _FLAGS, mode=0o600), "wb")
+        except OSError as error:
+            raise ConfigError(
+                f"{path}: {error.strerror}", hint="choose another export.otlp_file"
+            ) from error
+
+    def write_traces(self, request: ExportTraceServiceRequest) -> None:
+        """Write a request of spans as one line."""
+        self._write(request)
+
+    def write_metrics(self, request: ExportMetricsServiceRequest) -> None:
+        """Write a request of metrics as one line."""
+        self._write(request)
+
+    def close(self) -> None:
+        """Close the file; standard output stays open."""
+        with self._lock:
+            if self._owned:
+                self._file.close()
+
+    def _write(self, request: Message) -> None:
+        line = otlp_json(request).encode() + b"\n"
+        with self._lock:
+            if self._file.closed:
+                raise OSError(errno.EBADF, "the file is closed")
+            self._file.write(line)
+            self._file.flush()
+
+
+class FileTransport:
+    """Delivers batches into an ``OtlpFile``."""
+
+    def __init__(self, file: OtlpFile) -> None:
+        self._file = file
+        self._requests = RequestEncoder()
+
+    @property
+    def place(self) -> str:
+        """Where spans go, in an operator's words."""
+        return "the OTLP file"
+
+    def deliver(self, batch: Sequence[Pending]) -> Delivery:
+        """
+        Write a batch as one line.
+
+        Raises:
+            OSError: The disk is full, or who reads is gone.
+        """
+        data = self._requests.encode(
+            (pending.origin, pending.content)
+            for pending in batch
+            if isinstance(pending.content, bytes)
+        )
+        self._file.write_traces(ExportTraceServiceRequest.FromString(data))
+        return Delivery(Outcome.DELIVERED)
+
+    def close(self) -> None:
+        """Do nothing: the file belongs to who opened it."""
+
+
+def otlp_json(request: Message) -> str:
+    """Return a request as one line of OTLP/JSON."""
+    document = MessageToDict(request, use_integers_for_enums=True)
+    return json.dumps(_with_hex_ids(document), separators=(",", ":"), ensure_ascii=False)
+
+
+def _with_hex_ids(value: Any) -> Any:  # noqa: ANN401 -- any JSON
+    # Attributes cannot be mistaken for ids: theirs are values of "key", never keys.
+    if isinstance(value, dict):
+        return {
+            key: base64.b64decode(item).hex() if key in _ID_KEYS else _with_hex_ids(item)
+            for key, item in value.items()
+        }
+    if isinstance(value, list):
+        return [_with_hex_ids(item) for item in value]
+    return value

@@ -1,0 +1,157 @@
+"""
+The span as we keep it until it is sent.
+
+The SDK's own span costs about 19 µs to make and 3.7 kB to keep. This one is a tuple,
+made when the activity is seen and never changed; exporters of others get it as the
+``ReadableSpan`` that they know.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+from opentelemetry.attributes import BoundedAttributes
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import Event, ReadableSpan
+from opentelemetry.sdk.util import BoundedList
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import (
+    Link,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    TraceFlags,
+)
+from opentelemetry.util.types import AnyValue
+
+Scalar = str | bool | int | float | bytes
+AttributeValue = Scalar | tuple[str, ...] | tuple[bool, ...] | tuple[int, ...] | tuple[float, ...]
+Attributes = tuple[tuple[str, AttributeValue], ...]
+
+_Item = TypeVar("_Item")
+
+STATUS_UNSET = 0
+STATUS_ERROR = 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Origin:
+    """
+    Where spans come from: one Resource and one scope. Compared by identity.
+
+    Spans of one origin travel under one header.
+    """
+
+    resource: Resource
+    scope: InstrumentationScope
+
+
+class SpanEvent(NamedTuple):
+    """A moment inside a span."""
+
+    name: str
+    unix_ns: int
+    attributes: Attributes = ()
+    dropped_attributes: int = 0
+
+
+class SpanLink(NamedTuple):
+    """A reference to another span."""
+
+    trace_id: bytes
+    span_id: bytes
+    attributes: Attributes = ()
+    dropped_attributes: int = 0
+
+
+class FinishedSpan(NamedTuple):
+    """
+    A span that will not change any more; its kind is always INTERNAL.
+
+    Attributes:
+        parent_span_id: Empty for a root.
+        status_code: ``STATUS_UNSET`` or ``STATUS_ERROR``.
+        dropped_attributes: How many attributes a span limit took away; the same
+            for events and links.
+    """
+
+    origin: Origin
+    trace_id: bytes
+    span_id: bytes
+    parent_span_id: bytes
+    name: str
+    start_unix_ns: int
+    end_unix_ns: int
+    attributes: Attributes
+    status_code: int = STATUS_UNSET
+    status_message: str = ""
+    events: tuple[SpanEvent, ...] = ()
+    links: tuple[SpanLink, ...] = ()
+    dropped_attributes: int = 0
+    dropped_events: int = 0
+    dropped_links: int = 0
+
+
+def readable(span: FinishedSpan) -> ReadableSpan:
+    """Return the same span in the SDK's form, for exporters that are not ours."""
+    parent = None
+    if span.parent_span_id:
+        parent = _context(span.trace_id, span.parent_span_id)
+    return ReadableSpan(
+        name=span.name,
+        context=_context(span.trace_id, span.span_id),
+        parent=parent,
+        resource=span.origin.resource,
+        attributes=_bounded(span.attributes, span.dropped_attributes),
+        events=_bounded_list(
+            [
+                Event(
+                    event.name, _bounded(event.attributes, event.dropped_attributes), event.unix_ns
+                )
+                for event in span.events
+            ],
+            span.dropped_events,
+        ),
+        links=_bounded_list(
+            [
+                Link(
+                    _context(link.trace_id, link.span_id),
+                    _bounded(link.attributes, link.dropped_attributes),
+                )
+                for link in span.links
+            ],
+            span.dropped_links,
+        ),
+        kind=SpanKind.INTERNAL,
+        status=Status(StatusCode(span.status_code), span.status_message or None),
+        start_time=span.start_unix_ns,
+        end_time=span.end_unix_ns,
+        instrumentation_scope=span.origin.scope,
+    )
+
+
+def _context(trace_id: bytes, span_id: bytes) -> SpanContext:
+    return SpanContext(
+        int.from_bytes(trace_id),
+        int.from_bytes(span_id),
+        is_remote=False,
+        trace_flags=TraceFlags(TraceFlags.SAMPLED),
+    )
+
+
+def _bounded(attributes: Attributes, dropped: int) -> Mapping[str, AnyValue]:
+    if not dropped:
+        return dict(attributes)
+    bounded = BoundedAttributes(attributes=dict(attributes))
+    bounded.dropped = dropped
+    return bounded
+
+
+def _bounded_list(items: Sequence[_Item], dropped: int) -> Sequence[_Item]:
+    if not dropped:
+        return items
+    bounded: BoundedList[_Item] = BoundedList(len(items))
+    bounded.extend(items)
+    bounded.dropped = dropped
+    return bounded

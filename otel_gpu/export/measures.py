@@ -1,0 +1,156 @@
+"""
+What each kernel-side series means: which instruments it feeds, with which attributes.
+
+One series can feed several instruments: the calls of ``cudaMalloc`` are a duration,
+a number of bytes allocated and a part of the bytes in use.
+"""
+
+# Some facts about counting once
+# ------------------------------
+#
+# Most runtime calls make a driver call inside them (cudaMalloc, cuMemAlloc_v2), and
+# both are probed. Durations keep the two apart by gpu.cuda.api and gpu.cuda.layer.
+# Everything else counts what was asked for, so it counts outermost calls only, of
+# either layer: a program that calls the driver directly has no runtime call around.
+
+from collections.abc import Iterator, Mapping
+
+from otel_gpu import wire
+from otel_gpu.capture.probes import APIS, Api
+from otel_gpu.enrich.activities import CallActivity, DeviceIdentity, OpenCallActivity, Series
+from otel_gpu.export import semconv
+from otel_gpu.export.cuda_errors import error_name
+from otel_gpu.export.points import Attributes, Measurement
+from otel_gpu.export.semconv import Instrument
+
+_CALLS_BY_FAMILY: Mapping[int, Instrument] = {
+    wire.FAMILY_LAUNCH: semconv.METRIC_GPU_CUDA_KERNEL_LAUNCH_CALLS,
+    wire.FAMILY_GRAPH_LAUNCH: semconv.METRIC_GPU_CUDA_GRAPH_LAUNCH_CALLS,
+}
+_CALLS_BY_NAME: Mapping[str, Instrument] = {
+    "cudaStreamCreate": semconv.METRIC_GPU_CUDA_STREAM_CREATE_CALLS,
+    "cudaStreamCreateWithFlags": semconv.METRIC_GPU_CUDA_STREAM_CREATE_CALLS,
+    "cudaStreamCreateWithPriority": semconv.METRIC_GPU_CUDA_STREAM_CREATE_CALLS,
+    "cuStreamCreate": semconv.METRIC_GPU_CUDA_STREAM_CREATE_CALLS,
+    "cuStreamCreateWithPriority": semconv.METRIC_GPU_CUDA_STREAM_CREATE_CALLS,
+    "cudaStreamDestroy": semconv.METRIC_GPU_CUDA_STREAM_DESTROY_CALLS,
+    "cuStreamDestroy": semconv.METRIC_GPU_CUDA_STREAM_DESTROY_CALLS,
+    "cudaStreamSynchronize": semconv.METRIC_GPU_CUDA_STREAM_SYNCHRONIZE_CALLS,
+    "cuStreamSynchronize": semconv.METRIC_GPU_CUDA_STREAM_SYNCHRONIZE_CALLS,
+    "cudaEventRecord": semconv.METRIC_GPU_CUDA_EVENT_RECORD_CALLS,
+    "cudaEventRecordWithFlags": semconv.METRIC_GPU_CUDA_EVENT_RECORD_CALLS,
+    "cuEventRecord": semconv.METRIC_GPU_CUDA_EVENT_RECORD_CALLS,
+    "cuEventRecordWithFlags": semconv.METRIC_GPU_CUDA_EVENT_RECORD_CALLS,
+    "cudaEventSynchronize": semconv.METRIC_GPU_CUDA_EVENT_SYNCHRONIZE_CALLS,
+    "cuEventSynchronize": semconv.METRIC_GPU_CUDA_EVENT_SYNCHRONIZE_CALLS,
+    "cudaDeviceSynchronize": semconv.METRIC_GPU_CUDA_DEVICE_SYNCHRONIZE_CALLS,
+    "cuCtxSynchronize": semconv.METRIC_GPU_CUDA_DEVICE_SYNCHRONIZE_CALLS,
+}
+_CALLS: Mapping[int, Instrument] = {
+    api.number: instrument
+    for api in APIS
+    if (instrument := _CALLS_BY_FAMILY.get(api.family) or _CALLS_BY_NAME.get(api.name))
+}
+_BYTES_BY_FAMILY: Mapping[int, Instrument] = {
+    wire.FAMILY_ALLOCATE: semconv.METRIC_GPU_CUDA_MEMORY_ALLOCATIONS,
+    wire.FAMILY_FREE: semconv.METRIC_GPU_CUDA_MEMORY_FREE_BYTES,
+    wire.FAMILY_MEMSET: semconv.METRIC_GPU_CUDA_MEMSET_BYTES,
+}
+_BYTES: Mapping[int, Instrument] = {
+    api.number: instrument
+    for api in APIS
+    if (
+        instrument := semconv.METRIC_GPU_CUDA_HOST_REGISTER_BYTES
+        if api.name == "cudaHostRegister"
+        else _BYTES_BY_FAMILY.get(api.family)
+    )
+}
+_IN_USE_SIGN: Mapping[int, int] = {wire.FAMILY_ALLOCATE: 1, wire.FAMILY_FREE: -1}
+
+
+def measure(series: Series, device: DeviceIdentity | None) -> Iterator[Measurement]:
+    """
+    Yield what a series says.
+
+    Args:
+        series: One aggregate with its names.
+        device: All that is known of its device by now.
+    """
+    key, aggregate = series.key, series.aggregate
+    match key.metric:
+        case wire.METRIC_CALL_DURATION if series.api is not None:
+            attributes = call_attributes(series.api, key.copy_kind, key.status, device)
+            yield Measurement(semconv.METRIC_GPU_CUDA_CALL_DURATION, attributes, key, aggregate)
+            if key.status == 0 and not key.nested:
+                yield from _outermost(series, series.api, device_attributes(device))
+        case wire.METRIC_LAUNCH_GAP:
+            instrument = semconv.METRIC_GPU_CUDA_LAUNCH_GAP
+            yield Measurement(instrument, device_attributes(device), key, aggregate)
+        case wire.METRIC_COPY_SIZE:
+            attributes = _copy_attributes(key.copy_kind) + device_attributes(device)
+            yield Measurement(semconv.METRIC_GPU_CUDA_MEMORY_COPIES, attributes, key, aggregate)
+        case wire.METRIC_OFF_CPU:
+            instrument = semconv.METRIC_PROCESS_SCHEDULER_OFF_CPU_DURATION
+            yield Measurement(instrument, _switch_attributes(key.api), key, aggregate)
+        case wire.METRIC_RUN_QUEUE:
+            instrument = semconv.METRIC_PROCESS_SCHEDULER_RUN_QUEUE_DURATION
+            yield Measurement(instrument, _switch_attributes(key.api), key, aggregate)
+        case wire.METRIC_FORK:
+            yield Measurement(semconv.METRIC_PROCESS_FORKS, (), key, aggregate.buckets[0])
+
+
+def _outermost(series: Series, api: Api, attributes: Attributes) -> Iterator[Measurement]:
+    key, aggregate = series.key, series.aggregate
+    if instrument := _CALLS.get(api.number):
+        yield Measurement(instrument, attributes, key, sum(aggregate.buckets))
+    if instrument := _BYTES.get(api.number):
+        yield Measurement(instrument, attributes, key, aggregate.size_bytes)
+    if sign := _IN_USE_SIGN.get(api.family):
+        instrument = semconv.METRIC_GPU_CUDA_MEMORY_IN_USE
+        yield Measurement(instrument, attributes, key, sign * aggregate.size_bytes)
+
+
+def exemplar_attributes(call: CallActivity, device: DeviceIdentity | None) -> Attributes:
+    """Return the attributes of the duration point that a chosen call is part of."""
+    return call_attributes(call.api, call.event.copy_kind, call.event.status, device)
+
+
+def open_call_attributes(call: OpenCallActivity) -> Attributes:
+    """Return the attributes of ``gpu.cuda.call.open.age``."""
+    return call_attributes(call.api, wire.COPY_NONE, 0, call.device)
+
+
+def call_attributes(
+    api: Api, copy_kind: int, status: int, device: DeviceIdentity | None
+) -> Attributes:
+    """Return what tells one duration point from another."""
+    attributes: Attributes = (
+        (semconv.GPU_CUDA_API, api.name),
+        (semconv.GPU_CUDA_LAYER, api.layer_name),
+    )
+    attributes += _copy_attributes(copy_kind) + device_attributes(device)
+    if status:
+        attributes += ((semconv.ERROR_TYPE, error_name(api.layer, status)),)
+    return attributes
+
+
+def device_attributes(device: DeviceIdentity | None) -> Attributes:
+    """Return OBI's names for a device; what was not observed is left out."""
+    if device is None:
+        return ()
+    attributes: Attributes = ((semconv.CUDA_DEVICE_INDEX, device.index),)
+    if device.uuid is not None:
+        attributes += ((semconv.CUDA_DEVICE_UUID, device.uuid),)
+    if device.model is not None:
+        attributes += ((semconv.CUDA_DEVICE_MODEL, device.model),)
+    return attributes
+
+
+def _copy_attributes(copy_kind: int) -> Attributes:
+    name = semconv.CUDA_MEMCPY_KIND_VALUES.get(copy_kind)
+    return ((semconv.CUDA_MEMCPY_KIND, name),) if name is not None else ()
+
+
+def _switch_attributes(switch_type: int) -> Attributes:
+    name = semconv.PROCESS_CONTEXT_SWITCH_TYPE_VALUES.get(switch_type)
+    return ((semconv.PROCESS_CONTEXT_SWITCH_TYPE, name),) if name is not None else ()

@@ -1,0 +1,370 @@
+"""
+The metric store: the latest of everything that is counted, until it was exported.
+
+The kernel side hands over cumulative values, so the store replaces and never adds.
+Its size follows the number of series, not of calls, and stays bounded when nothing
+can be exported: what is given up then is counted.
+"""
+
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from opentelemetry.sdk.metrics import Exemplar
+from opentelemetry.sdk.resources import Resource
+
+from otel_gpu.decode.events import SeriesKey
+from otel_gpu.enrich.activities import (
+    Activity,
+    AggregatesActivity,
+    CallActivity,
+    CaptureActivity,
+    CountersActivity,
+    DeviceIdentity,
+    ExitActivity,
+    OpenCallActivity,
+    ProbesActivity,
+    ProcessImage,
+    Series,
+    StatusActivity,
+)
+from otel_gpu.export import ids, semconv
+from otel_gpu.export.exemplars import ExemplarReservoir, IsSampled
+from otel_gpu.export.measures import measure, open_call_attributes
+from otel_gpu.export.points import Attributes, Layouts, Measurement
+from otel_gpu.export.resources import Resources, agent_resource, capture_version
+from otel_gpu.export.selftelemetry import SelfTelemetry
+
+ImageKey = tuple[int, int]
+# Stands for the agent's own Resource among the images.
+AGENT: ImageKey = (0, 0)
+
+# Open calls are looked at every second, or every quarter of the limit from which they
+# are reported, which no call is younger than when it is reported first. One that was not
+# reported in twice that time has returned.
+_OPEN_CALL_PATIENCE_NS = 3_000_000_000
+# The last series of an image come with the first reading after its end. Where nothing
+# changed there is none, and counters go on coming.
+_LAST_SERIES_SNAPSHOTS = 3
+_MAX_RELEASED = 4096
+
+
+class _Open(NamedTuple):
+    call: OpenCallActivity
+    patience_ns: int
+
+
+@dataclass(slots=True)
+class _Image:
+    process: ProcessImage
+    resource: Resource
+    exemplars: ExemplarReservoir
+    series: dict[SeriesKey, Series] = field(default_factory=dict)
+    devices: dict[int, DeviceIdentity] = field(default_factory=dict)
+    open_calls: dict[tuple[int, int], _Open] = field(default_factory=dict)
+    updated_unix_ns: int = 0
+    end_unix_ns: int | None = None
+    # How many readings and snapshots there had been then.
+    end_readings: int = 0
+    end_snapshots: int = 0
+    # Sinks that have its final series.
+    finished: set[int] = field(default_factory=set)
+
+
+class Snapshot(NamedTuple):
+    """
+    What one Resource has to say now.
+
+    ``is_final`` says that nothing will be added, so that it may be forgotten once
+    every sink has it.
+    """
+
+    key: ImageKey
+    resource: Resource
+    measurements: list[Measurement]
+    exemplars: dict[tuple[str, Attributes], list[Exemplar]]
+    start_unix_ns: int
+    time_unix_ns: int
+    is_final: bool
+
+
+class MetricStore:
+    """
+    Takes activities in on one thread and hands snapshots out on others.
+
+    Args:
+        environ: The agent's environment.
+        max_series: How many series of ended processes may wait for an export.
+        with_exemplars: Whether to keep exemplars.
+        is_sampled: Whether a trace is exported, so that a call of it is an example; None:
+            all are.
+    """
+
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        *,
+        max_series: int,
+        with_exemplars: bool = True,
+        is_sampled: IsSampled | None = None,
+    ) -> None:
+        self._environ = environ
+        self._resources = Resources(environ)
+        self._max_series = max_series
+        self._with_exemplars = with_exemplars
+        self._is_sampled = is_sampled
+        self._lock = threading.Lock()
+        self._images: OrderedDict[ImageKey, _Image] = OrderedDict()
+        self._image_of_pid: dict[int, ImageKey] = {}
+        self._released: OrderedDict[ImageKey, None] = OrderedDict()
+        self._self = SelfTelemetry()
+        self._dropped_series: Counter[str] = Counter()
+        self._seed: bytes | None = None
+        self._agent: Resource | None = None
+        self._start_unix_ns = 0
+        self._unix_ns = 0
+        # Of the aggregates; one reading can be several activities of the same moment.
+        self._readings = 0
+        self._reading_unix_ns = -1
+        self._complete_readings = 0
+        # Of the counters, which come whether they changed or not.
+        self._snapshots = 0
+        self._sinks = 0
+        self.layouts: Layouts | None = None
+        self.version = ""
+        self.exemplars_seen = 0
+
+    def add_sink(self) -> int:
+        """Return the number of one more sink that needs every final series."""
+        self._sinks += 1
+        return self._sinks - 1
+
+    def count_final_series(self) -> int:
+        """Return how many series will not change and wait for a sink to take them."""
+        with self._lock:
+            return sum(
+                len(image.series) for image in self._images.values() if self._is_final(image)
+            )
+
+    def observe(self, activity: Activity) -> None:
+        """Take in one activity; those that say nothing about metrics are ignored."""
+        with self._lock:
+            match activity:
+                case AggregatesActivity():
+                    self._observe_aggregates(activity)
+                case CallActivity():
+                    self._observe_call(activity)
+                case OpenCallActivity():
+                    self._observe_open_call(activity)
+                case ExitActivity():
+                    self._observe_exit(activity)
+                case CountersActivity() | StatusActivity() | ProbesActivity():
+                    self._advance(activity.unix_ns)
+                    self._self.observe(activity)
+                    if isinstance(activity, CountersActivity):
+                        self._snapshots += 1
+                        self._forget_returned_calls()
+                case CaptureActivity() if self.layouts is None:
+                    self._seed = ids.capture_seed(activity)
+                    self._agent = agent_resource(activity, self._environ)
+                    self._start_unix_ns = self._unix_ns = activity.unix_ns
+                    self.version = capture_version(activity)
+                    self.layouts = Layouts.of_capture(activity.info)
+
+    def snapshots(self, sink: int, exemplars_after: int) -> Iterator[Snapshot]:
+        """
+        Yield what every Resource has to say to a sink, the agent's own first.
+
+        Args:
+            sink: Its number, from ``add_sink``.
+            exemplars_after: Number of the last exemplar that the sink was given.
+        """
+        with self._lock:
+            if self._agent is None:
+                return
+            snapshots = [self._agent_snapshot(self._agent)]
+            raw = [
+                (
+                    self._image_snapshot(key, image, exemplars_after),
+                    list(image.series.values()),
+                    dict(image.devices),
+                )
+                for key, image in self._images.items()
+                if sink not in image.finished
+            ]
+        yield from snapshots
+        # Measuring takes longer than copying references, so observers need not wait.
+        for snapshot, series, devices in raw:
+            for one in series:
+                snapshot.measurements.extend(measure(one, devices.get(one.key.device)))
+            yield snapshot
+
+    def release(self, key: ImageKey, sink: int) -> None:
+        """Note that a sink has the final series of an image; forget it after the last sink."""
+        with self._lock:
+            image = self._images.get(key)
+            if image is None:
+                return
+            image.finished.add(sink)
+            if len(image.finished) == self._sinks:
+                self._remove(key)
+
+    def holds(self, key: ImageKey) -> bool:
+        """Tell whether anything is kept of an image, or ``AGENT``."""
+        return key == AGENT or key in self._images
+
+    # Taking in.
+
+    def _image(self, process: ProcessImage) -> _Image | None:
+        key = (process.pid, process.image_ktime_ns)
+        image = self._images.get(key)
+        if image is None:
+            if key in self._released:
+                return None
+            image = self._images[key] = _Image(
+                process,
+                self._resources.of(process),
+                ExemplarReservoir(self._is_sampled),
+            )
+            self._order_images_of_pid(key, image)
+        elif image.process is not process and image.end_unix_ns is None:
+            # More became known of it. Of an ended one less is known as time goes by.
+            image.process, image.resource = process, self._resources.of(process)
+        return image
+
+    def _order_images_of_pid(self, key: ImageKey, image: _Image) -> None:
+        # An image ends without an exit when its process executes another program.
+        newest = self._image_of_pid.get(key[0])
+        if newest is not None and newest > key:
+            self._end(image, self._unix_ns)
+            return
+        self._image_of_pid[key[0]] = key
+        replaced = self._images.get(newest) if newest is not None else None
+        if replaced is not None and replaced.end_unix_ns is None:
+            self._end(replaced, image.process.start_unix_ns)
+
+    def _end(self, image: _Image, unix_ns: int) -> None:
+        image.end_unix_ns = unix_ns
+        image.end_readings = self._readings
+        image.end_snapshots = self._snapshots
+        image.open_calls.clear()
+
+    def _advance(self, unix_ns: int) -> None:
+        # Not the greatest time but the latest: the host's clock can be set back.
+        if unix_ns != self._unix_ns:
+            self._complete_readings = self._readings
+            self._unix_ns = unix_ns
+
+    def _observe_aggregates(self, activity: AggregatesActivity) -> None:
+        self._advance(activity.unix_ns)
+        if activity.unix_ns != self._reading_unix_ns:
+            self._reading_unix_ns = activity.unix_ns
+            self._readings += 1
+        for series in activity.series:
+            image = self._image(series.process)
+            if image is None:
+                self._dropped_series["late"] += 1
+                continue
+            image.series[series.key] = series
+            image.updated_unix_ns = activity.unix_ns
+            if series.device is not None:
+                image.devices[series.key.device] = series.device
+        self._make_room()
+
+    def _observe_call(self, call: CallActivity) -> None:
+        image = self._image(call.process)
+        if image is None or self._seed is None:
+            return
+        image.open_calls.pop((call.event.tid, call.event.start_ktime_ns), None)
+        if self._with_exemplars:
+            self.exemplars_seen += 1
+            image.exemplars.offer(call, self._seed, self.exemplars_seen)
+            if call.device is not None:
+                image.devices[call.event.device] = call.device
+
+    def _observe_open_call(self, call: OpenCallActivity) -> None:
+        image = self._image(call.process)
+        if image is None or image.end_unix_ns is not None:
+            return
+        key = (call.event.tid, call.event.start_ktime_ns)
+        known = image.open_calls.get(key)
+        age_ns = call.event.ktime_ns - call.event.start_ktime_ns
+        patience_ns = known.patience_ns if known else max(_OPEN_CALL_PATIENCE_NS, age_ns // 2)
+        image.open_calls[key] = _Open(call, patience_ns)
+
+    def _forget_returned_calls(self) -> None:
+        for image in self._images.values():
+            for key, (call, patience_ns) in list(image.open_calls.items()):
+                if self._unix_ns - call.seen_unix_ns > patience_ns:
+                    del image.open_calls[key]
+
+    def _observe_exit(self, activity: ExitActivity) -> None:
+        # Also of an image that is not known yet: its only series may come after it.
+        image = self._image(activity.process)
+        if image is not None:
+            self._end(image, activity.end_unix_ns)
+
+    def _make_room(self) -> None:
+        """Give up the oldest ended images, then the idlest, beyond the bounds."""
+        ended = [(key, i) for key, i in self._images.items() if i.end_unix_ns is not None]
+        self._give_up(ended, self._max_series, "endpoint_down")
+        # Images whose end was not seen. The kernel side holds max_series at a time.
+        idlest = sorted(self._images.items(), key=lambda pair: pair[1].updated_unix_ns)
+        self._give_up(idlest, 2 * self._max_series, "stale")
+
+    def _give_up(self, candidates: list[tuple[ImageKey, _Image]], bound: int, reason: str) -> None:
+        excess = sum(max(1, len(image.series)) for _, image in candidates) - bound
+        for key, image in candidates:
+            if excess <= 0:
+                return
+            excess -= max(1, len(image.series))
+            self._dropped_series[reason] += len(image.series)
+            self._remove(key)
+
+    def _remove(self, key: ImageKey) -> None:
+        image = self._images.pop(key)
+        self._resources.forget(image.process)
+        if self._image_of_pid.get(key[0]) == key:
+            del self._image_of_pid[key[0]]
+        self._released[key] = None
+        if len(self._released) > _MAX_RELEASED:
+            self._released.popitem(last=False)
+
+    # Handing out.
+
+    def _agent_snapshot(self, agent: Resource) -> Snapshot:
+        measurements = list(self._self.measurements(self._dropped_series))
+        return Snapshot(
+            AGENT, agent, measurements, {}, self._start_unix_ns, self._unix_ns, is_final=False
+        )
+
+    def _image_snapshot(self, key: ImageKey, image: _Image, exemplars_after: int) -> Snapshot:
+        time_unix_ns = self._unix_ns
+        if image.end_unix_ns is not None:
+            time_unix_ns = max(image.updated_unix_ns, image.end_unix_ns)
+        ages = [
+            Measurement(
+                semconv.METRIC_GPU_CUDA_CALL_OPEN_AGE,
+                open_call_attributes(call),
+                source,
+                call.seen_unix_ns - call.start_unix_ns,
+            )
+            for source, (call, _) in image.open_calls.items()
+        ]
+        return Snapshot(
+            key,
+            image.resource,
+            ages,
+            image.exemplars.newer_than(exemplars_after, image.devices),
+            image.process.start_unix_ns,
+            time_unix_ns,
+            self._is_final(image),
+        )
+
+    def _is_final(self, image: _Image) -> bool:
+        return image.end_unix_ns is not None and (
+            self._complete_readings > image.end_readings
+            or self._snapshots - image.end_snapshots >= _LAST_SERIES_SNAPSHOTS
+        )

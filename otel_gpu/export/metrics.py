@@ -1,0 +1,337 @@
+"""
+Metric export: from activities to the standard OTLP exporters.
+
+``OTEL_METRICS_EXPORTER``, ``OTEL_METRIC_EXPORT_*``, ``OTEL_METRICS_EXEMPLAR_FILTER``,
+the protocol and ``OTEL_SDK_DISABLED`` are read here. Endpoint, headers, TLS,
+compression and temporality are read by the SDK's exporters themselves.
+"""
+
+import logging
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
+from opentelemetry.sdk.environment_variables import (
+    OTEL_EXPORTER_OTLP_ENDPOINT,
+    OTEL_EXPORTER_OTLP_METRICS_ENDPOINT,
+    OTEL_EXPORTER_OTLP_METRICS_PROTOCOL,
+    OTEL_EXPORTER_OTLP_METRICS_TIMEOUT,
+    OTEL_EXPORTER_OTLP_PROTOCOL,
+    OTEL_EXPORTER_OTLP_TIMEOUT,
+    OTEL_METRIC_EXPORT_INTERVAL,
+    OTEL_METRIC_EXPORT_TIMEOUT,
+    OTEL_METRICS_EXEMPLAR_FILTER,
+    OTEL_SDK_DISABLED,
+    OTEL_TRACES_SAMPLER,
+)
+from opentelemetry.sdk.metrics import Histogram, ObservableCounter
+from opentelemetry.sdk.metrics.export import (
+    AggregationTemporality,
+    ConsoleMetricExporter,
+    MetricExporter,
+    MetricExportResult,
+    MetricsData,
+)
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+from otel_gpu.config import Config
+from otel_gpu.enrich.activities import (
+    Activity,
+    AggregatesActivity,
+    CallActivity,
+    CaptureActivity,
+    CountersActivity,
+    ExitActivity,
+    OpenCallActivity,
+    ProbesActivity,
+    StatusActivity,
+)
+from otel_gpu.errors import ConfigError
+from otel_gpu.export import semconv
+from otel_gpu.export.environment import is_true, otlp_compression, standing_in, variable
+from otel_gpu.export.exemplars import IsSampled
+from otel_gpu.export.finished import FinishedSpan, Origin
+from otel_gpu.export.limits import TraceSampler
+from otel_gpu.export.metric_store import MetricStore
+from otel_gpu.export.points import Temporality
+from otel_gpu.export.producer import MetricProducer
+from otel_gpu.export.reader import PreAggregatedReader
+
+_logger = logging.getLogger(__name__)
+
+# In the specification, and not among the SDK's names.
+OTEL_METRICS_EXPORTER = "OTEL_METRICS_EXPORTER"
+
+_DEFAULT_INTERVAL_MS = 60_000.0
+_DEFAULT_TIMEOUT_MS = 30_000.0
+_DEFAULT_OTLP_TIMEOUT_S = 10.0
+_REPLAY_TIMEOUT_S = 30.0
+# However few series the kernel side may hold at a time, those of processes that ended
+# add up between two exports.
+_LEAST_WAITING_SERIES = 4096
+_MAX_INTERVAL_MS = 86_400_000.0
+_EXPORTERS = ("otlp", "console", "none")
+_PROTOCOLS = ("grpc", "http/protobuf")
+_EXEMPLAR_FILTERS = ("always_on", "always_off", "trace_based")
+
+# What has something to say about metrics. Stalls and forks are counted by the kernel.
+_OBSERVED = (
+    AggregatesActivity,
+    CallActivity,
+    CaptureActivity,
+    CountersActivity,
+    ExitActivity,
+    OpenCallActivity,
+    ProbesActivity,
+    StatusActivity,
+)
+
+
+class MetricFile(Protocol):
+    """Where requests are written as OTLP/JSON."""
+
+    def write_metrics(self, request: ExportMetricsServiceRequest, /) -> None:
+        """Write one request."""
+
+
+class MetricExports:
+    """
+    Everything between activities and the endpoints that want metrics.
+
+    Live, each endpoint is served every ``OTEL_METRIC_EXPORT_INTERVAL`` and at the end.
+    In a replay there are no timers: metrics leave when flushed and at the end, and
+    carry the times of the recording, so that two replays give the same bytes.
+
+    Args:
+        config: The configuration.
+        environ: The agent's environment.
+        live: False in a replay.
+        file: Gets every request too.
+
+    Raises:
+        ConfigError: A variable has a value that is not known.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        environ: Mapping[str, str],
+        *,
+        live: bool,
+        file: MetricFile | None = None,
+    ) -> None:
+        exemplar_filter = _choose(
+            environ, OTEL_METRICS_EXEMPLAR_FILTER, _EXEMPLAR_FILTERS, "trace_based"
+        )
+        interval_s = _read_ms(environ, OTEL_METRIC_EXPORT_INTERVAL, _DEFAULT_INTERVAL_MS) / 1e3
+        timeout_s = _read_ms(environ, OTEL_METRIC_EXPORT_TIMEOUT, _DEFAULT_TIMEOUT_MS) / 1e3
+        exporters = open_exporters(environ, timeout_s)
+        if file is not None and not is_true(environ, OTEL_SDK_DISABLED):
+            exporters.append(_FileExporter(file))
+        endpoint = variable(
+            environ, OTEL_EXPORTER_OTLP_METRICS_ENDPOINT, OTEL_EXPORTER_OTLP_ENDPOINT
+        )
+        self._place = f"OTEL_EXPORTER_OTLP_ENDPOINT ({endpoint or 'not set'})"
+        self._live = live
+        self._replay_delivers = True
+        self._max_series = max(config.capture.max_series, _LEAST_WAITING_SERIES)
+        self._store = MetricStore(
+            environ,
+            max_series=self._max_series,
+            with_exemplars=exemplar_filter != "always_off",
+            is_sampled=_trace_filter(environ) if exemplar_filter == "trace_based" else None,
+        )
+        self._readers = [
+            PreAggregatedReader(
+                exporter,
+                MetricProducer(self._store, preferred_temporality(exporter)),
+                interval_s=interval_s if live else None,
+                timeout_s=timeout_s,
+                max_request_bytes=config.export.batch_bytes,
+            )
+            for exporter in exporters
+        ]
+
+    def observe(self, activity: Activity) -> None:
+        """Take in one activity; never waits for an endpoint while live."""
+        if not self._readers or not isinstance(activity, _OBSERVED):
+            return
+        self._store.observe(activity)
+        if (
+            isinstance(activity, ExitActivity)
+            and self._store.count_final_series() > self._max_series // 2
+        ):
+            self._make_room()
+
+    def _make_room(self) -> None:
+        if self._live:
+            # Earlier than the timer, or ended processes' series would be given up.
+            for reader in self._readers:
+                reader.request()
+        elif self._replay_delivers:
+            # No timer empties the store in a replay. Once is enough to learn that an
+            # endpoint is dead.
+            self._replay_delivers = self.flush(_REPLAY_TIMEOUT_S)
+
+    def flush(self, timeout_s: float) -> bool:
+        """Export what there is now; tell whether all of it arrived within the time."""
+        deadline_s = time.monotonic() + timeout_s
+        results = [
+            reader.flush(max(0.0, deadline_s - time.monotonic())) for reader in self._readers
+        ]
+        return all(results)
+
+    def shutdown(self, timeout_s: float) -> bool:
+        """Export once more and end, within the time; tell whether all of it arrived."""
+        deadline_s = time.monotonic() + timeout_s
+        results = [reader.stop(max(0.0, deadline_s - time.monotonic())) for reader in self._readers]
+        if not all(results):
+            _logger.warning(
+                "the last metrics were not delivered in time; check %s, and that a receiver "
+                "listens there",
+                self._place,
+            )
+        return all(results)
+
+
+def open_exporters(environ: Mapping[str, str], timeout_s: float) -> list[MetricExporter]:
+    """
+    Open what ``OTEL_METRICS_EXPORTER`` names.
+
+    Without it, metrics go to OTLP where an endpoint is named, and nowhere otherwise.
+    """
+    endpoint = variable(environ, OTEL_EXPORTER_OTLP_METRICS_ENDPOINT, OTEL_EXPORTER_OTLP_ENDPOINT)
+    default = "otlp" if endpoint else "none"
+    listed = variable(environ, OTEL_METRICS_EXPORTER) or default
+    names = [name.strip() for name in listed.split(",")]
+    for name in names:
+        _check(OTEL_METRICS_EXPORTER, name, _EXPORTERS)
+    if is_true(environ, OTEL_SDK_DISABLED):
+        return []
+    exporters: list[MetricExporter] = []
+    for name in dict.fromkeys(names):
+        if name == "otlp":
+            with standing_in(environ):
+                exporters.append(_open_otlp(environ, timeout_s))
+        elif name == "console":
+            # Standard output belongs to the command that is run.
+            exporters.append(ConsoleMetricExporter(out=sys.stderr))
+    return exporters
+
+
+def _trace_filter(environ: Mapping[str, str]) -> IsSampled | None:
+    sampler = TraceSampler.of_environment(environ)
+    if variable(environ, OTEL_TRACES_SAMPLER) in (None, "always_on", "parentbased_always_on"):
+        return None
+    origin = Origin(Resource({}), InstrumentationScope(semconv.SCOPE_CUDA))
+    return lambda trace_id, name: sampler.wants(
+        FinishedSpan(origin, trace_id, b"", b"", name, 0, 0, ())
+    )
+
+
+def _open_otlp(environ: Mapping[str, str], timeout_s: float) -> MetricExporter:
+    general = _choose(environ, OTEL_EXPORTER_OTLP_PROTOCOL, _PROTOCOLS, "grpc")
+    protocol = _choose(environ, OTEL_EXPORTER_OTLP_METRICS_PROTOCOL, _PROTOCOLS, general)
+    # The stock exporters know their own timeout only.
+    otlp_timeout_s = _DEFAULT_OTLP_TIMEOUT_S
+    for name in (OTEL_EXPORTER_OTLP_TIMEOUT, OTEL_EXPORTER_OTLP_METRICS_TIMEOUT):
+        otlp_timeout_s = _read_number(environ, name, otlp_timeout_s)
+    timeout_s = min(timeout_s, otlp_timeout_s)
+    # Each costs tens of milliseconds to import, and one is enough.
+    if protocol == "grpc":
+        from grpc import Compression  # type: ignore[import-untyped] # noqa: PLC0415
+        from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import (  # noqa: PLC0415
+            OTLPMetricExporter as GrpcExporter,
+        )
+
+        # The stock exporter knows no "none".
+        uncompressed = otlp_compression(environ, "METRICS") == "none"
+        return GrpcExporter(
+            timeout=timeout_s, compression=Compression.NoCompression if uncompressed else None
+        )
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import (  # noqa: PLC0415
+        OTLPMetricExporter as HttpExporter,
+    )
+
+    return HttpExporter(timeout=timeout_s)
+
+
+def preferred_temporality(exporter: MetricExporter) -> Temporality:
+    """Return what ``OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE`` made of an exporter."""
+    cumulative = AggregationTemporality.CUMULATIVE
+    preferred = exporter._preferred_temporality or {}  # noqa: SLF001 - as the SDK's reader does
+    return Temporality(
+        counter=preferred.get(ObservableCounter, cumulative),
+        histogram=preferred.get(Histogram, cumulative),
+    )
+
+
+class _FileExporter(MetricExporter):
+    """Hands requests to the writer of OTLP/JSON lines."""
+
+    def __init__(self, file: MetricFile) -> None:
+        super().__init__()
+        self._file: MetricFile | None = file
+        self._lock = threading.Lock()
+
+    def export(
+        self,
+        metrics_data: MetricsData,
+        timeout_millis: float = 10_000,  # noqa: ARG002 - as in the SDK
+        **_: Any,  # noqa: ANN401 - as in the SDK
+    ) -> MetricExportResult:
+        request = encode_metrics(metrics_data)
+        with self._lock:
+            if self._file is None:
+                return MetricExportResult.FAILURE
+            self._file.write_metrics(request)
+        return MetricExportResult.SUCCESS
+
+    def force_flush(self, timeout_millis: float = 10_000) -> bool:  # noqa: ARG002 - as in the SDK
+        return True
+
+    def shutdown(self, timeout_millis: float = 30_000, **_: Any) -> None:  # noqa: ANN401, ARG002
+        # The file belongs to whoever opened it, and may be closed from now on.
+        with self._lock:
+            self._file = None
+
+
+def _choose(environ: Mapping[str, str], name: str, choices: tuple[str, ...], default: str) -> str:
+    return _check(name, (variable(environ, name) or default).lower(), choices)
+
+
+def _check(name: str, value: str, choices: tuple[str, ...]) -> str:
+    if value not in choices:
+        raise ConfigError(
+            f"{name}: {value!r} is not known", hint=f"Known are: {', '.join(choices)}."
+        )
+    return value
+
+
+def _read_ms(environ: Mapping[str, str], name: str, default_ms: float) -> float:
+    value_ms = _read_number(environ, name, default_ms)
+    if value_ms > _MAX_INTERVAL_MS:
+        raise ConfigError(f"{name}: {value_ms:g} ms is more than a day", hint="Give milliseconds.")
+    return value_ms
+
+
+def _read_number(environ: Mapping[str, str], name: str, default: float) -> float:
+    text = variable(environ, name)
+    if text is None:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise ConfigError(
+            f"{name}: {text!r} is not a number above 0", hint="Remove it, or give a number."
+        )
+    return value

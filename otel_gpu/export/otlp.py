@@ -1,0 +1,42 @@
+"""
+The standard OTLP exporters, with our encoder in place of theirs.
+
+Subclassing keeps all that operators set for them: endpoints, headers, TLS,
+compression, timeouts, retries. What is replaced is the step from spans to bytes, and
+what is added is an ear on the answers: the exporters say only that a batch failed, and
+whether it is worth another try depends on why. The ear sits where a request leaves
+(gRPC's stub, HTTP's transport), on attributes that are not public; tests with a real
+receiver stand guard over them.
+"""
+
+from collections.abc import Mapping
+
+from otel_gpu.errors import ConfigError
+from otel_gpu.export.environment import otlp_compression, otlp_protocol, standing_in
+from otel_gpu.export.sender import Transport
+
+
+def otlp_transport(environ: Mapping[str, str]) -> Transport:
+    """
+    Return the transport that ``OTEL_EXPORTER_OTLP_*`` describes.
+
+    Raises:
+        ConfigError: One of them has a value that cannot work.
+    """
+    protocol = otlp_protocol(environ, "TRACES")
+    compression = otlp_compression(environ, "TRACES")
+    try:
+        with standing_in(environ):
+            # Each costs tens of milliseconds to import, and one is enough.
+            if protocol == "http/protobuf":
+                from otel_gpu.export.otlp_http import HttpTransport  # noqa: PLC0415
+
+                return HttpTransport()
+            from otel_gpu.export.otlp_grpc import GrpcTransport  # noqa: PLC0415
+
+            return GrpcTransport(compressed=compression != "none")
+    except (KeyError, RuntimeError, ValueError) as error:
+        raise ConfigError(
+            f"the OTLP exporter refuses its settings: {error}",
+            hint="look at the OTEL_EXPORTER_OTLP_* variables",
+        ) from error

@@ -1,0 +1,92 @@
+"""Spans over OTLP/gRPC: the standard exporter with our encoder and an ear."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import grpc  # type: ignore[import-untyped]  # ships no types
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.trace.export import SpanExportResult
+
+from otel_gpu.export.encoder import RequestEncoder
+from otel_gpu.export.otlp_batch import Spans, encode_batch
+from otel_gpu.export.queue import Pending
+from otel_gpu.export.sender import Delivery, Outcome
+
+
+class _RequestTooLargeError(Exception):
+    """The receiver will not take a request of this size, however often it is sent."""
+
+
+class _Answer:
+    """What the receiver said last."""
+
+    def __init__(self) -> None:
+        self.rejected = 0
+        self.code: grpc.StatusCode | None = None
+
+
+class _ListeningStub:
+    """A gRPC stub that notes the answers to what goes through it."""
+
+    def __init__(self, stub: Any, answer: _Answer) -> None:  # noqa: ANN401 -- generated code
+        self._stub = stub
+        self._answer = answer
+
+    def Export(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401, N802 -- generated code
+        try:
+            response = self._stub.Export(*args, **kwargs)
+        except grpc.RpcError as error:
+            self._answer.code = error.code()
+            # Servers say so with codes that mean "try again" otherwise.
+            details = str(error.details()).lower()
+            if "larger than max" in details or "too large" in details:
+                raise _RequestTooLargeError from error
+            raise
+        self._answer.rejected = response.partial_success.rejected_spans
+        return response
+
+
+class GrpcTransport(OTLPSpanExporter):
+    """
+    Sends batches over OTLP/gRPC; also an SDK exporter for ``ReadableSpan``.
+
+    Args:
+        compressed: False: not at all; True: as the environment says.
+    """
+
+    def __init__(self, *, compressed: bool = True) -> None:
+        self._requests = RequestEncoder()
+        self._answer = _Answer()
+        # The standard exporter does not know "none" as a value of its variable.
+        super().__init__(compression=None if compressed else grpc.Compression.NoCompression)
+
+    @property
+    def place(self) -> str:
+        """Where spans go, in an operator's words."""
+        return f"the span endpoint {self._endpoint}"
+
+    def deliver(self, batch: Sequence[Pending]) -> Delivery:
+        """Send a batch, with the standard exporter's retries."""
+        self._answer.code = None
+        self._answer.rejected = 0
+        try:
+            result = self._export(batch)  # type: ignore[arg-type]  # see _translate_data
+        except _RequestTooLargeError:
+            return Delivery(Outcome.TOO_LARGE)
+        if result is SpanExportResult.SUCCESS:
+            return Delivery(Outcome.DELIVERED, self._answer.rejected)
+        if self._answer.code is None or self._answer.code in self._retryable_error_codes:
+            return Delivery(Outcome.UNAVAILABLE)
+        return Delivery(Outcome.REJECTED)
+
+    def close(self) -> None:
+        """Close the channel, which ends a call that is under way."""
+        self.shutdown()
+
+    def _initialize_channel_and_stub(self) -> None:
+        super()._initialize_channel_and_stub()  # type: ignore[no-untyped-call]
+        self._client: Any = _ListeningStub(self._client, self._answer)
+
+    def _translate_data(self, data: Spans) -> ExportTraceServiceRequest:
+        return ExportTraceServiceRequest.FromString(encode_batch(self._requests, data))

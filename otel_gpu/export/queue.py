@@ -1,0 +1,161 @@
+"""
+What waits to be sent: bounded by bytes, and every span accounted for.
+
+When there is no room the oldest spans go. Whoever looks at a backend wants to know
+what happens now, and after an outage the newest spans are those whose neighbours
+still come.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from otel_gpu.export.finished import FinishedSpan, Origin
+
+
+class Pending(NamedTuple):
+    """A span that waits: encoded, or as it is for exporters that are not ours."""
+
+    origin: Origin
+    size_bytes: int
+    content: bytes | FinishedSpan
+
+
+class Counts(NamedTuple):
+    """
+    Where the accepted spans went.
+
+    At every moment ``accepted == exported + sum(dropped.values()) + pending``.
+    """
+
+    accepted: int
+    exported: int
+    pending: int
+    dropped: Mapping[str, int]
+
+
+@dataclass(slots=True)
+class Ledger:
+    """The counters of one sender; changed under the sender's lock."""
+
+    accepted: int = 0
+    exported: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def settled(self) -> int:
+        """Spans that are exported or dropped."""
+        return self.exported + self.dropped.total()
+
+    def counts(self) -> Counts:
+        """Return the figures of this moment."""
+        return Counts(
+            self.accepted, self.exported, self.accepted - self.settled, dict(self.dropped)
+        )
+
+
+class SpanQueue:
+    """
+    First in, first out, within a number of bytes; not safe between threads.
+
+    A batch that was taken still counts until it is settled, so what is being sent
+    and what waits are bounded together.
+
+    Args:
+        limit_bytes: Memory of all spans that wait or are being sent.
+        batch_bytes: Of one batch with its headers. One span alone may be larger.
+        batch_spans: Of one batch.
+        header_size: What the first span of an origin adds to a batch, in bytes.
+        overhead_bytes: Memory that a waiting span takes beside its content.
+    """
+
+    def __init__(
+        self,
+        *,
+        limit_bytes: int,
+        batch_bytes: int,
+        batch_spans: int,
+        header_size: Callable[[Origin], int],
+        overhead_bytes: int = 0,
+    ) -> None:
+        self._limit_bytes = limit_bytes
+        self._most_batch_bytes = self._batch_bytes = min(batch_bytes, limit_bytes)
+        self._batch_spans = batch_spans
+        self._header_size = header_size
+        self._overhead_bytes = overhead_bytes
+        self._waiting: deque[Pending] = deque()
+        self._waiting_bytes = 0
+        self._taken_bytes = 0
+        self._taken_count = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory of what waits or is being sent."""
+        count = len(self._waiting) + self._taken_count
+        return self._waiting_bytes + self._taken_bytes + count * self._overhead_bytes
+
+    def has_batch(self) -> bool:
+        """Say whether a whole batch waits."""
+        return self._waiting_bytes >= self._batch_bytes or len(self._waiting) >= self._batch_spans
+
+    def put(self, pending: Pending) -> int:
+        """Append a span; return how many were dropped to make room, it included."""
+        self._waiting.append(pending)
+        self._waiting_bytes += pending.size_bytes
+        count = 0
+        while self._waiting and self.size_bytes > self._limit_bytes:
+            self._waiting_bytes -= self._waiting.popleft().size_bytes
+            count += 1
+        return count
+
+    def take(self) -> list[Pending]:
+        """Take the oldest spans that fit into a batch."""
+        batch: list[Pending] = []
+        origins: set[Origin] = set()
+        size_bytes = 0
+        while self._waiting and len(batch) < self._batch_spans:
+            pending = self._waiting[0]
+            added_bytes = pending.size_bytes
+            if pending.origin not in origins:
+                added_bytes += self._header_size(pending.origin)
+            if batch and size_bytes + added_bytes > self._batch_bytes:
+                break
+            batch.append(self._waiting.popleft())
+            origins.add(pending.origin)
+            size_bytes += added_bytes
+            self._waiting_bytes -= pending.size_bytes
+            self._taken_bytes += pending.size_bytes
+        self._taken_count += len(batch)
+        return batch
+
+    def settle(self, batch: Sequence[Pending]) -> None:
+        """Forget spans that were taken."""
+        self._taken_count -= len(batch)
+        self._taken_bytes -= sum(pending.size_bytes for pending in batch)
+
+    def put_back(self, batch: list[Pending]) -> None:
+        """Let a taken batch wait again, before all others; its room was kept."""
+        self.settle(batch)
+        self._waiting.extendleft(reversed(batch))
+        self._waiting_bytes += sum(pending.size_bytes for pending in batch)
+
+    def clear(self) -> int:
+        """Drop all that waits; return how many spans that were."""
+        count = len(self._waiting)
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        return count
+
+    def halve_batches(self, batch: Iterable[Pending]) -> None:
+        """Make later batches half as large as one that a receiver found too large."""
+        self._batch_bytes = max(1, sum(pending.size_bytes for pending in batch) // 2)
+
+    def grow_batches(self) -> None:
+        """Let batches that were halved grow back a little, after one that arrived."""
+        if self._batch_bytes < self._most_batch_bytes:
+            larger_bytes = self._batch_bytes + self._batch_bytes // 8 + 1
+            self._batch_bytes = min(larger_bytes, self._most_batch_bytes)

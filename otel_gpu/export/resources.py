@@ -1,0 +1,114 @@
+"""
+Who the telemetry is about: the observed process, or the agent itself.
+
+The SDK's ``Resource.create`` would stamp the agent's own name, instance id and
+``OTEL_RESOURCE_ATTRIBUTES`` on everything, so Resources are built by hand here. What
+the operator put into the agent's ``OTEL_RESOURCE_ATTRIBUTES`` (a cluster, a zone) is
+about the place and holds for every process on it; what names one service does not.
+"""
+
+import logging
+import uuid
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import unquote
+
+from opentelemetry.sdk.environment_variables import OTEL_RESOURCE_ATTRIBUTES
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+from otel_gpu import __version__
+from otel_gpu.enrich.activities import CaptureActivity, ProcessImage
+from otel_gpu.export import ids, semconv
+
+_logger = logging.getLogger(__name__)
+
+AGENT_SERVICE_NAME = "otel-gpu"
+
+_NAMES_ONE_SERVICE = ("service.name", "service.instance.id")
+_NAMES_ONE_PROCESS = "process."
+_MAX_CACHED = 4096
+
+
+class ObservedResource(Resource):
+    """
+    A Resource that works out its hash once.
+
+    Encoders group by Resource, and the SDK's hash is a JSON dump per span.
+    """
+
+    def __init__(self, attributes: Mapping[str, Any]) -> None:
+        super().__init__(dict(attributes), semconv.SCHEMA_URL)
+        self._hash = super().__hash__()
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or super().__eq__(other)
+
+
+class Resources:
+    """Makes each process image's Resource once, and keeps the latest of them."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._place = place_attributes(environ)
+        self._by_image: dict[ProcessImage, ObservedResource] = {}
+
+    def of(self, image: ProcessImage) -> ObservedResource:
+        """Return the image's Resource: the place's attributes, then its own."""
+        resource = self._by_image.get(image)
+        if resource is None:
+            if len(self._by_image) >= _MAX_CACHED:
+                del self._by_image[next(iter(self._by_image))]
+            resource = ObservedResource({**self._place, **image.attributes})
+            self._by_image[image] = resource
+        return resource
+
+    def forget(self, image: ProcessImage) -> None:
+        """Let go of an image that ended."""
+        self._by_image.pop(image, None)
+
+
+def agent_resource(capture: CaptureActivity, environ: Mapping[str, str]) -> ObservedResource:
+    """Return the Resource of the agent that made a capture."""
+    agent = capture.info.get("agent", {})
+    host = capture.info.get("host", {})
+    attributes: dict[str, Any] = {
+        "service.name": AGENT_SERVICE_NAME,
+        "service.version": capture_version(capture),
+        # The same for every replay of a recording, as the spans' ids are.
+        "service.instance.id": str(uuid.UUID(bytes=ids.capture_seed(capture) * 2, version=4)),
+    }
+    if pid := agent.get("pid"):
+        attributes["process.pid"] = pid
+    for key, name in (("name", "host.name"), ("id", "host.id"), ("arch", "host.arch")):
+        if host.get(key):
+            attributes[name] = host[key]
+    return ObservedResource({**place_attributes(environ), **attributes})
+
+
+def capture_version(capture: CaptureActivity) -> str:
+    """Return the version of the agent that saw what is exported."""
+    return str(capture.info.get("agent", {}).get("version") or __version__)
+
+
+def scope(name: str, version: str) -> InstrumentationScope:
+    """Return an instrumentation scope of ours."""
+    return InstrumentationScope(name, version, semconv.SCHEMA_URL)
+
+
+def place_attributes(environ: Mapping[str, str]) -> dict[str, str]:
+    """
+    Return what the agent's ``OTEL_RESOURCE_ATTRIBUTES`` says about the place.
+
+    Names of one service or one process are left out: they are the agent's.
+    """
+    attributes = {}
+    for pair in filter(str.strip, environ.get(OTEL_RESOURCE_ATTRIBUTES, "").split(",")):
+        key, separator, value = (part.strip() for part in pair.partition("="))
+        if not separator or not key:
+            _logger.warning("%s: %r is not key=value", OTEL_RESOURCE_ATTRIBUTES, pair)
+        elif key not in _NAMES_ONE_SERVICE and not key.startswith(_NAMES_ONE_PROCESS):
+            attributes[key] = unquote(value)
+    return attributes

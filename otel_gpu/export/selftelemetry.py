@@ -1,0 +1,129 @@
+"""Self-telemetry: what otel_gpu lost, withheld, cost and could not reach."""
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from otel_gpu import wire
+from otel_gpu.enrich.activities import CountersActivity, ProbesActivity, StatusActivity
+from otel_gpu.export import semconv
+from otel_gpu.export.points import Measurement
+from otel_gpu.export.semconv import Instrument
+
+_MAX_LIBRARIES = 256
+_COUNTER_PREFIX = "counter_"
+
+# By name of the enumerator: who observes it, under which value of which attribute.
+_COUNTERS: Mapping[str, tuple[Instrument, str, str]] = {
+    wire.COUNTER_NAMES[number].removeprefix(_COUNTER_PREFIX): (
+        instrument,
+        attribute,
+        values[number],
+    )
+    for instrument, attribute, values, numbers in (
+        (
+            semconv.METRIC_OTEL_GPU_RECORDS_LOST,
+            semconv.REASON,
+            semconv.REASON_VALUES,
+            range(wire.COUNTER_LOST_RING_FULL, wire.COUNTER_LOST_EXIT_INSIDE_CALL + 1),
+        ),
+        (
+            semconv.METRIC_OTEL_GPU_SPANS_WITHHELD,
+            semconv.REASON,
+            semconv.REASON_VALUES,
+            (wire.COUNTER_SPANS_WITHHELD_RATE,),
+        ),
+        (
+            semconv.METRIC_OTEL_GPU_SPANS_CHOSEN,
+            semconv.OTEL_GPU_SPAN_SOURCE,
+            semconv.OTEL_GPU_SPAN_SOURCE_VALUES,
+            tuple(semconv.OTEL_GPU_SPAN_SOURCE_VALUES),
+        ),
+        (
+            semconv.METRIC_OTEL_GPU_PROBE_HITS,
+            semconv.OTEL_GPU_PROBE_TYPE,
+            semconv.OTEL_GPU_PROBE_TYPE_VALUES,
+            tuple(semconv.OTEL_GPU_PROBE_TYPE_VALUES),
+        ),
+    )
+    for number in numbers
+}
+
+
+class SelfTelemetry:
+    """The agent's own figures; the latest of each."""
+
+    def __init__(self) -> None:
+        self._counters: Mapping[str, int] = {}
+        self._status: Mapping[str, Any] = {}
+        self._libraries: OrderedDict[tuple[int, int, str], tuple[int, int]] = OrderedDict()
+
+    def observe(self, activity: CountersActivity | StatusActivity | ProbesActivity) -> None:
+        """Take in newer figures."""
+        if isinstance(activity, CountersActivity):
+            self._counters = activity.values
+        elif isinstance(activity, StatusActivity):
+            self._status = activity.info
+        else:
+            self._observe_library(activity.info)
+
+    def _observe_library(self, info: Mapping[str, Any]) -> None:
+        key = (info.get("device", 0), info.get("inode", 0), info["library"])
+        self._libraries[key] = (info.get("symbols", 0), info.get("exported", 0))
+        self._libraries.move_to_end(key)
+        if len(self._libraries) > _MAX_LIBRARIES:
+            self._libraries.popitem(last=False)
+
+    def measurements(self, dropped_series: Mapping[str, int]) -> Iterator[Measurement]:
+        """
+        Yield every figure, zeroes included: a loss of 0 is news.
+
+        Args:
+            dropped_series: What the metric store gave up, by reason.
+        """
+        yield from self._counted()
+        for field, instrument in (
+            ("rejected", semconv.METRIC_OTEL_GPU_RECORDS_REJECTED),
+            ("dropped", semconv.METRIC_OTEL_GPU_SPANS_DROPPED),
+        ):
+            yield from _by_reason(instrument, self._status.get(field, {}))
+        yield from _by_reason(semconv.METRIC_OTEL_GPU_SERIES_DROPPED, dropped_series)
+        yield from self._costs()
+        yield from self._coverage()
+
+    def _counted(self) -> Iterator[Measurement]:
+        counters = {
+            name.lower().removeprefix(_COUNTER_PREFIX): value
+            for name, value in self._counters.items()
+        }
+        for name, (instrument, attribute, value) in _COUNTERS.items():
+            if name in counters:
+                yield Measurement(instrument, ((attribute, value),), name, counters[name])
+
+    def _costs(self) -> Iterator[Measurement]:
+        for field, instrument in (
+            ("cpu_ns", semconv.METRIC_OTEL_GPU_OVERHEAD_TIME),
+            ("rss_bytes", semconv.METRIC_OTEL_GPU_OVERHEAD_MEMORY),
+        ):
+            if field in self._status:
+                yield Measurement(instrument, (), field, self._status[field])
+
+    def _coverage(self) -> Iterator[Measurement]:
+        # Containers map one library under one path from several inodes.
+        totals: dict[str, tuple[int, int]] = {}
+        for (_, _, path), (symbols, exported) in self._libraries.items():
+            before = totals.get(path, (0, 0))
+            totals[path] = (before[0] + symbols, before[1] + exported)
+        for path, (symbols, exported) in totals.items():
+            if exported:
+                yield Measurement(
+                    semconv.METRIC_OTEL_GPU_COVERAGE,
+                    ((semconv.OTEL_GPU_LIBRARY_PATH, path),),
+                    path,
+                    symbols / exported,
+                )
+
+
+def _by_reason(instrument: Instrument, counts: Mapping[str, int]) -> Iterator[Measurement]:
+    for reason, count in counts.items():
+        yield Measurement(instrument, ((semconv.REASON, reason),), reason, count)

@@ -1,0 +1,329 @@
+"""
+Senders: take finished spans off the pipeline's hands and get them to an exporter.
+
+Some facts about dead endpoints
+-------------------------------
+
+The standard exporters retry for themselves: a refused connection costs a batch six to
+seven seconds, and then the batch is lost. With a batch every 200 ms that is a thread
+which never catches up and loses all but a few batches, slowly.
+
+So a failed batch opens a circuit: nothing is sent for a while (1 s, doubling to 30 s),
+spans wait in the bounded queue and the oldest are dropped, counted as
+``endpoint_down``. Then one batch goes out as a probe. If it arrives, the circuit
+closes and all that waits follows.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from enum import Enum, auto
+from typing import NamedTuple, Protocol
+
+from otel_gpu.export.queue import Counts, Ledger, Pending, SpanQueue
+
+_logger = logging.getLogger(__name__)
+
+_FIRST_BACKOFF_S = 1.0
+_LONGEST_BACKOFF_S = 30.0
+# How long an exporter that was told to stop may take to let go of its thread.
+_GRACE_S = 0.5
+
+QUEUE_FULL = "queue_full"
+ENDPOINT_DOWN = "endpoint_down"
+REJECTED = "rejected_by_receiver"
+TOO_LARGE = "too_large"
+WRITE_FAILED = "write_failed"
+SHUTDOWN = "shutdown"
+
+
+class Outcome(Enum):
+    """What became of a batch."""
+
+    DELIVERED = auto()
+    UNAVAILABLE = auto()
+    TOO_LARGE = auto()
+    REJECTED = auto()
+    WRITE_FAILED = auto()
+
+
+_REASONS = {Outcome.TOO_LARGE: TOO_LARGE, Outcome.WRITE_FAILED: WRITE_FAILED}
+
+
+class Delivery(NamedTuple):
+    """The answer to a batch; ``rejected`` spans of a delivered one were refused."""
+
+    outcome: Outcome
+    rejected: int = 0
+
+
+class Transport(Protocol):
+    """Delivers batches; ``close`` may be called while ``deliver`` waits, to end the wait."""
+
+    @property
+    def place(self) -> str:
+        """Where they go, in an operator's words."""
+        ...
+
+    def deliver(self, batch: Sequence[Pending]) -> Delivery:
+        """
+        Send a batch and say what became of it.
+
+        Raises:
+            OSError: What it writes to is full or gone.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of connections."""
+        ...
+
+
+class Sender(Protocol):
+    """Takes spans and gets them delivered."""
+
+    def put(self, pending: Pending) -> None:
+        """Accept a span."""
+        ...
+
+    def flush(self, timeout_s: float) -> bool:
+        """Deliver what was accepted; False when not all of it was, or not in time."""
+        ...
+
+    def shutdown(self, timeout_s: float) -> bool:
+        """Deliver what was accepted, drop the rest in time, and close the transport."""
+        ...
+
+    def counts(self) -> Counts:
+        """Say where the accepted spans went."""
+        ...
+
+
+class BackgroundSender:
+    """
+    Sends from a thread of its own, so that capture never waits for a network.
+
+    Args:
+        flush_interval_s: The longest that a span waits for a batch to fill.
+    """
+
+    def __init__(self, transport: Transport, queue: SpanQueue, *, flush_interval_s: float) -> None:
+        self._transport = transport
+        self._queue = queue
+        self._ledger = Ledger()
+        self._flush_interval_s = flush_interval_s
+        self._changed = threading.Condition()
+        self._due_s = 0.0
+        self._flushing = False
+        self._closing = False
+        self._abandoned = False
+        self._backoff_s = 0.0
+        self._retry_s = 0.0
+        self._outages = 0
+        self._thread = threading.Thread(target=self._run, name="otel-gpu-spans", daemon=True)
+        self._thread.start()
+
+    def put(self, pending: Pending) -> None:
+        """Accept a span; never waits for the network."""
+        with self._changed:
+            self._ledger.accepted += 1
+            if self._closing:
+                self._ledger.dropped[SHUTDOWN] += 1
+                return
+            if not self._queue:
+                self._due_s = time.monotonic() + self._flush_interval_s
+                self._changed.notify_all()
+            elif not self._backoff_s and self._queue.has_batch():
+                self._changed.notify_all()
+            self._drop(self._queue.put(pending))
+
+    def flush(self, timeout_s: float) -> bool:
+        """
+        Deliver what was accepted until now.
+
+        Tries at once even when the circuit is open. Returns False as soon as it is
+        known that the endpoint does not answer, and at the latest after the timeout.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        with self._changed:
+            target = self._ledger.accepted
+            dropped = self._ledger.dropped.total()
+            outages = self._outages
+            while self._ledger.settled < target and self._outages == outages:
+                self._flushing = True
+                self._changed.notify_all()
+                remaining_s = deadline_s - time.monotonic()
+                if remaining_s <= 0:
+                    break
+                self._changed.wait(remaining_s)
+            self._flushing = False
+            return self._ledger.settled >= target and self._ledger.dropped.total() == dropped
+
+    def shutdown(self, timeout_s: float) -> bool:
+        """Deliver what is left, within the timeout; what is not is dropped and counted."""
+        with self._changed:
+            dropped = self._ledger.dropped.total()
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join(timeout_s)
+        with self._changed:
+            if self._thread.is_alive():
+                self._abandoned = True
+            self._queue.clear()
+            unsettled = self._ledger.accepted - self._ledger.settled
+            if unsettled:
+                self._ledger.dropped[SHUTDOWN] += unsettled
+        self._transport.close()
+        self._thread.join(_GRACE_S)
+        with self._changed:
+            return self._ledger.dropped.total() == dropped
+
+    def counts(self) -> Counts:
+        """Say where the accepted spans went."""
+        with self._changed:
+            return self._ledger.counts()
+
+    def _run(self) -> None:
+        while batch := self._next_batch():
+            try:
+                delivery = self._transport.deliver(batch)
+            except OSError as error:
+                _logger.warning("spans could not be written: %s", error)
+                delivery = Delivery(Outcome.WRITE_FAILED)
+            with self._changed:
+                if self._abandoned:
+                    return
+                self._account(batch, delivery)
+                self._changed.notify_all()
+
+    def _next_batch(self) -> list[Pending]:
+        """Wait for a batch that is due; empty when it is time to end."""
+        with self._changed:
+            while True:
+                wait_s = self._wait_s()
+                if wait_s is not None and wait_s <= 0:
+                    break
+                self._changed.wait(wait_s)
+            batch = self._queue.take()
+            self._due_s = time.monotonic() + self._flush_interval_s
+            return batch
+
+    def _wait_s(self) -> float | None:
+        """How long there is nothing to do; None: until something changes."""
+        if self._closing:
+            return 0.0
+        if not self._queue:
+            return None
+        if self._flushing:
+            return 0.0
+        now_s = time.monotonic()
+        if self._backoff_s:
+            return self._retry_s - now_s
+        return 0.0 if self._queue.has_batch() else self._due_s - now_s
+
+    def _account(self, batch: list[Pending], delivery: Delivery) -> None:
+        if delivery.outcome is Outcome.UNAVAILABLE:
+            self._open_circuit()
+            self._queue.put_back(batch)
+            if self._closing:
+                self._drop(self._queue.clear())
+            return
+        if self._backoff_s:
+            _logger.warning("the span endpoint answers again; %d spans wait", len(self._queue))
+        self._backoff_s = 0.0
+        _settle(self._ledger, self._queue, batch, delivery)
+
+    def _open_circuit(self) -> None:
+        self._outages += 1
+        self._flushing = False
+        if not self._backoff_s:
+            _logger.warning(
+                "%s does not answer, so spans wait and the oldest are dropped; "
+                "check OTEL_EXPORTER_OTLP_ENDPOINT, and that a receiver listens there",
+                self._transport.place,
+            )
+        self._backoff_s = min(self._backoff_s * 2 or _FIRST_BACKOFF_S, _LONGEST_BACKOFF_S)
+        self._retry_s = time.monotonic() + self._backoff_s
+
+    def _drop(self, count: int) -> None:
+        if count:
+            self._ledger.dropped[ENDPOINT_DOWN if self._backoff_s else QUEUE_FULL] += count
+
+
+class DirectSender:
+    """
+    Sends on the caller's thread as batches fill, so that the same spans make the same
+    batches: for files and replays. The caller waits rather than lose a span.
+
+    When the endpoint is down, spans are dropped until it may be tried again.
+    """
+
+    def __init__(self, transport: Transport, queue: SpanQueue) -> None:
+        self._transport = transport
+        self._queue = queue
+        self._ledger = Ledger()
+        self._backoff_s = 0.0
+        self._retry_s = 0.0
+
+    def put(self, pending: Pending) -> None:
+        """Accept a span; sends a batch when one is full."""
+        self._ledger.accepted += 1
+        dropped = self._queue.put(pending)
+        if dropped:
+            self._ledger.dropped[QUEUE_FULL] += dropped
+        if self._queue.has_batch():
+            self._send_one()
+
+    def flush(self, timeout_s: float) -> bool:
+        """Deliver all that waits; the timeout is looked at between batches."""
+        deadline_s = time.monotonic() + timeout_s
+        dropped = self._ledger.dropped.total()
+        while self._queue and time.monotonic() <= deadline_s:
+            self._send_one()
+        return not self._queue and self._ledger.dropped.total() == dropped
+
+    def shutdown(self, timeout_s: float) -> bool:
+        """Deliver what is left, within the timeout; what is not is dropped and counted."""
+        delivered = self.flush(timeout_s)
+        if left := self._queue.clear():
+            self._ledger.dropped[SHUTDOWN] += left
+        self._transport.close()
+        return delivered
+
+    def counts(self) -> Counts:
+        """Say where the accepted spans went."""
+        return self._ledger.counts()
+
+    def _send_one(self) -> None:
+        batch = self._queue.take()
+        if self._backoff_s and time.monotonic() < self._retry_s:
+            delivery = Delivery(Outcome.UNAVAILABLE)
+        else:
+            delivery = self._transport.deliver(batch)
+            if delivery.outcome is Outcome.UNAVAILABLE:
+                self._backoff_s = min(self._backoff_s * 2 or _FIRST_BACKOFF_S, _LONGEST_BACKOFF_S)
+                self._retry_s = time.monotonic() + self._backoff_s
+            else:
+                self._backoff_s = 0.0
+        if delivery.outcome is Outcome.UNAVAILABLE:
+            self._queue.settle(batch)
+            self._ledger.dropped[ENDPOINT_DOWN] += len(batch)
+        else:
+            _settle(self._ledger, self._queue, batch, delivery)
+
+
+def _settle(ledger: Ledger, queue: SpanQueue, batch: list[Pending], delivery: Delivery) -> None:
+    """Account for a batch that a receiver answered."""
+    if delivery.outcome is Outcome.TOO_LARGE and len(batch) > 1:
+        queue.halve_batches(batch)
+        queue.put_back(batch)
+        return
+    queue.settle(batch)
+    rejected = len(batch)
+    if delivery.outcome is Outcome.DELIVERED:
+        rejected = min(delivery.rejected, len(batch))
+        ledger.exported += len(batch) - rejected
+        queue.grow_batches()
+    if rejected:
+        ledger.dropped[_REASONS.get(delivery.outcome, REJECTED)] += rejected

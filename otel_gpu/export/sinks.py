@@ -1,0 +1,180 @@
+"""
+Where finished spans go: OTLP, a file, or an exporter that somebody else wrote.
+
+``OTEL_TRACES_EXPORTER`` names the exporters; each gets a queue and a sender of its
+own, so that one that is down takes nothing from the others.
+"""
+
+import logging
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import entry_points
+
+from opentelemetry.sdk.environment_variables import OTEL_SDK_DISABLED
+from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SpanExporter, SpanExportResult
+
+from otel_gpu.config import ExportConfig
+from otel_gpu.errors import ConfigError
+from otel_gpu.export.encoder import RequestEncoder, SpanEncoder
+from otel_gpu.export.environment import exporter_names, is_true, standing_in
+from otel_gpu.export.file import FileTransport, OtlpFile
+from otel_gpu.export.finished import FinishedSpan, Origin, readable
+from otel_gpu.export.otlp import otlp_transport
+from otel_gpu.export.queue import Counts, Pending, SpanQueue
+from otel_gpu.export.sender import (
+    BackgroundSender,
+    Delivery,
+    DirectSender,
+    Outcome,
+    Sender,
+    Transport,
+)
+
+_logger = logging.getLogger(__name__)
+
+_ENTRY_POINTS = "opentelemetry_traces_exporter"
+# Spans of one request. Some receivers handle a request as one unit of work.
+_BATCH_SPANS = 8192
+# A Pending, its place in the queue, and the header of its bytes object.
+_WAITING_SPAN_BYTES = 136
+# Memory that a span takes up which is not kept as bytes, roughly.
+_READABLE_SPAN_BYTES = 1024
+
+
+class SpanSink:
+    """One exporter with its queue; takes spans one at a time."""
+
+    def __init__(self, sender: Sender, prepare: Callable[[FinishedSpan], Pending]) -> None:
+        self._sender = sender
+        self._prepare = prepare
+
+    def add(self, span: FinishedSpan) -> None:
+        """Accept a span."""
+        self._sender.put(self._prepare(span))
+
+    def flush(self, timeout_s: float) -> bool:
+        """Deliver what was added; False when not all of it was, or not in time."""
+        return self._sender.flush(timeout_s)
+
+    def shutdown(self, timeout_s: float) -> bool:
+        """Deliver what is left within the timeout, and end; False if not all of it was."""
+        return self._sender.shutdown(timeout_s)
+
+    def counts(self) -> Counts:
+        """Say where the spans went."""
+        return self._sender.counts()
+
+
+class ReadableTransport:
+    """Delivers to an exporter that takes the SDK's spans."""
+
+    def __init__(self, exporter: SpanExporter) -> None:
+        self._exporter = exporter
+
+    @property
+    def place(self) -> str:
+        """Where spans go, in an operator's words."""
+        return f"the exporter {type(self._exporter).__name__}"
+
+    def deliver(self, batch: Sequence[Pending]) -> Delivery:
+        """Export a batch; the exporter's word is final, as with the SDK's processors."""
+        spans = [
+            readable(pending.content)
+            for pending in batch
+            if isinstance(pending.content, FinishedSpan)
+        ]
+        try:
+            result = self._exporter.export(spans)
+        except Exception:
+            # Not our code: it must not end the thread that feeds it.
+            _logger.exception("a span exporter failed")
+            return Delivery(Outcome.REJECTED)
+        if result is SpanExportResult.SUCCESS:
+            return Delivery(Outcome.DELIVERED)
+        return Delivery(Outcome.REJECTED)
+
+    def close(self) -> None:
+        """Shut the exporter down."""
+        self._exporter.shutdown()
+
+
+def open_sinks(
+    config: ExportConfig, environ: Mapping[str, str], file: OtlpFile | None, *, live: bool
+) -> list[SpanSink]:
+    """
+    Open the exporters that the environment names, and the file.
+
+    Args:
+        config: Sizes and intervals.
+        environ: The agent's environment.
+        file: Gets every span too.
+        live: False in a replay: batches are sent by the caller's thread.
+
+    Raises:
+        ConfigError: An exporter is not known or refuses its settings.
+    """
+    # All are opened before any gets a thread, so that a wrong one leaves none behind.
+    wires: list[Transport] = []
+    others: list[Transport] = []
+    for name in exporter_names(environ, "TRACES"):
+        if name == "otlp":
+            wires.append(otlp_transport(environ))
+        else:
+            others.append(ReadableTransport(_exporter(name, environ)))
+    if file is not None and not is_true(environ, OTEL_SDK_DISABLED):
+        wires.append(FileTransport(file))
+    return [
+        *(_wire_sink(transport, config, live=live) for transport in wires),
+        *(_readable_sink(transport, config, live=live) for transport in others),
+    ]
+
+
+def _readable_sink(transport: Transport, config: ExportConfig, *, live: bool) -> SpanSink:
+    queue = _queue(config, lambda _: 0)
+    return SpanSink(_sender(transport, queue, config, live=live), _as_it_is)
+
+
+def _wire_sink(transport: Transport, config: ExportConfig, *, live: bool) -> SpanSink:
+    spans = SpanEncoder()
+
+    def encode(span: FinishedSpan) -> Pending:
+        data = spans.encode(span)
+        return Pending(span.origin, len(data), data)
+
+    queue = _queue(config, RequestEncoder().header_size)
+    return SpanSink(_sender(transport, queue, config, live=live), encode)
+
+
+def _queue(config: ExportConfig, header_size: Callable[[Origin], int]) -> SpanQueue:
+    return SpanQueue(
+        limit_bytes=config.queue_bytes,
+        batch_bytes=config.batch_bytes,
+        batch_spans=_BATCH_SPANS,
+        header_size=header_size,
+        overhead_bytes=_WAITING_SPAN_BYTES,
+    )
+
+
+def _sender(transport: Transport, queue: SpanQueue, config: ExportConfig, *, live: bool) -> Sender:
+    if live:
+        return BackgroundSender(transport, queue, flush_interval_s=config.flush_interval_s)
+    return DirectSender(transport, queue)
+
+
+def _as_it_is(span: FinishedSpan) -> Pending:
+    return Pending(span.origin, _READABLE_SPAN_BYTES, span)
+
+
+def _exporter(name: str, environ: Mapping[str, str]) -> SpanExporter:
+    if name == "console":
+        # Standard output belongs to the command that is run.
+        return ConsoleSpanExporter(out=sys.stderr)
+    found = list(entry_points(group=_ENTRY_POINTS, name=name))
+    if not found:
+        known = sorted({"otlp", "console", "none", *entry_points(group=_ENTRY_POINTS).names})
+        raise ConfigError(
+            f"OTEL_TRACES_EXPORTER: {name!r} is not installed", hint=f"known: {', '.join(known)}"
+        )
+    with standing_in(environ):
+        exporter: SpanExporter = found[0].load()()
+    return exporter

@@ -1,0 +1,311 @@
+"""
+Spans from activities.
+
+A CUDA call is a span of its own name; what the scheduler did to its thread lies
+inside it; a fork stands beside it. Attributes are left out where they would say
+nothing: a size of 0, the default stream, a device that was not observed.
+
+Some facts about calls that do not return
+-----------------------------------------
+
+A span is exported when it ends, and a hung call never ends: the one call that an
+operator must see would be the one that is missing. So a call that stays open is
+reported by a child, ``gpu.cuda.call.open``, from the call's start to the moment when
+it was looked at. The parent's id is known before the parent exists (``ids.py``), and
+the picture completes itself when the call returns after all.
+
+The agent looks every second or so. A call that hangs for a day would make 86400 spans,
+so only the looks at which its age has doubled are reported: 17 for the day.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from otel_gpu import wire
+from otel_gpu.capture.probes import Api
+from otel_gpu.decode.events import CudaCall, OpenCall
+from otel_gpu.enrich.activities import (
+    Activity,
+    CallActivity,
+    DeviceIdentity,
+    ExitActivity,
+    ForkActivity,
+    OpenCallActivity,
+    ProcessImage,
+    StallActivity,
+)
+from otel_gpu.export import ids, resources, semconv
+from otel_gpu.export.cuda_errors import error_name
+from otel_gpu.export.finished import (
+    STATUS_ERROR,
+    STATUS_UNSET,
+    Attributes,
+    AttributeValue,
+    FinishedSpan,
+    Origin,
+)
+from otel_gpu.export.limits import Limits
+
+_CHOICE_NAMES = tuple(semconv.OTEL_GPU_CHOICE_VALUES.items())
+_NO_DIMENSIONS = (0, 0, 0)
+_MAX_CACHED = 4096
+_INT64_LIMIT = 1 << 63
+
+_Pairs = list[tuple[str, AttributeValue]]
+
+
+class SpanBuilder:
+    """
+    Turns activities into finished spans.
+
+    Args:
+        seed: ``ids.capture_seed`` of the capture.
+        version: Of the agent that saw the activities; the scopes carry it.
+        processes: Gives each process image its Resource.
+        limits: What a span may hold.
+    """
+
+    def __init__(
+        self, seed: bytes, version: str, processes: resources.Resources, limits: Limits
+    ) -> None:
+        self._seed = seed
+        self._processes = processes
+        self._limits = limits
+        self._scopes = {
+            name: resources.scope(name, version)
+            for name in (semconv.SCOPE_CUDA, semconv.SCOPE_SCHED, semconv.SCOPE_PROCESS)
+        }
+        self._origins: dict[tuple[ProcessImage, str], Origin] = {}
+        self._named: dict[tuple[int, int, DeviceIdentity | None], Attributes] = {}
+        self._choices: dict[int, tuple[str, ...]] = {}
+        # Ages at which open calls are reported next, by the call's span id.
+        self._open_due_ns: dict[bytes, int] = {}
+        self._builders: dict[type, Callable[[Any], tuple[FinishedSpan, ...]]] = {
+            CallActivity: self._call,
+            StallActivity: self._stall,
+            ForkActivity: self._fork,
+            OpenCallActivity: self._open_call,
+            ExitActivity: self._exit,
+        }
+
+    def spans(self, activity: Activity) -> tuple[FinishedSpan, ...]:
+        """Return the spans of one activity: none, one, or the two of a stall."""
+        build = self._builders.get(type(activity))
+        if build is None:
+            return ()
+        apply = self._limits.apply
+        return tuple([apply(span) for span in build(activity)])
+
+    def _call(self, activity: CallActivity) -> tuple[FinishedSpan, ...]:
+        seed = self._seed
+        event = activity.event
+        api = activity.api
+        pairs: _Pairs = list(self._names(api, event.copy_kind, activity.device))
+        if event.stream:
+            pairs.append((semconv.GPU_CUDA_STREAM, _signed(event.stream)))
+        if event.size_bytes:
+            pairs.append((semconv.GPU_CUDA_SIZE, _signed(event.size_bytes)))
+        if event.function:
+            pairs.append((semconv.GPU_CUDA_KERNEL_FUNCTION, hex(event.function)))
+        if event.grid != _NO_DIMENSIONS:
+            pairs.append((semconv.GPU_CUDA_KERNEL_GRID, event.grid))
+            pairs.append((semconv.GPU_CUDA_KERNEL_BLOCK, event.block))
+        code, message = STATUS_UNSET, ""
+        if event.status:
+            error = error_name(api.layer, event.status)
+            pairs.append((semconv.GPU_CUDA_RESULT, event.status))
+            pairs.append((semconv.ERROR_TYPE, error))
+            code, message = STATUS_ERROR, f"{api.name} returned {error}"
+        _add_times(pairs, event)
+        if event.voluntary_switches:
+            pairs.append((semconv.OTEL_GPU_CALL_VOLUNTARY_SWITCHES, event.voluntary_switches))
+        if event.involuntary_switches:
+            pairs.append((semconv.OTEL_GPU_CALL_INVOLUNTARY_SWITCHES, event.involuntary_switches))
+        if event.choices:
+            pairs.append((semconv.OTEL_GPU_CHOICE, self._choice_names(event.choices)))
+        if event.weight > 1:
+            pairs.append((semconv.OTEL_GPU_SAMPLE_WEIGHT, event.weight))
+        _add_thread(pairs, event.tid, event.comm)
+        pairs.append((semconv.CPU_LOGICAL_NUMBER, event.cpu))
+        span_id = ids.span_id_of(seed, event)
+        self._open_due_ns.pop(span_id, None)
+        return (
+            FinishedSpan(
+                self._origin(activity.process, semconv.SCOPE_CUDA),
+                ids.trace_id_of(seed, event),
+                span_id,
+                ids.parent_span_id_of(seed, event),
+                api.name,
+                activity.start_unix_ns,
+                activity.end_unix_ns,
+                tuple(pairs),
+                code,
+                message,
+            ),
+        )
+
+    def _open_call(self, activity: OpenCallActivity) -> tuple[FinishedSpan, ...]:
+        event = activity.event
+        age_ns = event.ktime_ns - event.start_ktime_ns
+        call_id = ids.parent_span_id_of(self._seed, event)
+        if age_ns < self._open_due_ns.get(call_id, 0):
+            return ()
+        if call_id not in self._open_due_ns and len(self._open_due_ns) >= _MAX_CACHED:
+            del self._open_due_ns[next(iter(self._open_due_ns))]
+        self._open_due_ns[call_id] = 2 * age_ns
+        pairs: _Pairs = list(self._names(activity.api, wire.COPY_NONE, activity.device))
+        _add_times(pairs, event)
+        _add_thread(pairs, event.tid, event.comm)
+        return (
+            FinishedSpan(
+                self._origin(activity.process, semconv.SCOPE_CUDA),
+                ids.trace_id_of(self._seed, event),
+                ids.span_id_of(self._seed, event),
+                call_id,
+                semconv.SPAN_OPEN_CALL,
+                activity.start_unix_ns,
+                activity.seen_unix_ns,
+                tuple(pairs),
+            ),
+        )
+
+    def _stall(self, activity: StallActivity) -> tuple[FinishedSpan, ...]:
+        event = activity.event
+        origin = self._origin(activity.process, semconv.SCOPE_SCHED)
+        trace_id = ids.trace_id_of(self._seed, event)
+        parent_id = ids.parent_span_id_of(self._seed, event)
+        switch = semconv.PROCESS_CONTEXT_SWITCH_TYPE_VALUES.get(event.switch_type)
+        spans = []
+        if activity.runnable_unix_ns > activity.start_unix_ns:
+            pairs: _Pairs = []
+            if switch:
+                pairs.append((semconv.PROCESS_CONTEXT_SWITCH_TYPE, switch))
+            if event.waker_tid:
+                pairs.append((semconv.OTEL_GPU_WAKER_PID, event.waker_pid))
+                pairs.append((semconv.OTEL_GPU_WAKER_TID, event.waker_tid))
+                pairs.append((semconv.OTEL_GPU_WAKER_COMM, event.waker_comm))
+            _add_thread(pairs, event.tid, event.comm)
+            spans.append(
+                FinishedSpan(
+                    origin,
+                    trace_id,
+                    ids.span_id_of(self._seed, event),
+                    parent_id,
+                    semconv.SPAN_BLOCKED,
+                    activity.start_unix_ns,
+                    activity.runnable_unix_ns,
+                    tuple(pairs),
+                )
+            )
+        if activity.end_unix_ns > activity.runnable_unix_ns:
+            pairs = []
+            if switch:
+                pairs.append((semconv.PROCESS_CONTEXT_SWITCH_TYPE, switch))
+            if event.culprit_tid:
+                pairs.append((semconv.OTEL_GPU_CULPRIT_PID, event.culprit_pid))
+                pairs.append((semconv.OTEL_GPU_CULPRIT_TID, event.culprit_tid))
+                pairs.append((semconv.OTEL_GPU_CULPRIT_COMM, event.culprit_comm))
+            _add_thread(pairs, event.tid, event.comm)
+            pairs.append((semconv.CPU_LOGICAL_NUMBER, event.cpu))
+            spans.append(
+                FinishedSpan(
+                    origin,
+                    trace_id,
+                    ids.run_queue_span_id(self._seed, event),
+                    parent_id,
+                    semconv.SPAN_RUN_QUEUE_WAIT,
+                    activity.runnable_unix_ns,
+                    activity.end_unix_ns,
+                    tuple(pairs),
+                )
+            )
+        return tuple(spans)
+
+    def _fork(self, activity: ForkActivity) -> tuple[FinishedSpan, ...]:
+        event = activity.event
+        child = activity.child.attributes
+        pairs: _Pairs = [(semconv.OTEL_GPU_FORK_CHILD_PID, event.child_pid)]
+        if name := child.get(semconv.SERVICE_NAME):
+            pairs.append((semconv.OTEL_GPU_FORK_CHILD_SERVICE_NAME, name))
+        if command := child.get("process.command"):
+            pairs.append((semconv.OTEL_GPU_FORK_CHILD_COMMAND, command))
+        _add_thread(pairs, event.tid, event.comm)
+        return (
+            FinishedSpan(
+                self._origin(activity.process, semconv.SCOPE_PROCESS),
+                ids.trace_id_of(self._seed, event),
+                ids.span_id_of(self._seed, event),
+                ids.parent_span_id_of(self._seed, event),
+                semconv.SPAN_FORK,
+                activity.start_unix_ns,
+                activity.end_unix_ns,
+                tuple(pairs),
+            ),
+        )
+
+    def _exit(self, activity: ExitActivity) -> tuple[FinishedSpan, ...]:
+        for scope in self._scopes:
+            self._origins.pop((activity.process, scope), None)
+        self._processes.forget(activity.process)
+        return ()
+
+    def _origin(self, image: ProcessImage, scope: str) -> Origin:
+        origin = self._origins.get((image, scope))
+        if origin is None:
+            if len(self._origins) >= _MAX_CACHED:
+                del self._origins[next(iter(self._origins))]
+            origin = Origin(self._processes.of(image), self._scopes[scope])
+            self._origins[image, scope] = origin
+        return origin
+
+    def _names(self, api: Api, copy_kind: int, device: DeviceIdentity | None) -> Attributes:
+        """What a call is: the same for most calls, so kept."""
+        key = (api.number, copy_kind, device)
+        names = self._named.get(key)
+        if names is None:
+            if len(self._named) >= _MAX_CACHED:
+                self._named.clear()
+            names = tuple(_name_call(api, copy_kind, device))
+            self._named[key] = names
+        return names
+
+    def _choice_names(self, choices: int) -> tuple[str, ...]:
+        names = self._choices.get(choices)
+        if names is None:
+            names = tuple(name for bit, name in _CHOICE_NAMES if choices & bit)
+            self._choices[choices] = names
+        return names
+
+
+def _name_call(api: Api, copy_kind: int, device: DeviceIdentity | None) -> _Pairs:
+    pairs: _Pairs = [
+        (semconv.GPU_CUDA_API, api.name),
+        (semconv.GPU_CUDA_LAYER, semconv.GPU_CUDA_LAYER_VALUES[api.layer]),
+    ]
+    if copy_kind in semconv.CUDA_MEMCPY_KIND_VALUES:
+        pairs.append((semconv.CUDA_MEMCPY_KIND, semconv.CUDA_MEMCPY_KIND_VALUES[copy_kind]))
+    if device is not None:
+        pairs.append((semconv.CUDA_DEVICE_INDEX, device.index))
+        if device.uuid:
+            pairs.append((semconv.CUDA_DEVICE_UUID, device.uuid))
+        if device.model:
+            pairs.append((semconv.CUDA_DEVICE_MODEL, device.model))
+    return pairs
+
+
+def _add_times(pairs: _Pairs, event: CudaCall | OpenCall) -> None:
+    if event.blocked_ns:
+        pairs.append((semconv.OTEL_GPU_CALL_BLOCKED_TIME, event.blocked_ns / 1e9))
+    if event.run_queue_ns:
+        pairs.append((semconv.OTEL_GPU_CALL_RUN_QUEUE_TIME, event.run_queue_ns / 1e9))
+
+
+def _add_thread(pairs: _Pairs, tid: int, comm: str) -> None:
+    pairs.append((semconv.OTEL_GPU_THREAD_TID, tid))
+    if comm:
+        pairs.append((semconv.THREAD_NAME, comm))
+
+
+def _signed(value: int) -> int:
+    # OTLP's integers are signed; a handle with the top bit set keeps its bits.
+    return value if value < _INT64_LIMIT else value - 2 * _INT64_LIMIT

@@ -1,0 +1,230 @@
+"""Activities as ``enrich`` makes them, from the values that matter to a test."""
+
+from bisect import bisect_left
+
+from otel_gpu import wire
+from otel_gpu.capture.layout import duration_bounds_ns, layout_description, size_bounds_bytes
+from otel_gpu.capture.probes import APIS
+from otel_gpu.config import Config
+from otel_gpu.decode.events import Aggregate, CudaCall, Fork, OpenCall, SeriesKey, Stall
+from otel_gpu.enrich.activities import (
+    AggregatesActivity,
+    CallActivity,
+    CaptureActivity,
+    CountersActivity,
+    DeviceIdentity,
+    ExitActivity,
+    ForkActivity,
+    OpenCallActivity,
+    ProbesActivity,
+    ProcessImage,
+    Series,
+    StallActivity,
+    StatusActivity,
+)
+
+T0 = 1_800_000_000_000_000_000  # Unix time in nanoseconds at ktime 0
+SECOND = 1_000_000_000
+H100 = DeviceIdentity(0, "8f4d1ee8-0b3c-6bd6-a4f1-2e0e1b7b9a10", "NVIDIA H100 80GB HBM3")
+APIS_BY_NAME = {api.name: api for api in APIS}
+EXPONENTIAL = Config()
+
+
+def image(pid=42, image_ktime_ns=5 * SECOND, name="trainer"):
+    """A process image that began five seconds after ktime 0."""
+    attributes = {
+        "service.name": name,
+        "service.instance.id": f"{pid}-{image_ktime_ns}",
+        "process.pid": pid,
+    }
+    return ProcessImage(pid, image_ktime_ns, name, T0 + image_ktime_ns, attributes)
+
+
+def capture(config=EXPONENTIAL, unix_ns=T0):
+    """The first activity of a stream."""
+    info = {
+        "agent": {"version": "0.1.0", "pid": 7},
+        "host": {"name": "node1", "id": "abc", "boot_id": "b00t", "arch": "x86_64", "cpus": 2},
+        "mode": "command",
+        "layout": layout_description(config),
+    }
+    return CaptureActivity(unix_ns, info)
+
+
+def aggregate(values, *, size_bytes=0, bounds=None):
+    """What the kernel side would hold after counting these values."""
+    bounds = duration_bounds_ns(EXPONENTIAL) if bounds is None else bounds
+    buckets = [0] * wire.MAX_BUCKETS
+    for value in values:
+        buckets[bisect_left(bounds, value)] += 1
+    return Aggregate(sum(values), min(values), max(values), size_bytes, tuple(buckets))
+
+
+def calls(process, api, durations_ns, **key):
+    """The duration series of one API; keys as in ``SeriesKey``."""
+    api = APIS_BY_NAME[api]
+    size_bytes = key.pop("size_bytes", 0)
+    device = key.pop("device", None)
+    bounds = key.pop("bounds", None)
+    return series(
+        process,
+        wire.METRIC_CALL_DURATION,
+        aggregate(durations_ns, size_bytes=size_bytes, bounds=bounds),
+        api=api.number,
+        device=device,
+        **key,
+    )
+
+
+def series(process, metric, counted, *, api=0, device=None, **key):
+    """One series; ``device`` is a ``DeviceIdentity``."""
+    full_key = {"status": 0, "copy_kind": wire.COPY_NONE, "nested": 0} | key
+    return Series(
+        process,
+        SeriesKey(
+            image_ktime_ns=process.image_ktime_ns,
+            pid=process.pid,
+            device=-1 if device is None else device.index,
+            metric=metric,
+            api=api,
+            **full_key,
+        ),
+        next((a for a in APIS if a.number == api), None)
+        if metric == wire.METRIC_CALL_DURATION
+        else None,
+        device,
+        counted,
+    )
+
+
+def copies(process, sizes, copy_kind=wire.COPY_HOST_TO_DEVICE, device=None):
+    """The size series of one direction of copies."""
+    counted = aggregate(sizes, bounds=size_bounds_bytes(EXPONENTIAL))
+    return series(process, wire.METRIC_COPY_SIZE, counted, copy_kind=copy_kind, device=device)
+
+
+def forks(process, count):
+    """The series that counts forks."""
+    buckets = (count,) + (0,) * (wire.MAX_BUCKETS - 1)
+    return series(process, wire.METRIC_FORK, Aggregate(0, 0, 0, 0, buckets))
+
+
+def snapshot(at_s, *all_series):
+    """All series, read ``at_s`` seconds after ktime 0."""
+    return AggregatesActivity(T0 + round(at_s * SECOND), tuple(all_series))
+
+
+def counters(at_s, **values):
+    """The kernel side's counters by the names that ``enrich`` gives them; 0 if not named."""
+    named = dict.fromkeys(list(wire.COUNTER_NAMES.values())[: wire.COUNTER_COUNT], 0)
+    return CountersActivity(
+        T0 + round(at_s * SECOND), named | {f"counter_{name}": n for name, n in values.items()}
+    )
+
+
+def status(at_s, **info):
+    """The agent's own figures."""
+    return StatusActivity(T0 + round(at_s * SECOND), info)
+
+
+def probes(at_s, library, symbols, exported):
+    """Symbols of one library that carry probes."""
+    info = {"library": library, "device": 1, "inode": 2, "symbols": symbols, "exported": exported}
+    return ProbesActivity(T0 + round(at_s * SECOND), info)
+
+
+def ended(process, at_s, exit_code=0):
+    """The end of a process image."""
+    return ExitActivity(process, T0 + round(at_s * SECOND), exit_code)
+
+
+def call(process, api, start_ktime_ns, duration_ns, *, device=None, **event):
+    """A chosen call."""
+    end_ktime_ns = start_ktime_ns + duration_ns
+    values = dict.fromkeys(CudaCall._fields, 0) | {
+        "end_ktime_ns": end_ktime_ns,
+        "image_ktime_ns": process.image_ktime_ns,
+        "pid": process.pid,
+        "tid": process.pid,
+        "start_ktime_ns": start_ktime_ns,
+        "root_start_ktime_ns": start_ktime_ns,
+        "device": -1 if device is None else device.index,
+        "weight": 1,
+        "grid": (0, 0, 0),
+        "block": (0, 0, 0),
+        "api": APIS_BY_NAME[api].number,
+        "copy_kind": wire.COPY_NONE,
+        "choices": wire.CHOICE_FULL,
+        "comm": process.comm,
+    }
+    return CallActivity(
+        process,
+        CudaCall(**(values | event)),
+        APIS_BY_NAME[api],
+        T0 + start_ktime_ns,
+        T0 + end_ktime_ns,
+        device,
+    )
+
+
+def open_call(process, api, start_ktime_ns, seen_ktime_ns, *, tid=None, device=None, **event):
+    """A call that has not returned."""
+    values = dict.fromkeys(OpenCall._fields, 0) | {
+        "ktime_ns": seen_ktime_ns,
+        "image_ktime_ns": process.image_ktime_ns,
+        "pid": process.pid,
+        "tid": process.pid if tid is None else tid,
+        "start_ktime_ns": start_ktime_ns,
+        "root_start_ktime_ns": start_ktime_ns,
+        "device": -1 if device is None else device.index,
+        "api": APIS_BY_NAME[api].number,
+        "comm": process.comm,
+    }
+    return OpenCallActivity(
+        process,
+        OpenCall(**(values | event)),
+        APIS_BY_NAME[api],
+        T0 + start_ktime_ns,
+        T0 + seen_ktime_ns,
+        device,
+    )
+
+
+def stall(process, start_ktime_ns, runnable_ktime_ns, end_ktime_ns, **event):
+    """A thread off the CPU."""
+    values = dict.fromkeys(Stall._fields, 0) | {
+        "end_ktime_ns": end_ktime_ns,
+        "image_ktime_ns": process.image_ktime_ns,
+        "pid": process.pid,
+        "tid": process.pid,
+        "start_ktime_ns": start_ktime_ns,
+        "runnable_ktime_ns": runnable_ktime_ns,
+        "switch_type": wire.SWITCH_VOLUNTARY,
+        "comm": process.comm,
+        "culprit_comm": "",
+        "waker_comm": "",
+    }
+    return StallActivity(
+        process,
+        Stall(**(values | event)),
+        T0 + start_ktime_ns,
+        T0 + runnable_ktime_ns,
+        T0 + end_ktime_ns,
+    )
+
+
+def fork(parent, child, start_ktime_ns, end_ktime_ns):
+    """A process made another."""
+    event = Fork(
+        end_ktime_ns=end_ktime_ns,
+        image_ktime_ns=parent.image_ktime_ns,
+        pid=parent.pid,
+        tid=parent.pid,
+        start_ktime_ns=start_ktime_ns,
+        child_image_ktime_ns=child.image_ktime_ns,
+        call_start_ktime_ns=0,
+        root_start_ktime_ns=0,
+        child_pid=child.pid,
+        comm=parent.comm,
+    )
+    return ForkActivity(parent, event, child, T0 + start_ktime_ns, T0 + end_ktime_ns)

@@ -1,0 +1,259 @@
+import math
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opentelemetry.attributes import BoundedAttributes
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans as stock_encode
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import Event, ReadableSpan
+from opentelemetry.sdk.util import BoundedList
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import (
+    Link,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    TraceFlags,
+    TraceState,
+)
+
+from otel_gpu.export.attributes import AttributeEncoder
+from otel_gpu.export.encoder import RequestEncoder, SpanEncoder, encode_spans
+from otel_gpu.export.finished import (
+    STATUS_ERROR,
+    STATUS_UNSET,
+    FinishedSpan,
+    Origin,
+    SpanEvent,
+    SpanLink,
+    readable,
+)
+
+# Surrogates alone are not text; what happens to them has a test of its own.
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from(
+    ["x" * 127, "x" * 128, "é" * 3000]
+)
+keys = texts.filter(bool)
+ints = st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 300)
+floats = st.floats(allow_nan=False)
+scalars = texts | st.booleans() | ints | floats | st.binary(max_size=40)
+lists = (
+    st.lists(texts, max_size=4)
+    | st.lists(st.booleans(), max_size=4)
+    | st.lists(ints, max_size=4)
+    | st.lists(floats, max_size=4)
+).map(tuple)
+values = scalars | lists
+deep_values = st.recursive(
+    scalars | st.none(),
+    lambda inner: st.lists(inner, max_size=3).map(tuple) | st.dictionaries(keys, inner, max_size=3),
+    max_leaves=6,
+)
+dropped = st.integers(0, 2**32 - 1)
+unix_ns = st.just(0) | st.integers(0, 2**64 - 1)
+trace_ids = st.binary(min_size=16, max_size=16)
+span_ids = st.binary(min_size=8, max_size=8)
+
+
+def bounded(attributes: Mapping, count: int) -> BoundedAttributes:
+    result = BoundedAttributes(attributes=attributes, immutable=False)
+    result.dropped = count
+    return result
+
+
+def bounded_list(items: list, count: int) -> BoundedList:
+    result = BoundedList(max(len(items), 1))
+    result.extend(items)
+    result.dropped = count
+    return result
+
+
+attribute_maps = st.builds(bounded, st.dictionaries(keys, deep_values, max_size=6), dropped)
+states = st.just(TraceState()) | st.just(TraceState([("vendor", "a"), ("other", "b=c")]))
+contexts = st.builds(
+    SpanContext,
+    st.integers(0, 2**128 - 1),
+    st.integers(0, 2**64 - 1),
+    st.booleans(),
+    st.sampled_from([TraceFlags(0), TraceFlags(1)]),
+    states,
+)
+sdk_events = st.builds(Event, texts, attribute_maps, unix_ns)
+sdk_links = st.builds(Link, contexts, attribute_maps)
+statuses = (
+    st.just(Status(StatusCode.UNSET))
+    | st.just(Status(StatusCode.OK))
+    | st.builds(lambda text: Status(StatusCode.ERROR, text), st.none() | texts)
+)
+sdk_resources = st.builds(
+    Resource, st.dictionaries(keys, deep_values, max_size=3), st.sampled_from(["", "https://x/1"])
+)
+sdk_scopes = st.none() | st.builds(
+    InstrumentationScope,
+    texts,
+    st.none() | texts,
+    st.none() | texts,
+    st.dictionaries(keys, values, max_size=2),
+)
+
+
+@st.composite
+def sdk_spans(draw, resources, scopes):
+    return ReadableSpan(
+        name=draw(texts),
+        context=draw(contexts),
+        parent=draw(st.none() | contexts),
+        resource=draw(st.sampled_from(resources)),
+        attributes=draw(attribute_maps),
+        events=bounded_list(draw(st.lists(sdk_events, max_size=2)), draw(dropped)),
+        links=bounded_list(draw(st.lists(sdk_links, max_size=2)), draw(dropped)),
+        kind=draw(st.sampled_from(list(SpanKind))),
+        status=draw(statuses),
+        start_time=draw(unix_ns),
+        end_time=draw(st.none() | unix_ns),
+        instrumentation_scope=draw(st.sampled_from(scopes)),
+    )
+
+
+@st.composite
+def sdk_batches(draw):
+    resources = draw(st.lists(sdk_resources, min_size=1, max_size=3))
+    scopes = draw(st.lists(sdk_scopes, min_size=1, max_size=3))
+    return draw(st.lists(sdk_spans(resources, scopes), max_size=5))
+
+
+pairs = st.dictionaries(keys, values, max_size=8).map(lambda found: tuple(found.items()))
+origins = st.builds(Origin, sdk_resources, st.builds(InstrumentationScope, texts, texts, texts))
+
+
+@st.composite
+def finished_spans(draw, from_origins):
+    status_code = draw(st.sampled_from([STATUS_UNSET, STATUS_ERROR]))
+    return FinishedSpan(
+        origin=draw(st.sampled_from(from_origins)),
+        trace_id=draw(trace_ids),
+        span_id=draw(span_ids),
+        parent_span_id=draw(st.just(b"") | span_ids),
+        name=draw(texts),
+        start_unix_ns=draw(unix_ns),
+        end_unix_ns=draw(unix_ns),
+        attributes=draw(pairs),
+        status_code=status_code,
+        status_message=draw(texts) if status_code else "",
+        events=tuple(
+            draw(st.lists(st.builds(SpanEvent, texts, unix_ns, pairs, dropped), max_size=2))
+        ),
+        links=tuple(
+            draw(st.lists(st.builds(SpanLink, trace_ids, span_ids, pairs, dropped), max_size=2))
+        ),
+        dropped_attributes=draw(dropped),
+        dropped_events=draw(dropped),
+        dropped_links=draw(dropped),
+    )
+
+
+@st.composite
+def finished_batches(draw):
+    # Equal origins are one origin in practice: only the order inside them would differ.
+    from_origins = draw(
+        st.lists(
+            origins,
+            min_size=1,
+            max_size=3,
+            unique_by=lambda origin: (origin.resource, origin.scope),
+        )
+    )
+    return draw(st.lists(finished_spans(from_origins), max_size=5))
+
+
+def stock_bytes(spans) -> bytes:
+    return stock_encode(spans).SerializeToString(deterministic=True)
+
+
+@settings(max_examples=100, deadline=None)
+@given(sdk_batches())
+def test_sdk_spans_encode_as_the_standard_encoder_does(spans):
+    """Every span of the SDK gives the standard encoder's bytes."""
+    assert encode_spans(spans) == stock_bytes(spans)
+
+
+@settings(max_examples=100, deadline=None)
+@given(finished_batches())
+def test_finished_spans_encode_as_their_readable_form_does(spans):
+    """A finished span and the ``ReadableSpan`` made from it are the same on the wire."""
+    encoder = SpanEncoder()
+
+    actual = RequestEncoder().encode([(span.origin, encoder.encode(span)) for span in spans])
+
+    assert actual == stock_bytes([readable(span) for span in spans])
+
+
+def span_of(**changes) -> FinishedSpan:
+    origin = Origin(Resource({"service.name": "a"}), InstrumentationScope("otel_gpu.cuda"))
+    span = FinishedSpan(origin, b"t" * 16, b"s" * 8, b"", "cudaFree", 1, 2, ())
+    return span._replace(**changes)
+
+
+def decoded(*spans: FinishedSpan):
+    encoder = SpanEncoder()
+    request = RequestEncoder().encode([(span.origin, encoder.encode(span)) for span in spans])
+    (resource_spans,) = ExportTraceServiceRequest.FromString(request).resource_spans
+    (scope_spans,) = resource_spans.scope_spans
+    return list(scope_spans.spans)
+
+
+def test_equal_values_of_different_types_keep_their_types():
+    """``True``, 1 and 1.0 are equal to Python and stay three kinds on the wire."""
+    spans = decoded(
+        span_of(attributes=(("k", 1),)),
+        span_of(attributes=(("k", True),)),
+        span_of(attributes=(("k", 1.0),)),
+        span_of(attributes=(("k", (1, 0)),)),
+        span_of(attributes=(("k", (True, False)),)),
+    )
+
+    kinds = [span.attributes[0].value.WhichOneof("value") for span in spans]
+    assert kinds == ["int_value", "bool_value", "double_value", "array_value", "array_value"]
+    assert spans[3].attributes[0].value.array_value.values[1].int_value == 0
+    assert spans[4].attributes[0].value.array_value.values[0].bool_value is True
+
+
+def test_text_that_is_no_unicode_is_replaced():
+    """A lone surrogate becomes a question mark, so the receiver takes the request."""
+    (span,) = decoded(span_of(name="cuda\ud800", attributes=(("a\udfff", "b\ud800c"),)))
+
+    assert span.name == "cuda?"
+    assert span.attributes[0].key == "a?"
+    assert span.attributes[0].value.string_value == "b?c"
+
+
+def test_negative_zero_and_not_a_number_survive():
+    """Doubles travel bit for bit."""
+    (span,) = decoded(span_of(attributes=(("zero", -0.0), ("nan", math.nan))))
+
+    assert math.copysign(1, span.attributes[0].value.double_value) == -1
+    assert math.isnan(span.attributes[1].value.double_value)
+
+
+@pytest.mark.parametrize("value", [2**63, -(2**63) - 1, object(), (1, object()), {"a": 2**64}])
+def test_a_value_without_an_otlp_form_is_left_out(value, caplog):
+    """What OTLP cannot say is left out with a warning, and the rest is sent."""
+    (span,) = decoded(span_of(attributes=(("bad", value), ("good", 1))))
+
+    assert [attribute.key for attribute in span.attributes] == ["good"]
+    assert "attribute bad has no form in OTLP" in caplog.text
+
+
+def test_caches_stay_bounded():
+    """Values that never repeat do not grow the encoder for ever."""
+    encoder = AttributeEncoder(b"\x4a")
+
+    for number in range(20_001):
+        encoder.encode([("n", number), ("s", str(number)), ("t", (number,)), (str(number), 0.5)])
+
+    for cache in (encoder._ints, encoder._strings, encoder._tuples, encoder._double_heads):
+        assert len(cache) <= 8192

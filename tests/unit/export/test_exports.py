@@ -1,0 +1,315 @@
+import json
+import socket
+import time
+from collections.abc import Sequence
+from importlib.metadata import EntryPoint
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+
+from otel_gpu.config import Config, ExportConfig, SpansConfig
+from otel_gpu.errors import ConfigError
+from otel_gpu.export import sinks
+from otel_gpu.export.exports import open_exports
+from tests.receiver import OtlpReceiver
+from tests.unit.export import samples
+
+
+@pytest.fixture
+def receiver():
+    with OtlpReceiver() as running:
+        yield running
+
+
+def config_of(mode: str = "chosen", **export) -> Config:
+    return Config(spans=SpansConfig(mode=mode), export=ExportConfig(**export))
+
+
+def environ_of(receiver, protocol="grpc", **more) -> dict[str, str]:
+    endpoint = receiver.grpc_endpoint if protocol == "grpc" else receiver.http_endpoint
+    return {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
+        "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
+        **more,
+    }
+
+
+def observe_all(exports) -> None:
+    for activity in (
+        samples.CAPTURE,
+        samples.call(device=samples.DEVICE),
+        samples.stall(),
+        samples.fork(),
+        samples.open_call(),
+    ):
+        exports.observe(activity)
+
+
+NAMES = [
+    "cudaMalloc",
+    "sched.blocked",
+    "sched.run_queue_wait",
+    "process.fork",
+    "gpu.cuda.call.open",
+]
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+@pytest.mark.parametrize("live", [True, False])
+def test_activities_arrive_as_spans(receiver, protocol, live):
+    """What goes in comes out at a real receiver: live and from a replay, by both protocols."""
+    with open_exports(config_of(), environ_of(receiver, protocol), live=live) as exports:
+        observe_all(exports)
+        assert exports.flush(10.0)
+        assert exports.dropped() == {}
+        assert exports.exported() == 5
+        assert exports.shutdown(10.0)
+
+    found = receiver.spans()
+    assert sorted(s.span.name for s in found) == sorted(NAMES)
+    assert {s.resource["service.name"] for s in found} == {"trainer"}
+    assert {s.scope for s in found} == {"otel_gpu.cuda", "otel_gpu.sched", "otel_gpu.process"}
+    assert len({s.span.trace_id for s in found}) == 2  # the call with its inside, and the fork
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+@pytest.mark.parametrize("compression", ["none", "", "gzip"])
+def test_both_signals_take_every_compression(receiver, protocol, compression):
+    """No compression can be asked for by name, although gRPC's exporter does not know it."""
+    environ = environ_of(receiver, protocol, OTEL_EXPORTER_OTLP_COMPRESSION=compression)
+
+    with open_exports(config_of(), environ, live=True) as exports:
+        observe_all(exports)
+
+    assert len(receiver.spans()) == 5
+
+
+def test_what_is_left_leaves_at_the_end(receiver):
+    """Closing sends what no batch or interval has sent."""
+    config = config_of(flush_interval_s=3600.0)
+
+    with open_exports(config, environ_of(receiver), live=True) as exports:
+        observe_all(exports)
+
+    assert len(receiver.spans()) == 5
+
+
+def test_an_interval_is_enough(receiver):
+    """Nobody has to flush: spans leave after the flush interval."""
+    config = config_of(flush_interval_s=0.05)
+
+    with open_exports(config, environ_of(receiver), live=True) as exports:
+        observe_all(exports)
+        receiver.wait_for(lambda: len(receiver.spans()) == 5)
+
+
+def test_many_spans_are_split_into_requests_that_receivers_take(receiver):
+    """30 007 calls of 300 bytes need several requests, each within the batch size."""
+    config = config_of(batch_bytes=1_000_000)
+
+    with open_exports(config, environ_of(receiver), live=True) as exports:
+        exports.observe(samples.CAPTURE)
+        for number in range(30_007):
+            exports.observe(samples.call(device=samples.DEVICE, start_ktime_ns=number + 1))
+        assert exports.flush(30.0)
+        assert exports.exported() == 30_007
+
+    requests = receiver.requests("traces")
+    assert len(receiver.spans()) == 30_007
+    assert len(requests) > 5
+    assert max(len(request.body) for request in requests) <= 1_000_000
+
+
+def test_a_dead_endpoint_costs_bounded_memory_and_recovers(receiver, monkeypatch):
+    """Spans wait, the oldest are dropped and counted, and the newest arrive afterwards."""
+    monkeypatch.setattr("otel_gpu.export.sender._FIRST_BACKOFF_S", 0.05)
+    monkeypatch.setattr("otel_gpu.export.sender._LONGEST_BACKOFF_S", 0.05)
+    config = config_of(queue_bytes=100_000, batch_bytes=20_000, flush_interval_s=0.05)
+    environ = environ_of(receiver, OTEL_EXPORTER_OTLP_TIMEOUT="0.3", OTEL_METRICS_EXPORTER="none")
+
+    with open_exports(config, environ, live=True) as exports:
+        exports.observe(samples.CAPTURE)
+        receiver.stop()
+        for number in range(5_003):
+            exports.observe(samples.call(start_ktime_ns=number + 1))
+        (sink,) = exports._sinks
+        assert sink._sender._queue.size_bytes <= 100_000
+        counts = sink.counts()
+        assert counts.accepted == 5_003
+        assert counts.accepted == counts.exported + counts.pending + sum(counts.dropped.values())
+
+        receiver.start()
+        receiver.wait_for(lambda: sink.counts().pending == 0, timeout_s=30.0)
+
+        assert exports.exported() + sum(exports.dropped().values()) == 5_003
+        assert exports.exported() == len(receiver.spans()) > 100
+    newest = max(s.span.start_time_unix_nano for s in receiver.spans())
+    assert newest == samples.BOOT_UNIX_NS + 5_003
+
+
+def test_a_dead_endpoint_does_not_hold_the_end():
+    """Closing is bounded by its timeout, and what was lost is counted."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        # Accepts connections and never answers.
+        endpoint = f"http://127.0.0.1:{server.getsockname()[1]}"
+        environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_METRICS_EXPORTER": "none"}
+        began_s = time.monotonic()
+        with open_exports(config_of(), environ, live=True) as exports:
+            observe_all(exports)
+            assert not exports.shutdown(0.2)
+
+    assert time.monotonic() - began_s < 8.0
+    assert sum(exports.dropped().values()) == 5
+
+
+def test_the_sampler_thins_traces(receiver):
+    """OTEL_TRACES_SAMPLER drops whole traces, and they are counted."""
+    environ = environ_of(receiver, OTEL_TRACES_SAMPLER="always_off")
+
+    with open_exports(config_of(), environ, live=True) as exports:
+        observe_all(exports)
+        assert exports.dropped() == {"not_sampled": 5}
+
+    assert receiver.spans() == []
+
+
+def test_span_limits_hold(receiver):
+    """OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT reaches the wire with its count."""
+    environ = environ_of(receiver, OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT="2")
+
+    with open_exports(config_of(), environ, live=True) as exports:
+        exports.observe(samples.call())
+
+    (found,) = receiver.spans()
+    assert list(found.attributes) == ["gpu.cuda.api", "gpu.cuda.layer"]
+    assert found.span.dropped_attributes_count == 3
+
+
+@pytest.mark.parametrize(
+    ("mode", "more"),
+    [
+        ("none", {}),
+        ("chosen", {"OTEL_TRACES_EXPORTER": "none"}),
+        ("chosen", {"OTEL_SDK_DISABLED": "true"}),
+    ],
+)
+def test_spans_can_be_turned_off(receiver, mode, more):
+    """Without spans wanted, none are made and none are counted as dropped."""
+    with open_exports(config_of(mode), environ_of(receiver, **more), live=True) as exports:
+        observe_all(exports)
+        assert exports.dropped() == {}
+
+    assert receiver.spans() == []
+
+
+def test_a_disabled_sdk_writes_no_file(tmp_path, caplog):
+    """OTEL_SDK_DISABLED stands above the file, and that is said."""
+    path = tmp_path / "out.jsonl"
+
+    with open_exports(
+        config_of(otlp_file=str(path)), {"OTEL_SDK_DISABLED": "true"}, live=True
+    ) as exports:
+        observe_all(exports)
+
+    assert not path.exists()
+    assert "nothing is written" in caplog.text
+
+
+def test_a_replay_gives_the_same_bytes_every_time(tmp_path):
+    """Two runs over the same activities write the same file."""
+    written = []
+    for name in ("one", "two"):
+        path = tmp_path / name
+        with open_exports(config_of(otlp_file=str(path)), {}, live=False) as exports:
+            observe_all(exports)
+        written.append(path.read_bytes())
+
+    assert written[0] == written[1]
+    spans = json.loads(written[0].splitlines()[0])["resourceSpans"][0]["scopeSpans"]
+    assert sum(len(scope["spans"]) for scope in spans) == 5
+
+
+def test_the_console_exporter_leaves_standard_output_alone(capfd):
+    """Standard output belongs to the command that is run."""
+    with open_exports(config_of(), {"OTEL_TRACES_EXPORTER": "console"}, live=True) as exports:
+        exports.observe(samples.call())
+
+    captured = capfd.readouterr()
+    assert captured.out == ""
+    assert '"name": "cudaMalloc"' in captured.err
+
+
+class ForeignExporter(SpanExporter):
+    exported: list[ReadableSpan] = []  # noqa: RUF012 -- emptied by the test that uses it
+    result = SpanExportResult.SUCCESS
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        if self.result is None:
+            raise RuntimeError("broken")
+        self.exported.extend(spans)
+        return self.result
+
+    def shutdown(self) -> None:
+        pass
+
+
+@pytest.fixture
+def foreign(monkeypatch):
+    point = EntryPoint("foreign", f"{__name__}:ForeignExporter", "opentelemetry_traces_exporter")
+    monkeypatch.setattr(EntryPoint, "load", lambda _: ForeignExporter)
+    monkeypatch.setattr(sinks, "entry_points", lambda **_: [point])
+    monkeypatch.setattr(ForeignExporter, "exported", [])
+    return ForeignExporter
+
+
+def test_exporters_of_others_get_sdk_spans(foreign):
+    """An installed exporter is found by its name and gets ReadableSpans."""
+    with open_exports(config_of(), {"OTEL_TRACES_EXPORTER": "foreign"}, live=True) as exports:
+        exports.observe(samples.call(status=2))
+
+    (span,) = foreign.exported
+    assert span.name == "cudaMalloc"
+    assert span.status.description == "cudaMalloc returned cudaErrorMemoryAllocation"
+    assert span.resource.attributes["service.name"] == "trainer"
+
+
+@pytest.mark.parametrize("result", [SpanExportResult.FAILURE, None])
+def test_a_foreign_exporter_that_fails_costs_its_batch(foreign, monkeypatch, result, caplog):
+    """Whether it says so or raises, the spans are counted and the agent goes on."""
+    monkeypatch.setattr(foreign, "result", result)
+
+    with open_exports(config_of(), {"OTEL_TRACES_EXPORTER": "foreign"}, live=True) as exports:
+        exports.observe(samples.call())
+        assert not exports.flush(5.0)
+        assert exports.dropped() == {"rejected_by_receiver": 1}
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"OTEL_TRACES_EXPORTER": "nosuch"},
+        {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"},
+        {"OTEL_METRICS_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_COMPRESSION": "zip"},
+        {"OTEL_TRACES_SAMPLER": "nosuch"},
+        {"OTEL_SPAN_LINK_COUNT_LIMIT": "x"},
+    ],
+)
+def test_mistakes_are_told_at_the_start(environ):
+    """A setting that cannot work ends the start with a hint."""
+    with pytest.raises(ConfigError) as caught, open_exports(config_of(), environ, live=True):
+        pass
+
+    assert caught.value.hint
+
+
+def test_two_captures_do_not_share_ids(receiver):
+    """Ids come from the capture that the activities belong to."""
+    other = samples.CAPTURE._replace(unix_ns=samples.CAPTURE.unix_ns + 1)
+
+    for capture in (samples.CAPTURE, other):
+        with open_exports(config_of(), environ_of(receiver), live=True) as exports:
+            exports.observe(capture)
+            exports.observe(samples.call())
+
+    assert len({s.span.trace_id for s in receiver.spans()}) == 2

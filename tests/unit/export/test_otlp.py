@@ -1,0 +1,249 @@
+import socket
+import threading
+from types import SimpleNamespace
+
+import grpc
+import pytest
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans as stock_encode
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExportResult
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+from otel_gpu.errors import ConfigError
+from otel_gpu.export.encoder import SpanEncoder
+from otel_gpu.export.finished import FinishedSpan, Origin, readable
+from otel_gpu.export.otlp import otlp_transport
+from otel_gpu.export.queue import Pending
+from otel_gpu.export.sender import Delivery, Outcome
+from tests.receiver import OtlpReceiver
+
+ORIGIN = Origin(Resource({"service.name": "trainer"}), InstrumentationScope("otel_gpu.cuda"))
+PROTOCOLS = ["grpc", "http/protobuf"]
+
+
+@pytest.fixture
+def receiver():
+    with OtlpReceiver() as running:
+        yield running
+
+
+@pytest.fixture
+def connect(receiver):
+    opened = []
+
+    def open_transport(protocol, **environ):
+        endpoint = receiver.grpc_endpoint if protocol == "grpc" else receiver.http_endpoint
+        opened.append(
+            otlp_transport(
+                {
+                    "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
+                    "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
+                    **environ,
+                }
+            )
+        )
+        return opened[-1]
+
+    yield open_transport
+    for transport in opened:
+        if not transport._shutdown:
+            transport.close()
+
+
+def span(number: int, text: str = "") -> FinishedSpan:
+    return FinishedSpan(
+        ORIGIN, b"t" * 16, number.to_bytes(8), b"", "cudaFree", 1, 2, (("text", text),)
+    )
+
+
+def batch(*spans: FinishedSpan) -> list[Pending]:
+    encoder = SpanEncoder()
+    return [Pending(ORIGIN, len(data), data) for data in map(encoder.encode, spans)]
+
+
+def closed_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_spans_arrive_as_the_standard_exporter_would_send_them(connect, receiver, protocol):
+    """A real receiver gets the standard encoder's bytes, over both protocols."""
+    spans = [span(number, "é") for number in range(1, 24)]
+
+    delivery = connect(protocol).deliver(batch(*spans))
+
+    assert delivery == Delivery(Outcome.DELIVERED)
+    (request,) = receiver.requests("traces")
+    assert request.protocol == protocol
+    assert request.body == stock_encode([readable(s) for s in spans]).SerializeToString()
+    assert len(receiver.spans()) == 23
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_the_transports_are_exporters_for_sdk_spans_too(connect, receiver, protocol):
+    """Anything that holds ReadableSpans can export through them."""
+    spans: list[ReadableSpan] = [readable(span(1))]
+
+    assert connect(protocol).export(spans) is SpanExportResult.SUCCESS
+    assert receiver.spans()[0].span.name == "cudaFree"
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_headers_and_compression_hold(connect, receiver, protocol, compression):
+    """The operator's OTEL_EXPORTER_OTLP_* settings reach the wire."""
+    transport = connect(
+        protocol,
+        OTEL_EXPORTER_OTLP_HEADERS="api-key=secret,tenant=a%20b",
+        OTEL_EXPORTER_OTLP_COMPRESSION=compression,
+    )
+
+    assert transport.deliver(batch(span(1, "x" * 5000))).outcome is Outcome.DELIVERED
+
+    (request,) = receiver.requests("traces")
+    assert request.headers["api-key"] == "secret"
+    assert request.headers["tenant"] == "a b"
+    if protocol != "grpc":
+        assert request.headers.get("content-encoding", "none") == compression
+
+
+def test_a_signals_own_endpoint_wins(receiver):
+    """OTEL_EXPORTER_OTLP_TRACES_* go before the general ones."""
+    transport = otlp_transport(
+        {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{closed_port()}",
+            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"{receiver.http_endpoint}/v1/traces",
+            "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf",
+        }
+    )
+
+    assert transport.deliver(batch(span(1))).outcome is Outcome.DELIVERED
+    transport.close()
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_empty_variables_count_as_not_set(connect, protocol):
+    """As the specification has it, an empty value is no value, and no mistake."""
+    empty = dict.fromkeys(
+        ("TIMEOUT", "HEADERS", "COMPRESSION", "INSECURE", "CERTIFICATE", "TRACES_ENDPOINT"), ""
+    )
+    transport = connect(
+        protocol, **{f"OTEL_EXPORTER_OTLP_{name}": value for name, value in empty.items()}
+    )
+
+    assert transport.deliver(batch(span(1))).outcome is Outcome.DELIVERED
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_spans_that_the_receiver_rejects_are_told(connect, receiver, protocol):
+    """OTLP's partial success reaches the counters."""
+    receiver.reject_spans = 2
+
+    delivery = connect(protocol).deliver(batch(span(1), span(2), span(3)))
+
+    assert delivery == Delivery(Outcome.DELIVERED, rejected=2)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_dead_endpoint_is_unavailable(protocol):
+    """A refused connection means: try again later."""
+    transport = otlp_transport(
+        {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{closed_port()}",
+            "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
+            "OTEL_EXPORTER_OTLP_TIMEOUT": "0.3",
+        }
+    )
+
+    assert transport.deliver(batch(span(1))).outcome is Outcome.UNAVAILABLE
+    transport.close()
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_receiver_that_has_no_time_is_unavailable(connect, receiver, protocol):
+    """UNAVAILABLE and 503 mean: try again later."""
+    receiver.refuse(True)
+
+    delivery = connect(protocol, OTEL_EXPORTER_OTLP_TIMEOUT="0.3").deliver(batch(span(1)))
+
+    assert delivery.outcome is Outcome.UNAVAILABLE
+
+
+def test_a_receiver_that_refuses_for_good_has_rejected(receiver):
+    """404 says that another try is of no use."""
+    transport = otlp_transport(
+        {
+            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"{receiver.http_endpoint}/elsewhere",
+            "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+        }
+    )
+
+    assert transport.deliver(batch(span(1))).outcome is Outcome.REJECTED
+    transport.close()
+
+
+def test_a_request_that_is_too_large_is_told_at_once(caplog):
+    """The gRPC code means "retry" elsewhere; here it would only burn the timeout."""
+    with OtlpReceiver(max_message_bytes=10_000) as receiver:
+        transport = otlp_transport({"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.grpc_endpoint})
+
+        large = transport.deliver(batch(*(span(number, "x" * 1000) for number in range(20))))
+        small = transport.deliver(batch(span(1)))
+        transport.close()
+
+    assert large.outcome is Outcome.TOO_LARGE
+    assert small.outcome is Outcome.DELIVERED
+    assert "retrying" not in caplog.text
+
+
+def test_closing_ends_a_wait_for_an_answer(connect, receiver):
+    """A shutdown need not wait for a receiver that does not answer."""
+    receiver.pause()
+    transport = connect("grpc")
+    called = threading.Event()
+    stub = transport._client._stub
+
+    def export(**arguments):
+        called.set()
+        return stub.Export(**arguments)
+
+    transport._client._stub = SimpleNamespace(Export=export)
+    answers: list[Delivery] = []
+    thread = threading.Thread(target=lambda: answers.append(transport.deliver(batch(span(1)))))
+    thread.start()
+    assert called.wait(5.0)
+
+    transport.close()
+    thread.join(8.0)
+
+    assert not thread.is_alive()
+    assert answers[0].outcome is not Outcome.DELIVERED
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"OTEL_EXPORTER_OTLP_PROTOCOL": "carrier-pigeon"},
+        {"OTEL_EXPORTER_OTLP_COMPRESSION": "zip"},
+        {"OTEL_EXPORTER_OTLP_TIMEOUT": "-3"},
+        {
+            "OTEL_PYTHON_EXPORTER_OTLP_GRPC_CREDENTIAL_PROVIDER": "nobody",
+            "OTEL_EXPORTER_OTLP_INSECURE": "false",
+            "OTEL_EXPORTER_OTLP_ENDPOINT": "https://localhost:4317",
+        },
+    ],
+)
+def test_settings_that_cannot_work_are_refused(environ):
+    """The operator hears at the start what is wrong, with a hint."""
+    with pytest.raises(ConfigError) as caught:
+        otlp_transport(environ)
+
+    assert caught.value.hint
+
+
+def test_the_seams_of_the_standard_exporters_are_where_we_expect_them(connect):
+    """The private attributes that answers are heard through still exist."""
+    assert isinstance(connect("grpc")._channel, grpc.Channel)
+    assert callable(connect("http/protobuf")._client._transport.is_connection_error)

@@ -1,0 +1,169 @@
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+from otel_gpu.export.finished import Origin
+from otel_gpu.export.queue import Counts, Ledger, Pending, SpanQueue
+
+ORIGINS = [Origin(Resource({}), InstrumentationScope(name)) for name in "ab"]
+
+
+def queue_of(limit_bytes=1000, batch_bytes=100, batch_spans=50, header_bytes=0) -> SpanQueue:
+    return SpanQueue(
+        limit_bytes=limit_bytes,
+        batch_bytes=batch_bytes,
+        batch_spans=batch_spans,
+        header_size=lambda _: header_bytes,
+    )
+
+
+def pending(size_bytes: int, content: bytes = b"", origin: int = 0) -> Pending:
+    return Pending(ORIGINS[origin], size_bytes, content)
+
+
+def test_batches_are_split_by_bytes():
+    """A batch holds as many spans as fit, oldest first."""
+    queue = queue_of()
+    for number in range(5):
+        queue.put(pending(40, bytes([number])))
+
+    assert [[p.content[0] for p in queue.take()] for _ in range(4)] == [[0, 1], [2, 3], [4], []]
+
+
+def test_headers_count_towards_a_batch():
+    """The first span of each origin brings its Resource and scope with it."""
+    queue = queue_of(header_bytes=20)
+    for origin in (0, 0, 1):
+        queue.put(pending(30, origin=origin))
+
+    assert len(queue.take()) == 2
+    assert len(queue.take()) == 1
+
+
+def test_batches_are_split_by_count():
+    """Many small spans make several batches too."""
+    queue = queue_of(batch_spans=3)
+    for _ in range(7):
+        queue.put(pending(1))
+
+    assert [len(queue.take()) for _ in range(3)] == [3, 3, 1]
+
+
+def test_a_span_larger_than_a_batch_goes_alone():
+    """An oversized span is not stuck, and does not take others with it."""
+    queue = queue_of()
+    queue.put(pending(500))
+    queue.put(pending(10))
+
+    assert [p.size_bytes for p in queue.take()] == [500]
+    assert [p.size_bytes for p in queue.take()] == [10]
+
+
+def test_a_full_queue_drops_the_oldest():
+    """The newest spans are kept, and what was dropped is told."""
+    queue = queue_of(limit_bytes=100)
+
+    dropped = [queue.put(pending(40, bytes([number]))) for number in range(4)]
+
+    assert dropped == [0, 0, 1, 1]
+    assert [p.content[0] for p in queue.take()] == [2, 3]
+
+
+def test_what_is_being_sent_takes_room():
+    """A batch in flight is part of the bound until it is settled."""
+    queue = queue_of(limit_bytes=100)
+    queue.put(pending(80))
+    batch = queue.take()
+
+    assert queue.put(pending(40)) == 1
+    assert len(queue) == 0
+    queue.settle(batch)
+    assert queue.put(pending(40)) == 0
+
+
+def test_the_bound_is_on_memory_not_on_payload():
+    """Small spans cost more than their bytes, and that counts."""
+    queue = SpanQueue(
+        limit_bytes=1000,
+        batch_bytes=500,
+        batch_spans=50,
+        header_size=lambda _: 0,
+        overhead_bytes=90,
+    )
+
+    assert sum(queue.put(pending(10)) for _ in range(12)) == 2
+    queue.take()
+    assert queue.size_bytes == 1000
+
+
+def test_a_batch_that_failed_goes_first_again():
+    """Order survives a failed attempt."""
+    queue = queue_of()
+    for number in range(4):
+        queue.put(pending(40, bytes([number])))
+
+    queue.put_back(queue.take())
+
+    assert [p.content[0] for p in queue.take()] == [0, 1]
+
+
+def test_batches_shrink_when_a_receiver_finds_them_too_large():
+    """After a refusal the next batches are half as large."""
+    queue = queue_of()
+    for _ in range(10):
+        queue.put(pending(25))
+    batch = queue.take()
+    assert len(batch) == 4
+
+    queue.halve_batches(batch)
+    queue.put_back(batch)
+
+    assert len(queue.take()) == 2
+
+
+def test_batches_grow_back_after_a_refusal():
+    """One span that was too large does not make all later batches small for ever."""
+    queue = queue_of()
+    queue.halve_batches([pending(20), pending(20)])
+
+    for _ in range(40):
+        queue.grow_batches()
+    for _ in range(8):
+        queue.put(pending(25))
+
+    assert len(queue.take()) == 4
+
+
+@given(st.lists(st.tuples(st.sampled_from(["put", "take", "settle", "back"]), st.integers(1, 150))))
+def test_the_bound_holds_whatever_happens(steps):
+    """Spans that wait or are being sent never take more bytes than the limit."""
+    queue = queue_of(limit_bytes=300)
+    taken: list[list[Pending]] = []
+    put = dropped = settled = 0
+
+    for step, size_bytes in steps:
+        if step == "put":
+            put += 1
+            dropped += queue.put(pending(size_bytes))
+        elif step == "take":
+            taken.append(queue.take())
+        elif taken and step == "settle":
+            batch = taken.pop()
+            settled += len(batch)
+            queue.settle(batch)
+        elif taken:
+            queue.put_back(taken.pop())
+        in_flight = [p.size_bytes for batch in taken for p in batch]
+
+        assert queue.size_bytes <= 300
+        assert queue.size_bytes >= sum(in_flight)
+        assert put == dropped + settled + len(in_flight) + len(queue)
+
+
+def test_a_ledger_adds_up():
+    """Pending is what is neither exported nor dropped."""
+    ledger = Ledger(accepted=10, exported=3)
+    ledger.dropped["queue_full"] += 2
+
+    assert ledger.counts() == Counts(10, 3, 5, {"queue_full": 2})

@@ -1,0 +1,296 @@
+import json
+from collections import defaultdict
+
+import pytest
+import yaml
+
+from otel_gpu import wire
+from otel_gpu.config import CaptureConfig, Config, ExportConfig
+from otel_gpu.enrich.activities import ProcessImage
+from otel_gpu.enrich.attributes import describe, facts_of, host_of
+from otel_gpu.export.exports import open_exports
+from tests.activities import (
+    H100,
+    SECOND,
+    T0,
+    aggregate,
+    call,
+    calls,
+    capture,
+    copies,
+    counters,
+    ended,
+    fork,
+    forks,
+    image,
+    open_call,
+    probes,
+    series,
+    snapshot,
+    stall,
+    status,
+)
+from tools.generate_semconv import MODULE, PAGE, REGISTRY, module_text, page_text, read_registry
+
+US = 1_000
+MS = 1_000_000
+POD = "275ecb36_5aa8_4c2a_9c47_d8bb681b9aff"
+PROCESS = {
+    "start_boot_ns": 1_000,
+    "ppid": 41,
+    "vpid": 1,
+    "exe": "/usr/bin/python3.11",
+    "command_args": ["python", "train.py"],
+    "comm": "python",
+    "owner": "alice",
+    "cgroups": [f"0::/kubepods.slice/kubepods-pod{POD}.slice/cri-containerd-{'ab' * 32}.scope"],
+}
+
+
+def process(pid=42):
+    """A process image with every attribute that enrich can find."""
+    image_ktime_ns = 5 * SECOND
+    attributes = describe(pid, image_ktime_ns, facts_of(PROCESS, T0), host_of(capture().info))
+    return ProcessImage(pid, image_ktime_ns, "python", T0 + image_ktime_ns, attributes)
+
+
+def stream():
+    """At least one activity of every kind, and every attribute that can be set."""
+    trainer, child = process(), process(43)
+    yield capture()
+    # More than the store keeps without having seen an end: some are given up.
+    yield snapshot(5, *(calls(image(pid=n), "cudaFree", [US]) for n in range(200, 400)))
+    yield call(
+        trainer,
+        "cudaLaunchKernel",
+        6 * SECOND,
+        3 * MS,
+        device=H100,
+        status=700,
+        stream=9,
+        function=0x55D2C0A4B1F0,
+        grid=(128, 1, 1),
+        block=(256, 1, 1),
+        blocked_ns=MS,
+        run_queue_ns=MS,
+        voluntary_switches=1,
+        involuntary_switches=1,
+        weight=10,
+        choices=wire.CHOICE_FAILED | wire.CHOICE_SAMPLED,
+        cpu=1,
+    )
+    kinds = {"copy_kind": wire.COPY_HOST_TO_DEVICE, "size_bytes": 4096}
+    yield call(trainer, "cudaMemcpyAsync", 7 * SECOND, MS, device=H100, **kinds)
+    yield open_call(
+        trainer,
+        "cudaDeviceSynchronize",
+        8 * SECOND,
+        20 * SECOND,
+        device=H100,
+        blocked_ns=1,
+        run_queue_ns=1,
+    )
+    yield stall(
+        trainer,
+        8 * SECOND,
+        9 * SECOND,
+        10 * SECOND,
+        culprit_pid=7,
+        culprit_tid=8,
+        culprit_comm="hog",
+        waker_pid=9,
+        waker_tid=10,
+        waker_comm="waker",
+        switch_type=wire.SWITCH_VOLUNTARY,
+    )
+    yield fork(trainer, child, 10 * SECOND, 10 * SECOND + MS)
+    names = [
+        "cudaLaunchKernel",
+        "cudaGraphLaunch",
+        "cudaMalloc",
+        "cudaFree",
+        "cudaMemset",
+        "cudaHostRegister",
+        "cudaStreamCreate",
+        "cudaStreamDestroy",
+        "cudaStreamSynchronize",
+        "cudaEventRecord",
+        "cudaEventSynchronize",
+        "cudaDeviceSynchronize",
+    ]
+    yield snapshot(
+        20,
+        *(calls(trainer, name, [3 * US], device=H100, size_bytes=64) for name in names),
+        calls(trainer, "cudaMemcpy", [US], device=H100, copy_kind=wire.COPY_DEFAULT, status=1),
+        copies(trainer, [4096], device=H100),
+        series(trainer, wire.METRIC_LAUNCH_GAP, aggregate([US]), device=H100),
+        series(trainer, wire.METRIC_OFF_CPU, aggregate([US]), api=wire.SWITCH_VOLUNTARY),
+        series(trainer, wire.METRIC_RUN_QUEUE, aggregate([US]), api=wire.SWITCH_INVOLUNTARY),
+        forks(trainer, 1),
+    )
+    yield counters(20, spans_chosen=3)
+    figures = {"rejected": {"short": 1}, "dropped": {"queue_full": 1}}
+    yield status(20, cpu_ns=10, rss_bytes=20, **figures)
+    yield probes(20, "/usr/lib/libcudart.so.13", 40, 44)
+    yield ended(image(pid=399), 21)
+
+
+class Emitted:
+    """What one run of everything wrote, by name."""
+
+    def __init__(self, lines):
+        self.metrics = {}
+        self.spans = {}
+        self.metric_attributes = defaultdict(set)
+        self.span_attributes = defaultdict(set)
+        self.values = defaultdict(set)
+        self.resource_attributes = set()
+        self.scopes = set()
+        for line in lines:
+            for signal, items in json.loads(line).items():
+                for item in items:
+                    self._read_resource(signal, item)
+
+    def _read_resource(self, signal, item):
+        self.resource_attributes |= {a["key"] for a in item["resource"]["attributes"]}
+        for scope in item["scopeMetrics" if signal == "resourceMetrics" else "scopeSpans"]:
+            self.scopes.add(scope["scope"]["name"])
+            for metric in scope.get("metrics", ()):
+                self._read_metric(scope["scope"]["name"], metric)
+            for span in scope.get("spans", ()):
+                self.spans[span["name"]] = (scope["scope"]["name"], span["kind"])
+                self.span_attributes[span["name"]] |= self._read_attributes(span)
+
+    def _read_metric(self, scope, metric):
+        (kind,) = {"sum", "gauge", "histogram", "exponentialHistogram"} & metric.keys()
+        if kind == "sum":
+            kind = "counter" if metric["sum"].get("isMonotonic") else "updowncounter"
+        name = metric["name"]
+        self.metrics[name] = (scope, kind, metric.get("unit", ""), metric["description"])
+        data = next(v for v in metric.values() if isinstance(v, dict))
+        for point in data["dataPoints"]:
+            self.metric_attributes[name] |= self._read_attributes(point)
+
+    def _read_attributes(self, item):
+        attributes = item.get("attributes", ())
+        for attribute in attributes:
+            values = attribute["value"].get("arrayValue", {}).get("values", [attribute["value"]])
+            self.values[attribute["key"]] |= {v.get("stringValue") for v in values}
+        return {attribute["key"] for attribute in attributes}
+
+
+@pytest.fixture(scope="module")
+def registry():
+    return read_registry()
+
+
+@pytest.fixture(scope="module")
+def emitted(tmp_path_factory):
+    path = tmp_path_factory.mktemp("semconv") / "out.jsonl"
+    config = Config(capture=CaptureConfig(max_series=64), export=ExportConfig(otlp_file=str(path)))
+    with pytest.MonkeyPatch.context() as patch:
+        # Few enough that some are given up.
+        patch.setattr("otel_gpu.export.metrics._LEAST_WAITING_SERIES", 64)
+        with open_exports(config, {}, live=False) as exports:
+            for activity in stream():
+                exports.observe(activity)
+    return Emitted(path.read_text().splitlines())
+
+
+def test_generated_files_are_up_to_date():
+    """
+    Whoever edits the registry also runs ``make semconv``.
+    """
+    registry = yaml.safe_load(REGISTRY.read_text())
+
+    assert MODULE.read_text() == module_text(registry)
+    assert PAGE.read_text() == page_text(registry)
+
+
+def test_every_metric_is_emitted_as_declared(emitted, registry):
+    """
+    Name, scope, instrument, unit and description: what is declared is emitted, and what
+    is emitted is declared.
+    """
+    kinds = {"histogram": "exponentialHistogram"}
+    declared = {
+        name: (m["scope"], kinds.get(m["instrument"], m["instrument"]), m["unit"], m["brief"])
+        for name, m in registry["metrics"].items()
+    }
+
+    assert emitted.metrics == declared
+
+
+def test_every_metric_attribute_is_emitted_as_declared(emitted, registry):
+    """
+    The same for the attributes of each metric.
+    """
+    declared = {
+        name: set(metric.get("attributes", ())) for name, metric in registry["metrics"].items()
+    }
+
+    assert dict(emitted.metric_attributes) == declared
+
+
+def test_every_span_is_emitted_as_declared(emitted, registry):
+    """
+    Spans of CUDA calls are named after the API; all others have a name in the registry.
+    """
+    internal = 1
+    declared = {
+        span["name"]: (span["scope"], internal)
+        for span in registry["spans"].values()
+        if "{" not in span["name"]
+    }
+    apis = dict.fromkeys(("cudaLaunchKernel", "cudaMemcpyAsync"), ("otel_gpu.cuda", internal))
+
+    assert emitted.spans == declared | apis
+
+
+def test_every_span_attribute_is_emitted_as_declared(emitted, registry):
+    """
+    The same for the attributes of each kind of span.
+    """
+    attributes = dict(emitted.span_attributes)
+    call_attributes = attributes.pop("cudaLaunchKernel") | attributes.pop("cudaMemcpyAsync")
+    declared = {span["name"]: set(span["attributes"]) for span in registry["spans"].values()}
+
+    assert attributes | {"{gpu.cuda.api}": call_attributes} == declared
+
+
+def test_every_scope_is_emitted_as_declared(emitted, registry):
+    """
+    And for the scopes.
+    """
+    assert emitted.scopes == set(registry["scopes"])
+
+
+def test_every_resource_attribute_is_emitted_as_declared(emitted, registry):
+    """
+    And for what describes an observed process or the agent.
+    """
+    assert emitted.resource_attributes == set(registry["resource_attributes"])
+
+
+def test_values_are_among_those_that_are_declared(emitted, registry):
+    """
+    Where the registry lists the values of an attribute, no other one is emitted.
+    """
+    for name, attribute in registry["attributes"].items():
+        if "values" in attribute and name != "reason":
+            assert emitted.values[name] <= set(attribute["values"].values())
+            assert emitted.values[name]
+
+
+def test_every_declared_attribute_is_used(registry):
+    """
+    An attribute that nothing refers to was forgotten; the overflow may be on any metric.
+    """
+    used = {
+        attribute
+        for section in ("metrics", "spans")
+        for item in registry[section].values()
+        for attribute in item.get("attributes", ())
+    }
+
+    assert set(registry["attributes"]) - used == {"otel.metric.overflow"}

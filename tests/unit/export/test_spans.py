@@ -1,0 +1,283 @@
+import pytest
+from opentelemetry.sdk.trace import SpanLimits
+
+from otel_gpu import wire
+from otel_gpu.enrich.activities import CountersActivity, DeviceIdentity, ExitActivity
+from otel_gpu.export import ids
+from otel_gpu.export.finished import STATUS_ERROR, STATUS_UNSET
+from otel_gpu.export.limits import Limits
+from otel_gpu.export.resources import Resources
+from otel_gpu.export.spans import SpanBuilder
+from tests.unit.export import samples
+from tests.unit.export.samples import BOOT_UNIX_NS
+
+SEED = b"capture1"
+
+
+@pytest.fixture
+def builder() -> SpanBuilder:
+    return SpanBuilder(SEED, "9.8.7", Resources({}), Limits(SpanLimits()))
+
+
+def test_a_plain_call_carries_only_what_it_knows(builder):
+    """Fields that are zero or unknown make no attributes."""
+    (span,) = builder.spans(samples.call())
+
+    assert span.name == "cudaMalloc"
+    assert (span.start_unix_ns, span.end_unix_ns) == (BOOT_UNIX_NS + 1_000, BOOT_UNIX_NS + 3_000)
+    assert span.status_code == STATUS_UNSET
+    assert span.origin.scope.name == "otel_gpu.cuda"
+    assert span.origin.scope.version == "9.8.7"
+    assert span.origin.resource.attributes["service.name"] == "trainer"
+    assert dict(span.attributes) == {
+        "gpu.cuda.api": "cudaMalloc",
+        "gpu.cuda.layer": "runtime",
+        "otel_gpu.thread.tid": 44,
+        "thread.name": "worker",
+        "cpu.logical_number": 3,
+    }
+
+
+def test_a_full_call_carries_every_field(builder):
+    """Everything that the record says about a call is on its span."""
+    activity = samples.call(
+        device=samples.DEVICE,
+        api=samples.CUDA_MEMCPY_ASYNC,
+        size_bytes=4096,
+        stream=0x7F00,
+        function=0x55D2C0A4B1F0,
+        grid=(128, 2, 1),
+        block=(256, 1, 1),
+        copy_kind=wire.COPY_HOST_TO_DEVICE,
+        status=700,
+        blocked_ns=1_500,
+        run_queue_ns=250_000_000,
+        voluntary_switches=2,
+        involuntary_switches=1,
+        choices=wire.CHOICE_FAILED | wire.CHOICE_SAMPLED,
+        weight=1000,
+    )
+
+    (span,) = builder.spans(activity)
+
+    assert span.status_code == STATUS_ERROR
+    assert span.status_message == "cudaMemcpyAsync returned cudaErrorIllegalAddress"
+    assert dict(span.attributes) == {
+        "gpu.cuda.api": "cudaMemcpyAsync",
+        "gpu.cuda.layer": "runtime",
+        "cuda.memcpy.kind": "MemcpyHostToDevice",
+        "cuda.device.index": 0,
+        "cuda.device.uuid": "8f4d1ee8-0b3c-6bd6-a4f1-2e0e1b7b9a10",
+        "cuda.device.model": "NVIDIA H100 80GB HBM3",
+        "gpu.cuda.stream": 0x7F00,
+        "gpu.cuda.size": 4096,
+        "gpu.cuda.kernel.function": "0x55d2c0a4b1f0",
+        "gpu.cuda.kernel.grid": (128, 2, 1),
+        "gpu.cuda.kernel.block": (256, 1, 1),
+        "gpu.cuda.result": 700,
+        "error.type": "cudaErrorIllegalAddress",
+        "otel_gpu.call.blocked.time": 1.5e-06,
+        "otel_gpu.call.run_queue.time": 0.25,
+        "otel_gpu.call.voluntary_switches": 2,
+        "otel_gpu.call.involuntary_switches": 1,
+        "otel_gpu.choice": ("failed", "sampled"),
+        "otel_gpu.sample.weight": 1000,
+        "otel_gpu.thread.tid": 44,
+        "thread.name": "worker",
+        "cpu.logical_number": 3,
+    }
+
+
+def test_a_device_is_described_as_far_as_it_was_observed(builder):
+    """An index alone is sent alone."""
+    (span,) = builder.spans(samples.call(device=DeviceIdentity(1, None, None)))
+
+    names = [key for key, _ in span.attributes if key.startswith("cuda.device.")]
+    assert names == ["cuda.device.index"]
+
+
+def test_a_device_that_becomes_known_is_named_from_then_on(builder):
+    """Names that were kept for one device do not stick to another."""
+    builder.spans(samples.call())
+    (span,) = builder.spans(samples.call(device=samples.DEVICE))
+
+    assert dict(span.attributes)["cuda.device.index"] == 0
+
+
+def test_a_driver_failure_has_the_drivers_name(builder):
+    """The layer decides what a result is called."""
+    (span,) = builder.spans(samples.call(api=samples.CU_MEM_ALLOC, status=2))
+
+    attributes = dict(span.attributes)
+    assert attributes["gpu.cuda.layer"] == "driver"
+    assert attributes["error.type"] == "CUDA_ERROR_OUT_OF_MEMORY"
+
+
+def test_a_handle_with_the_top_bit_set_fits_otlps_integers(builder):
+    """OTLP's integers are signed; the 64 bits of a handle are kept."""
+    (span,) = builder.spans(samples.call(stream=2**64 - 2))
+
+    assert dict(span.attributes)["gpu.cuda.stream"] == -2
+
+
+def test_a_nested_call_is_the_child_of_the_call_around_it(builder):
+    """The driver call inside a runtime call names it as its parent."""
+    (outer,) = builder.spans(samples.call())
+    (inner,) = builder.spans(
+        samples.call(
+            api=samples.CU_MEM_ALLOC, start_ktime_ns=1_200, parent_start_ktime_ns=1_000, depth=1
+        )
+    )
+
+    assert outer.parent_span_id == b""
+    assert inner.parent_span_id == outer.span_id
+    assert inner.trace_id == outer.trace_id
+
+
+def test_a_stall_is_a_blocked_time_and_a_wait_for_a_cpu(builder):
+    """One stall makes two spans that meet when the thread could run again."""
+    (call,) = builder.spans(samples.call())
+
+    blocked, waiting = builder.spans(samples.stall())
+
+    assert (blocked.name, waiting.name) == ("sched.blocked", "sched.run_queue_wait")
+    assert blocked.origin.scope.name == "otel_gpu.sched"
+    assert (blocked.start_unix_ns, blocked.end_unix_ns) == (
+        BOOT_UNIX_NS + 1_500,
+        BOOT_UNIX_NS + 2_000,
+    )
+    assert (waiting.start_unix_ns, waiting.end_unix_ns) == (
+        BOOT_UNIX_NS + 2_000,
+        BOOT_UNIX_NS + 2_500,
+    )
+    assert {blocked.parent_span_id, waiting.parent_span_id} == {call.span_id}
+    assert blocked.span_id != waiting.span_id
+    assert dict(blocked.attributes) == {
+        "process.context_switch.type": "voluntary",
+        "otel_gpu.waker.pid": 80,
+        "otel_gpu.waker.tid": 81,
+        "otel_gpu.waker.comm": "waker",
+        "otel_gpu.thread.tid": 44,
+        "thread.name": "worker",
+    }
+    assert dict(waiting.attributes) == {
+        "process.context_switch.type": "voluntary",
+        "otel_gpu.culprit.pid": 90,
+        "otel_gpu.culprit.tid": 91,
+        "otel_gpu.culprit.comm": "hog",
+        "otel_gpu.thread.tid": 44,
+        "thread.name": "worker",
+        "cpu.logical_number": 2,
+    }
+
+
+@pytest.mark.parametrize(
+    ("runnable_ktime_ns", "names"),
+    [(1_500, ["sched.run_queue_wait"]), (2_500, ["sched.blocked"])],
+)
+def test_a_part_of_a_stall_that_took_no_time_makes_no_span(builder, runnable_ktime_ns, names):
+    """A preempted thread was never blocked; a thread that ran at once never waited."""
+    spans = builder.spans(samples.stall(runnable_ktime_ns=runnable_ktime_ns))
+
+    assert [span.name for span in spans] == names
+
+
+def test_a_stall_outside_calls_is_a_trace_of_its_own(builder):
+    """Both of its spans are roots of the same trace."""
+    blocked, waiting = builder.spans(samples.stall(call_start_ktime_ns=0, root_start_ktime_ns=0))
+
+    assert blocked.parent_span_id == waiting.parent_span_id == b""
+    assert blocked.trace_id == waiting.trace_id
+
+
+def test_nobody_is_blamed_when_nobody_is_known(builder):
+    """An unknown waker or culprit makes no attributes."""
+    spans = builder.spans(samples.stall(waker_pid=0, waker_tid=0, culprit_pid=0, culprit_tid=0))
+
+    keys = {key for span in spans for key, _ in span.attributes}
+    assert not {key for key in keys if ".waker." in key or ".culprit." in key}
+
+
+def test_a_fork_names_the_child(builder):
+    """A fork is a span of the parent that says who the child is."""
+    (span,) = builder.spans(samples.fork())
+
+    assert span.name == "process.fork"
+    assert span.origin.scope.name == "otel_gpu.process"
+    assert span.origin.resource.attributes["process.pid"] == 42
+    assert dict(span.attributes) == {
+        "otel_gpu.fork.child.pid": 43,
+        "otel_gpu.fork.child.service_name": "loader",
+        "otel_gpu.fork.child.command": "python",
+        "otel_gpu.thread.tid": 44,
+        "thread.name": "worker",
+    }
+
+
+def test_an_open_call_is_the_child_of_the_call_that_has_not_returned(builder):
+    """When the call does return, its span takes the place that was kept for it."""
+    (report,) = builder.spans(samples.open_call())
+    (call,) = builder.spans(samples.call(end_ktime_ns=30_000_000_000))
+
+    assert report.name == "gpu.cuda.call.open"
+    assert (report.start_unix_ns, report.end_unix_ns) == (
+        BOOT_UNIX_NS + 1_000,
+        BOOT_UNIX_NS + 10_000_001_000,
+    )
+    assert report.parent_span_id == call.span_id
+    assert report.trace_id == call.trace_id
+    assert dict(report.attributes) == {
+        "gpu.cuda.api": "cudaMalloc",
+        "gpu.cuda.layer": "runtime",
+        "otel_gpu.call.blocked.time": 9.0,
+        "otel_gpu.thread.tid": 44,
+        "thread.name": "worker",
+    }
+
+
+def test_a_call_that_stays_open_is_reported_as_its_age_doubles(builder):
+    """A call that hangs for 1000 seconds, seen every second, makes 7 spans."""
+    second = 1_000_000_000
+    reports = [
+        span
+        for age_s in range(10, 1_001)
+        for span in builder.spans(samples.open_call(ktime_ns=1_000 + age_s * second))
+    ]
+
+    ages_s = [(span.end_unix_ns - span.start_unix_ns) // second for span in reports]
+    assert ages_s == [10, 20, 40, 80, 160, 320, 640]
+    assert len({span.span_id for span in reports}) == 7
+
+
+def test_other_activities_make_no_spans(builder):
+    """Counters and exits are not spans."""
+    assert builder.spans(CountersActivity(1, {})) == ()
+    assert builder.spans(ExitActivity(samples.PROCESS, 1, 0)) == ()
+    assert builder.spans(samples.CAPTURE) == ()
+
+
+def test_memory_does_not_grow_with_the_past(builder):
+    """Images, devices and open calls of the past are let go of."""
+    for number in range(10_007):
+        process = samples.ProcessImage(number, 1, "x", 1, {"service.name": "x"})
+        device = DeviceIdentity(number, None, None)
+        builder.spans(samples.call(device=device, process=process, pid=number))
+        builder.spans(samples.open_call(start_ktime_ns=number))
+
+    for kept in (
+        builder._origins,
+        builder._named,
+        builder._open_due_ns,
+        builder._processes._by_image,
+    ):
+        assert len(kept) <= 4096
+
+
+def test_ids_are_the_published_ones(builder):
+    """Exemplars compute the same ids from the same event."""
+    activity = samples.call()
+
+    (span,) = builder.spans(activity)
+
+    assert span.trace_id == ids.trace_id_of(SEED, activity.event)
+    assert span.span_id == ids.span_id_of(SEED, activity.event)

@@ -1,0 +1,209 @@
+"""
+Generate ``otel_gpu/export/semconv.py`` and ``docs/metrics.md``.
+
+Both come from ``otel_gpu/export/semconv.yaml``. ``--check`` compares instead of
+writing, and fails on any difference.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+REGISTRY = ROOT / "otel_gpu" / "export" / "semconv.yaml"
+MODULE = ROOT / "otel_gpu" / "export" / "semconv.py"
+PAGE = ROOT / "docs" / "metrics.md"
+
+Registry = Mapping[str, Any]
+
+_MODULE_PREAMBLE = '''"""
+GENERATED from otel_gpu/export/semconv.yaml by tools/generate_semconv.py. Do not edit.
+
+Attribute keys are plain strings; ``*_VALUES`` says what a wire number is called in
+telemetry. What each name means is in the YAML and in docs/metrics.md.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from otel_gpu import wire
+
+
+class Instrument(NamedTuple):
+    """A metric: its name and what goes with it on the wire."""
+
+    name: str
+    kind: str
+    unit: str
+    description: str
+    scope: str
+
+'''
+
+_PAGE_PREAMBLE = """# What otel_gpu emits
+
+<!-- GENERATED from otel_gpu/export/semconv.yaml by tools/generate_semconv.py. Do not edit. -->
+
+Durations are in seconds and sizes in bytes. Every metric and span carries the Resource of the
+process that it is about, and the version of otel_gpu as the version of its scope; the scope
+`otel_gpu.agent` carries the agent's own Resource. Stability is *development* unless said otherwise.
+
+*OBI* marks a name, unit and meaning taken over from OpenTelemetry eBPF Instrumentation, *semconv*
+one from the OpenTelemetry semantic conventions. Two of OBI's metrics are not emitted,
+`gpu.cuda.kernel.grid.size` and `gpu.cuda.kernel.block.size`: dimensions are on the spans.
+
+## How to read the metrics
+
+- Everything is counted in the kernel, every call, whatever becomes a span.
+- `histograms.layout` decides the buckets, since the kernel counts in them;
+  `OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION` has no effect.
+- Points are cumulative since the process image began, or deltas where
+  `OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE` asks for them. A delta starts where the last
+  export that succeeded ended, so nothing is lost by a failed one. Deltas have no minimum and no
+  maximum: the kernel knows those of the whole life of a process only.
+- Of one metric of one process at most 2000 attribute sets are told apart. The rest is summed under
+  `otel.metric.overflow`.
+- Metrics of a process that ended are exported once more in their final form, and then no longer.
+"""
+
+_UPSTREAM = {"obi": "OBI", "semconv": "semconv"}
+
+
+def read_registry() -> Registry:
+    """Read the YAML and check that it refers to nothing that it does not define."""
+    registry: Registry = yaml.safe_load(REGISTRY.read_text())
+    for section in ("metrics", "spans"):
+        for name, item in registry[section].items():
+            if item["scope"] not in registry["scopes"]:
+                sys.exit(f"{section}: {name}: no such scope: {item['scope']}")
+            for attribute in item.get("attributes", ()):
+                if attribute not in registry["attributes"]:
+                    sys.exit(f"{section}: {name}: no such attribute: {attribute}")
+    return registry
+
+
+def module_text(registry: Registry) -> str:
+    """Return the text of semconv.py."""
+    return "\n".join(_module_lines(registry)) + "\n"
+
+
+def _module_lines(registry: Registry) -> Iterator[str]:
+    yield _MODULE_PREAMBLE
+    yield f'SCHEMA_URL = "{registry["schema_url"]}"'
+    yield ""
+    yield "# Scopes"
+    for name in registry["scopes"]:
+        yield f'SCOPE_{_constant(name.removeprefix("otel_gpu."))} = "{name}"'
+    yield ""
+    yield "# Attributes"
+    for name in registry["attributes"]:
+        yield f'{_constant(name)} = "{name}"'
+    for name, attribute in registry["attributes"].items():
+        if "values" in attribute:
+            yield ""
+            yield f"{_constant(name)}_VALUES: Mapping[int, str] = {{"
+            for number, value in attribute["values"].items():
+                yield f'    wire.{number}: "{value}",'
+            yield "}"
+    yield ""
+    yield "# Resource attributes"
+    for name in registry["resource_attributes"]:
+        yield f'{_constant(name)} = "{name}"'
+    yield ""
+    yield "# Spans that are not named after an API"
+    for key, span in registry["spans"].items():
+        if "{" not in span["name"]:
+            yield f'SPAN_{_constant(key)} = "{span["name"]}"'
+    yield ""
+    yield "# Metrics"
+    for name, metric in registry["metrics"].items():
+        yield f"METRIC_{_constant(name)} = Instrument("
+        yield f'    "{name}",'
+        yield f'    "{metric["instrument"]}",'
+        yield f'    "{metric["unit"]}",'
+        yield f'    "{metric["brief"]}",'
+        yield f"    SCOPE_{_constant(metric['scope'].removeprefix('otel_gpu.'))},"
+        yield ")"
+
+
+def page_text(registry: Registry) -> str:
+    """Return the text of docs/metrics.md."""
+    return "\n".join(_page_lines(registry)) + "\n"
+
+
+def _page_lines(registry: Registry) -> Iterator[str]:
+    yield _PAGE_PREAMBLE
+    yield "## Metrics"
+    for scope, brief in registry["scopes"].items():
+        metrics = {n: m for n, m in registry["metrics"].items() if m["scope"] == scope}
+        if not metrics:
+            continue
+        yield from ("", f"### Scope `{scope}`", "", brief, "")
+        yield "| metric | instrument | unit | attributes | meaning |"
+        yield "| --- | --- | --- | --- | --- |"
+        for name, metric in metrics.items():
+            unit = f"`{metric['unit']}`" if metric["unit"] else "-"
+            meaning = " ".join(filter(None, (metric["brief"], metric.get("note"), _origin(metric))))
+            attributes = _code_list(metric.get("attributes", ()))
+            yield f"| `{name}` | {metric['instrument']} | {unit} | {attributes} | {meaning} |"
+    yield from ("", "## Spans", "")
+    yield "| span | scope | kind | meaning |"
+    yield "| --- | --- | --- | --- |"
+    for span in registry["spans"].values():
+        name = "the API's name" if "{" in span["name"] else f"`{span['name']}`"
+        yield f"| {name} | `{span['scope']}` | {span['kind'].upper()} | {span['brief']} |"
+    for span in registry["spans"].values():
+        name = "named after a CUDA API" if "{" in span["name"] else f"`{span['name']}`"
+        yield from ("", f"Attributes of spans {name}: {_code_list(span['attributes'])}.")
+    yield from ("", "## Attributes", "")
+    yield from _attribute_table(registry["attributes"])
+    yield from ("", "## Resource attributes", "")
+    yield "Of the observed process. What a process says of itself (its published OpenTelemetry context,"
+    yield "or `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` in its environment) comes on top."
+    yield ""
+    yield from _attribute_table(registry["resource_attributes"])
+
+
+def _attribute_table(attributes: Mapping[str, Any]) -> Iterator[str]:
+    yield "| attribute | type | meaning | values or examples |"
+    yield "| --- | --- | --- | --- |"
+    for name, attribute in attributes.items():
+        shown = [*attribute.get("values", {}).values(), *attribute.get("examples", ())]
+        meaning = " ".join(filter(None, (attribute["brief"], _origin(attribute))))
+        yield f"| `{name}` | {attribute['type']} | {meaning} | {_code_list(shown)} |"
+
+
+def _origin(item: Mapping[str, Any]) -> str:
+    notes = [_UPSTREAM[item["upstream"]]] if "upstream" in item else []
+    if "stability" in item:
+        notes.append(item["stability"].replace("_", " "))
+    return f"*({', '.join(notes)})*" if notes else ""
+
+
+def _code_list(items: Any) -> str:  # noqa: ANN401 - whatever YAML holds
+    return ", ".join(f"`{item}`" for item in items) or "-"
+
+
+def _constant(name: str) -> str:
+    return name.upper().replace(".", "_")
+
+
+def main() -> None:
+    """Write both files, or check that they are up to date."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="fail when a file differs")
+    check = parser.parse_args().check
+    registry = read_registry()
+    for path, text in ((MODULE, module_text(registry)), (PAGE, page_text(registry))):
+        if not check:
+            path.write_text(text)
+        elif not path.exists() or path.read_text() != text:
+            sys.exit(f"{path.relative_to(ROOT)} differs from semconv.yaml: run `make semconv`")
+
+
+if __name__ == "__main__":
+    main()
