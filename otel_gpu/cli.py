@@ -1,0 +1,275 @@
+"""
+The command line: the only module that prints and picks exit codes.
+
+A verb's module is imported when it is asked for and not before, so that
+``otel-gpu --version`` costs no more than argparse.
+"""
+
+import argparse
+import ast
+import importlib
+import json
+import logging
+import os
+import pkgutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+
+import otel_gpu
+from otel_gpu import commands, config
+from otel_gpu.commands import UsageError
+from otel_gpu.errors import BpfError, OtelGpuError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+PROGRAM = "otel-gpu"
+# As a shell reports the death of a command by SIGINT and SIGPIPE.
+_LOG_LINES = 12
+_EXIT_INTERRUPTED = 130
+_EXIT_BROKEN_PIPE = 141
+_PIPE_COLUMNS = 160
+
+_logger = logging.getLogger("otel_gpu")
+
+
+class Terminal:
+    """The ``Output`` of the real command line."""
+
+    @property
+    def stdout(self) -> TextIO:
+        """Standard output."""
+        return sys.stdout
+
+    @property
+    def stdout_console(self) -> "Console":
+        """A rich console on standard output."""
+        return _console(sys.stdout)
+
+    @property
+    def stderr_console(self) -> "Console":
+        """A rich console on standard error."""
+        return _console(sys.stderr)
+
+    def line(self, text: str = "") -> None:
+        """Write one line of results."""
+        print(text)
+
+    def json(self, document: Any) -> None:  # noqa: ANN401 -- whatever JSON can hold
+        """Write one JSON document as the result."""
+        print(json.dumps(document, indent=2, ensure_ascii=False))
+
+    def note(self, text: str) -> None:
+        """Tell the operator something."""
+        _say(text)
+
+
+def _console(stream: TextIO) -> "Console":
+    from rich.console import Console  # noqa: PLC0415 -- 50 ms that most verbs need not pay
+
+    # A pipe has no width. Lines of a file are better long than folded.
+    is_wide = not stream.isatty() and "COLUMNS" not in os.environ
+    width = _PIPE_COLUMNS if is_wide else None
+    return Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
+
+
+def _say(text: str) -> None:
+    print(f"{PROGRAM}: {text}", file=sys.stderr, flush=True)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises what argparse would print."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message, hint=f"see {self.prog} --help")
+
+
+def describe_verbs() -> dict[str, str]:
+    """
+    Every verb with its one-line help.
+
+    Both are read from the modules' sources: importing all verbs would take a second.
+    """
+    verbs: dict[str, str] = {}
+    for module in pkgutil.iter_modules(commands.__path__):
+        source = (Path(commands.__path__[0]) / f"{module.name}.py").read_text(encoding="utf-8")
+        names = {
+            statement.targets[0].id: statement.value.value
+            for statement in ast.parse(source).body
+            if isinstance(statement, ast.Assign)
+            and isinstance(statement.targets[0], ast.Name)
+            and isinstance(statement.value, ast.Constant)
+        }
+        if "NAME" in names:
+            verbs[str(names["NAME"])] = str(names["HELP"])
+    return dict(sorted(verbs.items()))
+
+
+def import_verb(name: str) -> ModuleType:
+    """The module of a verb."""
+    return importlib.import_module(f"{commands.__name__}.{name.replace('-', '_')}")
+
+
+def program_parser() -> argparse.ArgumentParser:
+    """The parser for a command line without a verb; its help lists the verbs."""
+    parser = _Parser(
+        prog=PROGRAM,
+        description="Count every CUDA call of unmodified programs with eBPF and export it as OTLP.",
+        epilog="Endpoints, headers, TLS and protocols are the standard OTEL_EXPORTER_OTLP_* "
+        f"variables. '{PROGRAM} doctor' says what this host allows.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"{PROGRAM} {otel_gpu.__version__}")
+    subparsers = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    for name, text in describe_verbs().items():
+        subparsers.add_parser(name, help=text)
+    return parser
+
+
+def verb_parser(verb: ModuleType) -> argparse.ArgumentParser:
+    """The parser for what follows a verb."""
+    parser = _Parser(
+        prog=f"{PROGRAM} {verb.NAME}",
+        description=getattr(verb, "DESCRIPTION", verb.HELP),
+        epilog="What follows -- is the command to run, with its arguments."
+        if _takes_command(verb)
+        else None,
+        allow_abbrev=False,
+    )
+    verb.add_arguments(parser)
+    for key in getattr(verb, "CONFIG_FLAGS", ()):
+        rule = config.OPTIONS[key].rule
+        parser.add_argument(
+            rule.flag or f"--{key.replace('.', '-').replace('_', '-')}",
+            dest=_destination(key),
+            metavar="|".join(rule.choices) or key.rpartition("_")[2].upper(),
+            help=rule.text.replace("`", "").replace("%", "%%"),
+        )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="YAML configuration file")
+    parser.add_argument(
+        "-v", "--verbose", action="count", default=0, help="say more; -vv says everything"
+    )
+    return parser
+
+
+def _takes_command(verb: ModuleType) -> bool:
+    return bool(getattr(verb, "TAKES_COMMAND", False))
+
+
+def _destination(key: str) -> str:
+    return "option:" + key
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one verb; the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    handler = logging.StreamHandler()
+    handler.setFormatter(_LogFormatter())
+    root = logging.getLogger()
+    root.addHandler(handler)
+    try:
+        return _main(arguments)
+    except OtelGpuError as error:
+        _report(error)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return _EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has seen enough. Python would complain once more when
+        # it flushes the stream at exit, so the stream is pointed elsewhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _EXIT_BROKEN_PIPE
+    finally:
+        root.removeHandler(handler)
+
+
+def _main(arguments: list[str]) -> int:
+    if not arguments or arguments[0].startswith("-"):
+        return _main_without_verb(arguments)
+    name, *rest = arguments
+    if name not in (verbs := describe_verbs()):
+        hint = config.nearest(name, verbs) or f"see {PROGRAM} --help"
+        raise UsageError(f"unknown verb {name!r}", hint=hint)
+    verb = import_verb(name)
+    own, command = _split(rest)
+    if command is not None and not _takes_command(verb):
+        raise UsageError(f"{name} runs no command, so nothing may follow --")
+    try:
+        args = verb_parser(verb).parse_args(own)
+    except SystemExit as end:
+        return _exit_code(end)
+    args.command = command or []
+    settings = config.load(args.config, os.environ, _overrides(args))
+    _set_log_level(settings, args.verbose)
+    code: int = verb.run(args, settings, Terminal())
+    sys.stdout.flush()
+    return code
+
+
+def _main_without_verb(arguments: list[str]) -> int:
+    hint = f"see {PROGRAM} --help"
+    if not arguments:
+        raise UsageError("a verb is needed", hint=hint)
+    if arguments[0] not in {"-h", "--help", "--version"}:
+        raise UsageError(f"{arguments[0]} before the verb", hint=hint)
+    try:
+        program_parser().parse_args(arguments[:1])
+    except SystemExit as end:
+        return _exit_code(end)
+    raise AssertionError(arguments)  # argparse ends the program after both
+
+
+def _split(arguments: list[str]) -> tuple[list[str], list[str] | None]:
+    """What is ours, and what follows ``--``."""
+    if "--" not in arguments:
+        return arguments, None
+    at = arguments.index("--")
+    return arguments[:at], arguments[at + 1 :]
+
+
+def _overrides(args: argparse.Namespace) -> dict[str, Any]:
+    values = vars(args)
+    return {
+        key: values[_destination(key)]
+        for key in config.OPTIONS
+        if values.get(_destination(key)) is not None
+    }
+
+
+def _exit_code(end: SystemExit) -> int:
+    return end.code if isinstance(end.code, int) else 0
+
+
+def _set_log_level(settings: config.Config, verbose: int) -> None:
+    level = settings.log.level.upper()
+    if verbose:
+        level = "INFO" if verbose == 1 else "DEBUG"
+    _logger.setLevel(level)
+    if not verbose:
+        # The SDK tells each failed attempt of each request; we tell an outage, once.
+        logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
+
+
+class _LogFormatter(logging.Formatter):
+    def __init__(self) -> None:
+        super().__init__(f"{PROGRAM}: %(level)s: %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        record.level = record.levelname.lower()
+        return super().format(record)
+
+
+def _report(error: OtelGpuError) -> None:
+    _say(f"error: {error}")
+    if isinstance(error, BpfError) and error.log:
+        lines = error.log.rstrip().splitlines()
+        # The verifier tells every step; its verdict is at the end.
+        if len(lines) > _LOG_LINES and not _logger.isEnabledFor(logging.INFO):
+            print(f"({len(lines) - _LOG_LINES} lines before these: -v)", file=sys.stderr)
+            lines = lines[-_LOG_LINES:]
+        print("\n".join(lines), file=sys.stderr)
+    if error.hint:
+        print(f"hint: {error.hint}", file=sys.stderr, flush=True)

@@ -1,0 +1,50 @@
+"""
+Percentiles, estimated from the buckets that the kernel counted in.
+
+A histogram knows in which bucket a percentile lies, not where in it. The estimate is the
+bucket's geometric middle, held between the smallest and largest value seen: with four
+buckets per doubling it is at most 9 % off.
+"""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from otel_gpu import wire
+
+_NS_PER_S = 1e9
+
+
+def bucket_middles_ns(durations: Mapping[str, Any]) -> tuple[float, ...]:
+    """
+    The value that stands for each bucket, in nanoseconds.
+
+    Args:
+        durations: ``layout.durations`` of a capture. The bucket above the last explicit
+            bound has no middle; infinity stands for it.
+    """
+    if durations["kind"] == "exponential":
+        per_doubling = 2.0 ** durations["scale"]
+        return tuple(
+            2.0 ** ((durations["offset"] + bucket + 0.5) / per_doubling) * _NS_PER_S
+            for bucket in range(wire.MAX_BUCKETS)
+        )
+    bounds_ns = durations["bounds_ns"]
+    between = (math.sqrt(low * high) for low, high in itertools.pairwise(bounds_ns))
+    middles = [bounds_ns[0] / 2, *between]
+    return (*middles, *[math.inf] * (wire.MAX_BUCKETS - len(middles)))
+
+
+def percentile_ns(
+    share: float, buckets: Sequence[int], middles_ns: Sequence[float], min_ns: int, max_ns: int
+) -> float:
+    """
+    The duration that this share (0 to 1) of the calls does not exceed.
+
+    At least one call must have been counted.
+    """
+    rank = max(1, math.ceil(share * sum(buckets)))
+    reached = itertools.accumulate(buckets)
+    bucket = next(index for index, count in enumerate(reached) if count >= rank)
+    return min(max(middles_ns[bucket], min_ns), max_ns)

@@ -1,0 +1,81 @@
+"""``otel-gpu doctor``: what this host allows, and what stands in the way."""
+
+import os
+import platform
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterable
+
+from rich.table import Table
+from rich.text import Text
+
+from otel_gpu.commands import Output
+from otel_gpu.config import Config
+from otel_gpu.doctor import Host, examine_host
+from otel_gpu.findings import Finding, can_capture, to_json
+from otel_gpu.visibility import examine_process, examine_processes
+
+NAME = "doctor"
+HELP = "Say what this host allows, and what cannot be seen."
+DESCRIPTION = (
+    "Check everything that a capture needs. The exit code is 0 if this host can capture, "
+    "and 1 if something is missing."
+)
+
+_STYLES = {"ok": "green", "warning": "yellow", "missing": "bold red"}
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the verb's own arguments."""
+    parser.add_argument(
+        "--pid",
+        type=int,
+        action="append",
+        default=[],
+        metavar="PID",
+        help="also say what can be seen of this process; may be repeated",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def run(args: Namespace, config: Config, out: Output) -> int:  # noqa: ARG001 -- the protocol's
+    """Check the host and the named processes."""
+    host = Host(release=platform.release(), machine=platform.machine())
+    findings = [*examine_host(host, os.environ), examine_processes()]
+    processes = [finding for pid in args.pid for finding in examine_process(pid)]
+    if args.json:
+        out.json(to_json(findings, processes))
+    else:
+        out.stdout_console.print(_table(findings))
+        if processes:
+            out.line()
+            out.stdout_console.print(_table(processes))
+        out.line()
+        out.line(_verdict(findings, processes))
+    return 0 if can_capture([*findings, *processes]) else 1
+
+
+def _table(findings: Iterable[Finding]) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for finding in findings:
+        detail = Text(printable(finding.detail))
+        if finding.hint and finding.status != "ok":
+            detail.append(f"\nhint: {printable(finding.hint)}", style="dim")
+        style = _STYLES[finding.status]
+        table.add_row(Text(finding.status, style=style), Text(finding.name), detail)
+    return table
+
+
+def printable(text: str) -> str:
+    """Names come from other people's processes: what a terminal would obey is escaped."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _verdict(findings: list[Finding], processes: list[Finding]) -> str:
+    if missing := [finding.name for finding in findings if finding.status == "missing"]:
+        return f"This host cannot capture: {', '.join(missing)}."
+    if not can_capture(processes):
+        return "This host can capture, but not from every process named."
+    return "This host can capture."

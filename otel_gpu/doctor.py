@@ -1,0 +1,340 @@
+"""
+What this host allows: every requirement of a capture, checked one by one.
+
+A check looks at one thing and returns one finding. Checks change nothing, and none
+raises for what it finds. ``visibility.py`` has the checks about observed processes.
+"""
+
+import ctypes
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import otel_gpu
+from otel_gpu.findings import Finding
+from otel_gpu.reachability import check_endpoints
+
+# bpf_get_attach_cookie(), by which one program serves every probed symbol, came with
+# Linux kernel commit 7adfc6c9b315 ("bpf: Add bpf_get_attach_cookie() BPF helper to
+# access bpf_cookie value") (in v5.15).
+OLDEST_KERNEL = (5, 15)
+# The first with stable names, and with libbpf_probe_bpf_prog_type().
+OLDEST_LIBBPF = (1, 0)
+
+# From include/uapi/linux/capability.h.
+_CAPABILITIES = {"DAC_READ_SEARCH": 2, "SYS_PTRACE": 19, "SYS_ADMIN": 21, "PERFMON": 38, "BPF": 39}
+# Before Linux kernel commit 41edc1b0c1ea ("bpf: rework memory accounting") (in v5.11) maps
+# counted as locked memory; OLDEST_KERNEL is past that, so SYS_RESOURCE is not needed.
+_INITIAL_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO
+_PROG_TYPE_KPROBE = 2  # uprobes are programs of this type
+_MAP_TYPE_RINGBUF = 27
+
+
+class Libbpf(NamedTuple):
+    """What the loaded libbpf says: its version, and what the kernel let it load."""
+
+    version: tuple[int, int]
+    can_load_programs: bool
+    can_make_ring_buffers: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """The machine as the checks see it; tests give one of their own."""
+
+    release: str
+    machine: str
+    proc: Path = Path("/proc")
+    sys: Path = Path("/sys")
+    objects: Path = Path(otel_gpu.__file__).parent / "_bpf"
+
+
+def examine_host(
+    host: Host,
+    environ: Mapping[str, str],
+    *,
+    load_libbpf: Callable[[], Libbpf | str] | None = None,
+) -> Iterator[Finding]:
+    """
+    Check everything that a capture needs, in the order in which it needs it.
+
+    Args:
+        host: The machine.
+        environ: The variables that a capture started now would see.
+        load_libbpf: Returns what libbpf says or why it cannot be loaded.
+    """
+    yield check_kernel(host)
+    yield check_btf(host)
+    yield check_capabilities(host)
+    yield check_lockdown(host)
+    yield check_perf_event_paranoid(host)
+    yield check_unprivileged_bpf(host)
+    yield check_uprobes(host)
+    yield check_libbpf((load_libbpf or query_libbpf)())
+    yield check_object(host)
+    yield check_pid_namespace(host)
+    yield check_tracefs(host)
+    yield check_bpf_stats(host)
+    yield check_protobuf()
+    yield from check_endpoints(environ)
+
+
+def check_kernel(host: Host) -> Finding:
+    """The kernel is new enough."""
+    needed = ".".join(map(str, OLDEST_KERNEL))
+    if (version := _version_of(host.release)) is None:
+        return Finding("kernel", "warning", f"{host.release}: not a version number that is known")
+    if version < OLDEST_KERNEL:
+        return Finding(
+            "kernel",
+            "missing",
+            f"Linux {host.release}, but {needed} is the oldest that works",
+            "update the kernel; a recording made elsewhere can be replayed here",
+        )
+    return Finding("kernel", "ok", f"Linux {host.release} on {host.machine}")
+
+
+def check_btf(host: Host) -> Finding:
+    """The kernel describes its types, so that one object fits every kernel."""
+    path = host.sys / "kernel" / "btf" / "vmlinux"
+    if path.exists():
+        return Finding("btf", "ok", str(path))
+    return Finding(
+        "btf",
+        "missing",
+        f"there is no {path}",
+        "use a kernel built with CONFIG_DEBUG_INFO_BTF=y, as all large distributions' are",
+    )
+
+
+def check_capabilities(host: Host) -> Finding:
+    """The agent may load programs, attach them and look into other processes."""
+    held = capabilities(host)
+    if held is None:
+        return Finding("capabilities", "warning", "/proc/self/status cannot be read")
+    if not _is_initial_user_namespace(host):
+        return Finding(
+            "capabilities",
+            "missing",
+            "this is a user namespace, whose capabilities the kernel does not accept for BPF",
+            "run in the initial user namespace, such as a container without user remapping",
+        )
+    needed = [] if "SYS_ADMIN" in held else ["BPF", "PERFMON"]
+    if lacking := [f"CAP_{name}" for name in needed if name not in held]:
+        return Finding(
+            "capabilities",
+            "missing",
+            "without " + ", ".join(lacking),
+            "run as root, or give the agent CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE and "
+            "CAP_DAC_READ_SEARCH",
+        )
+    if lacking := [f"CAP_{n}" for n in ("SYS_PTRACE", "DAC_READ_SEARCH") if n not in held]:
+        return Finding(
+            "capabilities",
+            "warning",
+            "without " + ", ".join(lacking) + ": only this user's processes can be looked into",
+            "run as root, or add these capabilities",
+        )
+    return Finding("capabilities", "ok", ", ".join(f"CAP_{name}" for name in sorted(held)))
+
+
+def check_lockdown(host: Host) -> Finding:
+    """The kernel's lockdown leaves BPF programs the reading of memory."""
+    path = host.sys / "kernel" / "security" / "lockdown"
+    text = _read(path)
+    if text is None:
+        return Finding("lockdown", "ok", "this kernel has no lockdown")
+    match = re.search(r"\[(\w+)\]", text)
+    mode = match[1] if match else text
+    if mode == "confidentiality":
+        return Finding(
+            "lockdown",
+            "missing",
+            "confidentiality: BPF programs may not read memory",
+            "boot with lockdown=integrity or lockdown=none",
+        )
+    return Finding("lockdown", "ok", mode)
+
+
+def check_perf_event_paranoid(host: Host) -> Finding:
+    """The level at which the kernel asks for privileges; CAP_PERFMON passes all."""
+    level = _read(host.proc / "sys" / "kernel" / "perf_event_paranoid")
+    if level is None:
+        return Finding(
+            "perf_event_paranoid",
+            "missing",
+            "the kernel has no perf events, through which uprobes attach",
+            "use a kernel built with CONFIG_PERF_EVENTS=y",
+        )
+    held = capabilities(host) or frozenset()
+    if held & {"PERFMON", "SYS_ADMIN"}:
+        return Finding("perf_event_paranoid", "ok", f"{level}; no obstacle with CAP_PERFMON")
+    return Finding(
+        "perf_event_paranoid",
+        "missing",
+        f"{level}, and without CAP_PERFMON uprobes are refused at every level",
+        "run as root, or give the agent CAP_PERFMON",
+    )
+
+
+def check_unprivileged_bpf(host: Host) -> Finding:
+    """Whether BPF is closed to the unprivileged, as it should be."""
+    name = "unprivileged_bpf_disabled"
+    value = _read(host.proc / "sys" / "kernel" / name)
+    if value is None:
+        return Finding(name, "warning", "the kernel does not say; it may lack bpf(2)")
+    return Finding(name, "ok", f"{value}; the agent is privileged and not concerned")
+
+
+def check_uprobes(host: Host) -> Finding:
+    """The kernel can attach probes to functions in user space."""
+    path = host.sys / "bus" / "event_source" / "devices" / "uprobe"
+    if path.exists():
+        return Finding("uprobes", "ok", str(path))
+    if not (host.sys / "bus" / "event_source").exists():
+        return Finding("uprobes", "warning", "sysfs is hidden here, so this could not be checked")
+    return Finding(
+        "uprobes",
+        "missing",
+        f"there is no {path}",
+        "use a kernel built with CONFIG_UPROBE_EVENTS=y",
+    )
+
+
+def query_libbpf() -> Libbpf | str:
+    """Load libbpf and let it try what a capture needs; a text says why it cannot be."""
+    try:
+        library = ctypes.CDLL("libbpf.so.1", use_errno=True)
+    except OSError as error:
+        return str(error)
+    # What libbpf would print about refused attempts is said by the finding.
+    library.libbpf_set_print(None)
+    return Libbpf(
+        (library.libbpf_major_version(), library.libbpf_minor_version()),
+        library.libbpf_probe_bpf_prog_type(_PROG_TYPE_KPROBE, None) == 1,
+        library.libbpf_probe_bpf_map_type(_MAP_TYPE_RINGBUF, None) == 1,
+    )
+
+
+def check_libbpf(found: Libbpf | str) -> Finding:
+    """Libbpf is there, and the kernel accepts a program and a ring buffer from it."""
+    needed = ".".join(map(str, OLDEST_LIBBPF))
+    if isinstance(found, str):
+        return Finding(
+            "libbpf",
+            "missing",
+            f"libbpf.so.1 cannot be loaded: {found}",
+            f"install libbpf {needed} or newer (Debian, Ubuntu: libbpf1; Fedora: libbpf)",
+        )
+    version = ".".join(map(str, found.version))
+    if found.version < OLDEST_LIBBPF:
+        return Finding("libbpf", "missing", version, f"install libbpf {needed} or newer")
+    refused = [
+        name
+        for name, allowed in (
+            ("a program", found.can_load_programs),
+            ("a ring buffer", found.can_make_ring_buffers),
+        )
+        if not allowed
+    ]
+    if refused:
+        return Finding(
+            "libbpf",
+            "missing",
+            f"{version}, but the kernel refused {' and '.join(refused)} just now",
+            "run as root; in a container, allow bpf(2) in its seccomp profile",
+        )
+    return Finding("libbpf", "ok", f"{version}; the kernel accepted a program and a ring buffer")
+
+
+def check_object(host: Host) -> Finding:
+    """The BPF programs are built for this machine."""
+    path = host.objects / f"otel_gpu.{host.machine}.bpf.o"
+    try:
+        with path.open("rb") as file:
+            magic = file.read(4)
+    except OSError as error:
+        return Finding(
+            "bpf_object",
+            "missing",
+            f"{path}: {error.strerror}",
+            "run `make bpf` in the source tree, or install a wheel, which holds the objects",
+        )
+    if magic != b"\x7fELF":
+        return Finding("bpf_object", "missing", f"{path}: not an object file", "run `make bpf`")
+    return Finding("bpf_object", "ok", str(path))
+
+
+def check_pid_namespace(host: Host) -> Finding:
+    """The agent sees the host's processes, not only its container's."""
+    try:
+        inode = (host.proc / "self" / "ns" / "pid").stat().st_ino
+    except OSError as error:
+        return Finding("pid_namespace", "warning", f"cannot be read: {error.strerror}")
+    if inode == _INITIAL_PID_NAMESPACE:
+        return Finding("pid_namespace", "ok", "the initial one")
+    return Finding(
+        "pid_namespace",
+        "warning",
+        f"pid:[{inode}]: only processes inside this namespace are seen",
+        "to see the whole host, start the container in the host's pid namespace",
+    )
+
+
+def check_tracefs(host: Host) -> Finding:
+    """Whether tracefs is mounted, which other tools need."""
+    path = host.sys / "kernel" / "tracing" / "trace"
+    mounted = "mounted" if path.exists() else "not mounted"
+    return Finding("tracefs", "ok", f"{mounted}; not needed")
+
+
+def check_bpf_stats(host: Host) -> Finding:
+    """Whether the kernel measures the run time of BPF programs."""
+    value = _read(host.proc / "sys" / "kernel" / "bpf_stats_enabled")
+    state = {"0": "off", "1": "on: every probe costs a little more"}.get(value or "", "not known")
+    return Finding("bpf_stats", "ok", state)
+
+
+def check_protobuf() -> Finding:
+    """Protocol buffers are encoded by compiled code."""
+    from google.protobuf.internal import api_implementation  # noqa: PLC0415 -- 30 ms
+
+    kind = api_implementation.Type()
+    if kind == "upb":
+        return Finding("protobuf", "ok", kind)
+    return Finding(
+        "protobuf",
+        "warning",
+        f"the {kind} implementation, which is about 20 times slower than upb",
+        "install protobuf from a wheel, and leave PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION unset",
+    )
+
+
+def capabilities(host: Host) -> frozenset[str] | None:
+    """Names of the capabilities, among those that matter, that this process holds."""
+    match = re.search(
+        r"^CapEff:\s*([0-9a-f]+)", _read(host.proc / "self" / "status") or "", re.MULTILINE
+    )
+    if match is None:
+        return None
+    held = int(match[1], 16)
+    return frozenset(name for name, bit in _CAPABILITIES.items() if held >> bit & 1)
+
+
+def _is_initial_user_namespace(host: Host) -> bool:
+    text = _read(host.proc / "self" / "uid_map")
+    return text is None or text.split() == ["0", "0", "4294967295"]
+
+
+def _version_of(release: str) -> tuple[int, int] | None:
+    match = re.match(r"(\d+)\.(\d+)", release)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return None

@@ -1,0 +1,1 @@
+"""Causes joined to effects, each with its evidence."""

@@ -1,0 +1,223 @@
+"""
+What can be seen of observed processes, and what cannot.
+
+Probes sit on exported functions of the CUDA libraries, ``libcudart`` (runtime) and
+``libcuda`` (driver). A program whose CUDA runtime is linked in statically exports no
+such function: its runtime calls are invisible, and only the driver calls that they
+make are seen. These checks find that out before somebody wonders about a gap.
+"""
+
+import mmap
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from elftools.common.exceptions import ELFError
+from elftools.elf.elffile import ELFFile
+
+from otel_gpu import wire
+from otel_gpu.capture.libraries import exported_functions
+from otel_gpu.capture.probes import APIS, probes_of
+from otel_gpu.capture.targets import FileId, MappedFile, all_pids, mapped_files
+from otel_gpu.errors import HostError
+from otel_gpu.findings import Finding
+
+_DELETED = " (deleted)"
+# The runtime's own table of error names: a file with this text holds a CUDA runtime.
+_RUNTIME_TEXT = b"cudaErrorCudartUnloading\0"
+_MAX_SCANNED_BYTES = 512 << 20
+_ELF_32_BIT = b"\x7fELF\x01"
+_PIDS_LISTED = 5
+
+
+def examine_processes(pids: Iterable[int] | None = None) -> Finding:
+    """
+    Say which CUDA libraries are mapped on this host now, and by how many processes.
+
+    Args:
+        pids: Where to look; by default everywhere.
+    """
+    users: dict[FileId, list[int]] = {}
+    paths: dict[FileId, str] = {}
+    hidden = 0
+    for pid in sorted(all_pids() if pids is None else pids):
+        for mapped in mapped_files(pid):
+            if mapped.is_cuda_library:
+                users.setdefault(mapped.file, []).append(pid)
+                paths[mapped.file] = mapped.path
+        hidden += _is_hidden(pid)
+    blind = f"; {_count(hidden)} may not be looked into" if hidden else ""
+    listed = "; ".join(
+        f"{paths[file]} ({_count(len(users[file]))}: {_list(users[file])})"
+        for file in sorted(users, key=lambda file: paths[file])
+    )
+    return Finding("cuda_libraries", "ok", (listed or "no process uses CUDA now") + blind)
+
+
+def examine_process(pid: int) -> Iterator[Finding]:
+    """
+    Say what will be seen of one process, and what cannot be.
+
+    Raises:
+        HostError: There is no such process.
+    """
+    home = Path("/proc") / str(pid)
+    if not home.exists():
+        raise HostError(f"there is no process {pid}", hint="list processes with ps -e")
+    if _is_hidden(pid):
+        yield Finding(
+            "process",
+            "missing",
+            f"process {pid} may not be looked into",
+            "run as root, or as the process's user with CAP_SYS_PTRACE",
+        )
+        return
+    files = list(mapped_files(pid))
+    yield check_program(pid, home)
+    yield check_mount_namespace(home)
+    libraries = [mapped for mapped in files if mapped.is_cuda_library]
+    for library in libraries:
+        yield check_library(library)
+    if not libraries:
+        yield Finding(
+            "library",
+            "warning",
+            "no CUDA library is mapped now",
+            "if one is loaded later, it is probed then",
+        )
+    yield check_static_runtime(files)
+
+
+def check_program(pid: int, home: Path) -> Finding:
+    """The process runs a program whose calls can be probed."""
+    try:
+        with (home / "exe").open("rb") as program:
+            magic = program.read(len(_ELF_32_BIT))
+        path = os.fsdecode((home / "exe").readlink())
+    except FileNotFoundError:
+        return Finding("process", "missing", f"{pid} is a kernel thread, or has ended")
+    except OSError as error:
+        return Finding("process", "warning", f"{pid}: cannot be read: {error.strerror}")
+    if magic == _ELF_32_BIT:
+        return Finding("process", "missing", f"{pid} runs {path}, a 32-bit program")
+    return Finding("process", "ok", f"{pid} runs {path}")
+
+
+def check_mount_namespace(home: Path) -> Finding:
+    """Whether the process's paths mean the same to the agent."""
+    try:
+        own = Path("/proc/self/ns/mnt").readlink()
+        same = (home / "ns" / "mnt").readlink() == own
+    except OSError as error:
+        return Finding("mount_namespace", "warning", f"cannot be read: {error.strerror}")
+    if same:
+        return Finding("mount_namespace", "ok", "the agent's own")
+    where = f"{home}/map_files and {home}/root"
+    return Finding("mount_namespace", "ok", f"another one; its files are read through {where}")
+
+
+def check_library(library: MappedFile) -> Finding:
+    """How much of the probe table a mapped CUDA library exports."""
+    layer = wire.LAYER_RUNTIME if "cudart" in library.name else wire.LAYER_DRIVER
+    total = sum(api.layer == layer for api in APIS)
+    where = f"{library.path} ({'runtime' if layer == wire.LAYER_RUNTIME else 'driver'})"
+    try:
+        probes = probes_of(_exported_functions(library))
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        return Finding(
+            "library",
+            "warning",
+            f"{where}: cannot be read ({reason}), so none of its calls will be seen",
+            "run as root; if the file was deleted, restart the process",
+        )
+    if not probes:
+        return Finding(
+            "library",
+            "warning",
+            f"{where}: exports none of the {total} APIs of the probe table",
+            "none of its calls will be seen; is it a stub or a wrapper?",
+        )
+    apis = len({probe.api.number for probe in probes})
+    detail = f"{where}: {apis} of {total} APIs, {len(probes)} functions to probe"
+    if library.path.endswith(_DELETED):
+        return Finding(
+            "library",
+            "warning",
+            f"{detail}; the file was replaced or deleted while in use",
+            "it can be probed as it is; restart the process at the next chance",
+        )
+    return Finding("library", "ok", detail)
+
+
+def check_static_runtime(files: Iterable[MappedFile]) -> Finding:
+    """Whether a CUDA runtime hides where no probe sits."""
+    names = {mapped.name for mapped in files if mapped.is_cuda_library}
+    inside = [file.path for file in files if not file.is_cuda_library and _holds_runtime(file)]
+    if inside:
+        return Finding(
+            "static_runtime",
+            "warning",
+            "these files hold a CUDA runtime of their own: " + ", ".join(inside),
+            "of calls into it, only the driver calls below are seen; link with -cudart shared "
+            "to see both",
+        )
+    if names and not any("cudart" in name for name in names):
+        return Finding(
+            "static_runtime",
+            "warning",
+            "libcuda is mapped and libcudart is not: driver calls are seen, and what stands above "
+            "them is not",
+            "nothing to do for a program that uses the driver API directly",
+        )
+    return Finding("static_runtime", "ok", "no file holds a CUDA runtime of its own")
+
+
+def _is_hidden(pid: int) -> bool:
+    try:
+        with Path(f"/proc/{pid}/maps").open("rb") as maps:
+            maps.read(1)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _exported_functions(library: MappedFile) -> list[tuple[str, int]]:
+    descriptor = library.open()
+    try:
+        return exported_functions(f"/proc/self/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
+
+
+def _holds_runtime(file: MappedFile) -> bool:
+    try:
+        with (
+            os.fdopen(file.open(), "rb") as stream,
+            mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content,
+        ):
+            start, end = _read_only_data(ELFFile(stream), len(content))
+            return content.find(_RUNTIME_TEXT, start, end) >= 0
+    except (OSError, ELFError, ValueError):
+        return False
+
+
+def _read_only_data(elf: ELFFile, size_bytes: int) -> tuple[int, int]:
+    # Frameworks' libraries have gigabytes of device code, none of it in this section.
+    section = elf.get_section_by_name(".rodata")
+    if section is None:
+        return 0, min(size_bytes, _MAX_SCANNED_BYTES)
+    start = int(section["sh_offset"])
+    return start, start + min(int(section["sh_size"]), _MAX_SCANNED_BYTES)
+
+
+def _count(processes: int) -> str:
+    return "1 process" if processes == 1 else f"{processes} processes"
+
+
+def _list(pids: list[int]) -> str:
+    rest = len(pids) - _PIDS_LISTED
+    listed = ", ".join(map(str, pids[:_PIDS_LISTED]))
+    return listed + (f" and {rest} more" if rest > 0 else "")

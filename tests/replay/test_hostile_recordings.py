@@ -1,0 +1,181 @@
+"""A recording from a stranger must not break a replay, whatever its records say."""
+
+import json
+import logging
+import os
+import struct
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from otel_gpu import cli, wire
+from otel_gpu.capture.recording import RecordingWriter
+from otel_gpu.capture.records import MAX_SERIES_PER_RECORD, aggregates_record, json_record
+from otel_gpu.config import Config
+from tests.replay.make_recordings import BEGIN_KTIME_NS, capture
+
+U16, U32, U64 = (st.integers(0, (1 << bits) - 1) for bits in (16, 32, 64))
+S32 = st.integers(-(1 << 31), (1 << 31) - 1)
+# Values that meet each other often, next to any that fit.
+PIDS = st.sampled_from([0, 1, 4242]) | U32
+KTIMES = st.sampled_from([0, BEGIN_KTIME_NS, (1 << 63) - 1, (1 << 64) - 1]) | U64
+
+
+@st.composite
+def kernel_records(draw):
+    kind, layout = draw(
+        st.sampled_from(
+            [
+                (wire.RECORD_CUDA_CALL, wire.CUDA_CALL_RECORD),
+                (wire.RECORD_STALL, wire.STALL_RECORD),
+                (wire.RECORD_FORK, wire.FORK_RECORD),
+                (wire.RECORD_EXEC, wire.EXEC_RECORD),
+                (wire.RECORD_EXIT, wire.EXIT_RECORD),
+                (wire.RECORD_LIBRARY, wire.LIBRARY_RECORD),
+                (wire.RECORD_DEVICE, wire.DEVICE_RECORD),
+                (wire.RECORD_CLOCK, wire.CLOCK_RECORD),
+                (wire.RECORD_COUNTERS, wire.COUNTERS_RECORD),
+                (wire.RECORD_OPEN_CALL, wire.OPEN_CALL_RECORD),
+            ]
+        )
+    )
+    header = wire.RECORD_HEADER.pack(
+        kind, draw(U16), layout.size, draw(KTIMES), draw(KTIMES), draw(PIDS), draw(PIDS)
+    )
+    length = layout.size - len(header)
+    words = draw(st.lists(KTIMES, min_size=12, max_size=12))
+    body = draw(st.binary(max_size=length)) + struct.pack("<12Q", *words) * 4
+    return header + body[:length]
+
+
+@st.composite
+def aggregates_records(draw):
+    keys, values = b"", b""
+    count = draw(st.integers(0, 5))
+    assert count <= MAX_SERIES_PER_RECORD
+    for _ in range(count):
+        keys += wire.AGGREGATE_KEY.pack(
+            draw(KTIMES),
+            draw(PIDS),
+            draw(S32),
+            draw(S32),
+            draw(st.integers(0, 7)),
+            draw(st.sampled_from([0, 1, 10, 17, 30, 110, 9999])),
+            draw(st.sampled_from([0, 1, 4, 255, 77])),
+            draw(st.integers(0, 255)),
+        )
+        buckets = draw(st.lists(U64, max_size=4))
+        values += wire.AGGREGATE.pack(
+            *(draw(U64) for _ in range(4)), *buckets, *[0] * (wire.MAX_BUCKETS - len(buckets))
+        )
+    return aggregates_record(draw(KTIMES), count, keys, values)
+
+
+TEXT = st.text(max_size=20)
+NUMBERS = st.integers(-(1 << 63), (1 << 64) - 1)
+VALUES = st.recursive(
+    st.none() | st.booleans() | NUMBERS | TEXT | st.floats(allow_nan=False, allow_infinity=False),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+OPTIONAL_TEXT = st.none() | TEXT
+PROCESS_FACTS = st.fixed_dictionaries(
+    {},
+    optional={
+        "start_boot_ns": st.none() | NUMBERS,
+        "boot_offset_ns": st.none() | NUMBERS,
+        "ppid": st.none() | NUMBERS,
+        "vpid": st.none() | NUMBERS,
+        "exe": OPTIONAL_TEXT,
+        "command_args": st.lists(TEXT | st.sampled_from(["python", "-m", "-X"]), max_size=4),
+        "comm": TEXT,
+        "owner": OPTIONAL_TEXT,
+        "cgroups": st.lists(TEXT | st.just("0::/docker/" + "a" * 64), max_size=2),
+        "env": st.dictionaries(
+            st.sampled_from(["OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES", "X"]), TEXT
+        ),
+        "otel_context": st.none() | st.dictionaries(TEXT, VALUES, max_size=3),
+        "mountinfo_container_id": OPTIONAL_TEXT,
+    },
+)
+PROBES = st.fixed_dictionaries(
+    {"library": TEXT},
+    optional={"symbols": NUMBERS, "exported": NUMBERS, "build_id": OPTIONAL_TEXT},
+)
+STATUSES = st.fixed_dictionaries(
+    {},
+    optional={
+        "cpu_ns": NUMBERS,
+        "rss_bytes": NUMBERS,
+        "rejected": st.dictionaries(TEXT, NUMBERS, max_size=2),
+        "dropped": st.dictionaries(TEXT, NUMBERS, max_size=2),
+    },
+)
+LAYOUTS = st.fixed_dictionaries(
+    {
+        "durations": st.fixed_dictionaries(
+            {
+                "kind": st.just("exponential"),
+                "scale": st.integers(-10, 20),
+                "offset": st.integers(-(1 << 27), (1 << 27) - 1),
+            }
+        ),
+        "sizes": st.fixed_dictionaries(
+            {
+                "kind": st.just("explicit"),
+                "bounds_bytes": st.lists(U64, unique=True, max_size=4).map(sorted),
+            }
+        ),
+    }
+)
+CAPTURES = st.fixed_dictionaries(
+    {"host": st.fixed_dictionaries({}, optional={"name": TEXT, "id": OPTIONAL_TEXT, "arch": TEXT})}
+    | {"layout": LAYOUTS},
+    optional={"agent": st.fixed_dictionaries({}, optional={"version": TEXT, "pid": NUMBERS})},
+)
+JSON_RECORDS = st.builds(
+    lambda kind_and_body, ktime_ns, image_ktime_ns, pid: json_record(
+        *kind_and_body[:1], ktime_ns, kind_and_body[1], pid=pid, image_ktime_ns=image_ktime_ns
+    ),
+    st.tuples(st.just(wire.RECORD_PROCESS), PROCESS_FACTS)
+    | st.tuples(st.just(wire.RECORD_PROBES), PROBES | st.dictionaries(TEXT, VALUES, max_size=2))
+    | st.tuples(st.just(wire.RECORD_STATUS), STATUSES)
+    | st.tuples(st.just(wire.RECORD_CAPTURE), CAPTURES),
+    KTIMES,
+    KTIMES,
+    PIDS,
+)
+
+
+class _Errors(logging.Handler):
+    """What went wrong in a thread, or was caught and logged."""
+
+    def __init__(self, level):
+        super().__init__(level)
+        self.messages = []
+
+    def emit(self, record):
+        self.messages.append(record.getMessage())
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.booleans(), st.lists(kernel_records() | aggregates_records() | JSON_RECORDS, max_size=12))
+def test_no_record_breaks_a_replay(tmp_path_factory, starts_well, records):
+    """Whatever numbers and names the records hold, a replay ends, and writes JSON."""
+    folder = tmp_path_factory.getbasetemp()
+    with RecordingWriter(folder / "hostile") as writer:
+        writer.write([capture(Config(), "all")] if starts_well else [])
+        writer.write(records)
+    assert not any(name.startswith("OTEL_EXPORTER") for name in os.environ)
+
+    heard = _Errors(logging.ERROR)
+    logging.getLogger().addHandler(heard)
+    try:
+        code = cli.main(["replay", str(folder / "hostile"), "--otlp-file", str(folder / "out")])
+    finally:
+        logging.getLogger().removeHandler(heard)
+
+    assert code == 0
+    assert heard.messages == []
+    for line in (folder / "out").read_bytes().splitlines():
+        assert json.loads(line).keys() <= {"resourceSpans", "resourceMetrics"}

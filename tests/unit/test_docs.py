@@ -1,0 +1,88 @@
+"""The documentation: generated pages are up to date, links lead somewhere."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from otel_gpu import cli
+from otel_gpu.config import OPTIONS
+from tools.generate_docs import PAGES
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = ("bpf", "otel_gpu", "tools", "tests", "benchmarks", "docs", "examples", "deploy")
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.md")])
+
+
+def name_of(path):
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_generated_pages_say_what_the_code_says(name):
+    """
+    ``make docs`` was run after the last change of an option or a verb.
+    """
+    assert (ROOT / name).read_text(encoding="utf-8") == PAGES[name]()
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
+def test_links_to_files_lead_somewhere(path):
+    """
+    A reader who follows a link inside the project finds a page.
+    """
+    targets = re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text(encoding="utf-8"))
+    local = [target for target in targets if "://" not in target]
+
+    assert [target for target in local if not (path.parent / target).exists()] == []
+
+
+def test_every_option_is_on_its_page():
+    """
+    An option without documentation does not exist for an operator.
+    """
+    text = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+
+    assert [o.key for o in OPTIONS.values() if f"| `{o.name}` |" not in text] == []
+    assert [o.key for o in OPTIONS.values() if f"`{o.variable}`" not in text] == []
+
+
+def test_every_verb_is_on_its_page():
+    """
+    So is a verb.
+    """
+    text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+
+    assert [name for name in cli.describe_verbs() if f"## `otel-gpu {name}`" not in text] == []
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
+def test_commands_in_the_documentation_exist(path):
+    """
+    Every ``otel-gpu VERB`` and ``make TARGET`` that a page shows is one.
+    """
+    text = path.read_text(encoding="utf-8")
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    verbs = set(re.findall(r"^\s*(?:\S*/)?otel-gpu ([a-z]+)\b", text, re.MULTILINE))
+    targets = set(re.findall(r"(?:^|`)make ([a-z-]+)", text, re.MULTILINE))
+
+    assert verbs - set(cli.describe_verbs()) == set()
+    assert {target for target in targets if f"\n{target}:" not in makefile} == set()
+
+
+def test_nothing_names_a_folder_of_one_machine():
+    """
+    What works in one person's folders only does not belong into the project.
+    """
+    folders = [b"/" + name for name in (b"work/", b"home/", b"root/", b"tmp/venv")]
+    suffixes = {".py", ".md", ".c", ".h", ".sh", ".yaml", ".toml", ".lock"}
+    places = [p for folder in SOURCES for p in (ROOT / folder).rglob("*")] + list(ROOT.iterdir())
+    sources = [path for path in places if path.suffix in suffixes and path.is_file()]
+
+    assert len(sources) > 50
+    assert [
+        (str(path.relative_to(ROOT)), folder)
+        for path in sources
+        for folder in folders
+        if re.search(rb"(?<![\w.~}])" + re.escape(folder), path.read_bytes())
+    ] == []

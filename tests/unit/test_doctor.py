@@ -1,0 +1,376 @@
+"""The doctor: each requirement, met and not met, on hosts made of files."""
+
+import json
+import socket
+from types import SimpleNamespace
+
+import pytest
+
+from otel_gpu import doctor
+from otel_gpu.commands import doctor as verb
+from otel_gpu.config import Config
+from otel_gpu.doctor import Host, Libbpf, examine_host
+from otel_gpu.findings import Finding, can_capture, to_json
+from otel_gpu.reachability import check_endpoints
+
+ALL = (1 << 41) - 1
+GOOD_LIBBPF = Libbpf((1, 1), can_load_programs=True, can_make_ring_buffers=True)
+
+
+def write(path, text=""):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+@pytest.fixture
+def host(tmp_path):
+    """A host on which everything is as it should be."""
+    host = Host(
+        release="6.1.0-18-amd64",
+        machine="x86_64",
+        proc=tmp_path / "proc",
+        sys=tmp_path / "sys",
+        objects=tmp_path / "objects",
+    )
+    write(host.proc / "self" / "status", f"Name:\tx\nCapEff:\t{ALL:016x}\n")
+    write(host.proc / "self" / "uid_map", "         0          0 4294967295\n")
+    write(host.proc / "self" / "ns" / "pid")
+    write(host.proc / "sys" / "kernel" / "perf_event_paranoid", "2\n")
+    write(host.proc / "sys" / "kernel" / "unprivileged_bpf_disabled", "2\n")
+    write(host.proc / "sys" / "kernel" / "bpf_stats_enabled", "0\n")
+    write(host.sys / "kernel" / "btf" / "vmlinux")
+    write(host.sys / "kernel" / "tracing" / "trace")
+    write(host.sys / "kernel" / "security" / "lockdown", "none [integrity] confidentiality\n")
+    write(host.sys / "bus" / "event_source" / "devices" / "uprobe" / "type", "9\n")
+    (host.objects).mkdir()
+    (host.objects / "otel_gpu.x86_64.bpf.o").write_bytes(b"\x7fELF\x02")
+    return host
+
+
+def set_capabilities(host, *bits):
+    mask = sum(1 << bit for bit in bits)
+    write(host.proc / "self" / "status", f"CapEff:\t{mask:016x}\n")
+
+
+def found(host, name, **kwargs):
+    kwargs.setdefault("load_libbpf", lambda: GOOD_LIBBPF)
+    findings = {finding.name: finding for finding in examine_host(host, {}, **kwargs)}
+    return findings[name]
+
+
+def test_a_good_host_can_capture(host, monkeypatch):
+    """
+    Where every requirement is met, nothing is reported missing.
+    """
+    monkeypatch.setattr(doctor, "_INITIAL_PID_NAMESPACE", (host.proc / "self/ns/pid").stat().st_ino)
+    findings = list(examine_host(host, {}, load_libbpf=lambda: GOOD_LIBBPF))
+
+    assert {finding.name: finding.status for finding in findings} == {
+        "kernel": "ok",
+        "btf": "ok",
+        "capabilities": "ok",
+        "lockdown": "ok",
+        "perf_event_paranoid": "ok",
+        "unprivileged_bpf_disabled": "ok",
+        "uprobes": "ok",
+        "libbpf": "ok",
+        "bpf_object": "ok",
+        "pid_namespace": "ok",
+        "tracefs": "ok",
+        "bpf_stats": "ok",
+        "protobuf": "ok",
+        "endpoint": "warning",
+    }
+    assert can_capture(findings)
+
+
+@pytest.mark.parametrize(
+    ("release", "status"),
+    [
+        ("5.14.21-generic", "missing"),
+        ("4.18.0-513.el8.x86_64", "missing"),
+        ("5.15.0", "ok"),
+        ("6.18.44", "ok"),
+        ("rolling", "warning"),
+    ],
+)
+def test_old_kernels_are_refused(host, release, status):
+    """
+    Versions compare as numbers, and a name that is no version stops nobody.
+    """
+    host = Host(release=release, machine="x86_64", proc=host.proc, sys=host.sys)
+
+    assert found(host, "kernel").status == status
+
+
+def test_a_kernel_without_btf_is_missing_it(host):
+    """
+    Without BTF the object cannot be fitted to the kernel.
+    """
+    (host.sys / "kernel" / "btf" / "vmlinux").unlink()
+
+    finding = found(host, "btf")
+
+    assert finding.status == "missing"
+    assert "CONFIG_DEBUG_INFO_BTF" in finding.hint
+
+
+@pytest.mark.parametrize(
+    ("bits", "status", "detail"),
+    [
+        ((), "missing", "without CAP_BPF, CAP_PERFMON"),
+        ((39,), "missing", "without CAP_PERFMON"),
+        ((38, 39), "warning", "without CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH: only this user's"),
+        ((2, 19, 38, 39), "ok", "CAP_BPF, CAP_DAC_READ_SEARCH, CAP_PERFMON, CAP_SYS_PTRACE"),
+        ((2, 19, 21), "ok", "CAP_DAC_READ_SEARCH, CAP_SYS_ADMIN, CAP_SYS_PTRACE"),
+    ],
+)
+def test_capabilities_that_lack_are_named(host, bits, status, detail):
+    """
+    BPF and PERFMON are indispensable, or SYS_ADMIN in their place; the others widen the view.
+    """
+    set_capabilities(host, *bits)
+
+    finding = found(host, "capabilities")
+
+    assert finding.status == status
+    assert finding.detail.startswith(detail)
+
+
+def test_roots_of_user_namespaces_are_not_root(host):
+    """
+    A user namespace shows all capabilities, and the kernel accepts none of them for BPF.
+    """
+    write(host.proc / "self" / "uid_map", "0 100000 65536\n")
+
+    finding = found(host, "capabilities")
+
+    assert finding.status == "missing"
+    assert "user namespace" in finding.detail
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "detail"),
+    [
+        ("[none] integrity confidentiality", "ok", "none"),
+        ("none integrity [confidentiality]", "missing", "confidentiality: BPF programs may not"),
+    ],
+)
+def test_lockdown_that_hides_memory_is_missing(host, text, status, detail):
+    """
+    Only the confidentiality mode stands in the way.
+    """
+    write(host.sys / "kernel" / "security" / "lockdown", text)
+
+    finding = found(host, "lockdown")
+
+    assert finding.status == status
+    assert finding.detail.startswith(detail)
+
+
+def test_kernels_without_lockdown_are_fine(host):
+    """
+    Most kernels in virtual machines have none.
+    """
+    (host.sys / "kernel" / "security" / "lockdown").unlink()
+
+    assert found(host, "lockdown").status == "ok"
+
+
+@pytest.mark.parametrize(("bits", "status"), [((38, 39), "ok"), ((), "missing")])
+def test_the_paranoid_level_stops_only_the_unprivileged(host, bits, status):
+    """
+    The level is no obstacle with CAP_PERFMON.
+    """
+    write(host.proc / "sys" / "kernel" / "perf_event_paranoid", "4\n")
+    set_capabilities(host, *bits)
+
+    finding = found(host, "perf_event_paranoid")
+
+    assert finding.status == status
+    assert finding.detail.startswith("4")
+
+
+def test_kernels_without_uprobes_are_refused(host):
+    """
+    CUDA calls are seen through uprobes and through nothing else.
+    """
+    (host.sys / "bus" / "event_source" / "devices" / "uprobe" / "type").unlink()
+    (host.sys / "bus" / "event_source" / "devices" / "uprobe").rmdir()
+
+    assert found(host, "uprobes").status == "missing"
+
+
+@pytest.mark.parametrize(
+    ("libbpf", "status", "detail"),
+    [
+        ("no such file", "missing", "libbpf.so.1 cannot be loaded: no such file"),
+        (GOOD_LIBBPF._replace(version=(0, 8)), "missing", "0.8"),
+        (
+            GOOD_LIBBPF._replace(can_load_programs=False),
+            "missing",
+            "1.1, but the kernel refused a program just now",
+        ),
+        (
+            GOOD_LIBBPF._replace(can_load_programs=False, can_make_ring_buffers=False),
+            "missing",
+            "1.1, but the kernel refused a program and a ring buffer just now",
+        ),
+        (GOOD_LIBBPF, "ok", "1.1; the kernel accepted a program and a ring buffer"),
+    ],
+)
+def test_libbpf_and_what_the_kernel_lets_it_do(host, libbpf, status, detail):
+    """
+    A program that the kernel really accepted says more than any setting.
+    """
+    finding = found(host, "libbpf", load_libbpf=lambda: libbpf)
+
+    assert (finding.status, finding.detail) == (status, detail)
+
+
+def test_a_missing_object_says_how_to_build_it(host):
+    """
+    A source tree that was not built yet is the usual reason.
+    """
+    (host.objects / "otel_gpu.x86_64.bpf.o").unlink()
+
+    finding = found(host, "bpf_object")
+
+    assert finding.status == "missing"
+    assert "make bpf" in finding.hint
+
+
+def test_an_object_for_another_machine_does_not_count(host):
+    """
+    Objects differ by architecture, since arguments lie in different registers.
+    """
+    host = Host(release=host.release, machine="aarch64", proc=host.proc, objects=host.objects)
+
+    assert found(host, "bpf_object").status == "missing"
+
+
+def test_a_pid_namespace_narrows_the_view(host):
+    """
+    A container sees its own processes only, and is told so.
+    """
+    finding = found(host, "pid_namespace")
+
+    assert finding.status == "warning"
+    assert "only processes inside this namespace are seen" in finding.detail
+
+
+def test_a_host_that_shows_nothing_raises_nothing(tmp_path):
+    """
+    Unreadable files are findings, never tracebacks.
+    """
+    host = Host(release="", machine="", proc=tmp_path, sys=tmp_path, objects=tmp_path)
+
+    findings = list(examine_host(host, {}, load_libbpf=lambda: "none"))
+
+    assert not can_capture(findings)
+    assert len({finding.name for finding in findings}) == 14
+
+
+def test_this_machines_libbpf_answers():
+    """
+    The real query gives facts or the reason why there are none.
+    """
+    answer = doctor.query_libbpf()
+
+    assert answer if isinstance(answer, str) else answer.version >= (1, 0)
+
+
+def test_reachable_endpoints_are_told_from_dead_ones():
+    """
+    A TCP connection is made to each endpoint, once per URL.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}"}
+        alive = list(check_endpoints(environ))
+    dead = list(check_endpoints(environ))
+
+    assert alive == [
+        Finding("endpoint", "ok", f"http://127.0.0.1:{port} (traces, metrics) takes connections")
+    ]
+    assert [finding.status for finding in dead] == ["warning"]
+    assert "Connection refused" in dead[0].detail
+
+
+def test_each_signals_own_endpoint_is_checked():
+    """
+    A signal's own variable wins over the general one.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        environ = {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": "http://[::bad",
+            "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": f"127.0.0.1:{port}",
+        }
+        findings = list(check_endpoints(environ))
+
+    assert findings == [
+        Finding(
+            "endpoint", "warning", "http://[::bad (traces): not a URL", "write http://HOST:PORT"
+        ),
+        Finding("endpoint", "ok", f"127.0.0.1:{port} (metrics) takes connections"),
+    ]
+
+
+def test_a_disabled_sdk_is_pointed_out():
+    """
+    Nothing is sent then, however good the endpoint.
+    """
+    [finding] = check_endpoints({"OTEL_SDK_DISABLED": "true"})
+
+    assert finding.status == "warning"
+    assert "nothing is sent" in finding.detail
+
+
+def test_the_document_says_whether_a_capture_is_possible():
+    """
+    Scripts read one truth value and the list of findings behind it.
+    """
+    good, bad = Finding("a", "ok", "x"), Finding("b", "missing", "y", "z")
+
+    assert to_json([good], [])["can_capture"] is True
+    assert to_json([good], [bad]) == {
+        "schema_version": 1,
+        "can_capture": False,
+        "findings": [{"name": "a", "status": "ok", "detail": "x", "hint": ""}],
+        "processes": [{"name": "b", "status": "missing", "detail": "y", "hint": "z"}],
+    }
+
+
+class Lines:
+    """An output that keeps what it is given."""
+
+    def __init__(self):
+        self.documents, self.lines = [], []
+        self.stdout_console = SimpleNamespace(print=self.lines.append)
+
+    def json(self, document):
+        self.documents.append(document)
+
+    def line(self, text=""):
+        self.lines.append(text)
+
+
+@pytest.mark.parametrize(("status", "code"), [("ok", 0), ("warning", 0), ("missing", 1)])
+def test_the_exit_code_says_whether_a_capture_is_possible(monkeypatch, status, code):
+    """
+    Only what is indispensable makes the doctor fail.
+    """
+    monkeypatch.setattr(verb, "examine_host", lambda host, environ: [Finding("x", status, "y")])
+    monkeypatch.setattr(verb, "examine_processes", lambda: Finding("z", "ok", ""))
+    out = Lines()
+
+    assert verb.run(SimpleNamespace(pid=[], json=True), Config(), out) == code
+    assert json.loads(json.dumps(out.documents))[0]["can_capture"] is (code == 0)
+
+
+def test_names_cannot_command_the_terminal():
+    """
+    A library's path may hold anything; escape sequences reach nobody's terminal.
+    """
+    assert verb.printable("/lib\x1b[2Jx\n") == "/lib\\x1b[2Jx\\n"

@@ -1,0 +1,107 @@
+"""The architecture as a test: who may import whom."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import otel_gpu
+
+PACKAGE = Path(otel_gpu.__file__).parent
+ROOMS = ["capture", "decode", "enrich", "explain", "export"]
+ALONE = {"wire.py", "errors.py", "options.py", "config.py", "findings.py", "reachability.py"}
+
+
+def room_of(path):
+    return path.relative_to(PACKAGE).parts[0]
+
+
+def imported_modules(source):
+    """Names of the modules of this package that a source imports, anywhere in it."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+def imported_parts(source):
+    """Rooms and top-level modules of this package that a source imports."""
+    return {name.split(".")[1] for name in imported_modules(source) if name.startswith("otel_gpu.")}
+
+
+def sources(*, rooms):
+    files = sorted(PACKAGE.rglob("*.py"))
+    assert files
+    return [path for path in files if (room_of(path) in ROOMS) == rooms]
+
+
+def name_of(path):
+    return str(path.relative_to(PACKAGE))
+
+
+@pytest.mark.parametrize("path", sources(rooms=True), ids=name_of)
+def test_rooms_import_only_rooms_before_them(path):
+    """
+    An event walks the rooms once, so no room knows the ones after it.
+    """
+    here = ROOMS.index(room_of(path))
+
+    later = imported_parts(path.read_text()) & set(ROOMS[here + 1 :])
+
+    assert later == set()
+
+
+@pytest.mark.parametrize("path", sources(rooms=True), ids=name_of)
+def test_rooms_import_nothing_that_sees_several_rooms(path):
+    """
+    What joins the rooms stands above them; a room that reached up would close a circle.
+    """
+    above = imported_parts(path.read_text()) & {
+        "cli", "commands", "doctor", "health", "pipeline", "visibility"
+    }  # fmt: skip
+
+    assert above == set()
+
+
+@pytest.mark.parametrize("name", sorted(ALONE))
+def test_foundations_import_no_room(name):
+    """
+    Errors, options and the wire are below every room.
+    """
+    assert imported_parts((PACKAGE / name).read_text()) & set(ROOMS) == set()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [p for p in sources(rooms=False) + sources(rooms=True) if p.name != "cli.py"],
+    ids=name_of,
+)
+def test_only_the_command_line_prints(path):
+    """
+    Printing anywhere else would end up in the observed command's output.
+    """
+    calls = [
+        node.lineno
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "print"
+    ]
+
+    assert calls == []
+
+
+def test_the_test_sees_every_way_to_import():
+    """
+    A planted violation of each form is found.
+    """
+    forms = [
+        "import otel_gpu.export.otlp",
+        "from otel_gpu.export import otlp",
+        "from otel_gpu import export",
+        "def late():\n    from otel_gpu.export.otlp import send",
+    ]
+
+    assert [imported_parts(source) >= {"export"} for source in forms] == [True] * 4

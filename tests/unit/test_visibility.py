@@ -1,0 +1,240 @@
+"""What can be seen of processes: mapped libraries, and what hides from probes."""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from otel_gpu import visibility
+from otel_gpu.capture.targets import FileId, MappedFile
+from otel_gpu.errors import HostError
+from otel_gpu.visibility import (
+    check_library,
+    check_mount_namespace,
+    check_program,
+    check_static_runtime,
+    examine_process,
+    examine_processes,
+)
+
+RUNTIME = MappedFile(7, FileId(1, 12), "1000-2000", "/opt/a b/libcudart.so.12.4.127")
+DRIVER = MappedFile(7, FileId(1, 14), "3000-4000", "/opt/libcuda.so.1 (deleted)")
+PROGRAM = MappedFile(7, FileId(1, 11), "5000-6000", "/usr/bin/train")
+
+
+@pytest.fixture
+def no_files(monkeypatch):
+    """No mapped file can be opened."""
+    monkeypatch.setattr(MappedFile, "open", lambda self: os.open("/nonexistent", os.O_RDONLY))
+
+
+@pytest.fixture
+def processes(monkeypatch):
+    """Say what processes map."""
+
+    def set_processes(mapped):
+        monkeypatch.setattr(visibility, "mapped_files", lambda pid: iter(mapped[pid]))
+        monkeypatch.setattr(visibility, "_is_hidden", lambda pid: mapped[pid] == ())
+        return list(mapped)
+
+    return set_processes
+
+
+def real_runtime():
+    spec = find_spec("nvidia")
+    found = [
+        path
+        for folder in (spec.submodule_search_locations if spec else [])
+        for path in Path(folder).rglob("libcudart.so.*")
+    ]
+    if not found:
+        pytest.skip("the nvidia-cuda-runtime wheel is not installed")
+    return found[0]
+
+
+@contextlib.contextmanager
+def process_with(library):
+    """A Python process that has loaded a library and waits."""
+    code = f"import ctypes; ctypes.CDLL({str(library)!r}); print('ready', flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        process.stdout.readline()
+        try:
+            yield process.pid
+        finally:
+            process.communicate(b"\n", timeout=30)
+
+
+def findings_of(pid):
+    return {finding.name: finding for finding in examine_process(pid)}
+
+
+def test_the_hosts_cuda_users_are_counted_by_file(processes):
+    """
+    One line per library, however many processes map it and however they are ordered.
+    """
+    pids = processes({8: (RUNTIME, PROGRAM), 7: (RUNTIME, DRIVER), 9: (PROGRAM,)})
+
+    assert examine_processes(pids).detail == (
+        "/opt/a b/libcudart.so.12.4.127 (2 processes: 7, 8); "
+        "/opt/libcuda.so.1 (deleted) (1 process: 7)"
+    )
+
+
+def test_long_lists_of_processes_are_cut(processes):
+    """
+    A node with many workers still gives one readable line.
+    """
+    pids = processes(dict.fromkeys(range(1, 9), (RUNTIME,)))
+
+    assert examine_processes(pids).detail.endswith("(8 processes: 1, 2, 3, 4, 5 and 3 more)")
+
+
+def test_processes_that_are_hidden_are_counted(processes):
+    """
+    "Nobody uses CUDA" is not claimed of processes that could not be looked into.
+    """
+    finding = examine_processes(processes({7: (PROGRAM,), 8: ()}))
+
+    assert finding.status == "ok"
+    assert finding.detail == "no process uses CUDA now; 1 process may not be looked into"
+
+
+def test_a_process_that_does_not_exist_is_an_error():
+    """
+    A wrong pid is the operator's slip, not a finding.
+    """
+    beyond = int(Path("/proc/sys/kernel/pid_max").read_text()) + 1
+
+    with pytest.raises(HostError, match=f"there is no process {beyond}"):
+        list(examine_process(beyond))
+
+
+@pytest.mark.parametrize(("magic", "status"), [(b"\x7fELF\x01", "missing"), (b"\x7fELF\x02", "ok")])
+def test_32_bit_programs_cannot_be_seen(tmp_path, magic, status):
+    """
+    Arguments of 32-bit calls lie elsewhere, so their probes would read nonsense.
+    """
+    (tmp_path / "program").write_bytes(magic)
+    (tmp_path / "exe").symlink_to(tmp_path / "program")
+
+    assert check_program(7, tmp_path).status == status
+
+
+def test_kernel_threads_run_no_program(tmp_path):
+    """
+    A kernel thread has no executable, and makes no CUDA call.
+    """
+    assert check_program(7, tmp_path).status == "missing"
+
+
+def test_another_mount_namespace_is_no_obstacle(tmp_path):
+    """
+    A container's files are read through its own mappings.
+    """
+    (tmp_path / "ns").mkdir()
+    (tmp_path / "ns" / "mnt").symlink_to("mnt:[1]")
+
+    finding = check_mount_namespace(tmp_path)
+
+    assert finding.status == "ok"
+    assert finding.detail.startswith("another one")
+
+
+def test_libraries_that_cannot_be_read_are_warned_about(no_files):
+    """
+    A library whose file cannot be opened is not probed, so its calls would be silent.
+    """
+    finding = check_library(RUNTIME)
+
+    assert finding.status == "warning"
+    assert finding.detail == (
+        "/opt/a b/libcudart.so.12.4.127 (runtime): cannot be read (No such file or directory), "
+        "so none of its calls will be seen"
+    )
+
+
+def test_libraries_without_a_known_function_are_warned_about(monkeypatch):
+    """
+    A wrapper under CUDA's name gives nothing to probe.
+    """
+    monkeypatch.setattr(MappedFile, "open", lambda self: os.open(sys.executable, os.O_RDONLY))
+
+    finding = check_library(RUNTIME)
+
+    assert finding.status == "warning"
+    assert "exports none of the" in finding.detail
+
+
+def test_libraries_that_were_replaced_are_pointed_out(monkeypatch):
+    """
+    An upgrade under a running process is seen, and seen to be one.
+    """
+    library = real_runtime()
+    monkeypatch.setattr(MappedFile, "open", lambda self: os.open(library, os.O_RDONLY))
+
+    finding = check_library(RUNTIME._replace(path=f"{library} (deleted)"))
+
+    assert finding.status == "warning"
+    assert "replaced or deleted while in use" in finding.detail
+
+
+def test_a_driver_without_a_runtime_is_pointed_out(no_files):
+    """
+    Either the program uses the driver API, or its runtime is where no probe sits.
+    """
+    finding = check_static_runtime([PROGRAM, DRIVER])
+
+    assert finding.status == "warning"
+    assert finding.detail.startswith("libcuda is mapped and libcudart is not")
+
+
+def test_a_runtime_without_a_driver_is_complete(no_files):
+    """
+    The runtime loads the driver when it is first used.
+    """
+    assert check_static_runtime([PROGRAM, RUNTIME]).status == "ok"
+
+
+def test_a_process_with_the_real_runtime_is_seen():
+    """
+    A live process's own mapping leads to NVIDIA's library and to every runtime row.
+    """
+    library = real_runtime()
+    with process_with(library) as pid:
+        found = findings_of(pid)
+
+    assert found["process"].status == "ok"
+    assert found["mount_namespace"].detail == "the agent's own"
+    assert found["library"].status == "ok"
+    assert found["library"].detail.startswith(f"{library} (runtime): 43 of 43 APIs, ")
+    assert found["static_runtime"].status == "ok"
+
+
+def test_a_runtime_under_another_name_is_found_by_its_text(tmp_path):
+    """
+    A statically linked runtime exports nothing, but carries its error names along.
+    """
+    hidden = tmp_path / "libengine.so"
+    shutil.copy(real_runtime(), hidden)
+    with process_with(hidden) as pid:
+        found = findings_of(pid)
+
+    assert found["static_runtime"].status == "warning"
+    assert str(hidden) in found["static_runtime"].detail
+
+
+def test_our_own_process_can_be_examined():
+    """
+    Nothing about a real process raises.
+    """
+    found = findings_of(os.getpid())
+
+    assert found["process"].detail.startswith(f"{os.getpid()} runs ")
+    assert found["library"].detail == "no CUDA library is mapped now"
