@@ -1,0 +1,20 @@
+"""Fixtures of the collector tests: rotel in front of a receiver."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.collector.collector import Collector
+from tests.receiver import OtlpReceiver
+
+
+@pytest.fixture
+def receiver() -> Iterator[OtlpReceiver]:
+    with OtlpReceiver() as receiver:
+        yield receiver
+
+
+@pytest.fixture
+def collector(receiver: OtlpReceiver) -> Iterator[Collector]:
+    with Collector(forward_to=receiver) as collector:
+        yield collector

@@ -1,0 +1,293 @@
+"""
+Runs the real command line as an operator would, and reads what the receiver got.
+
+``Agent`` is ``python -m otel_gpu run …`` as a process of its own, sending OTLP to an
+``OtlpReceiver``. Everything a test knows about the capture comes from that receiver,
+from the exit code, and from what the workload printed.
+"""
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from tests.receiver import MetricPoint, OtlpReceiver, ReceivedSpan
+
+ROOT = Path(__file__).resolve().parents[2]
+CALL_DURATION = "gpu.cuda.call.duration"
+LOST = "otel_gpu.records.lost"
+# One agent start takes under a second; the rest is room for a busy machine.
+START_TIMEOUT_S = 20.0
+END_TIMEOUT_S = 60.0
+
+
+class Finished(NamedTuple):
+    """How a process ended and what it said."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        """The JSON lines on stdout, which is the workload's alone."""
+        return [json.loads(line) for line in self.stdout.splitlines()]
+
+
+class Agent:
+    """
+    An agent that captures, as a context manager that never leaves a process behind.
+
+    Args:
+        receiver: Where it sends; None for no endpoint at all.
+        command: The program after ``--``; empty for none.
+        flags: Further arguments of ``run``.
+        env: Variables beside the endpoint's.
+        protocol: ``grpc`` or ``http/protobuf``.
+        inside: A command that runs the agent, such as ``unshare``.
+    """
+
+    def __init__(
+        self,
+        receiver: OtlpReceiver | None,
+        command: Sequence[str | Path] = (),
+        *,
+        flags: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        protocol: str = "grpc",
+        inside: Sequence[str] = (),
+        stdin: int = subprocess.DEVNULL,
+    ) -> None:
+        self.command = [*inside, sys.executable, "-m", "otel_gpu", "run", *flags]
+        if command:
+            self.command += ["--", *map(str, command)]
+        self.environment = environment_for(receiver, protocol=protocol) | dict(env or {})
+        self._stdin = stdin
+        self._lines: queue.Queue[str] = queue.Queue()
+        self._stdout: list[str] = []
+        self._stderr: list[str] = []
+        self._readers: list[threading.Thread] = []
+        self.process: subprocess.Popen[str]
+
+    def __enter__(self) -> Self:
+        self.process = subprocess.Popen(
+            self.command,
+            cwd=ROOT,
+            env=self.environment,
+            stdin=self._stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+            # Signals for the agent must not reach the test's own process group.
+            start_new_session=True,
+        )
+        for stream, lines, found in (
+            (self.process.stdout, self._stdout, self._lines.put),
+            (self.process.stderr, self._stderr, None),
+        ):
+            reader = threading.Thread(target=_collect, args=(stream, lines, found))
+            reader.start()
+            self._readers.append(reader)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # Also what the agent left running in its session, such as its command.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        for reader in self._readers:
+            reader.join()
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if stream is not None:
+                stream.close()
+        if error is not None and self.stderr:
+            error.add_note(f"standard error of the agent:\n{self.stderr[-4000:]}")
+
+    @property
+    def stderr(self) -> str:
+        """What the agent has said so far."""
+        return "".join(self._stderr)
+
+    def next_line(self, timeout_s: float = START_TIMEOUT_S) -> Any:
+        """Return what the workload's next line holds, which is JSON; waits for it."""
+        try:
+            return json.loads(self._lines.get(timeout=timeout_s))
+        except queue.Empty:
+            raise TimeoutError(f"no line from the workload; agent said: {self.stderr}") from None
+
+    def send_line(self, text: str = "") -> None:
+        """Write a line to the workload's standard input."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{text}\n")
+        self.process.stdin.flush()
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the agent alone."""
+        self.process.send_signal(number)
+
+    def wait(self, timeout_s: float = END_TIMEOUT_S) -> Finished:
+        """Wait for the end of the agent and of its output."""
+        try:
+            returncode = self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise TimeoutError(f"agent still runs after {timeout_s} s: {self.stderr}") from None
+        for reader in self._readers:
+            reader.join(timeout_s)
+        return Finished(returncode, "".join(self._stdout), self.stderr)
+
+
+def environment_for(receiver: OtlpReceiver | None, *, protocol: str = "grpc") -> dict[str, str]:
+    """Return this process's environment without telemetry settings but the endpoint's."""
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("OTEL_", "CUDA_STUB", "LD_"))
+    }
+    if receiver is not None:
+        endpoint = receiver.grpc_endpoint if protocol == "grpc" else receiver.http_endpoint
+        environment |= {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
+            "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
+            "OTEL_METRIC_EXPORT_INTERVAL": "500",
+        }
+    return environment
+
+
+def _collect(stream: Any, lines: list[str], found: Callable[[str], None] | None) -> None:
+    for line in stream:
+        lines.append(line)
+        if found:
+            found(line)
+
+
+# What the receiver got.
+
+
+def points(
+    receiver: OtlpReceiver, name: str, pid: int | None = None, **attributes: Any
+) -> list[MetricPoint]:
+    """
+    Return the latest points of a metric, of one process and with the attributes.
+
+    Attribute names are given with ``__`` for dots: ``gpu__cuda__api="cudaMalloc"``.
+    """
+    wanted = {key.replace("__", "."): value for key, value in attributes.items()}
+    return [
+        point
+        for key, point in receiver.metrics().items()
+        if key.name == name
+        and pid in (None, key.pid)
+        and all(key.attribute(attribute) == value for attribute, value in wanted.items())
+    ]
+
+
+def calls(receiver: OtlpReceiver, api: str, pid: int | None = None, **attributes: Any) -> int:
+    """Return how many calls of an API the histograms hold."""
+    return sum(
+        point.point.count
+        for point in points(receiver, CALL_DURATION, pid, gpu__cuda__api=api, **attributes)
+    )
+
+
+def total(receiver: OtlpReceiver, name: str, pid: int | None = None, **attributes: Any) -> int:
+    """Return the sum over a counter's points."""
+    return sum(
+        point.point.as_int or int(point.point.as_double)
+        for point in points(receiver, name, pid, **attributes)
+    )
+
+
+def losses(receiver: OtlpReceiver) -> dict[str, int]:
+    """Return the losses that are not zero, by reason."""
+    counts: dict[str, int] = {}
+    for key, point in receiver.metrics().items():
+        if key.name == LOST:
+            reason = str(key.attribute("reason"))
+            counts[reason] = counts.get(reason, 0) + int(
+                point.point.as_int or point.point.as_double
+            )
+    return {reason: count for reason, count in counts.items() if count}
+
+
+def spans(receiver: OtlpReceiver, name: str, pid: int | None = None) -> list[ReceivedSpan]:
+    """Return the spans of one name, of one process."""
+    return [
+        span
+        for span in receiver.spans()
+        if span.span.name == name and pid in (None, span.resource.get("process.pid"))
+    ]
+
+
+# What the kernel holds.
+
+
+def bpf_objects(kind: str, pid: int) -> set[int]:
+    """
+    Return the ids of the BPF objects that a process holds.
+
+    Args:
+        kind: ``prog``, ``link`` or ``map``.
+        pid: The process, through whose file descriptors they live.
+    """
+    ids = set()
+    for entry in Path(f"/proc/{pid}/fdinfo").iterdir():
+        try:
+            lines = entry.read_text(encoding="utf-8").splitlines()
+        except OSError:  # closed meanwhile
+            continue
+        ids |= {int(line.split()[1]) for line in lines if line.startswith(f"{kind}_id:")}
+    return ids
+
+
+def existing(kind: str) -> set[int]:
+    """Return the ids of all BPF objects of a kind."""
+    return {item["id"] for item in bpftool(kind, "list")}
+
+
+def bpftool(*arguments: str) -> list[dict[str, Any]]:
+    """Return what bpftool lists."""
+    path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+    result = subprocess.run(
+        ["bpftool", "--json", *arguments],
+        env=os.environ | {"PATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    listed = json.loads(result.stdout or "[]")
+    return listed if isinstance(listed, list) else [listed]
+
+
+def state_of(pid: int) -> str | None:
+    """Return a process's state letter from /proc; None when it is gone."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    return stat.rpartition(")")[2].split()[0]
+
+
+def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = 10.0) -> Any:
+    """Return the condition's first truthy value; for things no receiver announces."""
+    deadline_s = time.monotonic() + timeout_s
+    pause = threading.Event()
+    while not (result := condition()):
+        if time.monotonic() > deadline_s:
+            raise TimeoutError(f"{what} did not happen in {timeout_s} s")
+        pause.wait(0.02)
+    return result

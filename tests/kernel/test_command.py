@@ -1,0 +1,150 @@
+"""A command under the agent: its exit code, its input and output, its surroundings."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.kernel.agent import (
+    Agent,
+    calls,
+    state_of,
+)
+from tests.receiver import OtlpReceiver
+from tests.stubs.build import StubLibraries, workload
+
+pytestmark = pytest.mark.kernel
+
+
+def test_the_exit_code_is_the_commands(receiver: OtlpReceiver) -> None:
+    """
+    Codes pass through; a death by signal is 128 and its number, as in a shell.
+    """
+    for script, expected in (("exit 0", 0), ("exit 23", 23), ("kill -TERM $$", 143)):
+        with Agent(receiver, ["sh", "-c", script]) as agent:
+            assert agent.wait().returncode == expected
+
+
+def test_an_interrupt_from_the_terminal_ends_both(
+    receiver: OtlpReceiver, stubs: StubLibraries
+) -> None:
+    """
+    Ctrl-C reaches the command too; its death is our exit code, and its calls have arrived.
+    """
+    with Agent(receiver, [workload("steady"), stubs.runtime, "1000", "30"]) as agent:
+        pid = agent.next_line()["pid"]
+        receiver.wait_for(lambda: calls(receiver, "cudaStreamSynchronize", pid))
+        os.killpg(agent.process.pid, signal.SIGINT)
+        finished = agent.wait(15)
+
+    assert finished.returncode == 128 + signal.SIGINT
+    assert state_of(pid) is None
+
+
+def test_a_static_program_runs_as_it_would_without_us(
+    receiver: OtlpReceiver, tmp_path: Path
+) -> None:
+    """
+    A program without a dynamic linker has nothing to probe and loses nothing by it.
+    """
+    source, program = tmp_path / "plain.c", tmp_path / "plain"
+    source.write_text("int main(void) { return 23; }\n")
+    subprocess.run(["gcc", "-static", "-o", program, source], check=True)
+    with Agent(receiver, [program]) as agent:
+        assert agent.wait(20).returncode == 23
+
+
+def test_a_command_that_does_not_exist_is_127(receiver: OtlpReceiver) -> None:
+    """
+    The message names the command and nothing is left running.
+    """
+    with Agent(receiver, ["/nonexistent/program"]) as agent:
+        finished = agent.wait()
+
+    assert finished.returncode == 127
+    assert "/nonexistent/program" in finished.stderr
+    assert "Traceback" not in finished.stderr
+
+
+def test_a_command_that_is_not_executable_is_126(receiver: OtlpReceiver, tmp_path: Path) -> None:
+    """
+    As in a shell, a file without the permission is another code than no file.
+    """
+    plain = tmp_path / "plain.txt"
+    plain.write_text("not a program\n")
+    with Agent(receiver, [plain]) as agent:
+        finished = agent.wait()
+
+    assert finished.returncode == 126
+    assert str(plain) in finished.stderr
+    assert "Traceback" not in finished.stderr
+
+
+def test_stdin_and_stdout_belong_to_the_command(receiver: OtlpReceiver) -> None:
+    """
+    A filter works under the agent; our words are on standard error only.
+    """
+    with Agent(receiver, ["tr", "a-z", "A-Z"], stdin=subprocess.PIPE) as agent:
+        agent.send_line("exactly this")
+        assert agent.process.stdin
+        agent.process.stdin.close()
+        finished = agent.wait()
+
+    assert (finished.returncode, finished.stdout) == (0, "EXACTLY THIS\n")
+
+
+def test_no_endpoint_at_all_still_runs_the_command(stubs: StubLibraries) -> None:
+    """
+    Without an endpoint nothing is sent, and the command's code comes back.
+    """
+    command = [workload("exact"), stubs.runtime, "503", "1", "5"]
+    with Agent(None, command) as agent:
+        finished = agent.wait()
+
+    assert finished.returncode == 5
+    assert "Traceback" not in finished.stderr
+
+
+def test_an_unreachable_endpoint_costs_bounded_time_and_one_message(
+    receiver: OtlpReceiver, stubs: StubLibraries
+) -> None:
+    """
+    The command's code comes back in time, and standard error says what could not be reached.
+    """
+    receiver.stop()
+    command = [workload("exact"), stubs.runtime, "503", "1", "5"]
+    env = {"OTEL_GPU_EXPORT_SHUTDOWN_TIMEOUT_S": "2"}
+    start_s = time.monotonic()
+    with Agent(receiver, command, env=env) as agent:
+        finished = agent.wait()
+
+    assert finished.returncode == 5
+    assert receiver.grpc_endpoint.removeprefix("http://") in finished.stderr
+    assert "Traceback" not in finished.stderr
+    assert time.monotonic() - start_s < 12
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="a stop for probes is a job-control stop, which a parent that asks for stops can see",
+)
+def test_a_shell_with_job_control_sees_no_stopped_child(
+    receiver: OtlpReceiver, stubs: StubLibraries
+) -> None:
+    """
+    A parent that waits for stopped children too is told of none.
+    """
+    script = (
+        "import json, os, sys\n"
+        "child = os.posix_spawn(sys.argv[1], sys.argv[1:], {})\n"
+        "print(json.dumps(os.WIFSTOPPED(os.waitpid(child, os.WUNTRACED)[1])), flush=True)\n"
+    )
+    program = [workload("first_call"), "direct", "7", stubs.runtime]
+    with Agent(receiver, [sys.executable, "-c", script, *program]) as agent:
+        finished = agent.wait()
+
+    assert "true" not in finished.stdout

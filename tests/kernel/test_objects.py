@@ -1,0 +1,117 @@
+"""The loader: maps, attachments and errors, on the real kernel."""
+
+import _ctypes
+import ctypes
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from otel_gpu import wire
+from otel_gpu.capture.libraries import exported_functions
+from otel_gpu.capture.objects import BpfObject, object_path
+from otel_gpu.capture.probes import probes_of
+from otel_gpu.capture.programs import ENTER_CALL, EXIT_CALL, Programs
+from otel_gpu.config import load
+from otel_gpu.errors import BpfError
+from tests.stubs.build import StubLibraries
+
+pytestmark = pytest.mark.kernel
+
+CONFIG = load(None, {}, {})
+
+
+@pytest.fixture
+def programs() -> Iterator[Programs]:
+    with Programs(CONFIG, watch_all=False) as programs:
+        yield programs
+
+
+def test_a_map_is_read_in_batches(programs: Programs) -> None:
+    """
+    1201 entries come back, each once, through batches of 512.
+    """
+    processes = programs.bpf.map("processes")
+    for number in range(1201):
+        processes.update(number.to_bytes(4, "little"), wire.PROCESS.pack(number, 0, 0))
+
+    images = programs.watched_processes()
+
+    assert images == {number: number for number in range(1201)}
+
+
+def test_a_batch_that_is_too_small_for_a_bucket_grows(programs: Programs) -> None:
+    """
+    The kernel refuses a batch that cannot hold one hash bucket; nothing is missed.
+    """
+    processes = programs.bpf.map("processes")
+    for number in range(997):
+        processes.update(number.to_bytes(4, "little"), wire.PROCESS.pack(number, 0, 0))
+
+    batches = list(processes.read_batches(1))
+
+    assert sum(count for count, _, _ in batches) == 997
+
+
+def test_only_new_keeps_what_is_there(programs: Programs) -> None:
+    """
+    The kernel side may have been first.
+    """
+    processes = programs.bpf.map("processes")
+    key = (7).to_bytes(4, "little")
+
+    assert processes.update(key, wire.PROCESS.pack(1, 0, 0), only_new=True)
+    assert not processes.update(key, wire.PROCESS.pack(2, 0, 0), only_new=True)
+    assert programs.watched(7) == 1
+
+
+def test_settings_of_the_wrong_size_are_refused() -> None:
+    """
+    A wire.py that does not fit the object must not be loaded.
+    """
+    with BpfObject(object_path()) as bpf:
+        bpf.set_read_only_data(".rodata.settings", b"too short")
+        with pytest.raises(BpfError, match=r"\.rodata\.settings does not take 9 bytes"):
+            bpf.load()
+
+
+def test_a_damaged_object_is_refused(tmp_path: Path) -> None:
+    """
+    The error names the file.
+    """
+    path = tmp_path / "damaged.bpf.o"
+    path.write_bytes(b"\x7fELF" + bytes(100))
+    with BpfObject(path) as bpf, pytest.raises(BpfError, match="damaged"):
+        bpf.load()
+
+
+@pytest.mark.parametrize("multi", [True, False], ids=["uprobe_multi", "one by one"])
+def test_calls_are_counted_whichever_way_probes_attach(stubs: StubLibraries, multi: bool) -> None:
+    """
+    Kernels before 6.6 take one uprobe at a time; the counts are the same.
+    """
+    path = str(stubs.runtime)
+    (probe,) = (
+        probe
+        for probe in probes_of(exported_functions(path))
+        if probe.symbol == "cudaDeviceSynchronize"
+    )
+    places = [(probe.file_offset, probe.api.number)]
+    with Programs(CONFIG, watch_all=False, multi=multi) as programs:
+        programs.watch(os.getpid(), wire.PROCESS_NO_SPANS)
+        programs.bpf.attach_uprobes(EXIT_CALL, path, places, on_return=True)
+        programs.bpf.attach_uprobes(ENTER_CALL, path, places)
+        runtime = ctypes.CDLL(path)
+        for _ in range(101):
+            runtime.cudaDeviceSynchronize()
+        # Other tests ask what this process maps.
+        _ctypes.dlclose(runtime._handle)
+
+        counted = [
+            sum(wire.AGGREGATE.unpack(value)[-wire.MAX_BUCKETS :])
+            for key, value in programs.read_aggregates()
+            if wire.AGGREGATE_KEY.unpack(key)[4] == wire.METRIC_CALL_DURATION
+        ]
+
+    assert counted == [101]

@@ -1,0 +1,36 @@
+"""
+Allocates, copies and frees on a real GPU through ctypes.
+
+Usage: cudart_success.py LIBRARY ROUNDS BYTES. Prints its pid and every result that
+was not success.
+"""
+
+import ctypes
+import json
+import os
+import sys
+
+HOST_TO_DEVICE, DEVICE_TO_HOST = 1, 2
+
+
+def main() -> None:
+    """Make ROUNDS rounds of five calls."""
+    library = ctypes.CDLL(sys.argv[1])
+    rounds, size_bytes = int(sys.argv[2]), ctypes.c_size_t(int(sys.argv[3]))
+    there, back = ctypes.create_string_buffer(size_bytes.value), ctypes.c_void_p()
+    properties = ctypes.create_string_buffer(4096)
+    results = [library.cudaGetDeviceProperties(properties, 0)]
+    for _ in range(rounds):
+        results += [
+            library.cudaMalloc(ctypes.byref(back), size_bytes),
+            library.cudaMemcpy(back, there, size_bytes, HOST_TO_DEVICE),
+            library.cudaMemcpy(there, back, size_bytes, DEVICE_TO_HOST),
+            library.cudaDeviceSynchronize(),
+            library.cudaFree(back),
+        ]
+    failures = [result for result in results if result]
+    json.dump({"pid": os.getpid(), "failures": failures}, sys.stdout)
+    sys.stdout.write("\n")
+
+
+main()
