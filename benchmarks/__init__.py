@@ -1,0 +1,1 @@
+"""Measures what otel_gpu costs, each figure against a floor of the same run."""
