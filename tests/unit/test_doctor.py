@@ -374,3 +374,20 @@ def test_names_cannot_command_the_terminal():
     A library's path may hold anything; escape sequences reach nobody's terminal.
     """
     assert verb.printable("/lib\x1b[2Jx\n") == "/lib\\x1b[2Jx\\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "state"),
+    [(PermissionError, "hidden from this user"), (FileNotFoundError, "not mounted")],
+)
+def test_tracefs_that_cannot_be_seen_stops_nothing(host, monkeypatch, error, state):
+    """
+    It is root's alone on most hosts, and we do not need it.
+    """
+
+    def refuse(_):
+        raise error
+
+    monkeypatch.setattr(type(host.sys), "iterdir", refuse)
+
+    assert found(host, "tracefs") == Finding("tracefs", "ok", f"{state}; not needed")
