@@ -36,6 +36,10 @@ enum {
 };
 
 enum {
+	BPF_F_FAST_STACK_CMP = 1 << 9,
+};
+
+enum {
 	BPF_RB_NO_WAKEUP = 1,
 	BPF_RB_FORCE_WAKEUP = 2,
 	BPF_RB_AVAIL_DATA = 0,
@@ -45,6 +49,7 @@ enum bpf_map_type {
 	BPF_MAP_TYPE_HASH = 1,
 	BPF_MAP_TYPE_ARRAY = 2,
 	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
+	BPF_MAP_TYPE_STACK_TRACE = 7,
 	BPF_MAP_TYPE_LRU_HASH = 9,
 	BPF_MAP_TYPE_RINGBUF = 27,
 };
@@ -73,6 +78,10 @@ struct thread_info {
 	__u32 cpu; /* x86 and arm64 keep it here since CONFIG_THREAD_INFO_IN_TASK */
 };
 
+struct sched_entity {
+	__u64 sum_exec_runtime;
+};
+
 struct signal_struct {
 	struct {
 		int counter;
@@ -94,6 +103,7 @@ struct mm_struct {
 struct task_struct {
 	struct thread_info thread_info;
 	struct mm_struct *mm;
+	struct sched_entity se;
 	int pid;
 	int tgid;
 	int exit_code;
@@ -139,6 +149,9 @@ struct user_pt_regs {
 };
 struct pt_regs {
 	struct user_pt_regs user_regs;
+	__u64 orig_x0;
+	__s32 syscallno;
+	__u32 padding;
 };
 #else
 #error "build with -D__TARGET_ARCH_x86 or -D__TARGET_ARCH_arm64"

@@ -19,6 +19,8 @@
 #include "tasks.bpf.h"
 #include "aggregate.bpf.h"
 #include "arguments.bpf.h"
+#include "account.bpf.h"
+#include "stalls.bpf.h"
 
 /* cudaDeviceProp begins with name[256] and the 16 bytes of the uuid. */
 #define DEVICE_PROPERTIES_UUID_OFFSET 256
@@ -143,8 +145,50 @@ static __always_inline bool is_launch(const volatile struct api_descriptor *api)
 	return api->family == FAMILY_LAUNCH || api->family == FAMILY_GRAPH_LAUNCH;
 }
 
-static __always_inline void count_gap(struct thread *thread, __u64 now_ktime_ns)
+static __always_inline void send_gap(struct thread *thread, __u32 next_api, __u32 choices,
+				     __u64 now_ktime_ns)
 {
+	struct gap_record *record;
+	char comm[COMM_BYTES];
+
+	bpf_get_current_comm(comm, sizeof(comm));
+	send_intervals(thread, 0, comm);
+	record = bpf_ringbuf_reserve(&events, sizeof(*record), 0);
+	if (!record) {
+		count(COUNTER_LOST_RING_FULL);
+		return;
+	}
+	fill_header(&record->header, RECORD_GAP, sizeof(*record), now_ktime_ns,
+		    thread->image_ktime_ns, thread->pid, thread->tid);
+	record->start_ktime_ns = thread->last_return_ktime_ns;
+	record->blocked_ns = thread->blocked_ns - thread->gap_blocked_ns;
+	record->run_queue_ns = thread->run_queue_ns - thread->gap_run_queue_ns;
+	record->device = thread->device;
+	record->voluntary_switches = thread->voluntary_switches - thread->gap_voluntary_switches;
+	record->involuntary_switches =
+		thread->involuntary_switches - thread->gap_involuntary_switches;
+	record->previous_api = thread->last_api;
+	record->next_api = next_api;
+	record->choices = choices;
+	record->padding = 0;
+	__builtin_memcpy(record->comm, comm, COMM_BYTES);
+	count(COUNTER_GAPS_CHOSEN);
+	bpf_ringbuf_submit(record, wakeup_flags());
+}
+
+/* Whoever has children that were sent is not held back. */
+static __always_inline bool may_send(struct thread *thread, __u8 choices, __u64 now_ktime_ns)
+{
+	struct process *process = find_process(thread->pid);
+
+	return !process || admit(process, now_ktime_ns) ||
+	       choices & (CHOICE_PARENT | CHOICE_STALLED);
+}
+
+/* The gap ends that began when the thread's last outermost call returned. */
+static __always_inline void finish_gap(struct thread *thread, __u32 next_api, __u64 now_ktime_ns)
+{
+	__u64 gap_ns = end_gap(thread, now_ktime_ns);
 	struct aggregate_key key = {
 		.image_ktime_ns = thread->image_ktime_ns,
 		.pid = thread->pid,
@@ -152,9 +196,26 @@ static __always_inline void count_gap(struct thread *thread, __u64 now_ktime_ns)
 		.copy_kind = COPY_NONE,
 		.metric = METRIC_LAUNCH_GAP,
 	};
+	struct threshold_key series = {
+		.image_ktime_ns = thread->image_ktime_ns,
+		.pid = thread->pid,
+		.copy_kind = COPY_NONE,
+	};
+	__u64 *threshold_ns;
 
-	if (thread->last_return_ktime_ns)
-		add_duration(&key, now_ktime_ns - thread->last_return_ktime_ns, 0);
+	if (!gap_ns)
+		return;
+	if (is_launch(&settings.apis[next_api < MAX_APIS ? next_api : 0]))
+		add_duration(&key, gap_ns, 0);
+	if (gap_ns < settings.call_stall_floor_ns || thread->process_flags & PROCESS_NO_SPANS)
+		return;
+	threshold_ns = bpf_map_lookup_elem(&thresholds, &series);
+	if (gap_ns < (threshold_ns ? *threshold_ns : settings.stall_floor_ns))
+		return;
+	if (may_send(thread, CHOICE_SLOW, now_ktime_ns))
+		send_gap(thread, next_api, CHOICE_SLOW, now_ktime_ns);
+	else
+		count(COUNTER_SPANS_WITHHELD_RATE);
 }
 
 static __always_inline bool is_sampled(struct thread *thread)
@@ -196,6 +257,8 @@ int enter_call(struct pt_regs *ctx)
 	if (!thread || api >= MAX_APIS)
 		return 0;
 	thread->entries++;
+	if (thread->off_ktime_ns)
+		notice_running(thread, task, bpf_ktime_get_ns());
 	stack_pointer = stack_pointer_at_entry(ctx);
 	drop_unwound(thread, task, stack_pointer, api);
 	if (thread->depth >= MAX_DEPTH) {
@@ -217,8 +280,8 @@ int enter_call(struct pt_regs *ctx)
 	call->start_ktime_ns = bpf_ktime_get_ns();
 	if (!thread->depth) {
 		thread->sampled = is_sampled(thread);
-		if (is_launch(&settings.apis[api]))
-			count_gap(thread, call->start_ktime_ns);
+		finish_gap(thread, api, call->start_ktime_ns);
+		forget_intervals(thread);
 	}
 	thread->depth++;
 	return 0;
@@ -371,6 +434,12 @@ static __always_inline void send_call(struct thread *thread, struct open_call *c
 	struct open_call *parent = depth ? call_at(thread, depth - 1) : NULL;
 	struct cuda_call_record *record;
 
+	if (!depth) {
+		char comm[COMM_BYTES];
+
+		bpf_get_current_comm(comm, sizeof(comm));
+		send_intervals(thread, call->start_ktime_ns, comm);
+	}
 	record = bpf_ringbuf_reserve(&events, sizeof(*record), 0);
 	if (!record) {
 		count(COUNTER_LOST_RING_FULL);
@@ -409,15 +478,6 @@ static __always_inline void send_call(struct thread *thread, struct open_call *c
 	bpf_ringbuf_submit(record, wakeup_flags());
 }
 
-/* Whoever has children that were sent is not held back. */
-static __always_inline bool may_send(struct thread *thread, __u8 choices, __u64 now_ktime_ns)
-{
-	struct process *process = find_process(thread->pid);
-
-	return !process || admit(process, now_ktime_ns) ||
-	       choices & (CHOICE_PARENT | CHOICE_STALLED);
-}
-
 SEC("uretprobe")
 int exit_call(struct pt_regs *ctx)
 {
@@ -434,6 +494,7 @@ int exit_call(struct pt_regs *ctx)
 	if (!thread) /* not watched; or no room for it, which its entry has counted */
 		return 0;
 	thread->returns++;
+	notice_running(thread, bpf_get_current_task_btf(), now_ktime_ns);
 	if (!thread->depth) {
 		count(COUNTER_LOST_NO_ENTRY);
 		return 0;
@@ -470,8 +531,14 @@ int exit_call(struct pt_regs *ctx)
 		else
 			count(COUNTER_SPANS_WITHHELD_RATE);
 	}
+	if (thread->depth == 1) {
+		__u64 off_cpu_ns = thread->blocked_ns - call->blocked_ns + thread->run_queue_ns -
+				   call->run_queue_ns;
+
+		if (duration_ns > off_cpu_ns)
+			add_on_cpu(thread, context_of(thread), duration_ns - off_cpu_ns);
+		begin_gap(thread, call->api, now_ktime_ns);
+	}
 	thread->depth--;
-	if (!thread->depth)
-		thread->last_return_ktime_ns = now_ktime_ns;
 	return 0;
 }

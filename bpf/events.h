@@ -24,6 +24,8 @@
 #define PATH_BYTES	  256
 #define MAX_APIS	  192 /* rows of the probe table */
 #define MAX_DEPTH	  8   /* open CUDA calls of one thread; deeper ones are lost */
+#define MAX_INTERVALS	  4   /* kept of a call or gap: its longest */
+#define MAX_STACK_FRAMES  24
 #define MAX_BOUNDS	  191 /* histogram bounds; one bucket more than bounds */
 #define MAX_BUCKETS	  192
 #define UUID_BYTES	  16
@@ -37,6 +39,7 @@ enum record_kind {
 	RECORD_EXIT = 5,
 	RECORD_LIBRARY = 6,
 	RECORD_DEVICE = 7,
+	RECORD_GAP = 8,
 	/* Made by the agent, so that a recording holds all that a replay needs. */
 	RECORD_CAPTURE = 256,	 /* JSON: host, settings, histogram layout */
 	RECORD_CLOCK = 257,	 /* struct clock_record */
@@ -46,6 +49,9 @@ enum record_kind {
 	RECORD_OPEN_CALL = 261,	 /* struct open_call_record */
 	RECORD_PROBES = 262,	 /* JSON: symbols attached in one library */
 	RECORD_STATUS = 263,	 /* JSON: the agent's own counters and CPU time */
+	RECORD_STACK = 264,	 /* JSON: the functions of one kernel stack */
+	RECORD_TIMES = 265,	 /* struct times_record, then its entries */
+	RECORD_PRESSURE = 266,	 /* JSON: PSI, load, swap, cgroup cpu.stat */
 };
 
 /* Counters kept per CPU. The first group are losses, each with its reason. */
@@ -67,7 +73,11 @@ enum counter {
 	COUNTER_SCHEDULER_SWITCHES = 13, /* of watched threads */
 	COUNTER_SPANS_CHOSEN = 14,	 /* calls submitted */
 	COUNTER_STALLS_CHOSEN = 15,	 /* stalls submitted */
-	COUNTER_COUNT = 16,
+	COUNTER_LOST_STACK = 16,	 /* a kernel stack that found no room */
+	COUNTER_LOST_TIMES_FULL = 17,	 /* time that found no room in the account */
+	COUNTER_GAPS_CHOSEN = 18,	 /* gaps submitted */
+	COUNTER_SWITCHES_REPAIRED = 19,	 /* the kernel did not tell that a thread ran again */
+	COUNTER_COUNT = 20,
 };
 
 enum api_family {
@@ -137,6 +147,27 @@ enum switch_type {
 	SWITCH_INVOLUNTARY = 2,
 };
 
+/* What a thread was doing with its time. */
+enum thread_state {
+	STATE_ON_CPU = 0,
+	STATE_RUN_QUEUE = 1,
+	STATE_BLOCKED = 2,
+};
+
+/* What a moment of a thread belongs to. */
+enum call_context {
+	CONTEXT_GAP = 0,	 /* between calls of a thread that makes CUDA calls */
+	CONTEXT_SYNCHRONIZE = 1, /* inside a call that waits for the device */
+	CONTEXT_CALL = 2,	 /* inside another call */
+	CONTEXT_OTHER = 3,	 /* of a thread that made no CUDA call yet */
+};
+
+enum stall_flag {
+	STALL_GIL = 1,	    /* the futex is in the interpreter's runtime state */
+	STALL_FAULT = 2,    /* not in a system call: a page fault, or stopped */
+	STALL_IDLE_CPU = 4, /* the CPU that it waited for was idle when it was woken */
+};
+
 enum process_flag {
 	PROCESS_FULL = 1,	  /* every call becomes a span */
 	PROCESS_STOP_ON_LOAD = 2, /* stop it while probes are placed */
@@ -196,9 +227,53 @@ struct stall_record {
 	__u16 call_api;
 	__u8 call_depth;
 	__u8 switch_type;
+	__s32 kernel_stack; /* id in the stacks map; negative: none */
+	__s32 system_call;  /* number; -1: in none */
+	__u64 argument;	    /* first argument of the system call */
+	__u32 flags;	    /* enum stall_flag */
+	__u32 padding;
 	char comm[COMM_BYTES];
 	char culprit_comm[COMM_BYTES];
 	char waker_comm[COMM_BYTES];
+};
+
+/* Between the return of one outermost CUDA call of a thread and the entry of the next. */
+struct gap_record {
+	struct record_header header; /* ktime_ns is the entry of the next call */
+	__u64 start_ktime_ns;	     /* the return of the call before */
+	__u64 blocked_ns;
+	__u64 run_queue_ns;
+	__s32 device;
+	__u32 voluntary_switches;
+	__u32 involuntary_switches;
+	__u16 previous_api;
+	__u16 next_api;
+	__u32 choices; /* enum choice */
+	__u32 padding;
+	char comm[COMM_BYTES];
+};
+
+/* Time of threads by what they did and, where blocked, where: monotonic. */
+struct times_key {
+	__u64 image_ktime_ns;
+	__u32 pid;
+	__s32 kernel_stack; /* blocked only; else -1 */
+	__s32 system_call;  /* blocked only; else -1 */
+	__u8 state;	    /* enum thread_state */
+	__u8 context;	    /* enum call_context */
+	__u8 flags;	    /* enum stall_flag */
+	__u8 padding;
+};
+
+struct times {
+	__u64 time_ns;
+	__u64 count;
+};
+
+struct times_record {
+	struct record_header header;
+	__u32 count; /* entries that follow: key, then times */
+	__u32 padding;
 };
 
 struct fork_record {
@@ -343,6 +418,13 @@ struct process {
 	__u32 padding;
 };
 
+/* Where an interpreter keeps its runtime state, which its GIL is a part of. */
+struct interpreter {
+	__u64 image_ktime_ns;
+	__u64 start;
+	__u64 end;
+};
+
 struct threshold_key {
 	__u64 image_ktime_ns;
 	__u32 pid;
@@ -378,6 +460,29 @@ struct open_call {
 	__u8 padding[6];
 };
 
+/* One time off the CPU, kept until the call or gap around it is chosen or not. */
+struct interval {
+	__u64 start_ktime_ns; /* 0: free */
+	__u64 runnable_ktime_ns;
+	__u64 end_ktime_ns;
+	__u64 call_start_ktime_ns;
+	__u64 argument;
+	__u32 culprit_pid;
+	__u32 culprit_tid;
+	__u32 waker_pid;
+	__u32 waker_tid;
+	__u32 cpu;
+	__s32 kernel_stack;
+	__s32 system_call;
+	__u32 flags;
+	__u16 call_api;
+	__u8 call_depth;
+	__u8 switch_type;
+	__u32 padding;
+	char culprit_comm[COMM_BYTES];
+	char waker_comm[COMM_BYTES];
+};
+
 struct thread {
 	__u64 image_ktime_ns;
 	__u64 off_ktime_ns; /* 0: on a CPU */
@@ -386,6 +491,11 @@ struct thread {
 	__u64 run_queue_ns;	    /* total since the thread was watched */
 	__u64 last_return_ktime_ns; /* of its outermost CUDA call; 0: none yet */
 	__u64 clone_ktime_ns;	    /* entry of the fork that it is in */
+	__u64 gap_blocked_ns;	    /* the totals above at the start of the gap */
+	__u64 gap_run_queue_ns;
+	__u64 argument;	    /* of the system call that it left the CPU in */
+	__u64 runtime_ns;   /* on CPUs, by the scheduler, when it left the CPU */
+	__u64 on_cpu_ns[3]; /* by enum call_context, not yet in the account */
 	__u32 pid;
 	__u32 tid;
 	__u32 voluntary_switches;
@@ -396,15 +506,21 @@ struct thread {
 	__u32 waker_tid;
 	__s32 device;
 	__u32 depth; /* open calls */
+	__u32 gap_voluntary_switches;
+	__u32 gap_involuntary_switches;
+	__s32 kernel_stack;
+	__s32 system_call;
+	__u32 stall_flags;
 	__u32 process_flags;
 	__u32 until_sample; /* outermost calls before the next one on the baseline sample */
 	__u32 entries;	    /* probe hits not yet in the counters */
 	__u32 returns;
+	__u16 last_api; /* of its last outermost call */
 	__u8 switch_type;
 	__u8 sampled; /* the outermost open call is on the baseline sample */
-	__u8 padding[6];
 	char culprit_comm[COMM_BYTES];
 	char waker_comm[COMM_BYTES];
+	struct interval intervals[MAX_INTERVALS]; /* the longest of this call or gap */
 	struct open_call calls[MAX_DEPTH];
 };
 

@@ -97,6 +97,31 @@ struct {
 	__type(value, __u32);
 } known_executables __weak SEC(".maps");
 
+/* Kernel stacks of blocked threads, by id. There are few different ones; one that
+ * finds its bucket taken by another is counted, and goes without. */
+struct {
+	__uint(type, BPF_MAP_TYPE_STACK_TRACE);
+	__uint(max_entries, 4096);
+	__uint(key_size, sizeof(__u32));
+	__uint(value_size, MAX_STACK_FRAMES * sizeof(__u64));
+} stacks __weak SEC(".maps");
+
+/* Where the time of watched threads went. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384);
+	__type(key, struct times_key);
+	__type(value, struct times);
+} thread_times __weak SEC(".maps");
+
+/* pid -> where its interpreter keeps the GIL; written by the agent. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__type(key, __u32);
+	__type(value, struct interpreter);
+} interpreters __weak SEC(".maps");
+
 static __always_inline void count_many(enum counter counter, __u64 times)
 {
 	__u32 key = counter;

@@ -6,6 +6,7 @@
 #include "maps.bpf.h"
 #include "tasks.bpf.h"
 #include "aggregate.bpf.h"
+#include "account.bpf.h"
 
 #define SIGSTOP 19
 
@@ -114,7 +115,7 @@ int sched_process_exec(__u64 *ctx)
 		bpf_map_delete_elem(&threads, &old_tid);
 	thread = find_thread(tid);
 	if (thread)
-		count_hits(thread);
+		bring_in(thread);
 	watch_thread(process, pid, tid);
 	file.inode = binprm->file->f_inode->i_ino;
 	file.device = binprm->file->f_inode->i_sb->s_dev;
@@ -151,9 +152,11 @@ int sched_process_exit(__u64 *ctx)
 	__u64 image_ktime_ns;
 
 	if (thread) {
-		count_hits(thread);
 		if (thread->depth)
 			count(COUNTER_LOST_EXIT_INSIDE_CALL);
+		else
+			end_gap(thread, bpf_ktime_get_ns());
+		bring_in(thread);
 		bpf_map_delete_elem(&threads, &tid);
 	}
 	process = find_process(pid);

@@ -19,18 +19,67 @@
 #include "tasks.bpf.h"
 #include "aggregate.bpf.h"
 #include "core_fixes.bpf.h"
+#include "account.bpf.h"
+#include "stalls.bpf.h"
 
-static __always_inline void leave_cpu(struct thread *thread, struct task_struct *prev,
+#if defined(__TARGET_ARCH_x86)
+#define SYSCALL_FUTEX 202
+#else
+#define SYSCALL_FUTEX 98
+#endif
+
+/* Where a thread waits: its kernel stack, and the system call that it is in. */
+static __always_inline void note_place(__u64 *ctx, struct thread *thread, struct task_struct *task)
+{
+	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
+	__u64 argument = 0;
+	__s64 number = -1;
+	long stack;
+
+#if defined(__TARGET_ARCH_x86)
+	bpf_probe_read_kernel(&number, sizeof(number), &regs->orig_ax);
+	bpf_probe_read_kernel(&argument, sizeof(argument), &regs->di);
+#else
+	__s32 syscall = -1;
+
+	bpf_probe_read_kernel(&syscall, sizeof(syscall), &regs->syscallno);
+	bpf_probe_read_kernel(&argument, sizeof(argument), &regs->orig_x0);
+	number = syscall;
+#endif
+	thread->system_call = number < 0 ? -1 : number;
+	thread->argument = number < 0 ? 0 : argument;
+	if (number < 0)
+		thread->stall_flags |= STALL_FAULT;
+	if (number == SYSCALL_FUTEX) {
+		struct interpreter *interpreter = bpf_map_lookup_elem(&interpreters, &thread->pid);
+
+		if (interpreter && interpreter->image_ktime_ns == thread->image_ktime_ns &&
+		    argument >= interpreter->start && argument < interpreter->end)
+			thread->stall_flags |= STALL_GIL;
+	}
+	stack = bpf_get_stackid(ctx, &stacks, BPF_F_FAST_STACK_CMP);
+	if (stack < 0)
+		count(COUNTER_LOST_STACK);
+	thread->kernel_stack = stack < 0 ? -1 : stack;
+}
+
+static __always_inline void leave_cpu(__u64 *ctx, struct thread *thread, struct task_struct *prev,
 				      struct task_struct *next, bool preempt, __u64 now_ktime_ns)
 {
 	bool voluntary = !preempt && task_state(prev) != 0;
 
 	count(COUNTER_SCHEDULER_SWITCHES);
-	count_hits(thread);
+	notice_running(thread, prev, now_ktime_ns);
+	bring_in(thread);
 	thread->off_ktime_ns = now_ktime_ns;
+	thread->runtime_ns = prev->se.sum_exec_runtime;
 	thread->waker_pid = 0;
 	thread->waker_tid = 0;
 	thread->waker_comm[0] = 0;
+	thread->kernel_stack = -1;
+	thread->system_call = -1;
+	thread->argument = 0;
+	thread->stall_flags = 0;
 	if (voluntary) {
 		thread->switch_type = SWITCH_VOLUNTARY;
 		thread->voluntary_switches++;
@@ -38,108 +87,17 @@ static __always_inline void leave_cpu(struct thread *thread, struct task_struct 
 		thread->culprit_pid = 0;
 		thread->culprit_tid = 0;
 		thread->culprit_comm[0] = 0;
+		note_place(ctx, thread, prev);
 	} else {
 		thread->switch_type = SWITCH_INVOLUNTARY;
 		thread->involuntary_switches++;
 		thread->runnable_ktime_ns = now_ktime_ns;
 		thread->culprit_pid = pid_of(next);
 		thread->culprit_tid = tid_of(next);
+		if (!thread->culprit_tid)
+			thread->stall_flags |= STALL_IDLE_CPU;
 		bpf_probe_read_kernel(thread->culprit_comm, COMM_BYTES, next->comm);
 	}
-}
-
-/*
- * Inside a call every stall above its floor is worth a span. Outside, waiting is
- * most threads' normal state: only waiting for a CPU counts, or being blocked in a
- * thread that feeds a GPU.
- */
-static __always_inline bool is_worth_a_span(const struct thread *thread, __u64 blocked_ns,
-					    __u64 run_queue_ns)
-{
-	if (thread->depth)
-		return blocked_ns + run_queue_ns >= settings.call_stall_floor_ns;
-	if (run_queue_ns >= settings.stall_floor_ns)
-		return true;
-	return thread->last_return_ktime_ns && blocked_ns >= settings.stall_floor_ns;
-}
-
-static __always_inline void send_stall(struct thread *thread, struct task_struct *task,
-				       __u64 runnable_ktime_ns, __u64 now_ktime_ns)
-{
-	struct process *process = find_process(thread->pid);
-	struct open_call *call = NULL;
-	struct stall_record *record;
-
-	if (!process || process->flags & PROCESS_NO_SPANS)
-		return;
-	if (!admit(process, now_ktime_ns)) {
-		count(COUNTER_SPANS_WITHHELD_RATE);
-		return;
-	}
-	record = bpf_ringbuf_reserve(&events, sizeof(*record), 0);
-	if (!record) {
-		count(COUNTER_LOST_RING_FULL);
-		return;
-	}
-	fill_header(&record->header, RECORD_STALL, sizeof(*record), now_ktime_ns,
-		    thread->image_ktime_ns, thread->pid, thread->tid);
-	record->start_ktime_ns = thread->off_ktime_ns;
-	record->runnable_ktime_ns = runnable_ktime_ns;
-	record->call_start_ktime_ns = 0;
-	record->root_start_ktime_ns = 0;
-	record->call_api = 0;
-	record->call_depth = 0;
-	if (thread->depth) {
-		/* The call has to be sent too, or this span would have no parent. */
-		call = &thread->calls[(thread->depth - 1) % MAX_DEPTH];
-		call->choices |= CHOICE_STALLED;
-		record->call_start_ktime_ns = call->start_ktime_ns;
-		record->root_start_ktime_ns = thread->calls[0].start_ktime_ns;
-		record->call_api = call->api;
-		record->call_depth = thread->depth - 1;
-	}
-	record->culprit_pid = thread->culprit_pid;
-	record->culprit_tid = thread->culprit_tid;
-	record->waker_pid = thread->waker_pid;
-	record->waker_tid = thread->waker_tid;
-	record->cpu = bpf_get_smp_processor_id();
-	record->switch_type = thread->switch_type;
-	bpf_probe_read_kernel(record->comm, COMM_BYTES, task->comm);
-	__builtin_memcpy(record->culprit_comm, thread->culprit_comm, COMM_BYTES);
-	__builtin_memcpy(record->waker_comm, thread->waker_comm, COMM_BYTES);
-	count(COUNTER_STALLS_CHOSEN);
-	bpf_ringbuf_submit(record, wakeup_flags());
-}
-
-static __always_inline void enter_cpu(struct thread *thread, struct task_struct *task,
-				      __u64 now_ktime_ns)
-{
-	struct aggregate_key key = {
-		.image_ktime_ns = thread->image_ktime_ns,
-		.pid = thread->pid,
-		.device = -1,
-		.copy_kind = COPY_NONE,
-		.api = thread->switch_type,
-	};
-	__u64 off_ktime_ns = thread->off_ktime_ns;
-	__u64 runnable_ktime_ns = thread->runnable_ktime_ns;
-	__u64 blocked_ns, run_queue_ns;
-
-	if (!off_ktime_ns) /* first seen running */
-		return;
-	if (!runnable_ktime_ns) /* woken before we looked: all of it counts as blocked */
-		runnable_ktime_ns = now_ktime_ns;
-	blocked_ns = runnable_ktime_ns - off_ktime_ns;
-	run_queue_ns = now_ktime_ns - runnable_ktime_ns;
-	thread->blocked_ns += blocked_ns;
-	thread->run_queue_ns += run_queue_ns;
-	key.metric = METRIC_OFF_CPU;
-	add_duration(&key, blocked_ns + run_queue_ns, 0);
-	key.metric = METRIC_RUN_QUEUE;
-	add_duration(&key, run_queue_ns, 0);
-	if (is_worth_a_span(thread, blocked_ns, run_queue_ns))
-		send_stall(thread, task, runnable_ktime_ns, now_ktime_ns);
-	thread->off_ktime_ns = 0;
 }
 
 SEC("tp_btf/sched_switch")
@@ -162,10 +120,32 @@ int sched_switch(__u64 *ctx)
 	}
 	thread = prev_tid ? find_thread(prev_tid) : NULL;
 	if (thread)
-		leave_cpu(thread, prev, next, preempt, now_ktime_ns);
+		leave_cpu(ctx, thread, prev, next, preempt, now_ktime_ns);
 	thread = next_tid ? find_thread(next_tid) : NULL;
 	if (thread)
 		enter_cpu(thread, next, now_ktime_ns);
+	return 0;
+}
+
+/*
+ * In the waker; the wake-up proper may be done by the CPU that the thread is put on. A
+ * wake-up from an interrupt (a timer, a device) names whoever was interrupted: whether one
+ * is served is in a variable that not every kernel lets us find.
+ */
+SEC("tp_btf/sched_waking")
+int sched_waking(__u64 *ctx)
+{
+	struct task_struct *task = (struct task_struct *)ctx[0];
+	struct task_struct *waker;
+	__u32 tid = tid_of(task);
+	struct thread *thread = tid ? find_thread(tid) : NULL;
+
+	if (!thread || !thread->off_ktime_ns || thread->runnable_ktime_ns)
+		return 0;
+	waker = bpf_get_current_task_btf();
+	thread->waker_tid = tid_of(waker);
+	thread->waker_pid = pid_of(waker);
+	bpf_probe_read_kernel(thread->waker_comm, COMM_BYTES, waker->comm);
 	return 0;
 }
 
@@ -173,7 +153,6 @@ SEC("tp_btf/sched_wakeup")
 int sched_wakeup(__u64 *ctx)
 {
 	struct task_struct *task = (struct task_struct *)ctx[0];
-	struct task_struct *waker;
 	__u32 tid = tid_of(task);
 	struct thread *thread = tid ? find_thread(tid) : NULL;
 	__u32 cpu;
@@ -182,12 +161,10 @@ int sched_wakeup(__u64 *ctx)
 	if (!thread || !thread->off_ktime_ns || thread->runnable_ktime_ns)
 		return 0;
 	thread->runnable_ktime_ns = bpf_ktime_get_ns();
-	waker = bpf_get_current_task_btf();
-	thread->waker_tid = tid_of(waker);
-	thread->waker_pid = pid_of(waker);
-	bpf_probe_read_kernel(thread->waker_comm, COMM_BYTES, waker->comm);
 	cpu = task->thread_info.cpu;
 	there = bpf_map_lookup_elem(&running, &cpu);
+	if (there && !there->tid)
+		thread->stall_flags |= STALL_IDLE_CPU;
 	if (there && there->tid && there->tid != tid) {
 		thread->culprit_pid = there->pid;
 		thread->culprit_tid = there->tid;

@@ -19,6 +19,7 @@ from otel_gpu.options import (
     SECTIONS,
     CaptureConfig,
     Config,
+    ExplainConfig,
     ExportConfig,
     HistogramsConfig,
     LogConfig,
@@ -32,6 +33,7 @@ __all__ = [
     "OPTIONS",
     "CaptureConfig",
     "Config",
+    "ExplainConfig",
     "ExportConfig",
     "HistogramsConfig",
     "LogConfig",
@@ -144,7 +146,9 @@ def _parse(option: Option, text: str, where: str) -> Any:  # noqa: ANN401 -- of 
             value = float(text)
         elif option.kind == "list of numbers":
             value = [float(part) for part in text.split(",")]
-    except ValueError:
+        elif option.kind == "true or false":
+            value = {"true": True, "false": False}[text.strip().lower()]
+    except (KeyError, ValueError):
         raise ConfigError(f"{where}: must be {_expected(option)}, not {text!r}") from None
     return _convert(option, value, where)
 
@@ -157,6 +161,9 @@ def _convert(option: Option, value: Any, where: str) -> Any:  # noqa: ANN401 -- 
     if option.kind == "text":
         good = isinstance(value, str) and bool(value)
         numbers: list[Any] = []
+    elif option.kind == "true or false":
+        good = isinstance(value, bool)
+        numbers = []
     elif option.kind == "list of numbers":
         good = isinstance(value, list | tuple) and all(_is_number(item, float) for item in value)
         numbers = list(value) if good else []
@@ -196,8 +203,8 @@ def _expected(option: Option) -> str:
     rule = option.rule
     if rule.choices:
         return "one of " + ", ".join(rule.choices)
-    article = "an" if option.kind == "integer" else "a"
-    text = "text" if option.kind == "text" else f"{article} {option.kind}"
+    article = {"integer": "an ", "number": "a ", "list of numbers": "a "}.get(option.kind, "")
+    text = article + option.kind
     if rule.minimum is not None and rule.maximum is not None:
         text += f" from {rule.minimum:.15g} to {rule.maximum:.15g}"
     return text

@@ -188,6 +188,28 @@ class ExportConfig:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainConfig:
+    """What is said about causes of slow calls and gaps."""
+
+    enabled: bool = _option(
+        True,  # noqa: FBT003 -- the default of a switch
+        "Whether causes are looked for and exported as `gpu.causal_chain` and `gpu.incident` spans.",
+    )
+    chains_per_second: int = _option(
+        50,
+        "Most causal chains per second that become spans; what is withheld is counted.",
+        minimum=1,
+        maximum=100_000,
+    )
+    high_lost_ms: float = _option(
+        100.0,
+        "An incident that cost less than this is never of high severity.",
+        minimum=0.0,
+        maximum=3.6e6,
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
     """What the agent says about itself on standard error."""
 
@@ -206,6 +228,7 @@ class Config:
     spans: SpansConfig = dataclasses.field(default_factory=SpansConfig)
     histograms: HistogramsConfig = dataclasses.field(default_factory=HistogramsConfig)
     export: ExportConfig = dataclasses.field(default_factory=ExportConfig)
+    explain: ExplainConfig = dataclasses.field(default_factory=ExplainConfig)
     log: LogConfig = dataclasses.field(default_factory=LogConfig)
 
 
@@ -232,7 +255,8 @@ class Option(NamedTuple):
         """What a value is, in an operator's words."""
         if isinstance(self.default, tuple):
             return "list of numbers"
-        return {int: "integer", float: "number"}.get(type(self.default), "text")
+        kinds = {bool: "true or false", int: "integer", float: "number"}
+        return kinds.get(type(self.default), "text")
 
 
 SECTIONS: Mapping[str, Any] = {
@@ -240,6 +264,7 @@ SECTIONS: Mapping[str, Any] = {
     "spans": SpansConfig,
     "histograms": HistogramsConfig,
     "export": ExportConfig,
+    "explain": ExplainConfig,
     "log": LogConfig,
 }
 OPTIONS: Mapping[str, Option] = {

@@ -13,6 +13,8 @@ COMM_BYTES = 16
 PATH_BYTES = 256
 MAX_APIS = 192
 MAX_DEPTH = 8
+MAX_INTERVALS = 4
+MAX_STACK_FRAMES = 24
 MAX_BOUNDS = 191
 MAX_BUCKETS = 192
 UUID_BYTES = 16
@@ -26,6 +28,7 @@ RECORD_EXEC = 4
 RECORD_EXIT = 5
 RECORD_LIBRARY = 6
 RECORD_DEVICE = 7
+RECORD_GAP = 8
 RECORD_CAPTURE = 256
 RECORD_CLOCK = 257
 RECORD_PROCESS = 258
@@ -34,6 +37,9 @@ RECORD_COUNTERS = 260
 RECORD_OPEN_CALL = 261
 RECORD_PROBES = 262
 RECORD_STATUS = 263
+RECORD_STACK = 264
+RECORD_TIMES = 265
+RECORD_PRESSURE = 266
 RECORD_KIND_NAMES = {
     1: "record_cuda_call",
     2: "record_stall",
@@ -42,6 +48,7 @@ RECORD_KIND_NAMES = {
     5: "record_exit",
     6: "record_library",
     7: "record_device",
+    8: "record_gap",
     256: "record_capture",
     257: "record_clock",
     258: "record_process",
@@ -50,6 +57,9 @@ RECORD_KIND_NAMES = {
     261: "record_open_call",
     262: "record_probes",
     263: "record_status",
+    264: "record_stack",
+    265: "record_times",
+    266: "record_pressure",
 }
 
 # enum counter
@@ -69,7 +79,11 @@ COUNTER_PROBE_RETURNS = 12
 COUNTER_SCHEDULER_SWITCHES = 13
 COUNTER_SPANS_CHOSEN = 14
 COUNTER_STALLS_CHOSEN = 15
-COUNTER_COUNT = 16
+COUNTER_LOST_STACK = 16
+COUNTER_LOST_TIMES_FULL = 17
+COUNTER_GAPS_CHOSEN = 18
+COUNTER_SWITCHES_REPAIRED = 19
+COUNTER_COUNT = 20
 COUNTER_NAMES = {
     0: "counter_lost_ring_full",
     1: "counter_lost_series_full",
@@ -87,7 +101,11 @@ COUNTER_NAMES = {
     13: "counter_scheduler_switches",
     14: "counter_spans_chosen",
     15: "counter_stalls_chosen",
-    16: "counter_count",
+    16: "counter_lost_stack",
+    17: "counter_lost_times_full",
+    18: "counter_gaps_chosen",
+    19: "counter_switches_repaired",
+    20: "counter_count",
 }
 
 # enum api_family
@@ -204,6 +222,38 @@ SWITCH_TYPE_NAMES = {
     2: "switch_involuntary",
 }
 
+# enum thread_state
+STATE_ON_CPU = 0
+STATE_RUN_QUEUE = 1
+STATE_BLOCKED = 2
+THREAD_STATE_NAMES = {
+    0: "state_on_cpu",
+    1: "state_run_queue",
+    2: "state_blocked",
+}
+
+# enum call_context
+CONTEXT_GAP = 0
+CONTEXT_SYNCHRONIZE = 1
+CONTEXT_CALL = 2
+CONTEXT_OTHER = 3
+CALL_CONTEXT_NAMES = {
+    0: "context_gap",
+    1: "context_synchronize",
+    2: "context_call",
+    3: "context_other",
+}
+
+# enum stall_flag
+STALL_GIL = 1
+STALL_FAULT = 2
+STALL_IDLE_CPU = 4
+STALL_FLAG_NAMES = {
+    1: "stall_gil",
+    2: "stall_fault",
+    4: "stall_idle_cpu",
+}
+
 # enum process_flag
 PROCESS_FULL = 1
 PROCESS_STOP_ON_LOAD = 2
@@ -265,8 +315,8 @@ CUDA_CALL_RECORD_FIELDS = (
     "comm",
 )
 
-# struct stall_record: 136 bytes
-STALL_RECORD = struct.Struct("<HHIQQIIQQQQIIIIIHBB16s16s16s")
+# struct stall_record: 160 bytes
+STALL_RECORD = struct.Struct("<HHIQQIIQQQQIIIIIHBBiiQI4x16s16s16s")
 STALL_RECORD_FIELDS = (
     "kind",
     "flags",
@@ -287,9 +337,67 @@ STALL_RECORD_FIELDS = (
     "call_api",
     "call_depth",
     "switch_type",
+    "kernel_stack",
+    "system_call",
+    "argument",
+    "flags",
     "comm",
     "culprit_comm",
     "waker_comm",
+)
+
+# struct gap_record: 96 bytes
+GAP_RECORD = struct.Struct("<HHIQQIIQQQiIIHHI4x16s")
+GAP_RECORD_FIELDS = (
+    "kind",
+    "flags",
+    "size",
+    "ktime_ns",
+    "image_ktime_ns",
+    "pid",
+    "tid",
+    "start_ktime_ns",
+    "blocked_ns",
+    "run_queue_ns",
+    "device",
+    "voluntary_switches",
+    "involuntary_switches",
+    "previous_api",
+    "next_api",
+    "choices",
+    "comm",
+)
+
+# struct times_key: 24 bytes
+TIMES_KEY = struct.Struct("<QIiiBBB1x")
+TIMES_KEY_FIELDS = (
+    "image_ktime_ns",
+    "pid",
+    "kernel_stack",
+    "system_call",
+    "state",
+    "context",
+    "flags",
+)
+
+# struct times: 16 bytes
+TIMES = struct.Struct("<QQ")
+TIMES_FIELDS = (
+    "time_ns",
+    "count",
+)
+
+# struct times_record: 40 bytes
+TIMES_RECORD = struct.Struct("<HHIQQIII4x")
+TIMES_RECORD_FIELDS = (
+    "kind",
+    "flags",
+    "size",
+    "ktime_ns",
+    "image_ktime_ns",
+    "pid",
+    "tid",
+    "count",
 )
 
 # struct fork_record: 88 bytes
@@ -386,8 +494,8 @@ CLOCK_RECORD_FIELDS = (
     "unix_ns",
 )
 
-# struct counters_record: 160 bytes
-COUNTERS_RECORD = struct.Struct("<HHIQQII16Q")
+# struct counters_record: 192 bytes
+COUNTERS_RECORD = struct.Struct("<HHIQQII20Q")
 COUNTERS_RECORD_FIELDS = (
     "kind",
     "flags",
@@ -412,6 +520,10 @@ COUNTERS_RECORD_FIELDS = (
     "values_13",
     "values_14",
     "values_15",
+    "values_16",
+    "values_17",
+    "values_18",
+    "values_19",
 )
 
 # struct open_call_record: 88 bytes
@@ -1090,6 +1202,14 @@ PROCESS_FIELDS = (
     "flags",
 )
 
+# struct interpreter: 24 bytes
+INTERPRETER = struct.Struct("<QQQ")
+INTERPRETER_FIELDS = (
+    "image_ktime_ns",
+    "start",
+    "end",
+)
+
 # struct threshold_key: 16 bytes
 THRESHOLD_KEY = struct.Struct("<QIHB1x")
 THRESHOLD_KEY_FIELDS = (
@@ -1132,8 +1252,31 @@ OPEN_CALL_FIELDS = (
     "choices",
 )
 
-# struct thread: 1048 bytes
-THREAD = struct.Struct("<QQQQQQQIIIIIIIIiIIIIIBB6x16s16s896s")
+# struct interval: 112 bytes
+INTERVAL = struct.Struct("<QQQQQIIIIIiiIHBB4x16s16s")
+INTERVAL_FIELDS = (
+    "start_ktime_ns",
+    "runnable_ktime_ns",
+    "end_ktime_ns",
+    "call_start_ktime_ns",
+    "argument",
+    "culprit_pid",
+    "culprit_tid",
+    "waker_pid",
+    "waker_tid",
+    "cpu",
+    "kernel_stack",
+    "system_call",
+    "flags",
+    "call_api",
+    "call_depth",
+    "switch_type",
+    "culprit_comm",
+    "waker_comm",
+)
+
+# struct thread: 1568 bytes
+THREAD = struct.Struct("<QQQQQQQQQQQ3QIIIIIIIIiIIIiiIIIIIHBB16s16s448s896s")
 THREAD_FIELDS = (
     "image_ktime_ns",
     "off_ktime_ns",
@@ -1142,6 +1285,13 @@ THREAD_FIELDS = (
     "run_queue_ns",
     "last_return_ktime_ns",
     "clone_ktime_ns",
+    "gap_blocked_ns",
+    "gap_run_queue_ns",
+    "argument",
+    "runtime_ns",
+    "on_cpu_ns_0",
+    "on_cpu_ns_1",
+    "on_cpu_ns_2",
     "pid",
     "tid",
     "voluntary_switches",
@@ -1152,14 +1302,21 @@ THREAD_FIELDS = (
     "waker_tid",
     "device",
     "depth",
+    "gap_voluntary_switches",
+    "gap_involuntary_switches",
+    "kernel_stack",
+    "system_call",
+    "stall_flags",
     "process_flags",
     "until_sample",
     "entries",
     "returns",
+    "last_api",
     "switch_type",
     "sampled",
     "culprit_comm",
     "waker_comm",
+    "intervals",
     "calls",
 )
 

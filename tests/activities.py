@@ -6,7 +6,7 @@ from otel_gpu import wire
 from otel_gpu.capture.layout import duration_bounds_ns, layout_description, size_bounds_bytes
 from otel_gpu.capture.probes import APIS
 from otel_gpu.config import Config
-from otel_gpu.decode.events import Aggregate, CudaCall, Fork, OpenCall, SeriesKey, Stall
+from otel_gpu.decode.events import Aggregate, CudaCall, Fork, Gap, OpenCall, SeriesKey, Stall
 from otel_gpu.enrich.activities import (
     AggregatesActivity,
     CallActivity,
@@ -15,12 +15,15 @@ from otel_gpu.enrich.activities import (
     DeviceIdentity,
     ExitActivity,
     ForkActivity,
+    GapActivity,
     OpenCallActivity,
     ProbesActivity,
     ProcessImage,
     Series,
     StallActivity,
     StatusActivity,
+    ThreadTime,
+    TimesActivity,
 )
 
 T0 = 1_800_000_000_000_000_000  # Unix time in nanoseconds at ktime 0
@@ -190,7 +193,9 @@ def open_call(process, api, start_ktime_ns, seen_ktime_ns, *, tid=None, device=N
     )
 
 
-def stall(process, start_ktime_ns, runnable_ktime_ns, end_ktime_ns, **event):
+def stall(
+    process, start_ktime_ns, runnable_ktime_ns, end_ktime_ns, *, reason="", functions=(), **event
+):
     """A thread off the CPU."""
     values = dict.fromkeys(Stall._fields, 0) | {
         "end_ktime_ns": end_ktime_ns,
@@ -200,6 +205,8 @@ def stall(process, start_ktime_ns, runnable_ktime_ns, end_ktime_ns, **event):
         "start_ktime_ns": start_ktime_ns,
         "runnable_ktime_ns": runnable_ktime_ns,
         "switch_type": wire.SWITCH_VOLUNTARY,
+        "kernel_stack": -1,
+        "system_call": -1,
         "comm": process.comm,
         "culprit_comm": "",
         "waker_comm": "",
@@ -210,7 +217,44 @@ def stall(process, start_ktime_ns, runnable_ktime_ns, end_ktime_ns, **event):
         T0 + start_ktime_ns,
         T0 + runnable_ktime_ns,
         T0 + end_ktime_ns,
+        reason,
+        functions,
     )
+
+
+def gap(process, previous_api, next_api, start_ktime_ns, end_ktime_ns, *, device=None, **event):
+    """A chosen gap between two calls."""
+    values = dict.fromkeys(Gap._fields, 0) | {
+        "end_ktime_ns": end_ktime_ns,
+        "image_ktime_ns": process.image_ktime_ns,
+        "pid": process.pid,
+        "tid": process.pid,
+        "start_ktime_ns": start_ktime_ns,
+        "device": -1 if device is None else device.index,
+        "previous_api": APIS_BY_NAME[previous_api].number,
+        "next_api": APIS_BY_NAME[next_api].number,
+        "choices": wire.CHOICE_SLOW,
+        "comm": process.comm,
+    }
+    return GapActivity(
+        process,
+        Gap(**(values | event)),
+        APIS_BY_NAME[previous_api],
+        APIS_BY_NAME[next_api],
+        T0 + start_ktime_ns,
+        T0 + end_ktime_ns,
+        device,
+    )
+
+
+def times(at_s, *thread_times):
+    """The time account, read ``at_s`` seconds after ktime 0."""
+    return TimesActivity(T0 + round(at_s * SECOND), tuple(thread_times))
+
+
+def thread_time(process, state, context, time_ns, *, reason="", count=1):
+    """Time of a process's threads in one state."""
+    return ThreadTime(process, state, context, reason, time_ns, count)
 
 
 def fork(parent, child, start_ktime_ns, end_ktime_ns):

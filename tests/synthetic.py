@@ -5,11 +5,16 @@ from otel_gpu import wire
 _LAYOUTS = {
     wire.RECORD_CUDA_CALL: (wire.CUDA_CALL_RECORD, wire.CUDA_CALL_RECORD_FIELDS),
     wire.RECORD_STALL: (wire.STALL_RECORD, wire.STALL_RECORD_FIELDS),
+    wire.RECORD_GAP: (wire.GAP_RECORD, wire.GAP_RECORD_FIELDS),
     wire.RECORD_FORK: (wire.FORK_RECORD, wire.FORK_RECORD_FIELDS),
     wire.RECORD_EXEC: (wire.EXEC_RECORD, wire.EXEC_RECORD_FIELDS),
     wire.RECORD_EXIT: (wire.EXIT_RECORD, wire.EXIT_RECORD_FIELDS),
     wire.RECORD_LIBRARY: (wire.LIBRARY_RECORD, wire.LIBRARY_RECORD_FIELDS),
     wire.RECORD_DEVICE: (wire.DEVICE_RECORD, wire.DEVICE_RECORD_FIELDS),
+}
+_DEFAULTS = {
+    wire.RECORD_STALL: {"kernel_stack": -1, "system_call": -1},
+    wire.RECORD_GAP: {"device": -1, "choices": wire.CHOICE_SLOW},
 }
 _TEXT_FIELDS = {"comm", "culprit_comm", "waker_comm", "path", "name", "uuid"}
 _DIMENSIONS = ("grid", "block")
@@ -17,11 +22,12 @@ _DIMENSIONS = ("grid", "block")
 
 def kernel_record(kind: int, **values) -> bytes:
     """
-    A record of ``kind`` with these values; all others are 0 or empty.
+    A record of ``kind`` with these values; all others are 0, empty or "none".
 
     Text may be given as ``str``; ``grid`` and ``block`` as three numbers.
     """
     layout, fields = _LAYOUTS[kind]
+    values = _DEFAULTS.get(kind, {}) | values
     values |= {"kind": kind, "size": values.get("size", layout.size)}
     for name in _DIMENSIONS:
         if name in values:
@@ -73,3 +79,20 @@ def series(
     )
     complement = ~min & (1 << 64) - 1
     return key, wire.AGGREGATE.pack(sum, complement, max, size_bytes, *counts)
+
+
+def times_entry(
+    *,
+    image_ktime_ns,
+    pid,
+    state,
+    context,
+    time_ns,
+    count=1,
+    kernel_stack=-1,
+    system_call=-1,
+    flags=0,
+) -> tuple[bytes, bytes]:
+    """One entry of the time account as the map holds it: key and value."""
+    key = wire.TIMES_KEY.pack(image_ktime_ns, pid, kernel_stack, system_call, state, context, flags)
+    return key, wire.TIMES.pack(time_ns, count)

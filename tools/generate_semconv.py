@@ -116,8 +116,9 @@ def _module_lines(registry: Registry) -> Iterator[str]:
     yield ""
     yield "# Spans that are not named after an API"
     for key, span in registry["spans"].items():
-        if "{" not in span["name"]:
-            yield f'SPAN_{_constant(key)} = "{span["name"]}"'
+        fixed, brace, _ = span["name"].partition("{")
+        if fixed:
+            yield f'SPAN_{_constant(key)}{"_PREFIX" if brace else ""} = "{fixed}"'
     yield ""
     yield "# Metrics"
     for name, metric in registry["metrics"].items():
@@ -154,11 +155,12 @@ def _page_lines(registry: Registry) -> Iterator[str]:
     yield "| span | scope | kind | meaning |"
     yield "| --- | --- | --- | --- |"
     for span in registry["spans"].values():
-        name = "the API's name" if "{" in span["name"] else f"`{span['name']}`"
+        name = _span_name(span) or "the API's name"
         yield f"| {name} | `{span['scope']}` | {span['kind'].upper()} | {span['brief']} |"
     for span in registry["spans"].values():
-        name = "named after a CUDA API" if "{" in span["name"] else f"`{span['name']}`"
-        yield from ("", f"Attributes of spans {name}: {_code_list(span['attributes'])}.")
+        name = _span_name(span) or "named after a CUDA API"
+        attributes = _code_list(span["attributes"])
+        yield from ("", f"Attributes of spans {name} (`{span['scope']}`): {attributes}.")
     yield from ("", "## Attributes", "")
     yield from _attribute_table(registry["attributes"])
     yield from ("", "## Resource attributes", "")
@@ -166,6 +168,11 @@ def _page_lines(registry: Registry) -> Iterator[str]:
     yield "or `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` in its environment) comes on top."
     yield ""
     yield from _attribute_table(registry["resource_attributes"])
+
+
+def _span_name(span: Mapping[str, Any]) -> str:
+    fixed, brace, _ = span["name"].partition("{")
+    return f"`{fixed}{'*' if brace else ''}`" if fixed else ""
 
 
 def _attribute_table(attributes: Mapping[str, Any]) -> Iterator[str]:

@@ -19,7 +19,15 @@ _TYPE_MASK = 0xF
 _WORD_BITS = 64
 _FUNCTION = 2
 _MAX_TABLE_BYTES = 512 << 20
-_PREFIXES = (b"cu", b"_dl_debug_state\0", b"_r_debug\0", b"fork\0", b"vfork\0", b"posix_spawn")
+_PREFIXES = (
+    b"cu",
+    b"_dl_debug_state\0",
+    b"_r_debug\0",
+    b"fork\0",
+    b"vfork\0",
+    b"posix_spawn",
+    b"_PyRuntime\0",
+)
 
 
 class ElfSymbols:
@@ -29,6 +37,7 @@ class ElfSymbols:
     Attributes:
         functions: (name, file offset) of each defined function.
         addresses: Name to virtual address, of functions and objects.
+        sizes: Name to size in bytes.
         build_id: The GNU build id in hex, or None.
 
     Raises:
@@ -48,6 +57,7 @@ class ElfSymbols:
             ]
             self.build_id = _build_id(elf)
             self.addresses: dict[str, int] = {}
+            self.sizes: dict[str, int] = {}
             self.functions: list[tuple[str, int]] = []
             for name in (".dynsym", ".symtab"):
                 section = elf.get_section_by_name(name)
@@ -64,17 +74,26 @@ class ElfSymbols:
             return
         data = _section_bytes(stream, table)
         whole = len(data) - len(data) % _SYMBOL.size
-        for name_offset, info, _other, section, value, _size in _SYMBOL.iter_unpack(data[:whole]):
+        for name_offset, info, _other, section, value, size in _SYMBOL.iter_unpack(data[:whole]):
             if not section or not text.startswith(_PREFIXES, name_offset):
                 continue
             name = text[name_offset : text.find(b"\0", name_offset)].decode(errors="replace")
             if name in self.addresses:
                 continue
             self.addresses[name] = value
+            self.sizes[name] = size
             if info & _TYPE_MASK == _FUNCTION:
                 file_offset = self.file_offset(value)
                 if file_offset is not None:
                     self.functions.append((name, file_offset))
+
+    def address_at(self, file_offset: int) -> int | None:
+        """Return the virtual address of a place in the file."""
+        for start, size, segment_offset in self._segments:
+            # A mapping starts at a page, a segment may not.
+            if segment_offset - 4096 < file_offset < segment_offset + size:
+                return int(start + file_offset - segment_offset)
+        return None
 
     def file_offset(self, address: int) -> int | None:
         """Return where in the file a virtual address is loaded from."""

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from otel_gpu import wire
-from otel_gpu.capture.objects import BpfObject, object_path
+from otel_gpu.capture.objects import BpfMap, BpfObject, object_path
 from otel_gpu.capture.ring import RingBuffer
 from otel_gpu.capture.settings import pack_settings
 from otel_gpu.capture.targets import FileId, thread_ids
@@ -22,6 +22,7 @@ _TRACEPOINTS = (
     "sched_process_fork",
     "sched_process_exec",
     "sched_process_exit",
+    "sched_waking",
     "sched_wakeup",
     "sched_switch",
 )
@@ -66,6 +67,7 @@ class Programs:
             ("processes", capture.max_processes),
             ("aggregates", capture.max_series),
             ("thresholds", capture.max_series),
+            ("interpreters", capture.max_processes),
             ("running", _MAX_CPUS),
         ):
             self.bpf.set_max_entries(name, entries)
@@ -78,6 +80,9 @@ class Programs:
         self._thresholds = self.bpf.map("thresholds")
         self._counters = self.bpf.map("counters")
         self._known_executables = self.bpf.map("known_executables")
+        self._times = self.bpf.map("thread_times")
+        self._stacks = self.bpf.map("stacks")
+        self._interpreters = self.bpf.map("interpreters")
         self._cpus = self.bpf.libbpf.call("libbpf_num_possible_cpus")
 
     def __enter__(self) -> Self:
@@ -129,6 +134,9 @@ class Programs:
                 "pid": pid,
                 "tid": tid,
                 "device": -1,
+                "kernel_stack": -1,
+                "system_call": -1,
+                "intervals": b"",
                 "process_flags": flags,
                 "culprit_comm": b"",
                 "waker_comm": b"",
@@ -156,17 +164,32 @@ class Programs:
 
     def read_aggregates(self) -> Iterator[tuple[bytes, bytes]]:
         """Yield every series as (key, value)."""
-        key_bytes, value_bytes = wire.AGGREGATE_KEY.size, wire.AGGREGATE.size
-        for count, keys, values in self._aggregates.read_batches():
-            for index in range(count):
-                yield (
-                    keys[index * key_bytes : (index + 1) * key_bytes],
-                    values[index * value_bytes : (index + 1) * value_bytes],
-                )
+        return _entries(self._aggregates)
 
     def forget_aggregate(self, key: bytes) -> None:
         """Free a series of a process image that ended."""
         self._aggregates.delete(key)
+
+    def read_times(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yield every entry of the time account as (key, value)."""
+        return _entries(self._times)
+
+    def forget_times(self, key: bytes) -> None:
+        """Free an entry of a process image that ended."""
+        self._times.delete(key)
+
+    def kernel_stack(self, stack: int) -> tuple[int, ...]:
+        """Return the addresses of a kernel stack, innermost first; empty: it is not there."""
+        raw = self._stacks.lookup(_PID.pack(stack))
+        return tuple(address for address in memoryview(raw).cast("Q") if address) if raw else ()
+
+    def set_interpreter(self, pid: int, image_ktime_ns: int, start: int, end: int) -> None:
+        """Say where the interpreter of a process keeps its runtime state, and so its GIL."""
+        self._interpreters.update(_PID.pack(pid), wire.INTERPRETER.pack(image_ktime_ns, start, end))
+
+    def forget_interpreter(self, pid: int) -> None:
+        """Forget it, when the process ends."""
+        self._interpreters.delete(_PID.pack(pid))
 
     def set_threshold(
         self, image_ktime_ns: int, pid: int, api: int, copy_kind: int, threshold_ns: int
@@ -202,3 +225,13 @@ class Programs:
                         thread["run_queue_ns"],
                         calls[:depth],
                     )
+
+
+def _entries(bpf_map: BpfMap) -> Iterator[tuple[bytes, bytes]]:
+    key_bytes, value_bytes = bpf_map.key_bytes, bpf_map.value_bytes
+    for count, keys, values in bpf_map.read_batches():
+        for index in range(count):
+            yield (
+                keys[index * key_bytes : (index + 1) * key_bytes],
+                values[index * value_bytes : (index + 1) * value_bytes],
+            )

@@ -93,6 +93,14 @@ def aggregates_records(ktime_ns: int, count: int, keys: bytes, values: bytes) ->
         yield _join_aggregates(ktime_ns, series[start : start + MAX_SERIES_PER_RECORD])
 
 
+def times_record(ktime_ns: int, entries: Sequence[tuple[bytes, bytes]]) -> bytes:
+    """Build a record of the time account: keys and values as the kernel has them."""
+    body = b"".join(key + value for key, value in entries)
+    size = wire.TIMES_RECORD.size + len(body)
+    fixed = wire.TIMES_RECORD.pack(wire.RECORD_TIMES, 0, size, ktime_ns, 0, 0, 0, len(entries))
+    return fixed + body
+
+
 def counters_record(ktime_ns: int, values: Sequence[int]) -> bytes:
     """
     Build a record of the kernel side's counters, summed over CPUs, by ``enum counter``.

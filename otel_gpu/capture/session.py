@@ -20,8 +20,10 @@ from otel_gpu import __version__, wire
 from otel_gpu.capture.attachments import Attachments
 from otel_gpu.capture.command import Command
 from otel_gpu.capture.host import describe_host, read_clocks, resident_bytes
+from otel_gpu.capture.interpreters import Interpreters
+from otel_gpu.capture.introductions import Introductions
 from otel_gpu.capture.layout import layout_description
-from otel_gpu.capture.process_facts import read_facts
+from otel_gpu.capture.pressure import Pressure
 from otel_gpu.capture.programs import Programs
 from otel_gpu.capture.records import clock_record, json_record
 from otel_gpu.capture.schedule import Schedule
@@ -35,8 +37,7 @@ _CLOCK_DRIFT_NS = 50_000
 _CLOCK_INTERVAL_S = 60.0
 _THRESHOLD_INTERVAL_S = 5.0
 _RESCAN_INTERVAL_S = 30.0
-# Reading /proc takes half a millisecond a process: a storm of execs must not eat a core.
-_FACTS_PER_POLL = 25
+_STALL_KIND = wire.RECORD_STALL.to_bytes(2, "little")
 
 
 class Session:
@@ -74,9 +75,11 @@ class Session:
         self._flags = process_flags(config)
         self._attachments = Attachments(programs)
         self._snapshots = Snapshots(programs, config)
+        self._interpreters = Interpreters(programs)
+        self._pressure = Pressure()
         self._images: dict[int, int] = {}
         self._scanned: set[int] = set()
-        self._waiting_for_facts: dict[tuple[int, int], None] = {}
+        self._introductions = Introductions(programs)
         self._offset_ns: int | None = None
         self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._stopping = False
@@ -122,6 +125,7 @@ class Session:
         yield json_record(wire.RECORD_CAPTURE, ktime_ns, self._describe())
         self._offset_ns = unix_ns - ktime_ns
         yield clock_record(ktime_ns, unix_ns)
+        self._snapshots.prepare()
         self._programs.attach()
         if self._command:
             self._flags |= wire.PROCESS_STOP_ON_LOAD
@@ -158,7 +162,7 @@ class Session:
         schedule.every(capture.discovery_interval_s, self._discover)
         schedule.every(_RESCAN_INTERVAL_S, self._rescan)
         schedule.every(_CLOCK_INTERVAL_S, self._sample_clock)
-        schedule.every(_POLL_S, self._read_waiting_facts)
+        schedule.every(_POLL_S, self._introductions.make_some)
         return schedule
 
     @contextlib.contextmanager
@@ -204,6 +208,7 @@ class Session:
         # An image's last series come before its end, but after all that names it.
         if replaced:
             yield from self._snapshots.last_aggregates(replaced)
+            yield from self._snapshots.last_times(replaced)
         exits = []
         for header, record in zip(headers, lifecycle, strict=True):
             if header.kind == wire.RECORD_EXIT:
@@ -211,9 +216,15 @@ class Session:
             else:
                 yield record
             yield from self._handlers.get(header.kind, _ignore)(record)
-        yield from self._programs.events.read(until)
+        for record in self._programs.events.read(until):
+            if record.startswith(_STALL_KIND):
+                yield from self._snapshots.stack(
+                    _named(wire.STALL_RECORD, wire.STALL_RECORD_FIELDS, record)["kernel_stack"]
+                )
+            yield record
         if ended:
             yield from self._snapshots.last_aggregates(ended)
+            yield from self._snapshots.last_times(ended)
         yield from exits
 
     def _after_fork(self, record: bytes) -> Iterable[bytes]:
@@ -221,21 +232,23 @@ class Session:
         child_pid, image_ktime_ns = fields["child_pid"], fields["child_image_ktime_ns"]
         self._images[child_pid] = image_ktime_ns
         self._attachments.inherit(fields["pid"], child_pid)
+        self._interpreters.inherit(fields["pid"], child_pid, image_ktime_ns)
         # Most children exec at once, which says more; the others are read when there is time.
-        self._waiting_for_facts[child_pid, image_ktime_ns] = None
+        self._introductions.put_off(child_pid, image_ktime_ns)
         return ()
 
     def _after_exec(self, record: bytes) -> Iterator[bytes]:
         fields = _named(wire.EXEC_RECORD, wire.EXEC_RECORD_FIELDS, record)
         pid = fields["pid"]
         with self._held(pid, stopped=bool(fields["stopped"])):
-            self._waiting_for_facts.pop((pid, fields["old_image_ktime_ns"]), None)
+            self._introductions.give_up(pid, fields["old_image_ktime_ns"])
             self._images[pid] = fields["image_ktime_ns"]
             self._attachments.forget(pid)
+            self._interpreters.forget(pid)
             yield from self._probes(pid)
             self._programs.mark_known(FileId(fields["device"], fields["inode"]))
-            self._waiting_for_facts[pid, fields["image_ktime_ns"]] = None
-        yield from self._read_waiting_facts()
+            self._introductions.put_off(pid, fields["image_ktime_ns"])
+        yield from self._introductions.make_some()
 
     def _after_library(self, record: bytes) -> Iterator[bytes]:
         fields = _named(wire.LIBRARY_RECORD, wire.LIBRARY_RECORD_FIELDS, record)
@@ -250,6 +263,7 @@ class Session:
         self._images.pop(pid, None)
         self._scanned.discard(pid)
         self._attachments.forget(pid)
+        self._interpreters.forget(pid)
         return ()
 
     @contextlib.contextmanager
@@ -264,7 +278,7 @@ class Session:
     def _watch(self, pid: int) -> Iterator[bytes]:
         image_ktime_ns = self._programs.watch(pid, self._flags)
         self._images[pid] = image_ktime_ns
-        yield from self._facts(pid, image_ktime_ns)
+        yield from self._introductions.make(pid, image_ktime_ns)
 
     def _watch_tree(self, pid: int) -> Iterator[bytes]:
         if pid in self._images or not Path(f"/proc/{pid}").exists():
@@ -274,25 +288,9 @@ class Session:
         for child_pid in child_pids(pid):
             yield from self._watch_tree(child_pid)
 
-    def _facts(self, pid: int, image_ktime_ns: int) -> Iterator[bytes]:
-        facts = read_facts(pid)
-        # Another exec may have come meanwhile; a process that is gone answers 0.
-        if facts is not None and self._programs.watched(pid) in (image_ktime_ns, 0):
-            yield json_record(
-                wire.RECORD_PROCESS,
-                time.monotonic_ns(),
-                facts,
-                pid=pid,
-                image_ktime_ns=image_ktime_ns,
-            )
-
-    def _read_waiting_facts(self) -> Iterator[bytes]:
-        for _ in range(min(_FACTS_PER_POLL, len(self._waiting_for_facts))):
-            pid, image_ktime_ns = next(iter(self._waiting_for_facts))
-            del self._waiting_for_facts[pid, image_ktime_ns]
-            yield from self._facts(pid, image_ktime_ns)
-
     def _probes(self, pid: int) -> Iterator[bytes]:
+        if pid in self._images:
+            self._interpreters.examine(pid, self._images[pid])
         for info in self._attachments.examine(pid):
             yield json_record(wire.RECORD_PROBES, time.monotonic_ns(), info, pid=pid)
 
@@ -312,7 +310,7 @@ class Session:
                 if pid not in self._images:
                     self._images[pid] = image_ktime_ns
                     self._programs.watch_threads(pid, image_ktime_ns, self._flags)
-                    yield from self._facts(pid, image_ktime_ns)
+                    yield from self._introductions.make(pid, image_ktime_ns)
             for pid in self._attachments.cuda_users() - self._images.keys():
                 yield from self._watch(pid)
         self._attachments.detach_unused()
@@ -338,6 +336,10 @@ class Session:
 
     def _snapshot(self) -> Iterator[bytes]:
         yield from self._snapshots.aggregates()
+        yield from self._snapshots.times()
+        yield json_record(
+            wire.RECORD_PRESSURE, time.monotonic_ns(), self._pressure.read(list(self._images))
+        )
         yield self._snapshots.counters()
         yield json_record(
             wire.RECORD_STATUS,

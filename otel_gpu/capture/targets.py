@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 _MAPS_LINE = re.compile(
-    r"^([0-9a-f]+-[0-9a-f]+) (..)x. [0-9a-f]+ ([0-9a-f]+):([0-9a-f]+) (\d+) +(/.*)$", re.MULTILINE
+    r"^([0-9a-f]+-[0-9a-f]+) ..x. ([0-9a-f]+) ([0-9a-f]+):([0-9a-f]+) (\d+) +(/.*)$", re.MULTILINE
 )
 _CUDA_LIBRARY = re.compile(r"^libcuda(rt[^/]*)?\.so[^/]*$")
 _DYNAMIC_LINKER = re.compile(r"^ld(-linux[^/]*|-musl[^/]*|-[0-9.]+)\.so[^/]*$")
@@ -34,6 +34,12 @@ class MappedFile(NamedTuple):
     file: FileId
     address_range: str
     path: str
+    file_offset: int = 0
+
+    @property
+    def start(self) -> int:
+        """The address of the mapping."""
+        return int(self.address_range.partition("-")[0], 16)
 
     @property
     def name(self) -> str:
@@ -92,11 +98,11 @@ def mapped_files(pid: int) -> Iterator[MappedFile]:
     except OSError:
         return
     seen = set()
-    for address_range, _, major, minor, inode, path in _MAPS_LINE.findall(text):
+    for address_range, offset, major, minor, inode, path in _MAPS_LINE.findall(text):
         file = FileId(int(major, 16) << 20 | int(minor, 16), int(inode))
         if file not in seen:
             seen.add(file)
-            yield MappedFile(pid, file, address_range, path)
+            yield MappedFile(pid, file, address_range, path, int(offset, 16))
 
 
 def executable(pid: int) -> FileId | None:

@@ -1,9 +1,11 @@
 """
 From which duration a call is slow, by series, learnt from the live histograms.
 
-A call is slow when it is among the slowest hundredth of its series and takes at
-least three times the median, and never below the configured floor. Until a series has
-enough calls to say what is usual, the floor stands in for it.
+A call is slow when it takes at least three times the median of its series, and never
+below the configured floor. Until a series has enough calls to say what is usual, the
+floor stands in for it. A percentile of the tail would not do: once more than that share
+of the calls is slow, it lies among them, and nothing would be chosen any more. How many
+spans a long tail makes is bounded by the rate of the process.
 """
 
 from collections import defaultdict
@@ -13,8 +15,8 @@ from typing import NamedTuple
 from otel_gpu import wire
 
 MINIMUM_CALLS = 100
-_QUANTILE = 0.99
 _MEDIAN_FACTOR = 3
+_METRICS = (wire.METRIC_CALL_DURATION, wire.METRIC_LAUNCH_GAP)
 _KEY_FIELDS = wire.AGGREGATE_KEY_FIELDS
 
 
@@ -42,7 +44,8 @@ def find_thresholds(
     counts: dict[tuple[int, int, int, int], list[int]] = defaultdict(lambda: [0] * wire.MAX_BUCKETS)
     for key, value in series:
         fields = dict(zip(_KEY_FIELDS, wire.AGGREGATE_KEY.unpack(key), strict=True))
-        if fields["metric"] == wire.METRIC_CALL_DURATION and not fields["status"]:
+        if fields["metric"] in _METRICS and not fields["status"]:
+            # Gaps have no API: their threshold is under number 0.
             name = (fields["image_ktime_ns"], fields["pid"], fields["api"], fields["copy_kind"])
             buckets = wire.AGGREGATE.unpack(value)[-wire.MAX_BUCKETS :]
             counts[name] = [a + b for a, b in zip(counts[name], buckets, strict=True)]
@@ -50,8 +53,7 @@ def find_thresholds(
         total = sum(merged)
         if total >= MINIMUM_CALLS:
             median_ns = _upper_bound(merged, total / 2, bounds_ns)
-            tail_ns = _upper_bound(merged, total * _QUANTILE, bounds_ns)
-            yield Threshold(*name, max(floor_ns, tail_ns, _MEDIAN_FACTOR * median_ns))
+            yield Threshold(*name, max(floor_ns, _MEDIAN_FACTOR * median_ns))
 
 
 def _upper_bound(buckets: list[int], rank: float, bounds_ns: tuple[int, ...]) -> int:

@@ -3,15 +3,14 @@
 import os
 from argparse import ArgumentParser, Namespace
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from otel_gpu import pipeline
-from otel_gpu.capture.recording import read_recording
 from otel_gpu.commands import Output
+from otel_gpu.commands._salvage import Salvage
 from otel_gpu.config import Config
 from otel_gpu.enrich.enricher import Enricher
-from otel_gpu.errors import RecordingError
 from otel_gpu.export.exports import NOT_SAMPLED, open_exports
 
 NAME = "replay"
@@ -40,12 +39,15 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace, config: Config, out: Output) -> int:
     """Replay; what a damaged recording still holds is exported before its error."""
-    recording = _Salvage(args.recording)
+    recording = Salvage(args.recording)
     rejected: Counter[str] = Counter()
     if not config.export.otlp_file and not any(map(os.environ.get, _DESTINATIONS)):
         out.note("nothing is exported: set OTEL_EXPORTER_OTLP_ENDPOINT or give --otlp-file")
     with open_exports(config, os.environ, live=False) as exports:
-        pipeline.process(recording.batches(), Enricher(), [exports.observe], rejected)
+        blame = pipeline.Blame(config, exports)
+        observers = [exports.observe, blame.observe]
+        pipeline.process(recording.batches(), Enricher(), observers, rejected)
+        blame.close()
         # Not flushed before: metrics would leave twice.
         complete = exports.shutdown(config.export.shutdown_timeout_s)
         dropped = Counter(exports.dropped())
@@ -58,27 +60,6 @@ def run(args: Namespace, config: Config, out: Output) -> int:
     if recording.error:
         raise recording.error
     return 0 if complete and not dropped else 1
-
-
-class _Salvage:
-    """
-    A recording that ends where it is damaged.
-
-    The error waits until what came before it has been exported. A recording that
-    holds nothing raises at once, so that no output is begun for it.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.error: RecordingError | None = None
-        self._rest = read_recording(path)
-        self._first = next(self._rest, ())
-
-    def batches(self) -> Iterator[Sequence[bytes]]:
-        yield self._first
-        try:
-            yield from self._rest
-        except RecordingError as error:
-            self.error = error
 
 
 def _list_counts(counts: Mapping[str, int]) -> str:

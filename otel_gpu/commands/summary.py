@@ -16,7 +16,6 @@ from rich.table import Table
 from rich.text import Text
 
 from otel_gpu import wire
-from otel_gpu.commands._percentiles import bucket_middles_ns, percentile_ns
 from otel_gpu.decode.events import Aggregate, SeriesKey
 from otel_gpu.enrich.activities import (
     Activity,
@@ -27,6 +26,8 @@ from otel_gpu.enrich.activities import (
     ProcessImage,
     StatusActivity,
 )
+from otel_gpu.enrich.percentiles import bucket_middles_ns, percentile_ns
+from otel_gpu.report.words import format_duration
 
 MODES = ("auto", "always", "never")
 # Ended processes are kept for the final table, up to this many series.
@@ -34,7 +35,6 @@ MAX_SERIES = 8_192
 _FINAL_ROWS = 40
 _LINES_BESIDE_ROWS = 8
 _LOST = "counter_lost_"
-_UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
 
 
 class Row(NamedTuple):
@@ -256,15 +256,6 @@ def is_live(mode: str, console: Console, *, shares_terminal: bool) -> bool:
     if mode == "never" or not console.is_terminal:
         return False
     return mode == "always" or not shares_terminal
-
-
-def format_duration(duration_ns: float) -> str:
-    """Three digits and a unit; nothing for a duration that is not known."""
-    if math.isnan(duration_ns):
-        return ""
-    size, unit = next((pair for pair in _UNITS if duration_ns >= pair[0]), _UNITS[-1])
-    value = duration_ns / size
-    return f"{value:.0f} {unit}" if value >= 100 or size == 1 else f"{value:.3g} {unit}"  # noqa: PLR2004
 
 
 def _process_name(process: ProcessImage) -> str:

@@ -69,12 +69,23 @@ _SHAPES: Mapping[int, Mapping[str, Any]] = {
         "rejected": (Mapping, int),
         "dropped": (Mapping, int),
     },
+    wire.RECORD_STACK: {"kernel_stack": int, "functions": [str]},
+    wire.RECORD_PRESSURE: {
+        "psi": (Mapping, dict),
+        "load1": float,
+        "cpus": int,
+        "swap_in_pages": int,
+        "swap_out_pages": int,
+        "cgroups": (Mapping, dict),
+    },
 }
 _REQUIRED: Mapping[int, tuple[str, ...]] = {
     wire.RECORD_CAPTURE: ("host", "layout"),
     wire.RECORD_PROCESS: (),
     wire.RECORD_PROBES: ("library",),
     wire.RECORD_STATUS: (),
+    wire.RECORD_STACK: ("kernel_stack", "functions"),
+    wire.RECORD_PRESSURE: (),
 }
 _BOUNDS_FIELDS = {"durations": "bounds_ns", "sizes": "bounds_bytes"}
 # Those of OTel's exponential histograms, and of any duration or size in 64 bits.

@@ -25,13 +25,18 @@ from otel_gpu.decode.events import (
     Exec,
     Exit,
     Fork,
+    Gap,
     Library,
     OpenCall,
+    Pressure,
     Probes,
     ProcessSeen,
     SeriesKey,
+    Stack,
     Stall,
     Status,
+    Times,
+    TimesKey,
 )
 
 REJECTED_SHORT = "short"
@@ -52,6 +57,7 @@ _CALL_BYTES = wire.CUDA_CALL_RECORD.size
 # What a record's first values say about itself: kind, flags, size.
 _KIND_AND_SIZE = struct.Struct("<HHI")
 _SERIES = struct.Struct(wire.AGGREGATE_KEY.format + wire.AGGREGATE.format.removeprefix("<"))
+_TIMES_ENTRY = struct.Struct(wire.TIMES_KEY.format + wire.TIMES.format.removeprefix("<"))
 # Of the first bucket, in a series. Buckets below 2**56 fit even when they are added up.
 _HIGHEST_BYTE = _SERIES.size - 8 * wire.MAX_BUCKETS + 7
 
@@ -135,6 +141,11 @@ def _decode_stall(record: bytes) -> Stall:
     )
 
 
+def _decode_gap(record: bytes) -> Gap:
+    *numbers, comm = _unpack(wire.GAP_RECORD, record)
+    return Gap._make((*numbers, _decode_name(comm)))
+
+
 def _decode_fork(record: bytes) -> Fork:
     *numbers, comm = _unpack(wire.FORK_RECORD, record)
     return Fork._make((*numbers, _decode_name(comm)))
@@ -202,6 +213,22 @@ def _decode_aggregates(record: bytes) -> Aggregates:
     return Aggregates(fixed[3], tuple(series))
 
 
+def _decode_times(record: bytes) -> Times:
+    fixed_bytes = wire.TIMES_RECORD.size
+    if len(record) < fixed_bytes:
+        raise _RejectedError(REJECTED_SIZE_MISMATCH)
+    *_, count = fixed = wire.TIMES_RECORD.unpack_from(record)
+    if len(record) != fixed_bytes + count * _TIMES_ENTRY.size:
+        raise _RejectedError(REJECTED_SIZE_MISMATCH)
+    entries = []
+    for values in _TIMES_ENTRY.iter_unpack(record[fixed_bytes:]):
+        *key, time_ns, number = values
+        if max(time_ns, number) > _INT64_MAX:
+            raise _RejectedError(REJECTED_BAD_BODY)
+        entries.append((TimesKey._make(key), time_ns, number))
+    return Times(fixed[3], tuple(entries))
+
+
 def _decode_json(record: bytes) -> tuple[int, int, int, Mapping[str, Any]]:
     kind, _, _, ktime_ns, image_ktime_ns, pid, _ = wire.RECORD_HEADER.unpack_from(record)
     try:
@@ -232,8 +259,22 @@ def _decode_status(record: bytes) -> Status:
     return Status(ktime_ns, info)
 
 
+def _decode_pressure(record: bytes) -> Pressure:
+    ktime_ns, _, _, info = _decode_json(record)
+    return Pressure(ktime_ns, info)
+
+
+def _decode_stack(record: bytes) -> Stack:
+    ktime_ns, _, _, body = _decode_json(record)
+    return Stack(ktime_ns, body["kernel_stack"], tuple(body["functions"]))
+
+
 _DECODERS: Mapping[int, Callable[[bytes], Event]] = {
     wire.RECORD_STALL: _decode_stall,
+    wire.RECORD_GAP: _decode_gap,
+    wire.RECORD_STACK: _decode_stack,
+    wire.RECORD_TIMES: _decode_times,
+    wire.RECORD_PRESSURE: _decode_pressure,
     wire.RECORD_FORK: _decode_fork,
     wire.RECORD_EXEC: _decode_exec,
     wire.RECORD_EXIT: _decode_exit,

@@ -61,9 +61,32 @@ class Stall(NamedTuple):
     call_api: int
     call_depth: int
     switch_type: int
+    kernel_stack: int
+    system_call: int
+    argument: int
+    flags: int
     comm: str
     culprit_comm: str
     waker_comm: str
+
+
+class Gap(NamedTuple):
+    """Between two outermost CUDA calls of one thread; chosen to become a span."""
+
+    end_ktime_ns: int
+    image_ktime_ns: int
+    pid: int
+    tid: int
+    start_ktime_ns: int
+    blocked_ns: int
+    run_queue_ns: int
+    device: int
+    voluntary_switches: int
+    involuntary_switches: int
+    previous_api: int
+    next_api: int
+    choices: int
+    comm: str
 
 
 class Fork(NamedTuple):
@@ -197,6 +220,40 @@ class Aggregates(NamedTuple):
     series: tuple[tuple[SeriesKey, Aggregate], ...]
 
 
+class Stack(NamedTuple):
+    """The kernel functions of one stack, innermost first (from JSON)."""
+
+    ktime_ns: int
+    kernel_stack: int
+    functions: tuple[str, ...]
+
+
+class TimesKey(NamedTuple):
+    """What one entry of the time account is about; see ``bpf/events.h``."""
+
+    image_ktime_ns: int
+    pid: int
+    kernel_stack: int
+    system_call: int
+    state: int
+    context: int
+    flags: int
+
+
+class Times(NamedTuple):
+    """The time account of all watched processes: (key, time_ns, count), cumulative."""
+
+    ktime_ns: int
+    entries: tuple[tuple[TimesKey, int, int], ...]
+
+
+class Pressure(NamedTuple):
+    """What the host and the watched cgroups said of their load (from JSON)."""
+
+    ktime_ns: int
+    info: Mapping[str, Any]
+
+
 class Capture(NamedTuple):
     """How this capture was made: host, settings, histogram layout (from JSON)."""
 
@@ -230,6 +287,10 @@ class Status(NamedTuple):
 Event = (
     CudaCall
     | Stall
+    | Gap
+    | Stack
+    | Times
+    | Pressure
     | Fork
     | Exec
     | Exit

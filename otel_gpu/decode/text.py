@@ -26,18 +26,27 @@ from otel_gpu.decode.events import (
     Exec,
     Exit,
     Fork,
+    Gap,
     Library,
     OpenCall,
+    Pressure,
     Probes,
     ProcessSeen,
     SeriesKey,
+    Stack,
     Stall,
     Status,
+    Times,
+    TimesKey,
 )
 
 KIND_NAMES: Mapping[type, str] = {
     CudaCall: "cuda_call",
     Stall: "stall",
+    Gap: "gap",
+    Stack: "stack",
+    Times: "times",
+    Pressure: "pressure",
     Fork: "fork",
     Exec: "exec",
     Exit: "exit",
@@ -53,6 +62,7 @@ KIND_NAMES: Mapping[type, str] = {
     Status: "status",
 }
 SERIES_KIND = "series"
+TIME_KIND = "time"
 
 # In front of the pairs, so not among them.
 _HEAD_FIELDS = frozenset({"end_ktime_ns", "ktime_ns", "pid", "tid"})
@@ -79,7 +89,13 @@ def describe(event: Event) -> Iterator[str]:
                 for number, value in enumerate(event.values)
             )
             yield " ".join([head, *named])
-        case Capture() | Probes() | Status():
+        case Times():
+            yield f"{head} entries={len(event.entries)}"
+            for entry in event.entries:
+                yield _describe_time(event.ktime_ns, *entry)
+        case Stack():
+            yield f"{head} kernel_stack={event.kernel_stack} functions={json.dumps(event.functions)}"
+        case Capture() | Probes() | Status() | Pressure():
             yield f"{head} info={_format_json(event.info)}"
         case ProcessSeen():
             yield f"{head} image_ktime_ns={event.image_ktime_ns} facts={_format_json(event.facts)}"
@@ -121,6 +137,22 @@ def _describe_series(ktime_ns: int, key: SeriesKey, aggregate: Aggregate) -> str
     )
 
 
+def _describe_time(ktime_ns: int, key: TimesKey, time_ns: int, count: int) -> str:
+    return " ".join(
+        [
+            f"{TIME_KIND} {ktime_ns} {key.pid}/0",
+            f"image_ktime_ns={key.image_ktime_ns}",
+            f"state={_shorten(wire.THREAD_STATE_NAMES, key.state)}",
+            f"context={_shorten(wire.CALL_CONTEXT_NAMES, key.context)}",
+            f"kernel_stack={key.kernel_stack}",
+            f"system_call={key.system_call}",
+            f"flags={key.flags}",
+            f"time_ns={time_ns}",
+            f"count={count}",
+        ]
+    )
+
+
 def _shorten(names: Mapping[int, str], number: int) -> str:
     """``metric_off_cpu`` is ``off_cpu`` next to ``metric=``."""
     name = names.get(number)
@@ -152,6 +184,9 @@ def _format_dimensions(dimensions: tuple[int, int, int]) -> str:
 _FORMATS: Mapping[str, Callable[[Any], str]] = {
     "address": hex,
     "api": _format_api,
+    "argument": hex,
+    "next_api": _format_api,
+    "previous_api": _format_api,
     "block": _format_dimensions,
     "call_api": _format_api,
     "choices": _format_choices,

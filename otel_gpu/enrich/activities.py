@@ -14,6 +14,7 @@ from otel_gpu.decode.events import (
     Aggregate,
     CudaCall,
     Fork,
+    Gap,
     OpenCall,
     SeriesKey,
     Stall,
@@ -67,13 +68,62 @@ class CallActivity(NamedTuple):
 
 
 class StallActivity(NamedTuple):
-    """A scheduler stall of a watched thread."""
+    """
+    A scheduler stall of a watched thread.
+
+    ``reason`` says what it was blocked on (``enrich/reasons.py``), ``""`` when it was
+    not blocked at all; ``functions`` is its kernel stack, innermost first.
+    """
 
     process: ProcessImage
     event: Stall
     start_unix_ns: int
     runnable_unix_ns: int
     end_unix_ns: int
+    reason: str = ""
+    functions: tuple[str, ...] = ()
+
+
+class GapActivity(NamedTuple):
+    """A chosen gap between two CUDA calls of a thread."""
+
+    process: ProcessImage
+    event: Gap
+    previous_api: Api
+    next_api: Api
+    start_unix_ns: int
+    end_unix_ns: int
+    device: DeviceIdentity | None
+
+
+class ThreadTime(NamedTuple):
+    """
+    Time of the threads of one process, cumulative.
+
+    ``state`` and ``context`` are enumerators of ``bpf/events.h``; ``reason`` is set
+    where the state is blocked.
+    """
+
+    process: ProcessImage
+    state: int
+    context: int
+    reason: str
+    time_ns: int
+    count: int  # type: ignore[assignment] # as above
+
+
+class TimesActivity(NamedTuple):
+    """The time account at one moment."""
+
+    unix_ns: int
+    times: tuple[ThreadTime, ...]
+
+
+class PressureActivity(NamedTuple):
+    """The load of the host and of the watched cgroups at one moment: context, no cause."""
+
+    unix_ns: int
+    info: Mapping[str, Any]
 
 
 class ForkActivity(NamedTuple):
@@ -153,6 +203,9 @@ class ExitActivity(NamedTuple):
 Activity = (
     CallActivity
     | StallActivity
+    | GapActivity
+    | TimesActivity
+    | PressureActivity
     | ForkActivity
     | OpenCallActivity
     | AggregatesActivity

@@ -1,6 +1,6 @@
 """Turns events into activities: Unix time, names, devices."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from otel_gpu import wire
@@ -16,12 +16,17 @@ from otel_gpu.decode.events import (
     Exec,
     Exit,
     Fork,
+    Gap,
     Library,
     OpenCall,
+    Pressure,
     Probes,
     ProcessSeen,
+    Stack,
     Stall,
     Status,
+    Times,
+    TimesKey,
 )
 from otel_gpu.enrich import clock as clocks
 from otel_gpu.enrich.activities import (
@@ -32,16 +37,23 @@ from otel_gpu.enrich.activities import (
     CountersActivity,
     ExitActivity,
     ForkActivity,
+    GapActivity,
     OpenCallActivity,
+    PressureActivity,
     ProbesActivity,
     Series,
     StallActivity,
     StatusActivity,
+    ThreadTime,
+    TimesActivity,
 )
 from otel_gpu.enrich.devices import DeviceTable
 from otel_gpu.enrich.processes import MAX_DEAD, MAX_IMAGES, ProcessTable
+from otel_gpu.enrich.reasons import find_reason
 
 _FIRST_DRIVER_API = 100
+_MAX_STACKS = 16384
+_MAX_TIMES = 65536
 
 
 class Enricher:
@@ -59,6 +71,10 @@ class Enricher:
     def __init__(self, *, max_images: int = MAX_IMAGES, max_dead: int = MAX_DEAD) -> None:
         self._clock = clocks.Clock()
         self._devices = DeviceTable()
+        self._stacks: dict[int, tuple[str, ...]] = {}
+        self._machine = ""
+        self._times: dict[tuple[int, int], dict[TimesKey, tuple[int, int]]] = {}
+        self._times_known = 0
         self._processes = ProcessTable(
             self._clock, self._devices.forget, max_images=max_images, max_dead=max_dead
         )
@@ -71,6 +87,10 @@ class Enricher:
             Exec: self._enrich_exec,
             Exit: self._enrich_exit,
             Fork: self._enrich_fork,
+            Gap: self._enrich_gap,
+            Pressure: self._enrich_pressure,
+            Stack: self._learn_stack,
+            Times: self._enrich_times,
             Library: _ignore,
             OpenCall: self._enrich_open_call,
             Probes: self._enrich_probes,
@@ -94,6 +114,9 @@ class Enricher:
                 waiting = None
             if type(event) is Capture:
                 self._processes.learn_host(event.info)
+                host = event.info.get("host")
+                self._machine = str(host.get("arch")) if isinstance(host, Mapping) else ""
+                self._stacks.clear()
                 waiting = event
                 continue
             activity = self._ways[type(event)](event)
@@ -124,6 +147,7 @@ class Enricher:
     def _enrich_exec(self, event: Exec) -> ExitActivity:
         # The old image ends here; its process does not, so there is no exit code to tell.
         old = self._processes.find(event.pid, event.old_image_ktime_ns, "")
+        self._forget_times((event.pid, event.old_image_ktime_ns))
         self._processes.learn_exec(
             event.pid, event.image_ktime_ns, event.old_image_ktime_ns, event.path, event.comm
         )
@@ -153,7 +177,65 @@ class Enricher:
             start_unix_ns,
             runnable_unix_ns,
             end_unix_ns,
+            self._reason(event.kernel_stack, event.system_call, event.flags)
+            if event.runnable_ktime_ns > event.start_ktime_ns
+            else "",
+            self._stacks.get(event.kernel_stack, ()),
         )
+
+    def _reason(self, kernel_stack: int, system_call: int, flags: int) -> str:
+        functions = self._stacks.get(kernel_stack, ())
+        return find_reason(functions, system_call, flags, self._machine)
+
+    def _learn_stack(self, event: Stack) -> None:
+        if len(self._stacks) < _MAX_STACKS:
+            self._stacks[event.kernel_stack] = event.functions
+
+    def _enrich_gap(self, event: Gap) -> GapActivity:
+        end_unix_ns, start_unix_ns = self._clock.date(event.end_ktime_ns, event.start_ktime_ns)
+        return GapActivity(
+            self._processes.find(event.pid, event.image_ktime_ns, event.comm),
+            event,
+            API_BY_NUMBER.get(event.previous_api) or _unknown_api(event.previous_api),
+            API_BY_NUMBER.get(event.next_api) or _unknown_api(event.next_api),
+            start_unix_ns,
+            end_unix_ns,
+            self._devices.find((event.pid, event.image_ktime_ns), event.device),
+        )
+
+    def _enrich_times(self, event: Times) -> TimesActivity:
+        images = set()
+        for key, time_ns, count in event.entries:
+            image = (key.pid, key.image_ktime_ns)
+            known = self._times.get(image, {})
+            if key not in known:
+                if self._times_known >= _MAX_TIMES:
+                    continue
+                self._times_known += 1
+                known = self._times.setdefault(image, {})
+            known[key] = (time_ns, count)
+            images.add(image)
+        times = [time for image in sorted(images) for time in self._sum_times(image)]
+        return TimesActivity(self._clock.to_unix_ns(event.ktime_ns), tuple(times))
+
+    def _forget_times(self, image: tuple[int, int]) -> None:
+        self._times_known -= len(self._times.pop(image, ()))
+
+    def _sum_times(self, image: tuple[int, int]) -> Iterator[ThreadTime]:
+        totals: dict[tuple[int, int, str], tuple[int, int]] = {}
+        for key, (time_ns, count) in self._times[image].items():
+            reason = ""
+            if key.state == wire.STATE_BLOCKED:
+                reason = self._reason(key.kernel_stack, key.system_call, key.flags)
+            kind = (key.state, key.context, reason)
+            known_ns, known = totals.get(kind, (0, 0))
+            totals[kind] = (known_ns + time_ns, known + count)
+        process = self._processes.find(*image, "")
+        for kind, total in totals.items():
+            yield ThreadTime(process, *kind, *total)
+
+    def _enrich_pressure(self, event: Pressure) -> PressureActivity:
+        return PressureActivity(self._clock.to_unix_ns(event.ktime_ns), event.info)
 
     def _enrich_fork(self, event: Fork) -> ForkActivity:
         parent = self._processes.find(event.pid, event.image_ktime_ns, event.comm)
@@ -173,6 +255,7 @@ class Enricher:
         )
 
     def _enrich_exit(self, event: Exit) -> ExitActivity:
+        self._forget_times((event.pid, event.image_ktime_ns))
         image = self._processes.learn_exit(
             event.pid, event.image_ktime_ns, event.ktime_ns, event.comm
         )

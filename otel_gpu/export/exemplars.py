@@ -6,8 +6,9 @@ from typing import NamedTuple
 from opentelemetry.sdk.metrics import Exemplar
 
 from otel_gpu.capture.probes import Api
+from otel_gpu.enrich import ids
 from otel_gpu.enrich.activities import CallActivity, DeviceIdentity
-from otel_gpu.export import ids, semconv
+from otel_gpu.export import semconv
 from otel_gpu.export.measures import call_attributes
 from otel_gpu.export.points import Attributes
 

@@ -1,15 +1,15 @@
 """
 Everything that leaves: the last room of the pipeline.
 
-Activities go in; spans and metrics go out to what the configuration and the ``OTEL_*``
-variables name.
+Activities, chains and incidents go in; spans and metrics go out to what the configuration
+and the ``OTEL_*`` variables name.
 """
 
 import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -17,13 +17,18 @@ from opentelemetry.sdk.environment_variables import OTEL_SDK_DISABLED
 
 from otel_gpu import __version__
 from otel_gpu.config import Config
+from otel_gpu.enrich import ids
 from otel_gpu.enrich.activities import Activity, CaptureActivity
 from otel_gpu.errors import ConfigError
-from otel_gpu.export import ids
+from otel_gpu.explain.chains import Chain, Incident
+from otel_gpu.export import semconv
 from otel_gpu.export.environment import exporter_names, is_true, otlp_compression
+from otel_gpu.export.explanations import Explanations
 from otel_gpu.export.file import OtlpFile
+from otel_gpu.export.finished import FinishedSpan
 from otel_gpu.export.limits import Limits, TraceSampler
 from otel_gpu.export.metrics import MetricExports
+from otel_gpu.export.origins import Origins
 from otel_gpu.export.resources import Resources, capture_version
 from otel_gpu.export.sinks import SpanSink, open_sinks
 from otel_gpu.export.spans import SpanBuilder
@@ -52,6 +57,7 @@ class Exports:
         environ: The agent's environment, for what it says of the place.
         limits: What a span may hold.
         sampler: Says which traces are exported.
+        chains_per_second: How many causal chains become spans; 0: no causes are looked for.
         live: False in a replay, where parts are flushed one after the other, so that
             a file has the same order every time.
     """
@@ -64,6 +70,7 @@ class Exports:
         *,
         limits: Limits,
         sampler: TraceSampler,
+        chains_per_second: int,
         live: bool,
     ) -> None:
         self._sinks = sinks
@@ -72,7 +79,8 @@ class Exports:
         self._sampler = sampler
         self._limits = limits
         self._resources = Resources(environ)
-        self._builder = self._new_builder(_NO_SEED, __version__)
+        self._chains_per_second = chains_per_second
+        self._begin(_NO_SEED, __version__)
         self._not_sampled = 0
         self._ended = False
 
@@ -83,15 +91,38 @@ class Exports:
         While live this never waits for a network.
         """
         if isinstance(activity, CaptureActivity):
-            self._builder = self._new_builder(ids.capture_seed(activity), capture_version(activity))
+            self._add(self._builder.close())
+            self._begin(ids.capture_seed(activity), capture_version(activity))
         if self._sinks:
-            for span in self._builder.spans(activity):
-                if self._sampler.wants(span):
-                    for sink in self._sinks:
-                        sink.add(span)
-                else:
-                    self._not_sampled += 1
+            self._add(self._builder.spans(activity))
         self._metrics.observe(activity)
+
+    def observe_chain(self, chain: Chain) -> None:
+        """
+        Take in a causal chain, after the activities that it was made from.
+
+        Chains beyond the budget make no spans, and are counted.
+        """
+        if not self._sinks or not self._chains_per_second:
+            return
+        trace_id = self._explanations.trace_id_of(chain)
+        if not self._sampler.wants_trace(trace_id, semconv.SPAN_CAUSAL_CHAIN):
+            self._not_sampled += 1
+            return
+        self._add(self._builder.hurry(self._explanations.missing_spans(chain)))
+        withheld = self._explanations.withhold(chain)
+        self._metrics.count_chain(chain.severity, withheld)
+        if withheld is None:
+            self._add(map(self._limits.apply, self._explanations.chain_spans(chain)))
+
+    def observe_incident(self, incident: Incident) -> None:
+        """Take in an incident, after its chains."""
+        if not self._sinks or not self._chains_per_second:
+            return
+        span = self._limits.apply(self._explanations.incident_span(incident))
+        if self._sampler.wants(span):
+            self._metrics.count_incident(incident.severity)
+        self._add([span])
 
     def flush(self, timeout_s: float) -> bool:
         """Send what there is; False when not all of it arrived within the time."""
@@ -107,7 +138,7 @@ class Exports:
         if self._ended:
             return True
         self._ended = True
-
+        self._add(self._builder.close())
         return self._each(lambda part, left_s: part.shutdown(left_s), timeout_s)
 
     def dropped(self) -> Mapping[str, int]:
@@ -123,8 +154,20 @@ class Exports:
         """Return how many spans arrived; with several exporters, the sum over them."""
         return sum(sink.counts().exported for sink in self._sinks)
 
-    def _new_builder(self, seed: bytes, version: str) -> SpanBuilder:
-        return SpanBuilder(seed, version, self._resources, self._limits)
+    def _begin(self, seed: bytes, version: str) -> None:
+        origins = Origins(version, self._resources)
+        self._builder = SpanBuilder(seed, origins, self._limits)
+        self._explanations = Explanations(seed, origins, self._chains_per_second)
+
+    def _add(self, spans: Iterable[FinishedSpan]) -> None:
+        for span in spans:
+            if self._sampler.wants(span):
+                if self._chains_per_second:
+                    self._explanations.exported.add(span)
+                for sink in self._sinks:
+                    sink.add(span)
+            else:
+                self._not_sampled += 1
 
     def _each(self, act: Callable[[_Part, float], bool], timeout_s: float) -> bool:
         deadline_s = time.monotonic() + timeout_s
@@ -182,7 +225,15 @@ def open_exports(config: Config, environ: Mapping[str, str], *, live: bool) -> I
         except ConfigError:
             metrics.shutdown(0.0)
             raise
-        exports = Exports(sinks, metrics, environ, limits=limits, sampler=sampler, live=live)
+        exports = Exports(
+            sinks,
+            metrics,
+            environ,
+            limits=limits,
+            sampler=sampler,
+            chains_per_second=config.explain.chains_per_second if config.explain.enabled else 0,
+            live=live,
+        )
         try:
             yield exports
         finally:

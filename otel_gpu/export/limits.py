@@ -156,19 +156,23 @@ class TraceSampler:
 
     def wants(self, span: FinishedSpan) -> bool:
         """Say whether the trace of this span is to be exported."""
+        return self.wants_trace(span.trace_id, span.name, span.attributes)
+
+    def wants_trace(self, trace_id: bytes, name: str, attributes: Attributes = ()) -> bool:
+        """Say whether a trace is to be exported, by one of its spans."""
         if self._takes_all:
             return True
-        decision = self._decisions.get(span.trace_id)
+        decision = self._decisions.get(trace_id)
         if decision is None:
             if len(self._decisions) >= _MAX_DECISIONS:
                 del self._decisions[next(iter(self._decisions))]
             result = self._sampler.should_sample(
                 None,
-                int.from_bytes(span.trace_id),
-                span.name,
+                int.from_bytes(trace_id),
+                name,
                 SpanKind.INTERNAL,
-                dict(span.attributes),
+                dict(attributes),
             )
             decision = result.decision is Decision.RECORD_AND_SAMPLE
-            self._decisions[span.trace_id] = decision
+            self._decisions[trace_id] = decision
         return decision

@@ -13,11 +13,19 @@ a number of bytes allocated and a part of the bytes in use.
 # Everything else counts what was asked for, so it counts outermost calls only, of
 # either layer: a program that calls the driver directly has no runtime call around.
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from otel_gpu import wire
 from otel_gpu.capture.probes import APIS, Api
-from otel_gpu.enrich.activities import CallActivity, DeviceIdentity, OpenCallActivity, Series
+from otel_gpu.enrich.activities import (
+    CallActivity,
+    DeviceIdentity,
+    OpenCallActivity,
+    ProcessImage,
+    Series,
+    ThreadTime,
+)
+from otel_gpu.explain.verdicts import budget_of
 from otel_gpu.export import semconv
 from otel_gpu.export.cuda_errors import error_name
 from otel_gpu.export.points import Attributes, Measurement
@@ -108,6 +116,24 @@ def _outermost(series: Series, api: Api, attributes: Attributes) -> Iterator[Mea
     if sign := _IN_USE_SIGN.get(api.family):
         instrument = semconv.METRIC_GPU_CUDA_MEMORY_IN_USE
         yield Measurement(instrument, attributes, key, sign * aggregate.size_bytes)
+
+
+def thread_times(times: Iterable[ThreadTime]) -> dict[ProcessImage, dict[str, int]]:
+    """Return the nanoseconds of every process's feeder threads, by state."""
+    by_process: dict[ProcessImage, list[ThreadTime]] = {}
+    for time in times:
+        by_process.setdefault(time.process, []).append(time)
+    return {
+        process: {state: time_ns for state, time_ns in budget_of(of_process).items() if time_ns}
+        for process, of_process in by_process.items()
+    }
+
+
+def measure_thread_times(times_ns: Mapping[str, int]) -> Iterator[Measurement]:
+    """Yield ``gpu.cuda.thread.time`` of one process."""
+    for state, time_ns in times_ns.items():
+        attributes = ((semconv.STATE, state),)
+        yield Measurement(semconv.METRIC_GPU_CUDA_THREAD_TIME, attributes, state, time_ns)
 
 
 def exemplar_attributes(call: CallActivity, device: DeviceIdentity | None) -> Attributes:

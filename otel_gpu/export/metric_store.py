@@ -16,6 +16,7 @@ from opentelemetry.sdk.metrics import Exemplar
 from opentelemetry.sdk.resources import Resource
 
 from otel_gpu.decode.events import SeriesKey
+from otel_gpu.enrich import ids
 from otel_gpu.enrich.activities import (
     Activity,
     AggregatesActivity,
@@ -29,13 +30,20 @@ from otel_gpu.enrich.activities import (
     ProcessImage,
     Series,
     StatusActivity,
+    TimesActivity,
 )
-from otel_gpu.export import ids, semconv
+from otel_gpu.export import semconv
 from otel_gpu.export.exemplars import ExemplarReservoir, IsSampled
-from otel_gpu.export.measures import measure, open_call_attributes
+from otel_gpu.export.measures import (
+    measure,
+    measure_thread_times,
+    open_call_attributes,
+    thread_times,
+)
 from otel_gpu.export.points import Attributes, Layouts, Measurement
 from otel_gpu.export.resources import Resources, agent_resource, capture_version
 from otel_gpu.export.selftelemetry import SelfTelemetry
+from otel_gpu.export.semconv import Instrument
 
 ImageKey = tuple[int, int]
 # Stands for the agent's own Resource among the images.
@@ -64,6 +72,8 @@ class _Image:
     series: dict[SeriesKey, Series] = field(default_factory=dict)
     devices: dict[int, DeviceIdentity] = field(default_factory=dict)
     open_calls: dict[tuple[int, int], _Open] = field(default_factory=dict)
+    # Of its threads that make CUDA calls, by state.
+    thread_times_ns: dict[str, int] = field(default_factory=dict)
     updated_unix_ns: int = 0
     end_unix_ns: int | None = None
     # How many readings and snapshots there had been then.
@@ -154,6 +164,8 @@ class MetricStore:
             match activity:
                 case AggregatesActivity():
                     self._observe_aggregates(activity)
+                case TimesActivity():
+                    self._observe_times(activity)
                 case CallActivity():
                     self._observe_call(activity)
                 case OpenCallActivity():
@@ -273,6 +285,22 @@ class MetricStore:
                 image.devices[series.key.device] = series.device
         self._make_room()
 
+    def _observe_times(self, activity: TimesActivity) -> None:
+        self._advance(activity.unix_ns)
+        for process, times_ns in thread_times(activity.times).items():
+            image = self._image(process) if times_ns else None
+            if image is None:
+                continue
+            image.updated_unix_ns = activity.unix_ns
+            for state, time_ns in times_ns.items():
+                # What a thread was blocked on can become known later, and counters only rise.
+                image.thread_times_ns[state] = max(time_ns, image.thread_times_ns.get(state, 0))
+
+    def count(self, instrument: Instrument, value: str) -> None:
+        """Count something that was explained; see ``SelfTelemetry.count``."""
+        with self._lock:
+            self._self.count(instrument, value)
+
     def _observe_call(self, call: CallActivity) -> None:
         image = self._image(call.process)
         if image is None or self._seed is None:
@@ -353,10 +381,11 @@ class MetricStore:
             )
             for source, (call, _) in image.open_calls.items()
         ]
+        times = measure_thread_times(image.thread_times_ns)
         return Snapshot(
             key,
             image.resource,
-            ages,
+            [*ages, *times],
             image.exemplars.newer_than(exemplars_after, image.devices),
             image.process.start_unix_ns,
             time_unix_ns,

@@ -38,8 +38,6 @@ from opentelemetry.sdk.metrics.export import (
     MetricExportResult,
     MetricsData,
 )
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from otel_gpu.config import Config
 from otel_gpu.enrich.activities import (
@@ -52,12 +50,12 @@ from otel_gpu.enrich.activities import (
     OpenCallActivity,
     ProbesActivity,
     StatusActivity,
+    TimesActivity,
 )
 from otel_gpu.errors import ConfigError
 from otel_gpu.export import semconv
 from otel_gpu.export.environment import is_true, otlp_compression, standing_in, variable
 from otel_gpu.export.exemplars import IsSampled
-from otel_gpu.export.finished import FinishedSpan, Origin
 from otel_gpu.export.limits import TraceSampler
 from otel_gpu.export.metric_store import MetricStore
 from otel_gpu.export.points import Temporality
@@ -91,6 +89,7 @@ _OBSERVED = (
     OpenCallActivity,
     ProbesActivity,
     StatusActivity,
+    TimesActivity,
 )
 
 
@@ -170,6 +169,17 @@ class MetricExports:
         ):
             self._make_room()
 
+    def count_chain(self, severity: str, withheld: str | None) -> None:
+        """Count a causal chain that became spans, or why it did not."""
+        if withheld is None:
+            self._store.count(semconv.METRIC_OTEL_GPU_CHAINS, severity)
+        else:
+            self._store.count(semconv.METRIC_OTEL_GPU_CHAINS_WITHHELD, withheld)
+
+    def count_incident(self, severity: str) -> None:
+        """Count an incident that became a span."""
+        self._store.count(semconv.METRIC_OTEL_GPU_INCIDENTS, severity)
+
     def _make_room(self) -> None:
         if self._live:
             # Earlier than the timer, or ended processes' series would be given up.
@@ -230,10 +240,7 @@ def _trace_filter(environ: Mapping[str, str]) -> IsSampled | None:
     sampler = TraceSampler.of_environment(environ)
     if variable(environ, OTEL_TRACES_SAMPLER) in (None, "always_on", "parentbased_always_on"):
         return None
-    origin = Origin(Resource({}), InstrumentationScope(semconv.SCOPE_CUDA))
-    return lambda trace_id, name: sampler.wants(
-        FinishedSpan(origin, trace_id, b"", b"", name, 0, 0, ())
-    )
+    return sampler.wants_trace
 
 
 def _open_otlp(environ: Mapping[str, str], timeout_s: float) -> MetricExporter:

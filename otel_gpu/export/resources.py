@@ -18,8 +18,9 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from otel_gpu import __version__
+from otel_gpu.enrich import ids
 from otel_gpu.enrich.activities import CaptureActivity, ProcessImage
-from otel_gpu.export import ids, semconv
+from otel_gpu.export import semconv
 
 _logger = logging.getLogger(__name__)
 

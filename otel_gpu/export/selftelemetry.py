@@ -1,6 +1,6 @@
 """Self-telemetry: what otel_gpu lost, withheld, cost and could not reach."""
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -25,7 +25,11 @@ _COUNTERS: Mapping[str, tuple[Instrument, str, str]] = {
             semconv.METRIC_OTEL_GPU_RECORDS_LOST,
             semconv.REASON,
             semconv.REASON_VALUES,
-            range(wire.COUNTER_LOST_RING_FULL, wire.COUNTER_LOST_EXIT_INSIDE_CALL + 1),
+            (
+                *range(wire.COUNTER_LOST_RING_FULL, wire.COUNTER_LOST_EXIT_INSIDE_CALL + 1),
+                wire.COUNTER_LOST_STACK,
+                wire.COUNTER_LOST_TIMES_FULL,
+            ),
         ),
         (
             semconv.METRIC_OTEL_GPU_SPANS_WITHHELD,
@@ -48,6 +52,12 @@ _COUNTERS: Mapping[str, tuple[Instrument, str, str]] = {
     )
     for number in numbers
 }
+# What the agent explained, and which attribute tells one point of it from another.
+_EXPLAINED: Mapping[Instrument, str] = {
+    semconv.METRIC_OTEL_GPU_CHAINS: semconv.OTEL_GPU_SEVERITY,
+    semconv.METRIC_OTEL_GPU_CHAINS_WITHHELD: semconv.REASON,
+    semconv.METRIC_OTEL_GPU_INCIDENTS: semconv.OTEL_GPU_SEVERITY,
+}
 
 
 class SelfTelemetry:
@@ -56,6 +66,7 @@ class SelfTelemetry:
     def __init__(self) -> None:
         self._counters: Mapping[str, int] = {}
         self._status: Mapping[str, Any] = {}
+        self._explained: Counter[tuple[Instrument, str]] = Counter()
         self._libraries: OrderedDict[tuple[int, int, str], tuple[int, int]] = OrderedDict()
 
     def observe(self, activity: CountersActivity | StatusActivity | ProbesActivity) -> None:
@@ -66,6 +77,16 @@ class SelfTelemetry:
             self._status = activity.info
         else:
             self._observe_library(activity.info)
+
+    def count(self, instrument: Instrument, value: str) -> None:
+        """
+        Count a chain or an incident.
+
+        Args:
+            instrument: One of ``_EXPLAINED``.
+            value: Of the attribute that goes with it there.
+        """
+        self._explained[instrument, value] += 1
 
     def _observe_library(self, info: Mapping[str, Any]) -> None:
         key = (info.get("device", 0), info.get("inode", 0), info["library"])
@@ -88,6 +109,8 @@ class SelfTelemetry:
         ):
             yield from _by_reason(instrument, self._status.get(field, {}))
         yield from _by_reason(semconv.METRIC_OTEL_GPU_SERIES_DROPPED, dropped_series)
+        for (instrument, value), count in self._explained.items():
+            yield Measurement(instrument, ((_EXPLAINED[instrument], value),), value, count)
         yield from self._costs()
         yield from self._coverage()
 

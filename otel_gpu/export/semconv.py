@@ -27,6 +27,7 @@ SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
 SCOPE_CUDA = "otel_gpu.cuda"
 SCOPE_SCHED = "otel_gpu.sched"
 SCOPE_PROCESS = "otel_gpu.process"
+SCOPE_CAUSAL = "otel_gpu.causal"
 SCOPE_AGENT = "otel_gpu.agent"
 
 # Attributes
@@ -47,12 +48,21 @@ OTEL_GPU_CALL_BLOCKED_TIME = "otel_gpu.call.blocked.time"
 OTEL_GPU_CALL_RUN_QUEUE_TIME = "otel_gpu.call.run_queue.time"
 OTEL_GPU_CALL_VOLUNTARY_SWITCHES = "otel_gpu.call.voluntary_switches"
 OTEL_GPU_CALL_INVOLUNTARY_SWITCHES = "otel_gpu.call.involuntary_switches"
+OTEL_GPU_GAP_PREVIOUS_API = "otel_gpu.gap.previous_api"
+OTEL_GPU_GAP_NEXT_API = "otel_gpu.gap.next_api"
+OTEL_GPU_GAP_BLOCKED_TIME = "otel_gpu.gap.blocked.time"
+OTEL_GPU_GAP_RUN_QUEUE_TIME = "otel_gpu.gap.run_queue.time"
+OTEL_GPU_GAP_VOLUNTARY_SWITCHES = "otel_gpu.gap.voluntary_switches"
+OTEL_GPU_GAP_INVOLUNTARY_SWITCHES = "otel_gpu.gap.involuntary_switches"
 OTEL_GPU_CHOICE = "otel_gpu.choice"
 OTEL_GPU_SAMPLE_WEIGHT = "otel_gpu.sample.weight"
 OTEL_GPU_THREAD_TID = "otel_gpu.thread.tid"
 THREAD_NAME = "thread.name"
 CPU_LOGICAL_NUMBER = "cpu.logical_number"
 PROCESS_CONTEXT_SWITCH_TYPE = "process.context_switch.type"
+OTEL_GPU_STALL_REASON = "otel_gpu.stall.reason"
+OTEL_GPU_KERNEL_FUNCTIONS = "otel_gpu.kernel.functions"
+OTEL_GPU_CPU_IDLE = "otel_gpu.cpu.idle"
 OTEL_GPU_CULPRIT_PID = "otel_gpu.culprit.pid"
 OTEL_GPU_CULPRIT_TID = "otel_gpu.culprit.tid"
 OTEL_GPU_CULPRIT_COMM = "otel_gpu.culprit.comm"
@@ -62,6 +72,20 @@ OTEL_GPU_WAKER_COMM = "otel_gpu.waker.comm"
 OTEL_GPU_FORK_CHILD_PID = "otel_gpu.fork.child.pid"
 OTEL_GPU_FORK_CHILD_SERVICE_NAME = "otel_gpu.fork.child.service_name"
 OTEL_GPU_FORK_CHILD_COMMAND = "otel_gpu.fork.child.command"
+OTEL_GPU_EFFECT_KIND = "otel_gpu.effect.kind"
+OTEL_GPU_EXCESS_TIME = "otel_gpu.excess.time"
+OTEL_GPU_SEVERITY = "otel_gpu.severity"
+OTEL_GPU_CAUSE_KIND = "otel_gpu.cause.kind"
+OTEL_GPU_CAUSE_TIME = "otel_gpu.cause.time"
+OTEL_GPU_CAUSE_SHARE = "otel_gpu.cause.share"
+OTEL_GPU_CAUSE_SPAN_ID = "otel_gpu.cause.span_id"
+OTEL_GPU_CAUSE_DROPPED = "otel_gpu.cause.dropped"
+OTEL_GPU_UNEXPLAINED_SHARE = "otel_gpu.unexplained.share"
+OTEL_GPU_UNEXPLAINED_TIME = "otel_gpu.unexplained.time"
+OTEL_GPU_LOST_TIME = "otel_gpu.lost.time"
+OTEL_GPU_INCIDENT_EFFECTS = "otel_gpu.incident.effects"
+OTEL_GPU_ADVICE = "otel_gpu.advice"
+STATE = "state"
 REASON = "reason"
 OTEL_GPU_PROBE_TYPE = "otel_gpu.probe.type"
 OTEL_GPU_SPAN_SOURCE = "otel_gpu.span.source"
@@ -107,6 +131,8 @@ REASON_VALUES: Mapping[int, str] = {
     wire.COUNTER_LOST_LIFECYCLE_RING_FULL: "lifecycle_ring_full",
     wire.COUNTER_LOST_EXIT_INSIDE_CALL: "exit_inside_call",
     wire.COUNTER_SPANS_WITHHELD_RATE: "rate",
+    wire.COUNTER_LOST_STACK: "stacks_full",
+    wire.COUNTER_LOST_TIMES_FULL: "times_full",
 }
 
 OTEL_GPU_PROBE_TYPE_VALUES: Mapping[int, str] = {
@@ -118,6 +144,7 @@ OTEL_GPU_PROBE_TYPE_VALUES: Mapping[int, str] = {
 OTEL_GPU_SPAN_SOURCE_VALUES: Mapping[int, str] = {
     wire.COUNTER_SPANS_CHOSEN: "call",
     wire.COUNTER_STALLS_CHOSEN: "stall",
+    wire.COUNTER_GAPS_CHOSEN: "gap",
 }
 
 # Resource attributes
@@ -143,9 +170,15 @@ OS_TYPE = "os.type"
 
 # Spans that are not named after an API
 SPAN_OPEN_CALL = "gpu.cuda.call.open"
+SPAN_LAUNCH_GAP = "gpu.launch_gap"
 SPAN_BLOCKED = "sched.blocked"
 SPAN_RUN_QUEUE_WAIT = "sched.run_queue_wait"
 SPAN_FORK = "process.fork"
+SPAN_CAUSAL_CHAIN = "gpu.causal_chain"
+SPAN_CAUSE_PREFIX = "gpu.cause."
+SPAN_CAUSE_BLOCKED = "sched.blocked"
+SPAN_CAUSE_RUN_QUEUE_WAIT = "sched.run_queue_wait"
+SPAN_INCIDENT = "gpu.incident"
 
 # Metrics
 METRIC_GPU_CUDA_CALL_DURATION = Instrument(
@@ -160,6 +193,13 @@ METRIC_GPU_CUDA_LAUNCH_GAP = Instrument(
     "histogram",
     "s",
     "Time of a thread between the return of its last CUDA call and the entry of a launch.",
+    SCOPE_CUDA,
+)
+METRIC_GPU_CUDA_THREAD_TIME = Instrument(
+    "gpu.cuda.thread.time",
+    "counter",
+    "s",
+    "Time of threads that make CUDA calls, by what they did with it. Sums to wall time.",
     SCOPE_CUDA,
 )
 METRIC_GPU_CUDA_CALL_OPEN_AGE = Instrument(
@@ -306,14 +346,35 @@ METRIC_OTEL_GPU_SPANS_CHOSEN = Instrument(
     "otel_gpu.spans.chosen",
     "counter",
     "{span}",
-    "Calls and stalls that the kernel side handed over to become spans.",
+    "Calls, gaps and stalls that the kernel side handed over to become spans.",
     SCOPE_AGENT,
 )
 METRIC_OTEL_GPU_SPANS_WITHHELD = Instrument(
     "otel_gpu.spans.withheld",
     "counter",
     "{span}",
-    "Calls and stalls that deserved a span and got none, to keep to a limit.",
+    "Calls, gaps and stalls that deserved a span and got none, to keep to a limit.",
+    SCOPE_AGENT,
+)
+METRIC_OTEL_GPU_CHAINS = Instrument(
+    "otel_gpu.chains",
+    "counter",
+    "{chain}",
+    "Causal chains that became spans.",
+    SCOPE_AGENT,
+)
+METRIC_OTEL_GPU_CHAINS_WITHHELD = Instrument(
+    "otel_gpu.chains.withheld",
+    "counter",
+    "{chain}",
+    "Causal chains that did not become spans, to keep to a limit.",
+    SCOPE_AGENT,
+)
+METRIC_OTEL_GPU_INCIDENTS = Instrument(
+    "otel_gpu.incidents",
+    "counter",
+    "{incident}",
+    "Incidents that became spans.",
     SCOPE_AGENT,
 )
 METRIC_OTEL_GPU_SPANS_DROPPED = Instrument(

@@ -2,7 +2,8 @@
 Spans from activities.
 
 A CUDA call is a span of its own name; what the scheduler did to its thread lies
-inside it; a fork stands beside it. Attributes are left out where they would say
+inside it; a fork stands beside it. The time between two calls is a span too, with what
+the scheduler did in it. Attributes are left out where they would say
 nothing: a size of 0, the default stream, a device that was not observed.
 
 Some facts about calls that do not return
@@ -18,23 +19,24 @@ The agent looks every second or so. A call that hangs for a day would make 86400
 so only the looks at which its age has doubled are reported: 17 for the day.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from otel_gpu import wire
 from otel_gpu.capture.probes import Api
-from otel_gpu.decode.events import CudaCall, OpenCall
+from otel_gpu.decode.events import CudaCall, OpenCall, Stall
+from otel_gpu.enrich import ids
 from otel_gpu.enrich.activities import (
     Activity,
     CallActivity,
     DeviceIdentity,
     ExitActivity,
     ForkActivity,
+    GapActivity,
     OpenCallActivity,
-    ProcessImage,
     StallActivity,
 )
-from otel_gpu.export import ids, resources, semconv
+from otel_gpu.export import semconv
 from otel_gpu.export.cuda_errors import error_name
 from otel_gpu.export.finished import (
     STATUS_ERROR,
@@ -42,13 +44,15 @@ from otel_gpu.export.finished import (
     Attributes,
     AttributeValue,
     FinishedSpan,
-    Origin,
 )
+from otel_gpu.export.gaps import GapStalls, PlacedStall
 from otel_gpu.export.limits import Limits
+from otel_gpu.export.origins import Origins
 
 _CHOICE_NAMES = tuple(semconv.OTEL_GPU_CHOICE_VALUES.items())
 _NO_DIMENSIONS = (0, 0, 0)
 _MAX_CACHED = 4096
+_MAX_FUNCTIONS = 16
 _INT64_LIMIT = 1 << 63
 
 _Pairs = list[tuple[str, AttributeValue]]
@@ -60,41 +64,68 @@ class SpanBuilder:
 
     Args:
         seed: ``ids.capture_seed`` of the capture.
-        version: Of the agent that saw the activities; the scopes carry it.
-        processes: Gives each process image its Resource.
+        origins: Give each process image its Resource.
         limits: What a span may hold.
     """
 
-    def __init__(
-        self, seed: bytes, version: str, processes: resources.Resources, limits: Limits
-    ) -> None:
+    def __init__(self, seed: bytes, origins: Origins, limits: Limits) -> None:
         self._seed = seed
-        self._processes = processes
         self._limits = limits
-        self._scopes = {
-            name: resources.scope(name, version)
-            for name in (semconv.SCOPE_CUDA, semconv.SCOPE_SCHED, semconv.SCOPE_PROCESS)
-        }
-        self._origins: dict[tuple[ProcessImage, str], Origin] = {}
+        self._origins = origins
+        self._gap_stalls = GapStalls()
         self._named: dict[tuple[int, int, DeviceIdentity | None], Attributes] = {}
         self._choices: dict[int, tuple[str, ...]] = {}
         # Ages at which open calls are reported next, by the call's span id.
         self._open_due_ns: dict[bytes, int] = {}
         self._builders: dict[type, Callable[[Any], tuple[FinishedSpan, ...]]] = {
             CallActivity: self._call,
-            StallActivity: self._stall,
+            GapActivity: self._gap,
             ForkActivity: self._fork,
             OpenCallActivity: self._open_call,
             ExitActivity: self._exit,
         }
 
     def spans(self, activity: Activity) -> tuple[FinishedSpan, ...]:
-        """Return the spans of one activity: none, one, or the two of a stall."""
+        """
+        Return the spans of one activity: none, one, or the two of a stall.
+
+        A stall outside calls makes none yet: it comes with a later activity, which tells
+        what it lies in.
+        """
+        apply = self._limits.apply
+        if isinstance(activity, StallActivity):
+            if activity.event.call_start_ktime_ns:
+                return tuple(map(apply, self._stall(activity, None)))
+            return self._stalls(self._gap_stalls.hold(activity))
+        released = self._stalls(self._gap_stalls.see(activity))
         build = self._builders.get(type(activity))
         if build is None:
-            return ()
+            return released
+        return released + tuple([apply(span) for span in build(activity)])
+
+    def hurry(self, span_ids: frozenset[bytes]) -> tuple[FinishedSpan, ...]:
+        """
+        Return the spans of stalls that were held back, where one of these ids is theirs.
+
+        Something is about to link to them.
+        """
+        seed = self._seed
+
+        def is_wanted(stall: StallActivity) -> bool:
+            return (
+                ids.span_id_of(seed, stall.event) in span_ids
+                or ids.run_queue_span_id(seed, stall.event) in span_ids
+            )
+
+        return self._stalls(self._gap_stalls.pick(is_wanted))
+
+    def close(self) -> tuple[FinishedSpan, ...]:
+        """Return the spans of all that was held back: no activity follows."""
+        return self._stalls(self._gap_stalls.release())
+
+    def _stalls(self, placed: Iterable[PlacedStall]) -> tuple[FinishedSpan, ...]:
         apply = self._limits.apply
-        return tuple([apply(span) for span in build(activity)])
+        return tuple([apply(span) for stall, gap in placed for span in self._stall(stall, gap)])
 
     def _call(self, activity: CallActivity) -> tuple[FinishedSpan, ...]:
         seed = self._seed
@@ -131,7 +162,7 @@ class SpanBuilder:
         self._open_due_ns.pop(span_id, None)
         return (
             FinishedSpan(
-                self._origin(activity.process, semconv.SCOPE_CUDA),
+                self._origins.of(activity.process, semconv.SCOPE_CUDA),
                 ids.trace_id_of(seed, event),
                 span_id,
                 ids.parent_span_id_of(seed, event),
@@ -158,7 +189,7 @@ class SpanBuilder:
         _add_thread(pairs, event.tid, event.comm)
         return (
             FinishedSpan(
-                self._origin(activity.process, semconv.SCOPE_CUDA),
+                self._origins.of(activity.process, semconv.SCOPE_CUDA),
                 ids.trace_id_of(self._seed, event),
                 ids.span_id_of(self._seed, event),
                 call_id,
@@ -169,57 +200,73 @@ class SpanBuilder:
             ),
         )
 
-    def _stall(self, activity: StallActivity) -> tuple[FinishedSpan, ...]:
+    def _gap(self, activity: GapActivity) -> tuple[FinishedSpan, ...]:
         event = activity.event
-        origin = self._origin(activity.process, semconv.SCOPE_SCHED)
-        trace_id = ids.trace_id_of(self._seed, event)
-        parent_id = ids.parent_span_id_of(self._seed, event)
-        switch = semconv.PROCESS_CONTEXT_SWITCH_TYPE_VALUES.get(event.switch_type)
+        pairs: _Pairs = [
+            (semconv.OTEL_GPU_GAP_PREVIOUS_API, activity.previous_api.name),
+            (semconv.OTEL_GPU_GAP_NEXT_API, activity.next_api.name),
+        ]
+        pairs.extend(_name_device(activity.device))
+        if event.blocked_ns:
+            pairs.append((semconv.OTEL_GPU_GAP_BLOCKED_TIME, event.blocked_ns / 1e9))
+        if event.run_queue_ns:
+            pairs.append((semconv.OTEL_GPU_GAP_RUN_QUEUE_TIME, event.run_queue_ns / 1e9))
+        if event.voluntary_switches:
+            pairs.append((semconv.OTEL_GPU_GAP_VOLUNTARY_SWITCHES, event.voluntary_switches))
+        if event.involuntary_switches:
+            pairs.append((semconv.OTEL_GPU_GAP_INVOLUNTARY_SWITCHES, event.involuntary_switches))
+        if event.choices:
+            pairs.append((semconv.OTEL_GPU_CHOICE, self._choice_names(event.choices)))
+        _add_thread(pairs, event.tid, event.comm)
+        return (
+            FinishedSpan(
+                self._origins.of(activity.process, semconv.SCOPE_CUDA),
+                ids.trace_id_of(self._seed, event),
+                ids.span_id_of(self._seed, event),
+                b"",
+                semconv.SPAN_LAUNCH_GAP,
+                activity.start_unix_ns,
+                activity.end_unix_ns,
+                tuple(pairs),
+            ),
+        )
+
+    def _stall(self, activity: StallActivity, gap: GapActivity | None) -> list[FinishedSpan]:
+        seed = self._seed
+        event = activity.event
+        origin = self._origins.of(activity.process, semconv.SCOPE_SCHED)
+        if gap is not None:
+            trace_id, parent_id = ids.trace_id_of(seed, gap.event), ids.span_id_of(seed, gap.event)
+        else:
+            trace_id, parent_id = ids.trace_id_of(seed, event), ids.parent_span_id_of(seed, event)
         spans = []
         if activity.runnable_unix_ns > activity.start_unix_ns:
-            pairs: _Pairs = []
-            if switch:
-                pairs.append((semconv.PROCESS_CONTEXT_SWITCH_TYPE, switch))
-            if event.waker_tid:
-                pairs.append((semconv.OTEL_GPU_WAKER_PID, event.waker_pid))
-                pairs.append((semconv.OTEL_GPU_WAKER_TID, event.waker_tid))
-                pairs.append((semconv.OTEL_GPU_WAKER_COMM, event.waker_comm))
-            _add_thread(pairs, event.tid, event.comm)
             spans.append(
                 FinishedSpan(
                     origin,
                     trace_id,
-                    ids.span_id_of(self._seed, event),
+                    ids.span_id_of(seed, event),
                     parent_id,
                     semconv.SPAN_BLOCKED,
                     activity.start_unix_ns,
                     activity.runnable_unix_ns,
-                    tuple(pairs),
+                    _describe_blocked(activity),
                 )
             )
         if activity.end_unix_ns > activity.runnable_unix_ns:
-            pairs = []
-            if switch:
-                pairs.append((semconv.PROCESS_CONTEXT_SWITCH_TYPE, switch))
-            if event.culprit_tid:
-                pairs.append((semconv.OTEL_GPU_CULPRIT_PID, event.culprit_pid))
-                pairs.append((semconv.OTEL_GPU_CULPRIT_TID, event.culprit_tid))
-                pairs.append((semconv.OTEL_GPU_CULPRIT_COMM, event.culprit_comm))
-            _add_thread(pairs, event.tid, event.comm)
-            pairs.append((semconv.CPU_LOGICAL_NUMBER, event.cpu))
             spans.append(
                 FinishedSpan(
                     origin,
                     trace_id,
-                    ids.run_queue_span_id(self._seed, event),
+                    ids.run_queue_span_id(seed, event),
                     parent_id,
                     semconv.SPAN_RUN_QUEUE_WAIT,
                     activity.runnable_unix_ns,
                     activity.end_unix_ns,
-                    tuple(pairs),
+                    _describe_run_queue_wait(event),
                 )
             )
-        return tuple(spans)
+        return spans
 
     def _fork(self, activity: ForkActivity) -> tuple[FinishedSpan, ...]:
         event = activity.event
@@ -232,7 +279,7 @@ class SpanBuilder:
         _add_thread(pairs, event.tid, event.comm)
         return (
             FinishedSpan(
-                self._origin(activity.process, semconv.SCOPE_PROCESS),
+                self._origins.of(activity.process, semconv.SCOPE_PROCESS),
                 ids.trace_id_of(self._seed, event),
                 ids.span_id_of(self._seed, event),
                 ids.parent_span_id_of(self._seed, event),
@@ -244,19 +291,8 @@ class SpanBuilder:
         )
 
     def _exit(self, activity: ExitActivity) -> tuple[FinishedSpan, ...]:
-        for scope in self._scopes:
-            self._origins.pop((activity.process, scope), None)
-        self._processes.forget(activity.process)
+        self._origins.forget(activity.process)
         return ()
-
-    def _origin(self, image: ProcessImage, scope: str) -> Origin:
-        origin = self._origins.get((image, scope))
-        if origin is None:
-            if len(self._origins) >= _MAX_CACHED:
-                del self._origins[next(iter(self._origins))]
-            origin = Origin(self._processes.of(image), self._scopes[scope])
-            self._origins[image, scope] = origin
-        return origin
 
     def _names(self, api: Api, copy_kind: int, device: DeviceIdentity | None) -> Attributes:
         """What a call is: the same for most calls, so kept."""
@@ -284,6 +320,12 @@ def _name_call(api: Api, copy_kind: int, device: DeviceIdentity | None) -> _Pair
     ]
     if copy_kind in semconv.CUDA_MEMCPY_KIND_VALUES:
         pairs.append((semconv.CUDA_MEMCPY_KIND, semconv.CUDA_MEMCPY_KIND_VALUES[copy_kind]))
+    pairs.extend(_name_device(device))
+    return pairs
+
+
+def _name_device(device: DeviceIdentity | None) -> _Pairs:
+    pairs: _Pairs = []
     if device is not None:
         pairs.append((semconv.CUDA_DEVICE_INDEX, device.index))
         if device.uuid:
@@ -291,6 +333,39 @@ def _name_call(api: Api, copy_kind: int, device: DeviceIdentity | None) -> _Pair
         if device.model:
             pairs.append((semconv.CUDA_DEVICE_MODEL, device.model))
     return pairs
+
+
+def _describe_blocked(activity: StallActivity) -> Attributes:
+    event = activity.event
+    pairs = _name_switch(event)
+    if activity.reason:
+        pairs.append((semconv.OTEL_GPU_STALL_REASON, activity.reason))
+    if activity.functions:
+        pairs.append((semconv.OTEL_GPU_KERNEL_FUNCTIONS, activity.functions[:_MAX_FUNCTIONS]))
+    if event.waker_tid:
+        pairs.append((semconv.OTEL_GPU_WAKER_PID, event.waker_pid))
+        pairs.append((semconv.OTEL_GPU_WAKER_TID, event.waker_tid))
+        pairs.append((semconv.OTEL_GPU_WAKER_COMM, event.waker_comm))
+    _add_thread(pairs, event.tid, event.comm)
+    return tuple(pairs)
+
+
+def _describe_run_queue_wait(event: Stall) -> Attributes:
+    pairs = _name_switch(event)
+    if event.flags & wire.STALL_IDLE_CPU:
+        pairs.append((semconv.OTEL_GPU_CPU_IDLE, True))
+    if event.culprit_tid:
+        pairs.append((semconv.OTEL_GPU_CULPRIT_PID, event.culprit_pid))
+        pairs.append((semconv.OTEL_GPU_CULPRIT_TID, event.culprit_tid))
+        pairs.append((semconv.OTEL_GPU_CULPRIT_COMM, event.culprit_comm))
+    _add_thread(pairs, event.tid, event.comm)
+    pairs.append((semconv.CPU_LOGICAL_NUMBER, event.cpu))
+    return tuple(pairs)
+
+
+def _name_switch(event: Stall) -> _Pairs:
+    switch = semconv.PROCESS_CONTEXT_SWITCH_TYPE_VALUES.get(event.switch_type)
+    return [(semconv.PROCESS_CONTEXT_SWITCH_TYPE, switch)] if switch else []
 
 
 def _add_times(pairs: _Pairs, event: CudaCall | OpenCall) -> None:

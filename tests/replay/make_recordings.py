@@ -30,9 +30,10 @@ from otel_gpu.capture.records import (
     counters_record,
     json_record,
     open_call_record,
+    times_record,
 )
 from otel_gpu.config import Config, HistogramsConfig
-from tests.synthetic import call_record, kernel_record, series
+from tests.synthetic import call_record, kernel_record, series, times_entry
 
 HERE = Path(__file__).resolve().parent
 
@@ -44,6 +45,7 @@ TRAINER = {"pid": 4242, "image_ktime_ns": 900 * S}
 MAIN = TRAINER | {"tid": 4242, "comm": "python3"}
 LOADER = TRAINER | {"tid": 4250, "comm": "pt_data_worker"}
 
+PIPE_STACK, FUTEX_STACK, READ, FUTEX = 17, 1204, 0, 202
 LAUNCH, STREAM_SYNC, MALLOC, MEMCPY, CU_MALLOC = 1, 5, 10, 30, 110
 UUID = bytes.fromhex("6a1f0c7e3b5d4c2a9f8e7d6c5b4a3921")
 
@@ -73,6 +75,12 @@ def capture(config: Config, mode: str) -> bytes:
             "settings": {"spans": {"mode": config.spans.mode}},
         },
     )
+
+
+def stack(ktime_ns: int, number: int, functions: str) -> bytes:
+    """A kernel stack, innermost function first."""
+    body = {"kernel_stack": number, "functions": functions.split()}
+    return json_record(wire.RECORD_STACK, ktime_ns, body)
 
 
 def aggregates(ktime_ns: int, *pairs: tuple[bytes, bytes]) -> bytes:
@@ -213,6 +221,11 @@ def tell_training() -> Iterator[bytes]:
         **launch,
         **MAIN,
     )
+    yield stack(
+        at(60.5),
+        FUTEX_STACK,
+        "schedule futex_do_wait __futex_wait futex_wait do_futex __x64_sys_futex",
+    )
     yield kernel_record(
         wire.RECORD_STALL,
         ktime_ns=at(60),
@@ -223,6 +236,10 @@ def tell_training() -> Iterator[bytes]:
         waker_comm="pt_data_worker",
         cpu=3,
         switch_type=wire.SWITCH_VOLUNTARY,
+        kernel_stack=FUTEX_STACK,
+        system_call=FUTEX,
+        argument=0x5581_0300_1000,
+        flags=wire.STALL_IDLE_CPU,
         **launch,
         **MAIN,
     )
@@ -297,6 +314,7 @@ def tell_training() -> Iterator[bytes]:
         exit_code=0,
         comm="nvidia-smi",
     )
+    yield from _starve_training()
     yield from _snapshot_training(config)
     yield open_call_record(
         at(12_000),
@@ -327,6 +345,112 @@ def tell_training() -> Iterator[bytes]:
         start_boot_ns=905 * S,
         exit_code=9,
         **MAIN,
+    )
+
+
+def _starve_training() -> Iterator[bytes]:
+    # A gap: the feeder wants a batch, the loader that makes it waits for a CPU.
+    yield stack(at(141), PIPE_STACK, "schedule anon_pipe_read vfs_read ksys_read")
+    yield kernel_record(
+        wire.RECORD_STALL,
+        ktime_ns=at(138),
+        start_ktime_ns=at(100.5),
+        runnable_ktime_ns=at(100.5),
+        culprit_pid=900,
+        culprit_tid=901,
+        culprit_comm="cc1plus",
+        cpu=2,
+        switch_type=wire.SWITCH_INVOLUNTARY,
+        **LOADER,
+    )
+    yield kernel_record(
+        wire.RECORD_STALL,
+        ktime_ns=at(140),
+        start_ktime_ns=at(100),
+        runnable_ktime_ns=at(139),
+        waker_pid=4242,
+        waker_tid=4250,
+        waker_comm="pt_data_worker",
+        cpu=3,
+        switch_type=wire.SWITCH_VOLUNTARY,
+        kernel_stack=PIPE_STACK,
+        system_call=READ,
+        argument=5,
+        **MAIN,
+    )
+    yield kernel_record(
+        wire.RECORD_GAP,
+        ktime_ns=at(141),
+        start_ktime_ns=at(99),
+        blocked_ns=39 * MS,
+        run_queue_ns=1 * MS,
+        device=0,
+        voluntary_switches=1,
+        previous_api=MEMCPY,
+        next_api=LAUNCH,
+        **MAIN,
+    )
+    blocked = {"state": wire.STATE_BLOCKED, **TRAINER}
+    yield times_record(
+        at(1_000),
+        [
+            times_entry(
+                state=wire.STATE_ON_CPU,
+                context=wire.CONTEXT_CALL,
+                time_ns=11 * MS,
+                count=9,
+                **TRAINER,
+            ),
+            times_entry(
+                state=wire.STATE_RUN_QUEUE, context=wire.CONTEXT_GAP, time_ns=1 * MS, **TRAINER
+            ),
+            times_entry(
+                context=wire.CONTEXT_CALL,
+                kernel_stack=FUTEX_STACK,
+                system_call=FUTEX,
+                time_ns=1 * MS,
+                **blocked,
+            ),
+            times_entry(
+                context=wire.CONTEXT_CALL,
+                kernel_stack=FUTEX_STACK,
+                system_call=FUTEX,
+                flags=wire.STALL_GIL,
+                time_ns=250_000,
+                **blocked,
+            ),
+            times_entry(
+                context=wire.CONTEXT_GAP,
+                kernel_stack=PIPE_STACK,
+                system_call=READ,
+                time_ns=39 * MS,
+                **blocked,
+            ),
+            times_entry(context=wire.CONTEXT_OTHER, time_ns=5 * MS, count=2, **blocked),
+        ],
+    )
+    yield json_record(
+        wire.RECORD_PRESSURE,
+        at(1_000),
+        {
+            "psi": {
+                "cpu": {"some_avg10": 12.5, "some_total_us": 1_200_000.0},
+                "io": {"some_avg10": 0.0, "some_total_us": 9_000.0},
+                "memory": {},
+            },
+            "load1": 6.25,
+            "cpus": 8,
+            "swap_in_pages": 0,
+            "swap_out_pages": 0,
+            "cgroups": {
+                "kubepods.slice/pod5ac0e5c2": {
+                    "nr_periods": 100,
+                    "nr_throttled": 0,
+                    "throttled_ns": 0,
+                    "pids": [4242],
+                }
+            },
+        },
     )
 
 
@@ -393,7 +517,8 @@ def _snapshot_training(config: Config) -> Iterator[bytes]:
             probe_returns=1006,
             scheduler_switches=2,
             spans_chosen=7,
-            stalls_chosen=2,
+            stalls_chosen=4,
+            gaps_chosen=1,
         ),
     )
 

@@ -89,6 +89,7 @@ def test_every_option_can_be_set_by_its_variable():
             "integer": option.default,
             "number": 1.5,
             "list of numbers": (1.0, 2.5),
+            "true or false": not option.default,
             "text": option.rule.choices[-1] if option.rule.choices else "some text",
         }[option.kind]
         text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
@@ -137,6 +138,7 @@ def test_every_option_can_be_set_by_its_variable():
             "capture.ring_buffer_bytes: must be a power of two (100000)",
             "",
         ),
+        ("explain: {enabled: 1}", "explain.enabled: must be true or false, not 1", ""),
         ("capture: [1]", "capture: must be a mapping of keys to values", ""),
         ("- 1", "must be a mapping of keys to values", ""),
         ("spans: {mode: null}", "spans.mode: must be one of chosen, full, none, not None", ""),
@@ -166,6 +168,15 @@ def test_a_wrong_variable_is_named():
     """
     with pytest.raises(ConfigError, match=r"^OTEL_GPU_CAPTURE_MAX_SERIES: must be an integer"):
         load(None, {"OTEL_GPU_CAPTURE_MAX_SERIES": "many"}, NOTHING)
+
+
+def test_a_switch_is_true_or_false():
+    """
+    Any other word is refused: nobody knows whether "off" was meant as "no".
+    """
+    assert not load(None, {"OTEL_GPU_EXPLAIN_ENABLED": "False"}, NOTHING).explain.enabled
+    with pytest.raises(ConfigError, match=r"must be true or false, not 'off'"):
+        load(None, {"OTEL_GPU_EXPLAIN_ENABLED": "off"}, NOTHING)
 
 
 def test_a_wrong_flag_is_named():
@@ -241,7 +252,7 @@ VALUES = st.recursive(
     max_leaves=4,
 )
 DOCUMENTS = st.dictionaries(
-    st.sampled_from(["capture", "spans", "histograms", "export", "log", "other"]),
+    st.sampled_from(["capture", "spans", "histograms", "export", "explain", "log", "other"]),
     VALUES
     | st.dictionaries(st.sampled_from([o.name for o in OPTIONS.values()]), VALUES, max_size=3),
     max_size=3,

@@ -8,7 +8,10 @@ import pytest
 import otel_gpu
 
 PACKAGE = Path(otel_gpu.__file__).parent
-ROOMS = ["capture", "decode", "enrich", "explain", "export"]
+CORRIDOR = ["capture", "decode", "enrich", "explain"]
+# What each room may import. The last two stand beside each other.
+ROOMS = {room: CORRIDOR[:index] for index, room in enumerate(CORRIDOR)}
+ROOMS |= {"export": CORRIDOR, "report": CORRIDOR}
 ALONE = {"wire.py", "errors.py", "options.py", "config.py", "findings.py", "reachability.py"}
 
 
@@ -46,11 +49,9 @@ def test_rooms_import_only_rooms_before_them(path):
     """
     An event walks the rooms once, so no room knows the ones after it.
     """
-    here = ROOMS.index(room_of(path))
+    here = room_of(path)
 
-    later = imported_parts(path.read_text()) & set(ROOMS[here + 1 :])
-
-    assert later == set()
+    assert imported_parts(path.read_text()) & set(ROOMS) <= {here, *ROOMS[here]}
 
 
 @pytest.mark.parametrize("path", sources(rooms=True), ids=name_of)

@@ -11,8 +11,7 @@ from rich.console import Console
 from otel_gpu import wire
 from otel_gpu.capture.probes import API_BY_NUMBER
 from otel_gpu.commands import summary as module
-from otel_gpu.commands._percentiles import bucket_middles_ns, percentile_ns
-from otel_gpu.commands.summary import Summary, format_duration, is_live
+from otel_gpu.commands.summary import Summary, is_live
 from otel_gpu.decode.events import Aggregate, SeriesKey
 from otel_gpu.enrich.activities import (
     AggregatesActivity,
@@ -23,6 +22,8 @@ from otel_gpu.enrich.activities import (
     Series,
     StatusActivity,
 )
+from otel_gpu.enrich.percentiles import bucket_middles_ns, percentile_ns
+from otel_gpu.report.words import format_duration
 
 EXPONENTIAL = {"kind": "exponential", "scale": 2, "offset": -120}
 EXPLICIT = {"kind": "explicit", "bounds_ns": [1_000, 4_000, 16_000]}

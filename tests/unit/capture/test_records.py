@@ -14,6 +14,7 @@ from otel_gpu.capture.records import (
     counters_record,
     json_record,
     open_call_record,
+    times_record,
 )
 
 KEY_BYTES = 32
@@ -126,10 +127,20 @@ def test_a_read_that_is_too_short_for_its_count_is_a_bug():
 
 
 def test_counters_are_in_the_order_of_their_enumeration():
-    """All sixteen counters follow the header."""
-    record = counters_record(5, range(16))
+    """All twenty counters follow the header."""
+    record = counters_record(5, range(20))
 
-    assert wire.COUNTERS_RECORD.unpack(record) == (260, 0, 160, 5, 0, 0, 0, *range(16))
+    assert wire.COUNTERS_RECORD.unpack(record) == (260, 0, 192, 5, 0, 0, 0, *range(20))
+
+
+def test_the_time_account_follows_its_count():
+    """Keys and values stand next to each other after the fixed part, whose size covers them."""
+    key, value = b"\x01" * 24, b"\x02" * 16
+
+    record = times_record(5, [(key, value)] * 2)
+
+    assert wire.TIMES_RECORD.unpack_from(record) == (265, 0, 120, 5, 0, 0, 0, 2)
+    assert record[40:] == (key + value) * 2
 
 
 def test_the_name_in_an_open_call_ends_with_a_nul():

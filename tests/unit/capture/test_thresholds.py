@@ -19,11 +19,11 @@ def found(*given):
     return list(find_thresholds(given, BOUNDS_NS, FLOOR_NS))
 
 
-def test_the_slowest_hundredth_is_slow():
+def test_a_long_tail_does_not_hide_itself():
     """
-    95 calls of up to 1 us and 5 of up to 1.024 ms: the 99th percentile is 1.024 ms.
+    A tenth of the calls takes up to 1.024 ms, the others up to 4 us: 12 us is slow.
     """
-    assert found(series({0: 95, 10: 5})) == [Threshold(77, 42, 1, 255, 1_024_000)]
+    assert found(series({2: 900, 10: 100})) == [Threshold(77, 42, 1, 255, 12_000)]
 
 
 def test_a_narrow_series_needs_three_times_its_median():
@@ -67,3 +67,29 @@ def test_a_series_beyond_the_last_bound_stays_at_that_bound():
     There is no upper bound to the last bucket.
     """
     assert found(series({20: 1000}))[0].threshold_ns == 3 * BOUNDS_NS[-1]
+
+
+def test_gaps_have_a_threshold_of_their_own():
+    """
+    Gaps are kept under no API: calls and other metrics do not move their threshold.
+    """
+    together = found(
+        series({3: 100}, api=0, metric=wire.METRIC_LAUNCH_GAP),
+        series({0: 1000}, api=1),
+        series({15: 1000}, api=wire.SWITCH_VOLUNTARY, metric=wire.METRIC_OFF_CPU),
+        series({15: 1000}, api=0, metric=wire.METRIC_RUN_QUEUE),
+        series({15: 1000}, api=0, metric=wire.METRIC_COPY_SIZE),
+    )
+
+    assert together == [Threshold(77, 42, 0, 255, 24_000), Threshold(77, 42, 1, 255, FLOOR_NS)]
+
+
+def test_gaps_on_any_device_are_one_series():
+    """
+    The kernel side looks the threshold of gaps up by process alone.
+    """
+    gaps = [
+        series({3: 60}, api=0, device=device, metric=wire.METRIC_LAUNCH_GAP) for device in (-1, 0)
+    ]
+
+    assert found(*gaps) == [Threshold(77, 42, 0, 255, 24_000)]

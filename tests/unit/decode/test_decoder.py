@@ -13,6 +13,7 @@ from otel_gpu.capture.records import (
     counters_record,
     json_record,
     open_call_record,
+    times_record,
 )
 from otel_gpu.decode.decoder import decode
 from otel_gpu.decode.events import (
@@ -26,15 +27,20 @@ from otel_gpu.decode.events import (
     Exec,
     Exit,
     Fork,
+    Gap,
     Library,
     OpenCall,
+    Pressure,
     Probes,
     ProcessSeen,
     SeriesKey,
+    Stack,
     Stall,
     Status,
+    Times,
+    TimesKey,
 )
-from tests.synthetic import call_record, kernel_record, series
+from tests.synthetic import call_record, kernel_record, series, times_entry
 
 LAYOUT = {
     "durations": {"kind": "exponential", "scale": 2, "offset": -120},
@@ -140,19 +146,58 @@ def test_every_field_of_a_stall_arrives():
         call_api=13,
         call_depth=14,
         switch_type=2,
+        kernel_stack=-14,
+        system_call=202,
+        argument=0xFFFF_FFFF_FFFF_FFFF,
+        flags=5,
         comm="me",
         culprit_comm="hog",
         waker_comm="friend",
     )
 
     assert decode_one(record) == Stall(
-        *(1500, 7, 10, 11, 1, 2, 3, 4, 5, 6, 8, 9, 12, 13, 14, 2), "me", "hog", "friend"
+        *(1500, 7, 10, 11, 1, 2, 3, 4, 5, 6, 8, 9, 12, 13, 14, 2),
+        *(-14, 202, 0xFFFF_FFFF_FFFF_FFFF, 5),
+        *("me", "hog", "friend"),
     )
 
 
 @pytest.mark.parametrize(
     ("record", "event"),
     [
+        pytest.param(
+            kernel_record(
+                wire.RECORD_GAP,
+                ktime_ns=20,
+                image_ktime_ns=2,
+                pid=3,
+                tid=4,
+                start_ktime_ns=5,
+                blocked_ns=6,
+                run_queue_ns=7,
+                device=-1,
+                voluntary_switches=8,
+                involuntary_switches=9,
+                previous_api=10,
+                next_api=11,
+                choices=12,
+                comm="feeder",
+            ),
+            Gap(20, 2, 3, 4, 5, 6, 7, -1, 8, 9, 10, 11, 12, "feeder"),
+            id="gap",
+        ),
+        pytest.param(
+            json_record(
+                wire.RECORD_STACK, 5, {"kernel_stack": 9, "functions": ["schedule", "do_wait"]}
+            ),
+            Stack(5, 9, ("schedule", "do_wait")),
+            id="stack",
+        ),
+        pytest.param(
+            json_record(wire.RECORD_PRESSURE, 5, {"load1": 0.5, "psi": {"cpu": {"x": 1}}}),
+            Pressure(5, {"load1": 0.5, "psi": {"cpu": {"x": 1}}}),
+            id="pressure",
+        ),
         pytest.param(
             kernel_record(
                 wire.RECORD_FORK,
@@ -235,7 +280,11 @@ def test_every_field_of_a_stall_arrives():
             id="device without a name",
         ),
         pytest.param(clock_record(5, 6), Clock(5, 6), id="clock"),
-        pytest.param(counters_record(5, range(16)), Counters(5, tuple(range(16))), id="counters"),
+        pytest.param(
+            counters_record(5, range(wire.COUNTER_COUNT)),
+            Counters(5, tuple(range(wire.COUNTER_COUNT))),
+            id="counters",
+        ),
         pytest.param(
             open_call_record(
                 50,
@@ -315,6 +364,41 @@ def test_the_minimum_of_a_series_is_the_complement_of_what_the_map_holds():
     )
 
 
+def test_the_time_account_arrives_entry_by_entry():
+    """Each entry is a key with all its fields, a time and a count."""
+    entries = [
+        times_entry(
+            image_ktime_ns=1,
+            pid=2,
+            kernel_stack=3,
+            system_call=4,
+            state=5,
+            context=6,
+            flags=7,
+            time_ns=LARGEST,
+            count=LARGEST,
+        ),
+        times_entry(image_ktime_ns=8, pid=9, state=0, context=0, time_ns=0, count=0),
+    ]
+
+    assert decode_one(times_record(5, entries)) == Times(
+        5,
+        (
+            (TimesKey(1, 2, 3, 4, 5, 6, 7), LARGEST, LARGEST),
+            (TimesKey(8, 9, -1, -1, 0, 0, 0), 0, 0),
+        ),
+    )
+    assert decode_one(times_record(5, [])) == Times(5, ())
+
+
+@pytest.mark.parametrize("excess", [{"time_ns": 1 << 63}, {"count": 1 << 63}])
+def test_time_that_no_exporter_can_send_is_rejected(excess):
+    """The account is summed and sent as signed 64-bit numbers."""
+    good = {"image_ktime_ns": 1, "pid": 2, "state": 0, "context": 0, "time_ns": 1, "count": 1}
+
+    assert rejection_of(times_record(5, [times_entry(**(good | excess))])) == "bad_body"
+
+
 LARGEST = (1 << 63) - 1
 
 
@@ -348,8 +432,12 @@ def test_counts_that_no_exporter_can_send_are_rejected(excess):
 
 def test_counters_that_no_exporter_can_send_are_rejected():
     """Counters fit a signed 64-bit number."""
-    assert decode_one(counters_record(5, [LARGEST] * 16)).values == (LARGEST,) * 16
-    assert rejection_of(counters_record(5, [0] * 15 + [LARGEST + 1])) == "bad_body"
+    count = wire.COUNTER_COUNT
+    good = counters_record(5, [LARGEST] * count)
+    bad = counters_record(5, [0] * (count - 1) + [LARGEST + 1])
+
+    assert decode_one(good).values == (LARGEST,) * count
+    assert rejection_of(bad) == "bad_body"
 
 
 @pytest.mark.parametrize(
@@ -383,6 +471,15 @@ def test_a_name_ends_at_its_nul_and_is_always_text(raw, text):
             wire.AGGREGATES_RECORD.pack(wire.RECORD_AGGREGATES, 0, 40, 0, 0, 0, 0, 0xFFFFFFFF),
             "size_mismatch",
         ),
+        (wire.RECORD_HEADER.pack(wire.RECORD_TIMES, 0, 32, 0, 0, 0, 0), "size_mismatch"),
+        (times_record(0, [(b"", b"\0" * 40)])[:-1], "size_mismatch"),
+        (
+            wire.TIMES_RECORD.pack(wire.RECORD_TIMES, 0, 40, 0, 0, 0, 0, 1),
+            "size_mismatch",
+        ),
+        (json_record(wire.RECORD_STACK, 0, {"kernel_stack": 1}), "bad_body"),
+        (json_record(wire.RECORD_STACK, 0, {"kernel_stack": 1, "functions": [1]}), "bad_body"),
+        (json_record(wire.RECORD_PRESSURE, 0, {"cpus": "many"}), "bad_body"),
         (wire.RECORD_HEADER.pack(999, 0, 32, 0, 0, 0, 0), "unknown_kind"),
         (wire.RECORD_HEADER.pack(wire.RECORD_STATUS, 0, 32, 0, 0, 0, 0), "bad_json"),
         (wire.RECORD_HEADER.pack(wire.RECORD_STATUS, 0, 35, 0, 0, 0, 0) + b"[1]", "bad_body"),
@@ -436,7 +533,7 @@ def test_no_record_stops_the_stream(records):
 @given(st.binary(min_size=140, max_size=140), KINDS.filter(lambda kind: kind < 256))
 def test_kernel_records_hold_any_bytes(body, kind):
     """Every value that fits a field of a kernel record decodes, and its text is text."""
-    size = len(kernel_record(kind)) if kind in range(1, 8) else 172
+    size = len(kernel_record(kind)) if kind in range(1, 9) else 172
     record = wire.RECORD_HEADER.pack(kind, 0, size, 1, 2, 3, 4) + (body * 3)[: size - 32]
     rejected = Counter()
 

@@ -11,9 +11,14 @@ from otel_gpu.decode.events import (
     CudaCall,
     Device,
     Exec,
+    Gap,
+    Pressure,
     ProcessSeen,
     SeriesKey,
+    Stack,
     Stall,
+    Times,
+    TimesKey,
 )
 from otel_gpu.decode.text import describe
 
@@ -70,15 +75,63 @@ def test_a_number_without_a_name_stays_a_number():
 
 def test_a_stall_names_what_it_waited_for():
     """A stall's line has the switch type by name and three threads by name."""
-    stall = Stall(20, 7, 10, 11, 5, 9, 0, 0, 1, 2, 3, 4, 0, 0, 0, 2, "me", "hog", "")
+    stall = Stall(
+        20, 7, 10, 11, 5, 9, 0, 0, 1, 2, 3, 4, 0, 0, 0, 2, 9, 202, 0x7F10, 1, "me", "hog", ""
+    )
 
     assert list(describe(stall)) == [
         (
             "stall 20 10/11 image_ktime_ns=7 start_ktime_ns=5 runnable_ktime_ns=9 "
             "call_start_ktime_ns=0 root_start_ktime_ns=0 culprit_pid=1 culprit_tid=2 waker_pid=3 "
-            'waker_tid=4 cpu=0 call_api=0 call_depth=0 switch_type=involuntary comm="me" '
-            'culprit_comm="hog" waker_comm=""'
+            "waker_tid=4 cpu=0 call_api=0 call_depth=0 switch_type=involuntary kernel_stack=9 "
+            'system_call=202 argument=0x7f10 flags=1 comm="me" culprit_comm="hog" waker_comm=""'
         )
+    ]
+
+
+def test_a_gap_names_the_calls_around_it():
+    """A gap is a line like a call's, with both APIs by name."""
+    gap = Gap(20, 7, 10, 11, 5, 9, 1, -1, 2, 3, 10, 1, 2, "me")
+
+    assert list(describe(gap)) == [
+        (
+            "gap 20 10/11 image_ktime_ns=7 start_ktime_ns=5 blocked_ns=9 run_queue_ns=1 device=-1 "
+            "voluntary_switches=2 involuntary_switches=3 previous_api=cudaMalloc "
+            'next_api=cudaLaunchKernel choices=slow comm="me"'
+        )
+    ]
+
+
+def test_a_stack_and_pressure_are_shown_as_json():
+    """What a recording holds as JSON is shown as JSON."""
+    stack = Stack(5, 9, ("schedule", "do_wait\n"))
+
+    assert list(describe(stack)) == [
+        'stack 5 0/0 kernel_stack=9 functions=["schedule", "do_wait\\n"]'
+    ]
+    assert list(describe(Pressure(5, {"load1": 0.5}))) == ['pressure 5 0/0 info={"load1":0.5}']
+
+
+def test_the_time_account_has_a_line_for_each_entry():
+    """State and context have their names; a later version's keep their numbers."""
+    event = Times(
+        50,
+        (
+            (TimesKey(7, 10, 3, 202, 2, 1, 1), 30, 4),
+            (TimesKey(7, 10, -1, -1, 9, 8, 0), 5, 1),
+        ),
+    )
+
+    assert list(describe(event)) == [
+        "times 50 0/0 entries=2",
+        (
+            "time 50 10/0 image_ktime_ns=7 state=blocked context=synchronize kernel_stack=3 "
+            "system_call=202 flags=1 time_ns=30 count=4"
+        ),
+        (
+            "time 50 10/0 image_ktime_ns=7 state=9 context=8 kernel_stack=-1 "
+            "system_call=-1 flags=0 time_ns=5 count=1"
+        ),
     ]
 
 

@@ -18,13 +18,18 @@ from otel_gpu.decode.events import (
     Exec,
     Exit,
     Fork,
+    Gap,
     Library,
     OpenCall,
+    Pressure,
     Probes,
     ProcessSeen,
     SeriesKey,
+    Stack,
     Stall,
     Status,
+    Times,
+    TimesKey,
 )
 from otel_gpu.enrich.activities import (
     AggregatesActivity,
@@ -34,10 +39,14 @@ from otel_gpu.enrich.activities import (
     DeviceIdentity,
     ExitActivity,
     ForkActivity,
+    GapActivity,
     OpenCallActivity,
+    PressureActivity,
     ProbesActivity,
     StallActivity,
     StatusActivity,
+    ThreadTime,
+    TimesActivity,
 )
 from otel_gpu.enrich.enricher import Enricher
 
@@ -76,10 +85,38 @@ def key(**fields):
     return SeriesKey(**(values | fields))
 
 
+def stall(**fields):
+    values = dict.fromkeys(Stall._fields, 0)
+    values |= {
+        "end_ktime_ns": 300,
+        "image_ktime_ns": 5,
+        "pid": 42,
+        "tid": 43,
+        "start_ktime_ns": 100,
+        "runnable_ktime_ns": 250,
+        "culprit_pid": 1,
+        "culprit_tid": 1,
+        "switch_type": wire.SWITCH_VOLUNTARY,
+        "kernel_stack": -1,
+        "system_call": -1,
+        "comm": "pt_main",
+        "culprit_comm": "hog",
+        "waker_comm": "",
+    }
+    return Stall(**(values | fields))
+
+
 @pytest.fixture
 def enricher():
     enricher = Enricher()
     list(enricher.enrich([CAPTURE, CLOCK, SEEN, DEVICE]))
+    return enricher
+
+
+def enricher_on(arch):
+    enricher = Enricher()
+    host = CAPTURE.info["host"] | {"arch": arch}
+    list(enricher.enrich([CAPTURE._replace(info=CAPTURE.info | {"host": host}), CLOCK]))
     return enricher
 
 
@@ -148,31 +185,140 @@ def test_a_stall_gets_times_and_its_process(enricher):
     """
     Its three moments are in Unix time.
     """
-    event = Stall(
-        end_ktime_ns=300,
-        image_ktime_ns=5,
-        pid=42,
-        tid=43,
-        start_ktime_ns=100,
-        runnable_ktime_ns=250,
-        call_start_ktime_ns=0,
-        root_start_ktime_ns=0,
-        culprit_pid=1,
-        culprit_tid=1,
-        waker_pid=0,
-        waker_tid=0,
-        cpu=0,
-        call_api=0,
-        call_depth=0,
-        switch_type=1,
-        comm="pt_main",
-        culprit_comm="hog",
-        waker_comm="",
-    )
+    event = stall()
     activity = only(enricher, event)
 
-    assert activity == StallActivity(activity.process, event, T0 + 100, T0 + 250, T0 + 300)
+    assert activity == StallActivity(
+        activity.process, event, T0 + 100, T0 + 250, T0 + 300, "unknown", ()
+    )
     assert activity.process.service_name == "t.py"
+
+
+def test_a_stall_knows_what_it_was_blocked_on(enricher):
+    """
+    Its stack says why; without one its system call does, by the numbers of that machine.
+    """
+    functions = ("schedule", "anon_pipe_read")
+    blocked, stackless = enricher.enrich(
+        [Stack(90, 9, functions), stall(kernel_stack=9), stall(system_call=202)]
+    )
+
+    assert (blocked.reason, blocked.functions) == ("ipc", functions)
+    assert (stackless.reason, stackless.functions) == ("unknown", ())
+
+    elsewhere, on_arm, on_x86 = [
+        only(enricher_on(arch), stall(system_call=98 if arch == "aarch64" else 202))
+        for arch in ("riscv64", "aarch64", "x86_64")
+    ]
+    assert (elsewhere.reason, on_arm.reason, on_x86.reason) == ("unknown", "lock", "lock")
+
+
+def test_a_thread_that_was_preempted_was_not_blocked(enricher):
+    """
+    Time in a run queue alone has no reason, whatever stack is about.
+    """
+    events = [Stack(90, 9, ("do_wait",)), stall(runnable_ktime_ns=100, kernel_stack=9)]
+
+    [activity] = enricher.enrich(events)
+
+    assert (activity.reason, activity.functions) == ("", ("do_wait",))
+
+
+def test_stacks_are_those_of_their_capture(enricher):
+    """
+    The next capture numbers its stacks anew.
+    """
+    list(enricher.enrich([Stack(90, 9, ("do_wait",)), CAPTURE, CLOCK]))
+
+    assert only(enricher, stall(kernel_stack=9)).functions == ()
+
+
+def test_a_gap_has_the_names_of_the_calls_around_it(enricher):
+    """
+    It is dated, and is on the device of its thread.
+    """
+    event = Gap(300, 5, 42, 43, 100, 50, 20, 0, 1, 1, 10, 1, 2, "pt_main")
+    activity = only(enricher, event)
+
+    assert isinstance(activity, GapActivity)
+    assert activity.event is event
+    assert activity.process.service_name == "t.py"
+    assert (activity.previous_api.name, activity.next_api.name) == (
+        "cudaMalloc",
+        "cudaLaunchKernel",
+    )
+    assert (activity.start_unix_ns, activity.end_unix_ns) == (T0 + 100, T0 + 300)
+    assert activity.device == H100
+
+
+def test_the_time_account_is_summed_by_reason(enricher):
+    """
+    Two stacks with one reason are one sum; an entry that did not change still counts.
+    """
+    blocked = TimesKey(5, 42, 9, 202, wire.STATE_BLOCKED, wire.CONTEXT_CALL, 0)
+    entries = (
+        (blocked, 100, 1),
+        (blocked._replace(kernel_stack=10), 20, 2),
+        (blocked._replace(flags=wire.STALL_GIL), 7, 1),
+        (blocked._replace(kernel_stack=-1, system_call=-1), 3, 1),
+        (TimesKey(5, 42, -1, -1, wire.STATE_ON_CPU, wire.CONTEXT_GAP, 0), 1000, 5),
+    )
+    first, second = enricher.enrich(
+        [
+            Stack(90, 9, ("futex_do_wait",)),
+            Stack(90, 10, ("do_futex",)),
+            Times(600, entries),
+            Times(700, ((blocked, 150, 3),)),
+        ]
+    )
+
+    def sums(activity):
+        assert isinstance(activity, TimesActivity)
+        assert all(type(time) is ThreadTime for time in activity.times)
+        assert {time.process.service_name for time in activity.times} == {"t.py"}
+        return sorted(time[1:] for time in activity.times)
+
+    assert first.unix_ns == T0 + 600
+    assert sums(first) == [
+        (wire.STATE_ON_CPU, wire.CONTEXT_GAP, "", 1000, 5),
+        (wire.STATE_BLOCKED, wire.CONTEXT_CALL, "gil", 7, 1),
+        (wire.STATE_BLOCKED, wire.CONTEXT_CALL, "lock", 120, 3),
+        (wire.STATE_BLOCKED, wire.CONTEXT_CALL, "unknown", 3, 1),
+    ]
+    assert sums(second)[2] == (wire.STATE_BLOCKED, wire.CONTEXT_CALL, "lock", 170, 5)
+    assert len(sums(second)) == 4
+
+
+def test_the_time_account_of_another_image_is_its_own(enricher):
+    """
+    Only images that a record is about are in its activity; one that ended starts from nothing.
+    """
+    running = TimesKey(5, 42, -1, -1, wire.STATE_RUN_QUEUE, wire.CONTEXT_CALL, 0)
+    other = running._replace(pid=77)
+    activities = enricher.enrich(
+        [
+            Times(600, ((running, 10, 1),)),
+            Times(700, ((other, 20, 1),)),
+            Exit(800, 5, 42, 42, 0, 0, "python"),
+            Times(900, ((running._replace(context=wire.CONTEXT_GAP), 1, 1),)),
+        ]
+    )
+
+    found = [[time[0].pid, *time[1:]] for a in activities for time in getattr(a, "times", ())]
+    assert found == [
+        [42, wire.STATE_RUN_QUEUE, wire.CONTEXT_CALL, "", 10, 1],
+        [77, wire.STATE_RUN_QUEUE, wire.CONTEXT_CALL, "", 20, 1],
+        [42, wire.STATE_RUN_QUEUE, wire.CONTEXT_GAP, "", 1, 1],
+    ]
+
+
+def test_pressure_passes_with_its_time(enricher):
+    """
+    What the host said of its load is dated and otherwise unchanged.
+    """
+    info = {"load1": 0.5}
+
+    assert only(enricher, Pressure(700, info)) == PressureActivity(T0 + 700, info)
 
 
 def test_a_fork_names_both_processes(enricher):
@@ -345,6 +491,10 @@ BY_FIELD = {
     "device": st.integers(-2, 1 << 31),
     "api": st.sampled_from([0, 65535, *API_BY_NUMBER]),
     "buckets": st.just(()),
+    "functions": st.lists(
+        text | st.sampled_from(["do_futex", "io_schedule", "handle_mm_fault"]), max_size=4
+    ).map(tuple),
+    "state": st.sampled_from([wire.STATE_ON_CPU, wire.STATE_RUN_QUEUE, wire.STATE_BLOCKED, 9]),
 }
 
 
@@ -354,15 +504,20 @@ def any_of(kind):
         **{
             name: BY_FIELD.get(name, moment if "ktime" in name else small)
             for name in kind._fields
-            if name != "series"
+            if name not in NESTED
         },
-        **({"series": SERIES} if "series" in kind._fields else {}),
+        **{name: NESTED[name]() for name in kind._fields if name in NESTED},
     )
 
 
-SERIES = st.lists(st.tuples(any_of(SeriesKey), any_of(Aggregate)), max_size=3).map(tuple)
+NESTED = {
+    "series": lambda: st.lists(st.tuples(any_of(SeriesKey), any_of(Aggregate)), max_size=3).map(
+        tuple
+    ),
+    "entries": lambda: st.lists(st.tuples(any_of(TimesKey), small, small), max_size=4).map(tuple),
+}
 EVENTS = st.one_of([any_of(kind) for kind in typing.get_args(Event)])
-SILENT = (Clock, Device, Library, ProcessSeen)
+SILENT = (Clock, Device, Library, ProcessSeen, Stack)
 
 
 @settings(max_examples=150, deadline=None)
@@ -409,6 +564,13 @@ def test_memory_is_bounded():
             Exec(pid, pid + 1, pid, pid, pid, 0, 0, 0, "y", "/y"),
             cuda_call(pid=pid, image_ktime_ns=pid + 2),
             Aggregates(pid, ((key(pid=pid, image_ktime_ns=pid + 3), AGGREGATE),)),
+            Times(pid, ((TimesKey(pid + 1, pid, -1, -1, 0, 0, 0), 1, 1),)),
+            Times(pid, ((TimesKey(pid + 3, pid, -1, -1, 0, 0, 0), 1, 1),)),
+            Times(
+                pid,
+                tuple((TimesKey(1, 9000 + 50 * pid + n, 1, 1, 2, 0, 0), 1, 1) for n in range(40)),
+            ),
+            *(Stack(pid, pid * 10 + number, ("schedule",)) for number in range(10)),
             Exit(pid, pid + 3, pid, pid, 0, 0, "z"),
         ]
         for _ in enricher.enrich(events):
@@ -420,3 +582,6 @@ def test_memory_is_bounded():
     assert len(processes._current) <= 16
     assert len(processes._dead) <= 8
     assert set(enricher._devices._by_image) <= set(processes._images)
+    assert len(enricher._stacks) <= 16384
+    assert sum(map(len, enricher._times.values())) == enricher._times_known <= 65536
+    assert (2_000, 2_003) not in enricher._times

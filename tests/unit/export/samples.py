@@ -2,12 +2,13 @@
 
 from otel_gpu import wire
 from otel_gpu.capture.probes import API_BY_NUMBER
-from otel_gpu.decode.events import CudaCall, Fork, OpenCall, Stall
+from otel_gpu.decode.events import CudaCall, Fork, Gap, OpenCall, Stall
 from otel_gpu.enrich.activities import (
     CallActivity,
     CaptureActivity,
     DeviceIdentity,
     ForkActivity,
+    GapActivity,
     OpenCallActivity,
     ProcessImage,
     StallActivity,
@@ -94,9 +95,29 @@ _STALL = Stall(
     call_api=CUDA_MALLOC,
     call_depth=0,
     switch_type=wire.SWITCH_VOLUNTARY,
+    kernel_stack=-1,
+    system_call=-1,
+    argument=0,
+    flags=0,
     comm="worker",
     culprit_comm="hog",
     waker_comm="waker",
+)
+_GAP = Gap(
+    end_ktime_ns=9_000,
+    image_ktime_ns=7,
+    pid=42,
+    tid=44,
+    start_ktime_ns=3_000,
+    blocked_ns=0,
+    run_queue_ns=0,
+    device=-1,
+    voluntary_switches=0,
+    involuntary_switches=0,
+    previous_api=CUDA_MALLOC,
+    next_api=CUDA_LAUNCH_KERNEL,
+    choices=0,
+    comm="worker",
 )
 _FORK = Fork(
     end_ktime_ns=2_000,
@@ -138,14 +159,29 @@ def call(device=None, process=PROCESS, **changes) -> CallActivity:
     )
 
 
-def stall(**changes) -> StallActivity:
+def stall(reason="", functions=(), process=PROCESS, **changes) -> StallActivity:
     event = _STALL._replace(**changes)
     return StallActivity(
-        PROCESS,
+        process,
         event,
         BOOT_UNIX_NS + event.start_ktime_ns,
         BOOT_UNIX_NS + event.runnable_ktime_ns,
         BOOT_UNIX_NS + event.end_ktime_ns,
+        reason,
+        functions,
+    )
+
+
+def gap(device=None, process=PROCESS, **changes) -> GapActivity:
+    event = _GAP._replace(**changes)
+    return GapActivity(
+        process,
+        event,
+        API_BY_NUMBER[event.previous_api],
+        API_BY_NUMBER[event.next_api],
+        BOOT_UNIX_NS + event.start_ktime_ns,
+        BOOT_UNIX_NS + event.end_ktime_ns,
+        device,
     )
 
 

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_gpu.export import ids
+from otel_gpu.enrich import ids
 from tests.unit.export import samples
 
 SEED = b"capture1"

@@ -3,8 +3,8 @@ from opentelemetry.sdk.metrics.export import AggregationTemporality, MetricsData
 
 from otel_gpu import wire
 from otel_gpu.config import Config, HistogramsConfig
+from otel_gpu.enrich import ids
 from otel_gpu.enrich.activities import DeviceIdentity
-from otel_gpu.export import ids
 from otel_gpu.export.batches import points_in
 from otel_gpu.export.metric_store import MetricStore
 from otel_gpu.export.points import Temporality
@@ -27,6 +27,8 @@ from tests.activities import (
     series,
     snapshot,
     status,
+    thread_time,
+    times,
 )
 
 DELTA = AggregationTemporality.DELTA
@@ -724,11 +726,15 @@ def test_the_agent_says_what_it_lost_and_cost(sink):
     lost = collected.values("otel_gpu.records.lost", "otel-gpu")
     assert lost[("ring_full",)] == 3
     assert lost[("exit_inside_call",)] == 0
-    assert len(lost) == 10
+    assert len(lost) == 12
     assert collected.values("otel_gpu.records.rejected", "otel-gpu") == {("short",): 1}
     assert collected.values("otel_gpu.spans.withheld", "otel-gpu") == {("rate",): 4}
     assert collected.values("otel_gpu.spans.dropped", "otel-gpu") == {("queue_full",): 2}
-    assert collected.values("otel_gpu.spans.chosen", "otel-gpu") == {("call",): 11, ("stall",): 2}
+    assert collected.values("otel_gpu.spans.chosen", "otel-gpu") == {
+        ("call",): 11,
+        ("stall",): 2,
+        ("gap",): 0,
+    }
     assert collected.values("otel_gpu.probe.hits", "otel-gpu") == {
         ("entry",): 90,
         ("return",): 89,
@@ -737,3 +743,50 @@ def test_the_agent_says_what_it_lost_and_cost(sink):
     assert collected.point("otel_gpu.overhead.time", "otel-gpu").value == 1.5
     assert collected.point("otel_gpu.overhead.memory", "otel-gpu").value == 5_000
     assert collected.values("otel_gpu.coverage", "otel-gpu") == {("/lib/libcuda.so.1",): 0.75}
+
+
+def test_the_time_of_feeder_threads_is_counted_by_state(sink):
+    """
+    What threads did that make CUDA calls sums to their wall time; other threads are left out.
+    """
+    trainer = image()
+    account = [
+        (wire.STATE_ON_CPU, wire.CONTEXT_GAP, "", 1),
+        (wire.STATE_ON_CPU, wire.CONTEXT_CALL, "", 2),
+        (wire.STATE_ON_CPU, wire.CONTEXT_SYNCHRONIZE, "", 4),
+        (wire.STATE_BLOCKED, wire.CONTEXT_SYNCHRONIZE, "driver", 8),
+        (wire.STATE_BLOCKED, wire.CONTEXT_SYNCHRONIZE, "lock", 16),
+        (wire.STATE_RUN_QUEUE, wire.CONTEXT_SYNCHRONIZE, "", 32),
+        (wire.STATE_RUN_QUEUE, wire.CONTEXT_GAP, "", 64),
+        (wire.STATE_BLOCKED, wire.CONTEXT_GAP, "ipc", 128),
+        (wire.STATE_BLOCKED, wire.CONTEXT_GAP, "page_fault", 256),
+        (wire.STATE_BLOCKED, wire.CONTEXT_OTHER, "ipc", 512),
+    ]
+    sink.observe(
+        times(9, *(thread_time(trainer, s, c, n * SECOND, reason=r) for s, c, r, n in account))
+    )
+
+    assert sink.collect().values("gpu.cuda.thread.time", "trainer") == {
+        ("host",): 1,
+        ("api",): 2,
+        ("gpu_wait",): 4 + 8,
+        ("lock",): 16,
+        ("run_queue",): 32 + 64,
+        ("ipc",): 128,
+        ("paging",): 256,
+    }
+
+
+def test_later_times_replace_earlier_ones(sink):
+    """
+    The account is cumulative; a process that it says nothing new about keeps what it had.
+    """
+    one, other = image(pid=1, name="one"), image(pid=2, name="other")
+    state = (wire.STATE_ON_CPU, wire.CONTEXT_GAP)
+    sink.observe(times(9, thread_time(one, *state, SECOND), thread_time(other, *state, SECOND)))
+    sink.observe(times(10, thread_time(one, *state, 3 * SECOND)))
+
+    collected = sink.collect()
+
+    assert collected.values("gpu.cuda.thread.time", "one") == {("host",): 3}
+    assert collected.values("gpu.cuda.thread.time", "other") == {("host",): 1}

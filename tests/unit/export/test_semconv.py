@@ -6,8 +6,10 @@ import yaml
 
 from otel_gpu import wire
 from otel_gpu.config import CaptureConfig, Config, ExportConfig
+from otel_gpu.enrich import ids
 from otel_gpu.enrich.activities import ProcessImage
 from otel_gpu.enrich.attributes import describe, facts_of, host_of
+from otel_gpu.explain.chains import Cause, Chain, Culprit, Effect, Evidence, Incident
 from otel_gpu.export.exports import open_exports
 from tests.activities import (
     H100,
@@ -22,6 +24,7 @@ from tests.activities import (
     ended,
     fork,
     forks,
+    gap,
     image,
     open_call,
     probes,
@@ -29,6 +32,8 @@ from tests.activities import (
     snapshot,
     stall,
     status,
+    thread_time,
+    times,
 )
 from tools.generate_semconv import MODULE, PAGE, REGISTRY, module_text, page_text, read_registry
 
@@ -95,6 +100,9 @@ def stream():
         8 * SECOND,
         9 * SECOND,
         10 * SECOND,
+        reason="lock",
+        functions=("futex_wait_queue", "futex_wait"),
+        flags=wire.STALL_IDLE_CPU,
         culprit_pid=7,
         culprit_tid=8,
         culprit_comm="hog",
@@ -102,6 +110,18 @@ def stream():
         waker_tid=10,
         waker_comm="waker",
         switch_type=wire.SWITCH_VOLUNTARY,
+    )
+    yield gap(
+        trainer,
+        "cudaMemcpyAsync",
+        "cudaLaunchKernel",
+        7 * SECOND,
+        11 * SECOND,
+        device=H100,
+        blocked_ns=SECOND,
+        run_queue_ns=SECOND,
+        voluntary_switches=1,
+        involuntary_switches=1,
     )
     yield fork(trainer, child, 10 * SECOND, 10 * SECOND + MS)
     names = [
@@ -128,11 +148,37 @@ def stream():
         series(trainer, wire.METRIC_RUN_QUEUE, aggregate([US]), api=wire.SWITCH_INVOLUNTARY),
         forks(trainer, 1),
     )
+    yield times(20, thread_time(trainer, wire.STATE_ON_CPU, wire.CONTEXT_GAP, SECOND))
     yield counters(20, spans_chosen=3)
     figures = {"rejected": {"short": 1}, "dropped": {"queue_full": 1}}
     yield status(20, cpu_ns=10, rss_bytes=20, **figures)
     yield probes(20, "/usr/lib/libcudart.so.13", 40, 44)
     yield ended(image(pid=399), 21)
+
+
+def chain(process):
+    """A chain with everything that one can have, whose first link is to the stall above."""
+    hog, worker = Culprit(7, 8, "hog"), Culprit(9, 10, "waker")
+    at = T0 + 8 * SECOND
+    event = stall(process, 8 * SECOND, 9 * SECOND, 10 * SECOND).event
+    span_id = ids.span_id_of(ids.capture_seed(capture()), event)
+    wait = Evidence("e1", "run_queue", at, at + MS, hog, None, "", (), span_id)
+    functions = ("futex_wait",)
+    blocked = Evidence("e2", "blocked", at, at + MS, None, worker, "lock", functions, span_id)
+    effect = Effect(
+        "slow_call",
+        process,
+        "cudaMemcpyAsync",
+        process.pid,
+        "python",
+        T0 + 7 * SECOND,
+        MS,
+        MS // 2,
+        bytes(range(16)),
+        bytes(range(8)),
+    )
+    causes = tuple(Cause("run_queue", MS // 100, 0.01, hog, (wait, blocked)) for _ in range(100))
+    return Chain("c1", effect, causes, 0, "high")
 
 
 class Emitted:
@@ -158,8 +204,9 @@ class Emitted:
             for metric in scope.get("metrics", ()):
                 self._read_metric(scope["scope"]["name"], metric)
             for span in scope.get("spans", ()):
-                self.spans[span["name"]] = (scope["scope"]["name"], span["kind"])
-                self.span_attributes[span["name"]] |= self._read_attributes(span)
+                key = (scope["scope"]["name"], span["name"])
+                self.spans[key] = span["kind"]
+                self.span_attributes[key] |= self._read_attributes(span)
 
     def _read_metric(self, scope, metric):
         (kind,) = {"sum", "gauge", "histogram", "exponentialHistogram"} & metric.keys()
@@ -188,12 +235,32 @@ def registry():
 def emitted(tmp_path_factory):
     path = tmp_path_factory.mktemp("semconv") / "out.jsonl"
     config = Config(capture=CaptureConfig(max_series=64), export=ExportConfig(otlp_file=str(path)))
+    trainer = process()
     with pytest.MonkeyPatch.context() as patch:
         # Few enough that some are given up.
         patch.setattr("otel_gpu.export.metrics._LEAST_WAITING_SERIES", 64)
         with open_exports(config, {}, live=False) as exports:
             for activity in stream():
                 exports.observe(activity)
+            # More than the budget has room for.
+            for _ in range(20):
+                exports.observe_chain(chain(trainer))
+            gap_effect = chain(trainer).effect._replace(kind="slow_gap", trace_id=bytes(15) + b"g")
+            exports.observe_chain(chain(trainer)._replace(id="c2", effect=gap_effect))
+            exports.observe_incident(
+                Incident(
+                    "i1",
+                    "high",
+                    T0,
+                    T0 + SECOND,
+                    MS,
+                    chain(trainer).causes[:1],
+                    0,
+                    ("Do something.",),
+                    (chain(trainer),),
+                )
+            )
+            exports.observe(counters(22))
     return Emitted(path.read_text().splitlines())
 
 
@@ -232,30 +299,38 @@ def test_every_metric_attribute_is_emitted_as_declared(emitted, registry):
     assert dict(emitted.metric_attributes) == declared
 
 
+def span_key(span):
+    return span["scope"], span["name"]
+
+
+def generic(key):
+    """The name that the registry has for spans whose name holds an attribute's value."""
+    scope, name = key
+    if name.startswith("cuda"):
+        return scope, "{gpu.cuda.api}"
+    return scope, "gpu.cause.{otel_gpu.cause.kind}" if name.startswith("gpu.cause.") else name
+
+
 def test_every_span_is_emitted_as_declared(emitted, registry):
     """
     Spans of CUDA calls are named after the API; all others have a name in the registry.
     """
     internal = 1
-    declared = {
-        span["name"]: (span["scope"], internal)
-        for span in registry["spans"].values()
-        if "{" not in span["name"]
-    }
-    apis = dict.fromkeys(("cudaLaunchKernel", "cudaMemcpyAsync"), ("otel_gpu.cuda", internal))
+    declared = {span_key(span): internal for span in registry["spans"].values()}
 
-    assert emitted.spans == declared | apis
+    assert {generic(key): kind for key, kind in emitted.spans.items()} == declared
 
 
 def test_every_span_attribute_is_emitted_as_declared(emitted, registry):
     """
     The same for the attributes of each kind of span.
     """
-    attributes = dict(emitted.span_attributes)
-    call_attributes = attributes.pop("cudaLaunchKernel") | attributes.pop("cudaMemcpyAsync")
-    declared = {span["name"]: set(span["attributes"]) for span in registry["spans"].values()}
+    attributes = defaultdict(set)
+    for key, names in emitted.span_attributes.items():
+        attributes[generic(key)] |= names
+    declared = {span_key(span): set(span["attributes"]) for span in registry["spans"].values()}
 
-    assert attributes | {"{gpu.cuda.api}": call_attributes} == declared
+    assert attributes == declared
 
 
 def test_every_scope_is_emitted_as_declared(emitted, registry):

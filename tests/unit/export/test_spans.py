@@ -2,10 +2,11 @@ import pytest
 from opentelemetry.sdk.trace import SpanLimits
 
 from otel_gpu import wire
+from otel_gpu.enrich import ids
 from otel_gpu.enrich.activities import CountersActivity, DeviceIdentity, ExitActivity
-from otel_gpu.export import ids
 from otel_gpu.export.finished import STATUS_ERROR, STATUS_UNSET
 from otel_gpu.export.limits import Limits
+from otel_gpu.export.origins import Origins
 from otel_gpu.export.resources import Resources
 from otel_gpu.export.spans import SpanBuilder
 from tests.unit.export import samples
@@ -16,7 +17,7 @@ SEED = b"capture1"
 
 @pytest.fixture
 def builder() -> SpanBuilder:
-    return SpanBuilder(SEED, "9.8.7", Resources({}), Limits(SpanLimits()))
+    return SpanBuilder(SEED, Origins("9.8.7", Resources({})), Limits(SpanLimits()))
 
 
 def test_a_plain_call_carries_only_what_it_knows(builder):
@@ -184,7 +185,8 @@ def test_a_part_of_a_stall_that_took_no_time_makes_no_span(builder, runnable_kti
 
 def test_a_stall_outside_calls_is_a_trace_of_its_own(builder):
     """Both of its spans are roots of the same trace."""
-    blocked, waiting = builder.spans(samples.stall(call_start_ktime_ns=0, root_start_ktime_ns=0))
+    builder.spans(samples.stall(call_start_ktime_ns=0, root_start_ktime_ns=0))
+    blocked, waiting = builder.close()
 
     assert blocked.parent_span_id == waiting.parent_span_id == b""
     assert blocked.trace_id == waiting.trace_id
@@ -265,10 +267,10 @@ def test_memory_does_not_grow_with_the_past(builder):
         builder.spans(samples.open_call(start_ktime_ns=number))
 
     for kept in (
-        builder._origins,
+        builder._origins._origins,
         builder._named,
         builder._open_due_ns,
-        builder._processes._by_image,
+        builder._origins._processes._by_image,
     ):
         assert len(kept) <= 4096
 

@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * The time account: every nanosecond of a thread that feeds a GPU belongs to a state
+ * (on a CPU, in a run queue, blocked) and a context (inside a call, in a gap between two).
+ *
+ * Off-CPU time is booked when the thread runs again, on-CPU time is what is left of a
+ * call or gap when it ends. So the parts of each sum to its duration. On-CPU time is
+ * collected in the thread, and booked when the thread next leaves the CPU: calls can
+ * follow each other a million times a second.
+ *
+ * The longest intervals of the outermost call, or of the gap, are kept in the thread
+ * until it is known whether that becomes a span: then they go before it.
+ */
+#ifndef OTEL_GPU_ACCOUNT_BPF_H
+#define OTEL_GPU_ACCOUNT_BPF_H
+
+#define SLICE_GAP_NS 500000
+
+static __always_inline bool waits_for_device(const struct open_call *call)
+{
+	return settings.apis[call->api < MAX_APIS ? call->api : 0].family == FAMILY_SYNCHRONIZE;
+}
+
+static __always_inline enum call_context context_of(const struct thread *thread)
+{
+	__u32 depth = thread->depth;
+
+	if (!depth)
+		return thread->last_return_ktime_ns ? CONTEXT_GAP : CONTEXT_OTHER;
+	if (waits_for_device(&thread->calls[0]) ||
+	    waits_for_device(&thread->calls[(depth - 1) % MAX_DEPTH]))
+		return CONTEXT_SYNCHRONIZE;
+	return CONTEXT_CALL;
+}
+
+static __always_inline void book(const struct times_key *key, __u64 time_ns)
+{
+	static const struct times nothing = {};
+	struct times *times;
+
+	if (!time_ns)
+		return;
+	times = bpf_map_lookup_elem(&thread_times, key);
+	if (!times) {
+		bpf_map_update_elem(&thread_times, key, &nothing, BPF_NOEXIST);
+		times = bpf_map_lookup_elem(&thread_times, key);
+	}
+	if (!times) {
+		count(COUNTER_LOST_TIMES_FULL);
+		return;
+	}
+	__sync_fetch_and_add(&times->time_ns, time_ns);
+	__sync_fetch_and_add(&times->count, 1);
+}
+
+static __always_inline void add_on_cpu(struct thread *thread, enum call_context context,
+				       __u64 time_ns)
+{
+	if (context < CONTEXT_OTHER)
+		thread->on_cpu_ns[context] += time_ns;
+}
+
+/* What the thread collected by itself since it was last off the CPU. */
+static __always_inline void bring_in(struct thread *thread)
+{
+	struct times_key key = {
+		.image_ktime_ns = thread->image_ktime_ns,
+		.pid = thread->pid,
+		.kernel_stack = -1,
+		.system_call = -1,
+		.state = STATE_ON_CPU,
+	};
+
+	count_hits(thread);
+	for (int i = 0; i < CONTEXT_OTHER; i++) {
+		key.context = i;
+		book(&key, thread->on_cpu_ns[i]);
+		thread->on_cpu_ns[i] = 0;
+	}
+}
+
+static __always_inline void book_off_cpu(const struct thread *thread, __u64 blocked_ns,
+					 __u64 run_queue_ns)
+{
+	struct times_key key = {
+		.image_ktime_ns = thread->image_ktime_ns,
+		.pid = thread->pid,
+		.kernel_stack = -1,
+		.system_call = -1,
+		.state = STATE_RUN_QUEUE,
+		.context = context_of(thread),
+	};
+
+	book(&key, run_queue_ns);
+	key.state = STATE_BLOCKED;
+	key.kernel_stack = thread->kernel_stack;
+	key.system_call = thread->system_call;
+	key.flags = thread->stall_flags & (STALL_GIL | STALL_FAULT);
+	book(&key, blocked_ns);
+}
+
+static __always_inline void forget_intervals(struct thread *thread)
+{
+	for (int i = 0; i < MAX_INTERVALS; i++)
+		thread->intervals[i].start_ktime_ns = 0;
+}
+
+/*
+ * Python waits for the GIL in slices of 5 ms, looking up in between. It is one wait, and
+ * only the end of the last slice says who let go of the GIL.
+ */
+static __always_inline bool goes_on(const struct interval *kept, const struct thread *thread)
+{
+	return kept->flags & thread->stall_flags & STALL_GIL &&
+	       kept->argument == thread->argument &&
+	       thread->off_ktime_ns - kept->end_ktime_ns < SLICE_GAP_NS;
+}
+
+/* Keep an interval, in place of the shortest one if there is no room. */
+static __always_inline void keep_interval(struct thread *thread, __u64 runnable_ktime_ns,
+					  __u64 now_ktime_ns)
+{
+	struct interval *kept, *shortest = NULL;
+	__u64 shortest_ns = now_ktime_ns - thread->off_ktime_ns;
+	__u64 start_ktime_ns = thread->off_ktime_ns;
+	__u32 slot = MAX_INTERVALS;
+
+	for (__u32 i = 0; i < MAX_INTERVALS; i++) {
+		kept = &thread->intervals[i];
+		if (!kept->start_ktime_ns) {
+			slot = i;
+			break;
+		}
+		if (goes_on(kept, thread)) {
+			start_ktime_ns = kept->start_ktime_ns;
+			slot = i;
+			break;
+		}
+		if (kept->end_ktime_ns - kept->start_ktime_ns < shortest_ns) {
+			shortest_ns = kept->end_ktime_ns - kept->start_ktime_ns;
+			slot = i;
+		}
+	}
+	if (slot >= MAX_INTERVALS)
+		return;
+	shortest = &thread->intervals[slot];
+	shortest->start_ktime_ns = start_ktime_ns;
+	shortest->runnable_ktime_ns = runnable_ktime_ns;
+	shortest->end_ktime_ns = now_ktime_ns;
+	shortest->argument = thread->argument;
+	shortest->culprit_pid = thread->culprit_pid;
+	shortest->culprit_tid = thread->culprit_tid;
+	shortest->waker_pid = thread->waker_pid;
+	shortest->waker_tid = thread->waker_tid;
+	shortest->cpu = bpf_get_smp_processor_id();
+	shortest->kernel_stack = thread->kernel_stack;
+	shortest->system_call = thread->system_call;
+	shortest->flags = thread->stall_flags;
+	shortest->switch_type = thread->switch_type;
+	shortest->call_start_ktime_ns = 0;
+	shortest->call_api = 0;
+	shortest->call_depth = 0;
+	shortest->padding = 0;
+	if (thread->depth) {
+		struct open_call *call = &thread->calls[(thread->depth - 1) % MAX_DEPTH];
+
+		shortest->call_start_ktime_ns = call->start_ktime_ns;
+		shortest->call_api = call->api;
+		shortest->call_depth = thread->depth - 1;
+	}
+	__builtin_memcpy(shortest->culprit_comm, thread->culprit_comm, COMM_BYTES);
+	__builtin_memcpy(shortest->waker_comm, thread->waker_comm, COMM_BYTES);
+}
+
+static __always_inline void send_interval(const struct thread *thread, const struct interval *kept,
+					  __u64 root_start_ktime_ns, const char *comm)
+{
+	struct stall_record *record = bpf_ringbuf_reserve(&events, sizeof(*record), 0);
+
+	if (!record) {
+		count(COUNTER_LOST_RING_FULL);
+		return;
+	}
+	fill_header(&record->header, RECORD_STALL, sizeof(*record), kept->end_ktime_ns,
+		    thread->image_ktime_ns, thread->pid, thread->tid);
+	record->start_ktime_ns = kept->start_ktime_ns;
+	record->runnable_ktime_ns = kept->runnable_ktime_ns;
+	record->call_start_ktime_ns = kept->call_start_ktime_ns;
+	record->root_start_ktime_ns = root_start_ktime_ns;
+	record->culprit_pid = kept->culprit_pid;
+	record->culprit_tid = kept->culprit_tid;
+	record->waker_pid = kept->waker_pid;
+	record->waker_tid = kept->waker_tid;
+	record->cpu = kept->cpu;
+	record->call_api = kept->call_api;
+	record->call_depth = kept->call_depth;
+	record->switch_type = kept->switch_type;
+	record->kernel_stack = kept->kernel_stack;
+	record->system_call = kept->system_call;
+	record->argument = kept->argument;
+	record->flags = kept->flags;
+	record->padding = 0;
+	bpf_probe_read_kernel(record->comm, COMM_BYTES, comm);
+	__builtin_memcpy(record->culprit_comm, kept->culprit_comm, COMM_BYTES);
+	__builtin_memcpy(record->waker_comm, kept->waker_comm, COMM_BYTES);
+	count(COUNTER_STALLS_CHOSEN);
+	bpf_ringbuf_submit(record, wakeup_flags());
+}
+
+/* Send what was kept of a call or gap that becomes a span itself. */
+static __always_inline void send_intervals(const struct thread *thread, __u64 root_start_ktime_ns,
+					   const char *comm)
+{
+	for (int i = 0; i < MAX_INTERVALS; i++) {
+		if (thread->intervals[i].start_ktime_ns)
+			send_interval(thread, &thread->intervals[i], root_start_ktime_ns, comm);
+	}
+}
+
+/* A gap begins where an outermost call returns. */
+static __always_inline void begin_gap(struct thread *thread, __u32 api, __u64 now_ktime_ns)
+{
+	thread->last_return_ktime_ns = now_ktime_ns;
+	thread->last_api = api;
+	thread->gap_blocked_ns = thread->blocked_ns;
+	thread->gap_run_queue_ns = thread->run_queue_ns;
+	thread->gap_voluntary_switches = thread->voluntary_switches;
+	thread->gap_involuntary_switches = thread->involuntary_switches;
+	forget_intervals(thread);
+}
+
+/* Account for the gap that ends; returns its length, 0 if there was none. */
+static __always_inline __u64 end_gap(struct thread *thread, __u64 now_ktime_ns)
+{
+	__u64 gap_ns, off_cpu_ns;
+
+	if (!thread->last_return_ktime_ns)
+		return 0;
+	gap_ns = now_ktime_ns - thread->last_return_ktime_ns;
+	off_cpu_ns = thread->blocked_ns - thread->gap_blocked_ns + thread->run_queue_ns -
+		     thread->gap_run_queue_ns;
+	if (gap_ns > off_cpu_ns)
+		add_on_cpu(thread, CONTEXT_GAP, gap_ns - off_cpu_ns);
+	return gap_ns;
+}
+
+#endif

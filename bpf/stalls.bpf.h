@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* The end of a time off the CPU: booked, and kept or sent where it may explain something. */
+#ifndef OTEL_GPU_STALLS_BPF_H
+#define OTEL_GPU_STALLS_BPF_H
+
+/*
+ * Threads that make no CUDA calls wait as a matter of course; a wait is worth a span of
+ * its own when it is long. Of those that do, it is a part of a call or of a gap.
+ */
+static __always_inline void send_long_stall(struct thread *thread, struct task_struct *task,
+					    __u64 runnable_ktime_ns, __u64 now_ktime_ns)
+{
+	struct process *process = find_process(thread->pid);
+	struct interval interval = {
+		.start_ktime_ns = thread->off_ktime_ns,
+		.runnable_ktime_ns = runnable_ktime_ns,
+		.end_ktime_ns = now_ktime_ns,
+		.argument = thread->argument,
+		.culprit_pid = thread->culprit_pid,
+		.culprit_tid = thread->culprit_tid,
+		.waker_pid = thread->waker_pid,
+		.waker_tid = thread->waker_tid,
+		.cpu = bpf_get_smp_processor_id(),
+		.kernel_stack = thread->kernel_stack,
+		.system_call = thread->system_call,
+		.flags = thread->stall_flags,
+		.switch_type = thread->switch_type,
+	};
+
+	if (!process || process->flags & PROCESS_NO_SPANS)
+		return;
+	if (!admit(process, now_ktime_ns)) {
+		count(COUNTER_SPANS_WITHHELD_RATE);
+		return;
+	}
+	__builtin_memcpy(interval.culprit_comm, thread->culprit_comm, COMM_BYTES);
+	__builtin_memcpy(interval.waker_comm, thread->waker_comm, COMM_BYTES);
+	send_interval(thread, &interval, 0, task->comm);
+}
+
+static __noinline void enter_cpu(struct thread *thread, struct task_struct *task,
+				 __u64 now_ktime_ns)
+{
+	struct aggregate_key key = {
+		.image_ktime_ns = thread->image_ktime_ns,
+		.pid = thread->pid,
+		.device = -1,
+		.copy_kind = COPY_NONE,
+		.api = thread->switch_type,
+	};
+	__u64 off_ktime_ns = thread->off_ktime_ns;
+	__u64 runnable_ktime_ns = thread->runnable_ktime_ns;
+	__u64 blocked_ns, run_queue_ns;
+
+	if (!off_ktime_ns) /* first seen running */
+		return;
+	if (now_ktime_ns < off_ktime_ns) /* an estimate; see leave_cpu */
+		now_ktime_ns = off_ktime_ns;
+	/* Woken before we looked: all of it counts as blocked. */
+	if (!runnable_ktime_ns || runnable_ktime_ns > now_ktime_ns)
+		runnable_ktime_ns = now_ktime_ns;
+	blocked_ns = runnable_ktime_ns - off_ktime_ns;
+	run_queue_ns = now_ktime_ns - runnable_ktime_ns;
+	thread->blocked_ns += blocked_ns;
+	thread->run_queue_ns += run_queue_ns;
+	key.metric = METRIC_OFF_CPU;
+	add_duration(&key, blocked_ns + run_queue_ns, 0);
+	key.metric = METRIC_RUN_QUEUE;
+	add_duration(&key, run_queue_ns, 0);
+	book_off_cpu(thread, blocked_ns, run_queue_ns);
+	if (thread->depth || thread->last_return_ktime_ns) {
+		keep_interval(thread, runnable_ktime_ns, now_ktime_ns);
+		if (thread->depth && blocked_ns + run_queue_ns >= settings.call_stall_floor_ns)
+			thread->calls[(thread->depth - 1) % MAX_DEPTH].choices |= CHOICE_STALLED;
+	} else if (blocked_ns >= settings.stall_floor_ns ||
+		   run_queue_ns >= settings.stall_floor_ns) {
+		send_long_stall(thread, task, runnable_ktime_ns, now_ktime_ns);
+	}
+	thread->off_ktime_ns = 0;
+}
+
+/*
+ * A thread runs, and we were not told that it does: that happens while somebody else
+ * attaches to the same tracepoint or lets go of it. The scheduler knows for how long it
+ * has run, to the last tick.
+ */
+static __always_inline void notice_running(struct thread *thread, struct task_struct *task,
+					   __u64 now_ktime_ns)
+{
+	if (!thread->off_ktime_ns)
+		return;
+	count(COUNTER_SWITCHES_REPAIRED);
+	enter_cpu(thread, task, now_ktime_ns - (task->se.sum_exec_runtime - thread->runtime_ns));
+}
+
+#endif

@@ -1,0 +1,52 @@
+"""
+Introducing process images: RECORD_PROCESS, as soon as there is time for it.
+
+Reading /proc takes a good part of a millisecond a process, so a storm of forks and
+execs waits its turn. Whoever is gone by then is known by what its parent said.
+"""
+
+import time
+from collections.abc import Iterator
+
+from otel_gpu import wire
+from otel_gpu.capture.process_facts import read_facts
+from otel_gpu.capture.programs import Programs
+from otel_gpu.capture.records import json_record
+
+_AT_A_TIME = 25
+
+
+class Introductions:
+    """Process images, as (pid, image_ktime_ns), that nobody has been told about yet."""
+
+    def __init__(self, programs: Programs) -> None:
+        self._programs = programs
+        self._waiting: dict[tuple[int, int], None] = {}
+
+    def put_off(self, pid: int, image_ktime_ns: int) -> None:
+        """Introduce an image later."""
+        self._waiting[pid, image_ktime_ns] = None
+
+    def give_up(self, pid: int, image_ktime_ns: int) -> None:
+        """Never mind: the image was replaced."""
+        self._waiting.pop((pid, image_ktime_ns), None)
+
+    def make(self, pid: int, image_ktime_ns: int) -> Iterator[bytes]:
+        """Introduce an image now; nothing comes of one that is gone."""
+        facts = read_facts(pid)
+        # Another exec may have come meanwhile; a process that is gone answers 0.
+        if facts is not None and self._programs.watched(pid) in (image_ktime_ns, 0):
+            yield json_record(
+                wire.RECORD_PROCESS,
+                time.monotonic_ns(),
+                facts,
+                pid=pid,
+                image_ktime_ns=image_ktime_ns,
+            )
+
+    def make_some(self) -> Iterator[bytes]:
+        """Introduce some of those that wait, the longest waiting first."""
+        for _ in range(min(_AT_A_TIME, len(self._waiting))):
+            image = next(iter(self._waiting))
+            del self._waiting[image]
+            yield from self.make(*image)

@@ -1,0 +1,131 @@
+"""
+How loaded the host and the cgroups of watched processes are.
+
+Context, never a cause by itself: what a thread waited for is measured on the thread.
+Only the throttling counters of a cgroup turn a wait on an idle CPU into a quota.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+PROC = Path("/proc")
+CGROUPS = Path("/sys/fs/cgroup")
+_NS_PER_US = 1000
+_MAX_CGROUPS = 64
+_READINGS_AFTER_END = 5
+
+
+class Pressure:
+    """
+    Reads the load, and remembers the cgroups of processes that ended lately.
+
+    The throttling that slowed a process down may be counted only after its end.
+
+    Args:
+        proc: Where procfs is mounted.
+        cgroups: Where the cgroup file systems are mounted.
+    """
+
+    def __init__(self, *, proc: Path = PROC, cgroups: Path = CGROUPS) -> None:
+        self._proc = proc
+        self._cgroups = cgroups
+        self._folders: dict[int, Path] = {}
+        self._readings_left: dict[int, int] = {}
+
+    def read(self, pids: Iterable[int]) -> dict[str, Any]:
+        """
+        Return what RECORD_PRESSURE says: cumulative counters, by their own names.
+
+        Args:
+            pids: The watched processes that live.
+        """
+        for pid in pids:
+            folder = _cpu_cgroup(self._proc / str(pid), self._cgroups)
+            if folder is not None:
+                self._folders[pid] = folder
+                self._readings_left[pid] = _READINGS_AFTER_END
+        proc = self._proc
+        swap = dict(line.split() for line in _lines(proc / "vmstat") if line.startswith("psw"))
+        load = _lines(proc / "loadavg")
+        read = {
+            "psi": {name: _read_psi(proc / "pressure" / name) for name in ("cpu", "io", "memory")},
+            "load1": float(load[0].split()[0]) if load else 0.0,
+            "cpus": os.cpu_count() or 1,
+            "swap_in_pages": int(swap.get("pswpin", 0)),
+            "swap_out_pages": int(swap.get("pswpout", 0)),
+            "cgroups": self._read_cgroups(),
+        }
+        for pid in list(self._readings_left):
+            self._readings_left[pid] -= 1
+            if self._readings_left[pid] < 0:
+                del self._readings_left[pid], self._folders[pid]
+        return read
+
+    def _read_cgroups(self) -> dict[str, dict[str, Any]]:
+        members: dict[Path, list[int]] = {}
+        for pid, folder in self._folders.items():
+            if folder in members or len(members) < _MAX_CGROUPS:
+                members.setdefault(folder, []).append(pid)
+        return {
+            str(folder.relative_to(self._cgroups)): found
+            for folder, inside in members.items()
+            if (found := _read_cgroup(folder, inside))
+        }
+
+
+def _read_cgroup(folder: Path, pids: list[int]) -> dict[str, Any] | None:
+    stat = dict(line.split() for line in _lines(folder / "cpu.stat"))
+    if "nr_periods" not in stat:
+        return None
+    throttled_ns = (
+        int(stat["throttled_usec"]) * _NS_PER_US
+        if "throttled_usec" in stat
+        else int(stat.get("throttled_time", 0))
+    )
+    return {
+        "nr_periods": int(stat["nr_periods"]),
+        "nr_throttled": int(stat["nr_throttled"]),
+        "throttled_ns": throttled_ns,
+        "pids": pids,
+    }
+
+
+def _read_psi(path: Path) -> dict[str, float]:
+    found = {}
+    for line in _lines(path):
+        kind, *fields = line.split()
+        found.update(
+            {
+                f"{kind}_{name}" + ("_us" if name == "total" else ""): float(value)
+                for name, value in (field.split("=") for field in fields)
+            }
+        )
+    return found
+
+
+def _cpu_cgroup(process: Path, cgroups: Path) -> Path | None:
+    for line in _lines(process / "cgroup"):
+        number, controllers, path = line.split(":", 2)
+        for folder in _mount_points(cgroups, number, controllers):
+            candidate = folder / path.lstrip("/")
+            if (candidate / "cpu.stat").exists():
+                return candidate
+    return None
+
+
+def _mount_points(cgroups: Path, number: str, controllers: str) -> Iterator[Path]:
+    if "cpu" in controllers.split(","):
+        yield cgroups / "cpu"
+        yield cgroups / "cpu,cpuacct"
+    elif number == "0":
+        yield cgroups
+        yield cgroups / "unified"
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []

@@ -1,0 +1,276 @@
+"""
+What a blocked thread was waiting for: from its kernel stack, or its system call.
+
+The kernel stack says it best. Frames are looked at from the innermost outwards, and the
+first one that the table knows decides. Frames that only say *how* a thread waits
+(``schedule_timeout``, ``mutex_lock``, ``wait_for_completion``) are not in the table, so
+that what called them decides. Some rows hold only where such a frame is inside theirs:
+a read-write semaphore guards address spaces, but also folders and files, and only the
+function that takes it tells which.
+
+A wait for a disk has one thing more to tell: whether a page fault or the need to free
+memory was behind it. Then that is the reason, since faster reads are not what helps.
+
+Where the stack says nothing, the system call stands in for it, if it can only wait for
+one kind of thing: ``read`` is not in that table, for it reads files and pipes alike. What
+neither knows is ``unknown``, and stays so.
+"""
+
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from otel_gpu import wire
+
+UNKNOWN = "unknown"
+GIL = "gil"
+LOCK = "lock"
+IO = "io"
+IPC = "ipc"
+SLEEP = "sleep"
+PAGE_FAULT = "page_fault"
+RECLAIM = "reclaim"
+MMAP_LOCK = "mmap_lock"
+CHILD_WAIT = "child_wait"
+STOPPED = "stopped"
+DRIVER = "driver"
+REASONS = frozenset(
+    {
+        *(UNKNOWN, GIL, LOCK, IO, IPC, SLEEP, PAGE_FAULT),
+        *(RECLAIM, MMAP_LOCK, CHILD_WAIT, STOPPED, DRIVER),
+    }
+)
+
+
+class Rule(NamedTuple):
+    """
+    A reason, and the kernel functions that mean it.
+
+    Attributes:
+        reason: The reason.
+        functions: Whole names, as a pattern; a compiler's suffix may follow.
+        inside: If set, one of the frames further in must have such a name.
+    """
+
+    reason: str
+    functions: str
+    inside: str = ""
+
+
+_SEMAPHORE = r"rwsem_down_(read|write)_slowpath|__?down_(read|write).*|down_(read|write).*"
+_COMPLETION = r"__wait_for_common|wait_for_common|wait_for_completion.*|wait_for_vfork_done"
+
+# Of two rows that know the same function, the first one holds.
+RULES: tuple[Rule, ...] = (
+    # The end of a process is handled where its stops are, and is none.
+    Rule(UNKNOWN, r"do_exit|do_group_exit|(do|vfs)_coredump"),
+    Rule(
+        STOPPED,
+        r"do_signal_stop|ptrace_stop|do_jobctl_trap|do_freezer_trap|__refrigerator|get_signal",
+    ),
+    Rule(
+        MMAP_LOCK,
+        r"vm_mmap_pgoff|(__)?vm_munmap|do_mprotect_pkey|do_madvise.*|madvise_.*|mmap_(read|write)_.*"
+        r"|lock_mm_and_find_vma|get_mmap_lock_carefully|do_user_addr_fault|do_page_fault"
+        r"|exc_page_fault|__mm_populate|dup_mm(ap)?|copy_process|exit_mmap|exit_mm|__ksm_.*"
+        r"|(__)?(get|pin)_user_pages.*|gup_fast_fallback|internal_get_user_pages_fast|__gup_.*"
+        r"|(__)?access_remote_vm|process_vm_rw.*|m_start|proc_.*_lookup_vma|userfaultfd_.*"
+        r"|vma_.*|(un)?link_file_vma|.*anon_vma.*|rmap_walk_.*|do_mlock|apply_vma_lock_flags"
+        r"|(__do_sys|__x64_sys|__arm64_sys)_(brk|mremap|mlockall|remap_file_pages)"
+        r"|os_lock_user_pages",
+        inside=_SEMAPHORE,
+    ),
+    Rule(
+        RECLAIM,
+        r"try_to_free_(mem_cgroup_)?pages|do_try_to_free_pages|__perform_reclaim"
+        r"|shrink_(node|lruvec|slab|zones|one|many|folio_list|page_list|(in)?active_list).*"
+        r"|(__)?mem_cgroup_(handle_over_high|oom.*|out_of_memory)|try_charge(_memcg)?"
+        r"|__alloc_pages_(slowpath|direct_.*)|try_to_compact_pages|compact_zone|out_of_memory"
+        r"|throttle_direct_reclaim|reclaim_throttle|congestion_wait|wait_iff_congested",
+    ),
+    Rule(
+        PAGE_FAULT,
+        r"(__)?handle_mm_fault|do_user_addr_fault|(asm_)?exc_page_fault|do_page_fault|do_mem_abort"
+        r"|filemap_fault|do_swap_page|swap_read_.*|handle_userfault|migration_entry_wait.*",
+    ),
+    Rule(
+        DRIVER,
+        r"_?nv_.*|_nv\d+rm|nvidia_.*|nvkms_.*|nvUvm.*|uvm_.*|rm_.*"
+        r"|os_(acquire|cond|delay|schedule|wait|down)_?.*",
+    ),
+    Rule(
+        LOCK,
+        r"futex_.*|__futex_.*|do_futex"
+        r"|(locks|flock|posix)_lock_inode_wait|fcntl_setlk(64)?|__do_sys_flock",
+    ),
+    Rule(
+        SLEEP,
+        r"(do|common|hrtimer|clock)_nanosleep(_restart)?|common_nsleep.*|timerfd_read(_iter)?",
+    ),
+    Rule(
+        IPC,
+        r"(anon_)?pipe_(read|write|wait).*|fifo_open|wait_for_partner"
+        r"|(do_|ep_|epoll_)(poll|epoll_wait|epoll_pwait)|do_sys_poll|do_select"
+        r"|poll_schedule_timeout|unix_.*|__unix_.*|vsock_.*|netlink_.*|inet_.*|inet6_.*|tcp_.*"
+        r"|udp_.*|sk_.*|__sk_.*|skb_.*|__skb_.*|sock_.*|__sys_(accept|connect|recv|send).*"
+        r"|eventfd_read|signalfd_(read|dequeue).*|inotify_read|n_tty_.*|tty_.*|ib_uverbs_.*"
+        r"|do_msg(rcv|snd)|(__)?do_semtimedop|mqueue_.*|wq_sleep|do_mq_timed(send|receive)"
+        r"|do_sigtimedwait|sigsuspend|__(x64|arm64)_sys_pause|__do_sys_pause",
+    ),
+    Rule(CHILD_WAIT, r"do_wait|kernel_wait4|kernel_waitid"),
+    Rule(CHILD_WAIT, r"kernel_clone|_do_fork", inside=_COMPLETION),
+    Rule(
+        IO,
+        r"io_schedule(_timeout)?|bit_wait_io(_timeout)?|(submit_)?bio_.*|submit_bio_wait|(__)?blk_.*"
+        r"|blkdev_.*|rq_qos_wait|wbt_wait|folio_wait_.*|wait_on_page_.*|balance_dirty_pages.*"
+        r"|(__)?filemap_.*|generic_file_.*|generic_perform_write|(__)?iomap_.*|jbd2_.*"
+        r"|(ext4|xfs|btrfs|f2fs|nfs|nfs3|nfs4|ceph|cifs|smb2|fuse|v9fs|p9|zfs|zio|ovl)_.*|rpc_.*"
+        r"|path_openat|lookup_slow|walk_component|iterate_dir|do_(unlinkat|rmdir|renameat2|mkdirat)"
+        r"|filename_create|vfs_(fsync|unlink|rename|mkdir|rmdir|create).*|do_fsync|ksys_sync|iterate_supers"
+        # Rings say that it is I/O, and not of which kind; most of it is of files.
+        r"|io_cqring_wait|io_uring_.*|read_events|do_io_getevents",
+    ),
+)
+
+_REMEMBERED_STACKS = 16384
+# What a wait for a disk can be a part of.
+_BEHIND_IO = frozenset({RECLAIM, PAGE_FAULT})
+
+
+class SystemCall(NamedTuple):
+    """
+    A system call that waits for one kind of thing only.
+
+    Numbers differ between machines, and 0 says that a machine lacks it: ``read``, which is 0
+    on one of them, is not here.
+    """
+
+    name: str
+    x86_64: int
+    aarch64: int
+    reason: str
+
+
+SYSTEM_CALLS: tuple[SystemCall, ...] = (
+    SystemCall("pread64", 17, 67, IO),
+    SystemCall("pwrite64", 18, 68, IO),
+    SystemCall("preadv", 295, 69, IO),
+    SystemCall("pwritev", 296, 70, IO),
+    SystemCall("preadv2", 327, 286, IO),
+    SystemCall("pwritev2", 328, 287, IO),
+    SystemCall("msync", 26, 227, IO),
+    SystemCall("fsync", 74, 82, IO),
+    SystemCall("fdatasync", 75, 83, IO),
+    SystemCall("sync", 162, 81, IO),
+    SystemCall("syncfs", 306, 267, IO),
+    SystemCall("sync_file_range", 277, 84, IO),
+    SystemCall("getdents64", 217, 61, IO),
+    SystemCall("io_getevents", 208, 4, IO),
+    SystemCall("io_pgetevents", 333, 292, IO),
+    SystemCall("io_uring_enter", 426, 426, IO),
+    SystemCall("poll", 7, 0, IPC),
+    SystemCall("ppoll", 271, 73, IPC),
+    SystemCall("select", 23, 0, IPC),
+    SystemCall("pselect6", 270, 72, IPC),
+    SystemCall("epoll_wait", 232, 0, IPC),
+    SystemCall("epoll_pwait", 281, 22, IPC),
+    SystemCall("epoll_pwait2", 441, 441, IPC),
+    SystemCall("connect", 42, 203, IPC),
+    SystemCall("accept", 43, 202, IPC),
+    SystemCall("accept4", 288, 242, IPC),
+    SystemCall("sendto", 44, 206, IPC),
+    SystemCall("recvfrom", 45, 207, IPC),
+    SystemCall("sendmsg", 46, 211, IPC),
+    SystemCall("recvmsg", 47, 212, IPC),
+    SystemCall("recvmmsg", 299, 243, IPC),
+    SystemCall("sendmmsg", 307, 269, IPC),
+    SystemCall("semop", 65, 193, IPC),
+    SystemCall("semtimedop", 220, 192, IPC),
+    SystemCall("msgsnd", 69, 189, IPC),
+    SystemCall("msgrcv", 70, 188, IPC),
+    SystemCall("mq_timedsend", 242, 182, IPC),
+    SystemCall("mq_timedreceive", 243, 183, IPC),
+    SystemCall("pause", 34, 0, IPC),
+    SystemCall("rt_sigtimedwait", 128, 137, IPC),
+    SystemCall("rt_sigsuspend", 130, 133, IPC),
+    SystemCall("nanosleep", 35, 101, SLEEP),
+    SystemCall("clock_nanosleep", 230, 115, SLEEP),
+    SystemCall("futex", 202, 98, LOCK),
+    SystemCall("futex_waitv", 449, 449, LOCK),
+    SystemCall("fcntl", 72, 25, LOCK),
+    SystemCall("flock", 73, 32, LOCK),
+    SystemCall("wait4", 61, 260, CHILD_WAIT),
+    SystemCall("waitid", 247, 95, CHILD_WAIT),
+    SystemCall("vfork", 58, 0, CHILD_WAIT),
+)
+
+_BY_NUMBER: Mapping[str, Mapping[int, str]] = {
+    machine: {number: call.reason for call in SYSTEM_CALLS if (number := getattr(call, machine))}
+    for machine in ("x86_64", "aarch64")
+}
+
+
+class _Pattern(NamedTuple):
+    reason: str
+    functions: re.Pattern[str]
+    inside: re.Pattern[str] | None
+
+
+def _compile(functions: str) -> re.Pattern[str]:
+    # Compilers name the parts of a function that they split "schedule.part.0".
+    return re.compile(rf"(?:{functions})(?:\..*)?")
+
+
+_PATTERNS = tuple(
+    _Pattern(rule.reason, _compile(rule.functions), _compile(rule.inside) if rule.inside else None)
+    for rule in RULES
+)
+
+
+def find_reason(
+    functions: Sequence[str], system_call: int, flags: int, machine: str = "x86_64"
+) -> str:
+    """
+    Return why a thread was blocked: one of ``REASONS``.
+
+    Args:
+        functions: Its kernel stack, innermost first; may be empty.
+        system_call: The number of the system call that it was in; -1: none.
+        flags: ``enum stall_flag``.
+        machine: Whose system call numbers these are.
+    """
+    reason = _from_stack(tuple(functions))
+    if reason is None:
+        reason = _BY_NUMBER.get(machine, {}).get(system_call, UNKNOWN)
+    if reason == IO and flags & wire.STALL_FAULT:
+        # The stack is cut at its outer end; outside of system calls, only a fault reads files.
+        return PAGE_FAULT
+    # A thread can be stopped, or have to read memory, in a system call about the GIL.
+    if flags & wire.STALL_GIL and reason in (LOCK, UNKNOWN):
+        return GIL
+    return reason
+
+
+# The time account asks about every stack, every second.
+@functools.lru_cache(maxsize=_REMEMBERED_STACKS)
+def _from_stack(functions: tuple[str, ...]) -> str | None:
+    found = None
+    for index, function in enumerate(functions):
+        reason = _from_frame(function, functions[:index])
+        if found is None:
+            found = reason
+            if found not in (None, IO):
+                return found
+        elif reason in _BEHIND_IO:
+            return reason
+    return found
+
+
+def _from_frame(function: str, inner: Sequence[str]) -> str | None:
+    for reason, pattern, inside in _PATTERNS:
+        if pattern.fullmatch(function) and (
+            inside is None or any(inside.fullmatch(frame) for frame in inner)
+        ):
+            return reason
+    return None

@@ -1,0 +1,367 @@
+"""
+From an effect and the intervals inside it to its causes, ranked.
+
+The parts are measured, and none is counted twice: an effect's time is swept once, each
+moment goes to one cause, and what is left is said to be unexplained.
+"""
+
+# Some facts about what is known
+# ------------------------------
+#
+# For each call and gap the kernel side keeps exact totals (on CPU, run queue, blocked)
+# and the few longest intervals with their culprits. So of the rest the state is known
+# and the culprit is not. A hog that takes the CPU away takes it slice by slice, and a
+# Python thread waits for the GIL five milliseconds at a time: there the rest is long.
+# It goes to the cause that most of the kept time has, if one clearly has it: the kept
+# intervals are a sample of the others. If none has, a run-queue wait has no culprit, and
+# blocked time stays unexplained.
+#
+# Who ended a wait is worth following when it was another watched thread: what that
+# thread did in the meantime is what was waited for. Its own stalls in that window are
+# the causes of the cause; each may have been ended by yet another thread.
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from otel_gpu import wire
+from otel_gpu.capture.probes import API_BY_NUMBER
+from otel_gpu.decode.events import Stall
+from otel_gpu.enrich.activities import StallActivity
+from otel_gpu.explain import evidence, rules
+from otel_gpu.explain.chains import Cause, Culprit, Evidence
+from otel_gpu.explain.quotas import Quotas
+from otel_gpu.explain.ranking import rank, share_of
+from otel_gpu.explain.settings import Settings
+from otel_gpu.explain.timeline import Timeline
+
+# Of the kept time of a state, for its cause to be that of the rest too.
+_CLEAR_SHARE = 0.75
+
+
+class Subject(NamedTuple):
+    """
+    What is explained: a call or a gap, with its totals.
+
+    ``place`` is one of ``rules``' places; ``span`` is the evidence that the whole of
+    it gives. ``usual_ns`` is the median of its series, 0 if not known.
+    """
+
+    pid: int
+    tid: int
+    comm: str
+    start_ktime_ns: int
+    end_ktime_ns: int
+    start_unix_ns: int
+    blocked_ns: int
+    run_queue_ns: int
+    place: str
+    usual_ns: int
+    span: Evidence
+
+
+class _Piece(NamedTuple):
+    """Time with one cause; the window is what to follow ``waker`` through."""
+
+    kind: str
+    time_ns: int
+    culprit: Culprit | None
+    evidence: Evidence
+    start_ktime_ns: int = 0
+    end_ktime_ns: int = 0
+    is_followed: bool = False
+
+
+class _Window(NamedTuple):
+    pid: int
+    tid: int
+    start_ktime_ns: int
+    end_ktime_ns: int
+    place: str
+
+
+class Causes:
+    """Finds causes, with what the timeline remembers of other threads."""
+
+    def __init__(self, timeline: Timeline, quotas: Quotas, settings: Settings) -> None:
+        self._timeline = timeline
+        self._quotas = quotas
+        self._settings = settings
+        self.seed = bytes(8)
+
+    def find(
+        self, subject: Subject, stalls: Iterable[StallActivity]
+    ) -> tuple[tuple[Cause, ...], int]:
+        """
+        Return the causes of an effect, ranked, and the time that none accounts for.
+
+        Args:
+            subject: What is explained.
+            stalls: Those of its own thread.
+        """
+        duration_ns = max(0, subject.end_ktime_ns - subject.start_ktime_ns)
+        window = _Window(
+            subject.pid, subject.tid, subject.start_ktime_ns, subject.end_ktime_ns, subject.place
+        )
+        off_cpu = self._sweep(window, stalls)
+        rest = self._find_rest(subject, off_cpu, duration_ns)
+        causes = self._group([*off_cpu, *rest], duration_ns, 0, frozenset({subject.tid}))
+        unexplained_ns = duration_ns - sum(cause.time_ns for cause in causes)
+        return rank(causes, subject.usual_ns), unexplained_ns
+
+    def _sweep(self, window: _Window, stalls: Iterable[StallActivity]) -> list[_Piece]:
+        """Cut the stalls in a window into pieces; no moment is in two of them."""
+        pieces: list[_Piece] = []
+        cursor = window.start_ktime_ns
+        for stall in stalls:
+            event = stall.event
+            start = max(event.start_ktime_ns, cursor)
+            end = min(event.end_ktime_ns, window.end_ktime_ns)
+            if end <= start:
+                continue
+            runnable = min(max(event.runnable_ktime_ns, start), end)
+            if runnable > start:
+                pieces += self._cut_blocked(stall, start, runnable, _place_of(event, window.place))
+            if end > runnable:
+                pieces.append(self._cut_run_queue(stall, runnable, end))
+            cursor = end
+        return pieces
+
+    def _cut_blocked(
+        self, stall: StallActivity, start: int, end: int, place: str
+    ) -> Iterable[_Piece]:
+        event, reason = stall.event, stall.reason
+        kind = rules.blocked_kind(reason, place)
+        blocked = evidence.of_blocked(self.seed, stall)
+        if kind in ("mmap_lock", "page_fault"):
+            fork = self._fork_meanwhile(event, start, end)
+            if fork is not None:
+                yield fork
+                forked_ns = fork.time_ns
+                if end - start > forked_ns:
+                    yield _Piece(kind, end - start - forked_ns, None, blocked)
+                return
+        waker = self._waker_of(event, reason)
+        # A wait for the device is over when the device says so, whoever passes that on.
+        is_followed = (
+            waker is not None
+            and reason in rules.FOLLOWED_REASONS
+            and kind in (*rules.REPEATED_KINDS, "unexplained")
+        )
+        culprit = waker if is_followed else None
+        if kind == "stopped" and event.waker_tid:
+            # No timer lets a stopped thread go on: this is who sent the signal.
+            culprit = Culprit(event.waker_pid, event.waker_tid, event.waker_comm)
+        yield _Piece(kind, end - start, culprit, blocked, start, end, is_followed)
+
+    def _cut_run_queue(self, stall: StallActivity, start: int, end: int) -> _Piece:
+        event = stall.event
+        culprit = evidence.culprit_of(stall)
+        is_preempted = event.switch_type == wire.SWITCH_INVOLUNTARY
+        kind = "preemption" if is_preempted and culprit is not None else "run_queue"
+        if self._quotas.is_throttled(stall):
+            kind, culprit = "cpu_quota", None
+        return _Piece(kind, end - start, culprit, evidence.of_run_queue(self.seed, stall))
+
+    def _fork_meanwhile(self, event: Stall, start: int, end: int) -> _Piece | None:
+        for fork in self._timeline.forks(event.pid, start, end):
+            other = fork.event
+            if other.tid == event.tid:
+                continue
+            forked_ns = end - start
+            if other.end_ktime_ns > other.start_ktime_ns:
+                forked_ns = min(end, other.end_ktime_ns) - max(start, other.start_ktime_ns)
+            if forked_ns > 0:
+                culprit = Culprit(other.pid, other.tid, other.comm)
+                return _Piece("fork", forked_ns, culprit, evidence.of_fork(self.seed, fork))
+        return None
+
+    def _waker_of(self, event: Stall, reason: str) -> Culprit | None:
+        """Return who ended a wait, if that was a thread that could have been waited for."""
+        # A timer or a device wakes a thread in the name of whoever has the CPU then.
+        if not event.waker_tid or event.waker_tid == event.tid:
+            return None
+        if event.waker_pid != event.pid and (
+            reason == "gil" or not self._timeline.is_watched(event.waker_pid)
+        ):
+            return None
+        return Culprit(event.waker_pid, event.waker_tid, event.waker_comm)
+
+    def _find_rest(
+        self, subject: Subject, off_cpu: list[_Piece], duration_ns: int
+    ) -> Iterable[_Piece]:
+        """Yield what the kept intervals do not cover: the totals know its state."""
+        kept_run_queue = [piece for piece in off_cpu if _is_run_queue(piece)]
+        kept_blocked = [piece for piece in off_cpu if not _is_run_queue(piece)]
+        kept_run_queue_ns = sum(piece.time_ns for piece in kept_run_queue)
+        kept_blocked_ns = sum(piece.time_ns for piece in kept_blocked)
+        left_ns = duration_ns - kept_run_queue_ns - kept_blocked_ns
+        run_queue_ns = min(left_ns, max(0, subject.run_queue_ns - kept_run_queue_ns))
+        left_ns -= run_queue_ns
+        blocked_ns = min(left_ns, max(0, subject.blocked_ns - kept_blocked_ns))
+        left_ns -= blocked_ns
+        if run_queue_ns:
+            kind, culprit = _clear_cause(kept_run_queue) or ("run_queue", None)
+            yield _Piece(kind, run_queue_ns, culprit, subject.span)
+        if blocked_ns:
+            known = _clear_cause(kept_blocked)
+            kind, culprit = known or (rules.blocked_kind("", subject.place), None)
+            yield _Piece(kind, blocked_ns, culprit, subject.span)
+        if left_ns:
+            yield from self._cut_on_cpu(subject, left_ns)
+
+    def _cut_on_cpu(self, subject: Subject, on_cpu_ns: int) -> Iterable[_Piece]:
+        place = subject.place
+        if place == rules.LAUNCH and on_cpu_ns > max(
+            self._settings.slow_factor * subject.usual_ns, self._settings.slow_floor_ns
+        ):
+            place = rules.FULL_QUEUE
+        if place == rules.GAP:
+            start, end = subject.start_ktime_ns, subject.end_ktime_ns
+            for fork in self._timeline.forks(subject.pid, start, end):
+                event = fork.event
+                forked_ns = min(end, event.end_ktime_ns) - max(start, event.start_ktime_ns)
+                forked_ns = min(on_cpu_ns, forked_ns)
+                if event.tid == subject.tid and forked_ns > 0:
+                    culprit = Culprit(event.pid, event.tid, event.comm)
+                    yield _Piece("fork", forked_ns, culprit, subject.span)
+                    on_cpu_ns -= forked_ns
+        yield _Piece(rules.on_cpu_kind(place), on_cpu_ns, None, subject.span)
+
+    def _group(
+        self, pieces: list[_Piece], duration_ns: int, depth: int, path: frozenset[int]
+    ) -> list[Cause]:
+        """Make one cause of all pieces with the same kind and culprit."""
+        groups: dict[tuple[str, int, int], list[_Piece]] = {}
+        for piece in _complete_culprits(pieces):
+            if piece.time_ns > 0:
+                groups.setdefault(_key_of(piece), []).append(piece)
+        causes = []
+        for (kind, _, _), group in groups.items():
+            via = self._find_via(group, duration_ns, depth, path)
+            if kind == "unexplained" and not via:
+                continue
+            time_ns = sum(piece.time_ns for piece in group)
+            longest = max(group, key=lambda piece: piece.time_ns)
+            causes.append(
+                Cause(
+                    kind,
+                    time_ns,
+                    share_of(time_ns, duration_ns),
+                    longest.culprit,
+                    evidence.keep_longest(
+                        (piece.evidence for piece in group), self._settings.max_evidence
+                    ),
+                    via,
+                )
+            )
+        return causes
+
+    def _find_via(
+        self, group: list[_Piece], duration_ns: int, depth: int, path: frozenset[int]
+    ) -> tuple[Cause, ...]:
+        """Follow whoever ended these waits through the time of each."""
+        if depth >= self._settings.max_depth:
+            return ()
+        pieces: list[_Piece] = []
+        tids = set(path)
+        for piece in group:
+            other = piece.culprit
+            if piece.is_followed and other is not None and other.tid not in path:
+                tids.add(other.tid)
+                pieces += self._see(other, piece.start_ktime_ns, piece.end_ktime_ns)
+        return rank(self._group(pieces, duration_ns, depth + 1, frozenset(tids)), 0)
+
+    def _see(self, other: Culprit, start: int, end: int) -> Iterable[_Piece]:
+        """Yield what a thread was doing in a window."""
+        thread = (other.pid, other.tid)
+        stalls = self._timeline.stalls(thread, start, end)
+        calls = self._timeline.calls(thread, start, end)
+        pieces = self._sweep(_Window(*thread, start, end, rules.GAP), stalls)
+        for piece in pieces:
+            # Where nobody kept it waiting, it is who kept the other one waiting.
+            if piece.culprit is None and not _is_run_queue(piece):
+                piece = piece._replace(culprit=other)  # noqa: PLW2901
+            yield piece
+        left_ns = end - start - sum(piece.time_ns for piece in pieces)
+        # On a CPU, or off it for too short a time to be told: inside calls, or not.
+        for call in calls:
+            event = call.event
+            called_ns = min(end, event.end_ktime_ns) - max(start, event.start_ktime_ns)
+            off_cpu_ns = sum(
+                min(end, event.end_ktime_ns, stall.event.end_ktime_ns)
+                - max(start, event.start_ktime_ns, stall.event.start_ktime_ns)
+                for stall in stalls
+                if stall.event.start_ktime_ns < event.end_ktime_ns
+                and stall.event.end_ktime_ns > event.start_ktime_ns
+            )
+            time_ns = min(left_ns, called_ns - off_cpu_ns)
+            if time_ns > 0:
+                left_ns -= time_ns
+                kind = rules.on_cpu_kind(rules.place_of(call.api.family))
+                span = evidence.of_whole(self.seed, call, call.end_unix_ns)
+                yield _Piece(kind, time_ns, other, span._replace(culprit=other))
+        start_unix_ns = start + self._timeline.unix_offset_ns
+        unseen_ns = self._timeline.unseen_run_queue_ns(thread, start_unix_ns, end - start)
+        if unseen_ns and left_ns > 0:
+            queued_ns = min(left_ns, unseen_ns)
+            left_ns -= queued_ns
+            span = evidence.of_account(other, start, start_unix_ns, end - start)
+            yield _Piece("run_queue", queued_ns, None, span)
+        if left_ns > 0:
+            span = evidence.of_on_cpu(other, start, start_unix_ns, end - start)
+            yield _Piece("host_work", left_ns, other, span)
+
+
+def _place_of(event: Stall, around: str) -> str:
+    """Return where a stall was: the innermost call says it if that waits for the device."""
+    if around in (rules.FIRST_CALL, rules.CHURN, rules.LAUNCH, rules.FULL_QUEUE):
+        return around
+    api = API_BY_NUMBER.get(event.call_api) if event.call_start_ktime_ns else None
+    if api is not None and (around == rules.GAP or api.family == wire.FAMILY_SYNCHRONIZE):
+        return rules.place_of(api.family)
+    return around
+
+
+def _is_run_queue(piece: _Piece) -> bool:
+    return piece.evidence.kind == "run_queue"
+
+
+def _key_of(piece: _Piece) -> tuple[str, int, int]:
+    # Threads of one process that have the CPU in turn are one hog; a lock has one holder.
+    culprit = piece.culprit
+    if culprit is None:
+        return piece.kind, 0, 0
+    if piece.kind in ("preemption", "run_queue"):
+        return piece.kind, culprit.pid, 0
+    return piece.kind, culprit.pid, culprit.tid
+
+
+def _clear_cause(pieces: list[_Piece]) -> tuple[str, Culprit | None] | None:
+    """Return the cause that most of the kept time has, if one clearly has it."""
+    kept_ns = sum(piece.time_ns for piece in pieces)
+    times: dict[tuple[str, int, int], int] = {}
+    culprits: Mapping[tuple[str, int, int], Culprit | None] = {
+        _key_of(piece): piece.culprit for piece in pieces
+    }
+    for piece in pieces:
+        key = _key_of(piece)
+        times[key] = times.get(key, 0) + piece.time_ns
+    for key, time_ns in times.items():
+        if time_ns >= _CLEAR_SHARE * kept_ns:
+            return key[0], culprits[key]
+    return None
+
+
+def _complete_culprits(pieces: list[_Piece]) -> Iterable[_Piece]:
+    """Say of waits that a timer ended who was waited for, if it can only be one."""
+    for kind in rules.REPEATED_KINDS:
+        known = {piece.culprit for piece in pieces if piece.kind == kind and piece.culprit}
+        if len(known) == 1:
+            (culprit,) = known
+            pieces = [
+                piece._replace(culprit=culprit, is_followed=piece.end_ktime_ns > 0)
+                if piece.kind == kind and piece.culprit is None
+                else piece
+                for piece in pieces
+            ]
+    return pieces

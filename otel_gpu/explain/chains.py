@@ -1,0 +1,126 @@
+"""
+The nouns of blame: effects, causes, chains, incidents, verdicts.
+
+All immutable. Times are nanoseconds; a ``share`` is of the effect's duration, and what
+no cause accounts for is said as ``unexplained_ns``.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from otel_gpu.enrich.activities import ProcessImage
+
+
+class Culprit(NamedTuple):
+    """Who had the CPU, held the lock, or kept somebody waiting."""
+
+    pid: int
+    tid: int
+    comm: str
+
+
+class Evidence(NamedTuple):
+    """
+    One measured interval that a cause rests on.
+
+    ``kind`` is ``run_queue``, ``blocked``, ``call``, ``gap``, ``fork``, ``on_cpu`` or
+    ``account``. A
+    ``call`` or ``gap`` that is the effect itself stands for its totals: time of which
+    the state is known and the interval is not. ``on_cpu`` is another thread's time that
+    no stall interrupted, ``account`` another thread's window of which only its process's
+    totals tell. ``span_id`` is the exported span's, where there is one, else
+    empty.
+    """
+
+    id: str
+    kind: str
+    start_unix_ns: int
+    end_unix_ns: int
+    culprit: Culprit | None
+    waker: Culprit | None
+    reason: str
+    functions: tuple[str, ...]
+    span_id: bytes
+
+
+class Cause(NamedTuple):
+    """
+    A part of an effect's time that something is to blame for.
+
+    ``kind`` is one of ``rules.KINDS``. ``via`` are the causes of this cause, found by
+    following the thread that ended the wait; their times are parts of this one's.
+    """
+
+    kind: str
+    time_ns: int
+    share: float
+    culprit: Culprit | None
+    evidence: tuple[Evidence, ...]
+    via: tuple["Cause", ...] = ()
+
+
+class Effect(NamedTuple):
+    """
+    What went wrong: a ``slow_call``, ``slow_gap``, ``hung_call`` or ``failed_call``.
+
+    ``excess_ns`` is over the series' own median for the same kind and size class.
+    ``trace_id`` and ``span_id`` are of the span that shows it.
+    """
+
+    kind: str
+    process: ProcessImage
+    api: str
+    tid: int
+    comm: str
+    start_unix_ns: int
+    duration_ns: int
+    excess_ns: int
+    trace_id: bytes
+    span_id: bytes
+
+
+class Chain(NamedTuple):
+    """One effect and its causes, ranked by the time that they add to what is usual."""
+
+    id: str
+    effect: Effect
+    causes: tuple[Cause, ...]
+    unexplained_ns: int
+    severity: str
+
+
+class Incident(NamedTuple):
+    """
+    Effects of the same causes in one window.
+
+    ``lost_ns`` is their summed excess as far as it has a cause. ``effects`` is how many
+    there were; ``chains`` are the worst of them.
+    """
+
+    id: str
+    severity: str
+    start_unix_ns: int
+    end_unix_ns: int
+    lost_ns: int
+    causes: tuple[Cause, ...]
+    unexplained_ns: int
+    advice: tuple[str, ...]
+    chains: tuple[Chain, ...]
+    effects: int = 0
+
+
+class Verdict(NamedTuple):
+    """
+    What bounds a process in a window, with the numbers.
+
+    ``budget_ns`` is the time of its feeder threads by state (gpu_wait, api, host,
+    run_queue, lock, gil, io, ipc, sleep, paging, other); ``shares`` are the shares of
+    the classes that the verdict compares.
+    """
+
+    process: ProcessImage
+    start_unix_ns: int
+    end_unix_ns: int
+    verdict: str
+    shares: Mapping[str, float]
+    budget_ns: Mapping[str, int]

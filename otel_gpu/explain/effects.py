@@ -1,0 +1,136 @@
+"""
+Effects: which calls and gaps are slow, hung or failed, and by how much.
+
+What is slow is so over the median of its own series: the same API, process image and
+kind of copy. Warm-up and the baseline sample are no effects by themselves.
+"""
+
+from typing import NamedTuple
+
+from otel_gpu import wire
+from otel_gpu.decode.events import CudaCall, Gap, OpenCall
+from otel_gpu.enrich import ids
+from otel_gpu.enrich.activities import (
+    CallActivity,
+    GapActivity,
+    OpenCallActivity,
+    StallActivity,
+)
+from otel_gpu.explain import evidence, rules
+from otel_gpu.explain.baselines import Baseline, Baselines, of_calls, of_gaps
+from otel_gpu.explain.causes import Subject
+from otel_gpu.explain.chains import Effect
+from otel_gpu.explain.settings import Settings
+
+
+class Candidate(NamedTuple):
+    """A call or gap that may be an effect once it is known what is usual."""
+
+    activity: CallActivity | GapActivity | OpenCallActivity
+    end_unix_ns: int
+    is_first: bool
+    stalls: tuple[StallActivity, ...]
+
+
+class Effects:
+    """Tells effects from what is usual."""
+
+    def __init__(self, baselines: Baselines, settings: Settings) -> None:
+        self._baselines = baselines
+        self._settings = settings
+        self.seed = bytes(8)
+
+    def may_be(self, event: CudaCall | Gap) -> bool:
+        """
+        Say whether a call or gap is worth keeping until it is known what is usual.
+
+        A call inside another is a part of that one's chain.
+        """
+        if isinstance(event, CudaCall):
+            if event.parent_start_ktime_ns:
+                return False
+            if event.status:
+                return True
+        if event.choices == wire.CHOICE_SAMPLED:
+            return False
+        return event.end_ktime_ns - event.start_ktime_ns > self._settings.slow_floor_ns
+
+    def judge(self, candidate: Candidate) -> tuple[Effect, Subject] | None:
+        """Return the effect that a candidate is, and what there is to explain; or None."""
+        activity = candidate.activity
+        event = activity.event
+        start = event.start_ktime_ns
+        end = event.ktime_ns if isinstance(event, OpenCall) else event.end_ktime_ns
+        duration_ns = max(0, end - start)
+        baseline = _baseline_of(event)
+        median_ns = None if baseline is None else self._baselines.median_ns(baseline)
+        kind = self._kind_of(event, duration_ns, median_ns)
+        if kind is None:
+            return None
+        usual_ns = min(duration_ns, median_ns or 0)
+        effect = Effect(
+            kind,
+            activity.process,
+            _api_of(activity),
+            event.tid,
+            event.comm,
+            activity.start_unix_ns,
+            duration_ns,
+            duration_ns - usual_ns,
+            ids.trace_id_of(self.seed, event),
+            ids.span_id_of(self.seed, event),
+        )
+        subject = Subject(
+            event.pid,
+            event.tid,
+            event.comm,
+            start,
+            start + duration_ns,
+            activity.start_unix_ns,
+            event.blocked_ns,
+            event.run_queue_ns,
+            self._place_of(candidate, baseline),
+            usual_ns,
+            evidence.of_whole(self.seed, activity, candidate.end_unix_ns),
+        )
+        return effect, subject
+
+    def _kind_of(
+        self, event: CudaCall | Gap | OpenCall, duration_ns: int, median_ns: int | None
+    ) -> str | None:
+        if isinstance(event, OpenCall):
+            return "hung_call"
+        if isinstance(event, CudaCall) and event.status:
+            return "failed_call"
+        if duration_ns <= self._settings.slow_floor_ns:
+            return None
+        if median_ns is None:
+            is_slow = bool(event.choices & wire.CHOICE_SLOW)
+        else:
+            is_slow = duration_ns > self._settings.slow_factor * median_ns
+        if not is_slow:
+            return None
+        return "slow_gap" if isinstance(event, Gap) else "slow_call"
+
+    def _place_of(self, candidate: Candidate, baseline: Baseline | None) -> str:
+        activity = candidate.activity
+        if isinstance(activity, GapActivity):
+            return rules.GAP
+        if candidate.is_first:
+            return rules.FIRST_CALL
+        if baseline is not None and self._baselines.is_rising(baseline):
+            return rules.CHURN
+        return rules.place_of(activity.api.family)
+
+
+def _baseline_of(event: CudaCall | Gap | OpenCall) -> Baseline | None:
+    if isinstance(event, Gap):
+        return of_gaps(event.pid, event.image_ktime_ns)
+    if isinstance(event, OpenCall):
+        return None
+    return of_calls(event.pid, event.image_ktime_ns, event.api, event.copy_kind)
+
+
+def _api_of(activity: CallActivity | GapActivity | OpenCallActivity) -> str:
+    # A gap is named by the call that it delayed.
+    return activity.next_api.name if isinstance(activity, GapActivity) else activity.api.name

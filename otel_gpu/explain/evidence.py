@@ -1,0 +1,120 @@
+"""Evidence: the measured intervals that causes rest on, each with its span's id."""
+
+from collections.abc import Iterable
+
+from otel_gpu.decode.events import CudaCall, Gap, OpenCall
+from otel_gpu.enrich import ids
+from otel_gpu.enrich.activities import (
+    CallActivity,
+    ForkActivity,
+    GapActivity,
+    OpenCallActivity,
+    StallActivity,
+)
+from otel_gpu.explain.chains import Culprit, Evidence
+
+
+def culprit_of(stall: StallActivity) -> Culprit | None:
+    """Return who had the CPU that a thread waited for, if that is known."""
+    event = stall.event
+    if not event.culprit_tid:
+        return None
+    return Culprit(event.culprit_pid, event.culprit_tid, event.culprit_comm)
+
+
+def of_blocked(seed: bytes, stall: StallActivity) -> Evidence:
+    """Return the part of a stall in which the thread could not run."""
+    event = stall.event
+    waker = None
+    if event.waker_tid:
+        waker = Culprit(event.waker_pid, event.waker_tid, event.waker_comm)
+    return Evidence(
+        f"blocked-{event.pid}-{event.tid}-{event.start_ktime_ns}",
+        "blocked",
+        stall.start_unix_ns,
+        stall.runnable_unix_ns,
+        None,
+        waker,
+        stall.reason,
+        stall.functions,
+        ids.span_id_of(seed, event),
+    )
+
+
+def of_run_queue(seed: bytes, stall: StallActivity) -> Evidence:
+    """Return the part of a stall in which the thread waited for a CPU."""
+    event = stall.event
+    return Evidence(
+        f"run_queue-{event.pid}-{event.tid}-{event.start_ktime_ns}",
+        "run_queue",
+        stall.runnable_unix_ns,
+        stall.end_unix_ns,
+        culprit_of(stall),
+        None,
+        "",
+        (),
+        ids.run_queue_span_id(seed, event),
+    )
+
+
+def of_fork(seed: bytes, fork: ForkActivity) -> Evidence:
+    """Return the time that a thread was in a fork."""
+    event = fork.event
+    return Evidence(
+        f"fork-{event.pid}-{event.tid}-{event.start_ktime_ns}",
+        "fork",
+        fork.start_unix_ns,
+        fork.end_unix_ns,
+        Culprit(event.pid, event.tid, event.comm),
+        None,
+        "",
+        (),
+        ids.span_id_of(seed, event),
+    )
+
+
+def of_whole(
+    seed: bytes, activity: CallActivity | GapActivity | OpenCallActivity, end_unix_ns: int
+) -> Evidence:
+    """Return a whole call or gap: what its totals are of."""
+    event: CudaCall | Gap | OpenCall = activity.event
+    kind = "gap" if isinstance(event, Gap) else "call"
+    return Evidence(
+        f"{kind}-{event.pid}-{event.tid}-{event.start_ktime_ns}",
+        kind,
+        activity.start_unix_ns,
+        end_unix_ns,
+        None,
+        None,
+        "",
+        (),
+        ids.span_id_of(seed, event),
+    )
+
+
+def of_on_cpu(other: Culprit, start_ktime_ns: int, start_unix_ns: int, time_ns: int) -> Evidence:
+    """Return a window in which no stall of another thread, or only some, was seen."""
+    return Evidence(
+        f"on_cpu-{other.pid}-{other.tid}-{start_ktime_ns}",
+        "on_cpu",
+        start_unix_ns,
+        start_unix_ns + time_ns,
+        other,
+        None,
+        "",
+        (),
+        b"",
+    )
+
+
+def of_account(other: Culprit, start_ktime_ns: int, start_unix_ns: int, time_ns: int) -> Evidence:
+    """Return a window in which another thread waited for a CPU, as its process's totals say."""
+    span = of_on_cpu(other, start_ktime_ns, start_unix_ns, time_ns)
+    return span._replace(id=f"account-{other.pid}-{other.tid}-{start_ktime_ns}", kind="account")
+
+
+def keep_longest(evidence: Iterable[Evidence], limit: int) -> tuple[Evidence, ...]:
+    """Return the longest of some evidence, each once, in the order of time."""
+    each = {item.id: item for item in evidence}.values()
+    longest = sorted(each, key=lambda item: (item.start_unix_ns - item.end_unix_ns, item.id))
+    return tuple(sorted(longest[:limit], key=lambda item: (item.start_unix_ns, item.id)))

@@ -1,0 +1,228 @@
+"""
+The explainer: activities in, causal chains out.
+
+It is pure: no clock, no I/O. Time is what the stream says, so a replay explains what
+the live capture explained. Its memory is bounded, and what it gives up is counted.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from otel_gpu.enrich import ids
+from otel_gpu.enrich.activities import (
+    Activity,
+    AggregatesActivity,
+    CallActivity,
+    CaptureActivity,
+    ForkActivity,
+    GapActivity,
+    OpenCallActivity,
+    PressureActivity,
+    StallActivity,
+    TimesActivity,
+)
+from otel_gpu.explain.baselines import Baselines, of_calls
+from otel_gpu.explain.causes import Causes
+from otel_gpu.explain.chains import Chain, Incident, Verdict
+from otel_gpu.explain.effects import Candidate, Effects
+from otel_gpu.explain.incidents import Incidents
+from otel_gpu.explain.quotas import Quotas
+from otel_gpu.explain.rules import ALLOCATOR_FAMILIES
+from otel_gpu.explain.settings import Settings
+from otel_gpu.explain.severity import judge, lost_to_host_ns
+from otel_gpu.explain.timeline import Timeline
+from otel_gpu.explain.verdicts import Verdicts
+
+
+class Explainer:
+    """
+    Joins effects to their causes.
+
+    An effect's chain comes out ``settings.settle_ns`` of the stream's time after it, or
+    when the stream ends: what it is blamed on may be told later than itself. A hung call
+    comes out at once, and as a slow call when it returns; it counts once.
+
+    Attributes:
+        settings: The limits.
+        given_up: What found no room, by what it was.
+    """
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        self.settings = settings if settings is not None else Settings()
+        self._timeline = Timeline(self.settings)
+        self._baselines = Baselines(self.settings)
+        self._effects = Effects(self._baselines, self.settings)
+        self._quotas = Quotas(self._timeline)
+        self._causes = Causes(self._timeline, self._quotas, self.settings)
+        self._incidents = Incidents(self.settings)
+        self._verdicts = Verdicts(self.settings)
+        self._pending: deque[Candidate] = deque()
+        self._now_unix_ns = 0
+        self._settled_early = 0
+        self._ready: list[Chain] = []
+        self._ways: dict[type, Callable[[Any], None]] = {
+            AggregatesActivity: self._observe_aggregates,
+            CallActivity: self._observe_call,
+            CaptureActivity: self._observe_capture,
+            ForkActivity: self._observe_fork,
+            GapActivity: self._observe_gap,
+            OpenCallActivity: self._observe_open_call,
+            PressureActivity: self._observe_pressure,
+            StallActivity: self._observe_stall,
+            TimesActivity: self._observe_times,
+        }
+
+    def push(self, activity: Activity) -> Iterator[Chain]:
+        """Take in one activity; return the chains that are complete now."""
+        way = self._ways.get(type(activity))
+        if way is not None:
+            way(activity)
+        return self._take_ready()
+
+    def close(self) -> Iterator[Chain]:
+        """Return the chains that still wait: nothing follows. Incidents are closed."""
+        while self._pending:
+            self._settle(self._pending.popleft())
+        self._incidents.close()
+        return self._take_ready()
+
+    def incidents(self) -> list[Incident]:
+        """Return all incidents so far, those that lost most time first."""
+        return self._incidents.all()
+
+    def closed_incidents(self) -> Iterator[Incident]:
+        """Return the incidents that ended since this was last asked."""
+        return self._incidents.take_closed()
+
+    def verdicts(self) -> list[Verdict]:
+        """Return what bounds each process, from the whole of what was seen."""
+        return self._verdicts.all()
+
+    @property
+    def given_up(self) -> Counter[str]:
+        """What found no room in the limits, by what it was."""
+        counts = self._timeline.given_up() + self._incidents.given_up
+        counts["settled_early"] += self._settled_early
+        return +counts
+
+    def _take_ready(self) -> Iterator[Chain]:
+        if not self._ready:
+            return iter(())
+        ready, self._ready = self._ready, []
+        return iter(ready)
+
+    def _advance(self, unix_ns: int) -> None:
+        if unix_ns <= self._now_unix_ns:
+            return
+        self._now_unix_ns = unix_ns
+        settled_ns = unix_ns - self.settings.settle_ns
+        while self._pending and self._pending[0].end_unix_ns <= settled_ns:
+            self._settle(self._pending.popleft())
+
+    def _observe_capture(self, activity: CaptureActivity) -> None:
+        seed = ids.capture_seed(activity)
+        self._effects.seed = self._causes.seed = seed
+        self._baselines.learn_layout(activity)
+        self._verdicts.learn_start(activity)
+        self._quotas.learn_start(activity.unix_ns)
+        self._advance(activity.unix_ns)
+
+    def _observe_aggregates(self, activity: AggregatesActivity) -> None:
+        for series in activity.series:
+            self._timeline.know(series.key.pid)
+        self._baselines.observe(activity)
+        self._verdicts.observe_aggregates(activity)
+        self._advance(activity.unix_ns)
+        self._incidents.advance(activity.unix_ns - self.settings.settle_ns)
+
+    def _observe_times(self, activity: TimesActivity) -> None:
+        for time in activity.times:
+            self._timeline.know(time.process.pid)
+        self._timeline.add_times(activity)
+        self._verdicts.observe_times(activity)
+        self._advance(activity.unix_ns)
+
+    def _observe_pressure(self, activity: PressureActivity) -> None:
+        self._quotas.observe(activity)
+        self._advance(activity.unix_ns)
+        self._incidents.advance(activity.unix_ns - self.settings.settle_ns)
+
+    def _observe_stall(self, activity: StallActivity) -> None:
+        self._timeline.know(activity.event.pid)
+        self._timeline.add_stall(activity)
+        self._advance(activity.end_unix_ns)
+
+    def _observe_fork(self, activity: ForkActivity) -> None:
+        self._timeline.know(activity.event.pid)
+        self._timeline.know(activity.event.child_pid)
+        self._timeline.add_fork(activity)
+        self._advance(activity.end_unix_ns)
+
+    def _observe_call(self, activity: CallActivity) -> None:
+        event = activity.event
+        self._timeline.know(event.pid)
+        self._timeline.add_call(activity)
+        self._incidents.forget_hung((event.pid, event.tid, event.start_ktime_ns))
+        is_first = self._baselines.is_first(event.pid, event.image_ktime_ns, event.api)
+        if activity.api.family in ALLOCATOR_FAMILIES and not event.status:
+            baseline = of_calls(event.pid, event.image_ktime_ns, event.api, event.copy_kind)
+            self._baselines.follow_allocator(baseline, event.end_ktime_ns - event.start_ktime_ns)
+        if self._effects.may_be(event):
+            self._wait(activity, activity.end_unix_ns, is_first=is_first)
+        self._advance(activity.end_unix_ns)
+
+    def _observe_gap(self, activity: GapActivity) -> None:
+        self._timeline.know(activity.event.pid)
+        if self._effects.may_be(activity.event):
+            self._wait(activity, activity.end_unix_ns, is_first=False)
+        self._advance(activity.end_unix_ns)
+
+    def _observe_open_call(self, activity: OpenCallActivity) -> None:
+        event = activity.event
+        self._timeline.know(event.pid)
+        self._advance(activity.seen_unix_ns)
+        if event.root_start_ktime_ns not in (0, event.start_ktime_ns):
+            return
+        key = (event.pid, event.tid, event.start_ktime_ns)
+        is_known = self._incidents.is_hung(key)
+        candidate = Candidate(activity, activity.seen_unix_ns, is_first=False, stalls=())
+        chain = self._explain(candidate)
+        if chain is not None:
+            self._incidents.add_hung(key, chain)
+            if not is_known:
+                self._ready.append(chain)
+
+    def _wait(
+        self, activity: CallActivity | GapActivity, end_unix_ns: int, *, is_first: bool
+    ) -> None:
+        event = activity.event
+        # Its stalls came right before it; by the time it settles they may be given up.
+        stalls = self._timeline.stalls(
+            (event.pid, event.tid), event.start_ktime_ns, event.end_ktime_ns
+        )
+        self._pending.append(Candidate(activity, end_unix_ns, is_first, tuple(stalls)))
+        if len(self._pending) > self.settings.max_pending:
+            self._settled_early += 1
+            self._settle(self._pending.popleft())
+
+    def _settle(self, candidate: Candidate) -> None:
+        chain = self._explain(candidate)
+        if chain is not None:
+            self._incidents.add(chain)
+            self._ready.append(chain)
+
+    def _explain(self, candidate: Candidate) -> Chain | None:
+        judged = self._effects.judge(candidate)
+        if judged is None:
+            return None
+        effect, subject = judged
+        causes, unexplained_ns = self._causes.find(subject, candidate.stalls)
+        event = candidate.activity.event
+        return Chain(
+            f"{effect.kind}-{event.pid}-{event.tid}-{event.start_ktime_ns}",
+            effect,
+            causes,
+            unexplained_ns,
+            judge(lost_to_host_ns(effect, causes), effect.excess_ns, 0, self.settings),
+        )

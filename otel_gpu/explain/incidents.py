@@ -1,0 +1,217 @@
+"""
+Incidents: effects of one process with the same leading cause, close to each other.
+
+An incident grows with its effects and is over when none was added for a while. What it
+keeps of each is bounded; its sums are not estimates.
+"""
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from otel_gpu.explain import rules
+from otel_gpu.explain.chains import Cause, Chain, Effect, Incident
+from otel_gpu.explain.ranking import CauseSums, rank
+from otel_gpu.explain.settings import Settings
+from otel_gpu.explain.severity import LOW, explained_ns, fault_ns, judge, lost_to_host_ns
+
+# What is less of the whole gets no advice.
+_ADVISED_SHARE = 0.1
+_MAX_CAUSES = 32
+_RANK = {"high": 0, "medium": 1, "low": 2}
+
+_Key = tuple[int, int, str, int]
+"""pid and image_ktime_ns, kind of the leading cause, its culprit's pid."""
+
+OpenKey = tuple[int, int, int]
+"""pid, tid and start_ktime_ns of a call that has not returned."""
+
+
+@dataclass(slots=True)
+class _Group:
+    key: _Key
+    causes: CauseSums
+    start_unix_ns: int
+    end_unix_ns: int
+    # The worst ones, and the sums over all.
+    chains: dict[str, Chain] = field(default_factory=dict)
+    effects: int = 0
+    duration_ns: int = 0
+    excess_ns: int = 0
+    lost_ns: int = 0
+    lost_to_host_ns: int = 0
+    unexplained_ns: int = 0
+
+
+class Incidents:
+    """Puts chains together; counts in ``given_up`` what it could not keep."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._open: dict[_Key, _Group] = {}
+        self._closed: list[Incident] = []
+        self._fresh: list[Incident] = []
+        # They are not added before they return or the stream ends: they still grow.
+        self._hung: OrderedDict[OpenKey, Chain] = OrderedDict()
+        self.given_up: Counter[str] = Counter()
+
+    def add(self, chain: Chain) -> None:
+        """Add an effect to the incident that it belongs to."""
+        effect = chain.effect
+        key = _key_of(chain)
+        group = self._open.get(key)
+        if (
+            group is not None
+            and effect.start_unix_ns > group.end_unix_ns + self._settings.incident_gap_ns
+        ):
+            self._close(key)
+            group = None
+        if group is None:
+            group = self._open[key] = self._begin(key, effect)
+            if len(self._open) > self._settings.max_incidents:
+                self._close(min(self._open, key=lambda key: self._open[key].end_unix_ns))
+        self._add_to(group, chain)
+
+    def add_hung(self, key: OpenKey, chain: Chain) -> None:
+        """Take in how long a call hangs by now; replaces what was known of it."""
+        self._hung[key] = chain
+        if len(self._hung) > self._settings.max_incidents:
+            self._hung.popitem(last=False)
+            self.given_up["hung_calls"] += 1
+
+    def is_hung(self, key: OpenKey) -> bool:
+        """Say whether a call hangs as far as is known."""
+        return key in self._hung
+
+    def forget_hung(self, key: OpenKey) -> None:
+        """Take in that a call has returned: from now on it is a call like others."""
+        self._hung.pop(key, None)
+
+    def advance(self, unix_ns: int) -> None:
+        """Close the incidents that nothing was added to for long enough."""
+        limit_ns = unix_ns - self._settings.incident_gap_ns
+        for key in [key for key, group in self._open.items() if group.end_unix_ns < limit_ns]:
+            self._close(key)
+
+    def close(self) -> None:
+        """Close all: nothing follows, and what hangs goes on hanging."""
+        while self._hung:
+            self.add(self._hung.popitem(last=False)[1])
+        for key in list(self._open):
+            self._close(key)
+
+    def take_closed(self) -> Iterator[Incident]:
+        """Yield the incidents that were closed since this was last asked."""
+        fresh, self._fresh = self._fresh, []
+        yield from fresh
+
+    def all(self) -> list[Incident]:
+        """Return all incidents, open ones too, those that lost most time first."""
+        hung = map(self._describe_one, self._hung.values())
+        groups = map(self._describe, self._open.values())
+        return sorted([*self._closed, *groups, *hung], key=_by_lost_time)
+
+    def _begin(self, key: _Key, effect: Effect) -> _Group:
+        causes = CauseSums(_MAX_CAUSES, self._settings.max_evidence)
+        return _Group(key, causes, effect.start_unix_ns, effect.start_unix_ns)
+
+    def _add_to(self, group: _Group, chain: Chain) -> None:
+        effect = chain.effect
+        group.start_unix_ns = min(group.start_unix_ns, effect.start_unix_ns)
+        group.end_unix_ns = max(group.end_unix_ns, effect.start_unix_ns + effect.duration_ns)
+        group.effects += 1
+        group.duration_ns += effect.duration_ns
+        group.excess_ns += effect.excess_ns
+        group.lost_ns += explained_ns(effect, chain.causes)
+        group.lost_to_host_ns += lost_to_host_ns(effect, chain.causes)
+        group.unexplained_ns += chain.unexplained_ns
+        group.causes.add(chain.causes)
+        group.chains[chain.id] = chain
+        if len(group.chains) > self._settings.max_chains:
+            least = min(group.chains.values(), key=lambda one: one.effect.excess_ns)
+            del group.chains[least.id]
+            self.given_up["chains"] += 1
+
+    def _describe_one(self, chain: Chain) -> Incident:
+        effect = chain.effect
+        group = self._begin(_key_of(chain), effect)
+        self._add_to(group, chain)
+        return self._describe(group)
+
+    def _close(self, key: _Key) -> None:
+        incident = self._describe(self._open.pop(key))
+        self._closed.append(incident)
+        self._fresh.append(incident)
+        for incidents in (self._closed, self._fresh):
+            if len(incidents) > self._settings.max_incidents:
+                least = max(range(len(incidents)), key=lambda i: _by_lost_time(incidents[i]))
+                del incidents[least]
+                self.given_up["incidents"] += incidents is self._closed
+
+    def _describe(self, group: _Group) -> Incident:
+        pid, _, kind, culprit_pid = group.key
+        usual_ns = group.duration_ns - group.excess_ns
+        causes = rank(group.causes.causes(group.duration_ns), usual_ns)
+        leading = [cause for cause in causes if _leads(cause, kind, culprit_pid)]
+        causes = (*leading, *(cause for cause in causes if cause not in leading))
+        window_ns = max(group.end_unix_ns - group.start_unix_ns, self._settings.incident_gap_ns)
+        return Incident(
+            f"incident-{pid}-{group.start_unix_ns}-{kind}-{culprit_pid}",
+            judge(group.lost_to_host_ns, group.excess_ns, window_ns, self._settings),
+            group.start_unix_ns,
+            group.end_unix_ns,
+            group.lost_ns,
+            causes,
+            group.unexplained_ns + group.causes.left_out_ns,
+            rules.advice_of(_kinds_to_advise(causes, kind)),
+            tuple(sorted(group.chains.values(), key=_by_start)),
+            group.effects,
+        )
+
+
+def leading_cause(chain: Chain) -> Cause | None:
+    """Return what an effect is put down to: the first fault if faults made it, else the first."""
+    effect = chain.effect
+    if 2 * lost_to_host_ns(effect, chain.causes) >= effect.excess_ns > 0:
+        faults = [cause for cause in chain.causes if fault_ns(cause)]
+        return max(faults, key=fault_ns)
+    return chain.causes[0] if chain.causes else None
+
+
+def _key_of(chain: Chain) -> _Key:
+    process = chain.effect.process
+    cause = leading_cause(chain)
+    if cause is None:
+        return process.pid, process.image_ktime_ns, "unexplained", 0
+    culprit_pid = cause.culprit.pid if cause.culprit else 0
+    return process.pid, process.image_ktime_ns, cause.kind, culprit_pid
+
+
+def _leads(cause: Cause, kind: str, culprit_pid: int) -> bool:
+    return cause.kind == kind and (cause.culprit.pid if cause.culprit else 0) == culprit_pid
+
+
+def _kinds_to_advise(causes: tuple[Cause, ...], kind: str) -> tuple[str, ...]:
+    """Return the leading kind, then what matters of the rest: a tenth of the whole."""
+    kinds = [kind]
+    for cause in causes:
+        if cause.share >= _ADVISED_SHARE:
+            kinds.append(cause.kind)
+            kinds.extend(_kinds_below(cause))
+    return tuple(dict.fromkeys(kinds))
+
+
+def _kinds_below(cause: Cause) -> Iterator[str]:
+    for other in cause.via:
+        if other.share >= _ADVISED_SHARE:
+            yield other.kind
+            yield from _kinds_below(other)
+
+
+def _by_lost_time(incident: Incident) -> tuple[int, int, int, str]:
+    rank_of_severity = _RANK.get(incident.severity, _RANK[LOW])
+    return -incident.lost_ns, rank_of_severity, incident.start_unix_ns, incident.id
+
+
+def _by_start(chain: Chain) -> tuple[int, str]:
+    return chain.effect.start_unix_ns, chain.id

@@ -1,0 +1,106 @@
+"""Ranking: the order of causes, and the causes of many effects as those of one."""
+
+from collections.abc import Iterable
+
+from otel_gpu.explain import rules
+from otel_gpu.explain.chains import Cause, Culprit, Evidence
+from otel_gpu.explain.evidence import keep_longest
+
+# Evidence is cut down when there is this many times too much of it, not each time.
+_EVIDENCE_SLACK = 4
+
+
+def rank(causes: Iterable[Cause], usual_ns: int) -> tuple[Cause, ...]:
+    """
+    Return causes in the order of what they add to what is usual.
+
+    A call that usually waits 50 ms for the device does so when something else delays it
+    as well: the usual time is taken to be of the kinds that are nobody's fault.
+    """
+    left_ns = usual_ns
+    added: list[tuple[int, Cause]] = []
+    for cause in sorted(causes, key=_order):
+        usual_part_ns = 0
+        if rules.RULE_BY_KIND[cause.kind].fault == rules.NO_FAULT:
+            usual_part_ns = min(left_ns, cause.time_ns)
+            left_ns -= usual_part_ns
+        added.append((cause.time_ns - usual_part_ns, cause))
+    # Stable: of equals, the longer one stays first.
+    return tuple(cause for _, cause in sorted(added, key=lambda pair: -pair[0]))
+
+
+class CauseSums:
+    """
+    The causes of many effects, summed by kind and culprit; bounded.
+
+    Attributes:
+        left_out_ns: Time of causes that found no room: the shortest.
+    """
+
+    def __init__(self, max_causes: int, max_evidence: int) -> None:
+        self._max_causes = max_causes
+        self._max_evidence = max_evidence
+        self._sums: dict[tuple[str, int], _Sum] = {}
+        self.left_out_ns = 0
+
+    def add(self, causes: Iterable[Cause]) -> None:
+        """Add the causes of one more effect."""
+        for cause in causes:
+            key = (cause.kind, cause.culprit.pid if cause.culprit else 0)
+            known = self._sums.get(key)
+            if known is None:
+                known = self._sums[key] = _Sum()
+            known.time_ns += cause.time_ns
+            if cause.time_ns > known.longest_ns:
+                known.longest_ns = cause.time_ns
+                known.culprit = cause.culprit
+            known.evidence += cause.evidence
+            if len(known.evidence) > _EVIDENCE_SLACK * self._max_evidence:
+                known.evidence[:] = keep_longest(known.evidence, self._max_evidence)
+            if cause.via:
+                if known.via is None:
+                    known.via = CauseSums(self._max_causes, self._max_evidence)
+                known.via.add(cause.via)
+        while len(self._sums) > self._max_causes:
+            shortest = min(self._sums, key=lambda key: self._sums[key].time_ns)
+            self.left_out_ns += self._sums.pop(shortest).time_ns
+
+    def causes(self, duration_ns: int) -> list[Cause]:
+        """Return the causes of all effects, whose duration together is given."""
+        return [
+            Cause(
+                kind,
+                known.time_ns,
+                share_of(known.time_ns, duration_ns),
+                known.culprit,
+                keep_longest(known.evidence, self._max_evidence),
+                () if known.via is None else rank(known.via.causes(duration_ns), 0),
+            )
+            for (kind, _), known in self._sums.items()
+        ]
+
+
+class _Sum:
+    __slots__ = ("culprit", "evidence", "longest_ns", "time_ns", "via")
+
+    def __init__(self) -> None:
+        self.time_ns = 0
+        self.longest_ns = 0
+        self.culprit: Culprit | None = None
+        self.evidence: list[Evidence] = []
+        self.via: CauseSums | None = None
+
+
+def _order(cause: Cause) -> tuple[int, int, int, int]:
+    culprit = cause.culprit
+    return (
+        -cause.time_ns,
+        rules.RANK[cause.kind],
+        culprit.pid if culprit else 0,
+        culprit.tid if culprit else 0,
+    )
+
+
+def share_of(time_ns: int, duration_ns: int) -> float:
+    """Return what part of an effect some time is."""
+    return time_ns / duration_ns if duration_ns else 0.0

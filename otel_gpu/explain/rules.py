@@ -1,0 +1,245 @@
+"""
+The rules of blame: what each measured state means where it was measured, and what to do.
+
+Everything that is judgement is in the tables of this module; the rest of the room measures.
+"""
+
+# Some facts about waiting inside CUDA calls
+# ------------------------------------------
+#
+# A call that synchronizes has nothing to do but wait for the device, and it is the
+# driver's choice how: it spins, sleeps between two looks, polls a file of its own, or
+# lets the driver's interrupt wake it. None of that is the host's doing. What the host
+# does is make the thread wait once more after the device was done: for a CPU, for a
+# lock, for a page.
+#
+# A launch returns once the work is queued. One that takes long and has burnt a CPU
+# meanwhile found the queue full: the device is behind, and more CPU would help nobody.
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from otel_gpu import wire
+
+# Whose fault time is. Only a fault of the host makes an incident more than low.
+FAULT = "host"
+# A fault where it is known who was waited for; else it may have been input from outside.
+FAULT_OF_CULPRIT = "culprit"
+NO_FAULT = "nobody"
+
+
+class Rule(NamedTuple):
+    """What a kind of cause means: whose fault it is, and what to do about it."""
+
+    kind: str
+    fault: str
+    advice: str
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "preemption",
+        FAULT,
+        "Another thread took the CPU away. Give the process CPUs of its own (cpuset, taskset), "
+        "or lower the other's priority.",
+    ),
+    Rule(
+        "run_queue",
+        FAULT,
+        "The thread was ready and its CPU was busy. Move the other load off the CPUs of the "
+        "threads that feed the GPU, or start fewer workers than there are CPUs.",
+    ),
+    Rule(
+        "cpu_quota",
+        FAULT,
+        "The cgroup's CPU quota was used up. Raise cpu.max (the container's CPU limit), or use "
+        "fewer threads.",
+    ),
+    Rule(
+        "lock",
+        FAULT_OF_CULPRIT,
+        "The thread waited for another thread of its program. Shorten what the holder does "
+        "meanwhile, or share less.",
+    ),
+    Rule(
+        "gil",
+        FAULT,
+        "Another Python thread held the GIL. Move its work to another process, or to native code "
+        "that releases the GIL.",
+    ),
+    Rule(
+        "io",
+        FAULT,
+        "The thread waited for a disk or file system. Prefetch, cache, or write in another thread.",
+    ),
+    Rule(
+        "ipc",
+        FAULT_OF_CULPRIT,
+        "The thread waited for data from another thread or process. See what the sender did "
+        "meanwhile; for a data loader, raise workers or prefetching.",
+    ),
+    Rule("sleep", NO_FAULT, "The program slept. Find the sleep, or the polling loop around it."),
+    Rule(
+        "page_fault",
+        FAULT,
+        "The thread waited for memory to be paged in. Pin or pre-touch buffers, and keep files "
+        "that are mapped on fast storage.",
+    ),
+    Rule(
+        "reclaim",
+        FAULT,
+        "The kernel freed memory on the thread's time. Raise the memory limit, or use less page "
+        "cache.",
+    ),
+    Rule(
+        "mmap_lock",
+        FAULT,
+        "The thread waited for its address space, which another thread was changing. Map, unmap "
+        "and allocate less in the others.",
+    ),
+    Rule(
+        "fork",
+        FAULT,
+        "A fork copied the page tables of a large process and stopped its threads meanwhile. "
+        "Start children early, or from a small helper (spawn, forkserver).",
+    ),
+    Rule(
+        "stopped",
+        FAULT,
+        "The process was stopped by a signal or a debugger. Find who sends SIGSTOP.",
+    ),
+    Rule(
+        "gpu_wait",
+        NO_FAULT,
+        "The host waited for the device, as it was told to. Nothing on the host would make this "
+        "faster: profile the kernels.",
+    ),
+    Rule(
+        "gpu_backpressure",
+        NO_FAULT,
+        "The launch queue was full: the device is behind and the host waits for it. Profile the "
+        "kernels; more CPU would not help.",
+    ),
+    Rule(
+        "first_call",
+        NO_FAULT,
+        "First use: libraries and modules are loaded and contexts made. Warm up before it counts.",
+    ),
+    Rule(
+        "allocator_churn",
+        FAULT,
+        "Device allocations get slower from window to window. Allocate once, use a pool "
+        "(cudaMallocAsync, a caching allocator), and look for fragmentation.",
+    ),
+    Rule("unexplained", NO_FAULT, "What this time went to was not seen."),
+    Rule(
+        "host_work",
+        NO_FAULT,
+        "The program's own work on the CPU, between CUDA calls. Profile it, or move it to another "
+        "thread or process.",
+    ),
+)
+
+RULE_BY_KIND: Mapping[str, Rule] = {rule.kind: rule for rule in RULES}
+KINDS: tuple[str, ...] = tuple(RULE_BY_KIND)
+RANK: Mapping[str, int] = {kind: rank for rank, kind in enumerate(KINDS)}
+
+# Where a thread is, as far as the meaning of its time goes.
+GAP = "gap"
+SYNCHRONIZE = "synchronize"
+COPY = "copy"
+LAUNCH = "launch"
+FULL_QUEUE = "full queue"
+FIRST_CALL = "first call"
+CHURN = "churn"
+CALL = "call"
+
+LAUNCH_FAMILIES = frozenset({wire.FAMILY_LAUNCH, wire.FAMILY_GRAPH_LAUNCH})
+ALLOCATOR_FAMILIES = frozenset(
+    {
+        wire.FAMILY_ALLOCATE,
+        wire.FAMILY_FREE,
+        wire.FAMILY_HOST_ALLOCATE,
+        wire.FAMILY_HOST_FREE,
+    }
+)
+_PLACE_BY_FAMILY: Mapping[int, str] = {
+    wire.FAMILY_SYNCHRONIZE: SYNCHRONIZE,
+    wire.FAMILY_COPY: COPY,
+} | dict.fromkeys(LAUNCH_FAMILIES, LAUNCH)
+
+# By what a thread was blocked on (enrich/reasons.py), wherever it is.
+_BLOCKED: Mapping[str, str] = {
+    "lock": "lock",
+    "gil": "gil",
+    "io": "io",
+    "ipc": "ipc",
+    "sleep": "sleep",
+    "page_fault": "page_fault",
+    "reclaim": "reclaim",
+    "mmap_lock": "mmap_lock",
+    # The wait is for another process, whatever it says at its end.
+    "child_wait": "ipc",
+    "stopped": "stopped",
+    "driver": "gpu_wait",
+}
+# And what it means instead in some places.
+_BLOCKED_AT: Mapping[str, Mapping[str, str]] = {
+    SYNCHRONIZE: dict.fromkeys(("driver", "unknown", "", "sleep", "ipc"), "gpu_wait"),
+    COPY: dict.fromkeys(("driver", "sleep", "ipc"), "gpu_wait"),
+    LAUNCH: dict.fromkeys(("driver", "sleep"), "gpu_backpressure"),
+    FULL_QUEUE: dict.fromkeys(("driver", "sleep"), "gpu_backpressure"),
+    FIRST_CALL: dict.fromkeys(("driver", "unknown", "", "sleep"), "first_call"),
+    CHURN: dict.fromkeys(("driver", "unknown", "", "sleep"), "allocator_churn"),
+}
+_ON_CPU_AT: Mapping[str, str] = {
+    GAP: "host_work",
+    SYNCHRONIZE: "gpu_wait",
+    FULL_QUEUE: "gpu_backpressure",
+    FIRST_CALL: "first_call",
+    CHURN: "allocator_churn",
+}
+
+# What may be the fault of the thread that ended the wait, so that it is worth following.
+FOLLOWED_REASONS = frozenset({"ipc", "lock", "gil", "unknown", "child_wait"})
+# Waits with a time limit end by their timer again and again; the last one's waker is who
+# was waited for all the time.
+REPEATED_KINDS = frozenset({"ipc", "lock", "gil"})
+# A wait is nobody's fault as far as the one waited for was itself waiting for the device,
+# or for input from outside.
+_EXCUSES = frozenset({"gpu_wait", "gpu_backpressure"})
+_EXCUSABLE_KINDS = frozenset({"ipc", "lock"})
+
+
+def place_of(family: int) -> str:
+    """Return where a thread is that is inside a call of a family."""
+    return _PLACE_BY_FAMILY.get(family, CALL)
+
+
+def blocked_kind(reason: str, place: str) -> str:
+    """Return the kind of cause that blocked time is."""
+    at_place = _BLOCKED_AT.get(place, {})
+    return at_place.get(reason) or _BLOCKED.get(reason, "unexplained")
+
+
+def on_cpu_kind(place: str) -> str:
+    """Return the kind of cause that time on a CPU is."""
+    return _ON_CPU_AT.get(place, "unexplained")
+
+
+def can_excuse(kind: str, waited_for: str, *, has_culprit: bool) -> bool:
+    """
+    Say whether a wait is excused for as long as the one waited for did something.
+
+    Args:
+        kind: The wait's.
+        waited_for: The kind of what the other thread did.
+        has_culprit: Whether it is known whom that thread in turn was waiting for.
+    """
+    is_excuse = waited_for in _EXCUSES or (waited_for == "ipc" and not has_culprit)
+    return kind in _EXCUSABLE_KINDS and is_excuse
+
+
+def advice_of(kinds: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the advice for some kinds, in their order, each once."""
+    return tuple(dict.fromkeys(RULE_BY_KIND[kind].advice for kind in kinds))

@@ -1,0 +1,57 @@
+"""The limits of blame: what is slow, what matters, how much is remembered."""
+
+from dataclasses import dataclass
+
+_MS = 1_000_000
+_S = 1_000 * _MS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """
+    What the explainer goes by.
+
+    Attributes:
+        slow_factor: A call or gap is slow from this many medians of its series on.
+        slow_floor_ns: Nothing shorter is slow.
+        minimum_calls: How many calls a series needs before its median counts.
+        settle_ns: How long an effect waits, in the stream's time, for what belongs to
+            it and arrives later: forks that end, the next reading of the counters.
+        max_depth: How many threads a chain follows, the effect's own not counted.
+        incident_gap_ns: An incident ends when nothing was added to it for this long.
+        high_share: Host share of the excess from which severity can be high.
+        high_lost_ns: Time lost to the host from which it can be high.
+        high_window_share: The same as a share of the incident's window.
+        medium_share: Host share from which severity can be medium.
+        medium_lost_ns: Time lost to the host from which it can be medium.
+        minimum_budget_ns: With less time of feeder threads there is no verdict.
+        max_pending: Effects that wait to settle; further ones are settled early.
+        max_intervals: Stalls and calls remembered, of all threads.
+        max_thread_intervals: Stalls, and calls, remembered of one thread.
+        max_series: Histograms remembered.
+        max_processes: Process images remembered.
+        max_incidents: Incidents remembered; the least are given up first.
+        max_chains: Chains kept in one incident, those that lost most time.
+        max_evidence: Intervals kept with one cause, the longest.
+    """
+
+    slow_factor: int = 3
+    slow_floor_ns: int = 1 * _MS
+    minimum_calls: int = 20
+    settle_ns: int = 3 * _S
+    max_depth: int = 4
+    incident_gap_ns: int = 10 * _S
+    high_share: float = 0.5
+    high_lost_ns: int = 100 * _MS
+    high_window_share: float = 0.01
+    medium_share: float = 0.25
+    medium_lost_ns: int = 20 * _MS
+    minimum_budget_ns: int = 100 * _MS
+    max_pending: int = 4096
+    max_intervals: int = 16384
+    max_thread_intervals: int = 512
+    max_series: int = 8192
+    max_processes: int = 4096
+    max_incidents: int = 256
+    max_chains: int = 32
+    max_evidence: int = 8

@@ -1,0 +1,207 @@
+"""
+The timeline: what threads were doing lately, to be asked what one did in a window.
+
+Times are ktime: stalls, calls and forks of all processes share that clock.
+"""
+
+from bisect import bisect_left
+from collections import Counter, OrderedDict, deque
+from typing import Generic, TypeVar
+
+from otel_gpu import wire
+from otel_gpu.decode.events import CudaCall, Stall
+from otel_gpu.enrich.activities import (
+    CallActivity,
+    ForkActivity,
+    StallActivity,
+    TimesActivity,
+)
+from otel_gpu.explain.settings import Settings
+
+Thread = tuple[int, int]
+"""pid and tid."""
+
+_T = TypeVar("_T", StallActivity, CallActivity)
+
+_MAX_FORKS = 1024
+_MAX_READINGS = 32
+# Every wake-up has a moment of waiting for the CPU, too short to be a stall.
+_UNSEEN_FLOOR_NS = 5_000_000
+# A fork whose entry was not seen is known by its end only, and who waited for the
+# address space may run a moment before that is seen.
+_FORK_SLACK_NS = 1_000_000
+
+
+class _Tracks(Generic[_T]):
+    """Intervals of threads that do not overlap within one thread, oldest given up first."""
+
+    def __init__(self, max_all: int, max_thread: int) -> None:
+        self._max_all = max_all
+        self._max_thread = max_thread
+        self._starts: dict[Thread, list[int]] = {}
+        self._items: dict[Thread, list[_T]] = {}
+        self._tids: dict[int, set[int]] = {}
+        # In the order of arrival; may name what a thread has given up itself.
+        self._order: deque[tuple[Thread, int]] = deque()
+        self.given_up = 0
+
+    def add(self, activity: _T) -> None:
+        event: Stall | CudaCall = activity.event
+        thread = (event.pid, event.tid)
+        start = event.start_ktime_ns
+        starts = self._starts.get(thread)
+        if starts is None:
+            starts = self._starts[thread] = []
+            self._items[thread] = []
+            self._tids.setdefault(event.pid, set()).add(event.tid)
+        items = self._items[thread]
+        index = bisect_left(starts, start)
+        if index < len(starts) and starts[index] == start:
+            # Said twice: once on its own, once with the gap around it.
+            items[index] = activity
+            return
+        starts.insert(index, start)
+        items.insert(index, activity)
+        self._order.append((thread, start))
+        if len(starts) > self._max_thread:
+            self._remove(thread, 0)
+        while len(self._order) > self._max_all:
+            thread, start = self._order.popleft()
+            starts = self._starts.get(thread, [])
+            index = bisect_left(starts, start)
+            if index < len(starts) and starts[index] == start:
+                self._remove(thread, index)
+
+    def find(self, thread: Thread, start_ktime_ns: int, end_ktime_ns: int) -> list[_T]:
+        """Return the intervals that lie in the window at least partly, in order."""
+        starts = self._starts.get(thread)
+        if not starts:
+            return []
+        items = self._items[thread]
+        index = max(0, bisect_left(starts, start_ktime_ns) - 1)
+        end = bisect_left(starts, end_ktime_ns)
+        return [item for item in items[index:end] if item.event.end_ktime_ns > start_ktime_ns]
+
+    def count_threads(self, pid: int) -> int:
+        """Return of how many threads of a process anything is remembered."""
+        return len(self._tids.get(pid, ()))
+
+    def _remove(self, thread: Thread, index: int) -> None:
+        self.given_up += 1
+        del self._starts[thread][index]
+        del self._items[thread][index]
+        if not self._starts[thread]:
+            del self._starts[thread]
+            del self._items[thread]
+            pid, tid = thread
+            self._tids[pid].discard(tid)
+            if not self._tids[pid]:
+                del self._tids[pid]
+
+
+class Timeline:
+    """
+    The latest stalls, calls and forks, bounded.
+
+    ``unix_offset_ns`` is from ktime to Unix time, as of the latest stall or call.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        limits = (settings.max_intervals, settings.max_thread_intervals)
+        self._stalls: _Tracks[StallActivity] = _Tracks(*limits)
+        self._calls: _Tracks[CallActivity] = _Tracks(*limits)
+        self._forks: deque[ForkActivity] = deque(maxlen=_MAX_FORKS)
+        self._run_queues: OrderedDict[int, deque[tuple[int, int]]] = OrderedDict()
+        self._watched: OrderedDict[int, None] = OrderedDict()
+        self.unix_offset_ns = 0
+
+    def know(self, pid: int) -> None:
+        """Remember that a process is watched, so that its threads' stalls are seen."""
+        self._watched[pid] = None
+        self._watched.move_to_end(pid)
+        if len(self._watched) > self._settings.max_processes:
+            self._watched.popitem(last=False)
+
+    def is_watched(self, pid: int) -> bool:
+        """Say whether the stalls of a process would be known."""
+        return pid in self._watched
+
+    def add_stall(self, activity: StallActivity) -> None:
+        """Remember a stall."""
+        self._align(activity)
+        self._stalls.add(activity)
+
+    def add_call(self, activity: CallActivity) -> None:
+        """Remember a call; outermost ones only, the others lie within them."""
+        self._align(activity)
+        if not activity.event.parent_start_ktime_ns:
+            self._calls.add(activity)
+
+    def add_fork(self, activity: ForkActivity) -> None:
+        """Remember a fork."""
+        self._forks.append(activity)
+
+    def stalls(self, thread: Thread, start_ktime_ns: int, end_ktime_ns: int) -> list[StallActivity]:
+        """Return the stalls of a thread that lie in a window at least partly, in order."""
+        return self._stalls.find(thread, start_ktime_ns, end_ktime_ns)
+
+    def calls(self, thread: Thread, start_ktime_ns: int, end_ktime_ns: int) -> list[CallActivity]:
+        """Return the chosen outermost calls of a thread in a window, in order."""
+        return self._calls.find(thread, start_ktime_ns, end_ktime_ns)
+
+    def forks(self, pid: int, start_ktime_ns: int, end_ktime_ns: int) -> list[ForkActivity]:
+        """Return the forks that a process was in during a window, or just after it."""
+        return [
+            fork
+            for fork in self._forks
+            if fork.event.pid == pid
+            and fork.event.start_ktime_ns < end_ktime_ns + _FORK_SLACK_NS
+            and fork.event.end_ktime_ns > start_ktime_ns
+        ]
+
+    def add_times(self, activity: TimesActivity) -> None:
+        """Remember how long the threads of each process waited for a CPU so far."""
+        sums: dict[int, int] = {}
+        for time in activity.times:
+            if time.state == wire.STATE_RUN_QUEUE:
+                sums[time.process.pid] = sums.get(time.process.pid, 0) + time.time_ns
+        for pid, time_ns in sums.items():
+            readings = self._run_queues.setdefault(pid, deque(maxlen=_MAX_READINGS))
+            readings.append((activity.unix_ns, time_ns))
+            if len(self._run_queues) > self._settings.max_processes:
+                self._run_queues.popitem(last=False)
+
+    def unseen_run_queue_ns(self, thread: Thread, start_unix_ns: int, window_ns: int) -> int:
+        """
+        Return how long a thread waited for a CPU around a window without a stall to show it.
+
+        Stalls of threads that feed no GPU are sent from a floor on, the totals are exact.
+        They are of the whole process, so they are not asked where it has more threads.
+        """
+        pid, _ = thread
+        readings = self._run_queues.get(pid)
+        if readings is None or self._stalls.count_threads(pid) > 1:
+            return 0
+        before: tuple[int, int] | None = None
+        for unix_ns, time_ns in readings:
+            if unix_ns <= start_unix_ns:
+                before = (unix_ns, time_ns)
+            elif before is not None and unix_ns >= start_unix_ns + window_ns:
+                begin = before[0] - self.unix_offset_ns
+                end = unix_ns - self.unix_offset_ns
+                seen_ns = sum(
+                    min(end, stall.event.end_ktime_ns) - max(begin, stall.event.runnable_ktime_ns)
+                    for stall in self.stalls(thread, begin, end)
+                    if begin < stall.event.end_ktime_ns and stall.event.runnable_ktime_ns < end
+                )
+                unseen_ns = time_ns - before[1] - max(0, seen_ns)
+                return unseen_ns if unseen_ns > _UNSEEN_FLOOR_NS else 0
+        return 0
+
+    def _align(self, activity: StallActivity | CallActivity) -> None:
+        self.unix_offset_ns = activity.start_unix_ns - activity.event.start_ktime_ns
+
+    def given_up(self) -> Counter[str]:
+        """Return how many intervals found no room in the end."""
+        return Counter(stalls=self._stalls.given_up, calls=self._calls.given_up)

@@ -1,0 +1,329 @@
+"""
+Causal chains and incidents as spans.
+
+A chain is a child of the span that shows its effect, over the same time, so whoever opens
+one slow call finds the reasons below it:
+
+    cudaStreamSynchronize         |=====================|
+      sched.blocked               |=========|
+      sched.run_queue_wait                  |===========|
+      gpu.causal_chain            |=====================|
+        gpu.cause.run_queue                 |===========|    link: the hog's spans
+          sched.run_queue_wait              |===========|    link: the same wait above
+        gpu.cause.lock            |=========|                culprit: who held the lock
+          sched.blocked           |=========|
+          gpu.cause.run_queue       |====|                   what kept the holder from going on
+
+A cause lasts from the first to the last of the intervals that it was measured in, or as
+long as the effect where its total is known and not every interval; what it took is in
+``otel_gpu.cause.time``, which is less where there is something else between them.
+The intervals have the names that they have in their own thread's trace, and the scope
+``otel_gpu.causal``: whoever counts stalls by spans leaves that scope out, and whoever
+looks at one trace has the stalls of all the threads in it.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from otel_gpu.enrich import ids
+from otel_gpu.explain.chains import Cause, Chain, Culprit, Evidence, Incident
+from otel_gpu.explain.incidents import leading_cause
+from otel_gpu.export import semconv
+from otel_gpu.export.exported import SpanReference
+from otel_gpu.export.finished import (
+    Attributes,
+    AttributeValue,
+    FinishedSpan,
+    Origin,
+    SpanEvent,
+    SpanLink,
+)
+
+_UNEXPLAINED = "unexplained"
+_SLOW_GAP = "slow_gap"
+_EVENT_CAUSE = "gpu.cause"
+_SPAN_OF_EVIDENCE = {
+    "blocked": semconv.SPAN_CAUSE_BLOCKED,
+    "run_queue": semconv.SPAN_CAUSE_RUN_QUEUE_WAIT,
+}
+# A chain is read by people: what has no room in it is counted in it.
+_MAX_SPANS = 64
+_MAX_LINKS = 16
+_MAX_DEPTH = 8
+_MAX_FUNCTIONS = 16
+_MAX_ADVICE = 16
+# One incident can be thousands of calls; OpenTelemetry's default limit of links.
+_MAX_INCIDENT_LINKS = 128
+
+_Pairs = list[tuple[str, AttributeValue]]
+# The spans to link to for an interval and the one who is to blame for it.
+FindSpans = Callable[[Evidence, Culprit | None], Sequence[SpanReference]]
+
+
+def chain_reference(chain: Chain, seed: bytes) -> SpanReference:
+    """Return where a chain's span is, or will be."""
+    effect = chain.effect
+    trace_id = effect.trace_id or ids.chain_trace_id(seed, chain.id)
+    return SpanReference(trace_id, ids.chain_span_id(chain.id, trace_id, effect.span_id))
+
+
+def chain_spans(
+    chain: Chain, seed: bytes, origin: Origin, find_spans: FindSpans
+) -> tuple[FinishedSpan, ...]:
+    """
+    Return the spans of a chain: its own first, then its causes in their order.
+
+    Args:
+        chain: The chain.
+        seed: ``ids.capture_seed`` of the capture; used where the effect has no span.
+        origin: Of the effect's process, in the scope ``otel_gpu.causal``.
+        find_spans: Says which spans there are to link to.
+    """
+    return _ChainSpans(chain, seed, origin, find_spans).build()
+
+
+class _ChainSpans:
+    """The spans of one chain in the making."""
+
+    def __init__(self, chain: Chain, seed: bytes, origin: Origin, find_spans: FindSpans) -> None:
+        self._chain = chain
+        self._origin = origin
+        self._find_spans = find_spans
+        self._trace_id, self._span_id = chain_reference(chain, seed)
+        self._end_unix_ns = chain.effect.start_unix_ns + chain.effect.duration_ns
+        self._spans: list[FinishedSpan] = []
+        self._dropped = 0
+
+    def build(self) -> tuple[FinishedSpan, ...]:
+        effect = self._chain.effect
+        events, links = self._causes(self._chain.causes, self._span_id, (), self._end_unix_ns)
+        chain = FinishedSpan(
+            self._origin,
+            self._trace_id,
+            self._span_id,
+            effect.span_id,
+            semconv.SPAN_CAUSAL_CHAIN,
+            effect.start_unix_ns,
+            self._end_unix_ns,
+            self._describe(links),
+            events=tuple(events),
+            links=links,
+        )
+        return (chain, *self._spans)
+
+    def _describe(self, links: Iterable[SpanLink]) -> Attributes:
+        chain, effect = self._chain, self._chain.effect
+        pairs: _Pairs = [
+            (semconv.OTEL_GPU_EFFECT_KIND, effect.kind),
+            (semconv.OTEL_GPU_SEVERITY, chain.severity),
+            (semconv.OTEL_GPU_EXCESS_TIME, effect.excess_ns / 1e9),
+        ]
+        if effect.api:
+            is_gap = effect.kind == _SLOW_GAP
+            name = semconv.OTEL_GPU_GAP_NEXT_API if is_gap else semconv.GPU_CUDA_API
+            pairs.append((name, effect.api))
+        _add_leading(pairs, leading_cause(chain))
+        unexplained_share = chain.unexplained_ns / max(1, effect.duration_ns)
+        pairs.append((semconv.OTEL_GPU_UNEXPLAINED_SHARE, unexplained_share))
+        _add_links(pairs, links)
+        if self._dropped:
+            pairs.append((semconv.OTEL_GPU_CAUSE_DROPPED, self._dropped))
+        if effect.tid:
+            pairs.append((semconv.OTEL_GPU_THREAD_TID, effect.tid))
+        if effect.comm:
+            pairs.append((semconv.THREAD_NAME, effect.comm))
+        return tuple(pairs)
+
+    def _causes(
+        self, causes: Sequence[Cause], parent_id: bytes, path: tuple[int, ...], end_unix_ns: int
+    ) -> tuple[list[SpanEvent], tuple[SpanLink, ...]]:
+        """Add the spans of causes; return what their parent says about them."""
+        events = []
+        links: dict[SpanReference, SpanLink] = {}
+        for number, cause in enumerate(causes):
+            if not cause.evidence:
+                events.append(SpanEvent(_EVENT_CAUSE, end_unix_ns, tuple(_describe_cause(cause))))
+            elif len(self._spans) >= _MAX_SPANS or len(path) >= _MAX_DEPTH:
+                self._dropped += _count(cause)
+            else:
+                for link in self._cause(cause, parent_id, (*path, number)):
+                    links.setdefault(SpanReference(link.trace_id, link.span_id), link)
+        return events, tuple(links.values())[:_MAX_LINKS]
+
+    def _cause(self, cause: Cause, parent_id: bytes, path: tuple[int, ...]) -> tuple[SpanLink, ...]:
+        span_id = ids.cause_span_id(self._span_id, path)
+        span = FinishedSpan(
+            self._origin,
+            self._trace_id,
+            span_id,
+            parent_id,
+            semconv.SPAN_CAUSE_PREFIX + cause.kind,
+            min(evidence.start_unix_ns for evidence in cause.evidence),
+            max(map(self._end_of, cause.evidence)),
+            (),
+        )
+        # It keeps its place before all that lies below it.
+        place = len(self._spans)
+        self._spans.append(span)
+        links: dict[SpanReference, SpanLink] = {}
+        for number, evidence in enumerate(cause.evidence):
+            found = self._links(evidence, cause)
+            links.update({SpanReference(link.trace_id, link.span_id): link for link in found})
+            self._interval(evidence, found, span_id, (*path, -1 - number))
+        events, _ = self._causes(cause.via, span_id, path, span.end_unix_ns)
+        kept = tuple(links.values())[:_MAX_LINKS]
+        pairs = _describe_cause(cause)
+        _add_links(pairs, kept)
+        self._spans[place] = span._replace(
+            attributes=tuple(pairs), events=tuple(events), links=kept
+        )
+        return kept
+
+    def _interval(
+        self,
+        evidence: Evidence,
+        links: tuple[SpanLink, ...],
+        parent_id: bytes,
+        path: tuple[int, ...],
+    ) -> None:
+        name = _SPAN_OF_EVIDENCE.get(evidence.kind)
+        if name is None:
+            # A call or a fork: it is linked, and not repeated.
+            return
+        if len(self._spans) >= _MAX_SPANS:
+            self._dropped += 1
+            return
+        pairs: _Pairs = []
+        if evidence.kind == "blocked":
+            if evidence.reason:
+                pairs.append((semconv.OTEL_GPU_STALL_REASON, evidence.reason))
+            if evidence.functions:
+                functions = evidence.functions[:_MAX_FUNCTIONS]
+                pairs.append((semconv.OTEL_GPU_KERNEL_FUNCTIONS, functions))
+            if evidence.waker is not None:
+                pairs.append((semconv.OTEL_GPU_WAKER_PID, evidence.waker.pid))
+                pairs.append((semconv.OTEL_GPU_WAKER_TID, evidence.waker.tid))
+                pairs.append((semconv.OTEL_GPU_WAKER_COMM, evidence.waker.comm))
+        elif evidence.culprit is not None:
+            _add_culprit(pairs, evidence.culprit)
+        _add_links(pairs, links)
+        self._spans.append(
+            FinishedSpan(
+                self._origin,
+                self._trace_id,
+                ids.cause_span_id(self._span_id, path),
+                parent_id,
+                name,
+                evidence.start_unix_ns,
+                self._end_of(evidence),
+                tuple(pairs),
+                links=links,
+            )
+        )
+
+    def _end_of(self, evidence: Evidence) -> int:
+        # What another thread did can go on after the effect, and is no cause then.
+        latest_unix_ns = max(evidence.start_unix_ns, self._end_unix_ns)
+        return min(evidence.end_unix_ns, latest_unix_ns)
+
+    def _links(self, evidence: Evidence, cause: Cause) -> tuple[SpanLink, ...]:
+        culprit = evidence.culprit or cause.culprit
+        return tuple(
+            SpanLink(*reference, attributes=((semconv.OTEL_GPU_CAUSE_KIND, cause.kind),))
+            for reference in self._find_spans(evidence, culprit)
+            # The effect is above, not behind a link.
+            if reference.span_id != self._chain.effect.span_id
+        )[:_MAX_LINKS]
+
+
+def incident_span(
+    incident: Incident, seed: bytes, origin: Origin, chains: Iterable[tuple[Chain, SpanReference]]
+) -> FinishedSpan:
+    """
+    Return the span of an incident.
+
+    Its status stays unset. An incident is about time: the calls in it did what they were
+    asked to do. An error status would count towards the error rate of the service, and
+    alarms on that would fire for work that succeeded. ``otel_gpu.severity`` is what to
+    raise an alarm on.
+
+    Args:
+        incident: The incident.
+        seed: ``ids.capture_seed`` of the capture.
+        origin: Of the process that it happened to, in the scope ``otel_gpu.causal``.
+        chains: Those of its chains that have spans, and where.
+    """
+    trace_id, span_id = ids.incident_ids(seed, incident.id)
+    pairs: _Pairs = [
+        (semconv.OTEL_GPU_SEVERITY, incident.severity),
+        (semconv.OTEL_GPU_LOST_TIME, incident.lost_ns / 1e9),
+        (semconv.OTEL_GPU_INCIDENT_EFFECTS, incident.effects or len(incident.chains)),
+        (semconv.OTEL_GPU_UNEXPLAINED_TIME, incident.unexplained_ns / 1e9),
+    ]
+    _add_leading(pairs, incident.causes[0] if incident.causes else None)
+    if incident.advice:
+        pairs.append((semconv.OTEL_GPU_ADVICE, incident.advice[:_MAX_ADVICE]))
+    links = [
+        SpanLink(
+            *reference,
+            attributes=(
+                (semconv.OTEL_GPU_EFFECT_KIND, chain.effect.kind),
+                (semconv.OTEL_GPU_EXCESS_TIME, chain.effect.excess_ns / 1e9),
+            ),
+        )
+        # Those that cost most are worth a click.
+        for chain, reference in sorted(chains, key=lambda pair: -pair[0].effect.excess_ns)
+    ]
+    return FinishedSpan(
+        origin,
+        trace_id,
+        span_id,
+        b"",
+        semconv.SPAN_INCIDENT,
+        incident.start_unix_ns,
+        incident.end_unix_ns,
+        tuple(pairs),
+        links=tuple(links[:_MAX_INCIDENT_LINKS]),
+        dropped_links=max(0, len(links) - _MAX_INCIDENT_LINKS),
+    )
+
+
+def evidence_span_ids(causes: Iterable[Cause]) -> Iterator[bytes]:
+    """Yield the ids of the spans that causes were seen in."""
+    for cause in causes:
+        yield from (evidence.span_id for evidence in cause.evidence if evidence.span_id)
+        yield from evidence_span_ids(cause.via)
+
+
+def _describe_cause(cause: Cause) -> _Pairs:
+    pairs: _Pairs = [
+        (semconv.OTEL_GPU_CAUSE_KIND, cause.kind),
+        (semconv.OTEL_GPU_CAUSE_TIME, cause.time_ns / 1e9),
+        (semconv.OTEL_GPU_CAUSE_SHARE, cause.share),
+    ]
+    if cause.culprit is not None:
+        _add_culprit(pairs, cause.culprit)
+    return pairs
+
+
+def _add_leading(pairs: _Pairs, cause: Cause | None) -> None:
+    if cause is not None:
+        pairs.extend(_describe_cause(cause))
+    else:
+        pairs.append((semconv.OTEL_GPU_CAUSE_KIND, _UNEXPLAINED))
+
+
+def _add_culprit(pairs: _Pairs, culprit: Culprit) -> None:
+    pairs.append((semconv.OTEL_GPU_CULPRIT_PID, culprit.pid))
+    pairs.append((semconv.OTEL_GPU_CULPRIT_TID, culprit.tid))
+    if culprit.comm:
+        pairs.append((semconv.OTEL_GPU_CULPRIT_COMM, culprit.comm))
+
+
+def _add_links(pairs: _Pairs, links: Iterable[SpanLink]) -> None:
+    # Some backends show no links.
+    if span_ids := tuple(link.span_id.hex() for link in links):
+        pairs.append((semconv.OTEL_GPU_CAUSE_SPAN_ID, span_ids))
+
+
+def _count(cause: Cause) -> int:
+    return 1 + sum(map(_count, cause.via))

@@ -1,0 +1,72 @@
+"""What becomes a span of what was explained, and which spans those lead to."""
+
+from otel_gpu.explain.chains import Chain, Culprit, Evidence, Incident
+from otel_gpu.export import causal, semconv
+from otel_gpu.export.budget import ChainBudget
+from otel_gpu.export.exported import ExportedSpans, SpanReference
+from otel_gpu.export.finished import FinishedSpan
+from otel_gpu.export.origins import Origins
+
+_MAX_OF_CULPRIT = 4
+
+
+class Explanations:
+    """
+    Turns the chains and incidents of one capture into finished spans, within a budget.
+
+    Args:
+        seed: ``ids.capture_seed`` of the capture.
+        origins: Give each process image its Resource.
+        chains_per_second: How many chains become spans.
+
+    Attributes:
+        exported: Whoever exports a span adds it here.
+    """
+
+    def __init__(self, seed: bytes, origins: Origins, chains_per_second: int) -> None:
+        self.exported = ExportedSpans()
+        self._seed = seed
+        self._origins = origins
+        self._budget = ChainBudget(chains_per_second)
+
+    def missing_spans(self, chain: Chain) -> frozenset[bytes]:
+        """Return the ids of the spans that the chain refers to and that were not exported."""
+        return frozenset(
+            span_id
+            for span_id in causal.evidence_span_ids(chain.causes)
+            if span_id not in self.exported
+        )
+
+    def trace_id_of(self, chain: Chain) -> bytes:
+        """Return the id of the trace that a chain belongs to."""
+        return causal.chain_reference(chain, self._seed).trace_id
+
+    def withhold(self, chain: Chain) -> str | None:
+        """Return why there is no room for a chain; None: there is, and it is taken."""
+        end_unix_ns = chain.effect.start_unix_ns + chain.effect.duration_ns
+        return self._budget.take(self.trace_id_of(chain), end_unix_ns)
+
+    def chain_spans(self, chain: Chain) -> tuple[FinishedSpan, ...]:
+        """Return the spans of a chain."""
+        origin = self._origins.of(chain.effect.process, semconv.SCOPE_CAUSAL)
+        return causal.chain_spans(chain, self._seed, origin, self._find_spans)
+
+    def incident_span(self, incident: Incident) -> FinishedSpan:
+        """Return the span of an incident; it leads to those of its chains that have spans."""
+        origin = self._origins.of(incident.chains[0].effect.process, semconv.SCOPE_CAUSAL)
+        references = [
+            (chain, causal.chain_reference(chain, self._seed)) for chain in incident.chains
+        ]
+        exported = [pair for pair in references if self.exported.has_chain(pair[1].span_id)]
+        return causal.incident_span(incident, self._seed, origin, exported)
+
+    def _find_spans(self, evidence: Evidence, culprit: Culprit | None) -> list[SpanReference]:
+        found = []
+        if evidence.span_id and (own := self.exported.find(evidence.span_id)):
+            found.append(own)
+        if culprit is not None and culprit.tid:
+            theirs = self.exported.of_thread(
+                culprit.tid, evidence.start_unix_ns, evidence.end_unix_ns
+            )
+            found.extend(reference for reference in theirs if reference not in found)
+        return found[: 1 + _MAX_OF_CULPRIT]

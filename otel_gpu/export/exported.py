@@ -1,0 +1,88 @@
+"""
+Which spans were exported lately, so that links lead somewhere.
+
+A cause names the spans that it was seen in, and its culprit is a thread that may have
+spans of its own. A link needs the id of the trace too, and a link to a span that was
+never exported would be a dead end in every backend.
+"""
+
+from collections import OrderedDict, deque
+from typing import NamedTuple
+
+from otel_gpu.export import semconv
+from otel_gpu.export.finished import FinishedSpan
+
+# Of one generation; there are two. A chain is made seconds after what it is about, and
+# together they cover those at the highest rate of spans, in about 12 MB.
+_MAX_SPANS = 32_768
+_MAX_CHAINS = 16_384
+_MAX_THREADS = 4096
+_MAX_OF_THREAD = 16
+
+
+class SpanReference(NamedTuple):
+    """What a link needs to know of a span."""
+
+    trace_id: bytes
+    span_id: bytes
+
+
+# Start and end in Unix nanoseconds, trace id, span id: plain, since every span makes one.
+_Interval = tuple[int, int, bytes, bytes]
+
+
+class ExportedSpans:
+    """Remembers the latest spans by their ids, and the latest few of every thread."""
+
+    def __init__(self) -> None:
+        self._traces: dict[bytes, bytes] = {}
+        self._older_traces: dict[bytes, bytes] = {}
+        self._chains: OrderedDict[bytes, None] = OrderedDict()
+        self._threads: OrderedDict[int, deque[_Interval]] = OrderedDict()
+
+    def add(self, span: FinishedSpan) -> None:
+        """Remember a span; of causal chains only that they are there."""
+        if span.origin.scope.name == semconv.SCOPE_CAUSAL:
+            if span.name == semconv.SPAN_CAUSAL_CHAIN:
+                self._chains[span.span_id] = None
+                if len(self._chains) > _MAX_CHAINS:
+                    self._chains.popitem(last=False)
+            return
+        self._traces[span.span_id] = span.trace_id
+        if len(self._traces) >= _MAX_SPANS:
+            self._older_traces, self._traces = self._traces, {}
+        # Close to the end, where all spans of threads have it.
+        for key, tid in reversed(span.attributes):
+            if key == semconv.OTEL_GPU_THREAD_TID and isinstance(tid, int):
+                self._add_of_thread(tid, span)
+                return
+
+    def _add_of_thread(self, tid: int, span: FinishedSpan) -> None:
+        spans = self._threads.get(tid)
+        if spans is None:
+            spans = self._threads[tid] = deque(maxlen=_MAX_OF_THREAD)
+            if len(self._threads) > _MAX_THREADS:
+                self._threads.popitem(last=False)
+        else:
+            self._threads.move_to_end(tid)
+        spans.append((span.start_unix_ns, span.end_unix_ns, span.trace_id, span.span_id))
+
+    def __contains__(self, span_id: bytes) -> bool:
+        return span_id in self._traces or span_id in self._older_traces
+
+    def has_chain(self, span_id: bytes) -> bool:
+        """Say whether this is the id of a causal chain that was exported."""
+        return span_id in self._chains
+
+    def find(self, span_id: bytes) -> SpanReference | None:
+        """Return where a span is; None if it was not exported, or long ago."""
+        trace_id = self._traces.get(span_id) or self._older_traces.get(span_id)
+        return None if trace_id is None else SpanReference(trace_id, span_id)
+
+    def of_thread(self, tid: int, start_unix_ns: int, end_unix_ns: int) -> list[SpanReference]:
+        """Return the spans of a thread that overlap a time, the latest first."""
+        return [
+            SpanReference(trace_id, span_id)
+            for start, end, trace_id, span_id in reversed(self._threads.get(tid, ()))
+            if start < end_unix_ns and start_unix_ns < end
+        ]

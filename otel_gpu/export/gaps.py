@@ -1,0 +1,155 @@
+"""
+Stalls that wait to hear whether they lie in a gap.
+
+A stall inside a CUDA call names the call. A stall between two calls cannot name its
+gap: whether that becomes a span is decided when the gap ends, and so its record comes
+right behind those of its stalls. A stall outside calls is held here until its thread's
+next record tells. Threads that make no CUDA calls have stalls outside calls too, and no
+gap ever follows them.
+"""
+
+# Some facts about the wait
+# -------------------------
+#
+# The stalls and their gap are sent in one go, but between records of other CPUs, and a
+# thread can lose its CPU between sending the one and the other. So what ends the wait
+# is, whichever comes first: the thread's next record that is no stall; more stalls than
+# a gap can have; the end of the process; or the time of the stream running on for a
+# second. No clock is asked, so a replay decides as the capture did. Nothing is lost:
+# a stall that waited in vain is a trace of its own.
+
+from collections.abc import Callable, Iterator, Mapping
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from otel_gpu import wire
+from otel_gpu.enrich.activities import (
+    Activity,
+    AggregatesActivity,
+    CallActivity,
+    CountersActivity,
+    ExitActivity,
+    ForkActivity,
+    GapActivity,
+    OpenCallActivity,
+    StallActivity,
+    StatusActivity,
+)
+
+_PATIENCE_NS = 1_000_000_000
+_MAX_THREADS = 4096
+
+_Thread = tuple[int, int, int]
+
+# Activities that are handed over at the moment that they carry. Stalls are not: one of
+# a long gap is seconds old.
+_TIME_OF: Mapping[type, Callable[[Any], int]] = {
+    AggregatesActivity: attrgetter("unix_ns"),
+    CallActivity: attrgetter("end_unix_ns"),
+    CountersActivity: attrgetter("unix_ns"),
+    ExitActivity: attrgetter("end_unix_ns"),
+    ForkActivity: attrgetter("end_unix_ns"),
+    GapActivity: attrgetter("end_unix_ns"),
+    OpenCallActivity: attrgetter("seen_unix_ns"),
+    StatusActivity: attrgetter("unix_ns"),
+}
+_OF_A_THREAD = (CallActivity, ForkActivity, GapActivity, OpenCallActivity)
+
+
+class PlacedStall(NamedTuple):
+    """A stall of which it is known what it lies in; None: nothing that is a span."""
+
+    stall: StallActivity
+    gap: GapActivity | None
+
+
+class _Held:
+    """The stalls of one thread."""
+
+    __slots__ = ("since_unix_ns", "stalls")
+
+    def __init__(self) -> None:
+        self.stalls: list[StallActivity] = []
+        # The first time that the stream told after the last of them.
+        self.since_unix_ns = 0
+
+
+class GapStalls:
+    """Holds stalls outside calls until it is known whether they lie in a gap."""
+
+    def __init__(self) -> None:
+        # Whose last stall is oldest comes first.
+        self._threads: dict[_Thread, _Held] = {}
+        self._undated: list[_Held] = []
+
+    def hold(self, stall: StallActivity) -> Iterator[PlacedStall]:
+        """Take in a stall outside calls, and yield those that need not wait any more."""
+        thread = _thread_of(stall)
+        held = self._threads.pop(thread, None)
+        if held is None:
+            held = _Held()
+            if len(self._threads) >= _MAX_THREADS:
+                yield from self._release(next(iter(self._threads)), None)
+        self._threads[thread] = held
+        held.stalls.append(stall)
+        held.since_unix_ns = 0
+        self._undated.append(held)
+        if len(held.stalls) > wire.MAX_INTERVALS:
+            yield PlacedStall(held.stalls.pop(0), None)
+
+    def see(self, activity: Activity) -> Iterator[PlacedStall]:
+        """Look at any other activity, and yield the stalls of which it decides."""
+        if not self._threads:
+            return
+        if isinstance(activity, _OF_A_THREAD):
+            gap = activity if isinstance(activity, GapActivity) else None
+            yield from self._release(_thread_of(activity), gap)
+        elif isinstance(activity, ExitActivity):
+            image = (activity.process.pid, activity.process.image_ktime_ns)
+            for thread in [thread for thread in self._threads if thread[:2] == image]:
+                yield from self._release(thread, None)
+        time_of = _TIME_OF.get(type(activity))
+        if time_of is not None:
+            yield from self._release_old(time_of(activity))
+
+    def pick(self, wanted: Callable[[StallActivity], bool]) -> Iterator[PlacedStall]:
+        """Yield what is held of each thread of which a stall is wanted now."""
+        for thread in [t for t, held in self._threads.items() if any(map(wanted, held.stalls))]:
+            yield from self._release(thread, None)
+
+    def release(self) -> Iterator[PlacedStall]:
+        """Yield all that is held: nothing follows."""
+        for thread in list(self._threads):
+            yield from self._release(thread, None)
+
+    def _release_old(self, unix_ns: int) -> Iterator[PlacedStall]:
+        for held in self._undated:
+            held.since_unix_ns = unix_ns
+        self._undated.clear()
+        while self._threads:
+            thread, oldest = next(iter(self._threads.items()))
+            # The host's clock can be set back, too.
+            if abs(unix_ns - oldest.since_unix_ns) <= _PATIENCE_NS:
+                return
+            yield from self._release(thread, None)
+
+    def _release(self, thread: _Thread, gap: GapActivity | None) -> Iterator[PlacedStall]:
+        held = self._threads.pop(thread, None)
+        if held is None:
+            return
+        for stall in held.stalls:
+            inside = gap is not None and _lies_in(stall, gap)
+            yield PlacedStall(stall, gap if inside else None)
+
+
+def _thread_of(
+    activity: StallActivity | CallActivity | ForkActivity | GapActivity | OpenCallActivity,
+) -> _Thread:
+    return activity.event.pid, activity.event.image_ktime_ns, activity.event.tid
+
+
+def _lies_in(stall: StallActivity, gap: GapActivity) -> bool:
+    return (
+        gap.event.start_ktime_ns <= stall.event.start_ktime_ns
+        and stall.event.end_ktime_ns <= gap.event.end_ktime_ns
+    )

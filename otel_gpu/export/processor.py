@@ -1,0 +1,178 @@
+"""
+A span processor that says why CUDA calls were slow, for any Python ``TracerProvider``.
+
+otel_gpu's own agent explains what it captures (``explain/``). This processor is for
+everybody else who has spans of CUDA calls with the scheduler's intervals as their
+children: an application that makes them itself, or a program that passes on the agent's.
+It reads finished spans, and adds ``gpu.causal_chain`` spans below the slow calls::
+
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    exporting = BatchSpanProcessor(OTLPSpanExporter())
+    provider.add_span_processor(exporting)
+    provider.add_span_processor(CausalChainProcessor(exporting))
+
+It changes no span and holds none back: chains go to the processor or exporter that it is
+given, and all other spans go where they went before.
+"""
+
+# Some facts about what is read
+# -----------------------------
+#
+# A call is a span of the scope ``otel_gpu.cuda``, or any span with ``gpu.cuda.api``; a gap
+# is a ``gpu.launch_gap``. What happened in it are spans called ``sched.blocked`` and
+# ``sched.run_queue_wait`` whose parent it is. As everywhere in OpenTelemetry children end
+# before their parent, so when a call ends all of it is there.
+#
+# A CUDA runtime call makes driver calls. Where the outer one is known to be open, the
+# inner one's stalls are handed on to it, and the outer one alone is explained. It is
+# known where spans are made by a tracer, which tells when they start; spans that are only
+# handed over when they are finished are explained by themselves.
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from opentelemetry.context import Context
+from opentelemetry.sdk.trace import ReadableSpan, Span, SpanLimits, SpanProcessor
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter
+
+from otel_gpu import __version__
+from otel_gpu.explain.chains import Culprit, Evidence
+from otel_gpu.explain.settings import Settings
+from otel_gpu.export import semconv
+from otel_gpu.export.causal import chain_spans
+from otel_gpu.export.exported import SpanReference
+from otel_gpu.export.finished import Origin, readable
+from otel_gpu.export.limits import Limits
+from otel_gpu.export.resources import scope
+from otel_gpu.export.span_chains import Medians, attributes_of, chain_of
+
+_STALLS = frozenset({semconv.SPAN_BLOCKED, semconv.SPAN_RUN_QUEUE_WAIT})
+_NO_SEED = bytes(8)
+# Calls of which something is known and that have not ended.
+_MAX_OPEN = 4096
+_MAX_STALLS_OF_CALL = 64
+
+_Key = tuple[int, int]
+
+
+class CausalChainProcessor(SpanProcessor):
+    """
+    Adds causal chains to the spans of CUDA calls. Thread-safe.
+
+    Args:
+        destination: Gets the chains; an exporter gets each at once.
+        settings: What is slow, and what matters. By default a call is slow that takes
+            three times the median of the latest calls of its kind, and more than 1 ms.
+        limits: What a span may hold; by default what ``OTEL_*_LIMIT`` say.
+
+    Attributes:
+        given_up: How many stalls were not kept until their call ended.
+    """
+
+    def __init__(
+        self,
+        destination: SpanProcessor | SpanExporter,
+        settings: Settings | None = None,
+        limits: SpanLimits | None = None,
+    ) -> None:
+        if isinstance(destination, SpanExporter):
+            destination = SimpleSpanProcessor(destination)
+        self._destination = destination
+        self._settings = settings if settings is not None else Settings()
+        self._limits = Limits(limits if limits is not None else SpanLimits())
+        self._scope = scope(semconv.SCOPE_CAUSAL, __version__)
+        self._lock = threading.Lock()
+        self._medians = Medians(self._settings)
+        # Stalls by the call around them, and the calls that were seen to start.
+        self._stalls: OrderedDict[_Key, list[ReadableSpan]] = OrderedDict()
+        self._open: OrderedDict[_Key, None] = OrderedDict()
+        self.given_up = 0
+
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:  # noqa: ARG002 - as in the SDK
+        """Note that a call began, so that calls inside it are a part of it."""
+        if not _is_call(span):
+            return
+        context = span.get_span_context()
+        with self._lock:
+            self._open[context.trace_id, context.span_id] = None
+            if len(self._open) > _MAX_OPEN:
+                self._open.popitem(last=False)
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Keep a stall for its call; explain a call that ended."""
+        context = span.get_span_context()
+        if context is None or not context.trace_flags.sampled:
+            return
+        instrumentation = span.instrumentation_scope
+        if instrumentation is not None and instrumentation.name == semconv.SCOPE_CAUSAL:
+            return
+        if span.name in _STALLS:
+            with self._lock:
+                self._keep(span)
+        elif _is_call(span) or span.name == semconv.SPAN_LAUNCH_GAP:
+            for chain_span in self._explain(span, (context.trace_id, context.span_id)):
+                self._destination.on_end(chain_span)
+
+    def shutdown(self) -> None:
+        """End, and with it the destination."""
+        self._destination.shutdown()
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        """Flush the destination: nothing waits here."""
+        return self._destination.force_flush(timeout_millis)
+
+    def _keep(self, stall: ReadableSpan) -> None:
+        if stall.parent is None:
+            return
+        key = (stall.parent.trace_id, stall.parent.span_id)
+        self._hand(key, [stall])
+
+    def _hand(self, key: _Key, stalls: Sequence[ReadableSpan]) -> None:
+        kept = self._stalls.setdefault(key, [])
+        self._stalls.move_to_end(key)
+        kept.extend(stalls)
+        if len(kept) > _MAX_STALLS_OF_CALL:
+            # The short ones explain least.
+            kept.sort(key=lambda span: (span.start_time or 0) - (span.end_time or 0))
+            self.given_up += len(kept) - _MAX_STALLS_OF_CALL
+            del kept[_MAX_STALLS_OF_CALL:]
+        if len(self._stalls) > _MAX_OPEN:
+            _, oldest = self._stalls.popitem(last=False)
+            self.given_up += len(oldest)
+
+    def _explain(self, call: ReadableSpan, key: _Key) -> list[ReadableSpan]:
+        with self._lock:
+            self._open.pop(key, None)
+            stalls = self._stalls.pop(key, [])
+            usual_ns = self._medians.take(call)
+            parent = call.parent
+            if parent is not None and (parent.trace_id, parent.span_id) in self._open:
+                if stalls:
+                    self._hand((parent.trace_id, parent.span_id), stalls)
+                return []
+        chain = chain_of(call, stalls, usual_ns, self._settings)
+        if chain is None:
+            return []
+        references = {
+            context.span_id.to_bytes(8): SpanReference(
+                context.trace_id.to_bytes(16), context.span_id.to_bytes(8)
+            )
+            for stall in stalls
+            if (context := stall.get_span_context()) is not None
+        }
+
+        def find_spans(evidence: Evidence, _culprit: Culprit | None) -> list[SpanReference]:
+            found = references.get(evidence.span_id)
+            return [] if found is None else [found]
+
+        spans = chain_spans(chain, _NO_SEED, Origin(call.resource, self._scope), find_spans)
+        return [readable(self._limits.apply(span)) for span in spans]
+
+
+def _is_call(span: ReadableSpan) -> bool:
+    instrumentation = span.instrumentation_scope
+    if instrumentation is not None and instrumentation.name == semconv.SCOPE_CUDA:
+        return span.name not in (semconv.SPAN_OPEN_CALL, semconv.SPAN_LAUNCH_GAP)
+    return semconv.GPU_CUDA_API in attributes_of(span)

@@ -1,0 +1,1 @@
+"""What a capture adds up to, for people and for programs."""

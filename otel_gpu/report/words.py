@@ -1,0 +1,84 @@
+"""How reports write durations, sizes, times and names."""
+
+import math
+from datetime import UTC, datetime
+
+from otel_gpu.enrich.activities import ProcessImage
+from otel_gpu.explain.chains import Culprit, Effect
+
+_DURATIONS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
+_SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
+_THREE_DIGITS = 100
+_ROUNDED_TO_NOTHING = 0.005
+_EFFECTS = {
+    "slow_call": "slow",
+    "slow_gap": "slow gap before",
+    "hung_call": "hung in",
+    "failed_call": "failed",
+}
+_NS_PER_S = 1_000_000_000
+_LAST_UNIX_NS = 253_402_300_799_999_999_999  # the last year that dates are written in
+
+
+def format_duration(duration_ns: float) -> str:
+    """Three digits and a unit; nothing for a duration that is not known."""
+    return "" if math.isnan(duration_ns) else _with_unit(duration_ns, _DURATIONS)
+
+
+def format_size(size_bytes: float) -> str:
+    """Three digits and a decimal unit, as in 1.5 GB."""
+    return _with_unit(size_bytes, _SIZES)
+
+
+def format_share(share: float) -> str:
+    """A share of 1 in percent; what is there is never said to be nothing."""
+    if 0 < share < _ROUNDED_TO_NOTHING:
+        return "<1 %"
+    return f"{share * 100:.0f} %"
+
+
+def count_of(count: int, noun: str) -> str:
+    """A count and what of: 1 call, 1,000 calls."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def format_time(unix_ns: int) -> str:
+    """A moment in UTC, to the microsecond."""
+    # A damaged clock is no reason to say nothing.
+    seconds, rest_ns = divmod(min(max(unix_ns, 0), _LAST_UNIX_NS), _NS_PER_S)
+    moment = datetime.fromtimestamp(seconds, UTC)
+    return f"{moment:%Y-%m-%d %H:%M:%S}.{rest_ns // 1_000:06}"
+
+
+def printable(text: str) -> str:
+    """
+    Escape what a terminal would obey.
+
+    Names come from other people's processes, and from recordings of strangers.
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def process_name(process: ProcessImage) -> str:
+    """The service's name and the pid."""
+    name = process.attributes.get("service.name") or process.comm
+    return f"{printable(str(name))} ({process.pid})"
+
+
+def describe_kind(effect: Effect) -> str:
+    """What went wrong with which call or gap."""
+    return f"{_EFFECTS.get(effect.kind, printable(effect.kind))} {printable(effect.api)}"
+
+
+def describe_thread(thread: Culprit) -> str:
+    """A thread by name, process and number; the number is left out where it says nothing."""
+    number = f"{thread.pid}" if thread.tid in (0, thread.pid) else f"{thread.pid}/{thread.tid}"
+    return f"{printable(thread.comm) or '?'} ({number})"
+
+
+def _with_unit(amount: float, units: tuple[tuple[float, str], ...]) -> str:
+    size, unit = next((pair for pair in units if abs(amount) >= pair[0]), units[-1])
+    value = amount / size
+    if abs(value) >= _THREE_DIGITS or size == 1:
+        return f"{value:.0f} {unit}"
+    return f"{value:.3g} {unit}"

@@ -1,0 +1,85 @@
+"""``otel-gpu demo``: what it says without running anything, and what it plays."""
+
+import json
+
+import pytest
+
+from otel_gpu.cli import main
+from otel_gpu.demo.build import build
+from otel_gpu.demo.scenarios import SCENARIOS
+from otel_gpu.errors import OtelGpuError
+
+
+def test_without_a_name_the_scenarios_are_listed(capfd: pytest.CaptureFixture[str]) -> None:
+    """
+    Each line begins with a name that can be given.
+    """
+    assert main(["demo"]) == 0
+
+    listed = [line.split()[0] for line in capfd.readouterr().out.splitlines()]
+    assert listed == list(SCENARIOS)
+
+
+def test_an_unknown_scenario_is_a_usage_error(capfd: pytest.CaptureFixture[str]) -> None:
+    """
+    The hint says how to find the right name.
+    """
+    assert main(["demo", "no-such-thing"]) == 2
+
+    assert "otel-gpu demo lists them" in capfd.readouterr().err
+
+
+def test_a_recording_made_by_nobody_cannot_be_kept(capfd: pytest.CaptureFixture[str]) -> None:
+    """
+    --synthetic and --record contradict each other.
+    """
+    assert main(["demo", "lock", "--synthetic", "--record", "kept.otelgpu"]) == 2
+
+    assert "--record" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_recording_is_explained_without_privileges(
+    capfd: pytest.CaptureFixture[str], name: str
+) -> None:
+    """
+    What comes first is what the scenario is named after.
+    """
+    assert main(["demo", name, "--synthetic", "--json"]) == 0
+
+    incidents = json.loads(capfd.readouterr().out)["incidents"]
+    expected = {
+        "clean": [],
+        "preemption": ["preemption"],
+        "late-wakeup": ["run_queue"],
+        "cpu-quota": ["cpu_quota"],
+        "lock": ["lock"],
+        "gil": ["gil"],
+        "starved-loader": ["ipc"],
+        "disk": ["ipc"],
+        "large-fork": ["fork"],
+        "memory-limit": ["reclaim"],
+        "stopped": ["stopped"],
+        "gpu-wait": ["gpu_wait"],
+        "gpu-backpressure": ["gpu_backpressure"],
+        "first-call": ["first_call"],
+        "allocator-churn": ["allocator_churn"],
+        "two-causes": ["preemption", "lock"],
+    }[name]
+    found = [cause["kind"] for cause in incidents[0]["causes"]] if incidents else []
+    assert found[: len(expected)] == expected
+    if name == "clean":
+        assert {i["severity"] for i in incidents} & {"high", "medium"} == set()
+
+
+def test_without_a_compiler_the_hint_names_what_works(
+    monkeypatch: pytest.MonkeyPatch, tmp_path
+) -> None:
+    """
+    A user without one can still see every scenario.
+    """
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(OtelGpuError) as raised:
+        build(SCENARIOS["lock"], tmp_path)
+
+    assert "--synthetic" in raised.value.hint

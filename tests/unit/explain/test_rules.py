@@ -1,0 +1,62 @@
+"""The tables of judgement."""
+
+import pytest
+
+from otel_gpu.explain import rules
+
+
+def test_every_kind_that_a_state_can_mean_has_a_rule():
+    """
+    A kind without advice would be of no use to anybody.
+    """
+    places = (
+        *(rules.GAP, rules.SYNCHRONIZE, rules.COPY, rules.LAUNCH),
+        *(rules.FULL_QUEUE, rules.FIRST_CALL, rules.CHURN, rules.CALL),
+    )
+    reasons = (
+        *("lock", "gil", "io", "ipc", "sleep", "page_fault", "reclaim", "mmap_lock"),
+        *("child_wait", "stopped", "driver", "unknown", "", "novel"),
+    )
+
+    kinds = {rules.blocked_kind(reason, place) for reason in reasons for place in places}
+    kinds |= {rules.on_cpu_kind(place) for place in places}
+
+    assert kinds <= set(rules.KINDS)
+
+
+def test_the_kinds_are_those_that_are_documented():
+    """
+    They are in exported telemetry, so a change is a change for its readers.
+    """
+    assert set(rules.KINDS) == {
+        *("preemption", "run_queue", "cpu_quota", "lock", "gil", "io", "ipc", "sleep"),
+        *("page_fault", "reclaim", "mmap_lock", "fork", "stopped", "gpu_wait"),
+        *("gpu_backpressure", "first_call", "allocator_churn", "unexplained", "host_work"),
+    }
+
+
+@pytest.mark.parametrize(
+    "kind", ["gpu_wait", "gpu_backpressure", "first_call", "host_work", "sleep", "unexplained"]
+)
+def test_these_are_nobodys_fault_on_the_host(kind):
+    """
+    However long they last, no operator has to look for somebody to blame.
+    """
+    assert rules.RULE_BY_KIND[kind].fault == rules.NO_FAULT
+
+
+def test_back_pressure_has_the_opposite_advice_of_a_busy_cpu():
+    """
+    More CPU would not make the device faster.
+    """
+    assert "more CPU would not help" in rules.RULE_BY_KIND["gpu_backpressure"].advice
+    assert "CPUs of its own" in rules.RULE_BY_KIND["preemption"].advice
+
+
+def test_advice_is_given_once():
+    """
+    In the order of the kinds that it is for.
+    """
+    advice = rules.advice_of(("io", "gil", "io"))
+
+    assert advice == (rules.RULE_BY_KIND["io"].advice, rules.RULE_BY_KIND["gil"].advice)

@@ -1,0 +1,150 @@
+"""What bounds a process."""
+
+import pytest
+
+from otel_gpu import wire
+from otel_gpu.explain.verdicts import STATES, budget_of
+from tests.activities import SECOND, T0, calls, snapshot
+from tests.unit.explain.streams import MS, TRAINER, account, explain, time_of
+
+GAP, SYNC, CALL, OTHER = (
+    wire.CONTEXT_GAP,
+    wire.CONTEXT_SYNCHRONIZE,
+    wire.CONTEXT_CALL,
+    wire.CONTEXT_OTHER,
+)
+ON_CPU, RUN_QUEUE, BLOCKED = wire.STATE_ON_CPU, wire.STATE_RUN_QUEUE, wire.STATE_BLOCKED
+
+
+def verdict_of(*activities):
+    (verdict,) = explain(*activities)[1].verdicts()
+    return verdict
+
+
+@pytest.mark.parametrize(
+    ("state", "context", "reason", "part"),
+    [
+        (ON_CPU, SYNC, "", "gpu_wait"),
+        (ON_CPU, CALL, "", "api"),
+        (ON_CPU, GAP, "", "host"),
+        (RUN_QUEUE, SYNC, "", "run_queue"),
+        (RUN_QUEUE, GAP, "", "run_queue"),
+        (BLOCKED, SYNC, "driver", "gpu_wait"),
+        (BLOCKED, SYNC, "sleep", "gpu_wait"),
+        (BLOCKED, SYNC, "unknown", "gpu_wait"),
+        (BLOCKED, SYNC, "lock", "lock"),
+        (BLOCKED, CALL, "driver", "gpu_wait"),
+        (BLOCKED, GAP, "driver", "other"),
+        (BLOCKED, GAP, "lock", "lock"),
+        (BLOCKED, GAP, "gil", "gil"),
+        (BLOCKED, GAP, "io", "io"),
+        (BLOCKED, GAP, "ipc", "ipc"),
+        (BLOCKED, GAP, "child_wait", "ipc"),
+        (BLOCKED, GAP, "sleep", "sleep"),
+        (BLOCKED, GAP, "page_fault", "paging"),
+        (BLOCKED, GAP, "reclaim", "paging"),
+        (BLOCKED, GAP, "mmap_lock", "paging"),
+        (BLOCKED, GAP, "stopped", "other"),
+        (BLOCKED, GAP, "unknown", "other"),
+    ],
+)
+def test_every_moment_of_a_feeder_thread_is_in_one_part_of_the_budget(state, context, reason, part):
+    """
+    The same state means different things in different places.
+    """
+    budget = budget_of([time_of(state, context, 7, reason)])
+
+    assert {name: time_ns for name, time_ns in budget.items() if time_ns} == {part: 7 * MS}
+    assert tuple(budget) == STATES
+
+
+def test_threads_that_feed_no_gpu_are_no_part_of_the_budget():
+    """
+    What a data loader's worker waits for is not the budget of who waits for it.
+    """
+    assert sum(budget_of([time_of(BLOCKED, OTHER, 500, "io")]).values()) == 0
+
+
+@pytest.mark.parametrize(
+    ("times", "verdict"),
+    [
+        ([time_of(ON_CPU, SYNC, 400), time_of(BLOCKED, SYNC, 400, "driver")], "gpu-bound"),
+        ([time_of(BLOCKED, GAP, 500, "ipc"), time_of(BLOCKED, GAP, 300, "io")], "data-bound"),
+        ([time_of(ON_CPU, GAP, 500), time_of(RUN_QUEUE, GAP, 300)], "cpu-bound"),
+        ([time_of(BLOCKED, GAP, 500, "gil"), time_of(BLOCKED, GAP, 300, "lock")], "lock-bound"),
+        ([time_of(BLOCKED, GAP, 500, "reclaim")], "memory-bound"),
+        ([time_of(ON_CPU, CALL, 300), time_of(ON_CPU, GAP, 300)], "cpu-bound"),
+        ([time_of(ON_CPU, SYNC, 500), time_of(ON_CPU, GAP, 500)], "mixed"),
+        ([time_of(ON_CPU, SYNC, 50)], "unknown"),
+    ],
+)
+def test_the_class_with_most_of_the_time_is_the_verdict(times, verdict):
+    """
+    More than half of the time has to agree.
+    """
+    rest = [time_of(BLOCKED, GAP, 20, "stopped")]
+
+    assert verdict_of(account(20, *times, *rest)).verdict == verdict
+
+
+def test_a_verdict_says_its_numbers():
+    """
+    Both halves of a mixed process are named, and the budget sums to the time there was.
+    """
+    verdict = verdict_of(
+        account(19, time_of(ON_CPU, SYNC, 100)),
+        account(20, time_of(ON_CPU, SYNC, 500), time_of(BLOCKED, GAP, 500, "ipc")),
+    )
+
+    assert verdict.verdict == "mixed"
+    assert {name: share for name, share in verdict.shares.items() if share} == {
+        "gpu": 0.5,
+        "data": 0.5,
+    }
+    assert sum(verdict.budget_ns.values()) == 1000 * MS
+    assert verdict.process is TRAINER
+    assert (verdict.start_unix_ns, verdict.end_unix_ns) == (T0 + 5 * SECOND, T0 + 20 * SECOND)
+
+
+def test_stacks_with_the_same_reason_are_summed():
+    """
+    Two ways to wait for a disk are both waiting for a disk.
+    """
+    io = time_of(BLOCKED, GAP, 200, "io")
+
+    assert verdict_of(account(20, io, io)).budget_ns["io"] == 400 * MS
+
+
+def test_a_process_that_allocates_all_the_time_is_memory_bound():
+    """
+    The time account knows only calls; the histograms know which.
+    """
+    verdict = verdict_of(
+        snapshot(19, calls(TRAINER, "cudaMalloc", [8 * MS] * 100)),
+        account(20, time_of(ON_CPU, CALL, 600), time_of(BLOCKED, CALL, 250, "sleep")),
+    )
+
+    assert verdict.verdict == "memory-bound"
+    assert verdict.shares["memory"] == pytest.approx(800 / 850)
+    assert verdict.budget_ns["api"] == 600 * MS
+
+
+def test_launches_that_wait_for_room_in_the_queue_are_gpu_bound():
+    """
+    A launch takes microseconds; these take milliseconds, so the device is behind.
+    """
+    verdict = verdict_of(
+        snapshot(19, calls(TRAINER, "cudaLaunchKernel", [8 * MS] * 100)),
+        account(20, time_of(ON_CPU, CALL, 810)),
+    )
+
+    assert verdict.verdict == "gpu-bound"
+
+
+def test_a_process_without_feeder_threads_has_no_verdict():
+    """
+    There is nothing to be bound.
+    """
+    _, explainer = explain(account(20, time_of(BLOCKED, OTHER, 500, "io")))
+
+    assert explainer.verdicts() == []

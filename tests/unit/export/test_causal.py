@@ -1,0 +1,344 @@
+import pytest
+
+from otel_gpu.enrich import ids
+from otel_gpu.explain.chains import Cause, Chain, Culprit, Effect, Evidence, Incident
+from otel_gpu.export import causal, semconv
+from otel_gpu.export.exported import SpanReference
+from otel_gpu.export.finished import STATUS_UNSET
+from otel_gpu.export.origins import Origins
+from otel_gpu.export.resources import Resources
+from tests.unit.export import samples
+from tests.unit.export.samples import BOOT_UNIX_NS as T0
+
+MS = 1_000_000
+SEED = b"capture1"
+HOG = Culprit(90, 91, "hog")
+HOLDER = Culprit(42, 45, "holder")
+TRACE, SPAN = bytes(range(16)), bytes(range(8))
+ORIGIN = Origins("9.8.7", Resources({})).of(samples.PROCESS, semconv.SCOPE_CAUSAL)
+EFFECT = Effect(
+    "slow_call",
+    samples.PROCESS,
+    "cudaStreamSynchronize",
+    44,
+    "worker",
+    T0,
+    10 * MS,
+    8 * MS,
+    TRACE,
+    SPAN,
+)
+
+
+def waited(start_ms, end_ms, culprit=HOG, span_id=b""):
+    start, end = T0 + round(start_ms * MS), T0 + round(end_ms * MS)
+    return Evidence(f"run_queue-{start}", "run_queue", start, end, culprit, None, "", (), span_id)
+
+
+def blocked(start_ms, end_ms, waker=HOLDER, reason="lock", span_id=b""):
+    start, end = T0 + round(start_ms * MS), T0 + round(end_ms * MS)
+    functions = ("futex_wait_queue", "futex_wait")
+    return Evidence(
+        f"blocked-{start}", "blocked", start, end, None, waker, reason, functions, span_id
+    )
+
+
+def interval(kind, start_ms, end_ms, span_id=b""):
+    return Evidence(kind, kind, T0 + start_ms * MS, T0 + end_ms * MS, HOG, None, "", (), span_id)
+
+
+def cause(kind, time_ms, *evidence, culprit=None, via=()):
+    return Cause(kind, round(time_ms * MS), time_ms / 10, culprit, evidence, via)
+
+
+def chain(*causes, unexplained_ms=0.0, effect=EFFECT, name="c1"):
+    return Chain(name, effect, causes, round(unexplained_ms * MS), "high")
+
+
+def spans_of(chain, exported=()):
+    """The spans, where ``exported`` says which spans there are to link to."""
+    return causal.chain_spans(
+        chain,
+        SEED,
+        ORIGIN,
+        lambda evidence, culprit: [
+            reference
+            for reference in exported
+            if reference.span_id == evidence.span_id
+            or (culprit == HOG and reference.trace_id == bytes(15) + b"h")
+        ],
+    )
+
+
+def tree(spans):
+    """Name, start and end in milliseconds of each span, below its parent."""
+    names = {span.span_id: span.name for span in spans}
+    return [
+        (
+            names.get(span.parent_span_id, ""),
+            span.name,
+            (span.start_unix_ns - T0) / MS,
+            (span.end_unix_ns - T0) / MS,
+        )
+        for span in spans
+    ]
+
+
+def test_a_slow_call_has_the_waterfall_of_its_causes_below_it():
+    """The chain covers the effect, each cause its interval, and what caused it lies inside."""
+    starved = cause("run_queue", 2, waited(1, 3), culprit=HOG)
+    spans = spans_of(
+        chain(
+            cause("lock", 4, blocked(0, 4), culprit=HOLDER, via=(starved,)),
+            cause("preemption", 3, waited(4, 7), culprit=HOG),
+            unexplained_ms=3,
+        )
+    )
+
+    assert tree(spans) == [
+        ("", "gpu.causal_chain", 0, 10),
+        ("gpu.causal_chain", "gpu.cause.lock", 0, 4),
+        ("gpu.cause.lock", "sched.blocked", 0, 4),
+        ("gpu.cause.lock", "gpu.cause.run_queue", 1, 3),
+        ("gpu.cause.run_queue", "sched.run_queue_wait", 1, 3),
+        ("gpu.causal_chain", "gpu.cause.preemption", 4, 7),
+        ("gpu.cause.preemption", "sched.run_queue_wait", 4, 7),
+    ]
+    assert {span.trace_id for span in spans} == {TRACE}
+    assert spans[0].parent_span_id == SPAN
+    assert {span.origin.scope.name for span in spans} == {"otel_gpu.causal"}
+    assert len({span.span_id for span in spans}) == 7
+    assert {span.status_code for span in spans} == {STATUS_UNSET}
+
+
+def test_a_chain_says_what_happened_and_whose_fault_it_was():
+    """The attributes of the chain are those of its leading cause."""
+    span, *_ = spans_of(chain(cause("preemption", 6, waited(1, 7), culprit=HOG), unexplained_ms=4))
+
+    assert dict(span.attributes) == {
+        "otel_gpu.effect.kind": "slow_call",
+        "otel_gpu.severity": "high",
+        "otel_gpu.excess.time": 0.008,
+        "gpu.cuda.api": "cudaStreamSynchronize",
+        "otel_gpu.cause.kind": "preemption",
+        "otel_gpu.cause.time": 0.006,
+        "otel_gpu.cause.share": 0.6,
+        "otel_gpu.culprit.pid": 90,
+        "otel_gpu.culprit.tid": 91,
+        "otel_gpu.culprit.comm": "hog",
+        "otel_gpu.unexplained.share": 0.4,
+        "otel_gpu.thread.tid": 44,
+        "thread.name": "worker",
+    }
+
+
+def test_a_slow_gap_names_the_call_that_it_delayed():
+    """A gap is no call, and must not be found by the name of one."""
+    span, *_ = spans_of(chain(effect=EFFECT._replace(kind="slow_gap")))
+
+    attributes = dict(span.attributes)
+    assert attributes["otel_gpu.gap.next_api"] == "cudaStreamSynchronize"
+    assert "gpu.cuda.api" not in attributes
+
+
+def test_what_nothing_explains_is_unexplained():
+    """A chain without causes says so."""
+    (span,) = spans_of(chain(unexplained_ms=10))
+
+    assert dict(span.attributes)["otel_gpu.cause.kind"] == "unexplained"
+    assert dict(span.attributes)["otel_gpu.unexplained.share"] == 1.0
+
+
+def test_a_cause_of_several_intervals_spans_them_all():
+    """Its time is less than its length where something else lies between them."""
+    spans = spans_of(chain(cause("preemption", 3, waited(1, 2), waited(5, 7), culprit=HOG)))
+
+    assert tree(spans)[1:] == [
+        ("gpu.causal_chain", "gpu.cause.preemption", 1, 7),
+        ("gpu.cause.preemption", "sched.run_queue_wait", 1, 2),
+        ("gpu.cause.preemption", "sched.run_queue_wait", 5, 7),
+    ]
+    assert dict(spans[1].attributes)["otel_gpu.cause.time"] == 0.003
+
+
+def test_an_interval_has_the_details_of_its_kind():
+    """Blocked: on what, and who ended it; waiting for a CPU: who had it."""
+    spans = spans_of(
+        chain(
+            cause("lock", 4, blocked(0, 4), culprit=HOLDER),
+            cause("run_queue", 2, waited(4, 6), culprit=HOG),
+        )
+    )
+
+    by_name = {span.name: dict(span.attributes) for span in spans}
+    assert by_name["sched.blocked"] == {
+        "otel_gpu.stall.reason": "lock",
+        "otel_gpu.kernel.functions": ("futex_wait_queue", "futex_wait"),
+        "otel_gpu.waker.pid": 42,
+        "otel_gpu.waker.tid": 45,
+        "otel_gpu.waker.comm": "holder",
+    }
+    assert by_name["sched.run_queue_wait"] == {
+        "otel_gpu.culprit.pid": 90,
+        "otel_gpu.culprit.tid": 91,
+        "otel_gpu.culprit.comm": "hog",
+    }
+
+
+def test_links_lead_to_the_evidence_and_to_the_culprit():
+    """From the interval, its cause and the chain; mirrored where links are not shown."""
+    own = SpanReference(bytes(15) + b"w", b"waiting!")
+    hogs = SpanReference(bytes(15) + b"h", b"hogspan!")
+    spans = spans_of(
+        chain(cause("preemption", 3, waited(4, 7, span_id=own.span_id), culprit=HOG)), (own, hogs)
+    )
+
+    for span in spans:
+        assert [(link.trace_id, link.span_id) for link in span.links] == [own, hogs]
+        assert dict(span.attributes)["otel_gpu.cause.span_id"] == (
+            b"waiting!".hex(),
+            b"hogspan!".hex(),
+        )
+    assert spans[0].links[0].attributes == (("otel_gpu.cause.kind", "preemption"),)
+
+
+def test_nothing_links_to_the_effect_itself():
+    """It is the parent of it all."""
+    effect_itself = SpanReference(TRACE, SPAN)
+    spans = spans_of(chain(cause("gpu_wait", 9, interval("call", 0, 10, SPAN))), (effect_itself,))
+
+    assert tree(spans)[1:] == [("gpu.causal_chain", "gpu.cause.gpu_wait", 0, 10)]
+    assert [span.links for span in spans] == [(), ()]
+
+
+def test_a_fork_is_linked_and_not_repeated():
+    """Only intervals of the scheduler are shown again in the trace of the effect."""
+    fork = SpanReference(bytes(15) + b"f", b"forkspan")
+    spans = spans_of(chain(cause("fork", 2, interval("fork", 1, 3, fork.span_id))), (fork,))
+
+    assert tree(spans)[1:] == [("gpu.causal_chain", "gpu.cause.fork", 1, 3)]
+    assert [link.span_id for link in spans[1].links] == [b"forkspan"]
+
+
+def test_a_cause_without_an_interval_is_an_event():
+    """What is known by its total only has no place in time, and is not lost."""
+    (span,) = spans_of(chain(cause("gpu_wait", 9)))
+
+    (event,) = span.events
+    assert event.name == "gpu.cause"
+    assert dict(event.attributes) == {
+        "otel_gpu.cause.kind": "gpu_wait",
+        "otel_gpu.cause.time": 0.009,
+        "otel_gpu.cause.share": 0.9,
+    }
+
+
+def test_what_begins_before_the_effect_keeps_its_beginning_and_nothing_outlasts_it():
+    """A worker's stall can begin before the gap that it made; what comes after is no cause."""
+    spans = spans_of(chain(cause("fork", 12, interval("fork", -2, 14), blocked(-1, 12))))
+
+    assert tree(spans)[1:] == [
+        ("gpu.causal_chain", "gpu.cause.fork", -2, 10),
+        ("gpu.cause.fork", "sched.blocked", -1, 10),
+    ]
+
+
+def test_a_chain_is_bounded_and_says_what_it_left_out():
+    """Whatever explained it: spans, links and depth have an end."""
+    deep = cause("lock", 1, blocked(0, 1))
+    for _ in range(20):
+        deep = cause("lock", 1, blocked(0, 1), via=(deep,))
+    wide = [cause("run_queue", 0.1, waited(n / 10, n / 10 + 0.1)) for n in range(100)]
+
+    spans = spans_of(chain(deep, *wide))
+
+    assert len(spans) == 65
+    shown = sum(span.name.startswith("gpu.cause.") for span in spans)
+    intervals = sum(span.name.startswith("sched.") for span in spans)
+    dropped = dict(spans[0].attributes)["otel_gpu.cause.dropped"]
+    # What was left out is counted too where it is an interval of a cause that is shown.
+    intervals_left_out = shown - intervals
+    assert shown + dropped == 21 + 100 + intervals_left_out
+
+
+def test_ids_repeat_and_differ_between_chains():
+    """A replay gives the same ids; two chains of one effect do not share any."""
+    one = chain(cause("lock", 4, blocked(0, 4)))
+
+    assert spans_of(one) == spans_of(one)
+    ids_of_one = {span.span_id for span in spans_of(one)}
+    assert not ids_of_one & {span.span_id for span in spans_of(one._replace(id="c2"))}
+
+
+def test_an_effect_without_a_span_makes_a_root():
+    """Its chain stands in a trace of its own."""
+    span, *_ = spans_of(chain(effect=EFFECT._replace(trace_id=b"", span_id=b"")))
+
+    assert span.parent_span_id == b""
+    assert span.trace_id == ids.chain_trace_id(SEED, "c1")
+
+
+@pytest.fixture
+def incident():
+    worst = EFFECT._replace(start_unix_ns=T0 + 50 * MS, excess_ns=90 * MS)
+    lead = cause("preemption", 300, waited(1, 2), culprit=HOG)._replace(share=0.75)
+    chains = (chain(name="c1"), chain(name="c2", effect=worst))
+    return Incident(
+        "i1",
+        "high",
+        T0,
+        T0 + 900 * MS,
+        350 * MS,
+        (lead,),
+        20 * MS,
+        ("Give it a CPU.", "Move the hog."),
+        chains,
+        37,
+    )
+
+
+def test_an_incident_is_a_root_that_leads_to_its_chains(incident):
+    """The worst first; it has no error status, since slow work has not failed."""
+    places = [(one, causal.chain_reference(one, SEED)) for one in incident.chains]
+
+    span = causal.incident_span(incident, SEED, ORIGIN, places)
+
+    assert (span.name, span.parent_span_id) == ("gpu.incident", b"")
+    assert (span.start_unix_ns, span.end_unix_ns) == (T0, T0 + 900 * MS)
+    assert span.trace_id != TRACE
+    assert span.status_code == STATUS_UNSET
+    assert dict(span.attributes) == {
+        "otel_gpu.severity": "high",
+        "otel_gpu.lost.time": 0.35,
+        "otel_gpu.incident.effects": 37,
+        "otel_gpu.unexplained.time": 0.02,
+        "otel_gpu.cause.kind": "preemption",
+        "otel_gpu.cause.time": 0.3,
+        "otel_gpu.cause.share": 0.75,
+        "otel_gpu.culprit.pid": 90,
+        "otel_gpu.culprit.tid": 91,
+        "otel_gpu.culprit.comm": "hog",
+        "otel_gpu.advice": ("Give it a CPU.", "Move the hog."),
+    }
+    assert [(link.trace_id, link.span_id) for link in span.links] == [places[1][1], places[0][1]]
+    assert dict(span.links[0].attributes) == {
+        "otel_gpu.effect.kind": "slow_call",
+        "otel_gpu.excess.time": 0.09,
+    }
+
+
+def test_an_incident_of_thousands_links_to_the_worst(incident):
+    """As many as backends take; how many there are more is said."""
+    places = [
+        (
+            one := chain(name=str(n), effect=EFFECT._replace(excess_ns=n)),
+            causal.chain_reference(one, SEED),
+        )
+        for n in range(1_003)
+    ]
+
+    span = causal.incident_span(incident, SEED, ORIGIN, places)
+
+    assert len(span.links) == 128
+    assert span.dropped_links == 875
+    assert span.links[0].span_id == places[-1][1].span_id

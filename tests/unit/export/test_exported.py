@@ -1,0 +1,77 @@
+from otel_gpu.export import exported
+from otel_gpu.export.exported import ExportedSpans, SpanReference
+from otel_gpu.export.finished import FinishedSpan
+from otel_gpu.export.origins import Origins
+from otel_gpu.export.resources import Resources
+from tests.unit.export import samples
+
+ORIGINS = Origins("9.8.7", Resources({}))
+
+
+def span(number, *, tid=44, start=0, end=10, scope="otel_gpu.sched", name="sched.blocked"):
+    return FinishedSpan(
+        ORIGINS.of(samples.PROCESS, scope),
+        number.to_bytes(16, "big"),
+        number.to_bytes(8, "big"),
+        b"",
+        name,
+        start,
+        end,
+        (("process.context_switch.type", "voluntary"), ("otel_gpu.thread.tid", tid)),
+    )
+
+
+def reference(number):
+    return SpanReference(number.to_bytes(16, "big"), number.to_bytes(8, "big"))
+
+
+def test_a_span_is_found_by_its_id():
+    """With the trace that a link needs; one that was not exported is not found."""
+    spans = ExportedSpans()
+    spans.add(span(1))
+
+    assert spans.find(b"\0" * 7 + b"\1") == reference(1)
+    assert spans.find(b"\0" * 7 + b"\2") is None
+    assert b"\0" * 7 + b"\2" not in spans
+
+
+def test_the_spans_of_a_thread_are_found_by_its_time():
+    """The latest first; what only touches is not inside."""
+    spans = ExportedSpans()
+    spans.add(span(1, start=0, end=10))
+    spans.add(span(2, start=10, end=20))
+    spans.add(span(3, start=15, end=30))
+    spans.add(span(4, tid=45, start=15, end=30))
+
+    assert spans.of_thread(44, 10, 16) == [reference(3), reference(2)]
+    assert spans.of_thread(46, 10, 16) == []
+
+
+def test_chains_are_known_and_are_no_ones_doing():
+    """A chain about a culprit's own slow call is not what the culprit did."""
+    spans = ExportedSpans()
+    spans.add(span(1, scope="otel_gpu.causal", name="gpu.causal_chain"))
+    spans.add(span(2, scope="otel_gpu.causal", name="gpu.cause.lock"))
+
+    assert spans.has_chain(reference(1).span_id)
+    assert not spans.has_chain(reference(2).span_id)
+    assert spans.of_thread(44, 0, 10) == []
+    assert reference(1).span_id not in spans
+
+
+def test_memory_is_bounded_and_the_latest_stay(monkeypatch):
+    """At least as many as one generation holds are known at any time."""
+    monkeypatch.setattr(exported, "_MAX_SPANS", 100)
+    monkeypatch.setattr(exported, "_MAX_THREADS", 10)
+    monkeypatch.setattr(exported, "_MAX_CHAINS", 10)
+    spans = ExportedSpans()
+
+    for number in range(1, 1_008):
+        spans.add(span(number, tid=number))
+        spans.add(span(number, scope="otel_gpu.causal", name="gpu.causal_chain"))
+        known = range(max(1, number - 99), number + 1)
+        assert all(spans.find(reference(n).span_id) for n in known)
+
+    assert len(spans._traces) + len(spans._older_traces) <= 200
+    assert len(spans._threads) == 10
+    assert len(spans._chains) == 10
