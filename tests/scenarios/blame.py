@@ -1,0 +1,131 @@
+"""
+Runs a scenario under the real command line, and pairs what was explained with its truth.
+
+Nothing here knows how blame is found: a scenario prints what it did, ``otel-gpu run``
+records it, and ``otel-gpu explain --json`` is read as any program would read it.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from otel_gpu.demo.scenarios import CAPTURE_ENVIRONMENT, CAPTURE_FLAGS
+from otel_gpu.demo.truth import InjectedCause, InjectedEffect, Truth, read_truth
+from tests.kernel.agent import ROOT, environment_for
+
+# A run takes about two seconds; the rest is room for a busy machine.
+TIMEOUT_S = 60.0
+# Blame is measured inside the probes, the truth outside of them.
+SHARE_TOLERANCE = 0.10
+TIME_TOLERANCE = 0.10
+TIME_TOLERANCE_NS = 1_000_000
+
+
+class Blame(NamedTuple):
+    """A scenario's truth, and the document that explains its recording."""
+
+    truth: Truth
+    document: Mapping[str, Any]
+
+    @property
+    def incidents(self) -> Sequence[Mapping[str, Any]]:
+        """Incidents of the process, in the document's order."""
+        chains = {chain["id"] for chain in self.chains}
+        return [i for i in self.document["incidents"] if chains & set(i["chains"])]
+
+    @property
+    def chains(self) -> Sequence[Mapping[str, Any]]:
+        """Chains of the process."""
+        return [c for c in self.document["chains"] if c["effect"]["pid"] == self.truth.pid]
+
+    def chain_of(self, effect: InjectedEffect) -> Mapping[str, Any] | None:
+        """The chain whose effect covers most of the injected one, if most of it."""
+        return max(
+            (chain for chain in self.chains if self._overlap(chain, effect) > 0.8),
+            key=lambda chain: self._overlap(chain, effect),
+            default=None,
+        )
+
+    def _overlap(self, chain: Mapping[str, Any], effect: InjectedEffect) -> float:
+        found = chain["effect"]
+        if (found["kind"], found["tid"]) != (effect.kind, self.truth.tid):
+            return 0.0
+        start_ns = self.truth.to_unix_ns(effect.start_ktime_ns)
+        end_ns = self.truth.to_unix_ns(effect.end_ktime_ns)
+        common_ns = min(end_ns, found["start_unix_ns"] + found["duration_ns"]) - max(
+            start_ns, found["start_unix_ns"]
+        )
+        return common_ns / max(end_ns - start_ns, found["duration_ns"])
+
+
+def capture(command: Sequence[str], recording: Path) -> Truth:
+    """Record a scenario."""
+    return read_truth(otel_gpu("run", f"--record={recording}", *CAPTURE_FLAGS, "--", *command))
+
+
+def explain(recording: Path) -> Mapping[str, Any]:
+    """Return the document about a recording."""
+    document: Mapping[str, Any] = json.loads(otel_gpu("explain", str(recording), "--json"))
+    return document
+
+
+def otel_gpu(*arguments: str) -> str:
+    """Return what a verb prints on standard output."""
+    result = subprocess.run(
+        [sys.executable, "-m", "otel_gpu", *arguments],
+        cwd=ROOT,
+        env=environment_for(None) | CAPTURE_ENVIRONMENT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert "Traceback" not in result.stderr
+    return result.stdout
+
+
+def faults(blame: Blame, effect: InjectedEffect) -> Iterator[str]:
+    """Say in which ways an injected effect is not explained as it should be."""
+    chain = blame.chain_of(effect)
+    if chain is None:
+        yield f"no chain for the {effect.kind} of {effect.duration_ns / 1e6:.1f} ms"
+        return
+    duration_ns = chain["effect"]["duration_ns"]
+    total = sum(cause["share"] for cause in chain["causes"]) + chain["unexplained_ns"] / duration_ns
+    if abs(total - 1) > 0.01:
+        yield f"shares sum to {total:.3f}"
+    found = chain["causes"]
+    if len(found) < len(effect.causes):
+        yield f"causes {[cause['kind'] for cause in found]}"
+    for cause, injected in zip(found, effect.causes, strict=False):
+        yield from _faults_of_cause(cause, injected, effect, blame.truth)
+
+
+def _faults_of_cause(
+    cause: Mapping[str, Any], injected: InjectedCause, effect: InjectedEffect, truth: Truth
+) -> Iterator[str]:
+    if cause["kind"] != injected.kind:
+        yield f"{cause['kind']} instead of {injected.kind}"
+        return
+    share = injected.time_ns / effect.duration_ns
+    if abs(cause["share"] - share) > SHARE_TOLERANCE:
+        yield f"{cause['kind']}: share {cause['share']:.2f} instead of {share:.2f}"
+    allowed_ns = max(TIME_TOLERANCE_NS, TIME_TOLERANCE * injected.time_ns)
+    if abs(cause["time_ns"] - injected.time_ns) > allowed_ns:
+        yield f"{cause['kind']}: {cause['time_ns']} ns instead of {injected.time_ns} ns"
+    if injected.pid and injected.kind != "fork":
+        culprit = cause["culprit"] or {"pid": None, "tid": None}
+        if (culprit["pid"], culprit["tid"]) != (injected.pid, injected.tid):
+            yield f"{cause['kind']}: blames {culprit} instead of {injected.pid}/{injected.tid}"
+    if injected.via:
+        vias = cause.get("via") or []
+        if not vias:
+            yield f"{cause['kind']}: nothing is behind it"
+        for via in vias[:1]:
+            # The effect is the same: a share of it is what both are of.
+            yield from _faults_of_cause(via, injected.via, effect, truth)

@@ -1,0 +1,63 @@
+"""Blame against truth: each scenario does one known thing, and that is what is found."""
+
+from collections.abc import Callable
+
+import pytest
+
+from otel_gpu.demo.scenarios import SCENARIOS
+from tests.scenarios.blame import Blame, faults
+
+pytestmark = pytest.mark.kernel
+
+# Nothing on the host is at fault: nobody is to be woken up.
+HARMLESS = {"gpu-wait", "gpu-backpressure", "first-call"}
+# One effect of several may be disturbed by what else goes on on this machine.
+DISTURBED = 1
+
+
+@pytest.mark.parametrize("name", sorted(SCENARIOS.keys() - {"clean"}))
+def test_the_injected_cause_is_found(run_scenario: Callable[[str], Blame], name: str) -> None:
+    """
+    The right cause comes first, with its size, its culprit and what was behind that.
+    """
+    blame = run_scenario(name)
+    wrong = {
+        number: found
+        for number, effect in enumerate(blame.truth.effects)
+        if (found := list(faults(blame, effect)))
+    }
+
+    assert blame.truth.effects
+    allowed = DISTURBED if len(blame.truth.effects) > DISTURBED else 0
+    assert len(wrong) <= allowed, wrong
+    kind = blame.truth.effects[0].causes[0].kind
+    incidents = [i for i in blame.incidents if i["causes"] and i["causes"][0]["kind"] == kind]
+    assert incidents
+    if name in HARMLESS:
+        assert {incident["severity"] for incident in incidents} == {"low"}
+        assert "high" not in {incident["severity"] for incident in blame.incidents}
+    else:
+        # The loop's own work between its calls may be more, and is nobody's fault.
+        faulted = [i for i in blame.incidents if i["severity"] != "low"]
+        assert faulted[0] == incidents[0]
+    assert incidents[0]["advice"]
+
+
+def test_a_clean_run_blames_nobody(run_scenario: Callable[[str], Blame]) -> None:
+    """
+    What else goes on on this machine is no reason to wake anybody.
+    """
+    blame = run_scenario("clean")
+
+    assert blame.document["apis"]
+    assert "high" not in {incident["severity"] for incident in blame.incidents}
+    assert "high" not in {chain["severity"] for chain in blame.chains}
+
+
+def test_nothing_is_lost(run_scenario: Callable[[str], Blame]) -> None:
+    """
+    The numbers above are of everything that happened.
+    """
+    losses = run_scenario("lock").document["losses"]
+
+    assert {reason: count for reason, count in losses.items() if count} == {}
