@@ -12,10 +12,12 @@ from benchmarks.host import describe_host
 
 NAMES = (
     "call_overhead",
+    "context_switch",
     "counting",
     "agent_cpu",
     "startup",
     "memory",
+    "explain_memory",
     "aggregates",
     "decoding",
     "outage",
