@@ -10,7 +10,7 @@ unmounted.
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from otel_gpu.capture.programs import (
     LIBRARY_LIST_CHANGED,
     Programs,
 )
-from otel_gpu.capture.targets import FileId, MappedFile, mapped_files
+from otel_gpu.capture.targets import FileId, MappedFile
 from otel_gpu.errors import BpfError
 
 # How long an unused file keeps its probes: a training script that is started again at
@@ -57,9 +57,9 @@ class Attachments:
         self._programs = programs
         self._files: dict[FileId, _File] = {}
 
-    def examine(self, pid: int) -> Iterator[dict[str, Any]]:
+    def examine(self, pid: int, files: Iterable[MappedFile]) -> Iterator[dict[str, Any]]:
         """
-        Put probes into everything of a process that wants them.
+        Put probes into everything that a process maps and that wants them.
 
         Yields:
             What RECORD_PROBES says, per library that is new.
@@ -68,7 +68,7 @@ class Attachments:
             executable = str(Path(f"/proc/{pid}/exe").readlink())
         except OSError:
             return
-        for mapped in mapped_files(pid):
+        for mapped in files:
             known = self._files.get(mapped.file)
             if known is None:
                 if not (
@@ -124,9 +124,7 @@ class Attachments:
                 if mapped.is_c_library:
                     self._attach_forks(symbols, path, file)
                 yield from self._attach_calls(symbols, path, mapped, file)
-            except (ValueError, OSError) as error:
-                _logger.warning("%s of process %d: %s", mapped.path, mapped.pid, error)
-            except BpfError as error:
+            except (ValueError, OSError, BpfError) as error:
                 _logger.warning("%s of process %d: %s", mapped.path, mapped.pid, error)
 
     def _attach_linker(self, symbols: ElfSymbols, path: str, file: _File) -> None:

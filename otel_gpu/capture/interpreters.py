@@ -6,12 +6,14 @@ GIL (3.12 and later). A thread that waits on a futex inside it waits for the GIL
 the kernel side can then tell from any other lock by the futex's address alone.
 """
 
+import os
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from otel_gpu.capture.libraries import ElfSymbols, open_file
+from otel_gpu.capture.libraries import ElfSymbols
 from otel_gpu.capture.programs import Programs
-from otel_gpu.capture.targets import FileId, MappedFile, mapped_files
+from otel_gpu.capture.targets import FileId, MappedFile
 
 _HOLDS_INTERPRETER = re.compile(r"^(libpython3[^/]*\.so[^/]*|python3?(\.\d+)?t?)$")
 _SYMBOL = "_PyRuntime"
@@ -37,9 +39,9 @@ class Interpreters:
         self._places: dict[FileId, _Place | None] = {}
         self._ranges: dict[int, tuple[int, int]] = {}
 
-    def examine(self, pid: int, image_ktime_ns: int) -> None:
-        """Look for an interpreter in a process; it may have mapped one meanwhile."""
-        for mapped in mapped_files(pid):
+    def examine(self, pid: int, image_ktime_ns: int, files: Iterable[MappedFile]) -> None:
+        """Look for an interpreter in what a process maps now."""
+        for mapped in files:
             if not _HOLDS_INTERPRETER.match(mapped.name):
                 continue
             if mapped.file not in self._places:
@@ -67,7 +69,7 @@ class Interpreters:
 
 def _find(mapped: MappedFile) -> _Place | None:
     try:
-        with open_file(f"/proc/{mapped.pid}/root{mapped.path}") as stream:
+        with os.fdopen(mapped.open(), "rb") as stream:
             symbols = ElfSymbols(stream)
     except (OSError, ValueError):
         return None

@@ -29,7 +29,7 @@ from otel_gpu.capture.records import clock_record, json_record
 from otel_gpu.capture.schedule import Schedule
 from otel_gpu.capture.settings import process_flags
 from otel_gpu.capture.snapshots import Snapshots
-from otel_gpu.capture.targets import FileId, all_pids, cgroup_pids, child_pids
+from otel_gpu.capture.targets import FileId, all_pids, cgroup_pids, child_pids, mapped_files
 from otel_gpu.config import Config
 
 _POLL_S = 0.1
@@ -38,6 +38,7 @@ _CLOCK_INTERVAL_S = 60.0
 _THRESHOLD_INTERVAL_S = 5.0
 _RESCAN_INTERVAL_S = 30.0
 _STALL_KIND = wire.RECORD_STALL.to_bytes(2, "little")
+_STALL_STACK = wire.STALL_RECORD_FIELDS.index("kernel_stack")
 
 
 class Session:
@@ -125,7 +126,7 @@ class Session:
         yield json_record(wire.RECORD_CAPTURE, ktime_ns, self._describe())
         self._offset_ns = unix_ns - ktime_ns
         yield clock_record(ktime_ns, unix_ns)
-        self._snapshots.prepare()
+        self._snapshots.stacks.prepare()
         self._programs.attach()
         if self._command:
             self._flags |= wire.PROCESS_STOP_ON_LOAD
@@ -218,9 +219,8 @@ class Session:
             yield from self._handlers.get(header.kind, _ignore)(record)
         for record in self._programs.events.read(until):
             if record.startswith(_STALL_KIND):
-                yield from self._snapshots.stack(
-                    _named(wire.STALL_RECORD, wire.STALL_RECORD_FIELDS, record)["kernel_stack"]
-                )
+                stack = wire.STALL_RECORD.unpack(record)[_STALL_STACK]
+                yield from self._snapshots.stacks.tell(stack)
             yield record
         if ended:
             yield from self._snapshots.last_aggregates(ended)
@@ -289,9 +289,11 @@ class Session:
             yield from self._watch_tree(child_pid)
 
     def _probes(self, pid: int) -> Iterator[bytes]:
+        # Once for both: a process may stand still meanwhile.
+        mapped = list(mapped_files(pid))
         if pid in self._images:
-            self._interpreters.examine(pid, self._images[pid])
-        for info in self._attachments.examine(pid):
+            self._interpreters.examine(pid, self._images[pid], mapped)
+        for info in self._attachments.examine(pid, mapped):
             yield json_record(wire.RECORD_PROBES, time.monotonic_ns(), info, pid=pid)
 
     def _discover(self) -> Iterator[bytes]:

@@ -2,16 +2,15 @@
 
 import struct
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from otel_gpu import wire
-from otel_gpu.capture.kernel_symbols import KernelSymbols
+from otel_gpu.capture.kernel_stacks import KernelStacks
 from otel_gpu.capture.layout import duration_bounds_ns
 from otel_gpu.capture.programs import Programs
 from otel_gpu.capture.records import (
     aggregates_records,
     counters_record,
-    json_record,
     open_call_record,
     times_record,
 )
@@ -19,8 +18,33 @@ from otel_gpu.capture.thresholds import find_thresholds
 from otel_gpu.config import Config
 
 # The first fields of the keys of series and times: image_ktime_ns, pid.
-_SCHEDULER = "__schedule"
 _IMAGE = struct.Struct("<QI")
+_TIMES_STACK = wire.TIMES_KEY_FIELDS.index("kernel_stack")
+
+Entry = tuple[bytes, bytes]
+
+
+class _Reading:
+    """One map, read again and again: what changed since the last time."""
+
+    def __init__(self, read: Callable[[], Iterator[Entry]], free: Callable[[bytes], None]) -> None:
+        self._read = read
+        self._free = free
+        self.latest: dict[bytes, bytes] = {}
+
+    def changed(self) -> list[Entry]:
+        """Return the entries that are new or have another value."""
+        changed = [entry for entry in self._read() if self.latest.get(entry[0]) != entry[1]]
+        self.latest.update(changed)
+        return changed
+
+    def last(self, ended: Collection[tuple[int, int]]) -> list[Entry]:
+        """Return the entries of images that ended, as (pid, image_ktime_ns), and free them."""
+        last = [entry for entry in self._read() if _image(entry[0]) in ended]
+        for key, _ in last:
+            self._free(key)
+            self.latest.pop(key, None)
+        return last
 
 
 class Snapshots:
@@ -37,85 +61,39 @@ class Snapshots:
         self._bounds_ns = duration_bounds_ns(config)
         self._floor_ns = round(config.spans.slow_floor_us * 1_000)
         self._open_limit_ns = round(config.capture.open_call_limit_s * 1_000_000_000)
-        self._sent: dict[bytes, bytes] = {}
+        self._series = _Reading(programs.read_aggregates, programs.forget_aggregate)
+        self._times = _Reading(programs.read_times, programs.forget_times)
         self._thresholds: dict[tuple[int, int, int, int], int] = {}
-        self._sent_times: dict[bytes, bytes] = {}
-        self._told_stacks: set[int] = set()
-        self._symbols = KernelSymbols()
+        self.stacks = KernelStacks(programs)
 
     def aggregates(self) -> Iterator[bytes]:
         """Yield the series that changed since they were last read."""
-        ktime_ns = time.monotonic_ns()
-        changed = []
-        for key, value in self._programs.read_aggregates():
-            if self._sent.get(key) != value:
-                self._sent[key] = value
-                changed.append((key, value))
-        yield from _pack(ktime_ns, changed)
+        yield from _pack_series(time.monotonic_ns(), self._series.changed())
 
     def last_aggregates(self, ended: Collection[tuple[int, int]]) -> Iterator[bytes]:
         """
         Yield the series of images that ended, as (pid, image_ktime_ns), and free them.
         """
-        ktime_ns = time.monotonic_ns()
-        last = [
-            (key, value) for key, value in self._programs.read_aggregates() if _image(key) in ended
-        ]
-        for key, _ in last:
-            self._programs.forget_aggregate(key)
-            self._sent.pop(key, None)
-        yield from _pack(ktime_ns, last)
+        yield from _pack_series(time.monotonic_ns(), self._series.last(ended))
 
     def times(self) -> Iterator[bytes]:
         """Yield the entries of the time account that changed since they were last read."""
-        ktime_ns = time.monotonic_ns()
-        changed = []
-        for key, value in self._programs.read_times():
-            if self._sent_times.get(key) != value:
-                self._sent_times[key] = value
-                changed.append((key, value))
-        yield from self._pack_times(ktime_ns, changed)
+        yield from self._pack_times(time.monotonic_ns(), self._times.changed())
 
     def last_times(self, ended: Collection[tuple[int, int]]) -> Iterator[bytes]:
         """Yield the time account of images that ended, and free it."""
-        ktime_ns = time.monotonic_ns()
-        last = [(key, value) for key, value in self._programs.read_times() if _image(key) in ended]
-        for key, _ in last:
-            self._programs.forget_times(key)
-            self._sent_times.pop(key, None)
-        yield from self._pack_times(ktime_ns, last)
+        yield from self._pack_times(time.monotonic_ns(), self._times.last(ended))
 
-    def _pack_times(self, ktime_ns: int, entries: list[tuple[bytes, bytes]]) -> Iterator[bytes]:
+    def _pack_times(self, ktime_ns: int, entries: list[Entry]) -> Iterator[bytes]:
         for key, _ in entries:
-            yield from self.stack(wire.TIMES_KEY.unpack(key)[2])
+            yield from self.stacks.tell(wire.TIMES_KEY.unpack(key)[_TIMES_STACK])
         if entries:
             yield times_record(ktime_ns, entries)
-
-    def stack(self, stack: int) -> Iterator[bytes]:
-        """Yield what the functions of a kernel stack are called, the first time it is met."""
-        if stack < 0 or stack in self._told_stacks:
-            return
-        addresses = self._programs.kernel_stack(stack)
-        if addresses:
-            self._told_stacks.add(stack)
-            functions = [self._symbols.name(address) for address in addresses]
-            # What is above the scheduler is how we came to look.
-            functions = (
-                functions[functions.index(_SCHEDULER) + 1 :]
-                if _SCHEDULER in functions
-                else functions
-            )
-            body = {"kernel_stack": stack, "functions": functions}
-            yield json_record(wire.RECORD_STACK, time.monotonic_ns(), body)
-
-    def prepare(self) -> None:
-        """Read the kernel's symbols now: it takes a tenth of a second, and somebody may wait."""
-        self._symbols.read()
 
     def push_thresholds(self) -> None:
         """Tell the kernel side from which duration each series' calls are slow."""
         current = {}
-        for found in find_thresholds(self._sent.items(), self._bounds_ns, self._floor_ns):
+        for found in find_thresholds(self._series.latest.items(), self._bounds_ns, self._floor_ns):
             name = found[:4]
             current[name] = found.threshold_ns
             if self._thresholds.get(name) != found.threshold_ns:
@@ -155,7 +133,7 @@ def _image(key: bytes) -> tuple[int, int]:
     return pid, image_ktime_ns
 
 
-def _pack(ktime_ns: int, series: list[tuple[bytes, bytes]]) -> Iterator[bytes]:
+def _pack_series(ktime_ns: int, series: list[Entry]) -> Iterator[bytes]:
     if series:
         keys, values = zip(*series, strict=True)
         yield from aggregates_records(ktime_ns, len(series), b"".join(keys), b"".join(values))

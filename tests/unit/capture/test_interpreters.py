@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from otel_gpu.capture.interpreters import Interpreters
+from otel_gpu.capture.targets import mapped_files
 
 # Prints where its _PyRuntime is, as the interpreter itself finds it, and waits.
 SAY_WHERE = """
@@ -57,7 +58,7 @@ def test_the_runtime_state_is_where_the_interpreter_says(told, find):
     """The address is the interpreter's own, and the size is more than a lock's."""
     with run(find()) as python:
         said = int(python.stdout.readline())
-        Interpreters(told).examine(python.pid, IMAGE)
+        Interpreters(told).examine(python.pid, IMAGE, mapped_files(python.pid))
         python.stdin.close()
 
     assert told.ranges.keys() == {python.pid}
@@ -69,7 +70,7 @@ def test_the_runtime_state_is_where_the_interpreter_says(told, find):
 def test_a_program_that_is_no_interpreter_has_none(told):
     """Nothing is told about a shell."""
     with subprocess.Popen(["/bin/sh", "-c", "read line"], stdin=subprocess.PIPE) as shell:
-        Interpreters(told).examine(shell.pid, IMAGE)
+        Interpreters(told).examine(shell.pid, IMAGE, mapped_files(shell.pid))
         shell.stdin.close()
 
     assert told.ranges == {}
@@ -88,7 +89,7 @@ def test_a_file_that_only_has_the_name_is_passed_over(told, tmp_path):
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as python:
         said = int(python.stdout.readline())
-        Interpreters(told).examine(python.pid, IMAGE)
+        Interpreters(told).examine(python.pid, IMAGE, mapped_files(python.pid))
         python.stdin.close()
 
     assert told.ranges[python.pid][1] == said
@@ -97,7 +98,7 @@ def test_a_file_that_only_has_the_name_is_passed_over(told, tmp_path):
 def test_a_child_has_its_parent_s_until_it_becomes_another_program(told):
     """A fork copies addresses; exec and exit end what was known."""
     interpreters = Interpreters(told)
-    interpreters.examine(os.getpid(), IMAGE)
+    interpreters.examine(os.getpid(), IMAGE, mapped_files(os.getpid()))
     here = told.ranges[os.getpid()]
 
     interpreters.inherit(os.getpid(), 10, 88)
@@ -114,6 +115,6 @@ def test_a_process_that_is_gone_is_no_error(told):
     """A process may end before it was looked at."""
     with subprocess.Popen(["/bin/true"]) as process:
         process.wait()
-    Interpreters(told).examine(process.pid, IMAGE)
+    Interpreters(told).examine(process.pid, IMAGE, mapped_files(process.pid))
 
     assert told.ranges == {}

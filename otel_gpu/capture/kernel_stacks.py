@@ -1,0 +1,44 @@
+"""Kernel stacks as RECORD_STACK: what their functions are called, told once each."""
+
+import time
+from collections.abc import Iterator
+
+from otel_gpu import wire
+from otel_gpu.capture.kernel_symbols import KernelSymbols
+from otel_gpu.capture.programs import Programs
+from otel_gpu.capture.records import json_record
+
+_SCHEDULER = "__schedule"
+
+
+class KernelStacks:
+    """
+    The stacks that the kernel side gave ids to.
+
+    Args:
+        programs: The loaded programs.
+    """
+
+    def __init__(self, programs: Programs) -> None:
+        self._programs = programs
+        self._told: set[int] = set()
+        self._symbols = KernelSymbols()
+
+    def prepare(self) -> None:
+        """Read the kernel's symbols now: it takes a tenth of a second, and somebody may wait."""
+        self._symbols.read()
+
+    def tell(self, stack: int) -> Iterator[bytes]:
+        """Yield the functions of a stack, innermost first, when it is met for the first time."""
+        if stack < 0 or stack in self._told:
+            return
+        addresses = self._programs.kernel_stack(stack)
+        if not addresses:
+            return
+        self._told.add(stack)
+        functions = [self._symbols.name(address) for address in addresses]
+        if _SCHEDULER in functions:
+            # What is above the scheduler is how we came to look.
+            del functions[: functions.index(_SCHEDULER) + 1]
+        body = {"kernel_stack": stack, "functions": functions}
+        yield json_record(wire.RECORD_STACK, time.monotonic_ns(), body)
