@@ -433,13 +433,11 @@ static __always_inline void send_call(struct thread *thread, struct open_call *c
 	__u32 depth = thread->depth - 1;
 	struct open_call *parent = depth ? call_at(thread, depth - 1) : NULL;
 	struct cuda_call_record *record;
+	char comm[COMM_BYTES];
 
-	if (!depth) {
-		char comm[COMM_BYTES];
-
-		bpf_get_current_comm(comm, sizeof(comm));
+	bpf_get_current_comm(comm, sizeof(comm));
+	if (!depth)
 		send_intervals(thread, call->start_ktime_ns, comm);
-	}
 	record = bpf_ringbuf_reserve(&events, sizeof(*record), 0);
 	if (!record) {
 		count(COUNTER_LOST_RING_FULL);
@@ -470,7 +468,7 @@ static __always_inline void send_call(struct thread *thread, struct open_call *c
 	record->choices = choices;
 	record->depth = depth;
 	record->padding = 0;
-	bpf_get_current_comm(record->comm, sizeof(record->comm));
+	__builtin_memcpy(record->comm, comm, COMM_BYTES);
 	count(COUNTER_SPANS_CHOSEN);
 	/* Spans inside spans: the outer call has to be sent too. */
 	if (parent)

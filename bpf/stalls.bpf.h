@@ -54,7 +54,7 @@ static __noinline void enter_cpu(struct thread *thread, struct task_struct *task
 
 	if (!off_ktime_ns) /* first seen running */
 		return;
-	if (now_ktime_ns < off_ktime_ns) /* an estimate; see leave_cpu */
+	if (now_ktime_ns < off_ktime_ns) /* an estimate; see notice_running */
 		now_ktime_ns = off_ktime_ns;
 	/* Woken before we looked: all of it counts as blocked. */
 	if (!runnable_ktime_ns || runnable_ktime_ns > now_ktime_ns)
