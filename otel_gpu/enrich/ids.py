@@ -65,11 +65,6 @@ def trace_id_of(seed: bytes, event: SpanEvent) -> bytes:
     return _trace_id(packed)
 
 
-def call_span_id(seed: bytes, event: SpanEvent, call_start_ktime_ns: int) -> bytes:
-    """Return the id of the call that an event's thread entered at that ktime."""
-    return _span_id(seed, event, call_start_ktime_ns, _CALL)
-
-
 def span_id_of(seed: bytes, event: SpanEvent) -> bytes:
     """
     Return the 8-byte id of an event's span.

@@ -18,7 +18,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from otel_gpu import wire
 from otel_gpu.capture.probes import APIS, Api
 from otel_gpu.enrich.activities import (
-    CallActivity,
     DeviceIdentity,
     OpenCallActivity,
     ProcessImage,
@@ -134,11 +133,6 @@ def measure_thread_times(times_ns: Mapping[str, int]) -> Iterator[Measurement]:
     for state, time_ns in times_ns.items():
         attributes = ((semconv.STATE, state),)
         yield Measurement(semconv.METRIC_GPU_CUDA_THREAD_TIME, attributes, state, time_ns)
-
-
-def exemplar_attributes(call: CallActivity, device: DeviceIdentity | None) -> Attributes:
-    """Return the attributes of the duration point that a chosen call is part of."""
-    return call_attributes(call.api, call.event.copy_kind, call.event.status, device)
 
 
 def open_call_attributes(call: OpenCallActivity) -> Attributes:
