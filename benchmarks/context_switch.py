@@ -21,17 +21,29 @@ from tests.stubs.build import workload
 WATCHED_BOUND_NS = 1000.0
 UNWATCHED_BOUND_NS = 150.0
 SWITCHES = 20_000
+# Long enough for a look at the kernel stack.
+LONG_WAIT_NS = 30_000
+LONG_SWITCHES = 3_000
 # What runs at a context switch, or makes the thread that is switched to runnable.
-TRACEPOINTS = ("sched_waking", "sched_wakeup", "sched_switch")
+TRACEPOINTS = ("sched_waking", "sched_switch")
 _TID = struct.Struct("<I")
 
 
 class Pair:
-    """A running ``switches`` program: two threads that take turns on one CPU."""
+    """
+    A running ``switches`` program: two threads that take turns on one CPU.
 
-    def __init__(self, cpu: int) -> None:
+    Args:
+        cpu: The CPU.
+        switches: How often they take turns in one round.
+        busy_ns: For how long each keeps the CPU, so the other one waits.
+    """
+
+    def __init__(self, cpu: int, switches: int = SWITCHES, busy_ns: int = 0) -> None:
+        self._switches = switches
+        self._busy_ns = busy_ns
         self._process = subprocess.Popen(
-            [workload("switches"), str(cpu)],
+            [workload("switches"), str(cpu), str(busy_ns)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -41,12 +53,12 @@ class Pair:
         self.pid = int(self._read())
 
     def nanoseconds_per_switch(self) -> float:
-        """Take turns, and return the mean time from one to the next."""
+        """Take turns, and return the mean time from one to the next, less the busy time."""
         assert self._process.stdin
-        self._process.stdin.write(f"{SWITCHES}\n")
+        self._process.stdin.write(f"{self._switches}\n")
         used_ns, switches = map(int, self._read().split())
-        assert switches >= SWITCHES
-        return used_ns / switches
+        assert switches >= self._switches
+        return used_ns / switches - self._busy_ns
 
     def close(self) -> None:
         """End the program."""
@@ -73,21 +85,23 @@ class Round(NamedTuple):
 
 def run(*, quick: bool = False) -> list[Result]:
     """
-    Interleave rounds without programs and with them, on three pairs of threads.
+    Interleave rounds without programs and with them, on four pairs of threads.
 
     One pair is not watched, one is and makes no CUDA calls, one is between two of its
-    CUDA calls: there every wait is compared with the longest ones so far.
+    CUDA calls: there every wait is compared with the longest ones so far. The last one is
+    watched, and its waits are so long that their kernel stacks are looked at.
     """
     rounds = 9 if quick else 41
     cpu = max(os.sched_getaffinity(0))
     with ExitStack() as stack:
         programs = stack.enter_context(Programs(Config(), watch_all=False))
-        pairs = [Pair(cpu) for _ in range(3)]
+        pairs = [Pair(cpu), Pair(cpu), Pair(cpu), Pair(cpu, LONG_SWITCHES, LONG_WAIT_NS)]
         for pair in pairs:
             stack.callback(pair.close)
-        unwatched, watched, feeding = pairs
+        unwatched, watched, feeding, waiting = pairs
         programs.watch(watched.pid, 0)
         programs.watch(feeding.pid, 0)
+        programs.watch(waiting.pid, 0)
         put_in_gap(programs, feeding.pid)
         for pair in pairs:
             pair.nanoseconds_per_switch()
@@ -105,6 +119,7 @@ def run(*, quick: bool = False) -> list[Result]:
         result("an unwatched thread", samples, 0, UNWATCHED_BOUND_NS),
         result("a watched thread", samples, 1, WATCHED_BOUND_NS),
         result("a watched thread between calls", samples, 2, WATCHED_BOUND_NS),
+        result("a watched thread after 30 us", samples, 3, WATCHED_BOUND_NS),
     ]
 
 

@@ -19,7 +19,7 @@ from tests.stubs.build import stub_libraries
 
 ATTACH_BOUND_S = 0.150
 START_BOUND_S = 1.0
-TRACEPOINTS = ("sched_switch", "sched_wakeup", "sched_process_fork", "sched_process_exec")
+TRACEPOINTS = ("sched_switch", "sched_waking", "sched_process_fork", "sched_process_exec")
 
 
 def run(*, quick: bool = False) -> list[Result]:

@@ -50,4 +50,4 @@ ANCHOR(struct, open_call);
 ANCHOR(struct, thread);
 ANCHOR(struct, allocation_key);
 ANCHOR(struct, allocation);
-ANCHOR(struct, running);
+ANCHOR(struct, kernel_stack);

@@ -165,7 +165,7 @@ enum call_context {
 enum stall_flag {
 	STALL_GIL = 1,	    /* the futex is in the interpreter's runtime state */
 	STALL_FAULT = 2,    /* not in a system call: a page fault, or stopped */
-	STALL_IDLE_CPU = 4, /* the CPU that it waited for was idle when it was woken */
+	STALL_IDLE_CPU = 4, /* the CPU that it got was idle until then, or it left it idle */
 };
 
 enum process_flag {
@@ -515,6 +515,8 @@ struct thread {
 	__u32 until_sample; /* outermost calls before the next one on the baseline sample */
 	__u32 entries;	    /* probe hits not yet in the counters */
 	__u32 returns;
+	__u32 woken_cpu; /* where it had run before it was woken */
+	__u32 padding;
 	__u16 last_api; /* of its last outermost call */
 	__u8 switch_type;
 	__u8 sampled; /* the outermost open call is on the baseline sample */
@@ -537,11 +539,9 @@ struct allocation {
 	__u32 padding;
 };
 
-/* Who runs on a CPU now. */
-struct running {
-	__u32 pid;
-	__u32 tid;
-	char comm[COMM_BYTES];
+/* Return addresses in the kernel, innermost first; zeros at the end. */
+struct kernel_stack {
+	__u64 addresses[MAX_STACK_FRAMES];
 };
 
 #endif

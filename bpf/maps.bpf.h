@@ -80,14 +80,6 @@ struct {
 	__type(value, __u64);
 } counters __weak SEC(".maps");
 
-/* CPU -> who runs there. A plain array, because a waker asks about another CPU. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1024);
-	__type(key, __u32);
-	__type(value, struct running);
-} running __weak SEC(".maps");
-
 /* Executables whose dynamic linker and own symbols already carry probes: no need
  * to stop a process that starts one. Written by the agent. */
 struct {
@@ -97,14 +89,23 @@ struct {
 	__type(value, __u32);
 } known_executables __weak SEC(".maps");
 
-/* Kernel stacks of blocked threads, by id. There are few different ones; one that
- * finds its bucket taken by another is counted, and goes without. */
+/* Kernel stacks of blocked threads, by id. There are few different ones. A map of stack
+ * traces cannot be filled for another thread than the current one. */
 struct {
-	__uint(type, BPF_MAP_TYPE_STACK_TRACE);
+	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096);
-	__uint(key_size, sizeof(__u32));
-	__uint(value_size, MAX_STACK_FRAMES * sizeof(__u64));
+	__type(key, __u32);
+	__type(value, struct kernel_stack);
 } stacks __weak SEC(".maps");
+
+/* Too large for the BPF stack. Used by sched_switch only, which nothing interrupts that
+ * uses it too. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct kernel_stack);
+} stack_walk __weak SEC(".maps");
 
 /* Where the time of watched threads went. */
 struct {

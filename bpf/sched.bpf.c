@@ -6,11 +6,13 @@
  * to wait, it is *blocked* until somebody wakes it, and in the *run queue* from
  * then on. If it was preempted, it is in the run queue all the time. The two parts
  * sum to the interval. Who is to blame for the run-queue part is whoever had the
- * CPU: the next task at a preemption, the running task of the target CPU at a
- * wake-up.
+ * CPU: the next task at a preemption; after a wake-up, who ran on the thread's CPU when
+ * it was woken. If it runs on another CPU then, who had that one most of the time.
  *
  * Every context switch of the host comes through here, so a thread that is not
- * watched must cost no more than one failed hash lookup each way.
+ * watched must cost no more than one failed hash lookup each way. A program that does
+ * nothing at all takes longer than that, so there are no more than two: sched_wakeup,
+ * which comes after sched_waking, would tell the CPU that the thread is put on.
  */
 #define OTEL_GPU_BPF
 #include "core.bpf.h"
@@ -21,6 +23,7 @@
 #include "core_fixes.bpf.h"
 #include "account.bpf.h"
 #include "stalls.bpf.h"
+#include "kernel_stacks.bpf.h"
 
 #if defined(__TARGET_ARCH_x86)
 #define SYSCALL_FUTEX 202
@@ -28,13 +31,22 @@
 #define SYSCALL_FUTEX 98
 #endif
 
-/* Where a thread waits: its kernel stack, and the system call that it is in. */
-static __always_inline void note_place(__u64 *ctx, struct thread *thread, struct task_struct *task)
+#define MAX_CPUS 1024
+
+/* CPU -> who runs there, each in a cache line of its own. */
+static struct {
+	const char *comm; /* in the kernel */
+	__u32 pid;
+	__u32 tid;
+	__u64 padding[6];
+} running[MAX_CPUS];
+
+/* The system call that a thread waits in. */
+static __always_inline void note_place(struct thread *thread, struct task_struct *task)
 {
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
 	__u64 argument = 0;
 	__s64 number = -1;
-	long stack;
 
 #if defined(__TARGET_ARCH_x86)
 	bpf_probe_read_kernel(&number, sizeof(number), &regs->orig_ax);
@@ -57,13 +69,19 @@ static __always_inline void note_place(__u64 *ctx, struct thread *thread, struct
 		    argument >= interpreter->start && argument < interpreter->end)
 			thread->stall_flags |= STALL_GIL;
 	}
-	stack = bpf_get_stackid(ctx, &stacks, BPF_F_FAST_STACK_CMP);
-	if (stack < 0)
-		count(COUNTER_LOST_STACK);
-	thread->kernel_stack = stack < 0 ? -1 : stack;
 }
 
-static __always_inline void leave_cpu(__u64 *ctx, struct thread *thread, struct task_struct *prev,
+/* Idle CPUs have tasks with number 0. */
+static __always_inline void blame(struct thread *thread, __u32 pid, __u32 tid, const char *comm)
+{
+	thread->culprit_pid = pid;
+	thread->culprit_tid = tid;
+	thread->culprit_comm[0] = 0;
+	if (tid)
+		bpf_probe_read_kernel(thread->culprit_comm, COMM_BYTES, comm);
+}
+
+static __always_inline void leave_cpu(struct thread *thread, struct task_struct *prev,
 				      struct task_struct *next, bool preempt, __u64 now_ktime_ns)
 {
 	bool voluntary = !preempt && task_state(prev) != 0;
@@ -87,17 +105,39 @@ static __always_inline void leave_cpu(__u64 *ctx, struct thread *thread, struct 
 		thread->culprit_pid = 0;
 		thread->culprit_tid = 0;
 		thread->culprit_comm[0] = 0;
-		note_place(ctx, thread, prev);
+		note_place(thread, prev);
 	} else {
 		thread->switch_type = SWITCH_INVOLUNTARY;
 		thread->involuntary_switches++;
 		thread->runnable_ktime_ns = now_ktime_ns;
-		thread->culprit_pid = pid_of(next);
-		thread->culprit_tid = tid_of(next);
+		blame(thread, pid_of(next), tid_of(next), next->comm);
 		if (!thread->culprit_tid)
 			thread->stall_flags |= STALL_IDLE_CPU;
-		bpf_probe_read_kernel(thread->culprit_comm, COMM_BYTES, next->comm);
 	}
+}
+
+/*
+ * After a wake-up: who kept the thread waiting for the CPU that it gets now. Whoever had
+ * the CPU that it was woken on is known; it may have been put on another one at once, or
+ * later. There it must have been the last one to run that kept it waiting, if that ran
+ * for most of the time: the scheduler knows for how long.
+ */
+static __always_inline void note_culprit(struct thread *thread, struct task_struct *prev, __u32 cpu,
+					 __u64 now_ktime_ns)
+{
+	__u64 wait_ns = now_ktime_ns - thread->runnable_ktime_ns;
+
+	if (thread->switch_type != SWITCH_VOLUNTARY || !thread->runnable_ktime_ns)
+		return;
+	if (thread->woken_cpu == cpu && thread->culprit_tid)
+		return;
+	blame(thread, pid_of(prev), tid_of(prev), prev->comm);
+	if (!thread->culprit_tid) {
+		thread->stall_flags |= STALL_IDLE_CPU;
+		return;
+	}
+	if (prev->se.sum_exec_runtime - prev->se.prev_sum_exec_runtime < wait_ns / 2)
+		blame(thread, 0, 0, NULL);
 }
 
 SEC("tp_btf/sched_switch")
@@ -107,69 +147,49 @@ int sched_switch(__u64 *ctx)
 	struct task_struct *prev = (struct task_struct *)ctx[1];
 	struct task_struct *next = (struct task_struct *)ctx[2];
 	__u32 prev_tid = tid_of(prev), next_tid = tid_of(next);
-	__u32 cpu = bpf_get_smp_processor_id();
 	__u64 now_ktime_ns = bpf_ktime_get_ns();
+	__u32 cpu = bpf_get_smp_processor_id();
 	struct thread *thread;
-	struct running *here;
 
-	here = bpf_map_lookup_elem(&running, &cpu);
-	if (here) {
-		here->pid = pid_of(next);
-		here->tid = next_tid;
-		bpf_probe_read_kernel(here->comm, COMM_BYTES, next->comm);
-	}
+	running[cpu % MAX_CPUS].comm = next->comm;
+	running[cpu % MAX_CPUS].pid = pid_of(next);
+	running[cpu % MAX_CPUS].tid = next_tid;
 	thread = prev_tid ? find_thread(prev_tid) : NULL;
 	if (thread)
-		leave_cpu(ctx, thread, prev, next, preempt, now_ktime_ns);
+		leave_cpu(thread, prev, next, preempt, now_ktime_ns);
 	thread = next_tid ? find_thread(next_tid) : NULL;
-	if (thread)
+	if (thread && thread->off_ktime_ns) {
+		note_stack(thread, next, now_ktime_ns);
+		note_culprit(thread, prev, cpu, now_ktime_ns);
 		enter_cpu(thread, next, now_ktime_ns);
+	}
 	return 0;
 }
 
 /*
- * In the waker; the wake-up proper may be done by the CPU that the thread is put on. A
- * wake-up from an interrupt (a timer, a device) names whoever was interrupted: whether one
- * is served is in a variable that not every kernel lets us find.
+ * In the waker: whoever puts the thread on a CPU may be another one. A wake-up from an
+ * interrupt (a timer, a device) names whoever was interrupted: whether one is served is
+ * in a variable that not every kernel lets us find.
  */
 SEC("tp_btf/sched_waking")
 int sched_waking(__u64 *ctx)
 {
 	struct task_struct *task = (struct task_struct *)ctx[0];
+	__u32 tid = tid_of(task);
+	struct thread *thread = tid ? find_thread(tid) : NULL;
 	struct task_struct *waker;
-	__u32 tid = tid_of(task);
-	struct thread *thread = tid ? find_thread(tid) : NULL;
-
-	if (!thread || !thread->off_ktime_ns || thread->runnable_ktime_ns)
-		return 0;
-	waker = bpf_get_current_task_btf();
-	thread->waker_tid = tid_of(waker);
-	thread->waker_pid = pid_of(waker);
-	bpf_probe_read_kernel(thread->waker_comm, COMM_BYTES, waker->comm);
-	return 0;
-}
-
-SEC("tp_btf/sched_wakeup")
-int sched_wakeup(__u64 *ctx)
-{
-	struct task_struct *task = (struct task_struct *)ctx[0];
-	__u32 tid = tid_of(task);
-	struct thread *thread = tid ? find_thread(tid) : NULL;
 	__u32 cpu;
-	struct running *there;
 
 	if (!thread || !thread->off_ktime_ns || thread->runnable_ktime_ns)
 		return 0;
 	thread->runnable_ktime_ns = bpf_ktime_get_ns();
-	cpu = task->thread_info.cpu;
-	there = bpf_map_lookup_elem(&running, &cpu);
-	if (there && !there->tid)
-		thread->stall_flags |= STALL_IDLE_CPU;
-	if (there && there->tid && there->tid != tid) {
-		thread->culprit_pid = there->pid;
-		thread->culprit_tid = there->tid;
-		__builtin_memcpy(thread->culprit_comm, there->comm, COMM_BYTES);
-	}
+	waker = bpf_get_current_task_btf();
+	thread->waker_tid = tid_of(waker);
+	thread->waker_pid = pid_of(waker);
+	bpf_probe_read_kernel(thread->waker_comm, COMM_BYTES, waker->comm);
+	thread->woken_cpu = task->thread_info.cpu;
+	cpu = thread->woken_cpu % MAX_CPUS;
+	blame(thread, running[cpu].pid, running[cpu].tid, running[cpu].comm);
 	return 0;
 }
 

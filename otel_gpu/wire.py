@@ -1275,8 +1275,8 @@ INTERVAL_FIELDS = (
     "waker_comm",
 )
 
-# struct thread: 1568 bytes
-THREAD = struct.Struct("<QQQQQQQQQQQ3QIIIIIIIIiIIIiiIIIIIHBB16s16s448s896s")
+# struct thread: 1576 bytes
+THREAD = struct.Struct("<QQQQQQQQQQQ3QIIIIIIIIiIIIiiIIIIII4xHBB16s16s448s896s")
 THREAD_FIELDS = (
     "image_ktime_ns",
     "off_ktime_ns",
@@ -1311,6 +1311,7 @@ THREAD_FIELDS = (
     "until_sample",
     "entries",
     "returns",
+    "woken_cpu",
     "last_api",
     "switch_type",
     "sampled",
@@ -1336,10 +1337,31 @@ ALLOCATION_FIELDS = (
     "device",
 )
 
-# struct running: 24 bytes
-RUNNING = struct.Struct("<II16s")
-RUNNING_FIELDS = (
-    "pid",
-    "tid",
-    "comm",
+# struct kernel_stack: 192 bytes
+KERNEL_STACK = struct.Struct("<24Q")
+KERNEL_STACK_FIELDS = (
+    "addresses_0",
+    "addresses_1",
+    "addresses_2",
+    "addresses_3",
+    "addresses_4",
+    "addresses_5",
+    "addresses_6",
+    "addresses_7",
+    "addresses_8",
+    "addresses_9",
+    "addresses_10",
+    "addresses_11",
+    "addresses_12",
+    "addresses_13",
+    "addresses_14",
+    "addresses_15",
+    "addresses_16",
+    "addresses_17",
+    "addresses_18",
+    "addresses_19",
+    "addresses_20",
+    "addresses_21",
+    "addresses_22",
+    "addresses_23",
 )

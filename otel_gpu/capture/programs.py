@@ -23,11 +23,9 @@ _TRACEPOINTS = (
     "sched_process_exec",
     "sched_process_exit",
     "sched_waking",
-    "sched_wakeup",
     "sched_switch",
 )
 _LIFECYCLE_BYTES = 1 << 20
-_MAX_CPUS = 1024
 _PID = struct.Struct("<I")
 
 
@@ -68,7 +66,6 @@ class Programs:
             ("aggregates", capture.max_series),
             ("thresholds", capture.max_series),
             ("interpreters", capture.max_processes),
-            ("running", _MAX_CPUS),
         ):
             self.bpf.set_max_entries(name, entries)
         self.bpf.load()

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * switches CPU
+ * switches CPU [BUSY_NS]
  *
  * Two threads on one CPU that hand it to each other through a futex: each hand-over is one
  * context switch, in which one of them begins to wait and the other one ends waiting. For
  * every number on stdin they do that many, and the CPU time that the process used for it
  * and the switches that the kernel counted meanwhile are printed. What else runs on the
- * CPU takes time on the clock and not of this.
+ * CPU takes time on the clock and not of this. A thread stays busy for BUSY_NS before it
+ * hands the CPU on, so that the other one waits at least that long.
  */
 #include "workload.h"
 
@@ -16,11 +17,15 @@
 #include <sys/resource.h>
 
 static _Atomic uint32_t turn;
+static uint64_t busy_ns;
 
 static void hand_over(uint32_t to)
 {
 	uint32_t from = !to;
 
+	for (uint64_t start_ns = clock_ns(CLOCK_MONOTONIC);
+	     busy_ns && clock_ns(CLOCK_MONOTONIC) - start_ns < busy_ns;)
+		;
 	atomic_store(&turn, to);
 	syscall(SYS_futex, &turn, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 	while (atomic_load(&turn) != from)
@@ -51,8 +56,10 @@ int main(int argc, char **argv)
 	cpu_set_t cpus;
 	char line[32];
 
-	if (argc != 2)
-		fail("switches CPU");
+	if (argc != 2 && argc != 3)
+		fail("switches CPU [BUSY_NS]");
+	if (argc == 3)
+		busy_ns = number(argv[2]);
 	CPU_ZERO(&cpus);
 	CPU_SET(number(argv[1]), &cpus);
 	if (sched_setaffinity(0, sizeof(cpus), &cpus))
