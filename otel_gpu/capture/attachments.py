@@ -17,7 +17,7 @@ from typing import Any
 
 from otel_gpu.capture.libraries import ElfSymbols
 from otel_gpu.capture.objects import Link
-from otel_gpu.capture.probes import probes_of
+from otel_gpu.capture.probes import Probe, probes_of
 from otel_gpu.capture.programs import (
     ENTER_CALL,
     ENTER_FORK,
@@ -148,17 +148,46 @@ class Attachments:
         probes = probes_of(symbols.functions)
         if not probes:
             return
-        places = [(probe.file_offset, probe.api.number | probe.variant << 16) for probe in probes]
-        file.is_cuda = True
-        # Returns first: an entry without its return would stay open for ever.
-        file.links += self._programs.bpf.attach_uprobes(EXIT_CALL, path, places, on_return=True)
-        file.links += self._programs.bpf.attach_uprobes(ENTER_CALL, path, places)
+        failed = self._attach_all(path, probes, mapped, file)
+        file.is_cuda = len(failed) < len(probes)
         yield {
             "library": mapped.path,
             "device": mapped.file.device,
             "inode": mapped.file.inode,
             "build_id": symbols.build_id,
-            "symbols": len(probes),
+            "symbols": len(probes) - len(failed),
             "exported": len(probes),
-            "failed": [],
+            "failed": failed,
         }
+
+    def _attach_all(
+        self, path: str, probes: list[Probe], mapped: MappedFile, file: _File
+    ) -> list[str]:
+        """Probe these functions, and return the symbols of those that carry none."""
+        try:
+            file.links += self._attach_pairs(path, probes)
+        except BpfError as error:
+            # It may be about one function, which is not to cost us the others.
+            failed = []
+            for probe in probes:
+                try:
+                    file.links += self._attach_pairs(path, [probe])
+                except BpfError:
+                    failed.append(probe.symbol)
+            _logger.warning(
+                "%s of process %d: %d of %d functions carry no probe: %s",
+                *(mapped.path, mapped.pid, len(failed), len(probes), error),
+            )
+            return failed
+        return []
+
+    def _attach_pairs(self, path: str, probes: list[Probe]) -> list[Link]:
+        bpf = self._programs.bpf
+        places = [(probe.file_offset, probe.api.number | probe.variant << 16) for probe in probes]
+        # Returns first: an entry without its return would stay open for ever.
+        links = bpf.attach_uprobes(EXIT_CALL, path, places, on_return=True)
+        try:
+            return links + bpf.attach_uprobes(ENTER_CALL, path, places)
+        except BpfError:
+            bpf.detach(links)
+            raise

@@ -111,13 +111,10 @@ def exported_functions(path: str) -> list[tuple[str, int]]:
         OSError: It cannot be read.
         ValueError: It is no ELF file that we understand.
     """
-    with open(path, "rb") as stream:  # noqa: PTH123 -- also /proc/self/fd/N
+    # A path can lead to what is no plain file; nobody is to wait for a pipe's writer.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as stream:
         return ElfSymbols(stream).functions
-
-
-def open_file(path: str) -> BinaryIO:
-    """Open a file for reading, never waiting for a device or a pipe to have a writer."""
-    return os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
 
 
 def _section_bytes(stream: BinaryIO, section: object) -> bytes:

@@ -308,12 +308,20 @@ class BpfObject:
             on_return: Run when the function returns instead.
 
         Raises:
-            BpfError: Not one of them is attached.
+            BpfError: One of them cannot be, so that none is.
         """
         if not probes:
             return []
         if not self._multi:
-            return [self._attach_uprobe(program, path, *probe, on_return) for probe in probes]
+            links: list[Link] = []
+            try:
+                for probe in probes:
+                    link = self._attach_uprobe(program, path, *probe, on_return)
+                    links.append(link)
+            except BpfError:
+                self.detach(links)
+                raise
+            return links
         fd = self._create_multi(program, path, probes, on_return=on_return)
         if fd < 0:
             raise self.libbpf.error(f"{program} is not attached to {path}", -fd)

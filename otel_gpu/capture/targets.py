@@ -105,18 +105,6 @@ def mapped_files(pid: int) -> Iterator[MappedFile]:
             yield MappedFile(pid, file, address_range, path, int(offset, 16))
 
 
-def executable(pid: int) -> FileId | None:
-    """Return the file that a process runs, as ``mapped_files`` would name it."""
-    try:
-        path = str(Path(f"/proc/{pid}/exe").readlink())
-    except OSError:
-        return None
-    for mapped in mapped_files(pid):
-        if mapped.path == path:
-            return mapped.file
-    return None
-
-
 def all_pids() -> Iterator[int]:
     """Yield every process that /proc shows."""
     for entry in os.scandir("/proc"):

@@ -15,6 +15,7 @@ from otel_gpu.capture.probes import probes_of
 from otel_gpu.capture.programs import ENTER_CALL, EXIT_CALL, Programs
 from otel_gpu.config import load
 from otel_gpu.errors import BpfError
+from tests.kernel.agent import bpf_objects
 from tests.stubs.build import StubLibraries
 
 pytestmark = pytest.mark.kernel
@@ -115,3 +116,23 @@ def test_calls_are_counted_whichever_way_probes_attach(stubs: StubLibraries, mul
         ]
 
     assert counted == [101]
+
+
+@pytest.mark.parametrize("multi", [True, False], ids=["uprobe_multi", "one by one"])
+def test_a_place_that_takes_no_probe_leaves_none_behind(stubs: StubLibraries, multi: bool) -> None:
+    """
+    Who attaches the others by themselves must not have them twice.
+    """
+    path = str(stubs.runtime)
+    probes = probes_of(exported_functions(path))
+    places = [(probe.file_offset, probe.api.number) for probe in probes]
+    beyond_the_end = (1 << 40, 0)
+    with Programs(CONFIG, watch_all=False, multi=multi) as programs:
+        programs.bpf.attach_uprobes(EXIT_CALL, path, places[:1], on_return=True)
+        before = bpf_objects("link", os.getpid())
+
+        with pytest.raises(BpfError, match=f"{ENTER_CALL} is not attached"):
+            programs.bpf.attach_uprobes(ENTER_CALL, path, [*places, beyond_the_end])
+
+        assert len(before) == 1
+        assert bpf_objects("link", os.getpid()) == before

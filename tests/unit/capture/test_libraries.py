@@ -2,11 +2,12 @@
 
 import os
 import shutil
+import signal
 import subprocess
 
 import pytest
 
-from otel_gpu.capture.libraries import ElfSymbols, exported_functions, open_file
+from otel_gpu.capture.libraries import ElfSymbols, exported_functions
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc builds the libraries")
 
@@ -17,6 +18,10 @@ static __attribute__((used, noinline)) int cudaFree(void *pointer) { return 3; }
 int cudaVersion = 12;
 int helper(void) { return 4; }
 """
+
+
+def give_up(number, frame):
+    raise TimeoutError
 
 
 @pytest.fixture
@@ -54,7 +59,7 @@ def test_data_has_an_address_but_no_probe(library):
     """
     Only functions can be probed.
     """
-    with open_file(str(library)) as stream:
+    with library.open("rb") as stream:
         symbols = ElfSymbols(stream)
 
     assert "cudaVersion" in symbols.addresses
@@ -77,7 +82,7 @@ def test_the_build_id_is_the_linkers(library):
     shown = subprocess.run(
         ["readelf", "-n", library], capture_output=True, text=True, check=True
     ).stdout
-    with open_file(str(library)) as stream:
+    with library.open("rb") as stream:
         build_id = ElfSymbols(stream).build_id
 
     assert build_id is not None
@@ -94,6 +99,23 @@ def test_what_is_no_elf_file_is_refused(tmp_path, content):
 
     with pytest.raises(ValueError, match="ELF"):
         exported_functions(str(path))
+
+
+def test_a_pipe_that_nobody_writes_to_is_not_waited_for(tmp_path):
+    """
+    Whatever a path leads to, it is answered for at once.
+    """
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(10)
+
+    try:
+        with pytest.raises(ValueError, match="seek"):
+            exported_functions(str(path))
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
 
 @pytest.mark.parametrize("at", range(0, 4096, 37))

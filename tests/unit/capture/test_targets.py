@@ -2,8 +2,6 @@
 
 import os
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +10,6 @@ from otel_gpu.capture.targets import (
     MappedFile,
     cgroup_pids,
     child_pids,
-    executable,
     mapped_files,
     thread_ids,
 )
@@ -72,16 +69,6 @@ def test_an_opened_mapping_is_the_mapped_inode():
             os.close(fd)
 
 
-def test_the_executable_is_among_the_mapped_files():
-    """
-    It may export CUDA calls itself.
-    """
-    found = executable(os.getpid())
-
-    assert found is not None
-    assert found.inode == Path(sys.executable).stat().st_ino
-
-
 def test_a_process_that_is_gone_maps_nothing():
     """
     It is no error: processes go all the time.
@@ -90,7 +77,6 @@ def test_a_process_that_is_gone_maps_nothing():
         process.wait()
 
     assert list(mapped_files(process.pid)) == []
-    assert executable(process.pid) is None
     assert thread_ids(process.pid) == []
 
 

@@ -1,0 +1,105 @@
+"""What a library's probes are said to be, by programs that attach what they are told to."""
+
+import os
+
+import pytest
+
+from otel_gpu.capture.attachments import Attachments
+from otel_gpu.capture.libraries import exported_functions
+from otel_gpu.capture.objects import Link
+from otel_gpu.capture.programs import ENTER_CALL, EXIT_CALL
+from otel_gpu.capture.targets import FileId, MappedFile
+from otel_gpu.errors import BpfError
+from tests.stubs.build import stub_libraries
+
+
+class Bpf:
+    """Attaches all or nothing, as the kernel does, and refuses some places."""
+
+    def __init__(self, refused=()):
+        self.refused = set(refused)
+        self.attached = {}
+
+    def attach_uprobes(self, program, path, probes, *, on_return=False):
+        if any((program, offset) in self.refused for offset, _ in probes):
+            raise BpfError("invalid argument")
+        link = Link(lambda: None)
+        self.attached[link] = [(program, offset) for offset, _ in probes]
+        return [link]
+
+    def detach(self, links):
+        for link in links:
+            del self.attached[link]
+
+    def places(self):
+        return sorted(place for places in self.attached.values() for place in places)
+
+
+class Programs:
+    def __init__(self, bpf):
+        self.bpf = bpf
+
+
+@pytest.fixture(scope="module")
+def library():
+    return stub_libraries().runtime
+
+
+@pytest.fixture(scope="module")
+def offsets(library):
+    return dict(exported_functions(str(library)))
+
+
+def attach(library, refused=()):
+    """Examine a process that maps one library; what was said, and what is attached."""
+    bpf = Bpf(refused)
+    file = FileId(0, library.stat().st_ino)
+    mapped = MappedFile(os.getpid(), file, "1-2", str(library))
+    attachments = Attachments(Programs(bpf))
+    (said,) = attachments.examine(os.getpid(), [mapped])
+    return said, bpf, attachments
+
+
+def test_a_library_says_how_many_functions_it_exports_and_carry_probes(library):
+    """
+    Where nothing fails, all of them do.
+    """
+    said, bpf, attachments = attach(library)
+
+    assert said["library"] == str(library)
+    assert said["symbols"] == said["exported"] == len(bpf.places()) / 2 > 20
+    assert said["failed"] == []
+    assert attachments.cuda_users() == {os.getpid()}
+
+
+@pytest.mark.parametrize("program", [ENTER_CALL, EXIT_CALL])
+def test_a_function_that_takes_no_probe_does_not_cost_the_others(library, offsets, caplog, program):
+    """
+    It is named, and carries neither probe: an entry needs its return.
+    """
+    whole, everything, _ = attach(library)
+    refused = {offsets["cudaMalloc"], offsets["cudaFree"]}
+
+    said, bpf, attachments = attach(library, {(program, offset) for offset in refused})
+
+    assert sorted(said["failed"]) == ["cudaFree", "cudaMalloc"]
+    assert said["exported"] == whole["exported"]
+    assert said["symbols"] == whole["exported"] - 2
+    assert bpf.places() == [place for place in everything.places() if place[1] not in refused]
+    assert attachments.cuda_users() == {os.getpid()}
+    [message] = caplog.messages
+    assert f"2 of {whole['exported']} functions carry no probe: invalid argument" in message
+
+
+def test_a_library_without_a_single_probe_is_said_to_be_one(library, offsets):
+    """
+    None of its calls can be seen, and who maps it is no process that we can see call.
+    """
+    everything = {(ENTER_CALL, offset) for offset in offsets.values()}
+
+    said, bpf, attachments = attach(library, everything)
+
+    assert said["symbols"] == 0
+    assert len(said["failed"]) == said["exported"] > 20
+    assert bpf.places() == []
+    assert attachments.cuda_users() == set()
