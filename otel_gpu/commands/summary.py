@@ -36,6 +36,9 @@ _FINAL_ROWS = 40
 _LINES_BESIDE_ROWS = 8
 _LOST = "counter_lost_"
 
+_ImageKey = tuple[int, int]
+"""A process image: pid and when it began. What it is called may become known later."""
+
 
 class Row(NamedTuple):
     """All calls of one API by one process image."""
@@ -80,10 +83,12 @@ class Summary:
         self._middles_ns: tuple[float, ...] = ()
         self._start_unix_ns = 0
         self._now_unix_ns = 0
-        self._series: dict[tuple[ProcessImage, SeriesKey], Aggregate] = {}
+        # A series' key has its process image in it.
+        self._series: dict[SeriesKey, Aggregate] = {}
+        self._processes: dict[_ImageKey, ProcessImage] = {}
         self._names: dict[int, str] = {}
-        self._ended: dict[ProcessImage, None] = {}
-        self._previous: dict[tuple[ProcessImage, str], tuple[int, int]] = {}
+        self._ended: dict[_ImageKey, None] = {}
+        self._previous: dict[tuple[_ImageKey, str], tuple[int, int]] = {}
         self._counters: Mapping[str, int] = {}
         self._rejected: Mapping[str, int] = {}
         self.forgotten = 0
@@ -115,24 +120,25 @@ class Summary:
                 self._start_unix_ns = self._now_unix_ns = activity.unix_ns
                 self._middles_ns = bucket_middles_ns(activity.info["layout"]["durations"])
             case ExitActivity():
-                self._ended[activity.process] = None
+                self._ended[activity.process.pid, activity.process.image_ktime_ns] = None
             case _:
                 pass
 
     def rows(self, most: int) -> list[Row]:
         """Rows by total time inside calls, the largest first."""
-        parts: dict[tuple[ProcessImage, int], list[tuple[SeriesKey, Aggregate]]] = {}
-        for (process, key), aggregate in self._series.items():
-            parts.setdefault((process, key.api), []).append((key, aggregate))
+        parts: dict[tuple[_ImageKey, int], list[tuple[SeriesKey, Aggregate]]] = {}
+        for key, aggregate in self._series.items():
+            parts.setdefault((_image_of(key), key.api), []).append((key, aggregate))
         ranked = sorted(
             parts.items(),
             key=lambda item: (
                 -sum(aggregate.sum for _, aggregate in item[1]),
-                item[0][0].pid,
-                item[0][1],
+                item[0],
             ),
         )
-        return [self._row(process, api, merged) for (process, api), merged in ranked[:most]]
+        return [
+            self._row(self._processes[image], api, merged) for (image, api), merged in ranked[:most]
+        ]
 
     def losses(self) -> dict[str, int]:
         """What was lost, by reason; only reasons that occurred."""
@@ -154,9 +160,11 @@ class Summary:
     def _observe_aggregates(self, activity: AggregatesActivity) -> None:
         for series in activity.series:
             if series.key.metric == wire.METRIC_CALL_DURATION and series.api is not None:
-                self._series[series.process, series.key] = series.aggregate
+                self._series[series.key] = series.aggregate
+                # The latest knows its names best.
+                self._processes[_image_of(series.key)] = series.process
                 self._names[series.key.api] = series.api.name
-        if len(self._series) > MAX_SERIES:
+        if max(len(self._series), len(self._ended)) > MAX_SERIES:
             self._forget_ended()
         self._now_unix_ns = activity.unix_ns
         if self._live:
@@ -164,14 +172,20 @@ class Summary:
             self._live.update(self._render(rows, list(self._rates(rows))), refresh=True)
 
     def _forget_ended(self) -> None:
-        known = {process for process, _ in self._series}
-        ended = [process for process in self._ended if process in known]
-        # Half at once: this walks over all series.
-        forgotten = set(ended[: len(ended) // 2 + 1])
-        self._ended = {process: None for process in ended if process not in forgotten}
+        # Most processes that end have made no call.
+        ended = [image for image in self._ended if image in self._processes]
+        forgotten = set()
+        if len(self._series) > MAX_SERIES:
+            # Half at once: this walks over all series.
+            forgotten = set(ended[: len(ended) // 2 + 1])
+        self._ended = {image: None for image in ended if image not in forgotten}
         self._series = {
-            key: aggregate for key, aggregate in self._series.items() if key[0] not in forgotten
+            key: aggregate
+            for key, aggregate in self._series.items()
+            if _image_of(key) not in forgotten
         }
+        for image in forgotten:
+            del self._processes[image]
         self.forgotten += len(forgotten)
 
     def _row(
@@ -195,9 +209,9 @@ class Summary:
 
     def _rates(self, rows: list[Row]) -> Iterator[float]:
         """Calls per second of each row, since the snapshot before this one."""
-        now: dict[tuple[ProcessImage, str], tuple[int, int]] = {}
+        now: dict[tuple[_ImageKey, str], tuple[int, int]] = {}
         for row in rows:
-            identity = (row.process, row.api)
+            identity = ((row.process.pid, row.process.image_ktime_ns), row.api)
             since_ns, calls = self._previous.get(identity, (self._start_unix_ns, 0))
             now[identity] = (self._now_unix_ns, row.calls)
             elapsed_ns = self._now_unix_ns - since_ns
@@ -256,6 +270,10 @@ def is_live(mode: str, console: Console, *, shares_terminal: bool) -> bool:
     if mode == "never" or not console.is_terminal:
         return False
     return mode == "always" or not shares_terminal
+
+
+def _image_of(key: SeriesKey) -> _ImageKey:
+    return key.pid, key.image_ktime_ns
 
 
 def _process_name(process: ProcessImage) -> str:

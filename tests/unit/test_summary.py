@@ -125,6 +125,35 @@ def test_a_series_is_cumulative_and_counted_once():
     assert [(row.process.pid, row.calls) for row in summary.rows(10)] == [(7, 11), (8, 3)]
 
 
+def test_a_process_whose_name_becomes_known_later_is_counted_once():
+    """
+    It is a new object under the same key, and what it was called before is not shown.
+    """
+    unnamed, named = image(7, service="unknown_service"), image(7)
+    summary = Summary(console(), live=False)
+
+    summary.observe(capture())
+    summary.observe(after(1, series(unnamed, LAUNCH, {1: 5}, total_ns=5)))
+    summary.observe(after(2, series(named, LAUNCH, {1: 11}, total_ns=11)))
+
+    assert [(row.process.service_name, row.calls) for row in summary.rows(10)] == [("train.py", 11)]
+
+
+def test_the_rate_of_a_process_goes_on_when_its_name_becomes_known():
+    """
+    What it did before under another name was not done just now.
+    """
+    shown = console(terminal=True)
+    with Summary(shown, live=True) as summary:
+        summary.observe(capture())
+        unnamed = image(7, service="unknown_service")
+        summary.observe(after(1, series(unnamed, LAUNCH, {1: 1_000}, total_ns=5)))
+        summary.observe(after(3, series(image(7), LAUNCH, {1: 1_500}, total_ns=6)))
+        last_screen = text_of(shown).rpartition("process")[2]
+
+    assert " 250 " in last_screen
+
+
 def test_other_metrics_are_not_calls():
     """
     Launch gaps and switches share the buckets, and are no calls.
@@ -214,6 +243,37 @@ def test_ended_processes_are_forgotten_in_the_end(monkeypatch):
 
     assert len(summary.rows(100)) <= 11
     assert summary.forgotten + len(summary.rows(100)) == 50
+
+
+def test_a_process_that_was_named_late_is_forgotten_as_well(monkeypatch):
+    """
+    Its end is told with the name, its first calls came without it.
+    """
+    monkeypatch.setattr(module, "MAX_SERIES", 10)
+    summary = Summary(console(), live=False)
+    summary.observe(capture())
+    for pid in range(1, 51):
+        unnamed = image(pid, service="unknown_service")
+        summary.observe(after(pid, series(unnamed, LAUNCH, {1: 1}, total_ns=pid)))
+        summary.observe(ExitActivity(image(pid), START_NS, 0))
+
+    assert len(summary.rows(100)) <= 11
+    assert summary.forgotten + len(summary.rows(100)) == 50
+
+
+def test_processes_that_made_no_call_are_not_remembered(monkeypatch):
+    """
+    A build host ends thousands of them an hour.
+    """
+    monkeypatch.setattr(module, "MAX_SERIES", 10)
+    summary = Summary(console(), live=False)
+    summary.observe(capture())
+    for pid in range(1, 51):
+        summary.observe(ExitActivity(image(pid), START_NS, 0))
+        summary.observe(after(pid))
+
+    assert len(summary._ended) <= 10
+    assert summary.forgotten == 0
 
 
 def test_names_cannot_command_the_terminal():
