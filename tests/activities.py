@@ -33,13 +33,15 @@ APIS_BY_NAME = {api.name: api for api in APIS}
 EXPONENTIAL = Config()
 
 
-def image(pid=42, image_ktime_ns=5 * SECOND, name="trainer"):
+def image(pid=42, image_ktime_ns=5 * SECOND, name="trainer", parent_pid=None):
     """A process image that began five seconds after ktime 0."""
     attributes = {
         "service.name": name,
         "service.instance.id": f"{pid}-{image_ktime_ns}",
         "process.pid": pid,
     }
+    if parent_pid is not None:
+        attributes["process.parent_pid"] = parent_pid
     return ProcessImage(pid, image_ktime_ns, name, T0 + image_ktime_ns, attributes)
 
 
@@ -139,6 +141,11 @@ def probes(at_s, library, symbols, exported):
 def ended(process, at_s, exit_code=0):
     """The end of a process image."""
     return ExitActivity(process, T0 + round(at_s * SECOND), exit_code)
+
+
+def replaced(process, at_s):
+    """An exec: the process goes on as another program."""
+    return ExitActivity(process, T0 + round(at_s * SECOND), 0, is_replaced=True)
 
 
 def call(process, api, start_ktime_ns, duration_ns, *, device=None, **event):

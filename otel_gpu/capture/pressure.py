@@ -31,7 +31,7 @@ class Pressure:
     def __init__(self, *, proc: Path = PROC, cgroups: Path = CGROUPS) -> None:
         self._proc = proc
         self._cgroups = cgroups
-        self._folders: dict[int, Path] = {}
+        self._folders: dict[int, tuple[Path, ...]] = {}
         self._readings_left: dict[int, int] = {}
 
     def read(self, pids: Iterable[int]) -> dict[str, Any]:
@@ -42,9 +42,9 @@ class Pressure:
             pids: The watched processes that live.
         """
         for pid in pids:
-            folder = _cpu_cgroup(self._proc / str(pid), self._cgroups)
-            if folder is not None:
-                self._folders[pid] = folder
+            folders = _cpu_cgroups(self._proc / str(pid), self._cgroups)
+            if folders:
+                self._folders[pid] = folders
                 self._readings_left[pid] = _READINGS_AFTER_END
         proc = self._proc
         swap = dict(line.split() for line in _lines(proc / "vmstat") if line.startswith("psw"))
@@ -65,7 +65,9 @@ class Pressure:
 
     def _read_cgroups(self) -> dict[str, dict[str, Any]]:
         members: dict[Path, list[int]] = {}
-        for pid, folder in self._folders.items():
+        own = ((pid, folders[0]) for pid, folders in self._folders.items())
+        above = ((pid, other) for pid, folders in self._folders.items() for other in folders[1:])
+        for pid, folder in (*own, *above):
             if folder in members or len(members) < _MAX_CGROUPS:
                 members.setdefault(folder, []).append(pid)
         return {
@@ -105,14 +107,16 @@ def _read_psi(path: Path) -> dict[str, float]:
     return found
 
 
-def _cpu_cgroup(process: Path, cgroups: Path) -> Path | None:
+def _cpu_cgroups(process: Path, cgroups: Path) -> tuple[Path, ...]:
+    """Return a process's cgroup and those above it, whose quotas hold for it as well."""
     for line in _lines(process / "cgroup"):
         number, controllers, path = line.split(":", 2)
         for folder in _mount_points(cgroups, number, controllers):
-            candidate = folder / path.lstrip("/")
-            if (candidate / "cpu.stat").exists():
-                return candidate
-    return None
+            own = folder / path.strip("/")
+            if (own / "cpu.stat").exists():
+                # The topmost one is the whole machine, and has no quota.
+                return (own, *own.parents[: path.strip("/").count("/")])
+    return ()
 
 
 def _mount_points(cgroups: Path, number: str, controllers: str) -> Iterator[Path]:

@@ -139,6 +139,8 @@ class Session:
         for pid in self._pids:
             yield from self._watch_tree(pid)
         yield from self._discover()
+        # Counters of cgroups tell of what is between two readings: this is the first one.
+        yield self._read_pressure()
 
     def _describe(self) -> dict[str, Any]:
         mode = "all" if self._watch_all else "cgroup" if self._cgroup else "pid"
@@ -339,9 +341,7 @@ class Session:
     def _snapshot(self) -> Iterator[bytes]:
         yield from self._snapshots.aggregates()
         yield from self._snapshots.times()
-        yield json_record(
-            wire.RECORD_PRESSURE, time.monotonic_ns(), self._pressure.read(list(self._images))
-        )
+        yield self._read_pressure()
         yield self._snapshots.counters()
         yield json_record(
             wire.RECORD_STATUS,
@@ -352,6 +352,10 @@ class Session:
                 **self._status(),
             },
         )
+
+    def _read_pressure(self) -> bytes:
+        info = self._pressure.read(list(self._images))
+        return json_record(wire.RECORD_PRESSURE, time.monotonic_ns(), info)
 
 
 class _Header(NamedTuple):

@@ -193,11 +193,16 @@ class CaptureActivity(NamedTuple):
 
 
 class ExitActivity(NamedTuple):
-    """A watched process image ended; nothing of it follows but its last series."""
+    """
+    A watched process image ended; nothing of it follows but its last series.
+
+    ``is_replaced`` says that its process lives on, and runs another program.
+    """
 
     process: ProcessImage
     end_unix_ns: int
     exit_code: int
+    is_replaced: bool = False
 
 
 Activity = (

@@ -151,7 +151,7 @@ class Enricher:
         self._processes.learn_exec(
             event.pid, event.image_ktime_ns, event.old_image_ktime_ns, event.path, event.comm
         )
-        return ExitActivity(old, self._clock.to_unix_ns(event.ktime_ns), 0)
+        return ExitActivity(old, self._clock.to_unix_ns(event.ktime_ns), 0, is_replaced=True)
 
     def _learn_device(self, event: Device) -> None:
         # Devices are forgotten with their image, so there must be one.

@@ -33,6 +33,7 @@ from otel_gpu.explain.quotas import Quotas
 from otel_gpu.explain.ranking import rank, share_of
 from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.timeline import Timeline
+from otel_gpu.explain.wakers import Wakers, is_for_network
 
 # Of the kept time of a state, for its cause to be that of the rest too.
 _CLEAR_SHARE = 0.75
@@ -60,7 +61,11 @@ class Subject(NamedTuple):
 
 
 class _Piece(NamedTuple):
-    """Time with one cause; the window is what to follow ``waker`` through."""
+    """
+    Time with one cause; the window is what to follow the culprit through.
+
+    ``is_repeated`` says of a wait that it may be one of many with a time limit.
+    """
 
     kind: str
     time_ns: int
@@ -69,6 +74,7 @@ class _Piece(NamedTuple):
     start_ktime_ns: int = 0
     end_ktime_ns: int = 0
     is_followed: bool = False
+    is_repeated: bool = False
 
 
 class _Window(NamedTuple):
@@ -85,6 +91,7 @@ class Causes:
     def __init__(self, timeline: Timeline, quotas: Quotas, settings: Settings) -> None:
         self._timeline = timeline
         self._quotas = quotas
+        self._wakers = Wakers(timeline)
         self._settings = settings
         self.seed = bytes(8)
 
@@ -131,7 +138,8 @@ class Causes:
     ) -> Iterable[_Piece]:
         event, reason = stall.event, stall.reason
         kind = rules.blocked_kind(reason, place)
-        blocked = evidence.of_blocked(self.seed, stall)
+        waker = self._wakers.find(stall)
+        blocked = evidence.of_blocked(self.seed, stall, waker)
         if kind in ("mmap_lock", "page_fault"):
             fork = self._fork_meanwhile(event, start, end)
             if fork is not None:
@@ -140,18 +148,17 @@ class Causes:
                 if end - start > forked_ns:
                     yield _Piece(kind, end - start - forked_ns, None, blocked)
                 return
-        waker = self._waker_of(event, reason)
         # A wait for the device is over when the device says so, whoever passes that on.
         is_followed = (
             waker is not None
+            and (waker.pid == event.pid or self._timeline.is_watched(waker.pid))
             and reason in rules.FOLLOWED_REASONS
             and kind in (*rules.REPEATED_KINDS, "unexplained")
         )
-        culprit = waker if is_followed else None
-        if kind == "stopped" and event.waker_tid:
-            # No timer lets a stopped thread go on: this is who sent the signal.
-            culprit = Culprit(event.waker_pid, event.waker_tid, event.waker_comm)
-        yield _Piece(kind, end - start, culprit, blocked, start, end, is_followed)
+        # Who let a stopped thread go on is who stopped it.
+        culprit = waker if is_followed or kind == "stopped" else None
+        is_repeated = kind in rules.REPEATED_KINDS and not is_for_network(stall.functions)
+        yield _Piece(kind, end - start, culprit, blocked, start, end, is_followed, is_repeated)
 
     def _cut_run_queue(self, stall: StallActivity, start: int, end: int) -> _Piece:
         event = stall.event
@@ -175,17 +182,6 @@ class Causes:
                 return _Piece("fork", forked_ns, culprit, evidence.of_fork(self.seed, fork))
         return None
 
-    def _waker_of(self, event: Stall, reason: str) -> Culprit | None:
-        """Return who ended a wait, if that was a thread that could have been waited for."""
-        # A timer or a device wakes a thread in the name of whoever has the CPU then.
-        if not event.waker_tid or event.waker_tid == event.tid:
-            return None
-        if event.waker_pid != event.pid and (
-            reason == "gil" or not self._timeline.is_watched(event.waker_pid)
-        ):
-            return None
-        return Culprit(event.waker_pid, event.waker_tid, event.waker_comm)
-
     def _find_rest(
         self, subject: Subject, off_cpu: list[_Piece], duration_ns: int
     ) -> Iterable[_Piece]:
@@ -205,7 +201,9 @@ class Causes:
         if blocked_ns:
             known = _clear_cause(kept_blocked)
             kind, culprit = known or (rules.blocked_kind("", subject.place), None)
-            yield _Piece(kind, blocked_ns, culprit, subject.span)
+            alike = [piece for piece in kept_blocked if piece.kind == kind]
+            is_repeated = all(piece.is_repeated for piece in alike)
+            yield _Piece(kind, blocked_ns, culprit, subject.span, is_repeated=is_repeated)
         if left_ns:
             yield from self._cut_on_cpu(subject, left_ns)
 
@@ -238,7 +236,8 @@ class Causes:
         causes = []
         for (kind, _, _), group in groups.items():
             via = self._find_via(group, duration_ns, depth, path)
-            if kind == "unexplained" and not via:
+            if kind == "unexplained" and not via and not depth:
+                # What nothing accounts for is told of the whole effect.
                 continue
             time_ns = sum(piece.time_ns for piece in group)
             longest = max(group, key=lambda piece: piece.time_ns)
@@ -279,11 +278,10 @@ class Causes:
         pieces = self._sweep(_Window(*thread, start, end, rules.GAP), stalls)
         for piece in pieces:
             # Where nobody kept it waiting, it is who kept the other one waiting.
-            if piece.culprit is None and not _is_run_queue(piece):
+            if piece.culprit is None and not _is_run_queue(piece) and piece.kind != "unexplained":
                 piece = piece._replace(culprit=other)  # noqa: PLW2901
             yield piece
         left_ns = end - start - sum(piece.time_ns for piece in pieces)
-        # On a CPU, or off it for too short a time to be told: inside calls, or not.
         for call in calls:
             event = call.event
             called_ns = min(end, event.end_ktime_ns) - max(start, event.start_ktime_ns)
@@ -299,7 +297,8 @@ class Causes:
                 left_ns -= time_ns
                 kind = rules.on_cpu_kind(rules.place_of(call.api.family))
                 span = evidence.of_whole(self.seed, call, call.end_unix_ns)
-                yield _Piece(kind, time_ns, other, span._replace(culprit=other))
+                culprit = None if kind == "unexplained" else other
+                yield _Piece(kind, time_ns, culprit, span._replace(culprit=other))
         start_unix_ns = start + self._timeline.unix_offset_ns
         unseen_ns = self._timeline.unseen_run_queue_ns(thread, start_unix_ns, end - start)
         if unseen_ns and left_ns > 0:
@@ -308,8 +307,9 @@ class Causes:
             span = evidence.of_account(other, start, start_unix_ns, end - start)
             yield _Piece("run_queue", queued_ns, None, span)
         if left_ns > 0:
-            span = evidence.of_on_cpu(other, start, start_unix_ns, end - start)
-            yield _Piece("host_work", left_ns, other, span)
+            # On a CPU, or off it for too short a time to be told of.
+            span = evidence.of_unseen(other, start, start_unix_ns, end - start)
+            yield _Piece("unexplained", left_ns, None, span)
 
 
 def _place_of(event: Stall, around: str) -> str:
@@ -355,12 +355,13 @@ def _clear_cause(pieces: list[_Piece]) -> tuple[str, Culprit | None] | None:
 def _complete_culprits(pieces: list[_Piece]) -> Iterable[_Piece]:
     """Say of waits that a timer ended who was waited for, if it can only be one."""
     for kind in rules.REPEATED_KINDS:
-        known = {piece.culprit for piece in pieces if piece.kind == kind and piece.culprit}
+        repeated = [piece for piece in pieces if piece.kind == kind and piece.is_repeated]
+        known = {piece.culprit for piece in repeated if piece.culprit}
         if len(known) == 1:
             (culprit,) = known
             pieces = [
                 piece._replace(culprit=culprit, is_followed=piece.end_ktime_ns > 0)
-                if piece.kind == kind and piece.culprit is None
+                if piece.kind == kind and piece.is_repeated and piece.culprit is None
                 else piece
                 for piece in pieces
             ]

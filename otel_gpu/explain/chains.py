@@ -23,13 +23,12 @@ class Evidence(NamedTuple):
     """
     One measured interval that a cause rests on.
 
-    ``kind`` is ``run_queue``, ``blocked``, ``call``, ``gap``, ``fork``, ``on_cpu`` or
-    ``account``. A
-    ``call`` or ``gap`` that is the effect itself stands for its totals: time of which
-    the state is known and the interval is not. ``on_cpu`` is another thread's time that
-    no stall interrupted, ``account`` another thread's window of which only its process's
-    totals tell. ``span_id`` is the exported span's, where there is one, else
-    empty.
+    ``kind`` is ``run_queue``, ``blocked``, ``call``, ``gap``, ``fork``, ``unseen`` or
+    ``account``. A ``call`` or ``gap`` that is the effect itself stands for its totals: time
+    of which the state is known and the interval is not. ``unseen`` is another thread's
+    window of which not all was seen, ``account`` one of which only its process's totals
+    tell. ``span_id`` is the exported span's, where there is one, else
+    empty. ``is_cpu_idle`` says of a run queue that no thread had the CPU.
     """
 
     id: str
@@ -41,6 +40,7 @@ class Evidence(NamedTuple):
     reason: str
     functions: tuple[str, ...]
     span_id: bytes
+    is_cpu_idle: bool = False
 
 
 class Cause(NamedTuple):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from otel_gpu import wire
 from otel_gpu.decode.events import CudaCall, Gap, OpenCall
 from otel_gpu.enrich import ids
 from otel_gpu.enrich.activities import (
@@ -22,12 +23,9 @@ def culprit_of(stall: StallActivity) -> Culprit | None:
     return Culprit(event.culprit_pid, event.culprit_tid, event.culprit_comm)
 
 
-def of_blocked(seed: bytes, stall: StallActivity) -> Evidence:
-    """Return the part of a stall in which the thread could not run."""
+def of_blocked(seed: bytes, stall: StallActivity, waker: Culprit | None) -> Evidence:
+    """Return the part of a stall in which the thread could not run, and who ended it."""
     event = stall.event
-    waker = None
-    if event.waker_tid:
-        waker = Culprit(event.waker_pid, event.waker_tid, event.waker_comm)
     return Evidence(
         f"blocked-{event.pid}-{event.tid}-{event.start_ktime_ns}",
         "blocked",
@@ -54,6 +52,7 @@ def of_run_queue(seed: bytes, stall: StallActivity) -> Evidence:
         "",
         (),
         ids.run_queue_span_id(seed, event),
+        is_cpu_idle=bool(event.flags & wire.STALL_IDLE_CPU),
     )
 
 
@@ -92,11 +91,11 @@ def of_whole(
     )
 
 
-def of_on_cpu(other: Culprit, start_ktime_ns: int, start_unix_ns: int, time_ns: int) -> Evidence:
-    """Return a window in which no stall of another thread, or only some, was seen."""
+def of_unseen(other: Culprit, start_ktime_ns: int, start_unix_ns: int, time_ns: int) -> Evidence:
+    """Return a window in which nothing, or not all, was seen of another thread."""
     return Evidence(
-        f"on_cpu-{other.pid}-{other.tid}-{start_ktime_ns}",
-        "on_cpu",
+        f"unseen-{other.pid}-{other.tid}-{start_ktime_ns}",
+        "unseen",
         start_unix_ns,
         start_unix_ns + time_ns,
         other,
@@ -109,7 +108,7 @@ def of_on_cpu(other: Culprit, start_ktime_ns: int, start_unix_ns: int, time_ns: 
 
 def of_account(other: Culprit, start_ktime_ns: int, start_unix_ns: int, time_ns: int) -> Evidence:
     """Return a window in which another thread waited for a CPU, as its process's totals say."""
-    span = of_on_cpu(other, start_ktime_ns, start_unix_ns, time_ns)
+    span = of_unseen(other, start_ktime_ns, start_unix_ns, time_ns)
     return span._replace(id=f"account-{other.pid}-{other.tid}-{start_ktime_ns}", kind="account")
 
 

@@ -125,12 +125,11 @@ class Explainer:
         self._effects.seed = self._causes.seed = seed
         self._baselines.learn_layout(activity)
         self._verdicts.learn_start(activity)
-        self._quotas.learn_start(activity.unix_ns)
         self._advance(activity.unix_ns)
 
     def _observe_aggregates(self, activity: AggregatesActivity) -> None:
         for series in activity.series:
-            self._timeline.know(series.key.pid)
+            self._timeline.know(series.process)
         self._baselines.observe(activity)
         self._verdicts.observe_aggregates(activity)
         self._advance(activity.unix_ns)
@@ -138,7 +137,7 @@ class Explainer:
 
     def _observe_times(self, activity: TimesActivity) -> None:
         for time in activity.times:
-            self._timeline.know(time.process.pid)
+            self._timeline.know(time.process)
         self._timeline.add_times(activity)
         self._verdicts.observe_times(activity)
         self._advance(activity.unix_ns)
@@ -149,19 +148,17 @@ class Explainer:
         self._incidents.advance(activity.unix_ns - self.settings.settle_ns)
 
     def _observe_stall(self, activity: StallActivity) -> None:
-        self._timeline.know(activity.event.pid)
+        self._timeline.know(activity.process)
         self._timeline.add_stall(activity)
         self._advance(activity.end_unix_ns)
 
     def _observe_fork(self, activity: ForkActivity) -> None:
-        self._timeline.know(activity.event.pid)
-        self._timeline.know(activity.event.child_pid)
         self._timeline.add_fork(activity)
         self._advance(activity.end_unix_ns)
 
     def _observe_call(self, activity: CallActivity) -> None:
         event = activity.event
-        self._timeline.know(event.pid)
+        self._timeline.know(activity.process)
         self._timeline.add_call(activity)
         self._incidents.forget_hung((event.pid, event.tid, event.start_ktime_ns))
         is_first = self._baselines.is_first(event.pid, event.image_ktime_ns, event.api)
@@ -173,14 +170,14 @@ class Explainer:
         self._advance(activity.end_unix_ns)
 
     def _observe_gap(self, activity: GapActivity) -> None:
-        self._timeline.know(activity.event.pid)
+        self._timeline.know(activity.process)
         if self._effects.may_be(activity.event):
             self._wait(activity, activity.end_unix_ns, is_first=False)
         self._advance(activity.end_unix_ns)
 
     def _observe_open_call(self, activity: OpenCallActivity) -> None:
         event = activity.event
-        self._timeline.know(event.pid)
+        self._timeline.know(activity.process)
         self._advance(activity.seen_unix_ns)
         if event.root_start_ktime_ns not in (0, event.start_ktime_ns):
             return

@@ -163,7 +163,7 @@ class Incidents:
             group.lost_ns,
             causes,
             group.unexplained_ns + group.causes.left_out_ns,
-            rules.advice_of(_kinds_to_advise(causes, kind)),
+            tuple(dict.fromkeys(_advise(causes, kind))),
             tuple(sorted(group.chains.values(), key=_by_start)),
             group.effects,
         )
@@ -191,21 +191,31 @@ def _leads(cause: Cause, kind: str, culprit_pid: int) -> bool:
     return cause.kind == kind and (cause.culprit.pid if cause.culprit else 0) == culprit_pid
 
 
-def _kinds_to_advise(causes: tuple[Cause, ...], kind: str) -> tuple[str, ...]:
-    """Return the leading kind, then what matters of the rest: a tenth of the whole."""
-    kinds = [kind]
+def _advise(causes: tuple[Cause, ...], kind: str) -> Iterator[str]:
+    """Yield advice for the leading kind, then for what matters of the rest: a tenth of it."""
+    leading = causes[0] if causes and causes[0].kind == kind else None
+    yield rules.advice_of(kind) if leading is None else _advice_for(leading)
     for cause in causes:
-        if cause.share >= _ADVISED_SHARE:
-            kinds.append(cause.kind)
-            kinds.extend(_kinds_below(cause))
-    return tuple(dict.fromkeys(kinds))
+        yield from _advise_below(cause)
 
 
-def _kinds_below(cause: Cause) -> Iterator[str]:
-    for other in cause.via:
-        if other.share >= _ADVISED_SHARE:
-            yield other.kind
-            yield from _kinds_below(other)
+def _advise_below(cause: Cause) -> Iterator[str]:
+    if cause.share >= _ADVISED_SHARE:
+        if cause.kind != "unexplained":
+            yield _advice_for(cause)
+        for other in cause.via:
+            yield from _advise_below(other)
+
+
+def _advice_for(cause: Cause) -> str:
+    idle_ns = busy_ns = 0
+    for item in cause.evidence:
+        length_ns = max(0, item.end_unix_ns - item.start_unix_ns)
+        if item.is_cpu_idle:
+            idle_ns += length_ns
+        elif item.kind == "run_queue":
+            busy_ns += length_ns
+    return rules.advice_of(cause.kind, is_cpu_idle=idle_ns > busy_ns)
 
 
 def _by_lost_time(incident: Incident) -> tuple[int, int, int, str]:

@@ -16,15 +16,17 @@ from otel_gpu.explain.timeline import Timeline
 _MAX_READINGS = 64
 
 
-class _Throttled(NamedTuple):
-    """How often and how long a cgroup was throttled so far, and who is in it."""
+# On an idle CPU, most of a wait says what all of it was for.
+_IDLE_SLACK = 2.0
+# A thread waits a little longer than it is throttled: then the CPU is in use.
+_BUSY_SLACK = 1.1
 
-    times: int
+
+class _Throttled(NamedTuple):
+    """How long a cgroup was throttled since it exists, and who is in it."""
+
     time_ns: int
     pids: frozenset[int]
-
-
-_NOTHING = _Throttled(0, 0, frozenset())
 
 
 class _Throttling(NamedTuple):
@@ -42,10 +44,6 @@ class Quotas:
         self._timeline = timeline
         self._readings: deque[tuple[int, dict[str, _Throttled]]] = deque(maxlen=_MAX_READINGS)
 
-    def learn_start(self, unix_ns: int) -> None:
-        """Take in when the capture began: no cgroup was watched before."""
-        self._readings.append((unix_ns, {}))
-
     def observe(self, activity: PressureActivity) -> None:
         """Take in one reading of the cgroups; what is not understood in it is left out."""
         cgroups = activity.info.get("cgroups")
@@ -54,30 +52,25 @@ class Quotas:
         found = {}
         for path, info in cgroups.items():
             if isinstance(info, Mapping):
-                times, pids = info.get("nr_throttled"), info.get("pids")
-                time_ns = info.get("throttled_ns")
-                if isinstance(times, int) and isinstance(pids, list | tuple):
-                    found[str(path)] = _Throttled(
-                        times,
-                        time_ns if isinstance(time_ns, int) else 0,
-                        frozenset(pid for pid in pids if type(pid) is int),
-                    )
+                time_ns, pids = info.get("throttled_ns"), info.get("pids")
+                if isinstance(time_ns, int) and isinstance(pids, list | tuple):
+                    inside = frozenset(pid for pid in pids if type(pid) is int)
+                    found[str(path)] = _Throttled(time_ns, inside)
         self._readings.append((activity.unix_ns, found))
 
     def is_throttled(self, stall: StallActivity) -> bool:
         """
         Say whether a quota kept a thread off the CPU that was ready for it.
 
-        An idle CPU was kept from it by something else than a thread: by the quota, if
-        that was used up then. If another thread had the CPU, that may be because the quota
-        had freed it: so the longest waits are the quota's, as far as its own time goes.
+        A quota can be behind no more waiting than there was throttling. An idle CPU was
+        kept from the thread by something else than a thread, so that such waits come
+        first. If another thread had the CPU, that may be because the quota had freed it:
+        of those the longest are the quota's, as far as what is left of its time goes.
         """
         event = stall.event
         throttling = self._find(event.pid, stall.runnable_unix_ns, stall.end_unix_ns)
         if throttling is None:
             return False
-        if event.flags & wire.STALL_IDLE_CPU or not event.culprit_tid:
-            return True
         offset_ns = stall.start_unix_ns - event.start_ktime_ns
         around = self._timeline.stalls(
             (event.pid, event.tid),
@@ -86,41 +79,51 @@ class Quotas:
         )
         # The kernel counts a throttling when it is over.
         around = [other for other in around if other.end_unix_ns <= throttling.end_unix_ns]
-        # A thread waits a little longer than it is throttled: then the CPU is in use.
-        left_ns = throttling.time_ns + throttling.time_ns // 10
-        for other in sorted(around, key=_longest_first):
-            run_queue_ns = other.event.end_ktime_ns - other.event.runnable_ktime_ns
-            if run_queue_ns > left_ns:
+        left_ns = throttling.time_ns
+        for other in sorted(around, key=_idle_and_longest_first):
+            run_queue_ns = _run_queue_ns(other)
+            if run_queue_ns > left_ns * (_IDLE_SLACK if _is_on_idle_cpu(other) else _BUSY_SLACK):
                 continue
             if other.event.start_ktime_ns == event.start_ktime_ns:
                 return True
-            left_ns -= max(0, run_queue_ns)
+            left_ns -= min(left_ns, run_queue_ns)
         return False
 
     def _find(self, pid: int, start_unix_ns: int, end_unix_ns: int) -> _Throttling | None:
-        """Return the throttling of a process's cgroup between the readings around a window."""
+        """
+        Return the throttling of a process's cgroup between the readings around a window.
+
+        What a cgroup was throttled for before the first of them is an old story, and what
+        one reading alone says may be nothing else.
+        """
         before: tuple[int, dict[str, _Throttled]] | None = None
-        most: _Throttling | None = None
-        for unix_ns, found in self._readings:
-            if unix_ns <= start_unix_ns:
-                before = (unix_ns, found)
-                continue
-            if before is None:
+        after: tuple[int, dict[str, _Throttled]] | None = None
+        for reading in self._readings:
+            if reading[0] <= start_unix_ns:
+                before = reading
+            elif reading[0] >= end_unix_ns:
+                after = reading
                 break
-            for path, now in found.items():
-                then = before[1].get(path)
-                if then is None and now.time_ns < unix_ns - before[0]:
-                    # Not watched before, and too little for it to be an old story.
-                    then = _NOTHING
-                if then is not None and now.times > then.times and pid in now.pids | then.pids:
-                    time_ns = max(0, now.time_ns - then.time_ns)
-                    if most is None or time_ns > most.time_ns:
-                        most = _Throttling(before[0], unix_ns, time_ns)
-            if unix_ns >= end_unix_ns:
-                break
-        return most
+        if before is None or after is None:
+            return None
+        time_ns = max(
+            (
+                now.time_ns - then.time_ns
+                for path, now in after[1].items()
+                if (then := before[1].get(path)) is not None and pid in now.pids | then.pids
+            ),
+            default=0,
+        )
+        return _Throttling(before[0], after[0], time_ns) if time_ns > 0 else None
 
 
-def _longest_first(stall: StallActivity) -> tuple[int, int]:
-    event = stall.event
-    return event.runnable_ktime_ns - event.end_ktime_ns, event.start_ktime_ns
+def _is_on_idle_cpu(stall: StallActivity) -> bool:
+    return bool(stall.event.flags & wire.STALL_IDLE_CPU) or not stall.event.culprit_tid
+
+
+def _run_queue_ns(stall: StallActivity) -> int:
+    return max(0, stall.event.end_ktime_ns - stall.event.runnable_ktime_ns)
+
+
+def _idle_and_longest_first(stall: StallActivity) -> tuple[bool, int, int]:
+    return not _is_on_idle_cpu(stall), -_run_queue_ns(stall), stall.event.start_ktime_ns

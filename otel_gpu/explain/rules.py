@@ -140,6 +140,15 @@ RULES: tuple[Rule, ...] = (
     ),
 )
 
+# What to do about a wait for a CPU that no thread had. It is a wait in a run queue all the
+# same; a quota that is known to be behind it has its own kind.
+IDLE_CPU_ADVICE = (
+    "The thread was ready, no other thread had its CPU, and no CPU quota was used up. Likely the "
+    "hypervisor had taken the CPU (see the steal time in /proc/stat), an interrupt kept it, or it "
+    "had to wake from a deep idle state: use CPUs that are not shared with other machines, keep "
+    "interrupts off them, and limit idle states."
+)
+
 RULE_BY_KIND: Mapping[str, Rule] = {rule.kind: rule for rule in RULES}
 KINDS: tuple[str, ...] = tuple(RULE_BY_KIND)
 RANK: Mapping[str, int] = {kind: rank for rank, kind in enumerate(KINDS)}
@@ -240,6 +249,14 @@ def can_excuse(kind: str, waited_for: str, *, has_culprit: bool) -> bool:
     return kind in _EXCUSABLE_KINDS and is_excuse
 
 
-def advice_of(kinds: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the advice for some kinds, in their order, each once."""
-    return tuple(dict.fromkeys(RULE_BY_KIND[kind].advice for kind in kinds))
+def advice_of(kind: str, *, is_cpu_idle: bool = False) -> str:
+    """
+    Return the advice for a kind of cause.
+
+    Args:
+        kind: The kind.
+        is_cpu_idle: Whether no thread had the CPU that was waited for.
+    """
+    if kind == "run_queue" and is_cpu_idle:
+        return IDLE_CPU_ADVICE
+    return RULE_BY_KIND[kind].advice

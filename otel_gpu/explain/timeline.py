@@ -13,6 +13,7 @@ from otel_gpu.decode.events import CudaCall, Stall
 from otel_gpu.enrich.activities import (
     CallActivity,
     ForkActivity,
+    ProcessImage,
     StallActivity,
     TimesActivity,
 )
@@ -23,6 +24,7 @@ Thread = tuple[int, int]
 
 _T = TypeVar("_T", StallActivity, CallActivity)
 
+_PARENT = "process.parent_pid"
 _MAX_FORKS = 1024
 _MAX_READINGS = 32
 # Every wake-up has a moment of waiting for the CPU, too short to be a stall.
@@ -113,12 +115,19 @@ class Timeline:
         self._calls: _Tracks[CallActivity] = _Tracks(*limits)
         self._forks: deque[ForkActivity] = deque(maxlen=_MAX_FORKS)
         self._run_queues: OrderedDict[int, deque[tuple[int, int]]] = OrderedDict()
-        self._watched: OrderedDict[int, None] = OrderedDict()
+        # With the pid of their parent; 0 if that is not known.
+        self._watched: OrderedDict[int, int] = OrderedDict()
         self.unix_offset_ns = 0
 
-    def know(self, pid: int) -> None:
+    def know(self, process: ProcessImage) -> None:
         """Remember that a process is watched, so that its threads' stalls are seen."""
-        self._watched[pid] = None
+        parent_pid = self._watched.get(process.pid)
+        if not parent_pid:
+            parent_pid = process.attributes.get(_PARENT)
+        self._know(process.pid, parent_pid if isinstance(parent_pid, int) else 0)
+
+    def _know(self, pid: int, parent_pid: int) -> None:
+        self._watched[pid] = parent_pid
         self._watched.move_to_end(pid)
         if len(self._watched) > self._settings.max_processes:
             self._watched.popitem(last=False)
@@ -126,6 +135,17 @@ class Timeline:
     def is_watched(self, pid: int) -> bool:
         """Say whether the stalls of a process would be known."""
         return pid in self._watched
+
+    def are_related(self, pid: int, other_pid: int) -> bool:
+        """Say whether one watched process is the ancestor of both, or they are one."""
+        return bool(self._lineage(pid) & self._lineage(other_pid))
+
+    def _lineage(self, pid: int) -> set[int]:
+        found: set[int] = set()
+        while pid in self._watched and pid not in found:
+            found.add(pid)
+            pid = self._watched[pid]
+        return found
 
     def add_stall(self, activity: StallActivity) -> None:
         """Remember a stall."""
@@ -139,8 +159,10 @@ class Timeline:
             self._calls.add(activity)
 
     def add_fork(self, activity: ForkActivity) -> None:
-        """Remember a fork."""
+        """Remember a fork, and who is whose child: that may not be so any more later."""
         self._forks.append(activity)
+        self.know(activity.process)
+        self._know(activity.event.child_pid, activity.event.pid)
 
     def stalls(self, thread: Thread, start_ktime_ns: int, end_ktime_ns: int) -> list[StallActivity]:
         """Return the stalls of a thread that lie in a window at least partly, in order."""

@@ -8,6 +8,7 @@ from otel_gpu.enrich.activities import (
     AggregatesActivity,
     CaptureActivity,
     CountersActivity,
+    ExitActivity,
     PressureActivity,
     ProbesActivity,
     ProcessImage,
@@ -28,6 +29,7 @@ from otel_gpu.report.times import Times
 MAX_CHAINS = 1_000
 MAX_BLAMES = 10_000
 MAX_HUNG = 4_096
+MAX_REPLACED = 16_384
 _LOST = "counter_lost_"
 
 
@@ -92,6 +94,8 @@ class Collector:
         self._hung: dict[tuple[ImageKey, int, int], int] = {}
         self._blames: dict[tuple[ImageKey, Culprit, str], Blame] = {}
         self._images: dict[ImageKey, ProcessImage] = {}
+        # In the order in which another program took their place.
+        self._replaced: dict[ImageKey, None] = {}
         self._durations: Mapping[str, Any] | None = None
         self._counters: Mapping[str, int] = {}
         self._failed_symbols: dict[str, int] = {}
@@ -107,6 +111,8 @@ class Collector:
                 self._times.observe(activity)
             case CaptureActivity():
                 self._observe_capture(activity)
+            case ExitActivity(is_replaced=True):
+                self._observe_exec(activity.process)
             case CountersActivity():
                 self._counters = activity.values
             case PressureActivity():
@@ -138,10 +144,13 @@ class Collector:
         chains = sorted(
             self._chains.values(), key=lambda chain: (chain.effect.start_unix_ns, chain.id)
         )
+        passing = self._passing(verdicts)
         for image in (*self._counts.processes(), *(verdict.process for verdict in verdicts)):
             self._images[_key_of(image)] = image
         processes = {
-            key: image for key, image in sorted(self._images.items()) if self._chooses(image)
+            key: image
+            for key, image in sorted(self._images.items())
+            if self._chooses(image) and key not in passing
         }
         apis = [] if self._durations is None else self._counts.api_rows(self._durations)
         return Report(
@@ -155,7 +164,11 @@ class Collector:
             tuple(self._told_incidents()),
             tuple(chains),
             tuple(sorted(self._blames.values(), key=_blame_order)),
-            tuple(self._times.off_cpu(self._chooses)),
+            tuple(
+                row
+                for row in self._times.off_cpu(self._chooses)
+                if _key_of(row.process) not in passing
+            ),
             tuple(self._slots.rows(processes, end_unix_ns, self._counts.interval_ns())),
             self._pressure.load(),
             self._losses(),
@@ -167,6 +180,11 @@ class Collector:
         if self._window.start_unix_ns is None:
             self._slots.origin_unix_ns = activity.unix_ns
 
+    def _observe_exec(self, old: ProcessImage) -> None:
+        self._replaced[_key_of(old)] = None
+        if len(self._replaced) > MAX_REPLACED:
+            del self._replaced[next(iter(self._replaced))]
+
     def _observe_probes(self, activity: ProbesActivity) -> None:
         failed = activity.info.get("failed") or ()
         if failed:
@@ -174,6 +192,11 @@ class Collector:
 
     def _chooses(self, process: ProcessImage) -> bool:
         return not self._pids or process.pid in self._pids
+
+    def _passing(self, verdicts: Sequence[Verdict]) -> set[ImageKey]:
+        """Return the images that only went on to run another program, as forks do."""
+        feeders = {_key_of(verdict.process) for verdict in verdicts} | self._counts.callers()
+        return self._replaced.keys() - feeders - self._images.keys()
 
     def _take(self, chains: Iterable[Chain]) -> None:
         for chain in chains:
@@ -259,6 +282,8 @@ class Collector:
             counts_start_unix_ns=self._counts.start_unix_ns,
             counts_end_unix_ns=self._counts.end_unix_ns,
             withheld=self._counters.get("counter_spans_withheld_rate", 0),
+            switches=self._counters.get("counter_scheduler_switches", 0),
+            switches_repaired=self._counters.get("counter_switches_repaired", 0),
             failed_symbols=dict(self._failed_symbols),
             chains_left_out=self._chains_left_out,
             series_left_out=self._counts.left_out + self._times.left_out,

@@ -77,6 +77,14 @@ class Counts:
         seen = {(key.pid, key.image_ktime_ns) for key, _, _ in self._differences()}
         return [image for key, image in sorted(self._processes.items()) if key in seen]
 
+    def callers(self) -> set[ImageKey]:
+        """The images that made a CUDA call, before the window or in it."""
+        return {
+            (key.pid, key.image_ktime_ns)
+            for key in self._series
+            if key.metric == wire.METRIC_CALL_DURATION
+        }
+
     def api_rows(self, durations: Mapping[str, Any]) -> list[ApiRow]:
         """
         Rows by total time, the longest first.

@@ -5,6 +5,9 @@ from typing import NamedTuple
 
 from otel_gpu.report.words import count_of, format_time, printable
 
+# Fewer change nothing that a reader would notice.
+_REPAIRED_SHARE = 0.001
+
 
 class Knowledge(NamedTuple):
     """What was there to be read."""
@@ -15,6 +18,8 @@ class Knowledge(NamedTuple):
     counts_start_unix_ns: int | None
     counts_end_unix_ns: int | None
     withheld: int
+    switches: int
+    switches_repaired: int
     failed_symbols: Mapping[str, int]
     chains_left_out: int
     series_left_out: int
@@ -45,6 +50,14 @@ def write_notes(knowledge: Knowledge) -> Iterator[str]:
         yield (
             f"{count_of(knowledge.withheld, 'span')} withheld by the rate limit: these calls are "
             "counted, but if they were slow, why is not known."
+        )
+    if knowledge.switches_repaired > _REPAIRED_SHARE * knowledge.switches:
+        yield (
+            f"{knowledge.switches_repaired:,} of {knowledge.switches:,} context switches of the "
+            "capture had to be repaired: the kernel did not tell that a thread ran again, as "
+            "happens while other programs attach to its tracepoints. When it did is known from "
+            "the scheduler's account to within a tick (1 to 10 ms), so that these times off the "
+            "CPU may be that much too long or too short."
         )
     for library, count in sorted(knowledge.failed_symbols.items()):
         yield (

@@ -8,9 +8,9 @@ from otel_gpu.report.words import describe_kind, describe_thread, format_duratio
 
 BAR_COLUMNS = 50
 MAX_INTERVALS = 24
-LEGEND = "# in a run queue   = blocked   ~ on a CPU   + in a call   . in a gap   * in a fork"
+LEGEND = "# in a run queue   = blocked   + in a call   . in a gap   * in a fork   ? not seen"
 
-_MARKS = {"run_queue": "#", "blocked": "=", "on_cpu": "~", "gap": ".", "call": "+", "fork": "*"}
+_MARKS = {"run_queue": "#", "blocked": "=", "gap": ".", "call": "+", "fork": "*"}
 _OTHER_MARK = "?"
 _FUNCTIONS = 3
 
@@ -91,6 +91,8 @@ def _label(interval: Evidence, cause: Cause) -> str:
         parts[0] += f" ({printable(interval.reason)})"
     if len(cause.evidence) == 1 and cause.time_ns < _length(interval):
         parts[0] += f" for {format_duration(cause.time_ns)} of it"
+    if interval.is_cpu_idle:
+        parts.append("no thread had the CPU")
     if interval.culprit:
         # Only in a run queue is it known that the other one had the CPU.
         told = " had the CPU" if interval.kind == "run_queue" else ""

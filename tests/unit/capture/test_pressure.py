@@ -120,6 +120,52 @@ def test_the_throttling_of_a_version_1_cgroup_is_in_nanoseconds(host, mount):
     }
 
 
+@pytest.mark.parametrize("line", ["0::/pods/pod/job\n", "4:cpu:/pods/pod/job\n"])
+def test_the_quotas_above_a_cgroup_hold_for_it_as_well(host, line):
+    """A pod can be limited as a whole, and its containers not at all; the root never is."""
+    mount = "cgroup/cpu" if "cpu" in line else "cgroup"
+    stat = "nr_periods 9\nnr_throttled {0}\nthrottled_usec {0}\n"
+    host.write(
+        {
+            "proc/10/cgroup": line,
+            f"{mount}/pods/pod/job/cpu.stat": stat.format(0),
+            f"{mount}/pods/pod/cpu.stat": stat.format(7),
+            f"{mount}/pods/cpu.stat": "usage_usec 5\n",
+            f"{mount}/cpu.stat": stat.format(0),
+        }
+    )
+
+    found = host.read(10)["cgroups"]
+
+    prefix = "cpu/" if "cpu" in line else ""
+    assert {path: info["nr_throttled"] for path, info in found.items()} == {
+        f"{prefix}pods/pod/job": 0,
+        f"{prefix}pods/pod": 7,
+    }
+    assert found[f"{prefix}pods/pod"]["pids"] == [10]
+
+
+def test_the_root_is_read_for_processes_that_are_in_it(host):
+    """Where nobody made groups, its counters say that there was no throttling."""
+    stat = "nr_periods 0\nnr_throttled 0\nthrottled_time 0\n"
+    host.write({"proc/10/cgroup": "4:cpu:/\n", "cgroup/cpu/cpu.stat": stat})
+
+    assert host.read(10)["cgroups"]["cpu"]["pids"] == [10]
+
+
+def test_a_process_s_own_cgroup_comes_before_those_above_others(host):
+    """The bound on cgroups costs the less likely ones."""
+    host.write({f"proc/{n}/cgroup": f"0::/slice{n}/job\n" for n in range(60)})
+    stat = "nr_periods 1\nnr_throttled 0\nthrottled_usec 0\n"
+    for n in range(60):
+        host.write({f"cgroup/slice{n}/job/cpu.stat": stat, f"cgroup/slice{n}/cpu.stat": stat})
+
+    found = host.read(*range(60))["cgroups"]
+
+    assert len(found) == 64
+    assert {f"slice{n}/job" for n in range(60)} < found.keys()
+
+
 def test_the_number_of_cgroups_is_bounded(host):
     """A node with thousands of pods does not make records of megabytes."""
     host.write({f"proc/{n}/cgroup": f"0::/{n}\n" for n in range(100)})

@@ -344,6 +344,7 @@ def test_an_exec_ends_the_old_image_and_names_the_new_one(enricher):
     end, call = enricher.enrich([exec_event, cuda_call(image_ktime_ns=400)])
 
     assert (end.process.image_ktime_ns, end.end_unix_ns) == (5, T0 + 400)
+    assert end.is_replaced
     assert call.process.service_name == "server"
     assert call.device == DeviceIdentity(0, None, None)
 

@@ -27,7 +27,8 @@ from tests.activities import (
 
 MS = 1_000_000
 TRAINER = image(42)
-WORKER = image(77, name="worker")
+WORKER = image(77, name="worker", parent_pid=42)
+STRANGER = image(88, name="server")
 START = 100 * SECOND  # ktime of most effects
 HOG = {"culprit_pid": 900, "culprit_tid": 901, "culprit_comm": "hog"}
 

@@ -229,7 +229,7 @@ def test_a_lock_is_put_down_to_who_let_go_of_it():
 
     (cause,) = chain.causes
     assert (cause.kind, cause.culprit) == ("lock", Culprit(42, 43, "trainer"))
-    assert in_ms(cause.via) == [("host_work", 100)]
+    assert in_ms(cause.via) == [("unexplained", 100)]
 
 
 def test_timed_waits_for_the_gil_are_put_down_to_who_dropped_it():
@@ -272,7 +272,7 @@ def test_a_chain_goes_on_through_who_ended_the_wait():
 
     (cause,) = chain.causes
     assert (cause.kind, cause.time_ns, cause.culprit.pid) == ("ipc", 200 * MS, 77)
-    assert in_ms(cause.via) == [("run_queue", 150), ("host_work", 50)]
+    assert in_ms(cause.via) == [("run_queue", 150), ("unexplained", 50)]
     assert cause.via[0].culprit == Culprit(900, 901, "hog")
     assert cause.via[0].share == pytest.approx(0.75)
     assert chain.severity == "high"
@@ -288,7 +288,7 @@ def test_a_chain_sees_only_the_time_of_the_wait():
     chain = chain_of(usual_gap(), reading, waiting, slow_gap(200, blocked_ns=100 * MS))
 
     cause = next(cause for cause in chain.causes if cause.kind == "ipc")
-    assert in_ms(cause.via) == [("io", 50), ("host_work", 50)]
+    assert in_ms(cause.via) == [("io", 50), ("unexplained", 50)]
 
 
 def test_a_chain_ends_after_so_many_threads():
@@ -386,26 +386,27 @@ def test_a_quota_is_behind_a_wait_that_nobody_had_the_cpu_in():
         throttled(-500, 3),
         stall,
         slow(run_queue_ns=80 * MS),
-        throttled(500, 4),
+        throttled(500, 4, throttled_ms=80),
     )
 
     assert in_ms(chain.causes) == [("cpu_quota", 80), ("gpu_wait", 20)]
 
 
-@pytest.mark.parametrize(("count", "pids"), [(3, (42,)), (4, (43,))])
-def test_a_quota_is_not_blamed_without_throttling_of_this_process(count, pids):
+@pytest.mark.parametrize(("throttled_ms", "pids"), [(0, (42,)), (80, (43,))])
+def test_a_quota_is_not_blamed_without_throttling_of_this_process(throttled_ms, pids):
     """
-    An idle CPU alone proves nothing, nor does another cgroup's quota.
+    An idle CPU alone proves nothing, nor does another cgroup's quota; nobody is to blame then.
     """
     chain = chain_of(
         usual(),
         throttled(-500, 3, pids),
         preempted(10, 80, flags=wire.STALL_IDLE_CPU),
         slow(run_queue_ns=80 * MS),
-        throttled(500, count, pids),
+        throttled(500, 4, pids, throttled_ms=throttled_ms),
     )
 
     assert in_ms(chain.causes) == [("run_queue", 80), ("gpu_wait", 20)]
+    assert chain.causes[0].culprit is None
 
 
 def test_a_stall_that_is_told_twice_counts_once():
@@ -523,8 +524,50 @@ def test_a_worker_that_was_seen_in_no_stall_may_still_have_waited_for_a_cpu():
     )
 
     (cause,) = chain.causes
-    assert in_ms(cause.via) == [("run_queue", 70), ("host_work", 30)]
+    assert in_ms(cause.via) == [("run_queue", 70), ("unexplained", 30)]
     assert cause.via[0].culprit is None
+
+
+def test_what_nobody_saw_of_another_thread_is_unexplained():
+    """
+    Two short stalls are told of; whether it had a CPU in between is not, so nobody is named.
+    """
+    chain = chain_of(
+        usual_gap(),
+        off_cpu(10, 20, tid=43, reason="io"),
+        off_cpu(50, 10, tid=43, reason="novel"),
+        off_cpu(0, 100, reason="lock", **woken_by(TRAINER, 43)),
+        slow_gap(blocked_ns=100 * MS),
+    )
+
+    unexplained, io = chain.causes[0].via
+    assert (unexplained.kind, unexplained.time_ns, unexplained.culprit) == (
+        "unexplained",
+        80 * MS,
+        None,
+    )
+    assert (io.kind, io.time_ns) == ("io", 20 * MS)
+    assert [item.kind for item in unexplained.evidence] == ["unseen", "blocked"]
+    assert chain.unexplained_ns == 0
+
+
+def test_what_a_thread_did_on_its_cpu_in_a_call_may_be_unexplained_too():
+    """
+    A copy burns its time, and nothing says on what.
+    """
+    copying = slow("cudaMemcpy", duration_ms=100, tid=43, choices=wire.CHOICE_SAMPLED)
+
+    chain = chain_of(
+        usual(api="cudaMemcpy"),
+        usual_gap(),
+        copying,
+        off_cpu(0, 100, reason="lock", **woken_by(TRAINER, 43)),
+        slow_gap(blocked_ns=100 * MS),
+    )
+
+    (cause,) = chain.causes[0].via
+    assert (cause.kind, cause.time_ns, cause.culprit) == ("unexplained", 100 * MS, None)
+    assert [item.kind for item in cause.evidence] == ["call"]
 
 
 def test_evidence_is_bounded_and_the_longest_stays():

@@ -2,6 +2,7 @@
 
 import pytest
 
+from otel_gpu import wire
 from otel_gpu.explain import rules
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.explain.settings import Settings
@@ -127,6 +128,42 @@ def test_the_fault_leads_although_the_device_took_longer():
     assert incident.lost_ns == 600 * MS
 
 
+@pytest.mark.parametrize(
+    ("throttled_ms", "advice"),
+    [(0, rules.IDLE_CPU_ADVICE), (80, rules.RULE_BY_KIND["cpu_quota"].advice)],
+)
+def test_a_wait_on_an_idle_cpu_gets_the_advice_of_what_kept_it(throttled_ms, advice):
+    """
+    A quota, if that was used up meanwhile; else not the quota's advice, and not a hog's.
+    """
+    _, explainer = explain(
+        usual(),
+        throttled(-500, 3),
+        preempted(10, 80, flags=wire.STALL_IDLE_CPU),
+        slow(run_queue_ns=80 * MS),
+        throttled(500, 4, throttled_ms=throttled_ms),
+    )
+
+    (incident,) = explainer.incidents()
+    assert incident.advice[0] == advice
+
+
+def test_waits_for_a_cpu_that_was_mostly_busy_get_the_advice_about_its_load():
+    """
+    Of two waits without a culprit the longer one says what to do.
+    """
+    _, explainer = explain(
+        usual(),
+        preempted(10, 20, flags=wire.STALL_IDLE_CPU),
+        preempted(40, 50),
+        slow(run_queue_ns=70 * MS),
+    )
+
+    (incident,) = explainer.incidents()
+    assert in_ms(incident.causes) == [("run_queue", 70), ("gpu_wait", 30)]
+    assert incident.advice[0] == rules.RULE_BY_KIND["run_queue"].advice
+
+
 def test_causes_of_causes_are_put_together_too():
     """
     Each wait for the worker was a wait for the hog, and the advice is about both.
@@ -145,9 +182,10 @@ def test_causes_of_causes_are_put_together_too():
     (incident,) = explainer.incidents()
     (cause,) = incident.causes
     assert (cause.kind, cause.time_ns) == ("ipc", 400 * MS)
-    assert in_ms(cause.via) == [("run_queue", 300), ("host_work", 100)]
+    assert in_ms(cause.via) == [("run_queue", 300), ("unexplained", 100)]
+    # There is nothing to do about what was not seen.
     assert incident.advice == tuple(
-        rules.RULE_BY_KIND[kind].advice for kind in ("ipc", "run_queue", "host_work")
+        rules.RULE_BY_KIND[kind].advice for kind in ("ipc", "run_queue")
     )
 
 

@@ -53,10 +53,13 @@ def test_back_pressure_has_the_opposite_advice_of_a_busy_cpu():
     assert "CPUs of its own" in rules.RULE_BY_KIND["preemption"].advice
 
 
-def test_advice_is_given_once():
+def test_a_wait_for_a_cpu_that_nobody_had_has_its_own_advice():
     """
-    In the order of the kinds that it is for.
+    There is no other load to move away, and no quota to raise.
     """
-    advice = rules.advice_of(("io", "gil", "io"))
+    advice = rules.advice_of("run_queue", is_cpu_idle=True)
 
-    assert advice == (rules.RULE_BY_KIND["io"].advice, rules.RULE_BY_KIND["gil"].advice)
+    assert all(word in advice for word in ("hypervisor", "interrupt", "idle state"))
+    assert "cpu.max" not in advice
+    assert rules.advice_of("run_queue") == rules.RULE_BY_KIND["run_queue"].advice
+    assert rules.advice_of("cpu_quota", is_cpu_idle=True) == rules.RULE_BY_KIND["cpu_quota"].advice

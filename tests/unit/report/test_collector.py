@@ -3,6 +3,7 @@
 import pytest
 
 from otel_gpu import wire
+from otel_gpu.explain.explainer import Explainer
 from otel_gpu.report import collector as module
 from otel_gpu.report import counts as counts_module
 from otel_gpu.report.collector import Collector
@@ -10,12 +11,16 @@ from otel_gpu.report.model import Window
 from tests.activities import (
     SECOND,
     T0,
+    aggregate,
     call,
     calls,
     capture,
     counters,
+    ended,
     image,
     probes,
+    replaced,
+    series,
     snapshot,
 )
 from tests.unit.report.samples import (
@@ -313,6 +318,113 @@ def test_without_a_window_verdicts_are_the_explainers():
     assert report.notes[-1].endswith(": stalls 3.")
 
 
+GATE = image(42, 0, name="unknown_service")
+
+
+def waited(process, ms=3):
+    """A wait for a CPU, as every process has one when it begins."""
+    return series(process, wire.METRIC_RUN_QUEUE, aggregate([ms * MS]))
+
+
+def test_what_a_process_was_before_its_exec_is_left_out():
+    """
+    A shell, or our own command, forks to run the program: until then it is nobody.
+    """
+    report = report_of(
+        capture(),
+        snapshot(1, waited(GATE)),
+        times(1, GATE, (wire.STATE_RUN_QUEUE, wire.CONTEXT_OTHER, "", 3, 1)),
+        replaced(GATE, 1),
+        snapshot(2, calls(TRAINER, "cudaFree", [US]), waited(TRAINER)),
+        times(2, TRAINER, (wire.STATE_RUN_QUEUE, wire.CONTEXT_OTHER, "", 3, 1)),
+    )
+
+    assert report.processes == (TRAINER,)
+    assert [row.process for row in report.off_cpu] == [TRAINER]
+    assert {slot.process for slot in report.slots} == {None, TRAINER}
+
+
+def test_its_last_figures_may_come_after_the_exec():
+    """
+    The counters are read once a second.
+    """
+    report = report_of(capture(), replaced(GATE, 1), snapshot(1, waited(GATE)))
+
+    assert report.processes == ()
+
+
+@pytest.mark.parametrize(
+    "did",
+    [
+        [snapshot(1, calls(GATE, "cudaFree", [US]))],
+        [times(1, GATE, (wire.STATE_BLOCKED, wire.CONTEXT_GAP, "ipc", 3, 1))],
+    ],
+    ids=["a call", "a gap"],
+)
+def test_a_program_that_fed_a_gpu_before_its_exec_is_told_of(did):
+    """
+    A launcher may ask for the devices first.
+    """
+    explainer = Explainer()
+
+    report = report_of(
+        capture(), snapshot(1, waited(GATE)), *did, replaced(GATE, 2), explainer=explainer
+    )
+
+    assert report.processes == (GATE,)
+
+
+def test_a_program_whose_call_was_slow_before_its_exec_is_told_of():
+    """
+    Whatever has a chain is no passing stage.
+    """
+    explainer = FakeExplainer(planned={1: [preempted(GATE, SECOND)]})
+
+    report = report_of(capture(), replaced(GATE, 2), explainer=explainer)
+
+    assert report.processes == (GATE,)
+
+
+def test_a_process_that_made_no_call_and_ended_is_told_of():
+    """
+    A data loader is no stage of another program.
+    """
+    report = report_of(capture(), snapshot(1, waited(OTHER)), ended(OTHER, 2))
+
+    assert report.processes == (OTHER,)
+
+
+def test_calls_before_the_window_count_for_who_is_told_of():
+    """
+    In the window it waited for a CPU, and that was a program with a GPU.
+    """
+    report = report_of(
+        capture(),
+        snapshot(1, calls(GATE, "cudaFree", [US])),
+        snapshot(2, waited(GATE)),
+        replaced(GATE, 3),
+        window=Window(at(1.5), at(4)),
+    )
+
+    assert report.processes == (GATE,)
+
+
+def test_so_many_execs_are_remembered(monkeypatch):
+    """
+    The first of them is told of again, rather than the memory filled.
+    """
+    monkeypatch.setattr(module, "MAX_REPLACED", 2)
+    stages = [image(pid, 0, name="sh") for pid in (1, 2, 3)]
+
+    report = report_of(
+        capture(),
+        snapshot(1, *(waited(stage) for stage in stages)),
+        *(replaced(stage, 2) for stage in stages),
+    )
+
+    assert report.processes == (stages[0],)
+
+
 def test_losses_are_told_by_reason():
     """
     What the kernel lost and what could not be decoded; what did not occur is not told.
@@ -345,6 +457,25 @@ def test_notes_tell_what_is_not_known():
     assert "There is no account of the threads' time" in text
     assert "host time" in text
     assert report.notes[-1] == "One more."
+
+
+@pytest.mark.parametrize(
+    ("repaired", "said"),
+    [
+        (0, []),
+        (12, []),
+        (13, ["13 of 12,000 context switches of the capture had to be repaired"]),
+    ],
+)
+def test_a_note_tells_of_switches_that_the_kernel_left_out(repaired, said):
+    """
+    More than one in a thousand, and what is said of times off the CPU is less sure.
+    """
+    report = report_of(
+        capture(), counters(1, scheduler_switches=12_000, switches_repaired=repaired)
+    )
+
+    assert [note.split(":")[0] for note in report.notes if "context switches" in note] == said
 
 
 def test_an_empty_recording_makes_a_report():

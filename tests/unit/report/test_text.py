@@ -116,8 +116,8 @@ def test_the_worst_moment_is_drawn_to_the_microsecond():
     assert section(text_of(training()), "The worst moment") == [
         "slow cudaLaunchKernel of trainer (42), thread 42 trainer: 10 ms, 10 ms more than usual",
         (
-            "from 2027-01-15 08:00:01.000000 UTC; # in a run queue   = blocked   ~ on a CPU   "
-            "+ in a call   . in a gap   * in a fork"
+            "from 2027-01-15 08:00:01.000000 UTC; # in a run queue   = blocked   + in a call   "
+            ". in a gap   * in a fork   ? not seen"
         ),
         "         at µs          for µs",
         f"            +0          10,000  |{'-' * 50}|  slow cudaLaunchKernel",

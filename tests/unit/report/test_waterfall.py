@@ -94,6 +94,17 @@ def test_an_interval_that_two_causes_rest_on_is_drawn_once():
     assert len(bars) == 2
 
 
+def test_a_wait_for_a_cpu_that_nobody_had_is_said_to_be_one():
+    """
+    Without a name it could be read as one that was not recorded.
+    """
+    waiting = evidence("w", "run_queue", START_NS, START_NS + MS, is_cpu_idle=True)
+
+    bars, _ = draw_waterfall(chain_of(cause_of(waiting, kind="run_queue")))
+
+    assert bars[1].label == "run_queue, no thread had the CPU"
+
+
 def test_labels_say_why_who_and_where():
     """
     Cause, reason, who had the CPU, kernel functions; hops are marked, parts measured.
