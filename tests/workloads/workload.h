@@ -102,6 +102,17 @@ __attribute__((unused)) static void sleep_ns(uint64_t duration_ns)
 		;
 }
 
+/* A number between two, both included; the state is the seed at first. */
+__attribute__((unused)) static uint64_t draw(uint64_t *state, uint64_t least, uint64_t most)
+{
+	/* xorshift64* */
+	*state += !*state;
+	*state ^= *state >> 12;
+	*state ^= *state << 25;
+	*state ^= *state >> 27;
+	return least + (*state * 0x2545f4914f6cdd1d >> 16) % (most - least + 1);
+}
+
 __attribute__((unused)) static uint64_t number(const char *text)
 {
 	char *end;
