@@ -21,6 +21,9 @@ NAMES = (
     "aggregates",
     "decoding",
     "outage",
+    "symbols",
+    "unwinding",
+    "stacks",
 )
 
 

@@ -84,7 +84,7 @@ def _decode_with_numpy(records: list[bytes]) -> list[CudaCall]:
     # ktime, image, pid, tid, then the call's own fields; as decode() lays them out.
     return [
         CudaCall(
-            row[3], row[4], row[5], row[6], *row[7:22], row[22:25], row[25:28], *row[28:33],
+            row[3], row[4], row[5], row[6], *row[7:23], row[23:26], row[26:29], *row[29:34],
             row[-1].decode("utf-8", "replace"),
         )
         for row in rows

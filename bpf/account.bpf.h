@@ -16,6 +16,8 @@
 
 #define SLICE_GAP_NS 500000
 
+__u64 sample_of_interval(const struct thread *thread, __u64 user_stack, __u64 duration_ns);
+
 static __always_inline bool waits_for_device(const struct open_call *call)
 {
 	return settings.apis[call->api < MAX_APIS ? call->api : 0].family == FAMILY_SYNCHRONIZE;
@@ -144,6 +146,9 @@ static __always_inline void keep_interval(struct thread *thread, __u64 runnable_
 	if (slot >= MAX_INTERVALS)
 		return;
 	shortest = &thread->intervals[slot];
+	shortest->user_stack = sample_of_interval(
+		thread, shortest->start_ktime_ns == start_ktime_ns ? shortest->user_stack : 0,
+		now_ktime_ns - start_ktime_ns);
 	shortest->start_ktime_ns = start_ktime_ns;
 	shortest->runnable_ktime_ns = runnable_ktime_ns;
 	shortest->end_ktime_ns = now_ktime_ns;
@@ -187,6 +192,7 @@ static __always_inline void send_interval(const struct thread *thread, const str
 	record->runnable_ktime_ns = kept->runnable_ktime_ns;
 	record->call_start_ktime_ns = kept->call_start_ktime_ns;
 	record->root_start_ktime_ns = root_start_ktime_ns;
+	record->user_stack = kept->user_stack;
 	record->culprit_pid = kept->culprit_pid;
 	record->culprit_tid = kept->culprit_tid;
 	record->waker_pid = kept->waker_pid;

@@ -41,6 +41,10 @@ enum {
 	BPF_RB_AVAIL_DATA = 0,
 };
 
+enum bpf_func_id {
+	BPF_FUNC_loop = 181,
+};
+
 enum bpf_map_type {
 	BPF_MAP_TYPE_HASH = 1,
 	BPF_MAP_TYPE_ARRAY = 2,
@@ -93,7 +97,29 @@ struct uprobes_state {
 };
 
 struct mm_struct {
+	unsigned long start_stack;
 	struct uprobes_state uprobes_state;
+};
+
+struct return_instance {
+	unsigned long stack;
+	unsigned long orig_ret_vaddr;
+	struct return_instance *next;
+};
+
+struct uprobe_task {
+	struct return_instance *return_instances;
+};
+
+/* Of the thread pointer, which user space sets, the value at its last switch. */
+struct thread_struct {
+#if defined(__TARGET_ARCH_x86)
+	unsigned long fsbase;
+#else
+	struct {
+		unsigned long tp_value;
+	} uw;
+#endif
 };
 
 struct task_struct {
@@ -108,6 +134,8 @@ struct task_struct {
 	struct task_struct *group_leader;
 	struct pid *thread_pid;
 	struct signal_struct *signal;
+	struct uprobe_task *utask;
+	struct thread_struct thread;
 };
 
 struct super_block {

@@ -29,4 +29,10 @@ static __always_inline __u64 task_state(struct task_struct *task)
 	return BPF_CORE_READ(task_old, state);
 }
 
+/*
+ * Since Linux kernel commit e6f2dd0f8067 ("bpf: Add bpf_loop helper") (in v5.17), a loop can
+ * be a call, and the verifier looks at its body once. Before that, it walks each step.
+ */
+#define HAS_BPF_LOOP bpf_core_enum_value_exists(enum bpf_func_id, BPF_FUNC_loop)
+
 #endif

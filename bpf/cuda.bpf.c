@@ -19,6 +19,9 @@
 #include "tasks.bpf.h"
 #include "aggregate.bpf.h"
 #include "arguments.bpf.h"
+#include "code.bpf.h"
+#include "python.bpf.h"
+#include "samples.bpf.h"
 #include "account.bpf.h"
 #include "stalls.bpf.h"
 
@@ -428,7 +431,7 @@ static __always_inline __u8 choose(struct thread *thread, struct open_call *call
 }
 
 static __always_inline void send_call(struct thread *thread, struct open_call *call, __u8 choices,
-				      __s32 status, __u64 now_ktime_ns)
+				      __s32 status, __u64 user_stack, __u64 now_ktime_ns)
 {
 	__u32 depth = thread->depth - 1;
 	struct open_call *parent = depth ? call_at(thread, depth - 1) : NULL;
@@ -454,6 +457,7 @@ static __always_inline void send_call(struct thread *thread, struct open_call *c
 	record->address = call->address;
 	record->stream = call->stream;
 	record->function = call->function;
+	record->user_stack = user_stack;
 	record->status = status;
 	record->device = call->device;
 	record->weight = choices == CHOICE_SAMPLED ? settings.sample_one_in : 1;
@@ -525,7 +529,8 @@ int exit_call(struct pt_regs *ctx)
 	choices = choose(thread, call, status, duration_ns);
 	if (choices) {
 		if (may_send(thread, choices, now_ktime_ns))
-			send_call(thread, call, choices, status, now_ktime_ns);
+			send_call(thread, call, choices, status,
+				  sample_call(ctx, thread, now_ktime_ns), now_ktime_ns);
 		else
 			count(COUNTER_SPANS_WITHHELD_RATE);
 	}

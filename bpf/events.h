@@ -30,6 +30,12 @@
 #define MAX_BUCKETS	  192
 #define UUID_BYTES	  16
 #define DEVICE_NAME_BYTES 64
+#define MAX_PYTHON_FRAMES 128	/* of one stack: the innermost */
+#define MAX_RETURNS	  8	/* return addresses that uprobes have replaced */
+#define TEXT_BYTES	  512	/* of a file name or qualified name */
+#define LINE_TABLE_BYTES  16384 /* of one code object */
+#define STACK_COPY_BYTES  32768 /* of the stack at a call */
+#define STALL_COPY_BYTES  8192	/* of the stack of a thread that leaves the CPU */
 
 enum record_kind {
 	RECORD_CUDA_CALL = 1,
@@ -40,6 +46,9 @@ enum record_kind {
 	RECORD_LIBRARY = 6,
 	RECORD_DEVICE = 7,
 	RECORD_GAP = 8,
+	/* Resolved by the agent as they arrive: never in a recording. */
+	RECORD_SAMPLE = 9, /* struct sample_record */
+	RECORD_CODE = 10,  /* struct code_record */
 	/* Made by the agent, so that a recording holds all that a replay needs. */
 	RECORD_CAPTURE = 256,	 /* JSON: host, settings, histogram layout */
 	RECORD_CLOCK = 257,	 /* struct clock_record */
@@ -52,6 +61,7 @@ enum record_kind {
 	RECORD_STACK = 264,	 /* JSON: the functions of one kernel stack */
 	RECORD_TIMES = 265,	 /* struct times_record, then its entries */
 	RECORD_PRESSURE = 266,	 /* JSON: PSI, load, swap, cgroup cpu.stat */
+	RECORD_USER_STACK = 267, /* JSON: the merged frames of one user stack */
 };
 
 /* Counters kept per CPU. The first group are losses, each with its reason. */
@@ -77,7 +87,11 @@ enum counter {
 	COUNTER_LOST_TIMES_FULL = 17,	 /* time that found no room in the account */
 	COUNTER_GAPS_CHOSEN = 18,	 /* gaps submitted */
 	COUNTER_SWITCHES_REPAIRED = 19,	 /* the kernel did not tell that a thread ran again */
-	COUNTER_COUNT = 20,
+	COUNTER_SAMPLES = 20,		 /* user stacks taken */
+	COUNTER_SAMPLES_WITHHELD = 21,	 /* not taken: over the thread's rate */
+	COUNTER_LOST_SAMPLE = 22,	 /* a user stack or code object found no room */
+	COUNTER_LOST_PYTHON = 23,	 /* Python frames that were not what was expected */
+	COUNTER_COUNT = 24,
 };
 
 enum api_family {
@@ -121,6 +135,12 @@ enum copy_kind {
 	COPY_DEVICE_TO_DEVICE = 3,
 	COPY_DEFAULT = 4,
 	COPY_NONE = 255,
+};
+
+/* When user stacks are taken. */
+enum sample_moment {
+	SAMPLE_CALLS = 1,  /* a chosen call returns */
+	SAMPLE_STALLS = 2, /* a thread leaves the CPU to wait */
 };
 
 /* Why a call was sent as a span. */
@@ -168,10 +188,15 @@ enum stall_flag {
 	STALL_IDLE_CPU = 4, /* the CPU that it got was idle until then, or it left it idle */
 };
 
+enum library_flag {
+	LIBRARY_NOT_CUDA = 1, /* in header.flags: only libraries of others are new */
+};
+
 enum process_flag {
 	PROCESS_FULL = 1,	  /* every call becomes a span */
 	PROCESS_STOP_ON_LOAD = 2, /* stop it while probes are placed */
 	PROCESS_NO_SPANS = 4,	  /* aggregates only */
+	PROCESS_HAS_CUDA = 8,	  /* a library of it was seen, in this image or one before */
 };
 
 struct record_header {
@@ -195,6 +220,7 @@ struct cuda_call_record {
 	__u64 address;		     /* allocated, freed or copied to */
 	__u64 stream;		     /* handle; 0 is the default stream */
 	__u64 function;		     /* launches: host address or handle of the kernel */
+	__u64 user_stack;	     /* id of its merged stack, 0: none; see sample_record */
 	__s32 status;		     /* cudaError_t or CUresult */
 	__s32 device;		     /* index as the process sees it; -1 unknown */
 	__u32 weight;		     /* calls that a sampled one stands for; else 1 */
@@ -219,6 +245,7 @@ struct stall_record {
 	__u64 runnable_ktime_ns;     /* when it could run again; start if preempted */
 	__u64 call_start_ktime_ns;   /* innermost open call; 0: in none */
 	__u64 root_start_ktime_ns;   /* outermost open call; 0: in none */
+	__u64 user_stack;	     /* id of its merged stack, 0: none; see sample_record */
 	__u32 culprit_pid;	     /* who had the CPU that it waited for; 0: idle or unknown */
 	__u32 culprit_tid;
 	__u32 waker_pid; /* who woke it; 0: nobody, or an interrupt on an idle CPU */
@@ -235,6 +262,77 @@ struct stall_record {
 	char comm[COMM_BYTES];
 	char culprit_comm[COMM_BYTES];
 	char waker_comm[COMM_BYTES];
+};
+
+/* How the walk of a thread's Python frames ended. */
+enum python_status {
+	PYTHON_NONE = 0,      /* no interpreter in the process, or none that we know */
+	PYTHON_NO_THREAD = 1, /* the interpreter does not know this thread */
+	PYTHON_COMPLETE = 2,
+	PYTHON_CUT = 3,	   /* deeper than MAX_PYTHON_FRAMES */
+	PYTHON_BROKEN = 4, /* memory that could not be read, or was not what it should be */
+};
+
+enum python_frame_flag {
+	PYTHON_FRAME_ENTRY = 1, /* called from C: the outermost of its evaluation loop */
+	PYTHON_FRAME_SHIM = 2,	/* no Python, but the C code that called the one before it */
+};
+
+/* A frame of the interpreter, innermost first. */
+struct python_frame {
+	__u64 code;   /* names a code object that a code_record describes; of a shim: its address */
+	__u32 offset; /* of the current instruction in its code, in bytes */
+	__u32 flags;  /* enum python_frame_flag */
+};
+
+/* A return address that a uretprobe replaced by its trampoline, and where it was. */
+struct saved_return {
+	__u64 stack_address;
+	__u64 return_address;
+};
+
+/*
+ * A user stack as it was when a chosen call returned, or when a thread left the CPU: the
+ * agent makes a merged stack of it. The record that it belongs to follows it in the ring
+ * and has the sample's token as its user_stack, until the agent puts the id there. What
+ * counts do not cover is whatever the memory held before.
+ */
+struct sample_record {
+	struct record_header header; /* ktime_ns is the token: unique within the thread */
+	__u64 instruction_pointer;   /* where the thread goes on in user space */
+	__u64 stack_pointer;
+	__u64 frame_pointer;
+	__u64 link_register; /* arm64; else 0 */
+	struct saved_return returns[MAX_RETURNS];
+	__u32 return_count;
+	__u32 python_count;
+	__u32 python_status; /* enum python_status */
+	__u32 stack_bytes;   /* copied from stack_pointer on; they follow, then unused room */
+	struct python_frame python_frames[MAX_PYTHON_FRAMES];
+};
+
+/* Text of the interpreter: ASCII or Latin-1 if character_bytes is 1, else UCS-2 or UCS-4. */
+struct code_text {
+	__u32 length; /* in characters, of the whole text */
+	__u32 character_bytes;
+	__u8 data[TEXT_BYTES];
+};
+
+/*
+ * A code object, sent before the first record whose sample has a frame of it, and again
+ * only if it was forgotten. header.size tells how much of the line table's room is there.
+ */
+struct code_record {
+	struct record_header header;
+	__u64 code; /* its name in python_frame */
+	__u64 address;
+	__s32 first_line;
+	__u32 version;		/* of the interpreter: major << 8 | minor */
+	__u32 line_table_bytes; /* copied */
+	__u32 line_table_length;
+	struct code_text file;
+	struct code_text qualified_name; /* before 3.11 only the name */
+	__u8 line_table[LINE_TABLE_BYTES];
 };
 
 /* Between the return of one outermost CUDA call of a thread and the entry of the next. */
@@ -337,6 +435,7 @@ struct open_call_record {
 	__u64 root_start_ktime_ns;
 	__u64 blocked_ns;
 	__u64 run_queue_ns;
+	__u64 user_stack; /* where it left the CPU in it: id of its merged stack, 0: none */
 	__s32 device;
 	__u16 api;
 	__u8 depth;
@@ -400,6 +499,8 @@ struct settings {
 	__u64 span_interval_ns;	   /* 1 s / rate of each process */
 	__u64 span_burst_ns;	   /* how far ahead of its rate a process may run */
 	__u64 wakeup_bytes;	   /* pending ring-buffer bytes that wake the agent */
+	__u64 sample_limit_bytes;  /* pending ring-buffer bytes from which no stack is taken */
+	__u64 stall_samples_interval_ns; /* 1 s / rate of each thread, in waits sampled */
 	__u32 duration_bound_count;
 	__u32 size_bound_count;
 	__u32 sample_one_in; /* 0: no baseline sample */
@@ -407,7 +508,7 @@ struct settings {
 	__u32 default_process_flags; /* of a process that watch_all finds */
 	__u32 agent_pid;
 	__u32 pid_namespace_inode; /* 0: the initial namespace */
-	__u32 padding;
+	__u32 sample_moments;	   /* enum sample_moment; 0: no user stacks */
 	struct api_descriptor apis[MAX_APIS];
 };
 
@@ -418,11 +519,40 @@ struct process {
 	__u32 padding;
 };
 
-/* Where an interpreter keeps its runtime state, which its GIL is a part of. */
+/*
+ * Where an interpreter keeps its runtime state, which its GIL is a part of, and how its
+ * frames lie in memory. Offsets are in bytes, from the beginning of what they are named for.
+ */
 struct interpreter {
 	__u64 image_ktime_ns;
-	__u64 start;
+	__u64 start; /* of _PyRuntime */
 	__u64 end;
+	__u32 version;		    /* major << 8 | minor; 0: frames are not walked */
+	__u32 runtime_interpreters; /* first PyInterpreterState */
+	__u32 interpreter_next;
+	__u32 interpreter_threads; /* first PyThreadState */
+	__u32 thread_next;
+	__u32 thread_id;     /* pthread_self() of the thread */
+	__u32 thread_frame;  /* innermost frame; of 3.11 and 3.12: the _PyCFrame with it */
+	__u32 c_frame_frame; /* innermost frame in the _PyCFrame */
+	__u32 frame_code;
+	__u32 frame_previous;
+	__u32 frame_instruction; /* current instruction: pointer; of 3.10: its number */
+	__u32 frame_owner;	 /* of 3.11: is_entry */
+	__u32 frame_bytes;	 /* enough to hold the four above */
+	__u32 shim_owner;	 /* frames with this owner, or a higher one, stand for C code */
+	__u32 code_first_line;
+	__u32 code_file;
+	__u32 code_name; /* its qualified name, from 3.11 on */
+	__u32 code_line_table;
+	__u32 code_instructions; /* where they begin; of 3.10: unused */
+	__u32 code_bytes;	 /* enough to hold the ones above, at most 512 */
+	__u32 text_length;
+	__u32 text_state;
+	__u32 text_ascii;   /* characters of a compact ASCII text */
+	__u32 text_compact; /* characters of another compact text */
+	__u32 bytes_length;
+	__u32 bytes_data;
 };
 
 struct threshold_key {
@@ -466,6 +596,7 @@ struct interval {
 	__u64 runnable_ktime_ns;
 	__u64 end_ktime_ns;
 	__u64 call_start_ktime_ns;
+	__u64 user_stack; /* token of its sample, which was sent; 0: none */
 	__u64 argument;
 	__u32 culprit_pid;
 	__u32 culprit_tid;
@@ -496,6 +627,8 @@ struct thread {
 	__u64 argument;	    /* of the system call that it left the CPU in */
 	__u64 runtime_ns;   /* on CPUs, by the scheduler, when it left the CPU */
 	__u64 on_cpu_ns[3]; /* by enum call_context, not yet in the account */
+	__u64 user_stack;   /* token of the sample of this wait, in stall_samples; 0: none */
+	__u64 stall_samples_arrival_ktime_ns; /* rate limit: theoretical arrival time */
 	__u32 pid;
 	__u32 tid;
 	__u32 voluntary_switches;

@@ -6,7 +6,8 @@
  * libraries has changed, before it runs any of their code; debuggers rely on it. A
  * uprobe there walks the list. When a process that the user started through us has
  * mapped a CUDA library not seen before, it is stopped here until the probes stand,
- * so that not even its first call is missed. Others are only reported.
+ * so that not even its first call is missed. Others are only reported. So is what a
+ * process maps after that: stacks go through it, and it may be gone before anybody asks.
  */
 #define OTEL_GPU_BPF
 #include "core.bpf.h"
@@ -20,6 +21,11 @@
 #define MAX_NEW_LIBRARIES  256 /* mapped by one dlopen, or at start */
 #define LIST_IS_CONSISTENT 0
 #define EXTENDED_VERSION   2 /* since glibc 2.35 there may be a next list */
+
+/* What is new in a list. */
+#define NOTHING	   0
+#define SOME_OTHER 1
+#define SOME_CUDA  3
 
 /* struct r_debug_extended and struct link_map, as <link.h> has them. */
 struct library_list {
@@ -115,15 +121,16 @@ __noinline __u64 find_last(__u64 library)
 	return library;
 }
 
-/* Walk back from the end to a library seen before; is a CUDA library on the way? */
-__noinline int find_new_cuda(__u64 last)
+/* Walk back from the end to a library seen before; what is on the way? */
+__noinline int find_new(__u64 last)
 {
 	__u32 zero = 0, seen = 1;
 	struct walk *walk = bpf_map_lookup_elem(&walks, &zero);
 	struct library library = {};
+	int news = NOTHING;
 
 	if (!walk)
-		return 0;
+		return NOTHING;
 	for (int i = 0; i < MAX_NEW_LIBRARIES && last; i++) {
 		int found;
 
@@ -138,20 +145,21 @@ __noinline int find_new_cuda(__u64 last)
 		found = scan_path(zero);
 		/* Somebody else was here: better to look once too often. */
 		if (walk->owner != bpf_get_current_pid_tgid())
-			return 1;
+			return SOME_CUDA;
 		if (bpf_map_lookup_elem(&seen_libraries, &walk->key))
 			break;
 		bpf_map_update_elem(&seen_libraries, &walk->key, &seen, BPF_ANY);
 		/* One is enough: the agent looks at everything that is mapped. */
 		if (found)
-			return 1;
+			return SOME_CUDA;
+		news = SOME_OTHER;
 		last = library.previous;
 	}
-	return 0;
+	return news;
 }
 
 static __always_inline void stop_or_report(struct process *process, struct task_struct *task,
-					   __u32 pid, const struct walk *walk)
+					   __u32 pid, const struct walk *walk, int news)
 {
 	struct library_record *record = bpf_ringbuf_reserve(&lifecycle, sizeof(*record), 0);
 
@@ -162,7 +170,8 @@ static __always_inline void stop_or_report(struct process *process, struct task_
 	}
 	fill_header(&record->header, RECORD_LIBRARY, sizeof(*record), bpf_ktime_get_ns(),
 		    process ? process->image_ktime_ns : 0, pid, tid_of(task));
-	record->stopped = process && process->flags & PROCESS_STOP_ON_LOAD &&
+	record->header.flags = news == SOME_CUDA ? 0 : LIBRARY_NOT_CUDA;
+	record->stopped = news == SOME_CUDA && process && process->flags & PROCESS_STOP_ON_LOAD &&
 			  bpf_send_signal_thread(SIGSTOP) == 0;
 	record->padding = 0;
 	__builtin_memset(record->path, 0, PATH_BYTES);
@@ -179,7 +188,7 @@ int library_list_changed(struct pt_regs *ctx)
 	struct process *process = find_process(pid);
 	__u64 address = PT_REGS_IP(ctx) + bpf_get_attach_cookie(ctx);
 	struct walk *walk = bpf_map_lookup_elem(&walks, &zero);
-	int found = 0;
+	int news = NOTHING;
 
 	if ((!process && !settings.watch_all) || !pid || pid == settings.agent_pid || !walk)
 		return 0;
@@ -188,7 +197,7 @@ int library_list_changed(struct pt_regs *ctx)
 	walk->key.image_ktime_ns = process ? process->image_ktime_ns : 0;
 	walk->key.pid = pid;
 	walk->key.padding = 0;
-	for (int i = 0; i < MAX_NAMESPACES && address && !found; i++) {
+	for (int i = 0; i < MAX_NAMESPACES && address && news != SOME_CUDA; i++) {
 		struct library_list list = {};
 
 		if (bpf_probe_read_user(&list, sizeof(list), (void *)address)) {
@@ -196,10 +205,13 @@ int library_list_changed(struct pt_regs *ctx)
 			break;
 		}
 		if (list.state == LIST_IS_CONSISTENT && list.first)
-			found = find_new_cuda(find_last(list.first));
+			news |= find_new(find_last(list.first));
 		address = list.version >= EXTENDED_VERSION ? list.next_list : 0;
 	}
-	if (found)
-		stop_or_report(process, task, pid, walk);
+	if (news == SOME_CUDA && process)
+		__sync_fetch_and_or(&process->flags, PROCESS_HAS_CUDA);
+	if (news == SOME_CUDA ||
+	    (news == SOME_OTHER && process && process->flags & PROCESS_HAS_CUDA))
+		stop_or_report(process, task, pid, walk, news);
 	return 0;
 }

@@ -115,7 +115,7 @@ struct {
 	__type(value, struct times);
 } thread_times __weak SEC(".maps");
 
-/* pid -> where its interpreter keeps the GIL; written by the agent. */
+/* pid -> where its interpreter keeps the GIL and its frames; written by the agent. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096);

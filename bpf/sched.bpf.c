@@ -21,6 +21,9 @@
 #include "tasks.bpf.h"
 #include "aggregate.bpf.h"
 #include "core_fixes.bpf.h"
+#include "code.bpf.h"
+#include "python.bpf.h"
+#include "samples.bpf.h"
 #include "account.bpf.h"
 #include "stalls.bpf.h"
 #include "kernel_stacks.bpf.h"
@@ -114,6 +117,7 @@ static __always_inline void leave_cpu(struct thread *thread, struct task_struct 
 		if (!thread->culprit_tid)
 			thread->stall_flags |= STALL_IDLE_CPU;
 	}
+	sample_stall(thread, prev, now_ktime_ns);
 }
 
 /*

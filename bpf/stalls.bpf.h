@@ -33,6 +33,7 @@ static __always_inline void send_long_stall(struct thread *thread, struct task_s
 		count(COUNTER_SPANS_WITHHELD_RATE);
 		return;
 	}
+	interval.user_stack = send_stall_sample(thread);
 	__builtin_memcpy(interval.culprit_comm, thread->culprit_comm, COMM_BYTES);
 	__builtin_memcpy(interval.waker_comm, thread->waker_comm, COMM_BYTES);
 	send_interval(thread, &interval, 0, task->comm);

@@ -117,10 +117,19 @@ static __always_inline void fill_header(struct record_header *header, enum recor
 	header->tid = tid;
 }
 
-/* Wake the agent only when much is pending: it looks by itself several times a second. */
+/* More than a record takes up together with the samples and code objects before it. */
+#define WAKEUP_WINDOW_BYTES 65536
+
+/*
+ * Wake the agent only when much is pending: it looks by itself several times a second. What
+ * comes when it has been woken does not wake it again, as that takes longer than all else.
+ */
 static __always_inline __u64 wakeup_flags(void)
 {
-	if (bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA) >= settings.wakeup_bytes)
+	__u64 pending_bytes = bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA);
+
+	if (pending_bytes >= settings.wakeup_bytes &&
+	    pending_bytes < settings.wakeup_bytes + WAKEUP_WINDOW_BYTES)
 		return BPF_RB_FORCE_WAKEUP;
 	return BPF_RB_NO_WAKEUP;
 }

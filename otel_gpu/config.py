@@ -26,6 +26,7 @@ from otel_gpu.options import (
     Option,
     Rule,
     SpansConfig,
+    StacksConfig,
 )
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "LogConfig",
     "Option",
     "SpansConfig",
+    "StacksConfig",
     "load",
     "nearest",
 ]

@@ -130,6 +130,23 @@ class SpansConfig:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class StacksConfig:
+    """Where in the program chosen calls were made, and where its threads left the CPU."""
+
+    enabled: bool = _option(
+        True,  # noqa: FBT003 -- the default of a switch
+        "Whether stacks are captured. They hold names of functions and paths of source files.",
+    )
+    mode: str = _option(
+        "event",
+        "Where spans have their stack: in an `event`, in an `attribute`, in a `log` record beside the "
+        "span, or nowhere (`none`).",
+        choices=("event", "attribute", "log", "none"),
+        flag="--stacks",
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class HistogramsConfig:
     """The buckets that the kernel counts in."""
 
@@ -226,6 +243,7 @@ class Config:
 
     capture: CaptureConfig = dataclasses.field(default_factory=CaptureConfig)
     spans: SpansConfig = dataclasses.field(default_factory=SpansConfig)
+    stacks: StacksConfig = dataclasses.field(default_factory=StacksConfig)
     histograms: HistogramsConfig = dataclasses.field(default_factory=HistogramsConfig)
     export: ExportConfig = dataclasses.field(default_factory=ExportConfig)
     explain: ExplainConfig = dataclasses.field(default_factory=ExplainConfig)
@@ -262,6 +280,7 @@ class Option(NamedTuple):
 SECTIONS: Mapping[str, Any] = {
     "capture": CaptureConfig,
     "spans": SpansConfig,
+    "stacks": StacksConfig,
     "histograms": HistogramsConfig,
     "export": ExportConfig,
     "explain": ExplainConfig,

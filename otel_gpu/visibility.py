@@ -7,17 +7,14 @@ such function: its runtime calls are invisible, and only the driver calls that t
 make are seen. These checks find that out before somebody wonders about a gap.
 """
 
-import mmap
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from elftools.common.exceptions import ELFError
-from elftools.elf.elffile import ELFFile
-
 from otel_gpu import wire
 from otel_gpu.capture.libraries import exported_functions
 from otel_gpu.capture.probes import APIS, probes_of
+from otel_gpu.capture.stacks.elf_image import ElfImage
 from otel_gpu.capture.targets import FileId, MappedFile, all_pids, mapped_files
 from otel_gpu.errors import HostError
 from otel_gpu.findings import Finding
@@ -26,6 +23,7 @@ _DELETED = " (deleted)"
 # The runtime's own table of error names: a file with this text holds a CUDA runtime.
 _RUNTIME_TEXT = b"cudaErrorCudartUnloading\0"
 _MAX_SCANNED_BYTES = 512 << 20
+_WINDOW_BYTES = 4 << 20
 _ELF_32_BIT = b"\x7fELF\x01"
 _PIDS_LISTED = 5
 
@@ -194,23 +192,28 @@ def _exported_functions(library: MappedFile) -> list[tuple[str, int]]:
 
 def _holds_runtime(file: MappedFile) -> bool:
     try:
-        with (
-            os.fdopen(file.open(), "rb") as stream,
-            mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content,
-        ):
-            start, end = _read_only_data(ELFFile(stream), len(content))
-            return content.find(_RUNTIME_TEXT, start, end) >= 0
-    except (OSError, ELFError, ValueError):
+        image = ElfImage(file.open())
+    except (OSError, ValueError):
         return False
+    try:
+        return any(_RUNTIME_TEXT in window for window in _read_only_data(image))
+    finally:
+        image.close()
 
 
-def _read_only_data(elf: ELFFile, size_bytes: int) -> tuple[int, int]:
+def _read_only_data(image: ElfImage) -> Iterator[bytes]:
     # Frameworks' libraries have gigabytes of device code, none of it in this section.
-    section = elf.get_section_by_name(".rodata")
-    if section is None:
-        return 0, min(size_bytes, _MAX_SCANNED_BYTES)
-    start = int(section["sh_offset"])
-    return start, start + min(int(section["sh_size"]), _MAX_SCANNED_BYTES)
+    section = image.section_header(".rodata")
+    start, size_bytes = (
+        (0, image.size_bytes) if section is None else (section.file_offset, section.size_bytes)
+    )
+    end = start + min(size_bytes, _MAX_SCANNED_BYTES)
+    # What lies across the end of a window is whole in the next one.
+    for place in range(start, end, _WINDOW_BYTES - len(_RUNTIME_TEXT)):
+        window = image.read_file(place, min(_WINDOW_BYTES, end - place))
+        if not window:
+            return
+        yield window
 
 
 def _count(processes: int) -> str:

@@ -19,6 +19,12 @@ MAX_BOUNDS = 191
 MAX_BUCKETS = 192
 UUID_BYTES = 16
 DEVICE_NAME_BYTES = 64
+MAX_PYTHON_FRAMES = 128
+MAX_RETURNS = 8
+TEXT_BYTES = 512
+LINE_TABLE_BYTES = 16384
+STACK_COPY_BYTES = 32768
+STALL_COPY_BYTES = 8192
 
 # enum record_kind
 RECORD_CUDA_CALL = 1
@@ -29,6 +35,8 @@ RECORD_EXIT = 5
 RECORD_LIBRARY = 6
 RECORD_DEVICE = 7
 RECORD_GAP = 8
+RECORD_SAMPLE = 9
+RECORD_CODE = 10
 RECORD_CAPTURE = 256
 RECORD_CLOCK = 257
 RECORD_PROCESS = 258
@@ -40,6 +48,7 @@ RECORD_STATUS = 263
 RECORD_STACK = 264
 RECORD_TIMES = 265
 RECORD_PRESSURE = 266
+RECORD_USER_STACK = 267
 RECORD_KIND_NAMES = {
     1: "record_cuda_call",
     2: "record_stall",
@@ -49,6 +58,8 @@ RECORD_KIND_NAMES = {
     6: "record_library",
     7: "record_device",
     8: "record_gap",
+    9: "record_sample",
+    10: "record_code",
     256: "record_capture",
     257: "record_clock",
     258: "record_process",
@@ -60,6 +71,7 @@ RECORD_KIND_NAMES = {
     264: "record_stack",
     265: "record_times",
     266: "record_pressure",
+    267: "record_user_stack",
 }
 
 # enum counter
@@ -83,7 +95,11 @@ COUNTER_LOST_STACK = 16
 COUNTER_LOST_TIMES_FULL = 17
 COUNTER_GAPS_CHOSEN = 18
 COUNTER_SWITCHES_REPAIRED = 19
-COUNTER_COUNT = 20
+COUNTER_SAMPLES = 20
+COUNTER_SAMPLES_WITHHELD = 21
+COUNTER_LOST_SAMPLE = 22
+COUNTER_LOST_PYTHON = 23
+COUNTER_COUNT = 24
 COUNTER_NAMES = {
     0: "counter_lost_ring_full",
     1: "counter_lost_series_full",
@@ -105,7 +121,11 @@ COUNTER_NAMES = {
     17: "counter_lost_times_full",
     18: "counter_gaps_chosen",
     19: "counter_switches_repaired",
-    20: "counter_count",
+    20: "counter_samples",
+    21: "counter_samples_withheld",
+    22: "counter_lost_sample",
+    23: "counter_lost_python",
+    24: "counter_count",
 }
 
 # enum api_family
@@ -182,6 +202,14 @@ COPY_KIND_NAMES = {
     255: "copy_none",
 }
 
+# enum sample_moment
+SAMPLE_CALLS = 1
+SAMPLE_STALLS = 2
+SAMPLE_MOMENT_NAMES = {
+    1: "sample_calls",
+    2: "sample_stalls",
+}
+
 # enum choice
 CHOICE_FAILED = 1
 CHOICE_SLOW = 2
@@ -254,14 +282,22 @@ STALL_FLAG_NAMES = {
     4: "stall_idle_cpu",
 }
 
+# enum library_flag
+LIBRARY_NOT_CUDA = 1
+LIBRARY_FLAG_NAMES = {
+    1: "library_not_cuda",
+}
+
 # enum process_flag
 PROCESS_FULL = 1
 PROCESS_STOP_ON_LOAD = 2
 PROCESS_NO_SPANS = 4
+PROCESS_HAS_CUDA = 8
 PROCESS_FLAG_NAMES = {
     1: "process_full",
     2: "process_stop_on_load",
     4: "process_no_spans",
+    8: "process_has_cuda",
 }
 
 # struct record_header: 32 bytes
@@ -276,8 +312,8 @@ RECORD_HEADER_FIELDS = (
     "tid",
 )
 
-# struct cuda_call_record: 176 bytes
-CUDA_CALL_RECORD = struct.Struct("<HHIQQIIQQQQQQQQQiiIIII3I3IHHBBB1x16s")
+# struct cuda_call_record: 184 bytes
+CUDA_CALL_RECORD = struct.Struct("<HHIQQIIQQQQQQQQQQiiIIII3I3IHHBBB1x16s")
 CUDA_CALL_RECORD_FIELDS = (
     "kind",
     "flags",
@@ -295,6 +331,7 @@ CUDA_CALL_RECORD_FIELDS = (
     "address",
     "stream",
     "function",
+    "user_stack",
     "status",
     "device",
     "weight",
@@ -315,8 +352,8 @@ CUDA_CALL_RECORD_FIELDS = (
     "comm",
 )
 
-# struct stall_record: 160 bytes
-STALL_RECORD = struct.Struct("<HHIQQIIQQQQIIIIIHBBiiQI4x16s16s16s")
+# struct stall_record: 168 bytes
+STALL_RECORD = struct.Struct("<HHIQQIIQQQQQIIIIIHBBiiQI4x16s16s16s")
 STALL_RECORD_FIELDS = (
     "kind",
     "flags",
@@ -329,6 +366,7 @@ STALL_RECORD_FIELDS = (
     "runnable_ktime_ns",
     "call_start_ktime_ns",
     "root_start_ktime_ns",
+    "user_stack",
     "culprit_pid",
     "culprit_tid",
     "waker_pid",
@@ -344,6 +382,98 @@ STALL_RECORD_FIELDS = (
     "comm",
     "culprit_comm",
     "waker_comm",
+)
+
+# enum python_status
+PYTHON_NONE = 0
+PYTHON_NO_THREAD = 1
+PYTHON_COMPLETE = 2
+PYTHON_CUT = 3
+PYTHON_BROKEN = 4
+PYTHON_STATUS_NAMES = {
+    0: "python_none",
+    1: "python_no_thread",
+    2: "python_complete",
+    3: "python_cut",
+    4: "python_broken",
+}
+
+# enum python_frame_flag
+PYTHON_FRAME_ENTRY = 1
+PYTHON_FRAME_SHIM = 2
+PYTHON_FRAME_FLAG_NAMES = {
+    1: "python_frame_entry",
+    2: "python_frame_shim",
+}
+
+# struct python_frame: 16 bytes
+PYTHON_FRAME = struct.Struct("<QII")
+PYTHON_FRAME_FIELDS = (
+    "code",
+    "offset",
+    "flags",
+)
+
+# struct saved_return: 16 bytes
+SAVED_RETURN = struct.Struct("<QQ")
+SAVED_RETURN_FIELDS = (
+    "stack_address",
+    "return_address",
+)
+
+# struct sample_record: 2256 bytes
+SAMPLE_RECORD = struct.Struct("<HHIQQIIQQQQ128sIIII2048s")
+SAMPLE_RECORD_FIELDS = (
+    "kind",
+    "flags",
+    "size",
+    "ktime_ns",
+    "image_ktime_ns",
+    "pid",
+    "tid",
+    "instruction_pointer",
+    "stack_pointer",
+    "frame_pointer",
+    "link_register",
+    "returns",
+    "return_count",
+    "python_count",
+    "python_status",
+    "stack_bytes",
+    "python_frames",
+)
+
+# struct code_text: 520 bytes
+CODE_TEXT = struct.Struct("<II512s")
+CODE_TEXT_FIELDS = (
+    "length",
+    "character_bytes",
+    "data",
+)
+
+# struct code_record: 17488 bytes
+CODE_RECORD = struct.Struct("<HHIQQIIQQiIIIII512sII512s16384s")
+CODE_RECORD_FIELDS = (
+    "kind",
+    "flags",
+    "size",
+    "ktime_ns",
+    "image_ktime_ns",
+    "pid",
+    "tid",
+    "code",
+    "address",
+    "first_line",
+    "version",
+    "line_table_bytes",
+    "line_table_length",
+    "file.length",
+    "file.character_bytes",
+    "file.data",
+    "qualified_name.length",
+    "qualified_name.character_bytes",
+    "qualified_name.data",
+    "line_table",
 )
 
 # struct gap_record: 96 bytes
@@ -494,8 +624,8 @@ CLOCK_RECORD_FIELDS = (
     "unix_ns",
 )
 
-# struct counters_record: 192 bytes
-COUNTERS_RECORD = struct.Struct("<HHIQQII20Q")
+# struct counters_record: 224 bytes
+COUNTERS_RECORD = struct.Struct("<HHIQQII24Q")
 COUNTERS_RECORD_FIELDS = (
     "kind",
     "flags",
@@ -524,10 +654,14 @@ COUNTERS_RECORD_FIELDS = (
     "values_17",
     "values_18",
     "values_19",
+    "values_20",
+    "values_21",
+    "values_22",
+    "values_23",
 )
 
-# struct open_call_record: 88 bytes
-OPEN_CALL_RECORD = struct.Struct("<HHIQQIIQQQQiHB1x16s")
+# struct open_call_record: 96 bytes
+OPEN_CALL_RECORD = struct.Struct("<HHIQQIIQQQQQiHB1x16s")
 OPEN_CALL_RECORD_FIELDS = (
     "kind",
     "flags",
@@ -540,6 +674,7 @@ OPEN_CALL_RECORD_FIELDS = (
     "root_start_ktime_ns",
     "blocked_ns",
     "run_queue_ns",
+    "user_stack",
     "device",
     "api",
     "depth",
@@ -791,8 +926,8 @@ API_DESCRIPTOR_FIELDS = (
     "size_shift",
 )
 
-# struct settings: 6224 bytes
-SETTINGS = struct.Struct("<192Q192QQQQQQQIIIIIII4x3072s")
+# struct settings: 6240 bytes
+SETTINGS = struct.Struct("<192Q192QQQQQQQQQIIIIIIII3072s")
 SETTINGS_FIELDS = (
     "duration_bounds_ns_0",
     "duration_bounds_ns_1",
@@ -1184,6 +1319,8 @@ SETTINGS_FIELDS = (
     "span_interval_ns",
     "span_burst_ns",
     "wakeup_bytes",
+    "sample_limit_bytes",
+    "stall_samples_interval_ns",
     "duration_bound_count",
     "size_bound_count",
     "sample_one_in",
@@ -1191,6 +1328,7 @@ SETTINGS_FIELDS = (
     "default_process_flags",
     "agent_pid",
     "pid_namespace_inode",
+    "sample_moments",
     "apis",
 )
 
@@ -1202,12 +1340,38 @@ PROCESS_FIELDS = (
     "flags",
 )
 
-# struct interpreter: 24 bytes
-INTERPRETER = struct.Struct("<QQQ")
+# struct interpreter: 128 bytes
+INTERPRETER = struct.Struct("<QQQIIIIIIIIIIIIIIIIIIIIIIIIII")
 INTERPRETER_FIELDS = (
     "image_ktime_ns",
     "start",
     "end",
+    "version",
+    "runtime_interpreters",
+    "interpreter_next",
+    "interpreter_threads",
+    "thread_next",
+    "thread_id",
+    "thread_frame",
+    "c_frame_frame",
+    "frame_code",
+    "frame_previous",
+    "frame_instruction",
+    "frame_owner",
+    "frame_bytes",
+    "shim_owner",
+    "code_first_line",
+    "code_file",
+    "code_name",
+    "code_line_table",
+    "code_instructions",
+    "code_bytes",
+    "text_length",
+    "text_state",
+    "text_ascii",
+    "text_compact",
+    "bytes_length",
+    "bytes_data",
 )
 
 # struct threshold_key: 16 bytes
@@ -1252,13 +1416,14 @@ OPEN_CALL_FIELDS = (
     "choices",
 )
 
-# struct interval: 112 bytes
-INTERVAL = struct.Struct("<QQQQQIIIIIiiIHBB4x16s16s")
+# struct interval: 120 bytes
+INTERVAL = struct.Struct("<QQQQQQIIIIIiiIHBB4x16s16s")
 INTERVAL_FIELDS = (
     "start_ktime_ns",
     "runnable_ktime_ns",
     "end_ktime_ns",
     "call_start_ktime_ns",
+    "user_stack",
     "argument",
     "culprit_pid",
     "culprit_tid",
@@ -1275,8 +1440,8 @@ INTERVAL_FIELDS = (
     "waker_comm",
 )
 
-# struct thread: 1576 bytes
-THREAD = struct.Struct("<QQQQQQQQQQQ3QIIIIIIIIiIIIiiIIIIII4xHBB16s16s448s896s")
+# struct thread: 1624 bytes
+THREAD = struct.Struct("<QQQQQQQQQQQ3QQQIIIIIIIIiIIIiiIIIIII4xHBB16s16s480s896s")
 THREAD_FIELDS = (
     "image_ktime_ns",
     "off_ktime_ns",
@@ -1292,6 +1457,8 @@ THREAD_FIELDS = (
     "on_cpu_ns_0",
     "on_cpu_ns_1",
     "on_cpu_ns_2",
+    "user_stack",
+    "stall_samples_arrival_ktime_ns",
     "pid",
     "tid",
     "voluntary_switches",

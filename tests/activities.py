@@ -5,11 +5,13 @@ from bisect import bisect_left
 from otel_gpu import wire
 from otel_gpu.capture.layout import duration_bounds_ns, layout_description, size_bounds_bytes
 from otel_gpu.capture.probes import APIS
+from otel_gpu.capture.stacks.frames import Frame
 from otel_gpu.config import Config
 from otel_gpu.decode.events import Aggregate, CudaCall, Fork, Gap, OpenCall, SeriesKey, Stall
 from otel_gpu.enrich.activities import (
     AggregatesActivity,
     CallActivity,
+    CallStack,
     CaptureActivity,
     CountersActivity,
     DeviceIdentity,
@@ -25,12 +27,24 @@ from otel_gpu.enrich.activities import (
     ThreadTime,
     TimesActivity,
 )
+from otel_gpu.enrich.stacks import find_place
 
 T0 = 1_800_000_000_000_000_000  # Unix time in nanoseconds at ktime 0
 SECOND = 1_000_000_000
 H100 = DeviceIdentity(0, "8f4d1ee8-0b3c-6bd6-a4f1-2e0e1b7b9a10", "NVIDIA H100 80GB HBM3")
 APIS_BY_NAME = {api.name: api for api in APIS}
 EXPONENTIAL = Config()
+MALLOC_FRAME = Frame("native", "cudaMalloc", module="libcudart.so.12", address=0x1200)
+EMPTY_FRAME = Frame("native", "at::native::empty_cuda", module="libtorch_cuda.so", address=0x99)
+PATTERN_FRAME = Frame("cpython", "fragmentation_pattern", "/app/train.py", 74)
+MAIN_FRAME = Frame("cpython", "<module>", "/app/train.py", 102)
+
+
+def call_stack(number=0x9C1FB4E17D2A6B03, frames=None, *, complete=True):
+    """Where a program was: at line 74 of train.py, in cudaMalloc, if not said otherwise."""
+    if frames is None:
+        frames = (MALLOC_FRAME, EMPTY_FRAME, PATTERN_FRAME, MAIN_FRAME)
+    return CallStack(number, frames, complete, "eh_frame", "ok", find_place(frames))
 
 
 def image(pid=42, image_ktime_ns=5 * SECOND, name="trainer", parent_pid=None):
@@ -148,7 +162,7 @@ def replaced(process, at_s):
     return ExitActivity(process, T0 + round(at_s * SECOND), 0, is_replaced=True)
 
 
-def call(process, api, start_ktime_ns, duration_ns, *, device=None, **event):
+def call(process, api, start_ktime_ns, duration_ns, *, device=None, stack=None, **event):
     """A chosen call."""
     end_ktime_ns = start_ktime_ns + duration_ns
     values = dict.fromkeys(CudaCall._fields, 0) | {
@@ -174,10 +188,13 @@ def call(process, api, start_ktime_ns, duration_ns, *, device=None, **event):
         T0 + start_ktime_ns,
         T0 + end_ktime_ns,
         device,
+        stack,
     )
 
 
-def open_call(process, api, start_ktime_ns, seen_ktime_ns, *, tid=None, device=None, **event):
+def open_call(
+    process, api, start_ktime_ns, seen_ktime_ns, *, tid=None, device=None, stack=None, **event
+):
     """A call that has not returned."""
     values = dict.fromkeys(OpenCall._fields, 0) | {
         "ktime_ns": seen_ktime_ns,
@@ -197,11 +214,20 @@ def open_call(process, api, start_ktime_ns, seen_ktime_ns, *, tid=None, device=N
         T0 + start_ktime_ns,
         T0 + seen_ktime_ns,
         device,
+        stack,
     )
 
 
 def stall(
-    process, start_ktime_ns, runnable_ktime_ns, end_ktime_ns, *, reason="", functions=(), **event
+    process,
+    start_ktime_ns,
+    runnable_ktime_ns,
+    end_ktime_ns,
+    *,
+    reason="",
+    functions=(),
+    stack=None,
+    **event,
 ):
     """A thread off the CPU."""
     values = dict.fromkeys(Stall._fields, 0) | {
@@ -226,6 +252,7 @@ def stall(
         T0 + end_ktime_ns,
         reason,
         functions,
+        stack,
     )
 
 

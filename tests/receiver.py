@@ -97,7 +97,7 @@ class OtlpReceiver:
 
     Attributes:
         reject_spans: How many spans each answer claims to have rejected
-            (OTLP's partial success).
+            (OTLP's partial success); of an answer to logs, how many log records.
     """
 
     def __init__(self, *, max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES) -> None:
@@ -256,7 +256,10 @@ class OtlpReceiver:
         if request.signal == "metrics":
             return ExportMetricsServiceResponse().SerializeToString()
         if request.signal == "logs":
-            return ExportLogsServiceResponse().SerializeToString()
+            answer = ExportLogsServiceResponse()
+            if self.reject_spans:
+                answer.partial_success.rejected_log_records = self.reject_spans
+            return answer.SerializeToString()
         response = ExportTraceServiceResponse()
         if self.reject_spans:
             response.partial_success.rejected_spans = self.reject_spans

@@ -80,9 +80,14 @@ def read_registry() -> Registry:
         for name, item in registry[section].items():
             if item["scope"] not in registry["scopes"]:
                 sys.exit(f"{section}: {name}: no such scope: {item['scope']}")
+    for section in ("metrics", "spans", "events", "logs"):
+        for name, item in registry[section].items():
             for attribute in item.get("attributes", ()):
                 if attribute not in registry["attributes"]:
                     sys.exit(f"{section}: {name}: no such attribute: {attribute}")
+            for event in item.get("events", ()):
+                if event not in registry["events"]:
+                    sys.exit(f"{section}: {name}: no such event: {event}")
     return registry
 
 
@@ -120,6 +125,10 @@ def _module_lines(registry: Registry) -> Iterator[str]:
         if fixed:
             yield f'SPAN_{_constant(key)}{"_PREFIX" if brace else ""} = "{fixed}"'
     yield ""
+    yield "# Events of spans, and log records"
+    yield from _name_lines(registry["events"], "EVENT")
+    yield from _name_lines(registry["logs"], "LOG")
+    yield ""
     yield "# Metrics"
     for name, metric in registry["metrics"].items():
         yield f"METRIC_{_constant(name)} = Instrument("
@@ -129,6 +138,11 @@ def _module_lines(registry: Registry) -> Iterator[str]:
         yield f'    "{metric["brief"]}",'
         yield f"    SCOPE_{_constant(metric['scope'].removeprefix('otel_gpu.'))},"
         yield ")"
+
+
+def _name_lines(items: Mapping[str, Any], prefix: str) -> Iterator[str]:
+    for key, item in items.items():
+        yield f'{prefix}_{_constant(key)} = "{item["name"]}"'
 
 
 def page_text(registry: Registry) -> str:
@@ -156,11 +170,21 @@ def _page_lines(registry: Registry) -> Iterator[str]:
     yield "| --- | --- | --- | --- |"
     for span in registry["spans"].values():
         name = _span_name(span) or "the API's name"
-        yield f"| {name} | `{span['scope']}` | {span['kind'].upper()} | {span['brief']} |"
+        meaning = " ".join(filter(None, (span["brief"], span.get("note"))))
+        yield f"| {name} | `{span['scope']}` | {span['kind'].upper()} | {meaning} |"
     for span in registry["spans"].values():
         name = _span_name(span) or "named after a CUDA API"
         attributes = _code_list(span["attributes"])
-        yield from ("", f"Attributes of spans {name} (`{span['scope']}`): {attributes}.")
+        events = _code_list(registry["events"][key]["name"] for key in span.get("events", ()))
+        also = f" Events: {events}." if "events" in span else ""
+        yield from ("", f"Attributes of spans {name} (`{span['scope']}`): {attributes}.{also}")
+    yield from ("", "## Span events and log records", "")
+    yield "| name | what | attributes | meaning |"
+    yield "| --- | --- | --- | --- |"
+    for section, what in (("events", "span event"), ("logs", "log record")):
+        for item in registry[section].values():
+            attributes = _code_list(item["attributes"])
+            yield f"| `{item['name']}` | {what} | {attributes} | {item['brief']} |"
     yield from ("", "## Attributes", "")
     yield from _attribute_table(registry["attributes"])
     yield from ("", "## Resource attributes", "")
@@ -179,7 +203,8 @@ def _attribute_table(attributes: Mapping[str, Any]) -> Iterator[str]:
     yield "| attribute | type | meaning | values or examples |"
     yield "| --- | --- | --- | --- |"
     for name, attribute in attributes.items():
-        shown = [*attribute.get("values", {}).values(), *attribute.get("examples", ())]
+        values = dict.fromkeys(attribute.get("values", {}).values())
+        shown = [*values, *attribute.get("examples", ())]
         meaning = " ".join(filter(None, (attribute["brief"], _origin(attribute))))
         yield f"| `{name}` | {attribute['type']} | {meaning} | {_code_list(shown)} |"
 

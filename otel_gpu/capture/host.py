@@ -1,7 +1,9 @@
 """The host and its clocks: what RECORD_CAPTURE and RECORD_CLOCK say."""
 
+import contextlib
 import os
 import platform
+import resource
 import socket
 import time
 from pathlib import Path
@@ -45,6 +47,20 @@ def resident_bytes() -> int:
     """Return how much memory the agent has resident."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def allow_open_files(wanted: int) -> None:
+    """
+    Raise the limit of open files, as far as is allowed.
+
+    The files of observed processes stay open, so that their stacks can be read when they
+    are gone. What the agent starts later inherits the limit.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 def _read(path: str) -> str | None:

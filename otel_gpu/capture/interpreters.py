@@ -1,29 +1,66 @@
 """
-Where Python interpreters keep their runtime state.
+Where Python interpreters keep their runtime state, and how it is laid out.
 
 CPython's ``_PyRuntime`` holds the GIL (3.10 and 3.11) and the main interpreter with its
 GIL (3.12 and later). A thread that waits on a futex inside it waits for the GIL, which
-the kernel side can then tell from any other lock by the futex's address alone.
+the kernel side can then tell from any other lock by the futex's address alone. From it the
+kernel side also finds the frames of a thread, once their layout was seen to be true of
+this very process; until then it knows the addresses only.
 """
 
+import contextlib
 import os
 import re
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from typing import BinaryIO, NamedTuple
 
+from otel_gpu import wire
 from otel_gpu.capture.libraries import ElfSymbols
 from otel_gpu.capture.programs import Programs
-from otel_gpu.capture.targets import FileId, MappedFile
+from otel_gpu.capture.stacks.python_layouts import OFFSETS_BYTES, UNKNOWN, Layout, layout_of
+from otel_gpu.capture.stacks.python_memory import Read, check
+from otel_gpu.capture.targets import FileId, MappedFile, mappings_of
 
-_HOLDS_INTERPRETER = re.compile(r"^(libpython3[^/]*\.so[^/]*|python3?(\.\d+)?t?)$")
+# With its version, if the name has it: "t" is free-threaded, "d" is for debugging.
+_HOLDS_INTERPRETER = re.compile(r"^(?:libpython(3[^/]*)\.so[^/]*|python(3?(?:\.\d+)?)[td]*)$")
 _SYMBOL = "_PyRuntime"
+_VERSION_SYMBOL = "Py_Version"  # since 3.11
+_3_10 = 0x030A0000
+_VERSION_BYTES = 8
+# A process goes on while it is looked at, so once may be bad luck.
+_MAX_FAILURES = 30
 
 
 class _Place(NamedTuple):
-    """Of the symbol: its distance from where the code segment is mapped, and its size."""
+    """
+    Of the symbol: its distance from each page at which a code segment begins, by the
+    page's offset in the file; and its size.
 
-    distance: int
+    ``layout`` is UNKNOWN for the ``reason`` that is given.
+    """
+
+    distances: Mapping[int, int]
     size_bytes: int
+    layout: Layout
+    reason: str
+
+
+class _Interpreter(NamedTuple):
+    """
+    The interpreter of a process.
+
+    ``is_settled`` says that its layout is known to be true, or given up. ``reason`` says why
+    frames are not walked, and is empty when they are.
+    """
+
+    image_ktime_ns: int
+    start: int
+    end: int
+    layout: Layout
+    is_settled: bool
+    reason: str
+    failures: int = 0
 
 
 class Interpreters:
@@ -37,43 +74,139 @@ class Interpreters:
     def __init__(self, programs: Programs) -> None:
         self._programs = programs
         self._places: dict[FileId, _Place | None] = {}
-        self._ranges: dict[int, tuple[int, int]] = {}
+        self._known: dict[int, _Interpreter] = {}
+
+    @property
+    def reasons(self) -> Mapping[int, str]:
+        """Why the frames of an interpreter are not walked, by pid."""
+        return {pid: known.reason for pid, known in self._known.items() if known.reason}
 
     def examine(self, pid: int, image_ktime_ns: int, files: Iterable[MappedFile]) -> None:
-        """Look for an interpreter in what a process maps now."""
+        """Look for an interpreter in what a process maps now, or again at the one it has."""
+        known = self._known.get(pid)
+        if known is None or known.image_ktime_ns != image_ktime_ns:
+            known = self._find(image_ktime_ns, files)
+            if known is None:
+                return
+            self._tell(pid, known)
+        self._settle(pid, known)
+
+    def examine_again(self) -> None:
+        """Look again at those whose layout is still in doubt, for want of frames to see."""
+        for pid, known in list(self._known.items()):
+            self._settle(pid, known)
+
+    def inherit(self, parent_pid: int, child_pid: int, image_ktime_ns: int) -> None:
+        """A forked child has its parent's memory."""
+        known = self._known.get(parent_pid)
+        if known is not None:
+            self._tell(child_pid, known._replace(image_ktime_ns=image_ktime_ns))
+
+    def forget(self, pid: int) -> None:
+        """A process ended, or became another program."""
+        if self._known.pop(pid, None) is not None:
+            self._programs.forget_interpreter(pid)
+
+    def _find(self, image_ktime_ns: int, files: Iterable[MappedFile]) -> _Interpreter | None:
         for mapped in files:
             if not _HOLDS_INTERPRETER.match(mapped.name):
                 continue
             if mapped.file not in self._places:
                 self._places[mapped.file] = _find(mapped)
             place = self._places[mapped.file]
-            if place is not None:
-                start = mapped.start + place.distance
-                self._tell(pid, image_ktime_ns, (start, start + place.size_bytes))
-                return
+            start = None if place is None else _start(place, mapped)
+            if place is not None and start is not None:
+                return _Interpreter(
+                    image_ktime_ns,
+                    start,
+                    start + place.size_bytes,
+                    place.layout,
+                    is_settled=place.layout == UNKNOWN,
+                    reason=place.reason or "its layout was not checked yet",
+                )
+        return None
 
-    def inherit(self, parent_pid: int, child_pid: int, image_ktime_ns: int) -> None:
-        """A forked child has its parent's addresses."""
-        if parent_pid in self._ranges:
-            self._tell(child_pid, image_ktime_ns, self._ranges[parent_pid])
+    def _settle(self, pid: int, known: _Interpreter) -> None:
+        if known.is_settled:
+            return
+        with _memory(pid) as read:
+            verdict = check(known.layout, known.start, read)
+        failures = known.failures + (verdict.kind == "bad")
+        self._known[pid] = settled = known._replace(
+            is_settled=verdict.kind == "good" or failures == _MAX_FAILURES,
+            reason=verdict.reason,
+            failures=failures,
+        )
+        if verdict.kind == "good":
+            self._tell(pid, settled)
 
-    def forget(self, pid: int) -> None:
-        """A process ended, or became another program."""
-        if self._ranges.pop(pid, None) is not None:
-            self._programs.forget_interpreter(pid)
+    def _tell(self, pid: int, known: _Interpreter) -> None:
+        self._known[pid] = known
+        layout = UNKNOWN if known.reason else known.layout
+        self._programs.set_interpreter(
+            pid, wire.INTERPRETER.pack(known.image_ktime_ns, known.start, known.end, *layout)
+        )
 
-    def _tell(self, pid: int, image_ktime_ns: int, addresses: tuple[int, int]) -> None:
-        self._ranges[pid] = addresses
-        self._programs.set_interpreter(pid, image_ktime_ns, *addresses)
+
+@contextlib.contextmanager
+def _memory(pid: int) -> Iterator[Read]:
+    try:
+        fd = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        yield lambda _address, _size_bytes: b""
+        return
+
+    def read(address: int, size_bytes: int) -> bytes:
+        try:
+            return os.pread(fd, size_bytes, address)
+        except (OSError, OverflowError):
+            return b""
+
+    try:
+        yield read
+    finally:
+        os.close(fd)
 
 
 def _find(mapped: MappedFile) -> _Place | None:
     try:
         with os.fdopen(mapped.open(), "rb") as stream:
             symbols = ElfSymbols(stream)
+            if _SYMBOL not in symbols.addresses:
+                return None
+            layout, reason = _read_layout(stream, symbols, mapped.name)
     except (OSError, ValueError):
         return None
-    code = symbols.address_at(mapped.file_offset)
-    if _SYMBOL not in symbols.addresses or code is None:
-        return None
-    return _Place(symbols.addresses[_SYMBOL] - code, symbols.sizes[_SYMBOL])
+    address = symbols.addresses[_SYMBOL]
+    distances = {offset: address - page for offset, page in symbols.code_pages.items()}
+    return _Place(distances, symbols.sizes[_SYMBOL], layout, reason)
+
+
+def _start(place: _Place, mapped: MappedFile) -> int | None:
+    for mapping in chain((mapped,), mappings_of(mapped)):
+        distance = place.distances.get(mapping.file_offset)
+        if distance is not None:
+            return mapping.start + distance
+    return None
+
+
+def _read_layout(stream: BinaryIO, symbols: ElfSymbols, name: str) -> tuple[Layout, str]:
+    version_hex = int.from_bytes(_read(stream, symbols, _VERSION_SYMBOL, _VERSION_BYTES), "little")
+    found = _HOLDS_INTERPRETER.match(name)
+    if not version_hex and found and any(part.startswith("3.10") for part in found.groups("")):
+        version_hex = _3_10
+    if not version_hex:
+        return UNKNOWN, f"{name} does not state its version"
+    try:
+        return layout_of(version_hex, _read(stream, symbols, _SYMBOL, OFFSETS_BYTES)), ""
+    except ValueError as error:
+        return UNKNOWN, str(error)
+
+
+def _read(stream: BinaryIO, symbols: ElfSymbols, symbol: str, size_bytes: int) -> bytes:
+    address = symbols.addresses.get(symbol)
+    offset = None if address is None else symbols.file_offset(address)
+    if offset is None:
+        return b""
+    stream.seek(offset)
+    return stream.read(size_bytes)

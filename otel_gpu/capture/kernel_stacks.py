@@ -17,12 +17,13 @@ class KernelStacks:
 
     Args:
         programs: The loaded programs.
+        symbols: The kernel's functions; by default those of the kernel that runs.
     """
 
-    def __init__(self, programs: Programs) -> None:
+    def __init__(self, programs: Programs, symbols: KernelSymbols | None = None) -> None:
         self._programs = programs
         self._told: set[int] = set()
-        self._symbols = KernelSymbols()
+        self._symbols = symbols or KernelSymbols()
 
     def prepare(self) -> None:
         """Read the kernel's symbols now: it takes a tenth of a second, and somebody may wait."""
@@ -36,7 +37,11 @@ class KernelStacks:
         if not addresses:
             return
         self._told.add(stack)
-        functions = [self._symbols.name(address) for address in addresses]
+        # All but the first are where a call returns to. A function that ends with a call, as
+        # one that never returns does, would have that in the next function.
+        functions = [
+            self._symbols.name(address - bool(caller)) for caller, address in enumerate(addresses)
+        ]
         if _SCHEDULER in functions:
             # What is above the scheduler is how we came to look.
             del functions[: functions.index(_SCHEDULER) + 1]

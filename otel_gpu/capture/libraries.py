@@ -2,21 +2,18 @@
 What an ELF file exports: where its functions are, and its build id.
 
 Only headers and symbol tables are read. A driver library is a hundred megabytes
-and exports thousands of symbols, so sections are found by pyelftools and symbols
-unpacked in bulk.
+and exports thousands of symbols, so symbols are unpacked in bulk.
 """
 
+import mmap
 import os
 import struct
 from typing import BinaryIO
 
-from elftools.common.exceptions import ELFError
-from elftools.elf.elffile import ELFFile
-from elftools.elf.sections import NoteSection
+from otel_gpu.capture.stacks.elf_image import ElfImage, Section
 
 _SYMBOL = struct.Struct("<IBBHQQ")
 _TYPE_MASK = 0xF
-_WORD_BITS = 64
 _FUNCTION = 2
 _MAX_TABLE_BYTES = 512 << 20
 _PREFIXES = (
@@ -27,6 +24,7 @@ _PREFIXES = (
     b"vfork\0",
     b"posix_spawn",
     b"_PyRuntime\0",
+    b"Py_Version\0",
 )
 
 
@@ -38,6 +36,7 @@ class ElfSymbols:
         functions: (name, file offset) of each defined function.
         addresses: Name to virtual address, of functions and objects.
         sizes: Name to size in bytes.
+        code_pages: File offset to virtual address of the pages at which code segments begin.
         build_id: The GNU build id in hex, or None.
 
     Raises:
@@ -45,34 +44,29 @@ class ElfSymbols:
     """
 
     def __init__(self, stream: BinaryIO) -> None:
-        try:
-            elf = ELFFile(stream)
-            if elf.elfclass != _WORD_BITS or not elf.little_endian:
-                message = "not a 64-bit little-endian ELF file"
-                raise ValueError(message)
-            self._segments = [
-                (segment["p_vaddr"], segment["p_filesz"], segment["p_offset"])
-                for segment in elf.iter_segments()
-                if segment["p_type"] == "PT_LOAD"
-            ]
-            self.build_id = _build_id(elf)
-            self.addresses: dict[str, int] = {}
-            self.sizes: dict[str, int] = {}
-            self.functions: list[tuple[str, int]] = []
-            for name in (".dynsym", ".symtab"):
-                section = elf.get_section_by_name(name)
-                if section is not None:
-                    names = elf.get_section(section["sh_link"])
-                    self._read_table(stream, section, names)
-        except (ELFError, KeyError, AttributeError, TypeError, struct.error) as error:
-            message = f"not a readable ELF file: {error}"
-            raise ValueError(message) from error
+        image = ElfImage(os.dup(stream.fileno()))
+        self._image = image
+        # A mapping begins at a page, a segment may not.
+        self.code_pages = {
+            _page(segment.file_offset): _page(segment.address)
+            for segment in image.segments
+            if segment.executable
+        }
+        self.build_id = image.build_id
+        self.addresses: dict[str, int] = {}
+        self.sizes: dict[str, int] = {}
+        self.functions: list[tuple[str, int]] = []
+        for name in (".dynsym", ".symtab"):
+            section = image.section_header(name)
+            if section is not None and section.link < len(image.sections):
+                self._read_table(section, image.sections[section.link])
+        image.close()
 
-    def _read_table(self, stream: BinaryIO, table: object, names: object) -> None:
-        text = _section_bytes(stream, names)
+    def _read_table(self, table: Section, names: Section) -> None:
+        text = self._content(names)
         if not any(prefix in text for prefix in _PREFIXES):
             return
-        data = _section_bytes(stream, table)
+        data = self._content(table)
         whole = len(data) - len(data) % _SYMBOL.size
         for name_offset, info, _other, section, value, size in _SYMBOL.iter_unpack(data[:whole]):
             if not section or not text.startswith(_PREFIXES, name_offset):
@@ -87,20 +81,14 @@ class ElfSymbols:
                 if file_offset is not None:
                     self.functions.append((name, file_offset))
 
-    def address_at(self, file_offset: int) -> int | None:
-        """Return the virtual address of a place in the file."""
-        for start, size, segment_offset in self._segments:
-            # A mapping starts at a page, a segment may not.
-            if segment_offset - 4096 < file_offset < segment_offset + size:
-                return int(start + file_offset - segment_offset)
-        return None
-
     def file_offset(self, address: int) -> int | None:
         """Return where in the file a virtual address is loaded from."""
-        for start, size, file_offset in self._segments:
-            if start <= address < start + size:
-                return int(address - start + file_offset)
-        return None
+        return self._image.file_offset_of(address)
+
+    def _content(self, section: Section) -> bytes:
+        if section.size_bytes > _MAX_TABLE_BYTES:
+            return b""
+        return self._image.read_file(section.file_offset, section.size_bytes)
 
 
 def exported_functions(path: str) -> list[tuple[str, int]]:
@@ -117,19 +105,5 @@ def exported_functions(path: str) -> list[tuple[str, int]]:
         return ElfSymbols(stream).functions
 
 
-def _section_bytes(stream: BinaryIO, section: object) -> bytes:
-    header = section.header  # type: ignore[attr-defined]
-    size_bytes = int(header["sh_size"])
-    if size_bytes > _MAX_TABLE_BYTES or header["sh_type"] == "SHT_NOBITS":
-        return b""
-    stream.seek(header["sh_offset"])
-    return stream.read(size_bytes)
-
-
-def _build_id(elf: ELFFile) -> str | None:
-    section = elf.get_section_by_name(".note.gnu.build-id")
-    if isinstance(section, NoteSection):
-        for note in section.iter_notes():
-            if note["n_type"] == "NT_GNU_BUILD_ID":
-                return str(note["n_desc"])
-    return None
+def _page(address: int) -> int:
+    return address - address % mmap.PAGESIZE

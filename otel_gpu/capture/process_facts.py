@@ -64,6 +64,27 @@ def read_facts(pid: int, proc: Path = Path("/proc")) -> dict[str, Any] | None:
     return facts
 
 
+def start_boot_ns(folder: str) -> int | None:
+    """Return when a process was started, by CLOCK_BOOTTIME; None when it is gone."""
+    start = _read_start(folder)
+    return None if start is None else start.ticks * _NS_PER_TICK
+
+
+def read_ids(folder: str) -> tuple[int | None, int | None]:
+    """Return the pid as a process itself sees it and its effective user, None if unknown."""
+    vpid = uid = None
+    for line in _read_bounded(f"{folder}/status", 16384).splitlines():
+        fields = line.split()
+        try:
+            if line.startswith(b"NSpid:"):
+                vpid = int(fields[-1])
+            elif line.startswith(b"Uid:"):
+                uid = int(fields[2])
+        except (IndexError, ValueError):
+            continue
+    return vpid, uid
+
+
 class _Start:
     # What "stat" says that the rest hangs on.
     __slots__ = ("comm", "ppid", "ticks")
@@ -76,7 +97,7 @@ class _Start:
 
 def _read_once(pid: int, proc: Path, start: _Start, exe: str | None) -> dict[str, Any]:
     folder = f"{proc}/{pid}"
-    vpid, uid = _read_ids(folder)
+    vpid, uid = read_ids(folder)
     cgroup_bytes = _read_bounded(f"{folder}/cgroup", MAX_CGROUPS * MAX_VALUE_BYTES)
     return {
         "start_boot_ns": start.ticks * _NS_PER_TICK,
@@ -135,21 +156,6 @@ def _read_exe(folder: str) -> str | None:
         return None
     # The suffix says that the file was replaced, as an upgrade does.
     return target.decode(errors="replace").removesuffix(_DELETED) or None
-
-
-def _read_ids(folder: str) -> tuple[int | None, int | None]:
-    # The pid as the process itself sees it, and the effective user.
-    vpid = uid = None
-    for line in _read_bounded(f"{folder}/status", 16384).splitlines():
-        fields = line.split()
-        try:
-            if line.startswith(b"NSpid:"):
-                vpid = int(fields[-1])
-            elif line.startswith(b"Uid:"):
-                uid = int(fields[2])
-        except (IndexError, ValueError):
-            continue
-    return vpid, uid
 
 
 def _read_command_args(folder: str) -> list[str]:

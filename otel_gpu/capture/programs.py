@@ -79,6 +79,7 @@ class Programs:
         self._known_executables = self.bpf.map("known_executables")
         self._times = self.bpf.map("thread_times")
         self._stacks = self.bpf.map("stacks")
+        self._stall_samples = self.bpf.map("stall_samples")
         self._interpreters = self.bpf.map("interpreters")
         self._cpus = self.bpf.libbpf.call("libbpf_num_possible_cpus")
 
@@ -180,9 +181,19 @@ class Programs:
         raw = self._stacks.lookup(_PID.pack(stack))
         return tuple(address for address in memoryview(raw).cast("Q") if address) if raw else ()
 
-    def set_interpreter(self, pid: int, image_ktime_ns: int, start: int, end: int) -> None:
-        """Say where the interpreter of a process keeps its runtime state, and so its GIL."""
-        self._interpreters.update(_PID.pack(pid), wire.INTERPRETER.pack(image_ktime_ns, start, end))
+    def stall_sample(self, tid: int) -> bytes | None:
+        """
+        Return where a thread last left the CPU to wait, as a RECORD_SAMPLE.
+
+        None: it is not kept, or was written just now.
+        """
+        key = _PID.pack(tid)
+        sample = self._stall_samples.lookup(key)
+        return sample if sample == self._stall_samples.lookup(key) else None
+
+    def set_interpreter(self, pid: int, interpreter: bytes) -> None:
+        """Say where the interpreter of a process keeps its GIL and frames: ``INTERPRETER``."""
+        self._interpreters.update(_PID.pack(pid), interpreter)
 
     def forget_interpreter(self, pid: int) -> None:
         """Forget it, when the process ends."""

@@ -124,12 +124,14 @@ def open_call_record(
     api: int,
     depth: int,
     comm: bytes,
+    user_stack: int = 0,
 ) -> bytes:
     """
     Build a record of a CUDA call that was still open when it was looked at.
 
     ``blocked_ns`` and ``run_queue_ns`` are of this call so far, not the thread's totals.
     ``comm`` is the kernel's name of the thread; what is past 15 bytes is cut.
+    ``user_stack`` is the id of the merged stack at which it last left the CPU.
     """
     return wire.OPEN_CALL_RECORD.pack(
         wire.RECORD_OPEN_CALL,
@@ -143,6 +145,7 @@ def open_call_record(
         root_start_ktime_ns,
         blocked_ns,
         run_queue_ns,
+        user_stack,
         device,
         api,
         depth,

@@ -10,15 +10,15 @@ import contextlib
 import os
 import select
 import signal
-import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from otel_gpu import __version__, wire
 from otel_gpu.capture.attachments import Attachments
 from otel_gpu.capture.command import Command
+from otel_gpu.capture.headers import fields_of, header_of
 from otel_gpu.capture.host import describe_host, read_clocks, resident_bytes
 from otel_gpu.capture.interpreters import Interpreters
 from otel_gpu.capture.introductions import Introductions
@@ -29,6 +29,7 @@ from otel_gpu.capture.records import clock_record, json_record
 from otel_gpu.capture.schedule import Schedule
 from otel_gpu.capture.settings import process_flags
 from otel_gpu.capture.snapshots import Snapshots
+from otel_gpu.capture.stacks.stacks import UserStacks
 from otel_gpu.capture.targets import FileId, all_pids, cgroup_pids, child_pids, mapped_files
 from otel_gpu.config import Config
 
@@ -37,7 +38,9 @@ _CLOCK_DRIFT_NS = 50_000
 _CLOCK_INTERVAL_S = 60.0
 _THRESHOLD_INTERVAL_S = 5.0
 _RESCAN_INTERVAL_S = 30.0
-_STALL_KIND = wire.RECORD_STALL.to_bytes(2, "little")
+_STALL_KIND, _SAMPLE_KIND, _CODE_KIND = (
+    kind.to_bytes(2, "little") for kind in (wire.RECORD_STALL, wire.RECORD_SAMPLE, wire.RECORD_CODE)
+)
 _STALL_STACK = wire.STALL_RECORD_FIELDS.index("kernel_stack")
 
 
@@ -75,7 +78,8 @@ class Session:
         self._status = status
         self._flags = process_flags(config)
         self._attachments = Attachments(programs)
-        self._snapshots = Snapshots(programs, config)
+        self._user_stacks = UserStacks(programs.watched)
+        self._snapshots = Snapshots(programs, config, self._user_stacks)
         self._interpreters = Interpreters(programs)
         self._pressure = Pressure()
         self._images: dict[int, int] = {}
@@ -119,6 +123,7 @@ class Session:
                 poller.poll(wait_s)
                 yield [*self._clock(), *self._read_rings(), *schedule.run_due()]
         yield [*self._clock(), *self._read_rings(), *self._end()]
+        self._user_stacks.close()
         os.close(self._stop_fd)
 
     def _begin(self) -> Iterator[bytes]:
@@ -130,10 +135,10 @@ class Session:
         self._programs.attach()
         if self._command:
             self._flags |= wire.PROCESS_STOP_ON_LOAD
-            # What /proc says of it before its exec is what it says of the agent.
-            self._images[self._command.pid] = self._programs.watch(self._command.pid, self._flags)
             # The child maps what we map: the dynamic linker that it will most likely use.
             yield from self._probes(self._command.pid)
+            # What is known of it before its exec is what is known of the agent: nothing.
+            self._images[self._command.pid] = self._programs.watch(self._command.pid, self._flags)
             self._command.open_gate()
             self._command.check_started()
         for pid in self._pids:
@@ -194,11 +199,11 @@ class Session:
         # process whose fork or exec is not in it.
         until = self._programs.events.position()
         lifecycle = self._programs.lifecycle.read()
-        headers = [_header(record) for record in lifecycle]
+        headers = [header_of(record) for record in lifecycle]
         replaced = {
             (
                 header.pid,
-                _named(wire.EXEC_RECORD, wire.EXEC_RECORD_FIELDS, record)["old_image_ktime_ns"],
+                fields_of(wire.EXEC_RECORD, wire.EXEC_RECORD_FIELDS, record)["old_image_ktime_ns"],
             )
             for header, record in zip(headers, lifecycle, strict=True)
             if header.kind == wire.RECORD_EXEC
@@ -219,53 +224,67 @@ class Session:
             else:
                 yield record
             yield from self._handlers.get(header.kind, _ignore)(record)
+        self._user_stacks.look_again()
         for record in self._programs.events.read(until):
-            if record.startswith(_STALL_KIND):
-                stack = wire.STALL_RECORD.unpack(record)[_STALL_STACK]
-                yield from self._snapshots.stacks.tell(stack)
-            yield record
+            yield from self._resolve_stacks(record)
         if ended:
             yield from self._snapshots.last_aggregates(ended)
             yield from self._snapshots.last_times(ended)
         yield from exits
 
+    def _resolve_stacks(self, record: bytes) -> Iterator[bytes]:
+        if record.startswith((_SAMPLE_KIND, _CODE_KIND)):
+            self._user_stacks.take(record)
+            return
+        if record.startswith(_STALL_KIND):
+            stack = wire.STALL_RECORD.unpack(record)[_STALL_STACK]
+            yield from self._snapshots.stacks.tell(stack)
+        yield from self._user_stacks.resolve(record)
+
     def _after_fork(self, record: bytes) -> Iterable[bytes]:
-        fields = _named(wire.FORK_RECORD, wire.FORK_RECORD_FIELDS, record)
+        fields = fields_of(wire.FORK_RECORD, wire.FORK_RECORD_FIELDS, record)
         child_pid, image_ktime_ns = fields["child_pid"], fields["child_image_ktime_ns"]
         self._images[child_pid] = image_ktime_ns
         self._attachments.inherit(fields["pid"], child_pid)
         self._interpreters.inherit(fields["pid"], child_pid, image_ktime_ns)
+        parent = (fields["pid"], fields["image_ktime_ns"])
+        self._user_stacks.inherit(parent, (child_pid, image_ktime_ns))
         # Most children exec at once, which says more; the others are read when there is time.
         self._introductions.put_off(child_pid, image_ktime_ns)
         return ()
 
     def _after_exec(self, record: bytes) -> Iterator[bytes]:
-        fields = _named(wire.EXEC_RECORD, wire.EXEC_RECORD_FIELDS, record)
+        fields = fields_of(wire.EXEC_RECORD, wire.EXEC_RECORD_FIELDS, record)
         pid = fields["pid"]
         with self._held(pid, stopped=bool(fields["stopped"])):
             self._introductions.give_up(pid, fields["old_image_ktime_ns"])
             self._images[pid] = fields["image_ktime_ns"]
             self._attachments.forget(pid)
             self._interpreters.forget(pid)
+            self._user_stacks.forget(pid, fields["old_image_ktime_ns"])
             yield from self._probes(pid)
             self._programs.mark_known(FileId(fields["device"], fields["inode"]))
             self._introductions.put_off(pid, fields["image_ktime_ns"])
         yield from self._introductions.make_some()
 
     def _after_library(self, record: bytes) -> Iterator[bytes]:
-        fields = _named(wire.LIBRARY_RECORD, wire.LIBRARY_RECORD_FIELDS, record)
+        fields = fields_of(wire.LIBRARY_RECORD, wire.LIBRARY_RECORD_FIELDS, record)
         pid = fields["pid"]
+        if fields["flags"] & wire.LIBRARY_NOT_CUDA:
+            self._user_stacks.look_soon(pid, fields["image_ktime_ns"])
+            return
         with self._held(pid, stopped=bool(fields["stopped"])):
             yield from self._probes(pid)
         if self._watch_all and pid not in self._images:
             yield from self._watch(pid)
 
     def _after_exit(self, record: bytes) -> Iterable[bytes]:
-        pid = _header(record).pid
-        self._images.pop(pid, None)
-        self._scanned.discard(pid)
-        self._attachments.forget(pid)
-        self._interpreters.forget(pid)
+        header = header_of(record)
+        self._images.pop(header.pid, None)
+        self._scanned.discard(header.pid)
+        self._attachments.forget(header.pid)
+        self._interpreters.forget(header.pid)
+        self._user_stacks.forget(header.pid, header.image_ktime_ns)
         return ()
 
     @contextlib.contextmanager
@@ -297,6 +316,8 @@ class Session:
             self._interpreters.examine(pid, self._images[pid], mapped)
         for info in self._attachments.examine(pid, mapped):
             yield json_record(wire.RECORD_PROBES, time.monotonic_ns(), info, pid=pid)
+        if pid in self._images and pid in self._attachments.cuda_users():
+            self._user_stacks.learn_process(pid, self._images[pid], mapped)
 
     def _discover(self) -> Iterator[bytes]:
         if self._cgroup:
@@ -318,6 +339,8 @@ class Session:
             for pid in self._attachments.cuda_users() - self._images.keys():
                 yield from self._watch(pid)
         self._attachments.detach_unused()
+        self._interpreters.examine_again()
+        self._user_stacks.drop_ended()
 
     def _rescan(self) -> Iterator[bytes]:
         # Whatever came in without the dynamic linker's help.
@@ -349,6 +372,7 @@ class Session:
             {
                 "cpu_ns": time.process_time_ns(),
                 "rss_bytes": resident_bytes(),
+                "stacks": self._user_stacks.counts,
                 **self._status(),
             },
         )
@@ -356,24 +380,6 @@ class Session:
     def _read_pressure(self) -> bytes:
         info = self._pressure.read(list(self._images))
         return json_record(wire.RECORD_PRESSURE, time.monotonic_ns(), info)
-
-
-class _Header(NamedTuple):
-    kind: int
-    flags: int
-    size: int
-    ktime_ns: int
-    image_ktime_ns: int
-    pid: int
-    tid: int
-
-
-def _header(record: bytes) -> _Header:
-    return _Header._make(wire.RECORD_HEADER.unpack_from(record))
-
-
-def _named(layout: struct.Struct, fields: Sequence[str], record: bytes) -> dict[str, Any]:
-    return dict(zip(fields, layout.unpack(record), strict=True))
 
 
 def _ignore(_: bytes) -> Iterable[bytes]:

@@ -12,6 +12,9 @@ from otel_gpu.config import Config
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO
 _NEVER_NS = (1 << 63) - 1
 _WAKEUP_FRACTION = 8
+# Beyond this part of the ring, records are worth more than the stacks of some.
+_SAMPLE_LIMIT_FRACTION = 2
+_STALL_SAMPLES_INTERVAL_NS = 5_000_000
 _BOUNDS = struct.Struct(f"<{wire.MAX_BOUNDS + 1}Q")
 
 
@@ -37,6 +40,8 @@ def pack_settings(config: Config, *, watch_all: bool) -> bytes:
         interval_ns,
         1_000_000_000,
         config.capture.ring_buffer_bytes // _WAKEUP_FRACTION,
+        config.capture.ring_buffer_bytes // _SAMPLE_LIMIT_FRACTION,
+        _STALL_SAMPLES_INTERVAL_NS,
         len(durations),
         len(sizes),
         config.spans.sample_one_in,
@@ -44,6 +49,7 @@ def pack_settings(config: Config, *, watch_all: bool) -> bytes:
         process_flags(config),
         os.getpid(),
         _pid_namespace_inode(),
+        wire.SAMPLE_CALLS | wire.SAMPLE_STALLS if config.stacks.enabled else 0,
         _pack_apis(),
     )
     return bytes(values)

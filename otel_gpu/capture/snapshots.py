@@ -14,6 +14,7 @@ from otel_gpu.capture.records import (
     open_call_record,
     times_record,
 )
+from otel_gpu.capture.stacks.stacks import UserStacks
 from otel_gpu.capture.thresholds import find_thresholds
 from otel_gpu.config import Config
 
@@ -54,10 +55,12 @@ class Snapshots:
     Args:
         programs: The loaded programs.
         config: For the limit of open calls and the floor of slow ones.
+        user_stacks: For the stacks of open calls.
     """
 
-    def __init__(self, programs: Programs, config: Config) -> None:
+    def __init__(self, programs: Programs, config: Config, user_stacks: UserStacks) -> None:
         self._programs = programs
+        self._user_stacks = user_stacks
         self._bounds_ns = duration_bounds_ns(config)
         self._floor_ns = round(config.spans.slow_floor_us * 1_000)
         self._open_limit_ns = round(config.capture.open_call_limit_s * 1_000_000_000)
@@ -109,9 +112,16 @@ class Snapshots:
         now_ktime_ns = time.monotonic_ns()
         for thread in self._programs.open_threads():
             root_start_ktime_ns = thread.calls[0]["start_ktime_ns"]
+            if now_ktime_ns - root_start_ktime_ns < self._open_limit_ns:
+                continue
+            sample = self._programs.stall_sample(thread.tid) or b""
             for depth, call in enumerate(thread.calls):
                 if now_ktime_ns - call["start_ktime_ns"] < self._open_limit_ns:
                     break
+                stack, told = self._user_stacks.resolve_open(
+                    sample, (thread.pid, thread.image_ktime_ns), thread.tid, call["start_ktime_ns"]
+                )
+                yield from told
                 yield open_call_record(
                     now_ktime_ns,
                     pid=thread.pid,
@@ -125,6 +135,7 @@ class Snapshots:
                     api=call["api"],
                     depth=depth,
                     comm=_comm(thread.pid, thread.tid),
+                    user_stack=stack,
                 )
 
 

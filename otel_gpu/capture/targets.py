@@ -7,17 +7,18 @@ library has many paths (containers, links), and one path can be many libraries.
 
 import os
 import re
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 _MAPS_LINE = re.compile(
-    r"^([0-9a-f]+-[0-9a-f]+) ..x. ([0-9a-f]+) ([0-9a-f]+):([0-9a-f]+) (\d+) +(/.*)$", re.MULTILINE
+    r"^([0-9a-f]+-[0-9a-f]+) ..x. ([0-9a-f]+) ([0-9a-f]+):([0-9a-f]+) (\d+) *(.*)$", re.MULTILINE
 )
 _CUDA_LIBRARY = re.compile(r"^libcuda(rt[^/]*)?\.so[^/]*$")
 _DYNAMIC_LINKER = re.compile(r"^ld(-linux[^/]*|-musl[^/]*|-[0-9.]+)\.so[^/]*$")
 _C_LIBRARY = re.compile(r"^(libc\.so|libc-[0-9.]+\.so|libc\.musl|ld-musl)[^/]*$")
-_MAX_MAPS_BYTES = 32 << 20
+MAX_MAPS_BYTES = 32 << 20
 
 
 class FileId(NamedTuple):
@@ -28,7 +29,12 @@ class FileId(NamedTuple):
 
 
 class MappedFile(NamedTuple):
-    """An executable mapping of a file by one process."""
+    """
+    An executable mapping of a file by one process.
+
+    ``executable_mappings`` also gives those of no file: their inode is 0, and their path is
+    empty or a word in brackets.
+    """
 
     pid: int
     file: FileId
@@ -40,6 +46,11 @@ class MappedFile(NamedTuple):
     def start(self) -> int:
         """The address of the mapping."""
         return int(self.address_range.partition("-")[0], 16)
+
+    @property
+    def end(self) -> int:
+        """The address after the mapping."""
+        return int(self.address_range.partition("-")[2], 16)
 
     @property
     def name(self) -> str:
@@ -72,18 +83,36 @@ class MappedFile(NamedTuple):
         Raises:
             OSError: Neither works.
         """
-        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
         # maps pads short addresses with zeros, map_files does not.
         addresses = "-".join(part.lstrip("0") for part in self.address_range.split("-"))
         try:
-            return os.open(f"/proc/{self.pid}/map_files/{addresses}", flags)
+            return _open_regular(f"/proc/{self.pid}/map_files/{addresses}")
         except (PermissionError, FileNotFoundError):
-            fd = os.open(f"/proc/{self.pid}/root{self.path}", flags)
+            fd = _open_regular(f"/proc/{self.pid}/root{self.path}")
         if os.fstat(fd).st_ino != self.file.inode:
             os.close(fd)
             message = f"{self.path} is not the file that process {self.pid} maps"
             raise OSError(message)
         return fd
+
+
+def open_regular(place: int) -> int:
+    """
+    Open what an O_PATH descriptor stands for, and close that one.
+
+    To open a device can start something, so what it is must be known before.
+
+    Raises:
+        OSError: It is no regular file, or may not be read.
+    """
+    try:
+        if not stat.S_ISREG(os.fstat(place).st_mode):
+            message = "not a regular file"
+            raise OSError(message)
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+        return os.open(f"/proc/self/fd/{place}", flags)
+    finally:
+        os.close(place)
 
 
 def mapped_files(pid: int) -> Iterator[MappedFile]:
@@ -92,17 +121,31 @@ def mapped_files(pid: int) -> Iterator[MappedFile]:
 
     Yields nothing for a process that is gone or may not be looked at.
     """
-    try:
-        with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as maps:  # noqa: PTH123
-            text = maps.read(_MAX_MAPS_BYTES)
-    except OSError:
-        return
     seen = set()
-    for address_range, offset, major, minor, inode, path in _MAPS_LINE.findall(text):
+    for mapped in executable_mappings(pid, _read_maps(pid)):
+        if mapped.path.startswith("/") and mapped.file not in seen:
+            seen.add(mapped.file)
+            yield mapped
+
+
+def mappings_of(mapped: MappedFile) -> Iterator[MappedFile]:
+    """
+    Yield all executable mappings that a process has of a file.
+
+    A library can map a page of itself once more, as libffi does for callbacks, and below
+    itself; so the first is not always the one that the dynamic linker made.
+    """
+    for other in executable_mappings(mapped.pid, _read_maps(mapped.pid)):
+        if other.file == mapped.file:
+            yield other
+
+
+def executable_mappings(pid: int, text: str) -> Iterator[MappedFile]:
+    """Yield every executable mapping that the text of /proc/PID/maps names, in its order."""
+    for found in _MAPS_LINE.finditer(text):
+        address_range, offset, major, minor, inode, path = found.groups()
         file = FileId(int(major, 16) << 20 | int(minor, 16), int(inode))
-        if file not in seen:
-            seen.add(file)
-            yield MappedFile(pid, file, address_range, path, int(offset, 16))
+        yield MappedFile(pid, file, address_range, path, int(offset, 16))
 
 
 def all_pids() -> Iterator[int]:
@@ -141,6 +184,18 @@ def cgroup_pids(cgroup: Path) -> Iterator[int]:
         if "cgroup.procs" in files:
             text = Path(folder, "cgroup.procs").read_text(encoding="ascii")
             yield from (int(line) for line in text.split() if int(line))
+
+
+def _open_regular(path: str) -> int:
+    return open_regular(os.open(path, os.O_PATH | os.O_CLOEXEC))
+
+
+def _read_maps(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as maps:  # noqa: PTH123
+            return maps.read(MAX_MAPS_BYTES)
+    except OSError:
+        return ""
 
 
 def _raise(error: OSError) -> None:

@@ -1,26 +1,34 @@
 """
 What the verbs that capture live have in common: what to watch, and how it ends.
 
-Not a verb: ``run`` and ``explain`` are.
+Not a verb: ``run``, ``explain`` and ``stacks`` are.
 """
 
 import logging
 import signal
 import threading
 from argparse import ArgumentParser, Namespace
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from otel_gpu import pipeline
 from otel_gpu.capture.command import Command
 from otel_gpu.capture.guard import Guard
+from otel_gpu.capture.host import allow_open_files
 from otel_gpu.capture.programs import Programs
 from otel_gpu.capture.recording import RecordingWriter
 from otel_gpu.capture.session import Session
 from otel_gpu.commands import UsageError
 from otel_gpu.config import Config
+from otel_gpu.enrich.activities import Activity
+from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.errors import RecordingError
+
+# Process images, files that they map, and files with their symbols, each within bounds.
+_OPEN_FILES = 4096
 
 _logger = logging.getLogger(__name__)
 
@@ -105,6 +113,8 @@ def start_command(args: Namespace) -> Iterator[Started]:
 @contextmanager
 def load_programs(args: Namespace, config: Config, started: Started) -> Iterator[Programs]:
     """Load the programs of the kernel side."""
+    # Not before the user's command was forked, whose limit it is not.
+    allow_open_files(_OPEN_FILES)
     with Programs(config, watch_all=args.all) as programs:
         if started.guard:
             started.guard.watch(programs.processes_fd)
@@ -139,6 +149,41 @@ def open_session(
             batches = _record(batches, stack.enter_context(RecordingWriter(args.record)))
         stack.enter_context(_signals(session, started.command, config.export.shutdown_timeout_s))
         yield batches
+
+
+def capture(
+    args: Namespace,
+    config: Config,
+    observe: Callable[[Activity], object],
+    rejected: Counter[str],
+    begun: Callable[[], None],
+) -> int:
+    """
+    Capture until it is over, export nothing, and hand every activity to ``observe``.
+
+    Args:
+        args: What to watch, and for how long.
+        config: The configuration.
+        observe: Sees every activity, in order.
+        rejected: Counts records that could not be decoded, by reason.
+        begun: Called when the capture begins, if there is no command to be waited for.
+
+    Returns:
+        The command's exit code, or 0.
+    """
+
+    def status() -> Mapping[str, Any]:
+        return {"rejected": dict(rejected)}
+
+    with (
+        start_command(args) as started,
+        load_programs(args, config, started) as programs,
+        open_session(args, config, programs, started, status) as batches,
+    ):
+        if started.command is None:
+            begun()
+        pipeline.process(batches, Enricher(), [observe], rejected)
+    return exit_code_of(started)
 
 
 def exit_code_of(started: Started) -> int:

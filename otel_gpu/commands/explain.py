@@ -3,29 +3,20 @@
 import re
 from argparse import ArgumentParser, Namespace
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
 
 from rich.console import Console
 
 from otel_gpu import pipeline
 from otel_gpu.commands import Output, UsageError
-from otel_gpu.commands._live import (
-    add_target_arguments,
-    check_targets,
-    exit_code_of,
-    load_programs,
-    open_session,
-    start_command,
-)
+from otel_gpu.commands._files import open_for_writing
+from otel_gpu.commands._live import add_target_arguments, capture, check_targets
 from otel_gpu.commands._moments import HELP as MOMENT_HELP
 from otel_gpu.commands._moments import Moment, parse_moment
 from otel_gpu.commands._salvage import Salvage
 from otel_gpu.config import Config
 from otel_gpu.enrich.enricher import Enricher
-from otel_gpu.errors import OtelGpuError
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.report.collector import Collector
 from otel_gpu.report.document import make_document, to_text
@@ -108,21 +99,14 @@ def _explain_live(args: Namespace, config: Config, out: Output) -> int:
         raise UsageError("--from and --to are for recordings", hint="see --duration")
     check_targets(args)
     rejected: Counter[str] = Counter()
-
-    def status() -> Mapping[str, Any]:
-        return {"rejected": dict(rejected)}
-
     collector = _make_collector(config, rejected, Window(), ())
-    with (
-        start_command(args) as started,
-        load_programs(args, config, started) as programs,
-        open_session(args, config, programs, started, status) as batches,
-    ):
-        if started.command is None:
-            out.note("capturing; Ctrl-C ends that and explains it")
-        pipeline.process(batches, Enricher(), [collector.observe], rejected)
+
+    def say() -> None:
+        out.note("capturing; Ctrl-C ends that and explains it")
+
+    code = capture(args, config, collector.observe, rejected, say)
     _write(collector.finish(_LIVE), args, out)
-    return exit_code_of(started)
+    return code
 
 
 def _make_collector(
@@ -159,25 +143,13 @@ def _write(report: Report, args: Namespace, out: Output) -> None:
         if args.output is None:
             out.line(text)
             return
-        with _open(args.output) as file:
+        with open_for_writing(args.output) as file:
             file.write(text + "\n")
         return
     if args.output is not None:
-        with _open(args.output) as file:
+        with open_for_writing(args.output) as file:
             console = Console(file=file, width=_COLUMNS, highlight=False, markup=False, emoji=False)
             write_text(report, console, per_process=args.per_process)
         return
     console = out.stderr_console if args.command else out.stdout_console
     write_text(report, console, per_process=args.per_process)
-
-
-@contextmanager
-def _open(path: Path) -> Iterator[TextIO]:
-    try:
-        with path.open("w", encoding="utf-8") as file:
-            yield file
-    except OSError as error:
-        raise OtelGpuError(
-            f"{path}: cannot be written: {error.strerror}",
-            hint="name a file in a folder that exists and can be written",
-        ) from error

@@ -20,7 +20,7 @@ DESCRIPTION = (
     "or to a file. Needs no privileges and no GPU. The same recording gives the same output, "
     "byte for byte."
 )
-CONFIG_FLAGS = ("export.otlp_file",)
+CONFIG_FLAGS = ("stacks.mode", "export.otlp_file")
 
 # Naming any of these, even as "none", is a choice.
 _DESTINATIONS = (

@@ -23,6 +23,7 @@ from otel_gpu.commands.summary import Summary, is_live
 from otel_gpu.config import Config
 from otel_gpu.enrich.activities import Activity, OpenCallActivity
 from otel_gpu.enrich.enricher import Enricher
+from otel_gpu.enrich.stack_text import describe_place
 
 NAME = "run"
 HELP = "Capture live, and export."
@@ -32,7 +33,7 @@ DESCRIPTION = (
     "--pid, --cgroup or --all. With a command, its input and output are its own, and its exit "
     "code is ours."
 )
-CONFIG_FLAGS = ("spans.mode", "export.otlp_file")
+CONFIG_FLAGS = ("spans.mode", "stacks.mode", "export.otlp_file")
 TAKES_COMMAND = True
 
 _logger = logging.getLogger(__name__)
@@ -98,12 +99,14 @@ class _HangLog:
         name = (event.pid, event.tid, event.start_ktime_ns, event.depth)
         if name not in self._said:
             self._said.add(name)
+            place = activity.stack.place if activity.stack else None
             _logger.warning(
-                "thread %d (%s) of %s, process %d, has been inside %s for %.1f s",
+                "thread %d (%s) of %s, process %d, has been inside %s for %.1f s%s",
                 event.tid,
                 event.comm,
                 activity.process.service_name,
                 event.pid,
                 activity.api.name,
                 (activity.seen_unix_ns - activity.start_unix_ns) / 1e9,
+                f", in {describe_place(place)}" if place else "",
             )

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from otel_gpu import wire
+from otel_gpu.capture.stacks.frames import CUT, KERNEL, NATIVE, PYTHON
 
 _MAX_DEPTH = 16
 _INT64_MIN, _INT64_MAX, _UINT64_MAX = -(1 << 63), (1 << 63) - 1, (1 << 64) - 1
@@ -68,6 +69,7 @@ _SHAPES: Mapping[int, Mapping[str, Any]] = {
         "rss_bytes": int,
         "rejected": (Mapping, int),
         "dropped": (Mapping, int),
+        "stacks": (Mapping, int),
     },
     wire.RECORD_STACK: {"kernel_stack": int, "functions": [str]},
     wire.RECORD_PRESSURE: {
@@ -78,6 +80,7 @@ _SHAPES: Mapping[int, Mapping[str, Any]] = {
         "swap_out_pages": int,
         "cgroups": (Mapping, dict),
     },
+    wire.RECORD_USER_STACK: {"stack": int, "native": str, "python": str, "frames": [list]},
 }
 _REQUIRED: Mapping[int, tuple[str, ...]] = {
     wire.RECORD_CAPTURE: ("host", "layout"),
@@ -86,11 +89,20 @@ _REQUIRED: Mapping[int, tuple[str, ...]] = {
     wire.RECORD_STATUS: (),
     wire.RECORD_STACK: ("kernel_stack", "functions"),
     wire.RECORD_PRESSURE: (),
+    wire.RECORD_USER_STACK: ("stack", "complete", "native", "python", "frames"),
 }
 _BOUNDS_FIELDS = {"durations": "bounds_ns", "sizes": "bounds_bytes"}
 # Those of OTel's exponential histograms, and of any duration or size in 64 bits.
 _SCALES = range(-10, 21)
 _OFFSETS = range(-(1 << 27), 1 << 27)
+# Of a user stack: 256 frames and one that says how many are left out, texts of 512
+# characters and a sign that something was cut.
+MAX_FRAMES = 257
+MAX_FRAME_TEXT = 513
+_MAX_LINE = (1 << 31) - 1
+_FRAME_KINDS = frozenset({PYTHON, NATIVE, KERNEL, CUT})
+_NATIVE_METHODS = frozenset({"eh_frame", "frame_pointer", "none"})
+_PYTHON_STATUSES = frozenset({"ok", "none", "no_thread", "cut", "broken"})
 
 
 def parse_body(kind: int, encoded: bytes) -> dict[str, Any]:
@@ -124,6 +136,8 @@ def parse_body(kind: int, encoded: bytes) -> dict[str, Any]:
             raise TypeError(message)
     if kind == wire.RECORD_STATUS:
         _check_counts(body)
+    if kind == wire.RECORD_USER_STACK:
+        _check_user_stack(body)
     if kind == wire.RECORD_CAPTURE:
         for name, bounds_field in _BOUNDS_FIELDS.items():
             _check_layout(body["layout"].get(name), bounds_field)
@@ -189,11 +203,39 @@ def _check_type(value: object, expected: Any, where: str) -> None:  # noqa: ANN4
 
 def _check_counts(body: Mapping[str, Any]) -> None:
     numbers = [body.get("cpu_ns", 0), body.get("rss_bytes", 0)]
-    for name in ("rejected", "dropped"):
+    for name in ("rejected", "dropped", "stacks"):
         numbers += body.get(name, {}).values()
     if not all(0 <= number <= _INT64_MAX for number in numbers):
         message = "body counts what cannot be counted"
         raise TypeError(message)
+
+
+def _check_user_stack(body: Mapping[str, Any]) -> None:
+    good = (
+        0 < body["stack"] <= _UINT64_MAX
+        and isinstance(body["complete"], bool)
+        and body["native"] in _NATIVE_METHODS
+        and body["python"] in _PYTHON_STATUSES
+        and len(body["frames"]) <= MAX_FRAMES
+    )
+    if not good or not all(map(_is_frame, body["frames"])):
+        message = "body is not a stack that this version knows"
+        raise TypeError(message)
+
+
+def _is_frame(frame: list[Any]) -> bool:
+    match frame:
+        case [str(kind), str(function), str(file), int(line), str(module), int(address)]:
+            texts = (function, file, module)
+            return (
+                kind in _FRAME_KINDS
+                and all(len(text) <= MAX_FRAME_TEXT for text in texts)
+                and not isinstance(line, bool)
+                and not isinstance(address, bool)
+                and 0 <= line <= _MAX_LINE
+                and 0 <= address <= _UINT64_MAX
+            )
+    return False
 
 
 def _check_layout(layout: Any, bounds_field: str) -> None:  # noqa: ANN401 - any JSON value

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from otel_gpu import wire
+from otel_gpu.capture.stacks.frames import Frame
 from otel_gpu.decode.bodies import parse_body
 from otel_gpu.decode.events import (
     Aggregate,
@@ -37,6 +38,7 @@ from otel_gpu.decode.events import (
     Status,
     Times,
     TimesKey,
+    UserStack,
 )
 
 REJECTED_SHORT = "short"
@@ -89,11 +91,11 @@ def decode(records: Iterable[bytes], rejected: Counter[str]) -> Iterator[Event]:
                 yield _new_tuple(
                     CudaCall,
                     (
-                        *values[3:22],
-                        values[22:25],
-                        values[25:28],
-                        *values[28:33],
-                        _decode_name(values[33]),
+                        *values[3:23],
+                        values[23:26],
+                        values[26:29],
+                        *values[29:34],
+                        _decode_name(values[34]),
                     ),
                 )
                 continue
@@ -269,10 +271,19 @@ def _decode_stack(record: bytes) -> Stack:
     return Stack(ktime_ns, body["kernel_stack"], tuple(body["functions"]))
 
 
+def _decode_user_stack(record: bytes) -> UserStack:
+    ktime_ns, _, _, body = _decode_json(record)
+    frames = tuple(Frame._make(frame) for frame in body["frames"])
+    return UserStack(
+        ktime_ns, body["stack"], frames, body["complete"], body["native"], body["python"]
+    )
+
+
 _DECODERS: Mapping[int, Callable[[bytes], Event]] = {
     wire.RECORD_STALL: _decode_stall,
     wire.RECORD_GAP: _decode_gap,
     wire.RECORD_STACK: _decode_stack,
+    wire.RECORD_USER_STACK: _decode_user_stack,
     wire.RECORD_TIMES: _decode_times,
     wire.RECORD_PRESSURE: _decode_pressure,
     wire.RECORD_FORK: _decode_fork,

@@ -9,6 +9,8 @@ Times are CLOCK_MONOTONIC nanoseconds (``*_ktime_ns``) and ids are numbers, as i
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from otel_gpu.capture.stacks.frames import Frame
+
 
 class CudaCall(NamedTuple):
     """One finished CUDA API call that was chosen to become a span. Host time."""
@@ -26,6 +28,7 @@ class CudaCall(NamedTuple):
     address: int
     stream: int
     function: int
+    user_stack: int
     status: int
     device: int
     weight: int
@@ -53,6 +56,7 @@ class Stall(NamedTuple):
     runnable_ktime_ns: int
     call_start_ktime_ns: int
     root_start_ktime_ns: int
+    user_stack: int
     culprit_pid: int
     culprit_tid: int
     waker_pid: int
@@ -179,6 +183,7 @@ class OpenCall(NamedTuple):
     root_start_ktime_ns: int
     blocked_ns: int
     run_queue_ns: int
+    user_stack: int
     device: int
     api: int
     depth: int
@@ -226,6 +231,22 @@ class Stack(NamedTuple):
     ktime_ns: int
     kernel_stack: int
     functions: tuple[str, ...]
+
+
+class UserStack(NamedTuple):
+    """
+    Python and native frames of one user stack, innermost first (from JSON).
+
+    ``stack`` is the id that calls and stalls name it by. ``complete``, ``native`` and
+    ``python`` are those of ``capture.stacks.frames.MergedStack``.
+    """
+
+    ktime_ns: int
+    stack: int
+    frames: tuple[Frame, ...]
+    complete: bool
+    native: str
+    python: str
 
 
 class TimesKey(NamedTuple):
@@ -289,6 +310,7 @@ Event = (
     | Stall
     | Gap
     | Stack
+    | UserStack
     | Times
     | Pressure
     | Fork

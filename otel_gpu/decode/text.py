@@ -38,6 +38,7 @@ from otel_gpu.decode.events import (
     Status,
     Times,
     TimesKey,
+    UserStack,
 )
 
 KIND_NAMES: Mapping[type, str] = {
@@ -45,6 +46,7 @@ KIND_NAMES: Mapping[type, str] = {
     Stall: "stall",
     Gap: "gap",
     Stack: "stack",
+    UserStack: "user_stack",
     Times: "times",
     Pressure: "pressure",
     Fork: "fork",
@@ -95,6 +97,12 @@ def describe(event: Event) -> Iterator[str]:
                 yield _describe_time(event.ktime_ns, *entry)
         case Stack():
             yield f"{head} kernel_stack={event.kernel_stack} functions={json.dumps(event.functions)}"
+        case UserStack():
+            yield (
+                f"{head} stack={_format_stack_id(event.stack)} "
+                f"complete={json.dumps(event.complete)} native={json.dumps(event.native)} "
+                f"python={json.dumps(event.python)} frames={json.dumps(event.frames)}"
+            )
         case Capture() | Probes() | Status() | Pressure():
             yield f"{head} info={_format_json(event.info)}"
         case ProcessSeen():
@@ -169,6 +177,11 @@ def _format_choices(choices: int) -> str:
     return "|".join(names) or "0"
 
 
+def _format_stack_id(number: int) -> str:
+    # As on spans.
+    return f"{number:016x}" if number else "0"
+
+
 def _format_any(value: object) -> str:
     return json.dumps(value) if isinstance(value, str) else str(value)
 
@@ -195,5 +208,6 @@ _FORMATS: Mapping[str, Callable[[Any], str]] = {
     "grid": _format_dimensions,
     "stream": hex,
     "switch_type": lambda number: _shorten(wire.SWITCH_TYPE_NAMES, number),
+    "user_stack": _format_stack_id,
     "uuid": bytes.hex,
 }

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from otel_gpu.capture.probes import Api
+from otel_gpu.capture.stacks.frames import Frame
 from otel_gpu.decode.events import (
     Aggregate,
     CudaCall,
@@ -56,8 +57,29 @@ class DeviceIdentity(NamedTuple):
     model: str | None
 
 
+class CallStack(NamedTuple):
+    """
+    Where a thread was in its program: Python and native frames, innermost first.
+
+    Attributes:
+        id: Of its content: equal stacks have equal ids, everywhere.
+        frames: A frame of kind ``cut`` stands for others that were left out.
+        complete: Whether nothing is missing at the outer end.
+        native: How native frames were found; see ``capture.stacks.frames.MergedStack``.
+        python: The same for frames of Python.
+        place: The innermost frame of the program's own code; None where it is not known.
+    """
+
+    id: int
+    frames: tuple[Frame, ...]
+    complete: bool
+    native: str
+    python: str
+    place: Frame | None
+
+
 class CallActivity(NamedTuple):
-    """A chosen CUDA call."""
+    """A chosen CUDA call; ``stack`` is where it was made."""
 
     process: ProcessImage
     event: CudaCall
@@ -65,6 +87,7 @@ class CallActivity(NamedTuple):
     start_unix_ns: int
     end_unix_ns: int
     device: DeviceIdentity | None
+    stack: CallStack | None = None
 
 
 class StallActivity(NamedTuple):
@@ -72,7 +95,8 @@ class StallActivity(NamedTuple):
     A scheduler stall of a watched thread.
 
     ``reason`` says what it was blocked on (``enrich/reasons.py``), ``""`` when it was
-    not blocked at all; ``functions`` is its kernel stack, innermost first.
+    not blocked at all; ``functions`` is its kernel stack, innermost first, and ``stack``
+    where in the program it left the CPU.
     """
 
     process: ProcessImage
@@ -82,6 +106,7 @@ class StallActivity(NamedTuple):
     end_unix_ns: int
     reason: str = ""
     functions: tuple[str, ...] = ()
+    stack: CallStack | None = None
 
 
 class GapActivity(NamedTuple):
@@ -137,7 +162,11 @@ class ForkActivity(NamedTuple):
 
 
 class OpenCallActivity(NamedTuple):
-    """A CUDA call that has not returned for longer than the limit."""
+    """
+    A CUDA call that has not returned for longer than the limit.
+
+    ``stack`` is where its thread last left the CPU.
+    """
 
     process: ProcessImage
     event: OpenCall
@@ -145,6 +174,7 @@ class OpenCallActivity(NamedTuple):
     start_unix_ns: int
     seen_unix_ns: int
     device: DeviceIdentity | None
+    stack: CallStack | None = None
 
 
 class Series(NamedTuple):

@@ -27,6 +27,7 @@ from otel_gpu.decode.events import (
     Status,
     Times,
     TimesKey,
+    UserStack,
 )
 from otel_gpu.enrich import clock as clocks
 from otel_gpu.enrich.activities import (
@@ -50,9 +51,11 @@ from otel_gpu.enrich.activities import (
 from otel_gpu.enrich.devices import DeviceTable
 from otel_gpu.enrich.processes import MAX_DEAD, MAX_IMAGES, ProcessTable
 from otel_gpu.enrich.reasons import find_reason
+from otel_gpu.enrich.stacks import StackTable
+from otel_gpu.enrich.user_reasons import refine_reason
 
 _FIRST_DRIVER_API = 100
-_MAX_STACKS = 16384
+_MAX_KERNEL_STACKS = 16384
 _MAX_TIMES = 65536
 
 
@@ -71,7 +74,8 @@ class Enricher:
     def __init__(self, *, max_images: int = MAX_IMAGES, max_dead: int = MAX_DEAD) -> None:
         self._clock = clocks.Clock()
         self._devices = DeviceTable()
-        self._stacks: dict[int, tuple[str, ...]] = {}
+        self._kernel_stacks: dict[int, tuple[str, ...]] = {}
+        self._stacks = StackTable()
         self._machine = ""
         self._times: dict[tuple[int, int], dict[TimesKey, tuple[int, int]]] = {}
         self._times_known = 0
@@ -89,7 +93,8 @@ class Enricher:
             Fork: self._enrich_fork,
             Gap: self._enrich_gap,
             Pressure: self._enrich_pressure,
-            Stack: self._learn_stack,
+            Stack: self._learn_kernel_stack,
+            UserStack: self._stacks.learn,
             Times: self._enrich_times,
             Library: _ignore,
             OpenCall: self._enrich_open_call,
@@ -116,6 +121,7 @@ class Enricher:
                 self._processes.learn_host(event.info)
                 host = event.info.get("host")
                 self._machine = str(host.get("arch")) if isinstance(host, Mapping) else ""
+                self._kernel_stacks.clear()
                 self._stacks.clear()
                 waiting = event
                 continue
@@ -136,6 +142,7 @@ class Enricher:
             start_unix_ns,
             end_unix_ns,
             self._devices.find((pid, image_ktime_ns), event.device),
+            self._stacks.find(event.user_stack),
         )
 
     def _learn_clock(self, event: Clock) -> None:
@@ -171,25 +178,30 @@ class Enricher:
         end_unix_ns, runnable_unix_ns, start_unix_ns = self._clock.date(
             event.end_ktime_ns, event.runnable_ktime_ns, event.start_ktime_ns
         )
+        reason = ""
+        if event.runnable_ktime_ns > event.start_ktime_ns:
+            reason = refine_reason(
+                self._reason(event.kernel_stack, event.system_call, event.flags),
+                self._stacks.rules_of(event.user_stack),
+            )
         return StallActivity(
             self._processes.find(event.pid, event.image_ktime_ns, event.comm),
             event,
             start_unix_ns,
             runnable_unix_ns,
             end_unix_ns,
-            self._reason(event.kernel_stack, event.system_call, event.flags)
-            if event.runnable_ktime_ns > event.start_ktime_ns
-            else "",
-            self._stacks.get(event.kernel_stack, ()),
+            reason,
+            self._kernel_stacks.get(event.kernel_stack, ()),
+            self._stacks.find(event.user_stack),
         )
 
     def _reason(self, kernel_stack: int, system_call: int, flags: int) -> str:
-        functions = self._stacks.get(kernel_stack, ())
+        functions = self._kernel_stacks.get(kernel_stack, ())
         return find_reason(functions, system_call, flags, self._machine)
 
-    def _learn_stack(self, event: Stack) -> None:
-        if len(self._stacks) < _MAX_STACKS:
-            self._stacks[event.kernel_stack] = event.functions
+    def _learn_kernel_stack(self, event: Stack) -> None:
+        if len(self._kernel_stacks) < _MAX_KERNEL_STACKS:
+            self._kernel_stacks[event.kernel_stack] = event.functions
 
     def _enrich_gap(self, event: Gap) -> GapActivity:
         end_unix_ns, start_unix_ns = self._clock.date(event.end_ktime_ns, event.start_ktime_ns)
@@ -252,6 +264,7 @@ class Enricher:
             start_unix_ns,
             seen_unix_ns,
             self._devices.find((event.pid, event.image_ktime_ns), event.device),
+            self._stacks.find(event.user_stack),
         )
 
     def _enrich_exit(self, event: Exit) -> ExitActivity:

@@ -35,9 +35,11 @@ MMAP_LOCK = "mmap_lock"
 CHILD_WAIT = "child_wait"
 STOPPED = "stopped"
 DRIVER = "driver"
+# For an item that another thread or process puts in: only user stacks tell.
+QUEUE = "queue"
 REASONS = frozenset(
     {
-        *(UNKNOWN, GIL, LOCK, IO, IPC, SLEEP, PAGE_FAULT),
+        *(UNKNOWN, GIL, LOCK, QUEUE, IO, IPC, SLEEP, PAGE_FAULT),
         *(RECLAIM, MMAP_LOCK, CHILD_WAIT, STOPPED, DRIVER),
     }
 )
@@ -232,7 +234,9 @@ def find_reason(
     functions: Sequence[str], system_call: int, flags: int, machine: str = "x86_64"
 ) -> str:
     """
-    Return why a thread was blocked: one of ``REASONS``.
+    Return why a thread was blocked, as the kernel knows it: one of ``REASONS``.
+
+    ``user_reasons.refine_reason`` may know it better.
 
     Args:
         functions: Its kernel stack, innermost first; may be empty.

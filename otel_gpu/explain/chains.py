@@ -8,7 +8,7 @@ no cause accounts for is said as ``unexplained_ns``.
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from otel_gpu.enrich.activities import ProcessImage
+from otel_gpu.enrich.activities import CallStack, ProcessImage
 
 
 class Culprit(NamedTuple):
@@ -28,7 +28,8 @@ class Evidence(NamedTuple):
     of which the state is known and the interval is not. ``unseen`` is another thread's
     window of which not all was seen, ``account`` one of which only its process's totals
     tell. ``span_id`` is the exported span's, where there is one, else
-    empty. ``is_cpu_idle`` says of a run queue that no thread had the CPU.
+    empty. ``functions`` is the thread's kernel stack, and ``stack`` where in its program
+    it was. ``is_cpu_idle`` says of a run queue that no thread had the CPU.
     """
 
     id: str
@@ -40,6 +41,7 @@ class Evidence(NamedTuple):
     reason: str
     functions: tuple[str, ...]
     span_id: bytes
+    stack: CallStack | None = None
     is_cpu_idle: bool = False
 
 
@@ -59,12 +61,23 @@ class Cause(NamedTuple):
     via: tuple["Cause", ...] = ()
 
 
+def stack_of_cause(cause: Cause) -> CallStack | None:
+    """Return where in its program the thread was for most of a cause, if that is known."""
+    longest = max(
+        (evidence for evidence in cause.evidence if evidence.stack is not None),
+        key=lambda evidence: evidence.end_unix_ns - evidence.start_unix_ns,
+        default=None,
+    )
+    return None if longest is None else longest.stack
+
+
 class Effect(NamedTuple):
     """
     What went wrong: a ``slow_call``, ``slow_gap``, ``hung_call`` or ``failed_call``.
 
     ``excess_ns`` is over the series' own median for the same kind and size class.
-    ``trace_id`` and ``span_id`` are of the span that shows it.
+    ``trace_id`` and ``span_id`` are of the span that shows it; ``stack`` is where in the
+    program it was.
     """
 
     kind: str
@@ -77,6 +90,7 @@ class Effect(NamedTuple):
     excess_ns: int
     trace_id: bytes
     span_id: bytes
+    stack: CallStack | None = None
 
 
 class Chain(NamedTuple):

@@ -79,6 +79,7 @@ class Effects:
             duration_ns - usual_ns,
             ids.trace_id_of(self.seed, event),
             ids.span_id_of(self.seed, event),
+            evidence.stack_of(activity),
         )
         subject = Subject(
             event.pid,

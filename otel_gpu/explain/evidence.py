@@ -7,6 +7,7 @@ from otel_gpu.decode.events import CudaCall, Gap, OpenCall
 from otel_gpu.enrich import ids
 from otel_gpu.enrich.activities import (
     CallActivity,
+    CallStack,
     ForkActivity,
     GapActivity,
     OpenCallActivity,
@@ -23,6 +24,11 @@ def culprit_of(stall: StallActivity) -> Culprit | None:
     return Culprit(event.culprit_pid, event.culprit_tid, event.culprit_comm)
 
 
+def stack_of(activity: CallActivity | GapActivity | OpenCallActivity) -> CallStack | None:
+    """Return where in the program a call was made, if that is known; a gap has no one place."""
+    return None if isinstance(activity, GapActivity) else activity.stack
+
+
 def of_blocked(seed: bytes, stall: StallActivity, waker: Culprit | None) -> Evidence:
     """Return the part of a stall in which the thread could not run, and who ended it."""
     event = stall.event
@@ -36,6 +42,7 @@ def of_blocked(seed: bytes, stall: StallActivity, waker: Culprit | None) -> Evid
         stall.reason,
         stall.functions,
         ids.span_id_of(seed, event),
+        stall.stack,
     )
 
 
@@ -88,6 +95,7 @@ def of_whole(
         "",
         (),
         ids.span_id_of(seed, event),
+        stack_of(activity),
     )
 
 

@@ -183,6 +183,8 @@ _BLOCKED: Mapping[str, str] = {
     "gil": "gil",
     "io": "io",
     "ipc": "ipc",
+    # A data loader's, or any other: what makes the items is what is waited for.
+    "queue": "ipc",
     "sleep": "sleep",
     "page_fault": "page_fault",
     "reclaim": "reclaim",
@@ -210,7 +212,7 @@ _ON_CPU_AT: Mapping[str, str] = {
 }
 
 # What may be the fault of the thread that ended the wait, so that it is worth following.
-FOLLOWED_REASONS = frozenset({"ipc", "lock", "gil", "unknown", "child_wait"})
+FOLLOWED_REASONS = frozenset({"ipc", "queue", "lock", "gil", "unknown", "child_wait"})
 # Waits with a time limit end by their timer again and again; the last one's waker is who
 # was waited for all the time.
 REPEATED_KINDS = frozenset({"ipc", "lock", "gil"})

@@ -27,6 +27,7 @@ from typing import Any, Final
 _logger = logging.getLogger(__name__)
 
 _MAX_CACHED = 8192
+_MAX_STRING_BYTES = 8 << 20
 _INT64_MIN, _INT64_END = -(1 << 63), 1 << 63
 _UINT64_END = 1 << 64
 _ONE_BYTE = 0x80
@@ -90,6 +91,7 @@ class AttributeEncoder:
         self._caches = {str: self._strings, int: self._ints, bool: self._bools}
         self._tuples: dict[tuple[Any, ...], bytes] = {}
         self._double_heads: dict[str, bytes] = {}
+        self._string_bytes = 0
 
     def encode(self, pairs: Iterable[tuple[str, Any]]) -> list[bytes]:
         """
@@ -106,6 +108,10 @@ class AttributeEncoder:
             fields.append(self._miss(pair, cache) if data is None else data)
         return fields
 
+    def encode_once(self, pairs: Iterable[tuple[str, Any]]) -> bytes:
+        """Return the fields one after another, and remember nothing."""
+        return b"".join(self._encode_pair(key, value) for key, value in pairs)
+
     def _miss(self, pair: tuple[str, Any], cache: dict[tuple[str, Any], bytes] | None) -> bytes:
         key, value = pair
         if cache is None and type(value) is float:
@@ -114,7 +120,12 @@ class AttributeEncoder:
             return self._tuple(key, value)
         data = self._encode_pair(key, value)
         if cache is not None:
-            if len(cache) >= _MAX_CACHED:
+            is_full = len(cache) >= _MAX_CACHED
+            if cache is self._strings:
+                # Most are short, and a stack is not.
+                is_full = is_full or self._string_bytes > _MAX_STRING_BYTES
+                self._string_bytes = len(data) + (0 if is_full else self._string_bytes)
+            if is_full:
                 cache.clear()
             cache[pair] = data
         return data

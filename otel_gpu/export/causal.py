@@ -25,6 +25,7 @@ looks at one trace has the stalls of all the threads in it.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from otel_gpu.enrich import ids
+from otel_gpu.enrich.activities import CallStack
 from otel_gpu.explain.chains import Cause, Chain, Culprit, Evidence, Incident
 from otel_gpu.explain.incidents import leading_cause
 from otel_gpu.export import semconv
@@ -40,7 +41,6 @@ from otel_gpu.export.finished import (
 
 _UNEXPLAINED = "unexplained"
 _SLOW_GAP = "slow_gap"
-_EVENT_CAUSE = "gpu.cause"
 _SPAN_OF_EVIDENCE = {
     "blocked": semconv.SPAN_CAUSE_BLOCKED,
     "run_queue": semconv.SPAN_CAUSE_RUN_QUEUE_WAIT,
@@ -55,8 +55,14 @@ _MAX_ADVICE = 16
 _MAX_INCIDENT_LINKS = 128
 
 _Pairs = list[tuple[str, AttributeValue]]
+# What is said of where in the program a thread was.
+DescribePlace = Callable[[CallStack | None], Attributes]
 # The spans to link to for an interval and the one who is to blame for it.
 FindSpans = Callable[[Evidence, Culprit | None], Sequence[SpanReference]]
+
+
+def _say_nothing(_: CallStack | None) -> Attributes:
+    return ()
 
 
 def chain_reference(chain: Chain, seed: bytes) -> SpanReference:
@@ -67,7 +73,11 @@ def chain_reference(chain: Chain, seed: bytes) -> SpanReference:
 
 
 def chain_spans(
-    chain: Chain, seed: bytes, origin: Origin, find_spans: FindSpans
+    chain: Chain,
+    seed: bytes,
+    origin: Origin,
+    find_spans: FindSpans,
+    describe_place: DescribePlace = _say_nothing,
 ) -> tuple[FinishedSpan, ...]:
     """
     Return the spans of a chain: its own first, then its causes in their order.
@@ -77,15 +87,24 @@ def chain_spans(
         seed: ``ids.capture_seed`` of the capture; used where the effect has no span.
         origin: Of the effect's process, in the scope ``otel_gpu.causal``.
         find_spans: Says which spans there are to link to.
+        describe_place: Says which attributes tell of a stack.
     """
-    return _ChainSpans(chain, seed, origin, find_spans).build()
+    return _ChainSpans(chain, seed, origin, find_spans, describe_place).build()
 
 
 class _ChainSpans:
     """The spans of one chain in the making."""
 
-    def __init__(self, chain: Chain, seed: bytes, origin: Origin, find_spans: FindSpans) -> None:
+    def __init__(
+        self,
+        chain: Chain,
+        seed: bytes,
+        origin: Origin,
+        find_spans: FindSpans,
+        describe_place: DescribePlace,
+    ) -> None:
         self._chain = chain
+        self._describe_place = describe_place
         self._origin = origin
         self._find_spans = find_spans
         self._trace_id, self._span_id = chain_reference(chain, seed)
@@ -127,6 +146,7 @@ class _ChainSpans:
         _add_links(pairs, links)
         if self._dropped:
             pairs.append((semconv.OTEL_GPU_CAUSE_DROPPED, self._dropped))
+        pairs.extend(self._describe_place(effect.stack))
         if effect.tid:
             pairs.append((semconv.OTEL_GPU_THREAD_TID, effect.tid))
         if effect.comm:
@@ -141,7 +161,9 @@ class _ChainSpans:
         links: dict[SpanReference, SpanLink] = {}
         for number, cause in enumerate(causes):
             if not cause.evidence:
-                events.append(SpanEvent(_EVENT_CAUSE, end_unix_ns, tuple(_describe_cause(cause))))
+                events.append(
+                    SpanEvent(semconv.EVENT_CAUSE, end_unix_ns, tuple(_describe_cause(cause)))
+                )
             elif len(self._spans) >= _MAX_SPANS or len(path) >= _MAX_DEPTH:
                 self._dropped += _count(cause)
             else:
@@ -203,6 +225,7 @@ class _ChainSpans:
                 pairs.append((semconv.OTEL_GPU_WAKER_PID, evidence.waker.pid))
                 pairs.append((semconv.OTEL_GPU_WAKER_TID, evidence.waker.tid))
                 pairs.append((semconv.OTEL_GPU_WAKER_COMM, evidence.waker.comm))
+            pairs.extend(self._describe_place(evidence.stack))
         elif evidence.culprit is not None:
             _add_culprit(pairs, evidence.culprit)
         _add_links(pairs, links)

@@ -17,6 +17,7 @@ told in ``attributes.py``; the tags here:
     Status         12 message, 18 code
 """
 
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from struct import Struct
 from typing import TypeVar
@@ -26,13 +27,15 @@ from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind
 
+from otel_gpu.export import semconv
 from otel_gpu.export.attributes import AttributeEncoder, field, text_field, varint
-from otel_gpu.export.finished import FinishedSpan, Origin, SpanEvent, SpanLink
+from otel_gpu.export.finished import Attributes, FinishedSpan, Origin, SpanEvent, SpanLink
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
 _MAX_CACHED = 4096
+_MAX_REPEATED_BYTES = 8 << 20
 _KINDS: Mapping[SpanKind, bytes] = {
     SpanKind.INTERNAL: b"\x30\x01",
     SpanKind.SERVER: b"\x30\x02",
@@ -51,6 +54,38 @@ _pack_times = Struct("<BQBQ").pack
 _pack_time = Struct("<BQ").pack
 
 
+class RepeatedAttributes:
+    """
+    The wire bytes of attributes that come back as the same object, as those of stacks do.
+
+    To look at a stack's text costs more than to encode a whole span, so nothing of it is
+    looked at twice. What was not met for the longest time is forgotten.
+
+    Args:
+        tag: The attributes' tag in the message around them.
+    """
+
+    def __init__(self, tag: bytes) -> None:
+        self._attributes = AttributeEncoder(tag)
+        # The object is kept, or another one could come to have its identity.
+        self._known: OrderedDict[int, tuple[Attributes, bytes]] = OrderedDict()
+        self._size_bytes = 0
+
+    def encode(self, attributes: Attributes) -> bytes:
+        """Return the fields, one after another."""
+        known = self._known.get(id(attributes))
+        if known is not None:
+            self._known.move_to_end(id(attributes))
+            return known[1]
+        data = self._attributes.encode_once(attributes)
+        self._known[id(attributes)] = (attributes, data)
+        self._size_bytes += len(data)
+        while self._size_bytes > _MAX_REPEATED_BYTES or len(self._known) > _MAX_CACHED:
+            _, (_, oldest) = self._known.popitem(last=False)
+            self._size_bytes -= len(oldest)
+        return data
+
+
 class SpanEncoder:
     """
     Encodes spans and the headers above them, remembering what repeats.
@@ -61,6 +96,7 @@ class SpanEncoder:
     def __init__(self) -> None:
         self._span_attributes = AttributeEncoder(b"\x4a")
         self._event_attributes = AttributeEncoder(b"\x1a")
+        self._stacks = RepeatedAttributes(b"\x1a")
         self._link_attributes = AttributeEncoder(b"\x22")
         self._names: dict[str, bytes] = {}
         self._statuses: dict[tuple[int, str], bytes] = {}
@@ -125,10 +161,16 @@ class SpanEncoder:
         return field(b"\x12", b"".join(parts))
 
     def _event(self, event: SpanEvent) -> bytes:
+        attributes = event.attributes
+        body = (
+            self._stacks.encode(attributes)
+            if event.name == semconv.EVENT_STACK
+            else b"".join(self._event_attributes.encode(attributes))
+        )
         parts = [
             _time(event.unix_ns),
             text_field(b"\x12", event.name),
-            *self._event_attributes.encode(event.attributes),
+            body,
             _count(b"\x20", event.dropped_attributes),
         ]
         return field(b"\x5a", b"".join(parts))

@@ -6,6 +6,7 @@ from otel_gpu.export.budget import ChainBudget
 from otel_gpu.export.exported import ExportedSpans, SpanReference
 from otel_gpu.export.finished import FinishedSpan
 from otel_gpu.export.origins import Origins
+from otel_gpu.export.stacks import Stacks
 
 _MAX_OF_CULPRIT = 4
 
@@ -18,15 +19,19 @@ class Explanations:
         seed: ``ids.capture_seed`` of the capture.
         origins: Give each process image its Resource.
         chains_per_second: How many chains become spans.
+        stacks: Says what spans hold of stacks.
 
     Attributes:
         exported: Whoever exports a span adds it here.
     """
 
-    def __init__(self, seed: bytes, origins: Origins, chains_per_second: int) -> None:
+    def __init__(
+        self, seed: bytes, origins: Origins, chains_per_second: int, stacks: Stacks
+    ) -> None:
         self.exported = ExportedSpans()
         self._seed = seed
         self._origins = origins
+        self._stacks = stacks
         self._budget = ChainBudget(chains_per_second)
 
     def missing_spans(self, chain: Chain) -> frozenset[bytes]:
@@ -49,7 +54,7 @@ class Explanations:
     def chain_spans(self, chain: Chain) -> tuple[FinishedSpan, ...]:
         """Return the spans of a chain."""
         origin = self._origins.of(chain.effect.process, semconv.SCOPE_CAUSAL)
-        return causal.chain_spans(chain, self._seed, origin, self._find_spans)
+        return causal.chain_spans(chain, self._seed, origin, self._find_spans, self._stacks.place)
 
     def incident_span(self, incident: Incident) -> FinishedSpan:
         """Return the span of an incident; it leads to those of its chains that have spans."""

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Protocol
 
 from opentelemetry.sdk.environment_variables import OTEL_SDK_DISABLED
@@ -19,7 +19,6 @@ from otel_gpu import __version__
 from otel_gpu.config import Config
 from otel_gpu.enrich import ids
 from otel_gpu.enrich.activities import Activity, CaptureActivity
-from otel_gpu.errors import ConfigError
 from otel_gpu.explain.chains import Chain, Incident
 from otel_gpu.export import semconv
 from otel_gpu.export.environment import exporter_names, is_true, otlp_compression
@@ -27,15 +26,18 @@ from otel_gpu.export.explanations import Explanations
 from otel_gpu.export.file import OtlpFile
 from otel_gpu.export.finished import FinishedSpan
 from otel_gpu.export.limits import Limits, TraceSampler
+from otel_gpu.export.logs import LogLimits, SpanLog
 from otel_gpu.export.metrics import MetricExports
 from otel_gpu.export.origins import Origins
 from otel_gpu.export.resources import Resources, capture_version
-from otel_gpu.export.sinks import SpanSink, open_sinks
+from otel_gpu.export.sinks import LogSink, SpanSink, open_log_sinks, open_sinks
 from otel_gpu.export.spans import SpanBuilder
+from otel_gpu.export.stacks import LOG, Stacks
 
 _logger = logging.getLogger(__name__)
 
 NOT_SAMPLED = "not_sampled"
+_OF_LOGS = "log_"
 _NO_SEED = bytes(8)
 # What the parts may take beyond their timeout to let go of connections.
 _JOIN_GRACE_S = 1.0
@@ -57,7 +59,10 @@ class Exports:
         environ: The agent's environment, for what it says of the place.
         limits: What a span may hold.
         sampler: Says which traces are exported.
+        stacks: Says what spans hold of their stacks.
         chains_per_second: How many causal chains become spans; 0: no causes are looked for.
+        logs: Get what leaves beside the spans.
+        log_limits: What a log record may hold.
         live: False in a replay, where parts are flushed one after the other, so that
             a file has the same order every time.
     """
@@ -70,14 +75,20 @@ class Exports:
         *,
         limits: Limits,
         sampler: TraceSampler,
+        stacks: Stacks,
         chains_per_second: int,
         live: bool,
+        logs: Sequence[LogSink] = (),
+        log_limits: LogLimits = LogLimits(None, None),  # noqa: B008 -- immutable
     ) -> None:
         self._sinks = sinks
         self._metrics = metrics
         self._live = live
         self._sampler = sampler
         self._limits = limits
+        self._stacks = stacks
+        self._logs = logs
+        self._log_limits = log_limits
         self._resources = Resources(environ)
         self._chains_per_second = chains_per_second
         self._begin(_NO_SEED, __version__)
@@ -146,6 +157,9 @@ class Exports:
         total: Counter[str] = Counter()
         for sink in self._sinks:
             total.update(sink.counts().dropped)
+        for log_sink in self._logs:
+            dropped = log_sink.counts().dropped
+            total.update({f"{_OF_LOGS}{reason}": count for reason, count in dropped.items()})
         if self._not_sampled:
             total[NOT_SAMPLED] = self._not_sampled
         return dict(total)
@@ -156,8 +170,8 @@ class Exports:
 
     def _begin(self, seed: bytes, version: str) -> None:
         origins = Origins(version, self._resources)
-        self._builder = SpanBuilder(seed, origins, self._limits)
-        self._explanations = Explanations(seed, origins, self._chains_per_second)
+        self._builder = SpanBuilder(seed, origins, self._limits, self._stacks)
+        self._explanations = Explanations(seed, origins, self._chains_per_second, self._stacks)
 
     def _add(self, spans: Iterable[FinishedSpan]) -> None:
         for span in spans:
@@ -166,12 +180,15 @@ class Exports:
                     self._explanations.exported.add(span)
                 for sink in self._sinks:
                     sink.add(span)
+                for log in map(self._log_limits.apply, span.logs):
+                    for log_sink in self._logs:
+                        log_sink.add(SpanLog(span, log))
             else:
                 self._not_sampled += 1
 
     def _each(self, act: Callable[[_Part, float], bool], timeout_s: float) -> bool:
         deadline_s = time.monotonic() + timeout_s
-        parts: list[_Part] = [*self._sinks, self._metrics]
+        parts: list[_Part] = [*self._sinks, *self._logs, self._metrics]
         if not self._live:
             results = [act(part, max(0.0, deadline_s - time.monotonic())) for part in parts]
             return all(results)
@@ -211,28 +228,40 @@ def open_exports(config: Config, environ: Mapping[str, str], *, live: bool) -> I
     if path is not None and is_true(environ, OTEL_SDK_DISABLED):
         _logger.warning("%s is true: nothing is written to %s", OTEL_SDK_DISABLED, path)
         path = None
-    for signal in ("TRACES", "METRICS"):
+    for signal in ("TRACES", "METRICS", "LOGS"):
         if "otlp" in exporter_names(environ, signal):
             otlp_compression(environ, signal)
     limits = Limits.of_environment(environ)
     sampler = TraceSampler.of_environment(environ)
+    log_limits = LogLimits.of_environment(environ)
+    wants_spans = config.spans.mode != "none"
+    wants_logs = wants_spans and config.stacks.mode == LOG
+    value_length = log_limits.value_length if wants_logs else limits.value_length
     file = OtlpFile(path) if path is not None else None
     try:
-        metrics = MetricExports(config, environ, live=live, file=file)
-        try:
-            wanted = config.spans.mode != "none"
-            sinks = open_sinks(config.export, environ, file, live=live) if wanted else []
-        except ConfigError:
-            metrics.shutdown(0.0)
-            raise
+        with ExitStack() as failing:
+            metrics = MetricExports(config, environ, live=live, file=file)
+            failing.callback(metrics.shutdown, 0.0)
+            sinks = open_sinks(config.export, environ, file, live=live) if wants_spans else []
+            for sink in sinks:
+                failing.callback(sink.shutdown, 0.0)
+            logs = open_log_sinks(config.export, environ, file, live=live) if wants_logs else []
+            failing.pop_all()
+        if wants_logs and sinks and not logs:
+            _logger.warning(
+                "stacks.mode is log and no endpoint for logs is set: stacks are not exported"
+            )
         exports = Exports(
             sinks,
             metrics,
             environ,
             limits=limits,
             sampler=sampler,
+            stacks=Stacks(config.stacks.mode, value_length),
             chains_per_second=config.explain.chains_per_second if config.explain.enabled else 0,
             live=live,
+            logs=logs,
+            log_limits=log_limits,
         )
         try:
             yield exports

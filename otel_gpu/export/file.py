@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
@@ -68,6 +69,10 @@ class OtlpFile:
         """Write a request of metrics as one line."""
         self._write(request)
 
+    def write_logs(self, request: ExportLogsServiceRequest) -> None:
+        """Write a request of log records as one line."""
+        self._write(request)
+
     def close(self) -> None:
         """Close the file; standard output stays open."""
         with self._lock:
@@ -84,10 +89,17 @@ class OtlpFile:
 
 
 class FileTransport:
-    """Delivers batches into an ``OtlpFile``."""
+    """
+    Delivers batches into an ``OtlpFile``.
 
-    def __init__(self, file: OtlpFile) -> None:
+    Args:
+        file: Where to.
+        is_logs: They are of log records, and not of spans.
+    """
+
+    def __init__(self, file: OtlpFile, *, is_logs: bool = False) -> None:
         self._file = file
+        self._is_logs = is_logs
         self._requests = RequestEncoder()
 
     @property
@@ -107,7 +119,10 @@ class FileTransport:
             for pending in batch
             if isinstance(pending.content, bytes)
         )
-        self._file.write_traces(ExportTraceServiceRequest.FromString(data))
+        if self._is_logs:
+            self._file.write_logs(ExportLogsServiceRequest.FromString(data))
+        else:
+            self._file.write_traces(ExportTraceServiceRequest.FromString(data))
         return Delivery(Outcome.DELIVERED)
 
     def close(self) -> None:

@@ -74,6 +74,7 @@ class FinishedSpan(NamedTuple):
         status_code: ``STATUS_UNSET`` or ``STATUS_ERROR``.
         dropped_attributes: How many attributes a span limit took away; the same
             for events and links.
+        logs: What leaves as log records beside the span, and is no part of it.
     """
 
     origin: Origin
@@ -91,6 +92,7 @@ class FinishedSpan(NamedTuple):
     dropped_attributes: int = 0
     dropped_events: int = 0
     dropped_links: int = 0
+    logs: tuple[SpanEvent, ...] = ()
 
 
 def readable(span: FinishedSpan) -> ReadableSpan:

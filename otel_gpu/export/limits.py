@@ -50,7 +50,7 @@ class Limits:
     def __init__(self, limits: SpanLimits) -> None:
         self._limits = limits
         self._value_length = limits.max_span_attribute_length
-        # Our spans have at most 24 attributes: with the usual limits there is
+        # Our spans have at most 31 attributes: with the usual limits there is
         # nothing to look at.
         self._applies = self._value_length is not None or any(
             limit is not None and limit < len_of_ours
@@ -76,6 +76,11 @@ class Limits:
                 return cls(SpanLimits())
         except ValueError as error:
             raise ConfigError(str(error), hint="give a number, or unset the variable") from error
+
+    @property
+    def value_length(self) -> int | None:
+        """The longest text of an attribute; None: any."""
+        return self._value_length
 
     def apply(self, span: FinishedSpan) -> FinishedSpan:
         """Return the span within the limits; the same one if it is already."""
@@ -105,7 +110,9 @@ class Limits:
     def _cut(self, attributes: Attributes, count: int | None) -> tuple[Attributes, int]:
         kept = attributes[:count]
         if self._value_length is not None:
-            kept = tuple((key, self._shorten(value)) for key, value in kept)
+            shortened = tuple((key, self._shorten(value)) for key, value in kept)
+            # Encoders know the attributes of a stack by their identity.
+            kept = kept if shortened == kept else shortened
         return kept, len(attributes) - len(kept)
 
     def _shorten(self, value: AttributeValue) -> AttributeValue:

@@ -16,25 +16,31 @@ from otel_gpu.export.environment import otlp_compression, otlp_protocol, standin
 from otel_gpu.export.sender import Transport
 
 
-def otlp_transport(environ: Mapping[str, str]) -> Transport:
+def otlp_transport(environ: Mapping[str, str], signal: str = "TRACES") -> Transport:
     """
     Return the transport that ``OTEL_EXPORTER_OTLP_*`` describes.
+
+    Args:
+        environ: Environment variables.
+        signal: ``TRACES`` or ``LOGS``.
 
     Raises:
         ConfigError: One of them has a value that cannot work.
     """
-    protocol = otlp_protocol(environ, "TRACES")
-    compression = otlp_compression(environ, "TRACES")
+    protocol = otlp_protocol(environ, signal)
+    compression = otlp_compression(environ, signal)
+    is_logs = signal == "LOGS"
     try:
         with standing_in(environ):
             # Each costs tens of milliseconds to import, and one is enough.
             if protocol == "http/protobuf":
-                from otel_gpu.export.otlp_http import HttpTransport  # noqa: PLC0415
+                from otel_gpu.export import otlp_http  # noqa: PLC0415
 
-                return HttpTransport()
-            from otel_gpu.export.otlp_grpc import GrpcTransport  # noqa: PLC0415
+                return otlp_http.HttpLogTransport() if is_logs else otlp_http.HttpTransport()
+            from otel_gpu.export import otlp_grpc  # noqa: PLC0415
 
-            return GrpcTransport(compressed=compression != "none")
+            kind = otlp_grpc.GrpcLogTransport if is_logs else otlp_grpc.GrpcTransport
+            return kind(compressed=compression != "none")
     except (KeyError, RuntimeError, ValueError) as error:
         raise ConfigError(
             f"the OTLP exporter refuses its settings: {error}",

@@ -1,11 +1,14 @@
-"""Spans over OTLP/gRPC: the standard exporter with our encoder and an ear."""
+"""Spans and log records over OTLP/gRPC: the standard exporters with our encoder and an ear."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import grpc  # type: ignore[import-untyped]  # ships no types
+from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk._logs.export import LogRecordExportResult
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from otel_gpu.export.encoder import RequestEncoder
@@ -43,7 +46,10 @@ class _ListeningStub:
             if "larger than max" in details or "too large" in details:
                 raise _RequestTooLargeError from error
             raise
-        self._answer.rejected = response.partial_success.rejected_spans
+        told = response.partial_success
+        # Of the two kinds of items, each service has a name of its own.
+        for name in ("rejected_spans", "rejected_log_records"):
+            self._answer.rejected = getattr(told, name, self._answer.rejected)
         return response
 
 
@@ -68,17 +74,7 @@ class GrpcTransport(OTLPSpanExporter):
 
     def deliver(self, batch: Sequence[Pending]) -> Delivery:
         """Send a batch, with the standard exporter's retries."""
-        self._answer.code = None
-        self._answer.rejected = 0
-        try:
-            result = self._export(batch)  # type: ignore[arg-type]  # see _translate_data
-        except _RequestTooLargeError:
-            return Delivery(Outcome.TOO_LARGE)
-        if result is SpanExportResult.SUCCESS:
-            return Delivery(Outcome.DELIVERED, self._answer.rejected)
-        if self._answer.code is None or self._answer.code in self._retryable_error_codes:
-            return Delivery(Outcome.UNAVAILABLE)
-        return Delivery(Outcome.REJECTED)
+        return _deliver(self, self._answer, batch)
 
     def close(self) -> None:
         """Close the channel, which ends a call that is under way."""
@@ -90,3 +86,51 @@ class GrpcTransport(OTLPSpanExporter):
 
     def _translate_data(self, data: Spans) -> ExportTraceServiceRequest:
         return ExportTraceServiceRequest.FromString(encode_batch(self._requests, data))
+
+
+class GrpcLogTransport(OTLPLogExporter):
+    """
+    Sends batches of log records over OTLP/gRPC.
+
+    Args:
+        compressed: False: not at all; True: as the environment says.
+    """
+
+    def __init__(self, *, compressed: bool = True) -> None:
+        self._requests = RequestEncoder()
+        self._answer = _Answer()
+        super().__init__(compression=None if compressed else grpc.Compression.NoCompression)
+
+    @property
+    def place(self) -> str:
+        """Where log records go, in an operator's words."""
+        return f"the log endpoint {self._endpoint}"
+
+    def deliver(self, batch: Sequence[Pending]) -> Delivery:
+        """Send a batch, with the standard exporter's retries."""
+        return _deliver(self, self._answer, batch)
+
+    def close(self) -> None:
+        """Close the channel, which ends a call that is under way."""
+        self.shutdown()
+
+    def _initialize_channel_and_stub(self) -> None:
+        super()._initialize_channel_and_stub()  # type: ignore[no-untyped-call]
+        self._client: Any = _ListeningStub(self._client, self._answer)
+
+    def _translate_data(self, data: Any) -> ExportLogsServiceRequest:  # noqa: ANN401 -- see deliver
+        return ExportLogsServiceRequest.FromString(encode_batch(self._requests, data))
+
+
+def _deliver(exporter: Any, answer: _Answer, batch: Sequence[Pending]) -> Delivery:  # noqa: ANN401 -- either of the two
+    answer.code = None
+    answer.rejected = 0
+    try:
+        result = exporter._export(batch)  # noqa: SLF001 -- see _translate_data
+    except _RequestTooLargeError:
+        return Delivery(Outcome.TOO_LARGE)
+    if result in (SpanExportResult.SUCCESS, LogRecordExportResult.SUCCESS):
+        return Delivery(Outcome.DELIVERED, answer.rejected)
+    if answer.code is None or answer.code in exporter._retryable_error_codes:  # noqa: SLF001
+        return Delivery(Outcome.UNAVAILABLE)
+    return Delivery(Outcome.REJECTED)

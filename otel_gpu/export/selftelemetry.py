@@ -29,7 +29,15 @@ _COUNTERS: Mapping[str, tuple[Instrument, str, str]] = {
                 *range(wire.COUNTER_LOST_RING_FULL, wire.COUNTER_LOST_EXIT_INSIDE_CALL + 1),
                 wire.COUNTER_LOST_STACK,
                 wire.COUNTER_LOST_TIMES_FULL,
+                wire.COUNTER_LOST_SAMPLE,
+                wire.COUNTER_LOST_PYTHON,
             ),
+        ),
+        (
+            semconv.METRIC_OTEL_GPU_STACKS_WITHHELD,
+            semconv.REASON,
+            semconv.REASON_VALUES,
+            (wire.COUNTER_SAMPLES_WITHHELD,),
         ),
         (
             semconv.METRIC_OTEL_GPU_SPANS_WITHHELD,
@@ -52,6 +60,9 @@ _COUNTERS: Mapping[str, tuple[Instrument, str, str]] = {
     )
     for number in numbers
 }
+_SAMPLES = wire.COUNTER_NAMES[wire.COUNTER_SAMPLES].removeprefix(_COUNTER_PREFIX)
+# What became of stacks in user space.
+_DROPPED_STACKS = ("unused", "without_sample", "rejected")
 # What the agent explained, and which attribute tells one point of it from another.
 _EXPLAINED: Mapping[Instrument, str] = {
     semconv.METRIC_OTEL_GPU_CHAINS: semconv.OTEL_GPU_SEVERITY,
@@ -111,6 +122,7 @@ class SelfTelemetry:
         yield from _by_reason(semconv.METRIC_OTEL_GPU_SERIES_DROPPED, dropped_series)
         for (instrument, value), count in self._explained.items():
             yield Measurement(instrument, ((_EXPLAINED[instrument], value),), value, count)
+        yield from self._stacks()
         yield from self._costs()
         yield from self._coverage()
 
@@ -122,6 +134,27 @@ class SelfTelemetry:
         for name, (instrument, attribute, value) in _COUNTERS.items():
             if name in counters:
                 yield Measurement(instrument, ((attribute, value),), name, counters[name])
+        if _SAMPLES in counters:
+            instrument = semconv.METRIC_OTEL_GPU_STACKS_TAKEN
+            yield Measurement(instrument, (), _SAMPLES, counters[_SAMPLES])
+
+    def _stacks(self) -> Iterator[Measurement]:
+        counts: Mapping[str, int] = self._status.get("stacks", {})
+        incomplete = counts.get("incomplete", 0)
+        if "resolved" in counts:
+            complete = max(0, counts["resolved"] - incomplete)
+            for is_complete, count in ((True, complete), (False, incomplete)):
+                yield Measurement(
+                    semconv.METRIC_OTEL_GPU_STACKS_RESOLVED,
+                    ((semconv.OTEL_GPU_STACK_COMPLETE, is_complete),),
+                    is_complete,
+                    count,
+                )
+        if "distinct" in counts:
+            instrument = semconv.METRIC_OTEL_GPU_STACKS_DISTINCT
+            yield Measurement(instrument, (), "distinct", counts["distinct"])
+        dropped = {reason: counts[reason] for reason in _DROPPED_STACKS if reason in counts}
+        yield from _by_reason(semconv.METRIC_OTEL_GPU_STACKS_DROPPED, dropped)
 
     def _costs(self) -> Iterator[Measurement]:
         for field, instrument in (

@@ -69,6 +69,13 @@ OTEL_GPU_CULPRIT_COMM = "otel_gpu.culprit.comm"
 OTEL_GPU_WAKER_PID = "otel_gpu.waker.pid"
 OTEL_GPU_WAKER_TID = "otel_gpu.waker.tid"
 OTEL_GPU_WAKER_COMM = "otel_gpu.waker.comm"
+CODE_FUNCTION_NAME = "code.function.name"
+CODE_FILE_PATH = "code.file.path"
+CODE_LINE_NUMBER = "code.line.number"
+CODE_STACKTRACE = "code.stacktrace"
+OTEL_GPU_STACK_ID = "otel_gpu.stack.id"
+OTEL_GPU_STACK_COMPLETE = "otel_gpu.stack.complete"
+OTEL_GPU_STACK_FRAME_TYPES = "otel_gpu.stack.frame_types"
 OTEL_GPU_FORK_CHILD_PID = "otel_gpu.fork.child.pid"
 OTEL_GPU_FORK_CHILD_SERVICE_NAME = "otel_gpu.fork.child.service_name"
 OTEL_GPU_FORK_CHILD_COMMAND = "otel_gpu.fork.child.command"
@@ -133,6 +140,9 @@ REASON_VALUES: Mapping[int, str] = {
     wire.COUNTER_SPANS_WITHHELD_RATE: "rate",
     wire.COUNTER_LOST_STACK: "stacks_full",
     wire.COUNTER_LOST_TIMES_FULL: "times_full",
+    wire.COUNTER_LOST_SAMPLE: "sample",
+    wire.COUNTER_LOST_PYTHON: "python_frames",
+    wire.COUNTER_SAMPLES_WITHHELD: "rate",
 }
 
 OTEL_GPU_PROBE_TYPE_VALUES: Mapping[int, str] = {
@@ -179,6 +189,11 @@ SPAN_CAUSE_PREFIX = "gpu.cause."
 SPAN_CAUSE_BLOCKED = "sched.blocked"
 SPAN_CAUSE_RUN_QUEUE_WAIT = "sched.run_queue_wait"
 SPAN_INCIDENT = "gpu.incident"
+
+# Events of spans, and log records
+EVENT_STACK = "stack"
+EVENT_CAUSE = "gpu.cause"
+LOG_STACK = "otel_gpu.stack"
 
 # Metrics
 METRIC_GPU_CUDA_CALL_DURATION = Instrument(
@@ -354,6 +369,41 @@ METRIC_OTEL_GPU_SPANS_WITHHELD = Instrument(
     "counter",
     "{span}",
     "Calls, gaps and stalls that deserved a span and got none, to keep to a limit.",
+    SCOPE_AGENT,
+)
+METRIC_OTEL_GPU_STACKS_TAKEN = Instrument(
+    "otel_gpu.stacks.taken",
+    "counter",
+    "{stack}",
+    "User stacks that the kernel side took, of chosen calls and of threads that left the CPU.",
+    SCOPE_AGENT,
+)
+METRIC_OTEL_GPU_STACKS_WITHHELD = Instrument(
+    "otel_gpu.stacks.withheld",
+    "counter",
+    "{stack}",
+    "User stacks that were not taken, to keep to a limit.",
+    SCOPE_AGENT,
+)
+METRIC_OTEL_GPU_STACKS_RESOLVED = Instrument(
+    "otel_gpu.stacks.resolved",
+    "counter",
+    "{stack}",
+    "Calls and stalls whose stack was found.",
+    SCOPE_AGENT,
+)
+METRIC_OTEL_GPU_STACKS_DISTINCT = Instrument(
+    "otel_gpu.stacks.distinct",
+    "counter",
+    "{stack}",
+    "Different stacks among those that were found.",
+    SCOPE_AGENT,
+)
+METRIC_OTEL_GPU_STACKS_DROPPED = Instrument(
+    "otel_gpu.stacks.dropped",
+    "counter",
+    "{stack}",
+    "User stacks that were taken and not used, or missed.",
     SCOPE_AGENT,
 )
 METRIC_OTEL_GPU_CHAINS = Instrument(

@@ -9,6 +9,7 @@ import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import entry_points
+from typing import Generic, TypeVar
 
 from opentelemetry.sdk.environment_variables import OTEL_SDK_DISABLED
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SpanExporter, SpanExportResult
@@ -19,6 +20,7 @@ from otel_gpu.export.encoder import RequestEncoder, SpanEncoder
 from otel_gpu.export.environment import exporter_names, is_true, standing_in
 from otel_gpu.export.file import FileTransport, OtlpFile
 from otel_gpu.export.finished import FinishedSpan, Origin, readable
+from otel_gpu.export.logs import LogEncoder, SpanLog
 from otel_gpu.export.otlp import otlp_transport
 from otel_gpu.export.queue import Counts, Pending, SpanQueue
 from otel_gpu.export.sender import (
@@ -40,17 +42,19 @@ _WAITING_SPAN_BYTES = 136
 # Memory that a span takes up which is not kept as bytes, roughly.
 _READABLE_SPAN_BYTES = 1024
 
+_Item = TypeVar("_Item")
 
-class SpanSink:
-    """One exporter with its queue; takes spans one at a time."""
 
-    def __init__(self, sender: Sender, prepare: Callable[[FinishedSpan], Pending]) -> None:
+class Sink(Generic[_Item]):
+    """One exporter with its queue; takes spans, or log records, one at a time."""
+
+    def __init__(self, sender: Sender, prepare: Callable[[_Item], Pending]) -> None:
         self._sender = sender
         self._prepare = prepare
 
-    def add(self, span: FinishedSpan) -> None:
-        """Accept a span."""
-        self._sender.put(self._prepare(span))
+    def add(self, item: _Item) -> None:
+        """Accept a span or a log record."""
+        self._sender.put(self._prepare(item))
 
     def flush(self, timeout_s: float) -> bool:
         """Deliver what was added; False when not all of it was, or not in time."""
@@ -63,6 +67,10 @@ class SpanSink:
     def counts(self) -> Counts:
         """Say where the spans went."""
         return self._sender.counts()
+
+
+SpanSink = Sink[FinishedSpan]
+LogSink = Sink[SpanLog]
 
 
 class ReadableTransport:
@@ -127,6 +135,40 @@ def open_sinks(
         *(_wire_sink(transport, config, live=live) for transport in wires),
         *(_readable_sink(transport, config, live=live) for transport in others),
     ]
+
+
+def open_log_sinks(
+    config: ExportConfig, environ: Mapping[str, str], file: OtlpFile | None, *, live: bool
+) -> list[LogSink]:
+    """
+    Open the endpoint for log records, if the environment names one, and the file.
+
+    The arguments are those of ``open_sinks``.
+
+    Raises:
+        ConfigError: Another exporter than OTLP is named, or it refuses its settings.
+    """
+    transports: list[Transport] = []
+    for name in exporter_names(environ, "LOGS"):
+        if name != "otlp":
+            raise ConfigError(
+                f"OTEL_LOGS_EXPORTER: {name!r} is not supported", hint="known: otlp, none"
+            )
+        transports.append(otlp_transport(environ, "LOGS"))
+    if file is not None and not is_true(environ, OTEL_SDK_DISABLED):
+        transports.append(FileTransport(file, is_logs=True))
+    return [_log_sink(transport, config, live=live) for transport in transports]
+
+
+def _log_sink(transport: Transport, config: ExportConfig, *, live: bool) -> LogSink:
+    logs = LogEncoder()
+
+    def encode(item: SpanLog) -> Pending:
+        data = logs.encode(item)
+        return Pending(item.span.origin, len(data), data)
+
+    queue = _queue(config, RequestEncoder().header_size)
+    return LogSink(_sender(transport, queue, config, live=live), encode)
 
 
 def _readable_sink(transport: Transport, config: ExportConfig, *, live: bool) -> SpanSink:

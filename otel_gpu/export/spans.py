@@ -24,7 +24,6 @@ from typing import Any
 
 from otel_gpu import wire
 from otel_gpu.capture.probes import Api
-from otel_gpu.decode.events import CudaCall, OpenCall, Stall
 from otel_gpu.enrich import ids
 from otel_gpu.enrich.activities import (
     Activity,
@@ -38,24 +37,30 @@ from otel_gpu.enrich.activities import (
 )
 from otel_gpu.export import semconv
 from otel_gpu.export.cuda_errors import error_name
+from otel_gpu.export.descriptions import (
+    Pairs,
+    add_thread,
+    add_times,
+    describe_blocked,
+    describe_run_queue_wait,
+    name_call,
+    name_device,
+    signed,
+)
 from otel_gpu.export.finished import (
     STATUS_ERROR,
     STATUS_UNSET,
     Attributes,
-    AttributeValue,
     FinishedSpan,
 )
 from otel_gpu.export.gaps import GapStalls, PlacedStall
 from otel_gpu.export.limits import Limits
 from otel_gpu.export.origins import Origins
+from otel_gpu.export.stacks import EVENT, Stacks
 
 _CHOICE_NAMES = tuple(semconv.OTEL_GPU_CHOICE_VALUES.items())
 _NO_DIMENSIONS = (0, 0, 0)
 _MAX_CACHED = 4096
-_MAX_FUNCTIONS = 16
-_INT64_LIMIT = 1 << 63
-
-_Pairs = list[tuple[str, AttributeValue]]
 
 
 class SpanBuilder:
@@ -66,11 +71,15 @@ class SpanBuilder:
         seed: ``ids.capture_seed`` of the capture.
         origins: Give each process image its Resource.
         limits: What a span may hold.
+        stacks: Says what spans hold of their stacks; by default an event with their text.
     """
 
-    def __init__(self, seed: bytes, origins: Origins, limits: Limits) -> None:
+    def __init__(
+        self, seed: bytes, origins: Origins, limits: Limits, stacks: Stacks | None = None
+    ) -> None:
         self._seed = seed
         self._limits = limits
+        self._stacks = Stacks(EVENT, limits.value_length) if stacks is None else stacks
         self._origins = origins
         self._gap_stalls = GapStalls()
         self._named: dict[tuple[int, int, DeviceIdentity | None], Attributes] = {}
@@ -131,11 +140,11 @@ class SpanBuilder:
         seed = self._seed
         event = activity.event
         api = activity.api
-        pairs: _Pairs = list(self._names(api, event.copy_kind, activity.device))
+        pairs: Pairs = list(self._names(api, event.copy_kind, activity.device))
         if event.stream:
-            pairs.append((semconv.GPU_CUDA_STREAM, _signed(event.stream)))
+            pairs.append((semconv.GPU_CUDA_STREAM, signed(event.stream)))
         if event.size_bytes:
-            pairs.append((semconv.GPU_CUDA_SIZE, _signed(event.size_bytes)))
+            pairs.append((semconv.GPU_CUDA_SIZE, signed(event.size_bytes)))
         if event.function:
             pairs.append((semconv.GPU_CUDA_KERNEL_FUNCTION, hex(event.function)))
         if event.grid != _NO_DIMENSIONS:
@@ -147,7 +156,7 @@ class SpanBuilder:
             pairs.append((semconv.GPU_CUDA_RESULT, event.status))
             pairs.append((semconv.ERROR_TYPE, error))
             code, message = STATUS_ERROR, f"{api.name} returned {error}"
-        _add_times(pairs, event)
+        add_times(pairs, event)
         if event.voluntary_switches:
             pairs.append((semconv.OTEL_GPU_CALL_VOLUNTARY_SWITCHES, event.voluntary_switches))
         if event.involuntary_switches:
@@ -156,7 +165,9 @@ class SpanBuilder:
             pairs.append((semconv.OTEL_GPU_CHOICE, self._choice_names(event.choices)))
         if event.weight > 1:
             pairs.append((semconv.OTEL_GPU_SAMPLE_WEIGHT, event.weight))
-        _add_thread(pairs, event.tid, event.comm)
+        stack = self._stacks.of(activity.stack, activity.end_unix_ns)
+        pairs.extend(stack.pairs)
+        add_thread(pairs, event.tid, event.comm)
         pairs.append((semconv.CPU_LOGICAL_NUMBER, event.cpu))
         span_id = ids.span_id_of(seed, event)
         self._open_due_ns.pop(span_id, None)
@@ -172,6 +183,8 @@ class SpanBuilder:
                 tuple(pairs),
                 code,
                 message,
+                stack.events,
+                logs=stack.logs,
             ),
         )
 
@@ -184,9 +197,11 @@ class SpanBuilder:
         if call_id not in self._open_due_ns and len(self._open_due_ns) >= _MAX_CACHED:
             del self._open_due_ns[next(iter(self._open_due_ns))]
         self._open_due_ns[call_id] = 2 * age_ns
-        pairs: _Pairs = list(self._names(activity.api, wire.COPY_NONE, activity.device))
-        _add_times(pairs, event)
-        _add_thread(pairs, event.tid, event.comm)
+        pairs: Pairs = list(self._names(activity.api, wire.COPY_NONE, activity.device))
+        add_times(pairs, event)
+        stack = self._stacks.of(activity.stack, activity.seen_unix_ns)
+        pairs.extend(stack.pairs)
+        add_thread(pairs, event.tid, event.comm)
         return (
             FinishedSpan(
                 self._origins.of(activity.process, semconv.SCOPE_CUDA),
@@ -197,16 +212,18 @@ class SpanBuilder:
                 activity.start_unix_ns,
                 activity.seen_unix_ns,
                 tuple(pairs),
+                events=stack.events,
+                logs=stack.logs,
             ),
         )
 
     def _gap(self, activity: GapActivity) -> tuple[FinishedSpan, ...]:
         event = activity.event
-        pairs: _Pairs = [
+        pairs: Pairs = [
             (semconv.OTEL_GPU_GAP_PREVIOUS_API, activity.previous_api.name),
             (semconv.OTEL_GPU_GAP_NEXT_API, activity.next_api.name),
         ]
-        pairs.extend(_name_device(activity.device))
+        pairs.extend(name_device(activity.device))
         if event.blocked_ns:
             pairs.append((semconv.OTEL_GPU_GAP_BLOCKED_TIME, event.blocked_ns / 1e9))
         if event.run_queue_ns:
@@ -217,7 +234,7 @@ class SpanBuilder:
             pairs.append((semconv.OTEL_GPU_GAP_INVOLUNTARY_SWITCHES, event.involuntary_switches))
         if event.choices:
             pairs.append((semconv.OTEL_GPU_CHOICE, self._choice_names(event.choices)))
-        _add_thread(pairs, event.tid, event.comm)
+        add_thread(pairs, event.tid, event.comm)
         return (
             FinishedSpan(
                 self._origins.of(activity.process, semconv.SCOPE_CUDA),
@@ -241,6 +258,8 @@ class SpanBuilder:
             trace_id, parent_id = ids.trace_id_of(seed, event), ids.parent_span_id_of(seed, event)
         spans = []
         if activity.runnable_unix_ns > activity.start_unix_ns:
+            # It is from when the thread left the CPU.
+            stack = self._stacks.of(activity.stack, activity.start_unix_ns)
             spans.append(
                 FinishedSpan(
                     origin,
@@ -250,7 +269,9 @@ class SpanBuilder:
                     semconv.SPAN_BLOCKED,
                     activity.start_unix_ns,
                     activity.runnable_unix_ns,
-                    _describe_blocked(activity),
+                    describe_blocked(activity, stack.pairs),
+                    events=stack.events,
+                    logs=stack.logs,
                 )
             )
         if activity.end_unix_ns > activity.runnable_unix_ns:
@@ -263,7 +284,7 @@ class SpanBuilder:
                     semconv.SPAN_RUN_QUEUE_WAIT,
                     activity.runnable_unix_ns,
                     activity.end_unix_ns,
-                    _describe_run_queue_wait(event),
+                    describe_run_queue_wait(event),
                 )
             )
         return spans
@@ -271,12 +292,12 @@ class SpanBuilder:
     def _fork(self, activity: ForkActivity) -> tuple[FinishedSpan, ...]:
         event = activity.event
         child = activity.child.attributes
-        pairs: _Pairs = [(semconv.OTEL_GPU_FORK_CHILD_PID, event.child_pid)]
+        pairs: Pairs = [(semconv.OTEL_GPU_FORK_CHILD_PID, event.child_pid)]
         if name := child.get(semconv.SERVICE_NAME):
             pairs.append((semconv.OTEL_GPU_FORK_CHILD_SERVICE_NAME, name))
         if command := child.get("process.command"):
             pairs.append((semconv.OTEL_GPU_FORK_CHILD_COMMAND, command))
-        _add_thread(pairs, event.tid, event.comm)
+        add_thread(pairs, event.tid, event.comm)
         return (
             FinishedSpan(
                 self._origins.of(activity.process, semconv.SCOPE_PROCESS),
@@ -301,7 +322,7 @@ class SpanBuilder:
         if names is None:
             if len(self._named) >= _MAX_CACHED:
                 self._named.clear()
-            names = tuple(_name_call(api, copy_kind, device))
+            names = tuple(name_call(api, copy_kind, device))
             self._named[key] = names
         return names
 
@@ -311,76 +332,3 @@ class SpanBuilder:
             names = tuple(name for bit, name in _CHOICE_NAMES if choices & bit)
             self._choices[choices] = names
         return names
-
-
-def _name_call(api: Api, copy_kind: int, device: DeviceIdentity | None) -> _Pairs:
-    pairs: _Pairs = [
-        (semconv.GPU_CUDA_API, api.name),
-        (semconv.GPU_CUDA_LAYER, semconv.GPU_CUDA_LAYER_VALUES[api.layer]),
-    ]
-    if copy_kind in semconv.CUDA_MEMCPY_KIND_VALUES:
-        pairs.append((semconv.CUDA_MEMCPY_KIND, semconv.CUDA_MEMCPY_KIND_VALUES[copy_kind]))
-    pairs.extend(_name_device(device))
-    return pairs
-
-
-def _name_device(device: DeviceIdentity | None) -> _Pairs:
-    pairs: _Pairs = []
-    if device is not None:
-        pairs.append((semconv.CUDA_DEVICE_INDEX, device.index))
-        if device.uuid:
-            pairs.append((semconv.CUDA_DEVICE_UUID, device.uuid))
-        if device.model:
-            pairs.append((semconv.CUDA_DEVICE_MODEL, device.model))
-    return pairs
-
-
-def _describe_blocked(activity: StallActivity) -> Attributes:
-    event = activity.event
-    pairs = _name_switch(event)
-    if activity.reason:
-        pairs.append((semconv.OTEL_GPU_STALL_REASON, activity.reason))
-    if activity.functions:
-        pairs.append((semconv.OTEL_GPU_KERNEL_FUNCTIONS, activity.functions[:_MAX_FUNCTIONS]))
-    if event.waker_tid:
-        pairs.append((semconv.OTEL_GPU_WAKER_PID, event.waker_pid))
-        pairs.append((semconv.OTEL_GPU_WAKER_TID, event.waker_tid))
-        pairs.append((semconv.OTEL_GPU_WAKER_COMM, event.waker_comm))
-    _add_thread(pairs, event.tid, event.comm)
-    return tuple(pairs)
-
-
-def _describe_run_queue_wait(event: Stall) -> Attributes:
-    pairs = _name_switch(event)
-    if event.flags & wire.STALL_IDLE_CPU:
-        pairs.append((semconv.OTEL_GPU_CPU_IDLE, True))
-    if event.culprit_tid:
-        pairs.append((semconv.OTEL_GPU_CULPRIT_PID, event.culprit_pid))
-        pairs.append((semconv.OTEL_GPU_CULPRIT_TID, event.culprit_tid))
-        pairs.append((semconv.OTEL_GPU_CULPRIT_COMM, event.culprit_comm))
-    _add_thread(pairs, event.tid, event.comm)
-    pairs.append((semconv.CPU_LOGICAL_NUMBER, event.cpu))
-    return tuple(pairs)
-
-
-def _name_switch(event: Stall) -> _Pairs:
-    switch = semconv.PROCESS_CONTEXT_SWITCH_TYPE_VALUES.get(event.switch_type)
-    return [(semconv.PROCESS_CONTEXT_SWITCH_TYPE, switch)] if switch else []
-
-
-def _add_times(pairs: _Pairs, event: CudaCall | OpenCall) -> None:
-    if event.blocked_ns:
-        pairs.append((semconv.OTEL_GPU_CALL_BLOCKED_TIME, event.blocked_ns / 1e9))
-    if event.run_queue_ns:
-        pairs.append((semconv.OTEL_GPU_CALL_RUN_QUEUE_TIME, event.run_queue_ns / 1e9))
-
-
-def _add_thread(pairs: _Pairs, tid: int, comm: str) -> None:
-    pairs.append((semconv.OTEL_GPU_THREAD_TID, tid))
-    if comm:
-        pairs.append((semconv.THREAD_NAME, comm))
-
-
-def _signed(value: int) -> int:
-    # OTLP's integers are signed; a handle with the top bit set keeps its bits.
-    return value if value < _INT64_LIMIT else value - 2 * _INT64_LIMIT

@@ -6,10 +6,13 @@ The document is a contract: ``schema.json`` beside this module says what it hold
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from otel_gpu.explain.chains import Cause, Chain
+from otel_gpu.enrich.activities import CallStack
+from otel_gpu.enrich.stack_text import stack_id_text
+from otel_gpu.explain.chains import Cause, Chain, stack_of_cause
+from otel_gpu.report.frames import stack_document
 from otel_gpu.report.model import ApiRow, Report
 
 SCHEMA_VERSION = 1
@@ -18,7 +21,7 @@ UNKNOWN = "unknown"
 
 def make_document(report: Report) -> dict[str, Any]:
     """Return the document; it holds nothing but what JSON can."""
-    return {
+    document = {
         "schema_version": SCHEMA_VERSION,
         "source": report.source,
         "window": {"start_unix_ns": report.start_unix_ns, "end_unix_ns": report.end_unix_ns},
@@ -29,6 +32,10 @@ def make_document(report: Report) -> dict[str, Any]:
         "losses": dict(report.losses),
         "notes": list(report.notes),
     }
+    stacks = {stack_id_text(stack.id): stack_document(stack) for stack in _stacks(report)}
+    if stacks:
+        document["stacks"] = dict(sorted(stacks.items()))
+    return document
 
 
 def to_text(document: dict[str, Any]) -> str:
@@ -100,11 +107,29 @@ def _incidents(report: Report) -> list[dict[str, Any]]:
     ]
 
 
+def _stacks(report: Report) -> Iterator[CallStack]:
+    for chain in report.chains:
+        if chain.effect.stack is not None:
+            yield chain.effect.stack
+        yield from _stacks_of(chain.causes)
+    for incident in report.incidents:
+        yield from _stacks_of(incident.causes)
+
+
+def _stacks_of(causes: Iterable[Cause]) -> Iterator[CallStack]:
+    for cause in causes:
+        stack = stack_of_cause(cause)
+        if stack is not None:
+            yield stack
+        yield from _stacks_of(cause.via)
+
+
 def _chain(chain: Chain) -> dict[str, Any]:
     effect = chain.effect
     return {
         "id": chain.id,
-        "effect": {
+        "effect": _with_stack(effect.stack)
+        | {
             "kind": effect.kind,
             "api": effect.api,
             "pid": effect.process.pid,
@@ -128,6 +153,11 @@ def _cause(cause: Cause) -> dict[str, Any]:
         "culprit": cause.culprit._asdict() if cause.culprit else None,
         "evidence": [interval.id for interval in cause.evidence],
     }
+    document |= _with_stack(stack_of_cause(cause))
     if cause.via:
         document["via"] = [_cause(inner) for inner in cause.via]
     return document
+
+
+def _with_stack(stack: CallStack | None) -> dict[str, str]:
+    return {} if stack is None else {"stack": stack_id_text(stack.id)}

@@ -8,7 +8,8 @@ from rich.padding import Padding
 from rich.text import Text
 
 from otel_gpu.enrich.activities import ProcessImage
-from otel_gpu.explain.chains import Cause, Chain, Effect, Incident, Verdict
+from otel_gpu.enrich.stack_text import cut_frames, describe_place, frame_line
+from otel_gpu.explain.chains import Cause, Chain, Effect, Incident, Verdict, stack_of_cause
 from otel_gpu.report import tables
 from otel_gpu.report.model import Report
 from otel_gpu.report.waterfall import LEGEND, draw_waterfall
@@ -28,6 +29,7 @@ MAX_APIS = 25
 MAX_OFF_CPU = 15
 MAX_BLAMES = 10
 _MAX_CAUSES = 6
+_MAX_FRAMES = 12
 _SHOWN_SHARE = 0.005
 _STYLES = {"high": "bold red", "medium": "yellow", "low": "dim"}
 _RANK = {"high": 0, "medium": 1, "low": 2}
@@ -243,6 +245,9 @@ def _via(causes: Sequence[Cause], effect: Effect | None, indent: str) -> Iterato
 
 def _cause(cause: Cause, effect: Effect | None) -> str:
     text = f"{printable(cause.kind)} {format_duration(cause.time_ns)} ({format_share(cause.share)})"
+    stack = stack_of_cause(cause)
+    if stack and stack.place and not (effect and stack is effect.stack):
+        text += f", in {describe_place(stack.place)}"
     if cause.culprit:
         text += f", by {describe_thread(cause.culprit)}"
         if effect and cause.culprit.pid == effect.process.pid:
@@ -252,9 +257,12 @@ def _cause(cause: Cause, effect: Effect | None) -> str:
 
 def describe_effect(effect: Effect) -> str:
     """One effect in a line."""
+    place = effect.stack.place if effect.stack else None
+    where = f", in {describe_place(place)}" if place else ""
     return (
         f"{describe_kind(effect)} of {process_name(effect.process)}, "
-        f"thread {effect.tid} {printable(effect.comm)}: {format_duration(effect.duration_ns)}, "
+        f"thread {effect.tid} {printable(effect.comm)}{where}: "
+        f"{format_duration(effect.duration_ns)}, "
         f"{format_duration(max(0, effect.excess_ns))} more than usual"
     )
 
@@ -269,8 +277,11 @@ def _worst(chains: Iterable[Chain]) -> Chain | None:
 
 def _moment(chain: Chain) -> list[Text]:
     bars, left_out = draw_waterfall(chain)
+    stack = chain.effect.stack
+    frames = cut_frames(stack.frames, _MAX_FRAMES) if stack else ()
     lines = [
         Text(describe_effect(chain.effect)),
+        *(Text(f"  {frame_line(frame)}") for frame in frames),
         Text(f"from {format_time(chain.effect.start_unix_ns)} UTC; {LEGEND}", style="dim"),
         Text(f"{'at µs':>14}  {'for µs':>14}", style="dim"),
     ]

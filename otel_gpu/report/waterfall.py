@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from otel_gpu.enrich.stack_text import describe_place
 from otel_gpu.explain.chains import Cause, Chain, Effect, Evidence
 from otel_gpu.report.words import describe_kind, describe_thread, format_duration, printable
 
@@ -12,6 +13,8 @@ LEGEND = "# in a run queue   = blocked   + in a call   . in a gap   * in a fork 
 
 _MARKS = {"run_queue": "#", "blocked": "=", "gap": ".", "call": "+", "fork": "*"}
 _OTHER_MARK = "?"
+# Where these were is said of the effect itself.
+_KINDS_OF_EFFECTS = frozenset({"call", "gap"})
 _FUNCTIONS = 3
 
 
@@ -99,6 +102,8 @@ def _label(interval: Evidence, cause: Cause) -> str:
         parts.append(f"{describe_thread(interval.culprit)}{told}")
     if interval.waker and interval.waker != interval.culprit:
         parts.append(f"woken by {describe_thread(interval.waker)}")
+    if interval.stack and interval.stack.place and interval.kind not in _KINDS_OF_EFFECTS:
+        parts.append(f"at {describe_place(interval.stack.place)}")
     if interval.functions:
         parts.append("in " + " < ".join(map(printable, interval.functions[:_FUNCTIONS])))
     return ", ".join(parts)

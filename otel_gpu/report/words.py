@@ -4,7 +4,20 @@ import math
 from datetime import UTC, datetime
 
 from otel_gpu.enrich.activities import ProcessImage
+from otel_gpu.enrich.stack_text import printable
 from otel_gpu.explain.chains import Culprit, Effect
+
+__all__ = [
+    "count_of",
+    "describe_kind",
+    "describe_thread",
+    "format_duration",
+    "format_share",
+    "format_size",
+    "format_time",
+    "printable",
+    "process_name",
+]
 
 _DURATIONS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
 _SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
@@ -48,15 +61,6 @@ def format_time(unix_ns: int) -> str:
     seconds, rest_ns = divmod(min(max(unix_ns, 0), _LAST_UNIX_NS), _NS_PER_S)
     moment = datetime.fromtimestamp(seconds, UTC)
     return f"{moment:%Y-%m-%d %H:%M:%S}.{rest_ns // 1_000:06}"
-
-
-def printable(text: str) -> str:
-    """
-    Escape what a terminal would obey.
-
-    Names come from other people's processes, and from recordings of strangers.
-    """
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def process_name(process: ProcessImage) -> str:

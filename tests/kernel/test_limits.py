@@ -28,7 +28,8 @@ def test_a_full_ring_costs_spans_that_are_counted_one_by_one(
         pid = agent.wait().lines[0]["pid"]
 
     lost = losses(receiver)
-    assert set(lost) == {"ring_full"}
+    # Samples give way long before the ring is full.
+    assert set(lost) == {"ring_full", "sample"}
     assert sum(calls(receiver, api, pid) for api in APIS) == 100_003
     # A stall's record can be the one that finds no room.
     stalls_lost = lost["ring_full"] + call_spans(receiver, pid) - 100_003

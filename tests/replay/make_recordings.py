@@ -46,6 +46,12 @@ MAIN = TRAINER | {"tid": 4242, "comm": "python3"}
 LOADER = TRAINER | {"tid": 4250, "comm": "pt_data_worker"}
 
 PIPE_STACK, FUTEX_STACK, READ, FUTEX = 17, 1204, 0, 202
+# Of user stacks: where a tensor is made, where a batch is waited for, where it all hangs.
+EMPTY, EMPTY_INSIDE, STEP, COPY, NEXT_BATCH, WAIT = 0x51, 0x52, 0x53, 0x54, 0x55, 0x56
+TRAIN = [
+    ["cpython", "Trainer.step", "/app/train.py", 40, "", 0],
+    ["cpython", "<module>", "/app/train.py", 102, "", 0],
+]
 LAUNCH, STREAM_SYNC, MALLOC, MEMCPY, CU_MALLOC = 1, 5, 10, 30, 110
 UUID = bytes.fromhex("6a1f0c7e3b5d4c2a9f8e7d6c5b4a3921")
 
@@ -81,6 +87,19 @@ def stack(ktime_ns: int, number: int, functions: str) -> bytes:
     """A kernel stack, innermost function first."""
     body = {"kernel_stack": number, "functions": functions.split()}
     return json_record(wire.RECORD_STACK, ktime_ns, body)
+
+
+def user_stack(ktime_ns: int, number: int, *frames: list[str | int], **found: str | bool) -> bytes:
+    """A merged stack, innermost frame first, down to the training loop."""
+    body = {"stack": number, "complete": True, "native": "eh_frame", "python": "ok"}
+    return json_record(
+        wire.RECORD_USER_STACK, ktime_ns, body | {"frames": [*frames, *TRAIN]} | found
+    )
+
+
+def native(function: str, module: str, address: int = 0x1F40) -> list[str | int]:
+    """A native frame of a user stack."""
+    return ["native", function, "", 0, module, address]
 
 
 def aggregates(ktime_ns: int, *pairs: tuple[bytes, bytes]) -> bytes:
@@ -182,7 +201,15 @@ def tell_training() -> Iterator[bytes]:
         tid=4242,
     )
     # cudaMalloc, and the driver call inside it.
+    malloc = [
+        native("cudaMalloc", "libcudart.so.12"),
+        native("at::native::empty_cuda(c10::ArrayRef<long>)", "libtorch_cuda.so"),
+        ["cpython", "fragmentation_pattern", "/app/train.py", 74, "", 0],
+    ]
+    driver = native("cuMemAlloc", "libcuda.so.1")
+    yield user_stack(at(41.9), EMPTY_INSIDE, driver, native("", "libcudart.so.12"), *malloc)
     yield call_record(
+        user_stack=EMPTY_INSIDE,
         ktime_ns=at(41.9),
         start_ktime_ns=at(40.1),
         parent_start_ktime_ns=at(40),
@@ -196,7 +223,9 @@ def tell_training() -> Iterator[bytes]:
         choices=wire.CHOICE_SLOW,
         **MAIN,
     )
+    yield user_stack(at(42), EMPTY, *malloc)
     yield call_record(
+        user_stack=EMPTY,
         ktime_ns=at(42),
         start_ktime_ns=at(40),
         size_bytes=1 << 30,
@@ -243,7 +272,9 @@ def tell_training() -> Iterator[bytes]:
         **launch,
         **MAIN,
     )
+    yield user_stack(at(60.25), STEP, native("cudaLaunchKernel", "libcudart.so.12"))
     yield call_record(
+        user_stack=STEP,
         ktime_ns=at(60.25),
         start_ktime_ns=at(50),
         blocked_ns=1 * MS,
@@ -260,7 +291,17 @@ def tell_training() -> Iterator[bytes]:
         choices=wire.CHOICE_SLOW | wire.CHOICE_STALLED,
         **MAIN,
     )
+    yield user_stack(
+        at(70.5),
+        COPY,
+        native("cudaMemcpy", "libcudart.so.12"),
+        ["cut", "31 frames left out", "", 0, "", 0],
+        complete=False,
+        native="frame_pointer",
+        python="cut",
+    )
     yield call_record(
+        user_stack=COPY,
         ktime_ns=at(70.5),
         start_ktime_ns=at(70),
         size_bytes=4096,
@@ -272,7 +313,10 @@ def tell_training() -> Iterator[bytes]:
         choices=wire.CHOICE_FAILED,
         **MAIN,
     )
+    # Told again, as if it had been forgotten.
+    yield user_stack(at(71), STEP, native("cudaLaunchKernel", "libcudart.so.12"))
     yield call_record(
+        user_stack=STEP,
         ktime_ns=at(71.004),
         start_ktime_ns=at(71),
         device=0,
@@ -316,6 +360,14 @@ def tell_training() -> Iterator[bytes]:
     )
     yield from _starve_training()
     yield from _snapshot_training(config)
+    yield user_stack(
+        at(12_000),
+        WAIT,
+        native("poll", "libc.so.6"),
+        native("", "libcuda.so.1", 0x2C0F30),
+        native("cuStreamSynchronize", "libcuda.so.1"),
+        native("cudaStreamSynchronize", "libcudart.so.12"),
+    )
     yield open_call_record(
         at(12_000),
         start_ktime_ns=at(1_500),
@@ -325,6 +377,7 @@ def tell_training() -> Iterator[bytes]:
         device=0,
         api=STREAM_SYNC,
         depth=0,
+        user_stack=WAIT,
         **TRAINER,
         tid=4242,
         comm=b"python3",
@@ -337,6 +390,13 @@ def tell_training() -> Iterator[bytes]:
             "rss_bytes": 73 << 20,
             "rejected": {"short": 1},
             "dropped": {"queue_full": 2},
+            "stacks": {
+                "resolved": 8,
+                "incomplete": 1,
+                "distinct": 6,
+                "unused": 3,
+                "without_sample": 1,
+            },
         },
     )
     yield kernel_record(
@@ -351,6 +411,20 @@ def tell_training() -> Iterator[bytes]:
 def _starve_training() -> Iterator[bytes]:
     # A gap: the feeder wants a batch, the loader that makes it waits for a CPU.
     yield stack(at(141), PIPE_STACK, "schedule anon_pipe_read vfs_read ksys_read")
+    yield user_stack(
+        at(141),
+        NEXT_BATCH,
+        native("read", "libc.so.6"),
+        native("", "python3.11"),
+        [
+            *("cpython", "Connection._recv"),
+            *("/usr/lib/python3.11/multiprocessing/connection.py", 378, "", 0),
+        ],
+        [
+            *("cpython", "_MultiProcessingDataLoaderIter._try_get_data"),
+            *("/opt/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py", 1133, "", 0),
+        ],
+    )
     yield kernel_record(
         wire.RECORD_STALL,
         ktime_ns=at(138),
@@ -365,6 +439,7 @@ def _starve_training() -> Iterator[bytes]:
     )
     yield kernel_record(
         wire.RECORD_STALL,
+        user_stack=NEXT_BATCH,
         ktime_ns=at(140),
         start_ktime_ns=at(100),
         runnable_ktime_ns=at(139),
@@ -519,6 +594,10 @@ def _snapshot_training(config: Config) -> Iterator[bytes]:
             spans_chosen=7,
             stalls_chosen=4,
             gaps_chosen=1,
+            samples=11,
+            samples_withheld=2,
+            lost_sample=1,
+            lost_python=1,
         ),
     )
 

@@ -109,7 +109,26 @@ STATUSES = st.fixed_dictionaries(
         "rss_bytes": NUMBERS,
         "rejected": st.dictionaries(TEXT, NUMBERS, max_size=2),
         "dropped": st.dictionaries(TEXT, NUMBERS, max_size=2),
+        "stacks": st.dictionaries(
+            TEXT | st.sampled_from(["resolved", "incomplete", "unused"]), NUMBERS, max_size=3
+        ),
     },
+)
+NAMES = TEXT | st.sampled_from(["take_gil", "/usr/lib/python3.11/queue.py", "libcuda.so.1", "\n;"])
+USER_STACKS = st.fixed_dictionaries(
+    {
+        "stack": KTIMES,  # calls name one of these
+        "complete": st.booleans(),
+        "native": st.sampled_from(["eh_frame", "frame_pointer", "none"]),
+        "python": st.sampled_from(["ok", "none", "no_thread", "cut", "broken"]),
+        "frames": st.lists(
+            st.tuples(
+                st.sampled_from(["cpython", "native", "kernel", "cut", "other"]),
+                *(NAMES, NAMES, st.integers(-1, 1 << 31), NAMES, U64),
+            ),
+            max_size=8,
+        ),
+    }
 )
 LAYOUTS = st.fixed_dictionaries(
     {
@@ -140,6 +159,7 @@ JSON_RECORDS = st.builds(
     st.tuples(st.just(wire.RECORD_PROCESS), PROCESS_FACTS)
     | st.tuples(st.just(wire.RECORD_PROBES), PROBES | st.dictionaries(TEXT, VALUES, max_size=2))
     | st.tuples(st.just(wire.RECORD_STATUS), STATUSES)
+    | st.tuples(st.just(wire.RECORD_USER_STACK), USER_STACKS)
     | st.tuples(st.just(wire.RECORD_CAPTURE), CAPTURES),
     KTIMES,
     KTIMES,
@@ -158,24 +178,59 @@ class _Errors(logging.Handler):
         self.messages.append(record.getMessage())
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.booleans(), st.lists(kernel_records() | aggregates_records() | JSON_RECORDS, max_size=12))
-def test_no_record_breaks_a_replay(tmp_path_factory, starts_well, records):
-    """Whatever numbers and names the records hold, a replay ends, and writes JSON."""
-    folder = tmp_path_factory.getbasetemp()
-    with RecordingWriter(folder / "hostile") as writer:
+RECORDS = st.lists(kernel_records() | aggregates_records() | JSON_RECORDS, max_size=12)
+
+
+def write(path, starts_well, records):
+    with RecordingWriter(path) as writer:
         writer.write([capture(Config(), "all")] if starts_well else [])
         writer.write(records)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.booleans(), RECORDS, st.sampled_from(["event", "attribute", "log", "none"]))
+def test_no_record_breaks_a_replay(tmp_path_factory, starts_well, records, stacks):
+    """Whatever numbers and names the records hold, a replay ends, and writes JSON."""
+    folder = tmp_path_factory.getbasetemp()
+    write(folder / "hostile", starts_well, records)
     assert not any(name.startswith("OTEL_EXPORTER") for name in os.environ)
 
     heard = _Errors(logging.ERROR)
     logging.getLogger().addHandler(heard)
     try:
-        code = cli.main(["replay", str(folder / "hostile"), "--otlp-file", str(folder / "out")])
+        code = cli.main(
+            [
+                *("replay", str(folder / "hostile"), "--otlp-file", str(folder / "out")),
+                *("--stacks", stacks),
+            ]
+        )
     finally:
         logging.getLogger().removeHandler(heard)
 
     assert code == 0
     assert heard.messages == []
     for line in (folder / "out").read_bytes().splitlines():
-        assert json.loads(line).keys() <= {"resourceSpans", "resourceMetrics"}
+        assert json.loads(line).keys() <= {"resourceSpans", "resourceMetrics", "resourceLogs"}
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(RECORDS, st.sampled_from([["--json"], ["--folded", "--by", "bytes"], ["--waits"]]))
+def test_no_record_breaks_a_list_of_stacks(tmp_path_factory, records, arguments):
+    """Nor the adding up of its stacks, and what is drawn of them."""
+    folder = tmp_path_factory.getbasetemp()
+    write(folder / "hostile", True, records)
+    shown = folder / "stacks"
+
+    code = cli.main(
+        [
+            *("stacks", str(folder / "hostile"), "--output", str(shown), *arguments),
+            *("--flamegraph", str(folder / "page"), "--speedscope", str(folder / "scope")),
+        ]
+    )
+
+    text = shown.read_text(encoding="utf-8")
+    assert {c for c in text if not c.isprintable()} <= {"\n"}
+    # There may be nothing to draw.
+    assert code in (0, 1)
+    if code == 0:
+        json.loads((folder / "scope").read_bytes())

@@ -19,6 +19,13 @@ def spans_in(otlp):
                 yield from scope["spans"]
 
 
+def attributes_of(item):
+    return {
+        attribute["key"]: next(iter(attribute["value"].values()))
+        for attribute in item["attributes"]
+    }
+
+
 @pytest.mark.parametrize("name", STORIES)
 def test_the_recording_of_a_story_is_that_story(name):
     """A recording in the tree holds the records that the script tells."""
@@ -76,7 +83,26 @@ def test_the_training_story_comes_out_with_its_meaning():
         if attribute["key"] == "otel_gpu.stall.reason"
     }
     assert reasons["cudaLaunchKernel"] == "lock"
-    assert reasons["gpu.launch_gap"] == "ipc"
+    # A pipe to the kernel, and the data loader's to the program.
+    assert reasons["gpu.launch_gap"] == "queue"
+    places = {
+        span["name"]: (
+            attributes_of(span).get("code.file.path"),
+            attributes_of(span).get("code.line.number"),
+        )
+        for span in measured
+    }
+    assert places["cudaMalloc"] == places["cuMemAlloc"] == ("/app/train.py", "74")
+    assert places["gpu.cuda.call.open"] == ("/app/train.py", "40")
+    [malloc] = [span for span in spans if span["name"] == "cudaMalloc"]
+    [event] = malloc["events"]
+    assert attributes_of(event)["code.stacktrace"].splitlines() == [
+        "cudaMalloc (libcudart.so.12)",
+        "at::native::empty_cuda(c10::ArrayRef<long>) (libtorch_cuda.so)",
+        "fragmentation_pattern (/app/train.py:74)",
+        "Trainer.step (/app/train.py:40)",
+        "<module> (/app/train.py:102)",
+    ]
     [failed] = [span for span in spans if span.get("status", {}).get("code") == 2]
     assert failed["name"] == "cudaMemcpy"
     assert failed["startTimeUnixNano"] == "1760000000070000000"

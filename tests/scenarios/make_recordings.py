@@ -11,6 +11,7 @@ import json
 import os
 import re
 import sys
+import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 from otel_gpu import wire
 from otel_gpu.capture.recording import RecordingWriter, read_recording
 from otel_gpu.capture.records import json_record
+from otel_gpu.capture.stacks.frames import Frame
 from otel_gpu.demo.build import build
 from otel_gpu.demo.scenarios import FOLDER, RECORDINGS, SCENARIOS
 from tests.scenarios.blame import Blame, capture, explain, faults
@@ -39,9 +41,16 @@ PYTHON = "/usr/bin/python3"
 PATHS = {
     sys.executable: PYTHON,
     os.path.realpath(sys.executable): PYTHON,
+    sysconfig.get_path("stdlib"): f"/usr/lib/python{sysconfig.get_python_version()}",
     str(FOLDER): "/usr/lib/python3/dist-packages/otel_gpu/demo",
 }
-JSON_KINDS = {wire.RECORD_CAPTURE, wire.RECORD_PROCESS, wire.RECORD_PROBES}
+JSON_KINDS = {
+    wire.RECORD_CAPTURE,
+    wire.RECORD_PROCESS,
+    wire.RECORD_PROBES,
+    wire.RECORD_USER_STACK,
+}
+FILE = Frame._fields.index("file")
 PATH_KINDS = {wire.RECORD_EXEC, wire.RECORD_LIBRARY}
 COMM_BYTES = 16
 PATH_BYTES = 256
@@ -98,6 +107,9 @@ def clean_body(body: dict[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name, [replace_paths(argument) for argument in value]
         elif name in ("exe", "library") and value:
             yield name, replace_paths(value)
+        elif name == "frames":
+            # Their id stays: records name it.
+            yield name, [[*f[:FILE], replace_paths(f[FILE]), *f[FILE + 1 :]] for f in value]
         else:
             yield name, value
 

@@ -88,6 +88,15 @@ def workload_with_runtime(name: str) -> Path:
     return program
 
 
+@cache
+def library(name: str) -> Path:
+    """Return the shared library built from ``tests/workloads/<name>.c``, without frame pointers."""
+    source = WORKLOADS / f"{name}.c"
+    output = CACHE / f"{name}-{_fingerprint((source,))}" / f"lib{name}.so"
+    _compile(output, ("-shared", "-fPIC", "-fomit-frame-pointer", str(source)))
+    return output
+
+
 def _fingerprint(sources: Sequence[Path]) -> str:
     content = b"\0".join(source.read_bytes() for source in sources)
     return hashlib.sha256(content + repr(FLAGS).encode()).hexdigest()[:16]

@@ -1,5 +1,6 @@
-"""Where Python interpreters keep their runtime state."""
+"""Where Python interpreters keep their runtime state, and how it is laid out."""
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -7,14 +8,29 @@ import sys
 
 import pytest
 
+from otel_gpu import wire
 from otel_gpu.capture.interpreters import Interpreters
 from otel_gpu.capture.targets import mapped_files
+from tests.pythons.interpreters import NAMES, interpreter
 
 # Prints where its _PyRuntime is, as the interpreter itself finds it, and waits.
 SAY_WHERE = """
 import ctypes, sys
 print(ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, "_PyRuntime")), flush=True)
 sys.stdin.read()
+"""
+# Maps a page of the interpreter's code a second time, below all others, as libffi does.
+MAP_TWICE = """
+import ctypes, os
+file, offset, size = max(
+    (line.split()[5], int(line.split()[2], 16), int(line.split("-")[1].split()[0], 16)
+     - int(line.split("-")[0], 16))
+    for line in open("/proc/self/maps") if " r-xp " in line and "python3" in line.split("/")[-1]
+)
+mmap = ctypes.CDLL(None).mmap
+mmap.restype, mmap.argtypes = ctypes.c_size_t, [ctypes.c_size_t] * 6
+page = mmap(1 << 20, 4096, 5, 2, os.open(file, os.O_RDONLY), offset + (size // 2 & -4096))
+assert page == 1 << 20, page
 """
 IMAGE = 77
 
@@ -23,13 +39,14 @@ class Told:
     """Stands for the loaded programs: keeps what they were told."""
 
     def __init__(self):
-        self.ranges = {}
+        self.interpreters = {}
 
-    def set_interpreter(self, pid, image_ktime_ns, start, end):
-        self.ranges[pid] = (image_ktime_ns, start, end)
+    def set_interpreter(self, pid, interpreter):
+        fields = wire.INTERPRETER.unpack(interpreter)
+        self.interpreters[pid] = dict(zip(wire.INTERPRETER_FIELDS, fields, strict=True))
 
     def forget_interpreter(self, pid):
-        del self.ranges[pid]
+        del self.interpreters[pid]
 
 
 @pytest.fixture
@@ -37,78 +54,191 @@ def told():
     return Told()
 
 
-def run(executable):
-    return subprocess.Popen(
-        [executable, "-c", SAY_WHERE],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
+@contextlib.contextmanager
+def run(*command, env=None):
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
+    ) as process:
+        yield process
+        process.stdin.close()
+
+
+def compile_library(folder, name, source):
+    if shutil.which("gcc") is None:
+        pytest.skip("gcc builds the library")
+    (folder / f"{name}.c").write_text(source)
+    library = folder / name
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, folder / f"{name}.c"], check=True)
+    return library
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_runtime_state_is_where_the_interpreter_says(told, name):
+    """
+    The address is the interpreter's own, the size more than a lock's, and the layout that
+    of its version.
+    """
+    python = interpreter(name)
+    interpreters = Interpreters(told)
+    with run(*python.command, "-c", SAY_WHERE) as process:
+        said = int(process.stdout.readline())
+        interpreters.examine(process.pid, IMAGE, mapped_files(process.pid))
+
+    assert told.interpreters.keys() == {process.pid}
+    found = told.interpreters[process.pid]
+    assert (found["image_ktime_ns"], found["start"]) == (IMAGE, said)
+    assert 600 < found["end"] - found["start"] < 10_000_000
+    assert divmod(found["version"], 256) == python.minor
+    assert interpreters.reasons == {}
+
+
+@pytest.mark.parametrize("name", ["this", "3.11-system"])
+def test_a_second_mapping_of_its_code_does_not_mislead(told, name):
+    """What counts is where the dynamic linker put the library."""
+    with run(*interpreter(name).command, "-c", MAP_TWICE + SAY_WHERE) as process:
+        said = int(process.stdout.readline())
+        mapped = list(mapped_files(process.pid))
+        Interpreters(told).examine(process.pid, IMAGE, mapped)
+
+    assert mapped[0].start == 1 << 20
+    assert told.interpreters[process.pid]["start"] == said
+
+
+def test_an_interpreter_in_a_venv_is_found(told, tmp_path):
+    """A venv has a link to the interpreter, and maps the same file."""
+    python = interpreter("3.11-system")
+    subprocess.run([*python.command, "-m", "venv", "--without-pip", tmp_path], check=True)
+    with run(tmp_path / "bin" / "python", "-c", SAY_WHERE) as process:
+        said = int(process.stdout.readline())
+        Interpreters(told).examine(process.pid, IMAGE, mapped_files(process.pid))
+
+    assert told.interpreters[process.pid]["start"] == said
+    assert told.interpreters[process.pid]["version"] == 0x030B
+
+
+def test_a_layout_is_told_once_it_is_seen_to_be_true(told, tmp_path):
+    """Before Python code runs, only the addresses are known."""
+    waits = compile_library(
+        tmp_path,
+        "waits.so",
+        """
+        #include <unistd.h>
+        __attribute__((constructor)) static void wait_for_a_byte(void)
+        {
+            char byte = '.';
+            write(1, &byte, 1);
+            read(0, &byte, 1);
+        }
+        """,
     )
+    interpreters = Interpreters(told)
+    with run(sys.executable, "-c", SAY_WHERE, env=os.environ | {"LD_PRELOAD": waits}) as process:
+        assert process.stdout.read(1) == "."
+        interpreters.examine(process.pid, IMAGE, mapped_files(process.pid))
+        before = dict(told.interpreters[process.pid])
+        reasons = dict(interpreters.reasons)
+        interpreters.inherit(process.pid, 10, 88)
 
+        process.stdin.write("!")
+        process.stdin.flush()
+        said = int(process.stdout.readline())
+        interpreters.examine_again()
 
-def system_python():
-    path = shutil.which("python3", path="/usr/bin")
-    if path is None:
-        pytest.skip("there is no /usr/bin/python3")
-    return path
-
-
-@pytest.mark.parametrize("find", [lambda: sys.executable, system_python], ids=["this", "system"])
-def test_the_runtime_state_is_where_the_interpreter_says(told, find):
-    """The address is the interpreter's own, and the size is more than a lock's."""
-    with run(find()) as python:
-        said = int(python.stdout.readline())
-        Interpreters(told).examine(python.pid, IMAGE, mapped_files(python.pid))
-        python.stdin.close()
-
-    assert told.ranges.keys() == {python.pid}
-    image_ktime_ns, start, end = told.ranges[python.pid]
-    assert (image_ktime_ns, start) == (IMAGE, said)
-    assert 1_000 < end - start < 10_000_000
+    after = told.interpreters[process.pid]
+    assert before["start"] == after["start"] == said
+    assert before["version"] == 0
+    assert reasons == {process.pid: "no thread of it runs enough Python code yet"}
+    assert after["version"] == sys.version_info[0] << 8 | sys.version_info[1]
+    assert process.pid not in interpreters.reasons
+    # The child was never seen, so it stays in doubt.
+    assert told.interpreters[10]["version"] == 0
+    assert 10 in interpreters.reasons
 
 
 def test_a_program_that_is_no_interpreter_has_none(told):
     """Nothing is told about a shell."""
-    with subprocess.Popen(["/bin/sh", "-c", "read line"], stdin=subprocess.PIPE) as shell:
+    with run("/bin/sh", "-c", "read line") as shell:
         Interpreters(told).examine(shell.pid, IMAGE, mapped_files(shell.pid))
-        shell.stdin.close()
 
-    assert told.ranges == {}
+    assert told.interpreters == {}
 
 
 def test_a_file_that_only_has_the_name_is_passed_over(told, tmp_path):
     """What is called libpython3.so and has no runtime state hides no other."""
-    source = tmp_path / "empty.c"
-    source.write_text("int nothing;")
-    library = tmp_path / "libpython3.so"
-    if shutil.which("gcc") is None:
-        pytest.skip("gcc builds the library")
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source], check=True)
+    library = compile_library(tmp_path, "libpython3.so", "int nothing;")
     code = f"import ctypes; ctypes.CDLL({str(library)!r})\n{SAY_WHERE}"
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as python:
+    with run(sys.executable, "-c", code) as python:
         said = int(python.stdout.readline())
         Interpreters(told).examine(python.pid, IMAGE, mapped_files(python.pid))
-        python.stdin.close()
 
-    assert told.ranges[python.pid][1] == said
+    assert told.interpreters[python.pid]["start"] == said
+
+
+@pytest.mark.parametrize(
+    ("version", "reason"),
+    [
+        ("const int nothing = 0;", "libpython3.so does not state its version"),
+        ("const unsigned long Py_Version = 0x030f00f0;", "Python 3.15 is not one of 3.10 to 3.14"),
+        (
+            "const unsigned long Py_Version = 0x030e00f0;",
+            "the runtime state of this Python 3.14 begins with no table of offsets",
+        ),
+        (
+            "const unsigned long Py_Version = 0x030c01f0;",
+            "its frames cannot be followed: a pointer points nowhere",
+        ),
+    ],
+)
+def test_an_interpreter_of_an_unknown_kind_is_told_without_layout(told, tmp_path, version, reason):
+    """Its GIL can be told from other locks all the same, and the reason is kept."""
+    library = compile_library(
+        tmp_path, "libpython3.so", f"long _PyRuntime[9999] = {{1, 2, 3, 4, 5, 6}};\n{version}"
+    )
+    source = tmp_path / "main.c"
+    source.write_text('#include <stdio.h>\nint main(void) { puts(""); fflush(stdout); getchar(); }')
+    program = tmp_path / "program"
+    subprocess.run(
+        ["gcc", "-o", program, source, "-Wl,--no-as-needed", f"-Wl,-rpath,{tmp_path}", library],
+        check=True,
+    )
+    interpreters = Interpreters(told)
+    with run(program) as process:
+        process.stdout.readline()
+        for _ in range(31):
+            interpreters.examine(process.pid, IMAGE, mapped_files(process.pid))
+
+    found = told.interpreters[process.pid]
+    assert found["end"] - found["start"] == 9999 * 8
+    assert found["version"] == 0
+    assert interpreters.reasons == {process.pid: reason}
 
 
 def test_a_child_has_its_parent_s_until_it_becomes_another_program(told):
     """A fork copies addresses; exec and exit end what was known."""
     interpreters = Interpreters(told)
-    interpreters.examine(os.getpid(), IMAGE, mapped_files(os.getpid()))
-    here = told.ranges[os.getpid()]
+    with run(sys.executable, "-c", SAY_WHERE) as python:
+        python.stdout.readline()
+        interpreters.examine(python.pid, IMAGE, mapped_files(python.pid))
+    here = told.interpreters[python.pid]
 
-    interpreters.inherit(os.getpid(), 10, 88)
+    interpreters.inherit(python.pid, 10, 88)
     interpreters.inherit(99, 11, 88)
-    assert told.ranges == {os.getpid(): here, 10: (88, *here[1:])}
+    assert here["version"] == sys.version_info[0] << 8 | sys.version_info[1]
+    assert told.interpreters == {python.pid: here, 10: here | {"image_ktime_ns": 88}}
 
     interpreters.forget(10)
     interpreters.forget(10)
     interpreters.forget(99)
-    assert told.ranges == {os.getpid(): here}
+    assert told.interpreters == {python.pid: here}
+
+
+def test_another_program_of_the_same_process_is_looked_at_anew(told):
+    """What was known of one image is not said of the next."""
+    interpreters = Interpreters(told)
+    interpreters.examine(os.getpid(), IMAGE, mapped_files(os.getpid()))
+    interpreters.examine(os.getpid(), 88, mapped_files(os.getpid()))
+
+    assert told.interpreters[os.getpid()]["image_ktime_ns"] == 88
 
 
 def test_a_process_that_is_gone_is_no_error(told):
@@ -117,4 +247,4 @@ def test_a_process_that_is_gone_is_no_error(told):
         process.wait()
     Interpreters(told).examine(process.pid, IMAGE, mapped_files(process.pid))
 
-    assert told.ranges == {}
+    assert told.interpreters == {}

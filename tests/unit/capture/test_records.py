@@ -127,10 +127,10 @@ def test_a_read_that_is_too_short_for_its_count_is_a_bug():
 
 
 def test_counters_are_in_the_order_of_their_enumeration():
-    """All twenty counters follow the header."""
-    record = counters_record(5, range(20))
+    """All twenty-four counters follow the header."""
+    record = counters_record(5, range(24))
 
-    assert wire.COUNTERS_RECORD.unpack(record) == (260, 0, 192, 5, 0, 0, 0, *range(20))
+    assert wire.COUNTERS_RECORD.unpack(record) == (260, 0, 224, 5, 0, 0, 0, *range(24))
 
 
 def test_the_time_account_follows_its_count():
@@ -158,10 +158,11 @@ def test_the_name_in_an_open_call_ends_with_a_nul():
         api=6,
         depth=1,
         comm=b"a-name-that-is-longer",
+        user_stack=99,
     )
 
     assert wire.OPEN_CALL_RECORD.unpack(record) == (
-        *(261, 0, 88, 50, 7, 10, 11),
-        *(20, 15, 3, 4, -1, 6, 1),
+        *(261, 0, 96, 50, 7, 10, 11),
+        *(20, 15, 3, 4, 99, -1, 6, 1),
         b"a-name-that-is-\0",
     )

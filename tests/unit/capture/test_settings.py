@@ -61,3 +61,15 @@ def test_span_modes_are_process_flags():
     ):
         assert process_flags(load(None, {}, {"spans.mode": mode})) == flags
         assert unpack({"spans.mode": mode}, watch_all=True)["default_process_flags"] == flags
+
+
+def test_stacks_are_taken_unless_they_are_switched_off():
+    """
+    At calls and at waits, of these 200 a second; beyond half of the ring, at neither.
+    """
+    on, off = unpack(), unpack({"stacks.enabled": False})
+
+    assert on["sample_moments"] == wire.SAMPLE_CALLS | wire.SAMPLE_STALLS
+    assert on["stall_samples_interval_ns"] == 5_000_000
+    assert on["sample_limit_bytes"] == 4_194_304
+    assert off["sample_moments"] == 0

@@ -16,6 +16,21 @@ from otel_gpu.decode.bodies import parse_body
 BUCKETS = {"kind": "exponential", "scale": 2, "offset": -120}
 
 
+PYTHON = ["cpython", "main", "train.py", 74, "", 0]
+NATIVE = ["native", "", "", 0, "libtorch.so", 18446744073709551615]
+
+
+def user_stack(**changes):
+    body = {
+        "stack": 5,
+        "complete": True,
+        "native": "eh_frame",
+        "python": "ok",
+        "frames": [NATIVE, PYTHON],
+    }
+    return json.dumps(body | changes).encode()
+
+
 def capture_with(durations=BUCKETS, sizes=BUCKETS):
     return json.dumps({"host": {}, "layout": {"durations": durations, "sizes": sizes}}).encode()
 
@@ -30,6 +45,12 @@ def capture_with(durations=BUCKETS, sizes=BUCKETS):
         (wire.RECORD_PROCESS, b'{"comm":"\\ud83d\\ude00"}'),
         (wire.RECORD_PROCESS, b'{"a field of a later version":[1.5,true,null]}'),
         (wire.RECORD_PROBES, b'{"library":"/usr/lib/libcuda.so.1","failed":["cuInit"]}'),
+        (wire.RECORD_STATUS, b'{"stacks":{"resolved":7}}'),
+        (wire.RECORD_USER_STACK, user_stack()),
+        (wire.RECORD_USER_STACK, user_stack(frames=[])),
+        (wire.RECORD_USER_STACK, user_stack(frames=[PYTHON] * 257)),
+        (wire.RECORD_USER_STACK, user_stack(frames=[["cut", "9 frames left out", "", 0, "", 0]])),
+        (wire.RECORD_USER_STACK, user_stack(frames=[["kernel", "x" * 513, "", 0, "", 0]])),
         (wire.RECORD_CAPTURE, capture_with()),
         (wire.RECORD_CAPTURE, capture_with({"kind": "explicit", "bounds_ns": [1, 2, 500]})),
     ],
@@ -85,6 +106,28 @@ def test_what_is_not_json_or_fits_no_exporter_is_refused(body):
         (wire.RECORD_STATUS, b'{"rejected":{"short":null}}', "body.rejected"),
         (wire.RECORD_STATUS, b'{"cpu_ns":-1}', "counts"),
         (wire.RECORD_STATUS, b'{"dropped":{"queue_full":9223372036854775808}}', "counts"),
+        (wire.RECORD_STATUS, b'{"stacks":{"resolved":-1}}', "counts"),
+        (wire.RECORD_STATUS, b'{"stacks":{"resolved":"7"}}', "body.stacks"),
+        (wire.RECORD_USER_STACK, b"{}", "lacks stack"),
+        (wire.RECORD_USER_STACK, user_stack(stack=0), "stack"),
+        (wire.RECORD_USER_STACK, user_stack(stack=-1), "stack"),
+        (wire.RECORD_USER_STACK, user_stack(complete=1), "stack"),
+        (wire.RECORD_USER_STACK, user_stack(native="guessed"), "stack"),
+        (wire.RECORD_USER_STACK, user_stack(python=None), "body.python"),
+        (wire.RECORD_USER_STACK, user_stack(python="maybe"), "stack"),
+        (wire.RECORD_USER_STACK, user_stack(frames={}), "body.frames"),
+        (wire.RECORD_USER_STACK, user_stack(frames=["main"]), "body.frames"),
+        (wire.RECORD_USER_STACK, user_stack(frames=[PYTHON] * 258), "stack"),
+        (wire.RECORD_USER_STACK, user_stack(frames=[PYTHON[:5]]), "stack"),
+        (wire.RECORD_USER_STACK, user_stack(frames=[[*PYTHON, 0]]), "stack"),
+        (wire.RECORD_USER_STACK, user_stack(frames=[["jvm", *PYTHON[1:]]]), "stack"),
+        (wire.RECORD_USER_STACK, user_stack(frames=[["cpython", 5, *PYTHON[2:]]]), "stack"),
+        (wire.RECORD_USER_STACK, user_stack(frames=[["cpython", "x" * 514, *PYTHON[2:]]]), "stack"),
+        (wire.RECORD_USER_STACK, user_stack(frames=[[*PYTHON[:3], -1, "", 0]]), "stack"),
+        (wire.RECORD_USER_STACK, user_stack(frames=[[*PYTHON[:3], True, "", 0]]), "stack"),
+        (wire.RECORD_USER_STACK, user_stack(frames=[[*PYTHON[:3], 1 << 31, "", 0]]), "stack"),
+        (wire.RECORD_USER_STACK, user_stack(frames=[[*PYTHON[:5], -1]]), "stack"),
+        (wire.RECORD_USER_STACK, user_stack(frames=[[*PYTHON[:5], 1.5]]), "stack"),
         (wire.RECORD_PROCESS, b'{"command_args":"python"}', "body.command_args"),
         (wire.RECORD_PROCESS, b'{"cgroups":[1]}', "body.cgroups"),
         (wire.RECORD_PROCESS, b'{"env":[]}', "body.env"),
@@ -121,7 +164,7 @@ JSON_VALUES = st.recursive(
 )
 
 
-@given(st.sampled_from([258, 256, 262, 263]), st.binary() | JSON_VALUES.map(json.dumps))
+@given(st.sampled_from([258, 256, 262, 263, 267]), st.binary() | JSON_VALUES.map(json.dumps))
 def test_no_body_gets_past_the_check_in_another_way(kind, body):
     """Any body is parsed, or refused with one of the two errors."""
     encoded = body.encode() if isinstance(body, str) else body

@@ -15,6 +15,7 @@ from otel_gpu.capture.records import (
     open_call_record,
     times_record,
 )
+from otel_gpu.capture.stacks.frames import Frame
 from otel_gpu.decode.decoder import decode
 from otel_gpu.decode.events import (
     Aggregate,
@@ -39,12 +40,24 @@ from otel_gpu.decode.events import (
     Status,
     Times,
     TimesKey,
+    UserStack,
 )
 from tests.synthetic import call_record, kernel_record, series, times_entry
 
 LAYOUT = {
     "durations": {"kind": "exponential", "scale": 2, "offset": -120},
     "sizes": {"kind": "explicit", "bounds_bytes": [1, 2, 4]},
+}
+
+USER_STACK = {
+    "stack": 0xFFFF_FFFF_FFFF_FFFF,
+    "complete": False,
+    "native": "frame_pointer",
+    "python": "ok",
+    "frames": [
+        ["native", "at::empty", "", 0, "libtorch.so", 16],
+        ["cpython", "main", "train.py", 74, "", 0],
+    ],
 }
 
 
@@ -79,6 +92,7 @@ def test_every_field_of_a_call_arrives():
         address=0xFFFF_FFFF_FFFF_FFFF,
         stream=16,
         function=17,
+        user_stack=0xFFFF_FFFF_FFFF_FFFE,
         status=-3,
         device=-1,
         weight=1000,
@@ -109,6 +123,7 @@ def test_every_field_of_a_call_arrives():
         address=0xFFFF_FFFF_FFFF_FFFF,
         stream=16,
         function=17,
+        user_stack=0xFFFF_FFFF_FFFF_FFFE,
         status=-3,
         device=-1,
         weight=1000,
@@ -138,6 +153,7 @@ def test_every_field_of_a_stall_arrives():
         runnable_ktime_ns=2,
         call_start_ktime_ns=3,
         root_start_ktime_ns=4,
+        user_stack=7,
         culprit_pid=5,
         culprit_tid=6,
         waker_pid=8,
@@ -156,7 +172,7 @@ def test_every_field_of_a_stall_arrives():
     )
 
     assert decode_one(record) == Stall(
-        *(1500, 7, 10, 11, 1, 2, 3, 4, 5, 6, 8, 9, 12, 13, 14, 2),
+        *(1500, 7, 10, 11, 1, 2, 3, 4, 7, 5, 6, 8, 9, 12, 13, 14, 2),
         *(-14, 202, 0xFFFF_FFFF_FFFF_FFFF, 5),
         *("me", "hog", "friend"),
     )
@@ -192,6 +208,26 @@ def test_every_field_of_a_stall_arrives():
             ),
             Stack(5, 9, ("schedule", "do_wait")),
             id="stack",
+        ),
+        pytest.param(
+            json_record(wire.RECORD_USER_STACK, 5, USER_STACK),
+            UserStack(
+                5,
+                0xFFFF_FFFF_FFFF_FFFF,
+                (
+                    Frame("native", "at::empty", module="libtorch.so", address=0x10),
+                    Frame("cpython", "main", "train.py", 74),
+                ),
+                complete=False,
+                native="frame_pointer",
+                python="ok",
+            ),
+            id="user stack",
+        ),
+        pytest.param(
+            json_record(wire.RECORD_USER_STACK, 5, USER_STACK | {"frames": []}),
+            UserStack(5, 0xFFFF_FFFF_FFFF_FFFF, (), False, "frame_pointer", "ok"),
+            id="user stack without frames",
         ),
         pytest.param(
             json_record(wire.RECORD_PRESSURE, 5, {"load1": 0.5, "psi": {"cpu": {"x": 1}}}),
@@ -300,7 +336,7 @@ def test_every_field_of_a_stall_arrives():
                 depth=1,
                 comm=b"hung",
             ),
-            OpenCall(50, 7, 10, 11, 20, 15, 3, 4, -1, 6, 1, "hung"),
+            OpenCall(50, 7, 10, 11, 20, 15, 3, 4, 0, -1, 6, 1, "hung"),
             id="open call",
         ),
         pytest.param(

@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from otel_gpu.capture.stacks.frames import Frame
 from otel_gpu.decode.events import (
     Aggregate,
     Aggregates,
@@ -19,6 +20,7 @@ from otel_gpu.decode.events import (
     Stall,
     Times,
     TimesKey,
+    UserStack,
 )
 from otel_gpu.decode.text import describe
 
@@ -36,6 +38,7 @@ CALL = CudaCall(
     address=0x7F00_0000_1000,
     stream=0,
     function=0x5500_0000_0010,
+    user_stack=0x5AC0_0000_0000_0042,
     status=0,
     device=0,
     weight=1,
@@ -59,7 +62,8 @@ def test_a_call_is_one_line_with_names_for_its_numbers():
         (
             "cuda_call 1500 10/11 image_ktime_ns=7 start_ktime_ns=1000 parent_start_ktime_ns=0 "
             "root_start_ktime_ns=1000 blocked_ns=0 run_queue_ns=0 size_bytes=4096 "
-            "address=0x7f0000001000 stream=0x0 function=0x550000000010 status=0 device=0 weight=1 "
+            "address=0x7f0000001000 stream=0x0 function=0x550000000010 "
+            "user_stack=5ac0000000000042 status=0 device=0 weight=1 "
             "voluntary_switches=0 involuntary_switches=0 cpu=3 grid=8x1x1 block=256x1x1 "
             'api=cudaLaunchKernel variant=0 copy_kind=none choices=failed|sampled depth=0 comm="python3"'
         )
@@ -76,14 +80,14 @@ def test_a_number_without_a_name_stays_a_number():
 def test_a_stall_names_what_it_waited_for():
     """A stall's line has the switch type by name and three threads by name."""
     stall = Stall(
-        20, 7, 10, 11, 5, 9, 0, 0, 1, 2, 3, 4, 0, 0, 0, 2, 9, 202, 0x7F10, 1, "me", "hog", ""
+        20, 7, 10, 11, 5, 9, 0, 0, 0, 1, 2, 3, 4, 0, 0, 0, 2, 9, 202, 0x7F10, 1, "me", "hog", ""
     )
 
     assert list(describe(stall)) == [
         (
             "stall 20 10/11 image_ktime_ns=7 start_ktime_ns=5 runnable_ktime_ns=9 "
-            "call_start_ktime_ns=0 root_start_ktime_ns=0 culprit_pid=1 culprit_tid=2 waker_pid=3 "
-            "waker_tid=4 cpu=0 call_api=0 call_depth=0 switch_type=involuntary kernel_stack=9 "
+            "call_start_ktime_ns=0 root_start_ktime_ns=0 user_stack=0 culprit_pid=1 culprit_tid=2 "
+            "waker_pid=3 waker_tid=4 cpu=0 call_api=0 call_depth=0 switch_type=involuntary kernel_stack=9 "
             'system_call=202 argument=0x7f10 flags=1 comm="me" culprit_comm="hog" waker_comm=""'
         )
     ]
@@ -110,6 +114,22 @@ def test_a_stack_and_pressure_are_shown_as_json():
         'stack 5 0/0 kernel_stack=9 functions=["schedule", "do_wait\\n"]'
     ]
     assert list(describe(Pressure(5, {"load1": 0.5}))) == ['pressure 5 0/0 info={"load1":0.5}']
+
+
+def test_a_user_stack_is_one_line_of_frames():
+    """Its id is written as on spans; the frames are JSON, innermost first."""
+    frames = (
+        Frame("native", "at::empty", "", 0, "libtorch.so", 0x10),
+        Frame("cpython", "main", "train.py", 74),
+    )
+
+    assert list(describe(UserStack(5, 0xAB, frames, False, "frame_pointer", "ok"))) == [
+        (
+            'user_stack 5 0/0 stack=00000000000000ab complete=false native="frame_pointer" '
+            'python="ok" frames=[["native", "at::empty", "", 0, "libtorch.so", 16], '
+            '["cpython", "main", "train.py", 74, "", 0]]'
+        )
+    ]
 
 
 def test_the_time_account_has_a_line_for_each_entry():
@@ -192,6 +212,7 @@ def test_no_name_can_steer_a_terminal(comm, path):
         Exec(1, 2, 3, 4, 5, 6, 7, 0, comm, path),
         ProcessSeen(1, 2, 3, {"comm": comm, path: 1}),
         CALL._replace(comm=comm),
+        UserStack(1, 2, (Frame(comm, path, comm, 1, path),), True, comm, path),
     ):
         [line] = describe(event)
         assert line.isascii()

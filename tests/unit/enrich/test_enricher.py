@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from otel_gpu import wire
 from otel_gpu.capture.probes import API_BY_NUMBER
+from otel_gpu.capture.stacks.frames import Frame
 from otel_gpu.decode.events import (
     Aggregate,
     Aggregates,
@@ -30,10 +31,12 @@ from otel_gpu.decode.events import (
     Status,
     Times,
     TimesKey,
+    UserStack,
 )
 from otel_gpu.enrich.activities import (
     AggregatesActivity,
     CallActivity,
+    CallStack,
     CaptureActivity,
     CountersActivity,
     DeviceIdentity,
@@ -60,6 +63,15 @@ SEEN = ProcessSeen(
 )
 DEVICE = Device(40, 5, 42, 43, 0, UUID, "H100")
 AGGREGATE = Aggregate(100, 10, 50, 0, (1, 2, 3))
+FRAMES = (
+    Frame("native", "cudaMalloc", module="libcudart.so.12"),
+    Frame("cpython", "pattern", "/app/train.py", 74),
+)
+GET_FRAMES = (
+    Frame("native", "pthread_cond_timedwait", module="libc.so.6"),
+    Frame("cpython", "Queue.get", "/usr/lib/python3.11/queue.py", 180),
+    Frame("cpython", "step", "/app/train.py", 40),
+)
 
 
 def cuda_call(**fields):
@@ -362,7 +374,7 @@ def test_an_open_call_is_seen_while_it_hangs(enricher):
     """
     It has a start, and the moment at which it was looked at, which is no end.
     """
-    event = OpenCall(900, 5, 42, 43, 100, 100, 0, 0, 0, 5, 0, "pt_main")
+    event = OpenCall(900, 5, 42, 43, 100, 100, 0, 0, 0, 0, 5, 0, "pt_main")
     activity = only(enricher, event)
 
     assert isinstance(activity, OpenCallActivity)
@@ -430,6 +442,75 @@ def test_agent_s_own_events_pass_with_their_time(enricher):
     ]
 
 
+def test_what_names_a_stack_has_it(enricher):
+    """
+    A call, a stall and an open call have the frames of the stack that they name, and where
+    in the program that was.
+    """
+    stall = dict.fromkeys(Stall._fields, 0) | {"pid": 42, "user_stack": 7, "comm": ""}
+    stack = UserStack(100, 7, FRAMES, False, "frame_pointer", "ok")
+    open_call = OpenCall(900, 5, 42, 43, 100, 100, 0, 0, 7, 0, 5, 0, "pt_main")
+
+    activities = list(
+        enricher.enrich([stack, cuda_call(user_stack=7), Stall(**stall), open_call, cuda_call()])
+    )
+
+    place = FRAMES[1]
+    assert activities[0].stack == CallStack(7, FRAMES, False, "frame_pointer", "ok", place)
+    assert activities[1].stack is activities[0].stack
+    assert activities[2].stack is activities[0].stack
+    assert activities[3].stack is None
+
+
+def test_a_stack_that_was_not_told_is_none(enricher):
+    """
+    An id that leads nowhere is not handed on, and stacks are those of their capture.
+    """
+    told = UserStack(100, 7, FRAMES, True, "eh_frame", "ok")
+
+    before, after = (
+        activity
+        for activity in enricher.enrich(
+            [told, cuda_call(user_stack=8), CAPTURE, CLOCK, cuda_call(user_stack=7)]
+        )
+        if isinstance(activity, CallActivity)
+    )
+
+    assert (before.stack, after.stack) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("runnable_ktime_ns", "stack", "flags", "reason"),
+    [
+        (150, 7, 0, "queue"),
+        (150, 0, 0, "lock"),
+        (150, 7, wire.STALL_GIL, "gil"),
+        (100, 7, 0, ""),
+    ],
+)
+def test_a_user_stack_makes_a_reason_more_exact(enricher, runnable_ktime_ns, stack, flags, reason):
+    """
+    What is a futex to the kernel is a queue to the program; what the kernel knows to be the
+    GIL stays that, and a thread that was not blocked has no reason.
+    """
+    values = dict.fromkeys(Stall._fields, 0) | {
+        "start_ktime_ns": 100,
+        "runnable_ktime_ns": runnable_ktime_ns,
+        "end_ktime_ns": 200,
+        "kernel_stack": 3,
+        "user_stack": stack,
+        "flags": flags,
+    }
+    events = [
+        Stack(90, 3, ("schedule", "futex_wait")),
+        UserStack(100, 7, GET_FRAMES, True, "eh_frame", "ok"),
+        Stall(**values),
+    ]
+
+    (activity,) = enricher.enrich(events)
+    assert activity.reason == reason
+
+
 def test_enriching_goes_on_where_it_stopped(enricher):
     """
     What one call learnt, the next one knows.
@@ -495,6 +576,18 @@ BY_FIELD = {
     "functions": st.lists(
         text | st.sampled_from(["do_futex", "io_schedule", "handle_mm_fault"]), max_size=4
     ).map(tuple),
+    "frames": st.lists(
+        st.builds(
+            Frame,
+            st.sampled_from(["cpython", "native", "cut"]),
+            text | st.just("take_gil"),
+            text | st.just("/usr/lib/python3.11/queue.py"),
+            small,
+            text | st.just("libcuda.so.1"),
+            small,
+        ),
+        max_size=5,
+    ).map(tuple),
     "state": st.sampled_from([wire.STATE_ON_CPU, wire.STATE_RUN_QUEUE, wire.STATE_BLOCKED, 9]),
 }
 
@@ -518,7 +611,7 @@ NESTED = {
     "entries": lambda: st.lists(st.tuples(any_of(TimesKey), small, small), max_size=4).map(tuple),
 }
 EVENTS = st.one_of([any_of(kind) for kind in typing.get_args(Event)])
-SILENT = (Clock, Device, Library, ProcessSeen, Stack)
+SILENT = (Clock, Device, Library, ProcessSeen, Stack, UserStack)
 
 
 @settings(max_examples=150, deadline=None)
@@ -572,6 +665,7 @@ def test_memory_is_bounded():
                 tuple((TimesKey(1, 9000 + 50 * pid + n, 1, 1, 2, 0, 0), 1, 1) for n in range(40)),
             ),
             *(Stack(pid, pid * 10 + number, ("schedule",)) for number in range(10)),
+            *(UserStack(pid, pid * 10 + n + 1, FRAMES, True, "none", "ok") for n in range(10)),
             Exit(pid, pid + 3, pid, pid, 0, 0, "z"),
         ]
         for _ in enricher.enrich(events):
@@ -583,6 +677,7 @@ def test_memory_is_bounded():
     assert len(processes._current) <= 16
     assert len(processes._dead) <= 8
     assert set(enricher._devices._by_image) <= set(processes._images)
-    assert len(enricher._stacks) <= 16384
+    assert len(enricher._kernel_stacks) <= 16384
+    assert len(enricher._stacks._stacks) <= 16384
     assert sum(map(len, enricher._times.values())) == enricher._times_known <= 65536
     assert (2_000, 2_003) not in enricher._times

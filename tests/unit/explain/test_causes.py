@@ -3,8 +3,9 @@
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.explain.chains import Culprit
+from otel_gpu.explain.chains import Culprit, stack_of_cause
 from otel_gpu.explain.settings import Settings
+from tests.activities import MAIN_FRAME, call_stack
 from tests.unit.explain.streams import (
     HOG,
     MS,
@@ -52,6 +53,49 @@ def test_a_synchronize_call_may_wait_for_the_device_in_any_way(reason):
 
     assert in_ms(chain.causes) == [("gpu_wait", 100)]
     assert chain.causes[0].via == ()
+
+
+def test_a_queue_of_the_program_is_no_wait_for_the_device():
+    """
+    The user stack tells the driver's poll from the program's: only the one is the GPU's.
+    """
+    stall = off_cpu(0, 100, reason="queue", **woken_by(WORKER))
+
+    chain = chain_of(usual(), stall, slow(blocked_ns=100 * MS))
+
+    assert in_ms(chain.causes) == [("ipc", 100)]
+
+
+def test_a_chain_knows_where_in_the_program_it_was():
+    """
+    The effect has the stack of its call, the evidence those of the waits; a gap has no one place.
+    """
+    made, waiting = call_stack(1), call_stack(2, (MAIN_FRAME,))
+    stall = off_cpu(10, 60, reason="io", stack=waiting)
+
+    chain = chain_of(usual(), stall, slow(duration_ms=100, blocked_ns=60 * MS, stack=made))
+    gap = chain_of(usual_gap(), stall, slow_gap(blocked_ns=60 * MS))
+
+    assert chain.effect.stack is made
+    assert stack_of_cause(chain.causes[0]) is waiting
+    assert stack_of_cause(chain.causes[1]) is made
+    assert gap.effect.stack is None
+
+
+def test_the_stack_of_a_cause_is_that_of_its_longest_interval():
+    """
+    Among those that have one.
+    """
+    short, long = call_stack(1), call_stack(2)
+    chain = chain_of(
+        usual(),
+        off_cpu(0, 10, reason="io", stack=short),
+        off_cpu(20, 30, reason="io", stack=long),
+        off_cpu(60, 40, reason="io"),
+        slow(duration_ms=100, blocked_ns=80 * MS),
+    )
+
+    assert stack_of_cause(chain.causes[0]) is long
 
 
 def test_waiting_for_a_cpu_after_the_device_was_done_is_the_hosts_fault():

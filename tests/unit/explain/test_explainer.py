@@ -31,7 +31,7 @@ from tests.unit.explain.streams import (
 
 PROCESSES = [TRAINER, TRAINER, TRAINER, WORKER, image(42, 9)]
 REASONS = [
-    *("lock", "gil", "io", "ipc", "sleep", "page_fault", "reclaim", "mmap_lock"),
+    *("lock", "gil", "queue", "io", "ipc", "sleep", "page_fault", "reclaim", "mmap_lock"),
     *("child_wait", "stopped", "driver", "unknown", "", "a reason of a later version"),
 ]
 APIS = ["cudaStreamSynchronize", "cudaLaunchKernel", "cudaMalloc", "cudaMemcpy", "cuMemFree"]

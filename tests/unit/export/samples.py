@@ -63,6 +63,7 @@ _CALL = CudaCall(
     address=0,
     stream=0,
     function=0,
+    user_stack=0,
     status=0,
     device=-1,
     weight=1,
@@ -87,6 +88,7 @@ _STALL = Stall(
     runnable_ktime_ns=2_000,
     call_start_ktime_ns=1_000,
     root_start_ktime_ns=1_000,
+    user_stack=0,
     culprit_pid=90,
     culprit_tid=91,
     waker_pid=80,
@@ -140,6 +142,7 @@ _OPEN = OpenCall(
     root_start_ktime_ns=1_000,
     blocked_ns=9_000_000_000,
     run_queue_ns=0,
+    user_stack=0,
     device=-1,
     api=CUDA_MALLOC,
     depth=0,
@@ -147,7 +150,7 @@ _OPEN = OpenCall(
 )
 
 
-def call(device=None, process=PROCESS, **changes) -> CallActivity:
+def call(device=None, process=PROCESS, stack=None, **changes) -> CallActivity:
     event = _CALL._replace(**changes)
     return CallActivity(
         process,
@@ -156,10 +159,11 @@ def call(device=None, process=PROCESS, **changes) -> CallActivity:
         BOOT_UNIX_NS + event.start_ktime_ns,
         BOOT_UNIX_NS + event.end_ktime_ns,
         device,
+        stack,
     )
 
 
-def stall(reason="", functions=(), process=PROCESS, **changes) -> StallActivity:
+def stall(reason="", functions=(), process=PROCESS, stack=None, **changes) -> StallActivity:
     event = _STALL._replace(**changes)
     return StallActivity(
         process,
@@ -169,6 +173,7 @@ def stall(reason="", functions=(), process=PROCESS, **changes) -> StallActivity:
         BOOT_UNIX_NS + event.end_ktime_ns,
         reason,
         functions,
+        stack,
     )
 
 
@@ -196,7 +201,7 @@ def fork(child=CHILD, **changes) -> ForkActivity:
     )
 
 
-def open_call(**changes) -> OpenCallActivity:
+def open_call(stack=None, **changes) -> OpenCallActivity:
     event = _OPEN._replace(**changes)
     return OpenCallActivity(
         PROCESS,
@@ -205,4 +210,5 @@ def open_call(**changes) -> OpenCallActivity:
         BOOT_UNIX_NS + event.start_ktime_ns,
         BOOT_UNIX_NS + event.ktime_ns,
         None,
+        stack,
     )

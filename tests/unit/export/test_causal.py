@@ -1,5 +1,6 @@
 import pytest
 
+from otel_gpu.capture.stacks.frames import Frame
 from otel_gpu.enrich import ids
 from otel_gpu.explain.chains import Cause, Chain, Culprit, Effect, Evidence, Incident
 from otel_gpu.export import causal, semconv
@@ -7,6 +8,8 @@ from otel_gpu.export.exported import SpanReference
 from otel_gpu.export.finished import STATUS_UNSET
 from otel_gpu.export.origins import Origins
 from otel_gpu.export.resources import Resources
+from otel_gpu.export.stacks import Stacks
+from tests.activities import call_stack
 from tests.unit.export import samples
 from tests.unit.export.samples import BOOT_UNIX_NS as T0
 
@@ -109,6 +112,44 @@ def test_a_slow_call_has_the_waterfall_of_its_causes_below_it():
     assert {span.origin.scope.name for span in spans} == {"otel_gpu.causal"}
     assert len({span.span_id for span in spans}) == 7
     assert {span.status_code for span in spans} == {STATUS_UNSET}
+
+
+def test_a_chain_says_where_in_the_program_it_was():
+    """The effect's place is on the chain, and that of a wait on its interval."""
+    place = Stacks("event", None).place
+    waiting = call_stack(0xAB, (Frame("cpython", "get", "/app/loader.py", 9),), complete=False)
+    wait = blocked(0, 4)._replace(stack=waiting)
+    effect = EFFECT._replace(stack=call_stack())
+
+    spans = causal.chain_spans(
+        chain(cause("lock", 4, wait), effect=effect), SEED, ORIGIN, lambda *_: [], place
+    )
+
+    said = [
+        {
+            key: value
+            for key, value in span.attributes
+            if key.startswith(("code.", "otel_gpu.stack."))
+        }
+        for span in spans
+    ]
+    assert said == [
+        {
+            "code.function.name": "fragmentation_pattern",
+            "code.file.path": "/app/train.py",
+            "code.line.number": 74,
+            "otel_gpu.stack.id": "9c1fb4e17d2a6b03",
+        },
+        {},
+        {
+            "code.function.name": "get",
+            "code.file.path": "/app/loader.py",
+            "code.line.number": 9,
+            "otel_gpu.stack.id": "00000000000000ab",
+            "otel_gpu.stack.complete": False,
+        },
+    ]
+    assert [span.events for span in spans] == [(), (), ()]
 
 
 def test_a_chain_says_what_happened_and_whose_fault_it_was():

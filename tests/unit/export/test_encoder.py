@@ -1,5 +1,6 @@
 import math
 from collections.abc import Mapping
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -21,8 +22,14 @@ from opentelemetry.trace import (
     TraceState,
 )
 
+from otel_gpu.export import encoder as encoder_module
 from otel_gpu.export.attributes import AttributeEncoder
-from otel_gpu.export.encoder import RequestEncoder, SpanEncoder, encode_spans
+from otel_gpu.export.encoder import (
+    RepeatedAttributes,
+    RequestEncoder,
+    SpanEncoder,
+    encode_spans,
+)
 from otel_gpu.export.finished import (
     STATUS_ERROR,
     STATUS_UNSET,
@@ -192,9 +199,78 @@ def test_finished_spans_encode_as_their_readable_form_does(spans):
     assert actual == stock_bytes([readable(span) for span in spans])
 
 
+@st.composite
+def spans_with_stacks(draw):
+    """Spans of few stacks, each of which is one object wherever it is met."""
+    stacks = draw(st.lists(pairs, min_size=1, max_size=4))
+    events = draw(
+        st.lists(
+            st.tuples(
+                st.sampled_from(["stack", "other"]), unix_ns, st.sampled_from(stacks), dropped
+            ),
+            max_size=12,
+        )
+    )
+    return [span_of(events=(SpanEvent(*event),)) for event in events]
+
+
+@settings(max_examples=100, deadline=None)
+@given(spans_with_stacks(), st.sampled_from([0, 100, 10_000]))
+def test_a_stack_that_repeats_encodes_as_the_standard_encoder_does(spans, kept_bytes):
+    """What is taken from memory, and what was forgotten, are the standard encoder's bytes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(encoder_module, "_MAX_REPEATED_BYTES", kept_bytes)
+        encoder = SpanEncoder()
+        actual = RequestEncoder().encode([(span.origin, encoder.encode(span)) for span in spans])
+
+    assert actual == stock_bytes([readable(span) for span in spans])
+
+
+def test_a_stack_is_encoded_once():
+    """The text of a stack that comes back is not looked at again; its time is."""
+    attributes = (("code.stacktrace", "main (a.py:1)"),)
+    encoder = SpanEncoder()
+    with mock.patch.object(
+        AttributeEncoder, "encode_once", autospec=True, side_effect=AttributeEncoder.encode_once
+    ) as encode:
+        spans = [
+            encoder.encode(span_of(events=(SpanEvent("stack", time, attributes),)))
+            for time in (5, 6, 7)
+        ]
+
+    assert encode.call_count == 1
+    assert len(set(spans)) == 3
+
+
+def test_equal_stacks_of_other_objects_are_looked_at():
+    """What has the identity of something that is gone is not taken for it."""
+    encoder = RepeatedAttributes(b"\x1a")
+
+    made = [encoder.encode((("text", str(number)),)) for number in range(10_000)]
+
+    assert len(set(made)) == 10_000
+    assert len(encoder._known) <= 4096
+
+
+def test_stacks_that_are_kept_stay_within_their_bytes(monkeypatch):
+    """The latest stay; one that is larger than all room is encoded all the same."""
+    monkeypatch.setattr(encoder_module, "_MAX_REPEATED_BYTES", 1_000)
+    encoder = RepeatedAttributes(b"\x1a")
+    stacks = [(("text", f"{number:400}"),) for number in range(5)]
+
+    for stack in stacks:
+        assert encoder.encode(stack) == AttributeEncoder(b"\x1a").encode_once(stack)
+    assert [id(stack) in encoder._known for stack in stacks] == [False, False, False, True, True]
+    assert encoder._size_bytes <= 1_000
+    assert len(encoder.encode((("text", "x" * 2_000),))) > 2_000
+    assert (encoder._size_bytes, len(encoder._known)) == (0, 0)
+
+
+ORIGIN = Origin(Resource({"service.name": "a"}), InstrumentationScope("otel_gpu.cuda"))
+
+
 def span_of(**changes) -> FinishedSpan:
-    origin = Origin(Resource({"service.name": "a"}), InstrumentationScope("otel_gpu.cuda"))
-    span = FinishedSpan(origin, b"t" * 16, b"s" * 8, b"", "cudaFree", 1, 2, ())
+    span = FinishedSpan(ORIGIN, b"t" * 16, b"s" * 8, b"", "cudaFree", 1, 2, ())
     return span._replace(**changes)
 
 
@@ -257,3 +333,14 @@ def test_caches_stay_bounded():
 
     for cache in (encoder._ints, encoder._strings, encoder._tuples, encoder._double_heads):
         assert len(cache) <= 8192
+
+
+def test_long_texts_stay_bounded_too():
+    """A few thousand stacks as attributes are forgotten before they fill the memory."""
+    encoder = AttributeEncoder(b"\x4a")
+
+    for number in range(3_000):
+        encoder.encode([("code.stacktrace", f"{number:16000}"), ("n", number)])
+        assert sum(map(len, encoder._strings.values())) <= (8 << 20) + 20_000
+
+    assert len(encoder._ints) == 3_000

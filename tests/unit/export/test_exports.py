@@ -1,18 +1,21 @@
 import json
 import socket
+import threading
 import time
 from collections.abc import Sequence
 from importlib.metadata import EntryPoint
 
 import pytest
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from otel_gpu.config import Config, ExportConfig, SpansConfig
+from otel_gpu.config import Config, ExportConfig, SpansConfig, StacksConfig
 from otel_gpu.errors import ConfigError
 from otel_gpu.export import sinks
 from otel_gpu.export.exports import open_exports
-from tests.receiver import OtlpReceiver
+from tests.activities import call_stack
+from tests.receiver import OtlpReceiver, attributes_of
 from tests.unit.export import samples
 
 
@@ -228,6 +231,105 @@ def test_a_replay_gives_the_same_bytes_every_time(tmp_path):
     assert written[0] == written[1]
     spans = json.loads(written[0].splitlines()[0])["resourceSpans"][0]["scopeSpans"]
     assert sum(len(scope["spans"]) for scope in spans) == 5
+
+
+def stacked(mode):
+    return Config(stacks=StacksConfig(mode=mode))
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+@pytest.mark.parametrize("live", [True, False])
+def test_stacks_leave_as_log_records(receiver, protocol, live):
+    """In the trace and span that they belong to, with the Resource and scope of these."""
+    with open_exports(stacked("log"), environ_of(receiver, protocol), live=live) as exports:
+        exports.observe(samples.call(stack=call_stack()))
+        exports.observe(samples.call(start_ktime_ns=2_000))
+        assert exports.shutdown(10.0)
+        assert exports.dropped() == {}
+        assert exports.exported() == 2
+
+    (request,) = receiver.requests("logs")
+    (resource,) = ExportLogsServiceRequest.FromString(request.body).resource_logs
+    ((record,),) = [scope.log_records for scope in resource.scope_logs]
+    span, _ = (found.span for found in receiver.spans())
+    assert (record.trace_id, record.span_id) == (span.trace_id, span.span_id)
+    assert record.event_name == "otel_gpu.stack"
+    assert record.time_unix_nano == span.end_time_unix_nano
+    assert attributes_of(record.attributes)["code.stacktrace"].startswith("cudaMalloc (libcudart")
+    assert attributes_of(resource.resource.attributes)["service.name"] == "trainer"
+    assert not span.events
+
+
+def test_stacks_are_not_logged_where_spans_have_them(receiver):
+    """No other mode sends logs."""
+    with open_exports(stacked("event"), environ_of(receiver), live=False) as exports:
+        exports.observe(samples.call(stack=call_stack()))
+
+    assert receiver.requests("logs") == []
+    assert [event.name for event in receiver.spans()[0].span.events] == ["stack"]
+
+
+def test_log_records_of_traces_that_are_not_wanted_do_not_leave(receiver):
+    """A log record belongs to its span, and has its sampler."""
+    environ = environ_of(receiver, OTEL_TRACES_SAMPLER="always_off")
+
+    with open_exports(stacked("log"), environ, live=False) as exports:
+        exports.observe(samples.call(stack=call_stack()))
+
+    assert receiver.requests("logs") == []
+
+
+def test_log_records_that_are_lost_are_counted(receiver):
+    """Apart from the spans, which may have arrived."""
+    environ = environ_of(
+        receiver,
+        OTEL_EXPORTER_OTLP_LOGS_ENDPOINT="http://127.0.0.1:1",
+        OTEL_EXPORTER_OTLP_LOGS_TIMEOUT="0.2",
+    )
+
+    with open_exports(stacked("log"), environ, live=False) as exports:
+        exports.observe(samples.call(stack=call_stack()))
+        assert not exports.shutdown(5.0)
+
+        assert exports.dropped() == {"log_endpoint_down": 1}
+        assert exports.exported() == 1
+
+
+def test_stacks_without_a_place_for_logs_are_told_of(receiver, caplog):
+    """An operator who asked for logs hears that nobody receives them."""
+    environ = {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": receiver.grpc_endpoint}
+
+    with open_exports(stacked("log"), environ, live=False):
+        pass
+
+    assert "no endpoint for logs" in caplog.text
+
+
+def test_the_length_of_a_stack_is_limited_where_it_goes(receiver):
+    """Log records have a variable of their own."""
+    environ = environ_of(receiver, OTEL_LOGRECORD_ATTRIBUTE_VALUE_LENGTH_LIMIT="90")
+
+    with open_exports(stacked("log"), environ, live=False) as exports:
+        exports.observe(samples.call(stack=call_stack()))
+
+    (request,) = receiver.requests("logs")
+    (resource,) = ExportLogsServiceRequest.FromString(request.body).resource_logs
+    (record,) = resource.scope_logs[0].log_records
+    assert "… 2 frames left out …" in attributes_of(record.attributes)["code.stacktrace"]
+
+
+def test_an_exporter_of_logs_that_is_not_known_leaves_no_thread(receiver):
+    """What was opened before it is closed again."""
+    before = threading.active_count()
+
+    with (
+        pytest.raises(ConfigError, match="OTEL_LOGS_EXPORTER"),
+        open_exports(stacked("log"), environ_of(receiver, OTEL_LOGS_EXPORTER="syslog"), live=True),
+    ):
+        pass
+
+    assert [t.name for t in threading.enumerate() if t.name == "otel-gpu-spans"] == []
+    assert threading.active_count() <= before + 1
 
 
 def test_the_console_exporter_leaves_standard_output_alone(capfd):

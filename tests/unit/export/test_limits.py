@@ -50,6 +50,17 @@ def test_long_text_is_cut(name):
     assert span.dropped_attributes == 0
 
 
+def test_what_is_short_enough_stays_the_same_object():
+    """Encoders know the attributes of a stack by their identity."""
+    limits = Limits.of_environment({"OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT": "10"})
+    event = SpanEvent("stack", 5, (("code.stacktrace", "main"), ("types", ("cpython",))))
+
+    (kept,) = limits.apply(SPAN._replace(events=(event,))).events
+
+    assert limits.value_length == 10
+    assert kept.attributes is event.attributes
+
+
 def test_events_and_links_past_their_limits_are_cut_and_counted():
     """Events and links have limits of their own, and so have their attributes."""
     limits = Limits.of_environment(

@@ -710,6 +710,10 @@ def test_the_agent_says_what_it_lost_and_cost(sink):
             scheduler_switches=5,
             spans_chosen=11,
             stalls_chosen=2,
+            samples=40,
+            samples_withheld=6,
+            lost_sample=2,
+            lost_python=1,
         ),
         status(
             9,
@@ -717,6 +721,15 @@ def test_the_agent_says_what_it_lost_and_cost(sink):
             rss_bytes=5_000,
             rejected={"short": 1},
             dropped={"queue_full": 2},
+            stacks={
+                "resolved": 30,
+                "incomplete": 4,
+                "distinct": 7,
+                "unused": 3,
+                "without_sample": 1,
+                "rejected": 0,
+                "of a later version": 9,
+            },
         ),
         probes(9, "/lib/libcuda.so.1", 30, 40),
     )
@@ -726,7 +739,17 @@ def test_the_agent_says_what_it_lost_and_cost(sink):
     lost = collected.values("otel_gpu.records.lost", "otel-gpu")
     assert lost[("ring_full",)] == 3
     assert lost[("exit_inside_call",)] == 0
-    assert len(lost) == 12
+    assert (lost[("sample",)], lost[("python_frames",)]) == (2, 1)
+    assert len(lost) == 14
+    assert collected.values("otel_gpu.stacks.taken", "otel-gpu") == {(): 40}
+    assert collected.values("otel_gpu.stacks.withheld", "otel-gpu") == {("rate",): 6}
+    assert collected.values("otel_gpu.stacks.resolved", "otel-gpu") == {(True,): 26, (False,): 4}
+    assert collected.values("otel_gpu.stacks.distinct", "otel-gpu") == {(): 7}
+    assert collected.values("otel_gpu.stacks.dropped", "otel-gpu") == {
+        ("unused",): 3,
+        ("without_sample",): 1,
+        ("rejected",): 0,
+    }
     assert collected.values("otel_gpu.records.rejected", "otel-gpu") == {("short",): 1}
     assert collected.values("otel_gpu.spans.withheld", "otel-gpu") == {("rate",): 4}
     assert collected.values("otel_gpu.spans.dropped", "otel-gpu") == {("queue_full",): 2}

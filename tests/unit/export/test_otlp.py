@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import grpc
 import pytest
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans as stock_encode
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
@@ -12,7 +13,8 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from otel_gpu.errors import ConfigError
 from otel_gpu.export.encoder import SpanEncoder
-from otel_gpu.export.finished import FinishedSpan, Origin, readable
+from otel_gpu.export.finished import FinishedSpan, Origin, SpanEvent, readable
+from otel_gpu.export.logs import LogEncoder, SpanLog
 from otel_gpu.export.otlp import otlp_transport
 from otel_gpu.export.queue import Pending
 from otel_gpu.export.sender import Delivery, Outcome
@@ -79,6 +81,44 @@ def test_spans_arrive_as_the_standard_exporter_would_send_them(connect, receiver
     assert request.protocol == protocol
     assert request.body == stock_encode([readable(s) for s in spans]).SerializeToString()
     assert len(receiver.spans()) == 23
+
+
+def log_batch(*numbers: int) -> list[Pending]:
+    encoder = LogEncoder()
+    event = SpanEvent("otel_gpu.stack", 5, (("code.stacktrace", "main (a.py:1)"),))
+    items = [encoder.encode(SpanLog(span(number), event)) for number in numbers]
+    return [Pending(ORIGIN, len(data), data) for data in items]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_log_records_arrive_where_logs_go(receiver, protocol):
+    """They have their own service and path, and answers of their own."""
+    endpoint = receiver.grpc_endpoint if protocol == "grpc" else receiver.http_endpoint
+    environ = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
+        "OTEL_EXPORTER_OTLP_LOGS_PROTOCOL": protocol,
+        "OTEL_EXPORTER_OTLP_LOGS_HEADERS": "api-key=secret",
+        "OTEL_EXPORTER_OTLP_LOGS_TIMEOUT": "0.3",
+    }
+    transport = otlp_transport(environ, "LOGS")
+
+    assert transport.place.startswith("the log endpoint ")
+    assert transport.deliver(log_batch(1, 2, 3)) == Delivery(Outcome.DELIVERED)
+    receiver.reject_spans = 2
+    assert transport.deliver(log_batch(4, 5)) == Delivery(Outcome.DELIVERED, rejected=2)
+    receiver.refuse(True)
+    assert transport.deliver(log_batch(6)).outcome is Outcome.UNAVAILABLE
+    transport.close()
+
+    request, *_ = receiver.requests("logs")
+    assert (request.protocol, request.headers["api-key"]) == (protocol, "secret")
+    (resource,) = ExportLogsServiceRequest.FromString(request.body).resource_logs
+    (scope,) = resource.scope_logs
+    assert scope.scope.name == "otel_gpu.cuda"
+    assert [record.span_id for record in scope.log_records] == [
+        number.to_bytes(8) for number in (1, 2, 3)
+    ]
+    assert {record.event_name for record in scope.log_records} == {"otel_gpu.stack"}
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -5,7 +5,7 @@ import pytest
 import yaml
 
 from otel_gpu import wire
-from otel_gpu.config import CaptureConfig, Config, ExportConfig
+from otel_gpu.config import CaptureConfig, Config, ExportConfig, StacksConfig
 from otel_gpu.enrich import ids
 from otel_gpu.enrich.activities import ProcessImage
 from otel_gpu.enrich.attributes import describe, facts_of, host_of
@@ -17,6 +17,7 @@ from tests.activities import (
     T0,
     aggregate,
     call,
+    call_stack,
     calls,
     capture,
     copies,
@@ -83,6 +84,7 @@ def stream():
         weight=10,
         choices=wire.CHOICE_FAILED | wire.CHOICE_SAMPLED,
         cpu=1,
+        stack=call_stack(complete=False),
     )
     kinds = {"copy_kind": wire.COPY_HOST_TO_DEVICE, "size_bytes": 4096}
     yield call(trainer, "cudaMemcpyAsync", 7 * SECOND, MS, device=H100, **kinds)
@@ -94,6 +96,7 @@ def stream():
         device=H100,
         blocked_ns=1,
         run_queue_ns=1,
+        stack=call_stack(complete=False),
     )
     yield stall(
         trainer,
@@ -110,6 +113,7 @@ def stream():
         waker_tid=10,
         waker_comm="waker",
         switch_type=wire.SWITCH_VOLUNTARY,
+        stack=call_stack(complete=False),
     )
     yield gap(
         trainer,
@@ -151,6 +155,7 @@ def stream():
     yield times(20, thread_time(trainer, wire.STATE_ON_CPU, wire.CONTEXT_GAP, SECOND))
     yield counters(20, spans_chosen=3)
     figures = {"rejected": {"short": 1}, "dropped": {"queue_full": 1}}
+    figures["stacks"] = {"resolved": 3, "incomplete": 1, "distinct": 2, "unused": 1}
     yield status(20, cpu_ns=10, rss_bytes=20, **figures)
     yield probes(20, "/usr/lib/libcudart.so.13", 40, 44)
     yield ended(image(pid=399), 21)
@@ -164,7 +169,10 @@ def chain(process):
     span_id = ids.span_id_of(ids.capture_seed(capture()), event)
     wait = Evidence("e1", "run_queue", at, at + MS, hog, None, "", (), span_id)
     functions = ("futex_wait",)
-    blocked = Evidence("e2", "blocked", at, at + MS, None, worker, "lock", functions, span_id)
+    stack = call_stack(complete=False)
+    blocked = Evidence(
+        "e2", "blocked", at, at + MS, None, worker, "lock", functions, span_id, stack
+    )
     effect = Effect(
         "slow_call",
         process,
@@ -176,9 +184,12 @@ def chain(process):
         MS // 2,
         bytes(range(16)),
         bytes(range(8)),
+        stack,
     )
-    causes = tuple(Cause("run_queue", MS // 100, 0.01, hog, (wait, blocked)) for _ in range(100))
-    return Chain("c1", effect, causes, 0, "high")
+    total = Cause("run_queue", MS // 100, 0.01, hog, (), (Cause("lock", 1, 0.01, hog, ()),))
+    inner = Cause("ipc", MS // 100, 0.01, hog, (wait,), (total,))
+    many = [Cause("run_queue", MS // 100, 0.01, hog, (wait, blocked))] * 100
+    return Chain("c1", effect, (inner, total, *many), 0, "high")
 
 
 class Emitted:
@@ -189,6 +200,9 @@ class Emitted:
         self.spans = {}
         self.metric_attributes = defaultdict(set)
         self.span_attributes = defaultdict(set)
+        self.span_events = defaultdict(set)
+        self.event_attributes = defaultdict(set)
+        self.log_attributes = defaultdict(set)
         self.values = defaultdict(set)
         self.resource_attributes = set()
         self.scopes = set()
@@ -199,7 +213,7 @@ class Emitted:
 
     def _read_resource(self, signal, item):
         self.resource_attributes |= {a["key"] for a in item["resource"]["attributes"]}
-        for scope in item["scopeMetrics" if signal == "resourceMetrics" else "scopeSpans"]:
+        for scope in item[signal.replace("resource", "scope")]:
             self.scopes.add(scope["scope"]["name"])
             for metric in scope.get("metrics", ()):
                 self._read_metric(scope["scope"]["name"], metric)
@@ -207,6 +221,11 @@ class Emitted:
                 key = (scope["scope"]["name"], span["name"])
                 self.spans[key] = span["kind"]
                 self.span_attributes[key] |= self._read_attributes(span)
+                for event in span.get("events", ()):
+                    self.span_events[key].add(event["name"])
+                    self.event_attributes[event["name"]] |= self._read_attributes(event)
+            for log in scope.get("logRecords", ()):
+                self.log_attributes[log["eventName"]] |= self._read_attributes(log)
 
     def _read_metric(self, scope, metric):
         (kind,) = {"sum", "gauge", "histogram", "exponentialHistogram"} & metric.keys()
@@ -233,8 +252,20 @@ def registry():
 
 @pytest.fixture(scope="module")
 def emitted(tmp_path_factory):
-    path = tmp_path_factory.mktemp("semconv") / "out.jsonl"
-    config = Config(capture=CaptureConfig(max_series=64), export=ExportConfig(otlp_file=str(path)))
+    lines = []
+    for mode in ("event", "attribute", "log"):
+        path = tmp_path_factory.mktemp("semconv") / "out.jsonl"
+        run_everything(path, mode)
+        lines += path.read_text().splitlines()
+    return Emitted(lines)
+
+
+def run_everything(path, stacks_mode):
+    config = Config(
+        capture=CaptureConfig(max_series=64),
+        stacks=StacksConfig(mode=stacks_mode),
+        export=ExportConfig(otlp_file=str(path)),
+    )
     trainer = process()
     with pytest.MonkeyPatch.context() as patch:
         # Few enough that some are given up.
@@ -261,7 +292,6 @@ def emitted(tmp_path_factory):
                 )
             )
             exports.observe(counters(22))
-    return Emitted(path.read_text().splitlines())
 
 
 def test_generated_files_are_up_to_date():
@@ -333,6 +363,34 @@ def test_every_span_attribute_is_emitted_as_declared(emitted, registry):
     assert attributes == declared
 
 
+def test_every_event_is_emitted_as_declared(emitted, registry):
+    """
+    Which events the spans have, and with which attributes.
+    """
+    events = defaultdict(set)
+    for key, names in emitted.span_events.items():
+        events[generic(key)] |= names
+    named = {name: event["name"] for name, event in registry["events"].items()}
+
+    assert events == {
+        span_key(span): {named[event] for event in span["events"]}
+        for span in registry["spans"].values()
+        if "events" in span
+    }
+    assert emitted.event_attributes == {
+        event["name"]: set(event["attributes"]) for event in registry["events"].values()
+    }
+
+
+def test_every_log_record_is_emitted_as_declared(emitted, registry):
+    """
+    And of log records.
+    """
+    assert emitted.log_attributes == {
+        log["name"]: set(log["attributes"]) for log in registry["logs"].values()
+    }
+
+
 def test_every_scope_is_emitted_as_declared(emitted, registry):
     """
     And for the scopes.
@@ -363,7 +421,7 @@ def test_every_declared_attribute_is_used(registry):
     """
     used = {
         attribute
-        for section in ("metrics", "spans")
+        for section in ("metrics", "spans", "events", "logs")
         for item in registry[section].values()
         for attribute in item.get("attributes", ())
     }

@@ -9,6 +9,8 @@ from otel_gpu.export.limits import Limits
 from otel_gpu.export.origins import Origins
 from otel_gpu.export.resources import Resources
 from otel_gpu.export.spans import SpanBuilder
+from otel_gpu.export.stacks import Stacks
+from tests.activities import call_stack
 from tests.unit.export import samples
 from tests.unit.export.samples import BOOT_UNIX_NS
 
@@ -86,6 +88,69 @@ def test_a_full_call_carries_every_field(builder):
         "otel_gpu.thread.tid": 44,
         "thread.name": "worker",
         "cpu.logical_number": 3,
+    }
+
+
+def test_a_call_has_its_stack(builder):
+    """The place on the span, the text in an event at the moment of its return."""
+    (span,) = builder.spans(samples.call(stack=call_stack()))
+
+    attributes = dict(span.attributes)
+    assert attributes["code.function.name"] == "fragmentation_pattern"
+    assert attributes["code.line.number"] == 74
+    assert attributes["otel_gpu.stack.id"] == "9c1fb4e17d2a6b03"
+    (event,) = span.events
+    assert (event.name, event.unix_ns) == ("stack", BOOT_UNIX_NS + 3_000)
+    assert dict(event.attributes)["code.stacktrace"].startswith("cudaMalloc (libcudart.so.12)\n")
+
+
+def test_a_thread_that_left_the_cpu_has_its_stack(builder):
+    """It is from that moment, and the wait for a CPU that followed has none."""
+    blocked, queued = builder.spans(samples.stall(stack=call_stack()))
+
+    assert blocked.events[0].unix_ns == BOOT_UNIX_NS + 1_500
+    assert dict(blocked.attributes)["code.line.number"] == 74
+    assert queued.events == ()
+    assert "otel_gpu.stack.id" not in dict(queued.attributes)
+
+
+def test_a_call_that_hangs_has_its_stack(builder):
+    """The one call that an operator must see says where it was made."""
+    (span,) = builder.spans(samples.open_call(stack=call_stack(complete=False)))
+
+    assert span.name == "gpu.cuda.call.open"
+    assert span.events[0].unix_ns == BOOT_UNIX_NS + 10_000_001_000
+    assert dict(span.attributes)["otel_gpu.stack.complete"] is False
+
+
+def test_a_stack_can_leave_beside_its_span():
+    """As a log record, which is no part of the span."""
+    builder = SpanBuilder(
+        SEED, Origins("9.8.7", Resources({})), Limits(SpanLimits()), Stacks("log", None)
+    )
+
+    spans = [
+        *builder.spans(samples.call(stack=call_stack())),
+        *builder.spans(samples.stall(stack=call_stack())),
+        *builder.spans(samples.open_call(stack=call_stack())),
+    ]
+
+    assert [len(span.logs) for span in spans] == [1, 1, 0, 1]
+    assert [span.events for span in spans] == [(), (), (), ()]
+
+
+def test_the_text_of_a_stack_keeps_to_the_limits_of_spans():
+    """It is cut in its middle, before it would be cut at its end."""
+    limits = Limits.of_environment({"OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT": "90"})
+    builder = SpanBuilder(SEED, Origins("9.8.7", Resources({})), limits)
+
+    (span,) = builder.spans(samples.call(stack=call_stack()))
+
+    assert dict(span.events[0].attributes) == {
+        "code.stacktrace": (
+            "cudaMalloc (libcudart.so.12)\n… 2 frames left out …\n<module> (/app/train.py:102)"
+        ),
+        "otel_gpu.stack.frame_types": ("cuda", "cut", "cpython"),
     }
 
 

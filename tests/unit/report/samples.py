@@ -1,10 +1,11 @@
 """Chains and snapshots that reports are made of in these tests."""
 
 from otel_gpu import wire
+from otel_gpu.capture.stacks.frames import Frame
 from otel_gpu.enrich.activities import ThreadTime, TimesActivity
 from otel_gpu.explain.chains import Cause, Chain, Culprit, Effect, Evidence, Incident, Verdict
 from otel_gpu.explain.settings import Settings
-from tests.activities import SECOND, T0
+from tests.activities import SECOND, T0, call_stack
 
 MS = 1_000_000
 HOG = Culprit(900, 901, "cc1plus")
@@ -70,6 +71,19 @@ def preempted(process, start_ns, name="c1", *, duration_ns=10 * MS, stolen_ns=7 
         causes,
         duration_ns - stolen_ns - MS,
         "medium",
+    )
+
+
+def with_stacks(chain):
+    """The same, knowing where its call was made, and where it then waited for a worker."""
+    get = Frame("cpython", "Queue.get", "/usr/lib/python3.11/queue.py", 180)
+    step = Frame("cpython", "step", "/app/train.py", 40)
+    waiting = call_stack(0xAB, (get, step), complete=False)
+    preemption, waited = chain.causes
+    (interval,) = waited.evidence
+    waited = waited._replace(evidence=(interval._replace(stack=waiting),))
+    return chain._replace(
+        effect=chain.effect._replace(stack=call_stack()), causes=(preemption, waited)
     )
 
 

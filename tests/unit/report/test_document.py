@@ -7,11 +7,30 @@ from importlib import resources
 import pytest
 from jsonschema import Draft202012Validator
 
+from otel_gpu.capture.stacks.frames import Frame
 from otel_gpu.report.collector import Collector
 from otel_gpu.report.document import make_document, to_text
 from otel_gpu.report.model import Window
-from tests.activities import SECOND, T0, calls, capture, counters, image, snapshot
-from tests.unit.report.samples import HOG, MS, FakeExplainer, incident, preempted, times, verdict
+from tests.activities import (
+    SECOND,
+    T0,
+    call_stack,
+    calls,
+    capture,
+    counters,
+    image,
+    snapshot,
+)
+from tests.unit.report.samples import (
+    HOG,
+    MS,
+    FakeExplainer,
+    incident,
+    preempted,
+    times,
+    verdict,
+    with_stacks,
+)
 
 SCHEMA = json.loads(resources.files("otel_gpu.report").joinpath("schema.json").read_text("utf-8"))
 VALIDATOR = Draft202012Validator(SCHEMA)
@@ -26,7 +45,8 @@ def document_of(explainer, *activities, **kwargs):
 
 
 def full_document():
-    first, second = preempted(TRAINER, SECOND, "c1"), preempted(TRAINER, 2 * SECOND, "c2")
+    first = with_stacks(preempted(TRAINER, SECOND, "c1"))
+    second = preempted(TRAINER, 2 * SECOND, "c2")
     gap = second.effect._replace(kind="slow_gap", api="cudaMemcpy", span_id=b"")
     second = second._replace(effect=gap)
     return document_of(
@@ -79,6 +99,12 @@ def test_an_empty_document_is_as_the_schema_says():
         (["chains", 0, "causes", 1, "via"], []),
         (["incidents", 0, "severity"], "HIGH"),
         (["losses", "ring_full"], 0),
+        (["chains", 0, "effect", "stack"], "ab"),
+        (["stacks"], {}),
+        (["stacks", "ab"], {}),
+        (["stacks", "00000000000000ab", "native"], "guessed"),
+        (["stacks", "00000000000000ab", "frames", 0, "type"], "jvm"),
+        (["stacks", "00000000000000ab", "frames", 0, "line"], 0),
     ],
 )
 def test_the_schema_refuses_what_is_no_such_document(path, value):
@@ -109,6 +135,7 @@ def test_a_chain_is_told_whole():
             "duration_ns": 10 * MS,
             "excess_ns": 10 * MS - 4_000,
             "span_id": "7373737373737373",
+            "stack": "9c1fb4e17d2a6b03",
         },
         "causes": [
             {
@@ -124,6 +151,7 @@ def test_a_chain_is_told_whole():
                 "share": 0.1,
                 "culprit": {"pid": 42, "tid": 43, "comm": "pt_data_worker"},
                 "evidence": ["c1-b"],
+                "stack": "00000000000000ab",
                 "via": [
                     {
                         "kind": "run_queue",
@@ -138,6 +166,80 @@ def test_a_chain_is_told_whole():
         "unexplained_ns": 2 * MS,
         "severity": "medium",
     }
+
+
+def test_a_stack_is_told_once():
+    """
+    Under its id, innermost frame first, without what is not known of a frame.
+    """
+    assert full_document()["stacks"] == {
+        "00000000000000ab": {
+            "complete": False,
+            "native": "eh_frame",
+            "python": "ok",
+            "frames": [
+                {
+                    "type": "cpython",
+                    "function": "Queue.get",
+                    "file": "/usr/lib/python3.11/queue.py",
+                    "line": 180,
+                },
+                {"type": "cpython", "function": "step", "file": "/app/train.py", "line": 40},
+            ],
+        },
+        "9c1fb4e17d2a6b03": {
+            "complete": True,
+            "native": "eh_frame",
+            "python": "ok",
+            "frames": [
+                {
+                    "type": "cuda",
+                    "function": "cudaMalloc",
+                    "module": "libcudart.so.12",
+                    "address": 0x1200,
+                },
+                {
+                    "type": "native",
+                    "function": "at::native::empty_cuda",
+                    "module": "libtorch_cuda.so",
+                    "address": 0x99,
+                },
+                {
+                    "type": "cpython",
+                    "function": "fragmentation_pattern",
+                    "file": "/app/train.py",
+                    "line": 74,
+                },
+                {"type": "cpython", "function": "<module>", "file": "/app/train.py", "line": 102},
+            ],
+        },
+    }
+
+
+def test_a_deep_stack_loses_its_middle():
+    """
+    A document of a thousand chains stays one that can be read.
+    """
+    frames = tuple(Frame("cpython", f"f{number}", "/a.py", 1) for number in range(200))
+    chain = preempted(TRAINER, SECOND)
+    effect = chain.effect._replace(stack=call_stack(1, frames))
+    document = document_of(FakeExplainer(late=[chain._replace(effect=effect)]))
+
+    VALIDATOR.validate(document)
+    told = document["stacks"]["0000000000000001"]["frames"]
+    assert len(told) == 64
+    assert told[42] == {"type": "cut", "function": "137 frames left out"}
+    assert (told[0]["function"], told[-1]["function"]) == ("f0", "f199")
+
+
+def test_without_stacks_a_document_says_nothing_of_them():
+    """
+    What was written before there were any is as it was.
+    """
+    document = document_of(FakeExplainer(late=[preempted(TRAINER, SECOND)]))
+
+    assert "stacks" not in document
+    assert "stack" not in document["chains"][0]["effect"]
 
 
 def test_every_chain_that_an_incident_names_is_listed():

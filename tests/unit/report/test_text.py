@@ -5,9 +5,10 @@ import io
 import pytest
 from rich.console import Console
 
+from otel_gpu.capture.stacks.frames import Frame
 from otel_gpu.report.collector import Collector
 from otel_gpu.report.text import write_text
-from tests.activities import SECOND, calls, capture, counters, image, probes, snapshot
+from tests.activities import SECOND, call_stack, calls, capture, counters, image, probes, snapshot
 from tests.unit.report.samples import (
     BLOCKED_IN_GAP,
     MS,
@@ -17,6 +18,7 @@ from tests.unit.report.samples import (
     preempted,
     times,
     verdict,
+    with_stacks,
 )
 
 TRAINER, SERVER = image(42, 1), image(77, 1, name="server")
@@ -106,6 +108,63 @@ def test_an_incident_is_told_with_its_worst_chain():
         "        <- of which run_queue 500 µs (5 %), by cc1plus (900/901)",
         "     unexplained 2 ms (20 %)",
         "   do: Give it CPUs of its own.",
+    ]
+
+
+def test_the_worst_moment_says_where_in_the_program_it_was():
+    """
+    The line of Python with the effect, the way from there into CUDA below it, and beside each
+    wait where its thread was.
+    """
+    chain = with_stacks(preempted(TRAINER, SECOND))
+    text = text_of(FakeExplainer(late=[chain], incidents=[incident(chain)]))
+
+    assert section(text, "The worst moment") == [
+        (
+            "slow cudaLaunchKernel of trainer (42), thread 42 trainer, in train.py:74 "
+            "fragmentation_pattern: 10 ms, 10 ms more than usual"
+        ),
+        "  cudaMalloc (libcudart.so.12)",
+        "  at::native::empty_cuda (libtorch_cuda.so)",
+        "  fragmentation_pattern (/app/train.py:74)",
+        "  <module> (/app/train.py:102)",
+        (
+            "from 2027-01-15 08:00:01.000000 UTC; # in a run queue   = blocked   + in a call   "
+            ". in a gap   * in a fork   ? not seen"
+        ),
+        "         at µs          for µs",
+        "            +0          10,000  |" + "-" * 50 + "|  slow cudaLaunchKernel",
+        (
+            "        +1,000           7,000  |     " + "#" * 35 + "          |  preemption, "
+            "cc1plus (900/901) had the CPU"
+        ),
+        (
+            "        +8,000           1,000  |" + " " * 40 + "=====     |  ipc, woken by "
+            "pt_data_worker (42/43), at train.py:40 step, in pipe_read < vfs_read < ksys_read"
+        ),
+        (
+            "        +8,000             500  |" + " " * 40 + "###       |  <- run_queue, "
+            "cc1plus (900/901) had the CPU"
+        ),
+        "unexplained: 2 ms",
+    ]
+    assert "   <- ipc 1 ms (10 %), in train.py:40 step, by pt_data_worker (42/43), a " in text
+
+
+def test_a_deep_stack_does_not_fill_the_screen():
+    """
+    Both ends are shown, and how much is between them.
+    """
+    frames = tuple(Frame("cpython", f"f{number}", "/a.py", 1) for number in range(200))
+    chain = preempted(TRAINER, SECOND)
+    effect = chain.effect._replace(stack=call_stack(1, frames))
+    text = text_of(FakeExplainer(late=[chain._replace(effect=effect)]))
+
+    lines = section(text, "The worst moment")[1:13]
+    assert lines[6:9] == [
+        "  f6 (/a.py:1)",
+        "  … 189 frames left out …",
+        "  f196 (/a.py:1)",
     ]
 
 

@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * Code objects of CPython: what tells one from another, and what is sent of each, once.
+ *
+ * A frame names its code object by a number. What belongs to the number (name, file, line
+ * table) is sent when it is met for the first time, while it is there: a moment later the
+ * process may be gone, or the code object with whatever it was made for.
+ */
+#ifndef OTEL_GPU_CODE_BPF_H
+#define OTEL_GPU_CODE_BPF_H
+
+#define MAX_CODE_BYTES	 (1 << 24) /* of instructions, of a line table, characters of a text */
+#define CODE_ROOM	 512
+#define SMALL_LINE_TABLE 512
+#define RECENT_CODE_BITS 13
+#define MAX_CODE_SENT	 8
+
+/* Of the state of a PyUnicode. */
+#define TEXT_KIND_SHIFT 2
+#define TEXT_KIND_MASK	7
+#define TEXT_COMPACT	(1 << 5)
+#define TEXT_ASCII	(1 << 6)
+
+/* The beginning of a code object. Any offset up to the room leaves space for a word. */
+struct code_head {
+	__u8 bytes[CODE_ROOM + sizeof(__u64)];
+};
+
+struct code_key {
+	__u64 image_ktime_ns;
+	__u64 code;
+	__u32 pid;
+	__u32 padding;
+};
+
+/*
+ * How often code objects were sent; MAX_CODE_SENT: the agent has all of it, or a page of it
+ * is not in memory and will not be. LRU: what is forgotten is sent again.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 32768);
+	__type(key, struct code_key);
+	__type(value, __u32);
+} sent_code __weak SEC(".maps");
+
+/* Tags of those that were used lately, at a part of the tag: most frames are found here. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1 << RECENT_CODE_BITS);
+	__type(key, __u32);
+	__type(value, __u64);
+} recent_code __weak SEC(".maps");
+
+/* Samples and code objects may not crowd out what they belong to. */
+static __always_inline bool has_room_for_samples(void)
+{
+	return bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA) < settings.sample_limit_bytes;
+}
+
+static __always_inline bool read_word(__u64 *word, __u64 address)
+{
+	return !bpf_probe_read_user(word, sizeof(*word), (void *)address);
+}
+
+static __always_inline __u64 code_word(const struct code_head *head, __u32 offset)
+{
+	return *(__u64 *)(head->bytes + (offset & (CODE_ROOM - 1)));
+}
+
+/*
+ * Memory of a code object is used again after it: its size and what it points to belong to
+ * its name. The products do not wait for each other; any odd numbers with many bits will do.
+ */
+static __always_inline __u64 name_code(const struct code_head *head,
+				       const struct interpreter *interpreter, __u64 address)
+{
+	__u32 first_line = code_word(head, interpreter->code_first_line);
+	__u64 hash = address * 0x9e3779b97f4a7c15ULL + first_line * 0xd1b54a32d192ed03ULL;
+
+	hash += code_word(head, interpreter->code_line_table) * 0x8cb92ba72f3d8dd7ULL;
+	hash += code_word(head, interpreter->code_name) * 0xabc98388fb8fac03ULL;
+	hash += code_word(head, interpreter->code_file) * 0xf1357aea2e62a9c5ULL;
+	/* Where a variable object, as code is from 3.11 on, has its size. */
+	hash += code_word(head, interpreter->bytes_length) * 0xda942042e4dd58b5ULL;
+	return (hash ^ hash >> 32) * 0x9e3779b97f4a7c15ULL;
+}
+
+/* False: it could not be read, as opposed to being of a kind that we do not know. */
+static __always_inline bool read_text(struct code_text *text, const struct interpreter *interpreter,
+				      __u64 address)
+{
+	__u64 length = 0, from = address;
+	__u32 state = 0, kind, bytes;
+
+	text->length = 0;
+	text->character_bytes = 1;
+	if (!read_word(&length, address + interpreter->text_length) ||
+	    bpf_probe_read_user(&state, sizeof(state), (void *)(address + interpreter->text_state)))
+		return false;
+	kind = state >> TEXT_KIND_SHIFT & TEXT_KIND_MASK;
+	if (!(state & TEXT_COMPACT) || (kind != 1 && kind != 2 && kind != 4) ||
+	    length > MAX_CODE_BYTES)
+		return true;
+	from += state & TEXT_ASCII ? interpreter->text_ascii : interpreter->text_compact;
+	bytes = length > TEXT_BYTES ? TEXT_BYTES : length * kind;
+	if (bytes > TEXT_BYTES)
+		bytes = TEXT_BYTES;
+	if (bpf_probe_read_user(text->data, bytes, (void *)from))
+		return false;
+	text->length = length;
+	text->character_bytes = kind;
+	return true;
+}
+
+/* How many times it counts as sent: MAX_CODE_SENT if it is whole, 0 if there was no room. */
+static __always_inline __u32 send_with_table(const struct record_header *header,
+					     const struct code_head *head,
+					     const struct interpreter *interpreter,
+					     const struct code_key *key, __u64 address,
+					     __u64 length, const __u32 room)
+{
+	const __u32 size = __builtin_offsetof(struct code_record, line_table) + room;
+	__u64 line_table = code_word(head, interpreter->code_line_table) + interpreter->bytes_data;
+	struct code_record *record = bpf_ringbuf_reserve(&events, size, 0);
+	bool is_whole;
+
+	if (!record)
+		return 0;
+	fill_header(&record->header, RECORD_CODE, size, bpf_ktime_get_ns(), key->image_ktime_ns,
+		    key->pid, header->tid);
+	record->code = key->code;
+	record->address = address;
+	record->first_line = code_word(head, interpreter->code_first_line);
+	record->version = interpreter->version;
+	record->line_table_length = length;
+	record->line_table_bytes = 0;
+	/* Every one has a table, if only of a few bytes. */
+	is_whole = length > 0;
+	is_whole &= read_text(&record->file, interpreter, code_word(head, interpreter->code_file));
+	is_whole &= read_text(&record->qualified_name, interpreter,
+			      code_word(head, interpreter->code_name));
+	if (length > room)
+		length = room;
+	if (bpf_probe_read_user(record->line_table, length, (void *)line_table))
+		is_whole = false;
+	else
+		record->line_table_bytes = length;
+	bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
+	return is_whole ? MAX_CODE_SENT : 1;
+}
+
+/*
+ * Send a code object, of the process and thread in the header. It is behind a sample that
+ * is being taken, but before the record that the sample is for.
+ */
+__weak __noinline int send_code(const struct record_header *header, const struct code_head *head,
+				const struct interpreter *interpreter, __u64 code, __u64 address)
+{
+	struct code_key key = {.code = code};
+	__u64 length = 0;
+	__u32 *before, sent;
+
+	if (!header || !head || !interpreter)
+		return 0;
+	key.image_ktime_ns = header->image_ktime_ns;
+	key.pid = header->pid;
+	if (!read_word(&length,
+		       code_word(head, interpreter->code_line_table) + interpreter->bytes_length) ||
+	    length > MAX_CODE_BYTES)
+		length = 0;
+	if (!has_room_for_samples())
+		sent = 0;
+	else if (length <= SMALL_LINE_TABLE)
+		sent = send_with_table(header, head, interpreter, &key, address, length,
+				       SMALL_LINE_TABLE);
+	else
+		sent = send_with_table(header, head, interpreter, &key, address, length,
+				       LINE_TABLE_BYTES);
+	if (!sent) {
+		count(COUNTER_LOST_SAMPLE);
+		return 0;
+	}
+	if (sent < MAX_CODE_SENT) {
+		count(COUNTER_LOST_PYTHON);
+		before = bpf_map_lookup_elem(&sent_code, &key);
+		sent += before ? *before : 0;
+	}
+	bpf_map_update_elem(&sent_code, &key, &sent, BPF_ANY);
+	return 0;
+}
+
+#endif

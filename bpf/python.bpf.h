@@ -1,0 +1,408 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * The Python frames of the current thread, for CPython 3.10 to 3.14.
+ *
+ * An interpreter has a list of thread states, and a thread state knows its innermost
+ * frame; each frame knows the one that it goes back to. Frames of C functions are not
+ * among them. Where C code called Python, the frames say so, in a way that has changed:
+ *
+ *     3.10        every Python frame has an evaluation loop, and so a C frame, of its own
+ *     3.11        is_entry is set in a frame that began a loop
+ *     3.12-3.14   a frame without Python code, the shim, lies between the two: a variable
+ *                 of the C function that runs the loop, whose frame it tells by its address
+ *
+ * Where things lie in memory is in struct interpreter. What is read belongs to somebody
+ * else, and may be anything: each pointer has to look like one, each walk ends after a
+ * known number of steps, and what does not add up is PYTHON_BROKEN. The thread is inside
+ * the kernel, so nobody but it could change its frames, and it does not. The list of
+ * thread states is not its own: a walk of it may end early.
+ *
+ * The functions are global, not inlined: the verifier looks at each of them once, and
+ * not once for every frame and everybody who calls it. Weak, as two programs have them.
+ */
+#ifndef OTEL_GPU_PYTHON_BPF_H
+#define OTEL_GPU_PYTHON_BPF_H
+
+#include "core_fixes.bpf.h"
+
+#define PYTHON_3_11	   0x030b
+#define PYTHON_3_12	   0x030c
+
+#define MAX_THREAD_STEPS   520 /* thread states, and interpreters that have them */
+#define MAX_PYTHON_STEPS   (MAX_PYTHON_FRAMES + 32) /* some are left out */
+#define PAGE_BYTES	   4096
+#define FRAME_ROOM	   256
+#define FRAMES_ROOM	   2048
+#define LONE_FRAME	   (FRAMES_ROOM - FRAME_ROOM) /* where in it one is read alone */
+#define NEAR_BYTES	   (1 << 20)
+#define FIRST_USER_ADDRESS 0x1000
+#define LAST_USER_ADDRESS  ((1ULL << 56) - 1)
+#define TAG_BITS	   7 /* 3.14 keeps flags in the low bits of references */
+#define SMALL_SAMPLE_BYTES 4096
+
+/* glibc and musl on arm64 point the thread register behind struct pthread. */
+#if defined(__TARGET_ARCH_x86)
+#define MAX_PTHREAD_BYTES 0
+#else
+#define MAX_PTHREAD_BYTES 4096
+#endif
+
+/* A sample with the least room for a stack, which serves the walk as long as it is empty. */
+struct sample {
+	struct sample_record record;
+	union {
+		__u8 stack[SMALL_SAMPLE_BYTES];
+		struct {
+			__u64 window; /* where the frames that follow here begin */
+			__u64 newest; /* the last one of them, from there */
+			__u8 frames[FRAMES_ROOM + FRAME_ROOM];
+			struct code_head code;
+		};
+	};
+};
+
+struct python_thread {
+	__u64 image_ktime_ns;
+	__u64 address;
+};
+
+/* tid -> its thread state, where it was last. LRU: what is forgotten is found again. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, __u32);
+	__type(value, struct python_thread);
+} python_threads __weak SEC(".maps");
+
+static __always_inline bool is_user_address(__u64 address)
+{
+	return address >= FIRST_USER_ADDRESS && address <= LAST_USER_ADDRESS;
+}
+
+/* A word of the frames that were read. */
+static __always_inline __u64 frame_word(const __u8 *frames, __u32 offset)
+{
+	return *(__u64 *)(frames + (offset & (FRAMES_ROOM - 1)));
+}
+
+/* The innermost frame of a thread state, 0: it has none. False: it cannot be read. */
+static __always_inline bool read_innermost(const struct interpreter *interpreter, __u64 state,
+					   __u64 *frame)
+{
+	if (!read_word(frame, state + interpreter->thread_frame))
+		return false;
+	if (interpreter->version != PYTHON_3_11 && interpreter->version != PYTHON_3_12)
+		return true;
+	return read_word(frame, *frame + interpreter->c_frame_frame);
+}
+
+static __always_inline bool is_thread_state(const struct interpreter *interpreter, __u64 state,
+					    __u64 thread_pointer)
+{
+	__u64 thread_id;
+
+	return read_word(&thread_id, state + interpreter->thread_id) && thread_id &&
+	       thread_pointer - thread_id <= MAX_PTHREAD_BYTES;
+}
+
+static __always_inline __u64 thread_pointer_of(struct task_struct *task)
+{
+#if defined(__TARGET_ARCH_x86)
+	return task->thread.fsbase;
+#else
+	return task->thread.uw.tp_value;
+#endif
+}
+
+/* A search through the thread states of all interpreters. */
+struct thread_search {
+	const struct interpreter *interpreter;
+	__u64 thread_pointer;
+	__u64 interpreter_state; /* the next one to look at */
+	__u64 state;		 /* the next one to look at; 0: none left of this interpreter */
+	__u64 found;
+	__u64 frame;
+	__u64 is_broken;
+};
+
+/* One interpreter or thread state. Returns 1 when the search is over. */
+static __noinline long search_thread_state(__u32 step, struct thread_search *search)
+{
+	const struct interpreter *interpreter = search->interpreter;
+	__u64 current = search->interpreter_state, state = search->state;
+
+	search->is_broken = 1;
+	if (!state) {
+		search->is_broken = 0;
+		if (!current)
+			return 1;
+		search->is_broken =
+			!read_word(&search->state, current + interpreter->interpreter_threads) ||
+			!read_word(&search->interpreter_state,
+				   current + interpreter->interpreter_next);
+		return search->is_broken;
+	}
+	if (is_thread_state(interpreter, state, search->thread_pointer)) {
+		search->found = state;
+		if (!read_innermost(interpreter, state, &search->frame))
+			return 1;
+		if (search->frame) {
+			search->is_broken = 0;
+			return 1;
+		}
+	}
+	search->is_broken = !read_word(&search->state, state + interpreter->thread_next);
+	return search->is_broken;
+}
+
+/*
+ * Look for the thread state of the thread with this thread register, best one that has
+ * frames: memory of a freed one may still look like it. Returns its innermost frame; 0
+ * and python_status say why there is none.
+ */
+__weak __noinline __u64 search_thread_states(struct sample_record *record,
+					     const struct interpreter *interpreter,
+					     __u64 thread_pointer)
+{
+	struct thread_search search = {
+		.interpreter = interpreter,
+		.thread_pointer = thread_pointer,
+	};
+	struct python_thread found = {};
+	__u32 tid;
+
+	if (!record || !interpreter)
+		return 0;
+	record->python_status = PYTHON_BROKEN;
+	if (!read_word(&search.interpreter_state,
+		       interpreter->start + interpreter->runtime_interpreters))
+		return 0;
+	if (HAS_BPF_LOOP) {
+		bpf_loop(MAX_THREAD_STEPS, search_thread_state, &search, 0);
+	} else {
+		for (__u32 step = 0; step < MAX_THREAD_STEPS; step++) {
+			if (search_thread_state(step, &search))
+				break;
+		}
+	}
+	if (search.is_broken)
+		return 0;
+	record->python_status = search.found ? PYTHON_COMPLETE : PYTHON_NO_THREAD;
+	tid = record->header.tid;
+	found.image_ktime_ns = record->header.image_ktime_ns;
+	found.address = search.found;
+	if (search.frame)
+		bpf_map_update_elem(&python_threads, &tid, &found, BPF_ANY);
+	return search.frame;
+}
+
+static __always_inline __u64 find_innermost(struct sample_record *record,
+					    const struct interpreter *interpreter)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	__u64 thread_pointer = thread_pointer_of(task), frame = 0;
+	__u32 tid = record->header.tid;
+	struct python_thread *known = bpf_map_lookup_elem(&python_threads, &tid);
+
+	if (known && known->image_ktime_ns == record->header.image_ktime_ns &&
+	    is_thread_state(interpreter, known->address, thread_pointer) &&
+	    read_innermost(interpreter, known->address, &frame) && frame) {
+		record->python_status = PYTHON_COMPLETE;
+		return frame;
+	}
+	return search_thread_states(record, interpreter, thread_pointer);
+}
+
+/*
+ * Where to begin to read, with a frame, those that it goes back to: they mostly lie just
+ * before it. Not before its page: reading what is not there takes a microsecond.
+ */
+static __always_inline __u64 window_of(__u64 frame)
+{
+	__u64 page = frame & ~(__u64)(PAGE_BYTES - 1);
+	__u64 start = frame - (LONE_FRAME - FRAME_ROOM);
+
+	return start < page ? page : start;
+}
+
+/* In bytes from the first instruction; negative: that cannot be. */
+static __always_inline __s64 instruction_offset(const struct interpreter *interpreter,
+						__u64 instruction, __u64 code)
+{
+	__s64 offset = 2 * (__s64)(__s32)instruction;
+
+	if (interpreter->version >= PYTHON_3_11)
+		offset = instruction - (code + interpreter->code_instructions);
+	/* Before its first instruction a frame points before it. */
+	return offset == -2 ? 0 : offset;
+}
+
+/*
+ * From 3.12 on, a call of a class that was made often goes through code that no source has,
+ * and that tracebacks leave out. All of its texts are "__init__".
+ */
+static __always_inline bool is_constructor_call(const struct code_head *head,
+						const struct interpreter *interpreter)
+{
+	return code_word(head, interpreter->code_file) == code_word(head, interpreter->code_name) &&
+	       !(__u32)code_word(head, interpreter->code_first_line);
+}
+
+/* A walk along the frames of a thread. */
+struct walk_of_frames {
+	struct sample *sample;
+	const struct interpreter *interpreter;
+	__u64 frame;
+	__u64 milestone;
+	__u64 image_tag;
+	struct code_key key;
+};
+
+/* Read the walk's frame, with its neighbours where it has any. Returns where it lies. */
+static __always_inline bool read_frame(struct walk_of_frames *walk, __u64 *at)
+{
+	const struct interpreter *interpreter = walk->interpreter;
+	struct sample *sample = walk->sample;
+	__u32 frame_bytes = interpreter->frame_bytes;
+
+	/* A walk that comes back to where it was at a power of two goes in circles. */
+	if (!is_user_address(walk->frame) || walk->frame == walk->milestone ||
+	    frame_bytes > FRAME_ROOM)
+		return false;
+	*at = walk->frame - sample->window;
+	if (*at <= sample->newest)
+		return true;
+	/* Those of 3.10, and those on the thread's own stack, lie alone. */
+	if (interpreter->version < PYTHON_3_11 ||
+	    walk->frame - sample->record.stack_pointer < NEAR_BYTES) {
+		*at = LONE_FRAME;
+		return !bpf_probe_read_user(sample->frames + LONE_FRAME, frame_bytes,
+					    (void *)walk->frame);
+	}
+	sample->window = window_of(walk->frame);
+	*at = walk->frame - sample->window;
+	sample->newest = *at;
+	return !bpf_probe_read_user(sample->frames, (*at & (FRAMES_ROOM - 1)) + frame_bytes,
+				    (void *)sample->window);
+}
+
+/* One frame; where it goes back to is the next. Returns 1 when the walk is over. */
+static __noinline long walk_frame(__u32 step, struct walk_of_frames *walk)
+{
+	const struct interpreter *interpreter = walk->interpreter;
+	struct sample *sample = walk->sample;
+	struct sample_record *record = &sample->record;
+	__u32 depth = record->python_count, slot;
+	struct python_frame *to = &record->python_frames[depth % MAX_PYTHON_FRAMES];
+	__u64 at, previous, code, instruction, tag, *recent;
+	__s64 offset;
+	bool is_entry;
+	__u8 owner;
+
+	if (!walk->frame)
+		return 1;
+	if (!read_frame(walk, &at))
+		goto broken;
+	if (!(step & (step - 1)))
+		walk->milestone = walk->frame;
+	previous = frame_word(sample->frames, at + interpreter->frame_previous);
+	owner = frame_word(sample->frames, at + interpreter->frame_owner);
+	if (interpreter->version >= PYTHON_3_12 && owner >= interpreter->shim_owner) {
+		struct python_frame *called =
+			&record->python_frames[(depth - 1) % MAX_PYTHON_FRAMES];
+
+		if (depth && called->flags != PYTHON_FRAME_SHIM)
+			called->flags = PYTHON_FRAME_ENTRY;
+		if (depth < MAX_PYTHON_FRAMES) {
+			to->code = walk->frame;
+			to->offset = 0;
+			to->flags = PYTHON_FRAME_SHIM;
+			record->python_count = depth + 1;
+		} else if (previous) {
+			return 1;
+		}
+		walk->frame = previous;
+		return 0;
+	}
+	if (depth >= MAX_PYTHON_FRAMES)
+		return 1;
+	code = frame_word(sample->frames, at + interpreter->frame_code);
+	code &= ~(__u64)TAG_BITS;
+	instruction = frame_word(sample->frames, at + interpreter->frame_instruction);
+	offset = instruction_offset(interpreter, instruction, code);
+	if (!is_user_address(code) || offset < 0 || offset >= MAX_CODE_BYTES ||
+	    interpreter->code_bytes > CODE_ROOM ||
+	    bpf_probe_read_user(&sample->code, interpreter->code_bytes, (void *)code))
+		goto broken;
+	walk->frame = previous;
+	if (interpreter->version >= PYTHON_3_12 && is_constructor_call(&sample->code, interpreter))
+		return 0;
+	is_entry = !previous || interpreter->version < PYTHON_3_11 ||
+		   (interpreter->version == PYTHON_3_11 && owner);
+	walk->key.code = name_code(&sample->code, interpreter, code);
+	to->code = walk->key.code;
+	to->offset = offset;
+	to->flags = is_entry ? PYTHON_FRAME_ENTRY : 0;
+	record->python_count = depth + 1;
+	tag = walk->key.code ^ walk->image_tag;
+	slot = tag >> (64 - RECENT_CODE_BITS);
+	recent = bpf_map_lookup_elem(&recent_code, &slot);
+	if (recent && *recent != tag) {
+		__u32 *sent = bpf_map_lookup_elem(&sent_code, &walk->key);
+
+		if (sent && *sent >= MAX_CODE_SENT)
+			*recent = tag;
+		else
+			send_code(&record->header, &sample->code, interpreter, walk->key.code,
+				  code);
+	}
+	return 0;
+broken:
+	record->python_status = PYTHON_BROKEN;
+	return 1;
+}
+
+/*
+ * Fill in the Python frames of the current thread; in the record are its process and
+ * thread. What the walk needs to remember of a frame is in the room for the stack, and
+ * the number of frames in the record: the verifier does not follow it there, and so need
+ * not look at each step once for every number of frames that may be before it.
+ */
+__weak __noinline int walk_python(struct sample *sample)
+{
+	struct walk_of_frames walk = {.sample = sample};
+	struct sample_record *record;
+	__u32 pid;
+
+	if (!sample)
+		return 0;
+	record = &sample->record;
+	record->python_count = 0;
+	record->python_status = PYTHON_NONE;
+	pid = record->header.pid;
+	walk.key.image_ktime_ns = record->header.image_ktime_ns;
+	walk.key.pid = pid;
+	walk.interpreter = bpf_map_lookup_elem(&interpreters, &pid);
+	if (!walk.interpreter || !walk.interpreter->version ||
+	    walk.interpreter->image_ktime_ns != record->header.image_ktime_ns)
+		return 0;
+	walk.image_tag = (walk.key.image_ktime_ns ^ (__u64)pid << 32) * 0x9e3779b97f4a7c15ULL;
+	walk.frame = find_innermost(record, walk.interpreter);
+	sample->window = 0;
+	sample->newest = 0;
+	if (HAS_BPF_LOOP) {
+		bpf_loop(MAX_PYTHON_STEPS, walk_frame, &walk, 0);
+	} else {
+		for (__u32 step = 0; step < MAX_PYTHON_STEPS; step++) {
+			if (walk_frame(step, &walk))
+				break;
+		}
+	}
+	if (walk.frame && record->python_status == PYTHON_COMPLETE)
+		record->python_status = PYTHON_CUT;
+	if (record->python_status == PYTHON_BROKEN)
+		count(COUNTER_LOST_PYTHON);
+	return 0;
+}
+
+#endif

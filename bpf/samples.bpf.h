@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * User stacks: what only the moment itself can tell, for the agent to make a stack of.
+ *
+ * That is the registers, the Python frames, the return addresses that uretprobes have
+ * replaced, and the top of the stack itself: how native frames follow each other is in
+ * tables of the executables, which the agent reads.
+ *
+ * A call's sample is taken when it returns and is chosen: the frames of its callers are as
+ * they were at its entry. Each chosen call has its own, as an outer call returns to another
+ * place than the ones inside it. A wait shows how long it was only at its end, when another
+ * thread is in user space: so its sample is taken at its beginning, kept, and sent if the
+ * wait turns out to be worth it.
+ */
+#ifndef OTEL_GPU_SAMPLES_BPF_H
+#define OTEL_GPU_SAMPLES_BPF_H
+
+#define MEDIUM_STACK_BYTES 12288
+#define LONG_CALL_NS	   100000000
+#define STALL_SAMPLE_BURST 20 /* of a thread that has long had none */
+
+/* Where a thread is in user space. */
+struct place {
+	__u64 instruction_pointer;
+	__u64 stack_pointer;
+	__u64 frame_pointer;
+	__u64 link_register;
+};
+
+struct large_sample {
+	struct sample_record record;
+	__u8 stack[STACK_COPY_BYTES];
+};
+
+struct stall_sample {
+	struct sample_record record;
+	__u8 stack[STALL_COPY_BYTES];
+};
+
+/*
+ * tid -> where it last left the CPU. LRU: there are more threads that wait than long
+ * waits. An element that is given to another thread has the other one's token in it.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 512);
+	__type(key, __u32);
+	__type(value, struct stall_sample);
+} stall_samples __weak SEC(".maps");
+
+static __always_inline struct place place_of(const struct pt_regs *regs)
+{
+	struct place place = {
+#if defined(__TARGET_ARCH_x86)
+		.instruction_pointer = regs->ip,
+		.stack_pointer = regs->sp,
+		.frame_pointer = regs->bp,
+#else
+		.instruction_pointer = regs->user_regs.pc,
+		.stack_pointer = regs->user_regs.sp,
+		.frame_pointer = regs->user_regs.regs[29],
+		.link_register = regs->user_regs.regs[30],
+#endif
+	};
+
+	return place;
+}
+
+/* Whether registers are of user space: threads of the kernel have none. */
+static __always_inline bool are_of_user(const struct pt_regs *regs)
+{
+#if defined(__TARGET_ARCH_x86)
+	return (regs->cs & 3) == 3 && regs->ip;
+#else
+	return !(regs->user_regs.pstate & 15) && regs->user_regs.pc;
+#endif
+}
+
+/*
+ * How much of the stack there is, at most STACK_COPY_BYTES. The first stack of a process
+ * begins below its arguments, that of another thread below what the thread register points
+ * to; neither can be in the middle of a stack. Arguments and environment are not copied.
+ */
+static __always_inline __u32 stack_size(struct task_struct *task, __u64 stack_pointer)
+{
+	__u64 size = STACK_COPY_BYTES;
+	__u64 above = task->mm->start_stack - stack_pointer;
+
+	if (above < size)
+		size = above;
+	above = thread_pointer_of(task) - stack_pointer;
+	if (above < size)
+		size = above;
+	return size;
+}
+
+/*
+ * Copy what is there of a stack. Where a page is missing (swapped out, or never written)
+ * the copy ends, so then it is done by pages.
+ */
+static __always_inline __u32 copy_stack(__u8 *to, __u32 room, __u64 from, __u32 size)
+{
+	__u32 copied = 0;
+
+	if (size > room)
+		size = room;
+	if (!bpf_probe_read_user(to, size, (void *)from))
+		return size;
+	for (__u32 i = 0; i < room / PAGE_BYTES && copied <= room - PAGE_BYTES; i++) {
+		__u32 piece = PAGE_BYTES - ((from + copied) & (PAGE_BYTES - 1));
+
+		if (bpf_probe_read_user(to + copied, piece, (void *)(from + copied)))
+			break;
+		copied += piece;
+	}
+	return copied < size ? copied : size;
+}
+
+/* Everything but the copy of the stack, of the current thread. */
+__weak __noinline int fill_sample(struct sample *sample, const struct place *place,
+				  const struct thread *thread, __u64 token)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct sample_record *record;
+	__u32 returns = 0;
+
+	if (!sample || !place || !thread)
+		return 0;
+	record = &sample->record;
+	fill_header(&record->header, RECORD_SAMPLE, sizeof(*record), token, thread->image_ktime_ns,
+		    thread->pid, thread->tid);
+	record->instruction_pointer = place->instruction_pointer;
+	record->stack_pointer = place->stack_pointer;
+	record->frame_pointer = place->frame_pointer;
+	record->link_register = place->link_register;
+	if (bpf_core_field_exists(task->utask) && task->utask) {
+		struct return_instance *instance = task->utask->return_instances;
+
+		for (int i = 0; i < MAX_RETURNS && instance; i++) {
+			/* The one that returns now is still there on some kernels. */
+			if (instance->stack >= place->stack_pointer) {
+				struct saved_return *saved =
+					&record->returns[returns % MAX_RETURNS];
+
+				saved->stack_address = instance->stack;
+				saved->return_address = instance->orig_ret_vaddr;
+				returns++;
+			}
+			instance = instance->next;
+		}
+	}
+	record->return_count = returns;
+	walk_python(sample);
+	count(COUNTER_SAMPLES);
+	return 0;
+}
+
+static __always_inline bool send_with_room(const struct place *place, const struct thread *thread,
+					   __u64 token, __u32 size, const __u32 room)
+{
+	struct large_sample *sample =
+		bpf_ringbuf_reserve(&events, sizeof(struct sample_record) + room, 0);
+
+	if (!sample)
+		return false;
+	fill_sample((struct sample *)sample, place, thread, token);
+	sample->record.header.size += room;
+	sample->record.stack_bytes = copy_stack(sample->stack, room, place->stack_pointer, size);
+	bpf_ringbuf_submit(sample, BPF_RB_NO_WAKEUP);
+	return true;
+}
+
+/*
+ * Send a sample of the current thread. Ring records have fixed sizes, so there are three:
+ * most stacks are much smaller than the largest that we copy. What is not filled in holds
+ * whatever was there before, which goes to the agent only: samples are not recorded.
+ */
+__weak __noinline __u64 send_sample(const struct place *place, const struct thread *thread,
+				    __u64 token)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	bool is_sent = false;
+	__u32 size;
+
+	if (!place || !thread || !task->mm)
+		return 0;
+	size = stack_size(task, place->stack_pointer);
+	if (has_room_for_samples()) {
+		if (size <= SMALL_SAMPLE_BYTES)
+			is_sent = send_with_room(place, thread, token, size, SMALL_SAMPLE_BYTES);
+		else if (size <= MEDIUM_STACK_BYTES)
+			is_sent = send_with_room(place, thread, token, size, MEDIUM_STACK_BYTES);
+		else
+			is_sent = send_with_room(place, thread, token, size, STACK_COPY_BYTES);
+	}
+	if (!is_sent)
+		count(COUNTER_LOST_SAMPLE);
+	return is_sent ? token : 0;
+}
+
+/* The sample of a call that returns and is chosen. Returns its token, 0: there is none. */
+static __always_inline __u64 sample_call(struct pt_regs *ctx, const struct thread *thread,
+					 __u64 now_ktime_ns)
+{
+	struct place place;
+
+	if (!(settings.sample_moments & SAMPLE_CALLS))
+		return 0;
+	place = place_of(ctx);
+	return send_sample(&place, thread, now_ktime_ns);
+}
+
+/* At most one in an interval, after a burst; only the thread itself comes here. */
+static __always_inline bool admit_stall_sample(struct thread *thread, __u64 now_ktime_ns)
+{
+	__u64 arrival_ktime_ns = thread->stall_samples_arrival_ktime_ns;
+
+	if (arrival_ktime_ns < now_ktime_ns)
+		arrival_ktime_ns = now_ktime_ns;
+	if (arrival_ktime_ns - now_ktime_ns >=
+	    STALL_SAMPLE_BURST * settings.stall_samples_interval_ns)
+		return false;
+	thread->stall_samples_arrival_ktime_ns =
+		arrival_ktime_ns + settings.stall_samples_interval_ns;
+	return true;
+}
+
+__weak __noinline __u64 keep_stall_sample(const struct place *place, const struct thread *thread,
+					  __u64 token)
+{
+	static const struct stall_sample empty = {};
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct stall_sample *sample;
+	__u32 tid;
+
+	if (!place || !thread || !task->mm)
+		return 0;
+	tid = thread->tid;
+	sample = bpf_map_lookup_elem(&stall_samples, &tid);
+	if (!sample) {
+		bpf_map_update_elem(&stall_samples, &tid, &empty, BPF_ANY);
+		sample = bpf_map_lookup_elem(&stall_samples, &tid);
+	}
+	if (!sample) {
+		count(COUNTER_LOST_SAMPLE);
+		return 0;
+	}
+	/* Without a token as long as it is not whole: the agent may look at it at any time. */
+	fill_sample((struct sample *)sample, place, thread, 0);
+	sample->record.stack_bytes =
+		copy_stack(sample->stack, STALL_COPY_BYTES, place->stack_pointer,
+			   stack_size(task, place->stack_pointer));
+	sample->record.header.size += sample->record.stack_bytes;
+	sample->record.header.ktime_ns = token;
+	return token;
+}
+
+/*
+ * Keep where a thread is that leaves the CPU: the current one. It waits for something, or
+ * it is in a call that seems to hang, which may well be busy with looking whether it is done.
+ */
+static __always_inline void sample_stall(struct thread *thread, struct task_struct *task,
+					 __u64 now_ktime_ns)
+{
+	bool waits = thread->switch_type == SWITCH_VOLUNTARY;
+	struct pt_regs *registers;
+	struct place place;
+
+	thread->user_stack = 0;
+	if (!(settings.sample_moments & SAMPLE_STALLS) || thread->process_flags & PROCESS_NO_SPANS)
+		return;
+	if (!waits &&
+	    (!thread->depth || now_ktime_ns - thread->calls[0].start_ktime_ns < LONG_CALL_NS))
+		return;
+	if (!admit_stall_sample(thread, now_ktime_ns)) {
+		count(COUNTER_SAMPLES_WITHHELD);
+		return;
+	}
+	registers = (struct pt_regs *)bpf_task_pt_regs(task);
+	if (!are_of_user(registers))
+		return;
+	place = place_of(registers);
+	thread->user_stack = keep_stall_sample(&place, thread, now_ktime_ns);
+}
+
+/* Send the sample of a wait that has just ended. Returns its token, 0: there is none. */
+__weak __noinline __u64 send_stall_sample(const struct thread *thread)
+{
+	struct stall_sample *sample;
+	__u32 tid, size;
+
+	if (!thread || !thread->user_stack)
+		return 0;
+	tid = thread->tid;
+	sample = bpf_map_lookup_elem(&stall_samples, &tid);
+	if (!sample || sample->record.header.ktime_ns != thread->user_stack ||
+	    sample->record.header.tid != tid)
+		return 0;
+	size = sample->record.header.size;
+	if (size > sizeof(*sample) || !has_room_for_samples() ||
+	    bpf_ringbuf_output(&events, sample, size, wakeup_flags())) {
+		count(COUNTER_LOST_SAMPLE);
+		return 0;
+	}
+	return thread->user_stack;
+}
+
+/*
+ * The sample of an interval that is kept: the one that it has if it goes on, else that of
+ * the wait that has just ended, if it is long enough to be looked at.
+ */
+__weak __noinline __u64 sample_of_interval(const struct thread *thread, __u64 user_stack,
+					   __u64 duration_ns)
+{
+	if (!thread || user_stack || duration_ns < settings.call_stall_floor_ns)
+		return user_stack;
+	return send_stall_sample(thread);
+}
+
+#endif

@@ -1,0 +1,89 @@
+"""
+Turns C++ names into text, a line in and a line out; runs as a process of its own.
+
+Names come from files of observed programs. The C++ library's demangler is exact, but it can be
+made to write without end: each substitution may stand for all before it, so 260 characters give
+200 kilobytes, and every twenty more double that. Nor was it written for an agent that runs as
+root. So it runs here, without rights and with little memory and time, where it may fail.
+
+It imports nothing of the package, and is started by its path.
+"""
+
+import contextlib
+import ctypes
+import os
+import resource
+import select
+import sys
+
+NO_DEMANGLER = 3  # the exit status when the host has no C++ library
+_LIBRARIES = ("libstdc++.so.6", "libc++abi.so.1", "libc++.so.1")
+_IDLE_S = 60.0
+_MAX_LINE_BYTES = 4096
+_MEMORY_BYTES = 256 << 20
+_CPU_S = 60
+_NOBODY = 65534
+
+
+def main() -> int:
+    """Answer until the other end of the pipe is closed, or nobody has asked for a minute."""
+    demangle = _load()
+    if demangle is None:
+        return NO_DEMANGLER
+    free = ctypes.CDLL(None).free
+    demangle.restype = ctypes.c_void_p
+    demangle.argtypes = (ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+    free.argtypes = (ctypes.c_void_p,)
+    _give_up_rights()
+    while select.select([0], [], [], _IDLE_S)[0]:
+        # The asker waits for each answer, so a read is one line, or the end.
+        line = os.read(0, _MAX_LINE_BYTES)
+        if not line:
+            break
+        status = ctypes.c_int()
+        text = demangle(line.rstrip(b"\n"), None, None, ctypes.byref(status))
+        answer = b""
+        if text:
+            answer = ctypes.string_at(text, _length(text)).replace(b"\n", b" ")
+            free(text)
+        os.write(1, answer + b"\n")
+    return 0
+
+
+def _load() -> "ctypes._NamedFuncPointer | None":
+    for name in _LIBRARIES:
+        with contextlib.suppress(OSError, AttributeError):
+            return ctypes.CDLL(name)["__cxa_demangle"]
+    return None
+
+
+def _give_up_rights() -> None:
+    for limit, value in (
+        (resource.RLIMIT_AS, _MEMORY_BYTES),
+        (resource.RLIMIT_CPU, _CPU_S),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_NPROC, 0),
+        (resource.RLIMIT_NOFILE, 0),
+    ):
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(limit, (value, value))
+    if os.geteuid() == 0:
+        # Where there is only one user (a user namespace), there is no other to become.
+        with contextlib.suppress(OSError):
+            os.setgroups([])
+            os.setresgid(_NOBODY, _NOBODY, _NOBODY)
+            os.setresuid(_NOBODY, _NOBODY, _NOBODY)
+
+
+def _length(text: int) -> int:
+    # What is longer than an answer may be is cut.
+    end = ctypes.string_at(text, 1)
+    length = 0
+    while end != b"\0" and length < _MAX_LINE_BYTES - 1:
+        length += 1
+        end = ctypes.string_at(text + length, 1)
+    return length
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,286 @@
+"""
+One ELF file that processes run: headers, and bytes by virtual address.
+
+The file belongs to somebody else, who may cut it short or write into it at any moment. A
+memory map of a file that was cut short answers with SIGBUS, which would end the agent: one
+``cp`` over a library in use would be enough. So everything is read with pread(2), which
+answers with fewer bytes.
+
+Headers are read here and not with pyelftools, which trusts the number of sections that a file
+names: a sparse file keeps it busy for hours (docs/decisions/0018-symbols.md).
+"""
+
+import mmap
+import os
+import stat
+import struct
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+_PROGRAM_HEADER = struct.Struct("<IIQQQQQQ")
+_SECTION_HEADER = struct.Struct("<IIQQQQIIQQ")
+_NOTE = struct.Struct("<III")
+_IDENTITY: Final = b"\x7fELF\x02\x01"  # 64 bits, little-endian
+_LOAD, _NOTES, _EH_FRAME_HEADER = 1, 4, 0x6474E550
+_EXECUTABLE = 1
+_NO_BITS = 8
+_COMPRESSED = 0x800
+_BUILD_ID_SECTION = ".note.gnu.build-id"
+_BUILD_ID_OWNER, _BUILD_ID_TYPE = b"GNU\0", 3
+_PAGE_MASK = mmap.PAGESIZE - 1
+
+# Linked files have 10 segments and 40 sections.
+_MAX_SEGMENTS = 128
+_MAX_SECTIONS = 2048
+_MAX_NAMES_BYTES = 256 << 10
+_MAX_NOTES_BYTES = 64 << 10
+_MAX_NOTES = 64
+_MAX_BUILD_ID_BYTES = 64
+_MAX_READ_BYTES = 64 << 20
+
+
+class Segment(NamedTuple):
+    """A part of the file that is loaded; ``address`` is where its own addresses say."""
+
+    address: int
+    file_offset: int
+    file_bytes: int
+    memory_bytes: int
+    executable: bool
+
+
+class Section(NamedTuple):
+    """
+    A named part of the file.
+
+    ``kind`` is sh_type, ``link`` the number of the section that it refers to, ``number``
+    its own. Its ``address`` is 0 when it is not loaded.
+    """
+
+    name: str
+    number: int
+    kind: int
+    flags: int
+    address: int
+    file_offset: int
+    size_bytes: int
+    link: int
+
+
+class ElfImage:
+    """
+    One ELF file, shared by all processes that map it.
+
+    Args:
+        fd: The file. It is taken over, and closed also when this raises.
+
+    Attributes:
+        build_id: The GNU build id in hex, or None.
+        machine: e_machine: 62 is x86-64, 183 is AArch64.
+        segments: What is loaded, in the file's order.
+        sections: By number, without those past a bound; empty when the file has none.
+        eh_frame_header: The virtual address of ``.eh_frame_hdr``, or None.
+        size_bytes: The size of the file when it was opened.
+
+    Raises:
+        ValueError: It is not a regular 64-bit little-endian ELF file, or is damaged.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        try:
+            self._read_headers()
+        except OSError as error:
+            self.close()
+            raise ValueError(f"not a readable ELF file: {error}") from error
+        except ValueError:
+            self.close()
+            raise
+
+    def __del__(self) -> None:
+        # Also for an object whose construction failed at its first line.
+        if getattr(self, "_fd", -1) >= 0:
+            self.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed: then everything reads as empty."""
+        return self._fd < 0
+
+    def close(self) -> None:
+        """Close the file; it may be called again."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def address_of(self, file_offset: int) -> int | None:
+        """
+        Return the virtual address of a place in the file; None if it is not loaded.
+
+        A page of the file that holds the end of one segment and the start of the next is
+        mapped for both; then the code is meant.
+        """
+        best, best_rank = None, (True, True)
+        for segment in self.segments:
+            # A mapping starts at a page, a segment may not.
+            start = segment.file_offset & ~_PAGE_MASK
+            address = segment.address + file_offset - segment.file_offset
+            rank = (not segment.executable, start != file_offset)
+            if (
+                start <= file_offset < segment.file_offset + segment.file_bytes
+                and address >= 0
+                and (best is None or rank < best_rank)
+            ):
+                best, best_rank = address, rank
+        return best
+
+    def file_offset_of(self, address: int) -> int | None:
+        """Return where in the file a virtual address is loaded from, or None."""
+        for start, file_offset, file_bytes, _, _ in self.segments:
+            if start <= address < start + file_bytes:
+                return file_offset + address - start
+        return None
+
+    def read(self, address: int, size_bytes: int) -> memoryview:
+        """Return bytes at a virtual address, to the end of its segment at most, and 64 MiB."""
+        for start, file_offset, file_bytes, _, _ in self.segments:
+            offset = address - start
+            if 0 <= offset < file_bytes:
+                size_bytes = min(size_bytes, file_bytes - offset, _MAX_READ_BYTES)
+                return memoryview(self.read_file(file_offset + offset, size_bytes))
+        return memoryview(b"")
+
+    def read_file(self, file_offset: int, size_bytes: int) -> bytes:
+        """Return bytes at a place in the file, fewer or none where it ends."""
+        size_bytes = min(size_bytes, self.size_bytes - file_offset)
+        if self._fd < 0 or size_bytes <= 0:
+            return b""
+        try:
+            return os.pread(self._fd, size_bytes, file_offset)
+        except (OSError, OverflowError):
+            return b""
+
+    def section(self, name: str) -> memoryview:
+        """
+        Return what a section holds, read anew at each call; empty if it is absent.
+
+        Also empty when it has no bytes in the file, is compressed or exceeds 64 MiB.
+        """
+        found = self.section_header(name)
+        if found is None or found.flags & _COMPRESSED or found.size_bytes > _MAX_READ_BYTES:
+            return memoryview(b"")
+        return memoryview(self.read_file(found.file_offset, found.size_bytes))
+
+    def section_header(self, name: str) -> Section | None:
+        """Return the first section of a name that has bytes in the file, or None."""
+        for section in self.sections:
+            if section.name == name and section.kind != _NO_BITS:
+                return section
+        return None
+
+    def _read_headers(self) -> None:
+        status = os.fstat(self._fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise ValueError("not an ELF file: not a regular file")
+        self.size_bytes = status.st_size
+        # Files that the kernel makes up are empty, and to read them may have an effect.
+        header = self.read_file(0, min(_HEADER.size, status.st_size))
+        if len(header) < _HEADER.size or not header.startswith(_IDENTITY):
+            raise ValueError("not a 64-bit little-endian ELF file")
+        (_, _, self.machine, _, _, programs_at, sections_at, _, _, program_bytes, programs,
+         section_bytes, sections, names) = _HEADER.unpack(header)  # fmt: skip
+        if programs and program_bytes != _PROGRAM_HEADER.size:
+            raise ValueError("a damaged ELF file: program headers of another size")
+        if programs > _MAX_SEGMENTS:
+            raise ValueError(f"an ELF file with too many segments: {programs}")
+        self.segments: Sequence[Segment] = ()
+        self.eh_frame_header: int | None = None
+        notes = self._read_segments(programs_at, programs)
+        self.sections: Sequence[Section] = ()
+        if section_bytes == _SECTION_HEADER.size:
+            self._read_sections(sections_at, sections, names)
+        build_id = self.section_header(_BUILD_ID_SECTION)
+        if build_id is not None:
+            notes.insert(0, (build_id.file_offset, build_id.size_bytes))
+        self.build_id = self._find_build_id(notes)
+
+    def _read_segments(self, at: int, count: int) -> list[tuple[int, int]]:
+        data = self.read_file(at, count * _PROGRAM_HEADER.size)
+        if len(data) < count * _PROGRAM_HEADER.size:
+            raise ValueError("a damaged ELF file: it ends before its program headers")
+        segments, notes = [], []
+        for kind, flags, offset, address, _, in_file, in_memory, _ in _PROGRAM_HEADER.iter_unpack(
+            data
+        ):
+            if kind == _LOAD:
+                executable = bool(flags & _EXECUTABLE)
+                segments.append(Segment(address, offset, in_file, in_memory, executable))
+            elif kind == _NOTES:
+                notes.append((offset, in_file))
+            elif kind == _EH_FRAME_HEADER:
+                self.eh_frame_header = address
+        self.segments = segments
+        return notes
+
+    def _read_sections(self, at: int, count: int, names_number: int) -> None:
+        count = min(count, _MAX_SECTIONS)
+        data = self.read_file(at, count * _SECTION_HEADER.size)
+        whole = len(data) - len(data) % _SECTION_HEADER.size
+        headers = list(_SECTION_HEADER.iter_unpack(data[:whole]))
+        names = b""
+        if names_number < len(headers):
+            _, _, _, _, offset, size, *_ = headers[names_number]
+            names = self.read_file(offset, min(size, _MAX_NAMES_BYTES))
+        self.sections = [
+            Section(_text(names, name), number, kind, flags, address, offset, size, link)
+            for number, (name, kind, flags, address, offset, size, link, *_) in enumerate(headers)
+        ]
+
+    def _find_build_id(self, places: list[tuple[int, int]]) -> str | None:
+        for file_offset, size_bytes in places:
+            notes = self.read_file(file_offset, min(size_bytes, _MAX_NOTES_BYTES))
+            at = 0
+            for _ in range(_MAX_NOTES):
+                if at + _NOTE.size > len(notes):
+                    break
+                owner_bytes, text_bytes, kind = _NOTE.unpack_from(notes, at)
+                owner = at + _NOTE.size
+                text = owner + _padded(owner_bytes)
+                end = text + text_bytes
+                if (
+                    kind == _BUILD_ID_TYPE
+                    and notes[owner : owner + owner_bytes] == _BUILD_ID_OWNER
+                    and 0 < text_bytes <= _MAX_BUILD_ID_BYTES
+                    and end <= len(notes)
+                ):
+                    return notes[text:end].hex()
+                at = text + _padded(text_bytes)
+        return None
+
+
+def image_of(content: bytes) -> ElfImage:
+    """
+    Return the image of an ELF file that lies in memory.
+
+    Raises:
+        OSError: There is no memory for a copy.
+        ValueError: It is no good ELF file.
+    """
+    fd = os.memfd_create("image", os.MFD_CLOEXEC)
+    try:
+        with open(os.dup(fd), "wb") as stream:  # noqa: PTH123
+            stream.write(content)
+    except OSError:
+        os.close(fd)
+        raise
+    return ElfImage(fd)
+
+
+def _padded(size_bytes: int) -> int:
+    return (size_bytes + 3) & ~3
+
+
+def _text(names: bytes, at: int) -> str:
+    end = names.find(b"\0", at, at + 256)
+    return names[at:end].decode("ascii", "replace") if end >= 0 else ""

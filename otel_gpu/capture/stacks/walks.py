@@ -1,0 +1,118 @@
+"""
+Walks that need not be done again.
+
+A training step makes the same calls from the same places, thousands of times. To make a stack
+of a sample costs a quarter of a millisecond and more, for reading a few dozen of its words:
+return addresses and saved registers. A walk is a function of the registers and of the words
+that it reads. So where those are as they were, its result is known.
+
+The frame pointer is apart: most functions keep a variable in it, which is another at each call
+and which most walks do not depend on.
+"""
+
+import functools
+import operator
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from typing import Final, NamedTuple
+
+_FEW: Final = 8
+
+
+class _Walk(NamedTuple):
+    read: Callable[[Sequence[int]], object]
+    values: object
+    longest: int
+    frame_pointer: int | None
+    stack: int
+    ends_ktime_ns: int | None
+
+
+class Walks:
+    """
+    The stacks of earlier walks, by what they depend on.
+
+    Args:
+        limit: How many are remembered; those that were not used for the longest time go
+            first.
+    """
+
+    def __init__(self, limit: int = 4096) -> None:
+        self._limit = limit
+        self._count = 0
+        self._walks: OrderedDict[Hashable, list[_Walk]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def find(
+        self, key: Hashable, words: Sequence[int], frame_pointer: int, ktime_ns: int
+    ) -> int | None:
+        """
+        Return the stack that a walk would give; None if that is not known.
+
+        Args:
+            key: All that it depends on beside what follows.
+            words: The words of the stack, from the stack pointer on.
+            frame_pointer: The register.
+            ktime_ns: Now.
+        """
+        walks = self._walks.get(key)
+        if walks is None:
+            return None
+        count = len(words)
+        for walk in walks:
+            if (
+                walk.longest < count
+                and walk.frame_pointer in (None, frame_pointer)
+                and walk.read(words) == walk.values
+                and (walk.ends_ktime_ns is None or ktime_ns < walk.ends_ktime_ns)
+            ):
+                self._walks.move_to_end(key)
+                return walk.stack
+        return None
+
+    def keep(
+        self,
+        key: Hashable,
+        words: Sequence[int],
+        positions: tuple[int, ...],
+        stack: int,
+        *,
+        frame_pointer: int | None = None,
+        ends_ktime_ns: int | None = None,
+    ) -> None:
+        """
+        Remember a walk.
+
+        Args:
+            key: All that it depended on beside what follows.
+            words: The words of the stack, from the stack pointer on.
+            positions: Of the words that it read.
+            stack: What came of it.
+            frame_pointer: The register; None: it did not depend on that.
+            ends_ktime_ns: From when on it has to be done again; None: never.
+        """
+        longest = max(positions, default=-1)
+        if longest >= len(words) or min(positions, default=0) < 0:
+            return
+        read = _reader(positions)
+        walks = self._walks.setdefault(key, [])
+        self._walks.move_to_end(key)
+        walks.insert(0, _Walk(read, read(words), longest, frame_pointer, stack, ends_ktime_ns))
+        self._count += 1
+        if len(walks) > _FEW:
+            walks.pop()
+            self._count -= 1
+        while self._count > self._limit:
+            self._count -= len(self._walks.popitem(last=False)[1])
+
+
+# Walks of one shape share their reader, which is larger than the values that it reads.
+@functools.lru_cache(maxsize=1024)
+def _reader(positions: tuple[int, ...]) -> Callable[[Sequence[int]], object]:
+    return operator.itemgetter(*positions) if positions else _nothing
+
+
+def _nothing(_: Sequence[int]) -> tuple[()]:
+    return ()

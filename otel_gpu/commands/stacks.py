@@ -1,0 +1,185 @@
+"""``otel-gpu stacks``: where in their programs CUDA calls are made."""
+
+import json
+from argparse import ArgumentParser, Namespace
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from otel_gpu import pipeline
+from otel_gpu.commands import Output, UsageError
+from otel_gpu.commands._files import open_for_writing
+from otel_gpu.commands._live import add_target_arguments, capture, check_targets
+from otel_gpu.commands._salvage import Salvage
+from otel_gpu.config import Config
+from otel_gpu.enrich.enricher import Enricher
+from otel_gpu.errors import OtelGpuError
+from otel_gpu.report.document import to_text
+from otel_gpu.report.flamegraph import flamegraph_page
+from otel_gpu.report.folded import fold, folded_line
+from otel_gpu.report.speedscope import speedscope_document
+from otel_gpu.report.stacks import BYTES, CALLED, MEASURES, WAITED, StackCollector, StackReport
+from otel_gpu.report.stacks_document import make_stacks_document
+from otel_gpu.report.stacks_text import write_stacks
+
+NAME = "stacks"
+HELP = "Say where in their programs CUDA calls are made."
+DESCRIPTION = (
+    "Add up the stacks of CUDA calls that became spans: Python, C++ and CUDA in one, by calls, time "
+    "or bytes. Reads a recording, which needs no privileges and no GPU; or captures live what is "
+    "named by --pid, --cgroup, --all or a command after --, until that ends, the time is over or "
+    "Ctrl-C is pressed. Sampled calls count as often as they were sampled from; --spans full gives "
+    "every call a stack. With a command, its exit code is ours, and the text goes to standard error; "
+    "--json and --folded go to standard output."
+)
+CONFIG_FLAGS = ("spans.mode",)
+TAKES_COMMAND = True
+
+_LIVE = "live"
+_COLUMNS = 160
+_LIMIT = 20
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the verb's own arguments."""
+    parser.add_argument(
+        "recording", type=Path, nargs="?", metavar="FILE", help="the recording to look at"
+    )
+    add_target_arguments(parser, pid_note="; of a recording, only this process")
+    parser.add_argument(
+        "--by", choices=MEASURES, default=MEASURES[0], help="what counts; default: %(default)s"
+    )
+    parser.add_argument(
+        "--api",
+        action="append",
+        default=[],
+        metavar="API",
+        help="only calls of this CUDA API, also those inside other calls; may be repeated",
+    )
+    parser.add_argument(
+        "--waits",
+        action="store_true",
+        help="where threads were blocked instead, by what they waited for",
+    )
+    parser.add_argument(
+        "--limit",
+        type=int,
+        default=_LIMIT,
+        metavar="N",
+        help="list this many stacks, in text and JSON; default: %(default)s",
+    )
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument(
+        "--json", action="store_true", help="print one JSON document; docs/stacks.md describes it"
+    )
+    form.add_argument(
+        "--folded",
+        action="store_true",
+        help="print all stacks in the format of FlameGraph's scripts; times are nanoseconds",
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help="write there instead of printing"
+    )
+    parser.add_argument(
+        "--speedscope", type=Path, metavar="FILE", help="also write a profile for speedscope"
+    )
+    parser.add_argument(
+        "--flamegraph",
+        type=Path,
+        metavar="FILE",
+        help="also write a flame graph, as a page of HTML",
+    )
+
+
+def run(args: Namespace, config: Config, out: Output) -> int:
+    """Add up; the command's exit code, or 0."""
+    if args.limit < 1:
+        raise UsageError("--limit must be at least 1")
+    if args.waits and (args.api or args.by == BYTES):
+        raise UsageError("waits are of no API and have no bytes", hint="leave out --api or --by")
+    if args.recording is None:
+        return _run_live(args, config, out)
+    return _run_recording(args, out)
+
+
+def _run_recording(args: Namespace, out: Output) -> int:
+    if args.command or args.cgroup or args.all or args.duration is not None or args.record:
+        raise UsageError(
+            "a recording is looked at as it is",
+            hint="leave out what says what to capture, or the recording",
+        )
+    rejected: Counter[str] = Counter()
+    recording = Salvage(args.recording)
+    collector = _make_collector(args, rejected, args.pid)
+    pipeline.process(recording.batches(), Enricher(), [collector.observe], rejected)
+    notes = []
+    if recording.error:
+        notes.append("The recording is damaged: what comes after that is not known.")
+    _write(collector.finish(str(args.recording), args.by, notes), args, out)
+    if recording.error:
+        raise recording.error
+    return 0
+
+
+def _run_live(args: Namespace, config: Config, out: Output) -> int:
+    check_targets(args)
+    if not config.stacks.enabled:
+        raise UsageError("stacks.enabled is false", hint="set it to true, or read a recording")
+    rejected: Counter[str] = Counter()
+    collector = _make_collector(args, rejected, ())
+
+    def say() -> None:
+        out.note("capturing; Ctrl-C ends that and shows the stacks")
+
+    code = capture(args, config, collector.observe, rejected, say)
+    _write(collector.finish(_LIVE, args.by), args, out)
+    return code
+
+
+def _make_collector(
+    args: Namespace, rejected: Mapping[str, int], pids: Sequence[int]
+) -> StackCollector:
+    kind = WAITED if args.waits else CALLED
+    return StackCollector(kind=kind, pids=pids, names=args.api, rejected=rejected)
+
+
+def _write(report: StackReport, args: Namespace, out: Output) -> None:
+    _write_text(report, args, out)
+    # What was asked for is written before it is said that there is nothing to draw.
+    if (args.speedscope or args.flamegraph) and not report.total():
+        raise OtelGpuError(
+            f"no stack weighs anything by {args.by}",
+            hint="see the notes above; `otel-gpu doctor` says what this host allows",
+        )
+    if args.speedscope:
+        with open_for_writing(args.speedscope) as file:
+            json.dump(speedscope_document(report), file)
+    if args.flamegraph:
+        title = f"{report.source}: {report.kind} by {report.by}"
+        with open_for_writing(args.flamegraph) as file:
+            file.write(flamegraph_page(fold(report.rows, args.by), args.by, title))
+
+
+def _write_text(report: StackReport, args: Namespace, out: Output) -> None:
+    lines: list[str] | None = None
+    if args.json:
+        lines = [to_text(make_stacks_document(report, args.limit))]
+    elif args.folded:
+        lines = [folded_line(stack) for stack in fold(report.rows, args.by)]
+    if args.output is not None:
+        with open_for_writing(args.output) as file:
+            if lines is None:
+                console = Console(
+                    file=file, width=_COLUMNS, highlight=False, markup=False, emoji=False
+                )
+                write_stacks(report, console, args.limit)
+            else:
+                file.writelines(f"{line}\n" for line in lines)
+    elif lines is None:
+        console = out.stderr_console if args.command else out.stdout_console
+        write_stacks(report, console, args.limit)
+    else:
+        for line in lines:
+            out.line(line)

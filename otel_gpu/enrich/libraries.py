@@ -1,0 +1,65 @@
+"""
+What a library is to a program that calls CUDA, from its file's name; so for Python's files.
+
+A stack says where a program was, and much of it is not the program's own code: the CUDA
+libraries, what carries a call from Python to C, the C library's waiting. The file names
+tell them apart; they are the same in system folders, wheels and containers, where a wheel
+may put a hash into the name (``libcudart-9335f6a2.so.12``).
+"""
+
+import functools
+import re
+from collections.abc import Mapping
+from typing import Final
+
+CUDA: Final = "cuda"
+DRIVER: Final = "driver"
+PYTHON: Final = "python"
+PYTHON_MODULE: Final = "python_module"
+FOREIGN_CALLS: Final = "foreign_calls"
+C_LIBRARY: Final = "c_library"
+# The program's own, or a library's that is as good as its own: what it chose to call.
+PROGRAM: Final = ""
+
+# Whole file names up to ".so" or the end, as patterns; the first that matches holds.
+_NAMES: Mapping[str, str] = {
+    # The user-space driver, and what it loads.
+    DRIVER: r"libcuda|libnvidia-[\w-]+|libcudadebugger",
+    CUDA: (
+        r"libcudart|libcublas(Lt)?|libcudnn(_\w+)?|libnccl|libcufftw?|libcurand|libcusparse(Lt)?"
+        r"|libcusolver(Mg)?|libnvrtc(-builtins)?|libnvJitLink|libcupti|libcufile|libnvToolsExt"
+        r"|libnvtx3interop"
+    ),
+    PYTHON: r"libpython\d(\.\d+)?\w*|python(\d(\.\d+)?\w*)?",
+    FOREIGN_CALLS: r"libffi|_ctypes|_cffi_backend",
+    # Those of the standard library that wait.
+    PYTHON_MODULE: r"select|_socket|_ssl|_queue|_multiprocessing",
+    C_LIBRARY: (
+        r"libc|libpthread|libm|libdl|librt|libresolv|ld|ld-linux[\w-]*|ld-musl-\w+|libc\.musl-\w+"
+        r"|libstdc\+\+|libgcc_s|libc\+\+|libc\+\+abi|libgomp|libatomic|linux-vdso|\[vdso\]"
+        r"|\[uprobes\]"
+    ),
+}
+# Behind the name: a hash of auditwheel's or a version before ".so", or CPython's tag.
+_TAIL = r"(?:-[0-9a-f]{8}|-\d[\d.]*)?(?:\.(?:cpython-|abi3|pypy).*|\.so.*)?"
+_PATTERNS = tuple((layer, re.compile(f"(?:{names}){_TAIL}")) for layer, names in _NAMES.items())
+# Of CPython, installed or in its sources, and not of what was installed into it.
+_STANDARD_LIBRARY = re.compile(
+    r"(?:.*/)?(?:lib/python[\w.]+|Lib)/(?!(?:site|dist)-packages/).*|<frozen .*>", re.DOTALL
+)
+_REMEMBERED_NAMES = 4096
+
+
+@functools.lru_cache(maxsize=_REMEMBERED_NAMES)
+def layer_of(module: str) -> str:
+    """Return what the library with this file name is; ``PROGRAM`` for all that is not known."""
+    for layer, pattern in _PATTERNS:
+        if pattern.fullmatch(module):
+            return layer
+    return PROGRAM
+
+
+@functools.lru_cache(maxsize=_REMEMBERED_NAMES)
+def is_standard_library(file: str) -> bool:
+    """Say whether a source file, by its path, is of Python's standard library."""
+    return _STANDARD_LIBRARY.fullmatch(file) is not None

@@ -1,0 +1,196 @@
+"""
+What a blocked thread was waiting for: what its own stack adds to the kernel's word.
+
+To the kernel a GIL, a mutex and a queue of Python are all a futex, and a driver's poll is
+a poll. The user stack knows which. It only makes a reason more exact: each row says which
+reasons it may take the place of, and where no row holds, the kernel's word stands.
+
+Who called the function that waits is asked first. Frames that only say *how* a thread
+waits (the C library's, the interpreter's own) are passed over, and the first one behind
+them decides. If that is a lock of Python's, whoever took it in Python may say it better:
+the frames of the standard library and of PyTorch's data loader are gone through outwards,
+and no further. A program's own function ends the search, for what lies behind it called
+the program and not the wait.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from otel_gpu.capture.stacks.frames import NATIVE, PYTHON, Frame
+from otel_gpu.enrich import libraries
+from otel_gpu.enrich.libraries import is_standard_library, layer_of
+from otel_gpu.enrich.reasons import DRIVER, GIL, IO, IPC, LOCK, QUEUE, SLEEP, UNKNOWN
+
+
+class UserRule(NamedTuple):
+    """
+    A reason, and the frames that mean it.
+
+    Attributes:
+        reason: The reason.
+        functions: Whole names, as a pattern; of a method only what follows the last dot.
+        instead_of: The reasons that this one is more exact than.
+        files: If set, the frame is one of Python, and its file ends so, as a pattern.
+        layer: If set, the frame is native and in such a library.
+        goes_on: Whether who called it in Python may say it better.
+    """
+
+    reason: str
+    functions: str
+    instead_of: frozenset[str]
+    files: str = ""
+    layer: str = ""
+    goes_on: bool = False
+
+
+_VAGUE = frozenset({LOCK, UNKNOWN})
+_WAITS = frozenset({LOCK, IPC, UNKNOWN})
+_UNKNOWN_ONLY = frozenset({UNKNOWN})
+
+# Of two rows that know the same frame, the first one holds.
+USER_RULES: tuple[UserRule, ...] = (
+    UserRule(
+        GIL,
+        r"take_gil|PyEval_(RestoreThread|AcquireThread|AcquireLock)|PyGILState_Ensure"
+        r"|_PyThreadState_Attach|tstate_wait_attach",
+        _VAGUE,
+    ),
+    UserRule(
+        LOCK,
+        r"lock_PyThread_acquire_lock|rlock_acquire|acquire_timed|PyThread_acquire_lock\w*"
+        r"|_?PyMutex_Lock\w*|_PyParkingLot_Park|_PyRecursiveMutex_Lock\w*|_PySemaphore_\w*Wait"
+        r"|_multiprocessing_SemLock_acquire\w*",
+        _UNKNOWN_ONLY,
+        goes_on=True,
+    ),
+    UserRule(QUEUE, r"simplequeue_get\w*|_queue_SimpleQueue_get\w*", _VAGUE),
+    # A mutex is a lock wherever it is, also between two threads in the driver.
+    UserRule(
+        LOCK,
+        r"_*pthread_(mutex|rwlock)_\w*lock\w*|__lll_lock_wait\w*",
+        _UNKNOWN_ONLY,
+        layer=libraries.C_LIBRARY,
+    ),
+    # All else that the driver waits with, it waits with for the device.
+    UserRule(DRIVER, r".*", frozenset({LOCK, IPC, SLEEP, UNKNOWN}), layer=libraries.DRIVER),
+    UserRule(
+        IPC,
+        r"sock_(recv|send|accept|connect|call)\w*|(select_)?(poll|epoll)_poll\w*|select_select\w*"
+        r"|internal_connect|_ssl__SSLSocket_(read|write|do_handshake)\w*",
+        _UNKNOWN_ONLY,
+        goes_on=True,
+    ),
+    UserRule(
+        IO,
+        r"_io_FileIO_(read|readall|readinto|write)\w*|_?Py_(read|write)|_bufferedreader_\w+",
+        _UNKNOWN_ONLY,
+        goes_on=True,
+    ),
+    UserRule(SLEEP, r"time_sleep|pysleep", _UNKNOWN_ONLY),
+    UserRule(
+        LOCK,
+        r"_*pthread_(cond_\w*wait|barrier_wait)\w*|__futex_\w+|_*(new_)?sem_\w*wait\w*",
+        _UNKNOWN_ONLY,
+        layer=libraries.C_LIBRARY,
+        goes_on=True,
+    ),
+    UserRule(QUEUE, r"_try_get_data", _WAITS, files=r"torch/utils/data/dataloader\.py"),
+    UserRule(QUEUE, r"get|put", _WAITS, files=r"(lib/python[\w.]+|Lib)/queue\.py"),
+    UserRule(QUEUE, r"get|put", _WAITS, files=r"(lib/python[\w.]+|Lib)/multiprocessing/queues\.py"),
+    UserRule(
+        QUEUE,
+        r"poll|recv(_bytes(_into)?)?|_poll|_recv(_bytes)?|wait",
+        _WAITS,
+        files=r"(lib/python[\w.]+|Lib)/multiprocessing/connection\.py",
+    ),
+    UserRule(
+        IPC,
+        r"recv\w*|send\w*|accept|connect|readinto|create_connection",
+        _UNKNOWN_ONLY,
+        files=r"(lib/python[\w.]+|Lib)/(socket|ssl)\.py",
+    ),
+)
+
+# Beside the standard library, files whose functions wait on behalf of who called them.
+_DATA_LOADER = re.compile(r"(?:.*/)?torch/utils/data/.*", re.DOTALL)
+# Native frames that say how a thread waits, and not for what.
+_HOW = frozenset({libraries.C_LIBRARY, libraries.PYTHON, libraries.PYTHON_MODULE})
+
+
+class _Pattern(NamedTuple):
+    rule: UserRule
+    functions: re.Pattern[str]
+    files: re.Pattern[str] | None
+
+
+_PATTERNS = tuple(
+    _Pattern(
+        rule,
+        # As in the kernel, a compiler may have split a function in parts.
+        re.compile(rf"(?:{rule.functions})(?:\..*)?", re.DOTALL),
+        re.compile(rf"(?:.*/)?{rule.files}") if rule.files else None,
+    )
+    for rule in USER_RULES
+)
+
+
+def find_user_rules(frames: Sequence[Frame]) -> tuple[UserRule, ...]:
+    """Return the rows that hold for a stack (innermost frame first), the most exact first."""
+    found: list[UserRule] = []
+    outer = iter(frames)
+    frame = _go_through_native(outer, found)
+    if frame is not None and all(rule.goes_on for rule in found):
+        _go_through_python(frame, outer, found)
+    # Further out it is more exact: a queue is made of locks.
+    return tuple(reversed(found))
+
+
+def refine_reason(reason: str, rules: Sequence[UserRule]) -> str:
+    """Return a reason from the kernel, or the more exact one that the user stack knows."""
+    for rule in rules:
+        if reason in rule.instead_of:
+            return rule.reason
+    return reason
+
+
+def _go_through_native(frames: Iterator[Frame], found: list[UserRule]) -> Frame | None:
+    """Return the innermost frame of Python, if nothing but a wait lies before it."""
+    for frame in frames:
+        if frame.kind == PYTHON:
+            return frame
+        if frame.kind != NATIVE:
+            return None
+        layer = layer_of(frame.module)
+        rule = _match(frame, layer)
+        if rule is not None and rule not in found:
+            found.append(rule)
+            if not rule.goes_on:
+                return None
+        elif rule is None and layer not in _HOW:
+            return None
+    return None
+
+
+def _go_through_python(frame: Frame, outer: Iterator[Frame], found: list[UserRule]) -> None:
+    while is_standard_library(frame.file) or _DATA_LOADER.fullmatch(frame.file):
+        rule = _match(frame, "")
+        if rule is not None:
+            found.append(rule)
+            if rule.reason == QUEUE:
+                return
+        following = next((other for other in outer if other.kind != NATIVE), None)
+        if following is None or following.kind != PYTHON:
+            return
+        frame = following
+
+
+def _match(frame: Frame, layer: str) -> UserRule | None:
+    is_python = frame.kind == PYTHON
+    name = frame.function.rpartition(".")[2] if is_python else frame.function
+    for rule, functions, files in _PATTERNS:
+        if (files is not None) != is_python or (rule.layer and rule.layer != layer):
+            continue
+        if functions.fullmatch(name) and (files is None or files.fullmatch(frame.file)):
+            return rule
+    return None

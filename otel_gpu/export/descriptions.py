@@ -1,0 +1,93 @@
+"""What the attributes of spans say of calls, devices, waits and threads."""
+
+from otel_gpu import wire
+from otel_gpu.capture.probes import Api
+from otel_gpu.decode.events import CudaCall, OpenCall, Stall
+from otel_gpu.enrich.activities import DeviceIdentity, StallActivity
+from otel_gpu.export import semconv
+from otel_gpu.export.finished import Attributes, AttributeValue
+
+_MAX_FUNCTIONS = 16
+_INT64_LIMIT = 1 << 63
+
+Pairs = list[tuple[str, AttributeValue]]
+
+
+def name_call(api: Api, copy_kind: int, device: DeviceIdentity | None) -> Pairs:
+    """Return what a call is; the same for most calls."""
+    pairs: Pairs = [
+        (semconv.GPU_CUDA_API, api.name),
+        (semconv.GPU_CUDA_LAYER, semconv.GPU_CUDA_LAYER_VALUES[api.layer]),
+    ]
+    if copy_kind in semconv.CUDA_MEMCPY_KIND_VALUES:
+        pairs.append((semconv.CUDA_MEMCPY_KIND, semconv.CUDA_MEMCPY_KIND_VALUES[copy_kind]))
+    pairs.extend(name_device(device))
+    return pairs
+
+
+def name_device(device: DeviceIdentity | None) -> Pairs:
+    """Return which device it is about, as far as that is known."""
+    pairs: Pairs = []
+    if device is not None:
+        pairs.append((semconv.CUDA_DEVICE_INDEX, device.index))
+        if device.uuid:
+            pairs.append((semconv.CUDA_DEVICE_UUID, device.uuid))
+        if device.model:
+            pairs.append((semconv.CUDA_DEVICE_MODEL, device.model))
+    return pairs
+
+
+def describe_blocked(activity: StallActivity, stack: Attributes) -> Attributes:
+    """Return what a thread waited for; ``stack`` is what is said of where it was."""
+    event = activity.event
+    pairs = _name_switch(event)
+    if activity.reason:
+        pairs.append((semconv.OTEL_GPU_STALL_REASON, activity.reason))
+    if activity.functions:
+        pairs.append((semconv.OTEL_GPU_KERNEL_FUNCTIONS, activity.functions[:_MAX_FUNCTIONS]))
+    if event.waker_tid:
+        pairs.append((semconv.OTEL_GPU_WAKER_PID, event.waker_pid))
+        pairs.append((semconv.OTEL_GPU_WAKER_TID, event.waker_tid))
+        pairs.append((semconv.OTEL_GPU_WAKER_COMM, event.waker_comm))
+    pairs.extend(stack)
+    add_thread(pairs, event.tid, event.comm)
+    return tuple(pairs)
+
+
+def describe_run_queue_wait(event: Stall) -> Attributes:
+    """Return who had the CPU that a thread waited for."""
+    pairs = _name_switch(event)
+    if event.flags & wire.STALL_IDLE_CPU:
+        pairs.append((semconv.OTEL_GPU_CPU_IDLE, True))
+    if event.culprit_tid:
+        pairs.append((semconv.OTEL_GPU_CULPRIT_PID, event.culprit_pid))
+        pairs.append((semconv.OTEL_GPU_CULPRIT_TID, event.culprit_tid))
+        pairs.append((semconv.OTEL_GPU_CULPRIT_COMM, event.culprit_comm))
+    add_thread(pairs, event.tid, event.comm)
+    pairs.append((semconv.CPU_LOGICAL_NUMBER, event.cpu))
+    return tuple(pairs)
+
+
+def _name_switch(event: Stall) -> Pairs:
+    switch = semconv.PROCESS_CONTEXT_SWITCH_TYPE_VALUES.get(event.switch_type)
+    return [(semconv.PROCESS_CONTEXT_SWITCH_TYPE, switch)] if switch else []
+
+
+def add_times(pairs: Pairs, event: CudaCall | OpenCall) -> None:
+    """Add how long a call was off the CPU."""
+    if event.blocked_ns:
+        pairs.append((semconv.OTEL_GPU_CALL_BLOCKED_TIME, event.blocked_ns / 1e9))
+    if event.run_queue_ns:
+        pairs.append((semconv.OTEL_GPU_CALL_RUN_QUEUE_TIME, event.run_queue_ns / 1e9))
+
+
+def add_thread(pairs: Pairs, tid: int, comm: str) -> None:
+    """Add the thread."""
+    pairs.append((semconv.OTEL_GPU_THREAD_TID, tid))
+    if comm:
+        pairs.append((semconv.THREAD_NAME, comm))
+
+
+def signed(value: int) -> int:
+    """Return an unsigned number as OTLP's signed one: with the top bit set it keeps its bits."""
+    return value if value < _INT64_LIMIT else value - 2 * _INT64_LIMIT

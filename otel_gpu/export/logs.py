@@ -1,0 +1,126 @@
+"""
+Log records as OTLP's wire bytes: stacks that leave beside their spans.
+
+A log record travels under the same headers as a span (a ``ResourceLogs`` has the tags of
+a ``ResourceSpans``), so ``RequestEncoder`` puts those around it. The tags of its own:
+
+    LogRecord   09 time, 10 severity number, 1a severity text, 2a body, 32 attributes,
+                38 dropped, 45 flags, 4a trace id, 52 span id, 59 observed time, 62 event name
+"""
+
+from collections.abc import Mapping
+from struct import Struct
+from typing import NamedTuple
+
+from opentelemetry.sdk.environment_variables import (
+    OTEL_ATTRIBUTE_COUNT_LIMIT,
+    OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT,
+)
+
+from otel_gpu.errors import ConfigError
+from otel_gpu.export.attributes import field, text_field, varint
+from otel_gpu.export.encoder import RepeatedAttributes
+from otel_gpu.export.environment import variable
+from otel_gpu.export.finished import FinishedSpan, SpanEvent
+
+# In the specification, and not among all SDKs' names.
+OTEL_LOGRECORD_ATTRIBUTE_COUNT_LIMIT = "OTEL_LOGRECORD_ATTRIBUTE_COUNT_LIMIT"
+OTEL_LOGRECORD_ATTRIBUTE_VALUE_LENGTH_LIMIT = "OTEL_LOGRECORD_ATTRIBUTE_VALUE_LENGTH_LIMIT"
+
+# The body is there and null, as the standard encoder has it: events are attributes.
+_SEVERITY_AND_BODY = b"\x10\x09" + text_field(b"\x1a", "INFO") + b"\x2a\x00"
+# Sampled, as its span is.
+_FLAGS = b"\x45\x01\x00\x00\x00"
+
+_pack_time = Struct("<BQ").pack
+
+
+class SpanLog(NamedTuple):
+    """A log record, and the span that it belongs to."""
+
+    span: FinishedSpan
+    log: SpanEvent
+
+
+class LogLimits(NamedTuple):
+    """
+    What a log record may hold.
+
+    ``value_length`` and ``attributes`` (how many) are None where there is no limit.
+    """
+
+    value_length: int | None
+    attributes: int | None
+
+    @classmethod
+    def of_environment(cls, environ: Mapping[str, str]) -> "LogLimits":
+        """
+        Read the ``OTEL_*_LIMIT`` variables.
+
+        Raises:
+            ConfigError: One of them is not a count.
+        """
+        return cls(
+            _read_limit(
+                environ,
+                OTEL_LOGRECORD_ATTRIBUTE_VALUE_LENGTH_LIMIT,
+                OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT,
+            ),
+            _read_limit(environ, OTEL_LOGRECORD_ATTRIBUTE_COUNT_LIMIT, OTEL_ATTRIBUTE_COUNT_LIMIT),
+        )
+
+    def apply(self, log: SpanEvent) -> SpanEvent:
+        """Return the log record within the count; texts are made to fit where they are made."""
+        if self.attributes is None or len(log.attributes) <= self.attributes:
+            return log
+        dropped = len(log.attributes) - self.attributes
+        return log._replace(
+            attributes=log.attributes[: self.attributes],
+            dropped_attributes=log.dropped_attributes + dropped,
+        )
+
+
+class LogEncoder:
+    """
+    Encodes log records, remembering what repeats.
+
+    Not safe to share between threads.
+    """
+
+    def __init__(self) -> None:
+        self._attributes = RepeatedAttributes(b"\x32")
+
+    def encode(self, item: SpanLog) -> bytes:
+        """Return a log record as one ``log_records`` field of ``ScopeLogs``."""
+        span, log = item
+        dropped = log.dropped_attributes
+        parts = [
+            _pack_time(0x09, log.unix_ns) if log.unix_ns else b"",
+            _SEVERITY_AND_BODY,
+            self._attributes.encode(log.attributes),
+            b"\x38" + varint(dropped) if dropped else b"",
+            _FLAGS,
+            b"\x4a\x10",
+            span.trace_id,
+            b"\x52\x08",
+            span.span_id,
+            # A replay gives the same bytes each time, so no clock is asked.
+            _pack_time(0x59, log.unix_ns) if log.unix_ns else b"",
+            text_field(b"\x62", log.name),
+        ]
+        return field(b"\x12", b"".join(parts))
+
+
+def _read_limit(environ: Mapping[str, str], *names: str) -> int | None:
+    text = variable(environ, *names)
+    if text is None:
+        return None
+    try:
+        limit = int(text)
+    except ValueError:
+        limit = -1
+    if limit < 0:
+        raise ConfigError(
+            f"{names[0]}: {text!r} is not a count", hint="give a number, or unset the variable"
+        )
+    return limit

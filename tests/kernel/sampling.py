@@ -1,0 +1,330 @@
+"""
+A capture without the agent: the programs, probes on a library, and the records as they are.
+
+Samples and code objects never leave the agent, so what the kernel side makes of them can
+only be seen here. The interpreter's layout is what the agent would find.
+"""
+
+import itertools
+import json
+import os
+import struct
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from otel_gpu import wire
+from otel_gpu.capture.libraries import exported_functions
+from otel_gpu.capture.probes import probes_of
+from otel_gpu.capture.programs import ENTER_CALL, EXIT_CALL, Programs
+from otel_gpu.capture.stacks.python_layouts import OFFSETS_BYTES, layout_of
+from otel_gpu.config import Config
+from tests.kernel.agent import environment_for
+from tests.stubs.build import WORKLOADS
+
+PYTHON_WORKLOAD = WORKLOADS / "stacks.py"
+_PID = struct.Struct("<I")
+_ENCODINGS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
+
+
+class Code(NamedTuple):
+    """A RECORD_CODE."""
+
+    code: int
+    name: str
+    name_length: int
+    file: str
+    first_line: int
+    version: int
+    line_table: bytes
+    line_table_length: int
+
+
+class PythonFrame(NamedTuple):
+    """A struct python_frame."""
+
+    code: int
+    offset: int
+    is_entry: bool
+
+
+class Sample(NamedTuple):
+    """
+    A RECORD_SAMPLE.
+
+    ``returns`` are by the stack address that each was at. ``shims`` are the addresses of
+    those that are between frames, each with the number of frames before it.
+    """
+
+    token: int
+    pid: int
+    tid: int
+    instruction_pointer: int
+    stack_pointer: int
+    returns: dict[int, int]
+    status: int
+    frames: Sequence[PythonFrame]
+    shims: Sequence[tuple[int, int]]
+    stack: bytes
+
+    def word(self, address: int) -> int:
+        """Return what the stack holds at an address."""
+        (word,) = struct.unpack_from("<Q", self.stack, address - self.stack_pointer)
+        return int(word)
+
+
+class Call(NamedTuple):
+    """A RECORD_CUDA_CALL."""
+
+    token: int
+    tid: int
+    depth: int
+    return_ktime_ns: int
+
+
+class Stall(NamedTuple):
+    """A RECORD_STALL."""
+
+    token: int
+    tid: int
+    start_ktime_ns: int
+    end_ktime_ns: int
+
+
+class Subject:
+    """A program that answers each line of its input with one of JSON."""
+
+    def __init__(self, command: Sequence[str | Path]) -> None:
+        folder = Path(command[0]).parent
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            # One of the interpreters has libraries beside it that it does not look for.
+            env=environment_for(None) | {"LD_LIBRARY_PATH": str(folder)},
+        )
+        self.about = self._read()
+        self.pid = self._process.pid
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def ask(self, line: object) -> Any:
+        """Send a line and return the answer."""
+        assert self._process.stdin
+        self._process.stdin.write(f"{line}\n")
+        self._process.stdin.flush()
+        return self._read()
+
+    def wait(self) -> None:
+        """Wait for the end that it has been asked for."""
+        self._process.wait(10)
+
+    def read(self, address: int, size_bytes: int) -> bytes:
+        """Read its memory."""
+        with Path(f"/proc/{self.pid}/mem").open("rb", buffering=0) as memory:
+            return os.pread(memory.fileno(), size_bytes, address)
+
+    def write(self, address: int, data: bytes) -> None:
+        """Write its memory."""
+        with Path(f"/proc/{self.pid}/mem").open("r+b", buffering=0) as memory:
+            os.pwrite(memory.fileno(), data, address)
+
+    def _read(self) -> Any:
+        assert self._process.stdout
+        line = self._process.stdout.readline()
+        assert line, "the program ended"
+        return json.loads(line)
+
+
+class Capture:
+    """
+    Programs with probes on one library.
+
+    Args:
+        library: Whose calls are probed.
+        config: Of the programs.
+    """
+
+    def __init__(self, library: Path, config: Config) -> None:
+        self.programs = Programs(config, watch_all=False)
+        places = [
+            (probe.file_offset, probe.api.number)
+            for probe in probes_of(exported_functions(str(library)))
+        ]
+        self.programs.attach()
+        self.programs.bpf.attach_uprobes(EXIT_CALL, str(library), places, on_return=True)
+        self.programs.bpf.attach_uprobes(ENTER_CALL, str(library), places)
+        self._codes: dict[int, Code] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.programs.close()
+
+    def watch(self, subject: Subject) -> int:
+        """Watch a program, whose calls are all chosen; return its image_ktime_ns."""
+        return self.programs.watch(subject.pid, wire.PROCESS_FULL)
+
+    def watch_python(self, subject: Subject) -> None:
+        """Watch a Python program, and tell where its frames are."""
+        runtime, version_hex = subject.about["runtime"], subject.about["version"]
+        layout = layout_of(version_hex, subject.read(runtime, OFFSETS_BYTES))
+        self.set_interpreter(subject, self.watch(subject), runtime, layout)
+
+    def set_interpreter(
+        self, subject: Subject, image_ktime_ns: int, runtime: int, layout: Sequence[int]
+    ) -> None:
+        """Tell what is said about an interpreter."""
+        self.programs.bpf.map("interpreters").update(
+            _PID.pack(subject.pid),
+            wire.INTERPRETER.pack(image_ktime_ns, runtime, runtime + 1, *layout),
+        )
+
+    def read(self) -> list[Code | Sample | Call | Stall]:
+        """Return what has come, oldest first."""
+        return list(self._parse())
+
+    def counters(self) -> dict[str, int]:
+        """Return the counters of samples and of losses that are not zero."""
+        values = self.programs.read_counters()
+        return {
+            name: values[number]
+            for name, number in vars(wire).items()
+            if name.startswith(("COUNTER_SAMPLES", "COUNTER_LOST")) and values[number]
+        }
+
+    def _parse(self) -> Iterator[Code | Sample | Call | Stall]:
+        for record in self.programs.events.read():
+            kind, _, size = struct.unpack_from("<HHI", record)
+            assert size == len(record)
+            if kind == wire.RECORD_CODE:
+                yield _code(record)
+            elif kind == wire.RECORD_SAMPLE:
+                yield parse_sample(record)
+            elif kind == wire.RECORD_CUDA_CALL:
+                call = _named(wire.CUDA_CALL_RECORD, wire.CUDA_CALL_RECORD_FIELDS, record)
+                yield Call(call["user_stack"], call["tid"], call["depth"], call["ktime_ns"])
+            elif kind == wire.RECORD_STALL:
+                stall = _named(wire.STALL_RECORD, wire.STALL_RECORD_FIELDS, record)
+                start_ktime_ns = stall["start_ktime_ns"]
+                yield Stall(stall["user_stack"], stall["tid"], start_ktime_ns, stall["ktime_ns"])
+
+
+class Observed:
+    """A Python program and what is seen of it."""
+
+    def __init__(self, capture: Capture, subject: Subject) -> None:
+        self.capture = capture
+        self.subject = subject
+        self.codes: dict[int, Code] = {}
+        self.capture.read()
+        self._lost_before = self.lost_python
+
+    @property
+    def lost_python(self) -> int:
+        """How many walks have ended in a frame that could not be."""
+        return self.capture.counters().get("COUNTER_LOST_PYTHON", 0)
+
+    @property
+    def has_lost_python(self) -> bool:
+        """Whether one of them was of this program."""
+        return self.lost_python > self._lost_before
+
+    @property
+    def minor(self) -> int:
+        """Of its version, 3.minor."""
+        return int(self.subject.about["version"] >> 16 & 0xFF)
+
+    def ask(self, scenario: str) -> tuple[list[Mapping[str, Any]], list[Sample]]:
+        """Return what the program says of its stacks, and the samples of its calls."""
+        said = self.subject.ask(scenario)
+        return said, self.take()
+
+    def take(self) -> list[Sample]:
+        """Return the samples of calls since the last time; codes come before their call."""
+        samples: dict[int, Sample] = {}
+        of_calls = []
+        for found in self.capture.read():
+            if isinstance(found, Code):
+                self.codes[found.code] = found
+            elif isinstance(found, Sample):
+                samples[found.token] = found
+            elif isinstance(found, Call):
+                sample = samples[found.token]
+                assert all(frame.code in self.codes for frame in sample.frames)
+                of_calls.append(sample)
+        return of_calls
+
+    def names(self, sample: Sample) -> list[str]:
+        """Return the names of the frames without what they are nested in."""
+        return [self.codes[frame.code].name.rpartition(".")[2] for frame in sample.frames]
+
+    def entries(self, sample: Sample) -> list[str]:
+        """Return the names of the frames that C code called."""
+        called = [frame.is_entry for frame in sample.frames]
+        return list(itertools.compress(self.names(sample), called))
+
+
+def _code(record: bytes) -> Code:
+    whole = record.ljust(wire.CODE_RECORD.size, b"\0")
+    fields = _named(wire.CODE_RECORD, wire.CODE_RECORD_FIELDS, whole)
+    fixed_bytes = wire.CODE_RECORD.size - wire.LINE_TABLE_BYTES
+    assert fixed_bytes + fields["line_table_bytes"] <= len(record)
+    return Code(
+        fields["code"],
+        _text(fields, "qualified_name"),
+        fields["qualified_name.length"],
+        _text(fields, "file"),
+        fields["first_line"],
+        fields["version"],
+        fields["line_table"][: fields["line_table_bytes"]],
+        fields["line_table_length"],
+    )
+
+
+def _text(fields: dict[str, Any], name: str) -> str:
+    width = fields[f"{name}.character_bytes"]
+    data = fields[f"{name}.data"][: fields[f"{name}.length"] * width]
+    return str(data.decode(_ENCODINGS[width]))
+
+
+def parse_sample(record: bytes) -> Sample:
+    """Return what is in a RECORD_SAMPLE, or in the map of samples of waits."""
+    fields = _named(
+        wire.SAMPLE_RECORD, wire.SAMPLE_RECORD_FIELDS, record[: wire.SAMPLE_RECORD.size]
+    )
+    stack_bytes = fields["stack_bytes"]
+    assert wire.SAMPLE_RECORD.size + stack_bytes <= len(record)
+    returns = list(wire.SAVED_RETURN.iter_unpack(fields["returns"]))
+    frames: list[PythonFrame] = []
+    shims = []
+    walked = list(wire.PYTHON_FRAME.iter_unpack(fields["python_frames"]))
+    for code, offset, flags in walked[: fields["python_count"]]:
+        if flags == wire.PYTHON_FRAME_SHIM:
+            shims.append((len(frames), code))
+        else:
+            frames.append(PythonFrame(code, offset, flags == wire.PYTHON_FRAME_ENTRY))
+    return Sample(
+        fields["ktime_ns"],
+        fields["pid"],
+        fields["tid"],
+        fields["instruction_pointer"],
+        fields["stack_pointer"],
+        dict(returns[: fields["return_count"]]),
+        fields["python_status"],
+        frames,
+        shims,
+        record[wire.SAMPLE_RECORD.size :][:stack_bytes],
+    )
+
+
+def _named(layout: struct.Struct, fields: Sequence[str], record: bytes) -> dict[str, Any]:
+    return dict(zip(fields, layout.unpack(record), strict=True))

@@ -1,0 +1,122 @@
+"""Records of the kernel side, made from what a test says."""
+
+import sys
+from types import CodeType
+
+from otel_gpu import wire
+
+IMAGE_KTIME_NS = 77
+STACK_POINTER = 0x7FFF_0000_1000
+
+
+def sample(
+    token=1_000,
+    *,
+    pid=42,
+    tid=43,
+    image_ktime_ns=IMAGE_KTIME_NS,
+    place=(0x1000, STACK_POINTER, 0, 0),
+    words=(),
+    returns=(),
+    python=(),
+    status=wire.PYTHON_COMPLETE,
+    room=0,
+    stack_bytes=None,
+):
+    """
+    A RECORD_SAMPLE; ``python`` holds (code, offset, flags), ``returns`` pairs of addresses.
+
+    ``room`` bytes follow the stack, as the kernel side leaves them; ``stack_bytes`` is what
+    the record says, if not the truth.
+    """
+    stack = b"".join(word.to_bytes(8, "little") for word in words)
+    return (
+        wire.SAMPLE_RECORD.pack(
+            wire.RECORD_SAMPLE,
+            0,
+            wire.SAMPLE_RECORD.size + len(stack) + room,
+            token,
+            image_ktime_ns,
+            pid,
+            tid,
+            *place,
+            b"".join(wire.SAVED_RETURN.pack(*pair) for pair in returns),
+            len(returns),
+            len(python),
+            status,
+            len(stack) if stack_bytes is None else stack_bytes,
+            b"".join(wire.PYTHON_FRAME.pack(*frame) for frame in python),
+        )
+        + stack
+        + b"\xaa" * room
+    )
+
+
+def code(name: int, source: CodeType, *, pid=42, image_ktime_ns=IMAGE_KTIME_NS):
+    """A RECORD_CODE of a code object of this interpreter, which frames call ``name``."""
+    file, qualified_name = (
+        text.encode("latin-1") for text in (source.co_filename, source.co_qualname)
+    )
+    table = source.co_linetable
+    return wire.CODE_RECORD.pack(
+        wire.RECORD_CODE,
+        0,
+        wire.CODE_RECORD.size,
+        1,
+        image_ktime_ns,
+        pid,
+        43,
+        name,
+        0,
+        source.co_firstlineno,
+        sys.version_info.major << 8 | sys.version_info.minor,
+        len(table),
+        len(table),
+        len(file),
+        1,
+        file,
+        len(qualified_name),
+        1,
+        qualified_name,
+        table,
+    )
+
+
+def cuda_call(user_stack, *, api=10, ktime_ns=2_000, pid=42, tid=43):
+    """A RECORD_CUDA_CALL with the token of a sample; 10 is cudaMalloc."""
+    values = dict.fromkeys(wire.CUDA_CALL_RECORD_FIELDS, 0) | {
+        "kind": wire.RECORD_CUDA_CALL,
+        "size": wire.CUDA_CALL_RECORD.size,
+        "ktime_ns": ktime_ns,
+        "image_ktime_ns": IMAGE_KTIME_NS,
+        "pid": pid,
+        "tid": tid,
+        "user_stack": user_stack,
+        "api": api,
+        "comm": b"python",
+    }
+    return wire.CUDA_CALL_RECORD.pack(*values.values())
+
+
+def stall(user_stack, *, ktime_ns=2_000, pid=42, tid=43):
+    """A RECORD_STALL with the token of a sample."""
+    values = dict.fromkeys(wire.STALL_RECORD_FIELDS[:-3], 0) | {
+        "kind": wire.RECORD_STALL,
+        "size": wire.STALL_RECORD.size,
+        "ktime_ns": ktime_ns,
+        "image_ktime_ns": IMAGE_KTIME_NS,
+        "pid": pid,
+        "tid": tid,
+        "user_stack": user_stack,
+    }
+    names = (b"python", b"", b"")
+    fields = [values[name] for name in wire.STALL_RECORD_FIELDS[:-3]]
+    return wire.STALL_RECORD.pack(*fields, *names)
+
+
+def user_stack_of(record):
+    """The id, or token, in a call or stall."""
+    is_call = record[:2] == wire.RECORD_CUDA_CALL.to_bytes(2, "little")
+    layout = wire.CUDA_CALL_RECORD if is_call else wire.STALL_RECORD
+    fields = wire.CUDA_CALL_RECORD_FIELDS if is_call else wire.STALL_RECORD_FIELDS
+    return layout.unpack(record)[fields.index("user_stack")]

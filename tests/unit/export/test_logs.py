@@ -1,0 +1,111 @@
+"""Log records as OTLP's wire bytes."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opentelemetry._logs import LogRecord, SeverityNumber
+from opentelemetry.exporter.otlp.proto.common._log_encoder import encode_logs as stock_encode
+from opentelemetry.sdk._logs import ReadableLogRecord
+from opentelemetry.trace import (
+    NonRecordingSpan,
+    SpanContext,
+    TraceFlags,
+    set_span_in_context,
+)
+
+from otel_gpu.errors import ConfigError
+from otel_gpu.export.encoder import RequestEncoder
+from otel_gpu.export.finished import FinishedSpan, SpanEvent
+from otel_gpu.export.logs import LogEncoder, LogLimits, SpanLog
+from tests.unit.export.test_encoder import bounded, dropped, origins, pairs, unix_ns
+
+names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
+
+
+ids = st.integers(1, 2**64 - 1)
+
+
+def span_of(origin, trace, number):
+    """A span of which only the ids matter."""
+    trace_id, span_id = trace.to_bytes(16), number.to_bytes(8)
+    return FinishedSpan(origin, trace_id, span_id, b"", "cudaMalloc", 1, 2, ())
+
+
+def readable(item):
+    """The same log record as the SDK has it."""
+    span, log = item
+    context = SpanContext(
+        int.from_bytes(span.trace_id),
+        int.from_bytes(span.span_id),
+        is_remote=False,
+        trace_flags=TraceFlags(TraceFlags.SAMPLED),
+    )
+    record = LogRecord(
+        timestamp=log.unix_ns,
+        observed_timestamp=log.unix_ns,
+        context=set_span_in_context(NonRecordingSpan(context)),
+        severity_text="INFO",
+        severity_number=SeverityNumber.INFO,
+        attributes=bounded(dict(log.attributes), log.dropped_attributes),
+        event_name=log.name,
+    )
+    return ReadableLogRecord(record, span.origin.resource, span.origin.scope)
+
+
+@st.composite
+def span_logs(draw):
+    origin = draw(origins)
+    spans = st.builds(lambda trace, span: span_of(origin, trace, span), ids, ids)
+    logs = st.builds(SpanEvent, names, unix_ns, pairs, dropped)
+    return draw(st.lists(st.builds(SpanLog, spans, logs), max_size=4))
+
+
+@settings(max_examples=60, deadline=None)
+@given(span_logs())
+def test_log_records_encode_as_the_standard_encoder_does(items):
+    """Byte for byte, under the headers that spans have."""
+    encoder = LogEncoder()
+
+    actual = RequestEncoder().encode([(item.span.origin, encoder.encode(item)) for item in items])
+
+    assert actual == stock_encode([readable(item) for item in items]).SerializeToString(
+        deterministic=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("environ", "limits"),
+    [
+        ({}, (None, None)),
+        ({"OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT": "9", "OTEL_ATTRIBUTE_COUNT_LIMIT": "2"}, (9, 2)),
+        (
+            {
+                "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT": "9",
+                "OTEL_LOGRECORD_ATTRIBUTE_VALUE_LENGTH_LIMIT": "7",
+                "OTEL_LOGRECORD_ATTRIBUTE_COUNT_LIMIT": "1",
+            },
+            (7, 1),
+        ),
+    ],
+)
+def test_limits_of_log_records_are_opentelemetry_s(environ, limits):
+    """A log record's own variables go before the general ones."""
+    assert LogLimits.of_environment(environ) == limits
+
+
+@pytest.mark.parametrize("text", ["many", "-1", "1.5"])
+def test_a_limit_that_is_no_count_is_refused(text):
+    """As the SDK refuses it."""
+    with pytest.raises(ConfigError, match="is not a count"):
+        LogLimits.of_environment({"OTEL_LOGRECORD_ATTRIBUTE_COUNT_LIMIT": text})
+
+
+def test_attributes_past_the_limit_are_counted():
+    """Those at the beginning name the stack, and stay."""
+    log = SpanEvent("otel_gpu.stack", 5, (("a", 1), ("b", 2), ("c", 3)))
+
+    assert LogLimits(None, None).apply(log) is log
+    assert LogLimits(None, 3).apply(log) is log
+    assert LogLimits(None, 1).apply(log) == SpanEvent(
+        "otel_gpu.stack", 5, (("a", 1),), dropped_attributes=2
+    )
