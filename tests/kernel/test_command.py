@@ -39,7 +39,7 @@ def test_an_interrupt_from_the_terminal_ends_both(
         pid = agent.next_line()["pid"]
         receiver.wait_for(lambda: calls(receiver, "cudaStreamSynchronize", pid))
         os.killpg(agent.process.pid, signal.SIGINT)
-        finished = agent.wait(15)
+        finished = agent.wait()
 
     assert finished.returncode == 128 + signal.SIGINT
     assert state_of(pid) is None
