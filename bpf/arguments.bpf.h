@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Where a function's arguments lie at its first instruction.
+ * Where a function's arguments lie at its first instruction, and what they say of a call.
  *
  * A slot is an integer or pointer argument counted from 1; a 12-byte dim3 by value
  * takes two (x and y packed in one register, z in the next). x86-64 passes six
@@ -17,6 +17,9 @@
 #define REGISTER_SLOTS	     8
 #define RETURN_ADDRESS_BYTES 0
 #endif
+
+/* In CUlaunchConfig and cudaLaunchConfig_t alike, after six dimensions and a size. */
+#define LAUNCH_CONFIG_STREAM_OFFSET 32
 
 static __always_inline __u64 stack_pointer_at_entry(struct pt_regs *ctx)
 {
@@ -77,16 +80,88 @@ static __always_inline void take_arguments(struct pt_regs *ctx, struct arguments
 	arguments->stack = PT_REGS_SP(ctx) + RETURN_ADDRESS_BYTES;
 }
 
+static __always_inline void read_user(void *to, __u32 size, __u64 address)
+{
+	if (bpf_probe_read_user(to, size, (void *)address))
+		count(COUNTER_LOST_READ_FAULT);
+}
+
 static __always_inline __u64 read_slot(const struct arguments *arguments, __u32 slot)
 {
-	__u64 value = 0, address;
+	__u64 value = 0;
 
 	if (slot <= REGISTER_SLOTS)
 		return arguments->registers[(slot - 1) & 7];
-	address = arguments->stack + 8 * (slot - REGISTER_SLOTS - 1);
-	if (bpf_probe_read_user(&value, sizeof(value), (void *)address))
-		count(COUNTER_LOST_READ_FAULT);
+	read_user(&value, sizeof(value), arguments->stack + 8 * (slot - REGISTER_SLOTS - 1));
 	return value;
+}
+
+static __always_inline void read_launch(const struct arguments *arguments,
+					const volatile struct api_descriptor *api,
+					struct open_call *call)
+{
+	const __u64 *slots = arguments->registers;
+
+	switch (api->launch_shape) {
+	case LAUNCH_DIM3:
+		call->grid[0] = slots[1];
+		call->grid[1] = slots[1] >> 32;
+		call->grid[2] = slots[2];
+		call->block[0] = slots[3];
+		call->block[1] = slots[3] >> 32;
+		call->block[2] = slots[4];
+		break;
+	case LAUNCH_SCALARS:
+		call->grid[0] = slots[1];
+		call->grid[1] = slots[2];
+		call->grid[2] = slots[3];
+		call->block[0] = slots[4];
+		call->block[1] = slots[5];
+		call->block[2] = read_slot(arguments, 7);
+		break;
+	case LAUNCH_CONFIG:
+		read_user(call->grid, sizeof(call->grid), slots[0]);
+		read_user(call->block, sizeof(call->block), slots[0] + sizeof(call->grid));
+		read_user(&call->stream, sizeof(call->stream),
+			  slots[0] + LAUNCH_CONFIG_STREAM_OFFSET);
+		break;
+	}
+}
+
+static __always_inline void read_arguments(struct pt_regs *ctx,
+					   const volatile struct api_descriptor *api,
+					   struct open_call *call)
+{
+	struct arguments arguments;
+
+	take_arguments(ctx, &arguments);
+	call->size_bytes = 0;
+	call->address = 0;
+	call->stream = 0;
+	call->function = 0;
+	call->copy_kind = api->fixed_copy_kind;
+	__builtin_memset(call->grid, 0, sizeof(call->grid));
+	__builtin_memset(call->block, 0, sizeof(call->block));
+	if (api->size_slot)
+		call->size_bytes = read_slot(&arguments, api->size_slot) << (api->size_shift & 7);
+	if (api->height_slot)
+		call->size_bytes *= read_slot(&arguments, api->height_slot);
+	if (api->address_slot)
+		call->address = read_slot(&arguments, api->address_slot);
+	if (api->stream_slot)
+		call->stream = read_slot(&arguments, api->stream_slot);
+	if (api->function_slot)
+		call->function = read_slot(&arguments, api->function_slot);
+	if (api->copy_kind_slot) {
+		__u32 kind = read_slot(&arguments, api->copy_kind_slot);
+
+		call->copy_kind = kind <= COPY_DEFAULT ? kind : COPY_NONE;
+	}
+	/* Device calls have no function: its place keeps the argument until the return. */
+	if (api->device_slot)
+		call->function = read_slot(&arguments, api->device_slot);
+	if (api->launch_shape)
+		read_launch(&arguments, api, call);
 }
 
 #endif

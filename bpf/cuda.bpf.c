@@ -24,11 +24,11 @@
 #include "samples.bpf.h"
 #include "account.bpf.h"
 #include "stalls.bpf.h"
+#include "choices.bpf.h"
+#include "gaps.bpf.h"
 
 /* cudaDeviceProp begins with name[256] and the 16 bytes of the uuid. */
 #define DEVICE_PROPERTIES_UUID_OFFSET 256
-/* In CUlaunchConfig and cudaLaunchConfig_t alike, after six dimensions and a size. */
-#define LAUNCH_CONFIG_STREAM_OFFSET 32
 
 static __always_inline __u32 cookie_api(__u64 cookie)
 {
@@ -38,12 +38,6 @@ static __always_inline __u32 cookie_api(__u64 cookie)
 static __always_inline __u16 cookie_variant(__u64 cookie)
 {
 	return (__u16)(cookie >> 16);
-}
-
-static __always_inline void read_user(void *to, __u32 size, __u64 address)
-{
-	if (bpf_probe_read_user(to, size, (void *)address))
-		count(COUNTER_LOST_READ_FAULT);
 }
 
 static __always_inline struct open_call *call_at(struct thread *thread, __u32 index)
@@ -73,164 +67,6 @@ static __always_inline void drop_unwound(struct thread *thread, struct task_stru
 		count(COUNTER_LOST_NO_RETURN);
 		thread->depth--;
 	}
-}
-
-static __always_inline void read_launch(const struct arguments *arguments,
-					const volatile struct api_descriptor *api,
-					struct open_call *call)
-{
-	const __u64 *slots = arguments->registers;
-
-	switch (api->launch_shape) {
-	case LAUNCH_DIM3:
-		call->grid[0] = slots[1];
-		call->grid[1] = slots[1] >> 32;
-		call->grid[2] = slots[2];
-		call->block[0] = slots[3];
-		call->block[1] = slots[3] >> 32;
-		call->block[2] = slots[4];
-		break;
-	case LAUNCH_SCALARS:
-		call->grid[0] = slots[1];
-		call->grid[1] = slots[2];
-		call->grid[2] = slots[3];
-		call->block[0] = slots[4];
-		call->block[1] = slots[5];
-		call->block[2] = read_slot(arguments, 7);
-		break;
-	case LAUNCH_CONFIG:
-		read_user(call->grid, sizeof(call->grid), slots[0]);
-		read_user(call->block, sizeof(call->block), slots[0] + sizeof(call->grid));
-		read_user(&call->stream, sizeof(call->stream),
-			  slots[0] + LAUNCH_CONFIG_STREAM_OFFSET);
-		break;
-	}
-}
-
-static __always_inline void read_arguments(struct pt_regs *ctx,
-					   const volatile struct api_descriptor *api,
-					   struct open_call *call)
-{
-	struct arguments arguments;
-
-	take_arguments(ctx, &arguments);
-	call->size_bytes = 0;
-	call->address = 0;
-	call->stream = 0;
-	call->function = 0;
-	call->copy_kind = api->fixed_copy_kind;
-	__builtin_memset(call->grid, 0, sizeof(call->grid));
-	__builtin_memset(call->block, 0, sizeof(call->block));
-	if (api->size_slot)
-		call->size_bytes = read_slot(&arguments, api->size_slot) << (api->size_shift & 7);
-	if (api->height_slot)
-		call->size_bytes *= read_slot(&arguments, api->height_slot);
-	if (api->address_slot)
-		call->address = read_slot(&arguments, api->address_slot);
-	if (api->stream_slot)
-		call->stream = read_slot(&arguments, api->stream_slot);
-	if (api->function_slot)
-		call->function = read_slot(&arguments, api->function_slot);
-	if (api->copy_kind_slot) {
-		__u32 kind = read_slot(&arguments, api->copy_kind_slot);
-
-		call->copy_kind = kind <= COPY_DEFAULT ? kind : COPY_NONE;
-	}
-	/* Device calls have no function: its place keeps the argument until the return. */
-	if (api->device_slot)
-		call->function = read_slot(&arguments, api->device_slot);
-	if (api->launch_shape)
-		read_launch(&arguments, api, call);
-}
-
-static __always_inline bool is_launch(const volatile struct api_descriptor *api)
-{
-	return api->family == FAMILY_LAUNCH || api->family == FAMILY_GRAPH_LAUNCH;
-}
-
-static __always_inline void send_gap(struct thread *thread, __u32 next_api, __u32 choices,
-				     __u64 now_ktime_ns)
-{
-	struct gap_record *record;
-	char comm[COMM_BYTES];
-
-	bpf_get_current_comm(comm, sizeof(comm));
-	send_intervals(thread, 0, comm);
-	record = bpf_ringbuf_reserve(&events, sizeof(*record), 0);
-	if (!record) {
-		count(COUNTER_LOST_RING_FULL);
-		return;
-	}
-	fill_header(&record->header, RECORD_GAP, sizeof(*record), now_ktime_ns,
-		    thread->image_ktime_ns, thread->pid, thread->tid);
-	record->start_ktime_ns = thread->last_return_ktime_ns;
-	record->blocked_ns = thread->blocked_ns - thread->gap_blocked_ns;
-	record->run_queue_ns = thread->run_queue_ns - thread->gap_run_queue_ns;
-	record->device = thread->device;
-	record->voluntary_switches = thread->voluntary_switches - thread->gap_voluntary_switches;
-	record->involuntary_switches =
-		thread->involuntary_switches - thread->gap_involuntary_switches;
-	record->previous_api = thread->last_api;
-	record->next_api = next_api;
-	record->choices = choices;
-	record->padding = 0;
-	__builtin_memcpy(record->comm, comm, COMM_BYTES);
-	count(COUNTER_GAPS_CHOSEN);
-	bpf_ringbuf_submit(record, wakeup_flags());
-}
-
-/* Whoever has children that were sent is not held back. */
-static __always_inline bool may_send(struct thread *thread, __u8 choices, __u64 now_ktime_ns)
-{
-	struct process *process = find_process(thread->pid);
-
-	return !process || admit(process, now_ktime_ns) ||
-	       choices & (CHOICE_PARENT | CHOICE_STALLED);
-}
-
-/* The gap ends that began when the thread's last outermost call returned. */
-static __always_inline void finish_gap(struct thread *thread, __u32 next_api, __u64 now_ktime_ns)
-{
-	__u64 gap_ns = end_gap(thread, now_ktime_ns);
-	struct aggregate_key key = {
-		.image_ktime_ns = thread->image_ktime_ns,
-		.pid = thread->pid,
-		.device = thread->device,
-		.copy_kind = COPY_NONE,
-		.metric = METRIC_LAUNCH_GAP,
-	};
-	struct threshold_key series = {
-		.image_ktime_ns = thread->image_ktime_ns,
-		.pid = thread->pid,
-		.copy_kind = COPY_NONE,
-	};
-	__u64 *threshold_ns;
-
-	if (!gap_ns)
-		return;
-	if (is_launch(&settings.apis[next_api < MAX_APIS ? next_api : 0]))
-		add_duration(&key, gap_ns, 0);
-	if (gap_ns < settings.call_stall_floor_ns || thread->process_flags & PROCESS_NO_SPANS)
-		return;
-	threshold_ns = bpf_map_lookup_elem(&thresholds, &series);
-	if (gap_ns < (threshold_ns ? *threshold_ns : settings.stall_floor_ns))
-		return;
-	if (may_send(thread, CHOICE_SLOW, now_ktime_ns))
-		send_gap(thread, next_api, CHOICE_SLOW, now_ktime_ns);
-	else
-		count(COUNTER_SPANS_WITHHELD_RATE);
-}
-
-static __always_inline bool is_sampled(struct thread *thread)
-{
-	if (!settings.sample_one_in)
-		return false;
-	if (thread->until_sample) {
-		thread->until_sample--;
-		return false;
-	}
-	thread->until_sample = settings.sample_one_in - 1;
-	return true;
 }
 
 /* The first call of a thread that is not known yet, or of a process under watch_all. */
@@ -392,42 +228,6 @@ static __always_inline void count_call(struct thread *thread,
 		key.api = 0;
 		add_size(&key, size_bytes);
 	}
-}
-
-/* No threshold is below the floor, so few calls have to look theirs up. */
-static __always_inline bool is_slow(const struct thread *thread, const struct open_call *call,
-				    __u64 duration_ns)
-{
-	struct threshold_key key = {
-		.image_ktime_ns = thread->image_ktime_ns,
-		.pid = thread->pid,
-		.api = call->api,
-		.copy_kind = call->copy_kind,
-	};
-	__u64 *threshold_ns;
-
-	if (duration_ns < settings.slow_floor_ns)
-		return false;
-	threshold_ns = bpf_map_lookup_elem(&thresholds, &key);
-	return !threshold_ns || duration_ns >= *threshold_ns;
-}
-
-static __always_inline __u8 choose(struct thread *thread, struct open_call *call, __s32 status,
-				   __u64 duration_ns)
-{
-	__u8 choices = call->choices;
-
-	if (thread->process_flags & PROCESS_NO_SPANS)
-		return 0;
-	if (status)
-		choices |= CHOICE_FAILED;
-	if (is_slow(thread, call, duration_ns))
-		choices |= CHOICE_SLOW;
-	if (thread->sampled)
-		choices |= CHOICE_SAMPLED;
-	if (thread->process_flags & PROCESS_FULL)
-		choices |= CHOICE_FULL;
-	return choices;
 }
 
 static __always_inline void send_call(struct thread *thread, struct open_call *call, __u8 choices,

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* The end of a gap between two calls: counted, and sent where it is long. */
+#ifndef OTEL_GPU_GAPS_BPF_H
+#define OTEL_GPU_GAPS_BPF_H
+
+static __always_inline bool is_launch(const volatile struct api_descriptor *api)
+{
+	return api->family == FAMILY_LAUNCH || api->family == FAMILY_GRAPH_LAUNCH;
+}
+
+static __always_inline void send_gap(struct thread *thread, __u32 next_api, __u32 choices,
+				     __u64 now_ktime_ns)
+{
+	struct gap_record *record;
+	char comm[COMM_BYTES];
+
+	bpf_get_current_comm(comm, sizeof(comm));
+	send_intervals(thread, 0, comm);
+	record = bpf_ringbuf_reserve(&events, sizeof(*record), 0);
+	if (!record) {
+		count(COUNTER_LOST_RING_FULL);
+		return;
+	}
+	fill_header(&record->header, RECORD_GAP, sizeof(*record), now_ktime_ns,
+		    thread->image_ktime_ns, thread->pid, thread->tid);
+	record->start_ktime_ns = thread->last_return_ktime_ns;
+	record->blocked_ns = thread->blocked_ns - thread->gap_blocked_ns;
+	record->run_queue_ns = thread->run_queue_ns - thread->gap_run_queue_ns;
+	record->device = thread->device;
+	record->voluntary_switches = thread->voluntary_switches - thread->gap_voluntary_switches;
+	record->involuntary_switches =
+		thread->involuntary_switches - thread->gap_involuntary_switches;
+	record->previous_api = thread->last_api;
+	record->next_api = next_api;
+	record->choices = choices;
+	record->padding = 0;
+	__builtin_memcpy(record->comm, comm, COMM_BYTES);
+	count(COUNTER_GAPS_CHOSEN);
+	bpf_ringbuf_submit(record, wakeup_flags());
+}
+
+/* The gap ends that began when the thread's last outermost call returned. */
+static __always_inline void finish_gap(struct thread *thread, __u32 next_api, __u64 now_ktime_ns)
+{
+	__u64 gap_ns = end_gap(thread, now_ktime_ns);
+	struct aggregate_key key = {
+		.image_ktime_ns = thread->image_ktime_ns,
+		.pid = thread->pid,
+		.device = thread->device,
+		.copy_kind = COPY_NONE,
+		.metric = METRIC_LAUNCH_GAP,
+	};
+	struct threshold_key series = {
+		.image_ktime_ns = thread->image_ktime_ns,
+		.pid = thread->pid,
+		.copy_kind = COPY_NONE,
+	};
+	__u64 *threshold_ns;
+
+	if (!gap_ns)
+		return;
+	if (is_launch(&settings.apis[next_api < MAX_APIS ? next_api : 0]))
+		add_duration(&key, gap_ns, 0);
+	if (gap_ns < settings.call_stall_floor_ns || thread->process_flags & PROCESS_NO_SPANS)
+		return;
+	threshold_ns = bpf_map_lookup_elem(&thresholds, &series);
+	if (gap_ns < (threshold_ns ? *threshold_ns : settings.stall_floor_ns))
+		return;
+	if (may_send(thread, CHOICE_SLOW, now_ktime_ns))
+		send_gap(thread, next_api, CHOICE_SLOW, now_ktime_ns);
+	else
+		count(COUNTER_SPANS_WITHHELD_RATE);
+}
+
+#endif

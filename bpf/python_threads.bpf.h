@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * The thread state of the current thread, from which a walk of its Python frames begins.
+ *
+ * See python.bpf.h for what the interpreter keeps, and how far it is trusted.
+ */
+#ifndef OTEL_GPU_PYTHON_THREADS_BPF_H
+#define OTEL_GPU_PYTHON_THREADS_BPF_H
+
+#include "core_fixes.bpf.h"
+
+#define PYTHON_3_11	 0x030b
+#define PYTHON_3_12	 0x030c
+
+#define MAX_THREAD_STEPS 520 /* thread states, and interpreters that have them */
+
+/* glibc and musl on arm64 point the thread register behind struct pthread. */
+#if defined(__TARGET_ARCH_x86)
+#define MAX_PTHREAD_BYTES 0
+#else
+#define MAX_PTHREAD_BYTES 4096
+#endif
+
+struct python_thread {
+	__u64 image_ktime_ns;
+	__u64 address;
+};
+
+/* tid -> its thread state, where it was last. LRU: what is forgotten is found again. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, __u32);
+	__type(value, struct python_thread);
+} python_threads __weak SEC(".maps");
+
+/* The innermost frame of a thread state, 0: it has none. False: it cannot be read. */
+static __always_inline bool read_innermost(const struct interpreter *interpreter, __u64 state,
+					   __u64 *frame)
+{
+	if (!read_word(frame, state + interpreter->thread_frame))
+		return false;
+	if (interpreter->version != PYTHON_3_11 && interpreter->version != PYTHON_3_12)
+		return true;
+	return read_word(frame, *frame + interpreter->c_frame_frame);
+}
+
+static __always_inline bool is_thread_state(const struct interpreter *interpreter, __u64 state,
+					    __u64 thread_pointer)
+{
+	__u64 thread_id;
+
+	return read_word(&thread_id, state + interpreter->thread_id) && thread_id &&
+	       thread_pointer - thread_id <= MAX_PTHREAD_BYTES;
+}
+
+static __always_inline __u64 thread_pointer_of(struct task_struct *task)
+{
+#if defined(__TARGET_ARCH_x86)
+	return task->thread.fsbase;
+#else
+	return task->thread.uw.tp_value;
+#endif
+}
+
+/* A search through the thread states of all interpreters. */
+struct thread_search {
+	const struct interpreter *interpreter;
+	__u64 thread_pointer;
+	__u64 interpreter_state; /* the next one to look at */
+	__u64 state;		 /* the next one to look at; 0: none left of this interpreter */
+	__u64 found;
+	__u64 frame;
+	__u64 is_broken;
+};
+
+/* One interpreter or thread state. Returns 1 when the search is over. */
+static __noinline long search_thread_state(__u32 step, struct thread_search *search)
+{
+	const struct interpreter *interpreter = search->interpreter;
+	__u64 current = search->interpreter_state, state = search->state;
+
+	search->is_broken = 1;
+	if (!state) {
+		search->is_broken = 0;
+		if (!current)
+			return 1;
+		search->is_broken =
+			!read_word(&search->state, current + interpreter->interpreter_threads) ||
+			!read_word(&search->interpreter_state,
+				   current + interpreter->interpreter_next);
+		return search->is_broken;
+	}
+	if (is_thread_state(interpreter, state, search->thread_pointer)) {
+		search->found = state;
+		if (!read_innermost(interpreter, state, &search->frame))
+			return 1;
+		if (search->frame) {
+			search->is_broken = 0;
+			return 1;
+		}
+	}
+	search->is_broken = !read_word(&search->state, state + interpreter->thread_next);
+	return search->is_broken;
+}
+
+/*
+ * Look for the thread state of the thread with this thread register, best one that has
+ * frames: memory of a freed one may still look like it. Returns its innermost frame; 0
+ * and python_status say why there is none.
+ */
+__weak __noinline __u64 search_thread_states(struct sample_record *record,
+					     const struct interpreter *interpreter,
+					     __u64 thread_pointer)
+{
+	struct thread_search search = {
+		.interpreter = interpreter,
+		.thread_pointer = thread_pointer,
+	};
+	struct python_thread found = {};
+	__u32 tid;
+
+	if (!record || !interpreter)
+		return 0;
+	record->python_status = PYTHON_BROKEN;
+	if (!read_word(&search.interpreter_state,
+		       interpreter->start + interpreter->runtime_interpreters))
+		return 0;
+	if (HAS_BPF_LOOP) {
+		bpf_loop(MAX_THREAD_STEPS, search_thread_state, &search, 0);
+	} else {
+		for (__u32 step = 0; step < MAX_THREAD_STEPS; step++) {
+			if (search_thread_state(step, &search))
+				break;
+		}
+	}
+	if (search.is_broken)
+		return 0;
+	record->python_status = search.found ? PYTHON_COMPLETE : PYTHON_NO_THREAD;
+	tid = record->header.tid;
+	found.image_ktime_ns = record->header.image_ktime_ns;
+	found.address = search.found;
+	if (search.frame)
+		bpf_map_update_elem(&python_threads, &tid, &found, BPF_ANY);
+	return search.frame;
+}
+
+static __always_inline __u64 find_innermost(struct sample_record *record,
+					    const struct interpreter *interpreter)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	__u64 thread_pointer = thread_pointer_of(task), frame = 0;
+	__u32 tid = record->header.tid;
+	struct python_thread *known = bpf_map_lookup_elem(&python_threads, &tid);
+
+	if (known && known->image_ktime_ns == record->header.image_ktime_ns &&
+	    is_thread_state(interpreter, known->address, thread_pointer) &&
+	    read_innermost(interpreter, known->address, &frame) && frame) {
+		record->python_status = PYTHON_COMPLETE;
+		return frame;
+	}
+	return search_thread_states(record, interpreter, thread_pointer);
+}
+
+#endif
