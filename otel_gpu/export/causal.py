@@ -29,10 +29,10 @@ from otel_gpu.enrich.activities import CallStack
 from otel_gpu.explain.chains import Cause, Chain, Culprit, Evidence, Incident
 from otel_gpu.explain.incidents import leading_cause
 from otel_gpu.export import semconv
+from otel_gpu.export.descriptions import Pairs, add_wait
 from otel_gpu.export.exported import SpanReference
 from otel_gpu.export.finished import (
     Attributes,
-    AttributeValue,
     FinishedSpan,
     Origin,
     SpanEvent,
@@ -49,12 +49,10 @@ _SPAN_OF_EVIDENCE = {
 _MAX_SPANS = 64
 _MAX_LINKS = 16
 _MAX_DEPTH = 8
-_MAX_FUNCTIONS = 16
 _MAX_ADVICE = 16
 # One incident can be thousands of calls; OpenTelemetry's default limit of links.
 _MAX_INCIDENT_LINKS = 128
 
-_Pairs = list[tuple[str, AttributeValue]]
 # What is said of where in the program a thread was.
 DescribePlace = Callable[[CallStack | None], Attributes]
 # The spans to link to for an interval and the one who is to blame for it.
@@ -131,7 +129,7 @@ class _ChainSpans:
 
     def _describe(self, links: Iterable[SpanLink]) -> Attributes:
         chain, effect = self._chain, self._chain.effect
-        pairs: _Pairs = [
+        pairs: Pairs = [
             (semconv.OTEL_GPU_EFFECT_KIND, effect.kind),
             (semconv.OTEL_GPU_SEVERITY, chain.severity),
             (semconv.OTEL_GPU_EXCESS_TIME, effect.excess_ns / 1e9),
@@ -214,17 +212,9 @@ class _ChainSpans:
         if len(self._spans) >= _MAX_SPANS:
             self._dropped += 1
             return
-        pairs: _Pairs = []
+        pairs: Pairs = []
         if evidence.kind == "blocked":
-            if evidence.reason:
-                pairs.append((semconv.OTEL_GPU_STALL_REASON, evidence.reason))
-            if evidence.functions:
-                functions = evidence.functions[:_MAX_FUNCTIONS]
-                pairs.append((semconv.OTEL_GPU_KERNEL_FUNCTIONS, functions))
-            if evidence.waker is not None:
-                pairs.append((semconv.OTEL_GPU_WAKER_PID, evidence.waker.pid))
-                pairs.append((semconv.OTEL_GPU_WAKER_TID, evidence.waker.tid))
-                pairs.append((semconv.OTEL_GPU_WAKER_COMM, evidence.waker.comm))
+            add_wait(pairs, evidence.reason, evidence.functions, evidence.waker)
             pairs.extend(self._describe_place(evidence.stack))
         elif evidence.culprit is not None:
             _add_culprit(pairs, evidence.culprit)
@@ -276,7 +266,7 @@ def incident_span(
         chains: Those of its chains that have spans, and where.
     """
     trace_id, span_id = ids.incident_ids(seed, incident.id)
-    pairs: _Pairs = [
+    pairs: Pairs = [
         (semconv.OTEL_GPU_SEVERITY, incident.severity),
         (semconv.OTEL_GPU_LOST_TIME, incident.lost_ns / 1e9),
         (semconv.OTEL_GPU_INCIDENT_EFFECTS, incident.effects or len(incident.chains)),
@@ -317,8 +307,8 @@ def evidence_span_ids(causes: Iterable[Cause]) -> Iterator[bytes]:
         yield from evidence_span_ids(cause.via)
 
 
-def _describe_cause(cause: Cause) -> _Pairs:
-    pairs: _Pairs = [
+def _describe_cause(cause: Cause) -> Pairs:
+    pairs: Pairs = [
         (semconv.OTEL_GPU_CAUSE_KIND, cause.kind),
         (semconv.OTEL_GPU_CAUSE_TIME, cause.time_ns / 1e9),
         (semconv.OTEL_GPU_CAUSE_SHARE, cause.share),
@@ -328,21 +318,21 @@ def _describe_cause(cause: Cause) -> _Pairs:
     return pairs
 
 
-def _add_leading(pairs: _Pairs, cause: Cause | None) -> None:
+def _add_leading(pairs: Pairs, cause: Cause | None) -> None:
     if cause is not None:
         pairs.extend(_describe_cause(cause))
     else:
         pairs.append((semconv.OTEL_GPU_CAUSE_KIND, _UNEXPLAINED))
 
 
-def _add_culprit(pairs: _Pairs, culprit: Culprit) -> None:
+def _add_culprit(pairs: Pairs, culprit: Culprit) -> None:
     pairs.append((semconv.OTEL_GPU_CULPRIT_PID, culprit.pid))
     pairs.append((semconv.OTEL_GPU_CULPRIT_TID, culprit.tid))
     if culprit.comm:
         pairs.append((semconv.OTEL_GPU_CULPRIT_COMM, culprit.comm))
 
 
-def _add_links(pairs: _Pairs, links: Iterable[SpanLink]) -> None:
+def _add_links(pairs: Pairs, links: Iterable[SpanLink]) -> None:
     # Some backends show no links.
     if span_ids := tuple(link.span_id.hex() for link in links):
         pairs.append((semconv.OTEL_GPU_CAUSE_SPAN_ID, span_ids))

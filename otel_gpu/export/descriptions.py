@@ -41,14 +41,8 @@ def describe_blocked(activity: StallActivity, stack: Attributes) -> Attributes:
     """Return what a thread waited for; ``stack`` is what is said of where it was."""
     event = activity.event
     pairs = _name_switch(event)
-    if activity.reason:
-        pairs.append((semconv.OTEL_GPU_STALL_REASON, activity.reason))
-    if activity.functions:
-        pairs.append((semconv.OTEL_GPU_KERNEL_FUNCTIONS, activity.functions[:_MAX_FUNCTIONS]))
-    if event.waker_tid:
-        pairs.append((semconv.OTEL_GPU_WAKER_PID, event.waker_pid))
-        pairs.append((semconv.OTEL_GPU_WAKER_TID, event.waker_tid))
-        pairs.append((semconv.OTEL_GPU_WAKER_COMM, event.waker_comm))
+    waker = (event.waker_pid, event.waker_tid, event.waker_comm) if event.waker_tid else None
+    add_wait(pairs, activity.reason, activity.functions, waker)
     pairs.extend(stack)
     add_thread(pairs, event.tid, event.comm)
     return tuple(pairs)
@@ -71,6 +65,21 @@ def describe_run_queue_wait(event: Stall) -> Attributes:
 def _name_switch(event: Stall) -> Pairs:
     switch = semconv.PROCESS_CONTEXT_SWITCH_TYPE_VALUES.get(event.switch_type)
     return [(semconv.PROCESS_CONTEXT_SWITCH_TYPE, switch)] if switch else []
+
+
+def add_wait(
+    pairs: Pairs, reason: str, functions: tuple[str, ...], waker: tuple[int, int, str] | None
+) -> None:
+    """Add what a thread waited for, where in the kernel, and who (pid, tid, name) woke it."""
+    if reason:
+        pairs.append((semconv.OTEL_GPU_STALL_REASON, reason))
+    if functions:
+        pairs.append((semconv.OTEL_GPU_KERNEL_FUNCTIONS, functions[:_MAX_FUNCTIONS]))
+    if waker is not None:
+        pid, tid, comm = waker
+        pairs.append((semconv.OTEL_GPU_WAKER_PID, pid))
+        pairs.append((semconv.OTEL_GPU_WAKER_TID, tid))
+        pairs.append((semconv.OTEL_GPU_WAKER_COMM, comm))
 
 
 def add_times(pairs: Pairs, event: CudaCall | OpenCall) -> None:

@@ -1,10 +1,12 @@
 """Spans and log records over OTLP/gRPC: the standard exporters with our encoder and an ear."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import grpc  # type: ignore[import-untyped]  # ships no types
+from google.protobuf.message import Message
 from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter
+from opentelemetry.exporter.otlp.proto.grpc.exporter import OTLPExporterMixin
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -12,7 +14,7 @@ from opentelemetry.sdk._logs.export import LogRecordExportResult
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from otel_gpu.export.encoder import RequestEncoder
-from otel_gpu.export.otlp_batch import Spans, encode_batch
+from otel_gpu.export.otlp_batch import count_rejected, encode_batch
 from otel_gpu.export.queue import Pending
 from otel_gpu.export.sender import Delivery, Outcome
 
@@ -46,35 +48,42 @@ class _ListeningStub:
             if "larger than max" in details or "too large" in details:
                 raise _RequestTooLargeError from error
             raise
-        told = response.partial_success
-        # Of the two kinds of items, each service has a name of its own.
-        for name in ("rejected_spans", "rejected_log_records"):
-            self._answer.rejected = getattr(told, name, self._answer.rejected)
+        self._answer.rejected = count_rejected(response)
         return response
 
 
-class GrpcTransport(OTLPSpanExporter):
-    """
-    Sends batches over OTLP/gRPC; also an SDK exporter for ``ReadableSpan``.
+class _Transport(OTLPExporterMixin[Any, Any, Any, Any]):
+    """What the standard exporter of either signal gets from us."""
 
-    Args:
-        compressed: False: not at all; True: as the environment says.
-    """
+    _items: ClassVar[str]
+    _request: ClassVar[type[Message]]
 
     def __init__(self, *, compressed: bool = True) -> None:
         self._requests = RequestEncoder()
         self._answer = _Answer()
         # The standard exporter does not know "none" as a value of its variable.
-        super().__init__(compression=None if compressed else grpc.Compression.NoCompression)
+        compression = None if compressed else grpc.Compression.NoCompression
+        super().__init__(compression=compression)  # type: ignore[call-arg]  # it gives the others
 
     @property
     def place(self) -> str:
-        """Where spans go, in an operator's words."""
-        return f"the span endpoint {self._endpoint}"
+        """Where the items go, in an operator's words."""
+        return f"the {self._items} endpoint {self._endpoint}"
 
     def deliver(self, batch: Sequence[Pending]) -> Delivery:
         """Send a batch, with the standard exporter's retries."""
-        return _deliver(self, self._answer, batch)
+        answer = self._answer
+        answer.code = None
+        answer.rejected = 0
+        try:
+            result = self._export(batch)
+        except _RequestTooLargeError:
+            return Delivery(Outcome.TOO_LARGE)
+        if result in (SpanExportResult.SUCCESS, LogRecordExportResult.SUCCESS):
+            return Delivery(Outcome.DELIVERED, answer.rejected)
+        if answer.code is None or answer.code in self._retryable_error_codes:
+            return Delivery(Outcome.UNAVAILABLE)
+        return Delivery(Outcome.REJECTED)
 
     def close(self) -> None:
         """Close the channel, which ends a call that is under way."""
@@ -84,11 +93,23 @@ class GrpcTransport(OTLPSpanExporter):
         super()._initialize_channel_and_stub()  # type: ignore[no-untyped-call]
         self._client: Any = _ListeningStub(self._client, self._answer)
 
-    def _translate_data(self, data: Spans) -> ExportTraceServiceRequest:
-        return ExportTraceServiceRequest.FromString(encode_batch(self._requests, data))
+    def _translate_data(self, data: Any) -> Any:  # noqa: ANN401 -- of either signal
+        return self._request.FromString(encode_batch(self._requests, data))
 
 
-class GrpcLogTransport(OTLPLogExporter):
+class GrpcTransport(_Transport, OTLPSpanExporter):
+    """
+    Sends batches of spans over OTLP/gRPC; also an SDK exporter for ``ReadableSpan``.
+
+    Args:
+        compressed: False: not at all; True: as the environment says.
+    """
+
+    _items = "span"
+    _request = ExportTraceServiceRequest
+
+
+class GrpcLogTransport(_Transport, OTLPLogExporter):
     """
     Sends batches of log records over OTLP/gRPC.
 
@@ -96,41 +117,5 @@ class GrpcLogTransport(OTLPLogExporter):
         compressed: False: not at all; True: as the environment says.
     """
 
-    def __init__(self, *, compressed: bool = True) -> None:
-        self._requests = RequestEncoder()
-        self._answer = _Answer()
-        super().__init__(compression=None if compressed else grpc.Compression.NoCompression)
-
-    @property
-    def place(self) -> str:
-        """Where log records go, in an operator's words."""
-        return f"the log endpoint {self._endpoint}"
-
-    def deliver(self, batch: Sequence[Pending]) -> Delivery:
-        """Send a batch, with the standard exporter's retries."""
-        return _deliver(self, self._answer, batch)
-
-    def close(self) -> None:
-        """Close the channel, which ends a call that is under way."""
-        self.shutdown()
-
-    def _initialize_channel_and_stub(self) -> None:
-        super()._initialize_channel_and_stub()  # type: ignore[no-untyped-call]
-        self._client: Any = _ListeningStub(self._client, self._answer)
-
-    def _translate_data(self, data: Any) -> ExportLogsServiceRequest:  # noqa: ANN401 -- see deliver
-        return ExportLogsServiceRequest.FromString(encode_batch(self._requests, data))
-
-
-def _deliver(exporter: Any, answer: _Answer, batch: Sequence[Pending]) -> Delivery:  # noqa: ANN401 -- either of the two
-    answer.code = None
-    answer.rejected = 0
-    try:
-        result = exporter._export(batch)  # noqa: SLF001 -- see _translate_data
-    except _RequestTooLargeError:
-        return Delivery(Outcome.TOO_LARGE)
-    if result in (SpanExportResult.SUCCESS, LogRecordExportResult.SUCCESS):
-        return Delivery(Outcome.DELIVERED, answer.rejected)
-    if answer.code is None or answer.code in exporter._retryable_error_codes:  # noqa: SLF001
-        return Delivery(Outcome.UNAVAILABLE)
-    return Delivery(Outcome.REJECTED)
+    _items = "log"
+    _request = ExportLogsServiceRequest

@@ -1,10 +1,11 @@
 """Spans and log records over OTLP/HTTP: the standard exporters with our encoder and an ear."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
-from typing import Any
+from typing import Any, ClassVar
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
@@ -13,7 +14,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from otel_gpu.export.encoder import RequestEncoder
-from otel_gpu.export.otlp_batch import Spans, encode_batch
+from otel_gpu.export.otlp_batch import Spans, count_rejected, encode_batch
 from otel_gpu.export.queue import Pending
 from otel_gpu.export.sender import Delivery, Outcome
 
@@ -28,33 +29,46 @@ _RETRYABLE = (
 class _ListeningTransport:
     """An HTTP transport that notes the bodies of answers to what goes through it."""
 
-    def __init__(self, transport: Any, count_rejected: Callable[[bytes], int]) -> None:  # noqa: ANN401 -- not public
+    def __init__(self, transport: Any, response: type[Message]) -> None:  # noqa: ANN401 -- not public
         self._transport = transport
-        self._count_rejected = count_rejected
+        self._response = response
         self.rejected = 0
 
     def request(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 -- not public
         result = self._transport.request(*args, **kwargs)
         if result.status_code == HTTPStatus.OK:
-            self.rejected = self._count_rejected(result.content())
+            # A body that is none may be a proxy's page, or a receiver that answers in JSON.
+            with contextlib.suppress(DecodeError):
+                self.rejected = count_rejected(self._response.FromString(result.content()))
         return result
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 -- whatever the transport has
         return getattr(self._transport, name)
 
 
-class HttpTransport(OTLPSpanExporter):
-    """Sends batches over OTLP/HTTP; also an SDK exporter for ``ReadableSpan``."""
+class _Transport:
+    """What the standard exporter of either signal gets from us."""
+
+    _items: ClassVar[str]
+    _response: ClassVar[type[Message]]
+    # The standard exporter's.
+    _endpoint: str
+    _client: Any
+    _metrics: Any
+    _shutdown: bool
+    shutdown: Callable[[], None]
 
     def __init__(self) -> None:
         super().__init__()
         self._requests = RequestEncoder()
-        self._answers = _listen(self._client, _rejected_spans)
+        # The only place that sees the receiver's answers.
+        self._answers = _ListeningTransport(self._client._transport, self._response)  # noqa: SLF001
+        self._client._transport = self._answers  # noqa: SLF001
 
     @property
     def place(self) -> str:
-        """Where spans go, in an operator's words."""
-        return f"the span endpoint {self._endpoint}"
+        """Where the items go, in an operator's words."""
+        return f"the {self._items} endpoint {self._endpoint}"
 
     def deliver(self, batch: Sequence[Pending]) -> Delivery:
         """Send a batch, with the standard exporter's retries."""
@@ -65,7 +79,22 @@ class HttpTransport(OTLPSpanExporter):
 
     def close(self) -> None:
         """Close the connections."""
-        self.shutdown()  # type: ignore[no-untyped-call]
+        self.shutdown()
+
+    def _send(self, items: Spans) -> tuple[int | None, Exception | None]:
+        data = encode_batch(self._requests, items)
+        with self._metrics.export_operation(len(items)) as operation:
+            result = self._client.export(data)
+            if not result.success:
+                operation.error = result.error
+            return result.status_code, result.error
+
+
+class HttpTransport(_Transport, OTLPSpanExporter):
+    """Sends batches of spans over OTLP/HTTP; also an SDK exporter for ``ReadableSpan``."""
+
+    _items = "span"
+    _response = ExportTraceServiceResponse
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Send SDK spans."""
@@ -75,49 +104,12 @@ class HttpTransport(OTLPSpanExporter):
         good = error is None and status is not None and status < HTTPStatus.BAD_REQUEST
         return SpanExportResult.SUCCESS if good else SpanExportResult.FAILURE
 
-    def _send(self, spans: Spans) -> tuple[int | None, Exception | None]:
-        return _send(self, spans, encode_batch(self._requests, spans))
 
-
-class HttpLogTransport(OTLPLogExporter):
+class HttpLogTransport(_Transport, OTLPLogExporter):
     """Sends batches of log records over OTLP/HTTP."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._requests = RequestEncoder()
-        self._answers = _listen(self._client, _rejected_log_records)
-
-    @property
-    def place(self) -> str:
-        """Where log records go, in an operator's words."""
-        return f"the log endpoint {self._endpoint}"
-
-    def deliver(self, batch: Sequence[Pending]) -> Delivery:
-        """Send a batch, with the standard exporter's retries."""
-        self._answers.rejected = 0
-        if self._shutdown:
-            return Delivery(Outcome.UNAVAILABLE)
-        data = encode_batch(self._requests, batch)
-        return _judge(*_send(self, batch, data), self._answers.rejected)
-
-    def close(self) -> None:
-        """Close the connections."""
-        self.shutdown()  # type: ignore[no-untyped-call]
-
-
-def _listen(client: Any, count_rejected: Callable[[bytes], int]) -> _ListeningTransport:  # noqa: ANN401 -- not public
-    # The only place that sees the receiver's answers.
-    client._transport = _ListeningTransport(client._transport, count_rejected)  # noqa: SLF001
-    answers: _ListeningTransport = client._transport  # noqa: SLF001
-    return answers
-
-
-def _send(exporter: Any, items: Sequence[Any], data: bytes) -> tuple[int | None, Exception | None]:  # noqa: ANN401 -- either of the two
-    with exporter._metrics.export_operation(len(items)) as operation:  # noqa: SLF001
-        result = exporter._client.export(data)  # noqa: SLF001
-        if not result.success:
-            operation.error = result.error
-        return result.status_code, result.error
+    _items = "log"
+    _response = ExportLogsServiceResponse
 
 
 def _judge(status: int | None, error: Exception | None, rejected: int) -> Delivery:
@@ -128,17 +120,3 @@ def _judge(status: int | None, error: Exception | None, rejected: int) -> Delive
     if status in _RETRYABLE or status is None:
         return Delivery(Outcome.UNAVAILABLE)
     return Delivery(Outcome.REJECTED)
-
-
-def _rejected_spans(body: bytes) -> int:
-    try:
-        return int(ExportTraceServiceResponse.FromString(body).partial_success.rejected_spans)
-    except DecodeError:
-        return 0  # a proxy's page, or a receiver that answers in JSON
-
-
-def _rejected_log_records(body: bytes) -> int:
-    try:
-        return int(ExportLogsServiceResponse.FromString(body).partial_success.rejected_log_records)
-    except DecodeError:
-        return 0

@@ -17,6 +17,7 @@ from otel_gpu.capture.probes import APIS
 from otel_gpu.enrich.activities import ProcessImage
 from otel_gpu.explain import rules
 from otel_gpu.explain.chains import Cause, Chain, Culprit, Effect, Evidence
+from otel_gpu.explain.evidence import keep_longest
 from otel_gpu.explain.ranking import rank, share_of
 from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.severity import judge, lost_to_host_ns
@@ -264,9 +265,8 @@ def _group(parts: Iterable[_Part], duration_ns: int, max_evidence: int) -> Itera
         groups.setdefault((part.kind, part.culprit), []).append(part)
     for (kind, culprit), group in groups.items():
         time_ns = sum(part.time_ns for part in group)
-        longest = sorted(group, key=lambda part: -part.time_ns)[:max_evidence]
-        evidence = sorted((part.evidence for part in longest), key=lambda e: e.start_unix_ns)
-        yield Cause(kind, time_ns, share_of(time_ns, duration_ns), culprit, tuple(evidence))
+        evidence = keep_longest((part.evidence for part in group), max_evidence)
+        yield Cause(kind, time_ns, share_of(time_ns, duration_ns), culprit, evidence)
 
 
 def _thread_of(attributes: Mapping[str, Any], pid: str, tid: str, comm: str) -> Culprit | None:
