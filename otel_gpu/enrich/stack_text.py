@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from otel_gpu.capture.stacks.frames import CUT, KERNEL, NATIVE, PYTHON, Frame
+from otel_gpu.capture.stacks.frames import CUT, KERNEL, NATIVE, PYTHON, Frame, cut_frame
 from otel_gpu.enrich import libraries
 from otel_gpu.enrich.activities import CallStack
 from otel_gpu.enrich.libraries import layer_of
@@ -120,11 +120,6 @@ def cut_frames(frames: Sequence[Frame], most: int) -> tuple[Frame, ...]:
     inner = most - outer - 1
     left_out = sum(map(_count, frames[inner : len(frames) - outer]))
     return (*frames[:inner], cut_frame(left_out), *frames[len(frames) - outer :])
-
-
-def cut_frame(count: int) -> Frame:
-    """Return a frame that stands for frames which were left out."""
-    return Frame(CUT, f"{count} frame{'' if count == 1 else 's'} left out")
 
 
 def stack_id_text(stack_id: int) -> str:

@@ -49,10 +49,8 @@ class Subject(NamedTuple):
 
     pid: int
     tid: int
-    comm: str
     start_ktime_ns: int
     end_ktime_ns: int
-    start_unix_ns: int
     blocked_ns: int
     run_queue_ns: int
     place: str

@@ -84,10 +84,8 @@ class Effects:
         subject = Subject(
             event.pid,
             event.tid,
-            event.comm,
             start,
             start + duration_ns,
-            activity.start_unix_ns,
             event.blocked_ns,
             event.run_queue_ns,
             self._place_of(candidate, baseline),

@@ -6,15 +6,15 @@ is first asked for and kept. Processes that run the same program have the same c
 at other addresses; they share what is known of them.
 """
 
-import re
 import struct
 from collections import OrderedDict
 from hashlib import blake2b
 from typing import Final
 
 from otel_gpu import wire
-from otel_gpu.capture.stacks.frames import PYTHON, Frame
+from otel_gpu.capture.stacks.frames import CONTROLS, PYTHON, Frame
 from otel_gpu.capture.stacks.line_tables import Lines, decode
+from otel_gpu.capture.stacks.samples import Image
 
 # A record is cut behind its line table, or later.
 _FIXED: Final = struct.Struct(wire.CODE_RECORD.format.removesuffix(f"{wire.LINE_TABLE_BYTES}s"))
@@ -30,8 +30,6 @@ _FILE: Final = _FIELDS.index("file.length")
 _NAME: Final = _FIELDS.index("qualified_name.length")
 
 _ENCODINGS: Final = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
-# What moves a cursor, hides text, or turns it around.
-_CONTROLS: Final = re.compile("[\0-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 _REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
 _CUT: Final = "…"
 _UNKNOWN: Final = Frame(PYTHON, "")
@@ -43,9 +41,6 @@ _MAX_FRAMES: Final = 4096
 _ENTRY_BYTES: Final = 320
 _CONTENT_BYTES: Final = 600
 _FRAME_BYTES: Final = 260
-
-Image = tuple[int, int]
-"""pid and image_ktime_ns of a process image."""
 
 
 class CodeObjects:
@@ -201,5 +196,5 @@ def _text(length: int, character_bytes: int, data: bytes) -> str:
         return ""
     available = min(length, len(data) // character_bytes)
     text = data[: available * character_bytes].decode(encoding, errors="replace")
-    text = _CONTROLS.sub(_REPLACEMENT, text)
+    text = CONTROLS.sub(_REPLACEMENT, text)
     return text if available == length else text + _CUT

@@ -54,12 +54,11 @@ class Section(NamedTuple):
     """
     A named part of the file.
 
-    ``kind`` is sh_type, ``link`` the number of the section that it refers to, ``number``
-    its own. Its ``address`` is 0 when it is not loaded.
+    ``kind`` is sh_type, ``link`` the number of the section that it refers to. Its
+    ``address`` is 0 when it is not loaded.
     """
 
     name: str
-    number: int
     kind: int
     flags: int
     address: int
@@ -233,8 +232,8 @@ class ElfImage:
             _, _, _, _, offset, size, *_ = headers[names_number]
             names = self.read_file(offset, min(size, _MAX_NAMES_BYTES))
         self.sections = [
-            Section(_text(names, name), number, kind, flags, address, offset, size, link)
-            for number, (name, kind, flags, address, offset, size, link, *_) in enumerate(headers)
+            Section(_text(names, name), kind, flags, address, offset, size, link)
+            for name, kind, flags, address, offset, size, link, *_ in headers
         ]
 
     def _find_build_id(self, places: list[tuple[int, int]]) -> str | None:

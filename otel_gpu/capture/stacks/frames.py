@@ -1,5 +1,6 @@
 """What a merged stack is made of."""
 
+import re
 from typing import Final, Literal, NamedTuple
 
 # profile.frame.type of the semantic conventions.
@@ -8,6 +9,14 @@ NATIVE: Final = "native"
 KERNEL: Final = "kernel"
 # Ours: stands for frames in the middle of a deep stack; its function says how many.
 CUT: Final = "cut"
+
+CONTROLS: Final = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ud800-\udfff\ufeff]"
+)
+"""
+What no text of a frame may hold: what a terminal or a log would act on, what hides text or
+turns it around, and halves of surrogate pairs.
+"""
 
 
 class Frame(NamedTuple):
@@ -26,6 +35,11 @@ class Frame(NamedTuple):
     line: int = 0
     module: str = ""
     address: int = 0
+
+
+def cut_frame(count: int) -> Frame:
+    """Return a frame that stands for frames which were left out."""
+    return Frame(CUT, f"{count} frame{'' if count == 1 else 's'} left out")
 
 
 class NativeStack(NamedTuple):

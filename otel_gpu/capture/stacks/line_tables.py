@@ -88,11 +88,6 @@ def decode(version: int, first_line: int, line_table: bytes) -> Lines:
     return lines
 
 
-def line_at(version: int, first_line: int, line_table: bytes, offset: int) -> int:
-    """Return the line of one instruction; see ``decode`` and ``Lines.line_at``."""
-    return decode(version, first_line, line_table).line_at(offset)
-
-
 def _decode_pairs(line: int, table: bytes, lines: Lines) -> None:
     end = 0
     for position in range(0, len(table) - 1, 2):

@@ -13,12 +13,12 @@ that this one became.
 
 import contextlib
 import os
-import re
 import time
 from bisect import bisect_right
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from itertools import islice
+from pathlib import Path
 from typing import NamedTuple
 
 from otel_gpu.capture.stacks.elf_image import ElfImage, image_of
@@ -37,7 +37,6 @@ _CHUNK_BYTES = 1 << 16
 _MIN_INTERVAL_S = 0.25
 _INTERVAL_PER_COST = 50
 _MAX_AGE_S = 5.0
-_ADDRESS_RANGE = re.compile(r"^([0-9a-f]+-[0-9a-f]+) .*" + re.escape(VDSO) + "$", re.MULTILINE)
 
 
 class Mapping(NamedTuple):
@@ -286,16 +285,17 @@ def _close(file: ElfImage | int) -> None:
 def _own_vdso() -> tuple[ElfImage | None, int]:
     # It is no file, so it is copied into one.
     try:
-        with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:  # noqa: PTH123
-            found = _ADDRESS_RANGE.search(maps.read(MAX_MAPS_BYTES))
-        if found is None:
+        text = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+        own = (line for line in executable_mappings(os.getpid(), text) if line.path == VDSO)
+        mapped = next(own, None)
+        if mapped is None:
             return None, 0
-        start, end = (int(part, 16) for part in found[1].split("-"))
+        size_bytes = mapped.end - mapped.start
         memory = os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
         try:
-            content = os.pread(memory, min(end - start, _MAX_VDSO_BYTES), start)
+            content = os.pread(memory, min(size_bytes, _MAX_VDSO_BYTES), mapped.start)
         finally:
             os.close(memory)
-        return image_of(content), end - start
+        return image_of(content), size_bytes
     except (OSError, ValueError):
         return None, 0

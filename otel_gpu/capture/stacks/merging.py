@@ -49,7 +49,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.capture.stacks.frames import CUT, NATIVE, Frame, MergedStack, NativeStack, PythonStack
+from otel_gpu.capture.stacks.frames import (
+    CONTROLS,
+    NATIVE,
+    Frame,
+    MergedStack,
+    NativeStack,
+    PythonStack,
+    cut_frame,
+)
 from otel_gpu.capture.stacks.interpreter_functions import (
     EVALUATION_LOOP,
     INSTRUCTION,
@@ -69,11 +77,6 @@ _MAX_LINE = (1 << 31) - 1
 # Of a process that was started with perf support: one per Python function.
 _TRAMPOLINE = "py::"
 _INTERPRETER = re.compile(r"^(libpython3[^/]*\.so[^/]*|python3?(\.\d+)?t?)$")
-# What a terminal or a log would act on, what turns the direction of writing, and halves of
-# surrogate pairs.
-_CONTROL = re.compile(
-    "[\\x00-\\x1f\\x7f-\\x9f\\u2028-\\u202e\\u2066-\\u2069\\u200e\\u200f\\ud800-\\udfff]"
-)
 _STATUS_NAMES: Mapping[int, str] = {
     wire.PYTHON_NONE: "none",
     wire.PYTHON_NO_THREAD: "no_thread",
@@ -223,7 +226,7 @@ def _cut_middle(frames: Sequence[Frame]) -> Sequence[Frame]:
         return frames
     return [
         *frames[:_KEPT_INNERMOST],
-        Frame(CUT, f"{left_out} frames left out"),
+        cut_frame(left_out),
         *frames[-_KEPT_OUTERMOST:],
     ]
 
@@ -240,5 +243,5 @@ def _clean_frame(frame: Frame) -> Frame:
 
 
 def _clean(text: str) -> str:
-    text = _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text[: MAX_TEXT + 1])
+    text = CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text[: MAX_TEXT + 1])
     return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "\N{HORIZONTAL ELLIPSIS}"

@@ -13,6 +13,7 @@ from typing import Final
 
 from otel_gpu import wire
 from otel_gpu.capture.stacks.mappings import Images, Mapping, Mappings
+from otel_gpu.capture.stacks.samples import Image
 from otel_gpu.capture.targets import MappedFile
 
 # Records wait in the ring for a tenth of a second, and longer only where much is lost anyway.
@@ -30,9 +31,6 @@ _FIRST_DELAY_S: Final = 0.1
 _LAST_DELAY_S: Final = 30.0
 # A process without mappings.
 _NOBODY: Final = 0
-
-Image = tuple[int, int]
-"""pid and image_ktime_ns of a process image."""
 
 
 class ProcessImage:

@@ -21,7 +21,7 @@ from otel_gpu.capture.stacks.merging import merge
 from otel_gpu.capture.stacks.process_images import ProcessImage, ProcessImages
 from otel_gpu.capture.stacks.samples import Sample
 from otel_gpu.capture.stacks.symbols import Symbols
-from otel_gpu.capture.stacks.unwinder import Registers, Unwinder
+from otel_gpu.capture.stacks.unwinder import Unwinder
 from otel_gpu.capture.stacks.walks import Walks
 
 MAX_TOLD: Final = 8192
@@ -99,13 +99,13 @@ class Resolver:
         key = (
             process.generation,
             api,
-            sample.place._replace(frame_pointer=0),
+            sample.registers._replace(frame_pointer=0),
             sample.python_status,
             sample.returns,
             sample.python_frames,
             len(words),
         )
-        frame_pointer = sample.place.frame_pointer
+        frame_pointer = sample.registers.frame_pointer
         known = self._walks.find(key, words, frame_pointer, ktime_ns)
         if known is not None and known in self._told:
             self._told.move_to_end(known)
@@ -142,8 +142,7 @@ class Resolver:
 
     def _unwind(self, sample: Sample, process: ProcessImage) -> NativeStack:
         returns = dict(wire.SAVED_RETURN.iter_unpack(sample.returns))
-        registers = Registers._make(sample.place)
-        return self._unwinder.unwind(registers, sample.stack, process.find, returns)
+        return self._unwinder.unwind(sample.registers, sample.stack, process.find, returns)
 
     def _native_frame(self, process: ProcessImage, address: int) -> Frame:
         mapping = process.find(address)

@@ -1,9 +1,10 @@
 """Samples of user stacks, as the kernel side sends them."""
 
 import struct
-from typing import Final, NamedTuple
+from typing import Final
 
 from otel_gpu import wire
+from otel_gpu.capture.stacks.unwinder import Registers
 
 _FIXED: Final = struct.Struct(
     wire.SAMPLE_RECORD.format.removesuffix(
@@ -20,14 +21,8 @@ _RETURNS: Final = _FIELDS.index("returns")
 _COUNTS: Final = slice(_FIELDS.index("return_count"), None)
 _WORD_BYTES: Final = 8
 
-
-class Place(NamedTuple):
-    """The registers of a thread in user space; ``link_register`` is 0 except on arm64."""
-
-    instruction_pointer: int
-    stack_pointer: int
-    frame_pointer: int
-    link_register: int
+Image = tuple[int, int]
+"""pid and image_ktime_ns of a process image."""
 
 
 class Sample:
@@ -39,9 +34,9 @@ class Sample:
 
     Attributes:
         token: What records that belong to it call it, unique within the thread.
-        image: pid and image_ktime_ns of the process image.
+        image: The process image.
         tid: The thread.
-        place: Its registers.
+        registers: Its registers in user space.
         returns: Return addresses that probes have replaced, packed ``struct saved_return``.
         python_frames: Innermost first, packed ``struct python_frame``.
         python_status: ``enum python_status``.
@@ -53,9 +48,9 @@ class Sample:
 
     __slots__ = (
         "image",
-        "place",
         "python_frames",
         "python_status",
+        "registers",
         "returns",
         "stack",
         "tid",
@@ -70,9 +65,9 @@ class Sample:
             raise ValueError("not a sample")
         return_count, python_count, self.python_status, stack_bytes = fields[_COUNTS]
         self.token: int = fields[_KTIME]
-        self.image: tuple[int, int] = (fields[_PID], fields[_IMAGE_KTIME])
+        self.image: Image = (fields[_PID], fields[_IMAGE_KTIME])
         self.tid: int = fields[_TID]
-        self.place = Place._make(fields[_INSTRUCTION_POINTER : _INSTRUCTION_POINTER + 4])
+        self.registers = Registers._make(fields[_INSTRUCTION_POINTER : _INSTRUCTION_POINTER + 4])
         self.returns: bytes = fields[_RETURNS][: return_count * wire.SAVED_RETURN.size]
         python_count = min(python_count, wire.MAX_PYTHON_FRAMES)
         python_end = _FIXED.size + python_count * wire.PYTHON_FRAME.size

@@ -12,9 +12,9 @@ from typing import Final
 
 from otel_gpu import wire
 from otel_gpu.capture.stacks.code_objects import CodeObjects
-from otel_gpu.capture.stacks.process_images import Image, ProcessImages
+from otel_gpu.capture.stacks.process_images import ProcessImages
 from otel_gpu.capture.stacks.resolver import NO_API, NOTHING, Resolved, Resolver
-from otel_gpu.capture.stacks.samples import Sample
+from otel_gpu.capture.stacks.samples import Image, Sample
 from otel_gpu.capture.stacks.symbols import Symbols
 from otel_gpu.capture.stacks.unwinder import Unwinder
 from otel_gpu.capture.targets import MappedFile

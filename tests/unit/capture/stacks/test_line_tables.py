@@ -8,11 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_gpu.capture.stacks.line_tables import decode, line_at
+from otel_gpu.capture.stacks.line_tables import decode
 from tests.pythons.interpreters import ONE_OF_EACH, interpreter
 
 DUMP = Path(__file__).resolve().parents[3] / "pythons" / "dump_lines.py"
 VERSIONS = [0x030A, 0x030B, 0x030C, 0x030D, 0x030E]
+
+
+def line_at(version, first_line, table, offset):
+    return decode(version, first_line, table).line_at(offset)
 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from otel_gpu import wire
 from otel_gpu.capture.interpreters import Interpreters
-from otel_gpu.capture.stacks.line_tables import line_at
+from otel_gpu.capture.stacks.line_tables import decode
 from otel_gpu.capture.stacks.python_layouts import Layout, layout_of
 from otel_gpu.capture.stacks.python_memory import PythonMemory, check
 from otel_gpu.capture.targets import mapped_files
@@ -117,8 +117,8 @@ def frames_of(process, thread):
     for frame in memory.frames(innermost):
         code = memory.code(frame.code)
         table = memory.line_table(frame.code)
-        line = line_at(process.layout.version, code.first_line, table, frame.offset)
-        yield frame, (code.name, code.file, line)
+        lines = decode(process.layout.version, code.first_line, table)
+        yield frame, (code.name, code.file, lines.line_at(frame.offset))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -3,7 +3,8 @@
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.capture.stacks.samples import Place, Sample
+from otel_gpu.capture.stacks.samples import Sample
+from otel_gpu.capture.stacks.unwinder import Registers
 from tests.unit.capture.stacks import records
 
 
@@ -24,7 +25,7 @@ def test_what_is_in_a_sample():
     )
 
     assert (sample.token, sample.image, sample.tid) == (5, (42, 77), 43)
-    assert sample.place == Place(1, 2, 3, 4)
+    assert sample.registers == Registers(1, 2, 3, 4)
     assert sample.returns == wire.SAVED_RETURN.pack(100, 200)
     assert sample.python_frames == wire.PYTHON_FRAME.pack(7, 4, 0) + wire.PYTHON_FRAME.pack(8, 6, 1)
     assert sample.python_status == wire.PYTHON_CUT
