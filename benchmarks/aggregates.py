@@ -4,12 +4,13 @@ import os
 import struct
 import tempfile
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 
 from benchmarks.programs import file_offset, programs
 from benchmarks.result import Result
-from benchmarks.subjects import Meter, meter
+from benchmarks.subjects import Meter
 from otel_gpu.capture.objects import BpfMap, BpfObject
 from tests.stubs.build import copy_of_runtime
 
@@ -66,13 +67,13 @@ def run(*, quick: bool = False) -> list[Result]:
 
 def _nanoseconds(bpf: BpfObject, spent: BpfMap, program: str, library: Path, threads: int) -> float:
     links = bpf.attach_uprobes(program, str(library), [(file_offset(library), 0)])
-    meters = [meter(library) for _ in range(threads)]
-    try:
-        running: list[Meter] = [subject.__enter__() for subject in meters]
+    with ExitStack() as stack:
+        stack.callback(bpf.detach, links)
+        meters = [stack.enter_context(Meter(library)) for _ in range(threads)]
         spent.update(KEY, SPENT.pack(0, 0))
         workers = [
             threading.Thread(target=subject.nanoseconds_per_call, args=(CALLS,))
-            for subject in running
+            for subject in meters
         ]
         for worker in workers:
             worker.start()
@@ -80,7 +81,3 @@ def _nanoseconds(bpf: BpfObject, spent: BpfMap, program: str, library: Path, thr
             worker.join()
         nanoseconds, additions = SPENT.unpack(spent.lookup(KEY) or SPENT.pack(0, 1))
         return nanoseconds / additions
-    finally:
-        for subject in meters:
-            subject.__exit__(None, None, None)
-        bpf.detach(links)

@@ -6,7 +6,7 @@ from statistics import median
 
 from benchmarks.programs import file_offset, programs
 from benchmarks.result import Result, spread
-from benchmarks.subjects import agent_on, meter
+from benchmarks.subjects import Meter, agent_on
 from tests.receiver import OtlpReceiver
 from tests.stubs.build import copy_of_runtime
 
@@ -28,9 +28,9 @@ def run(*, quick: bool = False) -> list[Result]:
         with (
             OtlpReceiver() as receiver,
             programs() as bpf,
-            meter(bare) as bare_meter,
-            meter(empty) as empty_meter,
-            meter(full) as full_meter,
+            Meter(bare) as bare_meter,
+            Meter(empty) as empty_meter,
+            Meter(full) as full_meter,
         ):
             place = [(file_offset(empty), 0)]
             bpf.attach_uprobes("empty_enter", str(empty), place)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.kernel.agent import Agent, environment_for
+from tests.kernel.sampling import Subject
 from tests.receiver import OtlpReceiver
 from tests.stubs.build import stub_libraries, workload
 
@@ -17,50 +18,15 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
-class Meter:
+class Meter(Subject):
     """A running ``timed`` program: makes calls on request and says how long they took."""
 
     def __init__(self, library: Path) -> None:
-        self._process = subprocess.Popen(
-            [workload("timed"), library],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            bufsize=1,
-            env=environment_for(None),
-        )
-        self.pid = int(self._read())
+        super().__init__((workload("timed"), library))
 
     def nanoseconds_per_call(self, calls: int) -> float:
         """Make calls and return the mean time of one."""
-        assert self._process.stdin
-        self._process.stdin.write(f"{calls}\n")
-        return int(self._read()) / calls
-
-    def close(self) -> None:
-        """End the program."""
-        assert self._process.stdin
-        assert self._process.stdout
-        self._process.stdin.close()
-        self._process.wait()
-        self._process.stdout.close()
-
-    def _read(self) -> str:
-        assert self._process.stdout
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError("the call meter ended")
-        return line
-
-
-@contextmanager
-def meter(library: Path) -> Iterator[Meter]:
-    """Run a call meter on a library."""
-    subject = Meter(library)
-    try:
-        yield subject
-    finally:
-        subject.close()
+        return int(self.ask(calls)) / calls
 
 
 @contextmanager

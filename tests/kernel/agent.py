@@ -168,6 +168,22 @@ def environment_for(receiver: OtlpReceiver | None, *, protocol: str = "grpc") ->
     return environment
 
 
+def otel_gpu(
+    *arguments: object, env: Mapping[str, str] | None = None, timeout_s: float = END_TIMEOUT_S
+) -> subprocess.CompletedProcess[str]:
+    """Run a verb to its end, without an endpoint, and return how it ended and what it said."""
+    return subprocess.run(
+        [sys.executable, "-m", "otel_gpu", *map(str, arguments)],
+        cwd=ROOT,
+        env=environment_for(None) | dict(env or {}),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+
+
 def _collect(stream: Any, lines: list[str], found: Callable[[str], None] | None) -> None:
     for line in stream:
         lines.append(line)

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from otel_gpu.config import Config
 from tests.hosts import required
+from tests.kernel.sampling import Capture
 from tests.receiver import OtlpReceiver
-from tests.stubs.build import StubLibraries, stub_libraries
+from tests.stubs.build import StubLibraries, copy_of_runtime, stub_libraries
 
 
 @pytest.fixture
@@ -20,6 +22,19 @@ def receiver() -> Iterator[OtlpReceiver]:
 @pytest.fixture(scope="session")
 def stubs() -> StubLibraries:
     return stub_libraries()
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A stub runtime for the tests of a module, as it takes long to put probes on one."""
+    return copy_of_runtime(tmp_path_factory.mktemp("library"))
+
+
+@pytest.fixture(scope="module")
+def capture(library: Path) -> Iterator[Capture]:
+    """The programs, with probes on ``library``."""
+    with Capture(library, Config()) as capture:
+        yield capture
 
 
 @pytest.fixture(scope="session")

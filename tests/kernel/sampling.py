@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from otel_gpu import wire
+from otel_gpu.capture.headers import fields_of
 from otel_gpu.capture.libraries import exported_functions
 from otel_gpu.capture.probes import probes_of
 from otel_gpu.capture.programs import ENTER_CALL, EXIT_CALL, Programs
@@ -210,10 +211,10 @@ class Capture:
             elif kind == wire.RECORD_SAMPLE:
                 yield parse_sample(record)
             elif kind == wire.RECORD_CUDA_CALL:
-                call = _named(wire.CUDA_CALL_RECORD, wire.CUDA_CALL_RECORD_FIELDS, record)
+                call = fields_of(wire.CUDA_CALL_RECORD, wire.CUDA_CALL_RECORD_FIELDS, record)
                 yield Call(call["user_stack"], call["tid"], call["depth"], call["ktime_ns"])
             elif kind == wire.RECORD_STALL:
-                stall = _named(wire.STALL_RECORD, wire.STALL_RECORD_FIELDS, record)
+                stall = fields_of(wire.STALL_RECORD, wire.STALL_RECORD_FIELDS, record)
                 start_ktime_ns = stall["start_ktime_ns"]
                 yield Stall(stall["user_stack"], stall["tid"], start_ktime_ns, stall["ktime_ns"])
 
@@ -275,7 +276,7 @@ class Observed:
 
 def _code(record: bytes) -> Code:
     whole = record.ljust(wire.CODE_RECORD.size, b"\0")
-    fields = _named(wire.CODE_RECORD, wire.CODE_RECORD_FIELDS, whole)
+    fields = fields_of(wire.CODE_RECORD, wire.CODE_RECORD_FIELDS, whole)
     fixed_bytes = wire.CODE_RECORD.size - wire.LINE_TABLE_BYTES
     assert fixed_bytes + fields["line_table_bytes"] <= len(record)
     return Code(
@@ -298,7 +299,7 @@ def _text(fields: dict[str, Any], name: str) -> str:
 
 def parse_sample(record: bytes) -> Sample:
     """Return what is in a RECORD_SAMPLE, or in the map of samples of waits."""
-    fields = _named(
+    fields = fields_of(
         wire.SAMPLE_RECORD, wire.SAMPLE_RECORD_FIELDS, record[: wire.SAMPLE_RECORD.size]
     )
     stack_bytes = fields["stack_bytes"]
@@ -324,7 +325,3 @@ def parse_sample(record: bytes) -> Sample:
         shims,
         record[wire.SAMPLE_RECORD.size :][:stack_bytes],
     )
-
-
-def _named(layout: struct.Struct, fields: Sequence[str], record: bytes) -> dict[str, Any]:
-    return dict(zip(fields, layout.unpack(record), strict=True))

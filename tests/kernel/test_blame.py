@@ -19,7 +19,7 @@ from otel_gpu.decode.decoder import decode
 from otel_gpu.decode.events import Counters
 from otel_gpu.demo.build import build
 from otel_gpu.demo.scenarios import CAPTURE_ENVIRONMENT, CAPTURE_FLAGS, SCENARIOS
-from tests.kernel.agent import ROOT, Agent, environment_for
+from tests.kernel.agent import Agent, otel_gpu
 from tests.receiver import OtlpReceiver, ReceivedSpan, attributes_of
 from tests.stubs.build import StubLibraries, workload
 
@@ -82,7 +82,7 @@ def explain_workload(tmp_path: Path, stubs: StubLibraries) -> Callable[[str, int
         output, recording = tmp_path / f"{kind}.json", tmp_path / f"{kind}.rec"
         command = [workload("bound"), stubs.runtime, kind, duration_ms, cpu, loader_cpu]
         flags = ("--spans=full", "--json", f"--output={output}", f"--record={recording}")
-        done = otel_gpu("explain", *flags, "--", *command)
+        done = run_verb("explain", *flags, "--", *command)
         document = json.loads(output.read_text(encoding="utf-8"))
         return Explained(json.loads(done.stdout), document, not repaired_switches(recording))
 
@@ -108,16 +108,9 @@ def two_cpus() -> tuple[int, int]:
     return cpus[-2], cpus[-1]
 
 
-def otel_gpu(*arguments: object) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "otel_gpu", *map(str, arguments)],
-        cwd=ROOT,
-        env=environment_for(None) | CAPTURE_ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=60 + FALSE_BLAME_MS / 1000,
-        check=False,
-    )
+def run_verb(*arguments: object) -> subprocess.CompletedProcess[str]:
+    timeout_s = 60 + FALSE_BLAME_MS / 1000
+    done = otel_gpu(*arguments, env=CAPTURE_ENVIRONMENT, timeout_s=timeout_s)
     assert done.returncode == 0, done.stderr
     return done
 
@@ -300,7 +293,7 @@ def exported(request: pytest.FixtureRequest, folder: Path) -> Exported:
         finished = agent.wait()
         received = receiver.spans()
     assert finished.returncode == 0, finished.stderr
-    otel_gpu("replay", recording, "--otlp-file", replayed)
+    run_verb("replay", recording, "--otlp-file", replayed)
     [said] = finished.lines
     return Exported(said["pid"], received, spans_in(written), spans_in(replayed))
 

@@ -1,31 +1,17 @@
 """``otel-gpu explain`` live: what it says while the program runs as it always did."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from jsonschema import validate
 
-from tests.kernel.agent import ROOT, environment_for
+from tests.kernel.agent import ROOT, otel_gpu
 from tests.stubs.build import StubLibraries, workload
 
 pytestmark = pytest.mark.kernel
 
 SCHEMA = json.loads((ROOT / "otel_gpu" / "report" / "schema.json").read_text(encoding="utf-8"))
-
-
-def explain(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "otel_gpu", "explain", *map(str, arguments)],
-        cwd=ROOT,
-        env=environment_for(None),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
 
 
 def test_a_command_is_explained_when_it_ends(stubs: StubLibraries, tmp_path: Path) -> None:
@@ -35,7 +21,7 @@ def test_a_command_is_explained_when_it_ends(stubs: StubLibraries, tmp_path: Pat
     recording, output = tmp_path / "run.otelgpu", tmp_path / "report.json"
     command = [workload("exact"), stubs.runtime, "503", "2"]
 
-    done = explain("--json", "--output", output, "--record", recording, "--", *command)
+    done = otel_gpu("explain", "--json", "--output", output, "--record", recording, "--", *command)
 
     assert done.returncode == 0, done.stderr
     said = [json.loads(line) for line in done.stdout.splitlines()]
@@ -45,7 +31,7 @@ def test_a_command_is_explained_when_it_ends(stubs: StubLibraries, tmp_path: Pat
     assert (counts["cudaMalloc"], counts["cudaFree"]) == (101, 100)
     assert said[0]["pid"] in {process["pid"] for process in document["processes"]}
 
-    again = explain("--json", recording)
+    again = otel_gpu("explain", "--json", recording)
     assert again.returncode == 0, again.stderr
     assert json.loads(again.stdout) == document | {"source": str(recording)}
 
@@ -54,7 +40,7 @@ def test_the_report_of_a_command_leaves_its_output_alone(stubs: StubLibraries) -
     """
     Standard output is the command's; the text goes to standard error.
     """
-    done = explain("--", workload("exact"), stubs.runtime, "503", "1")
+    done = otel_gpu("explain", "--", workload("exact"), stubs.runtime, "503", "1")
 
     assert done.returncode == 0, done.stderr
     assert all(json.loads(line) for line in done.stdout.splitlines())
@@ -65,4 +51,4 @@ def test_the_exit_code_is_the_commands() -> None:
     """
     A wrapper that hides a failure is no wrapper.
     """
-    assert explain("--", "sh", "-c", "exit 7").returncode == 7
+    assert otel_gpu("explain", "--", "sh", "-c", "exit 7").returncode == 7

@@ -8,10 +8,8 @@ import pytest
 
 from otel_gpu import wire
 from otel_gpu.capture.stacks.python_layouts import Layout
-from otel_gpu.config import Config
 from tests.kernel.sampling import PYTHON_WORKLOAD, Capture, Observed, Sample, Subject
 from tests.pythons.interpreters import interpreter
-from tests.stubs.build import copy_of_runtime
 
 pytestmark = pytest.mark.kernel
 
@@ -97,18 +95,6 @@ class Forged:
         observed.subject.ask("nested")
         [sample] = observed.take()
         return sample
-
-
-# One for all, as putting probes on a library takes longer than any test here.
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return copy_of_runtime(tmp_path_factory.mktemp("library"))
-
-
-@pytest.fixture(scope="module")
-def capture(library: Path) -> Iterator[Capture]:
-    with Capture(library, Config()) as capture:
-        yield capture
 
 
 @pytest.fixture

@@ -7,24 +7,10 @@ from typing import Any
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.config import Config
 from tests.kernel.sampling import PYTHON_WORKLOAD, Capture, Code, Observed, Sample, Subject
 from tests.pythons.interpreters import ONE_OF_EACH, interpreter
-from tests.stubs.build import copy_of_runtime
 
 pytestmark = pytest.mark.kernel
-
-
-# One for all, as putting probes on a library takes longer than any test here.
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return copy_of_runtime(tmp_path_factory.mktemp("library"))
-
-
-@pytest.fixture(scope="module")
-def capture(library: Path) -> Iterator[Capture]:
-    with Capture(library, Config()) as capture:
-        yield capture
 
 
 @pytest.fixture(params=("this", *ONE_OF_EACH))

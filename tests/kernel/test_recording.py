@@ -1,14 +1,12 @@
 """A recording of a live run replays to the same telemetry, every time."""
 
 import json
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from tests.kernel.agent import ROOT, Agent, calls, environment_for
+from tests.kernel.agent import Agent, calls, otel_gpu
 from tests.receiver import OtlpReceiver
 from tests.stubs.build import StubLibraries, workload
 
@@ -16,13 +14,8 @@ pytestmark = pytest.mark.kernel
 
 
 def replay(recording: Path, output: Path) -> bytes:
-    subprocess.run(
-        [sys.executable, "-m", "otel_gpu", "replay", str(recording), "--otlp-file", str(output)],
-        cwd=ROOT,
-        env=environment_for(None),
-        check=True,
-        capture_output=True,
-    )
+    done = otel_gpu("replay", recording, "--otlp-file", output)
+    assert done.returncode == 0, done.stderr
     return output.read_bytes()
 
 

@@ -3,13 +3,11 @@
 import hashlib
 import platform
 import shutil
-import subprocess
 import zipfile
 from pathlib import Path
 
-from tests.pythons.missing import Missing
+from tests.pythons.missing import Missing, run
 
-_DEADLINE_S = 300
 # Version of Python -> version of the artifact.
 _VERSIONS = {"3.12.1": "3.12.1-1.5.10"}
 _CHECKSUMS = {
@@ -60,20 +58,8 @@ def install(folder: Path, version: str) -> str:
 
 
 def _copy(artifact: str, folder: Path) -> None:
-    try:
-        run = subprocess.run(
-            [
-                *("mvn", "-B", "-q", "dependency:copy"),
-                *(f"-Dartifact={artifact}", f"-DoutputDirectory={folder}"),
-            ],
-            capture_output=True,
-            text=True,
-            timeout=_DEADLINE_S,
-            check=False,
-            cwd="/",
-        )
-    except subprocess.TimeoutExpired:
-        raise Missing(f"mvn took more than {_DEADLINE_S} s") from None
-    if run.returncode:
-        lines = [line for line in run.stdout.splitlines() if "ERROR" in line]
-        raise Missing(f"mvn failed: {lines[0] if lines else run.stderr.strip()}")
+    where = (f"-Dartifact={artifact}", f"-DoutputDirectory={folder}")
+    done = run(["mvn", "-B", "-q", "dependency:copy", *where])
+    if done.returncode:
+        lines = [line for line in done.stdout.splitlines() if "ERROR" in line]
+        raise Missing(f"mvn failed: {lines[0] if lines else done.stderr.strip()}")

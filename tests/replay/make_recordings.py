@@ -44,6 +44,8 @@ BEGIN_UNIX_NS = 1_760_000_000 * S
 TRAINER = {"pid": 4242, "image_ktime_ns": 900 * S}
 MAIN = TRAINER | {"tid": 4242, "comm": "python3"}
 LOADER = TRAINER | {"tid": 4250, "comm": "pt_data_worker"}
+COMPILER = {"culprit_pid": 900, "culprit_tid": 901, "culprit_comm": "cc1plus"}
+BY_LOADER = {"waker_pid": 4242, "waker_tid": 4250, "waker_comm": "pt_data_worker"}
 
 PIPE_STACK, FUTEX_STACK, READ, FUTEX = 17, 1204, 0, 202
 # Of user stacks: where a tensor is made, where a batch is waited for, where it all hangs.
@@ -242,11 +244,9 @@ def tell_training() -> Iterator[bytes]:
         ktime_ns=at(58),
         start_ktime_ns=at(51),
         runnable_ktime_ns=at(51),
-        culprit_pid=900,
-        culprit_tid=901,
-        culprit_comm="cc1plus",
         cpu=3,
         switch_type=wire.SWITCH_INVOLUNTARY,
+        **COMPILER,
         **launch,
         **MAIN,
     )
@@ -260,15 +260,13 @@ def tell_training() -> Iterator[bytes]:
         ktime_ns=at(60),
         start_ktime_ns=at(58.5),
         runnable_ktime_ns=at(59.5),
-        waker_pid=4242,
-        waker_tid=4250,
-        waker_comm="pt_data_worker",
         cpu=3,
         switch_type=wire.SWITCH_VOLUNTARY,
         kernel_stack=FUTEX_STACK,
         system_call=FUTEX,
         argument=0x5581_0300_1000,
         flags=wire.STALL_IDLE_CPU,
+        **BY_LOADER,
         **launch,
         **MAIN,
     )
@@ -430,11 +428,9 @@ def _starve_training() -> Iterator[bytes]:
         ktime_ns=at(138),
         start_ktime_ns=at(100.5),
         runnable_ktime_ns=at(100.5),
-        culprit_pid=900,
-        culprit_tid=901,
-        culprit_comm="cc1plus",
         cpu=2,
         switch_type=wire.SWITCH_INVOLUNTARY,
+        **COMPILER,
         **LOADER,
     )
     yield kernel_record(
@@ -443,14 +439,12 @@ def _starve_training() -> Iterator[bytes]:
         ktime_ns=at(140),
         start_ktime_ns=at(100),
         runnable_ktime_ns=at(139),
-        waker_pid=4242,
-        waker_tid=4250,
-        waker_comm="pt_data_worker",
         cpu=3,
         switch_type=wire.SWITCH_VOLUNTARY,
         kernel_stack=PIPE_STACK,
         system_call=READ,
         argument=5,
+        **BY_LOADER,
         **MAIN,
     )
     yield kernel_record(

@@ -6,15 +6,13 @@ records it, and ``otel-gpu explain --json`` is read as any program would read it
 """
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from otel_gpu.demo.scenarios import CAPTURE_ENVIRONMENT, CAPTURE_FLAGS
 from otel_gpu.demo.truth import InjectedCause, InjectedEffect, Truth, read_truth
-from tests.kernel.agent import ROOT, environment_for
+from tests.kernel.agent import otel_gpu
 
 # A run takes about two seconds; the rest is room for a busy machine.
 TIMEOUT_S = 60.0
@@ -63,30 +61,21 @@ class Blame(NamedTuple):
 
 def capture(command: Sequence[str], recording: Path) -> Truth:
     """Record a scenario."""
-    return read_truth(otel_gpu("run", f"--record={recording}", *CAPTURE_FLAGS, "--", *command))
+    return read_truth(run_verb("run", f"--record={recording}", *CAPTURE_FLAGS, "--", *command))
 
 
 def explain(recording: Path) -> Mapping[str, Any]:
     """Return the document about a recording."""
-    document: Mapping[str, Any] = json.loads(otel_gpu("explain", str(recording), "--json"))
+    document: Mapping[str, Any] = json.loads(run_verb("explain", recording, "--json"))
     return document
 
 
-def otel_gpu(*arguments: str) -> str:
+def run_verb(*arguments: object) -> str:
     """Return what a verb prints on standard output."""
-    result = subprocess.run(
-        [sys.executable, "-m", "otel_gpu", *arguments],
-        cwd=ROOT,
-        env=environment_for(None) | CAPTURE_ENVIRONMENT,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    assert "Traceback" not in result.stderr
-    return result.stdout
+    done = otel_gpu(*arguments, env=CAPTURE_ENVIRONMENT, timeout_s=TIMEOUT_S)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout
 
 
 def faults(blame: Blame, effect: InjectedEffect) -> Iterator[str]:
