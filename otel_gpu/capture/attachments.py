@@ -86,6 +86,10 @@ class Attachments:
         """Return the processes that map a file with CUDA probes."""
         return {pid for file in self._files.values() if file.is_cuda for pid in file.users}
 
+    def uses_cuda(self, pid: int) -> bool:
+        """Say whether a process maps a file with CUDA probes."""
+        return any(pid in file.users for file in self._files.values() if file.is_cuda)
+
     def inherit(self, parent_pid: int, child_pid: int) -> None:
         """A forked child maps what its parent maps."""
         for file in self._files.values():

@@ -316,7 +316,7 @@ class Session:
             self._interpreters.examine(pid, self._images[pid], mapped)
         for info in self._attachments.examine(pid, mapped):
             yield json_record(wire.RECORD_PROBES, time.monotonic_ns(), info, pid=pid)
-        if pid in self._images and pid in self._attachments.cuda_users():
+        if self._config.stacks.enabled and pid in self._images and self._attachments.uses_cuda(pid):
             self._user_stacks.learn_process(pid, self._images[pid], mapped)
 
     def _discover(self) -> Iterator[bytes]:

@@ -1,11 +1,11 @@
 """Stacks as operators see them: on spans at a receiver, and from ``otel-gpu stacks``."""
 
+import contextlib
 import json
 import os
 import signal
-import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 from jsonschema import validate
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
-from tests.kernel.agent import ROOT, Agent, environment_for, spans
+from tests.kernel.agent import ROOT, Agent, otel_gpu, spans
 from tests.receiver import OtlpReceiver, ReceivedSpan, attributes_of
 from tests.stubs.build import WORKLOADS, StubLibraries, library
 
@@ -46,6 +46,13 @@ def place(attributes: Mapping[str, Any]) -> tuple[Any, ...]:
         attributes.get(name)
         for name in ("code.function.name", "code.file.path", "code.line.number")
     )
+
+
+def open_files(pid: int) -> Iterator[str]:
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        # Others than those that are kept may be closed meanwhile.
+        with contextlib.suppress(FileNotFoundError):
+            yield str(descriptor.readlink())
 
 
 def test_calls_waits_and_hangs_say_where_they_are(
@@ -118,6 +125,24 @@ def test_the_text_goes_where_it_is_to_go(
         assert place(logs[call.span.span_id])[2] == line_of(MERGED, "allocates")
 
 
+@pytest.mark.parametrize("enabled", [True, False])
+def test_nothing_is_opened_for_stacks_that_nobody_wants(
+    stubs: StubLibraries, *, enabled: bool
+) -> None:
+    """
+    The agent keeps the files of a program open for its stacks, and none where it takes none.
+    """
+    env = {"OTEL_GPU_STACKS_ENABLED": str(enabled)}
+    with Agent(None, [sys.executable, WAITS, stubs.runtime], env=env) as agent:
+        pid = agent.next_line()["pid"]
+        held = set(open_files(agent.process.pid))
+        os.kill(pid, signal.SIGKILL)
+        agent.wait()
+
+    assert (f"/proc/{pid}/maps" in held) is enabled
+    assert (str(stubs.runtime.resolve()) in held) is enabled
+
+
 def test_top_stacks_of_a_command(stubs: StubLibraries, tmp_path: Path) -> None:
     """
     Each chain of calls is a stack with as many calls as were made; the recording gives the same
@@ -127,8 +152,19 @@ def test_top_stacks_of_a_command(stubs: StubLibraries, tmp_path: Path) -> None:
     page = tmp_path / "flames.html"
     command = [sys.executable, MERGED, stubs.runtime, library("native"), str(TIMES)]
 
-    done = stacks(
-        *("--spans", "full", "--by", "calls", "--limit", "100", "--json", "--output", output),
+    done = otel_gpu(
+        *(
+            "stacks",
+            "--spans",
+            "full",
+            "--by",
+            "calls",
+            "--limit",
+            "100",
+            "--json",
+            "--output",
+            output,
+        ),
         *("--record", recording, "--flamegraph", page, "--", *command),
     )
 
@@ -149,18 +185,6 @@ def test_top_stacks_of_a_command(stubs: StubLibraries, tmp_path: Path) -> None:
     assert {stack["pid"] for stack in document["stacks"]} == {said["pid"]}
     assert f"nested ({MERGED}:{line_of(MERGED, 'in nested')})" in page.read_text(encoding="utf-8")
 
-    again = stacks("--by", "calls", "--limit", "100", "--json", recording)
+    again = otel_gpu("stacks", "--by", "calls", "--limit", "100", "--json", recording)
     assert again.returncode == 0, again.stderr
     assert json.loads(again.stdout) == document | {"source": str(recording)}
-
-
-def stacks(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "otel_gpu", "stacks", *map(str, arguments)],
-        cwd=ROOT,
-        env=environment_for(None),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
