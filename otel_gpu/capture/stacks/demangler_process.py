@@ -23,6 +23,9 @@ _MAX_LINE_BYTES = 4096
 _MEMORY_BYTES = 256 << 20
 _CPU_S = 60
 _NOBODY = 65534
+# From include/uapi/linux/prctl.h and capability.h.
+_PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 38, 47, 4
+_CAPABILITY_VERSION_3 = 0x20080522
 
 
 def main() -> int:
@@ -73,6 +76,12 @@ def _give_up_rights() -> None:
             os.setgroups([])
             os.setresgid(_NOBODY, _NOBODY, _NOBODY)
             os.setresuid(_NOBODY, _NOBODY, _NOBODY)
+    # An agent that is not root has its capabilities from the service's ambient set, or from its
+    # interpreter's file, and so has whatever it starts.
+    libc = ctypes.CDLL(None)
+    libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+    libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    libc.capset((ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)())
 
 
 def _length(text: int) -> int:

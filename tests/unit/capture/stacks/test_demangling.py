@@ -2,6 +2,7 @@
 
 import ctypes.util
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -148,6 +149,39 @@ def test_the_process_has_no_rights_and_no_secrets(demangler, monkeypatch):
         assert set(status["Uid"].split()) == {"65534"}
         assert int(status["CapEff"], 16) == 0
         assert b"secret" not in (folder / "environ").read_bytes()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give capabilities away")
+def test_nor_has_that_of_an_agent_that_is_not_root():
+    """
+    Neither the capabilities of a service nor those of a container reach it.
+    """
+    ask = """
+import os, subprocess, sys
+asked = subprocess.Popen([sys.executable, "-I", "-S", "-B", sys.argv[1]], stdin=-1, stdout=-1)
+asked.stdin.write(b"_ZN3foo3barEv\\n")
+asked.stdin.flush()
+asked.stdout.readline()
+for pid in ("self", asked.pid):
+    with open(f"/proc/{pid}/status") as file:
+        print(*(line.split()[1] for line in file if line.startswith(("CapPrm", "CapAmb"))))
+asked.kill()
+"""
+    given = "+sys_ptrace,+dac_read_search"
+    setpriv = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    setpriv += [f"--inh-caps={given}", f"--ambient-caps={given}"]
+    # Root's own folders may be closed to that user, but not to these capabilities.
+    python = os.path.realpath(sys.executable)
+    done = subprocess.run(
+        [*setpriv, python, "-c", ask, demangler_process.__file__],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    own, asked = done.stdout.splitlines()
+    assert own.split() == ["0000000000080004"] * 2
+    assert asked.split() == ["0000000000000000"] * 2
 
 
 def test_without_a_cpp_library_names_stay_mangled(demangler, clock, monkeypatch, tmp_path):
