@@ -3,45 +3,118 @@
  * Where in the kernel a thread waited, as the id of a stack.
  *
  * A stack is looked at when the thread is about to run again: it has not moved
- * meanwhile, and then it is known how long the wait was. Unwinding takes about as long
- * as all else that is done at a context switch, so short waits go without, and are told
- * apart by their system call.
+ * meanwhile, and then it is known how long the wait was. Unwinding takes longer than all
+ * else that is done at a context switch, so short waits go without, and are told apart by
+ * their system call.
  */
 #ifndef OTEL_GPU_KERNEL_STACKS_BPF_H
 #define OTEL_GPU_KERNEL_STACKS_BPF_H
 
 #define STACK_FLOOR_NS 20000
+#define GUESS_BITS     12
+#define GUESS_TWICE    128 /* it was so twice in a row */
 
-/* Negative: none. An id is a hash of the stack, and compared: it never means another. */
-static __noinline long find_kernel_stack(struct task_struct *task)
+/*
+ * How many frames the next stack has without its outermost one; 0: unknown. Only a guess, by
+ * system call and its first argument: which file, which futex.
+ */
+static __u8 guesses[1 << GUESS_BITS];
+
+static __always_inline __u8 *guess_of(const struct thread *thread)
 {
-	__u32 zero = 0, id = 0;
-	struct kernel_stack *walk = bpf_map_lookup_elem(&stack_walk, &zero), *known;
-	__u64 hash = 0;
+	__u64 hash = thread->argument ^ (__u64)thread->system_call << 48 ^ (__u64)thread->pid << 24;
 
-	if (!walk)
-		return -1;
-	__builtin_memset(walk, 0, sizeof(*walk));
-	if (bpf_get_task_stack(task, walk, sizeof(*walk), 0) <= 0)
-		return -1;
-	for (int i = 0; i < MAX_STACK_FRAMES && walk->addresses[i]; i++)
+	return &guesses[hash * 0x9e3779b97f4a7c15ULL >> (64 - GUESS_BITS)];
+}
+
+/* Find a stack among the known ones, or add it. Negative: it is not there. */
+static __always_inline long find_known_stack(struct kernel_stack *walk, __u32 frames, bool add)
+{
+	struct kernel_stack *known;
+	__u64 hash = 0;
+	__u32 id;
+
+	for (__u32 i = 0; i < MAX_STACK_FRAMES && i < frames; i++)
 		hash = (hash ^ walk->addresses[i]) * 0x9e3779b97f4a7c15ULL;
 	id = hash >> 33;
 	known = bpf_map_lookup_elem(&stacks, &id);
-	if (!known) {
+	if (!known && add) {
+		for (__u32 i = 0; i < MAX_STACK_FRAMES; i++) {
+			if (i >= frames)
+				walk->addresses[i] = 0;
+		}
 		/* BPF_NOEXIST: another CPU may have found the same. */
 		bpf_map_update_elem(&stacks, &id, walk, BPF_NOEXIST);
 		known = bpf_map_lookup_elem(&stacks, &id);
 	}
 	if (!known)
 		return -1;
-	for (int i = 0; i < MAX_STACK_FRAMES; i++) {
+	for (__u32 i = 0; i < MAX_STACK_FRAMES; i++) {
+		if (i >= frames)
+			return known->addresses[i] ? -1 : (long)id;
 		if (known->addresses[i] != walk->addresses[i])
 			return -1;
-		if (!walk->addresses[i])
-			break;
 	}
 	return id;
+}
+
+/* Returns how many frames there are, or the limit; 0: there is no stack. */
+static __always_inline __u32 unwind(struct task_struct *task, struct kernel_stack *walk,
+				    __u32 limit)
+{
+	long bytes = bpf_get_task_stack(task, walk, limit * sizeof(__u64), 0);
+
+	return bytes > 0 ? bytes / sizeof(__u64) : 0;
+}
+
+/*
+ * Negative: none. An id is a hash of the stack, and compared: it never means another.
+ *
+ * Most of the time is the unwinder's: so much for each frame, and as much as for three of
+ * them to see that there are no more. In a system call the outermost frame need not be
+ * unwound. It is the code that enters the kernel, and where the function that it calls
+ * returns to is the word below the registers that it saved. System calls do not nest, so
+ * nobody else calls that function: where a known stack has it and that word as its last
+ * two frames, every stack that goes as far as the function ends like that. So a stack that
+ * is as deep as the last one is not unwound any further; another one is, to its end. On
+ * machines where that word is something else, every stack is.
+ */
+static __noinline long find_kernel_stack(const struct thread *thread, struct task_struct *task)
+{
+	__u32 zero = 0, inner = 0, frames = 0;
+	struct kernel_stack *walk = bpf_map_lookup_elem(&stack_walk, &zero);
+	bool in_system_call = thread->system_call >= 0;
+	__u8 *guess = guess_of(thread);
+	__u64 entry = 0; /* where the outermost frame goes on */
+	long stack;
+
+	if (!walk)
+		return -1;
+	if (in_system_call) {
+		inner = *guess & GUESS_TWICE ? *guess & ~GUESS_TWICE : 0;
+		bpf_probe_read_kernel(&entry, sizeof(entry),
+				      (void *)bpf_task_pt_regs(task) - sizeof(entry));
+	}
+	barrier_var(inner); /* or the verifier does not see that it is checked */
+	if (inner && inner < MAX_STACK_FRAMES) {
+		frames = unwind(task, walk, inner);
+		if (frames == inner) {
+			walk->addresses[inner] = entry;
+			stack = find_known_stack(walk, inner + 1, false);
+			if (stack >= 0)
+				return stack;
+			frames = 0;
+		}
+	}
+	if (!frames)
+		frames = unwind(task, walk, MAX_STACK_FRAMES);
+	inner = frames - 1;
+	barrier_var(inner);
+	if (inner >= MAX_STACK_FRAMES)
+		return -1;
+	if (in_system_call && walk->addresses[inner] == entry)
+		*guess = (*guess & ~GUESS_TWICE) == inner ? inner | GUESS_TWICE : inner;
+	return find_known_stack(walk, inner + 1, true);
 }
 
 /* The thread is about to run on this CPU. */
@@ -53,7 +126,7 @@ static __always_inline void note_stack(struct thread *thread, struct task_struct
 	if (thread->switch_type != SWITCH_VOLUNTARY ||
 	    now_ktime_ns - thread->off_ktime_ns < STACK_FLOOR_NS)
 		return;
-	stack = find_kernel_stack(task);
+	stack = find_kernel_stack(thread, task);
 	if (stack < 0)
 		count(COUNTER_LOST_STACK);
 	thread->kernel_stack = stack < 0 ? -1 : stack;

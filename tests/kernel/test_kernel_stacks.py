@@ -1,0 +1,79 @@
+"""Kernel stacks of waits: each id means one stack, and it is the one that the thread had."""
+
+import json
+import subprocess
+from collections import Counter, defaultdict
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from otel_gpu import wire
+from otel_gpu.capture.kernel_stacks import KernelStacks
+from otel_gpu.capture.programs import Programs
+from otel_gpu.config import Config
+from tests.stubs.build import workload
+
+pytestmark = pytest.mark.kernel
+
+ROUNDS = 97
+WAIT_NS = 100_000
+Functions = tuple[str, ...]
+PER_ROUND = {"pipe": 3, "eventfd": 2, "inotify": 2, "unix": 3, "tcp": 3}
+
+
+def waits_in(
+    programs: Programs, system_call: int
+) -> tuple[dict[Functions, int], dict[Functions, set[int]]]:
+    """Return how many waits in a system call had each kernel stack, and the ids of each."""
+    waits, ids = Counter[Functions](), defaultdict[Functions, set[int]](set)
+    stacks = KernelStacks(programs)
+    names: dict[int, Functions] = {}
+    for key, value in programs.read_times():
+        fields: dict[str, Any] = dict(
+            zip(wire.TIMES_KEY_FIELDS, wire.TIMES_KEY.unpack(key), strict=True)
+        )
+        stack = fields["kernel_stack"]
+        if stack < 0 or fields["system_call"] != system_call:
+            continue
+        for record in stacks.tell(stack):
+            names[stack] = tuple(json.loads(record[wire.RECORD_HEADER.size :])["functions"])
+        waits[names[stack]] += wire.TIMES.unpack(value)[1]
+        ids[names[stack]].add(stack)
+    return waits, ids
+
+
+def test_waits_of_one_system_call_are_told_apart() -> None:
+    """
+    A thread reads from five kinds of files in turn, two of them equally deep in the kernel.
+
+    Each wait is booked with the stack that /proc/PID/stack shows of it, under one id.
+    """
+    command = [str(workload("reads")), str(ROUNDS), str(WAIT_NS)]
+    pipe = subprocess.PIPE
+    with (
+        Programs(Config(), watch_all=False) as programs,
+        subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process,
+        ExitStack() as cleanup,
+    ):
+        cleanup.callback(process.kill)
+        assert process.stdout
+        about = json.loads(process.stdout.readline())
+        programs.watch(about["pid"], 0)
+        programs.bpf.attach("sched_waking")
+        programs.bpf.attach("sched_switch")
+        output, _ = process.communicate("\n", timeout=60)
+        waits, ids = waits_in(programs, about["system_call"])
+        counters = programs.read_counters()
+
+    lines = [json.loads(line) for line in output.splitlines()]
+    slept_in = {line["from"]: tuple(line["functions"]) for line in lines if "functions" in line}
+    reads = {line["from"]: line["reads"] for line in lines if "reads" in line}
+    assert reads == {kind: ROUNDS * count for kind, count in PER_ROUND.items()}
+    assert waits.keys() == set(slept_in.values())
+    assert all(waits[slept_in[kind]] <= count for kind, count in reads.items())
+    assert {len(found) for found in ids.values()} == {1}
+    # While anybody on the host attaches to the tracepoint, a switch may not be seen.
+    missing = sum(reads.values()) - sum(waits.values())
+    assert missing <= counters[wire.COUNTER_SWITCHES_REPAIRED]
+    assert counters[wire.COUNTER_LOST_STACK] == 0
