@@ -25,8 +25,24 @@ static __always_inline __u64 task_state(struct task_struct *task)
 	struct task_struct___before_5_14 *task_old = (void *)task;
 
 	if (bpf_core_field_exists(task_new->__state))
-		return BPF_CORE_READ(task_new, __state);
-	return BPF_CORE_READ(task_old, state);
+		return task_new->__state;
+	return task_old->state;
+}
+
+/*
+ * Since Linux kernel commit e1fad12dcb66 ("sched/fair: Switch to task based throttle model")
+ * (in v6.18), a task that is held back by a CPU quota is marked, and leaves the CPU by
+ * itself where it would return to user space. Before that, its whole queue is taken away.
+ */
+struct task_struct___since_6_18 {
+	bool throttled;
+} __attribute__((preserve_access_index));
+
+static __always_inline bool is_throttled(struct task_struct *task)
+{
+	struct task_struct___since_6_18 *task_new = (void *)task;
+
+	return bpf_core_field_exists(task_new->throttled) && task_new->throttled;
 }
 
 /*

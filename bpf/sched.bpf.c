@@ -48,18 +48,15 @@ static struct {
 static __always_inline void note_place(struct thread *thread, struct task_struct *task)
 {
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
-	__u64 argument = 0;
-	__s64 number = -1;
+	__u64 argument;
+	__s64 number;
 
 #if defined(__TARGET_ARCH_x86)
-	bpf_probe_read_kernel(&number, sizeof(number), &regs->orig_ax);
-	bpf_probe_read_kernel(&argument, sizeof(argument), &regs->di);
+	number = regs->orig_ax;
+	argument = regs->di;
 #else
-	__s32 syscall = -1;
-
-	bpf_probe_read_kernel(&syscall, sizeof(syscall), &regs->syscallno);
-	bpf_probe_read_kernel(&argument, sizeof(argument), &regs->orig_x0);
-	number = syscall;
+	number = regs->syscallno;
+	argument = regs->orig_x0;
 #endif
 	thread->system_call = number < 0 ? -1 : number;
 	thread->argument = number < 0 ? 0 : argument;
@@ -116,6 +113,8 @@ static __always_inline void leave_cpu(struct thread *thread, struct task_struct 
 		blame(thread, pid_of(next), tid_of(next), next->comm);
 		if (!thread->culprit_tid)
 			thread->stall_flags |= STALL_IDLE_CPU;
+		if (is_throttled(prev))
+			thread->stall_flags |= STALL_THROTTLED;
 	}
 	sample_stall(thread, prev, now_ktime_ns);
 }
@@ -190,6 +189,8 @@ int sched_waking(__u64 *ctx)
 	waker = bpf_get_current_task_btf();
 	thread->waker_tid = tid_of(waker);
 	thread->waker_pid = pid_of(waker);
+	if (thread->waker_pid == settings.agent_pid)
+		thread->stall_flags |= STALL_AGENT;
 	bpf_probe_read_kernel(thread->waker_comm, COMM_BYTES, waker->comm);
 	thread->woken_cpu = task->thread_info.cpu;
 	cpu = thread->woken_cpu % MAX_CPUS;

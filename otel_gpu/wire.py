@@ -276,10 +276,14 @@ CALL_CONTEXT_NAMES = {
 STALL_GIL = 1
 STALL_FAULT = 2
 STALL_IDLE_CPU = 4
+STALL_THROTTLED = 8
+STALL_AGENT = 16
 STALL_FLAG_NAMES = {
     1: "stall_gil",
     2: "stall_fault",
     4: "stall_idle_cpu",
+    8: "stall_throttled",
+    16: "stall_agent",
 }
 
 # enum library_flag

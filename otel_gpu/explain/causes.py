@@ -136,6 +136,8 @@ class Causes:
     ) -> Iterable[_Piece]:
         event, reason = stall.event, stall.reason
         kind = rules.blocked_kind(reason, place)
+        if kind == "stopped" and event.flags & wire.STALL_AGENT:
+            kind = "capture"
         waker = self._wakers.find(stall)
         blocked = evidence.of_blocked(self.seed, stall, waker)
         if kind in ("mmap_lock", "page_fault"):

@@ -2,7 +2,8 @@
 Quotas: when a cgroup used up its CPU time, and which waits for a CPU that explains.
 
 The kernel says how often and how long a cgroup was throttled, and not when: so a wait is
-put down to a quota by the readings before and after it.
+put down to a quota by the readings before and after it. Since Linux 6.18 it marks a thread
+whose wait begins with that, and the readings say for how much of the wait it can have been.
 """
 
 from collections import deque
@@ -16,8 +17,8 @@ from otel_gpu.explain.timeline import Timeline
 _MAX_READINGS = 64
 
 
-# On an idle CPU, most of a wait says what all of it was for.
-_IDLE_SLACK = 2.0
+# On an idle CPU, or of a marked thread, most of a wait says what all of it was for.
+_CERTAIN_SLACK = 2.0
 # A thread waits a little longer than it is throttled: then the CPU is in use.
 _BUSY_SLACK = 1.1
 
@@ -62,15 +63,16 @@ class Quotas:
         """
         Say whether a quota kept a thread off the CPU that was ready for it.
 
-        A quota can be behind no more waiting than there was throttling. An idle CPU was
-        kept from the thread by something else than a thread, so that such waits come
-        first. If another thread had the CPU, that may be because the quota had freed it:
-        of those the longest are the quota's, as far as what is left of its time goes.
+        A quota can be behind no more waiting than there was throttling. A marked thread was
+        kept off by it at first, and an idle CPU was kept from the thread by something else
+        than a thread, so that such waits come first, in this order. If another thread had
+        the CPU, that may be because the quota had freed it: of those the longest are the
+        quota's, as far as what is left of its time goes.
         """
         event = stall.event
         throttling = self._find(event.pid, stall.runnable_unix_ns, stall.end_unix_ns)
         if throttling is None:
-            return False
+            return _is_marked(stall)
         offset_ns = stall.start_unix_ns - event.start_ktime_ns
         around = self._timeline.stalls(
             (event.pid, event.tid),
@@ -80,9 +82,10 @@ class Quotas:
         # The kernel counts a throttling when it is over.
         around = [other for other in around if other.end_unix_ns <= throttling.end_unix_ns]
         left_ns = throttling.time_ns
-        for other in sorted(around, key=_idle_and_longest_first):
+        for other in sorted(around, key=_certain_and_longest_first):
             run_queue_ns = _run_queue_ns(other)
-            if run_queue_ns > left_ns * (_IDLE_SLACK if _is_on_idle_cpu(other) else _BUSY_SLACK):
+            is_certain = _is_marked(other) or _is_on_idle_cpu(other)
+            if run_queue_ns > left_ns * (_CERTAIN_SLACK if is_certain else _BUSY_SLACK):
                 continue
             if other.event.start_ktime_ns == event.start_ktime_ns:
                 return True
@@ -117,6 +120,10 @@ class Quotas:
         return _Throttling(before[0], after[0], time_ns) if time_ns > 0 else None
 
 
+def _is_marked(stall: StallActivity) -> bool:
+    return bool(stall.event.flags & wire.STALL_THROTTLED)
+
+
 def _is_on_idle_cpu(stall: StallActivity) -> bool:
     return bool(stall.event.flags & wire.STALL_IDLE_CPU) or not stall.event.culprit_tid
 
@@ -125,5 +132,11 @@ def _run_queue_ns(stall: StallActivity) -> int:
     return max(0, stall.event.end_ktime_ns - stall.event.runnable_ktime_ns)
 
 
-def _idle_and_longest_first(stall: StallActivity) -> tuple[bool, int, int]:
-    return not _is_on_idle_cpu(stall), -_run_queue_ns(stall), stall.event.start_ktime_ns
+def _certain_and_longest_first(stall: StallActivity) -> tuple[bool, bool, int, int]:
+    run_queue_ns = _run_queue_ns(stall)
+    return (
+        not _is_marked(stall),
+        not _is_on_idle_cpu(stall),
+        -run_queue_ns,
+        stall.event.start_ktime_ns,
+    )

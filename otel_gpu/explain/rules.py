@@ -109,6 +109,12 @@ RULES: tuple[Rule, ...] = (
         "The process was stopped by a signal or a debugger. Find who sends SIGSTOP.",
     ),
     Rule(
+        "capture",
+        NO_FAULT,
+        "otel-gpu stopped the process while it placed its probes in a library that was loaded. "
+        "That is done once for a library: a service that is watched with --pid is not stopped.",
+    ),
+    Rule(
         "gpu_wait",
         NO_FAULT,
         "The host waited for the device, as it was told to. Nothing on the host would make this "

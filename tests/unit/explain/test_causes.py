@@ -539,6 +539,27 @@ def test_who_let_a_stopped_process_go_on_stopped_it():
     assert chain.causes[0].culprit == Culprit(7, 8, "kill")
 
 
+def test_being_stopped_for_the_capture_is_nobodys_fault():
+    """
+    The agent stops a process while it places probes, and lets it go on.
+
+    What the agent ends otherwise, such as a wait for what it sends, is not of that kind.
+    """
+    by_agent = {"waker_pid": 7, "waker_tid": 8, "flags": wire.STALL_AGENT}
+    stopped, waiting = (
+        chain_of(
+            usual_gap(),
+            off_cpu(0, 100, reason=reason, **by_agent),
+            slow_gap(blocked_ns=100 * MS),
+        )
+        for reason in ("stopped", "lock")
+    )
+
+    assert in_ms(stopped.causes) == [("capture", 100)]
+    assert stopped.severity == "low"
+    assert in_ms(waiting.causes) == [("lock", 100)]
+
+
 def test_a_worker_that_waits_for_the_disk_is_named():
     """
     Where nobody kept it waiting, it is who kept the gap waiting.

@@ -11,6 +11,7 @@ from tests.activities import T0
 from tests.unit.explain.streams import HOG, MS, START, preempted, throttled
 
 IDLE = {"flags": wire.STALL_IDLE_CPU}
+MARKED = HOG | {"flags": wire.STALL_THROTTLED}
 
 
 def quotas_of(*readings, stalls=()):
@@ -142,3 +143,40 @@ def test_readings_that_are_not_understood_say_nothing(info):
     quotas = quotas_of(throttled(-100, 1), strange)
 
     assert not quotas.is_throttled(preempted(0, 40, **IDLE))
+
+
+def test_a_wait_that_the_kernel_marks_is_the_quotas_without_readings():
+    """
+    A thread that a quota put aside leaves its CPU to another one, which is not to blame.
+    """
+    marked, behind_a_hog = preempted(0, 40, **MARKED), preempted(100, 40, **HOG)
+
+    quotas = quotas_of(stalls=[marked, behind_a_hog])
+
+    assert quotas.is_throttled(marked)
+    assert not quotas.is_throttled(behind_a_hog)
+
+
+def test_of_two_waits_behind_a_hog_the_marked_one_is_the_quotas():
+    """
+    The quota took 40 ms, and only one of the waits can have been those.
+    """
+    behind_a_hog, marked = preempted(0, 42, **HOG), preempted(100, 41, **MARKED)
+
+    quotas = quotas_of(
+        throttled(-100, 1), throttled(500, 2, throttled_ms=40), stalls=[behind_a_hog, marked]
+    )
+
+    assert quotas.is_throttled(marked)
+    assert not quotas.is_throttled(behind_a_hog)
+
+
+def test_a_hog_is_not_excused_by_the_beginning_of_a_wait():
+    """
+    The thread was put aside for 5 ms, and then waited for 75 more behind somebody.
+    """
+    stall = preempted(0, 80, **MARKED)
+
+    quotas = quotas_of(throttled(-100, 1), throttled(500, 2, throttled_ms=5), stalls=[stall])
+
+    assert not quotas.is_throttled(stall)

@@ -30,13 +30,17 @@ def test_the_kinds_are_those_that_are_documented():
     """
     assert set(rules.KINDS) == {
         *("preemption", "run_queue", "cpu_quota", "lock", "gil", "io", "ipc", "sleep"),
-        *("page_fault", "reclaim", "mmap_lock", "fork", "stopped", "gpu_wait"),
+        *("page_fault", "reclaim", "mmap_lock", "fork", "stopped", "capture", "gpu_wait"),
         *("gpu_backpressure", "first_call", "allocator_churn", "unexplained", "host_work"),
     }
 
 
 @pytest.mark.parametrize(
-    "kind", ["gpu_wait", "gpu_backpressure", "first_call", "host_work", "sleep", "unexplained"]
+    "kind",
+    [
+        *("gpu_wait", "gpu_backpressure", "first_call", "host_work", "sleep", "unexplained"),
+        "capture",
+    ],
 )
 def test_these_are_nobodys_fault_on_the_host(kind):
     """

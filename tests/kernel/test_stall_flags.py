@@ -1,0 +1,141 @@
+"""What the kernel side marks in a wait: a quota that caused it, and a stop by the agent."""
+
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from otel_gpu import wire
+from otel_gpu.capture.programs import Programs
+from otel_gpu.capture.recording import read_recording
+from otel_gpu.config import load
+from otel_gpu.decode.decoder import decode
+from otel_gpu.enrich.activities import StallActivity
+from otel_gpu.enrich.enricher import Enricher
+from tests.kernel.agent import Agent, wait_until
+from tests.stubs.build import StubLibraries, workload
+
+pytestmark = pytest.mark.kernel
+
+BUSY = [sys.executable, "-c", "while True: pass"]
+CONFIG = load(None, {"OTEL_GPU_SPANS_STALL_FLOOR_MS": "1"}, {})
+WAITS = 7
+# So little that a busy machine gives it at once.
+QUOTA_US, PERIOD_US = 1_000, 100_000
+
+
+@contextmanager
+def quota() -> Iterator[Path]:
+    """Make a cgroup with a CPU quota, in whichever hierarchy has the controller."""
+    mounts = [line.split() for line in Path("/proc/mounts").read_text("utf-8").splitlines()]
+    old = [Path(m[1]) for m in mounts if m[2] == "cgroup" and "cpu" in m[3].split(",")]
+    new = [Path(m[1]) for m in mounts if m[2] == "cgroup2"]
+    new = [root for root in new if "cpu" in (root / "cgroup.subtree_control").read_text().split()]
+    if not old + new:
+        pytest.skip("no cgroup hierarchy has the cpu controller")
+    group = (old + new)[0] / f"otel-gpu-test-{os.getpid()}"
+    group.mkdir()
+    try:
+        if old:
+            (group / "cpu.cfs_period_us").write_text(f"{PERIOD_US}")
+            (group / "cpu.cfs_quota_us").write_text(f"{QUOTA_US}")
+        else:
+            (group / "cpu.max").write_text(f"{QUOTA_US} {PERIOD_US}")
+        yield group
+    finally:
+        wait_until(lambda: not (group / "cgroup.procs").read_text(), "leaving the cgroup")
+        group.rmdir()
+
+
+def throttled_periods(group: Path) -> int:
+    """Return how often the kernel says that the quota was used up."""
+    [count] = re.findall(r"^nr_throttled (\d+)$", (group / "cpu.stat").read_text(), re.MULTILINE)
+    return int(count)
+
+
+def waits_of(pid: int, flag: int) -> Sequence[int]:
+    """Return the flags of a busy process's next waits for its CPU, until enough have the flag."""
+    flags: list[int] = []
+    with Programs(CONFIG, watch_all=False) as programs:
+        programs.watch(pid, 0)
+        programs.bpf.attach("sched_waking")
+        programs.bpf.attach("sched_switch")
+
+        def are_enough() -> bool:
+            for record in programs.events.read():
+                if int.from_bytes(record[:2], "little") != wire.RECORD_STALL:
+                    continue
+                fields = wire.STALL_RECORD.unpack(record)
+                wait = dict(zip(wire.STALL_RECORD_FIELDS, fields, strict=True))
+                if wait["switch_type"] == wire.SWITCH_INVOLUNTARY:
+                    flags.append(wait["flags"])
+            return sum(value & flag == flag for value in flags) >= WAITS
+
+        wait_until(are_enough, f"waiting for a CPU {WAITS} times", timeout_s=30.0)
+    return flags
+
+
+@contextmanager
+def two_busy(cpu: int) -> Iterator[Sequence[subprocess.Popen[bytes]]]:
+    """Run two processes that want the same CPU all the time."""
+    with ExitStack() as stack:
+        processes = []
+        for _ in range(2):
+            process = stack.enter_context(subprocess.Popen(BUSY))
+            stack.callback(process.kill)
+            os.sched_setaffinity(process.pid, {cpu})
+            processes.append(process)
+        yield processes
+
+
+def test_a_wait_that_a_quota_caused_is_marked_and_no_other() -> None:
+    """
+    A quota takes the CPU from a busy process; without one, another process does.
+
+    Kernels before 6.18 do not say so of a thread, and then nothing is marked.
+    """
+    version = re.match(r"(\d+)\.(\d+)", platform.release())
+    assert version
+    mark = wire.STALL_THROTTLED if (int(version[1]), int(version[2])) >= (6, 18) else 0
+    with quota() as group, two_busy(max(os.sched_getaffinity(0))) as (busy, other):
+        preempted = waits_of(busy.pid, 0)
+        other.kill()
+        (group / "cgroup.procs").write_text(str(busy.pid))
+        throttled = waits_of(busy.pid, mark)
+        periods = throttled_periods(group)
+
+    assert not any(flags & wire.STALL_THROTTLED for flags in preempted)
+    marked = sum(bool(flags & wire.STALL_THROTTLED) for flags in throttled)
+    # It waits to the end of the period, and maybe longer.
+    assert marked >= WAITS if mark else not marked
+    assert marked <= periods
+
+
+def test_a_stop_by_the_agent_is_marked(tmp_path: Path, stubs: StubLibraries) -> None:
+    """
+    A wrapped process is stopped when it has mapped a CUDA library, and the agent ends that.
+    """
+    path = tmp_path / "stopped.otelgpu"
+    flags = ("--record", str(path), "--summary", "never")
+    floor = {"OTEL_GPU_SPANS_STALL_FLOOR_MS": "0.1"}
+    command = [str(workload("steady")), str(stubs.runtime), "1000", "1"]
+    with Agent(None, command, flags=flags, env=floor) as agent:
+        agent.wait()
+        agent_pid = agent.process.pid
+
+    records = [record for batch in read_recording(path) for record in batch]
+    stops = [
+        activity.event
+        for activity in Enricher().enrich(decode(records, Counter()))
+        if isinstance(activity, StallActivity) and activity.reason == "stopped"
+    ]
+    assert stops
+    assert {stop.waker_pid for stop in stops} == {agent_pid}
+    assert all(stop.flags & wire.STALL_AGENT for stop in stops)
