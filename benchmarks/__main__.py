@@ -18,6 +18,7 @@ NAMES = (
     "startup",
     "memory",
     "explain_memory",
+    "store",
     "aggregates",
     "decoding",
     "outage",

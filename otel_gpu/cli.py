@@ -9,6 +9,7 @@ import argparse
 import ast
 import importlib
 import json
+import keyword
 import logging
 import os
 import pkgutil
@@ -110,7 +111,8 @@ def describe_verbs() -> dict[str, str]:
 
 def import_verb(name: str) -> ModuleType:
     """The module of a verb."""
-    return importlib.import_module(f"{commands.__name__}.{name.replace('-', '_')}")
+    module = name.replace("-", "_") + ("_" if keyword.iskeyword(name) else "")
+    return importlib.import_module(f"{commands.__name__}.{module}")
 
 
 def program_parser() -> argparse.ArgumentParser:

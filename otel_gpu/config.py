@@ -27,6 +27,7 @@ from otel_gpu.options import (
     Rule,
     SpansConfig,
     StacksConfig,
+    StoreConfig,
 )
 
 __all__ = [
@@ -41,13 +42,15 @@ __all__ = [
     "Option",
     "SpansConfig",
     "StacksConfig",
+    "StoreConfig",
     "load",
     "nearest",
 ]
 
 FILE_VARIABLE = "OTEL_GPU_CONFIG"
-# The test suite's own switches reach the programs under test too.
-_FOREIGN_PREFIX = "OTEL_GPU_TEST_"
+# Of the test suite, whose switches reach the programs under test too, and of `mcp`, which reads its
+# token itself: a secret is no setting that is written into files and shown.
+_FOREIGN_PREFIXES = ("OTEL_GPU_TEST_", "OTEL_GPU_MCP_")
 
 _logger = logging.getLogger(__name__)
 
@@ -133,7 +136,7 @@ def _read_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
         elif (
             variable.startswith(ENVIRONMENT_PREFIX)
             and variable != FILE_VARIABLE
-            and not variable.startswith(_FOREIGN_PREFIX)
+            and not variable.startswith(_FOREIGN_PREFIXES)
         ):
             hint = nearest(variable, [*by_variable, FILE_VARIABLE])
             _logger.warning("%s is not known and has no effect%s", variable, hint and f"; {hint}")

@@ -36,6 +36,10 @@ class RecordingError(OtelGpuError):
     """A recording is truncated, corrupt, or of a version that is not known."""
 
 
+class StoreError(OtelGpuError):
+    """A store cannot be opened, read or written."""
+
+
 class ConfigError(OtelGpuError):
     """A configuration value is unknown, malformed or contradictory."""
 

@@ -227,6 +227,36 @@ class ExplainConfig:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class StoreConfig:
+    """The flight recorder: the latest hours, kept in a file."""
+
+    enabled: str = _option(
+        "auto",
+        "`auto`: `run` writes it when no endpoint is set, or when a path is; `on`: always; `off`: never.",
+        choices=("auto", "on", "off"),
+    )
+    path: str | None = _option(
+        None,
+        "The file. Default: `$STATE_DIRECTORY/store.db` in a systemd service, "
+        "`/var/lib/otel-gpu/store.db` for root, else `$XDG_STATE_HOME/otel-gpu/store.db`.",
+        flag="--store",
+        optional=True,
+    )
+    max_bytes: int = _option(
+        1_073_741_824,
+        "Largest size of the file and its log together; the oldest minutes make room.",
+        minimum=16_777_216,
+        maximum=1_099_511_627_776,
+    )
+    max_age_h: float = _option(
+        72.0,
+        "What was written longer ago than this, in hours, is removed.",
+        minimum=0.01,
+        maximum=87_600.0,
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
     """What the agent says about itself on standard error."""
 
@@ -247,6 +277,7 @@ class Config:
     histograms: HistogramsConfig = dataclasses.field(default_factory=HistogramsConfig)
     export: ExportConfig = dataclasses.field(default_factory=ExportConfig)
     explain: ExplainConfig = dataclasses.field(default_factory=ExplainConfig)
+    store: StoreConfig = dataclasses.field(default_factory=StoreConfig)
     log: LogConfig = dataclasses.field(default_factory=LogConfig)
 
 
@@ -284,6 +315,7 @@ SECTIONS: Mapping[str, Any] = {
     "histograms": HistogramsConfig,
     "export": ExportConfig,
     "explain": ExplainConfig,
+    "store": StoreConfig,
     "log": LogConfig,
 }
 OPTIONS: Mapping[str, Option] = {

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from otel_gpu.config import Config
 from otel_gpu.decode.decoder import decode
+from otel_gpu.decode.events import Event
 from otel_gpu.enrich.activities import Activity
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.explain.chains import Chain, Incident
@@ -21,7 +22,7 @@ _NS_PER_MS = 1_000_000
 
 
 class BlameExports(Protocol):
-    """Where chains and incidents go; ``export.exports.Exports`` is one."""
+    """Where chains and incidents go: ``Exports`` of ``export``, ``StoreWriter`` of ``store``."""
 
     def observe_chain(self, chain: Chain) -> None:
         """Take a chain, after the spans of its effect."""
@@ -30,14 +31,21 @@ class BlameExports(Protocol):
         """Take an incident, after its chains."""
 
 
+class Keeper(BlameExports, Protocol):
+    """Takes all there is: activities, and what they add up to."""
+
+    def observe(self, activity: Activity) -> None:
+        """Take one activity, in the order of the stream."""
+
+
 class Blame:
     """
-    Explains activities, and hands what it finds to the exports.
+    Explains activities, and hands what it finds to each of the exports.
 
     Observes after the exports did, so that the span of an effect comes before its chain.
     """
 
-    def __init__(self, config: Config, exports: BlameExports) -> None:
+    def __init__(self, config: Config, *exports: BlameExports) -> None:
         self._explainer = Explainer(explain_settings(config)) if config.explain.enabled else None
         self._exports = exports
 
@@ -53,10 +61,12 @@ class Blame:
 
     def _hand_on(self, chains: Iterable[Chain]) -> None:
         for chain in chains:
-            self._exports.observe_chain(chain)
+            for exports in self._exports:
+                exports.observe_chain(chain)
         if self._explainer is not None:
             for incident in self._explainer.closed_incidents():
-                self._exports.observe_incident(incident)
+                for exports in self._exports:
+                    exports.observe_incident(incident)
 
 
 def explain_settings(config: Config) -> Settings:
@@ -77,6 +87,13 @@ def process(
     decoded is counted in ``rejected`` by reason.
     """
     records = itertools.chain.from_iterable(batches)
-    for activity in enricher.enrich(decode(records, rejected)):
+    process_events(decode(records, rejected), enricher, observers)
+
+
+def process_events(
+    events: Iterable[Event], enricher: Enricher, observers: Sequence[Callable[[Activity], object]]
+) -> None:
+    """Take events from anywhere through enrich, and on as ``process`` does."""
+    for activity in enricher.enrich(events):
         for observe in observers:
             observe(activity)

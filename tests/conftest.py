@@ -13,6 +13,10 @@ settings.register_profile("otel_gpu", deadline=None, derandomize="CI" in os.envi
 settings.load_profile("otel_gpu")
 
 
+# The flight recorder of the user who runs the tests is not theirs to write or to read.
+os.environ.setdefault("OTEL_GPU_STORE_ENABLED", "off")
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for name in MARKERS:
         if item.get_closest_marker(name) and (reason := missing_for(name)):

@@ -9,7 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-MARKERS = ("kernel", "gpu", "collector")
+MARKERS = ("kernel", "gpu", "collector", "browser", "captures")
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 
 
 def required() -> frozenset[str]:
@@ -20,9 +21,24 @@ def required() -> frozenset[str]:
 
 def missing_for(marker: str) -> str | None:
     """The first thing that tests with this marker need and this host lacks."""
-    return {"kernel": _missing_for_kernel, "gpu": _missing_for_gpu, "collector": _missing_rotel}[
-        marker
-    ]()
+    return {
+        "kernel": _missing_for_kernel,
+        "gpu": _missing_for_gpu,
+        "collector": _missing_rotel,
+        "browser": _missing_browser,
+        "captures": _missing_captures,
+    }[marker]()
+
+
+def captures_folder() -> Path:
+    """Where captures of other tools are: ``OTEL_GPU_TEST_DATA``, or beside the checkout."""
+    named = os.environ.get("OTEL_GPU_TEST_DATA")
+    return Path(named) if named else ROOT.parent / "shared" / "data"
+
+
+def find_browser() -> str | None:
+    """Where Chromium is; None where it is not."""
+    return next(filter(None, map(shutil.which, CHROMIUM)), None)
 
 
 def _missing_for_kernel() -> str | None:
@@ -51,3 +67,14 @@ def _missing_for_gpu() -> str | None:
 
 def _missing_rotel() -> str | None:
     return None if find_spec("rotel") else "the rotel wheel is not installed"
+
+
+def _missing_browser() -> str | None:
+    return None if find_browser() else "there is no Chromium (Debian package chromium)"
+
+
+def _missing_captures() -> str | None:
+    folder = captures_folder()
+    if not list(folder.glob("ingero/*.db")):
+        return f"there is no database in {folder}/ingero (set OTEL_GPU_TEST_DATA)"
+    return None

@@ -6,7 +6,8 @@ for, and reads ``NAME`` and ``HELP`` from its source, so both are plain string l
 A verb holds:
 
 ``NAME``
-    The verb; the file's name, with ``-`` for ``_``.
+    The verb; the file's name, with ``-`` for ``_``. A name that Python has a use for has
+    an ``_`` behind it in the file's.
 ``HELP``
     One line for ``otel-gpu --help``: a sentence.
 ``add_arguments(parser)``

@@ -1,7 +1,7 @@
 """
 Reading a recording as far as it goes.
 
-Not a verb: ``replay`` and ``explain`` use it.
+Not a verb: whatever reads recordings uses it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,6 +23,10 @@ class Salvage:
         self.error: RecordingError | None = None
         self._rest = read_recording(path)
         self._first = next(self._rest, ())
+
+    def close(self) -> None:
+        """Let go of the file, which may not have been read to its end."""
+        self._rest = iter(())
 
     def batches(self) -> Iterator[Sequence[bytes]]:
         """Yield what is whole; once."""

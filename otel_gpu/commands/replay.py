@@ -4,10 +4,12 @@ import os
 from argparse import ArgumentParser, Namespace
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 from otel_gpu import pipeline
 from otel_gpu.commands import Output
+from otel_gpu.commands._recorder import has_destination, open_store
 from otel_gpu.commands._salvage import Salvage
 from otel_gpu.config import Config
 from otel_gpu.enrich.enricher import Enricher
@@ -17,40 +19,43 @@ NAME = "replay"
 HELP = "Export a recording as if it were captured now."
 DESCRIPTION = (
     "Export a recording as if it were captured now: to the endpoint of OTEL_EXPORTER_OTLP_*, "
-    "or to a file. Needs no privileges and no GPU. The same recording gives the same output, "
-    "byte for byte."
+    "or to a file, or into a store for query and explain. Needs no privileges and no GPU. The "
+    "same recording gives the same output, byte for byte."
 )
 CONFIG_FLAGS = ("stacks.mode", "export.otlp_file")
-
-# Naming any of these, even as "none", is a choice.
-_DESTINATIONS = (
-    "OTEL_EXPORTER_OTLP_ENDPOINT",
-    "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
-    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
-    "OTEL_METRICS_EXPORTER",
-    "OTEL_TRACES_EXPORTER",
-)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the verb's own arguments."""
     parser.add_argument("recording", type=Path, metavar="FILE", help="the recording to replay")
+    parser.add_argument(
+        "--store", type=Path, metavar="FILE", help="also write it into this store, made if needed"
+    )
 
 
 def run(args: Namespace, config: Config, out: Output) -> int:
     """Replay; what a damaged recording still holds is exported before its error."""
     recording = Salvage(args.recording)
     rejected: Counter[str] = Counter()
-    if not config.export.otlp_file and not any(map(os.environ.get, _DESTINATIONS)):
+    if args.store is None and not has_destination(config):
         out.note("nothing is exported: set OTEL_EXPORTER_OTLP_ENDPOINT or give --otlp-file")
-    with open_exports(config, os.environ, live=False) as exports:
-        blame = pipeline.Blame(config, exports)
-        observers = [exports.observe, blame.observe]
+    with ExitStack() as stack:
+        store = None
+        if args.store is not None:
+            store = stack.enter_context(open_store(args.store, config, live=False))
+        exports = stack.enter_context(open_exports(config, os.environ, live=False))
+        keepers: list[pipeline.Keeper] = [exports] if store is None else [exports, store]
+        blame = pipeline.Blame(config, *keepers)
+        observers = [*(keeper.observe for keeper in keepers), blame.observe]
         pipeline.process(recording.batches(), Enricher(), observers, rejected)
         blame.close()
         # Not flushed before: metrics would leave twice.
         complete = exports.shutdown(config.export.shutdown_timeout_s)
         dropped = Counter(exports.dropped())
+        if store is not None:
+            complete = store.close() and complete
+            if lost := store.lost():
+                out.note(f"rows that did not reach the store: {_list_counts(lost)}")
     # Left out because the operator said so.
     del dropped[NOT_SAMPLED]
     if rejected:

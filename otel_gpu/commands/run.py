@@ -19,6 +19,7 @@ from otel_gpu.commands._live import (
     open_session,
     start_command,
 )
+from otel_gpu.commands._recorder import live_store, store_path
 from otel_gpu.commands.summary import Summary, is_live
 from otel_gpu.config import Config
 from otel_gpu.enrich.activities import Activity, OpenCallActivity
@@ -31,9 +32,10 @@ DESCRIPTION = (
     "Capture the CUDA calls, scheduler stalls and forks of programs as they are, and send "
     "them to the endpoint of OTEL_EXPORTER_OTLP_*. Name what to watch: a command after --, "
     "--pid, --cgroup or --all. With a command, its input and output are its own, and its exit "
-    "code is ours."
+    "code is ours. Without an endpoint, or with --store, what is captured is kept in a file that "
+    "explain and query read."
 )
-CONFIG_FLAGS = ("spans.mode", "stacks.mode", "export.otlp_file")
+CONFIG_FLAGS = ("spans.mode", "stacks.mode", "export.otlp_file", "store.path")
 TAKES_COMMAND = True
 
 _logger = logging.getLogger(__name__)
@@ -65,13 +67,18 @@ def _capture(args: Namespace, config: Config, out: Output, started: Started) -> 
     with (
         load_programs(args, config, started) as programs,
         open_exports(config, os.environ, live=True) as exports,
+        live_store(config) as store,
         ExitStack() as stack,
     ):
         console = out.stderr_console
         live = is_live(args.summary, console, shares_terminal=started.command is not None)
         summary = stack.enter_context(Summary(console, live=live, dropped=exports.dropped))
-        blame = pipeline.Blame(config, exports)
-        observers = [exports.observe, blame.observe, summary.observe, _HangLog().observe]
+        keepers: list[pipeline.Keeper] = [exports] if store is None else [exports, store]
+        blame = pipeline.Blame(config, *keepers)
+        observers = [
+            *(keeper.observe for keeper in keepers),
+            *(blame.observe, summary.observe, _HangLog().observe),
+        ]
 
         def status() -> Mapping[str, Any]:
             return {"rejected": dict(rejected), "dropped": dict(exports.dropped())}
@@ -83,6 +90,8 @@ def _capture(args: Namespace, config: Config, out: Output, started: Started) -> 
                 _logger.warning("not everything could be exported before the time was over")
     if args.summary != "never":
         summary.print_final()
+        if store is not None:
+            out.note(f"kept in {store_path(config)}: otel-gpu explain --store {store_path(config)}")
     return exit_code_of(started)
 
 

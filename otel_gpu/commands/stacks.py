@@ -3,18 +3,20 @@
 import json
 from argparse import ArgumentParser, Namespace
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 
 from rich.console import Console
 
-from otel_gpu import pipeline
 from otel_gpu.commands import Output, UsageError
 from otel_gpu.commands._files import open_for_writing
 from otel_gpu.commands._live import add_target_arguments, capture, check_targets
-from otel_gpu.commands._salvage import Salvage
+from otel_gpu.commands._reports import (
+    add_source_arguments,
+    find_source_or_capture,
+    window_of,
+)
 from otel_gpu.config import Config
-from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.errors import OtelGpuError
 from otel_gpu.report.document import to_text
 from otel_gpu.report.flamegraph import flamegraph_page
@@ -23,13 +25,14 @@ from otel_gpu.report.speedscope import speedscope_document
 from otel_gpu.report.stacks import BYTES, CALLED, MEASURES, WAITED, StackCollector, StackReport
 from otel_gpu.report.stacks_document import make_stacks_document
 from otel_gpu.report.stacks_text import write_stacks
+from otel_gpu.report.window_stacks import WindowStacks
 
 NAME = "stacks"
 HELP = "Say where in their programs CUDA calls are made."
 DESCRIPTION = (
     "Add up the stacks of CUDA calls that became spans: Python, C++ and CUDA in one, by calls, time "
-    "or bytes. Reads a recording, which needs no privileges and no GPU; or captures live what is "
-    "named by --pid, --cgroup, --all or a command after --, until that ends, the time is over or "
+    "or bytes. Reads a recording or a store, which needs no privileges and no GPU; or captures live what "
+    "is named by --pid, --cgroup, --all or a command after --, until that ends, the time is over or "
     "Ctrl-C is pressed. Sampled calls count as often as they were sampled from; --spans full gives "
     "every call a stack. With a command, its exit code is ours, and the text goes to standard error; "
     "--json and --folded go to standard output."
@@ -44,10 +47,8 @@ _LIMIT = 20
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the verb's own arguments."""
-    parser.add_argument(
-        "recording", type=Path, nargs="?", metavar="FILE", help="the recording to look at"
-    )
-    add_target_arguments(parser, pid_note="; of a recording, only this process")
+    add_source_arguments(parser, "look at", captures=True)
+    add_target_arguments(parser, pid_note="; of a recording or store, only this process")
     parser.add_argument(
         "--by", choices=MEASURES, default=MEASURES[0], help="what counts; default: %(default)s"
     )
@@ -99,36 +100,29 @@ def run(args: Namespace, config: Config, out: Output) -> int:
         raise UsageError("--limit must be at least 1")
     if args.waits and (args.api or args.by == BYTES):
         raise UsageError("waits are of no API and have no bytes", hint="leave out --api or --by")
-    if args.recording is None:
+    source = find_source_or_capture(args, config, "looked at")
+    if source is None:
         return _run_live(args, config, out)
-    return _run_recording(args, out)
-
-
-def _run_recording(args: Namespace, out: Output) -> int:
-    if args.command or args.cgroup or args.all or args.duration is not None or args.record:
-        raise UsageError(
-            "a recording is looked at as it is",
-            hint="leave out what says what to capture, or the recording",
+    with closing(source):
+        window = window_of(source, args)
+        stacks = WindowStacks(
+            window, kind=_kind(args), pids=args.pid, names=args.api, rejected=source.rejected
         )
-    rejected: Counter[str] = Counter()
-    recording = Salvage(args.recording)
-    collector = _make_collector(args, rejected, args.pid)
-    pipeline.process(recording.batches(), Enricher(), [collector.observe], rejected)
-    notes = []
-    if recording.error:
-        notes.append("The recording is damaged: what comes after that is not known.")
-    _write(collector.finish(str(args.recording), args.by, notes), args, out)
-    if recording.error:
-        raise recording.error
+        source.play(window, [stacks.observe])
+    _write(stacks.finish(source.name, args.by, source.notes), args, out)
+    if source.error:
+        raise source.error
     return 0
 
 
 def _run_live(args: Namespace, config: Config, out: Output) -> int:
+    if args.begin is not None or args.end is not None:
+        raise UsageError("--from and --to are for recordings and stores", hint="see --duration")
     check_targets(args)
     if not config.stacks.enabled:
         raise UsageError("stacks.enabled is false", hint="set it to true, or read a recording")
     rejected: Counter[str] = Counter()
-    collector = _make_collector(args, rejected, ())
+    collector = StackCollector(kind=_kind(args), names=args.api, rejected=rejected)
 
     def say() -> None:
         out.note("capturing; Ctrl-C ends that and shows the stacks")
@@ -138,11 +132,8 @@ def _run_live(args: Namespace, config: Config, out: Output) -> int:
     return code
 
 
-def _make_collector(
-    args: Namespace, rejected: Mapping[str, int], pids: Sequence[int]
-) -> StackCollector:
-    kind = WAITED if args.waits else CALLED
-    return StackCollector(kind=kind, pids=pids, names=args.api, rejected=rejected)
+def _kind(args: Namespace) -> str:
+    return WAITED if args.waits else CALLED
 
 
 def _write(report: StackReport, args: Namespace, out: Output) -> None:

@@ -27,6 +27,7 @@ from otel_gpu.enrich.activities import (
     StatusActivity,
 )
 from otel_gpu.enrich.percentiles import bucket_middles_ns, percentile_ns
+from otel_gpu.report.losses import losses_of
 from otel_gpu.report.words import format_duration
 
 MODES = ("auto", "always", "never")
@@ -34,7 +35,6 @@ MODES = ("auto", "always", "never")
 MAX_SERIES = 8_192
 _FINAL_ROWS = 40
 _LINES_BESIDE_ROWS = 8
-_LOST = "counter_lost_"
 
 _ImageKey = tuple[int, int]
 """A process image: pid and when it began. What it is called may become known later."""
@@ -142,13 +142,7 @@ class Summary:
 
     def losses(self) -> dict[str, int]:
         """What was lost, by reason; only reasons that occurred."""
-        lost = {
-            name.removeprefix(_LOST): count
-            for name, count in self._counters.items()
-            if name.startswith(_LOST)
-        }
-        rejected = {f"rejected_{reason}": count for reason, count in self._rejected.items()}
-        return {reason: count for reason, count in (lost | rejected).items() if count}
+        return losses_of(self._counters, self._rejected)
 
     def print_final(self) -> None:
         """Print what the whole capture added up to."""

@@ -209,7 +209,7 @@ def _decode_aggregates(record: bytes) -> Aggregates:
         series.append(
             (
                 _new_tuple(SeriesKey, values[:8]),
-                _new_tuple(Aggregate, (total, lowest, highest, size_bytes, values[12:])),
+                _new_tuple(Aggregate, (total, lowest, highest, size_bytes, values[12:], 0)),
             )
         )
     return Aggregates(fixed[3], tuple(series))

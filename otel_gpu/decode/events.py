@@ -7,9 +7,17 @@ Times are CLOCK_MONOTONIC nanoseconds (``*_ktime_ns``) and ids are numbers, as i
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from otel_gpu.capture.stacks.frames import Frame
+
+CPU_UNKNOWN: Final = (1 << 32) - 1
+"""``cpu`` of a call or a stall from a capture that does not say where it ran."""
+STALL_STATE_UNKNOWN: Final = 1 << 31
+"""
+In ``Stall.flags``: it is known how long the thread was off the CPU, and not whether it
+was blocked or could run. The kernel side never sets it: captures of other tools do.
+"""
 
 
 class CudaCall(NamedTuple):
@@ -46,7 +54,12 @@ class CudaCall(NamedTuple):
 
 
 class Stall(NamedTuple):
-    """A watched thread off the CPU: blocked, then waiting in a run queue."""
+    """
+    A watched thread off the CPU: blocked, then waiting in a run queue.
+
+    With ``STALL_STATE_UNKNOWN`` in ``flags`` it says nothing of which it was when, and
+    ``runnable_ktime_ns`` is its end.
+    """
 
     end_ktime_ns: int
     image_ktime_ns: int
@@ -208,7 +221,8 @@ class Aggregate(NamedTuple):
     One series' histogram, cumulative since the process image began.
 
     ``buckets`` has one count per bucket of the capture's layout, ``sum`` and
-    ``min``/``max`` are in the unit of the metric (nanoseconds or bytes).
+    ``min``/``max`` are in the unit of the metric (nanoseconds or bytes). ``unplaced``
+    counts what is in the sum and in no bucket: other tools keep no histograms.
     """
 
     sum: int
@@ -216,6 +230,12 @@ class Aggregate(NamedTuple):
     max: int
     size_bytes: int
     buckets: tuple[int, ...]
+    unplaced: int = 0
+
+    @property
+    def counted(self) -> int:
+        """How many there were, in buckets or not."""
+        return sum(self.buckets) + self.unplaced
 
 
 class Aggregates(NamedTuple):
@@ -276,7 +296,13 @@ class Pressure(NamedTuple):
 
 
 class Capture(NamedTuple):
-    """How this capture was made: host, settings, histogram layout (from JSON)."""
+    """
+    How this capture was made: host, settings, histogram layout (from JSON).
+
+    Of a capture that another tool made, ``info["unknown"]`` lists what it cannot tell:
+    ``thread_states`` (whether threads ran, waited for a CPU or were blocked),
+    ``distributions`` (not all that was counted is in a bucket), ``freed_bytes``.
+    """
 
     ktime_ns: int
     info: Mapping[str, Any]

@@ -134,7 +134,7 @@ def _describe_series(ktime_ns: int, key: SeriesKey, aggregate: Aggregate) -> str
             f"status={key.status}",
             f"device={key.device}",
             f"nested={key.nested}",
-            f"count={sum(aggregate.buckets)}",
+            f"count={aggregate.counted}",
             f"sum={aggregate.sum}",
             f"min={aggregate.min}",
             f"max={aggregate.max}",

@@ -221,6 +221,11 @@ class CaptureActivity(NamedTuple):
     unix_ns: int
     info: Mapping[str, Any]
 
+    def lacks(self, what: str) -> bool:
+        """Say whether a capture cannot tell something; see ``decode.events.Capture``."""
+        unknown = self.info.get("unknown")
+        return isinstance(unknown, list | tuple) and what in unknown
+
 
 class ExitActivity(NamedTuple):
     """

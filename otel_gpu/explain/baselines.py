@@ -68,9 +68,11 @@ class Baselines:
         self._medians: dict[Baseline, int | None] = {}
         self._allocators: OrderedDict[Baseline, _Windows] = OrderedDict()
         self._seen: OrderedDict[tuple[int, int, int], None] = OrderedDict()
+        self._has_all = True
 
     def learn_layout(self, capture: CaptureActivity) -> None:
-        """Take in where the buckets of this capture begin and end."""
+        """Take in where the buckets of this capture begin and end, and whether all is in them."""
+        self._has_all = not capture.lacks("distributions")
         layout = capture.info.get("layout")
         durations = layout.get("durations") if isinstance(layout, Mapping) else None
         if isinstance(durations, Mapping):
@@ -102,7 +104,8 @@ class Baselines:
             self._medians.pop(baseline, None)
             touched[baseline] = series
         for baseline, series in touched.items():
-            if series.api is not None and series.api.family in ALLOCATOR_FAMILIES:
+            # A trend of what another tool kept can be one of what it kept, and not of calls.
+            if self._has_all and series.api is not None and series.api.family in ALLOCATOR_FAMILIES:
                 self._observe_allocator(baseline)
 
     def median_ns(self, baseline: Baseline) -> int | None:
@@ -134,7 +137,7 @@ class Baselines:
         counted = 0
         for copy_kind in (*range(wire.COPY_DEFAULT + 1), wire.COPY_NONE):
             aggregates = self._aggregates.get(of_calls(pid, image_ktime_ns, api, copy_kind), {})
-            counted += sum(sum(aggregate.buckets) for aggregate in aggregates.values())
+            counted += sum(aggregate.counted for aggregate in aggregates.values())
         # The reading may have come between the call's return and its record.
         return counted <= 1
 
@@ -144,7 +147,8 @@ class Baselines:
 
         Chosen calls tell of a trend earlier than the histograms, which are read seldom.
         """
-        self._windows_of(baseline).durations_ns.append(duration_ns)
+        if self._has_all:
+            self._windows_of(baseline).durations_ns.append(duration_ns)
 
     def is_rising(self, baseline: Baseline) -> bool:
         """Say whether the calls of an allocator get slower and slower."""
@@ -163,6 +167,12 @@ class Baselines:
             min(aggregate.min for aggregate in aggregates.values()),
             max(aggregate.max for aggregate in aggregates.values()),
         )
+        if not self._has_all:
+            # Slow calls are kept more often than others. No more than half of all calls can take
+            # twice the mean, and the mean is of all.
+            counted = sum(aggregate.counted for aggregate in aggregates.values())
+            total_ns = sum(aggregate.sum for aggregate in aggregates.values())
+            median_ns = min(median_ns, 2 * total_ns // counted)
         windows = self._allocators.get(baseline)
         if windows is not None and windows.is_rising():
             return min(median_ns, windows.first_ns)

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.capture.probes import API_BY_NUMBER
-from otel_gpu.decode.events import Stall
+from otel_gpu.decode.events import STALL_STATE_UNKNOWN, Stall
 from otel_gpu.enrich.activities import StallActivity
 from otel_gpu.explain import evidence, rules
 from otel_gpu.explain.chains import Cause, Culprit, Evidence
@@ -84,7 +84,13 @@ class _Window(NamedTuple):
 
 
 class Causes:
-    """Finds causes, with what the timeline remembers of other threads."""
+    """
+    Finds causes, with what the timeline remembers of other threads.
+
+    Attributes:
+        seed: Of the capture.
+        knows_states: Whether time without a stall was on a CPU, as far as the capture tells.
+    """
 
     def __init__(self, timeline: Timeline, quotas: Quotas, settings: Settings) -> None:
         self._timeline = timeline
@@ -92,6 +98,7 @@ class Causes:
         self._wakers = Wakers(timeline)
         self._settings = settings
         self.seed = bytes(8)
+        self.knows_states = True
 
     def find(
         self, subject: Subject, stalls: Iterable[StallActivity]
@@ -135,6 +142,9 @@ class Causes:
         self, stall: StallActivity, start: int, end: int, place: str
     ) -> Iterable[_Piece]:
         event, reason = stall.event, stall.reason
+        if event.flags & STALL_STATE_UNKNOWN:
+            yield _Piece("off_cpu", end - start, None, evidence.of_off_cpu(self.seed, stall))
+            return
         kind = rules.blocked_kind(reason, place)
         if kind == "stopped" and event.flags & wire.STALL_AGENT:
             kind = "capture"
@@ -209,6 +219,10 @@ class Causes:
 
     def _cut_on_cpu(self, subject: Subject, on_cpu_ns: int) -> Iterable[_Piece]:
         place = subject.place
+        if not self.knows_states and place in rules.KNOWN_BY_CPU_TIME:
+            # A launch that was seen to burn a CPU found its queue full: here none was seen to.
+            yield _Piece("unexplained", on_cpu_ns, None, subject.span)
+            return
         if place == rules.LAUNCH and on_cpu_ns > max(
             self._settings.slow_factor * subject.usual_ns, self._settings.slow_floor_ns
         ):
@@ -221,7 +235,7 @@ class Causes:
                 forked_ns = min(on_cpu_ns, forked_ns)
                 if event.tid == subject.tid and forked_ns > 0:
                     culprit = Culprit(event.pid, event.tid, event.comm)
-                    yield _Piece("fork", forked_ns, culprit, subject.span)
+                    yield _Piece("fork", forked_ns, culprit, evidence.of_fork(self.seed, fork))
                     on_cpu_ns -= forked_ns
         yield _Piece(rules.on_cpu_kind(place), on_cpu_ns, None, subject.span)
 

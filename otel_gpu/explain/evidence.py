@@ -63,6 +63,22 @@ def of_run_queue(seed: bytes, stall: StallActivity) -> Evidence:
     )
 
 
+def of_off_cpu(seed: bytes, stall: StallActivity) -> Evidence:
+    """Return a stall of which it is not known whether the thread was blocked or could run."""
+    event = stall.event
+    return Evidence(
+        f"off_cpu-{event.pid}-{event.tid}-{event.start_ktime_ns}",
+        "off_cpu",
+        stall.start_unix_ns,
+        stall.end_unix_ns,
+        None,
+        None,
+        "",
+        (),
+        ids.span_id_of(seed, event),
+    )
+
+
 def of_fork(seed: bytes, fork: ForkActivity) -> Evidence:
     """Return the time that a thread was in a fork."""
     event = fork.event

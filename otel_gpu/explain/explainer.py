@@ -123,6 +123,7 @@ class Explainer:
     def _observe_capture(self, activity: CaptureActivity) -> None:
         seed = ids.capture_seed(activity)
         self._effects.seed = self._causes.seed = seed
+        self._causes.knows_states = not activity.lacks("thread_states")
         self._baselines.learn_layout(activity)
         self._verdicts.learn_start(activity)
         self._advance(activity.unix_ns)

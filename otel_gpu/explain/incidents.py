@@ -36,6 +36,7 @@ class _Group:
     # The worst ones, and the sums over all.
     chains: dict[str, Chain] = field(default_factory=dict)
     effects: int = 0
+    failures: int = 0
     duration_ns: int = 0
     excess_ns: int = 0
     lost_ns: int = 0
@@ -120,6 +121,7 @@ class Incidents:
         group.start_unix_ns = min(group.start_unix_ns, effect.start_unix_ns)
         group.end_unix_ns = max(group.end_unix_ns, effect.start_unix_ns + effect.duration_ns)
         group.effects += 1
+        group.failures += effect.kind == "failed_call"
         group.duration_ns += effect.duration_ns
         group.excess_ns += effect.excess_ns
         group.lost_ns += explained_ns(effect, chain.causes)
@@ -154,6 +156,7 @@ class Incidents:
         causes = rank(group.causes.causes(group.duration_ns), usual_ns)
         leading = [cause for cause in causes if _leads(cause, kind, culprit_pid)]
         causes = (*leading, *(cause for cause in causes if cause not in leading))
+        failed = group.failures == group.effects
         window_ns = max(group.end_unix_ns - group.start_unix_ns, self._settings.incident_gap_ns)
         return Incident(
             f"incident-{pid}-{group.start_unix_ns}-{kind}-{culprit_pid}",
@@ -163,7 +166,7 @@ class Incidents:
             group.lost_ns,
             causes,
             group.unexplained_ns + group.causes.left_out_ns,
-            tuple(dict.fromkeys(_advise(causes, kind))),
+            tuple(dict.fromkeys(_advise_failed(causes) if failed else _advise(causes, kind))),
             tuple(sorted(group.chains.values(), key=_by_start)),
             group.effects,
         )
@@ -197,6 +200,14 @@ def _advise(causes: tuple[Cause, ...], kind: str) -> Iterator[str]:
     yield rules.advice_of(kind) if leading is None else _advice_for(leading)
     for cause in causes:
         yield from _advise_below(cause)
+
+
+def _advise_failed(causes: tuple[Cause, ...]) -> Iterator[str]:
+    """Yield advice for calls that all failed: what they usually take is no matter then."""
+    yield rules.FAILED_ADVICE
+    for cause in causes:
+        if fault_ns(cause):
+            yield from _advise_below(cause)
 
 
 def _advise_below(cause: Cause) -> Iterator[str]:

@@ -137,6 +137,12 @@ RULES: tuple[Rule, ...] = (
         "Device allocations get slower from window to window. Allocate once, use a pool "
         "(cudaMallocAsync, a caching allocator), and look for fragmentation.",
     ),
+    Rule(
+        "off_cpu",
+        NO_FAULT,
+        "The thread was off the CPU, and the capture does not say whether it waited for a CPU or "
+        "for something else. Capture with otel-gpu to know.",
+    ),
     Rule("unexplained", NO_FAULT, "What this time went to was not seen."),
     Rule(
         "host_work",
@@ -146,6 +152,11 @@ RULES: tuple[Rule, ...] = (
     ),
 )
 
+# A failed call is a failure first: to what it waited for, advice would be beside the point.
+FAILED_ADVICE = (
+    "The calls failed. Look at what they returned (error.type of their spans), and where they were "
+    "made, before anything else."
+)
 # What to do about a wait for a CPU that no thread had. It is a wait in a run queue all the
 # same; a quota that is known to be behind it has its own kind.
 IDLE_CPU_ADVICE = (
@@ -178,6 +189,8 @@ ALLOCATOR_FAMILIES = frozenset(
         wire.FAMILY_HOST_FREE,
     }
 )
+# What time on a CPU means here is known from its being on a CPU.
+KNOWN_BY_CPU_TIME = frozenset({GAP, LAUNCH, FULL_QUEUE})
 _PLACE_BY_FAMILY: Mapping[int, str] = {
     wire.FAMILY_SYNCHRONIZE: SYNCHRONIZE,
     wire.FAMILY_COPY: COPY,

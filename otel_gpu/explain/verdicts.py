@@ -166,7 +166,7 @@ class Verdicts:
                 image = (key.pid, key.image_ktime_ns)
                 sums = self._series.setdefault(image, {})
                 aggregate = series.aggregate
-                sums[key] = (api.family, aggregate.sum, sum(aggregate.buckets))
+                sums[key] = (api.family, aggregate.sum, aggregate.counted)
                 if len(self._series) > self._settings.max_processes:
                     self._series.popitem(last=False)
 

@@ -2,7 +2,7 @@
 
 from otel_gpu import wire
 from otel_gpu.capture.probes import Api
-from otel_gpu.decode.events import CudaCall, OpenCall, Stall
+from otel_gpu.decode.events import CPU_UNKNOWN, CudaCall, OpenCall, Stall
 from otel_gpu.enrich.activities import DeviceIdentity, StallActivity
 from otel_gpu.export import semconv
 from otel_gpu.export.finished import Attributes, AttributeValue
@@ -57,8 +57,7 @@ def describe_run_queue_wait(event: Stall) -> Attributes:
         pairs.append((semconv.OTEL_GPU_CULPRIT_PID, event.culprit_pid))
         pairs.append((semconv.OTEL_GPU_CULPRIT_TID, event.culprit_tid))
         pairs.append((semconv.OTEL_GPU_CULPRIT_COMM, event.culprit_comm))
-    add_thread(pairs, event.tid, event.comm)
-    pairs.append((semconv.CPU_LOGICAL_NUMBER, event.cpu))
+    add_thread(pairs, event.tid, event.comm, event.cpu)
     return tuple(pairs)
 
 
@@ -90,11 +89,13 @@ def add_times(pairs: Pairs, event: CudaCall | OpenCall) -> None:
         pairs.append((semconv.OTEL_GPU_CALL_RUN_QUEUE_TIME, event.run_queue_ns / 1e9))
 
 
-def add_thread(pairs: Pairs, tid: int, comm: str) -> None:
-    """Add the thread."""
+def add_thread(pairs: Pairs, tid: int, comm: str, cpu: int = CPU_UNKNOWN) -> None:
+    """Add the thread, and its CPU where that is known."""
     pairs.append((semconv.OTEL_GPU_THREAD_TID, tid))
     if comm:
         pairs.append((semconv.THREAD_NAME, comm))
+    if cpu != CPU_UNKNOWN:
+        pairs.append((semconv.CPU_LOGICAL_NUMBER, cpu))
 
 
 def signed(value: int) -> int:

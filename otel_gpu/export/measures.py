@@ -24,9 +24,9 @@ from otel_gpu.enrich.activities import (
     Series,
     ThreadTime,
 )
+from otel_gpu.enrich.cuda_errors import error_name
 from otel_gpu.explain.verdicts import budget_of
 from otel_gpu.export import semconv
-from otel_gpu.export.cuda_errors import error_name
 from otel_gpu.export.points import Attributes, Measurement
 from otel_gpu.export.semconv import Instrument
 
@@ -75,13 +75,16 @@ _BYTES: Mapping[int, Instrument] = {
 _IN_USE_SIGN: Mapping[int, int] = {wire.FAMILY_ALLOCATE: 1, wire.FAMILY_FREE: -1}
 
 
-def measure(series: Series, device: DeviceIdentity | None) -> Iterator[Measurement]:
+def measure(
+    series: Series, device: DeviceIdentity | None, knows_freed_bytes: bool = True
+) -> Iterator[Measurement]:
     """
     Yield what a series says.
 
     Args:
         series: One aggregate with its names.
         device: All that is known of its device by now.
+        knows_freed_bytes: False: what a free gave back is not in its series.
     """
     key, aggregate = series.key, series.aggregate
     match key.metric:
@@ -89,7 +92,9 @@ def measure(series: Series, device: DeviceIdentity | None) -> Iterator[Measureme
             attributes = call_attributes(series.api, key.copy_kind, key.status, device)
             yield Measurement(semconv.METRIC_GPU_CUDA_CALL_DURATION, attributes, key, aggregate)
             if key.status == 0 and not key.nested:
-                yield from _outermost(series, series.api, device_attributes(device))
+                yield from _outermost(
+                    series, series.api, device_attributes(device), knows_freed_bytes
+                )
         case wire.METRIC_LAUNCH_GAP:
             instrument = semconv.METRIC_GPU_CUDA_LAUNCH_GAP
             yield Measurement(instrument, device_attributes(device), key, aggregate)
@@ -106,13 +111,16 @@ def measure(series: Series, device: DeviceIdentity | None) -> Iterator[Measureme
             yield Measurement(semconv.METRIC_PROCESS_FORKS, (), key, aggregate.buckets[0])
 
 
-def _outermost(series: Series, api: Api, attributes: Attributes) -> Iterator[Measurement]:
+def _outermost(
+    series: Series, api: Api, attributes: Attributes, knows_freed_bytes: bool
+) -> Iterator[Measurement]:
     key, aggregate = series.key, series.aggregate
     if instrument := _CALLS.get(api.number):
-        yield Measurement(instrument, attributes, key, sum(aggregate.buckets))
-    if instrument := _BYTES.get(api.number):
+        yield Measurement(instrument, attributes, key, aggregate.counted)
+    sign = _IN_USE_SIGN.get(api.family)
+    if (instrument := _BYTES.get(api.number)) and (knows_freed_bytes or sign != -1):
         yield Measurement(instrument, attributes, key, aggregate.size_bytes)
-    if sign := _IN_USE_SIGN.get(api.family):
+    if sign and knows_freed_bytes:
         instrument = semconv.METRIC_GPU_CUDA_MEMORY_IN_USE
         yield Measurement(instrument, attributes, key, sign * aggregate.size_bytes)
 

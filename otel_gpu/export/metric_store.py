@@ -108,8 +108,7 @@ class MetricStore:
         environ: The agent's environment.
         max_series: How many series of ended processes may wait for an export.
         with_exemplars: Whether to keep exemplars.
-        is_sampled: Whether a trace is exported, so that a call of it is an example; None:
-            all are.
+        is_sampled: Whether a trace is exported: its calls are examples. None: all are.
     """
 
     def __init__(
@@ -183,7 +182,7 @@ class MetricStore:
                     self._agent = agent_resource(activity, self._environ)
                     self._start_unix_ns = self._unix_ns = activity.unix_ns
                     self.version = capture_version(activity)
-                    self.layouts = Layouts.of_capture(activity.info)
+                    self.layouts = Layouts.of_capture(activity)
 
     def snapshots(self, sink: int, exemplars_after: int) -> Iterator[Snapshot]:
         """
@@ -194,8 +193,9 @@ class MetricStore:
             exemplars_after: Number of the last exemplar that the sink was given.
         """
         with self._lock:
-            if self._agent is None:
+            if self._agent is None or self.layouts is None:
                 return
+            knows_freed = self.layouts.knows_freed_bytes
             snapshots = [self._agent_snapshot(self._agent)]
             raw = [
                 (
@@ -210,7 +210,8 @@ class MetricStore:
         # Measuring takes longer than copying references, so observers need not wait.
         for snapshot, series, devices in raw:
             for one in series:
-                snapshot.measurements.extend(measure(one, devices.get(one.key.device)))
+                known = devices.get(one.key.device)
+                snapshot.measurements.extend(measure(one, known, knows_freed))
             yield snapshot
 
     def release(self, key: ImageKey, sink: int) -> None:

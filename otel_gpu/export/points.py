@@ -41,6 +41,7 @@ from opentelemetry.sdk.metrics.export import (
 )
 
 from otel_gpu.decode.events import Aggregate
+from otel_gpu.enrich.activities import CaptureActivity
 from otel_gpu.export import semconv
 from otel_gpu.export.semconv import Instrument
 
@@ -79,7 +80,9 @@ class Layout(NamedTuple):
     """
     Bounds of one kind of histogram, as the capture says.
 
-    ``bounds`` are nanoseconds or bytes, and empty in an exponential layout.
+    ``bounds`` are nanoseconds or bytes, and empty in an exponential layout. An explicit
+    one without bounds has one bucket, which holds all: of these only count, sum, minimum
+    and maximum are known.
     """
 
     scale: int
@@ -90,20 +93,26 @@ class Layout(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Layouts:
-    """The layouts of one capture, by the unit of the instrument."""
+    """
+    The layouts of one capture, by the unit of the instrument.
+
+    ``knows_freed_bytes`` is false where what was freed is not in the series.
+    """
 
     by_unit: Mapping[str, Layout]
+    knows_freed_bytes: bool = True
 
     @classmethod
-    def of_capture(cls, info: Mapping[str, Any]) -> "Layouts":
+    def of_capture(cls, capture: CaptureActivity) -> "Layouts":
         """Read ``layout`` of RECORD_CAPTURE; ``capture/layout.py`` writes it."""
-        layout = info["layout"]
-        return cls(
-            {
-                "s": _read_layout(layout["durations"], "bounds_ns"),
-                "By": _read_layout(layout["sizes"], "bounds_bytes"),
-            }
-        )
+        layout = capture.info["layout"]
+        by_unit = {
+            "s": _read_layout(layout["durations"], "bounds_ns"),
+            "By": _read_layout(layout["sizes"], "bounds_bytes"),
+        }
+        if capture.lacks("distributions"):
+            by_unit = dict.fromkeys(by_unit, Layout(0, 0, (), is_explicit=True))
+        return cls(by_unit, not capture.lacks("freed_bytes"))
 
 
 def _read_layout(layout: Mapping[str, Any], bounds_field: str) -> Layout:
@@ -254,7 +263,9 @@ class PointBuilder:
                 time_unix_nano=self._time_unix_ns,
                 count=cell.count,
                 sum=cell.number / divisor,
-                bucket_counts=cell.buckets[: len(layout.bounds) + 1],
+                bucket_counts=cell.buckets[: len(layout.bounds) + 1]
+                if layout.bounds
+                else [cell.count],
                 explicit_bounds=[bound / divisor for bound in layout.bounds],
                 min=minimum,
                 max=maximum,
@@ -282,10 +293,11 @@ def _add_aggregate(cell: _Cell, value: Aggregate, before: Aggregate | None) -> b
     # a sum without its count. Such a series has nothing to say until the next reading.
     buckets: Sequence[int] = value.buckets
     number = value.sum
-    if before is not None and sum(before.buckets) <= sum(buckets):
+    count = value.counted
+    if before is not None and before.counted <= count:
         buckets = [now - then for now, then in zip(buckets, before.buckets, strict=True)]
         number -= before.sum
-    count = sum(buckets)
+        count -= before.counted
     if count == 0:
         return False
     cell.count += count

@@ -183,11 +183,13 @@ SPAN_OPEN_CALL = "gpu.cuda.call.open"
 SPAN_LAUNCH_GAP = "gpu.launch_gap"
 SPAN_BLOCKED = "sched.blocked"
 SPAN_RUN_QUEUE_WAIT = "sched.run_queue_wait"
+SPAN_OFF_CPU = "sched.off_cpu"
 SPAN_FORK = "process.fork"
 SPAN_CAUSAL_CHAIN = "gpu.causal_chain"
 SPAN_CAUSE_PREFIX = "gpu.cause."
 SPAN_CAUSE_BLOCKED = "sched.blocked"
 SPAN_CAUSE_RUN_QUEUE_WAIT = "sched.run_queue_wait"
+SPAN_CAUSE_OFF_CPU = "sched.off_cpu"
 SPAN_INCIDENT = "gpu.incident"
 
 # Events of spans, and log records

@@ -24,6 +24,7 @@ from typing import Any
 
 from otel_gpu import wire
 from otel_gpu.capture.probes import Api
+from otel_gpu.decode.events import STALL_STATE_UNKNOWN
 from otel_gpu.enrich import ids
 from otel_gpu.enrich.activities import (
     Activity,
@@ -35,8 +36,8 @@ from otel_gpu.enrich.activities import (
     OpenCallActivity,
     StallActivity,
 )
+from otel_gpu.enrich.cuda_errors import error_name
 from otel_gpu.export import semconv
-from otel_gpu.export.cuda_errors import error_name
 from otel_gpu.export.descriptions import (
     Pairs,
     add_thread,
@@ -167,8 +168,7 @@ class SpanBuilder:
             pairs.append((semconv.OTEL_GPU_SAMPLE_WEIGHT, event.weight))
         stack = self._stacks.of(activity.stack, activity.end_unix_ns)
         pairs.extend(stack.pairs)
-        add_thread(pairs, event.tid, event.comm)
-        pairs.append((semconv.CPU_LOGICAL_NUMBER, event.cpu))
+        add_thread(pairs, event.tid, event.comm, event.cpu)
         span_id = ids.span_id_of(seed, event)
         self._open_due_ns.pop(span_id, None)
         return (
@@ -256,6 +256,7 @@ class SpanBuilder:
             trace_id, parent_id = ids.trace_id_of(seed, gap.event), ids.span_id_of(seed, gap.event)
         else:
             trace_id, parent_id = ids.trace_id_of(seed, event), ids.parent_span_id_of(seed, event)
+        is_known = not event.flags & STALL_STATE_UNKNOWN
         spans = []
         if activity.runnable_unix_ns > activity.start_unix_ns:
             # It is from when the thread left the CPU.
@@ -266,7 +267,7 @@ class SpanBuilder:
                     trace_id,
                     ids.span_id_of(seed, event),
                     parent_id,
-                    semconv.SPAN_BLOCKED,
+                    semconv.SPAN_BLOCKED if is_known else semconv.SPAN_OFF_CPU,
                     activity.start_unix_ns,
                     activity.runnable_unix_ns,
                     describe_blocked(activity, stack.pairs),

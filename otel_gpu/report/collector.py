@@ -20,7 +20,8 @@ from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.verdicts import Verdicts
 from otel_gpu.report.counts import Counts
 from otel_gpu.report.extent import Extent
-from otel_gpu.report.model import Blame, Report, Window
+from otel_gpu.report.losses import losses_of
+from otel_gpu.report.model import Blame, Memory, Report, Window
 from otel_gpu.report.notes import Knowledge, write_notes
 from otel_gpu.report.pressure import Pressure
 from otel_gpu.report.slots import ImageKey, Slots, Totals
@@ -30,7 +31,6 @@ MAX_CHAINS = 1_000
 MAX_BLAMES = 10_000
 MAX_HUNG = 4_096
 MAX_REPLACED = 16_384
-_LOST = "counter_lost_"
 
 
 class Explains(Protocol):
@@ -97,6 +97,7 @@ class Collector:
         # In the order in which another program took their place.
         self._replaced: dict[ImageKey, None] = {}
         self._durations: Mapping[str, Any] | None = None
+        self._knows_freed_bytes = True
         self._counters: Mapping[str, int] = {}
         self._failed_symbols: dict[str, int] = {}
         self._extent = Extent()
@@ -160,7 +161,7 @@ class Collector:
             tuple(processes.values()),
             tuple(verdicts),
             tuple(row for row in apis if self._chooses(row.process)),
-            tuple(row for row in self._counts.memory() if self._chooses(row.process)),
+            tuple(row for row in self._memory() if self._chooses(row.process)),
             tuple(self._told_incidents()),
             tuple(chains),
             tuple(sorted(self._blames.values(), key=_blame_order)),
@@ -171,12 +172,13 @@ class Collector:
             ),
             tuple(self._slots.rows(processes, end_unix_ns, self._counts.interval_ns())),
             self._pressure.load(),
-            self._losses(),
+            losses_of(self._counters, self._rejected),
             (*write_notes(self._knowledge(bool(apis))), *notes),
         )
 
     def _observe_capture(self, activity: CaptureActivity) -> None:
         self._durations = activity.info["layout"]["durations"]
+        self._knows_freed_bytes = not activity.lacks("freed_bytes")
         if self._window.start_unix_ns is None:
             self._slots.origin_unix_ns = activity.unix_ns
 
@@ -265,14 +267,9 @@ class Collector:
         verdicts.observe_aggregates(self._counts.in_window(end_unix_ns))
         return verdicts.all()
 
-    def _losses(self) -> dict[str, int]:
-        lost = {
-            name.removeprefix(_LOST): count
-            for name, count in self._counters.items()
-            if name.startswith(_LOST) and count
-        }
-        rejected = {f"rejected_{reason}": n for reason, n in self._rejected.items() if n}
-        return dict(sorted((lost | rejected).items()))
+    def _memory(self) -> Iterable[Memory]:
+        # Without what was freed, what was allocated would seem to be held.
+        return self._counts.memory() if self._knows_freed_bytes else ()
 
     def _knowledge(self, has_calls: bool) -> Knowledge:
         return Knowledge(
@@ -288,6 +285,7 @@ class Collector:
             chains_left_out=self._chains_left_out,
             series_left_out=self._counts.left_out + self._times.left_out,
             given_up=dict(self._explainer.given_up),
+            unplaced_calls=self._counts.unplaced_calls(),
         )
 
 

@@ -5,6 +5,7 @@
 # and the first one at or after its end. The counts of a window cover up to a second more
 # at each of its ends, so that nothing in it is left out.
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -95,7 +96,7 @@ class Counts:
         middles_ns = bucket_middles_ns(durations)
         parts: dict[tuple[ImageKey, int], list[tuple[Series, Aggregate]]] = {}
         for key, series, counted in self._differences():
-            if key.metric == wire.METRIC_CALL_DURATION and any(counted.buckets):
+            if key.metric == wire.METRIC_CALL_DURATION and counted.counted:
                 image = (key.pid, key.image_ktime_ns)
                 parts.setdefault((image, key.api), []).append((series, counted))
         rows = [
@@ -113,13 +114,21 @@ class Counts:
                 continue
             sums = totals.setdefault((key.pid, key.image_ktime_ns), [0, 0, 0, 0])
             at = 0 if family == wire.FAMILY_ALLOCATE else 2
-            sums[at] += sum(counted.buckets)
+            sums[at] += counted.counted
             sums[at + 1] += counted.size_bytes
         return [
             Memory(self._processes[image], *sums)
             for image, sums in sorted(totals.items())
             if any(sums)
         ]
+
+    def unplaced_calls(self) -> int:
+        """How many calls of the window are in no bucket: their percentiles are not known."""
+        return sum(
+            counted.unplaced
+            for key, _, counted in self._differences()
+            if key.metric == wire.METRIC_CALL_DURATION
+        )
 
     def _observe_series(self, series: Series, now_unix_ns: int) -> None:
         key = series.key
@@ -160,6 +169,7 @@ def _subtract(now: Aggregate, base: Aggregate) -> Aggregate:
         now.max if now.max != base.max else 0,
         max(0, now.size_bytes - base.size_bytes),
         tuple(max(0, b - a) for a, b in zip(base.buckets, now.buckets, strict=True)),
+        max(0, now.unplaced - base.unplaced),
     )
 
 
@@ -170,7 +180,7 @@ def _totals(series: Series, before: Series | None) -> Totals | None:
         return Totals(run_queue_ns=sum_ns)
     if key.nested or series.api is None:
         return None
-    calls = sum(now.buckets) - (sum(before.aggregate.buckets) if before else 0)
+    calls = now.counted - (before.aggregate.counted if before else 0)
     family = series.api.family
     allocates = family in (wire.FAMILY_ALLOCATE, wire.FAMILY_FREE)
     return Totals(
@@ -191,18 +201,24 @@ def _api_row(
     max_ns: float = max(part.max for _, part in parts)
     if any(part.max == 0 for _, part in parts):
         # The largest of these calls lies in the last bucket that has any.
-        last = max(index for index, count in enumerate(buckets) if count)
+        last = max((index for index, count in enumerate(buckets) if count), default=-1)
         largest = max(series.aggregate.max for series, _ in parts)
         max_ns = max(max_ns, min(middles_ns[last], largest))
     min_ns = min(part.min for _, part in parts)
+
+    def percentile(share: float) -> float:
+        if not any(buckets):
+            return math.nan
+        return percentile_ns(share, buckets, middles_ns, min_ns, round(max_ns))
+
     return ApiRow(
         process,
         api.name,
         api.layer_name,
-        sum(buckets),
-        sum(sum(part.buckets) for series, part in parts if series.key.status != 0),
-        percentile_ns(0.50, buckets, middles_ns, min_ns, round(max_ns)),
-        percentile_ns(0.99, buckets, middles_ns, min_ns, round(max_ns)),
+        sum(part.counted for _, part in parts),
+        sum(part.counted for series, part in parts if series.key.status != 0),
+        percentile(0.50),
+        percentile(0.99),
         max_ns,
         sum(part.sum for _, part in parts),
         sum(part.size_bytes for _, part in parts),

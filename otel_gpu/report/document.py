@@ -6,6 +6,7 @@ The document is a contract: ``schema.json`` beside this module says what it hold
 """
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -80,8 +81,8 @@ def _api(row: ApiRow) -> dict[str, Any]:
         "layer": row.layer,
         "calls": row.calls,
         "errors": row.errors,
-        "p50_ns": round(row.p50_ns),
-        "p99_ns": round(row.p99_ns),
+        "p50_ns": None if math.isnan(row.p50_ns) else round(row.p50_ns),
+        "p99_ns": None if math.isnan(row.p99_ns) else round(row.p99_ns),
         "max_ns": round(row.max_ns),
         "sum_ns": row.sum_ns,
         "bytes": row.size_bytes,

@@ -5,9 +5,9 @@ A box is a frame, its width what all stacks through it weigh, and below it lie t
 that it called; the process is at the top. Boxes that lie side by side are in alphabetical
 order: from left to right there is no time.
 
-The page holds one script, which never changes, and a policy that lets the browser run that
-one and load nothing. Names come from other people's programs and from recordings of
-strangers: they are escaped, and would be inert if they were not.
+The page holds one script and one style, which never change, and a policy that allows those
+by their hashes and loads nothing. Names come from other people's programs and from recordings
+of strangers: they are escaped, and would be inert if they were not.
 """
 
 import base64
@@ -15,6 +15,7 @@ import hashlib
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from html import escape
+from importlib import resources
 from typing import NamedTuple
 
 from otel_gpu.enrich.stack_text import printable
@@ -25,58 +26,33 @@ WIDTH = 1200
 ROW = 17
 MAX_BOXES = 10_000
 """More cannot be told apart; the narrowest are left out, and that is said."""
+MAX_CHARACTERS = 400
+"""Of the text of one box; a longer one loses its middle."""
 
 _MAX_NODES = 200_000
 _LEAST_WIDTH = 0.5
 _CHARACTER = 6.6
 _PADDING = 3
-# Hue, saturation and lightness: what a frame is; its name varies the lightness.
-_COLOURS: Mapping[str, tuple[int, int, int]] = {
-    "process": (0, 0, 82),
-    "cpython": (211, 65, 70),
-    "native": (35, 80, 68),
-    "cuda": (93, 50, 60),
-    "kernel": (0, 60, 70),
-    "cut": (0, 0, 90),
+# What a frame is, in a word and in hue, saturation and lightness, which its name varies.
+_TYPES: Mapping[str, tuple[str, tuple[int, int, int]]] = {
+    "process": ("process", (0, 0, 82)),
+    "cpython": ("Python", (211, 65, 70)),
+    "native": ("native", (35, 80, 68)),
+    "cuda": ("CUDA", (93, 50, 60)),
+    "kernel": ("kernel", (0, 60, 70)),
+    "cut": ("left out", (0, 0, 90)),
 }
 _OTHER_COLOUR = (280, 30, 75)
 _UNITS = {"time": format_duration, "bytes": format_size}
 
+SCRIPT = resources.files(__package__).joinpath("flamegraph.js").read_text(encoding="utf-8")
+"""For pages with flame graphs: fits them to the screen, and lets a click enlarge a box."""
+
 _STYLE = """
 body { font: 14px sans-serif; margin: 1em; color: #222; background: #fff; }
-h1 { font-size: 1.2em; } p { margin: .4em 0; }
+h1 { font-size: 1.2em; } p { margin: .4em 0; overflow-wrap: anywhere; }
 svg.flamegraph { width: 100%; height: auto; } svg.flamegraph g { cursor: pointer; }
-.key { display: inline-block; padding: 0 .5em; margin-right: .5em; }
-"""
-_TEXT_STYLE = "font:11px monospace;fill:#111;pointer-events:none"
-# A click on a box makes it as wide as the picture; one on what is above it goes back.
-_SCRIPT = """
-(() => {
-  const svg = document.querySelector("svg.flamegraph");
-  const width = svg.viewBox.baseVal.width;
-  const boxes = [...svg.querySelectorAll("g")].map((g) => ({
-    g, rect: g.querySelector("rect"), text: g.querySelector("text"),
-    x: +g.dataset.x, w: +g.dataset.w, d: +g.dataset.d,
-    name: g.querySelector("title").textContent.split("\\n")[0],
-  }));
-  const zoom = (to) => {
-    for (const box of boxes) {
-      const covers = box.d <= to.d && box.x <= to.x && box.x + box.w >= to.x + to.w;
-      const x = covers ? 0 : ((box.x - to.x) / to.w) * width;
-      const w = covers ? width : (box.w / to.w) * width;
-      const seen = x > -0.01 && x < width && w >= 0.3 && (covers || box.d > to.d);
-      box.g.style.display = seen ? "" : "none";
-      if (!seen) continue;
-      box.rect.setAttribute("x", x);
-      box.rect.setAttribute("width", w);
-      const room = Math.floor((w - 6) / 6.6);
-      box.text.setAttribute("x", x + 3);
-      box.text.textContent = room < 3 ? "" :
-        box.name.length <= room ? box.name : box.name.slice(0, room - 1) + "\\u2026";
-    }
-  };
-  for (const box of boxes) box.g.addEventListener("click", () => zoom(box));
-})();
+.flame-key { list-style: none; padding: 0; } .flame-key li { display: inline; margin-right: 1em; }
 """
 
 
@@ -97,25 +73,40 @@ class _Box(NamedTuple):
     width: float
 
 
-def draw_flamegraph(stacks: Iterable[FoldedStack], by: str) -> str:
+def draw_flamegraph(stacks: Iterable[FoldedStack], by: str, *, most: int = MAX_BOXES) -> str:
     """
-    Return the picture as an SVG element, for a page of HTML.
+    Return the picture as an SVG element, for a page of HTML; what it leaves out is said below.
 
-    Without a script it still shows each box's whole text when it is pointed at.
+    Without ``SCRIPT`` it still shows each box's whole text when it is pointed at. It has no
+    inline style, which a page's policy may forbid.
 
     Args:
         stacks: What to draw.
         by: What they weigh: ``time``, ``calls`` or ``bytes``.
+        most: Boxes that are drawn.
     """
     root = _grow(stacks)
-    boxes, left_out = _choose(root)
+    boxes, left_out = _choose(root, most)
     rows = 1 + max((box.depth for box in boxes), default=0)
     drawn = "".join(_draw(box, root.weight, by) for box in boxes)
     note = f"<p>Too narrow to be drawn: {left_out:,}, and all below them.</p>" if left_out else ""
     return (
         '<svg xmlns="http://www.w3.org/2000/svg" class="flamegraph" '
-        f'viewBox="0 0 {WIDTH} {rows * ROW}" role="img">{drawn}</svg>{note}'
+        f'viewBox="0 0 {WIDTH} {rows * ROW}" role="img" aria-label="Flame graph by {_text(by)}" '
+        f'font-family="monospace" font-size="11" fill="#111">{drawn}</svg>{note}'
     )
+
+
+def draw_key(stacks: Iterable[FoldedStack]) -> str:
+    """Return what the colours of a picture mean, as a list for a page of HTML."""
+    kinds = {frame.type for stack in stacks for frame in stack.frames}
+    items = "".join(
+        '<li><svg width="12" height="12" aria-hidden="true">'
+        f'<rect width="12" height="12" fill="{_colour(kind, "")}"/></svg> {word}</li>'
+        for kind, (word, _) in _TYPES.items()
+        if kind in kinds
+    )
+    return f'<ul class="flame-key">{items}</ul>'
 
 
 def flamegraph_page(stacks: Iterable[FoldedStack], by: str, title: str) -> str:
@@ -127,19 +118,16 @@ def flamegraph_page(stacks: Iterable[FoldedStack], by: str, title: str) -> str:
         by: What they weigh.
         title: What they are of.
     """
-    digest = base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    drawn = list(stacks)
+    policy = f"default-src 'none'; style-src {_hash(_STYLE)}; script-src {_hash(SCRIPT)}"
     heading = _text(title)
-    keys = "".join(
-        f'<span class="key" style="background:{_colour(kind, "")}">{kind}</span>'
-        for kind in _COLOURS
-    )
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{heading}</title><style>{_STYLE}</style></head><body><h1>{heading}</h1>"
         f"<p>Width is {_text(by)}. Click a box to look into it, and one above it to go back."
-        f"</p><p>{keys}</p>{draw_flamegraph(stacks, by)}<script>{_SCRIPT}</script></body></html>\n"
+        f"</p>{draw_key(drawn)}{draw_flamegraph(drawn, by)}<script>{SCRIPT}</script></body></html>\n"
     )
 
 
@@ -161,12 +149,12 @@ def _grow(stacks: Iterable[FoldedStack]) -> _Node:
     return root
 
 
-def _choose(root: _Node) -> tuple[list[_Box], int]:
+def _choose(root: _Node, most: int) -> tuple[list[_Box], int]:
     """Return the boxes that can be seen, and how many cannot."""
     boxes = list(_lay_out(root)) if root.weight > 0 else []
     wide = [box for box in boxes if box.width >= _LEAST_WIDTH]
     # Nothing is narrower than what lies below it, and the sort is stable.
-    widest = sorted(wide, key=lambda box: -box.width)[:MAX_BOXES]
+    widest = sorted(wide, key=lambda box: -box.width)[:most]
     return widest, len(boxes) - len(widest)
 
 
@@ -191,21 +179,33 @@ def _draw(box: _Box, total: int, by: str) -> str:
     amount = _UNITS.get(by, str)(node.weight)
     share = f"{node.weight / total:.1%}"
     room = int((box.width - 2 * _PADDING) / _CHARACTER)
-    name = printable(node.name)
+    name = _clip(printable(node.name))
     shown = name if len(name) <= room else name[: room - 1] + "…"
     return (
         f'<g data-x="{box.x:.3f}" data-w="{box.width:.3f}" data-d="{box.depth}">'
         f"<title>{_text(name)}\n{_text(amount)} ({share})</title>"
         f'<rect x="{box.x:.3f}" y="{y}" width="{box.width:.3f}" height="{ROW - 1}" '
         f'fill="{_colour(node.type, name)}"/>'
-        f'<text x="{box.x + _PADDING:.3f}" y="{y + 12}" style="{_TEXT_STYLE}">'
+        f'<text x="{box.x + _PADDING:.3f}" y="{y + 12}">'
         f"{_text(shown) if room >= _PADDING else ''}</text></g>"
     )
 
 
 def _colour(kind: str, name: str) -> str:
-    hue, saturation, lightness = _COLOURS.get(kind, _OTHER_COLOUR)
+    _, (hue, saturation, lightness) = _TYPES.get(kind, ("", _OTHER_COLOUR))
     return f"hsl({hue} {saturation}% {lightness + zlib.crc32(name.encode()) % 9}%)"
+
+
+def _clip(text: str) -> str:
+    if len(text) <= MAX_CHARACTERS:
+        return text
+    half = MAX_CHARACTERS // 2
+    return f"{text[: half - 1]}…{text[-half:]}"
+
+
+def _hash(source: str) -> str:
+    digest = hashlib.sha256(source.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
 def _text(text: str) -> str:

@@ -29,7 +29,8 @@ class ApiRow(NamedTuple):
     """
     All calls of one API by one process image, also those inside other calls.
 
-    Percentiles are read from the kernel's buckets; all else is exact.
+    Percentiles are read from the kernel's buckets; NaN where there are none. All else is
+    exact.
     """
 
     process: ProcessImage

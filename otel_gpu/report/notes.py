@@ -24,6 +24,7 @@ class Knowledge(NamedTuple):
     chains_left_out: int
     series_left_out: int
     given_up: Mapping[str, int]
+    unplaced_calls: int = 0
 
 
 def write_notes(knowledge: Knowledge) -> Iterator[str]:
@@ -33,10 +34,7 @@ def write_notes(knowledge: Knowledge) -> Iterator[str]:
             "Times of calls are host time: a launch ends when the kernel is queued, not when it "
             "has run. How long the device worked is not known."
         )
-        yield (
-            "Percentiles are read from histogram buckets; with the default layout they are within "
-            "9 %. Counts, errors, totals and bytes are exact."
-        )
+        yield _percentiles_note(knowledge.unplaced_calls)
     else:
         yield "No CUDA call was counted."
     if not knowledge.has_times:
@@ -74,6 +72,18 @@ def write_notes(knowledge: Knowledge) -> Iterator[str]:
     if given_up := {name: count for name, count in knowledge.given_up.items() if count}:
         counts = ", ".join(f"{name} {count:,}" for name, count in sorted(given_up.items()))
         yield f"What was too much to remember while causes were looked for: {counts}."
+
+
+def _percentiles_note(unplaced_calls: int) -> str:
+    if unplaced_calls:
+        return (
+            f"{count_of(unplaced_calls, 'call')} were counted and not kept one by "
+            "one: they are in counts and totals, and in no percentile."
+        )
+    return (
+        "Percentiles are read from histogram buckets; with the default layout they are "
+        "within 9 %. Counts, errors, totals and bytes are exact."
+    )
 
 
 def _counts_note(knowledge: Knowledge) -> str:

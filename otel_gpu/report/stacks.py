@@ -50,7 +50,7 @@ class StackRow(NamedTuple):
         seen: How many there were with a span.
         calls: How many those stand for; so do the next two.
         time_ns: The time inside them, together.
-        size_bytes: What they copied, set or allocated.
+        size_bytes: What they copied, set or allocated, of those that did not fail.
     """
 
     process: ProcessImage
@@ -182,9 +182,9 @@ class StackCollector:
         # Only what was sampled and nothing else stands for others.
         weight = max(1, event.weight) if event.choices == wire.CHOICE_SAMPLED else 1
         duration_ns = max(0, activity.end_unix_ns - activity.start_unix_ns)
-        self._add(
-            activity, activity.api.name, weight, weight * duration_ns, weight * event.size_bytes
-        )
+        # A call that failed gave or moved nothing.
+        size_bytes = 0 if event.status else weight * event.size_bytes
+        self._add(activity, activity.api.name, weight, weight * duration_ns, size_bytes)
 
     def _observe_wait(self, activity: StallActivity) -> None:
         blocked_ns = activity.runnable_unix_ns - activity.start_unix_ns
@@ -226,7 +226,7 @@ class StackCollector:
                 continue
             if not self._wants(key.pid, api.name) or (key.nested and not self._names):
                 continue
-            self._counts[key] = sum(series.aggregate.buckets)
+            self._counts[key] = series.aggregate.counted
             if len(self._counts) > _MAX_SERIES:
                 self._counts.popitem(last=False)
 

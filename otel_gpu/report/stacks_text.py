@@ -1,8 +1,11 @@
 """Top stacks as text: each with what it adds up to, and below that its frames."""
 
+from collections import Counter
+
 from rich.console import Console
 from rich.text import Text
 
+from otel_gpu.capture.stacks.frames import NATIVE, Frame
 from otel_gpu.enrich.stack_text import cut_frames, frame_line
 from otel_gpu.report.stacks import BYTES, CALLED, CALLS, StackReport, StackRow
 from otel_gpu.report.words import (
@@ -30,11 +33,14 @@ def write_stacks(report: StackReport, console: Console, limit: int) -> None:
     _line(console, f"{printable(report.source)}: {format_duration(length_ns)}", style="bold")
     _line(console, _coverage(report))
     total = report.total()
+    shown = Counter(map(_looks, report.rows[:limit]))
     for number, row in enumerate(report.rows[:limit], start=1):
         console.print()
         _line(console, f"{number}. {_describe(row, report, total)}", style="bold")
+        # Two calls in one function look alike, unless it is said where in it they are.
+        has_twin = shown[_looks(row)] > 1
         for frame in cut_frames(row.stack.frames, MAX_FRAMES):
-            _line(console, f"     {frame_line(frame)}")
+            _line(console, f"     {_frame(frame, has_twin)}")
         if not row.stack.complete:
             stack = row.stack
             _line(console, f"     … incomplete: native {stack.native}, python {stack.python} …")
@@ -52,6 +58,18 @@ def write_stacks(report: StackReport, console: Console, limit: int) -> None:
         _line(console, f"lost: {lost}")
     for note in report.notes:
         _line(console, f"- {printable(note)}")
+
+
+def _looks(row: StackRow) -> tuple[object, ...]:
+    frames = cut_frames(row.stack.frames, MAX_FRAMES)
+    return (row.process.pid, row.name, *map(frame_line, frames))
+
+
+def _frame(frame: Frame, has_twin: bool) -> str:
+    line = frame_line(frame)
+    if has_twin and frame.kind == NATIVE and frame.function and frame.address and not frame.file:
+        return f"{line.removesuffix(')')}+{frame.address:#x})"
+    return line
 
 
 def _line(console: Console, text: str, style: str = "") -> None:

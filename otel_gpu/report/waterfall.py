@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from otel_gpu.enrich.stack_text import describe_place
-from otel_gpu.explain.chains import Cause, Chain, Effect, Evidence
+from otel_gpu.explain.chains import Cause, Chain, Culprit, Effect, Evidence
 from otel_gpu.report.words import describe_kind, describe_thread, format_duration, printable
 
 BAR_COLUMNS = 50
@@ -12,6 +12,7 @@ MAX_INTERVALS = 24
 LEGEND = "# in a run queue   = blocked   + in a call   . in a gap   * in a fork   ? not seen"
 
 _MARKS = {"run_queue": "#", "blocked": "=", "gap": ".", "call": "+", "fork": "*"}
+# Also of time off the CPU of which it is not known which of the first two it was.
 _OTHER_MARK = "?"
 # Where these were is said of the effect itself.
 _KINDS_OF_EFFECTS = frozenset({"call", "gap"})
@@ -32,6 +33,34 @@ class Bar(NamedTuple):
     label: str
 
 
+class Interval(NamedTuple):
+    """
+    Evidence, and the cause that rests on it.
+
+    ``thread`` is whose it was, None for the effect's own; ``depth`` is how many threads
+    were followed to find it.
+    """
+
+    evidence: Evidence
+    cause: Cause
+    thread: Culprit | None
+    depth: int
+
+    @property
+    def length_ns(self) -> int:
+        """How long it was; a clock may have stepped."""
+        return max(0, self.evidence.end_unix_ns - self.evidence.start_unix_ns)
+
+
+def find_intervals(chain: Chain) -> list[Interval]:
+    """Return the intervals that the causes of an effect rest on, each once."""
+    found: dict[str, Interval] = {}
+    for cause, thread, depth in _walk(chain.causes, None, 0):
+        for evidence in cause.evidence:
+            found.setdefault(evidence.id, Interval(evidence, cause, thread, depth))
+    return list(found.values())
+
+
 def draw_waterfall(chain: Chain, *, most: int = MAX_INTERVALS) -> tuple[list[Bar], int]:
     """
     Draw an effect and the intervals that its causes rest on, in order of time.
@@ -40,37 +69,35 @@ def draw_waterfall(chain: Chain, *, most: int = MAX_INTERVALS) -> tuple[list[Bar
         The lines, and how many intervals are left out: the shortest.
     """
     effect = chain.effect
-    length_ns = effect.duration_ns
-    bars = [Bar(0, length_ns, "-" * BAR_COLUMNS, describe_kind(effect))]
-    found: dict[str, tuple[Evidence, int, Cause]] = {}
-    for cause, depth in _walk(chain.causes, 0):
-        for interval in cause.evidence:
-            found.setdefault(interval.id, (interval, depth, cause))
+    bars = [Bar(0, effect.duration_ns, "-" * BAR_COLUMNS, describe_kind(effect))]
     longest = sorted(
-        found.values(), key=lambda item: (-_length(item[0]), item[0].start_unix_ns, item[0].id)
+        find_intervals(chain),
+        key=lambda one: (-one.length_ns, one.evidence.start_unix_ns, one.evidence.id),
     )
-    for interval, depth, cause in sorted(
-        longest[:most], key=lambda item: (item[0].start_unix_ns, item[1], item[0].id)
-    ):
+    for interval in sorted(longest[:most], key=in_order_of_time):
+        evidence = interval.evidence
         bars.append(
             Bar(
-                interval.start_unix_ns - effect.start_unix_ns,
-                _length(interval),
-                _draw(effect, interval),
-                "<- " * depth + _label(interval, cause),
+                evidence.start_unix_ns - effect.start_unix_ns,
+                interval.length_ns,
+                _draw(effect, evidence),
+                "<- " * interval.depth + _label(interval),
             )
         )
     return bars, max(0, len(longest) - most)
 
 
-def _walk(causes: Iterable[Cause], depth: int) -> Iterator[tuple[Cause, int]]:
+def in_order_of_time(interval: Interval) -> tuple[int, int, str]:
+    """Sort key: of what begins together, the effect's own thread first."""
+    return interval.evidence.start_unix_ns, interval.depth, interval.evidence.id
+
+
+def _walk(
+    causes: Iterable[Cause], thread: Culprit | None, depth: int
+) -> Iterator[tuple[Cause, Culprit | None, int]]:
     for cause in causes:
-        yield cause, depth
-        yield from _walk(cause.via, depth + 1)
-
-
-def _length(interval: Evidence) -> int:
-    return max(0, interval.end_unix_ns - interval.start_unix_ns)
+        yield cause, thread, depth
+        yield from _walk(cause.via, cause.culprit, depth + 1)
 
 
 def _draw(effect: Effect, interval: Evidence) -> str:
@@ -88,12 +115,14 @@ def _draw(effect: Effect, interval: Evidence) -> str:
     return "".join(bar)
 
 
-def _label(interval: Evidence, cause: Cause) -> str:
+def _label(whole: Interval) -> str:
+    interval, cause = whole.evidence, whole.cause
     parts = [printable(cause.kind)]
     if interval.reason and interval.reason != cause.kind:
         parts[0] += f" ({printable(interval.reason)})"
-    if len(cause.evidence) == 1 and cause.time_ns < _length(interval):
-        parts[0] += f" for {format_duration(cause.time_ns)} of it"
+    if cause.time_ns < whole.length_ns:
+        most = "" if len(cause.evidence) == 1 else "at most "
+        parts[0] += f" for {most}{format_duration(cause.time_ns)} of it"
     if interval.is_cpu_idle:
         parts.append("no thread had the CPU")
     if interval.culprit:

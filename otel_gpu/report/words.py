@@ -9,6 +9,7 @@ from otel_gpu.explain.chains import Culprit, Effect
 
 __all__ = [
     "count_of",
+    "describe_fault",
     "describe_kind",
     "describe_thread",
     "format_duration",
@@ -17,6 +18,10 @@ __all__ = [
     "format_time",
     "printable",
     "process_name",
+    "service_of",
+    "short_process",
+    "shorten",
+    "thread_number",
 ]
 
 _DURATIONS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
@@ -29,6 +34,7 @@ _EFFECTS = {
     "hung_call": "hung in",
     "failed_call": "failed",
 }
+_SHORT = 32
 _NS_PER_S = 1_000_000_000
 _LAST_UNIX_NS = 253_402_300_799_999_999_999  # the last year that dates are written in
 
@@ -63,21 +69,45 @@ def format_time(unix_ns: int) -> str:
     return f"{moment:%Y-%m-%d %H:%M:%S}.{rest_ns // 1_000:06}"
 
 
+def service_of(process: ProcessImage) -> str:
+    """The service's name, as it was given."""
+    return str(process.attributes.get("service.name") or process.comm)
+
+
 def process_name(process: ProcessImage) -> str:
     """The service's name and the pid."""
-    name = process.attributes.get("service.name") or process.comm
-    return f"{printable(str(name))} ({process.pid})"
+    return f"{printable(service_of(process))} ({process.pid})"
+
+
+def shorten(name: str) -> str:
+    """Return a name as text that nothing obeys, and that leaves room for others."""
+    text = printable(name)
+    return text if len(text) <= _SHORT else text[: _SHORT - 1] + "…"
+
+
+def short_process(process: ProcessImage) -> str:
+    """Return the service's name, shortened, and the pid."""
+    return f"{shorten(service_of(process))} ({process.pid})"
+
+
+def describe_fault(effect: Effect) -> str:
+    """What went wrong, without the call or gap that it went wrong with."""
+    return _EFFECTS.get(effect.kind, printable(effect.kind))
 
 
 def describe_kind(effect: Effect) -> str:
     """What went wrong with which call or gap."""
-    return f"{_EFFECTS.get(effect.kind, printable(effect.kind))} {printable(effect.api)}"
+    return f"{describe_fault(effect)} {printable(effect.api)}"
+
+
+def thread_number(thread: Culprit) -> str:
+    """A thread by process and number, which is left out where it says nothing."""
+    return f"{thread.pid}" if thread.tid in (0, thread.pid) else f"{thread.pid}/{thread.tid}"
 
 
 def describe_thread(thread: Culprit) -> str:
-    """A thread by name, process and number; the number is left out where it says nothing."""
-    number = f"{thread.pid}" if thread.tid in (0, thread.pid) else f"{thread.pid}/{thread.tid}"
-    return f"{printable(thread.comm) or '?'} ({number})"
+    """A thread by name, process and number."""
+    return f"{printable(thread.comm) or '?'} ({thread_number(thread)})"
 
 
 def _with_unit(amount: float, units: tuple[tuple[float, str], ...]) -> str:

@@ -158,6 +158,8 @@ def environment_for(receiver: OtlpReceiver | None, *, protocol: str = "grpc") ->
         for name, value in os.environ.items()
         if not name.startswith(("OTEL_", "CUDA_STUB", "LD_"))
     }
+    # The flight recorder of the user who runs the tests is not theirs to write.
+    environment["OTEL_GPU_STORE_ENABLED"] = "off"
     if receiver is not None:
         endpoint = receiver.grpc_endpoint if protocol == "grpc" else receiver.http_endpoint
         environment |= {

@@ -5,6 +5,9 @@ The recordings that ``otel-gpu demo --synthetic`` plays.
 
 Each is a real run on this machine, as root: of several, the one that is explained best.
 What says which machine it was is replaced, and so are the names of what else ran there.
+
+They are made anew when the format of records changes, on a machine that does nothing else.
+Afterwards ``python -m tests.investigating --update`` gives docs/investigating.md their figures.
 """
 
 import json

@@ -238,6 +238,7 @@ def test_an_unknown_variable_is_warned_about_and_the_nearest_suggested(caplog):
     It may belong to another program, so it is no error; a slip is pointed out all the same.
     """
     environ = {"OTEL_GPU_SPANS_MOD": "full", "OTEL_GPU_TEST_REQUIRE": "kernel", "OTHER": "1"}
+    environ["OTEL_GPU_MCP_TOKEN"] = "secret"  # noqa: S105 -- no secret
     with caplog.at_level(logging.WARNING):
         load(None, environ, NOTHING)
 

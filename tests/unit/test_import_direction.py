@@ -9,9 +9,13 @@ import otel_gpu
 
 PACKAGE = Path(otel_gpu.__file__).parent
 CORRIDOR = ["capture", "decode", "enrich", "explain"]
-# What each room may import. The last two stand beside each other.
+# What each room may import. The last three stand beside each other.
 ROOMS = {room: CORRIDOR[:index] for index, room in enumerate(CORRIDOR)}
-ROOMS |= {"export": CORRIDOR, "report": CORRIDOR}
+ROOMS |= {"export": CORRIDOR, "report": CORRIDOR, "store": CORRIDOR}
+# What it yields enters the corridor where decoded records do.
+ROOMS |= {"importers": ["capture", "decode"]}
+# It answers questions about reports and stores, and hands nothing on.
+ROOMS |= {"mcp": [*CORRIDOR, "report", "store"]}
 ALONE = {"wire.py", "errors.py", "options.py", "config.py", "findings.py", "reachability.py"}
 
 

@@ -32,6 +32,8 @@ UPDATE = "python -m tests.unit.commands.starved"
 def recording(tmp_path, monkeypatch):
     for name in [name for name in os.environ if name.startswith("OTEL_")]:
         monkeypatch.delenv(name)
+    # This host's own flight recorder is none of ours.
+    monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path / "state"))
     return starved.write(tmp_path / "starved.otelgpu")
 
 

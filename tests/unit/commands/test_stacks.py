@@ -1,4 +1,4 @@
-"""``otel-gpu stacks`` of recordings; tests/kernel has it live."""
+"""``otel-gpu stacks`` of recordings and stores; tests/kernel has it live."""
 
 import json
 import os
@@ -8,6 +8,7 @@ import pytest
 from jsonschema import validate
 
 from otel_gpu import cli
+from otel_gpu.demo.scenarios import SCENARIOS
 from tests.replay.make_recordings import recording_path
 
 SCHEMA = json.loads(
@@ -17,14 +18,22 @@ MS = 1_000_000
 
 
 @pytest.fixture(autouse=True)
-def no_variables(monkeypatch):
+def environment(monkeypatch, tmp_path):
     for name in [name for name in os.environ if name.startswith("OTEL_")]:
         monkeypatch.delenv(name)
+    monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path / "state"))
 
 
 @pytest.fixture
 def recording():
     return recording_path("training")
+
+
+@pytest.fixture
+def store(recording, tmp_path):
+    path = tmp_path / "store.db"
+    assert cli.main(["replay", str(recording), "--store", str(path)]) == 0
+    return path
 
 
 def output_of(capsys, *arguments):
@@ -134,6 +143,78 @@ def test_the_list_can_go_to_a_file(recording, capsys, tmp_path, arguments):
     assert path.read_text(encoding="utf-8") == printed
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["--by", "bytes"],
+        ["--by", "calls", "--api", "cuMemAlloc"],
+        ["--waits"],
+        ["--pid", "4242"],
+        ["--from", "+0.1s"],
+        ["--since", "1s", "--waits"],
+    ],
+)
+def test_a_store_has_the_stacks_of_its_recording(recording, store, capsys, arguments):
+    """
+    Whatever is asked for, and whatever part of it.
+    """
+    capsys.readouterr()
+    from_recording = document_of(capsys, recording, *arguments)
+
+    from_store = document_of(capsys, "--store", store, *arguments)
+
+    assert from_store.pop("source") == str(store)
+    assert from_recording.pop("source") == str(recording)
+    assert from_store == from_recording
+
+
+def test_without_anything_named_the_flight_recorder_is_looked_at(store, capsys, tmp_path):
+    """
+    As for explain.
+    """
+    default = tmp_path / "state" / "store.db"
+    default.parent.mkdir()
+    store.rename(default)
+
+    assert document_of(capsys)["source"] == str(default)
+
+
+def test_a_window_holds_what_touches_it(capsys):
+    """
+    What was before is read too, since names come from there, and is not added up. Counters are
+    read now and then: those of a window reach a little beyond it.
+    """
+    path = SCENARIOS["preemption"].recording
+    whole = document_of(capsys, path)
+    begin, end = whole["window"]["start_unix_ns"], whole["window"]["end_unix_ns"]
+    middle = (begin + end) // 2
+    moment = f"{middle // 10**9}.{middle % 10**9:09}"
+
+    early = document_of(capsys, path, "--to", moment)
+    late = document_of(capsys, path, "--from", moment)
+
+    counts = [part["coverage"]["with_stack"] for part in (early, late)]
+    # The call that was being made then touches both.
+    assert sum(counts) in (120, 121)
+    assert min(counts) > 10
+    counted = [part["coverage"]["counted"] for part in (whole, early, late)]
+    assert counted[0] == 120
+    assert counts[0] <= counted[1] < 120
+    assert counts[1] <= counted[2] <= 120
+    assert early["window"] == {"start_unix_ns": begin, "end_unix_ns": middle}
+    assert late["window"] == {"start_unix_ns": middle, "end_unix_ns": end}
+
+
+def test_a_window_without_calls_is_empty(recording, capsys):
+    """
+    And no error: it is an answer.
+    """
+    document = document_of(capsys, recording, "--to", "2020-01-01")
+
+    assert (document["stacks"], document["coverage"]["with_stack"]) == ([], 0)
+
+
 def test_without_a_stack_there_is_no_picture(capsys, tmp_path):
     """
     The list is still printed, and says why; an empty picture is an error.
@@ -171,6 +252,10 @@ def test_a_damaged_recording_is_read_as_far_as_it_goes(recording, capsys, tmp_pa
         ([], "name what to watch"),
         (["REC", "--all"], "a recording is looked at as it is"),
         (["REC", "--", "true"], "a recording is looked at as it is"),
+        (["--store", "STORE", "--all"], "a store is looked at as it is"),
+        (["REC", "--store", "STORE"], "name a recording or a store, not both"),
+        (["--all", "--since", "5m"], "--from and --to are for recordings and stores"),
+        (["REC", "--from", "+2s", "--to", "+1s"], "the window ends before it begins"),
         (["REC", "--limit", "0"], "--limit must be at least 1"),
         (["REC", "--waits", "--by", "bytes"], "waits are of no API"),
         (["REC", "--waits", "--api", "cudaMalloc"], "waits are of no API"),
@@ -178,11 +263,12 @@ def test_a_damaged_recording_is_read_as_far_as_it_goes(recording, capsys, tmp_pa
         (["REC", "--by", "weight"], "invalid choice"),
     ],
 )
-def test_what_makes_no_sense_is_refused(recording, capsys, arguments, message):
+def test_what_makes_no_sense_is_refused(recording, store, capsys, arguments, message):
     """
     With exit code 2, and a line that says what is wrong.
     """
-    given = [str(recording) if argument == "REC" else argument for argument in arguments]
+    places = {"REC": str(recording), "STORE": str(store)}
+    given = [places.get(argument, argument) for argument in arguments]
 
     assert cli.main(["stacks", *given]) == 2
     assert message in capsys.readouterr().err

@@ -55,6 +55,23 @@ def test_effects_of_one_culprit_are_one_incident():
     assert len(incident.chains) == 3
 
 
+def test_calls_that_failed_get_advice_about_failures():
+    """
+    Nobody is told to profile kernels that were never launched; a hog is told of all the same.
+    """
+    start = START + 5 * SECOND
+    failed = slow(start=start, duration_ms=0.002, status=2, choices=wire.CHOICE_FAILED)
+    hog, call = hit(10)
+    call = call._replace(event=call.event._replace(status=2))
+
+    _, explainer = explain(usual(), failed, hog, call)
+
+    assert {incident.causes[0].kind: incident.advice for incident in explainer.incidents()} == {
+        "gpu_wait": (rules.FAILED_ADVICE,),
+        "preemption": (rules.FAILED_ADVICE, rules.RULE_BY_KIND["preemption"].advice),
+    }
+
+
 def test_another_culprit_another_process_or_a_pause_make_another_incident():
     """
     What is put together has the same cause, in the same stretch of time.

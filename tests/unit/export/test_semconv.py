@@ -6,6 +6,7 @@ import yaml
 
 from otel_gpu import wire
 from otel_gpu.config import CaptureConfig, Config, ExportConfig, StacksConfig
+from otel_gpu.decode.events import STALL_STATE_UNKNOWN
 from otel_gpu.enrich import ids
 from otel_gpu.enrich.activities import ProcessImage
 from otel_gpu.enrich.attributes import describe, facts_of, host_of
@@ -127,6 +128,15 @@ def stream():
         voluntary_switches=1,
         involuntary_switches=1,
     )
+    yield stall(
+        trainer,
+        12 * SECOND,
+        13 * SECOND,
+        13 * SECOND,
+        reason="unknown",
+        flags=STALL_STATE_UNKNOWN,
+        switch_type=0,
+    )
     yield fork(trainer, child, 10 * SECOND, 10 * SECOND + MS)
     names = [
         "cudaLaunchKernel",
@@ -173,6 +183,7 @@ def chain(process):
     blocked = Evidence(
         "e2", "blocked", at, at + MS, None, worker, "lock", functions, span_id, stack
     )
+    off_cpu = Evidence("e3", "off_cpu", at, at + MS, None, None, "", (), span_id)
     effect = Effect(
         "slow_call",
         process,
@@ -188,7 +199,7 @@ def chain(process):
     )
     total = Cause("run_queue", MS // 100, 0.01, hog, (), (Cause("lock", 1, 0.01, hog, ()),))
     inner = Cause("ipc", MS // 100, 0.01, hog, (wait,), (total,))
-    many = [Cause("run_queue", MS // 100, 0.01, hog, (wait, blocked))] * 100
+    many = [Cause("run_queue", MS // 100, 0.01, hog, (wait, blocked, off_cpu))] * 100
     return Chain("c1", effect, (inner, total, *many), 0, "high")
 
 

@@ -1,6 +1,9 @@
 """Flame graphs: where boxes are, and that names are text."""
 
+import base64
+import hashlib
 import re
+from html import unescape
 from html.parser import HTMLParser
 from xml.etree import ElementTree as ET
 
@@ -70,12 +73,11 @@ def test_what_is_too_narrow_is_left_out_and_said():
     assert note == "<p>Too narrow to be drawn: 5,000, and all below them.</p>"
 
 
-def test_a_picture_has_a_bounded_number_of_boxes(monkeypatch):
+def test_a_picture_has_a_bounded_number_of_boxes():
     """However many there are; the widest stay, and what is above them."""
-    monkeypatch.setattr(flamegraph, "MAX_BOXES", 5)
     many = [folded(100 - n, f"f{n}", f"g{n}") for n in range(20)]
 
-    boxes = boxes_of(draw_flamegraph(many, "calls").split("<p>")[0])
+    boxes = boxes_of(draw_flamegraph(many, "calls", most=5).split("<p>")[0])
     assert set(boxes) == {"all", "f0", "g0", "f1", "g1"}
 
 
@@ -90,6 +92,16 @@ def test_a_tree_has_a_bounded_number_of_nodes(monkeypatch):
         "b": (0, 900, 2),
         "c": (0, 900, 3),
     }
+
+
+def test_a_long_name_loses_its_middle():
+    """The names of templates can fill a page; what they end in is often what tells them apart."""
+    (name,) = set(boxes_of(draw_flamegraph([folded(1, "f" * 10_000 + "end")], "calls"))) - {"all"}
+
+    assert len(name) == flamegraph.MAX_CHARACTERS
+    assert name.startswith("ffff")
+    assert name.endswith("fend")
+    assert "…" in name
 
 
 def test_a_deep_stack_is_no_recursion():
@@ -123,7 +135,7 @@ def test_a_name_is_text_and_nothing_else(name):
     assert Tags(evil).tags == Tags(harmless).tags
     assert Tags(evil).tags.count("script") == 1
     assert not {"onclick", "onerror", "onload", "src", "href"} & Tags(evil).attributes
-    parse(re.search("<svg.*</svg>", evil, re.DOTALL).group())
+    parse(re.search("<svg xmlns.*</svg>", evil, re.DOTALL).group())
     assert evil.encode()
 
 
@@ -144,7 +156,16 @@ def test_the_page_needs_nothing_from_elsewhere():
     page = flamegraph_page([folded(1, "main")], "time", "train.otelgpu: calls by time")
 
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page).group(1)
-    assert policy.startswith("default-src &#x27;none&#x27;; style-src ")
-    assert "sha256-" in policy
+    style, script = (
+        base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()
+        for source in re.search(
+            "<style>(.*?)</style>.*<script>(.*?)</script>", page, re.DOTALL
+        ).groups()
+    )
+    assert unescape(policy) == (
+        f"default-src 'none'; style-src 'sha256-{style}'; script-src 'sha256-{script}'"
+    )
+    assert "style" not in Tags(page).attributes
+    assert re.findall(r"innerHTML|eval|fetch|import\b", page) == []
     assert "http" not in page.replace("http-equiv", "").replace("http://www.w3.org/2000/svg", "")
     assert "<h1>train.otelgpu: calls by time</h1>" in page

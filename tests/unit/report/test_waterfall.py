@@ -123,3 +123,15 @@ def test_labels_say_why_who_and_where():
         "lock (futex) for 3 ms of it, in futex_wait",
         "<- preemption, cc1plus (900/901) had the CPU",
     ]
+
+
+def test_a_part_of_a_whole_says_how_much_of_it_counts():
+    """
+    A call that stands for its totals is longer than what is put down to it.
+    """
+    whole = evidence("w", "call", START_NS, START_NS + 50 * MS)
+    piece = evidence("p", "run_queue", START_NS + MS, START_NS + 2 * MS)
+    alone, together = cause_of(whole, time_ns=3 * MS), cause_of(whole, piece, time_ns=3 * MS)
+
+    assert draw_waterfall(chain_of(alone))[0][1].label == "run_queue for 3 ms of it"
+    assert draw_waterfall(chain_of(together))[0][1].label == "run_queue for at most 3 ms of it"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.export.cuda_errors import DRIVER_ERRORS, RUNTIME_ERRORS, error_name
+from otel_gpu.enrich.cuda_errors import DRIVER_ERRORS, RUNTIME_ERRORS, error_name
 
 
 def header(name: str) -> str:

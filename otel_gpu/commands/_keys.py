@@ -1,0 +1,78 @@
+"""
+Keys as they are pressed, from a terminal that is as it was when they end.
+
+Not a verb: ``top`` uses it.
+"""
+
+import os
+import re
+import select
+import sys
+import termios
+from types import TracebackType
+from typing import Any, Self
+
+_LOCAL_MODES, _CHARACTERS = 3, 6
+_DISABLED = b"\0"
+# An arrow or another key that sends a sequence, or one character.
+_KEY = re.compile(rb"\x1b[\[O][0-9;]*([A-Za-z~])|([^\x1b])", re.DOTALL)
+_ARROWS = {b"A": "k", b"B": "j"}
+QUIT = "q"
+
+
+class Keys:
+    """
+    Standard input, while it is a terminal that hands over each key at once.
+
+    Ctrl-C goes on to interrupt. Ctrl-Z and Ctrl-Backslash do nothing: they would leave
+    the shell with a terminal that shows nothing of what is typed.
+    """
+
+    def __init__(self) -> None:
+        self._fd = sys.stdin.fileno()
+        self._saved: list[Any] = []
+
+    def __enter__(self) -> Self:
+        self._saved = termios.tcgetattr(self._fd)
+        changed = termios.tcgetattr(self._fd)
+        changed[_LOCAL_MODES] &= ~(termios.ICANON | termios.ECHO)
+        for character in (termios.VSUSP, termios.VQUIT):
+            changed[_CHARACTERS][character] = _DISABLED
+        termios.tcsetattr(self._fd, termios.TCSANOW, changed)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        termios.tcsetattr(self._fd, termios.TCSANOW, self._saved)
+
+    def read(self, wait_s: float) -> list[str]:
+        """
+        Return the keys pressed since this was last asked, or the first within a time.
+
+        Arrows are told as ``j`` and ``k``, and the end of the terminal as ``QUIT``.
+        """
+        ready, _, _ = select.select([self._fd], [], [], max(0.0, wait_s))
+        if not ready:
+            return []
+        try:
+            pressed = os.read(self._fd, 1024)
+        except OSError:  # the terminal is gone
+            pressed = b""
+        if not pressed:
+            return [QUIT]
+        return [
+            _ARROWS.get(sequence, "") if sequence else character.decode("ascii", "ignore")
+            for sequence, character in _KEY.findall(pressed)
+        ]
+
+
+def has_keys() -> bool:
+    """Whether keys can be read: standard input is a terminal, and it is ours to read."""
+    try:
+        return sys.stdin.isatty() and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+    except (OSError, ValueError, AttributeError):  # no terminal of ours, or none at all
+        return False

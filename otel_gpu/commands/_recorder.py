@@ -1,0 +1,97 @@
+"""
+The flight recorder of the verbs that write one, and where the others look for it.
+
+Not a verb: ``run``, ``replay``, ``explain`` and ``query`` use it.
+"""
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from otel_gpu.config import Config
+from otel_gpu.errors import StoreError
+from otel_gpu.store.limits import Limits
+from otel_gpu.store.places import default_path
+
+if TYPE_CHECKING:
+    from otel_gpu.store.writer import StoreWriter
+
+# Naming any of these, even as "none", is a choice of where telemetry goes.
+DESTINATIONS = (
+    "OTEL_EXPORTER_OTLP_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+    "OTEL_METRICS_EXPORTER",
+    "OTEL_TRACES_EXPORTER",
+)
+_S_PER_H = 3_600.0
+
+_logger = logging.getLogger(__name__)
+
+
+def store_path(config: Config) -> Path:
+    """Return the store that the configuration means."""
+    return Path(config.store.path) if config.store.path else default_path(os.environ)
+
+
+def has_destination(config: Config) -> bool:
+    """Say whether it was chosen where telemetry goes."""
+    return bool(config.export.otlp_file) or any(map(os.environ.get, DESTINATIONS))
+
+
+def limits_of(config: Config) -> Limits:
+    """Return what a store may hold."""
+    return Limits(
+        max_bytes=config.store.max_bytes,
+        max_age_s=config.store.max_age_h * _S_PER_H,
+        chains_per_second=config.explain.chains_per_second,
+    )
+
+
+def wants_store(config: Config) -> bool:
+    """Say whether a capture is to have a flight recorder."""
+    if config.store.enabled == "auto":
+        return config.store.path is not None or not has_destination(config)
+    return config.store.enabled == "on"
+
+
+def open_store(path: Path, config: Config, *, live: bool) -> "StoreWriter":
+    """
+    Open a store to write it.
+
+    Raises:
+        StoreError: It cannot be written; see ``store.recorder.open_writer``.
+    """
+    # SQLite and the schema: for those who write a store.
+    from otel_gpu.store.recorder import open_writer  # noqa: PLC0415
+
+    return open_writer(path, limits_of(config), live=live)
+
+
+@contextmanager
+def live_store(config: Config) -> Iterator["StoreWriter | None"]:
+    """
+    Open the flight recorder of a capture, if it is to have one, and end it.
+
+    A store that cannot be written is warned about, and is no reason not to capture.
+    """
+    store = None
+    if wants_store(config):
+        try:
+            store = open_store(store_path(config), config, live=True)
+        except StoreError as error:
+            hint = f" ({error.hint})" if error.hint else ""
+            _logger.warning("%s; the capture goes on without a store%s", error, hint)
+    try:
+        yield store
+    finally:
+        if store is not None:
+            complete = store.close()
+            if lost := store.lost():
+                counts = ", ".join(f"{reason} {n:,}" for reason, n in sorted(lost.items()))
+                _logger.warning("rows that did not reach the store: %s", counts)
+            elif not complete:
+                _logger.warning("the disk was too slow for the last rows of the store")

@@ -1,0 +1,135 @@
+"""
+A report of a part of a recording or store, as the command line names it.
+
+Not a verb: ``explain``, ``report`` and ``stacks`` use it.
+"""
+
+import re
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from otel_gpu import pipeline
+from otel_gpu.commands import UsageError
+from otel_gpu.commands._moments import HELP as MOMENT_HELP
+from otel_gpu.commands._moments import parse_moment
+from otel_gpu.commands._recorder import store_path
+from otel_gpu.commands._sources import RecordingSource, Source, StoreSource
+from otel_gpu.config import Config
+from otel_gpu.explain.explainer import Explainer
+from otel_gpu.report.collector import Collector
+from otel_gpu.report.model import Window
+
+
+def add_source_arguments(parser: ArgumentParser, verb: str, *, captures: bool = False) -> None:
+    """
+    Add the arguments that name a recording or a store, and a part of it.
+
+    Args:
+        parser: Of the verb.
+        verb: What is done with them, as in "the recording to explain".
+        captures: Whether the verb can also capture live.
+    """
+    # "-30s" is a value here. Of what begins with a dash, argparse lets numbers be values.
+    parser._negative_number_matcher = re.compile(r"-\d")  # noqa: SLF001 -- it has no other way
+    parser.add_argument(
+        "recording", type=Path, nargs="?", metavar="FILE", help=f"the recording to {verb}"
+    )
+    named = "nothing else is named" if captures else "no recording is named"
+    parser.add_argument(
+        "--store",
+        type=Path,
+        metavar="FILE",
+        help=f"the store to {verb}; default, where {named}: the one that run writes",
+    )
+    of = "of a recording or store, " if captures else ""
+    parser.add_argument(
+        "--from",
+        "--since",
+        dest="begin",
+        metavar="TIME",
+        help=f"{of}what happened from then on: {MOMENT_HELP}",
+    )
+    parser.add_argument("--to", dest="end", metavar="TIME", help=f"{of}what happened before that")
+
+
+def find_source(args: Namespace, config: Config) -> Source | None:
+    """
+    Open what the command line names, or else the store that ``run`` writes; None: neither.
+
+    Raises:
+        UsageError: It names both kinds.
+    """
+    if args.recording is not None and args.store is not None:
+        raise UsageError("name a recording or a store, not both")
+    if args.recording is not None:
+        return RecordingSource(args.recording)
+    if args.store is not None:
+        return StoreSource(args.store)
+    path = store_path(config)
+    if config.store.enabled == "off" or not path.exists():
+        return None
+    return StoreSource(path)
+
+
+def find_source_or_capture(args: Namespace, config: Config, told: str) -> Source | None:
+    """
+    Do the same for a verb that can also capture live; None: it is to do that.
+
+    Args:
+        args: Of a verb with ``_live.add_target_arguments``.
+        config: Of the verb.
+        told: What happens to a file, as in "a recording is explained as it is".
+
+    Raises:
+        UsageError: The command line names both kinds, or one and what to capture.
+    """
+    captures = args.command or args.cgroup or args.all or args.duration is not None or args.record
+    is_named = args.recording is not None or args.store is not None
+    if captures and is_named:
+        raise UsageError(
+            f"a {'recording' if args.store is None else 'store'} is {told} as it is",
+            hint="leave out what says what to capture, or the file",
+        )
+    if not is_named and (captures or args.pid):
+        return None
+    return find_source(args, config)
+
+
+def window_of(source: Source, args: Namespace) -> Window:
+    """
+    Return the part of a source that a report is to be about.
+
+    Raises:
+        UsageError: The part is none.
+    """
+    return source.about(resolve_window(source, args.begin, args.end))
+
+
+def resolve_window(source: Source, begin: str | None, end: str | None) -> Window:
+    """
+    Return the window of a source that words name.
+
+    Raises:
+        UsageError: They name none.
+    """
+    named = [None if text is None else parse_moment(text) for text in (begin, end)]
+    extent = (0, 0)
+    if any(moment is not None and moment.origin != "unix" for moment in named):
+        extent = source.extent()
+    window = Window(*(None if moment is None else moment.resolve(*extent) for moment in named))
+    if (
+        window.start_unix_ns is not None
+        and window.end_unix_ns is not None
+        and window.start_unix_ns >= window.end_unix_ns
+    ):
+        raise UsageError("the window ends before it begins")
+    return window
+
+
+def make_collector(
+    config: Config, rejected: Mapping[str, int], window: Window, pids: Sequence[int]
+) -> Collector:
+    """Return what makes the report of a window; see ``report.collector.Collector``."""
+    explainer = Explainer(pipeline.explain_settings(config))
+    return Collector(explainer, window=window, pids=pids, rejected=rejected)

@@ -1,0 +1,145 @@
+"""
+Where the activities come from that a verb explains: a recording, or a store.
+
+Not a verb: ``explain``, ``report``, ``stacks`` and ``mcp`` use it. Both kinds say how far they
+reach, and hand their activities to observers; nothing after that asks which it was. Whoever
+opens one closes it.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from otel_gpu import pipeline
+from otel_gpu.commands._salvage import Salvage
+from otel_gpu.enrich.activities import Activity
+from otel_gpu.enrich.enricher import Enricher
+from otel_gpu.errors import OtelGpuError, StoreError
+from otel_gpu.report.extent import Extent
+from otel_gpu.report.model import Window
+from otel_gpu.report.words import count_of
+from otel_gpu.store.reader import StoreReader
+
+Observers = Sequence[Callable[[Activity], object]]
+
+
+class Source(Protocol):
+    """
+    Holds activities.
+
+    Attributes:
+        name: What a report says that it is about.
+        notes: What a reader of the report is to know, once it was played.
+        error: What was wrong with it, once it was played; what came before that is right.
+        rejected: What could not be understood, by reason.
+    """
+
+    name: str
+    notes: list[str]
+    error: OtelGpuError | None
+    rejected: Counter[str]
+
+    def extent(self) -> tuple[int, int]:
+        """When it begins and ends, in Unix nanoseconds."""
+
+    def about(self, window: Window) -> Window:
+        """What a report of a window is to be about."""
+
+    def play(self, window: Window, observers: Observers) -> None:
+        """Hand what a window needs to the observers, in order; once."""
+
+    def close(self) -> None:
+        """Let go of the file."""
+
+
+class RecordingSource:
+    """A recording; all of it is played, since what was usual before a window counts."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._recording = Salvage(path)
+        self.name = str(path)
+        self.notes: list[str] = []
+        self.error: OtelGpuError | None = None
+        self.rejected: Counter[str] = Counter()
+
+    def extent(self) -> tuple[int, int]:
+        """Read the recording once for this: only its end says when that is."""
+        extent = Extent()
+        batches = Salvage(self._path).batches()
+        pipeline.process(batches, Enricher(), [extent.observe], Counter())
+        return extent.start_unix_ns, extent.end_unix_ns
+
+    def about(self, window: Window) -> Window:
+        """The window itself."""
+        return window
+
+    def play(self, window: Window, observers: Observers) -> None:  # noqa: ARG002 -- all is needed
+        """Hand all activities to the observers."""
+        pipeline.process(self._recording.batches(), Enricher(), observers, self.rejected)
+        self.error = self._recording.error
+        if self.error:
+            self.notes.append("The recording is damaged: what comes after that is not known.")
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._recording.close()
+
+
+class StoreSource:
+    """A store; only what a window needs is read."""
+
+    def __init__(self, path: Path) -> None:
+        self._reader = StoreReader(path)
+        self.name = str(path)
+        self.notes: list[str] = []
+        self.error: OtelGpuError | None = None
+        self.rejected: Counter[str] = Counter()
+
+    def extent(self) -> tuple[int, int]:
+        """How far the store reaches."""
+        extent = self._reader.extent()
+        return (0, 0) if extent is None else (extent.start_unix_ns, extent.end_unix_ns)
+
+    def about(self, window: Window) -> Window:
+        """
+        What a report of a window is about.
+
+        What was counted before the oldest chunk belongs to no window, so a store that
+        is no single capture from its beginning is reported from its oldest chunk on.
+        """
+        span = self._reader.span(*window)
+        if span is None:
+            self.notes.append("The store has nothing of this time.")
+            return window
+        if span.left_out:
+            self.notes.append(
+                f"{count_of(span.left_out, 'earlier capture')} of this time not told: before a "
+                "reboot, or with other histograms. Choose an earlier window for them."
+            )
+        if window.start_unix_ns is not None or span.is_whole:
+            return window
+        return window._replace(start_unix_ns=span.start_unix_ns)
+
+    def play(self, window: Window, observers: Observers) -> None:
+        """Hand the activities of the window, and of a little around it, to the observers."""
+        reader = self._reader
+        try:
+            for activity in reader.activities(*window):
+                for observe in observers:
+                    observe(activity)
+            self._note_losses()
+        except StoreError as error:
+            self.error = error
+            self.notes.append("The store is damaged: what comes after that is not known.")
+        self.rejected.update(reader.rejected)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._reader.close()
+
+    def _note_losses(self) -> None:
+        if lost := self._reader.losses():
+            counts = ", ".join(f"{reason} {n:,}" for reason, n in sorted(lost.items()))
+            self.notes.append(f"Rows that did not reach the store, over its whole life: {counts}.")

@@ -1,0 +1,154 @@
+"""``otel-gpu import``: a capture that another tool made, explained and exported."""
+
+import os
+from argparse import ArgumentParser, Namespace
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from otel_gpu import pipeline
+from otel_gpu.commands import Output, UsageError
+from otel_gpu.commands._recorder import has_destination, open_store
+from otel_gpu.config import Config
+from otel_gpu.enrich.activities import Activity
+from otel_gpu.enrich.enricher import Enricher
+from otel_gpu.explain.explainer import Explainer
+from otel_gpu.export.exports import NOT_SAMPLED, Exports, open_exports
+from otel_gpu.importers import KINDS, ForeignCapture, open_capture
+from otel_gpu.importers.tally import Tally
+from otel_gpu.report.collector import Collector
+from otel_gpu.report.document import make_document
+from otel_gpu.report.text import write_text
+from otel_gpu.report.words import printable
+
+NAME = "import"
+HELP = "Explain and export a capture that another tool made."
+DESCRIPTION = (
+    "Read a capture that another tool made, say what of it could be taken over and what could "
+    "not, and explain it as a recording is explained. With --otlp, also send its spans and metrics, "
+    "with their original times, to the endpoint of OTEL_EXPORTER_OTLP_*; with --store, also keep it "
+    "for query and explain. What the other tool did not record stays unknown, and what it concluded "
+    "is not taken over. The file is not changed."
+)
+CONFIG_FLAGS = ("export.otlp_file",)
+
+_NOT_SENT = {"OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "none"}
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the verb's own arguments."""
+    kinds = "; ".join(f"{name}: {kind.description}" for name, kind in KINDS.items())
+    parser.add_argument("kind", choices=tuple(KINDS), metavar="KIND", help=kinds)
+    parser.add_argument("file", type=Path, metavar="FILE", help="the capture to import")
+    parser.add_argument(
+        "--host",
+        default="",
+        metavar="NAME",
+        help="of a file with captures of several hosts, the one to import",
+    )
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print one JSON document: what was imported, and the report that explain prints",
+    )
+    parser.add_argument(
+        "--otlp", action="store_true", help="send it to the endpoint of OTEL_EXPORTER_OTLP_*"
+    )
+    parser.add_argument(
+        "--store", type=Path, metavar="FILE", help="also write it into this store, made if needed"
+    )
+
+
+def run(args: Namespace, config: Config, out: Output) -> int:
+    """Import; 1 when not all of it could be exported."""
+    to_stdout = config.export.otlp_file == "-"
+    if args.json and to_stdout:
+        raise UsageError("--json and --otlp-file - both want standard output")
+    if args.otlp and not has_destination(config):
+        out.note("nothing is sent: set OTEL_EXPORTER_OTLP_ENDPOINT")
+    with open_capture(args.kind, args.file, config, host=args.host) as capture:
+        tally = capture.tally
+        explainer = Explainer(pipeline.explain_settings(config))
+        collector = Collector(explainer, rejected=tally.rejected)
+        complete = _play(capture, collector, args, config, out)
+    report = collector.finish(str(args.file), tally.notes)
+    if args.json:
+        out.json({"import": _document(tally), "report": make_document(report)})
+    else:
+        console = out.stderr_console if to_stdout else out.stdout_console
+        for line in _lines(args.file, tally):
+            # Not folded: it may be searched.
+            console.print(line, soft_wrap=True)
+        console.print()
+        write_text(report, console)
+    return 0 if complete else 1
+
+
+def _play(
+    capture: ForeignCapture, collector: Collector, args: Namespace, config: Config, out: Output
+) -> bool:
+    """Hand all that is imported to whoever wants it; False: not all of it arrived."""
+    with ExitStack() as stack:
+        keepers: list[pipeline.Keeper] = []
+        exports = store = None
+        if args.otlp or config.export.otlp_file:
+            # The endpoint is for what is meant to be sent.
+            environ = os.environ if args.otlp else os.environ | _NOT_SENT
+            exports = stack.enter_context(open_exports(config, environ, live=False))
+            keepers.append(exports)
+        if args.store is not None:
+            store = stack.enter_context(open_store(args.store, config, live=False))
+            keepers.append(store)
+        observers: list[Callable[[Activity], object]] = [keeper.observe for keeper in keepers]
+        blame = pipeline.Blame(config, *keepers) if keepers else None
+        if blame is not None:
+            observers.append(blame.observe)
+        observers.append(collector.observe)
+        pipeline.process_events(capture.events(), Enricher(), observers)
+        if blame is not None:
+            blame.close()
+        complete = exports is None or _end_exports(exports, config, out)
+        if store is not None:
+            complete = store.close() and complete
+            if lost := store.lost():
+                out.note(f"rows that did not reach the store: {_list_counts(lost)}")
+    return complete
+
+
+def _end_exports(exports: Exports, config: Config, out: Output) -> bool:
+    complete = exports.shutdown(config.export.shutdown_timeout_s)
+    dropped = Counter(exports.dropped())
+    # Left out because the operator said so.
+    del dropped[NOT_SAMPLED]
+    if dropped:
+        out.note(f"spans that could not be exported: {_list_counts(dropped)}")
+    return complete and not dropped
+
+
+def _document(tally: Tally) -> dict[str, Any]:
+    return {
+        "source": dict(tally.source),
+        "taken": dict(tally.taken),
+        "left_out": dict(tally.left_out),
+        "rejected": dict(tally.rejected),
+        "notes": list(tally.notes),
+    }
+
+
+def _lines(path: Path, tally: Tally) -> Iterator[str]:
+    said = ", ".join(f"{name} {value}" for name, value in tally.source.items())
+    yield printable(f"{path}: {said}")
+    for title, counts in (
+        ("taken", tally.taken),
+        ("left out", tally.left_out),
+        ("rejected", tally.rejected),
+    ):
+        for what, count in counts.most_common():
+            if count:
+                yield printable(f"  {title:<9} {count:>9,}  {what}")
+
+
+def _list_counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{reason} {count}" for reason, count in sorted(counts.items()) if count)

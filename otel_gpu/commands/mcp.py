@@ -1,0 +1,135 @@
+"""``otel-gpu mcp``: lets an assistant investigate a capture."""
+
+import logging
+import os
+import signal
+from argparse import ArgumentParser, Namespace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from otel_gpu.commands import Output, UsageError
+from otel_gpu.commands._recorder import store_path
+from otel_gpu.commands._reports import make_collector, resolve_window
+from otel_gpu.commands._sources import RecordingSource, StoreSource
+from otel_gpu.config import Config
+from otel_gpu.errors import OtelGpuError
+
+if TYPE_CHECKING:
+    from otel_gpu.mcp.captures import Capture
+
+NAME = "mcp"
+HELP = "Let an assistant investigate a capture, over the Model Context Protocol."
+DESCRIPTION = (
+    "Serve a recording or a store to an assistant over the Model Context Protocol: nine tools that "
+    "only read, and a prompt. On standard input and output, for a client that starts us; with --http "
+    "on a socket of this host, for clients that know the token. docs/mcp.md says how to connect one. "
+    "Needs no privileges and no GPU."
+)
+CONFIG_FLAGS = ("store.path",)
+
+_DEFAULT_ADDRESS = "127.0.0.1:8977"
+_PACKAGE = "otel-gpu[mcp]"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the verb's own arguments."""
+    parser.add_argument(
+        "recording",
+        type=Path,
+        nargs="?",
+        metavar="FILE",
+        help="the recording to serve; default: the store that run writes",
+    )
+    parser.add_argument(
+        "--http",
+        nargs="?",
+        const=_DEFAULT_ADDRESS,
+        metavar="HOST:PORT",
+        help=f"serve HTTP there instead, with a token; default address: {_DEFAULT_ADDRESS}. "
+        "Port 0 is any that is free",
+    )
+    parser.add_argument(
+        "--token-file",
+        type=Path,
+        metavar="FILE",
+        help="the token is in this file, which nobody else may read; default: in "
+        "OTEL_GPU_MCP_TOKEN, else a new one that is told on standard error",
+    )
+
+
+def run(args: Namespace, config: Config, out: Output) -> int:
+    """Serve; 0 when the client is gone or we are told to end."""
+    if args.token_file is not None and args.http is None:
+        raise UsageError("--token-file is for --http", hint="a client that starts us needs none")
+    _check_packages()
+    capture = _find_capture(args, config)
+    # Its own word for every request is of no use to anybody.
+    logging.getLogger("mcp").setLevel(logging.ERROR)
+    try:
+        if args.http is None:
+            _serve_stdio(capture)
+        else:
+            _serve_http(capture, args, out)
+    except KeyboardInterrupt:
+        pass
+    return 0
+
+
+def _check_packages() -> None:
+    try:
+        import mcp.server  # noqa: F401, PLC0415 -- an extra, and half a second
+        import uvicorn  # noqa: F401, PLC0415 -- as above
+    except ImportError as error:
+        raise OtelGpuError(
+            f"the MCP SDK is not installed ({error.name} is missing)",
+            hint=f"pip install '{_PACKAGE}'",
+        ) from error
+
+
+def _find_capture(args: Namespace, config: Config) -> "Capture":
+    from otel_gpu.mcp.captures import Capture, Makers  # noqa: PLC0415 -- as above
+
+    collector = partial(make_collector, config)
+    recording: Path | None = args.recording
+    if recording is None:
+        path = store_path(config)
+        makers = Makers(lambda: StoreSource(path), resolve_window, collector)
+        return Capture(path, makers, is_store=True)
+    # What is no recording is said at once, and not to an assistant.
+    RecordingSource(recording)
+    makers = Makers(lambda: RecordingSource(recording), resolve_window, collector)
+    return Capture(recording, makers, is_store=False)
+
+
+def _serve_stdio(capture: "Capture") -> None:
+    import anyio  # noqa: PLC0415 -- an extra
+
+    from otel_gpu.mcp.server import make_server, serve_stdio  # noqa: PLC0415 -- as above
+
+    # A thread waits for input and cannot be woken, and there is nothing to put in order.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    anyio.run(serve_stdio, make_server(capture))
+
+
+def _serve_http(capture: "Capture", args: Namespace, out: Output) -> None:
+    from otel_gpu.mcp import http, tokens  # noqa: PLC0415 -- an extra
+    from otel_gpu.mcp.server import make_server  # noqa: PLC0415 -- as above
+
+    default = http.parse_address(_DEFAULT_ADDRESS, http.Address("", 0))
+    address = http.parse_address(args.http, default)
+    token = tokens.find_token(args.token_file, os.environ)
+    if token is None:
+        if not address.is_loopback:
+            raise UsageError(
+                f"{address.host} can be reached from elsewhere, so a token has to be chosen",
+                hint=f"give --token-file, or set {tokens.VARIABLE}",
+            )
+        token = tokens.new_token()
+        out.note(f"the token of this run: {token}")
+    with http.listen(address) as listener:
+        address = address._replace(port=listener.getsockname()[1])
+        if not address.is_loopback:
+            out.note("this is not encrypted: put a TLS proxy in front, or use an SSH tunnel")
+        out.note(f"serving {capture.path} on http://{address.in_url}:{address.port}{http.PATH}")
+        http.serve_http(http.make_app(make_server(capture), address, token), listener)

@@ -1,0 +1,102 @@
+"""``otel-gpu report``: what ``explain`` says, as a page for a browser."""
+
+from argparse import ArgumentParser, Namespace
+from contextlib import closing
+from pathlib import Path
+
+from otel_gpu.commands import Output, UsageError
+from otel_gpu.commands._reports import (
+    add_source_arguments,
+    find_source,
+    make_collector,
+    window_of,
+)
+from otel_gpu.commands._sources import Source
+from otel_gpu.config import Config
+from otel_gpu.errors import OtelGpuError
+from otel_gpu.report.document import make_document, to_text
+from otel_gpu.report.html.flames import flame_graph
+from otel_gpu.report.html.page import make_page
+from otel_gpu.report.model import Report
+from otel_gpu.report.stacks import CALLED, WAITED
+from otel_gpu.report.window_stacks import WindowStacks
+from otel_gpu.report.words import format_size
+
+NAME = "report"
+HELP = "Write what was slow, and why, as a page for a browser."
+DESCRIPTION = (
+    "Write what explain says of a recording or a store as one HTML file that is complete in "
+    "itself: it loads nothing, and can be sent to others. Needs no privileges and no GPU. The same "
+    "recording gives the same page, byte for byte."
+)
+
+_STANDARD_OUTPUT = Path("-")
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the verb's own arguments."""
+    add_source_arguments(parser, "report on")
+    parser.add_argument(
+        "--pid",
+        type=int,
+        action="append",
+        default=[],
+        metavar="PID",
+        help="report only this process; may be repeated",
+    )
+    parser.add_argument(
+        "--html",
+        type=Path,
+        default=_STANDARD_OUTPUT,
+        metavar="FILE",
+        help="write the page here; default: to standard output, if that is no terminal",
+    )
+    parser.add_argument(
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="write the JSON document of explain as well, from the same reading",
+    )
+
+
+def run(args: Namespace, config: Config, out: Output) -> int:
+    """Report; what a damaged recording still holds is written before its error."""
+    prints = args.html == _STANDARD_OUTPUT
+    if prints and args.json is None and out.stdout.isatty():
+        raise UsageError("a terminal shows no pages", hint="name a file: --html report.html")
+    source = find_source(args, config)
+    if source is None:
+        raise UsageError("name what to report on", hint="a recording, or --store FILE")
+    with closing(source):
+        report, page = _make(source, args, config)
+    if not prints:
+        _write(args.html, page, out)
+    elif not out.stdout.isatty():
+        out.stdout.write(page)
+    if args.json is not None:
+        _write(args.json, to_text(make_document(report)) + "\n", out)
+    if source.error:
+        raise source.error
+    return 0
+
+
+def _make(source: Source, args: Namespace, config: Config) -> tuple[Report, str]:
+    window = window_of(source, args)
+    collector = make_collector(config, source.rejected, window, args.pid)
+    stacks = [WindowStacks(window, kind=kind, pids=args.pid) for kind in (CALLED, WAITED)]
+    source.play(window, [collector.observe, *(one.observe for one in stacks)])
+    report = collector.finish(source.name, source.notes)
+    graphs = [flame_graph(one.finish(source.name)) for one in stacks]
+    return report, make_page(report, flame_graphs=[graph for graph in graphs if graph])
+
+
+def _write(path: Path, text: str, out: Output) -> None:
+    encoded = text.encode()
+    try:
+        path.write_bytes(encoded)
+    except OSError as error:
+        raise OtelGpuError(
+            f"{path}: cannot be written: {error.strerror}",
+            hint="name a file in a folder that exists and can be written",
+        ) from error
+    out.note(f"wrote {path}, {format_size(len(encoded))}")

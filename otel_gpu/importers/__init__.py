@@ -1,0 +1,75 @@
+"""
+Captures of other tools, as events.
+
+An importer reads one kind of file and yields what ``decode`` yields of a recording, so
+that all rooms after it work as they do for captures of our own. What a tool does not
+record stays unknown: an importer says so, and fills nothing in. A tool's own conclusions
+are not imported at all.
+
+To add one, write its module with a function ``open_capture`` like the one here without
+``kind``, and give it a row in ``KINDS``.
+"""
+
+import importlib
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from otel_gpu.config import Config
+from otel_gpu.decode.events import Event
+from otel_gpu.importers.tally import Tally
+
+
+class ForeignCapture(Protocol):
+    """
+    A capture of another tool.
+
+    Attributes:
+        tally: What was taken and what was not; complete once the events were.
+    """
+
+    tally: Tally
+
+    def events(self) -> Iterator[Event]:
+        """
+        Yield what the capture holds, in order of time; once.
+
+        The first is a ``Capture``, whose ``info["unknown"]`` says what is missing, then
+        comes a ``Clock``.
+
+        Raises:
+            RecordingError: The file is damaged.
+        """
+
+
+class Kind(NamedTuple):
+    """A kind of file, and the module that reads it."""
+
+    description: str
+    module: str
+
+
+KINDS: Mapping[str, Kind] = {
+    "ingero": Kind("the SQLite database that Ingero writes", "otel_gpu.importers.ingero.capture"),
+}
+
+
+def open_capture(
+    kind: str, path: Path, config: Config, *, host: str = ""
+) -> AbstractContextManager[ForeignCapture]:
+    """
+    Open a capture to be imported, and close it in the end.
+
+    Args:
+        kind: A name in ``KINDS``.
+        path: The file; it is not changed.
+        config: Says which histograms to make.
+        host: Of a file that holds captures of several hosts, which to take.
+
+    Raises:
+        RecordingError: The file cannot be read, or is none of that kind.
+    """
+    module = importlib.import_module(KINDS[kind].module)
+    opened: AbstractContextManager[ForeignCapture] = module.open_capture(path, config, host=host)
+    return opened

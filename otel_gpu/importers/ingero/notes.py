@@ -1,0 +1,84 @@
+"""What a reader of an import has to know, as sentences."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from otel_gpu.importers.ingero.truths import Hidden, Minute, lost_rows, overwritten
+
+_NS_PER_MS = 1e6
+_NS_PER_S = 1e9
+_MOSTLY = 0.5
+
+
+class CallTimes(NamedTuple):
+    """
+    How long threads of a process that call CUDA were seen, and what is known of that time.
+
+    ``calls_ns`` is at most how much of it was inside calls, ``off_cpu_ns`` how much of it
+    was off the CPU; None: of some of these threads the tool does not see that.
+    """
+
+    name: str
+    pid: int
+    seen_ns: int
+    calls_ns: int
+    off_cpu_ns: int | None
+    children: tuple[str, ...]
+
+
+def write_notes(
+    hidden: Mapping[Minute, Hidden], times: Iterable[CallTimes], *, sessions: int
+) -> Iterator[str]:
+    """Yield the notes."""
+    yield (
+        "Imported from Ingero. It keeps rows of the first ten seconds, of synchronizations, and of "
+        "calls that took three times the running median: percentiles and what is usual are of "
+        "these rows, so slow calls weigh more than they should. Errors are those of rows."
+    )
+    yield (
+        "Of time off the CPU it is known how long it was, and neither whether the thread waited for "
+        "a CPU or for something else nor who was to blame; of most threads it is not known at all. "
+        "What Ingero lost is not known either."
+    )
+    if not hidden:
+        yield "There are no counts beside the rows: calls that have no row are missing."
+    if count := overwritten(hidden):
+        yield (
+            f"Of {count:,} counts of a minute the beginning was written over by the tool; what has "
+            "rows of it was added again, and the rest is lost: these counts are too small."
+        )
+    if count := lost_rows(hidden):
+        yield f"{count:,} rows that the tool counts as stored are not there."
+    if sessions > 1:
+        yield f"The file holds {sessions:,} sessions of the tool, taken for one."
+    for one in times:
+        yield from _describe(one)
+
+
+def _describe(times: CallTimes) -> Iterator[str]:
+    if times.seen_ns <= 0:
+        return
+    share = min(1.0, times.calls_ns / times.seen_ns)
+    off_cpu = "of the rest it is not known how much was off the CPU"
+    if times.off_cpu_ns is not None:
+        off_cpu = f"{_seconds(times.off_cpu_ns)} of it was off the CPU"
+    text = (
+        f"What bounds {times.name or '?'} ({times.pid}) is not known for certain: in the "
+        f"{_seconds(times.seen_ns)} in which its threads that call CUDA were seen they were inside "
+        f"the calls that Ingero traces for {_seconds(times.calls_ns)} ({100 * share:.0f} %) at most; "
+        f"{off_cpu}. What they did otherwise was not recorded."
+    )
+    if share < _MOSTLY:
+        text += (
+            " Unless the GPU was given work by calls that Ingero does not trace, it was starved by "
+            "what the program did between its calls."
+        )
+    if times.children:
+        text += f" Meanwhile it started {', '.join(times.children)}."
+    yield text
+
+
+def _seconds(time_ns: int) -> str:
+    if time_ns < _NS_PER_S:
+        return f"{time_ns / _NS_PER_MS:.3g} ms"
+    return f"{time_ns / _NS_PER_S:.3g} s"

@@ -1,0 +1,199 @@
+"""
+A SQLite database from anywhere, opened to be read and for nothing else.
+
+Nothing in it is believed: only plain tables are read, no value is longer than a bound,
+text need not be UTF-8, and whatever SQLite finds wrong with the file becomes one error.
+"""
+
+# Some facts about reading SQLite files of others
+# -----------------------------------------------
+#
+# SQLite writes when it reads. A file in WAL mode gets companions (-wal, -shm) beside it
+# when it is opened, also with mode=ro, and they stay. In a folder that cannot be written
+# it cannot be opened at all. With immutable=1 there are no companions and no locks, and
+# what a writer has put into its log and not yet into the file is not seen. So a file
+# without a log beside it is opened as immutable, and one with a log as SQLite wants it,
+# which reads the log; only where that fails the log is left out, and that is said.
+#
+# The schema is a program. A view, a virtual table or a generated column runs what its
+# author wrote when it is read, so none of them is. trusted_schema=OFF keeps functions
+# with effects out of what is left, and extensions are never loaded.
+
+import sqlite3
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from otel_gpu.errors import RecordingError
+
+MAX_VALUE_BYTES = 16 << 20
+"""No text, blob or row of the database may be longer."""
+
+_MAGIC = b"SQLite format 3\0"
+_MAX_TABLES = 1_000
+_MAX_MESSAGE = 200
+# The other one where a message of SQLite quotes what is no text.
+_ERRORS = (sqlite3.Error, UnicodeDecodeError)
+_LOGS = ("-wal", "-journal")
+_PRAGMAS = ("query_only = ON", "trusted_schema = OFF", "cell_size_check = ON", "mmap_size = 0")
+# Of PRAGMA table_xinfo: an ordinary column is 0, a generated one 2 or 3.
+_NAME, _HIDDEN = 1, 6
+
+
+class SqliteSource:
+    """
+    A database.
+
+    Attributes:
+        notes: What is to be known of how it was read.
+
+    Raises:
+        RecordingError: It cannot be opened, or is no SQLite database.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.notes: list[str] = []
+        _check_file(path)
+        self._connection = self._connect()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._connection.close()
+
+    def tables(self) -> dict[str, frozenset[str]]:
+        """
+        Return the plain tables, and the columns of each that hold what was written there.
+
+        Raises:
+            RecordingError: The database is damaged.
+        """
+        query = "SELECT name, sql FROM sqlite_master WHERE type = 'table' LIMIT ?"
+        tables = {}
+        for name, sql in list(self.rows(query, (_MAX_TABLES,))):
+            if isinstance(name, str) and isinstance(sql, str) and _is_plain(sql):
+                columns = self.rows("SELECT * FROM pragma_table_xinfo(?)", (name,))
+                tables[name] = frozenset(
+                    column[_NAME] for column in columns if column[_HIDDEN] == 0
+                )
+        return tables
+
+    def rows(self, query: str, parameters: Sequence[Any] = ()) -> Iterator[tuple[Any, ...]]:
+        """
+        Yield the rows of a query.
+
+        Raises:
+            RecordingError: The database is damaged.
+        """
+        with self._explained():
+            yield from self._connection.execute(query, parameters)
+
+    def _connect(self) -> sqlite3.Connection:
+        uri = f"{self._path.resolve().as_uri()}?mode=ro"
+        frozen = f"{uri}&immutable=1"
+        if not self._has_log():
+            with self._explained():
+                return _open(frozen)
+        try:
+            return _open(uri)
+        except _ERRORS:
+            self.notes.append(
+                "Beside the database is a log of what was written last, which cannot be read from "
+                "here: the latest rows are missing."
+            )
+            with self._explained():
+                return _open(frozen)
+
+    def _has_log(self) -> bool:
+        for suffix in _LOGS:
+            try:
+                if self._path.with_name(self._path.name + suffix).stat().st_size > 0:
+                    return True
+            except OSError:
+                continue
+        return False
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except _ERRORS as error:
+            # SQLite quotes what it does not like, and that may come from the file.
+            what = "".join(c if c.isprintable() else "?" for c in str(error)[:_MAX_MESSAGE])
+            raise RecordingError(
+                f"{self._path}: is damaged, or not what it seems: {what}",
+                hint="copy it again from where it was made; while its writer runs, copy it with "
+                "sqlite3 FILE '.backup COPY'",
+            ) from error
+
+
+def require(
+    path: Path, tables: Mapping[str, frozenset[str]], needed: Mapping[str, Sequence[str]]
+) -> None:
+    """
+    Check that a database has what is needed.
+
+    Args:
+        path: The database, for the message.
+        tables: What it has, from ``SqliteSource.tables``.
+        needed: Columns by table.
+
+    Raises:
+        RecordingError: Names all that is missing.
+    """
+    missing = []
+    for table, columns in needed.items():
+        if table not in tables:
+            missing.append(f"the table {table}")
+        elif absent := [column for column in columns if column not in tables[table]]:
+            missing.append(f"of the table {table} the columns {', '.join(absent)}")
+    if missing:
+        raise RecordingError(
+            f"{path}: lacks {' and '.join(missing)}",
+            hint="it is of another tool, or of a version that is not known here",
+        )
+
+
+def _check_file(path: Path) -> None:
+    try:
+        # A pipe would be waited for.
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise RecordingError(f"{path}: is not a file")
+        with path.open("rb") as file:
+            if file.read(len(_MAGIC)) != _MAGIC:
+                raise RecordingError(f"{path}: is not a SQLite database")
+    except OSError as error:
+        raise RecordingError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _open(uri: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(uri, uri=True, isolation_level=None)
+    try:
+        connection.text_factory = _decode
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
+        for pragma in _PRAGMAS:
+            connection.execute(f"PRAGMA {pragma}")
+        # Nothing was read up to here.
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except _ERRORS:
+        connection.close()
+        raise
+    return connection
+
+
+def _decode(text: bytes) -> str:
+    return text.decode("utf-8", "replace")
+
+
+def _is_plain(sql: str) -> bool:
+    return not sql.lstrip().upper().startswith("CREATE VIRTUAL")

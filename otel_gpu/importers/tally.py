@@ -1,0 +1,26 @@
+"""What an import took from a capture of another tool, and what it did not."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True)
+class Tally:
+    """
+    The account of one import.
+
+    Attributes:
+        source: What the file says of itself: tool, version, host.
+        taken: Events by what they are, in plural.
+        left_out: Rows that say something which has no place here, or which cannot be told
+            apart, by what they are.
+        rejected: Rows that make no sense, by reason.
+        notes: What a reader of the figures has to know, as sentences.
+    """
+
+    source: dict[str, Any] = field(default_factory=dict)
+    taken: Counter[str] = field(default_factory=Counter)
+    left_out: Counter[str] = field(default_factory=Counter)
+    rejected: Counter[str] = field(default_factory=Counter)
+    notes: list[str] = field(default_factory=list)

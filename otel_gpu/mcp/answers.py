@@ -1,0 +1,149 @@
+"""
+Answers: what an assistant is told, inert and of bounded size.
+
+An answer is one line of JSON. Names in it were chosen by programs that are traced, or by
+whoever made a recording, and the reader follows instructions for a living. So every string,
+wherever it comes from, goes through ``inert`` on its way out, and is a JSON value:
+
+- what is invisible or moves the cursor is replaced: controls, bidirectional marks, tags,
+  variation selectors and other letters without a shape, in which text can be hidden;
+- it is cut at a length that no honest name reaches;
+- what a reader of HTML or Markdown would obey is written as a JSON escape, which means
+  the same to a JSON parser and nothing to anybody else.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+MAX_BYTES = 20_000
+"""Size of an answer, in bytes of UTF-8."""
+MAX_TEXT = 400
+"""Length of any string in an answer, in characters."""
+MAX_NAME = 120
+"""Length of a traced name, in characters."""
+
+_KEPT_OF_CUT = 0.7
+_REPLACEMENT = "\ufffd"
+# Printable, says Python, and without a shape, says Unicode (Default_Ignorable_Code_Point).
+_SHAPELESS = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+_SPACES = str.maketrans("\t\n\r\v\f", "     ")
+_ESCAPES = (
+    ("<", "\\u003c"),
+    (">", "\\u003e"),
+    ("&", "\\u0026"),
+    ("`", "\\u0060"),
+    ("](", "]\\u0028"),
+)
+
+
+@dataclass
+class Listing:
+    """
+    Rows of an answer, the most important first: the last of them make room.
+
+    Attributes:
+        rows: Lists with one value for each column, or objects.
+        columns: What the values are; empty where rows are objects.
+        more: How many rows there are beside these.
+    """
+
+    rows: list[Any]
+    columns: tuple[str, ...] = ()
+    more: int = 0
+    kept: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.kept = len(self.rows)
+
+    def as_value(self) -> dict[str, Any]:
+        """Return it as JSON holds it."""
+        value: dict[str, Any] = {"columns": list(self.columns)} if self.columns else {}
+        value["rows"] = self.rows[: self.kept]
+        if more := self.more + len(self.rows) - self.kept:
+            value["more"] = more
+        return value
+
+
+def first_of(rows: list[Any], limit: int, columns: tuple[str, ...] = ()) -> Listing:
+    """Return a listing of no more than some rows, which says how many are left out."""
+    return Listing(rows[:limit], columns, max(0, len(rows) - limit))
+
+
+def inert(text: str, limit: int = MAX_TEXT) -> str:
+    """Return text that can be shown anywhere, and says no more than it seems to say."""
+    # Only as much of it as is going to be shown is looked at.
+    head = _SHAPELESS.sub(_REPLACEMENT, text[:limit].translate(_SPACES))
+    shown = "".join(c if c.isprintable() else _REPLACEMENT for c in head)
+    return shown if len(text) <= limit else f"{shown}… ({len(text) - limit:,} characters cut)"
+
+
+def name_of(text: object) -> str:
+    """Return a traced name, cut at the length of a name."""
+    return inert(str(text), MAX_NAME)
+
+
+def micros(time_ns: float) -> float | int | None:
+    """Return nanoseconds as microseconds, exactly; None: not known."""
+    if math.isnan(time_ns):
+        return None
+    whole, rest = divmod(round(time_ns), 1_000)
+    return whole if not rest else round(whole + rest / 1_000, 3)
+
+
+def to_json(document: Mapping[str, Any], limit_bytes: int = MAX_BYTES) -> str:
+    """
+    Return an answer as a line of JSON that is no longer than the limit.
+
+    The largest listing gives up its last rows first, and says how many.
+    """
+    while True:
+        text = _encode(document)
+        if len(text.encode()) <= limit_bytes:
+            return text
+        listings = [listing for listing in _listings_of(document) if listing.kept]
+        if not listings:
+            return _encode({"error": f"the answer is larger than {limit_bytes:,} bytes"})
+        largest = max(listings, key=lambda listing: len(_encode(listing.as_value())))
+        largest.kept = int(largest.kept * _KEPT_OF_CUT)
+
+
+def _encode(value: object) -> str:
+    text = json.dumps(
+        _plain(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=str
+    )
+    for what, escape in _ESCAPES:
+        text = text.replace(what, escape)
+    return text
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 -- whatever JSON can hold
+    if isinstance(value, Listing):
+        return _plain(value.as_value())
+    if isinstance(value, str):
+        return inert(value)
+    if isinstance(value, bytes):
+        return inert(value[:MAX_TEXT].hex())
+    if isinstance(value, Mapping):
+        return {inert(str(key), MAX_NAME): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _listings_of(value: object) -> Iterator[Listing]:
+    if isinstance(value, Listing):
+        yield value
+        for row in value.rows[: value.kept]:
+            yield from _listings_of(row)
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _listings_of(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _listings_of(item)

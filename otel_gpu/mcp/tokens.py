@@ -1,0 +1,83 @@
+"""The token that a client on the network has to know."""
+
+import hmac
+import os
+import secrets
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from otel_gpu.errors import OtelGpuError
+
+VARIABLE = "OTEL_GPU_MCP_TOKEN"
+MIN_LENGTH = 16
+
+_MAX_BYTES = 4_096
+_BYTES = 32
+_SCHEME = "bearer "
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+class TokenError(OtelGpuError):
+    """There is no token, or it is none that protects anything."""
+
+
+def find_token(file: Path | None, environ: Mapping[str, str]) -> str | None:
+    """
+    Return the token that the operator chose; None: none was chosen.
+
+    Raises:
+        TokenError: The file cannot be read, is not a secret, or the token is too short.
+    """
+    if file is not None:
+        return _check(_read(file), str(file))
+    if VARIABLE in environ:
+        return _check(environ[VARIABLE], VARIABLE)
+    return None
+
+
+def new_token() -> str:
+    """Return a token that nobody can guess."""
+    return secrets.token_urlsafe(_BYTES)
+
+
+def is_authorized(header: str, token: str) -> bool:
+    """Say whether an ``Authorization`` header holds the token; takes as long for any."""
+    if header[: len(_SCHEME)].lower() != _SCHEME:
+        return False
+    given = header[len(_SCHEME) :].strip()
+    return hmac.compare_digest(given.encode("utf-8", "replace"), token.encode())
+
+
+def _read(file: Path) -> str:
+    try:
+        # A named pipe must not keep us waiting.
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise TokenError(
+            f"{file}: cannot be read: {error.strerror}", hint="name a file that holds the token"
+        ) from error
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise TokenError(f"{file}: is no file", hint="name a file that holds the token")
+        if found.st_mode & _OTHERS:
+            raise TokenError(
+                f"{file}: others may use it (mode {stat.S_IMODE(found.st_mode):04o})",
+                hint=f"chmod 600 {file}",
+            )
+        if found.st_uid not in (0, os.geteuid()):
+            raise TokenError(f"{file}: belongs to another user", hint="make a file of your own")
+        return os.read(descriptor, _MAX_BYTES).decode("utf-8", "replace")
+    finally:
+        os.close(descriptor)
+
+
+def _check(text: str, where: str) -> str:
+    token = text.strip()
+    if len(token) < MIN_LENGTH or not token.isascii() or not token.isprintable() or " " in token:
+        raise TokenError(
+            f"{where}: holds no token: at least {MIN_LENGTH} letters, digits and signs in ASCII",
+            hint="python3 -c 'import secrets; print(secrets.token_urlsafe())' makes one",
+        )
+    return token

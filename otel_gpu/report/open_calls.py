@@ -1,0 +1,69 @@
+"""Calls that have not returned: which hang right now."""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from otel_gpu.enrich.activities import CallActivity, OpenCallActivity, ProcessImage
+
+MAX_OPEN = 4_096
+_NS_PER_S = 1_000_000_000
+
+_Key = tuple[int, int, int]
+"""pid, tid and start_ktime_ns of a call."""
+
+
+class OpenCall(NamedTuple):
+    """A call that has not returned; ``age_ns`` since it began."""
+
+    process: ProcessImage
+    api: str
+    tid: int
+    comm: str
+    age_ns: int
+
+
+class OpenCalls:
+    """
+    Keeps what hangs; bounded.
+
+    A call that returns is told of if it was chosen, which a rate limit may prevent. So a
+    call also counts as returned when it was not seen again: threads are looked at four
+    times in the time after which a call counts as hanging, but not more often than once a
+    second.
+    """
+
+    def __init__(self) -> None:
+        self._calls: OrderedDict[_Key, tuple[OpenCallActivity, int]] = OrderedDict()
+
+    def observe(self, activity: OpenCallActivity | CallActivity) -> None:
+        """Take in that a call hangs, or that one has returned."""
+        event = activity.event
+        key = (event.pid, event.tid, event.start_ktime_ns)
+        if isinstance(activity, CallActivity):
+            self._calls.pop(key, None)
+            return
+        age_ns = activity.seen_unix_ns - activity.start_unix_ns
+        known = self._calls.get(key)
+        self._calls[key] = activity, age_ns if known is None else known[1]
+        if len(self._calls) > MAX_OPEN:
+            self._calls.popitem(last=False)
+
+    def forget(self, pid: int) -> None:
+        """Take in that a process ended."""
+        for key in [key for key in self._calls if key[0] == pid]:
+            del self._calls[key]
+
+    def rows(self, now_unix_ns: int) -> Iterator[OpenCall]:
+        """Yield the calls that hang at a moment, the oldest first."""
+        calls = sorted(self._calls.items(), key=lambda item: (item[1][0].start_unix_ns, item[0]))
+        for _, (activity, first_age_ns) in calls:
+            patience_ns = 2 * max(_NS_PER_S, first_age_ns // 4)
+            if now_unix_ns - activity.seen_unix_ns <= patience_ns:
+                yield OpenCall(
+                    activity.process,
+                    activity.api.name,
+                    activity.event.tid,
+                    activity.event.comm,
+                    max(0, now_unix_ns - activity.start_unix_ns),
+                )

@@ -1,0 +1,1 @@
+"""The flight recorder: activities, causal chains and incidents in one SQLite file."""

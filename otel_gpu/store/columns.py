@@ -1,0 +1,132 @@
+"""
+Columns, tables and views: what is said about each, and the SQL that makes it.
+
+What a column may hold is written down once. SQLite checks the type when a row is
+written; a reader checks the range as well, since a file may come from anywhere.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+MAX_TEXT = 4_096
+"""Characters of a name."""
+MAX_JSON = 262_144
+"""Characters of a JSON document."""
+MAX_INTEGER = (1 << 63) - 1
+"""SQLite's integers are signed."""
+
+
+class Kind(NamedTuple):
+    """What a column may hold: a type of SQLite, and bounds; of text, ``most`` is its length."""
+
+    sql: str
+    least: int | None = None
+    most: int | None = None
+
+
+U64 = Kind("INTEGER", 0, MAX_INTEGER)
+U32 = Kind("INTEGER", 0, (1 << 32) - 1)
+U16 = Kind("INTEGER", 0, (1 << 16) - 1)
+U8 = Kind("INTEGER", 0, (1 << 8) - 1)
+S64 = Kind("INTEGER", -MAX_INTEGER - 1, MAX_INTEGER)
+S32 = Kind("INTEGER", -(1 << 31), (1 << 31) - 1)
+# 64 bits that mean an address, a handle or an id: shown as a signed number.
+WORD = Kind("INTEGER", -MAX_INTEGER - 1, MAX_INTEGER)
+REAL = Kind("REAL")
+TEXT = Kind("TEXT", 0, MAX_TEXT)
+JSON = Kind("TEXT", 0, MAX_JSON)
+
+
+class Column(NamedTuple):
+    """
+    One column.
+
+    Attributes:
+        name: In SQL.
+        kind: What it may hold.
+        meaning: What it says, for people and for programs that ask ``schema_info``.
+        unit: Of numbers that have one: ``ns``, ``bytes``.
+        optional: Whether it may be NULL; the meaning says what that means.
+        made_of: The SQL that computes it from other columns; it takes no room.
+    """
+
+    name: str
+    kind: Kind
+    meaning: str
+    unit: str = ""
+    optional: bool = False
+    made_of: str = ""
+
+    def sql(self) -> str:
+        """Return the definition."""
+        if self.made_of:
+            return f"{self.name} {self.kind.sql} GENERATED ALWAYS AS ({self.made_of}) VIRTUAL"
+        return f"{self.name} {self.kind.sql}{'' if self.optional else ' NOT NULL'}"
+
+    def is_sound(self) -> str:
+        """Return the SQL condition that a value lies in its bounds; empty if it has none."""
+        if self.kind in (S64, REAL):
+            return ""
+        value = self.name if self.kind.sql == "INTEGER" else f"length({self.name})"
+        sound = f"{value} BETWEEN {self.kind.least} AND {self.kind.most}"
+        return f"({self.name} IS NULL OR {sound})" if self.optional else sound
+
+
+class Table(NamedTuple):
+    """
+    One table.
+
+    ``key`` is its primary key: a single integer is also where a row lies in the file. A
+    ``lookup`` table says what a number or a word means, and never grows.
+    """
+
+    name: str
+    meaning: str
+    columns: Sequence[Column]
+    key: Sequence[str]
+    lookup: bool = False
+
+    @property
+    def stored(self) -> tuple[Column, ...]:
+        """The columns that rows are written with."""
+        return tuple(column for column in self.columns if not column.made_of)
+
+    def sql(self) -> str:
+        """Return the statement that makes it."""
+        columns = ", ".join(column.sql() for column in self.columns)
+        first = self.columns[0]
+        if self.key == (first.name,) and first.kind.sql == "INTEGER":
+            columns = columns.replace(" NOT NULL", " PRIMARY KEY", 1)
+            return f"CREATE TABLE {self.name} ({columns}) STRICT"
+        key = ", ".join(self.key)
+        return f"CREATE TABLE {self.name} ({columns}, PRIMARY KEY ({key})) STRICT, WITHOUT ROWID"
+
+    def insert(self, *, replace: bool = False) -> str:
+        """Return the statement that writes a row; ``replace``: also over an older one."""
+        names = ", ".join(column.name for column in self.stored)
+        places = ", ".join("?" * len(self.stored))
+        verb = "INSERT OR REPLACE" if replace else "INSERT"
+        return f"{verb} INTO {self.name} ({names}) VALUES ({places})"
+
+    def select(self) -> str:
+        """
+        Return the query for its rows, to which a condition can be added.
+
+        The last value of each row says whether the others lie in their bounds.
+        """
+        names = ", ".join(column.name for column in self.stored)
+        sound = " AND ".join(filter(None, (column.is_sound() for column in self.stored))) or "1"
+        return f"SELECT {names}, {sound} FROM {self.name}"
+
+
+class View(NamedTuple):
+    """One view; ``columns`` are its meanings and units by name, where they are its own."""
+
+    name: str
+    meaning: str
+    query: str
+    columns: Mapping[str, tuple[str, str]]
+
+    def sql(self) -> str:
+        """Return the statement that makes it."""
+        return f"CREATE VIEW {self.name} AS {' '.join(self.query.split())}"

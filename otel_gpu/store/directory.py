@@ -1,0 +1,175 @@
+"""What the numbers in rows refer to, read when it is asked for: the reader's side of names."""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from otel_gpu import wire
+from otel_gpu.capture.probes import API_BY_NUMBER, Api
+from otel_gpu.decode.events import SeriesKey
+from otel_gpu.enrich.activities import CallStack, DeviceIdentity, ProcessImage
+from otel_gpu.store.batch import Row
+from otel_gpu.store.lookups import family_number
+from otel_gpu.store.pages import Pages
+from otel_gpu.store.stacks import read_stack
+from otel_gpu.store.text import from_json, texts_from_json
+
+MAX_KNOWN = 16_384
+_FIRST_DRIVER_API = 100
+_MAX_STACK_CHARACTERS = 32 << 20
+
+_PLAIN = (str, bool, int, float)
+_T = TypeVar("_T")
+
+
+class SeriesName:
+    """What a series counts, and for whom."""
+
+    __slots__ = ("api", "device", "key", "process")
+
+    def __init__(
+        self,
+        process: ProcessImage,
+        key: SeriesKey,
+        api: Api | None,
+        device: DeviceIdentity | None,
+    ) -> None:
+        self.process = process
+        self.key = key
+        self.api = api
+        self.device = device
+
+
+class Directory:
+    """Finds what numbers refer to; remembers the latest ones."""
+
+    def __init__(self, pages: Pages) -> None:
+        self._pages = pages
+        self._processes: OrderedDict[int, ProcessImage | None] = OrderedDict()
+        self._devices: OrderedDict[int, DeviceIdentity | None] = OrderedDict()
+        self._stacks: OrderedDict[int, tuple[str, ...]] = OrderedDict()
+        self._program_stacks: OrderedDict[int, CallStack | None] = OrderedDict()
+        self._stack_characters = 0
+        self._series: OrderedDict[int, SeriesName | None] = OrderedDict()
+        self._apis: dict[int, Api] = {}
+
+    def process(self, number: int) -> ProcessImage | None:
+        """Return a process image; None: the store does not know it."""
+        return self._find(self._processes, number, self._read_process)
+
+    def device(self, number: int | None) -> DeviceIdentity | None:
+        """Return a device; None: it is not known."""
+        return None if number is None else self._find(self._devices, number, self._read_device)
+
+    def stack(self, number: int | None) -> tuple[str, ...]:
+        """Return the functions of a kernel stack; none when it is not known."""
+        return () if number is None else self._find(self._stacks, number, self._read_stack)
+
+    def program_stack(self, number: int | None) -> CallStack | None:
+        """Return a program's stack; None: it is not known."""
+        if number is None:
+            return None
+        return self._find(self._program_stacks, number, self._read_program_stack)
+
+    def series(self, number: int) -> SeriesName | None:
+        """Return what a series counts; None: the store does not know it."""
+        return self._find(self._series, number, self._read_series)
+
+    def api(self, number: int) -> Api:
+        """Return an API; one that this version does not know has the name in the store."""
+        known = API_BY_NUMBER.get(number) or self._apis.get(number)
+        if known is None:
+            known = self._apis[number] = self._read_api(number)
+        return known
+
+    def _find(self, known: OrderedDict[int, _T], number: int, read: Callable[[int], _T]) -> _T:
+        if number in known:
+            return known[number]
+        found = known[number] = read(number)
+        if len(known) > MAX_KNOWN:
+            known.popitem(last=False)
+        return found
+
+    def _one(self, table: str, key: str, number: int) -> Row | None:
+        rows = self._pages.where(table, f"{key} = ?", (number,))
+        return rows[0] if rows else None
+
+    def _read_process(self, number: int) -> ProcessImage | None:
+        row = self._one("processes", "process", number)
+        if row is None:
+            return None
+        _, _, _, pid, image_ktime_ns, comm, start_unix_ns, _, _, service, *_, text = row
+        attributes = {**_attributes(text), "service.name": service}
+        return ProcessImage(pid, image_ktime_ns, comm, start_unix_ns, attributes)
+
+    def _read_device(self, number: int) -> DeviceIdentity | None:
+        row = self._one("devices", "cuda_device", number)
+        return None if row is None else DeviceIdentity(*row[2:])
+
+    def _read_stack(self, number: int) -> tuple[str, ...]:
+        document = self._read_frames(number)
+        try:
+            return () if document is None else texts_from_json(document)
+        except ValueError:
+            self._pages.reject("stacks")
+            return ()
+
+    def _read_program_stack(self, number: int) -> CallStack | None:
+        document = self._read_frames(number)
+        try:
+            return None if document is None else read_stack(document)
+        except ValueError:
+            self._pages.reject("stacks")
+            return None
+
+    def _read_frames(self, number: int) -> str | None:
+        row = self._one("stacks", "stack", number)
+        if row is None:
+            return None
+        document: str = row[-1]
+        # Only a made-up store has so many large ones: it is not for it to say what we hold.
+        self._stack_characters += len(document)
+        if self._stack_characters > _MAX_STACK_CHARACTERS:
+            self._stacks.clear()
+            self._program_stacks.clear()
+            self._stack_characters = len(document)
+        return document
+
+    def _read_series(self, number: int) -> SeriesName | None:
+        row = self._one("series", "series", number)
+        process = None if row is None else self.process(row[2])
+        if row is None or process is None:
+            return None
+        _, _, _, metric, api, status, device, cuda_device, copy_kind, nested = row
+        key = SeriesKey(
+            process.image_ktime_ns, process.pid, status, device, metric, api, copy_kind, nested
+        )
+        named = self.api(api) if metric == wire.METRIC_CALL_DURATION else None
+        return SeriesName(process, key, named, self.device(cuda_device))
+
+    def _read_api(self, number: int) -> Api:
+        row = self._one("apis", "api", number)
+        if row is None:
+            layer = wire.LAYER_DRIVER if number >= _FIRST_DRIVER_API else wire.LAYER_RUNTIME
+            return Api(number, f"unknown_api_{number}", layer, wire.FAMILY_OTHER)
+        _, name, layer_name, family = row
+        layer = wire.LAYER_RUNTIME if layer_name == "runtime" else wire.LAYER_DRIVER
+        return Api(number, name, layer, family_number(family))
+
+
+def _attributes(text: str) -> dict[str, Any]:
+    """Return what resource attributes may be, of what is there."""
+    try:
+        found = from_json(text, dict)
+    except ValueError:
+        return {}
+    attributes: dict[str, Any] = {}
+    for name, value in found.items():
+        if isinstance(value, _PLAIN):
+            attributes[name] = value
+        elif isinstance(value, list) and all(isinstance(item, _PLAIN) for item in value):
+            attributes[name] = tuple(value)
+    arguments = attributes.get("process.command_args")
+    if not isinstance(arguments, tuple) or not all(isinstance(a, str) for a in arguments):
+        attributes.pop("process.command_args", None)
+    return attributes

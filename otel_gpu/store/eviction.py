@@ -1,0 +1,149 @@
+"""
+Eviction: the oldest chunks make room for the latest rows.
+
+A chunk goes whole, from all tables, in one transaction. What nothing refers to any more
+goes with it. Pages that become free are used again, so that a full store keeps its size.
+"""
+
+import sqlite3
+import time
+from pathlib import Path
+
+from otel_gpu.errors import StoreError
+from otel_gpu.store.limits import Limits
+from otel_gpu.store.tables import NUMBERED
+
+_NS_PER_S = 1_000_000_000
+# Inner pages and pages that are not full, beside the content.
+_SLACK_BYTES = 128 << 10
+_VACUUMED_PAGES = 512
+_FREE_SHARE = 4
+
+# A process that lives is asked about again, however long it did nothing.
+_ALIVE = (
+    "SELECT process FROM processes WHERE end_unix_ns IS NULL "
+    "AND capture = (SELECT max(capture) FROM captures)"
+)
+_FORGET = (
+    "DELETE FROM batches WHERE chunk < :oldest",
+    "DELETE FROM writers WHERE last_chunk < :oldest AND writer < (SELECT max(writer) FROM writers)",
+    "DELETE FROM captures WHERE last_chunk < :oldest",
+    "DELETE FROM devices WHERE last_chunk < :oldest",
+    "DELETE FROM stacks WHERE last_chunk < :oldest",
+    f"DELETE FROM series WHERE last_chunk < :oldest AND process NOT IN ({_ALIVE})",
+    f"DELETE FROM processes WHERE last_chunk < :oldest AND process NOT IN ({_ALIVE})",
+    "DELETE FROM probes WHERE capture NOT IN (SELECT capture FROM captures)",
+    "DELETE FROM buckets WHERE capture NOT IN (SELECT capture FROM captures)",
+    # A reader of a chunk needs what everything stood at when it began: the latest that is
+    # older.
+    """
+    DELETE FROM aggregate_totals AS t WHERE t.chunk < :oldest AND (
+      t.series NOT IN (SELECT series FROM series)
+      OR EXISTS (SELECT 1 FROM aggregate_totals AS later
+        WHERE later.series = t.series AND later.chunk > t.chunk AND later.chunk < :oldest))
+    """,
+    """
+    DELETE FROM thread_time_totals AS t WHERE t.chunk < :oldest AND (
+      t.process NOT IN (SELECT process FROM processes)
+      OR EXISTS (SELECT 1 FROM thread_time_totals AS later
+        WHERE later.process = t.process AND later.chunk > t.chunk AND later.chunk < :oldest))
+    """,
+)
+
+
+class Room:
+    """
+    Sees to it that a store does not outgrow its limits.
+
+    Args:
+        connection: Of the writer.
+        path: Of the file.
+        limits: What it may hold.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, path: Path, limits: Limits) -> None:
+        self._connection = connection
+        self._log = path.with_name(f"{path.name}-wal")
+        self._limits = limits
+        self._page_bytes = self._ask("page_size")
+        most_pages = limits.file_bytes // self._page_bytes
+        # The engine's own limit, should all else fail.
+        connection.execute(f"PRAGMA max_page_count = {most_pages}")
+
+    def used_bytes(self) -> int:
+        """Return what the content takes in the file."""
+        return (self._ask("page_count") - self._ask("freelist_count")) * self._page_bytes
+
+    def make(self, need_bytes: int, chunk: int) -> None:
+        """
+        Remove what is too old, and what is in the way.
+
+        Each chunk goes in a transaction of its own: all that it took passes through the log.
+
+        Args:
+            need_bytes: What is to be written.
+            chunk: Where to; it stays.
+
+        Raises:
+            StoreError: There is nothing left to remove.
+        """
+        oldest_unix_ns = time.time_ns() - round(self._limits.max_age_s * _NS_PER_S)
+        most_bytes = self._limits.file_bytes - need_bytes - _SLACK_BYTES
+        while oldest := self._oldest_before(chunk):
+            number, first_seq, last_seq, written_unix_ns = oldest
+            if written_unix_ns >= oldest_unix_ns and self.used_bytes() <= most_bytes:
+                break
+            self._connection.execute("BEGIN IMMEDIATE")
+            self._remove(number, first_seq, last_seq)
+            self._connection.execute("COMMIT")
+        if self.used_bytes() > most_bytes:
+            raise StoreError("the store is too small for what is written at once")
+
+    def log_is_full(self) -> bool:
+        """Say whether the log cannot grow, since a reader keeps it from being emptied."""
+        if self._log_bytes() <= self._limits.log_bytes:
+            return False
+        # Without waiting for the reader.
+        timeout_ms = self._ask("busy_timeout")
+        self._connection.execute("PRAGMA busy_timeout = 0")
+        try:
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        finally:
+            self._connection.execute(f"PRAGMA busy_timeout = {timeout_ms}")
+        return self._log_bytes() > self._limits.log_bytes
+
+    def give_back(self) -> None:
+        """Let the file shrink a little, where much of it is free. Outside transactions."""
+        free, pages = self._ask("freelist_count"), self._ask("page_count")
+        most = min(_VACUUMED_PAGES, self._limits.emptied_bytes // self._page_bytes)
+        if free > most and free > pages // _FREE_SHARE:
+            # It gives a row without columns for each page, of which execute() takes the first.
+            self._connection.executescript(f"PRAGMA incremental_vacuum({most})")
+
+    def _oldest_before(self, chunk: int) -> tuple[int, int, int, int] | None:
+        found: tuple[int, int, int, int] | None = self._connection.execute(
+            "SELECT chunk, first_seq, last_seq, written_unix_ns FROM chunks WHERE chunk < ? "
+            "ORDER BY chunk LIMIT 1",
+            (chunk,),
+        ).fetchone()
+        return found
+
+    def _remove(self, chunk: int, first_seq: int, last_seq: int) -> None:
+        for table in NUMBERED:
+            self._connection.execute(
+                f"DELETE FROM {table.name} WHERE seq BETWEEN ? AND ?",
+                (first_seq, last_seq),
+            )
+        self._connection.execute("DELETE FROM chunks WHERE chunk = ?", (chunk,))
+        for statement in _FORGET:
+            self._connection.execute(statement, {"oldest": chunk + 1})
+
+    def _log_bytes(self) -> int:
+        try:
+            return self._log.stat().st_size
+        except OSError:
+            return 0
+
+    def _ask(self, pragma: str) -> int:
+        (value,) = self._connection.execute(f"PRAGMA {pragma}").fetchone()
+        return int(value)

@@ -1,0 +1,83 @@
+"""
+The fields of events as columns.
+
+A table of events has the fields of its event in their order, so that a row is read back
+as it is. Dimensions, which are three numbers, are three columns.
+"""
+
+from collections.abc import Mapping
+
+from otel_gpu.store.columns import S32, TEXT, U8, U16, U32, U64, WORD, Column, Kind
+
+_Field = tuple[Kind, str, str]
+
+DIMENSIONS = ("grid", "block")
+
+# By name; a name means the same in every event that has it.
+_FIELDS: Mapping[str, _Field] = {
+    "end_ktime_ns": (U64, "when it ended, on CLOCK_MONOTONIC", "ns"),
+    "ktime_ns": (U64, "when it was looked at, on CLOCK_MONOTONIC", "ns"),
+    "image_ktime_ns": (U64, "with pid, the key of the process image", "ns"),
+    "pid": (U32, "process id, in the agent's pid namespace", ""),
+    "tid": (U32, "thread id", ""),
+    "start_ktime_ns": (U64, "when it began, on CLOCK_MONOTONIC", "ns"),
+    "parent_start_ktime_ns": (U64, "start of the CUDA call around it; 0: in none", "ns"),
+    "root_start_ktime_ns": (U64, "start of the outermost CUDA call around it; 0: in none", "ns"),
+    "call_start_ktime_ns": (U64, "start of the innermost CUDA call around it; 0: in none", "ns"),
+    "runnable_ktime_ns": (U64, "when it could run again; the start if it never stopped", "ns"),
+    "child_image_ktime_ns": (U64, "with child_pid, the key of the new process image", "ns"),
+    "blocked_ns": (U64, "time inside it that the thread waited for something", "ns"),
+    "run_queue_ns": (U64, "time inside it that the thread was ready and had no CPU", "ns"),
+    "size_bytes": (WORD, "bytes copied, allocated or freed", "bytes"),
+    "address": (WORD, "what was allocated, freed or copied to; a signed 64-bit number", ""),
+    "stream": (WORD, "stream handle, 0: the default one; a signed 64-bit number", ""),
+    "function": (WORD, "of a launch: address or handle of the kernel; signed 64 bits", ""),
+    "argument": (WORD, "first argument of the system call; a signed 64-bit number", ""),
+    "user_stack": (WORD, "id of the user stack, 0: none; a signed 64-bit number", ""),
+    "status": (S32, "what the call returned; 0: success, else see errors", ""),
+    "device": (S32, "device index as the process sees it; -1: unknown", ""),
+    "weight": (U32, "how many calls a sampled one stands for; else 1", "{call}"),
+    "voluntary_switches": (U32, "how often the thread gave up its CPU", "{switch}"),
+    "involuntary_switches": (U32, "how often its CPU was taken away", "{switch}"),
+    "cpu": (U32, "CPU that it ran on at the end", ""),
+    "api": (U16, "which CUDA API; see apis", ""),
+    "call_api": (U16, "CUDA API of the innermost call around it, 0: none; see apis", ""),
+    "previous_api": (U16, "CUDA API of the call before; see apis", ""),
+    "next_api": (U16, "CUDA API of the call after; see apis", ""),
+    "variant": (U16, "which exported spelling of the symbol", ""),
+    "copy_kind": (U8, "direction of a copy; see copy_kinds", ""),
+    "choices": (U32, "why it was chosen to be kept, as a sum; see choices", ""),
+    "depth": (U8, "how many CUDA calls are around it", ""),
+    "call_depth": (U8, "how deep the innermost call around it lies", ""),
+    "switch_type": (U8, "how it left the CPU; see switch_types", ""),
+    "kernel_stack": (S32, "the kernel side's id of the stack; negative: none", ""),
+    "system_call": (S32, "number of the system call that it was in; -1: none", ""),
+    "flags": (U32, "a sum; see stall_flags", ""),
+    "culprit_pid": (U32, "process that had the CPU; 0: idle or unknown", ""),
+    "culprit_tid": (U32, "thread that had the CPU; 0: idle or unknown", ""),
+    "culprit_comm": (TEXT, "name of that thread", ""),
+    "waker_pid": (U32, "process that ended the wait; 0: none, or an interrupt", ""),
+    "waker_tid": (U32, "thread that ended the wait; 0: none, or an interrupt", ""),
+    "waker_comm": (TEXT, "name of that thread", ""),
+    "child_pid": (U32, "process id of the child", ""),
+    "comm": (TEXT, "name of the thread", ""),
+}
+
+
+def event_columns(event: type) -> tuple[Column, ...]:
+    """Return the columns of a kind of event, in the order of its fields."""
+    columns: list[Column] = []
+    for name in event._fields:  # type: ignore[attr-defined] # events are named tuples
+        if name in DIMENSIONS:
+            columns += (
+                Column(f"{name}_{axis}", U32, f"of a launch: {name} size in {axis}")
+                for axis in "xyz"
+            )
+        else:
+            columns.append(Column(name, *_FIELDS[name]))
+    return tuple(columns)
+
+
+def word_places(event: type) -> tuple[int, ...]:
+    """Return where in the columns of an event the full 64-bit numbers are."""
+    return tuple(place for place, column in enumerate(event_columns(event)) if column.kind is WORD)

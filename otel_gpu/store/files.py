@@ -1,0 +1,327 @@
+"""
+Files of stores: where they are, who may open them, and what is done about damage.
+"""
+
+import contextlib
+import os
+import sqlite3
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from otel_gpu import __version__
+from otel_gpu.errors import StoreError
+from otel_gpu.store import schema
+from otel_gpu.store.columns import MAX_JSON
+from otel_gpu.store.limits import Limits
+from otel_gpu.store.lock import Lock, lock_path
+from otel_gpu.store.numbers import first_numbers
+from otel_gpu.store.problems import FAILURES, is_damage, problem_of
+
+_FILE_MODE = 0o600
+_FOLDER_MODE = 0o700
+_PAGE_BYTES = 4096
+_BUSY_TIMEOUT_S = 1.0
+_CACHE_KIB = 8192
+_MAX_CHECKED_BYTES = 64 << 20
+_MAX_READ_BYTES = 4 * MAX_JSON
+_OUR_FILES = ("", "-wal", "-shm")
+
+_COPY = "copy it, with the -wal beside it, to a folder that can be written"
+_OWNER = "run as the user who owns it, or name another file with --store"
+
+
+class _DamageError(Exception):
+    """A store is not as it was written."""
+
+
+class Opened(NamedTuple):
+    """A store that is open for writing; ``set_aside`` is where a damaged one was put."""
+
+    connection: sqlite3.Connection
+    lock: Lock
+    path: Path
+    set_aside: Path | None
+
+
+def open_writing(path: Path, limits: Limits, *, durable: bool) -> Opened:
+    """
+    Open a store, or begin one.
+
+    A damaged store is set aside under a name of its own, of which the latest is kept.
+
+    Args:
+        path: Its file.
+        limits: What it may hold.
+        durable: Whether each batch is to outlive a power cut.
+
+    Raises:
+        StoreError: It is no store, of another version or owner, another process writes
+            it, or the place cannot be written.
+    """
+    path = Path(os.path.realpath(path))
+    _make_folder(path)
+    _check_file(path)
+    was_ours = lock_path(path).exists()
+    if _is_foreign(path, was_ours=was_ours):
+        raise StoreError(
+            f"{path}: exists and is not a store, so it is not touched",
+            hint="name another file, or remove this one",
+        )
+    lock = Lock(path)
+    set_aside = None
+    try:
+        try:
+            connection = _open(path, limits, lock, durable=durable)
+        except _DamageError:
+            set_aside = _set_aside(path)
+            connection = _open(path, limits, lock, durable=durable)
+    except _DamageError as error:
+        lock.close()
+        raise StoreError(f"{path}: is damaged: {error}") from error
+    except BaseException:
+        lock.close()
+        raise
+    return Opened(connection, lock, path, set_aside)
+
+
+def open_reading(path: Path) -> sqlite3.Connection:
+    """
+    Open a store so that nothing can be written to it.
+
+    Raises:
+        StoreError: There is none, it may not be read, or it is of another version.
+    """
+    try:
+        path.stat()
+    except OSError as error:
+        if isinstance(error, FileNotFoundError):
+            raise StoreError(
+                f"{path}: there is no store",
+                hint="otel-gpu run --store writes one; or name another",
+            ) from error
+        raise StoreError(f"{path}: cannot be read: {error.strerror}", hint=_OWNER) from error
+    connection = None
+    try:
+        connection = _connect(path, "ro")
+        for setting in ("query_only = ON", "trusted_schema = OFF", "cell_size_check = ON"):
+            connection.execute(f"PRAGMA {setting}")
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_READ_BYTES)
+        _check_version(connection, path)
+        _check_tables(connection, path)
+    except FAILURES as error:
+        if connection is not None:
+            connection.close()
+        problem = problem_of(error)
+        if is_damage(error) and not lock_path(path).exists():
+            text = f"{path}: is not a store, or a damaged copy of one"
+            raise StoreError(text, hint="name another file") from error
+        hint = _COPY if _needs_a_folder(path) else problem.hint
+        raise StoreError(f"{path}: cannot be read: {problem.text}", hint=hint) from error
+    except StoreError:
+        if connection is not None:
+            connection.close()
+        raise
+    return connection
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.parent.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(
+            f"{path.parent}: cannot be made: {error.strerror}",
+            hint="name a file in a folder that can be written, with --store",
+        ) from error
+
+
+def _check_file(path: Path) -> None:
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be opened: {error.strerror}", hint=_OWNER) from error
+    if not stat.S_ISREG(status.st_mode):
+        raise StoreError(f"{path}: is not a file", hint="name a file, with --store")
+    if status.st_uid != os.geteuid():
+        raise StoreError(f"{path}: belongs to another user (uid {status.st_uid})", hint=_OWNER)
+
+
+def _is_foreign(path: Path, *, was_ours: bool) -> bool:
+    """Say whether a file is somebody else's; ``was_ours``: one of ours had this name."""
+    if not path.exists() or path.stat().st_size == 0:
+        return False
+    try:
+        with contextlib.closing(_connect(path, "ro")) as connection:
+            (number,) = connection.execute("PRAGMA application_id").fetchone()
+    except FAILURES as error:
+        if is_damage(error):
+            return not was_ours
+        problem = problem_of(error)
+        raise StoreError(f"{path}: cannot be opened: {problem.text}", hint=problem.hint) from error
+    return bool(number != schema.APPLICATION_ID)
+
+
+def _open(path: Path, limits: Limits, lock: Lock, *, durable: bool) -> sqlite3.Connection:
+    is_new = not path.exists() or path.stat().st_size == 0
+    connection = None
+    try:
+        if is_new:
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE))
+        path.chmod(_FILE_MODE)
+        connection = _connect(path, "rw")
+        _configure(connection, limits, path, durable=durable)
+        if is_new:
+            facts = {
+                "created_by": f"otel-gpu {__version__}",
+                "created_unix_ns": f"{time.time_ns()}",
+            }
+            schema.create(connection, facts)
+        else:
+            connection.execute("PRAGMA trusted_schema = OFF")
+            _check_version(connection, path)
+            _check_content(connection, path, lock)
+    except (OSError, *FAILURES, StoreError, _DamageError) as error:
+        if connection is not None:
+            connection.close()
+        if is_new:
+            # Nothing is in it, and its name would be in the way.
+            for suffix in _OUR_FILES:
+                path.with_name(path.name + suffix).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise StoreError(
+                f"{path}: cannot be made: {error.strerror}",
+                hint="name a file in a folder that can be written, with --store",
+            ) from error
+        if isinstance(error, FAILURES):
+            if is_damage(error) and not is_new:
+                raise _DamageError(str(error)) from error
+            problem = problem_of(error)
+            raise StoreError(
+                f"{path}: cannot be written: {problem.text}", hint=problem.hint
+            ) from error
+        raise
+    return connection
+
+
+def _connect(path: Path, mode: str) -> sqlite3.Connection:
+    address = f"{path.absolute().as_uri()}?mode={mode}"
+    if mode == "ro" and _is_still(path):
+        # Nothing but the file is there, and nobody may put a log beside it.
+        address += "&immutable=1"
+    return sqlite3.connect(
+        address,
+        uri=True,
+        timeout=_BUSY_TIMEOUT_S,
+        isolation_level=None,
+        # A writer is made by one thread and used by another, never by both at once.
+        check_same_thread=False,
+    )
+
+
+def _is_still(path: Path) -> bool:
+    has_log = any(path.with_name(path.name + suffix).exists() for suffix in _OUR_FILES[1:])
+    return not has_log and not os.access(path.parent, os.W_OK)
+
+
+def _needs_a_folder(path: Path) -> bool:
+    """Say whether a log has to be read, for which SQLite makes a file beside it, and cannot."""
+    has_log = path.with_name(path.name + _OUR_FILES[1]).exists()
+    return has_log and not os.access(path.parent, os.W_OK)
+
+
+def _configure(
+    connection: sqlite3.Connection, limits: Limits, path: Path, *, durable: bool
+) -> None:
+    execute = connection.execute
+    execute(f"PRAGMA page_size = {_PAGE_BYTES}")
+    execute("PRAGMA auto_vacuum = INCREMENTAL")
+    (mode,) = execute("PRAGMA journal_mode = WAL").fetchone()
+    if mode != "wal":
+        raise StoreError(
+            f"{path}: this file system cannot be shared between programs",
+            hint="name a file on a local disk, with --store",
+        )
+    # NORMAL is for commits that outlive a crash of the program, FULL for those that
+    # outlive a crash of the machine.
+    execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+    execute(f"PRAGMA wal_autocheckpoint = {limits.emptied_bytes // _PAGE_BYTES}")
+    execute(f"PRAGMA journal_size_limit = {limits.emptied_bytes}")
+    execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+    # Some builds overwrite with zeros what is removed, which costs as much as writing it.
+    execute("PRAGMA secure_delete = OFF")
+    execute("PRAGMA cell_size_check = ON")
+
+
+def _check_version(connection: sqlite3.Connection, path: Path) -> None:
+    (number,) = connection.execute("PRAGMA application_id").fetchone()
+    if number != schema.APPLICATION_ID:
+        raise StoreError(f"{path}: is not a store of otel-gpu", hint="name another file")
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version != schema.VERSION:
+        newer = version > schema.VERSION
+        raise StoreError(
+            f"{path}: is a store of version {version}; this otel-gpu uses version {schema.VERSION}",
+            hint="upgrade otel-gpu" if newer else "name another file, or remove this one",
+        )
+
+
+def _check_tables(connection: sqlite3.Connection, path: Path) -> None:
+    if not schema.is_ours(connection):
+        raise StoreError(
+            f"{path}: is damaged: its tables are not the ones of a store",
+            hint="the next otel-gpu run sets it aside and begins a new one",
+        )
+
+
+def _check_content(connection: sqlite3.Connection, path: Path, lock: Lock) -> None:
+    """
+    Look for damage.
+
+    A writer that ended in good order left none, and a file that is large would take
+    longer than anybody wants to wait.
+    """
+    if lock.last.found_damage:
+        raise _DamageError("its last writer found it so")
+    if not schema.is_ours(connection):
+        raise _DamageError("its tables are not the ones of a store")
+    for table in ("chunks", "batches", "meta", "losses", "captures", "processes"):
+        connection.execute(f"SELECT * FROM {table} LIMIT 100").fetchall()
+    first_numbers(connection)
+    found = connection.execute(
+        "SELECT ended_unix_ns FROM writers ORDER BY writer DESC LIMIT 1"
+    ).fetchone()
+    if (found is None or found[0] is None) and path.stat().st_size <= _MAX_CHECKED_BYTES:
+        (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        if verdict != "ok":
+            raise _DamageError(str(verdict))
+
+
+def _set_aside(path: Path) -> Path:
+    target = path.with_name(f"{path.name}.corrupt-{int(time.time())}")
+    try:
+        for older in list(_damaged_ones(path)):
+            older.unlink(missing_ok=True)
+        path.with_name(path.name + "-shm").unlink(missing_ok=True)
+        # The log goes first: left alone, it would be taken for that of the next file.
+        for suffix in reversed(_OUR_FILES[:2]):
+            source = path.with_name(path.name + suffix)
+            if source.exists():
+                source.replace(target.with_name(target.name + suffix))
+    except OSError as error:
+        raise StoreError(
+            f"{path}: is damaged, and cannot be set aside: {error.strerror}",
+            hint="remove it, or name another file with --store",
+        ) from error
+    return target
+
+
+def _damaged_ones(path: Path) -> Iterator[Path]:
+    prefix = f"{path.name}.corrupt-"
+    for name in path.parent.iterdir():
+        number = name.name.removeprefix(prefix).removesuffix("-wal")
+        if name.name.startswith(prefix) and number.isdigit():
+            yield name

@@ -1,0 +1,133 @@
+"""
+The lock of a store: one writer at a time, and how far the last one got.
+
+The lock is a file beside the store, ``NAME.lock``, with three numbers: the process that
+writes, its number as a writer, and a number that none of its rows has reached. The last
+one is raised by a few at a time, and what is written to a file outlives a process that is
+killed: so the next one can tell how many rows were lost with it, at most.
+
+SQLite's own file must not be opened by other means: closing it would drop the locks that
+SQLite has on it in this process.
+"""
+
+import contextlib
+import fcntl
+import os
+import struct
+from pathlib import Path
+from typing import NamedTuple
+
+from otel_gpu.errors import StoreError
+
+_NUMBERS = struct.Struct("=QQQ")
+_STEP = 64
+_CONDEMNED = (1 << 64) - 1
+_MODE = 0o600
+_MOST_LOST = 1 << 32
+
+
+class LastWriter(NamedTuple):
+    """What the lock says of who wrote last; all 0 when nobody did."""
+
+    pid: int
+    writer: int
+    unreached_seq: int
+
+    def lost_rows(self, last_seq: int) -> int:
+        """Return how many rows it lost at most, when this was the last one it wrote."""
+        lost = self.unreached_seq - 1 - last_seq
+        # More are in no writer's memory: what says so is not what we wrote.
+        return lost if 0 < lost < _MOST_LOST else 0
+
+    @property
+    def found_damage(self) -> bool:
+        """Whether it found the store damaged."""
+        return self.writer == _CONDEMNED
+
+
+class Lock:
+    """
+    A lock that is held until it is closed, or its process ends.
+
+    Args:
+        path: Of the store.
+
+    Raises:
+        StoreError: Another process writes the store, or the lock cannot be made.
+    """
+
+    def __init__(self, path: Path) -> None:
+        name = lock_path(path)
+        try:
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            self._fd = os.open(name, flags, _MODE)
+        except OSError as error:
+            raise StoreError(
+                f"{path}: cannot be written: {error.strerror}",
+                hint="name a file in a folder that can be written, with --store",
+            ) from error
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.last = _read(self._fd)
+        except OSError as error:
+            pid = _read(self._fd).pid
+            os.close(self._fd)
+            who = f"process {pid}" if pid else "another process"
+            raise StoreError(
+                f"{path}: is being written by {who}",
+                hint="end that one, or name another file with --store",
+            ) from error
+        self._writer = 0
+        self._unreached_seq = 0
+
+    def sign(self, writer: int, next_seq: int) -> None:
+        """Say who holds the lock."""
+        self._writer = writer
+        self._write(next_seq)
+
+    def reach(self, next_seq: int) -> None:
+        """Say how far the writer got: no row has this number yet."""
+        if next_seq > self._unreached_seq:
+            self._write(next_seq + _STEP)
+
+    def condemn(self) -> None:
+        """Say that the store is damaged."""
+        self._writer = _CONDEMNED
+        self._write(self._unreached_seq)
+
+    def close(self) -> None:
+        """Let go of the lock."""
+        os.close(self._fd)
+
+    def _write(self, unreached_seq: int) -> None:
+        self._unreached_seq = unreached_seq
+        # On a full disk nobody will know how much was lost; that is all.
+        with contextlib.suppress(OSError):
+            os.pwrite(self._fd, _NUMBERS.pack(os.getpid(), self._writer, unreached_seq), 0)
+
+
+def lock_path(path: Path) -> Path:
+    """Return where the lock of a store is."""
+    return path.with_name(f"{path.name}.lock")
+
+
+def look_at(path: Path) -> LastWriter | None:
+    """Return who wrote last, if nobody writes now and it can be told; else None."""
+    try:
+        fd = os.open(lock_path(path), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return _read(fd)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+
+
+def _read(fd: int) -> LastWriter:
+    data = os.pread(fd, _NUMBERS.size, 0)
+    if len(data) < _NUMBERS.size:
+        return LastWriter(0, 0, 0)
+    return LastWriter(*_NUMBERS.unpack(data))

@@ -1,0 +1,199 @@
+"""The lookup tables: what the numbers and words in the other tables mean."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from otel_gpu import wire
+from otel_gpu.capture.probes import APIS
+from otel_gpu.decode.events import STALL_STATE_UNKNOWN
+from otel_gpu.enrich import reasons
+from otel_gpu.enrich.cuda_errors import DRIVER_ERRORS, RUNTIME_ERRORS
+from otel_gpu.explain.rules import RULES
+from otel_gpu.store.columns import S32, TEXT, U8, U16, U32, Column, Table
+
+_STATES = {
+    wire.STATE_ON_CPU: "running",
+    wire.STATE_RUN_QUEUE: "ready to run, waiting for a CPU",
+    wire.STATE_BLOCKED: "waiting for something else; reason says for what",
+}
+_CONTEXTS = {
+    wire.CONTEXT_GAP: "between CUDA calls, of a thread that makes some",
+    wire.CONTEXT_SYNCHRONIZE: "inside a call that waits for the device",
+    wire.CONTEXT_CALL: "inside another CUDA call",
+    wire.CONTEXT_OTHER: "of a thread that made no CUDA call yet",
+}
+_CHOICES = {
+    wire.CHOICE_FAILED: "it failed",
+    wire.CHOICE_SLOW: "it was slow for its series",
+    wire.CHOICE_SAMPLED: "it fell on the sample of one in so many",
+    wire.CHOICE_FULL: "every call of the process is kept",
+    wire.CHOICE_STALLED: "the scheduler kept it waiting",
+    wire.CHOICE_PARENT: "a call inside it was kept",
+}
+_METRICS = {
+    wire.METRIC_CALL_DURATION: ("ns", "host time inside CUDA calls"),
+    wire.METRIC_LAUNCH_GAP: ("ns", "time between two CUDA calls of a thread"),
+    wire.METRIC_OFF_CPU: ("ns", "time that threads were off the CPU, blocked or waiting for one"),
+    wire.METRIC_RUN_QUEUE: ("ns", "time that threads waited for a CPU"),
+    wire.METRIC_COPY_SIZE: ("bytes", "sizes of copies"),
+    wire.METRIC_FORK: ("", "forks; only the count means something"),
+}
+_STALL_FLAGS = {
+    wire.STALL_GIL: "the thread waited for the Python interpreter's lock",
+    wire.STALL_FAULT: "not in a system call: a page fault, or stopped",
+    STALL_STATE_UNKNOWN: "whether it was blocked or ready to run is not known",
+    wire.STALL_IDLE_CPU: "the CPU that it got was idle until then, or it left it idle",
+    wire.STALL_THROTTLED: "its cgroup's CPU quota took the CPU from it (known since Linux 6.18)",
+    wire.STALL_AGENT: "otel-gpu woke it, as it does those that it stopped to place probes",
+}
+_REASONS = {
+    reasons.UNKNOWN: "not known",
+    reasons.GIL: "the Python interpreter's lock",
+    reasons.LOCK: "a lock of the program",
+    reasons.QUEUE: "work: its queue was empty, or full",
+    reasons.IO: "a disk or file system",
+    reasons.IPC: "another thread or process: pipe, socket, event, queue",
+    reasons.SLEEP: "a timer: the program slept",
+    reasons.PAGE_FAULT: "memory that had to be read or made",
+    reasons.RECLAIM: "the kernel freeing memory",
+    reasons.MMAP_LOCK: "the address space, which another thread was changing",
+    reasons.CHILD_WAIT: "a child process",
+    reasons.STOPPED: "a signal or a debugger that stopped it",
+    reasons.DRIVER: "the GPU's driver",
+}
+
+
+def _names(enumerators: Mapping[int, str], prefix: str) -> dict[int, str]:
+    return {number: name.removeprefix(prefix) for number, name in enumerators.items()}
+
+
+def _meaning_table(name: str, meaning: str, key: Column) -> Table:
+    columns = (key, Column("name", TEXT, "the word for it"), Column("meaning", TEXT, "in full"))
+    return Table(name, meaning, columns, (key.name,), lookup=True)
+
+
+LOOKUPS: tuple[Table, ...] = (
+    Table(
+        "apis",
+        "CUDA APIs.",
+        (
+            Column("api", U16, "number of the API"),
+            Column("name", TEXT, "its name"),
+            Column("layer", TEXT, "runtime (libcudart) or driver (libcuda)"),
+            Column("family", TEXT, "what kind of call it is: launch, synchronize, copy, …"),
+        ),
+        ("api",),
+        lookup=True,
+    ),
+    Table(
+        "errors",
+        "Results of CUDA calls.",
+        (
+            Column("layer", TEXT, "as in apis"),
+            Column("status", S32, "the number"),
+            Column("name", TEXT, "its name"),
+        ),
+        ("layer", "status"),
+        lookup=True,
+    ),
+    _meaning_table("states", "What threads do.", Column("state", U8, "number of the state")),
+    _meaning_table(
+        "contexts", "Where in its work a thread is.", Column("context", U8, "number of the context")
+    ),
+    _meaning_table(
+        "choices",
+        "Why a call or a gap was kept. Its choices are the sum of some of these.",
+        Column("choice", U32, "a power of two"),
+    ),
+    _meaning_table(
+        "stall_flags",
+        "What is known of a stall. Its flags are the sum of some of these.",
+        Column("flag", U32, "a power of two"),
+    ),
+    _meaning_table(
+        "switch_types",
+        "How a thread left its CPU.",
+        Column("switch_type", U8, "number of the type"),
+    ),
+    Table(
+        "copy_kinds",
+        "Directions of copies.",
+        (Column("copy_kind", U8, "number"), Column("name", TEXT, "the word for it")),
+        ("copy_kind",),
+        lookup=True,
+    ),
+    Table(
+        "metrics",
+        "What series count.",
+        (
+            Column("metric", U16, "number of the metric"),
+            Column("name", TEXT, "the word for it"),
+            Column("unit", TEXT, "of sum, min, max and of the buckets"),
+            Column("meaning", TEXT, "in full"),
+        ),
+        ("metric",),
+        lookup=True,
+    ),
+    Table(
+        "reasons",
+        "What a thread can be blocked on.",
+        (Column("reason", TEXT, "the word"), Column("meaning", TEXT, "in full")),
+        ("reason",),
+        lookup=True,
+    ),
+    Table(
+        "cause_kinds",
+        "Kinds of causes.",
+        (
+            Column("kind", TEXT, "the word"),
+            Column("fault", TEXT, "whose it is: host, culprit (if one is known) or nobody"),
+            Column("advice", TEXT, "what to do about it"),
+        ),
+        ("kind",),
+        lookup=True,
+    ),
+)
+
+
+def lookup_rows() -> dict[str, list[tuple[Any, ...]]]:
+    """Return the rows of all lookup tables, by the name of the table."""
+    states = _names(wire.THREAD_STATE_NAMES, "state_")
+    contexts = _names(wire.CALL_CONTEXT_NAMES, "context_")
+    choices = _names(wire.CHOICE_NAMES, "choice_")
+    flags = _names(wire.STALL_FLAG_NAMES, "stall_") | {STALL_STATE_UNKNOWN: "state_unknown"}
+    metrics = _names(wire.METRIC_NAMES, "metric_")
+    return {
+        "apis": [(api.number, api.name, api.layer_name, family_name(api.family)) for api in APIS],
+        "errors": [
+            *(("runtime", status, name) for status, name in RUNTIME_ERRORS.items()),
+            *(("driver", status, name) for status, name in DRIVER_ERRORS.items()),
+        ],
+        "states": [(number, states[number], text) for number, text in _STATES.items()],
+        "contexts": [(number, contexts[number], text) for number, text in _CONTEXTS.items()],
+        "choices": [(number, choices[number], text) for number, text in _CHOICES.items()],
+        "stall_flags": [(number, flags[number], text) for number, text in _STALL_FLAGS.items()],
+        "switch_types": [
+            (wire.SWITCH_VOLUNTARY, "voluntary", "it gave it up, to wait for something"),
+            (wire.SWITCH_INVOLUNTARY, "involuntary", "it was taken away"),
+        ],
+        "copy_kinds": list(_names(wire.COPY_KIND_NAMES, "copy_").items()),
+        "metrics": [
+            (number, metrics[number], unit, text) for number, (unit, text) in _METRICS.items()
+        ],
+        "reasons": list(_REASONS.items()),
+        "cause_kinds": [(rule.kind, rule.fault, rule.advice) for rule in RULES],
+    }
+
+
+def family_name(number: int) -> str:
+    """Return the word for a family of APIs."""
+    return _FAMILIES.get(number, _FAMILIES[wire.FAMILY_OTHER])
+
+
+def family_number(name: str) -> int:
+    """Return the family that a word means."""
+    return _FAMILY_NUMBERS.get(name, wire.FAMILY_OTHER)
+
+
+_FAMILIES = _names(wire.API_FAMILY_NAMES, "family_")
+_FAMILY_NUMBERS = {name: number for number, name in _FAMILIES.items()}

@@ -1,0 +1,123 @@
+"""
+Rows of a store, read page by page and looked at before anybody relies on them.
+
+Between two pages nothing is held: a reader that takes its time keeps the writer neither
+from writing nor from emptying its log. What a page shows may be gone with the next one,
+when its chunk was removed meanwhile.
+"""
+
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from otel_gpu.errors import StoreError
+from otel_gpu.store.batch import Row
+from otel_gpu.store.columns import Column
+from otel_gpu.store.problems import FAILURES, problem_of
+from otel_gpu.store.schema import TABLE_BY_NAME
+
+PAGE_ROWS = 2_048
+_QUERIES = {table.name: table.select() for table in TABLE_BY_NAME.values()}
+_ORDERS = {table.name: ", ".join(table.key) for table in TABLE_BY_NAME.values()}
+_TYPES = {"INTEGER": int, "REAL": float, "TEXT": str}
+
+
+class Pages:
+    """
+    Reads tables.
+
+    Args:
+        connection: To a store; see ``files.open_reading``.
+        path: Of its file, for messages.
+
+    Attributes:
+        rejected: Rows that are not what their table holds, by table. Only a damaged or a
+            made-up store has any.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self._connection = connection
+        self._path = path
+        # What is no UTF-8 is shown as such, and is no reason to stop.
+        connection.text_factory = _decode
+        self._known: dict[str, set[tuple[type, ...]]] = {}
+        self.rejected: Counter[str] = Counter()
+
+    def between(self, table: str, first_seq: int, last_seq: int) -> Iterator[Row]:
+        """
+        Yield the rows of a table whose key is ``seq``, in its order.
+
+        Raises:
+            StoreError: The file cannot be read any further.
+        """
+        query = f"{_QUERIES[table]} WHERE seq BETWEEN ? AND ? ORDER BY seq LIMIT {PAGE_ROWS}"
+        while first_seq <= last_seq:
+            page = self.fetch(query, (first_seq, last_seq))
+            yield from self._sound(table, page)
+            if len(page) < PAGE_ROWS:
+                return
+            first_seq = page[-1][0] + 1
+
+    def where(self, table: str, condition: str, values: Sequence[Any] = ()) -> list[Row]:
+        """
+        Return the rows that meet a condition, in the order of the key.
+
+        Raises:
+            StoreError: The file cannot be read.
+        """
+        query = f"{_QUERIES[table]} WHERE {condition} ORDER BY {_ORDERS[table]}"
+        return list(self._sound(table, self.fetch(query, values)))
+
+    def fetch(self, query: str, values: Sequence[Any] = ()) -> list[Row]:
+        """
+        Return what a query of ours gives.
+
+        Raises:
+            StoreError: The file cannot be read.
+        """
+        with self._explained():
+            return self._connection.execute(query, values).fetchall()
+
+    def reject(self, table: str) -> None:
+        """Count a row that turned out to be none."""
+        self.rejected[table] += 1
+
+    def _sound(self, table: str, rows: Sequence[Row]) -> Iterator[Row]:
+        known = self._known.setdefault(table, set())
+        for row in rows:
+            types = tuple(map(type, row))
+            if types not in known:
+                if not _are_right(types, TABLE_BY_NAME[table].stored):
+                    self.rejected[table] += 1
+                    continue
+                known.add(types)
+            if row[-1] == 1:
+                yield row[:-1]
+            else:
+                self.rejected[table] += 1
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except FAILURES as error:
+            problem = problem_of(error)
+            raise StoreError(
+                f"{self._path}: cannot be read any further: {problem.text}",
+                hint=problem.hint,
+            ) from error
+
+
+def _are_right(types: Sequence[type], columns: Sequence[Column]) -> bool:
+    # The last one says whether the others lie in their bounds: 0 or 1, NULL if nobody knows.
+    return types[-1] is int and all(
+        found is _TYPES[column.kind.sql] or (column.optional and found is type(None))
+        for found, column in zip(types[:-1], columns, strict=True)
+    )
+
+
+def _decode(data: bytes) -> str:
+    return data.decode("utf-8", "replace")

@@ -1,0 +1,72 @@
+"""What SQLite's errors mean to an operator, and what can be done about them."""
+
+import sqlite3
+from typing import NamedTuple
+
+_PRIMARY = 0xFF
+
+
+class Problem(NamedTuple):
+    """Why something failed: a word to count it by, a sentence, and what to do."""
+
+    reason: str
+    text: str
+    hint: str
+
+
+DAMAGED = "damaged"
+_DAMAGED = Problem(
+    DAMAGED,
+    "it is damaged",
+    "the next otel-gpu run that writes it sets it aside and begins a new one",
+)
+_PROBLEMS = {
+    sqlite3.SQLITE_FULL: Problem(
+        "disk_full",
+        "the disk is full",
+        "make room on the disk, or give the store less with store.max_bytes",
+    ),
+    sqlite3.SQLITE_IOERR: Problem(
+        "disk_error", "the disk reports an error", "see the kernel's log, and the disk's free space"
+    ),
+    sqlite3.SQLITE_READONLY: Problem(
+        "read_only",
+        "it may not be written",
+        "name a file in a folder that can be written, with --store",
+    ),
+    sqlite3.SQLITE_CANTOPEN: Problem(
+        "cannot_open",
+        "it cannot be opened",
+        "see the rights of the file and its folder, or run as the user who owns them",
+    ),
+    sqlite3.SQLITE_PERM: Problem(
+        "no_permission", "that is not permitted", "run as the user who owns the file"
+    ),
+    sqlite3.SQLITE_BUSY: Problem("locked", "another program has locked it", "end that program"),
+    sqlite3.SQLITE_LOCKED: Problem("locked", "another program has locked it", "end that program"),
+    sqlite3.SQLITE_TOOBIG: Problem("too_large", "a value in it is too large", ""),
+}
+
+
+FAILURES = (sqlite3.Error, UnicodeDecodeError)
+"""What a call into SQLite raises; the second where a damaged file is in the message."""
+
+# The code of the first is the one of any mistake in SQL, and the second has none.
+_DAMAGE = ("malformed database schema", "Could not decode to UTF-8")
+
+
+def problem_of(error: Exception) -> Problem:
+    """Return what an error means; what is not known is said in SQLite's words."""
+    if is_damage(error):
+        return _DAMAGED
+    code = getattr(error, "sqlite_errorcode", None)
+    known = None if code is None else _PROBLEMS.get(code & _PRIMARY)
+    return known or Problem("refused", str(error), "")
+
+
+def is_damage(error: Exception) -> bool:
+    """Say whether an error shows that the file is not as it was written."""
+    if isinstance(error, UnicodeDecodeError) or str(error).startswith(_DAMAGE):
+        return True
+    code = getattr(error, "sqlite_errorcode", None) or 0
+    return code & _PRIMARY in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)

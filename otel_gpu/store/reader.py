@@ -1,0 +1,197 @@
+"""The reader: what a store holds, for a window of time."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from otel_gpu.enrich.activities import Activity
+from otel_gpu.explain.chains import Cause, Chain, Incident
+from otel_gpu.store.batch import Row
+from otel_gpu.store.blame import read_causes, read_chain, read_incident
+from otel_gpu.store.columns import MAX_INTEGER
+from otel_gpu.store.directory import Directory
+from otel_gpu.store.files import open_reading
+from otel_gpu.store.lock import look_at
+from otel_gpu.store.losses import KILLED
+from otel_gpu.store.pages import Pages
+from otel_gpu.store.playback import Playback
+from otel_gpu.store.queries import Answer, QueryLimits, ask
+from otel_gpu.store.span import Span, bounded, find_span
+
+
+class Extent(NamedTuple):
+    """How far a store reaches: its earliest moment, and the end of what was written last."""
+
+    start_unix_ns: int
+    end_unix_ns: int
+    rows: int
+
+
+class StoreReader:
+    """
+    Reads a store, also while it is written.
+
+    Args:
+        path: Its file.
+
+    Attributes:
+        path: Its file.
+
+    Raises:
+        StoreError: There is none, it may not be read, or it is of another version. The
+            methods raise it too, where the file cannot be read any further.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._connection = open_reading(path)
+        self._pages = Pages(self._connection, path)
+        self._directory = Directory(self._pages)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._connection.close()
+
+    @property
+    def rejected(self) -> Mapping[str, int]:
+        """Rows that are not what their table holds, by table; only a damaged store has any."""
+        return self._pages.rejected
+
+    def extent(self) -> Extent | None:
+        """Return how far the store reaches; None: it is empty."""
+        chunks = self._pages.where("chunks", "1")
+        if not chunks:
+            return None
+        start = min(row[3] for row in chunks)
+        # What was written last, also after a clock was set back: "the last minutes" are those.
+        return Extent(start, chunks[-1][4], sum(row[6] for row in chunks))
+
+    def span(self, start_unix_ns: int | None = None, end_unix_ns: int | None = None) -> Span | None:
+        """Return which rows a window needs; None: there are none."""
+        return find_span(self._pages, start_unix_ns, end_unix_ns)
+
+    def activities(
+        self, start_unix_ns: int | None = None, end_unix_ns: int | None = None
+    ) -> Iterator[Activity]:
+        """
+        Yield the activities of a window, and of a little before and after it, in order.
+
+        Args:
+            start_unix_ns: When the window begins; None: with the store.
+            end_unix_ns: When it ends; None: with the store.
+        """
+        span = self.span(start_unix_ns, end_unix_ns)
+        if span is not None:
+            # What a process is called may have become known since another window was read.
+            directory = Directory(self._pages)
+            yield from Playback(self._pages, directory, span).activities()
+
+    def chains(
+        self, start_unix_ns: int | None = None, end_unix_ns: int | None = None
+    ) -> Iterator[Chain]:
+        """Yield the causal chains that were written for effects that touch a window."""
+        condition = "start_unix_ns + duration_ns >= ? AND start_unix_ns <= ?"
+        for row in self._of_window("chains", condition, start_unix_ns, end_unix_ns):
+            chain = self._chain(row)
+            if chain is not None:
+                yield chain
+
+    def incidents(
+        self, start_unix_ns: int | None = None, end_unix_ns: int | None = None
+    ) -> Iterator[Incident]:
+        """Yield the incidents that were written and touch a window."""
+        condition = "end_unix_ns >= ? AND start_unix_ns <= ?"
+        for row in self._of_window("incidents", condition, start_unix_ns, end_unix_ns):
+            chains = []
+            listed = (
+                "id IN (SELECT chain_id FROM incident_chains WHERE incident_chains.seq = ?) "
+                "AND seq <= ?"
+            )
+            for chain_row in self._pages.where("chains", listed, (row[0], row[0])):
+                chain = self._chain(chain_row)
+                if chain is not None:
+                    chains.append(chain)
+            chains.sort(key=lambda chain: (chain.effect.start_unix_ns, chain.id))
+            try:
+                yield read_incident(row, self._causes(row[0]), tuple(chains))
+            except ValueError:
+                self._pages.reject("incidents")
+
+    def losses(self) -> dict[str, int]:
+        """
+        Return what did not reach the store, by reason, over its whole life.
+
+        ``writer_killed``: rows that writers had in memory when they were killed, the last
+        one included.
+        """
+        lost: Counter[str] = Counter(dict(self._pages.where("losses", "rows > 0")))
+        writers = self._pages.where("writers", "1")
+        if writers and writers[-1][3] is None:
+            lost[KILLED] += self._lost_by(writers[-1])
+        return dict(+lost)
+
+    def execute(self, sql: str, limits: QueryLimits | None = None) -> Answer:
+        """
+        Answer a question in SQL; the engine sees to it that nothing is written.
+
+        Raises:
+            QueryError: It is no question, or goes beyond the limits.
+        """
+        return ask(self.path, sql, QueryLimits() if limits is None else limits)
+
+    def describe(self) -> list[tuple[str, str, str, str]]:
+        """Return what tables, views and columns mean: name, column, meaning, unit."""
+        return [
+            (name, column, meaning, unit)
+            for _, name, column, meaning, unit in self._pages.where("schema_info", "1")
+        ]
+
+    def _of_window(
+        self, table: str, condition: str, start_unix_ns: int | None, end_unix_ns: int | None
+    ) -> Iterator[Row]:
+        values: Sequence[Any] = (
+            0 if start_unix_ns is None else bounded(start_unix_ns),
+            MAX_INTEGER if end_unix_ns is None else bounded(end_unix_ns),
+        )
+        span = self.span(start_unix_ns, None)
+        if span is not None:
+            # Told after the effect, never before it.
+            yield from self._pages.where(
+                table, f"seq >= ? AND {condition}", (span.first_seq, *values)
+            )
+
+    def _chain(self, row: Row) -> Chain | None:
+        process = self._directory.process(row[2])
+        try:
+            if process is not None:
+                return read_chain(row, process, self._causes(row[0]), self._directory)
+        except ValueError:
+            pass
+        self._pages.reject("chains")
+        return None
+
+    def _causes(self, seq: int) -> tuple[Cause, ...]:
+        causes = self._pages.where("causes", "seq = ?", (seq,))
+        evidence = self._pages.where("evidence", "seq = ?", (seq,))
+        return read_causes(causes, evidence, self._directory)
+
+    def _lost_by(self, writer: Row) -> int:
+        # Nobody holds the lock, so the writer is gone, and did not say that it ended.
+        last = look_at(self.path)
+        if last is None or last.writer != writer[0]:
+            return 0
+        ((written,),) = self._pages.fetch("SELECT coalesce(max(last_seq), 0) FROM chunks")
+        return last.lost_rows(written) if isinstance(written, int) else 0

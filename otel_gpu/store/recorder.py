@@ -1,0 +1,86 @@
+"""Opening the flight recorder: the one place that puts the parts of a writer together."""
+
+import logging
+import os
+import sqlite3
+import time
+from pathlib import Path
+
+from otel_gpu import __version__
+from otel_gpu.errors import StoreError
+from otel_gpu.store.delivery import Background, Direct
+from otel_gpu.store.files import open_writing
+from otel_gpu.store.journal import Journal
+from otel_gpu.store.limits import Limits
+from otel_gpu.store.lock import LastWriter
+from otel_gpu.store.losses import KILLED
+from otel_gpu.store.numbers import first_numbers
+from otel_gpu.store.problems import FAILURES, problem_of
+from otel_gpu.store.writer import StoreWriter
+
+_logger = logging.getLogger(__name__)
+
+
+def open_writer(path: Path, limits: Limits | None = None, *, live: bool) -> StoreWriter:
+    """
+    Open a store, or begin one, to write what is observed.
+
+    Args:
+        path: Its file; folders above it are made. A damaged store is set aside, with a
+            warning, and a new one is begun.
+        limits: What it may hold.
+        live: True: a thread writes about once a second, so that the caller never waits
+            for a disk, and each batch outlives a power cut. False: batches are written by
+            the caller when they are full, and nothing is lost however slow the disk is.
+
+    Raises:
+        StoreError: It is no store, of another version or owner, another process writes
+            it, or the place cannot be written.
+    """
+    limits = Limits() if limits is None else limits
+    connection, lock, path, set_aside = open_writing(path, limits, durable=live)
+    if set_aside is not None:
+        _logger.warning("%s: was damaged; it is %s now, and a new one is begun", path, set_aside)
+    try:
+        first = first_numbers(connection)
+        lost = _settle_last(connection, lock.last)
+        if lost:
+            _logger.warning(
+                "%s: its last writer was killed; rows lost with it, at most: %d", path, lost
+            )
+        _sign(connection, first)
+        lock.sign(first["writer"], first["seq"])
+        journal = Journal(connection, path, limits, first, lock)
+    except FAILURES as error:
+        connection.close()
+        lock.close()
+        problem = problem_of(error)
+        raise StoreError(f"{path}: cannot be written: {problem.text}", hint=problem.hint) from error
+    delivery = Background(journal) if live else Direct(journal)
+    return StoreWriter(delivery, limits, first, live=live, seen=lock.reach)
+
+
+def _settle_last(connection: sqlite3.Connection, last: LastWriter) -> int:
+    """Say how many rows the writer before lost, if it was killed."""
+    found = connection.execute(
+        "SELECT writer, ended_unix_ns FROM writers ORDER BY writer DESC LIMIT 1"
+    ).fetchone()
+    if found is None or found[1] is not None or found[0] != last.writer:
+        return 0
+    (written,) = connection.execute("SELECT coalesce(max(last_seq), 0) FROM chunks").fetchone()
+    lost = last.lost_rows(int(written))
+    connection.execute("UPDATE writers SET lost_rows = ? WHERE writer = ?", (lost, found[0]))
+    if lost:
+        connection.execute(
+            "INSERT INTO losses VALUES (?1, ?2) ON CONFLICT (reason) DO UPDATE SET rows = rows + ?2",
+            (KILLED, lost),
+        )
+    return lost
+
+
+def _sign(connection: sqlite3.Connection, first: dict[str, int]) -> None:
+    connection.execute(
+        "INSERT INTO writers (writer, last_chunk, began_unix_ns, version, pid) "
+        "VALUES (?, ?, ?, ?, ?)",
+        (first["writer"], first["chunk"], time.time_ns(), __version__, os.getpid()),
+    )

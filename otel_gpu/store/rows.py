@@ -1,0 +1,101 @@
+"""
+Events as rows, and back: the fields of an event in their order.
+
+The kernel side counts in unsigned 64-bit numbers and SQLite in signed ones. What is a
+time, a size or a count never comes near the difference unless a record is broken, and is
+cut off at the largest number then. Addresses and ids use all their bits, and are kept as
+the signed number of the same bits.
+"""
+
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from otel_gpu.decode.events import CudaCall
+from otel_gpu.store.columns import JSON, MAX_INTEGER, WORD, Column
+from otel_gpu.store.fields import DIMENSIONS, word_places
+from otel_gpu.store.text import clean
+
+_WORDS = 1 << 64
+_Row = tuple[Any, ...]
+
+
+class EventRows(NamedTuple):
+    """
+    How events of one kind are kept.
+
+    ``flatten`` gives the columns of an event, ``restore`` the event of the columns.
+    """
+
+    flatten: Callable[[Any], _Row]
+    restore: Callable[[Sequence[Any]], Any]
+
+
+def event_rows(event: Any) -> EventRows:  # noqa: ANN401 -- the class of any event
+    """Return how events of a kind are kept."""
+    places = word_places(event)
+    spread = _spread if event is CudaCall else tuple
+    gather: Callable[[Sequence[Any]], Sequence[Any]] = _gather if event is CudaCall else tuple
+    make = event._make
+    if not places:
+        return EventRows(spread, lambda values: make(gather(values)))
+    # Two at least, so that the getter always gives a tuple.
+    words = itemgetter(*places, places[0])
+
+    def flatten(one: Any) -> _Row:  # noqa: ANN401 -- an event of this kind
+        values = spread(one)
+        if max(words(values)) > MAX_INTEGER:
+            changed = list(values)
+            for place in places:
+                changed[place] = _signed(changed[place])
+            return tuple(changed)
+        return values
+
+    def restore(values: Sequence[Any]) -> Any:  # noqa: ANN401 -- an event of this kind
+        if min(words(values)) < 0:
+            changed = list(values)
+            for place in places:
+                changed[place] %= _WORDS
+            values = changed
+        return make(gather(values))
+
+    return EventRows(flatten, restore)
+
+
+def mend(columns: Sequence[Column], row: _Row) -> _Row:
+    """Return a row that SQLite refused as one that it takes; what is broken stays broken."""
+    return tuple(_mend(column, value) for column, value in zip(columns, row, strict=True))
+
+
+def _mend(column: Column, value: Any) -> Any:  # noqa: ANN401 -- any value of a row
+    if isinstance(value, str):
+        # Documents are plain ASCII as they are.
+        return value if column.kind is JSON else clean(value)
+    if isinstance(value, int):
+        if column.kind is WORD:
+            return _signed(value % _WORDS)
+        return max(-MAX_INTEGER - 1, min(value, MAX_INTEGER))
+    return value
+
+
+def _signed(word: int) -> int:
+    return word - _WORDS if word > MAX_INTEGER else word
+
+
+_GRID = CudaCall._fields.index(DIMENSIONS[0])
+_AFTER = _GRID + len(DIMENSIONS)
+assert CudaCall._fields[_GRID:_AFTER] == DIMENSIONS  # noqa: S101 -- both are next to each other
+
+
+def _spread(call: CudaCall) -> _Row:
+    return (*call[:_GRID], *call.grid, *call.block, *call[_AFTER:])
+
+
+def _gather(values: Sequence[Any]) -> _Row:
+    grid, block, after = _GRID, _GRID + 3, _GRID + 6
+    return (
+        *values[:grid],
+        tuple(values[grid:block]),
+        tuple(values[block:after]),
+        *values[after:],
+    )

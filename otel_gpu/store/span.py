@@ -1,0 +1,109 @@
+"""
+Which rows a window of time needs.
+
+What is told about a moment comes a little before and after it: stalls before the call
+that they were in, a reading of the counters after what it counted. So a span begins with
+the chunk that holds the moment half a minute before a window, and ends a few seconds
+after it.
+
+Several captures can be one story, when an agent was restarted. They cannot when the host
+was rebooted, since its clock began anew, or when their histograms have other buckets. Of
+those that a window touches, the latest story is told.
+"""
+
+from typing import NamedTuple
+
+from otel_gpu.store.batch import Row
+from otel_gpu.store.columns import MAX_INTEGER
+from otel_gpu.store.pages import Pages
+from otel_gpu.store.text import from_json
+
+BEFORE_NS = 30_000_000_000
+AFTER_NS = 10_000_000_000
+
+
+class Span(NamedTuple):
+    """
+    Rows to read.
+
+    Attributes:
+        first_seq: The first of them.
+        last_seq: The last of them; less than the first when there is none.
+        chunk: The chunk that the first is in; 0: the rows begin with a capture.
+        start_unix_ns: The earliest moment in them.
+        captures: Rows of ``captures``: the one in force at the first row, then others.
+        left_out: How many captures in the window are another story.
+        is_whole: Whether this is a single capture from its beginning.
+    """
+
+    first_seq: int
+    last_seq: int
+    chunk: int
+    start_unix_ns: int
+    captures: tuple[Row, ...]
+    left_out: int
+    is_whole: bool
+
+
+def find_span(pages: Pages, start_unix_ns: int | None, end_unix_ns: int | None) -> Span | None:
+    """
+    Return the rows that a window needs; None: there are none.
+
+    Args:
+        pages: Of the store.
+        start_unix_ns: When the window begins; None: with the store.
+        end_unix_ns: When it ends; None: with the store.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    start = 0 if start_unix_ns is None else bounded(start_unix_ns - BEFORE_NS)
+    values: tuple[int, ...] = (start,)
+    before_end = ""
+    if end_unix_ns is not None:
+        before_end = " AND start_unix_ns <= ?"
+        values = (start, bounded(end_unix_ns + AFTER_NS))
+    chunks = pages.where("chunks", f"end_unix_ns >= ?{before_end}", values)
+    if not chunks:
+        return None
+    chunk, first_seq, _, begin_unix_ns, *_ = chunks[0]
+    last_chunk, _, last_seq, *_ = chunks[-1]
+    if end_unix_ns is not None:
+        batches = pages.where(
+            "batches", "chunk = ? AND start_unix_ns <= ?", (last_chunk, values[1])
+        )
+        last_seq = max((row[3] for row in batches), default=last_seq)
+    captures = pages.where("captures", "seq <= ?", (last_seq,))
+    captures.sort(key=lambda row: row[2])
+    in_force = sum(row[2] <= first_seq for row in captures)
+    captures = captures[max(0, in_force - 1) :]
+    story = captures
+    for number in range(len(captures) - 1, 0, -1):
+        if _story_of(captures[number - 1]) != _story_of(captures[number]):
+            story = captures[number:]
+            first_seq, begin_unix_ns = story[0][2:4]
+            break
+    begins = bool(story) and story[0][2] >= first_seq
+    return Span(
+        first_seq,
+        last_seq,
+        0 if begins else chunk,
+        begin_unix_ns,
+        tuple(story),
+        len(captures) - len(story),
+        begins and len(story) == 1 and len(captures) == 1,
+    )
+
+
+def bounded(unix_ns: int) -> int:
+    """Return the nearest moment that a store can have: people name others."""
+    return min(max(0, unix_ns), MAX_INTEGER)
+
+
+def _story_of(capture: Row) -> tuple[str, str, str]:
+    *_, host, boot_id, text = capture
+    try:
+        layout = from_json(text, dict).get("layout")
+    except ValueError:
+        layout = None
+    return host, boot_id, str(layout)

@@ -1,0 +1,305 @@
+"""
+The tables of a store.
+
+Everything that is recorded has a number, ``seq``, from one count over all tables: the
+order in which it was seen. A chunk is a range of such numbers, about a minute long, and
+because ``seq`` is also where a row lies in the file, a chunk is removed from every table
+by cutting off one end of it. Nothing else has an index, so that writing stays cheap.
+"""
+
+from otel_gpu.decode.events import CudaCall, Fork, Gap, OpenCall, Stall
+from otel_gpu.store.columns import (
+    JSON,
+    REAL,
+    S64,
+    TEXT,
+    U8,
+    U16,
+    U32,
+    U64,
+    Column,
+    Table,
+)
+from otel_gpu.store.fields import event_columns
+
+SEQ = Column("seq", U64, "number of the row over all tables, in the order of what was seen")
+UNIX = Column("unix_ns", U64, "when it was read, in Unix time", "ns")
+_END = Column("end_unix_ns", U64, "when it ended, in Unix time", "ns")
+PROCESS = Column("process", U64, "whose it is; see processes")
+DEVICE = Column("cuda_device", U64, "which device; see devices. NULL: unknown", optional=True)
+STACK = Column(
+    "program_stack", U64, "where in the program it was; see stacks. NULL: unknown", optional=True
+)
+INFO = Column("info", JSON, "all that was read, as a JSON object")
+
+
+def _start(end: str, last: str) -> Column:
+    made_of = f"{end} + start_ktime_ns - {last}"
+    return Column("start_unix_ns", S64, "when it began, in Unix time", "ns", made_of=made_of)
+
+
+def _length(name: str, meaning: str, made_of: str) -> Column:
+    return Column(name, S64, meaning, "ns", made_of=made_of)
+
+
+_DURATION = _length("duration_ns", "how long it took", "end_ktime_ns - start_ktime_ns")
+
+ACTIVITIES: tuple[Table, ...] = (
+    Table(
+        "calls",
+        "CUDA calls that were chosen to be kept: failed, slow, stalled or sampled ones, with "
+        "their host time. All calls are counted in aggregates.",
+        (
+            SEQ,
+            PROCESS,
+            DEVICE,
+            STACK,
+            _END,
+            *event_columns(CudaCall),
+            _start("end_unix_ns", "end_ktime_ns"),
+            _DURATION,
+        ),
+        ("seq",),
+    ),
+    Table(
+        "stalls",
+        "Times in which a thread was off the CPU: first blocked, then ready and waiting for a CPU.",
+        (
+            SEQ,
+            PROCESS,
+            Column("reason", TEXT, "what it was blocked on; see reasons. Empty: not blocked"),
+            Column("stack", U64, "where in the kernel it was; see stacks", optional=True),
+            STACK,
+            _END,
+            *event_columns(Stall),
+            _start("end_unix_ns", "end_ktime_ns"),
+            _DURATION,
+            _length("blocked_ns", "how long it was blocked", "runnable_ktime_ns - start_ktime_ns"),
+            _length(
+                "run_queue_ns",
+                "how long it waited for a CPU",
+                "end_ktime_ns - runnable_ktime_ns",
+            ),
+        ),
+        ("seq",),
+    ),
+    Table(
+        "gaps",
+        "Times between two outermost CUDA calls of one thread that were chosen to be kept.",
+        (
+            SEQ,
+            PROCESS,
+            DEVICE,
+            _END,
+            *event_columns(Gap),
+            _start("end_unix_ns", "end_ktime_ns"),
+            _DURATION,
+        ),
+        ("seq",),
+    ),
+    Table(
+        "forks",
+        "Processes that made processes, and how long that took.",
+        (
+            SEQ,
+            PROCESS,
+            Column("child", U64, "the new process; see processes"),
+            _END,
+            *event_columns(Fork),
+            _start("end_unix_ns", "end_ktime_ns"),
+            _DURATION,
+        ),
+        ("seq",),
+    ),
+    Table(
+        "open_calls",
+        "CUDA calls that had not returned for long when they were looked at.",
+        (
+            SEQ,
+            PROCESS,
+            DEVICE,
+            STACK,
+            Column("seen_unix_ns", U64, "when it was looked at, in Unix time", "ns"),
+            *event_columns(OpenCall),
+            _start("seen_unix_ns", "ktime_ns"),
+            _length("age_ns", "for how long it was open by then", "ktime_ns - start_ktime_ns"),
+        ),
+        ("seq",),
+    ),
+    Table(
+        "exits",
+        "Programs that ended, also by becoming another one (exec).",
+        (
+            SEQ,
+            PROCESS,
+            _END,
+            Column("exit_code", U32, "as wait(2) gives it; 0 for exec"),
+            Column("replaced", U8, "1: its process lives on, and runs another program"),
+        ),
+        ("seq",),
+    ),
+)
+
+READINGS: tuple[Table, ...] = (
+    Table(
+        "readings",
+        "When the kernel's figures were read. The rows of a reading have its seq.",
+        (SEQ, Column("kind", TEXT, "aggregates, counters or times"), UNIX),
+        ("seq",),
+    ),
+    Table(
+        "aggregates",
+        "What each series counted since its reading before. These counts are exact: they "
+        "contain every call, also those that no row of calls shows.",
+        (
+            SEQ,
+            Column("series", U64, "what was counted; see series"),
+            Column("count", U64, "how many calls, gaps, stalls, copies or forks", "{event}"),
+            Column("unplaced", U64, "those of them that are in no bucket", "{event}"),
+            Column("sum", S64, "their durations, or sizes, together", "ns, or bytes for copy_size"),
+            Column("size_bytes", S64, "bytes of the successful calls", "bytes"),
+            Column(
+                "min",
+                U64,
+                "the smallest one so far, where it is new with this reading",
+                "as sum",
+                optional=True,
+            ),
+            Column(
+                "max",
+                U64,
+                "the largest one so far, where it is new with this reading",
+                "as sum",
+                optional=True,
+            ),
+            Column("buckets", JSON, "counts by number of the bucket; see buckets"),
+        ),
+        ("seq", "series"),
+    ),
+    Table(
+        "thread_times",
+        "Where the time of the threads of a process went since the reading before.",
+        (
+            SEQ,
+            PROCESS,
+            Column("state", U8, "what the threads did; see states"),
+            Column("context", U8, "where in their work they were; see contexts"),
+            Column("reason", TEXT, "what they were blocked on; see reasons. Empty: not blocked"),
+            Column("time_ns", S64, "time of all threads together", "ns"),
+            Column("count", S64, "how many intervals", "{interval}"),
+        ),
+        ("seq", "process", "state", "context", "reason"),
+    ),
+    Table(
+        "counters",
+        "Counters of the kernel side since the capture began: those that changed, and all of "
+        "them at the beginning of a chunk.",
+        (
+            SEQ,
+            Column("name", TEXT, "counter_lost_… are events that were lost, by reason"),
+            Column("value", U64, "how many so far"),
+        ),
+        ("seq", "name"),
+    ),
+    Table(
+        "pressure",
+        "The load of the host and of the watched cgroups: context, never a cause.",
+        (SEQ, UNIX, INFO),
+        ("seq",),
+    ),
+    Table("statuses", "The agent's own figures.", (SEQ, UNIX, INFO), ("seq",)),
+)
+
+BLAME: tuple[Table, ...] = (
+    Table(
+        "chains",
+        "Causal chains: what was slow, hung or failed. Their causes are in causes.",
+        (
+            SEQ,
+            Column("id", TEXT, "name of the chain, the same wherever it is shown"),
+            PROCESS,
+            Column("kind", TEXT, "slow_call, slow_gap, hung_call or failed_call"),
+            Column("api", TEXT, "the call, or the call that a gap delayed"),
+            Column("tid", U32, "thread id"),
+            Column("comm", TEXT, "name of the thread"),
+            Column("start_unix_ns", U64, "when it began, in Unix time", "ns"),
+            Column("duration_ns", U64, "how long it took", "ns"),
+            Column("excess_ns", U64, "how much longer than is usual for its series", "ns"),
+            Column("trace_id", TEXT, "of the span that shows it, in hexadecimal digits"),
+            Column("span_id", TEXT, "of the span that shows it, in hexadecimal digits"),
+            Column("unexplained_ns", S64, "time that no cause accounts for", "ns"),
+            Column("severity", TEXT, "high, medium or low"),
+            STACK,
+        ),
+        ("seq",),
+    ),
+    Table(
+        "causes",
+        "The causes of chains and of incidents, those that cost most first.",
+        (
+            Column("seq", U64, "of the chain or the incident"),
+            Column("cause", U16, "number of the cause in it, from 0"),
+            Column("parent", U16, "the cause that this is a part of; NULL: none", optional=True),
+            Column("kind", TEXT, "see cause_kinds"),
+            Column("time_ns", S64, "how much time it took", "ns"),
+            Column("share", REAL, "of the effect's duration, 0 to 1"),
+            Column("culprit_pid", U32, "process to blame; NULL: nobody is", optional=True),
+            Column("culprit_tid", U32, "thread to blame; NULL: nobody is", optional=True),
+            Column("culprit_comm", TEXT, "name of that thread; NULL: nobody is", optional=True),
+        ),
+        ("seq", "cause"),
+    ),
+    Table(
+        "evidence",
+        "The measured intervals that a cause rests on.",
+        (
+            Column("seq", U64, "of the chain or the incident"),
+            Column("cause", U16, "number of the cause in it"),
+            Column("evidence", U16, "number of the interval in the cause, from 0"),
+            Column("id", TEXT, "name of the interval"),
+            Column("kind", TEXT, "run_queue, blocked, off_cpu, call, gap, fork, unseen or account"),
+            Column("start_unix_ns", S64, "when it began, in Unix time", "ns"),
+            Column("end_unix_ns", S64, "when it ended, in Unix time", "ns"),
+            Column("culprit_pid", U32, "who had the CPU; NULL: unknown", optional=True),
+            Column("culprit_tid", U32, "who had the CPU; NULL: unknown", optional=True),
+            Column("culprit_comm", TEXT, "who had the CPU; NULL: unknown", optional=True),
+            Column("waker_pid", U32, "who ended the wait; NULL: unknown", optional=True),
+            Column("waker_tid", U32, "who ended the wait; NULL: unknown", optional=True),
+            Column("waker_comm", TEXT, "who ended the wait; NULL: unknown", optional=True),
+            Column("reason", TEXT, "what the thread was blocked on; empty: not blocked"),
+            Column("functions", JSON, "its kernel stack, innermost first: a JSON list"),
+            Column("span_id", TEXT, "of the span that shows it, in hexadecimal digits; or empty"),
+            STACK,
+            Column("cpu_idle", U8, "of a run queue: 1: no thread had the CPU"),
+        ),
+        ("seq", "cause", "evidence"),
+    ),
+    Table(
+        "incidents",
+        "Effects of the same causes, close to each other.",
+        (
+            SEQ,
+            Column("id", TEXT, "name of the incident"),
+            Column("severity", TEXT, "high, medium or low"),
+            Column("start_unix_ns", U64, "when it began, in Unix time", "ns"),
+            Column("end_unix_ns", U64, "when it ended, in Unix time", "ns"),
+            Column("lost_ns", S64, "time lost to its causes", "ns"),
+            Column("unexplained_ns", S64, "time that no cause accounts for", "ns"),
+            Column("effects", U64, "how many chains it is made of", "{chain}"),
+            Column("advice", JSON, "what to do: a JSON list of sentences"),
+        ),
+        ("seq",),
+    ),
+    Table(
+        "incident_chains",
+        "The worst chains of an incident.",
+        (
+            Column("seq", U64, "of the incident"),
+            Column("chain_id", TEXT, "see chains.id"),
+        ),
+        ("seq", "chain_id"),
+    ),
+)
+
+NUMBERED: tuple[Table, ...] = (*ACTIVITIES, *READINGS, *BLAME)
+"""The tables whose rows belong to a chunk by their ``seq``."""

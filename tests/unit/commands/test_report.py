@@ -1,0 +1,255 @@
+"""``otel-gpu report`` of recordings and stores; tests/browser shows the pages to a browser."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from otel_gpu import cli
+from otel_gpu.demo.scenarios import SCENARIOS
+from tests.replay.make_recordings import recording_path
+from tests.unit.commands import starved
+from tests.unit.report.html.pages import Seen
+
+SVG = ("xmlns", "class", "viewbox", "role", "aria-label", "font-family", "font-size", "fill")
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "demo.otelgpu"
+# What is the matter with each scenario, in the words of a page; numbers of threads are left out.
+HEADINGS = {
+    "clean": "Nothing went wrong: no call was far slower than usual, hung or failed",
+    "preemption": "hog took its CPU away",
+    "late-wakeup": "It was ready to run, and hog had the CPU",
+    "cpu-quota": "Its cgroup had used up its CPU quota",
+    "lock": "It waited for a lock of holder, which slept",
+    "gil": "It waited for Python's GIL, held by python, which slept",
+    "starved-loader": "It waited for data from loader, which hog kept from running",
+    "disk": "It waited for data from loader, which waited for a disk or file system",
+    "large-fork": "trainer forked, which copied the page tables of a large process",
+    "memory-limit": "Memory was short, and the kernel used its time to free some",
+    "stopped": "It was stopped by a signal until stopper let it go on",
+    "gpu-wait": "It waited for the GPU",
+    "gpu-backpressure": "The GPU's launch queue was full",
+    "first-call": "It was the first use of CUDA: libraries were loaded and contexts made",
+    "allocator-churn": "Device memory was allocated and freed again and again, ever slower",
+    "two-causes": "hog took its CPU away",
+}
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch):
+    for name in [name for name in os.environ if name.startswith("OTEL_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("OTEL_GPU_STORE_ENABLED", "off")
+
+
+@pytest.fixture
+def recording(tmp_path):
+    return starved.write(tmp_path / "starved.otelgpu")
+
+
+def page_of(capsys, *arguments):
+    assert cli.main(["report", *map(str, arguments)]) == 0
+    return capsys.readouterr().out
+
+
+def heading_of(page):
+    return Seen(re.search("<h1>.*?</h1>", page)[0]).text
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_the_injected_cause_is_the_headline(capsys, name):
+    """
+    What was done to the training loop of a scenario is what a reader sees first.
+    """
+    page = page_of(capsys, SCENARIOS[name].recording)
+
+    assert re.sub(r" \(\d+(/\d+)?\)", "", heading_of(page)) == HEADINGS[name]
+
+
+def test_the_second_cause_is_told_below_the_first(capsys):
+    """
+    Where two things were done, both are told before anything else.
+    """
+    text = Seen(page_of(capsys, SCENARIOS["two-causes"].recording)).text
+
+    assert re.search(
+        r"hog \(\d+\) took its CPU away 32 % of it: It waited for a lock of holder", text
+    )
+
+
+@pytest.mark.parametrize("path", [SCENARIOS["memory-limit"].recording, EXAMPLE], ids=str)
+def test_every_incident_of_the_document_is_in_the_page(capsys, tmp_path, path):
+    """
+    The page leaves no incident out that a program would be told of.
+    """
+    document = tmp_path / "report.json"
+
+    seen = Seen(page_of(capsys, path, "--json", document))
+
+    ids = [incident["id"] for incident in json.loads(document.read_bytes())["incidents"]]
+    assert len(ids) > 1
+    assert [name for name in ids if name not in seen.text] == []
+
+
+def test_a_page_and_a_document_can_go_to_files(recording, capsys, tmp_path):
+    """
+    Both are of one reading; what was written is said on standard error.
+    """
+    page, document = tmp_path / "report.html", tmp_path / "report.json"
+    printed = page_of(capsys, recording)
+    assert cli.main(["explain", str(recording), "--json"]) == 0
+    explained = capsys.readouterr().out
+
+    assert cli.main(["report", str(recording), f"--html={page}", f"--json={document}"]) == 0
+
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(f"otel-gpu: wrote {page}, ")
+    assert page.read_text(encoding="utf-8") == printed
+    assert document.read_text(encoding="utf-8") == explained
+
+
+def test_the_same_recording_makes_the_same_page(recording):
+    """
+    Byte for byte, whatever order Python's sets have.
+    """
+    pages = [
+        subprocess.run(
+            [sys.executable, "-m", "otel_gpu", "report", str(recording)],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+
+    assert pages[0] == pages[1]
+    assert pages[0].startswith(b"<!DOCTYPE html>\n")
+
+
+def test_a_store_has_the_page_of_its_recording(recording, capsys, tmp_path):
+    """
+    Whatever it is read from, a report is made the same way.
+    """
+    store = tmp_path / "store.db"
+    assert cli.main(["replay", str(recording), "--store", str(store)]) == 0
+    page = page_of(capsys, recording)
+
+    stored = page_of(capsys, "--store", store)
+
+    assert heading_of(stored) == heading_of(page)
+    assert "store.db" in Seen(stored).text
+
+
+def test_flame_graphs_are_of_the_calls_and_of_the_waits(capsys):
+    """
+    Where a capture has stacks; each frame is text that can be searched for.
+    """
+    page = page_of(capsys, recording_path("training"))
+
+    titles = re.findall('<h3 class="flame-title">(.*?)</h3>', page)
+    assert titles == ["CUDA calls", "Waits of threads"]
+    assert "<title>fragmentation_pattern (/app/train.py:74)\n2 ms (11.9%)</title>" in page
+    assert Seen(page).elements.count(("svg", SVG)) == 2
+
+
+def test_without_stacks_there_are_no_flame_graphs(capsys):
+    """
+    A capture of a host that does not allow them, or that was made before there were any.
+    """
+    page = page_of(capsys, recording_path("neighbours"))
+
+    assert "Flame graphs" not in page
+    assert "Where in the program" not in page
+
+
+def test_a_page_has_the_line_of_the_slow_call(capsys):
+    """
+    At its top, in the incident, and in the stack.
+    """
+    page = page_of(capsys, SCENARIOS["two-causes"].recording)
+
+    text = Seen(page).text
+    assert "Where: launch (scenarios)" in text
+    assert "slow cudaLaunchKernel at launch (scenarios) cudaLaunchKernel (libcudart.so" in text
+    assert re.search(r"holder \([\d/]+\): slept for .{1,9} at hold_mutex \(scenarios\)", text)
+
+
+def test_a_part_has_the_flame_graphs_of_that_part(capsys):
+    """
+    What was played only to know what is usual is not drawn.
+    """
+    path = SCENARIOS["preemption"].recording
+    whole, early = page_of(capsys, path), page_of(capsys, path, "--to", "+300ms")
+
+    counts = [
+        int(re.search(r"Where ([\d,]+) calls? w", Seen(page).text)[1]) for page in (whole, early)
+    ]
+    assert counts[0] == 120
+    assert 0 < counts[1] < 120
+    assert "Counted: 120 calls." in Seen(whole).text
+    assert "Counted: 120 calls." not in Seen(early).text
+
+
+def test_a_part_of_a_recording_can_be_chosen(recording, capsys):
+    """
+    By time and by process, as for explain.
+    """
+    early = page_of(capsys, recording, "--to", "+1s")
+    late = page_of(capsys, recording, "--since", "-6s")
+
+    assert heading_of(early) == HEADINGS["clean"]
+    assert heading_of(late).startswith("It waited for data from pt_data_worker")
+    assert heading_of(page_of(capsys, recording, "--pid", "1")) == "No CUDA call was counted"
+
+
+def test_a_damaged_recording_has_a_page_of_what_is_whole(recording, capsys):
+    """
+    The page says so, and the exit code is 1.
+    """
+    recording.write_bytes(recording.read_bytes()[:-1])
+
+    assert cli.main(["report", str(recording)]) == 1
+
+    captured = capsys.readouterr()
+    assert "The recording is damaged: what comes after that is not known." in captured.out
+    assert captured.out.endswith("</html>\n")
+    assert "ends early" in captured.err
+
+
+def test_a_terminal_is_not_filled_with_markup(recording, capsys, monkeypatch):
+    """
+    Whoever forgot to name a file is told so, before the recording is read.
+    """
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+
+    assert cli.main(["report", str(recording)]) == 2
+
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "hint: name a file: --html report.html" in captured.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ([], 2, "name what to report on"),
+        (["REC", "--store", "x.db"], 2, "name a recording or a store, not both"),
+        (["REC", "--from", "+2s", "--to", "+1s"], 2, "the window ends before it begins"),
+        (["REC", "--html", "no/such/report.html"], 1, "report.html: cannot be written"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(recording, capsys, arguments, code, message):
+    """
+    A line says what is wrong, and nothing is printed.
+    """
+    named = [str(recording) if argument == "REC" else argument for argument in arguments]
+
+    assert cli.main(["report", *named]) == code
+
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert message in captured.err

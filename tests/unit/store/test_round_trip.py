@@ -1,0 +1,377 @@
+"""What is written is read back: activities, their order, chains and incidents."""
+
+import json
+import os
+from collections import Counter
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from benchmarks.days import day
+from otel_gpu import pipeline, wire
+from otel_gpu.capture.probes import Api
+from otel_gpu.capture.recording import read_recording
+from otel_gpu.demo.scenarios import SCENARIOS
+from otel_gpu.enrich.activities import DeviceIdentity, PressureActivity, ProcessImage
+from otel_gpu.enrich.enricher import Enricher
+from otel_gpu.explain.explainer import Explainer
+from otel_gpu.store.limits import Limits
+from otel_gpu.store.reader import StoreReader
+from otel_gpu.store.recorder import open_writer
+from tests.activities import (
+    H100,
+    SECOND,
+    T0,
+    call,
+    calls,
+    capture,
+    copies,
+    counters,
+    ended,
+    fork,
+    forks,
+    gap,
+    image,
+    open_call,
+    probes,
+    snapshot,
+    stall,
+    status,
+    thread_time,
+    times,
+)
+from tests.replay.make_recordings import recording_path
+from tests.unit.commands import starved
+from tests.unit.store.stores import ask, hand_on, read, report_of, without_images, write
+
+MS = 1_000_000
+STACK = ("anon_pipe_read", "vfs_read", "ksys_read")
+TRAINER = image(42)
+WORKER = ProcessImage(
+    77,
+    6 * SECOND,
+    "pt_data_worker",
+    T0 + 6 * SECOND,
+    {
+        "service.name": "loader",
+        "process.command_args": ("python3", "-c", "x"),
+        "container.id": "c0ffee",
+        "process.parent_pid": 42,
+        "share": 0.5,
+        "flags": (True, False),
+    },
+)
+
+
+def everything():
+    """One activity of each kind, and two of some."""
+    unknown = Api(99, "unknown_api_99", wire.LAYER_RUNTIME, wire.FAMILY_OTHER)
+    future = call(TRAINER, "cudaMalloc", 12 * SECOND, MS)
+    future = future._replace(api=unknown, event=future.event._replace(api=99))
+    return [
+        capture(),
+        probes(9, "/usr/lib/libcudart.so.13", symbols=12, exported=80),
+        snapshot(10, calls(TRAINER, "cudaMalloc", [100, 300], size_bytes=64), forks(TRAINER, 3)),
+        times(10, thread_time(TRAINER, wire.STATE_ON_CPU, wire.CONTEXT_GAP, 5 * MS)),
+        counters(10, lost_no_entry=2, probe_entries=7),
+        status(10, cpu_ns=5, rss_bytes=6, rejected={"short": 1}, dropped={}),
+        PressureActivity(T0 + 10 * SECOND, {"load1": 0.5, "cpus": 2, "cgroups": {}}),
+        call(
+            TRAINER,
+            "cudaMemcpy",
+            11 * SECOND,
+            2 * MS,
+            device=H100,
+            grid=(1, 2, 3),
+            block=(4, 5, 6),
+            address=(1 << 64) - 1,
+            status=-3,
+            comm="naïve ☃",
+        ),
+        future,
+        stall(
+            WORKER,
+            11 * SECOND,
+            11 * SECOND + MS,
+            11 * SECOND + 3 * MS,
+            reason="ipc",
+            functions=STACK,
+            argument=(1 << 64) - 100,
+            waker_comm="x",
+        ),
+        stall(WORKER, 11 * SECOND, 11 * SECOND, 12 * SECOND),
+        gap(TRAINER, "cudaMalloc", "cudaFree", 12 * SECOND, 13 * SECOND),
+        fork(TRAINER, WORKER, 12 * SECOND, 13 * SECOND),
+        open_call(TRAINER, "cudaStreamSynchronize", 5 * SECOND, 14 * SECOND, device=H100),
+        snapshot(
+            15,
+            calls(TRAINER, "cudaMalloc", [100, 300, 500], size_bytes=96),
+            copies(WORKER, [4_096], device=DeviceIdentity(1, None, None)),
+        ),
+        times(15, thread_time(TRAINER, wire.STATE_ON_CPU, wire.CONTEXT_GAP, 9 * MS, count=4)),
+        counters(15, lost_no_entry=3, probe_entries=7),
+        ended(WORKER, 16, exit_code=9),
+        snapshot(17),
+    ]
+
+
+def test_every_kind_of_activity_is_read_back(tmp_path):
+    """
+    Each field of each kind, in the order in which they were seen.
+    """
+    written = everything()
+
+    found = read(write(tmp_path / "store.db", written))
+
+    assert list(map(without_images, found)) == list(map(without_images, written))
+
+
+def test_processes_have_the_names_that_became_known_last(tmp_path):
+    """
+    An image that was known by its thread's name only is shown with its service later on.
+    """
+    early = ProcessImage(42, 5 * SECOND, "python3", T0, {"service.name": "python3"})
+    written = [
+        capture(),
+        call(early, "cudaMalloc", 10 * SECOND, MS),
+        call(TRAINER, "cudaMalloc", 11 * SECOND, MS),
+    ]
+
+    found = read(write(tmp_path / "store.db", written))
+
+    assert [activity.process.service_name for activity in found[1:]] == ["trainer", "trainer"]
+    assert found[1].process is found[2].process
+
+
+def recordings():
+    paths = [scenario.recording for scenario in SCENARIOS.values() if scenario.recording.exists()]
+    return [*paths, *map(recording_path, ("training", "neighbours", "strangers"))]
+
+
+@pytest.mark.parametrize("path", recordings(), ids=lambda path: path.stem)
+def test_a_recording_is_told_the_same_from_a_store(path, tmp_path):
+    """
+    What explains activities cannot tell where they come from.
+    """
+    written = []
+    pipeline.process(read_recording(path), Enricher(), [written.append], Counter())
+
+    found = read(write(tmp_path / "store.db", written, Limits(batch_rows=17)))
+
+    assert report_of(found) == report_of(written)
+
+
+ops = st.lists(
+    st.tuples(
+        st.sampled_from(["call", "stall", "gap", "fork", "open", "exit", "read", "count", "load"]),
+        st.sampled_from([TRAINER, WORKER, image(9, 7 * SECOND, "other")]),
+        st.integers(1, 10 * SECOND),
+        st.integers(0, SECOND),
+    ),
+    max_size=60,
+)
+
+
+def make(op, number, totals):
+    kind, process, start, duration = op
+    end = start + duration
+    at_s = 20 + number
+    totals[process] = totals.get(process, 0) + duration
+    state = (wire.STATE_BLOCKED, wire.CONTEXT_GAP, totals[process])
+    makers = {
+        "call": lambda: call(process, "cudaMalloc", start, duration, device=H100),
+        "stall": lambda: stall(
+            process, start, start + duration // 2, end, functions=STACK, reason="io"
+        ),
+        "gap": lambda: gap(process, "cudaMalloc", "cudaFree", start, end),
+        "fork": lambda: fork(process, image(1_000 + number, start), start, end),
+        "open": lambda: open_call(process, "cudaMalloc", start, end),
+        "exit": lambda: ended(process, at_s),
+        "read": lambda: snapshot(at_s, calls(process, "cudaMalloc", [5] * (number + 1))),
+        "count": lambda: counters(at_s, lost_no_entry=number),
+        "load": lambda: times(at_s, thread_time(process, *state, reason="io", count=number + 1)),
+    }
+    return makers[kind]()
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@given(ops, st.integers(1, 9), st.integers(1, 30))
+def test_any_stream_is_read_back(tmp_path, ops, batch_rows, chunk_rows):
+    """
+    However it is cut into batches and chunks.
+    """
+    totals = {}
+    written = [capture(), *(make(op, number, totals) for number, op in enumerate(ops))]
+    path = tmp_path / f"{os.urandom(8).hex()}.db"
+
+    found = read(write(path, written, Limits(batch_rows=batch_rows, chunk_rows=chunk_rows)))
+
+    assert list(map(without_images, found)) == list(map(without_images, written))
+
+
+def test_chains_and_incidents_are_read_back(tmp_path):
+    """
+    With all of their causes, the causes of those, and the evidence for them.
+    """
+    recording = starved.write(tmp_path / "starved.otelgpu")
+    activities = []
+    pipeline.process(read_recording(recording), Enricher(), [activities.append], Counter())
+    explainer = Explainer()
+    chains = [chain for activity in activities for chain in explainer.push(activity)]
+    chains += explainer.close()
+    incidents = list(explainer.closed_incidents())
+    with open_writer(tmp_path / "store.db", live=False) as writer:
+        for activity in activities:
+            writer.observe(activity)
+        for chain in chains:
+            writer.observe_chain(chain)
+        for incident in incidents:
+            writer.observe_incident(incident)
+
+    with StoreReader(tmp_path / "store.db") as reader:
+        found_chains = list(reader.chains())
+        found_incidents = list(reader.incidents())
+
+    assert [len(chains), len(incidents)] == [2, 2]
+    assert list(map(without_images, found_chains)) == list(map(without_images, chains))
+    assert list(map(without_images, found_incidents)) == list(map(without_images, incidents))
+    assert any(cause.via for chain in found_chains for cause in chain.causes)
+
+
+def test_chains_are_asked_for_by_time(tmp_path):
+    """
+    What touches the window, and nothing else.
+    """
+    activities = list(day(2_000, 60))
+    path = write(tmp_path / "store.db", activities, blame=True)
+    begin, end = T0 + 20 * SECOND, T0 + 30 * SECOND
+
+    with StoreReader(path) as reader:
+        whole = list(reader.chains())
+        part = list(reader.chains(begin, end))
+        incidents = list(reader.incidents(begin, end))
+
+    touching = [
+        chain.id
+        for chain in whole
+        if chain.effect.start_unix_ns <= end
+        and chain.effect.start_unix_ns + chain.effect.duration_ns >= begin
+    ]
+    assert 0 < len(part) < len(whole)
+    assert [chain.id for chain in part] == touching
+    assert incidents
+    assert all(one.start_unix_ns <= end and one.end_unix_ns >= begin for one in incidents)
+
+
+def test_views_have_names_for_people(tmp_path):
+    """
+    One question to each of them, with its answer.
+    """
+    path = write(tmp_path / "store.db", everything())
+
+    assert ask(
+        path, "SELECT time, api, service, duration_ms, error, device_model FROM v_calls"
+    ) == [
+        ("2027-01-15T08:00:11.000000000Z", "cudaMemcpy", "trainer", 2.0, "error -3", H100.model),
+        ("2027-01-15T08:00:12.000000000Z", "unknown_api_99", "trainer", 1.0, "", None),
+    ]
+    assert ask(path, "SELECT reason, blocked_ms, run_queue_ms, functions FROM v_stalls") == [
+        ("ipc", 1.0, 2.0, json.dumps(STACK, separators=(",", ":"))),
+        ("", 0.0, 1_000.0, "[]"),
+    ]
+    assert ask(path, "SELECT after_call, before_call, chosen_for FROM v_gaps") == [
+        ("cudaMalloc", "cudaFree", "slow")
+    ]
+    assert ask(path, "SELECT service, child_service, child_pid FROM v_forks") == [
+        ("trainer", "loader", 77)
+    ]
+    assert ask(path, "SELECT api, age_ms FROM v_open_calls") == [("cudaStreamSynchronize", 9_000.0)]
+    assert ask(path, "SELECT api, calls, total_ms, stored FROM v_counts") == [
+        ("cudaMalloc", 3, 0.0009, 0)
+    ]
+    assert ask(path, "SELECT metric, what, count, sum, unit FROM v_series WHERE seq = 8") == []
+    assert ask(path, "SELECT metric, what, sum(count), sum(sum) FROM v_series GROUP BY metric") == [
+        ("call_duration", "cudaMalloc", 3, 900),
+        ("copy_size", "", 1, 4_096),
+        ("fork", "", 3, 0),
+    ]
+    assert ask(path, "SELECT state, context, sum(time_ms) FROM v_thread_times") == [
+        ("on_cpu", "gap", 9.0)
+    ]
+    assert ask(path, "SELECT place, reason, count FROM v_losses") == [
+        ("kernel side", "no_entry", 3)
+    ]
+    assert ask(path, "SELECT load1, cpus FROM v_pressure") == [(0.5, 2)]
+
+
+def test_chains_and_incidents_have_views(tmp_path):
+    """
+    The first cause stands beside its effect.
+    """
+    recording = starved.write(tmp_path / "starved.otelgpu")
+    activities = []
+    pipeline.process(read_recording(recording), Enricher(), [activities.append], Counter())
+    path = write(tmp_path / "store.db", activities, blame=True)
+
+    assert ask(path, "SELECT kind, api, cause, culprit_comm, excess_ms > 100 FROM v_chains") == [
+        ("slow_call", "cudaLaunchKernel", "preemption", "cc1plus", 1),
+        ("slow_gap", "cudaMemcpy", "ipc", "pt_data_worker", 1),
+    ]
+    assert {row[0] for row in ask(path, "SELECT cause FROM v_incidents")} == {"preemption", "ipc"}
+    assert ask(path, "SELECT count(*) FROM evidence")[0][0] > 2
+
+
+def test_a_percentile_of_a_span_of_time_is_a_question(tmp_path):
+    """
+    Buckets and their middles are tables, so SQL can do what explain does.
+    """
+    path = write(tmp_path / "store.db", everything())
+
+    (row,) = ask(
+        path,
+        """
+        WITH counted AS (
+          SELECT CAST(j.key AS INTEGER) AS bucket, sum(j.value) AS n
+          FROM aggregates a JOIN series s ON s.series = a.series AND s.metric = 1,
+            json_each(a.buckets) j GROUP BY bucket)
+        SELECT round(b.middle) FROM counted c
+          JOIN buckets b ON b.bucket = c.bucket AND b.quantity = 'duration'
+        WHERE (SELECT sum(n) FROM counted WHERE bucket <= c.bucket) >=
+          0.5 * (SELECT sum(n) FROM counted) ORDER BY c.bucket LIMIT 1
+        """,
+    )
+
+    assert 270 < row[0] < 330
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@given(data=st.data())
+def test_a_damaged_stream_is_kept_as_far_as_it_makes_sense(tmp_path, data):
+    """
+    Records in any order with any bytes changed: what enrich makes of them is read back, or
+    mended where SQLite cannot hold it, and nothing stops the writer.
+    """
+    damaged = []
+    for record in data.draw(st.permutations(list(starved.tell()))):
+        place = data.draw(st.integers(min_value=8, max_value=len(record) - 1))
+        byte = data.draw(st.sampled_from([record[place], 0, 1, 127, 128, 255]))
+        damaged.append(record[:place] + bytes([byte]) + record[place + 1 :])
+    activities = []
+    pipeline.process([damaged], Enricher(), [activities.append], Counter())
+    path = tmp_path / f"{os.urandom(8).hex()}.db"
+    explainer = Explainer()
+    with open_writer(path, Limits(batch_rows=7, chunk_rows=9), live=False) as writer:
+        for activity in activities:
+            writer.observe(activity)
+            hand_on(writer, explainer, explainer.push(activity))
+        hand_on(writer, explainer, explainer.close())
+        assert set(writer.lost()) <= {"chains_over_rate"}
+
+    with StoreReader(path) as reader:
+        found = list(reader.activities())
+        told = list(reader.chains()) + list(reader.incidents())
+        rejected = dict(reader.rejected)
+
+    assert len(found) + sum(rejected.values()) <= len(activities) + len(told)
+    report_of(found)

@@ -1,0 +1,162 @@
+"""From totals to what was added, and back."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from otel_gpu import wire
+from otel_gpu.decode.events import Aggregate
+from otel_gpu.store import totals as module
+from otel_gpu.store.totals import (
+    SeriesSum,
+    Totals,
+    added_row,
+    series_totals,
+    total_row,
+)
+
+NONE_YET = (1 << 64) - 1
+
+
+def aggregate(counts, *, total=0, least=NONE_YET, most=0, size_bytes=0, unplaced=0):
+    buckets = [0] * wire.MAX_BUCKETS
+    for number, count in counts.items():
+        buckets[number] = count
+    return Aggregate(total, least, most, size_bytes, tuple(buckets), unplaced)
+
+
+def test_a_reading_says_what_it_added():
+    """
+    Count, sum, bytes and buckets since the reading before; extremes where they are new.
+    """
+    totals = series_totals()
+    first = aggregate({40: 2, 41: 1}, total=900, least=200, most=400, size_bytes=64)
+    second = aggregate({40: 2, 41: 4}, total=2_100, least=200, most=450, size_bytes=96)
+
+    assert added_row(totals.exchange(7, first), first) == (
+        3, 0, 900, 64, 200, 400, '{"40":2,"41":1}',
+    )  # fmt: skip
+    assert added_row(totals.exchange(7, second), second) == (
+        3, 0, 1_200, 32, None, 450, '{"41":3}',
+    )  # fmt: skip
+    assert added_row(totals.exchange(7, second), second) is None
+
+
+def test_a_series_that_fell_was_begun_anew():
+    """
+    All that it stands at is new then.
+    """
+    before = aggregate({40: 9}, total=900, least=100, most=100)
+    after = aggregate({40: 2}, total=300, least=150, most=150)
+
+    assert added_row(before, after) == (2, 0, 300, 0, 150, 150, '{"40":2}')
+
+
+def test_what_is_in_no_bucket_counts_too():
+    """
+    Other tools keep sums and no histograms.
+    """
+    before = aggregate({40: 1}, total=100, least=100, most=100, unplaced=5)
+    after = aggregate({40: 2}, total=900, least=100, most=100, unplaced=9)
+
+    assert added_row(before, after) == (5, 4, 800, 0, None, None, '{"40":1}')
+    assert total_row(after) == (9, 900, 100, 100, 0, '{"40":2}')
+
+
+def test_forks_have_no_smallest():
+    """
+    The kernel's "none yet" is no number that SQLite could hold.
+    """
+    forks = aggregate({0: 3})
+
+    assert added_row(series_totals().exchange(1, forks), forks) == (3, 0, 0, 0, None, 0, '{"0":3}')
+    assert total_row(forks) == (0, 0, None, 0, 0, '{"0":3}')
+
+
+readings = st.lists(
+    st.tuples(
+        st.dictionaries(st.integers(0, wire.MAX_BUCKETS - 1), st.integers(1, 1 << 40), max_size=5),
+        st.integers(0, 1 << 50),
+        st.integers(0, 1 << 50),
+    ),
+    max_size=8,
+)
+
+
+@given(readings, st.integers(0, 8))
+def test_rows_add_up_to_the_totals(readings, begin):
+    """
+    From the beginning, or from what a chunk's end says, every total is put together again.
+    """
+    totals = series_totals()
+    now = aggregate({})
+    sums = SeriesSum()
+    begun = begin == 0
+    for number, (added, total, size_bytes) in enumerate(readings):
+        buckets = list(now.buckets)
+        for bucket, count in added.items():
+            buckets[bucket] += count
+        least = min(now.min, total)
+        most = max(now.max, total)
+        unplaced = now.unplaced + total % 3
+        now = Aggregate(
+            now.sum + total, least, most, now.size_bytes + size_bytes, tuple(buckets), unplaced
+        )
+        row = added_row(totals.exchange(1, now), now)
+        if begun:
+            assert row is None or sums.add(row) == now
+        elif number + 1 == begin:
+            assert sums.set(total_row(now)) == now
+            begun = True
+
+
+@pytest.mark.parametrize(
+    "buckets", ['{"192":1}', '{"-1":1}', '{"x":1}', '{"1":"2"}', '{"1":1.5}', "[]", "no", '{"²":1}']
+)
+def test_buckets_of_a_stranger_are_refused(buckets):
+    """
+    Nothing is added to a bucket that does not exist.
+    """
+    with pytest.raises(ValueError):  # noqa: PT011 -- json's own is one, whatever it says
+        SeriesSum().add((1, 0, 1, 0, None, None, buckets))
+
+
+def test_counts_of_a_stranger_stay_in_their_bounds():
+    """
+    Neither below nothing nor beyond 64 bits, however often they are added.
+    """
+    sums = SeriesSum()
+    for _ in range(3):
+        sums.add((1, 0, (1 << 63) - 1, -5, None, None, '{"3":18446744073709551615}'))
+
+    assert sums.add((1, 0, 0, -5, None, None, '{"4":-7}'))[0] == (1 << 64) - 1
+    assert sums.add((1, 0, 0, -5, None, None, "{}"))[3] == 0
+    assert sums.add((1, 0, 0, 0, None, None, "{}")).buckets[3:5] == ((1 << 64) - 1, 0)
+
+
+def test_what_changed_is_told_once():
+    """
+    A chunk keeps what it added to, and not what it left alone.
+    """
+    totals = Totals(0)
+    totals.exchange("a", 1)
+    totals.exchange("b", 2)
+
+    assert list(totals.take_changed()) == [("a", 1), ("b", 2)]
+    totals.exchange("b", 3)
+    assert list(totals.take_changed()) == [("b", 3)]
+    assert totals.known("a") == 1
+
+
+def test_what_is_over_is_forgotten(monkeypatch):
+    """
+    And makes room for what comes.
+    """
+    monkeypatch.setattr(module, "MAX_KNOWN", 1)
+    totals = Totals(0)
+
+    assert totals.exchange("a", 1) == 0
+    assert totals.exchange("b", 1) is None
+    totals.forget(lambda key: key == "a")
+    assert totals.exchange("b", 1) == 0
+    assert list(totals.take_changed()) == [("b", 1)]

@@ -1,0 +1,284 @@
+"""Windows of a store: only what is needed is read, and the report is the same."""
+
+from collections import Counter
+
+import pytest
+
+from benchmarks.days import day
+from otel_gpu.enrich.activities import (
+    AggregatesActivity,
+    CallActivity,
+    CaptureActivity,
+    CountersActivity,
+    PressureActivity,
+    ProbesActivity,
+    TimesActivity,
+)
+from otel_gpu.report.model import Window
+from otel_gpu.store.limits import Limits
+from otel_gpu.store.reader import StoreReader
+from otel_gpu.store.recorder import open_writer
+from tests.activities import (
+    SECOND,
+    T0,
+    call,
+    calls,
+    capture,
+    counters,
+    ended,
+    image,
+    probes,
+    snapshot,
+)
+from tests.unit.store.stores import read, report_of, write
+
+MS = 1_000_000
+LENGTH_S = 240
+# Many chunks, so that windows begin in the middle.
+SMALL = Limits(batch_rows=97, chunk_span_ns=7 * SECOND)
+TRAINER = image(42)
+
+
+@pytest.fixture(scope="module")
+def activities():
+    return list(day(9_000, LENGTH_S))
+
+
+@pytest.fixture(scope="module")
+def path(activities, tmp_path_factory):
+    return write(tmp_path_factory.mktemp("store") / "store.db", activities, SMALL)
+
+
+@pytest.mark.parametrize(
+    "window",
+    [
+        Window(),
+        Window(T0 + 200 * SECOND),
+        Window(T0 + 100 * SECOND, T0 + 130 * SECOND),
+        Window(T0 + 100 * SECOND + 123_456_789, T0 + 101 * SECOND),
+        Window(None, T0 + 60 * SECOND),
+    ],
+)
+def test_a_window_is_told_as_from_a_recording(activities, path, window):
+    """
+    A recording is played from its beginning, a store from a little before the window on:
+    baselines, chains, counts, budgets and incidents are the same.
+    """
+    assert report_of(read(path, *window), window) == report_of(activities, window)
+
+
+def test_a_window_after_the_end_is_empty(path):
+    """
+    Nothing was recorded then.
+    """
+    assert read(path, T0 + 500 * SECOND) == []
+
+
+def test_little_more_than_the_window_is_read(activities, path):
+    """
+    What is asked for decides what it costs, not what is kept.
+    """
+    found = read(path, T0 + 200 * SECOND, T0 + 210 * SECOND)
+
+    assert len(activities) / 12 < len(found) < len(activities) / 4
+
+
+def test_a_window_begins_with_what_was_counted_before(path):
+    """
+    The capture, then one reading of everything, dated before the window.
+    """
+    start = T0 + 200 * SECOND
+
+    found = read(path, start)
+
+    assert [type(activity) for activity in found[:4]] == [
+        CaptureActivity,
+        PressureActivity,
+        AggregatesActivity,
+        TimesActivity,
+    ]
+    assert len(found[2].series) == 12
+    assert found[2].unix_ns < start
+    # The first counters of a chunk are all of them.
+    (first, *_) = [one for one in found if isinstance(one, CountersActivity)]
+    assert first.values["counter_spans_chosen"] > 0
+    assert first.values["counter_lost_no_entry"] == 0
+
+
+def test_ended_processes_are_not_counted_again(tmp_path):
+    """
+    What was over before a window began is no part of what it begins with.
+    """
+    dead = image(7, name="dead")
+    activities = [
+        capture(),
+        snapshot(10, calls(dead, "cudaMalloc", [5] * 50), calls(TRAINER, "cudaMalloc", [5] * 60)),
+        ended(dead, 11),
+        *(call(TRAINER, "cudaMalloc", second * SECOND, MS) for second in range(12, 200)),
+        snapshot(200, calls(TRAINER, "cudaMalloc", [5] * 90)),
+    ]
+    path = write(tmp_path / "store.db", activities, SMALL)
+
+    found = read(path, T0 + 180 * SECOND)
+
+    before, after = [one for one in found if isinstance(one, AggregatesActivity)]
+    assert [(one.process.pid, one.aggregate.counted) for one in before.series] == [(42, 60)]
+    assert [one.aggregate.counted for one in after.series] == [90]
+
+
+def test_probes_of_the_capture_are_known_in_every_window(tmp_path):
+    """
+    A symbol that could not be probed at the start is missing in the last minute too.
+    """
+    failed = probes(1, "/usr/lib/libcudart.so.13", symbols=1, exported=2)
+    activities = [
+        capture(),
+        failed,
+        *(call(TRAINER, "cudaMalloc", second * SECOND, MS) for second in range(2, 200)),
+    ]
+    path = write(tmp_path / "store.db", activities, SMALL)
+
+    found = read(path, T0 + 180 * SECOND)
+
+    assert [one for one in found if isinstance(one, ProbesActivity)] == [failed]
+
+
+def restarted(at_s, *, boot="b00t", bounds=None):
+    activity = capture(unix_ns=T0 + at_s * SECOND)
+    info = dict(activity.info)
+    info["host"] = {**info["host"], "boot_id": boot}
+    if bounds:
+        info["layout"] = {
+            "durations": {"kind": "explicit", "bounds_ns": bounds},
+            "sizes": {"kind": "explicit", "bounds_bytes": bounds},
+        }
+    return activity._replace(info=info)
+
+
+def two_captures(second):
+    return [
+        capture(),
+        snapshot(10, calls(TRAINER, "cudaMalloc", [500] * 50)),
+        call(TRAINER, "cudaMalloc", 11 * SECOND, MS),
+        counters(12, lost_no_entry=5),
+        second,
+        # A new agent counts from nothing.
+        snapshot(22, calls(TRAINER, "cudaMalloc", [500] * 7)),
+        call(TRAINER, "cudaMalloc", 23 * SECOND, MS),
+    ]
+
+
+def test_an_agent_that_was_restarted_tells_one_story(tmp_path):
+    """
+    Counts go on where the agent before left off.
+    """
+    path = write(tmp_path / "store.db", two_captures(restarted(20)), SMALL)
+
+    found = read(path)
+
+    counted = [one for one in found if isinstance(one, AggregatesActivity)]
+    assert [one.series[0].aggregate.counted for one in counted] == [50, 57]
+    with StoreReader(path) as reader:
+        span = reader.span()
+    assert (len(span.captures), span.left_out, span.is_whole) == (2, 0, False)
+
+
+@pytest.mark.parametrize("change", [{"boot": "an0ther"}, {"bounds": [1_000, 2_000]}])
+def test_what_cannot_be_compared_is_another_story(tmp_path, change):
+    """
+    After a reboot clocks begin anew, and other buckets mean other durations.
+    """
+    path = write(tmp_path / "store.db", two_captures(restarted(20, **change)), SMALL)
+
+    found = read(path)
+
+    assert [type(one) for one in found[:2]] == [CaptureActivity, AggregatesActivity]
+    assert found[0].unix_ns == T0 + 20 * SECOND
+    assert found[1].series[0].aggregate.counted == 7
+    assert len(found) == 3
+    with StoreReader(path) as reader:
+        assert reader.span().left_out == 1
+        # The earlier one is told when it alone is asked about.
+        assert reader.span(None, T0 + 2 * SECOND).left_out == 0
+
+
+def test_another_run_goes_on_in_the_same_store(tmp_path):
+    """
+    Numbers go on, names of the run before stay.
+    """
+    first, second = two_captures(restarted(20))[:4], two_captures(restarted(20))[4:]
+    path = write(tmp_path / "store.db", first, SMALL)
+    write(path, second, SMALL)
+
+    found = read(path)
+
+    assert len(found) == 7
+    assert found[-1].event.start_ktime_ns == 23 * SECOND
+    assert found[-1].process.service_name == "trainer"
+
+
+def test_an_empty_store_has_no_time(tmp_path):
+    """
+    Nor does it have activities.
+    """
+    path = write(tmp_path / "store.db", [])
+
+    assert read(path) == []
+    with StoreReader(path) as reader:
+        assert (reader.extent(), reader.span(), reader.losses()) == (None, None, {})
+
+
+def test_a_store_says_how_far_it_reaches(path):
+    """
+    From the capture to the last reading.
+    """
+    with StoreReader(path) as reader:
+        extent = reader.extent()
+
+    assert (extent.start_unix_ns, extent.end_unix_ns) == (T0, T0 + (10 + LENGTH_S) * SECOND)
+    assert extent.rows > 9_000
+
+
+def test_the_last_minutes_are_those_that_were_written_last(tmp_path):
+    """
+    Also after the clock of the host was a year ahead for a while, and was set back.
+    """
+    ahead = 365 * 86_400 * SECOND
+    written = [
+        capture(),
+        *(call(TRAINER, "cudaMalloc", SECOND + n, 1) for n in range(20)),
+        *(call(TRAINER, "cudaFree", ahead + n, 1) for n in range(20)),
+        *(call(TRAINER, "cudaMemcpy", 9 * SECOND + n, 1) for n in range(20)),
+    ]
+    path = write(tmp_path / "store.db", written, Limits(batch_rows=10, chunk_rows=10))
+
+    with StoreReader(path) as reader:
+        extent = reader.extent()
+        last = reader.activities(extent.end_unix_ns - SECOND, extent.end_unix_ns)
+        names = Counter(
+            activity.api.name for activity in last if isinstance(activity, CallActivity)
+        )
+
+    assert extent == (T0, T0 + 9 * SECOND + 20, 60)
+    assert names["cudaMemcpy"] == 20
+
+
+def test_a_store_can_be_read_while_it_is_written(tmp_path):
+    """
+    What was written so far is there, and the writer is not kept from going on.
+    """
+    path = tmp_path / "store.db"
+    with open_writer(path, Limits(batch_rows=10), live=False) as writer:
+        writer.observe(capture())
+        for number in range(1_000):
+            writer.observe(call(TRAINER, "cudaMalloc", number * MS, MS))
+        with StoreReader(path) as reader:
+            activities = reader.activities()
+            seen = [next(activities) for _ in range(100)]
+            for number in range(1_000, 2_000):
+                writer.observe(call(TRAINER, "cudaMalloc", number * MS, MS))
+            rest = list(activities)
+
+    # The window was settled when it was asked for.
+    assert len(seen) + len(rest) == 1_001
+    assert len(read(path)) == 2_001

@@ -1,0 +1,436 @@
+"""The writer: what it loses it counts, and it never waits for a disk while live."""
+
+import sqlite3
+import threading
+from contextlib import closing
+
+import pytest
+
+from benchmarks.days import day
+from otel_gpu import wire
+from otel_gpu.capture.stacks.frames import Frame
+from otel_gpu.enrich.activities import CaptureActivity, PressureActivity
+from otel_gpu.explain.chains import Cause, Chain, Culprit, Effect, Incident
+from otel_gpu.store import blame, names, totals
+from otel_gpu.store.limits import Limits
+from otel_gpu.store.lock import look_at
+from otel_gpu.store.reader import StoreReader
+from otel_gpu.store.recorder import open_writer
+from otel_gpu.store.writer import StoreWriter
+from tests.activities import (
+    SECOND,
+    T0,
+    call,
+    call_stack,
+    calls,
+    capture,
+    image,
+    snapshot,
+    stall,
+)
+from tests.unit.store.stores import ask, read, write
+
+MS = 1_000_000
+TRAINER = image(42)
+FIRST = dict.fromkeys(
+    ("seq", "chunk", "writer", "captures", "processes", "devices", "stacks", "series", "probes"), 1
+)
+
+
+class Disk:
+    """A delivery that is as busy as it is told."""
+
+    def __init__(self):
+        self.ready = True
+        self.batches = []
+
+    def is_ready(self):
+        return self.ready
+
+    def put(self, batch):
+        self.batches.append(batch)
+
+    def close(self, timeout_s):
+        return True
+
+    def lost(self):
+        return {"disk_full": 1}
+
+
+def some_calls(count, first=0):
+    return [call(TRAINER, "cudaMalloc", SECOND + n * MS, MS) for n in range(first, first + count)]
+
+
+def observe(writer, activities):
+    for activity in activities:
+        writer.observe(activity)
+
+
+def test_rows_leave_in_batches():
+    """
+    When there are enough of them, and at the end.
+    """
+    disk = Disk()
+    writer = StoreWriter(disk, Limits(batch_rows=10), FIRST, live=False)
+
+    observe(writer, some_calls(25))
+    before = [batch.count for batch in disk.batches]
+    writer.close()
+
+    assert before == [10, 10]
+    assert [batch.count for batch in disk.batches] == [10, 10, 5]
+    assert [batch.extent()[:2] for batch in disk.batches] == [(1, 10), (11, 20), (21, 25)]
+
+
+def test_memory_is_bounded_in_bytes_while_a_disk_is_busy():
+    """
+    Rows with large documents, and stacks, are not counted by their number only.
+    """
+    disk = Disk()
+    disk.ready = False
+    limits = Limits(max_bytes=16 << 20, waiting_bytes=300_000)
+    writer = StoreWriter(disk, limits, FIRST, live=True)
+
+    for number in range(29):
+        writer.observe(PressureActivity(T0 + number, {"x": "y" * 20_000}))
+
+    # When fifteen of them wait, the limit is reached.
+    assert writer.lost() == {"disk_full": 1, "disk_too_slow": 15}
+
+
+def test_stacks_that_wait_for_a_busy_disk_are_bounded(monkeypatch):
+    """
+    Each call has another one; the latest are kept.
+    """
+    monkeypatch.setattr(names, "MAX_OWED_BYTES", 100_000)
+    disk = Disk()
+    disk.ready = False
+    writer = StoreWriter(disk, Limits(), FIRST, live=True)
+
+    for number in range(1, 998):
+        frames = tuple(Frame("native", f"f{number}", module="x" * 500) for _ in range(7))
+        writer.observe(
+            call(TRAINER, "cudaMalloc", number * MS, MS, stack=call_stack(number, frames))
+        )
+    assert writer._names.owed_bytes <= 100_000
+    disk.ready = True
+    writer.close()
+
+    ids = [row[3] for table, _, row in disk.batches[0].owed if table == "stacks"]
+    assert 10 < len(ids) < 30
+    assert ids[-1] == f"{997:016x}"
+
+
+def test_large_stacks_make_small_batches():
+    """
+    They go through the log with the calls that they are of.
+    """
+    disk = Disk()
+    limits = Limits(max_bytes=16 << 20)
+    writer = StoreWriter(disk, limits, FIRST, live=False)
+
+    for number in range(1, 102):
+        frames = (Frame("native", f"f{number}", module="x" * 500),) * 20
+        writer.observe(
+            call(TRAINER, "cudaMalloc", number * MS, MS, stack=call_stack(number, frames))
+        )
+
+    sizes = [batch.bytes + batch.owed.bytes for batch in disk.batches]
+    assert len(sizes) > 5
+    assert max(sizes) < 2 * limits.batch_bytes
+
+
+def test_large_rows_make_small_batches():
+    """
+    So that the size limit holds within one of them.
+    """
+    disk = Disk()
+    limits = Limits(max_bytes=16 << 20)
+    writer = StoreWriter(disk, limits, FIRST, live=False)
+
+    for number in range(10):
+        writer.observe(PressureActivity(T0 + number, {"x": "y" * 50_000}))
+
+    assert [batch.count for batch in disk.batches] == [3, 3, 3]
+    assert all(batch.bytes < 2 * limits.batch_bytes for batch in disk.batches)
+
+
+def test_while_live_a_batch_leaves_when_it_is_old(monkeypatch):
+    """
+    A second after the one before, however few rows there are.
+    """
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    disk = Disk()
+    writer = StoreWriter(disk, Limits(), FIRST, live=True)
+
+    observe(writer, some_calls(3))
+    assert disk.batches == []
+    now[0] += 1.0
+    observe(writer, some_calls(1))
+
+    assert [batch.count for batch in disk.batches] == [4]
+
+
+def test_what_a_busy_disk_has_no_time_for_is_lost_and_counted():
+    """
+    Memory is bounded; the capture goes on, and so do names.
+    """
+    disk = Disk()
+    disk.ready = False
+    writer = StoreWriter(disk, Limits(batch_rows=10, waiting_rows=30), FIRST, live=True)
+
+    observe(writer, [capture(), *some_calls(75)])
+    assert disk.batches == []
+    assert writer.lost() == {"disk_full": 1, "disk_too_slow": 60}
+    disk.ready = True
+    observe(writer, some_calls(1))
+
+    (batch,) = disk.batches
+    assert batch.count == 16
+    assert batch.lost == {"disk_too_slow": 60}
+    assert {table for table, _, _ in batch.owed} == {"captures", "buckets", "processes"}
+
+
+def test_numbers_are_told_as_they_are_given():
+    """
+    So that somebody knows how far it got.
+    """
+    seen = []
+    writer = StoreWriter(Disk(), Limits(), FIRST, live=False, seen=seen.append)
+
+    observe(writer, some_calls(3))
+
+    assert seen == [2, 3, 4]
+
+
+def test_a_thread_writes_while_the_capture_goes_on(tmp_path):
+    """
+    What it wrote is what was seen; the thread ends with the writer.
+    """
+    path = tmp_path / "store.db"
+    activities = list(day(20_000, 20))
+    with open_writer(path, Limits(batch_rows=1_000), live=True) as writer:
+        threads = [thread.name for thread in threading.enumerate()]
+        for activity in activities:
+            writer.observe(activity)
+            # As fast as a capture could be, and not faster than a disk.
+            if writer._batch.count >= 1_000:
+                with writer._delivery._changed:
+                    writer._delivery._changed.wait_for(
+                        lambda: not (writer._delivery._waiting or writer._delivery._is_writing)
+                    )
+    lost = writer.lost()
+
+    assert "otel-gpu-store" in threads
+    assert "otel-gpu-store" not in [thread.name for thread in threading.enumerate()]
+    assert lost == {}
+    assert len(read(path)) == len(activities)
+
+
+def test_each_batch_of_a_capture_outlives_a_power_cut(tmp_path):
+    """
+    Live, the disk is asked to have it; a replay can be made again.
+    """
+    synchronous = {}
+    for live in (True, False):
+        with open_writer(tmp_path / f"{live}.db", live=live) as writer:
+            connection = writer._delivery._journal._connection
+            (synchronous[live],) = connection.execute("PRAGMA synchronous").fetchone()
+
+    assert synchronous == {True: 2, False: 1}
+
+
+def test_numbers_beyond_what_sqlite_holds_are_mended(tmp_path):
+    """
+    A broken record does not take its batch with it.
+    """
+    broken = call(TRAINER, "cudaMalloc", SECOND, MS, blocked_ns=(1 << 64) - 1, comm="x\ud800")
+    path = write(tmp_path / "store.db", [capture(), *some_calls(3), broken])
+
+    found = read(path)
+
+    assert found[-1].event.blocked_ns == (1 << 63) - 1
+    assert found[-1].event.comm == "x?"
+    assert [one.event for one in found[1:4]] == [one.event for one in some_calls(3)]
+
+
+def test_a_document_that_is_too_large_is_left_out_and_counted(tmp_path):
+    """
+    The row is there, so that its time is.
+    """
+    path = tmp_path / "store.db"
+    with open_writer(path, live=False) as writer:
+        writer.observe(capture())
+        writer.observe(PressureActivity(T0, {"cgroups": {"/x" * 200_000: {}}}))
+        assert writer.lost() == {"too_large": 1}
+
+    assert read(path)[-1] == PressureActivity(T0, {})
+    with StoreReader(path) as reader:
+        assert reader.losses() == {"too_large": 1}
+
+
+def test_too_many_series_are_counted(tmp_path, monkeypatch):
+    """
+    Those that were there first go on.
+    """
+    monkeypatch.setattr(totals, "MAX_KNOWN", 2)
+    path = tmp_path / "store.db"
+    apis = ("cudaMalloc", "cudaFree", "cudaMemcpy")
+    with open_writer(path, live=False) as writer:
+        writer.observe(capture())
+        writer.observe(snapshot(10, *(calls(TRAINER, api, [5]) for api in apis)))
+        assert writer.lost() == {"too_many_series": 1}
+
+    assert [one.api.name for one in read(path)[-1].series] == ["cudaMalloc", "cudaFree"]
+
+
+def chain(number, at_s=0.0, causes=()):
+    effect = Effect(
+        "slow_call", TRAINER, "cudaMalloc", 42, "trainer", T0 + round(at_s * SECOND), MS, MS,
+        bytes(16), bytes(8),
+    )  # fmt: skip
+    return Chain(f"slow_call-{number}", effect, causes, 0, "low")
+
+
+def test_chains_are_kept_at_a_rate(tmp_path):
+    """
+    By the stream's time; the rest is counted, and explain still finds them.
+    """
+    path = tmp_path / "store.db"
+    with open_writer(path, Limits(chains_per_second=10), live=False) as writer:
+        for number in range(100):
+            writer.observe_chain(chain(number))
+        for number in range(100, 200):
+            writer.observe_chain(chain(number, at_s=0.5))
+        assert writer.lost() == {"chains_over_rate": 185}
+
+    with StoreReader(path) as reader:
+        assert len(list(reader.chains())) == 15
+
+
+def deep(levels):
+    cause = Cause("ipc", 1, 0.5, Culprit(1, 2, "x"), ())
+    for _ in range(levels - 1):
+        cause = Cause("ipc", 1, 0.5, Culprit(1, 2, "x"), (), (cause,))
+    return cause
+
+
+def test_causes_of_causes_come_back_in_their_places(tmp_path):
+    """
+    Several to one, and one below the other.
+    """
+    causes = (
+        Cause("lock", 5, 0.5, None, (), (deep(2), deep(1))),
+        deep(3),
+        Cause("io", 1, 0.1, None, ()),
+    )
+    path = tmp_path / "store.db"
+    with open_writer(path, live=False) as writer:
+        writer.observe_chain(chain(1, causes=causes))
+
+    with StoreReader(path) as reader:
+        (found,) = reader.chains()
+
+    assert found.causes == causes
+
+
+def test_more_causes_than_anybody_reads_are_cut(tmp_path, monkeypatch):
+    """
+    Those of the effect itself come first.
+    """
+    monkeypatch.setattr(blame, "MAX_CAUSES", 4)
+    path = tmp_path / "store.db"
+    with open_writer(path, live=False) as writer:
+        writer.observe_chain(chain(1, causes=(deep(3), deep(3))))
+
+    with StoreReader(path) as reader:
+        (found,) = reader.chains()
+
+    assert [len(cause.via) for cause in found.causes] == [1, 1]
+    assert [cause.via[0].via for cause in found.causes] == [(), ()]
+
+
+def test_a_cause_that_is_part_of_itself_is_refused(tmp_path):
+    """
+    Only a made-up store has one.
+    """
+    path = tmp_path / "store.db"
+    with open_writer(path, live=False) as writer:
+        writer.observe_chain(chain(1, causes=(deep(2),)))
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("UPDATE causes SET parent = 1 WHERE cause = 1")
+        connection.commit()
+
+    with StoreReader(path) as reader:
+        assert list(reader.chains()) == []
+        assert reader.rejected == {"chains": 1}
+
+
+def test_incidents_know_the_chains_that_were_kept(tmp_path):
+    """
+    One that was not kept is missing, and no error.
+    """
+    chains = (chain(1), chain(2))
+    incident = Incident("incident-1", "high", T0, T0 + MS, MS, (), 0, ("Do less.",), chains, 2)
+    path = tmp_path / "store.db"
+    with open_writer(path, live=False) as writer:
+        writer.observe_chain(chains[1])
+        writer.observe_incident(incident)
+
+    with StoreReader(path) as reader:
+        (found,) = reader.incidents()
+
+    assert [one.id for one in found.chains] == ["slow_call-2"]
+    assert (found.advice, found.effects) == (("Do less.",), 2)
+
+
+def test_closing_twice_is_closing_once(tmp_path):
+    """
+    And the lock is free after the first.
+    """
+    writer = open_writer(tmp_path / "store.db", live=True)
+
+    assert writer.close()
+    assert writer.close()
+    assert look_at(tmp_path / "store.db") is not None
+
+
+def test_a_capture_without_facts_is_one_all_the_same(tmp_path):
+    """
+    From an importer, or a recording of a later version.
+    """
+    odd = CaptureActivity(T0, {"layout": {"durations": {"kind": "magic"}}, "host": 5})
+    path = write(tmp_path / "store.db", [odd, *some_calls(2)])
+
+    assert ask(path, "SELECT host, boot_id, version FROM captures") == [("", "", "")]
+    with StoreReader(path) as reader:
+        found = list(reader.activities())
+        # It is no capture that anything could be explained by.
+        assert reader.rejected == {}
+    assert len(found) == 2
+
+
+@pytest.mark.parametrize("functions", [(), ("a",), tuple(f"f{n}" for n in range(24))])
+def test_stacks_are_kept_once(tmp_path, functions):
+    """
+    However many stalls have them.
+    """
+    stalls = [stall(TRAINER, n, n + 1, n + 2, functions=functions) for n in range(1, 50)]
+
+    path = write(tmp_path / "store.db", stalls)
+
+    assert ask(path, "SELECT count(*) FROM stacks") == [(1 if functions else 0,)]
+    assert {one.functions for one in read(path)} == {functions}
+
+
+def test_every_choice_can_be_asked_for_by_name(tmp_path):
+    """
+    A sum of numbers is a list of words.
+    """
+    everything = sum(wire.CHOICE_NAMES)
+    path = write(tmp_path / "store.db", [call(TRAINER, "cudaMalloc", 1, 2, choices=everything)])
+
+    assert ask(path, "SELECT chosen_for FROM v_calls") == [
+        ("failed, slow, sampled, full, stalled, parent",)
+    ]
