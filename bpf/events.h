@@ -296,8 +296,12 @@ struct saved_return {
 /*
  * A user stack as it was when a chosen call returned, or when a thread left the CPU: the
  * agent makes a merged stack of it. The record that it belongs to follows it in the ring
- * and has the sample's token as its user_stack, until the agent puts the id there. What
- * counts do not cover is whatever the memory held before.
+ * and has the sample's token as its user_stack, until the agent puts the id there.
+ *
+ * There are no gaps in it: only as many frames as python_count says are there, behind them
+ * as many returns as return_count says, behind them stack_bytes of the stack, from
+ * stack_pointer on. The arrays are as long as they can get. What may be behind a large stack
+ * is whatever the memory held before.
  */
 struct sample_record {
 	struct record_header header; /* ktime_ns is the token: unique within the thread */
@@ -305,12 +309,12 @@ struct sample_record {
 	__u64 stack_pointer;
 	__u64 frame_pointer;
 	__u64 link_register; /* arm64; else 0 */
-	struct saved_return returns[MAX_RETURNS];
 	__u32 return_count;
 	__u32 python_count;
 	__u32 python_status; /* enum python_status */
-	__u32 stack_bytes;   /* copied from stack_pointer on; they follow, then unused room */
+	__u32 stack_bytes;
 	struct python_frame python_frames[MAX_PYTHON_FRAMES];
+	struct saved_return returns[MAX_RETURNS];
 };
 
 /* Text of the interpreter: ASCII or Latin-1 if character_bytes is 1, else UCS-2 or UCS-4. */

@@ -29,19 +29,18 @@
 #define MAX_PYTHON_STEPS   (MAX_PYTHON_FRAMES + 32) /* some are left out */
 #define PAGE_BYTES	   4096
 #define FRAME_ROOM	   256
-#define FRAMES_ROOM	   2048
+#define FRAMES_ROOM	   4096
 #define LONE_FRAME	   (FRAMES_ROOM - FRAME_ROOM) /* where in it one is read alone */
 #define NEAR_BYTES	   (1 << 20)
 #define FIRST_USER_ADDRESS 0x1000
 #define LAST_USER_ADDRESS  ((1ULL << 56) - 1)
 #define TAG_BITS	   7 /* 3.14 keeps flags in the low bits of references */
-#define SMALL_SAMPLE_BYTES 4096
 
-/* A sample with the least room for a stack, which serves the walk as long as it is empty. */
+/* A sample with room for a stack, which serves the walk as long as it is empty. */
 struct sample {
 	struct sample_record record;
 	union {
-		__u8 stack[SMALL_SAMPLE_BYTES];
+		__u8 stack[STALL_COPY_BYTES];
 		struct {
 			__u64 window; /* where the frames that follow here begin */
 			__u64 newest; /* the last one of them, from there */
@@ -180,8 +179,7 @@ static __noinline long walk_frame(__u32 step, struct walk_of_frames *walk)
 	instruction = frame_word(sample->frames, at + interpreter->frame_instruction);
 	offset = instruction_offset(interpreter, instruction, code);
 	if (!is_user_address(code) || offset < 0 || offset >= MAX_CODE_BYTES ||
-	    interpreter->code_bytes > CODE_ROOM ||
-	    bpf_probe_read_user(&sample->code, interpreter->code_bytes, (void *)code))
+	    !read_code(&sample->code, interpreter, code))
 		goto broken;
 	walk->frame = previous;
 	if (interpreter->version >= PYTHON_3_12 && is_constructor_call(&sample->code, interpreter))

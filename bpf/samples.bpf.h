@@ -15,7 +15,9 @@
 #ifndef OTEL_GPU_SAMPLES_BPF_H
 #define OTEL_GPU_SAMPLES_BPF_H
 
+#define SMALL_STACK_BYTES  4096
 #define MEDIUM_STACK_BYTES 12288
+#define SAMPLE_ROOMS	   2 /* of a CPU */
 #define LONG_CALL_NS	   100000000
 #define STALL_SAMPLE_BURST 20 /* of a thread that has long had none */
 
@@ -27,15 +29,24 @@ struct place {
 	__u64 link_register;
 };
 
-struct large_sample {
-	struct sample_record record;
-	__u8 stack[STACK_COPY_BYTES];
+/* Where a sample is made. */
+struct sample_room {
+	__u64 is_taken;
+	struct sample sample;
 };
 
-struct stall_sample {
-	struct sample_record record;
-	__u8 stack[STALL_COPY_BYTES];
-};
+/*
+ * Samples of calls are made here and sent when it is known how long they are: these few pages
+ * are in the CPU's cache, while those of the ring are not, and take time for each line that is
+ * touched. A thread may be preempted while it makes one, so there is a second room for the
+ * thread that comes then; further ones lose theirs.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, SAMPLE_ROOMS);
+	__type(key, __u32);
+	__type(value, struct sample_room);
+} sample_rooms __weak SEC(".maps");
 
 /*
  * tid -> where it last left the CPU. LRU: there are more threads that wait than long
@@ -45,7 +56,7 @@ struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 512);
 	__type(key, __u32);
-	__type(value, struct stall_sample);
+	__type(value, struct sample);
 } stall_samples __weak SEC(".maps");
 
 static __always_inline struct place place_of(const struct pt_regs *regs)
@@ -116,82 +127,143 @@ static __always_inline __u32 copy_stack(__u8 *to, __u32 room, __u64 from, __u32 
 	return copied < size ? copied : size;
 }
 
-/* Everything but the copy of the stack, of the current thread. */
-__weak __noinline int fill_sample(struct sample *sample, const struct place *place,
-				  const struct thread *thread, __u64 token)
+/* The return addresses that were replaced above a place, innermost first. Returns how many. */
+static __always_inline __u32 save_returns(struct saved_return *to, struct task_struct *task,
+					  __u64 stack_pointer)
+{
+	struct return_instance *instance;
+	__u32 returns = 0;
+
+	if (!bpf_core_field_exists(task->utask) || !task->utask)
+		return 0;
+	instance = task->utask->return_instances;
+	for (int i = 0; i < MAX_RETURNS && instance; i++) {
+		/* The one that returns now is still there on some kernels. */
+		if (instance->stack >= stack_pointer) {
+			struct saved_return *saved = &to[returns % MAX_RETURNS];
+
+			saved->stack_address = instance->stack;
+			saved->return_address = instance->orig_ret_vaddr;
+			returns++;
+		}
+		instance = instance->next;
+	}
+	return returns;
+}
+
+/*
+ * Everything but the copy of the stack, of the current thread. Returns how many bytes that
+ * is: the stack goes behind them.
+ */
+__weak __noinline __u64 fill_sample(struct sample *sample, const struct place *place,
+				    const struct thread *thread, __u64 token)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct sample_record *record;
-	__u32 returns = 0;
+	__u32 frames, returns;
 
 	if (!sample || !place || !thread)
 		return 0;
 	record = &sample->record;
-	fill_header(&record->header, RECORD_SAMPLE, sizeof(*record), token, thread->image_ktime_ns,
-		    thread->pid, thread->tid);
+	fill_header(&record->header, RECORD_SAMPLE, 0, token, thread->image_ktime_ns, thread->pid,
+		    thread->tid);
 	record->instruction_pointer = place->instruction_pointer;
 	record->stack_pointer = place->stack_pointer;
 	record->frame_pointer = place->frame_pointer;
 	record->link_register = place->link_register;
-	if (bpf_core_field_exists(task->utask) && task->utask) {
-		struct return_instance *instance = task->utask->return_instances;
-
-		for (int i = 0; i < MAX_RETURNS && instance; i++) {
-			/* The one that returns now is still there on some kernels. */
-			if (instance->stack >= place->stack_pointer) {
-				struct saved_return *saved =
-					&record->returns[returns % MAX_RETURNS];
-
-				saved->stack_address = instance->stack;
-				saved->return_address = instance->orig_ret_vaddr;
-				returns++;
-			}
-			instance = instance->next;
-		}
-	}
-	record->return_count = returns;
 	walk_python(sample);
+	frames = record->python_count;
+	if (frames > MAX_PYTHON_FRAMES)
+		frames = MAX_PYTHON_FRAMES;
+	returns = save_returns((struct saved_return *)&record->python_frames[frames], task,
+			       place->stack_pointer);
+	record->return_count = returns;
 	count(COUNTER_SAMPLES);
-	return 0;
+	return __builtin_offsetof(struct sample_record, python_frames) +
+	       frames * sizeof(struct python_frame) + returns * sizeof(struct saved_return);
 }
 
-static __always_inline bool send_with_room(const struct place *place, const struct thread *thread,
-					   __u64 token, __u32 size, const __u32 room)
+/* Complete a sample with a stack, of which some part may be missing, and send it. */
+static __always_inline bool send_small(struct sample *sample, __u64 head_bytes, __u64 stack_pointer,
+				       __u32 stack_bytes)
 {
-	struct large_sample *sample =
-		bpf_ringbuf_reserve(&events, sizeof(struct sample_record) + room, 0);
+	__u32 size;
 
-	if (!sample)
+	if (head_bytes > sizeof(struct sample_record))
 		return false;
-	fill_sample((struct sample *)sample, place, thread, token);
-	sample->record.header.size += room;
-	sample->record.stack_bytes = copy_stack(sample->stack, room, place->stack_pointer, size);
-	bpf_ringbuf_submit(sample, BPF_RB_NO_WAKEUP);
-	return true;
+	size = copy_stack((__u8 *)sample + head_bytes, SMALL_STACK_BYTES, stack_pointer,
+			  stack_bytes);
+	sample->record.stack_bytes = size;
+	size += head_bytes;
+	sample->record.header.size = size;
+	if (size > sizeof(struct sample_record) + SMALL_STACK_BYTES)
+		return false;
+	return !bpf_ringbuf_output(&events, sample, size, BPF_RB_NO_WAKEUP);
 }
 
 /*
- * Send a sample of the current thread. Ring records have fixed sizes, so there are three:
- * most stacks are much smaller than the largest that we copy. What is not filled in holds
- * whatever was there before, which goes to the agent only: samples are not recorded.
+ * The same with a larger stack, which is better copied once than twice. Records that are
+ * written in place have fixed sizes, so there are two: what is behind the stack holds whatever
+ * was there before, which goes to the agent only, as samples are not recorded.
  */
+static __always_inline bool send_large(struct sample *sample, __u64 head_bytes, __u64 stack_pointer,
+				       __u32 stack_bytes, const __u32 room)
+{
+	const __u32 size = sizeof(struct sample_record) + room;
+	struct sample_record *record;
+
+	if (head_bytes > sizeof(struct sample_record))
+		return false;
+	record = bpf_ringbuf_reserve(&events, size, 0);
+	if (!record)
+		return false;
+	sample->record.header.size = size;
+	bpf_probe_read_kernel(record, head_bytes, sample);
+	record->stack_bytes =
+		copy_stack((__u8 *)record + head_bytes, room, stack_pointer, stack_bytes);
+	bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
+	return true;
+}
+
+/* NULL: there is none. Whoever takes one lets go of it before the program ends. */
+static __always_inline struct sample_room *take_room(void)
+{
+	for (__u32 i = 0; i < SAMPLE_ROOMS; i++) {
+		__u32 key = i;
+		struct sample_room *room = bpf_map_lookup_elem(&sample_rooms, &key);
+
+		if (room && !__sync_lock_test_and_set(&room->is_taken, 1))
+			return room;
+	}
+	return NULL;
+}
+
+/* Send a sample of the current thread. Returns its token, 0: it is lost. */
 __weak __noinline __u64 send_sample(const struct place *place, const struct thread *thread,
 				    __u64 token)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
+	struct sample_room *room;
 	bool is_sent = false;
-	__u32 size;
+	__u32 stack_bytes;
+	__u64 head_bytes;
 
 	if (!place || !thread || !task->mm)
 		return 0;
-	size = stack_size(task, place->stack_pointer);
-	if (has_room_for_samples()) {
-		if (size <= SMALL_SAMPLE_BYTES)
-			is_sent = send_with_room(place, thread, token, size, SMALL_SAMPLE_BYTES);
-		else if (size <= MEDIUM_STACK_BYTES)
-			is_sent = send_with_room(place, thread, token, size, MEDIUM_STACK_BYTES);
+	stack_bytes = stack_size(task, place->stack_pointer);
+	room = has_room_for_samples() ? take_room() : NULL;
+	if (room) {
+		head_bytes = fill_sample(&room->sample, place, thread, token);
+		if (stack_bytes <= SMALL_STACK_BYTES)
+			is_sent = send_small(&room->sample, head_bytes, place->stack_pointer,
+					     stack_bytes);
+		else if (stack_bytes <= MEDIUM_STACK_BYTES)
+			is_sent = send_large(&room->sample, head_bytes, place->stack_pointer,
+					     stack_bytes, MEDIUM_STACK_BYTES);
 		else
-			is_sent = send_with_room(place, thread, token, size, STACK_COPY_BYTES);
+			is_sent = send_large(&room->sample, head_bytes, place->stack_pointer,
+					     stack_bytes, STACK_COPY_BYTES);
+		*(volatile __u64 *)&room->is_taken = 0;
 	}
 	if (!is_sent)
 		count(COUNTER_LOST_SAMPLE);
@@ -228,10 +300,11 @@ static __always_inline bool admit_stall_sample(struct thread *thread, __u64 now_
 __weak __noinline __u64 keep_stall_sample(const struct place *place, const struct thread *thread,
 					  __u64 token)
 {
-	static const struct stall_sample empty = {};
+	static const struct sample empty = {};
 	struct task_struct *task = bpf_get_current_task_btf();
-	struct stall_sample *sample;
-	__u32 tid;
+	__u32 tid, stack_bytes;
+	__u64 head_bytes;
+	struct sample *sample;
 
 	if (!place || !thread || !task->mm)
 		return 0;
@@ -246,11 +319,13 @@ __weak __noinline __u64 keep_stall_sample(const struct place *place, const struc
 		return 0;
 	}
 	/* Without a token as long as it is not whole: the agent may look at it at any time. */
-	fill_sample((struct sample *)sample, place, thread, 0);
-	sample->record.stack_bytes =
-		copy_stack(sample->stack, STALL_COPY_BYTES, place->stack_pointer,
-			   stack_size(task, place->stack_pointer));
-	sample->record.header.size += sample->record.stack_bytes;
+	head_bytes = fill_sample(sample, place, thread, 0);
+	if (head_bytes > sizeof(struct sample_record))
+		return 0;
+	stack_bytes = copy_stack((__u8 *)sample + head_bytes, STALL_COPY_BYTES,
+				 place->stack_pointer, stack_size(task, place->stack_pointer));
+	sample->record.stack_bytes = stack_bytes;
+	sample->record.header.size = head_bytes + stack_bytes;
 	sample->record.header.ktime_ns = token;
 	return token;
 }
@@ -286,7 +361,7 @@ static __always_inline void sample_stall(struct thread *thread, struct task_stru
 /* Send the sample of a wait that has just ended. Returns its token, 0: there is none. */
 __weak __noinline __u64 send_stall_sample(const struct thread *thread)
 {
-	struct stall_sample *sample;
+	struct sample *sample;
 	__u32 tid, size;
 
 	if (!thread || !thread->user_stack)

@@ -426,7 +426,7 @@ SAVED_RETURN_FIELDS = (
 )
 
 # struct sample_record: 2256 bytes
-SAMPLE_RECORD = struct.Struct("<HHIQQIIQQQQ128sIIII2048s")
+SAMPLE_RECORD = struct.Struct("<HHIQQIIQQQQIIII2048s128s")
 SAMPLE_RECORD_FIELDS = (
     "kind",
     "flags",
@@ -439,12 +439,12 @@ SAMPLE_RECORD_FIELDS = (
     "stack_pointer",
     "frame_pointer",
     "link_register",
-    "returns",
     "return_count",
     "python_count",
     "python_status",
     "stack_bytes",
     "python_frames",
+    "returns",
 )
 
 # struct code_text: 520 bytes

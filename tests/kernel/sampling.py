@@ -299,16 +299,19 @@ def _text(fields: dict[str, Any], name: str) -> str:
 
 def parse_sample(record: bytes) -> Sample:
     """Return what is in a RECORD_SAMPLE, or in the map of samples of waits."""
-    fields = fields_of(
-        wire.SAMPLE_RECORD, wire.SAMPLE_RECORD_FIELDS, record[: wire.SAMPLE_RECORD.size]
+    arrays_bytes = (
+        wire.MAX_PYTHON_FRAMES * wire.PYTHON_FRAME.size + wire.MAX_RETURNS * wire.SAVED_RETURN.size
     )
-    stack_bytes = fields["stack_bytes"]
-    assert wire.SAMPLE_RECORD.size + stack_bytes <= len(record)
-    returns = list(wire.SAVED_RETURN.iter_unpack(fields["returns"]))
+    start = wire.SAMPLE_RECORD.size - arrays_bytes
+    whole = record[:start] + bytes(arrays_bytes)
+    fields = fields_of(wire.SAMPLE_RECORD, wire.SAMPLE_RECORD_FIELDS, whole)
+    frames_end = start + fields["python_count"] * wire.PYTHON_FRAME.size
+    returns_end = frames_end + fields["return_count"] * wire.SAVED_RETURN.size
+    stack_end = returns_end + fields["stack_bytes"]
+    assert stack_end <= len(record)
     frames: list[PythonFrame] = []
     shims = []
-    walked = list(wire.PYTHON_FRAME.iter_unpack(fields["python_frames"]))
-    for code, offset, flags in walked[: fields["python_count"]]:
+    for code, offset, flags in wire.PYTHON_FRAME.iter_unpack(record[start:frames_end]):
         if flags == wire.PYTHON_FRAME_SHIM:
             shims.append((len(frames), code))
         else:
@@ -319,9 +322,9 @@ def parse_sample(record: bytes) -> Sample:
         fields["tid"],
         fields["instruction_pointer"],
         fields["stack_pointer"],
-        dict(returns[: fields["return_count"]]),
+        dict(wire.SAVED_RETURN.iter_unpack(record[frames_end:returns_end])),
         fields["python_status"],
         frames,
         shims,
-        record[wire.SAMPLE_RECORD.size :][:stack_bytes],
+        record[returns_end:stack_end],
     )

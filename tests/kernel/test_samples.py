@@ -105,14 +105,46 @@ def test_a_thread_s_stack_is_copied_to_its_beginning(python: Subject, capture: C
 
 def test_a_large_stack_is_copied_as_far_as_there_is_room(python: Subject, capture: Capture) -> None:
     """
-    32 KiB are the most; what is above 4 and 12 KiB takes a larger record and is all there.
+    32 KiB are the most; what is above 4 and 12 KiB takes a larger record and is all there, up to
+    the end of the stack.
     """
     python.ask("in_large_stacks")
+    start = start_of_stack(python.pid)
+    end = python.read(start - 128, 128)
 
-    sizes = [len(found.stack) for found in capture.read() if isinstance(found, Sample)]
-    assert sizes[-1] == 32768
+    samples = [found for found in capture.read() if isinstance(found, Sample)]
+    whole = [sample for sample in samples if len(sample.stack) < 32768]
+    assert len(samples[-1].stack) == 32768
+    sizes = [len(sample.stack) for sample in whole]
     assert {size > 4096 for size in sizes} == {False, True}
-    assert any(12288 < size < 32768 for size in sizes)
+    assert {size > 12288 for size in sizes} == {False, True}
+    assert {sample.stack_pointer + len(sample.stack) for sample in whole} == {start}
+    assert {sample.stack[-128:] for sample in whole} == {end}
+
+
+@pytest.mark.parametrize(("taken", "lost"), [(1, 0), (2, 41)])
+def test_a_thread_in_the_middle_of_a_sample_does_not_hold_up_another(
+    library: Path, capture: Capture, taken: int, lost: int
+) -> None:
+    """
+    A CPU has two rooms to make samples in. With one of them taken, as by a thread that was
+    preempted, nothing is lost; with both taken, calls come without a sample, which is counted.
+    """
+    rooms = capture.programs.bpf.map("sample_rooms")
+    cpus = capture.programs.bpf.libbpf.call("libbpf_num_possible_cpus")
+    room = (1).to_bytes(8, "little") + bytes(rooms.value_bytes - 8)
+    for key in range(taken):
+        rooms.update(key.to_bytes(4, "little"), room * cpus)
+    with Subject((workload("timed"), library)) as subject:
+        capture.watch(subject)
+        subject.ask(41)
+        records = capture.read()
+
+    calls = [found for found in records if isinstance(found, Call)]
+    assert len(calls) == 41
+    assert sum(not call.token for call in calls) == lost
+    assert sum(isinstance(found, Sample) for found in records) == 41 - lost
+    assert capture.counters().get("COUNTER_LOST_SAMPLE", 0) == lost
 
 
 def test_the_return_address_of_an_outer_call_is_told(

@@ -6,20 +6,24 @@ from typing import Final
 from otel_gpu import wire
 from otel_gpu.capture.stacks.unwinder import Registers
 
+# Of the two arrays behind it, only what is filled in is there.
 _FIXED: Final = struct.Struct(
     wire.SAMPLE_RECORD.format.removesuffix(
-        f"{wire.MAX_PYTHON_FRAMES * wire.PYTHON_FRAME.size}s"  # of which few are filled in
+        f"{wire.MAX_PYTHON_FRAMES * wire.PYTHON_FRAME.size}s"
+        f"{wire.MAX_RETURNS * wire.SAVED_RETURN.size}s"
     )
 )
-_FIELDS: Final = wire.SAMPLE_RECORD_FIELDS[:-1]
+_FIELDS: Final = wire.SAMPLE_RECORD_FIELDS[:-2]
 _KTIME: Final = _FIELDS.index("ktime_ns")
 _IMAGE_KTIME: Final = _FIELDS.index("image_ktime_ns")
 _PID: Final = _FIELDS.index("pid")
 _TID: Final = _FIELDS.index("tid")
 _INSTRUCTION_POINTER: Final = _FIELDS.index("instruction_pointer")
-_RETURNS: Final = _FIELDS.index("returns")
 _COUNTS: Final = slice(_FIELDS.index("return_count"), None)
 _WORD_BYTES: Final = 8
+
+SMALLEST_SAMPLE_BYTES: Final = _FIXED.size
+"""No sample is shorter."""
 
 Image = tuple[int, int]
 """pid and image_ktime_ns of a process image."""
@@ -58,7 +62,7 @@ class Sample:
     )
 
     def __init__(self, record: bytes) -> None:
-        if len(record) < wire.SAMPLE_RECORD.size:
+        if len(record) < SMALLEST_SAMPLE_BYTES:
             raise ValueError("a sample ends early")
         fields = _FIXED.unpack_from(record)
         if fields[0] != wire.RECORD_SAMPLE:
@@ -68,14 +72,21 @@ class Sample:
         self.image: Image = (fields[_PID], fields[_IMAGE_KTIME])
         self.tid: int = fields[_TID]
         self.registers = Registers._make(fields[_INSTRUCTION_POINTER : _INSTRUCTION_POINTER + 4])
-        self.returns: bytes = fields[_RETURNS][: return_count * wire.SAVED_RETURN.size]
-        python_count = min(python_count, wire.MAX_PYTHON_FRAMES)
-        python_end = _FIXED.size + python_count * wire.PYTHON_FRAME.size
-        self.python_frames = record[_FIXED.size : python_end]
-        start = wire.SAMPLE_RECORD.size
-        self.stack = memoryview(record)[start : start + stack_bytes]
+        frames_end = _FIXED.size + _array_bytes(
+            python_count, wire.MAX_PYTHON_FRAMES, wire.PYTHON_FRAME, len(record) - _FIXED.size
+        )
+        returns_end = frames_end + _array_bytes(
+            return_count, wire.MAX_RETURNS, wire.SAVED_RETURN, len(record) - frames_end
+        )
+        self.python_frames = record[_FIXED.size : frames_end]
+        self.returns = record[frames_end:returns_end]
+        self.stack = memoryview(record)[returns_end : returns_end + stack_bytes]
 
     def words(self) -> memoryview:
         """Return the stack as 8-byte words, as many as are whole."""
         whole_bytes = len(self.stack) // _WORD_BYTES * _WORD_BYTES
         return self.stack[:whole_bytes].cast("Q")
+
+
+def _array_bytes(count: int, limit: int, element: struct.Struct, available_bytes: int) -> int:
+    return min(count, limit, available_bytes // element.size) * element.size

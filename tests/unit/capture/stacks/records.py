@@ -7,6 +7,8 @@ from otel_gpu import wire
 
 IMAGE_KTIME_NS = 77
 STACK_POINTER = 0x7FFF_0000_1000
+FIXED_BYTES = 80
+"""Of a sample, before what there can be more or less of."""
 
 
 def sample(
@@ -30,26 +32,26 @@ def sample(
     the record says, if not the truth.
     """
     stack = b"".join(word.to_bytes(8, "little") for word in words)
-    return (
-        wire.SAMPLE_RECORD.pack(
-            wire.RECORD_SAMPLE,
-            0,
-            wire.SAMPLE_RECORD.size + len(stack) + room,
-            token,
-            image_ktime_ns,
-            pid,
-            tid,
-            *place,
-            b"".join(wire.SAVED_RETURN.pack(*pair) for pair in returns),
-            len(returns),
-            len(python),
-            status,
-            len(stack) if stack_bytes is None else stack_bytes,
-            b"".join(wire.PYTHON_FRAME.pack(*frame) for frame in python),
-        )
-        + stack
-        + b"\xaa" * room
+    frames = b"".join(wire.PYTHON_FRAME.pack(*frame) for frame in python)
+    replaced = b"".join(wire.SAVED_RETURN.pack(*pair) for pair in returns)
+    size = FIXED_BYTES + len(frames) + len(replaced) + len(stack) + room
+    whole = wire.SAMPLE_RECORD.pack(
+        wire.RECORD_SAMPLE,
+        0,
+        size,
+        token,
+        image_ktime_ns,
+        pid,
+        tid,
+        *place,
+        len(returns),
+        len(python),
+        status,
+        len(stack) if stack_bytes is None else stack_bytes,
+        b"",
+        b"",
     )
+    return b"".join((whole[:FIXED_BYTES], frames, replaced, stack, b"\xaa" * room))
 
 
 def code(name: int, source: CodeType, *, pid=42, image_ktime_ns=IMAGE_KTIME_NS):

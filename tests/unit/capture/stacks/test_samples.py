@@ -10,7 +10,8 @@ from tests.unit.capture.stacks import records
 
 def test_what_is_in_a_sample():
     """
-    Counts say how much of each room is filled in; the rest is of whoever had it before.
+    Frames, returns and stack follow each other without gaps; counts say how much of each there
+    is. Behind a large stack there may be room, which holds whatever was there before.
     """
     sample = Sample(
         records.sample(
@@ -47,15 +48,31 @@ def test_counts_that_lie():
     """
     No count reaches beyond what is there.
     """
-    honest = records.sample(words=(10,))
-    counts = wire.SAMPLE_RECORD.size - wire.MAX_PYTHON_FRAMES * wire.PYTHON_FRAME.size - 16
+    honest = records.sample(words=range(301))
+    counts = records.FIXED_BYTES - 16
     lying = honest[:counts] + b"\xff" * 16 + honest[counts + 16 :]
 
     sample = Sample(lying)
 
-    assert len(sample.returns) == wire.MAX_RETURNS * wire.SAVED_RETURN.size
-    assert len(sample.python_frames) == wire.MAX_PYTHON_FRAMES * wire.PYTHON_FRAME.size
-    assert list(sample.words()) == [10]
+    # 128 frames and 8 returns take the first 272 words; nothing is behind the last one.
+    assert len(sample.python_frames) == 128 * 16
+    assert sample.python_frames[-16:-8] == (254).to_bytes(8, "little")
+    assert len(sample.returns) == 8 * 16
+    assert sample.returns[:8] == (256).to_bytes(8, "little")
+    assert list(sample.words()) == list(range(272, 301))
+
+
+def test_what_is_cut_off():
+    """
+    Of frames that end early, the whole ones are there, and nothing is where returns would be.
+    """
+    whole = records.sample(python=[(7, 4, 0), (8, 6, 1)], returns=[(100, 200)])
+
+    sample = Sample(whole[: records.FIXED_BYTES + 16 + 15])
+
+    assert sample.python_frames == wire.PYTHON_FRAME.pack(7, 4, 0)
+    assert sample.returns == b""
+    assert bytes(sample.stack) == b""
 
 
 @pytest.mark.parametrize(
