@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from otel_gpu import wire
+from otel_gpu.capture.interpreters import diagnose
 from otel_gpu.capture.libraries import exported_functions
 from otel_gpu.capture.probes import APIS, probes_of
 from otel_gpu.capture.stacks.elf_image import ElfImage
@@ -26,6 +27,15 @@ _MAX_SCANNED_BYTES = 512 << 20
 _WINDOW_BYTES = 4 << 20
 _ELF_32_BIT = b"\x7fELF\x01"
 _PIDS_LISTED = 5
+_PYTHON_FRAMES = "python_frames"
+_PYTHON_HINTS = {
+    "early": "nothing to do if it has just begun, or waits outside of Python: a capture looks "
+    "again by itself; ask again when it works",
+    "bad": "ask again, since it may have been looked at in a bad moment; if it says the same, this "
+    "interpreter was built in an unusual way (as with Py_TRACE_REFS): use an ordinary build",
+    "unknown": "run the program with a final release of CPython 3.10 to 3.14 that has a GIL; "
+    "until then its stacks have native frames only",
+}
 
 
 def examine_processes(pids: Iterable[int] | None = None) -> Finding:
@@ -84,6 +94,7 @@ def examine_process(pid: int) -> Iterator[Finding]:
             "if one is loaded later, it is probed then",
         )
     yield check_static_runtime(files)
+    yield check_python_frames(pid, files)
 
 
 def check_program(pid: int, home: Path) -> Finding:
@@ -169,6 +180,22 @@ def check_static_runtime(files: Iterable[MappedFile]) -> Finding:
             "nothing to do for a program that uses the driver API directly",
         )
     return Finding("static_runtime", "ok", "no file holds a CUDA runtime of its own")
+
+
+def check_python_frames(pid: int, files: Iterable[MappedFile]) -> Finding:
+    """Whether stacks of the process have its lines of Python."""
+    found = diagnose(pid, files)
+    if found is None:
+        return Finding(_PYTHON_FRAMES, "ok", "no Python interpreter is mapped")
+    python = f"Python {found.version}".rstrip()
+    if found.kind == "good":
+        return Finding(_PYTHON_FRAMES, "ok", f"{python}: its frames can be read")
+    return Finding(
+        _PYTHON_FRAMES,
+        "warning",
+        f"{python}: stacks have no lines of Python: {found.reason}",
+        _PYTHON_HINTS[found.kind],
+    )
 
 
 def _is_hidden(pid: int) -> bool:

@@ -9,11 +9,12 @@ this very process; until then it knows the addresses only.
 """
 
 import contextlib
+import logging
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, Literal, NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.capture.libraries import ElfSymbols
@@ -30,6 +31,12 @@ _3_10 = 0x030A0000
 _VERSION_BYTES = 8
 # A process goes on while it is looked at, so once may be bad luck.
 _MAX_FAILURES = 30
+_MAX_LOOKS_AT_ONCE = 5
+# An interpreter that has just begun has no frames yet, which is no news.
+_LOOKS_BEFORE_NEWS = 30
+_MAX_NEWS = 64
+
+_logger = logging.getLogger(__name__)
 
 
 class _Place(NamedTuple):
@@ -43,6 +50,20 @@ class _Place(NamedTuple):
     distances: Mapping[int, int]
     size_bytes: int
     layout: Layout
+    reason: str
+
+
+class Diagnosis(NamedTuple):
+    """
+    Whether the frames of an interpreter can be walked.
+
+    ``good``: they are; ``early``: it cannot be told yet; ``bad``: memory is not laid out as the
+    version says; ``unknown``: of this version or kind no layout is known. ``version`` is empty
+    when ``unknown``, and ``reason`` when ``good``.
+    """
+
+    kind: Literal["good", "early", "bad", "unknown"]
+    version: str
     reason: str
 
 
@@ -61,6 +82,7 @@ class _Interpreter(NamedTuple):
     is_settled: bool
     reason: str
     failures: int = 0
+    looks: int = 0
 
 
 class Interpreters:
@@ -75,6 +97,7 @@ class Interpreters:
         self._programs = programs
         self._places: dict[FileId, _Place | None] = {}
         self._known: dict[int, _Interpreter] = {}
+        self._news: set[str] = set()
 
     @property
     def reasons(self) -> Mapping[int, str]:
@@ -108,26 +131,22 @@ class Interpreters:
             self._programs.forget_interpreter(pid)
 
     def _find(self, image_ktime_ns: int, files: Iterable[MappedFile]) -> _Interpreter | None:
-        for mapped in files:
-            if not _HOLDS_INTERPRETER.match(mapped.name):
-                continue
-            if mapped.file not in self._places:
-                self._places[mapped.file] = _find(mapped)
-            place = self._places[mapped.file]
-            start = None if place is None else _start(place, mapped)
-            if place is not None and start is not None:
-                return _Interpreter(
-                    image_ktime_ns,
-                    start,
-                    start + place.size_bytes,
-                    place.layout,
-                    is_settled=place.layout == UNKNOWN,
-                    reason=place.reason or "its layout was not checked yet",
-                )
-        return None
+        found = _locate(files, self._places)
+        if found is None:
+            return None
+        place, start = found
+        return _Interpreter(
+            image_ktime_ns,
+            start,
+            start + place.size_bytes,
+            place.layout,
+            is_settled=place.layout == UNKNOWN,
+            reason=place.reason or "its layout was not checked yet",
+        )
 
     def _settle(self, pid: int, known: _Interpreter) -> None:
         if known.is_settled:
+            self._report(pid, known)
             return
         with _memory(pid) as read:
             verdict = check(known.layout, known.start, read)
@@ -136,9 +155,24 @@ class Interpreters:
             is_settled=verdict.kind == "good" or failures == _MAX_FAILURES,
             reason=verdict.reason,
             failures=failures,
+            looks=known.looks + 1,
         )
         if verdict.kind == "good":
             self._tell(pid, settled)
+        elif settled.is_settled or settled.looks >= _LOOKS_BEFORE_NEWS:
+            self._report(pid, settled)
+
+    def _report(self, pid: int, known: _Interpreter) -> None:
+        # Workers of one program have one reason.
+        if known.reason and known.reason not in self._news and len(self._news) < _MAX_NEWS:
+            self._news.add(known.reason)
+            _logger.info(
+                "Python frames of process %d are not in its stacks: %s; "
+                "otel-gpu doctor --pid %d says what can be done",
+                pid,
+                known.reason,
+                pid,
+            )
 
     def _tell(self, pid: int, known: _Interpreter) -> None:
         self._known[pid] = known
@@ -146,6 +180,47 @@ class Interpreters:
         self._programs.set_interpreter(
             pid, wire.INTERPRETER.pack(known.image_ktime_ns, known.start, known.end, *layout)
         )
+
+
+def diagnose(pid: int, files: Iterable[MappedFile]) -> Diagnosis | None:
+    """
+    Say whether a capture that began now would have the Python frames of a process.
+
+    Args:
+        pid: The process.
+        files: What it maps.
+
+    Returns:
+        None if it maps no interpreter.
+    """
+    found = _locate(files, {})
+    if found is None:
+        return None
+    place, start = found
+    if place.layout == UNKNOWN:
+        return Diagnosis("unknown", "", place.reason)
+    for _ in range(_MAX_LOOKS_AT_ONCE):
+        with _memory(pid) as read:
+            verdict = check(place.layout, start, read)
+        if verdict.kind != "bad":
+            break
+    version = f"{place.layout.version >> 8}.{place.layout.version & 0xFF}"
+    return Diagnosis(verdict.kind, version, verdict.reason)
+
+
+def _locate(
+    files: Iterable[MappedFile], places: dict[FileId, _Place | None]
+) -> tuple[_Place, int] | None:
+    for mapped in files:
+        if not _HOLDS_INTERPRETER.match(mapped.name):
+            continue
+        if mapped.file not in places:
+            places[mapped.file] = _find(mapped)
+        place = places[mapped.file]
+        start = None if place is None else _start(place, mapped)
+        if place is not None and start is not None:
+            return place, start
+    return None
 
 
 @contextlib.contextmanager

@@ -63,6 +63,7 @@ _COUNTERS: Mapping[str, tuple[Instrument, str, str]] = {
 _SAMPLES = wire.COUNTER_NAMES[wire.COUNTER_SAMPLES].removeprefix(_COUNTER_PREFIX)
 # What became of stacks in user space.
 _DROPPED_STACKS = ("unused", "without_sample", "rejected")
+_DROPPED_SYMBOLS = ("code_rejected", "code_forgotten", "perf_map_malformed")
 # What the agent explained, and which attribute tells one point of it from another.
 _EXPLAINED: Mapping[Instrument, str] = {
     semconv.METRIC_OTEL_GPU_CHAINS: semconv.OTEL_GPU_SEVERITY,
@@ -153,8 +154,12 @@ class SelfTelemetry:
         if "distinct" in counts:
             instrument = semconv.METRIC_OTEL_GPU_STACKS_DISTINCT
             yield Measurement(instrument, (), "distinct", counts["distinct"])
-        dropped = {reason: counts[reason] for reason in _DROPPED_STACKS if reason in counts}
-        yield from _by_reason(semconv.METRIC_OTEL_GPU_STACKS_DROPPED, dropped)
+        for instrument, reasons in (
+            (semconv.METRIC_OTEL_GPU_STACKS_DROPPED, _DROPPED_STACKS),
+            (semconv.METRIC_OTEL_GPU_SYMBOLS_DROPPED, _DROPPED_SYMBOLS),
+        ):
+            dropped = {reason: counts[reason] for reason in reasons if reason in counts}
+            yield from _by_reason(instrument, dropped)
 
     def _costs(self) -> Iterator[Measurement]:
         for field, instrument in (

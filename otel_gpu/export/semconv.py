@@ -408,6 +408,13 @@ METRIC_OTEL_GPU_STACKS_DROPPED = Instrument(
     "User stacks that were taken and not used, or missed.",
     SCOPE_AGENT,
 )
+METRIC_OTEL_GPU_SYMBOLS_DROPPED = Instrument(
+    "otel_gpu.symbols.dropped",
+    "counter",
+    "{symbol}",
+    "What names functions in user stacks and was not used. Their frames have no name.",
+    SCOPE_AGENT,
+)
 METRIC_OTEL_GPU_CHAINS = Instrument(
     "otel_gpu.chains",
     "counter",

@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 
 from otel_gpu import visibility
+from otel_gpu.capture.interpreters import Diagnosis
 from otel_gpu.capture.targets import FileId, MappedFile
 from otel_gpu.errors import HostError
 from otel_gpu.visibility import (
     check_library,
     check_mount_namespace,
     check_program,
+    check_python_frames,
     check_static_runtime,
     examine_process,
     examine_processes,
@@ -238,3 +240,64 @@ def test_our_own_process_can_be_examined():
 
     assert found["process"].detail.startswith(f"{os.getpid()} runs ")
     assert found["library"].detail == "no CUDA library is mapped now"
+
+
+def test_a_python_process_says_whether_its_lines_can_be_read():
+    """
+    A process that runs this Python has a finding about its frames, and nothing to do.
+    """
+    with subprocess.Popen(
+        [sys.executable, "-c", "print(flush=True); input()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        process.stdout.readline()
+        found = findings_of(process.pid)["python_frames"]
+        process.communicate(b"\n")
+
+    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    assert (found.status, found.hint) == ("ok", "")
+    assert found.detail == f"Python {version}: its frames can be read"
+
+
+def test_a_process_without_python_has_no_frames_of_it():
+    """
+    That is nothing to warn of.
+    """
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        found = findings_of(process.pid)["python_frames"]
+        process.communicate()
+
+    assert (found.status, found.detail) == ("ok", "no Python interpreter is mapped")
+
+
+@pytest.mark.parametrize(
+    ("diagnosis", "detail", "advice"),
+    [
+        (
+            Diagnosis("unknown", "", "this Python 3.14 is free-threaded"),
+            "Python: stacks have no lines of Python: this Python 3.14 is free-threaded",
+            "run the program with a final release of CPython 3.10 to 3.14 that has a GIL",
+        ),
+        (
+            Diagnosis("bad", "3.12", "its frames cannot be followed: no file"),
+            "Python 3.12: stacks have no lines of Python: its frames cannot be followed: no file",
+            "use an ordinary build",
+        ),
+        (
+            Diagnosis("early", "3.11", "no thread of it runs Python yet"),
+            "Python 3.11: stacks have no lines of Python: no thread of it runs Python yet",
+            "a capture looks again by itself",
+        ),
+    ],
+)
+def test_why_python_s_lines_are_missing_and_what_to_do(monkeypatch, diagnosis, detail, advice):
+    """
+    A warning, since everything else of the process is seen.
+    """
+    monkeypatch.setattr(visibility, "diagnose", lambda pid, files: diagnosis)
+
+    found = check_python_frames(7, ())
+
+    assert (found.name, found.status, found.detail) == ("python_frames", "warning", detail)
+    assert advice in found.hint

@@ -39,7 +39,7 @@ class PerfMap:
         clock: Seconds that never go back.
 
     Attributes:
-        malformed: How many lines of the last reading were none.
+        malformed: How many lines were none. A line that is read again counts once.
     """
 
     def __init__(self, pid: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -53,6 +53,7 @@ class PerfMap:
         self._lines = array("I")
         self._names: list[bytes] = []
         self.malformed = 0
+        self._malformed_now = 0
 
     def __len__(self) -> int:
         return len(self._starts)
@@ -117,18 +118,20 @@ class PerfMap:
         self._learn(text[: text.rfind(b"\n") + 1])
 
     def _learn(self, text: bytes) -> None:
-        self.malformed = 0
+        before, self._malformed_now = self._malformed_now, 0
         lines = text.rsplit(b"\n", _MAX_FUNCTIONS + 1)[-_MAX_FUNCTIONS - 1 : -1]
         functions = []
         names: list[bytes] = []
         for line in lines:
             found = _LINE.fullmatch(line)
             if found is None:
-                self.malformed += 1
+                self._malformed_now += 1
                 continue
             start = int(found[1], 16)
             functions.append((start, start + int(found[2], 16), len(names)))
             names.append(found[3][:_MAX_NAME_BYTES])
+        # A file that is too large is read from another line on each time.
+        self.malformed += max(self._malformed_now - before, 0)
         functions.sort()
         self._starts = array("Q", (start for start, _, _ in functions))
         self._ends = array("Q", (min(end, (1 << 64) - 1) for _, end, _ in functions))

@@ -7,14 +7,14 @@ kept as they are, and only one that a record names is made a stack of.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from otel_gpu import wire
 from otel_gpu.capture.stacks.code_objects import CodeObjects
 from otel_gpu.capture.stacks.process_images import ProcessImages
 from otel_gpu.capture.stacks.resolver import NO_API, NOTHING, Resolved, Resolver
-from otel_gpu.capture.stacks.samples import Image, Sample
+from otel_gpu.capture.stacks.samples import SMALLEST_SAMPLE_BYTES, Image, Sample
 from otel_gpu.capture.stacks.symbols import Symbols
 from otel_gpu.capture.stacks.unwinder import Unwinder
 from otel_gpu.capture.targets import MappedFile
@@ -49,12 +49,6 @@ class UserStacks:
             is known.
         unwinder: Walks native stacks.
         symbols: Names native functions.
-
-    Attributes:
-        counts: Of calls and stalls that named a sample: ``resolved``, of these ``memo_hits``
-            (nothing had to be walked) and ``incomplete``; ``without_sample``: it had been
-            lost. Of samples: ``unused`` (nobody named it in time) and ``rejected`` (not
-            understood). ``distinct`` stacks were told.
     """
 
     def __init__(
@@ -73,7 +67,7 @@ class UserStacks:
         self._samples: OrderedDict[tuple[int, int], bytes] = OrderedDict()
         self._sample_bytes = 0
         self._named: OrderedDict[tuple[int, int], Resolved] = OrderedDict()
-        self.counts: dict[str, int] = dict.fromkeys(
+        self._counts: dict[str, int] = dict.fromkeys(
             (
                 "resolved",
                 "memo_hits",
@@ -85,6 +79,23 @@ class UserStacks:
             ),
             0,
         )
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """
+        What became of what was taken.
+
+        Of calls and stalls that named a sample: ``resolved``, of these ``memo_hits`` (nothing
+        had to be walked) and ``incomplete``; ``without_sample``: it had been lost. Of samples:
+        ``unused`` (nobody named it in time) and ``rejected`` (not understood). ``distinct``
+        stacks were told. Of what names functions: ``code_rejected`` and ``code_forgotten`` code
+        objects of Python (not understood; too many), ``perf_map_malformed`` lines.
+        """
+        return self._counts | {
+            "code_rejected": self._codes.rejected,
+            "code_forgotten": self._codes.forgotten,
+            "perf_map_malformed": self._symbols.malformed,
+        }
 
     def learn_process(
         self, pid: int, image_ktime_ns: int, files: Sequence[MappedFile] = ()
@@ -130,8 +141,8 @@ class UserStacks:
         if record.startswith(_CODE_KIND):
             self._codes.learn(record)
             return
-        if len(record) < wire.SAMPLE_RECORD.size:
-            self.counts["rejected"] += 1
+        if len(record) < SMALLEST_SAMPLE_BYTES:
+            self._counts["rejected"] += 1
             return
         _, _, _, token, _, _, tid = wire.RECORD_HEADER.unpack_from(record)
         replaced = self._samples.pop((tid, token), b"")
@@ -145,7 +156,7 @@ class UserStacks:
                 break
             del self._samples[oldest_tid, oldest_token]
             self._sample_bytes -= len(oldest)
-            self.counts["unused"] += 1
+            self._counts["unused"] += 1
 
     def resolve(self, record: bytes) -> Sequence[bytes]:
         """
@@ -175,10 +186,10 @@ class UserStacks:
                 if len(self._named) > _MAX_NAMED:
                     self._named.popitem(last=False)
         if found.stack:
-            self.counts["resolved"] += 1
-            self.counts["incomplete"] += not found.complete
+            self._counts["resolved"] += 1
+            self._counts["incomplete"] += not found.complete
         elif sample is None:
-            self.counts["without_sample"] += 1
+            self._counts["without_sample"] += 1
         token_end = position + _TOKEN_BYTES
         identity = found.stack.to_bytes(_TOKEN_BYTES, "little")
         return (*found.told, b"".join((record[:position], identity, record[token_end:])))
@@ -198,7 +209,7 @@ class UserStacks:
         Returns:
             0 and nothing, if the sample is not of this call.
         """
-        if len(sample) < wire.SAMPLE_RECORD.size:
+        if len(sample) < SMALLEST_SAMPLE_BYTES:
             return 0, ()
         _, _, _, ktime_ns, *owner = wire.RECORD_HEADER.unpack_from(sample)
         if ktime_ns < start_ktime_ns or owner != [image[1], image[0], tid]:
@@ -210,9 +221,9 @@ class UserStacks:
         try:
             sample = Sample(record)
         except ValueError:
-            self.counts["rejected"] += 1
+            self._counts["rejected"] += 1
             return NOTHING
         found = self._resolver.resolve(sample, api, ktime_ns)
-        self.counts["memo_hits"] += not found.walked
-        self.counts["distinct"] += len(found.told)
+        self._counts["memo_hits"] += not found.walked
+        self._counts["distinct"] += len(found.told)
         return found

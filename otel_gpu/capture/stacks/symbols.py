@@ -37,6 +37,9 @@ class Symbols:
         cache: Where tables of large files are kept; by default in the user's cache folder.
         demangler: Turns names into text.
         clock: Seconds that never go back.
+
+    Attributes:
+        malformed: Lines of perf maps that name no function.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class Symbols:
         self._perf_maps: OrderedDict[int, PerfMap] = OrderedDict()
         self._budget_s = _BUILDING_S
         self._budget_at = clock()
+        self.malformed = 0
 
     def close(self) -> None:
         """Forget everything, and end what was started."""
@@ -104,7 +108,9 @@ class Symbols:
         if perf_map is None:
             perf_map = PerfMap(mapping.pid, self._clock)
         _keep(self._perf_maps, mapping.pid, perf_map, _MAX_PERF_MAPS)
+        malformed = perf_map.malformed
         found = perf_map.find(address)
+        self.malformed += perf_map.malformed - malformed
         return None if found is None else (_shown(found[0]), found[1])
 
     def _text(self, name: str) -> str | None:

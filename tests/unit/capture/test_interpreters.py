@@ -1,6 +1,7 @@
 """Where Python interpreters keep their runtime state, and how it is laid out."""
 
 import contextlib
+import logging
 import os
 import shutil
 import subprocess
@@ -9,7 +10,7 @@ import sys
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.capture.interpreters import Interpreters
+from otel_gpu.capture.interpreters import Diagnosis, Interpreters, diagnose
 from otel_gpu.capture.targets import mapped_files
 from tests.pythons.interpreters import NAMES, interpreter
 
@@ -70,6 +71,21 @@ def compile_library(folder, name, source):
     library = folder / name
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, folder / f"{name}.c"], check=True)
     return library
+
+
+def program_of(folder, version, runtime="1, 2, 3, 4, 5, 6"):
+    """A program with an interpreter that is none: its version and runtime state, as C."""
+    library = compile_library(
+        folder, "libpython3.so", f"long _PyRuntime[9999] = {{{runtime}}};\n{version}"
+    )
+    source = folder / "main.c"
+    source.write_text('#include <stdio.h>\nint main(void) { puts(""); fflush(stdout); getchar(); }')
+    program = folder / "program"
+    subprocess.run(
+        ["gcc", "-o", program, source, "-Wl,--no-as-needed", f"-Wl,-rpath,{folder}", library],
+        check=True,
+    )
+    return program
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -189,28 +205,88 @@ def test_a_file_that_only_has_the_name_is_passed_over(told, tmp_path):
         ),
     ],
 )
-def test_an_interpreter_of_an_unknown_kind_is_told_without_layout(told, tmp_path, version, reason):
-    """Its GIL can be told from other locks all the same, and the reason is kept."""
-    library = compile_library(
-        tmp_path, "libpython3.so", f"long _PyRuntime[9999] = {{1, 2, 3, 4, 5, 6}};\n{version}"
-    )
-    source = tmp_path / "main.c"
-    source.write_text('#include <stdio.h>\nint main(void) { puts(""); fflush(stdout); getchar(); }')
-    program = tmp_path / "program"
-    subprocess.run(
-        ["gcc", "-o", program, source, "-Wl,--no-as-needed", f"-Wl,-rpath,{tmp_path}", library],
-        check=True,
-    )
+def test_an_interpreter_of_an_unknown_kind_is_told_without_layout(
+    told, tmp_path, caplog, version, reason
+):
+    """
+    Its GIL can be told from other locks all the same. The reason is kept, and in the log once,
+    however often it is looked at and however many processes have it.
+    """
+    program = program_of(tmp_path, version)
     interpreters = Interpreters(told)
-    with run(program) as process:
-        process.stdout.readline()
-        for _ in range(31):
-            interpreters.examine(process.pid, IMAGE, mapped_files(process.pid))
+    caplog.set_level(logging.INFO)
+    with run(program) as process, run(program) as another:
+        for either in (process, another):
+            either.stdout.readline()
+            for _ in range(31):
+                interpreters.examine(either.pid, IMAGE, mapped_files(either.pid))
+                interpreters.examine_again()
 
     found = told.interpreters[process.pid]
     assert found["end"] - found["start"] == 9999 * 8
     assert found["version"] == 0
-    assert interpreters.reasons == {process.pid: reason}
+    assert interpreters.reasons == {process.pid: reason, another.pid: reason}
+    [record] = caplog.records
+    assert record.levelno == logging.INFO
+    assert record.getMessage() == (
+        f"Python frames of process {process.pid} are not in its stacks: {reason}; "
+        f"otel-gpu doctor --pid {process.pid} says what can be done"
+    )
+
+
+def test_an_interpreter_that_has_just_begun_is_no_news(told, tmp_path, caplog):
+    """
+    What has no frames is looked at again; that it still has none is said at the thirtieth time.
+    """
+    program = program_of(tmp_path, "const unsigned long Py_Version = 0x030c01f0;", runtime="0")
+    interpreters = Interpreters(told)
+    caplog.set_level(logging.INFO)
+    with run(program) as process:
+        process.stdout.readline()
+        interpreters.examine(process.pid, IMAGE, mapped_files(process.pid))
+        for _ in range(28):
+            interpreters.examine_again()
+        before = list(caplog.records)
+        for _ in range(13):
+            interpreters.examine_again()
+
+    assert before == []
+    [record] = caplog.records
+    assert "no thread of it runs enough Python code yet" in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("version", "diagnosis"),
+    [
+        (
+            "const unsigned long Py_Version = 0x030f00f0;",
+            Diagnosis("unknown", "", "Python 3.15 is not one of 3.10 to 3.14"),
+        ),
+        (
+            "const unsigned long Py_Version = 0x030c01f0;",
+            Diagnosis("bad", "3.12", "its frames cannot be followed: a pointer points nowhere"),
+        ),
+    ],
+)
+def test_a_diagnosis_says_what_a_capture_would_find(tmp_path, version, diagnosis):
+    """Without a capture, from a process that runs."""
+    with run(program_of(tmp_path, version)) as process:
+        process.stdout.readline()
+        found = diagnose(process.pid, mapped_files(process.pid))
+
+    assert found == diagnosis
+
+
+def test_the_diagnosis_of_a_healthy_interpreter_is_good():
+    """And there is none of a program that is no interpreter."""
+    with run(sys.executable, "-c", SAY_WHERE) as python:
+        python.stdout.readline()
+        found = diagnose(python.pid, mapped_files(python.pid))
+    with run("/bin/sh", "-c", "read line") as shell:
+        nothing = diagnose(shell.pid, mapped_files(shell.pid))
+
+    assert found == Diagnosis("good", f"{sys.version_info[0]}.{sys.version_info[1]}", "")
+    assert nothing is None
 
 
 def test_a_child_has_its_parent_s_until_it_becomes_another_program(told):

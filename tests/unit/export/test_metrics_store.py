@@ -728,6 +728,9 @@ def test_the_agent_says_what_it_lost_and_cost(sink):
                 "unused": 3,
                 "without_sample": 1,
                 "rejected": 0,
+                "code_rejected": 5,
+                "code_forgotten": 0,
+                "perf_map_malformed": 13,
                 "of a later version": 9,
             },
         ),
@@ -749,6 +752,11 @@ def test_the_agent_says_what_it_lost_and_cost(sink):
         ("unused",): 3,
         ("without_sample",): 1,
         ("rejected",): 0,
+    }
+    assert collected.values("otel_gpu.symbols.dropped", "otel-gpu") == {
+        ("code_rejected",): 5,
+        ("code_forgotten",): 0,
+        ("perf_map_malformed",): 13,
     }
     assert collected.values("otel_gpu.records.rejected", "otel-gpu") == {("short",): 1}
     assert collected.values("otel_gpu.spans.withheld", "otel-gpu") == {("rate",): 4}

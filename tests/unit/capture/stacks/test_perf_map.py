@@ -78,6 +78,24 @@ def test_lines_that_are_none_are_skipped_and_counted(process):
     assert process.map.malformed == 5
 
 
+def test_a_line_that_is_none_is_counted_once(process):
+    """A file that has grown is read from its beginning again; one that was begun anew is new."""
+    process.write("no line\n1000 20 good\n")
+    assert process.map.find(0x1000) == ("good", 0)
+    process.write("not this one either\n", "a")
+    process.clock.now_s += 1.1
+    process.map.find(0x1000)
+    assert process.map.malformed == 2
+
+    process.write("2000 20 other\n")
+    process.clock.now_s += 1.1
+    assert process.map.find(0x2000) == ("other", 0)
+    process.write("nor this\n", "a")
+    process.clock.now_s += 1.1
+    process.map.find(0x2000)
+    assert process.map.malformed == 3
+
+
 def test_the_file_is_read_again_when_it_has_grown(process):
     """But not at once: it may be asked for at each address that has no name."""
     assert process.map.find(0x1000) is None

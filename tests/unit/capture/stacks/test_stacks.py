@@ -69,6 +69,8 @@ class Walker:
 class Names:
     """Names a few functions, which have 16 bytes each; one is said to be the interpreter's."""
 
+    malformed = 0
+
     def name(self, mapping, address):
         for start, name in (
             (QSORT, "qsort"),
@@ -89,7 +91,8 @@ class Told:
 
     def __init__(self):
         self.walker = Walker()
-        self.stacks = UserStacks(lambda _pid: IMAGE_KTIME_NS, self.walker, Names())
+        self.names = Names()
+        self.stacks = UserStacks(lambda _pid: IMAGE_KTIME_NS, self.walker, self.names)
         self.bodies = {}
 
     def take(self, *taken):
@@ -452,7 +455,7 @@ def test_samples_that_nobody_names_are_dropped_by_size(told):
     for token in range(300):
         told.take(of_libc(token=token, room=32768))
 
-    assert told.stacks.counts["unused"] == 300 - 239
+    assert told.stacks.counts["unused"] == 300 - 255
     assert told.resolve(stall(299, pid=PID)) != 0
 
 
@@ -487,9 +490,34 @@ def test_records_that_are_not_understood(told):
     """
     Are counted, and do no harm.
     """
-    told.take(b"\x09\x00", of_libc()[:500], b"\x0a\x00garbage")
+    told.take(b"\x09\x00", of_libc()[:79], b"\x0a\x00garbage")
 
     assert told.stacks.counts["rejected"] == 2
+    assert told.stacks.counts["code_rejected"] == 1
+
+
+def test_names_that_are_given_up_are_counted(told):
+    """
+    378 code objects of 66,476 bytes each fit 24 MiB; of the first 22 nothing is known any more.
+    """
+    source = compile("", "f.py", "exec").replace(
+        co_name="f", co_qualname="f", co_linetable=b"\xff" * 16384
+    )
+    for line in range(1, 401):
+        told.take(code(line, source.replace(co_firstlineno=line), pid=PID))
+
+    assert told.stacks.counts["code_forgotten"] == 22
+    assert told.stacks.counts["code_rejected"] == 0
+
+
+def test_lines_of_perf_maps_that_name_nothing_are_counted(told):
+    """
+    They are found while functions are named.
+    """
+    assert told.stacks.counts["perf_map_malformed"] == 0
+    told.names.malformed = 3
+
+    assert told.stacks.counts["perf_map_malformed"] == 3
 
 
 @settings(max_examples=50, deadline=None)

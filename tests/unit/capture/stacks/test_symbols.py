@@ -273,10 +273,11 @@ def test_while_the_demangler_rests_names_are_mangled(symbols, clock, tmp_path):
 def test_generated_code_has_the_names_that_its_program_wrote(symbols, tmp_path, monkeypatch):
     """And none where it wrote none, or the kernel made the code."""
     monkeypatch.setattr(perf_map, "_FOLDER", str(tmp_path))
-    (tmp_path / f"perf-{os.getpid()}.map").write_text("1000 20 jit \x07function\n")
+    (tmp_path / f"perf-{os.getpid()}.map").write_text("1000 20 jit \x07function\nnone\n")
     code = Mapping(0x1000, 0x2000, 0, "", None, 0, os.getpid())
 
     assert symbols.name(code, 0x1008) == ("jit �function", 8)
     assert symbols.name(code, 0x1100) is None
     assert symbols.name(code._replace(path="[uprobes]"), 0x1008) is None
     assert symbols.name(code._replace(pid=0), 0x1008) is None
+    assert symbols.malformed == 1
