@@ -1,5 +1,6 @@
 """Gates: a marked test is skipped where the host lacks something, unless it is required."""
 
+import logging
 import os
 
 import pytest
@@ -18,6 +19,9 @@ os.environ.setdefault("OTEL_GPU_STORE_ENABLED", "off")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    # A test that runs the command line in this process leaves the level that it asked for.
+    for name in ("otel_gpu", "opentelemetry.exporter"):
+        logging.getLogger(name).setLevel(logging.NOTSET)
     for name in MARKERS:
         if item.get_closest_marker(name) and (reason := missing_for(name)):
             if name in required():
