@@ -12,7 +12,7 @@ C_SOURCES = $(wildcard bpf/*.[ch] tests/stubs/*.[ch] tests/workloads/*.[ch] tool
 export PATH := $(PATH):/usr/sbin:/sbin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bpf wire semconv docs check-generated bench check-gpu wheel clean
+.PHONY: help setup demo test test-backends check format bpf wire semconv docs check-generated bench check-gpu wheel clean
 
 help: ## Say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -33,6 +33,13 @@ test: setup ## Run the tests; as root, those that load BPF programs too
 	fi; \
 	export OTEL_GPU_TEST_REQUIRE; \
 	set -x; $(PYTHON_VENV) -m pytest $(PYTEST_ARGS)
+
+test-backends: setup ## Run the tests with Jaeger, a Collector and Prometheus; built once, in minutes
+	@$(PYTHON_VENV) -m tests.backends.builds; case $$? in \
+	0) export OTEL_GPU_TEST_REQUIRE=backends ;; \
+	2) ;; \
+	*) exit 1 ;; \
+	esac; set -x; $(PYTHON_VENV) -m pytest tests/backends $(PYTEST_ARGS)
 
 check: setup check-generated ## Check types, lint, formatting and generated files
 	$(PYTHON_VENV) -m ruff check

@@ -8,8 +8,10 @@ import subprocess
 from importlib.util import find_spec
 from pathlib import Path
 
+from tests.backends import builds
+
 ROOT = Path(__file__).resolve().parent.parent
-MARKERS = ("kernel", "gpu", "collector", "browser", "captures")
+MARKERS = ("kernel", "gpu", "collector", "browser", "captures", "backends")
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -27,6 +29,7 @@ def missing_for(marker: str) -> str | None:
         "collector": _missing_rotel,
         "browser": _missing_browser,
         "captures": _missing_captures,
+        "backends": _missing_backends,
     }[marker]()
 
 
@@ -78,3 +81,11 @@ def _missing_captures() -> str | None:
     if not list(folder.glob("ingero/*.db")):
         return f"there is no database in {folder}/ingero (set OTEL_GPU_TEST_DATA)"
     return None
+
+
+def _missing_backends() -> str | None:
+    if reason := builds.missing():
+        return reason
+    # The first time they take minutes to build, so they are asked for by name.
+    asked_for = "backends" in required()
+    return None if asked_for else "these run Jaeger, a Collector and Prometheus: make test-backends"

@@ -1,0 +1,114 @@
+"""Every file in collector-config is what the pinned Collector takes, and carries our data."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.backends.conftest import Replay
+from tests.backends.jaeger import Jaeger
+from tests.backends.otelcol import CONFIGS, Otelcol, validate
+from tests.backends.processes import wait_for
+from tests.backends.prometheus import Prometheus
+from tests.backends.recordings import moved_to_now
+from tests.backends.traces import traces_of
+from tests.backends.truth import RECORDINGS, truth_of
+from tests.receiver import OtlpReceiver
+
+pytestmark = pytest.mark.backends
+
+# As they are run: one file, or several that are merged.
+SHIPPED = (
+    ("agent",),
+    ("agent", "kubernetes"),
+    ("gateway",),
+    ("jaeger",),
+    ("tempo",),
+    ("prometheus",),
+    ("jaeger", "prometheus"),
+    ("tempo", "prometheus"),
+    ("debug",),
+)
+
+
+def test_every_shipped_file_is_tried() -> None:
+    """
+    No file in the folder is left out here.
+    """
+    assert {name for names in SHIPPED for name in names} == {
+        path.stem for path in CONFIGS.glob("*.yaml")
+    }
+
+
+@pytest.mark.parametrize("names", SHIPPED, ids="+".join)
+def test_the_collector_finds_nothing_wrong(names: tuple[str, ...]) -> None:
+    """
+    `validate` passes and warns of nothing, with nothing set but what a file says it needs.
+    """
+    assert validate(names, {"K8S_NODE_NAME": "node-7"} if "kubernetes" in names else {}) == ""
+
+
+def test_debug_prints_what_we_send(replay: Replay) -> None:
+    """
+    The incident of a scenario, its chain and a histogram are in the Collector's output.
+    """
+    with Otelcol("debug") as otelcol:
+        replay(RECORDINGS / "lock.otelgpu", otelcol.endpoint)
+        wanted = (
+            "Name           : gpu.incident",
+            "-> otel_gpu.severity: Str(high)",
+            "-> Name: gpu.cuda.call.duration",
+        )
+        assert wait_for(lambda: all(text in otelcol.log for text in wanted))
+
+
+def test_tempo_gets_every_span_and_the_tenant(replay: Replay, receiver: OtlpReceiver) -> None:
+    """
+    All spans leave over OTLP/HTTP unchanged, with the header that the environment holds.
+    """
+    recording = truth_of("preemption").path
+    expected = {
+        sent.span.span_id: sent.span for trace in traces_of(recording).values() for sent in trace
+    }
+    env = {
+        "OTELCOL_TEMPO": receiver.http_endpoint,
+        "OTELCOL_TEMPO_HEADERS": "{X-Scope-OrgID: gpu}",
+    }
+    with Otelcol("tempo", env=env) as otelcol:
+        replay(recording, otelcol.endpoint)
+        receiver.wait_for(lambda: len(receiver.spans()) >= len(expected))
+
+    assert {received.span.span_id: received.span for received in receiver.spans()} == expected
+    assert len(expected) > 250
+    for request in receiver.requests():
+        assert request.signal == "traces"
+        assert request.protocol.startswith("http")
+        assert {name.lower(): value for name, value in request.headers.items()}[
+            "x-scope-orgid"
+        ] == "gpu"
+
+
+@pytest.mark.parametrize("traces", ["jaeger", "tempo"])
+def test_two_files_together_do_what_each_does(
+    jaeger: Jaeger, prometheus: Prometheus, replay: Replay, tmp_path: Path, traces: str
+) -> None:
+    """
+    With prometheus.yaml beside it, traces go to one place and metrics to the other.
+    """
+    recording = tmp_path / "now.otelgpu"
+    end_s = moved_to_now(truth_of("lock").path, recording)
+    env = {
+        "OTELCOL_JAEGER": jaeger.endpoint,
+        # Jaeger stands in: both take OTLP over HTTP.
+        "OTELCOL_TEMPO": jaeger.http_endpoint,
+        "OTELCOL_REMOTE_WRITE": prometheus.remote_write,
+    }
+    with Otelcol(traces, "prometheus", env=env) as otelcol:
+        replay(recording, otelcol.endpoint)
+        launches = 'gpu_cuda_kernel_launch_calls_total{job="scenarios"}'
+        assert wait_for(lambda: prometheus.value(launches, end_s + 1)) == 60
+        assert wait_for(
+            lambda: (
+                "scenarios" in jaeger.services()
+                and "gpu.incident" in jaeger.operations("scenarios")
+            )
+        )
