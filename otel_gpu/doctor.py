@@ -5,7 +5,6 @@ A check looks at one thing and returns one finding. Checks change nothing, and n
 raises for what it finds. ``visibility.py`` has the checks about observed processes.
 """
 
-import ctypes
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,6 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import otel_gpu
+from otel_gpu.capture.libbpf_file import MINIMUM_VERSION, open_libbpf
+from otel_gpu.errors import HostError
 from otel_gpu.findings import Finding
 from otel_gpu.reachability import check_endpoints
 
@@ -20,8 +21,6 @@ from otel_gpu.reachability import check_endpoints
 # Linux kernel commit 7adfc6c9b315 ("bpf: Add bpf_get_attach_cookie() BPF helper to
 # access bpf_cookie value") (in v5.15).
 OLDEST_KERNEL = (5, 15)
-# The first with stable names, and with libbpf_probe_bpf_prog_type().
-OLDEST_LIBBPF = (1, 0)
 
 # From include/uapi/linux/capability.h.
 _CAPABILITIES = {"DAC_READ_SEARCH": 2, "SYS_PTRACE": 19, "SYS_ADMIN": 21, "PERFMON": 38, "BPF": 39}
@@ -33,11 +32,13 @@ _MAP_TYPE_RINGBUF = 27
 
 
 class Libbpf(NamedTuple):
-    """What the loaded libbpf says: its version, and what the kernel let it load."""
+    """What the loaded libbpf says: its version, and what the kernel let it load; whose it is."""
 
     version: tuple[int, int]
     can_load_programs: bool
     can_make_ring_buffers: bool
+    path: str = ""
+    passed_over: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,31 +207,36 @@ def check_uprobes(host: Host) -> Finding:
 def query_libbpf() -> Libbpf | str:
     """Load libbpf and let it try what a capture needs; a text says why it cannot be."""
     try:
-        library = ctypes.CDLL("libbpf.so.1", use_errno=True)
-    except OSError as error:
+        found = open_libbpf()
+    except HostError as error:
         return str(error)
+    library = found.library
     # What libbpf would print about refused attempts is said by the finding.
     library.libbpf_set_print(None)
     return Libbpf(
-        (library.libbpf_major_version(), library.libbpf_minor_version()),
+        found.version,
         library.libbpf_probe_bpf_prog_type(_PROG_TYPE_KPROBE, None) == 1,
         library.libbpf_probe_bpf_map_type(_MAP_TYPE_RINGBUF, None) == 1,
+        found.path,
+        found.passed_over,
     )
 
 
 def check_libbpf(found: Libbpf | str) -> Finding:
     """Libbpf is there, and the kernel accepts a program and a ring buffer from it."""
-    needed = ".".join(map(str, OLDEST_LIBBPF))
     if isinstance(found, str):
+        needed = ".".join(map(str, MINIMUM_VERSION))
         return Finding(
             "libbpf",
             "missing",
-            f"libbpf.so.1 cannot be loaded: {found}",
+            found,
             f"install libbpf {needed} or newer (Debian, Ubuntu: libbpf1; Fedora: libbpf)",
         )
     version = ".".join(map(str, found.version))
-    if found.version < OLDEST_LIBBPF:
-        return Finding("libbpf", "missing", version, f"install libbpf {needed} or newer")
+    if found.path:
+        version += f" from {found.path}"
+    if found.passed_over:
+        version += f", the installation's own (the system's is of no use: {found.passed_over})"
     refused = [
         name
         for name, allowed in (

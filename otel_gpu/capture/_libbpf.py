@@ -1,12 +1,11 @@
 """
-libbpf's functions with their signatures: the only ctypes in the package.
+libbpf's functions with their signatures.
 
 Nothing here decides anything. A negative return or a null pointer becomes a
 ``BpfError`` that carries what libbpf and the kernel's verifier printed meanwhile.
 """
 
 import ctypes
-import ctypes.util
 import errno
 import os
 import platform
@@ -15,9 +14,9 @@ from collections.abc import Sequence
 from ctypes import POINTER, c_char_p, c_int, c_long, c_size_t, c_uint32, c_uint64, c_void_p
 from typing import Any
 
-from otel_gpu.errors import BpfError, HostError
+from otel_gpu.capture.libbpf_file import open_libbpf
+from otel_gpu.errors import BpfError
 
-MINIMUM_VERSION = (1, 0)
 _LOG_LINES = 400
 _LEVEL_DEBUG = 2
 _VERIFIER_LOG_BYTES = 1 << 20
@@ -123,24 +122,16 @@ class Libbpf:
     The loaded library. Calls go through ``call``, ``pointer`` or ``raw``.
 
     Raises:
-        HostError: libbpf is not installed or too old.
+        HostError: libbpf is not installed or too old, and this installation brought none.
     """
 
     def __init__(self) -> None:
-        try:
-            library = ctypes.CDLL("libbpf.so.1", use_errno=True)
-        except OSError as error:
-            message = "libbpf 1.x is not installed (libbpf.so.1 was not found)"
-            raise HostError(message, hint="apt-get install libbpf1") from error
+        library, self.version, *_ = open_libbpf()
         for name, (result, arguments) in _SIGNATURES.items():
             function = getattr(library, name)
             function.restype = result
             function.argtypes = arguments
         self.raw = library
-        self.version = (library.libbpf_major_version(), library.libbpf_minor_version())
-        if self.version < MINIMUM_VERSION:
-            message = "libbpf {}.{} is too old".format(*self.version)
-            raise HostError(message, hint="install libbpf 1.0 or newer")
         self._log: deque[str] = deque(maxlen=_LOG_LINES)
         self._syscall = ctypes.CDLL(None, use_errno=True).syscall
         self._format = ctypes.CDLL(None).vsnprintf

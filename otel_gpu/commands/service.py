@@ -1,0 +1,210 @@
+"""``otel-gpu service``: the agent as a service of this host."""
+
+import json
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from otel_gpu.commands import Output, UsageError
+from otel_gpu.commands._recorder import store_path
+from otel_gpu.config import Config
+from otel_gpu.errors import HostError, StoreError
+from otel_gpu.report.words import format_duration, format_size, printable
+from otel_gpu.service.files import UNIT, Action, Layout, Step
+from otel_gpu.service.systemd import State, state_of_service
+from otel_gpu.service.trust import parts_of_program, untrusted
+from otel_gpu.store.reader import StoreReader
+
+NAME = "service"
+HELP = "Install the agent as a systemd service, remove it, or say how it does."
+DESCRIPTION = (
+    "install writes the unit, its environment file and its configuration, and says what to do next; "
+    "it starts nothing, and leaves what was changed as it is. uninstall removes what was not changed. "
+    "status says whether the service runs, what it costs and what was lost; its exit code is 0 when "
+    "it runs."
+)
+CONFIG_FLAGS = ("store.path",)
+
+_ACTIONS = ("install", "uninstall", "status")
+_SAID: dict[Action, str] = {
+    "write": "wrote {}",
+    "replace": "brought up to date {}",
+    "beside": "wrote {}, beside the one that was changed here",
+    "unchanged": "left as it is {}",
+    "remove": "removed {}",
+    "keep": "kept {}, which was changed here",
+}
+_PLANNED: dict[Action, str] = {
+    "write": "would write {}",
+    "replace": "would bring up to date {}",
+    "beside": "would write {}, beside the one that was changed here",
+    "unchanged": "would leave as it is {}",
+    "remove": "would remove {}",
+    "keep": "would keep {}, which was changed here",
+}
+_NEXT = (
+    "next:",
+    "  1. say where telemetry goes in /etc/otel-gpu/otel-gpu.env; without, it stays on this host",
+    "  2. systemctl daemon-reload",
+    "  3. systemctl enable --now otel-gpu",
+    "  4. otel-gpu service status; journalctl -u otel-gpu",
+)
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the verb's own arguments."""
+    parser.add_argument("action", choices=_ACTIONS, help="what to do")
+    parser.add_argument(
+        "--root",
+        type=Path,
+        default=Path("/"),
+        metavar="DIR",
+        help="install below this folder, or uninstall from there: an image, or a package",
+    )
+    parser.add_argument(
+        "--program",
+        type=Path,
+        metavar="PATH",
+        help="what the unit runs; default: the otel-gpu that is running now",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what would be done, and do nothing"
+    )
+    parser.add_argument("--json", action="store_true", help="status: print one JSON document")
+
+
+def run(args: Namespace, config: Config, out: Output) -> int:
+    """Install, uninstall, or say how it does: 0 when it runs."""
+    if args.action == "status":
+        if args.dry_run or args.program or args.root != Path("/"):
+            raise UsageError(
+                "status asks the systemd of this host, and takes --json and --store only"
+            )
+        return _status(args, config, out)
+    if args.json:
+        raise UsageError("--json goes with status")
+    root = args.root.absolute()
+    program = args.program or _own_program()
+    return (_install if args.action == "install" else _uninstall)(args, Layout(root, program), out)
+
+
+def _install(args: Namespace, layout: Layout, out: Output) -> int:
+    if args.root.absolute() == Path("/"):
+        _refuse_untrusted([args.program] if args.program else parts_of_program(_own_program()))
+    steps = layout.plan_install()
+    if not args.dry_run:
+        layout.install(steps)
+    _say(steps, out, planned=args.dry_run)
+    for line in _NEXT:
+        out.line(line)
+    return 0
+
+
+def _own_program() -> Path:
+    return Path(sys.prefix) / "bin" / "otel-gpu"
+
+
+def _refuse_untrusted(paths: Sequence[Path]) -> None:
+    for found in untrusted(paths):
+        message = f"others than root could change what the service runs: {printable(found)}"
+        hint = "install otel-gpu as root, with a Python of the system, in /opt/otel-gpu"
+        raise HostError(message, hint=hint)
+
+
+def _uninstall(args: Namespace, layout: Layout, out: Output) -> int:
+    if args.root.absolute() == Path("/") and not args.dry_run:
+        _refuse_running()
+    steps = layout.plan_uninstall()
+    if not args.dry_run:
+        layout.uninstall(steps)
+    _say(steps, out, planned=args.dry_run)
+    if not steps:
+        out.line("nothing is installed")
+    out.line("the flight recorder stays: /var/lib/otel-gpu")
+    return 0
+
+
+def _refuse_running() -> None:
+    try:
+        state = state_of_service()
+    except HostError:
+        return  # no systemd, so nothing runs under it
+    if state.active in {"active", "activating"}:
+        raise HostError("the service is running", hint=f"systemctl disable --now {UNIT}")
+
+
+def _say(steps: list[Step], out: Output, *, planned: bool) -> None:
+    for step in steps:
+        out.line((_PLANNED if planned else _SAID)[step.action].format(printable(str(step.path))))
+
+
+def _status(args: Namespace, config: Config, out: Output) -> int:
+    state = state_of_service()
+    path = store_path(config)
+    recorder = _ask_recorder(path)
+    if args.json:
+        document = {"schema_version": 1, "service": state._asdict(), "recorder": recorder}
+        out.json(document)
+    else:
+        out.line(_describe_state(state))
+        if state.uptime_s is not None:
+            out.line(_describe_cost(state, state.uptime_s, recorder))
+        out.line(_describe_recorder(path, recorder))
+    return 0 if state.active == "active" else 1
+
+
+def _describe_state(state: State) -> str:
+    if not state.is_installed:
+        return "service   not installed; otel-gpu service install"
+    words = [f"{state.active} ({state.sub})"]
+    if state.pid and state.uptime_s is not None:
+        words.append(f"process {state.pid}, for {format_duration(state.uptime_s * 1e9)}")
+    if state.restarts:
+        words.append(f"restarted {state.restarts} times")
+    if state.result != "success":
+        words.append(f"result: {state.result}")
+    words.append(state.enabled)
+    return "service   " + ", ".join(filter(None, words))
+
+
+def _describe_cost(state: State, uptime_s: float, recorder: Mapping[str, Any]) -> str:
+    words = []
+    cpu_ns = state.cpu_ns
+    if cpu_ns is None and recorder.get("last_unix_ns", 0) > time.time_ns() - uptime_s * 1e9:
+        cpu_ns = recorder["agent"].get("cpu_ns")  # the agent's own word, of this run
+    if cpu_ns is not None:
+        share = cpu_ns / 1e9 / max(uptime_s, 1e-3)
+        words.append(f"{format_duration(cpu_ns)} of CPU time ({100 * share:.1f} % of a core)")
+    if state.memory_bytes is not None:
+        limit = state.memory_limit_bytes
+        of_limit = f" of at most {format_size(limit)}" if limit else ""
+        words.append(f"{format_size(state.memory_bytes)} of memory{of_limit}")
+    return "cost      " + (", ".join(words) or "not accounted for on this host")
+
+
+def _ask_recorder(path: Path) -> dict[str, Any]:
+    """Return what the flight recorder holds of the agent's own figures, or why it says nothing."""
+    try:
+        with StoreReader(path) as reader:
+            status = reader.execute("SELECT unix_ns, info FROM statuses ORDER BY seq DESC LIMIT 1")
+            losses = reader.execute("SELECT place, reason, count FROM v_losses ORDER BY 1, 2")
+    except StoreError as error:
+        return {"path": str(path), "problem": str(error)}
+    found: dict[str, Any] = {"path": str(path), "losses": [list(row) for row in losses.rows]}
+    for unix_ns, info in status.rows:
+        found |= {"last_unix_ns": unix_ns, "agent": json.loads(info)}
+    return found
+
+
+def _describe_recorder(path: Path, recorder: Mapping[str, Any]) -> str:
+    if "problem" in recorder:
+        return f"losses    not known here: {printable(recorder['problem'])}"
+    said = ", ".join(
+        f"{printable(str(place))} {printable(str(reason))} {count:,}"
+        for place, reason, count in recorder["losses"]
+        if count
+    )
+    return f"losses    {said or 'none'} (in {path})"

@@ -1,0 +1,215 @@
+"""
+The files of the service: what an installation writes, leaves and removes.
+
+A file that the operator changed is theirs: the new one is put beside it, and it stays when the
+service goes. What was installed is remembered by digest, so that a file which nobody touched
+can be brought up to date.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from otel_gpu.errors import HostError
+
+UNIT = "otel-gpu.service"
+# What the unit in deploy/systemd runs.
+DEFAULT_PROGRAM = Path("/opt/otel-gpu/bin/otel-gpu")
+_SOURCES = (
+    Path(__file__).resolve().parent / "systemd",  # in a wheel
+    Path(__file__).resolve().parents[2] / "deploy" / "systemd",  # in a checkout
+)
+_RECORD = Path("etc/otel-gpu/.installed.json")
+# systemd would take other characters for quotes, specifiers or variables.
+_PLAIN_PATH = re.compile(r"/[A-Za-z0-9_./+-]+")
+_MAX_BYTES = 1 << 20
+
+Action = Literal["write", "replace", "beside", "unchanged", "remove", "keep"]
+
+
+class ServiceFile(NamedTuple):
+    """
+    A file of the service.
+
+    Attributes:
+        name: In ``deploy/systemd``.
+        place: Below the root.
+        mode: Its permissions.
+    """
+
+    name: str
+    place: Path
+    mode: int
+
+
+FILES = (
+    ServiceFile(UNIT, Path("etc/systemd/system") / UNIT, 0o644),
+    # Headers with tokens belong there.
+    ServiceFile("otel-gpu.env", Path("etc/otel-gpu/otel-gpu.env"), 0o600),
+    ServiceFile("config.yaml", Path("etc/otel-gpu/config.yaml"), 0o644),
+)
+
+
+class Step(NamedTuple):
+    """
+    What is done with one file.
+
+    Attributes:
+        action: ``write`` a new one, ``replace`` one that nobody changed, write ``beside`` one
+            that somebody did, ``remove`` or ``keep`` it; ``unchanged`` is nothing to do.
+        path: The file that is written, removed or left.
+        data: What is written; empty when nothing is.
+        mode: Permissions of what is written.
+    """
+
+    action: Action
+    path: Path
+    data: bytes = b""
+    mode: int = 0o644
+
+
+class Layout:
+    """
+    The service's files below one root.
+
+    Args:
+        root: ``/``, or where an image or a package is put together.
+        program: What the unit runs, as a path on the host where it will run.
+
+    Raises:
+        HostError: The path of the program has characters that a unit cannot hold as they are.
+    """
+
+    def __init__(self, root: Path, program: Path = DEFAULT_PROGRAM) -> None:
+        if not _PLAIN_PATH.fullmatch(str(program)):
+            message = f"{program}: no path that a unit can run as it is"
+            raise HostError(message, hint=f"install otel-gpu where {DEFAULT_PROGRAM} would be")
+        self._root = root
+        self._program = program
+
+    def plan_install(self) -> list[Step]:
+        """Return what an installation would do; nothing is written."""
+        recorded = self._recorded()
+        return [self._install(file, recorded) for file in FILES]
+
+    def plan_uninstall(self) -> list[Step]:
+        """Return what a removal would do, for the files that are there."""
+        return [*self._removals(self._recorded())]
+
+    def install(self, steps: list[Step]) -> None:
+        """
+        Do the steps of an installation, and remember what was written.
+
+        Raises:
+            HostError: A file cannot be written.
+        """
+        recorded = dict(self._recorded())
+        for step in steps:
+            if step.data:
+                _write(step.path, step.data, step.mode)
+            if step.action in {"write", "replace"}:
+                recorded[self._key(step.path)] = _digest(step.data)
+        text = json.dumps(recorded, indent=2, sort_keys=True) + "\n"
+        _write(self._root / _RECORD, text.encode(), 0o644)
+
+    def uninstall(self, steps: list[Step]) -> None:
+        """
+        Do the steps of a removal.
+
+        Raises:
+            HostError: A file cannot be removed.
+        """
+        removed = [step.path for step in steps if step.action == "remove"]
+        if not any(step.action == "keep" for step in steps):
+            removed.append(self._root / _RECORD)
+        for path in removed:
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                raise _refused(path, error) from error
+        with contextlib.suppress(OSError):  # something else is in it
+            (self._root / _RECORD).parent.rmdir()
+
+    def _install(self, file: ServiceFile, recorded: Mapping[str, str]) -> Step:
+        path, data = self._root / file.place, self._shipped(file)
+        present = _read(path)
+        if present is None:
+            return Step("write", path, data, file.mode)
+        if present == data:
+            return Step("unchanged", path)
+        if _digest(present) == recorded.get(self._key(path)):
+            return Step("replace", path, data, file.mode)
+        beside = path.with_name(path.name + ".new")
+        if _read(beside) == data:
+            return Step("unchanged", beside)
+        return Step("beside", beside, data, file.mode)
+
+    def _removals(self, recorded: Mapping[str, str]) -> Iterator[Step]:
+        for file in FILES:
+            path, data = self._root / file.place, self._shipped(file)
+            present = _read(path)
+            if present is not None:
+                ours = present == data or _digest(present) == recorded.get(self._key(path))
+                yield Step("remove" if ours else "keep", path)
+            beside = path.with_name(path.name + ".new")
+            if _read(beside) is not None:
+                yield Step("remove", beside)
+
+    def _shipped(self, file: ServiceFile) -> bytes:
+        for folder in _SOURCES:
+            if (data := _read(folder / file.name)) is not None:
+                return data.replace(bytes(DEFAULT_PROGRAM), bytes(self._program))
+        message = f"this installation has no {file.name}"
+        raise HostError(message, hint="install a wheel, or run from a checkout")
+
+    def _key(self, path: Path) -> str:
+        return f"/{path.relative_to(self._root)}"
+
+    def _recorded(self) -> Mapping[str, str]:
+        try:
+            recorded = json.loads(_read(self._root / _RECORD) or b"{}")
+        except ValueError:
+            return {}  # as if everything were the operator's
+        return recorded if isinstance(recorded, dict) else {}
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        with path.open("rb") as file:
+            return file.read(_MAX_BYTES)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise _refused(path, error) from error
+
+
+def _write(path: Path, data: bytes, mode: int) -> None:
+    # Under another name first: a reader, or a crash, never sees half of it.
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fd, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise _refused(path, error) from error
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+            os.fchmod(file.fileno(), mode)
+        Path(name).replace(path)
+    except OSError as error:
+        Path(name).unlink(missing_ok=True)
+        raise _refused(path, error) from error
+
+
+def _refused(path: Path, error: OSError) -> HostError:
+    message = f"{path}: {error.strerror}"
+    return HostError(message, hint="run as root, or name another folder with --root")

@@ -1,0 +1,123 @@
+"""What systemd says about the service."""
+
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from otel_gpu.errors import HostError
+from otel_gpu.service.files import UNIT
+
+_PROPERTIES = (
+    "LoadState",
+    "ActiveState",
+    "SubState",
+    "Result",
+    "UnitFileState",
+    "MainPID",
+    "NRestarts",
+    "ActiveEnterTimestampMonotonic",
+    "CPUUsageNSec",
+    "MemoryCurrent",
+    "MemoryMax",
+)
+_TIMEOUT_S = 10.0
+_UNKNOWN = 2**64 - 1  # as systemd writes a figure that it does not have, in older versions
+_NS_PER_US = 1_000
+
+Ask = Callable[[Sequence[str]], str]
+
+
+class State(NamedTuple):
+    """
+    The service, as systemd has it.
+
+    Attributes:
+        is_installed: systemd knows the unit.
+        active: ``active``, ``inactive``, ``failed``, ``activating``, ``deactivating``.
+        sub: The same in more detail: ``running``, ``dead``, ``auto-restart``.
+        result: ``success``, or why it ended.
+        enabled: ``enabled``, ``disabled``: whether it starts with the host.
+        pid: Of the agent; None when it does not run.
+        restarts: How often systemd started it again.
+        uptime_s: Since it is active; None when it is not.
+        cpu_ns: CPU time of the service since it was started; None where it is not accounted for.
+        memory_bytes: What is charged to it, with maps in the kernel; None as above.
+        memory_limit_bytes: What it may have; None: no limit.
+    """
+
+    is_installed: bool
+    active: str
+    sub: str
+    result: str
+    enabled: str
+    pid: int | None
+    restarts: int
+    uptime_s: float | None
+    cpu_ns: int | None
+    memory_bytes: int | None
+    memory_limit_bytes: int | None
+
+
+def ask_systemctl(arguments: Sequence[str]) -> str:
+    """
+    Return what systemctl prints.
+
+    Raises:
+        HostError: There is no systemd, or it does not answer.
+    """
+    try:
+        done = subprocess.run(
+            ["systemctl", "--no-pager", *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise HostError("systemctl does not answer", hint="is systemd running here?") from error
+    if done.returncode:
+        first, *_ = done.stderr.strip().splitlines() or ["it said nothing"]
+        raise HostError(f"systemctl: {first}", hint="is systemd running here?")
+    return done.stdout
+
+
+def state_of_service(ask: Ask = ask_systemctl) -> State:
+    """
+    Return the state of the service.
+
+    Args:
+        ask: Answers like ``systemctl`` with these arguments.
+
+    Raises:
+        HostError: There is no systemd, or it does not answer.
+    """
+    shown = ask(["show", UNIT, f"--property={','.join(_PROPERTIES)}"])
+    values = dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
+    active = values.get("ActiveState", "")
+    since_us = _number(values, "ActiveEnterTimestampMonotonic")
+    uptime_s = None
+    if active == "active" and since_us:
+        uptime_s = max(time.monotonic_ns() - since_us * _NS_PER_US, 0) / 1e9
+    return State(
+        is_installed=values.get("LoadState") == "loaded",
+        active=active,
+        sub=values.get("SubState", ""),
+        result=values.get("Result", ""),
+        enabled=values.get("UnitFileState", ""),
+        pid=_number(values, "MainPID") or None,
+        restarts=_number(values, "NRestarts") or 0,
+        uptime_s=uptime_s,
+        cpu_ns=_number(values, "CPUUsageNSec"),
+        memory_bytes=_number(values, "MemoryCurrent"),
+        memory_limit_bytes=_number(values, "MemoryMax"),
+    )
+
+
+def _number(values: Mapping[str, str], name: str) -> int | None:
+    # "[not set]" and "infinity" are no numbers.
+    text = values.get(name, "")
+    number = int(text) if text.isdecimal() else _UNKNOWN
+    return None if number == _UNKNOWN else number

@@ -1,0 +1,65 @@
+"""
+Whose the program is that a service would run with its capabilities.
+
+Whoever can write to a file of the program, or to a folder above it, gets what the service may
+do: to read all memory of all processes. So nobody but root may.
+"""
+
+import stat
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import otel_gpu
+
+_ROOT_UID = 0
+_WRITERS = stat.S_IWGRP | stat.S_IWOTH
+# As deep as links may lead to links.
+_MAX_LINKS = 40
+
+
+def parts_of_program(program: Path) -> list[Path]:
+    """Return what runs when this installation's program does: it, its interpreter, its package."""
+    return [program, Path(sys.executable), Path(otel_gpu.__file__)]
+
+
+def untrusted(paths: Iterable[Path], owner_uid: int = _ROOT_UID) -> Iterator[str]:
+    """
+    Yield what others than root could change: the files, folders above them, and links to them.
+
+    Args:
+        paths: Absolute paths.
+        owner_uid: Whom everything has to belong to, beside root.
+
+    Yields:
+        A path with what is wrong with it.
+    """
+    seen: set[Path] = set()
+    for path in paths:
+        for place in _on_the_way(path):
+            if place in seen:
+                continue
+            seen.add(place)
+            try:
+                status = place.lstat()
+            except OSError as error:
+                yield f"{place}: {error.strerror}"
+                continue
+            if status.st_uid not in {_ROOT_UID, owner_uid}:
+                yield f"{place} belongs to user {status.st_uid}"
+            elif not stat.S_ISLNK(status.st_mode) and _is_open(status.st_mode):
+                yield f"{place} can be written by others"
+
+
+def _is_open(mode: int) -> bool:
+    # In a sticky folder, as /tmp is, nobody can replace what is not theirs.
+    sticky = stat.S_ISDIR(mode) and mode & stat.S_ISVTX
+    return bool(mode & _WRITERS) and not sticky
+
+
+def _on_the_way(path: Path, links: int = 0) -> Iterator[Path]:
+    for place in [*reversed(path.parents), path]:
+        yield place
+        if place.is_symlink() and links < _MAX_LINKS:
+            target = place.parent / place.readlink()
+            yield from _on_the_way(target, links + 1)

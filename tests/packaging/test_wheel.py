@@ -1,0 +1,207 @@
+"""What a wheel and an sdist hold, and that they are the same whenever they are built."""
+
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import tarfile
+import zipfile
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+from elftools.elf.elffile import ELFFile
+
+from tests.packaging.wheel import build, copy_checkout
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tools():
+    for tool in ("clang", "make"):
+        if not (shutil.which(tool) or shutil.which(f"{tool}-14")):
+            pytest.skip(f"{tool} is not installed, so that no wheel can be built")
+
+
+@pytest.fixture(scope="module")
+def opened(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        yield archive
+
+
+def metadata(archive, name):
+    (path,) = (n for n in archive.namelist() if n.endswith(f".dist-info/{name}"))
+    return Parser().parsestr(archive.read(path).decode())
+
+
+def test_objects_for_both_architectures_are_inside(opened):
+    """
+    The wheel has BPF programs for x86_64 and for aarch64, wherever it was built.
+    """
+    objects = [name for name in opened.namelist() if name.endswith(".bpf.o")]
+
+    assert {name for name in objects if name.count(".") == 3} == {
+        "otel_gpu/_bpf/otel_gpu.x86_64.bpf.o",
+        "otel_gpu/_bpf/otel_gpu.aarch64.bpf.o",
+    }
+    for name in objects:
+        with opened.open(name) as file:
+            assert ELFFile(file)["e_machine"] == "EM_BPF"
+
+
+def test_nothing_is_inside_that_the_target_does_not_need(opened):
+    """
+    No tests, tools, caches or sources of BPF programs come along.
+    """
+    names = opened.namelist()
+
+    assert {name.split("/")[0] for name in names if "dist-info" not in name} == {"otel_gpu"}
+    assert [n for n in names if re.search(r"\.(pyc|so\.[0-9]+\.[0-9]+|bpf\.[ch]|a)$", n)] == []
+    assert [n for n in names if "__pycache__" in n or "test" in Path(n).name] == []
+
+
+def test_no_path_of_the_machine_that_built_it_is_inside(opened, checkout):
+    """
+    Neither a user's name nor a folder of the build leaves the machine.
+    """
+    found = [
+        name for name in opened.namelist() if str(checkout.parent).encode() in opened.read(name)
+    ]
+
+    assert found == []
+
+
+def test_libbpf_and_what_it_needs_are_unmodified_copies_with_their_origin(opened):
+    """
+    Each library is byte by byte the Debian package's, listed after those that it needs.
+    """
+    listed = json.loads(opened.read("otel_gpu/_lib/manifest.json"))["libraries"]
+    names = [entry["file"] for entry in listed]
+
+    assert names[-1] == "libbpf.so.1"
+    for place, entry in enumerate(listed):
+        data = opened.read(f"otel_gpu/_lib/{entry['file']}")
+        assert hashlib.sha256(data).hexdigest() == entry["sha256"]
+        assert entry["source"].startswith("https://snapshot.debian.org/package/")
+        with opened.open(f"otel_gpu/_lib/{entry['file']}") as file:
+            tags = list(ELFFile(file).get_section_by_name(".dynamic").iter_tags())
+        needed = {tag.needed for tag in tags if tag.entry.d_tag == "DT_NEEDED"}
+        assert needed - set(names[:place]) <= {
+            "libc.so.6", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"
+        }  # fmt: skip
+
+
+def test_every_licence_is_inside(opened):
+    """
+    Our own, that of the BPF programs, and for each bundled library its own and the GNU texts.
+    """
+    names = opened.namelist()
+    listed = json.loads(opened.read("otel_gpu/_lib/manifest.json"))["libraries"]
+    licences = {Path(name).name for name in names if name.startswith("otel_gpu/_lib/licences/")}
+    readme = opened.read("otel_gpu/_lib/README").decode()
+
+    assert {n.split("dist-info/licenses/")[1] for n in names if "dist-info/licenses/" in n} == {
+        "LICENSE", "NOTICE", "bpf/LICENSE"
+    }  # fmt: skip
+    assert {f"{entry['package']}.copyright" for entry in listed} < licences
+    assert {"GPL-2", "GPL-3", "LGPL-2.1", "LGPL-3"} <= licences
+    assert [entry["file"] for entry in listed if entry["source"] not in readme] == []
+
+
+def test_the_tag_names_the_newest_glibc_that_the_libraries_use(opened, wheel, tmp_path):
+    """
+    pip installs the wheel only where the bundled libraries can be loaded.
+    """
+    objdump = shutil.which("objdump")
+    if objdump is None:
+        pytest.skip("objdump, an independent reader of symbol versions, is not installed")
+    versions = [(2, 17)]
+    for name in opened.namelist():
+        if re.match(r"otel_gpu/_lib/[^/]*\.so", name):
+            opened.extract(name, tmp_path)
+            listed = subprocess.run(
+                [objdump, "-T", tmp_path / name], capture_output=True, text=True, check=True
+            )
+            versions += [
+                (int(major), int(minor))
+                for major, minor in re.findall(r"\bGLIBC_(\d+)\.(\d+)", listed.stdout)
+            ]
+    tag = "py3-none-manylinux_{}_{}_{}".format(*max(versions), platform.machine())
+
+    assert len(versions) > 10
+    assert metadata(opened, "WHEEL")["Tag"] == tag
+    assert metadata(opened, "WHEEL")["Root-Is-Purelib"] == "false"
+    assert wheel.name.endswith(f"-{tag}.whl")
+
+
+def test_two_builds_in_two_folders_are_the_same_bytes(wheel, tmp_path):
+    """
+    Where, when and under which umask it was built leaves no trace.
+    """
+    other = copy_checkout(tmp_path / "another folder")
+    before = os.umask(0o077)
+    try:
+        for path in (other / "otel_gpu").rglob("*"):
+            os.utime(path, (1, 1))
+        again = build("wheel", other, tmp_path / "dist", {"SOURCE_DATE_EPOCH": "1580601600"})
+    finally:
+        os.umask(before)
+
+    assert again.name == wheel.name
+    assert differences(wheel, again) == []
+    assert again.read_bytes() == wheel.read_bytes()
+
+
+def differences(one, other):
+    """The files of two archives that are not the same."""
+    with zipfile.ZipFile(one) as first, zipfile.ZipFile(other) as second:
+        return [
+            name
+            for name in {*first.namelist(), *second.namelist()}
+            if name not in {*first.namelist()} & {*second.namelist()}
+            or first.read(name) != second.read(name)
+        ]
+
+
+def test_a_wheel_without_libbpf_is_for_every_architecture(checkout, tmp_path):
+    """
+    A distribution that has its own libbpf builds one wheel for all its machines.
+    """
+    built = build("wheel", checkout, tmp_path / "dist", {"OTEL_GPU_WHEEL_LIBBPF": "none"})
+
+    with zipfile.ZipFile(built) as archive:
+        assert metadata(archive, "WHEEL")["Tag"] == "py3-none-any"
+        assert [name for name in archive.namelist() if "/_lib/" in name] == []
+        assert "otel_gpu/_bpf/otel_gpu.aarch64.bpf.o" in archive.namelist()
+
+
+def test_an_sdist_builds_the_same_wheel(checkout, wheel, tmp_path):
+    """
+    The sdist holds every source, and nothing that was built.
+    """
+    sdist = build("sdist", checkout, tmp_path / "dist")
+    with tarfile.open(sdist) as archive:
+        names = archive.getnames()
+        archive.extractall(tmp_path / "source", filter="data")
+    (folder,) = (tmp_path / "source").iterdir()
+    again = build("wheel", folder, tmp_path / "again")
+
+    assert [name for name in names if name.endswith((".o", ".pyc", ".so.1"))] == []
+    assert {"deploy/systemd/otel-gpu.service", "bpf/cuda.bpf.c", "tests/stubs/cudart.c"} <= {
+        name.partition("/")[2] for name in names
+    }
+    assert differences(wheel, again) == []
+
+
+def test_extras_pull_what_they_name_and_never_the_other_bcc(opened):
+    """
+    PyPI's ``bcc`` is not BCC: no extra may bring it.
+    """
+    requires = [str(value) for value in metadata(opened, "METADATA").get_all("Requires-Dist") or []]
+
+    assert {re.split(r"[<>=; \[]", value)[0] for value in requires if "extra ==" in value} == {
+        "mcp", "uvicorn"
+    }  # fmt: skip
+    assert [value for value in requires if re.match(r"bcc\b", value)] == []
