@@ -34,12 +34,17 @@ test: setup ## Run the tests; as root, those that load BPF programs too
 	export OTEL_GPU_TEST_REQUIRE; \
 	set -x; $(PYTHON_VENV) -m pytest $(PYTEST_ARGS)
 
-test-backends: setup ## Run the tests with Jaeger, a Collector and Prometheus; built once, in minutes
+test-backends: setup ## Run the tests with real backends and manifests; built once, in minutes
 	@$(PYTHON_VENV) -m tests.backends.builds; case $$? in \
-	0) export OTEL_GPU_TEST_REQUIRE=backends ;; \
+	0) OTEL_GPU_TEST_REQUIRE=backends ;; \
 	2) ;; \
 	*) exit 1 ;; \
-	esac; set -x; $(PYTHON_VENV) -m pytest tests/backends $(PYTEST_ARGS)
+	esac; \
+	if [ "$$(id -u)" = 0 ] && bpftool prog show >/dev/null 2>&1; then \
+		OTEL_GPU_TEST_REQUIRE=$$OTEL_GPU_TEST_REQUIRE,kernel; \
+	fi; \
+	export OTEL_GPU_TEST_REQUIRE; \
+	set -x; $(PYTHON_VENV) -m pytest -m backends tests/backends tests/deploy $(PYTEST_ARGS)
 
 check: setup check-generated ## Check types, lint, formatting and generated files
 	$(PYTHON_VENV) -m ruff check
@@ -60,13 +65,15 @@ wire: setup ## Generate otel_gpu/wire.py from bpf/events.h
 semconv: setup ## Generate the names of spans, metrics and attributes
 	$(PYTHON_VENV) tools/generate_semconv.py
 
-docs: setup ## Generate the pages about configuration and commands
+docs: setup ## Generate the pages about configuration and commands, and the dashboards
 	$(PYTHON_VENV) tools/generate_docs.py
+	$(PYTHON_VENV) -m tools.grafana
 
 check-generated: setup
 	$(PYTHON_VENV) tools/generate_wire.py --check $(OBJECT)
 	$(PYTHON_VENV) tools/generate_semconv.py --check
 	$(PYTHON_VENV) tools/generate_docs.py --check
+	$(PYTHON_VENV) -m tools.grafana --check
 
 bench: setup ## Measure every bound that the design sets
 	$(PYTHON_VENV) -m benchmarks

@@ -1,0 +1,118 @@
+"""
+Backends as the overlay daemonset-collector fills them: agents that watch programs, a gateway.
+
+Two agents watch the same programs, since a kernel counts in one layout of buckets at a time, and
+the dashboards are for both: exponential histograms, which Prometheus has as native ones, and
+explicit buckets. Each has a gateway and a Prometheus of its own.
+"""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from otel_gpu.demo.build import build
+from otel_gpu.demo.scenarios import SCENARIOS
+from tests.backends.jaeger import Jaeger
+from tests.backends.otelcol import Otelcol
+from tests.backends.processes import wait_for
+from tests.backends.prometheus import Prometheus
+from tests.backends.test_gateway import QUICK, inner_port
+from tests.kernel.agent import Agent
+from tests.stubs.build import stub_libraries, workload
+
+HERE = Path(__file__).resolve().parent
+LAYOUTS = ("exponential", "explicit")
+SCENARIO = "scenarios"
+CLUSTER = "prod-7"
+# Rates in the tests are over this; in Grafana the interval follows from the data source's.
+RATE_S = 20
+# Half a minute where the machine is idle.
+FILL_TIMEOUT_S = 60.0
+# What takes longest to have a rate: it needs a second chain, fork or incident.
+COUNTERS = (
+    "otel_gpu_chains_total",
+    "otel_gpu_chains_withheld_total",
+    "otel_gpu_incidents_total",
+    'traces_span_metrics_calls_total{span_name="gpu.causal_chain"}',
+    "process_forks_total",
+    "gpu_cuda_host_register_bytes_total",
+)
+
+
+class Unordered(Prometheus):
+    """Prometheus that takes samples out of order, as docs/dashboards.md has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        config = "storage: {tsdb: {out_of_order_time_window: 10m}}\n"
+        (self.folder / "prometheus.yml").write_text(config, encoding="utf-8")
+
+
+class Feed(NamedTuple):
+    """The backends, filled, and when they were."""
+
+    prometheus: Mapping[str, Prometheus]
+    jaeger: Jaeger
+    unix_s: float
+
+
+@contextmanager
+def feed(folder: Path) -> Iterator[Feed]:
+    """Run everything until all is there that a dashboard can show, and end the programs."""
+    library, hang = str(stub_libraries().runtime), str(workload("hang"))
+    scenario = build(SCENARIOS["lock"], folder)
+    node = [sys.executable, HERE / "node.py", library, hang, *scenario]
+    with ExitStack() as backends:
+        jaeger = backends.enter_context(Jaeger())
+        prometheus = {layout: backends.enter_context(Unordered()) for layout in LAYOUTS}
+        with ExitStack() as agents:
+            first, second = (
+                agents.enter_context(_gateway(jaeger, prometheus[layout])) for layout in LAYOUTS
+            )
+            starting = _agent(first, LAYOUTS[0], *node)
+            starter = agents.enter_context(starting)
+            pid = starter.next_line()["pid"]
+            agents.enter_context(_agent(second, LAYOUTS[1], pid=pid))
+            starter.send_line()
+            for each in prometheus.values():
+                _wait_for(each, f"sum(rate(gpu_cuda_kernel_launch_calls_total[{RATE_S}s])) > 0")
+            # Both agents see its only call begin.
+            starter.send_line()
+            for each in prometheus.values():
+                for counter in COUNTERS:
+                    _wait_for(each, f"sum(rate({counter}[{RATE_S}s])) > 0")
+                _wait_for(each, "gpu_cuda_call_open_age_seconds")
+            assert wait_for(lambda: jaeger.find(SCENARIO, "gpu.incident"), FILL_TIMEOUT_S)
+            unix_s = time.time()
+        yield Feed(prometheus, jaeger, unix_s)
+
+
+def _gateway(jaeger: Jaeger, prometheus: Prometheus) -> Otelcol:
+    env = {
+        "OTELCOL_TRACES": jaeger.endpoint,
+        "OTELCOL_REMOTE_WRITE": prometheus.remote_write,
+        "OTELCOL_SAMPLING_PERCENTAGE": "100",
+    }
+    return Otelcol("gateway", env=env, sets=QUICK | inner_port())
+
+
+def _agent(gateway: Otelcol, layout: str, *command: str | Path, pid: int = 0) -> Agent:
+    env = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": gateway.endpoint,
+        "OTEL_METRIC_EXPORT_INTERVAL": "2000",
+        "OTEL_RESOURCE_ATTRIBUTES": f"k8s.cluster.name={CLUSTER}",
+        "OTEL_GPU_HISTOGRAMS_LAYOUT": layout,
+        "OTEL_GPU_CAPTURE_OPEN_CALL_LIMIT_S": "1",
+        "OTEL_GPU_EXPLAIN_CHAINS_PER_SECOND": "1",
+    }
+    flags = ("--summary", "never", *(("--pid", str(pid)) if pid else ()))
+    return Agent(None, command, flags=flags, env=env, stdin=subprocess.PIPE)
+
+
+def _wait_for(prometheus: Prometheus, question: str) -> None:
+    found = wait_for(lambda: prometheus.query(question, time.time()), FILL_TIMEOUT_S)
+    assert found, f"no answer to {question}"
