@@ -1,5 +1,5 @@
 """
-Generate the pages about options, verbs and the store from what the code declares.
+Generate the pages about options, verbs, the store and support from what code and tests declare.
 
 ``--check`` compares instead of writing, and fails on any difference.
 """
@@ -98,6 +98,16 @@ def schema_page() -> str:
     return "\n".join([_SCHEMA, *_schema_sections()])
 
 
+def support_page() -> str:
+    """The page about what is supported."""
+    # The tests, which it reads, are found from the root only.
+    if str(ROOT) not in sys.path:
+        sys.path.append(str(ROOT))
+    from tools import support_page as support  # noqa: PLC0415 -- as above
+
+    return support.page(_NOTICE)
+
+
 def _schema_sections() -> Iterator[str]:
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         schema.create(connection, {})
@@ -194,6 +204,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "docs/configuration.md": configuration_page,
     "docs/cli.md": cli_page,
     "docs/store-schema.md": schema_page,
+    "docs/support.md": support_page,
 }
 
 

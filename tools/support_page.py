@@ -1,0 +1,217 @@
+"""The page about what is supported: read from the tests, the locked versions and the code."""
+
+import ast
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from otel_gpu import wire
+from otel_gpu.capture.libbpf_file import MINIMUM_VERSION
+from otel_gpu.capture.probes import APIS
+from otel_gpu.doctor import OLDEST_KERNEL
+from tests.pythons import interpreters
+from tools.build_hook import ARCHITECTURES
+
+ROOT = Path(__file__).resolve().parent.parent
+TESTS = ROOT / "tests"
+
+_ABOUT = """\
+What is meant to work, and what the tests run it with. Versions, builds and what is held of each are read from
+the tests, from `requirements-dev.lock` and from the code; where they change, this page does, or a test fails. A test
+whose program cannot be had on a host is skipped there, and says so.
+"""
+
+_KERNELS = """\
+## Kernels
+
+Tests run on the kernel of the host that runs them; it was 6.18 wherever a page here gives figures. Older ones follow from the
+documented interfaces and were not run.
+
+The programs need BTF (`CONFIG_DEBUG_INFO_BTF`), uprobes (`CONFIG_UPROBE_EVENTS`) and the BPF ring buffer, and take an
+attachment's cookie in a uprobe, which is what sets the oldest version. They need no kprobes and no tracefs. Lockdown in
+*confidentiality* mode forbids BPF programs to read memory, and so forbids all of this.
+"""
+
+_NOT_SEEN = """\
+## What cannot be seen
+
+- Functions that are not exported: a CUDA runtime that is linked in statically (the driver calls below it are
+  seen), inlined wrappers.
+- 32-bit programs.
+- Work on the device: only the host's side of each call is observed.
+- Processes outside the agent's pid namespace.
+
+`otel-gpu doctor --pid PID` says which of these concern one process.
+"""
+
+_BUILDS = {
+    "NAMES": "every build",
+    "ONE_OF_EACH": "one of each version",
+    "QUICK": "three that are quick to have",
+}
+
+
+class _Held(NamedTuple):
+    """What one test says, and of which builds of CPython."""
+
+    says: str
+    builds: str
+    where: str
+
+
+def page(notice: str) -> str:
+    """
+    Return the page.
+
+    Args:
+        notice: Says that it is generated.
+    """
+    parts = ["# Support\n", f"{notice}\n", _ABOUT, *_versions(), "", _KERNELS, *_pythons(), ""]
+    return "\n".join([*parts, _NOT_SEEN])
+
+
+def _versions() -> Iterator[str]:
+    locked = _locked()
+    ranges = _ranges()
+    collector = yaml.safe_load(_text("tests/backends/collector/builder.yaml"))["dist"]["version"]
+    jaeger = _required("tests/backends/jaeger/go.mod", "github.com/jaegertracing/jaeger")
+    kubernetes = _required("tests/deploy/validate/go.mod", "k8s.io/kubernetes")
+    runtime = locked["nvidia-cuda-runtime"]
+    layers = {
+        name: sum(api.layer == layer for api in APIS)
+        for name, layer in (("runtime", wire.LAYER_RUNTIME), ("driver", wire.LAYER_DRIVER))
+    }
+    rows = [
+        ("kernel", f"{_dotted(OLDEST_KERNEL)} and newer", "that of the host"),
+        ("machine", " and ".join(ARCHITECTURES), "x86_64; for the other, compiled and not run"),
+        ("libbpf", f"{_dotted(MINIMUM_VERSION)} and newer", "the host's, and that of the wheel"),
+        ("Python, of the agent", _project()["requires-python"], "that of the virtual environment"),
+        (
+            "CUDA runtime",
+            f"{layers['runtime']} APIs, all spellings",
+            f"the real one {runtime}, without a GPU; a stand-in, {_soname('cudart.c')}",
+        ),
+        (
+            "CUDA driver",
+            f"{layers['driver']} APIs, all spellings",
+            f"a stand-in, {_soname('cuda.c')}",
+        ),
+        *(
+            (name, ranges[package], locked[package])
+            for name, package in (
+                ("OpenTelemetry SDK", "opentelemetry-sdk"),
+                ("gRPC", "grpcio"),
+                ("protobuf", "protobuf"),
+                ("MCP SDK", "mcp"),
+            )
+        ),
+        ("OTLP", _listed(_protocols()), f"rotel {locked['rotel']}, and receivers of the tests"),
+        ("Collector", "`collector-config/`", f"{collector}, built with the components of these"),
+        ("Jaeger", "2", f"Go module {jaeger}"),
+        ("Prometheus", "with native histograms or without", "Debian's package: 2.42 in Debian 12"),
+        ("Tempo", "`tempo.yaml`", "other receivers of OTLP over HTTP; Tempo itself: not run"),
+        ("Kubernetes", "`deploy/kubernetes`", f"API server's validation, {kubernetes}; no cluster"),
+    ]
+    yield "| what | range | tests run it with |"
+    yield "| --- | --- | --- |"
+    yield from (f"| {what} | {meant} | {tested} |" for what, meant, tested in rows)
+
+
+def _pythons() -> Iterator[str]:
+    yield "## CPython in watched programs\n"
+    yield "Builds whose Python frames the tests read:\n"
+    yield "| build | from | one of each version |"
+    yield "| --- | --- | --- |"
+    for name in interpreters.NAMES:
+        picked = "yes" if name in interpreters.ONE_OF_EACH else ""
+        yield f"| `{name}` | {_origin(name)} | {picked} |"
+    yield "\nWhat is held of them:\n"
+    yield "| test says | of | in |"
+    yield "| --- | --- | --- |"
+    for held in _held():
+        yield f"| {held.says} | {held.builds} | `{held.where}` |"
+
+
+def _origin(name: str) -> str:
+    install = interpreters._INSTALL.get(name)  # noqa: SLF001 -- the pins are nobody else's matter
+    if install is None:
+        return "the host, where it has one"
+    kind = str(getattr(install, "func").__module__).rpartition(".")[2]  # noqa: B009
+    pins: Mapping[str, str] = getattr(install, "keywords")  # noqa: B009
+    return {
+        "apt": "Debian {suite}, {package}",
+        "go": "a standalone build, {version}",
+        "maven": "a shared library, {version}",
+    }[kind].format(**pins)
+
+
+def _held() -> Iterator[_Held]:
+    """What is parametrised with builds of CPython."""
+    for path in sorted(TESTS.rglob("test_*.py")):
+        text = path.read_text(encoding="utf-8")
+        if "tests.pythons.interpreters" not in text:
+            continue
+        for function in ast.walk(ast.parse(text)):
+            if isinstance(function, ast.FunctionDef) and function.name.startswith("test_"):
+                names = {
+                    node.id
+                    for decorator in function.decorator_list
+                    for node in ast.walk(decorator)
+                    if isinstance(node, ast.Name)
+                }
+                for constant in sorted(names & _BUILDS.keys()):
+                    says = " ".join((ast.get_docstring(function) or function.name).split())
+                    yield _Held(says, _BUILDS[constant], str(path.relative_to(ROOT)))
+
+
+def _protocols() -> Sequence[str]:
+    for node in ast.parse(_text("tests/unit/export/test_otlp.py")).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "PROTOCOLS":
+            return [str(name) for name in ast.literal_eval(node.value)]
+    raise LookupError("test_otlp.py has no PROTOCOLS")
+
+
+def _locked() -> dict[str, str]:
+    return dict(re.findall(r"^([\w-]+)==(\S+)", _text("requirements-dev.lock"), re.MULTILINE))
+
+
+def _ranges() -> dict[str, str]:
+    project = _project()
+    extras = [item for items in project["optional-dependencies"].values() for item in items]
+    found = (re.match(r"([\w-]+)(.*)", item) for item in [*project["dependencies"], *extras])
+    return {match[1]: match[2].replace(",", ", ") for match in found if match}
+
+
+def _project() -> Mapping[str, Any]:
+    project: Mapping[str, Any] = tomllib.loads(_text("pyproject.toml"))["project"]
+    return project
+
+
+def _required(name: str, module: str) -> str:
+    found = re.search(rf"^\s*(?:require )?{re.escape(module)} (v\S+)", _text(name), re.MULTILINE)
+    if found is None:
+        raise LookupError(f"{name} does not require {module}")
+    return found[1]
+
+
+def _soname(source: str) -> str:
+    found = re.search(r"A stub (\S+?):? ", _text(f"tests/stubs/{source}"))
+    if found is None:
+        raise LookupError(f"tests/stubs/{source} does not say what it is")
+    return found[1].rstrip(":")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))
+
+
+def _text(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
