@@ -11,11 +11,12 @@ from otel_gpu.mcp.answers import Listing, first_of, inert, micros, name_of
 from otel_gpu.mcp.arguments import WINDOW, Argument, ArgumentError, Question
 from otel_gpu.mcp.captures import Capture
 from otel_gpu.mcp.code import FRAME, describe_stack, names_of
+from otel_gpu.mcp.stack_finder import StackFinder
 from otel_gpu.mcp.tool import Answer, Tool, about, limit_argument, service, share
-from otel_gpu.mcp.top_stacks import StackFinder, TopStacks
 from otel_gpu.report.model import Report
 from otel_gpu.report.stacks import BYTES, CALLED, MEASURES, TIME, WAITED, StackReport, StackRow
 from otel_gpu.report.waterfall import find_intervals
+from otel_gpu.report.window_stacks import WindowStacks
 
 _DEFAULT = 10
 _MAX_FRAMES = 16
@@ -51,7 +52,7 @@ def answer(capture: Capture, question: Question) -> Answer:
     names = [question.values[name]] if name in question.values else []
     window = capture.resolve(question.begin, question.end)
     report = capture.study(question.begin, question.end, question.pids).report
-    stacks = TopStacks(window, kind, question.pids, names)
+    stacks = WindowStacks(window, kind=kind, pids=question.pids, names=names)
     capture.play(window, [stacks.observe])
     found = stacks.finish(report.source, by)
     limit = question.values.get("limit", _DEFAULT)
@@ -122,8 +123,8 @@ def _in_full(capture: Capture, question: Question) -> dict[str, Any]:
     finder = StackFinder(int(wanted, 16))
     # All APIs by their names: calls inside other calls are told too.
     kinds = {
-        CALLED: TopStacks(window, CALLED, question.pids, _ALL_APIS),
-        WAITED: TopStacks(window, WAITED, question.pids),
+        CALLED: WindowStacks(window, kind=CALLED, pids=question.pids, names=_ALL_APIS),
+        WAITED: WindowStacks(window, kind=WAITED, pids=question.pids),
     }
     capture.play(window, [finder.observe, *(stacks.observe for stacks in kinds.values())])
     if finder.found is None:
