@@ -277,6 +277,7 @@ class Session:
             yield from self._probes(pid)
         if self._watch_all and pid not in self._images:
             yield from self._watch(pid)
+            yield from self._probes(pid)
 
     def _after_exit(self, record: bytes) -> Iterable[bytes]:
         header = header_of(record)
@@ -310,7 +311,9 @@ class Session:
             yield from self._watch_tree(child_pid)
 
     def _probes(self, pid: int) -> Iterator[bytes]:
-        # Once for both: a process may stand still meanwhile.
+        # Its interpreter and its stacks only once it is watched: who begins to watch a process
+        # whose libraries were seen already asks again. The files are listed once for all three, as
+        # a process may stand still meanwhile.
         mapped = list(mapped_files(pid))
         if pid in self._images:
             self._interpreters.examine(pid, self._images[pid], mapped)
@@ -336,8 +339,10 @@ class Session:
                     self._images[pid] = image_ktime_ns
                     self._programs.watch_threads(pid, image_ktime_ns, self._flags)
                     yield from self._introductions.make(pid, image_ktime_ns)
+                    yield from self._probes(pid)
             for pid in self._attachments.cuda_users() - self._images.keys():
                 yield from self._watch(pid)
+                yield from self._probes(pid)
         self._attachments.detach_unused()
         self._interpreters.examine_again()
         self._user_stacks.drop_ended()

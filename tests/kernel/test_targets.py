@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,14 +14,27 @@ from tests.kernel.agent import (
     environment_for,
     losses,
     points,
+    spans,
     wait_until,
 )
-from tests.receiver import OtlpReceiver
+from tests.receiver import OtlpReceiver, attributes_of
 from tests.stubs.build import StubLibraries, workload
 
 pytestmark = pytest.mark.kernel
 
 API = "cudaStreamSynchronize"
+# A full scan is made every 30 s.
+SOON_S = 20
+TRAINER = f"""
+import ctypes, sys, time
+
+def train(cuda):
+    while True:
+        cuda.{API}(None)
+        time.sleep(0.01)
+
+train(ctypes.CDLL(sys.argv[1]))
+"""
 
 
 def test_a_running_process_is_watched_by_pid_from_then_on(
@@ -93,6 +107,34 @@ def test_all_finds_programs_that_start_later(receiver: OtlpReceiver, stubs: Stub
     }
     assert services == {"steady"}
     assert b"cudaStreamSynchronize" in made.stdout
+
+
+def test_all_sees_the_python_frames_of_what_runs_already(
+    receiver: OtlpReceiver, stubs: StubLibraries
+) -> None:
+    """
+    ``--all`` looks at an interpreter when it begins to watch it, and not at the next full scan.
+    """
+
+    def stacks() -> list[str]:
+        return [
+            str(attributes_of(event.attributes)["code.stacktrace"])
+            for span in spans(receiver, API, trainer.pid)
+            for event in span.span.events
+        ]
+
+    with subprocess.Popen(
+        [sys.executable, "-c", TRAINER, stubs.runtime], env=environment_for(None)
+    ) as trainer:
+        try:
+            with Agent(receiver, flags=("--all",), env={"OTEL_GPU_SPANS_MODE": "full"}) as agent:
+                receiver.wait_for(lambda: any("train" in stack for stack in stacks()), SOON_S)
+                agent.signal(signal.SIGTERM)
+                agent.wait()
+        finally:
+            trainer.kill()
+
+    assert "\ntrain (<string>:6)\n<module> (<string>:9)\n" in stacks()[-1]
 
 
 def test_a_cgroup_is_watched_with_what_joins_it(
