@@ -183,12 +183,16 @@ class BpfObject:
     ) -> None:
         self.close()
 
-    def close(self) -> None:
-        """Detach every program and forget the object."""
+    def detach_all(self) -> None:
+        """Detach every program. When this returns, none of them runs any more."""
         # Side by side, so that the links share the kernel's waiting.
         with ThreadPoolExecutor(_DETACH_THREADS) as pool:
             list(pool.map(Link.close, self._links))
         self._links.clear()
+
+    def close(self) -> None:
+        """Detach every program and forget the object."""
+        self.detach_all()
         if self._object:
             self.libbpf.raw.bpf_object__close(self._object)
             self._object = 0

@@ -10,6 +10,7 @@ from otel_gpu import wire
 from otel_gpu.capture.objects import BpfMap, BpfObject, object_path
 from otel_gpu.capture.ring import RingBuffer
 from otel_gpu.capture.settings import pack_settings
+from otel_gpu.capture.stops import let_all_go_on
 from otel_gpu.capture.targets import FileId, thread_ids
 from otel_gpu.config import Config
 
@@ -100,7 +101,10 @@ class Programs:
             self.bpf.attach(tracepoint)
 
     def close(self) -> None:
-        """Detach everything and unmap the rings."""
+        """Detach everything, let go on what stands still, and unmap the rings."""
+        self.bpf.detach_all()
+        # Stopped since the rings were last read.
+        let_all_go_on(self.lifecycle.read())
         self.events.close()
         self.lifecycle.close()
         self.bpf.close()

@@ -9,7 +9,6 @@ replay will need is put into the stream here, so nothing downstream asks /proc.
 import contextlib
 import os
 import select
-import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -30,6 +29,7 @@ from otel_gpu.capture.schedule import Schedule
 from otel_gpu.capture.settings import process_flags
 from otel_gpu.capture.snapshots import Snapshots
 from otel_gpu.capture.stacks.stacks import UserStacks
+from otel_gpu.capture.stops import let_all_go_on, let_go_on
 from otel_gpu.capture.targets import FileId, all_pids, cgroup_pids, child_pids, mapped_files
 from otel_gpu.config import Config
 
@@ -199,6 +199,13 @@ class Session:
         # process whose fork or exec is not in it.
         until = self._programs.events.position()
         lifecycle = self._programs.lifecycle.read()
+        try:
+            yield from self._handle(lifecycle, until)
+        except BaseException:
+            let_all_go_on(lifecycle)
+            raise
+
+    def _handle(self, lifecycle: Sequence[bytes], until: int) -> Iterator[bytes]:
         headers = [header_of(record) for record in lifecycle]
         replaced = {
             (
@@ -294,8 +301,7 @@ class Session:
             yield
         finally:
             if stopped:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGCONT)
+                let_go_on(pid)
 
     def _watch(self, pid: int) -> Iterator[bytes]:
         image_ktime_ns = self._programs.watch(pid, self._flags)
