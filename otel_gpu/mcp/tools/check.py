@@ -56,15 +56,18 @@ def _covered(report: Report, health: Health) -> dict[str, Any]:
         "processes": len(report.processes),
         "calls_counted": sum(row.calls for row in report.apis),
         "calls_kept_one_by_one": health.seen["Call"],
-        "calls_withheld_by_rate": health.counters.get("counter_spans_withheld_rate", 0)
-        if health.counters
-        else None,
+        "calls_withheld_by_rate": _counted(health, "counter_spans_withheld_rate"),
+        "stacks_withheld_by_rate": _counted(health, "counter_samples_withheld"),
         "stalls_kept": health.seen["Stall"],
         "gaps_kept": health.seen["Gap"],
         "readings_of_counters": health.seen["Aggregates"],
         "has_time_account": bool(health.seen["Times"]),
         "incidents": len(report.incidents),
     }
+
+
+def _counted(health: Health, name: str) -> int | None:
+    return health.counters.get(name, 0) if health.counters else None
 
 
 def _library(info: Mapping[str, Any]) -> list[object]:
