@@ -22,7 +22,7 @@ setup: $(STAMPS)/venv bpf ## Install what is needed, and leave .venv/bin/otel-gp
 demo: setup ## Capture a real workload and send it to a real collector
 	$(PYTHON_VENV) examples/demo.py
 
-test: setup ## Run the tests; as root, those that load BPF programs too
+test: setup $(STAMPS)/tests-system ## Run the tests; as root, those that load BPF programs too
 	@if [ -n "$$OTEL_GPU_TEST_REQUIRE" ]; then \
 		:; \
 	elif [ "$$(id -u)" = 0 ] && bpftool prog show >/dev/null 2>&1; then \
@@ -91,6 +91,10 @@ clean: ## Remove what was built; .venv stays
 
 $(STAMPS)/system: tools/setup.sh
 	@sh tools/setup.sh system
+	@mkdir -p $(@D) && touch $@
+
+$(STAMPS)/tests-system: tools/setup.sh
+	@sh tools/setup.sh tests
 	@mkdir -p $(@D) && touch $@
 
 $(STAMPS)/venv: tools/setup.sh requirements-dev.lock pyproject.toml $(STAMPS)/system

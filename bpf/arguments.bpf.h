@@ -32,6 +32,35 @@ static __always_inline __u64 stack_pointer_at_return(struct pt_regs *ctx)
 	return PT_REGS_SP(ctx) - RETURN_ADDRESS_BYTES;
 }
 
+#if defined(OTEL_GPU_NO_BTF) && defined(__TARGET_ARCH_x86)
+
+#define TRAMPOLINE_ALIGNMENT 4096
+#define XOL_AREA_WORDS	     16
+
+/*
+ * No header says where struct xol_area has the address. It is a small structure of kernel
+ * pointers and numbers: one that equals an address in user space is the address.
+ * Unrolled, each comparison would double the paths that the verifier follows.
+ */
+static __noinline int is_trampoline(const struct xol_area *area, __u64 address)
+{
+	__u64 words[XOL_AREA_WORDS];
+
+	if (!address || address % TRAMPOLINE_ALIGNMENT ||
+	    bpf_probe_read_kernel(words, sizeof(words), area))
+		return 0;
+#pragma clang loop unroll(disable)
+	for (int i = 0; i < XOL_AREA_WORDS; i++) {
+		if (words[i] == address)
+			return 1;
+	}
+	return 0;
+}
+
+#else
+#define is_trampoline(area, address) ((address) == BPF_CORE_READ(area, vaddr))
+#endif
+
 /*
  * Whether the frame of an open call is still there. While it is, its return address is
  * the uprobes' trampoline; what comes after a longjmp or an exception writes over it.
@@ -41,7 +70,7 @@ static __always_inline __u64 stack_pointer_at_return(struct pt_regs *ctx)
 static __always_inline bool is_frame_alive(struct task_struct *task, __u64 stack_pointer)
 {
 #if defined(__TARGET_ARCH_x86)
-	struct mm_struct *mm = task->mm;
+	struct mm_struct *mm = READ_KERNEL(task, mm);
 	struct xol_area *area = mm ? BPF_CORE_READ(mm, uprobes_state.xol_area) : NULL;
 	__u64 return_address = 0;
 
@@ -49,7 +78,7 @@ static __always_inline bool is_frame_alive(struct task_struct *task, __u64 stack
 		return true;
 	if (bpf_probe_read_user(&return_address, sizeof(return_address), (void *)stack_pointer))
 		return true;
-	return return_address == BPF_CORE_READ(area, vaddr);
+	return is_trampoline(area, return_address);
 #else
 	return true;
 #endif

@@ -106,8 +106,8 @@ static __always_inline __u64 name_code(const struct code_head *head,
 static __always_inline bool read_text(struct code_text *text, const struct interpreter *interpreter,
 				      __u64 address)
 {
-	__u64 length = 0, from = address;
-	__u32 state = 0, kind, bytes;
+	__u64 length = 0, from = address, bytes; /* wide, or older verifiers lose its bounds */
+	__u32 state = 0, kind;
 
 	text->length = 0;
 	text->character_bytes = 1;
@@ -132,9 +132,8 @@ static __always_inline bool read_text(struct code_text *text, const struct inter
 /* How many times it counts as sent: MAX_CODE_SENT if it is whole, 0 if there was no room. */
 static __always_inline __u32 send_with_table(const struct record_header *header,
 					     const struct code_head *head,
-					     const struct interpreter *interpreter,
-					     const struct code_key *key, __u64 address,
-					     __u64 length, const __u32 room)
+					     const struct interpreter *interpreter, __u64 code,
+					     __u64 address, __u64 length, const __u32 room)
 {
 	const __u32 size = __builtin_offsetof(struct code_record, line_table) + room;
 	__u64 line_table = code_word(head, interpreter->code_line_table) + interpreter->bytes_data;
@@ -143,9 +142,9 @@ static __always_inline __u32 send_with_table(const struct record_header *header,
 
 	if (!record)
 		return 0;
-	fill_header(&record->header, RECORD_CODE, size, bpf_ktime_get_ns(), key->image_ktime_ns,
-		    key->pid, header->tid);
-	record->code = key->code;
+	fill_header(&record->header, RECORD_CODE, size, bpf_ktime_get_ns(), header->image_ktime_ns,
+		    header->pid, header->tid);
+	record->code = code;
 	record->address = address;
 	record->first_line = code_word(head, interpreter->code_first_line);
 	record->version = interpreter->version;
@@ -168,42 +167,34 @@ static __always_inline __u32 send_with_table(const struct record_header *header,
 
 /*
  * Send a code object, of the process and thread in the header. It is behind a sample that
- * is being taken, but before the record that the sample is for.
+ * is being taken, but before the record that the sample is for. Returns how many times it
+ * counts as sent.
  */
 __weak __noinline int send_code(const struct record_header *header, const struct code_head *head,
 				const struct interpreter *interpreter, __u64 code, __u64 address)
 {
-	struct code_key key = {.code = code};
 	__u64 length = 0;
-	__u32 *before, sent;
+	__u32 sent = 0;
+	bool has_room;
 
 	if (!header || !head || !interpreter)
 		return 0;
-	key.image_ktime_ns = header->image_ktime_ns;
-	key.pid = header->pid;
 	if (!read_word(&length,
 		       code_word(head, interpreter->code_line_table) + interpreter->bytes_length) ||
 	    length > MAX_CODE_BYTES)
 		length = 0;
-	if (!has_room_for_samples())
-		sent = 0;
-	else if (length <= SMALL_LINE_TABLE)
-		sent = send_with_table(header, head, interpreter, &key, address, length,
+	has_room = has_room_for_samples();
+	if (has_room && length <= SMALL_LINE_TABLE)
+		sent = send_with_table(header, head, interpreter, code, address, length,
 				       SMALL_LINE_TABLE);
-	else
-		sent = send_with_table(header, head, interpreter, &key, address, length,
+	else if (has_room)
+		sent = send_with_table(header, head, interpreter, code, address, length,
 				       LINE_TABLE_BYTES);
-	if (!sent) {
+	if (!sent)
 		count(COUNTER_LOST_SAMPLE);
-		return 0;
-	}
-	if (sent < MAX_CODE_SENT) {
+	else if (sent < MAX_CODE_SENT)
 		count(COUNTER_LOST_PYTHON);
-		before = bpf_map_lookup_elem(&sent_code, &key);
-		sent += before ? *before : 0;
-	}
-	bpf_map_update_elem(&sent_code, &key, &sent, BPF_ANY);
-	return 0;
+	return sent;
 }
 
 #endif

@@ -136,6 +136,7 @@ struct task_struct {
 	struct signal_struct *signal;
 	struct uprobe_task *utask;
 	struct thread_struct thread;
+	void *stack;
 };
 
 struct super_block {
@@ -185,5 +186,7 @@ struct pt_regs {
 
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_tracing.h>
+
+#include "kernel_memory.bpf.h"
 
 #endif

@@ -25,8 +25,8 @@ static __always_inline __u64 task_state(struct task_struct *task)
 	struct task_struct___before_5_14 *task_old = (void *)task;
 
 	if (bpf_core_field_exists(task_new->__state))
-		return task_new->__state;
-	return task_old->state;
+		return READ_KERNEL(task_new, __state);
+	return READ_KERNEL(task_old, state);
 }
 
 /*
@@ -42,7 +42,26 @@ static __always_inline bool is_throttled(struct task_struct *task)
 {
 	struct task_struct___since_6_18 *task_new = (void *)task;
 
-	return bpf_core_field_exists(task_new->throttled) && task_new->throttled;
+	return bpf_core_field_exists(task_new->throttled) && READ_KERNEL(task_new, throttled);
+}
+
+/*
+ * Since Linux kernel commit bcf9033e5449 ("sched: move CPU field back into thread_info if
+ * THREAD_INFO_IN_TASK=y") (in v5.16), the CPU is in "thread_info". Before that, it is in
+ * the task itself, and some kernels have another "cpu" in "thread_info", without a meaning.
+ */
+struct task_struct___before_5_16 {
+	unsigned int cpu;
+} __attribute__((preserve_access_index));
+
+/* The CPU that a task is on, or was on last. */
+static __always_inline __u32 cpu_of(struct task_struct *task)
+{
+	struct task_struct___before_5_16 *task_old = (void *)task;
+
+	if (bpf_core_field_exists(task_old->cpu))
+		return READ_KERNEL(task_old, cpu);
+	return READ_KERNEL(task, thread_info.cpu);
 }
 
 /*

@@ -93,6 +93,7 @@ int enter_call(struct pt_regs *ctx)
 
 	if (!thread)
 		thread = meet_thread(task, tid);
+	barrier_var(api); /* or the check may be lost on what is used below */
 	if (!thread || api >= MAX_APIS)
 		return 0;
 	thread->entries++;
@@ -127,9 +128,9 @@ int enter_call(struct pt_regs *ctx)
 }
 
 /* What a success tells about memory and devices. Returns the bytes that it moved. */
-static __always_inline __u64 learn_from_success(struct thread *thread,
-						const volatile struct api_descriptor *api,
-						struct open_call *call)
+static __noinline __u64 learn_from_success(struct thread *thread,
+					   const volatile struct api_descriptor *api,
+					   struct open_call *call)
 {
 	struct allocation_key key = {
 		.image_ktime_ns = thread->image_ktime_ns,

@@ -59,12 +59,26 @@ static __always_inline long find_known_stack(struct kernel_stack *walk, __u32 fr
 }
 
 /* Returns how many frames there are, or the limit; 0: there is no stack. */
-static __always_inline __u32 unwind(struct task_struct *task, struct kernel_stack *walk,
-				    __u32 limit)
+static __always_inline __u32 unwind(void *source, struct kernel_stack *walk, __u32 limit)
 {
-	long bytes = bpf_get_task_stack(task, walk, limit * sizeof(__u64), 0);
+	long bytes = WALK_KERNEL_STACK(source, walk, limit * sizeof(__u64));
 
 	return bytes > 0 ? bytes / sizeof(__u64) : 0;
+}
+
+/* With so many frames and the outermost one. Negative: it is not so; frames are those it has. */
+static __always_inline long find_as_guessed(void *source, struct kernel_stack *walk, __u32 inner,
+					    __u64 entry, __u32 *frames)
+{
+	barrier_var(inner); /* or the verifier does not see that it is checked */
+	if (inner >= MAX_STACK_FRAMES)
+		return -1;
+	*frames = unwind(source, walk, inner);
+	if (*frames != inner)
+		return -1;
+	*frames = 0; /* there may be more */
+	walk->addresses[inner] = entry;
+	return find_known_stack(walk, inner + 1, false);
 }
 
 /*
@@ -78,43 +92,64 @@ static __always_inline __u32 unwind(struct task_struct *task, struct kernel_stac
  * two frames, every stack that goes as far as the function ends like that. So a stack that
  * is as deep as the last one is not unwound any further; another one is, to its end. On
  * machines where that word is something else, every stack is.
+ *
+ * The source is what the stack is had from; see kernel_memory.bpf.h.
  */
-static __noinline long find_kernel_stack(const struct thread *thread, struct task_struct *task)
+static __noinline long find_kernel_stack(const struct thread *thread, void *source)
 {
 	__u32 zero = 0, inner = 0, frames = 0;
 	struct kernel_stack *walk = bpf_map_lookup_elem(&stack_walk, &zero);
-	bool in_system_call = thread->system_call >= 0;
+	bool may_guess = CAN_STOP_UNWINDING && thread->system_call >= 0;
 	__u8 *guess = guess_of(thread);
 	__u64 entry = 0; /* where the outermost frame goes on */
 	long stack;
 
 	if (!walk)
 		return -1;
-	if (in_system_call) {
+	if (may_guess) {
 		inner = *guess & GUESS_TWICE ? *guess & ~GUESS_TWICE : 0;
 		bpf_probe_read_kernel(&entry, sizeof(entry),
-				      (void *)bpf_task_pt_regs(task) - sizeof(entry));
+				      (void *)bpf_task_pt_regs(source) - sizeof(entry));
 	}
-	barrier_var(inner); /* or the verifier does not see that it is checked */
-	if (inner && inner < MAX_STACK_FRAMES) {
-		frames = unwind(task, walk, inner);
-		if (frames == inner) {
-			walk->addresses[inner] = entry;
-			stack = find_known_stack(walk, inner + 1, false);
-			if (stack >= 0)
-				return stack;
-			frames = 0;
-		}
+	if (inner) {
+		stack = find_as_guessed(source, walk, inner, entry, &frames);
+		if (stack >= 0)
+			return stack;
 	}
 	if (!frames)
-		frames = unwind(task, walk, MAX_STACK_FRAMES);
+		frames = unwind(source, walk, MAX_STACK_FRAMES);
 	inner = frames - 1;
 	barrier_var(inner);
 	if (inner >= MAX_STACK_FRAMES)
 		return -1;
-	if (in_system_call && walk->addresses[inner] == entry)
+	if (may_guess && walk->addresses[inner] == entry)
 		*guess = (*guess & ~GUESS_TWICE) == inner ? inner | GUESS_TWICE : inner;
 	return find_known_stack(walk, inner + 1, true);
+}
+
+#if defined(OTEL_GPU_NO_BTF)
+
+/* The thread leaves the CPU: without BTF, only the current thread's stack can be had. */
+static __always_inline void note_stack_early(struct thread *thread, void *ctx)
+{
+	if (thread->switch_type == SWITCH_VOLUNTARY)
+		thread->kernel_stack = find_kernel_stack(thread, ctx);
+}
+
+/* The thread is about to run: short waits go without a stack here too. */
+static __always_inline void note_stack(struct thread *thread, struct task_struct *task,
+				       __u64 now_ktime_ns)
+{
+	if (now_ktime_ns - thread->off_ktime_ns < STACK_FLOOR_NS)
+		thread->kernel_stack = -1;
+	else if (thread->switch_type == SWITCH_VOLUNTARY && thread->kernel_stack < 0)
+		count(COUNTER_LOST_STACK);
+}
+
+#else
+
+static __always_inline void note_stack_early(struct thread *thread, void *ctx)
+{
 }
 
 /* The thread is about to run on this CPU. */
@@ -131,5 +166,7 @@ static __always_inline void note_stack(struct thread *thread, struct task_struct
 		count(COUNTER_LOST_STACK);
 	thread->kernel_stack = stack < 0 ? -1 : stack;
 }
+
+#endif
 
 #endif

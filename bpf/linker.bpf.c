@@ -193,7 +193,7 @@ int library_list_changed(struct pt_regs *ctx)
 	if ((!process && !settings.watch_all) || !pid || pid == settings.agent_pid || !walk)
 		return 0;
 	walk->owner = bpf_get_current_pid_tgid();
-	walk->key.start_boot_ns = task->start_boottime;
+	walk->key.start_boot_ns = READ_KERNEL(task, start_boottime);
 	walk->key.image_ktime_ns = process ? process->image_ktime_ns : 0;
 	walk->key.pid = pid;
 	walk->key.padding = 0;

@@ -38,7 +38,7 @@ static __always_inline void count_fork(__u32 pid, __u64 image_ktime_ns)
 	add_to_bucket(&key, 0, 0, 0);
 }
 
-SEC("tp_btf/sched_process_fork")
+SEC(TRACEPOINT "sched_process_fork")
 int sched_process_fork(__u64 *ctx)
 {
 	struct task_struct *parent = (struct task_struct *)ctx[0];
@@ -92,7 +92,7 @@ int sched_process_fork(__u64 *ctx)
 	return 0;
 }
 
-SEC("tp_btf/sched_process_exec")
+SEC(TRACEPOINT "sched_process_exec")
 int sched_process_exec(__u64 *ctx)
 {
 	struct task_struct *task = (struct task_struct *)ctx[0];
@@ -117,8 +117,8 @@ int sched_process_exec(__u64 *ctx)
 	if (thread)
 		bring_in(thread);
 	watch_thread(process, pid, tid);
-	file.inode = binprm->file->f_inode->i_ino;
-	file.device = binprm->file->f_inode->i_sb->s_dev;
+	file.inode = READ_KERNEL(binprm, file, f_inode, i_ino);
+	file.device = READ_KERNEL(binprm, file, f_inode, i_sb, s_dev);
 	stop = process->flags & PROCESS_STOP_ON_LOAD &&
 	       !bpf_map_lookup_elem(&known_executables, &file);
 
@@ -136,12 +136,12 @@ int sched_process_exec(__u64 *ctx)
 	record->stopped = stop && bpf_send_signal_thread(SIGSTOP) == 0;
 	bpf_probe_read_kernel(record->comm, COMM_BYTES, task->comm);
 	__builtin_memset(record->path, 0, PATH_BYTES);
-	bpf_probe_read_kernel_str(record->path, PATH_BYTES, binprm->filename);
+	bpf_probe_read_kernel_str(record->path, PATH_BYTES, READ_KERNEL(binprm, filename));
 	bpf_ringbuf_submit(record, BPF_RB_FORCE_WAKEUP);
 	return 0;
 }
 
-SEC("tp_btf/sched_process_exit")
+SEC(TRACEPOINT "sched_process_exit")
 int sched_process_exit(__u64 *ctx)
 {
 	struct task_struct *task = (struct task_struct *)ctx[0];
@@ -160,7 +160,7 @@ int sched_process_exit(__u64 *ctx)
 		bpf_map_delete_elem(&threads, &tid);
 	}
 	process = find_process(pid);
-	if (!process || task->signal->live.counter)
+	if (!process || READ_KERNEL(task, signal, live.counter))
 		return 0;
 	image_ktime_ns = process->image_ktime_ns;
 	/* Two last threads may both come here; one of them deletes. */
@@ -173,8 +173,8 @@ int sched_process_exit(__u64 *ctx)
 	}
 	fill_header(&record->header, RECORD_EXIT, sizeof(*record), bpf_ktime_get_ns(),
 		    image_ktime_ns, pid, tid);
-	record->start_boot_ns = task->start_boottime;
-	record->exit_code = task->exit_code;
+	record->start_boot_ns = READ_KERNEL(task, start_boottime);
+	record->exit_code = READ_KERNEL(task, exit_code);
 	record->padding = 0;
 	bpf_probe_read_kernel(record->comm, COMM_BYTES, task->comm);
 	bpf_ringbuf_submit(record, BPF_RB_FORCE_WAKEUP);

@@ -44,6 +44,9 @@ struct sample {
 		struct {
 			__u64 window; /* where the frames that follow here begin */
 			__u64 newest; /* the last one of them, from there */
+			__u64 frame;  /* of the walk along them: the next one */
+			__u64 milestone;
+			__u64 image_tag;
 			__u8 frames[FRAMES_ROOM + FRAME_ROOM];
 			struct code_head code;
 		};
@@ -96,13 +99,10 @@ static __always_inline bool is_constructor_call(const struct code_head *head,
 	       !(__u32)code_word(head, interpreter->code_first_line);
 }
 
-/* A walk along the frames of a thread. */
+/* A walk along the frames of a thread; the rest is in the sample, as the BPF stack is small. */
 struct walk_of_frames {
 	struct sample *sample;
 	const struct interpreter *interpreter;
-	__u64 frame;
-	__u64 milestone;
-	__u64 image_tag;
 	struct code_key key;
 };
 
@@ -114,21 +114,21 @@ static __always_inline bool read_frame(struct walk_of_frames *walk, __u64 *at)
 	__u32 frame_bytes = interpreter->frame_bytes;
 
 	/* A walk that comes back to where it was at a power of two goes in circles. */
-	if (!is_user_address(walk->frame) || walk->frame == walk->milestone ||
+	if (!is_user_address(sample->frame) || sample->frame == sample->milestone ||
 	    frame_bytes > FRAME_ROOM)
 		return false;
-	*at = walk->frame - sample->window;
+	*at = sample->frame - sample->window;
 	if (*at <= sample->newest)
 		return true;
 	/* Those of 3.10, and those on the thread's own stack, lie alone. */
 	if (interpreter->version < PYTHON_3_11 ||
-	    walk->frame - sample->record.stack_pointer < NEAR_BYTES) {
+	    sample->frame - sample->record.stack_pointer < NEAR_BYTES) {
 		*at = LONE_FRAME;
 		return !bpf_probe_read_user(sample->frames + LONE_FRAME, frame_bytes,
-					    (void *)walk->frame);
+					    (void *)sample->frame);
 	}
-	sample->window = window_of(walk->frame);
-	*at = walk->frame - sample->window;
+	sample->window = window_of(sample->frame);
+	*at = sample->frame - sample->window;
 	sample->newest = *at;
 	return !bpf_probe_read_user(sample->frames, (*at & (FRAMES_ROOM - 1)) + frame_bytes,
 				    (void *)sample->window);
@@ -144,15 +144,16 @@ static __noinline long walk_frame(__u32 step, struct walk_of_frames *walk)
 	struct python_frame *to = &record->python_frames[depth % MAX_PYTHON_FRAMES];
 	__u64 at, previous, code, instruction, tag, *recent;
 	__s64 offset;
+	__u32 times;
 	bool is_entry;
 	__u8 owner;
 
-	if (!walk->frame)
+	if (!sample->frame)
 		return 1;
 	if (!read_frame(walk, &at))
 		goto broken;
 	if (!(step & (step - 1)))
-		walk->milestone = walk->frame;
+		sample->milestone = sample->frame;
 	previous = frame_word(sample->frames, at + interpreter->frame_previous);
 	owner = frame_word(sample->frames, at + interpreter->frame_owner);
 	if (interpreter->version >= PYTHON_3_12 && owner >= interpreter->shim_owner) {
@@ -162,14 +163,14 @@ static __noinline long walk_frame(__u32 step, struct walk_of_frames *walk)
 		if (depth && called->flags != PYTHON_FRAME_SHIM)
 			called->flags = PYTHON_FRAME_ENTRY;
 		if (depth < MAX_PYTHON_FRAMES) {
-			to->code = walk->frame;
+			to->code = sample->frame;
 			to->offset = 0;
 			to->flags = PYTHON_FRAME_SHIM;
 			record->python_count = depth + 1;
 		} else if (previous) {
 			return 1;
 		}
-		walk->frame = previous;
+		sample->frame = previous;
 		return 0;
 	}
 	if (depth >= MAX_PYTHON_FRAMES)
@@ -181,7 +182,7 @@ static __noinline long walk_frame(__u32 step, struct walk_of_frames *walk)
 	if (!is_user_address(code) || offset < 0 || offset >= MAX_CODE_BYTES ||
 	    !read_code(&sample->code, interpreter, code))
 		goto broken;
-	walk->frame = previous;
+	sample->frame = previous;
 	if (interpreter->version >= PYTHON_3_12 && is_constructor_call(&sample->code, interpreter))
 		return 0;
 	is_entry = !previous || interpreter->version < PYTHON_3_11 ||
@@ -191,17 +192,22 @@ static __noinline long walk_frame(__u32 step, struct walk_of_frames *walk)
 	to->offset = offset;
 	to->flags = is_entry ? PYTHON_FRAME_ENTRY : 0;
 	record->python_count = depth + 1;
-	tag = walk->key.code ^ walk->image_tag;
+	tag = walk->key.code ^ sample->image_tag;
 	slot = tag >> (64 - RECENT_CODE_BITS);
 	recent = bpf_map_lookup_elem(&recent_code, &slot);
 	if (recent && *recent != tag) {
-		__u32 *sent = bpf_map_lookup_elem(&sent_code, &walk->key);
+		__u32 *before = bpf_map_lookup_elem(&sent_code, &walk->key);
+		__u32 sent = before ? *before : 0;
 
-		if (sent && *sent >= MAX_CODE_SENT)
+		if (sent >= MAX_CODE_SENT) {
 			*recent = tag;
-		else
-			send_code(&record->header, &sample->code, interpreter, walk->key.code,
+			return 0;
+		}
+		times = send_code(&record->header, &sample->code, interpreter, walk->key.code,
 				  code);
+		sent += times;
+		if (times)
+			bpf_map_update_elem(&sent_code, &walk->key, &sent, BPF_ANY);
 	}
 	return 0;
 broken:
@@ -219,22 +225,22 @@ __weak __noinline int walk_python(struct sample *sample)
 {
 	struct walk_of_frames walk = {.sample = sample};
 	struct sample_record *record;
-	__u32 pid;
 
 	if (!sample)
 		return 0;
 	record = &sample->record;
 	record->python_count = 0;
 	record->python_status = PYTHON_NONE;
-	pid = record->header.pid;
 	walk.key.image_ktime_ns = record->header.image_ktime_ns;
-	walk.key.pid = pid;
-	walk.interpreter = bpf_map_lookup_elem(&interpreters, &pid);
+	walk.key.pid = record->header.pid;
+	walk.interpreter = bpf_map_lookup_elem(&interpreters, &walk.key.pid);
 	if (!walk.interpreter || !walk.interpreter->version ||
 	    walk.interpreter->image_ktime_ns != record->header.image_ktime_ns)
 		return 0;
-	walk.image_tag = (walk.key.image_ktime_ns ^ (__u64)pid << 32) * 0x9e3779b97f4a7c15ULL;
-	walk.frame = find_innermost(record, walk.interpreter);
+	sample->image_tag =
+		(walk.key.image_ktime_ns ^ (__u64)walk.key.pid << 32) * 0x9e3779b97f4a7c15ULL;
+	sample->frame = find_innermost(record, walk.interpreter);
+	sample->milestone = 0;
 	sample->window = 0;
 	sample->newest = 0;
 	if (HAS_BPF_LOOP) {
@@ -245,7 +251,7 @@ __weak __noinline int walk_python(struct sample *sample)
 				break;
 		}
 	}
-	if (walk.frame && record->python_status == PYTHON_COMPLETE)
+	if (sample->frame && record->python_status == PYTHON_COMPLETE)
 		record->python_status = PYTHON_CUT;
 	if (record->python_status == PYTHON_BROKEN)
 		count(COUNTER_LOST_PYTHON);

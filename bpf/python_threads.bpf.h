@@ -57,10 +57,21 @@ static __always_inline bool is_thread_state(const struct interpreter *interprete
 static __always_inline __u64 thread_pointer_of(struct task_struct *task)
 {
 #if defined(__TARGET_ARCH_x86)
-	return task->thread.fsbase;
+	return READ_KERNEL(task, thread.fsbase);
 #else
-	return task->thread.uw.tp_value;
+	return READ_KERNEL(task, thread.uw.tp_value);
 #endif
+}
+
+/*
+ * Before Linux kernel commit ab5cfac139ab ("bpf: verify callbacks as if they are called unknown
+ * number of times") (in v6.7), the verifier looks at a callback as it is called for the first
+ * time, and what it does not reach then is dropped. So nothing that begins with 0 may be known
+ * to begin so. There are no frames yet.
+ */
+static __always_inline __u64 unknown_zero(const struct sample_record *record)
+{
+	return *(const volatile __u32 *)&record->python_count;
 }
 
 /* A search through the thread states of all interpreters. */
@@ -123,6 +134,9 @@ __weak __noinline __u64 search_thread_states(struct sample_record *record,
 	if (!record || !interpreter)
 		return 0;
 	record->python_status = PYTHON_BROKEN;
+	search.state = unknown_zero(record);
+	search.found = unknown_zero(record);
+	search.frame = unknown_zero(record);
 	if (!read_word(&search.interpreter_state,
 		       interpreter->start + interpreter->runtime_interpreters))
 		return 0;

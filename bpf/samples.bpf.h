@@ -95,7 +95,7 @@ static __always_inline bool are_of_user(const struct pt_regs *regs)
 static __always_inline __u32 stack_size(struct task_struct *task, __u64 stack_pointer)
 {
 	__u64 size = STACK_COPY_BYTES;
-	__u64 above = task->mm->start_stack - stack_pointer;
+	__u64 above = READ_KERNEL(task, mm, start_stack) - stack_pointer;
 
 	if (above < size)
 		size = above;
@@ -113,6 +113,8 @@ static __always_inline __u32 copy_stack(__u8 *to, __u32 room, __u64 from, __u32 
 {
 	__u32 copied = 0;
 
+	/* Callers know that it fits, and so does the compiler: older verifiers do not. */
+	barrier_var(size);
 	if (size > room)
 		size = room;
 	if (!bpf_probe_read_user(to, size, (void *)from))
@@ -134,19 +136,19 @@ static __always_inline __u32 save_returns(struct saved_return *to, struct task_s
 	struct return_instance *instance;
 	__u32 returns = 0;
 
-	if (!bpf_core_field_exists(task->utask) || !task->utask)
+	if (!bpf_core_field_exists(task->utask) || !READ_KERNEL(task, utask))
 		return 0;
-	instance = task->utask->return_instances;
+	instance = READ_KERNEL(task, utask, return_instances);
 	for (int i = 0; i < MAX_RETURNS && instance; i++) {
 		/* The one that returns now is still there on some kernels. */
-		if (instance->stack >= stack_pointer) {
+		if (READ_KERNEL(instance, stack) >= stack_pointer) {
 			struct saved_return *saved = &to[returns % MAX_RETURNS];
 
-			saved->stack_address = instance->stack;
-			saved->return_address = instance->orig_ret_vaddr;
+			saved->stack_address = READ_KERNEL(instance, stack);
+			saved->return_address = READ_KERNEL(instance, orig_ret_vaddr);
 			returns++;
 		}
-		instance = instance->next;
+		instance = READ_KERNEL(instance, next);
 	}
 	return returns;
 }
@@ -248,7 +250,7 @@ __weak __noinline __u64 send_sample(const struct place *place, const struct thre
 	__u32 stack_bytes;
 	__u64 head_bytes;
 
-	if (!place || !thread || !task->mm)
+	if (!place || !thread || !READ_KERNEL(task, mm))
 		return 0;
 	stack_bytes = stack_size(task, place->stack_pointer);
 	room = has_room_for_samples() ? take_room() : NULL;
@@ -306,7 +308,7 @@ __weak __noinline __u64 keep_stall_sample(const struct place *place, const struc
 	__u64 head_bytes;
 	struct sample *sample;
 
-	if (!place || !thread || !task->mm)
+	if (!place || !thread || !READ_KERNEL(task, mm))
 		return 0;
 	tid = thread->tid;
 	sample = bpf_map_lookup_elem(&stall_samples, &tid);

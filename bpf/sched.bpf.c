@@ -90,7 +90,7 @@ static __always_inline void leave_cpu(struct thread *thread, struct task_struct 
 	notice_running(thread, prev, now_ktime_ns);
 	bring_in(thread);
 	thread->off_ktime_ns = now_ktime_ns;
-	thread->runtime_ns = prev->se.sum_exec_runtime;
+	thread->runtime_ns = READ_KERNEL(prev, se.sum_exec_runtime);
 	thread->waker_pid = 0;
 	thread->waker_tid = 0;
 	thread->waker_comm[0] = 0;
@@ -139,11 +139,12 @@ static __always_inline void note_culprit(struct thread *thread, struct task_stru
 		thread->stall_flags |= STALL_IDLE_CPU;
 		return;
 	}
-	if (prev->se.sum_exec_runtime - prev->se.prev_sum_exec_runtime < wait_ns / 2)
+	if (READ_KERNEL(prev, se.sum_exec_runtime) - READ_KERNEL(prev, se.prev_sum_exec_runtime) <
+	    wait_ns / 2)
 		blame(thread, 0, 0, NULL);
 }
 
-SEC("tp_btf/sched_switch")
+SEC(TRACEPOINT "sched_switch")
 int sched_switch(__u64 *ctx)
 {
 	bool preempt = (bool)ctx[0];
@@ -158,8 +159,10 @@ int sched_switch(__u64 *ctx)
 	running[cpu % MAX_CPUS].pid = pid_of(next);
 	running[cpu % MAX_CPUS].tid = next_tid;
 	thread = prev_tid ? find_thread(prev_tid) : NULL;
-	if (thread)
+	if (thread) {
 		leave_cpu(thread, prev, next, preempt, now_ktime_ns);
+		note_stack_early(thread, ctx);
+	}
 	thread = next_tid ? find_thread(next_tid) : NULL;
 	if (thread && thread->off_ktime_ns) {
 		note_stack(thread, next, now_ktime_ns);
@@ -174,7 +177,7 @@ int sched_switch(__u64 *ctx)
  * interrupt (a timer, a device) names whoever was interrupted: whether one is served is
  * in a variable that not every kernel lets us find.
  */
-SEC("tp_btf/sched_waking")
+SEC(TRACEPOINT "sched_waking")
 int sched_waking(__u64 *ctx)
 {
 	struct task_struct *task = (struct task_struct *)ctx[0];
@@ -192,7 +195,7 @@ int sched_waking(__u64 *ctx)
 	if (thread->waker_pid == settings.agent_pid)
 		thread->stall_flags |= STALL_AGENT;
 	bpf_probe_read_kernel(thread->waker_comm, COMM_BYTES, waker->comm);
-	thread->woken_cpu = task->thread_info.cpu;
+	thread->woken_cpu = cpu_of(task);
 	cpu = thread->woken_cpu % MAX_CPUS;
 	blame(thread, running[cpu].pid, running[cpu].tid, running[cpu].comm);
 	return 0;

@@ -91,7 +91,8 @@ static __always_inline void notice_running(struct thread *thread, struct task_st
 	if (!thread->off_ktime_ns)
 		return;
 	count(COUNTER_SWITCHES_REPAIRED);
-	enter_cpu(thread, task, now_ktime_ns - (task->se.sum_exec_runtime - thread->runtime_ns));
+	enter_cpu(thread, task,
+		  now_ktime_ns - (READ_KERNEL(task, se.sum_exec_runtime) - thread->runtime_ns));
 }
 
 #endif

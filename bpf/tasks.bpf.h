@@ -12,7 +12,7 @@
  */
 static __always_inline __u32 number_in_agent_namespace(struct task_struct *task)
 {
-	struct pid *pid = task->thread_pid;
+	struct pid *pid = READ_KERNEL(task, thread_pid);
 	__u32 level;
 
 	if (!pid)
@@ -34,15 +34,15 @@ static __always_inline __u32 number_in_agent_namespace(struct task_struct *task)
 static __always_inline __u32 tid_of(struct task_struct *task)
 {
 	if (!settings.pid_namespace_inode)
-		return task->pid;
+		return READ_KERNEL(task, pid);
 	return number_in_agent_namespace(task);
 }
 
 static __always_inline __u32 pid_of(struct task_struct *task)
 {
 	if (!settings.pid_namespace_inode)
-		return task->tgid;
-	return number_in_agent_namespace(task->group_leader);
+		return READ_KERNEL(task, tgid);
+	return number_in_agent_namespace(READ_KERNEL(task, group_leader));
 }
 
 static __always_inline struct process *find_process(__u32 pid)

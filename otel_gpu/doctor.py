@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import otel_gpu
+from otel_gpu.capture.bcc import find_bcc, find_headers, install_hint
 from otel_gpu.capture.libbpf_file import MINIMUM_VERSION, open_libbpf
+from otel_gpu.capture.loaders import choose_loader
 from otel_gpu.errors import HostError
 from otel_gpu.findings import Finding
 from otel_gpu.reachability import check_endpoints
@@ -50,6 +52,7 @@ class Host:
     proc: Path = Path("/proc")
     sys: Path = Path("/sys")
     objects: Path = Path(otel_gpu.__file__).parent / "_bpf"
+    root: Path = Path("/")
 
 
 def examine_host(
@@ -99,14 +102,52 @@ def check_kernel(host: Host) -> Finding:
 
 def check_btf(host: Host) -> Finding:
     """The kernel describes its types, so that one object fits every kernel."""
-    path = host.sys / "kernel" / "btf" / "vmlinux"
+    path = _btf(host)
     if path.exists():
         return Finding("btf", "ok", str(path))
     return Finding(
         "btf",
+        "warning",
+        f"there is no {path}: the kernel's headers have to stand in for it",
+        "kernels built with CONFIG_DEBUG_INFO_BTF=y, as all large distributions' are, need none",
+    )
+
+
+def check_loader(host: Host, wanted: str, *, find: Callable[[], str | None] = find_bcc) -> Finding:
+    """
+    The programs can be fitted to this kernel, by the loader that a capture would take.
+
+    Args:
+        host: The machine.
+        wanted: The option ``capture.loader``.
+        find: Returns a Python that has BCC.
+    """
+    if choose_loader(wanted, _btf(host)) == "libbpf":
+        if _btf(host).exists():
+            return Finding("loader", "ok", "libbpf; the kernel describes its types")
+        return Finding(
+            "loader",
+            "missing",
+            "libbpf is asked for, and the kernel does not describe its types",
+            "set capture.loader to auto or bcc",
+        )
+    python, headers = find(), find_headers(host.release, host.root)
+    if python and headers:
+        return Finding("loader", "ok", f"bcc; BCC of {python}, kernel headers in {headers}")
+    lacking = [
+        *([] if python else ["BCC"]),
+        *([] if headers else [f"the headers of kernel {host.release}"]),
+    ]
+    return Finding(
+        "loader",
         "missing",
-        f"there is no {path}",
-        "use a kernel built with CONFIG_DEBUG_INFO_BTF=y, as all large distributions' are",
+        f"bcc, without {' and without '.join(lacking)}",
+        install_hint(
+            host.release,
+            bcc=not python,
+            headers=not headers,
+            os_release=host.root / "etc" / "os-release",
+        ),
     )
 
 
@@ -257,7 +298,8 @@ def check_libbpf(found: Libbpf | str) -> Finding:
 
 def check_object(host: Host) -> Finding:
     """The BPF programs are built for this machine."""
-    path = host.objects / f"otel_gpu.{host.machine}.bpf.o"
+    variant = "" if _btf(host).exists() else ".nobtf"
+    path = host.objects / f"otel_gpu.{host.machine}{variant}.bpf.o"
     try:
         with path.open("rb") as file:
             magic = file.read(4)
@@ -337,6 +379,10 @@ def capabilities(host: Host) -> frozenset[str] | None:
 def _is_initial_user_namespace(host: Host) -> bool:
     text = _read(host.proc / "self" / "uid_map")
     return text is None or text.split() == ["0", "0", "4294967295"]
+
+
+def _btf(host: Host) -> Path:
+    return host.sys / "kernel" / "btf" / "vmlinux"
 
 
 def _version_of(release: str) -> tuple[int, int] | None:

@@ -54,6 +54,12 @@ def _check_bounds(value: tuple[float, ...]) -> str | None:
 class CaptureConfig:
     """What the kernel side may hold, and how often it is looked at."""
 
+    loader: str = _option(
+        "auto",
+        "How the programs learn the kernel's types: `libbpf` takes them from its BTF, `bcc` from its "
+        "headers; `auto` is `libbpf` where there is BTF.",
+        choices=("auto", "libbpf", "bcc"),
+    )
     ring_buffer_bytes: int = _option(
         8_388_608,
         "Size of the ring buffer between the kernel and the agent; a power of two.",

@@ -3,8 +3,9 @@
 #
 #   tools/setup.sh system   system packages: through apt where that is possible
 #   tools/setup.sh venv     .venv with the exact versions of requirements-dev.lock
+#   tools/setup.sh tests    system packages that only tests need, where they can be had
 #
-# Both do nothing where everything is there already.
+# All do nothing where everything is there already.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -38,6 +39,16 @@ missing_packages() {
 	ldconfig -p 2>/dev/null | grep -q 'libpython3\.11\.so' || echo libpython3.11
 }
 
+# For the tests of the loader that reads kernel headers: what reads them, and some to read. Of the
+# kernel that runs there may be none; any will do.
+missing_test_packages() {
+	/usr/bin/python3 -c 'import bcc' 2>/dev/null || echo python3-bpfcc
+	if grep -q '^ID=debian' /etc/os-release; then
+		arch=$(dpkg --print-architecture)
+		ls -d /usr/src/linux-headers-*-"$arch" >/dev/null 2>&1 || echo "linux-headers-$arch"
+	fi
+}
+
 install_system() {
 	packages=$(missing_packages | tr '\n' ' ')
 	[ -n "$packages" ] || return 0
@@ -52,17 +63,32 @@ install_system() {
 		echo "    apt-get install --no-install-recommends $packages" >&2
 		exit 1
 	fi
-	echo "setup: installing $packages"
-	# A fresh machine has no package lists, an old one has lists of files that are gone.
 	# shellcheck disable=SC2086 # one word per package
-	if ! apt_install $packages; then
-		apt-get -q update
-		apt_install $packages
-	fi
+	install $packages
 	still=$(missing_packages | tr '\n' ' ')
 	if [ -n "$still" ]; then
 		echo "setup: still missing after the installation: $still" >&2
 		exit 1
+	fi
+}
+
+install_for_tests() {
+	packages=$(missing_test_packages | tr '\n' ' ')
+	[ -n "$packages" ] || return 0
+	if ! has apt-get || [ "$(id -u)" != 0 ]; then
+		echo "setup: tests that need these packages will not run: $packages" >&2
+		return 0
+	fi
+	# shellcheck disable=SC2086 # one word per package
+	install $packages
+}
+
+install() {
+	echo "setup: installing $*"
+	# A fresh machine has no package lists, an old one has lists of files that are gone.
+	if ! apt_install "$@"; then
+		apt-get -q update
+		apt_install "$@"
 	fi
 }
 
@@ -90,8 +116,9 @@ make_venv() {
 case "${1:-}" in
 system) install_system ;;
 venv) make_venv ;;
+tests) install_for_tests ;;
 *)
-	echo "usage: tools/setup.sh system|venv" >&2
+	echo "usage: tools/setup.sh system|venv|tests" >&2
 	exit 2
 	;;
 esac

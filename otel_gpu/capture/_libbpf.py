@@ -11,7 +11,17 @@ import os
 import platform
 from collections import deque
 from collections.abc import Sequence
-from ctypes import POINTER, c_char_p, c_int, c_long, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import (
+    POINTER,
+    c_char_p,
+    c_int,
+    c_int64,
+    c_long,
+    c_size_t,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
 from typing import Any
 
 from otel_gpu.capture.libbpf_file import open_libbpf
@@ -70,6 +80,28 @@ class UprobeMultiAttributes(ctypes.Structure):
     ]
 
 
+class TestRunOptions(ctypes.Structure):
+    """``struct bpf_test_run_opts``."""
+
+    _fields_ = [
+        ("sz", c_size_t),
+        ("data_in", c_void_p),
+        ("data_out", c_void_p),
+        ("data_size_in", c_uint32),
+        ("data_size_out", c_uint32),
+        ("ctx_in", c_void_p),
+        ("ctx_out", c_void_p),
+        ("ctx_size_in", c_uint32),
+        ("ctx_size_out", c_uint32),
+        ("retval", c_uint32),
+        ("repeat", c_int),
+        ("duration", c_uint32),
+        ("flags", c_uint32),
+        ("cpu", c_uint32),
+        ("batch_size", c_uint32),
+    ]
+
+
 class BatchOptions(ctypes.Structure):
     """``struct bpf_map_batch_opts``."""
 
@@ -107,6 +139,18 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
         [c_void_p, c_int, c_char_p, c_size_t, POINTER(UprobeOptions)],
     ),
     "bpf_link__destroy": (c_int, [c_void_p]),
+    "bpf_prog_test_run_opts": (c_int, [c_int, POINTER(TestRunOptions)]),
+    "btf__new_empty": (c_void_p, []),
+    "btf__free": (None, [c_void_p]),
+    "btf__add_int": (c_int, [c_void_p, c_char_p, c_size_t, c_int]),
+    "btf__add_ptr": (c_int, [c_void_p, c_int]),
+    "btf__add_array": (c_int, [c_void_p, c_int, c_int, c_uint32]),
+    "btf__add_struct": (c_int, [c_void_p, c_char_p, c_uint32]),
+    "btf__add_field": (c_int, [c_void_p, c_char_p, c_int, c_uint32, c_uint32]),
+    "btf__add_enum": (c_int, [c_void_p, c_char_p, c_uint32]),
+    "btf__add_enum_value": (c_int, [c_void_p, c_char_p, c_int64]),
+    "btf__raw_data": (c_void_p, [c_void_p, POINTER(c_uint32)]),
+    "libbpf_probe_bpf_helper": (c_int, [c_int, c_int, c_void_p]),
     "bpf_map_lookup_elem": (c_int, [c_int, c_char_p, c_void_p]),
     "bpf_map_update_elem": (c_int, [c_int, c_char_p, c_char_p, c_uint64]),
     "bpf_map_delete_elem": (c_int, [c_int, c_char_p]),
@@ -174,6 +218,12 @@ class Libbpf:
         if not result:
             raise self.error(what or name, ctypes.get_errno())
         return int(result)
+
+    def btf_data(self, btf: int) -> bytes:
+        """Return the bytes of BTF that is being made."""
+        size_bytes = c_uint32()
+        data = self.pointer("btf__raw_data", btf, ctypes.byref(size_bytes), what="BTF is not made")
+        return ctypes.string_at(data, size_bytes.value)
 
     def create_uprobe_multi(
         self, program_fd: int, path: bytes, probes: Sequence[tuple[int, int]], *, on_return: bool

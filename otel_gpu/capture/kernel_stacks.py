@@ -39,11 +39,17 @@ class KernelStacks:
         self._told.add(stack)
         # All but the first are where a call returns to. A function that ends with a call, as
         # one that never returns does, would have that in the next function.
-        functions = [
-            self._symbols.name(address - bool(caller)) for caller, address in enumerate(addresses)
-        ]
+        places = [address - bool(caller) for caller, address in enumerate(addresses)]
+        functions = [self._symbols.name(place) for place in places]
         if _SCHEDULER in functions:
             # What is above the scheduler is how we came to look.
-            del functions[: functions.index(_SCHEDULER) + 1]
+            above = functions.index(_SCHEDULER) + 1
+            del functions[:above], places[:above]
+        # The kernel leaves these out of the stack of another thread, not out of our own.
+        functions = [
+            function
+            for function, place in zip(functions, places, strict=True)
+            if not self._symbols.is_scheduler(place)
+        ]
         body = {"kernel_stack": stack, "functions": functions}
         yield json_record(wire.RECORD_STACK, time.monotonic_ns(), body)

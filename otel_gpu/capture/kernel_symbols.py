@@ -6,6 +6,7 @@ from bisect import bisect_right
 from pathlib import Path
 
 KALLSYMS = Path("/proc/kallsyms")
+_SCHEDULER_LIMITS = ("__sched_text_start", "__sched_text_end")
 _MAX_OFFSET = 1 << 20
 _FUNCTION = re.compile(r"^([0-9a-f]{1,16}) [tTwW] (\S+)", re.MULTILINE)
 
@@ -22,6 +23,7 @@ class KernelSymbols:
         self._path = kallsyms
         self._addresses: array[int] | None = None
         self._names: list[str] = []
+        self._scheduler = (0, 0)
         self._known: dict[int, str] = {}
 
     def name(self, address: int) -> str:
@@ -30,6 +32,16 @@ class KernelSymbols:
         if name is None:
             name = self._known[address] = self._look_up(address)
         return name
+
+    def is_scheduler(self, address: int) -> bool:
+        """
+        Whether an address is in a function that the kernel itself leaves out of wait channels.
+
+        These are the scheduler's, and what waits by calling it.
+        """
+        if self._addresses is None:
+            self.read()
+        return self._scheduler[0] <= address < self._scheduler[1]
 
     def _look_up(self, address: int) -> str:
         addresses = self._addresses or self.read()
@@ -48,4 +60,7 @@ class KernelSymbols:
         functions = sorted(function for function in found if function[0])
         self._addresses = array("Q", (address for address, _ in functions))
         self._names = [name for _, name in functions]
+        limits = dict.fromkeys(_SCHEDULER_LIMITS, 0)
+        limits |= {name: address for address, name in functions if name in limits}
+        self._scheduler = (limits[_SCHEDULER_LIMITS[0]], limits[_SCHEDULER_LIMITS[1]])
         return self._addresses

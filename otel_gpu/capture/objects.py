@@ -27,22 +27,26 @@ from otel_gpu.capture._libbpf import (
     ObjectOpenOptions,
     UprobeOptions,
 )
+from otel_gpu.capture.kernel_types import KernelTypes
 from otel_gpu.errors import BpfError, HostError
 
 OBJECT_FOLDER = Path(__file__).resolve().parent.parent / "_bpf"
 _SYSTEM_WIDE = -1
-_KERNEL_BTF = Path("/sys/kernel/btf/vmlinux")
 _DETACH_THREADS = 16
 
 
-def object_path() -> Path:
+def object_path(*, has_btf: bool = True) -> Path:
     """
     Return where this machine's BPF object is.
+
+    Args:
+        has_btf: The one for kernels that describe their types, or for those that do not.
 
     Raises:
         HostError: It was not built for this architecture.
     """
-    path = OBJECT_FOLDER / f"otel_gpu.{platform.machine()}.bpf.o"
+    variant = "" if has_btf else ".nobtf"
+    path = OBJECT_FOLDER / f"otel_gpu.{platform.machine()}{variant}.bpf.o"
     if not path.exists():
         message = f"there is no BPF object for {platform.machine()}"
         raise HostError(message, hint="run `make bpf`, or install a wheel built for this machine")
@@ -157,14 +161,23 @@ class BpfObject:
         path: The object file.
         uprobes: Names of its uprobe programs.
         multi: Attach many uprobes at once where the kernel can.
+        kernel_types: The kernel's types, where the kernel does not describe them itself.
 
     Raises:
         HostError: libbpf is missing or too old.
     """
 
-    def __init__(self, path: Path, uprobes: Sequence[str] = (), *, multi: bool = True) -> None:
+    def __init__(
+        self,
+        path: Path,
+        uprobes: Sequence[str] = (),
+        *,
+        multi: bool = True,
+        kernel_types: KernelTypes | None = None,
+    ) -> None:
         self.libbpf = Libbpf()
         self._path = path
+        self._kernel_types = kernel_types
         self._uprobes = uprobes
         self._links: list[Link] = []
         self._max_entries: dict[str, int] = {}
@@ -210,16 +223,9 @@ class BpfObject:
         Create the maps and have the kernel verify the programs.
 
         Raises:
-            HostError: The kernel has no BTF, or this user may not load programs.
+            HostError: This user may not load programs, or the headers lack a type.
             BpfError: With the verifier's log.
         """
-        if not _KERNEL_BTF.exists():
-            message = f"this kernel has no BTF ({_KERNEL_BTF} is missing)"
-            raise HostError(
-                message,
-                hint="use a kernel built with CONFIG_DEBUG_INFO_BTF, as distributions' are since "
-                "5.15; `otel-gpu replay` needs none",
-            )
         self._load_once()
         # Whether the kernel has uprobe_multi (since Linux 6.6) can only be asked with a
         # loaded program: a folder is refused with EBADF, an unknown link with EINVAL.
@@ -229,7 +235,17 @@ class BpfObject:
             self._load_once()
 
     def _load_once(self) -> None:
+        if self._kernel_types is None:
+            self._open_and_load(None)
+            return
+        with os.fdopen(os.memfd_create("otel_gpu_kernel_types"), "wb") as stream:
+            stream.write(self._kernel_types.to_btf(self.libbpf))
+            stream.flush()
+            self._open_and_load(f"/proc/self/fd/{stream.fileno()}".encode())
+
+    def _open_and_load(self, btf_path: bytes | None) -> None:
         options = ObjectOpenOptions()
+        options.btf_custom_path = btf_path
         options.sz = ctypes.sizeof(options)
         options.object_name = b"otel_gpu"
         options.kernel_log_buf = ctypes.addressof(self.libbpf.verifier_log)
@@ -291,6 +307,10 @@ class BpfObject:
             max_entries=int(raw.bpf_map__max_entries(pointer)),
         )
 
+    def program_fd(self, name: str) -> int:
+        """Return the file descriptor of a program, which stays the object's; after ``load``."""
+        return self.libbpf.call("bpf_program__fd", self._program(name), what=f"program {name}")
+
     def attach(self, program: str) -> Link:
         """Attach a program to the tracepoint that its section names."""
         pointer = self.libbpf.pointer(
@@ -339,9 +359,8 @@ class BpfObject:
         *,
         on_return: bool = False,
     ) -> int:
-        program_fd = self.libbpf.call("bpf_program__fd", self._program(program))
         return self.libbpf.create_uprobe_multi(
-            program_fd, os.fsencode(path), probes, on_return=on_return
+            self.program_fd(program), os.fsencode(path), probes, on_return=on_return
         )
 
     def _attach_uprobe(

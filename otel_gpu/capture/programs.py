@@ -7,7 +7,8 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from otel_gpu import wire
-from otel_gpu.capture.objects import BpfMap, BpfObject, object_path
+from otel_gpu.capture.loaders import open_object
+from otel_gpu.capture.objects import BpfMap
 from otel_gpu.capture.ring import RingBuffer
 from otel_gpu.capture.settings import pack_settings
 from otel_gpu.capture.stops import let_all_go_on
@@ -51,13 +52,13 @@ class Programs:
         multi: Attach many uprobes at once where the kernel can.
 
     Raises:
-        HostError: libbpf or the object is missing.
+        HostError: libbpf, the object, or what the loader needs is missing.
         BpfError: The kernel refuses the programs.
     """
 
     def __init__(self, config: Config, *, watch_all: bool, multi: bool = True) -> None:
-        self.bpf = BpfObject(object_path(), _UPROBES, multi=multi)
         capture = config.capture
+        self.bpf = open_object(capture.loader, _UPROBES, multi=multi)
         self.bpf.set_read_only_data(".rodata.settings", pack_settings(config, watch_all=watch_all))
         for name, entries in (
             ("events", capture.ring_buffer_bytes),

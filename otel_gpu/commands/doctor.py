@@ -10,7 +10,7 @@ from rich.text import Text
 
 from otel_gpu.commands import Output
 from otel_gpu.config import Config
-from otel_gpu.doctor import Host, examine_host
+from otel_gpu.doctor import Host, check_loader, examine_host
 from otel_gpu.findings import Finding, can_capture, to_json
 from otel_gpu.visibility import examine_process, examine_processes
 
@@ -37,10 +37,14 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
-def run(args: Namespace, config: Config, out: Output) -> int:  # noqa: ARG001 -- the protocol's
+def run(args: Namespace, config: Config, out: Output) -> int:
     """Check the host and the named processes."""
     host = Host(release=platform.release(), machine=platform.machine())
-    findings = [*examine_host(host, os.environ), examine_processes()]
+    findings = [
+        *examine_host(host, os.environ),
+        check_loader(host, config.capture.loader),
+        examine_processes(),
+    ]
     processes = [finding for pid in args.pid for finding in examine_process(pid)]
     if args.json:
         out.json(to_json(findings, processes))

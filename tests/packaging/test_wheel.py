@@ -38,14 +38,17 @@ def metadata(archive, name):
 
 def test_objects_for_both_architectures_are_inside(opened):
     """
-    The wheel has BPF programs for x86_64 and for aarch64, wherever it was built.
+    The wheel has BPF programs for x86_64 and for aarch64, for kernels with BTF and for those
+    without, wherever it was built.
     """
     objects = [name for name in opened.namelist() if name.endswith(".bpf.o")]
 
-    assert {name for name in objects if name.count(".") == 3} == {
-        "otel_gpu/_bpf/otel_gpu.x86_64.bpf.o",
+    assert sorted(objects) == [
         "otel_gpu/_bpf/otel_gpu.aarch64.bpf.o",
-    }
+        "otel_gpu/_bpf/otel_gpu.aarch64.nobtf.bpf.o",
+        "otel_gpu/_bpf/otel_gpu.x86_64.bpf.o",
+        "otel_gpu/_bpf/otel_gpu.x86_64.nobtf.bpf.o",
+    ]
     for name in objects:
         with opened.open(name) as file:
             assert ELFFile(file)["e_machine"] == "EM_BPF"

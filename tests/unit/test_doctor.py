@@ -103,15 +103,16 @@ def test_old_kernels_are_refused(host, release, status):
     assert found(host, "kernel").status == status
 
 
-def test_a_kernel_without_btf_is_missing_it(host):
+def test_a_kernel_without_btf_is_told_of_headers(host):
     """
-    Without BTF the object cannot be fitted to the kernel.
+    BTF can be done without, and the doctor says what stands in for it.
     """
     (host.sys / "kernel" / "btf" / "vmlinux").unlink()
 
     finding = found(host, "btf")
 
-    assert finding.status == "missing"
+    assert finding.status == "warning"
+    assert "headers" in finding.detail
     assert "CONFIG_DEBUG_INFO_BTF" in finding.hint
 
 
@@ -259,6 +260,17 @@ def test_an_object_for_another_machine_does_not_count(host):
     host = Host(release=host.release, machine="aarch64", proc=host.proc, objects=host.objects)
 
     assert found(host, "bpf_object").status == "missing"
+
+
+def test_a_kernel_without_btf_takes_another_object(host):
+    """
+    The one for kernels that do not describe their types is what has to be there then.
+    """
+    (host.sys / "kernel" / "btf" / "vmlinux").unlink()
+    assert found(host, "bpf_object").status == "missing"
+
+    (host.objects / "otel_gpu.x86_64.nobtf.bpf.o").write_bytes(b"\x7fELF")
+    assert found(host, "bpf_object").status == "ok"
 
 
 def test_a_pid_namespace_narrows_the_view(host):

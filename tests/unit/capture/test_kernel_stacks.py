@@ -59,3 +59,23 @@ def test_what_is_above_the_scheduler_is_left_out(functions):
     assert functions(
         0xFFFF_FFFF_8100_0510, 0xFFFF_FFFF_8100_0101, 0xFFFF_FFFF_8100_0201, 0xFFFF_FFFF_8100_0301
     ) == ["schedule", "do_exit"]
+
+
+def test_functions_of_the_scheduler_are_left_out_wherever_they_are(tmp_path):
+    """So the kernel does itself with the stack of another thread; with our own it does not."""
+    (tmp_path / "kallsyms").write_text(
+        "ffffffff81000000 T do_nanosleep\n"
+        "ffffffff81000100 T __sched_text_start\n"
+        "ffffffff81000100 t __schedule\n"
+        "ffffffff81000200 T schedule\n"
+        "ffffffff81000300 T schedule_timeout\n"
+        "ffffffff81000400 T __sched_text_end\n"
+        "ffffffff81000400 T do_futex\n"
+    )
+    addresses = [0xFFFF_FFFF_8100_0000 + offset for offset in (0x410, 0x110, 0x210, 0x310, 0x10)]
+    stacks = KernelStacks(Programs({7: addresses}), KernelSymbols(tmp_path / "kallsyms"))
+
+    (record,) = stacks.tell(7)
+
+    body = json.loads(record[wire.RECORD_HEADER.size :].rstrip(b"\0"))
+    assert body["functions"] == ["do_nanosleep"]

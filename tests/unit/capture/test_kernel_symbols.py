@@ -74,3 +74,20 @@ def test_the_table_is_read_once_and_when_it_is_needed(tmp_path):
     path.unlink()
     assert symbols.name(0xFFFF_FFFF_8100_0210) == "do_futex"
     assert symbols.name(0xFFFF_FFFF_8100_0101) == "schedule"
+
+
+def test_the_scheduler_is_between_two_names_of_the_table(tmp_path):
+    """The end is the first address that is none of its; without the names there is no such place."""
+    path = tmp_path / "kallsyms"
+    path.write_text(
+        "ffffffff81000100 T __sched_text_start\nffffffff81000100 t __schedule\n"
+        "ffffffff81000400 T __sched_text_end\nffffffff81000400 T do_futex\n"
+    )
+    symbols = KernelSymbols(path)
+    offsets = (0x0FF, 0x100, 0x3FF, 0x400)
+
+    inside = [symbols.is_scheduler(0xFFFF_FFFF_8100_0000 + offset) for offset in offsets]
+
+    assert inside == [False, True, True, False]
+    path.write_text(KALLSYMS)
+    assert not KernelSymbols(path).is_scheduler(0xFFFF_FFFF_8100_0100)

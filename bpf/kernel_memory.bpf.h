@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * How the programs reach the kernel's memory: the difference between the two objects that
+ * are built of one source.
+ *
+ * Where the kernel has BTF, it knows the types of pointers: a tracepoint's arguments and
+ * the current task are read as if they were our own. Where it has none, they are numbers,
+ * and each read is a call of bpf_probe_read_kernel(). That object is built with
+ * OTEL_GPU_NO_BTF. Its offsets are fixed at load time too, from BTF that the agent makes
+ * of the kernel's headers.
+ *
+ * Included by core.bpf.h, after its types and libbpf's helpers.
+ */
+#ifndef OTEL_GPU_KERNEL_MEMORY_BPF_H
+#define OTEL_GPU_KERNEL_MEMORY_BPF_H
+
+#if !defined(OTEL_GPU_NO_BTF)
+
+#define TRACEPOINT "tp_btf/"
+
+/* READ_KERNEL(task, mm, start_stack) is task->mm->start_stack. */
+#define READ_KERNEL(source, ...) ___arrow(source, __VA_ARGS__)
+
+/* A kernel stack is had from the task whose it is. */
+#define WALK_KERNEL_STACK(task, buffer, size) bpf_get_task_stack(task, buffer, size, 0)
+#define CAN_STOP_UNWINDING		      true
+
+#else
+
+#define TRACEPOINT			     "raw_tp/"
+#define READ_KERNEL(source, ...)	     BPF_CORE_READ(source, __VA_ARGS__)
+/*
+ * A kernel stack is had from the context of a program: it is that of the current task. It is
+ * unwound from the program itself on, so that to stop early saves less than to try costs.
+ */
+#define WALK_KERNEL_STACK(ctx, buffer, size) bpf_get_stack(ctx, buffer, size, 0)
+#define CAN_STOP_UNWINDING		     false
+
+/* Stand-ins for helpers that take or give typed pointers. */
+#define bpf_get_current_task_btf()	     ((struct task_struct *)bpf_get_current_task())
+#define bpf_task_pt_regs(task)		     copy_registers(task)
+
+#define MAX_REGISTERS_CPUS		     1024
+
+/* What is no field of any type. The agent puts the enum into the BTF that it makes. */
+enum kernel_layout {
+	KERNEL_LAYOUT_REGISTERS = 1, /* offset of user space's registers in a task's stack */
+};
+
+static struct pt_regs registers_of_cpu[MAX_REGISTERS_CPUS];
+
+/* User space's registers of a task, until this CPU copies others. */
+static __always_inline struct pt_regs *copy_registers(struct task_struct *task)
+{
+	struct pt_regs *copy = &registers_of_cpu[bpf_get_smp_processor_id() % MAX_REGISTERS_CPUS];
+	__u64 offset = bpf_core_enum_value(enum kernel_layout, KERNEL_LAYOUT_REGISTERS);
+
+	bpf_probe_read_kernel(copy, sizeof(*copy), READ_KERNEL(task, stack) + offset);
+	return copy;
+}
+
+#endif
+
+#endif

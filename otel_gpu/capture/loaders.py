@@ -1,0 +1,131 @@
+"""
+Which way the programs get to know the kernel that runs.
+
+There are two, behind one interface, the ``BpfObject``. Both are libbpf's loading of an
+object that was compiled with the project:
+
+- ``libbpf``: the kernel describes its types itself, by BTF.
+- ``bcc``: it does not, so BCC reads them from the kernel's headers, and the object is the one
+  whose programs need nothing of the kernel's BTF.
+"""
+
+import ctypes
+import logging
+import struct
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from otel_gpu.capture._libbpf import TestRunOptions
+from otel_gpu.capture.bcc import ask_headers
+from otel_gpu.capture.objects import BpfObject, object_path
+from otel_gpu.errors import HostError
+
+KERNEL_BTF = Path("/sys/kernel/btf/vmlinux")
+
+_CHECK = "check_layout"
+_EXPECTED = struct.Struct("<QQQQ")
+# What is checked, in the order of the numbers that ``check_layout`` returns, from 1.
+_CHECKS = (
+    "task_struct.pid",
+    "task_struct.comm",
+    "task_struct.group_leader",
+    "task_struct.thread_pid",
+    "mm_struct.start_stack",
+    "signal_struct.live",
+    "task_struct.start_boottime",
+    "sched_entity.sum_exec_runtime",
+    "task_struct.thread",
+    "task_struct.stack",
+    "thread_info.cpu",
+    "task_struct.state",
+)
+# Of /proc/PID/stat, counted from behind the state.
+_STAT_THREADS, _STAT_START_STACK = 16, 24
+_TRIES = 3  # a thread may come or go meanwhile
+
+_logger = logging.getLogger(__name__)
+
+
+def choose_loader(wanted: str, btf: Path = KERNEL_BTF) -> str:
+    """
+    Return ``libbpf`` or ``bcc``.
+
+    Args:
+        wanted: One of these, or ``auto``: by whether the kernel has BTF.
+        btf: Where that would be.
+    """
+    if wanted != "auto":
+        return wanted
+    return "libbpf" if btf.exists() else "bcc"
+
+
+def open_object(wanted: str, uprobes: Sequence[str], *, multi: bool) -> BpfObject:
+    """
+    Open the object that suits this kernel; it is not loaded yet.
+
+    Args:
+        wanted: ``auto``, ``libbpf`` or ``bcc``.
+        uprobes: Names of its uprobe programs.
+        multi: Attach many uprobes at once where the kernel can.
+
+    Raises:
+        HostError: What this way needs is missing; the hint says what to install.
+    """
+    if choose_loader(wanted) == "bcc":
+        return _HeadersObject(
+            object_path(has_btf=False), uprobes, multi=multi, kernel_types=ask_headers()
+        )
+    if not KERNEL_BTF.exists():
+        raise HostError(
+            f"this kernel has no BTF ({KERNEL_BTF} is missing)",
+            hint="set capture.loader to auto or bcc, which reads the kernel's headers instead",
+        )
+    return BpfObject(object_path(), uprobes, multi=multi)
+
+
+class _HeadersObject(BpfObject):
+    """An object that was fitted to headers, which may be of another build than the kernel."""
+
+    def load(self) -> None:
+        """
+        Load, and check that the kernel's types are where the headers say.
+
+        Raises:
+            HostError: They are not.
+        """
+        super().load()
+        for _ in range(_TRIES):
+            if not (failed := self._check()):
+                break
+        else:
+            what = _CHECKS[failed - 1] if failed <= len(_CHECKS) else f"check {failed}"
+            raise HostError(
+                "the kernel headers are not of the kernel that runs, although they say so: "
+                f"{what} is not where they have it",
+                hint="install the headers that were built with this kernel",
+            )
+        _logger.info("the kernel's types were checked against its headers")
+
+    def _check(self) -> int:
+        """Return the number of the first check that fails; 0: all is well."""
+        text = Path("/proc/thread-self/stat").read_text(encoding="utf-8", errors="replace")
+        stat = [int(value) for value in text.rpartition(")")[2].split()[1:]]
+        expected = _EXPECTED.pack(
+            stat[_STAT_START_STACK],
+            threading.get_ident(),  # at the thread register, or before it
+            time.thread_time_ns(),
+            stat[_STAT_THREADS],
+        )
+        options = TestRunOptions(ctypes.sizeof(TestRunOptions))
+        context = ctypes.create_string_buffer(expected, len(expected))
+        options.ctx_in = ctypes.addressof(context)
+        options.ctx_size_in = len(expected)
+        self.libbpf.call(
+            "bpf_prog_test_run_opts",
+            self.program_fd(_CHECK),
+            options,
+            what="the kernel's types are not checked",
+        )
+        return int(options.retval)
