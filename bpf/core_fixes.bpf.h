@@ -70,4 +70,17 @@ static __always_inline __u32 cpu_of(struct task_struct *task)
  */
 #define HAS_BPF_LOOP bpf_core_enum_value_exists(enum bpf_func_id, BPF_FUNC_loop)
 
+/* Call a step with 0, 1, 2, ... and what is being worked on, until it returns 1. */
+#define REPEAT(times, step, work)                                                                  \
+	do {                                                                                       \
+		if (HAS_BPF_LOOP) {                                                                \
+			bpf_loop(times, step, work, 0);                                            \
+		} else {                                                                           \
+			for (__u32 number = 0; number < (times); number++) {                       \
+				if (step(number, work))                                            \
+					break;                                                     \
+			}                                                                          \
+		}                                                                                  \
+	} while (0)
+
 #endif

@@ -27,13 +27,19 @@ static __always_inline __u8 *guess_of(const struct thread *thread)
 	return &guesses[hash * 0x9e3779b97f4a7c15ULL >> (64 - GUESS_BITS)];
 }
 
-/* Find a stack among the known ones, or add it. Negative: it is not there. */
-static __always_inline long find_known_stack(struct kernel_stack *walk, __u32 frames, bool add)
+/*
+ * Find this CPU's stack among the known ones, or add it. Negative: it is not there. A global
+ * function, so that the verifier walks its loops once, and not from each place that calls it.
+ */
+__weak __noinline __s64 find_known_stack(__u32 frames, __u32 add)
 {
-	struct kernel_stack *known;
+	__u32 zero = 0;
+	struct kernel_stack *walk = bpf_map_lookup_elem(&stack_walk, &zero), *known;
 	__u64 hash = 0;
 	__u32 id;
 
+	if (!walk)
+		return -1;
 	for (__u32 i = 0; i < MAX_STACK_FRAMES && i < frames; i++)
 		hash = (hash ^ walk->addresses[i]) * 0x9e3779b97f4a7c15ULL;
 	id = hash >> 33;
@@ -78,7 +84,7 @@ static __always_inline long find_as_guessed(void *source, struct kernel_stack *w
 		return -1;
 	*frames = 0; /* there may be more */
 	walk->addresses[inner] = entry;
-	return find_known_stack(walk, inner + 1, false);
+	return find_known_stack(inner + 1, false);
 }
 
 /*
@@ -124,7 +130,7 @@ static __noinline long find_kernel_stack(const struct thread *thread, void *sour
 		return -1;
 	if (may_guess && walk->addresses[inner] == entry)
 		*guess = (*guess & ~GUESS_TWICE) == inner ? inner | GUESS_TWICE : inner;
-	return find_known_stack(walk, inner + 1, true);
+	return find_known_stack(inner + 1, true);
 }
 
 #if defined(OTEL_GPU_NO_BTF)

@@ -12,6 +12,7 @@
 #define OTEL_GPU_BPF
 #include "core.bpf.h"
 #include "events.h"
+#include "core_fixes.bpf.h"
 #include "maps.bpf.h"
 #include "tasks.bpf.h"
 
@@ -82,80 +83,121 @@ struct {
 } walks SEC(".maps");
 
 /*
- * The functions that follow are global, not inlined: the verifier walks the loop of
- * each once, not once for every library and namespace.
+ * The functions with loops that follow are global, not inlined: the verifier walks the loop
+ * of each once, not once for every library and namespace.
  */
 
-/* Does this CPU's path contain "libcuda" (libcuda.so.1, libcudart.so.12, ...)? */
-__noinline int scan_path(__u32 zero)
-{
-	struct walk *walk = bpf_map_lookup_elem(&walks, &zero);
-	const __u64 wanted = 0x6164756362696cULL; /* "libcuda", little-endian */
-	__u64 hash = 14695981039346656037ULL;	  /* FNV-1a */
-	int found = 0;
+/* A search through a path. */
+struct scan {
+	__u64 name_hash;
+	__u32 has_cuda;
+	__u32 padding;
+};
 
-	if (!walk)
-		return 0;
-	for (int i = 0; i < PATH_BYTES; i++) {
-		if (!walk->path[i])
-			break;
-		if ((*(__u64 *)&walk->path[i] & 0x00ffffffffffffffULL) == wanted)
-			found = 1;
-		hash = (hash ^ (__u8)walk->path[i]) * 1099511628211ULL;
-	}
-	walk->key.name_hash = hash;
-	return found;
+/* Look at one character of this CPU's path. Returns 1 at its end. */
+static __noinline long scan_character(__u32 at, struct scan *scan)
+{
+	const __u64 wanted = 0x6164756362696cULL; /* "libcuda", little-endian */
+	__u32 zero = 0;
+	struct walk *walk = bpf_map_lookup_elem(&walks, &zero);
+
+	if (!walk || at >= PATH_BYTES || !walk->path[at])
+		return 1;
+	if ((*(__u64 *)&walk->path[at] & 0x00ffffffffffffffULL) == wanted)
+		scan->has_cuda = 1;
+	scan->name_hash = (scan->name_hash ^ (__u8)walk->path[at]) * 1099511628211ULL;
+	return 0;
+}
+
+/*
+ * Does this CPU's path contain "libcuda" (libcuda.so.1, libcudart.so.12, ...)? That it has
+ * not so far is an argument, so that no verifier takes it for known: see unknown_zero().
+ */
+__noinline int scan_path(__u32 has_cuda)
+{
+	__u32 zero = 0;
+	struct walk *walk = bpf_map_lookup_elem(&walks, &zero);
+	struct scan scan = {.name_hash = 14695981039346656037ULL /* FNV-1a */,
+			    .has_cuda = has_cuda};
+
+	REPEAT(PATH_BYTES, scan_character, &scan);
+	if (walk)
+		walk->key.name_hash = scan.name_hash;
+	return scan.has_cuda;
+}
+
+/* Go on to the next library of a list. Returns 1 at its end. */
+static __noinline long look_forward(__u32 step, __u64 *library)
+{
+	__u64 next = 0;
+
+	if (bpf_probe_read_user(&next, sizeof(next), (void *)(*library + NEXT_OFFSET)) || !next)
+		return 1;
+	*library = next;
+	return 0;
 }
 
 /* New libraries are at the end of a list. */
 __noinline __u64 find_last(__u64 library)
 {
-	for (int i = 0; i < MAX_LIBRARIES; i++) {
-		__u64 next = 0;
-
-		if (bpf_probe_read_user(&next, sizeof(next), (void *)(library + NEXT_OFFSET)) ||
-		    !next)
-			break;
-		library = next;
-	}
+	REPEAT(MAX_LIBRARIES, look_forward, &library);
 	return library;
 }
 
-/* Walk back from the end to a library seen before; what is on the way? */
-__noinline int find_new(__u64 last)
+/* A walk from the end of a list back to a library seen before. */
+struct walk_back {
+	__u64 library;
+	__u32 news;
+	__u32 padding;
+};
+
+/* Look at one library, and go on to the one before. Returns 1 where the walk ends. */
+static __noinline long look_back(__u32 step, struct walk_back *back)
 {
 	__u32 zero = 0, seen = 1;
 	struct walk *walk = bpf_map_lookup_elem(&walks, &zero);
 	struct library library = {};
-	int news = NOTHING;
+	int found;
 
-	if (!walk)
-		return NOTHING;
-	for (int i = 0; i < MAX_NEW_LIBRARIES && last; i++) {
-		int found;
-
-		if (bpf_probe_read_user(&library, sizeof(library), (void *)last)) {
-			count(COUNTER_LOST_READ_FAULT);
-			break;
-		}
-		walk->key.library = last;
-		walk->path[0] = 0;
-		if (bpf_probe_read_user_str(walk->path, PATH_BYTES, (void *)library.name) < 0)
-			walk->path[0] = 0;
-		found = scan_path(zero);
-		/* Somebody else was here: better to look once too often. */
-		if (walk->owner != bpf_get_current_pid_tgid())
-			return SOME_CUDA;
-		if (bpf_map_lookup_elem(&seen_libraries, &walk->key))
-			break;
-		bpf_map_update_elem(&seen_libraries, &walk->key, &seen, BPF_ANY);
-		/* One is enough: the agent looks at everything that is mapped. */
-		if (found)
-			return SOME_CUDA;
-		news = SOME_OTHER;
-		last = library.previous;
+	if (!walk || !back->library)
+		return 1;
+	if (bpf_probe_read_user(&library, sizeof(library), (void *)back->library)) {
+		count(COUNTER_LOST_READ_FAULT);
+		return 1;
 	}
-	return news;
+	walk->key.library = back->library;
+	walk->path[0] = 0;
+	if (bpf_probe_read_user_str(walk->path, PATH_BYTES, (void *)library.name) < 0)
+		walk->path[0] = 0;
+	found = scan_path(0);
+	/* Somebody else was here: better to look once too often. */
+	if (walk->owner != bpf_get_current_pid_tgid()) {
+		back->news = SOME_CUDA;
+		return 1;
+	}
+	if (bpf_map_lookup_elem(&seen_libraries, &walk->key))
+		return 1;
+	bpf_map_update_elem(&seen_libraries, &walk->key, &seen, BPF_ANY);
+	/* One is enough: the agent looks at everything that is mapped. */
+	if (found) {
+		back->news = SOME_CUDA;
+		return 1;
+	}
+	back->news = SOME_OTHER;
+	back->library = library.previous;
+	return 0;
+}
+
+/*
+ * Walk back from the end to a library seen before; what is on the way? The news that there
+ * are so far is an argument, so that no verifier takes it for known: see unknown_zero().
+ */
+__noinline int find_new(__u64 last, __u32 news)
+{
+	struct walk_back back = {.library = last, .news = news};
+
+	REPEAT(MAX_NEW_LIBRARIES, look_back, &back);
+	return back.news;
 }
 
 static __always_inline void stop_or_report(struct process *process, struct task_struct *task,
@@ -205,7 +247,7 @@ int library_list_changed(struct pt_regs *ctx)
 			break;
 		}
 		if (list.state == LIST_IS_CONSISTENT && list.first)
-			news |= find_new(find_last(list.first));
+			news = find_new(find_last(list.first), news);
 		address = list.version >= EXTENDED_VERSION ? list.next_list : 0;
 	}
 	if (news == SOME_CUDA && process)

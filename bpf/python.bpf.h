@@ -243,14 +243,7 @@ __weak __noinline int walk_python(struct sample *sample)
 	sample->milestone = 0;
 	sample->window = 0;
 	sample->newest = 0;
-	if (HAS_BPF_LOOP) {
-		bpf_loop(MAX_PYTHON_STEPS, walk_frame, &walk, 0);
-	} else {
-		for (__u32 step = 0; step < MAX_PYTHON_STEPS; step++) {
-			if (walk_frame(step, &walk))
-				break;
-		}
-	}
+	REPEAT(MAX_PYTHON_STEPS, walk_frame, &walk);
 	if (sample->frame && record->python_status == PYTHON_COMPLETE)
 		record->python_status = PYTHON_CUT;
 	if (record->python_status == PYTHON_BROKEN)

@@ -140,14 +140,7 @@ __weak __noinline __u64 search_thread_states(struct sample_record *record,
 	if (!read_word(&search.interpreter_state,
 		       interpreter->start + interpreter->runtime_interpreters))
 		return 0;
-	if (HAS_BPF_LOOP) {
-		bpf_loop(MAX_THREAD_STEPS, search_thread_state, &search, 0);
-	} else {
-		for (__u32 step = 0; step < MAX_THREAD_STEPS; step++) {
-			if (search_thread_state(step, &search))
-				break;
-		}
-	}
+	REPEAT(MAX_THREAD_STEPS, search_thread_state, &search);
 	if (search.is_broken)
 		return 0;
 	record->python_status = search.found ? PYTHON_COMPLETE : PYTHON_NO_THREAD;
