@@ -1,6 +1,7 @@
 """The host and its clocks: what RECORD_CAPTURE and RECORD_CLOCK say."""
 
 import contextlib
+import ctypes
 import os
 import platform
 import resource
@@ -47,6 +48,14 @@ def resident_bytes() -> int:
     """Return how much memory the agent has resident."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def give_back_memory() -> None:
+    """Give the kernel back what the C library keeps of memory that was freed, such as libbpf's."""
+    # Other C libraries than glibc lack it.
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(ctypes.c_size_t(0))
 
 
 def allow_open_files(wanted: int) -> None:

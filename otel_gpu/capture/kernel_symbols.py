@@ -2,13 +2,13 @@
 
 import re
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from pathlib import Path
 
 KALLSYMS = Path("/proc/kallsyms")
-_SCHEDULER_LIMITS = ("__sched_text_start", "__sched_text_end")
+_SCHEDULER_LIMITS = (b"__sched_text_start", b"__sched_text_end")
 _MAX_OFFSET = 1 << 20
-_FUNCTION = re.compile(r"^([0-9a-f]{1,16}) [tTwW] (\S+)", re.MULTILINE)
+_FUNCTION = re.compile(rb"^([0-9a-f]{1,16}) [tTwW] (\S+)", re.MULTILINE)
 
 
 class KernelSymbols:
@@ -22,7 +22,9 @@ class KernelSymbols:
     def __init__(self, kallsyms: Path = KALLSYMS) -> None:
         self._path = kallsyms
         self._addresses: array[int] | None = None
-        self._names: list[str] = []
+        # All names in one piece, and where each begins: as strings they would be 10 MB.
+        self._names = b""
+        self._starts: array[int] = array("I")
         self._scheduler = (0, 0)
         self._known: dict[int, str] = {}
 
@@ -45,22 +47,37 @@ class KernelSymbols:
 
     def _look_up(self, address: int) -> str:
         addresses = self._addresses or self.read()
-        index = bisect_right(addresses, address) - 1
-        if index < 0 or address - addresses[index] > _MAX_OFFSET:
+        end = bisect_right(addresses, address)
+        if not end or address - addresses[end - 1] > _MAX_OFFSET:
             return hex(address)
-        return self._names[index]
+        # Of several names of one function always the same.
+        begin = bisect_left(addresses, addresses[end - 1], 0, end)
+        name = max(map(self._name, range(begin, end)))
+        return name.decode("utf-8", "replace")
+
+    def _name(self, index: int) -> bytes:
+        start = self._starts[index]
+        return self._names[start : self._names.index(b"\n", start)]
 
     def read(self) -> "array[int]":
         """Read the table; the addresses, ascending."""
         try:
-            text = self._path.read_text(encoding="utf-8", errors="replace")
+            text = self._path.read_bytes()
         except OSError:
-            text = ""
-        found = ((int(address, 16), name) for address, name in _FUNCTION.findall(text))
-        functions = sorted(function for function in found if function[0])
-        self._addresses = array("Q", (address for address, _ in functions))
-        self._names = [name for _, name in functions]
+            text = b""
+        addresses, starts, names = array("Q"), array("I"), bytearray()
         limits = dict.fromkeys(_SCHEDULER_LIMITS, 0)
-        limits |= {name: address for address, name in functions if name in limits}
+        for found in _FUNCTION.finditer(text):
+            name, address = found[2], int(found[1], 16)
+            if address:
+                addresses.append(address)
+                starts.append(len(names))
+                names += name + b"\n"
+                if name in limits:
+                    limits[name] = address
+        order = sorted(range(len(addresses)), key=addresses.__getitem__)
+        self._addresses = array("Q", map(addresses.__getitem__, order))
+        self._starts = array("I", map(starts.__getitem__, order))
+        self._names = bytes(names)
         self._scheduler = (limits[_SCHEDULER_LIMITS[0]], limits[_SCHEDULER_LIMITS[1]])
         return self._addresses

@@ -18,7 +18,12 @@ from otel_gpu import __version__, wire
 from otel_gpu.capture.attachments import Attachments
 from otel_gpu.capture.command import Command
 from otel_gpu.capture.headers import fields_of, header_of
-from otel_gpu.capture.host import describe_host, read_clocks, resident_bytes
+from otel_gpu.capture.host import (
+    describe_host,
+    give_back_memory,
+    read_clocks,
+    resident_bytes,
+)
 from otel_gpu.capture.interpreters import Interpreters
 from otel_gpu.capture.introductions import Introductions
 from otel_gpu.capture.layout import layout_description
@@ -146,6 +151,8 @@ class Session:
         yield from self._discover()
         # Counters of cgroups tell of what is between two readings: this is the first one.
         yield self._read_pressure()
+        # The kernel's BTF and symbol table were read, and took tens of megabytes meanwhile.
+        give_back_memory()
 
     def _describe(self) -> dict[str, Any]:
         mode = "all" if self._watch_all else "cgroup" if self._cgroup else "pid"
