@@ -151,6 +151,30 @@ def open_session(
         yield batches
 
 
+@contextmanager
+def open_capture(
+    args: Namespace, config: Config, rejected: Counter[str]
+) -> Iterator[tuple[Started, Batches]]:
+    """
+    Begin a capture that exports nothing: start the command, load the programs, open the session.
+
+    Args:
+        args: What to watch, and for how long.
+        config: The configuration.
+        rejected: Records that could not be decoded, by reason; told in the stream.
+    """
+
+    def status() -> Mapping[str, Any]:
+        return {"rejected": dict(rejected)}
+
+    with (
+        start_command(args) as started,
+        load_programs(args, config, started) as programs,
+        open_session(args, config, programs, started, status) as batches,
+    ):
+        yield started, batches
+
+
 def capture(
     args: Namespace,
     config: Config,
@@ -171,15 +195,7 @@ def capture(
     Returns:
         The command's exit code, or 0.
     """
-
-    def status() -> Mapping[str, Any]:
-        return {"rejected": dict(rejected)}
-
-    with (
-        start_command(args) as started,
-        load_programs(args, config, started) as programs,
-        open_session(args, config, programs, started, status) as batches,
-    ):
+    with open_capture(args, config, rejected) as (started, batches):
         if started.command is None:
             begun()
         pipeline.process(batches, Enricher(), [observe], rejected)

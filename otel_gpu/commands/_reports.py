@@ -14,11 +14,12 @@ from otel_gpu.commands import UsageError
 from otel_gpu.commands._moments import HELP as MOMENT_HELP
 from otel_gpu.commands._moments import parse_moment
 from otel_gpu.commands._recorder import store_path
-from otel_gpu.commands._sources import RecordingSource, Source, StoreSource
+from otel_gpu.commands._sources import RecordingSource, StoreSource
 from otel_gpu.config import Config
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.report.collector import Collector
 from otel_gpu.report.model import Window
+from otel_gpu.report.source import Source
 
 
 def add_source_arguments(parser: ArgumentParser, verb: str, *, captures: bool = False) -> None:

@@ -7,50 +7,17 @@ opens one closes it.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from otel_gpu import pipeline
 from otel_gpu.commands._salvage import Salvage
-from otel_gpu.enrich.activities import Activity
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.errors import OtelGpuError, StoreError
 from otel_gpu.report.extent import Extent
 from otel_gpu.report.model import Window
+from otel_gpu.report.source import Observers
 from otel_gpu.report.words import count_of
 from otel_gpu.store.reader import StoreReader
-
-Observers = Sequence[Callable[[Activity], object]]
-
-
-class Source(Protocol):
-    """
-    Holds activities.
-
-    Attributes:
-        name: What a report says that it is about.
-        notes: What a reader of the report is to know, once it was played.
-        error: What was wrong with it, once it was played; what came before that is right.
-        rejected: What could not be understood, by reason.
-    """
-
-    name: str
-    notes: list[str]
-    error: OtelGpuError | None
-    rejected: Counter[str]
-
-    def extent(self) -> tuple[int, int]:
-        """When it begins and ends, in Unix nanoseconds."""
-
-    def about(self, window: Window) -> Window:
-        """What a report of a window is to be about."""
-
-    def play(self, window: Window, observers: Observers) -> None:
-        """Hand what a window needs to the observers, in order; once."""
-
-    def close(self) -> None:
-        """Let go of the file."""
 
 
 class RecordingSource:

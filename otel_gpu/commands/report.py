@@ -11,13 +11,13 @@ from otel_gpu.commands._reports import (
     make_collector,
     window_of,
 )
-from otel_gpu.commands._sources import Source
 from otel_gpu.config import Config
 from otel_gpu.errors import OtelGpuError
 from otel_gpu.report.document import make_document, to_text
 from otel_gpu.report.html.flames import flame_graph
 from otel_gpu.report.html.page import make_page
 from otel_gpu.report.model import Report
+from otel_gpu.report.source import Source
 from otel_gpu.report.stacks import CALLED, WAITED
 from otel_gpu.report.window_stacks import WindowStacks
 from otel_gpu.report.words import format_size

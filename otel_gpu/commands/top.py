@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -21,9 +20,7 @@ from otel_gpu.commands._live import (
     add_target_arguments,
     check_targets,
     exit_code_of,
-    load_programs,
-    open_session,
-    start_command,
+    open_capture,
 )
 from otel_gpu.commands._salvage import Salvage
 from otel_gpu.config import Config
@@ -101,15 +98,7 @@ def _watch(args: Namespace, config: Config, out: Output) -> int:
         args.duration = args.interval
     rejected: Counter[str] = Counter()
     board = _make_board(args, config, rejected)
-
-    def status() -> Mapping[str, Any]:
-        return {"rejected": dict(rejected)}
-
-    with (
-        start_command(args) as started,
-        load_programs(args, config, started) as programs,
-        open_session(args, config, programs, started, status) as batches,
-    ):
+    with open_capture(args, config, rejected) as (started, batches):
         console = out.stderr_console if args.command else out.stdout_console
         display = _make_display(args, board, console, _name_target(args))
         with display:

@@ -6,17 +6,17 @@ report is made once for a window of a capture, and kept while the capture is the
 """
 
 import threading
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from otel_gpu.enrich.activities import Activity
-from otel_gpu.errors import OtelGpuError, StoreError
+from otel_gpu.errors import StoreError
 from otel_gpu.mcp.health import Health
 from otel_gpu.report.collector import Collector
 from otel_gpu.report.model import Report, Window
+from otel_gpu.report.source import Observers, Source
 from otel_gpu.report.words import format_time
 from otel_gpu.store.queries import Answer, QueryLimits
 from otel_gpu.store.reader import StoreReader
@@ -29,29 +29,6 @@ _KEPT = 8
 _LAST_UNIX_NS = 1 << 62
 _CHUNKS = "SELECT start_unix_ns, end_unix_ns, rows FROM chunks ORDER BY chunk DESC"
 _MOST_CHUNKS = QueryLimits(rows=100_000)
-
-Observers = Sequence[Callable[[Activity], object]]
-
-
-class Source(Protocol):
-    """What is played for one answer: a recording or a store, as it is now."""
-
-    name: str
-    notes: list[str]
-    error: OtelGpuError | None
-    rejected: Counter[str]
-
-    def extent(self) -> tuple[int, int]:
-        """When it begins and ends, in Unix nanoseconds."""
-
-    def about(self, window: Window) -> Window:
-        """What a report of a window is about."""
-
-    def play(self, window: Window, observers: Observers) -> None:
-        """Hand what a window needs to the observers, in order; once."""
-
-    def close(self) -> None:
-        """Let go of the file."""
 
 
 class Makers(NamedTuple):
