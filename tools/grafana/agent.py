@@ -1,7 +1,16 @@
 """What otel-gpu says about itself: what it lost, left out and cost."""
 
 from tools.grafana.model import Dashboard, Panel, Query, Row, red_above_zero, table
-from tools.grafana.promql import AGENTS, increase, of, or_zero, rate, total, with_label
+from tools.grafana.promql import (
+    AGENTS,
+    increase,
+    of,
+    or_zero,
+    rate,
+    records_lost,
+    total,
+    with_label,
+)
 from tools.grafana.variables import CLUSTER, NODE, source
 
 
@@ -40,15 +49,7 @@ def _losses() -> tuple[Panel, ...]:
             "What the kernel side saw and could not count or hand over, in the time that is shown. "
             "Metrics are exact where this is 0. Samples of stacks are not in it.",
             "short",
-            [
-                Query(
-                    or_zero(
-                        total(
-                            of(increase("otel_gpu_records_lost_total", 'reason!="sample"'), AGENTS)
-                        )
-                    )
-                )
-            ],
+            [Query(records_lost())],
             "stat",
             8,
             4,

@@ -11,6 +11,7 @@ from tools.grafana.promql import (
     or_zero,
     quantile,
     rate,
+    records_lost,
     share,
     total,
     with_label,
@@ -123,15 +124,7 @@ def _now() -> tuple[Panel, ...]:
             "What the agents saw and could not count, in the time that is shown. Samples of stacks "
             "are left out: spans then lack a stack, and nothing else.",
             "short",
-            [
-                Query(
-                    or_zero(
-                        total(
-                            of(increase("otel_gpu_records_lost_total", 'reason!="sample"'), AGENTS)
-                        )
-                    )
-                )
-            ],
+            [Query(records_lost())],
             "stat",
             4,
             4,

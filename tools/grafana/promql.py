@@ -93,3 +93,8 @@ def summed(metric: str, by: Iterable[str] = (), match: str = "", targets: str = 
     """Return the sum of the values that a histogram takes in each second."""
     native = f"histogram_sum({total(of(rate(metric, match), targets), by)})"
     return f"{native} or {total(of(rate(f'{metric}_sum', match), targets), by)}"
+
+
+def records_lost() -> str:
+    """Return how many records the agents lost; samples of stacks are left out."""
+    return or_zero(total(of(increase("otel_gpu_records_lost_total", 'reason!="sample"'), AGENTS)))
