@@ -73,23 +73,23 @@ def prometheus_path() -> Path:
 
 def jaeger() -> Path:
     """Build Jaeger where that is not done yet, and return the program."""
-    return _once(jaeger_path(), _build_jaeger)
+    return build_once(jaeger_path(), _build_jaeger)
 
 
 def otelcol() -> Path:
     """Build the Collector where that is not done yet, and return the program."""
-    return _once(otelcol_path(), _build_otelcol)
+    return build_once(otelcol_path(), _build_otelcol)
 
 
 def prometheus() -> Path:
     """Get Prometheus where it is missing, and return the program."""
-    return _once(prometheus_path(), _unpack_prometheus)
+    return build_once(prometheus_path(), _unpack_prometheus)
 
 
 def _build_jaeger(work: Path, target: Path) -> None:
     shutil.copy(HERE / "jaeger" / "go.mod", work)
     shutil.copy(HERE / "jaeger" / "go.sum", work)
-    _compile("github.com/jaegertracing/jaeger/cmd/jaeger", work, target)
+    compile_module("github.com/jaegertracing/jaeger/cmd/jaeger", work, target)
 
 
 def _build_otelcol(work: Path, target: Path) -> None:
@@ -97,32 +97,39 @@ def _build_otelcol(work: Path, target: Path) -> None:
         shutil.copy(HERE / "collector" / name, work)
     # The builder writes the program's source. It would also look for the newest versions of
     # what that needs: ours are pinned, so it stops there.
-    command = [_go(), "tool", "builder", "--config=builder.yaml"]
+    command = [require_go(), "tool", "builder", "--config=builder.yaml"]
     _run([*command, "--skip-get-modules", "--skip-compilation"], work)
     sources = work / "build"
     shutil.copy(work / "go.mod", sources)
     shutil.copy(work / "go.sum", sources)
-    _compile(".", sources, target)
+    compile_module(".", sources, target)
 
 
 def _unpack_prometheus(work: Path, target: Path) -> None:
+    unpack("prometheus", "usr/bin/prometheus", work, target)
+
+
+def unpack(package: str, path: str, work: Path, target: Path) -> None:
+    """Take one file out of a Debian package, which is not installed."""
     try:
-        _run(["apt-get", "-q", "download", "prometheus"], work)
+        _run(["apt-get", "-q", "download", package], work)
     except BuildError:
         # A fresh machine has no package lists, an old one has lists of files that are gone.
         _run(["apt-get", "-q", "update"], work)
-        _run(["apt-get", "-q", "download", "prometheus"], work)
-    (package,) = work.glob("prometheus_*.deb")
-    _run(["dpkg-deb", "--extract", str(package), "."], work)
-    shutil.move(work / "usr" / "bin" / "prometheus", target)
+        _run(["apt-get", "-q", "download", package], work)
+    (archive,) = work.glob(f"{package}_*.deb")
+    _run(["dpkg-deb", "--extract", str(archive), "."], work)
+    shutil.move(work / path, target)
 
 
-def _compile(package: str, folder: Path, target: Path) -> None:
+def compile_module(package: str, folder: Path, target: Path) -> None:
+    """Compile a program of the Go module in a folder, as its go.mod pins it."""
     flags = ["-p", "2", "-trimpath", "-mod=readonly", "-ldflags=-s -w"]
-    _run(["nice", "-n", "10", _go(), "build", *flags, "-o", str(target), package], folder)
+    _run(["nice", "-n", "10", require_go(), "build", *flags, "-o", str(target), package], folder)
 
 
-def _go() -> str:
+def require_go() -> str:
+    """Return where the Go command is, or say that there is none."""
     found = go()
     if found is None:
         raise BuildError("Go is not installed")
@@ -146,7 +153,8 @@ def _run(command: list[str], folder: Path) -> None:
         raise BuildError(f"{' '.join(command)} failed:\n{done.stdout[-4000:]}")
 
 
-def _once(path: Path, build: Callable[[Path, Path], None]) -> Path:
+def build_once(path: Path, build: Callable[[Path, Path], None]) -> Path:
+    """Return a file of the cache; build it, from a folder to work in, where it is missing."""
     if path.exists():
         return path
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -36,8 +36,11 @@ class Backend:
         api: Where ``get`` asks.
     """
 
+    start_timeout_s = START_TIMEOUT_S
+    end_timeout_s = END_TIMEOUT_S
+
     def __init__(
-        self, command: Sequence[str | Path], env: Mapping[str, str], ready: str, api: str = ""
+        self, command: Sequence[str | Path], env: Mapping[str, str], ready: str = "", api: str = ""
     ) -> None:
         self._command = [str(part) for part in command]
         self._env = dict(env)
@@ -56,8 +59,8 @@ class Backend:
                 stdout=log,
                 stderr=log,
             )
-        deadline_s = time.monotonic() + START_TIMEOUT_S
-        while not _answers(self._ready):
+        deadline_s = time.monotonic() + self.start_timeout_s
+        while not self.is_ready():
             if self._process.poll() is not None or time.monotonic() > deadline_s:
                 said = self.log
                 self.__exit__(None, None, None)
@@ -75,11 +78,15 @@ class Backend:
         self.stop()
         self._folder.cleanup()
 
+    def is_ready(self) -> bool:
+        """Whether it is up; it answers at its URL unless a subclass knows better."""
+        return _answers(self._ready)
+
     def stop(self) -> None:
         """End it as an operator would, which lets it send what it holds."""
         self._process.terminate()
         try:
-            self._process.wait(END_TIMEOUT_S)
+            self._process.wait(self.end_timeout_s)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

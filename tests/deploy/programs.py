@@ -24,18 +24,18 @@ def kustomize() -> Path:
     """Build kustomize where that is not done yet, and return the program."""
 
     def build(work: Path, target: Path) -> None:
-        builds._compile("sigs.k8s.io/kustomize/kustomize/v5", _copy_sources(work), target)
+        builds.compile_module("sigs.k8s.io/kustomize/kustomize/v5", _copy_sources(work), target)
 
-    return builds._once(builds.cache() / f"kustomize-{_digest()}", build)
+    return builds.build_once(builds.cache() / f"kustomize-{_digest()}", build)
 
 
 def validate() -> Path:
     """Build the validator of manifests where that is not done yet, and return the program."""
 
     def build(work: Path, target: Path) -> None:
-        builds._compile(".", _copy_sources(work), target)
+        builds.compile_module(".", _copy_sources(work), target)
 
-    return builds._once(builds.cache() / f"validate-{_digest()}", build)
+    return builds.build_once(builds.cache() / f"validate-{_digest()}", build)
 
 
 def promtool() -> Path:
@@ -52,13 +52,15 @@ def seccomp_profile() -> Path:
     """Get CRI-O's default filter of system calls, and return the JSON file."""
 
     def take(work: Path, target: Path) -> None:
-        command = [builds._go(), "mod", "download", "-json", SECCOMP_MODULE]
+        command = [builds.require_go(), "mod", "download", "-json", SECCOMP_MODULE]
         done = subprocess.run(command, cwd=work, capture_output=True, check=True)
         module = json.loads(done.stdout)
         assert module["Sum"] == SECCOMP_SUM
         shutil.copy(Path(module["Dir"]) / "pkg" / "seccomp" / "seccomp.json", target)
 
-    return builds._once(builds.cache() / f"seccomp-{SECCOMP_MODULE.rpartition('@')[2]}.json", take)
+    return builds.build_once(
+        builds.cache() / f"seccomp-{SECCOMP_MODULE.rpartition('@')[2]}.json", take
+    )
 
 
 def _of_package(package: str, path: str) -> Path:
@@ -66,12 +68,9 @@ def _of_package(package: str, path: str) -> Path:
         return Path(installed)
 
     def unpack(work: Path, target: Path) -> None:
-        builds._run(["apt-get", "-q", "download", package], work)
-        (archive,) = work.glob(f"{package}_*.deb")
-        builds._run(["dpkg-deb", "--extract", str(archive), "."], work)
-        shutil.move(work / path, target)
+        builds.unpack(package, path, work, target)
 
-    return builds._once(builds.cache() / Path(path).name, unpack)
+    return builds.build_once(builds.cache() / Path(path).name, unpack)
 
 
 def _copy_sources(folder: Path) -> Path:
