@@ -41,12 +41,11 @@ class KernelSymbols:
 
         These are the scheduler's, and what waits by calling it.
         """
-        if self._addresses is None:
-            self.read()
+        self._table()
         return self._scheduler[0] <= address < self._scheduler[1]
 
     def _look_up(self, address: int) -> str:
-        addresses = self._addresses or self.read()
+        addresses = self._table()
         end = bisect_right(addresses, address)
         if not end or address - addresses[end - 1] > _MAX_OFFSET:
             return hex(address)
@@ -54,6 +53,10 @@ class KernelSymbols:
         begin = bisect_left(addresses, addresses[end - 1], 0, end)
         name = max(map(self._name, range(begin, end)))
         return name.decode("utf-8", "replace")
+
+    def _table(self) -> "array[int]":
+        # Where addresses are hidden it stays empty, and is not read again for that.
+        return self.read() if self._addresses is None else self._addresses
 
     def _name(self, index: int) -> bytes:
         start = self._starts[index]

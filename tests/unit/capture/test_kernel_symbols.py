@@ -76,6 +76,19 @@ def test_the_table_is_read_once_and_when_it_is_needed(tmp_path):
     assert symbols.name(0xFFFF_FFFF_8100_0101) == "schedule"
 
 
+def test_a_table_that_hides_addresses_is_read_once(tmp_path):
+    """
+    Nothing comes of it, however often it is asked: what was hidden once stays so.
+    """
+    path = tmp_path / "kallsyms"
+    path.write_text("0000000000000000 T schedule\n")
+    symbols = KernelSymbols(path)
+
+    assert symbols.name(0xFFFF_FFFF_8100_0100) == "0xffffffff81000100"
+    path.write_text(KALLSYMS)
+    assert symbols.name(0xFFFF_FFFF_8100_0200) == "0xffffffff81000200"
+
+
 def test_the_scheduler_is_between_two_names_of_the_table(tmp_path):
     """The end is the first address that is none of its; without the names there is no such place."""
     path = tmp_path / "kallsyms"
