@@ -86,7 +86,12 @@ def feed(folder: Path) -> Iterator[Feed]:
                 for counter in COUNTERS:
                     _wait_for(each, f"sum(rate({counter}[{RATE_S}s])) > 0")
                 _wait_for(each, "gpu_cuda_call_open_age_seconds")
-            assert wait_for(lambda: jaeger.find(SCENARIO, "gpu.incident"), FILL_TIMEOUT_S)
+            # Of the chains of a second only one is sent, which may be the other program's.
+            for found in (
+                lambda: jaeger.find(SCENARIO, "gpu.incident"),
+                lambda: jaeger.find(SCENARIO, "gpu.causal_chain", duration_min="10ms"),
+            ):
+                assert wait_for(found, FILL_TIMEOUT_S)
             unix_s = time.time()
         yield Feed(prometheus, jaeger, unix_s)
 
