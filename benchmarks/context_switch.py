@@ -13,8 +13,8 @@ from benchmarks.result import Result, spread
 from otel_gpu import wire
 from otel_gpu.capture.objects import Link
 from otel_gpu.capture.programs import Programs
-from otel_gpu.capture.targets import thread_ids
 from otel_gpu.config import Config
+from otel_gpu.procfs.mapped_files import thread_ids
 from tests.kernel.agent import environment_for
 from tests.stubs.build import workload
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.result import Result
-from otel_gpu.capture.stacks.mappings import Mapping
-from otel_gpu.capture.stacks.symbol_cache import SymbolCache
-from otel_gpu.capture.stacks.symbol_table import symbol_source
-from otel_gpu.capture.stacks.symbols import Symbols
-from tests.unit.capture.stacks.elf_files import image, many_functions
+from otel_gpu.stacks.mappings import Mapping
+from otel_gpu.stacks.symbol_cache import SymbolCache
+from otel_gpu.stacks.symbol_table import symbol_source
+from otel_gpu.stacks.symbols import Symbols
+from tests.unit.stacks.elf_files import image, many_functions
 
 FUNCTIONS = 500_000
 FUNCTION_BYTES = 4

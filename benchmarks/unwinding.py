@@ -7,8 +7,8 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.result import Result
-from otel_gpu.capture.stacks.unwinder import Unwinder
-from tests.unit.capture.stacks.stack_captures import Library
+from otel_gpu.stacks.unwinder import Unwinder
+from tests.unit.stacks.stack_captures import Library
 
 # Each is a call from the interpreter into C and back: ten native frames.
 DEPTH = 4

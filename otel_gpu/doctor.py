@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import otel_gpu
-from otel_gpu.capture.bcc import find_bcc, find_headers, install_hint
+from otel_gpu.capture.bcc.kernel_headers import find_bcc, find_headers, install_hint
 from otel_gpu.capture.libbpf_file import MINIMUM_VERSION, open_libbpf
 from otel_gpu.capture.loaders import choose_loader
 from otel_gpu.errors import HostError

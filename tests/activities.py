@@ -4,8 +4,6 @@ from bisect import bisect_left
 
 from otel_gpu import wire
 from otel_gpu.capture.layout import duration_bounds_ns, layout_description, size_bounds_bytes
-from otel_gpu.capture.probes import APIS
-from otel_gpu.capture.stacks.frames import Frame
 from otel_gpu.config import Config
 from otel_gpu.decode.events import Aggregate, CudaCall, Fork, Gap, OpenCall, SeriesKey, Stall
 from otel_gpu.enrich.activities import (
@@ -27,7 +25,9 @@ from otel_gpu.enrich.activities import (
     ThreadTime,
     TimesActivity,
 )
-from otel_gpu.enrich.stacks import find_place
+from otel_gpu.enrich.stack_table import find_place
+from otel_gpu.probe_table import APIS
+from otel_gpu.stacks.frames import Frame
 
 T0 = 1_800_000_000_000_000_000  # Unix time in nanoseconds at ktime 0
 SECOND = 1_000_000_000

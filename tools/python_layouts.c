@@ -1,6 +1,6 @@
 /*
  * Prints where CPython 3.10 to 3.12 keeps what a walk of its frames needs, for the table in
- * otel_gpu/capture/stacks/python_layouts.py. Build it with the headers of the version:
+ * otel_gpu/stacks/python_layouts.py. Build it with the headers of the version:
  *
  *	gcc -I $(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))') \
  *		tools/python_layouts.c && ./a.out

@@ -11,8 +11,8 @@ import yaml
 
 from otel_gpu import options, wire
 from otel_gpu.capture.libbpf_file import MINIMUM_VERSION
-from otel_gpu.capture.probes import APIS
 from otel_gpu.doctor import OLDEST_KERNEL
+from otel_gpu.probe_table import APIS
 from tests.pythons import interpreters
 from tools.build_hook import ARCHITECTURES
 

@@ -17,7 +17,6 @@ from typing import Any
 
 from otel_gpu.capture.libraries import ElfSymbols
 from otel_gpu.capture.objects import Link
-from otel_gpu.capture.probes import Probe, probes_of
 from otel_gpu.capture.programs import (
     ENTER_CALL,
     ENTER_FORK,
@@ -25,8 +24,9 @@ from otel_gpu.capture.programs import (
     LIBRARY_LIST_CHANGED,
     Programs,
 )
-from otel_gpu.capture.targets import FileId, MappedFile
 from otel_gpu.errors import BpfError
+from otel_gpu.probe_table import Probe, probes_of
+from otel_gpu.procfs.mapped_files import FileId, MappedFile
 
 # How long an unused file keeps its probes: a training script that is started again at
 # once should not pay for them twice.

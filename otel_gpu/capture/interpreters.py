@@ -19,9 +19,9 @@ from typing import BinaryIO, Literal, NamedTuple
 from otel_gpu import wire
 from otel_gpu.capture.libraries import ElfSymbols
 from otel_gpu.capture.programs import Programs
-from otel_gpu.capture.stacks.python_layouts import OFFSETS_BYTES, UNKNOWN, Layout, layout_of
-from otel_gpu.capture.stacks.python_memory import Read, check
-from otel_gpu.capture.targets import FileId, MappedFile, mappings_of
+from otel_gpu.procfs.mapped_files import FileId, MappedFile, mappings_of
+from otel_gpu.stacks.python_layouts import OFFSETS_BYTES, UNKNOWN, Layout, layout_of
+from otel_gpu.stacks.python_memory import Read, check
 
 # With its version, if the name has it: "t" is free-threaded, "d" is for debugging.
 _HOLDS_INTERPRETER = re.compile(r"^(?:libpython(3[^/]*)\.so[^/]*|python(3?(?:\.\d+)?)[td]*)$")

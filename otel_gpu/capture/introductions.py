@@ -9,9 +9,9 @@ import time
 from collections.abc import Iterator
 
 from otel_gpu import wire
-from otel_gpu.capture.process_facts import read_facts
 from otel_gpu.capture.programs import Programs
-from otel_gpu.capture.records import json_record
+from otel_gpu.procfs.process_facts import read_facts
+from otel_gpu.records import json_record
 
 _AT_A_TIME = 25
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from otel_gpu import wire
 from otel_gpu.capture.kernel_symbols import KernelSymbols
 from otel_gpu.capture.programs import Programs
-from otel_gpu.capture.records import json_record
+from otel_gpu.records import json_record
 
 _SCHEDULER = "__schedule"
 

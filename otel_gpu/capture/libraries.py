@@ -10,7 +10,7 @@ import os
 import struct
 from typing import BinaryIO
 
-from otel_gpu.capture.stacks.elf_image import ElfImage, Section
+from otel_gpu.stacks.elf_image import ElfImage, Section
 
 _SYMBOL = struct.Struct("<IBBHQQ")
 _TYPE_MASK = 0xF

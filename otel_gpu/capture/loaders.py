@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from otel_gpu.capture._libbpf import TestRunOptions
-from otel_gpu.capture.bcc import ask_headers
+from otel_gpu.capture.bcc.kernel_headers import ask_headers
 from otel_gpu.capture.objects import BpfObject, object_path
 from otel_gpu.errors import HostError
 

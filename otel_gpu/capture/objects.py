@@ -27,7 +27,7 @@ from otel_gpu.capture._libbpf import (
     ObjectOpenOptions,
     UprobeOptions,
 )
-from otel_gpu.capture.kernel_types import KernelTypes
+from otel_gpu.capture.bcc.kernel_types import KernelTypes
 from otel_gpu.errors import BpfError, HostError
 
 OBJECT_FOLDER = Path(__file__).resolve().parent.parent / "_bpf"

@@ -12,8 +12,8 @@ from otel_gpu.capture.objects import BpfMap
 from otel_gpu.capture.ring import RingBuffer
 from otel_gpu.capture.settings import pack_settings
 from otel_gpu.capture.stops import let_all_go_on
-from otel_gpu.capture.targets import FileId, thread_ids
 from otel_gpu.config import Config
+from otel_gpu.procfs.mapped_files import FileId, thread_ids
 
 ENTER_CALL = "enter_call"
 EXIT_CALL = "exit_call"

@@ -29,14 +29,14 @@ from otel_gpu.capture.introductions import Introductions
 from otel_gpu.capture.layout import layout_description
 from otel_gpu.capture.pressure import Pressure
 from otel_gpu.capture.programs import Programs
-from otel_gpu.capture.records import clock_record, json_record
 from otel_gpu.capture.schedule import Schedule
 from otel_gpu.capture.settings import process_flags
 from otel_gpu.capture.snapshots import Snapshots
-from otel_gpu.capture.stacks.stacks import UserStacks
 from otel_gpu.capture.stops import let_all_go_on, let_go_on
-from otel_gpu.capture.targets import FileId, all_pids, cgroup_pids, child_pids, mapped_files
 from otel_gpu.config import Config
+from otel_gpu.procfs.mapped_files import FileId, all_pids, cgroup_pids, child_pids, mapped_files
+from otel_gpu.records import clock_record, json_record
+from otel_gpu.stacks.user_stacks import UserStacks
 
 _POLL_S = 0.1
 _CLOCK_DRIFT_NS = 50_000

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from otel_gpu import wire
 from otel_gpu.capture.layout import duration_bounds_ns, size_bounds_bytes
-from otel_gpu.capture.probes import APIS, Api
 from otel_gpu.config import Config
+from otel_gpu.probe_table import APIS, Api
 
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO
 _NEVER_NS = (1 << 63) - 1

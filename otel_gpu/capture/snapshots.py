@@ -8,15 +8,15 @@ from otel_gpu import wire
 from otel_gpu.capture.kernel_stacks import KernelStacks
 from otel_gpu.capture.layout import duration_bounds_ns
 from otel_gpu.capture.programs import Programs
-from otel_gpu.capture.records import (
+from otel_gpu.capture.thresholds import find_thresholds
+from otel_gpu.config import Config
+from otel_gpu.records import (
     aggregates_records,
     counters_record,
     open_call_record,
     times_record,
 )
-from otel_gpu.capture.stacks.stacks import UserStacks
-from otel_gpu.capture.thresholds import find_thresholds
-from otel_gpu.config import Config
+from otel_gpu.stacks.user_stacks import UserStacks
 
 # The first fields of the keys of series and times: image_ktime_ns, pid.
 _IMAGE = struct.Struct("<QI")

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from otel_gpu import wire
-from otel_gpu.capture.stacks.frames import CUT, KERNEL, NATIVE, PYTHON
+from otel_gpu.stacks.frames import CUT, KERNEL, NATIVE, PYTHON
 
 _MAX_DEPTH = 16
 _INT64_MIN, _INT64_MAX, _UINT64_MAX = -(1 << 63), (1 << 63) - 1, (1 << 64) - 1

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from otel_gpu import wire
-from otel_gpu.capture.stacks.frames import Frame
 from otel_gpu.decode.bodies import parse_body
 from otel_gpu.decode.events import (
     Aggregate,
@@ -40,6 +39,7 @@ from otel_gpu.decode.events import (
     TimesKey,
     UserStack,
 )
+from otel_gpu.stacks.frames import Frame
 
 REJECTED_SHORT = "short"
 REJECTED_SIZE_MISMATCH = "size_mismatch"

@@ -9,7 +9,7 @@ Times are CLOCK_MONOTONIC nanoseconds (``*_ktime_ns``) and ids are numbers, as i
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from otel_gpu.capture.stacks.frames import Frame
+from otel_gpu.stacks.frames import Frame
 
 CPU_UNKNOWN: Final = (1 << 32) - 1
 """``cpu`` of a call or a stall from a capture that does not say where it ran."""

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from otel_gpu import wire
-from otel_gpu.capture.probes import API_BY_NUMBER
 from otel_gpu.decode.events import (
     Aggregate,
     Aggregates,
@@ -40,6 +39,7 @@ from otel_gpu.decode.events import (
     TimesKey,
     UserStack,
 )
+from otel_gpu.probe_table import API_BY_NUMBER
 
 KIND_NAMES: Mapping[type, str] = {
     CudaCall: "cuda_call",

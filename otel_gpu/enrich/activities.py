@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from otel_gpu.capture.probes import Api
-from otel_gpu.capture.stacks.frames import Frame
 from otel_gpu.decode.events import (
     Aggregate,
     CudaCall,
@@ -20,6 +18,8 @@ from otel_gpu.decode.events import (
     SeriesKey,
     Stall,
 )
+from otel_gpu.probe_table import Api
+from otel_gpu.stacks.frames import Frame
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -16,9 +16,9 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 from uuid import NAMESPACE_DNS, uuid5
 
-from otel_gpu.capture.redaction import mask_secrets
 from otel_gpu.enrich.containers import choose_cgroup, find_container
 from otel_gpu.enrich.services import name_service, parse_resource_attributes
+from otel_gpu.procfs.redaction import mask_secrets
 
 MAX_ARGS = 64
 MAX_CGROUPS = 32
@@ -70,7 +70,7 @@ def facts_of(body: Mapping[str, Any], unix_minus_ktime_ns: int) -> Facts:
     Take facts from the body of a PROCESS record; what has a wrong type is left out.
 
     Args:
-        body: As ``capture.process_facts`` made it, or as anyone wrote it.
+        body: As ``procfs.process_facts`` made it, or as anyone wrote it.
         unix_minus_ktime_ns: The clocks' difference when the facts were read.
     """
     start_boot_ns = _number(body, "start_boot_ns")

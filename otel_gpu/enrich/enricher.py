@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from otel_gpu import wire
-from otel_gpu.capture.probes import API_BY_NUMBER, Api
 from otel_gpu.decode.events import (
     Aggregates,
     Capture,
@@ -51,8 +50,9 @@ from otel_gpu.enrich.activities import (
 from otel_gpu.enrich.devices import DeviceTable
 from otel_gpu.enrich.processes import MAX_DEAD, MAX_IMAGES, ProcessTable
 from otel_gpu.enrich.reasons import find_reason
-from otel_gpu.enrich.stacks import StackTable
+from otel_gpu.enrich.stack_table import StackTable
 from otel_gpu.enrich.user_reasons import refine_reason
+from otel_gpu.probe_table import API_BY_NUMBER, Api
 
 _FIRST_DRIVER_API = 100
 _MAX_KERNEL_STACKS = 16384

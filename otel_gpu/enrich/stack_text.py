@@ -18,10 +18,10 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from otel_gpu.capture.stacks.frames import CUT, KERNEL, NATIVE, PYTHON, Frame, cut_frame
 from otel_gpu.enrich import libraries
 from otel_gpu.enrich.activities import CallStack
 from otel_gpu.enrich.libraries import layer_of
+from otel_gpu.stacks.frames import CUT, KERNEL, NATIVE, PYTHON, Frame, cut_frame
 
 MAX_CHARACTERS: Final = 16_384
 """Of the text of one stack; backends shorten longer values, and not in the middle."""

@@ -24,7 +24,6 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.capture.probes import API_BY_NUMBER
 from otel_gpu.decode.events import STALL_STATE_UNKNOWN, Stall
 from otel_gpu.enrich.activities import StallActivity
 from otel_gpu.explain import evidence, rules
@@ -34,6 +33,7 @@ from otel_gpu.explain.ranking import rank, share_of
 from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.timeline import Timeline
 from otel_gpu.explain.wakers import Wakers, is_for_network
+from otel_gpu.probe_table import API_BY_NUMBER
 
 # Of the kept time of a state, for its cause to be that of the rest too.
 _CLEAR_SHARE = 0.75

@@ -1,11 +1,11 @@
 """What the attributes of spans say of calls, devices, waits and threads."""
 
 from otel_gpu import wire
-from otel_gpu.capture.probes import Api
 from otel_gpu.decode.events import CPU_UNKNOWN, CudaCall, OpenCall, Stall
 from otel_gpu.enrich.activities import DeviceIdentity, StallActivity
 from otel_gpu.export import semconv
 from otel_gpu.export.finished import Attributes, AttributeValue
+from otel_gpu.probe_table import Api
 
 _MAX_FUNCTIONS = 16
 _INT64_LIMIT = 1 << 63

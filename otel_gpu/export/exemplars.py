@@ -5,12 +5,12 @@ from typing import NamedTuple
 
 from opentelemetry.sdk.metrics import Exemplar
 
-from otel_gpu.capture.probes import Api
 from otel_gpu.enrich import ids
 from otel_gpu.enrich.activities import CallActivity, DeviceIdentity
 from otel_gpu.export import semconv
 from otel_gpu.export.measures import call_attributes
 from otel_gpu.export.points import Attributes
+from otel_gpu.probe_table import Api
 
 # Per process image. With at most 64 octaves each, of which calls fill a dozen.
 _MAX_KINDS = 256

@@ -6,7 +6,7 @@ from otel_gpu.export.budget import ChainBudget
 from otel_gpu.export.exported import ExportedSpans, SpanReference
 from otel_gpu.export.finished import FinishedSpan
 from otel_gpu.export.origins import Origins
-from otel_gpu.export.stacks import Stacks
+from otel_gpu.export.stack_events import Stacks
 
 _MAX_OF_CULPRIT = 4
 

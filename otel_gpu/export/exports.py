@@ -32,7 +32,7 @@ from otel_gpu.export.origins import Origins
 from otel_gpu.export.resources import Resources, capture_version
 from otel_gpu.export.sinks import LogSink, SpanSink, open_log_sinks, open_sinks
 from otel_gpu.export.spans import SpanBuilder
-from otel_gpu.export.stacks import LOG, Stacks
+from otel_gpu.export.stack_events import LOG, Stacks
 
 _logger = logging.getLogger(__name__)
 

@@ -16,7 +16,6 @@ a number of bytes allocated and a part of the bytes in use.
 from collections.abc import Iterable, Iterator, Mapping
 
 from otel_gpu import wire
-from otel_gpu.capture.probes import APIS, Api
 from otel_gpu.enrich.activities import (
     DeviceIdentity,
     OpenCallActivity,
@@ -29,6 +28,7 @@ from otel_gpu.explain.verdicts import budget_of
 from otel_gpu.export import semconv
 from otel_gpu.export.points import Attributes, Measurement
 from otel_gpu.export.semconv import Instrument
+from otel_gpu.probe_table import APIS, Api
 
 _CALLS_BY_FAMILY: Mapping[int, Instrument] = {
     wire.FAMILY_LAUNCH: semconv.METRIC_GPU_CUDA_KERNEL_LAUNCH_CALLS,

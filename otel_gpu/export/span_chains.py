@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import StatusCode
 
-from otel_gpu.capture.probes import APIS
 from otel_gpu.enrich.activities import ProcessImage
 from otel_gpu.explain import rules
 from otel_gpu.explain.chains import Cause, Chain, Culprit, Effect, Evidence
@@ -22,6 +21,7 @@ from otel_gpu.explain.ranking import rank, share_of
 from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.severity import judge, lost_to_host_ns
 from otel_gpu.export import semconv
+from otel_gpu.probe_table import APIS
 
 _FAMILY_BY_NAME: Mapping[str, int] = {api.name: api.family for api in APIS}
 _INVOLUNTARY = "involuntary"

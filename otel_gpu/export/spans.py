@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from otel_gpu import wire
-from otel_gpu.capture.probes import Api
 from otel_gpu.decode.events import STALL_STATE_UNKNOWN
 from otel_gpu.enrich import ids
 from otel_gpu.enrich.activities import (
@@ -57,7 +56,8 @@ from otel_gpu.export.finished import (
 from otel_gpu.export.gaps import GapStalls, PlacedStall
 from otel_gpu.export.limits import Limits
 from otel_gpu.export.origins import Origins
-from otel_gpu.export.stacks import EVENT, Stacks
+from otel_gpu.export.stack_events import EVENT, Stacks
+from otel_gpu.probe_table import Api
 
 _CHOICE_NAMES = tuple(semconv.OTEL_GPU_CHOICE_VALUES.items())
 _NO_DIMENSIONS = (0, 0, 0)

@@ -10,10 +10,10 @@ way to escape a semicolon, so one in a name becomes a colon.
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from otel_gpu.capture.stacks.frames import Frame
 from otel_gpu.enrich.stack_text import frame_line, frame_type
 from otel_gpu.report.stacks import StackRow
 from otel_gpu.report.words import process_name
+from otel_gpu.stacks.frames import Frame
 
 PROCESS = "process"
 

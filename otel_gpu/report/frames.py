@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from otel_gpu.capture.stacks.frames import Frame
 from otel_gpu.enrich.activities import CallStack
 from otel_gpu.enrich.stack_text import cut_frames, frame_type
+from otel_gpu.stacks.frames import Frame
 
 MAX_FRAMES = 64
 """Of one stack in a document; in the place of others there is one of type ``cut``."""

@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from otel_gpu import __version__
-from otel_gpu.capture.stacks.frames import Frame
 from otel_gpu.enrich.activities import ProcessImage
 from otel_gpu.enrich.stack_text import frame_line, printable
 from otel_gpu.report.stacks import BYTES, CALLS, MEASURES, TIME, StackReport, StackRow
 from otel_gpu.report.words import process_name
+from otel_gpu.stacks.frames import Frame
 
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 _UNITS = {TIME: "nanoseconds", CALLS: "none", BYTES: "bytes"}

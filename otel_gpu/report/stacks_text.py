@@ -5,7 +5,6 @@ from collections import Counter
 from rich.console import Console
 from rich.text import Text
 
-from otel_gpu.capture.stacks.frames import NATIVE, Frame
 from otel_gpu.enrich.stack_text import cut_frames, frame_line
 from otel_gpu.report.stacks import BYTES, CALLED, CALLS, StackReport, StackRow
 from otel_gpu.report.words import (
@@ -16,6 +15,7 @@ from otel_gpu.report.words import (
     printable,
     process_name,
 )
+from otel_gpu.stacks.frames import NATIVE, Frame
 
 MAX_FRAMES = 24
 

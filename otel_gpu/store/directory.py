@@ -5,13 +5,13 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from otel_gpu import wire
-from otel_gpu.capture.probes import API_BY_NUMBER, Api
 from otel_gpu.decode.events import SeriesKey
 from otel_gpu.enrich.activities import CallStack, DeviceIdentity, ProcessImage
+from otel_gpu.probe_table import API_BY_NUMBER, Api
 from otel_gpu.store.batch import Row
 from otel_gpu.store.lookups import family_number
 from otel_gpu.store.pages import Pages
-from otel_gpu.store.stacks import read_stack
+from otel_gpu.store.stack_rows import read_stack
 from otel_gpu.store.text import from_json, texts_from_json
 
 MAX_KNOWN = 16_384

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from otel_gpu import wire
-from otel_gpu.capture.probes import APIS
 from otel_gpu.decode.events import STALL_STATE_UNKNOWN
 from otel_gpu.enrich import reasons
 from otel_gpu.enrich.cuda_errors import DRIVER_ERRORS, RUNTIME_ERRORS
 from otel_gpu.explain.rules import RULES
+from otel_gpu.probe_table import APIS
 from otel_gpu.store.columns import S32, TEXT, U8, U16, U32, Column, Table
 
 _STATES = {

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from otel_gpu import wire
-from otel_gpu.capture.probes import API_BY_NUMBER, Api
 from otel_gpu.decode.events import SeriesKey
 from otel_gpu.enrich.activities import (
     CallStack,
@@ -22,10 +21,11 @@ from otel_gpu.enrich.activities import (
     Series,
 )
 from otel_gpu.enrich.percentiles import bucket_middles_ns
+from otel_gpu.probe_table import API_BY_NUMBER, Api
 from otel_gpu.store.batch import Row
 from otel_gpu.store.lookups import family_name
 from otel_gpu.store.owed import Owed
-from otel_gpu.store.stacks import stack_columns
+from otel_gpu.store.stack_rows import stack_columns
 from otel_gpu.store.text import clean, to_json
 
 MAX_NAMES = 16_384

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple, Self
 from otel_gpu import wire
 from otel_gpu.capture.headers import fields_of
 from otel_gpu.capture.libraries import exported_functions
-from otel_gpu.capture.probes import probes_of
 from otel_gpu.capture.programs import ENTER_CALL, EXIT_CALL, Programs
-from otel_gpu.capture.stacks.python_layouts import OFFSETS_BYTES, layout_of
 from otel_gpu.config import Config
+from otel_gpu.probe_table import probes_of
+from otel_gpu.stacks.python_layouts import OFFSETS_BYTES, layout_of
 from tests.kernel.agent import environment_for
 from tests.stubs.build import WORKLOADS
 

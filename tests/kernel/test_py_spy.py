@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from otel_gpu.capture.recording import read_recording
-from otel_gpu.capture.stacks.frames import PYTHON
 from otel_gpu.decode.decoder import decode
 from otel_gpu.decode.events import OpenCall, UserStack
 from otel_gpu.errors import RecordingError
+from otel_gpu.stacks.frames import PYTHON
 from tests.hosts import required
 from tests.kernel.agent import Agent, wait_until
 from tests.pythons.interpreters import interpreter

@@ -11,11 +11,11 @@ from typing import NamedTuple
 import pytest
 
 from otel_gpu.capture.recording import read_recording
-from otel_gpu.capture.stacks.frames import NATIVE, PYTHON, Frame
-from otel_gpu.capture.stacks.interpreter_functions import is_left_out
 from otel_gpu.decode.decoder import decode
 from otel_gpu.decode.events import CudaCall, Event, OpenCall, Stall, Status, UserStack
 from otel_gpu.errors import RecordingError
+from otel_gpu.stacks.frames import NATIVE, PYTHON, Frame
+from otel_gpu.stacks.interpreter_functions import is_left_out
 from tests.kernel.agent import Agent, wait_until
 from tests.pythons.interpreters import NAMES, ONE_OF_EACH, interpreter
 from tests.stubs.build import WORKLOADS, StubLibraries, library

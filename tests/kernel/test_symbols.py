@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from otel_gpu.capture.stacks.mappings import Images, Mappings
-from otel_gpu.capture.stacks.symbol_cache import SymbolCache
-from otel_gpu.capture.stacks.symbols import Symbols
-from tests.unit.capture.stacks.elf_files import image, library
+from otel_gpu.stacks.mappings import Images, Mappings
+from otel_gpu.stacks.symbol_cache import SymbolCache
+from otel_gpu.stacks.symbols import Symbols
+from tests.unit.stacks.elf_files import image, library
 
 pytestmark = pytest.mark.kernel
 

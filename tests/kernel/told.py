@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from otel_gpu import wire
-from otel_gpu.capture.probes import APIS
 from otel_gpu.capture.recording import read_recording
 from otel_gpu.decode import events
 from otel_gpu.decode.decoder import decode
+from otel_gpu.probe_table import APIS
 
 # What a call says of itself whatever the machine's other work is.
 STEADY_CHOICES = wire.CHOICE_FAILED | wire.CHOICE_FULL | wire.CHOICE_PARENT

@@ -24,7 +24,8 @@ from unittest import mock
 from otel_gpu import cli, wire
 from otel_gpu.capture.layout import duration_bounds_ns, layout_description, size_bounds_bytes
 from otel_gpu.capture.recording import RecordingWriter, read_recording
-from otel_gpu.capture.records import (
+from otel_gpu.config import Config, HistogramsConfig
+from otel_gpu.records import (
     aggregates_record,
     clock_record,
     counters_record,
@@ -32,7 +33,6 @@ from otel_gpu.capture.records import (
     open_call_record,
     times_record,
 )
-from otel_gpu.config import Config, HistogramsConfig
 from tests.synthetic import call_record, kernel_record, series, times_entry
 
 HERE = Path(__file__).resolve().parent

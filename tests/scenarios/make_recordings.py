@@ -21,10 +21,10 @@ from typing import Any
 
 from otel_gpu import wire
 from otel_gpu.capture.recording import RecordingWriter, read_recording
-from otel_gpu.capture.records import json_record
-from otel_gpu.capture.stacks.frames import Frame
 from otel_gpu.demo.build import build
 from otel_gpu.demo.scenarios import FOLDER, RECORDINGS, SCENARIOS
+from otel_gpu.records import json_record
+from otel_gpu.stacks.frames import Frame
 from tests.scenarios.blame import Blame, capture, explain, faults
 
 ATTEMPTS = 6

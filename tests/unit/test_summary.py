@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from otel_gpu import wire
-from otel_gpu.capture.probes import API_BY_NUMBER
 from otel_gpu.commands import summary as module
 from otel_gpu.commands.summary import Summary, is_live
 from otel_gpu.decode.events import Aggregate, SeriesKey
@@ -23,6 +22,7 @@ from otel_gpu.enrich.activities import (
     StatusActivity,
 )
 from otel_gpu.enrich.percentiles import bucket_middles_ns, percentile_ns
+from otel_gpu.probe_table import API_BY_NUMBER
 from otel_gpu.report.words import format_duration
 
 EXPONENTIAL = {"kind": "exponential", "scale": 2, "offset": -120}

@@ -12,8 +12,8 @@ import pytest
 
 from otel_gpu import visibility
 from otel_gpu.capture.interpreters import Diagnosis
-from otel_gpu.capture.targets import FileId, MappedFile
 from otel_gpu.errors import HostError
+from otel_gpu.procfs.mapped_files import FileId, MappedFile
 from otel_gpu.visibility import (
     check_library,
     check_mount_namespace,

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Final
 
 from otel_gpu.capture.layout import duration_bounds_ns, layout_description
-from otel_gpu.capture.stacks.demangling import Demangler
 from otel_gpu.config import Config
 from otel_gpu.decode.events import (
     Capture,
@@ -30,12 +29,13 @@ from otel_gpu.importers.ingero.origin import Origin, read_origin
 from otel_gpu.importers.ingero.processes import Processes
 from otel_gpu.importers.ingero.rows import MAX_ROWS, NEEDED, EventRow, Events
 from otel_gpu.importers.ingero.series import Part, SeriesBook, is_taken_to_be_nested
-from otel_gpu.importers.ingero.stacks import TABLE as STACKS
-from otel_gpu.importers.ingero.stacks import Stacks
+from otel_gpu.importers.ingero.stack_samples import TABLE as STACKS
+from otel_gpu.importers.ingero.stack_samples import Stacks
 from otel_gpu.importers.ingero.threads import Threads
 from otel_gpu.importers.ingero.truths import Hidden, Minute
 from otel_gpu.importers.sqlite_source import SqliteSource, require
 from otel_gpu.importers.tally import Tally
+from otel_gpu.stacks.demangling import Demangler
 
 UNKNOWN: Final = ("thread_states", "distributions", "freed_bytes")
 """What no database of this tool tells; see ``decode.events.Capture``."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from otel_gpu import wire
-from otel_gpu.capture.probes import Api, api_of_symbol
+from otel_gpu.probe_table import Api, api_of_symbol
 
 RUNTIME, HOST, DRIVER, GRAPH = 1, 3, 4, 8
 SCHED_SWITCH, EXEC, EXIT, FORK = 1, 5, 6, 7

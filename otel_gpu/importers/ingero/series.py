@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.capture.probes import API_BY_NUMBER
 from otel_gpu.decode.events import Aggregate, Aggregates, CudaCall, Fork, SeriesKey, Stall
 from otel_gpu.importers.ingero.truths import BUCKET_NS, Hidden
+from otel_gpu.probe_table import API_BY_NUMBER
 
 READING_NS = 1_000_000_000
 """At least so much time is between two readings."""

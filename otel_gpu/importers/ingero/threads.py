@@ -10,10 +10,10 @@ from collections import Counter
 from typing import NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.capture.probes import Api
 from otel_gpu.decode.events import CPU_UNKNOWN, STALL_STATE_UNKNOWN, CudaCall, Stall
 from otel_gpu.importers.ingero.ops import has_size
 from otel_gpu.importers.ingero.rows import EventRow
+from otel_gpu.probe_table import Api
 
 _MAX_THREADS = 65_536
 _MAX_DEPTH = 255

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from otel_gpu import wire
-from otel_gpu.capture.probes import API_BY_NUMBER
 from otel_gpu.mcp.answers import first_of, micros, name_of
 from otel_gpu.mcp.arguments import WINDOW, Question
 from otel_gpu.mcp.captures import Capture
 from otel_gpu.mcp.tool import Answer, Tool, about, limit_argument, service, since
+from otel_gpu.probe_table import API_BY_NUMBER
 from otel_gpu.report.model import ApiRow, Memory, Report, Slot
 
 _DEFAULT = 30

@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from otel_gpu.capture.probes import APIS
 from otel_gpu.explain.chains import Evidence
 from otel_gpu.mcp.answers import Listing, first_of, inert, micros, name_of
 from otel_gpu.mcp.arguments import WINDOW, Argument, ArgumentError, Question
@@ -13,6 +12,7 @@ from otel_gpu.mcp.captures import Capture
 from otel_gpu.mcp.code import FRAME, describe_stack, names_of
 from otel_gpu.mcp.stack_finder import StackFinder
 from otel_gpu.mcp.tool import Answer, Tool, about, limit_argument, service, share
+from otel_gpu.probe_table import APIS
 from otel_gpu.report.model import Report
 from otel_gpu.report.stacks import BYTES, CALLED, MEASURES, TIME, WAITED, StackReport, StackRow
 from otel_gpu.report.waterfall import find_intervals

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from otel_gpu import wire
-from otel_gpu.capture.probes import APIS
+from otel_gpu.probe_table import APIS
 from otel_gpu.report.html.bars import block, drawing
 from otel_gpu.report.html.elements import Child, Markup, element
 from otel_gpu.report.html.names import code_of, process_of

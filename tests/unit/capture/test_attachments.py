@@ -8,8 +8,8 @@ from otel_gpu.capture.attachments import Attachments
 from otel_gpu.capture.libraries import exported_functions
 from otel_gpu.capture.objects import Link
 from otel_gpu.capture.programs import ENTER_CALL, EXIT_CALL
-from otel_gpu.capture.targets import FileId, MappedFile
 from otel_gpu.errors import BpfError
+from otel_gpu.procfs.mapped_files import FileId, MappedFile
 from tests.stubs.build import stub_libraries
 
 

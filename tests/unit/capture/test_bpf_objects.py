@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 from elftools.elf.elffile import ELFFile
 
-from otel_gpu.capture.kernel_types import STRUCTURES
+from otel_gpu.capture.bcc.kernel_types import STRUCTURES
 from otel_gpu.capture.objects import OBJECT_FOLDER
 
 OBJECTS = sorted(OBJECT_FOLDER.glob("*.bpf.o"))

@@ -11,7 +11,7 @@ import pytest
 
 from otel_gpu import wire
 from otel_gpu.capture.interpreters import Diagnosis, Interpreters, diagnose
-from otel_gpu.capture.targets import mapped_files
+from otel_gpu.procfs.mapped_files import mapped_files
 from tests.pythons.interpreters import NAMES, interpreter
 
 # Prints where its _PyRuntime is, as the interpreter itself finds it, and waits.

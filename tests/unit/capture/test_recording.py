@@ -22,8 +22,8 @@ from otel_gpu.capture.recording import (
     RecordingWriter,
     read_recording,
 )
-from otel_gpu.capture.records import clock_record
 from otel_gpu.errors import RecordingError
+from otel_gpu.records import clock_record
 
 ONE_CLOCK = bytes.fromhex(
     "4f54454c47505500 0100 0100 9c91194c"

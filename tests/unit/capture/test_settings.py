@@ -1,9 +1,9 @@
 """The settings that the BPF programs are loaded with."""
 
 from otel_gpu import wire
-from otel_gpu.capture.probes import APIS
 from otel_gpu.capture.settings import pack_settings, process_flags
 from otel_gpu.config import load
+from otel_gpu.probe_table import APIS
 
 
 def unpack(overrides=None, *, watch_all=False):

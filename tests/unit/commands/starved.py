@@ -19,14 +19,14 @@ from pathlib import Path
 from otel_gpu import cli, wire
 from otel_gpu.capture.layout import duration_bounds_ns, layout_description
 from otel_gpu.capture.recording import RecordingWriter
-from otel_gpu.capture.records import (
+from otel_gpu.config import Config
+from otel_gpu.records import (
     aggregates_record,
     clock_record,
     counters_record,
     json_record,
     times_record,
 )
-from otel_gpu.config import Config
 from tests.synthetic import call_record, kernel_record, series
 
 EXPECTED = Path(__file__).with_suffix(".json")

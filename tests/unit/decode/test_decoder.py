@@ -7,15 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_gpu import wire
-from otel_gpu.capture.records import (
-    aggregates_record,
-    clock_record,
-    counters_record,
-    json_record,
-    open_call_record,
-    times_record,
-)
-from otel_gpu.capture.stacks.frames import Frame
 from otel_gpu.decode.decoder import decode
 from otel_gpu.decode.events import (
     Aggregate,
@@ -42,6 +33,15 @@ from otel_gpu.decode.events import (
     TimesKey,
     UserStack,
 )
+from otel_gpu.records import (
+    aggregates_record,
+    clock_record,
+    counters_record,
+    json_record,
+    open_call_record,
+    times_record,
+)
+from otel_gpu.stacks.frames import Frame
 from tests.synthetic import call_record, kernel_record, series, times_entry
 
 LAYOUT = {

@@ -3,7 +3,6 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_gpu.capture.stacks.frames import Frame
 from otel_gpu.decode.events import (
     Aggregate,
     Aggregates,
@@ -23,6 +22,7 @@ from otel_gpu.decode.events import (
     UserStack,
 )
 from otel_gpu.decode.text import describe
+from otel_gpu.stacks.frames import Frame
 
 CALL = CudaCall(
     end_ktime_ns=1500,

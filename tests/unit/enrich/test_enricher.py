@@ -5,8 +5,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_gpu import wire
-from otel_gpu.capture.probes import API_BY_NUMBER
-from otel_gpu.capture.stacks.frames import Frame
 from otel_gpu.decode.events import (
     Aggregate,
     Aggregates,
@@ -52,6 +50,8 @@ from otel_gpu.enrich.activities import (
     TimesActivity,
 )
 from otel_gpu.enrich.enricher import Enricher
+from otel_gpu.probe_table import API_BY_NUMBER
+from otel_gpu.stacks.frames import Frame
 
 T0 = 1_700_000_000_000_000_000
 UUID = bytes.fromhex("0f1e2d3c4b5a69788796a5b4c3d2e1f0")

@@ -1,7 +1,6 @@
 """Activities with every field filled in, for the tests of the export room."""
 
 from otel_gpu import wire
-from otel_gpu.capture.probes import API_BY_NUMBER
 from otel_gpu.decode.events import CudaCall, Fork, Gap, OpenCall, Stall
 from otel_gpu.enrich.activities import (
     CallActivity,
@@ -13,6 +12,7 @@ from otel_gpu.enrich.activities import (
     ProcessImage,
     StallActivity,
 )
+from otel_gpu.probe_table import API_BY_NUMBER
 
 # What Unix time was when the monotonic clock stood at 0.
 BOOT_UNIX_NS = 1_700_000_000_000_000_000

@@ -1,6 +1,5 @@
 import pytest
 
-from otel_gpu.capture.stacks.frames import Frame
 from otel_gpu.enrich import ids
 from otel_gpu.explain.chains import Cause, Chain, Culprit, Effect, Evidence, Incident
 from otel_gpu.export import causal, semconv
@@ -8,7 +7,8 @@ from otel_gpu.export.exported import SpanReference
 from otel_gpu.export.finished import STATUS_UNSET
 from otel_gpu.export.origins import Origins
 from otel_gpu.export.resources import Resources
-from otel_gpu.export.stacks import Stacks
+from otel_gpu.export.stack_events import Stacks
+from otel_gpu.stacks.frames import Frame
 from tests.activities import call_stack
 from tests.unit.export import samples
 from tests.unit.export.samples import BOOT_UNIX_NS as T0

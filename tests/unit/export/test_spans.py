@@ -9,7 +9,7 @@ from otel_gpu.export.limits import Limits
 from otel_gpu.export.origins import Origins
 from otel_gpu.export.resources import Resources
 from otel_gpu.export.spans import SpanBuilder
-from otel_gpu.export.stacks import Stacks
+from otel_gpu.export.stack_events import Stacks
 from tests.activities import call_stack
 from tests.unit.export import samples
 from tests.unit.export.samples import BOOT_UNIX_NS

@@ -7,16 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_gpu import wire
-from otel_gpu.capture.records import json_record
-from otel_gpu.capture.stacks.frames import Frame
 from otel_gpu.config import Config
 from otel_gpu.decode.decoder import decode
 from otel_gpu.decode.events import CudaCall, Stall, UserStack
 from otel_gpu.enrich.activities import CallActivity
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.importers import open_capture
-from otel_gpu.importers.ingero import stacks
-from otel_gpu.importers.ingero.stacks import read_frames
+from otel_gpu.importers.ingero import stack_samples as stacks
+from otel_gpu.importers.ingero.stack_samples import read_frames
+from otel_gpu.records import json_record
+from otel_gpu.stacks.frames import Frame
 from tests.unit.importers.databases import MS, SECOND, T0, Database
 
 PYTHON = [

@@ -15,7 +15,6 @@ from unittest import mock
 
 from otel_gpu import cli, pipeline, wire
 from otel_gpu.capture.recording import RecordingWriter, read_recording
-from otel_gpu.capture.records import json_record
 from otel_gpu.commands.mcp import _find_capture
 from otel_gpu.config import Config
 from otel_gpu.decode.bodies import MAX_FRAME_TEXT
@@ -23,6 +22,7 @@ from otel_gpu.enrich.activities import CallActivity
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.mcp.captures import Capture
 from otel_gpu.mcp.server import answer
+from otel_gpu.records import json_record
 from tests.unit.commands import starved
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -8,9 +8,9 @@ import pytest
 
 from otel_gpu import cli, wire
 from otel_gpu.capture.recording import RecordingWriter
-from otel_gpu.capture.records import json_record
 from otel_gpu.mcp.answers import MAX_BYTES
 from otel_gpu.mcp.server import answer
+from otel_gpu.records import json_record
 from tests.hosts import captures_folder
 from tests.unit.commands import starved
 from tests.unit.mcp import served

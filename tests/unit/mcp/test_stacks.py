@@ -7,11 +7,11 @@ import pytest
 
 from otel_gpu import wire
 from otel_gpu.capture.recording import RecordingWriter
-from otel_gpu.capture.records import json_record
-from otel_gpu.capture.stacks.frames import CUT, NATIVE, PYTHON, Frame
 from otel_gpu.mcp.answers import MAX_BYTES, to_json
 from otel_gpu.mcp.code import MAX_FUNCTION, code_of, describe_stack
 from otel_gpu.mcp.server import answer
+from otel_gpu.records import json_record
+from otel_gpu.stacks.frames import CUT, NATIVE, PYTHON, Frame
 from tests.activities import call_stack
 from tests.synthetic import call_record
 from tests.unit.commands import starved

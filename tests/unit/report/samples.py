@@ -1,10 +1,10 @@
 """Chains and snapshots that reports are made of in these tests."""
 
 from otel_gpu import wire
-from otel_gpu.capture.stacks.frames import Frame
 from otel_gpu.enrich.activities import ThreadTime, TimesActivity
 from otel_gpu.explain.chains import Cause, Chain, Culprit, Effect, Evidence, Incident, Verdict
 from otel_gpu.explain.settings import Settings
+from otel_gpu.stacks.frames import Frame
 from tests.activities import SECOND, T0, call_stack
 
 MS = 1_000_000

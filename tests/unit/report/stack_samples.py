@@ -1,8 +1,8 @@
 """Calls with stacks, and the report that they make."""
 
 from otel_gpu import wire
-from otel_gpu.capture.stacks.frames import Frame
 from otel_gpu.report.stacks import StackCollector
+from otel_gpu.stacks.frames import Frame
 from tests.activities import (
     MAIN_FRAME,
     SECOND,

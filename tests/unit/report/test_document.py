@@ -7,10 +7,10 @@ from importlib import resources
 import pytest
 from jsonschema import Draft202012Validator
 
-from otel_gpu.capture.stacks.frames import Frame
 from otel_gpu.report.collector import Collector
 from otel_gpu.report.document import make_document, to_text
 from otel_gpu.report.model import Window
+from otel_gpu.stacks.frames import Frame
 from tests.activities import (
     SECOND,
     T0,

@@ -1,7 +1,7 @@
 """Folded stacks: a line for each."""
 
-from otel_gpu.capture.stacks.frames import Frame
 from otel_gpu.report.folded import fold, folded_line
+from otel_gpu.stacks.frames import Frame
 from tests.activities import SECOND, call, call_stack
 from tests.unit.report.stack_samples import LAUNCH, MALLOC, MS, TRAINER, report_of
 

@@ -11,7 +11,6 @@ from jsonschema import Draft202012Validator
 from rich.console import Console
 
 from otel_gpu import wire
-from otel_gpu.capture.stacks.frames import Frame
 from otel_gpu.report import stacks
 from otel_gpu.report.document import to_text
 from otel_gpu.report.flamegraph import draw_flamegraph
@@ -19,6 +18,7 @@ from otel_gpu.report.folded import fold, folded_line
 from otel_gpu.report.speedscope import speedscope_document
 from otel_gpu.report.stacks_document import make_stacks_document
 from otel_gpu.report.stacks_text import write_stacks
+from otel_gpu.stacks.frames import Frame
 from tests.activities import SECOND, call, call_stack, capture, counters, stall
 from tests.unit.report.stack_samples import (
     EVIL,

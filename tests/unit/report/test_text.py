@@ -5,9 +5,9 @@ import io
 import pytest
 from rich.console import Console
 
-from otel_gpu.capture.stacks.frames import Frame
 from otel_gpu.report.collector import Collector
 from otel_gpu.report.text import write_text
+from otel_gpu.stacks.frames import Frame
 from tests.activities import SECOND, call_stack, calls, capture, counters, image, probes, snapshot
 from tests.unit.report.samples import (
     BLOCKED_IN_GAP,

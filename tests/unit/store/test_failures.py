@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.days import day
-from otel_gpu.capture.stacks.frames import Frame
 from otel_gpu.errors import StoreError
+from otel_gpu.stacks.frames import Frame
 from otel_gpu.store import files, schema
 from otel_gpu.store.limits import Limits
 from otel_gpu.store.lock import lock_path

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from benchmarks.days import day
 from otel_gpu import pipeline, wire
-from otel_gpu.capture.probes import Api
 from otel_gpu.capture.recording import read_recording
 from otel_gpu.demo.scenarios import SCENARIOS
 from otel_gpu.enrich.activities import DeviceIdentity, PressureActivity, ProcessImage
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.explain.explainer import Explainer
+from otel_gpu.probe_table import Api
 from otel_gpu.store.limits import Limits
 from otel_gpu.store.reader import StoreReader
 from otel_gpu.store.recorder import open_writer

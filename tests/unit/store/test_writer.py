@@ -8,9 +8,9 @@ import pytest
 
 from benchmarks.days import day
 from otel_gpu import wire
-from otel_gpu.capture.stacks.frames import Frame
 from otel_gpu.enrich.activities import CaptureActivity, PressureActivity
 from otel_gpu.explain.chains import Cause, Chain, Culprit, Effect, Incident
+from otel_gpu.stacks.frames import Frame
 from otel_gpu.store import blame, names, totals
 from otel_gpu.store.limits import Limits
 from otel_gpu.store.lock import look_at

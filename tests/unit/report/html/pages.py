@@ -2,10 +2,10 @@
 
 from html.parser import HTMLParser
 
-from otel_gpu.capture.stacks.frames import Frame
 from otel_gpu.enrich.activities import CallStack, ProcessImage
 from otel_gpu.explain.chains import Cause, Chain, Culprit, Effect, Evidence, Incident, Verdict
 from otel_gpu.report.model import ApiRow, Blame, Load, Memory, OffCpu, Report, Slot, Throttled
+from otel_gpu.stacks.frames import Frame
 from tests.activities import SECOND, T0
 
 MS = 1_000_000

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from otel_gpu.capture.stacks.frames import Frame
 from otel_gpu.report.html.flames import MOST_LISTED, flame_graph
 from otel_gpu.report.stacks import WAITED
+from otel_gpu.stacks.frames import Frame
 from tests.activities import SECOND, call, call_stack, stall
 from tests.unit.report.html.pages import Seen, text_of
 from tests.unit.report.stack_samples import EVIL, MALLOC, MS, TRAINER, report_of

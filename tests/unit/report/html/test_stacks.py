@@ -4,7 +4,6 @@ import re
 
 import pytest
 
-from otel_gpu.capture.stacks.frames import Frame
 from otel_gpu.explain.chains import Cause, Culprit
 from otel_gpu.report.html.incidents import incident_cards
 from otel_gpu.report.html.page import make_page
@@ -16,6 +15,7 @@ from otel_gpu.report.html.stacks import (
     stacks_of_chain,
 )
 from otel_gpu.report.html.waterfalls import waterfall
+from otel_gpu.stacks.frames import Frame
 from tests.activities import T0, call_stack, image
 from tests.unit.report.html.pages import Seen, report_named, text_of
 from tests.unit.report.samples import (

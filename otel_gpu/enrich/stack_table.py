@@ -1,0 +1,136 @@
+"""
+User stacks by their ids, as records told them, and where in the program each one was.
+
+The agent tells a stack before the first record that names it, and again when so many
+others were named since that a reader may have forgotten it. Who forgets the stack that was
+not named for the longest time, and remembers at least as many, has every one that is
+needed.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from otel_gpu.decode.events import UserStack
+from otel_gpu.enrich import libraries
+from otel_gpu.enrich.activities import CallStack
+from otel_gpu.enrich.libraries import is_standard_library, layer_of
+from otel_gpu.enrich.user_reasons import UserRule, find_user_rules
+from otel_gpu.stacks.frames import CUT, NATIVE, PYTHON, Frame
+
+MAX_STACKS = 16_384
+"""Stacks remembered: at least as many as an agent tells before it repeats itself."""
+
+# Texts of all frames, each frame counted once. Only a forged recording has so many.
+_MAX_CHARACTERS = 16 << 20
+_FRAME_CHARACTERS = 100
+_NOT_THE_PROGRAM = frozenset(
+    {libraries.CUDA, libraries.DRIVER, libraries.FOREIGN_CALLS, libraries.C_LIBRARY}
+)
+
+
+class _Known(NamedTuple):
+    stack: CallStack
+    rules: tuple[UserRule, ...]
+
+
+class StackTable:
+    """The stacks of one capture, the latest named of them; equal frames are kept once."""
+
+    def __init__(self) -> None:
+        self._stacks: OrderedDict[int, _Known] = OrderedDict()
+        self._frames: dict[Frame, Frame] = {}
+        self._characters = 0
+
+    def learn(self, event: UserStack) -> None:
+        """Remember a stack; what was known under its id is replaced."""
+        frames = tuple(self._intern(frame) for frame in event.frames)
+        stack = CallStack(
+            event.stack, frames, event.complete, event.native, event.python, find_place(frames)
+        )
+        self._stacks[event.stack] = _Known(stack, find_user_rules(frames))
+        self._stacks.move_to_end(event.stack)
+        while len(self._stacks) > MAX_STACKS:
+            self._stacks.popitem(last=False)
+        if self._characters > _MAX_CHARACTERS:
+            # Frames of stacks that are gone are counted as well, until now.
+            self._count_again()
+            while self._characters > _MAX_CHARACTERS * 3 // 4:
+                for _ in range(len(self._stacks) // 2 + 1):
+                    self._stacks.popitem(last=False)
+                self._count_again()
+
+    def find(self, stack_id: int) -> CallStack | None:
+        """Return the stack with an id; None for 0, and for one that was not told."""
+        known = self._find(stack_id)
+        return None if known is None else known.stack
+
+    def rules_of(self, stack_id: int) -> tuple[UserRule, ...]:
+        """Return what a stack knows of the reason for a wait."""
+        known = self._find(stack_id)
+        return () if known is None else known.rules
+
+    def clear(self) -> None:
+        """Forget everything: another capture begins."""
+        self._stacks.clear()
+        self._frames.clear()
+        self._characters = 0
+
+    def _find(self, stack_id: int) -> _Known | None:
+        if not stack_id:
+            return None
+        known = self._stacks.get(stack_id)
+        if known is not None:
+            self._stacks.move_to_end(stack_id)
+        return known
+
+    def _intern(self, frame: Frame) -> Frame:
+        known = self._frames.get(frame)
+        if known is None:
+            known = self._frames[frame] = frame
+            self._characters += _size_of(frame)
+        return known
+
+    def _count_again(self) -> None:
+        self._frames = {
+            frame: frame for known in self._stacks.values() for frame in known.stack.frames
+        }
+        self._characters = sum(map(_size_of, self._frames))
+
+
+def find_place(frames: Sequence[Frame]) -> Frame | None:
+    """
+    Return the innermost frame (they come innermost first) of the program's own code.
+
+    That is the first frame of Python outside of the standard library, and where there is no
+    Python, the first native frame outside of the CUDA libraries, the C library and what carries
+    calls from Python to C. None where that cannot be told: the frame has no name, or was left
+    out.
+    """
+    native: Frame | None = None
+    library: Frame | None = None
+    is_hidden = False
+    for frame in frames:
+        if frame.kind == PYTHON:
+            if not (frame.function or frame.file):
+                return None
+            if not is_standard_library(frame.file):
+                return frame
+            library = library or frame
+        if frame.kind == CUT and any(other.kind == PYTHON for other in frames):
+            return library
+        if frame.kind == NATIVE and native is None and not is_hidden:
+            layer = layer_of(frame.module)
+            if layer in (libraries.PYTHON, libraries.PYTHON_MODULE):
+                # The code that is looked for is Python, and its frames are not known.
+                is_hidden = True
+            elif layer not in _NOT_THE_PROGRAM:
+                native = frame
+    if library is not None:
+        # A thread of the standard library's own, or one whose rest was left out.
+        return library
+    return native if native is not None and (native.function or native.module) else None
+
+
+def _size_of(frame: Frame) -> int:
+    return _FRAME_CHARACTERS + len(frame.function) + len(frame.file) + len(frame.module)

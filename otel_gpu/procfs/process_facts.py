@@ -1,0 +1,200 @@
+"""Reads from /proc what a process is, while it lives."""
+
+# Some facts about reading /proc
+# ------------------------------
+#
+# Nothing in /proc is a snapshot: every file is made up when it is read, the process may
+# exec or die between two of them, and its pid may then name another process. A pid with
+# a start time names one process for as long as the machine is up, so the start time is
+# read first and last, and facts from two processes are thrown away. An exec keeps the
+# start time and changes the executable, so that is compared as well.
+#
+# What this means for us: the process decides what stands in its command line, name,
+# environment and cgroup, so all of it is text of unknown encoding and size. Each file is
+# read up to a bound, and bytes that are not UTF-8 are replaced. The name in "stat" may
+# hold spaces, newlines and ")": it ends at the last ")".
+
+import os
+import pwd
+import re
+import time
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from otel_gpu.procfs.process_context import read_process_context
+from otel_gpu.procfs.redaction import mask_secrets
+
+MAX_ARGS = 64
+MAX_ARG_BYTES = 4096
+MAX_ENVIRONMENT_BYTES = 1024 * 1024
+MAX_VALUE_BYTES = 4096
+MAX_CGROUPS = 32
+
+ENVIRONMENT_NAMES = ("OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES")
+
+_NS_PER_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+_ATTEMPTS = 3
+_MOUNTED_CONTAINER = re.compile(rb"/(?:containers|overlay-containers)/([0-9a-f]{64})/")
+_CONTAINER_ID = re.compile(rb"[0-9a-f]{64}")
+_DELETED = " (deleted)"
+
+
+def read_facts(pid: int, proc: Path = Path("/proc")) -> dict[str, Any] | None:
+    """
+    Return what a PROCESS record says about a process.
+
+    None when the process is gone, or went and came back as another one meanwhile. What
+    may not be read is None or empty. Secrets in the command line are masked.
+    """
+    folder = f"{proc}/{pid}"
+    facts: dict[str, Any] | None = None
+    for _ in range(_ATTEMPTS):
+        start = _read_start(folder)
+        if start is None:
+            return None
+        exe = _read_exe(folder)
+        facts = _read_once(pid, proc, start, exe)
+        end = _read_start(folder)
+        if end is None or end.ticks != start.ticks:
+            return None
+        # An exec in between mixes two programs; it is over when nothing changed.
+        if _read_exe(folder) == exe and end.comm == start.comm:
+            break
+    return facts
+
+
+def start_boot_ns(folder: str) -> int | None:
+    """Return when a process was started, by CLOCK_BOOTTIME; None when it is gone."""
+    start = _read_start(folder)
+    return None if start is None else start.ticks * _NS_PER_TICK
+
+
+def read_ids(folder: str) -> tuple[int | None, int | None]:
+    """Return the pid as a process itself sees it and its effective user, None if unknown."""
+    vpid = uid = None
+    for line in _read_bounded(f"{folder}/status", 16384).splitlines():
+        fields = line.split()
+        try:
+            if line.startswith(b"NSpid:"):
+                vpid = int(fields[-1])
+            elif line.startswith(b"Uid:"):
+                uid = int(fields[2])
+        except (IndexError, ValueError):
+            continue
+    return vpid, uid
+
+
+class _Start:
+    # What "stat" says that the rest hangs on.
+    __slots__ = ("comm", "ppid", "ticks")
+
+    def __init__(self, comm: str, ppid: int, ticks: int) -> None:
+        self.comm = comm
+        self.ppid = ppid
+        self.ticks = ticks
+
+
+def _read_once(pid: int, proc: Path, start: _Start, exe: str | None) -> dict[str, Any]:
+    folder = f"{proc}/{pid}"
+    vpid, uid = read_ids(folder)
+    cgroup_bytes = _read_bounded(f"{folder}/cgroup", MAX_CGROUPS * MAX_VALUE_BYTES)
+    return {
+        "start_boot_ns": start.ticks * _NS_PER_TICK,
+        # CLOCK_BOOTTIME minus CLOCK_MONOTONIC: the time that the machine was suspended.
+        "boot_offset_ns": _boot_offset_ns(),
+        "ppid": start.ppid,
+        "vpid": vpid,
+        "exe": exe,
+        "command_args": _read_command_args(folder),
+        "comm": start.comm,
+        "owner": None if uid is None else _user_name(uid),
+        "cgroups": [
+            line.decode(errors="replace")[:MAX_VALUE_BYTES]
+            for line in cgroup_bytes.splitlines()[:MAX_CGROUPS]
+        ],
+        "env": _read_environment(folder),
+        "otel_context": read_process_context(pid, proc),
+        "mountinfo_container_id": _read_mounted_container(folder, cgroup_bytes),
+    }
+
+
+def _read_bounded(path: str, limit_bytes: int) -> bytes:
+    # Empty when it cannot be read: the process is gone, or not ours to look at.
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    pieces = []
+    try:
+        while limit_bytes > 0 and (piece := os.read(descriptor, min(limit_bytes, 65536))):
+            pieces.append(piece)
+            limit_bytes -= len(piece)
+    except OSError:
+        pass  # It died while being read: what was read is cut, and the start time tells.
+    finally:
+        os.close(descriptor)
+    return b"".join(pieces)
+
+
+def _read_start(folder: str) -> _Start | None:
+    stat = _read_bounded(f"{folder}/stat", 4096)
+    opening, closing = stat.find(b"("), stat.rfind(b")")
+    fields = stat[closing + 1 :].split()
+    try:
+        # Field 3, the state, is the first after the name; 4 is ppid, 22 the start time.
+        ppid, ticks = int(fields[1]), int(fields[19])
+    except (IndexError, ValueError):
+        return None
+    return _Start(stat[opening + 1 : closing].decode(errors="replace"), ppid, ticks)
+
+
+def _read_exe(folder: str) -> str | None:
+    try:
+        target = os.fsencode(Path(folder, "exe").readlink())
+    except OSError:
+        return None
+    # The suffix says that the file was replaced, as an upgrade does.
+    return target.decode(errors="replace").removesuffix(_DELETED) or None
+
+
+def _read_command_args(folder: str) -> list[str]:
+    text = _read_bounded(f"{folder}/cmdline", MAX_ARGS * MAX_ARG_BYTES)
+    # Programs that write a title over their arguments leave a tail of NULs.
+    args = text.rstrip(b"\0").split(b"\0") if text.strip(b"\0") else []
+    return mask_secrets(arg[:MAX_ARG_BYTES].decode(errors="replace") for arg in args[:MAX_ARGS])
+
+
+def _read_environment(folder: str) -> dict[str, str]:
+    block = b"\0" + _read_bounded(f"{folder}/environ", MAX_ENVIRONMENT_BYTES)
+    found: dict[str, str] = {}
+    for name in ENVIRONMENT_NAMES:
+        _, present, rest = block.partition(b"\0" + name.encode() + b"=")
+        if present:
+            value = rest.partition(b"\0")[0]
+            found[name] = value[:MAX_VALUE_BYTES].decode(errors="replace")
+    return found
+
+
+def _read_mounted_container(folder: str, cgroups: bytes) -> str | None:
+    # Runtimes mount files of the container's own folder over /etc/hostname and others.
+    # Looked at only where the cgroups are hidden by a cgroup namespace.
+    if _CONTAINER_ID.search(cgroups):
+        return None
+    match = _MOUNTED_CONTAINER.search(_read_bounded(f"{folder}/mountinfo", 128 * 1024))
+    return match[1].decode() if match else None
+
+
+def _boot_offset_ns() -> int:
+    offset_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
+    # The two reads are a microsecond apart; only a suspend makes more of it.
+    return offset_ns if offset_ns > 1_000_000 else 0  # noqa: PLR2004 - 1 ms
+
+
+@lru_cache(maxsize=1024)
+def _user_name(uid: int) -> str:
+    # Cached because it may ask a directory server.
+    try:
+        return os.fsencode(pwd.getpwuid(uid).pw_name).decode(errors="replace")
+    except (KeyError, OverflowError):
+        return str(uid)

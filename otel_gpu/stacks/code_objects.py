@@ -1,0 +1,200 @@
+"""
+Code objects of Python programs, as the kernel side told about them, and their frames.
+
+A code object is told once and used a thousand times, so what a frame needs is made when it
+is first asked for and kept. Processes that run the same program have the same code objects
+at other addresses; they share what is known of them.
+"""
+
+import struct
+from collections import OrderedDict
+from hashlib import blake2b
+from typing import Final
+
+from otel_gpu import wire
+from otel_gpu.stacks.frames import CONTROLS, PYTHON, Frame
+from otel_gpu.stacks.line_tables import Lines, decode
+from otel_gpu.stacks.samples import Image
+
+# A record is cut behind its line table, or later.
+_FIXED: Final = struct.Struct(wire.CODE_RECORD.format.removesuffix(f"{wire.LINE_TABLE_BYTES}s"))
+_FIELDS: Final = wire.CODE_RECORD_FIELDS[:-1]
+_KIND: Final = _FIELDS.index("kind")
+_IMAGE_KTIME_NS: Final = _FIELDS.index("image_ktime_ns")
+_PID: Final = _FIELDS.index("pid")
+_CODE: Final = _FIELDS.index("code")
+_FIRST_LINE: Final = _FIELDS.index("first_line")
+_VERSION: Final = _FIELDS.index("version")
+_LINE_TABLE_BYTES: Final = _FIELDS.index("line_table_bytes")
+_FILE: Final = _FIELDS.index("file.length")
+_NAME: Final = _FIELDS.index("qualified_name.length")
+
+_ENCODINGS: Final = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
+_REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
+_CUT: Final = "…"
+_UNKNOWN: Final = Frame(PYTHON, "")
+_SIGN: Final = 1 << 31
+# More instructions of one code object than call anything, unless somebody makes them up.
+_MAX_FRAMES: Final = 4096
+
+# What they take in memory, roughly and with all that hangs on them.
+_ENTRY_BYTES: Final = 320
+_CONTENT_BYTES: Final = 600
+_FRAME_BYTES: Final = 260
+
+
+class CodeObjects:
+    """
+    What is known of code objects, by process image.
+
+    Those that were not used for the longest time are forgotten when they are too many, or
+    take too much memory, over all images. Their frames have no names from then on.
+
+    Args:
+        limit: The most code objects.
+        limit_bytes: The most memory, roughly.
+
+    Attributes:
+        rejected: Records that were not understood.
+        forgotten: Code objects that went because of a limit.
+    """
+
+    def __init__(self, limit: int = 50_000, limit_bytes: int = 24 << 20) -> None:
+        self._limit = limit
+        self._limit_bytes = limit_bytes
+        self._codes: OrderedDict[tuple[Image, int], _Code] = OrderedDict()
+        self._by_image: dict[Image, set[int]] = {}
+        self._by_content: dict[bytes, _Code] = {}
+        self._used_bytes = 0
+        self.rejected = 0
+        self.forgotten = 0
+
+    def __len__(self) -> int:
+        return len(self._codes)
+
+    def learn(self, record: bytes) -> None:
+        """Take a RECORD_CODE; one that is not understood is counted."""
+        if len(record) < _FIXED.size:
+            self.rejected += 1
+            return
+        fields = _FIXED.unpack_from(record)
+        table = record[_FIXED.size : _FIXED.size + fields[_LINE_TABLE_BYTES]]
+        if fields[_KIND] != wire.RECORD_CODE or len(table) < fields[_LINE_TABLE_BYTES]:
+            self.rejected += 1
+            return
+        image, name = (fields[_PID], fields[_IMAGE_KTIME_NS]), fields[_CODE]
+        code = self._share(
+            _Code(
+                fields[_VERSION],
+                fields[_FIRST_LINE],
+                _text(*fields[_FILE : _FILE + 3]),
+                _text(*fields[_NAME : _NAME + 3]),
+                table,
+            )
+        )
+        code.users += 1
+        if (image, name) in self._codes:
+            self._remove(image, name)
+        self._codes[image, name] = code
+        self._by_image.setdefault(image, set()).add(name)
+        self._used_bytes += _ENTRY_BYTES
+        self._trim()
+
+    def frame(self, image: Image, code: int, offset: int) -> Frame:
+        """
+        Return the frame of an instruction.
+
+        Args:
+            image: The process image.
+            code: The name of its code object, as in ``struct python_frame``.
+            offset: Of the current instruction in its code, in bytes.
+
+        Returns:
+            A frame without function and line, if nothing is known of the code object.
+        """
+        key = (image, code)
+        known = self._codes.get(key)
+        if known is None:
+            return _UNKNOWN
+        self._codes.move_to_end(key)
+        frame = known.frames.get(offset)
+        if frame is None:
+            if len(known.frames) == _MAX_FRAMES:
+                self._used_bytes -= _FRAME_BYTES * len(known.frames)
+                known.frames.clear()
+            frame = known.make_frame(offset)
+            self._used_bytes += _FRAME_BYTES
+            self._trim()
+        return frame
+
+    def forget(self, image: Image) -> None:
+        """A process image is gone."""
+        for name in list(self._by_image.get(image, ())):
+            self._remove(image, name)
+
+    def _share(self, code: "_Code") -> "_Code":
+        shared = self._by_content.get(code.digest)
+        if shared is None:
+            self._by_content[code.digest] = shared = code
+            self._used_bytes += code.size_bytes
+        return shared
+
+    def _remove(self, image: Image, name: int) -> None:
+        code = self._codes.pop((image, name))
+        names = self._by_image[image]
+        names.discard(name)
+        if not names:
+            del self._by_image[image]
+        self._used_bytes -= _ENTRY_BYTES
+        code.users -= 1
+        if not code.users:
+            del self._by_content[code.digest]
+            self._used_bytes -= code.size_bytes + _FRAME_BYTES * len(code.frames)
+
+    def _trim(self) -> None:
+        # The newest stays, however large.
+        while len(self._codes) > 1 and (
+            len(self._codes) > self._limit or self._used_bytes > self._limit_bytes
+        ):
+            self._remove(*next(iter(self._codes)))
+            self.forgotten += 1
+
+
+class _Code:
+    # One code object, whoever uses it. Its line table is decoded when a line is asked for.
+    __slots__ = (
+        *("_file", "_first_line", "_lines", "_name", "_table", "_version"),
+        *("digest", "frames", "size_bytes", "users"),
+    )
+
+    def __init__(self, version: int, first_line: int, file: str, name: str, table: bytes) -> None:
+        self._version = version
+        self._first_line = first_line
+        self._file = file
+        self._name = name
+        self._table = table
+        self._lines: Lines | None = None
+        self.frames: dict[int, Frame] = {}
+        self.users = 0
+        texts = f"{version} {first_line} {len(file)} {file}{name}".encode()
+        self.digest = blake2b(table, digest_size=16, key=blake2b(texts).digest()).digest()
+        # Decoded, each range takes four times the two bytes that it takes at least here.
+        self.size_bytes = _CONTENT_BYTES + 4 * (len(file) + len(name) + len(table))
+
+    def make_frame(self, offset: int) -> Frame:
+        if self._lines is None:
+            self._lines = decode(self._version, self._first_line, self._table)
+            self._table = b""
+        line = self._lines.line_at(offset - ((offset & _SIGN) << 1))
+        self.frames[offset] = frame = Frame(PYTHON, self._name, self._file, line)
+        return frame
+
+
+def _text(length: int, character_bytes: int, data: bytes) -> str:
+    encoding = _ENCODINGS.get(character_bytes)
+    if encoding is None:
+        return ""
+    available = min(length, len(data) // character_bytes)
+    text = data[: available * character_bytes].decode(encoding, errors="replace")
+    text = CONTROLS.sub(_REPLACEMENT, text)
+    return text if available == length else text + _CUT

@@ -1,0 +1,145 @@
+"""
+Names of functions as their programmers write them.
+
+Rust names are read here (rust_names.py). C++ names go to a process of their own
+(demangler_process.py): the exact demangler is the C++ library's, and a hostile name can keep
+that one busy until memory ends. The process is started with the first name, and ends by itself
+when nobody asks for a minute.
+"""
+
+import contextlib
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from otel_gpu.stacks import demangler_process
+from otel_gpu.stacks.rust_names import rust_name
+
+_PROGRAM = Path(demangler_process.__file__)
+# With the newline it is what a pipe takes in one piece.
+_MAX_NAME_BYTES = 4095
+_MAX_ANSWER_BYTES = 4096
+_START_TIMEOUT_MS = 3000
+_ANSWER_TIMEOUT_MS = 250
+# After a name that broke the demangler: so a hostile program gets 5 % of our time at most.
+_PAUSE_S = 5.0
+
+
+class Demangler:
+    """
+    Turns mangled names into text.
+
+    Args:
+        clock: Seconds that never go back.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_missing = not sys.executable
+        self._resume_s = 0.0
+
+    def __del__(self) -> None:
+        # Also for an object whose construction failed at its first line.
+        if hasattr(self, "_process"):
+            self.close()
+
+    def close(self) -> None:
+        """End the process; it is started again when it is needed."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        process.kill()
+        process.wait()
+
+    def text(self, name: str) -> str | None:
+        """
+        Return a name as text: unchanged if it is not mangled, or cannot be demangled.
+
+        None says that it can not be done now and may be later.
+        """
+        rust = rust_name(name)
+        if rust is not None:
+            return rust
+        # Compilers mangle to these characters; newlines would be two names.
+        if not name.startswith("_Z") or not name.isascii() or not name.isprintable():
+            return name
+        if len(name) > _MAX_NAME_BYTES or self._is_missing:
+            return name
+        if self._clock() < self._resume_s:
+            return None
+        answer = self._ask(name.encode("ascii") + b"\n")
+        if answer is None and not self._is_missing:
+            self._resume_s = self._clock() + _PAUSE_S
+        return answer or name
+
+    def _ask(self, question: bytes) -> str | None:
+        # None: no answer. The process may have ended for want of questions, so ask twice.
+        for _ in range(2):
+            timeout_ms = _ANSWER_TIMEOUT_MS
+            if self._process is None:
+                timeout_ms = _START_TIMEOUT_MS
+                self._process = _start()
+            if self._process is None:
+                return None
+            try:
+                answer = _exchange(self._process, question, timeout_ms)
+            except OSError:
+                answer = b""
+            if answer is None:
+                break
+            if answer:
+                return answer[:-1].decode("utf-8", "replace")
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_ANSWER_TIMEOUT_MS / 1000)
+            status = self._process.returncode
+            if status == demangler_process.NO_DEMANGLER:
+                self._is_missing = True
+            if status != 0:
+                break
+            self.close()
+        self.close()
+        return None
+
+
+def _start() -> subprocess.Popen[bytes] | None:
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", "-B", str(_PROGRAM)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            env=_environment(),
+            bufsize=0,
+            start_new_session=True,  # A Ctrl-C is for the agent, which may still ask.
+        )
+    except OSError:
+        return None
+
+
+def _environment() -> dict[str, str]:
+    # Ours may hold secrets.
+    name = "LD_LIBRARY_PATH"
+    return {name: os.environ[name]} if name in os.environ else {}
+
+
+def _exchange(process: subprocess.Popen[bytes], question: bytes, timeout_ms: int) -> bytes | None:
+    # The answer with its newline; empty if the process has ended, None if it took too long.
+    assert process.stdin is not None  # noqa: S101 -- both are pipes
+    assert process.stdout is not None  # noqa: S101
+    os.write(process.stdin.fileno(), question)
+    poll = select.poll()
+    poll.register(process.stdout.fileno(), select.POLLIN)
+    if not poll.poll(timeout_ms):
+        return None
+    # It writes an answer in one piece.
+    return os.read(process.stdout.fileno(), _MAX_ANSWER_BYTES)

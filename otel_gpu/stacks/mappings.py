@@ -1,0 +1,301 @@
+"""
+What code a process has at an address.
+
+A process is asked for its mappings when it is first met, and again when an address comes up
+that was not there: libraries are loaded and code is generated at any time. Both can be too
+late for a process that ends, so the files of the first answer are opened at once, as long as
+there is room, and what was known stays known.
+
+The maps file stays open: the kernel binds it to the memory of the program that ran when it
+was opened. Read later, it never shows another process that has the same pid, nor the program
+that this one became.
+"""
+
+import contextlib
+import os
+import time
+from bisect import bisect_right
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from otel_gpu.procfs.mapped_files import MAX_MAPS_BYTES, FileId, MappedFile, executable_mappings
+from otel_gpu.stacks.elf_image import ElfImage, image_of
+
+VDSO = "[vdso]"
+UPROBES = "[uprobes]"
+
+_MAX_IMAGES = 256
+_MAX_MAPPINGS = 1 << 16  # the kernel's own default limit for a process is 65,530
+_MAX_VDSO_BYTES = 1 << 20
+_CHUNK_BYTES = 1 << 16
+# A process is asked again four times a second at most, and less often where the answer is
+# long: 2 % of the time at most. What is known is believed for five seconds: a library may go,
+# and another one come to the same place.
+_MIN_INTERVAL_S = 0.25
+_INTERVAL_PER_COST = 50
+_MAX_AGE_S = 5.0
+
+
+class Mapping(NamedTuple):
+    """
+    A range of executable memory.
+
+    ``address - bias`` is the virtual address in ``image``, which is None where there is no
+    ELF file (any more). ``path`` may be ``[vdso]``, ``[uprobes]``, or empty (code made at run
+    time). ``pid`` is the process that was asked, and ``file`` is empty for what is no file.
+    """
+
+    start: int
+    end: int
+    file_offset: int
+    path: str
+    image: ElfImage | None
+    bias: int
+    pid: int = 0
+    file: FileId = FileId(0, 0)
+
+
+class Images:
+    """
+    The ELF files that processes map, each open once; the one not used for longest goes first.
+
+    A file is closed when the last process that maps it is closed: an open file keeps the
+    file system of a container that has ended.
+
+    Args:
+        limit: How many files may be open.
+    """
+
+    def __init__(self, limit: int = _MAX_IMAGES) -> None:
+        self._limit = limit
+        # A file that was opened and not yet looked into is a bare descriptor.
+        self._files: OrderedDict[FileId, ElfImage | int] = OrderedDict()
+        self._users: Counter[FileId] = Counter()
+        self._vdso: ElfImage | None = None
+        self._vdso_bytes = -1
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def hold(self, mapped: MappedFile) -> None:
+        """
+        Count a process that maps a file.
+
+        The file is opened now if there is room, so that it can be read when the process is gone.
+        """
+        self._users[mapped.file] += 1
+        if len(self._files) < self._limit and mapped.file not in self._files:
+            with contextlib.suppress(OSError):
+                self._files[mapped.file] = mapped.open()
+
+    def release(self, file: FileId) -> None:
+        """Undo one ``hold``."""
+        self._users[file] -= 1
+        if self._users[file] <= 0:
+            del self._users[file]
+            held = self._files.pop(file, None)
+            if held is not None:
+                _close(held)
+
+    def get(self, mapped: MappedFile) -> ElfImage | None:
+        """Return the ELF file that is mapped; None if it is none, or cannot be opened any more."""
+        held = self._files.pop(mapped.file, None)
+        try:
+            if held is None:
+                held = mapped.open()
+            image = ElfImage(held) if isinstance(held, int) else held
+        except (OSError, ValueError):
+            return None
+        self._files[mapped.file] = image
+        while len(self._files) > self._limit:
+            _, oldest = self._files.popitem(last=False)
+            _close(oldest)
+        return image
+
+    def use(self, file: FileId) -> None:
+        """Remember that a file was needed just now."""
+        if file in self._files:
+            self._files.move_to_end(file)
+
+    def vdso(self, size_bytes: int) -> ElfImage | None:
+        """
+        Return the kernel's own library, of which all 64-bit processes have the same.
+
+        Args:
+            size_bytes: The length of the mapping: another one is another library.
+        """
+        if self._vdso_bytes < 0:
+            self._vdso, self._vdso_bytes = _own_vdso()
+        return self._vdso if size_bytes == self._vdso_bytes else None
+
+    def close(self) -> None:
+        """Close all files; what is asked for later is opened again."""
+        for file in self._files.values():
+            _close(file)
+        self._files.clear()
+        if self._vdso is not None:
+            self._vdso.close()
+        self._vdso, self._vdso_bytes = None, -1
+
+
+class Mappings:
+    """
+    The executable memory of one process, as long as it runs one program.
+
+    Close it when the process is forgotten, which can be later than its end.
+
+    Args:
+        pid: The process. After an exec, make a new one.
+        images: Where files are opened, common to all processes.
+        clock: Seconds that never go back.
+    """
+
+    def __init__(
+        self, pid: int, images: Images, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.pid = pid
+        self._images = images
+        self._clock = clock
+        self._maps = -1
+        self._read_at = -_MAX_AGE_S
+        self._interval = 0.0
+        self._mapped: list[MappedFile] = []
+        self._starts: list[int] = []
+        self._known: dict[MappedFile, Mapping] = {}
+        self._files: set[FileId] = set()  # each held once in images
+        with contextlib.suppress(OSError):
+            self._maps = os.open(f"/proc/{pid}/maps", os.O_RDONLY | os.O_CLOEXEC)
+        self.refresh()
+
+    def __del__(self) -> None:
+        # Also for an object whose construction failed at its first line.
+        if hasattr(self, "_files"):
+            self.close()
+
+    def close(self) -> None:
+        """Give back what is open; from now on nothing is found."""
+        self._ask_no_more()
+        self._set([])
+
+    def find(self, address: int) -> Mapping | None:
+        """Return the executable mapping that holds an address, or None."""
+        mapped = self._look_up(address)
+        wait_s = self._interval if mapped is None else max(self._interval, _MAX_AGE_S)
+        if self._maps >= 0 and self._clock() - self._read_at >= wait_s:
+            self.refresh()
+            mapped = self._look_up(address)
+        return None if mapped is None else self._mapping(mapped)
+
+    def refresh(self) -> None:
+        """Read the mappings again; when the process is gone, nothing changes."""
+        if self._maps < 0:
+            return
+        start = self._clock()
+        text = self._text()
+        if text:
+            self._learn(text)
+        else:
+            self._ask_no_more()  # It is gone, or has become another program.
+        self._read_at = self._clock()
+        cost_s = self._read_at - start
+        self._interval = max(_MIN_INTERVAL_S, cost_s * _INTERVAL_PER_COST)
+
+    def inherit(self, pid: int) -> "Mappings":
+        """Return the mappings of a child that was just forked, which it may not live to show."""
+        child = Mappings(pid, self._images, self._clock)
+        if not child._mapped:
+            child._set(self._mapped)  # Files are opened through the parent, which may live on.
+        return child
+
+    def _ask_no_more(self) -> None:
+        maps, self._maps = self._maps, -1
+        if maps >= 0:
+            os.close(maps)
+
+    def _look_up(self, address: int) -> MappedFile | None:
+        index = bisect_right(self._starts, address) - 1
+        if index < 0 or address >= self._mapped[index].end:
+            return None
+        return self._mapped[index]
+
+    def _mapping(self, mapped: MappedFile) -> Mapping:
+        known = self._known.get(mapped)
+        if known is not None and (known.image is None or not known.image.closed):
+            self._images.use(mapped.file)
+            return known
+        image, bias = None, 0
+        if mapped.path.startswith("/"):
+            image = self._images.get(mapped)
+        elif mapped.path == VDSO:
+            image = self._images.vdso(mapped.end - mapped.start)
+        if image is not None:
+            address = image.address_of(mapped.file_offset)
+            if address is None:
+                image = None
+            else:
+                bias = mapped.start - address
+        file = mapped.file if mapped.file.inode else FileId(0, 0)
+        known = self._known[mapped] = Mapping(
+            mapped.start, mapped.end, mapped.file_offset, mapped.path, image, bias, self.pid, file
+        )
+        return known
+
+    def _text(self) -> str:
+        parts: list[bytes] = []
+        size_bytes = 0
+        try:
+            os.lseek(self._maps, 0, os.SEEK_SET)
+            while size_bytes < MAX_MAPS_BYTES:
+                part = os.read(self._maps, _CHUNK_BYTES)
+                if not part:
+                    break
+                parts.append(part)
+                size_bytes += len(part)
+        except OSError:
+            return ""
+        return b"".join(parts).decode("utf-8", "replace")
+
+    def _learn(self, text: str) -> None:
+        mapped = list(islice(executable_mappings(self.pid, text), _MAX_MAPPINGS))
+        mapped.sort(key=lambda line: line.start)
+        self._set(mapped)
+
+    def _set(self, mapped: list[MappedFile]) -> None:
+        self._mapped = mapped
+        self._starts = [line.start for line in mapped]
+        self._known = {line: self._known[line] for line in mapped if line in self._known}
+        files = {line.file: line for line in mapped if line.path.startswith("/")}
+        for file in files.keys() - self._files:
+            self._images.hold(files[file])
+        for file in self._files - files.keys():
+            self._images.release(file)
+        self._files = set(files)
+
+
+def _close(file: ElfImage | int) -> None:
+    if isinstance(file, int):
+        os.close(file)
+    else:
+        file.close()
+
+
+def _own_vdso() -> tuple[ElfImage | None, int]:
+    # It is no file, so it is copied into one.
+    try:
+        text = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+        own = (line for line in executable_mappings(os.getpid(), text) if line.path == VDSO)
+        mapped = next(own, None)
+        if mapped is None:
+            return None, 0
+        size_bytes = mapped.end - mapped.start
+        memory = os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            content = os.pread(memory, min(size_bytes, _MAX_VDSO_BYTES), mapped.start)
+        finally:
+            os.close(memory)
+        return image_of(content), size_bytes
+    except (OSError, ValueError):
+        return None, 0

@@ -1,0 +1,247 @@
+"""
+Merging: the frames of Python put where the native stack runs the interpreter.
+
+Some facts about evaluation loops
+---------------------------------
+
+CPython runs Python code in one C function, ``_PyEval_EvalFrameDefault``. Native code that
+calls a Python function enters that loop anew. Up to 3.10, so does Python code that calls a
+Python function: each loop runs one frame. From 3.11 on such a call stays in its loop, so a
+loop runs a *run* of frames, and the outermost of a run is marked as entered from C (3.11:
+``is_entry``; later: a frame that stands for the caller in C lies below it):
+
+    native stack, innermost first       frames of Python, innermost first
+    ─────────────────────────────       ─────────────────────────────────
+    alloc            (extension.so)
+    cfunction_call   (libpython)
+    _PyEval_EvalFrameDefault        ──  compare       run 0
+                                        <lambda>             (entered from C)
+    PyObject_Vectorcall
+    qsort            (libc)
+    ffi_call         (libffi)
+    _PyEval_EvalFrameDefault        ──  outer         run 1
+                                        <module>             (entered from C)
+    PyEval_EvalCode
+
+A loop is known by its name. The compiler may move unlikely parts of it away (``….cold``,
+``….constprop.0``); such a part is the loop all the same. Builds of 3.14 with tail calls have
+a function for each instruction, ``_TAIL_CALL_…``, which stands above the one that began the
+loop: both together are one loop.
+
+Parts that were moved away have no name when the interpreter is stripped, and the loop may
+have become a part of whoever calls it. But from 3.12 on, the frame that stands for the caller
+in C is a variable of the loop: the native frame that has it on its part of the stack is the
+loop, whatever its name.
+
+While the outermost frame of a run is being cleared, from 3.12 on, the loop has no frame any
+more and still stands on the native stack. Such a run is empty, and its loop shows nothing.
+
+What this means: the n-th loop has the n-th run, both counted from the innermost. When the
+numbers differ, one walk has missed something. Nothing can tell where, so what fits from the
+inside is taken, the rest of Python follows, nothing is dropped, and ``complete`` is false.
+"""
+
+import itertools
+import math
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from otel_gpu import wire
+from otel_gpu.stacks.frames import (
+    CONTROLS,
+    NATIVE,
+    Frame,
+    MergedStack,
+    NativeStack,
+    PythonStack,
+    cut_frame,
+)
+from otel_gpu.stacks.interpreter_functions import (
+    EVALUATION_LOOP,
+    INSTRUCTION,
+    base_name,
+    is_left_out,
+)
+
+MAX_FRAMES: Final = 256
+"""A deeper stack loses its middle."""
+
+MAX_TEXT: Final = 512
+"""Characters of a name; a longer one is cut, and ends with an ellipsis."""
+
+_KEPT_INNERMOST = MAX_FRAMES // 2
+_KEPT_OUTERMOST = MAX_FRAMES - _KEPT_INNERMOST - 1
+_MAX_LINE = (1 << 31) - 1
+# Of a process that was started with perf support: one per Python function.
+_TRAMPOLINE = "py::"
+_INTERPRETER = re.compile(r"^(libpython3[^/]*\.so[^/]*|python3?(\.\d+)?t?)$")
+_STATUS_NAMES: Mapping[int, str] = {
+    wire.PYTHON_NONE: "none",
+    wire.PYTHON_NO_THREAD: "no_thread",
+    wire.PYTHON_COMPLETE: "ok",
+    wire.PYTHON_CUT: "cut",
+    wire.PYTHON_BROKEN: "broken",
+}
+
+
+class _Loop(NamedTuple):
+    """Positions of one evaluation loop among the native frames: [start, end)."""
+
+    start: int
+    end: int
+
+
+def merge(
+    native: NativeStack, frames: Sequence[Frame], python: PythonStack, call: Frame | None = None
+) -> MergedStack:
+    """
+    Make one stack of two.
+
+    Args:
+        native: The native walk.
+        frames: What is known of each of its addresses, in its order.
+        python: The frames of Python; ``entries`` cut them into runs.
+        call: The CUDA API that was called; it goes on top.
+
+    Returns:
+        At most ``MAX_FRAMES`` frames, their texts safe to show. No frame of Python is missing
+        but those that the cut in the middle counts.
+    """
+    loops = _find_loops(frames, _find_holders(native, python))
+    runs = list(_split_runs(python))
+    fits = len(loops) == len(runs) and _are_in_place(native, python, loops)
+    modules = {frames[loop.start].module for loop in loops}
+    surplus = len(loops) - len(runs)
+    # More loops than runs, and Python is sure to be complete: the innermost have no frame.
+    skipped = surplus if surplus > 0 and python.status == wire.PYTHON_COMPLETE and runs else 0
+    by_position = {
+        loop.start: (loop, run) for loop, run in zip(loops[skipped:], runs, strict=False)
+    }
+    rest = [frame for run in runs[len(loops) :] for frame in run]
+    rest_at = _place_rest(native, frames, loops, modules) if rest else len(frames)
+
+    merged = [] if call is None else [call]
+    position = 0
+    while position < len(frames):
+        if position == rest_at:
+            merged += rest
+        if position in by_position:
+            loop, run = by_position[position]
+            merged += run
+            position = loop.end
+            continue
+        frame = frames[position]
+        if not runs or not _is_internal(frame, modules, nameless=fits):
+            merged.append(frame)
+        position += 1
+    if rest_at >= len(frames):
+        merged += rest
+
+    known = python.status == wire.PYTHON_COMPLETE or (
+        python.status in (wire.PYTHON_NONE, wire.PYTHON_NO_THREAD) and not loops
+    )
+    return MergedStack(
+        tuple(map(_clean_frame, _cut_middle(merged))),
+        complete=native.complete and fits and known,
+        native=native.method,
+        python=_STATUS_NAMES.get(python.status, "broken"),
+    )
+
+
+def _find_holders(native: NativeStack, python: PythonStack) -> set[int]:
+    # Of the native frames: those that have a place of Python on their part of the stack. How
+    # far the last one reaches is not known.
+    tops = native.stack_pointers
+    if len(tops) != len(native.addresses) or any(a > b for a, b in itertools.pairwise(tops)):
+        return set()
+    found = (bisect_right(tops, place) - 1 for place in python.places if place)
+    return {position for position in found if 0 <= position < len(tops) - 1}
+
+
+def _find_loops(frames: Sequence[Frame], holders: set[int]) -> list[_Loop]:
+    loops = []
+    position = 0
+    while position < len(frames):
+        end = position + 1
+        is_instruction = frames[position].function.startswith(INSTRUCTION)
+        if is_instruction and end < len(frames) and (end in holders or _is_loop(frames[end])):
+            end += 1
+        if is_instruction or position in holders or _is_loop(frames[position]):
+            loops.append(_Loop(position, end))
+        position = end
+    return loops
+
+
+def _are_in_place(native: NativeStack, python: PythonStack, loops: Sequence[_Loop]) -> bool:
+    tops = [*native.stack_pointers, math.inf]
+    if not native.stack_pointers or len(tops) <= len(native.addresses):
+        return True
+    return all(
+        not place or tops[loop.start] <= place < tops[loop.end]
+        for place, loop in zip(python.places, loops, strict=False)
+    )
+
+
+def _is_loop(frame: Frame) -> bool:
+    return base_name(frame.function) == EVALUATION_LOOP
+
+
+def _split_runs(python: PythonStack) -> Iterator[Sequence[Frame]]:
+    start = 0
+    for entry in python.entries:
+        end = min(max(entry + 1, start), len(python.frames))
+        yield python.frames[start:end]
+        start = end
+    if start < len(python.frames):
+        yield python.frames[start:]
+
+
+def _place_rest(
+    native: NativeStack, frames: Sequence[Frame], loops: Sequence[_Loop], modules: set[str]
+) -> int:
+    # If the native walk has all, a loop is among the functions of the interpreter that have
+    # no name (a part of it that was moved away, and symbols that were stripped).
+    if native.complete:
+        for position in range(loops[-1].end if loops else 0, len(frames)):
+            frame = frames[position]
+            if not frame.function and (frame.module in modules or _INTERPRETER.match(frame.module)):
+                return position
+    return len(frames)
+
+
+def _is_internal(frame: Frame, modules: set[str], *, nameless: bool) -> bool:
+    if frame.module not in modules:
+        return frame.function.startswith(_TRAMPOLINE) and not frame.module
+    if not frame.function:
+        # Of a stripped interpreter, and every loop was found: nothing that we look for.
+        return nameless
+    return is_left_out(frame.function)
+
+
+def _cut_middle(frames: Sequence[Frame]) -> Sequence[Frame]:
+    left_out = len(frames) - _KEPT_INNERMOST - _KEPT_OUTERMOST
+    if len(frames) <= MAX_FRAMES:
+        return frames
+    return [
+        *frames[:_KEPT_INNERMOST],
+        cut_frame(left_out),
+        *frames[-_KEPT_OUTERMOST:],
+    ]
+
+
+def _clean_frame(frame: Frame) -> Frame:
+    return Frame(
+        frame.kind,
+        _clean(frame.function),
+        _clean(frame.file),
+        frame.line if 0 < frame.line <= _MAX_LINE else 0,
+        _clean(frame.module),
+        frame.address if frame.kind == NATIVE else 0,
+    )
+
+
+def _clean(text: str) -> str:
+    text = CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text[: MAX_TEXT + 1])
+    return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "\N{HORIZONTAL ELLIPSIS}"

@@ -1,0 +1,220 @@
+"""
+What is known of the process images whose stacks are resolved.
+
+A record may come after its process has ended, or has become another program, so an image is
+remembered for a while after its end.
+"""
+
+import itertools
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from otel_gpu import wire
+from otel_gpu.procfs.mapped_files import MappedFile
+from otel_gpu.stacks.mappings import Images, Mapping, Mappings
+from otel_gpu.stacks.samples import Image
+
+# Records wait in the ring for a tenth of a second, and longer only where much is lost anyway.
+_KEPT_AFTER_END_S: Final = 10.0
+# Each one holds a file open.
+_MAX_IMAGES: Final = 512
+_RUNTIME_LIBRARY: Final = "libcudart"
+# Of the time, 2 % at most go into asking a process again what it maps; at first it loads one
+# library after the other, so some of that time is there in advance.
+_SHARE: Final = 0.02
+_ALLOWANCE_S: Final = 0.05
+# Not everything that is mapped is told about, so each process is asked now and then, each time
+# after twice as long.
+_FIRST_DELAY_S: Final = 0.1
+_LAST_DELAY_S: Final = 30.0
+# A process without mappings.
+_NOBODY: Final = 0
+
+
+class ProcessImage:
+    """
+    One program that runs, or ran, in one process.
+
+    Attributes:
+        generation: Differs from that of any other image, and from its own before it loaded
+            a library.
+        mappings: Its executable memory.
+        files: What it maps, as far as was told.
+    """
+
+    def __init__(self, mappings: Mappings, generation: int) -> None:
+        self.mappings = mappings
+        self.generation = generation
+        self._allowance_s = _ALLOWANCE_S
+        self._asked_s = time.monotonic()
+        self._due_s = self._asked_s + _FIRST_DELAY_S
+        self._delay_s = 2 * _FIRST_DELAY_S
+        self.files: Sequence[MappedFile] = ()
+        self._libraries: dict[int, set[str]] = {}
+
+    def learn(self, files: Sequence[MappedFile]) -> bool:
+        """Take what it maps now; tells whether that is new."""
+        if files == self.files:
+            return False
+        self.files = files
+        self._ask_at(time.monotonic() + _FIRST_DELAY_S)
+        self._libraries = {}
+        for mapped in files:
+            if mapped.is_cuda_library:
+                runtime = mapped.name.startswith(_RUNTIME_LIBRARY)
+                layer = wire.LAYER_RUNTIME if runtime else wire.LAYER_DRIVER
+                self._libraries.setdefault(layer, set()).add(mapped.name)
+        return True
+
+    def find(self, address: int) -> Mapping | None:
+        """Return the executable mapping that holds an address, or None."""
+        mapping = self.mappings.find(address)
+        # A library may be as new as this, and its process gone before long.
+        if mapping is None and self._ask(time.monotonic()):
+            mapping = self.mappings.find(address)
+        return mapping
+
+    def hurry(self) -> None:
+        """It has just loaded a library: ask what it maps as soon as possible."""
+        self._ask_at(time.monotonic())
+
+    def ask_if_due(self, now_s: float) -> None:
+        """Ask the process what it maps, if that is due, since it may end."""
+        if self._delay_s <= _LAST_DELAY_S and now_s >= self._due_s and self._ask(now_s):
+            self._due_s = now_s + self._delay_s
+            self._delay_s *= 2
+
+    def _ask_at(self, due_s: float) -> None:
+        self._due_s, self._delay_s = due_s, 2 * _FIRST_DELAY_S
+
+    def _ask(self, now_s: float) -> bool:
+        gained_s = _SHARE * (now_s - self._asked_s)
+        self._allowance_s = min(self._allowance_s + gained_s, _ALLOWANCE_S)
+        self._asked_s = now_s
+        if self._allowance_s <= 0:
+            return False
+        self.mappings.refresh()
+        self._allowance_s -= time.monotonic() - now_s
+        return True
+
+    def library(self, layer: int) -> str:
+        """Return the name of its CUDA library of a layer; empty: it has none, or several."""
+        names = self._libraries.get(layer, ())
+        return next(iter(names)) if len(names) == 1 else ""
+
+
+class ProcessImages:
+    """
+    The images of one capture, as (pid, image_ktime_ns).
+
+    One that is not known is met when it is asked for. The one that was not asked for the
+    longest time goes when there are too many.
+
+    Args:
+        current: Says which image a process is now, by its ``image_ktime_ns``; 0: none that
+            is known.
+    """
+
+    def __init__(self, current: Callable[[int], int]) -> None:
+        self._current = current
+        self._files = Images()
+        self._images: OrderedDict[Image, ProcessImage] = OrderedDict()
+        self._parents: dict[Image, ProcessImage] = {}
+        self._ended_s: OrderedDict[Image, float] = OrderedDict()
+        self._generations = itertools.count(1)
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def get(self, image: Image) -> ProcessImage:
+        """Return what is known of an image."""
+        known = self._images.get(image)
+        if known is None:
+            known = self._meet(image)
+            while len(self._images) > _MAX_IMAGES:
+                self._drop(next(iter(self._images)))
+        self._images.move_to_end(image)
+        return known
+
+    def learn(self, image: Image, files: Sequence[MappedFile]) -> None:
+        """
+        Take what a process maps now, as ``mapped_files`` says.
+
+        All that will be needed of it is opened here, as it may end at any moment.
+        """
+        is_new = image not in self._images
+        known = self.get(image)
+        if known.learn(files) and not is_new:
+            known.mappings.refresh()
+            known.generation = next(self._generations)
+
+    def ask_due(self) -> None:
+        """Ask those what they map that may have loaded more libraries by now."""
+        now_s = time.monotonic()
+        for image, known in self._images.items():
+            if image not in self._ended_s:
+                known.ask_if_due(now_s)
+
+    def hurry(self, image: Image) -> None:
+        """An image has just loaded a library that nobody has looked at."""
+        known = self._images.get(image)
+        if known is not None:
+            known.hurry()
+
+    def inherit(self, parent: Image, child: Image) -> None:
+        """
+        A process was forked.
+
+        Most children become another program at once, so this one is looked at when its
+        first stack comes. If it is gone by then, it had what its parent has.
+        """
+        known = self._images.get(parent) or self._parents.get(parent)
+        if known is not None:
+            self._parents[child] = known
+
+    def end(self, image: Image) -> None:
+        """The process has ended, or runs another program now."""
+        self._ended_s.setdefault(image, time.monotonic())
+
+    def drop_ended(self, now_s: float | None = None) -> list[Image]:
+        """Forget images that ended a while ago, and return them."""
+        now_s = time.monotonic() if now_s is None else now_s
+        dropped = []
+        while self._ended_s:
+            image, ended_s = next(iter(self._ended_s.items()))
+            if now_s - ended_s < _KEPT_AFTER_END_S:
+                break
+            self._drop(image)
+            dropped.append(image)
+        return dropped
+
+    def close(self) -> None:
+        """Close all files."""
+        while self._images:
+            self._drop(next(iter(self._images)))
+        self._files.close()
+
+    def _meet(self, image: Image) -> ProcessImage:
+        pid, image_ktime_ns = image
+        parent = self._parents.pop(image, None)
+        mappings = self._open(pid, parent)
+        # Asked afterwards: what was opened before is of that image, or of one before it.
+        if image in self._ended_s or self._current(pid) != image_ktime_ns:
+            mappings.close()
+            mappings = self._open(_NOBODY, parent)
+        known = self._images[image] = ProcessImage(mappings, next(self._generations))
+        if parent is not None:
+            known.learn(parent.files)
+        return known
+
+    def _open(self, pid: int, parent: ProcessImage | None) -> Mappings:
+        return parent.mappings.inherit(pid) if parent else Mappings(pid, self._files)
+
+    def _drop(self, image: Image) -> None:
+        self._parents.pop(image, None)
+        self._ended_s.pop(image, None)
+        known = self._images.pop(image, None)
+        if known is not None:
+            known.mappings.close()

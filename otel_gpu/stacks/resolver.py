@@ -1,0 +1,213 @@
+"""
+Making a merged stack of a sample, or finding that it was made before.
+
+A stack has an id that is a hash of what it shows. So the same stack has the same id in every
+process, on every host and in every run, and is told once.
+"""
+
+import hashlib
+import json
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from otel_gpu import wire
+from otel_gpu.probe_table import API_BY_NUMBER
+from otel_gpu.records import json_record
+from otel_gpu.stacks import mappings
+from otel_gpu.stacks.code_objects import CodeObjects
+from otel_gpu.stacks.frames import NATIVE, Frame, MergedStack, NativeStack, PythonStack
+from otel_gpu.stacks.merging import merge
+from otel_gpu.stacks.process_images import ProcessImage, ProcessImages
+from otel_gpu.stacks.samples import Sample
+from otel_gpu.stacks.symbols import Symbols
+from otel_gpu.stacks.unwinder import Unwinder
+from otel_gpu.stacks.walks import Walks
+
+MAX_TOLD: Final = 8192
+"""A stack that was not named while so many others were is told again."""
+
+NO_API: Final = -1
+"""Of a thread that waits: what it waits in is on its stack by itself."""
+
+_ID_BYTES: Final = 8
+_ID_MASK: Final = (1 << 63) - 1
+# How long a walk is believed. The library that it ended in may not have been known yet. Code
+# that is made at run time can be replaced by other code. A name may become known.
+_INCOMPLETE_AGE_NS: Final = 1_000_000_000
+_GENERATED_CODE_AGE_NS: Final = 5_000_000_000
+_NAMELESS_AGE_NS: Final = 60_000_000_000
+_MANGLED: Final = ("_Z", "_R")
+
+
+class Resolved(NamedTuple):
+    """
+    The stack of a sample.
+
+    ``told`` is its RECORD_USER_STACK, if it has to be told now. ``walked`` is false when it
+    was known without walking.
+    """
+
+    stack: int
+    complete: bool
+    told: tuple[bytes, ...] = ()
+    walked: bool = True
+
+
+NOTHING: Final = Resolved(0, complete=False)
+"""Of a record whose sample is not there."""
+
+
+class Resolver:
+    """
+    Makes merged stacks, and remembers them.
+
+    Args:
+        processes: What processes map.
+        codes: Code objects of Python.
+        unwinder: Walks native stacks.
+        symbols: Names native functions.
+    """
+
+    def __init__(
+        self,
+        processes: ProcessImages,
+        codes: CodeObjects,
+        unwinder: Unwinder,
+        symbols: Symbols,
+    ) -> None:
+        self._processes = processes
+        self._codes = codes
+        self._unwinder = unwinder
+        self._symbols = symbols
+        self._walks = Walks()
+        # By id: whether it is complete.
+        self._told: OrderedDict[int, bool] = OrderedDict()
+
+    def resolve(self, sample: Sample, api: int, ktime_ns: int) -> Resolved:
+        """
+        Return the stack of a sample.
+
+        Args:
+            sample: What the kernel side took.
+            api: The number of the API that was called, which goes on top; ``NO_API`` for a
+                thread that waits, wherever that is.
+            ktime_ns: Now.
+        """
+        process = self._processes.get(sample.image)
+        words = sample.words()
+        key = (
+            process.generation,
+            api,
+            sample.registers._replace(frame_pointer=0),
+            sample.python_status,
+            sample.returns,
+            sample.python_frames,
+            len(words),
+        )
+        frame_pointer = sample.registers.frame_pointer
+        known = self._walks.find(key, words, frame_pointer, ktime_ns)
+        if known is not None and known in self._told:
+            self._told.move_to_end(known)
+            return Resolved(known, self._told[known], walked=False)
+        native = self._unwind(sample, process)
+        frames = [
+            self._native_frame(process, address - 1 if position or api != NO_API else address)
+            for position, address in enumerate(native.addresses)
+        ]
+        python = self._python_stack(sample)
+        merged = merge(native, frames, python, _call_frame(process, api))
+        body = _describe(merged)
+        stack = _name(body)
+        if all(frame.function for frame in python.frames):
+            # Else a code object is not known yet.
+            age_ns = _age_of(native, frames)
+            ends_ktime_ns = None if age_ns is None else ktime_ns + age_ns
+            self._walks.keep(
+                key,
+                words,
+                native.words,
+                stack,
+                frame_pointer=frame_pointer if native.uses_frame_pointer else None,
+                ends_ktime_ns=ends_ktime_ns,
+            )
+        if stack in self._told:
+            self._told.move_to_end(stack)
+            return Resolved(stack, merged.complete)
+        self._told[stack] = merged.complete
+        if len(self._told) > MAX_TOLD:
+            self._told.popitem(last=False)
+        record = json_record(wire.RECORD_USER_STACK, ktime_ns, {"stack": stack, **body})
+        return Resolved(stack, merged.complete, (record,))
+
+    def _unwind(self, sample: Sample, process: ProcessImage) -> NativeStack:
+        returns = dict(wire.SAVED_RETURN.iter_unpack(sample.returns))
+        return self._unwinder.unwind(sample.registers, sample.stack, process.find, returns)
+
+    def _native_frame(self, process: ProcessImage, address: int) -> Frame:
+        mapping = process.find(address)
+        if mapping is None:
+            return Frame(NATIVE, "")
+        found = self._symbols.name(mapping, address)
+        return Frame(
+            NATIVE,
+            found[0] if found else "",
+            module=_module(mapping),
+            # Where code is not of a file, its address says nothing and is another each time.
+            address=address - mapping.bias if mapping.image is not None else 0,
+        )
+
+    def _python_stack(self, sample: Sample) -> PythonStack:
+        frames: list[Frame] = []
+        entries: list[int] = []
+        places: list[int] = []
+        is_open = True
+        for code, offset, flags in wire.PYTHON_FRAME.iter_unpack(sample.python_frames):
+            if flags & wire.PYTHON_FRAME_SHIM:
+                # The end of a run that has its entry already, or of one without frames.
+                if is_open:
+                    entries.append(len(frames) - 1)
+                    places.append(0)
+                places[-1] = code
+                is_open = True
+                continue
+            frames.append(self._codes.frame(sample.image, code, offset))
+            is_open = not flags & wire.PYTHON_FRAME_ENTRY
+            if not is_open:
+                entries.append(len(frames) - 1)
+                places.append(0)
+        return PythonStack(tuple(frames), tuple(entries), sample.python_status, tuple(places))
+
+
+def _age_of(native: NativeStack, frames: Sequence[Frame]) -> int | None:
+    if not native.complete:
+        return _INCOMPLETE_AGE_NS
+    if not all(frame.module for frame in frames):
+        return _GENERATED_CODE_AGE_NS
+    if all(frame.function and not frame.function.startswith(_MANGLED) for frame in frames):
+        return None
+    return _NAMELESS_AGE_NS
+
+
+def _call_frame(process: ProcessImage, number: int) -> Frame | None:
+    api = API_BY_NUMBER.get(number)
+    return api and Frame(NATIVE, api.name, module=process.library(api.layer))
+
+
+def _module(mapping: mappings.Mapping) -> str:
+    return mapping.path.rpartition("/")[2].removesuffix(" (deleted)")
+
+
+def _describe(merged: MergedStack) -> Mapping[str, object]:
+    return {
+        "complete": merged.complete,
+        "native": merged.native,
+        "python": merged.python,
+        "frames": merged.frames,
+    }
+
+
+def _name(body: Mapping[str, object]) -> int:
+    canonical = json.dumps(body, separators=(",", ":")).encode("ascii")
+    digest = hashlib.blake2b(canonical, digest_size=_ID_BYTES).digest()
+    return int.from_bytes(digest, "little") & _ID_MASK or 1

@@ -1,0 +1,228 @@
+"""
+Rows of call frame information, and the programs that make them.
+
+A program is a list of instructions that change one row from address to address: the CFA is
+now rsp + 16, rbp is now saved at CFA - 16. Run up to an address, it leaves that address's row.
+Programs come out of files that anybody may have written: they cannot jump, and may put aside
+a bounded number of rows.
+"""
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from otel_gpu.stacks.leb128 import sleb128, uleb128
+
+_MAX_REMEMBERED: Final = 64
+_MAX_EXPRESSION_BYTES: Final = 64
+# x86-64 numbers 17 integer registers, AArch64 32. Vector registers are not followed.
+_MAX_REGISTER: Final = 31
+_RESTORE, _OFFSET, _ADVANCE, _OPERAND = 0xC0, 0x80, 0x40, 0x3F
+
+# How a register of the caller is found.
+AT_OFFSET: Final = 0
+"""In memory, at CFA + offset."""
+OFFSET: Final = 1
+"""It is CFA + offset."""
+AT_EXPRESSION: Final = 2
+"""In memory, where an expression says."""
+EXPRESSION: Final = 3
+"""It is what an expression says."""
+REGISTER: Final = 4
+"""In the register of that number."""
+UNDEFINED: Final = 5
+"""It cannot be found; for the return address: there is no caller."""
+
+
+class Saved(NamedTuple):
+    """Where the value of one register of the caller is."""
+
+    kind: int
+    value: int = 0
+    expression: bytes = b""
+
+
+class Row(NamedTuple):
+    """
+    How to get from one address to its caller.
+
+    The CFA is ``cfa_register`` + ``cfa_offset``, or ``cfa_expression`` unless that is empty.
+    A register that is not in ``saved`` has the same value in the caller.
+    ``return_register`` is the number under which the return address goes, and
+    ``is_signal_frame`` says that the "caller" was interrupted and called nobody.
+    """
+
+    cfa_register: int
+    cfa_offset: int
+    cfa_expression: bytes
+    saved: dict[int, Saved]
+    return_register: int
+    is_signal_frame: bool
+
+
+class _State:
+    # The row as it is so far, and all that instructions can do to it.
+
+    def __init__(self) -> None:
+        self.location = 0
+        self.cfa: tuple[int, int, bytes] = (0, 0, b"")
+        self.saved: dict[int, Saved] = {}
+        self.initial: dict[int, Saved] = {}
+        self.remembered: list[tuple[tuple[int, int, bytes], dict[int, Saved]]] = []
+
+    def save(self, register: int, kind: int, value: int = 0, expression: bytes = b"") -> None:
+        if register <= _MAX_REGISTER:
+            self.saved[register] = Saved(kind, value, expression)
+
+    def keep(self, register: int) -> None:
+        self.saved.pop(register, None)
+
+    def restore(self, register: int) -> None:
+        self.keep(register)
+        if register in self.initial:
+            self.saved[register] = self.initial[register]
+
+    def define(self, register: int | None, offset: int | None) -> None:
+        old_register, old_offset, expression = self.cfa
+        if expression and (register is None or offset is None):
+            raise ValueError("half a rule where the other half is an expression")
+        self.cfa = (
+            old_register if register is None else register,
+            old_offset if offset is None else offset,
+            b"",
+        )
+
+    def define_expression(self, expression: bytes) -> None:
+        self.cfa = (0, 0, expression)
+
+    def remember(self) -> None:
+        if len(self.remembered) >= _MAX_REMEMBERED:
+            raise ValueError("too many rows put aside")
+        self.remembered.append((self.cfa, dict(self.saved)))
+
+    def recall(self) -> None:
+        self.cfa, self.saved = self.remembered.pop()
+
+    def advance(self, distance: int) -> None:
+        self.location += distance
+
+
+_Effect = Callable[[_State, list[int], bytes], None]
+
+
+# Operands: 1, 2, 4: bytes, in units of the code alignment; u, s: LEB128; f, F: the same in
+# units of the data alignment; b: an expression.
+_INSTRUCTIONS: Final[dict[int, tuple[str, _Effect]]] = {
+    0x00: ("", lambda _s, _n, _b: None),  # nothing
+    0x02: ("1", lambda s, n, _b: s.advance(n[0])),
+    0x03: ("2", lambda s, n, _b: s.advance(n[0])),
+    0x04: ("4", lambda s, n, _b: s.advance(n[0])),
+    0x05: ("uf", lambda s, n, _b: s.save(n[0], AT_OFFSET, n[1])),
+    0x06: ("u", lambda s, n, _b: s.restore(n[0])),
+    0x07: ("u", lambda s, n, _b: s.save(n[0], UNDEFINED)),
+    0x08: ("u", lambda s, n, _b: s.keep(n[0])),
+    0x09: ("uu", lambda s, n, _b: s.save(n[0], REGISTER, n[1])),
+    0x0A: ("", lambda s, _n, _b: s.remember()),
+    0x0B: ("", lambda s, _n, _b: s.recall()),
+    0x0C: ("uu", lambda s, n, _b: s.define(n[0], n[1])),
+    0x0D: ("u", lambda s, n, _b: s.define(n[0], None)),
+    0x0E: ("u", lambda s, n, _b: s.define(None, n[0])),
+    0x0F: ("b", lambda s, _n, b: s.define_expression(b)),
+    0x10: ("ub", lambda s, n, b: s.save(n[0], AT_EXPRESSION, expression=b)),
+    0x11: ("uF", lambda s, n, _b: s.save(n[0], AT_OFFSET, n[1])),
+    0x12: ("uF", lambda s, n, _b: s.define(n[0], n[1])),
+    0x13: ("F", lambda s, n, _b: s.define(None, n[0])),
+    0x14: ("uf", lambda s, n, _b: s.save(n[0], OFFSET, n[1])),
+    0x15: ("uF", lambda s, n, _b: s.save(n[0], OFFSET, n[1])),
+    0x16: ("ub", lambda s, n, b: s.save(n[0], EXPRESSION, expression=b)),
+    # Pointer authentication: whoever reads a return address strips it in any case.
+    0x2C: ("", lambda _s, _n, _b: None),
+    0x2D: ("", lambda _s, _n, _b: None),
+    0x2E: ("u", lambda _s, _n, _b: None),  # size of the arguments on the stack
+}
+
+
+class Program:
+    """
+    What the programs of a function make, run in the order of begin, run.
+
+    Args:
+        code_alignment: The unit of distances between addresses, in bytes.
+        data_alignment: The unit of offsets from the CFA, in bytes.
+    """
+
+    def __init__(self, code_alignment: int, data_alignment: int) -> None:
+        self._code_alignment = code_alignment
+        self._data_alignment = data_alignment
+        self._state = _State()
+
+    def begin(self, program: bytes) -> None:
+        """
+        Run what all functions of a kind begin with, which others can go back to.
+
+        Raises:
+            ValueError: It is no program.
+            IndexError: It ends within an instruction.
+        """
+        self._run(program, 0)
+        self._state.initial = dict(self._state.saved)
+
+    def run(self, program: bytes, start: int, until: int) -> None:
+        """
+        Run the program of the function that begins at ``start``, up to an address.
+
+        Raises:
+            ValueError: It is no program.
+            IndexError: It ends within an instruction.
+        """
+        self._state.location = start
+        self._run(program, until)
+
+    def row(self, return_register: int, *, is_signal_frame: bool) -> Row:
+        """Return the row that there is now."""
+        return Row(*self._state.cfa, self._state.saved, return_register, is_signal_frame)
+
+    def _run(self, program: bytes, until: int) -> None:
+        # What is said of an address comes before the first advance that goes past it.
+        state = self._state
+        at = 0
+        while at < len(program) and state.location <= until:
+            byte = program[at]
+            at += 1
+            operand = byte & _OPERAND
+            if byte >= _RESTORE:
+                state.restore(operand)
+            elif byte >= _OFFSET:
+                value, at = uleb128(program, at)
+                state.save(operand, AT_OFFSET, value * self._data_alignment)
+            elif byte >= _ADVANCE:
+                state.advance(operand * self._code_alignment)
+            else:
+                at = self._extended(byte, program, at)
+
+    def _extended(self, operation: int, program: bytes, at: int) -> int:
+        instruction = _INSTRUCTIONS.get(operation)
+        if instruction is None:
+            raise ValueError("an instruction that nobody uses")
+        operands, effect = instruction
+        numbers = []
+        expression = b""
+        for operand in operands:
+            if operand in "124":
+                end = at + int(operand)
+                value = int.from_bytes(program[at:end], "little") * self._code_alignment
+            elif operand == "b":
+                value, at = uleb128(program, at)
+                end = at + value
+                expression = program[at:end]
+                if value > _MAX_EXPRESSION_BYTES:
+                    raise ValueError("an expression that is too long")
+            else:
+                value, end = (uleb128 if operand in "uf" else sleb128)(program, at)
+                if operand in "fF":
+                    value *= self._data_alignment
+            if end > len(program):
+                raise IndexError("an instruction that is cut short")
+            numbers.append(value)
+            at = end
+        effect(self._state, numbers, expression)
+        return at

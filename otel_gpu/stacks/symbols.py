@@ -1,0 +1,176 @@
+"""Names of native functions, by address."""
+
+import time
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+
+from otel_gpu.stacks.debug_files import symbol_sources
+from otel_gpu.stacks.demangling import Demangler
+from otel_gpu.stacks.elf_image import ElfImage
+from otel_gpu.stacks.mappings import Mapping
+from otel_gpu.stacks.perf_map import PerfMap
+from otel_gpu.stacks.symbol_cache import SymbolCache, cache_folder
+from otel_gpu.stacks.symbol_table import SymbolTable
+
+_Named = tuple[str, int]
+
+_MAX_NAMES = 1 << 14
+_MAX_TEXTS = 1 << 12
+_MAX_TABLES = 128
+_MAX_KEYS = 4 << 20  # 32 MiB in all tables; those of the cache on disk are not counted
+_MAX_PERF_MAPS = 4
+_MAX_TEXT = 512
+# Smaller tables are built faster than they are found on disk.
+_CACHED_KEYS = 20_000
+# Building a table stops everything else. Large programs need a few seconds of it at their
+# start; one that maps new files all the time gets a twentieth of our time.
+_BUILDING_S = 10.0
+_BUILDING_SHARE = 0.05
+
+
+class Symbols:
+    """
+    Names of functions in what processes map. Nothing is read before the first question.
+
+    Args:
+        cache: Where tables of large files are kept; by default in the user's cache folder.
+        demangler: Turns names into text.
+        clock: Seconds that never go back.
+
+    Attributes:
+        malformed: Lines of perf maps that name no function.
+    """
+
+    def __init__(
+        self,
+        cache: SymbolCache | None = None,
+        demangler: Demangler | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cache = cache or SymbolCache(cache_folder())
+        self._demangler = demangler or Demangler()
+        self._clock = clock
+        self._names: OrderedDict[Hashable, _Named | None] = OrderedDict()
+        self._texts: OrderedDict[str, str] = OrderedDict()
+        self._tables: OrderedDict[Hashable, SymbolTable] = OrderedDict()
+        self._perf_maps: OrderedDict[int, PerfMap] = OrderedDict()
+        self._budget_s = _BUILDING_S
+        self._budget_at = clock()
+        self.malformed = 0
+
+    def close(self) -> None:
+        """Forget everything, and end what was started."""
+        self._demangler.close()
+        for table in self._tables.values():
+            table.close()
+        for kept in (self._names, self._texts, self._tables, self._perf_maps):
+            kept.clear()
+
+    def name(self, mapping: Mapping, address: int) -> tuple[str, int] | None:
+        """
+        Return the function that an address lies in, and the offset in it; None if unknown.
+
+        The function is demangled, printable and at most 512 characters long.
+
+        Args:
+            mapping: What holds the address, as ``Mappings`` found it.
+            address: Where, in the process. For a return address the caller subtracts 1.
+        """
+        image = mapping.image
+        if image is None:
+            return self._made_name(mapping, address)
+        # A build id can be claimed by anybody, and inodes come again: together they hold.
+        identity = (mapping.file, image.build_id or image)
+        key = (identity, address - mapping.bias)
+        if key in self._names:
+            self._names.move_to_end(key)
+            return self._names[key]
+        if image.closed:
+            return None
+        table = self._table(identity, mapping, image)
+        if table is None:
+            return None
+        found = table.find(image, address - mapping.bias)
+        if found is not None:
+            text = self._text(found[0])
+            if text is None:
+                return _shown(found[0]), found[1]
+            found = text, found[1]
+        _keep(self._names, key, found, _MAX_NAMES)
+        return found
+
+    def _made_name(self, mapping: Mapping, address: int) -> _Named | None:
+        # The kernel's own code has its name as the path.
+        if mapping.pid <= 0 or mapping.path.startswith("["):
+            return None
+        perf_map = self._perf_maps.get(mapping.pid)
+        if perf_map is None:
+            perf_map = PerfMap(mapping.pid, self._clock)
+        _keep(self._perf_maps, mapping.pid, perf_map, _MAX_PERF_MAPS)
+        malformed = perf_map.malformed
+        found = perf_map.find(address)
+        self.malformed += perf_map.malformed - malformed
+        return None if found is None else (_shown(found[0]), found[1])
+
+    def _text(self, name: str) -> str | None:
+        text = self._texts.get(name)
+        if text is None:
+            text = self._demangler.text(name)
+            if text is None:
+                return None
+            text = _shown(text)
+        _keep(self._texts, name, text, _MAX_TEXTS)
+        return text
+
+    def _table(self, identity: Hashable, mapping: Mapping, image: ElfImage) -> SymbolTable | None:
+        table = self._tables.get(identity)
+        if table is not None:
+            self._tables.move_to_end(identity)
+            return table
+        now_s = self._clock()
+        earned_s = (now_s - self._budget_at) * _BUILDING_SHARE
+        self._budget_s = min(self._budget_s + earned_s, _BUILDING_S)
+        self._budget_at = now_s
+        if self._budget_s <= 0:
+            return None
+        table = self._tables[identity] = self._read_table(mapping, image)
+        self._budget_s -= self._clock() - now_s
+        while len(self._tables) > 1 and (
+            len(self._tables) > _MAX_TABLES
+            or sum(_held_keys(table) for table in self._tables.values()) > _MAX_KEYS
+        ):
+            self._tables.popitem(last=False)[1].close()
+        return table
+
+    def _read_table(self, mapping: Mapping, image: ElfImage) -> SymbolTable:
+        sources = symbol_sources(image, mapping.pid, mapping.path)
+        build_id = image.build_id
+        many = sum(source.symbols for source in sources) > _CACHED_KEYS
+        if not many or build_id is None:
+            return SymbolTable(image, sources)
+        keys = self._cache.load(build_id, sources)
+        if keys is None:
+            table = SymbolTable(image, sources)
+            self._cache.store(build_id, sources, table.keys)
+            # From there it takes memory that the kernel may have back.
+            keys = self._cache.load(build_id, sources) or table.keys
+        return SymbolTable(image, sources, keys)
+
+
+def _held_keys(table: SymbolTable) -> int:
+    return len(table) if isinstance(table.keys, array) else 0
+
+
+def _keep(kept: OrderedDict, key: Hashable, value: object, limit: int) -> None:  # type: ignore[type-arg]
+    kept[key] = value
+    kept.move_to_end(key)
+    if len(kept) > limit:
+        kept.popitem(last=False)
+
+
+def _shown(name: str) -> str:
+    # It goes to terminals and into documents.
+    if not name.isprintable():
+        name = "".join(part if part.isprintable() else "\N{REPLACEMENT CHARACTER}" for part in name)
+    return name if len(name) <= _MAX_TEXT else name[: _MAX_TEXT - 1] + "…"

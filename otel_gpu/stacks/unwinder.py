@@ -1,0 +1,326 @@
+"""
+Native stacks from registers and a copy of the stack.
+
+How a walk goes
+---------------
+
+Each frame has an address, and the tables of its file tell where in the copy its return
+address and its caller's registers are (cfi.py). A return address is that of the instruction
+after the call; when the function called never returns, that is another function already. So
+the byte before is looked up. A function that a signal interrupted has called nobody: there
+the address itself counts. It appears among the addresses plus 1, so that "the byte before"
+holds for all but the first.
+
+Registers other than the stack and the frame pointer are not followed, since hardly any row
+asks for them. Where one needs more than those two and a constant, one step is made the
+general way (steps.py); if it needs a register that was not followed, the walk is made again
+with all of them.
+
+Where there are no tables (code made at run time, files without them), the frame pointer is
+followed if it points into the copy and what is above it there is the address after a call.
+Code that uses the register for something else can pass for that, and a function that has not
+set it yet hides its caller: so the method of such a stack is ``frame_pointer``.
+
+A walk is complete when it comes to a function that the tables say nobody called (``_start``,
+a thread's beginning), to a return address of 0, or, by frame pointers, to a frame pointer of 0.
+"""
+
+import platform
+from collections.abc import Callable, Mapping
+from typing import Final, Literal, NamedTuple
+
+from otel_gpu.stacks import mappings
+from otel_gpu.stacks.frames import NativeStack
+from otel_gpu.stacks.rules import (
+    BY_FRAME_POINTER,
+    BY_STACK_POINTER,
+    FRAME_RECORD,
+    GENERAL,
+    NO_CODE,
+    NOWHERE,
+    OUTERMOST,
+    FileRules,
+    Rules,
+    SameRule,
+)
+from otel_gpu.stacks.steps import (
+    AARCH64,
+    BEGINNING,
+    X86_64,
+    Architecture,
+    Frame,
+    StackCopy,
+    caller,
+)
+
+MAX_FRAMES: Final = 256
+"""A walk ends here, incomplete."""
+
+_HOST: Final = AARCH64 if platform.machine() == "aarch64" else X86_64
+_UNKNOWN: Final = -1
+# Where the frame pointer comes from, besides a position in the copy.
+_REGISTER: Final = -1
+_NOTED: Final = -2
+# What uretprobes return to pushes three registers before it enters the kernel.
+_TRAMPOLINE_BYTES: Final = (-8, 0, 8, 16)
+
+
+class Registers(NamedTuple):
+    """Of a thread, in user space; ``link_register`` is 0 except on AArch64."""
+
+    instruction_pointer: int
+    stack_pointer: int
+    frame_pointer: int
+    link_register: int = 0
+
+
+class Unwinder:
+    """
+    Walks stacks, of any number of processes, and remembers the rules of what it has met.
+
+    Args:
+        architecture: The processor that the processes run on.
+    """
+
+    def __init__(self, architecture: Architecture = _HOST) -> None:
+        self._architecture = architecture
+        self._rules = Rules(architecture)
+
+    def unwind(
+        self,
+        registers: Registers,
+        stack: bytes | memoryview,
+        find: Callable[[int], mappings.Mapping | None],
+        returns: Mapping[int, int],
+    ) -> NativeStack:
+        """
+        Return the code addresses of a thread, innermost first, as far as they can be known.
+
+        The first is where the thread goes on, even if nothing is known of it. The others are
+        in executable mappings. Nothing is raised, whatever the stack and the files hold.
+
+        Args:
+            registers: The thread's.
+            stack: What was on the stack, from the stack pointer on.
+            find: Gives the executable mapping that holds an address, or None.
+            returns: Return addresses that uretprobes replaced, by where they are on the stack.
+        """
+        self._rules.begin()
+        copy = StackCopy(registers.stack_pointer, stack, find, returns)
+        return _Walk(self._architecture, self._rules, copy).run(registers)
+
+
+class _Walk:
+    def __init__(self, architecture: Architecture, rules: Rules, stack: StackCopy) -> None:
+        self._architecture = architecture
+        self._rules = rules
+        self._stack = stack
+        self._addresses: list[int] = []
+        self._stack_pointers: list[int] = []
+        self._knows_stack_pointers = True
+        self._is_complete = False
+        # How many addresses there were when a frame pointer was last followed.
+        self._last_record = 0
+        self._uses_frame_pointer = False
+
+    def run(self, registers: Registers) -> NativeStack:
+        registers = self._returned(registers)
+        if not self._quickly(registers):
+            self._addresses.clear()
+            self._stack_pointers.clear()
+            self._last_record = 0
+            self._carefully(registers)
+        addresses = self._addresses or [registers.instruction_pointer]
+        method: Literal["eh_frame", "frame_pointer", "none"] = "eh_frame"
+        if self._last_record:
+            method = "frame_pointer"
+        elif len(addresses) == 1 and not self._is_complete:
+            method = "none"
+        used = tuple(self._stack.used)
+        return NativeStack(
+            tuple(addresses),
+            self._is_complete,
+            method,
+            used,
+            self._uses_frame_pointer,
+            tuple(self._stack_pointers) if self._knows_stack_pointers else (),
+        )
+
+    def _returned(self, registers: Registers) -> Registers:
+        # A thread may be on its way out of a probed function, in what that returns to.
+        stack = self._stack
+        if stack.returns:
+            mapping = stack.find(registers.instruction_pointer)
+            if mapping is not None and mapping.path == mappings.UPROBES:
+                for distance in _TRAMPOLINE_BYTES:
+                    place = registers.stack_pointer + distance
+                    if place in stack.returns:
+                        return registers._replace(
+                            instruction_pointer=stack.returns[place], stack_pointer=place + 8
+                        )
+        return registers
+
+    def _quickly(  # noqa: C901, PLR0912, PLR0915 -- one loop, since calls would double its time
+        self, registers: Registers
+    ) -> bool:
+        # False if it needs registers that are not followed here. Places on the stack are
+        # positions in `words`; only the frame pointer, which may be anything, is an address.
+        stack, addresses, find = self._stack, self._addresses, self._stack.find
+        pointers = self._stack_pointers
+        words, origin, returns = stack.words, stack.origin, stack.returns
+        count = len(words)
+        use = stack.used.append
+        mask = self._architecture.address_mask
+        seen: list[tuple[int, int, int, FileRules | SameRule]] = []
+        start = end = bias = 0
+        rules: FileRules | SameRule = NOWHERE
+        sp = (registers.stack_pointer - origin) >> 3
+        fp = registers.frame_pointer
+        # Most functions keep a variable in it. So where it was saved is noted as used only when
+        # it is: walks that differ in a variable are the same.
+        fp_from = _REGISTER
+        lookup = address = registers.instruction_pointer
+        for _ in range(MAX_FRAMES):
+            if not start <= lookup < end:
+                for known in seen:
+                    if known[0] <= lookup < known[1]:
+                        start, end, bias, rules = known
+                        break
+                else:
+                    mapping = find(lookup)
+                    if mapping is None:
+                        break
+                    start, end, bias = mapping.start, mapping.end, mapping.bias
+                    rules = self._rules.of(mapping)
+                    seen.append((start, end, bias, rules))
+            kind, to_cfa, to_return_address, to_frame_pointer = rules[lookup - bias]
+            if kind == BY_STACK_POINTER:
+                cfa = sp + to_cfa
+            elif kind == BY_FRAME_POINTER:
+                fp_from = self._note_use(fp_from)
+                distance = fp - origin
+                # Nothing is read through a frame pointer that is misaligned.
+                cfa = _UNKNOWN if distance & 7 else (distance >> 3) + to_cfa
+            elif kind == NO_CODE:
+                break
+            else:
+                addresses.append(address)
+                pointers.append(origin + 8 * sp)
+                if kind == FRAME_RECORD and not self._architecture.record_is_at_top:
+                    return False
+                fp_from = self._note_use(fp_from)
+                frame = self._step(rules, lookup - bias, self._frame(registers, lookup, sp, fp))
+                if frame is None:
+                    return self._is_complete or kind != GENERAL
+                lookup, address = frame.lookup, frame.lookup + 1
+                sp, fp = self._positions(frame)
+                continue
+            addresses.append(address)
+            pointers.append(origin + 8 * sp)
+            slot = cfa + to_return_address
+            if not sp <= slot < count:
+                break
+            address = words[slot]
+            use(slot)
+            if returns:
+                address = stack.replaced(origin + 8 * slot, address)
+            if address > mask:
+                address &= mask
+            if not address:
+                self._is_complete = True
+                break
+            if to_frame_pointer:
+                saved = cfa + to_frame_pointer
+                # Below the stack pointer: the function has put it back already.
+                if saved >= sp:
+                    if saved < count:
+                        fp, fp_from = words[saved], saved
+                    else:
+                        fp, fp_from = _UNKNOWN, _NOTED
+            sp = cfa
+            lookup = address - 1
+        return True
+
+    def _note_use(self, fp_from: int) -> int:
+        if fp_from >= 0:
+            self._stack.used.append(fp_from)
+        elif fp_from == _REGISTER:
+            self._uses_frame_pointer = True
+        return _NOTED
+
+    def _carefully(self, registers: Registers) -> None:
+        self._uses_frame_pointer = True
+        sp = (registers.stack_pointer - self._stack.origin) >> 3
+        frame = self._frame(registers, registers.instruction_pointer, sp, registers.frame_pointer)
+        address = registers.instruction_pointer
+        for _ in range(MAX_FRAMES):
+            mapping = self._stack.find(frame.lookup)
+            if mapping is None:
+                break
+            rules, place = self._rules.of(mapping), frame.lookup - mapping.bias
+            if rules[place].kind == NO_CODE:
+                break
+            self._addresses.append(address)
+            self._stack_pointers.append(frame.registers[self._architecture.stack_pointer])
+            found = self._step(rules, place, frame)
+            if found is None:
+                break
+            frame, address = found, found.lookup + 1
+
+    def _frame(self, registers: Registers, lookup: int, sp: int, fp: int) -> Frame:
+        architecture = self._architecture
+        known = {architecture.stack_pointer: self._stack.origin + 8 * sp}
+        if fp != _UNKNOWN:
+            known[architecture.frame_pointer] = fp
+        if architecture.machine == AARCH64.machine and lookup == registers.instruction_pointer:
+            known[architecture.return_address] = registers.link_register
+        return Frame(lookup, known)
+
+    def _positions(self, frame: Frame) -> tuple[int, int]:
+        # A signal may have interrupted a function on another stack: then, beyond this one.
+        distance = frame.registers[self._architecture.stack_pointer] - self._stack.origin
+        sp, count = distance >> 3, len(self._stack.words)
+        if distance & 7 or not 0 <= sp <= count:
+            self._knows_stack_pointers = False
+            sp = count
+        return sp, frame.registers.get(self._architecture.frame_pointer, _UNKNOWN)
+
+    def _step(self, rules: FileRules | SameRule, place: int, frame: Frame) -> Frame | None:
+        # The caller's frame; None at the end, whether it is complete or not.
+        kind = rules[place].kind
+        found: Frame | None = None
+        if kind == OUTERMOST:
+            found = BEGINNING
+        elif kind == FRAME_RECORD or (
+            self._last_record and not self._architecture.record_is_at_top
+        ):
+            found = self._recorded(frame)
+        else:
+            row = rules.row(place)
+            if row is not None:
+                found = caller(self._architecture, row, frame, self._stack)
+        self._is_complete = found is BEGINNING
+        return None if self._is_complete else found
+
+    def _recorded(self, frame: Frame) -> Frame | None:
+        # By the two words that a frame pointer points to: the caller's, and the return address.
+        stack, architecture = self._stack, self._architecture
+        fp = frame.registers.get(architecture.frame_pointer)
+        if fp == 0 and self._last_record == len(self._addresses) - 1 > 0:
+            return BEGINNING
+        if fp is None or fp < frame.registers[architecture.stack_pointer]:
+            return None
+        caller_fp, address = stack.read(fp), stack.read(fp + 8)
+        if caller_fp is None or address is None:
+            return None
+        address = stack.replaced(fp + 8, address) & architecture.address_mask
+        if not address:
+            return BEGINNING
+        mapping = stack.find(address - 1)
+        if mapping is None or not self._rules.of(mapping).follows_call(address - mapping.bias):
+            return None
+        self._last_record = len(self._addresses)
+        # Else all that is known is that it is above the record.
+        self._knows_stack_pointers &= architecture.record_is_at_top
+        known = {architecture.stack_pointer: fp + 16, architecture.frame_pointer: caller_fp}
+        return Frame(address - 1, known)

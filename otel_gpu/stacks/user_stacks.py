@@ -1,0 +1,229 @@
+"""
+User stacks of calls and stalls: samples in, the records of their stacks out.
+
+A sample comes before the record that it belongs to. That of a call comes right before it;
+that of a wait may come long before, and most waits turn out to be nobody's: so samples are
+kept as they are, and only one that a record names is made a stack of.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from otel_gpu import wire
+from otel_gpu.procfs.mapped_files import MappedFile
+from otel_gpu.stacks.code_objects import CodeObjects
+from otel_gpu.stacks.process_images import ProcessImages
+from otel_gpu.stacks.resolver import NO_API, NOTHING, Resolved, Resolver
+from otel_gpu.stacks.samples import SMALLEST_SAMPLE_BYTES, Image, Sample
+from otel_gpu.stacks.symbols import Symbols
+from otel_gpu.stacks.unwinder import Unwinder
+
+_CODE_KIND: Final = wire.RECORD_CODE.to_bytes(2, "little")
+_CALL_KIND: Final = wire.RECORD_CUDA_CALL.to_bytes(2, "little")
+_STALL_KIND: Final = wire.RECORD_STALL.to_bytes(2, "little")
+_MAX_SAMPLE_BYTES: Final = 8 << 20
+# A call that waits for longer has no stack of its waiting, until it is looked at as open.
+_MAX_SAMPLE_AGE_NS: Final = 60_000_000_000
+_MAX_NAMED: Final = 4096
+_TOKEN_BYTES: Final = 8
+_API: Final = wire.CUDA_CALL_RECORD_FIELDS.index("api")
+
+
+def _position(fields: Sequence[str]) -> int:
+    # All that is between the header and it is 8 bytes.
+    words = fields.index("user_stack") - len(wire.RECORD_HEADER_FIELDS)
+    return wire.RECORD_HEADER.size + _TOKEN_BYTES * words
+
+
+_CALL_STACK: Final = _position(wire.CUDA_CALL_RECORD_FIELDS)
+_STALL_STACK: Final = _position(wire.STALL_RECORD_FIELDS)
+
+
+class UserStacks:
+    """
+    The user stacks of one capture.
+
+    Args:
+        current: Says which image a process is now, by its ``image_ktime_ns``; 0: none that
+            is known.
+        unwinder: Walks native stacks.
+        symbols: Names native functions.
+    """
+
+    def __init__(
+        self,
+        current: Callable[[int], int],
+        unwinder: Unwinder | None = None,
+        symbols: Symbols | None = None,
+    ) -> None:
+        self._processes = ProcessImages(current)
+        self._codes = CodeObjects()
+        self._symbols = symbols or Symbols()
+        self._resolver = Resolver(
+            self._processes, self._codes, unwinder or Unwinder(), self._symbols
+        )
+        # By thread and token; of a wait that was named already, its stack.
+        self._samples: OrderedDict[tuple[int, int], bytes] = OrderedDict()
+        self._sample_bytes = 0
+        self._named: OrderedDict[tuple[int, int], Resolved] = OrderedDict()
+        self._counts: dict[str, int] = dict.fromkeys(
+            (
+                "resolved",
+                "memo_hits",
+                "incomplete",
+                "without_sample",
+                "unused",
+                "rejected",
+                "distinct",
+            ),
+            0,
+        )
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """
+        What became of what was taken.
+
+        Of calls and stalls that named a sample: ``resolved``, of these ``memo_hits`` (nothing
+        had to be walked) and ``incomplete``; ``without_sample``: it had been lost. Of samples:
+        ``unused`` (nobody named it in time) and ``rejected`` (not understood). ``distinct``
+        stacks were told. Of what names functions: ``code_rejected`` and ``code_forgotten`` code
+        objects of Python (not understood; too many), ``perf_map_malformed`` lines.
+        """
+        return self._counts | {
+            "code_rejected": self._codes.rejected,
+            "code_forgotten": self._codes.forgotten,
+            "perf_map_malformed": self._symbols.malformed,
+        }
+
+    def learn_process(
+        self, pid: int, image_ktime_ns: int, files: Sequence[MappedFile] = ()
+    ) -> None:
+        """
+        Look at a process as long as it lives: it began, or loaded a library.
+
+        Args:
+            pid: The process.
+            image_ktime_ns: Its image.
+            files: What it maps now.
+        """
+        self._processes.learn((pid, image_ktime_ns), files)
+
+    def look_soon(self, pid: int, image_ktime_ns: int) -> None:
+        """A process loaded some library: it is looked at with the next ``look_again``."""
+        self._processes.hurry((pid, image_ktime_ns))
+
+    def look_again(self) -> None:
+        """Look at processes again that may have loaded more libraries; several times a second."""
+        self._processes.ask_due()
+
+    def inherit(self, parent: Image, child: Image) -> None:
+        """A process was forked; both are (pid, image_ktime_ns)."""
+        self._processes.inherit(parent, child)
+
+    def forget(self, pid: int, image_ktime_ns: int) -> None:
+        """A process ended, or became another program; its last records are still welcome."""
+        self._processes.end((pid, image_ktime_ns))
+
+    def drop_ended(self, now_s: float | None = None) -> None:
+        """Let go of processes that ended a while ago."""
+        for image in self._processes.drop_ended(now_s):
+            self._codes.forget(image)
+
+    def close(self) -> None:
+        """Close all files."""
+        self._processes.close()
+        self._symbols.close()
+
+    def take(self, record: bytes) -> None:
+        """Take a SAMPLE or a CODE record, in the order of the ring."""
+        if record.startswith(_CODE_KIND):
+            self._codes.learn(record)
+            return
+        if len(record) < SMALLEST_SAMPLE_BYTES:
+            self._counts["rejected"] += 1
+            return
+        _, _, _, token, _, _, tid = wire.RECORD_HEADER.unpack_from(record)
+        replaced = self._samples.pop((tid, token), b"")
+        self._samples[tid, token] = record
+        self._sample_bytes += len(record) - len(replaced)
+        while self._samples:
+            (oldest_tid, oldest_token), oldest = next(iter(self._samples.items()))
+            if self._sample_bytes <= _MAX_SAMPLE_BYTES and (
+                token - oldest_token < _MAX_SAMPLE_AGE_NS
+            ):
+                break
+            del self._samples[oldest_tid, oldest_token]
+            self._sample_bytes -= len(oldest)
+            self._counts["unused"] += 1
+
+    def resolve(self, record: bytes) -> Sequence[bytes]:
+        """
+        Return a CUDA_CALL or STALL record with the id of its stack in place of the token.
+
+        A stack that was not told yet is told before it. Where nothing is known of the
+        sample, the id is 0. Records of other kinds are returned as they are.
+        """
+        is_call = record.startswith(_CALL_KIND)
+        if not is_call and not record.startswith(_STALL_KIND):
+            return (record,)
+        position = _CALL_STACK if is_call else _STALL_STACK
+        token = int.from_bytes(record[position : position + _TOKEN_BYTES], "little")
+        if not token:
+            return (record,)
+        _, _, _, ktime_ns, _, _, tid = wire.RECORD_HEADER.unpack_from(record)
+        key = (tid, token)
+        found = self._named.get(key, NOTHING)
+        sample = self._samples.pop(key, None)
+        if sample is not None:
+            self._sample_bytes -= len(sample)
+            api = wire.CUDA_CALL_RECORD.unpack(record)[_API] if is_call else NO_API
+            found = self._resolve_sample(sample, api, ktime_ns)
+            if not is_call:
+                # The same wait can be a stall of its own and a part of a call or gap.
+                self._named[key] = found._replace(told=())
+                if len(self._named) > _MAX_NAMED:
+                    self._named.popitem(last=False)
+        if found.stack:
+            self._counts["resolved"] += 1
+            self._counts["incomplete"] += not found.complete
+        elif sample is None:
+            self._counts["without_sample"] += 1
+        token_end = position + _TOKEN_BYTES
+        identity = found.stack.to_bytes(_TOKEN_BYTES, "little")
+        return (*found.told, b"".join((record[:position], identity, record[token_end:])))
+
+    def resolve_open(
+        self, sample: bytes, image: Image, tid: int, start_ktime_ns: int
+    ) -> tuple[int, Sequence[bytes]]:
+        """
+        Return the stack of a call that has not returned, and what has to be told before it.
+
+        Args:
+            sample: What the kernel side keeps of the thread's latest wait; or nothing.
+            image: Of the thread, as (pid, image_ktime_ns).
+            tid: The thread.
+            start_ktime_ns: When the call began: what is older is not of it.
+
+        Returns:
+            0 and nothing, if the sample is not of this call.
+        """
+        if len(sample) < SMALLEST_SAMPLE_BYTES:
+            return 0, ()
+        _, _, _, ktime_ns, *owner = wire.RECORD_HEADER.unpack_from(sample)
+        if ktime_ns < start_ktime_ns or owner != [image[1], image[0], tid]:
+            return 0, ()
+        found = self._resolve_sample(sample, NO_API, ktime_ns)
+        return found.stack, found.told
+
+    def _resolve_sample(self, record: bytes, api: int, ktime_ns: int) -> Resolved:
+        try:
+            sample = Sample(record)
+        except ValueError:
+            self._counts["rejected"] += 1
+            return NOTHING
+        found = self._resolver.resolve(sample, api, ktime_ns)
+        self._counts["memo_hits"] += not found.walked
+        self._counts["distinct"] += len(found.told)
+        return found

@@ -1,0 +1,86 @@
+"""Samples, as the kernel side sends them."""
+
+import pytest
+
+from otel_gpu import wire
+from otel_gpu.stacks.samples import Sample
+from otel_gpu.stacks.unwinder import Registers
+from tests.unit.stacks import records
+
+
+def test_what_is_in_a_sample():
+    """
+    Frames, returns and stack follow each other without gaps; counts say how much of each there
+    is. Behind a large stack there may be room, which holds whatever was there before.
+    """
+    sample = Sample(
+        records.sample(
+            5,
+            place=(1, 2, 3, 4),
+            words=(10, 11),
+            returns=[(100, 200)],
+            python=[(7, 4, 0), (8, 6, 1)],
+            status=wire.PYTHON_CUT,
+            room=100,
+        )
+    )
+
+    assert (sample.token, sample.image, sample.tid) == (5, (42, 77), 43)
+    assert sample.registers == Registers(1, 2, 3, 4)
+    assert sample.returns == wire.SAVED_RETURN.pack(100, 200)
+    assert sample.python_frames == wire.PYTHON_FRAME.pack(7, 4, 0) + wire.PYTHON_FRAME.pack(8, 6, 1)
+    assert sample.python_status == wire.PYTHON_CUT
+    assert bytes(sample.stack) == b"\x0a" + b"\0" * 7 + b"\x0b" + b"\0" * 7
+    assert list(sample.words()) == [10, 11]
+
+
+def test_half_a_word_is_no_word():
+    """
+    A stack of 12 bytes has one word.
+    """
+    sample = Sample(records.sample(words=(10, 11), stack_bytes=12))
+
+    assert len(sample.stack) == 12
+    assert list(sample.words()) == [10]
+
+
+def test_counts_that_lie():
+    """
+    No count reaches beyond what is there.
+    """
+    honest = records.sample(words=range(301))
+    counts = records.FIXED_BYTES - 16
+    lying = honest[:counts] + b"\xff" * 16 + honest[counts + 16 :]
+
+    sample = Sample(lying)
+
+    # 128 frames and 8 returns take the first 272 words; nothing is behind the last one.
+    assert len(sample.python_frames) == 128 * 16
+    assert sample.python_frames[-16:-8] == (254).to_bytes(8, "little")
+    assert len(sample.returns) == 8 * 16
+    assert sample.returns[:8] == (256).to_bytes(8, "little")
+    assert list(sample.words()) == list(range(272, 301))
+
+
+def test_what_is_cut_off():
+    """
+    Of frames that end early, the whole ones are there, and nothing is where returns would be.
+    """
+    whole = records.sample(python=[(7, 4, 0), (8, 6, 1)], returns=[(100, 200)])
+
+    sample = Sample(whole[: records.FIXED_BYTES + 16 + 15])
+
+    assert sample.python_frames == wire.PYTHON_FRAME.pack(7, 4, 0)
+    assert sample.returns == b""
+    assert bytes(sample.stack) == b""
+
+
+@pytest.mark.parametrize(
+    "record", [b"", records.sample()[:-1], b"\x01\x00" + records.sample()[2:]], ids=len
+)
+def test_what_is_no_sample(record):
+    """
+    A record of another kind, or one that ends early, is refused.
+    """
+    with pytest.raises(ValueError, match="sample"):
+        Sample(record)
