@@ -19,6 +19,7 @@ ANCHOR(enum, choice);
 ANCHOR(enum, metric);
 ANCHOR(enum, switch_type);
 ANCHOR(enum, library_flag);
+ANCHOR(enum, exit_flag);
 ANCHOR(enum, process_flag);
 ANCHOR(struct, record_header);
 ANCHOR(struct, cuda_call_record);

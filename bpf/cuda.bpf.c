@@ -152,7 +152,8 @@ static __noinline __u64 learn_from_success(struct thread *thread,
 	case FAMILY_HOST_ALLOCATE:
 		allocation.size_bytes = call->size_bytes;
 		allocation.device = call->device;
-		bpf_map_update_elem(&allocations, &key, &allocation, BPF_ANY);
+		if (bpf_map_update_elem(&allocations, &key, &allocation, BPF_ANY))
+			count(COUNTER_LOST_ALLOCATIONS_FULL);
 		break;
 	case FAMILY_FREE:
 	case FAMILY_HOST_FREE:
@@ -162,6 +163,8 @@ static __noinline __u64 learn_from_success(struct thread *thread,
 			/* Memory goes back to where it came from. */
 			call->device = known->device;
 			bpf_map_delete_elem(&allocations, &key);
+		} else if (key.address) { /* to free nothing is allowed */
+			count(COUNTER_LOST_UNKNOWN_FREE);
 		}
 		break;
 	case FAMILY_SET_DEVICE:

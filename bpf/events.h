@@ -80,18 +80,21 @@ enum counter {
 	COUNTER_SPANS_WITHHELD_RATE = 10, /* eligible, but over the process's rate */
 	COUNTER_PROBE_ENTRIES = 11,
 	COUNTER_PROBE_RETURNS = 12,
-	COUNTER_SCHEDULER_SWITCHES = 13, /* of watched threads */
-	COUNTER_SPANS_CHOSEN = 14,	 /* calls submitted */
-	COUNTER_STALLS_CHOSEN = 15,	 /* stalls submitted */
-	COUNTER_LOST_STACK = 16,	 /* a kernel stack that found no room */
-	COUNTER_LOST_TIMES_FULL = 17,	 /* time that found no room in the account */
-	COUNTER_GAPS_CHOSEN = 18,	 /* gaps submitted */
-	COUNTER_SWITCHES_REPAIRED = 19,	 /* the kernel did not tell that a thread ran again */
-	COUNTER_SAMPLES = 20,		 /* user stacks taken */
-	COUNTER_SAMPLES_WITHHELD = 21,	 /* not taken: over the thread's rate */
-	COUNTER_LOST_SAMPLE = 22,	 /* a user stack or code object found no room */
-	COUNTER_LOST_PYTHON = 23,	 /* Python frames that were not what was expected */
-	COUNTER_COUNT = 24,
+	COUNTER_SCHEDULER_SWITCHES = 13,     /* of watched threads */
+	COUNTER_SPANS_CHOSEN = 14,	     /* calls submitted */
+	COUNTER_STALLS_CHOSEN = 15,	     /* stalls submitted */
+	COUNTER_LOST_STACK = 16,	     /* a kernel stack that found no room */
+	COUNTER_LOST_TIMES_FULL = 17,	     /* time that found no room in the account */
+	COUNTER_GAPS_CHOSEN = 18,	     /* gaps submitted */
+	COUNTER_SWITCHES_REPAIRED = 19,	     /* the kernel did not tell that a thread ran again */
+	COUNTER_SAMPLES = 20,		     /* user stacks taken */
+	COUNTER_SAMPLES_WITHHELD = 21,	     /* not taken: over the thread's rate */
+	COUNTER_LOST_SAMPLE = 22,	     /* a user stack or code object found no room */
+	COUNTER_LOST_PYTHON = 23,	     /* Python frames that were not what was expected */
+	COUNTER_LOST_INTERPRETERS_FULL = 24, /* the GIL and frames of a process are not known */
+	COUNTER_LOST_ALLOCATIONS_FULL = 25,  /* how much a later free gives back is not known */
+	COUNTER_LOST_UNKNOWN_FREE = 26,	     /* a free of what was not seen to be allocated */
+	COUNTER_COUNT = 27,
 };
 
 enum api_family {
@@ -192,6 +195,10 @@ enum stall_flag {
 
 enum library_flag {
 	LIBRARY_NOT_CUDA = 1, /* in header.flags: only libraries of others are new */
+};
+
+enum exit_flag {
+	EXIT_NOT_SEEN = 1, /* in header.flags: made by the agent, of what it found gone */
 };
 
 enum process_flag {
@@ -401,8 +408,9 @@ struct exec_record {
 	char path[PATH_BYTES];
 };
 
+/* The last thread of the process is gone. */
 struct exit_record {
-	struct record_header header; /* the last thread of the process is gone */
+	struct record_header header; /* flags: enum exit_flag */
 	__u64 start_boot_ns;	     /* task start time, CLOCK_BOOTTIME */
 	__u32 exit_code;	     /* as wait(2) gives it */
 	__u32 padding;

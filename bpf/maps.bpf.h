@@ -64,10 +64,11 @@ struct {
 	__type(value, __u64);
 } thresholds __weak SEC(".maps");
 
-/* Sizes of live allocations, so that a free can say how much it gives back. LRU:
- * a program that leaks may not stop the accounting of others. */
+/* Sizes of live allocations, so that a free can say how much it gives back. Not LRU:
+ * that would forget silently; full is counted, and the agent frees what ended
+ * processes leave behind. */
 struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
 	__type(key, struct allocation_key);
 	__type(value, struct allocation);

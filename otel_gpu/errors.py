@@ -32,6 +32,10 @@ class BpfError(OtelGpuError):
         self.log = log
 
 
+class MapFullError(BpfError):
+    """There is no room for another key in a map of the kernel side."""
+
+
 class RecordingError(OtelGpuError):
     """A recording is truncated, corrupt, or of a version that is not known."""
 

@@ -110,6 +110,24 @@ def counters_record(ktime_ns: int, values: Sequence[int]) -> bytes:
     )
 
 
+def unseen_exit_record(ktime_ns: int, *, pid: int, image_ktime_ns: int) -> bytes:
+    """
+    Build the record of an end that the kernel side did not report.
+
+    Neither its moment nor its exit code is known: ``ktime_ns`` is when it was noticed.
+    """
+    return wire.EXIT_RECORD.pack(
+        wire.RECORD_EXIT,
+        wire.EXIT_NOT_SEEN,
+        wire.EXIT_RECORD.size,
+        ktime_ns,
+        image_ktime_ns,
+        *(pid, pid),
+        *(0, 0, 0),
+        b"",
+    )
+
+
 def open_call_record(
     ktime_ns: int,
     *,

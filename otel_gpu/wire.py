@@ -99,7 +99,10 @@ COUNTER_SAMPLES = 20
 COUNTER_SAMPLES_WITHHELD = 21
 COUNTER_LOST_SAMPLE = 22
 COUNTER_LOST_PYTHON = 23
-COUNTER_COUNT = 24
+COUNTER_LOST_INTERPRETERS_FULL = 24
+COUNTER_LOST_ALLOCATIONS_FULL = 25
+COUNTER_LOST_UNKNOWN_FREE = 26
+COUNTER_COUNT = 27
 COUNTER_NAMES = {
     0: "counter_lost_ring_full",
     1: "counter_lost_series_full",
@@ -125,7 +128,10 @@ COUNTER_NAMES = {
     21: "counter_samples_withheld",
     22: "counter_lost_sample",
     23: "counter_lost_python",
-    24: "counter_count",
+    24: "counter_lost_interpreters_full",
+    25: "counter_lost_allocations_full",
+    26: "counter_lost_unknown_free",
+    27: "counter_count",
 }
 
 # enum api_family
@@ -290,6 +296,12 @@ STALL_FLAG_NAMES = {
 LIBRARY_NOT_CUDA = 1
 LIBRARY_FLAG_NAMES = {
     1: "library_not_cuda",
+}
+
+# enum exit_flag
+EXIT_NOT_SEEN = 1
+EXIT_FLAG_NAMES = {
+    1: "exit_not_seen",
 }
 
 # enum process_flag
@@ -628,8 +640,8 @@ CLOCK_RECORD_FIELDS = (
     "unix_ns",
 )
 
-# struct counters_record: 224 bytes
-COUNTERS_RECORD = struct.Struct("<HHIQQII24Q")
+# struct counters_record: 248 bytes
+COUNTERS_RECORD = struct.Struct("<HHIQQII27Q")
 COUNTERS_RECORD_FIELDS = (
     "kind",
     "flags",
@@ -662,6 +674,9 @@ COUNTERS_RECORD_FIELDS = (
     "values_21",
     "values_22",
     "values_23",
+    "values_24",
+    "values_25",
+    "values_26",
 )
 
 # struct open_call_record: 96 bytes

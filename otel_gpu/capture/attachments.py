@@ -10,7 +10,7 @@ unmounted.
 import logging
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -68,9 +68,11 @@ class Attachments:
             executable = str(Path(f"/proc/{pid}/exe").readlink())
         except OSError:
             return
+        self.forget(pid)
         for mapped in files:
             known = self._files.get(mapped.file)
-            if known is None:
+            # What carries no probe and is mapped by nobody may be gone, its inode another's.
+            if known is None or not (known.users or known.links):
                 if not (
                     mapped.is_cuda_library
                     or mapped.is_dynamic_linker
@@ -101,9 +103,15 @@ class Attachments:
         for file in self._files.values():
             file.users.discard(pid)
 
+    def keep(self, pids: Collection[int]) -> None:
+        """Forget all other processes: the end of one that is not watched is not reported."""
+        for file in self._files.values():
+            file.users.intersection_update(pids)
+
     def detach_unused(self, now_s: float | None = None) -> None:
         """Let go of files that nobody has mapped for a while."""
         now_s = time.monotonic() if now_s is None else now_s
+        detached = False
         for key, file in list(self._files.items()):
             if file.users:
                 file.unused_since_s = None
@@ -112,6 +120,9 @@ class Attachments:
             elif now_s - file.unused_since_s >= UNUSED_LIMIT_S:
                 self._programs.bpf.detach(file.links)
                 del self._files[key]
+                detached = True
+        if detached:
+            self._programs.forget_known()
 
     def _attach(self, mapped: MappedFile, file: _File) -> Iterator[dict[str, Any]]:
         try:

@@ -35,6 +35,7 @@ _MAX_LOOKS_AT_ONCE = 5
 # An interpreter that has just begun has no frames yet, which is no news.
 _LOOKS_BEFORE_NEWS = 30
 _MAX_NEWS = 64
+_MAX_PLACES = 256
 
 _logger = logging.getLogger(__name__)
 
@@ -214,6 +215,9 @@ def _locate(
     for mapped in files:
         if not _HOLDS_INTERPRETER.match(mapped.name):
             continue
+        # Files come and go, and so inodes come again.
+        if mapped.file not in places and len(places) >= _MAX_PLACES:
+            places.clear()
         if mapped.file not in places:
             places[mapped.file] = _find(mapped)
         place = places[mapped.file]

@@ -28,11 +28,12 @@ from otel_gpu.capture._libbpf import (
     UprobeOptions,
 )
 from otel_gpu.capture.bcc.kernel_types import KernelTypes
-from otel_gpu.errors import BpfError, HostError
+from otel_gpu.errors import BpfError, HostError, MapFullError
 
 OBJECT_FOLDER = Path(__file__).resolve().parent.parent / "_bpf"
 _SYSTEM_WIDE = -1
 _DETACH_THREADS = 16
+_NO_ROOM = (-errno.E2BIG, -errno.ENOMEM)
 
 
 def object_path(*, has_btf: bool = True) -> Path:
@@ -91,10 +92,17 @@ class BpfMap:
         return value.raw
 
     def update(self, key: bytes, value: bytes, *, only_new: bool = False) -> bool:
-        """Set the value under ``key``; False if it is there already and must be new."""
+        """
+        Set the value under ``key``; False if it is there already and must be new.
+
+        Raises:
+            MapFullError: There is no room for another key.
+        """
         result = self._libbpf.raw.bpf_map_update_elem(self.fd, key, value, int(only_new))
         if result == -errno.EEXIST:
             return False
+        if result in _NO_ROOM:
+            raise MapFullError(f"map {self.name} is full")
         if result < 0:
             raise self._libbpf.error(f"map {self.name} is not updated", -result)
         return True

@@ -1,5 +1,6 @@
 """The loaded BPF programs and their maps, spoken to in the words of ``bpf/events.h``."""
 
+import contextlib
 import struct
 import time
 from collections.abc import Iterator, Sequence
@@ -13,7 +14,9 @@ from otel_gpu.capture.ring import RingBuffer
 from otel_gpu.capture.settings import pack_settings
 from otel_gpu.capture.stops import let_all_go_on
 from otel_gpu.config import Config
+from otel_gpu.errors import MapFullError
 from otel_gpu.procfs.mapped_files import FileId, thread_ids
+from otel_gpu.procfs.process_facts import is_exiting
 
 ENTER_CALL = "enter_call"
 EXIT_CALL = "exit_call"
@@ -29,6 +32,8 @@ _TRACEPOINTS = (
 )
 _LIFECYCLE_BYTES = 1 << 20
 _PID = struct.Struct("<I")
+_THREAD_PID = wire.THREAD_FIELDS.index("pid")
+_ALLOCATION_IMAGE = struct.Struct("<QQI")
 
 
 class OpenThread(NamedTuple):
@@ -79,10 +84,13 @@ class Programs:
         self._thresholds = self.bpf.map("thresholds")
         self._counters = self.bpf.map("counters")
         self._known_executables = self.bpf.map("known_executables")
+        self._seen_libraries = self.bpf.map("seen_libraries")
         self._times = self.bpf.map("thread_times")
         self._stacks = self.bpf.map("stacks")
         self._stall_samples = self.bpf.map("stall_samples")
         self._interpreters = self.bpf.map("interpreters")
+        self._allocations = self.bpf.map("allocations")
+        self._lost = [0] * wire.COUNTER_COUNT
         self._cpus = self.bpf.libbpf.call("libbpf_num_possible_cpus")
 
     def __enter__(self) -> Self:
@@ -120,32 +128,91 @@ class Programs:
         Watch a process and all threads that it has.
 
         Returns:
-            The ``image_ktime_ns`` under which it is watched.
+            The ``image_ktime_ns`` under which it is watched; 0: it is not, as it has ended, or
+            there is no room for it, which is counted.
         """
         image_ktime_ns = time.monotonic_ns()
         process = wire.PROCESS.pack(image_ktime_ns, 0, flags)
-        if not self._processes.update(_PID.pack(pid), process, only_new=True):
+        try:
+            is_new = self._processes.update(_PID.pack(pid), process, only_new=True)
+        except MapFullError:
+            self._lost[wire.COUNTER_LOST_PROCESSES_FULL] += 1
+            return 0
+        if not is_new:
             image_ktime_ns = self.watched(pid)
-        self.watch_threads(pid, image_ktime_ns, flags)
+        lives = self.watch_threads(pid, image_ktime_ns, flags)
+        if is_new and not lives:
+            # Nobody will report the end of a process that ended before it was added.
+            self.forget_process(pid)
+            return 0
         return image_ktime_ns
 
-    def watch_threads(self, pid: int, image_ktime_ns: int, flags: int) -> None:
-        """Follow the threads that a process has now; later ones follow by themselves."""
-        for tid in thread_ids(pid):
-            values = dict.fromkeys(wire.THREAD_FIELDS, 0) | {
-                "image_ktime_ns": image_ktime_ns,
-                "pid": pid,
-                "tid": tid,
-                "device": -1,
-                "kernel_stack": -1,
-                "system_call": -1,
-                "intervals": b"",
-                "process_flags": flags,
-                "culprit_comm": b"",
-                "waker_comm": b"",
-                "calls": b"",
-            }
-            self._threads.update(_PID.pack(tid), wire.THREAD.pack(*values.values()), only_new=True)
+    def watch_threads(self, pid: int, image_ktime_ns: int, flags: int) -> bool:
+        """
+        Follow the threads that a process has now; later ones follow by themselves.
+
+        Threads that there is no room for are counted. Says whether any of them lives.
+        """
+        tids = thread_ids(pid)
+        added = {tid for tid in tids if self._add_thread(pid, tid, image_ktime_ns, flags)}
+        ended = {tid for tid in tids if is_exiting(pid, tid)}
+        # Those of a process that has become another program meanwhile are met at their calls.
+        is_same = self.watched(pid) == image_ktime_ns
+        for tid in added & ended if is_same else added:
+            self.forget_thread(tid)
+        return len(ended) < len(tids)
+
+    def _add_thread(self, pid: int, tid: int, image_ktime_ns: int, flags: int) -> bool:
+        values = dict.fromkeys(wire.THREAD_FIELDS, 0) | {
+            "image_ktime_ns": image_ktime_ns,
+            "pid": pid,
+            "tid": tid,
+            "device": -1,
+            "kernel_stack": -1,
+            "system_call": -1,
+            "intervals": b"",
+            "process_flags": flags,
+            "culprit_comm": b"",
+            "waker_comm": b"",
+            "calls": b"",
+        }
+        try:
+            return self._threads.update(
+                _PID.pack(tid), wire.THREAD.pack(*values.values()), only_new=True
+            )
+        except MapFullError:
+            self._lost[wire.COUNTER_LOST_THREADS_FULL] += 1
+            return False
+
+    def forget_process(self, pid: int) -> None:
+        """Watch a process no longer, as it has ended."""
+        self._processes.delete(_PID.pack(pid))
+
+    def forget_thread(self, tid: int) -> None:
+        """Follow a thread no longer, as it has ended."""
+        self._threads.delete(_PID.pack(tid))
+
+    def threads(self) -> list[tuple[int, int]]:
+        """Return (tid, pid) of every thread that is followed."""
+        return [
+            (tid, fields[_THREAD_PID])
+            for _, keys, values in self._threads.read_batches()
+            for (tid,), fields in zip(
+                _PID.iter_unpack(keys), wire.THREAD.iter_unpack(values), strict=True
+            )
+        ]
+
+    def allocations(self) -> list[tuple[tuple[int, int], bytes]]:
+        """Return ((pid, image_ktime_ns), key) of every allocation that was not freed."""
+        found = []
+        for key, _ in _entries(self._allocations):
+            image_ktime_ns, _, pid = _ALLOCATION_IMAGE.unpack_from(key)
+            found.append(((pid, image_ktime_ns), key))
+        return found
+
+    def forget_allocation(self, key: bytes) -> None:
+        """Free an allocation of a process image that ended."""
+        self._allocations.delete(key)
 
     def watched(self, pid: int) -> int:
         """Return the ``image_ktime_ns`` of a watched process; 0: it is not watched."""
@@ -163,7 +230,14 @@ class Programs:
     def mark_known(self, executable: FileId) -> None:
         """Say that processes that start this file need not be stopped any more."""
         key = wire.FILE_KEY.pack(executable.inode, executable.device)
-        self._known_executables.update(key, _PID.pack(1))
+        with contextlib.suppress(MapFullError):  # It is stopped once more then.
+            self._known_executables.update(key, _PID.pack(1))
+
+    def forget_known(self) -> None:
+        """Probes are gone: whatever is started or loaded from now on has to be reported again."""
+        for known in (self._known_executables, self._seen_libraries):
+            for key, _ in list(_entries(known)):
+                known.delete(key)
 
     def read_aggregates(self) -> Iterator[tuple[bytes, bytes]]:
         """Yield every series as (key, value)."""
@@ -197,8 +271,15 @@ class Programs:
         return sample if sample == self._stall_samples.lookup(key) else None
 
     def set_interpreter(self, pid: int, interpreter: bytes) -> None:
-        """Say where the interpreter of a process keeps its GIL and frames: ``INTERPRETER``."""
-        self._interpreters.update(_PID.pack(pid), interpreter)
+        """
+        Say where the interpreter of a process keeps its GIL and frames: ``INTERPRETER``.
+
+        One that there is no room for is counted.
+        """
+        try:
+            self._interpreters.update(_PID.pack(pid), interpreter)
+        except MapFullError:
+            self._lost[wire.COUNTER_LOST_INTERPRETERS_FULL] += 1
 
     def forget_interpreter(self, pid: int) -> None:
         """Forget it, when the process ends."""
@@ -209,14 +290,19 @@ class Programs:
     ) -> None:
         """Say from which duration a call of one series is slow."""
         key = wire.THRESHOLD_KEY.pack(image_ktime_ns, pid, api, copy_kind)
-        self._thresholds.update(key, threshold_ns.to_bytes(8, "little"))
+        with contextlib.suppress(MapFullError):  # The floor stands in for it.
+            self._thresholds.update(key, threshold_ns.to_bytes(8, "little"))
+
+    def forget_threshold(self, image_ktime_ns: int, pid: int, api: int, copy_kind: int) -> None:
+        """Free the threshold of a series that is gone."""
+        self._thresholds.delete(wire.THRESHOLD_KEY.pack(image_ktime_ns, pid, api, copy_kind))
 
     def read_counters(self) -> tuple[int, ...]:
-        """Return the counters, by ``enum counter``, summed over CPUs."""
+        """Return the counters, by ``enum counter``, summed over CPUs; ours are among them."""
         values = []
         for counter in range(wire.COUNTER_COUNT):
             raw = self._counters.lookup(_PID.pack(counter), 8 * self._cpus) or b""
-            values.append(sum(memoryview(raw).cast("Q")))
+            values.append(self._lost[counter] + sum(memoryview(raw).cast("Q")))
         return tuple(values)
 
     def open_threads(self) -> Iterator[OpenThread]:

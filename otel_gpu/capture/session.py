@@ -27,6 +27,7 @@ from otel_gpu.capture.host import (
 from otel_gpu.capture.interpreters import Interpreters
 from otel_gpu.capture.introductions import Introductions
 from otel_gpu.capture.layout import layout_description
+from otel_gpu.capture.leftovers import Leftovers
 from otel_gpu.capture.pressure import Pressure
 from otel_gpu.capture.programs import Programs
 from otel_gpu.capture.schedule import Schedule
@@ -35,7 +36,7 @@ from otel_gpu.capture.snapshots import Snapshots
 from otel_gpu.capture.stops import let_all_go_on, let_go_on
 from otel_gpu.config import Config
 from otel_gpu.procfs.mapped_files import FileId, all_pids, cgroup_pids, child_pids, mapped_files
-from otel_gpu.records import clock_record, json_record
+from otel_gpu.records import clock_record, json_record, unseen_exit_record
 from otel_gpu.stacks.user_stacks import UserStacks
 
 _POLL_S = 0.1
@@ -43,6 +44,7 @@ _CLOCK_DRIFT_NS = 50_000
 _CLOCK_INTERVAL_S = 60.0
 _THRESHOLD_INTERVAL_S = 5.0
 _RESCAN_INTERVAL_S = 30.0
+_SWEEP_INTERVAL_S = 5.0
 _STALL_KIND, _SAMPLE_KIND, _CODE_KIND = (
     kind.to_bytes(2, "little") for kind in (wire.RECORD_STALL, wire.RECORD_SAMPLE, wire.RECORD_CODE)
 )
@@ -90,6 +92,7 @@ class Session:
         self._images: dict[int, int] = {}
         self._scanned: set[int] = set()
         self._introductions = Introductions(programs)
+        self._leftovers = Leftovers(programs)
         self._offset_ns: int | None = None
         self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._stopping = False
@@ -176,6 +179,7 @@ class Session:
         schedule.every(max(1.0, capture.open_call_limit_s / 4), self._snapshots.open_calls)
         schedule.every(capture.discovery_interval_s, self._discover)
         schedule.every(_RESCAN_INTERVAL_S, self._rescan)
+        schedule.every(_SWEEP_INTERVAL_S, self._sweep)
         schedule.every(_CLOCK_INTERVAL_S, self._sample_clock)
         schedule.every(_POLL_S, self._introductions.make_some)
         return schedule
@@ -295,12 +299,18 @@ class Session:
 
     def _after_exit(self, record: bytes) -> Iterable[bytes]:
         header = header_of(record)
-        self._images.pop(header.pid, None)
-        self._scanned.discard(header.pid)
-        self._attachments.forget(header.pid)
-        self._interpreters.forget(header.pid)
-        self._user_stacks.forget(header.pid, header.image_ktime_ns)
+        self._forget(header.pid, header.image_ktime_ns)
         return ()
+
+    def _forget(self, pid: int, image_ktime_ns: int) -> None:
+        self._introductions.give_up(pid, image_ktime_ns)
+        self._user_stacks.forget(pid, image_ktime_ns)
+        # Another process may have the number already.
+        if self._images.get(pid, image_ktime_ns) == image_ktime_ns:
+            self._images.pop(pid, None)
+            self._scanned.discard(pid)
+            self._attachments.forget(pid)
+            self._interpreters.forget(pid)
 
     @contextlib.contextmanager
     def _held(self, pid: int, *, stopped: bool) -> Iterator[None]:
@@ -312,8 +322,9 @@ class Session:
 
     def _watch(self, pid: int) -> Iterator[bytes]:
         image_ktime_ns = self._programs.watch(pid, self._flags)
-        self._images[pid] = image_ktime_ns
-        yield from self._introductions.make(pid, image_ktime_ns)
+        if image_ktime_ns:
+            self._images[pid] = image_ktime_ns
+            yield from self._introductions.make(pid, image_ktime_ns)
 
     def _watch_tree(self, pid: int) -> Iterator[bytes]:
         if pid in self._images or not Path(f"/proc/{pid}").exists():
@@ -342,6 +353,7 @@ class Session:
                     yield from self._watch_tree(pid)
         if self._watch_all:
             pids = set(all_pids())
+            self._attachments.keep(pids)
             pids.discard(os.getpid())
             for pid in pids - self._scanned:
                 yield from self._probes(pid)
@@ -364,6 +376,20 @@ class Session:
         # Whatever came in without the dynamic linker's help.
         for pid in all_pids() if self._watch_all else list(self._images):
             yield from self._probes(pid)
+
+    def _sweep(self) -> Iterator[bytes]:
+        # What ended without a record of it.
+        for pid, image_ktime_ns in self._leftovers.ended(self._images):
+            image = {(pid, image_ktime_ns)}
+            yield from self._snapshots.last_aggregates(image)
+            yield from self._snapshots.last_times(image)
+            self._forget(pid, image_ktime_ns)
+            yield unseen_exit_record(time.monotonic_ns(), pid=pid, image_ktime_ns=image_ktime_ns)
+        self._leftovers.free_threads()
+        self._leftovers.free_allocations()
+        watched = self._programs.watched_processes()
+        self._user_stacks.end_others(watched)
+        yield from self._snapshots.last_of_others({*watched.items(), *self._images.items()})
 
     def _clock(self) -> Iterator[bytes]:
         ktime_ns, unix_ns = read_clocks()

@@ -39,6 +39,10 @@ class _Reading:
         self.latest.update(changed)
         return changed
 
+    def images(self) -> set[tuple[int, int]]:
+        """Return the images, as (pid, image_ktime_ns), that had entries when last read."""
+        return {_image(key) for key in self.latest}
+
     def last(self, ended: Collection[tuple[int, int]]) -> list[Entry]:
         """Return the entries of images that ended, as (pid, image_ktime_ns), and free them."""
         last = [entry for entry in self._read() if _image(entry[0]) in ended]
@@ -87,6 +91,13 @@ class Snapshots:
         """Yield the time account of images that ended, and free it."""
         yield from self._pack_times(time.monotonic_ns(), self._times.last(ended))
 
+    def last_of_others(self, living: Collection[tuple[int, int]]) -> Iterator[bytes]:
+        """Yield and free what is left of images that are not among those that live."""
+        ended = (self._series.images() | self._times.images()) - set(living)
+        if ended:
+            yield from self.last_aggregates(ended)
+            yield from self.last_times(ended)
+
     def _pack_times(self, ktime_ns: int, entries: list[Entry]) -> Iterator[bytes]:
         for key, _ in entries:
             yield from self.stacks.tell(wire.TIMES_KEY.unpack(key)[_TIMES_STACK])
@@ -101,6 +112,8 @@ class Snapshots:
             current[name] = found.threshold_ns
             if self._thresholds.get(name) != found.threshold_ns:
                 self._programs.set_threshold(*found)
+        for name in self._thresholds.keys() - current.keys():
+            self._programs.forget_threshold(*name)
         self._thresholds = current
 
     def counters(self) -> bytes:

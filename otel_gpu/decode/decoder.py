@@ -179,10 +179,15 @@ def _decode_clock(record: bytes) -> Clock:
 
 
 def _decode_counters(record: bytes) -> Counters:
-    ktime_ns, _, _, _, *values = _unpack(wire.COUNTERS_RECORD, record)
+    # Recordings of other versions have fewer counters, or more.
+    count, rest = divmod(len(record) - _HEADER_BYTES, 8)
+    if rest or not count:
+        raise _RejectedError(REJECTED_SIZE_MISMATCH)
+    ktime_ns = wire.RECORD_HEADER.unpack_from(record)[3]
+    values = struct.unpack_from(f"<{count}Q", record, _HEADER_BYTES)
     if max(values) > _INT64_MAX:
         raise _RejectedError(REJECTED_BAD_BODY)
-    return Counters(ktime_ns, tuple(values))
+    return Counters(ktime_ns, values)
 
 
 def _decode_open_call(record: bytes) -> OpenCall:

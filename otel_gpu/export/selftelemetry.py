@@ -12,6 +12,7 @@ from otel_gpu.export.semconv import Instrument
 
 _MAX_LIBRARIES = 256
 _COUNTER_PREFIX = "counter_"
+_LOST = "counter_lost_"
 
 # By name of the enumerator: who observes it, under which value of which attribute.
 _COUNTERS: Mapping[str, tuple[Instrument, str, str]] = {
@@ -25,13 +26,7 @@ _COUNTERS: Mapping[str, tuple[Instrument, str, str]] = {
             semconv.METRIC_OTEL_GPU_RECORDS_LOST,
             semconv.REASON,
             semconv.REASON_VALUES,
-            (
-                *range(wire.COUNTER_LOST_RING_FULL, wire.COUNTER_LOST_EXIT_INSIDE_CALL + 1),
-                wire.COUNTER_LOST_STACK,
-                wire.COUNTER_LOST_TIMES_FULL,
-                wire.COUNTER_LOST_SAMPLE,
-                wire.COUNTER_LOST_PYTHON,
-            ),
+            (*(number for number, name in wire.COUNTER_NAMES.items() if _LOST in name),),
         ),
         (
             semconv.METRIC_OTEL_GPU_STACKS_WITHHELD,

@@ -143,6 +143,9 @@ REASON_VALUES: Mapping[int, str] = {
     wire.COUNTER_LOST_SAMPLE: "sample",
     wire.COUNTER_LOST_PYTHON: "python_frames",
     wire.COUNTER_SAMPLES_WITHHELD: "rate",
+    wire.COUNTER_LOST_INTERPRETERS_FULL: "interpreters_full",
+    wire.COUNTER_LOST_ALLOCATIONS_FULL: "allocations_full",
+    wire.COUNTER_LOST_UNKNOWN_FREE: "unknown_free",
 }
 
 OTEL_GPU_PROBE_TYPE_VALUES: Mapping[int, str] = {

@@ -35,6 +35,7 @@ ENVIRONMENT_NAMES = ("OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES")
 
 _NS_PER_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _ATTEMPTS = 3
+_PF_EXITING = 0x4
 _MOUNTED_CONTAINER = re.compile(rb"/(?:containers|overlay-containers)/([0-9a-f]{64})/")
 _CONTAINER_ID = re.compile(rb"[0-9a-f]{64}")
 _DELETED = " (deleted)"
@@ -68,6 +69,22 @@ def start_boot_ns(folder: str) -> int | None:
     """Return when a process was started, by CLOCK_BOOTTIME; None when it is gone."""
     start = _read_start(folder)
     return None if start is None else start.ticks * _NS_PER_TICK
+
+
+def is_exiting(pid: int, tid: int) -> bool:
+    """
+    Say whether a thread has begun to end, or is gone.
+
+    The kernel marks a thread before it reports its end to tracepoints. So who adds a thread to
+    a map that a tracepoint removes it from, and then finds it unmarked, leaves nothing behind.
+    """
+    stat = _read_bounded(f"/proc/{pid}/task/{tid}/stat", 4096)
+    fields = stat[stat.rfind(b")") + 1 :].split()
+    try:
+        # Field 9, the flags; the first after the name is field 3.
+        return bool(int(fields[6]) & _PF_EXITING)
+    except (IndexError, ValueError):
+        return True
 
 
 def read_ids(folder: str) -> tuple[int | None, int | None]:

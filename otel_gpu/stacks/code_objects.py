@@ -8,6 +8,7 @@ at other addresses; they share what is known of them.
 
 import struct
 from collections import OrderedDict
+from collections.abc import Collection
 from hashlib import blake2b
 from typing import Final
 
@@ -71,6 +72,11 @@ class CodeObjects:
 
     def __len__(self) -> int:
         return len(self._codes)
+
+    @property
+    def images(self) -> Collection[Image]:
+        """The process images that have code objects here."""
+        return self._by_image.keys()
 
     def learn(self, record: bytes) -> None:
         """Take a RECORD_CODE; one that is not understood is counted."""

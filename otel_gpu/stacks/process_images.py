@@ -7,7 +7,7 @@ remembered for a while after its end.
 
 import itertools
 import time
-from collections import OrderedDict
+from collections import OrderedDict, abc
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -177,6 +177,17 @@ class ProcessImages:
     def end(self, image: Image) -> None:
         """The process has ended, or runs another program now."""
         self._ended_s.setdefault(image, time.monotonic())
+
+    def end_others(self, current: abc.Mapping[int, int]) -> None:
+        """
+        End the images that processes are not any more, whether or not that was reported.
+
+        Args:
+            current: ``image_ktime_ns`` of every watched process, by pid.
+        """
+        for image in (*self._images, *self._parents):
+            if current.get(image[0]) != image[1]:
+                self.end(image)
 
     def drop_ended(self, now_s: float | None = None) -> list[Image]:
         """Forget images that ended a while ago, and return them."""

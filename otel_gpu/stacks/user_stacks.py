@@ -126,6 +126,18 @@ class UserStacks:
         """A process ended, or became another program; its last records are still welcome."""
         self._processes.end((pid, image_ktime_ns))
 
+    def end_others(self, current: Mapping[int, int]) -> None:
+        """
+        Whatever a process is not any more has ended, also if nobody said so.
+
+        Args:
+            current: ``image_ktime_ns`` of every watched process, by pid.
+        """
+        self._processes.end_others(current)
+        for image in self._codes.images:
+            if current.get(image[0]) != image[1]:
+                self._processes.end(image)
+
     def drop_ended(self, now_s: float | None = None) -> None:
         """Let go of processes that ended a while ago."""
         for image in self._processes.drop_ended(now_s):

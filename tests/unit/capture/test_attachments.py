@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from otel_gpu.capture.attachments import Attachments
+from otel_gpu.capture.attachments import UNUSED_LIMIT_S, Attachments
 from otel_gpu.capture.libraries import exported_functions
 from otel_gpu.capture.objects import Link
 from otel_gpu.capture.programs import ENTER_CALL, EXIT_CALL
@@ -19,6 +19,7 @@ class Bpf:
     def __init__(self, refused=()):
         self.refused = set(refused)
         self.attached = {}
+        self.forgotten = 0
 
     def attach_uprobes(self, program, path, probes, *, on_return=False):
         if any((program, offset) in self.refused for offset, _ in probes):
@@ -38,6 +39,9 @@ class Bpf:
 class Programs:
     def __init__(self, bpf):
         self.bpf = bpf
+
+    def forget_known(self):
+        self.bpf.forgotten += 1
 
 
 @pytest.fixture(scope="module")
@@ -103,3 +107,54 @@ def test_a_library_without_a_single_probe_is_said_to_be_one(library, offsets):
     assert len(said["failed"]) == said["exported"] > 20
     assert bpf.places() == []
     assert attachments.cuda_users() == set()
+
+
+def test_a_process_is_no_user_of_what_it_does_not_map_any_more(library):
+    """Looked at again, it maps nothing: its probes go when they were unused for long enough."""
+    _, bpf, attachments = attach(library)
+
+    list(attachments.examine(os.getpid(), []))
+    attachments.detach_unused(0)
+    assert bpf.attached
+    attachments.detach_unused(UNUSED_LIMIT_S)
+
+    assert attachments.cuda_users() == set()
+    assert not bpf.attached
+
+
+def test_users_that_are_gone_are_forgotten_without_a_report(library):
+    """Who is not watched ends unnoticed; all that is known is who lives."""
+    _, _, attachments = attach(library)
+
+    attachments.keep({os.getpid(), 1})
+    assert attachments.cuda_users() == {os.getpid()}
+    attachments.keep({1})
+
+    assert attachments.cuda_users() == set()
+
+
+def test_what_is_loaded_after_probes_went_is_to_be_reported_again(library):
+    """Else a library that is opened again would be taken for one that carries probes."""
+    _, bpf, attachments = attach(library)
+
+    attachments.forget(os.getpid())
+    attachments.detach_unused(0)
+    assert bpf.forgotten == 0
+    attachments.detach_unused(UNUSED_LIMIT_S)
+
+    assert bpf.forgotten == 1
+
+
+def test_an_inode_that_comes_again_is_looked_at_again(library):
+    """Nothing keeps the inode of a file without probes once nobody maps it."""
+    bpf = Bpf()
+    attachments = Attachments(Programs(bpf))
+    file = FileId(0, library.stat().st_ino)
+    pid = os.getpid()
+    exe = MappedFile(pid, file, "1-2", os.readlink(f"/proc/{pid}/exe"))  # noqa: PTH115
+
+    assert list(attachments.examine(pid, [exe])) == []
+    attachments.forget(pid)
+    (said,) = attachments.examine(pid, [MappedFile(pid, file, "1-2", str(library))])
+
+    assert said["symbols"] > 0

@@ -1,0 +1,65 @@
+"""
+What is left of processes whose end was not seen.
+
+The kernel side forgets a thread or a process when it ends. That is missed where the ring of
+lifecycle records was full, where the kernel skipped a probe, and where nobody looks at the end
+at all: allocations of a process stay when it does not free them. So the maps are compared with
+/proc now and then.
+"""
+
+from collections.abc import Mapping
+
+from otel_gpu.capture.programs import Programs
+from otel_gpu.procfs.mapped_files import all_pids, thread_ids
+
+Image = tuple[int, int]
+
+
+class Leftovers:
+    """
+    Finds and frees them.
+
+    Args:
+        programs: The loaded programs.
+    """
+
+    def __init__(self, programs: Programs) -> None:
+        self._programs = programs
+        self._missing: set[Image] = set()
+
+    def ended(self, images: Mapping[int, int]) -> set[Image]:
+        """
+        Return the images, as (pid, image_ktime_ns), whose end or exec nobody reported.
+
+        Args:
+            images: The images that are believed to live: ``image_ktime_ns`` by pid.
+        """
+        watched = self._programs.watched_processes()
+        # In this order: a process that begins in between must not be taken for one that is gone.
+        for pid in watched.keys() - set(all_pids()):
+            self._programs.forget_process(pid)
+            del watched[pid]
+        missing = {image for image in images.items() if watched.get(image[0]) != image[1]}
+        # The record of an end may be in the ring still; by the next time it was read.
+        ended = missing & self._missing
+        self._missing = missing - ended
+        return ended
+
+    def free_threads(self) -> None:
+        """Free the threads that ended, or whose process is not watched any more."""
+        threads = self._programs.threads()
+        watched = self._programs.watched_processes()
+        living: dict[int, set[int]] = {}
+        for tid, pid in threads:
+            if pid not in living:
+                living[pid] = set(thread_ids(pid)) if pid in watched else set()
+            if tid not in living[pid]:
+                self._programs.forget_thread(tid)
+
+    def free_allocations(self) -> None:
+        """Free what ended images did not free."""
+        allocations = self._programs.allocations()
+        living = set(self._programs.watched_processes().items())
+        for image, key in allocations:
+            if image not in living:
+                self._programs.forget_allocation(key)

@@ -1,0 +1,209 @@
+"""Many short processes: every call counts, and nothing is kept of a process that is gone."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.kernel.agent import (
+    LOST,
+    Agent,
+    bpf_objects,
+    bpftool,
+    calls,
+    environment_for,
+    losses,
+    wait_until,
+)
+from tests.receiver import OtlpReceiver
+from tests.stubs.build import StubLibraries, workload
+
+pytestmark = pytest.mark.kernel
+
+API = "cudaMalloc"
+MODES = "linked,opened,forked,chained,threaded,killed,exiting,reused,idle"
+# An image that ends begins again at zero, so what was counted is the sum of the deltas.
+DELTA = {"OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE": "delta"}
+BY_PROCESS = {
+    "processes": "key",
+    "threads": "value.pid",
+    "interpreters": "key",
+    "aggregates": "key.pid",
+    "thread_times": "key.pid",
+    "allocations": "key.pid",
+}
+FULL = {f"{what}_full" for what in ("processes", "threads", "series", "times", "allocations")}
+# Leftovers are looked for every 5 s.
+SWEPT_S = 30.0
+
+
+def storm(stubs: StubLibraries, *arguments: object) -> list[str]:
+    return [str(workload("storm")), str(stubs.runtime), *map(str, arguments)]
+
+
+def counted(receiver: OtlpReceiver, pids: set[int]) -> int:
+    return sum(
+        point.point.count
+        for key, point in receiver.points()
+        if key.name == "gpu.cuda.call.duration"
+        and key.pid in pids
+        and key.attribute("gpu.cuda.api") == API
+    )
+
+
+def lost(receiver: OtlpReceiver) -> dict[str, int]:
+    found: Counter[str] = Counter()
+    for key, point in receiver.points():
+        if key.name == LOST:
+            found[str(key.attribute("reason"))] += point.point.as_int or int(point.point.as_double)
+    return {reason: count for reason, count in found.items() if count}
+
+
+def held(agent: Agent, pids: set[int]) -> dict[str, int]:
+    """Return how many entries the agent's maps hold of processes, by map."""
+    found = {}
+    for number in bpf_objects("map", agent.process.pid):
+        (shown,) = bpftool("map", "show", "id", str(number))
+        if shown["name"] not in BY_PROCESS:
+            continue
+        first, _, last = BY_PROCESS[shown["name"]].partition(".")
+        entries = [entry["formatted"][first] for entry in bpftool("map", "dump", "id", str(number))]
+        owners = [entry[last] if last else entry for entry in entries]
+        found[shown["name"]] = sum(owner in pids for owner in owners)
+    assert found.keys() == BY_PROCESS.keys()
+    return found
+
+
+@contextmanager
+def waiting_storm(command: list[str]) -> Iterator[Any]:
+    """A storm that has not begun, and the pid of its parent."""
+    with subprocess.Popen(
+        [*command, "wait"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        bufsize=1,
+        env=environment_for(None),
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_every_call_of_short_processes_counts_however_they_begin_and_end(
+    receiver: OtlpReceiver, stubs: StubLibraries
+) -> None:
+    """
+    Executed, forked, chained, threaded, killed or exiting in a call, and with a pid used before.
+    """
+    with Agent(receiver, storm(stubs, 63, 4, 7, 1000, MODES), env=DELTA) as agent:
+        finished = agent.wait()
+
+    *children, total = finished.lines
+    assert finished.returncode == 0
+    assert total["processes"] == len(children) == 63
+    assert counted(receiver, {child["pid"] for child in children}) == total[API] == 7 * 22 * 7
+    assert lost(receiver) == {"exit_inside_call": total["unfinished"]}
+    assert total["unfinished"] == 14
+
+
+def test_nothing_is_kept_of_processes_that_are_gone(
+    receiver: OtlpReceiver, stubs: StubLibraries
+) -> None:
+    """
+    An agent that watches everything counts each call of 180 processes, and then holds nothing
+    of them: no process, thread, series, time or allocation.
+    """
+    with (
+        waiting_storm(storm(stubs, 180, 20, 7, 1000, MODES)) as process,
+        Agent(receiver, flags=("--all",), env=DELTA) as agent,
+    ):
+        parent = json.loads(process.stdout.readline())["parent"]
+        receiver.wait_for(lambda: calls(receiver, "cudaFree", parent))
+        process.stdin.write("\n")
+        *children, total = [json.loads(line) for line in process.stdout]
+        pids = {child["pid"] for child in children} | {parent}
+        wait_until(lambda: not any(held(agent, pids).values()), "freeing the maps", SWEPT_S)
+        agent.signal(signal.SIGINT)
+        finished = agent.wait()
+
+    assert finished.returncode == 0
+    assert counted(receiver, pids) == total[API] == 20 * 22 * 7
+    assert not lost(receiver).keys() & {*FULL, "ring_full", "lifecycle_ring_full"}
+
+
+def test_a_storm_of_processes_at_once_costs_no_call(
+    receiver: OtlpReceiver, stubs: StubLibraries
+) -> None:
+    """
+    200 processes that begin together are all seen, to their last call.
+    """
+    with Agent(receiver, storm(stubs, 200, 200, 7, 1000, "linked,opened"), env=DELTA) as agent:
+        finished = agent.wait()
+
+    *children, total = finished.lines
+    assert counted(receiver, {child["pid"] for child in children}) == total[API] == 1400
+    assert lost(receiver) == {}
+
+
+def test_more_processes_than_there_is_room_for_are_counted_as_lost(
+    receiver: OtlpReceiver, stubs: StubLibraries
+) -> None:
+    """
+    The map of processes is full; the agent goes on and says so.
+    """
+    env = {"OTEL_GPU_CAPTURE_MAX_PROCESSES": "16"}
+    with (
+        waiting_storm(storm(stubs, 61, 61, 7, 300_000, "linked")) as process,
+        Agent(receiver, flags=("--all",), env=env) as agent,
+    ):
+        parent = json.loads(process.stdout.readline())["parent"]
+        receiver.wait_for(lambda: calls(receiver, "cudaFree", parent))
+        process.stdin.write("\n")
+        receiver.wait_for(lambda: losses(receiver).get("processes_full"))
+        process.stdout.read()
+        agent.signal(signal.SIGINT)
+        finished = agent.wait()
+
+    assert finished.returncode == 0
+    assert "not updated" not in finished.stderr
+
+
+def test_more_threads_than_there_is_room_for_are_counted_as_lost(
+    receiver: OtlpReceiver, stubs: StubLibraries
+) -> None:
+    """
+    Of 101 threads that a process has when it begins to be watched, 64 are followed.
+    """
+    script = (
+        "import ctypes, sys, threading\n"
+        "cuda = ctypes.CDLL(sys.argv[1])\n"
+        "end = threading.Event()\n"
+        "[threading.Thread(target=end.wait, daemon=True).start() for _ in range(101)]\n"
+        "print(flush=True)\n"
+        "sys.stdin.readline()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(stubs.runtime)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdin
+        assert process.stdout
+        process.stdout.readline()
+        env = {"OTEL_GPU_CAPTURE_MAX_THREADS": "64"}
+        with Agent(receiver, flags=("--pid", str(process.pid)), env=env) as agent:
+            receiver.wait_for(lambda: losses(receiver).get("threads_full"))
+            agent.signal(signal.SIGINT)
+            finished = agent.wait()
+        process.stdin.close()
+
+    assert finished.returncode == 0
+    assert losses(receiver)["threads_full"] == 102 - 64
