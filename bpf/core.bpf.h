@@ -111,9 +111,10 @@ struct uprobe_task {
 	struct return_instance *return_instances;
 };
 
-/* Of the thread pointer, which user space sets, the value at its last switch. */
+/* What a thread had at its last switch: the stack pointer, and user space's thread pointer. */
 struct thread_struct {
 #if defined(__TARGET_ARCH_x86)
+	unsigned long sp;
 	unsigned long fsbase;
 #else
 	struct {

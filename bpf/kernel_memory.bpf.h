@@ -20,21 +20,30 @@
 
 /* READ_KERNEL(task, mm, start_stack) is task->mm->start_stack. */
 #define READ_KERNEL(source, ...) ___arrow(source, __VA_ARGS__)
+/* A task's name, by two loads: a helper's call costs more than they do. */
+#define READ_COMM(to, task)                                                                        \
+	do {                                                                                       \
+		((__u64 *)(to))[0] = ((const __u64 *)(task)->comm)[0];                             \
+		((__u64 *)(to))[1] = ((const __u64 *)(task)->comm)[1];                             \
+	} while (0)
 
-/* A kernel stack is had from the task whose it is. */
+/* A kernel stack is had from the task whose it is. On x86-64, all return addresses are in it. */
 #define WALK_KERNEL_STACK(task, buffer, size) bpf_get_task_stack(task, buffer, size, 0)
-#define CAN_STOP_UNWINDING		      true
+#if defined(__TARGET_ARCH_x86)
+#define CAN_RECALL_STACKS   1
+#define STACK_POINTER(task) READ_KERNEL(task, thread.sp)
+#else
+#define CAN_RECALL_STACKS 0
+#endif
 
 #else
 
 #define TRACEPOINT			     "raw_tp/"
 #define READ_KERNEL(source, ...)	     BPF_CORE_READ(source, __VA_ARGS__)
-/*
- * A kernel stack is had from the context of a program: it is that of the current task. It is
- * unwound from the program itself on, so that to stop early saves less than to try costs.
- */
+#define READ_COMM(to, task)		     bpf_probe_read_kernel(to, COMM_BYTES, (task)->comm)
+/* A kernel stack is had from the context of a program: it is that of the current task. */
 #define WALK_KERNEL_STACK(ctx, buffer, size) bpf_get_stack(ctx, buffer, size, 0)
-#define CAN_STOP_UNWINDING		     false
+#define CAN_RECALL_STACKS		     0
 
 /* Stand-ins for helpers that take or give typed pointers. */
 #define bpf_get_current_task_btf()	     ((struct task_struct *)bpf_get_current_task())

@@ -11,27 +11,16 @@
 #define OTEL_GPU_KERNEL_STACKS_BPF_H
 
 #define STACK_FLOOR_NS 20000
-#define GUESS_BITS     12
-#define GUESS_TWICE    128 /* it was so twice in a row */
-
-/*
- * How many frames the next stack has without its outermost one; 0: unknown. Only a guess, by
- * system call and its first argument: which file, which futex.
- */
-static __u8 guesses[1 << GUESS_BITS];
-
-static __always_inline __u8 *guess_of(const struct thread *thread)
-{
-	__u64 hash = thread->argument ^ (__u64)thread->system_call << 48 ^ (__u64)thread->pid << 24;
-
-	return &guesses[hash * 0x9e3779b97f4a7c15ULL >> (64 - GUESS_BITS)];
-}
+#define MEMO_BITS      10
+#define MAX_WORDS      192    /* of a kernel stack, from its innermost end */
+#define MAX_DESCRIPTOR 0x1000 /* a first argument from here on is no file descriptor */
+#define REPLACE_ONE_IN 16     /* of stacks that another one has the entry of */
 
 /*
  * Find this CPU's stack among the known ones, or add it. Negative: it is not there. A global
  * function, so that the verifier walks its loops once, and not from each place that calls it.
  */
-__weak __noinline __s64 find_known_stack(__u32 frames, __u32 add)
+__weak __noinline __s64 find_known_stack(__u32 frames)
 {
 	__u32 zero = 0;
 	struct kernel_stack *walk = bpf_map_lookup_elem(&stack_walk, &zero), *known;
@@ -44,7 +33,7 @@ __weak __noinline __s64 find_known_stack(__u32 frames, __u32 add)
 		hash = (hash ^ walk->addresses[i]) * 0x9e3779b97f4a7c15ULL;
 	id = hash >> 33;
 	known = bpf_map_lookup_elem(&stacks, &id);
-	if (!known && add) {
+	if (!known) {
 		for (__u32 i = 0; i < MAX_STACK_FRAMES; i++) {
 			if (i >= frames)
 				walk->addresses[i] = 0;
@@ -64,73 +53,237 @@ __weak __noinline __s64 find_known_stack(__u32 frames, __u32 add)
 	return id;
 }
 
-/* Returns how many frames there are, or the limit; 0: there is no stack. */
-static __always_inline __u32 unwind(void *source, struct kernel_stack *walk, __u32 limit)
-{
-	long bytes = WALK_KERNEL_STACK(source, walk, limit * sizeof(__u64));
+#if CAN_RECALL_STACKS
 
-	return bytes > 0 ? bytes / sizeof(__u64) : 0;
+/*
+ * Where the stacks of a system call have their return addresses, so that most of them need
+ * not be unwound.
+ *
+ * A return address says where its function's caller is, and how large the function's frame
+ * is. So where the words of a blocked thread's stack that were return addresses once are the
+ * same ones again, each of them leads to the next as it did, and it is the same stack. Only
+ * the frame of the function that the kernel is entered by varies (with what is known as
+ * randomized stack offset), and its own return address is the word below the registers.
+ *
+ * Which words these are, the unwinder does not say. Looked for from the innermost one on, the
+ * addresses are found there or, where old ones still lie about, before; looked for from the
+ * other end, there or after. What lies about changes, so after some stacks both agree.
+ */
+struct stack_memo {
+	__u32 stack;
+	__u8 frames; /* 0: no stack was seen */
+	__u8 others; /* stacks that came here meanwhile */
+	__u16 words; /* up to the last of its addresses; 0: it is not known where they are */
+	/* By frame but the outermost, in words from the stack pointer: not before, not after. */
+	__u8 first[MAX_STACK_FRAMES];
+	__u8 last[MAX_STACK_FRAMES];
+};
+
+/* By system call and file descriptor. */
+static struct stack_memo memos[1 << MEMO_BITS];
+
+/* The innermost words of the kernel stack of a blocked thread. */
+struct stack_words {
+	__u64 end;   /* where the registers of user space are */
+	__u64 entry; /* the word before */
+	__u32 count;
+	__u32 frames; /* to be looked for, and those found */
+	__u32 found;
+	__u32 padding;
+	__u64 words[MAX_WORDS];
+};
+
+/* As stack_walk. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct stack_words);
+} stack_words __weak SEC(".maps");
+
+static __always_inline struct stack_memo *memo_of(const struct thread *thread)
+{
+	__u64 descriptor = thread->argument < MAX_DESCRIPTOR ? thread->argument : MAX_DESCRIPTOR;
+	__u64 hash = (__u64)(__u32)thread->system_call << 16 ^ descriptor;
+
+	return &memos[hash * 0x9e3779b97f4a7c15ULL >> (64 - MEMO_BITS)];
 }
 
-/* With so many frames and the outermost one. Negative: it is not so; frames are those it has. */
-static __always_inline long find_as_guessed(void *source, struct kernel_stack *walk, __u32 inner,
-					    __u64 entry, __u32 *frames)
+/* Copy so many words, or as many as there are. */
+static __always_inline void copy_words(struct stack_words *copy, struct task_struct *task,
+				       __u32 count)
 {
-	barrier_var(inner); /* or the verifier does not see that it is checked */
-	if (inner >= MAX_STACK_FRAMES)
+	__u64 pointer = STACK_POINTER(task), bytes = count * sizeof(__u64);
+
+	/* By way of memory: the verifier lets nobody calculate with a typed pointer. */
+	*(volatile __u64 *)&copy->end = (__u64)bpf_task_pt_regs(task);
+	if (bytes > *(volatile __u64 *)&copy->end - pointer)
+		bytes = copy->end - pointer;
+	copy->count = 0;
+	barrier_var(bytes);
+	if (bytes <= sizeof(copy->words) &&
+	    !bpf_probe_read_kernel(copy->words, bytes, (void *)pointer) &&
+	    !bpf_probe_read_kernel(&copy->entry, sizeof(copy->entry),
+				   (void *)(copy->end - sizeof(copy->entry))))
+		copy->count = bytes / sizeof(__u64);
+}
+
+/* The known stack whose words this CPU has copied. Negative: there is none. */
+__weak __noinline __s64 find_in_words(const struct thread *thread)
+{
+	__u32 zero = 0, id, outermost;
+	struct stack_words *copy = bpf_map_lookup_elem(&stack_words, &zero);
+	struct kernel_stack *known;
+	struct stack_memo *memo;
+
+	if (!thread || !copy)
 		return -1;
-	*frames = unwind(source, walk, inner);
-	if (*frames != inner)
+	memo = memo_of(thread);
+	id = memo->stack;
+	outermost = memo->frames - 1;
+	barrier_var(outermost);
+	known = bpf_map_lookup_elem(&stacks, &id);
+	if (!known || outermost >= MAX_STACK_FRAMES || known->addresses[outermost] != copy->entry)
 		return -1;
-	*frames = 0; /* there may be more */
-	walk->addresses[inner] = entry;
-	return find_known_stack(inner + 1, false);
+	/* Another CPU may write the entry meanwhile. The addresses are those of one stack. */
+	for (__u32 i = 0; i < MAX_STACK_FRAMES && i < outermost; i++) {
+		__u32 at = memo->last[i];
+
+		if (at >= MAX_WORDS || at >= copy->count || copy->words[at] != known->addresses[i])
+			return -1;
+	}
+	return id;
+}
+
+/* Look at a word for the first frame that was not found. Returns 1 when all were. */
+static __noinline long match_inner(__u32 at, struct stack_memo *memo)
+{
+	__u32 zero = 0, frame;
+	struct stack_words *copy = bpf_map_lookup_elem(&stack_words, &zero);
+	struct kernel_stack *walk = bpf_map_lookup_elem(&stack_walk, &zero);
+
+	if (!copy || !walk || at >= MAX_WORDS || at >= copy->count)
+		return 1;
+	frame = copy->found;
+	if (frame >= MAX_STACK_FRAMES || frame >= copy->frames)
+		return 1;
+	if (copy->words[at] == walk->addresses[frame]) {
+		if (memo->first[frame] < at)
+			memo->first[frame] = at;
+		copy->found = frame + 1;
+	}
+	return 0;
+}
+
+/* The same from the other end, for the last one. */
+static __noinline long match_outer(__u32 number, struct stack_memo *memo)
+{
+	__u32 zero = 0, at = MAX_WORDS - 1 - number, frame;
+	struct stack_words *copy = bpf_map_lookup_elem(&stack_words, &zero);
+	struct kernel_stack *walk = bpf_map_lookup_elem(&stack_walk, &zero);
+
+	if (!copy || !walk || at >= MAX_WORDS)
+		return 1;
+	frame = copy->frames - copy->found - 1;
+	barrier_var(frame);
+	if (frame >= MAX_STACK_FRAMES)
+		return 1;
+	if (at < copy->count && copy->words[at] == walk->addresses[frame]) {
+		if (memo->last[frame] > at)
+			memo->last[frame] = at;
+		copy->found++;
+	}
+	return 0;
+}
+
+/* Learn from this CPU's stack, which was unwound, where stacks like it have their addresses. */
+__weak __noinline int learn_words(const struct thread *thread, __u32 stack, __u32 frames)
+{
+	__u32 zero = 0;
+	struct stack_words *copy = bpf_map_lookup_elem(&stack_words, &zero);
+	struct stack_memo *memo, learnt;
+	__u16 words = 0;
+
+	if (!thread || !copy || frames >= MAX_STACK_FRAMES)
+		return 0;
+	memo = memo_of(thread);
+	learnt = *memo;
+	if (learnt.frames != frames || learnt.stack != stack) {
+		/* Stacks that share an entry must not take turns in learning. */
+		if (learnt.frames && ++memo->others % REPLACE_ONE_IN)
+			return 0;
+		__builtin_memset(&learnt, 0, sizeof(learnt));
+		__builtin_memset(learnt.last, 0xff, sizeof(learnt.last));
+		learnt.stack = stack;
+		learnt.frames = frames;
+	}
+	copy->frames = frames - 1;
+	copy->found = 0;
+	REPEAT(MAX_WORDS, match_inner, &learnt);
+	if (copy->found != copy->frames)
+		return 0;
+	copy->found = 0;
+	REPEAT(MAX_WORDS, match_outer, &learnt);
+	for (__u32 i = 0; i < MAX_STACK_FRAMES && i < copy->frames; i++) {
+		words = learnt.last[i] + 1;
+		if (learnt.first[i] != learnt.last[i]) {
+			words = 0;
+			break;
+		}
+	}
+	learnt.words = words;
+	*memo = learnt;
+	return 0;
+}
+
+#endif
+
+/* Returns how many frames there are, or the limit; 0: there is no stack. */
+static __always_inline __u32 unwind(void *source, struct kernel_stack *walk)
+{
+	long bytes = WALK_KERNEL_STACK(source, walk, sizeof(*walk));
+
+	return bytes > 0 ? bytes / sizeof(__u64) : 0;
 }
 
 /*
  * Negative: none. An id is a hash of the stack, and compared: it never means another.
  *
- * Most of the time is the unwinder's: so much for each frame, and as much as for three of
- * them to see that there are no more. In a system call the outermost frame need not be
- * unwound. It is the code that enters the kernel, and where the function that it calls
- * returns to is the word below the registers that it saved. System calls do not nest, so
- * nobody else calls that function: where a known stack has it and that word as its last
- * two frames, every stack that goes as far as the function ends like that. So a stack that
- * is as deep as the last one is not unwound any further; another one is, to its end. On
- * machines where that word is something else, every stack is.
- *
  * The source is what the stack is had from; see kernel_memory.bpf.h.
  */
 static __noinline long find_kernel_stack(const struct thread *thread, void *source)
 {
-	__u32 zero = 0, inner = 0, frames = 0;
+	__u32 zero = 0, frames;
 	struct kernel_stack *walk = bpf_map_lookup_elem(&stack_walk, &zero);
-	bool may_guess = CAN_STOP_UNWINDING && thread->system_call >= 0;
-	__u8 *guess = guess_of(thread);
-	__u64 entry = 0; /* where the outermost frame goes on */
 	long stack;
 
 	if (!walk)
 		return -1;
-	if (may_guess) {
-		inner = *guess & GUESS_TWICE ? *guess & ~GUESS_TWICE : 0;
-		bpf_probe_read_kernel(&entry, sizeof(entry),
-				      (void *)bpf_task_pt_regs(source) - sizeof(entry));
-	}
-	if (inner) {
-		stack = find_as_guessed(source, walk, inner, entry, &frames);
+#if CAN_RECALL_STACKS
+	struct stack_words *copy = bpf_map_lookup_elem(&stack_words, &zero);
+	struct stack_memo *memo = memo_of(thread);
+	bool may_recall = thread->system_call >= 0;
+
+	if (!copy)
+		return -1;
+	if (may_recall && memo->words) {
+		copy_words(copy, source, memo->words);
+		stack = find_in_words(thread);
 		if (stack >= 0)
 			return stack;
 	}
+#endif
+	frames = unwind(source, walk);
 	if (!frames)
-		frames = unwind(source, walk, MAX_STACK_FRAMES);
-	inner = frames - 1;
-	barrier_var(inner);
-	if (inner >= MAX_STACK_FRAMES)
 		return -1;
-	if (may_guess && walk->addresses[inner] == entry)
-		*guess = (*guess & ~GUESS_TWICE) == inner ? inner | GUESS_TWICE : inner;
-	return find_known_stack(inner + 1, true);
+	stack = find_known_stack(frames);
+#if CAN_RECALL_STACKS
+	if (may_recall && stack >= 0) {
+		copy_words(copy, source, MAX_WORDS);
+		learn_words(thread, stack, frames);
+	}
+#endif
+	return stack;
 }
 
 #if defined(OTEL_GPU_NO_BTF)

@@ -151,7 +151,7 @@ int sched_switch(__u64 *ctx)
 	struct task_struct *prev = (struct task_struct *)ctx[1];
 	struct task_struct *next = (struct task_struct *)ctx[2];
 	__u32 prev_tid = tid_of(prev), next_tid = tid_of(next);
-	__u64 now_ktime_ns = bpf_ktime_get_ns();
+	__u64 now_ktime_ns = 0;
 	__u32 cpu = bpf_get_smp_processor_id();
 	struct thread *thread;
 
@@ -160,11 +160,15 @@ int sched_switch(__u64 *ctx)
 	running[cpu % MAX_CPUS].tid = next_tid;
 	thread = prev_tid ? find_thread(prev_tid) : NULL;
 	if (thread) {
+		now_ktime_ns = bpf_ktime_get_ns();
 		leave_cpu(thread, prev, next, preempt, now_ktime_ns);
 		note_stack_early(thread, ctx);
 	}
 	thread = next_tid ? find_thread(next_tid) : NULL;
 	if (thread && thread->off_ktime_ns) {
+		/* One moment for both: what the one loses, the other gains. */
+		if (!now_ktime_ns)
+			now_ktime_ns = bpf_ktime_get_ns();
 		note_stack(thread, next, now_ktime_ns);
 		note_culprit(thread, prev, cpu, now_ktime_ns);
 		enter_cpu(thread, next, now_ktime_ns);
@@ -194,7 +198,7 @@ int sched_waking(__u64 *ctx)
 	thread->waker_pid = pid_of(waker);
 	if (thread->waker_pid == settings.agent_pid)
 		thread->stall_flags |= STALL_AGENT;
-	bpf_probe_read_kernel(thread->waker_comm, COMM_BYTES, waker->comm);
+	READ_COMM(thread->waker_comm, waker);
 	thread->woken_cpu = cpu_of(task);
 	cpu = thread->woken_cpu % MAX_CPUS;
 	blame(thread, running[cpu].pid, running[cpu].tid, running[cpu].comm);
