@@ -10,6 +10,8 @@ OBJECT := otel_gpu/_bpf/otel_gpu.$(ARCH).bpf.o
 CLANG_FORMAT := $(shell command -v clang-format || command -v clang-format-14 || echo clang-format)
 C_SOURCES = $(wildcard bpf/*.[ch] tests/stubs/*.[ch] tests/workloads/*.[ch] tools/*.[ch] benchmarks/*.[ch] \
 	otel_gpu/demo/*.[ch])
+# A process for each CPU; the tests of a file stay together (see tests/turns.py).
+IN_PARALLEL := -n auto --maxprocesses 8 --dist loadgroup --no-loadscope-reorder
 # bpftool is in a folder that not every user's PATH has.
 export PATH := $(PATH):/usr/sbin:/sbin
 
@@ -37,7 +39,7 @@ test: setup bpf $(STAMPS)/tests-system ## Run the tests; as root, those that loa
 		OTEL_GPU_TEST_REQUIRE=$$OTEL_GPU_TEST_REQUIRE,browser; \
 	fi; \
 	export OTEL_GPU_TEST_REQUIRE; \
-	set -x; $(PYTHON_VENV) -m pytest $(PYTEST_ARGS)
+	set -x; $(PYTHON_VENV) -m pytest $(IN_PARALLEL) $(PYTEST_ARGS)
 
 test-backends: setup ## Run the tests with real backends and manifests; built once, in minutes
 	@$(PYTHON_VENV) -m tests.backends.builds; case $$? in \
