@@ -20,6 +20,11 @@ settings.load_profile("otel_gpu")
 # The flight recorder of the user who runs the tests is not theirs to write or to read.
 os.environ.setdefault("OTEL_GPU_STORE_ENABLED", "off")
 
+# Where pytest loads readline, that says how wide the terminal is: to each test process, and to what
+# tests start. How wide something is shown is what a test says, and else no terminal's width.
+for _name in ("COLUMNS", "LINES"):
+    os.environ.pop(_name, None)
+
 # Programs that tests start die of these, as from a terminal, also where who runs the tests
 # ignores them, as nohup does: a signal that is ignored is inherited, a handler is not.
 for _number in (signal.SIGINT, signal.SIGHUP):
