@@ -3,26 +3,30 @@
 VENV   := .venv
 PYTHON_VENV := $(VENV)/bin/python
 STAMPS := .output
+STEP   := sh tools/step.sh
+JOBS   := -j$(shell nproc)
 ARCH   := $(shell uname -m)
 OBJECT := otel_gpu/_bpf/otel_gpu.$(ARCH).bpf.o
 CLANG_FORMAT := $(shell command -v clang-format || command -v clang-format-14 || echo clang-format)
 C_SOURCES = $(wildcard bpf/*.[ch] tests/stubs/*.[ch] tests/workloads/*.[ch] tools/*.[ch] benchmarks/*.[ch] \
 	otel_gpu/demo/*.[ch])
+# A process for each CPU; the tests of a file stay together (see tests/turns.py).
+IN_PARALLEL := -n auto --maxprocesses 8 --dist loadgroup --no-loadscope-reorder
 # bpftool is in a folder that not every user's PATH has.
 export PATH := $(PATH):/usr/sbin:/sbin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-backends check format bpf wire semconv docs check-generated bench check-gpu wheel clean
+.PHONY: help setup demo test test-backends check format bpf bpf-host wire semconv docs check-generated bench check-gpu wheel clean
 
 help: ## Say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
 
-setup: $(STAMPS)/venv bpf ## Install what is needed, and leave .venv/bin/otel-gpu ready
+setup: $(STAMPS)/venv bpf-host ## Install what is needed, and leave .venv/bin/otel-gpu ready
 
 demo: setup ## Capture a real workload and send it to a real collector
-	$(PYTHON_VENV) examples/demo.py
+	@$(PYTHON_VENV) examples/demo.py
 
-test: setup $(STAMPS)/tests-system ## Run the tests; as root, those that load BPF programs too
+test: setup bpf $(STAMPS)/tests-system ## Run the tests; as root, those that load BPF programs too
 	@if [ -n "$$OTEL_GPU_TEST_REQUIRE" ]; then \
 		:; \
 	elif [ "$$(id -u)" = 0 ] && bpftool prog show >/dev/null 2>&1; then \
@@ -31,8 +35,11 @@ test: setup $(STAMPS)/tests-system ## Run the tests; as root, those that load BP
 		echo "test: not root, or no bpf(2) here: tests that load BPF programs are skipped"; \
 		OTEL_GPU_TEST_REQUIRE=collector; \
 	fi; \
+	if [ "$$(id -u)" = 0 ] && grep -q '^ID=debian' /etc/os-release; then \
+		OTEL_GPU_TEST_REQUIRE=$$OTEL_GPU_TEST_REQUIRE,browser; \
+	fi; \
 	export OTEL_GPU_TEST_REQUIRE; \
-	set -x; $(PYTHON_VENV) -m pytest $(PYTEST_ARGS)
+	set -x; $(PYTHON_VENV) -m pytest $(IN_PARALLEL) $(PYTEST_ARGS)
 
 test-backends: setup ## Run the tests with real backends and manifests; built once, in minutes
 	@$(PYTHON_VENV) -m tests.backends.builds; case $$? in \
@@ -46,7 +53,7 @@ test-backends: setup ## Run the tests with real backends and manifests; built on
 	export OTEL_GPU_TEST_REQUIRE; \
 	set -x; $(PYTHON_VENV) -m pytest -m backends tests/backends tests/deploy $(PYTEST_ARGS)
 
-check: setup check-generated ## Check types, lint, formatting and generated files
+check: check-generated ## Check types, lint, formatting and generated files
 	$(PYTHON_VENV) -m ruff check
 	$(PYTHON_VENV) -m ruff format --check
 	$(PYTHON_VENV) -m mypy
@@ -56,10 +63,14 @@ format: setup ## Format everything
 	$(PYTHON_VENV) -m ruff format
 	$(CLANG_FORMAT) -i $(C_SOURCES)
 
-bpf: $(STAMPS)/system ## Compile the BPF programs
-	@$(MAKE) --no-print-directory -C bpf
+# Silent where there is nothing to do.
+bpf: $(STAMPS)/system ## Compile the BPF programs for all kernels and machines
+	@$(MAKE) -sq -C bpf all || $(STEP) bpf "BPF programs for all machines" $(MAKE) $(JOBS) -C bpf all
 
-wire: setup ## Generate otel_gpu/wire.py from bpf/events.h
+bpf-host: $(STAMPS)/system
+	@$(MAKE) -sq -C bpf host || $(STEP) bpf-host "BPF programs for this machine" $(MAKE) $(JOBS) -C bpf host
+
+wire: setup bpf ## Generate otel_gpu/wire.py from bpf/events.h
 	$(PYTHON_VENV) tools/generate_wire.py $(OBJECT)
 
 semconv: setup ## Generate the names of spans, metrics and attributes
@@ -69,13 +80,13 @@ docs: setup ## Generate the pages about configuration and commands, and the dash
 	$(PYTHON_VENV) tools/generate_docs.py
 	$(PYTHON_VENV) -m tools.grafana
 
-check-generated: setup
+check-generated: setup bpf
 	$(PYTHON_VENV) tools/generate_wire.py --check $(OBJECT)
 	$(PYTHON_VENV) tools/generate_semconv.py --check
 	$(PYTHON_VENV) tools/generate_docs.py --check
 	$(PYTHON_VENV) -m tools.grafana --check
 
-bench: setup ## Measure every bound that the design sets
+bench: setup bpf ## Measure every bound that the design sets
 	$(PYTHON_VENV) -m benchmarks
 
 check-gpu: setup ## Run the tests that need a GPU, and fail where there is none
@@ -90,13 +101,13 @@ clean: ## Remove what was built; .venv stays
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 $(STAMPS)/system: tools/setup.sh
-	@sh tools/setup.sh system
+	@$(STEP) system "system packages" sh tools/setup.sh system
 	@mkdir -p $(@D) && touch $@
 
 $(STAMPS)/tests-system: tools/setup.sh
-	@sh tools/setup.sh tests
+	@$(STEP) tests "system packages of tests" sh tools/setup.sh tests
 	@mkdir -p $(@D) && touch $@
 
 $(STAMPS)/venv: tools/setup.sh requirements-dev.lock pyproject.toml $(STAMPS)/system
-	@sh tools/setup.sh venv
+	@$(STEP) venv "Python packages in .venv" sh tools/setup.sh venv
 	@mkdir -p $(@D) && touch $@

@@ -2,11 +2,14 @@
 
 import logging
 import os
+import signal
+from collections.abc import Generator
 
 import pytest
 from hypothesis import settings
 
 from tests.hosts import MARKERS, missing_for, required
+from tests.turns import group_of, turn
 
 # How long an example takes says more about the machine's other work than about the code,
 # and a check of a change must not fail for an example that the change did not touch.
@@ -16,6 +19,17 @@ settings.load_profile("otel_gpu")
 
 # The flight recorder of the user who runs the tests is not theirs to write or to read.
 os.environ.setdefault("OTEL_GPU_STORE_ENABLED", "off")
+
+# Where pytest loads readline, that says how wide the terminal is: to each test process, and to what
+# tests start. How wide something is shown is what a test says, and else no terminal's width.
+for _name in ("COLUMNS", "LINES"):
+    os.environ.pop(_name, None)
+
+# Programs that tests start die of these, as from a terminal, also where who runs the tests
+# ignores them, as nohup does: a signal that is ignored is inherited, a handler is not.
+for _number in (signal.SIGINT, signal.SIGHUP):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, lambda _number, _frame: None)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -36,3 +50,18 @@ def pytest_configure(config: pytest.Config) -> None:
             f"OTEL_GPU_TEST_REQUIRE names {', '.join(sorted(unknown))}; "
             f"known are {', '.join(MARKERS)}"
         )
+
+
+# Before the plugin that distributes tests reads their groups.
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(group_of(item.path)))
+    # What takes long begins first, so that no process has it left when the others have ended.
+    items.sort(key=lambda item: "unit" in item.path.parts)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    with turn(alone=item.get_closest_marker("alone") is not None):
+        return (yield)

@@ -227,7 +227,8 @@ def _signals(session: Session, command: Command | None, patience_s: float) -> It
 
     Without a command, SIGINT and SIGTERM end the capture. With one, the terminal has
     sent SIGINT to it as well, and it decides; SIGTERM and SIGHUP are passed on, and if it
-    does not end within the time, the capture ends without it.
+    does not end within the time, the capture ends without it. A signal that the caller ignores,
+    as under ``nohup``, stays ignored, by the command too.
     """
     timers: list[threading.Timer] = []
 
@@ -242,7 +243,11 @@ def _signals(session: Session, command: Command | None, patience_s: float) -> It
             timers.append(timer)
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    previous = {number: signal.signal(number, end) for number in numbers}
+    previous = {
+        number: signal.signal(number, end)
+        for number in numbers
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
     try:
         yield
     finally:

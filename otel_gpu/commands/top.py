@@ -116,8 +116,8 @@ def _ticking(batches: Batches, display: Display) -> Batches:
         display.tick()
         if display.has_quit and not has_ended:
             has_ended = True
-            # The session ends itself in good order, as at Ctrl-C; there is no command here.
-            signal.raise_signal(signal.SIGINT)
+            # The session ends itself in good order; there is no command here. Ctrl-C may be ignored.
+            signal.raise_signal(signal.SIGTERM)
 
 
 def _play(args: Namespace, config: Config, out: Output) -> int:

@@ -19,7 +19,7 @@ from otel_gpu.decode.decoder import decode
 from otel_gpu.decode.events import Counters
 from otel_gpu.demo.build import build
 from otel_gpu.demo.scenarios import CAPTURE_ENVIRONMENT, CAPTURE_FLAGS, SCENARIOS
-from tests.kernel.agent import Agent, otel_gpu
+from tests.kernel.agent import FIRST, Agent, otel_gpu
 from tests.receiver import OtlpReceiver, ReceivedSpan, attributes_of
 from tests.stubs.build import StubLibraries, workload
 
@@ -110,7 +110,8 @@ def two_cpus() -> tuple[int, int]:
 
 def run_verb(*arguments: object) -> subprocess.CompletedProcess[str]:
     timeout_s = 60 + FALSE_BLAME_MS / 1000
-    done = otel_gpu(*arguments, env=CAPTURE_ENVIRONMENT, timeout_s=timeout_s)
+    # What others do on this machine is neither the load nor the cause that is meant here.
+    done = otel_gpu(*arguments, env=CAPTURE_ENVIRONMENT, timeout_s=timeout_s, inside=FIRST)
     assert done.returncode == 0, done.stderr
     return done
 
@@ -120,7 +121,8 @@ def load_on(cpu: int) -> Iterator[None]:
     """Keep a CPU busy with more threads than it can run."""
     with contextlib.ExitStack() as stack:
         for _ in range(HOGS):
-            hog = stack.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+            command = [*FIRST, sys.executable, "-c", "while True: pass"]
+            hog = stack.enter_context(subprocess.Popen(command, start_new_session=True))
             stack.callback(hog.kill)
             os.sched_setaffinity(hog.pid, {cpu})
         yield
@@ -129,6 +131,7 @@ def load_on(cpu: int) -> Iterator[None]:
 # No false blame.
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("kind", ["clean", "gpu-wait", "gpu-backpressure"])
 def test_load_on_other_cpus_is_blamed_for_nothing(
     explain_workload: Callable[[str, int], Explained], kind: str
@@ -288,7 +291,7 @@ def exported(request: pytest.FixtureRequest, folder: Path) -> Exported:
     flags = (*CAPTURE_FLAGS, f"--record={recording}", f"--otlp-file={written}")
     with (
         OtlpReceiver() as receiver,
-        Agent(receiver, command, flags=flags, env=CAPTURE_ENVIRONMENT) as agent,
+        Agent(receiver, command, flags=flags, env=CAPTURE_ENVIRONMENT, inside=FIRST) as agent,
     ):
         finished = agent.wait()
         received = receiver.spans()

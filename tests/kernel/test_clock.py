@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.kernel.agent import Agent, spans
+from tests.kernel.agent import FIRST, Agent, spans
 from tests.receiver import OtlpReceiver
 from tests.stubs.build import StubLibraries, workload
 
@@ -47,7 +47,7 @@ def test_spans_lie_between_the_clock_readings_of_the_program(
     The program's own CLOCK_REALTIME readings bracket each span within 1 ms.
     """
     command = [workload("durations"), stubs.runtime, "spin", *["2000000"] * 7]
-    with Agent(receiver, command, flags=FULL) as agent:
+    with Agent(receiver, command, flags=FULL, inside=FIRST) as agent:
         lines = agent.wait().lines
 
     assert_within_a_millisecond(receiver, lines)
@@ -100,6 +100,7 @@ def stepped_clock() -> Iterator[None]:
         step_clock(-STEP_MS)
 
 
+@pytest.mark.alone
 def test_a_clock_step_moves_later_spans_and_no_earlier_ones(
     receiver: OtlpReceiver, stubs: StubLibraries, stepped_clock
 ) -> None:
@@ -116,7 +117,7 @@ def test_a_clock_step_moves_later_spans_and_no_earlier_ones(
         *settling,
         *after,
     ]
-    with Agent(receiver, command, flags=FULL, stdin=subprocess.PIPE) as agent:
+    with Agent(receiver, command, flags=FULL, inside=FIRST, stdin=subprocess.PIPE) as agent:
         lines = []
         while "step" not in (line := agent.next_line()):
             lines.append(line)

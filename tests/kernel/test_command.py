@@ -45,6 +45,24 @@ def test_an_interrupt_from_the_terminal_ends_both(
     assert state_of(pid) is None
 
 
+def test_what_the_caller_ignores_ends_nothing(receiver: OtlpReceiver, stubs: StubLibraries) -> None:
+    """Under nohup, or as a script's background job, a capture outlives the terminal and Ctrl-C."""
+    ignoring = ("sh", "-c", "trap '' INT HUP; exec \"$@\"", "sh")
+    env = {"OTEL_GPU_EXPORT_SHUTDOWN_TIMEOUT_S": "0.1"}
+    command = [workload("steady"), stubs.runtime, "1000", "30"]
+    with Agent(receiver, command, env=env, inside=ignoring) as agent:
+        pid = agent.next_line()["pid"]
+        receiver.wait_for(lambda: calls(receiver, "cudaStreamSynchronize", pid))
+        for number in (signal.SIGINT, signal.SIGHUP):
+            os.killpg(agent.process.pid, number)
+        counted = calls(receiver, "cudaStreamSynchronize", pid)
+        receiver.wait_for(lambda: calls(receiver, "cudaStreamSynchronize", pid) > counted + 1000)
+        agent.signal(signal.SIGTERM)
+        finished = agent.wait()
+
+    assert finished.lines[-1]["cudaStreamSynchronize"] > counted + 1000
+
+
 def test_a_static_program_runs_as_it_would_without_us(
     receiver: OtlpReceiver, tmp_path: Path
 ) -> None:

@@ -213,23 +213,24 @@ def test_calls_that_never_left_their_cpu_agree_with_its_clock_to_a_microsecond(
     contended: Contended,
 ) -> None:
     """
-    All but one in a hundred, as the hypervisor allows.
+    All but one in a hundred, and one for each millisecond that the hypervisor took.
     """
     calls = [call for call in contended.calls if not call.switches]
     wrong = [call for call in calls if not call.is_as_measured()]
 
     assert len(calls) >= 1_000
-    assert len(wrong) <= len(calls) / 100, wrong[:10]
+    assert len(wrong) <= len(calls) / 100 + contended.stolen_ns / MS, wrong[:10]
 
 
 def test_calls_that_left_their_cpu_agree_with_the_scheduler(contended: Contended) -> None:
     """
-    All but one in fifty, to what the two ways to measure differ by at each switch.
+    All but one in fifty, to what the two ways to measure differ by at each switch; and one for
+    each millisecond that the hypervisor took.
     """
     calls = [call for call in contended.calls if call.switches]
     wrong = [call for call in calls if not call.is_as_measured()]
 
-    assert len(wrong) <= len(calls) / 50, wrong[:10]
+    assert len(wrong) <= len(calls) / 50 + contended.stolen_ns / MS, wrong[:10]
 
 
 def test_the_totals_agree_with_schedstat(contended: Contended) -> None:

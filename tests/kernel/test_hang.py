@@ -6,6 +6,7 @@ import signal
 import pytest
 
 from tests.kernel.agent import (
+    FIRST,
     Agent,
     bpf_objects,
     bpftool,
@@ -39,7 +40,8 @@ def test_a_hanging_call_is_visible_while_it_hangs(
     """
     A gauge shows its age and a span names the thread and the API, before it ever returns.
     """
-    with Agent(receiver, [workload("hang"), stubs.runtime], env=SOON) as agent:
+    command = [workload("hang"), stubs.runtime]
+    with Agent(receiver, command, env=SOON, inside=FIRST) as agent:
         line = agent.next_line()
         (age,) = receiver.wait_for(
             lambda: points(receiver, "gpu.cuda.call.open.age", line["pid"], gpu__cuda__api=API)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from otel_gpu.demo.scenarios import CAPTURE_ENVIRONMENT, CAPTURE_FLAGS
 from otel_gpu.demo.truth import InjectedCause, InjectedEffect, Truth, read_truth
-from tests.kernel.agent import otel_gpu
+from tests.kernel.agent import FIRST, otel_gpu
 
 # A run takes about two seconds; the rest is room for a busy machine.
 TIMEOUT_S = 60.0
@@ -72,7 +72,8 @@ def explain(recording: Path) -> Mapping[str, Any]:
 
 def run_verb(*arguments: object) -> str:
     """Return what a verb prints on standard output."""
-    done = otel_gpu(*arguments, env=CAPTURE_ENVIRONMENT, timeout_s=TIMEOUT_S)
+    # What others do on this machine is found too, and is not what was injected.
+    done = otel_gpu(*arguments, env=CAPTURE_ENVIRONMENT, timeout_s=TIMEOUT_S, inside=FIRST)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     return done.stdout

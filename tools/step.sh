@@ -1,0 +1,28 @@
+#!/bin/sh
+# Runs one step of the set-up: its name and its time for whoever waits, and the rest in a log.
+#
+#   tools/step.sh NAME TEXT COMMAND [ARGUMENT]...
+#
+# The log is .output/NAME.log. Where the step fails, its last lines are shown.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+
+log=.output/$1.log
+text=$2
+shift 2
+mkdir -p .output
+printf '%s ... ' "$text"
+start=$(date +%s)
+"$@" >"$log" 2>&1
+code=$?
+if [ "$code" != 0 ]; then
+	printf 'failed\n'
+	{
+		tail -n 20 "$log"
+		echo "$text failed; all that was said is in $PWD/$log"
+	} >&2
+	exit "$code"
+fi
+echo "$(($(date +%s) - start)) s"
+# What a reader should know although nothing failed.
+sed -n 's/^note: //p' "$log" >&2
