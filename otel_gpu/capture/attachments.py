@@ -31,6 +31,7 @@ from otel_gpu.procfs.mapped_files import FileId, MappedFile
 # How long an unused file keeps its probes: a training script that is started again at
 # once should not pay for them twice.
 UNUSED_LIMIT_S = 30.0
+MAX_FILES = 4096
 _FORKS = ("fork", "vfork", "posix_spawn", "posix_spawnp")
 _U64 = (1 << 64) - 1
 
@@ -79,6 +80,9 @@ class Attachments:
                     or mapped.is_c_library
                     or mapped.path == executable
                 ):
+                    continue
+                if len(self._files) >= MAX_FILES:
+                    _logger.warning("%s of process %d gets no probe: too many", mapped.path, pid)
                     continue
                 known = self._files[mapped.file] = _File()
                 yield from self._attach(mapped, known)

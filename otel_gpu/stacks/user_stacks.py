@@ -66,6 +66,7 @@ class UserStacks:
         # By thread and token; of a wait that was named already, its stack.
         self._samples: OrderedDict[tuple[int, int], bytes] = OrderedDict()
         self._sample_bytes = 0
+        self._newest_token = 0
         self._named: OrderedDict[tuple[int, int], Resolved] = OrderedDict()
         self._counts: dict[str, int] = dict.fromkeys(
             (
@@ -139,9 +140,20 @@ class UserStacks:
                 self._processes.end(image)
 
     def drop_ended(self, now_s: float | None = None) -> None:
-        """Let go of processes that ended a while ago."""
-        for image in self._processes.drop_ended(now_s):
+        """Let go of processes that ended a while ago, and of waits that ended a while ago."""
+        dropped = set(self._processes.drop_ended(now_s))
+        for image in dropped:
             self._codes.forget(image)
+        if dropped:
+            for key, sample in list(self._samples.items()):
+                _, _, _, _, image_ktime_ns, pid, _ = wire.RECORD_HEADER.unpack_from(sample)
+                if (pid, image_ktime_ns) in dropped:
+                    self._drop_sample(key)
+        while self._named:
+            _, token = key = next(iter(self._named))
+            if self._newest_token - token < _MAX_SAMPLE_AGE_NS:
+                break
+            del self._named[key]
 
     def close(self) -> None:
         """Close all files."""
@@ -160,15 +172,18 @@ class UserStacks:
         replaced = self._samples.pop((tid, token), b"")
         self._samples[tid, token] = record
         self._sample_bytes += len(record) - len(replaced)
+        self._newest_token = max(self._newest_token, token)
         while self._samples:
-            (oldest_tid, oldest_token), oldest = next(iter(self._samples.items()))
+            _, oldest_token = oldest = next(iter(self._samples))
             if self._sample_bytes <= _MAX_SAMPLE_BYTES and (
                 token - oldest_token < _MAX_SAMPLE_AGE_NS
             ):
                 break
-            del self._samples[oldest_tid, oldest_token]
-            self._sample_bytes -= len(oldest)
-            self._counts["unused"] += 1
+            self._drop_sample(oldest)
+
+    def _drop_sample(self, key: tuple[int, int]) -> None:
+        self._sample_bytes -= len(self._samples.pop(key))
+        self._counts["unused"] += 1
 
     def resolve(self, record: bytes) -> Sequence[bytes]:
         """

@@ -207,3 +207,52 @@ def test_more_threads_than_there_is_room_for_are_counted_as_lost(
 
     assert finished.returncode == 0
     assert losses(receiver)["threads_full"] == 102 - 64
+
+
+def test_allocations_that_find_no_room_are_counted(
+    receiver: OtlpReceiver, stubs: StubLibraries
+) -> None:
+    """
+    Of 70,001 that live at once, 65,536 are kept.
+    """
+    with Agent(receiver, storm(stubs, 1, 1, 70_001, 0, "linked")) as agent:
+        finished = agent.wait()
+
+    assert finished.lines[-1][API] == 70_001
+    assert losses(receiver) == {"allocations_full": 70_001 - 65_536}
+
+
+def test_a_free_of_what_was_not_seen_to_be_allocated_is_counted(
+    receiver: OtlpReceiver, stubs: StubLibraries
+) -> None:
+    """
+    Its bytes are not known. To free nothing is no loss.
+    """
+    script = (
+        "import ctypes, sys\n"
+        "cuda = ctypes.CDLL(sys.argv[1])\n"
+        "free = cuda.cudaFree\n"
+        "free.argtypes = [ctypes.c_void_p]\n"
+        "[free(0x7000 + number) for number in range(7)]\n"
+        "[free(None) for _ in range(5)]\n"
+    )
+    with Agent(receiver, [sys.executable, "-c", script, str(stubs.runtime)]) as agent:
+        finished = agent.wait()
+
+    assert finished.returncode == 0
+    assert losses(receiver) == {"unknown_free": 7}
+
+
+def test_threads_by_the_thousand_are_followed_and_forgotten(
+    receiver: OtlpReceiver, stubs: StubLibraries
+) -> None:
+    """
+    1,027 threads one after the other, 13 at once: each call counts, none finds no room.
+    """
+    env = DELTA | {"OTEL_GPU_CAPTURE_MAX_THREADS": "64"}
+    with Agent(receiver, storm(stubs, 79, 2, 7, 0, "threaded"), env=env) as agent:
+        finished = agent.wait()
+
+    *children, total = finished.lines
+    assert counted(receiver, {child["pid"] for child in children}) == total[API] == 79 * 13 * 7
+    assert lost(receiver) == {}

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from otel_gpu.capture.attachments import UNUSED_LIMIT_S, Attachments
+from otel_gpu.capture.attachments import MAX_FILES, UNUSED_LIMIT_S, Attachments
 from otel_gpu.capture.libraries import exported_functions
 from otel_gpu.capture.objects import Link
 from otel_gpu.capture.programs import ENTER_CALL, EXIT_CALL
@@ -158,3 +158,19 @@ def test_an_inode_that_comes_again_is_looked_at_again(library):
     (said,) = attachments.examine(pid, [MappedFile(pid, file, "1-2", str(library))])
 
     assert said["symbols"] > 0
+
+
+def test_no_more_than_4096_files_are_known(library, caplog):
+    """A process may map any number of them; those that there is no room for are named."""
+    attachments = Attachments(Programs(Bpf()))
+    pid = os.getpid()
+    exe = os.readlink(f"/proc/{pid}/exe")  # noqa: PTH115
+    files = [MappedFile(pid, FileId(1, number), "1-2", exe) for number in range(MAX_FILES)]
+    list(attachments.examine(pid, files))
+    file = FileId(0, library.stat().st_ino)
+    caplog.clear()
+
+    assert (
+        list(attachments.examine(pid, [*files, MappedFile(pid, file, "1-2", str(library))])) == []
+    )
+    assert str(library) in caplog.text

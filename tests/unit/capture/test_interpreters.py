@@ -11,7 +11,7 @@ import pytest
 
 from otel_gpu import wire
 from otel_gpu.capture.interpreters import Diagnosis, Interpreters, diagnose
-from otel_gpu.procfs.mapped_files import mapped_files
+from otel_gpu.procfs.mapped_files import FileId, MappedFile, mapped_files
 from tests.pythons.interpreters import NAMES, interpreter
 
 # Prints where its _PyRuntime is, as the interpreter itself finds it, and waits.
@@ -324,3 +324,14 @@ def test_a_process_that_is_gone_is_no_error(told):
     Interpreters(told).examine(process.pid, IMAGE, mapped_files(process.pid))
 
     assert told.interpreters == {}
+
+
+def test_files_that_come_and_go_take_no_more_room(told, tmp_path):
+    """Of 300 files that are called like an interpreter, not all are remembered."""
+    interpreters = Interpreters(told)
+    files = [
+        MappedFile(1, FileId(1, number), "1-2", str(tmp_path / "python3")) for number in range(300)
+    ]
+    interpreters.examine(1, IMAGE, files)
+
+    assert 0 < len(interpreters._places) <= 256

@@ -207,6 +207,20 @@ def test_images_are_forgotten_a_while_after_their_end(images):
     assert len(images) == 0
 
 
+def test_an_image_that_its_process_is_not_any_more_has_ended(images):
+    """
+    Also where nobody reported that; so has a forked child that was never asked for.
+    """
+    gone, child = (NOBODY, KTIME_NS), (NOBODY + 1, KTIME_NS)
+    images.get(SELF)
+    images.get(gone)
+    images.inherit(SELF, child)
+    images.end_others({SELF[0]: KTIME_NS, NOBODY: KTIME_NS + 1})
+
+    assert images.drop_ended(time.monotonic() + 11) == [gone, child]
+    assert len(images) == 1
+
+
 def test_no_more_than_512_images_are_known(images):
     """
     Each holds a file open; the one not asked for the longest time goes.

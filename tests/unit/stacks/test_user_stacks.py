@@ -486,6 +486,46 @@ def test_a_process_that_ended(told):
     assert told.functions(nameless) == ["cudaMalloc", "qsort"]
 
 
+def test_samples_of_a_process_that_ended_go_with_it(told):
+    """
+    Nobody will name them; those of other processes stay.
+    """
+    told.take(of_libc(token=1), of_libc(token=2, pid=PID + 1))
+    told.stacks.forget(PID, IMAGE_KTIME_NS)
+    told.stacks.drop_ended(1e12)
+
+    assert told.stacks.counts["unused"] == 1
+    assert told.resolve(stall(1, pid=PID)) == 0
+    assert told.resolve(stall(2, pid=PID + 1)) != 0
+
+
+def test_a_wait_that_was_named_is_forgotten_by_age(told):
+    """
+    After a minute, by the samples that came since.
+    """
+    told.take(of_libc(token=1))
+    assert told.resolve(stall(1, pid=PID)) != 0
+    told.take(of_libc(token=1 + 60_000_000_000))
+    told.stacks.drop_ended()
+
+    assert told.resolve(stall(1, pid=PID)) == 0
+
+
+def test_code_objects_of_an_image_that_no_process_is_any_more(told):
+    """
+    The last ones may come when all else of the image is gone, and no end is reported then.
+    """
+    told.take(code(7, STEP, pid=PID))
+    told.stacks.end_others({PID: IMAGE_KTIME_NS})
+    told.stacks.drop_ended(1e12)
+    known = told.functions(told.call(of_libc(python=[(7, 0, 1)])))
+    told.stacks.end_others({})
+    told.stacks.drop_ended(1e12)
+
+    assert "step" in known
+    assert "step" not in told.functions(told.call(of_libc(python=[(7, 0, 1)])))
+
+
 def test_records_that_are_not_understood(told):
     """
     Are counted, and do no harm.

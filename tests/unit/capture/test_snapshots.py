@@ -1,0 +1,100 @@
+"""What is read of the maps, and freed in them."""
+
+from collections import Counter
+
+import pytest
+
+from otel_gpu import wire
+from otel_gpu.capture.snapshots import Snapshots
+from otel_gpu.capture.thresholds import MINIMUM_CALLS
+from otel_gpu.config import Config
+from otel_gpu.decode.decoder import decode
+from tests.synthetic import series, times_entry
+
+LIVING, GONE = (10, 100), (11, 100)
+
+
+def entry(image, calls=1):
+    pid, image_ktime_ns = image
+    return series(
+        image_ktime_ns=image_ktime_ns,
+        pid=pid,
+        metric=wire.METRIC_CALL_DURATION,
+        buckets={3: calls},
+        sum=calls,
+        min=1,
+        max=1,
+    )
+
+
+class Programs:
+    """Maps in memory."""
+
+    def __init__(self, *images, calls=1):
+        self.aggregates = dict(entry(image, calls) for image in images)
+        self.times = dict(
+            times_entry(image_ktime_ns=ktime_ns, pid=pid, state=0, context=0, time_ns=5)
+            for pid, ktime_ns in images
+        )
+        self.thresholds = {}
+
+    def read_aggregates(self):
+        return iter(self.aggregates.items())
+
+    def forget_aggregate(self, key):
+        del self.aggregates[key]
+
+    def read_times(self):
+        return iter(self.times.items())
+
+    def forget_times(self, key):
+        del self.times[key]
+
+    def set_threshold(self, *found):
+        self.thresholds[found[:4]] = found[4]
+
+    def forget_threshold(self, *name):
+        del self.thresholds[name]
+
+
+@pytest.fixture
+def programs():
+    return Programs(LIVING, GONE, calls=MINIMUM_CALLS)
+
+
+@pytest.fixture
+def snapshots(programs):
+    return Snapshots(programs, Config(), None)
+
+
+def read(snapshots):
+    return [*snapshots.aggregates(), *snapshots.times()]
+
+
+def test_series_of_an_image_whose_end_was_not_reported_are_sent_and_freed(programs, snapshots):
+    """Those of an image that lives stay; and what is freed is not kept here either."""
+    read(snapshots)
+    series_of_gone, times_of_gone = decode(snapshots.last_of_others({LIVING}), Counter())
+
+    assert [key.pid for key, _ in series_of_gone.series] == [GONE[0]]
+    assert len(times_of_gone.entries) == 1
+    assert list(programs.aggregates) == [entry(LIVING)[0]]
+    assert len(programs.times) == 1
+    assert list(snapshots.last_of_others({LIVING})) == []
+
+
+def test_nothing_is_sent_again_that_did_not_change(snapshots):
+    """What was freed and comes again is new."""
+    assert len(read(snapshots)) == 2
+    assert read(snapshots) == []
+
+
+def test_thresholds_go_with_their_series(programs, snapshots):
+    """An image that ended has none in the kernel."""
+    read(snapshots)
+    snapshots.push_thresholds()
+    assert {name[1] for name in programs.thresholds} == {LIVING[0], GONE[0]}
+    list(snapshots.last_of_others({LIVING}))
+    snapshots.push_thresholds()
+
+    assert {name[1] for name in programs.thresholds} == {LIVING[0]}
