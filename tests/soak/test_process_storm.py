@@ -1,0 +1,225 @@
+"""
+Many short CUDA programs under one agent: a day of a busy node in a few minutes.
+
+In ``make test`` a few hundred of them; ``make soak`` sets ``OTEL_GPU_SOAK_PROCESSES`` to as many
+as a day may bring. Only then is there enough to judge whether memory is flat.
+"""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+
+from tests.kernel.agent import (
+    Agent,
+    bpf_objects,
+    calls,
+    environment_for,
+    losses,
+    otel_gpu,
+    wait_until,
+)
+from tests.receiver import OtlpReceiver
+from tests.stubs.build import StubLibraries, workload
+
+pytestmark = pytest.mark.kernel
+
+API = "cudaMalloc"
+CALLS = 7
+PAUSE_US = 3_000  # seven calls take 21 ms, and more on a busy machine
+AT_ONCE = 4
+MODES = "linked,opened"
+PROCESSES = int(os.environ.get("OTEL_GPU_SOAK_PROCESSES", "211"))
+# From so many on, warming up is over in the first third.
+ENOUGH = 5_000
+MAX_RSS_BYTES = 100 << 20
+FLAT = 0.02
+# An image that ends begins again at zero, so what was counted is the sum of the deltas.
+DELTA = {"OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE": "delta"}
+KEEP = {"OTEL_GPU_STORE_ENABLED": "auto"}
+# A call that had begun when the probes came, and stacks of programs that ended before they could
+# be looked at. No counts are among them.
+SMALL_LOSSES = {"no_entry", "sample"}
+END_TIMEOUT_S = 120.0
+
+
+class Watch:
+    """The agent's resident memory, read twice a second."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self.rss_bytes: list[int] = []
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._read)
+        self._thread.start()
+
+    def _read(self) -> None:
+        while not self._end.wait(0.5):
+            text = Path(f"/proc/{self._pid}/status").read_text(encoding="ascii")
+            self.rss_bytes.append(int(text.partition("VmRSS:")[2].split()[0]) << 10)
+
+    def close(self) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def describe(self) -> str:
+        thirds = ", ".join(f"{value / (1 << 20):.1f}" for value in self.thirds())
+        return f"median MiB by third: {thirds}; most {max(self.rss_bytes) / (1 << 20):.1f}"
+
+    def thirds(self) -> Sequence[float]:
+        size = len(self.rss_bytes) // 3
+        return [median(self.rss_bytes[at * size : (at + 1) * size or None]) for at in range(3)]
+
+    def judge(self) -> None:
+        """Hold the bounds: small, and flat once everything that is kept was met."""
+        assert self.rss_bytes
+        assert max(self.rss_bytes) < MAX_RSS_BYTES, self.describe()
+        if PROCESSES >= ENOUGH:
+            _, middle, last = self.thirds()
+            assert last <= middle * (1 + FLAT), self.describe()
+
+
+def files_of(pids: AbstractSet[int], agent: int) -> list[str]:
+    """What an agent has open of some processes: others may run on this host meanwhile."""
+    links = []
+    for entry in Path(f"/proc/{agent}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            links.append(str(entry.readlink()))
+    found = ((link, re.match(r"/proc/(\d+)/", link)) for link in links)
+    return [link for link, match in found if match and int(match[1]) in pids]
+
+
+@contextmanager
+def storm(stubs: StubLibraries) -> Iterator[Any]:
+    """The parent of the short processes, which waits for a line before it starts them."""
+    numbers = (PROCESSES, AT_ONCE, CALLS, PAUSE_US, MODES, "wait")
+    with subprocess.Popen(
+        [str(workload("storm")), str(stubs.runtime), *map(str, numbers)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        bufsize=1,
+        env=environment_for(None),
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def run_storm(process: Any, agent: Agent) -> tuple[Counter[int], Watch]:
+    """Let it begin; the calls that each process made, and what the agent was seen to use."""
+    maps = bpf_objects("map", agent.process.pid)
+    watch = Watch(agent.process.pid)
+    try:
+        process.stdin.write("\n")
+        *children, total = [json.loads(line) for line in process.stdout]
+    finally:
+        watch.close()
+    made: Counter[int] = Counter()
+    for child in children:  # a pid may come again
+        made[child["pid"]] += child[API]
+    wait_until(lambda: not files_of(made.keys(), agent.process.pid), "closing files", 60.0)
+    assert bpf_objects("map", agent.process.pid) == maps
+    agent.signal(signal.SIGINT)
+    finished = agent.wait(END_TIMEOUT_S)
+    assert finished.returncode == 0, finished.stderr
+    assert "Traceback" not in finished.stderr, finished.stderr
+    assert total["processes"] == PROCESSES
+    return made, watch
+
+
+def test_short_programs_are_exported_exactly(stubs: StubLibraries, receiver: OtlpReceiver) -> None:
+    """Each process is one resource with all its calls, and none of them is an incident."""
+    with storm(stubs) as process, Agent(receiver, flags=("--all",), env=DELTA) as agent:
+        parent = json.loads(process.stdout.readline())["parent"]
+        receiver.wait_for(lambda: calls(receiver, "cudaFree", parent), 60.0)
+        made, watch = run_storm(process, agent)
+
+    counted: Counter[int] = Counter()
+    resources = defaultdict(set)
+    for key, point in receiver.points():
+        if key.pid not in made:
+            continue
+        resources[point.resource["service.instance.id"]].add(tuple(sorted(point.resource.items())))
+        if key.name == "gpu.cuda.call.duration" and key.attribute("gpu.cuda.api") == API:
+            counted[key.pid] += point.point.count
+    spans = receiver.spans()
+    for span in spans:
+        if span.resource.get("process.pid") in made:
+            name = span.resource["service.instance.id"]
+            resources[name].add(tuple(sorted(span.resource.items())))
+
+    assert counted == made
+    assert losses(receiver).keys() <= SMALL_LOSSES
+    assert [name for name, known in resources.items() if len(known) != 1] == []
+    incidents = [span for span in spans if span.span.name == "gpu.incident"]
+    assert [found for found in incidents if found.resource.get("process.pid") in made] == []
+    watch.judge()
+
+
+def test_short_programs_are_kept_exactly(stubs: StubLibraries, tmp_path: Path) -> None:
+    """The store has each process once, with all its calls, and no incident."""
+    store = tmp_path / "storm.db"
+    flags = ("--all", "--store", str(store), "--summary", "never")
+    with storm(stubs) as process, Agent(None, flags=flags, env=KEEP) as agent:
+        process.stdout.readline()
+        query = "SELECT sum(calls) FROM v_counts WHERE api = 'cudaFree'"
+        wait_until(lambda: store.exists() and ask(store, query)[0][0], "the first calls", 30.0)
+        made, watch = run_storm(process, agent)
+
+    counted: Counter[int] = Counter()
+    for pid, count in ask(
+        store, f"SELECT pid, sum(calls) FROM v_counts WHERE api = '{API}' GROUP BY pid"
+    ):
+        if pid in made:
+            counted[pid] += count
+    report = json.loads(otel_gpu("explain", "--store", store, "--json", timeout_s=300).stdout)
+
+    assert counted == made
+    assert report["losses"].keys() <= SMALL_LOSSES
+    assert incidents_of(report, made.keys()) == []
+    watch.judge()
+
+
+def test_a_command_of_short_programs_keeps_its_exit_code(
+    stubs: StubLibraries, tmp_path: Path
+) -> None:
+    """Run as a command, its children are kept exactly, and what it ends with is ours."""
+    store = tmp_path / "command.db"
+    count = PROCESSES // 2
+    numbers = (count, AT_ONCE, CALLS, 100, "linked")
+    script = f"{workload('storm')} {stubs.runtime} {' '.join(map(str, numbers))}; exit 23"
+    flags = ("--store", str(store), "--summary", "never")
+    with Agent(None, ["/bin/sh", "-c", script], flags=flags, env=KEEP) as agent:
+        finished = agent.wait(600.0 + PROCESSES / 10)
+
+    *children, total = finished.lines
+    assert finished.returncode == 23, finished.stderr
+    assert total["processes"] == len(children) == count
+    ((calls_kept,),) = ask(store, f"SELECT sum(calls) FROM v_counts WHERE api = '{API}'")
+    assert calls_kept == sum(child["cudaMalloc"] for child in children) == count * CALLS
+
+
+def incidents_of(report: dict[str, Any], pids: AbstractSet[int]) -> list[Any]:
+    chains = {chain["id"] for chain in report["chains"] if chain["effect"]["pid"] in pids}
+    return [found for found in report["incidents"] if chains & set(found["chains"])]
+
+
+def ask(store: Path, query: str) -> list[Any]:
+    done = otel_gpu("query", "--store", store, "--json", query, "--row-limit", "1000000")
+    assert done.returncode == 0, done.stderr
+    rows: list[Any] = json.loads(done.stdout)["rows"]
+    return rows
