@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any, NamedTuple
 
 from otel_gpu import pipeline
@@ -33,6 +32,8 @@ from otel_gpu.service.notify import CAPTURING, Notifier
 
 # Process images, files that they map, and files with their symbols, each within bounds.
 _OPEN_FILES = 4096
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _logger = logging.getLogger(__name__)
 
@@ -115,6 +116,7 @@ def start_command(args: Namespace) -> Iterator[Started]:
             stack.callback(guard.dismiss)
             command = Command(args.command)
             stack.callback(command.close)
+            stack.enter_context(_signal_handlers_kept())
         try:
             yield Started(command, guard)
         except Exception as error:
@@ -139,13 +141,18 @@ def _log_failure(error: Exception) -> None:
 def _await(command: Command) -> None:
     """Wait for a command that nobody watches any more; signals are its own."""
 
+    _pass_signals_on(command)
+    command.wait()
+
+
+def _pass_signals_on(command: Command) -> None:
     def pass_on(number: int, _frame: object) -> None:
         # The terminal has sent SIGINT to it as well.
         if number != signal.SIGINT:
             command.send_signal(number)
 
-    with _handling(pass_on):
-        command.wait()
+    for number in _SIGNALS:
+        signal.signal(number, pass_on)
 
 
 @contextmanager
@@ -314,17 +321,21 @@ def _signals(session: Session, command: Command | None, patience_s: float) -> It
             timers.append(timer)
 
     try:
-        with _handling(end):
+        with _signal_handlers_kept():
+            for number in _SIGNALS:
+                signal.signal(number, end)
             yield
     finally:
         for timer in timers:
             timer.cancel()
+        # What is left to do may take long, and the command may outlive it.
+        if command is not None and command.poll() is None:
+            _pass_signals_on(command)
 
 
 @contextmanager
-def _handling(handle: Callable[[int, FrameType | None], object]) -> Iterator[None]:
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    previous = {number: signal.signal(number, handle) for number in numbers}
+def _signal_handlers_kept() -> Iterator[None]:
+    previous = {number: signal.getsignal(number) for number in _SIGNALS}
     try:
         yield
     finally:
