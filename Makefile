@@ -12,7 +12,7 @@ C_SOURCES = $(wildcard bpf/*.[ch] tests/stubs/*.[ch] tests/workloads/*.[ch] tool
 export PATH := $(PATH):/usr/sbin:/sbin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-backends check format bpf wire semconv docs check-generated bench check-gpu wheel clean
+.PHONY: help setup demo test soak test-backends check format bpf wire semconv docs check-generated bench check-gpu wheel clean
 
 help: ## Say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -33,6 +33,12 @@ test: setup $(STAMPS)/tests-system ## Run the tests; as root, those that load BP
 	fi; \
 	export OTEL_GPU_TEST_REQUIRE; \
 	set -x; $(PYTHON_VENV) -m pytest $(PYTEST_ARGS)
+
+MINUTES ?= 30
+soak: setup $(STAMPS)/tests-system ## Play faults and storms of processes, for MINUTES each
+	@if [ "$$(id -u)" = 0 ] && bpftool prog show >/dev/null 2>&1; then OTEL_GPU_TEST_REQUIRE=kernel; fi; \
+	export OTEL_GPU_TEST_REQUIRE OTEL_GPU_SOAK_MINUTES=$(MINUTES); \
+	set -x; $(PYTHON_VENV) -m pytest --log-cli-level=INFO tests/soak $(PYTEST_ARGS)
 
 test-backends: setup ## Run the tests with real backends and manifests; built once, in minutes
 	@$(PYTHON_VENV) -m tests.backends.builds; case $$? in \

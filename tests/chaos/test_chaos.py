@@ -1,8 +1,8 @@
 """
 Anything of ours fails at any time: the capture goes on, what is lost is counted, the rest is exact.
 
-``make test`` plays some hundred steps; ``make soak`` plays 10,000 sequences of them, which
-``OTEL_GPU_TEST_CHAOS`` sets.
+A few hundred steps here; ``tests/soak`` plays 10,000 sequences. ``OTEL_GPU_TEST_CHAOS`` says how
+many are played here.
 """
 
 import contextlib
