@@ -140,7 +140,6 @@ def _log_failure(error: Exception) -> None:
 
 def _await(command: Command) -> None:
     """Wait for a command that nobody watches any more; signals are its own."""
-
     _pass_signals_on(command)
     command.wait()
 

@@ -1,9 +1,11 @@
 """Bad days of a host: the agent stands still, has no memory, no disk, or is killed."""
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -73,7 +75,7 @@ def test_an_agent_that_stands_still_for_ten_seconds_loses_no_count(
     assert calls(receiver, API, pid) == made
     assert lost["ring_full"] > 0
     assert set(lost) <= {"ring_full", "sample"}
-    assert "error" not in done.stderr
+    assert "otel-gpu: error" not in done.stderr
 
 
 @contextmanager
@@ -120,8 +122,9 @@ def test_a_full_disk_costs_the_store_its_rows_until_there_is_room(
     assert calls(receiver, API, pid) == made
     assert losses(receiver) == {}
     assert "disk_full" in lost
-    assert kept.returncode == 0
-    assert "503" in kept.stdout or str(made) in kept.stdout
+    # What was counted while there was no room went with its rows.
+    ((count,),) = json.loads(kept.stdout)["rows"]
+    assert 101 + 503 <= count <= made
     assert "Traceback" not in done.stderr
 
 
@@ -203,13 +206,14 @@ def test_an_agent_that_is_out_of_memory_leaves_nothing(
         with Agent(receiver, flags=("--pid", str(process.pid)), inside=inside(group)) as agent:
             receiver.wait_for(receiver.metrics)
             held = {kind: bpf_objects(kind, agent.process.pid) for kind in ("prog", "link")}
-            # Less than it has: what it touches next is too much.
-            for name in ("memory.max", "memory.limit_in_bytes"):
-                with contextlib.suppress(OSError):
-                    (group / name).write_text(str(8 * MIB))
-            wait_until(
-                lambda: ask(process, 11) and agent.process.poll() is not None, "the kill", 60
+            # The first to go, when another one takes what the cgroup has.
+            Path(f"/proc/{agent.process.pid}/oom_score_adj").write_text("1000")
+            subprocess.run(
+                [*inside(group), sys.executable, "-c", "bytes(range(1, 255)) * (2 << 20)"],
+                stderr=subprocess.DEVNULL,
+                check=False,
             )
+            wait_until(lambda: agent.process.poll() is not None, "the kill", 20)
             assert agent.process.returncode == -signal.SIGKILL
         for kind, ids in held.items():
             assert ids
