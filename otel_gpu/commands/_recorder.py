@@ -29,8 +29,6 @@ DESTINATIONS = (
     "OTEL_TRACES_EXPORTER",
 )
 _S_PER_H = 3_600.0
-# The loop of the capture waits for it.
-_CLOSE_S = 1.0
 
 _logger = logging.getLogger(__name__)
 
@@ -81,21 +79,15 @@ def live_store(config: Config, faults: Faults) -> Iterator["Isolated[StoreWriter
     """
     Open the flight recorder of a capture, if it is to have one, and end it.
 
-    A store that cannot be written is warned about, and is no reason not to capture. After
-    many errors it is closed and opened anew.
+    A store that cannot be written is warned about, and is no reason not to capture.
     """
     store = None
     path = store_path(config)
 
-    def open_anew(broken: "StoreWriter") -> "StoreWriter":
-        with faults.at("store"):
-            broken.close(_CLOSE_S)
-        return open_store(path, config, live=True, faults=faults)
-
     if wants_store(config):
         try:
             writer = open_store(path, config, live=True, faults=faults)
-            store = Isolated(faults, "store", writer, open_anew)
+            store = Isolated(faults, "store", writer, lambda broken: broken.renew())
         except StoreError as error:
             hint = f" ({error.hint})" if error.hint else ""
             _logger.warning("%s; the capture goes on without a store%s", error, hint)
