@@ -16,7 +16,7 @@ IN_PARALLEL := -n auto --maxprocesses 8 --dist loadgroup --no-loadscope-reorder
 export PATH := $(PATH):/usr/sbin:/sbin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-backends check format bpf bpf-host wire semconv docs check-generated bench check-gpu wheel clean
+.PHONY: help setup demo test soak test-backends check format bpf bpf-host wire semconv docs check-generated bench check-gpu wheel clean
 
 help: ## Say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -40,6 +40,13 @@ test: setup bpf $(STAMPS)/tests-system ## Run the tests; as root, those that loa
 	fi; \
 	export OTEL_GPU_TEST_REQUIRE; \
 	set -x; $(PYTHON_VENV) -m pytest $(IN_PARALLEL) $(PYTEST_ARGS)
+
+MINUTES ?= 30
+PROCESSES ?= 20000
+soak: setup $(STAMPS)/tests-system ## Play faults for MINUTES, and storms of so many PROCESSES
+	@if [ "$$(id -u)" = 0 ] && bpftool prog show >/dev/null 2>&1; then OTEL_GPU_TEST_REQUIRE=kernel; fi; \
+	export OTEL_GPU_TEST_REQUIRE OTEL_GPU_SOAK_MINUTES=$(MINUTES) OTEL_GPU_SOAK_PROCESSES=$(PROCESSES); \
+	set -x; $(PYTHON_VENV) -m pytest --log-cli-level=INFO tests/soak $(PYTEST_ARGS)
 
 test-backends: setup ## Run the tests with real backends and manifests; built once, in minutes
 	@$(PYTHON_VENV) -m tests.backends.builds; case $$? in \

@@ -7,7 +7,7 @@ Live capture and replay run the same function, and nothing in it asks which it i
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from otel_gpu.config import Config
 from otel_gpu.decode.decoder import decode
@@ -17,6 +17,7 @@ from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.explain.chains import Chain, Incident
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.explain.settings import Settings
+from otel_gpu.faults import Exposed, Faults, Isolated, Part
 
 _NS_PER_MS = 1_000_000
 
@@ -40,14 +41,14 @@ class Keeper(BlameExports, Protocol):
 
 class Blame:
     """
-    Explains activities, and hands what it finds to each of the exports.
+    Explains activities, and hands what it finds to each of the keepers.
 
-    Observes after the exports did, so that the span of an effect comes before its chain.
+    Observes after the keepers did, so that the span of an effect comes before its chain.
     """
 
-    def __init__(self, config: Config, *exports: BlameExports) -> None:
+    def __init__(self, config: Config, *keepers: "Part[Any] | Keeper") -> None:
         self._explainer = Explainer(explain_settings(config)) if config.explain.enabled else None
-        self._exports = exports
+        self._keepers = [_as_part(keeper) for keeper in keepers]
 
     def observe(self, activity: Activity) -> None:
         """Take one activity in."""
@@ -55,18 +56,18 @@ class Blame:
             self._hand_on(self._explainer.push(activity))
 
     def close(self) -> None:
-        """Hand on what was still waiting for more to happen; before the exports end."""
+        """Hand on what was still waiting for more to happen; before the keepers end."""
         if self._explainer is not None:
             self._hand_on(self._explainer.close())
 
     def _hand_on(self, chains: Iterable[Chain]) -> None:
         for chain in chains:
-            for exports in self._exports:
-                exports.observe_chain(chain)
+            for keeper in self._keepers:
+                keeper.call(lambda keeper, chain=chain: keeper.observe_chain(chain))  # type: ignore[misc]
         if self._explainer is not None:
             for incident in self._explainer.closed_incidents():
-                for exports in self._exports:
-                    exports.observe_incident(incident)
+                for keeper in self._keepers:
+                    keeper.call(lambda keeper, found=incident: keeper.observe_incident(found))  # type: ignore[misc]
 
 
 def explain_settings(config: Config) -> Settings:
@@ -74,26 +75,52 @@ def explain_settings(config: Config) -> Settings:
     return Settings(high_lost_ns=round(config.explain.high_lost_ms * _NS_PER_MS))
 
 
+Observers = Sequence["Part[Any] | Callable[[Activity], object]"]
+
+
 def process(
     batches: Iterable[Sequence[bytes]],
     enricher: Enricher,
-    observers: Sequence[Callable[[Activity], object]],
+    observers: Observers,
     rejected: Counter[str],
+    faults: Faults | None = None,
 ) -> None:
     """
     Take records through decode and enrich, and hand each activity to every observer.
 
-    Observers see an activity in the order in which they are given. What cannot be
-    decoded is counted in ``rejected`` by reason.
+    Observers see an activity in the order in which they are given.
+
+    Args:
+        batches: Of records.
+        enricher: Gives events their names.
+        observers: What is no ``Isolated`` part ends everything with its first error.
+        rejected: Counts what cannot be decoded, by reason.
+        faults: Counts records that decode or enrich failed at; None: the error is raised.
     """
     records = itertools.chain.from_iterable(batches)
-    process_events(decode(records, rejected), enricher, observers)
+    process_events(decode(records, rejected, faults), enricher, observers, faults)
 
 
 def process_events(
-    events: Iterable[Event], enricher: Enricher, observers: Sequence[Callable[[Activity], object]]
+    events: Iterable[Event], enricher: Enricher, observers: Observers, faults: Faults | None = None
 ) -> None:
     """Take events from anywhere through enrich, and on as ``process`` does."""
-    for activity in enricher.enrich(events):
-        for observe in observers:
-            observe(activity)
+    parts = [_as_part(observer) for observer in observers]
+    for activity in enricher.enrich(events, faults):
+        for part in parts:
+            # A try costs nothing until something is raised.
+            try:
+                part.observe(activity)
+            except Exception as error:  # noqa: BLE001 -- each part has its own
+                part.failed(error)
+
+
+class _Plain:
+    def __init__(self, observe: Callable[[Activity], object]) -> None:
+        self.observe = observe
+
+
+def _as_part(observer: "Part[Any] | Keeper | Callable[[Activity], object]") -> "Part[Any]":
+    if isinstance(observer, Isolated | Exposed):
+        return observer
+    return Exposed(_Plain(observer) if callable(observer) else observer)

@@ -61,7 +61,7 @@ second line `hint: what to do`.
 | exit code | meaning |
 | --- | --- |
 | 0 | fine |
-| 1 | the verb failed; for `doctor`: this host cannot capture |
+| 1 | the verb failed; for `doctor`: this host cannot capture; for a capture: a part of the agent was switched off for its errors |
 | 2 | the command line or the configuration makes no sense |
 | 130 | interrupted by Ctrl-C |
 | 141 | the reader of the output closed it |

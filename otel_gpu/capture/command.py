@@ -27,6 +27,9 @@ class Command:
     Args:
         arguments: Its argument vector.
 
+    Attributes:
+        has_begun: The kernel executes it.
+
     Raises:
         CommandError: There is no such program, or it may not be executed.
     """
@@ -57,6 +60,7 @@ class Command:
         os.close(failure_write)
         self.pid_fd = os.pidfd_open(self.pid)
         self.exit_code: int | None = None
+        self.has_begun = False
 
     def _become(self, gate_read: int, failure_write: int) -> None:
         # In the child. An empty read means that the agent died before it was ready.
@@ -101,6 +105,7 @@ class Command:
                 hint=hint if number == errno.ENOEXEC else "check the file and its permissions",
                 exit_code=NOT_FOUND if number == errno.ENOENT else NOT_EXECUTABLE,
             )
+        self.has_begun = True
 
     def send_signal(self, number: int) -> None:
         """Pass a signal on to the command, if it still runs."""
@@ -111,11 +116,18 @@ class Command:
     def poll(self) -> int | None:
         """Return the exit code as a shell would give it; None while it runs."""
         if self.exit_code is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                code = os.waitstatus_to_exitcode(status)
-                self.exit_code = code if code >= 0 else _SIGNAL_BASE - code
+            self._take_in(*os.waitpid(self.pid, os.WNOHANG))
         return self.exit_code
+
+    def wait(self) -> None:
+        """Wait until it has ended, and take in its exit code."""
+        if self.exit_code is None:
+            self._take_in(*os.waitpid(self.pid, 0))
+
+    def _take_in(self, pid: int, status: int) -> None:
+        if pid:
+            code = os.waitstatus_to_exitcode(status)
+            self.exit_code = code if code >= 0 else _SIGNAL_BASE - code
 
     def close(self) -> None:
         """Let go of it. A command that was never let in ends; one that runs goes on."""

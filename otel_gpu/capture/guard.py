@@ -48,12 +48,21 @@ class Guard:
         """Hand over the map of watched processes."""
         socket.send_fds(self._socket, [_WATCHED], [processes_fd])
 
+    def let_go_on(self) -> None:
+        """Have the guard do at once what it would do if the agent were killed; it ends with that."""
+        self._end()
+
     def dismiss(self) -> None:
-        """End the guard: nothing is stopped any more."""
+        """End the guard: nothing is stopped any more. A second call does nothing."""
         with contextlib.suppress(OSError):
             self._socket.send(_DISMISSED)
+        self._end()
+
+    def _end(self) -> None:
         self._socket.close()
-        os.waitpid(self._pid, 0)
+        if self._pid:
+            os.waitpid(self._pid, 0)
+            self._pid = 0
 
 
 def _stand_guard(agent: socket.socket) -> None:

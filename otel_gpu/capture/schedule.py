@@ -3,23 +3,29 @@
 import time
 from collections.abc import Callable, Iterable, Iterator
 
+from otel_gpu.faults import Faults
+
 
 class Schedule:
     """
     Actions that yield records, each with its own interval.
 
+    An error ends one run of its action, and keeps no other action from its time.
+
     Args:
+        faults: Counts errors, by the place of the action.
         clock: A monotonic clock in seconds.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, faults: Faults, clock: Callable[[], float] = time.monotonic) -> None:
+        self._faults = faults
         self._clock = clock
-        self._actions: list[tuple[float, Callable[[], Iterable[bytes]]]] = []
+        self._actions: list[tuple[float, str, Callable[[], Iterable[bytes]]]] = []
         self._due_s: list[float] = []
 
-    def every(self, interval_s: float, action: Callable[[], Iterable[bytes]]) -> None:
+    def every(self, interval_s: float, place: str, action: Callable[[], Iterable[bytes]]) -> None:
         """Run an action an interval from now, and again after each."""
-        self._actions.append((interval_s, action))
+        self._actions.append((interval_s, place, action))
         self._due_s.append(self._clock() + interval_s)
 
     def wait_s(self) -> float:
@@ -28,8 +34,9 @@ class Schedule:
 
     def run_due(self) -> Iterator[bytes]:
         """Run what is due. A loop that is late runs an action once, not once per interval."""
-        for index, (interval_s, action) in enumerate(self._actions):
+        for index, (interval_s, place, action) in enumerate(self._actions):
             now_s = self._clock()
             if now_s >= self._due_s[index]:
                 self._due_s[index] = now_s + interval_s
-                yield from action()
+                with self._faults.at(place):
+                    yield from action()

@@ -10,7 +10,7 @@ import contextlib
 import os
 import select
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from otel_gpu.capture.settings import process_flags
 from otel_gpu.capture.snapshots import Snapshots
 from otel_gpu.capture.stops import let_all_go_on, let_go_on
 from otel_gpu.config import Config
+from otel_gpu.faults import Faults
 from otel_gpu.procfs.mapped_files import FileId, all_pids, cgroup_pids, child_pids, mapped_files
 from otel_gpu.records import clock_record, json_record, unseen_exit_record
 from otel_gpu.stacks.user_stacks import UserStacks
@@ -49,6 +50,13 @@ _STALL_KIND, _SAMPLE_KIND, _CODE_KIND = (
     kind.to_bytes(2, "little") for kind in (wire.RECORD_STALL, wire.RECORD_SAMPLE, wire.RECORD_CODE)
 )
 _STALL_STACK = wire.STALL_RECORD_FIELDS.index("kernel_stack")
+# Of the handlers of records of the lifecycle ring, for errors.
+_PLACES = {
+    wire.RECORD_FORK: "after_fork",
+    wire.RECORD_EXEC: "after_exec",
+    wire.RECORD_EXIT: "after_exit",
+    wire.RECORD_LIBRARY: "after_library",
+}
 
 
 class Session:
@@ -63,6 +71,7 @@ class Session:
         cgroup: A cgroup whose processes to watch, also later ones.
         watch_all: Watch whatever maps a CUDA library.
         status: The agent's own counters for RECORD_STATUS.
+        faults: Counts errors; what they cost ends with one task, one record or one process.
     """
 
     def __init__(
@@ -75,6 +84,7 @@ class Session:
         cgroup: Path | None = None,
         watch_all: bool = False,
         status: Callable[[], Mapping[str, Any]] = dict,
+        faults: Faults | None = None,
     ) -> None:
         self._programs = programs
         self._config = config
@@ -83,6 +93,7 @@ class Session:
         self._cgroup = cgroup
         self._watch_all = watch_all
         self._status = status
+        self._faults = faults or Faults()
         self._flags = process_flags(config)
         self._attachments = Attachments(programs)
         self._user_stacks = UserStacks(programs.watched)
@@ -131,7 +142,8 @@ class Session:
                 poller.poll(wait_s)
                 yield [*self._clock(), *self._read_rings(), *schedule.run_due()]
         yield [*self._clock(), *self._read_rings(), *self._end()]
-        self._user_stacks.close()
+        with self._faults.at("stacks"):
+            self._user_stacks.close()
         os.close(self._stop_fd)
 
     def _begin(self) -> Iterator[bytes]:
@@ -139,7 +151,8 @@ class Session:
         yield json_record(wire.RECORD_CAPTURE, ktime_ns, self._describe())
         self._offset_ns = unix_ns - ktime_ns
         yield clock_record(ktime_ns, unix_ns)
-        self._snapshots.stacks.prepare()
+        with self._faults.at("stacks"):
+            self._snapshots.stacks.prepare()
         self._programs.attach()
         if self._command:
             self._flags |= wire.PROCESS_STOP_ON_LOAD
@@ -151,9 +164,11 @@ class Session:
             self._command.check_started()
         for pid in self._pids:
             yield from self._watch_tree(pid)
-        yield from self._discover()
+        with self._faults.at("discovery"):
+            yield from self._discover()
         # Counters of cgroups tell of what is between two readings: this is the first one.
-        yield self._read_pressure()
+        with self._faults.at("pressure"):
+            yield self._read_pressure()
         # The kernel's BTF and symbol table were read, and took tens of megabytes meanwhile.
         give_back_memory()
 
@@ -173,15 +188,17 @@ class Session:
 
     def _make_schedule(self) -> Schedule:
         capture = self._config.capture
-        schedule = Schedule()
-        schedule.every(capture.snapshot_interval_s, self._snapshot)
-        schedule.every(_THRESHOLD_INTERVAL_S, self._push_thresholds)
-        schedule.every(max(1.0, capture.open_call_limit_s / 4), self._snapshots.open_calls)
-        schedule.every(capture.discovery_interval_s, self._discover)
-        schedule.every(_RESCAN_INTERVAL_S, self._rescan)
-        schedule.every(_SWEEP_INTERVAL_S, self._sweep)
-        schedule.every(_CLOCK_INTERVAL_S, self._sample_clock)
-        schedule.every(_POLL_S, self._introductions.make_some)
+        schedule = Schedule(self._faults)
+        schedule.every(capture.snapshot_interval_s, "snapshot", self._snapshot)
+        schedule.every(_THRESHOLD_INTERVAL_S, "thresholds", self._push_thresholds)
+        schedule.every(
+            max(1.0, capture.open_call_limit_s / 4), "open_calls", self._snapshots.open_calls
+        )
+        schedule.every(capture.discovery_interval_s, "discovery", self._discover)
+        schedule.every(_RESCAN_INTERVAL_S, "rescan", self._rescan)
+        schedule.every(_SWEEP_INTERVAL_S, "sweep", self._sweep)
+        schedule.every(_CLOCK_INTERVAL_S, "clock", self._sample_clock)
+        schedule.every(_POLL_S, "introductions", self._introductions.make_some)
         return schedule
 
     @contextlib.contextmanager
@@ -202,19 +219,22 @@ class Session:
         return bool(self._pids) and not any(pid in self._images for pid in self._pids)
 
     def _end(self) -> Iterator[bytes]:
-        yield from self._snapshots.open_calls()
+        with self._faults.at("open_calls"):
+            yield from self._snapshots.open_calls()
         yield from self._snapshot()
 
     def _read_rings(self) -> Iterator[bytes]:
         # Where the calls end is noted first: then no call in this batch can belong to a
         # process whose fork or exec is not in it.
-        until = self._programs.events.position()
-        lifecycle = self._programs.lifecycle.read()
-        try:
-            yield from self._handle(lifecycle, until)
-        except BaseException:
-            let_all_go_on(lifecycle)
-            raise
+        lifecycle: Sequence[bytes] = ()
+        with self._faults.at("rings"):
+            try:
+                until = self._programs.events.position()
+                lifecycle = self._programs.lifecycle.read()
+                yield from self._handle(lifecycle, until)
+            except BaseException:
+                let_all_go_on(lifecycle)
+                raise
 
     def _handle(self, lifecycle: Sequence[bytes], until: int) -> Iterator[bytes]:
         headers = [header_of(record) for record in lifecycle]
@@ -232,32 +252,45 @@ class Session:
             if header.kind == wire.RECORD_EXIT
         }
         # An image's last series come before its end, but after all that names it.
-        if replaced:
-            yield from self._snapshots.last_aggregates(replaced)
-            yield from self._snapshots.last_times(replaced)
+        yield from self._last_readings(replaced)
         exits = []
         for header, record in zip(headers, lifecycle, strict=True):
             if header.kind == wire.RECORD_EXIT:
                 exits.append(record)
             else:
                 yield record
-            yield from self._handlers.get(header.kind, _ignore)(record)
-        self._user_stacks.look_again()
+            handler = self._handlers.get(header.kind)
+            if handler is not None:
+                with self._faults.at(_PLACES[header.kind]):
+                    yield from handler(record)
+        with self._faults.at("stacks"):
+            self._user_stacks.look_again()
         for record in self._programs.events.read(until):
-            yield from self._resolve_stacks(record)
-        if ended:
-            yield from self._snapshots.last_aggregates(ended)
-            yield from self._snapshots.last_times(ended)
+            try:
+                yield from self._resolve_stacks(record)
+            except Exception as error:  # noqa: BLE001 -- costs nothing until it happens
+                self._faults.add("stacks", error)
+                yield from self._user_stacks.without_stack(record)
+        yield from self._last_readings(ended)
         yield from exits
 
-    def _resolve_stacks(self, record: bytes) -> Iterator[bytes]:
+    def _last_readings(self, images: Collection[tuple[int, int]]) -> Iterator[bytes]:
+        if images:
+            with self._faults.at("last_aggregates"):
+                yield from self._snapshots.last_aggregates(images)
+            with self._faults.at("last_times"):
+                yield from self._snapshots.last_times(images)
+
+    def _resolve_stacks(self, record: bytes) -> Iterable[bytes]:
         if record.startswith((_SAMPLE_KIND, _CODE_KIND)):
             self._user_stacks.take(record)
-            return
+            return ()
+        told: Iterable[bytes] = ()
         if record.startswith(_STALL_KIND):
             stack = wire.STALL_RECORD.unpack(record)[_STALL_STACK]
-            yield from self._snapshots.stacks.tell(stack)
-        yield from self._user_stacks.resolve(record)
+            told = self._snapshots.stacks.tell(stack)
+        # All of it before any of it is handed on: on an error the record follows by itself.
+        return [*told, *self._user_stacks.resolve(record)]
 
     def _after_fork(self, record: bytes) -> Iterable[bytes]:
         fields = fields_of(wire.FORK_RECORD, wire.FORK_RECORD_FIELDS, record)
@@ -335,6 +368,11 @@ class Session:
             yield from self._watch_tree(child_pid)
 
     def _probes(self, pid: int) -> Iterator[bytes]:
+        # What is wrong with one process is no reason not to look at the next.
+        with self._faults.at("probes"):
+            yield from self._place_probes(pid)
+
+    def _place_probes(self, pid: int) -> Iterator[bytes]:
         # Its interpreter and its stacks only once it is watched: who begins to watch a process
         # whose libraries were seen already asks again. The files are listed once for all three, as
         # a process may stand still meanwhile.
@@ -392,9 +430,11 @@ class Session:
         yield from self._snapshots.last_of_others({*watched.items(), *self._images.items()})
 
     def _clock(self) -> Iterator[bytes]:
-        ktime_ns, unix_ns = read_clocks()
-        if self._offset_ns is None or abs(unix_ns - ktime_ns - self._offset_ns) > _CLOCK_DRIFT_NS:
-            yield from self._sample_clock()
+        with self._faults.at("clock"):
+            ktime_ns, unix_ns = read_clocks()
+            offset_ns = unix_ns - ktime_ns
+            if self._offset_ns is None or abs(offset_ns - self._offset_ns) > _CLOCK_DRIFT_NS:
+                yield from self._sample_clock()
 
     def _sample_clock(self) -> Iterator[bytes]:
         ktime_ns, unix_ns = read_clocks()
@@ -406,10 +446,15 @@ class Session:
         return ()
 
     def _snapshot(self) -> Iterator[bytes]:
-        yield from self._snapshots.aggregates()
-        yield from self._snapshots.times()
-        yield self._read_pressure()
-        yield self._snapshots.counters()
+        for place, read in (
+            ("aggregates", self._snapshots.aggregates),
+            ("times", self._snapshots.times),
+            ("pressure", self._pressures),
+            ("counters", self._counters),
+        ):
+            with self._faults.at(place):
+                yield from read()
+        # The last word: it says which of the others failed.
         yield json_record(
             wire.RECORD_STATUS,
             time.monotonic_ns(),
@@ -418,13 +463,16 @@ class Session:
                 "rss_bytes": resident_bytes(),
                 "stacks": self._user_stacks.counts,
                 **self._status(),
+                **self._faults.status(),
             },
         )
+
+    def _counters(self) -> Iterator[bytes]:
+        yield self._snapshots.counters()
+
+    def _pressures(self) -> Iterator[bytes]:
+        yield self._read_pressure()
 
     def _read_pressure(self) -> bytes:
         info = self._pressure.read(list(self._images))
         return json_record(wire.RECORD_PRESSURE, time.monotonic_ns(), info)
-
-
-def _ignore(_: bytes) -> Iterable[bytes]:
-    return ()

@@ -4,7 +4,9 @@ What the verbs that capture live have in common: what to watch, and how it ends.
 Not a verb: ``run``, ``explain`` and ``stacks`` are.
 """
 
+import faulthandler
 import logging
+import os
 import signal
 import threading
 from argparse import ArgumentParser, Namespace
@@ -12,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any, NamedTuple
 
 from otel_gpu import pipeline
@@ -23,16 +26,20 @@ from otel_gpu.capture.recording import RecordingWriter
 from otel_gpu.capture.session import Session
 from otel_gpu.commands import UsageError
 from otel_gpu.config import Config
-from otel_gpu.enrich.activities import Activity
 from otel_gpu.enrich.enricher import Enricher
-from otel_gpu.errors import RecordingError
+from otel_gpu.errors import OtelGpuError, RecordingError
+from otel_gpu.faults import Faults, Isolated, Observer
+from otel_gpu.service.notify import CAPTURING, Notifier
 
 # Process images, files that they map, and files with their symbols, each within bounds.
 _OPEN_FILES = 4096
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 _logger = logging.getLogger(__name__)
 
 Batches = Iterator[Sequence[bytes]]
+NAME_OF_REPORT = "report"
 
 
 class Started(NamedTuple):
@@ -99,6 +106,9 @@ def start_command(args: Namespace) -> Iterator[Started]:
 
     To be called before anything else: a fork is cheapest, and safest, from a process
     with little memory and one thread.
+
+    Once the command runs, it outlives the agent's errors: what goes wrong in the context is
+    logged, and the context ends without it when the command has ended.
     """
     with ExitStack() as stack:
         command = guard = None
@@ -107,7 +117,41 @@ def start_command(args: Namespace) -> Iterator[Started]:
             stack.callback(guard.dismiss)
             command = Command(args.command)
             stack.callback(command.close)
-        yield Started(command, guard)
+            stack.enter_context(_signal_handlers_kept())
+        try:
+            yield Started(command, guard)
+        except Exception as error:
+            if command is None or guard is None or not command.has_begun:
+                raise
+            _log_failure(error)
+            guard.let_go_on()
+            _await(command)
+
+
+def _log_failure(error: Exception) -> None:
+    hint = f" ({error.hint})" if isinstance(error, OtelGpuError) and error.hint else ""
+    _logger.error(
+        "the capture failed, and the command goes on without it: %s: %s%s",
+        type(error).__name__,
+        error,
+        hint,
+        exc_info=None if isinstance(error, OtelGpuError) else error,
+    )
+
+
+def _await(command: Command) -> None:
+    """Wait for a command that nobody watches any more; signals are its own."""
+    _pass_signals_on(command)
+    command.wait()
+
+
+def _pass_signals_on(command: Command) -> None:
+    def pass_on(number: int, _frame: object) -> None:
+        # The terminal has sent SIGINT to it as well.
+        if number != signal.SIGINT:
+            command.send_signal(number)
+
+    _handle_signals(pass_on)
 
 
 @contextmanager
@@ -128,11 +172,13 @@ def open_session(
     programs: Programs,
     started: Started,
     status: Callable[[], Mapping[str, Any]],
+    faults: Faults,
 ) -> Iterator[Batches]:
     """
     Begin to capture, and yield the batches of records; ``--record`` is seen to.
 
-    While the context is open, signals end the capture in good order.
+    While the context is open, signals end the capture in good order. A service manager is told
+    that the capture has begun, and with each batch that it goes on.
     """
     session = Session(
         programs,
@@ -142,18 +188,28 @@ def open_session(
         cgroup=args.cgroup,
         watch_all=args.all,
         status=status,
+        faults=faults,
     )
     with ExitStack() as stack:
         batches: Batches = session.batches(args.duration)
         if args.record:
-            batches = _record(batches, stack.enter_context(RecordingWriter(args.record)))
+            writer = stack.enter_context(RecordingWriter(args.record))
+            batches = _record(batches, writer, faults)
+        # With a command, whoever manages the service means that one.
+        if started.command is None:
+            notifier = Notifier(os.environ)
+            stack.callback(notifier.stop)
+            if notifier.is_watched:
+                # The watchdog's SIGABRT leaves a word on where the agent hung.
+                faulthandler.enable()
+            batches = _notify(batches, notifier, faults)
         stack.enter_context(_signals(session, started.command, config.export.shutdown_timeout_s))
         yield batches
 
 
 @contextmanager
 def open_capture(
-    args: Namespace, config: Config, rejected: Counter[str]
+    args: Namespace, config: Config, rejected: Counter[str], faults: Faults
 ) -> Iterator[tuple[Started, Batches]]:
     """
     Begin a capture that exports nothing: start the command, load the programs, open the session.
@@ -162,6 +218,7 @@ def open_capture(
         args: What to watch, and for how long.
         config: The configuration.
         rejected: Records that could not be decoded, by reason; told in the stream.
+        faults: Errors of the agent, by place; told in the stream.
     """
 
     def status() -> Mapping[str, Any]:
@@ -170,7 +227,7 @@ def open_capture(
     with (
         start_command(args) as started,
         load_programs(args, config, started) as programs,
-        open_session(args, config, programs, started, status) as batches,
+        open_session(args, config, programs, started, status, faults) as batches,
     ):
         yield started, batches
 
@@ -178,36 +235,55 @@ def open_capture(
 def capture(
     args: Namespace,
     config: Config,
-    observe: Callable[[Activity], object],
+    observer: Observer,
     rejected: Counter[str],
     begun: Callable[[], None],
 ) -> int:
     """
-    Capture until it is over, export nothing, and hand every activity to ``observe``.
+    Capture until it is over, export nothing, and hand every activity to an observer.
 
     Args:
         args: What to watch, and for how long.
         config: The configuration.
-        observe: Sees every activity, in order.
+        observer: Sees every activity, in order.
         rejected: Counts records that could not be decoded, by reason.
         begun: Called when the capture begins, if there is no command to be waited for.
 
     Returns:
-        The command's exit code, or 0.
+        As ``exit_code_of``.
     """
-    with open_capture(args, config, rejected) as (started, batches):
+    faults = Faults()
+    with open_capture(args, config, rejected, faults) as (started, batches):
         if started.command is None:
             begun()
-        pipeline.process(batches, Enricher(), [observe], rejected)
-    return exit_code_of(started)
+        parts = [Isolated(faults, NAME_OF_REPORT, observer)]
+        pipeline.process(batches, Enricher(), parts, rejected, faults)
+    return exit_code_of(started, faults)
 
 
-def exit_code_of(started: Started) -> int:
-    """The command's exit code, or 0."""
-    return started.command.exit_code or 0 if started.command else 0
+def exit_code_of(started: Started, faults: Faults) -> int:
+    """
+    Return the command's exit code; without one, 0, or 1 if a part was switched off for its errors.
+
+    What the errors were is logged once more, for who looks at the end first.
+    """
+    if found := faults.summary():
+        _logger.warning("errors inside the agent cost some of what was captured: %s", found)
+    if started.command is not None:
+        return started.command.exit_code or 0
+    return int(faults.cost_a_part)
 
 
-def _record(batches: Batches, writer: RecordingWriter) -> Batches:
+def _notify(batches: Batches, notifier: Notifier, faults: Faults) -> Batches:
+    def status() -> str:
+        return faults.summary() or CAPTURING
+
+    for batch in batches:
+        notifier.turn(status)
+        yield batch
+
+
+def _record(batches: Batches, writer: RecordingWriter, faults: Faults) -> Batches:
     recording = True
     for batch in batches:
         try:
@@ -217,6 +293,8 @@ def _record(batches: Batches, writer: RecordingWriter) -> Batches:
             # A full disk ends the recording, not the capture.
             recording = False
             _logger.warning("%s; the capture goes on without it", error)
+        except Exception as error:  # noqa: BLE001 -- nor does an error of ours
+            faults.add("recording", error)
         yield batch
 
 
@@ -242,16 +320,29 @@ def _signals(session: Session, command: Command | None, patience_s: float) -> It
             timer.start()
             timers.append(timer)
 
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    previous = {
-        number: signal.signal(number, end)
-        for number in numbers
-        if signal.getsignal(number) is not signal.SIG_IGN
-    }
     try:
-        yield
+        with _signal_handlers_kept():
+            _handle_signals(end)
+            yield
     finally:
         for timer in timers:
             timer.cancel()
+        # What is left to do may take long, and the command may outlive it.
+        if command is not None and command.poll() is None:
+            _pass_signals_on(command)
+
+
+def _handle_signals(handler: Callable[[int, FrameType | None], object]) -> None:
+    for number in _SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _signal_handlers_kept() -> Iterator[None]:
+    previous = {number: signal.getsignal(number) for number in _SIGNALS}
+    try:
+        yield
+    finally:
         for number, handler in previous.items():
             signal.signal(number, handler)

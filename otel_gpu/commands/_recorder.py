@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from otel_gpu.config import Config
 from otel_gpu.errors import StoreError
+from otel_gpu.faults import Faults, Isolated
 from otel_gpu.store.limits import Limits
 from otel_gpu.store.places import default_path
 
@@ -58,7 +59,9 @@ def wants_store(config: Config) -> bool:
     return config.store.enabled == "on"
 
 
-def open_store(path: Path, config: Config, *, live: bool) -> "StoreWriter":
+def open_store(
+    path: Path, config: Config, *, live: bool, faults: Faults | None = None
+) -> "StoreWriter":
     """
     Open a store to write it.
 
@@ -68,20 +71,23 @@ def open_store(path: Path, config: Config, *, live: bool) -> "StoreWriter":
     # SQLite and the schema: for those who write a store.
     from otel_gpu.store.recorder import open_writer  # noqa: PLC0415
 
-    return open_writer(path, limits_of(config), live=live)
+    return open_writer(path, limits_of(config), live=live, faults=faults)
 
 
 @contextmanager
-def live_store(config: Config) -> Iterator["StoreWriter | None"]:
+def live_store(config: Config, faults: Faults) -> Iterator["Isolated[StoreWriter] | None"]:
     """
     Open the flight recorder of a capture, if it is to have one, and end it.
 
     A store that cannot be written is warned about, and is no reason not to capture.
     """
     store = None
+    path = store_path(config)
+
     if wants_store(config):
         try:
-            store = open_store(store_path(config), config, live=True)
+            writer = open_store(path, config, live=True, faults=faults)
+            store = Isolated(faults, "store", writer, lambda broken: broken.renew())
         except StoreError as error:
             hint = f" ({error.hint})" if error.hint else ""
             _logger.warning("%s; the capture goes on without a store%s", error, hint)
@@ -89,9 +95,14 @@ def live_store(config: Config) -> Iterator["StoreWriter | None"]:
         yield store
     finally:
         if store is not None:
-            complete = store.close()
-            if lost := store.lost():
-                counts = ", ".join(f"{reason} {n:,}" for reason, n in sorted(lost.items()))
-                _logger.warning("rows that did not reach the store: %s", counts)
-            elif not complete:
-                _logger.warning("the disk was too slow for the last rows of the store")
+            with faults.at("store"):
+                _close(store.part)
+
+
+def _close(store: "StoreWriter") -> None:
+    complete = store.close()
+    if lost := store.lost():
+        counts = ", ".join(f"{reason} {n:,}" for reason, n in sorted(lost.items()))
+        _logger.warning("rows that did not reach the store: %s", counts)
+    elif not complete:
+        _logger.warning("the disk was too slow for the last rows of the store")

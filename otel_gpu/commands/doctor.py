@@ -12,6 +12,7 @@ from otel_gpu.commands import Output
 from otel_gpu.config import Config
 from otel_gpu.doctor import Host, check_loader, examine_host
 from otel_gpu.findings import Finding, can_capture, to_json
+from otel_gpu.service.examination import examine_service
 from otel_gpu.visibility import examine_process, examine_processes
 
 NAME = "doctor"
@@ -44,6 +45,7 @@ def run(args: Namespace, config: Config, out: Output) -> int:
         *examine_host(host, os.environ),
         check_loader(host, config.capture.loader),
         examine_processes(),
+        *examine_service(),
     ]
     processes = [finding for pid in args.pid for finding in examine_process(pid)]
     if args.json:

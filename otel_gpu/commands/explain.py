@@ -75,7 +75,7 @@ def _explain_live(args: Namespace, config: Config, out: Output) -> int:
     def say() -> None:
         out.note("capturing; Ctrl-C ends that and explains it")
 
-    code = capture(args, config, collector.observe, rejected, say)
+    code = capture(args, config, collector, rejected, say)
     _write(collector.finish(_LIVE), args, out)
     return code
 

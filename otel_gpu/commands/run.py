@@ -25,6 +25,7 @@ from otel_gpu.config import Config
 from otel_gpu.enrich.activities import Activity, OpenCallActivity
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.enrich.stack_text import describe_place
+from otel_gpu.faults import Faults, Isolated
 
 NAME = "run"
 HELP = "Capture live, and export."
@@ -53,46 +54,58 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, config: Config, out: Output) -> int:
-    """Capture; the command's exit code, or 0."""
+    """Capture; the command's exit code, or 0 if all parts of the agent worked until the end."""
     check_targets(args)
+    faults = Faults()
     with start_command(args) as started:
-        return _capture(args, config, out, started)
+        _capture(args, config, out, started, faults)
+    return exit_code_of(started, faults)
 
 
-def _capture(args: Namespace, config: Config, out: Output, started: Started) -> int:
+def _capture(
+    args: Namespace, config: Config, out: Output, started: Started, faults: Faults
+) -> None:
     # A third of a second of imports, with threads: after the fork.
-    from otel_gpu.export.exports import open_exports  # noqa: PLC0415
+    from otel_gpu.export.exports import Exports, open_exports  # noqa: PLC0415
 
     rejected: Counter[str] = Counter()
     with (
         load_programs(args, config, started) as programs,
-        open_exports(config, os.environ, live=True) as exports,
-        live_store(config) as store,
+        open_exports(config, os.environ, live=True, faults=faults) as exports,
+        live_store(config, faults) as store,
         ExitStack() as stack,
     ):
         console = out.stderr_console
         live = is_live(args.summary, console, shares_terminal=started.command is not None)
         summary = stack.enter_context(Summary(console, live=live, dropped=exports.dropped))
-        keepers: list[pipeline.Keeper] = [exports] if store is None else [exports, store]
-        blame = pipeline.Blame(config, *keepers)
-        observers = [
-            *(keeper.observe for keeper in keepers),
-            *(blame.observe, summary.observe, _HangLog().observe),
+        keepers: list[Isolated[Any]] = [Isolated(faults, "export", exports, Exports.renew)]
+        if store is not None:
+            keepers.append(store)
+
+        def explain(_: pipeline.Blame | None = None) -> pipeline.Blame:
+            return pipeline.Blame(config, *keepers)
+
+        blame = Isolated(faults, "explain", explain(), explain)
+        parts = [
+            *keepers,
+            blame,
+            Isolated(faults, "summary", summary),
+            Isolated(faults, "hang_log", _HangLog()),
         ]
 
         def status() -> Mapping[str, Any]:
             return {"rejected": dict(rejected), "dropped": dict(exports.dropped())}
 
-        with open_session(args, config, programs, started, status) as batches:
-            pipeline.process(batches, Enricher(), observers, rejected)
-            blame.close()
+        with open_session(args, config, programs, started, status, faults) as batches:
+            pipeline.process(batches, Enricher(), parts, rejected, faults)
+            blame.call(pipeline.Blame.close)
             if not exports.shutdown(config.export.shutdown_timeout_s):
                 _logger.warning("not everything could be exported before the time was over")
     if args.summary != "never":
-        summary.print_final()
+        with faults.at("summary"):
+            summary.print_final()
         if store is not None:
             out.note(f"kept in {store_path(config)}: otel-gpu explain --store {store_path(config)}")
-    return exit_code_of(started)
 
 
 class _HangLog:

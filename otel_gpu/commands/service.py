@@ -152,6 +152,8 @@ def _status(args: Namespace, config: Config, out: Output) -> int:
         out.line(_describe_state(state))
         if state.uptime_s is not None:
             out.line(_describe_cost(state, state.uptime_s, recorder))
+        if state.has_errors:
+            out.line(f"agent     {printable(state.word)}")
         out.line(_describe_recorder(path, recorder))
     return 0 if state.active == "active" else 1
 

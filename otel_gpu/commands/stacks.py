@@ -127,7 +127,7 @@ def _run_live(args: Namespace, config: Config, out: Output) -> int:
     def say() -> None:
         out.note("capturing; Ctrl-C ends that and shows the stacks")
 
-    code = capture(args, config, collector.observe, rejected, say)
+    code = capture(args, config, collector, rejected, say)
     _write(collector.finish(_LIVE, args.by), args, out)
     return code
 

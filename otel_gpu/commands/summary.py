@@ -90,7 +90,7 @@ class Summary:
         self._ended: dict[_ImageKey, None] = {}
         self._previous: dict[tuple[_ImageKey, str], tuple[int, int]] = {}
         self._counters: Mapping[str, int] = {}
-        self._rejected: Mapping[str, int] = {}
+        self._status: Mapping[str, Any] = {}
         self.forgotten = 0
 
     def __enter__(self) -> Self:
@@ -115,7 +115,7 @@ class Summary:
             case CountersActivity():
                 self._counters = activity.values
             case StatusActivity():
-                self._rejected = activity.info.get("rejected", {})
+                self._status = activity.info
             case CaptureActivity():
                 self._start_unix_ns = self._now_unix_ns = activity.unix_ns
                 self._middles_ns = bucket_middles_ns(activity.info["layout"]["durations"])
@@ -142,7 +142,7 @@ class Summary:
 
     def losses(self) -> dict[str, int]:
         """What was lost, by reason; only reasons that occurred."""
-        return losses_of(self._counters, self._rejected)
+        return losses_of(self._counters, self._status.get("rejected", {}), self._status)
 
     def print_final(self) -> None:
         """Print what the whole capture added up to."""

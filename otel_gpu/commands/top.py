@@ -26,6 +26,7 @@ from otel_gpu.commands._salvage import Salvage
 from otel_gpu.config import Config
 from otel_gpu.enrich.activities import Activity
 from otel_gpu.enrich.enricher import Enricher
+from otel_gpu.faults import Faults, Isolated
 from otel_gpu.report.board import Board
 from otel_gpu.report.extent import Extent
 
@@ -97,23 +98,26 @@ def _watch(args: Namespace, config: Config, out: Output) -> int:
     if args.once and args.duration is None and not args.command:
         args.duration = args.interval
     rejected: Counter[str] = Counter()
+    faults = Faults()
     board = _make_board(args, config, rejected)
-    with open_capture(args, config, rejected) as (started, batches):
+    with open_capture(args, config, rejected, faults) as (started, batches):
         console = out.stderr_console if args.command else out.stdout_console
         display = _make_display(args, board, console, _name_target(args))
         with display:
-            shown = batches if args.once else _ticking(batches, display)
-            pipeline.process(shown, Enricher(), [board.observe], rejected)
+            shown = batches if args.once else _ticking(batches, display, faults)
+            parts = [Isolated(faults, "board", board)]
+            pipeline.process(shown, Enricher(), parts, rejected, faults)
         board.close()
         display.write()
-    return exit_code_of(started)
+    return exit_code_of(started, faults)
 
 
-def _ticking(batches: Batches, display: Display) -> Batches:
+def _ticking(batches: Batches, display: Display, faults: Faults) -> Batches:
     has_ended = False
     for batch in batches:
         yield batch
-        display.tick()
+        with faults.at("display"):
+            display.tick()
         if display.has_quit and not has_ended:
             has_ended = True
             # The session ends itself in good order; there is no command here. Ctrl-C may be ignored.

@@ -70,6 +70,9 @@ _SHAPES: Mapping[int, Mapping[str, Any]] = {
         "rejected": (Mapping, int),
         "dropped": (Mapping, int),
         "stacks": (Mapping, int),
+        "errors": (Mapping, int),
+        "skipped": (Mapping, int),
+        "off": (Mapping, int),
     },
     wire.RECORD_STACK: {"kernel_stack": int, "functions": [str]},
     wire.RECORD_PRESSURE: {
@@ -203,7 +206,7 @@ def _check_type(value: object, expected: Any, where: str) -> None:  # noqa: ANN4
 
 def _check_counts(body: Mapping[str, Any]) -> None:
     numbers = [body.get("cpu_ns", 0), body.get("rss_bytes", 0)]
-    for name in ("rejected", "dropped", "stacks"):
+    for name in ("rejected", "dropped", "stacks", "errors", "skipped", "off"):
         numbers += body.get(name, {}).values()
     if not all(0 <= number <= _INT64_MAX for number in numbers):
         message = "body counts what cannot be counted"

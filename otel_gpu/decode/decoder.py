@@ -39,6 +39,7 @@ from otel_gpu.decode.events import (
     TimesKey,
     UserStack,
 )
+from otel_gpu.faults import Faults
 from otel_gpu.stacks.frames import Frame
 
 REJECTED_SHORT = "short"
@@ -71,7 +72,9 @@ class _RejectedError(Exception):
     """Carries a reason from the function of a kind to the counter."""
 
 
-def decode(records: Iterable[bytes], rejected: Counter[str]) -> Iterator[Event]:
+def decode(
+    records: Iterable[bytes], rejected: Counter[str], faults: Faults | None = None
+) -> Iterator[Event]:
     """
     Decode records in order, skipping the ones that cannot be understood.
 
@@ -82,6 +85,8 @@ def decode(records: Iterable[bytes], rejected: Counter[str]) -> Iterator[Event]:
     the traced program, so they are counted and the stream goes on.
 
     Text from the kernel ends at its first NUL; bytes that are not UTF-8 are replaced.
+
+    An error of our own about one record is counted in ``faults``; without any, it is raised.
     """
     for record in records:
         # Calls are most of what arrives, and their size is theirs alone.
@@ -103,6 +108,10 @@ def decode(records: Iterable[bytes], rejected: Counter[str]) -> Iterator[Event]:
             yield _decode_record(record)
         except _RejectedError as error:
             rejected[str(error)] += 1
+        except Exception as error:
+            if faults is None:
+                raise
+            faults.add("decode", error)
 
 
 def _decode_record(record: bytes) -> Event:

@@ -52,6 +52,7 @@ from otel_gpu.enrich.processes import MAX_DEAD, MAX_IMAGES, ProcessTable
 from otel_gpu.enrich.reasons import find_reason
 from otel_gpu.enrich.stack_table import StackTable
 from otel_gpu.enrich.user_reasons import refine_reason
+from otel_gpu.faults import Faults
 from otel_gpu.probe_table import API_BY_NUMBER, Api
 
 _FIRST_DRIVER_API = 100
@@ -104,12 +105,13 @@ class Enricher:
             Status: self._enrich_status,
         }
 
-    def enrich(self, events: Iterable[Event]) -> Iterator[Activity]:
+    def enrich(self, events: Iterable[Event], faults: Faults | None = None) -> Iterator[Activity]:
         """
         Yield the activities of events, in order; may be called again to go on.
 
         Events that only teach something (clocks, processes, devices, libraries) yield
-        none. A capture waits for the clock samples that follow it, which date it.
+        none. A capture waits for the clock samples that follow it, which date it. An error
+        about one event is counted in ``faults``; without any, it is raised.
         """
         waiting: Capture | None = None
         for event in events:
@@ -117,19 +119,28 @@ class Enricher:
             if waiting is not None and type(event) is not Clock:
                 yield self._enrich_capture(waiting)
                 waiting = None
-            if type(event) is Capture:
-                self._processes.learn_host(event.info)
-                host = event.info.get("host")
-                self._machine = str(host.get("arch")) if isinstance(host, Mapping) else ""
-                self._kernel_stacks.clear()
-                self._stacks.clear()
-                waiting = event
+            try:
+                if type(event) is Capture:
+                    self._learn_capture(event)
+                    waiting = event
+                    continue
+                activity = self._ways[type(event)](event)
+            except Exception as error:
+                if faults is None:
+                    raise
+                faults.add("enrich", error)
                 continue
-            activity = self._ways[type(event)](event)
             if activity is not None:
                 yield activity
         if waiting is not None:
             yield self._enrich_capture(waiting)
+
+    def _learn_capture(self, event: Capture) -> None:
+        self._processes.learn_host(event.info)
+        host = event.info.get("host")
+        self._machine = str(host.get("arch")) if isinstance(host, Mapping) else ""
+        self._kernel_stacks.clear()
+        self._stacks.clear()
 
     def _enrich_call(self, event: CudaCall) -> CallActivity:
         pid = event.pid

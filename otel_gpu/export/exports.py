@@ -33,6 +33,7 @@ from otel_gpu.export.resources import Resources, capture_version
 from otel_gpu.export.sinks import LogSink, SpanSink, open_log_sinks, open_sinks
 from otel_gpu.export.spans import SpanBuilder
 from otel_gpu.export.stack_events import LOG, Stacks
+from otel_gpu.faults import Faults
 
 _logger = logging.getLogger(__name__)
 
@@ -91,7 +92,8 @@ class Exports:
         self._log_limits = log_limits
         self._resources = Resources(environ)
         self._chains_per_second = chains_per_second
-        self._begin(_NO_SEED, __version__)
+        self._capture = (_NO_SEED, __version__)
+        self._begin()
         self._not_sampled = 0
         self._ended = False
 
@@ -103,7 +105,8 @@ class Exports:
         """
         if isinstance(activity, CaptureActivity):
             self._add(self._builder.close())
-            self._begin(ids.capture_seed(activity), capture_version(activity))
+            self._capture = (ids.capture_seed(activity), capture_version(activity))
+            self._begin()
         if self._sinks:
             self._add(self._builder.spans(activity))
         self._metrics.observe(activity)
@@ -134,6 +137,11 @@ class Exports:
         if self._sampler.wants(span):
             self._metrics.count_incident(incident.severity)
         self._add([span])
+
+    def renew(self) -> "Exports":
+        """Forget what spans wait for, after errors; what is counted and what waits to be sent stays."""
+        self._begin()
+        return self
 
     def flush(self, timeout_s: float) -> bool:
         """Send what there is; False when not all of it arrived within the time."""
@@ -168,7 +176,8 @@ class Exports:
         """Return how many spans arrived; with several exporters, the sum over them."""
         return sum(sink.counts().exported for sink in self._sinks)
 
-    def _begin(self, seed: bytes, version: str) -> None:
+    def _begin(self) -> None:
+        seed, version = self._capture
         origins = Origins(version, self._resources)
         self._builder = SpanBuilder(seed, origins, self._limits, self._stacks)
         self._explanations = Explanations(seed, origins, self._chains_per_second, self._stacks)
@@ -210,7 +219,9 @@ class Exports:
 
 
 @contextmanager
-def open_exports(config: Config, environ: Mapping[str, str], *, live: bool) -> Iterator[Exports]:
+def open_exports(
+    config: Config, environ: Mapping[str, str], *, live: bool, faults: Faults | None = None
+) -> Iterator[Exports]:
     """
     Open what the configuration and environment name, and close it in the end.
 
@@ -220,6 +231,7 @@ def open_exports(config: Config, environ: Mapping[str, str], *, live: bool) -> I
         live: False for a replay: no timers and no threads of our own; batches are
             made by size alone and what is left is sent at the end, so that the same
             recording gives the same output.
+        faults: Counts errors in threads of the exports that are none of an endpoint's.
 
     Raises:
         ConfigError: A variable has a value that cannot work.
@@ -242,10 +254,18 @@ def open_exports(config: Config, environ: Mapping[str, str], *, live: bool) -> I
         with ExitStack() as failing:
             metrics = MetricExports(config, environ, live=live, file=file)
             failing.callback(metrics.shutdown, 0.0)
-            sinks = open_sinks(config.export, environ, file, live=live) if wants_spans else []
+            sinks = (
+                open_sinks(config.export, environ, file, live=live, faults=faults)
+                if wants_spans
+                else []
+            )
             for sink in sinks:
                 failing.callback(sink.shutdown, 0.0)
-            logs = open_log_sinks(config.export, environ, file, live=live) if wants_logs else []
+            logs = (
+                open_log_sinks(config.export, environ, file, live=live, faults=faults)
+                if wants_logs
+                else []
+            )
             failing.pop_all()
         if wants_logs and sinks and not logs:
             _logger.warning(

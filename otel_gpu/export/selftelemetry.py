@@ -59,6 +59,11 @@ _SAMPLES = wire.COUNTER_NAMES[wire.COUNTER_SAMPLES].removeprefix(_COUNTER_PREFIX
 # What became of stacks in user space.
 _DROPPED_STACKS = ("unused", "without_sample", "rejected")
 _DROPPED_SYMBOLS = ("code_rejected", "code_forgotten", "perf_map_malformed")
+_FAULTS = (
+    ("errors", semconv.METRIC_OTEL_GPU_ERRORS),
+    ("skipped", semconv.METRIC_OTEL_GPU_ITEMS_SKIPPED),
+    ("off", semconv.METRIC_OTEL_GPU_SWITCHED_OFF),
+)
 # What the agent explained, and which attribute tells one point of it from another.
 _EXPLAINED: Mapping[Instrument, str] = {
     semconv.METRIC_OTEL_GPU_CHAINS: semconv.OTEL_GPU_SEVERITY,
@@ -116,6 +121,9 @@ class SelfTelemetry:
         ):
             yield from _by_reason(instrument, self._status.get(field, {}))
         yield from _by_reason(semconv.METRIC_OTEL_GPU_SERIES_DROPPED, dropped_series)
+        for field, instrument in _FAULTS:
+            for place, count in self._status.get(field, {}).items():
+                yield Measurement(instrument, ((semconv.OTEL_GPU_PLACE, place),), place, count)
         for (instrument, value), count in self._explained.items():
             yield Measurement(instrument, ((_EXPLAINED[instrument], value),), value, count)
         yield from self._stacks()

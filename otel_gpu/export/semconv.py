@@ -96,6 +96,7 @@ STATE = "state"
 REASON = "reason"
 OTEL_GPU_PROBE_TYPE = "otel_gpu.probe.type"
 OTEL_GPU_SPAN_SOURCE = "otel_gpu.span.source"
+OTEL_GPU_PLACE = "otel_gpu.place"
 OTEL_GPU_LIBRARY_PATH = "otel_gpu.library.path"
 OTEL_METRIC_OVERFLOW = "otel.metric.overflow"
 
@@ -451,6 +452,27 @@ METRIC_OTEL_GPU_SERIES_DROPPED = Instrument(
     "counter",
     "{series}",
     "Series of ended processes that were given up before they could be exported.",
+    SCOPE_AGENT,
+)
+METRIC_OTEL_GPU_ERRORS = Instrument(
+    "otel_gpu.errors",
+    "counter",
+    "{error}",
+    "Errors inside the agent that nobody expected. Each cost what was being handled.",
+    SCOPE_AGENT,
+)
+METRIC_OTEL_GPU_ITEMS_SKIPPED = Instrument(
+    "otel_gpu.items.skipped",
+    "counter",
+    "{item}",
+    "What a part of the agent was not given while it was switched off for its errors.",
+    SCOPE_AGENT,
+)
+METRIC_OTEL_GPU_SWITCHED_OFF = Instrument(
+    "otel_gpu.switched_off",
+    "gauge",
+    "1",
+    "1 while a part of the agent is switched off for its errors, 0 when it works again.",
     SCOPE_AGENT,
 )
 METRIC_OTEL_GPU_PROBE_HITS = Instrument(

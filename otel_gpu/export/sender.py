@@ -22,6 +22,7 @@ from enum import Enum, auto
 from typing import NamedTuple, Protocol
 
 from otel_gpu.export.queue import Counts, Ledger, Pending, SpanQueue
+from otel_gpu.faults import Faults
 
 _logger = logging.getLogger(__name__)
 
@@ -35,6 +36,7 @@ ENDPOINT_DOWN = "endpoint_down"
 REJECTED = "rejected_by_receiver"
 TOO_LARGE = "too_large"
 WRITE_FAILED = "write_failed"
+FAILED = "internal_error"
 SHUTDOWN = "shutdown"
 
 
@@ -46,9 +48,14 @@ class Outcome(Enum):
     TOO_LARGE = auto()
     REJECTED = auto()
     WRITE_FAILED = auto()
+    FAILED = auto()
 
 
-_REASONS = {Outcome.TOO_LARGE: TOO_LARGE, Outcome.WRITE_FAILED: WRITE_FAILED}
+_REASONS = {
+    Outcome.TOO_LARGE: TOO_LARGE,
+    Outcome.WRITE_FAILED: WRITE_FAILED,
+    Outcome.FAILED: FAILED,
+}
 
 
 class Delivery(NamedTuple):
@@ -106,9 +113,18 @@ class BackgroundSender:
 
     Args:
         flush_interval_s: The longest that a span waits for a batch to fill.
+        faults: Counts errors of the transport that are none of the endpoint's.
     """
 
-    def __init__(self, transport: Transport, queue: SpanQueue, *, flush_interval_s: float) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        queue: SpanQueue,
+        *,
+        flush_interval_s: float,
+        faults: Faults | None = None,
+    ) -> None:
+        self._faults = faults or Faults()
         self._transport = transport
         self._queue = queue
         self._ledger = Ledger()
@@ -191,6 +207,9 @@ class BackgroundSender:
             except OSError as error:
                 _logger.warning("spans could not be written: %s", error)
                 delivery = Delivery(Outcome.WRITE_FAILED)
+            except Exception as error:  # noqa: BLE001 -- the thread must outlive it
+                self._faults.add("export.spans", error)
+                delivery = Delivery(Outcome.FAILED)
             with self._changed:
                 if self._abandoned:
                     return

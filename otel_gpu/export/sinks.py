@@ -31,6 +31,7 @@ from otel_gpu.export.sender import (
     Sender,
     Transport,
 )
+from otel_gpu.faults import Faults
 
 _logger = logging.getLogger(__name__)
 
@@ -43,6 +44,7 @@ _WAITING_SPAN_BYTES = 136
 _READABLE_SPAN_BYTES = 1024
 
 _Item = TypeVar("_Item")
+_OpenSender = Callable[[Transport, SpanQueue], Sender]
 
 
 class Sink(Generic[_Item]):
@@ -107,7 +109,12 @@ class ReadableTransport:
 
 
 def open_sinks(
-    config: ExportConfig, environ: Mapping[str, str], file: OtlpFile | None, *, live: bool
+    config: ExportConfig,
+    environ: Mapping[str, str],
+    file: OtlpFile | None,
+    *,
+    live: bool,
+    faults: Faults | None = None,
 ) -> list[SpanSink]:
     """
     Open the exporters that the environment names, and the file.
@@ -117,6 +124,7 @@ def open_sinks(
         environ: The agent's environment.
         file: Gets every span too.
         live: False in a replay: batches are sent by the caller's thread.
+        faults: Counts errors that are none of an endpoint's.
 
     Raises:
         ConfigError: An exporter is not known or refuses its settings.
@@ -131,14 +139,20 @@ def open_sinks(
             others.append(ReadableTransport(_exporter(name, environ)))
     if file is not None and not is_true(environ, OTEL_SDK_DISABLED):
         wires.append(FileTransport(file))
+    open_sender = _sender_of(config, live=live, faults=faults)
     return [
-        *(_wire_sink(transport, config, live=live) for transport in wires),
-        *(_readable_sink(transport, config, live=live) for transport in others),
+        *(_wire_sink(transport, config, open_sender) for transport in wires),
+        *(_readable_sink(transport, config, open_sender) for transport in others),
     ]
 
 
 def open_log_sinks(
-    config: ExportConfig, environ: Mapping[str, str], file: OtlpFile | None, *, live: bool
+    config: ExportConfig,
+    environ: Mapping[str, str],
+    file: OtlpFile | None,
+    *,
+    live: bool,
+    faults: Faults | None = None,
 ) -> list[LogSink]:
     """
     Open the endpoint for log records, if the environment names one, and the file.
@@ -157,10 +171,11 @@ def open_log_sinks(
         transports.append(otlp_transport(environ, "LOGS"))
     if file is not None and not is_true(environ, OTEL_SDK_DISABLED):
         transports.append(FileTransport(file, is_logs=True))
-    return [_log_sink(transport, config, live=live) for transport in transports]
+    open_sender = _sender_of(config, live=live, faults=faults)
+    return [_log_sink(transport, config, open_sender) for transport in transports]
 
 
-def _log_sink(transport: Transport, config: ExportConfig, *, live: bool) -> LogSink:
+def _log_sink(transport: Transport, config: ExportConfig, open_sender: _OpenSender) -> LogSink:
     logs = LogEncoder()
 
     def encode(item: SpanLog) -> Pending:
@@ -168,15 +183,17 @@ def _log_sink(transport: Transport, config: ExportConfig, *, live: bool) -> LogS
         return Pending(item.span.origin, len(data), data)
 
     queue = _queue(config, RequestEncoder().header_size)
-    return LogSink(_sender(transport, queue, config, live=live), encode)
+    return LogSink(open_sender(transport, queue), encode)
 
 
-def _readable_sink(transport: Transport, config: ExportConfig, *, live: bool) -> SpanSink:
+def _readable_sink(
+    transport: Transport, config: ExportConfig, open_sender: _OpenSender
+) -> SpanSink:
     queue = _queue(config, lambda _: 0)
-    return SpanSink(_sender(transport, queue, config, live=live), _as_it_is)
+    return SpanSink(open_sender(transport, queue), _as_it_is)
 
 
-def _wire_sink(transport: Transport, config: ExportConfig, *, live: bool) -> SpanSink:
+def _wire_sink(transport: Transport, config: ExportConfig, open_sender: _OpenSender) -> SpanSink:
     spans = SpanEncoder()
 
     def encode(span: FinishedSpan) -> Pending:
@@ -184,7 +201,7 @@ def _wire_sink(transport: Transport, config: ExportConfig, *, live: bool) -> Spa
         return Pending(span.origin, len(data), data)
 
     queue = _queue(config, RequestEncoder().header_size)
-    return SpanSink(_sender(transport, queue, config, live=live), encode)
+    return SpanSink(open_sender(transport, queue), encode)
 
 
 def _queue(config: ExportConfig, header_size: Callable[[Origin], int]) -> SpanQueue:
@@ -197,10 +214,12 @@ def _queue(config: ExportConfig, header_size: Callable[[Origin], int]) -> SpanQu
     )
 
 
-def _sender(transport: Transport, queue: SpanQueue, config: ExportConfig, *, live: bool) -> Sender:
+def _sender_of(config: ExportConfig, *, live: bool, faults: Faults | None) -> _OpenSender:
     if live:
-        return BackgroundSender(transport, queue, flush_interval_s=config.flush_interval_s)
-    return DirectSender(transport, queue)
+        return lambda transport, queue: BackgroundSender(
+            transport, queue, flush_interval_s=config.flush_interval_s, faults=faults
+        )
+    return DirectSender
 
 
 def _as_it_is(span: FinishedSpan) -> Pending:

@@ -86,6 +86,7 @@ class Board:
         self._open_calls = OpenCalls()
         self._ended: dict[ImageKey, None] = {}
         self._counters: Mapping[str, int] = {}
+        self._status: Mapping[str, Any] = {}
         self._durations: Mapping[str, Any] | None = None
         self._host = ""
         self._agent = Agent()
@@ -142,7 +143,7 @@ class Board:
             tuple(_api_line(row, now.apis.get(key), now) for key, row in total.apis.items()),
             tuple(self._incident_lines(now_unix_ns)),
             tuple(self._open_calls.rows(now_unix_ns)),
-            losses_of(self._counters, self._rejected),
+            losses_of(self._counters, self._rejected, self._status),
             self._left_out + self._counts.left_out + self._times.left_out,
         )
 
@@ -155,6 +156,7 @@ class Board:
         self._base = _Reading(AggregatesActivity(unix_ns, ()), TimesActivity(unix_ns, ()))
 
     def _observe_status(self, activity: StatusActivity) -> None:
+        self._status = activity.info
         cpu_ns, rss_bytes = (_figure(activity.info, name) for name in ("cpu_ns", "rss_bytes"))
         share = self._agent.cpu_share
         if cpu_ns is not None:

@@ -12,6 +12,7 @@ from otel_gpu.enrich.activities import (
     PressureActivity,
     ProbesActivity,
     ProcessImage,
+    StatusActivity,
     TimesActivity,
 )
 from otel_gpu.explain.chains import Cause, Chain, Culprit, Incident, Verdict
@@ -99,6 +100,7 @@ class Collector:
         self._durations: Mapping[str, Any] | None = None
         self._knows_freed_bytes = True
         self._counters: Mapping[str, int] = {}
+        self._status: Mapping[str, Any] = {}
         self._failed_symbols: dict[str, int] = {}
         self._extent = Extent()
 
@@ -116,6 +118,8 @@ class Collector:
                 self._observe_exec(activity.process)
             case CountersActivity():
                 self._counters = activity.values
+            case StatusActivity():
+                self._status = activity.info
             case PressureActivity():
                 self._pressure.observe(activity)
             case ProbesActivity():
@@ -172,7 +176,7 @@ class Collector:
             ),
             tuple(self._slots.rows(processes, end_unix_ns, self._counts.interval_ns())),
             self._pressure.load(),
-            losses_of(self._counters, self._rejected),
+            losses_of(self._counters, self._rejected, self._status),
             (*write_notes(self._knowledge(bool(apis))), *notes),
         )
 
@@ -286,6 +290,7 @@ class Collector:
             series_left_out=self._counts.left_out + self._times.left_out,
             given_up=dict(self._explainer.given_up),
             unplaced_calls=self._counts.unplaced_calls(),
+            errors=self._status.get("errors", {}),
         )
 
 

@@ -1,6 +1,7 @@
 """What a report does not know, in words."""
 
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from otel_gpu.report.words import count_of, format_time, printable
@@ -25,6 +26,7 @@ class Knowledge(NamedTuple):
     series_left_out: int
     given_up: Mapping[str, int]
     unplaced_calls: int = 0
+    errors: Mapping[str, int] = MappingProxyType({})
 
 
 def write_notes(knowledge: Knowledge) -> Iterator[str]:
@@ -69,6 +71,13 @@ def write_notes(knowledge: Knowledge) -> Iterator[str]:
         )
     if knowledge.series_left_out:
         yield f"{count_of(knowledge.series_left_out, 'reading')} found no room in the figures."
+    yield from _notes_on_the_agent(knowledge)
+
+
+def _notes_on_the_agent(knowledge: Knowledge) -> Iterator[str]:
+    if errors := {place: count for place, count in knowledge.errors.items() if count}:
+        counts = ", ".join(f"{printable(place)} {n:,}" for place, n in sorted(errors.items()))
+        yield f"Errors inside the agent, each of which cost what was being handled: {counts}."
     if given_up := {name: count for name, count in knowledge.given_up.items() if count}:
         counts = ", ".join(f"{name} {count:,}" for name, count in sorted(given_up.items()))
         yield f"What was too much to remember while causes were looked for: {counts}."

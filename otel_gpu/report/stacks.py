@@ -22,8 +22,10 @@ from otel_gpu.enrich.activities import (
     CountersActivity,
     ProcessImage,
     StallActivity,
+    StatusActivity,
 )
 from otel_gpu.report.extent import Extent
+from otel_gpu.report.losses import losses_of
 from otel_gpu.report.words import count_of
 
 MAX_ROWS = 16_384
@@ -34,7 +36,6 @@ MEASURES = (TIME, CALLS, BYTES)
 CALLED, WAITED = "calls", "waits"
 
 _MAX_SERIES = 16_384
-_LOST = "counter_lost_"
 
 ImageKey = tuple[int, int]
 
@@ -131,6 +132,7 @@ class StackCollector:
         self._incomplete = 0
         self._counts: OrderedDict[SeriesKey, int] = OrderedDict()
         self._counters: Mapping[str, int] = {}
+        self._status: Mapping[str, Any] = {}
         self._extent = Extent()
 
     def observe(self, activity: Activity) -> None:
@@ -145,6 +147,8 @@ class StackCollector:
                 self._observe_aggregates(activity)
             case CountersActivity():
                 self._counters = activity.values
+            case StatusActivity():
+                self._status = activity.info
             case _:
                 pass
 
@@ -234,13 +238,7 @@ class StackCollector:
         return (not self._pids or pid in self._pids) and (not self._names or name in self._names)
 
     def _losses(self) -> dict[str, int]:
-        lost = {
-            name.removeprefix(_LOST): count
-            for name, count in self._counters.items()
-            if name.startswith(_LOST) and count
-        }
-        rejected = {f"rejected_{reason}": n for reason, n in self._rejected.items() if n}
-        return dict(sorted((lost | rejected).items()))
+        return losses_of(self._counters, self._rejected, self._status)
 
     def _notes(self) -> Iterable[str]:
         if self._kind == CALLED and not self._names:

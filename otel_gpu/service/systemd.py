@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from otel_gpu.errors import HostError
 from otel_gpu.service.files import UNIT
+from otel_gpu.service.notify import CAPTURING
 
 _PROPERTIES = (
     "LoadState",
@@ -20,6 +21,7 @@ _PROPERTIES = (
     "CPUUsageNSec",
     "MemoryCurrent",
     "MemoryMax",
+    "StatusText",
 )
 _TIMEOUT_S = 10.0
 _UNKNOWN = 2**64 - 1  # as systemd writes a figure that it does not have, in older versions
@@ -44,6 +46,7 @@ class State(NamedTuple):
         cpu_ns: CPU time of the service since it was started; None where it is not accounted for.
         memory_bytes: What is charged to it, with maps in the kernel; None as above.
         memory_limit_bytes: What it may have; None: no limit.
+        word: What the agent says about itself: ``capturing``, or its errors by place.
     """
 
     is_installed: bool
@@ -57,6 +60,12 @@ class State(NamedTuple):
     cpu_ns: int | None
     memory_bytes: int | None
     memory_limit_bytes: int | None
+    word: str = ""
+
+    @property
+    def has_errors(self) -> bool:
+        """Whether the agent's word is about errors."""
+        return self.active == "active" and self.word not in ("", CAPTURING)
 
 
 def ask_systemctl(arguments: Sequence[str]) -> str:
@@ -113,6 +122,7 @@ def state_of_service(ask: Ask = ask_systemctl) -> State:
         cpu_ns=_number(values, "CPUUsageNSec"),
         memory_bytes=_number(values, "MemoryCurrent"),
         memory_limit_bytes=_number(values, "MemoryMax"),
+        word=values.get("StatusText", ""),
     )
 
 

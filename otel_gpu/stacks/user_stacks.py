@@ -20,6 +20,7 @@ from otel_gpu.stacks.symbols import Symbols
 from otel_gpu.stacks.unwinder import Unwinder
 
 _CODE_KIND: Final = wire.RECORD_CODE.to_bytes(2, "little")
+_SAMPLE_KIND: Final = wire.RECORD_SAMPLE.to_bytes(2, "little")
 _CALL_KIND: Final = wire.RECORD_CUDA_CALL.to_bytes(2, "little")
 _STALL_KIND: Final = wire.RECORD_STALL.to_bytes(2, "little")
 _MAX_SAMPLE_BYTES: Final = 8 << 20
@@ -217,9 +218,16 @@ class UserStacks:
             self._counts["incomplete"] += not found.complete
         elif sample is None:
             self._counts["without_sample"] += 1
-        token_end = position + _TOKEN_BYTES
-        identity = found.stack.to_bytes(_TOKEN_BYTES, "little")
-        return (*found.told, b"".join((record[:position], identity, record[token_end:])))
+        return (*found.told, _with_stack(record, position, found.stack))
+
+    def without_stack(self, record: bytes) -> Sequence[bytes]:
+        """Return a CUDA_CALL or STALL record without its stack, others as they are; samples go."""
+        if record.startswith((_SAMPLE_KIND, _CODE_KIND)):
+            return ()
+        is_call = record.startswith(_CALL_KIND)
+        if not is_call and not record.startswith(_STALL_KIND):
+            return (record,)
+        return (_with_stack(record, _CALL_STACK if is_call else _STALL_STACK, 0),)
 
     def resolve_open(
         self, sample: bytes, image: Image, tid: int, start_ktime_ns: int
@@ -254,3 +262,8 @@ class UserStacks:
         self._counts["memo_hits"] += not found.walked
         self._counts["distinct"] += len(found.told)
         return found
+
+
+def _with_stack(record: bytes, position: int, stack: int) -> bytes:
+    identity = stack.to_bytes(_TOKEN_BYTES, "little")
+    return b"".join((record[:position], identity, record[position + _TOKEN_BYTES :]))

@@ -24,7 +24,7 @@ class Direct:
     def close(self, timeout_s: float) -> bool:  # noqa: ARG002 -- the protocol's
         """End; False when rows were lost."""
         self._journal.close()
-        return not self._journal.lost
+        return not self._journal.lost.total()
 
     def lost(self) -> Mapping[str, int]:
         """Return the rows that could not be written, by reason."""
@@ -64,7 +64,7 @@ class Background:
             self._is_over = True
             self._changed.notify_all()
         self._thread.join(timeout_s)
-        return not self._thread.is_alive() and not self._journal.lost
+        return not self._thread.is_alive() and not self._journal.lost.total()
 
     def lost(self) -> Mapping[str, int]:
         """Return the rows that could not be written, by reason."""

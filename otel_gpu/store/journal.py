@@ -14,12 +14,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from otel_gpu.errors import StoreError
+from otel_gpu.faults import Faults
 from otel_gpu.store.batch import Batch, Row
 from otel_gpu.store.columns import MAX_INTEGER, Table
 from otel_gpu.store.eviction import Room
 from otel_gpu.store.limits import Limits
 from otel_gpu.store.lock import Lock
-from otel_gpu.store.losses import READER, TOO_SMALL
+from otel_gpu.store.losses import FAILED, READER, TOO_SMALL
 from otel_gpu.store.owed import Kept, Owed
 from otel_gpu.store.problems import DAMAGED, FAILURES, problem_of
 from otel_gpu.store.rows import mend
@@ -51,6 +52,7 @@ class Journal:
         limits: What it may hold.
         first: The first free numbers.
         lock: Let go of when nothing more will be written.
+        faults: Counts errors that no disk explains.
     """
 
     def __init__(
@@ -60,7 +62,9 @@ class Journal:
         limits: Limits,
         first: Mapping[str, int],
         lock: Lock,
+        faults: Faults | None = None,
     ) -> None:
+        self._faults = faults or Faults()
         self._lock = lock
         self._connection = connection
         self._path = path
@@ -77,9 +81,9 @@ class Journal:
 
     def write(self, batch: Batch) -> None:
         """Write a batch, or count why it could not be written."""
-        if batch.owed is not None:
-            self._owed.merge(batch.owed)
         try:
+            if batch.owed is not None:
+                self._owed.merge(batch.owed)
             self._try(batch)
         except _LogIsFullError:
             self._roll_back()
@@ -90,6 +94,10 @@ class Journal:
         except FAILURES as error:
             self._roll_back()
             self._lose(batch, *problem_of(error))
+        except Exception as error:  # noqa: BLE001 -- the thread of the delivery must outlive it
+            self._faults.add("store.journal", error)
+            self._roll_back()
+            self.lost[FAILED] += batch.count
         else:
             self._said.clear()
 

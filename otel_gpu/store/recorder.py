@@ -8,6 +8,7 @@ from pathlib import Path
 
 from otel_gpu import __version__
 from otel_gpu.errors import StoreError
+from otel_gpu.faults import Faults
 from otel_gpu.store.delivery import Background, Direct
 from otel_gpu.store.files import open_writing
 from otel_gpu.store.journal import Journal
@@ -21,7 +22,9 @@ from otel_gpu.store.writer import StoreWriter
 _logger = logging.getLogger(__name__)
 
 
-def open_writer(path: Path, limits: Limits | None = None, *, live: bool) -> StoreWriter:
+def open_writer(
+    path: Path, limits: Limits | None = None, *, live: bool, faults: Faults | None = None
+) -> StoreWriter:
     """
     Open a store, or begin one, to write what is observed.
 
@@ -32,6 +35,7 @@ def open_writer(path: Path, limits: Limits | None = None, *, live: bool) -> Stor
         live: True: a thread writes about once a second, so that the caller never waits
             for a disk, and each batch outlives a power cut. False: batches are written by
             the caller when they are full, and nothing is lost however slow the disk is.
+        faults: Counts errors that no disk explains.
 
     Raises:
         StoreError: It is no store, of another version or owner, another process writes
@@ -50,7 +54,7 @@ def open_writer(path: Path, limits: Limits | None = None, *, live: bool) -> Stor
             )
         _sign(connection, first)
         lock.sign(first["writer"], first["seq"])
-        journal = Journal(connection, path, limits, first, lock)
+        journal = Journal(connection, path, limits, first, lock, faults)
     except FAILURES as error:
         connection.close()
         lock.close()

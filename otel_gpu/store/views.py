@@ -293,6 +293,11 @@ VIEWS: tuple[View, ...] = (
           FROM counters c WHERE c.name GLOB 'counter_lost_*'
           GROUP BY c.name, (SELECT max(capture) FROM captures WHERE captures.seq <= c.seq)
         ) GROUP BY reason HAVING sum(most) > 0
+        UNION ALL SELECT 'agent', reason, sum(most) FROM (
+          SELECT 'error_' || e.key AS reason, max(e.value) AS most
+          FROM statuses s, json_each(s.info, '$.errors') e
+          GROUP BY e.key, (SELECT max(capture) FROM captures WHERE captures.seq <= s.seq)
+        ) GROUP BY reason
         UNION ALL SELECT 'store', reason, rows FROM losses WHERE rows > 0
         """,
         {

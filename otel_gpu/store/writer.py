@@ -164,6 +164,15 @@ class StoreWriter:
         for name in dict.fromkeys(clean(chain.id) for chain in incident.chains):
             self._batch.add_part("incident_chains", (seq, name))
 
+    def renew(self) -> "StoreWriter":
+        """Begin a chunk, after errors: it names everything again, and counts go on from where they were."""
+        batch = self._batch
+        chunk = self._end_chunk()
+        self._seal()
+        self._delivery.put(batch)
+        self._batch = Batch(chunk)
+        return self
+
     def close(self, timeout_s: float = 10.0) -> bool:
         """
         Write what is left, and end; a second call does nothing.

@@ -11,6 +11,7 @@ from otel_gpu import wire
 from otel_gpu.capture.programs import Programs
 from otel_gpu.capture.session import Session
 from otel_gpu.config import load
+from otel_gpu.faults import Faults
 from tests.kernel.agent import wait_until
 
 pytestmark = pytest.mark.kernel
@@ -59,20 +60,48 @@ def test_the_end_of_a_capture_leaves_nothing_stopped() -> None:
         assert [shell.wait(GOES_ON_S) for shell in shells] == [0, 0, 0]
 
 
-def test_a_failing_capture_leaves_nothing_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("at", ["_place_probes", "_probes", "_handle"])
+def test_errors_about_stopped_processes_leave_nothing_stopped(
+    monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    """
+    Where each of three records is an error, all three processes go on, and so does the capture.
+    """
+    faults = Faults()
+
+    def fail(self: Session, *about: object) -> Iterator[bytes]:
+        raise RuntimeError(self, about)
+
+    with Programs(CONFIG, watch_all=False) as programs:
+        session = Session(programs, CONFIG, pids=[], faults=faults)
+        batches = session.batches()
+        next(batches)
+        monkeypatch.setattr(Session, at, fail)
+        with stopped_at_exec(programs, 3) as shells:
+            while any(shell.poll() is None for shell in shells):
+                next(batches)
+
+            assert [shell.returncode for shell in shells] == [0, 0, 0]
+        monkeypatch.undo()
+        session.stop()
+        assert list(batches)[-1]
+    assert sum(faults.status()["errors"].values()) >= 1
+
+
+def test_an_interrupted_capture_leaves_nothing_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     The first of three records is not survived; the processes of the others go on all the same.
     """
 
-    def fail(self: Session, pid: int) -> Iterator[bytes]:
-        raise RuntimeError(self, pid)
+    def interrupt(self: Session, pid: int) -> Iterator[bytes]:
+        raise KeyboardInterrupt(self, pid)
 
     with Programs(CONFIG, watch_all=False) as programs:
         batches = Session(programs, CONFIG, pids=[]).batches()
         next(batches)
-        monkeypatch.setattr(Session, "_probes", fail)
+        monkeypatch.setattr(Session, "_probes", interrupt)
         with stopped_at_exec(programs, 3) as shells:
-            with pytest.raises(RuntimeError):
+            with pytest.raises(KeyboardInterrupt):
                 list(batches)
 
             assert [shell.wait(GOES_ON_S) for shell in shells] == [0, 0, 0]

@@ -57,15 +57,23 @@ def configure(booted: Booted, receiver: OtlpReceiver | None, config: str = "") -
 
 
 @contextmanager
-def running(booted: Booted) -> Iterator[None]:
+def running(booted: Booted, *, check: bool = True) -> Iterator[None]:
     """The service, started, and stopped with what it had to keep removed."""
-    booted.systemctl("start", SERVICE)
+    # Returns when the agent has said that it captures, or has failed.
+    booted.run("systemctl", "start", SERVICE, check=check)
     try:
         yield
     finally:
         booted.run("systemctl", "stop", SERVICE)
         booted.run("systemctl", "reset-failed", SERVICE, check=False)
         booted.run("sh", "-c", f"rm -f {STORE}*")
+
+
+def drop_in(booted: Booted, *settings: str) -> None:
+    """Change the unit, as ``systemctl edit`` does."""
+    script = 'mkdir -p "$1" && printf "%s\\n" "[Service]" "$2" > "$1/a.conf"'
+    booted.run("sh", "-c", script, "sh", f"/run/units/{SERVICE}.d", "\n".join(settings))
+    booted.systemctl("daemon-reload")
 
 
 class Meter:
@@ -241,7 +249,7 @@ def test_a_wrong_configuration_is_said_once(booted: Booted) -> None:
     What would fail again is not started again, and the journal says what is wrong.
     """
     configure(booted, None, "spans: {moed: full}")
-    with running(booted):
+    with running(booted, check=False):
         wait_until(lambda: booted.show(SERVICE, "ActiveState") == "failed", "the failure")
         restarts, code = booted.show(SERVICE, "NRestarts"), booted.show(SERVICE, "ExecMainStatus")
         journal = booted.journal(SERVICE)
@@ -256,9 +264,7 @@ def test_an_agent_that_dies_is_started_again(booted: Booted, receiver: OtlpRecei
     After SIGKILL systemd starts another, which captures.
     """
     configure(booted, receiver)
-    soon = "mkdir -p /run/units/{0}.d && printf '[Service]\\nRestartSec=100ms\\n' > /run/units/{0}.d/a.conf"
-    booted.run("sh", "-c", soon.format(SERVICE))
-    booted.systemctl("daemon-reload")
+    drop_in(booted, "RestartSec=100ms")
     with running(booted):
         receiver.wait_for(receiver.metrics)
         first = booted.show(SERVICE, "MainPID")
@@ -270,6 +276,33 @@ def test_an_agent_that_dies_is_started_again(booted: Booted, receiver: OtlpRecei
 
     assert seen
     assert restarts == "1"
+
+
+def test_a_hung_agent_is_started_again(booted: Booted, receiver: OtlpReceiver) -> None:
+    """
+    Its loop stands still; the watchdog ends it, and another one captures. A loop that turns keeps
+    the watchdog quiet, and the journal says where the agent hung.
+    """
+    configure(booted, receiver)
+    drop_in(booted, "RestartSec=100ms", "WatchdogSec=2s")
+    with running(booted):
+        first = booted.show(SERVICE, "MainPID")
+        begun = booted.show(SERVICE, "WatchdogTimestampMonotonic")
+        wait_until(
+            lambda: booted.show(SERVICE, "WatchdogTimestampMonotonic") != begun, "a word", 20
+        )
+        text = booted.show(SERVICE, "StatusText")
+        quiet = booted.show(SERVICE, "NRestarts")
+        booted.run("kill", "-STOP", first)
+        wait_until(lambda: booted.show(SERVICE, "NRestarts") == "1", "the restart", 60)
+        wait_until(lambda: booted.show(SERVICE, "SubState") == "running", "its start", 60)
+        second = booted.show(SERVICE, "MainPID")
+        journal = booted.journal(SERVICE)
+
+    assert (text, quiet) == ("capturing", "0")
+    assert second not in {"0", first}
+    assert "Watchdog timeout (limit 2s)!" in journal
+    assert "Fatal Python error: Aborted" in journal
 
 
 def test_the_unit_is_verified_and_its_exposure_is_low(tmp_path: Path) -> None:

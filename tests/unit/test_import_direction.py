@@ -22,6 +22,7 @@ ALONE = {
     "probe_table.py",
     "records.py",
     "errors.py",
+    "faults.py",
     "options.py",
     "config.py",
     "findings.py",

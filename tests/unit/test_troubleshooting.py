@@ -24,10 +24,13 @@ def test_every_loss_is_there_with_what_to_do_and_no_other() -> None:
     """
     counters = {name: 1 for name in wire.COUNTER_NAMES.values() if name.startswith(LOST)}
     rows = re.findall(r"^\| (`.*?) \| (.+?) \| (.+?) \|$", losses_section(), re.MULTILINE)
-    named = [re.findall(r"`(\w+|rejected_…)`", re.sub(r"\(.*?\)", "", row[0])) for row in rows]
+    named = [
+        re.findall(r"`(\w+|rejected_…|error_…|skipped_…)`", re.sub(r"\(.*?\)", "", row[0]))
+        for row in rows
+    ]
 
     assert sorted(word for words in named for word in words) == sorted(
-        [*losses_of(counters, {}), "rejected_…"]
+        [*losses_of(counters, {}), "rejected_…", "error_…", "skipped_…"]
     )
     assert len(counters) >= 14
 

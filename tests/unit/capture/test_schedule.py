@@ -1,6 +1,7 @@
 """The schedule of the capture's loop."""
 
 from otel_gpu.capture.schedule import Schedule
+from otel_gpu.faults import Faults
 
 
 class Clock:
@@ -18,9 +19,9 @@ def test_actions_run_when_they_are_due():
     Each at its own interval, the first time one interval from the start.
     """
     clock = Clock()
-    schedule = Schedule(clock)
-    schedule.every(1.0, lambda: [b"second"])
-    schedule.every(2.0, lambda: [b"two"])
+    schedule = Schedule(Faults(), clock)
+    schedule.every(1.0, "one", lambda: [b"second"])
+    schedule.every(2.0, "two", lambda: [b"two"])
 
     seen = []
     for now_s in (100.5, 101.0, 101.5, 102.0, 103.0):
@@ -35,8 +36,8 @@ def test_a_late_loop_runs_an_action_once():
     Ten missed snapshots are one snapshot.
     """
     clock = Clock()
-    schedule = Schedule(clock)
-    schedule.every(1.0, lambda: [b"snapshot"])
+    schedule = Schedule(Faults(), clock)
+    schedule.every(1.0, "one", lambda: [b"snapshot"])
 
     clock.now_s += 10
 
@@ -49,10 +50,33 @@ def test_the_wait_is_to_the_next_action():
     It is never negative.
     """
     clock = Clock()
-    schedule = Schedule(clock)
-    schedule.every(3.0, list)
-    schedule.every(2.0, list)
+    schedule = Schedule(Faults(), clock)
+    schedule.every(3.0, "three", list)
+    schedule.every(2.0, "two", list)
 
     assert schedule.wait_s() == 2.0
     clock.now_s += 5
     assert schedule.wait_s() == 0.0
+
+
+def test_an_action_that_fails_costs_its_own_rest(caplog):
+    """
+    What it had yielded stands, the next action has its turn, and so has it an interval later.
+    """
+    clock = Clock()
+    faults = Faults(clock)
+    schedule = Schedule(faults, clock)
+
+    def fail():
+        yield b"first"
+        raise KeyError("second")
+
+    schedule.every(1.0, "failing", fail)
+    schedule.every(1.0, "working", lambda: [b"third"])
+
+    for _ in range(2):
+        clock.now_s += 1
+        assert list(schedule.run_due()) == [b"first", b"third"]
+
+    assert faults.status()["errors"] == {"failing": 2}
+    assert caplog.text.count("KeyError: 'second'\n") >= 1

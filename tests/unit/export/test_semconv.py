@@ -167,6 +167,7 @@ def stream():
     figures = {"rejected": {"short": 1}, "dropped": {"queue_full": 1}}
     figures["stacks"] = {"resolved": 3, "incomplete": 1, "distinct": 2, "unused": 1}
     figures["stacks"] |= {"code_rejected": 1}
+    figures |= {"errors": {"store": 1}, "skipped": {"store": 1}, "off": {"store": 1}}
     yield status(20, cpu_ns=10, rss_bytes=20, **figures)
     yield probes(20, "/usr/lib/libcudart.so.13", 40, 44)
     yield ended(image(pid=399), 21)

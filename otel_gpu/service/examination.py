@@ -1,0 +1,31 @@
+"""What can be said of the agent that runs as a service of this host."""
+
+from collections.abc import Iterator
+
+from otel_gpu.errors import HostError
+from otel_gpu.findings import Finding
+from otel_gpu.service.systemd import Ask, ask_systemctl, state_of_service
+
+
+def examine_service(ask: Ask = ask_systemctl) -> Iterator[Finding]:
+    """
+    Say whether the running agent has errors; nothing where it does not run as a service.
+
+    Args:
+        ask: Answers like ``systemctl`` with these arguments.
+    """
+    try:
+        state = state_of_service(ask)
+    except HostError:
+        return
+    if state.active != "active":
+        return
+    if state.has_errors:
+        yield Finding(
+            "service",
+            "warning",
+            f"process {state.pid}: {state.word}",
+            "what these cost is lost; see journalctl -u otel-gpu for the first of each, and report it",
+        )
+    else:
+        yield Finding("service", "ok", f"process {state.pid}: {state.word or 'running'}")

@@ -1,0 +1,97 @@
+"""
+Saying to a service manager how the agent does: the protocol of ``sd_notify(3)``.
+
+The words are sent by the loop of the capture itself, from its own thread: when it hangs, wherever
+that is, they stay away, and the watchdog of the service manager does what its unit says.
+"""
+
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+
+CAPTURING = "capturing"
+"""The status of an agent that has nothing else to say."""
+
+_US_PER_S = 1_000_000
+# systemd waits for a word in each interval; half of it leaves room for a slow turn.
+_WORDS_PER_INTERVAL = 2
+_STATUS_INTERVAL_S = 5.0
+
+
+class Notifier:
+    """
+    A service manager's ear, if there is one.
+
+    Args:
+        environ: For ``NOTIFY_SOCKET``, ``WATCHDOG_USEC`` and ``WATCHDOG_PID``.
+        clock: A monotonic clock in seconds.
+    """
+
+    def __init__(
+        self, environ: Mapping[str, str], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._clock = clock
+        self._address = environ.get("NOTIFY_SOCKET", "")
+        if self._address.startswith("@"):
+            self._address = "\0" + self._address[1:]
+        self._socket: socket.socket | None = None
+        if self._address.startswith(("/", "\0")):
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self._interval_s = _watchdog_s(environ) / _WORDS_PER_INTERVAL
+        self._watchdog_due_s = self._status_due_s = 0.0
+        self._status = ""
+        self._is_ready = False
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether a watchdog waits for words."""
+        return self._socket is not None and self._interval_s > 0
+
+    def turn(self, status: Callable[[], str]) -> None:
+        """
+        Say that the loop turns; the first time, that the capture has begun.
+
+        Args:
+            status: Returns one line on how the agent does; asked for now and then.
+        """
+        if self._socket is None:
+            return
+        now_s = self._clock()
+        words = []
+        if not self._is_ready:
+            self._is_ready = True
+            words.append("READY=1")
+        if self._interval_s and now_s >= self._watchdog_due_s:
+            self._watchdog_due_s = now_s + self._interval_s
+            words.append("WATCHDOG=1")
+        if now_s >= self._status_due_s:
+            self._status_due_s = now_s + _STATUS_INTERVAL_S
+            line = status().replace("\n", " ")
+            if line != self._status:
+                self._status = line
+                words.append(f"STATUS={line}")
+        self._send(words)
+
+    def stop(self) -> None:
+        """Say that the agent ends; the watchdog waits no longer."""
+        self._send(["STOPPING=1"])
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _send(self, words: list[str]) -> None:
+        if self._socket is None or not words:
+            return
+        try:
+            self._socket.sendto("\n".join(words).encode(), self._address)
+        except OSError:
+            # Nobody listens, or too slowly: the next word is due all the sooner.
+            self._watchdog_due_s = 0.0
+
+
+def _watchdog_s(environ: Mapping[str, str]) -> float:
+    interval, pid = environ.get("WATCHDOG_USEC", ""), environ.get("WATCHDOG_PID", "")
+    if not interval.isdecimal() or (pid and pid != str(os.getpid())):
+        return 0.0
+    return int(interval) / _US_PER_S

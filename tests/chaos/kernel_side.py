@@ -1,0 +1,205 @@
+"""
+A stand-in for the kernel side, scripted: programs that make calls, and what the maps then hold.
+
+It answers as ``Programs`` does. Calls are counted in series as the kernel counts them, and sent as
+records through a ring that can be full; everything else is real.
+"""
+
+import os
+from collections import Counter
+
+from otel_gpu import wire
+from tests.synthetic import call_record, kernel_record, series
+
+_BUCKET = 40
+_CALL_NS = 3_000
+API = 1
+COUNTED = "gpu.cuda.call.duration"
+
+
+class Ring:
+    """A ring buffer: records in order, until it is full."""
+
+    def __init__(self, room, *, is_ready):
+        self.fd = os.eventfd(1 if is_ready else 0, os.EFD_CLOEXEC)
+        self._room = room
+        self._records = []
+        self.lost = 0
+
+    def put(self, record):
+        """Append a record, or lose it."""
+        if len(self._records) < self._room:
+            self._records.append(record)
+            return True
+        self.lost += 1
+        return False
+
+    def position(self):
+        return len(self._records)
+
+    def read(self, until=None):
+        taken = self._records[:until]
+        del self._records[:until]
+        return taken
+
+    def close(self):
+        os.close(self.fd)
+
+
+class Probes:
+    """The loaded object, as far as probes go."""
+
+    def attach_uprobes(self, program, path, probes, *, on_return=False):
+        return []
+
+    def detach(self, links):
+        return
+
+
+class KernelSide:
+    """
+    Programs that are watched.
+
+    Attributes:
+        made: Calls by process image, exact.
+        sent: Records of calls that found room in the ring.
+    """
+
+    def __init__(self, room=64):
+        self.events = Ring(room, is_ready=False)
+        # Always ready, so that no test waits.
+        self.lifecycle = Ring(1 << 20, is_ready=True)
+        self.bpf = Probes()
+        self.now_ktime_ns = 10_000_000_000
+        self.made = Counter()
+        self.sent = 0
+        self._series = {}
+        self._alive = {}
+        self._next_pid = 5_000_000
+
+    # What the programs of the script do.
+
+    def begin(self):
+        """A process execs: the kernel watches it from then on."""
+        pid = self._next_pid
+        self._next_pid += 1
+        self.now_ktime_ns += 1_000
+        image_ktime_ns = self._alive[pid] = self.now_ktime_ns
+        self.lifecycle.put(
+            kernel_record(
+                wire.RECORD_EXEC,
+                ktime_ns=image_ktime_ns,
+                image_ktime_ns=image_ktime_ns,
+                pid=pid,
+                tid=pid,
+                comm="worker",
+                path="/usr/bin/worker",
+            )
+        )
+        return pid
+
+    def alive(self):
+        """Pids of the processes that run."""
+        return list(self._alive)
+
+    def call(self, pid, count=1):
+        """A process makes so many calls: each is counted, and sent if there is room."""
+        image = (pid, self._alive[pid])
+        for _ in range(count):
+            self.now_ktime_ns += 2 * _CALL_NS
+            self.made[image] += 1
+            self.sent += self.events.put(
+                call_record(
+                    ktime_ns=self.now_ktime_ns,
+                    image_ktime_ns=image[1],
+                    pid=pid,
+                    tid=pid,
+                    api=API,
+                    start_ktime_ns=self.now_ktime_ns - _CALL_NS,
+                    comm="worker",
+                )
+            )
+        key, value = series(
+            image_ktime_ns=image[1],
+            pid=pid,
+            metric=wire.METRIC_CALL_DURATION,
+            api=API,
+            buckets={_BUCKET: self.made[image]},
+            sum=_CALL_NS * self.made[image],
+            min=_CALL_NS,
+            max=_CALL_NS,
+        )
+        self._series[key] = value
+
+    def end(self, pid):
+        """A process exits."""
+        self.now_ktime_ns += 1_000
+        self.lifecycle.put(
+            kernel_record(
+                wire.RECORD_EXIT,
+                ktime_ns=self.now_ktime_ns,
+                image_ktime_ns=self._alive.pop(pid),
+                pid=pid,
+                tid=pid,
+                comm="worker",
+            )
+        )
+
+    # What the agent asks for.
+
+    def attach(self):
+        return
+
+    def watch(self, pid, flags):
+        return self._alive.setdefault(pid, self.now_ktime_ns)
+
+    def watch_threads(self, pid, image_ktime_ns, flags):
+        return
+
+    def watched(self, pid):
+        return self._alive.get(pid, 0)
+
+    def watched_processes(self):
+        return dict(self._alive)
+
+    def mark_known(self, executable):
+        return
+
+    def read_aggregates(self):
+        yield from list(self._series.items())
+
+    def forget_aggregate(self, key):
+        self._series.pop(key, None)
+
+    def read_times(self):
+        yield from ()
+
+    def forget_times(self, key):
+        return
+
+    def kernel_stack(self, stack):
+        return ()
+
+    def stall_sample(self, tid):
+        return None
+
+    def set_interpreter(self, pid, interpreter):
+        return
+
+    def forget_interpreter(self, pid):
+        return
+
+    def set_threshold(self, image_ktime_ns, pid, api, copy_kind, threshold_ns):
+        return
+
+    def read_counters(self):
+        values = [0] * wire.COUNTER_COUNT
+        values[wire.COUNTER_LOST_RING_FULL] = self.events.lost
+        return tuple(values)
+
+    def open_threads(self):
+        yield from ()
+
+    def close(self):
+        self.events.close()
+        self.lifecycle.close()
