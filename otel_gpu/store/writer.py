@@ -89,7 +89,8 @@ class StoreWriter:
         self._batch_rows, self._batch_bytes = limits.batch_rows, limits.batch_bytes
         self._live = live
         self._seq = first["seq"]
-        self._names = Names(first)
+        self._lost: Counter[str] = Counter()
+        self._names = Names(first, self._lost)
         self._names.begin_chunk(first["chunk"])
         self._batch = Batch(first["chunk"])
         self._due_s = time.monotonic() + limits.batch_interval_s
@@ -98,7 +99,6 @@ class StoreWriter:
         self._readings = Readings(self._names)
         self._chain_tokens = float(limits.chains_per_second)
         self._chain_unix_ns = 0
-        self._lost: Counter[str] = Counter()
         self._is_closed = False
         self._ways: dict[type, Callable[[Any], None]] = {
             AggregatesActivity: self._observe_aggregates,
@@ -184,7 +184,7 @@ class StoreWriter:
 
     def lost(self) -> Mapping[str, int]:
         """Return the rows that did not reach the store, by reason; only those that occurred."""
-        return dict(self._lost + self._readings.lost + Counter(self._delivery.lost()))
+        return dict(self._lost + Counter(self._delivery.lost()))
 
     def _next_seq(self) -> int:
         self._seq += 1
@@ -221,7 +221,7 @@ class StoreWriter:
 
     def _seal(self) -> None:
         self._batch.owed = self._names.take()
-        self._batch.lost = dict(self._lost + self._readings.lost)
+        self._batch.lost = dict(self._lost)
 
     def _end_chunk(self) -> int:
         """Keep what everything stands at, and begin the next chunk; its number."""
@@ -230,7 +230,7 @@ class StoreWriter:
         chunk += 1
         self._chunk_start_unix_ns = None
         self._chunk_rows = self._chunk_bytes = 0
-        self._names.begin_chunk(chunk, self._batch.extent().end_unix_ns)
+        self._names.begin_chunk(chunk)
         self._readings.begin_chunk()
         return chunk
 
@@ -329,7 +329,7 @@ class StoreWriter:
             chunk = self._end_chunk()
             if not self._batch.count:
                 self._batch = Batch(chunk)
-        self._readings = Readings(self._names, self._readings.lost)
+        self._readings = Readings(self._names)
         seq = self._next_seq()
         self._batch.reach(seq, activity.unix_ns)
         self._names.begin_capture(seq, activity)
@@ -347,6 +347,8 @@ class StoreWriter:
 
     def _observe_counters(self, activity: CountersActivity) -> None:
         self._readings.add_counters(self._batch, self._next_seq(), activity)
+        # Told about once a second, by the agent's own clock.
+        self._names.processes.advance(activity.unix_ns)
 
     def _observe_aggregates(self, activity: AggregatesActivity) -> None:
         self._readings.add_aggregates(self._batch, self._next_seq(), activity)

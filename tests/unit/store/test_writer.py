@@ -11,7 +11,7 @@ from otel_gpu import wire
 from otel_gpu.enrich.activities import CaptureActivity, PressureActivity
 from otel_gpu.explain.chains import Cause, Chain, Culprit, Effect, Incident
 from otel_gpu.stacks.frames import Frame
-from otel_gpu.store import blame, names, totals
+from otel_gpu.store import blame, names, processes
 from otel_gpu.store.limits import Limits
 from otel_gpu.store.lock import look_at
 from otel_gpu.store.reader import StoreReader
@@ -119,6 +119,8 @@ def test_stacks_that_wait_for_a_busy_disk_are_bounded(monkeypatch):
     ids = [row[3] for table, _, row in disk.batches[0].owed if table == "stacks"]
     assert 10 < len(ids) < 30
     assert ids[-1] == f"{997:016x}"
+    # The process is there too.
+    assert writer.lost() == {"disk_full": 1, "names_disk_too_slow": 997 - len(ids)}
 
 
 def test_large_stacks_make_small_batches():
@@ -274,7 +276,7 @@ def test_too_many_series_are_counted(tmp_path, monkeypatch):
     """
     Those that were there first go on.
     """
-    monkeypatch.setattr(totals, "MAX_KNOWN", 2)
+    monkeypatch.setattr(processes, "MAX_FOLLOWED", 2)
     path = tmp_path / "store.db"
     apis = ("cudaMalloc", "cudaFree", "cudaMemcpy")
     with open_writer(path, live=False) as writer:
