@@ -86,7 +86,7 @@ class Names:
     def begin_capture(self, seq: int, activity: CaptureActivity) -> None:
         """Take in that a capture began: nothing in it is what had its name before."""
         self._capture = self._number("captures")
-        self.processes.clear(activity.unix_ns)
+        self.processes.clear()
         info = activity.info
         host = info.get("host")
         agent = info.get("agent")

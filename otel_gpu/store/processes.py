@@ -25,6 +25,8 @@ MAX_NUMBERS = 4_096
 GRACE_NS = 5_000_000_000
 """How long a process is followed after its end, by the time of the stream."""
 
+_UNDATED = -1
+
 ImageKey = tuple[int, int]
 TimeKey = tuple[int, int, str]
 """State, context and reason."""
@@ -101,22 +103,20 @@ class Processes:
         self._lost = lost
         # Those that were not referred to for longest come first.
         self._followed: OrderedDict[ImageKey, Process] = OrderedDict()
-        # In the order of their ends, with the moment of the stream at which that was read.
+        # In the order of their ends, with the first moment that the stream told after that.
         self._ended: OrderedDict[ImageKey, int] = OrderedDict()
         self._numbers: OrderedDict[ImageKey, tuple[int, End | None]] = OrderedDict()
         self._count = 0
-        self._now_unix_ns = 0
 
     def __iter__(self) -> Iterator[Process]:
         return iter(self._followed.values())
 
-    def clear(self, unix_ns: int) -> None:
-        """Forget all: another capture began, at this moment."""
+    def clear(self) -> None:
+        """Forget all: another capture began."""
         self._followed.clear()
         self._ended.clear()
         self._numbers.clear()
         self._count = 0
-        self._now_unix_ns = unix_ns
 
     def find(self, image: ProcessImage) -> Process:
         """Return what is kept of a process image."""
@@ -131,13 +131,16 @@ class Processes:
         """Take in that a process ended; it is forgotten in a while."""
         process.end = end
         key = _key_of(process)
-        self._ended.setdefault(key, self._now_unix_ns)
+        self._ended.setdefault(key, _UNDATED)
         if len(self._ended) > MAX_ENDED:
             self._forget(next(iter(self._ended)))
 
     def advance(self, unix_ns: int) -> None:
         """Take in how late it is, by the stream, and forget those that ended long ago."""
-        self._now_unix_ns = unix_ns
+        for key, since_unix_ns in reversed(self._ended.items()):
+            if since_unix_ns != _UNDATED:
+                break
+            self._ended[key] = unix_ns
         while self._ended:
             key, since_unix_ns = next(iter(self._ended.items()))
             # A clock can be set back, too.

@@ -77,7 +77,7 @@ def test_what_is_kept_of_a_process_goes_a_little_after_its_end(writer, asked):
     """
     Its number is left, so that a late record finds the same row, and so is how it ended.
     """
-    see(writer, counters(10), *work(7, 10), ended(image(7), 10), counters(10 + GRACE_S))
+    see(writer, *work(7, 10), ended(image(7), 10), counters(10), counters(10 + GRACE_S))
     assert [process.number for process in kept(writer)] == [1]
 
     see(writer, counters(10 + GRACE_S + 1))
@@ -104,7 +104,7 @@ def test_readings_after_the_grace_are_lost_and_not_counted_twice(writer, asked):
     """
     What had been counted by then is not known any more.
     """
-    see(writer, counters(10), *work(7, 10), ended(image(7), 10), counters(30), *work(7, 31))
+    see(writer, *work(7, 10), ended(image(7), 10), counters(11), counters(30), *work(7, 31))
 
     assert writer.lost() == {"process_not_followed": 2}
     assert asked(COUNTED) == [(3, 1)]
@@ -115,7 +115,7 @@ def test_a_clock_that_is_set_back_keeps_nobody(writer):
     """
     Only how far it moved counts.
     """
-    see(writer, counters(4_000), ended(image(7), 4_000), counters(10), ended(image(8), 10))
+    see(writer, ended(image(7), 4_000), counters(4_000), ended(image(8), 10), counters(10))
     assert [process.image.pid for process in kept(writer)] == [8]
     see(writer, counters(20))
 
@@ -171,6 +171,7 @@ def test_numbers_of_the_gone_are_bounded(writer, monkeypatch):
     monkeypatch.setattr(processes, "MAX_NUMBERS", 31)
     for number in range(503):
         see(writer, ended(image(1_000 + number), 10), counters(10 + 7 * number))
+        assert len(list(kept(writer))) <= 2
 
     assert len(kept(writer)._numbers) == 31
 
