@@ -14,6 +14,7 @@ from otel_gpu.decode.decoder import decode
 from otel_gpu.decode.events import Event
 from otel_gpu.enrich.activities import Activity
 from otel_gpu.enrich.enricher import Enricher
+from otel_gpu.explain.budget import ChainBudget, Decision
 from otel_gpu.explain.chains import Chain, Incident
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.explain.settings import Settings
@@ -26,6 +27,9 @@ class BlameExports(Protocol):
 
     def observe_chain(self, chain: Chain) -> None:
         """Take a chain, after the spans of its effect."""
+
+    def withhold_chain(self, chain: Chain, reason: str) -> None:
+        """Count a chain that is not to be kept."""
 
     def observe_incident(self, incident: Incident) -> None:
         """Take an incident, after its chains."""
@@ -42,31 +46,45 @@ class Blame:
     """
     Explains activities, and hands what it finds to each of the exports.
 
-    Observes after the exports did, so that the span of an effect comes before its chain.
+    All of them are given the same chains: which are kept is decided here. Observes after the exports did, so that the span of an effect comes before its chain.
     """
 
     def __init__(self, config: Config, *exports: BlameExports) -> None:
-        self._explainer = Explainer(explain_settings(config)) if config.explain.enabled else None
+        settings = explain_settings(config)
+        self._explainer = Explainer(settings) if config.explain.enabled else None
+        self._budget = ChainBudget(config.explain.chains_per_second, settings.settle_ns)
         self._exports = exports
 
     def observe(self, activity: Activity) -> None:
         """Take one activity in."""
         if self._explainer is not None:
-            self._hand_on(self._explainer.push(activity))
+            self._add(self._explainer.push(activity))
+            self._hand_on(self._budget.advance(self._explainer.now_unix_ns))
+            self._hand_on_incidents(self._explainer)
 
     def close(self) -> None:
         """Hand on what was still waiting for more to happen; before the exports end."""
         if self._explainer is not None:
-            self._hand_on(self._explainer.close())
+            self._add(self._explainer.close())
+            self._hand_on(self._budget.close())
+            self._hand_on_incidents(self._explainer)
 
-    def _hand_on(self, chains: Iterable[Chain]) -> None:
+    def _add(self, chains: Iterable[Chain]) -> None:
         for chain in chains:
+            self._hand_on(self._budget.add(chain))
+
+    def _hand_on(self, decisions: Iterable[Decision]) -> None:
+        for chain, withheld in decisions:
             for exports in self._exports:
-                exports.observe_chain(chain)
-        if self._explainer is not None:
-            for incident in self._explainer.closed_incidents():
-                for exports in self._exports:
-                    exports.observe_incident(incident)
+                if withheld:
+                    exports.withhold_chain(chain, withheld)
+                else:
+                    exports.observe_chain(chain)
+
+    def _hand_on_incidents(self, explainer: Explainer) -> None:
+        for incident in explainer.closed_incidents():
+            for exports in self._exports:
+                exports.observe_incident(incident)
 
 
 def explain_settings(config: Config) -> Settings:

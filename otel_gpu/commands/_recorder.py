@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from otel_gpu.config import Config
 from otel_gpu.errors import StoreError
 from otel_gpu.store.limits import Limits
+from otel_gpu.store.losses import describe_losses
 from otel_gpu.store.places import default_path
 
 if TYPE_CHECKING:
@@ -47,7 +48,6 @@ def limits_of(config: Config) -> Limits:
     return Limits(
         max_bytes=config.store.max_bytes,
         max_age_s=config.store.max_age_h * _S_PER_H,
-        chains_per_second=config.explain.chains_per_second,
     )
 
 
@@ -90,8 +90,7 @@ def live_store(config: Config) -> Iterator["StoreWriter | None"]:
     finally:
         if store is not None:
             complete = store.close()
-            if lost := store.lost():
-                counts = ", ".join(f"{reason} {n:,}" for reason, n in sorted(lost.items()))
-                _logger.warning("rows that did not reach the store: %s", counts)
-            elif not complete:
+            for sentence in describe_losses(store.lost()):
+                _logger.warning("%s", sentence)
+            if not complete and not store.lost():
                 _logger.warning("the disk was too slow for the last rows of the store")

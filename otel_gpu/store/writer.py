@@ -32,13 +32,12 @@ from otel_gpu.explain.chains import Chain, Incident
 from otel_gpu.store.batch import Batch
 from otel_gpu.store.blame import cause_rows, chain_row, incident_row
 from otel_gpu.store.limits import Limits
-from otel_gpu.store.losses import BUSY, OVER_RATE, TOO_LARGE
+from otel_gpu.store.losses import BUSY, CHAINS, TOO_LARGE
 from otel_gpu.store.names import Names
 from otel_gpu.store.readings import Readings
 from otel_gpu.store.rows import event_rows
 from otel_gpu.store.text import clean, to_json
 
-_NS_PER_S = 1_000_000_000
 _CALLS = event_rows(CudaCall).flatten
 _STALLS = event_rows(Stall).flatten
 _GAPS = event_rows(Gap).flatten
@@ -97,8 +96,6 @@ class StoreWriter:
         self._chunk_start_unix_ns: int | None = None
         self._chunk_rows = self._chunk_bytes = 0
         self._readings = Readings(self._names)
-        self._chain_tokens = float(limits.chains_per_second)
-        self._chain_unix_ns = 0
         self._is_closed = False
         self._ways: dict[type, Callable[[Any], None]] = {
             AggregatesActivity: self._observe_aggregates,
@@ -143,17 +140,18 @@ class StoreWriter:
             self._hand_over()
 
     def observe_chain(self, chain: Chain) -> None:
-        """Take in a causal chain, after the activities that it was made from."""
+        """Take in a causal chain that is kept, after the activities that it was made from."""
         effect = chain.effect
         end_unix_ns = effect.start_unix_ns + effect.duration_ns
-        if not self._may_keep_chain(end_unix_ns):
-            self._lost[OVER_RATE] += 1
-            return
         seq = self._next_seq()
         process = self._names.process(effect.process)
         self._batch.add("chains", chain_row(seq, process, chain, self._names), end_unix_ns)
         for table, row in cause_rows(seq, chain.causes, self._names):
             self._batch.add_part(table, row)
+
+    def withhold_chain(self, chain: Chain, reason: str) -> None:  # noqa: ARG002 -- the protocol's
+        """Count a causal chain that is not kept."""
+        self._lost[CHAINS + reason] += 1
 
     def observe_incident(self, incident: Incident) -> None:
         """Take in an incident, after its chains."""
@@ -233,18 +231,6 @@ class StoreWriter:
         self._names.begin_chunk(chunk)
         self._readings.begin_chunk()
         return chunk
-
-    def _may_keep_chain(self, unix_ns: int) -> bool:
-        # By the stream's time: a replay keeps what the capture kept.
-        most = float(self._limits.chains_per_second)
-        if unix_ns > self._chain_unix_ns:
-            elapsed_s = (unix_ns - self._chain_unix_ns) / _NS_PER_S
-            self._chain_tokens = min(most, self._chain_tokens + elapsed_s * most)
-            self._chain_unix_ns = unix_ns
-        if self._chain_tokens < 1:
-            return False
-        self._chain_tokens -= 1
-        return True
 
     def _observe_call(self, activity: CallActivity) -> None:
         names = self._names
