@@ -220,7 +220,8 @@ class ExplainConfig:
     )
     chains_per_second: int = _option(
         50,
-        "Most causal chains per second that become spans; what is withheld is counted.",
+        "Most causal chains kept of one second, as spans and in the store: those that lost most "
+        "time. The others are counted.",
         minimum=1,
         maximum=100_000,
     )

@@ -5,6 +5,7 @@ Live capture and replay run the same function, and nothing in it asks which it i
 """
 
 import itertools
+import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
@@ -14,6 +15,7 @@ from otel_gpu.decode.decoder import decode
 from otel_gpu.decode.events import Event
 from otel_gpu.enrich.activities import Activity
 from otel_gpu.enrich.enricher import Enricher
+from otel_gpu.explain.budget import ChainBudget, Decision
 from otel_gpu.explain.chains import Chain, Incident
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.explain.settings import Settings
@@ -27,6 +29,9 @@ class BlameExports(Protocol):
 
     def observe_chain(self, chain: Chain) -> None:
         """Take a chain, after the spans of its effect."""
+
+    def withhold_chain(self, chain: Chain, reason: str) -> None:
+        """Count a chain that is not to be kept."""
 
     def observe_incident(self, incident: Incident) -> None:
         """Take an incident, after its chains."""
@@ -43,31 +48,46 @@ class Blame:
     """
     Explains activities, and hands what it finds to each of the keepers.
 
-    Observes after the keepers did, so that the span of an effect comes before its chain.
+    Which chains are kept is decided here, once for all of them. Observes after the keepers did,
+    so that the span of an effect comes before its chain.
     """
 
     def __init__(self, config: Config, *keepers: "Part[Any] | Keeper") -> None:
-        self._explainer = Explainer(explain_settings(config)) if config.explain.enabled else None
+        settings = explain_settings(config)
+        self._explainer = Explainer(settings) if config.explain.enabled else None
+        self._budget = ChainBudget(config.explain.chains_per_second, settings.settle_ns)
         self._keepers = [_as_part(keeper) for keeper in keepers]
 
     def observe(self, activity: Activity) -> None:
         """Take one activity in."""
         if self._explainer is not None:
-            self._hand_on(self._explainer.push(activity))
+            self._add(self._explainer.push(activity))
+            self._hand_on(self._budget.advance(self._explainer.now_unix_ns))
+            self._hand_on_incidents(self._explainer)
 
     def close(self) -> None:
         """Hand on what was still waiting for more to happen; before the keepers end."""
         if self._explainer is not None:
-            self._hand_on(self._explainer.close())
+            self._add(self._explainer.close())
+            self._hand_on(self._budget.close())
+            self._hand_on_incidents(self._explainer)
 
-    def _hand_on(self, chains: Iterable[Chain]) -> None:
+    def _add(self, chains: Iterable[Chain]) -> None:
         for chain in chains:
+            self._hand_on(self._budget.add(chain))
+
+    def _hand_on(self, decisions: Iterable[Decision]) -> None:
+        for chain, withheld in decisions:
             for keeper in self._keepers:
-                keeper.call(lambda keeper, chain=chain: keeper.observe_chain(chain))  # type: ignore[misc]
-        if self._explainer is not None:
-            for incident in self._explainer.closed_incidents():
-                for keeper in self._keepers:
-                    keeper.call(lambda keeper, found=incident: keeper.observe_incident(found))  # type: ignore[misc]
+                if withheld:
+                    keeper.call(operator.methodcaller("withhold_chain", chain, withheld))
+                else:
+                    keeper.call(operator.methodcaller("observe_chain", chain))
+
+    def _hand_on_incidents(self, explainer: Explainer) -> None:
+        for incident in explainer.closed_incidents():
+            for keeper in self._keepers:
+                keeper.call(operator.methodcaller("observe_incident", incident))
 
 
 def explain_settings(config: Config) -> Settings:

@@ -15,6 +15,7 @@ from otel_gpu.config import Config
 from otel_gpu.errors import StoreError
 from otel_gpu.faults import Faults, Isolated
 from otel_gpu.store.limits import Limits
+from otel_gpu.store.losses import describe_losses
 from otel_gpu.store.places import default_path
 
 if TYPE_CHECKING:
@@ -48,7 +49,6 @@ def limits_of(config: Config) -> Limits:
     return Limits(
         max_bytes=config.store.max_bytes,
         max_age_s=config.store.max_age_h * _S_PER_H,
-        chains_per_second=config.explain.chains_per_second,
     )
 
 
@@ -101,8 +101,7 @@ def live_store(config: Config, faults: Faults) -> Iterator["Isolated[StoreWriter
 
 def _close(store: "StoreWriter") -> None:
     complete = store.close()
-    if lost := store.lost():
-        counts = ", ".join(f"{reason} {n:,}" for reason, n in sorted(lost.items()))
-        _logger.warning("rows that did not reach the store: %s", counts)
-    elif not complete:
+    for sentence in describe_losses(store.lost()):
+        _logger.warning("%s", sentence)
+    if not complete and not store.lost():
         _logger.warning("the disk was too slow for the last rows of the store")

@@ -17,6 +17,7 @@ from otel_gpu.report.extent import Extent
 from otel_gpu.report.model import Window
 from otel_gpu.report.source import Observers
 from otel_gpu.report.words import count_of
+from otel_gpu.store.losses import describe_losses
 from otel_gpu.store.reader import StoreReader
 
 
@@ -107,6 +108,5 @@ class StoreSource:
         self._reader.close()
 
     def _note_losses(self) -> None:
-        if lost := self._reader.losses():
-            counts = ", ".join(f"{reason} {n:,}" for reason, n in sorted(lost.items()))
-            self.notes.append(f"Rows that did not reach the store, over its whole life: {counts}.")
+        for sentence in describe_losses(self._reader.losses()):
+            self.notes.append(f"Over the whole life of the store: {sentence}.")

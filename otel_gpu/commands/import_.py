@@ -22,6 +22,7 @@ from otel_gpu.report.collector import Collector
 from otel_gpu.report.document import make_document
 from otel_gpu.report.text import write_text
 from otel_gpu.report.words import printable
+from otel_gpu.store.losses import describe_losses
 
 NAME = "import"
 HELP = "Explain and export a capture that another tool made."
@@ -112,8 +113,8 @@ def _play(
         complete = exports is None or _end_exports(exports, config, out)
         if store is not None:
             complete = store.close() and complete
-            if lost := store.lost():
-                out.note(f"rows that did not reach the store: {_list_counts(lost)}")
+            for sentence in describe_losses(store.lost()):
+                out.note(sentence)
     return complete
 
 

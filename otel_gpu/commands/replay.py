@@ -14,6 +14,7 @@ from otel_gpu.commands._salvage import Salvage
 from otel_gpu.config import Config
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.export.exports import NOT_SAMPLED, open_exports
+from otel_gpu.store.losses import describe_losses
 
 NAME = "replay"
 HELP = "Export a recording as if it were captured now."
@@ -54,8 +55,8 @@ def run(args: Namespace, config: Config, out: Output) -> int:
         dropped = Counter(exports.dropped())
         if store is not None:
             complete = store.close() and complete
-            if lost := store.lost():
-                out.note(f"rows that did not reach the store: {_list_counts(lost)}")
+            for sentence in describe_losses(store.lost()):
+                out.note(sentence)
     # Left out because the operator said so.
     del dropped[NOT_SAMPLED]
     if rejected:

@@ -100,6 +100,11 @@ class Explainer:
         return self._verdicts.all()
 
     @property
+    def now_unix_ns(self) -> int:
+        """How late it is, as far as the stream says."""
+        return self._now_unix_ns
+
+    @property
     def given_up(self) -> Counter[str]:
         """What found no room in the limits, by what it was."""
         counts = self._timeline.given_up() + self._incidents.given_up

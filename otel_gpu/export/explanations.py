@@ -2,7 +2,6 @@
 
 from otel_gpu.explain.chains import Chain, Culprit, Evidence, Incident
 from otel_gpu.export import causal, semconv
-from otel_gpu.export.budget import ChainBudget
 from otel_gpu.export.exported import ExportedSpans, SpanReference
 from otel_gpu.export.finished import FinishedSpan
 from otel_gpu.export.origins import Origins
@@ -13,26 +12,22 @@ _MAX_OF_CULPRIT = 4
 
 class Explanations:
     """
-    Turns the chains and incidents of one capture into finished spans, within a budget.
+    Turns the chains and incidents of one capture into finished spans.
 
     Args:
         seed: ``ids.capture_seed`` of the capture.
         origins: Give each process image its Resource.
-        chains_per_second: How many chains become spans.
         stacks: Says what spans hold of stacks.
 
     Attributes:
         exported: Whoever exports a span adds it here.
     """
 
-    def __init__(
-        self, seed: bytes, origins: Origins, chains_per_second: int, stacks: Stacks
-    ) -> None:
+    def __init__(self, seed: bytes, origins: Origins, stacks: Stacks) -> None:
         self.exported = ExportedSpans()
         self._seed = seed
         self._origins = origins
         self._stacks = stacks
-        self._budget = ChainBudget(chains_per_second)
 
     def missing_spans(self, chain: Chain) -> frozenset[bytes]:
         """Return the ids of the spans that the chain refers to and that were not exported."""
@@ -45,11 +40,6 @@ class Explanations:
     def trace_id_of(self, chain: Chain) -> bytes:
         """Return the id of the trace that a chain belongs to."""
         return causal.chain_reference(chain, self._seed).trace_id
-
-    def withhold(self, chain: Chain) -> str | None:
-        """Return why there is no room for a chain; None: there is, and it is taken."""
-        end_unix_ns = chain.effect.start_unix_ns + chain.effect.duration_ns
-        return self._budget.take(self.trace_id_of(chain), end_unix_ns)
 
     def chain_spans(self, chain: Chain) -> tuple[FinishedSpan, ...]:
         """Return the spans of a chain."""

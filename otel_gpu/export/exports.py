@@ -61,7 +61,7 @@ class Exports:
         limits: What a span may hold.
         sampler: Says which traces are exported.
         stacks: Says what spans hold of their stacks.
-        chains_per_second: How many causal chains become spans; 0: no causes are looked for.
+        explains: Whether causes are looked for.
         logs: Get what leaves beside the spans.
         log_limits: What a log record may hold.
         live: False in a replay, where parts are flushed one after the other, so that
@@ -77,7 +77,7 @@ class Exports:
         limits: Limits,
         sampler: TraceSampler,
         stacks: Stacks,
-        chains_per_second: int,
+        explains: bool,
         live: bool,
         logs: Sequence[LogSink] = (),
         log_limits: LogLimits = LogLimits(None, None),  # noqa: B008 -- immutable
@@ -91,7 +91,7 @@ class Exports:
         self._logs = logs
         self._log_limits = log_limits
         self._resources = Resources(environ)
-        self._chains_per_second = chains_per_second
+        self._explains = explains
         self._capture = (_NO_SEED, __version__)
         self._begin()
         self._not_sampled = 0
@@ -112,26 +112,29 @@ class Exports:
         self._metrics.observe(activity)
 
     def observe_chain(self, chain: Chain) -> None:
-        """
-        Take in a causal chain, after the activities that it was made from.
-
-        Chains beyond the budget make no spans, and are counted.
-        """
-        if not self._sinks or not self._chains_per_second:
-            return
-        trace_id = self._explanations.trace_id_of(chain)
-        if not self._sampler.wants_trace(trace_id, semconv.SPAN_CAUSAL_CHAIN):
-            self._not_sampled += 1
-            return
-        self._add(self._builder.hurry(self._explanations.missing_spans(chain)))
-        withheld = self._explanations.withhold(chain)
-        self._metrics.count_chain(chain.severity, withheld)
-        if withheld is None:
+        """Take in a causal chain that is kept, after the activities that it was made from."""
+        if self._wants(chain):
+            self._add(self._builder.hurry(self._explanations.missing_spans(chain)))
+            self._metrics.count_chain(chain.severity, None)
             self._add(map(self._limits.apply, self._explanations.chain_spans(chain)))
+
+    def withhold_chain(self, chain: Chain, reason: str) -> None:
+        """Count a causal chain that makes no spans."""
+        if self._wants(chain):
+            self._metrics.count_chain(chain.severity, reason)
+
+    def _wants(self, chain: Chain) -> bool:
+        if not self._sinks or not self._explains:
+            return False
+        trace_id = self._explanations.trace_id_of(chain)
+        if self._sampler.wants_trace(trace_id, semconv.SPAN_CAUSAL_CHAIN):
+            return True
+        self._not_sampled += 1
+        return False
 
     def observe_incident(self, incident: Incident) -> None:
         """Take in an incident, after its chains."""
-        if not self._sinks or not self._chains_per_second:
+        if not self._sinks or not self._explains:
             return
         span = self._limits.apply(self._explanations.incident_span(incident))
         if self._sampler.wants(span):
@@ -180,12 +183,12 @@ class Exports:
         seed, version = self._capture
         origins = Origins(version, self._resources)
         self._builder = SpanBuilder(seed, origins, self._limits, self._stacks)
-        self._explanations = Explanations(seed, origins, self._chains_per_second, self._stacks)
+        self._explanations = Explanations(seed, origins, self._stacks)
 
     def _add(self, spans: Iterable[FinishedSpan]) -> None:
         for span in spans:
             if self._sampler.wants(span):
-                if self._chains_per_second:
+                if self._explains:
                     self._explanations.exported.add(span)
                 for sink in self._sinks:
                     sink.add(span)
@@ -278,7 +281,7 @@ def open_exports(
             limits=limits,
             sampler=sampler,
             stacks=Stacks(config.stacks.mode, value_length),
-            chains_per_second=config.explain.chains_per_second if config.explain.enabled else 0,
+            explains=config.explain.enabled,
             live=live,
             logs=logs,
             log_limits=log_limits,

@@ -20,7 +20,7 @@ from otel_gpu.store.columns import MAX_INTEGER, Table
 from otel_gpu.store.eviction import Room
 from otel_gpu.store.limits import Limits
 from otel_gpu.store.lock import Lock
-from otel_gpu.store.losses import FAILED, READER, TOO_SMALL
+from otel_gpu.store.losses import FAILED, NAMES_BUSY, READER, TOO_SMALL
 from otel_gpu.store.owed import Kept, Owed
 from otel_gpu.store.problems import DAMAGED, FAILURES, problem_of
 from otel_gpu.store.rows import mend
@@ -83,7 +83,10 @@ class Journal:
         """Write a batch, or count why it could not be written."""
         try:
             if batch.owed is not None:
+                dropped = self._owed.dropped
                 self._owed.merge(batch.owed)
+                if self._owed.dropped > dropped:
+                    self.lost[NAMES_BUSY] += self._owed.dropped - dropped
             self._try(batch)
         except _LogIsFullError:
             self._roll_back()

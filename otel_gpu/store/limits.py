@@ -16,7 +16,6 @@ class Limits:
     Attributes:
         max_bytes: Of the file and its log together.
         max_age_s: Chunks that were written longer ago are removed.
-        chains_per_second: Causal chains that are kept, by the time of the stream.
         batch_rows: Rows that are written at once.
         batch_interval_s: After how long fewer rows are written, while live.
         waiting_rows: Most rows in memory while the disk is busy; more are lost, and
@@ -28,7 +27,6 @@ class Limits:
 
     max_bytes: int = 1 << 30
     max_age_s: float = 72 * 3_600.0
-    chains_per_second: int = 50
     batch_rows: int = 5_000
     batch_interval_s: float = 1.0
     waiting_rows: int = 20_000

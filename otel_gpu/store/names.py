@@ -7,12 +7,11 @@ and it is all that eviction needs to know which of them nobody refers to any mor
 """
 
 import math
-from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
 from otel_gpu import wire
-from otel_gpu.decode.events import SeriesKey
 from otel_gpu.enrich.activities import (
     CallStack,
     CaptureActivity,
@@ -24,20 +23,18 @@ from otel_gpu.enrich.percentiles import bucket_middles_ns
 from otel_gpu.probe_table import API_BY_NUMBER, Api
 from otel_gpu.store.batch import Row
 from otel_gpu.store.lookups import family_name
+from otel_gpu.store.losses import NAMES_BUSY
 from otel_gpu.store.owed import Owed
+from otel_gpu.store.processes import End, FollowedSeries, Process, Processes
 from otel_gpu.store.stack_rows import stack_columns
 from otel_gpu.store.text import clean, to_json
 
-MAX_NAMES = 16_384
-"""Of each sort, what is remembered. What is forgotten gets another number next time."""
+MAX_NAMES = 4_096
+"""Devices, stacks and unknown APIs that are remembered, of each. What is forgotten gets another
+number next time."""
 
 MAX_OWED_BYTES = 16 << 20
 """Rows that wait to be written, while a disk is busy."""
-
-# How long after its end a process may still be told about.
-_LATE_NS = 60_000_000_000
-
-_ImageKey = tuple[int, int]
 
 
 class Names:
@@ -46,24 +43,23 @@ class Names:
 
     Args:
         first: The first free number of each table.
+        lost: Counts what found no room.
+
+    Attributes:
+        processes: What is kept of each process.
     """
 
-    def __init__(self, first: Mapping[str, int]) -> None:
+    def __init__(self, first: Mapping[str, int], lost: Counter[str]) -> None:
         self._next = dict(first)
         self._chunk = 0
-        self._unix_ns = 0
         self._capture = 0
         self._capture_row: Row = ()
+        self._lost = lost
         self._owed = Owed(MAX_OWED_BYTES)
-        # What the current chunk has referred to already.
-        self._fresh: dict[Any, int] = {}
-        self._processes: OrderedDict[_ImageKey, int] = OrderedDict()
-        self._images: dict[int, ProcessImage] = {}
-        self._ends: OrderedDict[int, tuple[int, int, int]] = OrderedDict()
-        self._devices: dict[DeviceIdentity, int] = {}
-        self._stacks: dict[tuple[str, ...] | tuple[str, int], int] = {}
-        self._series: dict[SeriesKey, tuple[int, int, int | None]] = {}
-        self._apis: set[int] = set()
+        self.processes = Processes(self._number, lost)
+        self._devices = _Numbers()
+        self._stacks = _Numbers()
+        self._apis = _Numbers()
 
     @property
     def owed_bytes(self) -> int:
@@ -73,26 +69,24 @@ class Names:
     def take(self) -> Owed:
         """Return the rows that are to be written, once."""
         owed, self._owed = self._owed, Owed(MAX_OWED_BYTES)
+        if owed.dropped:
+            self._lost[NAMES_BUSY] += owed.dropped
         return owed
 
     def keep(self, table: str, key: Any, row: Row) -> None:  # noqa: ANN401 -- any key
         """Add a row that is to be written; a later one with the same key takes its place."""
         self._owed.add(table, key, row)
 
-    def begin_chunk(self, chunk: int, unix_ns: int = 0) -> None:
-        """Take in that rows belong to another chunk from now on, by the stream's time."""
+    def begin_chunk(self, chunk: int) -> None:
+        """Take in that rows belong to another chunk from now on."""
         self._chunk = chunk
-        self._unix_ns = unix_ns
-        self._fresh.clear()
         if self._capture:
             self._refresh_capture()
 
     def begin_capture(self, seq: int, activity: CaptureActivity) -> None:
         """Take in that a capture began: nothing in it is what had its name before."""
         self._capture = self._number("captures")
-        self._fresh.clear()
-        for known in (self._processes, self._images, self._ends, self._series):
-            known.clear()
+        self.processes.clear()
         info = activity.info
         host = info.get("host")
         agent = info.get("agent")
@@ -118,50 +112,43 @@ class Names:
 
     def process(self, image: ProcessImage) -> int:
         """Return the number of a process image."""
-        number = self._fresh.get(image)
-        if number is None:
-            number = self._fresh[image] = self._find_process(image)
-        return number
+        return self.follow(image).number
+
+    def follow(self, image: ProcessImage) -> Process:
+        """Return what is kept of a process image, and see to it that the store knows it."""
+        process = self.processes.find(image)
+        if process.chunk != self._chunk or process.image is not image:
+            process.chunk, process.image = self._chunk, image
+            self.processes.touch(process)
+            self._keep_process(process)
+        return process
 
     def end_process(self, image: ProcessImage, unix_ns: int, exit_code: int) -> int:
         """Take in that a process image ended; return its number."""
-        number = self.process(image)
-        self._ends[number] = (unix_ns, exit_code, self._chunk)
-        if len(self._ends) > MAX_NAMES:
-            self._ends.popitem(last=False)
-        self._keep_process(number, image)
-        return number
-
-    def is_over(self, process: int) -> bool:
-        """Say whether nothing of a process is to come any more."""
-        if process not in self._ends:
-            return False
-        end_unix_ns, _, chunk = self._ends[process]
-        return chunk < self._chunk - 1 and end_unix_ns + _LATE_NS < self._unix_ns
+        process = self.follow(image)
+        self.processes.end(process, End(unix_ns, exit_code))
+        self._keep_process(process)
+        return process.number
 
     def device(self, identity: DeviceIdentity | None) -> int | None:
         """Return the number of a device."""
         if identity is None:
             return None
-        number = self._fresh.get(identity)
-        if number is None:
-            number = self._remembered(self._devices, identity, "devices")
+        number, is_fresh = self._refer("devices", self._devices, identity)
+        if not is_fresh:
             uuid = None if identity.uuid is None else clean(identity.uuid)
             model = None if identity.model is None else clean(identity.model)
             self.keep("devices", number, (number, self._chunk, identity.index, uuid, model))
-            self._fresh[identity] = number
         return number
 
     def stack(self, functions: tuple[str, ...]) -> int | None:
         """Return the number of a kernel stack; None: there is none."""
         if not functions:
             return None
-        number = self._fresh.get(functions)
-        if number is None:
-            number = self._remembered(self._stacks, functions, "stacks")
+        number, is_fresh = self._refer("stacks", self._stacks, functions)
+        if not is_fresh:
             frames = to_json(functions) or "[]"
             self.keep("stacks", number, (number, self._chunk, "kernel", "", "", frames))
-            self._fresh[functions] = number
         return number
 
     def program_stack(self, stack: CallStack | None) -> int | None:
@@ -169,44 +156,37 @@ class Names:
         if stack is None:
             return None
         # Equal stacks have equal ids, and frames are many.
-        key = ("program", stack.id)
-        number = self._fresh.get(key)
-        if number is None:
-            number = self._remembered(self._stacks, key, "stacks")
+        number, is_fresh = self._refer("stacks", self._stacks, stack.id)
+        if not is_fresh:
             self.keep("stacks", number, (number, self._chunk, "program", *stack_columns(stack)))
-            self._fresh[key] = number
         return number
 
     def api(self, api: Api) -> int:
         """Return the number of an API, and see to it that the store knows its name."""
-        if api.number not in API_BY_NUMBER and api.number not in self._apis:
-            self._apis.add(api.number)
+        if api.number not in API_BY_NUMBER and self._apis.get(api.number) is None:
+            self._apis.put(api.number, (api.number, 0))
             row = (api.number, clean(api.name), api.layer_name, family_name(api.family))
             self.keep("apis", api.number, row)
         return api.number
 
-    def series(self, series: Series) -> tuple[int, int]:
-        """Return the number of a series, and of its process."""
-        process = self.process(series.process)
+    def series(self, series: Series) -> FollowedSeries | None:
+        """Return what is kept of a series; None: it is lost, and counted."""
+        process = self.follow(series.process)
         device = self.device(series.device)
         key = series.key
-        fresh = self._fresh.get(key)
-        if fresh is not None and self._series[key][1:] == (process, device):
-            return fresh, process
-        known = self._series.get(key)
-        if known is None and len(self._series) >= MAX_NAMES:
-            self._series.clear()
-        number = self._number("series") if known is None else known[0]
-        self._series[key] = (number, process, device)
+        known = self.processes.series(process, key)
+        if known is None or (known.chunk == self._chunk and known.device == device):
+            return known
+        known.chunk, known.device = self._chunk, device
         if series.api is not None:
             self.api(series.api)
         self.keep(
             "series",
-            number,
+            known.number,
             (
-                number,
+                known.number,
                 self._chunk,
-                process,
+                process.number,
                 key.metric,
                 key.api,
                 key.status,
@@ -216,38 +196,25 @@ class Names:
                 key.nested,
             ),
         )
-        self._fresh[key] = number
-        return number, process
+        return known
 
     def _number(self, table: str) -> int:
         number = self._next[table]
         self._next[table] = number + 1
         return number
 
-    def _remembered(self, known: dict[Any, int], key: object, table: str) -> int:
-        number = known.get(key)
-        if number is None:
-            if len(known) >= MAX_NAMES:
-                known.clear()
-            number = known[key] = self._number(table)
-        return number
+    def _refer(self, table: str, known: "_Numbers", key: Hashable) -> tuple[int, bool]:
+        """Return a number, and whether the current chunk referred to it before."""
+        found = known.get(key)
+        if found is not None and found[1] == self._chunk:
+            return found[0], True
+        number = self._number(table) if found is None else found[0]
+        known.put(key, (number, self._chunk))
+        return number, False
 
-    def _find_process(self, image: ProcessImage) -> int:
-        key = (image.pid, image.image_ktime_ns)
-        number = self._processes.get(key)
-        if number is None:
-            number = self._processes[key] = self._number("processes")
-            if len(self._processes) > MAX_NAMES:
-                _, oldest = self._processes.popitem(last=False)
-                self._images.pop(oldest, None)
-        else:
-            self._processes.move_to_end(key)
-        self._keep_process(number, image)
-        return number
-
-    def _keep_process(self, number: int, image: ProcessImage) -> None:
-        self._images[number] = image
-        end_unix_ns, exit_code, _ = self._ends.get(number, (None, None, 0))
+    def _keep_process(self, process: Process) -> None:
+        number, image = process.number, process.image
+        end_unix_ns, exit_code = process.end or (None, None)
         attributes = image.attributes
         arguments = attributes.get("process.command_args")
         command = " ".join(map(str, arguments)) if isinstance(arguments, list | tuple) else ""
@@ -274,6 +241,25 @@ class Names:
     def _refresh_capture(self) -> None:
         number = self._capture
         self.keep("captures", number, (number, self._chunk, *self._capture_row))
+
+
+class _Numbers:
+    """Numbers by what they stand for, with the latest chunk that refers to each; bounded."""
+
+    def __init__(self) -> None:
+        # Those that no chunk referred to for longest come first.
+        self._known: OrderedDict[Hashable, tuple[int, int]] = OrderedDict()
+
+    def get(self, key: Hashable) -> tuple[int, int] | None:
+        """Return a number and its chunk; None: it is not known, or not any more."""
+        return self._known.get(key)
+
+    def put(self, key: Hashable, number: tuple[int, int]) -> None:
+        """Remember a number and its chunk."""
+        self._known[key] = number
+        self._known.move_to_end(key)
+        if len(self._known) > MAX_NAMES:
+            self._known.popitem(last=False)
 
 
 def _bucket_rows(info: Mapping[str, Any]) -> Iterator[tuple[str, int, float | None]]:

@@ -26,6 +26,7 @@ class Owed:
 
     Attributes:
         bytes: What all of them will take in the file, about.
+        dropped: How many found no room.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -33,6 +34,7 @@ class Owed:
         self._rows: Kept = {}
         self._table_bytes: dict[str, int] = {}
         self.bytes = 0
+        self.dropped = 0
 
     def __iter__(self) -> Iterator[tuple[str, Any, Row]]:
         for table, rows in self._rows.items():
@@ -47,6 +49,7 @@ class Owed:
         while self.bytes > self._most_bytes:
             largest = max(self._table_bytes, key=lambda name: self._table_bytes[name])
             self._drop(largest, next(iter(self._rows[largest])))
+            self.dropped += 1
 
     def merge(self, other: "Owed") -> None:
         """Take over the rows of another one."""

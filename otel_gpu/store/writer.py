@@ -32,13 +32,12 @@ from otel_gpu.explain.chains import Chain, Incident
 from otel_gpu.store.batch import Batch
 from otel_gpu.store.blame import cause_rows, chain_row, incident_row
 from otel_gpu.store.limits import Limits
-from otel_gpu.store.losses import BUSY, OVER_RATE, TOO_LARGE
+from otel_gpu.store.losses import BUSY, CHAINS, TOO_LARGE
 from otel_gpu.store.names import Names
 from otel_gpu.store.readings import Readings
 from otel_gpu.store.rows import event_rows
 from otel_gpu.store.text import clean, to_json
 
-_NS_PER_S = 1_000_000_000
 _CALLS = event_rows(CudaCall).flatten
 _STALLS = event_rows(Stall).flatten
 _GAPS = event_rows(Gap).flatten
@@ -89,16 +88,14 @@ class StoreWriter:
         self._batch_rows, self._batch_bytes = limits.batch_rows, limits.batch_bytes
         self._live = live
         self._seq = first["seq"]
-        self._names = Names(first)
+        self._lost: Counter[str] = Counter()
+        self._names = Names(first, self._lost)
         self._names.begin_chunk(first["chunk"])
         self._batch = Batch(first["chunk"])
         self._due_s = time.monotonic() + limits.batch_interval_s
         self._chunk_start_unix_ns: int | None = None
         self._chunk_rows = self._chunk_bytes = 0
         self._readings = Readings(self._names)
-        self._chain_tokens = float(limits.chains_per_second)
-        self._chain_unix_ns = 0
-        self._lost: Counter[str] = Counter()
         self._is_closed = False
         self._ways: dict[type, Callable[[Any], None]] = {
             AggregatesActivity: self._observe_aggregates,
@@ -143,17 +140,18 @@ class StoreWriter:
             self._hand_over()
 
     def observe_chain(self, chain: Chain) -> None:
-        """Take in a causal chain, after the activities that it was made from."""
+        """Take in a causal chain that is kept, after the activities that it was made from."""
         effect = chain.effect
         end_unix_ns = effect.start_unix_ns + effect.duration_ns
-        if not self._may_keep_chain(end_unix_ns):
-            self._lost[OVER_RATE] += 1
-            return
         seq = self._next_seq()
         process = self._names.process(effect.process)
         self._batch.add("chains", chain_row(seq, process, chain, self._names), end_unix_ns)
         for table, row in cause_rows(seq, chain.causes, self._names):
             self._batch.add_part(table, row)
+
+    def withhold_chain(self, chain: Chain, reason: str) -> None:  # noqa: ARG002 -- the protocol's
+        """Count a causal chain that is not kept."""
+        self._lost[CHAINS + reason] += 1
 
     def observe_incident(self, incident: Incident) -> None:
         """Take in an incident, after its chains."""
@@ -193,7 +191,7 @@ class StoreWriter:
 
     def lost(self) -> Mapping[str, int]:
         """Return the rows that did not reach the store, by reason; only those that occurred."""
-        return dict(self._lost + self._readings.lost + Counter(self._delivery.lost()))
+        return dict(self._lost + Counter(self._delivery.lost()))
 
     def _next_seq(self) -> int:
         self._seq += 1
@@ -230,7 +228,7 @@ class StoreWriter:
 
     def _seal(self) -> None:
         self._batch.owed = self._names.take()
-        self._batch.lost = dict(self._lost + self._readings.lost)
+        self._batch.lost = dict(self._lost)
 
     def _end_chunk(self) -> int:
         """Keep what everything stands at, and begin the next chunk; its number."""
@@ -239,21 +237,9 @@ class StoreWriter:
         chunk += 1
         self._chunk_start_unix_ns = None
         self._chunk_rows = self._chunk_bytes = 0
-        self._names.begin_chunk(chunk, self._batch.extent().end_unix_ns)
+        self._names.begin_chunk(chunk)
         self._readings.begin_chunk()
         return chunk
-
-    def _may_keep_chain(self, unix_ns: int) -> bool:
-        # By the stream's time: a replay keeps what the capture kept.
-        most = float(self._limits.chains_per_second)
-        if unix_ns > self._chain_unix_ns:
-            elapsed_s = (unix_ns - self._chain_unix_ns) / _NS_PER_S
-            self._chain_tokens = min(most, self._chain_tokens + elapsed_s * most)
-            self._chain_unix_ns = unix_ns
-        if self._chain_tokens < 1:
-            return False
-        self._chain_tokens -= 1
-        return True
 
     def _observe_call(self, activity: CallActivity) -> None:
         names = self._names
@@ -338,7 +324,7 @@ class StoreWriter:
             chunk = self._end_chunk()
             if not self._batch.count:
                 self._batch = Batch(chunk)
-        self._readings = Readings(self._names, self._readings.lost)
+        self._readings = Readings(self._names)
         seq = self._next_seq()
         self._batch.reach(seq, activity.unix_ns)
         self._names.begin_capture(seq, activity)
@@ -356,6 +342,8 @@ class StoreWriter:
 
     def _observe_counters(self, activity: CountersActivity) -> None:
         self._readings.add_counters(self._batch, self._next_seq(), activity)
+        # Told about once a second, by the agent's own clock.
+        self._names.processes.advance(activity.unix_ns)
 
     def _observe_aggregates(self, activity: AggregatesActivity) -> None:
         self._readings.add_aggregates(self._batch, self._next_seq(), activity)

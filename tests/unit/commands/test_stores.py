@@ -198,7 +198,7 @@ def test_what_a_store_cannot_tell_is_in_the_notes(store, capsys):
 
     assert document["notes"][-2:] == [
         OTHER_STORY,
-        "Rows that did not reach the store, over its whole life: disk_full 7.",
+        "Over the whole life of the store: rows that did not reach the store: disk_full 7.",
     ]
 
 

@@ -141,16 +141,20 @@ def test_a_stall_that_was_not_exported_is_not_linked(write):
     assert "links" not in chain
 
 
-def test_chains_beyond_the_budget_are_counted(write):
-    """Ten calls in one microsecond, and room for four chains per second."""
+def test_chains_that_are_withheld_are_counted(write):
+    """They make no spans."""
     calls = [samples.call(start_ktime_ns=1_000 + n) for n in range(10)]
 
     def observe(exports):
         for number, call in enumerate(calls):
+            chain = chain_of(call, samples.stall(), number)
             exports.observe(call)
-            exports.observe_chain(chain_of(call, samples.stall(), number))
+            if number < 4:
+                exports.observe_chain(chain)
+            else:
+                exports.withhold_chain(chain, "rate")
 
-    written = write(observe, chains_per_second=4)
+    written = write(observe)
 
     assert len(written.named("gpu.causal_chain")) == 4
     assert written.counts["otel_gpu.chains", "high"] == 4
@@ -169,12 +173,13 @@ def test_an_incident_leads_to_the_chains_that_became_spans(write):
     chains = [chain_of(call, samples.stall(), n) for n, call in enumerate(calls)]
 
     def observe(exports):
-        for call, chain in zip(calls, chains, strict=True):
+        for call, chain in zip(calls[:2], chains[:2], strict=True):
             exports.observe(call)
             exports.observe_chain(chain)
+        exports.withhold_chain(chains[2], "rate")
         exports.observe_incident(incident_of(*chains))
 
-    written = write(observe, chains_per_second=2)
+    written = write(observe)
 
     incident = written.one("gpu.incident")
     exported = {span["spanId"] for span in written.named("gpu.causal_chain")}
@@ -191,6 +196,7 @@ def test_nothing_is_explained_where_that_is_turned_off(write):
     def observe(exports):
         exports.observe(call)
         exports.observe_chain(chain_of(call, stall))
+        exports.withhold_chain(chain_of(call, stall), "rate")
         exports.observe_incident(incident_of(chain_of(call, stall)))
 
     written = write(observe, enabled=False)

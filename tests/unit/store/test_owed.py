@@ -34,6 +34,7 @@ def test_beyond_the_bound_the_oldest_of_the_largest_table_goes():
     assert stacks == list(range(92, 100))
     assert [key for table, key, _ in owed if table == "captures"] == [1]
     assert owed.bytes == 500 + ROW_BYTES + 8 * (1_000 + ROW_BYTES)
+    assert owed.dropped == 92
 
 
 def test_a_row_beyond_the_bound_is_dropped():
@@ -43,7 +44,7 @@ def test_a_row_beyond_the_bound_is_dropped():
     owed = Owed(1_000)
     owed.add("stacks", 1, (1, "y" * 5_000))
 
-    assert (list(owed), owed.bytes) == ([], 0)
+    assert (list(owed), owed.bytes, owed.dropped) == ([], 0, 1)
 
 
 def test_a_part_is_taken_and_let_go_of():

@@ -176,7 +176,8 @@ ops = st.lists(
 def make(op, number, totals):
     kind, process, start, duration = op
     end = start + duration
-    at_s = 20 + number
+    # Nobody is read long after its end.
+    at_s = 20 + number / 20
     totals[process] = totals.get(process, 0) + duration
     state = (wire.STATE_BLOCKED, wire.CONTEXT_GAP, totals[process])
     makers = {
@@ -366,7 +367,7 @@ def test_a_damaged_stream_is_kept_as_far_as_it_makes_sense(tmp_path, data):
             writer.observe(activity)
             hand_on(writer, explainer, explainer.push(activity))
         hand_on(writer, explainer, explainer.close())
-        assert set(writer.lost()) <= {"chains_over_rate"}
+        assert set(writer.lost()) <= {"process_not_followed"}
 
     with StoreReader(path) as reader:
         found = list(reader.activities())

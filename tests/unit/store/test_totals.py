@@ -6,14 +6,7 @@ from hypothesis import strategies as st
 
 from otel_gpu import wire
 from otel_gpu.decode.events import Aggregate
-from otel_gpu.store import totals as module
-from otel_gpu.store.totals import (
-    SeriesSum,
-    Totals,
-    added_row,
-    series_totals,
-    total_row,
-)
+from otel_gpu.store.totals import NOTHING, SeriesSum, added_row, total_of, total_row
 
 NONE_YET = (1 << 64) - 1
 
@@ -29,17 +22,13 @@ def test_a_reading_says_what_it_added():
     """
     Count, sum, bytes and buckets since the reading before; extremes where they are new.
     """
-    totals = series_totals()
     first = aggregate({40: 2, 41: 1}, total=900, least=200, most=400, size_bytes=64)
     second = aggregate({40: 2, 41: 4}, total=2_100, least=200, most=450, size_bytes=96)
+    before, now = total_of(first), total_of(second)
 
-    assert added_row(totals.exchange(7, first), first) == (
-        3, 0, 900, 64, 200, 400, '{"40":2,"41":1}',
-    )  # fmt: skip
-    assert added_row(totals.exchange(7, second), second) == (
-        3, 0, 1_200, 32, None, 450, '{"41":3}',
-    )  # fmt: skip
-    assert added_row(totals.exchange(7, second), second) is None
+    assert added_row(NOTHING, before) == (3, 0, 900, 64, 200, 400, '{"40":2,"41":1}')
+    assert added_row(before, now) == (3, 0, 1_200, 32, None, 450, '{"41":3}')
+    assert added_row(now, total_of(second)) is None
 
 
 def test_a_series_that_fell_was_begun_anew():
@@ -49,7 +38,17 @@ def test_a_series_that_fell_was_begun_anew():
     before = aggregate({40: 9}, total=900, least=100, most=100)
     after = aggregate({40: 2}, total=300, least=150, most=150)
 
-    assert added_row(before, after) == (2, 0, 300, 0, 150, 150, '{"40":2}')
+    assert added_row(total_of(before), total_of(after)) == (2, 0, 300, 0, 150, 150, '{"40":2}')
+
+
+def test_a_bucket_that_is_empty_again_was_begun_anew():
+    """
+    Its sum may be larger all the same.
+    """
+    before = aggregate({40: 2, 41: 1}, total=900, least=100, most=100)
+    after = aggregate({41: 9}, total=1_800, least=150, most=150)
+
+    assert added_row(total_of(before), total_of(after)) == (9, 0, 1_800, 0, 150, 150, '{"41":9}')
 
 
 def test_what_is_in_no_bucket_counts_too():
@@ -57,9 +56,9 @@ def test_what_is_in_no_bucket_counts_too():
     Other tools keep sums and no histograms.
     """
     before = aggregate({40: 1}, total=100, least=100, most=100, unplaced=5)
-    after = aggregate({40: 2}, total=900, least=100, most=100, unplaced=9)
+    after = total_of(aggregate({40: 2}, total=900, least=100, most=100, unplaced=9))
 
-    assert added_row(before, after) == (5, 4, 800, 0, None, None, '{"40":1}')
+    assert added_row(total_of(before), after) == (5, 4, 800, 0, None, None, '{"40":1}')
     assert total_row(after) == (9, 900, 100, 100, 0, '{"40":2}')
 
 
@@ -67,9 +66,9 @@ def test_forks_have_no_smallest():
     """
     The kernel's "none yet" is no number that SQLite could hold.
     """
-    forks = aggregate({0: 3})
+    forks = total_of(aggregate({0: 3}))
 
-    assert added_row(series_totals().exchange(1, forks), forks) == (3, 0, 0, 0, None, 0, '{"0":3}')
+    assert added_row(NOTHING, forks) == (3, 0, 0, 0, None, 0, '{"0":3}')
     assert total_row(forks) == (0, 0, None, 0, 0, '{"0":3}')
 
 
@@ -88,7 +87,7 @@ def test_rows_add_up_to_the_totals(readings, begin):
     """
     From the beginning, or from what a chunk's end says, every total is put together again.
     """
-    totals = series_totals()
+    before = NOTHING
     now = aggregate({})
     sums = SeriesSum()
     begun = begin == 0
@@ -102,11 +101,12 @@ def test_rows_add_up_to_the_totals(readings, begin):
         now = Aggregate(
             now.sum + total, least, most, now.size_bytes + size_bytes, tuple(buckets), unplaced
         )
-        row = added_row(totals.exchange(1, now), now)
+        row = added_row(before, total_of(now))
+        before = total_of(now)
         if begun:
             assert row is None or sums.add(row) == now
         elif number + 1 == begin:
-            assert sums.set(total_row(now)) == now
+            assert sums.set(total_row(before)) == now
             begun = True
 
 
@@ -132,31 +132,3 @@ def test_counts_of_a_stranger_stay_in_their_bounds():
     assert sums.add((1, 0, 0, -5, None, None, '{"4":-7}'))[0] == (1 << 64) - 1
     assert sums.add((1, 0, 0, -5, None, None, "{}"))[3] == 0
     assert sums.add((1, 0, 0, 0, None, None, "{}")).buckets[3:5] == ((1 << 64) - 1, 0)
-
-
-def test_what_changed_is_told_once():
-    """
-    A chunk keeps what it added to, and not what it left alone.
-    """
-    totals = Totals(0)
-    totals.exchange("a", 1)
-    totals.exchange("b", 2)
-
-    assert list(totals.take_changed()) == [("a", 1), ("b", 2)]
-    totals.exchange("b", 3)
-    assert list(totals.take_changed()) == [("b", 3)]
-    assert totals.known("a") == 1
-
-
-def test_what_is_over_is_forgotten(monkeypatch):
-    """
-    And makes room for what comes.
-    """
-    monkeypatch.setattr(module, "MAX_KNOWN", 1)
-    totals = Totals(0)
-
-    assert totals.exchange("a", 1) == 0
-    assert totals.exchange("b", 1) is None
-    totals.forget(lambda key: key == "a")
-    assert totals.exchange("b", 1) == 0
-    assert list(totals.take_changed()) == [("b", 1)]

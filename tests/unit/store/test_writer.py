@@ -11,9 +11,10 @@ from otel_gpu import wire
 from otel_gpu.enrich.activities import CaptureActivity, PressureActivity
 from otel_gpu.explain.chains import Cause, Chain, Culprit, Effect, Incident
 from otel_gpu.stacks.frames import Frame
-from otel_gpu.store import blame, names, totals
+from otel_gpu.store import blame, names, processes
 from otel_gpu.store.limits import Limits
 from otel_gpu.store.lock import look_at
+from otel_gpu.store.losses import describe_losses
 from otel_gpu.store.reader import StoreReader
 from otel_gpu.store.recorder import open_writer
 from otel_gpu.store.writer import StoreWriter
@@ -119,6 +120,8 @@ def test_stacks_that_wait_for_a_busy_disk_are_bounded(monkeypatch):
     ids = [row[3] for table, _, row in disk.batches[0].owed if table == "stacks"]
     assert 10 < len(ids) < 30
     assert ids[-1] == f"{997:016x}"
+    # The process is there too.
+    assert writer.lost() == {"disk_full": 1, "names_disk_too_slow": 997 - len(ids)}
 
 
 def test_large_stacks_make_small_batches():
@@ -274,7 +277,7 @@ def test_too_many_series_are_counted(tmp_path, monkeypatch):
     """
     Those that were there first go on.
     """
-    monkeypatch.setattr(totals, "MAX_KNOWN", 2)
+    monkeypatch.setattr(processes, "MAX_FOLLOWED", 2)
     path = tmp_path / "store.db"
     apis = ("cudaMalloc", "cudaFree", "cudaMemcpy")
     with open_writer(path, live=False) as writer:
@@ -293,20 +296,27 @@ def chain(number, at_s=0.0, causes=()):
     return Chain(f"slow_call-{number}", effect, causes, 0, "low")
 
 
-def test_chains_are_kept_at_a_rate(tmp_path):
+def test_chains_that_are_not_kept_are_counted_and_said_in_words(tmp_path):
     """
-    By the stream's time; the rest is counted, and explain still finds them.
+    By the reason that was decided; a reader is told what it means.
     """
     path = tmp_path / "store.db"
-    with open_writer(path, Limits(chains_per_second=10), live=False) as writer:
-        for number in range(100):
-            writer.observe_chain(chain(number))
-        for number in range(100, 200):
-            writer.observe_chain(chain(number, at_s=0.5))
-        assert writer.lost() == {"chains_over_rate": 185}
+    with open_writer(path, live=False) as writer:
+        for number in range(7):
+            writer.withhold_chain(chain(number), "rate")
+        writer.withhold_chain(chain(8), "trace_full")
+        writer.observe_chain(chain(9))
+        lost = writer.lost()
 
+    assert lost == {"chains_over_rate": 7, "chains_over_trace_full": 1}
+    (sentence,) = describe_losses(lost)
+    assert sentence.startswith("the causes of 8 slow calls and gaps were left out")
+    assert list(describe_losses({"disk_full": 1_234} | lost))[1:] == [
+        "rows that did not reach the store: disk_full 1,234"
+    ]
     with StoreReader(path) as reader:
-        assert len(list(reader.chains())) == 15
+        assert [one.id for one in reader.chains()] == ["slow_call-9"]
+        assert reader.losses() == lost
 
 
 def deep(levels):

@@ -1,0 +1,110 @@
+"""
+Which causal chains are kept: of each second, those that lost most time.
+
+It is decided once, for all who keep chains. The chains of a second wait until that
+second has settled, so that the last of them has the same chance as the first; what is
+withheld is counted by its reason. No clock is asked, so that a replay keeps what the
+capture kept.
+"""
+
+import heapq
+import itertools
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from otel_gpu.explain.chains import Chain
+
+WITHHELD_RATE = "rate"
+WITHHELD_TRACE = "trace_full"
+
+# One call has one effect, two where it hung and came back; calls that it made inside
+# have their own.
+_CHAINS_PER_TRACE = 16
+_MAX_TRACES = 4096
+# They settle after three seconds; times of a broken record must not hold more.
+_MAX_SECONDS = 8
+_NS_PER_SECOND = 1_000_000_000
+
+
+class Decision(NamedTuple):
+    """What becomes of a chain; ``withheld`` is why it is not kept, empty: it is."""
+
+    chain: Chain
+    withheld: str = ""
+
+
+class _Entry(NamedTuple):
+    # In the order in which they are given up: of equals, the last one first.
+    excess_ns: int
+    minus_number: int
+    chain: Chain
+
+
+class ChainBudget:
+    """
+    Chooses chains.
+
+    Args:
+        chains_per_second: How many are kept of those whose effects ended in one second.
+        settle_ns: How long after its effect a chain may come.
+    """
+
+    def __init__(self, chains_per_second: int, settle_ns: int) -> None:
+        self._per_second = chains_per_second
+        self._settle_ns = settle_ns
+        # Heaps: the one to be given up next comes first.
+        self._seconds: dict[int, list[_Entry]] = {}
+        self._settled = 0
+        self._traces: OrderedDict[bytes, int] = OrderedDict()
+        self._number = 0
+
+    def add(self, chain: Chain) -> Iterator[Decision]:
+        """Take a chain in; yield what is decided by that."""
+        effect = chain.effect
+        # One that is late belongs to what is decided next.
+        second = max(self._settled, (effect.start_unix_ns + effect.duration_ns) // _NS_PER_SECOND)
+        entries = self._seconds.setdefault(second, [])
+        self._number += 1
+        heapq.heappush(entries, _Entry(effect.excess_ns, -self._number, chain))
+        self._traces[effect.trace_id] = self._traces.pop(effect.trace_id, 0) + 1
+        if len(self._traces) > _MAX_TRACES:
+            self._traces.popitem(last=False)
+        if any(effect.trace_id) and self._traces[effect.trace_id] > _CHAINS_PER_TRACE:
+            of_trace = (
+                entry for entry in entries if entry.chain.effect.trace_id == effect.trace_id
+            )
+            yield self._give_up(entries, min(of_trace), WITHHELD_TRACE)
+        elif len(entries) > self._per_second:
+            yield self._give_up(entries, entries[0], WITHHELD_RATE)
+        while len(self._seconds) > _MAX_SECONDS:
+            yield from self._decide(min(self._seconds))
+
+    def advance(self, unix_ns: int) -> Iterable[Decision]:
+        """Take in how late it is, by the stream; return the chains that are kept, in order."""
+        settled = (unix_ns - self._settle_ns) // _NS_PER_SECOND
+        if settled <= self._settled:
+            return ()
+        self._settled = settled
+        due = sorted(second for second in self._seconds if second < settled)
+        return itertools.chain.from_iterable(map(self._decide, due))
+
+    def close(self) -> Iterable[Decision]:
+        """Return the chains that are kept of those that wait: nothing follows."""
+        return itertools.chain.from_iterable(map(self._decide, sorted(self._seconds)))
+
+    def _decide(self, second: int) -> Iterator[Decision]:
+        for entry in sorted(self._seconds.pop(second), key=_by_arrival):
+            yield Decision(entry.chain)
+
+    def _give_up(self, entries: list[_Entry], entry: _Entry, reason: str) -> Decision:
+        entries.remove(entry)
+        heapq.heapify(entries)
+        trace_id = entry.chain.effect.trace_id
+        if trace_id in self._traces:
+            self._traces[trace_id] -= 1
+        return Decision(entry.chain, reason)
+
+
+def _by_arrival(entry: _Entry) -> int:
+    return -entry.minus_number

@@ -1,0 +1,144 @@
+"""Days of short programs: each is in the file exactly, and what the writer keeps ends with it."""
+
+import gc
+import sqlite3
+from contextlib import closing
+from types import BuiltinFunctionType, FunctionType, ModuleType
+
+from otel_gpu import wire
+from otel_gpu.store.batch import Batch
+from otel_gpu.store.limits import Limits
+from otel_gpu.store.owed import Owed
+from otel_gpu.store.recorder import open_writer
+from tests.activities import (
+    APIS_BY_NAME,
+    SECOND,
+    T0,
+    aggregate,
+    call,
+    call_stack,
+    capture,
+    counters,
+    ended,
+    image,
+    series,
+    snapshot,
+    stall,
+    thread_time,
+    times,
+)
+from tests.unit.store.stores import read
+
+MS = 1_000_000
+PROCESSES = 20_011
+PER_SECOND = 71
+APIS = ("cudaMalloc", "cudaLaunchKernel")
+FIRST, LAST = aggregate([5_000] * 3), aggregate([5_000] * 7 + [90_000] * 4)
+LIMITS = Limits(max_bytes=1 << 30, batch_rows=2_003, chunk_span_ns=20 * SECOND)
+
+
+def counted(process, total):
+    return [
+        *(
+            series(process, wire.METRIC_CALL_DURATION, total, api=APIS_BY_NAME[api].number)
+            for api in APIS
+        ),
+        series(process, wire.METRIC_RUN_QUEUE, total),
+    ]
+
+
+def accounted(process, time_ns):
+    return [
+        thread_time(process, wire.STATE_ON_CPU, wire.CONTEXT_GAP, time_ns),
+        thread_time(process, wire.STATE_BLOCKED, wire.CONTEXT_CALL, 2 * time_ns, reason="lock"),
+    ]
+
+
+def short_programs(count):
+    """Each is read twice, the second time before its end is told, as a capture does."""
+    yield capture()
+    alive = []
+    for number in range(count):
+        begin = 20 * SECOND + number * SECOND // PER_SECOND
+        process = image(1_000 + number % 30_011, begin, f"job-{number % 97}")
+        stack = call_stack(1 + number % 1_009)
+        yield stall(process, begin, begin + MS, begin + 2 * MS, functions=("futex_wait",))
+        yield call(process, "cudaMalloc", begin + 2 * MS, MS, stack=stack)
+        alive.append(process)
+        if number % PER_SECOND == PER_SECOND - 1 or number == count - 1:
+            at_s = begin / SECOND + 0.01
+            yield snapshot(at_s, *(one for process in alive for one in counted(process, FIRST)))
+            yield times(at_s, *(one for process in alive for one in accounted(process, 3 * MS)))
+            yield counters(at_s, probe_entries=number)
+            for process in alive:
+                yield snapshot(at_s, *counted(process, LAST))
+                yield times(at_s, *accounted(process, 5 * MS))
+                yield ended(process, at_s, 3 << 8)
+            alive.clear()
+
+
+def kept_objects(writer):
+    """How many objects a writer holds on to, but for what waits to be written."""
+    seen, waiting = set(), [writer]
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen or isinstance(one, _SHARED):
+            continue
+        seen.add(id(one))
+        waiting.extend(gc.get_referents(one))
+    return len(seen)
+
+
+_SHARED = (type, ModuleType, FunctionType, BuiltinFunctionType, sqlite3.Connection, Batch, Owed)
+
+
+def test_short_programs_are_kept_exactly_and_leave_nothing_behind(tmp_path):
+    """
+    Every process, call and wait, what each series and account comes to, and a flat memory.
+    """
+    path = tmp_path / "store.db"
+    kept = []
+    with open_writer(path, LIMITS, live=False) as writer:
+        ends = 0
+        for activity in short_programs(PROCESSES):
+            writer.observe(activity)
+            ends += type(activity).__name__ == "ExitActivity"
+            if ends == 503 * (len(kept) + 1):
+                kept.append(kept_objects(writer))
+        assert writer.close()
+        assert writer.lost() == {}
+
+    with closing(sqlite3.connect(path)) as connection:
+        ask = connection.execute
+        assert ask(
+            "SELECT count(*), count(DISTINCT pid || '-' || image_ktime_ns), count(end_unix_ns), "
+            "sum(exit_code) FROM processes"
+        ).fetchall() == [(PROCESSES, PROCESSES, PROCESSES, PROCESSES * 3 << 8)]
+        assert ask("SELECT count(*), count(DISTINCT process) FROM calls").fetchall() == [
+            (PROCESSES, PROCESSES)
+        ]
+        totals = ask(
+            "SELECT count(*), min(n), max(n), min(total), max(total) FROM (SELECT "
+            "sum(count) AS n, sum(sum) AS total FROM aggregates GROUP BY series)"
+        ).fetchall()
+        assert totals == [(PROCESSES * (len(APIS) + 1), 11, 11, LAST.sum, LAST.sum)]
+        assert ask(
+            "SELECT state, count(*), min(ns), max(ns), max(n) FROM (SELECT state, sum(time_ns) "
+            "AS ns, sum(count) AS n FROM thread_times GROUP BY process, state) GROUP BY state "
+            "ORDER BY min(ns)"
+        ).fetchall() == [
+            (wire.STATE_ON_CPU, PROCESSES, 5 * MS, 5 * MS, 1),
+            (wire.STATE_BLOCKED, PROCESSES, 10 * MS, 10 * MS, 1),
+        ]
+    assert_flat(kept)
+    # A window at the end begins with what still lived then, which is little.
+    found = read(path, T0 + (20 + PROCESSES // PER_SECOND - 5) * SECOND)
+    assert 0 < len(found) < PROCESSES
+
+
+def assert_flat(kept):
+    """The most that was kept in the last third is about that of the middle third."""
+    third = len(kept) // 3
+    middle, last = max(kept[third : 2 * third]), max(kept[2 * third :])
+    assert third > 3
+    assert last <= 1.02 * middle
