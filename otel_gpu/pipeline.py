@@ -46,7 +46,11 @@ class Blame:
     """
 
     def __init__(self, config: Config, *exports: BlameExports) -> None:
-        self._explainer = Explainer(explain_settings(config)) if config.explain.enabled else None
+        self._explainer = (
+            Explainer(explain_settings(config), keeps_ended=False)
+            if config.explain.enabled
+            else None
+        )
         self._exports = exports
 
     def observe(self, activity: Activity) -> None:
