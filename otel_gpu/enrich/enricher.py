@@ -5,6 +5,7 @@ from typing import Any
 
 from otel_gpu import wire
 from otel_gpu.decode.events import (
+    Aggregate,
     Aggregates,
     Capture,
     Clock,
@@ -21,6 +22,7 @@ from otel_gpu.decode.events import (
     Pressure,
     Probes,
     ProcessSeen,
+    SeriesKey,
     Stack,
     Stall,
     Status,
@@ -41,12 +43,14 @@ from otel_gpu.enrich.activities import (
     OpenCallActivity,
     PressureActivity,
     ProbesActivity,
+    ProcessImage,
     Series,
     StallActivity,
     StatusActivity,
     ThreadTime,
     TimesActivity,
 )
+from otel_gpu.enrich.arrivals import Arrivals, ImageKey, Waiting
 from otel_gpu.enrich.devices import DeviceTable
 from otel_gpu.enrich.processes import MAX_DEAD, MAX_IMAGES, ProcessTable
 from otel_gpu.enrich.reasons import find_reason
@@ -65,7 +69,8 @@ class Enricher:
     Gives events their names, from what earlier events said.
 
     It reads nothing but the events: a replay gives what the live capture gave. No event
-    can stop it, whatever its numbers say, and its memory is bounded.
+    can stop it, whatever its numbers say, and its memory is bounded. All activities of a
+    process image have the same process; only the child of a fork may get better names later.
 
     Args:
         max_images: Process images known at a time, dead ones included.
@@ -78,11 +83,16 @@ class Enricher:
         self._kernel_stacks: dict[int, tuple[str, ...]] = {}
         self._stacks = StackTable()
         self._machine = ""
-        self._times: dict[tuple[int, int], dict[TimesKey, tuple[int, int]]] = {}
+        self._times: dict[ImageKey, dict[TimesKey, tuple[int, int]]] = {}
         self._times_known = 0
         self._processes = ProcessTable(
-            self._clock, self._devices.forget, max_images=max_images, max_dead=max_dead
+            self._clock, self._forget, max_images=max_images, max_dead=max_dead
         )
+        self._unsettled = self._processes.unsettled
+        self._arrivals = Arrivals()
+        # What was held back and need not wait any more.
+        self._ready: list[Activity] = []
+        self._ktime_ns = 0
         self._ways: dict[type, Callable[[Any], Activity | None]] = {
             Aggregates: self._enrich_aggregates,
             Clock: self._learn_clock,
@@ -110,8 +120,9 @@ class Enricher:
         Yield the activities of events, in order; may be called again to go on.
 
         Events that only teach something (clocks, processes, devices, libraries) yield
-        none. A capture waits for the clock samples that follow it, which date it. An error
-        about one event is counted in ``faults``; without any, it is raised.
+        none. A capture waits for the clock samples that follow it, which date it; the first
+        activities of a process wait for its name (``arrivals``), at most until the events end.
+        An error about one event is counted in ``faults``; without any, it is raised.
         """
         waiting: Capture | None = None
         for event in events:
@@ -119,6 +130,8 @@ class Enricher:
             if waiting is not None and type(event) is not Clock:
                 yield self._enrich_capture(waiting)
                 waiting = None
+            if type(event) is Capture:
+                yield from self._release_all()
             try:
                 if type(event) is Capture:
                     self._learn_capture(event)
@@ -129,11 +142,14 @@ class Enricher:
                 if faults is None:
                     raise
                 faults.add("enrich", error)
-                continue
+                activity = None
+            if self._ready:
+                yield from self._take_ready()
             if activity is not None:
                 yield activity
         if waiting is not None:
             yield self._enrich_capture(waiting)
+        yield from self._release_all()
 
     def _learn_capture(self, event: Capture) -> None:
         self._processes.learn_host(event.info)
@@ -142,12 +158,61 @@ class Enricher:
         self._kernel_stacks.clear()
         self._stacks.clear()
 
-    def _enrich_call(self, event: CudaCall) -> CallActivity:
+    def _wait(self, image: ImageKey, event: Waiting) -> None:
+        # Each of these events begins with the time at which it was sent.
+        self._arrivals.hold(image, event, max(self._ktime_ns, event[0]))
+        self._make_room()
+
+    def _make_room(self) -> None:
+        while (image := self._arrivals.in_excess()) is not None:
+            self._release(image)
+
+    def _advance(self, ktime_ns: int) -> None:
+        self._ktime_ns = max(self._ktime_ns, ktime_ns)
+        for image in self._arrivals:
+            if self._arrivals.is_overdue(self._processes.find(*image, ""), ktime_ns):
+                self._release(image)
+
+    def _release(self, image: ImageKey) -> None:
+        """Let an image have the names that it has, and hand on what waited for them."""
+        self._processes.settle(*image)
+        arrival = self._arrivals.take(image)
+        if arrival is None:
+            return
+        for event in arrival.events:
+            activity = self._ways[type(event)](event)
+            if activity is not None:
+                self._ready.append(activity)
+        unix_ns = self._clock.to_unix_ns(self._ktime_ns)
+        if arrival.has_times:
+            self._ready.append(TimesActivity(unix_ns, tuple(self._sum_times(image))))
+        if arrival.series:
+            series = map(self._name_series, arrival.series, arrival.series.values())
+            self._ready.append(AggregatesActivity(unix_ns, tuple(series)))
+
+    def _release_all(self) -> list[Activity]:
+        for image in self._arrivals:
+            self._release(image)
+        return self._take_ready()
+
+    def _take_ready(self) -> list[Activity]:
+        ready, self._ready = self._ready, []
+        return ready
+
+    def _forget(self, image: ImageKey) -> None:
+        self._devices.forget(image)
+        self._forget_times(image)
+
+    def _enrich_call(self, event: CudaCall) -> CallActivity | None:
         pid = event.pid
         image_ktime_ns = event.image_ktime_ns
+        process = self._processes.find(pid, image_ktime_ns, event.comm)
+        if self._unsettled and (pid, image_ktime_ns) in self._unsettled:
+            self._wait((pid, image_ktime_ns), event)
+            return None
         end_unix_ns, start_unix_ns = self._clock.date(event.end_ktime_ns, event.start_ktime_ns)
         return CallActivity(
-            self._processes.find(pid, image_ktime_ns, event.comm),
+            process,
             event,
             API_BY_NUMBER.get(event.api) or _unknown_api(event.api),
             start_unix_ns,
@@ -160,10 +225,13 @@ class Enricher:
         self._clock.add_sample(event.ktime_ns, event.unix_ns)
 
     def _learn_process(self, event: ProcessSeen) -> None:
+        self._ktime_ns = max(self._ktime_ns, event.ktime_ns)
         self._processes.learn_facts(event.pid, event.image_ktime_ns, event.ktime_ns, event.facts)
+        self._release((event.pid, event.image_ktime_ns))
 
     def _enrich_exec(self, event: Exec) -> ExitActivity:
         # The old image ends here; its process does not, so there is no exit code to tell.
+        self._release((event.pid, event.old_image_ktime_ns))
         old = self._processes.find(event.pid, event.old_image_ktime_ns, "")
         self._forget_times((event.pid, event.old_image_ktime_ns))
         self._processes.learn_exec(
@@ -185,7 +253,10 @@ class Enricher:
     def _enrich_capture(self, event: Capture) -> CaptureActivity:
         return CaptureActivity(self._clock.to_unix_ns(event.ktime_ns), event.info)
 
-    def _enrich_stall(self, event: Stall) -> StallActivity:
+    def _enrich_stall(self, event: Stall) -> StallActivity | None:
+        process = self._find_process(event)
+        if process is None:
+            return None
         end_unix_ns, runnable_unix_ns, start_unix_ns = self._clock.date(
             event.end_ktime_ns, event.runnable_ktime_ns, event.start_ktime_ns
         )
@@ -196,7 +267,7 @@ class Enricher:
                 self._stacks.rules_of(event.user_stack),
             )
         return StallActivity(
-            self._processes.find(event.pid, event.image_ktime_ns, event.comm),
+            process,
             event,
             start_unix_ns,
             runnable_unix_ns,
@@ -206,6 +277,15 @@ class Enricher:
             self._stacks.find(event.user_stack),
         )
 
+    def _find_process(self, event: Waiting) -> ProcessImage | None:
+        """Return the process of an event; None: it has no name yet, and the event waits."""
+        image = (event.pid, event.image_ktime_ns)
+        process = self._processes.find(*image, event.comm)
+        if image not in self._unsettled:
+            return process
+        self._wait(image, event)
+        return None
+
     def _reason(self, kernel_stack: int, system_call: int, flags: int) -> str:
         functions = self._kernel_stacks.get(kernel_stack, ())
         return find_reason(functions, system_call, flags, self._machine)
@@ -214,10 +294,13 @@ class Enricher:
         if len(self._kernel_stacks) < _MAX_KERNEL_STACKS:
             self._kernel_stacks[event.kernel_stack] = event.functions
 
-    def _enrich_gap(self, event: Gap) -> GapActivity:
+    def _enrich_gap(self, event: Gap) -> GapActivity | None:
+        process = self._find_process(event)
+        if process is None:
+            return None
         end_unix_ns, start_unix_ns = self._clock.date(event.end_ktime_ns, event.start_ktime_ns)
         return GapActivity(
-            self._processes.find(event.pid, event.image_ktime_ns, event.comm),
+            process,
             event,
             API_BY_NUMBER.get(event.previous_api) or _unknown_api(event.previous_api),
             API_BY_NUMBER.get(event.next_api) or _unknown_api(event.next_api),
@@ -227,6 +310,7 @@ class Enricher:
         )
 
     def _enrich_times(self, event: Times) -> TimesActivity:
+        self._advance(event.ktime_ns)
         images = set()
         for key, time_ns, count in event.entries:
             image = (key.pid, key.image_ktime_ns)
@@ -238,6 +322,11 @@ class Enricher:
                 known = self._times.setdefault(image, {})
             known[key] = (time_ns, count)
             images.add(image)
+        for image in images:
+            self._processes.find(*image, "")
+            if image in self._unsettled:
+                self._arrivals.hold_times(image, event.ktime_ns)
+        images -= self._unsettled
         times = [time for image in sorted(images) for time in self._sum_times(image)]
         return TimesActivity(self._clock.to_unix_ns(event.ktime_ns), tuple(times))
 
@@ -246,7 +335,7 @@ class Enricher:
 
     def _sum_times(self, image: tuple[int, int]) -> Iterator[ThreadTime]:
         totals: dict[tuple[int, int, str], tuple[int, int]] = {}
-        for key, (time_ns, count) in self._times[image].items():
+        for key, (time_ns, count) in self._times.get(image, {}).items():
             reason = ""
             if key.state == wire.STATE_BLOCKED:
                 reason = self._reason(key.kernel_stack, key.system_call, key.flags)
@@ -260,16 +349,22 @@ class Enricher:
     def _enrich_pressure(self, event: Pressure) -> PressureActivity:
         return PressureActivity(self._clock.to_unix_ns(event.ktime_ns), event.info)
 
-    def _enrich_fork(self, event: Fork) -> ForkActivity:
+    def _enrich_fork(self, event: Fork) -> ForkActivity | None:
+        # The child's own records need not wait for its parent's name.
         parent = self._processes.find(event.pid, event.image_ktime_ns, event.comm)
         child = self._processes.learn_fork(parent, event.child_pid, event.child_image_ktime_ns)
+        if self._find_process(event) is None:
+            return None
         end_unix_ns, start_unix_ns = self._clock.date(event.end_ktime_ns, event.start_ktime_ns)
         return ForkActivity(parent, event, child, start_unix_ns, end_unix_ns)
 
-    def _enrich_open_call(self, event: OpenCall) -> OpenCallActivity:
+    def _enrich_open_call(self, event: OpenCall) -> OpenCallActivity | None:
+        process = self._find_process(event)
+        if process is None:
+            return None
         seen_unix_ns, start_unix_ns = self._clock.date(event.ktime_ns, event.start_ktime_ns)
         return OpenCallActivity(
-            self._processes.find(event.pid, event.image_ktime_ns, event.comm),
+            process,
             event,
             API_BY_NUMBER.get(event.api) or _unknown_api(event.api),
             start_unix_ns,
@@ -279,13 +374,16 @@ class Enricher:
         )
 
     def _enrich_exit(self, event: Exit) -> ExitActivity:
-        self._forget_times((event.pid, event.image_ktime_ns))
+        self._ktime_ns = max(self._ktime_ns, event.ktime_ns)
         image = self._processes.learn_exit(
             event.pid, event.image_ktime_ns, event.ktime_ns, event.comm
         )
+        self._release((event.pid, event.image_ktime_ns))
+        self._forget_times((event.pid, event.image_ktime_ns))
         return ExitActivity(image, self._clock.to_unix_ns(event.ktime_ns), event.exit_code)
 
     def _enrich_counters(self, event: Counters) -> CountersActivity:
+        self._advance(event.ktime_ns)
         values = {
             wire.COUNTER_NAMES.get(number, f"counter_{number}"): value
             for number, value in enumerate(event.values)
@@ -293,25 +391,26 @@ class Enricher:
         return CountersActivity(self._clock.to_unix_ns(event.ktime_ns), values)
 
     def _enrich_aggregates(self, event: Aggregates) -> AggregatesActivity:
-        find_process = self._processes.find
-        find_device = self._devices.find
+        self._advance(event.ktime_ns)
         series = []
         for key, aggregate in event.series:
-            api: Api | None = None
-            # Other metrics keep a switch type, or nothing, where calls keep their API.
-            if key.metric == wire.METRIC_CALL_DURATION:
-                api = API_BY_NUMBER.get(key.api) or _unknown_api(key.api)
             image = (key.pid, key.image_ktime_ns)
-            series.append(
-                Series(
-                    find_process(*image, ""),
-                    key,
-                    api,
-                    find_device(image, key.device),
-                    aggregate,
-                )
-            )
+            self._processes.find(*image, "")
+            if image in self._unsettled:
+                self._arrivals.hold_series(image, key, aggregate, event.ktime_ns)
+                self._make_room()
+            else:
+                series.append(self._name_series(key, aggregate))
         return AggregatesActivity(self._clock.to_unix_ns(event.ktime_ns), tuple(series))
+
+    def _name_series(self, key: SeriesKey, aggregate: Aggregate) -> Series:
+        api: Api | None = None
+        # Other metrics keep a switch type, or nothing, where calls keep their API.
+        if key.metric == wire.METRIC_CALL_DURATION:
+            api = API_BY_NUMBER.get(key.api) or _unknown_api(key.api)
+        image = (key.pid, key.image_ktime_ns)
+        process = self._processes.find(*image, "")
+        return Series(process, key, api, self._devices.find(image, key.device), aggregate)
 
 
 def _ignore(_: Library) -> None:

@@ -11,7 +11,8 @@
 # short process may be gone before it was looked at. So an image gets the best names at
 # hand, and better ones later: those of its parent after a fork (same program, same
 # environment), the path after an exec, a thread's comm when nothing else is known. When
-# better names come, a new ProcessImage takes the place of the old one.
+# better names come, a new ProcessImage takes the place of the old one, until the image is
+# settled: from then on it stays as it is, because something of it may have left.
 #
 # Records of a process still arrive after its exit, from other CPUs' buffers and in the
 # last reading of the aggregates. So the dead are remembered for a while, by ktime and
@@ -19,6 +20,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from otel_gpu.enrich.activities import ProcessImage
@@ -57,6 +59,8 @@ class ProcessTable:
         # In the order in which the images were learnt.
         self._images: OrderedDict[ImageKey, ProcessImage] = OrderedDict()
         self._facts: dict[ImageKey, Facts] = {}
+        # Those that may still get better names.
+        self._unsettled: set[ImageKey] = set()
         # In the order in which they died, with the ktime of that.
         self._dead: OrderedDict[ImageKey, int] = OrderedDict()
         # The image that runs under a pid now, as far as is known.
@@ -64,6 +68,17 @@ class ProcessTable:
 
     def __len__(self) -> int:
         return len(self._images)
+
+    @property
+    def unsettled(self) -> AbstractSet[ImageKey]:
+        """The images that may still get better names."""
+        return self._unsettled
+
+    def settle(self, pid: int, image_ktime_ns: int) -> ProcessImage:
+        """Return an image, which does not change from now on."""
+        image = self.find(pid, image_ktime_ns, "")
+        self._unsettled.discard((pid, image_ktime_ns))
+        return image
 
     def find(self, pid: int, image_ktime_ns: int, comm: str) -> ProcessImage:
         """
@@ -155,8 +170,10 @@ class ProcessTable:
 
     def _put(self, key: ImageKey, facts: Facts) -> ProcessImage:
         pid, image_ktime_ns = key
-        attributes = describe(pid, image_ktime_ns, facts, self._host)
         known = self._images.get(key)
+        if known is not None and key not in self._unsettled:
+            return known
+        attributes = describe(pid, image_ktime_ns, facts, self._host)
         self._facts[key] = facts
         if known is not None and known.comm == facts.comm and known.attributes == attributes:
             # Exporters know images by identity: one that is no better stays.
@@ -173,6 +190,7 @@ class ProcessTable:
         )
         self._images[key] = image
         if known is None:
+            self._unsettled.add(key)
             self._supersede(key)
             if len(self._images) > self._max_images:
                 # The longest dead, else the longest known: an exit that was lost.
@@ -207,6 +225,7 @@ class ProcessTable:
         self._dead.pop(key, None)
         self._images.pop(key, None)
         self._facts.pop(key, None)
+        self._unsettled.discard(key)
         if self._current.get(key[0]) == key:
             del self._current[key[0]]
         self._forget(key)

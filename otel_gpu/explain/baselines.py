@@ -67,7 +67,9 @@ class Baselines:
         self._aggregates: OrderedDict[Baseline, dict[SeriesKey, Aggregate]] = OrderedDict()
         self._medians: dict[Baseline, int | None] = {}
         self._allocators: OrderedDict[Baseline, _Windows] = OrderedDict()
-        self._seen: OrderedDict[tuple[int, int, int], None] = OrderedDict()
+        # The APIs of each image of which a chosen call was seen.
+        self._seen: OrderedDict[tuple[int, int], set[int]] = OrderedDict()
+        self._of_image: dict[tuple[int, int], set[Baseline]] = {}
         self._has_all = True
 
     def learn_layout(self, capture: CaptureActivity) -> None:
@@ -97,9 +99,9 @@ class Baselines:
             known = self._aggregates.get(baseline)
             if known is None:
                 known = self._aggregates[baseline] = {}
+                self._of_image.setdefault(baseline[:2], set()).add(baseline)
                 if len(self._aggregates) > self._settings.max_series:
-                    oldest, _ = self._aggregates.popitem(last=False)
-                    self._medians.pop(oldest, None)
+                    self._drop(next(iter(self._aggregates)))
             known[key] = series.aggregate
             self._medians.pop(baseline, None)
             touched[baseline] = series
@@ -114,6 +116,8 @@ class Baselines:
 
         Of allocators that get slower it is the median of the time when they were not.
         """
+        if baseline not in self._aggregates:
+            return None
         if baseline not in self._medians:
             if len(self._medians) > self._settings.max_series:
                 self._medians.clear()
@@ -127,12 +131,12 @@ class Baselines:
         To be asked once per chosen call, in their order. A call that was too fast to be
         chosen is known only from the next reading of the histograms on.
         """
-        key = (pid, image_ktime_ns, api)
-        if key in self._seen:
-            self._seen.move_to_end(key)
+        seen = self._seen.setdefault((pid, image_ktime_ns), set())
+        self._seen.move_to_end((pid, image_ktime_ns))
+        if api in seen:
             return False
-        self._seen[key] = None
-        if len(self._seen) > self._settings.max_series:
+        seen.add(api)
+        if len(self._seen) > self._settings.max_processes:
             self._seen.popitem(last=False)
         counted = 0
         for copy_kind in (*range(wire.COPY_DEFAULT + 1), wire.COPY_NONE):
@@ -154,6 +158,21 @@ class Baselines:
         """Say whether the calls of an allocator get slower and slower."""
         windows = self._allocators.get(baseline)
         return windows is not None and (windows.is_rising() or windows.has_rising_calls())
+
+    def forget(self, image: tuple[int, int]) -> None:
+        """Let go of an image that ended: its pid and its ktime."""
+        for baseline in tuple(self._of_image.get(image, ())):
+            self._drop(baseline)
+        self._seen.pop(image, None)
+
+    def _drop(self, baseline: Baseline) -> None:
+        self._aggregates.pop(baseline, None)
+        self._medians.pop(baseline, None)
+        self._allocators.pop(baseline, None)
+        of_image = self._of_image.get(baseline[:2], set())
+        of_image.discard(baseline)
+        if not of_image:
+            self._of_image.pop(baseline[:2], None)
 
     def _find_median_ns(self, baseline: Baseline) -> int | None:
         aggregates = self._aggregates.get(baseline)
@@ -185,6 +204,7 @@ class Baselines:
         windows = self._allocators.get(baseline)
         if windows is None:
             windows = self._allocators[baseline] = _Windows()
+            self._of_image.setdefault(baseline[:2], set()).add(baseline)
             if len(self._allocators) > self._settings.max_series:
                 self._allocators.popitem(last=False)
         return windows

@@ -2,7 +2,9 @@
 Effects: which calls and gaps are slow, hung or failed, and by how much.
 
 What is slow is so over the median of its own series: the same API, process image and
-kind of copy. Warm-up and the baseline sample are no effects by themselves.
+kind of copy. Where a series has too few calls for a median, the kernel side's word is taken.
+Of a short program nearly all calls are like that, and many are a first one: so there it takes
+more. Warm-up and the baseline sample are no effects by themselves.
 """
 
 from typing import NamedTuple
@@ -21,6 +23,10 @@ from otel_gpu.explain.baselines import Baseline, Baselines, of_calls, of_gaps
 from otel_gpu.explain.causes import Subject
 from otel_gpu.explain.chains import Effect
 from otel_gpu.explain.settings import Settings
+from otel_gpu.explain.severity import LOW
+
+# What is an effect for being longer than is usual.
+_COMPARED = frozenset({"slow_call", "slow_gap"})
 
 
 class Candidate(NamedTuple):
@@ -93,6 +99,17 @@ class Effects:
             evidence.of_whole(self.seed, activity, candidate.end_unix_ns),
         )
         return effect, subject
+
+    def matters(self, effect: Effect, subject: Subject, severity: str, life_ns: int) -> bool:
+        """Say whether an effect is one also if its process lived so long and is over."""
+        if severity != LOW or effect.kind not in _COMPARED:
+            return True
+        if not subject.usual_ns:
+            return life_ns > self._settings.settle_ns
+        return (
+            life_ns > self._settings.short_life_ns
+            or effect.excess_ns >= self._settings.medium_lost_ns
+        )
 
     def _kind_of(
         self, event: CudaCall | Gap | OpenCall, duration_ns: int, median_ns: int | None

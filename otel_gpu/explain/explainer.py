@@ -15,6 +15,7 @@ from otel_gpu.enrich.activities import (
     AggregatesActivity,
     CallActivity,
     CaptureActivity,
+    ExitActivity,
     ForkActivity,
     GapActivity,
     OpenCallActivity,
@@ -26,6 +27,7 @@ from otel_gpu.explain.baselines import Baselines, of_calls
 from otel_gpu.explain.causes import Causes
 from otel_gpu.explain.chains import Chain, Incident, Verdict
 from otel_gpu.explain.effects import Candidate, Effects
+from otel_gpu.explain.endings import Endings
 from otel_gpu.explain.incidents import Incidents
 from otel_gpu.explain.quotas import Quotas
 from otel_gpu.explain.rules import ALLOCATOR_FAMILIES
@@ -43,20 +45,27 @@ class Explainer:
     when the stream ends: what it is blamed on may be told later than itself. A hung call
     comes out at once, and as a slow call when it returns; it counts once.
 
+    Args:
+        settings: The limits.
+        keeps_ended: Whether ``verdicts`` and ``incidents`` are to tell of processes that ended
+            and of incidents that were closed, as far as the limits go.
+
     Attributes:
         settings: The limits.
         given_up: What found no room, by what it was.
     """
 
-    def __init__(self, settings: Settings | None = None) -> None:
+    def __init__(self, settings: Settings | None = None, *, keeps_ended: bool = True) -> None:
         self.settings = settings if settings is not None else Settings()
+        self._keeps_ended = keeps_ended
         self._timeline = Timeline(self.settings)
         self._baselines = Baselines(self.settings)
         self._effects = Effects(self._baselines, self.settings)
         self._quotas = Quotas(self._timeline)
         self._causes = Causes(self._timeline, self._quotas, self.settings)
-        self._incidents = Incidents(self.settings)
+        self._incidents = Incidents(self.settings, keeps_closed=keeps_ended)
         self._verdicts = Verdicts(self.settings)
+        self._endings = Endings()
         self._pending: deque[Candidate] = deque()
         self._now_unix_ns = 0
         self._settled_early = 0
@@ -65,6 +74,7 @@ class Explainer:
             AggregatesActivity: self._observe_aggregates,
             CallActivity: self._observe_call,
             CaptureActivity: self._observe_capture,
+            ExitActivity: self._observe_exit,
             ForkActivity: self._observe_fork,
             GapActivity: self._observe_gap,
             OpenCallActivity: self._observe_open_call,
@@ -124,6 +134,17 @@ class Explainer:
         settled_ns = unix_ns - self.settings.settle_ns
         while self._pending and self._pending[0].end_unix_ns <= settled_ns:
             self._settle(self._pending.popleft())
+        for image in self._endings.take_over(settled_ns - self.settings.settle_ns):
+            self._baselines.forget(image)
+            self._timeline.forget(image)
+            if not self._keeps_ended:
+                self._verdicts.forget(image)
+
+    def _observe_exit(self, activity: ExitActivity) -> None:
+        process = activity.process
+        image = (process.pid, process.image_ktime_ns)
+        self._endings.add(image, process.start_unix_ns, activity.end_unix_ns)
+        self._advance(activity.end_unix_ns)
 
     def _observe_capture(self, activity: CaptureActivity) -> None:
         seed = ids.capture_seed(activity)
@@ -221,11 +242,10 @@ class Explainer:
             return None
         effect, subject = judged
         causes, unexplained_ns = self._causes.find(subject, candidate.stalls)
+        severity = judge(lost_to_host_ns(effect, causes), effect.excess_ns, 0, self.settings)
         event = candidate.activity.event
-        return Chain(
-            f"{effect.kind}-{event.pid}-{event.tid}-{event.start_ktime_ns}",
-            effect,
-            causes,
-            unexplained_ns,
-            judge(lost_to_host_ns(effect, causes), effect.excess_ns, 0, self.settings),
-        )
+        life_ns = self._endings.life_ns((event.pid, event.image_ktime_ns))
+        if life_ns is not None and not self._effects.matters(effect, subject, severity, life_ns):
+            return None
+        chain_id = f"{effect.kind}-{event.pid}-{event.tid}-{event.start_ktime_ns}"
+        return Chain(chain_id, effect, causes, unexplained_ns, severity)

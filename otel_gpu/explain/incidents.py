@@ -47,8 +47,9 @@ class _Group:
 class Incidents:
     """Puts chains together; counts in ``given_up`` what it could not keep."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, keeps_closed: bool = True) -> None:
         self._settings = settings
+        self._keeps_closed = keeps_closed
         self._open: dict[_Key, _Group] = {}
         self._closed: list[Incident] = []
         self._fresh: list[Incident] = []
@@ -142,7 +143,8 @@ class Incidents:
 
     def _close(self, key: _Key) -> None:
         incident = self._describe(self._open.pop(key))
-        self._closed.append(incident)
+        if self._keeps_closed:
+            self._closed.append(incident)
         self._fresh.append(incident)
         for incidents in (self._closed, self._fresh):
             if len(incidents) > self._settings.max_incidents:

@@ -15,6 +15,9 @@ class Settings:
         slow_factor: A call or gap is slow from this many medians of its series on.
         slow_floor_ns: Nothing shorter is slow.
         minimum_calls: How many calls a series needs before its median counts.
+        short_life_ns: In a process that lived for no longer, what took less than
+            ``medium_lost_ns`` over its median does not matter. Nor does what has no median in
+            one that lived no longer than ``settle_ns``. What was lost to the host always does.
         settle_ns: How long an effect waits, in the stream's time, for what belongs to
             it and arrives later: forks that end, the next reading of the counters.
         max_depth: How many threads a chain follows, the effect's own not counted.
@@ -38,6 +41,7 @@ class Settings:
     slow_factor: int = 3
     slow_floor_ns: int = 1 * _MS
     minimum_calls: int = 20
+    short_life_ns: int = 500 * _MS
     settle_ns: int = 3 * _S
     max_depth: int = 4
     incident_gap_ns: int = 10 * _S

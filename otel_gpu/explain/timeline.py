@@ -66,13 +66,13 @@ class _Tracks(Generic[_T]):
         items.insert(index, activity)
         self._order.append((thread, start))
         if len(starts) > self._max_thread:
-            self._remove(thread, 0)
+            self._give_up(thread, 0)
         while len(self._order) > self._max_all:
             thread, start = self._order.popleft()
             starts = self._starts.get(thread, [])
             index = bisect_left(starts, start)
             if index < len(starts) and starts[index] == start:
-                self._remove(thread, index)
+                self._give_up(thread, index)
 
     def find(self, thread: Thread, start_ktime_ns: int, end_ktime_ns: int) -> list[_T]:
         """Return the intervals that lie in the window at least partly, in order."""
@@ -88,8 +88,19 @@ class _Tracks(Generic[_T]):
         """Return of how many threads of a process anything is remembered."""
         return len(self._tids.get(pid, ()))
 
-    def _remove(self, thread: Thread, index: int) -> None:
+    def forget(self, pid: int, image_ktime_ns: int) -> None:
+        """Let go of the intervals of a process image."""
+        for tid in tuple(self._tids.get(pid, ())):
+            items = self._items[pid, tid]
+            for index in reversed(range(len(items))):
+                if items[index].event.image_ktime_ns == image_ktime_ns:
+                    self._remove((pid, tid), index)
+
+    def _give_up(self, thread: Thread, index: int) -> None:
         self.given_up += 1
+        self._remove(thread, index)
+
+    def _remove(self, thread: Thread, index: int) -> None:
         del self._starts[thread][index]
         del self._items[thread][index]
         if not self._starts[thread]:
@@ -220,6 +231,12 @@ class Timeline:
                 unseen_ns = time_ns - before[1] - max(0, seen_ns)
                 return unseen_ns if unseen_ns > _UNSEEN_FLOOR_NS else 0
         return 0
+
+    def forget(self, image: tuple[int, int]) -> None:
+        """Let go of what the threads of an image did that ended; of its lineage others may ask."""
+        self._stalls.forget(*image)
+        self._calls.forget(*image)
+        self._run_queues.pop(image[0], None)
 
     def _align(self, activity: StallActivity | CallActivity) -> None:
         self.unix_offset_ns = activity.start_unix_ns - activity.event.start_ktime_ns

@@ -242,9 +242,6 @@ class MetricStore:
                 ExemplarReservoir(self._is_sampled),
             )
             self._order_images_of_pid(key, image)
-        elif image.process is not process and image.end_unix_ns is None:
-            # More became known of it. Of an ended one less is known as time goes by.
-            image.process, image.resource = process, self._resources.of(process)
         return image
 
     def _order_images_of_pid(self, key: ImageKey, image: _Image) -> None:

@@ -18,7 +18,6 @@ from otel_gpu.decode.events import (
     Exit,
     Fork,
     Gap,
-    Library,
     OpenCall,
     Pressure,
     Probes,
@@ -49,6 +48,7 @@ from otel_gpu.enrich.activities import (
     ThreadTime,
     TimesActivity,
 )
+from otel_gpu.enrich.arrivals import MAX_HELD
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.probe_table import API_BY_NUMBER
 from otel_gpu.stacks.frames import Frame
@@ -317,10 +317,10 @@ def test_the_time_account_of_another_image_is_its_own(enricher):
     )
 
     found = [[time[0].pid, *time[1:]] for a in activities for time in getattr(a, "times", ())]
-    assert found == [
+    assert sorted(found, key=lambda time: time[0]) == [
         [42, wire.STATE_RUN_QUEUE, wire.CONTEXT_CALL, "", 10, 1],
-        [77, wire.STATE_RUN_QUEUE, wire.CONTEXT_CALL, "", 20, 1],
         [42, wire.STATE_RUN_QUEUE, wire.CONTEXT_GAP, "", 1, 1],
+        [77, wire.STATE_RUN_QUEUE, wire.CONTEXT_CALL, "", 20, 1],
     ]
 
 
@@ -391,7 +391,6 @@ def test_series_get_names(enricher):
         key(),
         key(metric=wire.METRIC_LAUNCH_GAP, api=0),
         key(metric=wire.METRIC_OFF_CPU, api=wire.SWITCH_VOLUNTARY, device=-1),
-        key(pid=99),
     ]
     activity = only(enricher, Aggregates(600, tuple((each, AGGREGATE) for each in keys)))
 
@@ -402,16 +401,13 @@ def test_series_get_names(enricher):
         "cudaStreamSynchronize",
         None,
         None,
-        "cudaStreamSynchronize",
     ]
     assert [series.device for series in activity.series] == [
         H100,
         H100,
         None,
-        DeviceIdentity(0, None, None),
     ]
-    names = [series.process.service_name for series in activity.series]
-    assert names == ["t.py", "t.py", "t.py", "unknown_service"]
+    assert {series.process.service_name for series in activity.series} == {"t.py"}
     assert all(series.aggregate is AGGREGATE for series in activity.series)
 
 
@@ -447,12 +443,12 @@ def test_what_names_a_stack_has_it(enricher):
     A call, a stall and an open call have the frames of the stack that they name, and where
     in the program that was.
     """
-    stall = dict.fromkeys(Stall._fields, 0) | {"pid": 42, "user_stack": 7, "comm": ""}
+    off_cpu = stall(user_stack=7)
     stack = UserStack(100, 7, FRAMES, False, "frame_pointer", "ok")
     open_call = OpenCall(900, 5, 42, 43, 100, 100, 0, 0, 7, 0, 5, 0, "pt_main")
 
     activities = list(
-        enricher.enrich([stack, cuda_call(user_stack=7), Stall(**stall), open_call, cuda_call()])
+        enricher.enrich([stack, cuda_call(user_stack=7), off_cpu, open_call, cuda_call()])
     )
 
     place = FRAMES[1]
@@ -611,28 +607,152 @@ NESTED = {
     "entries": lambda: st.lists(st.tuples(any_of(TimesKey), small, small), max_size=4).map(tuple),
 }
 EVENTS = st.one_of([any_of(kind) for kind in typing.get_args(Event)])
-SILENT = (Clock, Device, Library, ProcessSeen, Stack, UserStack)
+
+
+WAITING = (CudaCall, Fork, Gap, OpenCall, Stall)
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(EVENTS, max_size=40))
 def test_no_order_of_events_stops_the_stream(events):
     """
-    Whatever comes in whatever order, each event that has an activity yields it once,
-    in order.
+    Whatever comes in whatever order, each event that has an activity yields it once. Those of
+    one process image stay in order, and so does what is of no process.
     """
     activities = list(Enricher(max_images=4, max_dead=2).enrich(events))
 
-    expected = [event for event in events if not isinstance(event, SILENT)]
-    assert len(activities) == len(expected)
-    for activity, event in zip(activities, expected, strict=True):
-        assert getattr(activity, "event", event) is event
-        process = getattr(activity, "process", None)
-        if process is not None:
-            # An exec ends the image before it.
-            image_ktime_ns = getattr(event, "old_image_ktime_ns", event.image_ktime_ns)
-            assert (process.pid, process.image_ktime_ns) == (event.pid, image_ktime_ns)
-            assert process.service_name
+    told = [activity for activity in activities if hasattr(activity, "event")]
+    expected = [event for event in events if isinstance(event, WAITING)]
+    assert sorted(id(activity.event) for activity in told) == sorted(map(id, expected))
+    for activity in told:
+        image = (activity.event.pid, activity.event.image_ktime_ns)
+        assert (activity.process.pid, activity.process.image_ktime_ns) == image
+        assert activity.process.service_name
+    for image in {(event.pid, event.image_ktime_ns) for event in expected}:
+        of_image = [e for e in expected if (e.pid, e.image_ktime_ns) == image]
+        found = [a.event for a in told if (a.process.pid, a.process.image_ktime_ns) == image]
+        assert list(map(id, found)) == list(map(id, of_image))
+    others = {Exit: ExitActivity, Exec: ExitActivity, Capture: CaptureActivity}
+    others |= {Counters: CountersActivity, Pressure: PressureActivity}
+    others |= {Probes: ProbesActivity, Status: StatusActivity}
+    assert [type(a) for a in activities if type(a) in others.values()] == [
+        others[type(event)] for event in events if type(event) in others
+    ]
+    readings = [activity for activity in activities if isinstance(activity, AggregatesActivity)]
+    assert len(readings) >= sum(isinstance(event, Aggregates) for event in events)
+
+
+def processes_by_image(activities):
+    """Every process that activities are about, by pid and image_ktime_ns."""
+    found = {}
+    for activity in activities:
+        about = [getattr(activity, "process", None)]
+        about += [one.process for one in getattr(activity, "series", ())]
+        about += [one.process for one in getattr(activity, "times", ())]
+        for process in filter(None, about):
+            found.setdefault((process.pid, process.image_ktime_ns), set()).add(process)
+    return found
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(EVENTS, max_size=40))
+def test_a_process_image_is_one_process_whatever_comes_when(events):
+    """
+    Nothing that is learnt of an image changes it once anything of it has left.
+    """
+    found = processes_by_image(Enricher().enrich(events))
+
+    assert {len(processes) for processes in found.values()} <= {1}
+
+
+def test_what_comes_before_the_name_of_its_process_waits_for_it():
+    """
+    A call, a series and the time account of a process are its own, whatever it is called first.
+    """
+    times_key = TimesKey(5, 42, -1, -1, wire.STATE_ON_CPU, wire.CONTEXT_CALL, 0)
+    activities = list(
+        Enricher().enrich(
+            [
+                CAPTURE,
+                CLOCK,
+                cuda_call(),
+                Aggregates(25, ((key(), AGGREGATE),)),
+                Times(26, ((times_key, 7, 1),)),
+                Aggregates(27, ((key(), AGGREGATE._replace(sum=200)),)),
+                SEEN,
+                Counters(40, (1,)),
+            ]
+        )
+    )
+
+    kinds = [type(activity) for activity in activities]
+    call = next(a for a in activities if isinstance(a, CallActivity))
+    assert call.process.service_name == "t.py"
+    assert processes_by_image(activities) == {(42, 5): {call.process}}
+    *_, reading = (a for a in activities if isinstance(a, AggregatesActivity))
+    assert [one.aggregate.sum for one in reading.series] == [200]
+    assert reading.unix_ns == T0 + 30
+    assert kinds[-1] is CountersActivity
+    assert kinds.index(CallActivity) < len(kinds) - 1
+
+
+def test_a_process_that_ended_before_it_was_known_is_named_by_its_exec():
+    """
+    /proc had no time to say anything; the kernel's record of the exec did.
+    """
+    activities = list(
+        Enricher().enrich(
+            [
+                CAPTURE,
+                CLOCK,
+                SEEN,
+                Exec(50, 50, 42, 42, 5, 0, 0, 0, "helper", "/opt/bin/nvidia-helper"),
+                cuda_call(image_ktime_ns=50),
+                Aggregates(60, ((key(image_ktime_ns=50), AGGREGATE),)),
+                Exit(61, 50, 42, 42, 0, 0, "helper"),
+                ProcessSeen(62, 50, 42, {"exe": "/usr/bin/reused", "comm": "reused"}),
+                cuda_call(image_ktime_ns=50),
+            ]
+        )
+    )
+
+    (process,) = processes_by_image(activities)[42, 50]
+    assert process.service_name == "nvidia-helper"
+    assert process.attributes["process.executable.path"] == "/opt/bin/nvidia-helper"
+    assert [type(a) for a in activities[-5:]].count(CallActivity) == 2
+
+
+@pytest.mark.parametrize(("comm", "patience_ns"), [("ghost", 3_000_000_000), ("", 60_000_000_000)])
+def test_who_is_never_introduced_is_waited_for_no_longer_than_needed(comm, patience_ns):
+    """
+    The stream's time decides; one that has no name at all is given more of it.
+    """
+    enricher = Enricher()
+    list(enricher.enrich([CAPTURE, CLOCK]))
+
+    def said(ktime_ns):
+        events = iter([Counters(ktime_ns, ())])
+        running = enricher.enrich(events)
+        return [type(activity) for activity in [next(running)]]
+
+    running = enricher.enrich(iter([cuda_call(pid=9, comm=comm), Counters(200 + patience_ns, ())]))
+    assert type(next(running)) is CountersActivity
+    running.close()
+    assert said(201 + patience_ns) == [CallActivity]
+
+
+def test_what_waits_is_bounded():
+    """
+    Many processes that nobody introduces do not fill the memory; those that waited longest go.
+    """
+    enricher = Enricher()
+    calls = [cuda_call(pid=1 + number // 100) for number in range(MAX_HELD + 150)]
+
+    held = enricher.enrich(iter([*calls, Counters(300, ())]))
+    told = [next(held) for _ in range(200)]
+
+    assert [activity.event for activity in told] == calls[:200]
+    assert type(next(held)) is CountersActivity
 
 
 @settings(max_examples=50, deadline=None)

@@ -1,0 +1,96 @@
+"""
+Events that wait until their process has its last name.
+
+Backends add up what has one resource, so a process must not change its own after anything
+of it has left. Its first records often come before its name: what is known of a process
+comes from /proc, a moment later. So they are held back until that has come, until the
+process ended, or for ``PATIENCE_NS`` of the stream's time. No clock is asked, so a replay
+names what the capture named.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from otel_gpu.decode.events import Aggregate, CudaCall, Fork, Gap, OpenCall, SeriesKey, Stall
+from otel_gpu.enrich.activities import ProcessImage
+from otel_gpu.enrich.services import UNKNOWN_SERVICE
+
+PATIENCE_NS = 3_000_000_000
+"""Longer than the agent takes to look a process up, and within what blame waits for."""
+NAMELESS_PATIENCE_NS = 60_000_000_000
+"""Of a process that nothing is known of but its series: the first record that is sent names it."""
+MAX_HELD = 8192
+"""Events and series that wait, of all processes."""
+
+ImageKey = tuple[int, int]
+"""pid and image_ktime_ns."""
+Waiting = CudaCall | Fork | Gap | OpenCall | Stall
+
+
+@dataclass(slots=True)
+class Arrival:
+    """
+    What waits for the name of one process image.
+
+    ``series`` holds the latest value of each; ``has_times`` says that the time account was
+    read as well.
+    """
+
+    since_ktime_ns: int
+    events: list[Waiting] = field(default_factory=list)
+    series: dict[SeriesKey, Aggregate] = field(default_factory=dict)
+    has_times: bool = False
+
+
+class Arrivals:
+    """Process images of which something waits, those that began to wait first in front."""
+
+    def __init__(self) -> None:
+        self._by_image: dict[ImageKey, Arrival] = {}
+        self._held = 0
+
+    def __iter__(self) -> Iterator[ImageKey]:
+        return iter(tuple(self._by_image))
+
+    def hold(self, image: ImageKey, event: Waiting, ktime_ns: int) -> None:
+        """Hold an event back, which came at some time of the stream."""
+        self._arrival(image, ktime_ns).events.append(event)
+        self._held += 1
+
+    def hold_series(
+        self, image: ImageKey, key: SeriesKey, aggregate: Aggregate, ktime_ns: int
+    ) -> None:
+        """Hold a series back; it takes the place of its earlier value."""
+        series = self._arrival(image, ktime_ns).series
+        self._held += key not in series
+        series[key] = aggregate
+
+    def hold_times(self, image: ImageKey, ktime_ns: int) -> None:
+        """Note that the time account of an image is to be said."""
+        self._arrival(image, ktime_ns).has_times = True
+
+    def take(self, image: ImageKey) -> Arrival | None:
+        """Return what waits for an image, once."""
+        arrival = self._by_image.pop(image, None)
+        if arrival is not None:
+            self._held -= len(arrival.events) + len(arrival.series)
+        return arrival
+
+    def in_excess(self) -> ImageKey | None:
+        """Return the image that waits longest, if more is held than there is room for."""
+        return next(iter(self._by_image)) if self._held > MAX_HELD else None
+
+    def is_overdue(self, process: ProcessImage, ktime_ns: int) -> bool:
+        """Say whether an image has waited for long enough."""
+        arrival = self._by_image.get((process.pid, process.image_ktime_ns))
+        if arrival is None:
+            return False
+        is_nameless = process.service_name == UNKNOWN_SERVICE
+        patience_ns = NAMELESS_PATIENCE_NS if is_nameless else PATIENCE_NS
+        return ktime_ns - arrival.since_ktime_ns > patience_ns
+
+    def _arrival(self, image: ImageKey, ktime_ns: int) -> Arrival:
+        arrival = self._by_image.get(image)
+        if arrival is None:
+            arrival = self._by_image[image] = Arrival(ktime_ns)
+        return arrival

@@ -1,0 +1,34 @@
+"""Which process images ended lately: what is known of them goes a while after that."""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+
+ImageKey = tuple[int, int]
+"""pid and image_ktime_ns."""
+
+_MAX_ENDED = 4096
+
+
+class Endings:
+    """Process images that ended, in the order of the stream; bounded."""
+
+    def __init__(self) -> None:
+        self._ended: OrderedDict[ImageKey, tuple[int, int]] = OrderedDict()
+
+    def add(self, image: ImageKey, start_unix_ns: int, end_unix_ns: int) -> None:
+        """Take in that an image has ended."""
+        self._ended[image] = start_unix_ns, end_unix_ns
+
+    def life_ns(self, image: ImageKey) -> int | None:
+        """Return how long an image lived that ended lately; None: it lives, or ended long ago."""
+        ended = self._ended.get(image)
+        return None if ended is None else ended[1] - ended[0]
+
+    def take_over(self, unix_ns: int) -> Iterator[ImageKey]:
+        """Yield the images that ended by then, each once; the oldest also when they are many."""
+        while self._ended:
+            image, (_, end_unix_ns) = next(iter(self._ended.items()))
+            if end_unix_ns > unix_ns and len(self._ended) <= _MAX_ENDED:
+                return
+            del self._ended[image]
+            yield image
