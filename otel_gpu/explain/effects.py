@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.decode.events import CudaCall, Gap, OpenCall
-from otel_gpu.enrich import ids
 from otel_gpu.enrich.activities import (
     CallActivity,
     GapActivity,
@@ -38,7 +37,6 @@ class Effects:
     def __init__(self, baselines: Baselines, settings: Settings) -> None:
         self._baselines = baselines
         self._settings = settings
-        self.seed = bytes(8)
 
     def may_be(self, event: CudaCall | Gap) -> bool:
         """
@@ -77,8 +75,8 @@ class Effects:
             activity.start_unix_ns,
             duration_ns,
             duration_ns - usual_ns,
-            ids.trace_id_of(self.seed, event),
-            ids.span_id_of(self.seed, event),
+            activity.trace_id,
+            activity.span_id,
             evidence.stack_of(activity),
         )
         subject = Subject(
@@ -90,7 +88,7 @@ class Effects:
             event.run_queue_ns,
             self._place_of(candidate, baseline),
             usual_ns,
-            evidence.of_whole(self.seed, activity, candidate.end_unix_ns),
+            evidence.of_whole(activity, candidate.end_unix_ns),
         )
         return effect, subject
 

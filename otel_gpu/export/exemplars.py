@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 from opentelemetry.sdk.metrics import Exemplar
 
-from otel_gpu.enrich import ids
 from otel_gpu.enrich.activities import CallActivity, DeviceIdentity
 from otel_gpu.export import semconv
 from otel_gpu.export.measures import call_attributes
@@ -31,7 +30,6 @@ class _Kind(NamedTuple):
 class _Offer(NamedTuple):
     number: int
     call: CallActivity
-    seed: bytes
 
 
 class ExemplarReservoir:
@@ -50,19 +48,16 @@ class ExemplarReservoir:
         self._is_sampled = is_sampled
         self._latest: dict[_Kind, dict[int, _Offer]] = {}
 
-    def offer(self, call: CallActivity, seed: bytes, number: int) -> None:
+    def offer(self, call: CallActivity, number: int) -> None:
         """
         Take in a chosen call.
 
         Args:
             call: The call.
-            seed: The capture's, from which the ids of its spans come.
             number: Rises with every call offered; ``newer_than`` compares with it.
         """
         event = call.event
-        if self._is_sampled is not None and not self._is_sampled(
-            ids.trace_id_of(seed, event), call.api.name
-        ):
+        if self._is_sampled is not None and not self._is_sampled(call.trace_id, call.api.name):
             return
         kind = _Kind(call.api, event.copy_kind, event.status, event.device)
         octaves = self._latest.get(kind)
@@ -71,8 +66,7 @@ class ExemplarReservoir:
                 return
             octaves = self._latest[kind] = {}
         duration_ns = event.end_ktime_ns - event.start_ktime_ns
-        # Ids are hashes: worked out for the few that are left when somebody asks.
-        octaves[duration_ns.bit_length()] = _Offer(number, call, seed)
+        octaves[duration_ns.bit_length()] = _Offer(number, call)
 
     def newer_than(
         self, number: int, devices: Mapping[int, DeviceIdentity]
@@ -105,6 +99,6 @@ def _exemplar(offer: _Offer) -> Exemplar:
         filtered_attributes={},
         value=(event.end_ktime_ns - event.start_ktime_ns) / 1e9,
         time_unix_nano=offer.call.end_unix_ns,
-        span_id=int.from_bytes(ids.span_id_of(offer.seed, event)),
-        trace_id=int.from_bytes(ids.trace_id_of(offer.seed, event)),
+        span_id=int.from_bytes(offer.call.span_id),
+        trace_id=int.from_bytes(offer.call.trace_id),
     )

@@ -38,7 +38,6 @@ _logger = logging.getLogger(__name__)
 
 NOT_SAMPLED = "not_sampled"
 _OF_LOGS = "log_"
-_NO_SEED = bytes(8)
 # What the parts may take beyond their timeout to let go of connections.
 _JOIN_GRACE_S = 1.0
 
@@ -91,7 +90,7 @@ class Exports:
         self._log_limits = log_limits
         self._resources = Resources(environ)
         self._chains_per_second = chains_per_second
-        self._begin(_NO_SEED, __version__)
+        self._begin(ids.NO_SEED, __version__)
         self._not_sampled = 0
         self._ended = False
 
@@ -103,7 +102,7 @@ class Exports:
         """
         if isinstance(activity, CaptureActivity):
             self._add(self._builder.close())
-            self._begin(ids.capture_seed(activity), capture_version(activity))
+            self._begin(activity.seed, capture_version(activity))
         if self._sinks:
             self._add(self._builder.spans(activity))
         self._metrics.observe(activity)
@@ -170,7 +169,7 @@ class Exports:
 
     def _begin(self, seed: bytes, version: str) -> None:
         origins = Origins(version, self._resources)
-        self._builder = SpanBuilder(seed, origins, self._limits, self._stacks)
+        self._builder = SpanBuilder(origins, self._limits, self._stacks)
         self._explanations = Explanations(seed, origins, self._chains_per_second, self._stacks)
 
     def _add(self, spans: Iterable[FinishedSpan]) -> None:
