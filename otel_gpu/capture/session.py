@@ -36,6 +36,7 @@ from otel_gpu.capture.stops import let_all_go_on, let_go_on
 from otel_gpu.config import Config
 from otel_gpu.procfs.mapped_files import FileId, all_pids, cgroup_pids, child_pids, mapped_files
 from otel_gpu.records import clock_record, json_record
+from otel_gpu.stacks.samples import position_of
 from otel_gpu.stacks.user_stacks import UserStacks
 
 _POLL_S = 0.1
@@ -43,10 +44,10 @@ _CLOCK_DRIFT_NS = 50_000
 _CLOCK_INTERVAL_S = 60.0
 _THRESHOLD_INTERVAL_S = 5.0
 _RESCAN_INTERVAL_S = 30.0
-_STALL_KIND, _SAMPLE_KIND, _CODE_KIND = (
-    kind.to_bytes(2, "little") for kind in (wire.RECORD_STALL, wire.RECORD_SAMPLE, wire.RECORD_CODE)
-)
-_STALL_STACK = wire.STALL_RECORD_FIELDS.index("kernel_stack")
+_STALL_KIND = wire.RECORD_STALL.to_bytes(2, "little")
+_SAMPLE_KINDS = tuple(kind.to_bytes(2, "little") for kind in (wire.RECORD_SAMPLE, wire.RECORD_CODE))
+_OLD_IMAGE = position_of(wire.EXEC_RECORD, wire.EXEC_RECORD_FIELDS, "old_image_ktime_ns")
+_KERNEL_STACK = position_of(wire.STALL_RECORD, wire.STALL_RECORD_FIELDS, "kernel_stack")
 
 
 class Session:
@@ -215,10 +216,7 @@ class Session:
     def _handle(self, lifecycle: Sequence[bytes], until: int) -> Iterator[bytes]:
         headers = [header_of(record) for record in lifecycle]
         replaced = {
-            (
-                header.pid,
-                fields_of(wire.EXEC_RECORD, wire.EXEC_RECORD_FIELDS, record)["old_image_ktime_ns"],
-            )
+            (header.pid, _old_image_of(record))
             for header, record in zip(headers, lifecycle, strict=True)
             if header.kind == wire.RECORD_EXEC
         }
@@ -239,21 +237,24 @@ class Session:
                 yield record
             yield from self._handlers.get(header.kind, _ignore)(record)
         self._user_stacks.look_again()
-        for record in self._programs.events.read(until):
-            yield from self._resolve_stacks(record)
+        yield from self._resolve_stacks(self._programs.events.read(until))
         if ended:
             yield from self._snapshots.last_aggregates(ended)
             yield from self._snapshots.last_times(ended)
         yield from exits
 
-    def _resolve_stacks(self, record: bytes) -> Iterator[bytes]:
-        if record.startswith((_SAMPLE_KIND, _CODE_KIND)):
-            self._user_stacks.take(record)
-            return
-        if record.startswith(_STALL_KIND):
-            stack = wire.STALL_RECORD.unpack(record)[_STALL_STACK]
-            yield from self._snapshots.stacks.tell(stack)
-        yield from self._user_stacks.resolve(record)
+    def _resolve_stacks(self, records: Iterable[bytes]) -> list[bytes]:
+        resolved: list[bytes] = []
+        user_stacks = self._user_stacks
+        for record in records:
+            kind = record[:2]
+            if kind in _SAMPLE_KINDS:
+                user_stacks.take(record)
+                continue
+            if kind == _STALL_KIND:
+                resolved += self._snapshots.stacks.tell(_kernel_stack_of(record))
+            resolved += user_stacks.resolve(record)
+        return resolved
 
     def _after_fork(self, record: bytes) -> Iterable[bytes]:
         fields = fields_of(wire.FORK_RECORD, wire.FORK_RECORD_FIELDS, record)
@@ -402,3 +403,11 @@ class Session:
 
 def _ignore(_: bytes) -> Iterable[bytes]:
     return ()
+
+
+def _old_image_of(record: bytes) -> int:
+    return int.from_bytes(record[_OLD_IMAGE : _OLD_IMAGE + 8], "little")
+
+
+def _kernel_stack_of(record: bytes) -> int:
+    return int.from_bytes(record[_KERNEL_STACK : _KERNEL_STACK + 4], "little", signed=True)
