@@ -57,13 +57,17 @@ class _Tracks(Generic[_T]):
             self._items[thread] = []
             self._tids.setdefault(event.pid, set()).add(event.tid)
         items = self._items[thread]
-        index = bisect_left(starts, start)
-        if index < len(starts) and starts[index] == start:
-            # Said twice: once on its own, once with the gap around it.
-            items[index] = activity
-            return
-        starts.insert(index, start)
-        items.insert(index, activity)
+        if not starts or start > starts[-1]:
+            starts.append(start)
+            items.append(activity)
+        else:
+            index = bisect_left(starts, start)
+            if starts[index] == start:
+                # Said twice: once on its own, once with the gap around it.
+                items[index] = activity
+                return
+            starts.insert(index, start)
+            items.insert(index, activity)
         self._order.append((thread, start))
         if len(starts) > self._max_thread:
             self._remove(thread, 0)

@@ -102,7 +102,7 @@ class SpanBuilder:
             if activity.event.call_start_ktime_ns:
                 return tuple(map(apply, self._stall(activity, None)))
             return self._stalls(self._gap_stalls.hold(activity))
-        released = self._stalls(self._gap_stalls.see(activity))
+        released = self._stalls(self._gap_stalls.see(activity)) if self._gap_stalls else ()
         build = self._builders.get(type(activity))
         if build is None:
             return released
