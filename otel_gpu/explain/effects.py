@@ -5,7 +5,7 @@ What is slow is so over the median of its own series: the same API, process imag
 kind of copy. Warm-up and the baseline sample are no effects by themselves.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from otel_gpu import wire
 from otel_gpu.decode.events import CudaCall, Gap, OpenCall
@@ -16,7 +16,7 @@ from otel_gpu.enrich.activities import (
     StallActivity,
 )
 from otel_gpu.explain import evidence, rules
-from otel_gpu.explain.baselines import Baseline, Baselines, of_calls, of_gaps
+from otel_gpu.explain.baselines import Baseline, of_calls, of_gaps
 from otel_gpu.explain.causes import Subject
 from otel_gpu.explain.chains import Effect
 from otel_gpu.explain.settings import Settings
@@ -31,10 +31,20 @@ class Candidate(NamedTuple):
     stalls: tuple[StallActivity, ...]
 
 
+class Usual(Protocol):
+    """What is usual for a series of calls or gaps; see ``Baselines``."""
+
+    def median_ns(self, baseline: Baseline, /) -> int | None:
+        """Return the median; None while it is not known."""
+
+    def is_rising(self, baseline: Baseline, /) -> bool:
+        """Say whether the calls of an allocator get slower and slower."""
+
+
 class Effects:
     """Tells effects from what is usual."""
 
-    def __init__(self, baselines: Baselines, settings: Settings) -> None:
+    def __init__(self, baselines: Usual, settings: Settings) -> None:
         self._baselines = baselines
         self._settings = settings
 

@@ -46,7 +46,8 @@ from otel_gpu.export.exported import SpanReference
 from otel_gpu.export.finished import Origin, readable
 from otel_gpu.export.limits import Limits
 from otel_gpu.export.resources import scope
-from otel_gpu.export.span_chains import Medians, attributes_of, chain_of
+from otel_gpu.export.span_activities import attributes_of
+from otel_gpu.export.span_chains import Medians, chain_of
 
 _STALLS = frozenset({semconv.SPAN_BLOCKED, semconv.SPAN_RUN_QUEUE_WAIT})
 # Calls of which something is known and that have not ended.
