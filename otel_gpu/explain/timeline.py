@@ -121,10 +121,15 @@ class Timeline:
         self._run_queues: OrderedDict[int, deque[tuple[int, int]]] = OrderedDict()
         # With the pid of their parent; 0 if that is not known.
         self._watched: OrderedDict[int, int] = OrderedDict()
+        # Most activities are of the process of the one before.
+        self._latest: ProcessImage | None = None
         self.unix_offset_ns = 0
 
     def know(self, process: ProcessImage) -> None:
         """Remember that a process is watched, so that its threads' stalls are seen."""
+        if process is self._latest:
+            return
+        self._latest = process
         parent_pid = self._watched.get(process.pid)
         if not parent_pid:
             parent_pid = process.attributes.get(_PARENT)
@@ -167,6 +172,7 @@ class Timeline:
         self._forks.append(activity)
         self.know(activity.process)
         self._know(activity.event.child_pid, activity.event.pid)
+        self._latest = None
 
     def stalls(self, thread: Thread, start_ktime_ns: int, end_ktime_ns: int) -> list[StallActivity]:
         """Return the stalls of a thread that lie in a window at least partly, in order."""

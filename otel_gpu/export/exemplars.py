@@ -9,7 +9,6 @@ from otel_gpu.enrich.activities import CallActivity, DeviceIdentity
 from otel_gpu.export import semconv
 from otel_gpu.export.measures import call_attributes
 from otel_gpu.export.points import Attributes
-from otel_gpu.probe_table import Api
 
 # Per process image. With at most 64 octaves each, of which calls fill a dozen.
 _MAX_KINDS = 256
@@ -21,7 +20,7 @@ IsSampled = Callable[[bytes, str], bool]
 
 class _Kind(NamedTuple):
     # What tells one duration point from another, before names: those can change.
-    api: Api
+    api: int
     copy_kind: int
     status: int
     device: int
@@ -59,7 +58,7 @@ class ExemplarReservoir:
         event = call.event
         if self._is_sampled is not None and not self._is_sampled(call.trace_id, call.api.name):
             return
-        kind = _Kind(call.api, event.copy_kind, event.status, event.device)
+        kind = _Kind(event.api, event.copy_kind, event.status, event.device)
         octaves = self._latest.get(kind)
         if octaves is None:
             if len(self._latest) >= _MAX_KINDS:
@@ -86,7 +85,7 @@ class ExemplarReservoir:
             )
             if newer:
                 attributes = call_attributes(
-                    kind.api, kind.copy_kind, kind.status, devices.get(kind.device)
+                    newer[0].call.api, kind.copy_kind, kind.status, devices.get(kind.device)
                 )
                 key = (semconv.METRIC_GPU_CUDA_CALL_DURATION.name, attributes)
                 found.setdefault(key, []).extend(map(_exemplar, newer))

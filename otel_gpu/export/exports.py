@@ -174,16 +174,20 @@ class Exports:
 
     def _add(self, spans: Iterable[FinishedSpan]) -> None:
         for span in spans:
-            if self._sampler.wants(span):
-                if self._chains_per_second:
-                    self._explanations.exported.add(span)
-                for sink in self._sinks:
-                    sink.add(span)
-                for log in map(self._log_limits.apply, span.logs):
-                    for log_sink in self._logs:
-                        log_sink.add(SpanLog(span, log))
-            else:
+            if not self._sampler.wants(span):
                 self._not_sampled += 1
+                continue
+            if self._chains_per_second:
+                self._explanations.exported.add(span)
+            for sink in self._sinks:
+                sink.add(span)
+            if span.logs:
+                self._add_logs(span)
+
+    def _add_logs(self, span: FinishedSpan) -> None:
+        for log in map(self._log_limits.apply, span.logs):
+            for log_sink in self._logs:
+                log_sink.add(SpanLog(span, log))
 
     def _each(self, act: Callable[[_Part, float], bool], timeout_s: float) -> bool:
         deadline_s = time.monotonic() + timeout_s

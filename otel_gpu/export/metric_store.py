@@ -159,12 +159,12 @@ class MetricStore:
         """Take in one activity; those that say nothing about metrics are ignored."""
         with self._lock:
             match activity:
+                case CallActivity():
+                    self._observe_call(activity)
                 case AggregatesActivity():
                     self._observe_aggregates(activity)
                 case TimesActivity():
                     self._observe_times(activity)
-                case CallActivity():
-                    self._observe_call(activity)
                 case OpenCallActivity():
                     self._observe_open_call(activity)
                 case ExitActivity():
