@@ -6,8 +6,10 @@ host, what ``/proc`` knew of a process while it lived, what the maps held. With
 them in the stream a recording replays anywhere, long after its processes died.
 """
 
+import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from otel_gpu import wire
@@ -17,6 +19,9 @@ MAX_JSON_BYTES = 1 << 20
 
 MAX_SERIES_PER_RECORD = 4096
 """6.6 MB of a record: one read of the default map, and well inside a recording's chunk."""
+
+Entry = tuple[bytes, bytes]
+"""Key and value of one entry of a map."""
 
 # Tried in this order on a body that is too large: no string longer, no list or
 # mapping with more items, than this.
@@ -64,41 +69,25 @@ def json_record(
     return header + encoded
 
 
-def aggregates_record(ktime_ns: int, count: int, keys: bytes, values: bytes) -> bytes:
+def aggregates_records(ktime_ns: int, series: Iterable[Entry]) -> Iterator[bytes]:
     """
-    Build one record of the series that a batched read of the aggregates map returned.
+    Build as many records as series need, which are as the map has them.
 
-    ``keys`` and ``values`` hold ``count`` items each, one after another. Series that
-    have counted nothing yet are left out.
-
-    Raises:
-        ValueError: More than ``MAX_SERIES_PER_RECORD`` series, or fewer bytes than
-            ``count`` items need.
+    Series that have counted nothing yet are left out; no series gives no record.
     """
-    if count > MAX_SERIES_PER_RECORD:
-        message = f"{count} series in one record, at most {MAX_SERIES_PER_RECORD}"
-        raise ValueError(message)
-    return _join_aggregates(ktime_ns, list(_pair_series(count, keys, values)))
+    counted = (entry for entry in series if entry[1] != _EMPTY_AGGREGATE)
+    while taken := tuple(itertools.islice(counted, MAX_SERIES_PER_RECORD)):
+        yield aggregates_record(ktime_ns, taken)
 
 
-def aggregates_records(ktime_ns: int, count: int, keys: bytes, values: bytes) -> Iterator[bytes]:
-    """
-    Build as many records as the series of one read need; no series gives no record.
-
-    Raises:
-        ValueError: Fewer bytes than ``count`` items need.
-    """
-    series = list(_pair_series(count, keys, values))
-    for start in range(0, len(series), MAX_SERIES_PER_RECORD):
-        yield _join_aggregates(ktime_ns, series[start : start + MAX_SERIES_PER_RECORD])
+def aggregates_record(ktime_ns: int, series: Sequence[Entry]) -> bytes:
+    """Build one record of at most ``MAX_SERIES_PER_RECORD`` series."""
+    return _entries_record(wire.RECORD_AGGREGATES, wire.AGGREGATES_RECORD, ktime_ns, series)
 
 
-def times_record(ktime_ns: int, entries: Sequence[tuple[bytes, bytes]]) -> bytes:
+def times_record(ktime_ns: int, entries: Sequence[Entry]) -> bytes:
     """Build a record of the time account: keys and values as the kernel has them."""
-    body = b"".join(key + value for key, value in entries)
-    size = wire.TIMES_RECORD.size + len(body)
-    fixed = wire.TIMES_RECORD.pack(wire.RECORD_TIMES, 0, size, ktime_ns, 0, 0, 0, len(entries))
-    return fixed + body
+    return _entries_record(wire.RECORD_TIMES, wire.TIMES_RECORD, ktime_ns, entries)
 
 
 def counters_record(ktime_ns: int, values: Sequence[int]) -> bytes:
@@ -188,27 +177,9 @@ def _shorten(value: Any, limit: int) -> Any:  # noqa: ANN401 - any JSON value
     return value
 
 
-def _pair_series(count: int, keys: bytes, values: bytes) -> Iterator[bytes]:
-    key_size, value_size = wire.AGGREGATE_KEY.size, wire.AGGREGATE.size
-    if len(keys) < count * key_size or len(values) < count * value_size:
-        message = f"{len(keys)} + {len(values)} bytes cannot hold {count} series"
-        raise ValueError(message)
-    for index in range(count):
-        value = values[index * value_size : (index + 1) * value_size]
-        if value != _EMPTY_AGGREGATE:
-            yield keys[index * key_size : (index + 1) * key_size] + value
-
-
-def _join_aggregates(ktime_ns: int, series: Sequence[bytes]) -> bytes:
-    body = b"".join(series)
-    header = wire.AGGREGATES_RECORD.pack(
-        wire.RECORD_AGGREGATES,
-        0,
-        wire.AGGREGATES_RECORD.size + len(body),
-        ktime_ns,
-        0,
-        0,
-        0,
-        len(series),
-    )
-    return header + body
+def _entries_record(
+    kind: int, layout: struct.Struct, ktime_ns: int, entries: Sequence[Entry]
+) -> bytes:
+    body = b"".join(itertools.chain.from_iterable(entries))
+    size = layout.size + len(body)
+    return layout.pack(kind, 0, size, ktime_ns, 0, 0, 0, len(entries)) + body

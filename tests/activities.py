@@ -25,6 +25,7 @@ from otel_gpu.enrich.activities import (
     ThreadTime,
     TimesActivity,
 )
+from otel_gpu.enrich.ids import SpanIds, capture_seed
 from otel_gpu.enrich.stack_table import find_place
 from otel_gpu.probe_table import APIS
 from otel_gpu.stacks.frames import Frame
@@ -67,7 +68,11 @@ def capture(config=EXPONENTIAL, unix_ns=T0):
         "mode": "command",
         "layout": layout_description(config),
     }
-    return CaptureActivity(unix_ns, info)
+    return CaptureActivity(unix_ns, info, capture_seed(unix_ns, info))
+
+
+IDS = SpanIds(capture().seed)
+"""Of what belongs to that capture."""
 
 
 def aggregate(values, *, size_bytes=0, bounds=None):
@@ -181,14 +186,16 @@ def call(process, api, start_ktime_ns, duration_ns, *, device=None, stack=None, 
         "choices": wire.CHOICE_FULL,
         "comm": process.comm,
     }
+    made = CudaCall(**(values | event))
     return CallActivity(
         process,
-        CudaCall(**(values | event)),
+        made,
         APIS_BY_NAME[api],
         T0 + start_ktime_ns,
         T0 + end_ktime_ns,
         device,
         stack,
+        *IDS.of_call(made),
     )
 
 
@@ -207,14 +214,16 @@ def open_call(
         "api": APIS_BY_NAME[api].number,
         "comm": process.comm,
     }
+    made = OpenCall(**(values | event))
     return OpenCallActivity(
         process,
-        OpenCall(**(values | event)),
+        made,
         APIS_BY_NAME[api],
         T0 + start_ktime_ns,
         T0 + seen_ktime_ns,
         device,
         stack,
+        *IDS.of_open_call(made),
     )
 
 
@@ -244,15 +253,17 @@ def stall(
         "culprit_comm": "",
         "waker_comm": "",
     }
+    made = Stall(**(values | event))
     return StallActivity(
         process,
-        Stall(**(values | event)),
+        made,
         T0 + start_ktime_ns,
         T0 + runnable_ktime_ns,
         T0 + end_ktime_ns,
         reason,
         functions,
         stack,
+        *IDS.of_stall(made),
     )
 
 
@@ -270,14 +281,16 @@ def gap(process, previous_api, next_api, start_ktime_ns, end_ktime_ns, *, device
         "choices": wire.CHOICE_SLOW,
         "comm": process.comm,
     }
+    made = Gap(**(values | event))
     return GapActivity(
         process,
-        Gap(**(values | event)),
+        made,
         APIS_BY_NAME[previous_api],
         APIS_BY_NAME[next_api],
         T0 + start_ktime_ns,
         T0 + end_ktime_ns,
         device,
+        *IDS.of_gap(made),
     )
 
 
@@ -305,4 +318,6 @@ def fork(parent, child, start_ktime_ns, end_ktime_ns):
         child_pid=child.pid,
         comm=parent.comm,
     )
-    return ForkActivity(parent, event, child, T0 + start_ktime_ns, T0 + end_ktime_ns)
+    return ForkActivity(
+        parent, event, child, T0 + start_ktime_ns, T0 + end_ktime_ns, *IDS.of_fork(event)
+    )

@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import gc
 import os
 import platform
 import resource
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 _CLOCK_READINGS = 5
+# Made and not yet freed, before Python looks for cycles among them.
+_YOUNG_OBJECTS = 50_000
 
 
 def describe_host() -> dict[str, Any]:
@@ -56,6 +59,19 @@ def give_back_memory() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(ctypes.c_size_t(0))
+
+
+def collect_rarely() -> None:
+    """
+    Let Python look for reference cycles less often.
+
+    What a record becomes is in no cycle, and there can be hundreds of thousands of such
+    objects a second: by default Python looks through the young ones after every 700. What
+    lives by now, most of it modules, is not looked at again.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_YOUNG_OBJECTS)
 
 
 def allow_open_files(wanted: int) -> None:

@@ -38,7 +38,8 @@ from otel_gpu.config import Config
 from otel_gpu.faults import Faults
 from otel_gpu.procfs.mapped_files import FileId, all_pids, cgroup_pids, child_pids, mapped_files
 from otel_gpu.records import clock_record, json_record, unseen_exit_record
-from otel_gpu.stacks.user_stacks import UserStacks
+from otel_gpu.stacks.samples import position_of
+from otel_gpu.stacks.user_stacks import SAMPLE_KINDS, UserStacks
 
 _POLL_S = 0.1
 _CLOCK_DRIFT_NS = 50_000
@@ -46,10 +47,9 @@ _CLOCK_INTERVAL_S = 60.0
 _THRESHOLD_INTERVAL_S = 5.0
 _RESCAN_INTERVAL_S = 30.0
 _SWEEP_INTERVAL_S = 5.0
-_STALL_KIND, _SAMPLE_KIND, _CODE_KIND = (
-    kind.to_bytes(2, "little") for kind in (wire.RECORD_STALL, wire.RECORD_SAMPLE, wire.RECORD_CODE)
-)
-_STALL_STACK = wire.STALL_RECORD_FIELDS.index("kernel_stack")
+_STALL_KIND = wire.RECORD_STALL.to_bytes(2, "little")
+_OLD_IMAGE = position_of(wire.EXEC_RECORD, wire.EXEC_RECORD_FIELDS, "old_image_ktime_ns")
+_KERNEL_STACK = position_of(wire.STALL_RECORD, wire.STALL_RECORD_FIELDS, "kernel_stack")
 # Of the handlers of records of the lifecycle ring, for errors.
 _PLACES = {
     wire.RECORD_FORK: "after_fork",
@@ -239,10 +239,7 @@ class Session:
     def _handle(self, lifecycle: Sequence[bytes], until: int) -> Iterator[bytes]:
         headers = [header_of(record) for record in lifecycle]
         replaced = {
-            (
-                header.pid,
-                fields_of(wire.EXEC_RECORD, wire.EXEC_RECORD_FIELDS, record)["old_image_ktime_ns"],
-            )
+            (header.pid, _old_image_of(record))
             for header, record in zip(headers, lifecycle, strict=True)
             if header.kind == wire.RECORD_EXEC
         }
@@ -265,12 +262,7 @@ class Session:
                     yield from handler(record)
         with self._faults.at("stacks"):
             self._user_stacks.look_again()
-        for record in self._programs.events.read(until):
-            try:
-                yield from self._resolve_stacks(record)
-            except Exception as error:  # noqa: BLE001 -- costs nothing until it happens
-                self._faults.add("stacks", error)
-                yield from self._user_stacks.without_stack(record)
+        yield from self._resolve_stacks(self._programs.events.read(until))
         yield from self._last_readings(ended)
         yield from exits
 
@@ -281,16 +273,26 @@ class Session:
             with self._faults.at("last_times"):
                 yield from self._snapshots.last_times(images)
 
-    def _resolve_stacks(self, record: bytes) -> Iterable[bytes]:
-        if record.startswith((_SAMPLE_KIND, _CODE_KIND)):
-            self._user_stacks.take(record)
-            return ()
-        told: Iterable[bytes] = ()
-        if record.startswith(_STALL_KIND):
-            stack = wire.STALL_RECORD.unpack(record)[_STALL_STACK]
-            told = self._snapshots.stacks.tell(stack)
-        # All of it before any of it is handed on: on an error the record follows by itself.
-        return [*told, *self._user_stacks.resolve(record)]
+    def _resolve_stacks(self, records: Iterable[bytes]) -> list[bytes]:
+        resolved: list[bytes] = []
+        user_stacks = self._user_stacks
+        for record in records:
+            try:
+                kind = record[:2]
+                if kind in SAMPLE_KINDS:
+                    user_stacks.take(record)
+                    continue
+                told: Iterable[bytes] = ()
+                if kind == _STALL_KIND:
+                    told = list(self._snapshots.stacks.tell(_kernel_stack_of(record)))
+                found = user_stacks.resolve(record)
+            except Exception as error:  # noqa: BLE001 -- costs nothing until it happens
+                self._faults.add("stacks", error)
+                resolved += user_stacks.without_stack(record)
+            else:
+                resolved += told
+                resolved += found
+        return resolved
 
     def _after_fork(self, record: bytes) -> Iterable[bytes]:
         fields = fields_of(wire.FORK_RECORD, wire.FORK_RECORD_FIELDS, record)
@@ -476,3 +478,11 @@ class Session:
     def _read_pressure(self) -> bytes:
         info = self._pressure.read(list(self._images))
         return json_record(wire.RECORD_PRESSURE, time.monotonic_ns(), info)
+
+
+def _old_image_of(record: bytes) -> int:
+    return int.from_bytes(record[_OLD_IMAGE : _OLD_IMAGE + 8], "little")
+
+
+def _kernel_stack_of(record: bytes) -> int:
+    return int.from_bytes(record[_KERNEL_STACK : _KERNEL_STACK + 4], "little", signed=True)

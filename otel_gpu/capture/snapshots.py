@@ -11,6 +11,7 @@ from otel_gpu.capture.programs import Programs
 from otel_gpu.capture.thresholds import find_thresholds
 from otel_gpu.config import Config
 from otel_gpu.records import (
+    Entry,
     aggregates_records,
     counters_record,
     open_call_record,
@@ -21,8 +22,6 @@ from otel_gpu.stacks.user_stacks import UserStacks
 # The first fields of the keys of series and times: image_ktime_ns, pid.
 _IMAGE = struct.Struct("<QI")
 _TIMES_STACK = wire.TIMES_KEY_FIELDS.index("kernel_stack")
-
-Entry = tuple[bytes, bytes]
 
 
 class _Reading:
@@ -75,13 +74,13 @@ class Snapshots:
 
     def aggregates(self) -> Iterator[bytes]:
         """Yield the series that changed since they were last read."""
-        yield from _pack_series(time.monotonic_ns(), self._series.changed())
+        yield from aggregates_records(time.monotonic_ns(), self._series.changed())
 
     def last_aggregates(self, ended: Collection[tuple[int, int]]) -> Iterator[bytes]:
         """
         Yield the series of images that ended, as (pid, image_ktime_ns), and free them.
         """
-        yield from _pack_series(time.monotonic_ns(), self._series.last(ended))
+        yield from aggregates_records(time.monotonic_ns(), self._series.last(ended))
 
     def times(self) -> Iterator[bytes]:
         """Yield the entries of the time account that changed since they were last read."""
@@ -155,12 +154,6 @@ class Snapshots:
 def _image(key: bytes) -> tuple[int, int]:
     image_ktime_ns, pid = _IMAGE.unpack_from(key)
     return pid, image_ktime_ns
-
-
-def _pack_series(ktime_ns: int, series: list[Entry]) -> Iterator[bytes]:
-    if series:
-        keys, values = zip(*series, strict=True)
-        yield from aggregates_records(ktime_ns, len(series), b"".join(keys), b"".join(values))
 
 
 def _comm(pid: int, tid: int) -> bytes:

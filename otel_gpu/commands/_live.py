@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from otel_gpu import pipeline
 from otel_gpu.capture.command import Command
 from otel_gpu.capture.guard import Guard
-from otel_gpu.capture.host import allow_open_files
+from otel_gpu.capture.host import allow_open_files, collect_rarely
 from otel_gpu.capture.programs import Programs
 from otel_gpu.capture.recording import RecordingWriter
 from otel_gpu.capture.session import Session
@@ -162,6 +162,7 @@ def load_programs(args: Namespace, config: Config, started: Started) -> Iterator
     with Programs(config, watch_all=args.all) as programs:
         if started.guard:
             started.guard.watch(programs.processes_fd)
+        collect_rarely()
         yield programs
 
 

@@ -3,6 +3,10 @@ The activities: events with Unix time and names.
 
 An activity keeps its event and adds what the event's numbers mean: the process
 image, the API's row in the probe table, Unix times in nanoseconds.
+
+An activity that can become a span carries the ids of that span, and nobody works them
+out again: ``trace_id`` (16 bytes), ``span_id`` (8 bytes; empty: no span) and
+``parent_span_id`` (empty: a root). Where they come from is in ``ids.py``.
 """
 
 from collections.abc import Mapping
@@ -87,7 +91,10 @@ class CallActivity(NamedTuple):
     start_unix_ns: int
     end_unix_ns: int
     device: DeviceIdentity | None
-    stack: CallStack | None = None
+    stack: CallStack | None
+    trace_id: bytes
+    span_id: bytes
+    parent_span_id: bytes
 
 
 class StallActivity(NamedTuple):
@@ -96,7 +103,9 @@ class StallActivity(NamedTuple):
 
     ``reason`` says what it was blocked on (``enrich/reasons.py``), ``""`` when it was
     not blocked at all; ``functions`` is its kernel stack, innermost first, and ``stack``
-    where in the program it left the CPU.
+    where in the program it left the CPU. A stall can be two spans: ``span_id`` is that of
+    the time until it could run, ``run_queue_span_id`` that of its wait for a CPU; where
+    there was no such time, the id is empty.
     """
 
     process: ProcessImage
@@ -104,9 +113,13 @@ class StallActivity(NamedTuple):
     start_unix_ns: int
     runnable_unix_ns: int
     end_unix_ns: int
-    reason: str = ""
-    functions: tuple[str, ...] = ()
-    stack: CallStack | None = None
+    reason: str
+    functions: tuple[str, ...]
+    stack: CallStack | None
+    trace_id: bytes
+    span_id: bytes
+    run_queue_span_id: bytes
+    parent_span_id: bytes
 
 
 class GapActivity(NamedTuple):
@@ -119,6 +132,9 @@ class GapActivity(NamedTuple):
     start_unix_ns: int
     end_unix_ns: int
     device: DeviceIdentity | None
+    trace_id: bytes
+    span_id: bytes
+    parent_span_id: bytes
 
 
 class ThreadTime(NamedTuple):
@@ -159,6 +175,9 @@ class ForkActivity(NamedTuple):
     child: ProcessImage
     start_unix_ns: int
     end_unix_ns: int
+    trace_id: bytes
+    span_id: bytes
+    parent_span_id: bytes
 
 
 class OpenCallActivity(NamedTuple):
@@ -174,7 +193,10 @@ class OpenCallActivity(NamedTuple):
     start_unix_ns: int
     seen_unix_ns: int
     device: DeviceIdentity | None
-    stack: CallStack | None = None
+    stack: CallStack | None
+    trace_id: bytes
+    span_id: bytes
+    parent_span_id: bytes
 
 
 class Series(NamedTuple):
@@ -216,10 +238,15 @@ class ProbesActivity(NamedTuple):
 
 
 class CaptureActivity(NamedTuple):
-    """How the capture was made; the first activity of every stream."""
+    """
+    How the capture was made; the first activity of every stream.
+
+    ``seed`` is in the ids of all its spans: 8 bytes that no other capture has.
+    """
 
     unix_ns: int
     info: Mapping[str, Any]
+    seed: bytes
 
     def lacks(self, what: str) -> bool:
         """Say whether a capture cannot tell something; see ``decode.events.Capture``."""

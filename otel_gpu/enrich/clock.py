@@ -84,13 +84,13 @@ class Clock:
         make the event longer or shorter than it was.
         """
         end_unix_ns = self.to_unix_ns(end_ktime_ns)
-        return (
-            end_unix_ns,
-            *(
-                min(max(0, end_unix_ns + ktime_ns - end_ktime_ns), _LAST_UNIX_NS)
-                for ktime_ns in earlier_ktime_ns
-            ),
-        )
+        found = [end_unix_ns]
+        for ktime_ns in earlier_ktime_ns:
+            unix_ns = end_unix_ns + ktime_ns - end_ktime_ns
+            if not 0 <= unix_ns <= _LAST_UNIX_NS:
+                unix_ns = 0 if unix_ns < 0 else _LAST_UNIX_NS
+            found.append(unix_ns)
+        return tuple(found)
 
     def offset_ns(self, ktime_ns: int) -> int:
         """Return what to add to ktime to get Unix time, as it was at a moment."""

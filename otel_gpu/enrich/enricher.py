@@ -52,6 +52,7 @@ from otel_gpu.enrich.activities import (
 )
 from otel_gpu.enrich.arrivals import Arrivals, ImageKey, Waiting
 from otel_gpu.enrich.devices import DeviceTable
+from otel_gpu.enrich.ids import NO_SEED, SpanIds, capture_seed
 from otel_gpu.enrich.processes import MAX_DEAD, MAX_IMAGES, ProcessTable
 from otel_gpu.enrich.reasons import find_reason
 from otel_gpu.enrich.stack_table import StackTable
@@ -79,6 +80,7 @@ class Enricher:
 
     def __init__(self, *, max_images: int = MAX_IMAGES, max_dead: int = MAX_DEAD) -> None:
         self._clock = clocks.Clock()
+        self._ids = SpanIds(NO_SEED)
         self._devices = DeviceTable()
         self._kernel_stacks: dict[int, tuple[str, ...]] = {}
         self._stacks = StackTable()
@@ -219,6 +221,7 @@ class Enricher:
             end_unix_ns,
             self._devices.find((pid, image_ktime_ns), event.device),
             self._stacks.find(event.user_stack),
+            *self._ids.of_call(event),
         )
 
     def _learn_clock(self, event: Clock) -> None:
@@ -251,7 +254,10 @@ class Enricher:
         return ProbesActivity(self._clock.to_unix_ns(event.ktime_ns), event.info)
 
     def _enrich_capture(self, event: Capture) -> CaptureActivity:
-        return CaptureActivity(self._clock.to_unix_ns(event.ktime_ns), event.info)
+        unix_ns = self._clock.to_unix_ns(event.ktime_ns)
+        seed = capture_seed(unix_ns, event.info)
+        self._ids = SpanIds(seed)
+        return CaptureActivity(unix_ns, event.info, seed)
 
     def _enrich_stall(self, event: Stall) -> StallActivity | None:
         process = self._find_process(event)
@@ -275,6 +281,7 @@ class Enricher:
             reason,
             self._kernel_stacks.get(event.kernel_stack, ()),
             self._stacks.find(event.user_stack),
+            *self._ids.of_stall(event),
         )
 
     def _find_process(self, event: Waiting) -> ProcessImage | None:
@@ -307,6 +314,7 @@ class Enricher:
             start_unix_ns,
             end_unix_ns,
             self._devices.find((event.pid, event.image_ktime_ns), event.device),
+            *self._ids.of_gap(event),
         )
 
     def _enrich_times(self, event: Times) -> TimesActivity:
@@ -356,7 +364,9 @@ class Enricher:
         if self._find_process(event) is None:
             return None
         end_unix_ns, start_unix_ns = self._clock.date(event.end_ktime_ns, event.start_ktime_ns)
-        return ForkActivity(parent, event, child, start_unix_ns, end_unix_ns)
+        return ForkActivity(
+            parent, event, child, start_unix_ns, end_unix_ns, *self._ids.of_fork(event)
+        )
 
     def _enrich_open_call(self, event: OpenCall) -> OpenCallActivity | None:
         process = self._find_process(event)
@@ -371,6 +381,7 @@ class Enricher:
             seen_unix_ns,
             self._devices.find((event.pid, event.image_ktime_ns), event.device),
             self._stacks.find(event.user_stack),
+            *self._ids.of_open_call(event),
         )
 
     def _enrich_exit(self, event: Exit) -> ExitActivity:

@@ -8,15 +8,21 @@ replay of a recording gives the ids of the capture again.
 A call is known by its thread and the nanosecond at which it was entered. Its depth
 is left out on purpose: no thread enters two calls in one nanosecond, and a fork or
 an exemplar knows the start of the call and not how deep it lies.
+
+Whoever makes activities (``enrich``, and the store where it plays them back) puts the ids
+into them, and everything after that takes them from there. So an id that comes from
+elsewhere, such as that of the application's own span around a call, has one place to enter.
 """
 
+from collections.abc import Mapping
 from hashlib import blake2b
 from struct import Struct
+from typing import Any, Final
 
 from otel_gpu.decode.events import CudaCall, Fork, Gap, OpenCall, Stall
-from otel_gpu.enrich.activities import CaptureActivity
 
-SpanEvent = CudaCall | Stall | Gap | Fork | OpenCall
+NO_SEED: Final = bytes(8)
+"""Of a stream that does not say which capture it is of."""
 
 # Seed, image ktime, start ktime, another ktime or 0, pid, tid, kind of span.
 _pack = Struct("<8sQQQIIB").pack
@@ -31,78 +37,115 @@ _GAP = 6
 
 _NO_TRACE = bytes(16)
 _NO_SPAN = bytes(8)
+# To copy one is faster than to make one.
+_copy_trace_hash = blake2b(digest_size=16).copy
+_copy_span_hash = blake2b(digest_size=8).copy
+
+_Ids = tuple[bytes, bytes, bytes]
+_Of = CudaCall | Stall | Gap | Fork | OpenCall
 
 
-def capture_seed(capture: CaptureActivity) -> bytes:
+def capture_seed(unix_ns: int, info: Mapping[str, Any]) -> bytes:
     """
-    Return the 8 bytes that tell this capture's ids from those of all others.
+    Return the 8 bytes that tell a capture's ids from those of all others.
 
     They come from the boot and the moment at which the capture began, both of
     which a recording holds.
     """
-    host = capture.info.get("host", {})
-    identity = f"{host.get('boot_id', '')}/{host.get('id', '')}/{capture.unix_ns}"
+    host = info.get("host")
+    host = host if isinstance(host, Mapping) else {}
+    identity = f"{host.get('boot_id', '')}/{host.get('id', '')}/{unix_ns}"
     return blake2b(identity.encode(), digest_size=8).digest()
 
 
-def trace_id_of(seed: bytes, event: SpanEvent) -> bytes:
+class SpanIds:
     """
-    Return the 16-byte id of the trace that an event's span belongs to.
+    The ids of the spans of one capture: trace id, span id, and its parent's or empty.
 
-    One trace holds an outermost CUDA call, or a gap, and all that happened inside it.
-    A stall or a fork outside both is a trace of its own.
+    One trace holds an outermost CUDA call, or a gap, and all that happened inside it. A
+    stall or a fork outside both is a trace of its own. A stall does not say which gap it
+    lies in: the gap comes after it.
+
+    Args:
+        seed: ``capture_seed`` of the capture.
     """
-    root_ktime_ns = 0 if isinstance(event, Gap) else event.root_start_ktime_ns
-    packed = _pack(
-        seed,
-        event.image_ktime_ns,
-        root_ktime_ns or event.start_ktime_ns,
-        0,
-        event.pid,
-        event.tid,
-        _TRACE,
-    )
-    return _trace_id(packed)
 
+    def __init__(self, seed: bytes) -> None:
+        self._seed = seed
 
-def span_id_of(seed: bytes, event: SpanEvent) -> bytes:
-    """
-    Return the 8-byte id of an event's span.
+    def of_call(self, event: CudaCall) -> _Ids:
+        """Return the ids of a call; its parent is the call around it."""
+        return (
+            self._trace(event, event.root_start_ktime_ns),
+            self._span(event, event.start_ktime_ns, _CALL),
+            self._parent(event, event.parent_start_ktime_ns),
+        )
 
-    A stall can be two spans: this is ``sched.blocked``, and ``run_queue_span_id``
-    gives the other one.
-    """
-    if isinstance(event, CudaCall):
-        return _span_id(seed, event, event.start_ktime_ns, _CALL)
-    if isinstance(event, Stall):
-        return _span_id(seed, event, event.start_ktime_ns, _BLOCKED)
-    if isinstance(event, Gap):
-        return _span_id(seed, event, event.start_ktime_ns, _GAP)
-    if isinstance(event, Fork):
-        return _span_id(seed, event, event.start_ktime_ns, _FORK, event.child_pid)
-    return _span_id(seed, event, event.start_ktime_ns, _OPEN, event.ktime_ns)
+    def of_gap(self, event: Gap) -> _Ids:
+        """Return the ids of a gap, which is a root."""
+        return self._trace(event, 0), self._span(event, event.start_ktime_ns, _GAP), b""
 
+    def of_fork(self, event: Fork) -> _Ids:
+        """Return the ids of a fork; its parent is the call around it."""
+        return (
+            self._trace(event, event.root_start_ktime_ns),
+            self._span(event, event.start_ktime_ns, _FORK, event.child_pid),
+            self._parent(event, event.call_start_ktime_ns),
+        )
 
-def run_queue_span_id(seed: bytes, stall: Stall) -> bytes:
-    """Return the id of a stall's ``sched.run_queue_wait`` span."""
-    return _span_id(seed, stall, stall.start_ktime_ns, _RUN_QUEUE)
+    def of_open_call(self, event: OpenCall) -> _Ids:
+        """Return the ids of one look at an open call; its parent is that call."""
+        return (
+            self._trace(event, event.root_start_ktime_ns),
+            self._span(event, event.start_ktime_ns, _OPEN, event.ktime_ns),
+            self._parent(event, event.start_ktime_ns),
+        )
 
+    def of_stall(self, event: Stall) -> tuple[bytes, bytes, bytes, bytes]:
+        """Return the ids of a stall: trace, off the CPU, in the run queue, the call around it."""
+        start, runnable = event.start_ktime_ns, event.runnable_ktime_ns
+        return (
+            self._trace(event, event.root_start_ktime_ns),
+            self._span(event, start, _BLOCKED) if runnable > start else b"",
+            self._span(event, start, _RUN_QUEUE) if event.end_ktime_ns > runnable else b"",
+            self._parent(event, event.call_start_ktime_ns),
+        )
 
-def parent_span_id_of(seed: bytes, event: SpanEvent) -> bytes:
-    """
-    Return the id of the call around an event; empty when there is none.
+    def _trace(self, event: _Of, root_ktime_ns: int) -> bytes:
+        start_ktime_ns = root_ktime_ns or event.start_ktime_ns
+        hashing = _copy_trace_hash()
+        hashing.update(
+            _pack(
+                self._seed,
+                event.image_ktime_ns,
+                start_ktime_ns,
+                0,
+                event.pid,
+                event.tid,
+                _TRACE,
+            )
+        )
+        digest = hashing.digest()
+        return digest if digest != _NO_TRACE else b"\1" * 16
 
-    A stall does not say which gap it lies in: the gap comes after it.
-    """
-    if isinstance(event, Gap):
-        return b""
-    if isinstance(event, CudaCall):
-        call_ktime_ns = event.parent_start_ktime_ns
-    elif isinstance(event, OpenCall):
-        call_ktime_ns = event.start_ktime_ns
-    else:
-        call_ktime_ns = event.call_start_ktime_ns
-    return _span_id(seed, event, call_ktime_ns, _CALL) if call_ktime_ns else b""
+    def _span(self, event: _Of, start_ktime_ns: int, kind: int, other: int = 0) -> bytes:
+        hashing = _copy_span_hash()
+        hashing.update(
+            _pack(
+                self._seed,
+                event.image_ktime_ns,
+                start_ktime_ns,
+                other,
+                event.pid,
+                event.tid,
+                kind,
+            )
+        )
+        digest = hashing.digest()
+        return digest if digest != _NO_SPAN else b"\1" * 8
+
+    def _parent(self, event: _Of, call_ktime_ns: int) -> bytes:
+        return self._span(event, call_ktime_ns, _CALL) if call_ktime_ns else b""
 
 
 def chain_span_id(chain_id: str, trace_id: bytes, effect_span_id: bytes) -> bytes:
@@ -123,30 +166,10 @@ def cause_span_id(chain_span_id: bytes, path: tuple[int, ...]) -> bytes:
 
 def incident_ids(seed: bytes, incident_id: str) -> tuple[bytes, bytes]:
     """Return the trace id and the span id of an incident."""
-    return (
-        _trace_id(seed + b"incident" + incident_id.encode()),
-        _derived(b"incident", seed, incident_id.encode()),
-    )
-
-
-def chain_trace_id(seed: bytes, chain_id: str) -> bytes:
-    """Return the trace id of a chain whose effect has no span."""
-    return _trace_id(seed + b"chain" + chain_id.encode())
-
-
-def _span_id(
-    seed: bytes, event: SpanEvent, start_ktime_ns: int, kind: int, other: int = 0
-) -> bytes:
-    packed = _pack(seed, event.image_ktime_ns, start_ktime_ns, other, event.pid, event.tid, kind)
-    digest = blake2b(packed, digest_size=8).digest()
-    return digest if digest != _NO_SPAN else b"\1" * 8
+    trace_id = blake2b(seed + b"incident" + incident_id.encode(), digest_size=16).digest()
+    return trace_id, _derived(b"incident", seed, incident_id.encode())
 
 
 def _derived(kind: bytes, *parts: bytes) -> bytes:
     digest = blake2b(b"".join(parts), digest_size=8, person=kind).digest()
     return digest if digest != _NO_SPAN else b"\1" * 8
-
-
-def _trace_id(packed: bytes) -> bytes:
-    digest = blake2b(packed, digest_size=16).digest()
-    return digest if digest != _NO_TRACE else b"\1" * 16

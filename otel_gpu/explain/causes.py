@@ -97,7 +97,6 @@ class Causes:
         self._quotas = quotas
         self._wakers = Wakers(timeline)
         self._settings = settings
-        self.seed = bytes(8)
         self.knows_states = True
 
     def find(
@@ -143,13 +142,13 @@ class Causes:
     ) -> Iterable[_Piece]:
         event, reason = stall.event, stall.reason
         if event.flags & STALL_STATE_UNKNOWN:
-            yield _Piece("off_cpu", end - start, None, evidence.of_off_cpu(self.seed, stall))
+            yield _Piece("off_cpu", end - start, None, evidence.of_off_cpu(stall))
             return
         kind = rules.blocked_kind(reason, place)
         if kind == "stopped" and event.flags & wire.STALL_AGENT:
             kind = "capture"
         waker = self._wakers.find(stall)
-        blocked = evidence.of_blocked(self.seed, stall, waker)
+        blocked = evidence.of_blocked(stall, waker)
         if kind in ("mmap_lock", "page_fault"):
             fork = self._fork_meanwhile(event, start, end)
             if fork is not None:
@@ -177,7 +176,7 @@ class Causes:
         kind = "preemption" if is_preempted and culprit is not None else "run_queue"
         if self._quotas.is_throttled(stall):
             kind, culprit = "cpu_quota", None
-        return _Piece(kind, end - start, culprit, evidence.of_run_queue(self.seed, stall))
+        return _Piece(kind, end - start, culprit, evidence.of_run_queue(stall))
 
     def _fork_meanwhile(self, event: Stall, start: int, end: int) -> _Piece | None:
         for fork in self._timeline.forks(event.pid, start, end):
@@ -189,7 +188,7 @@ class Causes:
                 forked_ns = min(end, other.end_ktime_ns) - max(start, other.start_ktime_ns)
             if forked_ns > 0:
                 culprit = Culprit(other.pid, other.tid, other.comm)
-                return _Piece("fork", forked_ns, culprit, evidence.of_fork(self.seed, fork))
+                return _Piece("fork", forked_ns, culprit, evidence.of_fork(fork))
         return None
 
     def _find_rest(
@@ -235,7 +234,7 @@ class Causes:
                 forked_ns = min(on_cpu_ns, forked_ns)
                 if event.tid == subject.tid and forked_ns > 0:
                     culprit = Culprit(event.pid, event.tid, event.comm)
-                    yield _Piece("fork", forked_ns, culprit, evidence.of_fork(self.seed, fork))
+                    yield _Piece("fork", forked_ns, culprit, evidence.of_fork(fork))
                     on_cpu_ns -= forked_ns
         yield _Piece(rules.on_cpu_kind(place), on_cpu_ns, None, subject.span)
 
@@ -310,7 +309,7 @@ class Causes:
             if time_ns > 0:
                 left_ns -= time_ns
                 kind = rules.on_cpu_kind(rules.place_of(call.api.family))
-                span = evidence.of_whole(self.seed, call, call.end_unix_ns)
+                span = evidence.of_whole(call, call.end_unix_ns)
                 culprit = None if kind == "unexplained" else other
                 yield _Piece(kind, time_ns, culprit, span._replace(culprit=other))
         start_unix_ns = start + self._timeline.unix_offset_ns

@@ -7,11 +7,10 @@ Of a short program nearly all calls are like that, and many are a first one: so 
 more. Warm-up and the baseline sample are no effects by themselves.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from otel_gpu import wire
 from otel_gpu.decode.events import CudaCall, Gap, OpenCall
-from otel_gpu.enrich import ids
 from otel_gpu.enrich.activities import (
     CallActivity,
     GapActivity,
@@ -19,7 +18,7 @@ from otel_gpu.enrich.activities import (
     StallActivity,
 )
 from otel_gpu.explain import evidence, rules
-from otel_gpu.explain.baselines import Baseline, Baselines, of_calls, of_gaps
+from otel_gpu.explain.baselines import Baseline, of_calls, of_gaps
 from otel_gpu.explain.causes import Subject
 from otel_gpu.explain.chains import Effect
 from otel_gpu.explain.settings import Settings
@@ -38,13 +37,22 @@ class Candidate(NamedTuple):
     stalls: tuple[StallActivity, ...]
 
 
+class Usual(Protocol):
+    """What is usual for a series of calls or gaps; see ``Baselines``."""
+
+    def median_ns(self, baseline: Baseline, /) -> int | None:
+        """Return the median; None while it is not known."""
+
+    def is_rising(self, baseline: Baseline, /) -> bool:
+        """Say whether the calls of an allocator get slower and slower."""
+
+
 class Effects:
     """Tells effects from what is usual."""
 
-    def __init__(self, baselines: Baselines, settings: Settings) -> None:
+    def __init__(self, baselines: Usual, settings: Settings) -> None:
         self._baselines = baselines
         self._settings = settings
-        self.seed = bytes(8)
 
     def may_be(self, event: CudaCall | Gap) -> bool:
         """
@@ -83,8 +91,8 @@ class Effects:
             activity.start_unix_ns,
             duration_ns,
             duration_ns - usual_ns,
-            ids.trace_id_of(self.seed, event),
-            ids.span_id_of(self.seed, event),
+            activity.trace_id,
+            activity.span_id,
             evidence.stack_of(activity),
         )
         subject = Subject(
@@ -96,7 +104,7 @@ class Effects:
             event.run_queue_ns,
             self._place_of(candidate, baseline),
             usual_ns,
-            evidence.of_whole(self.seed, activity, candidate.end_unix_ns),
+            evidence.of_whole(activity, candidate.end_unix_ns),
         )
         return effect, subject
 

@@ -4,7 +4,6 @@ from collections.abc import Iterable
 
 from otel_gpu import wire
 from otel_gpu.decode.events import CudaCall, Gap, OpenCall
-from otel_gpu.enrich import ids
 from otel_gpu.enrich.activities import (
     CallActivity,
     CallStack,
@@ -29,7 +28,7 @@ def stack_of(activity: CallActivity | GapActivity | OpenCallActivity) -> CallSta
     return None if isinstance(activity, GapActivity) else activity.stack
 
 
-def of_blocked(seed: bytes, stall: StallActivity, waker: Culprit | None) -> Evidence:
+def of_blocked(stall: StallActivity, waker: Culprit | None) -> Evidence:
     """Return the part of a stall in which the thread could not run, and who ended it."""
     event = stall.event
     return Evidence(
@@ -41,12 +40,12 @@ def of_blocked(seed: bytes, stall: StallActivity, waker: Culprit | None) -> Evid
         waker,
         stall.reason,
         stall.functions,
-        ids.span_id_of(seed, event),
+        stall.span_id,
         stall.stack,
     )
 
 
-def of_run_queue(seed: bytes, stall: StallActivity) -> Evidence:
+def of_run_queue(stall: StallActivity) -> Evidence:
     """Return the part of a stall in which the thread waited for a CPU."""
     event = stall.event
     return Evidence(
@@ -58,12 +57,12 @@ def of_run_queue(seed: bytes, stall: StallActivity) -> Evidence:
         None,
         "",
         (),
-        ids.run_queue_span_id(seed, event),
+        stall.run_queue_span_id,
         is_cpu_idle=bool(event.flags & wire.STALL_IDLE_CPU),
     )
 
 
-def of_off_cpu(seed: bytes, stall: StallActivity) -> Evidence:
+def of_off_cpu(stall: StallActivity) -> Evidence:
     """Return a stall of which it is not known whether the thread was blocked or could run."""
     event = stall.event
     return Evidence(
@@ -75,11 +74,11 @@ def of_off_cpu(seed: bytes, stall: StallActivity) -> Evidence:
         None,
         "",
         (),
-        ids.span_id_of(seed, event),
+        stall.span_id,
     )
 
 
-def of_fork(seed: bytes, fork: ForkActivity) -> Evidence:
+def of_fork(fork: ForkActivity) -> Evidence:
     """Return the time that a thread was in a fork."""
     event = fork.event
     return Evidence(
@@ -91,13 +90,11 @@ def of_fork(seed: bytes, fork: ForkActivity) -> Evidence:
         None,
         "",
         (),
-        ids.span_id_of(seed, event),
+        fork.span_id,
     )
 
 
-def of_whole(
-    seed: bytes, activity: CallActivity | GapActivity | OpenCallActivity, end_unix_ns: int
-) -> Evidence:
+def of_whole(activity: CallActivity | GapActivity | OpenCallActivity, end_unix_ns: int) -> Evidence:
     """Return a whole call or gap: what its totals are of."""
     event: CudaCall | Gap | OpenCall = activity.event
     kind = "gap" if isinstance(event, Gap) else "call"
@@ -110,7 +107,7 @@ def of_whole(
         None,
         "",
         (),
-        ids.span_id_of(seed, event),
+        activity.span_id,
         stack_of(activity),
     )
 

@@ -9,7 +9,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from otel_gpu.enrich import ids
 from otel_gpu.enrich.activities import (
     Activity,
     AggregatesActivity,
@@ -147,8 +146,6 @@ class Explainer:
         self._advance(activity.end_unix_ns)
 
     def _observe_capture(self, activity: CaptureActivity) -> None:
-        seed = ids.capture_seed(activity)
-        self._effects.seed = self._causes.seed = seed
         self._causes.knows_states = not activity.lacks("thread_states")
         self._baselines.learn_layout(activity)
         self._verdicts.learn_start(activity)

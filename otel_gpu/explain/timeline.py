@@ -57,13 +57,17 @@ class _Tracks(Generic[_T]):
             self._items[thread] = []
             self._tids.setdefault(event.pid, set()).add(event.tid)
         items = self._items[thread]
-        index = bisect_left(starts, start)
-        if index < len(starts) and starts[index] == start:
-            # Said twice: once on its own, once with the gap around it.
-            items[index] = activity
-            return
-        starts.insert(index, start)
-        items.insert(index, activity)
+        if not starts or start > starts[-1]:
+            starts.append(start)
+            items.append(activity)
+        else:
+            index = bisect_left(starts, start)
+            if starts[index] == start:
+                # Said twice: once on its own, once with the gap around it.
+                items[index] = activity
+                return
+            starts.insert(index, start)
+            items.insert(index, activity)
         self._order.append((thread, start))
         if len(starts) > self._max_thread:
             self._give_up(thread, 0)
@@ -128,10 +132,15 @@ class Timeline:
         self._run_queues: OrderedDict[int, deque[tuple[int, int]]] = OrderedDict()
         # With the pid of their parent; 0 if that is not known.
         self._watched: OrderedDict[int, int] = OrderedDict()
+        # Most activities are of the process of the one before.
+        self._latest: ProcessImage | None = None
         self.unix_offset_ns = 0
 
     def know(self, process: ProcessImage) -> None:
         """Remember that a process is watched, so that its threads' stalls are seen."""
+        if process is self._latest:
+            return
+        self._latest = process
         parent_pid = self._watched.get(process.pid)
         if not parent_pid:
             parent_pid = process.attributes.get(_PARENT)
@@ -174,6 +183,7 @@ class Timeline:
         self._forks.append(activity)
         self.know(activity.process)
         self._know(activity.event.child_pid, activity.event.pid)
+        self._latest = None
 
     def stalls(self, thread: Thread, start_ktime_ns: int, end_ktime_ns: int) -> list[StallActivity]:
         """Return the stalls of a thread that lie in a window at least partly, in order."""

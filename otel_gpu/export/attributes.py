@@ -101,11 +101,17 @@ class AttributeEncoder:
         standard encoder does.
         """
         fields = []
-        caches = self._caches
+        find_string, find_int = self._strings.get, self._ints.get
         for pair in pairs:
-            cache = caches.get(type(pair[1]))
-            data = cache.get(pair) if cache is not None else None
-            fields.append(self._miss(pair, cache) if data is None else data)
+            kind = type(pair[1])
+            # Nearly all are of these two.
+            if kind is str:
+                data = find_string(pair)
+            elif kind is int:
+                data = find_int(pair)
+            else:
+                data = self._bools.get(pair) if kind is bool else None
+            fields.append(self._miss(pair, self._caches.get(kind)) if data is None else data)
         return fields
 
     def encode_once(self, pairs: Iterable[tuple[str, Any]]) -> bytes:

@@ -64,16 +64,14 @@ def _say_nothing(_: CallStack | None) -> Attributes:
     return ()
 
 
-def chain_reference(chain: Chain, seed: bytes) -> SpanReference:
+def chain_reference(chain: Chain) -> SpanReference:
     """Return where a chain's span is, or will be."""
-    effect = chain.effect
-    trace_id = effect.trace_id or ids.chain_trace_id(seed, chain.id)
-    return SpanReference(trace_id, ids.chain_span_id(chain.id, trace_id, effect.span_id))
+    trace_id, span_id = chain.effect.trace_id, chain.effect.span_id
+    return SpanReference(trace_id, ids.chain_span_id(chain.id, trace_id, span_id))
 
 
 def chain_spans(
     chain: Chain,
-    seed: bytes,
     origin: Origin,
     find_spans: FindSpans,
     describe_place: DescribePlace = _say_nothing,
@@ -83,12 +81,11 @@ def chain_spans(
 
     Args:
         chain: The chain.
-        seed: ``ids.capture_seed`` of the capture; used where the effect has no span.
         origin: Of the effect's process, in the scope ``otel_gpu.causal``.
         find_spans: Says which spans there are to link to.
         describe_place: Says which attributes tell of a stack.
     """
-    return _ChainSpans(chain, seed, origin, find_spans, describe_place).build()
+    return _ChainSpans(chain, origin, find_spans, describe_place).build()
 
 
 class _ChainSpans:
@@ -97,7 +94,6 @@ class _ChainSpans:
     def __init__(
         self,
         chain: Chain,
-        seed: bytes,
         origin: Origin,
         find_spans: FindSpans,
         describe_place: DescribePlace,
@@ -106,7 +102,7 @@ class _ChainSpans:
         self._describe_place = describe_place
         self._origin = origin
         self._find_spans = find_spans
-        self._trace_id, self._span_id = chain_reference(chain, seed)
+        self._trace_id, self._span_id = chain_reference(chain)
         self._end_unix_ns = chain.effect.start_unix_ns + chain.effect.duration_ns
         self._spans: list[FinishedSpan] = []
         self._dropped = 0
@@ -262,7 +258,7 @@ def incident_span(
 
     Args:
         incident: The incident.
-        seed: ``ids.capture_seed`` of the capture.
+        seed: Of the capture.
         origin: Of the process that it happened to, in the scope ``otel_gpu.causal``.
         chains: Those of its chains that have spans, and where.
     """

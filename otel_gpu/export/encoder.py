@@ -18,14 +18,12 @@ told in ``attributes.py``; the tags here:
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from struct import Struct
 from typing import TypeVar
 
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import Link, SpanContext, SpanKind
 
 from otel_gpu.export import semconv
 from otel_gpu.export.attributes import AttributeEncoder, field, text_field, varint
@@ -36,16 +34,8 @@ _Value = TypeVar("_Value")
 
 _MAX_CACHED = 4096
 _MAX_REPEATED_BYTES = 8 << 20
-_KINDS: Mapping[SpanKind, bytes] = {
-    SpanKind.INTERNAL: b"\x30\x01",
-    SpanKind.SERVER: b"\x30\x02",
-    SpanKind.CLIENT: b"\x30\x03",
-    SpanKind.PRODUCER: b"\x30\x04",
-    SpanKind.CONSUMER: b"\x30\x05",
-}
-# Bit 8: it is known whether the parent is remote. Bit 9: it is.
+# Bit 8: it is known whether the parent is remote, and it is not.
 _LOCAL_FLAGS = b"\x00\x01\x00\x00"
-_REMOTE_FLAGS = b"\x00\x03\x00\x00"
 _SPAN_FLAGS = b"\x85\x01"
 _LINK_FLAGS = b"\x35"
 _STATUS_UNSET = b"\x7a\x00"
@@ -134,32 +124,6 @@ class SpanEncoder:
         body = b"".join(parts)
         return b"\x12" + varint(len(body)) + body
 
-    def encode_readable(self, span: ReadableSpan) -> bytes:
-        """Return an SDK span as one ``spans`` field of ``ScopeSpans``."""
-        context = span.get_span_context()
-        if context is None:
-            raise ValueError(f"span {span.name!r} has no context")
-        parent = span.parent
-        state = ",".join(f"{key}={value}" for key, value in context.trace_state.items())
-        parts = [
-            field(b"\x0a", context.trace_id.to_bytes(16)),
-            field(b"\x12", context.span_id.to_bytes(8)),
-            text_field(b"\x1a", state),
-            field(b"\x22", parent.span_id.to_bytes(8)) if parent else b"",
-            text_field(b"\x2a", span.name),
-            _KINDS[span.kind],
-            _times(span.start_time or 0, span.end_time or 0),
-            *self._span_attributes.encode((span.attributes or {}).items()),
-            _count(b"\x50", span.dropped_attributes),
-            *map(self._readable_event, span.events),
-            _count(b"\x60", span.dropped_events),
-            *map(self._readable_link, span.links),
-            _count(b"\x70", span.dropped_links),
-            self._status(span.status.status_code.value, span.status.description or ""),
-            _SPAN_FLAGS + _flags(parent),
-        ]
-        return field(b"\x12", b"".join(parts))
-
     def _event(self, event: SpanEvent) -> bytes:
         attributes = event.attributes
         body = (
@@ -175,15 +139,6 @@ class SpanEncoder:
         ]
         return field(b"\x5a", b"".join(parts))
 
-    def _readable_event(self, event: Event) -> bytes:
-        parts = [
-            _time(event.timestamp),
-            text_field(b"\x12", event.name),
-            *self._event_attributes.encode((event.attributes or {}).items()),
-            _count(b"\x20", event.dropped_attributes),
-        ]
-        return field(b"\x5a", b"".join(parts))
-
     def _link(self, link: SpanLink) -> bytes:
         parts = [
             field(b"\x0a", link.trace_id),
@@ -191,16 +146,6 @@ class SpanEncoder:
             *self._link_attributes.encode(link.attributes),
             _count(b"\x28", link.dropped_attributes),
             _LINK_FLAGS + _LOCAL_FLAGS,
-        ]
-        return field(b"\x6a", b"".join(parts))
-
-    def _readable_link(self, link: Link) -> bytes:
-        parts = [
-            field(b"\x0a", link.context.trace_id.to_bytes(16)),
-            field(b"\x12", link.context.span_id.to_bytes(8)),
-            *self._link_attributes.encode((link.attributes or {}).items()),
-            _count(b"\x28", link.dropped_attributes),
-            _LINK_FLAGS + _flags(link.context),
         ]
         return field(b"\x6a", b"".join(parts))
 
@@ -219,7 +164,7 @@ class RequestEncoder:
         self._resource_attributes = AttributeEncoder(b"\x0a")
         self._scope_attributes = AttributeEncoder(b"\x1a")
         self._resources: dict[Resource, tuple[bytes, bytes]] = {}
-        self._scopes: dict[InstrumentationScope | None, tuple[bytes, bytes]] = {}
+        self._scopes: dict[InstrumentationScope, tuple[bytes, bytes]] = {}
 
     def encode(self, spans: Iterable[tuple[Origin, bytes]]) -> bytes:
         """Return an ``ExportTraceServiceRequest`` of spans from ``SpanEncoder``."""
@@ -229,15 +174,21 @@ class RequestEncoder:
             if group is None:
                 group = by_origin[origin] = []
             group.append(data)
-        return self._encode_groups(
-            (origin.resource, origin.scope, group) for origin, group in by_origin.items()
-        )
-
-    def encode_grouped(
-        self, spans: Iterable[tuple[Resource, InstrumentationScope | None, bytes]]
-    ) -> bytes:
-        """Return a request of spans whose Resources and scopes may be equal copies."""
-        return self._encode_groups((resource, scope, [data]) for resource, scope, data in spans)
+        by_resource: dict[Resource, dict[InstrumentationScope, list[bytes]]] = {}
+        for origin, group in by_origin.items():
+            by_scope = by_resource.setdefault(origin.resource, {})
+            by_scope.setdefault(origin.scope, []).extend(group)
+        # Joined once, in the end: a request is megabytes.
+        request: list[bytes] = []
+        for resource, by_scope in by_resource.items():
+            head, tail = self._resource(resource)
+            parts = [head]
+            for scope, group in by_scope.items():
+                scope_head, scope_tail = self._scope(scope)
+                _add_message(parts, b"\x12", [scope_head, *group, scope_tail])
+            parts.append(tail)
+            _add_message(request, b"\x0a", parts)
+        return b"".join(request)
 
     def header_size(self, origin: Origin) -> int:
         """Return the bytes that the first span of an origin adds to a request."""
@@ -247,23 +198,6 @@ class RequestEncoder:
             + sum(map(len, self._scope(origin.scope)))
             + lengths_and_tags
         )
-
-    def _encode_groups(
-        self, groups: Iterable[tuple[Resource, InstrumentationScope | None, list[bytes]]]
-    ) -> bytes:
-        by_resource: dict[Resource, dict[InstrumentationScope | None, list[bytes]]] = {}
-        for resource, scope, spans in groups:
-            by_resource.setdefault(resource, {}).setdefault(scope, []).extend(spans)
-        request = []
-        for resource, by_scope in by_resource.items():
-            head, tail = self._resource(resource)
-            parts = [head]
-            for scope, spans in by_scope.items():
-                scope_head, scope_tail = self._scope(scope)
-                parts.append(field(b"\x12", b"".join((scope_head, *spans, scope_tail))))
-            parts.append(tail)
-            request.append(field(b"\x0a", b"".join(parts)))
-        return b"".join(request)
 
     def _resource(self, resource: Resource) -> tuple[bytes, bytes]:
         data = self._resources.get(resource)
@@ -275,28 +209,22 @@ class RequestEncoder:
             )
         return data
 
-    def _scope(self, scope: InstrumentationScope | None) -> tuple[bytes, bytes]:
+    def _scope(self, scope: InstrumentationScope) -> tuple[bytes, bytes]:
         data = self._scopes.get(scope)
         if data is None:
-            if scope is None:
-                data = (b"\x0a\x00", b"")
-            else:
-                body = (
-                    text_field(b"\x0a", scope.name)
-                    + text_field(b"\x12", scope.version or "")
-                    + b"".join(self._scope_attributes.encode((scope.attributes or {}).items()))
-                )
-                data = (field(b"\x0a", body), text_field(b"\x1a", scope.schema_url or ""))
+            body = (
+                text_field(b"\x0a", scope.name)
+                + text_field(b"\x12", scope.version or "")
+                + b"".join(self._scope_attributes.encode((scope.attributes or {}).items()))
+            )
+            data = (field(b"\x0a", body), text_field(b"\x1a", scope.schema_url or ""))
             _keep(self._scopes, scope, data)
         return data
 
 
-def encode_spans(spans: Sequence[ReadableSpan]) -> bytes:
-    """Return what the standard encoder would send for SDK spans."""
-    encoder = SpanEncoder()
-    return RequestEncoder().encode_grouped(
-        (span.resource, span.instrumentation_scope, encoder.encode_readable(span)) for span in spans
-    )
+def _add_message(parts: list[bytes], tag: bytes, body: list[bytes]) -> None:
+    parts.append(tag + varint(sum(map(len, body))))
+    parts += body
 
 
 def _keep(cache: dict[_Key, _Value], key: _Key, value: _Value) -> _Value:
@@ -319,7 +247,3 @@ def _time(unix_ns: int) -> bytes:
 
 def _count(tag: bytes, count: int) -> bytes:
     return tag + varint(count) if count else b""
-
-
-def _flags(parent: SpanContext | None) -> bytes:
-    return _REMOTE_FLAGS if parent is not None and parent.is_remote else _LOCAL_FLAGS

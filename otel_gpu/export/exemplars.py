@@ -5,12 +5,10 @@ from typing import NamedTuple
 
 from opentelemetry.sdk.metrics import Exemplar
 
-from otel_gpu.enrich import ids
 from otel_gpu.enrich.activities import CallActivity, DeviceIdentity
 from otel_gpu.export import semconv
 from otel_gpu.export.measures import call_attributes
 from otel_gpu.export.points import Attributes
-from otel_gpu.probe_table import Api
 
 # Per process image. With at most 64 octaves each, of which calls fill a dozen.
 _MAX_KINDS = 256
@@ -22,7 +20,7 @@ IsSampled = Callable[[bytes, str], bool]
 
 class _Kind(NamedTuple):
     # What tells one duration point from another, before names: those can change.
-    api: Api
+    api: int
     copy_kind: int
     status: int
     device: int
@@ -31,7 +29,6 @@ class _Kind(NamedTuple):
 class _Offer(NamedTuple):
     number: int
     call: CallActivity
-    seed: bytes
 
 
 class ExemplarReservoir:
@@ -50,29 +47,25 @@ class ExemplarReservoir:
         self._is_sampled = is_sampled
         self._latest: dict[_Kind, dict[int, _Offer]] = {}
 
-    def offer(self, call: CallActivity, seed: bytes, number: int) -> None:
+    def offer(self, call: CallActivity, number: int) -> None:
         """
         Take in a chosen call.
 
         Args:
             call: The call.
-            seed: The capture's, from which the ids of its spans come.
             number: Rises with every call offered; ``newer_than`` compares with it.
         """
         event = call.event
-        if self._is_sampled is not None and not self._is_sampled(
-            ids.trace_id_of(seed, event), call.api.name
-        ):
+        if self._is_sampled is not None and not self._is_sampled(call.trace_id, call.api.name):
             return
-        kind = _Kind(call.api, event.copy_kind, event.status, event.device)
+        kind = _Kind(event.api, event.copy_kind, event.status, event.device)
         octaves = self._latest.get(kind)
         if octaves is None:
             if len(self._latest) >= _MAX_KINDS:
                 return
             octaves = self._latest[kind] = {}
         duration_ns = event.end_ktime_ns - event.start_ktime_ns
-        # Ids are hashes: worked out for the few that are left when somebody asks.
-        octaves[duration_ns.bit_length()] = _Offer(number, call, seed)
+        octaves[duration_ns.bit_length()] = _Offer(number, call)
 
     def newer_than(
         self, number: int, devices: Mapping[int, DeviceIdentity]
@@ -92,7 +85,7 @@ class ExemplarReservoir:
             )
             if newer:
                 attributes = call_attributes(
-                    kind.api, kind.copy_kind, kind.status, devices.get(kind.device)
+                    newer[0].call.api, kind.copy_kind, kind.status, devices.get(kind.device)
                 )
                 key = (semconv.METRIC_GPU_CUDA_CALL_DURATION.name, attributes)
                 found.setdefault(key, []).extend(map(_exemplar, newer))
@@ -105,6 +98,6 @@ def _exemplar(offer: _Offer) -> Exemplar:
         filtered_attributes={},
         value=(event.end_ktime_ns - event.start_ktime_ns) / 1e9,
         time_unix_nano=offer.call.end_unix_ns,
-        span_id=int.from_bytes(ids.span_id_of(offer.seed, event)),
-        trace_id=int.from_bytes(ids.trace_id_of(offer.seed, event)),
+        span_id=int.from_bytes(offer.call.span_id),
+        trace_id=int.from_bytes(offer.call.trace_id),
     )

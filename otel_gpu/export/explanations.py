@@ -15,7 +15,7 @@ class Explanations:
     Turns the chains and incidents of one capture into finished spans.
 
     Args:
-        seed: ``ids.capture_seed`` of the capture.
+        seed: Of the capture.
         origins: Give each process image its Resource.
         stacks: Says what spans hold of stacks.
 
@@ -39,19 +39,17 @@ class Explanations:
 
     def trace_id_of(self, chain: Chain) -> bytes:
         """Return the id of the trace that a chain belongs to."""
-        return causal.chain_reference(chain, self._seed).trace_id
+        return causal.chain_reference(chain).trace_id
 
     def chain_spans(self, chain: Chain) -> tuple[FinishedSpan, ...]:
         """Return the spans of a chain."""
         origin = self._origins.of(chain.effect.process, semconv.SCOPE_CAUSAL)
-        return causal.chain_spans(chain, self._seed, origin, self._find_spans, self._stacks.place)
+        return causal.chain_spans(chain, origin, self._find_spans, self._stacks.place)
 
     def incident_span(self, incident: Incident) -> FinishedSpan:
         """Return the span of an incident; it leads to those of its chains that have spans."""
         origin = self._origins.of(incident.chains[0].effect.process, semconv.SCOPE_CAUSAL)
-        references = [
-            (chain, causal.chain_reference(chain, self._seed)) for chain in incident.chains
-        ]
+        references = [(chain, causal.chain_reference(chain)) for chain in incident.chains]
         exported = [pair for pair in references if self.exported.has_chain(pair[1].span_id)]
         return causal.incident_span(incident, self._seed, origin, exported)
 

@@ -39,7 +39,6 @@ _logger = logging.getLogger(__name__)
 
 NOT_SAMPLED = "not_sampled"
 _OF_LOGS = "log_"
-_NO_SEED = bytes(8)
 # What the parts may take beyond their timeout to let go of connections.
 _JOIN_GRACE_S = 1.0
 
@@ -92,7 +91,7 @@ class Exports:
         self._log_limits = log_limits
         self._resources = Resources(environ)
         self._explains = explains
-        self._capture = (_NO_SEED, __version__)
+        self._capture = (ids.NO_SEED, __version__)
         self._begin()
         self._not_sampled = 0
         self._ended = False
@@ -105,7 +104,7 @@ class Exports:
         """
         if isinstance(activity, CaptureActivity):
             self._add(self._builder.close())
-            self._capture = (ids.capture_seed(activity), capture_version(activity))
+            self._capture = (activity.seed, capture_version(activity))
             self._begin()
         if self._sinks:
             self._add(self._builder.spans(activity))
@@ -182,21 +181,25 @@ class Exports:
     def _begin(self) -> None:
         seed, version = self._capture
         origins = Origins(version, self._resources)
-        self._builder = SpanBuilder(seed, origins, self._limits, self._stacks)
+        self._builder = SpanBuilder(origins, self._limits, self._stacks)
         self._explanations = Explanations(seed, origins, self._stacks)
 
     def _add(self, spans: Iterable[FinishedSpan]) -> None:
         for span in spans:
-            if self._sampler.wants(span):
-                if self._explains:
-                    self._explanations.exported.add(span)
-                for sink in self._sinks:
-                    sink.add(span)
-                for log in map(self._log_limits.apply, span.logs):
-                    for log_sink in self._logs:
-                        log_sink.add(SpanLog(span, log))
-            else:
+            if not self._sampler.wants(span):
                 self._not_sampled += 1
+                continue
+            if self._explains:
+                self._explanations.exported.add(span)
+            for sink in self._sinks:
+                sink.add(span)
+            if span.logs:
+                self._add_logs(span)
+
+    def _add_logs(self, span: FinishedSpan) -> None:
+        for log in map(self._log_limits.apply, span.logs):
+            for log_sink in self._logs:
+                log_sink.add(SpanLog(span, log))
 
     def _each(self, act: Callable[[_Part, float], bool], timeout_s: float) -> bool:
         deadline_s = time.monotonic() + timeout_s

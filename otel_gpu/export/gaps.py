@@ -82,6 +82,9 @@ class GapStalls:
         self._threads: dict[_Thread, _Held] = {}
         self._undated: list[_Held] = []
 
+    def __bool__(self) -> bool:
+        return bool(self._threads)
+
     def hold(self, stall: StallActivity) -> Iterator[PlacedStall]:
         """Take in a stall outside calls, and yield those that need not wait any more."""
         thread = _thread_of(stall)
@@ -99,8 +102,6 @@ class GapStalls:
 
     def see(self, activity: Activity) -> Iterator[PlacedStall]:
         """Look at any other activity, and yield the stalls of which it decides."""
-        if not self._threads:
-            return
         if isinstance(activity, _OF_A_THREAD):
             gap = activity if isinstance(activity, GapActivity) else None
             yield from self._release(_thread_of(activity), gap)

@@ -163,7 +163,7 @@ class TraceSampler:
 
     def wants(self, span: FinishedSpan) -> bool:
         """Say whether the trace of this span is to be exported."""
-        return self.wants_trace(span.trace_id, span.name, span.attributes)
+        return self._takes_all or self.wants_trace(span.trace_id, span.name, span.attributes)
 
     def wants_trace(self, trace_id: bytes, name: str, attributes: Attributes = ()) -> bool:
         """Say whether a trace is to be exported, by one of its spans."""

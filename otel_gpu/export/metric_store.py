@@ -16,7 +16,6 @@ from opentelemetry.sdk.metrics import Exemplar
 from opentelemetry.sdk.resources import Resource
 
 from otel_gpu.decode.events import SeriesKey
-from otel_gpu.enrich import ids
 from otel_gpu.enrich.activities import (
     Activity,
     AggregatesActivity,
@@ -130,7 +129,6 @@ class MetricStore:
         self._released: OrderedDict[ImageKey, None] = OrderedDict()
         self._self = SelfTelemetry()
         self._dropped_series: Counter[str] = Counter()
-        self._seed: bytes | None = None
         self._agent: Resource | None = None
         self._start_unix_ns = 0
         self._unix_ns = 0
@@ -161,12 +159,12 @@ class MetricStore:
         """Take in one activity; those that say nothing about metrics are ignored."""
         with self._lock:
             match activity:
+                case CallActivity():
+                    self._observe_call(activity)
                 case AggregatesActivity():
                     self._observe_aggregates(activity)
                 case TimesActivity():
                     self._observe_times(activity)
-                case CallActivity():
-                    self._observe_call(activity)
                 case OpenCallActivity():
                     self._observe_open_call(activity)
                 case ExitActivity():
@@ -178,7 +176,6 @@ class MetricStore:
                         self._snapshots += 1
                         self._forget_returned_calls()
                 case CaptureActivity() if self.layouts is None:
-                    self._seed = ids.capture_seed(activity)
                     self._agent = agent_resource(activity, self._environ)
                     self._start_unix_ns = self._unix_ns = activity.unix_ns
                     self.version = capture_version(activity)
@@ -301,12 +298,12 @@ class MetricStore:
 
     def _observe_call(self, call: CallActivity) -> None:
         image = self._image(call.process)
-        if image is None or self._seed is None:
+        if image is None or self._agent is None:
             return
         image.open_calls.pop((call.event.tid, call.event.start_ktime_ns), None)
         if self._with_exemplars:
             self.exemplars_seen += 1
-            image.exemplars.offer(call, self._seed, self.exemplars_seen)
+            image.exemplars.offer(call, self.exemplars_seen)
             if call.device is not None:
                 image.devices[call.event.device] = call.device
 

@@ -3,8 +3,8 @@ The standard OTLP exporters, with our encoder in place of theirs.
 
 Subclassing keeps all that operators set for them: endpoints, headers, TLS,
 compression, timeouts, retries. What is replaced is the step from spans to bytes, and
-what is added is an ear on the answers: the exporters say only that a batch failed, and
-whether it is worth another try depends on why. The ear sits where a request leaves
+what is added looks at the answers: the exporters say only that a batch failed, and
+whether it is worth another try depends on why. It sits where a request leaves
 (gRPC's stub, HTTP's transport), on attributes that are not public; tests with a real
 receiver stand guard over them.
 """

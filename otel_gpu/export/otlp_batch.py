@@ -3,19 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-from opentelemetry.sdk.trace import ReadableSpan
-
-from otel_gpu.export.encoder import RequestEncoder, encode_spans
+from otel_gpu.export.encoder import RequestEncoder
 from otel_gpu.export.queue import Pending
 
-Spans = Sequence[Pending] | Sequence[ReadableSpan]
 
-
-def encode_batch(encoder: RequestEncoder, spans: Spans) -> bytes:
-    """Return the request of a batch: of encoded spans, or of the SDK's."""
-    if spans and isinstance(spans[0], ReadableSpan):
-        return encode_spans(spans)  # type: ignore[arg-type]  # all are what the first is
-    return encoder.encode((span.origin, span.content) for span in spans)  # type: ignore[union-attr,misc]
+def encode_batch(encoder: RequestEncoder, batch: Sequence[Pending]) -> bytes:
+    """Return the request of a batch of encoded spans, or of encoded log records."""
+    return encoder.encode((item.origin, item.content) for item in batch)  # type: ignore[misc] # bytes
 
 
 def count_rejected(response: Any) -> int:  # noqa: ANN401 -- generated code, of either service

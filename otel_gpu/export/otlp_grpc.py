@@ -1,15 +1,15 @@
-"""Spans and log records over OTLP/gRPC: the standard exporters with our encoder and an ear."""
+"""Spans and log records over OTLP/gRPC: the standard exporters with our encoder and stub."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import grpc  # type: ignore[import-untyped]  # ships no types
 from google.protobuf.message import Message
 from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter
 from opentelemetry.exporter.otlp.proto.grpc.exporter import OTLPExporterMixin
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from opentelemetry.sdk._logs.export import LogRecordExportResult
 from opentelemetry.sdk.trace.export import SpanExportResult
 
@@ -31,16 +31,22 @@ class _Answer:
         self.code: grpc.StatusCode | None = None
 
 
-class _ListeningStub:
-    """A gRPC stub that notes the answers to what goes through it."""
+class _Stub:
+    """
+    A gRPC stub that sends bytes as they are, and notes the answers.
 
-    def __init__(self, stub: Any, answer: _Answer) -> None:  # noqa: ANN401 -- generated code
-        self._stub = stub
+    The generated one takes messages: encoded spans would be parsed to be encoded again.
+    """
+
+    def __init__(
+        self, channel: grpc.Channel, method: str, response: type[Message], answer: _Answer
+    ) -> None:
+        self._call = channel.unary_unary(method, response_deserializer=response.FromString)
         self._answer = answer
 
-    def Export(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401, N802 -- generated code
+    def Export(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401, N802 -- as generated code has it
         try:
-            response = self._stub.Export(*args, **kwargs)
+            response = self._call(*args, **kwargs)
         except grpc.RpcError as error:
             self._answer.code = error.code()
             # Servers say so with codes that mean "try again" otherwise.
@@ -52,11 +58,19 @@ class _ListeningStub:
         return response
 
 
+class _Request(NamedTuple):
+    """A batch as it is sent, however often that is tried."""
+
+    items: int
+    data: bytes
+
+
 class _Transport(OTLPExporterMixin[Any, Any, Any, Any]):
     """What the standard exporter of either signal gets from us."""
 
     _items: ClassVar[str]
-    _request: ClassVar[type[Message]]
+    _service: ClassVar[str]
+    _response: ClassVar[type[Message]]
 
     def __init__(self, *, compressed: bool = True) -> None:
         self._requests = RequestEncoder()
@@ -76,7 +90,7 @@ class _Transport(OTLPExporterMixin[Any, Any, Any, Any]):
         answer.code = None
         answer.rejected = 0
         try:
-            result = self._export(batch)
+            result = self._export(_Request(len(batch), encode_batch(self._requests, batch)))
         except _RequestTooLargeError:
             return Delivery(Outcome.TOO_LARGE)
         if result in (SpanExportResult.SUCCESS, LogRecordExportResult.SUCCESS):
@@ -91,22 +105,27 @@ class _Transport(OTLPExporterMixin[Any, Any, Any, Any]):
 
     def _initialize_channel_and_stub(self) -> None:
         super()._initialize_channel_and_stub()  # type: ignore[no-untyped-call]
-        self._client: Any = _ListeningStub(self._client, self._answer)
+        method = f"/opentelemetry.proto.collector.{self._service}/Export"
+        self._client: Any = _Stub(self._channel, method, self._response, self._answer)
 
-    def _translate_data(self, data: Any) -> Any:  # noqa: ANN401 -- of either signal
-        return self._request.FromString(encode_batch(self._requests, data))
+    def _translate_data(self, data: Any) -> Any:  # noqa: ANN401 -- a _Request; bytes
+        return data.data
+
+    def _count_data(self, data: Any) -> int:  # noqa: ANN401 -- as above
+        return int(data.items)
 
 
 class GrpcTransport(_Transport, OTLPSpanExporter):
     """
-    Sends batches of spans over OTLP/gRPC; also an SDK exporter for ``ReadableSpan``.
+    Sends batches of spans over OTLP/gRPC.
 
     Args:
         compressed: False: not at all; True: as the environment says.
     """
 
     _items = "span"
-    _request = ExportTraceServiceRequest
+    _service = "trace.v1.TraceService"
+    _response = ExportTraceServiceResponse
 
 
 class GrpcLogTransport(_Transport, OTLPLogExporter):
@@ -118,4 +137,5 @@ class GrpcLogTransport(_Transport, OTLPLogExporter):
     """
 
     _items = "log"
-    _request = ExportLogsServiceRequest
+    _service = "logs.v1.LogsService"
+    _response = ExportLogsServiceResponse

@@ -10,11 +10,9 @@ from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
-from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.sdk.trace.export import SpanExportResult
 
 from otel_gpu.export.encoder import RequestEncoder
-from otel_gpu.export.otlp_batch import Spans, count_rejected, encode_batch
+from otel_gpu.export.otlp_batch import count_rejected, encode_batch
 from otel_gpu.export.queue import Pending
 from otel_gpu.export.sender import Delivery, Outcome
 
@@ -81,7 +79,7 @@ class _Transport:
         """Close the connections."""
         self.shutdown()
 
-    def _send(self, items: Spans) -> tuple[int | None, Exception | None]:
+    def _send(self, items: Sequence[Pending]) -> tuple[int | None, Exception | None]:
         data = encode_batch(self._requests, items)
         with self._metrics.export_operation(len(items)) as operation:
             result = self._client.export(data)
@@ -91,18 +89,10 @@ class _Transport:
 
 
 class HttpTransport(_Transport, OTLPSpanExporter):
-    """Sends batches of spans over OTLP/HTTP; also an SDK exporter for ``ReadableSpan``."""
+    """Sends batches of spans over OTLP/HTTP."""
 
     _items = "span"
     _response = ExportTraceServiceResponse
-
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Send SDK spans."""
-        if self._shutdown:
-            return SpanExportResult.FAILURE
-        status, error = self._send(spans)
-        good = error is None and status is not None and status < HTTPStatus.BAD_REQUEST
-        return SpanExportResult.SUCCESS if good else SpanExportResult.FAILURE
 
 
 class HttpLogTransport(_Transport, OTLPLogExporter):

@@ -46,10 +46,10 @@ from otel_gpu.export.exported import SpanReference
 from otel_gpu.export.finished import Origin, readable
 from otel_gpu.export.limits import Limits
 from otel_gpu.export.resources import scope
-from otel_gpu.export.span_chains import Medians, attributes_of, chain_of
+from otel_gpu.export.span_activities import attributes_of
+from otel_gpu.export.span_chains import Medians, chain_of
 
 _STALLS = frozenset({semconv.SPAN_BLOCKED, semconv.SPAN_RUN_QUEUE_WAIT})
-_NO_SEED = bytes(8)
 # Calls of which something is known and that have not ended.
 _MAX_OPEN = 4096
 _MAX_STALLS_OF_CALL = 64
@@ -167,7 +167,7 @@ class CausalChainProcessor(SpanProcessor):
             found = references.get(evidence.span_id)
             return [] if found is None else [found]
 
-        spans = chain_spans(chain, _NO_SEED, Origin(call.resource, self._scope), find_spans)
+        spans = chain_spans(chain, Origin(call.resource, self._scope), find_spans)
         return [readable(self._limits.apply(span)) for span in spans]
 
 

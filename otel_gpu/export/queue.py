@@ -102,10 +102,10 @@ class SpanQueue:
         """Say whether a whole batch waits."""
         return self._waiting_bytes >= self._batch_bytes or len(self._waiting) >= self._batch_spans
 
-    def put(self, pending: Pending) -> int:
-        """Append a span; return how many were dropped to make room, it included."""
-        self._waiting.append(pending)
-        self._waiting_bytes += pending.size_bytes
+    def put(self, *arrived: Pending) -> int:
+        """Append spans; return how many were dropped to make room, of them or before them."""
+        self._waiting.extend(arrived)
+        self._waiting_bytes += sum([pending.size_bytes for pending in arrived])
         count = 0
         while self._waiting and self.size_bytes > self._limit_bytes:
             self._waiting_bytes -= self._waiting.popleft().size_bytes

@@ -18,7 +18,6 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from otel_gpu import __version__
-from otel_gpu.enrich import ids
 from otel_gpu.enrich.activities import CaptureActivity, ProcessImage
 from otel_gpu.export import semconv
 
@@ -79,7 +78,7 @@ def agent_resource(capture: CaptureActivity, environ: Mapping[str, str]) -> Obse
         "service.name": AGENT_SERVICE_NAME,
         "service.version": capture_version(capture),
         # The same for every replay of a recording, as the spans' ids are.
-        "service.instance.id": str(uuid.UUID(bytes=ids.capture_seed(capture) * 2, version=4)),
+        "service.instance.id": str(uuid.UUID(bytes=capture.seed * 2, version=4)),
     }
     if pid := agent.get("pid"):
         attributes["process.pid"] = pid

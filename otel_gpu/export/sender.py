@@ -17,6 +17,7 @@ closes and all that waits follows.
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from enum import Enum, auto
 from typing import NamedTuple, Protocol
@@ -30,6 +31,9 @@ _FIRST_BACKOFF_S = 1.0
 _LONGEST_BACKOFF_S = 30.0
 # How long an exporter that was told to stop may take to let go of its thread.
 _GRACE_S = 0.5
+
+# Spans that are taken in at a time.
+_ARRIVALS = 128
 
 QUEUE_FULL = "queue_full"
 ENDPOINT_DOWN = "endpoint_down"
@@ -130,6 +134,9 @@ class BackgroundSender:
         self._ledger = Ledger()
         self._flush_interval_s = flush_interval_s
         self._changed = threading.Condition()
+        self._arrived: deque[Pending] = deque()
+        # Whether the thread sleeps until it is told of something.
+        self._idle = False
         self._due_s = 0.0
         self._flushing = False
         self._closing = False
@@ -142,17 +149,12 @@ class BackgroundSender:
 
     def put(self, pending: Pending) -> None:
         """Accept a span; never waits for the network."""
-        with self._changed:
-            self._ledger.accepted += 1
-            if self._closing:
-                self._ledger.dropped[SHUTDOWN] += 1
-                return
-            if not self._queue:
-                self._due_s = time.monotonic() + self._flush_interval_s
-                self._changed.notify_all()
-            elif not self._backoff_s and self._queue.has_batch():
-                self._changed.notify_all()
-            self._drop(self._queue.put(pending))
+        self._arrived.append(pending)
+        # The lock costs more than all else here, so it is taken for many spans at once. What
+        # the thread takes in by itself when it wakes up need not be taken in here.
+        if self._idle or self._closing or len(self._arrived) >= _ARRIVALS:
+            with self._changed:
+                self._take_in()
 
     def flush(self, timeout_s: float) -> bool:
         """
@@ -163,6 +165,7 @@ class BackgroundSender:
         """
         deadline_s = time.monotonic() + timeout_s
         with self._changed:
+            self._take_in()
             target = self._ledger.accepted
             dropped = self._ledger.dropped.total()
             outages = self._outages
@@ -179,6 +182,7 @@ class BackgroundSender:
     def shutdown(self, timeout_s: float) -> bool:
         """Deliver what is left, within the timeout; what is not is dropped and counted."""
         with self._changed:
+            self._take_in()
             dropped = self._ledger.dropped.total()
             self._closing = True
             self._changed.notify_all()
@@ -198,7 +202,24 @@ class BackgroundSender:
     def counts(self) -> Counts:
         """Say where the accepted spans went."""
         with self._changed:
+            self._take_in()
             return self._ledger.counts()
+
+    def _take_in(self) -> None:
+        # From the left, one by one: more may arrive meanwhile.
+        arrived = [self._arrived.popleft() for _ in range(len(self._arrived))]
+        if not arrived:
+            return
+        self._ledger.accepted += len(arrived)
+        if self._closing:
+            self._ledger.dropped[SHUTDOWN] += len(arrived)
+            return
+        if not self._queue:
+            self._due_s = time.monotonic() + self._flush_interval_s
+            self._changed.notify_all()
+        self._drop(self._queue.put(*arrived))
+        if not self._backoff_s and self._queue.has_batch():
+            self._changed.notify_all()
 
     def _run(self) -> None:
         while batch := self._next_batch():
@@ -220,9 +241,15 @@ class BackgroundSender:
         """Wait for a batch that is due; empty when it is time to end."""
         with self._changed:
             while True:
+                # First it is said that somebody has to wake this thread up, and then looked
+                # whether there is anything: what arrives in between is seen by one or the other.
+                self._idle = True
+                self._take_in()
                 wait_s = self._wait_s()
-                if wait_s is not None and wait_s <= 0:
-                    break
+                if wait_s is not None:
+                    self._idle = False
+                    if wait_s <= 0:
+                        break
                 self._changed.wait(wait_s)
             batch = self._queue.take()
             self._due_s = time.monotonic() + self._flush_interval_s

@@ -12,7 +12,7 @@ Some facts about calls that do not return
 A span is exported when it ends, and a hung call never ends: the one call that an
 operator must see would be the one that is missing. So a call that stays open is
 reported by a child, ``gpu.cuda.call.open``, from the call's start to the moment when
-it was looked at. The parent's id is known before the parent exists (``ids.py``), and
+it was looked at. The parent's id is known before the parent exists (``enrich/ids.py``), and
 the picture completes itself when the call returns after all.
 
 The agent looks every second or so. A call that hangs for a day would make 86400 spans,
@@ -24,7 +24,6 @@ from typing import Any
 
 from otel_gpu import wire
 from otel_gpu.decode.events import STALL_STATE_UNKNOWN
-from otel_gpu.enrich import ids
 from otel_gpu.enrich.activities import (
     Activity,
     CallActivity,
@@ -69,16 +68,12 @@ class SpanBuilder:
     Turns activities into finished spans.
 
     Args:
-        seed: ``ids.capture_seed`` of the capture.
         origins: Give each process image its Resource.
         limits: What a span may hold.
         stacks: Says what spans hold of their stacks; by default an event with their text.
     """
 
-    def __init__(
-        self, seed: bytes, origins: Origins, limits: Limits, stacks: Stacks | None = None
-    ) -> None:
-        self._seed = seed
+    def __init__(self, origins: Origins, limits: Limits, stacks: Stacks | None = None) -> None:
         self._limits = limits
         self._stacks = Stacks(EVENT, limits.value_length) if stacks is None else stacks
         self._origins = origins
@@ -107,7 +102,7 @@ class SpanBuilder:
             if activity.event.call_start_ktime_ns:
                 return tuple(map(apply, self._stall(activity, None)))
             return self._stalls(self._gap_stalls.hold(activity))
-        released = self._stalls(self._gap_stalls.see(activity))
+        released = self._stalls(self._gap_stalls.see(activity)) if self._gap_stalls else ()
         build = self._builders.get(type(activity))
         if build is None:
             return released
@@ -119,13 +114,9 @@ class SpanBuilder:
 
         Something is about to link to them.
         """
-        seed = self._seed
 
         def is_wanted(stall: StallActivity) -> bool:
-            return (
-                ids.span_id_of(seed, stall.event) in span_ids
-                or ids.run_queue_span_id(seed, stall.event) in span_ids
-            )
+            return stall.span_id in span_ids or stall.run_queue_span_id in span_ids
 
         return self._stalls(self._gap_stalls.pick(is_wanted))
 
@@ -138,7 +129,6 @@ class SpanBuilder:
         return tuple([apply(span) for stall, gap in placed for span in self._stall(stall, gap)])
 
     def _call(self, activity: CallActivity) -> tuple[FinishedSpan, ...]:
-        seed = self._seed
         event = activity.event
         api = activity.api
         pairs: Pairs = list(self._names(api, event.copy_kind, activity.device))
@@ -169,14 +159,13 @@ class SpanBuilder:
         stack = self._stacks.of(activity.stack, activity.end_unix_ns)
         pairs.extend(stack.pairs)
         add_thread(pairs, event.tid, event.comm, event.cpu)
-        span_id = ids.span_id_of(seed, event)
-        self._open_due_ns.pop(span_id, None)
+        self._open_due_ns.pop(activity.span_id, None)
         return (
             FinishedSpan(
                 self._origins.of(activity.process, semconv.SCOPE_CUDA),
-                ids.trace_id_of(seed, event),
-                span_id,
-                ids.parent_span_id_of(seed, event),
+                activity.trace_id,
+                activity.span_id,
+                activity.parent_span_id,
                 api.name,
                 activity.start_unix_ns,
                 activity.end_unix_ns,
@@ -191,7 +180,7 @@ class SpanBuilder:
     def _open_call(self, activity: OpenCallActivity) -> tuple[FinishedSpan, ...]:
         event = activity.event
         age_ns = event.ktime_ns - event.start_ktime_ns
-        call_id = ids.parent_span_id_of(self._seed, event)
+        call_id = activity.parent_span_id
         if age_ns < self._open_due_ns.get(call_id, 0):
             return ()
         if call_id not in self._open_due_ns and len(self._open_due_ns) >= _MAX_CACHED:
@@ -205,8 +194,8 @@ class SpanBuilder:
         return (
             FinishedSpan(
                 self._origins.of(activity.process, semconv.SCOPE_CUDA),
-                ids.trace_id_of(self._seed, event),
-                ids.span_id_of(self._seed, event),
+                activity.trace_id,
+                activity.span_id,
                 call_id,
                 semconv.SPAN_OPEN_CALL,
                 activity.start_unix_ns,
@@ -238,9 +227,9 @@ class SpanBuilder:
         return (
             FinishedSpan(
                 self._origins.of(activity.process, semconv.SCOPE_CUDA),
-                ids.trace_id_of(self._seed, event),
-                ids.span_id_of(self._seed, event),
-                b"",
+                activity.trace_id,
+                activity.span_id,
+                activity.parent_span_id,
                 semconv.SPAN_LAUNCH_GAP,
                 activity.start_unix_ns,
                 activity.end_unix_ns,
@@ -249,13 +238,12 @@ class SpanBuilder:
         )
 
     def _stall(self, activity: StallActivity, gap: GapActivity | None) -> list[FinishedSpan]:
-        seed = self._seed
         event = activity.event
         origin = self._origins.of(activity.process, semconv.SCOPE_SCHED)
         if gap is not None:
-            trace_id, parent_id = ids.trace_id_of(seed, gap.event), ids.span_id_of(seed, gap.event)
+            trace_id, parent_id = gap.trace_id, gap.span_id
         else:
-            trace_id, parent_id = ids.trace_id_of(seed, event), ids.parent_span_id_of(seed, event)
+            trace_id, parent_id = activity.trace_id, activity.parent_span_id
         is_known = not event.flags & STALL_STATE_UNKNOWN
         spans = []
         if activity.runnable_unix_ns > activity.start_unix_ns:
@@ -265,7 +253,7 @@ class SpanBuilder:
                 FinishedSpan(
                     origin,
                     trace_id,
-                    ids.span_id_of(seed, event),
+                    activity.span_id,
                     parent_id,
                     semconv.SPAN_BLOCKED if is_known else semconv.SPAN_OFF_CPU,
                     activity.start_unix_ns,
@@ -280,7 +268,7 @@ class SpanBuilder:
                 FinishedSpan(
                     origin,
                     trace_id,
-                    ids.run_queue_span_id(seed, event),
+                    activity.run_queue_span_id,
                     parent_id,
                     semconv.SPAN_RUN_QUEUE_WAIT,
                     activity.runnable_unix_ns,
@@ -302,9 +290,9 @@ class SpanBuilder:
         return (
             FinishedSpan(
                 self._origins.of(activity.process, semconv.SCOPE_PROCESS),
-                ids.trace_id_of(self._seed, event),
-                ids.span_id_of(self._seed, event),
-                ids.parent_span_id_of(self._seed, event),
+                activity.trace_id,
+                activity.span_id,
+                activity.parent_span_id,
                 semconv.SPAN_FORK,
                 activity.start_unix_ns,
                 activity.end_unix_ns,

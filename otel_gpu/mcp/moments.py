@@ -6,11 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from otel_gpu.decode.events import STALL_STATE_UNKNOWN
-from otel_gpu.enrich import ids
 from otel_gpu.enrich.activities import (
     Activity,
     CallActivity,
-    CaptureActivity,
     ExitActivity,
     ForkActivity,
     GapActivity,
@@ -71,16 +69,12 @@ class Moments:
         self._tid = tid
         self._least_ns = least_ns
         self._limit = limit
-        self._seed = bytes(8)
         self._longest: list[tuple[int, int, str, int, Moment]] = []
         self._number = 0
         self.counts: Counter[str] = Counter()
 
     def observe(self, activity: Activity) -> None:
         """Take one activity."""
-        if isinstance(activity, CaptureActivity):
-            self._seed = ids.capture_seed(activity)
-            return
         for moment in self._moments_of(activity):
             if self._chooses(moment):
                 self._keep(moment)
@@ -120,7 +114,7 @@ class Moments:
     def _moments_of(self, activity: Activity) -> Iterator[Moment]:
         match activity:
             case CallActivity(process, event):
-                whole = evidence.of_whole(self._seed, activity, activity.end_unix_ns)
+                whole = evidence.of_whole(activity, activity.end_unix_ns)
                 yield Moment(
                     process,
                     event.tid,
@@ -131,17 +125,17 @@ class Moments:
                     error_name(activity.api.layer, event.status) if event.status else "",
                 )
             case GapActivity(process, event):
-                whole = evidence.of_whole(self._seed, activity, activity.end_unix_ns)
+                whole = evidence.of_whole(activity, activity.end_unix_ns)
                 what = f"{activity.previous_api.name} to {activity.next_api.name}"
                 yield Moment(process, event.tid, event.comm, what, whole)
             case OpenCallActivity(process, event):
-                whole = evidence.of_whole(self._seed, activity, activity.seen_unix_ns)
+                whole = evidence.of_whole(activity, activity.seen_unix_ns)
                 whole = whole._replace(id=f"open_{whole.id}", kind="open_call")
                 yield Moment(process, event.tid, event.comm, activity.api.name, whole)
             case StallActivity():
                 yield from self._stalls_of(activity)
             case ForkActivity(process, event, child):
-                fork = evidence.of_fork(self._seed, activity)
+                fork = evidence.of_fork(activity)
                 yield Moment(process, event.tid, event.comm, f"child {child.pid}", fork)
             case ExitActivity(process, end_unix_ns, code):
                 name = f"exit-{process.pid}-{process.image_ktime_ns}"
@@ -153,11 +147,11 @@ class Moments:
     def _stalls_of(self, stall: StallActivity) -> Iterator[Moment]:
         process, event = stall.process, stall.event
         if event.flags & STALL_STATE_UNKNOWN:
-            parts = [evidence.of_off_cpu(self._seed, stall)]
+            parts = [evidence.of_off_cpu(stall)]
         else:
             parts = [
-                evidence.of_blocked(self._seed, stall, _waker(stall)),
-                evidence.of_run_queue(self._seed, stall),
+                evidence.of_blocked(stall, _waker(stall)),
+                evidence.of_run_queue(stall),
             ]
         for part in parts:
             if part.end_unix_ns > part.start_unix_ns:

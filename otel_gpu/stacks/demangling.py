@@ -1,9 +1,9 @@
 """
 Names of functions as their programmers write them.
 
-Rust names are read here (rust_names.py). C++ names go to a process of their own
-(demangler_process.py): the exact demangler is the C++ library's, and a hostile name can keep
-that one busy until memory ends. The process is started with the first name, and ends by itself
+C++ names go to a process of their own (demangler_process.py): the exact demangler is the C++
+library's, and a hostile name can keep that one busy until memory ends. Rust's newer names stay
+mangled; its older ones are C++ names with a hash behind them. The process is started with the first name, and ends by itself
 when nobody asks for a minute.
 """
 
@@ -17,7 +17,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from otel_gpu.stacks import demangler_process
-from otel_gpu.stacks.rust_names import rust_name
 
 _PROGRAM = Path(demangler_process.__file__)
 # With the newline it is what a pipe takes in one piece.
@@ -66,9 +65,6 @@ class Demangler:
 
         None says that it can not be done now and may be later.
         """
-        rust = rust_name(name)
-        if rust is not None:
-            return rust
         # Compilers mangle to these characters; newlines would be two names.
         if not name.startswith("_Z") or not name.isascii() or not name.isprintable():
             return name

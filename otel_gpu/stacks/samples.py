@@ -1,6 +1,7 @@
 """Samples of user stacks, as the kernel side sends them."""
 
 import struct
+from collections.abc import Sequence
 from typing import Final
 
 from otel_gpu import wire
@@ -27,6 +28,13 @@ SMALLEST_SAMPLE_BYTES: Final = _FIXED.size
 
 Image = tuple[int, int]
 """pid and image_ktime_ns of a process image."""
+
+
+def position_of(layout: struct.Struct, names: Sequence[str], name: str) -> int:
+    """Return where in a record a field begins, in bytes: one is read without all others."""
+    values = list(layout.unpack(bytes(layout.size)))
+    values[names.index(name)] = 1
+    return layout.pack(*values).index(1)
 
 
 class Sample:

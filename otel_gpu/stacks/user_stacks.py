@@ -15,30 +15,29 @@ from otel_gpu.procfs.mapped_files import MappedFile
 from otel_gpu.stacks.code_objects import CodeObjects
 from otel_gpu.stacks.process_images import ProcessImages
 from otel_gpu.stacks.resolver import NO_API, NOTHING, Resolved, Resolver
-from otel_gpu.stacks.samples import SMALLEST_SAMPLE_BYTES, Image, Sample
+from otel_gpu.stacks.samples import SMALLEST_SAMPLE_BYTES, Image, Sample, position_of
 from otel_gpu.stacks.symbols import Symbols
 from otel_gpu.stacks.unwinder import Unwinder
 
+SAMPLE_KINDS: Final = tuple(
+    kind.to_bytes(2, "little") for kind in (wire.RECORD_SAMPLE, wire.RECORD_CODE)
+)
+"""What a record of a sample, or of a part of one, begins with."""
 _CODE_KIND: Final = wire.RECORD_CODE.to_bytes(2, "little")
-_SAMPLE_KIND: Final = wire.RECORD_SAMPLE.to_bytes(2, "little")
-_CALL_KIND: Final = wire.RECORD_CUDA_CALL.to_bytes(2, "little")
-_STALL_KIND: Final = wire.RECORD_STALL.to_bytes(2, "little")
 _MAX_SAMPLE_BYTES: Final = 8 << 20
 # A call that waits for longer has no stack of its waiting, until it is looked at as open.
 _MAX_SAMPLE_AGE_NS: Final = 60_000_000_000
 _MAX_NAMED: Final = 4096
 _TOKEN_BYTES: Final = 8
-_API: Final = wire.CUDA_CALL_RECORD_FIELDS.index("api")
-
-
-def _position(fields: Sequence[str]) -> int:
-    # All that is between the header and it is 8 bytes.
-    words = fields.index("user_stack") - len(wire.RECORD_HEADER_FIELDS)
-    return wire.RECORD_HEADER.size + _TOKEN_BYTES * words
-
-
-_CALL_STACK: Final = _position(wire.CUDA_CALL_RECORD_FIELDS)
-_STALL_STACK: Final = _position(wire.STALL_RECORD_FIELDS)
+_API_BYTES: Final = 2
+_NO_TOKEN: Final = bytes(_TOKEN_BYTES)
+_CALL_STACK: Final = position_of(wire.CUDA_CALL_RECORD, wire.CUDA_CALL_RECORD_FIELDS, "user_stack")
+_CALL_API: Final = position_of(wire.CUDA_CALL_RECORD, wire.CUDA_CALL_RECORD_FIELDS, "api")
+_STALL_STACK: Final = position_of(wire.STALL_RECORD, wire.STALL_RECORD_FIELDS, "user_stack")
+_POSITIONS: Final = {
+    wire.RECORD_CUDA_CALL.to_bytes(2, "little"): _CALL_STACK,
+    wire.RECORD_STALL.to_bytes(2, "little"): _STALL_STACK,
+}
 
 
 class UserStacks:
@@ -193,20 +192,23 @@ class UserStacks:
         A stack that was not told yet is told before it. Where nothing is known of the
         sample, the id is 0. Records of other kinds are returned as they are.
         """
-        is_call = record.startswith(_CALL_KIND)
-        if not is_call and not record.startswith(_STALL_KIND):
+        position = _POSITIONS.get(record[:2])
+        if position is None:
             return (record,)
-        position = _CALL_STACK if is_call else _STALL_STACK
-        token = int.from_bytes(record[position : position + _TOKEN_BYTES], "little")
-        if not token:
+        named = record[position : position + _TOKEN_BYTES]
+        if named == _NO_TOKEN:
             return (record,)
+        is_call = position == _CALL_STACK
+        token = int.from_bytes(named, "little")
         _, _, _, ktime_ns, _, _, tid = wire.RECORD_HEADER.unpack_from(record)
         key = (tid, token)
         found = self._named.get(key, NOTHING)
         sample = self._samples.pop(key, None)
         if sample is not None:
             self._sample_bytes -= len(sample)
-            api = wire.CUDA_CALL_RECORD.unpack(record)[_API] if is_call else NO_API
+            api = NO_API
+            if is_call:
+                api = int.from_bytes(record[_CALL_API : _CALL_API + _API_BYTES], "little")
             found = self._resolve_sample(sample, api, ktime_ns)
             if not is_call:
                 # The same wait can be a stall of its own and a part of a call or gap.
@@ -222,12 +224,10 @@ class UserStacks:
 
     def without_stack(self, record: bytes) -> Sequence[bytes]:
         """Return a CUDA_CALL or STALL record without its stack, others as they are; samples go."""
-        if record.startswith((_SAMPLE_KIND, _CODE_KIND)):
+        if record[:2] in SAMPLE_KINDS:
             return ()
-        is_call = record.startswith(_CALL_KIND)
-        if not is_call and not record.startswith(_STALL_KIND):
-            return (record,)
-        return (_with_stack(record, _CALL_STACK if is_call else _STALL_STACK, 0),)
+        position = _POSITIONS.get(record[:2])
+        return (record,) if position is None else (_with_stack(record, position, 0),)
 
     def resolve_open(
         self, sample: bytes, image: Image, tid: int, start_ktime_ns: int

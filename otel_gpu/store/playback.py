@@ -7,8 +7,10 @@ first, as one reading. So what was usual before a window is known in it.
 """
 
 import heapq
-from collections.abc import Callable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping
 from operator import itemgetter
+from typing import Any, TypeVar
 
 from otel_gpu import wire
 from otel_gpu.decode.bodies import parse_body
@@ -32,6 +34,7 @@ from otel_gpu.enrich.activities import (
     ThreadTime,
     TimesActivity,
 )
+from otel_gpu.enrich.ids import NO_SEED, SpanIds, capture_seed
 from otel_gpu.store.batch import Row
 from otel_gpu.store.columns import MAX_INTEGER
 from otel_gpu.store.directory import Directory
@@ -49,6 +52,7 @@ _GAPS = event_rows(Gap).restore
 _FORKS = event_rows(Fork).restore
 _OPEN_CALLS = event_rows(OpenCall).restore
 
+_Informed = TypeVar("_Informed", PressureActivity, StatusActivity, CaptureActivity, ProbesActivity)
 _ImageKey = tuple[int, int]
 _Found = tuple[int, Activity]
 _Account = dict[tuple[int, int, str], tuple[int, int]]
@@ -71,6 +75,11 @@ class Playback:
         self._series: dict[SeriesKey, SeriesSum] = {}
         self._times: dict[_ImageKey, _Account] = {}
         self._counters: dict[str, int] = {}
+        # By the number of the first row of each capture; the streams are read side by side.
+        self._ids = [(0, SpanIds(NO_SEED))]
+        for row in sorted(span.captures, key=itemgetter(2)):
+            if capture := self._capture(row):
+                self._ids.append((row[2], SpanIds(capture.seed)))
 
     def activities(self) -> Iterator[Activity]:
         """
@@ -106,7 +115,9 @@ class Playback:
 
     def _captures(self) -> Iterator[_Found]:
         span = self._span
-        rows = [(row[2], self._capture(row)) for row in span.captures if row[2] >= span.first_seq]
+        rows: list[tuple[int, Activity | None]] = [
+            (row[2], self._capture(row)) for row in span.captures if row[2] >= span.first_seq
+        ]
         rows += (
             (row[2], self._probes(row))
             for row in self._pages.where(
@@ -186,6 +197,7 @@ class Playback:
             end_unix_ns,
             self._directory.device(row[2]),
             self._directory.program_stack(row[3]),
+            *self._ids_at(row[0]).of_call(event),
         )
 
     def _stall(self, row: Row) -> Activity | None:
@@ -203,6 +215,7 @@ class Playback:
             row[2],
             self._directory.stack(row[3]),
             self._directory.program_stack(row[4]),
+            *self._ids_at(row[0]).of_stall(event),
         )
 
     def _gap(self, row: Row) -> Activity | None:
@@ -219,6 +232,7 @@ class Playback:
             _earlier(end_unix_ns, event.end_ktime_ns, event.start_ktime_ns),
             end_unix_ns,
             self._directory.device(row[2]),
+            *self._ids_at(row[0]).of_gap(event),
         )
 
     def _fork(self, row: Row) -> Activity | None:
@@ -228,7 +242,8 @@ class Playback:
         end_unix_ns = row[3]
         event: Fork = _FORKS(row[4:])
         start_unix_ns = _earlier(end_unix_ns, event.end_ktime_ns, event.start_ktime_ns)
-        return ForkActivity(process, event, child, start_unix_ns, end_unix_ns)
+        ids = self._ids_at(row[0]).of_fork(event)
+        return ForkActivity(process, event, child, start_unix_ns, end_unix_ns, *ids)
 
     def _open_call(self, row: Row) -> Activity | None:
         process = self._directory.process(row[1])
@@ -244,6 +259,7 @@ class Playback:
             seen_unix_ns,
             self._directory.device(row[2]),
             self._directory.program_stack(row[3]),
+            *self._ids_at(row[0]).of_open_call(event),
         )
 
     def _exit(self, row: Row) -> Activity | None:
@@ -256,8 +272,12 @@ class Playback:
     def _status(self, row: Row) -> Activity | None:
         return _with_info(StatusActivity, wire.RECORD_STATUS, row[1], row[2])
 
-    def _capture(self, row: Row) -> Activity | None:
-        return _with_info(CaptureActivity, wire.RECORD_CAPTURE, row[3], row[-1])
+    def _capture(self, row: Row) -> CaptureActivity | None:
+        return _with_info(_capture_of, wire.RECORD_CAPTURE, row[3], row[-1])
+
+    def _ids_at(self, seq: int) -> SpanIds:
+        """Return what names the spans of the capture that a row is of."""
+        return self._ids[bisect_right(self._ids, seq, key=itemgetter(0)) - 1][1]
 
     def _probes(self, row: Row) -> Activity | None:
         return _with_info(ProbesActivity, wire.RECORD_PROBES, row[3], row[4])
@@ -331,15 +351,13 @@ def _earlier(unix_ns: int, ktime_ns: int, earlier_ktime_ns: int) -> int:
     return min(max(0, unix_ns + earlier_ktime_ns - ktime_ns), MAX_INTEGER)
 
 
+def _capture_of(unix_ns: int, info: Mapping[str, Any]) -> CaptureActivity:
+    return CaptureActivity(unix_ns, info, capture_seed(unix_ns, info))
+
+
 def _with_info(
-    kind: type[PressureActivity]
-    | type[StatusActivity]
-    | type[CaptureActivity]
-    | type[ProbesActivity],
-    record: int,
-    unix_ns: int,
-    text: str,
-) -> Activity | None:
+    kind: Callable[[int, Mapping[str, Any]], _Informed], record: int, unix_ns: int, text: str
+) -> _Informed | None:
     try:
         return kind(unix_ns, parse_body(record, text.encode()))
     except (TypeError, ValueError):

@@ -106,8 +106,7 @@ def native(function: str, module: str, address: int = 0x1F40) -> list[str | int]
 
 def aggregates(ktime_ns: int, *pairs: tuple[bytes, bytes]) -> bytes:
     """All these series, read at one moment."""
-    keys, values = zip(*pairs, strict=True)
-    return aggregates_record(ktime_ns, len(pairs), b"".join(keys), b"".join(values))
+    return aggregates_record(ktime_ns, pairs)
 
 
 def counted(

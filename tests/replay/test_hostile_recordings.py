@@ -50,11 +50,11 @@ def kernel_records(draw):
 
 @st.composite
 def aggregates_records(draw):
-    keys, values = b"", b""
+    series = []
     count = draw(st.integers(0, 5))
     assert count <= MAX_SERIES_PER_RECORD
     for _ in range(count):
-        keys += wire.AGGREGATE_KEY.pack(
+        key = wire.AGGREGATE_KEY.pack(
             draw(KTIMES),
             draw(PIDS),
             draw(S32),
@@ -65,10 +65,11 @@ def aggregates_records(draw):
             draw(st.integers(0, 255)),
         )
         buckets = draw(st.lists(U64, max_size=4))
-        values += wire.AGGREGATE.pack(
+        value = wire.AGGREGATE.pack(
             *(draw(U64) for _ in range(4)), *buckets, *[0] * (wire.MAX_BUCKETS - len(buckets))
         )
-    return aggregates_record(draw(KTIMES), count, keys, values)
+        series.append((key, value))
+    return aggregates_record(draw(KTIMES), series)
 
 
 TEXT = st.text(max_size=20)

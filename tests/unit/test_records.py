@@ -2,13 +2,10 @@
 
 import json
 
-import pytest
-
 from otel_gpu import wire
 from otel_gpu.records import (
     MAX_JSON_BYTES,
     MAX_SERIES_PER_RECORD,
-    aggregates_record,
     aggregates_records,
     clock_record,
     counters_record,
@@ -83,47 +80,36 @@ def test_a_body_that_cannot_be_shortened_enough_is_given_up():
     assert body_of(record) == {"truncated": True}
 
 
-def test_keys_and_values_of_a_map_are_interleaved():
-    """A batched read gives all keys, then all values; the record pairs them."""
-    keys = b"\x01" * KEY_BYTES + b"\x02" * KEY_BYTES
-    values = b"\x03" * VALUE_BYTES + b"\x04" * VALUE_BYTES
+def test_keys_and_values_of_a_map_follow_each_other():
+    """The record holds the entries as the map has them, and says how many."""
+    one = (b"\x01" * KEY_BYTES, b"\x03" * VALUE_BYTES)
+    other = (b"\x02" * KEY_BYTES, b"\x04" * VALUE_BYTES)
 
-    record = aggregates_record(5, 2, keys, values)
+    (record,) = aggregates_records(5, [one, other])
 
     assert wire.AGGREGATES_RECORD.unpack_from(record) == (259, 0, 3240, 5, 0, 0, 0, 2)
-    assert record[40:] == (
-        b"\x01" * KEY_BYTES + b"\x03" * VALUE_BYTES + b"\x02" * KEY_BYTES + b"\x04" * VALUE_BYTES
-    )
+    assert record[40:] == b"".join((*one, *other))
 
 
 def test_a_series_that_has_counted_nothing_is_left_out():
     """A zeroed value is a series that was made and not yet added to."""
-    keys = b"\x01" * KEY_BYTES + b"\x02" * KEY_BYTES
-    values = bytes(VALUE_BYTES) + b"\x04" * VALUE_BYTES
+    counted = (b"\x02" * KEY_BYTES, b"\x04" * VALUE_BYTES)
+    empty = (b"\x01" * KEY_BYTES, bytes(VALUE_BYTES))
 
-    record = aggregates_record(5, 2, keys, values)
+    (record,) = aggregates_records(5, [empty, counted])
 
     assert wire.AGGREGATES_RECORD.unpack_from(record)[7] == 1
-    assert record[40:] == b"\x02" * KEY_BYTES + b"\x04" * VALUE_BYTES
+    assert record[40:] == b"".join(counted)
+    assert list(aggregates_records(5, [empty])) == []
 
 
 def test_more_series_than_a_record_takes_are_split():
     """A map larger than the default is read into several records, none too large."""
-    count = MAX_SERIES_PER_RECORD + 1
-    keys = b"\x01" * KEY_BYTES * count
-    values = b"\x02" * VALUE_BYTES * count
+    series = [(b"\x01" * KEY_BYTES, b"\x02" * VALUE_BYTES)] * (MAX_SERIES_PER_RECORD + 1)
 
-    records = list(aggregates_records(5, count, keys, values))
+    records = list(aggregates_records(5, series))
 
     assert [wire.AGGREGATES_RECORD.unpack_from(record)[7] for record in records] == [4096, 1]
-    with pytest.raises(ValueError, match="4097 series in one record"):
-        aggregates_record(5, count, keys, values)
-
-
-def test_a_read_that_is_too_short_for_its_count_is_a_bug():
-    """A count that the bytes cannot hold raises, rather than sending half a series."""
-    with pytest.raises(ValueError, match="cannot hold 2 series"):
-        aggregates_record(5, 2, b"\x01" * KEY_BYTES, b"\x01" * VALUE_BYTES)
 
 
 def test_counters_are_in_the_order_of_their_enumeration():

@@ -21,6 +21,7 @@ from otel_gpu.enrich.activities import (
     Series,
     StatusActivity,
 )
+from otel_gpu.enrich.ids import NO_SEED
 from otel_gpu.enrich.percentiles import bucket_middles_ns, percentile_ns
 from otel_gpu.probe_table import API_BY_NUMBER
 from otel_gpu.report.words import format_duration
@@ -51,7 +52,7 @@ def series(process, api, counts, *, total_ns, status=0, metric=wire.METRIC_CALL_
 
 
 def capture(durations=EXPLICIT):
-    return CaptureActivity(START_NS, {"layout": {"durations": durations}})
+    return CaptureActivity(START_NS, {"layout": {"durations": durations}}, NO_SEED)
 
 
 def after(seconds, *given_series):

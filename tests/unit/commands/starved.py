@@ -178,8 +178,7 @@ def _counted(ktime_ns: int, *, launches: list[int], gaps: list[int]) -> bytes:
             buckets[bucket] = buckets.get(bucket, 0) + 1
         totals = {"sum": sum(values), "min": min(values), "max": max(values)}
         pairs.append(series(metric=metric, api=api, device=0, buckets=buckets, **totals, **TRAINER))
-    keys, values = zip(*pairs, strict=True)
-    return aggregates_record(ktime_ns, len(pairs), b"".join(keys), b"".join(values))
+    return aggregates_record(ktime_ns, pairs)
 
 
 def _pressure(load: float, waited_us: int, throttled_ns: int) -> dict:

@@ -389,9 +389,8 @@ def test_the_minimum_of_a_series_is_the_complement_of_what_the_map_holds():
         ),
         (wire.AGGREGATE_KEY.pack(8, 11, 0, -1, 6, 0, 255, 0), b"\0" * 32 + b"\x09" + b"\0" * 1535),
     ]
-    keys, values = map(b"".join, zip(*pairs, strict=True))
 
-    assert decode_one(aggregates_record(5, 2, keys, values)) == Aggregates(
+    assert decode_one(aggregates_record(5, pairs)) == Aggregates(
         5,
         (
             (SeriesKey(7, 10, 2, 1, 1, 30, 3, 1), Aggregate(30, 5, 20, 4096, (2, *[0] * 190, 1))),
@@ -462,8 +461,8 @@ def test_counts_that_no_exporter_can_send_are_rejected(excess):
         "status": -1,
     }
 
-    assert len(decode_one(aggregates_record(5, 1, *series(**good))).series) == 1
-    assert rejection_of(aggregates_record(5, 1, *series(**(good | excess)))) == "bad_body"
+    assert len(decode_one(aggregates_record(5, [series(**good)])).series) == 1
+    assert rejection_of(aggregates_record(5, [series(**(good | excess))])) == "bad_body"
 
 
 def test_counters_that_no_exporter_can_send_are_rejected():

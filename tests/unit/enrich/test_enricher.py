@@ -50,6 +50,7 @@ from otel_gpu.enrich.activities import (
 )
 from otel_gpu.enrich.arrivals import MAX_HELD
 from otel_gpu.enrich.enricher import Enricher
+from otel_gpu.enrich.ids import SpanIds, capture_seed
 from otel_gpu.probe_table import API_BY_NUMBER
 from otel_gpu.stacks.frames import Frame
 
@@ -143,16 +144,31 @@ def test_a_capture_is_dated_by_the_clock_that_follows_it():
     """
     activities = list(Enricher().enrich([CAPTURE, CLOCK, SEEN, cuda_call()]))
 
-    assert activities[0] == CaptureActivity(T0 + 10, CAPTURE.info)
+    assert activities[0] == CaptureActivity(
+        T0 + 10, CAPTURE.info, capture_seed(T0 + 10, CAPTURE.info)
+    )
     assert isinstance(activities[1], CallActivity)
     assert len(activities) == 2
+
+
+def test_two_captures_do_not_share_ids():
+    """
+    Ids come from the capture that an activity belongs to, wherever one begins.
+    """
+    events = [CAPTURE, CLOCK, cuda_call(), CAPTURE, Clock(11, T0 + 12), cuda_call()]
+    first, call, second, later_call = Enricher().enrich(events)
+
+    assert call[-3:] == SpanIds(first.seed).of_call(call.event)
+    assert later_call[-3:] == SpanIds(second.seed).of_call(call.event)
+    assert call.trace_id != later_call.trace_id
 
 
 def test_a_capture_without_a_clock_comes_all_the_same():
     """
     The capture is never held back, and never comes after another activity.
     """
-    assert list(Enricher().enrich([CAPTURE])) == [CaptureActivity(10, CAPTURE.info)]
+    seed = capture_seed(10, CAPTURE.info)
+    assert list(Enricher().enrich([CAPTURE])) == [CaptureActivity(10, CAPTURE.info, seed)]
     kinds = [type(activity) for activity in Enricher().enrich([CAPTURE, cuda_call()])]
     assert kinds == [CaptureActivity, CallActivity]
 
@@ -201,7 +217,15 @@ def test_a_stall_gets_times_and_its_process(enricher):
     activity = only(enricher, event)
 
     assert activity == StallActivity(
-        activity.process, event, T0 + 100, T0 + 250, T0 + 300, "unknown", ()
+        activity.process,
+        event,
+        T0 + 100,
+        T0 + 250,
+        T0 + 300,
+        "unknown",
+        (),
+        None,
+        *SpanIds(capture_seed(T0 + 10, CAPTURE.info)).of_stall(event),
     )
     assert activity.process.service_name == "t.py"
 

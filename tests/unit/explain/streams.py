@@ -13,6 +13,7 @@ from otel_gpu.explain.explainer import Explainer
 from otel_gpu.explain.settings import Settings
 from tests.activities import (
     APIS_BY_NAME,
+    IDS,
     SECOND,
     T0,
     aggregate,
@@ -69,14 +70,16 @@ def slow_gap(duration_ms=100, process=TRAINER, start=START, tid=None, **event):
         "choices": wire.CHOICE_SLOW,
         "comm": process.comm,
     }
+    made = Gap(**(values | event))
     return GapActivity(
         process,
-        Gap(**(values | event)),
+        made,
         APIS_BY_NAME["cudaStreamSynchronize"],
         APIS_BY_NAME["cudaLaunchKernel"],
         T0 + start,
         T0 + end,
         None,
+        *IDS.of_gap(made),
     )
 
 
@@ -118,7 +121,9 @@ def fork_by(tid, at_ms, duration_ms, process=TRAINER, start=START):
         comm=process.comm,
     )
     child = image(4343, begin + 1)
-    return ForkActivity(process, event, child, T0 + begin, T0 + event.end_ktime_ns)
+    return ForkActivity(
+        process, event, child, T0 + begin, T0 + event.end_ktime_ns, *IDS.of_fork(event)
+    )
 
 
 def throttled(at_ms, count, pids=(42,), start=START, throttled_ms=0):

@@ -3,8 +3,7 @@
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.enrich import ids
-from tests.activities import APIS_BY_NAME, SECOND, capture, open_call
+from tests.activities import APIS_BY_NAME, SECOND, open_call
 from tests.unit.explain.streams import (
     MS,
     START,
@@ -36,12 +35,11 @@ def test_an_effect_names_the_span_that_shows_it():
     The chain can be put below it without any lookup.
     """
     activity = slow()
-    seed = ids.capture_seed(capture())
 
     effect = chain_of(usual(), activity).effect
 
-    assert effect.trace_id == ids.trace_id_of(seed, activity.event)
-    assert effect.span_id == ids.span_id_of(seed, activity.event)
+    assert effect.trace_id == activity.trace_id
+    assert effect.span_id == activity.span_id
     assert (effect.api, effect.tid, effect.comm) == ("cudaStreamSynchronize", 42, "trainer")
 
 

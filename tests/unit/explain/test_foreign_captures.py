@@ -5,6 +5,7 @@ import pytest
 from otel_gpu import wire
 from otel_gpu.decode.events import STALL_STATE_UNKNOWN
 from otel_gpu.enrich.activities import CaptureActivity
+from otel_gpu.enrich.ids import NO_SEED
 from otel_gpu.explain.baselines import Baselines, of_calls
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.explain.settings import Settings
@@ -12,7 +13,7 @@ from tests.activities import APIS_BY_NAME, T0, calls, capture, snapshot
 from tests.unit.explain.streams import MS, TRAINER, off_cpu, readings_of, slow, usual
 
 FOREIGN = CaptureActivity(
-    T0, capture().info | {"unknown": ["thread_states", "distributions", "freed_bytes"]}
+    T0, capture().info | {"unknown": ["thread_states", "distributions", "freed_bytes"]}, NO_SEED
 )
 MALLOC = APIS_BY_NAME["cudaMalloc"].number
 MALLOCS = of_calls(TRAINER.pid, TRAINER.image_ktime_ns, MALLOC, wire.COPY_NONE)

@@ -12,6 +12,7 @@ from otel_gpu.enrich.activities import (
     ProcessImage,
     StallActivity,
 )
+from otel_gpu.enrich.ids import SpanIds
 from otel_gpu.probe_table import API_BY_NUMBER
 
 # What Unix time was when the monotonic clock stood at 0.
@@ -47,7 +48,9 @@ CAPTURE = CaptureActivity(
             "sizes": {"kind": "exponential", "scale": 0, "offset": -1},
         },
     },
+    b"capture1",
 )
+IDS = SpanIds(CAPTURE.seed)
 
 _CALL = CudaCall(
     end_ktime_ns=3_000,
@@ -160,6 +163,7 @@ def call(device=None, process=PROCESS, stack=None, **changes) -> CallActivity:
         BOOT_UNIX_NS + event.end_ktime_ns,
         device,
         stack,
+        *IDS.of_call(event),
     )
 
 
@@ -174,6 +178,7 @@ def stall(reason="", functions=(), process=PROCESS, stack=None, **changes) -> St
         reason,
         functions,
         stack,
+        *IDS.of_stall(event),
     )
 
 
@@ -187,6 +192,7 @@ def gap(device=None, process=PROCESS, **changes) -> GapActivity:
         BOOT_UNIX_NS + event.start_ktime_ns,
         BOOT_UNIX_NS + event.end_ktime_ns,
         device,
+        *IDS.of_gap(event),
     )
 
 
@@ -198,6 +204,7 @@ def fork(child=CHILD, **changes) -> ForkActivity:
         child,
         BOOT_UNIX_NS + event.start_ktime_ns,
         BOOT_UNIX_NS + event.end_ktime_ns,
+        *IDS.of_fork(event),
     )
 
 
@@ -211,4 +218,5 @@ def open_call(stack=None, **changes) -> OpenCallActivity:
         BOOT_UNIX_NS + event.ktime_ns,
         None,
         stack,
+        *IDS.of_open_call(event),
     )

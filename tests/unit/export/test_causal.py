@@ -1,6 +1,5 @@
 import pytest
 
-from otel_gpu.enrich import ids
 from otel_gpu.explain.chains import Cause, Chain, Culprit, Effect, Evidence, Incident
 from otel_gpu.export import causal, semconv
 from otel_gpu.export.exported import SpanReference
@@ -62,7 +61,6 @@ def spans_of(chain, exported=()):
     """The spans, where ``exported`` says which spans there are to link to."""
     return causal.chain_spans(
         chain,
-        SEED,
         ORIGIN,
         lambda evidence, culprit: [
             reference
@@ -122,7 +120,7 @@ def test_a_chain_says_where_in_the_program_it_was():
     effect = EFFECT._replace(stack=call_stack())
 
     spans = causal.chain_spans(
-        chain(cause("lock", 4, wait), effect=effect), SEED, ORIGIN, lambda *_: [], place
+        chain(cause("lock", 4, wait), effect=effect), ORIGIN, lambda *_: [], place
     )
 
     said = [
@@ -311,14 +309,6 @@ def test_ids_repeat_and_differ_between_chains():
     assert not ids_of_one & {span.span_id for span in spans_of(one._replace(id="c2"))}
 
 
-def test_an_effect_without_a_span_makes_a_root():
-    """Its chain stands in a trace of its own."""
-    span, *_ = spans_of(chain(effect=EFFECT._replace(trace_id=b"", span_id=b"")))
-
-    assert span.parent_span_id == b""
-    assert span.trace_id == ids.chain_trace_id(SEED, "c1")
-
-
 @pytest.fixture
 def incident():
     worst = EFFECT._replace(start_unix_ns=T0 + 50 * MS, excess_ns=90 * MS)
@@ -340,7 +330,7 @@ def incident():
 
 def test_an_incident_is_a_root_that_leads_to_its_chains(incident):
     """The worst first; it has no error status, since slow work has not failed."""
-    places = [(one, causal.chain_reference(one, SEED)) for one in incident.chains]
+    places = [(one, causal.chain_reference(one)) for one in incident.chains]
 
     span = causal.incident_span(incident, SEED, ORIGIN, places)
 
@@ -373,7 +363,7 @@ def test_an_incident_of_thousands_links_to_the_worst(incident):
     places = [
         (
             one := chain(name=str(n), effect=EFFECT._replace(excess_ns=n)),
-            causal.chain_reference(one, SEED),
+            causal.chain_reference(one),
         )
         for n in range(1_003)
     ]

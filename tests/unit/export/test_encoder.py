@@ -9,18 +9,7 @@ from opentelemetry.attributes import BoundedAttributes
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans as stock_encode
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import Event, ReadableSpan
-from opentelemetry.sdk.util import BoundedList
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import (
-    Link,
-    SpanContext,
-    SpanKind,
-    Status,
-    StatusCode,
-    TraceFlags,
-    TraceState,
-)
 
 from otel_gpu.export import encoder as encoder_module
 from otel_gpu.export.attributes import AttributeEncoder
@@ -28,7 +17,6 @@ from otel_gpu.export.encoder import (
     RepeatedAttributes,
     RequestEncoder,
     SpanEncoder,
-    encode_spans,
 )
 from otel_gpu.export.finished import (
     STATUS_ERROR,
@@ -72,69 +60,11 @@ def bounded(attributes: Mapping, count: int) -> BoundedAttributes:
     return result
 
 
-def bounded_list(items: list, count: int) -> BoundedList:
-    result = BoundedList(max(len(items), 1))
-    result.extend(items)
-    result.dropped = count
-    return result
-
-
-attribute_maps = st.builds(bounded, st.dictionaries(keys, deep_values, max_size=6), dropped)
-states = st.just(TraceState()) | st.just(TraceState([("vendor", "a"), ("other", "b=c")]))
-contexts = st.builds(
-    SpanContext,
-    st.integers(0, 2**128 - 1),
-    st.integers(0, 2**64 - 1),
-    st.booleans(),
-    st.sampled_from([TraceFlags(0), TraceFlags(1)]),
-    states,
-)
-sdk_events = st.builds(Event, texts, attribute_maps, unix_ns)
-sdk_links = st.builds(Link, contexts, attribute_maps)
-statuses = (
-    st.just(Status(StatusCode.UNSET))
-    | st.just(Status(StatusCode.OK))
-    | st.builds(lambda text: Status(StatusCode.ERROR, text), st.none() | texts)
-)
-sdk_resources = st.builds(
+resources = st.builds(
     Resource, st.dictionaries(keys, deep_values, max_size=3), st.sampled_from(["", "https://x/1"])
 )
-sdk_scopes = st.none() | st.builds(
-    InstrumentationScope,
-    texts,
-    st.none() | texts,
-    st.none() | texts,
-    st.dictionaries(keys, values, max_size=2),
-)
-
-
-@st.composite
-def sdk_spans(draw, resources, scopes):
-    return ReadableSpan(
-        name=draw(texts),
-        context=draw(contexts),
-        parent=draw(st.none() | contexts),
-        resource=draw(st.sampled_from(resources)),
-        attributes=draw(attribute_maps),
-        events=bounded_list(draw(st.lists(sdk_events, max_size=2)), draw(dropped)),
-        links=bounded_list(draw(st.lists(sdk_links, max_size=2)), draw(dropped)),
-        kind=draw(st.sampled_from(list(SpanKind))),
-        status=draw(statuses),
-        start_time=draw(unix_ns),
-        end_time=draw(st.none() | unix_ns),
-        instrumentation_scope=draw(st.sampled_from(scopes)),
-    )
-
-
-@st.composite
-def sdk_batches(draw):
-    resources = draw(st.lists(sdk_resources, min_size=1, max_size=3))
-    scopes = draw(st.lists(sdk_scopes, min_size=1, max_size=3))
-    return draw(st.lists(sdk_spans(resources, scopes), max_size=5))
-
-
 pairs = st.dictionaries(keys, values, max_size=8).map(lambda found: tuple(found.items()))
-origins = st.builds(Origin, sdk_resources, st.builds(InstrumentationScope, texts, texts, texts))
+origins = st.builds(Origin, resources, st.builds(InstrumentationScope, texts, texts, texts))
 
 
 @st.composite
@@ -179,13 +109,6 @@ def finished_batches(draw):
 
 def stock_bytes(spans) -> bytes:
     return stock_encode(spans).SerializeToString(deterministic=True)
-
-
-@settings(max_examples=100, deadline=None)
-@given(sdk_batches())
-def test_sdk_spans_encode_as_the_standard_encoder_does(spans):
-    """Every span of the SDK gives the standard encoder's bytes."""
-    assert encode_spans(spans) == stock_bytes(spans)
 
 
 @settings(max_examples=100, deadline=None)

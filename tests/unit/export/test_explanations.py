@@ -3,14 +3,12 @@ import json
 import pytest
 
 from otel_gpu.config import Config, ExplainConfig, ExportConfig
-from otel_gpu.enrich import ids
 from otel_gpu.explain.chains import Cause, Chain, Culprit, Effect, Evidence, Incident
 from otel_gpu.export.exports import open_exports
 from tests.activities import T0, capture, counters
 from tests.unit.export import samples
 from tests.unit.export.samples import BOOT_UNIX_NS
 
-SEED = ids.capture_seed(samples.CAPTURE)
 SECOND = 1_000_000_000
 WORKER = {"call_start_ktime_ns": 0, "root_start_ktime_ns": 0, "tid": 51}
 
@@ -26,8 +24,8 @@ def chain_of(call, stall, number=1):
         call.start_unix_ns,
         call.end_unix_ns - call.start_unix_ns,
         1_500,
-        ids.trace_id_of(SEED, call.event),
-        ids.span_id_of(SEED, call.event),
+        call.trace_id,
+        call.span_id,
     )
     culprit = Culprit(90, 91, "hog")
     evidence = Evidence(
@@ -39,7 +37,7 @@ def chain_of(call, stall, number=1):
         None,
         "",
         (),
-        ids.run_queue_span_id(SEED, stall.event),
+        stall.run_queue_span_id,
     )
     causes = (Cause("run_queue", 500, 0.25, culprit, (evidence,)),)
     return Chain(f"c{number}", effect, causes, 1_500, "high")

@@ -403,15 +403,3 @@ def test_mistakes_are_told_at_the_start(environ):
         pass
 
     assert caught.value.hint
-
-
-def test_two_captures_do_not_share_ids(receiver):
-    """Ids come from the capture that the activities belong to."""
-    other = samples.CAPTURE._replace(unix_ns=samples.CAPTURE.unix_ns + 1)
-
-    for capture in (samples.CAPTURE, other):
-        with open_exports(config_of(), environ_of(receiver), live=True) as exports:
-            exports.observe(capture)
-            exports.observe(samples.call())
-
-    assert len({s.span.trace_id for s in receiver.spans()}) == 2

@@ -4,6 +4,7 @@ import pytest
 from opentelemetry.sdk.metrics.export import AggregationTemporality, HistogramDataPoint
 
 from otel_gpu.enrich.activities import CaptureActivity
+from otel_gpu.enrich.ids import NO_SEED
 from otel_gpu.export.metric_store import MetricStore
 from otel_gpu.export.points import Temporality
 from otel_gpu.export.producer import MetricProducer
@@ -12,7 +13,7 @@ from tests.activities import T0, calls, capture, image, snapshot
 DELTA = AggregationTemporality.DELTA
 TRAINER = image()
 FOREIGN = CaptureActivity(
-    T0, capture().info | {"unknown": ["thread_states", "distributions", "freed_bytes"]}
+    T0, capture().info | {"unknown": ["thread_states", "distributions", "freed_bytes"]}, NO_SEED
 )
 US = 1_000
 

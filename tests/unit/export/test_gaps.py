@@ -17,7 +17,7 @@ OUTSIDE = {"call_start_ktime_ns": 0, "root_start_ktime_ns": 0}
 
 @pytest.fixture
 def builder() -> SpanBuilder:
-    return SpanBuilder(b"capture1", Origins("9.8.7", Resources({})), Limits(SpanLimits()))
+    return SpanBuilder(Origins("9.8.7", Resources({})), Limits(SpanLimits()))
 
 
 def stall(start_ktime_ns: int, end_ktime_ns: int, **changes):
@@ -169,7 +169,7 @@ def test_no_stall_is_lost_and_memory_is_bounded(builder, monkeypatch):
 def test_a_link_to_a_waiting_stall_ends_its_wait(builder):
     """What something links to has to be there."""
     feed(builder, stall(3_500, 4_000), stall(3_500, 4_000, tid=45))
-    wanted = SpanBuilder(b"capture1", builder._origins, builder._limits)
+    wanted = SpanBuilder(builder._origins, builder._limits)
     feed(wanted, stall(3_500, 4_000))
     (span,) = wanted.close()
 

@@ -3,7 +3,6 @@ from opentelemetry.sdk.metrics.export import AggregationTemporality, MetricsData
 
 from otel_gpu import wire
 from otel_gpu.config import Config, HistogramsConfig
-from otel_gpu.enrich import ids
 from otel_gpu.enrich.activities import DeviceIdentity
 from otel_gpu.export.batches import points_in
 from otel_gpu.export.metric_store import MetricStore
@@ -640,13 +639,12 @@ def test_exemplars_point_at_the_spans_of_chosen_calls(sink):
 
     exemplars = sink.collect().point("gpu.cuda.call.duration").exemplars
 
-    seed = ids.capture_seed(capture())
     assert [(e.value, e.time_unix_nano) for e in exemplars] == [
         (0.003, T0 + 6 * SECOND + 3000 * US),
         (1.1e-05, T0 + 8 * SECOND + 11 * US),
     ]
-    assert exemplars[0].span_id == int.from_bytes(ids.span_id_of(seed, slow.event))
-    assert exemplars[0].trace_id == int.from_bytes(ids.trace_id_of(seed, slow.event))
+    assert exemplars[0].span_id == int.from_bytes(slow.span_id)
+    assert exemplars[0].trace_id == int.from_bytes(slow.trace_id)
     assert sink.collect().point("gpu.cuda.call.duration").exemplars == ()
 
 

@@ -1,17 +1,16 @@
 import socket
 import threading
-from types import SimpleNamespace
+from unittest.mock import Mock
 
 import grpc
 import pytest
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans as stock_encode
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from otel_gpu.errors import ConfigError
+from otel_gpu.export import otlp_grpc
 from otel_gpu.export.encoder import SpanEncoder
 from otel_gpu.export.finished import FinishedSpan, Origin, SpanEvent, readable
 from otel_gpu.export.logs import LogEncoder, SpanLog
@@ -122,15 +121,6 @@ def test_log_records_arrive_where_logs_go(receiver, protocol):
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_the_transports_are_exporters_for_sdk_spans_too(connect, receiver, protocol):
-    """Anything that holds ReadableSpans can export through them."""
-    spans: list[ReadableSpan] = [readable(span(1))]
-
-    assert connect(protocol).export(spans) is SpanExportResult.SUCCESS
-    assert receiver.spans()[0].span.name == "cudaFree"
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("compression", ["none", "gzip"])
 def test_headers_and_compression_hold(connect, receiver, protocol, compression):
     """The operator's OTEL_EXPORTER_OTLP_* settings reach the wire."""
@@ -238,18 +228,35 @@ def test_a_request_that_is_too_large_is_told_at_once(caplog):
     assert "retrying" not in caplog.text
 
 
+def test_a_batch_is_encoded_once_however_often_it_is_tried(connect, receiver, monkeypatch):
+    """A receiver that is busy gets the same bytes again."""
+    encode = Mock(wraps=otlp_grpc.encode_batch)
+    monkeypatch.setattr(otlp_grpc, "encode_batch", encode)
+    transport = connect("grpc")
+    monkeypatch.setattr(
+        transport._shutdown_in_progress, "wait", lambda _seconds: receiver.refuse(False)
+    )
+    receiver.refuse(True)
+
+    delivery = transport.deliver(batch(span(1), span(2)))
+
+    assert delivery == Delivery(Outcome.DELIVERED)
+    assert encode.call_count == 1
+    assert len(receiver.spans()) == 2
+
+
 def test_closing_ends_a_wait_for_an_answer(connect, receiver):
     """A shutdown need not wait for a receiver that does not answer."""
     receiver.pause()
     transport = connect("grpc")
     called = threading.Event()
-    stub = transport._client._stub
+    call = transport._client._call
 
     def export(**arguments):
         called.set()
-        return stub.Export(**arguments)
+        return call(**arguments)
 
-    transport._client._stub = SimpleNamespace(Export=export)
+    transport._client._call = export
     answers: list[Delivery] = []
     thread = threading.Thread(target=lambda: answers.append(transport.deliver(batch(span(1)))))
     thread.start()

@@ -74,7 +74,7 @@ def test_the_agent_has_a_resource_of_its_own():
         "zone": "b",
         "service.name": "otel-gpu",
         "service.version": "9.8.7",
-        "service.instance.id": "d517fe5b-0258-42cb-9517-fe5b0258d2cb",
+        "service.instance.id": "63617074-7572-4531-a361-707475726531",
         "process.pid": 1,
         "host.name": "node-1",
         "host.id": "machine",

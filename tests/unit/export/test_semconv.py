@@ -7,7 +7,6 @@ import yaml
 from otel_gpu import wire
 from otel_gpu.config import CaptureConfig, Config, ExportConfig, StacksConfig
 from otel_gpu.decode.events import STALL_STATE_UNKNOWN
-from otel_gpu.enrich import ids
 from otel_gpu.enrich.activities import ProcessImage
 from otel_gpu.enrich.attributes import describe, facts_of, host_of
 from otel_gpu.explain.chains import Cause, Chain, Culprit, Effect, Evidence, Incident
@@ -177,8 +176,7 @@ def chain(process):
     """A chain with everything that one can have, whose first link is to the stall above."""
     hog, worker = Culprit(7, 8, "hog"), Culprit(9, 10, "waker")
     at = T0 + 8 * SECOND
-    event = stall(process, 8 * SECOND, 9 * SECOND, 10 * SECOND).event
-    span_id = ids.span_id_of(ids.capture_seed(capture()), event)
+    span_id = stall(process, 8 * SECOND, 9 * SECOND, 10 * SECOND).span_id
     wait = Evidence("e1", "run_queue", at, at + MS, hog, None, "", (), span_id)
     functions = ("futex_wait",)
     stack = call_stack(complete=False)

@@ -2,7 +2,6 @@ import pytest
 from opentelemetry.sdk.trace import SpanLimits
 
 from otel_gpu import wire
-from otel_gpu.enrich import ids
 from otel_gpu.enrich.activities import CountersActivity, DeviceIdentity, ExitActivity
 from otel_gpu.export.finished import STATUS_ERROR, STATUS_UNSET
 from otel_gpu.export.limits import Limits
@@ -14,12 +13,10 @@ from tests.activities import call_stack
 from tests.unit.export import samples
 from tests.unit.export.samples import BOOT_UNIX_NS
 
-SEED = b"capture1"
-
 
 @pytest.fixture
 def builder() -> SpanBuilder:
-    return SpanBuilder(SEED, Origins("9.8.7", Resources({})), Limits(SpanLimits()))
+    return SpanBuilder(Origins("9.8.7", Resources({})), Limits(SpanLimits()))
 
 
 def test_a_plain_call_carries_only_what_it_knows(builder):
@@ -126,7 +123,7 @@ def test_a_call_that_hangs_has_its_stack(builder):
 def test_a_stack_can_leave_beside_its_span():
     """As a log record, which is no part of the span."""
     builder = SpanBuilder(
-        SEED, Origins("9.8.7", Resources({})), Limits(SpanLimits()), Stacks("log", None)
+        Origins("9.8.7", Resources({})), Limits(SpanLimits()), Stacks("log", None)
     )
 
     spans = [
@@ -142,7 +139,7 @@ def test_a_stack_can_leave_beside_its_span():
 def test_the_text_of_a_stack_keeps_to_the_limits_of_spans():
     """It is cut in its middle, before it would be cut at its end."""
     limits = Limits.of_environment({"OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT": "90"})
-    builder = SpanBuilder(SEED, Origins("9.8.7", Resources({})), limits)
+    builder = SpanBuilder(Origins("9.8.7", Resources({})), limits)
 
     (span,) = builder.spans(samples.call(stack=call_stack()))
 
@@ -340,11 +337,22 @@ def test_memory_does_not_grow_with_the_past(builder):
         assert len(kept) <= 4096
 
 
-def test_ids_are_the_published_ones(builder):
-    """Exemplars compute the same ids from the same event."""
-    activity = samples.call()
+@pytest.mark.parametrize("make", [samples.call, samples.gap, samples.fork, samples.open_call])
+def test_ids_are_those_of_the_activity(builder, make):
+    """Also where something else than the record said what the span lies in."""
+    activity = make()._replace(trace_id=b"t" * 16, span_id=b"s" * 8, parent_span_id=b"p" * 8)
 
     (span,) = builder.spans(activity)
 
-    assert span.trace_id == ids.trace_id_of(SEED, activity.event)
-    assert span.span_id == ids.span_id_of(SEED, activity.event)
+    assert (span.trace_id, span.span_id, span.parent_span_id) == activity[-3:]
+
+
+def test_both_spans_of_a_stall_have_its_ids(builder):
+    """They lie side by side, in what the activity says."""
+    activity = samples.stall()._replace(trace_id=b"t" * 16, parent_span_id=b"p" * 8)
+
+    blocked, waited = builder.spans(activity)
+
+    assert (blocked.trace_id, blocked.parent_span_id) == (b"t" * 16, b"p" * 8)
+    assert (waited.trace_id, waited.parent_span_id) == (b"t" * 16, b"p" * 8)
+    assert (blocked.span_id, waited.span_id) == (activity.span_id, activity.run_queue_span_id)

@@ -8,6 +8,7 @@ import pytest
 from jsonschema import validate
 
 from otel_gpu.enrich.activities import CaptureActivity
+from otel_gpu.enrich.ids import NO_SEED
 from otel_gpu.report.collector import Collector
 from otel_gpu.report.document import make_document
 from otel_gpu.report.model import Window
@@ -16,7 +17,9 @@ from tests.unit.report.samples import FakeExplainer
 
 SCHEMA = json.loads(resources.files("otel_gpu.report").joinpath("schema.json").read_text("utf-8"))
 TRAINER = image(42, 1)
-FOREIGN = CaptureActivity(T0, capture().info | {"unknown": ["distributions", "freed_bytes"]})
+FOREIGN = CaptureActivity(
+    T0, capture().info | {"unknown": ["distributions", "freed_bytes"]}, NO_SEED
+)
 US = 1_000
 
 

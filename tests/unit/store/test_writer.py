@@ -9,6 +9,7 @@ import pytest
 from benchmarks.days import day
 from otel_gpu import wire
 from otel_gpu.enrich.activities import CaptureActivity, PressureActivity
+from otel_gpu.enrich.ids import NO_SEED
 from otel_gpu.explain.chains import Cause, Chain, Culprit, Effect, Incident
 from otel_gpu.stacks.frames import Frame
 from otel_gpu.store import blame, names, processes
@@ -410,7 +411,7 @@ def test_a_capture_without_facts_is_one_all_the_same(tmp_path):
     """
     From an importer, or a recording of a later version.
     """
-    odd = CaptureActivity(T0, {"layout": {"durations": {"kind": "magic"}}, "host": 5})
+    odd = CaptureActivity(T0, {"layout": {"durations": {"kind": "magic"}}, "host": 5}, NO_SEED)
     path = write(tmp_path / "store.db", [odd, *some_calls(2)])
 
     assert ask(path, "SELECT host, boot_id, version FROM captures") == [("", "", "")]

@@ -1,0 +1,163 @@
+"""
+Activities from finished spans of CUDA calls, for who has spans and no capture.
+
+Spans know less than records do: their clock is Unix time, and what they leave out is 0.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.trace import StatusCode
+
+from otel_gpu import wire
+from otel_gpu.decode.events import CudaCall, Gap, Stall
+from otel_gpu.enrich.activities import CallActivity, GapActivity, ProcessImage, StallActivity
+from otel_gpu.export import semconv
+from otel_gpu.probe_table import APIS, Api
+
+_API_BY_NAME: Mapping[str, Api] = {api.name: api for api in APIS}
+_SWITCHES = {name: number for number, name in semconv.PROCESS_CONTEXT_SWITCH_TYPE_VALUES.items()}
+_SLOW_CHOICES = frozenset({"slow", "stalled"})
+_NS_PER_SECOND = 1_000_000_000
+
+
+def call_of(span: ReadableSpan) -> CallActivity:
+    """Return the call that a span is of."""
+    attributes = attributes_of(span)
+    api = _api_of(attributes.get(semconv.GPU_CUDA_API))
+    values = dict.fromkeys(CudaCall._fields, 0) | _common(span) | {
+        "status": int(span.status.status_code is StatusCode.ERROR),
+        "blocked_ns": _nanoseconds(attributes.get(semconv.OTEL_GPU_CALL_BLOCKED_TIME)),
+        "run_queue_ns": _nanoseconds(attributes.get(semconv.OTEL_GPU_CALL_RUN_QUEUE_TIME)),
+        "api": api.number,
+        "choices": _choices_of(span),
+    }  # fmt: skip
+    event = CudaCall(**values)
+    return CallActivity(
+        process_of(span),
+        event,
+        api,
+        event.start_ktime_ns,
+        event.end_ktime_ns,
+        None,
+        None,
+        *_ids_of(span),
+    )
+
+
+def gap_of(span: ReadableSpan) -> GapActivity:
+    """Return the gap between two calls that a span is of."""
+    attributes = attributes_of(span)
+    values = dict.fromkeys(Gap._fields, 0) | _common(span) | {
+        "blocked_ns": _nanoseconds(attributes.get(semconv.OTEL_GPU_GAP_BLOCKED_TIME)),
+        "run_queue_ns": _nanoseconds(attributes.get(semconv.OTEL_GPU_GAP_RUN_QUEUE_TIME)),
+        "choices": _choices_of(span),
+    }  # fmt: skip
+    event = Gap(**values)
+    return GapActivity(
+        process_of(span),
+        event,
+        _api_of(attributes.get(semconv.OTEL_GPU_GAP_PREVIOUS_API)),
+        _api_of(attributes.get(semconv.OTEL_GPU_GAP_NEXT_API)),
+        event.start_ktime_ns,
+        event.end_ktime_ns,
+        None,
+        *_ids_of(span),
+    )
+
+
+def stall_of(span: ReadableSpan) -> StallActivity:
+    """Return the stall that a ``sched.blocked`` or a ``sched.run_queue_wait`` is a half of."""
+    attributes = attributes_of(span)
+    common = _common(span)
+    is_waiting = span.name == semconv.SPAN_RUN_QUEUE_WAIT
+    switch = str(attributes.get(semconv.PROCESS_CONTEXT_SWITCH_TYPE))
+    values = dict.fromkeys(Stall._fields, 0) | common | {
+        "runnable_ktime_ns": common["start_ktime_ns" if is_waiting else "end_ktime_ns"],
+        "culprit_pid": _integer(attributes.get(semconv.OTEL_GPU_CULPRIT_PID)),
+        "culprit_tid": _integer(attributes.get(semconv.OTEL_GPU_CULPRIT_TID)),
+        "culprit_comm": str(attributes.get(semconv.OTEL_GPU_CULPRIT_COMM, "")),
+        "waker_pid": _integer(attributes.get(semconv.OTEL_GPU_WAKER_PID)),
+        "waker_tid": _integer(attributes.get(semconv.OTEL_GPU_WAKER_TID)),
+        "waker_comm": str(attributes.get(semconv.OTEL_GPU_WAKER_COMM, "")),
+        "switch_type": _SWITCHES.get(switch, wire.SWITCH_VOLUNTARY),
+        "flags": wire.STALL_IDLE_CPU if attributes.get(semconv.OTEL_GPU_CPU_IDLE) else 0,
+    }  # fmt: skip
+    event = Stall(**values)
+    trace_id, span_id, parent_span_id = _ids_of(span)
+    return StallActivity(
+        process_of(span),
+        event,
+        event.start_ktime_ns,
+        event.runnable_ktime_ns,
+        event.end_ktime_ns,
+        str(attributes.get(semconv.OTEL_GPU_STALL_REASON, "")),
+        tuple(map(str, attributes.get(semconv.OTEL_GPU_KERNEL_FUNCTIONS) or ())),
+        None,
+        trace_id,
+        b"" if is_waiting else span_id,
+        span_id if is_waiting else b"",
+        parent_span_id,
+    )
+
+
+def knows_states(span: ReadableSpan) -> bool:
+    """
+    Say whether what no stall covers was time on a CPU.
+
+    otel_gpu leaves a total of 0 out; of others no totals mean that nobody measured.
+    """
+    scope = span.instrumentation_scope
+    is_ours = scope is not None and scope.name == semconv.SCOPE_CUDA
+    return is_ours or semconv.OTEL_GPU_CALL_BLOCKED_TIME in attributes_of(span)
+
+
+def process_of(span: ReadableSpan) -> ProcessImage:
+    """Return the process that a span's Resource names."""
+    attributes = span.resource.attributes
+    name = str(attributes.get(semconv.SERVICE_NAME, ""))
+    return ProcessImage(_integer(attributes.get(semconv.PROCESS_PID)), 0, name, 0, dict(attributes))
+
+
+def attributes_of(span: ReadableSpan) -> Mapping[str, Any]:
+    """Return a span's attributes; none at all are an empty mapping."""
+    return span.attributes or {}
+
+
+def _common(span: ReadableSpan) -> dict[str, Any]:
+    attributes = attributes_of(span)
+    start = span.start_time or 0
+    return {
+        "start_ktime_ns": start,
+        "end_ktime_ns": max(start, span.end_time or 0),
+        "pid": _integer(span.resource.attributes.get(semconv.PROCESS_PID)),
+        "tid": _integer(attributes.get(semconv.OTEL_GPU_THREAD_TID)),
+        "comm": str(attributes.get(semconv.THREAD_NAME) or ""),
+    }
+
+
+def _choices_of(span: ReadableSpan) -> int:
+    names = attributes_of(span).get(semconv.OTEL_GPU_CHOICE) or ()
+    return 0 if _SLOW_CHOICES.isdisjoint(names) else wire.CHOICE_SLOW
+
+
+def _ids_of(span: ReadableSpan) -> tuple[bytes, bytes, bytes]:
+    context = span.get_span_context()
+    if context is None:
+        return b"", b"", b""
+    parent = span.parent.span_id.to_bytes(8) if span.parent is not None else b""
+    return context.trace_id.to_bytes(16), context.span_id.to_bytes(8), parent
+
+
+def _api_of(name: object) -> Api:
+    api = _API_BY_NAME.get(str(name))
+    return Api(0, str(name), wire.LAYER_RUNTIME, wire.FAMILY_OTHER) if api is None else api
+
+
+def _integer(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _nanoseconds(seconds: object) -> int:
+    return round(seconds * _NS_PER_SECOND) if isinstance(seconds, int | float) else 0
