@@ -17,9 +17,9 @@ from otel_gpu.commands._reports import (
     window_of,
 )
 from otel_gpu.config import Config
-from otel_gpu.report.document import make_document, to_text
-from otel_gpu.report.model import Report, Window
-from otel_gpu.report.text import write_text
+from otel_gpu.faces.text import write_text
+from otel_gpu.findings.document import make_document, to_text
+from otel_gpu.findings.model import Report, Window
 
 NAME = "explain"
 HELP = "Say what was slow, and why."

@@ -13,14 +13,14 @@ from otel_gpu.commands._reports import (
 )
 from otel_gpu.config import Config
 from otel_gpu.errors import OtelGpuError
-from otel_gpu.report.document import make_document, to_text
-from otel_gpu.report.html.flames import flame_graph
-from otel_gpu.report.html.page import make_page
-from otel_gpu.report.model import Report
-from otel_gpu.report.source import Source
-from otel_gpu.report.stacks import CALLED, WAITED
-from otel_gpu.report.window_stacks import WindowStacks
-from otel_gpu.report.words import format_size
+from otel_gpu.faces.html.flames import flame_graph
+from otel_gpu.faces.html.page import make_page
+from otel_gpu.findings.document import make_document, to_text
+from otel_gpu.findings.model import Report
+from otel_gpu.findings.source import Source
+from otel_gpu.findings.top_stacks import CALLED, WAITED
+from otel_gpu.findings.window_stacks import WindowStacks
+from otel_gpu.findings.words import format_size
 
 NAME = "report"
 HELP = "Write what was slow, and why, as a page for a browser."

@@ -27,8 +27,8 @@ from otel_gpu.enrich.activities import (
     StatusActivity,
 )
 from otel_gpu.enrich.percentiles import bucket_middles_ns, percentile_ns
-from otel_gpu.report.losses import losses_of
-from otel_gpu.report.words import format_duration
+from otel_gpu.findings.losses import losses_of
+from otel_gpu.findings.words import format_duration
 
 MODES = ("auto", "always", "never")
 # Ended processes are kept for the final table, up to this many series.

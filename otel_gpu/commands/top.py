@@ -26,8 +26,8 @@ from otel_gpu.commands._salvage import Salvage
 from otel_gpu.config import Config
 from otel_gpu.enrich.activities import Activity
 from otel_gpu.enrich.enricher import Enricher
-from otel_gpu.report.board import Board
-from otel_gpu.report.extent import Extent
+from otel_gpu.findings.board import Board
+from otel_gpu.findings.extent import Extent
 
 NAME = "top"
 HELP = "Show on one screen what CUDA programs do right now, and what is wrong."

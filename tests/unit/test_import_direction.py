@@ -12,11 +12,11 @@ PACKAGE = Path(otel_gpu.__file__).parent
 CORRIDOR = ["procfs", "stacks", "capture", "decode", "enrich", "explain"]
 # What each room may import.
 ROOMS = {room: CORRIDOR[:index] for index, room in enumerate(CORRIDOR)}
-ROOMS |= {"export": CORRIDOR, "report": CORRIDOR, "store": CORRIDOR}
+ROOMS |= {"export": CORRIDOR, "findings": CORRIDOR, "store": CORRIDOR}
 # What it yields enters the corridor where decoded records do.
 ROOMS |= {"importers": ["procfs", "stacks", "capture", "decode"]}
-# It answers questions about reports and stores, and hands nothing on.
-ROOMS |= {"mcp": [*CORRIDOR, "report", "store"]}
+# They write what is in the document, and hand nothing on; an assistant asks stores too.
+ROOMS |= {"faces": [*CORRIDOR, "findings", "store"]}
 ALONE = {
     "wire.py",
     "probe_table.py",
@@ -24,7 +24,7 @@ ALONE = {
     "errors.py",
     "options.py",
     "config.py",
-    "findings.py",
+    "checks.py",
     "reachability.py",
 }
 

@@ -22,8 +22,8 @@ from otel_gpu.enrich.activities import (
     StatusActivity,
 )
 from otel_gpu.enrich.percentiles import bucket_middles_ns, percentile_ns
+from otel_gpu.findings.words import format_duration
 from otel_gpu.probe_table import API_BY_NUMBER
-from otel_gpu.report.words import format_duration
 
 EXPONENTIAL = {"kind": "exponential", "scale": 2, "offset": -120}
 EXPLICIT = {"kind": "explicit", "bounds_ns": [1_000, 4_000, 16_000]}

@@ -10,8 +10,8 @@ from otel_gpu import pipeline
 from otel_gpu.config import Config
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.explain.explainer import Explainer
+from otel_gpu.findings.collector import Collector
 from otel_gpu.importers import open_capture
-from otel_gpu.report.collector import Collector
 from tests.hosts import captures_folder
 
 pytestmark = pytest.mark.captures
