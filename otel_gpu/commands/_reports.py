@@ -18,7 +18,7 @@ from otel_gpu.commands._sources import RecordingSource, StoreSource
 from otel_gpu.config import Config
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.findings.collector import Collector
-from otel_gpu.findings.model import Window
+from otel_gpu.findings.document import Window
 from otel_gpu.findings.source import Source
 
 

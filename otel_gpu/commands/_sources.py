@@ -13,8 +13,8 @@ from otel_gpu import pipeline
 from otel_gpu.commands._salvage import Salvage
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.errors import OtelGpuError, StoreError
+from otel_gpu.findings.document import Window
 from otel_gpu.findings.extent import Extent
-from otel_gpu.findings.model import Window
 from otel_gpu.findings.source import Observers
 from otel_gpu.findings.words import count_of
 from otel_gpu.store.reader import StoreReader

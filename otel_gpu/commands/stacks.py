@@ -18,11 +18,11 @@ from otel_gpu.commands._reports import (
 )
 from otel_gpu.config import Config
 from otel_gpu.errors import OtelGpuError
-from otel_gpu.faces.flamegraph import flamegraph_page
 from otel_gpu.faces.folded import fold, folded_line
+from otel_gpu.faces.html.flamegraph import flamegraph_page
 from otel_gpu.faces.speedscope import speedscope_document
 from otel_gpu.faces.stacks_text import write_stacks
-from otel_gpu.findings.document import to_text
+from otel_gpu.findings.json_form import to_text
 from otel_gpu.findings.stacks_document import make_stacks_document
 from otel_gpu.findings.top_stacks import (
     BYTES,

@@ -10,19 +10,19 @@ way to escape a semicolon, so one in a name becomes a colon.
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from otel_gpu.enrich.stack_text import frame_line, frame_type
+from otel_gpu.findings.document import Frame
 from otel_gpu.findings.top_stacks import StackRow
-from otel_gpu.findings.words import process_name
-from otel_gpu.stacks.frames import Frame
+from otel_gpu.findings.words import frame_line, frame_type, process_name, whole_line
 
 PROCESS = "process"
 
 
 class FoldedFrame(NamedTuple):
-    """A frame's text, and its type: ``process`` or as in ``enrich.stack_text``."""
+    """A frame's text, its type (``process`` or as of frames), and a short text if it has one."""
 
     text: str
     type: str
+    short: str = ""
 
 
 class FoldedStack(NamedTuple):
@@ -38,7 +38,7 @@ def fold(rows: Iterable[StackRow], by: str) -> Iterator[FoldedStack]:
 
     Args:
         rows: The rows of a report.
-        by: What a stack weighs: one of ``stacks.MEASURES``.
+        by: What a stack weighs: one of ``top_stacks.MEASURES``.
     """
     weights: dict[tuple[FoldedFrame, ...], int] = {}
     # Most stacks share most of their frames.
@@ -63,5 +63,7 @@ def _frames_of(row: StackRow, known: dict[Frame, FoldedFrame]) -> Iterator[Folde
     for frame in reversed(row.stack.frames):
         folded = known.get(frame)
         if folded is None:
-            folded = known[frame] = FoldedFrame(frame_line(frame), frame_type(frame))
+            whole, short = whole_line(frame), frame_line(frame)
+            shown = "" if short == whole else short
+            folded = known[frame] = FoldedFrame(whole, frame_type(frame), shown)
         yield folded

@@ -10,14 +10,13 @@ from typing import NamedTuple
 
 from rich.text import Text
 
-from otel_gpu.enrich.activities import ProcessImage
-from otel_gpu.explain.chains import Incident
-from otel_gpu.explain.rules import FAULT, FAULT_OF_CULPRIT, RULE_BY_KIND
 from otel_gpu.faces.bars import draw_bar, draw_legend, name_shares
 from otel_gpu.faces.call_table import draw_calls
 from otel_gpu.faces.columns import Column, draw_columns
+from otel_gpu.faces.text import style_of
+from otel_gpu.findings.causes import is_hosts_fault
+from otel_gpu.findings.document import ImageKey, Incident, key_of
 from otel_gpu.findings.open_calls import OpenCall
-from otel_gpu.findings.slots import ImageKey
 from otel_gpu.findings.view import IncidentLine, ProcessLine, View
 from otel_gpu.findings.words import (
     describe_kind,
@@ -31,7 +30,6 @@ from otel_gpu.findings.words import (
     shorten,
 )
 
-_SEVERITIES = {"high": "bold red", "medium": "yellow", "low": "dim"}
 _VERDICTS = {"gpu-bound": "green", "unknown": "dim"}
 _TALL, _WIDE = 30, 60
 
@@ -45,11 +43,6 @@ class Controls(NamedTuple):
     has_ended: bool = False
     has_keys: bool = False
     message: str = ""
-
-
-def key_of(process: ProcessImage) -> ImageKey:
-    """What ``Controls.chosen`` holds of a process."""
-    return process.pid, process.image_ktime_ns
 
 
 def draw_screen(
@@ -205,7 +198,7 @@ def _incidents(view: View, most: int) -> Iterator[Text]:
 
 def _incident(line: IncidentLine, now_unix_ns: int) -> Iterator[Text]:
     incident = line.incident
-    style = _SEVERITIES.get(incident.severity, "")
+    style = style_of(incident.severity)
     text = Text(f"{printable(incident.severity).upper():6} ", style=style)
     text.append(f"{format_duration(incident.lost_ns)} lost", style="bold")
     ago = format_duration(max(0, now_unix_ns - incident.end_unix_ns))
@@ -233,10 +226,7 @@ def _whose(incident: Incident) -> str:
     words = f"{printable(cause.kind)} {format_share(cause.share)}"
     if cause.culprit is not None:
         return f"{words} by {describe_thread(cause.culprit)[:60]}"
-    rule = RULE_BY_KIND.get(cause.kind)
-    if rule is not None and rule.fault in (FAULT, FAULT_OF_CULPRIT):
-        return f"{words}, the host's"
-    return words
+    return f"{words}, the host's" if is_hosts_fault(cause.kind) else words
 
 
 def _brief(advice: str) -> str:

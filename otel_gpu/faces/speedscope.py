@@ -10,11 +10,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from otel_gpu import __version__
-from otel_gpu.enrich.activities import ProcessImage
-from otel_gpu.enrich.stack_text import frame_line, printable
+from otel_gpu.findings.document import Frame, ProcessImage, key_of
 from otel_gpu.findings.top_stacks import BYTES, CALLS, MEASURES, TIME, StackReport, StackRow
-from otel_gpu.findings.words import process_name
-from otel_gpu.stacks.frames import Frame
+from otel_gpu.findings.words import printable, process_name, whole_line
 
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 _UNITS = {TIME: "nanoseconds", CALLS: "none", BYTES: "bytes"}
@@ -25,8 +23,7 @@ def speedscope_document(report: StackReport) -> dict[str, Any]:
     frames = _Frames()
     by_process: dict[tuple[int, int], list[StackRow]] = {}
     for row in report.rows:
-        key = (row.process.pid, row.process.image_ktime_ns)
-        by_process.setdefault(key, []).append(row)
+        by_process.setdefault(key_of(row.process), []).append(row)
     profiles = [
         _profile(rows[0].process, rows, by, frames)
         for by in (report.by, *(measure for measure in MEASURES if measure != report.by))
@@ -57,7 +54,7 @@ class _Frames:
 
 
 def _describe(frame: Frame) -> dict[str, Any]:
-    document: dict[str, Any] = {"name": frame_line(frame)}
+    document: dict[str, Any] = {"name": whole_line(frame)}
     if frame.file:
         document |= {"name": printable(frame.function) or "??", "file": printable(frame.file)}
         if frame.line:

@@ -5,17 +5,18 @@ from collections import Counter
 from rich.console import Console
 from rich.text import Text
 
-from otel_gpu.enrich.stack_text import cut_frames, frame_line
+from otel_gpu.findings.document import NATIVE, Frame
 from otel_gpu.findings.top_stacks import BYTES, CALLED, CALLS, StackReport, StackRow
 from otel_gpu.findings.words import (
     count_of,
+    cut_frames,
     format_duration,
     format_share,
     format_size,
+    frame_line,
     printable,
     process_name,
 )
-from otel_gpu.stacks.frames import NATIVE, Frame
 
 MAX_FRAMES = 24
 

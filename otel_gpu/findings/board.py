@@ -24,7 +24,6 @@ from otel_gpu.enrich.activities import (
     CountersActivity,
     ExitActivity,
     OpenCallActivity,
-    ProcessImage,
     StatusActivity,
     TimesActivity,
 )
@@ -32,12 +31,12 @@ from otel_gpu.explain.chains import Verdict
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.verdicts import UNKNOWN, Verdicts
+from otel_gpu.findings.causes import rank_of
 from otel_gpu.findings.counts import Counts
+from otel_gpu.findings.document import Api, ImageKey, Window, key_of
 from otel_gpu.findings.extent import Extent
 from otel_gpu.findings.losses import losses_of
-from otel_gpu.findings.model import ApiRow, Window
 from otel_gpu.findings.open_calls import OpenCalls
-from otel_gpu.findings.slots import ImageKey, Slots
 from otel_gpu.findings.times import Times
 from otel_gpu.findings.view import Agent, ApiLine, IncidentLine, ProcessLine, View
 
@@ -46,7 +45,6 @@ MAX_SERIES = 8_192
 
 _NS_PER_S = 1e9
 _NEARLY = 0.9
-_RANK = {"high": 0, "medium": 1, "low": 2}
 
 
 class _Reading(NamedTuple):
@@ -55,7 +53,7 @@ class _Reading(NamedTuple):
 
 
 class _Figures(NamedTuple):
-    apis: dict[tuple[ImageKey, str], ApiRow]
+    apis: dict[tuple[ImageKey, str], Api]
     verdicts: dict[ImageKey, Verdict]
     length_ns: int = 0
 
@@ -81,7 +79,7 @@ class Board:
         self._rejected = {} if rejected is None else rejected
         self._explainer = Explainer(settings)
         self._extent = Extent()
-        self._counts = Counts(Window(), Slots())
+        self._counts = Counts()
         self._times = Times(Window())
         self._open_calls = OpenCalls()
         self._ended: dict[ImageKey, None] = {}
@@ -114,7 +112,7 @@ class Board:
             case OpenCallActivity() | CallActivity():
                 self._open_calls.observe(activity)
             case ExitActivity():
-                self._ended[_key_of(activity.process)] = None
+                self._ended[key_of(activity.process)] = None
                 self._open_calls.forget(activity.process.pid)
             case _:
                 pass
@@ -174,7 +172,7 @@ class Board:
             return
         reading = self._read(unix_ns)
         self._now = self._figures(self._base, reading)
-        seen = {_key_of(process) for process in self._counts.processes()}
+        seen = {key_of(process) for process in self._counts.processes()}
         self._ended = {key: None for key in self._ended if key in seen}
         if len(reading.counts.series) > MAX_SERIES:
             reading = self._forget_ended(reading)
@@ -184,12 +182,10 @@ class Board:
         forgotten = set(list(self._ended)[: len(self._ended) // 2 + 1])
         self._ended = {key: None for key in self._ended if key not in forgotten}
         self._left_out += self._counts.left_out + self._times.left_out + len(forgotten)
-        series = tuple(
-            one for one in reading.counts.series if _key_of(one.process) not in forgotten
-        )
-        times = tuple(one for one in reading.times.times if _key_of(one.process) not in forgotten)
+        series = tuple(one for one in reading.counts.series if key_of(one.process) not in forgotten)
+        times = tuple(one for one in reading.times.times if key_of(one.process) not in forgotten)
         kept = _Reading(reading.counts._replace(series=series), reading.times._replace(times=times))
-        self._counts, self._times = Counts(Window(), Slots()), Times(Window())
+        self._counts, self._times = Counts(), Times(Window())
         self._counts.observe(kept.counts)
         self._times.observe(kept.times)
         return kept
@@ -198,7 +194,7 @@ class Board:
         if self._durations is None:
             return _NO_FIGURES
         window = Window() if base is None else Window(base.counts.unix_ns)
-        counts, times = Counts(window, Slots()), Times(window)
+        counts, times = Counts(window), Times(window)
         for one in (reading,) if base is None else (base, reading):
             counts.observe(one.counts)
             times.observe(one.times)
@@ -207,8 +203,8 @@ class Board:
         verdicts.observe_times(times.in_window(unix_ns))
         verdicts.observe_aggregates(counts.in_window(unix_ns))
         return _Figures(
-            {(_key_of(row.process), row.api): row for row in counts.api_rows(self._durations)},
-            {_key_of(verdict.process): verdict for verdict in verdicts.all()},
+            {(key_of(row.process), row.api): row for row in counts.api_rows(self._durations)},
+            {key_of(verdict.process): verdict for verdict in verdicts.all()},
             0 if base is None else unix_ns - base.counts.unix_ns,
         )
 
@@ -241,14 +237,14 @@ class Board:
             lines,
             key=lambda line: (
                 not line.is_forming,
-                _RANK.get(line.incident.severity, len(_RANK)) if line.is_forming else 0,
+                rank_of(line.incident.severity) if line.is_forming else 0,
                 -line.incident.lost_ns if line.is_forming else -line.incident.end_unix_ns,
                 line.incident.id,
             ),
         )
 
 
-def _api_line(total: ApiRow, row: ApiRow | None, now: _Figures) -> ApiLine:
+def _api_line(total: Api, row: Api | None, now: _Figures) -> ApiLine:
     length_s = now.length_ns / _NS_PER_S
     if row is None or length_s <= 0:
         return ApiLine(total, row, 0.0, 0.0)
@@ -258,7 +254,3 @@ def _api_line(total: ApiRow, row: ApiRow | None, now: _Figures) -> ApiLine:
 def _figure(info: Mapping[str, Any], name: str) -> int | None:
     value = info.get(name)
     return value if isinstance(value, int) and value >= 0 else None
-
-
-def _key_of(process: ProcessImage) -> ImageKey:
-    return process.pid, process.image_ktime_ns

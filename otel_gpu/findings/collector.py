@@ -1,6 +1,6 @@
-"""Collects a report: activities in, everything that a reader is told out."""
+"""Collects the document: activities in, everything that a reader can learn out."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from otel_gpu.enrich.activities import (
@@ -14,17 +14,26 @@ from otel_gpu.enrich.activities import (
     ProcessImage,
     TimesActivity,
 )
-from otel_gpu.explain.chains import Cause, Chain, Culprit, Incident, Verdict
+from otel_gpu.explain.chains import Chain, Culprit, Incident, Verdict
 from otel_gpu.explain.incidents import Incidents
 from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.verdicts import Verdicts
+from otel_gpu.findings.causes import walk
 from otel_gpu.findings.counts import Counts
+from otel_gpu.findings.document import (
+    Balance,
+    Blame,
+    Document,
+    ImageKey,
+    Window,
+    key_of,
+    processes_of,
+)
 from otel_gpu.findings.extent import Extent
 from otel_gpu.findings.losses import losses_of
-from otel_gpu.findings.model import Blame, Memory, Report, Window
 from otel_gpu.findings.notes import Knowledge, write_notes
 from otel_gpu.findings.pressure import Pressure
-from otel_gpu.findings.slots import ImageKey, Slots, Totals
+from otel_gpu.findings.slots import Slots, Totals
 from otel_gpu.findings.times import Times
 
 MAX_CHAINS = 1_000
@@ -124,53 +133,41 @@ class Collector:
                 pass
         self._take(self._explainer.push(activity))
 
-    def finish(self, source: str, notes: Sequence[str] = ()) -> Report:
+    def finish(self, source: str, notes: Sequence[str] = ()) -> Document:
         """
-        Make the report; to be called once, at the end.
+        Make the document; to be called once, at the end.
 
         Args:
             source: What was explained.
             notes: What else the reader is to know.
         """
         self._take(self._explainer.close())
+        incidents = tuple(self._all_incidents())
         self._leave_out_chains()
         start_unix_ns = self._window.start_unix_ns or self._extent.start_unix_ns
-        end_unix_ns = self._window.end_unix_ns or self._extent.end_unix_ns
-        end_unix_ns = max(start_unix_ns, end_unix_ns)
-        verdicts = [
-            verdict._replace(start_unix_ns=start_unix_ns, end_unix_ns=end_unix_ns)
-            for verdict in self._verdicts()
-            if self._chooses(verdict.process)
-        ]
-        chains = sorted(
-            self._chains.values(), key=lambda chain: (chain.effect.start_unix_ns, chain.id)
-        )
+        end_unix_ns = max(start_unix_ns, self._window.end_unix_ns or self._extent.end_unix_ns)
+        verdicts = [one for one in self._verdicts() if self._chooses(one.process)]
         passing = self._passing(verdicts)
         for image in (*self._counts.processes(), *(verdict.process for verdict in verdicts)):
-            self._images[_key_of(image)] = image
-        processes = {
+            self._images[key_of(image)] = image
+        images = {
             key: image
             for key, image in sorted(self._images.items())
             if self._chooses(image) and key not in passing
         }
         apis = [] if self._durations is None else self._counts.api_rows(self._durations)
-        return Report(
+        off_cpu = self._times.off_cpu(self._chooses)
+        return Document(
             source,
-            start_unix_ns,
-            end_unix_ns,
-            tuple(processes.values()),
-            tuple(verdicts),
+            Window(start_unix_ns, end_unix_ns),
+            tuple(processes_of(images.values(), verdicts)),
             tuple(row for row in apis if self._chooses(row.process)),
-            tuple(row for row in self._memory() if self._chooses(row.process)),
-            tuple(self._told_incidents()),
-            tuple(chains),
+            tuple(row for row in self._balances() if self._chooses(row.process)),
+            incidents,
+            tuple(sorted(self._chains.values(), key=_chain_order)),
             tuple(sorted(self._blames.values(), key=_blame_order)),
-            tuple(
-                row
-                for row in self._times.off_cpu(self._chooses)
-                if _key_of(row.process) not in passing
-            ),
-            tuple(self._slots.rows(processes, end_unix_ns, self._counts.interval_ns())),
+            tuple(row for row in off_cpu if key_of(row.process) not in passing),
+            tuple(self._slots.rows(images, end_unix_ns, self._counts.interval_ns())),
             self._pressure.load(),
             losses_of(self._counters, self._rejected),
             (*write_notes(self._knowledge(bool(apis))), *notes),
@@ -183,7 +180,7 @@ class Collector:
             self._slots.origin_unix_ns = activity.unix_ns
 
     def _observe_exec(self, old: ProcessImage) -> None:
-        self._replaced[_key_of(old)] = None
+        self._replaced[key_of(old)] = None
         if len(self._replaced) > MAX_REPLACED:
             del self._replaced[next(iter(self._replaced))]
 
@@ -197,7 +194,7 @@ class Collector:
 
     def _passing(self, verdicts: Sequence[Verdict]) -> set[ImageKey]:
         """Return the images that only went on to run another program, as forks do."""
-        feeders = {_key_of(verdict.process) for verdict in verdicts} | self._counts.callers()
+        feeders = {key_of(verdict.process) for verdict in verdicts} | self._counts.callers()
         return self._replaced.keys() - feeders - self._images.keys()
 
     def _take(self, chains: Iterable[Chain]) -> None:
@@ -213,7 +210,7 @@ class Collector:
 
     def _take_chosen(self, chain: Chain, end_unix_ns: int) -> None:
         effect = chain.effect
-        image = _key_of(effect.process)
+        image = key_of(effect.process)
         self._images.setdefault(image, effect.process)
         self._chains[chain.id] = chain
         self._blame(image, chain)
@@ -237,7 +234,7 @@ class Collector:
         self._chains = {chain.id: chain for chain in ranked[:MAX_CHAINS]}
 
     def _blame(self, image: ImageKey, chain: Chain) -> None:
-        for cause in _walk(chain.causes):
+        for cause, _, _ in walk(chain.causes):
             if cause.culprit is None:
                 continue
             name = (image, cause.culprit, cause.kind)
@@ -250,7 +247,7 @@ class Collector:
                 time_ns=known.time_ns + cause.time_ns, effects=known.effects + 1
             )
 
-    def _told_incidents(self) -> list[Incident]:
+    def _all_incidents(self) -> list[Incident]:
         if not self._is_part:
             incidents = self._explainer.incidents()
         else:
@@ -267,9 +264,9 @@ class Collector:
         verdicts.observe_aggregates(self._counts.in_window(end_unix_ns))
         return verdicts.all()
 
-    def _memory(self) -> Iterable[Memory]:
+    def _balances(self) -> Iterable[Balance]:
         # Without what was freed, what was allocated would seem to be held.
-        return self._counts.memory() if self._knows_freed_bytes else ()
+        return self._counts.balances() if self._knows_freed_bytes else ()
 
     def _knowledge(self, has_calls: bool) -> Knowledge:
         return Knowledge(
@@ -289,14 +286,8 @@ class Collector:
         )
 
 
-def _key_of(process: ProcessImage) -> ImageKey:
-    return process.pid, process.image_ktime_ns
-
-
-def _walk(causes: Iterable[Cause]) -> Iterator[Cause]:
-    for cause in causes:
-        yield cause
-        yield from _walk(cause.via)
+def _chain_order(chain: Chain) -> tuple[int, str]:
+    return chain.effect.start_unix_ns, chain.id
 
 
 def _blame_order(blame: Blame) -> tuple[int, int, int, int, str]:

@@ -7,26 +7,26 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from otel_gpu import wire
 from otel_gpu.decode.events import Aggregate, SeriesKey
 from otel_gpu.enrich.activities import AggregatesActivity, ProcessImage, Series
 from otel_gpu.enrich.percentiles import bucket_middles_ns, percentile_ns
-from otel_gpu.findings.model import ApiRow, Memory, Window
+from otel_gpu.findings.document import Api, Balance, ImageKey, Window
 from otel_gpu.findings.slots import Slots, Totals
 
 MAX_SERIES = 16_384
 """Series remembered, also of processes that ended; more than the kernel holds at a time."""
 
 _COUNTED = frozenset({wire.METRIC_CALL_DURATION, wire.METRIC_RUN_QUEUE})
-ImageKey = tuple[int, int]
 
 
 class Counts:
     """Takes snapshots, and tells what was counted between the ends of a window."""
 
-    def __init__(self, window: Window, slots: Slots) -> None:
+    def __init__(self, window: Window = Window(), slots: Slots | None = None) -> None:  # noqa: B008 -- immutable
         self._window = window
         self._slots = slots
         self._series: dict[SeriesKey, Series] = {}
@@ -59,7 +59,7 @@ class Counts:
 
     def interval_ns(self) -> int:
         """How long it was from one reading to the next, on average; 0 without any."""
-        if self.end_unix_ns is None or not self._readings:
+        if self.end_unix_ns is None or not self._readings or self._slots is None:
             return 0
         since_unix_ns = (
             self._slots.origin_unix_ns if self.start_unix_ns is None else (self.start_unix_ns)
@@ -72,6 +72,18 @@ class Counts:
             series._replace(aggregate=counted) for _, series, counted in self._differences()
         )
         return AggregatesActivity(unix_ns, series)
+
+    @property
+    def size(self) -> int:
+        """How many series are remembered."""
+        return len(self._series)
+
+    def forget(self, images: AbstractSet[ImageKey]) -> None:
+        """Remember nothing more of some images, which ended."""
+        for key in [key for key in self._series if (key.pid, key.image_ktime_ns) in images]:
+            del self._series[key]
+        for image in images:
+            self._processes.pop(image, None)
 
     def processes(self) -> list[ProcessImage]:
         """The images that something was counted of in the window, by pid."""
@@ -86,7 +98,7 @@ class Counts:
             if key.metric == wire.METRIC_CALL_DURATION
         }
 
-    def api_rows(self, durations: Mapping[str, Any]) -> list[ApiRow]:
+    def api_rows(self, durations: Mapping[str, Any]) -> list[Api]:
         """
         Rows by total time, the longest first.
 
@@ -105,7 +117,7 @@ class Counts:
         ]
         return sorted(rows, key=lambda row: (-row.sum_ns, row.process.pid, row.api))
 
-    def memory(self) -> list[Memory]:
+    def balances(self) -> list[Balance]:
         """Allocations against frees, per process that made any."""
         totals: dict[ImageKey, list[int]] = {}
         for key, series, counted in self._differences():
@@ -117,7 +129,7 @@ class Counts:
             sums[at] += counted.counted
             sums[at + 1] += counted.size_bytes
         return [
-            Memory(self._processes[image], *sums)
+            Balance(self._processes[image], *sums)
             for image, sums in sorted(totals.items())
             if any(sums)
         ]
@@ -143,8 +155,10 @@ class Counts:
         if before is not None and before.aggregate.sum == series.aggregate.sum:
             # Nothing was added: no call takes no time.
             return
+        if self._slots is None or not self._has_begun:
+            return
         totals = _totals(series, before)
-        if self._has_begun and totals is not None:
+        if totals is not None:
             since_unix_ns = self._before_unix_ns
             if since_unix_ns is None:
                 since_unix_ns = max(series.process.start_unix_ns, self._slots.origin_unix_ns)
@@ -194,7 +208,7 @@ def _totals(series: Series, before: Series | None) -> Totals | None:
 
 def _api_row(
     process: ProcessImage, parts: Sequence[tuple[Series, Aggregate]], middles_ns: Sequence[float]
-) -> ApiRow:
+) -> Api:
     api = parts[0][0].api
     assert api is not None  # noqa: S101 -- only call durations are merged here
     buckets = [sum(counts) for counts in zip(*(part.buckets for _, part in parts), strict=True)]
@@ -211,7 +225,7 @@ def _api_row(
             return math.nan
         return percentile_ns(share, buckets, middles_ns, min_ns, round(max_ns))
 
-    return ApiRow(
+    return Api(
         process,
         api.name,
         api.layer_name,

@@ -22,7 +22,7 @@ from otel_gpu.enrich.cuda_errors import error_name
 from otel_gpu.explain import evidence
 from otel_gpu.explain.chains import Culprit, Evidence
 from otel_gpu.explain.wakers import is_ended_by_threads
-from otel_gpu.findings.model import Window
+from otel_gpu.findings.document import Window
 
 
 class Moment(NamedTuple):

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from otel_gpu.enrich.activities import PressureActivity
-from otel_gpu.findings.model import Load, Throttled, Window
+from otel_gpu.findings.document import Load, Throttled, Window
 
 _RESOURCES = ("cpu", "io", "memory")
 _US_PER_NS = 1e-3

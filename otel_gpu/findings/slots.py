@@ -5,9 +5,7 @@ from collections.abc import Iterator
 from typing import NamedTuple, Self
 
 from otel_gpu.enrich.activities import ProcessImage
-from otel_gpu.findings.model import Slot
-
-ImageKey = tuple[int, int]
+from otel_gpu.findings.document import ImageKey, Slot
 
 MAX_SLOTS = 512
 MAX_ROWS = 20

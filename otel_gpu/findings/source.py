@@ -6,7 +6,7 @@ from typing import Protocol
 
 from otel_gpu.enrich.activities import Activity
 from otel_gpu.errors import OtelGpuError
-from otel_gpu.findings.model import Window
+from otel_gpu.findings.document import Window
 
 Observers = Sequence[Callable[[Activity], object]]
 

@@ -8,7 +8,7 @@ what it holds.
 from typing import Any
 
 from otel_gpu.enrich.stack_text import stack_id_text
-from otel_gpu.findings.frames import stack_document
+from otel_gpu.findings.json_form import stack_form
 from otel_gpu.findings.top_stacks import StackReport, StackRow
 
 SCHEMA_VERSION = 1
@@ -53,5 +53,5 @@ def _stack(row: StackRow) -> dict[str, Any]:
         "stand_for": row.calls,
         "time_ns": row.time_ns,
         "bytes": row.size_bytes,
-        **stack_document(row.stack),
+        **stack_form(row.stack),
     }

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import ProcessImage, ThreadTime, TimesActivity
-from otel_gpu.findings.model import OffCpu, Window
+from otel_gpu.findings.document import Context, OffCpu, Window, context_named, state_named
 
 MAX_ENTRIES = 65_536
 
@@ -64,8 +64,8 @@ class Times:
         rows = [
             OffCpu(
                 entry.process,
-                entry.context,
-                entry.state,
+                context_named(entry.context),
+                state_named(entry.state),
                 entry.reason,
                 entry.time_ns,
                 entry.count,
@@ -76,7 +76,7 @@ class Times:
         return sorted(
             rows,
             key=lambda row: (
-                row.context == wire.CONTEXT_OTHER,
+                row.context == Context.OTHER,
                 -row.time_ns,
                 row.process.pid,
                 row.reason,

@@ -23,7 +23,9 @@ from otel_gpu.enrich.activities import (
     ProcessImage,
     StallActivity,
 )
+from otel_gpu.findings.document import ImageKey
 from otel_gpu.findings.extent import Extent
+from otel_gpu.findings.losses import losses_of
 from otel_gpu.findings.words import count_of
 
 MAX_ROWS = 16_384
@@ -34,9 +36,6 @@ MEASURES = (TIME, CALLS, BYTES)
 CALLED, WAITED = "calls", "waits"
 
 _MAX_SERIES = 16_384
-_LOST = "counter_lost_"
-
-ImageKey = tuple[int, int]
 
 
 class StackRow(NamedTuple):
@@ -169,7 +168,7 @@ class StackCollector:
             self._without_stack,
             sum(row.calls for row in rows),
             sum(self._counts.values()) if self._counts and self._kind == CALLED else None,
-            self._losses(),
+            losses_of(self._counters, self._rejected),
             (*self._notes(), *notes),
         )
 
@@ -232,15 +231,6 @@ class StackCollector:
 
     def _wants(self, pid: int, name: str) -> bool:
         return (not self._pids or pid in self._pids) and (not self._names or name in self._names)
-
-    def _losses(self) -> dict[str, int]:
-        lost = {
-            name.removeprefix(_LOST): count
-            for name, count in self._counters.items()
-            if name.startswith(_LOST) and count
-        }
-        rejected = {f"rejected_{reason}": n for reason, n in self._rejected.items() if n}
-        return dict(sorted((lost | rejected).items()))
 
     def _notes(self) -> Iterable[str]:
         if self._kind == CALLED and not self._names:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from otel_gpu.enrich.activities import ProcessImage
 from otel_gpu.explain.chains import Incident
-from otel_gpu.findings.model import ApiRow
+from otel_gpu.findings.document import Api
 from otel_gpu.findings.open_calls import OpenCall
 
 
@@ -17,8 +17,8 @@ class ApiLine(NamedTuple):
     interval.
     """
 
-    total: ApiRow
-    now: ApiRow | None
+    total: Api
+    now: Api | None
     calls_per_s: float
     bytes_per_s: float
 

@@ -16,8 +16,7 @@ from otel_gpu.enrich.activities import (
     StallActivity,
 )
 from otel_gpu.findings.counts import Counts
-from otel_gpu.findings.model import Window
-from otel_gpu.findings.slots import Slots
+from otel_gpu.findings.document import Window
 from otel_gpu.findings.top_stacks import CALLED, TIME, StackCollector, StackReport
 
 
@@ -45,7 +44,7 @@ class WindowStacks:
         self._window = window
         self._pids = frozenset(pids)
         self._names = frozenset(names)
-        self._counts = Counts(window, Slots()) if kind == CALLED else None
+        self._counts = Counts(window) if kind == CALLED else None
         self._collector = StackCollector(kind=kind, pids=pids, names=names, rejected=rejected)
 
     def observe(self, activity: Activity) -> None:

@@ -1,42 +1,59 @@
-"""How reports write durations, sizes, times and names."""
+"""How durations, sizes, times and names are written, wherever a face writes them."""
 
 import math
+import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
+from otel_gpu.enrich import stack_text
 from otel_gpu.enrich.activities import ProcessImage
-from otel_gpu.enrich.stack_text import printable
-from otel_gpu.explain.chains import Culprit, Effect
+from otel_gpu.enrich.stack_text import cut_frames, frame_type, printable, stack_id_text
+from otel_gpu.explain.chains import Culprit, Effect, EffectKind
+from otel_gpu.stacks.frames import Frame
 
 __all__ = [
     "count_of",
+    "cut_frames",
     "describe_fault",
     "describe_kind",
+    "describe_place",
     "describe_thread",
     "format_duration",
+    "format_offset",
     "format_share",
     "format_size",
     "format_time",
+    "frame_line",
+    "frame_type",
     "printable",
     "process_name",
     "service_of",
+    "short_function",
     "short_process",
     "shorten",
+    "stack_id_text",
     "thread_number",
+    "whole_line",
 ]
 
 _DURATIONS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
 _SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 _THREE_DIGITS = 100
 _ROUNDED_TO_NOTHING = 0.005
-_EFFECTS = {
-    "slow_call": "slow",
-    "slow_gap": "slow gap before",
-    "hung_call": "hung in",
-    "failed_call": "failed",
+_EFFECTS: Mapping[str, str] = {
+    EffectKind.SLOW_CALL: "slow",
+    EffectKind.SLOW_GAP: "slow gap before",
+    EffectKind.HUNG_CALL: "hung in",
+    EffectKind.FAILED_CALL: "failed",
 }
 _SHORT = 32
 _NS_PER_S = 1_000_000_000
 _LAST_UNIX_NS = 253_402_300_799_999_999_999  # the last year that dates are written in
+
+_LONGEST_FUNCTION = 80
+_BRACKETS = {"<": ">", "(": ")", "[": "]", "{": "}"}
+# Their signs are no brackets.
+_OPERATOR = re.compile(r"\boperator\s*(?:\(\)|\[\]|<=>|<<=?|>>=?|->\*?|[<>]=?)")
 
 
 def format_duration(duration_ns: float) -> str:
@@ -67,6 +84,11 @@ def format_time(unix_ns: int) -> str:
     seconds, rest_ns = divmod(min(max(unix_ns, 0), _LAST_UNIX_NS), _NS_PER_S)
     moment = datetime.fromtimestamp(seconds, UTC)
     return f"{moment:%Y-%m-%d %H:%M:%S}.{rest_ns // 1_000:06}"
+
+
+def format_offset(unix_ns: int, origin_unix_ns: int) -> str:
+    """How long after another moment this one was, in seconds."""
+    return f"{(unix_ns - origin_unix_ns) / _NS_PER_S:+.3f} s"
 
 
 def service_of(process: ProcessImage) -> str:
@@ -108,6 +130,58 @@ def thread_number(thread: Culprit) -> str:
 def describe_thread(thread: Culprit) -> str:
     """A thread by name, process and number."""
     return f"{printable(thread.comm) or '?'} ({thread_number(thread)})"
+
+
+def short_function(name: str) -> str:
+    """
+    Return the name of a function alone, where the whole is too long to be read.
+
+    Of ``void at::native::(anonymous namespace)::masked_fill_kernel<…>(…)`` that is
+    ``masked_fill_kernel``; a name of up to 80 characters stays as it is.
+    """
+    if len(name) <= _LONGEST_FUNCTION:
+        return name
+    segments = "".join(_outside_brackets(_OPERATOR.sub("operator", name))).split("::")
+    words = [segment.removesuffix(" const").split() for segment in segments]
+    names = [found[-1] for found in words if found]
+    # What a lambda does is done by the function that it stands in.
+    named = [found for found in names if found != "operator"] or names or [name]
+    found = named[-1]
+    return found if len(found) <= _LONGEST_FUNCTION else f"{found[: _LONGEST_FUNCTION - 1]}…"
+
+
+def frame_line(frame: Frame) -> str:
+    """Return the line of one frame, its function by its short name."""
+    return stack_text.frame_line(_short(frame))
+
+
+def whole_line(frame: Frame) -> str:
+    """Return the line of one frame with the whole name of its function."""
+    return stack_text.frame_line(frame)
+
+
+def describe_place(frame: Frame) -> str:
+    """Return a frame as ``train.py:74 fragmentation_pattern``, for the middle of a sentence."""
+    return stack_text.describe_place(_short(frame))
+
+
+def _short(frame: Frame) -> Frame:
+    if len(frame.function) <= _LONGEST_FUNCTION:
+        return frame
+    return frame._replace(function=short_function(frame.function))
+
+
+def _outside_brackets(name: str) -> list[str]:
+    kept: list[str] = []
+    closing: list[str] = []
+    for sign in name:
+        if closing and sign == closing[-1]:
+            closing.pop()
+        elif sign in _BRACKETS:
+            closing.append(_BRACKETS[sign])
+        elif not closing:
+            kept.append(sign)
+    return kept
 
 
 def _with_unit(amount: float, units: tuple[tuple[float, str], ...]) -> str:

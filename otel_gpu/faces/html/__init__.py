@@ -1,6 +1,6 @@
 """
-The report as one HTML file that needs nothing else: no network, no other file.
+The document as one HTML file that needs nothing else: no network, no other file.
 
-Pure functions from ``report.model`` to markup. ``elements`` is where text becomes
-markup, and the only module that escapes; ``page`` puts the parts together.
+``page`` chooses what is in it, ``templates`` say how it is written, and ``markup`` is where text
+becomes markup: whatever a template puts in is made inert there.
 """

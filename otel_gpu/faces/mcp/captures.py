@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from otel_gpu.errors import StoreError
 from otel_gpu.findings.collector import Collector
+from otel_gpu.findings.document import Document, Window
 from otel_gpu.findings.health import Health
-from otel_gpu.findings.model import Report, Window
 from otel_gpu.findings.source import Observers, Source
 from otel_gpu.findings.words import format_time
 from otel_gpu.store.queries import Answer, QueryLimits
@@ -38,7 +38,7 @@ class Makers(NamedTuple):
     Attributes:
         source: Opens the capture.
         window: Reads the words for a window of it.
-        collector: Makes a collector of a report.
+        collector: Makes a collector of a document.
     """
 
     source: Callable[[], Source]
@@ -47,9 +47,9 @@ class Makers(NamedTuple):
 
 
 class Study(NamedTuple):
-    """A report, what the capture said about itself, and what of it was wrong."""
+    """A document, what the capture said about itself, and what of it was wrong."""
 
-    report: Report
+    document: Document
     health: Health
     rejected: Mapping[str, int]
     error: str
@@ -189,6 +189,6 @@ class Capture:
         collector = self._makers.collector(source.rejected, window, pids)
         health = Health()
         source.play(window, [collector.observe, health.observe])
-        report = collector.finish(source.name, [*source.notes, *notes])
+        document = collector.finish(source.name, [*source.notes, *notes])
         error = "" if source.error is None else str(source.error)
-        return Study(report, health, dict(source.rejected), error)
+        return Study(document, health, dict(source.rejected), error)

@@ -8,10 +8,9 @@ called ``main (train.py:1)``.
 
 from typing import Any
 
-from otel_gpu.enrich.activities import CallStack
-from otel_gpu.enrich.stack_text import cut_frames, frame_type, stack_id_text
 from otel_gpu.faces.mcp.answers import inert, name_of
-from otel_gpu.stacks.frames import KERNEL, NATIVE, Frame
+from otel_gpu.findings.document import KERNEL, NATIVE, CallStack, Frame
+from otel_gpu.findings.words import cut_frames, frame_type, stack_id_text
 
 FRAME = ("type", "function", "where", "line")
 """What the values of a frame are; the line is left out where it is not known."""

@@ -3,12 +3,10 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from otel_gpu.enrich.activities import ProcessImage
-from otel_gpu.explain.chains import Culprit
 from otel_gpu.faces.mcp.answers import inert, micros, name_of
 from otel_gpu.faces.mcp.arguments import Argument, Question
 from otel_gpu.faces.mcp.captures import Capture
-from otel_gpu.findings.model import Report
+from otel_gpu.findings.document import Culprit, Document, ProcessImage
 from otel_gpu.findings.words import format_time, service_of
 
 Answer = Mapping[str, Any]
@@ -39,14 +37,14 @@ def limit_argument(default: int, most: int, what: str) -> Argument:
     return Argument("limit", "integer", text, least=1, most=most)
 
 
-def about(report: Report) -> dict[str, Any]:
+def about(document: Document) -> dict[str, Any]:
     """Return what an answer is about: the first part of it."""
     return {
-        "source": inert(report.source),
+        "source": inert(document.source),
         "window": {
-            "from_utc": format_time(report.start_unix_ns),
-            "start_unix_ns": report.start_unix_ns,
-            "length_us": micros(report.end_unix_ns - report.start_unix_ns),
+            "from_utc": format_time(document.start_unix_ns),
+            "start_unix_ns": document.start_unix_ns,
+            "length_us": micros(document.end_unix_ns - document.start_unix_ns),
         },
     }
 
@@ -70,9 +68,9 @@ def thread_of(thread: Culprit | None, pid: int) -> dict[str, Any] | None:
     return shown
 
 
-def since(unix_ns: int, report: Report) -> float | int | None:
+def since(unix_ns: int, document: Document) -> float | int | None:
     """Return how long after the beginning of a window something was, in microseconds."""
-    return micros(unix_ns - report.start_unix_ns)
+    return micros(unix_ns - document.start_unix_ns)
 
 
 def share(part: float) -> float:

@@ -21,7 +21,7 @@ from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.faces.text import write_text
 from otel_gpu.findings.collector import Collector
-from otel_gpu.findings.document import make_document, to_text
+from otel_gpu.findings.json_form import make_document, to_text
 from tests.unit.commands import starved
 
 SCHEMA = json.loads(resources.files("otel_gpu.findings").joinpath("schema.json").read_text("utf-8"))

@@ -7,7 +7,7 @@ from otel_gpu.explain.explainer import Explainer
 from otel_gpu.findings import collector as module
 from otel_gpu.findings import counts as counts_module
 from otel_gpu.findings.collector import Collector
-from otel_gpu.findings.model import Window
+from otel_gpu.findings.document import Window
 from tests.activities import (
     SECOND,
     T0,
@@ -117,7 +117,7 @@ def test_a_process_whose_names_became_known_later_is_one_process():
     )
 
     assert [(row.process, row.calls) for row in report.apis] == [(named, 2)]
-    assert report.processes == (named,)
+    assert report.images == (named,)
 
 
 def test_rows_are_in_order_of_total_time():
@@ -139,7 +139,7 @@ def test_rows_are_in_order_of_total_time():
         "cudaMalloc",
         "cudaLaunchKernel",
     ]
-    assert report.processes == (TRAINER, OTHER)
+    assert report.images == (TRAINER, OTHER)
 
 
 def test_memory_is_allocations_against_frees():
@@ -157,7 +157,7 @@ def test_memory_is_allocations_against_frees():
         ),
     )
 
-    assert [row[1:] for row in report.memory] == [(3, 3_000, 2, 2_000)]
+    assert [row[1:] for row in report.balances] == [(3, 3_000, 2, 2_000)]
 
 
 def test_the_explainer_sees_everything_and_the_window_tells_a_part():
@@ -213,11 +213,11 @@ def test_only_the_processes_that_were_asked_for_are_told():
         pids=[42],
     )
 
-    assert report.processes == (TRAINER,)
+    assert report.images == (TRAINER,)
     assert [row.process for row in report.apis] == [TRAINER]
     assert [chain.id for chain in report.chains] == ["a"]
     assert [(told.effects, told.chains) for told in report.incidents] == [(1, (mine,))]
-    assert [told.process for told in report.verdicts] == [TRAINER]
+    assert [told.process for told in report.judged] == [TRAINER]
     assert report.off_cpu == ()
     assert {blame.culprit for blame in report.blames} == {HOG, WORKER}
 
@@ -273,13 +273,13 @@ def test_the_time_account_of_a_window_is_what_was_added():
         ("ipc", 400 * MS, 1),
         ("", 30 * MS, 3),
     ]
-    (told,) = report.verdicts
-    assert (told.verdict, told.start_unix_ns, told.end_unix_ns) == ("data-bound", at(1.2), at(1.9))
+    (told,) = report.judged
+    assert told.verdict == "data-bound"
     assert {state: ns for state, ns in told.budget_ns.items() if ns} == {
         "run_queue": 30 * MS,
         "ipc": 400 * MS,
     }
-    assert told.shares["data"] == pytest.approx(400 / 430)
+    assert told.verdict_shares["data"] == pytest.approx(400 / 430)
 
 
 def test_time_on_the_cpu_is_not_off_it():
@@ -313,8 +313,13 @@ def test_without_a_window_verdicts_are_the_explainers():
         capture(), counters(4), explainer=FakeExplainer(verdicts=[given], given_up={"stalls": 3})
     )
 
-    assert report.verdicts == (given._replace(end_unix_ns=at(4)),)
-    assert report.processes == (TRAINER,)
+    (told,) = report.judged
+    assert (told.verdict, told.verdict_shares, told.budget_ns) == (
+        given.verdict,
+        given.shares,
+        given.budget_ns,
+    )
+    assert report.images == (TRAINER,)
     assert report.notes[-1].endswith(": stalls 3.")
 
 
@@ -339,7 +344,7 @@ def test_what_a_process_was_before_its_exec_is_left_out():
         times(2, TRAINER, (wire.STATE_RUN_QUEUE, wire.CONTEXT_OTHER, "", 3, 1)),
     )
 
-    assert report.processes == (TRAINER,)
+    assert report.images == (TRAINER,)
     assert [row.process for row in report.off_cpu] == [TRAINER]
     assert {slot.process for slot in report.slots} == {None, TRAINER}
 
@@ -350,7 +355,7 @@ def test_its_last_figures_may_come_after_the_exec():
     """
     report = report_of(capture(), replaced(GATE, 1), snapshot(1, waited(GATE)))
 
-    assert report.processes == ()
+    assert report.images == ()
 
 
 @pytest.mark.parametrize(
@@ -371,7 +376,7 @@ def test_a_program_that_fed_a_gpu_before_its_exec_is_told_of(did):
         capture(), snapshot(1, waited(GATE)), *did, replaced(GATE, 2), explainer=explainer
     )
 
-    assert report.processes == (GATE,)
+    assert report.images == (GATE,)
 
 
 def test_a_program_whose_call_was_slow_before_its_exec_is_told_of():
@@ -382,7 +387,7 @@ def test_a_program_whose_call_was_slow_before_its_exec_is_told_of():
 
     report = report_of(capture(), replaced(GATE, 2), explainer=explainer)
 
-    assert report.processes == (GATE,)
+    assert report.images == (GATE,)
 
 
 def test_a_process_that_made_no_call_and_ended_is_told_of():
@@ -391,7 +396,7 @@ def test_a_process_that_made_no_call_and_ended_is_told_of():
     """
     report = report_of(capture(), snapshot(1, waited(OTHER)), ended(OTHER, 2))
 
-    assert report.processes == (OTHER,)
+    assert report.images == (OTHER,)
 
 
 def test_calls_before_the_window_count_for_who_is_told_of():
@@ -406,7 +411,7 @@ def test_calls_before_the_window_count_for_who_is_told_of():
         window=Window(at(1.5), at(4)),
     )
 
-    assert report.processes == (GATE,)
+    assert report.images == (GATE,)
 
 
 def test_so_many_execs_are_remembered(monkeypatch):
@@ -422,7 +427,7 @@ def test_so_many_execs_are_remembered(monkeypatch):
         *(replaced(stage, 2) for stage in stages),
     )
 
-    assert report.processes == (stages[0],)
+    assert report.images == (stages[0],)
 
 
 def test_losses_are_told_by_reason():

@@ -7,9 +7,10 @@ from importlib import resources
 import pytest
 from jsonschema import Draft202012Validator
 
+from otel_gpu.enrich.activities import PressureActivity
 from otel_gpu.findings.collector import Collector
-from otel_gpu.findings.document import make_document, to_text
-from otel_gpu.findings.model import Window
+from otel_gpu.findings.document import Window
+from otel_gpu.findings.json_form import make_document, to_text
 from otel_gpu.stacks.frames import Frame
 from tests.activities import (
     SECOND,
@@ -57,6 +58,8 @@ def full_document():
         ),
         snapshot(1, calls(TRAINER, "cudaMalloc", [2_000] * 10, size_bytes=77)),
         times(2, TRAINER, (1, 0, "", 5, 2)),
+        snapshot(2, calls(TRAINER, "cudaFree", [2_000], size_bytes=7)),
+        PressureActivity(T0 + SECOND, {"load1": 1.5}),
         counters(3, lost_ring_full=1),
     )
 
@@ -75,7 +78,7 @@ def test_a_document_with_everything_is_as_the_schema_says():
     document = full_document()
 
     VALIDATOR.validate(document)
-    assert all(document[part] for part in document)
+    assert {part for part in document if not document[part]} == {"devices", "memory"}
 
 
 def test_an_empty_document_is_as_the_schema_says():
@@ -88,7 +91,7 @@ def test_an_empty_document_is_as_the_schema_says():
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        (["schema_version"], 2),
+        (["schema_version"], 1),
         (["window", "start_unix_ns"], 1.5),
         (["more"], 1),
         (["apis", 0, "calls"], -1),
@@ -130,10 +133,13 @@ def test_a_chain_is_told_whole():
             "kind": "slow_call",
             "api": "cudaLaunchKernel",
             "pid": 42,
+            "process": "42-1",
             "tid": 42,
+            "comm": "trainer",
             "start_unix_ns": T0 + SECOND,
             "duration_ns": 10 * MS,
             "excess_ns": 10 * MS - 4_000,
+            "trace_id": "74" * 16,
             "span_id": "7373737373737373",
             "stack": "9c1fb4e17d2a6b03",
         },
@@ -186,6 +192,7 @@ def test_a_stack_is_told_once():
                 },
                 {"type": "cpython", "function": "step", "file": "/app/train.py", "line": 40},
             ],
+            "place": {"type": "cpython", "function": "step", "file": "/app/train.py", "line": 40},
         },
         "9c1fb4e17d2a6b03": {
             "complete": True,
@@ -212,6 +219,12 @@ def test_a_stack_is_told_once():
                 },
                 {"type": "cpython", "function": "<module>", "file": "/app/train.py", "line": 102},
             ],
+            "place": {
+                "type": "cpython",
+                "function": "fragmentation_pattern",
+                "file": "/app/train.py",
+                "line": 74,
+            },
         },
     }
 
@@ -240,6 +253,60 @@ def test_without_stacks_a_document_says_nothing_of_them():
 
     assert "stacks" not in document
     assert "stack" not in document["chains"][0]["effect"]
+
+
+def test_evidence_stands_once_under_its_id():
+    """
+    Whatever a cause rests on can be looked up, with who had the CPU and who ended the wait.
+    """
+    document = full_document()
+
+    named = {
+        name
+        for chain in document["chains"]
+        for cause in chain["causes"]
+        for one in (cause, *cause.get("via", ()))
+        for name in one["evidence"]
+    }
+    assert set(document["evidence"]) == named
+    assert document["evidence"]["c1-b"] == {
+        "id": "c1-b",
+        "kind": "blocked",
+        "start_unix_ns": T0 + SECOND + 8 * MS,
+        "end_unix_ns": T0 + SECOND + 9 * MS,
+        "culprit": None,
+        "waker": {"pid": 42, "tid": 43, "comm": "pt_data_worker"},
+        "reason": "ipc",
+        "functions": ["pipe_read", "vfs_read", "ksys_read", "do_syscall_64"],
+        "span_id": "",
+        "stack": "00000000000000ab",
+        "is_cpu_idle": False,
+    }
+
+
+def test_rows_name_their_process():
+    """
+    By its pid, and by the image under it: a pid can run one program after the other.
+    """
+    document = full_document()
+
+    assert [(row["pid"], row["process"]) for row in document["off_cpu"]] == [(42, "42-1")]
+    assert {(row["context"], row["state"]) for row in document["off_cpu"]} == {("gap", "run_queue")}
+    assert document["slots"][0]["process"] is None
+    assert {row["process"] for row in document["slots"][1:]} == {None, "42-1"}
+
+
+def test_a_long_name_is_whole_in_the_document():
+    """
+    What is short on a screen is found again by its whole name.
+    """
+    whole = "void at::masked_fill_kernel<" + "float, " * 80 + "int>(int)"
+    chain = preempted(TRAINER, SECOND)
+    frame = Frame("native", whole, module="libtorch_cuda.so")
+    effect = chain.effect._replace(stack=call_stack(1, (frame,)))
+    document = document_of(FakeExplainer(late=[chain._replace(effect=effect)]))
+
+    assert document["stacks"]["0000000000000001"]["frames"][0]["function"] == whole
 
 
 def test_every_chain_that_an_incident_names_is_listed():
@@ -271,8 +338,12 @@ def test_a_process_without_an_account_is_unknown():
     assert document["processes"] == [
         {
             "pid": 42,
+            "process": "42-1",
             "service_name": "trainer",
             "command": "python3 train.py",
+            "comm": "trainer",
+            "start_unix_ns": T0 + 1,
+            "places": {},
             "verdict": "unknown",
             "verdict_shares": {},
             "budget_ns": {},

@@ -9,8 +9,8 @@ from jsonschema import validate
 
 from otel_gpu.enrich.activities import CaptureActivity
 from otel_gpu.findings.collector import Collector
-from otel_gpu.findings.document import make_document
-from otel_gpu.findings.model import Window
+from otel_gpu.findings.document import Window
+from otel_gpu.findings.json_form import make_document
 from tests.activities import SECOND, T0, calls, capture, image, snapshot
 from tests.unit.findings.samples import FakeExplainer
 
@@ -105,5 +105,5 @@ def test_memory_is_not_told_where_frees_have_no_size():
         snapshot(1, partly("cudaMalloc", [US], more=1, sum_ns=9, size_bytes=4096)),
     )
 
-    assert report.memory == ()
+    assert report.balances == ()
     assert report.apis[0].size_bytes == 4096

@@ -4,7 +4,7 @@ import pytest
 
 from otel_gpu.enrich.activities import PressureActivity
 from otel_gpu.faces.tables import load_lines
-from otel_gpu.findings.model import Load, Throttled, Window
+from otel_gpu.findings.document import Load, Throttled, Window
 from otel_gpu.findings.pressure import Pressure
 from tests.activities import SECOND, T0
 

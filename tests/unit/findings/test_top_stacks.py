@@ -11,12 +11,12 @@ from jsonschema import Draft202012Validator
 from rich.console import Console
 
 from otel_gpu import wire
-from otel_gpu.faces.flamegraph import draw_flamegraph
 from otel_gpu.faces.folded import fold, folded_line
+from otel_gpu.faces.html.flamegraph import draw_flamegraph
 from otel_gpu.faces.speedscope import speedscope_document
 from otel_gpu.faces.stacks_text import write_stacks
 from otel_gpu.findings import top_stacks as stacks
-from otel_gpu.findings.document import to_text
+from otel_gpu.findings.json_form import to_text
 from otel_gpu.findings.stacks_document import make_stacks_document
 from otel_gpu.stacks.frames import Frame
 from tests.activities import SECOND, call, call_stack, capture, counters, stall
@@ -218,6 +218,7 @@ def test_the_document_is_as_the_schema_says():
             {"type": "cuda", "function": "cudaLaunchKernel", "module": "libcudart.so.12"},
             {"type": "cpython", "function": "<module>", "file": "/app/train.py", "line": 102},
         ],
+        "place": {"type": "cpython", "function": "<module>", "file": "/app/train.py", "line": 102},
     }
     assert [frame["function"] for frame in first["frames"]][-1] == "<module>"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from otel_gpu.findings.model import Window
+from otel_gpu.findings.document import Window
 from otel_gpu.findings.top_stacks import CALLED, WAITED
 from otel_gpu.findings.window_stacks import WindowStacks
 from tests.activities import SECOND, T0, call, calls, capture, snapshot, stall

@@ -219,7 +219,7 @@ def test_what_bounds_the_starved_program_is_said_as_far_as_it_is_known(starvatio
     The GPU is starved by what the program does between its calls. What that is, the
     capture cannot tell, and the verdict is no other; but who was started is in it.
     """
-    assert starvation.report.verdicts == ()
+    assert starvation.report.judged == ()
 
     (note,) = [note for note in starvation.report.notes if note.startswith("What bounds")]
     assert note == (

@@ -4,8 +4,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from otel_gpu.enrich.activities import CallStack
-from otel_gpu.explain.chains import Cause, Chain, Incident, stack_of_cause
 from otel_gpu.faces.mcp.answers import Listing, first_of, inert, micros, name_of
 from otel_gpu.faces.mcp.arguments import WINDOW, Argument, Question
 from otel_gpu.faces.mcp.captures import Capture
@@ -20,9 +18,24 @@ from otel_gpu.faces.mcp.tool import (
     since,
     thread_of,
 )
-from otel_gpu.faces.waterfall import Interval, find_intervals, in_order_of_time
+from otel_gpu.findings.causes import (
+    Interval,
+    Step,
+    find_intervals,
+    in_order_of_time,
+    longest_first,
+    write_tree,
+)
+from otel_gpu.findings.document import (
+    CallStack,
+    Cause,
+    Chain,
+    Document,
+    Incident,
+    Severity,
+    stack_of_cause,
+)
 from otel_gpu.findings.health import DISTRIBUTIONS, STATES
-from otel_gpu.findings.model import Report
 
 _DEFAULT = 5
 _MAX_CAUSES = 6
@@ -30,42 +43,41 @@ _MAX_EVIDENCE = 3
 _MAX_LISTED = 10
 _MAX_INTERVALS = 60
 _MAX_FUNCTIONS = 4
-_SEVERITIES = ("high", "medium", "low")
 
 
 def answer(capture: Capture, question: Question) -> Answer:
     """Return incidents and chains, the costliest first, or one of them in full."""
     study = capture.study(question.begin, question.end, question.pids)
-    report = study.report
+    document = study.document
     if wanted := question.values.get("id"):
-        return {**about(report), **_in_full(report, wanted)}
+        return {**about(document), **_in_full(document, wanted)}
     limit = question.values.get("limit", _DEFAULT)
     severity = question.values.get("severity")
-    incidents = [one for one in report.incidents if severity in (None, one.severity)]
-    chains = [one for one in report.chains if severity in (None, one.severity)]
+    incidents = [one for one in document.incidents if severity in (None, one.severity)]
+    chains = [one for one in document.chains if severity in (None, one.severity)]
     chains.sort(key=lambda chain: (-chain.effect.excess_ns, chain.id))
     return {
-        **about(report),
+        **about(document),
         "lost_us": micros(sum(incident.lost_ns for incident in incidents)),
-        "incidents": first_of([_incident(one, report) for one in incidents], limit),
-        "worst_chains": first_of([_chain(one, report) for one in chains], limit),
-        "nothing_found": not report.incidents and not report.chains,
+        "incidents": first_of([_incident(one, document) for one in incidents], limit),
+        "worst_chains": first_of([_chain(one, document) for one in chains], limit),
+        "nothing_found": not document.incidents and not document.chains,
         "notes": list(study.health.notes(STATES, DISTRIBUTIONS)),
     }
 
 
-def _in_full(report: Report, wanted: str) -> dict[str, Any]:
-    for chain in report.chains:
+def _in_full(document: Document, wanted: str) -> dict[str, Any]:
+    for chain in document.chains:
         if chain.id == wanted:
-            return {"chain": {**_chain(chain, report), "intervals": _intervals(chain)}}
-    for incident in report.incidents:
+            return {"chain": {**_chain(chain, document), "intervals": _intervals(chain)}}
+    for incident in document.incidents:
         if incident.id == wanted:
-            chains = [_chain(chain, report) for chain in incident.chains]
-            return {"incident": {**_incident(incident, report), "chains": Listing(chains)}}
+            chains = [_chain(chain, document) for chain in incident.chains]
+            return {"incident": {**_incident(incident, document), "chains": Listing(chains)}}
     return {"note": "No incident or chain of this window has this id; ids are in the lists."}
 
 
-def _incident(incident: Incident, report: Report) -> dict[str, Any]:
+def _incident(incident: Incident, document: Document) -> dict[str, Any]:
     kinds = Counter((chain.effect.kind, chain.effect.api) for chain in incident.chains)
     services = {chain.effect.process.pid: chain.effect.process for chain in incident.chains}
     return {
@@ -75,8 +87,8 @@ def _incident(incident: Incident, report: Report) -> dict[str, Any]:
             {"pid": pid, "service": service(image)}
             for pid, image in sorted(services.items())[:_MAX_LISTED]
         ],
-        "at_us": since(incident.start_unix_ns, report),
-        "until_us": since(incident.end_unix_ns, report),
+        "at_us": since(incident.start_unix_ns, document),
+        "until_us": since(incident.end_unix_ns, document),
         "lost_us": micros(incident.lost_ns),
         "effects": incident.effects,
         "effects_seen": [
@@ -96,7 +108,7 @@ def _pid_of(chains: Sequence[Chain]) -> int:
     return chains[0].effect.process.pid if chains else 0
 
 
-def _chain(chain: Chain, report: Report) -> dict[str, Any]:
+def _chain(chain: Chain, document: Document) -> dict[str, Any]:
     effect = chain.effect
     length_ns = max(1, effect.duration_ns)
     return {
@@ -109,7 +121,7 @@ def _chain(chain: Chain, report: Report) -> dict[str, Any]:
             "service": service(effect.process),
             "tid": effect.tid,
             "thread": name_of(effect.comm),
-            "at_us": since(effect.start_unix_ns, report),
+            "at_us": since(effect.start_unix_ns, document),
             "start_unix_ns": effect.start_unix_ns,
             "duration_us": micros(effect.duration_ns),
             "more_than_usual_us": micros(effect.excess_ns),
@@ -123,30 +135,30 @@ def _chain(chain: Chain, report: Report) -> dict[str, Any]:
     }
 
 
-def _causes(
-    causes: Sequence[Cause], pid: int, told: CallStack | None = None, name: str = "causes"
-) -> dict[str, Any]:
-    shown: dict[str, Any] = {name: [_cause(cause, pid, told) for cause in causes[:_MAX_CAUSES]]}
+def _causes(causes: Sequence[Cause], pid: int, told: CallStack | None = None) -> dict[str, Any]:
+    def write(step: Step, inner: list[dict[str, Any]]) -> dict[str, Any]:
+        cause = step.cause
+        ids = [evidence.id for evidence in cause.evidence]
+        shown: dict[str, Any] = {
+            "kind": cause.kind,
+            "time_us": micros(cause.time_ns),
+            "share": share(cause.share),
+            "by": thread_of(cause.culprit, pid),
+            "evidence": ids[:_MAX_EVIDENCE],
+        }
+        if len(ids) > _MAX_EVIDENCE:
+            shown["more_evidence"] = len(ids) - _MAX_EVIDENCE
+        # Where the effect was is said of it, and once.
+        shown |= _unless(told, stack_of_cause(cause))
+        return shown | (_first("of_which", inner) if inner else {})
+
+    return _first("causes", write_tree(causes, write))
+
+
+def _first(name: str, causes: list[dict[str, Any]]) -> dict[str, Any]:
+    shown: dict[str, Any] = {name: causes[:_MAX_CAUSES]}
     if len(causes) > _MAX_CAUSES:
         shown[f"more_{name}"] = len(causes) - _MAX_CAUSES
-    return shown
-
-
-def _cause(cause: Cause, pid: int, told: CallStack | None) -> dict[str, Any]:
-    ids = [evidence.id for evidence in cause.evidence]
-    shown: dict[str, Any] = {
-        "kind": cause.kind,
-        "time_us": micros(cause.time_ns),
-        "share": share(cause.share),
-        "by": thread_of(cause.culprit, pid),
-        "evidence": ids[:_MAX_EVIDENCE],
-    }
-    if len(ids) > _MAX_EVIDENCE:
-        shown["more_evidence"] = len(ids) - _MAX_EVIDENCE
-    # Where the effect was is said of it, and once.
-    shown |= _unless(told, stack_of_cause(cause))
-    if cause.via:
-        shown |= _causes(cause.via, pid, told, "of_which")
     return shown
 
 
@@ -156,8 +168,7 @@ def _unless(told: CallStack | None, stack: CallStack | None) -> dict[str, Any]:
 
 def _intervals(chain: Chain) -> Listing:
     intervals = find_intervals(chain)
-    longest = sorted(intervals, key=lambda one: (-one.length_ns, one.evidence.id))
-    shown = sorted(longest[:_MAX_INTERVALS], key=in_order_of_time)
+    shown = sorted(longest_first(intervals)[:_MAX_INTERVALS], key=in_order_of_time)
     return Listing([_interval(one, chain) for one in shown], more=len(intervals) - len(shown))
 
 
@@ -199,7 +210,7 @@ TOOL = Tool(
     (
         *WINDOW,
         Argument("id", "text", "One incident or chain, in full.", most=200),
-        Argument("severity", "text", "Only these.", most=10, choices=_SEVERITIES),
+        Argument("severity", "text", "Only these.", most=10, choices=tuple(Severity)),
         limit_argument(_DEFAULT, 50, "incidents, and chains"),
     ),
     answer,

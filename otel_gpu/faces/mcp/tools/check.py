@@ -8,8 +8,8 @@ from otel_gpu.faces.mcp.arguments import WINDOW, Question
 from otel_gpu.faces.mcp.captures import Capture, Study
 from otel_gpu.faces.mcp.tool import Answer, Tool, about
 from otel_gpu.faces.tables import load_lines
+from otel_gpu.findings.document import Document
 from otel_gpu.findings.health import Health
-from otel_gpu.findings.model import Report
 
 _MAX_NOTES = 50
 _PROBES = ("library", "symbols", "failed")
@@ -19,31 +19,33 @@ _SHOWN = 40
 def answer(capture: Capture, question: Question) -> Answer:
     """Return losses, coverage, what is not known, and the agent's own figures."""
     study = capture.study(question.begin, question.end, question.pids)
-    report, health = study.report, study.health
+    document, health = study.document, study.health
     return {
-        **about(report),
+        **about(document),
         "kind": "store" if capture.is_store else "recording",
         "nothing_was_lost": _nothing_was_lost(study),
-        "losses": dict(report.losses),
+        "losses": dict(document.losses),
         "damaged": inert(study.error),
         "not_known": first_of(_not_known(study), _MAX_NOTES),
-        "covered": _covered(report, health),
+        "covered": _covered(document, health),
         "probes": first_of(list(map(_library, health.probes.values())), _SHOWN, _PROBES),
         "capture": _made(health.capture),
         "agent": _agent(health),
-        "host": [inert(line) for line in load_lines(report.load)[:_SHOWN]] if report.load else [],
+        "host": [inert(line) for line in load_lines(document.load)[:_SHOWN]]
+        if document.load
+        else [],
     }
 
 
 def _nothing_was_lost(study: Study) -> bool | None:
-    if study.report.losses or study.error:
+    if study.document.losses or study.error:
         return False
     # Who counted no losses does not know of any.
     return True if study.health.counters else None
 
 
 def _not_known(study: Study) -> list[str]:
-    notes = [*study.report.notes, *study.health.notes()]
+    notes = [*study.document.notes, *study.health.notes()]
     if study.health.is_foreign:
         notes.append("The capture was made by another tool: what that lost is not known.")
     elif not study.health.counters:
@@ -51,10 +53,10 @@ def _not_known(study: Study) -> list[str]:
     return [inert(note) for note in notes]
 
 
-def _covered(report: Report, health: Health) -> dict[str, Any]:
+def _covered(document: Document, health: Health) -> dict[str, Any]:
     return {
-        "processes": len(report.processes),
-        "calls_counted": sum(row.calls for row in report.apis),
+        "processes": len(document.processes),
+        "calls_counted": sum(row.calls for row in document.apis),
         "calls_kept_one_by_one": health.seen["Call"],
         "calls_withheld_by_rate": _counted(health, "counter_spans_withheld_rate"),
         "stacks_withheld_by_rate": _counted(health, "counter_samples_withheld"),
@@ -62,7 +64,7 @@ def _covered(report: Report, health: Health) -> dict[str, Any]:
         "gaps_kept": health.seen["Gap"],
         "readings_of_counters": health.seen["Aggregates"],
         "has_time_account": bool(health.seen["Times"]),
-        "incidents": len(report.incidents),
+        "incidents": len(document.incidents),
     }
 
 

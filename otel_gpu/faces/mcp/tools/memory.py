@@ -3,24 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
-from otel_gpu import wire
 from otel_gpu.faces.mcp.answers import first_of, micros, name_of
 from otel_gpu.faces.mcp.arguments import WINDOW, Question
 from otel_gpu.faces.mcp.captures import Capture
 from otel_gpu.faces.mcp.tool import Answer, Tool, about, limit_argument, service, since
-from otel_gpu.findings.model import ApiRow, Memory, Report, Slot
-from otel_gpu.probe_table import API_BY_NUMBER
+from otel_gpu.findings.document import Api, Balance, Document, Slot
+from otel_gpu.findings.memory import ROLES
 
 _DEFAULT = 30
-_ROLES = {
-    wire.FAMILY_ALLOCATE: "allocate",
-    wire.FAMILY_FREE: "free",
-    wire.FAMILY_HOST_ALLOCATE: "allocate host memory",
-    wire.FAMILY_HOST_FREE: "free host memory",
-}
-_ROLE_BY_NAME = {
-    api.name: _ROLES[api.family] for api in API_BY_NUMBER.values() if api.family in _ROLES
-}
 _BALANCE = (
     *("pid", "service", "allocations", "frees", "allocations_not_freed"),
     *("allocated_bytes", "freed_bytes", "bytes_in_use_more_at_end"),
@@ -33,24 +23,24 @@ _POINTS = ("at_us", "calls", "mean_us")
 
 def answer(capture: Capture, question: Question) -> Answer:
     """Return the balance per process, the calls per API, and latency over time."""
-    report = capture.study(question.begin, question.end, question.pids).report
+    document = capture.study(question.begin, question.end, question.pids).document
     limit = question.values.get("limit", _DEFAULT)
-    apis = [_api(row) for row in report.apis if row.api in _ROLE_BY_NAME]
+    apis = [_api(row) for row in document.apis if row.api in ROLES]
     note = ""
-    if apis and not report.memory:
+    if apis and not document.balances:
         note = "What was freed is not known in this capture, or no call succeeded: no balance."
     elif not apis:
         note = "No allocating or freeing call was counted."
     return {
-        **about(report),
-        "balance": first_of([_balance(row) for row in report.memory], limit, _BALANCE),
+        **about(document),
+        "balance": first_of([_balance(row) for row in document.balances], limit, _BALANCE),
         "apis": first_of(apis, limit, _APIS),
-        "latency": first_of(list(_growth(report)), limit),
+        "latency": first_of(list(_growth(document)), limit),
         "note": note,
     }
 
 
-def _balance(row: Memory) -> list[object]:
+def _balance(row: Balance) -> list[object]:
     return [
         row.process.pid,
         service(row.process),
@@ -63,11 +53,11 @@ def _balance(row: Memory) -> list[object]:
     ]
 
 
-def _api(row: ApiRow) -> list[object]:
+def _api(row: Api) -> list[object]:
     return [
         row.process.pid,
         name_of(row.api),
-        _ROLE_BY_NAME[row.api],
+        ROLES[row.api],
         row.calls,
         row.errors,
         micros(row.p50_ns),
@@ -77,17 +67,17 @@ def _api(row: ApiRow) -> list[object]:
     ]
 
 
-def _growth(report: Report) -> list[dict[str, Any]]:
+def _growth(document: Document) -> list[dict[str, Any]]:
     rows = []
-    for image in report.processes:
-        slots = [slot for slot in report.slots if slot.process is image and slot.allocate_calls]
+    for image in (one.process for one in document.processes):
+        slots = [slot for slot in document.slots_of(image) if slot.allocate_calls]
         if not slots:
             continue
         third = max(1, len(slots) // 3)
         first, last = _mean_ns(slots[:third]), _mean_ns(slots[-third:])
         points = [
             [
-                since(slot.start_unix_ns, report),
+                since(slot.start_unix_ns, document),
                 round(slot.allocate_calls, 1),
                 micros(slot.allocate_ns / slot.allocate_calls),
             ]

@@ -5,15 +5,14 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from otel_gpu.explain.chains import Evidence
 from otel_gpu.faces.mcp.answers import Listing, first_of, inert, micros, name_of
 from otel_gpu.faces.mcp.arguments import WINDOW, Argument, ArgumentError, Question
 from otel_gpu.faces.mcp.captures import Capture
 from otel_gpu.faces.mcp.code import FRAME, describe_stack, names_of
-from otel_gpu.faces.mcp.stack_finder import StackFinder
 from otel_gpu.faces.mcp.tool import Answer, Tool, about, limit_argument, service, share
-from otel_gpu.faces.waterfall import find_intervals
-from otel_gpu.findings.model import Report
+from otel_gpu.findings.causes import find_intervals
+from otel_gpu.findings.document import Document, Evidence
+from otel_gpu.findings.stack_finder import StackFinder
 from otel_gpu.findings.top_stacks import (
     BYTES,
     CALLED,
@@ -59,13 +58,13 @@ def answer(capture: Capture, question: Question) -> Answer:
     name = _NAMES[kind]
     names = [question.values[name]] if name in question.values else []
     window = capture.resolve(question.begin, question.end)
-    report = capture.study(question.begin, question.end, question.pids).report
+    document = capture.study(question.begin, question.end, question.pids).document
     stacks = WindowStacks(window, kind=kind, pids=question.pids, names=names)
     capture.play(window, [stacks.observe])
-    found = stacks.finish(report.source, by)
+    found = stacks.finish(document.source, by)
     limit = question.values.get("limit", _DEFAULT)
     shown = {
-        **about(report),
+        **about(document),
         "of": kind,
         "by": by,
         "coverage": {
@@ -79,7 +78,7 @@ def answer(capture: Capture, question: Question) -> Answer:
         "notes": list(_notes(found))[:_MAX_NOTES],
     }
     if kind == WAITED:
-        shown["kernel_stacks"] = first_of(_kernel_stacks(report), limit)
+        shown["kernel_stacks"] = first_of(_kernel_stacks(document), limit)
     return shown
 
 
@@ -127,7 +126,7 @@ def _in_full(capture: Capture, question: Question) -> dict[str, Any]:
     if not _ID.fullmatch(wanted):
         raise ArgumentError(f"{inert(repr(wanted))} is no id: 16 digits, 0 to 9 and a to f")
     window = capture.resolve(question.begin, question.end)
-    report = capture.study(question.begin, question.end, question.pids).report
+    document = capture.study(question.begin, question.end, question.pids).document
     finder = StackFinder(int(wanted, 16))
     # All APIs by their names: calls inside other calls are told too.
     kinds = {
@@ -136,14 +135,14 @@ def _in_full(capture: Capture, question: Question) -> dict[str, Any]:
     }
     capture.play(window, [finder.observe, *(stacks.observe for stacks in kinds.values())])
     if finder.found is None:
-        return {**about(report), "note": "No call and no wait of this window has this stack."}
+        return {**about(document), "note": "No call and no wait of this window has this stack."}
     shown: dict[str, Any] = {
-        **about(report),
+        **about(document),
         "frames_are": list(FRAME),
         "stack": describe_stack(finder.found, _MAX_FRAMES_OF_ONE, addresses=True),
     }
     for kind, stacks in kinds.items():
-        found = stacks.finish(report.source, TIME)
+        found = stacks.finish(document.source, TIME)
         columns = ("pid", "service", _NAMES[kind], kind, "seen", "time_us", "bytes")
         uses = [_use(row) for row in found.rows if row.stack.id == finder.found.id]
         shown[kind] = first_of(uses, _MAX_USES, columns)
@@ -162,10 +161,10 @@ def _use(row: StackRow) -> list[object]:
     ]
 
 
-def _kernel_stacks(report: Report) -> list[Any]:
+def _kernel_stacks(document: Document) -> list[Any]:
     # An interval can be evidence of several chains.
     intervals: dict[str, Evidence] = {}
-    for chain in report.chains:
+    for chain in document.chains:
         for interval in find_intervals(chain):
             if interval.evidence.functions:
                 intervals.setdefault(interval.evidence.id, interval.evidence)

@@ -4,9 +4,9 @@ from otel_gpu.faces.mcp.answers import first_of, micros, name_of
 from otel_gpu.faces.mcp.arguments import WINDOW, Question
 from otel_gpu.faces.mcp.captures import Capture
 from otel_gpu.faces.mcp.tool import Answer, Tool, about, limit_argument, service, since
-from otel_gpu.faces.tables import name_phase
+from otel_gpu.findings.document import Api, Document, Slot
 from otel_gpu.findings.health import DISTRIBUTIONS, STATES
-from otel_gpu.findings.model import ApiRow, Report, Slot
+from otel_gpu.findings.phases import phase_of
 
 _DEFAULT = 30
 _APIS = (
@@ -22,30 +22,29 @@ _SLOTS = (
 def answer(capture: Capture, question: Question) -> Answer:
     """Return calls per API and process, and what happened when."""
     study = capture.study(question.begin, question.end, question.pids)
-    report, health = study.report, study.health
+    document, health = study.document, study.health
     limit = question.values.get("limit", _DEFAULT)
     return {
-        **about(report),
-        "calls": sum(row.calls for row in report.apis),
-        "errors": sum(row.errors for row in report.apis),
-        "lost_us": micros(sum(incident.lost_ns for incident in report.incidents)),
-        "incidents": len(report.incidents),
-        "apis": first_of([_api(row) for row in report.apis], limit, _APIS),
+        **about(document),
+        "calls": sum(row.calls for row in document.apis),
+        "errors": sum(row.errors for row in document.apis),
+        "lost_us": micros(sum(incident.lost_ns for incident in document.incidents)),
+        "incidents": len(document.incidents),
+        "apis": first_of([_api(row) for row in document.apis], limit, _APIS),
         "over_time": first_of(
             [
-                _slot(slot, report, knows_states=not health.lacks(STATES))
-                for slot in report.slots
-                if slot.process is None
+                _slot(slot, document, knows_states=not health.lacks(STATES))
+                for slot in document.slots_of(None)
             ],
-            len(report.slots),
+            len(document.slots),
             _SLOTS,
         ),
-        "losses": dict(report.losses) if health.counters or report.losses else None,
+        "losses": dict(document.losses) if health.counters or document.losses else None,
         "notes": list(health.notes(DISTRIBUTIONS)),
     }
 
 
-def _api(row: ApiRow) -> list[object]:
+def _api(row: Api) -> list[object]:
     return [
         row.process.pid,
         service(row.process),
@@ -62,16 +61,16 @@ def _api(row: ApiRow) -> list[object]:
     ]
 
 
-def _slot(slot: Slot, report: Report, *, knows_states: bool) -> list[object]:
+def _slot(slot: Slot, document: Document, *, knows_states: bool) -> list[object]:
     return [
-        since(slot.start_unix_ns, report),
+        since(slot.start_unix_ns, document),
         round(slot.calls, 1),
         micros(slot.call_ns / slot.calls) if slot.calls else None,
         round(slot.allocate_calls, 1),
         micros(slot.allocate_ns / slot.allocate_calls) if slot.allocate_calls else None,
         micros(slot.run_queue_ns) if knows_states else None,
         micros(slot.lost_ns),
-        name_phase(slot),
+        str(phase_of(slot)),
     ]
 
 

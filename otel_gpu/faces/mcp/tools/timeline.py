@@ -7,7 +7,7 @@ from otel_gpu.faces.mcp.arguments import WINDOW, Argument, Question
 from otel_gpu.faces.mcp.captures import Capture
 from otel_gpu.faces.mcp.code import code_of
 from otel_gpu.faces.mcp.tool import Answer, Tool, thread_of
-from otel_gpu.findings.model import Report, Window
+from otel_gpu.findings.document import Document, Window
 from otel_gpu.findings.moments import Moment, Moments
 from otel_gpu.findings.words import format_time
 
@@ -57,14 +57,16 @@ def answer(capture: Capture, question: Question) -> Answer:
 def _find_window(capture: Capture, question: Question) -> tuple[Window, str]:
     if question.begin is not None or question.end is not None:
         return capture.resolve(question.begin, question.end), _NAMED
-    report = capture.study(pids=question.pids).report
-    return _worst(report)
+    document = capture.study(pids=question.pids).document
+    return _worst(document)
 
 
-def _worst(report: Report) -> tuple[Window, str]:
-    if not report.chains:
-        return Window(report.start_unix_ns, report.end_unix_ns), "all, since nothing slow was found"
-    effect = min(report.chains, key=lambda chain: (-chain.effect.excess_ns, chain.id)).effect
+def _worst(document: Document) -> tuple[Window, str]:
+    if not document.chains:
+        return Window(
+            document.start_unix_ns, document.end_unix_ns
+        ), "all, since nothing slow was found"
+    effect = min(document.chains, key=lambda chain: (-chain.effect.excess_ns, chain.id)).effect
     around_ns = effect.duration_ns // _AROUND
     end_unix_ns = effect.start_unix_ns + effect.duration_ns
     return Window(effect.start_unix_ns - around_ns, end_unix_ns + around_ns), _WORST

@@ -2,9 +2,24 @@
 
 from html.parser import HTMLParser
 
+from markupsafe import escape
+
 from otel_gpu.enrich.activities import CallStack, ProcessImage
 from otel_gpu.explain.chains import Cause, Chain, Culprit, Effect, Evidence, Incident, Verdict
-from otel_gpu.findings.model import ApiRow, Blame, Load, Memory, OffCpu, Report, Slot, Throttled
+from otel_gpu.faces.html import page
+from otel_gpu.faces.html.markup import ENVIRONMENT, show
+from otel_gpu.findings.document import (
+    Api,
+    Balance,
+    Blame,
+    Document,
+    Load,
+    OffCpu,
+    Slot,
+    Throttled,
+    Window,
+    processes_of,
+)
 from otel_gpu.stacks.frames import Frame
 from tests.activities import SECOND, T0
 
@@ -65,9 +80,15 @@ class Seen(HTMLParser):
         raise AssertionError(data)
 
 
+def part(name, *values, **named):
+    """One piece of a page, as its template writes it."""
+    assert page.ENVIRONMENT is ENVIRONMENT
+    return getattr(ENVIRONMENT.get_template("parts.html").module, name)(*values, **named)
+
+
 def text_of(markup):
-    """What a reader reads of a piece of a page."""
-    return Seen(markup).text
+    """What a reader reads of a piece of a page, or of what is put into one."""
+    return Seen(markup if isinstance(markup, str) else escape(show(markup))).text
 
 
 def stack_named(name, number):
@@ -115,25 +136,25 @@ def report_named(name, *, kind="sleep", severity="high", verdict="cpu-bound"):
         for image in (None, process, other)
         for n in range(3)
     ]
-    return Report(
+    judged = Verdict(
+        process, T0, T0 + SECOND, verdict, {"cpu": 0.7, name: 0.3}, {"io": MS, name: 5}
+    )
+    return Document(
         source=f"/folder/{name}",
-        start_unix_ns=T0,
-        end_unix_ns=T0 + 3 * SECOND,
-        processes=(process, other),
-        verdicts=(
-            Verdict(
-                process, T0, T0 + SECOND, verdict, {"cpu": 0.7, name: 0.3}, {"io": MS, name: 5}
-            ),
-        ),
+        window=Window(T0, T0 + 3 * SECOND),
+        processes=tuple(processes_of((process, other), [judged])),
         apis=(
-            ApiRow(process, name, name, 5, 2, 1.0, 2.0, 3.0, 9, 0),
-            ApiRow(process, "cudaMalloc", "runtime", 5, 0, 1.0, float("nan"), 3.0, 9, 4096),
+            Api(process, name, name, 5, 2, 1.0, 2.0, 3.0, 9, 0),
+            Api(process, "cudaMalloc", "runtime", 5, 0, 1.0, float("nan"), 3.0, 9, 4096),
         ),
-        memory=(Memory(process, 5, 4096, 2, 1024), Memory(other, 0, 0, 1, 8)),
+        balances=(Balance(process, 5, 4096, 2, 1024), Balance(other, 0, 0, 1, 8)),
         incidents=incidents,
         chains=chains,
         blames=(Blame(process, culprit, kind, 5 * MS, 3), Blame(process, worker, "lock", 5, 3)),
-        off_cpu=(OffCpu(process, 0, 2, name, 5, 1), OffCpu(process, 9, 1, "", 5, 0)),
+        off_cpu=(
+            OffCpu(process, "other", "blocked", name, 5, 1),
+            OffCpu(process, "9", "run_queue", "", 5, 0),
+        ),
         slots=tuple(slots),
         load=Load(1.5, 2, {name: 0.5}, 3, 0, (Throttled(name, 5, 1, 2),)),
         losses={name: 3},

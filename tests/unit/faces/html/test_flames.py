@@ -4,14 +4,19 @@ import re
 
 import pytest
 
-from otel_gpu.faces.html.flames import MOST_LISTED, flame_graph
+from otel_gpu.faces.html.page import make_page
+from otel_gpu.faces.html.stories import MOST_LISTED
 from otel_gpu.findings.top_stacks import WAITED
 from otel_gpu.stacks.frames import Frame
 from tests.activities import SECOND, call, call_stack, stall
-from tests.unit.faces.html.pages import Seen, text_of
+from tests.unit.faces.html.pages import Seen, part, report_named, text_of
 from tests.unit.findings.stack_samples import EVIL, MALLOC, MS, TRAINER, report_of
 
 HARMLESS = "f"
+
+
+def flame_graph(report):
+    return part("flame_graph", report)
 
 
 def read(markup):
@@ -90,7 +95,9 @@ def test_without_weight_there_is_no_picture(kind):
     """
     An empty frame would look like a fault of ours.
     """
-    assert flame_graph(report_of(call(TRAINER, "cudaMalloc", SECOND, MS), kind=kind)) is None
+    report = report_of(call(TRAINER, "cudaMalloc", SECOND, MS), kind=kind)
+
+    assert "flamegraph" not in make_page(report_named("x"), flames=[report]).split("<body>")[1]
 
 
 @pytest.mark.parametrize("name", EVIL)

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from otel_gpu.faces.html.incidents import MOST_IN_FULL
-from otel_gpu.faces.html.page import make_page
-from otel_gpu.faces.html.tables import MOST_ROWS
+from otel_gpu.faces.html.page import MOST_IN_FULL, make_page
+from otel_gpu.faces.html.shapes import MOST_ROWS
 from tests.activities import SECOND, image
 from tests.unit.faces.html.pages import MS, Seen, report_named
 from tests.unit.findings.samples import incident, preempted
+from tests.unit.findings.stack_samples import report_of as stacks_of
 
 PLAIN = Seen(make_page(report_named("x")))
 TAGS = {
@@ -172,7 +172,7 @@ def test_parts_that_have_nothing_are_left_out():
     An empty capture has a page.
     """
     empty = report_named("x")._replace(
-        processes=(), verdicts=(), apis=(), memory=(), incidents=(), chains=(), blames=(),
+        processes=(), apis=(), balances=(), incidents=(), chains=(), blames=(),
         off_cpu=(), slots=(), load=None, losses={}, notes=(),
     )  # fmt: skip
 
@@ -229,9 +229,8 @@ def test_a_page_is_bounded():
     full = worst._replace(chains=worst.chains * 10, advice=(name,) * 20)
     report = report._replace(
         processes=report.processes * 2_000,
-        verdicts=report.verdicts * 4_000,
         apis=report.apis * 8_000,
-        memory=report.memory * 2_000,
+        balances=report.balances * 2_000,
         incidents=(full,) * 512,
         blames=report.blames * 5_000,
         off_cpu=report.off_cpu * 30_000,
@@ -249,15 +248,15 @@ def test_a_page_is_bounded():
 
 def test_flame_graphs_stand_in_their_own_section():
     """
-    Whoever draws them hands them over as they are to be; their script comes with them.
+    Their script comes with them, and without any weight there are none.
     """
-    drawing = '<svg class="flame"><rect></rect></svg>'
+    report = stacks_of()
 
-    page = make_page(report_named("x"), flame_graphs=[drawing])
+    page = make_page(report_named("x"), flames=[report, report._replace(rows=())])
 
     seen = Seen(page)
     assert '<section id="flames"><h2>Flame graphs</h2>' in page
-    assert drawing in page
+    assert page.count('<svg xmlns="http://www.w3.org/2000/svg" class="flamegraph"') == 1
     assert "flames" not in PLAIN.values_of("id")
     assert "svg.flamegraph" not in PLAIN.sources["script"]
     assert "svg.flamegraph" in seen.sources["script"]

@@ -5,19 +5,28 @@ import re
 
 import pytest
 
-from otel_gpu import wire
-from otel_gpu.faces.html.calls import MOST_BALANCES, call_table, memory_part
-from otel_gpu.faces.html.charts import time_charts
-from otel_gpu.faces.html.tables import Cell, Column, table
-from otel_gpu.faces.html.verdicts import verdict_cards
-from otel_gpu.faces.html.waits import off_cpu_table
-from otel_gpu.findings.model import ApiRow, Memory, OffCpu, Slot
+from otel_gpu.faces.html import tables
+from otel_gpu.faces.html.page import MOST_BALANCES
+from otel_gpu.faces.html.shapes import Cell, Column, Table
+from otel_gpu.findings.document import Api, Balance, OffCpu, Slot, processes_of
 from tests.activities import SECOND, T0, image
-from tests.unit.faces.html.pages import Seen, report_named, text_of
+from tests.unit.faces.html.pages import Seen, part, report_named, text_of
 from tests.unit.findings.samples import MS, verdict
 
 TRAINER, SERVER = image(42, 1), image(77, 1, name="server")
-LAUNCHES = ApiRow(TRAINER, "cudaLaunchKernel", "runtime", 1_200, 3, 4e3, 9e6, 1e7, 2_000_000, 0)
+LAUNCHES = Api(TRAINER, "cudaLaunchKernel", "runtime", 1_200, 3, 4e3, 9e6, 1e7, 2_000_000, 0)
+
+
+def call_table(rows, **named):
+    return part("table", tables.call_table(rows, **named))
+
+
+def off_cpu_table(rows, **named):
+    return part("table", tables.off_cpu_table(rows, **named))
+
+
+def articles(markup):
+    return re.findall("<article.*?</article>", markup, re.DOTALL)
 
 
 def rows_of(markup):
@@ -65,8 +74,9 @@ def test_a_table_says_what_it_leaves_out():
     """
     rows = [[Cell("a")], [Cell("b")]]
 
-    assert "more are not shown" not in table("t", [Column("x")], rows)
-    assert text_of(table("t", [Column("x")], rows, count=5)).endswith("3 more are not shown.")
+    assert "more are not shown" not in part("table", Table("t", [Column("x")], rows))
+    told = text_of(part("table", Table("t", [Column("x")], rows, 3)))
+    assert told.endswith("3 more are not shown.")
 
 
 @pytest.mark.parametrize(
@@ -81,7 +91,7 @@ def test_a_balance_is_told(allocated, freed, told):
     """
     A leak is what is left when all is added up.
     """
-    (card,) = memory_part([Memory(TRAINER, 3, allocated, 1, freed)], [], with_process=False)
+    (card,) = articles(part("memory_part", [Balance(TRAINER, 3, allocated, 1, freed)], [], False))
 
     assert text_of(card).startswith(told)
 
@@ -93,7 +103,7 @@ def test_calls_that_allocate_have_their_own_table():
     names = ("cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaLaunchKernel")
     apis = [LAUNCHES._replace(api=name) for name in names]
 
-    _, listed = memory_part([Memory(TRAINER, 1, 1, 1, 1)], apis, with_process=False)
+    listed = part("memory_part", [Balance(TRAINER, 1, 1, 1, 1)], apis, False)
 
     assert [row.split(" 1,200")[0] for row in rows_of(listed)[1:]] == [
         "cudaMalloc allocates on the device",
@@ -106,12 +116,13 @@ def test_the_largest_balances_come_first():
     """
     Where there are many processes, the one that leaks is not left out.
     """
-    memory = [Memory(image(pid, 1), 1, pid, 0, 0) for pid in range(1, 100)]
+    memory = [Balance(image(pid, 1), 1, pid, 0, 0) for pid in range(1, 100)]
 
-    parts = memory_part(memory, [], with_process=True)
+    markup = part("memory_part", memory, [], True)
 
-    assert text_of(parts[0]).startswith("trainer (99): 99 B more")
-    assert text_of(parts[-1]) == f"{99 - MOST_BALANCES} more processes."
+    assert text_of(articles(markup)[0]).startswith("trainer (99): 99 B more")
+    assert len(articles(markup)) == MOST_BALANCES
+    assert text_of(markup).endswith(f"{99 - MOST_BALANCES} more processes.")
 
 
 def test_a_verdict_comes_with_its_numbers():
@@ -119,29 +130,27 @@ def test_a_verdict_comes_with_its_numbers():
     In words, as shares, and as the time behind them.
     """
     report = report_named("x")._replace(
-        processes=(TRAINER, SERVER), verdicts=(verdict(TRAINER),), apis=()
+        processes=tuple(processes_of((TRAINER, SERVER), [verdict(TRAINER)])), apis=()
     )
 
-    cards, others = verdict_cards(report)
-
-    assert text_of(cards) == (
+    assert text_of(part("verdicts_part", report)) == (
         "trainer (42) cpu-bound More than half of its time it worked on a CPU, or waited for one. "
         "CPU: working or waiting for one 75 % waiting for the GPU 25 % "
         "Where 1 s of the threads that feed the GPU went "
-        "waiting for a CPU 60 % 600 ms waiting for the GPU 25 % 250 ms its own work 15 % 150 ms"
+        "waiting for a CPU 60 % 600 ms waiting for the GPU 25 % 250 ms its own work 15 % 150 ms "
+        "Watched, and no CUDA call seen: server (77)"
     )
-    assert text_of(others) == "Watched, and no CUDA call seen: server (77)"
 
 
 @pytest.mark.parametrize(
     ("state", "context", "reason", "told"),
     [
-        (wire.STATE_RUN_QUEUE, wire.CONTEXT_GAP, "", "waited for a CPU 5 ms 2 2.5 ms between"),
+        ("run_queue", "gap", "", "waited for a CPU 5 ms 2 2.5 ms between"),
         # A driver may sleep between two looks at the device.
-        (wire.STATE_BLOCKED, wire.CONTEXT_SYNCHRONIZE, "sleep", "waited for the GPU (sleep) 5 ms"),
-        (wire.STATE_BLOCKED, wire.CONTEXT_GAP, "sleep", "slept 5 ms"),
-        (wire.STATE_BLOCKED, wire.CONTEXT_OTHER, "child_wait", "waited for data (child_wait) 5 ms"),
-        (wire.STATE_BLOCKED, 99, "<b>", "unexplained (<b>) 5 ms 2 2.5 ms 99"),
+        ("blocked", "synchronize", "sleep", "waited for the GPU (sleep) 5 ms"),
+        ("blocked", "gap", "sleep", "slept 5 ms"),
+        ("blocked", "other", "child_wait", "waited for data (child_wait) 5 ms"),
+        ("blocked", "99", "<b>", "unexplained (<b>) 5 ms 2 2.5 ms 99"),
     ],
 )
 def test_a_wait_means_what_it_means_where_it_was(state, context, reason, told):
@@ -168,7 +177,7 @@ def test_charts_are_to_scale():
     slots = (slot(0, calls=100), slot(1, calls=50, lost_ns=SECOND // 4))
     report = report_named("x")._replace(slots=slots, incidents=(), processes=())
 
-    (markup,) = time_charts(report)
+    markup = part("time_part", report)
 
     bars = re.findall(r"<title>([^<]+)</title></rect>", markup)
     heights = re.findall(r' height="([\d.]+)"><title>', markup)

@@ -5,19 +5,11 @@ import re
 import pytest
 
 from otel_gpu.explain.chains import Cause, Culprit
-from otel_gpu.faces.html.incidents import incident_cards
 from otel_gpu.faces.html.page import make_page
-from otel_gpu.faces.html.stacks import (
-    MOST_FRAMES,
-    MOST_STACKS,
-    places_of,
-    stack_details,
-    stacks_of_chain,
-)
-from otel_gpu.faces.html.waterfalls import waterfall
+from otel_gpu.faces.html.stories import MOST_FRAMES, MOST_STACKS, places_of, stacks_of
 from otel_gpu.stacks.frames import Frame
 from tests.activities import T0, call_stack, image
-from tests.unit.faces.html.pages import Seen, report_named, text_of
+from tests.unit.faces.html.pages import Seen, part, report_named, text_of
 from tests.unit.findings.samples import (
     MS,
     effect,
@@ -38,6 +30,18 @@ def at_line(number, line):
         Frame("cpython", "step", "/app/train.py", line),
     )
     return call_stack(number, frames)
+
+
+def stack_details(*values):
+    return part("stack_details", *values)
+
+
+def stacks_of_chain(chain):
+    return part("chain_stacks", chain)
+
+
+def card_of(told):
+    return part("incident_card", 1, told, T0)
 
 
 def slow_at(number, line):
@@ -120,21 +124,21 @@ def test_without_stacks_nothing_is_said_of_them():
     """
     chain = preempted(TRAINER, 0)
 
-    assert places_of(incident(chain)) is None
-    assert stacks_of_chain(chain) == []
-    (card,) = incident_cards([incident(chain)], T0)
-    assert "Where" not in text_of(card)
+    assert places_of(incident(chain)) == ()
+    assert stacks_of(chain) == []
+    assert "Where" not in text_of(card_of(incident(chain)))
 
 
 def test_the_effect_and_its_waits_have_their_stacks():
     """
     That of the call is open; that of a wait is told with what was waited for, and how long.
     """
-    heading, listed = stacks_of_chain(with_stacks(preempted(TRAINER, 0)))
+    listed = stacks_of_chain(with_stacks(preempted(TRAINER, 0)))
 
-    assert text_of(heading) == "Where in the program"
     text = text_of(listed)
-    assert text.startswith("slow cudaLaunchKernel at train.py:74 fragmentation_pattern cudaMalloc")
+    assert text.startswith(
+        "Where in the program slow cudaLaunchKernel at train.py:74 fragmentation_pattern cudaMalloc"
+    )
     assert "waited for data for 1 ms at train.py:40 step Queue.get" in text
     assert re.findall("<details [^>]*>", listed) == [
         '<details class="program" open>',
@@ -153,7 +157,7 @@ def test_a_thread_that_was_waited_for_is_named():
         "lock", 5 * MS, 0.5, other, (locked,), (Cause("sleep", 4 * MS, 0.4, other, (asleep,)),)
     )
 
-    _, listed = stacks_of_chain(preempted(TRAINER, 0)._replace(causes=(cause,)))
+    listed = stacks_of_chain(preempted(TRAINER, 0)._replace(causes=(cause,)))
 
     told = [text_of(summary) for summary in re.findall("<summary>.*?</summary>", listed)]
     assert told == [
@@ -172,7 +176,7 @@ def test_the_longest_waits_are_shown_and_each_place_once():
     )
     cause = Cause("io", 5 * MS, 0.5, None, intervals)
 
-    _, listed = stacks_of_chain(preempted(TRAINER, 0)._replace(causes=(cause,)))
+    listed = stacks_of_chain(preempted(TRAINER, 0)._replace(causes=(cause,)))
 
     told = [text_of(summary) for summary in re.findall("<summary>.*?</summary>", listed)]
     assert len(told) == MOST_STACKS
@@ -186,9 +190,7 @@ def test_a_card_tells_where_at_first_and_in_full_below():
     """
     For who skims, and for who looks into it; the cause says where it waited, not the call again.
     """
-    (card,) = incident_cards([incident(with_stacks(preempted(TRAINER, 0)))], T0)
-
-    text = text_of(card)
+    text = text_of(card_of(incident(with_stacks(preempted(TRAINER, 0)))))
     assert "Where train.py:74 fragmentation_pattern What to do" in text
     assert "It waited for data, at train.py:40 step ipc" in text.replace(
         " from pt_data_worker (42/43)", ""
@@ -212,7 +214,7 @@ def test_a_waterfall_says_where_a_thread_waited():
     """
     Beside what it waited for; of the effect's own row it is said elsewhere.
     """
-    text = text_of(waterfall(with_stacks(preempted(TRAINER, 0))))
+    text = text_of(part("waterfall", with_stacks(preempted(TRAINER, 0))))
 
     assert "woken by pt_data_worker (42/43), at train.py:40 step, in pipe_read ← vfs_read" in text
     assert "fragmentation_pattern" not in text
@@ -228,9 +230,7 @@ def test_a_wait_for_a_cpu_that_nobody_had_is_said_to_be_one():
         causes=(Cause("run_queue", 8 * MS, 0.8, None, (waiting,)),)
     )
 
-    (card,) = incident_cards([incident(chain)], T0)
-
-    text = text_of(card)
+    text = text_of(card_of(incident(chain)))
     assert text.startswith("high It was ready to run, and no thread had its CPU trainer (42) lost")
     assert "Whose fault no thread's: the hypervisor, an interrupt, or a CPU that was slow" in text
     assert "waited for a CPU no thread had the CPU +0 µs 8,000 µs" in text
@@ -246,9 +246,9 @@ def test_a_wait_for_a_cpu_that_was_mostly_taken_is_not():
         causes=(Cause("run_queue", 8 * MS, 0.8, None, (idle, busy)),)
     )
 
-    (card,) = incident_cards([incident(chain)], T0)
-
-    assert text_of(card).startswith("high It was ready to run, and no CPU was free")
+    assert text_of(card_of(incident(chain))).startswith(
+        "high It was ready to run, and no CPU was free"
+    )
 
 
 def test_the_classes_of_frames_have_a_style():

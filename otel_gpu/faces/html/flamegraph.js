@@ -34,7 +34,7 @@
         box.rect.setAttribute("x", x);
         box.rect.setAttribute("width", w);
         box.text.setAttribute("x", x + PADDING);
-        const name = box.told.split("\n")[0];
+        const name = box.text.dataset.name || box.told.split("\n")[0];
         box.text.textContent = shorten(name, Math.floor((w - 2 * PADDING) / CHARACTER));
       }
     }

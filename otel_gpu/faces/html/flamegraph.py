@@ -6,27 +6,26 @@ that it called; the process is at the top. Boxes that lie side by side are in al
 order: from left to right there is no time.
 
 The page holds one script and one style, which never change, and a policy that allows those
-by their hashes and loads nothing. Names come from other people's programs and from recordings
-of strangers: they are escaped, and would be inert if they were not.
+by their hashes and loads nothing.
 """
 
-import base64
-import hashlib
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from html import escape
-from importlib import resources
 from typing import NamedTuple
 
-from otel_gpu.enrich.stack_text import printable
-from otel_gpu.faces.folded import FoldedStack
-from otel_gpu.findings.words import format_duration, format_size
+from markupsafe import Markup
+
+from otel_gpu.faces.folded import FoldedFrame, FoldedStack, fold
+from otel_gpu.faces.html.markup import ENVIRONMENT, as_source, hash_of, source
+from otel_gpu.findings.words import format_duration, format_size, printable
+
+__all__ = ["SCRIPT", "draw_flamegraph", "draw_key", "flamegraph_page", "fold"]
 
 WIDTH = 1200
 ROW = 17
 MAX_BOXES = 10_000
 """More cannot be told apart; the narrowest are left out, and that is said."""
-MAX_CHARACTERS = 400
+MAX_CHARACTERS = 640
 """Of the text of one box; a longer one loses its middle."""
 
 _MAX_NODES = 200_000
@@ -45,25 +44,24 @@ _TYPES: Mapping[str, tuple[str, tuple[int, int, int]]] = {
 _OTHER_COLOUR = (280, 30, 75)
 _UNITS = {"time": format_duration, "bytes": format_size}
 
-SCRIPT = resources.files(__package__).joinpath("flamegraph.js").read_text(encoding="utf-8")
+SCRIPT = source("flamegraph.js")
 """For pages with flame graphs: fits them to the screen, and lets a click enlarge a box."""
 
-_STYLE = """
+_STYLE = as_source("""
 body { font: 14px sans-serif; margin: 1em; color: #222; background: #fff; }
 h1 { font-size: 1.2em; } p { margin: .4em 0; overflow-wrap: anywhere; }
 svg.flamegraph { width: 100%; height: auto; } svg.flamegraph g { cursor: pointer; }
 .flame-key { list-style: none; padding: 0; } .flame-key li { display: inline; margin-right: 1em; }
-"""
+""")
 
 
 class _Node:
-    __slots__ = ("children", "name", "type", "weight")
+    __slots__ = ("children", "frame", "weight")
 
-    def __init__(self, name: str, kind: str) -> None:
-        self.name = name
-        self.type = kind
+    def __init__(self, frame: FoldedFrame) -> None:
+        self.frame = frame
         self.weight = 0
-        self.children: dict[tuple[str, str], _Node] = {}
+        self.children: dict[FoldedFrame, _Node] = {}
 
 
 class _Box(NamedTuple):
@@ -73,7 +71,22 @@ class _Box(NamedTuple):
     width: float
 
 
-def draw_flamegraph(stacks: Iterable[FoldedStack], by: str, *, most: int = MAX_BOXES) -> str:
+class _Drawn(NamedTuple):
+    """A box as the template writes it."""
+
+    x: float
+    y: int
+    width: float
+    depth: int
+    whole: str
+    amount: str
+    share: float
+    colour: str
+    shown: str
+    short: str
+
+
+def draw_flamegraph(stacks: Iterable[FoldedStack], by: str, *, most: int = MAX_BOXES) -> Markup:
     """
     Return the picture as an SVG element, for a page of HTML; what it leaves out is said below.
 
@@ -88,25 +101,15 @@ def draw_flamegraph(stacks: Iterable[FoldedStack], by: str, *, most: int = MAX_B
     root = _grow(stacks)
     boxes, left_out = _choose(root, most)
     rows = 1 + max((box.depth for box in boxes), default=0)
-    drawn = "".join(_draw(box, root.weight, by) for box in boxes)
-    note = f"<p>Too narrow to be drawn: {left_out:,}, and all below them.</p>" if left_out else ""
-    return (
-        '<svg xmlns="http://www.w3.org/2000/svg" class="flamegraph" '
-        f'viewBox="0 0 {WIDTH} {rows * ROW}" role="img" aria-label="Flame graph by {_text(by)}" '
-        f'font-family="monospace" font-size="11" fill="#111">{drawn}</svg>{note}'
-    )
+    drawn = [_draw(box, root.weight, by) for box in boxes]
+    return _render("picture", drawn, by, WIDTH, rows * ROW, left_out)
 
 
-def draw_key(stacks: Iterable[FoldedStack]) -> str:
+def draw_key(stacks: Iterable[FoldedStack]) -> Markup:
     """Return what the colours of a picture mean, as a list for a page of HTML."""
     kinds = {frame.type for stack in stacks for frame in stack.frames}
-    items = "".join(
-        '<li><svg width="12" height="12" aria-hidden="true">'
-        f'<rect width="12" height="12" fill="{_colour(kind, "")}"/></svg> {word}</li>'
-        for kind, (word, _) in _TYPES.items()
-        if kind in kinds
-    )
-    return f'<ul class="flame-key">{items}</ul>'
+    keys = [(_colour(kind, ""), word) for kind, (word, _) in _TYPES.items() if kind in kinds]
+    return _render("key", keys)
 
 
 def flamegraph_page(stacks: Iterable[FoldedStack], by: str, title: str) -> str:
@@ -119,20 +122,18 @@ def flamegraph_page(stacks: Iterable[FoldedStack], by: str, title: str) -> str:
         title: What they are of.
     """
     drawn = list(stacks)
-    policy = f"default-src 'none'; style-src {_hash(_STYLE)}; script-src {_hash(SCRIPT)}"
-    heading = _text(title)
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{heading}</title><style>{_STYLE}</style></head><body><h1>{heading}</h1>"
-        f"<p>Width is {_text(by)}. Click a box to look into it, and one above it to go back."
-        f"</p>{draw_key(drawn)}{draw_flamegraph(drawn, by)}<script>{SCRIPT}</script></body></html>\n"
-    )
+    policy = f"default-src 'none'; style-src {hash_of(_STYLE)}; script-src {hash_of(SCRIPT)}"
+    key, picture = draw_key(drawn), draw_flamegraph(drawn, by)
+    return _render("page", title, by, policy, _STYLE, SCRIPT, key, picture)
+
+
+def _render(macro: str, *values: object) -> Markup:
+    found = getattr(ENVIRONMENT.get_template("flamegraph.html").module, macro)(*values)
+    return Markup(found)  # noqa: S704 -- a macro's, which has escaped what is in it
 
 
 def _grow(stacks: Iterable[FoldedStack]) -> _Node:
-    root = _Node("all", "process")
+    root = _Node(FoldedFrame("all", "process"))
     left = _MAX_NODES
     for stack in sorted(stacks, key=lambda stack: (-stack.weight, stack.frames)):
         node = root
@@ -143,7 +144,7 @@ def _grow(stacks: Iterable[FoldedStack]) -> _Node:
                 if not left:
                     break
                 left -= 1
-                child = node.children[frame] = _Node(*frame)
+                child = node.children[frame] = _Node(frame)
             child.weight += stack.weight
             node = child
     return root
@@ -174,20 +175,24 @@ def _lay_out(root: _Node) -> Iterator[_Box]:
             x += width
 
 
-def _draw(box: _Box, total: int, by: str) -> str:
-    node, y = box.node, box.depth * ROW
-    amount = _UNITS.get(by, str)(node.weight)
-    share = f"{node.weight / total:.1%}"
+def _draw(box: _Box, total: int, by: str) -> _Drawn:
+    node = box.node
     room = int((box.width - 2 * _PADDING) / _CHARACTER)
-    name = _clip(printable(node.name))
-    shown = name if len(name) <= room else name[: room - 1] + "…"
-    return (
-        f'<g data-x="{box.x:.3f}" data-w="{box.width:.3f}" data-d="{box.depth}">'
-        f"<title>{_text(name)}\n{_text(amount)} ({share})</title>"
-        f'<rect x="{box.x:.3f}" y="{y}" width="{box.width:.3f}" height="{ROW - 1}" '
-        f'fill="{_colour(node.type, name)}"/>'
-        f'<text x="{box.x + _PADDING:.3f}" y="{y + 12}">'
-        f"{_text(shown) if room >= _PADDING else ''}</text></g>"
+    name = _clip(printable(node.frame.text))
+    short = printable(node.frame.short)
+    label = short or name
+    shown = label if len(label) <= room else label[: room - 1] + "…"
+    return _Drawn(
+        box.x,
+        box.depth * ROW,
+        box.width,
+        box.depth,
+        name,
+        _UNITS.get(by, str)(node.weight),
+        node.weight / total,
+        _colour(node.frame.type, name),
+        shown if room >= _PADDING else "",
+        short,
     )
 
 
@@ -201,12 +206,3 @@ def _clip(text: str) -> str:
         return text
     half = MAX_CHARACTERS // 2
     return f"{text[: half - 1]}…{text[-half:]}"
-
-
-def _hash(source: str) -> str:
-    digest = hashlib.sha256(source.encode()).digest()
-    return f"'sha256-{base64.b64encode(digest).decode()}'"
-
-
-def _text(text: str) -> str:
-    return escape(printable(text), quote=True)

@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from otel_gpu import wire
-from otel_gpu.commands import summary as module
-from otel_gpu.commands.summary import Summary, is_live
 from otel_gpu.decode.events import Aggregate, SeriesKey
 from otel_gpu.enrich.activities import (
     AggregatesActivity,
@@ -22,6 +20,9 @@ from otel_gpu.enrich.activities import (
     StatusActivity,
 )
 from otel_gpu.enrich.percentiles import bucket_middles_ns, percentile_ns
+from otel_gpu.faces.summary import Summary, is_live
+from otel_gpu.findings import running_totals as module
+from otel_gpu.findings.running_totals import RunningTotals
 from otel_gpu.findings.words import format_duration
 from otel_gpu.probe_table import API_BY_NUMBER
 
@@ -110,7 +111,7 @@ def test_a_series_is_cumulative_and_counted_once():
     Snapshots hold what changed, as totals: the latest replaces the one before.
     """
     process, other = image(7), image(8)
-    summary = Summary(console(), live=False)
+    summary = RunningTotals()
 
     summary.observe(capture())
     summary.observe(
@@ -130,7 +131,7 @@ def test_a_process_whose_name_becomes_known_later_is_counted_once():
     It is a new object under the same key, and what it was called before is not shown.
     """
     unnamed, named = image(7, service="unknown_service"), image(7)
-    summary = Summary(console(), live=False)
+    summary = RunningTotals()
 
     summary.observe(capture())
     summary.observe(after(1, series(unnamed, LAUNCH, {1: 5}, total_ns=5)))
@@ -159,7 +160,7 @@ def test_other_metrics_are_not_calls():
     Launch gaps and switches share the buckets, and are no calls.
     """
     process = image(7)
-    summary = Summary(console(), live=False)
+    summary = RunningTotals()
 
     summary.observe(capture())
     summary.observe(after(1, series(process, 2, {1: 5}, total_ns=5, metric=wire.METRIC_OFF_CPU)))
@@ -234,7 +235,7 @@ def test_ended_processes_are_forgotten_in_the_end(monkeypatch):
     A service that watches short-lived processes for months keeps its memory, and says so.
     """
     monkeypatch.setattr(module, "MAX_SERIES", 10)
-    summary = Summary(console(), live=False)
+    summary = RunningTotals()
     summary.observe(capture())
     for pid in range(1, 51):
         summary.observe(after(pid, series(image(pid), LAUNCH, {1: 1}, total_ns=pid)))
@@ -250,7 +251,7 @@ def test_a_process_that_was_named_late_is_forgotten_as_well(monkeypatch):
     Its end is told with the name, its first calls came without it.
     """
     monkeypatch.setattr(module, "MAX_SERIES", 10)
-    summary = Summary(console(), live=False)
+    summary = RunningTotals()
     summary.observe(capture())
     for pid in range(1, 51):
         unnamed = image(pid, service="unknown_service")
@@ -266,7 +267,7 @@ def test_processes_that_made_no_call_are_not_remembered(monkeypatch):
     A build host ends thousands of them an hour.
     """
     monkeypatch.setattr(module, "MAX_SERIES", 10)
-    summary = Summary(console(), live=False)
+    summary = RunningTotals()
     summary.observe(capture())
     for pid in range(1, 51):
         summary.observe(ExitActivity(image(pid), START_NS, 0))
@@ -284,7 +285,7 @@ def test_names_cannot_command_the_terminal():
 
     text = final_text(capture(), after(1, series(process, LAUNCH, {1: 1}, total_ns=1)))
 
-    assert "x?[2Jy? (7)" in text
+    assert "x\\x1b[2Jy\\n (7)" in text
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,12 @@
 
 import pytest
 
-from otel_gpu.explain.chains import Cause, Culprit
+from otel_gpu.explain.chains import Cause, CauseKind, Culprit
 from otel_gpu.explain.rules import KINDS
-from otel_gpu.explain.verdicts import CLASSES, MIXED, STATES, UNKNOWN
-from otel_gpu.faces.html import phrases
-from otel_gpu.faces.html.sentences import because, fault, path_of
+from otel_gpu.explain.verdicts import CLASSES, IDLE, MIXED, STATES, UNKNOWN
+from otel_gpu.findings import phrases
+from otel_gpu.findings.causes import path_of
+from otel_gpu.findings.sentences import because, fault
 from tests.unit.faces.html.pages import text_of
 
 HOG, LOADER, OWN = Culprit(900, 901, "hog"), Culprit(50, 50, "loader"), Culprit(42, 43, "saver")
@@ -20,10 +21,13 @@ def test_every_kind_state_and_class_can_be_told():
     """
     What the rules of blame can say has words and a colour here.
     """
+    assert set(KINDS) == set(CauseKind)
     assert set(KINDS) - set(phrases.PHRASES) == set()
     assert set(STATES) - set(phrases.STATES) == set()
     assert set(CLASSES) - set(phrases.CLASSES) == set()
-    assert {MIXED, UNKNOWN, "gpu-bound", "data-bound", "cpu-bound"} - set(phrases.VERDICTS) == set()
+    assert {IDLE, MIXED, UNKNOWN, "gpu-bound", "data-bound", "cpu-bound"} - set(
+        phrases.VERDICTS
+    ) == set()
 
 
 @pytest.mark.parametrize(

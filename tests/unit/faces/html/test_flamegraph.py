@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_gpu.faces import flamegraph
-from otel_gpu.faces.flamegraph import draw_flamegraph, flamegraph_page
 from otel_gpu.faces.folded import FoldedFrame, FoldedStack
+from otel_gpu.faces.html import flamegraph
+from otel_gpu.faces.html.flamegraph import draw_flamegraph, flamegraph_page
 from tests.unit.findings.stack_samples import EVIL
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -67,7 +67,7 @@ def test_the_same_stacks_give_the_same_picture():
 def test_what_is_too_narrow_is_left_out_and_said():
     """A picture of ten thousand boxes is no picture."""
     many = [folded(1, "main", f"f{n:05}", "inner") for n in range(5_000)]
-    svg, note = draw_flamegraph(many, "calls").split("</svg>")
+    svg, note = str(draw_flamegraph(many, "calls")).split("</svg>")
 
     assert set(boxes_of(svg + "</svg>")) == {"all", "main"}
     assert note == "<p>Too narrow to be drawn: 5,000, and all below them.</p>"
