@@ -15,8 +15,8 @@ import otel_gpu
 from otel_gpu.capture.bcc.kernel_headers import find_bcc, find_headers, install_hint
 from otel_gpu.capture.libbpf_file import MINIMUM_VERSION, open_libbpf
 from otel_gpu.capture.loaders import choose_loader
+from otel_gpu.checks import Finding
 from otel_gpu.errors import HostError
-from otel_gpu.findings import Finding
 from otel_gpu.reachability import check_endpoints
 
 # bpf_get_attach_cookie(), by which one program serves every probed symbol, came with

@@ -4,7 +4,7 @@ import socket
 from collections.abc import Iterator, Mapping
 from urllib.parse import urlsplit
 
-from otel_gpu.findings import Finding
+from otel_gpu.checks import Finding
 
 _CONNECT_TIMEOUT_S = 1.0
 

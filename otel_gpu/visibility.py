@@ -14,8 +14,8 @@ from pathlib import Path
 from otel_gpu import wire
 from otel_gpu.capture.interpreters import diagnose
 from otel_gpu.capture.libraries import exported_functions
+from otel_gpu.checks import Finding
 from otel_gpu.errors import HostError
-from otel_gpu.findings import Finding
 from otel_gpu.probe_table import APIS, probes_of
 from otel_gpu.procfs.mapped_files import FileId, MappedFile, all_pids, mapped_files
 from otel_gpu.stacks.elf_image import ElfImage

@@ -17,10 +17,11 @@ from rich.console import Console, Group
 from rich.live import Live
 
 from otel_gpu.commands._keys import Keys
-from otel_gpu.report.board import Board
-from otel_gpu.report.call_table import SORTS
-from otel_gpu.report.screen import Controls, draw_screen, key_of
-from otel_gpu.report.view import View
+from otel_gpu.faces.call_table import SORTS
+from otel_gpu.faces.screen import Controls, draw_screen
+from otel_gpu.findings.board import Board
+from otel_gpu.findings.document import key_of
+from otel_gpu.findings.view import View
 
 _MAX_MESSAGES = 100
 

@@ -17,9 +17,9 @@ from otel_gpu.commands._recorder import store_path
 from otel_gpu.commands._sources import RecordingSource, StoreSource
 from otel_gpu.config import Config
 from otel_gpu.explain.explainer import Explainer
-from otel_gpu.report.collector import Collector
-from otel_gpu.report.model import Window
-from otel_gpu.report.source import Source
+from otel_gpu.findings.collector import Collector
+from otel_gpu.findings.document import Window
+from otel_gpu.findings.source import Source
 
 
 def add_source_arguments(parser: ArgumentParser, verb: str, *, captures: bool = False) -> None:

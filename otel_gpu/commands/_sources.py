@@ -13,10 +13,10 @@ from otel_gpu import pipeline
 from otel_gpu.commands._salvage import Salvage
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.errors import OtelGpuError, StoreError
-from otel_gpu.report.extent import Extent
-from otel_gpu.report.model import Window
-from otel_gpu.report.source import Observers
-from otel_gpu.report.words import count_of
+from otel_gpu.findings.document import Window
+from otel_gpu.findings.extent import Extent
+from otel_gpu.findings.source import Observers
+from otel_gpu.findings.words import count_of
 from otel_gpu.store.losses import describe_losses
 from otel_gpu.store.reader import StoreReader
 

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from rich.table import Table
 from rich.text import Text
 
+from otel_gpu.checks import Finding, can_capture, to_json
 from otel_gpu.commands import Output
 from otel_gpu.config import Config
 from otel_gpu.doctor import Host, check_loader, examine_host
-from otel_gpu.findings import Finding, can_capture, to_json
 from otel_gpu.service.examination import examine_service
 from otel_gpu.visibility import examine_process, examine_processes
 

@@ -17,9 +17,9 @@ from otel_gpu.commands._reports import (
     window_of,
 )
 from otel_gpu.config import Config
-from otel_gpu.report.document import make_document, to_text
-from otel_gpu.report.model import Report, Window
-from otel_gpu.report.text import write_text
+from otel_gpu.faces.text import write_text
+from otel_gpu.findings.document import Document, Window
+from otel_gpu.findings.json_form import make_document, to_text
 
 NAME = "explain"
 HELP = "Say what was slow, and why."
@@ -80,9 +80,9 @@ def _explain_live(args: Namespace, config: Config, out: Output) -> int:
     return code
 
 
-def _write(report: Report, args: Namespace, out: Output) -> None:
+def _write(document: Document, args: Namespace, out: Output) -> None:
     if args.json:
-        text = to_text(make_document(report))
+        text = to_text(make_document(document))
         if args.output is None:
             out.line(text)
             return
@@ -92,7 +92,7 @@ def _write(report: Report, args: Namespace, out: Output) -> None:
     if args.output is not None:
         with open_for_writing(args.output) as file:
             console = Console(file=file, width=_COLUMNS, highlight=False, markup=False, emoji=False)
-            write_text(report, console, per_process=args.per_process)
+            write_text(document, console, per_process=args.per_process)
         return
     console = out.stderr_console if args.command else out.stdout_console
-    write_text(report, console, per_process=args.per_process)
+    write_text(document, console, per_process=args.per_process)

@@ -16,12 +16,12 @@ from otel_gpu.enrich.activities import Activity
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.export.exports import NOT_SAMPLED, Exports, open_exports
+from otel_gpu.faces.text import write_text
+from otel_gpu.findings.collector import Collector
+from otel_gpu.findings.json_form import make_document
+from otel_gpu.findings.words import printable
 from otel_gpu.importers import KINDS, ForeignCapture, open_capture
 from otel_gpu.importers.tally import Tally
-from otel_gpu.report.collector import Collector
-from otel_gpu.report.document import make_document
-from otel_gpu.report.text import write_text
-from otel_gpu.report.words import printable
 from otel_gpu.store.losses import describe_losses
 
 NAME = "import"

@@ -12,7 +12,7 @@ from rich.text import Text
 from otel_gpu.commands import Output, UsageError
 from otel_gpu.commands._recorder import store_path
 from otel_gpu.config import Config
-from otel_gpu.report.words import printable
+from otel_gpu.findings.words import printable
 from otel_gpu.store.queries import MAX_ROWS, Answer, QueryLimits
 from otel_gpu.store.reader import StoreReader
 

@@ -13,14 +13,13 @@ from otel_gpu.commands._reports import (
 )
 from otel_gpu.config import Config
 from otel_gpu.errors import OtelGpuError
-from otel_gpu.report.document import make_document, to_text
-from otel_gpu.report.html.flames import flame_graph
-from otel_gpu.report.html.page import make_page
-from otel_gpu.report.model import Report
-from otel_gpu.report.source import Source
-from otel_gpu.report.stacks import CALLED, WAITED
-from otel_gpu.report.window_stacks import WindowStacks
-from otel_gpu.report.words import format_size
+from otel_gpu.faces.html.page import make_page
+from otel_gpu.findings.document import Document
+from otel_gpu.findings.json_form import make_document, to_text
+from otel_gpu.findings.source import Source
+from otel_gpu.findings.top_stacks import CALLED, WAITED
+from otel_gpu.findings.window_stacks import WindowStacks
+from otel_gpu.findings.words import format_size
 
 NAME = "report"
 HELP = "Write what was slow, and why, as a page for a browser."
@@ -68,26 +67,25 @@ def run(args: Namespace, config: Config, out: Output) -> int:
     if source is None:
         raise UsageError("name what to report on", hint="a recording, or --store FILE")
     with closing(source):
-        report, page = _make(source, args, config)
+        document, page = _make(source, args, config)
     if not prints:
         _write(args.html, page, out)
     elif not out.stdout.isatty():
         out.stdout.write(page)
     if args.json is not None:
-        _write(args.json, to_text(make_document(report)) + "\n", out)
+        _write(args.json, to_text(make_document(document)) + "\n", out)
     if source.error:
         raise source.error
     return 0
 
 
-def _make(source: Source, args: Namespace, config: Config) -> tuple[Report, str]:
+def _make(source: Source, args: Namespace, config: Config) -> tuple[Document, str]:
     window = window_of(source, args)
     collector = make_collector(config, source.rejected, window, args.pid)
     stacks = [WindowStacks(window, kind=kind, pids=args.pid) for kind in (CALLED, WAITED)]
     source.play(window, [collector.observe, *(one.observe for one in stacks)])
-    report = collector.finish(source.name, source.notes)
-    graphs = [flame_graph(one.finish(source.name)) for one in stacks]
-    return report, make_page(report, flame_graphs=[graph for graph in graphs if graph])
+    document = collector.finish(source.name, source.notes)
+    return document, make_page(document, flames=[one.finish(source.name) for one in stacks])
 
 
 def _write(path: Path, text: str, out: Output) -> None:

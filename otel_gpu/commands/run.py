@@ -20,11 +20,11 @@ from otel_gpu.commands._live import (
     start_command,
 )
 from otel_gpu.commands._recorder import live_store, store_path
-from otel_gpu.commands.summary import Summary, is_live
 from otel_gpu.config import Config
 from otel_gpu.enrich.activities import Activity, OpenCallActivity
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.enrich.stack_text import describe_place
+from otel_gpu.faces.summary import Summary, is_live
 from otel_gpu.faults import Faults, Isolated
 
 NAME = "run"

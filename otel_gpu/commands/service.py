@@ -12,7 +12,7 @@ from otel_gpu.commands import Output, UsageError
 from otel_gpu.commands._recorder import store_path
 from otel_gpu.config import Config
 from otel_gpu.errors import HostError, StoreError
-from otel_gpu.report.words import format_duration, format_size, printable
+from otel_gpu.findings.words import format_duration, format_size, printable
 from otel_gpu.service.files import UNIT, Action, Layout, Step
 from otel_gpu.service.systemd import State, state_of_service
 from otel_gpu.service.trust import parts_of_program, untrusted

@@ -18,14 +18,21 @@ from otel_gpu.commands._reports import (
 )
 from otel_gpu.config import Config
 from otel_gpu.errors import OtelGpuError
-from otel_gpu.report.document import to_text
-from otel_gpu.report.flamegraph import flamegraph_page
-from otel_gpu.report.folded import fold, folded_line
-from otel_gpu.report.speedscope import speedscope_document
-from otel_gpu.report.stacks import BYTES, CALLED, MEASURES, WAITED, StackCollector, StackReport
-from otel_gpu.report.stacks_document import make_stacks_document
-from otel_gpu.report.stacks_text import write_stacks
-from otel_gpu.report.window_stacks import WindowStacks
+from otel_gpu.faces.folded import fold, folded_line
+from otel_gpu.faces.html.flamegraph import flamegraph_page
+from otel_gpu.faces.speedscope import speedscope_document
+from otel_gpu.faces.stacks_text import write_stacks
+from otel_gpu.findings.json_form import to_text
+from otel_gpu.findings.stacks_document import make_stacks_document
+from otel_gpu.findings.top_stacks import (
+    BYTES,
+    CALLED,
+    MEASURES,
+    WAITED,
+    StackCollector,
+    StackReport,
+)
+from otel_gpu.findings.window_stacks import WindowStacks
 
 NAME = "stacks"
 HELP = "Say where in their programs CUDA calls are made."

@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from otel_gpu import pipeline
-from otel_gpu.commands import Output, UsageError, summary
+from otel_gpu.commands import Output, UsageError
 from otel_gpu.commands._display import Display
 from otel_gpu.commands._keys import has_keys
 from otel_gpu.commands._live import (
@@ -26,9 +26,10 @@ from otel_gpu.commands._salvage import Salvage
 from otel_gpu.config import Config
 from otel_gpu.enrich.activities import Activity
 from otel_gpu.enrich.enricher import Enricher
+from otel_gpu.faces.summary import is_live
 from otel_gpu.faults import Faults, Isolated
-from otel_gpu.report.board import Board
-from otel_gpu.report.extent import Extent
+from otel_gpu.findings.board import Board
+from otel_gpu.findings.extent import Extent
 
 NAME = "top"
 HELP = "Show on one screen what CUDA programs do right now, and what is wrong."
@@ -202,15 +203,15 @@ def _make_board(args: Namespace, config: Config, rejected: Mapping[str, int]) ->
 def _make_display(args: Namespace, board: Board, console: Console, source: str) -> Display:
     # What a command writes to the same terminal would be gone with the screen.
     shares_terminal = bool(args.command) and sys.stdout.isatty()
-    is_live = summary.is_live("auto", console, shares_terminal=shares_terminal)
-    is_live = is_live and not console.is_dumb_terminal and not args.once
+    can_redraw = is_live("auto", console, shares_terminal=shares_terminal)
+    can_redraw = can_redraw and not console.is_dumb_terminal and not args.once
     return Display(
         board,
         console,
         source=source,
         interval_s=args.interval,
-        is_live=is_live,
-        takes_keys=is_live and not args.command and has_keys(),
+        is_live=can_redraw,
+        takes_keys=can_redraw and not args.command and has_keys(),
     )
 
 

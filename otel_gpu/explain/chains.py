@@ -6,9 +6,53 @@ no cause accounts for is said as ``unexplained_ns``.
 """
 
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import NamedTuple
 
 from otel_gpu.enrich.activities import CallStack, ProcessImage
+
+
+class Severity(StrEnum):
+    """How bad an effect or an incident is, the worst first."""
+
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+
+
+class EffectKind(StrEnum):
+    """What can go wrong."""
+
+    SLOW_CALL = "slow_call"
+    SLOW_GAP = "slow_gap"
+    HUNG_CALL = "hung_call"
+    FAILED_CALL = "failed_call"
+
+
+class CauseKind(StrEnum):
+    """What an effect's time can be due to; ``rules`` says what each means."""
+
+    PREEMPTION = "preemption"
+    RUN_QUEUE = "run_queue"
+    CPU_QUOTA = "cpu_quota"
+    LOCK = "lock"
+    GIL = "gil"
+    IO = "io"
+    IPC = "ipc"
+    SLEEP = "sleep"
+    PAGE_FAULT = "page_fault"
+    RECLAIM = "reclaim"
+    MMAP_LOCK = "mmap_lock"
+    FORK = "fork"
+    STOPPED = "stopped"
+    CAPTURE = "capture"
+    GPU_WAIT = "gpu_wait"
+    GPU_BACKPRESSURE = "gpu_backpressure"
+    FIRST_CALL = "first_call"
+    ALLOCATOR_CHURN = "allocator_churn"
+    OFF_CPU = "off_cpu"
+    UNEXPLAINED = "unexplained"
+    HOST_WORK = "host_work"
 
 
 class Culprit(NamedTuple):

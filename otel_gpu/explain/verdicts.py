@@ -34,8 +34,10 @@ STATES: tuple[str, ...] = (
     "paging",
     "other",
 )
-GPU, DATA, CPU, LOCK, MEMORY, API, OTHER = "gpu", "data", "cpu", "lock", "memory", "api", "other"
-CLASSES: tuple[str, ...] = (GPU, DATA, CPU, LOCK, MEMORY, API, OTHER)
+GPU, DATA, CPU, LOCK = "gpu", "data", "cpu", "lock"
+MEMORY, API, SLEEP, OTHER = "memory", "api", "sleep", "other"
+CLASSES: tuple[str, ...] = (GPU, DATA, CPU, LOCK, MEMORY, API, SLEEP, OTHER)
+IDLE = "idle"
 MIXED = "mixed"
 UNKNOWN = "unknown"
 
@@ -73,7 +75,7 @@ _CLASS_BY_STATE: Mapping[str, str] = {
     "gil": LOCK,
     "io": DATA,
     "ipc": DATA,
-    "sleep": DATA,
+    "sleep": SLEEP,
     "paging": MEMORY,
     "other": OTHER,
 }
@@ -85,6 +87,8 @@ _VERDICTS: Mapping[str, str] = {
     MEMORY: "memory-bound",
     # Time inside calls that neither wait nor allocate is the host's work as well.
     API: "cpu-bound",
+    # Nothing kept it waiting: it had chosen to do nothing.
+    SLEEP: IDLE,
 }
 _MAJORITY = 0.5
 # A launch is over in a few microseconds; what is far beyond that waits for room in the
@@ -217,7 +221,7 @@ class Verdicts:
                 continue
             name = _CLASS_BY_STATE[state]
             in_call = time.context == wire.CONTEXT_CALL
-            if in_call and name in (DATA, OTHER):
+            if in_call and name in (DATA, SLEEP, OTHER):
                 # Not the program's data: the driver slept, or waited for a file of its own.
                 name = API
             if in_call and name == API:

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
+from otel_gpu.checks import Finding
 from otel_gpu.errors import HostError
-from otel_gpu.findings import Finding
 from otel_gpu.service.systemd import Ask, ask_systemctl, state_of_service
 
 

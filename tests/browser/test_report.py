@@ -7,9 +7,9 @@ import pytest
 
 from otel_gpu import cli
 from otel_gpu.demo.scenarios import SCENARIOS
-from otel_gpu.report.html.page import make_page
+from otel_gpu.faces.html.page import make_page
 from tests.browser.chromium import LAPTOP, PHONE, visit
-from tests.unit.report.html.pages import Seen, report_named
+from tests.unit.faces.html.pages import Seen, report_named
 
 pytestmark = pytest.mark.browser
 

@@ -20,7 +20,7 @@ from tests.mcp.clients import (
     run,
 )
 from tests.mcp.test_stdio import HELLO, TOOLS
-from tests.unit.mcp import served
+from tests.unit.faces.mcp import served
 
 INITIALIZE = json.dumps(HELLO)
 PLAIN = {

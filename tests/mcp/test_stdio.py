@@ -15,7 +15,7 @@ from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.store.limits import Limits
 from otel_gpu.store.recorder import open_writer
 from tests.mcp.clients import COMMAND, ask, environment, error_of, run, stdio_client
-from tests.unit.mcp import served
+from tests.unit.faces.mcp import served
 
 TOOLS = [
     "get_check",

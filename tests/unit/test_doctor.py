@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from otel_gpu import doctor
+from otel_gpu.checks import Finding, can_capture, to_json
 from otel_gpu.commands import doctor as verb
 from otel_gpu.config import Config
 from otel_gpu.doctor import Host, Libbpf, examine_host
-from otel_gpu.findings import Finding, can_capture, to_json
 from otel_gpu.reachability import check_endpoints
 
 ALL = (1 << 41) - 1

@@ -19,12 +19,12 @@ from otel_gpu.commands import UsageError
 from otel_gpu.commands._moments import Moment, parse_moment
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.explain.explainer import Explainer
-from otel_gpu.report.collector import Collector
-from otel_gpu.report.document import make_document, to_text
-from otel_gpu.report.text import write_text
+from otel_gpu.faces.text import write_text
+from otel_gpu.findings.collector import Collector
+from otel_gpu.findings.json_form import make_document, to_text
 from tests.unit.commands import starved
 
-SCHEMA = json.loads(resources.files("otel_gpu.report").joinpath("schema.json").read_text("utf-8"))
+SCHEMA = json.loads(resources.files("otel_gpu.findings").joinpath("schema.json").read_text("utf-8"))
 UPDATE = "python -m tests.unit.commands.starved"
 
 

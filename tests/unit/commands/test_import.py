@@ -14,7 +14,7 @@ from tests.receiver import OtlpReceiver
 from tests.unit.importers.databases import MS, PID, SECOND, T0, Database
 
 SCHEMA, STACKS_SCHEMA = (
-    json.loads(resources.files("otel_gpu.report").joinpath(name).read_text("utf-8"))
+    json.loads(resources.files("otel_gpu.findings").joinpath(name).read_text("utf-8"))
     for name in ("schema.json", "stacks_schema.json")
 )
 

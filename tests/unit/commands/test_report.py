@@ -13,7 +13,7 @@ from otel_gpu import cli
 from otel_gpu.demo.scenarios import SCENARIOS
 from tests.replay.make_recordings import recording_path
 from tests.unit.commands import starved
-from tests.unit.report.html.pages import Seen
+from tests.unit.faces.html.pages import Seen
 
 SVG = ("xmlns", "class", "viewbox", "role", "aria-label", "font-family", "font-size", "fill")
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "demo.otelgpu"

@@ -12,7 +12,7 @@ from otel_gpu.demo.scenarios import SCENARIOS
 from tests.replay.make_recordings import recording_path
 
 SCHEMA = json.loads(
-    resources.files("otel_gpu.report").joinpath("stacks_schema.json").read_text("utf-8")
+    resources.files("otel_gpu.findings").joinpath("stacks_schema.json").read_text("utf-8")
 )
 MS = 1_000_000
 

@@ -20,7 +20,7 @@ from tests.replay.make_recordings import recording_path
 from tests.unit.commands import starved
 from tests.unit.store.stores import ask, read
 
-SCHEMA = json.loads(resources.files("otel_gpu.report").joinpath("schema.json").read_text("utf-8"))
+SCHEMA = json.loads(resources.files("otel_gpu.findings").joinpath("schema.json").read_text("utf-8"))
 OTHER_STORY = (
     "1 earlier capture of this time not told: before a reboot, or with other histograms. "
     "Choose an earlier window for them."

@@ -70,6 +70,9 @@ def test_threads_that_feed_no_gpu_are_no_part_of_the_budget():
     [
         ([time_of(ON_CPU, SYNC, 400), time_of(BLOCKED, SYNC, 400, "driver")], "gpu-bound"),
         ([time_of(BLOCKED, GAP, 500, "ipc"), time_of(BLOCKED, GAP, 300, "io")], "data-bound"),
+        # It chose to sleep: nothing kept it waiting, and no faster disk would help.
+        ([time_of(BLOCKED, GAP, 800, "sleep"), time_of(ON_CPU, GAP, 100)], "idle"),
+        ([time_of(BLOCKED, GAP, 400, "sleep"), time_of(BLOCKED, GAP, 400, "ipc")], "mixed"),
         ([time_of(ON_CPU, GAP, 500), time_of(RUN_QUEUE, GAP, 300)], "cpu-bound"),
         ([time_of(BLOCKED, GAP, 500, "gil"), time_of(BLOCKED, GAP, 300, "lock")], "lock-bound"),
         ([time_of(BLOCKED, GAP, 500, "reclaim")], "memory-bound"),

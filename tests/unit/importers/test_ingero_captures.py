@@ -10,8 +10,8 @@ from otel_gpu import pipeline
 from otel_gpu.config import Config
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.explain.explainer import Explainer
+from otel_gpu.findings.collector import Collector
 from otel_gpu.importers import open_capture
-from otel_gpu.report.collector import Collector
 from tests.hosts import captures_folder
 
 pytestmark = pytest.mark.captures
@@ -219,7 +219,7 @@ def test_what_bounds_the_starved_program_is_said_as_far_as_it_is_known(starvatio
     The GPU is starved by what the program does between its calls. What that is, the
     capture cannot tell, and the verdict is no other; but who was started is in it.
     """
-    assert starvation.report.verdicts == ()
+    assert starvation.report.judged == ()
 
     (note,) = [note for note in starvation.report.notes if note.startswith("What bounds")]
     assert note == (

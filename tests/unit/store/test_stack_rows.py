@@ -18,7 +18,7 @@ from otel_gpu.store.reader import StoreReader
 from otel_gpu.store.recorder import open_writer
 from otel_gpu.store.stack_rows import read_stack, stack_columns
 from tests.activities import SECOND, T0, call, call_stack, capture, image, open_call, stall
-from tests.unit.report.samples import preempted, with_stacks
+from tests.unit.findings.samples import preempted, with_stacks
 from tests.unit.store.stores import MIB, ask, read, without_images, write
 
 MS = 1_000_000

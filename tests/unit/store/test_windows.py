@@ -14,7 +14,7 @@ from otel_gpu.enrich.activities import (
     ProbesActivity,
     TimesActivity,
 )
-from otel_gpu.report.model import Window
+from otel_gpu.findings.document import Window
 from otel_gpu.store.limits import Limits
 from otel_gpu.store.reader import StoreReader
 from otel_gpu.store.recorder import open_writer

@@ -1,0 +1,181 @@
+"""What happened when: a few small charts over one axis of time."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from otel_gpu.faces.html.shapes import WIDTH, Block
+from otel_gpu.faces.html.tables import offset_of
+from otel_gpu.findings.document import Document, Incident, Severity, Slot
+from otel_gpu.findings.phases import PhaseKind, phase_of
+from otel_gpu.findings.phrases import API, CPU, GPU, MEMORY, WORK
+from otel_gpu.findings.words import format_duration, format_share
+
+MOST_INCIDENTS = 12
+LOST = "lost"
+"""The tone of lost time, which is of no kind of cause."""
+
+_HEIGHT = 10.0
+_GAP = 0.3
+_LEAST_SHARE = 0.005
+_MARK_HEIGHT = 7
+_LEAST_HEIGHT = 20
+_NS_PER_S = 1e9
+_TONES: Mapping[str, str] = {
+    PhaseKind.STALLED: LOST,
+    PhaseKind.NO_CALLS: "none",
+    PhaseKind.ALLOCATING: MEMORY,
+    PhaseKind.WAITING: GPU,
+    PhaseKind.STEADY: "steady",
+}
+
+
+class Measure(NamedTuple):
+    """
+    One chart: what is drawn of a slot, and how the largest is told.
+
+    A ``share_of`` is time, drawn against the whole of the slot; a rate is drawn against the
+    largest of them.
+    """
+
+    name: str
+    tone: str
+    about: str
+    share_of: str = ""
+
+    def value_of(self, slot: Slot) -> float:
+        """Return what is drawn of a slot."""
+        if self.share_of:
+            return float(getattr(slot, self.share_of)) / slot.length_ns
+        return slot.calls / slot.length_ns * _NS_PER_S
+
+    def tell(self, value: float) -> str:
+        """Return a value in words."""
+        return format_share(value) if self.share_of else f"{value:,.0f} per second"
+
+
+MEASURES = (
+    Measure("Lost", LOST, "Time lost by slow calls and gaps, as a share of the time", "lost_ns"),
+    Measure("Calls", API, "CUDA calls"),
+    Measure(
+        "GPU wait",
+        GPU,
+        "Time in calls that wait for the GPU, as a share of the time",
+        "synchronize_ns",
+    ),
+    Measure(
+        "Run queue",
+        CPU,
+        "Time that threads were ready to run and did not, as a share of the time",
+        "run_queue_ns",
+    ),
+    Measure(
+        "Alloc + free",
+        MEMORY,
+        "Time in calls that allocate or free, as a share of the time",
+        "allocate_ns",
+    ),
+)
+
+
+class Chart(NamedTuple):
+    """A picture and what stands beside it; ``keys`` are the tones that need a name."""
+
+    label: str
+    kind: str
+    about: str
+    blocks: Sequence[Block]
+    tone: str = ""
+    note: str = ""
+    keys: Sequence[tuple[str, str]] = ()
+    height: int | None = None
+
+
+def charts_of(document: Document, slots: Sequence[Slot], *, is_all: bool) -> Iterator[Chart]:
+    """Yield the charts of some slots: all processes together, or one."""
+    yield _phases(slots)
+    if is_all and document.incidents:
+        yield _incidents(slots, document.incidents)
+    for measure in MEASURES:
+        values = [measure.value_of(slot) for slot in slots]
+        most = max(values)
+        if most > (_LEAST_SHARE if measure.share_of else 0):
+            yield _chart(measure, slots, values, most)
+
+
+def is_busy(slots: Sequence[Slot]) -> bool:
+    """Whether anything happened that could be drawn."""
+    return any(slot.calls or slot.lost_ns for slot in slots)
+
+
+def length_of(slots: Sequence[Slot]) -> int:
+    """How long slots are together, in nanoseconds; never nothing."""
+    return max(1, slots[-1].end_unix_ns - slots[0].start_unix_ns)
+
+
+def _chart(measure: Measure, slots: Sequence[Slot], values: Sequence[float], most: float) -> Chart:
+    scale = max(most, 1.0) if measure.share_of else most
+    blocks = _columns(
+        slots, values, lambda value: (measure.tone, value / scale, measure.tell(value))
+    )
+    about = f"{measure.about}; at most {measure.tell(most)}"
+    note = f"up to {measure.tell(most)}"
+    return Chart(measure.name, "chart", about, blocks, measure.tone, note)
+
+
+def _phases(slots: Sequence[Slot]) -> Chart:
+    phases = [phase_of(slot) for slot in slots]
+    blocks = _columns(slots, phases, lambda phase: (_TONES.get(phase.kind, WORK), 1.0, str(phase)))
+    seen = dict.fromkeys(phase.kind for phase in phases)
+    keys = [(_TONES.get(kind, WORK), str(kind)) for kind in seen]
+    return Chart("Phases", "chart band", f"Phases: {', '.join(seen)}", blocks, keys=keys)
+
+
+def _columns(
+    slots: Sequence[Slot], values: Sequence[Any], draw: Callable[[Any], tuple[str, float, str]]
+) -> list[Block]:
+    """Draw a column for each slot; ``draw`` says of a value its tone, its height and its text."""
+    length_ns = length_of(slots)
+    blocks = []
+    for slot, value in zip(slots, values, strict=True):
+        tone, part, told = draw(value)
+        if part <= 0:
+            continue
+        left = (slot.start_unix_ns - slots[0].start_unix_ns) / length_ns * WIDTH
+        width = slot.length_ns / length_ns * WIDTH
+        height = part * _HEIGHT
+        title = f"{offset_of(slot, slots)}: {told}"
+        shown = max(width - _GAP, width / 2)
+        blocks.append(Block(tone, left, shown, _HEIGHT - height, height, title=title))
+    return blocks
+
+
+def _incidents(slots: Sequence[Slot], incidents: Sequence[Incident]) -> Chart:
+    start_unix_ns, length_ns = slots[0].start_unix_ns, length_of(slots)
+    shown = incidents[:MOST_INCIDENTS]
+    height = _HEIGHT / len(shown)
+    blocks = []
+    for index, incident in enumerate(shown):
+        left = (incident.start_unix_ns - start_unix_ns) / length_ns * WIDTH
+        right = (incident.end_unix_ns - start_unix_ns) / length_ns * WIDTH
+        left, right = (min(max(edge, 0.0), WIDTH) for edge in (left, right))
+        blocks.append(
+            Block(
+                "",
+                min(left, WIDTH - _GAP),
+                max(right - left, _GAP),
+                index * height,
+                height * 0.8,
+                f"mark mark-{known(incident.severity)}",
+                f"Incident {index + 1}: {format_duration(incident.lost_ns)} lost",
+                f"#incident-{index + 1}",
+            )
+        )
+    about = f"When the incidents were: {len(shown)} marks"
+    note = "the worst" if len(incidents) > len(shown) else ""
+    height_px = max(_LEAST_HEIGHT, _MARK_HEIGHT * len(shown))
+    return Chart("Incidents", "marks", about, blocks, note=note, height=height_px)
+
+
+def known(severity: str) -> str:
+    """The severity, or the least one for what is none."""
+    return severity if severity in set(Severity) else Severity.LOW

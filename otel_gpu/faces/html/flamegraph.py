@@ -1,0 +1,208 @@
+"""
+Flame graphs: folded stacks as one picture, in SVG or as a page that needs nothing else.
+
+A box is a frame, its width what all stacks through it weigh, and below it lie the frames
+that it called; the process is at the top. Boxes that lie side by side are in alphabetical
+order: from left to right there is no time.
+
+The page holds one script and one style, which never change, and a policy that allows those
+by their hashes and loads nothing.
+"""
+
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from markupsafe import Markup
+
+from otel_gpu.faces.folded import FoldedFrame, FoldedStack, fold
+from otel_gpu.faces.html.markup import ENVIRONMENT, as_source, hash_of, source
+from otel_gpu.findings.words import format_duration, format_size, printable
+
+__all__ = ["SCRIPT", "draw_flamegraph", "draw_key", "flamegraph_page", "fold"]
+
+WIDTH = 1200
+ROW = 17
+MAX_BOXES = 10_000
+"""More cannot be told apart; the narrowest are left out, and that is said."""
+MAX_CHARACTERS = 640
+"""Of the text of one box; a longer one loses its middle."""
+
+_MAX_NODES = 200_000
+_LEAST_WIDTH = 0.5
+_CHARACTER = 6.6
+_PADDING = 3
+# What a frame is, in a word and in hue, saturation and lightness, which its name varies.
+_TYPES: Mapping[str, tuple[str, tuple[int, int, int]]] = {
+    "process": ("process", (0, 0, 82)),
+    "cpython": ("Python", (211, 65, 70)),
+    "native": ("native", (35, 80, 68)),
+    "cuda": ("CUDA", (93, 50, 60)),
+    "kernel": ("kernel", (0, 60, 70)),
+    "cut": ("left out", (0, 0, 90)),
+}
+_OTHER_COLOUR = (280, 30, 75)
+_UNITS = {"time": format_duration, "bytes": format_size}
+
+SCRIPT = source("flamegraph.js")
+"""For pages with flame graphs: fits them to the screen, and lets a click enlarge a box."""
+
+_STYLE = as_source("""
+body { font: 14px sans-serif; margin: 1em; color: #222; background: #fff; }
+h1 { font-size: 1.2em; } p { margin: .4em 0; overflow-wrap: anywhere; }
+svg.flamegraph { width: 100%; height: auto; } svg.flamegraph g { cursor: pointer; }
+.flame-key { list-style: none; padding: 0; } .flame-key li { display: inline; margin-right: 1em; }
+""")
+
+
+class _Node:
+    __slots__ = ("children", "frame", "weight")
+
+    def __init__(self, frame: FoldedFrame) -> None:
+        self.frame = frame
+        self.weight = 0
+        self.children: dict[FoldedFrame, _Node] = {}
+
+
+class _Box(NamedTuple):
+    node: _Node
+    depth: int
+    x: float
+    width: float
+
+
+class _Drawn(NamedTuple):
+    """A box as the template writes it."""
+
+    x: float
+    y: int
+    width: float
+    depth: int
+    whole: str
+    amount: str
+    share: float
+    colour: str
+    shown: str
+    short: str
+
+
+def draw_flamegraph(stacks: Iterable[FoldedStack], by: str, *, most: int = MAX_BOXES) -> Markup:
+    """
+    Return the picture as an SVG element, for a page of HTML; what it leaves out is said below.
+
+    Without ``SCRIPT`` it still shows each box's whole text when it is pointed at. It has no
+    inline style, which a page's policy may forbid.
+
+    Args:
+        stacks: What to draw.
+        by: What they weigh: ``time``, ``calls`` or ``bytes``.
+        most: Boxes that are drawn.
+    """
+    root = _grow(stacks)
+    boxes, left_out = _choose(root, most)
+    rows = 1 + max((box.depth for box in boxes), default=0)
+    drawn = [_draw(box, root.weight, by) for box in boxes]
+    return _render("picture", drawn, by, WIDTH, rows * ROW, left_out)
+
+
+def draw_key(stacks: Iterable[FoldedStack]) -> Markup:
+    """Return what the colours of a picture mean, as a list for a page of HTML."""
+    kinds = {frame.type for stack in stacks for frame in stack.frames}
+    keys = [(_colour(kind, ""), word) for kind, (word, _) in _TYPES.items() if kind in kinds]
+    return _render("key", keys)
+
+
+def flamegraph_page(stacks: Iterable[FoldedStack], by: str, title: str) -> str:
+    """
+    Return a whole page with the picture, which a click makes larger.
+
+    Args:
+        stacks: What to draw.
+        by: What they weigh.
+        title: What they are of.
+    """
+    drawn = list(stacks)
+    policy = f"default-src 'none'; style-src {hash_of(_STYLE)}; script-src {hash_of(SCRIPT)}"
+    key, picture = draw_key(drawn), draw_flamegraph(drawn, by)
+    return _render("page", title, by, policy, _STYLE, SCRIPT, key, picture)
+
+
+def _render(macro: str, *values: object) -> Markup:
+    found = getattr(ENVIRONMENT.get_template("flamegraph.html").module, macro)(*values)
+    return Markup(found)  # noqa: S704 -- a macro's, which has escaped what is in it
+
+
+def _grow(stacks: Iterable[FoldedStack]) -> _Node:
+    root = _Node(FoldedFrame("all", "process"))
+    left = _MAX_NODES
+    for stack in sorted(stacks, key=lambda stack: (-stack.weight, stack.frames)):
+        node = root
+        node.weight += stack.weight
+        for frame in stack.frames:
+            child = node.children.get(frame)
+            if child is None:
+                if not left:
+                    break
+                left -= 1
+                child = node.children[frame] = _Node(frame)
+            child.weight += stack.weight
+            node = child
+    return root
+
+
+def _choose(root: _Node, most: int) -> tuple[list[_Box], int]:
+    """Return the boxes that can be seen, and how many cannot."""
+    boxes = list(_lay_out(root)) if root.weight > 0 else []
+    wide = [box for box in boxes if box.width >= _LEAST_WIDTH]
+    # Nothing is narrower than what lies below it, and the sort is stable.
+    widest = sorted(wide, key=lambda box: -box.width)[:most]
+    return widest, len(boxes) - len(widest)
+
+
+def _lay_out(root: _Node) -> Iterator[_Box]:
+    # No recursion: a stack may be deep.
+    scale = WIDTH / root.weight
+    waiting = [_Box(root, 0, 0.0, float(WIDTH))]
+    while waiting:
+        box = waiting.pop()
+        yield box
+        if box.width < _LEAST_WIDTH:
+            continue
+        x = box.x
+        for _, child in sorted(box.node.children.items()):
+            width = child.weight * scale
+            waiting.append(_Box(child, box.depth + 1, x, width))
+            x += width
+
+
+def _draw(box: _Box, total: int, by: str) -> _Drawn:
+    node = box.node
+    room = int((box.width - 2 * _PADDING) / _CHARACTER)
+    name = _clip(printable(node.frame.text))
+    short = printable(node.frame.short)
+    label = short or name
+    shown = label if len(label) <= room else label[: room - 1] + "…"
+    return _Drawn(
+        box.x,
+        box.depth * ROW,
+        box.width,
+        box.depth,
+        name,
+        _UNITS.get(by, str)(node.weight),
+        node.weight / total,
+        _colour(node.frame.type, name),
+        shown if room >= _PADDING else "",
+        short,
+    )
+
+
+def _colour(kind: str, name: str) -> str:
+    _, (hue, saturation, lightness) = _TYPES.get(kind, ("", _OTHER_COLOUR))
+    return f"hsl({hue} {saturation}% {lightness + zlib.crc32(name.encode()) % 9}%)"
+
+
+def _clip(text: str) -> str:
+    if len(text) <= MAX_CHARACTERS:
+        return text
+    half = MAX_CHARACTERS // 2
+    return f"{text[: half - 1]}…{text[-half:]}"

@@ -1,0 +1,196 @@
+"""
+Markup: the only place where text becomes HTML.
+
+Templates escape whatever they put in. Before that, text is made visible and clipped here,
+wherever it comes from, and the parts of sentences become the elements that show them.
+"""
+
+# Some facts about hostile names
+# ------------------------------
+#
+# Threads, services, libraries and kernel functions are named by other people's programs,
+# and a recording may be a stranger's. Markup in a name is escaped like that in any text.
+# What is left are characters that are obeyed rather than shown: controls, and those that
+# turn the direction of what follows. They are written as escapes, like on a terminal. A
+# page is text that is sent around, so a name of a megabyte must not become a page of one.
+
+import base64
+import hashlib
+import math
+import re
+from functools import singledispatch
+from importlib import resources
+from typing import Any, NamedTuple
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from otel_gpu.findings.document import Culprit, Frame, ProcessImage
+from otel_gpu.findings.sentences import Code, Name, Strong
+from otel_gpu.findings.words import (
+    describe_place,
+    frame_line,
+    printable,
+    service_of,
+    thread_number,
+    whole_line,
+)
+
+MOST_CHARACTERS = 1_000
+"""No text, and no value of an attribute, is longer than this in a page."""
+
+_NAME_CHARACTERS = 64
+_ID_CHARACTERS = 48
+_FRAME_CHARACTERS = 160
+# More than a recording holds of a function and of its library together.
+_WHOLE_CHARACTERS = 700
+_CLIPPED_TAIL = 12
+_WHO = Markup('<span class="who">{} ({})</span>')
+_ENDING = re.compile(r"</(script|style)", re.ASCII | re.IGNORECASE)
+
+
+class Place(NamedTuple):
+    """A frame as the line of code that it is at."""
+
+    frame: Frame
+
+
+class Quiet(str):
+    """Text beside what matters."""
+
+    __slots__ = ()
+
+
+class Id(str):
+    """What something is called in telemetry and in other answers."""
+
+    __slots__ = ()
+
+
+@singledispatch
+def show(value: Any) -> Any:  # noqa: ANN401 -- whatever a template puts in
+    """Return what a template is to put in for a value: inert text, or markup that is whole."""
+    return value
+
+
+@show.register
+def _(_: None) -> str:
+    return ""
+
+
+@show.register
+def _(text: str) -> str:
+    return clip(text)
+
+
+@show.register
+def _(markup: Markup) -> Markup:
+    return markup
+
+
+@show.register
+def _(name: Name) -> Markup:
+    # Letters that run from right to left stay among themselves.
+    return Markup("<bdi>{}</bdi>").format(clip(name, _NAME_CHARACTERS))
+
+
+@show.register
+def _(name: Code) -> Markup:
+    return Markup("<code>{}</code>").format(show(Name(name)))
+
+
+@show.register
+def _(text: Strong) -> Markup:
+    return Markup("<b>{}</b>").format(clip(text))
+
+
+@show.register
+def _(text: Quiet) -> Markup:
+    return Markup('<span class="quiet">{}</span>').format(clip(text))
+
+
+@show.register
+def _(name: Id) -> Markup:
+    return Markup("<code>{}</code>").format(clip(name, _ID_CHARACTERS))
+
+
+@show.register
+def _(thread: Culprit) -> Markup:
+    return _WHO.format(show(Name(thread.comm or "?")), thread_number(thread))
+
+
+@show.register
+def _(process: ProcessImage) -> Markup:
+    return _WHO.format(show(Name(service_of(process))), process.pid)
+
+
+@show.register
+def _(frame: Frame) -> Markup:
+    return _code(frame, frame_line(frame))
+
+
+@show.register
+def _(place: Place) -> Markup:
+    return _code(place.frame, describe_place(place.frame))
+
+
+@show.register
+def _(parts: tuple) -> Markup:  # type: ignore[type-arg] # of whatever can be shown
+    return Markup().join(escape(show(part)) for part in parts)
+
+
+def clip(text: str, most: int = MOST_CHARACTERS) -> str:
+    """Make text visible; shorten it in its middle, for its end may tell it from others."""
+    if len(text) > most:
+        note = f"… ({len(text):,} characters) …"
+        head = most - len(note) - _CLIPPED_TAIL
+        text = f"{text[:head]}{note}{text[-_CLIPPED_TAIL:]}"
+    return printable(text)
+
+
+def number(value: float) -> str:
+    """A coordinate: as few digits as a screen can show, and never what is no number."""
+    return f"{value:.3f}".rstrip("0").rstrip(".") if math.isfinite(value) else "0"
+
+
+def source(name: str) -> Markup:
+    """
+    Return a style or a script of ours, to stand in an element as it is.
+
+    Raises:
+        ValueError: It would end that element.
+    """
+    return as_source(resources.files(__package__).joinpath(name).read_text(encoding="utf-8"))
+
+
+def as_source(text: str) -> Markup:
+    """Return text of ours as the whole of a ``style`` or ``script``; raises as ``source``."""
+    if _ENDING.search(text):
+        raise ValueError("the element would end before its end")
+    return Markup(text)  # noqa: S704 -- ours, and as it is meant to be
+
+
+def hash_of(text: str) -> str:
+    """Return what a policy knows a style or a script by."""
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+def _code(frame: Frame, line: str) -> Markup:
+    text = clip(line, _FRAME_CHARACTERS)
+    if frame.kind != "native":
+        return Markup("<code><bdi>{}</bdi></code>").format(text)
+    # Names of C++ are shown short, and whole when they are pointed at.
+    whole = clip(whole_line(frame), _WHOLE_CHARACTERS)
+    return Markup('<code title="{}"><bdi>{}</bdi></code>').format(whole, text)
+
+
+ENVIRONMENT = Environment(
+    loader=PackageLoader("otel_gpu.faces.html"),
+    autoescape=True,
+    finalize=show,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+ENVIRONMENT.filters["number"] = number

@@ -1,0 +1,104 @@
+"""What is drawn: parts of a whole, blocks in a picture, tables."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from otel_gpu.findings.document import Cause
+from otel_gpu.findings.phrases import OTHER, tone_of
+from otel_gpu.findings.sentences import Name, label_of
+
+MOST_ROWS = 200
+WIDTH = 100.0
+
+
+class Part(NamedTuple):
+    """One part of a whole; ``beside`` is what stands beside its share."""
+
+    tone: str
+    name: Any
+    share: float
+    beside: str = ""
+
+
+class Block(NamedTuple):
+    """A rectangle in a picture 100 wide and 10 high, and what it says when pointed at."""
+
+    tone: str
+    left: float
+    width: float
+    top: float = 0.0
+    height: float = 10.0
+    kind: str = ""
+    title: str = ""
+    href: str = ""
+
+
+class Bar(NamedTuple):
+    """A bar in a cell, as a share of the longest in its column."""
+
+    tone: str
+    share: float
+
+
+class Column(NamedTuple):
+    """A heading; figures stand at the right, text at the left."""
+
+    heading: str
+    is_text: bool = False
+    about: str = ""
+
+
+class Cell(NamedTuple):
+    """What a cell shows, and what it is sorted by: its text, where that is ``None``."""
+
+    shown: Any
+    value: float | None = None
+    tone: str = ""
+
+
+class Table(NamedTuple):
+    """
+    A table that scrolls by itself where it is too wide.
+
+    ``left_out`` is how many rows there are beside these; ``ids`` are of the rows.
+    """
+
+    about: str
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Cell]]
+    left_out: int = 0
+    ids: Sequence[str] = ()
+
+
+def blocks_of(parts: Iterable[Part]) -> list[Block]:
+    """Lay parts one after the other; what they do not fill stays empty."""
+    blocks = []
+    left = 0.0
+    for part in parts:
+        width = min(max(part.share, 0.0) * WIDTH, WIDTH - left)
+        if width > 0:
+            blocks.append(Block(part.tone, left, width))
+            left += width
+    return blocks
+
+
+def bar_block(tone: str, share: float) -> list[Block]:
+    """Draw one share from the left edge on."""
+    return [Block(tone, 0.0, min(max(share, 0.0), 1.0) * WIDTH)]
+
+
+def cause_parts(causes: Iterable[Cause]) -> list[Part]:
+    """Return the shares of causes."""
+    return [Part(tone_of(cause.kind), label_of(cause.kind), cause.share) for cause in causes]
+
+
+def named_parts(
+    shares: Mapping[str, float], names: Mapping[str, tuple[str, str]], least: float
+) -> list[Part]:
+    """Return shares by size, in words; those that are too small to matter are left out."""
+    ranked = sorted(shares.items(), key=lambda item: (-item[1], item[0]))
+    return [
+        Part(*names.get(name, (OTHER, Name(name))), share)
+        for name, share in ranked
+        if share >= least
+    ]

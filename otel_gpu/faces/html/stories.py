@@ -1,0 +1,239 @@
+"""What a page picks from the document: the leading incident, trees of causes, stacks, cards."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from otel_gpu.faces.html.charts import is_busy
+from otel_gpu.faces.html.markup import Place
+from otel_gpu.faces.html.shapes import Part, cause_parts, named_parts
+from otel_gpu.findings import causes
+from otel_gpu.findings.causes import Step, find_intervals, longest_first, rank_of, write_tree
+from otel_gpu.findings.document import (
+    Balance,
+    CallStack,
+    Cause,
+    Chain,
+    Document,
+    Incident,
+    Process,
+    ProcessImage,
+    key_of,
+    stack_of_cause,
+)
+from otel_gpu.findings.phrases import CLASSES, OTHER, STATES, tone_of
+from otel_gpu.findings.sentences import (
+    TIMES,
+    Code,
+    Sentence,
+    effect_parts,
+    label_of,
+    what_happened,
+    what_it_did,
+)
+from otel_gpu.findings.top_stacks import CALLED, StackReport
+from otel_gpu.findings.words import count_of, format_duration
+
+MOST_FRAMES = 64
+MOST_STACKS = 5
+MOST_LISTED = 10
+_FRAMES_OF_WAITS = 24
+_MOST_CAUSES = 8
+_MOST_DEPTH = 6
+_MOST_PLACES = 3
+_MOST_PROCESSES = 8
+_SMALL_SHARE = 0.005
+_LEADING_SHARE = 0.02
+_MOST_LEADING = 5
+
+
+def leading_incident(document: Document) -> Incident | None:
+    """The one to tell of first: the worst, and of those the one that lost most time."""
+    return min(
+        document.incidents,
+        key=lambda incident: (rank_of(incident.severity), -incident.lost_ns, incident.id),
+        default=None,
+    )
+
+
+def lead_parts(incident: Incident) -> list[Part]:
+    """The causes of the leading incident, each with who did it."""
+    parts = [
+        part._replace(name=(part.name, ": ", cause.culprit) if cause.culprit else part.name)
+        for part, cause in zip(cause_parts(incident.causes), incident.causes, strict=True)
+    ]
+    return [part for part in parts if part.share >= _LEADING_SHARE][:_MOST_LEADING]
+
+
+class Node(NamedTuple):
+    """A cause in a tree; one with ``rest`` stands for the smaller ones beside it."""
+
+    share: float
+    time_ns: int
+    tone: str = ""
+    kind: str = ""
+    told: Sentence = ()
+    place: Place | None = None
+    inner: Sequence["Node"] = ()
+    rest: str = ""
+
+
+def cause_nodes(found: Sequence[Cause], own: CallStack | None = None) -> list[Node]:
+    """
+    Return causes, each with where the thread was and what it was due to in turn.
+
+    Args:
+        found: In the order to show them in.
+        own: Where the effect was, which is not said of its causes again.
+    """
+
+    def write(step: Step, inner: list[Node]) -> Node:
+        cause = step.cause
+        stack = stack_of_cause(cause)
+        is_told = stack is None or stack.place is None or (own is not None and stack == own)
+        return Node(
+            cause.share,
+            cause.time_ns,
+            tone_of(cause.kind),
+            Code(cause.kind),
+            what_it_did(cause, step.thread) if step.depth else what_happened(cause),
+            None if is_told or stack is None or stack.place is None else Place(stack.place),
+            _trim(inner) if step.depth < _MOST_DEPTH else [],
+        )
+
+    return _trim(write_tree(found, write))
+
+
+def _trim(nodes: list[Node]) -> list[Node]:
+    shown = [one for one in nodes[:_MOST_CAUSES] if one.share >= _SMALL_SHARE] or nodes[:1]
+    rest = [node for node in nodes if not any(node is one for one in shown)]
+    if not rest:
+        return shown
+    time_ns = sum(node.time_ns for node in rest)
+    words = f"{count_of(len(rest), 'smaller cause')}: {format_duration(time_ns)} together"
+    return [*shown, Node(0.0, time_ns, rest=words)]
+
+
+def duration_of(incident: Incident) -> int:
+    """What the shares of an incident are of, as far as a cause tells."""
+    known = next((cause for cause in incident.causes if cause.share > 0), None)
+    return round(known.time_ns / known.share) if known else 0
+
+
+def others_of(incident: Incident, worst: Chain) -> list[Chain]:
+    """The chains of an incident beside the worst, by the time that they lost."""
+    others = [chain for chain in incident.chains if chain is not worst]
+    return sorted(others, key=lambda chain: (-chain.effect.excess_ns, chain.id))
+
+
+def places_of(incident: Incident) -> tuple[object, ...]:
+    """Say where the effects of an incident were, or else where they waited."""
+    ranked = causes.places_of(incident)
+    if len(ranked) == 1:
+        return (Place(ranked[0][0]),)
+    told = [(Place(frame), f" {count:,} {TIMES}") for frame, count in ranked[:_MOST_PLACES]]
+    parts: list[object] = [part for one in told for part in (", ", one)]
+    if len(ranked) > _MOST_PLACES:
+        parts += [", ", count_of(len(ranked) - _MOST_PLACES, "other place")]
+    return tuple(parts[1:])
+
+
+class ShownStack(NamedTuple):
+    """A stack of a chain, and what the thread did there."""
+
+    about: Sentence
+    stack: CallStack
+    is_open: bool = False
+    most: int = MOST_FRAMES
+
+
+def stacks_of(chain: Chain) -> list[ShownStack]:
+    """Return where an effect was, then where those were that it waited in or for."""
+    effect = chain.effect
+    shown: list[ShownStack] = []
+    seen: set[int] = set()
+    if effect.stack is not None:
+        shown.append(ShownStack(effect_parts(effect), effect.stack, is_open=True))
+        seen.add(effect.stack.id)
+    for interval in longest_first(find_intervals(chain)):
+        stack = interval.stack
+        if stack is None or stack.id in seen:
+            continue
+        seen.add(stack.id)
+        who: Sentence = (interval.thread, ": ") if interval.thread else ()
+        length = f" for {format_duration(interval.length_ns)}"
+        about = (*who, label_of(interval.cause.kind), length)
+        shown.append(ShownStack(about, stack, most=_FRAMES_OF_WAITS))
+        if len(shown) == MOST_STACKS:
+            break
+    return shown
+
+
+def judged_and_others(document: Document) -> tuple[list[Process], list[Process]]:
+    """Return the processes that call CUDA, those with most to do with it first, and the rest."""
+    calling = {key_of(row.process) for row in document.apis}
+    judged: list[Process] = []
+    others: list[Process] = []
+    for one in document.processes:
+        is_judged = one.budget_ns or key_of(one.process) in calling
+        (judged if is_judged else others).append(one)
+    judged.sort(key=lambda one: -sum(one.budget_ns.values()))
+    return judged, others
+
+
+def budget_parts(process: Process) -> list[Part]:
+    """Return where the time of a process's feeder threads went, with how long."""
+    total_ns = sum(process.budget_ns.values())
+    shares = {state: time_ns / total_ns for state, time_ns in process.budget_ns.items()}
+    return [
+        part._replace(beside=format_duration(part.share * total_ns))
+        for part in named_parts(shares, STATES, _SMALL_SHARE)
+    ]
+
+
+def tone_of_verdict(verdict: str) -> str:
+    """What a verdict is drawn in."""
+    name = verdict.removesuffix("-bound")
+    return CLASSES[name][0] if name in CLASSES and name != verdict else OTHER
+
+
+def busy_processes(document: Document) -> list[ProcessImage]:
+    """Return the processes that have charts of their own."""
+    images = [one.process for one in document.processes]
+    busy = [image for image in images if is_busy(document.slots_of(image))]
+    return busy[:_MOST_PROCESSES] if len(busy) > 1 else []
+
+
+def by_balance(balances: Sequence[Balance]) -> list[Balance]:
+    """Return balances, those that are furthest from even first."""
+    return sorted(balances, key=lambda one: -abs(one.allocated_bytes - one.freed_bytes))
+
+
+def most_bytes_of(balances: Sequence[Balance]) -> int:
+    """Return what the bars of balances are drawn against."""
+    return max((max(one.allocated_bytes, one.freed_bytes) for one in balances), default=0) or 1
+
+
+def by_count(losses: Mapping[str, int]) -> list[tuple[str, int]]:
+    """Return losses, the most first."""
+    return sorted(losses.items(), key=lambda item: (-item[1], item[0]))
+
+
+def coverage(report: StackReport) -> str:
+    """Say what a flame graph is of, and what has no stack in it."""
+    is_one = report.seen == 1
+    was, spans = ("was", "a span") if is_one else ("were", "spans")
+    if report.kind != CALLED:
+        return (
+            f"Where {count_of(report.seen, 'wait')} {was} that became {spans}; "
+            f"{report.without_stack:,} more have no stack, and shorter ones are not in it. Threads "
+            "that had nothing to do waited too."
+        )
+    told = (
+        f"Where {count_of(report.seen, 'call')} {was} made that became {spans}; "
+        f"{report.without_stack:,} more have no stack."
+    )
+    if report.stand_for != report.seen:
+        told += f" Sampled ones count for those that they stand for, {report.stand_for:,} in all."
+    if report.counted is not None:
+        told += f" Counted: {count_of(report.counted, 'call')}."
+    return told

@@ -1,0 +1,194 @@
+"""
+The capture that is served: a recording, or a store that may still grow.
+
+Every answer is made of the report that ``explain`` writes, so the two never disagree. A
+report is made once for a window of a capture, and kept while the capture is the same.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+from otel_gpu.errors import StoreError
+from otel_gpu.findings.collector import Collector
+from otel_gpu.findings.document import Document, Window
+from otel_gpu.findings.health import Health
+from otel_gpu.findings.source import Observers, Source
+from otel_gpu.findings.words import format_time
+from otel_gpu.store.queries import Answer, QueryLimits
+from otel_gpu.store.reader import StoreReader
+
+MAX_ROWS = 200_000
+"""Rows of a store that one answer is made of: seconds of work."""
+
+_KEPT = 8
+# In 2116; the store adds to what it is asked about.
+_LAST_UNIX_NS = 1 << 62
+_CHUNKS = "SELECT start_unix_ns, end_unix_ns, rows FROM chunks ORDER BY chunk DESC"
+_MOST_CHUNKS = QueryLimits(rows=100_000)
+
+
+class Makers(NamedTuple):
+    """
+    How to come by what an answer is made of.
+
+    Attributes:
+        source: Opens the capture.
+        window: Reads the words for a window of it.
+        collector: Makes a collector of a document.
+    """
+
+    source: Callable[[], Source]
+    window: Callable[[Source, str | None, str | None], Window]
+    collector: Callable[[Mapping[str, int], Window, Sequence[int]], Collector]
+
+
+class Study(NamedTuple):
+    """A document, what the capture said about itself, and what of it was wrong."""
+
+    document: Document
+    health: Health
+    rejected: Mapping[str, int]
+    error: str
+
+
+class Capture:
+    """
+    Answers for one capture; may be asked by several threads, one at a time.
+
+    Args:
+        path: Its file.
+        makers: How to read it.
+        is_store: Whether it is a store, which may not exist yet.
+    """
+
+    def __init__(self, path: Path, makers: Makers, *, is_store: bool) -> None:
+        self.path = path
+        self.is_store = is_store
+        self._makers = makers
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[tuple[object, ...], Study] = OrderedDict()
+
+    def study(
+        self, begin: str | None = None, end: str | None = None, pids: Sequence[int] = ()
+    ) -> Study:
+        """
+        Return the report of a window.
+
+        Raises:
+            OtelGpuError: The words name no window, or the capture cannot be read.
+        """
+        with self._lock:
+            # Before it is opened: what is kept is never older than what it is kept for.
+            state = self._state()
+            with closing(self._makers.source()) as source:
+                window, notes = self._narrow(source, self._named(source, begin, end))
+                key = (state, window, frozenset(pids))
+                study = self._kept.get(key)
+                if study is None:
+                    study = self._kept[key] = self._study(source, window, pids, notes)
+            if len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+            self._kept.move_to_end(key)
+            return study
+
+    def resolve(self, begin: str | None, end: str | None) -> Window:
+        """
+        Return the window that words name.
+
+        Raises:
+            OtelGpuError: They name none, or the capture cannot be read.
+        """
+        with self._lock, closing(self._makers.source()) as source:
+            return self._narrow(source, self._named(source, begin, end))[0]
+
+    def play(self, window: Window, observers: Observers) -> None:
+        """
+        Hand what happened in a window, and more, to observers.
+
+        Raises:
+            OtelGpuError: The capture cannot be read.
+        """
+        with self._lock, closing(self._makers.source()) as source:
+            source.play(window, observers)
+
+    def ask(self, sql: str, limits: QueryLimits) -> Answer:
+        """
+        Answer a question in SQL.
+
+        Raises:
+            StoreError: There is no store, it cannot be read, or the question is none.
+        """
+        with self._open_store() as reader:
+            return reader.execute(sql, limits)
+
+    def describe(self) -> list[tuple[str, str, str, str]]:
+        """
+        Return what the tables of the store mean: name, column, meaning, unit.
+
+        Raises:
+            StoreError: There is no store, or it cannot be read.
+        """
+        with self._open_store() as reader:
+            return reader.describe()
+
+    def _open_store(self) -> StoreReader:
+        if not self.is_store:
+            raise StoreError(
+                "this is a recording, which cannot be asked in SQL",
+                hint="make a store of it: otel-gpu replay FILE --store STORE, and serve that",
+            )
+        return StoreReader(self.path)
+
+    def _state(self) -> object:
+        # Of a store, what it holds: its files change also when it is read.
+        if self.is_store:
+            with self._open_store() as reader:
+                return reader.extent()
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_size, found.st_mtime_ns
+
+    def _named(self, source: Source, begin: str | None, end: str | None) -> Window:
+        # Words can name moments that no store has a number for.
+        return Window(
+            *(
+                None if unix_ns is None else min(max(0, unix_ns), _LAST_UNIX_NS)
+                for unix_ns in self._makers.window(source, begin, end)
+            )
+        )
+
+    def _narrow(self, source: Source, window: Window) -> tuple[Window, list[str]]:
+        if self.is_store:
+            with self._open_store() as reader:
+                chunks = reader.execute(_CHUNKS, _MOST_CHUNKS).rows
+            rows = 0
+            later_unix_ns = None
+            for start_unix_ns, end_unix_ns, count in chunks:
+                if not window.overlaps(start_unix_ns, end_unix_ns):
+                    continue
+                rows += count
+                if rows > MAX_ROWS and later_unix_ns is not None:
+                    note = (
+                        f"There is more here than the {MAX_ROWS:,} rows that one answer is made "
+                        f"of: this is about {format_time(later_unix_ns)} UTC and after. For what "
+                        "was before, name a window with from and to."
+                    )
+                    return Window(later_unix_ns, window.end_unix_ns), [note]
+                later_unix_ns = start_unix_ns
+        return source.about(window), []
+
+    def _study(
+        self, source: Source, window: Window, pids: Sequence[int], notes: list[str]
+    ) -> Study:
+        collector = self._makers.collector(source.rejected, window, pids)
+        health = Health()
+        source.play(window, [collector.observe, health.observe])
+        document = collector.finish(source.name, [*source.notes, *notes])
+        error = "" if source.error is None else str(source.error)
+        return Study(document, health, dict(source.rejected), error)

@@ -1,0 +1,83 @@
+"""
+Code: where in a program something was, as answers name it.
+
+Names of functions and files are the program's own words, as its threads' names are. They
+are never put into a sentence, or next to each other in one string: a function may be
+called ``main (train.py:1)``.
+"""
+
+from typing import Any
+
+from otel_gpu.faces.mcp.answers import inert, name_of
+from otel_gpu.findings.document import KERNEL, NATIVE, CallStack, Frame
+from otel_gpu.findings.words import cut_frames, frame_type, stack_id_text
+
+FRAME = ("type", "function", "where", "line")
+"""What the values of a frame are; the line is left out where it is not known."""
+MAX_FUNCTION = 200
+"""Length of a function's name or a path, in characters: C++ has long ones."""
+
+
+def code_of(stack: CallStack | None) -> dict[str, Any]:
+    """
+    Return what an answer says of where a thread was; nothing where that is not known.
+
+    ``code`` is the innermost code of the program's own, ``stack_id`` what ``get_stacks``
+    and ``otel_gpu.stack.id`` of spans know the whole stack by.
+    """
+    if stack is None:
+        return {}
+    shown: dict[str, Any] = {}
+    if stack.place is not None:
+        shown["code"] = _place(stack.place)
+    return shown | {"stack_id": stack_id_text(stack.id)}
+
+
+def describe_stack(stack: CallStack, most: int, *, addresses: bool = False) -> dict[str, Any]:
+    """
+    Return a stack, how it was found, and its frames, innermost first.
+
+    Args:
+        stack: Which.
+        most: No more frames than this, 3 or more.
+        addresses: Say where in their libraries all native frames without a line are: two
+            calls in one function have else the same names.
+    """
+    return code_of(stack) | {
+        "complete": stack.complete,
+        "native": name_of(stack.native),
+        "python": name_of(stack.python),
+        "frames": [_frame(frame, addresses) for frame in cut_frames(stack.frames, most)],
+    }
+
+
+def names_of(stack: CallStack, most: int) -> tuple[tuple[str, str, str, int], ...]:
+    """Return what two stacks that look alike have in common."""
+    return tuple(
+        (frame.function, frame.file, frame.module, frame.line)
+        for frame in cut_frames(stack.frames, most)
+    )
+
+
+def _place(frame: Frame) -> dict[str, Any]:
+    shown: dict[str, Any] = {}
+    for name in ("function", "file", "module"):
+        if value := getattr(frame, name):
+            shown[name] = inert(value, MAX_FUNCTION)
+    if frame.line:
+        shown["line"] = frame.line
+    return shown
+
+
+def _frame(frame: Frame, addresses: bool) -> list[object]:
+    row: list[object] = [name_of(frame_type(frame)), inert(frame.function, MAX_FUNCTION)]
+    where = inert(frame.file or frame.module, MAX_FUNCTION)
+    # All that is known of a function without a symbol.
+    is_told = not frame.function or (addresses and not frame.file)
+    if frame.kind == NATIVE and is_told and frame.address:
+        where += f"+{frame.address:#x}"
+    if where or frame.line:
+        row.append(where if frame.kind != KERNEL else "")
+    if frame.line:
+        row.append(frame.line)
+    return row

@@ -1,0 +1,180 @@
+"""
+Streamable HTTP: the same server for clients that cannot start us.
+
+Whoever can open a socket is not trusted. A request needs the token before its body is
+read; it needs a Host that we were told to be, so that no web page reaches us through a
+name that it points at us; one that names an Origin is refused unless that is ourselves,
+and nothing is ever said that would let a page of another origin read an answer. Who is
+refused, or asks for nothing, keeps no connection.
+"""
+
+import ipaddress
+import socket
+from typing import Any, NamedTuple
+
+import uvicorn
+from mcp.server.lowlevel.server import Server
+from mcp.server.transport_security import TransportSecuritySettings
+from starlette.datastructures import Headers
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from otel_gpu.errors import OtelGpuError
+from otel_gpu.faces.mcp.connections import Connection
+from otel_gpu.faces.mcp.tokens import is_authorized
+
+PATH = "/mcp"
+MAX_BODY_BYTES = 256 * 1024
+
+_LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
+_BACKLOG = 64
+_MAX_REQUESTS = 64
+_GRACE_S = 5
+_MAX_PORT = 65_535
+# Who is refused keeps no connection.
+_CLOSE = {"Connection": "close"}
+
+
+class HttpError(OtelGpuError):
+    """The address cannot be listened on."""
+
+
+class Address(NamedTuple):
+    """Where to listen; ``port`` 0: any that is free."""
+
+    host: str
+    port: int
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this host can reach it."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def is_any(self) -> bool:
+        """Whether it stands for all addresses of this host."""
+        try:
+            return ipaddress.ip_address(self.host).is_unspecified
+        except ValueError:
+            return False
+
+    @property
+    def in_url(self) -> str:
+        """The host as a URL has it."""
+        return f"[{self.host}]" if ":" in self.host else self.host
+
+
+def parse_address(text: str, default: Address) -> Address:
+    """
+    Read ``HOST:PORT``, ``HOST``, ``:PORT``, ``PORT`` or ``[IPv6]:PORT``.
+
+    Raises:
+        HttpError: It is none of these.
+    """
+    host, colon, port = text.rpartition(":")
+    if text.isascii() and text.isdigit():
+        host, port = "", text
+    elif text.endswith("]") or not colon:
+        host, port = text, ""
+    host = host.removeprefix("[").removesuffix("]")
+    if port and not (port.isascii() and port.isdigit() and int(port) <= _MAX_PORT):
+        raise HttpError(f"{text!r} is no address", hint="write HOST:PORT")
+    return Address(host or default.host, int(port) if port else default.port)
+
+
+def listen(address: Address) -> socket.socket:
+    """
+    Return a socket that listens.
+
+    Raises:
+        HttpError: The address is not ours, or is taken.
+    """
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    try:
+        return socket.create_server(address, family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise HttpError(
+            f"{address.in_url}:{address.port}: cannot be listened on: {error.strerror or error}",
+            hint="choose another port, or 0 for any",
+        ) from error
+
+
+def make_app(server: Server[Any], address: Address, token: str) -> ASGIApp:
+    """
+    Return the application; every request to it needs the token.
+
+    Args:
+        server: What to serve.
+        address: Where it is listened on.
+        token: What clients have to know.
+    """
+    names = {address.in_url, *(_LOOPBACK_NAMES if address.is_loopback else ())}
+    hosts = [f"{name}:{address.port}" for name in sorted(names)]
+    origins = [f"http://{host}" for host in hosts]
+    # Behind an address that stands for all of them, every name may be ours. No page can
+    # use that: it does not know the token, and its Origin is none of these.
+    is_any = address.is_any
+    app = server.streamable_http_app(
+        streamable_http_path=PATH,
+        json_response=True,
+        stateless_http=True,
+        max_request_body_size=MAX_BODY_BYTES,
+        transport_security=TransportSecuritySettings(
+            enable_dns_rebinding_protection=not is_any,
+            allowed_hosts=hosts,
+            allowed_origins=origins,
+        ),
+    )
+    return _Guard(app, token, origins)
+
+
+class _Guard:
+    """Lets through who knows the token, and no page of another origin."""
+
+    def __init__(self, app: ASGIApp, token: str, origins: list[str]) -> None:
+        self._app = app
+        self._token = token
+        self._origins = frozenset(origins)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            refusal = self._refuse(Headers(scope=scope))
+            if refusal is not None:
+                await refusal(scope, receive, send)
+                return
+        elif scope["type"] != "lifespan":
+            return
+        await self._app(scope, receive, send)
+
+    def _refuse(self, headers: Headers) -> PlainTextResponse | None:
+        if not self._origins.issuperset(headers.getlist("origin")):
+            return PlainTextResponse("foreign Origin", 403, _CLOSE)
+        if not is_authorized(headers.get("authorization", ""), self._token):
+            challenge = {"WWW-Authenticate": 'Bearer realm="otel-gpu"'}
+            return PlainTextResponse("the token is needed", 401, _CLOSE | challenge)
+        return None
+
+
+def serve_http(app: ASGIApp, listener: socket.socket) -> None:
+    """Serve until Ctrl-C or SIGTERM."""
+    config = uvicorn.Config(
+        app,
+        # Whatever else is installed: the other one has no limit for the size of a head.
+        http=Connection,
+        # Strangers could else write as much as they like to where we tell the operator.
+        log_level="error",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        proxy_headers=False,
+        ws="none",
+        limit_concurrency=_MAX_REQUESTS,
+        timeout_graceful_shutdown=_GRACE_S,
+    )
+    uvicorn.Server(config).run(sockets=[listener])

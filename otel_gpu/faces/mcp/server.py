@@ -1,0 +1,142 @@
+"""The server: the tools and the prompt, as the protocol has them."""
+
+import logging
+import traceback
+from collections.abc import Mapping
+from typing import Any
+
+import anyio
+import anyio.to_thread
+from mcp.server.lowlevel.server import Server
+from mcp.server.stdio import stdio_server
+from mcp.shared.exceptions import MCPError
+from mcp_types import (
+    INVALID_PARAMS,
+    CallToolRequestParams,
+    CallToolResult,
+    GetPromptRequestParams,
+    GetPromptResult,
+    ListPromptsResult,
+    ListToolsResult,
+    PaginatedRequestParams,
+    Prompt,
+    PromptArgument,
+    PromptMessage,
+    TextContent,
+    ToolAnnotations,
+)
+from mcp_types import Tool as ToolDescription
+
+from otel_gpu import __version__
+from otel_gpu.errors import OtelGpuError
+from otel_gpu.faces.mcp import words
+from otel_gpu.faces.mcp.answers import inert, to_json
+from otel_gpu.faces.mcp.arguments import ArgumentError, read_question, schema_of
+from otel_gpu.faces.mcp.captures import Capture
+from otel_gpu.faces.mcp.tool import Tool
+from otel_gpu.faces.mcp.tools import TOOLS
+
+NAME = "otel-gpu"
+
+_SHOWN = 60
+
+_logger = logging.getLogger(__name__)
+_BY_NAME = {tool.name: tool for tool in TOOLS}
+# Not destructive and about nothing but the capture: a client need not ask its user.
+_READS = ToolAnnotations(
+    read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False
+)
+
+
+def make_server(capture: Capture) -> Server[Any]:
+    """Return a server that answers about one capture."""
+    # Answers are made one at a time: each may take all of a core.
+    limiter = anyio.CapacityLimiter(1)
+
+    async def list_tools(_: object, __: PaginatedRequestParams | None) -> ListToolsResult:
+        return ListToolsResult(tools=list(map(_describe, TOOLS)))
+
+    async def call_tool(_: object, params: CallToolRequestParams) -> CallToolResult:
+        arguments = params.arguments or {}
+        text, is_error = await anyio.to_thread.run_sync(
+            answer, capture, params.name, arguments, limiter=limiter
+        )
+        return CallToolResult(content=[TextContent(text=text)], is_error=is_error)
+
+    async def list_prompts(_: object, __: PaginatedRequestParams | None) -> ListPromptsResult:
+        return ListPromptsResult(prompts=[_PROMPT])
+
+    async def get_prompt(_: object, params: GetPromptRequestParams) -> GetPromptResult:
+        if params.name != words.PROMPT_NAME:
+            raise MCPError(INVALID_PARAMS, f"there is no prompt {inert(params.name, _SHOWN)!r}")
+        text = words.investigation((params.arguments or {}).get("question", ""))
+        message = PromptMessage(role="user", content=TextContent(text=text))
+        return GetPromptResult(description=words.PROMPT_TEXT, messages=[message])
+
+    return Server(
+        NAME,
+        version=__version__,
+        title="otel-gpu",
+        instructions=words.INSTRUCTIONS,
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+        on_list_prompts=list_prompts,
+        on_get_prompt=get_prompt,
+    )
+
+
+def answer(capture: Capture, name: str, arguments: Mapping[str, Any]) -> tuple[str, bool]:
+    """
+    Return what a tool says, and whether that is an error.
+
+    What a tool cannot do is told in words; the server goes on.
+    """
+    try:
+        tool = _find(name)
+        return to_json(tool.answer(capture, read_question(tool.arguments, arguments))), False
+    except OtelGpuError as error:
+        told = {"error": inert(str(error))}
+        if error.hint:
+            told["hint"] = inert(error.hint)
+        return to_json(told), True
+    except Exception:  # noqa: BLE001 -- our bug, which costs this answer only
+        _tell_operator(name)
+        return to_json({"error": "this answer failed; the server's log says why"}), True
+
+
+def _tell_operator(name: str) -> None:
+    # Not as an exception, which is written as it is: traced names can be in it.
+    lines = map(inert, traceback.format_exc().splitlines())
+    _logger.error("%s failed:\n%s", inert(name, _SHOWN), "\n".join(lines))
+
+
+async def serve_stdio(server: Server[Any]) -> None:
+    """Serve one client on standard input and output, until it closes them."""
+    async with stdio_server() as (read_stream, write_stream):
+        await server.run(read_stream, write_stream, server.create_initialization_options())
+
+
+_PROMPT = Prompt(
+    name=words.PROMPT_NAME,
+    title=words.PROMPT_TITLE,
+    description=words.PROMPT_TEXT,
+    arguments=[PromptArgument(name="question", description=words.QUESTION_TEXT, required=False)],
+)
+
+
+def _describe(tool: Tool) -> ToolDescription:
+    return ToolDescription(
+        name=tool.name,
+        title=tool.title,
+        description=tool.description,
+        input_schema=schema_of(tool.arguments),
+        annotations=_READS,
+    )
+
+
+def _find(name: str) -> Tool:
+    if name not in _BY_NAME:
+        raise ArgumentError(
+            f"there is no tool {inert(name, _SHOWN)!r}", hint="there are: " + ", ".join(_BY_NAME)
+        )
+    return _BY_NAME[name]

@@ -1,0 +1,112 @@
+"""Top stacks as text: each with what it adds up to, and below that its frames."""
+
+from collections import Counter
+
+from rich.console import Console
+from rich.text import Text
+
+from otel_gpu.findings.document import NATIVE, Frame
+from otel_gpu.findings.top_stacks import BYTES, CALLED, CALLS, StackReport, StackRow
+from otel_gpu.findings.words import (
+    count_of,
+    cut_frames,
+    format_duration,
+    format_share,
+    format_size,
+    frame_line,
+    printable,
+    process_name,
+)
+
+MAX_FRAMES = 24
+
+
+def write_stacks(report: StackReport, console: Console, limit: int) -> None:
+    """
+    Write the top stacks.
+
+    Args:
+        report: What to write.
+        console: Where to.
+        limit: How many stacks.
+    """
+    length_ns = report.end_unix_ns - report.start_unix_ns
+    _line(console, f"{printable(report.source)}: {format_duration(length_ns)}", style="bold")
+    _line(console, _coverage(report))
+    total = report.total()
+    shown = Counter(map(_looks, report.rows[:limit]))
+    for number, row in enumerate(report.rows[:limit], start=1):
+        console.print()
+        _line(console, f"{number}. {_describe(row, report, total)}", style="bold")
+        # Two calls in one function look alike, unless it is said where in it they are.
+        has_twin = shown[_looks(row)] > 1
+        for frame in cut_frames(row.stack.frames, MAX_FRAMES):
+            _line(console, f"     {_frame(frame, has_twin)}")
+        if not row.stack.complete:
+            stack = row.stack
+            _line(console, f"     … incomplete: native {stack.native}, python {stack.python} …")
+    if len(report.rows) > limit:
+        console.print()
+        left_out = report.rows[limit:]
+        share = sum(row.measure(report.by) for row in left_out) / total if total else 0.0
+        _line(
+            console,
+            f"and {count_of(len(left_out), 'stack')} more: {format_share(share)} of the {report.by}",
+        )
+    console.print()
+    if report.losses:
+        lost = ", ".join(f"{printable(name)} {count:,}" for name, count in report.losses.items())
+        _line(console, f"lost: {lost}")
+    for note in report.notes:
+        _line(console, f"- {printable(note)}")
+
+
+def _looks(row: StackRow) -> tuple[object, ...]:
+    frames = cut_frames(row.stack.frames, MAX_FRAMES)
+    return (row.process.pid, row.name, *map(frame_line, frames))
+
+
+def _frame(frame: Frame, has_twin: bool) -> str:
+    line = frame_line(frame)
+    if has_twin and frame.kind == NATIVE and frame.function and frame.address and not frame.file:
+        return f"{line.removesuffix(')')}+{frame.address:#x})"
+    return line
+
+
+def _line(console: Console, text: str, style: str = "") -> None:
+    # Not folded: a frame is a line.
+    console.print(Text(text, style=style), soft_wrap=True)
+
+
+def _coverage(report: StackReport) -> str:
+    if report.kind != CALLED:
+        return (
+            f"Of waits that became spans: {report.seen:,} with a stack, "
+            f"{report.without_stack:,} without. Shorter waits are not listed."
+        )
+    text = (
+        f"Of calls that became spans: {report.seen:,} with a stack, "
+        f"{report.without_stack:,} without"
+    )
+    if report.stand_for != report.seen:
+        text += (
+            f"; sampled ones count as often as they were sampled from, so these stand for "
+            f"{count_of(report.stand_for, 'call')}"
+        )
+    if report.counted is not None:
+        text += f". Counted: {count_of(report.counted, 'call')}"
+    return text + "."
+
+
+def _describe(row: StackRow, report: StackReport, total: int) -> str:
+    noun = "call" if report.kind == CALLED else "wait"
+    about = "" if row.seen == row.calls else "about "
+    parts = [f"{about}{count_of(row.calls, noun)}", f"{about}{format_duration(row.time_ns)}"]
+    if row.size_bytes or report.by == BYTES:
+        parts.append(f"{about}{format_size(row.size_bytes)}")
+    if total:
+        share = format_share(row.measure(report.by) / total)
+        position = 0 if report.by == CALLS else 2 if report.by == BYTES else 1
+        parts[position] += f" ({share})"
+    name = printable(row.name) or "unknown"
+    return f"{name} of {process_name(row.process)}: {', '.join(parts)}"

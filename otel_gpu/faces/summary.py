@@ -1,0 +1,119 @@
+"""
+The summary of a capture: one screen while it runs, one table when it ends.
+
+Figures come from the kernel's counters, so calls and errors are exact.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from otel_gpu.faces.tables import draw_table
+from otel_gpu.findings.document import Api
+from otel_gpu.findings.running_totals import RunningTotals
+from otel_gpu.findings.words import format_duration, printable
+
+MODES = ("auto", "always", "never")
+_FINAL_ROWS = 40
+_LINES_BESIDE_ROWS = 8
+_HEADINGS = "call< calls calls/s p50 p99 max errors"
+
+
+class Summary:
+    """
+    Watches activities, and shows what they add up to.
+
+    As a context manager it shows the live screen, if there is one, until it is left.
+
+    Args:
+        console: On standard error.
+        live: Redraw the screen with every snapshot. For a terminal that nobody else
+            writes to; see ``is_live``.
+        dropped: Spans that could not be exported, by reason.
+    """
+
+    def __init__(
+        self, console: Console, *, live: bool, dropped: Callable[[], Mapping[str, int]] = dict
+    ) -> None:
+        self._console = console
+        self._dropped = dropped
+        self._live = (
+            Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False)
+            if live
+            else None
+        )
+        self._totals = RunningTotals()
+
+    def __enter__(self) -> Self:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._live:
+            self._live.stop()
+
+    def observe(self, activity: Any) -> None:  # noqa: ANN401 -- any activity
+        """Take one activity; the live screen follows the snapshots."""
+        if self._totals.observe(activity) and self._live:
+            rows = self._totals.rows(max(1, self._console.height - _LINES_BESIDE_ROWS))
+            self._live.update(self._render(rows, self._totals.rates(rows)), refresh=True)
+
+    def print_final(self) -> None:
+        """Print what the whole capture added up to."""
+        rows = self._totals.rows(_FINAL_ROWS)
+        self._console.print(self._render(rows, self._totals.mean_rates(rows)))
+
+    def _render(self, rows: Sequence[Api], rates: Iterable[float]) -> Group:
+        cells = [
+            (
+                row,
+                printable(row.api),
+                f"{row.calls:,}",
+                "" if math.isnan(rate) else f"{rate:,.0f}",
+                *map(format_duration, (row.p50_ns, row.p99_ns, row.max_ns)),
+                Text(f"{row.errors:,}", style="red" if row.errors else ""),
+            )
+            for row, rate in zip(rows, rates, strict=True)
+        ]
+        table = draw_table(_HEADINGS, cells, with_process=True)
+        return Group(table if rows else Text("No CUDA call was seen."), Text(""), *self._footer())
+
+    def _footer(self) -> Iterator[Text]:
+        counters = self._totals.counters
+        chosen = counters.get("counter_spans_chosen", 0)
+        withheld = counters.get("counter_spans_withheld_rate", 0)
+        dropped = sum(self._dropped().values())
+        yield Text(f"spans: {chosen:,} chosen, {withheld:,} withheld, {dropped:,} dropped")
+        if losses := self._totals.losses():
+            counts = (f"{reason} {count:,}" for reason, count in sorted(losses.items()))
+            yield Text(f"lost: {', '.join(counts)}", style="red")
+        else:
+            yield Text("lost: nothing")
+        if forgotten := self._totals.forgotten:
+            yield Text(f"not shown: {forgotten:,} processes that ended earlier")
+
+
+def is_live(mode: str, console: Console, *, shares_terminal: bool) -> bool:
+    """
+    Whether the screen can be redrawn while a capture runs.
+
+    Args:
+        mode: ``auto``, ``always`` or ``never``.
+        console: Where it would be drawn; only a terminal can be.
+        shares_terminal: A command writes to this terminal too. Redrawing would tear its
+            output apart, so that only ``always`` does it.
+    """
+    if mode == "never" or not console.is_terminal:
+        return False
+    return mode == "always" or not shares_terminal

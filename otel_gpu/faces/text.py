@@ -1,0 +1,255 @@
+"""The document as text: what an engineer wants to read first comes first."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from otel_gpu.faces import tables
+from otel_gpu.faces.waterfall import LEGEND, draw_waterfall
+from otel_gpu.findings.causes import rank_of, walk, worst_of
+from otel_gpu.findings.document import (
+    Cause,
+    Chain,
+    Document,
+    Effect,
+    Incident,
+    Process,
+    ProcessImage,
+    Severity,
+    key_of,
+    stack_of_cause,
+)
+from otel_gpu.findings.words import (
+    count_of,
+    cut_frames,
+    describe_kind,
+    describe_place,
+    describe_thread,
+    format_duration,
+    format_offset,
+    format_share,
+    format_time,
+    frame_line,
+    printable,
+    process_name,
+)
+
+MAX_INCIDENTS = 10
+_MAX_CAUSES = 6
+_MAX_FRAMES = 12
+_SHOWN_SHARE = 0.005
+STYLES = {Severity.HIGH: "bold red", Severity.MEDIUM: "yellow", Severity.LOW: "dim"}
+
+
+def write_text(document: Document, console: Console, *, per_process: bool = False) -> None:
+    """
+    Write a document.
+
+    Args:
+        document: What to write.
+        console: Where to; colours and width are its own.
+        per_process: One part for each process, rather than tables over all of them.
+    """
+    headline = f"{format_duration(document.length_ns)} from {format_time(document.start_unix_ns)}"
+    console.print(Text(f"{printable(document.source)}: {headline} UTC", style="bold"))
+    if per_process and document.processes:
+        for process in document.processes:
+            console.print(Text(f"\n== {process_name(process.process)}", style="bold"))
+            part = document.of_process(process.process)
+            _write_parts(part, console, process.process)
+    else:
+        _write_parts(document, console, None)
+    if document.load:
+        lines = tables.load_lines(document.load)
+        _write_section(console, "The host meanwhile: context, no cause", map(Text, lines))
+    lost = [f"{printable(reason)} {n:,}" for reason, n in sorted(document.losses.items())]
+    _write_section(console, "Losses", [Text(", ".join(lost) or "nothing was lost")])
+    notes = [Text(f"- {printable(note)}") for note in document.notes]
+    _write_section(console, "Not known", notes)
+
+
+def _write_parts(document: Document, console: Console, process: ProcessImage | None) -> None:
+    with_process = process is None and len(document.processes) > 1
+    _write_section(console, "Verdict", _verdicts(document))
+    _write_section(console, _incident_heading(document), _incidents(document))
+    if worst := worst_of(document.chains):
+        _write_section(console, "The worst moment", _moment(worst))
+    sections: list[tuple[str, Sequence[object], tables.Drawing]] = [
+        ("Calls", document.apis, tables.api_table),
+        ("Device memory", document.balances, tables.balance_lines),
+        ("Off the CPU", document.off_cpu, tables.off_cpu_table),
+        ("Who kept them waiting", document.blames, tables.blame_table),
+    ]
+    for title, rows, draw in sections:
+        if rows:
+            most = tables.MAX_ROWS[title]
+            drawn = draw(rows[:most], with_process)
+            _write_section(console, title, [*drawn, *_more(len(rows), most)])
+    slots = document.slots_of(process)
+    if any(slot.calls or slot.lost_ns for slot in slots):
+        table = tables.slot_table(slots, document.start_unix_ns)
+        _write_section(console, "Over time", [table])
+
+
+def _write_section(console: Console, title: str, lines: Iterable[RenderableType]) -> None:
+    console.print()
+    console.print(Text(title, style="bold"))
+    for line in lines:
+        if isinstance(line, Text):
+            # Not folded: half a waterfall below itself is none.
+            console.print(Text("  ").append_text(line), soft_wrap=True)
+        else:
+            console.print(Padding(line, (0, 0, 0, 2), expand=False))
+
+
+def _verdicts(document: Document) -> list[Text]:
+    lines: list[Text] = []
+    # A worker that never calls CUDA is bound by nothing that is asked for here.
+    calling = {key_of(row.process) for row in document.apis}
+    for process in sorted(document.processes, key=lambda process: not process.budget_ns):
+        if process.budget_ns or key_of(process.process) in calling:
+            lines += _verdict(process)
+    return lines or [Text("No CUDA call in this window.")]
+
+
+def _verdict(process: Process) -> Iterator[Text]:
+    line = Text(f"{process_name(process.process)}: ")
+    line.append(printable(process.verdict), style="bold" if process.budget_ns else "")
+    ranked = sorted(process.verdict_shares.items(), key=lambda item: (-item[1], item[0]))
+    if shown := [
+        f"{printable(name)} {format_share(share)}"
+        for name, share in ranked
+        if share >= _SHOWN_SHARE
+    ]:
+        line.append(f" ({', '.join(shown)})")
+    yield line
+    total_ns = sum(process.budget_ns.values())
+    if total_ns:
+        states = sorted(process.budget_ns.items(), key=lambda item: (-item[1], item[0]))
+        parts = [
+            f"{printable(state)} {format_duration(time_ns)} ({format_share(time_ns / total_ns)})"
+            for state, time_ns in states
+            if time_ns >= _SHOWN_SHARE * total_ns
+        ]
+        yield Text(
+            f"  {format_duration(total_ns)} of threads that feed the GPU: {', '.join(parts)}"
+        )
+
+
+def _incident_heading(document: Document) -> str:
+    if not document.incidents:
+        return "Incidents"
+    lost_ns = sum(incident.lost_ns for incident in document.incidents)
+    return f"Incidents, most lost time first: {format_duration(lost_ns)} lost in all"
+
+
+def _incidents(document: Document) -> list[Text]:
+    if not document.incidents:
+        return [Text("None: no call and no gap was far slower than usual, hung or failed.")]
+    lines: list[Text] = []
+    for number, incident in enumerate(document.incidents[:MAX_INCIDENTS], 1):
+        lines += _incident(number, incident, document.start_unix_ns)
+    return [*lines, *_more(len(document.incidents), MAX_INCIDENTS)]
+
+
+def _incident(number: int, incident: Incident, origin_unix_ns: int) -> Iterator[Text]:
+    line = Text(f"{number}. ")
+    line.append(printable(incident.severity).upper(), style=style_of(incident.severity))
+    count = incident.effects
+    processes = sorted({process_name(chain.effect.process) for chain in incident.chains})
+    line.append(
+        f" {format_duration(incident.lost_ns)} lost by {', '.join(processes)} in "
+        f"{count_of(count, 'effect')}, "
+        f"{format_offset(incident.start_unix_ns, origin_unix_ns)} to "
+        f"{format_offset(incident.end_unix_ns, origin_unix_ns)}"
+    )
+    yield line
+    worst = worst_of(incident.chains)
+    effect = worst.effect if worst else None
+    if count == 1 and effect:
+        yield Text(f"   {describe_effect(effect)}")
+    else:
+        of = "" if count == len(incident.chains) else f" of the worst {len(incident.chains):,}"
+        yield Text(f"   {_effect_counts(incident.chains)}{of}")
+    yield from _causes(incident, effect, "   ", is_many=count > 1)
+    if count > 1 and worst:
+        yield Text(f"   worst: {describe_effect(worst.effect)}")
+        yield from _causes(worst, effect, "     ")
+    for advice in incident.advice:
+        yield Text(f"   do: {printable(advice)}", style="green")
+
+
+def style_of(severity: str) -> str:
+    """Return the style of a severity; none for what is none."""
+    return [*STYLES.values(), ""][rank_of(severity)]
+
+
+def _effect_counts(chains: Iterable[Chain]) -> str:
+    counts = Counter(describe_kind(chain.effect) for chain in chains)
+    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{count:,} x {kind}" for kind, count in ranked[:_MAX_CAUSES])
+
+
+def _causes(
+    whole: Chain | Incident, effect: Effect | None, indent: str, *, is_many: bool = False
+) -> Iterator[Text]:
+    for cause, _, depth in walk(whole.causes, most=_MAX_CAUSES):
+        of = "of which " if depth else ""
+        yield Text(f"{indent}{'   ' * depth}<- {of}{_cause(cause, effect)}")
+    yield from _more(len(whole.causes), _MAX_CAUSES, indent)
+    if unexplained_ns := whole.unexplained_ns:
+        share = ""
+        if effect and effect.duration_ns and not is_many:
+            share = f" ({format_share(unexplained_ns / effect.duration_ns)})"
+        yield Text(f"{indent}unexplained {format_duration(unexplained_ns)}{share}")
+
+
+def _cause(cause: Cause, effect: Effect | None) -> str:
+    text = f"{printable(cause.kind)} {format_duration(cause.time_ns)} ({format_share(cause.share)})"
+    stack = stack_of_cause(cause)
+    if stack and stack.place and not (effect and stack is effect.stack):
+        text += f", in {describe_place(stack.place)}"
+    if cause.culprit:
+        text += f", by {describe_thread(cause.culprit)}"
+        if effect and cause.culprit.pid == effect.process.pid:
+            text += ", a thread of its own process"
+    return text
+
+
+def describe_effect(effect: Effect) -> str:
+    """One effect in a line."""
+    place = effect.stack.place if effect.stack else None
+    where = f", in {describe_place(place)}" if place else ""
+    return (
+        f"{describe_kind(effect)} of {process_name(effect.process)}, "
+        f"thread {effect.tid} {printable(effect.comm)}{where}: "
+        f"{format_duration(effect.duration_ns)}, "
+        f"{format_duration(max(0, effect.excess_ns))} more than usual"
+    )
+
+
+def _moment(chain: Chain) -> list[Text]:
+    bars, left_out = draw_waterfall(chain)
+    stack = chain.effect.stack
+    frames = cut_frames(stack.frames, _MAX_FRAMES) if stack else ()
+    lines = [
+        Text(describe_effect(chain.effect)),
+        *(Text(f"  {frame_line(frame)}") for frame in frames),
+        Text(f"from {format_time(chain.effect.start_unix_ns)} UTC; {LEGEND}", style="dim"),
+        Text(f"{'at µs':>14}  {'for µs':>14}", style="dim"),
+    ]
+    for bar in bars:
+        offset, length = f"{bar.offset_ns / 1_000:+,.0f}", f"{bar.length_ns / 1_000:,.0f}"
+        lines.append(Text(f"{offset:>14}  {length:>14}  |{bar.drawn}|  {bar.label}"))
+    if chain.unexplained_ns:
+        lines.append(Text(f"unexplained: {format_duration(chain.unexplained_ns)}"))
+    if left_out:
+        lines.append(Text(f"{left_out:,} shorter intervals are not shown"))
+    return lines
+
+
+def _more(count: int, shown: int, indent: str = "") -> list[Text]:
+    return [Text(f"{indent}and {count - shown:,} more", style="dim")] if count > shown else []

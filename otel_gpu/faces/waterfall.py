@@ -1,0 +1,97 @@
+"""The waterfall of one effect: what happened in it, to the microsecond."""
+
+from typing import NamedTuple
+
+from otel_gpu.findings.causes import Interval, find_intervals, in_order_of_time, longest_first
+from otel_gpu.findings.document import Chain, Effect, Evidence
+from otel_gpu.findings.words import (
+    describe_kind,
+    describe_place,
+    describe_thread,
+    format_duration,
+    printable,
+)
+
+BAR_COLUMNS = 50
+MAX_INTERVALS = 24
+LEGEND = "# in a run queue   = blocked   + in a call   . in a gap   * in a fork   ? not seen"
+
+_MARKS = {"run_queue": "#", "blocked": "=", "gap": ".", "call": "+", "fork": "*"}
+# Also of time off the CPU of which it is not known which of the first two it was.
+_OTHER_MARK = "?"
+_FUNCTIONS = 3
+
+
+class Bar(NamedTuple):
+    """
+    One line of a waterfall.
+
+    ``offset_ns`` counts from the start of the effect, and is negative before it.
+    ``drawn`` is as long as every other, and shows the part inside the effect.
+    """
+
+    offset_ns: int
+    length_ns: int
+    drawn: str
+    label: str
+
+
+def draw_waterfall(chain: Chain, *, most: int = MAX_INTERVALS) -> tuple[list[Bar], int]:
+    """
+    Draw an effect and the intervals that its causes rest on, in order of time.
+
+    Returns:
+        The lines, and how many intervals are left out: the shortest.
+    """
+    effect = chain.effect
+    bars = [Bar(0, effect.duration_ns, "-" * BAR_COLUMNS, describe_kind(effect))]
+    longest = longest_first(find_intervals(chain))
+    for interval in sorted(longest[:most], key=in_order_of_time):
+        evidence = interval.evidence
+        bars.append(
+            Bar(
+                evidence.start_unix_ns - effect.start_unix_ns,
+                interval.length_ns,
+                _draw(effect, evidence),
+                "<- " * interval.depth + _label(interval),
+            )
+        )
+    return bars, max(0, len(longest) - most)
+
+
+def _draw(effect: Effect, interval: Evidence) -> str:
+    length_ns = max(1, effect.duration_ns)
+    start_ns = interval.start_unix_ns - effect.start_unix_ns
+    end_ns = max(start_ns, interval.end_unix_ns - effect.start_unix_ns)
+    first = min(max(start_ns * BAR_COLUMNS // length_ns, 0), BAR_COLUMNS - 1)
+    last = min(max((end_ns - 1) * BAR_COLUMNS // length_ns, first), BAR_COLUMNS - 1)
+    mark = _MARKS.get(interval.kind, _OTHER_MARK)
+    bar = list(" " * first + mark * (last - first + 1) + " " * (BAR_COLUMNS - 1 - last))
+    if start_ns < 0:
+        bar[first] = "<"
+    if end_ns > length_ns:
+        bar[last] = ">"
+    return "".join(bar)
+
+
+def _label(interval: Interval) -> str:
+    evidence, cause = interval.evidence, interval.cause
+    parts = [printable(cause.kind)]
+    if evidence.reason and evidence.reason != cause.kind:
+        parts[0] += f" ({printable(evidence.reason)})"
+    if cause.time_ns < interval.length_ns:
+        most = "" if len(cause.evidence) == 1 else "at most "
+        parts[0] += f" for {most}{format_duration(cause.time_ns)} of it"
+    if evidence.is_cpu_idle:
+        parts.append("no thread had the CPU")
+    if evidence.culprit:
+        # Only in a run queue is it known that the other one had the CPU.
+        had = " had the CPU" if evidence.kind == "run_queue" else ""
+        parts.append(f"{describe_thread(evidence.culprit)}{had}")
+    if evidence.waker and evidence.waker != evidence.culprit:
+        parts.append(f"woken by {describe_thread(evidence.waker)}")
+    if interval.stack and interval.stack.place:
+        parts.append(f"at {describe_place(interval.stack.place)}")
+    if evidence.functions:
+        parts.append("in " + " < ".join(map(printable, evidence.functions[:_FUNCTIONS])))
+    return ", ".join(parts)

@@ -1,0 +1,299 @@
+"""Collects the document: activities in, everything that a reader can learn out."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from otel_gpu.enrich.activities import (
+    Activity,
+    AggregatesActivity,
+    CaptureActivity,
+    CountersActivity,
+    ExitActivity,
+    PressureActivity,
+    ProbesActivity,
+    ProcessImage,
+    StatusActivity,
+    TimesActivity,
+)
+from otel_gpu.explain.chains import Chain, Culprit, Incident, Verdict
+from otel_gpu.explain.incidents import Incidents
+from otel_gpu.explain.settings import Settings
+from otel_gpu.explain.verdicts import Verdicts
+from otel_gpu.findings.causes import walk
+from otel_gpu.findings.counts import Counts
+from otel_gpu.findings.document import (
+    Balance,
+    Blame,
+    Document,
+    ImageKey,
+    Window,
+    key_of,
+    processes_of,
+)
+from otel_gpu.findings.extent import Extent
+from otel_gpu.findings.losses import losses_of
+from otel_gpu.findings.notes import Knowledge, write_notes
+from otel_gpu.findings.pressure import Pressure
+from otel_gpu.findings.slots import Slots, Totals
+from otel_gpu.findings.times import Times
+
+MAX_CHAINS = 1_000
+MAX_BLAMES = 10_000
+MAX_HUNG = 4_096
+MAX_REPLACED = 16_384
+
+
+class Explains(Protocol):
+    """What the collector asks of ``explain.explainer.Explainer``."""
+
+    settings: Settings
+
+    @property
+    def given_up(self) -> Mapping[str, int]:
+        """What found no room, by what it was."""
+
+    def push(self, activity: Activity) -> Iterable[Chain]:
+        """Take one activity; the chains that are complete with it."""
+
+    def close(self) -> Iterable[Chain]:
+        """The chains that waited for more."""
+
+    def incidents(self) -> Iterable[Incident]:
+        """What the chains add up to."""
+
+    def verdicts(self) -> Iterable[Verdict]:
+        """What bounds each process."""
+
+
+class Collector:
+    """
+    Watches activities in order, and makes a report of a window of them.
+
+    The explainer sees everything, so that what was normal before the window is known
+    in it; only what touches the window is reported. Memory is bounded, and what did
+    not fit is said in the report's notes.
+
+    Args:
+        explainer: Makes chains of activities.
+        window: What the report is about.
+        pids: Report only these processes; empty: all.
+        rejected: Records that could not be decoded, by reason; read at the end.
+    """
+
+    def __init__(
+        self,
+        explainer: Explains,
+        *,
+        window: Window = Window(),  # noqa: B008 -- immutable
+        pids: Sequence[int] = (),
+        rejected: Mapping[str, int] | None = None,
+    ) -> None:
+        self._explainer = explainer
+        self._window = window
+        self._pids = frozenset(pids)
+        self._rejected = {} if rejected is None else rejected
+        self._slots = Slots(window.start_unix_ns or 0)
+        self._counts = Counts(window, self._slots)
+        self._times = Times(window)
+        self._pressure = Pressure(window)
+        # Of a part of the capture, incidents and verdicts are made again.
+        self._is_part = window != Window() or bool(pids)
+        self._incidents = Incidents(explainer.settings)
+        self._chains: dict[str, Chain] = {}
+        self._chains_left_out = 0
+        self._hung: dict[tuple[ImageKey, int, int], int] = {}
+        self._blames: dict[tuple[ImageKey, Culprit, str], Blame] = {}
+        self._images: dict[ImageKey, ProcessImage] = {}
+        # In the order in which another program took their place.
+        self._replaced: dict[ImageKey, None] = {}
+        self._durations: Mapping[str, Any] | None = None
+        self._knows_freed_bytes = True
+        self._counters: Mapping[str, int] = {}
+        self._status: Mapping[str, Any] = {}
+        self._failed_symbols: dict[str, int] = {}
+        self._extent = Extent()
+
+    def observe(self, activity: Activity) -> None:
+        """Take one activity."""
+        self._extent.observe(activity)
+        match activity:
+            case AggregatesActivity():
+                self._counts.observe(activity)
+            case TimesActivity():
+                self._times.observe(activity)
+            case CaptureActivity():
+                self._observe_capture(activity)
+            case ExitActivity(is_replaced=True):
+                self._observe_exec(activity.process)
+            case CountersActivity():
+                self._counters = activity.values
+            case StatusActivity():
+                self._status = activity.info
+            case PressureActivity():
+                self._pressure.observe(activity)
+            case ProbesActivity():
+                self._observe_probes(activity)
+            case _:
+                pass
+        self._take(self._explainer.push(activity))
+
+    def finish(self, source: str, notes: Sequence[str] = ()) -> Document:
+        """
+        Make the document; to be called once, at the end.
+
+        Args:
+            source: What was explained.
+            notes: What else the reader is to know.
+        """
+        self._take(self._explainer.close())
+        incidents = tuple(self._all_incidents())
+        self._leave_out_chains()
+        start_unix_ns = self._window.start_unix_ns or self._extent.start_unix_ns
+        end_unix_ns = max(start_unix_ns, self._window.end_unix_ns or self._extent.end_unix_ns)
+        verdicts = [one for one in self._verdicts() if self._chooses(one.process)]
+        passing = self._passing(verdicts)
+        for image in (*self._counts.processes(), *(verdict.process for verdict in verdicts)):
+            self._images[key_of(image)] = image
+        images = {
+            key: image
+            for key, image in sorted(self._images.items())
+            if self._chooses(image) and key not in passing
+        }
+        apis = [] if self._durations is None else self._counts.api_rows(self._durations)
+        off_cpu = self._times.off_cpu(self._chooses)
+        return Document(
+            source,
+            Window(start_unix_ns, end_unix_ns),
+            tuple(processes_of(images.values(), verdicts)),
+            tuple(row for row in apis if self._chooses(row.process)),
+            tuple(row for row in self._balances() if self._chooses(row.process)),
+            incidents,
+            tuple(sorted(self._chains.values(), key=_chain_order)),
+            tuple(sorted(self._blames.values(), key=_blame_order)),
+            tuple(row for row in off_cpu if key_of(row.process) not in passing),
+            tuple(self._slots.rows(images, end_unix_ns, self._counts.interval_ns())),
+            self._pressure.load(),
+            losses_of(self._counters, self._rejected, self._status),
+            (*write_notes(self._knowledge(bool(apis))), *notes),
+        )
+
+    def _observe_capture(self, activity: CaptureActivity) -> None:
+        self._durations = activity.info["layout"]["durations"]
+        self._knows_freed_bytes = not activity.lacks("freed_bytes")
+        if self._window.start_unix_ns is None:
+            self._slots.origin_unix_ns = activity.unix_ns
+
+    def _observe_exec(self, old: ProcessImage) -> None:
+        self._replaced[key_of(old)] = None
+        if len(self._replaced) > MAX_REPLACED:
+            del self._replaced[next(iter(self._replaced))]
+
+    def _observe_probes(self, activity: ProbesActivity) -> None:
+        failed = activity.info.get("failed") or ()
+        if failed:
+            self._failed_symbols[str(activity.info.get("library", ""))] = len(failed)
+
+    def _chooses(self, process: ProcessImage) -> bool:
+        return not self._pids or process.pid in self._pids
+
+    def _passing(self, verdicts: Sequence[Verdict]) -> set[ImageKey]:
+        """Return the images that only went on to run another program, as forks do."""
+        feeders = {key_of(verdict.process) for verdict in verdicts} | self._counts.callers()
+        return self._replaced.keys() - feeders - self._images.keys()
+
+    def _take(self, chains: Iterable[Chain]) -> None:
+        for chain in chains:
+            effect = chain.effect
+            end_unix_ns = effect.start_unix_ns + effect.duration_ns
+            if self._chooses(effect.process) and self._window.overlaps(
+                effect.start_unix_ns, end_unix_ns
+            ):
+                self._take_chosen(chain, end_unix_ns)
+        if len(self._chains) > 2 * MAX_CHAINS:
+            self._leave_out_chains()
+
+    def _take_chosen(self, chain: Chain, end_unix_ns: int) -> None:
+        effect = chain.effect
+        image = key_of(effect.process)
+        self._images.setdefault(image, effect.process)
+        self._chains[chain.id] = chain
+        self._blame(image, chain)
+        if self._is_part:
+            self._incidents.add(chain)
+        # A call that hung is told again when it returns: only the difference is lost.
+        call = (image, effect.tid, effect.start_unix_ns)
+        lost_ns = effect.excess_ns - self._hung.pop(call, 0)
+        if effect.kind == "hung_call" and len(self._hung) < MAX_HUNG:
+            self._hung[call] = effect.excess_ns
+        totals = Totals(lost_ns=max(0, lost_ns))
+        self._slots.spread(image, effect.start_unix_ns, end_unix_ns, totals)
+
+    def _leave_out_chains(self) -> None:
+        if len(self._chains) <= MAX_CHAINS:
+            return
+        ranked = sorted(
+            self._chains.values(), key=lambda chain: (-chain.effect.excess_ns, chain.id)
+        )
+        self._chains_left_out += len(ranked) - MAX_CHAINS
+        self._chains = {chain.id: chain for chain in ranked[:MAX_CHAINS]}
+
+    def _blame(self, image: ImageKey, chain: Chain) -> None:
+        for cause, _, _ in walk(chain.causes):
+            if cause.culprit is None:
+                continue
+            name = (image, cause.culprit, cause.kind)
+            known = self._blames.get(name)
+            if known is None:
+                if len(self._blames) >= MAX_BLAMES:
+                    continue
+                known = Blame(chain.effect.process, cause.culprit, cause.kind, 0, 0)
+            self._blames[name] = known._replace(
+                time_ns=known.time_ns + cause.time_ns, effects=known.effects + 1
+            )
+
+    def _all_incidents(self) -> list[Incident]:
+        if not self._is_part:
+            incidents = self._explainer.incidents()
+        else:
+            self._incidents.close()
+            incidents = self._incidents.all()
+        return sorted(incidents, key=lambda incident: (-incident.lost_ns, incident.id))
+
+    def _verdicts(self) -> Iterable[Verdict]:
+        if self._window == Window():
+            return self._explainer.verdicts()
+        verdicts = Verdicts(self._explainer.settings)
+        end_unix_ns = self._extent.end_unix_ns
+        verdicts.observe_times(self._times.in_window(end_unix_ns))
+        verdicts.observe_aggregates(self._counts.in_window(end_unix_ns))
+        return verdicts.all()
+
+    def _balances(self) -> Iterable[Balance]:
+        # Without what was freed, what was allocated would seem to be held.
+        return self._counts.balances() if self._knows_freed_bytes else ()
+
+    def _knowledge(self, has_calls: bool) -> Knowledge:
+        return Knowledge(
+            has_calls=has_calls,
+            has_times=not self._times.is_empty,
+            has_window=self._window != Window(),
+            counts_start_unix_ns=self._counts.start_unix_ns,
+            counts_end_unix_ns=self._counts.end_unix_ns,
+            withheld=self._counters.get("counter_spans_withheld_rate", 0),
+            switches=self._counters.get("counter_scheduler_switches", 0),
+            switches_repaired=self._counters.get("counter_switches_repaired", 0),
+            failed_symbols=dict(self._failed_symbols),
+            chains_left_out=self._chains_left_out,
+            series_left_out=self._counts.left_out + self._times.left_out,
+            given_up=dict(self._explainer.given_up),
+            unplaced_calls=self._counts.unplaced_calls(),
+            errors=self._status.get("errors", {}),
+        )
+
+
+def _chain_order(chain: Chain) -> tuple[int, str]:
+    return chain.effect.start_unix_ns, chain.id
+
+
+def _blame_order(blame: Blame) -> tuple[int, int, int, int, str]:
+    return -blame.time_ns, blame.process.pid, blame.culprit.pid, blame.culprit.tid, blame.kind

@@ -1,0 +1,339 @@
+"""
+The document: what a capture adds up to, and the only thing that faces read.
+
+All immutable. Times are nanoseconds. The fields are the keys of ``explain --json``, except
+that a process, a chain, an interval and a stack are here themselves where JSON has their id
+(see ``json_form``). What is not known about a window is said in the document's ``notes``.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from enum import StrEnum
+from typing import NamedTuple
+
+from otel_gpu import wire
+from otel_gpu.enrich.activities import CallStack, ProcessImage
+from otel_gpu.explain.chains import (
+    Cause,
+    CauseKind,
+    Chain,
+    Culprit,
+    Effect,
+    EffectKind,
+    Evidence,
+    Incident,
+    Severity,
+    Verdict,
+    stack_of_cause,
+)
+from otel_gpu.stacks.frames import KERNEL, NATIVE, Frame
+
+__all__ = [
+    "KERNEL",
+    "NATIVE",
+    "Api",
+    "Balance",
+    "Blame",
+    "CallStack",
+    "Cause",
+    "CauseKind",
+    "Chain",
+    "Context",
+    "Culprit",
+    "Document",
+    "Effect",
+    "EffectKind",
+    "Evidence",
+    "Frame",
+    "ImageKey",
+    "Incident",
+    "Load",
+    "OffCpu",
+    "Process",
+    "ProcessImage",
+    "Severity",
+    "Slot",
+    "ThreadState",
+    "Throttled",
+    "Window",
+    "key_of",
+    "processes_of",
+    "stack_of_cause",
+]
+
+SCHEMA_VERSION = 2
+UNKNOWN = "unknown"
+
+ImageKey = tuple[int, int]
+"""A process image: its pid, and when it began by the kernel's clock."""
+
+
+def key_of(process: ProcessImage) -> ImageKey:
+    """Return what tells a process image from all others, also from those of the same pid."""
+    return process.pid, process.image_ktime_ns
+
+
+class Context(StrEnum):
+    """What a thread was doing about CUDA while it did not run."""
+
+    GAP = "gap"
+    SYNCHRONIZE = "synchronize"
+    CALL = "call"
+    OTHER = "other"
+
+
+class ThreadState(StrEnum):
+    """How a thread was off the CPU."""
+
+    RUN_QUEUE = "run_queue"
+    BLOCKED = "blocked"
+
+
+_CONTEXTS: Mapping[int, Context] = {
+    wire.CONTEXT_GAP: Context.GAP,
+    wire.CONTEXT_SYNCHRONIZE: Context.SYNCHRONIZE,
+    wire.CONTEXT_CALL: Context.CALL,
+    wire.CONTEXT_OTHER: Context.OTHER,
+}
+_STATES: Mapping[int, ThreadState] = {
+    wire.STATE_RUN_QUEUE: ThreadState.RUN_QUEUE,
+    wire.STATE_BLOCKED: ThreadState.BLOCKED,
+}
+
+
+def context_named(number: int) -> str:
+    """Return the context with an enumerator of the wire; its number where that is unknown."""
+    return _CONTEXTS.get(number, str(number))
+
+
+def state_named(number: int) -> str:
+    """Return the thread state with an enumerator of the wire, or its number."""
+    return _STATES.get(number, str(number))
+
+
+class Window(NamedTuple):
+    """A part of a capture; None where it is open."""
+
+    start_unix_ns: int | None = None
+    end_unix_ns: int | None = None
+
+    def overlaps(self, start_unix_ns: int, end_unix_ns: int) -> bool:
+        """Whether something that took this long touches the window."""
+        if self.start_unix_ns is not None and end_unix_ns < self.start_unix_ns:
+            return False
+        return self.end_unix_ns is None or start_unix_ns <= self.end_unix_ns
+
+
+class Process(NamedTuple):
+    """
+    One program under one pid, and what bounds it.
+
+    ``verdict`` is ``unknown``, and its figures are empty, where no time of its threads was
+    accounted for. ``places`` are its attributes that say where it runs: container and pod.
+    """
+
+    process: ProcessImage
+    service_name: str
+    command: str
+    comm: str
+    start_unix_ns: int
+    places: Mapping[str, str]
+    verdict: str
+    verdict_shares: Mapping[str, float]
+    budget_ns: Mapping[str, int]
+
+
+class Api(NamedTuple):
+    """
+    All calls of one API by one process image, also those inside other calls.
+
+    Percentiles are read from the kernel's buckets; NaN where there are none. All else is
+    exact.
+    """
+
+    process: ProcessImage
+    api: str
+    layer: str
+    calls: int
+    errors: int
+    p50_ns: float
+    p99_ns: float
+    max_ns: float
+    sum_ns: int
+    size_bytes: int
+
+
+class Balance(NamedTuple):
+    """Device memory that one process asked for and gave back, by successful calls."""
+
+    process: ProcessImage
+    allocations: int
+    allocated_bytes: int
+    frees: int
+    freed_bytes: int
+
+
+class OffCpu(NamedTuple):
+    """
+    Time that threads of a process did not run, for one reason.
+
+    ``reason`` is empty for the run queue.
+    """
+
+    process: ProcessImage
+    context: str
+    state: str
+    reason: str
+    time_ns: int
+    times: int
+
+
+class Blame(NamedTuple):
+    """Time that one culprit cost the effects of one process, in one way."""
+
+    process: ProcessImage
+    culprit: Culprit
+    kind: str
+    time_ns: int
+    effects: int
+
+
+class Throttled(NamedTuple):
+    """How long the CPU quota of a cgroup held its threads back."""
+
+    cgroup: str
+    throttled_ns: int
+    throttled_periods: int
+    periods: int
+
+
+class Load(NamedTuple):
+    """
+    What the host said of its load: context, never a cause.
+
+    ``stalled`` is by resource the share of time in which some thread of the host waited
+    for it.
+    """
+
+    most_load: float
+    cpus: int
+    stalled: Mapping[str, float]
+    swapped_in_pages: int
+    swapped_out_pages: int
+    throttled: tuple[Throttled, ...]
+
+
+class Slot(NamedTuple):
+    """What happened in one stretch of the window; ``process`` is None for all together."""
+
+    process: ProcessImage | None
+    start_unix_ns: int
+    end_unix_ns: int
+    calls: float
+    call_ns: float
+    synchronize_ns: float
+    allocate_calls: float
+    allocate_ns: float
+    run_queue_ns: float
+    lost_ns: float
+
+    @property
+    def length_ns(self) -> int:
+        """How long it is; never nothing, so that it can be divided by."""
+        return max(1, self.end_unix_ns - self.start_unix_ns)
+
+
+class Document(NamedTuple):
+    """
+    Everything that a reader can learn of a window.
+
+    ``incidents`` are in order of lost time, ``chains`` by the start of their effects, ``apis``
+    by total time. ``slots`` holds rows for all processes together, then for each.
+    """
+
+    source: str
+    window: Window
+    processes: tuple[Process, ...] = ()
+    apis: tuple[Api, ...] = ()
+    balances: tuple[Balance, ...] = ()
+    incidents: tuple[Incident, ...] = ()
+    chains: tuple[Chain, ...] = ()
+    blames: tuple[Blame, ...] = ()
+    off_cpu: tuple[OffCpu, ...] = ()
+    slots: tuple[Slot, ...] = ()
+    load: Load | None = None
+    losses: Mapping[str, int] = {}
+    notes: tuple[str, ...] = ()
+
+    @property
+    def start_unix_ns(self) -> int:
+        """When the window begins."""
+        return self.window.start_unix_ns or 0
+
+    @property
+    def end_unix_ns(self) -> int:
+        """When the window ends."""
+        return self.window.end_unix_ns or 0
+
+    @property
+    def length_ns(self) -> int:
+        """How long the window is."""
+        return self.end_unix_ns - self.start_unix_ns
+
+    @property
+    def images(self) -> tuple[ProcessImage, ...]:
+        """Return the process images that it is about."""
+        return tuple(process.process for process in self.processes)
+
+    @property
+    def judged(self) -> tuple[Process, ...]:
+        """Return the processes whose threads' time was accounted for, so that it was judged."""
+        return tuple(process for process in self.processes if process.budget_ns)
+
+    def slots_of(self, process: ProcessImage | None) -> list[Slot]:
+        """Return what happened when to one process; None: to all together."""
+        return [slot for slot in self.slots if slot.process is process]
+
+    def of_process(self, process: ProcessImage) -> "Document":
+        """Return the part that is about one process; host, losses and notes are of all."""
+        key = key_of(process)
+
+        def is_its(row: "Process | Api | Balance | Blame | OffCpu") -> bool:
+            return key_of(row.process) == key
+
+        def lost(chain: Chain) -> bool:
+            return key_of(chain.effect.process) == key
+
+        return self._replace(
+            processes=tuple(filter(is_its, self.processes)),
+            apis=tuple(filter(is_its, self.apis)),
+            balances=tuple(filter(is_its, self.balances)),
+            incidents=tuple(one for one in self.incidents if any(map(lost, one.chains))),
+            chains=tuple(filter(lost, self.chains)),
+            blames=tuple(filter(is_its, self.blames)),
+            off_cpu=tuple(filter(is_its, self.off_cpu)),
+            slots=tuple(slot for slot in self.slots if slot.process is process),
+        )
+
+
+def processes_of(images: Iterable[ProcessImage], verdicts: Iterable[Verdict]) -> Iterator[Process]:
+    """Yield processes with what bounds them, in the order of their images."""
+    judged = {key_of(verdict.process): verdict for verdict in verdicts}
+    for image in images:
+        verdict = judged.get(key_of(image))
+        arguments = image.attributes.get("process.command_args")
+        is_list = isinstance(arguments, list | tuple)
+        yield Process(
+            image,
+            str(image.attributes.get("service.name") or image.comm),
+            " ".join(map(str, arguments)) if is_list and arguments else image.comm,
+            image.comm,
+            image.start_unix_ns,
+            {
+                name: str(value)
+                for name, value in image.attributes.items()
+                if name.startswith(("container.", "k8s."))
+            },
+            verdict.verdict if verdict else UNKNOWN,
+            verdict.shares if verdict else {},
+            verdict.budget_ns if verdict else {},
+        )

@@ -1,0 +1,264 @@
+"""
+The words of what is judged: causes, verdicts, states and contexts.
+
+What a cause means is judged in ``explain.rules``; this is how a reader is told, by every face.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from otel_gpu.explain.chains import CauseKind, EffectKind
+from otel_gpu.findings.document import Context, ThreadState
+
+# What has to do with one resource is drawn in one colour.
+GPU, CPU, LOCK, DATA, MEMORY, API, WORK, OTHER = (
+    "gpu", "cpu", "lock", "data", "memory", "api", "work", "other"
+)  # fmt: skip
+WHO = "{who}"
+IDLE_CPU = "idle_cpu"
+"""Of a run queue, where no thread had the CPU: told in words of its own."""
+
+
+class Phrase(NamedTuple):
+    """
+    How a kind of cause is told; ``{who}`` stands for its culprit.
+
+    What stands behind a bar is told where the culprit is not known.
+
+    Attributes:
+        tone: What it is drawn in.
+        name: A word or two, for labels.
+        because: A clause that says what happened to the thread that was slow.
+        which: A relative clause, of another thread that was waited for.
+        fault: Whose fault it is.
+    """
+
+    tone: str
+    name: str
+    because: str
+    which: str
+    fault: str
+
+
+PHRASES: Mapping[str, Phrase] = {
+    CauseKind.PREEMPTION: Phrase(
+        CPU,
+        "preempted",
+        because="{who} took its CPU away|Another thread took its CPU away",
+        which="which {who} preempted|which was preempted",
+        fault="{who}|another thread; which one was not seen",
+    ),
+    CauseKind.RUN_QUEUE: Phrase(
+        CPU,
+        "waited for a CPU",
+        because="It was ready to run, and {who} had the CPU|It was ready to run, and no CPU was free",
+        which="which {who} kept from running|which waited for a CPU",
+        fault="{who}|whoever had the CPU; that was not seen",
+    ),
+    IDLE_CPU: Phrase(
+        CPU,
+        "waited for a CPU",
+        because="It was ready to run, and no thread had its CPU",
+        which="which was ready to run, and no thread had its CPU",
+        fault="no thread's: the hypervisor, an interrupt, or a CPU that was slow to wake",
+    ),
+    CauseKind.CPU_QUOTA: Phrase(
+        CPU,
+        "CPU quota used up",
+        because="Its cgroup had used up its CPU quota",
+        which="whose cgroup had used up its CPU quota",
+        fault="the CPU limit of its cgroup",
+    ),
+    CauseKind.LOCK: Phrase(
+        LOCK,
+        "waited for a lock",
+        because="It waited for a lock of {who}|It waited for a lock",
+        which="which waited for a lock of {who}|which waited for a lock",
+        fault="{who}|not known: who held the lock was not seen",
+    ),
+    CauseKind.GIL: Phrase(
+        LOCK,
+        "waited for the GIL",
+        because="It waited for Python's GIL, held by {who}|It waited for Python's GIL",
+        which="which waited for the GIL, held by {who}|which waited for the GIL",
+        fault="{who}|another Python thread; which one was not seen",
+    ),
+    CauseKind.IO: Phrase(
+        DATA,
+        "waited for a disk",
+        because="It waited for a disk or file system",
+        which="which waited for a disk or file system",
+        fault="the disk or file system",
+    ),
+    CauseKind.IPC: Phrase(
+        DATA,
+        "waited for data",
+        because="It waited for data from {who}|It waited for data from outside of what was watched",
+        which="which waited for data from {who}|which waited for data from outside",
+        fault="{who}|not known: the sender was not seen",
+    ),
+    CauseKind.SLEEP: Phrase(
+        DATA,
+        "slept",
+        because="It slept",
+        which="which slept",
+        fault="{who}, which chose to sleep|the program, which chose to sleep",
+    ),
+    CauseKind.PAGE_FAULT: Phrase(
+        MEMORY,
+        "waited for a page",
+        because="It waited for memory to be paged in",
+        which="which waited for memory to be paged in",
+        fault="the host: the memory was not in RAM",
+    ),
+    CauseKind.RECLAIM: Phrase(
+        MEMORY,
+        "reclaimed memory",
+        because="Memory was short, and the kernel used its time to free some",
+        which="whose time the kernel used to free memory",
+        fault="a memory limit, or the host's want of memory",
+    ),
+    CauseKind.MMAP_LOCK: Phrase(
+        MEMORY,
+        "waited for its address space",
+        because="It waited while another thread changed their address space",
+        which="which waited while its address space was changed",
+        fault="another thread of the same program",
+    ),
+    CauseKind.FORK: Phrase(
+        MEMORY,
+        "fork",
+        because="{who} forked, which copied the page tables of a large process"
+        "|A fork copied the page tables of a large process",
+        which="whose process was forked",
+        fault="{who}, which forks while it is large|the program, which forks while it is large",
+    ),
+    CauseKind.STOPPED: Phrase(
+        OTHER,
+        "stopped by a signal",
+        because="It was stopped by a signal until {who} let it go on|It was stopped by a signal",
+        which="which was stopped by a signal",
+        fault="{who}, or who else sent the signal|whoever sent the signal",
+    ),
+    CauseKind.CAPTURE: Phrase(
+        OTHER,
+        "stopped for the capture",
+        because="otel-gpu stopped it while it placed its probes",
+        which="which otel-gpu stopped while it placed its probes",
+        fault="nobody in the program: the capture did it, once for a library",
+    ),
+    CauseKind.GPU_WAIT: Phrase(
+        GPU,
+        "waited for the GPU",
+        because="It waited for the GPU",
+        which="which waited for the GPU",
+        fault="nobody on the host: the device was busy",
+    ),
+    CauseKind.GPU_BACKPRESSURE: Phrase(
+        GPU,
+        "launch queue full",
+        because="The GPU's launch queue was full",
+        which="which waited for room in the GPU's launch queue",
+        fault="nobody on the host: the device was behind",
+    ),
+    CauseKind.FIRST_CALL: Phrase(
+        API,
+        "first use",
+        because="It was the first use of CUDA: libraries were loaded and contexts made",
+        which="which used CUDA for the first time",
+        fault="nobody: this is warm-up",
+    ),
+    CauseKind.ALLOCATOR_CHURN: Phrase(
+        MEMORY,
+        "allocator churn",
+        because="Device memory was allocated and freed again and again, ever slower",
+        which="whose device allocations got ever slower",
+        fault="the program's use of the device allocator",
+    ),
+    CauseKind.HOST_WORK: Phrase(
+        WORK,
+        "its own work",
+        because="The program worked on the CPU",
+        which="which was working on a CPU",
+        fault="the work of {who}|the program's own work",
+    ),
+    CauseKind.OFF_CPU: Phrase(
+        OTHER,
+        "off the CPU",
+        because="It was off the CPU; for what was not captured",
+        which="which was off the CPU",
+        fault="not known: the capture does not say what it waited for",
+    ),
+    CauseKind.UNEXPLAINED: Phrase(
+        OTHER,
+        "unexplained",
+        because="What it did was not seen",
+        which="which did what was not seen",
+        fault="not known",
+    ),
+}
+
+ONE_EFFECT: Mapping[str, str] = {
+    EffectKind.SLOW_CALL: "a slow ",
+    EffectKind.SLOW_GAP: "a slow gap before ",
+    EffectKind.HUNG_CALL: "a hanging ",
+    EffectKind.FAILED_CALL: "a failed ",
+}
+"""What a single effect is called, before the name of its call."""
+
+CONTEXTS: Mapping[str, str] = {
+    Context.GAP: "between calls",
+    Context.SYNCHRONIZE: "waiting for the GPU",
+    Context.CALL: "inside a call",
+    Context.OTHER: "makes no calls",
+}
+"""When a thread was off the CPU."""
+
+THREAD_STATES: Mapping[str, str] = {
+    ThreadState.RUN_QUEUE: "run queue: it could have run",
+    ThreadState.BLOCKED: "blocked",
+}
+
+VERDICTS: Mapping[str, str] = {
+    "gpu-bound": "More than half of its time it waited for the GPU.",
+    "cpu-bound": "More than half of its time it worked on a CPU, or waited for one.",
+    "data-bound": "More than half of its time it waited for data.",
+    "lock-bound": "More than half of its time it waited for locks that other threads held.",
+    "memory-bound": "More than half of its time went to allocating, freeing or paging memory.",
+    "idle": "More than half of its time it slept, because it chose to: nothing kept it waiting.",
+    "mixed": "Nothing took more than half of its time.",
+    "unknown": "Too little was seen of threads that feed the GPU.",
+}
+
+CLASSES: Mapping[str, tuple[str, str]] = {
+    "gpu": (GPU, "waiting for the GPU"),
+    "cpu": (CPU, "CPU: working or waiting for one"),
+    "lock": (LOCK, "locks"),
+    "data": (DATA, "data: disks, other processes"),
+    "memory": (MEMORY, "memory: allocating, paging"),
+    "api": (API, "inside CUDA calls"),
+    "sleep": (OTHER, "its own sleep"),
+    "other": (OTHER, "other"),
+}
+"""What a verdict compares: the tone of each and its words."""
+
+STATES: Mapping[str, tuple[str, str]] = {
+    "gpu_wait": (GPU, "waiting for the GPU"),
+    "api": (API, "inside CUDA calls"),
+    "host": (WORK, "its own work"),
+    "run_queue": (CPU, "waiting for a CPU"),
+    "lock": (LOCK, "locks"),
+    "gil": (LOCK, "Python's GIL"),
+    "io": (DATA, "disks"),
+    "ipc": (DATA, "data from others"),
+    "sleep": (DATA, "sleep"),
+    "paging": (MEMORY, "paging"),
+    "other": (OTHER, "other"),
+}
+"""The states of the time budget, in their fixed order: the tone of each and its words."""
+
+
+def tone_of(kind: str) -> str:
+    """What a kind of cause is drawn in."""
+    phrase = PHRASES.get(kind)
+    return phrase.tone if phrase else OTHER

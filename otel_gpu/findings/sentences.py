@@ -1,0 +1,155 @@
+"""
+What happened, in sentences of phrases and names.
+
+A sentence is a row of parts: text of ours, threads, and names of the traced. A face writes each
+part in its own way.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from otel_gpu.findings.causes import path_of, was_cpu_idle
+from otel_gpu.findings.document import (
+    Cause,
+    CauseKind,
+    Culprit,
+    Effect,
+    EffectKind,
+    Incident,
+    ProcessImage,
+    key_of,
+)
+from otel_gpu.findings.phrases import IDLE_CPU, ONE_EFFECT, PHRASES, WHO, Phrase
+from otel_gpu.findings.words import count_of, describe_fault, format_duration
+
+_MOST_KINDS = 4
+TIMES = "\N{MULTIPLICATION SIGN}"
+
+
+class Name(str):
+    """A name that a traced program chose."""
+
+    __slots__ = ()
+
+
+class Code(Name):
+    """The name of something that can be called."""
+
+    __slots__ = ()
+
+
+class Strong(str):
+    """Text that the sentence is about."""
+
+    __slots__ = ()
+
+
+Part = str | Culprit | ProcessImage
+Sentence = tuple[Part, ...]
+
+
+def label_of(kind: str) -> str:
+    """A kind of cause in a word or two."""
+    phrase = PHRASES.get(kind)
+    return phrase.name if phrase else Name(kind)
+
+
+def because(cause: Cause) -> Sentence:
+    """Say what happened, from the thread that was slow to the last one that is to blame."""
+    first, *rest = path_of(cause)
+    told = list(what_happened(first))
+    subject = first.culprit
+    for step in rest:
+        told += [", ", *what_it_did(step, subject)]
+        subject = step.culprit or subject
+    return tuple(told)
+
+
+def what_happened(cause: Cause) -> Sentence:
+    """Say what kept the thread that was slow."""
+    phrase = _phrase_of(cause)
+    return _fill(phrase.because, cause.culprit) if phrase else (Name(cause.kind),)
+
+
+def what_it_did(cause: Cause, subject: Culprit | None) -> Sentence:
+    """Say what kept a thread that was waited for, as a clause about it."""
+    phrase = _phrase_of(cause)
+    # Where nobody kept it waiting, the thread itself stands as culprit.
+    culprit = None if cause.culprit == subject else cause.culprit
+    return _fill(phrase.which, culprit) if phrase else (Name(cause.kind),)
+
+
+def fault(cause: Cause, pid: int) -> Sentence:
+    """
+    Say whose fault it is.
+
+    Args:
+        cause: The leading one.
+        pid: Of the process that lost the time.
+    """
+    last = path_of(cause)[-1]
+    phrase = _phrase_of(last)
+    if phrase is None:
+        return ("not known",)
+    told = _fill(phrase.fault, last.culprit)
+    if last.culprit is None or phrase.fault.partition("|")[0] != WHO:
+        return told
+    is_own = last.culprit.pid == pid
+    return (*told, ", a thread of the same program" if is_own else ", another process")
+
+
+def sentence_of(incident: Incident) -> Sentence:
+    """Say what happened; where nothing is known, that."""
+    if incident.chains and all(
+        one.effect.kind == EffectKind.FAILED_CALL for one in incident.chains
+    ):
+        return ("Calls returned an error",)
+    if not incident.causes:
+        return ("What this time went to was not seen",)
+    return because(incident.causes[0])
+
+
+def loss_of(incident: Incident) -> Sentence:
+    """Say who lost how much, in what."""
+    images = {key_of(one.effect.process): one.effect.process for one in incident.chains}
+    told: list[Part] = []
+    for image in images.values():
+        told += [", ", image] if told else [image]
+    return (*told, " lost ", Strong(format_duration(incident.lost_ns)), " in ", *_effects(incident))
+
+
+def effect_parts(effect: Effect) -> Sentence:
+    """What went wrong with which call or gap."""
+    return describe_fault(effect), " ", Code(effect.api)
+
+
+def _effects(incident: Incident) -> Iterator[Part]:
+    effects = [chain.effect for chain in incident.chains]
+    if incident.effects == 1 and effects:
+        yield from (ONE_EFFECT.get(effects[0].kind, "one effect in "), Code(effects[0].api))
+        return
+    kinds = Counter((describe_fault(effect), effect.api) for effect in effects)
+    ranked = sorted(kinds.items(), key=lambda item: (-item[1], item[0]))
+    if len(ranked) == 1:
+        words, api = ranked[0][0]
+        yield from (f"{incident.effects:,} {TIMES} {words} ", Code(api))
+        return
+    among = "among them " if incident.effects > len(effects) else ""
+    yield f"{count_of(incident.effects, 'effect')}, {among}"
+    for number, ((words, api), count) in enumerate(ranked[:_MOST_KINDS]):
+        yield from (f"{', ' if number else ''}{count:,} {TIMES} {words} ", Code(api))
+    if len(ranked) > _MOST_KINDS:
+        yield f", {len(ranked) - _MOST_KINDS:,} other kinds"
+
+
+def _phrase_of(cause: Cause) -> Phrase | None:
+    is_idle = cause.kind == CauseKind.RUN_QUEUE and cause.culprit is None and was_cpu_idle(cause)
+    return PHRASES.get(IDLE_CPU if is_idle else cause.kind)
+
+
+def _fill(words: str, who: Culprit | None) -> Sentence:
+    known, _, unknown = words.partition("|")
+    if who is None:
+        return (unknown or known,)
+    before, found, after = known.partition(WHO)
+    return tuple(part for part in (before, who if found else "", after) if part)

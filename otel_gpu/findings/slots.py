@@ -1,0 +1,102 @@
+"""Time slots: what happened when, in bounded memory however long a capture is."""
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple, Self
+
+from otel_gpu.enrich.activities import ProcessImage
+from otel_gpu.findings.document import ImageKey, Slot
+
+MAX_SLOTS = 512
+MAX_ROWS = 20
+_FIRST_WIDTH_NS = 100_000_000
+
+
+class Totals(NamedTuple):
+    """What is added up in each slot; the names are those of ``Slot``."""
+
+    calls: float = 0
+    call_ns: float = 0
+    synchronize_ns: float = 0
+    allocate_calls: float = 0
+    allocate_ns: float = 0
+    run_queue_ns: float = 0
+    lost_ns: float = 0
+
+    def plus(self, other: Self, part: float = 1) -> Self:
+        """These and a part of others."""
+        return type(self)(*(a + b * part for a, b in zip(self, other, strict=True)))
+
+
+_NOTHING = Totals()
+
+
+class Slots:
+    """
+    Sums per process image in equal stretches of time.
+
+    When there would be more than ``MAX_SLOTS``, two become one.
+    """
+
+    def __init__(self, origin_unix_ns: int = 0) -> None:
+        self.origin_unix_ns = origin_unix_ns
+        self.width_ns = _FIRST_WIDTH_NS
+        self._sums: dict[int, dict[ImageKey, Totals]] = {}
+
+    def spread(self, image: ImageKey, start_unix_ns: int, end_unix_ns: int, totals: Totals) -> None:
+        """Add what happened evenly between two moments, as far as is known."""
+        start = max(start_unix_ns, self.origin_unix_ns) - self.origin_unix_ns
+        end = max(end_unix_ns - self.origin_unix_ns, start + 1)
+        while (end - 1) // self.width_ns >= MAX_SLOTS:
+            self._halve()
+        width_ns = self.width_ns
+        for number in range(start // width_ns, (end - 1) // width_ns + 1):
+            inside_ns = min(end, (number + 1) * width_ns) - max(start, number * width_ns)
+            sums = self._sums.setdefault(number, {})
+            part = inside_ns / (end - start)
+            sums[image] = sums.get(image, _NOTHING).plus(totals, part)
+
+    def rows(
+        self, processes: dict[ImageKey, ProcessImage], end_unix_ns: int, least_ns: int
+    ) -> Iterator[Slot]:
+        """
+        Yield at most ``MAX_ROWS`` rows for all images together, then for each image.
+
+        Stretches in which nothing happened are rows too.
+
+        Args:
+            processes: The images to tell of.
+            end_unix_ns: The end of the last row.
+            least_ns: About how long a row is at least: finer than the counters are read,
+                there is nothing to see.
+        """
+        length_ns = max(0, end_unix_ns - self.origin_unix_ns)
+        count = max(1, math.ceil(length_ns / self.width_ns))
+        slots_per_row = max(math.ceil(count / MAX_ROWS), round(least_ns / self.width_ns), 1)
+        row_ns = slots_per_row * self.width_ns
+        images = sorted({i for sums in self._sums.values() for i in sums} & set(processes))
+        # Only slots that hold something are looked at: a clock that stepped leaves a gap
+        # of any length.
+        merged: dict[tuple[int, ImageKey | None], Totals] = {}
+        for number, sums in self._sums.items():
+            for image in sums.keys() & processes.keys():
+                for key in ((number // slots_per_row, None), (number // slots_per_row, image)):
+                    merged[key] = merged.get(key, _NOTHING).plus(sums[image])
+        for chosen in (None, *images):
+            for number in range(math.ceil(count / slots_per_row)):
+                start_ns = number * row_ns
+                yield Slot(
+                    processes[chosen] if chosen else None,
+                    self.origin_unix_ns + start_ns,
+                    self.origin_unix_ns + min(start_ns + row_ns, length_ns),
+                    *merged.get((number, chosen), _NOTHING),
+                )
+
+    def _halve(self) -> None:
+        merged: dict[int, dict[ImageKey, Totals]] = {}
+        for number, sums in self._sums.items():
+            into = merged.setdefault(number // 2, {})
+            for image, totals in sums.items():
+                into[image] = into.get(image, _NOTHING).plus(totals)
+        self._sums = merged
+        self.width_ns *= 2

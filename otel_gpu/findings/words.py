@@ -1,0 +1,192 @@
+"""How durations, sizes, times and names are written, wherever a face writes them."""
+
+import math
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from otel_gpu.enrich import stack_text
+from otel_gpu.enrich.activities import ProcessImage
+from otel_gpu.enrich.stack_text import cut_frames, frame_type, printable, stack_id_text
+from otel_gpu.explain.chains import Culprit, Effect, EffectKind
+from otel_gpu.stacks.frames import Frame
+
+__all__ = [
+    "count_of",
+    "cut_frames",
+    "describe_fault",
+    "describe_kind",
+    "describe_place",
+    "describe_thread",
+    "format_duration",
+    "format_offset",
+    "format_share",
+    "format_size",
+    "format_time",
+    "frame_line",
+    "frame_type",
+    "printable",
+    "process_name",
+    "service_of",
+    "short_function",
+    "short_process",
+    "shorten",
+    "stack_id_text",
+    "thread_number",
+    "whole_line",
+]
+
+_DURATIONS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
+_SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
+_THREE_DIGITS = 100
+_ROUNDED_TO_NOTHING = 0.005
+_EFFECTS: Mapping[str, str] = {
+    EffectKind.SLOW_CALL: "slow",
+    EffectKind.SLOW_GAP: "slow gap before",
+    EffectKind.HUNG_CALL: "hung in",
+    EffectKind.FAILED_CALL: "failed",
+}
+_SHORT = 32
+_NS_PER_S = 1_000_000_000
+_LAST_UNIX_NS = 253_402_300_799_999_999_999  # the last year that dates are written in
+
+_LONGEST_FUNCTION = 80
+_BRACKETS = {"<": ">", "(": ")", "[": "]", "{": "}"}
+# Their signs are no brackets.
+_OPERATOR = re.compile(r"\boperator\s*(?:\(\)|\[\]|<=>|<<=?|>>=?|->\*?|[<>]=?)")
+
+
+def format_duration(duration_ns: float) -> str:
+    """Three digits and a unit; nothing for a duration that is not known."""
+    return "" if math.isnan(duration_ns) else _with_unit(duration_ns, _DURATIONS)
+
+
+def format_size(size_bytes: float) -> str:
+    """Three digits and a decimal unit, as in 1.5 GB."""
+    return _with_unit(size_bytes, _SIZES)
+
+
+def format_share(share: float) -> str:
+    """A share of 1 in percent; what is there is never said to be nothing."""
+    if 0 < share < _ROUNDED_TO_NOTHING:
+        return "<1 %"
+    return f"{share * 100:.0f} %"
+
+
+def count_of(count: int, noun: str) -> str:
+    """A count and what of: 1 call, 1,000 calls."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def format_time(unix_ns: int) -> str:
+    """A moment in UTC, to the microsecond."""
+    # A damaged clock is no reason to say nothing.
+    seconds, rest_ns = divmod(min(max(unix_ns, 0), _LAST_UNIX_NS), _NS_PER_S)
+    moment = datetime.fromtimestamp(seconds, UTC)
+    return f"{moment:%Y-%m-%d %H:%M:%S}.{rest_ns // 1_000:06}"
+
+
+def format_offset(unix_ns: int, origin_unix_ns: int) -> str:
+    """How long after another moment this one was, in seconds."""
+    return f"{(unix_ns - origin_unix_ns) / _NS_PER_S:+.3f} s"
+
+
+def service_of(process: ProcessImage) -> str:
+    """The service's name, as it was given."""
+    return str(process.attributes.get("service.name") or process.comm)
+
+
+def process_name(process: ProcessImage) -> str:
+    """The service's name and the pid."""
+    return f"{printable(service_of(process))} ({process.pid})"
+
+
+def shorten(name: str) -> str:
+    """Return a name as text that nothing obeys, and that leaves room for others."""
+    text = printable(name)
+    return text if len(text) <= _SHORT else text[: _SHORT - 1] + "…"
+
+
+def short_process(process: ProcessImage) -> str:
+    """Return the service's name, shortened, and the pid."""
+    return f"{shorten(service_of(process))} ({process.pid})"
+
+
+def describe_fault(effect: Effect) -> str:
+    """What went wrong, without the call or gap that it went wrong with."""
+    return _EFFECTS.get(effect.kind, printable(effect.kind))
+
+
+def describe_kind(effect: Effect) -> str:
+    """What went wrong with which call or gap."""
+    return f"{describe_fault(effect)} {printable(effect.api)}"
+
+
+def thread_number(thread: Culprit) -> str:
+    """A thread by process and number, which is left out where it says nothing."""
+    return f"{thread.pid}" if thread.tid in (0, thread.pid) else f"{thread.pid}/{thread.tid}"
+
+
+def describe_thread(thread: Culprit) -> str:
+    """A thread by name, process and number."""
+    return f"{printable(thread.comm) or '?'} ({thread_number(thread)})"
+
+
+def short_function(name: str) -> str:
+    """
+    Return the name of a function alone, where the whole is too long to be read.
+
+    Of ``void at::native::(anonymous namespace)::masked_fill_kernel<…>(…)`` that is
+    ``masked_fill_kernel``; a name of up to 80 characters stays as it is.
+    """
+    if len(name) <= _LONGEST_FUNCTION:
+        return name
+    segments = "".join(_outside_brackets(_OPERATOR.sub("operator", name))).split("::")
+    words = [segment.removesuffix(" const").split() for segment in segments]
+    names = [found[-1] for found in words if found]
+    # What a lambda does is done by the function that it stands in.
+    named = [found for found in names if found != "operator"] or names or [name]
+    found = named[-1]
+    return found if len(found) <= _LONGEST_FUNCTION else f"{found[: _LONGEST_FUNCTION - 1]}…"
+
+
+def frame_line(frame: Frame) -> str:
+    """Return the line of one frame, its function by its short name."""
+    return stack_text.frame_line(_short(frame))
+
+
+def whole_line(frame: Frame) -> str:
+    """Return the line of one frame with the whole name of its function."""
+    return stack_text.frame_line(frame)
+
+
+def describe_place(frame: Frame) -> str:
+    """Return a frame as ``train.py:74 fragmentation_pattern``, for the middle of a sentence."""
+    return stack_text.describe_place(_short(frame))
+
+
+def _short(frame: Frame) -> Frame:
+    if len(frame.function) <= _LONGEST_FUNCTION:
+        return frame
+    return frame._replace(function=short_function(frame.function))
+
+
+def _outside_brackets(name: str) -> list[str]:
+    kept: list[str] = []
+    closing: list[str] = []
+    for sign in name:
+        if closing and sign == closing[-1]:
+            closing.pop()
+        elif sign in _BRACKETS:
+            closing.append(_BRACKETS[sign])
+        elif not closing:
+            kept.append(sign)
+    return kept
+
+
+def _with_unit(amount: float, units: tuple[tuple[float, str], ...]) -> str:
+    size, unit = next((pair for pair in units if abs(amount) >= pair[0]), units[-1])
+    value = amount / size
+    if abs(value) >= _THREE_DIGITS or size == 1:
+        return f"{value:.0f} {unit}"
+    return f"{value:.3g} {unit}"
