@@ -32,7 +32,7 @@ END_TIMEOUT_S = 120.0
 # as groups, niceness counts inside of one only, so the session, which is its own, gets it too.
 FIRST = (
     *("sh", "-c"),
-    'echo -20 2>&- > /proc/self/autogroup; exec nice -n -20 "$@"',
+    '{ echo -20 > /proc/self/autogroup; } 2> /dev/null; exec nice -n -20 "$@"',
     "sh",
 )
 
