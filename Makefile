@@ -11,7 +11,7 @@ CLANG_FORMAT := $(shell command -v clang-format || command -v clang-format-14 ||
 C_SOURCES = $(wildcard bpf/*.[ch] tests/stubs/*.[ch] tests/workloads/*.[ch] tools/*.[ch] benchmarks/*.[ch] \
 	otel_gpu/demo/*.[ch])
 # A process for each CPU; the tests of a file stay together (see tests/turns.py).
-IN_PARALLEL := -n auto --maxprocesses 8 --dist loadgroup --no-loadscope-reorder
+IN_PARALLEL := -n auto --maxprocesses 8 --no-loadscope-reorder
 # bpftool is in a folder that not every user's PATH has.
 export PATH := $(PATH):/usr/sbin:/sbin
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import settings
 
 from tests.hosts import MARKERS, missing_for, required
-from tests.turns import group_of, turn
+from tests.turns import Groups, turn
 
 # How long an example takes says more about the machine's other work than about the code,
 # and a check of a change must not fail for an example that the change did not touch.
@@ -52,11 +52,12 @@ def pytest_configure(config: pytest.Config) -> None:
         )
 
 
-# Before the plugin that distributes tests reads their groups.
-@pytest.hookimpl(tryfirst=True)
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Groups:
+    return Groups(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(group_of(item.path)))
     # What takes long begins first, so that no process has it left when the others have ended.
     items.sort(key=lambda item: "unit" in item.path.parts)
 

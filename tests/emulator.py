@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60.0
 # The terminal becomes the controlling one of a session of its own, as in an emulator.
 BEGIN = (
     "import fcntl, os, sys, termios\n"

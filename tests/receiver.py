@@ -212,7 +212,7 @@ class OtlpReceiver:
             self._point_cache.clear()
             self._decoded = 0
 
-    def wait_for(self, condition: Callable[[], Any], timeout_s: float = 10.0) -> Any:
+    def wait_for(self, condition: Callable[[], Any], timeout_s: float = 30.0) -> Any:
         """
         Return the condition's first truthy value.
 

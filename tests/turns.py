@@ -11,17 +11,22 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from xdist.scheduler import LoadScopeScheduling
+
+SHARED = "tests/packaging/"
 FOLDER = Path(__file__).resolve().parents[1] / ".output" / "tests"
 
 
-def group_of(path: Path) -> str:
+class Groups(LoadScopeScheduling):
     """
-    Return which tests run one after another in one process: those of a file, as they share fixtures.
+    Gives a test process a file at a time, as its tests share fixtures.
 
     A wheel, and the host that it is installed on, are shared by a folder.
     """
-    tests = path.relative_to(Path(__file__).resolve().parent)
-    return "packaging" if tests.parts[0] == "packaging" else tests.with_suffix("").as_posix()
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.partition("::")[0]
+        return SHARED if path.startswith(SHARED) else path
 
 
 @contextmanager

@@ -30,7 +30,9 @@ missing_packages() {
 	has clang || has clang-14 || echo clang
 	has clang-format || has clang-format-14 || echo clang-format
 	has bpftool || echo bpftool
-	has gcc || echo gcc libc6-dev
+	has gcc || echo gcc
+	# gcc only recommends it.
+	[ -e /usr/include/stdio.h ] || echo libc6-dev
 	has make || echo make
 	[ -e /usr/include/bpf/bpf_helpers.h ] || echo libbpf-dev
 	ldconfig -p 2>/dev/null | grep -q 'libbpf\.so\.1 ' || echo libbpf1

@@ -31,8 +31,8 @@ class Collector(Backend):
         http_endpoint: Where it receives OTLP over HTTP.
     """
 
-    start_timeout_s = 10.0
-    end_timeout_s = 10.0
+    start_timeout_s = 30.0
+    end_timeout_s = 30.0
 
     def __init__(self, forward_to: OtlpReceiver) -> None:
         self._ports = free_ports(2)

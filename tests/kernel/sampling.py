@@ -125,7 +125,7 @@ class Subject:
 
     def wait(self) -> None:
         """Wait for the end that it has been asked for."""
-        self._process.wait(10)
+        self._process.wait(30)
 
     def read(self, address: int, size_bytes: int) -> bytes:
         """Read its memory."""

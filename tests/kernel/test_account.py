@@ -114,8 +114,12 @@ def test_spinning_and_sleeping_are_told_apart(tmp_path: Path, stubs: StubLibrari
     # The median call: a busy machine may disturb some.
     on_cpu_ns = sorted(c.end_ktime_ns - c.start_ktime_ns - off_cpu_ns(c) for c in calls)
     blocked_ns = sorted(call.blocked_ns for call in calls)
+    awake_ns = sorted(c.end_ktime_ns - c.start_ktime_ns - c.blocked_ns for c in calls)
 
-    assert on_cpu_ns[15] == pytest.approx(3 * MS, rel=0.05)
+    # It spins to a time, also where it waits for its CPU meanwhile.
+    assert awake_ns[15] >= 3 * MS
+    assert on_cpu_ns[15] <= 1.05 * 3 * MS
+    assert on_cpu_ns[-1] >= 0.95 * 3 * MS
     assert blocked_ns[15] == pytest.approx(5 * MS, rel=0.05)
     slept = [stall for stall, reason in recorded.reasons if reason == "sleep"]
     assert {stall.root_start_ktime_ns for stall in slept} >= {c.start_ktime_ns for c in calls}
@@ -165,8 +169,11 @@ def test_gaps_are_accounted_for_like_calls(tmp_path: Path, stubs: StubLibraries)
     blocked_ns = sorted(gap.blocked_ns for gap in gaps)
     on_cpu_ns = sorted(g.end_ktime_ns - g.start_ktime_ns - off_cpu_ns(g) for g in gaps)
     assert blocked_ns[9] == pytest.approx(12 * MS, rel=0.05)
-    # Python's own work comes on top.
-    assert 3 * MS <= on_cpu_ns[9] <= 4 * MS
+    awake_ns = sorted(gap.end_ktime_ns - gap.start_ktime_ns - gap.blocked_ns for gap in gaps)
+    # It spins to a time, also where it waits for its CPU meanwhile. Python's own work comes on top.
+    assert awake_ns[9] >= 3 * MS
+    assert on_cpu_ns[9] <= 4 * MS
+    assert on_cpu_ns[-1] >= 3 * MS
     inside = [stall for stall, reason in recorded.reasons if reason == "sleep"]
     for gap in gaps:
         assert any(
@@ -177,17 +184,25 @@ def test_gaps_are_accounted_for_like_calls(tmp_path: Path, stubs: StubLibraries)
 
 
 def test_the_account_of_a_feeder_is_its_wall_time(tmp_path: Path, stubs: StubLibraries) -> None:
-    """From its first call to its end, all of a thread's time is in a state, within 1 %."""
+    """
+    From its first call to its last, and on until it ends, all of a thread's time is in a state,
+    within 1 %.
+    """
     recorded = record(tmp_path, stubs, "gap", "40", "3000000", "12000000")
     calls = recorded.of_feeder(CudaCall)
     feeding_ns = sum(
         time_ns for (_, context, _), time_ns in recorded.times.items() if context in FEEDING
     )
-    # The gap after the last call ends with the thread, which may have to wait for a CPU then.
-    (end,) = (e for e in recorded.events if type(e) is Exit and e.pid == calls[0].pid)
-    wall_ns = end.ktime_ns - calls[0].start_ktime_ns
+    start_ktime_ns = calls[0].start_ktime_ns
+    [end_ktime_ns] = {
+        event.ktime_ns
+        for event in recorded.events
+        if type(event) is Exit and event.pid == recorded.said["pid"]
+    }
 
-    assert feeding_ns == pytest.approx(wall_ns, rel=0.01)
+    # Whoever has its CPU may keep it from ending.
+    assert 0.99 * (calls[-1].end_ktime_ns - start_ktime_ns) <= feeding_ns
+    assert feeding_ns <= 1.01 * (end_ktime_ns - start_ktime_ns)
 
 
 def test_a_thread_that_waits_for_the_gil_is_said_to(tmp_path: Path, stubs: StubLibraries) -> None:

@@ -56,7 +56,8 @@ def test_an_outage_costs_spans_that_are_counted_and_no_metrics(
     chosen = total(receiver, "otel_gpu.spans.chosen", otel_gpu__span__source="call")
     dropped = total(receiver, "otel_gpu.spans.dropped")
     lost = losses(receiver).get("ring_full", 0)
-    assert chosen + lost == made[API]
+    # What found no room may also have been a stall.
+    assert made[API] - lost <= chosen <= made[API]
     # A batch in flight when the receiver died may have arrived and be counted as dropped.
     stalls = sum(span.scope == "otel_gpu.sched" for span in receiver.spans())
     assert received + stalls + dropped >= chosen

@@ -18,7 +18,7 @@ def in_mounts(*setup: str) -> list[str]:
 
 def run_true(receiver: OtlpReceiver, inside: list[str]) -> Finished:
     with Agent(receiver, ["sh", "-c", "echo '{}'"], inside=inside) as agent:
-        return agent.wait(20)
+        return agent.wait()
 
 
 def assert_one_clear_message(finished: Finished, *words: str) -> None:

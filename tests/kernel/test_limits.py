@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.kernel.agent import Agent, calls, losses, spans, total
+from tests.kernel.agent import FIRST, Agent, calls, losses, spans, total
 from tests.receiver import OtlpReceiver
 from tests.stubs.build import StubLibraries, workload
 
@@ -49,7 +49,7 @@ def test_spans_over_the_rate_are_withheld_and_counted(
     """
     env = {"OTEL_GPU_SPANS_RATE_PER_PROCESS": "100"}
     command = [workload("exact"), stubs.runtime, "50021", "2"]
-    with Agent(receiver, command, flags=("--spans", "full"), env=env) as agent:
+    with Agent(receiver, command, flags=("--spans", "full"), env=env, inside=FIRST) as agent:
         (line,) = agent.wait().lines
 
     sent = call_spans(receiver, line["pid"])
@@ -107,7 +107,8 @@ def test_more_series_than_fit_are_lost_and_counted(
     lost = losses(receiver)
     assert len(lines) == 31
     assert counted < made
-    assert set(lost) == {"series_full"}
+    # Thirty-one processes at once may leave no room for samples of their stacks, which is counted.
+    assert set(lost) - {"sample"} == {"series_full"}
     assert counted + lost["series_full"] >= made
 
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.kernel
 
 CONFIG = load(None, {}, {})
 SHELL = ("sh", "-c", "echo began; read line; exec true")
-GOES_ON_S = 10
+GOES_ON_S = 60
 
 
 @contextmanager

@@ -77,7 +77,7 @@ def test_a_run_with_a_duration_ends_by_itself(receiver: OtlpReceiver, stubs: Stu
         env=environment_for(None),
     ) as steady:
         with Agent(receiver, flags=("--pid", str(steady.pid), "--duration", "1.5")) as agent:
-            finished = agent.wait(15)
+            finished = agent.wait()
         assert steady.poll() is None
         steady.kill()
 

@@ -95,8 +95,8 @@ class Booted:
             start_new_session=True,
         )
         try:
-            wait_until(self._find, "the start of systemd", 10)
-            wait_until(self._answers, "an answer of systemd", 20)
+            wait_until(self._find, "the start of systemd", 30)
+            wait_until(self._answers, "an answer of systemd", 60)
             self.systemctl("start", "systemd-journald.service")
         except BaseException:
             self.__exit__(None, None, None)
