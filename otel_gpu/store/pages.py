@@ -41,25 +41,46 @@ class Pages:
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
         self._connection = connection
         self._path = path
-        # What is no UTF-8 is shown as such, and is no reason to stop.
-        connection.text_factory = _decode
         self._known: dict[str, set[tuple[type, ...]]] = {}
         self.rejected: Counter[str] = Counter()
 
-    def between(self, table: str, first_seq: int, last_seq: int) -> Iterator[Row]:
+    def between(
+        self, table: str, first_seq: int, last_seq: int, condition: str = "1"
+    ) -> Iterator[Row]:
         """
         Yield the rows of a table whose key is ``seq``, in its order.
 
         Raises:
             StoreError: The file cannot be read any further.
         """
-        query = f"{_QUERIES[table]} WHERE seq BETWEEN ? AND ? ORDER BY seq LIMIT {PAGE_ROWS}"
+        query = (
+            f"{_QUERIES[table]} WHERE seq BETWEEN ? AND ? AND {condition} "
+            f"ORDER BY seq LIMIT {PAGE_ROWS}"
+        )
         while first_seq <= last_seq:
             page = self.fetch(query, (first_seq, last_seq))
             yield from self._sound(table, page)
             if len(page) < PAGE_ROWS:
                 return
             first_seq = page[-1][0] + 1
+
+    def parts(self, table: str, first_seq: int, last_seq: int) -> Iterator[Row]:
+        """
+        Yield the rows of a table whose key begins with ``seq``, in the order of the key.
+
+        Raises:
+            StoreError: The file cannot be read any further.
+        """
+        key = TABLE_BY_NAME[table].key
+        after = f"({_ORDERS[table]}) > ({', '.join('?' * len(key))})"
+        order = f"AND seq <= ? ORDER BY {_ORDERS[table]} LIMIT {PAGE_ROWS}"
+        page = self.fetch(f"{_QUERIES[table]} WHERE seq >= ? {order}", (first_seq, last_seq))
+        while page:
+            yield from self._sound(table, page)
+            if len(page) < PAGE_ROWS:
+                return
+            last = page[-1][: len(key)]
+            page = self.fetch(f"{_QUERIES[table]} WHERE {after} {order}", (*last, last_seq))
 
     def where(self, table: str, condition: str, values: Sequence[Any] = ()) -> list[Row]:
         """
@@ -79,7 +100,14 @@ class Pages:
             StoreError: The file cannot be read.
         """
         with self._explained():
-            return self._connection.execute(query, values).fetchall()
+            try:
+                return self._connection.execute(query, values).fetchall()
+            except sqlite3.OperationalError as error:
+                if "decode" not in str(error) or self._connection.text_factory is _decode:
+                    raise
+                # What is no UTF-8 is shown as such, and is no reason to stop.
+                self._connection.text_factory = _decode
+                return self._connection.execute(query, values).fetchall()
 
     def reject(self, table: str) -> None:
         """Count a row that turned out to be none."""

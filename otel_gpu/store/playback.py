@@ -8,7 +8,7 @@ first, as one reading. So what was usual before a window is known in it.
 
 import heapq
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import itemgetter
 from typing import Any, TypeVar
 
@@ -35,6 +35,8 @@ from otel_gpu.enrich.activities import (
     TimesActivity,
 )
 from otel_gpu.enrich.ids import NO_SEED, SpanIds, capture_seed
+from otel_gpu.explain.rules import ALLOCATOR_FAMILIES
+from otel_gpu.probe_table import APIS
 from otel_gpu.store.batch import Row
 from otel_gpu.store.columns import MAX_INTEGER
 from otel_gpu.store.directory import Directory
@@ -46,6 +48,14 @@ from otel_gpu.store.totals import SeriesSum
 MAX_SERIES = 65_536
 """Series, and entries of the time account, that are added up at a time."""
 
+# Beside those of the window itself: the first call of each API, and all of allocators, which may
+# get slower and slower.
+_ALLOCATORS = ", ".join(str(api.number) for api in APIS if api.family in ALLOCATOR_FAMILIES)
+_EARLY_CALLS = (
+    "(api IN ({allocators}) OR seq IN (SELECT min(seq) FROM calls WHERE seq BETWEEN {first} AND {last} "
+    "GROUP BY process, api))"
+)
+
 _CALLS = event_rows(CudaCall).restore
 _STALLS = event_rows(Stall).restore
 _GAPS = event_rows(Gap).restore
@@ -53,6 +63,8 @@ _FORKS = event_rows(Fork).restore
 _OPEN_CALLS = event_rows(OpenCall).restore
 
 _Informed = TypeVar("_Informed", PressureActivity, StatusActivity, CaptureActivity, ProbesActivity)
+_LED = frozenset({"calls", "stalls", "gaps", "forks", "open_calls"})
+
 _ImageKey = tuple[int, int]
 _Found = tuple[int, Activity]
 _Account = dict[tuple[int, int, str], tuple[int, int]]
@@ -80,6 +92,10 @@ class Playback:
         for row in sorted(span.captures, key=itemgetter(2)):
             if capture := self._capture(row):
                 self._ids.append((row[2], SpanIds(capture.seed)))
+        self._parts = {
+            table: _Parts(pages.parts(table, span.first_seq, span.last_seq))
+            for table in ("aggregates", "thread_times", "counters")
+        }
 
     def activities(self) -> Iterator[Activity]:
         """
@@ -102,11 +118,24 @@ class Playback:
             "statuses": self._status,
         }
         streams = [self._stream(table, way) for table, way in ways.items()]
-        for _, activity in heapq.merge(*streams, self._captures(), key=itemgetter(0)):
+        early = self._rows_of("calls", self._early_calls(), self._call)
+        for _, activity in heapq.merge(early, *streams, self._captures(), key=itemgetter(0)):
             yield activity
 
     def _stream(self, table: str, way: Callable[[Row], Activity | None]) -> Iterator[_Found]:
-        for row in self._pages.between(table, self._span.first_seq, self._span.last_seq):
+        span = self._span
+        first_seq = span.lead_seq if table in _LED else span.first_seq
+        return self._rows_of(table, self._pages.between(table, first_seq, span.last_seq), way)
+
+    def _early_calls(self) -> Iterator[Row]:
+        first, last = self._span.first_seq, self._span.lead_seq - 1
+        condition = _EARLY_CALLS.format(allocators=_ALLOCATORS, first=first, last=last)
+        return self._pages.between("calls", first, last, condition)
+
+    def _rows_of(
+        self, table: str, rows: Iterable[Row], way: Callable[[Row], Activity | None]
+    ) -> Iterator[_Found]:
+        for row in rows:
             activity = way(row)
             if activity is None:
                 self._pages.reject(table)
@@ -287,18 +316,17 @@ class Playback:
         if kind == "aggregates":
             return AggregatesActivity(unix_ns, tuple(self._added(seq)))
         if kind == "times":
-            rows = self._pages.where("thread_times", "seq = ?", (seq,))
-            processes = self._account(row[1:] for row in rows)
+            processes = self._account(row[1:] for row in self._parts["thread_times"].of(seq))
             return TimesActivity(unix_ns, tuple(self._thread_times(processes)))
         if kind == "counters":
-            for _, name, value in self._pages.where("counters", "seq = ?", (seq,)):
+            for _, name, value in self._parts["counters"].of(seq):
                 if name in self._counters or len(self._counters) < MAX_SERIES:
                     self._counters[name] = value
             return CountersActivity(unix_ns, dict(self._counters))
         return None
 
     def _added(self, seq: int) -> Iterator[Series]:
-        for _, number, *row in self._pages.where("aggregates", "seq = ?", (seq,)):
+        for _, number, *row in self._parts["aggregates"].of(seq):
             series = self._add(number, lambda known, row=row: known.add(row))  # type: ignore[misc] # bound at once
             if series is not None:
                 yield series
@@ -344,6 +372,25 @@ class Playback:
         for image, process in sorted(processes.items(), key=itemgetter(0)):
             for (state, context, reason), (time_ns, count) in self._times[image].items():
                 yield ThreadTime(process, state, context, reason, time_ns, count)
+
+
+class _Parts:
+    """Rows of readings, which are asked for in their order."""
+
+    def __init__(self, rows: Iterator[Row]) -> None:
+        self._rows = rows
+        self._next: Row | None = None
+
+    def of(self, seq: int) -> Iterator[Row]:
+        """Yield the rows of one reading."""
+        while True:
+            row = self._next or next(self._rows, None)
+            self._next = row
+            if row is None or row[0] > seq:
+                return
+            self._next = None
+            if row[0] == seq:
+                yield row
 
 
 def _earlier(unix_ns: int, ktime_ns: int, earlier_ktime_ns: int) -> int:

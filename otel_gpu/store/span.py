@@ -4,7 +4,8 @@ Which rows a window of time needs.
 What is told about a moment comes a little before and after it: stalls before the call
 that they were in, a reading of the counters after what it counted. So a span begins with
 the chunk that holds the moment half a minute before a window, and ends a few seconds
-after it.
+after it. Of that lead, readings are few and all are read; of calls and what happened to
+threads only as much is as the first effects in the window lasted, and a little more.
 
 Several captures can be one story, when an agent was restarted. They cannot when the host
 was rebooted, since its clock began anew, or when their histograms have other buckets. Of
@@ -20,6 +21,9 @@ from otel_gpu.store.text import from_json
 
 BEFORE_NS = 30_000_000_000
 AFTER_NS = 10_000_000_000
+_LEAD_NS = 5_000_000_000
+# What can be an effect, and so needs what happened since it began.
+_EFFECTS = ("calls", "gaps", "open_calls")
 
 
 class Span(NamedTuple):
@@ -29,6 +33,7 @@ class Span(NamedTuple):
     Attributes:
         first_seq: The first of them.
         last_seq: The last of them; less than the first when there is none.
+        lead_seq: Before this one, calls, stalls, gaps and forks are no part of it.
         chunk: The chunk that the first is in; 0: the rows begin with a capture.
         start_unix_ns: The earliest moment in them.
         captures: Rows of ``captures``: the one in force at the first row, then others.
@@ -38,6 +43,7 @@ class Span(NamedTuple):
 
     first_seq: int
     last_seq: int
+    lead_seq: int
     chunk: int
     start_unix_ns: int
     captures: tuple[Row, ...]
@@ -87,12 +93,35 @@ def find_span(pages: Pages, start_unix_ns: int | None, end_unix_ns: int | None) 
     return Span(
         first_seq,
         last_seq,
+        first_seq
+        if start_unix_ns is None
+        else _find_lead(pages, first_seq, last_seq, start_unix_ns),
         0 if begins else chunk,
         begin_unix_ns,
         tuple(story),
         len(captures) - len(story),
         begins and len(story) == 1 and len(captures) == 1,
     )
+
+
+def _find_lead(pages: Pages, first_seq: int, last_seq: int, start_unix_ns: int) -> int:
+    within = "FROM batches WHERE last_seq BETWEEN ? AND ?"
+    span = (first_seq, last_seq)
+    until_unix_ns = bounded(start_unix_ns + BEFORE_NS)
+    ((first, last),) = pages.fetch(
+        f"SELECT min(first_seq), max(last_seq) {within} AND end_unix_ns >= ? AND start_unix_ns <= ?",
+        (*span, bounded(start_unix_ns), until_unix_ns),
+    )
+    begins = [start_unix_ns]
+    for table in _EFFECTS:
+        query = f"SELECT min(start_unix_ns) FROM {table} WHERE seq BETWEEN ? AND ?"
+        ((begin,),) = pages.fetch(query, (first, last))
+        if isinstance(begin, int):
+            begins.append(begin)
+    lead_unix_ns = max(min(begins) - _LEAD_NS, start_unix_ns - BEFORE_NS)
+    query = f"SELECT min(first_seq) {within} AND end_unix_ns >= ?"
+    ((lead_seq,),) = pages.fetch(query, (*span, bounded(lead_unix_ns)))
+    return max(first_seq, lead_seq) if isinstance(lead_seq, int) else first_seq
 
 
 def bounded(unix_ns: int) -> int:

@@ -282,3 +282,36 @@ def test_a_store_can_be_read_while_it_is_written(tmp_path):
     # The window was settled when it was asked for.
     assert len(seen) + len(rest) == 1_001
     assert len(read(path)) == 2_001
+
+
+def steady(seconds, slow_at_s, slow_s):
+    """A call each 20 ms, and one that is slow; all allocations, and one call of another API."""
+    yield capture()
+    yield call(TRAINER, "cudaDeviceSynchronize", 2 * SECOND, MS)
+    for second in range(3, seconds):
+        for number in range(50):
+            yield call(TRAINER, "cudaLaunchKernel", second * SECOND + number * 20 * MS, MS)
+        yield call(TRAINER, "cudaMalloc", second * SECOND + 999 * MS, MS)
+        if second == slow_at_s:
+            yield call(TRAINER, "cudaLaunchKernel", (second - slow_s) * SECOND, slow_s * SECOND)
+        yield snapshot(second + 1, calls(TRAINER, "cudaLaunchKernel", [5] * 50 * second))
+
+
+@pytest.mark.parametrize(("slow_s", "before_s"), [(1, 5), (12, 16), (40, 30)])
+def test_before_a_window_is_read_what_its_first_effects_need(tmp_path, slow_s, before_s):
+    """
+    What happened in the five seconds before the longest of them began, and half a minute at most;
+    of what came earlier, the first call of each API, allocations and counts.
+    """
+    start_s, end_s = 100, 120
+    path = write(tmp_path / "store.db", steady(end_s, start_s + 1, slow_s), SMALL)
+
+    found = read(path, T0 + start_s * SECOND)
+
+    named = Counter(one.api.name for one in found if isinstance(one, CallActivity))
+    # A batch is two seconds of these, and both the window and its lead begin with a whole one.
+    fewest = 50 * (end_s - start_s + before_s)
+    assert fewest <= named["cudaLaunchKernel"] <= fewest + 4 * 50 + 2
+    assert named["cudaMalloc"] >= end_s - start_s + 30
+    (*_, last) = [one for one in found if isinstance(one, AggregatesActivity)]
+    assert last.series[0].aggregate.counted == 50 * (end_s - 1)
