@@ -35,6 +35,8 @@ _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
 _MAX_CACHED = 4096
+# Resources and scopes: one of a process is several kilobytes, and is needed while it lives.
+_MAX_HEADERS = 512
 _MAX_REPEATED_BYTES = 8 << 20
 _KINDS: Mapping[SpanKind, bytes] = {
     SpanKind.INTERNAL: b"\x30\x01",
@@ -300,7 +302,7 @@ def encode_spans(spans: Sequence[ReadableSpan]) -> bytes:
 
 
 def _keep(cache: dict[_Key, _Value], key: _Key, value: _Value) -> _Value:
-    if len(cache) >= _MAX_CACHED:
+    if len(cache) >= _MAX_HEADERS:
         cache.clear()
     cache[key] = value
     return value
