@@ -4,9 +4,14 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
+from collections import Counter
+from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
     ExportMetricsServiceResponse,
@@ -16,9 +21,13 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
+from otel_gpu import pipeline
+from otel_gpu.config import Config, ExportConfig
+from otel_gpu.enrich.enricher import Enricher
+from otel_gpu.export.exports import open_exports
 from tests.otlp_servers import HttpServer
 from tests.receiver import attributes_of
-from tests.short_processes import ACTIVITIES_OF_ONE
+from tests.short_processes import ACTIVITIES_OF_ONE, short_processes
 
 # A million activities are 100,000 processes, which takes some minutes of a core.
 PROCESSES = int(os.environ.get("OTEL_GPU_TEST_PROCESSES", "2000"))
@@ -107,3 +116,39 @@ def test_short_processes_leave_nothing_behind(backend):
     if PROCESSES >= STEADY_FROM:
         middle, last = middle_and_last(sizes_mib)
         assert last <= middle * (1 + MAX_GROWTH), sizes_mib
+
+
+def resources_by_pid(path):
+    """Every resource in a file of OTLP/JSON lines, by its process.pid."""
+    found = {}
+    for line in path.read_text().splitlines():
+        for of_resources in json.loads(line).values():
+            for of_resource in of_resources:
+                resource = of_resource["resource"]
+                pids = [a["value"] for a in resource["attributes"] if a["key"] == "process.pid"]
+                pid = int(pids[0]["intValue"])
+                found.setdefault(pid, set()).add(json.dumps(resource, sort_keys=True))
+    return found
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.randoms(use_true_random=False), st.integers(1, 120))
+def test_late_records_leave_a_process_one_resource(random, late_by):
+    """
+    Whatever order records come in, spans and metrics of a process agree on who it is.
+    """
+    first, *batches = short_processes(12)
+    records = [record for batch in batches for record in batch]
+    order = sorted(range(len(records)), key=lambda index: index + random.random() * late_by)
+    stream = [first, [records[index] for index in order]]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "otlp.jsonl"
+        config = Config(export=ExportConfig(otlp_file=str(path)))
+        with open_exports(config, {}, live=False) as exports:
+            blame = pipeline.Blame(config, exports)
+            pipeline.process(stream, Enricher(), [exports.observe, blame.observe], Counter())
+            blame.close()
+        found = resources_by_pid(path)
+
+    assert set(found) >= {1000 + number for number in range(12)}
+    assert {pid: len(resources) for pid, resources in found.items()} == dict.fromkeys(found, 1)
