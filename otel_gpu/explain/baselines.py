@@ -138,6 +138,8 @@ class Baselines:
         seen.add(api)
         if len(self._seen) > self._settings.max_processes:
             self._seen.popitem(last=False)
+        if (pid, image_ktime_ns) not in self._of_image:
+            return True
         counted = 0
         for copy_kind in (*range(wire.COPY_DEFAULT + 1), wire.COPY_NONE):
             aggregates = self._aggregates.get(of_calls(pid, image_ktime_ns, api, copy_kind), {})
@@ -263,5 +265,8 @@ class _Windows:
         )
 
 
-def _sum_buckets(aggregates: Iterable[Aggregate]) -> list[int]:
-    return [sum(counts) for counts in zip(*(a.buckets for a in aggregates), strict=False)]
+def _sum_buckets(aggregates: Iterable[Aggregate]) -> Sequence[int]:
+    each = list(aggregates)
+    if len(each) == 1:
+        return each[0].buckets
+    return [sum(counts) for counts in zip(*(a.buckets for a in each), strict=False)]

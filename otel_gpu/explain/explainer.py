@@ -31,7 +31,7 @@ from otel_gpu.explain.incidents import Incidents
 from otel_gpu.explain.quotas import Quotas
 from otel_gpu.explain.rules import ALLOCATOR_FAMILIES
 from otel_gpu.explain.settings import Settings
-from otel_gpu.explain.severity import judge, lost_to_host_ns
+from otel_gpu.explain.severity import LOW, MEDIUM, judge, lost_to_host_ns
 from otel_gpu.explain.timeline import Timeline
 from otel_gpu.explain.verdicts import Verdicts
 
@@ -238,10 +238,14 @@ class Explainer:
         if judged is None:
             return None
         effect, subject = judged
-        causes, unexplained_ns = self._causes.find(subject, candidate.stalls)
-        severity = judge(lost_to_host_ns(effect, causes), effect.excess_ns, 0, self.settings)
         event = candidate.activity.event
         life_ns = self._endings.life_ns((event.pid, event.image_ktime_ns))
+        # Where it cannot matter, its causes need not be found.
+        least = MEDIUM if effect.excess_ns >= self.settings.medium_lost_ns else LOW
+        if life_ns is not None and not self._effects.matters(effect, subject, least, life_ns):
+            return None
+        causes, unexplained_ns = self._causes.find(subject, candidate.stalls)
+        severity = judge(lost_to_host_ns(effect, causes), effect.excess_ns, 0, self.settings)
         if life_ns is not None and not self._effects.matters(effect, subject, severity, life_ns):
             return None
         chain_id = f"{effect.kind}-{event.pid}-{event.tid}-{event.start_ktime_ns}"

@@ -128,7 +128,9 @@ class Timeline:
         limits = (settings.max_intervals, settings.max_thread_intervals)
         self._stalls: _Tracks[StallActivity] = _Tracks(*limits)
         self._calls: _Tracks[CallActivity] = _Tracks(*limits)
-        self._forks: deque[ForkActivity] = deque(maxlen=_MAX_FORKS)
+        # The latest of all, and of each process.
+        self._forks: deque[ForkActivity] = deque()
+        self._forks_of: dict[int, deque[ForkActivity]] = {}
         self._run_queues: OrderedDict[int, deque[tuple[int, int]]] = OrderedDict()
         # With the pid of their parent; 0 if that is not known.
         self._watched: OrderedDict[int, int] = OrderedDict()
@@ -181,6 +183,12 @@ class Timeline:
     def add_fork(self, activity: ForkActivity) -> None:
         """Remember a fork, and who is whose child: that may not be so any more later."""
         self._forks.append(activity)
+        self._forks_of.setdefault(activity.event.pid, deque()).append(activity)
+        if len(self._forks) > _MAX_FORKS:
+            pid = self._forks.popleft().event.pid
+            self._forks_of[pid].popleft()
+            if not self._forks_of[pid]:
+                del self._forks_of[pid]
         self.know(activity.process)
         self._know(activity.event.child_pid, activity.event.pid)
         self._latest = None
@@ -197,9 +205,8 @@ class Timeline:
         """Return the forks that a process was in during a window, or just after it."""
         return [
             fork
-            for fork in self._forks
-            if fork.event.pid == pid
-            and fork.event.start_ktime_ns < end_ktime_ns + _FORK_SLACK_NS
+            for fork in self._forks_of.get(pid, ())
+            if fork.event.start_ktime_ns < end_ktime_ns + _FORK_SLACK_NS
             and fork.event.end_ktime_ns > start_ktime_ns
         ]
 

@@ -33,6 +33,8 @@ _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
 _MAX_CACHED = 4096
+# Resources and scopes: one of a process is several kilobytes, and is needed while it lives.
+_MAX_HEADERS = 512
 _MAX_REPEATED_BYTES = 8 << 20
 # Bit 8: it is known whether the parent is remote, and it is not.
 _LOCAL_FLAGS = b"\x00\x01\x00\x00"
@@ -228,7 +230,7 @@ def _add_message(parts: list[bytes], tag: bytes, body: list[bytes]) -> None:
 
 
 def _keep(cache: dict[_Key, _Value], key: _Key, value: _Value) -> _Value:
-    if len(cache) >= _MAX_CACHED:
+    if len(cache) >= _MAX_HEADERS:
         cache.clear()
     cache[key] = value
     return value

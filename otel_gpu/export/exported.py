@@ -16,7 +16,7 @@ from otel_gpu.export.finished import FinishedSpan
 # together they cover those at the highest rate of spans, in about 12 MB.
 _MAX_SPANS = 32_768
 _MAX_CHAINS = 16_384
-_MAX_THREADS = 4096
+_MAX_THREADS = 1024
 _MAX_OF_THREAD = 16
 
 

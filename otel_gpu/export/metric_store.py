@@ -7,27 +7,23 @@ can be exported: what is given up then is counted.
 """
 
 import threading
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from opentelemetry.sdk.metrics import Exemplar
 from opentelemetry.sdk.resources import Resource
 
-from otel_gpu.decode.events import SeriesKey
 from otel_gpu.enrich.activities import (
     Activity,
     AggregatesActivity,
     CallActivity,
     CaptureActivity,
     CountersActivity,
-    DeviceIdentity,
     ExitActivity,
     OpenCallActivity,
     ProbesActivity,
     ProcessImage,
-    Series,
     StatusActivity,
     TimesActivity,
 )
@@ -39,6 +35,7 @@ from otel_gpu.export.measures import (
     open_call_attributes,
     thread_times,
 )
+from otel_gpu.export.observed_image import ObservedImage
 from otel_gpu.export.points import Attributes, Layouts, Measurement
 from otel_gpu.export.resources import Resources, agent_resource, capture_version
 from otel_gpu.export.selftelemetry import SelfTelemetry
@@ -48,38 +45,10 @@ ImageKey = tuple[int, int]
 # Stands for the agent's own Resource among the images.
 AGENT: ImageKey = (0, 0)
 
-# Open calls are looked at every second, or every quarter of the limit from which they
-# are reported, which no call is younger than when it is reported first. One that was not
-# reported in twice that time has returned.
-_OPEN_CALL_PATIENCE_NS = 3_000_000_000
 # The last series of an image come with the first reading after its end. Where nothing
 # changed there is none, and counters go on coming.
 _LAST_SERIES_SNAPSHOTS = 3
 _MAX_RELEASED = 4096
-
-
-class _Open(NamedTuple):
-    call: OpenCallActivity
-    patience_ns: int
-
-
-@dataclass(slots=True)
-class _Image:
-    process: ProcessImage
-    resource: Resource
-    exemplars: ExemplarReservoir
-    series: dict[SeriesKey, Series] = field(default_factory=dict)
-    devices: dict[int, DeviceIdentity] = field(default_factory=dict)
-    open_calls: dict[tuple[int, int], _Open] = field(default_factory=dict)
-    # Of its threads that make CUDA calls, by state.
-    thread_times_ns: dict[str, int] = field(default_factory=dict)
-    updated_unix_ns: int = 0
-    end_unix_ns: int | None = None
-    # How many readings and snapshots there had been then.
-    end_readings: int = 0
-    end_snapshots: int = 0
-    # Sinks that have its final series.
-    finished: set[int] = field(default_factory=set)
 
 
 class Snapshot(NamedTuple):
@@ -124,9 +93,16 @@ class MetricStore:
         self._with_exemplars = with_exemplars
         self._is_sampled = is_sampled
         self._lock = threading.Lock()
-        self._images: OrderedDict[ImageKey, _Image] = OrderedDict()
+        self._images: OrderedDict[ImageKey, ObservedImage] = OrderedDict()
         self._image_of_pid: dict[int, ImageKey] = {}
         self._released: OrderedDict[ImageKey, None] = OrderedDict()
+        # Sums and orders, so that no reading looks at all the processes that ended.
+        self._size = 0
+        self._ended: OrderedDict[ImageKey, None] = OrderedDict()
+        self._ended_size = 0
+        self._ending: deque[ImageKey] = deque()
+        self._final_series = 0
+        self._with_open_calls: set[ImageKey] = set()
         self._self = SelfTelemetry()
         self._dropped_series: Counter[str] = Counter()
         self._agent: Resource | None = None
@@ -151,9 +127,15 @@ class MetricStore:
     def count_final_series(self) -> int:
         """Return how many series will not change and wait for a sink to take them."""
         with self._lock:
-            return sum(
-                len(image.series) for image in self._images.values() if self._is_final(image)
-            )
+            while self._ending:
+                image = self._images.get(self._ending[0])
+                if image is not None:
+                    if not self._is_final(image):
+                        break
+                    image.final_series = len(image.series)
+                    self._final_series += image.final_series
+                self._ending.popleft()
+            return self._final_series
 
     def observe(self, activity: Activity) -> None:
         """Take in one activity; those that say nothing about metrics are ignored."""
@@ -180,6 +162,8 @@ class MetricStore:
                     self._start_unix_ns = self._unix_ns = activity.unix_ns
                     self.version = capture_version(activity)
                     self.layouts = Layouts.of_capture(activity)
+            if isinstance(activity, AggregatesActivity | CountersActivity):
+                self._make_room()
 
     def snapshots(self, sink: int, exemplars_after: int) -> Iterator[Snapshot]:
         """
@@ -227,21 +211,22 @@ class MetricStore:
 
     # Taking in.
 
-    def _image(self, process: ProcessImage) -> _Image | None:
+    def _image(self, process: ProcessImage) -> ObservedImage | None:
         key = (process.pid, process.image_ktime_ns)
         image = self._images.get(key)
         if image is None:
             if key in self._released:
                 return None
-            image = self._images[key] = _Image(
+            image = self._images[key] = ObservedImage(
                 process,
                 self._resources.of(process),
                 ExemplarReservoir(self._is_sampled),
             )
+            self._size += 1
             self._order_images_of_pid(key, image)
         return image
 
-    def _order_images_of_pid(self, key: ImageKey, image: _Image) -> None:
+    def _order_images_of_pid(self, key: ImageKey, image: ObservedImage) -> None:
         # An image ends without an exit when its process executes another program.
         newest = self._image_of_pid.get(key[0])
         if newest is not None and newest > key:
@@ -252,7 +237,13 @@ class MetricStore:
         if replaced is not None and replaced.end_unix_ns is None:
             self._end(replaced, image.process.start_unix_ns)
 
-    def _end(self, image: _Image, unix_ns: int) -> None:
+    def _end(self, image: ObservedImage, unix_ns: int) -> None:
+        key = (image.process.pid, image.process.image_ktime_ns)
+        if image.end_unix_ns is None:
+            self._ended[key] = None
+            self._ended_size += image.size
+            self._ending.append(key)
+        self._with_open_calls.discard(key)
         image.end_unix_ns = unix_ns
         image.end_readings = self._readings
         image.end_snapshots = self._snapshots
@@ -274,11 +265,14 @@ class MetricStore:
             if image is None:
                 self._dropped_series["late"] += 1
                 continue
+            before = image.size
             image.series[series.key] = series
+            self._size += image.size - before
+            if image.end_unix_ns is not None:
+                self._ended_size += image.size - before
             image.updated_unix_ns = activity.unix_ns
             if series.device is not None:
                 image.devices[series.key.device] = series.device
-        self._make_room()
 
     def _observe_times(self, activity: TimesActivity) -> None:
         self._advance(activity.unix_ns)
@@ -311,17 +305,15 @@ class MetricStore:
         image = self._image(call.process)
         if image is None or image.end_unix_ns is not None:
             return
-        key = (call.event.tid, call.event.start_ktime_ns)
-        known = image.open_calls.get(key)
-        age_ns = call.event.ktime_ns - call.event.start_ktime_ns
-        patience_ns = known.patience_ns if known else max(_OPEN_CALL_PATIENCE_NS, age_ns // 2)
-        image.open_calls[key] = _Open(call, patience_ns)
+        image.hang(call)
+        self._with_open_calls.add((call.process.pid, call.process.image_ktime_ns))
 
     def _forget_returned_calls(self) -> None:
-        for image in self._images.values():
-            for key, (call, patience_ns) in list(image.open_calls.items()):
-                if self._unix_ns - call.seen_unix_ns > patience_ns:
-                    del image.open_calls[key]
+        for image_key in tuple(self._with_open_calls):
+            image = self._images[image_key]
+            image.forget_returned_calls(self._unix_ns)
+            if not image.open_calls:
+                self._with_open_calls.discard(image_key)
 
     def _observe_exit(self, activity: ExitActivity) -> None:
         # Also of an image that is not known yet: its only series may come after it.
@@ -331,23 +323,28 @@ class MetricStore:
 
     def _make_room(self) -> None:
         """Give up the oldest ended images, then the idlest, beyond the bounds."""
-        ended = [(key, i) for key, i in self._images.items() if i.end_unix_ns is not None]
-        self._give_up(ended, self._max_series, "endpoint_down")
+        while self._ended_size > self._max_series:
+            self._give_up(next(iter(self._ended)), "endpoint_down")
         # Images whose end was not seen. The kernel side holds max_series at a time.
-        idlest = sorted(self._images.items(), key=lambda pair: pair[1].updated_unix_ns)
-        self._give_up(idlest, 2 * self._max_series, "stale")
+        if self._size > 2 * self._max_series:
+            idlest = sorted(self._images, key=lambda key: self._images[key].updated_unix_ns)
+            for key in idlest:
+                if self._size <= 2 * self._max_series:
+                    return
+                self._give_up(key, "stale")
 
-    def _give_up(self, candidates: list[tuple[ImageKey, _Image]], bound: int, reason: str) -> None:
-        excess = sum(max(1, len(image.series)) for _, image in candidates) - bound
-        for key, image in candidates:
-            if excess <= 0:
-                return
-            excess -= max(1, len(image.series))
-            self._dropped_series[reason] += len(image.series)
-            self._remove(key)
+    def _give_up(self, key: ImageKey, reason: str) -> None:
+        self._dropped_series[reason] += len(self._images[key].series)
+        self._remove(key)
 
     def _remove(self, key: ImageKey) -> None:
         image = self._images.pop(key)
+        self._size -= image.size
+        if key in self._ended:
+            del self._ended[key]
+            self._ended_size -= image.size
+        self._final_series -= image.final_series
+        self._with_open_calls.discard(key)
         self._resources.forget(image.process)
         if self._image_of_pid.get(key[0]) == key:
             del self._image_of_pid[key[0]]
@@ -363,7 +360,9 @@ class MetricStore:
             AGENT, agent, measurements, {}, self._start_unix_ns, self._unix_ns, is_final=False
         )
 
-    def _image_snapshot(self, key: ImageKey, image: _Image, exemplars_after: int) -> Snapshot:
+    def _image_snapshot(
+        self, key: ImageKey, image: ObservedImage, exemplars_after: int
+    ) -> Snapshot:
         time_unix_ns = self._unix_ns
         if image.end_unix_ns is not None:
             time_unix_ns = max(image.updated_unix_ns, image.end_unix_ns)
@@ -387,7 +386,7 @@ class MetricStore:
             self._is_final(image),
         )
 
-    def _is_final(self, image: _Image) -> bool:
+    def _is_final(self, image: ObservedImage) -> bool:
         return image.end_unix_ns is not None and (
             self._complete_readings > image.end_readings
             or self._snapshots - image.end_snapshots >= _LAST_SERIES_SNAPSHOTS

@@ -74,6 +74,8 @@ _REPLAY_TIMEOUT_S = 30.0
 # However few series the kernel side may hold at a time, those of processes that ended
 # add up between two exports.
 _LEAST_WAITING_SERIES = 4096
+# An export makes points of all that waits at once, and they take more room than the series.
+_EARLY_EXPORTS = 4
 _MAX_INTERVAL_MS = 86_400_000.0
 _EXPORTERS = ("otlp", "console", "none")
 _PROTOCOLS = ("grpc", "http/protobuf")
@@ -165,7 +167,7 @@ class MetricExports:
         self._store.observe(activity)
         if (
             isinstance(activity, ExitActivity)
-            and self._store.count_final_series() > self._max_series // 2
+            and self._store.count_final_series() > self._max_series // _EARLY_EXPORTS
         ):
             self._make_room()
 

@@ -9,7 +9,12 @@ start where the last successful export ended.
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
-from opentelemetry.sdk.metrics.export import DataPointT, ResourceMetrics, ScopeMetrics
+from opentelemetry.sdk.metrics.export import (
+    AggregationTemporality,
+    DataPointT,
+    ResourceMetrics,
+    ScopeMetrics,
+)
 
 from otel_gpu.export import semconv
 from otel_gpu.export.metric_store import ImageKey, MetricStore, Snapshot
@@ -66,10 +71,12 @@ class MetricProducer:
             if found is None:
                 continue
             point, progress = found
-            given = self._given.setdefault(progress.snapshot.key, {})
-            for measurement in point.measurements:
-                key = (point.instrument.name, measurement.source)
-                given[key] = Given(measurement.value, progress.snapshot.time_unix_ns)
+            # Only deltas begin where the last export ended.
+            if self._temporality.of(point.instrument) is AggregationTemporality.DELTA:
+                given = self._given.setdefault(progress.snapshot.key, {})
+                for measurement in point.measurements:
+                    key = (point.instrument.name, measurement.source)
+                    given[key] = Given(measurement.value, progress.snapshot.time_unix_ns)
             progress.missing -= 1
             if progress.missing == 0:
                 self._finish(progress.snapshot)

@@ -1,4 +1,6 @@
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from opentelemetry.sdk.metrics.export import AggregationTemporality, MetricsData
 
 from otel_gpu import wire
@@ -819,3 +821,74 @@ def test_later_times_replace_earlier_ones(sink):
 
     assert collected.values("gpu.cuda.thread.time", "one") == {("host",): 3}
     assert collected.values("gpu.cuda.thread.time", "other") == {("host",): 1}
+
+
+class Totals:
+    """What a store adds up as it goes, beside what it holds."""
+
+    def __init__(self, store):
+        images = store._images
+        ended = [key for key, image in images.items() if image.end_unix_ns is not None]
+        self.kept = (store._size, store._ended_size, store._final_series, set(store._ended))
+        self.held = (
+            sum(image.size for image in images.values()),
+            sum(images[key].size for key in ended),
+            sum(image.final_series for image in images.values()),
+            set(ended),
+        )
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["read", "end", "hang", "tick", "collect", "lose"]),
+            st.integers(1, 6),
+            st.integers(1, 3),
+        ),
+        max_size=40,
+    )
+)
+def test_what_is_added_up_is_what_is_held(steps):
+    """
+    Room is made by sums, so that no reading looks at every process that ended; they stay
+    true whatever happens, and nothing is left of an image that was released.
+    """
+    sink = Sink(max_series=6)
+    for second, (what, pid, series_count) in enumerate(steps, start=6):
+        process = image(pid, pid * SECOND)
+        apis = ("cudaMalloc", "cudaFree", "cudaMemcpy")[:series_count]
+        if what == "read":
+            sink.observe(snapshot(second, *(calls(process, api, [US]) for api in apis)))
+        elif what == "end":
+            sink.observe(ended(process, second))
+        elif what == "hang":
+            hung = open_call(process, "cudaFree", pid * SECOND + 1, second * SECOND)
+            sink.observe(hung)
+        elif what == "tick":
+            sink.observe(counters(second))
+        else:
+            sink.collect(arrives=what == "collect")
+        sink.store.count_final_series()
+
+        totals = Totals(sink.store)
+        assert totals.kept == totals.held
+        if what in ("read", "tick"):
+            assert sink.store._size <= 12
+            assert sink.store._ended_size <= 6
+        assert sink.store._with_open_calls == {
+            key for key, held in sink.store._images.items() if held.open_calls
+        }
+
+
+def test_a_sink_of_cumulative_points_keeps_no_values():
+    """
+    Only deltas begin where the last export ended: what was sent need not be kept for others.
+    """
+    cumulative, delta = Sink(), Sink(delta=True)
+    for sink in (cumulative, delta):
+        sink.observe(snapshot(9, calls(image(), "cudaMalloc", [US])))
+        sink.collect()
+
+    assert cumulative.producer._given == {}
+    assert len(delta.producer._given) > 0

@@ -1,0 +1,64 @@
+"""What the metric store holds of one process image."""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from opentelemetry.sdk.resources import Resource
+
+from otel_gpu.decode.events import SeriesKey
+from otel_gpu.enrich.activities import DeviceIdentity, OpenCallActivity, ProcessImage, Series
+from otel_gpu.export.exemplars import ExemplarReservoir
+
+# Open calls are looked at every second, or every quarter of the limit from which they
+# are reported, which no call is younger than when it is reported first. One that was not
+# reported in twice that time has returned.
+_OPEN_CALL_PATIENCE_NS = 3_000_000_000
+
+
+class OpenCall(NamedTuple):
+    """A call that has not returned, and for how long it is believed without another word."""
+
+    call: OpenCallActivity
+    patience_ns: int
+
+
+@dataclass(slots=True)
+class ObservedImage:
+    """The latest of everything that is counted of one process image."""
+
+    process: ProcessImage
+    resource: Resource
+    exemplars: ExemplarReservoir
+    series: dict[SeriesKey, Series] = field(default_factory=dict)
+    devices: dict[int, DeviceIdentity] = field(default_factory=dict)
+    open_calls: dict[tuple[int, int], OpenCall] = field(default_factory=dict)
+    # Of its threads that make CUDA calls, by state.
+    thread_times_ns: dict[str, int] = field(default_factory=dict)
+    updated_unix_ns: int = 0
+    end_unix_ns: int | None = None
+    # How many of its series are counted as final.
+    final_series: int = 0
+    # How many readings and snapshots there had been then.
+    end_readings: int = 0
+    end_snapshots: int = 0
+    # Sinks that have its final series.
+    finished: set[int] = field(default_factory=set)
+
+    @property
+    def size(self) -> int:
+        """What it counts for where room is made."""
+        return max(1, len(self.series))
+
+    def hang(self, call: OpenCallActivity) -> None:
+        """Take in that a call has not returned."""
+        key = (call.event.tid, call.event.start_ktime_ns)
+        known = self.open_calls.get(key)
+        age_ns = call.event.ktime_ns - call.event.start_ktime_ns
+        patience_ns = known.patience_ns if known else max(_OPEN_CALL_PATIENCE_NS, age_ns // 2)
+        self.open_calls[key] = OpenCall(call, patience_ns)
+
+    def forget_returned_calls(self, unix_ns: int) -> None:
+        """Let go of the calls that nothing was said of for too long."""
+        for key, (call, patience_ns) in list(self.open_calls.items()):
+            if unix_ns - call.seen_unix_ns > patience_ns:
+                del self.open_calls[key]

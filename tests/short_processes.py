@@ -1,0 +1,207 @@
+"""
+A made recording of a host that runs short CUDA programs for hours.
+
+One program starts them, a hundred a second; each lives for 30 ms, makes a first allocation and
+a few calls of milliseconds, and is gone. A third of them are known to the kernel by their fork
+and exec and end before anybody looked them up, a third are looked up after their first calls,
+and a third are forks that run no other program.
+"""
+
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator
+
+from otel_gpu import pipeline, wire
+from otel_gpu.capture.host import resident_bytes
+from otel_gpu.capture.layout import layout_description
+from otel_gpu.config import Config
+from otel_gpu.enrich.activities import Activity
+from otel_gpu.enrich.enricher import Enricher
+from otel_gpu.export.exports import open_exports
+from otel_gpu.records import (
+    aggregates_record,
+    clock_record,
+    counters_record,
+    json_record,
+    times_record,
+)
+from tests.synthetic import call_record, kernel_record, series, times_entry
+
+MS = 1_000_000
+S = 1000 * MS
+BEGIN_KTIME_NS = 1000 * S
+BEGIN_UNIX_NS = 1_800_000_000 * S
+PER_SECOND = 100
+ACTIVITIES_OF_ONE = 10
+"""Of each process, on average; those of the host come on top."""
+LAUNCHER = {"pid": 77, "image_ktime_ns": 900 * S}
+_PIDS = 30_000
+_MALLOC, _LAUNCH, _SYNCHRONIZE = 1, 2, 5
+_EXECUTED, _LOOKED_UP, _FORKED = range(3)
+
+
+def short_processes(count: int) -> Iterator[list[bytes]]:
+    """Yield the records of so many processes, a batch for each tenth of a second."""
+    yield list(_begin())
+    batch: list[bytes] = []
+    for number in range(count):
+        batch += _process(number)
+        if number % (PER_SECOND // 10) == 0:
+            yield batch
+            batch = []
+        if number % PER_SECOND == 0:
+            batch += _reading(number // PER_SECOND)
+    yield [*batch, *_reading(1 + count // PER_SECOND)]
+
+
+def _begin() -> Iterator[bytes]:
+    info = {
+        "agent": {"version": "1.2.3", "pid": 7},
+        "host": {"name": "node", "id": "abc", "boot_id": "b00t", "arch": "x86_64", "cpus": 2},
+        "mode": "all",
+        "layout": layout_description(Config()),
+    }
+    yield json_record(wire.RECORD_CAPTURE, BEGIN_KTIME_NS, info)
+    yield clock_record(BEGIN_KTIME_NS, BEGIN_UNIX_NS)
+    facts = {"start_boot_ns": 900 * S, "exe": "/usr/bin/launcher", "comm": "launcher"}
+    yield json_record(wire.RECORD_PROCESS, BEGIN_KTIME_NS, facts, **LAUNCHER)
+
+
+def _reading(second: int) -> Iterator[bytes]:
+    at = BEGIN_KTIME_NS + second * S
+    launches = series(
+        **LAUNCHER,
+        metric=wire.METRIC_CALL_DURATION,
+        api=_LAUNCH,
+        buckets={10: 1 + second},
+        sum=5000 * (1 + second),
+        min=4000,
+        max=6000,
+    )
+    yield aggregates_record(at, 1, *launches)
+    yield counters_record(at, (0,) * wire.COUNTER_COUNT)
+
+
+def _process(number: int) -> Iterator[bytes]:
+    kind = number % 3
+    begin = BEGIN_KTIME_NS + number * S // PER_SECOND
+    fork_image = {"pid": 1000 + number % _PIDS, "image_ktime_ns": begin + 1}
+    image = fork_image
+    comm = {"comm": f"helper{number % 7}"}
+    if kind != _LOOKED_UP:
+        yield kernel_record(
+            wire.RECORD_FORK,
+            ktime_ns=begin + MS,
+            start_ktime_ns=begin,
+            child_pid=image["pid"],
+            child_image_ktime_ns=image["image_ktime_ns"],
+            tid=LAUNCHER["pid"],
+            comm="launcher",
+            **LAUNCHER,
+        )
+    if kind == _EXECUTED:
+        image = fork_image | {"image_ktime_ns": begin + 2 * MS}
+        yield kernel_record(
+            wire.RECORD_EXEC,
+            ktime_ns=image["image_ktime_ns"],
+            old_image_ktime_ns=fork_image["image_ktime_ns"],
+            tid=image["pid"],
+            path=f"/opt/bin/{comm['comm']}",
+            **image,
+            **comm,
+        )
+    yield from _work(image | {"tid": image["pid"]} | comm, kind, begin)
+    if kind == _LOOKED_UP:
+        facts = {
+            "start_boot_ns": begin // 10_000_000 * 10_000_000,
+            "exe": f"/opt/bin/{comm['comm']}",
+            "command_args": [comm["comm"], "--number", str(number)],
+            "owner": "ada",
+            "env": {"OTEL_SERVICE_NAME": f"service-{number % 5}"},
+            **comm,
+        }
+        yield json_record(wire.RECORD_PROCESS, begin + 28 * MS, facts, **image)
+    yield from _last(image, begin, number)
+    yield kernel_record(
+        wire.RECORD_EXIT, ktime_ns=begin + 30 * MS, tid=image["pid"], **image, **comm
+    )
+
+
+def _work(thread: dict[str, object], kind: int, begin: int) -> Iterator[bytes]:
+    slow = {"choices": wire.CHOICE_SLOW}
+    calls = [(_MALLOC, 3, 8), (_SYNCHRONIZE, 16, 19), (_SYNCHRONIZE, 20, 22)]
+    if kind == _LOOKED_UP:
+        calls += [(_LAUNCH, 23, 25), (_SYNCHRONIZE, 26, 28)]
+    for api, start_ms, end_ms in calls[: 4 if kind == _FORKED else 5]:
+        start = begin + start_ms * MS
+        yield call_record(
+            ktime_ns=begin + end_ms * MS, start_ktime_ns=start, api=api, **slow, **thread
+        )
+    yield kernel_record(
+        wire.RECORD_STALL,
+        ktime_ns=begin + 15 * MS,
+        start_ktime_ns=begin + 9 * MS,
+        runnable_ktime_ns=begin + 14 * MS,
+        switch_type=wire.SWITCH_VOLUNTARY,
+        **thread,
+    )
+    yield kernel_record(
+        wire.RECORD_GAP,
+        ktime_ns=begin + 16 * MS,
+        start_ktime_ns=begin + 8 * MS,
+        previous_api=_MALLOC,
+        next_api=_SYNCHRONIZE,
+        blocked_ns=5 * MS,
+        **thread,
+    )
+
+
+def _last(image: dict[str, int], begin: int, number: int) -> Iterator[bytes]:
+    at = begin + 30 * MS
+    malloc = _series(image, wire.METRIC_CALL_DURATION, {60: 1}, api=_MALLOC)
+    gaps = _series(image, wire.METRIC_LAUNCH_GAP, {61: 1, 20: 2})
+    yield aggregates_record(at, 2, malloc[0] + gaps[0], malloc[1] + gaps[1])
+    on_cpu = times_entry(
+        **image, state=wire.STATE_ON_CPU, context=wire.CONTEXT_GAP, time_ns=9 * MS + number
+    )
+    yield times_record(at, [on_cpu])
+
+
+def _series(
+    image: dict[str, int], metric: int, buckets: dict[int, int], api: int = 0
+) -> tuple[bytes, bytes]:
+    return series(**image, metric=metric, api=api, buckets=buckets, sum=5 * MS, min=MS, max=5 * MS)
+
+
+def main() -> None:
+    """Take a made recording through the pipeline as a replay does; say what it took, as JSON."""
+    config = Config()
+    rejected: Counter[str] = Counter()
+    activities = 0
+    sizes_mib: list[float] = []
+    processes = int(sys.argv[1])
+
+    def look(_: Activity) -> None:
+        nonlocal activities
+        activities += 1
+        if activities % (processes // 10) == 0:
+            sizes_mib.append(resident_bytes() / (1 << 20))
+
+    with open_exports(config, os.environ, live=False) as exports:
+        blame = pipeline.Blame(config, exports)
+        observers = [exports.observe, blame.observe, look]
+        pipeline.process(short_processes(processes), Enricher(), observers, rejected)
+        blame.close()
+    said = {
+        "activities": activities,
+        "rejected": rejected,
+        "dropped": exports.dropped(),
+        "resident_mib": sizes_mib,
+    }
+    sys.stdout.write(json.dumps(said))
+
+
+if __name__ == "__main__":
+    main()
