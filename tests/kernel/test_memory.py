@@ -22,9 +22,10 @@ def size(bytes):
 print(os.getpid(), flush=True)
 """
 CAPTURED = """
-node, memory, outside = handle(), handle(), handle()
+node, kept, memory, outside = handle(), handle(), handle(), handle()
 cuda.cudaStreamBeginCapture(stream, 0)
 cuda.cudaMallocAsync(ctypes.byref(node), size(1009), stream)
+cuda.cudaMallocAsync(ctypes.byref(kept), size(1013), stream)
 cuda.cudaMallocAsync(ctypes.byref(memory), size(503), other)
 cuda.cudaFreeAsync(node, stream)
 cuda.cudaStreamEndCapture(stream, ctypes.byref(handle()))
@@ -46,8 +47,9 @@ def create(location, number, bytes):
     return made
 create(1, 0, 503)
 create(6, 0x100, 211)
+cuda.cuMemRelease(create(2, 0, 1009))
 for location in (2, 3, 4):
-    cuda.cuMemRelease(create(location, 0, 1009))
+    create(location, 0, 1013)
 cuda.cuMemRelease(create(1, 0, 307))
 """
 
