@@ -20,6 +20,7 @@ ANCHOR(enum, metric);
 ANCHOR(enum, switch_type);
 ANCHOR(enum, library_flag);
 ANCHOR(enum, exit_flag);
+ANCHOR(enum, stream_capture);
 ANCHOR(enum, process_flag);
 ANCHOR(struct, record_header);
 ANCHOR(struct, cuda_call_record);

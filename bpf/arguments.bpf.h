@@ -157,6 +157,42 @@ static __always_inline void read_launch(const struct arguments *arguments,
 	}
 }
 
+/* CUmemAllocationProp, as far as it is read. */
+struct memory_properties {
+	__u32 type;
+	__u32 handle_types;
+	__u32 location_type;
+	__s32 location;
+};
+
+enum {
+	LOCATION_DEVICE = 1,
+	LOCATION_HOST = 2,
+	LOCATION_HOST_NUMA = 3,
+	LOCATION_HOST_NUMA_CURRENT = 4,
+	LOCATION_DEVICE_PART = 6, /* the device is the lowest byte */
+};
+
+static __always_inline void read_location(__u64 address, struct open_call *call)
+{
+	struct memory_properties properties = {};
+
+	read_user(&properties, sizeof(properties), address);
+	switch (properties.location_type) {
+	case LOCATION_DEVICE:
+		call->device = properties.location;
+		break;
+	case LOCATION_DEVICE_PART:
+		call->device = properties.location & 0xff;
+		break;
+	case LOCATION_HOST:
+	case LOCATION_HOST_NUMA:
+	case LOCATION_HOST_NUMA_CURRENT:
+		call->is_on_host = 1;
+		break;
+	}
+}
+
 static __always_inline void read_arguments(struct pt_regs *ctx,
 					   const volatile struct api_descriptor *api,
 					   struct open_call *call)
@@ -189,6 +225,9 @@ static __always_inline void read_arguments(struct pt_regs *ctx,
 	/* Device calls have no function: its place keeps the argument until the return. */
 	if (api->device_slot)
 		call->function = read_slot(&arguments, api->device_slot);
+	call->is_on_host = 0;
+	if (api->properties_slot)
+		read_location(read_slot(&arguments, api->properties_slot), call);
 	if (api->launch_shape)
 		read_launch(&arguments, api, call);
 }

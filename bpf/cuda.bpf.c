@@ -127,6 +127,42 @@ int enter_call(struct pt_regs *ctx)
 	return 0;
 }
 
+static __always_inline struct stream_key stream_of(const struct thread *thread,
+						   const struct open_call *call)
+{
+	struct stream_key key = {
+		.image_ktime_ns = thread->image_ktime_ns,
+		.stream = call->stream,
+		.pid = thread->pid,
+	};
+
+	return key;
+}
+
+/*
+ * Streams that join a capture by waiting for an event of it are not known; the default
+ * stream cannot be captured.
+ */
+static __always_inline bool is_captured(const struct thread *thread, const struct open_call *call)
+{
+	struct stream_key key = stream_of(thread, call);
+
+	return call->stream && bpf_map_lookup_elem(&captures, &key);
+}
+
+/* A capture ends also where that fails. */
+static __noinline void note_capture(const struct thread *thread, const struct open_call *call,
+				    __u8 capture, __s32 status)
+{
+	struct stream_key key = stream_of(thread, call);
+	__u32 captured = 1;
+
+	if (capture == CAPTURE_ENDS)
+		bpf_map_delete_elem(&captures, &key);
+	else if (!status && bpf_map_update_elem(&captures, &key, &captured, BPF_ANY))
+		count(COUNTER_LOST_ALLOCATIONS_FULL);
+}
+
 /* What a success tells about memory and devices. Returns the bytes that it moved. */
 static __noinline __u64 learn_from_success(struct thread *thread,
 					   const volatile struct api_descriptor *api,
@@ -150,14 +186,18 @@ static __noinline __u64 learn_from_success(struct thread *thread,
 	switch (api->family) {
 	case FAMILY_ALLOCATE:
 	case FAMILY_HOST_ALLOCATE:
-		allocation.size_bytes = call->size_bytes;
+		/* A node of a graph is no memory, and neither is the host's the device's. */
+		if (!is_captured(thread, call) && !call->is_on_host)
+			allocation.size_bytes = call->size_bytes;
 		allocation.device = call->device;
 		if (bpf_map_update_elem(&allocations, &key, &allocation, BPF_ANY))
 			count(COUNTER_LOST_ALLOCATIONS_FULL);
-		break;
+		return allocation.size_bytes;
 	case FAMILY_FREE:
 	case FAMILY_HOST_FREE:
 		known = bpf_map_lookup_elem(&allocations, &key);
+		if (known && known->size_bytes && is_captured(thread, call))
+			break; /* the graph will free it */
 		if (known) {
 			call->size_bytes = known->size_bytes;
 			/* Memory goes back to where it came from. */
@@ -324,6 +364,8 @@ int exit_call(struct pt_regs *ctx)
 	status = PT_REGS_RC(ctx);
 	if (status && api->address_is_output)
 		call->address = 0; /* where it would have been put */
+	if (api->stream_capture)
+		note_capture(thread, call, api->stream_capture, status);
 	if (!status) {
 		size_bytes = learn_from_success(thread, api, call);
 		send_device(thread, api, call, now_ktime_ns);

@@ -130,6 +130,13 @@ enum launch_shape {
 	LAUNCH_CONFIG = 3,  /* a pointer to a launch configuration in slot 1 */
 };
 
+/* What a call does to the capture of its stream into a graph. */
+enum stream_capture {
+	CAPTURE_NONE = 0,
+	CAPTURE_BEGINS = 1,
+	CAPTURE_ENDS = 2,
+};
+
 /* cudaMemcpyKind, plus "not a copy" and the pairs that driver calls name. */
 enum copy_kind {
 	COPY_HOST_TO_HOST = 0,
@@ -498,9 +505,11 @@ struct api_descriptor {
 	__u8 fixed_copy_kind; /* where no slot says it */
 	__u8 launch_shape;
 	__u8 function_slot;
-	__u8 device_slot; /* an index, or a pointer to one when family is GET_DEVICE */
-	__u8 size_shift;  /* elements to bytes */
-	__u8 padding[3];
+	__u8 device_slot;     /* an index, or a pointer to one when family is GET_DEVICE */
+	__u8 size_shift;      /* elements to bytes */
+	__u8 stream_capture;  /* enum stream_capture */
+	__u8 properties_slot; /* a CUmemAllocationProp, which says where the memory is */
+	__u8 padding;
 };
 
 /* Tunables and tables: read-only data, fixed before the programs load. */
@@ -601,7 +610,8 @@ struct open_call {
 	__u16 variant;
 	__u8 copy_kind;
 	__u8 choices;
-	__u8 padding[6];
+	__u8 is_on_host; /* an allocation that takes no memory of a device */
+	__u8 padding[5];
 };
 
 /* One time off the CPU, kept until the call or gap around it is chosen or not. */
@@ -678,6 +688,13 @@ struct allocation_key {
 	__u64 address;
 	__u32 pid;
 	__u32 layer; /* runtime and driver see the same address */
+};
+
+struct stream_key {
+	__u64 image_ktime_ns;
+	__u64 stream;
+	__u32 pid;
+	__u32 padding;
 };
 
 struct allocation {

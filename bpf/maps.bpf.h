@@ -74,6 +74,15 @@ struct {
 	__type(value, struct allocation);
 } allocations __weak SEC(".maps");
 
+/* Streams that are being captured into a graph: what is allocated there is a node of
+ * the graph, and no memory. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, struct stream_key);
+	__type(value, __u32);
+} captures __weak SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, COUNTER_COUNT);

@@ -40,6 +40,8 @@ class Api(NamedTuple):
     function_slot: int = 0
     device_slot: int = 0
     size_shift: int = 0
+    stream_capture: int = wire.CAPTURE_NONE
+    properties_slot: int = 0
 
     @property
     def layer_name(self) -> str:
@@ -62,6 +64,8 @@ _CONFIG = {"launch_shape": wire.LAUNCH_CONFIG, "function_slot": 2}
 _HTOD = {"fixed_copy_kind": wire.COPY_HOST_TO_DEVICE}
 _DTOH = {"fixed_copy_kind": wire.COPY_DEVICE_TO_HOST}
 _DTOD = {"fixed_copy_kind": wire.COPY_DEVICE_TO_DEVICE}
+_BEGINS = {"stream_slot": 1, "stream_capture": wire.CAPTURE_BEGINS}
+_ENDS = {"stream_slot": 1, "stream_capture": wire.CAPTURE_ENDS}
 _ANY = {"fixed_copy_kind": wire.COPY_DEFAULT}
 
 APIS: tuple[Api, ...] = (
@@ -128,8 +132,8 @@ APIS: tuple[Api, ...] = (
     ),
     _runtime(36, "cudaMemset", wire.FAMILY_MEMSET, address_slot=1, size_slot=3),
     _runtime(37, "cudaMemsetAsync", wire.FAMILY_MEMSET, address_slot=1, size_slot=3, stream_slot=4),
-    _runtime(40, "cudaStreamBeginCapture", wire.FAMILY_GRAPH, stream_slot=1),
-    _runtime(41, "cudaStreamEndCapture", wire.FAMILY_GRAPH, stream_slot=1),
+    _runtime(40, "cudaStreamBeginCapture", wire.FAMILY_GRAPH, **_BEGINS),
+    _runtime(41, "cudaStreamEndCapture", wire.FAMILY_GRAPH, **_ENDS),
     _runtime(42, "cudaGraphInstantiate", wire.FAMILY_GRAPH),
     _runtime(43, "cudaGraphInstantiateWithFlags", wire.FAMILY_GRAPH),
     _runtime(50, "cudaStreamCreate", wire.FAMILY_STREAM, **_OUT1),
@@ -171,7 +175,7 @@ APIS: tuple[Api, ...] = (
     _driver(117, "cuMemFree", wire.FAMILY_FREE, address_slot=1),
     _driver(118, "cuMemFreeHost", wire.FAMILY_HOST_FREE, address_slot=1),
     _driver(119, "cuMemFreeAsync", wire.FAMILY_FREE, address_slot=1, stream_slot=2),
-    _driver(120, "cuMemCreate", wire.FAMILY_ALLOCATE, size_slot=2, **_OUT1),
+    _driver(120, "cuMemCreate", wire.FAMILY_ALLOCATE, size_slot=2, properties_slot=3, **_OUT1),
     _driver(121, "cuMemRelease", wire.FAMILY_FREE, address_slot=1),
     _driver(122, "cuMemMap", wire.FAMILY_OTHER, address_slot=1, size_slot=2),
     _driver(123, "cuMemUnmap", wire.FAMILY_OTHER, address_slot=1, size_slot=2),
@@ -241,8 +245,8 @@ APIS: tuple[Api, ...] = (
         stream_slot=4,
         size_shift=2,
     ),
-    _driver(150, "cuStreamBeginCapture", wire.FAMILY_GRAPH, stream_slot=1),
-    _driver(151, "cuStreamEndCapture", wire.FAMILY_GRAPH, stream_slot=1),
+    _driver(150, "cuStreamBeginCapture", wire.FAMILY_GRAPH, **_BEGINS),
+    _driver(151, "cuStreamEndCapture", wire.FAMILY_GRAPH, **_ENDS),
     _driver(152, "cuGraphInstantiate", wire.FAMILY_GRAPH),
     _driver(153, "cuGraphInstantiateWithFlags", wire.FAMILY_GRAPH),
     _driver(154, "cuGraphInstantiateWithParams", wire.FAMILY_GRAPH),

@@ -112,7 +112,7 @@ def unseen_exit_record(ktime_ns: int, *, pid: int, image_ktime_ns: int) -> bytes
         ktime_ns,
         image_ktime_ns,
         *(pid, pid),
-        *(0, 0, 0),
+        *(0, 0),
         b"",
     )
 

@@ -192,6 +192,16 @@ LAUNCH_SHAPE_NAMES = {
     3: "launch_config",
 }
 
+# enum stream_capture
+CAPTURE_NONE = 0
+CAPTURE_BEGINS = 1
+CAPTURE_ENDS = 2
+STREAM_CAPTURE_NAMES = {
+    0: "capture_none",
+    1: "capture_begins",
+    2: "capture_ends",
+}
+
 # enum copy_kind
 COPY_HOST_TO_HOST = 0
 COPY_HOST_TO_DEVICE = 1
@@ -928,7 +938,7 @@ AGGREGATES_RECORD_FIELDS = (
 )
 
 # struct api_descriptor: 16 bytes
-API_DESCRIPTOR = struct.Struct("<BBBBBBBBBBBBB3x")
+API_DESCRIPTOR = struct.Struct("<BBBBBBBBBBBBBBB1x")
 API_DESCRIPTOR_FIELDS = (
     "family",
     "layer",
@@ -943,6 +953,8 @@ API_DESCRIPTOR_FIELDS = (
     "function_slot",
     "device_slot",
     "size_shift",
+    "stream_capture",
+    "properties_slot",
 )
 
 # struct settings: 6240 bytes
@@ -1410,7 +1422,7 @@ FILE_KEY_FIELDS = (
 )
 
 # struct open_call: 112 bytes
-OPEN_CALL = struct.Struct("<QQQQQQQQII3I3IiHHBB6x")
+OPEN_CALL = struct.Struct("<QQQQQQQQII3I3IiHHBBB5x")
 OPEN_CALL_FIELDS = (
     "start_ktime_ns",
     "stack_pointer",
@@ -1433,6 +1445,7 @@ OPEN_CALL_FIELDS = (
     "variant",
     "copy_kind",
     "choices",
+    "is_on_host",
 )
 
 # struct interval: 120 bytes
@@ -1514,6 +1527,14 @@ ALLOCATION_KEY_FIELDS = (
     "address",
     "pid",
     "layer",
+)
+
+# struct stream_key: 24 bytes
+STREAM_KEY = struct.Struct("<QQI4x")
+STREAM_KEY_FIELDS = (
+    "image_ktime_ns",
+    "stream",
+    "pid",
 )
 
 # struct allocation: 16 bytes

@@ -56,10 +56,10 @@ class Leftovers:
             if tid not in living[pid]:
                 self._programs.forget_thread(tid)
 
-    def free_allocations(self) -> None:
-        """Free what ended images did not free."""
-        allocations = self._programs.allocations()
+    def free_memory(self) -> None:
+        """Free the allocations and captures of streams that images which ended left behind."""
+        memory = self._programs.memory()
         living = set(self._programs.watched_processes().items())
-        for image, key in allocations:
+        for image, bpf_map, key in memory:
             if image not in living:
-                self._programs.forget_allocation(key)
+                bpf_map.delete(key)

@@ -33,7 +33,8 @@ _TRACEPOINTS = (
 _LIFECYCLE_BYTES = 1 << 20
 _PID = struct.Struct("<I")
 _THREAD_PID = wire.THREAD_FIELDS.index("pid")
-_ALLOCATION_IMAGE = struct.Struct("<QQI")
+# The first fields of the keys of allocations and captures: image_ktime_ns, ..., pid.
+_MEMORY_IMAGE = struct.Struct("<QQI")
 
 
 class OpenThread(NamedTuple):
@@ -90,6 +91,7 @@ class Programs:
         self._stall_samples = self.bpf.map("stall_samples")
         self._interpreters = self.bpf.map("interpreters")
         self._allocations = self.bpf.map("allocations")
+        self._captures = self.bpf.map("captures")
         self._lost = [0] * wire.COUNTER_COUNT
         self._cpus = self.bpf.libbpf.call("libbpf_num_possible_cpus")
 
@@ -202,17 +204,18 @@ class Programs:
             )
         ]
 
-    def allocations(self) -> list[tuple[tuple[int, int], bytes]]:
-        """Return ((pid, image_ktime_ns), key) of every allocation that was not freed."""
-        found = []
-        for key, _ in _entries(self._allocations):
-            image_ktime_ns, _, pid = _ALLOCATION_IMAGE.unpack_from(key)
-            found.append(((pid, image_ktime_ns), key))
-        return found
+    def memory(self) -> list[tuple[tuple[int, int], BpfMap, bytes]]:
+        """
+        Return whose every allocation that was not freed is, and every capture that did not end.
 
-    def forget_allocation(self, key: bytes) -> None:
-        """Free an allocation of a process image that ended."""
-        self._allocations.delete(key)
+        As ((pid, image_ktime_ns), map, key).
+        """
+        found = []
+        for bpf_map in (self._allocations, self._captures):
+            for key, _ in _entries(bpf_map):
+                image_ktime_ns, _, pid = _MEMORY_IMAGE.unpack_from(key)
+                found.append(((pid, image_ktime_ns), bpf_map, key))
+        return found
 
     def watched(self, pid: int) -> int:
         """Return the ``image_ktime_ns`` of a watched process; 0: it is not watched."""

@@ -426,7 +426,7 @@ class Session:
             self._forget(pid, image_ktime_ns)
             yield unseen_exit_record(time.monotonic_ns(), pid=pid, image_ktime_ns=image_ktime_ns)
         self._leftovers.free_threads()
-        self._leftovers.free_allocations()
+        self._leftovers.free_memory()
         watched = self._programs.watched_processes()
         self._user_stacks.end_others(watched)
         yield from self._snapshots.last_of_others({*watched.items(), *self._images.items()})

@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,6 +39,17 @@ BY_PROCESS = {
     "thread_times": "key.pid",
     "allocations": "key.pid",
 }
+REPLACED = """
+import _ctypes, ctypes, json, os, shutil, sys
+source, place = sys.argv[1:]
+for _ in range(13):
+    shutil.copy(source, place + ".new")
+    os.replace(place + ".new", place)
+    cuda = ctypes.CDLL(place)
+    [cuda.cudaDeviceSynchronize() for _ in range(7)]
+    _ctypes.dlclose(cuda._handle)
+print(json.dumps({"pid": os.getpid()}))
+"""
 FULL = {f"{what}_full" for what in ("processes", "threads", "series", "times", "allocations")}
 # Leftovers are looked for every 5 s.
 SWEPT_S = 30.0
@@ -63,6 +75,15 @@ def lost(receiver: OtlpReceiver) -> dict[str, int]:
         if key.name == LOST:
             found[str(key.attribute("reason"))] += point.point.as_int or int(point.point.as_double)
     return {reason: count for reason, count in found.items() if count}
+
+
+def map_of(agent: Agent, name: str) -> int:
+    (number,) = (
+        number
+        for number in bpf_objects("map", agent.process.pid)
+        if bpftool("map", "show", "id", str(number))[0]["name"] == name
+    )
+    return number
 
 
 def held(agent: Agent, pids: set[int]) -> dict[str, int]:
@@ -256,3 +277,39 @@ def test_threads_by_the_thousand_are_followed_and_forgotten(
     *children, total = finished.lines
     assert counted(receiver, {child["pid"] for child in children}) == total[API] == 79 * 13 * 7
     assert lost(receiver) == {}
+
+
+def test_a_library_that_is_replaced_on_disk_is_probed_each_time(
+    receiver: OtlpReceiver, stubs: StubLibraries, tmp_path: Path
+) -> None:
+    """
+    Thirteen files under one name, each closed and unmapped before the next is opened.
+    """
+    command = [sys.executable, "-c", REPLACED, stubs.runtime, tmp_path / "libcudart.so.12"]
+    with Agent(receiver, command) as agent:
+        (line,) = agent.wait().lines
+
+    assert calls(receiver, "cudaDeviceSynchronize", line["pid"]) == 13 * 7
+    assert losses(receiver) == {}
+
+
+def test_an_end_that_the_kernel_did_not_report_is_noticed(
+    receiver: OtlpReceiver, stubs: StubLibraries
+) -> None:
+    """
+    The map has no entry of the process any more, and no record said so: its last series are
+    read, and the capture of it ends.
+    """
+    command = [workload("steady"), stubs.runtime, "1000", "60"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment_for(None)) as steady:
+        try:
+            with Agent(receiver, flags=("--pid", str(steady.pid))) as agent:
+                receiver.wait_for(lambda: calls(receiver, "cudaStreamSynchronize", steady.pid))
+                key = [str(byte) for byte in steady.pid.to_bytes(4, sys.byteorder)]
+                bpftool("map", "delete", "id", str(map_of(agent, "processes")), "key", *key)
+                finished = agent.wait()
+        finally:
+            steady.kill()
+
+    assert finished.returncode == 0
+    assert finished.stderr.count("Traceback") == 0

@@ -12,6 +12,7 @@ from otel_gpu.records import (
     json_record,
     open_call_record,
     times_record,
+    unseen_exit_record,
 )
 
 KEY_BYTES = 32
@@ -35,6 +36,17 @@ def test_a_json_record_names_its_process_and_its_size():
 
     assert wire.RECORD_HEADER.unpack_from(record) == (258, 0, 44, 9, 7, 5, 6)
     assert record[32:] == b'{"comm":"a"}'
+
+
+def test_an_end_that_was_not_seen_is_an_exit_without_a_code():
+    """It says that it was not seen, so that nobody takes its zeros for a success."""
+    record = unseen_exit_record(9, pid=5, image_ktime_ns=7)
+
+    assert len(record) == wire.EXIT_RECORD.size
+    assert wire.RECORD_HEADER.unpack_from(record) == (
+        *(wire.RECORD_EXIT, wire.EXIT_NOT_SEEN, len(record), 9, 7),
+        *(5, 5),
+    )
 
 
 def test_the_order_of_a_mapping_does_not_change_the_bytes():
@@ -113,10 +125,10 @@ def test_more_series_than_a_record_takes_are_split():
 
 
 def test_counters_are_in_the_order_of_their_enumeration():
-    """All twenty-four counters follow the header."""
-    record = counters_record(5, range(24))
+    """All twenty-seven counters follow the header."""
+    record = counters_record(5, range(27))
 
-    assert wire.COUNTERS_RECORD.unpack(record) == (260, 0, 224, 5, 0, 0, 0, *range(24))
+    assert wire.COUNTERS_RECORD.unpack(record) == (260, 0, 248, 5, 0, 0, 0, *range(27))
 
 
 def test_the_time_account_follows_its_count():

@@ -28,10 +28,10 @@ class Programs:
     def forget_thread(self, tid):
         del self.followed[tid]
 
-    def allocations(self):
-        return [(image, key) for key, image in self.allocated.items()]
+    def memory(self):
+        return [(image, self, key) for key, image in self.allocated.items()]
 
-    def forget_allocation(self, key):
+    def delete(self, key):
         del self.allocated[key]
 
 
@@ -87,6 +87,6 @@ def test_allocations_are_freed_with_their_image(gone):
     allocations = {b"live": (own, 7), b"replaced": (own, 5), b"ended": (gone, 7)}
     programs = Programs({own: 7}, allocations=allocations)
 
-    Leftovers(programs).free_allocations()
+    Leftovers(programs).free_memory()
 
     assert programs.allocated == {b"live": (own, 7)}

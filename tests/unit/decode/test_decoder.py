@@ -465,6 +465,16 @@ def test_counts_that_no_exporter_can_send_are_rejected(excess):
     assert rejection_of(aggregates_record(5, [series(**(good | excess))])) == "bad_body"
 
 
+@pytest.mark.parametrize("count", [1, 24, wire.COUNTER_COUNT + 3])
+def test_counters_of_another_version_are_as_many_as_there_are(count):
+    """A recording made before a counter was added is read, and so is one made after."""
+    size = wire.RECORD_HEADER.size + 8 * count
+    header = wire.RECORD_HEADER.pack(wire.RECORD_COUNTERS, 0, size, 5, 0, 0, 0)
+    record = header + b"".join(value.to_bytes(8, "little") for value in range(count))
+
+    assert list(decode([record], Counter())) == [Counters(5, tuple(range(count)))]
+
+
 def test_counters_that_no_exporter_can_send_are_rejected():
     """Counters fit a signed 64-bit number."""
     count = wire.COUNTER_COUNT

@@ -1,0 +1,78 @@
+"""Which allocations are memory of a device, and which are not."""
+
+import sys
+
+import pytest
+
+from tests.kernel.agent import Agent, losses, total
+from tests.receiver import OtlpReceiver
+from tests.stubs.build import StubLibraries
+
+pytestmark = pytest.mark.kernel
+
+IN_USE = "gpu.cuda.memory.in_use"
+PREAMBLE = """
+import ctypes, os, sys
+cuda = ctypes.CDLL(sys.argv[1])
+stream, other = ctypes.c_void_p(0x51), ctypes.c_void_p(0x52)
+def handle(value=0):
+    return ctypes.c_uint64(value)
+def size(bytes):
+    return ctypes.c_size_t(bytes)
+print(os.getpid(), flush=True)
+"""
+CAPTURED = """
+node, kept, memory, outside = handle(), handle(), handle(), handle()
+cuda.cudaStreamBeginCapture(stream, 0)
+cuda.cudaMallocAsync(ctypes.byref(node), size(1009), stream)
+cuda.cudaMallocAsync(ctypes.byref(kept), size(1013), stream)
+cuda.cudaMallocAsync(ctypes.byref(memory), size(503), other)
+cuda.cudaFreeAsync(node, stream)
+cuda.cudaStreamEndCapture(stream, ctypes.byref(handle()))
+cuda.cudaMallocAsync(ctypes.byref(outside), size(211), stream)
+"""
+CAPTURED_BY_THE_DRIVER = """
+node, memory = handle(), handle()
+cuda.cuStreamBeginCapture_v2(stream, 0)
+cuda.cuMemAllocAsync(ctypes.byref(node), size(1009), stream)
+cuda.stub_set(b"cuStreamEndCapture", b"fail=901")
+cuda.cuStreamEndCapture(stream, ctypes.byref(handle()))
+cuda.cuMemAllocAsync(ctypes.byref(memory), size(714), stream)
+"""
+CREATED = """
+def create(location, number, bytes):
+    properties = (ctypes.c_uint32 * 8)(1, 0, location, number)
+    made = handle()
+    cuda.cuMemCreate(ctypes.byref(made), size(bytes), properties, handle())
+    return made
+create(1, 0, 503)
+create(6, 0x100, 211)
+cuda.cuMemRelease(create(2, 0, 1009))
+for location in (2, 3, 4):
+    create(location, 0, 1013)
+cuda.cuMemRelease(create(1, 0, 307))
+"""
+
+
+@pytest.mark.parametrize(
+    ("layer", "script"),
+    [
+        pytest.param("runtime", CAPTURED, id="captured"),
+        pytest.param("driver", CAPTURED_BY_THE_DRIVER, id="captured-by-the-driver"),
+        pytest.param("driver", CREATED, id="created"),
+    ],
+)
+def test_what_is_no_memory_of_a_device_is_not_in_use(
+    receiver: OtlpReceiver, stubs: StubLibraries, layer: str, script: str
+) -> None:
+    """
+    A node of a graph takes none, nor does memory of the host; 503 + 211 bytes are in use.
+    """
+    library = getattr(stubs, layer)
+    with Agent(receiver, [sys.executable, "-c", PREAMBLE + script, str(library)]) as agent:
+        pid = agent.next_line()
+        finished = agent.wait()
+
+    assert finished.returncode == 0
+    assert total(receiver, IN_USE, pid) == 714
+    assert losses(receiver) == {}
