@@ -221,7 +221,8 @@ class Session:
     def _end(self) -> Iterator[bytes]:
         with self._faults.at("open_calls"):
             yield from self._snapshots.open_calls()
-        yield from self._snapshot()
+        with self._faults.at("snapshot"):
+            yield from self._snapshot()
 
     def _read_rings(self) -> Iterator[bytes]:
         # Where the calls end is noted first: then no call in this batch can belong to a

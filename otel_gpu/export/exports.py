@@ -258,7 +258,7 @@ def open_exports(
     file = OtlpFile(path) if path is not None else None
     try:
         with ExitStack() as failing:
-            metrics = MetricExports(config, environ, live=live, file=file)
+            metrics = MetricExports(config, environ, live=live, file=file, faults=faults)
             failing.callback(metrics.shutdown, 0.0)
             sinks = (
                 open_sinks(config.export, environ, file, live=live, faults=faults)

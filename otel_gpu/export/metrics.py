@@ -61,6 +61,7 @@ from otel_gpu.export.metric_store import MetricStore
 from otel_gpu.export.points import Temporality
 from otel_gpu.export.producer import MetricProducer
 from otel_gpu.export.reader import PreAggregatedReader
+from otel_gpu.faults import Faults
 
 _logger = logging.getLogger(__name__)
 
@@ -115,6 +116,7 @@ class MetricExports:
         environ: The agent's environment.
         live: False in a replay.
         file: Gets every request too.
+        faults: Counts errors that are none of an endpoint's.
 
     Raises:
         ConfigError: A variable has a value that is not known.
@@ -127,6 +129,7 @@ class MetricExports:
         *,
         live: bool,
         file: MetricFile | None = None,
+        faults: Faults | None = None,
     ) -> None:
         exemplar_filter = _choose(
             environ, OTEL_METRICS_EXEMPLAR_FILTER, _EXEMPLAR_FILTERS, "trace_based"
@@ -156,6 +159,7 @@ class MetricExports:
                 interval_s=interval_s if live else None,
                 timeout_s=timeout_s,
                 max_request_bytes=config.export.batch_bytes,
+                faults=faults,
             )
             for exporter in exporters
         ]

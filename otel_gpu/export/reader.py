@@ -6,7 +6,6 @@ metrics are then sent along; it needs none. Exports happen on its one thread, so
 a dead endpoint delays nobody: whoever waits for an export says for how long.
 """
 
-import logging
 import math
 import threading
 import time
@@ -23,8 +22,7 @@ from opentelemetry.sdk.metrics.export import (
 )
 
 from otel_gpu.export.batches import merge, points_in, split
-
-_logger = logging.getLogger(__name__)
+from otel_gpu.faults import Faults
 
 MAX_REQUEST_BYTES = 3_500_000
 # A failure that took no longer was an answer. After a longer one the endpoint may be
@@ -54,6 +52,7 @@ class PreAggregatedReader(PeriodicExportingMetricReader):
         interval_s: Between exports; None: only when flushed and at the end.
         timeout_s: Passed to the exporter with each request.
         max_request_bytes: Requests are split so as to be no larger.
+        faults: Counts errors that are none of an endpoint's; the next export has what this one had.
     """
 
     def __init__(
@@ -64,11 +63,13 @@ class PreAggregatedReader(PeriodicExportingMetricReader):
         interval_s: float | None,
         timeout_s: float = 30.0,
         max_request_bytes: int = MAX_REQUEST_BYTES,
+        faults: Faults | None = None,
     ) -> None:
         # The base class would start a thread that nobody can ask to export now.
         super().__init__(
             exporter, export_interval_millis=math.inf, export_timeout_millis=timeout_s * 1e3
         )
+        self._faults = faults or Faults()
         self._producer = producer
         self._interval_s = interval_s
         self._timeout_s = timeout_s
@@ -179,9 +180,9 @@ class PreAggregatedReader(PeriodicExportingMetricReader):
                 stopping, ticket = self._stopping, self._requested
             try:
                 self.collect(self._timeout_s * 1e3)
-            except Exception:  # the thread must outlive one failed export
+            except Exception as error:  # noqa: BLE001 -- the thread must outlive one failed export
                 self._good = False
-                _logger.exception("Metrics could not be exported")
+                self._faults.add("export.metrics", error)
             with self._condition:
                 self._served = ticket
                 self._condition.notify_all()

@@ -31,6 +31,7 @@ NOTHING_TO_SHOW = {
     ("agent", "Spans dropped, by reason"): "as above",
     ("agent", "Series dropped"): "as above",
     ("agent", "Records rejected, by reason"): "every record was understood",
+    ("agent", "Errors inside the agents, by place"): "there were none",
 }
 OR_ZERO = " or on () vector(0)"
 

@@ -92,6 +92,13 @@ def _losses() -> tuple[Panel, ...]:
             "Records that could not be understood: a bug of ours, or a recording that is not one.",
             "otel_gpu_records_rejected_total",
         ),
+        _rates(
+            "Errors inside the agents, by place",
+            "A part of an agent failed and lost what it was doing: a bug of ours; its log has the "
+            "traceback.",
+            "otel_gpu_errors_total",
+            "otel_gpu_place",
+        ),
     )
 
 

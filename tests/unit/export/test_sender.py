@@ -10,6 +10,7 @@ from otel_gpu.export import sender as sender_module
 from otel_gpu.export.finished import Origin
 from otel_gpu.export.queue import Counts, Pending, SpanQueue
 from otel_gpu.export.sender import BackgroundSender, Delivery, DirectSender, Outcome
+from otel_gpu.faults import Faults
 
 ORIGIN = Origin(Resource({}), InstrumentationScope("otel_gpu.cuda"))
 DELIVERED = Delivery(Outcome.DELIVERED)
@@ -51,14 +52,16 @@ def start(transport, monkeypatch):
     monkeypatch.setattr(sender_module, "_FIRST_BACKOFF_S", 0.01)
     started = []
 
-    def start_sender(limit_bytes=1_000, batch_spans=100, flush_interval_s=3600.0):
+    def start_sender(limit_bytes=1_000, batch_spans=100, flush_interval_s=3600.0, faults=None):
         queue = SpanQueue(
             limit_bytes=limit_bytes,
             batch_bytes=500,
             batch_spans=batch_spans,
             header_size=lambda _: 0,
         )
-        started.append(BackgroundSender(transport, queue, flush_interval_s=flush_interval_s))
+        started.append(
+            BackgroundSender(transport, queue, flush_interval_s=flush_interval_s, faults=faults)
+        )
         return started[-1]
 
     yield start_sender
@@ -373,3 +376,25 @@ def test_a_direct_sender_splits_and_counts_too(transport):
 
     assert not sender.flush(5.0)
     assert sender.counts() == Counts(4, 0, 0, {"rejected_by_receiver": 4})
+
+
+def test_an_error_of_our_own_costs_one_batch(start, transport):
+    """
+    It is counted where it was, its spans under a reason of their own, and the next batch arrives.
+    """
+    faults = Faults()
+    sender = start(faults=faults)
+
+    def fail(_: Sequence[Pending]) -> Delivery:
+        raise KeyError("resource")
+
+    transport.answer = fail
+    for number in range(3):
+        sender.put(span(number))
+    assert not sender.flush(5.0)
+    transport.answer = lambda _: DELIVERED
+    sender.put(span(3))
+
+    assert sender.flush(5.0)
+    assert sender.counts() == Counts(4, 1, 0, {"internal_error": 3})
+    assert faults.status()["errors"] == {"export.spans": 1}

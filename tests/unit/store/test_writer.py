@@ -445,3 +445,22 @@ def test_every_choice_can_be_asked_for_by_name(tmp_path):
     assert ask(path, "SELECT chosen_for FROM v_calls") == [
         ("failed, slow, sampled, full, stalled, parent",)
     ]
+
+
+def test_a_writer_that_is_renewed_counts_on(tmp_path):
+    """
+    A chunk begins in which all is named again; what was counted before is not counted twice.
+    """
+    path = tmp_path / "store.db"
+    process = image()
+    with open_writer(path, live=False) as writer:
+        writer.observe(capture())
+        for made in (7, 11, 29):
+            reading = snapshot(made, calls(process, "cudaMalloc", [MS] * made))
+            writer.observe(reading)
+            assert writer.renew() is writer
+        assert writer.close()
+        assert writer.lost() == {}
+
+    assert ask(path, "SELECT sum(calls) FROM v_counts") == [(29,)]
+    assert ask(path, "SELECT count(*) FROM chunks") == [(3,)]
