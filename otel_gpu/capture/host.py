@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 _CLOCK_READINGS = 5
+# Of malloc.h. By itself glibc raises it with every large buffer that is freed.
+_M_MMAP_THRESHOLD = -3
+_LARGE_BUFFER_BYTES = 1 << 18
 # Made and not yet freed, before Python looks for cycles among them.
 _YOUNG_OBJECTS = 50_000
 
@@ -54,11 +57,17 @@ def resident_bytes() -> int:
 
 
 def give_back_memory() -> None:
-    """Give the kernel back what the C library keeps of memory that was freed, such as libbpf's."""
-    # Other C libraries than glibc lack it.
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(ctypes.c_size_t(0))
+    """
+    Give the kernel back what the C library keeps of memory that was freed, such as libbpf's.
+
+    From now on it keeps no large buffers: each request to an endpoint is one.
+    """
+    library = ctypes.CDLL(None)
+    # Other C libraries than glibc lack these.
+    if hasattr(library, "mallopt"):
+        library.mallopt(_M_MMAP_THRESHOLD, _LARGE_BUFFER_BYTES)
+    if hasattr(library, "malloc_trim"):
+        library.malloc_trim(ctypes.c_size_t(0))
 
 
 def collect_rarely() -> None:

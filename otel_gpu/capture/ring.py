@@ -4,8 +4,9 @@
 # ------------------------------------
 #
 # User space maps two position pages and the data. The consumer page is ours to write,
-# the producer page the kernel's. The data is mapped twice in a row, so a record that
-# wraps round the end can be read as if it did not. Positions only grow; modulo the size
+# the producer page the kernel's. The data can be mapped twice in a row, so that a record
+# that wraps round the end is read as if it did not; but then all of it counts twice as our
+# memory, so we map it once and join such a record. Positions only grow; modulo the size
 # they are offsets. Each record has an 8-byte header: its length, with one bit for "not
 # finished yet" (stop here, it will be) and one for "discarded" (skip it), and is padded to
 # 8 bytes. A record may be read as soon as the producer position covers it and it is not
@@ -44,7 +45,7 @@ class RingBuffer:
             fd, _PAGE_BYTES, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE
         )
         self._producer_map = mmap.mmap(
-            fd, _PAGE_BYTES + 2 * size_bytes, mmap.MAP_SHARED, mmap.PROT_READ, offset=_PAGE_BYTES
+            fd, _PAGE_BYTES + size_bytes, mmap.MAP_SHARED, mmap.PROT_READ, offset=_PAGE_BYTES
         )
         self._consumer = memoryview(self._consumer_map).cast("Q")
         self._producer = memoryview(self._producer_map)[:8].cast("Q")
@@ -87,7 +88,10 @@ class RingBuffer:
             size_bytes = length & ~_DISCARDED
             if not length & _DISCARDED:
                 start = _PAGE_BYTES + offset + _HEADER_BYTES
-                records.append(data[start : start + size_bytes])
+                record = data[start : start + size_bytes]
+                if len(record) < size_bytes:
+                    record += data[_PAGE_BYTES : _PAGE_BYTES + size_bytes - len(record)]
+                records.append(record)
             position += (size_bytes + _HEADER_BYTES + 7) & ~7
         self._consumer[0] = position
         return records

@@ -15,6 +15,9 @@ from otel_gpu.export.finished import FinishedSpan
 # Of one generation; there are two. A chain is made seconds after what it is about, and
 # together they cover those at the highest rate of spans, in about 12 MB.
 _MAX_SPANS = 32_768
+# Where spans are fewer a generation ends with its time, but never with less than this.
+_ENOUGH_SPANS = 8_192
+_LONG_NS = 5_000_000_000
 _MAX_CHAINS = 16_384
 _MAX_THREADS = 1024
 _MAX_OF_THREAD = 16
@@ -37,6 +40,7 @@ class ExportedSpans:
     def __init__(self) -> None:
         self._traces: dict[bytes, bytes] = {}
         self._older_traces: dict[bytes, bytes] = {}
+        self._since_unix_ns = 0
         self._chains: OrderedDict[bytes, None] = OrderedDict()
         self._threads: OrderedDict[int, deque[_Interval]] = OrderedDict()
 
@@ -48,9 +52,13 @@ class ExportedSpans:
                 if len(self._chains) > _MAX_CHAINS:
                     self._chains.popitem(last=False)
             return
-        self._traces[span.span_id] = span.trace_id
-        if len(self._traces) >= _MAX_SPANS:
-            self._older_traces, self._traces = self._traces, {}
+        traces = self._traces
+        traces[span.span_id] = span.trace_id
+        if len(traces) >= _MAX_SPANS or (
+            len(traces) >= _ENOUGH_SPANS and span.end_unix_ns - self._since_unix_ns > _LONG_NS
+        ):
+            self._older_traces, self._traces = traces, {}
+            self._since_unix_ns = span.end_unix_ns
         # Close to the end, where all spans of threads have it.
         for key, tid in reversed(span.attributes):
             if key == semconv.OTEL_GPU_THREAD_TID and isinstance(tid, int):

@@ -15,11 +15,11 @@ DISCARDED = 1 << 30
 
 
 class Kernel:
-    """Writes records as the kernel does; the data is mapped twice, so it writes twice."""
+    """Writes records as the kernel does; what wraps round the end goes on at the beginning."""
 
     def __init__(self) -> None:
         self.fd = os.memfd_create("ring")
-        os.truncate(self.fd, 2 * PAGE + 2 * SIZE)
+        os.truncate(self.fd, 2 * PAGE + SIZE)
         self.position = 0
 
     def write(self, payload: bytes, flags: int = 0) -> int:
@@ -27,17 +27,14 @@ class Kernel:
         at = self.position
         record = struct.pack("<II", len(payload) | flags, 0) + payload
         for index, byte in enumerate(record):
-            offset = (at + index) % SIZE
-            for copy in (0, SIZE):
-                os.pwrite(self.fd, bytes([byte]), 2 * PAGE + copy + offset)
+            os.pwrite(self.fd, bytes([byte]), 2 * PAGE + (at + index) % SIZE)
         self.position += (len(record) + 7) & ~7
         os.pwrite(self.fd, struct.pack("<Q", self.position), PAGE)
         return at
 
     def finish(self, at: int, length: int) -> None:
         """Clear the busy bit of a record."""
-        for copy in (0, SIZE):
-            os.pwrite(self.fd, struct.pack("<I", length), 2 * PAGE + copy + at % SIZE)
+        os.pwrite(self.fd, struct.pack("<I", length), 2 * PAGE + at % SIZE)
 
     @property
     def consumed(self) -> int:

@@ -75,3 +75,20 @@ def test_memory_is_bounded_and_the_latest_stay(monkeypatch):
     assert len(spans._traces) + len(spans._older_traces) <= 200
     assert len(spans._threads) == 10
     assert len(spans._chains) == 10
+
+
+def test_spans_of_long_ago_are_forgotten_where_there_are_many(monkeypatch):
+    """Two generations of five seconds; few spans are kept for as long as they are few."""
+    monkeypatch.setattr(exported, "_ENOUGH_SPANS", 10)
+    often, seldom = ExportedSpans(), ExportedSpans()
+    second = 1_000_000_000
+
+    for number in range(1, 200):
+        often.add(span(number, end=number * second))
+    for number in range(1, 10):
+        seldom.add(span(number, end=number * 100 * second))
+
+    known = [n for n in range(1, 200) if often.find(reference(n).span_id)]
+    assert known == list(range(known[0], 200))
+    assert 10 <= len(known) <= 20
+    assert all(seldom.find(reference(n).span_id) for n in range(1, 10))
