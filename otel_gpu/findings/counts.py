@@ -189,12 +189,13 @@ def _subtract(now: Aggregate, base: Aggregate) -> Aggregate:
 
 def _totals(series: Series, before: Series | None) -> Totals | None:
     key, now = series.key, series.aggregate
-    sum_ns = now.sum - (before.aggregate.sum if before else 0)
+    # A damaged counter may run backwards.
+    sum_ns = max(0, now.sum - (before.aggregate.sum if before else 0))
     if key.metric == wire.METRIC_RUN_QUEUE:
         return Totals(run_queue_ns=sum_ns)
     if key.nested or series.api is None:
         return None
-    calls = now.counted - (before.aggregate.counted if before else 0)
+    calls = max(0, now.counted - (before.aggregate.counted if before else 0))
     family = series.api.family
     allocates = family in (wire.FAMILY_ALLOCATE, wire.FAMILY_FREE)
     return Totals(

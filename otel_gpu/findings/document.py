@@ -134,7 +134,6 @@ class Process(NamedTuple):
     process: ProcessImage
     service_name: str
     command: str
-    comm: str
     start_unix_ns: int
     places: Mapping[str, str]
     verdict: str
@@ -326,7 +325,6 @@ def processes_of(images: Iterable[ProcessImage], verdicts: Iterable[Verdict]) ->
             image,
             str(image.attributes.get("service.name") or image.comm),
             " ".join(map(str, arguments)) if is_list and arguments else image.comm,
-            image.comm,
             image.start_unix_ns,
             {
                 name: str(value)

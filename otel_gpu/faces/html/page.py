@@ -1,6 +1,5 @@
 """The page: everything of a document in one file that asks nobody for anything."""
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 from typing import NamedTuple
@@ -10,9 +9,8 @@ from otel_gpu.faces.html import charts, flamegraph, shapes, stories, tables
 from otel_gpu.faces.html.markup import ENVIRONMENT, Id, Place, clip, hash_of, source
 from otel_gpu.faces.html.waterfalls import waterfall
 from otel_gpu.faces.tables import load_lines
-from otel_gpu.findings import phrases, sentences, words
-from otel_gpu.findings.causes import worst_of
-from otel_gpu.findings.document import Api, Document
+from otel_gpu.findings import causes, phrases, sentences, words
+from otel_gpu.findings.document import Document
 from otel_gpu.findings.top_stacks import StackReport
 
 MOST_IN_FULL = 25
@@ -70,14 +68,6 @@ def _sections(document: Document, flames: Sequence[StackReport]) -> Iterable[Sec
         "host": document.load,
     }
     return (section for section in _SECTIONS if is_there.get(section.name, True))
-
-
-def _failing(apis: Iterable[Api]) -> tuple[str, int]:
-    """Return the API with most errors, and how many those are."""
-    errors: Counter[str] = Counter()
-    for row in apis:
-        errors[row.api] += row.errors
-    return min(errors.items(), key=lambda item: (-item[1], item[0]))
 
 
 _SECTIONS = (
@@ -142,73 +132,17 @@ _SECTIONS = (
     Section("unknown", "Not known", "Losses, and what is not known"),
 )
 
-# What the templates ask for, by the name that they have there.
+# What the templates ask for is what these modules offer, by its own name.
 ENVIRONMENT.tests["bar"] = lambda value: isinstance(value, shapes.Bar)
+for _module in (words, sentences, phrases, causes, stories, shapes, charts, tables, flamegraph):
+    ENVIRONMENT.globals |= {name: value for name, value in vars(_module).items() if name[0] != "_"}
 ENVIRONMENT.globals |= {
-    "because": sentences.because,
-    "blame_table": tables.blame_table,
-    "blocks_of": shapes.blocks_of,
-    "bar_block": shapes.bar_block,
-    "budget_parts": stories.budget_parts,
-    "busy_processes": stories.busy_processes,
-    "by_balance": stories.by_balance,
-    "by_count": stories.by_count,
-    "call_table": tables.call_table,
-    "cause_nodes": stories.cause_nodes,
-    "cause_parts": shapes.cause_parts,
-    "charts_of": charts.charts_of,
-    "classes": phrases.CLASSES,
+    "Id": Id,
+    "MOST_BALANCES": MOST_BALANCES,
+    "MOST_IN_FULL": MOST_IN_FULL,
+    "Place": Place,
     "clip": clip,
-    "code": sentences.Code,
-    "count_of": words.count_of,
-    "coverage": stories.coverage,
-    "cut_frames": words.cut_frames,
-    "draw_flamegraph": flamegraph.draw_flamegraph,
-    "draw_key": flamegraph.draw_key,
-    "duration_of": stories.duration_of,
-    "effect_parts": sentences.effect_parts,
-    "evidence_table": tables.evidence_table,
-    "failing": _failing,
-    "fault": sentences.fault,
-    "fold": flamegraph.fold,
-    "format_duration": words.format_duration,
-    "format_offset": words.format_offset,
-    "format_share": words.format_share,
-    "format_size": words.format_size,
-    "format_time": words.format_time,
-    "id": Id,
-    "incident_table": tables.incident_table,
-    "judged_and_others": stories.judged_and_others,
-    "known": charts.known,
-    "lead_parts": stories.lead_parts,
-    "length_of": charts.length_of,
     "load_lines": load_lines,
-    "loss_of": sentences.loss_of,
-    "memory_table": tables.memory_table,
-    "most_balances": MOST_BALANCES,
-    "most_boxes": 2_000,
-    "most_bytes_of": stories.most_bytes_of,
-    "most_drawn": 4,
-    "most_effects": 32,
-    "most_in_full": MOST_IN_FULL,
-    "most_listed": stories.MOST_LISTED,
-    "most_losses": 32,
-    "most_notes": 64,
-    "most_processes": 24,
-    "name": sentences.Name,
-    "named_parts": shapes.named_parts,
-    "numbered": lambda incidents: list(enumerate(incidents, 1)),
-    "off_cpu_table": tables.off_cpu_table,
-    "others_of": stories.others_of,
-    "place": Place,
-    "places_of": stories.places_of,
-    "sentence_of": sentences.sentence_of,
-    "slot_table": tables.slot_table,
-    "stacks_of": stories.stacks_of,
-    "strong": sentences.Strong,
-    "tone_of_verdict": stories.tone_of_verdict,
-    "verdicts": phrases.VERDICTS,
     "version": otel_gpu.__version__,
     "waterfall_of": waterfall,
-    "worst_of": worst_of,
 }

@@ -1,6 +1,7 @@
 """What a page picks from the document: the leading incident, trees of causes, stacks, cards."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from otel_gpu.faces.html.charts import is_busy
@@ -9,6 +10,7 @@ from otel_gpu.faces.html.shapes import Part, cause_parts, named_parts
 from otel_gpu.findings import causes
 from otel_gpu.findings.causes import Step, find_intervals, longest_first, rank_of, write_tree
 from otel_gpu.findings.document import (
+    Api,
     Balance,
     CallStack,
     Cause,
@@ -36,6 +38,13 @@ from otel_gpu.findings.words import count_of, format_duration
 MOST_FRAMES = 64
 MOST_STACKS = 5
 MOST_LISTED = 10
+MOST_BOXES = 2_000
+MOST_PROCESSES = 24
+MOST_NAMED = 12
+MOST_EFFECTS = 32
+MOST_DRAWN = 4
+MOST_LOSSES = 32
+MOST_NOTES = 64
 _FRAMES_OF_WAITS = 24
 _MOST_CAUSES = 8
 _MOST_DEPTH = 6
@@ -237,3 +246,16 @@ def coverage(report: StackReport) -> str:
     if report.counted is not None:
         told += f" Counted: {count_of(report.counted, 'call')}."
     return told
+
+
+def failing(apis: Iterable[Api]) -> tuple[str, int]:
+    """Return the API with most errors, and how many those are."""
+    errors: Counter[str] = Counter()
+    for row in apis:
+        errors[row.api] += row.errors
+    return min(errors.items(), key=lambda item: (-item[1], item[0]))
+
+
+def numbered(incidents: Sequence[Incident]) -> list[tuple[int, Incident]]:
+    """Return incidents with the numbers that links know them by."""
+    return list(enumerate(incidents, 1))

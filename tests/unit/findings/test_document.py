@@ -341,7 +341,6 @@ def test_a_process_without_an_account_is_unknown():
             "process": "42-1",
             "service_name": "trainer",
             "command": "python3 train.py",
-            "comm": "trainer",
             "start_unix_ns": T0 + 1,
             "places": {},
             "verdict": "unknown",

@@ -4,8 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from otel_gpu.findings.counts import Counts
+from otel_gpu.findings.document import Window
 from otel_gpu.findings.slots import MAX_ROWS, MAX_SLOTS, Slots, Totals
-from tests.activities import SECOND, image
+from tests.activities import SECOND, T0, calls, image, snapshot
 
 TRAINER, OTHER = image(42, 1), image(77, 1)
 ONE, TWO = (42, 1), (77, 1)
@@ -105,3 +107,18 @@ def test_nothing_is_lost_however_long_a_capture_is(ends):
     assert len(rows) <= MAX_ROWS
     assert sum(row.calls for row in rows) == pytest.approx(len(ends))
     assert max(ends) // slots.width_ns < MAX_SLOTS
+
+
+def test_a_counter_that_runs_backwards_takes_nothing_away():
+    """
+    As in a damaged recording: no slot holds fewer calls than none.
+    """
+    slots = Slots(T0)
+    counts = Counts(Window(), slots)
+    trainer = image(42, 1)
+    counts.observe(snapshot(1, calls(trainer, "cudaFree", [1_000] * 5)))
+    counts.observe(snapshot(2, calls(trainer, "cudaFree", [500] * 2)))
+
+    rows = slots.rows({(42, 1): trainer}, T0 + 2 * SECOND, SECOND)
+
+    assert [round(row.calls) for row in rows if row.process is None] == [5, 0]

@@ -41,11 +41,11 @@ def _identity(process: Process, study: Study) -> dict[str, Any]:
     health = study.health
     # Another tool does not say when what it found running began.
     has_begun = not health.is_foreign or process.start_unix_ns > health.capture_unix_ns
-    has_command = process.command != process.comm
+    has_command = process.command != process.process.comm
     return {
         "pid": process.process.pid,
         "service": service(process.process),
-        "thread": name_of(process.comm),
+        "thread": name_of(process.process.comm),
         "command": inert(process.command, _COMMAND) if has_command else "",
         "began_us": since(process.start_unix_ns, study.document) if has_begun else None,
         **{name: name_of(value) for name, value in process.places.items()},
