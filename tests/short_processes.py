@@ -80,7 +80,7 @@ def _reading(second: int) -> Iterator[bytes]:
         min=4000,
         max=6000,
     )
-    yield aggregates_record(at, 1, *launches)
+    yield aggregates_record(at, [launches])
     yield counters_record(at, (0,) * wire.COUNTER_COUNT)
 
 
@@ -162,7 +162,7 @@ def _last(image: dict[str, int], begin: int, number: int) -> Iterator[bytes]:
     at = begin + 30 * MS
     malloc = _series(image, wire.METRIC_CALL_DURATION, {60: 1}, api=_MALLOC)
     gaps = _series(image, wire.METRIC_LAUNCH_GAP, {61: 1, 20: 2})
-    yield aggregates_record(at, 2, malloc[0] + gaps[0], malloc[1] + gaps[1])
+    yield aggregates_record(at, [malloc, gaps])
     on_cpu = times_entry(
         **image, state=wire.STATE_ON_CPU, context=wire.CONTEXT_GAP, time_ns=9 * MS + number
     )

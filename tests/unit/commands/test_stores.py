@@ -13,6 +13,7 @@ from otel_gpu import cli, config
 from otel_gpu.commands import _recorder
 from otel_gpu.commands._recorder import live_store, wants_store
 from otel_gpu.errors import StoreError
+from otel_gpu.faults import Faults
 from otel_gpu.store.reader import StoreReader
 from otel_gpu.store.recorder import open_writer
 from tests.activities import capture
@@ -277,7 +278,7 @@ def test_a_capture_goes_on_without_a_store_that_cannot_be_written(tmp_path, capl
     """
     (tmp_path / "thesis.txt").write_text("a thesis")
 
-    with live_store(settings(path=str(tmp_path / "thesis.txt"))) as store:
+    with live_store(settings(path=str(tmp_path / "thesis.txt")), Faults()) as store:
         assert store is None
 
     assert "is not a store, so it is not touched; the capture goes on without" in caplog.text
@@ -300,7 +301,8 @@ def test_losses_of_a_capture_are_told_at_its_end(tmp_path, caplog):
     """
     path = tmp_path / "store.db"
     chosen = settings(path=str(path), max_bytes=16 << 20, max_age_h=1.0)
-    with live_store(chosen) as store:
+    with live_store(chosen, Faults()) as isolated:
+        store = isolated.part
         store.observe(capture())
         store._lost["disk_too_slow"] += 1_234
         assert store._limits.max_bytes == 16 << 20

@@ -284,9 +284,8 @@ def run_everything(path, stacks_mode):
         with open_exports(config, {}, live=False) as exports:
             for activity in stream():
                 exports.observe(activity)
-            # More than the budget has room for.
-            for _ in range(20):
-                exports.observe_chain(chain(trainer))
+            exports.observe_chain(chain(trainer))
+            exports.withhold_chain(chain(trainer), "rate")
             gap_effect = chain(trainer).effect._replace(kind="slow_gap", trace_id=bytes(15) + b"g")
             exports.observe_chain(chain(trainer)._replace(id="c2", effect=gap_effect))
             exports.observe_incident(

@@ -5,7 +5,6 @@ import json
 from benchmarks.days import day
 from otel_gpu import pipeline
 from otel_gpu.config import Config, ExplainConfig, ExportConfig
-from otel_gpu.enrich import ids
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.export.causal import chain_reference
 from otel_gpu.export.exports import open_exports
@@ -27,7 +26,6 @@ def test_what_becomes_a_span_is_in_the_store(tmp_path):
     Of some dozens of slow calls in each second the worst few, in both.
     """
     activities = list(day(3_001, SECONDS, slow_one_in=4))
-    seed = ids.capture_seed(activities[0])
     path, store_path = tmp_path / "spans.jsonl", tmp_path / "store.db"
     config = Config(
         explain=ExplainConfig(chains_per_second=PER_SECOND),
@@ -47,7 +45,7 @@ def test_what_becomes_a_span_is_in_the_store(tmp_path):
 
     with StoreReader(store_path) as reader:
         kept = list(reader.chains())
-    in_store = {chain_reference(chain, seed).span_id.hex() for chain in kept}
+    in_store = {chain_reference(chain).span_id.hex() for chain in kept}
     in_spans = {span["spanId"] for span in exported_spans(path, "gpu.causal_chain")}
     assert in_store == in_spans
     all_chains = find_chains(activities)
