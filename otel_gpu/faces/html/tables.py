@@ -7,7 +7,7 @@ from otel_gpu.faces.html.markup import Id, Place, Quiet
 from otel_gpu.faces.html.shapes import MOST_ROWS, Bar, Cell, Column, Table
 from otel_gpu.findings.causes import Interval, find_intervals, in_order_of_time
 from otel_gpu.findings.document import Api, Blame, Chain, Incident, OffCpu, ProcessImage, Slot
-from otel_gpu.findings.memory import ROLES
+from otel_gpu.findings.memory import ROLE_WORDS, ROLES
 from otel_gpu.findings.phases import phase_of
 from otel_gpu.findings.phrases import API, CONTEXTS, tone_of
 from otel_gpu.findings.sentences import Code, Name, Part, label_of, loss_of, sentence_of
@@ -69,7 +69,7 @@ def memory_table(apis: Iterable[Api], *, with_process: bool) -> Table | None:
         (
             Cell(Code(row.api)),
             *_process_cell(row.process, with_process),
-            Cell(ROLES[row.api]),
+            Cell(ROLE_WORDS[ROLES[row.api]]),
             *_counts(row),
             _size(row),
             duration(row.sum_ns / max(1, row.calls)),
