@@ -10,7 +10,15 @@ from otel_gpu.findings.document import Api, Blame, Chain, Incident, OffCpu, Proc
 from otel_gpu.findings.memory import ROLE_WORDS, ROLES
 from otel_gpu.findings.phases import phase_of
 from otel_gpu.findings.phrases import API, CONTEXTS, tone_of
-from otel_gpu.findings.sentences import Code, Name, Part, label_of, loss_of, sentence_of
+from otel_gpu.findings.sentences import (
+    Code,
+    Name,
+    Part,
+    circumstances,
+    label_of,
+    loss_of,
+    sentence_of,
+)
 from otel_gpu.findings.waits import kind_of_wait
 from otel_gpu.findings.words import format_duration, format_offset, format_size
 
@@ -228,17 +236,8 @@ def offset_of(slot: Slot, slots: Sequence[Slot]) -> str:
 
 
 def _who(interval: Interval) -> tuple[object, ...]:
-    evidence = interval.evidence
-    parts: list[object] = []
-    if interval.thread:
-        parts.append(("of ", interval.thread))
-    if evidence.is_cpu_idle:
-        parts.append("no thread had the CPU")
-    if evidence.culprit and evidence.culprit != interval.thread:
-        parts.append(("because of ", evidence.culprit))
-    if evidence.waker and evidence.waker != evidence.culprit:
-        parts.append(("woken by ", evidence.waker))
-    return tuple(one for part in parts for one in (", ", part))[1:]
+    parts = [("of ", interval.thread)] if interval.thread else []
+    return tuple(one for part in (*parts, *circumstances(interval)) for one in (", ", part))[1:]
 
 
 def _counts(row: Api) -> tuple[Cell, Cell]:
