@@ -82,6 +82,9 @@ def _label(interval: Interval) -> str:
     if cause.time_ns < interval.length_ns:
         most = "" if len(cause.evidence) == 1 else "at most "
         parts[0] += f" for {most}{format_duration(cause.time_ns)} of it"
+    if interval.thread and interval.thread == evidence.culprit:
+        # Nobody kept it: whose time it was is not said elsewhere.
+        parts.append(plain((interval.thread,)))
     parts += map(plain, circumstances(interval))
     if interval.stack and interval.stack.place:
         parts.append(f"at {describe_place(interval.stack.place)}")
