@@ -17,8 +17,7 @@ from otel_gpu.faces.html.page import make_page
 from otel_gpu.findings.document import Document
 from otel_gpu.findings.json_form import make_document, to_text
 from otel_gpu.findings.source import Source
-from otel_gpu.findings.top_stacks import CALLED, WAITED
-from otel_gpu.findings.window_stacks import WindowStacks
+from otel_gpu.findings.top_stacks import CALLED, WAITED, StackCollector
 from otel_gpu.findings.words import format_size
 
 NAME = "report"
@@ -82,7 +81,7 @@ def run(args: Namespace, config: Config, out: Output) -> int:
 def _make(source: Source, args: Namespace, config: Config) -> tuple[Document, str]:
     window = window_of(source, args)
     collector = make_collector(config, source.rejected, window, args.pid)
-    stacks = [WindowStacks(window, kind=kind, pids=args.pid) for kind in (CALLED, WAITED)]
+    stacks = [StackCollector(window, kind=kind, pids=args.pid) for kind in (CALLED, WAITED)]
     source.play(window, [collector.observe, *(one.observe for one in stacks)])
     document = collector.finish(source.name, source.notes)
     return document, make_page(document, flames=[one.finish(source.name) for one in stacks])

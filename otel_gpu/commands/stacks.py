@@ -32,7 +32,6 @@ from otel_gpu.findings.top_stacks import (
     StackCollector,
     StackReport,
 )
-from otel_gpu.findings.window_stacks import WindowStacks
 
 NAME = "stacks"
 HELP = "Say where in their programs CUDA calls are made."
@@ -112,7 +111,7 @@ def run(args: Namespace, config: Config, out: Output) -> int:
         return _run_live(args, config, out)
     with closing(source):
         window = window_of(source, args)
-        stacks = WindowStacks(
+        stacks = StackCollector(
             window, kind=_kind(args), pids=args.pid, names=args.api, rejected=source.rejected
         )
         source.play(window, [stacks.observe])

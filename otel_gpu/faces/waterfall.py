@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 from otel_gpu.findings.causes import Interval, find_intervals, in_order_of_time, longest_first
 from otel_gpu.findings.document import Chain, Effect, Evidence
+from otel_gpu.findings.sentences import circumstances, plain
 from otel_gpu.findings.words import (
     describe_kind,
     describe_place,
-    describe_thread,
     format_duration,
     printable,
 )
@@ -82,14 +82,10 @@ def _label(interval: Interval) -> str:
     if cause.time_ns < interval.length_ns:
         most = "" if len(cause.evidence) == 1 else "at most "
         parts[0] += f" for {most}{format_duration(cause.time_ns)} of it"
-    if evidence.is_cpu_idle:
-        parts.append("no thread had the CPU")
-    if evidence.culprit:
-        # Only in a run queue is it known that the other one had the CPU.
-        had = " had the CPU" if evidence.kind == "run_queue" else ""
-        parts.append(f"{describe_thread(evidence.culprit)}{had}")
-    if evidence.waker and evidence.waker != evidence.culprit:
-        parts.append(f"woken by {describe_thread(evidence.waker)}")
+    if interval.thread and interval.thread == evidence.culprit:
+        # Nobody kept it: whose time it was is not said elsewhere.
+        parts.append(plain((interval.thread,)))
+    parts += map(plain, circumstances(interval))
     if interval.stack and interval.stack.place:
         parts.append(f"at {describe_place(interval.stack.place)}")
     if evidence.functions:

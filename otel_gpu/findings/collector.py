@@ -1,7 +1,7 @@
 """Collects the document: activities in, everything that a reader can learn out."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from otel_gpu.enrich.activities import (
     Activity,
@@ -16,8 +16,8 @@ from otel_gpu.enrich.activities import (
     TimesActivity,
 )
 from otel_gpu.explain.chains import Chain, Culprit, Incident, Verdict
+from otel_gpu.explain.explainer import Explainer
 from otel_gpu.explain.incidents import Incidents
-from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.verdicts import Verdicts
 from otel_gpu.findings.causes import walk
 from otel_gpu.findings.counts import Counts
@@ -43,28 +43,6 @@ MAX_HUNG = 4_096
 MAX_REPLACED = 16_384
 
 
-class Explains(Protocol):
-    """What the collector asks of ``explain.explainer.Explainer``."""
-
-    settings: Settings
-
-    @property
-    def given_up(self) -> Mapping[str, int]:
-        """What found no room, by what it was."""
-
-    def push(self, activity: Activity) -> Iterable[Chain]:
-        """Take one activity; the chains that are complete with it."""
-
-    def close(self) -> Iterable[Chain]:
-        """The chains that waited for more."""
-
-    def incidents(self) -> Iterable[Incident]:
-        """What the chains add up to."""
-
-    def verdicts(self) -> Iterable[Verdict]:
-        """What bounds each process."""
-
-
 class Collector:
     """
     Watches activities in order, and makes a report of a window of them.
@@ -82,7 +60,7 @@ class Collector:
 
     def __init__(
         self,
-        explainer: Explains,
+        explainer: Explainer,
         *,
         window: Window = Window(),  # noqa: B008 -- immutable
         pids: Sequence[int] = (),

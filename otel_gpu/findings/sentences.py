@@ -8,7 +8,7 @@ part in its own way.
 from collections import Counter
 from collections.abc import Iterator
 
-from otel_gpu.findings.causes import path_of, was_cpu_idle
+from otel_gpu.findings.causes import Interval, path_of, was_cpu_idle
 from otel_gpu.findings.document import (
     Cause,
     CauseKind,
@@ -20,7 +20,14 @@ from otel_gpu.findings.document import (
     key_of,
 )
 from otel_gpu.findings.phrases import IDLE_CPU, ONE_EFFECT, PHRASES, WHO, Phrase
-from otel_gpu.findings.words import count_of, describe_fault, format_duration
+from otel_gpu.findings.words import (
+    count_of,
+    describe_fault,
+    describe_thread,
+    format_duration,
+    printable,
+    process_name,
+)
 
 _MOST_KINDS = 4
 TIMES = "\N{MULTIPLICATION SIGN}"
@@ -116,6 +123,36 @@ def loss_of(incident: Incident) -> Sentence:
     for image in images.values():
         told += [", ", image] if told else [image]
     return (*told, " lost ", Strong(format_duration(incident.lost_ns)), " in ", *_effects(incident))
+
+
+def circumstances(interval: Interval) -> Iterator[Sentence]:
+    """Say who else had to do with a measured interval."""
+    evidence = interval.evidence
+    if evidence.is_cpu_idle:
+        yield ("no thread had the CPU",)
+    if evidence.culprit and evidence.culprit != interval.thread:
+        # Only in a run queue is it known that the other one had the CPU.
+        yield (
+            (evidence.culprit, " had the CPU")
+            if evidence.kind == "run_queue"
+            else (evidence.culprit,)
+        )
+    if evidence.waker and evidence.waker not in (evidence.culprit, interval.thread):
+        yield ("woken by ", evidence.waker)
+
+
+def plain(sentence: Sentence) -> str:
+    """Write a sentence as text that nothing obeys."""
+    written = []
+    for part in sentence:
+        match part:
+            case Culprit():
+                written.append(describe_thread(part))
+            case ProcessImage():
+                written.append(process_name(part))
+            case _:
+                written.append(printable(part))
+    return "".join(written)
 
 
 def effect_parts(effect: Effect) -> Sentence:

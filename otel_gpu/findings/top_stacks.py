@@ -6,14 +6,15 @@ therefore told apart: how many calls with a stack were seen, and for how many th
 call that was picked as one of a thousand stands for a thousand; one that was chosen for
 what it is (slow, failed) stands for itself. How many calls there really were is known from
 the kernel's counters, and is said besides.
+
+More is played than a window holds, so that what was usual before is known; where calls were
+made says nothing about another time.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.decode.events import SeriesKey
 from otel_gpu.enrich.activities import (
     Activity,
     AggregatesActivity,
@@ -21,10 +22,12 @@ from otel_gpu.enrich.activities import (
     CallStack,
     CountersActivity,
     ProcessImage,
+    Series,
     StallActivity,
     StatusActivity,
 )
-from otel_gpu.findings.document import ImageKey
+from otel_gpu.findings.counts import Counts
+from otel_gpu.findings.document import ImageKey, Window, key_of
 from otel_gpu.findings.extent import Extent
 from otel_gpu.findings.losses import losses_of
 from otel_gpu.findings.words import count_of
@@ -35,8 +38,6 @@ MAX_ROWS = 16_384
 CALLS, TIME, BYTES = "calls", "time", "bytes"
 MEASURES = (TIME, CALLS, BYTES)
 CALLED, WAITED = "calls", "waits"
-
-_MAX_SERIES = 16_384
 
 
 class StackRow(NamedTuple):
@@ -107,6 +108,7 @@ class StackCollector:
     those.
 
     Args:
+        window: What is asked about: what touches it is added up.
         kind: ``CALLED``: of calls; ``WAITED``: of threads that were blocked.
         pids: Only these processes; empty: all.
         names: Only these APIs, or kinds of waits; empty: all.
@@ -115,12 +117,14 @@ class StackCollector:
 
     def __init__(
         self,
+        window: Window = Window(),  # noqa: B008 -- immutable
         *,
         kind: str = CALLED,
         pids: Iterable[int] = (),
         names: Iterable[str] = (),
         rejected: Mapping[str, int] | None = None,
     ) -> None:
+        self._window = window
         self._kind = kind
         self._pids = frozenset(pids)
         self._names = frozenset(names)
@@ -129,7 +133,7 @@ class StackCollector:
         self._without_stack = 0
         self._left_out = 0
         self._incomplete = 0
-        self._counts: OrderedDict[SeriesKey, int] = OrderedDict()
+        self._counts = Counts(window)
         self._counters: Mapping[str, int] = {}
         self._status: Mapping[str, Any] = {}
         self._extent = Extent()
@@ -143,7 +147,7 @@ class StackCollector:
             case StallActivity() if self._kind == WAITED:
                 self._observe_wait(activity)
             case AggregatesActivity():
-                self._observe_aggregates(activity)
+                self._counts.observe(activity)
             case CountersActivity():
                 self._counters = activity.values
             case StatusActivity():
@@ -161,24 +165,29 @@ class StackCollector:
             notes: What else the reader is to know.
         """
         rows = sorted(self._rows.values(), key=lambda row: _order(row, by))
+        start_unix_ns = self._window.start_unix_ns or self._extent.start_unix_ns
+        end_unix_ns = self._window.end_unix_ns or self._extent.end_unix_ns
         return StackReport(
             source,
-            self._extent.start_unix_ns,
-            self._extent.end_unix_ns,
+            start_unix_ns,
+            max(start_unix_ns, end_unix_ns),
             self._kind,
             by,
             tuple(rows),
             sum(row.seen for row in rows),
             self._without_stack,
             sum(row.calls for row in rows),
-            sum(self._counts.values()) if self._counts and self._kind == CALLED else None,
+            # What was counted before the window is none of its calls.
+            self._counted(),
             losses_of(self._counters, self._rejected, self._status),
             (*self._notes(), *notes),
         )
 
     def _observe_call(self, activity: CallActivity) -> None:
         event = activity.event
-        if not self._wants(event.pid, activity.api.name):
+        if not self._wants(event.pid, activity.api.name) or not self._window.overlaps(
+            activity.start_unix_ns, activity.end_unix_ns
+        ):
             return
         if event.parent_start_ktime_ns and not self._names:
             return
@@ -190,8 +199,10 @@ class StackCollector:
         self._add(activity, activity.api.name, weight, weight * duration_ns, size_bytes)
 
     def _observe_wait(self, activity: StallActivity) -> None:
-        blocked_ns = activity.runnable_unix_ns - activity.start_unix_ns
-        if blocked_ns > 0 and self._wants(activity.event.pid, activity.reason):
+        start_unix_ns, end_unix_ns = activity.start_unix_ns, activity.runnable_unix_ns
+        blocked_ns = end_unix_ns - start_unix_ns
+        is_asked = self._window.overlaps(start_unix_ns, end_unix_ns)
+        if blocked_ns > 0 and is_asked and self._wants(activity.event.pid, activity.reason):
             self._add(activity, activity.reason, 1, blocked_ns, 0)
 
     def _add(
@@ -207,7 +218,7 @@ class StackCollector:
             self._without_stack += 1
             return
         self._incomplete += not stack.complete
-        key = ((process.pid, process.image_ktime_ns), name, stack.id)
+        key = (key_of(process), name, stack.id)
         known = self._rows.get(key)
         if known is None:
             if len(self._rows) >= MAX_ROWS:
@@ -222,16 +233,18 @@ class StackCollector:
             size_bytes=known.size_bytes + size_bytes,
         )
 
-    def _observe_aggregates(self, activity: AggregatesActivity) -> None:
-        for series in activity.series:
-            key, api = series.key, series.api
-            if key.metric != wire.METRIC_CALL_DURATION or api is None:
-                continue
-            if not self._wants(key.pid, api.name) or (key.nested and not self._names):
-                continue
-            self._counts[key] = series.aggregate.counted
-            if len(self._counts) > _MAX_SERIES:
-                self._counts.popitem(last=False)
+    def _counted(self) -> int | None:
+        if self._counts.end_unix_ns is None or self._kind != CALLED:
+            return None
+        read = self._counts.in_window(self._counts.end_unix_ns)
+        return sum(series.aggregate.counted for series in read.series if self._has_counted(series))
+
+    def _has_counted(self, series: Series) -> bool:
+        key, api = series.key, series.api
+        is_call = key.metric == wire.METRIC_CALL_DURATION and api is not None
+        # As of the stacks: calls inside other calls are parts of those.
+        is_part = key.nested and not self._names
+        return is_call and not is_part and self._wants(key.pid, api.name if api else "")
 
     def _wants(self, pid: int, name: str) -> bool:
         return (not self._pids or pid in self._pids) and (not self._names or name in self._names)

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 
 from otel_gpu.enrich import stack_text
@@ -53,7 +53,8 @@ _LAST_UNIX_NS = 253_402_300_799_999_999_999  # the last year that dates are writ
 _LONGEST_FUNCTION = 80
 _BRACKETS = {"<": ">", "(": ")", "[": "]", "{": "}"}
 # Their signs are no brackets.
-_OPERATOR = re.compile(r"\boperator\s*(?:\(\)|\[\]|<=>|<<=?|>>=?|->\*?|[<>]=?)")
+_OPERATOR = re.compile(r"(\boperator\s*(?:\(\)|\[\]|<=>|<<=?|>>=?|->\*?|[<>]=?))")
+_CALLED = "operator()"
 
 
 def format_duration(duration_ns: float) -> str:
@@ -141,11 +142,11 @@ def short_function(name: str) -> str:
     """
     if len(name) <= _LONGEST_FUNCTION:
         return name
-    segments = "".join(_outside_brackets(_OPERATOR.sub("operator", name))).split("::")
+    segments = "".join(_outside_brackets(name)).split("::")
     words = [segment.removesuffix(" const").split() for segment in segments]
     names = [found[-1] for found in words if found]
     # What a lambda does is done by the function that it stands in.
-    named = [found for found in names if found != "operator"] or names or [name]
+    named = [found for found in names if found != _CALLED] or names or [name]
     found = named[-1]
     return found if len(found) <= _LONGEST_FUNCTION else f"{found[: _LONGEST_FUNCTION - 1]}…"
 
@@ -171,17 +172,17 @@ def _short(frame: Frame) -> Frame:
     return frame._replace(function=short_function(frame.function))
 
 
-def _outside_brackets(name: str) -> list[str]:
-    kept: list[str] = []
+def _outside_brackets(name: str) -> Iterator[str]:
     closing: list[str] = []
-    for sign in name:
-        if closing and sign == closing[-1]:
-            closing.pop()
-        elif sign in _BRACKETS:
-            closing.append(_BRACKETS[sign])
-        elif not closing:
-            kept.append(sign)
-    return kept
+    for number, piece in enumerate(_OPERATOR.split(name)):
+        # Every other piece is an operator, which is one sign.
+        for sign in (piece,) if number % 2 else piece:
+            if closing and sign == closing[-1]:
+                closing.pop()
+            elif sign in _BRACKETS:
+                closing.append(_BRACKETS[sign])
+            elif not closing:
+                yield sign
 
 
 def _with_unit(amount: float, units: tuple[tuple[float, str], ...]) -> str:

@@ -7,10 +7,18 @@ from otel_gpu.faces.html.markup import Id, Place, Quiet
 from otel_gpu.faces.html.shapes import MOST_ROWS, Bar, Cell, Column, Table
 from otel_gpu.findings.causes import Interval, find_intervals, in_order_of_time
 from otel_gpu.findings.document import Api, Blame, Chain, Incident, OffCpu, ProcessImage, Slot
-from otel_gpu.findings.memory import ROLES
+from otel_gpu.findings.memory import ROLE_WORDS, ROLES
 from otel_gpu.findings.phases import phase_of
 from otel_gpu.findings.phrases import API, CONTEXTS, tone_of
-from otel_gpu.findings.sentences import Code, Name, Part, label_of, loss_of, sentence_of
+from otel_gpu.findings.sentences import (
+    Code,
+    Name,
+    Part,
+    circumstances,
+    label_of,
+    loss_of,
+    sentence_of,
+)
 from otel_gpu.findings.waits import kind_of_wait
 from otel_gpu.findings.words import format_duration, format_offset, format_size
 
@@ -69,7 +77,7 @@ def memory_table(apis: Iterable[Api], *, with_process: bool) -> Table | None:
         (
             Cell(Code(row.api)),
             *_process_cell(row.process, with_process),
-            Cell(ROLES[row.api]),
+            Cell(ROLE_WORDS[ROLES[row.api]]),
             *_counts(row),
             _size(row),
             duration(row.sum_ns / max(1, row.calls)),
@@ -228,17 +236,8 @@ def offset_of(slot: Slot, slots: Sequence[Slot]) -> str:
 
 
 def _who(interval: Interval) -> tuple[object, ...]:
-    evidence = interval.evidence
-    parts: list[object] = []
-    if interval.thread:
-        parts.append(("of ", interval.thread))
-    if evidence.is_cpu_idle:
-        parts.append("no thread had the CPU")
-    if evidence.culprit and evidence.culprit != interval.thread:
-        parts.append(("because of ", evidence.culprit))
-    if evidence.waker and evidence.waker != evidence.culprit:
-        parts.append(("woken by ", evidence.waker))
-    return tuple(one for part in parts for one in (", ", part))[1:]
+    parts = [("of ", interval.thread)] if interval.thread else []
+    return tuple(one for part in (*parts, *circumstances(interval)) for one in (", ", part))[1:]
 
 
 def _counts(row: Api) -> tuple[Cell, Cell]:

@@ -9,7 +9,7 @@ from otel_gpu.faces.html.tables import functions_of, place_of
 from otel_gpu.findings.causes import Interval, find_intervals, in_order_of_time
 from otel_gpu.findings.document import Chain, Culprit, Effect, Evidence
 from otel_gpu.findings.phrases import tone_of
-from otel_gpu.findings.sentences import effect_parts, label_of
+from otel_gpu.findings.sentences import circumstances, effect_parts, label_of
 from otel_gpu.findings.words import count_of, format_duration
 
 MOST_INTERVALS = 16
@@ -107,13 +107,7 @@ def _details(effect: Effect, interval: Interval) -> Iterator[object]:
     if _is_partial(effect, interval):
         most = "" if len(cause.evidence) == 1 else "at most "
         yield f"{most}{format_duration(cause.time_ns)} of this"
-    if evidence.is_cpu_idle:
-        yield "no thread had the CPU"
-    if evidence.culprit and evidence.culprit != interval.thread:
-        # Only in a run queue is it known that the other one had the CPU.
-        yield evidence.culprit, " had the CPU" if evidence.kind == "run_queue" else ""
-    if evidence.waker and evidence.waker not in (evidence.culprit, interval.thread):
-        yield "woken by ", evidence.waker
+    yield from circumstances(interval)
     place: Place | None = place_of(interval)
     if place:
         yield "at ", place

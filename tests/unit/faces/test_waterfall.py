@@ -5,7 +5,7 @@ import pytest
 from otel_gpu.explain.chains import Cause, Chain
 from otel_gpu.faces.waterfall import BAR_COLUMNS, draw_waterfall
 from tests.activities import image
-from tests.unit.findings.samples import HOG, MS, effect, evidence
+from tests.unit.findings.samples import HOG, MS, WORKER, effect, evidence, preempted
 
 TRAINER = image(42, 1)
 START_NS = 1_000 * MS
@@ -135,3 +135,19 @@ def test_a_part_of_a_whole_says_how_much_of_it_counts():
 
     assert draw_waterfall(chain_of(alone))[0][1].label == "run_queue for 3 ms of it"
     assert draw_waterfall(chain_of(together))[0][1].label == "run_queue for at most 3 ms of it"
+
+
+def test_a_thread_that_nobody_kept_waiting_is_named():
+    """
+    Of the one that was waited for it is said what it did, and who it is.
+    """
+    asleep = evidence("s", "blocked", 0, 4 * MS, culprit=WORKER)
+    waited = evidence("w", "blocked", 0, 5 * MS)
+    slept = Cause("sleep", 4 * MS, 0.4, WORKER, (asleep,))
+    chain = preempted(image(42, 1), 0)._replace(
+        causes=(Cause("lock", 5 * MS, 0.5, WORKER, (waited,), (slept,)),)
+    )
+
+    bars, _ = draw_waterfall(chain)
+
+    assert [bar.label for bar in bars[1:]] == ["lock", "<- sleep, pt_data_worker (42/43)"]

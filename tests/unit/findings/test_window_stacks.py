@@ -3,8 +3,7 @@
 import pytest
 
 from otel_gpu.findings.document import Window
-from otel_gpu.findings.top_stacks import CALLED, WAITED
-from otel_gpu.findings.window_stacks import WindowStacks
+from otel_gpu.findings.top_stacks import CALLED, WAITED, StackCollector
 from tests.activities import SECOND, T0, call, calls, capture, snapshot, stall
 from tests.unit.findings.stack_samples import LAUNCH, MALLOC, MS, SERVER, TRAINER
 
@@ -30,7 +29,7 @@ def a_day():
 
 
 def report_of(window, **kwargs):
-    collector = WindowStacks(window, **({"kind": CALLED} | kwargs))
+    collector = StackCollector(window, **({"kind": CALLED} | kwargs))
     for activity in a_day():
         collector.observe(activity)
     return collector.finish("train.otelgpu")
@@ -91,7 +90,7 @@ def test_without_a_reading_nothing_is_known_to_be_counted():
     """
     Which is not the same as none.
     """
-    collector = WindowStacks(WHOLE, kind=CALLED)
+    collector = StackCollector(WHOLE, kind=CALLED)
     collector.observe(capture())
     collector.observe(call(TRAINER, "cudaMalloc", SECOND, MS, stack=MALLOC))
 

@@ -1,6 +1,8 @@
 """How figures and names are written."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from otel_gpu.explain.chains import Culprit
 from otel_gpu.findings.words import (
@@ -9,6 +11,7 @@ from otel_gpu.findings.words import (
     format_size,
     format_time,
     printable,
+    short_function,
 )
 
 
@@ -73,3 +76,58 @@ def test_what_a_terminal_obeys_is_escaped(text, shown):
     Escape sequences, 8-bit controls and direction marks lose their power, names stay legible.
     """
     assert printable(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("at::native::empty_cuda", "at::native::empty_cuda"),
+        ("f" * 80, "f" * 80),
+        (
+            (
+                "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, "
+                "std::array<char*, 3ul> >(int, at::native::CUDAFunctor_add<float>)"
+            ),
+            "vectorized_elementwise_kernel",
+        ),
+        (
+            (
+                "at::native::(anonymous namespace)::masked_fill_kernel(at::TensorIterator&, "
+                "c10::Scalar const&)::{lambda()#1}::operator()() const::{lambda()#2}::operator()() const"
+            ),
+            "masked_fill_kernel",
+        ),
+        (
+            (
+                "std::enable_if<std::is_integral<long>::value, std::vector<int, std::allocator<int> > >"
+                "::type outer::gather<long>(std::vector<int> const&)"
+            ),
+            "gather",
+        ),
+        (
+            (
+                "std::basic_ostream<char, std::char_traits<char> >& ns::operator<< <std::char_traits"
+                "<char> >(std::basic_ostream<char>&, char)"
+            ),
+            "operator<<",
+        ),
+        # What cannot be taken apart is cut.
+        ("_ZN" + "x" * 600, "_ZN" + "x" * 76 + "…"),
+        # Cut in the middle by who captured it.
+        ("void ns::kernel<" + "int, " * 90, "kernel"),
+    ],
+)
+def test_a_name_that_nobody_can_read_is_shortened(name, short):
+    """
+    To the function's own, whatever its template was made of.
+    """
+    assert short_function(name) == short
+
+
+@given(st.text(max_size=300))
+def test_a_short_name_is_short(name):
+    """
+    And there is one for whatever a program calls its functions.
+    """
+    assert len(short_function(name)) <= 80
+    assert short_function(name) or not name

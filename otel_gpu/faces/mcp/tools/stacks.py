@@ -19,10 +19,10 @@ from otel_gpu.findings.top_stacks import (
     MEASURES,
     TIME,
     WAITED,
+    StackCollector,
     StackReport,
     StackRow,
 )
-from otel_gpu.findings.window_stacks import WindowStacks
 from otel_gpu.probe_table import APIS
 
 _DEFAULT = 10
@@ -59,7 +59,7 @@ def answer(capture: Capture, question: Question) -> Answer:
     names = [question.values[name]] if name in question.values else []
     window = capture.resolve(question.begin, question.end)
     document = capture.study(question.begin, question.end, question.pids).document
-    stacks = WindowStacks(window, kind=kind, pids=question.pids, names=names)
+    stacks = StackCollector(window, kind=kind, pids=question.pids, names=names)
     capture.play(window, [stacks.observe])
     found = stacks.finish(document.source, by)
     limit = question.values.get("limit", _DEFAULT)
@@ -130,8 +130,8 @@ def _in_full(capture: Capture, question: Question) -> dict[str, Any]:
     finder = StackFinder(int(wanted, 16))
     # All APIs by their names: calls inside other calls are told too.
     kinds = {
-        CALLED: WindowStacks(window, kind=CALLED, pids=question.pids, names=_ALL_APIS),
-        WAITED: WindowStacks(window, kind=WAITED, pids=question.pids),
+        CALLED: StackCollector(window, kind=CALLED, pids=question.pids, names=_ALL_APIS),
+        WAITED: StackCollector(window, kind=WAITED, pids=question.pids),
     }
     capture.play(window, [finder.observe, *(stacks.observe for stacks in kinds.values())])
     if finder.found is None:
