@@ -61,17 +61,23 @@ class Blame:
 
     def observe(self, activity: Activity) -> None:
         """Take one activity in."""
-        if self._explainer is not None:
-            self._add(self._explainer.push(activity))
-            self._hand_on(self._budget.advance(self._explainer.now_unix_ns))
-            self._hand_on_incidents(self._explainer)
+        explainer = self._explainer
+        if explainer is None:
+            return
+        # Of nearly all activities nothing follows, and a span has a few microseconds.
+        if chains := explainer.push(activity):
+            self._add(chains)
+        if explainer.now_unix_ns >= self._budget.due_unix_ns:
+            self._hand_on(self._budget.advance(explainer.now_unix_ns))
+        if incidents := explainer.closed_incidents():
+            self._hand_on_incidents(incidents)
 
     def close(self) -> None:
         """Hand on what was still waiting for more to happen; before the keepers end."""
         if self._explainer is not None:
             self._add(self._explainer.close())
             self._hand_on(self._budget.close())
-            self._hand_on_incidents(self._explainer)
+            self._hand_on_incidents(self._explainer.closed_incidents())
 
     def _add(self, chains: Iterable[Chain]) -> None:
         for chain in chains:
@@ -85,8 +91,8 @@ class Blame:
                 else:
                     keeper.call(operator.methodcaller("observe_chain", chain))
 
-    def _hand_on_incidents(self, explainer: Explainer) -> None:
-        for incident in explainer.closed_incidents():
+    def _hand_on_incidents(self, incidents: Iterable[Incident]) -> None:
+        for incident in incidents:
             for keeper in self._keepers:
                 keeper.call(operator.methodcaller("observe_incident", incident))
 

@@ -131,8 +131,11 @@ class Baselines:
         To be asked once per chosen call, in their order. A call that was too fast to be
         chosen is known only from the next reading of the histograms on.
         """
-        seen = self._seen.setdefault((pid, image_ktime_ns), set())
-        self._seen.move_to_end((pid, image_ktime_ns))
+        image = (pid, image_ktime_ns)
+        seen = self._seen.get(image)
+        if seen is None:
+            seen = self._seen[image] = set()
+        self._seen.move_to_end(image)
         if api in seen:
             return False
         seen.add(api)

@@ -45,6 +45,9 @@ class ChainBudget:
     """
     Chooses chains.
 
+    Attributes:
+        due_unix_ns: From when on ``advance`` decides anything, so that nobody need ask before.
+
     Args:
         chains_per_second: How many are kept of those whose effects ended in one second.
         settle_ns: How long after its effect a chain may come.
@@ -56,6 +59,7 @@ class ChainBudget:
         # Heaps: the one to be given up next comes first.
         self._seconds: dict[int, list[_Entry]] = {}
         self._settled = 0
+        self.due_unix_ns = 0
         self._traces: OrderedDict[bytes, int] = OrderedDict()
         self._number = 0
 
@@ -86,6 +90,7 @@ class ChainBudget:
         if settled <= self._settled:
             return ()
         self._settled = settled
+        self.due_unix_ns = (settled + 1) * _NS_PER_SECOND + self._settle_ns
         due = sorted(second for second in self._seconds if second < settled)
         return itertools.chain.from_iterable(map(self._decide, due))
 

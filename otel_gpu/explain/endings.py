@@ -1,7 +1,7 @@
 """Which process images ended lately: what is known of them goes a while after that."""
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 ImageKey = tuple[int, int]
 """pid and image_ktime_ns."""
@@ -24,8 +24,12 @@ class Endings:
         ended = self._ended.get(image)
         return None if ended is None else ended[1] - ended[0]
 
-    def take_over(self, unix_ns: int) -> Iterator[ImageKey]:
-        """Yield the images that ended by then, each once; the oldest also when they are many."""
+    def take_over(self, unix_ns: int) -> Iterable[ImageKey]:
+        """Return the images that ended by then, each once; the oldest also when they are many."""
+        # It is asked at every call, and hardly ever has anything to say.
+        return self._take_over(unix_ns) if self._ended else ()
+
+    def _take_over(self, unix_ns: int) -> Iterator[ImageKey]:
         while self._ended:
             image, (_, end_unix_ns) = next(iter(self._ended.items()))
             if end_unix_ns > unix_ns and len(self._ended) <= _MAX_ENDED:

@@ -6,7 +6,7 @@ the live capture explained. Its memory is bounded, and what it gives up is count
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from otel_gpu.enrich.activities import (
@@ -51,6 +51,7 @@ class Explainer:
 
     Attributes:
         settings: The limits.
+        now_unix_ns: How late it is, as far as the stream says.
         given_up: What found no room, by what it was.
     """
 
@@ -63,10 +64,11 @@ class Explainer:
         self._quotas = Quotas(self._timeline)
         self._causes = Causes(self._timeline, self._quotas, self.settings)
         self._incidents = Incidents(self.settings, keeps_closed=keeps_ended)
+        self._hung = self._incidents.hung
         self._verdicts = Verdicts(self.settings)
         self._endings = Endings()
         self._pending: deque[Candidate] = deque()
-        self._now_unix_ns = 0
+        self.now_unix_ns = 0
         self._settled_early = 0
         self._ready: list[Chain] = []
         self._ways: dict[type, Callable[[Any], None]] = {
@@ -82,14 +84,14 @@ class Explainer:
             TimesActivity: self._observe_times,
         }
 
-    def push(self, activity: Activity) -> Iterator[Chain]:
+    def push(self, activity: Activity) -> Sequence[Chain]:
         """Take in one activity; return the chains that are complete now."""
         way = self._ways.get(type(activity))
         if way is not None:
             way(activity)
-        return self._take_ready()
+        return self._take_ready() if self._ready else ()
 
-    def close(self) -> Iterator[Chain]:
+    def close(self) -> Sequence[Chain]:
         """Return the chains that still wait: nothing follows. Incidents are closed."""
         while self._pending:
             self._settle(self._pending.popleft())
@@ -100,7 +102,7 @@ class Explainer:
         """Return all incidents so far, those that lost most time first."""
         return self._incidents.all()
 
-    def closed_incidents(self) -> Iterator[Incident]:
+    def closed_incidents(self) -> Sequence[Incident]:
         """Return the incidents that ended since this was last asked."""
         return self._incidents.take_closed()
 
@@ -109,27 +111,20 @@ class Explainer:
         return self._verdicts.all()
 
     @property
-    def now_unix_ns(self) -> int:
-        """How late it is, as far as the stream says."""
-        return self._now_unix_ns
-
-    @property
     def given_up(self) -> Counter[str]:
         """What found no room in the limits, by what it was."""
         counts = self._timeline.given_up() + self._incidents.given_up
         counts["settled_early"] += self._settled_early
         return +counts
 
-    def _take_ready(self) -> Iterator[Chain]:
-        if not self._ready:
-            return iter(())
+    def _take_ready(self) -> Sequence[Chain]:
         ready, self._ready = self._ready, []
-        return iter(ready)
+        return ready
 
     def _advance(self, unix_ns: int) -> None:
-        if unix_ns <= self._now_unix_ns:
+        if unix_ns <= self.now_unix_ns:
             return
-        self._now_unix_ns = unix_ns
+        self.now_unix_ns = unix_ns
         settled_ns = unix_ns - self.settings.settle_ns
         while self._pending and self._pending[0].end_unix_ns <= settled_ns:
             self._settle(self._pending.popleft())
@@ -172,7 +167,6 @@ class Explainer:
         self._incidents.advance(activity.unix_ns - self.settings.settle_ns)
 
     def _observe_stall(self, activity: StallActivity) -> None:
-        self._timeline.know(activity.process)
         self._timeline.add_stall(activity)
         self._advance(activity.end_unix_ns)
 
@@ -182,9 +176,9 @@ class Explainer:
 
     def _observe_call(self, activity: CallActivity) -> None:
         event = activity.event
-        self._timeline.know(activity.process)
         self._timeline.add_call(activity)
-        self._incidents.forget_hung((event.pid, event.tid, event.start_ktime_ns))
+        if self._hung:
+            self._incidents.forget_hung((event.pid, event.tid, event.start_ktime_ns))
         is_first = self._baselines.is_first(event.pid, event.image_ktime_ns, event.api)
         if activity.api.family in ALLOCATOR_FAMILIES and not event.status:
             baseline = of_calls(event.pid, event.image_ktime_ns, event.api, event.copy_kind)

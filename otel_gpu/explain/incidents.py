@@ -6,7 +6,7 @@ keeps of each is bounded; its sums are not estimates.
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from otel_gpu.explain import rules
@@ -81,6 +81,11 @@ class Incidents:
             self._hung.popitem(last=False)
             self.given_up["hung_calls"] += 1
 
+    @property
+    def hung(self) -> Collection[OpenKey]:
+        """The calls that hang as far as is known: a view, which goes on being right."""
+        return self._hung.keys()
+
     def is_hung(self, key: OpenKey) -> bool:
         """Say whether a call hangs as far as is known."""
         return key in self._hung
@@ -102,10 +107,12 @@ class Incidents:
         for key in list(self._open):
             self._close(key)
 
-    def take_closed(self) -> Iterator[Incident]:
-        """Yield the incidents that were closed since this was last asked."""
+    def take_closed(self) -> Sequence[Incident]:
+        """Return the incidents that were closed since this was last asked."""
+        if not self._fresh:
+            return ()
         fresh, self._fresh = self._fresh, []
-        yield from fresh
+        return fresh
 
     def all(self) -> list[Incident]:
         """Return all incidents, open ones too, those that lost most time first."""

@@ -27,11 +27,50 @@ _T = TypeVar("_T", StallActivity, CallActivity)
 _PARENT = "process.parent_pid"
 _MAX_FORKS = 1024
 _MAX_READINGS = 32
+# Intervals of a thread that are given up and not yet let go of.
+_MAX_GIVEN_UP = 64
 # Every wake-up has a moment of waiting for the CPU, too short to be a stall.
 _UNSEEN_FLOOR_NS = 5_000_000
 # A fork whose entry was not seen is known by its end only, and who waited for the
 # address space may run a moment before that is seen.
 _FORK_SLACK_NS = 1_000_000
+
+
+class _Track(Generic[_T]):
+    """The intervals of one thread, in the order of their starts."""
+
+    __slots__ = ("begin", "items", "starts", "thread")
+
+    def __init__(self, thread: Thread) -> None:
+        self.thread = thread
+        self.starts: list[int] = []
+        self.items: list[_T] = []
+        # Those before it are given up. The lists move at once for many of them: to take the
+        # first one off a list at every call costs more than all else here.
+        self.begin = 0
+
+    def find(self, start: int) -> int | None:
+        """Return the place of the interval with a start; None: there is none, or not any more."""
+        index = bisect_left(self.starts, start, self.begin)
+        return index if index < len(self.starts) and self.starts[index] == start else None
+
+    def insert(self, start: int, activity: _T) -> None:
+        """Put in what came late."""
+        index = bisect_left(self.starts, start, self.begin)
+        self.starts.insert(index, start)
+        self.items.insert(index, activity)
+
+    def remove(self, index: int) -> None:
+        """Let go of one interval."""
+        if index > self.begin:
+            del self.starts[index]
+            del self.items[index]
+            return
+        self.begin += 1
+        if self.begin == _MAX_GIVEN_UP or self.begin == len(self.starts):
+            del self.starts[: self.begin]
+            del self.items[: self.begin]
+            self.begin = 0
 
 
 class _Tracks(Generic[_T]):
@@ -40,53 +79,51 @@ class _Tracks(Generic[_T]):
     def __init__(self, max_all: int, max_thread: int) -> None:
         self._max_all = max_all
         self._max_thread = max_thread
-        self._starts: dict[Thread, list[int]] = {}
-        self._items: dict[Thread, list[_T]] = {}
+        self._tracks: dict[Thread, _Track[_T]] = {}
         self._tids: dict[int, set[int]] = {}
         # In the order of arrival; may name what a thread has given up itself.
-        self._order: deque[tuple[Thread, int]] = deque()
+        self._order: deque[tuple[_Track[_T], int]] = deque()
         self.given_up = 0
 
     def add(self, activity: _T) -> None:
         event: Stall | CudaCall = activity.event
         thread = (event.pid, event.tid)
         start = event.start_ktime_ns
-        starts = self._starts.get(thread)
-        if starts is None:
-            starts = self._starts[thread] = []
-            self._items[thread] = []
+        track = self._tracks.get(thread)
+        if track is None:
+            track = self._tracks[thread] = _Track(thread)
             self._tids.setdefault(event.pid, set()).add(event.tid)
-        items = self._items[thread]
+        starts = track.starts
         if not starts or start > starts[-1]:
             starts.append(start)
-            items.append(activity)
+            track.items.append(activity)
+        elif (index := track.find(start)) is not None:
+            # Said twice: once on its own, once with the gap around it.
+            track.items[index] = activity
+            return
         else:
-            index = bisect_left(starts, start)
-            if starts[index] == start:
-                # Said twice: once on its own, once with the gap around it.
-                items[index] = activity
-                return
-            starts.insert(index, start)
-            items.insert(index, activity)
-        self._order.append((thread, start))
-        if len(starts) > self._max_thread:
-            self._give_up(thread, 0)
-        while len(self._order) > self._max_all:
-            thread, start = self._order.popleft()
-            starts = self._starts.get(thread, [])
-            index = bisect_left(starts, start)
-            if index < len(starts) and starts[index] == start:
-                self._give_up(thread, index)
+            track.insert(start, activity)
+        self._order.append((track, start))
+        if len(starts) - track.begin > self._max_thread:
+            self._give_up(track, track.begin)
+        if len(self._order) > self._max_all:
+            track, start = self._order.popleft()
+            starts = track.starts
+            # Of a busy thread nearly all were given up long ago.
+            if starts and starts[track.begin] <= start:
+                oldest = track.find(start)
+                if oldest is not None:
+                    self._give_up(track, oldest)
 
     def find(self, thread: Thread, start_ktime_ns: int, end_ktime_ns: int) -> list[_T]:
         """Return the intervals that lie in the window at least partly, in order."""
-        starts = self._starts.get(thread)
-        if not starts:
+        track = self._tracks.get(thread)
+        if track is None:
             return []
-        items = self._items[thread]
-        index = max(0, bisect_left(starts, start_ktime_ns) - 1)
-        end = bisect_left(starts, end_ktime_ns)
-        return [item for item in items[index:end] if item.event.end_ktime_ns > start_ktime_ns]
+        starts, begin = track.starts, track.begin
+        index = max(begin, bisect_left(starts, start_ktime_ns, begin) - 1)
+        end = bisect_left(starts, end_ktime_ns, begin)
+        return [item for item in track.items[index:end] if item.event.end_ktime_ns > start_ktime_ns]
 
     def count_threads(self, pid: int) -> int:
         """Return of how many threads of a process anything is remembered."""
@@ -95,22 +132,20 @@ class _Tracks(Generic[_T]):
     def forget(self, pid: int, image_ktime_ns: int) -> None:
         """Let go of the intervals of a process image."""
         for tid in tuple(self._tids.get(pid, ())):
-            items = self._items[pid, tid]
-            for index in reversed(range(len(items))):
-                if items[index].event.image_ktime_ns == image_ktime_ns:
-                    self._remove((pid, tid), index)
+            track = self._tracks[pid, tid]
+            for index in reversed(range(track.begin, len(track.items))):
+                if track.items[index].event.image_ktime_ns == image_ktime_ns:
+                    self._remove(track, index)
 
-    def _give_up(self, thread: Thread, index: int) -> None:
+    def _give_up(self, track: _Track[_T], index: int) -> None:
         self.given_up += 1
-        self._remove(thread, index)
+        self._remove(track, index)
 
-    def _remove(self, thread: Thread, index: int) -> None:
-        del self._starts[thread][index]
-        del self._items[thread][index]
-        if not self._starts[thread]:
-            del self._starts[thread]
-            del self._items[thread]
-            pid, tid = thread
+    def _remove(self, track: _Track[_T], index: int) -> None:
+        track.remove(index)
+        if not track.starts:
+            del self._tracks[track.thread]
+            pid, tid = track.thread
             self._tids[pid].discard(tid)
             if not self._tids[pid]:
                 del self._tids[pid]
@@ -170,14 +205,19 @@ class Timeline:
         return found
 
     def add_stall(self, activity: StallActivity) -> None:
-        """Remember a stall."""
-        self._align(activity)
+        """Remember a stall, and that its process is watched."""
+        self.know(activity.process)
+        self.unix_offset_ns = activity.start_unix_ns - activity.event.start_ktime_ns
         self._stalls.add(activity)
 
     def add_call(self, activity: CallActivity) -> None:
-        """Remember a call; outermost ones only, the others lie within them."""
-        self._align(activity)
-        if not activity.event.parent_start_ktime_ns:
+        """Remember a call, and that its process is watched; of calls in calls only the latter."""
+        if activity.process is not self._latest:
+            self.know(activity.process)
+        event = activity.event
+        self.unix_offset_ns = activity.start_unix_ns - event.start_ktime_ns
+        # What lies within an outermost call is a part of it.
+        if not event.parent_start_ktime_ns:
             self._calls.add(activity)
 
     def add_fork(self, activity: ForkActivity) -> None:
@@ -254,9 +294,6 @@ class Timeline:
         self._stalls.forget(*image)
         self._calls.forget(*image)
         self._run_queues.pop(image[0], None)
-
-    def _align(self, activity: StallActivity | CallActivity) -> None:
-        self.unix_offset_ns = activity.start_unix_ns - activity.event.start_ktime_ns
 
     def given_up(self) -> Counter[str]:
         """Return how many intervals found no room in the end."""

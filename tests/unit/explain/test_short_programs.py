@@ -90,8 +90,8 @@ def sizes_of(explainer):
         "allocators": explainer._baselines._allocators,
         "seen": explainer._baselines._seen,
         "of_image": explainer._baselines._of_image,
-        "stalls": explainer._timeline._stalls._items,
-        "calls": explainer._timeline._calls._items,
+        "stalls": explainer._timeline._stalls._tracks,
+        "calls": explainer._timeline._calls._tracks,
         "tids": explainer._timeline._calls._tids,
         "run_queues": explainer._timeline._run_queues,
         "times": explainer._verdicts._times,
@@ -127,7 +127,7 @@ def test_what_is_known_of_a_process_goes_soon_after_it():
                 )
             list(explainer.push(moved))
         list(explainer.push(ends(40, process)))
-    last = explainer._now_unix_ns
+    last = explainer.now_unix_ns
 
     kept = sizes_of(explainer)
     # Six seconds, ten processes a second.

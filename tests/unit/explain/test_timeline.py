@@ -54,6 +54,41 @@ def test_the_oldest_stalls_are_given_up_and_counted():
     assert timeline.given_up() == {"stalls": 3, "calls": 0}
 
 
+def test_a_busy_thread_keeps_its_latest_stalls_however_many_there_were():
+    """
+    Also those that come late; one that comes later than all that is kept is given up at once.
+    """
+    timeline = Timeline(Settings(max_intervals=101, max_thread_intervals=7))
+    for at_ms in range(0, 4010, 10):
+        timeline.add_stall(off_cpu(at_ms, 5))
+    everything = (START, START + 10_000 * MS)
+    latest = list(range(3940, 4010, 10))
+
+    assert starts_ms(timeline.stalls(THREAD, *everything)) == latest
+    assert timeline.given_up()["stalls"] == 401 - 7
+    timeline.add_stall(off_cpu(3955, 2))
+    assert starts_ms(timeline.stalls(THREAD, *everything)) == [3950, 3955, *latest[2:]]
+    timeline.add_stall(off_cpu(15, 2))
+    assert starts_ms(timeline.stalls(THREAD, *everything)) == [3950, 3955, *latest[2:]]
+    assert timeline.given_up()["stalls"] == 403 - 7
+
+
+def test_what_a_thread_gave_up_is_not_given_up_again_for_all():
+    """
+    The bound of all threads counts what is kept.
+    """
+    timeline = Timeline(Settings(max_intervals=10, max_thread_intervals=3))
+    for at_ms in range(20):
+        timeline.add_stall(off_cpu(10 * at_ms, 5))
+    for at_ms in range(7):
+        timeline.add_stall(off_cpu(10 * at_ms, 5, tid=43))
+
+    everything = (START, START + 1000 * MS)
+    assert starts_ms(timeline.stalls(THREAD, *everything)) == [170, 180, 190]
+    assert starts_ms(timeline.stalls((42, 43), *everything)) == [40, 50, 60]
+    assert timeline.given_up()["stalls"] == 17 + 4
+
+
 def test_a_stall_that_is_told_twice_is_remembered_once():
     """
     Once on its own, and once with the gap around it.
