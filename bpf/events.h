@@ -412,7 +412,7 @@ struct exec_record {
 	__u32 device;  /* of the new executable: major << 20 | minor */
 	__u32 stopped; /* 1: the process waits for SIGCONT */
 	char comm[COMM_BYTES];
-	char path[PATH_BYTES];
+	char path[PATH_BYTES]; /* of the new executable; its end, if it is longer */
 };
 
 /* The last thread of the process is gone. */

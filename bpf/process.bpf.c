@@ -7,6 +7,7 @@
 #include "tasks.bpf.h"
 #include "aggregate.bpf.h"
 #include "account.bpf.h"
+#include "paths.bpf.h"
 
 #define SIGSTOP 19
 
@@ -136,7 +137,9 @@ int sched_process_exec(__u64 *ctx)
 	record->stopped = stop && bpf_send_signal_thread(SIGSTOP) == 0;
 	bpf_probe_read_kernel(record->comm, COMM_BYTES, task->comm);
 	__builtin_memset(record->path, 0, PATH_BYTES);
-	bpf_probe_read_kernel_str(record->path, PATH_BYTES, READ_KERNEL(binprm, filename));
+	/* What it was started as can be /proc/self/exe, a link or a script. */
+	if (!copy_path(record->path, READ_KERNEL(binprm, file)))
+		bpf_probe_read_kernel_str(record->path, PATH_BYTES, READ_KERNEL(binprm, filename));
 	bpf_ringbuf_submit(record, BPF_RB_FORCE_WAKEUP);
 	return 0;
 }

@@ -61,7 +61,11 @@ STRUCTURES: Mapping[str, _Fields] = {
     },
     "super_block": {"s_dev": _NUMBER},
     "inode": {"i_ino": _NUMBER, "i_sb": _POINTER},
-    "file": {"f_inode": _POINTER},
+    "qstr": {"len": _NUMBER, "name": _POINTER},
+    "dentry": {"d_parent": _POINTER, "d_name": "qstr"},
+    "vfsmount": {"mnt_root": _POINTER},
+    "path": {"mnt": _POINTER, "dentry": _POINTER},
+    "file": {"f_inode": _POINTER, "f_path": "path"},
     "linux_binprm": {"file": _POINTER, "filename": _POINTER},
 }
 
@@ -89,6 +93,9 @@ SOURCE = """
 #include <linux/pid.h>
 #include <linux/pid_namespace.h>
 #include <linux/fs.h>
+#include <linux/dcache.h>
+#include <linux/mount.h>
+#include <linux/path.h>
 #include <linux/binfmts.h>
 #include <asm/processor.h>
 #include <asm/ptrace.h>
