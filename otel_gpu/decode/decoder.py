@@ -168,8 +168,10 @@ def _decode_exec(record: bytes) -> Exec:
 
 
 def _decode_exit(record: bytes) -> Exit:
-    *numbers, comm = _unpack(wire.EXIT_RECORD, record)
-    return Exit._make((*numbers, _decode_name(comm)))
+    *numbers, exit_code, comm = _unpack(wire.EXIT_RECORD, record)
+    flags = wire.RECORD_HEADER.unpack_from(record)[1]
+    is_known = not flags & wire.EXIT_NOT_SEEN
+    return Exit._make((*numbers, exit_code if is_known else None, _decode_name(comm)))
 
 
 def _decode_library(record: bytes) -> Library:

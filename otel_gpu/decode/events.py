@@ -137,14 +137,19 @@ class Exec(NamedTuple):
 
 
 class Exit(NamedTuple):
-    """The last thread of a watched process is gone."""
+    """
+    The last thread of a watched process is gone.
+
+    ``exit_code`` is as ``wait(2)`` gives it. Of an end that the kernel side did not report it is
+    None, ``start_boot_ns`` is 0, and ``ktime_ns`` is when the end was noticed.
+    """
 
     ktime_ns: int
     image_ktime_ns: int
     pid: int
     tid: int
     start_boot_ns: int
-    exit_code: int
+    exit_code: int | None
     comm: str
 
 

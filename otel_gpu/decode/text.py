@@ -204,6 +204,7 @@ _FORMATS: Mapping[str, Callable[[Any], str]] = {
     "call_api": _format_api,
     "choices": _format_choices,
     "copy_kind": lambda number: _shorten(wire.COPY_KIND_NAMES, number),
+    "exit_code": lambda code: "unknown" if code is None else str(code),
     "function": hex,
     "grid": _format_dimensions,
     "stream": hex,

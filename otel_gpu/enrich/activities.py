@@ -258,12 +258,13 @@ class ExitActivity(NamedTuple):
     """
     A watched process image ended; nothing of it follows but its last series.
 
-    ``is_replaced`` says that its process lives on, and runs another program.
+    ``exit_code`` is as ``wait(2)`` gives it, None where nobody saw the end. ``is_replaced`` says
+    that its process lives on, and runs another program.
     """
 
     process: ProcessImage
     end_unix_ns: int
-    exit_code: int
+    exit_code: int | None
     is_replaced: bool = False
 
 

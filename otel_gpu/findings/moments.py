@@ -140,7 +140,8 @@ class Moments:
             case ExitActivity(process, end_unix_ns, code):
                 name = f"exit-{process.pid}-{process.image_ktime_ns}"
                 end = Evidence(name, "exit", end_unix_ns, end_unix_ns, None, None, "", (), b"")
-                yield Moment(process, process.pid, process.comm, f"exit code {code}", end)
+                what = "exit" if code is None else f"exit code {code}"
+                yield Moment(process, process.pid, process.comm, what, end)
             case _:
                 pass
 

@@ -123,7 +123,7 @@ class Names:
             self._keep_process(process)
         return process
 
-    def end_process(self, image: ProcessImage, unix_ns: int, exit_code: int) -> int:
+    def end_process(self, image: ProcessImage, unix_ns: int, exit_code: int | None) -> int:
         """Take in that a process image ended; return its number."""
         process = self.follow(image)
         self.processes.end(process, End(unix_ns, exit_code))

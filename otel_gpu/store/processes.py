@@ -36,7 +36,7 @@ class End(NamedTuple):
     """When a process ended, and how."""
 
     unix_ns: int
-    exit_code: int
+    exit_code: int | None
 
 
 class FollowedSeries:

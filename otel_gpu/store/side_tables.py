@@ -38,7 +38,9 @@ NAMES: tuple[Table, ...] = (
             Column("comm", TEXT, "the kernel's name for it"),
             Column("start_unix_ns", U64, "when it began, in Unix time", "ns"),
             Column("end_unix_ns", U64, "when it ended. NULL: not yet", "ns", optional=True),
-            Column("exit_code", U32, "as wait(2) gives it. NULL: none yet", optional=True),
+            Column(
+                "exit_code", U32, "as wait(2) gives it. NULL: none yet, or unknown", optional=True
+            ),
             Column("service_name", TEXT, "its name in backends"),
             Column("command", TEXT, "its command line; empty: unknown"),
             Column("container_id", TEXT, "empty: in none"),

@@ -133,7 +133,9 @@ ACTIVITIES: tuple[Table, ...] = (
             SEQ,
             PROCESS,
             _END,
-            Column("exit_code", U32, "as wait(2) gives it; 0 for exec"),
+            Column(
+                "exit_code", U32, "as wait(2) gives it; 0 for exec. NULL: unknown", optional=True
+            ),
             Column("replaced", U8, "1: its process lives on, and runs another program"),
         ),
         ("seq",),

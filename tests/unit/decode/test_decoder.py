@@ -40,6 +40,7 @@ from otel_gpu.records import (
     json_record,
     open_call_record,
     times_record,
+    unseen_exit_record,
 )
 from otel_gpu.stacks.frames import Frame
 from tests.synthetic import call_record, kernel_record, series, times_entry
@@ -281,6 +282,11 @@ def test_every_field_of_a_stall_arrives():
             ),
             Exit(1, 2, 3, 4, 5, 256, "gone"),
             id="exit",
+        ),
+        pytest.param(
+            unseen_exit_record(9, pid=5, image_ktime_ns=7),
+            Exit(9, 7, 5, 5, 0, None, ""),
+            id="exit-not-seen",
         ),
         pytest.param(
             kernel_record(

@@ -112,6 +112,7 @@ def everything():
         times(15, thread_time(TRAINER, wire.STATE_ON_CPU, wire.CONTEXT_GAP, 9 * MS, count=4)),
         counters(15, lost_no_entry=3, probe_entries=7),
         ended(WORKER, 16, exit_code=9),
+        ended(TRAINER, 16, exit_code=None),
         snapshot(17),
     ]
 
