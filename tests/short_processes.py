@@ -112,8 +112,13 @@ def _process(number: int) -> Iterator[bytes]:
             **image,
             **comm,
         )
-    yield from _work(image | {"tid": image["pid"]} | comm, kind, begin)
+    thread = image | {"tid": image["pid"]} | comm
+    yield _call(thread, begin, _MALLOC, 3, 8)
+    if kind == _EXECUTED:
+        yield from _pause(thread, begin)
+    yield from _reading_of(image, begin + 10 * MS, number)
     if kind == _LOOKED_UP:
+        yield _call(thread, begin, _SYNCHRONIZE, 16, 19)
         facts = {
             "start_boot_ns": begin // 10_000_000 * 10_000_000,
             "exe": f"/opt/bin/{comm['comm']}",
@@ -122,23 +127,26 @@ def _process(number: int) -> Iterator[bytes]:
             "env": {"OTEL_SERVICE_NAME": f"service-{number % 5}"},
             **comm,
         }
-        yield json_record(wire.RECORD_PROCESS, begin + 28 * MS, facts, **image)
-    yield from _last(image, begin, number)
-    yield kernel_record(
-        wire.RECORD_EXIT, ktime_ns=begin + 30 * MS, tid=image["pid"], **image, **comm
+        yield json_record(wire.RECORD_PROCESS, begin + 19 * MS, facts, **image)
+    if kind != _EXECUTED:
+        yield from _reading_of(image, begin + 20 * MS, number)
+    yield from _reading_of(image, begin + 30 * MS, number)
+    yield kernel_record(wire.RECORD_EXIT, ktime_ns=begin + 30 * MS, **thread)
+
+
+def _call(
+    thread: dict[str, object], begin: int, api: int, start_ms: int, end_ms: int
+) -> bytes:
+    return call_record(
+        ktime_ns=begin + end_ms * MS,
+        start_ktime_ns=begin + start_ms * MS,
+        api=api,
+        choices=wire.CHOICE_SLOW,
+        **thread,
     )
 
 
-def _work(thread: dict[str, object], kind: int, begin: int) -> Iterator[bytes]:
-    slow = {"choices": wire.CHOICE_SLOW}
-    calls = [(_MALLOC, 3, 8), (_SYNCHRONIZE, 16, 19), (_SYNCHRONIZE, 20, 22)]
-    if kind == _LOOKED_UP:
-        calls += [(_LAUNCH, 23, 25), (_SYNCHRONIZE, 26, 28)]
-    for api, start_ms, end_ms in calls[: 4 if kind == _FORKED else 5]:
-        start = begin + start_ms * MS
-        yield call_record(
-            ktime_ns=begin + end_ms * MS, start_ktime_ns=start, api=api, **slow, **thread
-        )
+def _pause(thread: dict[str, object], begin: int) -> Iterator[bytes]:
     yield kernel_record(
         wire.RECORD_STALL,
         ktime_ns=begin + 15 * MS,
@@ -158,21 +166,22 @@ def _work(thread: dict[str, object], kind: int, begin: int) -> Iterator[bytes]:
     )
 
 
-def _last(image: dict[str, int], begin: int, number: int) -> Iterator[bytes]:
-    at = begin + 30 * MS
-    malloc = _series(image, wire.METRIC_CALL_DURATION, {60: 1}, api=_MALLOC)
-    gaps = _series(image, wire.METRIC_LAUNCH_GAP, {61: 1, 20: 2})
-    yield aggregates_record(at, [malloc, gaps])
+def _reading_of(image: dict[str, int], at: int, number: int) -> Iterator[bytes]:
+    """Yield what the maps held of a process."""
+    malloc = series(
+        **image,
+        metric=wire.METRIC_CALL_DURATION,
+        api=_MALLOC,
+        buckets={60: 1},
+        sum=5 * MS,
+        min=5 * MS,
+        max=5 * MS,
+    )
+    yield aggregates_record(at, [malloc])
     on_cpu = times_entry(
         **image, state=wire.STATE_ON_CPU, context=wire.CONTEXT_GAP, time_ns=9 * MS + number
     )
     yield times_record(at, [on_cpu])
-
-
-def _series(
-    image: dict[str, int], metric: int, buckets: dict[int, int], api: int = 0
-) -> tuple[bytes, bytes]:
-    return series(**image, metric=metric, api=api, buckets=buckets, sum=5 * MS, min=MS, max=5 * MS)
 
 
 def main() -> None:

@@ -145,6 +145,7 @@ class UserStacks:
         for image in dropped:
             self._codes.forget(image)
         if dropped:
+            self._resolver.forget(dropped)
             for key, sample in list(self._samples.items()):
                 _, _, _, _, image_ktime_ns, pid, _ = wire.RECORD_HEADER.unpack_from(sample)
                 if (pid, image_ktime_ns) in dropped:

@@ -7,6 +7,7 @@ as a day may bring. Only then is there enough to judge whether memory is flat.
 
 import contextlib
 import json
+import logging
 import os
 import re
 import signal
@@ -35,6 +36,8 @@ from tests.receiver import OtlpReceiver
 from tests.stubs.build import StubLibraries, workload
 
 pytestmark = pytest.mark.kernel
+
+_logger = logging.getLogger(__name__)
 
 API = "cudaMalloc"
 CALLS = 7
@@ -128,6 +131,7 @@ def run_storm(process: Any, agent: Agent) -> tuple[Counter[int], Watch]:
         *children, total = [json.loads(line) for line in process.stdout]
     finally:
         watch.close()
+    _logger.info("%d processes: %s", PROCESSES, watch.describe())
     made: Counter[int] = Counter()
     for child in children:  # a pid may come again
         made[child["pid"]] += child[API]
