@@ -21,7 +21,9 @@ from otel_gpu.explain.incidents import Incidents
 from otel_gpu.explain.verdicts import Verdicts
 from otel_gpu.findings.causes import walk
 from otel_gpu.findings.counts import Counts
+from otel_gpu.findings.crowd import Crowd
 from otel_gpu.findings.document import (
+    CROWD_PID,
     Balance,
     Blame,
     Document,
@@ -73,6 +75,7 @@ class Collector:
         self._slots = Slots(window.start_unix_ns or 0)
         self._counts = Counts(window, self._slots)
         self._times = Times(window)
+        self._crowd = Crowd(self._counts, self._times, self._slots)
         self._pressure = Pressure(window)
         # Of a part of the capture, incidents and verdicts are made again.
         self._is_part = window != Window() or bool(pids)
@@ -101,8 +104,8 @@ class Collector:
                 self._times.observe(activity)
             case CaptureActivity():
                 self._observe_capture(activity)
-            case ExitActivity(is_replaced=True):
-                self._observe_exec(activity.process)
+            case ExitActivity():
+                self._observe_exit(activity)
             case CountersActivity():
                 self._counters = activity.values
             case StatusActivity():
@@ -124,6 +127,8 @@ class Collector:
             notes: What else the reader is to know.
         """
         self._take(self._explainer.close())
+        if not self._pids:
+            self._crowd.close(self._images.keys())
         incidents = tuple(self._all_incidents())
         self._leave_out_chains()
         start_unix_ns = self._window.start_unix_ns or self._extent.start_unix_ns
@@ -134,7 +139,7 @@ class Collector:
             self._images[key_of(image)] = image
         images = {
             key: image
-            for key, image in sorted(self._images.items())
+            for key, image in sorted(self._images.items(), key=_process_order)
             if self._chooses(image) and key not in passing
         }
         apis = [] if self._durations is None else self._counts.api_rows(self._durations)
@@ -161,10 +166,14 @@ class Collector:
         if self._window.start_unix_ns is None:
             self._slots.origin_unix_ns = activity.unix_ns
 
-    def _observe_exec(self, old: ProcessImage) -> None:
-        self._replaced[key_of(old)] = None
-        if len(self._replaced) > MAX_REPLACED:
-            del self._replaced[next(iter(self._replaced))]
+    def _observe_exit(self, activity: ExitActivity) -> None:
+        process, is_replaced = activity.process, activity.is_replaced
+        if is_replaced:
+            self._replaced[key_of(process)] = None
+            if len(self._replaced) > MAX_REPLACED:
+                del self._replaced[next(iter(self._replaced))]
+        if not self._pids or process.pid not in self._pids:
+            self._crowd.end(process, is_replaced=is_replaced, named=self._images.keys())
 
     def _observe_probes(self, activity: ProbesActivity) -> None:
         failed = activity.info.get("failed") or ()
@@ -238,7 +247,7 @@ class Collector:
         return sorted(incidents, key=lambda incident: (-incident.lost_ns, incident.id))
 
     def _verdicts(self) -> Iterable[Verdict]:
-        if self._window == Window():
+        if self._window == Window() and self._crowd.is_empty:
             return self._explainer.verdicts()
         verdicts = Verdicts(self._explainer.settings)
         end_unix_ns = self._extent.end_unix_ns
@@ -267,6 +276,10 @@ class Collector:
             unplaced_calls=self._counts.unplaced_calls(),
             errors=self._status.get("errors", {}),
         )
+
+
+def _process_order(item: tuple[ImageKey, ProcessImage]) -> tuple[bool, ImageKey]:
+    return item[1].pid == CROWD_PID, item[0]
 
 
 def _chain_order(chain: Chain) -> tuple[int, str]:

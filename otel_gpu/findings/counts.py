@@ -8,13 +8,14 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from operator import add
 from typing import Any
 
 from otel_gpu import wire
 from otel_gpu.decode.events import Aggregate, SeriesKey
 from otel_gpu.enrich.activities import AggregatesActivity, ProcessImage, Series
 from otel_gpu.enrich.percentiles import bucket_middles_ns, percentile_ns
-from otel_gpu.findings.document import Api, Balance, ImageKey, Window
+from otel_gpu.findings.document import Api, Balance, ImageKey, Window, key_of
 from otel_gpu.findings.slots import Slots, Totals
 
 MAX_SERIES = 16_384
@@ -30,7 +31,7 @@ class Counts:
         self._window = window
         self._slots = slots
         self._series: dict[SeriesKey, Series] = {}
-        self._base: Mapping[SeriesKey, Series] = {}
+        self._base: dict[SeriesKey, Series] = {}
         self._has_begun = window.start_unix_ns is None
         self._has_ended = False
         self._before_unix_ns: int | None = None
@@ -84,6 +85,52 @@ class Counts:
             del self._series[key]
         for image in images:
             self._processes.pop(image, None)
+
+    def sum_up(self, into: Mapping[ImageKey, ProcessImage | None]) -> set[ImageKey]:
+        """
+        Add the figures of images that ended to those of others; None: they are let go.
+
+        Returns:
+            The images of which anything was counted in the window.
+        """
+        seen: set[ImageKey] = set()
+        for key in [key for key in self._series if (key.pid, key.image_ktime_ns) in into]:
+            series, base = self._series.pop(key), self._base.pop(key, None)
+            image = (key.pid, key.image_ktime_ns)
+            self._processes.pop(image, None)
+            counted = self._counted(series, base)
+            whole = into[image]
+            if counted is None or whole is None:
+                continue
+            seen.add(image)
+            # Of all dimensions, those that a report tells apart.
+            name = SeriesKey(
+                whole.image_ktime_ns,
+                whole.pid,
+                int(key.status != 0),
+                -1,
+                key.metric,
+                key.api,
+                0,
+                key.nested,
+            )
+            known = self._series.get(name)
+            # Where the longest of the window is not known, that of the series is taken.
+            counted = counted._replace(max=counted.max or series.aggregate.max)
+            if known is not None:
+                counted = _plus(known.aggregate, counted)
+            self._series[name] = Series(whole, name, series.api, None, counted)
+            self._processes[key_of(whole)] = whole
+        return seen
+
+    def call_ns(self) -> dict[ImageKey, int]:
+        """Time inside the calls of the window, also inside other calls, by image."""
+        sums: dict[ImageKey, int] = {}
+        for key, _, counted in self._differences():
+            if key.metric == wire.METRIC_CALL_DURATION:
+                image = (key.pid, key.image_ktime_ns)
+                sums[image] = sums.get(image, 0) + counted.sum
+        return sums
 
     def processes(self) -> list[ProcessImage]:
         """The images that something was counted of in the window, by pid."""
@@ -165,14 +212,20 @@ class Counts:
             self._slots.spread(image, min(since_unix_ns, now_unix_ns), now_unix_ns, totals)
 
     def _differences(self) -> Iterator[tuple[SeriesKey, Series, Aggregate]]:
-        if not self._has_begun:
-            return
         for key, series in self._series.items():
-            base = self._base.get(key)
-            if base is None:
-                yield key, series, series.aggregate
-            elif base.aggregate is not series.aggregate:
-                yield key, series, _subtract(series.aggregate, base.aggregate)
+            counted = self._counted(series, self._base.get(key))
+            if counted is not None:
+                yield key, series, counted
+
+    def _counted(self, series: Series, base: Series | None) -> Aggregate | None:
+        """Return what a series counted in the window; None: nothing."""
+        if not self._has_begun:
+            return None
+        if base is None:
+            return series.aggregate
+        if base.aggregate is series.aggregate:
+            return None
+        return _subtract(series.aggregate, base.aggregate)
 
 
 def _subtract(now: Aggregate, base: Aggregate) -> Aggregate:
@@ -184,6 +237,17 @@ def _subtract(now: Aggregate, base: Aggregate) -> Aggregate:
         max(0, now.size_bytes - base.size_bytes),
         tuple(max(0, b - a) for a, b in zip(base.buckets, now.buckets, strict=True)),
         max(0, now.unplaced - base.unplaced),
+    )
+
+
+def _plus(one: Aggregate, other: Aggregate) -> Aggregate:
+    return Aggregate(
+        one.sum + other.sum,
+        min(one.min, other.min),
+        max(one.max, other.max),
+        one.size_bytes + other.size_bytes,
+        tuple(map(add, one.buckets, other.buckets)),
+        one.unplaced + other.unplaced,
     )
 
 

@@ -28,6 +28,7 @@ from otel_gpu.explain.chains import (
 from otel_gpu.stacks.frames import KERNEL, NATIVE, Frame
 
 __all__ = [
+    "CROWD_PID",
     "KERNEL",
     "NATIVE",
     "Api",
@@ -65,6 +66,9 @@ UNKNOWN = "unknown"
 
 ImageKey = tuple[int, int]
 """A process image: its pid, and when it began by the kernel's clock."""
+
+CROWD_PID = 0
+"""Of what stands for many processes; no process has it."""
 
 
 def key_of(process: ProcessImage) -> ImageKey:

@@ -1,11 +1,11 @@
 """Time slots: what happened when, in bounded memory however long a capture is."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple, Self
 
 from otel_gpu.enrich.activities import ProcessImage
-from otel_gpu.findings.document import ImageKey, Slot
+from otel_gpu.findings.document import ImageKey, Slot, key_of
 
 MAX_SLOTS = 512
 MAX_ROWS = 20
@@ -55,6 +55,23 @@ class Slots:
             sums = self._sums.setdefault(number, {})
             part = inside_ns / (end - start)
             sums[image] = sums.get(image, _NOTHING).plus(totals, part)
+
+    def sum_up(self, into: Mapping[ImageKey, ProcessImage | None]) -> set[ImageKey]:
+        """
+        Add the sums of images that ended to those of others; None: they are let go.
+
+        Returns:
+            The images that had any.
+        """
+        seen: set[ImageKey] = set()
+        for sums in self._sums.values():
+            for image in sums.keys() & into.keys():
+                totals, whole = sums.pop(image), into[image]
+                if whole is not None:
+                    seen.add(image)
+                    name = key_of(whole)
+                    sums[name] = sums.get(name, _NOTHING).plus(totals)
+        return seen
 
     def rows(
         self, processes: dict[ImageKey, ProcessImage], end_unix_ns: int, least_ns: int

@@ -5,7 +5,14 @@ from typing import NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import ProcessImage, ThreadTime, TimesActivity
-from otel_gpu.findings.document import Context, OffCpu, Window, context_named, state_named
+from otel_gpu.findings.document import (
+    Context,
+    ImageKey,
+    OffCpu,
+    Window,
+    context_named,
+    state_named,
+)
 
 MAX_ENTRIES = 65_536
 
@@ -29,7 +36,7 @@ class Times:
     def __init__(self, window: Window) -> None:
         self._window = window
         self._times: dict[_Key, ThreadTime] = {}
-        self._base: Mapping[_Key, ThreadTime] = {}
+        self._base: dict[_Key, ThreadTime] = {}
         self._has_begun = window.start_unix_ns is None
         self._has_ended = False
         self.left_out = 0
@@ -55,9 +62,33 @@ class Times:
         end_unix_ns = self._window.end_unix_ns
         self._has_ended = end_unix_ns is not None and activity.unix_ns >= end_unix_ns
 
+    def sum_up(self, into: Mapping[ImageKey, ProcessImage | None]) -> set[ImageKey]:
+        """
+        Add the times of images that ended to those of others; None: they are let go.
+
+        Returns:
+            The images that have any time in the window.
+        """
+        seen: set[ImageKey] = set()
+        for key in [key for key in self._times if (key.pid, key.image_ktime_ns) in into]:
+            entry = _subtract(self._times.pop(key), self._base.pop(key, None))
+            whole = into[key.pid, key.image_ktime_ns]
+            if not self._has_begun or whole is None or not entry.time_ns:
+                continue
+            seen.add((key.pid, key.image_ktime_ns))
+            name = key._replace(pid=whole.pid, image_ktime_ns=whole.image_ktime_ns)
+            known = self._times.get(name)
+            entry = entry._replace(process=whole)
+            self._times[name] = entry if known is None else _plus(entry, known)
+        return seen
+
     def in_window(self, unix_ns: int) -> TimesActivity:
         """The account of the window, as if it had been read at a moment and begun with it."""
         return TimesActivity(unix_ns, tuple(self._since_begin()))
+
+    def processes(self) -> list[ProcessImage]:
+        """The images that have any time in the window."""
+        return [entry.process for entry in self._since_begin() if entry.time_ns]
 
     def off_cpu(self, choose: Callable[[ProcessImage], bool]) -> list[OffCpu]:
         """Rows of the chosen processes: of threads that feed a GPU first, then by time."""
@@ -84,21 +115,20 @@ class Times:
         )
 
     def _since_begin(self) -> list[ThreadTime]:
-        entries: list[ThreadTime] = []
         if not self._has_begun:
-            return entries
-        for key, entry in self._times.items():
-            base = self._base.get(key)
-            if base is None:
-                entries.append(entry)
-            else:
-                entries.append(
-                    entry._replace(
-                        time_ns=max(0, entry.time_ns - base.time_ns),
-                        count=max(0, entry.count - base.count),
-                    )
-                )
-        return entries
+            return []
+        return [_subtract(entry, self._base.get(key)) for key, entry in self._times.items()]
+
+
+def _plus(one: ThreadTime, other: ThreadTime) -> ThreadTime:
+    return one._replace(time_ns=one.time_ns + other.time_ns, count=one.count + other.count)
+
+
+def _subtract(now: ThreadTime, base: ThreadTime | None) -> ThreadTime:
+    if base is None:
+        return now
+    time_ns, count = now.time_ns - base.time_ns, now.count - base.count
+    return now._replace(time_ns=max(0, time_ns), count=max(0, count))
 
 
 def _merge(activity: TimesActivity) -> dict[_Key, ThreadTime]:
@@ -107,9 +137,5 @@ def _merge(activity: TimesActivity) -> dict[_Key, ThreadTime]:
         process = entry.process
         key = _Key(process.pid, process.image_ktime_ns, entry.state, entry.context, entry.reason)
         known = merged.get(key)
-        if known is not None:
-            entry = entry._replace(  # noqa: PLW2901 -- the sum takes its place
-                time_ns=entry.time_ns + known.time_ns, count=entry.count + known.count
-            )
-        merged[key] = entry
+        merged[key] = entry if known is None else _plus(entry, known)
     return merged

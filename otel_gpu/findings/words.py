@@ -9,6 +9,7 @@ from otel_gpu.enrich import stack_text
 from otel_gpu.enrich.activities import ProcessImage
 from otel_gpu.enrich.stack_text import cut_frames, frame_type, printable, stack_id_text
 from otel_gpu.explain.chains import Culprit, Effect, EffectKind
+from otel_gpu.findings.document import CROWD_PID
 from otel_gpu.stacks.frames import Frame
 
 __all__ = [
@@ -98,8 +99,9 @@ def service_of(process: ProcessImage) -> str:
 
 
 def process_name(process: ProcessImage) -> str:
-    """The service's name and the pid."""
-    return f"{printable(service_of(process))} ({process.pid})"
+    """The service's name and the pid; of the sum of many, what it is the sum of."""
+    pid = "" if process.pid == CROWD_PID else f" ({process.pid})"
+    return f"{printable(service_of(process))}{pid}"
 
 
 def shorten(name: str) -> str:
@@ -109,8 +111,9 @@ def shorten(name: str) -> str:
 
 
 def short_process(process: ProcessImage) -> str:
-    """Return the service's name, shortened, and the pid."""
-    return f"{shorten(service_of(process))} ({process.pid})"
+    """Return the service's name, shortened, and the pid, as ``process_name`` does."""
+    pid = "" if process.pid == CROWD_PID else f" ({process.pid})"
+    return f"{shorten(service_of(process))}{pid}"
 
 
 def describe_fault(effect: Effect) -> str:

@@ -1,11 +1,16 @@
 """Days of short programs: each is in the file exactly, and what the writer keeps ends with it."""
 
 import gc
+import json
 import sqlite3
 from contextlib import closing
 from types import BuiltinFunctionType, FunctionType, ModuleType
 
+import pytest
+
 from otel_gpu import wire
+from otel_gpu.cli import main
+from otel_gpu.findings.crowd import MAX_NAMED
 from otel_gpu.store.batch import Batch
 from otel_gpu.store.limits import Limits
 from otel_gpu.store.owed import Owed
@@ -92,11 +97,10 @@ def kept_objects(writer):
 _SHARED = (type, ModuleType, FunctionType, BuiltinFunctionType, sqlite3.Connection, Batch, Owed)
 
 
-def test_short_programs_are_kept_exactly_and_leave_nothing_behind(tmp_path):
-    """
-    Every process, call and wait, what each series and account comes to, and a flat memory.
-    """
-    path = tmp_path / "store.db"
+@pytest.fixture(scope="module")
+def storm(tmp_path_factory):
+    """A store of them, and how much its writer held on to from time to time."""
+    path = tmp_path_factory.mktemp("storm") / "store.db"
     kept = []
     with open_writer(path, LIMITS, live=False) as writer:
         ends = 0
@@ -107,7 +111,14 @@ def test_short_programs_are_kept_exactly_and_leave_nothing_behind(tmp_path):
                 kept.append(kept_objects(writer))
         assert writer.close()
         assert writer.lost() == {}
+    return path, kept
 
+
+def test_short_programs_are_kept_exactly_and_leave_nothing_behind(storm):
+    """
+    Every process, call and wait, what each series and account comes to, and a flat memory.
+    """
+    path, kept = storm
     with closing(sqlite3.connect(path)) as connection:
         ask = connection.execute
         assert ask(
@@ -134,6 +145,30 @@ def test_short_programs_are_kept_exactly_and_leave_nothing_behind(tmp_path):
     # A window at the end begins with what still lived then, which is little.
     found = read(path, T0 + (20 + PROCESSES // PER_SECOND - 5) * SECOND)
     assert 0 < len(found) < PROCESSES
+
+
+@pytest.mark.parametrize(("since_s", "processes"), [(20, 1_480), (300, PROCESSES)])
+def test_every_call_of_every_process_is_in_a_report(storm, capsys, since_s, processes):
+    """
+    The busiest are named, and the others are sums that say of how many.
+    """
+    path, _ = storm
+
+    assert main(["explain", "--store", str(path), "--since", f"{since_s}s", "--json"]) == 0
+
+    document = json.loads(capsys.readouterr().out)
+    each = LAST.counted * len(APIS)
+    assert sum(row["calls"] for row in document["apis"]) == processes * each
+    assert sum(row["sum_ns"] for row in document["apis"]) == processes * len(APIS) * LAST.sum
+    of_all = [slot["calls"] for slot in document["slots"] if slot["process"] is None]
+    assert sum(of_all) == pytest.approx(processes * each)
+    assert sum(row["time_ns"] for row in document["off_cpu"]) == processes * 10 * MS
+    crowds = [row for row in document["processes"] if row["pid"] == 0]
+    summed = [int(row["service_name"].split()[0].replace(",", "")) for row in crowds]
+    assert len(document["processes"]) - len(crowds) == MAX_NAMED
+    assert MAX_NAMED + sum(summed) == processes
+    assert document["losses"] == {}
+    assert not any("no room" in note for note in document["notes"])
 
 
 def assert_flat(kept):
