@@ -134,9 +134,7 @@ def _process(number: int) -> Iterator[bytes]:
     yield kernel_record(wire.RECORD_EXIT, ktime_ns=begin + 30 * MS, **thread)
 
 
-def _call(
-    thread: dict[str, object], begin: int, api: int, start_ms: int, end_ms: int
-) -> bytes:
+def _call(thread: dict[str, object], begin: int, api: int, start_ms: int, end_ms: int) -> bytes:
     return call_record(
         ktime_ns=begin + end_ms * MS,
         start_ktime_ns=begin + start_ms * MS,

@@ -162,7 +162,25 @@ class KernelSide:
     def watched_processes(self):
         return dict(self._alive)
 
+    def forget_process(self, pid):
+        self._alive.pop(pid, None)
+
+    def threads(self):
+        return [(pid, pid) for pid in self._alive]
+
+    def forget_thread(self, tid):
+        return
+
+    def memory(self):
+        return []
+
     def mark_known(self, executable):
+        return
+
+    def forget_known(self):
+        return
+
+    def forget_threshold(self, name):
         return
 
     def read_aggregates(self):
