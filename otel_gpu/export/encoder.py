@@ -27,7 +27,15 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from otel_gpu.export import semconv
 from otel_gpu.export.attributes import AttributeEncoder, field, text_field, varint
-from otel_gpu.export.finished import Attributes, FinishedSpan, Origin, SpanEvent, SpanLink
+from otel_gpu.export.finished import (
+    STATUS_UNSET,
+    Attributes,
+    FinishedSpan,
+    Origin,
+    SharedAttributes,
+    SpanEvent,
+    SpanLink,
+)
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -41,6 +49,10 @@ _LOCAL_FLAGS = b"\x00\x01\x00\x00"
 _SPAN_FLAGS = b"\x85\x01"
 _LINK_FLAGS = b"\x35"
 _STATUS_UNSET = b"\x7a\x00"
+# Most spans end after their attributes: what could follow, and what does.
+_PLAIN, _LOGS = map(FinishedSpan._fields.index, ("status_code", "logs"))
+_NOTHING_ELSE = (STATUS_UNSET, "", (), (), 0, 0, 0)
+_PLAIN_END = _STATUS_UNSET + _SPAN_FLAGS + _LOCAL_FLAGS
 
 _pack_times = Struct("<BQBQ").pack
 _pack_time = Struct("<BQ").pack
@@ -87,6 +99,7 @@ class SpanEncoder:
 
     def __init__(self) -> None:
         self._span_attributes = AttributeEncoder(b"\x4a")
+        self._shared_attributes = RepeatedAttributes(b"\x4a")
         self._event_attributes = AttributeEncoder(b"\x1a")
         self._stacks = RepeatedAttributes(b"\x1a")
         self._link_attributes = AttributeEncoder(b"\x22")
@@ -95,20 +108,27 @@ class SpanEncoder:
 
     def encode(self, span: FinishedSpan) -> bytes:
         """Return a finished span as one ``spans`` field of ``ScopeSpans``."""
-        name = self._names.get(span.name)
-        if name is None:
-            name = _keep(self._names, span.name, text_field(b"\x2a", span.name) + b"\x30\x01")
+        _, trace_id, span_id, parent_id, name, start_unix_ns, end_unix_ns, attributes, *_ = span
+        head = self._names.get(name)
+        if head is None:
+            head = _keep(self._names, name, text_field(b"\x2a", name) + b"\x30\x01")
         parts = [
             b"\x0a\x10",
-            span.trace_id,
+            trace_id,
             b"\x12\x08",
-            span.span_id,
-            b"\x22\x08" if span.parent_span_id else b"",
-            span.parent_span_id,
-            name,
-            _times(span.start_unix_ns, span.end_unix_ns),
-            *self._span_attributes.encode(span.attributes),
+            span_id,
+            b"\x22\x08" if parent_id else b"",
+            parent_id,
+            head,
+            _times(start_unix_ns, end_unix_ns),
         ]
+        if type(attributes) is SharedAttributes:
+            parts.append(self._shared_attributes.encode(attributes))
+        else:
+            parts += self._span_attributes.encode(attributes)
+        if span[_PLAIN:_LOGS] == _NOTHING_ELSE:
+            body = b"".join(parts) + _PLAIN_END
+            return b"\x12" + varint(len(body)) + body
         if span.dropped_attributes:
             parts.append(b"\x50" + varint(span.dropped_attributes))
         if span.events or span.dropped_events:

@@ -1,7 +1,7 @@
 """Exemplars: which chosen calls the duration histograms point at."""
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from operator import itemgetter
 
 from opentelemetry.sdk.metrics import Exemplar
 
@@ -18,17 +18,10 @@ _MAX_KINDS = 256
 IsSampled = Callable[[bytes, str], bool]
 
 
-class _Kind(NamedTuple):
-    # What tells one duration point from another, before names: those can change.
-    api: int
-    copy_kind: int
-    status: int
-    device: int
-
-
-class _Offer(NamedTuple):
-    number: int
-    call: CallActivity
+# What tells one duration point from another, before names, which can change: the number of
+# the API, copy kind, status and device. Plain tuples, since every span makes one of each.
+_Kind = tuple[int, int, int, int]
+_Offer = tuple[int, CallActivity]
 
 
 class ExemplarReservoir:
@@ -58,14 +51,14 @@ class ExemplarReservoir:
         event = call.event
         if self._is_sampled is not None and not self._is_sampled(call.trace_id, call.api.name):
             return
-        kind = _Kind(event.api, event.copy_kind, event.status, event.device)
+        kind = (event.api, event.copy_kind, event.status, event.device)
         octaves = self._latest.get(kind)
         if octaves is None:
             if len(self._latest) >= _MAX_KINDS:
                 return
             octaves = self._latest[kind] = {}
         duration_ns = event.end_ktime_ns - event.start_ktime_ns
-        octaves[duration_ns.bit_length()] = _Offer(number, call)
+        octaves[duration_ns.bit_length()] = (number, call)
 
     def newer_than(
         self, number: int, devices: Mapping[int, DeviceIdentity]
@@ -78,26 +71,25 @@ class ExemplarReservoir:
             devices: What is known of the image's devices by now.
         """
         found: dict[tuple[str, Attributes], list[Exemplar]] = {}
-        for kind, octaves in self._latest.items():
+        for (_, copy_kind, status, device), octaves in self._latest.items():
             newer = sorted(
-                (offer for offer in octaves.values() if offer.number > number),
-                key=lambda offer: offer.number,
+                (offer for offer in octaves.values() if offer[0] > number), key=itemgetter(0)
             )
             if newer:
-                attributes = call_attributes(
-                    newer[0].call.api, kind.copy_kind, kind.status, devices.get(kind.device)
-                )
+                _, first = newer[0]
+                attributes = call_attributes(first.api, copy_kind, status, devices.get(device))
                 key = (semconv.METRIC_GPU_CUDA_CALL_DURATION.name, attributes)
                 found.setdefault(key, []).extend(map(_exemplar, newer))
         return found
 
 
 def _exemplar(offer: _Offer) -> Exemplar:
-    event = offer.call.event
+    _, call = offer
+    event = call.event
     return Exemplar(
         filtered_attributes={},
         value=(event.end_ktime_ns - event.start_ktime_ns) / 1e9,
-        time_unix_nano=offer.call.end_unix_ns,
-        span_id=int.from_bytes(offer.call.span_id),
-        trace_id=int.from_bytes(offer.call.trace_id),
+        time_unix_nano=call.end_unix_ns,
+        span_id=int.from_bytes(call.span_id),
+        trace_id=int.from_bytes(call.trace_id),
     )

@@ -59,11 +59,8 @@ class ExportedSpans:
         ):
             self._older_traces, self._traces = traces, {}
             self._since_unix_ns = span.end_unix_ns
-        # Close to the end, where all spans of threads have it.
-        for key, tid in reversed(span.attributes):
-            if key == semconv.OTEL_GPU_THREAD_TID and isinstance(tid, int):
-                self._add_of_thread(tid, span)
-                return
+        if span.tid:
+            self._add_of_thread(span.tid, span)
 
     def _add_of_thread(self, tid: int, span: FinishedSpan) -> None:
         spans = self._threads.get(tid)

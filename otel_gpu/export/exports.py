@@ -102,7 +102,7 @@ class Exports:
 
         While live this never waits for a network.
         """
-        if isinstance(activity, CaptureActivity):
+        if type(activity) is CaptureActivity:
             self._add(self._builder.close())
             self._capture = (activity.seed, capture_version(activity))
             self._begin()
@@ -185,8 +185,9 @@ class Exports:
         self._explanations = Explanations(seed, origins, self._stacks)
 
     def _add(self, spans: Iterable[FinishedSpan]) -> None:
+        takes_all = self._sampler.takes_all
         for span in spans:
-            if not self._sampler.wants(span):
+            if not (takes_all or self._sampler.wants(span)):
                 self._not_sampled += 1
                 continue
             if self._explains:

@@ -29,6 +29,13 @@ Scalar = str | bool | int | float | bytes
 AttributeValue = Scalar | tuple[str, ...] | tuple[bool, ...] | tuple[int, ...] | tuple[float, ...]
 Attributes = tuple[tuple[str, AttributeValue], ...]
 
+
+class SharedAttributes(tuple[tuple[str, AttributeValue], ...]):
+    """Attributes that come back as the same object with many spans: encoders may go by that."""
+
+    __slots__ = ()
+
+
 _Item = TypeVar("_Item")
 
 STATUS_UNSET = 0
@@ -75,6 +82,7 @@ class FinishedSpan(NamedTuple):
         dropped_attributes: How many attributes a span limit took away; the same
             for events and links.
         logs: What leaves as log records beside the span, and is no part of it.
+        tid: Of the thread that it is about; 0: of none.
     """
 
     origin: Origin
@@ -93,6 +101,7 @@ class FinishedSpan(NamedTuple):
     dropped_events: int = 0
     dropped_links: int = 0
     logs: tuple[SpanEvent, ...] = ()
+    tid: int = 0
 
 
 def readable(span: FinishedSpan) -> ReadableSpan:

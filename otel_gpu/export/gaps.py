@@ -18,7 +18,7 @@ gap ever follows them.
 # second. No clock is asked, so a replay decides as the capture did. Nothing is lost:
 # a stall that waited in vain is a trace of its own.
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -82,8 +82,10 @@ class GapStalls:
         self._threads: dict[_Thread, _Held] = {}
         self._undated: list[_Held] = []
 
-    def __bool__(self) -> bool:
-        return bool(self._threads)
+    @property
+    def threads(self) -> Collection[_Thread]:
+        """The threads of which any is held: a view, which goes on being right."""
+        return self._threads.keys()
 
     def hold(self, stall: StallActivity) -> Iterator[PlacedStall]:
         """Take in a stall outside calls, and yield those that need not wait any more."""

@@ -45,6 +45,9 @@ class Limits:
 
     Attributes past a count limit go from the end, so that the ones which name the
     call stay.
+
+    Attributes:
+        may_cut: Whether a span of a call or a thread can be too large; others always can.
     """
 
     def __init__(self, limits: SpanLimits) -> None:
@@ -52,7 +55,7 @@ class Limits:
         self._value_length = limits.max_span_attribute_length
         # Our spans have at most 31 attributes: with the usual limits there is
         # nothing to look at.
-        self._applies = self._value_length is not None or any(
+        self.may_cut = self._value_length is not None or any(
             limit is not None and limit < len_of_ours
             for limit, len_of_ours in (
                 (limits.max_span_attributes, 64),
@@ -85,7 +88,7 @@ class Limits:
     def apply(self, span: FinishedSpan) -> FinishedSpan:
         """Return the span within the limits; the same one if it is already."""
         limits = self._limits
-        if not self._applies and len(span.events) + len(span.links) < 64:  # noqa: PLR2004
+        if not self.may_cut and len(span.events) + len(span.links) < 64:  # noqa: PLR2004
             return span
         attributes, dropped_attributes = self._cut(span.attributes, limits.max_span_attributes)
         events = span.events[: limits.max_events]
@@ -132,11 +135,14 @@ class TraceSampler:
     The kernel side has chosen what deserves a span already; this is for operators
     who thin all their traces by one ratio. Ratio samplers look at the trace id
     alone, so every span of a trace is decided alike, whichever comes first.
+
+    Attributes:
+        takes_all: Whether there is nothing to ask.
     """
 
     def __init__(self, sampler: Sampler) -> None:
         self._sampler = sampler
-        self._takes_all = sampler in (ALWAYS_ON, DEFAULT_ON)
+        self.takes_all = sampler in (ALWAYS_ON, DEFAULT_ON)
         self._decisions: dict[bytes, bool] = {}
 
     @classmethod
@@ -163,11 +169,11 @@ class TraceSampler:
 
     def wants(self, span: FinishedSpan) -> bool:
         """Say whether the trace of this span is to be exported."""
-        return self._takes_all or self.wants_trace(span.trace_id, span.name, span.attributes)
+        return self.takes_all or self.wants_trace(span.trace_id, span.name, span.attributes)
 
     def wants_trace(self, trace_id: bytes, name: str, attributes: Attributes = ()) -> bool:
         """Say whether a trace is to be exported, by one of its spans."""
-        if self._takes_all:
+        if self.takes_all:
             return True
         decision = self._decisions.get(trace_id)
         if decision is None:

@@ -140,9 +140,11 @@ class MetricStore:
     def observe(self, activity: Activity) -> None:
         """Take in one activity; those that say nothing about metrics are ignored."""
         with self._lock:
+            # Most are calls, and a span has a few microseconds in all.
+            if type(activity) is CallActivity:
+                self._observe_call(activity)
+                return
             match activity:
-                case CallActivity():
-                    self._observe_call(activity)
                 case AggregatesActivity():
                     self._observe_aggregates(activity)
                 case TimesActivity():
@@ -294,7 +296,8 @@ class MetricStore:
         image = self._image(call.process)
         if image is None or self._agent is None:
             return
-        image.open_calls.pop((call.event.tid, call.event.start_ktime_ns), None)
+        if image.open_calls:
+            image.open_calls.pop((call.event.tid, call.event.start_ktime_ns), None)
         if self._with_exemplars:
             self.exemplars_seen += 1
             image.exemplars.offer(call, self.exemplars_seen)

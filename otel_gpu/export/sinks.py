@@ -44,6 +44,7 @@ _WAITING_SPAN_BYTES = 136
 _READABLE_SPAN_BYTES = 1024
 
 _Item = TypeVar("_Item")
+_new_tuple = tuple.__new__
 _OpenSender = Callable[[Transport, SpanQueue], Sender]
 
 
@@ -198,7 +199,8 @@ def _wire_sink(transport: Transport, config: ExportConfig, open_sender: _OpenSen
 
     def encode(span: FinishedSpan) -> Pending:
         data = spans.encode(span)
-        return Pending(span.origin, len(data), data)
+        # As Pending(…), which takes three times as long.
+        return _new_tuple(Pending, (span.origin, len(data), data))
 
     queue = _queue(config, RequestEncoder().header_size)
     return SpanSink(open_sender(transport, queue), encode)

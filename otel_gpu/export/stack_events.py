@@ -45,7 +45,8 @@ class _Entry(NamedTuple):
     characters: int
 
 
-_NOTHING = StackTelemetry()
+NO_STACK = StackTelemetry()
+"""Of a span that says nothing of a stack."""
 
 
 class Stacks:
@@ -72,7 +73,7 @@ class Stacks:
             unix_ns: When it was there.
         """
         if stack is None or self._mode == NONE:
-            return _NOTHING
+            return NO_STACK
         entry = self._entry(stack)
         if self._mode == ATTRIBUTE or not entry.moment:
             return StackTelemetry(entry.pairs)

@@ -23,6 +23,7 @@ from otel_gpu.export.finished import (
     STATUS_UNSET,
     FinishedSpan,
     Origin,
+    SharedAttributes,
     SpanEvent,
     SpanLink,
     readable,
@@ -78,7 +79,7 @@ def finished_spans(draw, from_origins):
         name=draw(texts),
         start_unix_ns=draw(unix_ns),
         end_unix_ns=draw(unix_ns),
-        attributes=draw(pairs),
+        attributes=draw(pairs | pairs.map(SharedAttributes)),
         status_code=status_code,
         status_message=draw(texts) if status_code else "",
         events=tuple(

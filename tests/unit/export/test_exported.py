@@ -18,6 +18,7 @@ def span(number, *, tid=44, start=0, end=10, scope="otel_gpu.sched", name="sched
         start,
         end,
         (("process.context_switch.type", "voluntary"), ("otel_gpu.thread.tid", tid)),
+        tid=tid,
     )
 
 

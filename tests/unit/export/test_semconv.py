@@ -9,6 +9,7 @@ from otel_gpu.config import CaptureConfig, Config, ExportConfig, StacksConfig
 from otel_gpu.decode.events import STALL_STATE_UNKNOWN
 from otel_gpu.enrich.activities import ProcessImage
 from otel_gpu.enrich.attributes import describe, facts_of, host_of
+from otel_gpu.explain.budget import WITHHELD_RATE, WITHHELD_TRACE
 from otel_gpu.explain.chains import Cause, Chain, Culprit, Effect, Evidence, Incident
 from otel_gpu.export.exports import open_exports
 from tests.activities import (
@@ -285,7 +286,8 @@ def run_everything(path, stacks_mode):
             for activity in stream():
                 exports.observe(activity)
             exports.observe_chain(chain(trainer))
-            exports.withhold_chain(chain(trainer), "rate")
+            for reason in (WITHHELD_RATE, WITHHELD_TRACE):
+                exports.withhold_chain(chain(trainer), reason)
             gap_effect = chain(trainer).effect._replace(kind="slow_gap", trace_id=bytes(15) + b"g")
             exports.observe_chain(chain(trainer)._replace(id="c2", effect=gap_effect))
             exports.observe_incident(

@@ -3,7 +3,7 @@ from opentelemetry.sdk.trace import SpanLimits
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import CountersActivity, DeviceIdentity, ExitActivity
-from otel_gpu.export.finished import STATUS_ERROR, STATUS_UNSET
+from otel_gpu.export.finished import STATUS_ERROR, STATUS_UNSET, SharedAttributes
 from otel_gpu.export.limits import Limits
 from otel_gpu.export.origins import Origins
 from otel_gpu.export.resources import Resources
@@ -167,6 +167,58 @@ def test_a_device_that_becomes_known_is_named_from_then_on(builder):
     assert dict(span.attributes)["cuda.device.index"] == 0
 
 
+# Of a call that takes no time off the CPU, does not fail and has no stack: all that is said of it.
+SAID = {
+    "size_bytes": 4096,
+    "stream": 7,
+    "function": 0x5000,
+    "weight": 100,
+    "voluntary_switches": 3,
+    "involuntary_switches": 2,
+    "cpu": 1,
+    "grid": (8, 1, 1),
+    "block": (128, 1, 1),
+    "api": samples.CUDA_MEMCPY_ASYNC,
+    "copy_kind": wire.COPY_HOST_TO_DEVICE,
+    "choices": wire.CHOICE_SLOW,
+    "tid": 45,
+    "comm": "other",
+}
+
+
+def test_calls_that_say_the_same_share_their_attributes(builder):
+    """However often, and whenever they were: encoders need not look at them again."""
+    spans = [
+        builder.spans(samples.call(start_ktime_ns=at, end_ktime_ns=at + 5, address=at))[0]
+        for at in range(1_000, 1_007)
+    ]
+
+    assert all(span.attributes == spans[0].attributes for span in spans)
+    assert isinstance(spans[1].attributes, SharedAttributes)
+    assert all(span.attributes is spans[1].attributes for span in spans[1:])
+    assert len({span.span_id for span in spans}) == 7
+
+
+@pytest.mark.parametrize(
+    "field", [*SAID, "device", "blocked_ns", "run_queue_ns", "status", "stack"]
+)
+def test_calls_that_say_different_things_share_nothing(builder, field):
+    """Whatever was built before, a call has the attributes that it has by itself."""
+    said = SAID | {"blocked_ns": 5, "run_queue_ns": 5, "status": 2}
+    said |= {"device": samples.DEVICE, "stack": call_stack()}
+    # A grid alone is not told from none, and a block goes with a grid.
+    around = {"grid": (2, 1, 1)} if field == "block" else {}
+    alone = SpanBuilder(Origins("9.8.7", Resources({})), Limits(SpanLimits()))
+    for _ in range(3):
+        (usual,) = builder.spans(samples.call(**around))
+    (expected,) = alone.spans(samples.call(**around, **{field: said[field]}))
+
+    for _ in range(3):
+        (span,) = builder.spans(samples.call(**around, **{field: said[field]}))
+        assert span.attributes == expected.attributes != usual.attributes
+        assert span.name == expected.name
+
+
 def test_a_driver_failure_has_the_drivers_name(builder):
     """The layer decides what a result is called."""
     (span,) = builder.spans(samples.call(api=samples.CU_MEM_ALLOC, status=2))
@@ -328,6 +380,7 @@ def test_memory_does_not_grow_with_the_past(builder):
         builder.spans(samples.call(device=device, process=process, pid=number))
         builder.spans(samples.open_call(start_ktime_ns=number))
 
+    assert len(builder._repeated) <= 2048
     for kept in (
         builder._origins._origins,
         builder._named,
