@@ -21,6 +21,8 @@ ANCHOR(enum, switch_type);
 ANCHOR(enum, library_flag);
 ANCHOR(enum, exit_flag);
 ANCHOR(enum, stream_capture);
+ANCHOR(enum, physical_memory);
+ANCHOR(enum, memory_key);
 ANCHOR(enum, process_flag);
 ANCHOR(struct, record_header);
 ANCHOR(struct, cuda_call_record);

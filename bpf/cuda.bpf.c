@@ -26,6 +26,7 @@
 #include "stalls.bpf.h"
 #include "choices.bpf.h"
 #include "gaps.bpf.h"
+#include "memory.bpf.h"
 
 /* cudaDeviceProp begins with name[256] and the 16 bytes of the uuid. */
 #define DEVICE_PROPERTIES_UUID_OFFSET 256
@@ -183,11 +184,13 @@ static __noinline __u64 learn_from_success(struct thread *thread,
 		call->address = address;
 	}
 	key.address = call->address;
+	if (api->physical)
+		return change_physical(thread, api->physical, call);
 	switch (api->family) {
 	case FAMILY_ALLOCATE:
 	case FAMILY_HOST_ALLOCATE:
-		/* A node of a graph is no memory, and neither is the host's the device's. */
-		if (!is_captured(thread, call) && !call->is_on_host)
+		/* A node of a graph is no memory. */
+		if (!is_captured(thread, call))
 			allocation.size_bytes = call->size_bytes;
 		allocation.device = call->device;
 		if (bpf_map_update_elem(&allocations, &key, &allocation, BPF_ANY))

@@ -115,11 +115,19 @@ enum api_family {
 	FAMILY_DEVICE_PROPERTIES = 14,
 	FAMILY_HOST_ALLOCATE = 15,
 	FAMILY_HOST_FREE = 16,
+	FAMILY_UNMAP = 17, /* frees memory that has no handle any more */
 };
 
 enum api_layer {
 	LAYER_RUNTIME = 1,
 	LAYER_DRIVER = 2,
+};
+
+/* What the address in an allocation_key is, where it is none of a layer's addresses. */
+enum memory_key {
+	MEMORY_HANDLE = 3,   /* of physical memory; there can be several, and one several times */
+	MEMORY_MAPPING = 4,  /* where physical memory is mapped */
+	MEMORY_PHYSICAL = 5, /* when it was made: lives while it has handles or mappings */
 };
 
 /* How a launch passes its dimensions. */
@@ -135,6 +143,17 @@ enum stream_capture {
 	CAPTURE_NONE = 0,
 	CAPTURE_BEGINS = 1,
 	CAPTURE_ENDS = 2,
+};
+
+/* What a call does to physical memory, which is apart from where it is mapped. */
+enum physical_memory {
+	PHYSICAL_NONE = 0,
+	PHYSICAL_CREATE = 1,
+	PHYSICAL_IMPORT = 2, /* of another process, which has allocated it */
+	PHYSICAL_RETAIN = 3,
+	PHYSICAL_RELEASE = 4,
+	PHYSICAL_MAP = 5,
+	PHYSICAL_UNMAP = 6,
 };
 
 /* cudaMemcpyKind, plus "not a copy" and the pairs that driver calls name. */
@@ -509,7 +528,7 @@ struct api_descriptor {
 	__u8 size_shift;      /* elements to bytes */
 	__u8 stream_capture;  /* enum stream_capture */
 	__u8 properties_slot; /* a CUmemAllocationProp, which says where the memory is */
-	__u8 padding;
+	__u8 physical;	      /* enum physical_memory */
 };
 
 /* Tunables and tables: read-only data, fixed before the programs load. */
@@ -687,7 +706,7 @@ struct allocation_key {
 	__u64 image_ktime_ns;
 	__u64 address;
 	__u32 pid;
-	__u32 layer; /* runtime and driver see the same address */
+	__u32 layer; /* runtime and driver see the same address; or enum memory_key */
 };
 
 struct stream_key {
@@ -699,8 +718,9 @@ struct stream_key {
 
 struct allocation {
 	__u64 size_bytes;
+	__u64 physical; /* of a handle or mapping: the address in the key of its memory; 0: unknown */
 	__s32 device;
-	__u32 padding;
+	__u32 references; /* to a handle; to physical memory: handles and mappings */
 };
 
 /* Return addresses in the kernel, innermost first; zeros at the end. */

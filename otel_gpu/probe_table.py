@@ -42,6 +42,7 @@ class Api(NamedTuple):
     size_shift: int = 0
     stream_capture: int = wire.CAPTURE_NONE
     properties_slot: int = 0
+    physical: int = wire.PHYSICAL_NONE
 
     @property
     def layer_name(self) -> str:
@@ -175,10 +176,48 @@ APIS: tuple[Api, ...] = (
     _driver(117, "cuMemFree", wire.FAMILY_FREE, address_slot=1),
     _driver(118, "cuMemFreeHost", wire.FAMILY_HOST_FREE, address_slot=1),
     _driver(119, "cuMemFreeAsync", wire.FAMILY_FREE, address_slot=1, stream_slot=2),
-    _driver(120, "cuMemCreate", wire.FAMILY_ALLOCATE, size_slot=2, properties_slot=3, **_OUT1),
-    _driver(121, "cuMemRelease", wire.FAMILY_FREE, address_slot=1),
-    _driver(122, "cuMemMap", wire.FAMILY_OTHER, address_slot=1, size_slot=2),
-    _driver(123, "cuMemUnmap", wire.FAMILY_OTHER, address_slot=1, size_slot=2),
+    _driver(
+        120,
+        "cuMemCreate",
+        wire.FAMILY_ALLOCATE,
+        size_slot=2,
+        properties_slot=3,
+        physical=wire.PHYSICAL_CREATE,
+        **_OUT1,
+    ),
+    _driver(121, "cuMemRelease", wire.FAMILY_FREE, address_slot=1, physical=wire.PHYSICAL_RELEASE),
+    _driver(
+        122,
+        "cuMemMap",
+        wire.FAMILY_OTHER,
+        address_slot=1,
+        size_slot=2,
+        function_slot=4,
+        physical=wire.PHYSICAL_MAP,
+    ),
+    _driver(
+        123,
+        "cuMemUnmap",
+        wire.FAMILY_UNMAP,
+        address_slot=1,
+        size_slot=2,
+        physical=wire.PHYSICAL_UNMAP,
+    ),
+    _driver(
+        124,
+        "cuMemRetainAllocationHandle",
+        wire.FAMILY_OTHER,
+        function_slot=2,
+        physical=wire.PHYSICAL_RETAIN,
+        **_OUT1,
+    ),
+    _driver(
+        125,
+        "cuMemImportFromShareableHandle",
+        wire.FAMILY_OTHER,
+        physical=wire.PHYSICAL_IMPORT,
+        **_OUT1,
+    ),
     _driver(130, "cuMemcpyHtoD", wire.FAMILY_COPY, address_slot=1, size_slot=3, **_HTOD),
     _driver(131, "cuMemcpyDtoH", wire.FAMILY_COPY, address_slot=1, size_slot=3, **_DTOH),
     _driver(132, "cuMemcpyDtoD", wire.FAMILY_COPY, address_slot=1, size_slot=3, **_DTOD),

@@ -152,6 +152,7 @@ FAMILY_DEVICE_UUID = 13
 FAMILY_DEVICE_PROPERTIES = 14
 FAMILY_HOST_ALLOCATE = 15
 FAMILY_HOST_FREE = 16
+FAMILY_UNMAP = 17
 API_FAMILY_NAMES = {
     0: "family_other",
     1: "family_launch",
@@ -170,6 +171,7 @@ API_FAMILY_NAMES = {
     14: "family_device_properties",
     15: "family_host_allocate",
     16: "family_host_free",
+    17: "family_unmap",
 }
 
 # enum api_layer
@@ -178,6 +180,16 @@ LAYER_DRIVER = 2
 API_LAYER_NAMES = {
     1: "layer_runtime",
     2: "layer_driver",
+}
+
+# enum memory_key
+MEMORY_HANDLE = 3
+MEMORY_MAPPING = 4
+MEMORY_PHYSICAL = 5
+MEMORY_KEY_NAMES = {
+    3: "memory_handle",
+    4: "memory_mapping",
+    5: "memory_physical",
 }
 
 # enum launch_shape
@@ -200,6 +212,24 @@ STREAM_CAPTURE_NAMES = {
     0: "capture_none",
     1: "capture_begins",
     2: "capture_ends",
+}
+
+# enum physical_memory
+PHYSICAL_NONE = 0
+PHYSICAL_CREATE = 1
+PHYSICAL_IMPORT = 2
+PHYSICAL_RETAIN = 3
+PHYSICAL_RELEASE = 4
+PHYSICAL_MAP = 5
+PHYSICAL_UNMAP = 6
+PHYSICAL_MEMORY_NAMES = {
+    0: "physical_none",
+    1: "physical_create",
+    2: "physical_import",
+    3: "physical_retain",
+    4: "physical_release",
+    5: "physical_map",
+    6: "physical_unmap",
 }
 
 # enum copy_kind
@@ -938,7 +968,7 @@ AGGREGATES_RECORD_FIELDS = (
 )
 
 # struct api_descriptor: 16 bytes
-API_DESCRIPTOR = struct.Struct("<BBBBBBBBBBBBBBB1x")
+API_DESCRIPTOR = struct.Struct("<BBBBBBBBBBBBBBBB")
 API_DESCRIPTOR_FIELDS = (
     "family",
     "layer",
@@ -955,6 +985,7 @@ API_DESCRIPTOR_FIELDS = (
     "size_shift",
     "stream_capture",
     "properties_slot",
+    "physical",
 )
 
 # struct settings: 6240 bytes
@@ -1537,11 +1568,13 @@ STREAM_KEY_FIELDS = (
     "pid",
 )
 
-# struct allocation: 16 bytes
-ALLOCATION = struct.Struct("<Qi4x")
+# struct allocation: 24 bytes
+ALLOCATION = struct.Struct("<QQiI")
 ALLOCATION_FIELDS = (
     "size_bytes",
+    "physical",
     "device",
+    "references",
 )
 
 # struct kernel_stack: 192 bytes

@@ -10,10 +10,11 @@ from collections.abc import Iterator
 
 from otel_gpu import wire
 from otel_gpu.capture.programs import Programs
-from otel_gpu.procfs.process_facts import read_facts
+from otel_gpu.procfs.process_facts import began_by, read_facts
 from otel_gpu.records import json_record
 
 _AT_A_TIME = 25
+MAX_WAITING = 8192
 
 
 class Introductions:
@@ -24,18 +25,25 @@ class Introductions:
         self._waiting: dict[tuple[int, int], None] = {}
 
     def put_off(self, pid: int, image_ktime_ns: int) -> None:
-        """Introduce an image later."""
+        """Introduce an image later; of too many, the one that waits longest is not."""
         self._waiting[pid, image_ktime_ns] = None
+        if len(self._waiting) > MAX_WAITING:
+            del self._waiting[next(iter(self._waiting))]
 
     def give_up(self, pid: int, image_ktime_ns: int) -> None:
-        """Never mind: the image was replaced."""
+        """Never mind: the image ended, or was replaced."""
         self._waiting.pop((pid, image_ktime_ns), None)
 
     def make(self, pid: int, image_ktime_ns: int) -> Iterator[bytes]:
         """Introduce an image now; nothing comes of one that is gone."""
         facts = read_facts(pid)
-        # Another exec may have come meanwhile; a process that is gone answers 0.
-        if facts is not None and self._programs.watched(pid) in (image_ktime_ns, 0):
+        # Another exec may have come meanwhile; a process that is gone answers 0, and may be read
+        # as long as nobody has waited for it. By then, another may have its pid.
+        if (
+            facts is not None
+            and self._programs.watched(pid) in (image_ktime_ns, 0)
+            and began_by(facts, image_ktime_ns)
+        ):
             yield json_record(
                 wire.RECORD_PROCESS,
                 time.monotonic_ns(),

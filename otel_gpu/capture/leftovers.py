@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from otel_gpu.capture.programs import Programs
 from otel_gpu.procfs.mapped_files import all_pids, thread_ids
+from otel_gpu.procfs.process_facts import start_ktime_ns
 
 Image = tuple[int, int]
 
@@ -39,6 +40,12 @@ class Leftovers:
         for pid in watched.keys() - set(all_pids()):
             self._programs.forget_process(pid)
             del watched[pid]
+        for pid, image_ktime_ns in list(watched.items()):
+            started_ktime_ns = start_ktime_ns(pid)
+            # Its pid is another process's, which the kernel side takes for it.
+            if started_ktime_ns is not None and started_ktime_ns > image_ktime_ns:
+                self._programs.forget_process(pid)
+                del watched[pid]
         missing = {image for image in images.items() if watched.get(image[0]) != image[1]}
         # The record of an end may be in the ring still; by the next time it was read.
         ended = missing & self._missing

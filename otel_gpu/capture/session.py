@@ -15,28 +15,23 @@ from pathlib import Path
 from typing import Any
 
 from otel_gpu import __version__, wire
-from otel_gpu.capture.attachments import Attachments
 from otel_gpu.capture.command import Command
-from otel_gpu.capture.headers import fields_of, header_of
+from otel_gpu.capture.headers import header_of
 from otel_gpu.capture.host import (
     describe_host,
     give_back_memory,
     read_clocks,
     resident_bytes,
 )
-from otel_gpu.capture.interpreters import Interpreters
-from otel_gpu.capture.introductions import Introductions
 from otel_gpu.capture.layout import layout_description
-from otel_gpu.capture.leftovers import Leftovers
 from otel_gpu.capture.pressure import Pressure
 from otel_gpu.capture.programs import Programs
 from otel_gpu.capture.schedule import Schedule
-from otel_gpu.capture.settings import process_flags
 from otel_gpu.capture.snapshots import Snapshots
-from otel_gpu.capture.stops import let_all_go_on, let_go_on
+from otel_gpu.capture.stops import let_all_go_on
+from otel_gpu.capture.watchlist import Watchlist
 from otel_gpu.config import Config
 from otel_gpu.faults import Faults
-from otel_gpu.procfs.mapped_files import FileId, all_pids, cgroup_pids, child_pids, mapped_files
 from otel_gpu.records import clock_record, json_record, unseen_exit_record
 from otel_gpu.stacks.samples import position_of
 from otel_gpu.stacks.user_stacks import SAMPLE_KINDS, UserStacks
@@ -94,24 +89,25 @@ class Session:
         self._watch_all = watch_all
         self._status = status
         self._faults = faults or Faults()
-        self._flags = process_flags(config)
-        self._attachments = Attachments(programs)
         self._user_stacks = UserStacks(programs.watched)
         self._snapshots = Snapshots(programs, config, self._user_stacks)
-        self._interpreters = Interpreters(programs)
+        self._watchlist = Watchlist(
+            programs,
+            config,
+            self._user_stacks,
+            self._faults,
+            cgroup=cgroup,
+            watch_all=watch_all,
+        )
         self._pressure = Pressure()
-        self._images: dict[int, int] = {}
-        self._scanned: set[int] = set()
-        self._introductions = Introductions(programs)
-        self._leftovers = Leftovers(programs)
         self._offset_ns: int | None = None
         self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._stopping = False
         self._handlers: Mapping[int, Callable[[bytes], Iterable[bytes]]] = {
-            wire.RECORD_FORK: self._after_fork,
-            wire.RECORD_EXEC: self._after_exec,
-            wire.RECORD_EXIT: self._after_exit,
-            wire.RECORD_LIBRARY: self._after_library,
+            wire.RECORD_FORK: self._watchlist.after_fork,
+            wire.RECORD_EXEC: self._watchlist.after_exec,
+            wire.RECORD_EXIT: self._watchlist.after_exit,
+            wire.RECORD_LIBRARY: self._watchlist.after_library,
         }
 
     def stop(self) -> None:
@@ -155,17 +151,13 @@ class Session:
             self._snapshots.stacks.prepare()
         self._programs.attach()
         if self._command:
-            self._flags |= wire.PROCESS_STOP_ON_LOAD
-            # The child maps what we map: the dynamic linker that it will most likely use.
-            yield from self._probes(self._command.pid)
-            # What is known of it before its exec is what is known of the agent: nothing.
-            self._images[self._command.pid] = self._programs.watch(self._command.pid, self._flags)
+            yield from self._watchlist.add_command(self._command.pid)
             self._command.open_gate()
             self._command.check_started()
         for pid in self._pids:
-            yield from self._watch_tree(pid)
+            yield from self._watchlist.add_tree(pid)
         with self._faults.at("discovery"):
-            yield from self._discover()
+            yield from self._watchlist.discover()
         # Counters of cgroups tell of what is between two readings: this is the first one.
         with self._faults.at("pressure"):
             yield self._read_pressure()
@@ -194,11 +186,11 @@ class Session:
         schedule.every(
             max(1.0, capture.open_call_limit_s / 4), "open_calls", self._snapshots.open_calls
         )
-        schedule.every(capture.discovery_interval_s, "discovery", self._discover)
-        schedule.every(_RESCAN_INTERVAL_S, "rescan", self._rescan)
+        schedule.every(capture.discovery_interval_s, "discovery", self._watchlist.discover)
+        schedule.every(_RESCAN_INTERVAL_S, "rescan", self._watchlist.rescan)
         schedule.every(_SWEEP_INTERVAL_S, "sweep", self._sweep)
         schedule.every(_CLOCK_INTERVAL_S, "clock", self._sample_clock)
-        schedule.every(_POLL_S, "introductions", self._introductions.make_some)
+        schedule.every(_POLL_S, "introductions", self._watchlist.introduce_some)
         return schedule
 
     @contextlib.contextmanager
@@ -216,7 +208,7 @@ class Session:
             return True
         if self._command:
             return self._command.poll() is not None
-        return bool(self._pids) and not any(pid in self._images for pid in self._pids)
+        return bool(self._pids) and not any(pid in self._watchlist.images for pid in self._pids)
 
     def _end(self) -> Iterator[bytes]:
         with self._faults.at("open_calls"):
@@ -263,7 +255,9 @@ class Session:
                     yield from handler(record)
         with self._faults.at("stacks"):
             self._user_stacks.look_again()
-        yield from self._resolve_stacks(self._programs.events.read(until))
+        records = self._programs.events.read(until)
+        self._watchlist.notice(records)
+        yield from self._resolve_stacks(records)
         yield from self._last_readings(ended)
         yield from exits
 
@@ -295,142 +289,13 @@ class Session:
                 resolved += found
         return resolved
 
-    def _after_fork(self, record: bytes) -> Iterable[bytes]:
-        fields = fields_of(wire.FORK_RECORD, wire.FORK_RECORD_FIELDS, record)
-        child_pid, image_ktime_ns = fields["child_pid"], fields["child_image_ktime_ns"]
-        self._images[child_pid] = image_ktime_ns
-        self._attachments.inherit(fields["pid"], child_pid)
-        self._interpreters.inherit(fields["pid"], child_pid, image_ktime_ns)
-        parent = (fields["pid"], fields["image_ktime_ns"])
-        self._user_stacks.inherit(parent, (child_pid, image_ktime_ns))
-        # Most children exec at once, which says more; the others are read when there is time.
-        self._introductions.put_off(child_pid, image_ktime_ns)
-        return ()
-
-    def _after_exec(self, record: bytes) -> Iterator[bytes]:
-        fields = fields_of(wire.EXEC_RECORD, wire.EXEC_RECORD_FIELDS, record)
-        pid = fields["pid"]
-        with self._held(pid, stopped=bool(fields["stopped"])):
-            self._introductions.give_up(pid, fields["old_image_ktime_ns"])
-            self._images[pid] = fields["image_ktime_ns"]
-            self._attachments.forget(pid)
-            self._interpreters.forget(pid)
-            self._user_stacks.forget(pid, fields["old_image_ktime_ns"])
-            yield from self._probes(pid)
-            self._programs.mark_known(FileId(fields["device"], fields["inode"]))
-            self._introductions.put_off(pid, fields["image_ktime_ns"])
-        yield from self._introductions.make_some()
-
-    def _after_library(self, record: bytes) -> Iterator[bytes]:
-        fields = fields_of(wire.LIBRARY_RECORD, wire.LIBRARY_RECORD_FIELDS, record)
-        pid = fields["pid"]
-        if fields["flags"] & wire.LIBRARY_NOT_CUDA:
-            self._user_stacks.look_soon(pid, fields["image_ktime_ns"])
-            return
-        with self._held(pid, stopped=bool(fields["stopped"])):
-            yield from self._probes(pid)
-        if self._watch_all and pid not in self._images:
-            yield from self._watch(pid)
-            yield from self._probes(pid)
-
-    def _after_exit(self, record: bytes) -> Iterable[bytes]:
-        header = header_of(record)
-        self._forget(header.pid, header.image_ktime_ns)
-        return ()
-
-    def _forget(self, pid: int, image_ktime_ns: int) -> None:
-        self._introductions.give_up(pid, image_ktime_ns)
-        self._user_stacks.forget(pid, image_ktime_ns)
-        # Another process may have the number already.
-        if self._images.get(pid, image_ktime_ns) == image_ktime_ns:
-            self._images.pop(pid, None)
-            self._scanned.discard(pid)
-            self._attachments.forget(pid)
-            self._interpreters.forget(pid)
-
-    @contextlib.contextmanager
-    def _held(self, pid: int, *, stopped: bool) -> Iterator[None]:
-        try:
-            yield
-        finally:
-            if stopped:
-                let_go_on(pid)
-
-    def _watch(self, pid: int) -> Iterator[bytes]:
-        image_ktime_ns = self._programs.watch(pid, self._flags)
-        if image_ktime_ns:
-            self._images[pid] = image_ktime_ns
-            yield from self._introductions.make(pid, image_ktime_ns)
-
-    def _watch_tree(self, pid: int) -> Iterator[bytes]:
-        if pid in self._images or not Path(f"/proc/{pid}").exists():
-            return
-        yield from self._watch(pid)
-        yield from self._probes(pid)
-        for child_pid in child_pids(pid):
-            yield from self._watch_tree(child_pid)
-
-    def _probes(self, pid: int) -> Iterator[bytes]:
-        # What is wrong with one process is no reason not to look at the next.
-        with self._faults.at("probes"):
-            yield from self._place_probes(pid)
-
-    def _place_probes(self, pid: int) -> Iterator[bytes]:
-        # Its interpreter and its stacks only once it is watched: who begins to watch a process
-        # whose libraries were seen already asks again. The files are listed once for all three, as
-        # a process may stand still meanwhile.
-        mapped = list(mapped_files(pid))
-        if pid in self._images:
-            self._interpreters.examine(pid, self._images[pid], mapped)
-        for info in self._attachments.examine(pid, mapped):
-            yield json_record(wire.RECORD_PROBES, time.monotonic_ns(), info, pid=pid)
-        if self._config.stacks.enabled and pid in self._images and self._attachments.uses_cuda(pid):
-            self._user_stacks.learn_process(pid, self._images[pid], mapped)
-
-    def _discover(self) -> Iterator[bytes]:
-        if self._cgroup:
-            with contextlib.suppress(OSError):
-                for pid in set(cgroup_pids(self._cgroup)) - self._images.keys():
-                    yield from self._watch_tree(pid)
-        if self._watch_all:
-            pids = set(all_pids())
-            self._attachments.keep(pids)
-            pids.discard(os.getpid())
-            for pid in pids - self._scanned:
-                yield from self._probes(pid)
-            self._scanned = pids
-            # Those that the kernel side found by a call, and those found by their library.
-            for pid, image_ktime_ns in self._programs.watched_processes().items():
-                if pid not in self._images:
-                    self._images[pid] = image_ktime_ns
-                    self._programs.watch_threads(pid, image_ktime_ns, self._flags)
-                    yield from self._introductions.make(pid, image_ktime_ns)
-                    yield from self._probes(pid)
-            for pid in self._attachments.cuda_users() - self._images.keys():
-                yield from self._watch(pid)
-                yield from self._probes(pid)
-        self._attachments.detach_unused()
-        self._interpreters.examine_again()
-        self._user_stacks.drop_ended()
-
-    def _rescan(self) -> Iterator[bytes]:
-        # Whatever came in without the dynamic linker's help.
-        for pid in all_pids() if self._watch_all else list(self._images):
-            yield from self._probes(pid)
-
     def _sweep(self) -> Iterator[bytes]:
         # What ended without a record of it.
-        for pid, image_ktime_ns in self._leftovers.ended(self._images):
-            image = {(pid, image_ktime_ns)}
-            yield from self._snapshots.last_aggregates(image)
-            yield from self._snapshots.last_times(image)
-            self._forget(pid, image_ktime_ns)
+        for pid, image_ktime_ns in self._watchlist.find_ended():
+            yield from self._last_readings({(pid, image_ktime_ns)})
+            self._watchlist.forget(pid, image_ktime_ns)
             yield unseen_exit_record(time.monotonic_ns(), pid=pid, image_ktime_ns=image_ktime_ns)
-        self._leftovers.free_threads()
-        self._leftovers.free_memory()
-        watched = self._programs.watched_processes()
-        self._user_stacks.end_others(watched)
-        yield from self._snapshots.last_of_others({*watched.items(), *self._images.items()})
+        yield from self._snapshots.last_of_others(self._watchlist.free_leftovers())
 
     def _clock(self) -> Iterator[bytes]:
         with self._faults.at("clock"):
@@ -477,7 +342,7 @@ class Session:
         yield self._read_pressure()
 
     def _read_pressure(self) -> bytes:
-        info = self._pressure.read(list(self._images))
+        info = self._pressure.read(list(self._watchlist.images))
         return json_record(wire.RECORD_PRESSURE, time.monotonic_ns(), info)
 
 

@@ -61,6 +61,7 @@ _CALLS: Mapping[int, Instrument] = {
 _BYTES_BY_FAMILY: Mapping[int, Instrument] = {
     wire.FAMILY_ALLOCATE: semconv.METRIC_GPU_CUDA_MEMORY_ALLOCATIONS,
     wire.FAMILY_FREE: semconv.METRIC_GPU_CUDA_MEMORY_FREE_BYTES,
+    wire.FAMILY_UNMAP: semconv.METRIC_GPU_CUDA_MEMORY_FREE_BYTES,
     wire.FAMILY_MEMSET: semconv.METRIC_GPU_CUDA_MEMSET_BYTES,
 }
 _BYTES: Mapping[int, Instrument] = {
@@ -72,7 +73,11 @@ _BYTES: Mapping[int, Instrument] = {
         else _BYTES_BY_FAMILY.get(api.family)
     )
 }
-_IN_USE_SIGN: Mapping[int, int] = {wire.FAMILY_ALLOCATE: 1, wire.FAMILY_FREE: -1}
+_IN_USE_SIGN: Mapping[int, int] = {
+    wire.FAMILY_ALLOCATE: 1,
+    wire.FAMILY_FREE: -1,
+    wire.FAMILY_UNMAP: -1,
+}
 
 
 def measure(

@@ -24,6 +24,9 @@ MAX_SERIES = 16_384
 _COUNTED = frozenset({wire.METRIC_CALL_DURATION, wire.METRIC_RUN_QUEUE})
 
 
+_OF_MEMORY = (wire.FAMILY_ALLOCATE, wire.FAMILY_FREE, wire.FAMILY_UNMAP)
+
+
 class Counts:
     """Takes snapshots, and tells what was counted between the ends of a window."""
 
@@ -169,11 +172,12 @@ class Counts:
         totals: dict[ImageKey, list[int]] = {}
         for key, series, counted in self._differences():
             family = series.api.family if series.api else wire.FAMILY_OTHER
-            if key.nested or key.status or family not in (wire.FAMILY_ALLOCATE, wire.FAMILY_FREE):
+            if key.nested or key.status or family not in _OF_MEMORY:
                 continue
             sums = totals.setdefault((key.pid, key.image_ktime_ns), [0, 0, 0, 0])
             at = 0 if family == wire.FAMILY_ALLOCATE else 2
-            sums[at] += counted.counted
+            # Memory that an unmapping frees was released before, which is counted.
+            sums[at] += counted.counted if family != wire.FAMILY_UNMAP else 0
             sums[at + 1] += counted.size_bytes
         return [
             Balance(self._processes[image], *sums)

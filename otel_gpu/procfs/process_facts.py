@@ -18,6 +18,7 @@ import os
 import pwd
 import re
 import time
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,21 @@ def read_facts(pid: int, proc: Path = Path("/proc")) -> dict[str, Any] | None:
         if _read_exe(folder) == exe and end.comm == start.comm:
             break
     return facts
+
+
+def began_by(facts: Mapping[str, Any], ktime_ns: int) -> bool:
+    """
+    Say whether facts are of a process that had begun by a moment of CLOCK_MONOTONIC.
+
+    If not, they are of one that was given the pid of another since.
+    """
+    return bool(facts["start_boot_ns"] - facts["boot_offset_ns"] <= ktime_ns)
+
+
+def start_ktime_ns(pid: int) -> int | None:
+    """Return when a process was started, by CLOCK_MONOTONIC, to a tick; None when it is gone."""
+    started_ns = start_boot_ns(f"/proc/{pid}")
+    return None if started_ns is None else started_ns - _boot_offset_ns()
 
 
 def start_boot_ns(folder: str) -> int | None:

@@ -20,6 +20,8 @@ from otel_gpu.stacks.samples import Image
 _KEPT_AFTER_END_S: Final = 3.0
 # Each one holds a file open.
 _MAX_IMAGES: Final = 512
+# Of children that were not looked at, and of images that ended: the oldest go.
+MAX_REMEMBERED: Final = 4096
 _RUNTIME_LIBRARY: Final = "libcudart"
 # Of the time, 2 % at most go into asking a process again what it maps; at first it loads one
 # library after the other, so some of that time is there in advance.
@@ -173,10 +175,14 @@ class ProcessImages:
         known = self._images.get(parent) or self._parents.get(parent)
         if known is not None:
             self._parents[child] = known
+            if len(self._parents) > MAX_REMEMBERED:
+                del self._parents[next(iter(self._parents))]
 
     def end(self, image: Image) -> None:
         """The process has ended, or runs another program now."""
         self._ended_s.setdefault(image, time.monotonic())
+        if len(self._ended_s) > MAX_REMEMBERED:
+            self._drop(next(iter(self._ended_s)))
 
     def end_others(self, current: abc.Mapping[int, int]) -> None:
         """

@@ -166,21 +166,12 @@ class KernelSide:
         self._alive.pop(pid, None)
 
     def threads(self):
-        return [(pid, pid) for pid in self._alive]
-
-    def forget_thread(self, tid):
-        return
+        return []
 
     def memory(self):
         return []
 
     def mark_known(self, executable):
-        return
-
-    def forget_known(self):
-        return
-
-    def forget_threshold(self, name):
         return
 
     def read_aggregates(self):

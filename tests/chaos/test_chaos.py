@@ -28,6 +28,7 @@ from hypothesis.stateful import (
 from otel_gpu import pipeline
 from otel_gpu.capture import leftovers as leftovers_module
 from otel_gpu.capture import session as session_module
+from otel_gpu.capture import watchlist as watchlist_module
 from otel_gpu.capture.kernel_stacks import KernelStacks
 from otel_gpu.capture.schedule import Schedule
 from otel_gpu.capture.session import Session
@@ -72,19 +73,15 @@ PLACES = {
     "otel_gpu.stacks.user_stacks:UserStacks.forget": {"after_exit", "after_exec", "sweep"},
     "otel_gpu.capture.introductions:read_facts": {"introductions", "after_exec"},
     "otel_gpu.capture.introductions:Introductions.make_some": {"introductions", "after_exec"},
-    "otel_gpu.capture.session:mapped_files": {"probes"},
+    "otel_gpu.capture.watchlist:mapped_files": {"probes"},
     "otel_gpu.capture.interpreters:Interpreters.examine": {"probes"},
     "otel_gpu.capture.interpreters:Interpreters.examine_again": {"discovery"},
     "otel_gpu.capture.attachments:Attachments.examine": {"probes"},
     "otel_gpu.capture.attachments:Attachments.forget": {"after_exit", "after_exec", "sweep"},
     "otel_gpu.capture.attachments:Attachments.detach_unused": {"discovery"},
     "otel_gpu.capture.pressure:Pressure.read": {"pressure"},
-    "tests.chaos.kernel_side:KernelSide.read_aggregates": {
-        "aggregates",
-        "last_aggregates",
-        "sweep",
-    },
-    "tests.chaos.kernel_side:KernelSide.read_times": {"times", "last_times", "sweep"},
+    "tests.chaos.kernel_side:KernelSide.read_aggregates": {"aggregates", "last_aggregates"},
+    "tests.chaos.kernel_side:KernelSide.read_times": {"times", "last_times"},
     "tests.chaos.kernel_side:KernelSide.read_counters": {"counters"},
     "tests.chaos.kernel_side:KernelSide.open_threads": {"open_calls"},
     "tests.chaos.kernel_side:KernelSide.set_threshold": {"thresholds"},
@@ -147,11 +144,8 @@ class Chaos(RuleBasedStateMachine):
         self.open.enter_context(
             patched(session_module, "read_clocks", lambda: self.stepped(*read_clocks()))
         )
-        self.kernel = KernelSide()
-        self.open.callback(self.kernel.close)
         # Nothing of this host is to be looked at, and each batch of rows written at once.
-        self.open.enter_context(patched(session_module, "all_pids", list))
-        self.open.enter_context(patched(leftovers_module, "all_pids", self.kernel.alive))
+        self.open.enter_context(patched(watchlist_module, "all_pids", list))
         self.open.enter_context(patched(KernelStacks, "prepare", lambda _: None))
         limits = Limits(batch_interval_s=0.0)
         self.open.enter_context(patched(recorder_module, "limits_of", lambda _: limits))
@@ -159,6 +153,9 @@ class Chaos(RuleBasedStateMachine):
         self.open.callback(logging.disable, logging.NOTSET)
         self.injection = Injection(PLACES)
         self.open.callback(self.injection.undo)
+        self.kernel = KernelSide()
+        self.open.enter_context(patched(leftovers_module, "all_pids", self.kernel.alive))
+        self.open.callback(self.kernel.close)
         self.faults = Faults(self.clock)
         self.rejected = Counter()
         self.witness = Witness()

@@ -40,17 +40,78 @@ cuda.cuStreamEndCapture(stream, ctypes.byref(handle()))
 cuda.cuMemAllocAsync(ctypes.byref(memory), size(714), stream)
 """
 CREATED = """
-def create(location, number, bytes):
-    properties = (ctypes.c_uint32 * 8)(1, 0, location, number)
-    made = handle()
-    cuda.cuMemCreate(ctypes.byref(made), size(bytes), properties, handle())
-    return made
 create(1, 0, 503)
 create(6, 0x100, 211)
 cuda.cuMemRelease(create(2, 0, 1009))
 for location in (2, 3, 4):
     create(location, 0, 1013)
 cuda.cuMemRelease(create(1, 0, 307))
+"""
+CREATE = """
+def create(location, number, bytes):
+    properties = (ctypes.c_uint32 * 8)(1, 0, location, number)
+    made = handle()
+    cuda.cuMemCreate(ctypes.byref(made), size(bytes), properties, handle())
+    return made
+def at(address, bytes, made):
+    cuda.cuMemMap(handle(address), size(bytes), size(0), made, handle())
+def unmap(address, bytes):
+    cuda.cuMemUnmap(handle(address), size(bytes))
+def retain(address):
+    further = handle()
+    cuda.cuMemRetainAllocationHandle(ctypes.byref(further), ctypes.c_void_p(address))
+    return further
+"""
+# As NCCL and vLLM do: the memory lives in its mappings.
+RELEASED_WHILE_MAPPED = """
+kept, gone, twice = create(1, 0, 714), create(1, 0, 1009), create(1, 0, 1013)
+at(0x10000, 714, kept)
+at(0x20000, 1009, gone)
+at(0x30000, 1013, twice)
+at(0x40000, 1013, twice)
+for made in (kept, gone, twice):
+    cuda.cuMemRelease(made)
+unmap(0x20000, 1009)
+unmap(0x30000, 1013)
+unmap(0x40000, 1013)
+"""
+# As torch does: handle and mapping go together.
+UNMAPPED_FIRST = """
+kept, gone = create(1, 0, 714), create(1, 0, 1009)
+at(0x10000, 714, kept)
+at(0x20000, 1009, gone)
+unmap(0x10000, 714)
+unmap(0x20000, 1009)
+cuda.cuMemRelease(gone)
+"""
+MANY_UNMAPPED_AT_ONCE = """
+kept = create(1, 0, 714)
+at(0x10000, 714, kept)
+for number in range(101):
+    made = create(1, 0, 4096)
+    at(0x100000 + 4096 * number, 4096, made)
+    cuda.cuMemRelease(made)
+unmap(0x100000, 101 * 4096)
+cuda.cuMemRelease(kept)
+"""
+RETAINED = """
+kept, gone = create(1, 0, 714), create(1, 0, 1009)
+at(0x10000, 714, kept)
+at(0x20000, 1009, gone)
+further, last = retain(0x10000), retain(0x20000)
+for made in (kept, gone):
+    cuda.cuMemRelease(made)
+unmap(0x10000, 714)
+unmap(0x20000, 1009)
+cuda.cuMemRelease(last)
+"""
+IMPORTED = """
+create(1, 0, 714)
+imported = handle()
+cuda.cuMemImportFromShareableHandle(ctypes.byref(imported), ctypes.c_void_p(7), 1)
+at(0x10000, 1009, imported)
+cuda.cuMemRelease(imported)
+unmap(0x10000, 1009)
 """
 
 
@@ -59,14 +120,20 @@ cuda.cuMemRelease(create(1, 0, 307))
     [
         pytest.param("runtime", CAPTURED, id="captured"),
         pytest.param("driver", CAPTURED_BY_THE_DRIVER, id="captured-by-the-driver"),
-        pytest.param("driver", CREATED, id="created"),
+        pytest.param("driver", CREATE + CREATED, id="created"),
+        pytest.param("driver", CREATE + RELEASED_WHILE_MAPPED, id="released-while-mapped"),
+        pytest.param("driver", CREATE + UNMAPPED_FIRST, id="unmapped-first"),
+        pytest.param("driver", CREATE + MANY_UNMAPPED_AT_ONCE, id="many-unmapped-at-once"),
+        pytest.param("driver", CREATE + RETAINED, id="retained"),
+        pytest.param("driver", CREATE + IMPORTED, id="imported"),
     ],
 )
 def test_what_is_no_memory_of_a_device_is_not_in_use(
     receiver: OtlpReceiver, stubs: StubLibraries, layer: str, script: str
 ) -> None:
     """
-    A node of a graph takes none, nor does memory of the host; 503 + 211 bytes are in use.
+    A node of a graph takes none, nor does memory of the host or of another process; what is created
+    lives as long as its handles and mappings do. 714 bytes are in use.
     """
     library = getattr(stubs, layer)
     with Agent(receiver, [sys.executable, "-c", PREAMBLE + script, str(library)]) as agent:

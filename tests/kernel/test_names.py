@@ -1,15 +1,23 @@
 """What a program is called: the same from the record of its exec as from /proc."""
 
+import contextlib
 import json
+import os
+import shutil
+import signal
+import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from otel_gpu.decode.events import Exec
-from tests.kernel.agent import Agent
+from tests.kernel.agent import CALL_DURATION, Agent, calls, points, wait_until
 from tests.kernel.btf_headers import make_headers
 from tests.kernel.told import Told
+from tests.receiver import OtlpReceiver
+from tests.stubs.build import StubLibraries
 
 pytestmark = pytest.mark.kernel
 
@@ -72,3 +80,62 @@ def test_an_exec_names_the_program_as_proc_does(tmp_path: Path, loader: str) -> 
     # The record has room for 255 bytes: what is too long has lost its beginning.
     assert names.pop(deep).endswith(told.pop(deep))
     assert told == names
+
+
+# A dynamic linker of its own carries no probe: its programs are found by their first call.
+OTHER_LINKER = """
+import ctypes, os, sys
+cuda = ctypes.CDLL(sys.argv[1])
+print(os.getpid(), flush=True)
+while sys.stdin.readline():
+    for _ in range(7):
+        cuda.cudaDeviceSynchronize()
+"""
+
+
+def test_a_program_found_by_its_first_call_has_its_name(
+    receiver: OtlpReceiver, stubs: StubLibraries, tmp_path: Path
+) -> None:
+    """
+    Under ``--all``, long before anybody looks for new processes again.
+    """
+    linker = next(path for lib in ("/lib64", "/lib") for path in Path(lib).glob("ld-linux-*"))
+    shutil.copy(linker.resolve(), tmp_path / "linker")
+    program = [sys.executable, "-c", OTHER_LINKER, stubs.runtime]
+    env = {"OTEL_GPU_CAPTURE_DISCOVERY_INTERVAL_S": "600"}
+    with (
+        started(program) as probed,
+        Agent(receiver, flags=("--all",), env=env) as agent,
+    ):
+        wait_until(lambda: makes_calls(receiver, probed), "the first program's calls")
+        with started([tmp_path / "linker", *program], OTEL_SERVICE_NAME="found") as found:
+            wait_until(lambda: makes_calls(receiver, found), "the other program's calls")
+            pid = found.pid
+        agent.signal(signal.SIGINT)
+        agent.wait()
+
+    names = {point.resource["service.name"] for point in points(receiver, CALL_DURATION, pid)}
+    assert names == {"found"}
+
+
+@contextlib.contextmanager
+def started(command: Sequence[str | Path], **env: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a program that has loaded its libraries, until the end of the context."""
+    with subprocess.Popen(
+        list(map(str, command)),
+        env=os.environ | env,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().strip() == str(process.pid)
+        yield process
+
+
+def makes_calls(receiver: OtlpReceiver, process: subprocess.Popen[str]) -> int:
+    """Let a program make some calls, and return how many were received by now."""
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+    return calls(receiver, "cudaDeviceSynchronize", process.pid)

@@ -10,6 +10,7 @@ import pytest
 from otel_gpu import wire
 from otel_gpu.capture.programs import Programs
 from otel_gpu.capture.session import Session
+from otel_gpu.capture.watchlist import Watchlist
 from otel_gpu.config import load
 from otel_gpu.faults import Faults
 from tests.kernel.agent import wait_until
@@ -60,23 +61,26 @@ def test_the_end_of_a_capture_leaves_nothing_stopped() -> None:
         assert [shell.wait(GOES_ON_S) for shell in shells] == [0, 0, 0]
 
 
-@pytest.mark.parametrize("at", ["_place_probes", "_probes", "_handle"])
+@pytest.mark.parametrize(
+    ("place", "at"),
+    [(Watchlist, "_place_probes"), (Watchlist, "_probes"), (Session, "_handle")],
+)
 def test_errors_about_stopped_processes_leave_nothing_stopped(
-    monkeypatch: pytest.MonkeyPatch, at: str
+    monkeypatch: pytest.MonkeyPatch, place: type, at: str
 ) -> None:
     """
     Where each of three records is an error, all three processes go on, and so does the capture.
     """
     faults = Faults()
 
-    def fail(self: Session, *about: object) -> Iterator[bytes]:
+    def fail(self: object, *about: object) -> Iterator[bytes]:
         raise RuntimeError(self, about)
 
     with Programs(CONFIG, watch_all=False) as programs:
         session = Session(programs, CONFIG, pids=[], faults=faults)
         batches = session.batches()
         next(batches)
-        monkeypatch.setattr(Session, at, fail)
+        monkeypatch.setattr(place, at, fail)
         with stopped_at_exec(programs, 3) as shells:
             while any(shell.poll() is None for shell in shells):
                 next(batches)
@@ -93,13 +97,13 @@ def test_an_interrupted_capture_leaves_nothing_stopped(monkeypatch: pytest.Monke
     The first of three records is not survived; the processes of the others go on all the same.
     """
 
-    def interrupt(self: Session, pid: int) -> Iterator[bytes]:
+    def interrupt(self: Watchlist, pid: int) -> Iterator[bytes]:
         raise KeyboardInterrupt(self, pid)
 
     with Programs(CONFIG, watch_all=False) as programs:
         batches = Session(programs, CONFIG, pids=[]).batches()
         next(batches)
-        monkeypatch.setattr(Session, "_probes", interrupt)
+        monkeypatch.setattr(Watchlist, "_probes", interrupt)
         with stopped_at_exec(programs, 3) as shells:
             with pytest.raises(KeyboardInterrupt):
                 list(batches)

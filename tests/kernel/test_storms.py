@@ -1,6 +1,7 @@
 """Many short processes: every call counts, and nothing is kept of a process that is gone."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from tests.kernel.agent import (
     calls,
     environment_for,
     losses,
+    points,
     wait_until,
 )
 from tests.receiver import OtlpReceiver
@@ -49,6 +51,40 @@ for _ in range(13):
     [cuda.cudaDeviceSynchronize() for _ in range(7)]
     _ctypes.dlclose(cuda._handle)
 print(json.dumps({"pid": os.getpid()}))
+"""
+UNMAPPED = """
+import _ctypes, ctypes, json, os, sys, threading
+first, second = map(ctypes.CDLL, sys.argv[1:])
+first.stub_set(b"cudaStreamSynchronize", b"hang=1")
+inside = [threading.Thread(target=first.cudaStreamSynchronize, args=(None,)) for _ in range(3)]
+[thread.start() for thread in inside]
+while first.stub_calls(b"cudaStreamSynchronize") < 3:
+    pass
+[first.cudaDeviceSynchronize() for _ in range(7)]
+_ctypes.dlclose(first._handle)
+assert sys.argv[1] not in open("/proc/self/maps").read()
+[second.cudaDeviceSynchronize() for _ in range(11)]
+print(json.dumps({"pid": os.getpid()}), flush=True)
+sys.stdin.readline()
+os._exit(3)
+"""
+THREADS = """
+import ctypes, json, os, sys, threading
+cuda = ctypes.CDLL(sys.argv[1])
+threading.stack_size(1 << 16)
+count = 1009
+all_made, end = threading.Barrier(count + 1), threading.Event()
+def make():
+    [cuda.cudaDeviceSynchronize() for _ in range(7)]
+    all_made.wait()
+    end.wait()
+threads = [threading.Thread(target=make) for _ in range(count)]
+[thread.start() for thread in threads]
+all_made.wait()
+print(json.dumps({"pid": os.getpid()}), flush=True)
+sys.stdin.readline()
+end.set()
+[thread.join() for thread in threads]
 """
 FULL = {f"{what}_full" for what in ("processes", "threads", "series", "times", "allocations")}
 # Leftovers are looked for every 5 s.
@@ -313,3 +349,48 @@ def test_an_end_that_the_kernel_did_not_report_is_noticed(
 
     assert finished.returncode == 0
     assert finished.stderr.count("Traceback") == 0
+
+
+def test_a_library_unmapped_with_calls_open_costs_these_calls_alone(
+    receiver: OtlpReceiver, stubs: StubLibraries, tmp_path: Path
+) -> None:
+    """
+    Three threads are inside calls of it for good: they hang, and are lost when the process ends.
+    """
+    libraries = [tmp_path / name / "libcudart.so.12" for name in ("first", "second")]
+    for library in libraries:
+        library.parent.mkdir()
+        shutil.copy(stubs.runtime, library)
+    env = {"OTEL_GPU_CAPTURE_OPEN_CALL_LIMIT_S": "0.5"}
+    command = [sys.executable, "-c", UNMAPPED, *libraries]
+    with Agent(receiver, command, env=env, stdin=subprocess.PIPE) as agent:
+        pid = agent.next_line()["pid"]
+        receiver.wait_for(lambda: points(receiver, "gpu.cuda.call.open.age", pid))
+        agent.send_line()
+        finished = agent.wait()
+
+    assert finished.returncode == 3
+    assert calls(receiver, "cudaDeviceSynchronize", pid) == 7 + 11
+    assert calls(receiver, "cudaStreamSynchronize", pid) == 0
+    assert losses(receiver) == {"exit_inside_call": 3}
+    assert "Traceback" not in finished.stderr
+
+
+def test_a_thousand_threads_of_one_process_are_followed_at_once(
+    receiver: OtlpReceiver, stubs: StubLibraries
+) -> None:
+    """
+    Each call of each counts, and none is kept when they have ended.
+    """
+    command = [sys.executable, "-c", THREADS, stubs.runtime]
+    # A thousand first calls at once, each with its stack, are more than the ring holds.
+    env = {"OTEL_GPU_STACKS_ENABLED": "false"}
+    with Agent(receiver, command, env=env, stdin=subprocess.PIPE) as agent:
+        pid = agent.next_line()["pid"]
+        assert held(agent, {pid})["threads"] == 1009 + 1
+        agent.send_line()
+        finished = agent.wait()
+
+    assert finished.returncode == 0
+    assert calls(receiver, "cudaDeviceSynchronize", pid) == 1009 * 7
+    assert losses(receiver) == {}

@@ -78,6 +78,11 @@ STUB(cuMemRelease, (CUdeviceptr handle), (handle), NOTHING)
 STUB(cuMemMap,
      (CUdeviceptr address, size_t size_bytes, size_t offset, CUdeviceptr handle, uint64_t flags),
      (address, size_bytes, offset, handle, flags), NOTHING)
+/* A further handle of what is mapped; here, the address is that of the mapping. */
+STUB(cuMemRetainAllocationHandle, (CUdeviceptr * handle, void *address), (handle, address),
+     ALLOCATE(handle, 1))
+STUB(cuMemImportFromShareableHandle, (CUdeviceptr * handle, void *shared, int type),
+     (handle, shared, type), ALLOCATE(handle, 1))
 STUB(cuMemUnmap, (CUdeviceptr address, size_t size_bytes), (address, size_bytes), NOTHING)
 
 STUB(cuMemcpyHtoD_v2, (CUdeviceptr to, const void *from, size_t size_bytes), (to, from, size_bytes),

@@ -2,10 +2,13 @@
 
 import os
 import subprocess
+import time
 
 import pytest
 
 from otel_gpu.capture.leftovers import Leftovers
+
+EARLIER, NOW, LATER = 1, time.monotonic_ns(), time.monotonic_ns() + 1
 
 
 class Programs:
@@ -45,30 +48,30 @@ def gone():
 
 def test_an_entry_of_a_process_that_is_gone_is_freed(gone):
     """The one of a process that lives stays, whether or not anybody knows it."""
-    programs = Programs({os.getpid(): 7, gone: 5})
+    programs = Programs({os.getpid(): NOW, gone: 5})
 
     assert Leftovers(programs).ended({}) == set()
-    assert programs.processes == {os.getpid(): 7}
+    assert programs.processes == {os.getpid(): NOW}
 
 
 def test_an_end_that_nobody_reports_is_found_at_the_second_look(gone):
     """At the first its record may be on its way; and it is found once."""
-    leftovers = Leftovers(Programs({os.getpid(): 7, gone: 5}))
-    images = {os.getpid(): 7, gone: 5}
+    leftovers = Leftovers(Programs({os.getpid(): NOW, gone: 5}))
+    images = {os.getpid(): NOW, gone: 5}
 
     assert leftovers.ended(images) == set()
     assert leftovers.ended(images) == {(gone, 5)}
-    assert leftovers.ended({os.getpid(): 7}) == set()
+    assert leftovers.ended({os.getpid(): NOW}) == set()
 
 
 def test_an_image_that_was_replaced_without_a_record_has_ended():
     """The process goes on as another program."""
-    leftovers = Leftovers(Programs({os.getpid(): 9}))
-    images = {os.getpid(): 7}
+    leftovers = Leftovers(Programs({os.getpid(): LATER}))
+    images = {os.getpid(): NOW}
 
     leftovers.ended(images)
 
-    assert leftovers.ended(images) == {(os.getpid(), 7)}
+    assert leftovers.ended(images) == {(os.getpid(), NOW)}
 
 
 def test_threads_are_freed_that_ended_or_whose_process_is_not_watched(gone):
@@ -90,3 +93,15 @@ def test_allocations_are_freed_with_their_image(gone):
     Leftovers(programs).free_memory()
 
     assert programs.allocated == {b"live": (own, 7)}
+
+
+def test_a_pid_that_another_process_has_is_not_taken_for_the_one_that_had_it():
+    """Its entry is freed, and the image has ended."""
+    programs = Programs({os.getpid(): EARLIER})
+    leftovers = Leftovers(programs)
+    images = {os.getpid(): EARLIER}
+
+    leftovers.ended(images)
+
+    assert programs.processes == {}
+    assert leftovers.ended(images) == {(os.getpid(), EARLIER)}

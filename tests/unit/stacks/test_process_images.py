@@ -10,7 +10,7 @@ import pytest
 
 from otel_gpu import wire
 from otel_gpu.procfs.mapped_files import FileId, MappedFile, mapped_files
-from otel_gpu.stacks.process_images import ProcessImages
+from otel_gpu.stacks.process_images import MAX_REMEMBERED, ProcessImages
 
 QSORT = ctypes.cast(ctypes.CDLL(None).qsort, ctypes.c_void_p).value
 KTIME_NS = 77
@@ -230,3 +230,19 @@ def test_no_more_than_512_images_are_known(images):
         images.get((NOBODY, KTIME_NS))
 
     assert len(images) == 512
+
+
+def test_what_is_remembered_of_children_and_of_ends_is_bounded(images):
+    """
+    Of a storm of short processes the oldest are forgotten first.
+    """
+    images.get(SELF)
+    for pid in range(NOBODY, NOBODY + MAX_REMEMBERED + 100):
+        images.inherit(SELF, (pid, KTIME_NS))
+    assert len(images._parents) == MAX_REMEMBERED
+
+    for pid in range(NOBODY, NOBODY + MAX_REMEMBERED + 100):
+        images.end((pid, KTIME_NS))
+    assert len(images._ended_s) == MAX_REMEMBERED
+    assert len(images.drop_ended(time.monotonic() + 11)) == MAX_REMEMBERED
+    assert images._parents == {}

@@ -1,0 +1,256 @@
+"""
+Which processes are watched, and what is done for each: probes, names, interpreters, stacks.
+
+A process comes in with its parent, by name, or because it uses CUDA; it changes with an exec
+and goes with its end. Each of that is said by a record of the kernel side, or found by looking
+at /proc now and then.
+"""
+
+import contextlib
+import os
+import struct
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from otel_gpu import wire
+from otel_gpu.capture.attachments import Attachments
+from otel_gpu.capture.headers import fields_of, header_of
+from otel_gpu.capture.interpreters import Interpreters
+from otel_gpu.capture.introductions import Introductions
+from otel_gpu.capture.leftovers import Image, Leftovers
+from otel_gpu.capture.programs import Programs
+from otel_gpu.capture.settings import process_flags
+from otel_gpu.capture.stops import let_go_on
+from otel_gpu.config import Config
+from otel_gpu.faults import Faults
+from otel_gpu.procfs.mapped_files import FileId, all_pids, cgroup_pids, child_pids, mapped_files
+from otel_gpu.records import json_record
+from otel_gpu.stacks.samples import position_of
+from otel_gpu.stacks.user_stacks import UserStacks
+
+# In the header of a record, one after the other.
+_IMAGE_AND_PID = struct.Struct("<QI")
+_IMAGE_START = position_of(wire.RECORD_HEADER, wire.RECORD_HEADER_FIELDS, "image_ktime_ns")
+_IMAGE_BYTES = slice(_IMAGE_START, _IMAGE_START + _IMAGE_AND_PID.size)
+_NEWCOMERS_AT_A_TIME = 25
+_MAX_NEWCOMERS = 4096
+
+
+class Watchlist:
+    """
+    The watched process images of one capture.
+
+    Args:
+        programs: The loaded programs.
+        config: The configuration.
+        user_stacks: Learns what is needed to resolve stacks of these processes.
+        faults: Counts errors; one that is about a process costs its probes.
+        cgroup: A cgroup whose processes to watch, also later ones.
+        watch_all: Watch whatever maps a CUDA library.
+    """
+
+    def __init__(
+        self,
+        programs: Programs,
+        config: Config,
+        user_stacks: UserStacks,
+        faults: Faults,
+        *,
+        cgroup: Path | None,
+        watch_all: bool,
+    ) -> None:
+        self._programs = programs
+        self._user_stacks = user_stacks
+        self._wants_stacks = config.stacks.enabled
+        self._faults = faults
+        self._cgroup = cgroup
+        self._watch_all = watch_all
+        self._flags = process_flags(config)
+        self._attachments = Attachments(programs)
+        self._interpreters = Interpreters(programs)
+        self._introductions = Introductions(programs)
+        self._leftovers = Leftovers(programs)
+        self._images: dict[int, int] = {}
+        self._scanned: set[int] = set()
+        # Found by the kernel side, and not looked at yet.
+        self._newcomers: dict[Image, None] = {}
+
+    @property
+    def images(self) -> Mapping[int, int]:
+        """``image_ktime_ns`` by pid of every process that is watched."""
+        return self._images
+
+    def add_command(self, pid: int) -> Iterator[bytes]:
+        """Watch what the user runs through us; it and its children stop while they get probes."""
+        self._flags |= wire.PROCESS_STOP_ON_LOAD
+        # The child maps what we map: the dynamic linker that it will most likely use.
+        yield from self._probes(pid)
+        # What is known of it before its exec is what is known of the agent: nothing.
+        self._images[pid] = self._programs.watch(pid, self._flags)
+
+    def add_tree(self, pid: int) -> Iterator[bytes]:
+        """Watch a process and its descendants."""
+        if pid in self._images or not Path(f"/proc/{pid}").exists():
+            return
+        yield from self._watch(pid)
+        yield from self._probes(pid)
+        for child_pid in child_pids(pid):
+            yield from self.add_tree(child_pid)
+
+    def after_fork(self, record: bytes) -> Iterable[bytes]:
+        """Take in a RECORD_FORK."""
+        fields = fields_of(wire.FORK_RECORD, wire.FORK_RECORD_FIELDS, record)
+        child_pid, image_ktime_ns = fields["child_pid"], fields["child_image_ktime_ns"]
+        self._images[child_pid] = image_ktime_ns
+        self._attachments.inherit(fields["pid"], child_pid)
+        self._interpreters.inherit(fields["pid"], child_pid, image_ktime_ns)
+        parent = (fields["pid"], fields["image_ktime_ns"])
+        self._user_stacks.inherit(parent, (child_pid, image_ktime_ns))
+        # Most children exec at once, which says more; the others are read when there is time.
+        self._introductions.put_off(child_pid, image_ktime_ns)
+        return ()
+
+    def after_exec(self, record: bytes) -> Iterator[bytes]:
+        """Take in a RECORD_EXEC, and let the process go on if it stands still."""
+        fields = fields_of(wire.EXEC_RECORD, wire.EXEC_RECORD_FIELDS, record)
+        pid = fields["pid"]
+        with _held(pid, stopped=bool(fields["stopped"])):
+            self._introductions.give_up(pid, fields["old_image_ktime_ns"])
+            self._images[pid] = fields["image_ktime_ns"]
+            self._attachments.forget(pid)
+            self._interpreters.forget(pid)
+            self._user_stacks.forget(pid, fields["old_image_ktime_ns"])
+            yield from self._probes(pid)
+            self._programs.mark_known(FileId(fields["device"], fields["inode"]))
+            self._introductions.put_off(pid, fields["image_ktime_ns"])
+        yield from self._introductions.make_some()
+
+    def after_library(self, record: bytes) -> Iterator[bytes]:
+        """Take in a RECORD_LIBRARY, and let the process go on if it stands still."""
+        fields = fields_of(wire.LIBRARY_RECORD, wire.LIBRARY_RECORD_FIELDS, record)
+        pid = fields["pid"]
+        if fields["flags"] & wire.LIBRARY_NOT_CUDA:
+            self._user_stacks.look_soon(pid, fields["image_ktime_ns"])
+            return
+        with _held(pid, stopped=bool(fields["stopped"])):
+            yield from self._probes(pid)
+        if self._watch_all and pid not in self._images:
+            yield from self._watch(pid)
+            yield from self._probes(pid)
+
+    def after_exit(self, record: bytes) -> Iterable[bytes]:
+        """Take in a RECORD_EXIT."""
+        header = header_of(record)
+        self.forget(header.pid, header.image_ktime_ns)
+        return ()
+
+    def forget(self, pid: int, image_ktime_ns: int) -> None:
+        """Let go of an image that ended."""
+        self._introductions.give_up(pid, image_ktime_ns)
+        self._user_stacks.forget(pid, image_ktime_ns)
+        # Another process may have the number already.
+        if self._images.get(pid, image_ktime_ns) == image_ktime_ns:
+            self._images.pop(pid, None)
+            self._scanned.discard(pid)
+            self._attachments.forget(pid)
+            self._interpreters.forget(pid)
+
+    def notice(self, records: Sequence[bytes]) -> None:
+        """Note whose records these are: the kernel side watches whoever makes a CUDA call."""
+        if self._watch_all:
+            for raw in {record[_IMAGE_BYTES] for record in records}:
+                image_ktime_ns, pid = _IMAGE_AND_PID.unpack(raw)
+                self._add_newcomer(pid, image_ktime_ns)
+
+    def introduce_some(self) -> Iterator[bytes]:
+        """Look at some of those that the kernel side found, and introduce some that wait."""
+        for _ in range(min(_NEWCOMERS_AT_A_TIME, len(self._newcomers))):
+            pid, image_ktime_ns = image = next(iter(self._newcomers))
+            del self._newcomers[image]
+            if self._images.get(pid) == image_ktime_ns:
+                continue
+            # Whoever ended or became another program meanwhile is looked at no more.
+            if self._programs.watched(pid) == image_ktime_ns:
+                self._images[pid] = image_ktime_ns
+                self._programs.watch_threads(pid, image_ktime_ns, self._flags)
+                self._introductions.put_off(pid, image_ktime_ns)
+                yield from self._probes(pid)
+        yield from self._introductions.make_some()
+
+    def discover(self) -> Iterator[bytes]:
+        """Look for processes to watch, and let go of files that nobody maps any more."""
+        if self._cgroup:
+            with contextlib.suppress(OSError):
+                for pid in set(cgroup_pids(self._cgroup)) - self._images.keys():
+                    yield from self.add_tree(pid)
+        if self._watch_all:
+            pids = set(all_pids())
+            self._attachments.keep(pids)
+            pids.discard(os.getpid())
+            for pid in pids - self._scanned:
+                yield from self._probes(pid)
+            self._scanned = pids
+            # Those that made calls of which no record came, and those found by their library.
+            for pid, image_ktime_ns in self._programs.watched_processes().items():
+                self._add_newcomer(pid, image_ktime_ns)
+            for pid in self._attachments.cuda_users() - self._images.keys():
+                yield from self._watch(pid)
+                yield from self._probes(pid)
+        self._attachments.detach_unused()
+        self._interpreters.examine_again()
+        self._user_stacks.drop_ended()
+
+    def rescan(self) -> Iterator[bytes]:
+        """Place probes in whatever came in without the dynamic linker's help."""
+        for pid in all_pids() if self._watch_all else list(self._images):
+            yield from self._probes(pid)
+
+    def find_ended(self) -> set[Image]:
+        """Return the images, as (pid, image_ktime_ns), that ended without a record of it."""
+        return self._leftovers.ended(self._images)
+
+    def free_leftovers(self) -> set[Image]:
+        """Free what ended images left in the kernel's maps, and return those that live."""
+        self._leftovers.free_threads()
+        self._leftovers.free_memory()
+        watched = self._programs.watched_processes()
+        self._user_stacks.end_others(watched)
+        return {*watched.items(), *self._images.items()}
+
+    def _add_newcomer(self, pid: int, image_ktime_ns: int) -> None:
+        # Whoever finds no room is found by the next discovery.
+        if self._images.get(pid) != image_ktime_ns and len(self._newcomers) < _MAX_NEWCOMERS:
+            self._newcomers[pid, image_ktime_ns] = None
+
+    def _watch(self, pid: int) -> Iterator[bytes]:
+        image_ktime_ns = self._programs.watch(pid, self._flags)
+        if image_ktime_ns:
+            self._images[pid] = image_ktime_ns
+            yield from self._introductions.make(pid, image_ktime_ns)
+
+    def _probes(self, pid: int) -> Iterator[bytes]:
+        # What is wrong with one process is no reason not to look at the next.
+        with self._faults.at("probes"):
+            yield from self._place_probes(pid)
+
+    def _place_probes(self, pid: int) -> Iterator[bytes]:
+        # Its interpreter and its stacks only once it is watched: who begins to watch a process
+        # whose libraries were seen already asks again. The files are listed once for all three, as
+        # a process may stand still meanwhile.
+        mapped = list(mapped_files(pid))
+        if pid in self._images:
+            self._interpreters.examine(pid, self._images[pid], mapped)
+        for info in self._attachments.examine(pid, mapped):
+            yield json_record(wire.RECORD_PROBES, time.monotonic_ns(), info, pid=pid)
+        if self._wants_stacks and pid in self._images and self._attachments.uses_cuda(pid):
+            self._user_stacks.learn_process(pid, self._images[pid], mapped)
+
+
+@contextlib.contextmanager
+def _held(pid: int, *, stopped: bool) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        if stopped:
+            let_go_on(pid)

@@ -1,0 +1,106 @@
+"""Who is watched, and what is found out about them at once."""
+
+import os
+import time
+
+import pytest
+
+from otel_gpu import wire
+from otel_gpu.capture.watchlist import Watchlist
+from otel_gpu.config import load
+from otel_gpu.faults import Faults
+from otel_gpu.stacks.user_stacks import UserStacks
+from tests.synthetic import call_record
+
+OWN = os.getpid()
+NOW_KTIME_NS = time.monotonic_ns()
+
+
+class Programs:
+    """The kernel side, as far as it is asked: what is watched, by pid."""
+
+    def __init__(self, images):
+        self.images = images
+        self.followed = []
+
+    def watched(self, pid):
+        return self.images.get(pid, 0)
+
+    def watch_threads(self, pid, image_ktime_ns, flags):
+        self.followed.append(pid)
+
+
+@pytest.fixture
+def make():
+    def make(images, *, watch_all=True):
+        faults = Faults()
+        programs = Programs(images)
+        stacks = UserStacks(programs.watched)
+        config = load(None, {}, {})
+        watchlist = Watchlist(programs, config, stacks, faults, cgroup=None, watch_all=watch_all)
+        # What this program maps is to stay without probes.
+        watchlist._place_probes = lambda _pid: iter(())
+        return programs, watchlist
+
+    return make
+
+
+def call(pid, image_ktime_ns=NOW_KTIME_NS):
+    return call_record(
+        pid=pid, tid=pid, image_ktime_ns=image_ktime_ns, ktime_ns=image_ktime_ns + 1, api=1
+    )
+
+
+def introduced(records):
+    headers = [wire.RECORD_HEADER.unpack_from(record) for record in records]
+    return [header[5] for header in headers if header[0] == wire.RECORD_PROCESS]
+
+
+def test_whoever_makes_a_call_is_introduced_at_once(make):
+    """And once, however many records come of it."""
+    programs, watchlist = make({OWN: NOW_KTIME_NS})
+
+    watchlist.notice([call(OWN), call(OWN)])
+
+    assert introduced(watchlist.introduce_some()) == [OWN]
+    assert watchlist.images == {OWN: NOW_KTIME_NS}
+    watchlist.notice([call(OWN)])
+    assert introduced(watchlist.introduce_some()) == []
+    assert programs.followed == [OWN]
+
+
+@pytest.mark.parametrize("image_ktime_ns", [0, NOW_KTIME_NS + 1])
+def test_whoever_ended_or_runs_another_program_by_then_is_not_looked_at(make, image_ktime_ns):
+    programs, watchlist = make({OWN: image_ktime_ns})
+
+    watchlist.notice([call(OWN)])
+
+    assert introduced(watchlist.introduce_some()) == []
+    assert watchlist.images == {}
+    assert programs.followed == []
+
+
+def test_in_a_storm_only_some_are_looked_at_in_a_turn(make):
+    """The others have their turn: each is looked at once."""
+    pids = range(5_000_000, 5_000_100)
+    programs, watchlist = make(dict.fromkeys(pids, NOW_KTIME_NS))
+
+    watchlist.notice([call(pid) for pid in pids])
+
+    turns = 0
+    while len(watchlist.images) < len(pids):
+        before = len(watchlist.images)
+        list(watchlist.introduce_some())
+        assert 0 < len(watchlist.images) - before <= 25
+        turns += 1
+    assert turns == 4
+    assert sorted(programs.followed) == list(pids)
+
+
+def test_where_not_all_are_watched_nobody_is_met_by_a_record(make):
+    """Whoever is watched then is known from the record of a fork, or by name."""
+    _, watchlist = make({OWN: NOW_KTIME_NS}, watch_all=False)
+
+    watchlist.notice([call(OWN)])
+
+    assert introduced(watchlist.introduce_some()) == []
