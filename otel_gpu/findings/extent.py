@@ -1,6 +1,13 @@
 """How far a stream of activities reaches in time."""
 
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any
+
 from otel_gpu.enrich.activities import Activity, CaptureActivity
+
+_NAMES = {"unix_ns", "end_unix_ns", "seen_unix_ns"}
+_ENDS: dict[type, Callable[[Any], int]] = {}
 
 
 class Extent:
@@ -19,8 +26,9 @@ class Extent:
 
 
 def _end_of(activity: Activity) -> int:
-    for name in ("unix_ns", "end_unix_ns", "seen_unix_ns"):
-        unix_ns = getattr(activity, name, None)
-        if unix_ns is not None:
-            return int(unix_ns)
-    raise AssertionError(activity)  # every activity has one of these
+    end = _ENDS.get(type(activity))
+    if end is None:
+        # Every activity has one of these.
+        (name,) = _NAMES & set(activity._fields)
+        end = _ENDS[type(activity)] = attrgetter(name)
+    return int(end(activity))

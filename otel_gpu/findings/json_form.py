@@ -62,7 +62,12 @@ def to_text(document: dict[str, Any]) -> str:
     Whatever a terminal would obey is escaped, also what JSON itself allows.
     """
     text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
-    return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
+    # Line by line: a document has millions of characters, and nearly all can be printed.
+    return "\n".join(line if line.isprintable() else _escape(line) for line in text.split("\n"))
+
+
+def _escape(line: str) -> str:
+    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in line)
 
 
 def process_id(process: ProcessImage) -> str:

@@ -25,7 +25,16 @@ class Totals(NamedTuple):
 
     def plus(self, other: Self, part: float = 1) -> Self:
         """These and a part of others."""
-        return type(self)(*(a + b * part for a, b in zip(self, other, strict=True)))
+        # For every series of every reading: written out, it takes a fifth of the time.
+        return type(self)(
+            self.calls + other.calls * part,
+            self.call_ns + other.call_ns * part,
+            self.synchronize_ns + other.synchronize_ns * part,
+            self.allocate_calls + other.allocate_calls * part,
+            self.allocate_ns + other.allocate_ns * part,
+            self.run_queue_ns + other.run_queue_ns * part,
+            self.lost_ns + other.lost_ns * part,
+        )
 
 
 _NOTHING = Totals()
@@ -45,8 +54,9 @@ class Slots:
 
     def spread(self, image: ImageKey, start_unix_ns: int, end_unix_ns: int, totals: Totals) -> None:
         """Add what happened evenly between two moments, as far as is known."""
-        start = max(start_unix_ns, self.origin_unix_ns) - self.origin_unix_ns
-        end = max(end_unix_ns - self.origin_unix_ns, start + 1)
+        # What took no time belongs to what it ends, so that the last moment is in the last slot.
+        end = max(end_unix_ns - self.origin_unix_ns, 1)
+        start = min(max(start_unix_ns - self.origin_unix_ns, 0), end - 1)
         while (end - 1) // self.width_ns >= MAX_SLOTS:
             self._halve()
         width_ns = self.width_ns

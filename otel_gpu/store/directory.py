@@ -9,12 +9,15 @@ from otel_gpu.decode.events import SeriesKey
 from otel_gpu.enrich.activities import CallStack, DeviceIdentity, ProcessImage
 from otel_gpu.probe_table import API_BY_NUMBER, Api
 from otel_gpu.store.batch import Row
+from otel_gpu.store.columns import MAX_INTEGER
 from otel_gpu.store.lookups import family_number
 from otel_gpu.store.pages import Pages
 from otel_gpu.store.stack_rows import read_stack
 from otel_gpu.store.text import from_json, texts_from_json
 
 MAX_KNOWN = 16_384
+# Numbers are given in order: whoever asks for one will ask for those after it.
+_AHEAD = {"processes": 64, "series": 256}
 _FIRST_DRIVER_API = 100
 _MAX_STACK_CHARACTERS = 32 << 20
 
@@ -52,6 +55,7 @@ class Directory:
         self._stack_characters = 0
         self._series: OrderedDict[int, SeriesName | None] = OrderedDict()
         self._apis: dict[int, Api] = {}
+        self._ahead: dict[str, dict[int, Row]] = {}
 
     def process(self, number: int) -> ProcessImage | None:
         """Return a process image; None: the store does not know it."""
@@ -91,8 +95,13 @@ class Directory:
         return found
 
     def _one(self, table: str, key: str, number: int) -> Row | None:
-        rows = self._pages.where(table, f"{key} = ?", (number,))
-        return rows[0] if rows else None
+        ahead = self._ahead.setdefault(table, {})
+        if number not in ahead:
+            ahead.clear()
+            last = min(number + _AHEAD.get(table, 1) - 1, MAX_INTEGER)
+            rows = self._pages.where(table, f"{key} BETWEEN ? AND ?", (number, last))
+            ahead.update((row[0], row) for row in rows)
+        return ahead.pop(number, None)
 
     def _read_process(self, number: int) -> ProcessImage | None:
         row = self._one("processes", "process", number)

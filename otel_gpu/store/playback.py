@@ -48,6 +48,9 @@ from otel_gpu.store.totals import SeriesSum
 MAX_SERIES = 65_536
 """Series, and entries of the time account, that are added up at a time."""
 
+MAX_ENDED = 4_096
+"""Process images that ended and whose sums are still kept."""
+
 # Beside those of the window itself: the first call of each API, and all of allocators, which may
 # get slower and slower.
 _ALLOCATORS = ", ".join(str(api.number) for api in APIS if api.family in ALLOCATOR_FAMILIES)
@@ -86,6 +89,7 @@ class Playback:
         self._span = span
         self._series: dict[SeriesKey, SeriesSum] = {}
         self._times: dict[_ImageKey, _Account] = {}
+        self._ended: set[_ImageKey] = set()
         self._counters: dict[str, int] = {}
         # By the number of the first row of each capture; the streams are read side by side.
         self._ids = [(0, SpanIds(NO_SEED))]
@@ -121,6 +125,18 @@ class Playback:
         early = self._rows_of("calls", self._early_calls(), self._call)
         for _, activity in heapq.merge(early, *streams, self._captures(), key=itemgetter(0)):
             yield activity
+            if isinstance(activity, ExitActivity):
+                self._end(activity.process)
+
+    def _end(self, process: ProcessImage) -> None:
+        """Let go of sums of images that ended, now and then: their readings came before."""
+        self._ended.add((process.pid, process.image_ktime_ns))
+        if len(self._ended) >= MAX_ENDED:
+            ended, self._ended = self._ended, set()
+            for key in [key for key in self._series if (key.pid, key.image_ktime_ns) in ended]:
+                del self._series[key]
+            for image in self._times.keys() & ended:
+                del self._times[image]
 
     def _stream(self, table: str, way: Callable[[Row], Activity | None]) -> Iterator[_Found]:
         span = self._span

@@ -40,7 +40,7 @@ def from_json(text: str, kind: type) -> Any:  # noqa: ANN401 -- whatever JSON ca
         ValueError: It is none, or not of the kind that is expected.
     """
     try:
-        value = json.loads(text, parse_constant=_refuse)
+        value = _DECODER.decode(text)
         # Only an escape can smuggle half of a surrogate pair past SQLite.
         if "\\u" in text:
             json.dumps(value, ensure_ascii=False).encode("utf-8")
@@ -66,6 +66,10 @@ def texts_from_json(text: str) -> tuple[str, ...]:
 
 def _refuse(text: str) -> NoReturn:
     raise ValueError(f"{text} is not JSON")
+
+
+# Made once: it reads every series of every reading.
+_DECODER = json.JSONDecoder(parse_constant=_refuse)
 
 
 def _plain(value: Any, depth: int) -> Any:  # noqa: ANN401 -- as above

@@ -63,6 +63,19 @@ def test_what_began_before_the_window_counts_from_its_start():
     assert (row.start_unix_ns, row.lost_ns) == (10 * SECOND, pytest.approx(7))
 
 
+def test_a_moment_at_the_end_is_in_the_last_slot():
+    """
+    A process that is read twice at the same moment, the last one, counts both times.
+    """
+    slots = Slots()
+
+    slots.spread(ONE, SECOND, 2 * SECOND, Totals(calls=3))
+    slots.spread(ONE, 2 * SECOND, 2 * SECOND, Totals(calls=4))
+
+    rows = [row for row in rows_of(slots, 2, TRAINER) if row.process is None]
+    assert [row.calls for row in rows] == [0, pytest.approx(7)]
+
+
 def test_rows_are_no_finer_than_the_counters_are_read():
     """
     A short capture that was read often is shown in detail; else rows would repeat each other.
