@@ -11,7 +11,7 @@ from tests.stubs.build import StubLibraries, workload
 
 pytestmark = pytest.mark.kernel
 
-SCHEMA = json.loads((ROOT / "otel_gpu" / "report" / "schema.json").read_text(encoding="utf-8"))
+SCHEMA = json.loads((ROOT / "otel_gpu" / "findings" / "schema.json").read_text(encoding="utf-8"))
 
 
 def test_a_command_is_explained_when_it_ends(stubs: StubLibraries, tmp_path: Path) -> None:

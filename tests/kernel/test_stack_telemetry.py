@@ -20,7 +20,7 @@ from tests.stubs.build import WORKLOADS, StubLibraries, library
 pytestmark = pytest.mark.kernel
 
 SCHEMA = json.loads(
-    (ROOT / "otel_gpu" / "report" / "stacks_schema.json").read_text(encoding="utf-8")
+    (ROOT / "otel_gpu" / "findings" / "stacks_schema.json").read_text(encoding="utf-8")
 )
 MERGED, WAITS = WORKLOADS / "merged.py", WORKLOADS / "waits.py"
 TIMES = 7
