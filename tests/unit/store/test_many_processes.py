@@ -4,6 +4,7 @@ import gc
 import json
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from types import BuiltinFunctionType, FunctionType, ModuleType
 
 import pytest
@@ -32,7 +33,7 @@ from tests.activities import (
     thread_time,
     times,
 )
-from tests.unit.store.stores import read
+from tests.unit.store.stores import MIB, read, write
 
 MS = 1_000_000
 PROCESSES = 20_011
@@ -169,6 +170,44 @@ def test_every_call_of_every_process_is_in_a_report(storm, capsys, since_s, proc
     assert MAX_NAMED + sum(summed) == processes
     assert document["losses"] == {}
     assert not any("no room" in note for note in document["notes"])
+
+
+_PROCESSES_OF_ROWS = """
+SELECT process FROM calls WHERE seq >= :first UNION SELECT process FROM stalls WHERE seq >= :first
+UNION SELECT process FROM exits WHERE seq >= :first
+UNION SELECT process FROM thread_times WHERE seq >= :first
+UNION SELECT s.process FROM aggregates JOIN series s USING (series) WHERE seq >= :first"""
+
+
+def test_only_the_oldest_chunks_and_their_names_are_removed(storm, tmp_path, capsys):
+    """
+    A store that is too small for the storm holds the end of it, and a report of that is right.
+    """
+    whole, _ = storm
+    path = tmp_path / "store.db"
+    write(path, short_programs(PROCESSES), replace(LIMITS, max_bytes=8 * MIB))
+
+    with closing(sqlite3.connect(path)) as left, closing(sqlite3.connect(whole)) as full:
+        ((first, last),) = left.execute("SELECT min(first_seq), max(last_seq) FROM chunks")
+        ((last_of_all,),) = full.execute("SELECT max(last_seq) FROM chunks")
+        assert 1 < first < last == last_of_all
+        for table in ("calls", "stalls", "exits", "readings", "aggregates", "thread_times"):
+            rows = f"SELECT * FROM {table} WHERE seq >= ?"
+            assert left.execute(rows, (0,)).fetchall() == full.execute(rows, (first,)).fetchall()
+        names = {number for (number,) in left.execute("SELECT process FROM processes")}
+        needed = {number for (number,) in full.execute(_PROCESSES_OF_ROWS, {"first": first})}
+        assert names == needed
+        assert 1_000 < len(names) < PROCESSES
+        ((calls,),) = full.execute(
+            "SELECT sum(count) FROM aggregates JOIN series USING (series) "
+            "WHERE seq >= ? AND metric = ?",
+            (first, wire.METRIC_CALL_DURATION),
+        )
+
+    assert main(["explain", "--store", str(path), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert sum(row["calls"] for row in document["apis"]) == calls
+    assert document["losses"] == {}
 
 
 def assert_flat(kept):
