@@ -26,7 +26,11 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 60.0, 3_600.0
 
 
 class Observer(Protocol):
-    """Takes activities, one at a time."""
+    """
+    Takes activities, one at a time.
+
+    One that has an attribute ``observes``, a set of types, gets activities of these types only.
+    """
 
     def observe(self, activity: Any, /) -> object:  # noqa: ANN401 -- of a room after this one
         """Take one activity, in the order of the stream."""

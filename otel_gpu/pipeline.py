@@ -133,13 +133,23 @@ def process_events(
 ) -> None:
     """Take events from anywhere through enrich, and on as ``process`` does."""
     parts = [_as_part(observer) for observer in observers]
+    # Most activities are calls, of which some observers want to know nothing.
+    wanting: dict[type, list[Part[Any]]] = {}
     for activity in enricher.enrich(events, faults):
-        for part in parts:
+        kind = type(activity)
+        if kind not in wanting:
+            wanting[kind] = [part for part in parts if _wants(part, kind)]
+        for part in wanting[kind]:
             # A try costs nothing until something is raised.
             try:
                 part.observe(activity)
             except Exception as error:  # noqa: BLE001 -- each part has its own
                 part.failed(error)
+
+
+def _wants(part: "Part[Any]", kind: type) -> bool:
+    observes = getattr(part.part, "observes", None)
+    return observes is None or kind in observes
 
 
 class _Plain:

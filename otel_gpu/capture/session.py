@@ -34,7 +34,7 @@ from otel_gpu.config import Config
 from otel_gpu.faults import Faults
 from otel_gpu.records import clock_record, json_record, unseen_exit_record
 from otel_gpu.stacks.samples import position_of
-from otel_gpu.stacks.user_stacks import SAMPLE_KINDS, UserStacks
+from otel_gpu.stacks.user_stacks import CALL_TOKEN, NO_TOKEN, SAMPLE_KINDS, UserStacks
 
 _POLL_S = 0.1
 _CLOCK_DRIFT_NS = 50_000
@@ -42,6 +42,7 @@ _CLOCK_INTERVAL_S = 60.0
 _THRESHOLD_INTERVAL_S = 5.0
 _RESCAN_INTERVAL_S = 30.0
 _SWEEP_INTERVAL_S = 5.0
+_CALL_KIND = wire.RECORD_CUDA_CALL.to_bytes(2, "little")
 _STALL_KIND = wire.RECORD_STALL.to_bytes(2, "little")
 _OLD_IMAGE = position_of(wire.EXEC_RECORD, wire.EXEC_RECORD_FIELDS, "old_image_ktime_ns")
 _KERNEL_STACK = position_of(wire.STALL_RECORD, wire.STALL_RECORD_FIELDS, "kernel_stack")
@@ -274,6 +275,9 @@ class Session:
         for record in records:
             try:
                 kind = record[:2]
+                if kind == _CALL_KIND and record[CALL_TOKEN] == NO_TOKEN:
+                    resolved.append(record)
+                    continue
                 if kind in SAMPLE_KINDS:
                     user_stacks.take(record)
                     continue

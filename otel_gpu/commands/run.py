@@ -21,7 +21,7 @@ from otel_gpu.commands._live import (
 )
 from otel_gpu.commands._recorder import live_store, store_path
 from otel_gpu.config import Config
-from otel_gpu.enrich.activities import Activity, OpenCallActivity
+from otel_gpu.enrich.activities import OpenCallActivity
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.enrich.stack_text import describe_place
 from otel_gpu.faces.summary import Summary, is_live
@@ -112,12 +112,12 @@ def _capture(
 class _HangLog:
     """Says once of each call that it does not return, in words that an operator can search for."""
 
+    observes = frozenset({OpenCallActivity})
+
     def __init__(self) -> None:
         self._said: OrderedDict[tuple[int, int, int, int], None] = OrderedDict()
 
-    def observe(self, activity: Activity) -> None:
-        if not isinstance(activity, OpenCallActivity):
-            return
+    def observe(self, activity: OpenCallActivity) -> None:
         event = activity.event
         name = (event.pid, event.tid, event.start_ktime_ns, event.depth)
         is_new = name not in self._said

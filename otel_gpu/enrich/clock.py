@@ -76,21 +76,18 @@ class Clock:
             return unix_ns
         return 0 if unix_ns < 0 else _LAST_UNIX_NS
 
-    def date(self, end_ktime_ns: int, *earlier_ktime_ns: int) -> tuple[int, ...]:
+    def date(self, end_ktime_ns: int, earlier_ktime_ns: int) -> tuple[int, int]:
         """
-        Return the Unix times of one event's moments: its end first, then the others.
+        Return the Unix times of an event's end, and of one of its earlier moments.
 
-        All by the sample in force at the end: a clock that was set meanwhile must not
+        Both by the sample in force at the end: a clock that was set meanwhile must not
         make the event longer or shorter than it was.
         """
         end_unix_ns = self.to_unix_ns(end_ktime_ns)
-        found = [end_unix_ns]
-        for ktime_ns in earlier_ktime_ns:
-            unix_ns = end_unix_ns + ktime_ns - end_ktime_ns
-            if not 0 <= unix_ns <= _LAST_UNIX_NS:
-                unix_ns = 0 if unix_ns < 0 else _LAST_UNIX_NS
-            found.append(unix_ns)
-        return tuple(found)
+        unix_ns = end_unix_ns + earlier_ktime_ns - end_ktime_ns
+        if not 0 <= unix_ns <= _LAST_UNIX_NS:
+            unix_ns = 0 if unix_ns < 0 else _LAST_UNIX_NS
+        return end_unix_ns, unix_ns
 
     def offset_ns(self, ktime_ns: int) -> int:
         """Return what to add to ktime to get Unix time, as it was at a moment."""

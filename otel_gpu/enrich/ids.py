@@ -75,11 +75,17 @@ class SpanIds:
 
     def of_call(self, event: CudaCall) -> _Ids:
         """Return the ids of a call; its parent is the call around it."""
-        return (
-            self._trace(event, event.root_start_ktime_ns),
-            self._span(event, event.start_ktime_ns, _CALL),
-            self._parent(event, event.parent_start_ktime_ns),
-        )
+        # What _trace, _span and _parent do: calls are most of all spans.
+        _, image, pid, tid, start, parent, root, *_ = event
+        hashing = _copy_trace_hash()
+        hashing.update(_pack(self._seed, image, root or start, 0, pid, tid, _TRACE))
+        trace_id = hashing.digest()
+        hashing = _copy_span_hash()
+        hashing.update(_pack(self._seed, image, start, 0, pid, tid, _CALL))
+        span_id = hashing.digest()
+        if trace_id == _NO_TRACE or span_id == _NO_SPAN:
+            trace_id, span_id = self._trace(event, root), self._span(event, start, _CALL)
+        return trace_id, span_id, self._parent(event, parent) if parent else b""
 
     def of_gap(self, event: Gap) -> _Ids:
         """Return the ids of a gap, which is a root."""

@@ -61,6 +61,7 @@ class ProcessTable:
         self._facts: dict[ImageKey, Facts] = {}
         # Those that may still get better names.
         self._unsettled: set[ImageKey] = set()
+        self._settled: dict[ImageKey, ProcessImage] = {}
         # In the order in which they died, with the ktime of that.
         self._dead: OrderedDict[ImageKey, int] = OrderedDict()
         # The image that runs under a pid now, as far as is known.
@@ -74,10 +75,16 @@ class ProcessTable:
         """The images that may still get better names."""
         return self._unsettled
 
+    @property
+    def settled(self) -> Mapping[ImageKey, ProcessImage]:
+        """The images that stay as they are: a view, which goes on being right."""
+        return self._settled
+
     def settle(self, pid: int, image_ktime_ns: int) -> ProcessImage:
         """Return an image, which does not change from now on."""
         image = self.find(pid, image_ktime_ns, "")
         self._unsettled.discard((pid, image_ktime_ns))
+        self._settled[pid, image_ktime_ns] = image
         return image
 
     def find(self, pid: int, image_ktime_ns: int, comm: str) -> ProcessImage:
@@ -226,6 +233,7 @@ class ProcessTable:
         self._images.pop(key, None)
         self._facts.pop(key, None)
         self._unsettled.discard(key)
+        self._settled.pop(key, None)
         if self._current.get(key[0]) == key:
             del self._current[key[0]]
         self._forget(key)

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from otel_gpu.faces.tables import draw_table
 from otel_gpu.findings.document import Api
-from otel_gpu.findings.running_totals import RunningTotals
+from otel_gpu.findings.running_totals import OBSERVED, RunningTotals
 from otel_gpu.findings.words import format_duration, printable
 
 MODES = ("auto", "always", "never")
@@ -36,6 +36,8 @@ class Summary:
             writes to; see ``is_live``.
         dropped: Spans that could not be exported, by reason.
     """
+
+    observes = OBSERVED
 
     def __init__(
         self, console: Console, *, live: bool, dropped: Callable[[], Mapping[str, int]] = dict

@@ -22,6 +22,10 @@ from otel_gpu.findings.losses import losses_of
 
 MAX_SERIES = 2_048
 """Ended processes are remembered up to this many series, of 2 kB each."""
+OBSERVED = frozenset(
+    {AggregatesActivity, CaptureActivity, CountersActivity, ExitActivity, StatusActivity}
+)
+"""The activities that change anything."""
 
 
 class RunningTotals:

@@ -30,10 +30,12 @@ _MAX_SAMPLE_AGE_NS: Final = 60_000_000_000
 _MAX_NAMED: Final = 4096
 _TOKEN_BYTES: Final = 8
 _API_BYTES: Final = 2
-_NO_TOKEN: Final = bytes(_TOKEN_BYTES)
+NO_TOKEN: Final = bytes(_TOKEN_BYTES)
 _CALL_STACK: Final = position_of(wire.CUDA_CALL_RECORD, wire.CUDA_CALL_RECORD_FIELDS, "user_stack")
 _CALL_API: Final = position_of(wire.CUDA_CALL_RECORD, wire.CUDA_CALL_RECORD_FIELDS, "api")
 _STALL_STACK: Final = position_of(wire.STALL_RECORD, wire.STALL_RECORD_FIELDS, "user_stack")
+CALL_TOKEN: Final = slice(_CALL_STACK, _CALL_STACK + _TOKEN_BYTES)
+"""Where a CUDA_CALL record names its stack; ``NO_TOKEN`` stands there if it has none."""
 _POSITIONS: Final = {
     wire.RECORD_CUDA_CALL.to_bytes(2, "little"): _CALL_STACK,
     wire.RECORD_STALL.to_bytes(2, "little"): _STALL_STACK,
@@ -197,7 +199,7 @@ class UserStacks:
         if position is None:
             return (record,)
         named = record[position : position + _TOKEN_BYTES]
-        if named == _NO_TOKEN:
+        if named == NO_TOKEN:
             return (record,)
         is_call = position == _CALL_STACK
         token = int.from_bytes(named, "little")

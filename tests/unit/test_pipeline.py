@@ -9,6 +9,7 @@ import otel_gpu
 from otel_gpu import pipeline
 from otel_gpu.capture.recording import read_recording
 from otel_gpu.config import Config
+from otel_gpu.enrich.activities import AggregatesActivity
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.faults import Faults, Isolated
@@ -139,3 +140,17 @@ def test_an_explainer_that_fails_is_begun_anew(undisturbed, monkeypatch):
     assert faults.status()["errors"] == {"explain": 10}
     assert len(seen.activities) == len(undisturbed.activities)
     assert seen.chains
+
+
+def test_an_observer_gets_only_what_it_observes(undisturbed):
+    """Whoever says which types they are is not called for others."""
+    some = Collected()
+    some.observes = frozenset({AggregatesActivity})
+    everything = Collected()
+    play(None, some, everything)
+
+    assert len(everything.activities) == len(undisturbed.activities)
+    assert some.activities
+    assert some.activities == [
+        activity for activity in everything.activities if isinstance(activity, AggregatesActivity)
+    ]
