@@ -1,24 +1,32 @@
 """
 A made recording of a host that runs short CUDA programs for hours.
 
-One program starts them, a hundred a second; each lives for 30 ms, makes a first allocation and
-a few calls of milliseconds, and is gone. A third of them are known to the kernel by their fork
+One program starts them, a hundred a second; each lives for 30 ms, makes a slow first allocation,
+is read two or three times, and is gone. A third of them are known to the kernel by their fork
 and exec and end before anybody looked them up, a third are looked up after their first calls,
 and a third are forks that run no other program.
 """
 
 import json
-import os
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
+from unittest.mock import patch
+
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_gpu import pipeline, wire
-from otel_gpu.capture.host import resident_bytes
+from otel_gpu.capture.host import collect_rarely, give_back_memory, resident_bytes
 from otel_gpu.capture.layout import layout_description
-from otel_gpu.config import Config
+from otel_gpu.config import Config, ExportConfig
 from otel_gpu.enrich.activities import Activity
 from otel_gpu.enrich.enricher import Enricher
+from otel_gpu.export import exports as exports_module
 from otel_gpu.export.exports import open_exports
 from otel_gpu.records import (
     aggregates_record,
@@ -38,7 +46,7 @@ ACTIVITIES_OF_ONE = 10
 """Of each process, on average; those of the host come on top."""
 LAUNCHER = {"pid": 77, "image_ktime_ns": 900 * S}
 _PIDS = 30_000
-_MALLOC, _LAUNCH, _SYNCHRONIZE = 1, 2, 5
+_LAUNCH, _SYNCHRONIZE, _MALLOC = 1, 5, 10
 _EXECUTED, _LOOKED_UP, _FORKED = range(3)
 
 
@@ -80,7 +88,7 @@ def _reading(second: int) -> Iterator[bytes]:
         min=4000,
         max=6000,
     )
-    yield aggregates_record(at, 1, *launches)
+    yield aggregates_record(at, [launches])
     yield counters_record(at, (0,) * wire.COUNTER_COUNT)
 
 
@@ -112,8 +120,13 @@ def _process(number: int) -> Iterator[bytes]:
             **image,
             **comm,
         )
-    yield from _work(image | {"tid": image["pid"]} | comm, kind, begin)
+    thread = image | {"tid": image["pid"]} | comm
+    yield _call(thread, begin, _MALLOC, 3, 8)
+    if kind == _EXECUTED:
+        yield from _pause(thread, begin)
+    yield from _reading_of(image, begin + 10 * MS, number)
     if kind == _LOOKED_UP:
+        yield _call(thread, begin, _SYNCHRONIZE, 16, 19)
         facts = {
             "start_boot_ns": begin // 10_000_000 * 10_000_000,
             "exe": f"/opt/bin/{comm['comm']}",
@@ -122,23 +135,24 @@ def _process(number: int) -> Iterator[bytes]:
             "env": {"OTEL_SERVICE_NAME": f"service-{number % 5}"},
             **comm,
         }
-        yield json_record(wire.RECORD_PROCESS, begin + 28 * MS, facts, **image)
-    yield from _last(image, begin, number)
-    yield kernel_record(
-        wire.RECORD_EXIT, ktime_ns=begin + 30 * MS, tid=image["pid"], **image, **comm
+        yield json_record(wire.RECORD_PROCESS, begin + 19 * MS, facts, **image)
+    if kind != _EXECUTED:
+        yield from _reading_of(image, begin + 20 * MS, number)
+    yield from _reading_of(image, begin + 30 * MS, number)
+    yield kernel_record(wire.RECORD_EXIT, ktime_ns=begin + 30 * MS, **thread)
+
+
+def _call(thread: dict[str, object], begin: int, api: int, start_ms: int, end_ms: int) -> bytes:
+    return call_record(
+        ktime_ns=begin + end_ms * MS,
+        start_ktime_ns=begin + start_ms * MS,
+        api=api,
+        choices=wire.CHOICE_SLOW,
+        **thread,
     )
 
 
-def _work(thread: dict[str, object], kind: int, begin: int) -> Iterator[bytes]:
-    slow = {"choices": wire.CHOICE_SLOW}
-    calls = [(_MALLOC, 3, 8), (_SYNCHRONIZE, 16, 19), (_SYNCHRONIZE, 20, 22)]
-    if kind == _LOOKED_UP:
-        calls += [(_LAUNCH, 23, 25), (_SYNCHRONIZE, 26, 28)]
-    for api, start_ms, end_ms in calls[: 4 if kind == _FORKED else 5]:
-        start = begin + start_ms * MS
-        yield call_record(
-            ktime_ns=begin + end_ms * MS, start_ktime_ns=start, api=api, **slow, **thread
-        )
+def _pause(thread: dict[str, object], begin: int) -> Iterator[bytes]:
     yield kernel_record(
         wire.RECORD_STALL,
         ktime_ns=begin + 15 * MS,
@@ -158,26 +172,57 @@ def _work(thread: dict[str, object], kind: int, begin: int) -> Iterator[bytes]:
     )
 
 
-def _last(image: dict[str, int], begin: int, number: int) -> Iterator[bytes]:
-    at = begin + 30 * MS
-    malloc = _series(image, wire.METRIC_CALL_DURATION, {60: 1}, api=_MALLOC)
-    gaps = _series(image, wire.METRIC_LAUNCH_GAP, {61: 1, 20: 2})
-    yield aggregates_record(at, 2, malloc[0] + gaps[0], malloc[1] + gaps[1])
+def _reading_of(image: dict[str, int], at: int, number: int) -> Iterator[bytes]:
+    """Yield what the maps held of a process."""
+    malloc = series(
+        **image,
+        metric=wire.METRIC_CALL_DURATION,
+        api=_MALLOC,
+        buckets={60: 1},
+        sum=5 * MS,
+        min=5 * MS,
+        max=5 * MS,
+    )
+    yield aggregates_record(at, [malloc])
     on_cpu = times_entry(
         **image, state=wire.STATE_ON_CPU, context=wire.CONTEXT_GAP, time_ns=9 * MS + number
     )
     yield times_record(at, [on_cpu])
 
 
-def _series(
-    image: dict[str, int], metric: int, buckets: dict[int, int], api: int = 0
-) -> tuple[bytes, bytes]:
-    return series(**image, metric=metric, api=api, buckets=buckets, sum=5 * MS, min=MS, max=5 * MS)
+class Census:
+    """
+    In place of the file of ``--otlp-file``: says of each request on standard output who it is
+    about, and keeps nothing of it.
+    """
+
+    def __init__(self, _: str) -> None:
+        self.found: Counter[str] = Counter()
+
+    def write_traces(self, request: ExportTraceServiceRequest) -> None:
+        for of_resource in request.resource_spans:
+            self._say(of_resource.resource)
+            for of_scope in of_resource.scope_spans:
+                self.found.update(span.name for span in of_scope.spans)
+
+    def write_metrics(self, request: ExportMetricsServiceRequest) -> None:
+        for of_resource in request.resource_metrics:
+            self._say(of_resource.resource)
+
+    def close(self) -> None:
+        sys.stdout.write(json.dumps(self.found) + "\n")
+
+    def _say(self, resource: Resource) -> None:
+        names = {pair.key: pair.value.string_value for pair in resource.attributes}
+        digest = hash(resource.SerializeToString())
+        sys.stdout.write(f"{names['service.instance.id']} {names['service.name']} {digest}\n")
 
 
 def main() -> None:
-    """Take a made recording through the pipeline as a replay does; say what it took, as JSON."""
-    config = Config()
+    """Take a made recording through the pipeline as a replay does; say what came of it."""
+    give_back_memory()
+    collect_rarely()
+    config = Config(export=ExportConfig(otlp_file="census"))
     rejected: Counter[str] = Counter()
     activities = 0
     sizes_mib: list[float] = []
@@ -189,7 +234,10 @@ def main() -> None:
         if activities % (processes // 10) == 0:
             sizes_mib.append(resident_bytes() / (1 << 20))
 
-    with open_exports(config, os.environ, live=False) as exports:
+    with (
+        patch.object(exports_module, "OtlpFile", Census),
+        open_exports(config, {}, live=False) as exports,
+    ):
         blame = pipeline.Blame(config, exports)
         observers = [exports.observe, blame.observe, look]
         pipeline.process(short_processes(processes), Enricher(), observers, rejected)
@@ -199,6 +247,7 @@ def main() -> None:
         "rejected": rejected,
         "dropped": exports.dropped(),
         "resident_mib": sizes_mib,
+        "cpu_s": time.process_time(),
     }
     sys.stdout.write(json.dumps(said))
 

@@ -17,7 +17,14 @@ _DEFAULTS = {
     wire.RECORD_GAP: {"device": -1, "choices": wire.CHOICE_SLOW},
 }
 _TEXT_FIELDS = {"comm", "culprit_comm", "waker_comm", "path", "name", "uuid"}
-_DIMENSIONS = ("grid", "block")
+_DIMENSIONS = {"grid", "block"}
+_BLANKS = {
+    kind: dict.fromkeys(fields, 0)
+    | {name: b"" for name in fields if name in _TEXT_FIELDS}
+    | {"kind": kind, "size": layout.size}
+    | _DEFAULTS.get(kind, {})
+    for kind, (layout, fields) in _LAYOUTS.items()
+}
 
 
 def kernel_record(kind: int, **values) -> bytes:
@@ -26,19 +33,16 @@ def kernel_record(kind: int, **values) -> bytes:
 
     Text may be given as ``str``; ``grid`` and ``block`` as three numbers.
     """
+    blank = _BLANKS[kind]
+    for name in _DIMENSIONS & values.keys():
+        values |= {f"{name}_{axis}": n for axis, n in enumerate(values.pop(name))}
+    for name in _TEXT_FIELDS & values.keys():
+        if isinstance(values[name], str):
+            values[name] = values[name].encode()
+    record = blank | values
+    assert len(record) == len(blank), values.keys() - blank.keys()
     layout, fields = _LAYOUTS[kind]
-    values = _DEFAULTS.get(kind, {}) | values
-    values |= {"kind": kind, "size": values.get("size", layout.size)}
-    for name in _DIMENSIONS:
-        if name in values:
-            values |= {f"{name}_{axis}": n for axis, n in enumerate(values.pop(name))}
-    unknown = values.keys() - set(fields)
-    assert not unknown, unknown
-    packed = []
-    for field in fields:
-        value = values.get(field, b"" if field in _TEXT_FIELDS else 0)
-        packed.append(value.encode() if isinstance(value, str) else value)
-    return layout.pack(*packed)
+    return layout.pack(*map(record.__getitem__, fields))
 
 
 def call_record(**values) -> bytes:
