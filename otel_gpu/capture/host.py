@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 _CLOCK_READINGS = 5
-# Of malloc.h. By itself glibc raises it with every large buffer that is freed.
+# Of malloc.h. By itself glibc raises the first with every large buffer that is freed, and has
+# eight arenas a CPU, of which each keeps what the threads that used it freed.
 _M_MMAP_THRESHOLD = -3
+_M_ARENA_MAX = -8
 _LARGE_BUFFER_BYTES = 1 << 18
 # Made and not yet freed, before Python looks for cycles among them.
 _YOUNG_OBJECTS = 50_000
@@ -60,11 +62,13 @@ def give_back_memory() -> None:
     """
     Give the kernel back what the C library keeps of memory that was freed, such as libbpf's.
 
-    From now on it keeps no large buffers: each request to an endpoint is one.
+    From now on it keeps no large buffers: each request to an endpoint is one. All threads share
+    one heap.
     """
     library = ctypes.CDLL(None)
     # Other C libraries than glibc lack these.
     if hasattr(library, "mallopt"):
+        library.mallopt(_M_ARENA_MAX, 1)
         library.mallopt(_M_MMAP_THRESHOLD, _LARGE_BUFFER_BYTES)
     if hasattr(library, "malloc_trim"):
         library.malloc_trim(ctypes.c_size_t(0))

@@ -231,7 +231,7 @@ class Session:
         with self._faults.at("rings"):
             try:
                 until = self._programs.events.position()
-                lifecycle = self._programs.lifecycle.read()
+                lifecycle = tuple(self._programs.lifecycle.read())
                 yield from self._handle(lifecycle, until)
             except BaseException:
                 let_all_go_on(lifecycle)
@@ -431,6 +431,7 @@ class Session:
         watched = self._programs.watched_processes()
         self._user_stacks.end_others(watched)
         yield from self._snapshots.last_of_others({*watched.items(), *self._images.items()})
+        give_back_memory()
 
     def _clock(self) -> Iterator[bytes]:
         with self._faults.at("clock"):
