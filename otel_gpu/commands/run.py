@@ -3,7 +3,7 @@
 import logging
 import os
 from argparse import ArgumentParser, Namespace
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
@@ -41,6 +41,8 @@ TAKES_COMMAND = True
 
 _logger = logging.getLogger(__name__)
 
+_MAX_SAID = 4_096
+
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the verb's own arguments."""
@@ -77,7 +79,9 @@ def _capture(
     ):
         console = out.stderr_console
         live = is_live(args.summary, console, shares_terminal=started.command is not None)
-        summary = stack.enter_context(Summary(console, live=live, dropped=exports.dropped))
+        summary = None
+        if args.summary != "never":
+            summary = stack.enter_context(Summary(console, live=live, dropped=exports.dropped))
         keepers: list[Isolated[Any]] = [Isolated(faults, "export", exports, Exports.renew)]
         if store is not None:
             keepers.append(store)
@@ -86,12 +90,9 @@ def _capture(
             return pipeline.Blame(config, *keepers)
 
         blame = Isolated(faults, "explain", explain(), explain)
-        parts = [
-            *keepers,
-            blame,
-            Isolated(faults, "summary", summary),
-            Isolated(faults, "hang_log", _HangLog()),
-        ]
+        parts = [*keepers, blame, Isolated(faults, "hang_log", _HangLog())]
+        if summary is not None:
+            parts.append(Isolated(faults, "summary", summary))
 
         def status() -> Mapping[str, Any]:
             return {"rejected": dict(rejected), "dropped": dict(exports.dropped())}
@@ -101,7 +102,7 @@ def _capture(
             blame.call(pipeline.Blame.close)
             if not exports.shutdown(config.export.shutdown_timeout_s):
                 _logger.warning("not everything could be exported before the time was over")
-    if args.summary != "never":
+    if summary is not None:
         with faults.at("summary"):
             summary.print_final()
         if store is not None:
@@ -112,15 +113,20 @@ class _HangLog:
     """Says once of each call that it does not return, in words that an operator can search for."""
 
     def __init__(self) -> None:
-        self._said: set[tuple[int, int, int, int]] = set()
+        self._said: OrderedDict[tuple[int, int, int, int], None] = OrderedDict()
 
     def observe(self, activity: Activity) -> None:
         if not isinstance(activity, OpenCallActivity):
             return
         event = activity.event
         name = (event.pid, event.tid, event.start_ktime_ns, event.depth)
-        if name not in self._said:
-            self._said.add(name)
+        is_new = name not in self._said
+        self._said[name] = None
+        # Those that still hang are seen again and again; the others returned.
+        self._said.move_to_end(name)
+        if is_new:
+            if len(self._said) > _MAX_SAID:
+                self._said.popitem(last=False)
             place = activity.stack.place if activity.stack else None
             _logger.warning(
                 "thread %d (%s) of %s, process %d, has been inside %s for %.1f s%s",

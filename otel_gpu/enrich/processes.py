@@ -28,7 +28,7 @@ from otel_gpu.enrich.attributes import Facts, Host, describe, facts_of, host_of
 from otel_gpu.enrich.clock import Clock
 
 MAX_IMAGES = 8192
-MAX_DEAD = 1024
+MAX_DEAD = 512
 REMEMBER_DEAD_NS = 60 * 1_000_000_000
 
 ImageKey = tuple[int, int]

@@ -34,7 +34,7 @@ _Value = TypeVar("_Value")
 
 _MAX_CACHED = 4096
 # Resources and scopes: one of a process is several kilobytes, and is needed while it lives.
-_MAX_HEADERS = 512
+_MAX_HEADERS = 256
 _MAX_REPEATED_BYTES = 8 << 20
 # Bit 8: it is known whether the parent is remote, and it is not.
 _LOCAL_FLAGS = b"\x00\x01\x00\x00"

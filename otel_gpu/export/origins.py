@@ -4,7 +4,7 @@ from otel_gpu.enrich.activities import ProcessImage
 from otel_gpu.export import resources, semconv
 from otel_gpu.export.finished import Origin
 
-_MAX_CACHED = 512
+_MAX_CACHED = 256
 
 
 class Origins:

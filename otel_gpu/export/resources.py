@@ -27,7 +27,7 @@ AGENT_SERVICE_NAME = "otel-gpu"
 
 _NAMES_ONE_SERVICE = ("service.name", "service.instance.id")
 _NAMES_ONE_PROCESS = "process."
-_MAX_CACHED = 512
+_MAX_CACHED = 256
 
 
 class ObservedResource(Resource):

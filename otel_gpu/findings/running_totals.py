@@ -20,8 +20,8 @@ from otel_gpu.findings.counts import Counts
 from otel_gpu.findings.document import Api, ImageKey, key_of
 from otel_gpu.findings.losses import losses_of
 
-MAX_SERIES = 8_192
-"""Ended processes are remembered up to this many series."""
+MAX_SERIES = 1_024
+"""Ended processes are remembered up to this many series, of 2 kB each."""
 
 
 class RunningTotals:

@@ -17,7 +17,7 @@ from otel_gpu.stacks.mappings import Images, Mapping, Mappings
 from otel_gpu.stacks.samples import Image
 
 # Records wait in the ring for a tenth of a second, and longer only where much is lost anyway.
-_KEPT_AFTER_END_S: Final = 10.0
+_KEPT_AFTER_END_S: Final = 3.0
 # Each one holds a file open.
 _MAX_IMAGES: Final = 512
 _RUNTIME_LIBRARY: Final = "libcudart"

@@ -8,7 +8,8 @@ process, on every host and in every run, and is told once.
 import hashlib
 import json
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple
 
 from otel_gpu import wire
@@ -97,6 +98,7 @@ class Resolver:
         process = self._processes.get(sample.image)
         words = sample.words()
         key = (
+            sample.image,
             process.generation,
             api,
             sample.registers._replace(frame_pointer=0),
@@ -139,6 +141,10 @@ class Resolver:
             self._told.popitem(last=False)
         record = json_record(wire.RECORD_USER_STACK, ktime_ns, {"stack": stack, **body})
         return Resolved(stack, merged.complete, (record,))
+
+    def forget(self, images: AbstractSet[Hashable]) -> None:
+        """Forget how the stacks of some process images were walked."""
+        self._walks.forget(images)
 
     def _unwind(self, sample: Sample, process: ProcessImage) -> NativeStack:
         returns = dict(wire.SAVED_RETURN.iter_unpack(sample.returns))

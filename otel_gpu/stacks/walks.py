@@ -14,6 +14,7 @@ import functools
 import operator
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple
 
 _FEW: Final = 8
@@ -40,19 +41,19 @@ class Walks:
     def __init__(self, limit: int = 4096) -> None:
         self._limit = limit
         self._count = 0
-        self._walks: OrderedDict[Hashable, list[_Walk]] = OrderedDict()
+        self._walks: OrderedDict[tuple[Hashable, ...], list[_Walk]] = OrderedDict()
 
     def __len__(self) -> int:
         return self._count
 
     def find(
-        self, key: Hashable, words: Sequence[int], frame_pointer: int, ktime_ns: int
+        self, key: tuple[Hashable, ...], words: Sequence[int], frame_pointer: int, ktime_ns: int
     ) -> int | None:
         """
         Return the stack that a walk would give; None if that is not known.
 
         Args:
-            key: All that it depends on beside what follows.
+            key: Whose it is, and all else that it depends on beside what follows.
             words: The words of the stack, from the stack pointer on.
             frame_pointer: The register.
             ktime_ns: Now.
@@ -72,9 +73,14 @@ class Walks:
                 return walk.stack
         return None
 
+    def forget(self, owners: AbstractSet[Hashable]) -> None:
+        """Forget the walks of some owners: what a key begins with."""
+        for key in [key for key in self._walks if key[0] in owners]:
+            self._count -= len(self._walks.pop(key))
+
     def keep(
         self,
-        key: Hashable,
+        key: tuple[Hashable, ...],
         words: Sequence[int],
         positions: tuple[int, ...],
         stack: int,
@@ -86,7 +92,7 @@ class Walks:
         Remember a walk.
 
         Args:
-            key: All that it depended on beside what follows.
+            key: Whose it is, and all else that it depended on beside what follows.
             words: The words of the stack, from the stack pointer on.
             positions: Of the words that it read.
             stack: What came of it.

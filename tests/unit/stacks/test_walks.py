@@ -95,3 +95,18 @@ def test_walks_not_used_for_longest_go_first():
 
     assert [walks.find(key, (1,), 0, 0) for key in range(4)] == [1, None, 3, 4]
     assert len(walks) == 3
+
+
+def test_walks_go_with_their_owner():
+    """
+    Those of others stay.
+    """
+    walks = Walks(limit=3)
+    for key in (("ended", 1), ("ended", 2), ("lives", 1)):
+        walks.keep(key, (10,), (0,), 5)
+
+    walks.forget({"ended"})
+
+    assert len(walks) == 1
+    assert walks.find(("ended", 1), (10,), 0, 0) is None
+    assert walks.find(("lives", 1), (10,), 0, 0) == 5
