@@ -7,6 +7,7 @@ as a day may bring. Only then is there enough to judge whether memory is flat.
 
 import contextlib
 import json
+import logging
 import os
 import re
 import signal
@@ -35,6 +36,8 @@ from tests.receiver import OtlpReceiver
 from tests.stubs.build import StubLibraries, workload
 
 pytestmark = pytest.mark.kernel
+
+_logger = logging.getLogger(__name__)
 
 API = "cudaMalloc"
 CALLS = 7
@@ -128,6 +131,7 @@ def run_storm(process: Any, agent: Agent) -> tuple[Counter[int], Watch]:
         *children, total = [json.loads(line) for line in process.stdout]
     finally:
         watch.close()
+    _logger.info("%d processes: %s", PROCESSES, watch.describe())
     made: Counter[int] = Counter()
     for child in children:  # a pid may come again
         made[child["pid"]] += child[API]
@@ -143,7 +147,10 @@ def run_storm(process: Any, agent: Agent) -> tuple[Counter[int], Watch]:
 
 def test_short_programs_are_exported_exactly(stubs: StubLibraries, receiver: OtlpReceiver) -> None:
     """Each process is one resource with all its calls, and none of them is an incident."""
-    with storm(stubs) as process, Agent(receiver, flags=("--all",), env=DELTA) as agent:
+    with (
+        storm(stubs) as process,
+        Agent(receiver, flags=("--all", "--summary", "never"), env=DELTA) as agent,
+    ):
         parent = json.loads(process.stdout.readline())["parent"]
         receiver.wait_for(lambda: calls(receiver, "cudaFree", parent), 60.0)
         made, watch = run_storm(process, agent)
@@ -162,8 +169,8 @@ def test_short_programs_are_exported_exactly(stubs: StubLibraries, receiver: Otl
             name = span.resource["service.instance.id"]
             resources[name].add(tuple(sorted(span.resource.items())))
 
-    assert counted == made
     assert losses(receiver).keys() <= SMALL_LOSSES
+    assert counted == made
     assert [name for name, known in resources.items() if len(known) != 1] == []
     incidents = [span for span in spans if span.span.name == "gpu.incident"]
     assert [found for found in incidents if found.resource.get("process.pid") in made] == []
