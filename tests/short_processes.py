@@ -1,24 +1,32 @@
 """
 A made recording of a host that runs short CUDA programs for hours.
 
-One program starts them, a hundred a second; each lives for 30 ms, makes a first allocation and
-a few calls of milliseconds, and is gone. A third of them are known to the kernel by their fork
+One program starts them, a hundred a second; each lives for 30 ms, makes a slow first allocation,
+is read two or three times, and is gone. A third of them are known to the kernel by their fork
 and exec and end before anybody looked them up, a third are looked up after their first calls,
 and a third are forks that run no other program.
 """
 
 import json
-import os
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
+from unittest.mock import patch
+
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_gpu import pipeline, wire
-from otel_gpu.capture.host import resident_bytes
+from otel_gpu.capture.host import collect_rarely, give_back_memory, resident_bytes
 from otel_gpu.capture.layout import layout_description
-from otel_gpu.config import Config
+from otel_gpu.config import Config, ExportConfig
 from otel_gpu.enrich.activities import Activity
 from otel_gpu.enrich.enricher import Enricher
+from otel_gpu.export import exports as exports_module
 from otel_gpu.export.exports import open_exports
 from otel_gpu.records import (
     aggregates_record,
@@ -38,7 +46,7 @@ ACTIVITIES_OF_ONE = 10
 """Of each process, on average; those of the host come on top."""
 LAUNCHER = {"pid": 77, "image_ktime_ns": 900 * S}
 _PIDS = 30_000
-_MALLOC, _LAUNCH, _SYNCHRONIZE = 1, 2, 5
+_LAUNCH, _SYNCHRONIZE, _MALLOC = 1, 5, 10
 _EXECUTED, _LOOKED_UP, _FORKED = range(3)
 
 
@@ -182,9 +190,39 @@ def _reading_of(image: dict[str, int], at: int, number: int) -> Iterator[bytes]:
     yield times_record(at, [on_cpu])
 
 
+class Census:
+    """
+    In place of the file of ``--otlp-file``: says of each request on standard output who it is
+    about, and keeps nothing of it.
+    """
+
+    def __init__(self, _: str) -> None:
+        self.found: Counter[str] = Counter()
+
+    def write_traces(self, request: ExportTraceServiceRequest) -> None:
+        for of_resource in request.resource_spans:
+            self._say(of_resource.resource)
+            for of_scope in of_resource.scope_spans:
+                self.found.update(span.name for span in of_scope.spans)
+
+    def write_metrics(self, request: ExportMetricsServiceRequest) -> None:
+        for of_resource in request.resource_metrics:
+            self._say(of_resource.resource)
+
+    def close(self) -> None:
+        sys.stdout.write(json.dumps(self.found) + "\n")
+
+    def _say(self, resource: Resource) -> None:
+        names = {pair.key: pair.value.string_value for pair in resource.attributes}
+        digest = hash(resource.SerializeToString())
+        sys.stdout.write(f"{names['service.instance.id']} {names['service.name']} {digest}\n")
+
+
 def main() -> None:
-    """Take a made recording through the pipeline as a replay does; say what it took, as JSON."""
-    config = Config()
+    """Take a made recording through the pipeline as a replay does; say what came of it."""
+    give_back_memory()
+    collect_rarely()
+    config = Config(export=ExportConfig(otlp_file="census"))
     rejected: Counter[str] = Counter()
     activities = 0
     sizes_mib: list[float] = []
@@ -196,7 +234,10 @@ def main() -> None:
         if activities % (processes // 10) == 0:
             sizes_mib.append(resident_bytes() / (1 << 20))
 
-    with open_exports(config, os.environ, live=False) as exports:
+    with (
+        patch.object(exports_module, "OtlpFile", Census),
+        open_exports(config, {}, live=False) as exports,
+    ):
         blame = pipeline.Blame(config, exports)
         observers = [exports.observe, blame.observe, look]
         pipeline.process(short_processes(processes), Enricher(), observers, rejected)
@@ -206,6 +247,7 @@ def main() -> None:
         "rejected": rejected,
         "dropped": exports.dropped(),
         "resident_mib": sizes_mib,
+        "cpu_s": time.process_time(),
     }
     sys.stdout.write(json.dumps(said))
 

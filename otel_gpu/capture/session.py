@@ -224,7 +224,7 @@ class Session:
         with self._faults.at("rings"):
             try:
                 until = self._programs.events.position()
-                lifecycle = self._programs.lifecycle.read()
+                lifecycle = tuple(self._programs.lifecycle.read())
                 yield from self._handle(lifecycle, until)
             except BaseException:
                 let_all_go_on(lifecycle)
@@ -256,8 +256,7 @@ class Session:
                     yield from handler(record)
         with self._faults.at("stacks"):
             self._user_stacks.look_again()
-        records = self._programs.events.read(until)
-        self._watchlist.notice(records)
+        records = self._watchlist.notice(self._programs.events.read(until))
         yield from self._resolve_stacks(records)
         yield from self._last_readings(ended)
         yield from exits
@@ -300,6 +299,7 @@ class Session:
             self._watchlist.forget(pid, image_ktime_ns)
             yield unseen_exit_record(time.monotonic_ns(), pid=pid, image_ktime_ns=image_ktime_ns)
         yield from self._snapshots.last_of_others(self._watchlist.free_leftovers())
+        give_back_memory()
 
     def _clock(self) -> Iterator[bytes]:
         with self._faults.at("clock"):

@@ -10,7 +10,7 @@ import contextlib
 import os
 import struct
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from otel_gpu import wire
@@ -156,12 +156,22 @@ class Watchlist:
             self._attachments.forget(pid)
             self._interpreters.forget(pid)
 
-    def notice(self, records: Sequence[bytes]) -> None:
-        """Note whose records these are: the kernel side watches whoever makes a CUDA call."""
-        if self._watch_all:
-            for raw in {record[_IMAGE_BYTES] for record in records}:
-                image_ktime_ns, pid = _IMAGE_AND_PID.unpack(raw)
-                self._add_newcomer(pid, image_ktime_ns)
+    def notice(self, records: Iterable[bytes]) -> Iterator[bytes]:
+        """
+        Yield the records, and note whose they are.
+
+        The kernel side watches whoever makes a CUDA call.
+        """
+        if not self._watch_all:
+            yield from records
+            return
+        images = set()
+        for record in records:
+            images.add(record[_IMAGE_BYTES])
+            yield record
+        for raw in images:
+            image_ktime_ns, pid = _IMAGE_AND_PID.unpack(raw)
+            self._add_newcomer(pid, image_ktime_ns)
 
     def introduce_some(self) -> Iterator[bytes]:
         """Look at some of those that the kernel side found, and introduce some that wait."""

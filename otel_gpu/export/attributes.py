@@ -26,7 +26,7 @@ from typing import Any, Final
 
 _logger = logging.getLogger(__name__)
 
-_MAX_CACHED = 2048
+_MAX_CACHED = 1024
 _MAX_STRING_BYTES = 8 << 20
 _INT64_MIN, _INT64_END = -(1 << 63), 1 << 63
 _UINT64_END = 1 << 64

@@ -58,13 +58,15 @@ def split(resource_metrics: Iterable[ResourceMetrics], max_bytes: int) -> Iterat
     """
     batch = _Batch(max_bytes)
     for item in resource_metrics:
+        resource_bytes = _attributes_bytes(item.resource.attributes.items())
         for scope_metrics in item.scope_metrics:
             for metric in scope_metrics.metrics:
                 around = (item, scope_metrics, metric)
+                around_bytes = resource_bytes + _around_bytes(*around)
                 for point in metric.data.data_points:
-                    if not batch.add(around, point):
+                    if not batch.add(around, around_bytes, point):
                         yield batch.take()
-                        batch.add(around, point)
+                        batch.add(around, around_bytes, point)
     if batch.size_bytes:
         yield batch.take()
 
@@ -79,14 +81,14 @@ class _Batch:
     # The nesting of the request, each level with the points below it.
     levels: list[tuple[_Around, list[DataPointT]]] = field(default_factory=list)
 
-    def add(self, around: _Around, point: DataPointT) -> bool:
+    def add(self, around: _Around, around_bytes: int, point: DataPointT) -> bool:
         """Add a point unless it would be one too many."""
         cost = _point_bytes(point)
         same = bool(self.levels) and all(
             now is then for now, then in zip(around, self.levels[-1][0], strict=True)
         )
         if not same:
-            cost += _around_bytes(around)
+            cost += around_bytes
         if self.size_bytes and self.size_bytes + cost > self.max_bytes:
             return False
         self.size_bytes += cost
@@ -119,8 +121,7 @@ def _with_points(data: Any, points: list[DataPointT]) -> Any:  # noqa: ANN401 - 
     return replace(data, data_points=points)
 
 
-def _around_bytes(around: _Around) -> int:
-    item, scope_metrics, metric = around
+def _around_bytes(item: ResourceMetrics, scope_metrics: ScopeMetrics, metric: Metric) -> int:
     texts = (
         item.schema_url,
         scope_metrics.schema_url,
@@ -130,8 +131,7 @@ def _around_bytes(around: _Around) -> int:
         metric.description,
         metric.unit,
     )
-    size_bytes = 3 * _MESSAGE_BYTES + sum(_text_bytes(text or "") for text in texts)
-    return size_bytes + _attributes_bytes(item.resource.attributes.items())
+    return 3 * _MESSAGE_BYTES + sum(_text_bytes(text or "") for text in texts)
 
 
 def _point_bytes(point: DataPointT) -> int:

@@ -16,7 +16,7 @@ from otel_gpu.export.finished import FinishedSpan
 # together they cover those at the highest rate of spans, in about 12 MB.
 _MAX_SPANS = 32_768
 # Where spans are fewer a generation ends with its time, but never with less than this.
-_ENOUGH_SPANS = 8_192
+_ENOUGH_SPANS = 2_048
 _LONG_NS = 5_000_000_000
 _MAX_CHAINS = 16_384
 _MAX_THREADS = 1024

@@ -20,7 +20,7 @@ from otel_gpu.findings.counts import Counts
 from otel_gpu.findings.document import Api, ImageKey, key_of
 from otel_gpu.findings.losses import losses_of
 
-MAX_SERIES = 2_048
+MAX_SERIES = 1_024
 """Ended processes are remembered up to this many series, of 2 kB each."""
 OBSERVED = frozenset(
     {AggregatesActivity, CaptureActivity, CountersActivity, ExitActivity, StatusActivity}

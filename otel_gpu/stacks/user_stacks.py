@@ -24,7 +24,7 @@ SAMPLE_KINDS: Final = tuple(
 )
 """What a record of a sample, or of a part of one, begins with."""
 _CODE_KIND: Final = wire.RECORD_CODE.to_bytes(2, "little")
-_MAX_SAMPLE_BYTES: Final = 8 << 20
+_MAX_SAMPLE_BYTES: Final = 4 << 20
 # A call that waits for longer has no stack of its waiting, until it is looked at as open.
 _MAX_SAMPLE_AGE_NS: Final = 60_000_000_000
 _MAX_NAMED: Final = 4096

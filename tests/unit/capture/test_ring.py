@@ -6,6 +6,7 @@ import struct
 
 import pytest
 
+from otel_gpu.capture import ring as ring_module
 from otel_gpu.capture.ring import RingBuffer
 
 PAGE = mmap.PAGESIZE
@@ -63,9 +64,9 @@ def test_records_come_in_order_and_give_their_room_back(kernel, ring):
     kernel.write(b"first")
     kernel.write(b"second record")
 
-    assert ring.read() == [b"first", b"second record"]
+    assert list(ring.read()) == [b"first", b"second record"]
     assert kernel.consumed == kernel.position
-    assert ring.read() == []
+    assert list(ring.read()) == []
 
 
 def test_a_busy_record_holds_back_what_comes_after_it(kernel, ring):
@@ -76,9 +77,9 @@ def test_a_busy_record_holds_back_what_comes_after_it(kernel, ring):
     at = kernel.write(b"busy", BUSY)
     kernel.write(b"later")
 
-    assert ring.read() == [b"done"]
+    assert list(ring.read()) == [b"done"]
     kernel.finish(at, len(b"busy"))
-    assert ring.read() == [b"busy", b"later"]
+    assert list(ring.read()) == [b"busy", b"later"]
 
 
 def test_a_discarded_record_is_skipped(kernel, ring):
@@ -89,7 +90,7 @@ def test_a_discarded_record_is_skipped(kernel, ring):
     kernel.write(b"discarded", DISCARDED)
     kernel.write(b"kept too")
 
-    assert ring.read() == [b"kept", b"kept too"]
+    assert list(ring.read()) == [b"kept", b"kept too"]
 
 
 def test_reading_stops_at_a_position(kernel, ring):
@@ -100,8 +101,8 @@ def test_reading_stops_at_a_position(kernel, ring):
     position = ring.position()
     kernel.write(b"after")
 
-    assert ring.read(position) == [b"before"]
-    assert ring.read() == [b"after"]
+    assert list(ring.read(position)) == [b"before"]
+    assert list(ring.read()) == [b"after"]
 
 
 def test_records_wrap_round_the_end(kernel, ring):
@@ -111,5 +112,23 @@ def test_records_wrap_round_the_end(kernel, ring):
     payload = bytes(range(256)) * 3
     for _ in range(17):
         kernel.write(payload)
-        assert ring.read() == [payload]
+        assert list(ring.read()) == [payload]
     assert kernel.position > 3 * SIZE
+
+
+def test_room_is_given_back_while_records_are_taken(monkeypatch, ring, kernel):
+    """
+    What was taken by whoever stopped half-way is not there again.
+    """
+    monkeypatch.setattr(ring_module, "_PIECE_BYTES", 8)
+    for payload in (b"first", b"second", b"third"):
+        kernel.write(payload)
+
+    reading = ring.read()
+    taken = [next(reading), next(reading)]
+    free_again = kernel.consumed
+    reading.close()
+
+    assert taken == [b"first", b"second"]
+    assert free_again == 16  # of the first; of the second when the next is asked for
+    assert list(ring.read()) == [b"third"]

@@ -60,11 +60,11 @@ def test_whoever_makes_a_call_is_introduced_at_once(make):
     """And once, however many records come of it."""
     programs, watchlist = make({OWN: NOW_KTIME_NS})
 
-    watchlist.notice([call(OWN), call(OWN)])
+    list(watchlist.notice([call(OWN), call(OWN)]))
 
     assert introduced(watchlist.introduce_some()) == [OWN]
     assert watchlist.images == {OWN: NOW_KTIME_NS}
-    watchlist.notice([call(OWN)])
+    list(watchlist.notice([call(OWN)]))
     assert introduced(watchlist.introduce_some()) == []
     assert programs.followed == [OWN]
 
@@ -73,7 +73,7 @@ def test_whoever_makes_a_call_is_introduced_at_once(make):
 def test_whoever_ended_or_runs_another_program_by_then_is_not_looked_at(make, image_ktime_ns):
     programs, watchlist = make({OWN: image_ktime_ns})
 
-    watchlist.notice([call(OWN)])
+    list(watchlist.notice([call(OWN)]))
 
     assert introduced(watchlist.introduce_some()) == []
     assert watchlist.images == {}
@@ -85,7 +85,7 @@ def test_in_a_storm_only_some_are_looked_at_in_a_turn(make):
     pids = range(5_000_000, 5_000_100)
     programs, watchlist = make(dict.fromkeys(pids, NOW_KTIME_NS))
 
-    watchlist.notice([call(pid) for pid in pids])
+    list(watchlist.notice([call(pid) for pid in pids]))
 
     turns = 0
     while len(watchlist.images) < len(pids):
@@ -101,6 +101,6 @@ def test_where_not_all_are_watched_nobody_is_met_by_a_record(make):
     """Whoever is watched then is known from the record of a fork, or by name."""
     _, watchlist = make({OWN: NOW_KTIME_NS}, watch_all=False)
 
-    watchlist.notice([call(OWN)])
+    list(watchlist.notice([call(OWN)]))
 
     assert introduced(watchlist.introduce_some()) == []

@@ -194,7 +194,7 @@ def test_looking_at_processes_takes_little_time(images, monkeypatch):
 
 def test_images_are_forgotten_a_while_after_their_end(images):
     """
-    Ten seconds later, in the order of their ends.
+    Three seconds later, in the order of their ends.
     """
     other = (NOBODY, KTIME_NS)
     images.get(SELF)
@@ -203,7 +203,7 @@ def test_images_are_forgotten_a_while_after_their_end(images):
     now_s = time.monotonic()
 
     assert images.drop_ended(now_s) == []
-    assert images.drop_ended(now_s + 11) == [other, SELF]
+    assert images.drop_ended(now_s + 4) == [other, SELF]
     assert len(images) == 0
 
 

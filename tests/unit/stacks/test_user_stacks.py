@@ -450,12 +450,12 @@ def test_samples_that_nobody_names_are_dropped_by_age(told):
 
 def test_samples_that_nobody_names_are_dropped_by_size(told):
     """
-    Of 300 samples with 32 KiB of stack each, as many are kept as fit 8 MiB.
+    Of 300 samples with 32 KiB of stack each, as many are kept as fit 4 MiB.
     """
     for token in range(300):
         told.take(of_libc(token=token, room=32768))
 
-    assert told.stacks.counts["unused"] == 300 - 255
+    assert told.stacks.counts["unused"] == 300 - 127
     assert told.resolve(stall(299, pid=PID)) != 0
 
 
