@@ -99,9 +99,7 @@ def test_a_process_gets_the_names_of_its_pod_and_container(node: Node, replay: R
 
 
 def test_the_container_id_alone_is_enough(node: Node) -> None:
-    """
-    Where the cgroup path tells the container and not the pod, the names are found just so.
-    """
+    """Where the cgroup path tells the container and not the pod, the names are found just so."""
     spans = [sent for trace in traces_of(TRAINING).values() for sent in trace]
     for sent in spans:
         uids = [pair for pair in sent.resource.attributes if pair.key == "k8s.pod.uid"]
@@ -118,9 +116,7 @@ def test_the_container_id_alone_is_enough(node: Node) -> None:
 
 
 def test_what_the_process_said_of_itself_is_not_replaced(node: Node, replay: Replay) -> None:
-    """
-    What this Collector's environment says is added where it is missing, and nowhere else.
-    """
+    """What this Collector's environment says is added where it is missing, and nowhere else."""
     replay(TRAINING, node.agent.endpoint)
 
     spans = node.gateway.wait_for(node.gateway.spans)
@@ -132,17 +128,13 @@ def test_what_the_process_said_of_itself_is_not_replaced(node: Node, replay: Rep
 
 
 def test_only_the_pods_of_this_node_are_asked_for(node: Node) -> None:
-    """
-    The permissions that kubernetes.yaml names are all that it needs.
-    """
+    """The permissions that kubernetes.yaml names are all that it needs."""
     assert node.kubernetes.asked == {POD_PATH}
     assert node.kubernetes.selectors == {"spec.nodeName=gpu-node-7"}
 
 
 def test_the_secret_of_the_gateway_comes_from_the_environment(node: Node, replay: Replay) -> None:
-    """
-    Every request to the gateway carries the header that the environment holds.
-    """
+    """Every request to the gateway carries the header that the environment holds."""
     replay(TRAINING, node.agent.endpoint)
     node.gateway.wait_for(lambda: node.gateway.requests("metrics") and node.gateway.spans())
 

@@ -31,9 +31,7 @@ SHIPPED = (
 
 
 def test_every_shipped_file_is_tried() -> None:
-    """
-    No file in the folder is left out here.
-    """
+    """No file in the folder is left out here."""
     assert {name for names in SHIPPED for name in names} == {
         path.stem for path in CONFIGS.glob("*.yaml")
     }
@@ -41,16 +39,12 @@ def test_every_shipped_file_is_tried() -> None:
 
 @pytest.mark.parametrize("names", SHIPPED, ids="+".join)
 def test_the_collector_finds_nothing_wrong(names: tuple[str, ...]) -> None:
-    """
-    `validate` passes and warns of nothing, with nothing set but what a file says it needs.
-    """
+    """`validate` passes and warns of nothing, with nothing set but what a file says it needs."""
     assert validate(names, {"K8S_NODE_NAME": "node-7"} if "kubernetes" in names else {}) == ""
 
 
 def test_debug_prints_what_we_send(replay: Replay) -> None:
-    """
-    The incident of a scenario, its chain and a histogram are in the Collector's output.
-    """
+    """The incident of a scenario, its chain and a histogram are in the Collector's output."""
     with Otelcol("debug") as otelcol:
         replay(RECORDINGS / "lock.otelgpu", otelcol.endpoint)
         wanted = (
@@ -62,9 +56,7 @@ def test_debug_prints_what_we_send(replay: Replay) -> None:
 
 
 def test_tempo_gets_every_span_and_the_tenant(replay: Replay, receiver: OtlpReceiver) -> None:
-    """
-    All spans leave over OTLP/HTTP unchanged, with the header that the environment holds.
-    """
+    """All spans leave over OTLP/HTTP unchanged, with the header that the environment holds."""
     recording = truth_of("preemption").path
     expected = {
         sent.span.span_id: sent.span for trace in traces_of(recording).values() for sent in trace
@@ -91,9 +83,7 @@ def test_tempo_gets_every_span_and_the_tenant(replay: Replay, receiver: OtlpRece
 def test_two_files_together_do_what_each_does(
     jaeger: Jaeger, prometheus: Prometheus, replay: Replay, tmp_path: Path, traces: str
 ) -> None:
-    """
-    With prometheus.yaml beside it, traces go to one place and metrics to the other.
-    """
+    """With prometheus.yaml beside it, traces go to one place and metrics to the other."""
     recording = tmp_path / "now.otelgpu"
     end_s = moved_to_now(truth_of("lock").path, recording)
     env = {

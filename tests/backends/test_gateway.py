@@ -102,9 +102,7 @@ def span_ids(trace: Sequence[SentSpan]) -> set[bytes]:
 
 
 def test_incidents_and_chains_survive_sampling_at_one_percent(passed: Passed) -> None:
-    """
-    The incident and all four slow calls that it sums up are kept, each with all of its spans.
-    """
+    """The incident and all four slow calls that it sums up are kept, each with all of its spans."""
     names = Counter(sent.span.name for trace in passed.explained.values() for sent in trace)
 
     assert (names["gpu.incident"], names["gpu.causal_chain"]) == (1, 4)
@@ -114,9 +112,7 @@ def test_incidents_and_chains_survive_sampling_at_one_percent(passed: Passed) ->
 
 
 def test_plain_traces_are_thinned_to_about_one_percent(passed: Passed) -> None:
-    """
-    Of 2,003 traces with nothing to say about twenty are kept, and those whole.
-    """
+    """Of 2,003 traces with nothing to say about twenty are kept, and those whole."""
     survivors = passed.kept.keys() & passed.plain.keys()
 
     assert len(passed.plain) == PLAIN
@@ -126,17 +122,13 @@ def test_plain_traces_are_thinned_to_about_one_percent(passed: Passed) -> None:
 
 
 def test_failed_calls_survive_sampling(passed: Passed) -> None:
-    """
-    A trace with an error in it is kept whole.
-    """
+    """A trace with an error in it is kept whole."""
     for trace_id, trace in passed.failed.items():
         assert passed.kept.get(trace_id) == span_ids(trace)
 
 
 def test_span_metrics_count_what_sampling_drops(passed: Passed) -> None:
-    """
-    All calls that were sent are counted, not only those that were kept.
-    """
+    """All calls that were sent are counted, not only those that were kept."""
     calls = 'traces_span_metrics_calls_total{service_name="scenarios",span_name="%s"}'
 
     waits = passed.prometheus.value(f"sum({calls % 'cudaStreamSynchronize'})", passed.end_s)
@@ -148,9 +140,7 @@ def test_span_metrics_count_what_sampling_drops(passed: Passed) -> None:
 
 @pytest.mark.parametrize("quantile", [0.5, 0.9, 0.99])
 def test_span_metrics_tell_microseconds_apart(passed: Passed, quantile: float) -> None:
-    """
-    Quantiles of the calls' durations are within the bucket of the recorded ones.
-    """
+    """Quantiles of the calls' durations are within the bucket of the recorded ones."""
     name = "traces_span_metrics_duration_seconds_bucket"
     match = '{service_name="scenarios",span_name="cudaLaunchKernel"}'
     durations_ns = [call.duration_ns for call in truth_of("lock").of_api("cudaLaunchKernel")]
@@ -169,9 +159,7 @@ def test_span_metrics_tell_microseconds_apart(passed: Passed, quantile: float) -
 
 
 def test_a_trace_that_comes_by_two_replicas_is_kept_whole() -> None:
-    """
-    Spans of one trace that agents sent to different replicas are decided on together.
-    """
+    """Spans of one trace that agents sent to different replicas are decided on together."""
     recorded = traces_of(truth_of("lock").path)
     explained = [trace for trace in recorded.values() if is_explained(trace)]
     ports = free_ports(2)

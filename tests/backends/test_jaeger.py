@@ -68,9 +68,7 @@ def expected_intervals(stalls: Sequence[Stall]) -> dict[str, list[Times]]:
 
 
 def test_every_slow_call_is_found_by_service_name_and_least_duration(shown: Shown) -> None:
-    """
-    The four calls that the scenario made slow are found, to the nanosecond, and no others.
-    """
+    """The four calls that the scenario made slow are found, to the nanosecond, and no others."""
     slow = sorted(call.times for call in shown.truth.of_api(EFFECT) if call.duration_ns >= 20e6)
 
     found = sorted(span.times for span in shown.slow if span.name == EFFECT)
@@ -80,9 +78,7 @@ def test_every_slow_call_is_found_by_service_name_and_least_duration(shown: Show
 
 
 def test_a_least_duration_that_nothing_reaches_finds_nothing(shown: Shown) -> None:
-    """
-    The search is by the duration that Jaeger computes: above the slowest there is nothing.
-    """
+    """The search is by the duration that Jaeger computes: above the slowest there is nothing."""
     slowest_ns = max(call.duration_ns for call in shown.truth.of_api(EFFECT))
 
     just_above = shown.jaeger.find(SERVICE, EFFECT, duration_min=f"{slowest_ns + 1}ns")
@@ -92,9 +88,7 @@ def test_a_least_duration_that_nothing_reaches_finds_nothing(shown: Shown) -> No
 
 
 def test_children_of_a_slow_call_are_its_chain_and_its_intervals(shown: Shown) -> None:
-    """
-    Below the call are the stretches in which its thread was off the CPU, and one chain.
-    """
+    """Below the call are the stretches in which its thread was off the CPU, and one chain."""
     calls = {call.times: call for call in shown.truth.of_api(EFFECT)}
     for effect in (span for span in shown.slow if span.name == EFFECT):
         below = children(shown.slow, effect)
@@ -135,9 +129,7 @@ def within(outer: Times, inner: Times) -> Times:
 
 
 def test_all_that_is_sent_is_there(shown: Shown) -> None:
-    """
-    Each recorded call is a span with its own times, whether it was slow or not.
-    """
+    """Each recorded call is a span with its own times, whether it was slow or not."""
     for api in (EFFECT, "cudaStreamSynchronize"):
         found = [span.times for span in shown.jaeger.find(SERVICE, api) if span.name == api]
 
@@ -146,9 +138,7 @@ def test_all_that_is_sent_is_there(shown: Shown) -> None:
 
 
 def test_links_of_chains_and_incidents_lead_to_spans_that_are_there(shown: Shown) -> None:
-    """
-    Every link of the explanation can be followed within Jaeger; none is to a span of nowhere.
-    """
+    """Every link of the explanation can be followed within Jaeger; none is to a span of nowhere."""
     incidents = shown.jaeger.find(SERVICE, "gpu.incident")
     chains = [span for span in shown.slow if span.name == "gpu.causal_chain"]
 
@@ -164,9 +154,7 @@ def test_links_of_chains_and_incidents_lead_to_spans_that_are_there(shown: Shown
 
 
 def test_the_resource_is_the_watched_process(shown: Shown) -> None:
-    """
-    Every span is of the program that was slow: not of otel-gpu, not of the Collector.
-    """
+    """Every span is of the program that was slow: not of otel-gpu, not of the Collector."""
     for span in (*shown.slow, *shown.jaeger.find(SERVICE, "gpu.incident")):
         assert span.resource["service.name"] == SERVICE
         assert span.resource["process.pid"] == shown.truth.pid
@@ -177,9 +165,7 @@ def test_the_resource_is_the_watched_process(shown: Shown) -> None:
 
 
 def test_each_span_keeps_its_scope(shown: Shown) -> None:
-    """
-    A user can tell a measured interval from the same one repeated below a cause.
-    """
+    """A user can tell a measured interval from the same one repeated below a cause."""
     scopes = {
         (span.name.split(".")[0] if span.name.startswith("sched") else span.name, span.scope)
         for span in shown.slow
@@ -192,9 +178,7 @@ def test_each_span_keeps_its_scope(shown: Shown) -> None:
 
 
 def test_jaeger_finds_nothing_wrong_with_our_traces(shown: Shown) -> None:
-    """
-    No span comes back with a warning: no missing parent, no doubled id, no invalid link.
-    """
+    """No span comes back with a warning: no missing parent, no doubled id, no invalid link."""
     warned = {
         (span.name, warning)
         for span in (*shown.slow, *shown.jaeger.find(SERVICE, "gpu.incident"))

@@ -44,9 +44,7 @@ def exponential_bucket(duration_ns: int) -> Bucket:
 def test_quantiles_of_a_recording_are_within_their_bucket(
     prometheus: Prometheus, replay: Replay, tmp_path: Path
 ) -> None:
-    """
-    Exponential histograms arrive as native ones, and their quantiles are the recorded calls'.
-    """
+    """Exponential histograms arrive as native ones, and their quantiles are the recorded calls'."""
     truth = truth_of("lock")
     recording = tmp_path / "now.otelgpu"
     end_s = moved_to_now(truth.path, recording)
@@ -114,9 +112,7 @@ def explicit_bucket(
 def test_a_series_is_found_by_process_through_target_info(
     prometheus: Prometheus, replay: Replay, tmp_path: Path
 ) -> None:
-    """
-    Service and instance are labels; all else that is known of the process is joined to them.
-    """
+    """Service and instance are labels; all else that is known of the process is joined to them."""
     recording = tmp_path / "now.otelgpu"
     end_s = moved_to_now(truth_of("preemption").path, recording)
     with Otelcol("prometheus", env={"OTELCOL_REMOTE_WRITE": prometheus.remote_write}) as otelcol:
@@ -135,9 +131,7 @@ def test_a_series_is_found_by_process_through_target_info(
 
 
 def test_exemplars_lead_to_spans(prometheus: Prometheus, replay: Replay, tmp_path: Path) -> None:
-    """
-    An exemplar of a histogram names the trace of a call that it counted.
-    """
+    """An exemplar of a histogram names the trace of a call that it counted."""
     recording = tmp_path / "now.otelgpu"
     series = 'gpu_cuda_call_duration_seconds{job="scenarios"}'
     with Otelcol("prometheus", env={"OTELCOL_REMOTE_WRITE": prometheus.remote_write}) as otelcol:
@@ -161,9 +155,7 @@ def test_exemplars_lead_to_spans(prometheus: Prometheus, replay: Replay, tmp_pat
 def test_without_native_histograms_prometheus_refuses_and_says_so(
     replay: Replay, tmp_path: Path
 ) -> None:
-    """
-    The remedy that prometheus.yaml names is for a refusal that the Collector reports.
-    """
+    """The remedy that prometheus.yaml names is for a refusal that the Collector reports."""
     recording = tmp_path / "counted.otelgpu"
     end_s = counted_now(recording, [1000, 2000, 3000], "exponential")
     with (

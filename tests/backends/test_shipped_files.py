@@ -37,18 +37,14 @@ def files() -> list[str]:
 
 @pytest.mark.parametrize("name", files())
 def test_memory_is_limited_before_all_else(name: str) -> None:
-    """
-    A burst is refused at the door, in every pipeline.
-    """
+    """A burst is refused at the door, in every pipeline."""
     for pipeline in config(name)["service"]["pipelines"].values():
         assert pipeline["processors"][0] == "memory_limiter"
 
 
 @pytest.mark.parametrize("name", files())
 def test_no_component_goes_by_an_old_name(name: str) -> None:
-    """
-    Components have the names of the pinned version, and batches are made in exporters.
-    """
+    """Components have the names of the pinned version, and batches are made in exporters."""
     document = config(name)
     for old, section in OLD_NAMES.items():
         assert old not in {key.partition("/")[0] for key in document.get(section, {})}
@@ -93,9 +89,7 @@ def test_the_collector_that_is_built_has_what_the_files_use_and_no_more() -> Non
 
 
 def test_the_collector_is_built_from_the_versions_that_are_listed() -> None:
-    """
-    The builder names each component's version, go.mod decides; they say the same.
-    """
+    """The builder names each component's version, go.mod decides; they say the same."""
     required = dict(
         re.findall(r"^\t(\S+) (v\S+)$", (HERE / "collector" / "go.mod").read_text(), re.MULTILINE)
     )

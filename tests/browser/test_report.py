@@ -72,9 +72,7 @@ def told_by(page, script, size, folder):
 @pytest.mark.parametrize("size", [LAPTOP, PHONE], ids=["laptop", "phone"])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_page_is_shown_without_a_complaint(page_of, tmp_path, name, size):
-    """
-    Nothing on the console, no request, and the script ran: tables can be sorted.
-    """
+    """Nothing on the console, no request, and the script ran: tables can be sorted."""
     seen = visit(page_of(name), tmp_path, size)
 
     assert seen.console == []
@@ -84,9 +82,7 @@ def test_a_page_is_shown_without_a_complaint(page_of, tmp_path, name, size):
 
 
 def test_a_complaint_would_be_seen(tmp_path):
-    """
-    The checks above can fail: a page that breaks its policy or asks for something is noticed.
-    """
+    """The checks above can fail: a page that breaks its policy or asks for something is noticed."""
     page = make_page(report_named("x"))
     path = tmp_path / "bad.html"
     path.write_text(page.replace("</body>", "<script>1</script></body>"), encoding="utf-8")
@@ -129,9 +125,7 @@ def test_a_flame_graph_fits_the_screen_and_can_be_looked_into(page_of, tmp_path,
 
 
 def test_hostile_names_run_nothing(tmp_path):
-    """
-    The document that the browser made of the page has the elements that we wrote.
-    """
+    """The document that the browser made of the page has the elements that we wrote."""
     path = tmp_path / "hostile.html"
     name = "\"'></title></style></script><img src=//127.0.0.2/x onerror=document.title='owned'>"
     page = make_page(report_named(name))
@@ -147,9 +141,7 @@ def test_hostile_names_run_nothing(tmp_path):
 
 
 def test_a_link_opens_what_it_leads_to(page_of, tmp_path):
-    """
-    The page of an incident can be pointed at, although it is closed at first.
-    """
+    """The page of an incident can be pointed at, although it is closed at first."""
     path = page_of("memory-limit")
 
     plain = visit(path, tmp_path).document

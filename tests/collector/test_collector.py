@@ -63,9 +63,7 @@ def spans_in(requests: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 def test_spans_of_a_replay_come_out_of_the_collector_unchanged(
     collector: Collector, receiver: OtlpReceiver, tmp_path: Path, recording: Path, protocol: str
 ) -> None:
-    """
-    Names, ids, times, attributes, status and links are the same on the other side.
-    """
+    """Names, ids, times, attributes, status and links are the same on the other side."""
     sent = replay(recording, tmp_path / "sent.jsonl", endpoint_of(collector, protocol))
     expected = spans_in(sent)
 
@@ -103,9 +101,7 @@ def span_of(document: dict[str, Any]) -> Span:
 def test_histograms_of_a_replay_come_out_of_the_collector_unchanged(
     collector: Collector, receiver: OtlpReceiver, tmp_path: Path, recording: Path, protocol: str
 ) -> None:
-    """
-    Each call duration point has the same count, sum, scale and buckets on the other side.
-    """
+    """Each call duration point has the same count, sum, scale and buckets on the other side."""
     sent = replay(recording, tmp_path / "sent.jsonl", endpoint_of(collector, protocol))
     expected = latest_points(sent)
 
@@ -164,9 +160,7 @@ def attributes_in(pairs: list[dict[str, Any]]) -> dict[str, Any]:
 def test_a_live_capture_reaches_the_backend_through_the_collector(
     collector: Collector, receiver: OtlpReceiver, protocol: str
 ) -> None:
-    """
-    Exact counts and all spans of a real capture arrive behind a real collector.
-    """
+    """Exact counts and all spans of a real capture arrive behind a real collector."""
     command = [workload("exact"), stub_libraries().runtime, "1009", "2"]
     env = endpoint_of(collector, protocol) | {
         "OTEL_METRIC_EXPORT_INTERVAL": "500",

@@ -23,9 +23,7 @@ def promtool(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_promtool_takes_the_rules() -> None:
-    """
-    They are valid, with no rule twice.
-    """
+    """They are valid, with no rule twice."""
     done = promtool("check", "rules", "--lint=all", "--lint-fatal", ALERTS)
 
     assert (done.returncode, done.stderr) == (0, "")
@@ -33,9 +31,7 @@ def test_promtool_takes_the_rules() -> None:
 
 
 def test_they_fire_for_that_and_for_nothing_else(tmp_path: Path) -> None:
-    """
-    Each of them is tried with series that it is for, and with some that look alike.
-    """
+    """Each of them is tried with series that it is for, and with some that look alike."""
     shutil.copy(ALERTS, tmp_path)
     shutil.copy(HERE / "alerts_test.yaml", tmp_path)
 
@@ -45,9 +41,7 @@ def test_they_fire_for_that_and_for_nothing_else(tmp_path: Path) -> None:
 
 
 def test_a_rule_that_does_not_fire_is_found(tmp_path: Path) -> None:
-    """
-    The test above can fail.
-    """
+    """The test above can fail."""
     text = ALERTS.read_text(encoding="utf-8")
     assert "> 60" in text
     (tmp_path / "alerts.yaml").write_text(text.replace("> 60", "> 600"), encoding="utf-8")
@@ -60,9 +54,7 @@ def test_a_rule_that_does_not_fire_is_found(tmp_path: Path) -> None:
 
 
 def test_every_alert_is_tried() -> None:
-    """
-    No rule is without a case.
-    """
+    """No rule is without a case."""
     document = yaml.safe_load(ALERTS.read_text(encoding="utf-8"))
     names = {rule["alert"] for group in document["groups"] for rule in group["rules"]}
     tried = (HERE / "alerts_test.yaml").read_text(encoding="utf-8")

@@ -167,9 +167,7 @@ def test_the_restrictions_of_the_manifest_are_in_force(
 def test_doctor_in_the_container_misses_nothing(
     direct: Sequence[Manifest], receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
-    """
-    `kubectl exec ds/otel-gpu -- entrypoint doctor` finds all that a capture needs.
-    """
+    """`kubectl exec ds/otel-gpu -- entrypoint doctor` finds all that a capture needs."""
     with (
         Program(stubs),
         capturing(Container(direct, AGENT, sent_to(receiver)), receiver) as container,

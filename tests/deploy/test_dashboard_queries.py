@@ -75,9 +75,7 @@ def test_it_has_data(fed: Feed, question: Question, layout: str) -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_wrong_name_has_no_data(fed: Feed, layout: str) -> None:
-    """
-    The test above can fail: a metric or a label that does not exist gives nothing.
-    """
+    """The test above can fail: a metric or a label that does not exist gives nothing."""
     (question,) = (q for q in PROMETHEUS if (q.dashboard, q.panel) == ("process", "Calls"))
     query = question.target["expr"]
 
@@ -152,9 +150,7 @@ def test_exemplars_lead_to_traces(fed: Feed) -> None:
 
 
 def test_spans_lead_to_metrics(fed: Feed) -> None:
-    """
-    The queries that a span is linked to have data for the span's service and instance.
-    """
+    """The queries that a span is linked to have data for the span's service and instance."""
     path = GRAFANA / "provisioning" / "datasources" / "otel-gpu.yaml"
     sources = yaml.safe_load(path.read_text(encoding="utf-8"))["datasources"]
     (tempo,) = (source for source in sources if source["type"] == "tempo")
@@ -169,9 +165,7 @@ def test_spans_lead_to_metrics(fed: Feed) -> None:
 
 @pytest.mark.parametrize("question", questions("jaeger"), ids=str)
 def test_jaeger_finds_what_its_panels_ask_for(fed: Feed, question: Question) -> None:
-    """
-    Jaeger's own search, which Grafana uses, has traces for service and operation.
-    """
+    """Jaeger's own search, which Grafana uses, has traces for service and operation."""
     found = fed.jaeger.get(
         "/api/traces",
         service=filled_in(question.target["service"], RATE_S, RANGE_S, service=SCENARIO),
@@ -243,9 +237,7 @@ def _compare(found: Any, operator: str, wanted: str) -> bool:
 
 
 def test_the_cluster_that_the_agent_was_told_is_on_everything(fed: Feed) -> None:
-    """
-    OTEL_RESOURCE_ATTRIBUTES of the agent places its own metrics and those of programs.
-    """
+    """OTEL_RESOURCE_ATTRIBUTES of the agent places its own metrics and those of programs."""
     for query in ('target_info{job="otel-gpu"}', 'target_info{job="trainer"}'):
         found: list[Json] = answers(fed, "exponential", query)
         assert {series["metric"]["k8s_cluster_name"] for series in found} == {CLUSTER}

@@ -24,9 +24,7 @@ def dashboard(request: pytest.FixtureRequest) -> Json:
 
 
 def test_the_files_are_what_is_generated() -> None:
-    """
-    Nobody edited the JSON and left its source behind, or the reverse.
-    """
+    """Nobody edited the JSON and left its source behind, or the reverse."""
     command = [sys.executable, "-m", "tools.grafana", "--check"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
@@ -35,9 +33,7 @@ def test_the_files_are_what_is_generated() -> None:
 
 
 def test_the_check_finds_an_edited_file(tmp_path: Path) -> None:
-    """
-    A dashboard that differs from its source, or that has none, fails the check.
-    """
+    """A dashboard that differs from its source, or that has none, fails the check."""
     script = (
         "import sys, pathlib, tools.grafana.__main__ as made\n"
         "made.TARGET = pathlib.Path(sys.argv[1])\n"
@@ -63,9 +59,7 @@ def test_the_check_finds_an_edited_file(tmp_path: Path) -> None:
 
 
 def test_every_panel_says_what_it_means(dashboard: Json) -> None:
-    """
-    Title, explanation, unit and data source are there; the source is a variable.
-    """
+    """Title, explanation, unit and data source are there; the source is a variable."""
     for panel in panels(dashboard):
         assert panel["title"]
         assert panel["description"].endswith(".")
@@ -77,9 +71,7 @@ def test_every_panel_says_what_it_means(dashboard: Json) -> None:
 
 
 def test_panels_lie_beside_and_below_one_another(dashboard: Json) -> None:
-    """
-    None overlaps another or leaves the 24 columns, and no two have one id.
-    """
+    """None overlaps another or leaves the 24 columns, and no two have one id."""
     taken: set[tuple[int, int]] = set()
     numbers = []
     for panel in (*panels(dashboard), *(p for p in dashboard["panels"] if p["type"] == "row")):
@@ -97,9 +89,7 @@ def test_panels_lie_beside_and_below_one_another(dashboard: Json) -> None:
 
 
 def test_every_variable_that_is_used_is_there_and_the_reverse(dashboard: Json) -> None:
-    """
-    Neither a query nor a link names what the dashboard does not let one choose.
-    """
+    """Neither a query nor a link names what the dashboard does not let one choose."""
     defined = variables(dashboard)
     body = json.dumps([dashboard["panels"], dashboard["templating"]])
 
@@ -112,9 +102,7 @@ def test_every_variable_that_is_used_is_there_and_the_reverse(dashboard: Json) -
 
 
 def test_links_lead_to_dashboards_that_are_there(dashboard: Json) -> None:
-    """
-    A link names a dashboard of ours and variables of it, or a query for Explore that is JSON.
-    """
+    """A link names a dashboard of ours and variables of it, or a query for Explore that is JSON."""
     known = {load(path)["uid"]: variables(load(path)) for path in FILES}
     for panel in panels(dashboard):
         for link in panel["fieldConfig"]["defaults"].get("links", ()):
@@ -132,9 +120,7 @@ def test_links_lead_to_dashboards_that_are_there(dashboard: Json) -> None:
 
 
 def test_a_node_leads_to_processes_and_those_to_traces() -> None:
-    """
-    The way down: fleet, node, process, traces.
-    """
+    """The way down: fleet, node, process, traces."""
     urls = {
         path.stem: [
             link["url"].partition("?")[0]
@@ -150,9 +136,7 @@ def test_a_node_leads_to_processes_and_those_to_traces() -> None:
 
 
 def test_the_provisioned_data_sources_are_what_is_linked_to() -> None:
-    """
-    Exemplars lead to the traces that are provisioned, and spans to the metrics.
-    """
+    """Exemplars lead to the traces that are provisioned, and spans to the metrics."""
     path = GRAFANA / "provisioning" / "datasources" / "otel-gpu.yaml"
     sources = yaml.safe_load(path.read_text(encoding="utf-8"))["datasources"]
     by_uid = {source["uid"]: source for source in sources}
@@ -166,9 +150,7 @@ def test_the_provisioned_data_sources_are_what_is_linked_to() -> None:
 
 
 def test_all_dashboards_are_in_the_kustomization() -> None:
-    """
-    Where Grafana takes dashboards from ConfigMaps, none is forgotten.
-    """
+    """Where Grafana takes dashboards from ConfigMaps, none is forgotten."""
     document = yaml.safe_load((GRAFANA / "kustomization.yaml").read_text(encoding="utf-8"))
 
     files = [file for each in document["configMapGenerator"] for file in each["files"]]

@@ -53,9 +53,7 @@ def inference() -> Manifest:
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_the_api_server_takes_it_without_a_warning(folder: str) -> None:
-    """
-    Each rendered object decodes with no field unknown or doubled, and is valid.
-    """
+    """Each rendered object decodes with no field unknown or doubled, and is valid."""
     verdicts = examine(render(folder))
 
     assert len(verdicts) >= 4
@@ -93,9 +91,7 @@ def test_a_wrong_manifest_is_refused(right: str, wrong: str, said: str) -> None:
 
 
 def test_a_misspelt_key_of_a_kustomization_is_refused(tmp_path: Path) -> None:
-    """
-    kustomize names what it does not know, so nothing of ours is silently left out.
-    """
+    """kustomize names what it does not know, so nothing of ours is silently left out."""
     text = (KUBERNETES / "base" / "kustomization.yaml").read_text(encoding="utf-8")
     (tmp_path / "kustomization.yaml").write_text(
         text.replace("images:", "image:"), encoding="utf-8"
@@ -125,9 +121,7 @@ def test_the_agent_breaks_only_the_rules_that_it_has_to(base: list[Manifest]) ->
 
 
 def test_the_collectors_break_no_rule() -> None:
-    """
-    What listens on the network passes the strictest level of the Pod Security Standards.
-    """
+    """What listens on the network passes the strictest level of the Pod Security Standards."""
     verdicts = examine(render("overlays/daemonset-collector"))
     found = {(v.kind, v.name): v.pod_security for v in verdicts if v.pod_security}
 
@@ -139,9 +133,7 @@ def test_the_collectors_break_no_rule() -> None:
 def test_capabilities_are_the_same_wherever_the_agent_runs(
     agent: Manifest, inference: Manifest
 ) -> None:
-    """
-    DaemonSet, sidecar, systemd unit and image ask for the same six.
-    """
+    """DaemonSet, sidecar, systemd unit and image ask for the same six."""
     sidecar = container_of(inference, "otel-gpu")["securityContext"]
     own = container_of(agent, "otel-gpu")["securityContext"]
     unit = (ROOT / "deploy/systemd/otel-gpu.service").read_text(encoding="utf-8")
@@ -157,9 +149,7 @@ def test_capabilities_are_the_same_wherever_the_agent_runs(
 
 
 def test_each_capability_has_its_reason() -> None:
-    """
-    Whoever has to allow them reads beside each what it is for.
-    """
+    """Whoever has to allow them reads beside each what it is for."""
     text = (KUBERNETES / "base" / "daemonset.yaml").read_text(encoding="utf-8")
 
     reasons = dict(re.findall(r"^ +- ([A-Z_]+) # (.+)$", text, re.MULTILINE))
@@ -168,9 +158,7 @@ def test_each_capability_has_its_reason() -> None:
 
 
 def test_of_the_host_two_things_are_mounted_and_none_can_be_written(agent: Manifest) -> None:
-    """
-    The machine id and the cgroups; what can be written is a volume of the pod's own.
-    """
+    """The machine id and the cgroups; what can be written is a volume of the pod's own."""
     volumes = pod_of(agent)["volumes"]
     mounts = container_of(agent, "otel-gpu")["volumeMounts"]
 
@@ -183,9 +171,7 @@ def test_of_the_host_two_things_are_mounted_and_none_can_be_written(agent: Manif
 
 
 def test_only_the_collector_of_the_node_may_ask_the_api_server(cluster: list[Manifest]) -> None:
-    """
-    It may read pods; the agent and the gateway have neither a role nor a token.
-    """
+    """It may read pods; the agent and the gateway have neither a role nor a token."""
     (role,) = (m for m in cluster if m["kind"] in {"Role", "ClusterRole"})
     (binding,) = (m for m in cluster if m["kind"] in {"RoleBinding", "ClusterRoleBinding"})
     tokens = {
@@ -206,9 +192,7 @@ def test_only_the_collector_of_the_node_may_ask_the_api_server(cluster: list[Man
 
 
 def test_one_image_is_set_in_one_place(tmp_path: Path) -> None:
-    """
-    An overlay's `images` replaces the placeholder, in the DaemonSet and in the sidecar.
-    """
+    """An overlay's `images` replaces the placeholder, in the DaemonSet and in the sidecar."""
     image = {"name": "registry.example/otel-gpu", "newName": "registry.test/agent", "newTag": "7"}
     for folder in ("overlays/daemonset-direct", "overlays/sidecar"):
         (tmp_path / "kustomization.yaml").write_text(
@@ -226,9 +210,7 @@ def test_one_image_is_set_in_one_place(tmp_path: Path) -> None:
 def test_the_shipped_settings_are_ones_that_the_agent_knows(
     base: list[Manifest], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """
-    Both config files load, no variable is unknown, and the recorder fits its volume twice.
-    """
+    """Both config files load, no variable is unknown, and the recorder fits its volume twice."""
     sidecar = load(render("overlays/sidecar"))
     for manifests, name in ((base, "otel-gpu"), (sidecar, "otel-gpu-sidecar")):
         text = only(manifests, "ConfigMap", f"{name}-config")["data"]["config.yaml"]
@@ -255,9 +237,7 @@ def test_the_shipped_settings_are_ones_that_the_agent_knows(
     ("folder", "names"), [("collector", ("agent", "kubernetes")), ("gateway", ("gateway",))]
 )
 def test_collectors_run_the_files_of_collector_config(folder: str, names: tuple[str, ...]) -> None:
-    """
-    The copies that make this folder one that can be copied are byte for byte the originals.
-    """
+    """The copies that make this folder one that can be copied are byte for byte the originals."""
     for name in names:
         shipped = (CONFIGS / f"{name}.yaml").read_bytes()
         assert (KUBERNETES / folder / f"{name}.yaml").read_bytes() == shipped
@@ -282,9 +262,7 @@ def test_the_collector_takes_its_variables(
 
 
 def test_everything_finds_its_next_hop(cluster: list[Manifest]) -> None:
-    """
-    Each address that is configured is a Service whose selector and ports the pods have.
-    """
+    """Each address that is configured is a Service whose selector and ports the pods have."""
     agent = environment_of(
         container_of(only(cluster, "DaemonSet", "otel-gpu"), "otel-gpu"), cluster
     )

@@ -28,9 +28,7 @@ def pid(receiver: OtlpReceiver, real_cudart: Path) -> int:
 
 
 def test_calls_bytes_and_copies_are_exact(receiver: OtlpReceiver, pid: int) -> None:
-    """
-    Counts and bytes equal what the program did; what the driver does inside adds nothing.
-    """
+    """Counts and bytes equal what the program did; what the driver does inside adds nothing."""
     runtime = {
         api: calls(receiver, api, pid, gpu__cuda__layer="runtime")
         for api in ("cudaMalloc", "cudaMemcpy", "cudaDeviceSynchronize", "cudaFree")
@@ -67,9 +65,7 @@ def test_a_driver_call_is_seen_each_time_or_never(receiver: OtlpReceiver, pid: i
 
 
 def test_no_successful_call_is_an_error(receiver: OtlpReceiver, pid: int) -> None:
-    """
-    No span of this program has status ERROR.
-    """
+    """No span of this program has status ERROR."""
     mine = [span for span in receiver.spans() if span.resource.get("process.pid") == pid]
     assert mine
     assert all(span.span.status.code != Status.STATUS_CODE_ERROR for span in mine)
@@ -78,9 +74,7 @@ def test_no_successful_call_is_an_error(receiver: OtlpReceiver, pid: int) -> Non
 def test_the_device_has_the_uuid_that_the_driver_says(
     receiver: OtlpReceiver, pid: int, device_uuids: set[str]
 ) -> None:
-    """
-    ``cuda.device.uuid`` is the physical device's, as nvidia-smi prints it.
-    """
+    """``cuda.device.uuid`` is the physical device's, as nvidia-smi prints it."""
     found = {
         key.attribute("cuda.device.uuid")
         for key in receiver.metrics()

@@ -61,9 +61,7 @@ def runs(torch_python: str) -> tuple[Run, Run]:
 
 
 def test_launches_copies_and_synchronizations_follow_the_steps(runs: tuple[Run, Run]) -> None:
-    """
-    101 more steps are 303 more launches, 101 more copies of 4 KiB and 101 more waits.
-    """
+    """101 more steps are 303 more launches, 101 more copies of 4 KiB and 101 more waits."""
     fewer, more = runs
 
     assert more.launches - fewer.launches == 303
@@ -81,16 +79,12 @@ def test_device_allocations_are_the_allocators(runs: tuple[Run, Run]) -> None:
 
 
 def test_the_service_is_the_training_script(runs: tuple[Run, Run]) -> None:
-    """
-    The resource is named by the script that PyTorch runs in.
-    """
+    """The resource is named by the script that PyTorch runs in."""
     assert {run.service for run in runs} == {Path(PROGRAM).name}
 
 
 def test_the_device_is_the_driver_tools(runs: tuple[Run, Run], device_uuids: set[str]) -> None:
-    """
-    Devices on metrics are physical devices of this host.
-    """
+    """Devices on metrics are physical devices of this host."""
     for run in runs:
         assert run.uuids
         assert run.uuids <= device_uuids

@@ -106,9 +106,7 @@ def test_the_parts_of_calls_and_gaps_sum_to_the_whole(tmp_path: Path, stubs: Stu
 
 
 def test_spinning_and_sleeping_are_told_apart(tmp_path: Path, stubs: StubLibraries) -> None:
-    """
-    A call that spins 3 ms and sleeps 5 ms has both within 5 %, and says that it slept.
-    """
+    """A call that spins 3 ms and sleeps 5 ms has both within 5 %, and says that it slept."""
     recorded = record(tmp_path, stubs, "spin_and_sleep", "30", "3000000", "5000000")
     calls = recorded.of_feeder(CudaCall)
     # The median call: a busy machine may disturb some.
@@ -206,9 +204,7 @@ def test_the_account_of_a_feeder_is_its_wall_time(tmp_path: Path, stubs: StubLib
 
 
 def test_a_thread_that_waits_for_the_gil_is_said_to(tmp_path: Path, stubs: StubLibraries) -> None:
-    """
-    Another thread keeps the GIL for 20 ms: the gaps between calls are blocked on it.
-    """
+    """Another thread keeps the GIL for 20 ms: the gaps between calls are blocked on it."""
     recorded = record(tmp_path, stubs, "gil", "10", "20000000")
     waits = [stall for stall, reason in recorded.reasons if reason == "gil"]
 
@@ -221,9 +217,7 @@ def test_a_thread_that_waits_for_the_gil_is_said_to(tmp_path: Path, stubs: StubL
 
 
 def test_a_lock_that_is_not_the_gil_is_a_lock(tmp_path: Path, stubs: StubLibraries) -> None:
-    """
-    A futex outside of the interpreter's state is a lock, and its holder is named.
-    """
+    """A futex outside of the interpreter's state is a lock, and its holder is named."""
     recorded = record(tmp_path, stubs, "lock", "5", "20000000")
     waits = [
         stall

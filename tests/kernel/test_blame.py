@@ -214,9 +214,7 @@ def assert_device_is_blamed(explained: Explained, kind: str) -> None:
 def test_the_verdict_is_what_the_workload_is_bound_by(
     explain_workload: Callable[[str, int], Explained], kind: str, verdict: str, class_: str
 ) -> None:
-    """
-    Four fifths of the time go to one thing, and the verdict names it.
-    """
+    """Four fifths of the time go to one thing, and the verdict names it."""
     process = explain_workload(kind, VERDICT_MS).process
     shares = process["verdict_shares"]
 
@@ -230,9 +228,7 @@ def test_the_verdict_is_what_the_workload_is_bound_by(
 def test_what_two_things_bound_is_mixed_and_both_are_named(
     explain_workload: Callable[[str, int], Explained],
 ) -> None:
-    """
-    Data and the device take as long as each other: neither is the answer alone.
-    """
+    """Data and the device take as long as each other: neither is the answer alone."""
     process = explain_workload("mixed", VERDICT_MS).process
     shares = process["verdict_shares"]
 
@@ -318,9 +314,7 @@ def in_order(spans: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def test_a_replay_blames_as_the_capture_did(exported: Exported) -> None:
-    """
-    Every span is the same in every field: ids, names, times, causes, links, severities.
-    """
+    """Every span is the same in every field: ids, names, times, causes, links, severities."""
     live = in_order([s for s in exported.written if s["scope"] == CAUSAL])
     replayed = in_order([s for s in exported.replayed if s["scope"] == CAUSAL])
 
@@ -332,9 +326,7 @@ def test_a_replay_blames_as_the_capture_did(exported: Exported) -> None:
 
 
 def test_every_link_and_parent_of_a_cause_was_exported(exported: Exported) -> None:
-    """
-    A link that leads nowhere is worse than none.
-    """
+    """A link that leads nowhere is worse than none."""
     links = [(link.trace_id, link.span_id) for span in exported.causal for link in span.span.links]
     parents = [
         (span.span.trace_id, span.span.parent_span_id)
@@ -348,9 +340,7 @@ def test_every_link_and_parent_of_a_cause_was_exported(exported: Exported) -> No
 
 
 def test_the_shares_of_a_chain_are_the_whole(exported: Exported) -> None:
-    """
-    What its causes took and what nothing explains is the effect's duration.
-    """
+    """What its causes took and what nothing explains is the effect's duration."""
     totals = []
     for chain in exported.chains:
         shares = [
@@ -370,9 +360,7 @@ def test_the_shares_of_a_chain_are_the_whole(exported: Exported) -> None:
 
 
 def test_a_chain_lies_in_the_time_of_its_effect(exported: Exported) -> None:
-    """
-    Only what was behind a cause, in another thread, may have begun before the effect.
-    """
+    """Only what was behind a cause, in another thread, may have begun before the effect."""
     for chain in exported.chains:
         effect = exported.by_id[chain.span.trace_id, chain.span.parent_span_id].span
         start, end = effect.start_time_unix_nano, effect.end_time_unix_nano

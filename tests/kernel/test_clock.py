@@ -43,9 +43,7 @@ def assert_within_a_millisecond(receiver: OtlpReceiver, lines: list[dict]) -> No
 def test_spans_lie_between_the_clock_readings_of_the_program(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
-    """
-    The program's own CLOCK_REALTIME readings bracket each span within 1 ms.
-    """
+    """The program's own CLOCK_REALTIME readings bracket each span within 1 ms."""
     command = [workload("durations"), stubs.runtime, "spin", *["2000000"] * 7]
     with Agent(receiver, command, flags=FULL, inside=FIRST) as agent:
         lines = agent.wait().lines
@@ -104,9 +102,7 @@ def stepped_clock() -> Iterator[None]:
 def test_a_clock_step_moves_later_spans_and_no_earlier_ones(
     receiver: OtlpReceiver, stubs: StubLibraries, stepped_clock
 ) -> None:
-    """
-    Spans before the step keep their times; soon after it, spans follow the new clock.
-    """
+    """Spans before the step keep their times; soon after it, spans follow the new clock."""
     before, settling, after = ["20000000"] * 5, ["100000000"] * 25, ["20000000"] * 5
     command = [
         workload("durations"),

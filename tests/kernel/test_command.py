@@ -21,9 +21,7 @@ pytestmark = pytest.mark.kernel
 
 
 def test_the_exit_code_is_the_commands(receiver: OtlpReceiver) -> None:
-    """
-    Codes pass through; a death by signal is 128 and its number, as in a shell.
-    """
+    """Codes pass through; a death by signal is 128 and its number, as in a shell."""
     for script, expected in (("exit 0", 0), ("exit 23", 23), ("kill -TERM $$", 143)):
         with Agent(receiver, ["sh", "-c", script]) as agent:
             assert agent.wait().returncode == expected
@@ -32,9 +30,7 @@ def test_the_exit_code_is_the_commands(receiver: OtlpReceiver) -> None:
 def test_an_interrupt_from_the_terminal_ends_both(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
-    """
-    Ctrl-C reaches the command too; its death is our exit code, and its calls have arrived.
-    """
+    """Ctrl-C reaches the command too; its death is our exit code, and its calls have arrived."""
     with Agent(receiver, [workload("steady"), stubs.runtime, "1000", "30"]) as agent:
         pid = agent.next_line()["pid"]
         receiver.wait_for(lambda: calls(receiver, "cudaStreamSynchronize", pid))
@@ -66,9 +62,7 @@ def test_what_the_caller_ignores_ends_nothing(receiver: OtlpReceiver, stubs: Stu
 def test_a_static_program_runs_as_it_would_without_us(
     receiver: OtlpReceiver, tmp_path: Path
 ) -> None:
-    """
-    A program without a dynamic linker has nothing to probe and loses nothing by it.
-    """
+    """A program without a dynamic linker has nothing to probe and loses nothing by it."""
     source, program = tmp_path / "plain.c", tmp_path / "plain"
     source.write_text("int main(void) { return 23; }\n")
     subprocess.run(["gcc", "-static", "-o", program, source], check=True)
@@ -77,9 +71,7 @@ def test_a_static_program_runs_as_it_would_without_us(
 
 
 def test_a_command_that_does_not_exist_is_127(receiver: OtlpReceiver) -> None:
-    """
-    The message names the command and nothing is left running.
-    """
+    """The message names the command and nothing is left running."""
     with Agent(receiver, ["/nonexistent/program"]) as agent:
         finished = agent.wait()
 
@@ -89,9 +81,7 @@ def test_a_command_that_does_not_exist_is_127(receiver: OtlpReceiver) -> None:
 
 
 def test_a_command_that_is_not_executable_is_126(receiver: OtlpReceiver, tmp_path: Path) -> None:
-    """
-    As in a shell, a file without the permission is another code than no file.
-    """
+    """As in a shell, a file without the permission is another code than no file."""
     plain = tmp_path / "plain.txt"
     plain.write_text("not a program\n")
     with Agent(receiver, [plain]) as agent:
@@ -103,9 +93,7 @@ def test_a_command_that_is_not_executable_is_126(receiver: OtlpReceiver, tmp_pat
 
 
 def test_stdin_and_stdout_belong_to_the_command(receiver: OtlpReceiver) -> None:
-    """
-    A filter works under the agent; our words are on standard error only.
-    """
+    """A filter works under the agent; our words are on standard error only."""
     with Agent(receiver, ["tr", "a-z", "A-Z"], stdin=subprocess.PIPE) as agent:
         agent.send_line("exactly this")
         assert agent.process.stdin
@@ -116,9 +104,7 @@ def test_stdin_and_stdout_belong_to_the_command(receiver: OtlpReceiver) -> None:
 
 
 def test_no_endpoint_at_all_still_runs_the_command(stubs: StubLibraries) -> None:
-    """
-    Without an endpoint nothing is sent, and the command's code comes back.
-    """
+    """Without an endpoint nothing is sent, and the command's code comes back."""
     command = [workload("exact"), stubs.runtime, "503", "1", "5"]
     with Agent(None, command) as agent:
         finished = agent.wait()
@@ -130,9 +116,7 @@ def test_no_endpoint_at_all_still_runs_the_command(stubs: StubLibraries) -> None
 def test_an_unreachable_endpoint_costs_bounded_time_and_one_message(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
-    """
-    The command's code comes back in time, and standard error says what could not be reached.
-    """
+    """The command's code comes back in time, and standard error says what could not be reached."""
     receiver.stop()
     command = [workload("exact"), stubs.runtime, "503", "1", "5"]
     env = {"OTEL_GPU_EXPORT_SHUTDOWN_TIMEOUT_S": "2"}
@@ -154,9 +138,7 @@ def test_an_unreachable_endpoint_costs_bounded_time_and_one_message(
 def test_a_shell_with_job_control_sees_no_stopped_child(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
-    """
-    A parent that waits for stopped children too is told of none.
-    """
+    """A parent that waits for stopped children too is told of none."""
     script = (
         "import json, os, sys\n"
         "child = os.posix_spawn(sys.argv[1], sys.argv[1:], {})\n"

@@ -176,9 +176,7 @@ def read_stolen_ns() -> int:
 
 
 def test_all_calls_are_recorded_as_long_as_they_were(contended: Contended) -> None:
-    """
-    A record begins and ends between the readings around the call and those inside of it.
-    """
+    """A record begins and ends between the readings around the call and those inside of it."""
     assert len(contended.calls) == CALLS
     assert contended.losses == {}
     for event, before, begun, done, after in contended.calls:
@@ -187,9 +185,7 @@ def test_all_calls_are_recorded_as_long_as_they_were(contended: Contended) -> No
 
 
 def test_calls_are_slept_in_waited_in_and_preempted(contended: Contended) -> None:
-    """
-    Else the other tests of this file would be about nothing.
-    """
+    """Else the other tests of this file would be about nothing."""
     events = [call.event for call in contended.calls]
 
     assert sum(event.voluntary_switches > 0 for event in events) >= 1_000
@@ -199,9 +195,7 @@ def test_calls_are_slept_in_waited_in_and_preempted(contended: Contended) -> Non
 
 
 def test_on_cpu_run_queue_and_blocked_sum_to_each_duration(contended: Contended) -> None:
-    """
-    No part is negative, and a call that never left its CPU was on it all the time.
-    """
+    """No part is negative, and a call that never left its CPU was on it all the time."""
     for call in contended.calls:
         event = call.event
         assert min(call.on_cpu_ns, event.run_queue_ns, event.blocked_ns) >= 0
@@ -212,9 +206,7 @@ def test_on_cpu_run_queue_and_blocked_sum_to_each_duration(contended: Contended)
 def test_calls_that_never_left_their_cpu_agree_with_its_clock_to_a_microsecond(
     contended: Contended,
 ) -> None:
-    """
-    All but one in a hundred, and one for each millisecond that the hypervisor took.
-    """
+    """All but one in a hundred, and one for each millisecond that the hypervisor took."""
     calls = [call for call in contended.calls if not call.switches]
     wrong = [call for call in calls if not call.is_as_measured()]
 
@@ -234,9 +226,7 @@ def test_calls_that_left_their_cpu_agree_with_the_scheduler(contended: Contended
 
 
 def test_the_totals_agree_with_schedstat(contended: Contended) -> None:
-    """
-    Time on the CPU and in the run queue, of calls and gaps together, within 2 %.
-    """
+    """Time on the CPU and in the run queue, of calls and gaps together, within 2 %."""
     on_cpu_ns = contended.feeding_ns(wire.STATE_ON_CPU)
     run_queue_ns = contended.feeding_ns(wire.STATE_RUN_QUEUE)
     cpu_ns, wait_ns, stolen_ns = contended.cpu_ns, contended.wait_ns, contended.stolen_ns
@@ -247,9 +237,7 @@ def test_the_totals_agree_with_schedstat(contended: Contended) -> None:
 
 
 def test_the_account_of_calls_is_the_sum_of_the_calls(contended: Contended) -> None:
-    """
-    To the nanosecond, as each of them is recorded; the whole account is the time it took.
-    """
+    """To the nanosecond, as each of them is recorded; the whole account is the time it took."""
     calls = contended.calls
 
     assert [

@@ -12,9 +12,7 @@ pytestmark = pytest.mark.kernel
 def test_a_million_calls_of_five_kinds_from_four_threads_are_counted_exactly(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
-    """
-    The summed histogram counts equal the calls made, per API, and nothing is lost unsaid.
-    """
+    """The summed histogram counts equal the calls made, per API, and nothing is lost unsaid."""
     command = [workload("exact"), stubs.runtime, "1000003", "4", "7"]
     with Agent(receiver, command) as agent:
         finished = agent.wait()
@@ -38,9 +36,7 @@ def test_a_million_calls_of_five_kinds_from_four_threads_are_counted_exactly(
 def test_every_chosen_span_arrives_or_is_counted_as_dropped(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
-    """
-    Spans received and spans dropped sum to the spans that the kernel side handed over.
-    """
+    """Spans received and spans dropped sum to the spans that the kernel side handed over."""
     command = [workload("exact"), stubs.runtime, "100003", "4"]
     with Agent(receiver, command) as agent:
         agent.wait()
@@ -58,9 +54,7 @@ def test_every_chosen_span_arrives_or_is_counted_as_dropped(
 def test_derived_counters_say_the_same_as_the_histograms(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
-    """
-    Launches, copies and allocated bytes follow from the same exact counts.
-    """
+    """Launches, copies and allocated bytes follow from the same exact counts."""
     with Agent(receiver, [workload("exact"), stubs.runtime, "5003", "2"]) as agent:
         pid = agent.wait().lines[0]["pid"]
 
@@ -75,9 +69,7 @@ def test_derived_counters_say_the_same_as_the_histograms(
 def test_both_protocols_carry_counts_and_spans(
     receiver: OtlpReceiver, stubs: StubLibraries, protocol: str
 ) -> None:
-    """
-    Both gRPC and HTTP are chosen by the standard variable and deliver the same telemetry.
-    """
+    """Both gRPC and HTTP are chosen by the standard variable and deliver the same telemetry."""
     command = [workload("exact"), stubs.runtime, "503", "1"]
     flags = ("--spans", "full")
     with Agent(receiver, command, flags=flags, protocol=protocol) as agent:
@@ -89,9 +81,7 @@ def test_both_protocols_carry_counts_and_spans(
 
 
 def test_memory_is_accounted_by_device(receiver: OtlpReceiver, stubs: StubLibraries) -> None:
-    """
-    Bytes allocated, copied and given back carry the device that was current, by its UUID.
-    """
+    """Bytes allocated, copied and given back carry the device that was current, by its UUID."""
     with Agent(receiver, [workload("devices"), stubs.runtime]) as agent:
         pid = agent.wait().lines[0]["pid"]
 
@@ -115,9 +105,7 @@ def test_memory_is_accounted_by_device(receiver: OtlpReceiver, stubs: StubLibrar
 
 
 def test_launches_carry_their_shape(receiver: OtlpReceiver, stubs: StubLibraries) -> None:
-    """
-    A launch's span has the grid and block that the program passed by value.
-    """
+    """A launch's span has the grid and block that the program passed by value."""
     command = [workload("exact"), stubs.runtime, "13", "1"]
     with Agent(receiver, command, flags=("--spans", "full")) as agent:
         pid = agent.wait().lines[0]["pid"]
@@ -132,9 +120,7 @@ def test_launches_carry_their_shape(receiver: OtlpReceiver, stubs: StubLibraries
 def test_explicitly_no_spans_means_metrics_only(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
-    """
-    Without spans the counts are as exact as with them.
-    """
+    """Without spans the counts are as exact as with them."""
     command = [workload("exact"), stubs.runtime, "5003", "2"]
     with Agent(receiver, command, flags=("--spans", "none")) as agent:
         pid = agent.wait().lines[0]["pid"]

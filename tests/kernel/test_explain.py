@@ -15,9 +15,7 @@ SCHEMA = json.loads((ROOT / "otel_gpu" / "findings" / "schema.json").read_text(e
 
 
 def test_a_command_is_explained_when_it_ends(stubs: StubLibraries, tmp_path: Path) -> None:
-    """
-    Counts are exact, the document is valid, and its recording is explained alike.
-    """
+    """Counts are exact, the document is valid, and its recording is explained alike."""
     recording, output = tmp_path / "run.otelgpu", tmp_path / "report.json"
     command = [workload("exact"), stubs.runtime, "503", "2"]
 
@@ -37,9 +35,7 @@ def test_a_command_is_explained_when_it_ends(stubs: StubLibraries, tmp_path: Pat
 
 
 def test_the_report_of_a_command_leaves_its_output_alone(stubs: StubLibraries) -> None:
-    """
-    Standard output is the command's; the text goes to standard error.
-    """
+    """Standard output is the command's; the text goes to standard error."""
     done = otel_gpu("explain", "--", workload("exact"), stubs.runtime, "503", "1")
 
     assert done.returncode == 0, done.stderr
@@ -48,7 +44,5 @@ def test_the_report_of_a_command_leaves_its_output_alone(stubs: StubLibraries) -
 
 
 def test_the_exit_code_is_the_commands() -> None:
-    """
-    A wrapper that hides a failure is no wrapper.
-    """
+    """A wrapper that hides a failure is no wrapper."""
     assert otel_gpu("explain", "--", "sh", "-c", "exit 7").returncode == 7

@@ -110,9 +110,7 @@ def held_programs(pid: int) -> list[str]:
 def test_an_observer_that_always_fails_costs_the_others_nothing(
     receiver: OtlpReceiver, stubs: StubLibraries, tmp_path: Path
 ) -> None:
-    """
-    The store takes nothing: the exports have every call, and say what became of the store.
-    """
+    """The store takes nothing: the exports have every call, and say what became of the store."""
     places = ",".join(
         f"otel_gpu.store.writer:StoreWriter.{name}" for name in ("observe", "observe_chain")
     )
@@ -167,9 +165,7 @@ def test_errors_now_and_then_are_counted_where_they_were(
 def test_a_part_that_stays_broken_makes_the_exit_code_1(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
-    """
-    After a thousand errors it is switched off; a capture without a command ends with 1.
-    """
+    """After a thousand errors it is switched off; a capture without a command ends with 1."""
     place = "otel_gpu.commands.run:_HangLog.observe"
     with (
         subprocess.Popen(

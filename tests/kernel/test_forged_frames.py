@@ -106,9 +106,7 @@ def forged(library: Path, capture: Capture) -> Iterator[Forged]:
 
 @pytest.mark.parametrize("count", [1, 2, 3, 128])
 def test_forged_frames_are_walked_to_their_end(forged: Forged, count: int) -> None:
-    """
-    The forgeries below are broken for the reason given, and not for another one.
-    """
+    """The forgeries below are broken for the reason given, and not for another one."""
     forged.frames([*range(1, count), None])
 
     sample = forged.sample()
@@ -119,9 +117,7 @@ def test_forged_frames_are_walked_to_their_end(forged: Forged, count: int) -> No
 
 
 def test_one_frame_too_many_is_cut(forged: Forged) -> None:
-    """
-    128 frames are what there is room for.
-    """
+    """128 frames are what there is room for."""
     forged.frames([*range(1, 129), None])
 
     sample = forged.sample()
@@ -155,9 +151,7 @@ def test_shims_follow_the_frames_that_they_called(forged: Forged) -> None:
 
 @pytest.mark.parametrize("length", [1, 2, 3, 5, 17, 40])
 def test_frames_that_go_in_circles_are_broken(forged: Forged, length: int) -> None:
-    """
-    A few frames, and then the same ones again and again.
-    """
+    """A few frames, and then the same ones again and again."""
     forged.frames([*range(1, length + 3), 3])
 
     assert forged.sample().status == wire.PYTHON_BROKEN
@@ -165,9 +159,7 @@ def test_frames_that_go_in_circles_are_broken(forged: Forged, length: int) -> No
 
 @pytest.mark.parametrize("distance", [-4, -1 << 40, 1 << 24, 1 << 40])
 def test_an_instruction_outside_of_its_code_is_broken(forged: Forged, distance: int) -> None:
-    """
-    Before the first instruction, and farther behind it than any code is long.
-    """
+    """Before the first instruction, and farther behind it than any code is long."""
     forged.frames([1, None])
     code = forged.address(CODE)
     instruction = code + LAYOUT.code_instructions + distance
@@ -180,9 +172,7 @@ def test_an_instruction_outside_of_its_code_is_broken(forged: Forged, distance: 
 
 
 def test_a_frame_that_has_not_begun_is_at_its_first_instruction(forged: Forged) -> None:
-    """
-    There CPython points to the unit before it.
-    """
+    """There CPython points to the unit before it."""
     forged.frames([None], instruction=-2)
 
     sample = forged.sample()
@@ -194,9 +184,7 @@ def test_a_frame_that_has_not_begun_is_at_its_first_instruction(forged: Forged) 
 @pytest.mark.parametrize("pointer", [7, 1 << 47, 0xDEAD << 48, (1 << 64) - 8])
 @pytest.mark.parametrize("word", [0, 1], ids=["code", "previous"])
 def test_a_pointer_that_is_none_is_broken(forged: Forged, word: int, pointer: int) -> None:
-    """
-    What cannot be an address of user space, or what nothing is mapped at.
-    """
+    """What cannot be an address of user space, or what nothing is mapped at."""
     forged.frames([1, None])
     forged.words(FRAMES + 8 * word, pointer)
 
@@ -217,9 +205,7 @@ def test_a_pointer_that_is_none_is_broken(forged: Forged, word: int, pointer: in
 def test_a_layout_beyond_the_room_for_it_is_broken(
     forged: Forged, change: Mapping[str, int]
 ) -> None:
-    """
-    Whoever told it made a mistake.
-    """
+    """Whoever told it made a mistake."""
     forged.frames([1, None])
 
     sample = forged.sample(LAYOUT._replace(**change))
@@ -228,9 +214,7 @@ def test_a_layout_beyond_the_room_for_it_is_broken(
 
 
 def test_offsets_beyond_the_room_are_not_followed_out_of_it(forged: Forged) -> None:
-    """
-    Each offset in turn is 4 GiB less one: something else is read, or nothing is.
-    """
+    """Each offset in turn is 4 GiB less one: something else is read, or nothing is."""
     forged.frames([1, None])
 
     for field in Layout._fields[1:]:
@@ -242,18 +226,14 @@ def test_offsets_beyond_the_room_are_not_followed_out_of_it(forged: Forged) -> N
 
 @pytest.mark.parametrize("runtime", [0, 8, 1 << 46, 0xDEAD << 48])
 def test_a_runtime_that_is_not_there_is_broken(forged: Forged, runtime: int) -> None:
-    """
-    The process has been told apart wrongly, or has unmapped it.
-    """
+    """The process has been told apart wrongly, or has unmapped it."""
     sample = forged.sample(runtime=runtime)
 
     assert (sample.status, sample.frames) == (wire.PYTHON_BROKEN, [])
 
 
 def test_threads_that_go_in_circles_are_none_of_them(forged: Forged) -> None:
-    """
-    A list of threads without an end, and this one is not on it.
-    """
+    """A list of threads without an end, and this one is not on it."""
     forged.frames([None])
     forged.words(THREAD, forged.address(THREAD), 1)
 
@@ -263,9 +243,7 @@ def test_threads_that_go_in_circles_are_none_of_them(forged: Forged) -> None:
 
 
 def test_a_thread_state_with_frames_is_preferred(forged: Forged) -> None:
-    """
-    Memory of a thread state that was freed still has the thread in it, but no frames.
-    """
+    """Memory of a thread state that was freed still has the thread in it, but no frames."""
     forged.frames([None])
     stale, c_frame = 512, 576
     forged.words(INTERPRETER, 0, forged.address(stale))
@@ -278,9 +256,7 @@ def test_a_thread_state_with_frames_is_preferred(forged: Forged) -> None:
 
 
 def test_of_a_thread_state_that_is_gone_nothing_is_remembered(forged: Forged) -> None:
-    """
-    It was found, its memory became something else, and the thread has another one.
-    """
+    """It was found, its memory became something else, and the thread has another one."""
     forged.frames([1, None])
     first = forged.sample()
     moved = 512
@@ -293,9 +269,7 @@ def test_of_a_thread_state_that_is_gone_nothing_is_remembered(forged: Forged) ->
 
 
 def test_an_interpreter_without_a_version_is_not_walked(forged: Forged) -> None:
-    """
-    The agent knows where its GIL is, and not how its frames lie.
-    """
+    """The agent knows where its GIL is, and not how its frames lie."""
     forged.frames([None])
 
     sample = forged.sample(LAYOUT._replace(version=0))

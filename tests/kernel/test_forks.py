@@ -12,9 +12,7 @@ pytestmark = pytest.mark.kernel
 def test_23_forks_are_23_spans_with_the_right_parent_and_child(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
-    """
-    Each fork names its child by the pid that fork() returned; five threads add none.
-    """
+    """Each fork names its child by the pid that fork() returned; five threads add none."""
     with Agent(receiver, [workload("forks"), stubs.runtime, "23", "5"]) as agent:
         finished = agent.wait()
     # A child inherits the unflushed line, so the whole one is the last.
@@ -32,9 +30,7 @@ def test_23_forks_are_23_spans_with_the_right_parent_and_child(
 def test_calls_of_children_and_threads_go_to_the_right_process(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
-    """
-    A child's call belongs to the child, a thread's call to its process.
-    """
+    """A child's call belongs to the child, a thread's call to its process."""
     with Agent(receiver, [workload("forks"), stubs.runtime, "23", "5"]) as agent:
         line = agent.wait().lines[-1]
 

@@ -37,9 +37,7 @@ def keys_of_map(agent_pid: int, name: str) -> set[int]:
 def test_a_hanging_call_is_visible_while_it_hangs(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
-    """
-    A gauge shows its age and a span names the thread and the API, before it ever returns.
-    """
+    """A gauge shows its age and a span names the thread and the API, before it ever returns."""
     command = [workload("hang"), stubs.runtime]
     with Agent(receiver, command, env=SOON, inside=FIRST) as agent:
         line = agent.next_line()
@@ -62,9 +60,7 @@ def test_a_hanging_call_is_visible_while_it_hangs(
 def test_sigkill_in_the_middle_of_a_call_leaks_nothing(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
-    """
-    After the process was killed the kernel's maps know neither its threads nor itself.
-    """
+    """After the process was killed the kernel's maps know neither its threads nor itself."""
     script = f"{workload('hang')} {stubs.runtime}; echo '{{\"ended\": true}}'; read line"
     with Agent(receiver, ["sh", "-c", script], env=SOON, stdin=-1) as agent:
         line = agent.next_line()

@@ -199,9 +199,7 @@ def test_the_agent_keeps_within_the_memory_of_its_cgroup(
 def test_an_agent_that_is_out_of_memory_leaves_nothing(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
-    """
-    The kernel kills it; no probe and no program of it stays, and the watched process goes on.
-    """
+    """The kernel kills it; no probe and no program of it stays, and the watched process goes on."""
     with memory_cgroup(256 * MIB) as group, meter(stubs) as process:
         with Agent(receiver, flags=("--pid", str(process.pid)), inside=inside(group)) as agent:
             receiver.wait_for(receiver.metrics)

@@ -53,9 +53,7 @@ def capture(receiver: OtlpReceiver, stubs: StubLibraries, env: dict[str, str]):
 
 
 def test_exponential_buckets_equal_the_sdks(receiver: OtlpReceiver, stubs: StubLibraries) -> None:
-    """
-    For the durations that the spans show, every bucket has the SDK's count at the same scale.
-    """
+    """For the durations that the spans show, every bucket has the SDK's count at the same scale."""
     point, measured_ns = capture(receiver, stubs, {})
     expected = sdk_histogram(
         ExponentialBucketHistogramAggregation(max_size=160, max_scale=2),
@@ -76,9 +74,7 @@ def nonzero(buckets) -> dict[int, int]:
 
 
 def test_explicit_buckets_equal_the_sdks(receiver: OtlpReceiver, stubs: StubLibraries) -> None:
-    """
-    The user's own bounds give the counts that the SDK gives with the same bounds.
-    """
+    """The user's own bounds give the counts that the SDK gives with the same bounds."""
     env = {
         "OTEL_GPU_HISTOGRAMS_LAYOUT": "explicit",
         "OTEL_GPU_HISTOGRAMS_DURATION_BOUNDS_S": ",".join(map(str, BOUNDS_S)),
@@ -97,9 +93,7 @@ def test_explicit_buckets_equal_the_sdks(receiver: OtlpReceiver, stubs: StubLibr
 def test_sleeping_inside_a_call_is_its_blocked_time(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
-    """
-    A call that sleeps 20 ms is that long, blocked for most of it, with a stall as its child.
-    """
+    """A call that sleeps 20 ms is that long, blocked for most of it, with a stall as its child."""
     command = [workload("durations"), stubs.runtime, "sleep", *["20000000"] * 3]
     with Agent(receiver, command) as agent:
         pid = agent.wait().lines[0]["pid"]

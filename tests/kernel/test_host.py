@@ -33,9 +33,7 @@ def assert_one_clear_message(finished: Finished, *words: str) -> None:
 
 
 def test_without_capabilities_it_says_which_are_needed(receiver: OtlpReceiver) -> None:
-    """
-    Root without CAP_BPF is no root for us.
-    """
+    """Root without CAP_BPF is no root for us."""
     if shutil.which("setpriv") is None:
         pytest.skip("setpriv (util-linux) is not installed")
     finished = run_true(receiver, ["setpriv", "--bounding-set=-all", "--inh-caps=-all"])
@@ -44,18 +42,14 @@ def test_without_capabilities_it_says_which_are_needed(receiver: OtlpReceiver) -
 
 
 def test_without_btf_it_says_so(receiver: OtlpReceiver) -> None:
-    """
-    A kernel without type information cannot load the programs.
-    """
+    """A kernel without type information cannot load the programs."""
     finished = run_true(receiver, in_mounts("mount -t tmpfs none /sys/kernel/btf"))
 
     assert_one_clear_message(finished, "BTF")
 
 
 def test_without_libbpf_it_says_what_to_install(receiver: OtlpReceiver) -> None:
-    """
-    The library is named, and the package that has it.
-    """
+    """The library is named, and the package that has it."""
     libraries = {path.resolve() for path in Path("/usr/lib").glob("**/libbpf.so.1*")}
     hide = [f"mount --bind /dev/null {path}" for path in sorted(libraries)]
     finished = run_true(receiver, in_mounts(*hide))

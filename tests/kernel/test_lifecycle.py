@@ -31,9 +31,7 @@ API = "cudaStreamSynchronize"
 def test_kill_9_of_the_agent_leaves_the_workload_running_and_no_probe(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
-    """
-    The workload never notices; programs and links go with the agent.
-    """
+    """The workload never notices; programs and links go with the agent."""
     with Agent(receiver, [workload("steady"), stubs.runtime, "1000", "2"]) as agent:
         pid = agent.next_line()["pid"]
         receiver.wait_for(lambda: calls(receiver, API, pid))
@@ -54,9 +52,7 @@ def test_kill_9_of_the_agent_leaves_the_workload_running_and_no_probe(
 def test_kill_9_while_probes_are_placed_leaves_no_stopped_process(
     receiver: OtlpReceiver, stubs: StubLibraries, tmp_path: Path, opened: int
 ) -> None:
-    """
-    A program that waits in dlopen for its probes goes on when the agent is gone.
-    """
+    """A program that waits in dlopen for its probes goes on when the agent is gone."""
     copies = [copy_of_runtime(tmp_path / str(number)) for number in range(12)]
     with Agent(receiver, [workload("many"), *copies]) as agent:
         for _ in range(opened):
@@ -70,9 +66,7 @@ def test_kill_9_while_probes_are_placed_leaves_no_stopped_process(
 def test_kill_9_leaves_no_stopped_process_in_other_sessions_either(
     receiver: OtlpReceiver, stubs: StubLibraries, tmp_path: Path
 ) -> None:
-    """
-    Workers in sessions of their own, all in the middle of a dlopen, go on as well.
-    """
+    """Workers in sessions of their own, all in the middle of a dlopen, go on as well."""
     copies = [str(copy_of_runtime(tmp_path / str(number))) for number in range(8)]
     worker = f"setsid -w {workload('many')} {' '.join(copies)}"
     script = f"{worker} & {worker} & {worker} & {worker} & wait"
@@ -96,9 +90,7 @@ def test_kill_9_leaves_no_stopped_process_in_other_sessions_either(
 def test_sigterm_flushes_everything_and_ends_in_bounded_time(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
-    """
-    SIGTERM ends the run; what the workload had called by then has arrived.
-    """
+    """SIGTERM ends the run; what the workload had called by then has arrived."""
     env = {"CUDA_STUB": f"{API}:fail=700,fail_every=100"}
     with Agent(receiver, [workload("steady"), stubs.runtime, "2000", "30"], env=env) as agent:
         pid = agent.next_line()["pid"]
@@ -119,9 +111,7 @@ def test_sigterm_flushes_everything_and_ends_in_bounded_time(
 def test_sigterm_with_a_silent_receiver_is_bounded_too(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
-    """
-    A receiver that never answers costs the shutdown timeout and no more.
-    """
+    """A receiver that never answers costs the shutdown timeout and no more."""
     env = {"OTEL_GPU_EXPORT_SHUTDOWN_TIMEOUT_S": "2"}
     with Agent(receiver, [workload("steady"), stubs.runtime, "2000", "30"], env=env) as agent:
         pid = agent.next_line()["pid"]
@@ -139,9 +129,7 @@ def test_sigterm_with_a_silent_receiver_is_bounded_too(
 def test_the_counts_of_a_killed_process_are_not_lost(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
-    """
-    SIGKILL takes the process, not what it had called.
-    """
+    """SIGKILL takes the process, not what it had called."""
     command = [workload("timed"), stubs.runtime]
     with Agent(receiver, command, stdin=subprocess.PIPE) as agent:
         pid = agent.next_line()
@@ -158,9 +146,7 @@ def test_the_counts_of_a_killed_process_are_not_lost(
 def test_self_telemetry_counts_the_agents_own_cost(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
-    """
-    The agent reports probe hits, its CPU time and memory, and the share of symbols probed.
-    """
+    """The agent reports probe hits, its CPU time and memory, and the share of symbols probed."""
     with Agent(receiver, [workload("exact"), stubs.runtime, "5003", "2"]) as agent:
         agent.wait()
 

@@ -19,9 +19,7 @@ def call_spans(receiver: OtlpReceiver, pid: int) -> int:
 def test_a_full_ring_costs_spans_that_are_counted_one_by_one(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
-    """
-    Spans that arrived, were withheld, dropped or found no room sum to the calls made.
-    """
+    """Spans that arrived, were withheld, dropped or found no room sum to the calls made."""
     env = UNLIMITED | {"OTEL_GPU_CAPTURE_RING_BUFFER_BYTES": "65536"}
     command = [workload("exact"), stubs.runtime, "100003", "4"]
     with Agent(receiver, command, flags=("--spans", "full"), env=env) as agent:
@@ -44,9 +42,7 @@ def test_a_full_ring_costs_spans_that_are_counted_one_by_one(
 def test_spans_over_the_rate_are_withheld_and_counted(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
-    """
-    A process gets its burst and its rate; what it would have had beyond is exported.
-    """
+    """A process gets its burst and its rate; what it would have had beyond is exported."""
     env = {"OTEL_GPU_SPANS_RATE_PER_PROCESS": "100"}
     command = [workload("exact"), stubs.runtime, "50021", "2"]
     with Agent(receiver, command, flags=("--spans", "full"), env=env, inside=FIRST) as agent:
@@ -71,9 +67,7 @@ def test_spans_over_the_rate_are_withheld_and_counted(
 def test_the_baseline_sample_stands_for_all_calls(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
-    """
-    One call in a thousand is sent whatever its duration, with the weight it stands for.
-    """
+    """One call in a thousand is sent whatever its duration, with the weight it stands for."""
     env = UNLIMITED | {"OTEL_GPU_SPANS_SLOW_FLOOR_US": "1000000"}
     command = [workload("exact"), stubs.runtime, "100003", "4"]
     with Agent(receiver, command, env=env) as agent:
@@ -94,9 +88,7 @@ def test_the_baseline_sample_stands_for_all_calls(
 def test_more_series_than_fit_are_lost_and_counted(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
-    """
-    Calls that found no place in the histograms are missing there and present in the losses.
-    """
+    """Calls that found no place in the histograms are missing there and present in the losses."""
     one = f"{workload('steady')} {stubs.runtime} 500 2"
     env = {"OTEL_GPU_CAPTURE_MAX_SERIES": "64"}
     with Agent(receiver, ["sh", "-c", f"seq 31 | xargs -P 31 -I{{}} {one}"], env=env) as agent:
@@ -115,9 +107,7 @@ def test_more_series_than_fit_are_lost_and_counted(
 def test_series_of_ended_processes_are_exported_before_they_make_room(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
-    """
-    Many processes in turn may have more series than fit at a time; each is counted exactly.
-    """
+    """Many processes in turn may have more series than fit at a time; each is counted exactly."""
     one = f"{workload('exact')} {stubs.runtime} 503 1"
     env = {"OTEL_GPU_CAPTURE_MAX_SERIES": "64"}
     with Agent(receiver, ["sh", "-c", f"seq 23 | xargs -I{{}} {one}"], env=env) as agent:
@@ -129,9 +119,7 @@ def test_series_of_ended_processes_are_exported_before_they_make_room(
 
 
 def test_deltas_sum_to_the_calls(receiver: OtlpReceiver, stubs: StubLibraries) -> None:
-    """
-    With delta temporality, what all exports add up to is what was called.
-    """
+    """With delta temporality, what all exports add up to is what was called."""
     env = {
         "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE": "delta",
         "OTEL_METRIC_EXPORT_INTERVAL": "200",
@@ -150,9 +138,7 @@ def test_deltas_sum_to_the_calls(receiver: OtlpReceiver, stubs: StubLibraries) -
 
 
 def test_the_sdk_can_be_disabled(receiver: OtlpReceiver, stubs: StubLibraries) -> None:
-    """
-    OTEL_SDK_DISABLED silences everything and changes nothing else.
-    """
+    """OTEL_SDK_DISABLED silences everything and changes nothing else."""
     env = {"OTEL_SDK_DISABLED": "true"}
     command = [workload("exact"), stubs.runtime, "503", "1", "5"]
     with Agent(receiver, command, env=env) as agent:
@@ -163,9 +149,7 @@ def test_the_sdk_can_be_disabled(receiver: OtlpReceiver, stubs: StubLibraries) -
 
 
 def test_one_signal_can_be_turned_off(receiver: OtlpReceiver, stubs: StubLibraries) -> None:
-    """
-    Without a traces exporter only metrics are sent.
-    """
+    """Without a traces exporter only metrics are sent."""
     env = {"OTEL_TRACES_EXPORTER": "none"}
     command = [workload("exact"), stubs.runtime, "503", "1"]
     with Agent(receiver, command, flags=("--spans", "full"), env=env) as agent:

@@ -74,9 +74,7 @@ def innermost(frames: Sequence[tuple[str, str]]) -> str | None:
 
 
 def test_both_loaders_tell_the_same(stubs: StubLibraries, headers: Path, tmp_path: Path) -> None:
-    """
-    Counts are the same exactly, and so is all that events say but times, ids and addresses.
-    """
+    """Counts are the same exactly, and so is all that events say but times, ids and addresses."""
     told: dict[str, Told] = {}
     for loader in LOADERS:
         recording = tmp_path / f"{loader}.otelgpu"
@@ -116,9 +114,7 @@ def test_both_loaders_tell_the_same(stubs: StubLibraries, headers: Path, tmp_pat
 def test_counts_are_exact(
     receiver: OtlpReceiver, stubs: StubLibraries, headers: Path, loader: str
 ) -> None:
-    """
-    100003 calls from four threads are counted one by one, whichever loader is asked for.
-    """
+    """100003 calls from four threads are counted one by one, whichever loader is asked for."""
     run(loader, headers, [workload("exact"), stubs.runtime, "100003", "4"], receiver=receiver)
 
     counted = {api: calls(receiver, api) for api in ("cudaMalloc", "cudaMemcpy", "cudaFree")}
@@ -130,9 +126,7 @@ def test_counts_are_exact(
 def test_frames_that_were_unwound_are_noticed(
     receiver: OtlpReceiver, stubs: StubLibraries, headers: Path, loader: str
 ) -> None:
-    """
-    A call that was left with longjmp is not taken for the parent of the next one.
-    """
+    """A call that was left with longjmp is not taken for the parent of the next one."""
     flags = ("--spans", "full")
     command = [workload("nested"), stubs.runtime, "longjmp", "11"]
     run(loader, headers, command, receiver=receiver, flags=flags)
@@ -146,9 +140,7 @@ def test_frames_that_were_unwound_are_noticed(
 def test_without_btf_the_headers_stand_in(
     receiver: OtlpReceiver, stubs: StubLibraries, headers: Path
 ) -> None:
-    """
-    Where the kernel's BTF cannot be seen, nothing has to be configured.
-    """
+    """Where the kernel's BTF cannot be seen, nothing has to be configured."""
     hidden = ["unshare", "--mount", "sh", "-c", f'{HIDE_BTF} && exec "$@"', "sh"]
     env = {"BCC_KERNEL_SOURCE": str(headers)}
     command = [workload("exact"), stubs.runtime, "1009", "2"]
@@ -160,9 +152,7 @@ def test_without_btf_the_headers_stand_in(
 
 
 def test_libbpf_without_btf_is_refused(receiver: OtlpReceiver, stubs: StubLibraries) -> None:
-    """
-    Who asks for the loader that cannot be is told of the other.
-    """
+    """Who asks for the loader that cannot be is told of the other."""
     hidden = ["unshare", "--mount", "sh", "-c", f'{HIDE_BTF} && exec "$@"', "sh"]
     env = {"OTEL_GPU_CAPTURE_LOADER": "libbpf"}
     with Agent(receiver, [workload("exact"), stubs.runtime, "1", "1"], env=env, inside=hidden) as a:
@@ -174,9 +164,7 @@ def test_libbpf_without_btf_is_refused(receiver: OtlpReceiver, stubs: StubLibrar
 
 
 def test_the_kernel_decides_unless_the_operator_does(tmp_path: Path) -> None:
-    """
-    ``auto`` goes by the BTF; the others are taken at their word.
-    """
+    """``auto`` goes by the BTF; the others are taken at their word."""
     missing, there = tmp_path / "missing", tmp_path / "vmlinux"
     there.touch()
 
@@ -187,9 +175,7 @@ def test_the_kernel_decides_unless_the_operator_does(tmp_path: Path) -> None:
 
 
 def test_the_agent_says_where_the_types_are_from(stubs: StubLibraries, headers: Path) -> None:
-    """
-    An operator sees that headers were read, and that they were checked.
-    """
+    """An operator sees that headers were read, and that they were checked."""
     said = run("bcc", headers, [workload("exact"), stubs.runtime, "13", "1"])
 
     assert "from its headers, through BCC" in said
@@ -199,9 +185,7 @@ def test_the_agent_says_where_the_types_are_from(stubs: StubLibraries, headers: 
 def test_headers_of_another_kernel_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    Their offsets would be wrong, so both releases are named and nothing is loaded.
-    """
+    """Their offsets would be wrong, so both releases are named and nothing is loaded."""
     folder = make_headers(tmp_path / "linux", release="5.15.0-1007-generic")
     monkeypatch.setenv("BCC_KERNEL_SOURCE", str(folder))
 
@@ -225,9 +209,7 @@ def test_headers_of_another_kernel_are_refused(
 def test_headers_of_another_build_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str
 ) -> None:
-    """
-    They claim this release, but a field is elsewhere: the check on ourselves finds it.
-    """
+    """They claim this release, but a field is elsewhere: the check on ourselves finds it."""
     folder = make_headers(tmp_path / "linux")
     types = folder / "include" / "generated" / "types.h"
     text = types.read_text()
@@ -240,9 +222,7 @@ def test_headers_of_another_build_are_refused(
 
 
 def test_fields_of_older_kernels_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    The CPU was in the task before 5.16, and its state had another name before 5.14.
-    """
+    """The CPU was in the task before 5.16, and its state had another name before 5.14."""
     folder = make_headers(tmp_path / "linux")
     types = folder / "include" / "generated" / "types.h"
     text = types.read_text()
@@ -268,9 +248,7 @@ def test_fields_of_older_kernels_are_found(tmp_path: Path, monkeypatch: pytest.M
 def test_headers_without_a_field_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    The missing field is named, not an instruction that the kernel's verifier refuses.
-    """
+    """The missing field is named, not an instruction that the kernel's verifier refuses."""
     folder = make_headers(tmp_path / "linux")
     types = folder / "include" / "generated" / "types.h"
     types.write_text(types.read_text().replace("long start_stack;", "long renamed;"))
@@ -281,9 +259,7 @@ def test_headers_without_a_field_are_refused(
 
 
 def test_no_headers_say_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """
-    The error names this kernel's headers, and the variable that could name them.
-    """
+    """The error names this kernel's headers, and the variable that could name them."""
     monkeypatch.setenv("BCC_KERNEL_SOURCE", str(tmp_path / "nowhere"))
 
     with pytest.raises(
@@ -298,9 +274,7 @@ def test_no_headers_say_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_pat
 def test_headers_of_a_distribution_are_understood(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    BCC compiles what Debian installs, and the agent sees that it is of another kernel.
-    """
+    """BCC compiles what Debian installs, and the agent sees that it is of another kernel."""
     special = DISTRIBUTED[-1]
     common = Path(re.sub(r"-[a-z0-9]+$", "-common", str(special)))
     # The package for all machines and the one for this kind, as one tree.

@@ -58,9 +58,7 @@ WAYS = 8
 
 @pytest.mark.parametrize("loader", ["libbpf", "bcc"])
 def test_an_exec_names_the_program_as_proc_does(tmp_path: Path, loader: str) -> None:
-    """
-    However it was started: by a link, as /proc/self/exe, in another mount, in memory.
-    """
+    """However it was started: by a link, as /proc/self/exe, in another mount, in memory."""
     folder, recording = tmp_path / "programs", tmp_path / "run.otelgpu"
     folder.mkdir()
     env = {"OTEL_GPU_CAPTURE_LOADER": loader}
@@ -96,9 +94,7 @@ while sys.stdin.readline():
 def test_a_program_found_by_its_first_call_has_its_name(
     receiver: OtlpReceiver, stubs: StubLibraries, tmp_path: Path
 ) -> None:
-    """
-    Under ``--all``, long before anybody looks for new processes again.
-    """
+    """Under ``--all``, long before anybody looks for new processes again."""
     linker = next(path for lib in ("/lib64", "/lib") for path in Path(lib).glob("ld-linux-*"))
     shutil.copy(linker.resolve(), tmp_path / "linker")
     program = [sys.executable, "-c", OTHER_LINKER, stubs.runtime]

@@ -22,9 +22,7 @@ def unshare() -> None:
 def test_a_process_in_a_pid_namespace_has_both_of_its_numbers(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
-    """
-    The resource carries the pid that the agent sees and the one that the process sees.
-    """
+    """The resource carries the pid that the agent sees and the one that the process sees."""
     command = [*NEW_PIDS, workload("first_call"), "direct", "7", stubs.runtime]
     with Agent(receiver, command) as agent:
         (line,) = agent.wait().lines
@@ -38,9 +36,7 @@ def test_a_process_in_a_pid_namespace_has_both_of_its_numbers(
 def test_a_library_that_only_the_container_can_see_is_probed(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
-    """
-    The library lies on a file system that is mounted nowhere else, and no call is missed.
-    """
+    """The library lies on a file system that is mounted nowhere else, and no call is missed."""
     script = (
         "mount -t tmpfs none /mnt && cp "
         f"{stubs.runtime} /mnt && {workload('first_call')} direct 7 /mnt/{stubs.runtime.name}"
@@ -57,9 +53,7 @@ def test_a_library_that_only_the_container_can_see_is_probed(
 def test_an_agent_in_a_pid_namespace_speaks_its_own_numbers(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
-    """
-    In a container the pids on telemetry are the container's, and counts are as exact.
-    """
+    """In a container the pids on telemetry are the container's, and counts are as exact."""
     command = [workload("forks"), stubs.runtime, "7", "1"]
     with Agent(receiver, command, inside=NEW_PIDS) as agent:
         line = agent.wait().lines[-1]

@@ -14,9 +14,7 @@ FULL = ("--spans", "full")
 def test_a_driver_call_is_the_child_of_its_runtime_call(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
-    """
-    A cuMemAlloc inside cudaMalloc is its child span; memory and calls count once.
-    """
+    """A cuMemAlloc inside cudaMalloc is its child span; memory and calls count once."""
     command = [workload("nested"), stubs.runtime, "driver", "23"]
     with Agent(receiver, command, flags=FULL, env={"CUDA_STUB": "cudaMalloc:nest=1"}) as agent:
         pid = agent.wait().lines[0]["pid"]
@@ -40,9 +38,7 @@ def test_a_driver_call_is_the_child_of_its_runtime_call(
 def test_a_failed_inner_call_brings_its_outer_call_along(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
-    """
-    A chosen span is never an orphan: the call around it is sent too.
-    """
+    """A chosen span is never an orphan: the call around it is sent too."""
     command = [workload("nested"), stubs.runtime, "driver", "7"]
     stub = "cudaMalloc:nest=1;cuMemAlloc_v2:fail=2"
     with Agent(receiver, command, env={"CUDA_STUB": stub}) as agent:
@@ -59,9 +55,7 @@ def test_a_failed_inner_call_brings_its_outer_call_along(
 def test_recursion_deeper_than_the_bound_is_a_loss_and_no_wrong_number(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
-    """
-    Of 13 nested calls 8 are kept and 5 are counted as lost, for each of 7 outermost calls.
-    """
+    """Of 13 nested calls 8 are kept and 5 are counted as lost, for each of 7 outermost calls."""
     command = [workload("nested"), stubs.runtime, "recurse", "7"]
     stub = {"CUDA_STUB": "cudaFree:recurse=12"}
     with Agent(receiver, command, flags=FULL, env=stub) as agent:
@@ -77,9 +71,7 @@ def test_recursion_deeper_than_the_bound_is_a_loss_and_no_wrong_number(
 def test_a_call_left_by_longjmp_is_a_loss_and_later_calls_stand_alone(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
-    """
-    The unwound call is counted as lost; the next one is not taken for its child.
-    """
+    """The unwound call is counted as lost; the next one is not taken for its child."""
     command = [workload("nested"), stubs.runtime, "longjmp", "7"]
     with Agent(receiver, command, flags=FULL) as agent:
         pid = agent.wait().lines[0]["pid"]
@@ -96,9 +88,7 @@ def test_a_call_left_by_longjmp_is_a_loss_and_later_calls_stand_alone(
 def test_a_tail_call_is_nested_in_the_call_that_made_it(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
-    """
-    A call that ends in a jump to another API returns together with it; both count once.
-    """
+    """A call that ends in a jump to another API returns together with it; both count once."""
     command = [workload("nested"), stubs.runtime, "tail", "7"]
     with Agent(receiver, command, flags=FULL) as agent:
         pid = agent.wait().lines[0]["pid"]
@@ -115,9 +105,7 @@ def test_a_tail_call_is_nested_in_the_call_that_made_it(
 def test_a_thread_that_ends_inside_a_call_leaves_nothing_open(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
-    """
-    Threads that die in a call are counted; whole calls of other threads are exact.
-    """
+    """Threads that die in a call are counted; whole calls of other threads are exact."""
     command = [workload("nested"), stubs.runtime, "exit", "7"]
     with Agent(receiver, command) as agent:
         pid = agent.wait().lines[0]["pid"]

@@ -30,9 +30,7 @@ def programs() -> Iterator[Programs]:
 
 
 def test_a_map_is_read_in_batches(programs: Programs) -> None:
-    """
-    1201 entries come back, each once, through batches of 512.
-    """
+    """1201 entries come back, each once, through batches of 512."""
     processes = programs.bpf.map("processes")
     for number in range(1201):
         processes.update(number.to_bytes(4, "little"), wire.PROCESS.pack(number, 0, 0))
@@ -43,9 +41,7 @@ def test_a_map_is_read_in_batches(programs: Programs) -> None:
 
 
 def test_a_batch_that_is_too_small_for_a_bucket_grows(programs: Programs) -> None:
-    """
-    The kernel refuses a batch that cannot hold one hash bucket; nothing is missed.
-    """
+    """The kernel refuses a batch that cannot hold one hash bucket; nothing is missed."""
     processes = programs.bpf.map("processes")
     for number in range(997):
         processes.update(number.to_bytes(4, "little"), wire.PROCESS.pack(number, 0, 0))
@@ -56,9 +52,7 @@ def test_a_batch_that_is_too_small_for_a_bucket_grows(programs: Programs) -> Non
 
 
 def test_only_new_keeps_what_is_there(programs: Programs) -> None:
-    """
-    The kernel side may have been first.
-    """
+    """The kernel side may have been first."""
     processes = programs.bpf.map("processes")
     key = (7).to_bytes(4, "little")
 
@@ -68,9 +62,7 @@ def test_only_new_keeps_what_is_there(programs: Programs) -> None:
 
 
 def test_settings_of_the_wrong_size_are_refused() -> None:
-    """
-    A wire.py that does not fit the object must not be loaded.
-    """
+    """A wire.py that does not fit the object must not be loaded."""
     with BpfObject(object_path()) as bpf:
         bpf.set_read_only_data(".rodata.settings", b"too short")
         with pytest.raises(BpfError, match=r"\.rodata\.settings does not take 9 bytes"):
@@ -78,9 +70,7 @@ def test_settings_of_the_wrong_size_are_refused() -> None:
 
 
 def test_a_damaged_object_is_refused(tmp_path: Path) -> None:
-    """
-    The error names the file.
-    """
+    """The error names the file."""
     path = tmp_path / "damaged.bpf.o"
     path.write_bytes(b"\x7fELF" + bytes(100))
     with BpfObject(path) as bpf, pytest.raises(BpfError, match="damaged"):
@@ -89,9 +79,7 @@ def test_a_damaged_object_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("multi", [True, False], ids=["uprobe_multi", "one by one"])
 def test_calls_are_counted_whichever_way_probes_attach(stubs: StubLibraries, multi: bool) -> None:
-    """
-    Kernels before 6.6 take one uprobe at a time; the counts are the same.
-    """
+    """Kernels before 6.6 take one uprobe at a time; the counts are the same."""
     path = str(stubs.runtime)
     (probe,) = (
         probe
@@ -120,9 +108,7 @@ def test_calls_are_counted_whichever_way_probes_attach(stubs: StubLibraries, mul
 
 @pytest.mark.parametrize("multi", [True, False], ids=["uprobe_multi", "one by one"])
 def test_a_place_that_takes_no_probe_leaves_none_behind(stubs: StubLibraries, multi: bool) -> None:
-    """
-    Who attaches the others by themselves must not have them twice.
-    """
+    """Who attaches the others by themselves must not have them twice."""
     path = str(stubs.runtime)
     probes = probes_of(exported_functions(path))
     places = [(probe.file_offset, probe.api.number) for probe in probes]

@@ -58,9 +58,7 @@ def assert_same(observed: Observed, sample: Sample, said: Mapping[str, Any]) -> 
     ],
 )
 def test_frames_are_those_of_the_program(observed: Observed, scenario: str) -> None:
-    """
-    Functions, methods, generators and threads: names, files, tables and instructions agree.
-    """
+    """Functions, methods, generators and threads: names, files, tables and instructions agree."""
     said, samples = observed.ask(scenario)
 
     assert len(said) == len(samples) > 0
@@ -70,9 +68,7 @@ def test_frames_are_those_of_the_program(observed: Observed, scenario: str) -> N
 
 
 def test_a_callback_s_frames_are_above_the_call_s(observed: Observed) -> None:
-    """
-    Python that is called from inside a call sees the frame that made the call below it.
-    """
+    """Python that is called from inside a call sees the frame that made the call below it."""
     said, samples = observed.ask("in_callback")
 
     # The outer call looked at its stack first and returned last.
@@ -83,9 +79,7 @@ def test_a_callback_s_frames_are_above_the_call_s(observed: Observed) -> None:
 
 
 def test_frames_that_c_code_called_are_marked(observed: Observed) -> None:
-    """
-    Where C called Python: a callback, a key of sorted(), a thread's first function, main.
-    """
+    """Where C called Python: a callback, a key of sorted(), a thread's first function, main."""
     _, [nested] = observed.ask("nested")
     _, [callback, outer, sorting] = observed.ask("in_callback")
     _, [thread] = observed.ask("in_bare_thread")
@@ -103,9 +97,7 @@ def test_frames_that_c_code_called_are_marked(observed: Observed) -> None:
 
 
 def test_shims_are_on_the_stack_where_c_code_called(observed: Observed) -> None:
-    """
-    From 3.12 on, each frame that C code called has a shim, in the C frames of its caller.
-    """
+    """From 3.12 on, each frame that C code called has a shim, in the C frames of its caller."""
     _, samples = observed.ask("in_callback")
 
     for sample in samples:
@@ -117,9 +109,7 @@ def test_shims_are_on_the_stack_where_c_code_called(observed: Observed) -> None:
 
 
 def test_a_thread_without_python_has_no_frames(observed: Observed) -> None:
-    """
-    A thread that C started, and that calls no Python, is not known to the interpreter.
-    """
+    """A thread that C started, and that calls no Python, is not known to the interpreter."""
     _, [sample] = observed.ask("in_c_thread")
 
     assert sample.status == wire.PYTHON_NO_THREAD
@@ -127,9 +117,7 @@ def test_a_thread_without_python_has_no_frames(observed: Observed) -> None:
 
 
 def test_of_a_deep_stack_the_innermost_frames_are_there(observed: Observed) -> None:
-    """
-    Of ten thousand frames 128, and the sample says that there are more.
-    """
+    """Of ten thousand frames 128, and the sample says that there are more."""
     _, [sample] = observed.ask("deep")
 
     assert sample.status == wire.PYTHON_CUT
@@ -138,9 +126,7 @@ def test_of_a_deep_stack_the_innermost_frames_are_there(observed: Observed) -> N
 
 
 def test_a_code_object_is_sent_once(observed: Observed) -> None:
-    """
-    The second time, a stack comes without its code objects, and by the same names.
-    """
+    """The second time, a stack comes without its code objects, and by the same names."""
     _, [first] = observed.ask("nested")
     observed.subject.ask("nested")
     again = [found for found in observed.capture.read() if isinstance(found, Code | Sample)]
@@ -150,9 +136,7 @@ def test_a_code_object_is_sent_once(observed: Observed) -> None:
 
 
 def test_text_of_every_width_is_whole_or_cut(observed: Observed) -> None:
-    """
-    Names in Latin-1, UCS-2 and UCS-4; of long ones the first 512 bytes and their length.
-    """
+    """Names in Latin-1, UCS-2 and UCS-4; of long ones the first 512 bytes and their length."""
     _, samples = observed.ask("texts")
 
     found = [observed.codes[sample.frames[0].code] for sample in samples]
@@ -168,9 +152,7 @@ def test_text_of_every_width_is_whole_or_cut(observed: Observed) -> None:
 
 
 def test_a_process_that_dies_after_its_call_has_told_everything(observed: Observed) -> None:
-    """
-    Code that is made, called once, and gone with its process.
-    """
+    """Code that is made, called once, and gone with its process."""
     [said] = observed.subject.ask("die")
     observed.subject.wait()
     [sample] = observed.take()
@@ -181,9 +163,7 @@ def test_a_process_that_dies_after_its_call_has_told_everything(observed: Observ
 
 
 def test_an_interpreter_of_another_image_is_not_used(observed: Observed) -> None:
-    """
-    The process has become another program since, or is another one with the same number.
-    """
+    """The process has become another program since, or is another one with the same number."""
     observed.capture.set_interpreter(observed.subject, 1, 0, [0x030B] + [0] * 25)
 
     _, [sample] = observed.ask("nested")

@@ -151,9 +151,7 @@ def checkout() -> Iterator[Path]:
 
 
 def test_a_recording_is_explained_without_root(checkout: Path) -> None:
-    """
-    Explained, exported and made a page, by a user who may do nothing.
-    """
+    """Explained, exported and made a page, by a user who may do nothing."""
     privileged = os.geteuid() == 0 and shutil.which(NO_CAPABILITIES[0])
 
     follow(WITHOUT_ROOT, checkout, inside=NO_CAPABILITIES if privileged else ())
@@ -161,9 +159,7 @@ def test_a_recording_is_explained_without_root(checkout: Path) -> None:
 
 @pytest.mark.kernel
 def test_one_command_is_watched(checkout: Path) -> None:
-    """
-    Each call of the workload is counted, and a demo's cause is found.
-    """
+    """Each call of the workload is counted, and a demo's cause is found."""
     if Path("/dev/nvidiactl").exists():
         pytest.skip("with a GPU, calls do not fail as the page shows")
 
@@ -174,9 +170,7 @@ def test_one_command_is_watched(checkout: Path) -> None:
 @pytest.mark.kernel
 @pytest.mark.backends
 def test_a_demo_is_seen_in_jaeger(checkout: Path, tmp_path: Path) -> None:
-    """
-    The ports are those of the page: a network of its own has them free.
-    """
+    """The ports are those of the page: a network of its own has them free."""
     (tmp_path / "jaeger").symlink_to(builds.jaeger())
     (tmp_path / "otelcol-contrib").symlink_to(builds.otelcol())
 
@@ -195,7 +189,5 @@ def test_a_demo_is_seen_in_jaeger(checkout: Path, tmp_path: Path) -> None:
     ],
 )
 def test_what_is_not_printed_is_seen(shown: str, missing: str) -> None:
-    """
-    Other words, another order, lines that are not neighbours, another number of calls.
-    """
+    """Other words, another order, lines that are not neighbours, another number of calls."""
     assert not_shown(shown, "a  7\nc\nb 1.5 µs y z x\n") == missing

@@ -18,9 +18,7 @@ APIS = ("cudaMalloc", "cudaFree", "cudaDeviceSynchronize")
 def test_failing_calls_of_an_unmodified_program_are_error_spans(
     receiver: OtlpReceiver, real_cudart: Path
 ) -> None:
-    """
-    Each failed call is a span with status ERROR and the symbolic CUDA error, and counts once.
-    """
+    """Each failed call is a span with status ERROR and the symbolic CUDA error, and counts once."""
     command = [sys.executable, WORKLOADS / "real_cudart.py", real_cudart, "23"]
     with Agent(receiver, command) as agent:
         finished = agent.wait()
@@ -42,9 +40,7 @@ def test_failing_calls_of_an_unmodified_program_are_error_spans(
 
 
 def test_the_service_is_the_script(receiver: OtlpReceiver, real_cudart: Path) -> None:
-    """
-    A Python program is named by its script, not by the interpreter.
-    """
+    """A Python program is named by its script, not by the interpreter."""
     command = [sys.executable, WORKLOADS / "real_cudart.py", real_cudart, "1"]
     with Agent(receiver, command) as agent:
         pid = agent.wait().lines[0]["pid"]

@@ -22,9 +22,7 @@ def replay(recording: Path, output: Path) -> bytes:
 def test_a_replay_gives_the_spans_and_counts_of_the_live_run(
     receiver: OtlpReceiver, stubs: StubLibraries, tmp_path: Path
 ) -> None:
-    """
-    Same span ids, same counts; and two replays are the same to the byte.
-    """
+    """Same span ids, same counts; and two replays are the same to the byte."""
     recording = tmp_path / "run.otelgpu"
     flags = ("--record", str(recording), "--spans", "full")
     with Agent(receiver, [workload("exact"), stubs.runtime, "503", "2"], flags=flags) as agent:

@@ -10,9 +10,7 @@ pytestmark = pytest.mark.kernel
 
 
 def test_two_processes_have_two_resources(receiver: OtlpReceiver, stubs: StubLibraries) -> None:
-    """
-    Each process carries its own service name, pid and command, on spans and metrics alike.
-    """
+    """Each process carries its own service name, pid and command, on spans and metrics alike."""
     first = f"OTEL_SERVICE_NAME=alpha {workload('exact')} {stubs.runtime} 503 1"
     second = f"OTEL_SERVICE_NAME=beta {workload('first_call')} direct 7 {stubs.runtime}"
     command = ["sh", "-c", f"{first} & {second} & wait"]
@@ -38,9 +36,7 @@ def test_two_processes_have_two_resources(receiver: OtlpReceiver, stubs: StubLib
 def test_the_agents_identity_is_on_no_observed_process(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
-    """
-    Resource attributes from the environment are shared; names and ids are not.
-    """
+    """Resource attributes from the environment are shared; names and ids are not."""
     env = {"OTEL_RESOURCE_ATTRIBUTES": "deployment.environment.name=test"}
     with Agent(receiver, [workload("exact"), stubs.runtime, "503", "1"], env=env) as agent:
         pid = agent.wait().lines[0]["pid"]
@@ -62,9 +58,7 @@ def test_the_agents_identity_is_on_no_observed_process(
 def test_an_unnamed_program_is_called_by_its_executable(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
-    """
-    Without any OpenTelemetry setting the executable's name is the service's.
-    """
+    """Without any OpenTelemetry setting the executable's name is the service's."""
     with Agent(receiver, [workload("exact"), stubs.runtime, "503", "1"]) as agent:
         pid = agent.wait().lines[0]["pid"]
 

@@ -52,9 +52,7 @@ def start_of_stack(pid: int) -> int:
 
 
 def test_every_chosen_call_has_its_own_sample_before_it(library: Path, capture: Capture) -> None:
-    """
-    101 calls of a C program: 101 samples, each sent before its call, none of Python.
-    """
+    """101 calls of a C program: 101 samples, each sent before its call, none of Python."""
     with Subject((workload("timed"), library)) as subject:
         capture.watch(subject)
         subject.ask(101)
@@ -92,9 +90,7 @@ def test_a_stack_is_copied_to_its_beginning_and_no_further(library: Path, captur
 
 
 def test_a_thread_s_stack_is_copied_to_its_beginning(python: Subject, capture: Capture) -> None:
-    """
-    A thread's stack ends at what its thread register points to, which is its pthread_self().
-    """
+    """A thread's stack ends at what its thread register points to, which is its pthread_self()."""
     [stack] = python.ask("in_thread")
 
     [sample] = [
@@ -173,9 +169,7 @@ def test_the_return_address_of_an_outer_call_is_told(
 
 
 def test_a_wait_in_a_gap_has_the_sample_of_its_beginning(python: Subject, capture: Capture) -> None:
-    """
-    A thread that sleeps 50 ms between two calls: the stall's sample shows the sleep.
-    """
+    """A thread that sleeps 50 ms between two calls: the stall's sample shows the sleep."""
     [stack] = python.ask("in_gap")
 
     records = capture.read()
@@ -201,9 +195,7 @@ def test_a_wait_in_a_gap_has_the_sample_of_its_beginning(python: Subject, captur
 def test_a_wait_of_a_thread_that_makes_no_calls_has_a_sample(
     library: Path, capture: Capture
 ) -> None:
-    """
-    It sleeps 50 ms, which is long enough to be told of by itself.
-    """
+    """It sleeps 50 ms, which is long enough to be told of by itself."""
     with Subject((*interpreter("this").command, PYTHON_WORKLOAD, library)) as subject:
         capture.watch_python(subject)
         subject.ask("rest")
@@ -226,9 +218,7 @@ def test_a_wait_of_a_thread_that_makes_no_calls_has_a_sample(
 def test_a_call_that_spins_for_long_has_a_sample_while_it_lasts(
     python: Subject, capture: Capture
 ) -> None:
-    """
-    It never waits, and nobody knows when it will return: it is seen when it is preempted.
-    """
+    """It never waits, and nobody knows when it will return: it is seen when it is preempted."""
     asked_ktime_ns = time.monotonic_ns()
     [stack] = python.ask("spin")
     samples = capture.programs.bpf.map("stall_samples")
@@ -247,9 +237,7 @@ def test_a_call_that_spins_for_long_has_a_sample_while_it_lasts(
 
 
 def test_samples_of_waits_have_a_rate(python: Subject, capture: Capture) -> None:
-    """
-    A hundred short waits in a row: about twenty have a sample, the others are counted.
-    """
+    """A hundred short waits in a row: about twenty have a sample, the others are counted."""
     python.ask("wait_often")
 
     counters = capture.counters()
@@ -292,9 +280,7 @@ def without_stacks(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 def test_samples_are_taken_only_when_they_are_asked_for(
     library: Path, without_stacks: Callable[[int], None], moments: int
 ) -> None:
-    """
-    Calls and waits are two switches; a record without a sample has no token.
-    """
+    """Calls and waits are two switches; a record without a sample has no token."""
     without_stacks(moments)
     with (
         Capture(library, Config()) as capture,

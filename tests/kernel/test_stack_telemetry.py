@@ -97,9 +97,7 @@ def test_calls_waits_and_hangs_say_where_they_are(
 def test_the_text_goes_where_it_is_to_go(
     receiver: OtlpReceiver, stubs: StubLibraries, mode: str
 ) -> None:
-    """
-    Into an attribute, into a log record of the same span, or nowhere.
-    """
+    """Into an attribute, into a log record of the same span, or nowhere."""
     command = [sys.executable, MERGED, stubs.runtime, library("native"), "1"]
     with Agent(receiver, command, flags=("--spans", "full", "--stacks", mode)) as agent:
         (line,) = agent.wait().lines
@@ -129,9 +127,7 @@ def test_the_text_goes_where_it_is_to_go(
 def test_nothing_is_opened_for_stacks_that_nobody_wants(
     stubs: StubLibraries, *, enabled: bool
 ) -> None:
-    """
-    The agent keeps the files of a program open for its stacks, and none where it takes none.
-    """
+    """The agent keeps the files of a program open for its stacks, and none where it takes none."""
     env = {"OTEL_GPU_STACKS_ENABLED": str(enabled)}
     with Agent(None, [sys.executable, WAITS, stubs.runtime], env=env) as agent:
         pid = agent.next_line()["pid"]

@@ -209,9 +209,7 @@ def test_every_frame_of_python(name, run_of):
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)
 def test_a_library_without_frame_pointers(name, run_of):
-    """
-    Three functions deep and optimised: all of them, in their order, and then the script.
-    """
+    """Three functions deep and optimised: all of them, in their order, and then the script."""
     for stack in set(run_of(name).stacks["native"]):
         assert [(frame.function, frame.module) for frame in stack.frames[:4]] == [
             ("cudaMalloc", "libcudart.so.12"),
@@ -228,9 +226,7 @@ def test_a_library_without_frame_pointers(name, run_of):
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)
 def test_a_real_library(name, run_of):
-    """
-    The C library's qsort, between two functions of C and between two of Python.
-    """
+    """The C library's qsort, between two functions of C and between two of Python."""
     stacks = run_of(name).stacks
     for stack in set(stacks["native_qsort"]):
         sorting = between(stack, "native_compare", "native_sort")
@@ -251,9 +247,7 @@ def test_a_real_library(name, run_of):
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)
 def test_another_real_library(name, run_of):
-    """
-    SQLite, which calls Python for each row: a library of a distribution, stripped.
-    """
+    """SQLite, which calls Python for each row: a library of a distribution, stripped."""
     stacks = run_of(name).stacks.get("from_sqlite")
     if stacks is None:
         pytest.skip("libsqlite3.so.0 is not there for this interpreter")
@@ -278,9 +272,7 @@ def test_stacks_are_few_and_walked_once(run_of):
 
 
 def test_waits(stubs: StubLibraries, tmp_path):
-    """
-    Where a thread waits outside of CUDA, inside of a call, and in one that never returns.
-    """
+    """Where a thread waits outside of CUDA, inside of a call, and in one that never returns."""
     script = WORKLOADS / "waits.py"
     recording = tmp_path / "run.otelgpu"
     python = interpreter("this")
@@ -332,9 +324,7 @@ def has_open_call(recording: Path) -> bool:
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)
 def test_a_process_that_dies_right_after_its_call(name, stubs: StubLibraries, tmp_path):
-    """
-    Its stack is known all the same, of code that nobody can look at any more.
-    """
+    """Its stack is known all the same, of code that nobody can look at any more."""
     recording = tmp_path / "run.otelgpu"
     command = [*interpreter(name).command, WORKLOADS / "last_words.py"]
     with Agent(

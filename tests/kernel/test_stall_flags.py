@@ -119,9 +119,7 @@ def test_a_wait_that_a_quota_caused_is_marked_and_no_other() -> None:
 
 
 def test_a_stop_by_the_agent_is_marked(tmp_path: Path, stubs: StubLibraries) -> None:
-    """
-    A wrapped process is stopped when it has mapped a CUDA library, and the agent ends that.
-    """
+    """A wrapped process is stopped when it has mapped a CUDA library, and the agent ends that."""
     path = tmp_path / "stopped.otelgpu"
     flags = ("--record", str(path), "--summary", "never")
     floor = {"OTEL_GPU_SPANS_STALL_FLOOR_MS": "0.1"}

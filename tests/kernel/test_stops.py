@@ -49,9 +49,7 @@ def state_of(pid: int) -> str:
 
 
 def test_the_end_of_a_capture_leaves_nothing_stopped() -> None:
-    """
-    Nobody read the records of three stops; the programs are closed, and all three go on.
-    """
+    """Nobody read the records of three stops; the programs are closed, and all three go on."""
     programs = Programs(CONFIG, watch_all=False)
     programs.attach()
 

@@ -30,9 +30,7 @@ def otel_gpu(*arguments: str | Path) -> str:
 
 
 def test_a_capture_without_an_endpoint_is_kept(stubs: StubLibraries, tmp_path: Path) -> None:
-    """
-    In the user's own place; counts are exact, and nothing is lost.
-    """
+    """In the user's own place; counts are exact, and nothing is lost."""
     command = [workload("exact"), stubs.runtime, "503", "2"]
     place = KEEP | {"STATE_DIRECTORY": str(tmp_path)}
     with Agent(None, command, env=place) as agent:
@@ -57,9 +55,7 @@ def test_a_capture_without_an_endpoint_is_kept(stubs: StubLibraries, tmp_path: P
 
 
 def test_a_store_says_what_its_recording_says(stubs: StubLibraries, tmp_path: Path) -> None:
-    """
-    Both were written by one capture, also where telemetry goes elsewhere.
-    """
+    """Both were written by one capture, also where telemetry goes elsewhere."""
     recording, store = tmp_path / "run.otelgpu", tmp_path / "store.db"
     command = [workload("exact"), stubs.runtime, "503", "1"]
     flags = ("--store", str(store), "--record", str(recording), "--summary", "never")

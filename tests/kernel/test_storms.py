@@ -199,9 +199,7 @@ def test_nothing_is_kept_of_processes_that_are_gone(
 def test_a_storm_of_processes_at_once_costs_no_call(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
-    """
-    200 processes that begin together are all seen, to their last call.
-    """
+    """200 processes that begin together are all seen, to their last call."""
     with Agent(receiver, storm(stubs, 200, 200, 7, 1000, "linked,opened"), env=DELTA) as agent:
         finished = agent.wait()
 
@@ -213,9 +211,7 @@ def test_a_storm_of_processes_at_once_costs_no_call(
 def test_more_processes_than_there_is_room_for_are_counted_as_lost(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
-    """
-    The map of processes is full; the agent goes on and says so.
-    """
+    """The map of processes is full; the agent goes on and says so."""
     env = {"OTEL_GPU_CAPTURE_MAX_PROCESSES": "16"}
     with (
         waiting_storm(storm(stubs, 61, 61, 7, 300_000, "linked")) as process,
@@ -236,9 +232,7 @@ def test_more_processes_than_there_is_room_for_are_counted_as_lost(
 def test_more_threads_than_there_is_room_for_are_counted_as_lost(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
-    """
-    Of 101 threads that a process has when it begins to be watched, 64 are followed.
-    """
+    """Of 101 threads that a process has when it begins to be watched, 64 are followed."""
     script = (
         "import ctypes, sys, threading\n"
         "cuda = ctypes.CDLL(sys.argv[1])\n"
@@ -269,9 +263,7 @@ def test_more_threads_than_there_is_room_for_are_counted_as_lost(
 def test_allocations_that_find_no_room_are_counted(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
-    """
-    Of 70,001 that live at once, 65,536 are kept.
-    """
+    """Of 70,001 that live at once, 65,536 are kept."""
     with Agent(receiver, storm(stubs, 1, 1, 70_001, 0, "linked")) as agent:
         finished = agent.wait()
 
@@ -282,9 +274,7 @@ def test_allocations_that_find_no_room_are_counted(
 def test_a_free_of_what_was_not_seen_to_be_allocated_is_counted(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
-    """
-    Its bytes are not known. To free nothing is no loss.
-    """
+    """Its bytes are not known. To free nothing is no loss."""
     script = (
         "import ctypes, sys\n"
         "cuda = ctypes.CDLL(sys.argv[1])\n"
@@ -303,9 +293,7 @@ def test_a_free_of_what_was_not_seen_to_be_allocated_is_counted(
 def test_threads_by_the_thousand_are_followed_and_forgotten(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
-    """
-    1,027 threads one after the other, 13 at once: each call counts, none finds no room.
-    """
+    """1,027 threads one after the other, 13 at once: each call counts, none finds no room."""
     env = DELTA | {"OTEL_GPU_CAPTURE_MAX_THREADS": "64"}
     with Agent(receiver, storm(stubs, 79, 2, 7, 0, "threaded"), env=env) as agent:
         finished = agent.wait()
@@ -318,9 +306,7 @@ def test_threads_by_the_thousand_are_followed_and_forgotten(
 def test_a_library_that_is_replaced_on_disk_is_probed_each_time(
     receiver: OtlpReceiver, stubs: StubLibraries, tmp_path: Path
 ) -> None:
-    """
-    Thirteen files under one name, each closed and unmapped before the next is opened.
-    """
+    """Thirteen files under one name, each closed and unmapped before the next is opened."""
     command = [sys.executable, "-c", REPLACED, stubs.runtime, tmp_path / "libcudart.so.12"]
     with Agent(receiver, command) as agent:
         (line,) = agent.wait().lines
@@ -379,9 +365,7 @@ def test_a_library_unmapped_with_calls_open_costs_these_calls_alone(
 def test_a_thousand_threads_of_one_process_are_followed_at_once(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
-    """
-    Each call of each counts, and none is kept when they have ended.
-    """
+    """Each call of each counts, and none is kept when they have ended."""
     command = [sys.executable, "-c", THREADS, stubs.runtime]
     # A thousand first calls at once, each with its stack, are more than the ring holds.
     env = {"OTEL_GPU_STACKS_ENABLED": "false"}

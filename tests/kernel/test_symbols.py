@@ -91,9 +91,7 @@ def symbols() -> Iterator[Symbols]:
 def test_a_library_and_its_debug_file_are_read_where_the_process_has_them(
     container: Container, symbols: Symbols
 ) -> None:
-    """
-    Both lie on a file system that is mounted nowhere else; only the debug file has the name.
-    """
+    """Both lie on a file system that is mounted nowhere else; only the debug file has the name."""
     mappings = Mappings(container.pid, Images())
     mapping = mappings.find(container.hidden)
 
@@ -106,9 +104,7 @@ def test_a_library_and_its_debug_file_are_read_where_the_process_has_them(
 def test_names_of_generated_code_are_under_the_pid_that_the_process_has_there(
     container: Container, symbols: Symbols
 ) -> None:
-    """
-    It writes them to its own /tmp, and knows no other number.
-    """
+    """It writes them to its own /tmp, and knows no other number."""
     mappings = Mappings(container.pid, Images())
     mapping = mappings.find(container.hidden)
 
@@ -120,9 +116,7 @@ def test_names_of_generated_code_are_under_the_pid_that_the_process_has_there(
 def test_a_container_that_is_gone_is_not_kept_by_what_was_open(
     container: Container, symbols: Symbols
 ) -> None:
-    """
-    Its library is read until its mappings are closed, and not after.
-    """
+    """Its library is read until its mappings are closed, and not after."""
     images = Images()
     mappings = Mappings(container.pid, images)
     container.end()

@@ -40,9 +40,7 @@ train(ctypes.CDLL(sys.argv[1]))
 def test_a_running_process_is_watched_by_pid_from_then_on(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
-    """
-    Once the probes stand, each of 1009 calls counts; the process goes on afterwards.
-    """
+    """Once the probes stand, each of 1009 calls counts; the process goes on afterwards."""
     with subprocess.Popen(
         [workload("timed"), stubs.runtime],
         stdin=subprocess.PIPE,
@@ -68,9 +66,7 @@ def test_a_running_process_is_watched_by_pid_from_then_on(
 
 
 def test_a_run_with_a_duration_ends_by_itself(receiver: OtlpReceiver, stubs: StubLibraries) -> None:
-    """
-    ``--duration`` ends the capture of a process that goes on.
-    """
+    """``--duration`` ends the capture of a process that goes on."""
     with subprocess.Popen(
         [workload("steady"), stubs.runtime, "1000", "30"],
         stdout=subprocess.DEVNULL,
@@ -86,9 +82,7 @@ def test_a_run_with_a_duration_ends_by_itself(receiver: OtlpReceiver, stubs: Stu
 
 
 def test_all_finds_programs_that_start_later(receiver: OtlpReceiver, stubs: StubLibraries) -> None:
-    """
-    ``--all`` needs no process to be named, and skips none for being new.
-    """
+    """``--all`` needs no process to be named, and skips none for being new."""
     with Agent(receiver, flags=("--all",)) as agent:
         receiver.wait_for(receiver.metrics)
         made = subprocess.run(
@@ -140,9 +134,7 @@ def test_all_sees_the_python_frames_of_what_runs_already(
 def test_a_cgroup_is_watched_with_what_joins_it(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
-    """
-    ``--cgroup`` watches the processes of that group and no others.
-    """
+    """``--cgroup`` watches the processes of that group and no others."""
     mounts = Path("/proc/mounts").read_text(encoding="utf-8").splitlines()
     roots = [mount.split()[1] for mount in mounts if mount.split()[2] == "cgroup2"]
     if not roots:
@@ -176,9 +168,7 @@ def test_a_cgroup_is_watched_with_what_joins_it(
 def test_two_agents_at_once_both_count_exactly(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
-    """
-    Agents do not disturb each other: each has its own probes.
-    """
+    """Agents do not disturb each other: each has its own probes."""
     with (
         OtlpReceiver() as other,
         subprocess.Popen(

@@ -30,9 +30,7 @@ def top(*arguments: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_once_shows_a_running_process(stubs: StubLibraries) -> None:
-    """
-    One interval of a process that makes 1,000 calls a second, on standard output.
-    """
+    """One interval of a process that makes 1,000 calls a second, on standard output."""
     command = [str(workload("steady")), str(stubs.runtime), "1000", "60"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -52,9 +50,7 @@ def test_once_shows_a_running_process(stubs: StubLibraries) -> None:
 
 
 def test_a_command_is_shown_on_standard_error(stubs: StubLibraries) -> None:
-    """
-    Counts are exact, its output is its own, and so is its exit code.
-    """
+    """Counts are exact, its output is its own, and so is its exit code."""
     # It ends with the command, which may take more than one interval where others work too.
     one_interval = ("--once", "--interval", "60")
     done = top(*one_interval, "--", workload("exact"), stubs.runtime, "503", "2")
@@ -68,9 +64,7 @@ def test_a_command_is_shown_on_standard_error(stubs: StubLibraries) -> None:
 
 
 def test_screens_follow_each_other_on_a_pipe(stubs: StubLibraries) -> None:
-    """
-    A call that hangs is on them for as long as it does.
-    """
+    """A call that hangs is on them for as long as it does."""
     # The program has its end in it: nothing would else end one that hangs.
     done = top(
         *("--interval", "0.5", "--", "timeout", "4", workload("hang"), stubs.runtime),
@@ -87,9 +81,7 @@ def test_screens_follow_each_other_on_a_pipe(stubs: StubLibraries) -> None:
 
 
 def test_q_ends_a_capture_and_leaves_the_terminal_as_it_was(stubs: StubLibraries) -> None:
-    """
-    The screen is redrawn in place until then; the last one stays to be read.
-    """
+    """The screen is redrawn in place until then; the last one stays to be read."""
     command = [str(workload("steady")), str(stubs.runtime), "1000", "60"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:

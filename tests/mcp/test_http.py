@@ -54,9 +54,7 @@ def request(url, headers=PLAIN, *, method="POST", body=INITIALIZE, path="/mcp"):
 
 
 def test_every_tool_answers_over_http(url, store):
-    """
-    As in the same process, byte for byte.
-    """
+    """As in the same process, byte for byte."""
 
     async def story():
         async with http_client(url, TOKEN) as client:
@@ -73,9 +71,7 @@ def test_every_tool_answers_over_http(url, store):
 
 
 def test_every_tool_answers_about_a_recording_over_http():
-    """
-    A recording is served in the same way.
-    """
+    """A recording is served in the same way."""
 
     async def story(url):
         async with http_client(url, TOKEN) as client:
@@ -89,9 +85,7 @@ def test_every_tool_answers_about_a_recording_over_http():
 
 
 def test_sql_can_only_read_over_http(url, store):
-    """
-    The transport opens no other way.
-    """
+    """The transport opens no other way."""
     before = store.read_bytes()
 
     async def story():
@@ -107,9 +101,7 @@ def test_sql_can_only_read_over_http(url, store):
     [None, "", "Bearer", "Bearer wrong", f"Bearer {TOKEN}x", f"Basic {TOKEN}", TOKEN],
 )
 def test_who_does_not_know_the_token_learns_nothing(url, authorization):
-    """
-    Neither does who knows nearly all of it.
-    """
+    """Neither does who knows nearly all of it."""
     headers = {name: value for name, value in PLAIN.items() if name != "Authorization"}
     if authorization is not None:
         headers["Authorization"] = authorization
@@ -122,9 +114,7 @@ def test_who_does_not_know_the_token_learns_nothing(url, authorization):
 
 @pytest.mark.parametrize("path", ["/", "/mcp/", "/other", "/.well-known/oauth-protected-resource"])
 def test_no_path_is_open(url, path):
-    """
-    The token is needed before it is said what there is.
-    """
+    """The token is needed before it is said what there is."""
     assert request(url, {}, method="GET", body=None, path=path)[0] == 401
 
 
@@ -132,9 +122,7 @@ def test_no_path_is_open(url, path):
     "origin", ["http://evil.example", "https://127.0.0.1", "null", "http://127.0.0.1.evil.example"]
 )
 def test_a_page_of_another_origin_is_refused(url, origin):
-    """
-    Also one that has got hold of the token.
-    """
+    """Also one that has got hold of the token."""
     status, told, _ = request(url, PLAIN | {"Origin": origin})
 
     assert status == 403
@@ -142,9 +130,7 @@ def test_a_page_of_another_origin_is_refused(url, origin):
 
 
 def test_one_origin_of_several_is_enough_to_be_refused(url):
-    """
-    Whichever of them comes first.
-    """
+    """Whichever of them comes first."""
     own = f"http://127.0.0.1:{urlsplit(url).port}"
 
     for origins in ((own, "http://evil.example"), ("http://evil.example", own)):
@@ -162,9 +148,7 @@ def test_one_origin_of_several_is_enough_to_be_refused(url):
 
 @pytest.mark.parametrize("token", [None, TOKEN])
 def test_who_asks_for_nothing_keeps_nobody_out(token):
-    """
-    Of connections that are opened and not used, or used slowly, none lasts.
-    """
+    """Of connections that are opened and not used, or used slowly, none lasts."""
     head = b"POST /mcp HTTP/1.1\r\nHost: x\r\n"
     if token is not None:
         head += f"Authorization: Bearer {token}\r\n".encode()
@@ -184,9 +168,7 @@ def test_who_asks_for_nothing_keeps_nobody_out(token):
 
 
 def test_who_is_refused_keeps_no_connection(url):
-    """
-    However much of a body it says that it has.
-    """
+    """However much of a body it says that it has."""
     head = f"POST /mcp HTTP/1.1\r\nHost: {urlsplit(url).netloc}\r\nContent-Length: 99999\r\n\r\n"
     address = urlsplit(url).hostname, urlsplit(url).port
 
@@ -201,9 +183,7 @@ def test_who_is_refused_keeps_no_connection(url):
 
 
 def test_strangers_do_not_fill_the_log():
-    """
-    What is no request, and one too many, is not told to the operator each time.
-    """
+    """What is no request, and one too many, is not told to the operator each time."""
     with http_server(served.STARVED) as (url, _, process):
         address = urlsplit(url).hostname, urlsplit(url).port
         for _ in range(31):
@@ -217,9 +197,7 @@ def test_strangers_do_not_fill_the_log():
 
 
 def test_a_name_that_points_at_us_is_not_ours(url):
-    """
-    A page whose name an attacker resolves to this host does not reach the server by it.
-    """
+    """A page whose name an attacker resolves to this host does not reach the server by it."""
     port = urlsplit(url).port
 
     for host in (
@@ -235,9 +213,7 @@ def test_a_name_that_points_at_us_is_not_ours(url):
 
 
 def test_our_own_names_are_answered(url):
-    """
-    Localhost in each of its spellings, and an Origin that is ourselves.
-    """
+    """Localhost in each of its spellings, and an Origin that is ourselves."""
     port = urlsplit(url).port
 
     for headers in ({}, {"Host": f"localhost:{port}"}, {"Origin": f"http://127.0.0.1:{port}"}):
@@ -248,9 +224,7 @@ def test_our_own_names_are_answered(url):
 
 
 def test_nobody_is_asked_to_let_a_page_in(url):
-    """
-    A browser that asks beforehand is told nothing that would let it go on.
-    """
+    """A browser that asks beforehand is told nothing that would let it go on."""
     preflight = {"Origin": "http://evil.example", "Access-Control-Request-Method": "POST"}
 
     status, told, _ = request(url, preflight, method="OPTIONS", body=None)
@@ -260,9 +234,7 @@ def test_nobody_is_asked_to_let_a_page_in(url):
 
 
 def test_a_body_has_a_size(url):
-    """
-    One that is larger is refused, also where it does not say so.
-    """
+    """One that is larger is refused, also where it does not say so."""
     large = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping", "pad": "x" * 300_000})
 
     assert request(url, body=large)[0] == 413
@@ -273,17 +245,13 @@ def test_a_body_has_a_size(url):
 
 @pytest.mark.parametrize("body", [b"", b"no json", b"[" * 10_000, b'{"jsonrpc": "2.0"}', b"\xff"])
 def test_what_is_no_message_is_refused(url, body):
-    """
-    And the server goes on.
-    """
+    """And the server goes on."""
     assert 400 <= request(url, body=body)[0] < 500
     assert request(url)[0] == 200
 
 
 def test_a_token_is_made_where_none_was_chosen():
-    """
-    It is told on standard error, and it is the one that is asked for.
-    """
+    """It is told on standard error, and it is the one that is asked for."""
 
     async def story(url, token):
         async with http_client(url, token) as client:
@@ -297,9 +265,7 @@ def test_a_token_is_made_where_none_was_chosen():
 
 
 def test_a_token_can_be_in_a_file(tmp_path):
-    """
-    Of the operator's own.
-    """
+    """Of the operator's own."""
     file = tmp_path / "token"
     file.write_text(TOKEN)
     file.chmod(0o600)
@@ -323,9 +289,7 @@ def test_a_token_can_be_in_a_file(tmp_path):
     ],
 )
 def test_what_would_be_open_or_makes_no_sense_is_refused(arguments, told):
-    """
-    Before anything listens.
-    """
+    """Before anything listens."""
     token = {"OTEL_GPU_MCP_TOKEN": TOKEN} if "203.0.113.1:0" in arguments else {}
     ended = subprocess.run(
         [*COMMAND, str(served.STARVED), *arguments],
@@ -341,9 +305,7 @@ def test_what_would_be_open_or_makes_no_sense_is_refused(arguments, told):
 
 
 def test_every_address_can_be_served_with_a_token():
-    """
-    Where it was asked for: names are then not checked, the token and the origin are.
-    """
+    """Where it was asked for: names are then not checked, the token and the origin are."""
     with http_server(served.STARVED, address="0.0.0.0:0") as (url, _, _):
         here = url.replace("0.0.0.0", "127.0.0.1")
         assert request(here, PLAIN | {"Host": "gpu-node-7:80"})[0] == 200

@@ -47,9 +47,7 @@ def store(tmp_path_factory):
 
 
 def test_a_client_is_told_what_there_is():
-    """
-    Tools that only read, a prompt, and that names are data.
-    """
+    """Tools that only read, a prompt, and that names are data."""
 
     async def story():
         async with stdio_client(served.STARVED) as client:
@@ -72,9 +70,7 @@ def test_a_client_is_told_what_there_is():
 
 
 def test_every_tool_answers_about_a_recording():
-    """
-    As in the same process, byte for byte.
-    """
+    """As in the same process, byte for byte."""
 
     async def story():
         async with stdio_client(served.STARVED) as client:
@@ -85,9 +81,7 @@ def test_every_tool_answers_about_a_recording():
 
 
 def test_every_tool_answers_about_a_store(store):
-    """
-    And SQL beside them.
-    """
+    """And SQL beside them."""
 
     async def story():
         async with stdio_client("--store", store) as client:
@@ -102,9 +96,7 @@ def test_every_tool_answers_about_a_store(store):
 
 
 def test_a_server_goes_on_after_what_makes_no_sense(store):
-    """
-    Unknown tools, wrong arguments, wrong types: each is told, and the next question answered.
-    """
+    """Unknown tools, wrong arguments, wrong types: each is told, and the next question answered."""
 
     async def story():
         async with stdio_client("--store", store) as client:
@@ -125,9 +117,7 @@ def test_a_server_goes_on_after_what_makes_no_sense(store):
 
 
 def test_what_is_no_message_is_no_end(store):
-    """
-    Lines that are not JSON, or not of the protocol, cost nothing but themselves.
-    """
+    """Lines that are not JSON, or not of the protocol, cost nothing but themselves."""
     call = {
         "jsonrpc": "2.0",
         "id": 2,
@@ -165,9 +155,7 @@ def test_what_is_no_message_is_no_end(store):
 
 
 def test_hostile_names_are_inert_on_the_wire(tmp_path):
-    """
-    From a recording and from a store of it, through every tool.
-    """
+    """From a recording and from a store of it, through every tool."""
     recording = served.write_hostile(tmp_path / "hostile.otelgpu")
     store = served.store_of(recording, tmp_path / "hostile.db")
 
@@ -197,9 +185,7 @@ def test_hostile_names_are_inert_on_the_wire(tmp_path):
 
 
 def test_sql_can_only_read(store):
-    """
-    Every escape and every bomb that was thought of is refused over the protocol too.
-    """
+    """Every escape and every bomb that was thought of is refused over the protocol too."""
     before = store.read_bytes()
 
     async def story():
@@ -219,9 +205,7 @@ def test_sql_can_only_read(store):
 
 
 def test_a_store_that_grows_is_told_as_it_grows(tmp_path):
-    """
-    The server holds nothing open that would show yesterday's store, or stop its writer.
-    """
+    """The server holds nothing open that would show yesterday's store, or stop its writer."""
     path = tmp_path / "store.db"
     calls = sum(isinstance(one, CallActivity) for one in served.activities_of(served.DEMO))
     last_unix_ns = max(map(served.end_of, (served.CHURN, served.DEMO)))
@@ -245,9 +229,7 @@ def test_a_store_that_grows_is_told_as_it_grows(tmp_path):
 
 
 def test_a_store_is_told_while_an_agent_writes_it(tmp_path):
-    """
-    Neither waits for the other.
-    """
+    """Neither waits for the other."""
     path = tmp_path / "store.db"
     observed = []
     pipeline.process(read_recording(served.CHURN), Enricher(), [observed.append], Counter())
@@ -270,9 +252,7 @@ def test_a_store_is_told_while_an_agent_writes_it(tmp_path):
 
 
 def test_ctrl_c_ends_a_server_that_waits(store):
-    """
-    Also while its client says nothing.
-    """
+    """Also while its client says nothing."""
     with subprocess.Popen(
         [*COMMAND, "--store", str(store)],
         stdin=subprocess.PIPE,
@@ -290,9 +270,7 @@ def test_ctrl_c_ends_a_server_that_waits(store):
 
 
 def test_without_the_sdk_it_is_said_what_to_install(tmp_path):
-    """
-    The extra is optional, and so is knowing that.
-    """
+    """The extra is optional, and so is knowing that."""
     (tmp_path / "mcp.py").write_text("raise ModuleNotFoundError('no mcp', name='mcp')\n")
 
     ended = subprocess.run(

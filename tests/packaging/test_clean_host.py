@@ -25,9 +25,7 @@ def libbpf_of(host: CleanHost, *command: str) -> str:
 
 
 def test_nothing_of_a_build_machine_is_there(clean_host: CleanHost) -> None:
-    """
-    Neither clang nor gcc is on PATH, there are no headers, and libbpf cannot be loaded.
-    """
+    """Neither clang nor gcc is on PATH, there are no headers, and libbpf cannot be loaded."""
     assert shutil.which("clang", path=PATH) is None
     listed = clean_host.run("ls", "/usr/include", "/usr/src", "/opt/path").stdout.split()
     load = "import ctypes; ctypes.CDLL('libbpf.so.1')"
@@ -40,9 +38,7 @@ def test_nothing_of_a_build_machine_is_there(clean_host: CleanHost) -> None:
 
 
 def test_doctor_says_that_the_bundled_libbpf_is_used(clean_host: CleanHost) -> None:
-    """
-    Where the system has none, the wheel's own is used, and doctor says where it is and why.
-    """
+    """Where the system has none, the wheel's own is used, and doctor says where it is and why."""
     detail = libbpf_of(clean_host)
 
     assert BUNDLED in detail
@@ -51,9 +47,7 @@ def test_doctor_says_that_the_bundled_libbpf_is_used(clean_host: CleanHost) -> N
 
 
 def test_the_systems_libbpf_is_preferred(clean_host: CleanHost) -> None:
-    """
-    Where the system has one that is new enough, the same installation uses that.
-    """
+    """Where the system has one that is new enough, the same installation uses that."""
     if not system_libbpf():
         pytest.skip("this host has no libbpf of its own")
     again = " && ".join(f"umount {path}" for path in system_libbpf())
@@ -67,9 +61,7 @@ def test_the_systems_libbpf_is_preferred(clean_host: CleanHost) -> None:
 def test_run_counts_every_call(
     clean_host: CleanHost, receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
-    """
-    1009 calls of a program are 1009 at the receiver, and nothing is lost.
-    """
+    """1009 calls of a program are 1009 at the receiver, and nothing is lost."""
     done = clean_host.run(
         PROGRAM, "run", "--summary", "never",
         "--", workload("first_call"), "direct", "1009", stubs.runtime,

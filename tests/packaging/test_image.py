@@ -40,9 +40,7 @@ def instructions() -> list[tuple[str, str]]:
 
 
 def test_the_base_is_a_release_and_the_last_user_is_not_root():
-    """
-    The base is pinned by a tag that names a point release; what runs is user 65532.
-    """
+    """The base is pinned by a tag that names a point release; what runs is user 65532."""
     found = instructions()
     bases = [rest for name, rest in found if name == "FROM"]
     users = [rest for name, rest in found if name == "USER"]
@@ -58,9 +56,7 @@ def test_the_base_is_a_release_and_the_last_user_is_not_root():
 
 
 def test_the_last_stage_has_no_compiler():
-    """
-    What was built is copied, and what built it stays behind.
-    """
+    """What was built is copied, and what built it stays behind."""
     last = DOCKERFILE.rpartition("\nFROM ")[2]
 
     assert [
@@ -70,9 +66,7 @@ def test_the_last_stage_has_no_compiler():
 
 
 def test_image_service_and_documentation_name_the_same_capabilities():
-    """
-    Each of the six is in the image, in the unit, and on the page that says what it is for.
-    """
+    """Each of the six is in the image, in the unit, and on the page that says what it is for."""
     (given,) = re.findall(r"setcap (\S+)=ep", DOCKERFILE)
     (bounded,) = re.findall(r"^CapabilityBoundingSet=(.*)$", UNIT, re.MULTILINE)
     page = (DOCKER / "README.md").read_text(encoding="utf-8")
@@ -84,18 +78,14 @@ def test_image_service_and_documentation_name_the_same_capabilities():
 
 
 def test_a_build_gets_neither_secrets_nor_what_was_built_here():
-    """
-    Environment files, the repository's history and objects of this machine stay out.
-    """
+    """Environment files, the repository's history and objects of this machine stay out."""
     ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
 
     assert {".git", ".venv", "dist", "otel_gpu/_bpf", "**/*.env"} <= set(ignored)
 
 
 def test_the_entrypoint_is_a_plain_shell_script():
-    """
-    It can be executed, and a shell that checks finds nothing wrong.
-    """
+    """It can be executed, and a shell that checks finds nothing wrong."""
     entrypoint = DOCKER / "entrypoint.sh"
 
     assert entrypoint.stat().st_mode & 0o111 == 0o111
@@ -181,9 +171,7 @@ def test_capabilities_of_the_container_reach_a_user_who_is_not_root(
 def test_a_container_without_all_of_them_starts_and_says_so(
     image: CleanHost, capabilities: set[str], flags: tuple[str, ...]
 ) -> None:
-    """
-    What needs no capability works, and doctor says which are missing.
-    """
+    """What needs no capability works, and doctor says which are missing."""
     command = as_container(image, capabilities, *flags)
     version = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
     asked = subprocess.run(

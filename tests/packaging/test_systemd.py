@@ -202,9 +202,7 @@ def test_the_restrictions_of_the_unit_are_in_force(booted: Booted, receiver: Otl
 def test_without_an_endpoint_the_flight_recorder_has_it(
     booted: Booted, stubs: StubLibraries
 ) -> None:
-    """
-    What is counted is in the StateDirectory, and status says what the service costs and lost.
-    """
+    """What is counted is in the StateDirectory, and status says what the service costs and lost."""
     configure(booted, None)
     question = "SELECT calls FROM v_counts WHERE api = 'cudaStreamSynchronize' AND pid = {}"
     with Meter(booted, stubs) as meter, running(booted):
@@ -245,9 +243,7 @@ def test_without_an_endpoint_the_flight_recorder_has_it(
 
 
 def test_a_wrong_configuration_is_said_once(booted: Booted) -> None:
-    """
-    What would fail again is not started again, and the journal says what is wrong.
-    """
+    """What would fail again is not started again, and the journal says what is wrong."""
     configure(booted, None, "spans: {moed: full}")
     with running(booted, check=False):
         wait_until(lambda: booted.show(SERVICE, "ActiveState") == "failed", "the failure")
@@ -260,9 +256,7 @@ def test_a_wrong_configuration_is_said_once(booted: Booted) -> None:
 
 
 def test_an_agent_that_dies_is_started_again(booted: Booted, receiver: OtlpReceiver) -> None:
-    """
-    After SIGKILL systemd starts another, which captures.
-    """
+    """After SIGKILL systemd starts another, which captures."""
     configure(booted, receiver)
     drop_in(booted, "RestartSec=100ms")
     with running(booted):
@@ -306,9 +300,7 @@ def test_a_hung_agent_is_started_again(booted: Booted, receiver: OtlpReceiver) -
 
 
 def test_the_unit_is_verified_and_its_exposure_is_low(tmp_path: Path) -> None:
-    """
-    ``systemd-analyze`` finds nothing wrong, and gives it less than 4.0 of 10.
-    """
+    """``systemd-analyze`` finds nothing wrong, and gives it less than 4.0 of 10."""
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
         pytest.skip("systemd-analyze is not installed")

@@ -55,9 +55,7 @@ def test_objects_for_both_architectures_are_inside(opened):
 
 
 def test_nothing_is_inside_that_the_target_does_not_need(opened):
-    """
-    No tests, tools, caches or sources of BPF programs come along.
-    """
+    """No tests, tools, caches or sources of BPF programs come along."""
     names = opened.namelist()
 
     assert {name.split("/")[0] for name in names if "dist-info" not in name} == {"otel_gpu"}
@@ -66,9 +64,7 @@ def test_nothing_is_inside_that_the_target_does_not_need(opened):
 
 
 def test_no_path_of_the_machine_that_built_it_is_inside(opened, checkout):
-    """
-    Neither a user's name nor a folder of the build leaves the machine.
-    """
+    """Neither a user's name nor a folder of the build leaves the machine."""
     found = [
         name for name in opened.namelist() if str(checkout.parent).encode() in opened.read(name)
     ]
@@ -77,9 +73,7 @@ def test_no_path_of_the_machine_that_built_it_is_inside(opened, checkout):
 
 
 def test_libbpf_and_what_it_needs_are_unmodified_copies_with_their_origin(opened):
-    """
-    Each library is byte by byte the Debian package's, listed after those that it needs.
-    """
+    """Each library is byte by byte the Debian package's, listed after those that it needs."""
     listed = json.loads(opened.read("otel_gpu/_lib/manifest.json"))["libraries"]
     names = [entry["file"] for entry in listed]
 
@@ -97,9 +91,7 @@ def test_libbpf_and_what_it_needs_are_unmodified_copies_with_their_origin(opened
 
 
 def test_every_licence_is_inside(opened):
-    """
-    Our own, that of the BPF programs, and for each bundled library its own and the GNU texts.
-    """
+    """Our own, that of the BPF programs, and for each bundled library its own and the GNU texts."""
     names = opened.namelist()
     listed = json.loads(opened.read("otel_gpu/_lib/manifest.json"))["libraries"]
     licences = {Path(name).name for name in names if name.startswith("otel_gpu/_lib/licences/")}
@@ -114,9 +106,7 @@ def test_every_licence_is_inside(opened):
 
 
 def test_the_tag_names_the_newest_glibc_that_the_libraries_use(opened, wheel, tmp_path):
-    """
-    pip installs the wheel only where the bundled libraries can be loaded.
-    """
+    """pip installs the wheel only where the bundled libraries can be loaded."""
     objdump = shutil.which("objdump")
     if objdump is None:
         pytest.skip("objdump, an independent reader of symbol versions, is not installed")
@@ -140,9 +130,7 @@ def test_the_tag_names_the_newest_glibc_that_the_libraries_use(opened, wheel, tm
 
 
 def test_two_builds_in_two_folders_are_the_same_bytes(wheel, tmp_path):
-    """
-    Where, when and under which umask it was built leaves no trace.
-    """
+    """Where, when and under which umask it was built leaves no trace."""
     other = copy_checkout(tmp_path / "another folder")
     before = os.umask(0o077)
     try:
@@ -169,9 +157,7 @@ def differences(one, other):
 
 
 def test_a_wheel_without_libbpf_is_for_every_architecture(checkout, tmp_path):
-    """
-    A distribution that has its own libbpf builds one wheel for all its machines.
-    """
+    """A distribution that has its own libbpf builds one wheel for all its machines."""
     built = build("wheel", checkout, tmp_path / "dist", {"OTEL_GPU_WHEEL_LIBBPF": "none"})
 
     with zipfile.ZipFile(built) as archive:
@@ -181,9 +167,7 @@ def test_a_wheel_without_libbpf_is_for_every_architecture(checkout, tmp_path):
 
 
 def test_an_sdist_builds_the_same_wheel(checkout, wheel, tmp_path):
-    """
-    The sdist holds every source, and nothing that was built.
-    """
+    """The sdist holds every source, and nothing that was built."""
     sdist = build("sdist", checkout, tmp_path / "dist")
     with tarfile.open(sdist) as archive:
         names = archive.getnames()
@@ -199,9 +183,7 @@ def test_an_sdist_builds_the_same_wheel(checkout, wheel, tmp_path):
 
 
 def test_extras_pull_what_they_name_and_never_the_other_bcc(opened):
-    """
-    PyPI's ``bcc`` is not BCC: no extra may bring it.
-    """
+    """PyPI's ``bcc`` is not BCC: no extra may bring it."""
     requires = [str(value) for value in metadata(opened, "METADATA").get_all("Requires-Dist") or []]
 
     assert {re.split(r"[<>=; \[]", value)[0] for value in requires if "extra ==" in value} == {

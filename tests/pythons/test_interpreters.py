@@ -8,9 +8,7 @@ from tests.pythons.missing import Missing
 
 
 def test_three_versions_of_python_are_here():
-    """
-    Where the kernel tests may not be skipped, at least three versions take part in them.
-    """
+    """Where the kernel tests may not be skipped, at least three versions take part in them."""
     versions, reasons = set(), []
     for name in NAMES:
         try:

@@ -17,9 +17,7 @@ DISTURBED = 1
 
 @pytest.mark.parametrize("name", sorted(SCENARIOS.keys() - {"clean"}))
 def test_the_injected_cause_is_found(run_scenario: Callable[[str], Blame], name: str) -> None:
-    """
-    The right cause comes first, with its size, its culprit and what was behind that.
-    """
+    """The right cause comes first, with its size, its culprit and what was behind that."""
     blame = run_scenario(name)
     wrong = {
         number: found
@@ -44,9 +42,7 @@ def test_the_injected_cause_is_found(run_scenario: Callable[[str], Blame], name:
 
 
 def test_a_clean_run_blames_nobody(run_scenario: Callable[[str], Blame]) -> None:
-    """
-    What else goes on on this machine is no reason to wake anybody.
-    """
+    """What else goes on on this machine is no reason to wake anybody."""
     blame = run_scenario("clean")
 
     assert blame.document["apis"]
@@ -55,9 +51,7 @@ def test_a_clean_run_blames_nobody(run_scenario: Callable[[str], Blame]) -> None
 
 
 def test_nothing_is_lost(run_scenario: Callable[[str], Blame]) -> None:
-    """
-    The numbers above are of everything that happened.
-    """
+    """The numbers above are of everything that happened."""
     losses = run_scenario("lock").document["losses"]
 
     assert {reason: count for reason, count in losses.items() if count} == {}

@@ -48,17 +48,13 @@ def raiser(error):
 
 
 def test_the_version_is_printed(capsys):
-    """
-    Scripts read the version from standard output.
-    """
+    """Scripts read the version from standard output."""
     assert cli.main(["--version"]) == 0
     assert capsys.readouterr().out == f"otel-gpu {otel_gpu.__version__}\n"
 
 
 def test_starting_up_imports_no_heavy_module():
-    """
-    --version pays for neither gRPC nor rich nor YAML.
-    """
+    """--version pays for neither gRPC nor rich nor YAML."""
     code = (
         "import sys; from otel_gpu.cli import main; main(['--version']); "
         "print(sorted({'grpc', 'rich', 'yaml', 'opentelemetry', 'elftools'} & set(sys.modules)))"
@@ -69,9 +65,7 @@ def test_starting_up_imports_no_heavy_module():
 
 
 def test_the_help_lists_every_verb(capsys):
-    """
-    Each verb is listed with its line of help, without importing it.
-    """
+    """Each verb is listed with its line of help, without importing it."""
     assert cli.main(["--help"]) == 0
 
     text = " ".join(capsys.readouterr().out.split())
@@ -82,9 +76,7 @@ def test_the_help_lists_every_verb(capsys):
 
 
 def test_modules_without_a_name_are_no_verbs():
-    """
-    The summary lives beside the verbs and is none.
-    """
+    """The summary lives beside the verbs and is none."""
     assert "summary" not in cli.describe_verbs()
 
 
@@ -104,9 +96,7 @@ def test_modules_without_a_name_are_no_verbs():
     ],
 )
 def test_a_wrong_command_line_is_one_message_and_code_2(install, capsys, arguments, message, hint):
-    """
-    An operator gets one line that says what is wrong and one that says what to do.
-    """
+    """An operator gets one line that says what is wrong and one that says what to do."""
     install(Verb())
 
     assert cli.main(arguments) == 2
@@ -116,9 +106,7 @@ def test_a_wrong_command_line_is_one_message_and_code_2(install, capsys, argumen
 
 
 def test_the_exit_code_of_a_verb_is_the_programs(install):
-    """
-    ``run`` ends with the code of the command that it ran.
-    """
+    """``run`` ends with the code of the command that it ran."""
     install(Verb(do=lambda out: 143))
 
     assert cli.main(["probe"]) == 143
@@ -138,9 +126,7 @@ def test_the_exit_code_of_a_verb_is_the_programs(install):
     ],
 )
 def test_errors_are_printed_once_with_their_hint(install, capsys, error, code, printed):
-    """
-    A failure is told on standard error, and the error picks the code.
-    """
+    """A failure is told on standard error, and the error picks the code."""
     install(Verb(do=raiser(error)))
 
     assert cli.main(["probe"]) == code
@@ -149,9 +135,7 @@ def test_errors_are_printed_once_with_their_hint(install, capsys, error, code, p
 
 
 def test_our_own_bugs_are_not_hidden(install):
-    """
-    What is no OtelGpuError is a bug, and its traceback belongs on the screen.
-    """
+    """What is no OtelGpuError is a bug, and its traceback belongs on the screen."""
     install(Verb(do=raiser(ZeroDivisionError())))
 
     with pytest.raises(ZeroDivisionError):
@@ -159,18 +143,14 @@ def test_our_own_bugs_are_not_hidden(install):
 
 
 def test_an_interrupt_is_code_130(install):
-    """
-    Ctrl-C ends a verb without a traceback, with the code that a shell gives.
-    """
+    """Ctrl-C ends a verb without a traceback, with the code that a shell gives."""
     install(Verb(do=raiser(KeyboardInterrupt())))
 
     assert cli.main(["probe"]) == 130
 
 
 def test_what_follows_the_dashes_is_the_command(install):
-    """
-    Flags of the command are the command's, even where they look like ours.
-    """
+    """Flags of the command are the command's, even where they look like ours."""
     verb = install(Verb(TAKES_COMMAND=True))
 
     assert cli.main(["probe", "--depth", "3", "--", "CMD", "--depth", "x", "--", "-v"]) == 0
@@ -179,9 +159,7 @@ def test_what_follows_the_dashes_is_the_command(install):
 
 
 def test_a_verb_without_a_command_gets_an_empty_one(install):
-    """
-    ``args.command`` is always a list.
-    """
+    """``args.command`` is always a list."""
     verb = install(Verb(TAKES_COMMAND=True))
 
     cli.main(["probe"])
@@ -190,9 +168,7 @@ def test_a_verb_without_a_command_gets_an_empty_one(install):
 
 
 def test_a_verb_that_runs_nothing_refuses_a_command(install, capsys):
-    """
-    A command that nobody would run is an error.
-    """
+    """A command that nobody would run is an error."""
     install(Verb())
 
     assert cli.main(["probe", "--", "CMD"]) == 2
@@ -200,9 +176,7 @@ def test_a_verb_that_runs_nothing_refuses_a_command(install, capsys):
 
 
 def test_flags_from_the_table_reach_the_configuration(install, tmp_path):
-    """
-    A flag overrides the file that --config names.
-    """
+    """A flag overrides the file that --config names."""
     path = tmp_path / "c.yaml"
     path.write_text("spans: {mode: none}\nexport: {otlp_file: a}")
     verb = install(Verb(CONFIG_FLAGS=("spans.mode", "export.otlp_file")))
@@ -213,9 +187,7 @@ def test_flags_from_the_table_reach_the_configuration(install, tmp_path):
 
 
 def test_a_broken_configuration_is_code_2(install, capsys, monkeypatch):
-    """
-    A malformed option ends the program before anything is done.
-    """
+    """A malformed option ends the program before anything is done."""
     monkeypatch.setenv("OTEL_GPU_SPANS_MODE", "ful")
     install(Verb(do=raiser(AssertionError("must not run"))))
 
@@ -231,9 +203,7 @@ def test_a_broken_configuration_is_code_2(install, capsys, monkeypatch):
     [([], logging.WARNING), (["-v"], logging.INFO), (["-vv"], logging.DEBUG)],
 )
 def test_verbosity_sets_the_level(install, monkeypatch, flags, level):
-    """
-    Each -v lets one more level of messages through.
-    """
+    """Each -v lets one more level of messages through."""
     monkeypatch.setattr(cli, "_logger", logger := logging.getLogger("otel_gpu_test"))
     install(Verb())
 
@@ -243,9 +213,7 @@ def test_verbosity_sets_the_level(install, monkeypatch, flags, level):
 
 
 def test_log_messages_look_like_our_other_messages(install, capsys):
-    """
-    A warning from anywhere is one line on standard error, in our own form.
-    """
+    """A warning from anywhere is one line on standard error, in our own form."""
     install(Verb(do=lambda out: logging.getLogger("otel_gpu.x").warning("late by %d ns", 5) or 0))
 
     assert cli.main(["probe"]) == 0
@@ -253,9 +221,7 @@ def test_log_messages_look_like_our_other_messages(install, capsys):
 
 
 def test_results_and_notes_go_to_different_streams(install, capsys):
-    """
-    What is piped onward holds results and nothing else.
-    """
+    """What is piped onward holds results and nothing else."""
 
     def do(out):
         out.line("result")
@@ -273,9 +239,7 @@ def test_results_and_notes_go_to_different_streams(install, capsys):
 
 
 def test_a_reader_that_goes_away_ends_the_program_quietly():
-    """
-    ``otel-gpu ... | head`` prints no traceback.
-    """
+    """``otel-gpu ... | head`` prints no traceback."""
     code = (
         "import sys; from otel_gpu import cli; from types import SimpleNamespace as N; "
         "verb = N(NAME='probe', HELP='', add_arguments=lambda p: None, "

@@ -20,9 +20,7 @@ def load_yaml(tmp_path, text, environ=NOTHING, overrides=NOTHING):
 
 
 def test_nothing_set_gives_the_defaults():
-    """
-    An operator who sets nothing gets the documented defaults.
-    """
+    """An operator who sets nothing gets the documented defaults."""
     config = load(None, NOTHING, NOTHING)
 
     assert config == Config()
@@ -32,9 +30,7 @@ def test_nothing_set_gives_the_defaults():
 
 
 def test_flags_win_over_the_environment_and_the_environment_over_the_file(tmp_path):
-    """
-    Each source is overridden by the one closer to the operator, option by option.
-    """
+    """Each source is overridden by the one closer to the operator, option by option."""
     text = "spans: {mode: none, slow_floor_us: 1, stall_floor_ms: 1, sample_one_in: 7}"
     environ = {"OTEL_GPU_SPANS_MODE": "chosen", "OTEL_GPU_SPANS_SLOW_FLOOR_US": "2"}
 
@@ -45,9 +41,7 @@ def test_flags_win_over_the_environment_and_the_environment_over_the_file(tmp_pa
 
 
 def test_a_flag_that_was_not_given_overrides_nothing(tmp_path):
-    """
-    None from the command line means "not given", never "none".
-    """
+    """None from the command line means "not given", never "none"."""
     config = load_yaml(
         tmp_path, "export: {otlp_file: out.jsonl}", NOTHING, {"export.otlp_file": None}
     )
@@ -56,9 +50,7 @@ def test_a_flag_that_was_not_given_overrides_nothing(tmp_path):
 
 
 def test_the_environment_names_the_file(tmp_path):
-    """
-    A service finds its file by OTEL_GPU_CONFIG where no flag names one.
-    """
+    """A service finds its file by OTEL_GPU_CONFIG where no flag names one."""
     path = tmp_path / "c.yaml"
     path.write_text("log: {level: debug}")
 
@@ -67,23 +59,17 @@ def test_the_environment_names_the_file(tmp_path):
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "spans:\n", "{}"])
 def test_empty_files_and_sections_are_fine(tmp_path, text):
-    """
-    A section that was commented out is as good as one that is not there.
-    """
+    """A section that was commented out is as good as one that is not there."""
     assert load_yaml(tmp_path, text) == Config()
 
 
 def test_an_empty_variable_is_not_set():
-    """
-    OpenTelemetry treats an empty variable as unset, and so do we.
-    """
+    """OpenTelemetry treats an empty variable as unset, and so do we."""
     assert load(None, {"OTEL_GPU_SPANS_MODE": ""}, NOTHING).spans.mode == "chosen"
 
 
 def test_every_option_can_be_set_by_its_variable():
-    """
-    A value written out as text reaches the option with its own type.
-    """
+    """A value written out as text reaches the option with its own type."""
     for option in OPTIONS.values():
         value = {
             "integer": option.default,
@@ -150,9 +136,7 @@ def test_every_option_can_be_set_by_its_variable():
     ],
 )
 def test_what_is_wrong_is_named_with_its_file_and_key(tmp_path, text, message, hint):
-    """
-    A message says where, what was expected and what was found; a hint says what was meant.
-    """
+    """A message says where, what was expected and what was found; a hint says what was meant."""
     with pytest.raises(ConfigError) as caught:
         load_yaml(tmp_path, text)
 
@@ -163,42 +147,32 @@ def test_what_is_wrong_is_named_with_its_file_and_key(tmp_path, text, message, h
 
 
 def test_a_wrong_variable_is_named():
-    """
-    The message names the variable, since no file is involved.
-    """
+    """The message names the variable, since no file is involved."""
     with pytest.raises(ConfigError, match=r"^OTEL_GPU_CAPTURE_MAX_SERIES: must be an integer"):
         load(None, {"OTEL_GPU_CAPTURE_MAX_SERIES": "many"}, NOTHING)
 
 
 def test_a_switch_is_true_or_false():
-    """
-    Any other word is refused: nobody knows whether "off" was meant as "no".
-    """
+    """Any other word is refused: nobody knows whether "off" was meant as "no"."""
     assert not load(None, {"OTEL_GPU_EXPLAIN_ENABLED": "False"}, NOTHING).explain.enabled
     with pytest.raises(ConfigError, match=r"must be true or false, not 'off'"):
         load(None, {"OTEL_GPU_EXPLAIN_ENABLED": "off"}, NOTHING)
 
 
 def test_a_wrong_flag_is_named():
-    """
-    The message names the flag as the operator typed it.
-    """
+    """The message names the flag as the operator typed it."""
     with pytest.raises(ConfigError, match=r"^--spans: must be one of chosen, full, none"):
         load(None, NOTHING, {"spans.mode": "all"})
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
-    """
-    A configuration that was asked for and cannot be read is an error.
-    """
+    """A configuration that was asked for and cannot be read is an error."""
     with pytest.raises(ConfigError, match=r"absent\.yaml: No such file or directory"):
         load(tmp_path / "absent.yaml", NOTHING, NOTHING)
 
 
 def test_broken_yaml_says_where(tmp_path):
-    """
-    The parser's own line and column reach the operator, on one line.
-    """
+    """The parser's own line and column reach the operator, on one line."""
     with pytest.raises(ConfigError, match=r"is not valid YAML: .*line 1, column") as caught:
         load_yaml(tmp_path, "spans: {mode: full")
 
@@ -206,17 +180,13 @@ def test_broken_yaml_says_where(tmp_path):
 
 
 def test_yaml_cannot_make_objects(tmp_path):
-    """
-    A configuration file is data; a tag that asks for code is refused.
-    """
+    """A configuration file is data; a tag that asks for code is refused."""
     with pytest.raises(ConfigError, match="is not valid YAML"):
         load_yaml(tmp_path, "spans: !!python/object/apply:os.getcwd []")
 
 
 def test_bounds_without_the_layout_that_uses_them_contradict(tmp_path):
-    """
-    Bounds that would be ignored are an error, not a surprise in the backend.
-    """
+    """Bounds that would be ignored are an error, not a surprise in the backend."""
     with pytest.raises(
         ConfigError, match=r"duration_bounds_s is set, but .* exponential"
     ) as caught:
@@ -226,17 +196,13 @@ def test_bounds_without_the_layout_that_uses_them_contradict(tmp_path):
 
 
 def test_a_batch_has_to_fit_into_the_queue(tmp_path):
-    """
-    A queue smaller than one batch could never send anything.
-    """
+    """A queue smaller than one batch could never send anything."""
     with pytest.raises(ConfigError, match=r"batch_bytes \(3500000\) is larger than"):
         load_yaml(tmp_path, "export: {queue_bytes: 2000000}")
 
 
 def test_an_unknown_variable_is_warned_about_and_the_nearest_suggested(caplog):
-    """
-    It may belong to another program, so it is no error; a slip is pointed out all the same.
-    """
+    """It may belong to another program, so it is no error; a slip is pointed out all the same."""
     environ = {"OTEL_GPU_SPANS_MOD": "full", "OTEL_GPU_TEST_REQUIRE": "kernel", "OTHER": "1"}
     environ["OTEL_GPU_MCP_TOKEN"] = "secret"  # noqa: S105 -- no secret
     with caplog.at_level(logging.WARNING):
@@ -262,9 +228,7 @@ DOCUMENTS = st.dictionaries(
 
 @given(document=DOCUMENTS)
 def test_any_document_is_either_accepted_or_refused_in_words(tmp_path_factory, document):
-    """
-    Whatever YAML holds, the outcome is a whole configuration or a ConfigError.
-    """
+    """Whatever YAML holds, the outcome is a whole configuration or a ConfigError."""
     path = tmp_path_factory.mktemp("config") / "c.yaml"
     path.write_text(yaml.safe_dump(document), encoding="utf-8")
     try:

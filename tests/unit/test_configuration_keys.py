@@ -47,17 +47,13 @@ def unknown_variables(text: str) -> set[str]:
 
 
 def test_the_reference_has_every_option_and_no_other() -> None:
-    """
-    Key by key, with its variable, in both directions.
-    """
+    """Key by key, with its variable, in both directions."""
     assert dict(reference()) == {key: o.variable for key, o in options.OPTIONS.items()}
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name_of)
 def test_options_that_a_page_names_exist(path: Path) -> None:
-    """
-    As a key, as a variable, or in a piece of YAML that has a section of ours.
-    """
+    """As a key, as a variable, or in a piece of YAML that has a section of ours."""
     text = path.read_text(encoding="utf-8")
     keys = set(KEY.findall(text))
     for block in re.findall(r"^```yaml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
@@ -72,9 +68,7 @@ def test_options_that_a_page_names_exist(path: Path) -> None:
 
 @pytest.mark.parametrize("path", AGENTS, ids=name_of)
 def test_shipped_configurations_are_read_without_complaint(path: Path) -> None:
-    """
-    By the reader that the agent has, to which an unknown key is an error.
-    """
+    """By the reader that the agent has, to which an unknown key is an error."""
     document = yaml.safe_load(path.read_text(encoding="utf-8"))
 
     read = config.load(path, environ={}, overrides={})
@@ -85,24 +79,18 @@ def test_shipped_configurations_are_read_without_complaint(path: Path) -> None:
 
 
 def test_there_are_shipped_configurations() -> None:
-    """
-    Of the service, of the DaemonSet and of the sidecar: the test above has seen them.
-    """
+    """Of the service, of the DaemonSet and of the sidecar: the test above has seen them."""
     assert len(AGENTS) >= 3
 
 
 @pytest.mark.parametrize("path", [*DEPLOYED, *COLLECTORS], ids=name_of)
 def test_variables_in_shipped_files_exist(path: Path) -> None:
-    """
-    A variable that nobody reads would be set in vain.
-    """
+    """A variable that nobody reads would be set in vain."""
     assert unknown_variables(path.read_text(encoding="utf-8")) == set()
 
 
 def test_variables_of_the_collector_are_on_their_page_and_nowhere_else() -> None:
-    """
-    What a file reads from the environment is in the table, and what is there is read.
-    """
+    """What a file reads from the environment is in the table, and what is there is read."""
     page = (ROOT / "docs" / "collector.md").read_text(encoding="utf-8")
     section = page.partition("## Settings from the environment")[2].partition("\n## ")[0]
     rows = {
@@ -125,7 +113,5 @@ def test_variables_of_the_collector_are_on_their_page_and_nowhere_else() -> None
     ],
 )
 def test_an_unknown_variable_is_seen(text: str, unknown: set[str]) -> None:
-    """
-    The test of the tests above.
-    """
+    """The test of the tests above."""
     assert unknown_variables(text) == unknown

@@ -20,17 +20,13 @@ def name_of(path):
 
 @pytest.mark.parametrize("name", PAGES)
 def test_generated_pages_say_what_the_code_says(name):
-    """
-    ``make docs`` was run after the last change of an option or a verb.
-    """
+    """``make docs`` was run after the last change of an option or a verb."""
     assert (ROOT / name).read_text(encoding="utf-8") == PAGES[name]()
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
 def test_links_to_files_lead_somewhere(path):
-    """
-    A reader who follows a link inside the project finds a page.
-    """
+    """A reader who follows a link inside the project finds a page."""
     targets = re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text(encoding="utf-8"))
     local = [target for target in targets if "://" not in target]
 
@@ -38,9 +34,7 @@ def test_links_to_files_lead_somewhere(path):
 
 
 def test_every_option_is_on_its_page():
-    """
-    An option without documentation does not exist for an operator.
-    """
+    """An option without documentation does not exist for an operator."""
     text = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
 
     assert [o.key for o in OPTIONS.values() if f"| `{o.name}` |" not in text] == []
@@ -48,9 +42,7 @@ def test_every_option_is_on_its_page():
 
 
 def test_every_verb_is_on_its_page():
-    """
-    So is a verb.
-    """
+    """So is a verb."""
     text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
 
     assert [name for name in cli.describe_verbs() if f"## `otel-gpu {name}`" not in text] == []
@@ -58,9 +50,7 @@ def test_every_verb_is_on_its_page():
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
 def test_commands_in_the_documentation_exist(path):
-    """
-    Every ``otel-gpu VERB`` and ``make TARGET`` that a page shows is one.
-    """
+    """Every ``otel-gpu VERB`` and ``make TARGET`` that a page shows is one."""
     text = path.read_text(encoding="utf-8")
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     verbs = set(re.findall(r"^\s*(?:\S*/)?otel-gpu ([a-z]+)\b", text, re.MULTILINE))
@@ -71,9 +61,7 @@ def test_commands_in_the_documentation_exist(path):
 
 
 def test_nothing_names_a_folder_of_one_machine():
-    """
-    What works in one person's folders only does not belong into the project.
-    """
+    """What works in one person's folders only does not belong into the project."""
     folders = [b"/" + name for name in (b"work/", b"home/", b"root/", b"tmp/venv")]
     suffixes = {".py", ".md", ".c", ".h", ".sh", ".yaml", ".toml", ".lock"}
     places = [p for folder in SOURCES for p in (ROOT / folder).rglob("*")] + list(ROOT.iterdir())

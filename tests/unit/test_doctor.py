@@ -59,9 +59,7 @@ def found(host, name, **kwargs):
 
 
 def test_a_good_host_can_capture(host, monkeypatch):
-    """
-    Where every requirement is met, nothing is reported missing.
-    """
+    """Where every requirement is met, nothing is reported missing."""
     monkeypatch.setattr(doctor, "_INITIAL_PID_NAMESPACE", (host.proc / "self/ns/pid").stat().st_ino)
     findings = list(examine_host(host, {}, load_libbpf=lambda: GOOD_LIBBPF))
 
@@ -95,18 +93,14 @@ def test_a_good_host_can_capture(host, monkeypatch):
     ],
 )
 def test_old_kernels_are_refused(host, release, status):
-    """
-    Versions compare as numbers, and a name that is no version stops nobody.
-    """
+    """Versions compare as numbers, and a name that is no version stops nobody."""
     host = Host(release=release, machine="x86_64", proc=host.proc, sys=host.sys)
 
     assert found(host, "kernel").status == status
 
 
 def test_a_kernel_without_btf_is_told_of_headers(host):
-    """
-    BTF can be done without, and the doctor says what stands in for it.
-    """
+    """BTF can be done without, and the doctor says what stands in for it."""
     (host.sys / "kernel" / "btf" / "vmlinux").unlink()
 
     finding = found(host, "btf")
@@ -127,9 +121,7 @@ def test_a_kernel_without_btf_is_told_of_headers(host):
     ],
 )
 def test_capabilities_that_lack_are_named(host, bits, status, detail):
-    """
-    BPF and PERFMON are indispensable, or SYS_ADMIN in their place; the others widen the view.
-    """
+    """BPF and PERFMON are indispensable, or SYS_ADMIN in their place; the others widen the view."""
     set_capabilities(host, *bits)
 
     finding = found(host, "capabilities")
@@ -139,9 +131,7 @@ def test_capabilities_that_lack_are_named(host, bits, status, detail):
 
 
 def test_roots_of_user_namespaces_are_not_root(host):
-    """
-    A user namespace shows all capabilities, and the kernel accepts none of them for BPF.
-    """
+    """A user namespace shows all capabilities, and the kernel accepts none of them for BPF."""
     write(host.proc / "self" / "uid_map", "0 100000 65536\n")
 
     finding = found(host, "capabilities")
@@ -158,9 +148,7 @@ def test_roots_of_user_namespaces_are_not_root(host):
     ],
 )
 def test_lockdown_that_hides_memory_is_missing(host, text, status, detail):
-    """
-    Only the confidentiality mode stands in the way.
-    """
+    """Only the confidentiality mode stands in the way."""
     write(host.sys / "kernel" / "security" / "lockdown", text)
 
     finding = found(host, "lockdown")
@@ -170,9 +158,7 @@ def test_lockdown_that_hides_memory_is_missing(host, text, status, detail):
 
 
 def test_kernels_without_lockdown_are_fine(host):
-    """
-    Most kernels in virtual machines have none.
-    """
+    """Most kernels in virtual machines have none."""
     (host.sys / "kernel" / "security" / "lockdown").unlink()
 
     assert found(host, "lockdown").status == "ok"
@@ -180,9 +166,7 @@ def test_kernels_without_lockdown_are_fine(host):
 
 @pytest.mark.parametrize(("bits", "status"), [((38, 39), "ok"), ((), "missing")])
 def test_the_paranoid_level_stops_only_the_unprivileged(host, bits, status):
-    """
-    The level is no obstacle with CAP_PERFMON.
-    """
+    """The level is no obstacle with CAP_PERFMON."""
     write(host.proc / "sys" / "kernel" / "perf_event_paranoid", "4\n")
     set_capabilities(host, *bits)
 
@@ -193,9 +177,7 @@ def test_the_paranoid_level_stops_only_the_unprivileged(host, bits, status):
 
 
 def test_kernels_without_uprobes_are_refused(host):
-    """
-    CUDA calls are seen through uprobes and through nothing else.
-    """
+    """CUDA calls are seen through uprobes and through nothing else."""
     (host.sys / "bus" / "event_source" / "devices" / "uprobe" / "type").unlink()
     (host.sys / "bus" / "event_source" / "devices" / "uprobe").rmdir()
 
@@ -233,18 +215,14 @@ def test_kernels_without_uprobes_are_refused(host):
     ],
 )
 def test_libbpf_and_what_the_kernel_lets_it_do(host, libbpf, status, detail):
-    """
-    A program that the kernel really accepted says more than any setting.
-    """
+    """A program that the kernel really accepted says more than any setting."""
     finding = found(host, "libbpf", load_libbpf=lambda: libbpf)
 
     assert (finding.status, finding.detail) == (status, detail)
 
 
 def test_a_missing_object_says_how_to_build_it(host):
-    """
-    A source tree that was not built yet is the usual reason.
-    """
+    """A source tree that was not built yet is the usual reason."""
     (host.objects / "otel_gpu.x86_64.bpf.o").unlink()
 
     finding = found(host, "bpf_object")
@@ -254,18 +232,14 @@ def test_a_missing_object_says_how_to_build_it(host):
 
 
 def test_an_object_for_another_machine_does_not_count(host):
-    """
-    Objects differ by architecture, since arguments lie in different registers.
-    """
+    """Objects differ by architecture, since arguments lie in different registers."""
     host = Host(release=host.release, machine="aarch64", proc=host.proc, objects=host.objects)
 
     assert found(host, "bpf_object").status == "missing"
 
 
 def test_a_kernel_without_btf_takes_another_object(host):
-    """
-    The one for kernels that do not describe their types is what has to be there then.
-    """
+    """The one for kernels that do not describe their types is what has to be there then."""
     (host.sys / "kernel" / "btf" / "vmlinux").unlink()
     assert found(host, "bpf_object").status == "missing"
 
@@ -274,9 +248,7 @@ def test_a_kernel_without_btf_takes_another_object(host):
 
 
 def test_a_pid_namespace_narrows_the_view(host):
-    """
-    A container sees its own processes only, and is told so.
-    """
+    """A container sees its own processes only, and is told so."""
     finding = found(host, "pid_namespace")
 
     assert finding.status == "warning"
@@ -284,9 +256,7 @@ def test_a_pid_namespace_narrows_the_view(host):
 
 
 def test_a_host_that_shows_nothing_raises_nothing(tmp_path):
-    """
-    Unreadable files are findings, never tracebacks.
-    """
+    """Unreadable files are findings, never tracebacks."""
     host = Host(release="", machine="", proc=tmp_path, sys=tmp_path, objects=tmp_path)
 
     findings = list(examine_host(host, {}, load_libbpf=lambda: "none"))
@@ -296,18 +266,14 @@ def test_a_host_that_shows_nothing_raises_nothing(tmp_path):
 
 
 def test_this_machines_libbpf_answers():
-    """
-    The real query gives facts or the reason why there are none.
-    """
+    """The real query gives facts or the reason why there are none."""
     answer = doctor.query_libbpf()
 
     assert answer if isinstance(answer, str) else answer.version >= (1, 0)
 
 
 def test_reachable_endpoints_are_told_from_dead_ones():
-    """
-    A TCP connection is made to each endpoint, once per URL.
-    """
+    """A TCP connection is made to each endpoint, once per URL."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}"}
@@ -322,9 +288,7 @@ def test_reachable_endpoints_are_told_from_dead_ones():
 
 
 def test_each_signals_own_endpoint_is_checked():
-    """
-    A signal's own variable wins over the general one.
-    """
+    """A signal's own variable wins over the general one."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         environ = {
@@ -342,9 +306,7 @@ def test_each_signals_own_endpoint_is_checked():
 
 
 def test_a_disabled_sdk_is_pointed_out():
-    """
-    Nothing is sent then, however good the endpoint.
-    """
+    """Nothing is sent then, however good the endpoint."""
     [finding] = check_endpoints({"OTEL_SDK_DISABLED": "true"})
 
     assert finding.status == "warning"
@@ -352,9 +314,7 @@ def test_a_disabled_sdk_is_pointed_out():
 
 
 def test_the_document_says_whether_a_capture_is_possible():
-    """
-    Scripts read one truth value and the list of findings behind it.
-    """
+    """Scripts read one truth value and the list of findings behind it."""
     good, bad = Finding("a", "ok", "x"), Finding("b", "missing", "y", "z")
 
     assert to_json([good], [])["can_capture"] is True
@@ -382,9 +342,7 @@ class Lines:
 
 @pytest.mark.parametrize(("status", "code"), [("ok", 0), ("warning", 0), ("missing", 1)])
 def test_the_exit_code_says_whether_a_capture_is_possible(monkeypatch, status, code):
-    """
-    Only what is indispensable makes the doctor fail.
-    """
+    """Only what is indispensable makes the doctor fail."""
     monkeypatch.setattr(verb, "examine_host", lambda host, environ: [Finding("x", status, "y")])
     monkeypatch.setattr(verb, "examine_processes", lambda: Finding("z", "ok", ""))
     out = Lines()
@@ -394,9 +352,7 @@ def test_the_exit_code_says_whether_a_capture_is_possible(monkeypatch, status, c
 
 
 def test_names_cannot_command_the_terminal():
-    """
-    A library's path may hold anything; escape sequences reach nobody's terminal.
-    """
+    """A library's path may hold anything; escape sequences reach nobody's terminal."""
     assert verb.printable("/lib\x1b[2Jx\n") == "/lib\\x1b[2Jx\\n"
 
 
@@ -405,9 +361,7 @@ def test_names_cannot_command_the_terminal():
     [(PermissionError, "hidden from this user"), (FileNotFoundError, "not mounted")],
 )
 def test_tracefs_that_cannot_be_seen_stops_nothing(host, monkeypatch, error, state):
-    """
-    It is root's alone on most hosts, and we do not need it.
-    """
+    """It is root's alone on most hosts, and we do not need it."""
 
     def refuse(_):
         raise error

@@ -41,9 +41,7 @@ def hand(part, items):
 
 
 def test_an_error_is_said_with_its_traceback_once(caplog):
-    """
-    The first of a place at once, the others as a number, a minute and then two minutes later.
-    """
+    """The first of a place at once, the others as a number, a minute and then two minutes later."""
     clock = Clock()
     faults = Faults(clock)
     lines = []
@@ -65,9 +63,7 @@ def test_an_error_is_said_with_its_traceback_once(caplog):
 
 
 def test_a_place_is_left_with_its_error():
-    """
-    The context ends, and what follows it goes on; an interrupt is no error.
-    """
+    """The context ends, and what follows it goes on; an interrupt is no error."""
     faults = Faults()
     reached = []
 
@@ -83,9 +79,7 @@ def test_a_place_is_left_with_its_error():
 
 
 def test_errors_of_several_threads_all_count():
-    """
-    Threads of the store and the exports count beside the loop.
-    """
+    """Threads of the store and the exports count beside the loop."""
     faults = Faults()
 
     def fail():
@@ -102,9 +96,7 @@ def test_errors_of_several_threads_all_count():
 
 
 def test_a_part_loses_the_items_that_it_fails_at():
-    """
-    And no others.
-    """
+    """And no others."""
     faults = Faults(Clock())
     flaky = Flaky()
     part = Isolated(faults, "store", flaky)
@@ -118,9 +110,7 @@ def test_a_part_loses_the_items_that_it_fails_at():
 
 
 def test_a_part_that_fails_again_and_again_gets_a_clean_state():
-    """
-    After ten errors it is made anew, and works.
-    """
+    """After ten errors it is made anew, and works."""
     faults = Faults(Clock())
     clean = Flaky()
     clean.is_broken = False
@@ -170,9 +160,7 @@ def test_a_part_that_no_clean_state_helps_is_switched_off_and_tried_again():
 
 
 def test_a_quiet_minute_forgives():
-    """
-    An error now and then never switches anything off.
-    """
+    """An error now and then never switches anything off."""
     clock = Clock()
     faults = Faults(clock)
     part = Isolated(faults, "store", Flaky(), lambda _: pytest.fail("it was renewed"))
@@ -186,9 +174,7 @@ def test_a_quiet_minute_forgives():
 
 
 def test_a_part_that_cannot_be_made_anew_is_switched_off():
-    """
-    The error of that counts too.
-    """
+    """The error of that counts too."""
     faults = Faults(Clock())
 
     def fail(_):
@@ -203,9 +189,7 @@ def test_a_part_that_cannot_be_made_anew_is_switched_off():
 
 
 def test_an_exposed_part_raises():
-    """
-    A tool that runs once ends with the error.
-    """
+    """A tool that runs once ends with the error."""
     part = Exposed(Flaky())
 
     with pytest.raises(RuntimeError):

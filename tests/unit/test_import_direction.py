@@ -72,9 +72,7 @@ def name_of(path):
 
 @pytest.mark.parametrize("path", sources(rooms=True), ids=name_of)
 def test_rooms_import_only_rooms_before_them(path):
-    """
-    An event walks the rooms once, so no room knows the ones after it.
-    """
+    """An event walks the rooms once, so no room knows the ones after it."""
     here = room_of(path)
     allowed = {here, *ROOMS[here], *SPECIAL.get(name_of(path), ())}
 
@@ -83,9 +81,7 @@ def test_rooms_import_only_rooms_before_them(path):
 
 @pytest.mark.parametrize("path", sources(rooms=True), ids=name_of)
 def test_rooms_import_nothing_that_sees_several_rooms(path):
-    """
-    What joins the rooms stands above them; a room that reached up would close a circle.
-    """
+    """What joins the rooms stands above them; a room that reached up would close a circle."""
     above = imported_parts(path.read_text()) & {
         "cli", "commands", "doctor", "health", "pipeline", "visibility"
     }  # fmt: skip
@@ -97,9 +93,7 @@ def test_rooms_import_nothing_that_sees_several_rooms(path):
     "path", [p for p in sources(rooms=False) if room_of(p) != "cli.py"], ids=name_of
 )
 def test_nothing_but_the_command_line_knows_verbs(path):
-    """
-    A verb asks others, and is asked by nobody: what two verbs share is a module beside them.
-    """
+    """A verb asks others, and is asked by nobody: what two verbs share is a module beside them."""
     here = room_of(path)
     verbs = {
         name
@@ -114,9 +108,7 @@ def test_nothing_but_the_command_line_knows_verbs(path):
 
 @pytest.mark.parametrize("name", sorted(ALONE))
 def test_foundations_import_no_room(name):
-    """
-    Errors, options and the wire are below every room.
-    """
+    """Errors, options and the wire are below every room."""
     assert imported_parts((PACKAGE / name).read_text()) & set(ROOMS) == set()
 
 
@@ -126,9 +118,7 @@ def test_foundations_import_no_room(name):
     ids=name_of,
 )
 def test_only_the_command_line_prints(path):
-    """
-    Printing anywhere else would end up in the observed command's output.
-    """
+    """Printing anywhere else would end up in the observed command's output."""
     calls = [
         node.lineno
         for node in ast.walk(ast.parse(path.read_text()))
@@ -141,9 +131,7 @@ def test_only_the_command_line_prints(path):
 
 
 def test_the_test_sees_every_way_to_import():
-    """
-    A planted violation of each form is found.
-    """
+    """A planted violation of each form is found."""
     forms = [
         "import otel_gpu.export.otlp",
         "from otel_gpu.export import otlp",

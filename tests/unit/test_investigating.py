@@ -42,9 +42,7 @@ def checkout(tmp_path_factory):
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e.text[:60])
 def test_the_answer_is_what_the_page_promises(example, checkout):
-    """
-    Each command and each call of the page, run on what we ship.
-    """
+    """Each command and each call of the page, run on what we ship."""
     assert example.kind in {"sh", "mcp"}
     assert example.promised
     answered = answer_of(example, checkout)
@@ -56,9 +54,7 @@ def test_the_answer_is_what_the_page_promises(example, checkout):
 
 
 def test_every_question_has_an_answer():
-    """
-    A heading without something to run would be a question only.
-    """
+    """A heading without something to run would be a question only."""
     text = PAGE.read_text(encoding="utf-8")
     questions = re.findall(r"^### (.*)$", text, flags=re.MULTILINE)
 
@@ -67,18 +63,14 @@ def test_every_question_has_an_answer():
 
 
 def test_every_tool_is_on_the_page():
-    """
-    What no question needs would not be there.
-    """
+    """What no question needs would not be there."""
     used = {example.text.split()[1] for example in EXAMPLES if example.kind == "mcp"}
 
     assert used == {tool.name for tool in TOOLS}
 
 
 def test_prose_has_no_figures():
-    """
-    Nothing but what is in blocks is made anew with the recordings.
-    """
+    """Nothing but what is in blocks is made anew with the recordings."""
     prose = re.sub(
         r"^```.*?^```$|`[^`]*`",
         "",
@@ -129,9 +121,7 @@ def test_figures_become_those_of_the_answer(promised, answered, fresh):
 
 
 def test_what_still_holds_is_left_alone():
-    """
-    The second row is as it was, so that the first, which looks like it, is not taken for it.
-    """
+    """The second row is as it was, so that the first, which looks like it, is not taken for it."""
     promised = f"calls 40\n{LEFT_OUT}\nrow 12 ms\n"
 
     assert refresh(promised, "calls 41\nrow 11 ms\nrow 12 ms\n") == (
@@ -155,9 +145,7 @@ def test_a_line_that_is_lost_is_told_and_left_alone():
 
 
 def test_a_page_gets_the_figures_of_the_recordings(tmp_path):
-    """
-    120 allocations of 1 MiB each are what the scenario does, and frees what it allocates.
-    """
+    """120 allocations of 1 MiB each are what the scenario does, and frees what it allocates."""
     page, messages = refresh_page(SMALL, tmp_path)
 
     assert messages == []
@@ -166,9 +154,7 @@ def test_a_page_gets_the_figures_of_the_recordings(tmp_path):
 
 
 def test_questions_name_what_answers_above_them_name(tmp_path):
-    """
-    A process has another id in a new recording, and is asked about by that.
-    """
+    """A process has another id in a new recording, and is asked about by that."""
     page = SMALL.replace("[9,", "[99999,") + (
         "```mcp\n"
         'otel_gpu/demo/recordings/allocator-churn.otelgpu get_processes {"pids": [99999]}\n'
@@ -186,9 +172,7 @@ def test_questions_name_what_answers_above_them_name(tmp_path):
 
 
 def test_the_command_says_what_is_stale_and_updates_it(tmp_path, monkeypatch, capsys):
-    """
-    It fails for what is stale, and, when it has updated that, for what is lost only.
-    """
+    """It fails for what is stale, and, when it has updated that, for what is lost only."""
     page = tmp_path / "page.md"
     page.write_text(SMALL, encoding="utf-8")
     monkeypatch.setattr(investigating, "PAGE", page)

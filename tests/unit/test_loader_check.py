@@ -42,9 +42,7 @@ def not_found():
 
 
 def test_btf_needs_nothing_else(host):
-    """
-    Where the kernel describes its types, BCC is not even looked for.
-    """
+    """Where the kernel describes its types, BCC is not even looked for."""
     add_btf(host)
 
     finding = check_loader(host, "auto", find=lambda: pytest.fail("was looked for"))
@@ -54,9 +52,7 @@ def test_btf_needs_nothing_else(host):
 
 @pytest.mark.parametrize("folder", ["source", "build"])
 def test_bcc_with_headers_will_do(host, folder):
-    """
-    Without BTF, both must be there; Debian has the headers in one folder, others in another.
-    """
+    """Without BTF, both must be there; Debian has the headers in one folder, others in another."""
     add_headers(host, folder)
 
     finding = check_loader(host, "auto", find=found)
@@ -84,9 +80,7 @@ def test_bcc_with_headers_will_do(host, folder):
     ],
 )
 def test_what_is_missing_is_named_with_its_package(host, find, headers, detail, hint):
-    """
-    The hint can be pasted: the packages of this distribution, for this kernel.
-    """
+    """The hint can be pasted: the packages of this distribution, for this kernel."""
     if headers:
         add_headers(host)
 
@@ -96,9 +90,7 @@ def test_what_is_missing_is_named_with_its_package(host, find, headers, detail, 
 
 
 def test_libbpf_without_btf_cannot_be(host):
-    """
-    Who asks for the one loader is told to ask for the other.
-    """
+    """Who asks for the one loader is told to ask for the other."""
     finding = check_loader(host, "libbpf", find=found)
 
     assert finding.status == "missing"
@@ -106,9 +98,7 @@ def test_libbpf_without_btf_cannot_be(host):
 
 
 def test_bcc_is_looked_for_where_it_is_asked_for(host):
-    """
-    Also where there is BTF.
-    """
+    """Also where there is BTF."""
     add_btf(host)
 
     assert check_loader(host, "bcc", find=not_found).status == "missing"
@@ -133,9 +123,7 @@ def test_bcc_is_looked_for_where_it_is_asked_for(host):
     ],
 )
 def test_packages_are_those_of_the_distribution(tmp_path, os_release, release, hint):
-    """
-    By its own name or by those that it is like; NVIDIA's boards have headers of their own.
-    """
+    """By its own name or by those that it is like; NVIDIA's boards have headers of their own."""
     path = tmp_path / "os-release"
     path.write_text(os_release)
 
@@ -143,9 +131,7 @@ def test_packages_are_those_of_the_distribution(tmp_path, os_release, release, h
 
 
 def test_named_headers_come_first(host, monkeypatch, tmp_path):
-    """
-    BCC_KERNEL_SOURCE is BCC's own variable; the packed headers of the kernel come last.
-    """
+    """BCC_KERNEL_SOURCE is BCC's own variable; the packed headers of the kernel come last."""
     packed = host.root / "sys" / "kernel" / "kheaders.tar.xz"
     packed.parent.mkdir(parents=True)
     packed.touch()

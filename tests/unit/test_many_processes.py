@@ -89,9 +89,7 @@ def resources_by_pid(path):
 @settings(max_examples=20, deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(1, 120))
 def test_late_records_leave_a_process_one_resource(random, late_by):
-    """
-    Whatever order records come in, spans and metrics of a process agree on who it is.
-    """
+    """Whatever order records come in, spans and metrics of a process agree on who it is."""
     first, *batches = short_processes(12)
     records = [record for batch in batches for record in batch]
     order = sorted(range(len(records)), key=lambda index: index + random.random() * late_by)

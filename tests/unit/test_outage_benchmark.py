@@ -29,9 +29,7 @@ class Receiver:
 
 
 def test_spans_are_counted_whatever_they_are_of():
-    """
-    A dropped span does not say whether it was of a call or of a gap: 7 + 2 are 4 + 5.
-    """
+    """A dropped span does not say whether it was of a call or of a gap: 7 + 2 are 4 + 5."""
     receiver = Receiver(
         ["otel_gpu.cuda", "otel_gpu.cuda", "otel_gpu.cuda", "otel_gpu.sched"],
         [
@@ -46,9 +44,7 @@ def test_spans_are_counted_whatever_they_are_of():
 
 
 def test_the_agent_makes_spans_of_what_the_kernel_chose_only():
-    """
-    A chain of causes is several spans, and no counter says of how many were dropped.
-    """
+    """A chain of causes is several spans, and no counter says of how many were dropped."""
     config = load(None, ENV, {})
 
     assert not config.explain.enabled

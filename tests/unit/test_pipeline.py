@@ -77,9 +77,7 @@ def test_what_one_observer_fails_at_the_others_have(undisturbed):
 
 
 def test_a_record_that_enrich_fails_at_is_dropped_and_counted(undisturbed, monkeypatch):
-    """
-    The stream goes on behind it.
-    """
+    """The stream goes on behind it."""
     faults = Faults()
     turn = iter(range(1_000_000))
     original = Enricher._enrich_call
@@ -99,9 +97,7 @@ def test_a_record_that_enrich_fails_at_is_dropped_and_counted(undisturbed, monke
 
 
 def test_a_tool_that_runs_once_ends_with_the_error(monkeypatch):
-    """
-    Nobody would see that something is missing in what it wrote.
-    """
+    """Nobody would see that something is missing in what it wrote."""
     with pytest.raises(RuntimeError):
         play(None, Collected(lambda _: True))
 
@@ -114,9 +110,7 @@ def test_a_tool_that_runs_once_ends_with_the_error(monkeypatch):
 
 
 def test_an_explainer_that_fails_is_begun_anew(undisturbed, monkeypatch):
-    """
-    The keepers have all activities, and chains again when it works.
-    """
+    """The keepers have all activities, and chains again when it works."""
     faults = Faults()
     turn = iter(range(1_000_000))
     original = Explainer.push

@@ -19,9 +19,7 @@ from otel_gpu.probe_table import API_BY_NUMBER, APIS, VARIANTS, api_of_symbol, p
     ],
 )
 def test_a_spelling_counts_as_its_api(symbol, name, spelling):
-    """
-    Versions and per-thread-stream spellings are the same API to a user.
-    """
+    """Versions and per-thread-stream spellings are the same API to a user."""
     api, variant = api_of_symbol(symbol)
 
     assert (api.name, VARIANTS[variant]) == (name, spelling)
@@ -29,16 +27,12 @@ def test_a_spelling_counts_as_its_api(symbol, name, spelling):
 
 @pytest.mark.parametrize("symbol", ["cudaFoo", "cuMemAlloc_v9", "malloc", "cudaMallocs", ""])
 def test_other_symbols_are_left_alone(symbol):
-    """
-    A spelling that is not known may have other arguments, so it gets no probe.
-    """
+    """A spelling that is not known may have other arguments, so it gets no probe."""
     assert api_of_symbol(symbol) is None
 
 
 def test_an_alias_gets_one_probe():
-    """
-    Two names of one function would count each call twice.
-    """
+    """Two names of one function would count each call twice."""
     probes = probes_of(
         [("cudaMalloc_ptsz", 64), ("cudaMalloc", 64), ("cudaFree", 32), ("other", 16)]
     )
@@ -50,18 +44,14 @@ def test_an_alias_gets_one_probe():
 
 
 def test_numbers_are_unique_and_fit_the_kernel_table():
-    """
-    Numbers are on the wire; the kernel side indexes an array with them.
-    """
+    """Numbers are on the wire; the kernel side indexes an array with them."""
     assert len(API_BY_NUMBER) == len(APIS)
     assert len({api.name for api in APIS}) == len(APIS)
     assert all(0 < api.number < wire.MAX_APIS for api in APIS)
 
 
 def test_layers_follow_names_and_numbers():
-    """
-    Readers of recordings tell the layer of an unknown API by its number.
-    """
+    """Readers of recordings tell the layer of an unknown API by its number."""
     for api in APIS:
         runtime = api.name.startswith("cuda")
         assert (api.layer == wire.LAYER_RUNTIME) == runtime == (api.number < 100), api

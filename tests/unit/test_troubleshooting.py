@@ -19,9 +19,7 @@ def losses_section() -> str:
 
 
 def test_every_loss_is_there_with_what_to_do_and_no_other() -> None:
-    """
-    By the word of the summary; what is rejected has a row for all of its reasons.
-    """
+    """By the word of the summary; what is rejected has a row for all of its reasons."""
     counters = {name: 1 for name in wire.COUNTER_NAMES.values() if name.startswith(LOST)}
     rows = re.findall(r"^\| (`.*?) \| (.+?) \| (.+?) \|$", losses_section(), re.MULTILINE)
     named = [
@@ -36,9 +34,7 @@ def test_every_loss_is_there_with_what_to_do_and_no_other() -> None:
 
 
 def test_reasons_that_the_metric_calls_otherwise_are_in_parentheses() -> None:
-    """
-    A reader may come from a dashboard, where the reason is the metric's.
-    """
+    """A reader may come from a dashboard, where the reason is the metric's."""
     otherwise = {
         (wire.COUNTER_NAMES[number].removeprefix(LOST), reason)
         for number, reason in semconv.REASON_VALUES.items()
@@ -53,9 +49,7 @@ def test_reasons_that_the_metric_calls_otherwise_are_in_parentheses() -> None:
 def test_a_wrong_key_is_answered_as_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """
-    An unknown key in a file ends a run with exit code 2, and in these words.
-    """
+    """An unknown key in a file ends a run with exit code 2, and in these words."""
     monkeypatch.chdir(tmp_path)
     Path("bad.yaml").write_text("spans:\n  moed: full\n", encoding="utf-8")
 
@@ -68,9 +62,7 @@ def test_a_wrong_key_is_answered_as_shown(
 def test_an_endpoint_that_is_closed_is_answered_as_shown(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """
-    Port 9 of this host takes no connection; what doctor says of it is on the page.
-    """
+    """Port 9 of this host takes no connection; what doctor says of it is on the page."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://localhost:9")
 
     cli.main(["doctor"])

@@ -78,9 +78,7 @@ def findings_of(pid):
 
 
 def test_the_hosts_cuda_users_are_counted_by_file(processes):
-    """
-    One line per library, however many processes map it and however they are ordered.
-    """
+    """One line per library, however many processes map it and however they are ordered."""
     pids = processes({8: (RUNTIME, PROGRAM), 7: (RUNTIME, DRIVER), 9: (PROGRAM,)})
 
     assert examine_processes(pids).detail == (
@@ -90,9 +88,7 @@ def test_the_hosts_cuda_users_are_counted_by_file(processes):
 
 
 def test_long_lists_of_processes_are_cut(processes):
-    """
-    A node with many workers still gives one readable line.
-    """
+    """A node with many workers still gives one readable line."""
     pids = processes(dict.fromkeys(range(1, 9), (RUNTIME,)))
 
     assert examine_processes(pids).detail.endswith("(8 processes: 1, 2, 3, 4, 5 and 3 more)")
@@ -109,9 +105,7 @@ def test_processes_that_are_hidden_are_counted(processes):
 
 
 def test_a_process_that_does_not_exist_is_an_error():
-    """
-    A wrong pid is the operator's slip, not a finding.
-    """
+    """A wrong pid is the operator's slip, not a finding."""
     beyond = int(Path("/proc/sys/kernel/pid_max").read_text()) + 1
 
     with pytest.raises(HostError, match=f"there is no process {beyond}"):
@@ -120,9 +114,7 @@ def test_a_process_that_does_not_exist_is_an_error():
 
 @pytest.mark.parametrize(("magic", "status"), [(b"\x7fELF\x01", "missing"), (b"\x7fELF\x02", "ok")])
 def test_32_bit_programs_cannot_be_seen(tmp_path, magic, status):
-    """
-    Arguments of 32-bit calls lie elsewhere, so their probes would read nonsense.
-    """
+    """Arguments of 32-bit calls lie elsewhere, so their probes would read nonsense."""
     (tmp_path / "program").write_bytes(magic)
     (tmp_path / "exe").symlink_to(tmp_path / "program")
 
@@ -130,16 +122,12 @@ def test_32_bit_programs_cannot_be_seen(tmp_path, magic, status):
 
 
 def test_kernel_threads_run_no_program(tmp_path):
-    """
-    A kernel thread has no executable, and makes no CUDA call.
-    """
+    """A kernel thread has no executable, and makes no CUDA call."""
     assert check_program(7, tmp_path).status == "missing"
 
 
 def test_another_mount_namespace_is_no_obstacle(tmp_path):
-    """
-    A container's files are read through its own mappings.
-    """
+    """A container's files are read through its own mappings."""
     (tmp_path / "ns").mkdir()
     (tmp_path / "ns" / "mnt").symlink_to("mnt:[1]")
 
@@ -150,9 +138,7 @@ def test_another_mount_namespace_is_no_obstacle(tmp_path):
 
 
 def test_libraries_that_cannot_be_read_are_warned_about(no_files):
-    """
-    A library whose file cannot be opened is not probed, so its calls would be silent.
-    """
+    """A library whose file cannot be opened is not probed, so its calls would be silent."""
     finding = check_library(RUNTIME)
 
     assert finding.status == "warning"
@@ -163,9 +149,7 @@ def test_libraries_that_cannot_be_read_are_warned_about(no_files):
 
 
 def test_libraries_without_a_known_function_are_warned_about(monkeypatch):
-    """
-    A wrapper under CUDA's name gives nothing to probe.
-    """
+    """A wrapper under CUDA's name gives nothing to probe."""
     monkeypatch.setattr(MappedFile, "open", lambda self: os.open(sys.executable, os.O_RDONLY))
 
     finding = check_library(RUNTIME)
@@ -175,9 +159,7 @@ def test_libraries_without_a_known_function_are_warned_about(monkeypatch):
 
 
 def test_libraries_that_were_replaced_are_pointed_out(monkeypatch):
-    """
-    An upgrade under a running process is seen, and seen to be one.
-    """
+    """An upgrade under a running process is seen, and seen to be one."""
     library = real_runtime()
     monkeypatch.setattr(MappedFile, "open", lambda self: os.open(library, os.O_RDONLY))
 
@@ -188,9 +170,7 @@ def test_libraries_that_were_replaced_are_pointed_out(monkeypatch):
 
 
 def test_a_driver_without_a_runtime_is_pointed_out(no_files):
-    """
-    Either the program uses the driver API, or its runtime is where no probe sits.
-    """
+    """Either the program uses the driver API, or its runtime is where no probe sits."""
     finding = check_static_runtime([PROGRAM, DRIVER])
 
     assert finding.status == "warning"
@@ -198,16 +178,12 @@ def test_a_driver_without_a_runtime_is_pointed_out(no_files):
 
 
 def test_a_runtime_without_a_driver_is_complete(no_files):
-    """
-    The runtime loads the driver when it is first used.
-    """
+    """The runtime loads the driver when it is first used."""
     assert check_static_runtime([PROGRAM, RUNTIME]).status == "ok"
 
 
 def test_a_process_with_the_real_runtime_is_seen():
-    """
-    A live process's own mapping leads to NVIDIA's library and to every runtime row.
-    """
+    """A live process's own mapping leads to NVIDIA's library and to every runtime row."""
     library = real_runtime()
     with process_with(library) as pid:
         found = findings_of(pid)
@@ -220,9 +196,7 @@ def test_a_process_with_the_real_runtime_is_seen():
 
 
 def test_a_runtime_under_another_name_is_found_by_its_text(tmp_path):
-    """
-    A statically linked runtime exports nothing, but carries its error names along.
-    """
+    """A statically linked runtime exports nothing, but carries its error names along."""
     hidden = tmp_path / "libengine.so"
     shutil.copy(real_runtime(), hidden)
     with process_with(hidden) as pid:
@@ -233,9 +207,7 @@ def test_a_runtime_under_another_name_is_found_by_its_text(tmp_path):
 
 
 def test_our_own_process_can_be_examined():
-    """
-    Nothing about a real process raises.
-    """
+    """Nothing about a real process raises."""
     found = findings_of(os.getpid())
 
     assert found["process"].detail.startswith(f"{os.getpid()} runs ")
@@ -243,9 +215,7 @@ def test_our_own_process_can_be_examined():
 
 
 def test_a_python_process_says_whether_its_lines_can_be_read():
-    """
-    A process that runs this Python has a finding about its frames, and nothing to do.
-    """
+    """A process that runs this Python has a finding about its frames, and nothing to do."""
     with subprocess.Popen(
         [sys.executable, "-c", "print(flush=True); input()"],
         stdin=subprocess.PIPE,
@@ -261,9 +231,7 @@ def test_a_python_process_says_whether_its_lines_can_be_read():
 
 
 def test_a_process_without_python_has_no_frames_of_it():
-    """
-    That is nothing to warn of.
-    """
+    """That is nothing to warn of."""
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         found = findings_of(process.pid)["python_frames"]
         process.communicate()
@@ -292,9 +260,7 @@ def test_a_process_without_python_has_no_frames_of_it():
     ],
 )
 def test_why_python_s_lines_are_missing_and_what_to_do(monkeypatch, diagnosis, detail, advice):
-    """
-    A warning, since everything else of the process is seen.
-    """
+    """A warning, since everything else of the process is seen."""
     monkeypatch.setattr(visibility, "diagnose", lambda pid, files: diagnosis)
 
     found = check_python_frames(7, ())

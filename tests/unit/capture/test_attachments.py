@@ -65,9 +65,7 @@ def attach(library, refused=()):
 
 
 def test_a_library_says_how_many_functions_it_exports_and_carry_probes(library):
-    """
-    Where nothing fails, all of them do.
-    """
+    """Where nothing fails, all of them do."""
     said, bpf, attachments = attach(library)
 
     assert said["library"] == str(library)
@@ -78,9 +76,7 @@ def test_a_library_says_how_many_functions_it_exports_and_carry_probes(library):
 
 @pytest.mark.parametrize("program", [ENTER_CALL, EXIT_CALL])
 def test_a_function_that_takes_no_probe_does_not_cost_the_others(library, offsets, caplog, program):
-    """
-    It is named, and carries neither probe: an entry needs its return.
-    """
+    """It is named, and carries neither probe: an entry needs its return."""
     whole, everything, _ = attach(library)
     refused = {offsets["cudaMalloc"], offsets["cudaFree"]}
 
@@ -96,9 +92,7 @@ def test_a_function_that_takes_no_probe_does_not_cost_the_others(library, offset
 
 
 def test_a_library_without_a_single_probe_is_said_to_be_one(library, offsets):
-    """
-    None of its calls can be seen, and who maps it is no process that we can see call.
-    """
+    """None of its calls can be seen, and who maps it is no process that we can see call."""
     everything = {(ENTER_CALL, offset) for offset in offsets.values()}
 
     said, bpf, attachments = attach(library, everything)

@@ -111,9 +111,7 @@ def deepest(path: Path) -> tuple[int, list[str]]:
 
 @pytest.mark.parametrize("path", OBJECTS, ids=lambda path: path.name)
 def test_the_deepest_chain_of_calls_fits_on_the_stack(path):
-    """
-    Kernels before 6.13 have 512 bytes for all frames of a chain, and eight of them.
-    """
+    """Kernels before 6.13 have 512 bytes for all frames of a chain, and eight of them."""
     bytes_taken, chain = deepest(path)
 
     # The longest chain is known: a sample of a call that returns, down to its Python code.
@@ -124,9 +122,7 @@ def test_the_deepest_chain_of_calls_fits_on_the_stack(path):
 
 @pytest.mark.parametrize("path", WITHOUT_BTF, ids=lambda path: path.name)
 def test_programs_for_kernels_without_btf_need_none(path):
-    """
-    Neither a helper that deals in typed pointers, nor a tracepoint with typed arguments.
-    """
+    """Neither a helper that deals in typed pointers, nor a tracepoint with typed arguments."""
     functions = functions_of(path)
     with path.open("rb") as stream:
         sections = {section.name for section in ELFFile(stream).iter_sections()}
@@ -137,9 +133,7 @@ def test_programs_for_kernels_without_btf_need_none(path):
 
 
 def test_there_are_objects_of_both_kinds():
-    """
-    For each architecture one for kernels with BTF, and one for those without.
-    """
+    """For each architecture one for kernels with BTF, and one for those without."""
     assert len(OBJECTS) == 2 * len(WITHOUT_BTF) == 4
 
 
@@ -201,9 +195,7 @@ def declared_fields(fields, prefix=""):
 
 
 def test_the_table_of_types_has_what_the_programs_read():
-    """
-    All fields that libbpf will look for, and none that nobody reads.
-    """
+    """All fields that libbpf will look for, and none that nobody reads."""
     path = OBJECT_FOLDER / f"otel_gpu.{platform.machine()}.nobtf.bpf.o"
 
     read = set(relocated_fields(path))

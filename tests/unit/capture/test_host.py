@@ -24,16 +24,12 @@ def limits_after(soft):
 
 
 def test_open_files_are_allowed_up_to_the_hard_limit():
-    """
-    The soft limit rises to what is wanted, but never above the hard one.
-    """
+    """The soft limit rises to what is wanted, but never above the hard one."""
     assert limits_after(1024) == ["3000", "3000"]
 
 
 def test_a_limit_that_is_high_enough_stays():
-    """
-    Whoever set a limit on purpose keeps it where it is enough.
-    """
+    """Whoever set a limit on purpose keeps it where it is enough."""
     assert limits_after(3000) == ["3000", "3000"]
 
 
@@ -50,9 +46,7 @@ print(gc.get_freeze_count() > 1_000, gc.get_stats()[2]["collections"], Node.free
 
 
 def test_cycles_are_looked_for_rarely_and_are_found():
-    """
-    What lives is left alone, and what nobody can reach goes, tens of thousands at a time.
-    """
+    """What lives is left alone, and what nobody can reach goes, tens of thousands at a time."""
     found = subprocess.run(
         [sys.executable, "-c", CYCLES], capture_output=True, text=True, check=True
     )

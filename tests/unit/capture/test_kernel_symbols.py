@@ -77,9 +77,7 @@ def test_the_table_is_read_once_and_when_it_is_needed(tmp_path):
 
 
 def test_a_table_that_hides_addresses_is_read_once(tmp_path):
-    """
-    Nothing comes of it, however often it is asked: what was hidden once stays so.
-    """
+    """Nothing comes of it, however often it is asked: what was hidden once stays so."""
     path = tmp_path / "kallsyms"
     path.write_text("0000000000000000 T schedule\n")
     symbols = KernelSymbols(path)

@@ -38,9 +38,7 @@ def test_duration_buckets_are_those_of_the_sdk():
 
 
 def test_size_buckets_are_those_of_the_sdk():
-    """
-    The same for sizes, as far as the SDK's floating point tells neighbours apart.
-    """
+    """The same for sizes, as far as the SDK's floating point tells neighbours apart."""
     bounds = size_bounds_bytes(EXPONENTIAL)
     mapping = ExponentMapping(0)
     sizes = {value for bound in bounds if bound < 2**53 for value in (bound, bound + 1)}
@@ -52,9 +50,7 @@ def test_size_buckets_are_those_of_the_sdk():
 
 
 def test_known_duration_bounds():
-    """
-    Bounds are rounded down to whole nanoseconds, and whole where they are whole.
-    """
+    """Bounds are rounded down to whole nanoseconds, and whole where they are whole."""
     bounds = duration_bounds_ns(EXPONENTIAL)
 
     assert bounds[:6] == (1, 1, 1, 1, 2, 2)
@@ -65,9 +61,7 @@ def test_known_duration_bounds():
 
 
 def test_user_bounds_are_taken_as_written():
-    """
-    0.0003 s is 300000 ns, although no binary number is 0.0003.
-    """
+    """0.0003 s is 300000 ns, although no binary number is 0.0003."""
     config = explicit(duration_bounds_s=(0.0003, 0.001, 1.0), size_bounds_bytes=(64.0, 4096.0))
 
     assert duration_bounds_ns(config) == (300_000, 1_000_000, 1_000_000_000)
@@ -75,9 +69,7 @@ def test_user_bounds_are_taken_as_written():
 
 
 def test_default_explicit_bounds_suit_cuda_calls():
-    """
-    Without bounds of the user's, the explicit layout resolves microseconds.
-    """
+    """Without bounds of the user's, the explicit layout resolves microseconds."""
     bounds = duration_bounds_ns(explicit())
 
     assert bounds[:3] == (1_000, 2_000, 4_000)
@@ -86,9 +78,7 @@ def test_default_explicit_bounds_suit_cuda_calls():
 
 
 def test_bounds_below_a_nanosecond_apart_are_refused():
-    """
-    The kernel counts whole nanoseconds, so closer bounds would leave a bucket empty.
-    """
+    """The kernel counts whole nanoseconds, so closer bounds would leave a bucket empty."""
     with pytest.raises(ConfigError, match="whole nanoseconds"):
         duration_bounds_ns(explicit(duration_bounds_s=(1e-9, 1.5e-9)))
 
@@ -98,9 +88,7 @@ def test_bounds_below_a_nanosecond_apart_are_refused():
     [EXPONENTIAL, explicit(), explicit(duration_bounds_s=(0.5,), size_bounds_bytes=(1.0,))],
 )
 def test_the_description_is_one_that_recordings_accept(config):
-    """
-    What the capture writes about its layout is what the decoder lets through.
-    """
+    """What the capture writes about its layout is what the decoder lets through."""
     layout = layout_description(config)
     body = json.dumps({"host": {}, "layout": layout}).encode()
 

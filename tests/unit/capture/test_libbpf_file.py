@@ -34,9 +34,7 @@ def write_manifest(folder, document):
 
 
 def test_the_systems_is_used_where_there_are_two(bundle, system):
-    """
-    Updates of the system reach it, and not the bundled one.
-    """
+    """Updates of the system reach it, and not the bundled one."""
     found = open_libbpf(bundle)
 
     assert (found.path, found.version) == (system.path, system.version)
@@ -46,9 +44,7 @@ def test_the_systems_is_used_where_there_are_two(bundle, system):
 
 @pytest.mark.parametrize("name", ["libbpf.so.nowhere", "libc.so.6"])
 def test_the_bundled_one_is_used_where_the_systems_cannot_be(bundle, system, monkeypatch, name):
-    """
-    Because there is none, or because what has its name is something else; why is kept.
-    """
+    """Because there is none, or because what has its name is something else; why is kept."""
     monkeypatch.setattr(libbpf_file, "SYSTEM_NAME", name)
     found = open_libbpf(bundle)
 
@@ -57,9 +53,7 @@ def test_the_bundled_one_is_used_where_the_systems_cannot_be(bundle, system, mon
 
 
 def test_one_that_is_too_old_is_passed_over(bundle, system, monkeypatch):
-    """
-    The version is the library's own word. A bundled one that is too old is of no use either.
-    """
+    """The version is the library's own word. A bundled one that is too old is of no use either."""
     monkeypatch.setattr(libbpf_file, "MINIMUM_VERSION", (99, 0))
     with pytest.raises(HostError) as raised:
         open_libbpf(bundle)
@@ -85,9 +79,7 @@ def test_one_that_is_too_old_is_passed_over(bundle, system, monkeypatch):
     ],
 )
 def test_a_damaged_installation_is_said(tmp_path, monkeypatch, manifest):
-    """
-    Whatever the folder holds, the error names both reasons and what to do.
-    """
+    """Whatever the folder holds, the error names both reasons and what to do."""
     monkeypatch.setattr(libbpf_file, "SYSTEM_NAME", "libbpf.so.nowhere")
     write_manifest(tmp_path, manifest)
     with pytest.raises(HostError) as raised:
@@ -98,9 +90,7 @@ def test_a_damaged_installation_is_said(tmp_path, monkeypatch, manifest):
 
 
 def test_without_any_the_packages_are_named(tmp_path, monkeypatch):
-    """
-    A checkout has no libbpf of its own: the system's package is what is missing.
-    """
+    """A checkout has no libbpf of its own: the system's package is what is missing."""
     monkeypatch.setattr(libbpf_file, "SYSTEM_NAME", "libbpf.so.nowhere")
     with pytest.raises(HostError) as raised:
         open_libbpf(tmp_path / "none")

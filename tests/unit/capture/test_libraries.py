@@ -37,9 +37,7 @@ def library(tmp_path):
 
 
 def test_functions_have_the_offset_of_their_first_instruction(library):
-    """
-    The bytes at the offset are the function's: it returns its own number.
-    """
+    """The bytes at the offset are the function's: it returns its own number."""
     functions = dict(exported_functions(str(library)))
     code = library.read_bytes()
 
@@ -49,16 +47,12 @@ def test_functions_have_the_offset_of_their_first_instruction(library):
 
 
 def test_names_that_are_the_tail_of_others_are_found(library):
-    """
-    Linkers let cudaMalloc share the end of __cudaMalloc in the string table.
-    """
+    """Linkers let cudaMalloc share the end of __cudaMalloc in the string table."""
     assert "cudaMalloc" in dict(exported_functions(str(library)))
 
 
 def test_data_has_an_address_but_no_probe(library):
-    """
-    Only functions can be probed.
-    """
+    """Only functions can be probed."""
     with library.open("rb") as stream:
         symbols = ElfSymbols(stream)
 
@@ -67,18 +61,14 @@ def test_data_has_an_address_but_no_probe(library):
 
 
 def test_a_stripped_library_keeps_what_it_exports(library):
-    """
-    Local symbols go with strip; nothing else does.
-    """
+    """Local symbols go with strip; nothing else does."""
     subprocess.run(["strip", library], check=True)
 
     assert dict(exported_functions(str(library))).keys() == {"cudaMalloc"}
 
 
 def test_the_build_id_is_the_linkers(library):
-    """
-    It names the build wherever the file is.
-    """
+    """It names the build wherever the file is."""
     shown = subprocess.run(
         ["readelf", "-n", library], capture_output=True, text=True, check=True
     ).stdout
@@ -91,9 +81,7 @@ def test_the_build_id_is_the_linkers(library):
 
 @pytest.mark.parametrize("content", [b"", b"\x7fELF", b"#!/bin/sh\n", os.urandom(256)])
 def test_what_is_no_elf_file_is_refused(tmp_path, content):
-    """
-    One kind of error, whatever the bytes.
-    """
+    """One kind of error, whatever the bytes."""
     path = tmp_path / "file"
     path.write_bytes(content)
 
@@ -102,9 +90,7 @@ def test_what_is_no_elf_file_is_refused(tmp_path, content):
 
 
 def test_a_pipe_that_nobody_writes_to_is_not_waited_for(tmp_path):
-    """
-    Whatever a path leads to, it is answered for at once.
-    """
+    """Whatever a path leads to, it is answered for at once."""
     path = tmp_path / "pipe"
     os.mkfifo(path)
     signal.signal(signal.SIGALRM, give_up)
@@ -120,9 +106,7 @@ def test_a_pipe_that_nobody_writes_to_is_not_waited_for(tmp_path):
 
 @pytest.mark.parametrize("at", range(0, 4096, 37))
 def test_a_damaged_library_is_refused_or_read(library, at):
-    """
-    Section headers of a hostile file may point anywhere.
-    """
+    """Section headers of a hostile file may point anywhere."""
     data = bytearray(library.read_bytes())
     at = at * len(data) // 4096
     data[at : at + 8] = b"\xff" * 8

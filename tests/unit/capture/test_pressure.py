@@ -192,9 +192,7 @@ def test_this_host_s_pressure_can_be_recorded():
 
 
 def test_a_cgroup_is_read_for_a_while_after_its_process_ended(host):
-    """
-    What throttled a process may be counted only after its end.
-    """
+    """What throttled a process may be counted only after its end."""
     host.write(
         {
             "proc/42/cgroup": "1:cpu:/job\n",

@@ -58,9 +58,7 @@ def ring(kernel):
 
 
 def test_records_come_in_order_and_give_their_room_back(kernel, ring):
-    """
-    What was read is not read again, and the kernel may write over it.
-    """
+    """What was read is not read again, and the kernel may write over it."""
     kernel.write(b"first")
     kernel.write(b"second record")
 
@@ -70,9 +68,7 @@ def test_records_come_in_order_and_give_their_room_back(kernel, ring):
 
 
 def test_a_busy_record_holds_back_what_comes_after_it(kernel, ring):
-    """
-    Order is kept: a later record waits for an earlier one that is still being written.
-    """
+    """Order is kept: a later record waits for an earlier one that is still being written."""
     kernel.write(b"done")
     at = kernel.write(b"busy", BUSY)
     kernel.write(b"later")
@@ -83,9 +79,7 @@ def test_a_busy_record_holds_back_what_comes_after_it(kernel, ring):
 
 
 def test_a_discarded_record_is_skipped(kernel, ring):
-    """
-    The kernel side reserved it and changed its mind.
-    """
+    """The kernel side reserved it and changed its mind."""
     kernel.write(b"kept")
     kernel.write(b"discarded", DISCARDED)
     kernel.write(b"kept too")
@@ -94,9 +88,7 @@ def test_a_discarded_record_is_skipped(kernel, ring):
 
 
 def test_reading_stops_at_a_position(kernel, ring):
-    """
-    Records that were written after the position was noted stay for the next read.
-    """
+    """Records that were written after the position was noted stay for the next read."""
     kernel.write(b"before")
     position = ring.position()
     kernel.write(b"after")
@@ -106,9 +98,7 @@ def test_reading_stops_at_a_position(kernel, ring):
 
 
 def test_records_wrap_round_the_end(kernel, ring):
-    """
-    A record across the end of the data is as whole as any other.
-    """
+    """A record across the end of the data is as whole as any other."""
     payload = bytes(range(256)) * 3
     for _ in range(17):
         kernel.write(payload)
@@ -117,9 +107,7 @@ def test_records_wrap_round_the_end(kernel, ring):
 
 
 def test_room_is_given_back_while_records_are_taken(monkeypatch, ring, kernel):
-    """
-    What was taken by whoever stopped half-way is not there again.
-    """
+    """What was taken by whoever stopped half-way is not there again."""
     monkeypatch.setattr(ring_module, "_PIECE_BYTES", 8)
     for payload in (b"first", b"second", b"third"):
         kernel.write(payload)

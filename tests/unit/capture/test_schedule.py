@@ -15,9 +15,7 @@ class Clock:
 
 
 def test_actions_run_when_they_are_due():
-    """
-    Each at its own interval, the first time one interval from the start.
-    """
+    """Each at its own interval, the first time one interval from the start."""
     clock = Clock()
     schedule = Schedule(Faults(), clock)
     schedule.every(1.0, "one", lambda: [b"second"])
@@ -32,9 +30,7 @@ def test_actions_run_when_they_are_due():
 
 
 def test_a_late_loop_runs_an_action_once():
-    """
-    Ten missed snapshots are one snapshot.
-    """
+    """Ten missed snapshots are one snapshot."""
     clock = Clock()
     schedule = Schedule(Faults(), clock)
     schedule.every(1.0, "one", lambda: [b"snapshot"])
@@ -46,9 +42,7 @@ def test_a_late_loop_runs_an_action_once():
 
 
 def test_the_wait_is_to_the_next_action():
-    """
-    It is never negative.
-    """
+    """It is never negative."""
     clock = Clock()
     schedule = Schedule(Faults(), clock)
     schedule.every(3.0, "three", list)
@@ -60,9 +54,7 @@ def test_the_wait_is_to_the_next_action():
 
 
 def test_an_action_that_fails_costs_its_own_rest(caplog):
-    """
-    What it had yielded stands, the next action has its turn, and so has it an interval later.
-    """
+    """What it had yielded stands, the next action has its turn, and so has it an interval later."""
     clock = Clock()
     faults = Faults(clock)
     schedule = Schedule(faults, clock)

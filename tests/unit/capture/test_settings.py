@@ -13,9 +13,7 @@ def unpack(overrides=None, *, watch_all=False):
 
 
 def test_defaults_are_in_nanoseconds():
-    """
-    100 us, 10 ms and 1 ms of the defaults, and a thousand spans a second.
-    """
+    """100 us, 10 ms and 1 ms of the defaults, and a thousand spans a second."""
     settings = unpack()
 
     assert settings["slow_floor_ns"] == 100_000
@@ -27,9 +25,7 @@ def test_defaults_are_in_nanoseconds():
 
 
 def test_bounds_that_are_not_used_are_out_of_reach():
-    """
-    The kernel side never looks past the count, and would find nothing there.
-    """
+    """The kernel side never looks past the count, and would find nothing there."""
     settings = unpack({"histograms.layout": "explicit"})
 
     count = settings["duration_bound_count"]
@@ -39,9 +35,7 @@ def test_bounds_that_are_not_used_are_out_of_reach():
 
 
 def test_each_api_is_at_its_number():
-    """
-    The cookie of a probe is an index into this table.
-    """
+    """The cookie of a probe is an index into this table."""
     table = unpack()["apis"]
 
     for api in APIS:
@@ -51,9 +45,7 @@ def test_each_api_is_at_its_number():
 
 
 def test_span_modes_are_process_flags():
-    """
-    What watch_all finds is treated as what the user names.
-    """
+    """What watch_all finds is treated as what the user names."""
     for mode, flags in (
         ("chosen", 0),
         ("full", wire.PROCESS_FULL),
@@ -64,9 +56,7 @@ def test_span_modes_are_process_flags():
 
 
 def test_stacks_are_taken_unless_they_are_switched_off():
-    """
-    At calls and at waits, of these 200 a second; beyond half of the ring, at neither.
-    """
+    """At calls and at waits, of these 200 a second; beyond half of the ring, at neither."""
     on, off = unpack(), unpack({"stacks.enabled": False})
 
     assert on["sample_moments"] == wire.SAMPLE_CALLS | wire.SAMPLE_STALLS

@@ -20,38 +20,28 @@ def found(*given):
 
 
 def test_a_long_tail_does_not_hide_itself():
-    """
-    A tenth of the calls takes up to 1.024 ms, the others up to 4 us: 12 us is slow.
-    """
+    """A tenth of the calls takes up to 1.024 ms, the others up to 4 us: 12 us is slow."""
     assert found(series({2: 900, 10: 100})) == [Threshold(77, 42, 1, 255, 12_000)]
 
 
 def test_a_narrow_series_needs_three_times_its_median():
-    """
-    Where all calls take up to 8 us, 24 us is slow.
-    """
+    """Where all calls take up to 8 us, 24 us is slow."""
     assert found(series({3: 1000})) == [Threshold(77, 42, 1, 255, 24_000)]
 
 
 def test_no_threshold_is_below_the_floor():
-    """
-    Calls of 1 us are not slow at 3 us when the floor is 5.
-    """
+    """Calls of 1 us are not slow at 3 us when the floor is 5."""
     assert found(series({0: 1000})) == [Threshold(77, 42, 1, 255, FLOOR_NS)]
 
 
 def test_few_calls_say_nothing():
-    """
-    99 calls leave the floor in force; 100 do not.
-    """
+    """99 calls leave the floor in force; 100 do not."""
     assert found(series({3: 99})) == []
     assert len(found(series({3: 100}))) == 1
 
 
 def test_devices_and_nesting_share_a_threshold_and_failures_do_not_count():
-    """
-    The kernel side looks a threshold up by process, API and kind alone.
-    """
+    """The kernel side looks a threshold up by process, API and kind alone."""
     together = found(
         series({3: 60}, device=0),
         series({3: 60}, device=1, nested=1),
@@ -63,16 +53,12 @@ def test_devices_and_nesting_share_a_threshold_and_failures_do_not_count():
 
 
 def test_a_series_beyond_the_last_bound_stays_at_that_bound():
-    """
-    There is no upper bound to the last bucket.
-    """
+    """There is no upper bound to the last bucket."""
     assert found(series({20: 1000}))[0].threshold_ns == 3 * BOUNDS_NS[-1]
 
 
 def test_gaps_have_a_threshold_of_their_own():
-    """
-    Gaps are kept under no API: calls and other metrics do not move their threshold.
-    """
+    """Gaps are kept under no API: calls and other metrics do not move their threshold."""
     together = found(
         series({3: 100}, api=0, metric=wire.METRIC_LAUNCH_GAP),
         series({0: 1000}, api=1),
@@ -85,9 +71,7 @@ def test_gaps_have_a_threshold_of_their_own():
 
 
 def test_gaps_on_any_device_are_one_series():
-    """
-    The kernel side looks the threshold of gaps up by process alone.
-    """
+    """The kernel side looks the threshold of gaps up by process alone."""
     gaps = [
         series({3: 60}, api=0, device=device, metric=wire.METRIC_LAUNCH_GAP) for device in (-1, 0)
     ]

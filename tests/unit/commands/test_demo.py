@@ -11,9 +11,7 @@ from otel_gpu.errors import OtelGpuError
 
 
 def test_without_a_name_the_scenarios_are_listed(capfd: pytest.CaptureFixture[str]) -> None:
-    """
-    Each line begins with a name that can be given.
-    """
+    """Each line begins with a name that can be given."""
     assert main(["demo"]) == 0
 
     listed = [line.split()[0] for line in capfd.readouterr().out.splitlines()]
@@ -21,18 +19,14 @@ def test_without_a_name_the_scenarios_are_listed(capfd: pytest.CaptureFixture[st
 
 
 def test_an_unknown_scenario_is_a_usage_error(capfd: pytest.CaptureFixture[str]) -> None:
-    """
-    The hint says how to find the right name.
-    """
+    """The hint says how to find the right name."""
     assert main(["demo", "no-such-thing"]) == 2
 
     assert "otel-gpu demo lists them" in capfd.readouterr().err
 
 
 def test_a_recording_made_by_nobody_cannot_be_kept(capfd: pytest.CaptureFixture[str]) -> None:
-    """
-    --synthetic and --record contradict each other.
-    """
+    """--synthetic and --record contradict each other."""
     assert main(["demo", "lock", "--synthetic", "--record", "kept.otelgpu"]) == 2
 
     assert "--record" in capfd.readouterr().err
@@ -42,9 +36,7 @@ def test_a_recording_made_by_nobody_cannot_be_kept(capfd: pytest.CaptureFixture[
 def test_a_recording_is_explained_without_privileges(
     capfd: pytest.CaptureFixture[str], name: str
 ) -> None:
-    """
-    What comes first is what the scenario is named after.
-    """
+    """What comes first is what the scenario is named after."""
     assert main(["demo", name, "--synthetic", "--json"]) == 0
 
     incidents = json.loads(capfd.readouterr().out)["incidents"]
@@ -75,9 +67,7 @@ def test_a_recording_is_explained_without_privileges(
 def test_without_a_compiler_the_hint_names_what_works(
     monkeypatch: pytest.MonkeyPatch, tmp_path
 ) -> None:
-    """
-    A user without one can still see every scenario.
-    """
+    """A user without one can still see every scenario."""
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(OtelGpuError) as raised:
         build(SCENARIOS["lock"], tmp_path)

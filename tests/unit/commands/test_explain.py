@@ -43,18 +43,14 @@ def document_of(capsys, *arguments):
 
 
 def test_the_story_is_explained_as_ever(tmp_path):
-    """
-    One recording, one document, to the last digit: see what has changed before updating.
-    """
+    """One recording, one document, to the last digit: see what has changed before updating."""
     expected = json.loads(starved.EXPECTED.read_text(encoding="utf-8"))
 
     assert starved.document(tmp_path) == expected, f"run {UPDATE}"
 
 
 def test_the_story_is_told_rightly(recording, capsys):
-    """
-    What the golden document says, for a reader: who starved whom, through which hop.
-    """
+    """What the golden document says, for a reader: who starved whom, through which hop."""
     document = document_of(capsys, recording)
 
     validate(document, SCHEMA)
@@ -71,9 +67,7 @@ def test_the_story_is_told_rightly(recording, capsys):
 
 
 def test_json_is_all_that_is_printed(recording, capsys):
-    """
-    Standard output is one document, so that a pipe can read it.
-    """
+    """Standard output is one document, so that a pipe can read it."""
     assert cli.main(["explain", str(recording), "--json"]) == 0
 
     captured = capsys.readouterr()
@@ -82,9 +76,7 @@ def test_json_is_all_that_is_printed(recording, capsys):
 
 
 def test_the_text_begins_with_what_matters(recording, capsys):
-    """
-    Without --json, a person reads it.
-    """
+    """Without --json, a person reads it."""
     assert cli.main(["explain", str(recording)]) == 0
 
     text = capsys.readouterr().out
@@ -104,9 +96,7 @@ def test_the_text_begins_with_what_matters(recording, capsys):
     ],
 )
 def test_a_window_is_chosen(recording, capsys, arguments, kinds):
-    """
-    Relative to either end, as a Unix time or a date: what touches the window is told.
-    """
+    """Relative to either end, as a Unix time or a date: what touches the window is told."""
     document = document_of(capsys, recording, *arguments)
 
     validate(document, SCHEMA)
@@ -114,9 +104,7 @@ def test_a_window_is_chosen(recording, capsys, arguments, kinds):
 
 
 def test_a_window_has_its_own_verdict(recording, capsys):
-    """
-    Before anything went wrong, the process was bound by its own launches.
-    """
+    """Before anything went wrong, the process was bound by its own launches."""
     early = document_of(capsys, recording, "--to", "+1s")
     late = document_of(capsys, recording, "--from", "+1.5s")
 
@@ -129,18 +117,14 @@ def test_a_window_has_its_own_verdict(recording, capsys):
 
 
 def test_a_process_is_chosen(recording, capsys):
-    """
-    Of a recording, --pid filters what is told.
-    """
+    """Of a recording, --pid filters what is told."""
     document = document_of(capsys, recording, "--pid", "1")
 
     assert (document["processes"], document["chains"], document["incidents"]) == ([], [], [])
 
 
 def test_each_process_can_have_its_part(recording, capsys):
-    """
-    --per-process reaches the text.
-    """
+    """--per-process reaches the text."""
     assert cli.main(["explain", str(recording), "--per-process"]) == 0
 
     assert "\n== train.py (4242)\n" in capsys.readouterr().out
@@ -148,9 +132,7 @@ def test_each_process_can_have_its_part(recording, capsys):
 
 @pytest.mark.parametrize("arguments", [[], ["--json"]])
 def test_the_report_can_go_to_a_file(recording, capsys, tmp_path, arguments):
-    """
-    What would have been printed is in the file, and nothing is printed.
-    """
+    """What would have been printed is in the file, and nothing is printed."""
     cli.main(["explain", str(recording), *arguments])
     printed = capsys.readouterr().out
     path = tmp_path / "report"
@@ -162,9 +144,7 @@ def test_the_report_can_go_to_a_file(recording, capsys, tmp_path, arguments):
 
 
 def test_a_file_that_cannot_be_written_is_named(recording, capsys, tmp_path):
-    """
-    A mistyped folder gives a line, not a traceback.
-    """
+    """A mistyped folder gives a line, not a traceback."""
     path = tmp_path / "no" / "report"
 
     assert cli.main(["explain", str(recording), "--output", str(path)]) == 1
@@ -172,9 +152,7 @@ def test_a_file_that_cannot_be_written_is_named(recording, capsys, tmp_path):
 
 
 def test_a_damaged_recording_is_explained_as_far_as_it_goes(recording, capsys):
-    """
-    What is whole is explained, the report says so, and the exit code is 1.
-    """
+    """What is whole is explained, the report says so, and the exit code is 1."""
     recording.write_bytes(recording.read_bytes()[:-1])
 
     assert cli.main(["explain", str(recording), "--json"]) == 1
@@ -187,9 +165,7 @@ def test_a_damaged_recording_is_explained_as_far_as_it_goes(recording, capsys):
 
 
 def test_what_is_no_recording_prints_no_report(tmp_path, capsys):
-    """
-    An error, and no empty report before it.
-    """
+    """An error, and no empty report before it."""
     path = tmp_path / "x"
     path.write_text("nothing of the kind")
 
@@ -202,9 +178,7 @@ def test_what_is_no_recording_prints_no_report(tmp_path, capsys):
 
 @pytest.mark.parametrize("arguments", [[], ["--json"], ["--per-process"]])
 def test_names_in_a_recording_cannot_command_the_terminal(tmp_path, capsys, arguments):
-    """
-    A stranger's recording is shown without doing what it says.
-    """
+    """A stranger's recording is shown without doing what it says."""
     path = tmp_path / "evil.otelgpu"
     with RecordingWriter(path) as writer:
         writer.write(list(starved.tell(hog="\x1b]0;owned\x07\n")))
@@ -219,9 +193,7 @@ def test_names_in_a_recording_cannot_command_the_terminal(tmp_path, capsys, argu
 @settings(max_examples=25)
 @given(data=st.data())
 def test_a_damaged_stream_makes_a_valid_report(data):
-    """
-    Records in any order with any bytes changed: a document by the schema, and no traceback.
-    """
+    """Records in any order with any bytes changed: a document by the schema, and no traceback."""
     records = data.draw(st.permutations(list(starved.tell())))
     damaged = []
     for record in records:
@@ -254,9 +226,7 @@ def test_a_damaged_stream_makes_a_valid_report(data):
     ],
 )
 def test_what_makes_no_sense_is_refused(recording, capsys, arguments, message):
-    """
-    A usage error says what is wrong, before anything is captured or read.
-    """
+    """A usage error says what is wrong, before anything is captured or read."""
     named = [str(recording) if argument == "REC" else argument for argument in arguments]
 
     assert cli.main(["explain", *named]) == 2
@@ -281,17 +251,13 @@ def test_what_makes_no_sense_is_refused(recording, capsys, arguments, message):
     ],
 )
 def test_moments_are_read(text, moment):
-    """
-    Every way to name a moment means one, to the nanosecond where it says so.
-    """
+    """Every way to name a moment means one, to the nanosecond where it says so."""
     assert parse_moment(text) == moment
 
 
 @pytest.mark.parametrize("text", ["", "soon", "30", "s", "--5s", "5 s", "٣s", "1e9", "nan"])
 def test_what_names_no_moment_is_refused(text):
-    """
-    A duration without its unit is asked for it, not taken for 1970.
-    """
+    """A duration without its unit is asked for it, not taken for 1970."""
     with pytest.raises(UsageError) as error:
         parse_moment(text)
 

@@ -45,9 +45,7 @@ def database(tmp_path, monkeypatch):
 
 
 def test_what_was_imported_is_told_before_the_report(database, capsys):
-    """
-    What was taken, what was not, and then what ``explain`` says of a recording.
-    """
+    """What was taken, what was not, and then what ``explain`` says of a recording."""
     assert cli.main(["import", "ingero", str(database.path)]) == 0
 
     lines = capsys.readouterr().out.splitlines()
@@ -83,9 +81,7 @@ def test_a_slow_call_is_put_down_to_what_is_known(database, capsys):
 
 
 def test_the_document_says_what_was_imported(database, capsys):
-    """
-    For programs, with the counts that the text has.
-    """
+    """For programs, with the counts that the text has."""
     assert cli.main(["import", "ingero", str(database.path), "--json"]) == 0
 
     document = json.loads(capsys.readouterr().out)
@@ -99,9 +95,7 @@ def test_the_document_says_what_was_imported(database, capsys):
 
 
 def test_an_api_without_rows_has_no_percentiles(database, capsys):
-    """
-    Null, and not a number that would be made up.
-    """
+    """Null, and not a number that would be made up."""
     database.counted("cudaMalloc", 10, 0, 10 * MS)
 
     assert cli.main(["import", "ingero", str(database.path), "--json"]) == 0
@@ -135,9 +129,7 @@ def metrics_of(path):
 
 
 def test_spans_have_their_original_times(database, tmp_path):
-    """
-    Of a call from its row's time on, of an interval off the CPU up to it.
-    """
+    """Of a call from its row's time on, of an interval off the CPU up to it."""
     path = tmp_path / "out.jsonl"
 
     assert cli.main(["import", "ingero", str(database.path), "--otlp-file", str(path)]) == 0
@@ -166,9 +158,7 @@ def test_spans_have_their_original_times(database, tmp_path):
 
 
 def test_metrics_hold_true_counts_and_no_made_up_buckets(database, tmp_path):
-    """
-    One bucket that holds all, which says as much as count, sum, minimum and maximum.
-    """
+    """One bucket that holds all, which says as much as count, sum, minimum and maximum."""
     path = tmp_path / "out.jsonl"
 
     assert cli.main(["import", "ingero", str(database.path), "--otlp-file", str(path)]) == 0
@@ -184,9 +174,7 @@ def test_metrics_hold_true_counts_and_no_made_up_buckets(database, tmp_path):
 
 
 def test_spans_can_go_to_standard_output(database, capsys):
-    """
-    Then the report does not; and two documents do not fit.
-    """
+    """Then the report does not; and two documents do not fit."""
     arguments = ["import", "ingero", str(database.path), "--otlp-file", "-"]
 
     assert cli.main(arguments) == 0
@@ -197,9 +185,7 @@ def test_spans_can_go_to_standard_output(database, capsys):
 
 
 def test_it_is_sent_when_that_is_asked_for(database, monkeypatch, capsys):
-    """
-    To the endpoint that is used for everything; without the flag nothing goes there.
-    """
+    """To the endpoint that is used for everything; without the flag nothing goes there."""
     with OtlpReceiver() as receiver:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.grpc_endpoint)
 
@@ -214,9 +200,7 @@ def test_it_is_sent_when_that_is_asked_for(database, monkeypatch, capsys):
 
 
 def test_sending_to_nowhere_is_said(database, capsys):
-    """
-    Forgetting the endpoint looks like nothing.
-    """
+    """Forgetting the endpoint looks like nothing."""
     assert cli.main(["import", "ingero", str(database.path), "--otlp"]) == 0
 
     assert capsys.readouterr().err == (
@@ -225,9 +209,7 @@ def test_sending_to_nowhere_is_said(database, capsys):
 
 
 def test_it_can_be_kept_in_a_store(database, tmp_path, capsys):
-    """
-    And is explained from there as it was.
-    """
+    """And is explained from there as it was."""
     store = tmp_path / "store.db"
 
     assert cli.main(["import", "ingero", str(database.path), "--store", str(store), "--json"]) == 0
@@ -240,9 +222,7 @@ def test_it_can_be_kept_in_a_store(database, tmp_path, capsys):
 
 
 def test_another_tools_database_is_refused(tmp_path, capsys):
-    """
-    With what it lacks, and without a traceback.
-    """
+    """With what it lacks, and without a traceback."""
     path = tmp_path / "other.db"
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE events (id INTEGER, timestamp INTEGER, pid INTEGER)")
@@ -257,18 +237,14 @@ def test_another_tools_database_is_refused(tmp_path, capsys):
 
 
 def test_a_kind_that_is_not_known_is_refused(capsys):
-    """
-    The known ones are named.
-    """
+    """The known ones are named."""
     assert cli.main(["import", "nsight", "x.db"]) == 2
 
     assert "ingero" in capsys.readouterr().err
 
 
 def test_its_stacks_can_be_added_up_and_asked_for(database, tmp_path, capsys):
-    """
-    From a store: as stacks that are labelled incomplete, by line in SQL, and on the page.
-    """
+    """From a store: as stacks that are labelled incomplete, by line in SQL, and on the page."""
     frames = [
         {"pf": "/app/train.py", "pfn": "step", "pl": 60},
         {"pf": "/app/train.py", "pfn": "<module>", "pl": 1},

@@ -30,9 +30,7 @@ def query(path, *arguments):
 
 
 def test_an_answer_is_a_table(path, capsys):
-    """
-    In a pipe, one line for each row, and tabs between values.
-    """
+    """In a pipe, one line for each row, and tabs between values."""
     assert query(path, "SELECT api, duration_ms, device FROM v_calls") == 0
 
     assert capsys.readouterr() == (
@@ -41,9 +39,7 @@ def test_an_answer_is_a_table(path, capsys):
 
 
 def test_on_a_terminal_it_has_columns(path, capsys, monkeypatch):
-    """
-    Numbers to the right.
-    """
+    """Numbers to the right."""
     drawn = io.StringIO()
     console = Console(file=drawn, width=80, force_terminal=True, color_system=None)
     monkeypatch.setattr(cli.Terminal, "stdout_console", console)
@@ -56,9 +52,7 @@ def test_on_a_terminal_it_has_columns(path, capsys, monkeypatch):
 
 @pytest.mark.parametrize("form", [[], ["--csv"], ["--json"]])
 def test_names_cannot_command_the_terminal(path, capsys, form):
-    """
-    Whatever a process calls itself, and however the answer is written.
-    """
+    """Whatever a process calls itself, and however the answer is written."""
     assert query(path, "SELECT DISTINCT service FROM v_calls", *form) == 0
 
     text = capsys.readouterr().out
@@ -67,9 +61,7 @@ def test_names_cannot_command_the_terminal(path, capsys, form):
 
 
 def test_csv_is_read_back(path, capsys):
-    """
-    Names first; text that a spreadsheet would compute is marked as text.
-    """
+    """Names first; text that a spreadsheet would compute is marked as text."""
     assert query(path, "SELECT comm, -5, 'a,\"b\"', NULL, x'0aff' FROM calls LIMIT 1", "--csv") == 0
 
     names, row = csv.reader(io.StringIO(capsys.readouterr().out))
@@ -78,9 +70,7 @@ def test_csv_is_read_back(path, capsys):
 
 
 def test_json_has_the_values_themselves(path, capsys):
-    """
-    One document: names, rows, and whether any are missing.
-    """
+    """One document: names, rows, and whether any are missing."""
     sql = "SELECT service, 9e999, x'0aff' AS blob FROM v_calls"
 
     assert query(path, sql, "--json", "--row-limit", "1") == 0
@@ -95,18 +85,14 @@ def test_json_has_the_values_themselves(path, capsys):
 
 
 def test_what_is_left_out_is_said(path, capsys):
-    """
-    On standard error, so that the answer stays one.
-    """
+    """On standard error, so that the answer stays one."""
     assert query(path, "SELECT seq FROM calls", "--row-limit", "2") == 0
 
     assert capsys.readouterr() == ("seq\n2\n3\n", "otel-gpu: only the first 2 rows are shown\n")
 
 
 def test_without_a_question_it_says_what_can_be_asked(path, capsys):
-    """
-    Tables and views, with their meaning.
-    """
+    """Tables and views, with their meaning."""
     assert query(path) == 0
 
     lines = capsys.readouterr().out.splitlines()
@@ -116,9 +102,7 @@ def test_without_a_question_it_says_what_can_be_asked(path, capsys):
 
 
 def test_the_schema_has_columns_and_units(path, capsys):
-    """
-    For those who write questions, programs included.
-    """
+    """For those who write questions, programs included."""
     assert query(path, "--schema", "--json") == 0
 
     document = json.loads(capsys.readouterr().out)
@@ -138,9 +122,7 @@ def test_the_schema_has_columns_and_units(path, capsys):
     ],
 )
 def test_what_makes_no_sense_is_refused(path, capsys, arguments, message):
-    """
-    Before the store is opened.
-    """
+    """Before the store is opened."""
     assert query(path, *arguments) == 2
     assert message in capsys.readouterr().err
 
@@ -153,9 +135,7 @@ def test_what_makes_no_sense_is_refused(path, capsys, arguments, message):
     ],
 )
 def test_a_question_that_is_none_has_a_message_and_a_hint(path, capsys, sql, message):
-    """
-    And nothing on standard output.
-    """
+    """And nothing on standard output."""
     assert query(path, sql) == 1
 
     captured = capsys.readouterr()
@@ -165,9 +145,7 @@ def test_a_question_that_is_none_has_a_message_and_a_hint(path, capsys, sql, mes
 
 
 def test_a_question_has_its_time(path, capsys):
-    """
-    As the operator says.
-    """
+    """As the operator says."""
     endless = "WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT x FROM r) SELECT count(*) FROM r"
 
     assert query(path, endless, "--time-limit-s", "0.1") == 1
@@ -176,9 +154,7 @@ def test_a_question_has_its_time(path, capsys):
 
 
 def test_the_store_is_the_one_of_the_user(path, capsys, monkeypatch, tmp_path):
-    """
-    Unless another one is named: by a flag, a variable, or the file.
-    """
+    """Unless another one is named: by a flag, a variable, or the file."""
     monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path / "state"))
     (tmp_path / "state").mkdir()
     path.rename(tmp_path / "state" / "store.db")

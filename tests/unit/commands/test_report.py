@@ -61,18 +61,14 @@ def heading_of(page):
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_the_injected_cause_is_the_headline(capsys, name):
-    """
-    What was done to the training loop of a scenario is what a reader sees first.
-    """
+    """What was done to the training loop of a scenario is what a reader sees first."""
     page = page_of(capsys, SCENARIOS[name].recording)
 
     assert re.sub(r" \(\d+(/\d+)?\)", "", heading_of(page)) == HEADINGS[name]
 
 
 def test_the_second_cause_is_told_below_the_first(capsys):
-    """
-    Where two things were done, both are told before anything else.
-    """
+    """Where two things were done, both are told before anything else."""
     text = Seen(page_of(capsys, SCENARIOS["two-causes"].recording)).text
 
     assert re.search(
@@ -82,9 +78,7 @@ def test_the_second_cause_is_told_below_the_first(capsys):
 
 @pytest.mark.parametrize("path", [SCENARIOS["memory-limit"].recording, EXAMPLE], ids=str)
 def test_every_incident_of_the_document_is_in_the_page(capsys, tmp_path, path):
-    """
-    The page leaves no incident out that a program would be told of.
-    """
+    """The page leaves no incident out that a program would be told of."""
     document = tmp_path / "report.json"
 
     seen = Seen(page_of(capsys, path, "--json", document))
@@ -95,9 +89,7 @@ def test_every_incident_of_the_document_is_in_the_page(capsys, tmp_path, path):
 
 
 def test_a_page_and_a_document_can_go_to_files(recording, capsys, tmp_path):
-    """
-    Both are of one reading; what was written is said on standard error.
-    """
+    """Both are of one reading; what was written is said on standard error."""
     page, document = tmp_path / "report.html", tmp_path / "report.json"
     printed = page_of(capsys, recording)
     assert cli.main(["explain", str(recording), "--json"]) == 0
@@ -113,9 +105,7 @@ def test_a_page_and_a_document_can_go_to_files(recording, capsys, tmp_path):
 
 
 def test_the_same_recording_makes_the_same_page(recording):
-    """
-    Byte for byte, whatever order Python's sets have.
-    """
+    """Byte for byte, whatever order Python's sets have."""
     pages = [
         subprocess.run(
             [sys.executable, "-m", "otel_gpu", "report", str(recording)],
@@ -131,9 +121,7 @@ def test_the_same_recording_makes_the_same_page(recording):
 
 
 def test_a_store_has_the_page_of_its_recording(recording, capsys, tmp_path):
-    """
-    Whatever it is read from, a report is made the same way.
-    """
+    """Whatever it is read from, a report is made the same way."""
     store = tmp_path / "store.db"
     assert cli.main(["replay", str(recording), "--store", str(store)]) == 0
     page = page_of(capsys, recording)
@@ -145,9 +133,7 @@ def test_a_store_has_the_page_of_its_recording(recording, capsys, tmp_path):
 
 
 def test_flame_graphs_are_of_the_calls_and_of_the_waits(capsys):
-    """
-    Where a capture has stacks; each frame is text that can be searched for.
-    """
+    """Where a capture has stacks; each frame is text that can be searched for."""
     page = page_of(capsys, recording_path("training"))
 
     titles = re.findall('<h3 class="flame-title">(.*?)</h3>', page)
@@ -157,9 +143,7 @@ def test_flame_graphs_are_of_the_calls_and_of_the_waits(capsys):
 
 
 def test_without_stacks_there_are_no_flame_graphs(capsys):
-    """
-    A capture of a host that does not allow them, or that was made before there were any.
-    """
+    """A capture of a host that does not allow them, or that was made before there were any."""
     page = page_of(capsys, recording_path("neighbours"))
 
     assert "Flame graphs" not in page
@@ -167,9 +151,7 @@ def test_without_stacks_there_are_no_flame_graphs(capsys):
 
 
 def test_a_page_has_the_line_of_the_slow_call(capsys):
-    """
-    At its top, in the incident, and in the stack.
-    """
+    """At its top, in the incident, and in the stack."""
     page = page_of(capsys, SCENARIOS["two-causes"].recording)
 
     text = Seen(page).text
@@ -179,9 +161,7 @@ def test_a_page_has_the_line_of_the_slow_call(capsys):
 
 
 def test_a_part_has_the_flame_graphs_of_that_part(capsys):
-    """
-    What was played only to know what is usual is not drawn.
-    """
+    """What was played only to know what is usual is not drawn."""
     path = SCENARIOS["preemption"].recording
     whole, early = page_of(capsys, path), page_of(capsys, path, "--to", "+300ms")
 
@@ -195,9 +175,7 @@ def test_a_part_has_the_flame_graphs_of_that_part(capsys):
 
 
 def test_a_part_of_a_recording_can_be_chosen(recording, capsys):
-    """
-    By time and by process, as for explain.
-    """
+    """By time and by process, as for explain."""
     early = page_of(capsys, recording, "--to", "+1s")
     late = page_of(capsys, recording, "--since", "-6s")
 
@@ -207,9 +185,7 @@ def test_a_part_of_a_recording_can_be_chosen(recording, capsys):
 
 
 def test_a_damaged_recording_has_a_page_of_what_is_whole(recording, capsys):
-    """
-    The page says so, and the exit code is 1.
-    """
+    """The page says so, and the exit code is 1."""
     recording.write_bytes(recording.read_bytes()[:-1])
 
     assert cli.main(["report", str(recording)]) == 1
@@ -221,9 +197,7 @@ def test_a_damaged_recording_has_a_page_of_what_is_whole(recording, capsys):
 
 
 def test_a_terminal_is_not_filled_with_markup(recording, capsys, monkeypatch):
-    """
-    Whoever forgot to name a file is told so, before the recording is read.
-    """
+    """Whoever forgot to name a file is told so, before the recording is read."""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
 
     assert cli.main(["report", str(recording)]) == 2
@@ -243,9 +217,7 @@ def test_a_terminal_is_not_filled_with_markup(recording, capsys, monkeypatch):
     ],
 )
 def test_what_makes_no_sense_is_refused(recording, capsys, arguments, code, message):
-    """
-    A line says what is wrong, and nothing is printed.
-    """
+    """A line says what is wrong, and nothing is printed."""
     named = [str(recording) if argument == "REC" else argument for argument in arguments]
 
     assert cli.main(["report", *named]) == code

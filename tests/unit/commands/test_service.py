@@ -14,9 +14,7 @@ RUNNING = State(
 
 
 def test_a_dry_run_says_what_would_be_and_does_nothing(tmp_path, capsys):
-    """
-    Every file is named, and none is written.
-    """
+    """Every file is named, and none is written."""
     assert cli.main(["service", "install", "--root", str(tmp_path), "--dry-run"]) == 0
 
     said = capsys.readouterr().out.splitlines()
@@ -29,9 +27,7 @@ def test_a_dry_run_says_what_would_be_and_does_nothing(tmp_path, capsys):
 
 
 def test_an_installation_says_what_to_do_next(tmp_path, capsys):
-    """
-    Nothing is started; the commands that do are printed. A removal names what it leaves.
-    """
+    """Nothing is started; the commands that do are printed. A removal names what it leaves."""
     root = ["--root", str(tmp_path)]
     assert cli.main(["service", "install", *root]) == 0
     assert "systemctl enable --now otel-gpu" in capsys.readouterr().out
@@ -47,9 +43,7 @@ def test_an_installation_says_what_to_do_next(tmp_path, capsys):
 
 
 def test_a_program_that_others_can_change_is_no_service(tmp_path, capsys):
-    """
-    Whoever could write to it would get the capabilities of the service.
-    """
+    """Whoever could write to it would get the capabilities of the service."""
     program = tmp_path / "otel-gpu"
     program.write_text("")
     program.chmod(0o777)
@@ -69,9 +63,7 @@ def test_a_program_that_others_can_change_is_no_service(tmp_path, capsys):
     ],
 )
 def test_flags_that_make_no_sense_are_refused(flags):
-    """
-    What would be ignored is an error.
-    """
+    """What would be ignored is an error."""
     assert cli.main(["service", *flags]) == 2
 
 

@@ -48,9 +48,7 @@ def document_of(capsys, *arguments):
 
 
 def test_the_line_of_python_is_found(recording, capsys):
-    """
-    From the CUDA call through C++ to the line, and what was allocated there.
-    """
+    """From the CUDA call through C++ to the line, and what was allocated there."""
     text = output_of(capsys, recording, "--by", "bytes")
 
     assert text.splitlines()[3:9] == [
@@ -64,9 +62,7 @@ def test_the_line_of_python_is_found(recording, capsys):
 
 
 def test_the_document_holds_the_same(recording, capsys):
-    """
-    With the counts that the text has, and ids that lead to spans.
-    """
+    """With the counts that the text has, and ids that lead to spans."""
     document = document_of(capsys, recording, "--by", "calls")
 
     assert document["coverage"] == {
@@ -95,18 +91,14 @@ def test_the_document_holds_the_same(recording, capsys):
     ],
 )
 def test_what_is_listed_can_be_chosen(recording, capsys, arguments, names):
-    """
-    By API, also one inside another, by process, by number; and waits in the place of calls.
-    """
+    """By API, also one inside another, by process, by number; and waits in the place of calls."""
     document = document_of(capsys, recording, *arguments)
 
     assert [stack["name"] for stack in document["stacks"]] == names
 
 
 def test_folded_stacks_are_all_that_is_printed(recording, capsys):
-    """
-    Standard output is for a pipe.
-    """
+    """Standard output is for a pipe."""
     lines = output_of(capsys, recording, "--folded", "--by", "calls").splitlines()
 
     assert lines[0] == (
@@ -117,9 +109,7 @@ def test_folded_stacks_are_all_that_is_printed(recording, capsys):
 
 
 def test_pictures_are_written_beside_the_list(recording, capsys, tmp_path):
-    """
-    A profile for speedscope and a page with a flame graph, of the same stacks.
-    """
+    """A profile for speedscope and a page with a flame graph, of the same stacks."""
     scope, page = tmp_path / "scope.json", tmp_path / "flames.html"
 
     text = output_of(capsys, recording, "--speedscope", scope, "--flamegraph", page)
@@ -133,9 +123,7 @@ def test_pictures_are_written_beside_the_list(recording, capsys, tmp_path):
 
 @pytest.mark.parametrize("arguments", [[], ["--json"], ["--folded"]])
 def test_the_list_can_go_to_a_file(recording, capsys, tmp_path, arguments):
-    """
-    What would have been printed is in the file, and nothing is printed.
-    """
+    """What would have been printed is in the file, and nothing is printed."""
     printed = output_of(capsys, recording, *arguments)
     path = tmp_path / "stacks"
 
@@ -156,9 +144,7 @@ def test_the_list_can_go_to_a_file(recording, capsys, tmp_path, arguments):
     ],
 )
 def test_a_store_has_the_stacks_of_its_recording(recording, store, capsys, arguments):
-    """
-    Whatever is asked for, and whatever part of it.
-    """
+    """Whatever is asked for, and whatever part of it."""
     capsys.readouterr()
     from_recording = document_of(capsys, recording, *arguments)
 
@@ -170,9 +156,7 @@ def test_a_store_has_the_stacks_of_its_recording(recording, store, capsys, argum
 
 
 def test_without_anything_named_the_flight_recorder_is_looked_at(store, capsys, tmp_path):
-    """
-    As for explain.
-    """
+    """As for explain."""
     default = tmp_path / "state" / "store.db"
     default.parent.mkdir()
     store.rename(default)
@@ -207,18 +191,14 @@ def test_a_window_holds_what_touches_it(capsys):
 
 
 def test_a_window_without_calls_is_empty(recording, capsys):
-    """
-    And no error: it is an answer.
-    """
+    """And no error: it is an answer."""
     document = document_of(capsys, recording, "--to", "2020-01-01")
 
     assert (document["stacks"], document["coverage"]["with_stack"]) == ([], 0)
 
 
 def test_without_a_stack_there_is_no_picture(capsys, tmp_path):
-    """
-    The list is still printed, and says why; an empty picture is an error.
-    """
+    """The list is still printed, and says why; an empty picture is an error."""
     path = tmp_path / "flames.html"
 
     code = cli.main(["stacks", str(recording_path("neighbours")), "--flamegraph", str(path)])
@@ -231,9 +211,7 @@ def test_without_a_stack_there_is_no_picture(capsys, tmp_path):
 
 
 def test_a_damaged_recording_is_read_as_far_as_it_goes(recording, capsys, tmp_path):
-    """
-    What is whole is listed, and the exit code is 1.
-    """
+    """What is whole is listed, and the exit code is 1."""
     path = tmp_path / "cut.otelgpu"
     path.write_bytes(recording.read_bytes()[:-1])
 
@@ -264,9 +242,7 @@ def test_a_damaged_recording_is_read_as_far_as_it_goes(recording, capsys, tmp_pa
     ],
 )
 def test_what_makes_no_sense_is_refused(recording, store, capsys, arguments, message):
-    """
-    With exit code 2, and a line that says what is wrong.
-    """
+    """With exit code 2, and a line that says what is wrong."""
     places = {"REC": str(recording), "STORE": str(store)}
     given = [places.get(argument, argument) for argument in arguments]
 
@@ -275,9 +251,7 @@ def test_what_makes_no_sense_is_refused(recording, store, capsys, arguments, mes
 
 
 def test_stacks_that_are_off_are_not_waited_for(monkeypatch, capsys):
-    """
-    A live capture without stacks would list nothing in the end.
-    """
+    """A live capture without stacks would list nothing in the end."""
     monkeypatch.setenv("OTEL_GPU_STACKS_ENABLED", "false")
 
     assert cli.main(["stacks", "--pid", str(os.getpid())]) == 2
@@ -285,9 +259,7 @@ def test_stacks_that_are_off_are_not_waited_for(monkeypatch, capsys):
 
 
 def test_a_file_that_cannot_be_written_is_named(recording, capsys, tmp_path):
-    """
-    A mistyped folder gives a line, not a traceback.
-    """
+    """A mistyped folder gives a line, not a traceback."""
     path = tmp_path / "no" / "flames.html"
 
     assert cli.main(["stacks", str(recording), "--flamegraph", str(path)]) == 1

@@ -50,9 +50,7 @@ def document_of(capsys, *arguments):
 
 
 def test_a_replay_fills_a_store(store, capsys):
-    """
-    With calls, chains and incidents; and nobody is asked for an endpoint.
-    """
+    """With calls, chains and incidents; and nobody is asked for an endpoint."""
     assert capsys.readouterr().err == ""
     assert ask(store, "SELECT count(*) FROM calls") == [(1,)]
     assert ask(store, "SELECT kind FROM chains ORDER BY seq") == [("slow_call",), ("slow_gap",)]
@@ -60,9 +58,7 @@ def test_a_replay_fills_a_store(store, capsys):
 
 
 def test_several_replays_share_a_store(store, capsys):
-    """
-    One after the other.
-    """
+    """One after the other."""
     assert cli.main(["replay", str(recording_path("training")), "--store", str(store)]) == 0
 
     assert ask(store, "SELECT count(*) FROM captures") == [(2,)]
@@ -82,9 +78,7 @@ def test_several_replays_share_a_store(store, capsys):
     ],
 )
 def test_a_store_is_explained_as_its_recording(recording, store, capsys, window):
-    """
-    Whatever part of it is asked for.
-    """
+    """Whatever part of it is asked for."""
     from_recording = document_of(capsys, recording, *window)
     from_store = document_of(capsys, "--store", store, *window)
 
@@ -95,9 +89,7 @@ def test_a_store_is_explained_as_its_recording(recording, store, capsys, window)
 
 
 def test_the_text_is_for_people(store, capsys):
-    """
-    As of a recording.
-    """
+    """As of a recording."""
     assert cli.main(["explain", "--store", str(store)]) == 0
 
     assert "<- of which preemption 180 ms (82 %), by cc1plus (900/901)" in capsys.readouterr().out
@@ -117,9 +109,7 @@ def test_the_text_is_for_people(store, capsys):
     ],
 )
 def test_no_verb_keeps_a_store_open(store, capsys, monkeypatch, arguments, code):
-    """
-    Whether it succeeds or not: what is opened is closed, and not left to chance.
-    """
+    """Whether it succeeds or not: what is opened is closed, and not left to chance."""
     opened, closed = [], []
     really_open, really_close = StoreReader.__init__, StoreReader.close
 
@@ -143,9 +133,7 @@ def test_no_verb_keeps_a_store_open(store, capsys, monkeypatch, arguments, code)
 
 
 def test_without_anything_named_the_flight_recorder_is_explained(store, capsys, tmp_path):
-    """
-    The first question after something went wrong is a short one.
-    """
+    """The first question after something went wrong is a short one."""
     default = tmp_path / "state" / "store.db"
     default.parent.mkdir(parents=True)
     store.rename(default)
@@ -157,9 +145,7 @@ def test_without_anything_named_the_flight_recorder_is_explained(store, capsys, 
 
 
 def test_without_a_flight_recorder_something_must_be_named(recording, capsys):
-    """
-    As ever.
-    """
+    """As ever."""
     assert cli.main(["explain"]) == 2
     assert "name what to watch" in capsys.readouterr().err
 
@@ -175,9 +161,7 @@ def test_without_a_flight_recorder_something_must_be_named(recording, capsys):
     ],
 )
 def test_what_makes_no_sense_is_refused(recording, store, capsys, arguments, message):
-    """
-    Before anything is read or captured.
-    """
+    """Before anything is read or captured."""
     places = {"REC": str(recording), "STORE": str(store)}
 
     assert cli.main(["explain", *(places.get(part, part) for part in arguments)]) == 2
@@ -185,9 +169,7 @@ def test_what_makes_no_sense_is_refused(recording, store, capsys, arguments, mes
 
 
 def test_what_a_store_cannot_tell_is_in_the_notes(store, capsys):
-    """
-    An earlier capture that cannot be compared, and rows that were lost.
-    """
+    """An earlier capture that cannot be compared, and rows that were lost."""
     with open_writer(store, live=False) as writer:
         later = capture(unix_ns=1_760_000_100 * 10**9)
         writer.observe(later)
@@ -204,9 +186,7 @@ def test_what_a_store_cannot_tell_is_in_the_notes(store, capsys):
 
 
 def test_an_empty_window_says_so(store, capsys):
-    """
-    Nothing is no proof that nothing was wrong.
-    """
+    """Nothing is no proof that nothing was wrong."""
     document = document_of(capsys, "--store", store, "--from", "2026-01-01")
 
     assert "The store has nothing of this time." in document["notes"]
@@ -215,9 +195,7 @@ def test_an_empty_window_says_so(store, capsys):
 @pytest.mark.parametrize("moment", ["99999999999999999999", "-99999999999999h", "+99999999999h"])
 @pytest.mark.parametrize("option", ["--from", "--to"])
 def test_moments_that_no_store_has_are_moments(store, capsys, option, moment):
-    """
-    Before everything, or after everything: no number of the store is that large.
-    """
+    """Before everything, or after everything: no number of the store is that large."""
     told = document_of(capsys, "--store", store, f"{option}={moment}")
 
     is_empty = (option == "--from") == (not moment.startswith("-"))
@@ -225,9 +203,7 @@ def test_moments_that_no_store_has_are_moments(store, capsys, option, moment):
 
 
 def test_a_damaged_store_is_explained_as_far_as_it_goes(store, capsys):
-    """
-    What is whole is told, then what is wrong; the exit code is 1.
-    """
+    """What is whole is told, then what is wrong; the exit code is 1."""
     content = bytearray(store.read_bytes())
     with closing(sqlite3.connect(store)) as connection:
         query = "SELECT rootpage FROM sqlite_schema WHERE name = 'gaps'"
@@ -261,9 +237,7 @@ def settings(**store):
     ],
 )
 def test_when_a_capture_has_a_flight_recorder(monkeypatch, store, environ, wanted):
-    """
-    When nothing else would keep it, or when it is asked for.
-    """
+    """When nothing else would keep it, or when it is asked for."""
     for name in _recorder.DESTINATIONS:
         monkeypatch.delenv(name, raising=False)
     for name, value in environ.items():
@@ -273,9 +247,7 @@ def test_when_a_capture_has_a_flight_recorder(monkeypatch, store, environ, wante
 
 
 def test_a_capture_goes_on_without_a_store_that_cannot_be_written(tmp_path, caplog):
-    """
-    Why is said, and what to do.
-    """
+    """Why is said, and what to do."""
     (tmp_path / "thesis.txt").write_text("a thesis")
 
     with live_store(settings(path=str(tmp_path / "thesis.txt")), Faults()) as store:
@@ -286,9 +258,7 @@ def test_a_capture_goes_on_without_a_store_that_cannot_be_written(tmp_path, capl
 
 
 def test_a_replay_fails_where_a_capture_goes_on(recording, capsys, tmp_path):
-    """
-    There it is all that was asked for.
-    """
+    """There it is all that was asked for."""
     (tmp_path / "thesis.txt").write_text("a thesis")
 
     assert cli.main(["replay", str(recording), "--store", str(tmp_path / "thesis.txt")]) == 1
@@ -296,9 +266,7 @@ def test_a_replay_fails_where_a_capture_goes_on(recording, capsys, tmp_path):
 
 
 def test_losses_of_a_capture_are_told_at_its_end(tmp_path, caplog):
-    """
-    By reason, with the limits that the operator set.
-    """
+    """By reason, with the limits that the operator set."""
     path = tmp_path / "store.db"
     chosen = settings(path=str(path), max_bytes=16 << 20, max_age_h=1.0)
     with live_store(chosen, Faults()) as isolated:

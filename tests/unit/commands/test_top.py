@@ -45,9 +45,7 @@ def age_s(told):
 
 
 def test_once_prints_the_last_screen_of_a_recording(told, age_s, capsys):
-    """
-    Plain text for a pipe: no control character but the ends of lines.
-    """
+    """Plain text for a pipe: no control character but the ends of lines."""
     in_launches_s = sum(
         (one.end_unix_ns - one.start_unix_ns) / 1e9
         for one in told
@@ -78,9 +76,7 @@ def test_once_prints_the_last_screen_of_a_recording(told, age_s, capsys):
 
 
 def test_a_recording_is_played_at_its_own_pace(age_s, capsys):
-    """
-    It takes as long as it took, and leaves a screen for each interval and a last one.
-    """
+    """It takes as long as it took, and leaves a screen for each interval and a last one."""
     began_s = time.monotonic()
 
     assert cli.main(["top", "--interval", "0.2", str(RECORDING)]) == 0
@@ -91,9 +87,7 @@ def test_a_recording_is_played_at_its_own_pace(age_s, capsys):
 
 
 def test_a_damaged_recording_is_shown_as_far_as_it_goes(tmp_path, capsys):
-    """
-    The screen comes before the error.
-    """
+    """The screen comes before the error."""
     damaged = tmp_path / "cut.otelgpu"
     damaged.write_bytes(RECORDING.read_bytes()[:-9])
 
@@ -115,17 +109,13 @@ def test_a_damaged_recording_is_shown_as_far_as_it_goes(tmp_path, capsys):
     ],
 )
 def test_what_makes_no_sense_is_refused(arguments, said, capsys):
-    """
-    With the exit code of a wrong command line.
-    """
+    """With the exit code of a wrong command line."""
     assert cli.main(["top", *arguments]) == 2
     assert said in capsys.readouterr().err
 
 
 def test_keys_work_and_the_terminal_is_left_as_it_was(told):
-    """
-    Sort, choose, pause, resize, quit; then echo and lines are back.
-    """
+    """Sort, choose, pause, resize, quit; then echo and lines are back."""
     (pid,) = {one.process.pid for one in told if isinstance(one, CallActivity)}
     with Emulator("top", RECORDING) as emulator:
         emulator.read_until(b"ENDED")
@@ -152,9 +142,7 @@ def test_keys_work_and_the_terminal_is_left_as_it_was(told):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_leaves_the_terminal_as_it_was(number):
-    """
-    Whoever ends it from outside gets their terminal back.
-    """
+    """Whoever ends it from outside gets their terminal back."""
     with Emulator("top", RECORDING) as emulator:
         emulator.read_until(b"ENDED")
         emulator.process.send_signal(number)
@@ -166,9 +154,7 @@ def test_a_signal_leaves_the_terminal_as_it_was(number):
 
 
 def test_an_error_leaves_the_terminal_as_it_was(monkeypatch):
-    """
-    Whatever goes wrong inside.
-    """
+    """Whatever goes wrong inside."""
     master, slave = pty.openpty()
     try:
         before = termios.tcgetattr(slave)
@@ -185,9 +171,7 @@ def test_an_error_leaves_the_terminal_as_it_was(monkeypatch):
 
 
 def test_keys_are_told_apart(monkeypatch):
-    """
-    Arrows, characters, sequences that mean nothing, and the end of the terminal.
-    """
+    """Arrows, characters, sequences that mean nothing, and the end of the terminal."""
     reader, writer = os.pipe()
     with os.fdopen(reader) as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
@@ -200,9 +184,7 @@ def test_keys_are_told_apart(monkeypatch):
 
 
 def test_a_pipe_has_no_keys(monkeypatch):
-    """
-    Neither has a program whose input is somebody else's.
-    """
+    """Neither has a program whose input is somebody else's."""
     with Path(os.devnull).open(encoding="ascii") as nothing:
         monkeypatch.setattr(sys, "stdin", nothing)
         assert not has_keys()
@@ -211,9 +193,7 @@ def test_a_pipe_has_no_keys(monkeypatch):
 
 
 def test_messages_wait_until_the_screen_is_gone(caplog):
-    """
-    A warning in the middle of the screen would tear it, and would be gone with it.
-    """
+    """A warning in the middle of the screen would tear it, and would be gone with it."""
     messages = _Messages()
     with messages:
         logging.getLogger("otel_gpu.somewhere").warning("disk %s", "full")

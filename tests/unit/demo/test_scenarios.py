@@ -8,9 +8,7 @@ from otel_gpu.demo.scenarios import FOLDER, SCENARIOS
 
 
 def test_every_scenario_of_the_program_is_in_the_table() -> None:
-    """
-    Each name in the C program can be asked for, and each name in the table is in a program.
-    """
+    """Each name in the C program can be asked for, and each name in the table is in a program."""
     source = (FOLDER / "scenarios.c").read_text(encoding="utf-8")
     table = source.rpartition("scenarios[] = {")[2]
     in_c = set(re.findall(r'\{"([a-z-]+)", \w+', table))
@@ -21,7 +19,5 @@ def test_every_scenario_of_the_program_is_in_the_table() -> None:
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_the_recording_of_a_scenario_is_small(name: str) -> None:
-    """
-    Every user downloads all of them.
-    """
+    """Every user downloads all of them."""
     assert 0 < SCENARIOS[name].recording.stat().st_size < 100_000

@@ -36,23 +36,17 @@ TRUTH = Truth(
 
 
 def test_a_line_is_read() -> None:
-    """
-    A culprit without a thread is a process of one thread.
-    """
+    """A culprit without a thread is a process of one thread."""
     assert read_truth(LINE) == TRUTH
 
 
 def test_kernel_time_becomes_unix_time() -> None:
-    """
-    The pair of clocks in the line says how far apart they are.
-    """
+    """The pair of clocks in the line says how far apart they are."""
     assert TRUTH.to_unix_ns(6000) == 1700000000000006000
 
 
 def test_what_was_done_is_said_in_words() -> None:
-    """
-    One line per effect, with who did it and who did it to them.
-    """
+    """One line per effect, with who did it and who did it to them."""
     (line,) = describe(TRUTH)
 
     assert line == (
@@ -62,7 +56,5 @@ def test_what_was_done_is_said_in_words() -> None:
 
 
 def test_nothing_done_is_said() -> None:
-    """
-    The clean run has no effects to list.
-    """
+    """The clean run has no effects to list."""
     assert list(describe(TRUTH._replace(effects=()))) == ["nothing was done to it"]

@@ -24,9 +24,7 @@ UNIX_MINUS_KTIME_NS = 1_700_000_000_120_000_000
 
 
 def test_a_process_is_described_in_full():
-    """
-    All that is known becomes resource attributes, the service first.
-    """
+    """All that is known becomes resource attributes, the service first."""
     attributes = describe(4242, 99, facts_of(BODY, UNIX_MINUS_KTIME_NS), host_of(INFO))
 
     assert list(attributes.items()) == [
@@ -53,9 +51,7 @@ def test_a_process_is_described_in_full():
 
 
 def test_little_is_known_of_a_placeholder():
-    """
-    An image of which only the comm is known has a name and no guesses.
-    """
+    """An image of which only the comm is known has a name and no guesses."""
     attributes = describe(4242, 99, Facts(comm="pt_main_thread"), Host())
 
     assert attributes.pop("service.instance.id") == "39a9c38c-138f-53fe-ad03-94b742dc8a8e"
@@ -101,9 +97,7 @@ def test_a_process_speaks_for_its_service_and_not_for_its_place():
 
 
 def test_the_instance_id_outlives_a_restart_of_the_agent():
-    """
-    Another agent that begins to watch the same process later calls it the same.
-    """
+    """Another agent that begins to watch the same process later calls it the same."""
     facts, host = facts_of(BODY, 0), host_of(INFO)
     instance = describe(4242, 99, facts, host)["service.instance.id"]
 
@@ -120,9 +114,7 @@ def test_the_instance_id_outlives_a_restart_of_the_agent():
     ],
 )
 def test_instance_ids_tell_processes_apart(pid, start_boot_ns, exec_ktime_ns, boot_id):
-    """
-    Another pid, start, program or boot is another instance.
-    """
+    """Another pid, start, program or boot is another instance."""
     other = Facts(start_boot_ns=start_boot_ns, exec_ktime_ns=exec_ktime_ns)
     base = describe(4242, 99, Facts(start_boot_ns=5_000_000_000), Host("boot", {}))
 
@@ -132,18 +124,14 @@ def test_instance_ids_tell_processes_apart(pid, start_boot_ns, exec_ktime_ns, bo
 
 
 def test_the_container_may_be_known_from_mounts_only():
-    """
-    Where a cgroup namespace hides the path, the mounts tell.
-    """
+    """Where a cgroup namespace hides the path, the mounts tell."""
     facts = facts_of({"cgroups": ["0::/"], "mountinfo_container_id": CONTAINER}, 0)
 
     assert describe(1, 1, facts, Host())["container.id"] == CONTAINER
 
 
 def test_the_same_pid_inside_and_outside_is_said_once():
-    """
-    process.vpid is there only where it differs.
-    """
+    """process.vpid is there only where it differs."""
     assert "process.vpid" not in describe(7, 1, facts_of({"vpid": 7}, 0), Host())
 
 
@@ -160,9 +148,7 @@ def test_the_same_pid_inside_and_outside_is_said_once():
     ],
 )
 def test_facts_of_wrong_types_are_left_out(body):
-    """
-    A body that anyone wrote does no harm.
-    """
+    """A body that anyone wrote does no harm."""
     attributes = describe(1, 1, facts_of(body, 0), host_of({"host": body}))
 
     assert isinstance(attributes["service.name"], str)
@@ -171,9 +157,7 @@ def test_facts_of_wrong_types_are_left_out(body):
 
 
 def test_only_values_that_otlp_carries_are_taken_over():
-    """
-    Lists of one type become tuples; maps, mixed lists and huge numbers are dropped.
-    """
+    """Lists of one type become tuples; maps, mixed lists and huge numbers are dropped."""
     context = {
         "list": ["a", "b"],
         "mixed": ["a", 1],
@@ -195,9 +179,7 @@ def test_only_values_that_otlp_carries_are_taken_over():
 
 
 def test_facts_are_bounded():
-    """
-    A body holds as much as it likes; what is kept of it is limited.
-    """
+    """A body holds as much as it likes; what is kept of it is limited."""
     facts = facts_of(
         {
             "command_args": ["x" * 10_000] * 1_000,

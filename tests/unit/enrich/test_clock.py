@@ -7,9 +7,7 @@ T0 = 1_700_000_000_000_000_000
 
 
 def test_a_moment_between_two_samples_uses_the_earlier():
-    """
-    A step of the clock moves only what happened after it was noticed.
-    """
+    """A step of the clock moves only what happened after it was noticed."""
     clock = Clock()
     clock.add_sample(1_000, T0 + 1_000)
     clock.add_sample(2_000, T0 + 5_002_000)
@@ -20,9 +18,7 @@ def test_a_moment_between_two_samples_uses_the_earlier():
 
 
 def test_moments_before_the_first_sample_use_the_first():
-    """
-    What happened before the first sample is still dated.
-    """
+    """What happened before the first sample is still dated."""
     clock = Clock()
     clock.add_sample(1_000, T0 + 1_000)
     clock.add_sample(2_000, T0 + 9_000)
@@ -31,16 +27,12 @@ def test_moments_before_the_first_sample_use_the_first():
 
 
 def test_without_samples_ktime_is_unix_time():
-    """
-    A recording without clocks dates to 1970 and does not fail.
-    """
+    """A recording without clocks dates to 1970 and does not fail."""
     assert Clock().to_unix_ns(123) == 123
 
 
 def test_a_clock_may_be_set_back():
-    """
-    Unix time may go backwards, as it did on the host.
-    """
+    """Unix time may go backwards, as it did on the host."""
     clock = Clock()
     clock.add_sample(1_000, T0)
     clock.add_sample(2_000, T0 - 60_000_000_000)
@@ -49,9 +41,7 @@ def test_a_clock_may_be_set_back():
 
 
 def test_offset_is_the_one_in_force():
-    """
-    The difference of the clocks can be asked for on its own.
-    """
+    """The difference of the clocks can be asked for on its own."""
     clock = Clock()
     clock.add_sample(1_000, 51_000)
     clock.add_sample(2_000, 62_000)
@@ -64,9 +54,7 @@ def test_offset_is_the_one_in_force():
     st.integers(0, 1 << 61),
 )
 def test_a_later_sample_never_changes_an_earlier_moment(samples, moment):
-    """
-    Whatever is learnt later, a moment before it keeps its Unix time.
-    """
+    """Whatever is learnt later, a moment before it keeps its Unix time."""
     clock = Clock()
     samples.sort()
     earlier = [sample for sample in samples if sample[0] <= moment] or samples[:1]
@@ -82,9 +70,7 @@ def test_a_later_sample_never_changes_an_earlier_moment(samples, moment):
 
 
 def test_old_samples_are_dropped():
-    """
-    A capture that runs for months keeps a bounded number of samples, the newest.
-    """
+    """A capture that runs for months keeps a bounded number of samples, the newest."""
     clock = Clock()
     for ktime in range(3 * MAX_SAMPLES):
         clock.add_sample(ktime, 2 * ktime)
@@ -96,9 +82,7 @@ def test_old_samples_are_dropped():
 
 
 def test_broken_moments_stay_within_what_otlp_carries():
-    """
-    A damaged record must not become a number that no exporter can write.
-    """
+    """A damaged record must not become a number that no exporter can write."""
     clock = Clock()
     clock.add_sample(1_000, T0)
     assert clock.to_unix_ns((1 << 64) - 1) == (1 << 63) - 1

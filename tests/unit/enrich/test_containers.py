@@ -125,9 +125,7 @@ TABLE = {
 
 @pytest.mark.parametrize(("lines", "expected"), TABLE.values(), ids=TABLE.keys())
 def test_each_runtime_s_cgroups_are_read(lines, expected):
-    """
-    A container's and a pod's id are found in whatever form the runtime writes them.
-    """
+    """A container's and a pod's id are found in whatever form the runtime writes them."""
     assert find_container(lines) == expected
 
 
@@ -142,17 +140,13 @@ def test_each_runtime_s_cgroups_are_read(lines, expected):
     ],
 )
 def test_the_most_telling_cgroup_is_chosen(lines, expected):
-    """
-    The v2 line comes first, unless it says nothing.
-    """
+    """The v2 line comes first, unless it says nothing."""
     assert choose_cgroup(lines) == expected
 
 
 @given(st.lists(st.text()))
 def test_no_line_is_a_problem(lines):
-    """
-    Anything may stand in a cgroup's name.
-    """
+    """Anything may stand in a cgroup's name."""
     container = find_container(lines)
 
     assert container.pod_uid is None or "kubepods" in "".join(lines)

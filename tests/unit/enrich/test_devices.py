@@ -8,23 +8,17 @@ UUID_B = bytes.fromhex("ffffffffffffffffffffffffffffffff")
 
 
 def test_a_uuid_is_written_without_prefix():
-    """
-    The text is what nvidia-smi prints, less "GPU-".
-    """
+    """The text is what nvidia-smi prints, less "GPU-"."""
     assert bare_uuid(UUID_A) == "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"
 
 
 def test_zeroes_and_wrong_lengths_are_no_uuid():
-    """
-    A device whose UUID was not read has none.
-    """
+    """A device whose UUID was not read has none."""
     assert [bare_uuid(b""), bare_uuid(bytes(16)), bare_uuid(b"short")] == [None, None, None]
 
 
 def test_uuid_and_name_add_up():
-    """
-    The UUID from one call and the name from another describe one device.
-    """
+    """The UUID from one call and the name from another describe one device."""
     table = DeviceTable()
     table.learn(IMAGE, 0, UUID_A, "")
     table.learn(IMAGE, 0, bytes(16), "NVIDIA H100 80GB HBM3")
@@ -35,9 +29,7 @@ def test_uuid_and_name_add_up():
 
 
 def test_another_uuid_is_another_device():
-    """
-    A name never sticks to a UUID that it was not told with.
-    """
+    """A name never sticks to a UUID that it was not told with."""
     table = DeviceTable()
     table.learn(IMAGE, 0, UUID_A, "H100")
     table.learn(IMAGE, 0, UUID_B, "")
@@ -46,9 +38,7 @@ def test_another_uuid_is_another_device():
 
 
 def test_an_index_means_something_only_inside_its_image():
-    """
-    Another image's device 0 may be another GPU, so it has no name from here.
-    """
+    """Another image's device 0 may be another GPU, so it has no name from here."""
     table = DeviceTable()
     table.learn(IMAGE, 0, UUID_A, "H100")
 
@@ -57,16 +47,12 @@ def test_an_index_means_something_only_inside_its_image():
 
 
 def test_an_unknown_index_is_no_device():
-    """
-    -1 stands for a device that the kernel side did not learn.
-    """
+    """-1 stands for a device that the kernel side did not learn."""
     assert DeviceTable().find(IMAGE, -1) is None
 
 
 def test_indices_are_bounded():
-    """
-    No process makes the table grow by inventing devices.
-    """
+    """No process makes the table grow by inventing devices."""
     table = DeviceTable()
     table.learn(IMAGE, MAX_DEVICES, UUID_A, "H100")
     table.learn(IMAGE, -5, UUID_A, "H100")
@@ -76,9 +62,7 @@ def test_indices_are_bounded():
 
 
 def test_a_forgotten_image_has_no_devices():
-    """
-    Forgetting takes the names away.
-    """
+    """Forgetting takes the names away."""
     table = DeviceTable()
     table.learn(IMAGE, 0, UUID_A, "H100")
     table.forget(IMAGE)

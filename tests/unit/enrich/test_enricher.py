@@ -139,9 +139,7 @@ def only(enricher, event):
 
 
 def test_a_capture_is_dated_by_the_clock_that_follows_it():
-    """
-    The first activity is the capture, in Unix time.
-    """
+    """The first activity is the capture, in Unix time."""
     activities = list(Enricher().enrich([CAPTURE, CLOCK, SEEN, cuda_call()]))
 
     assert activities[0] == CaptureActivity(
@@ -152,9 +150,7 @@ def test_a_capture_is_dated_by_the_clock_that_follows_it():
 
 
 def test_two_captures_do_not_share_ids():
-    """
-    Ids come from the capture that an activity belongs to, wherever one begins.
-    """
+    """Ids come from the capture that an activity belongs to, wherever one begins."""
     events = [CAPTURE, CLOCK, cuda_call(), CAPTURE, Clock(11, T0 + 12), cuda_call()]
     first, call, second, later_call = Enricher().enrich(events)
 
@@ -164,9 +160,7 @@ def test_two_captures_do_not_share_ids():
 
 
 def test_a_capture_without_a_clock_comes_all_the_same():
-    """
-    The capture is never held back, and never comes after another activity.
-    """
+    """The capture is never held back, and never comes after another activity."""
     seed = capture_seed(10, CAPTURE.info)
     assert list(Enricher().enrich([CAPTURE])) == [CaptureActivity(10, CAPTURE.info, seed)]
     kinds = [type(activity) for activity in Enricher().enrich([CAPTURE, cuda_call()])]
@@ -174,9 +168,7 @@ def test_a_capture_without_a_clock_comes_all_the_same():
 
 
 def test_a_call_gets_times_names_and_its_device(enricher):
-    """
-    All that a span needs is in the activity.
-    """
+    """All that a span needs is in the activity."""
     event = cuda_call()
     activity = only(enricher, event)
 
@@ -189,9 +181,7 @@ def test_a_call_gets_times_names_and_its_device(enricher):
 
 
 def test_a_call_of_an_unknown_process_has_a_placeholder(enricher):
-    """
-    A call is never dropped because nobody knows its process.
-    """
+    """A call is never dropped because nobody knows its process."""
     activity = only(enricher, cuda_call(pid=77, device=-1, comm="ghost"))
 
     assert activity.process.service_name == "ghost"
@@ -199,9 +189,7 @@ def test_a_call_of_an_unknown_process_has_a_placeholder(enricher):
 
 
 def test_an_api_of_a_later_version_keeps_its_number(enricher):
-    """
-    A recording may hold rows of a probe table that this version does not have.
-    """
+    """A recording may hold rows of a probe table that this version does not have."""
     driver = only(enricher, cuda_call(api=188)).api
     runtime = only(enricher, cuda_call(api=98)).api
 
@@ -210,9 +198,7 @@ def test_an_api_of_a_later_version_keeps_its_number(enricher):
 
 
 def test_a_stall_gets_times_and_its_process(enricher):
-    """
-    Its three moments are in Unix time.
-    """
+    """Its three moments are in Unix time."""
     event = stall()
     activity = only(enricher, event)
 
@@ -231,9 +217,7 @@ def test_a_stall_gets_times_and_its_process(enricher):
 
 
 def test_a_stall_knows_what_it_was_blocked_on(enricher):
-    """
-    Its stack says why; without one its system call does, by the numbers of that machine.
-    """
+    """Its stack says why; without one its system call does, by the numbers of that machine."""
     functions = ("schedule", "anon_pipe_read")
     blocked, stackless = enricher.enrich(
         [Stack(90, 9, functions), stall(kernel_stack=9), stall(system_call=202)]
@@ -250,9 +234,7 @@ def test_a_stall_knows_what_it_was_blocked_on(enricher):
 
 
 def test_a_thread_that_was_preempted_was_not_blocked(enricher):
-    """
-    Time in a run queue alone has no reason, whatever stack is about.
-    """
+    """Time in a run queue alone has no reason, whatever stack is about."""
     events = [Stack(90, 9, ("do_wait",)), stall(runnable_ktime_ns=100, kernel_stack=9)]
 
     [activity] = enricher.enrich(events)
@@ -261,18 +243,14 @@ def test_a_thread_that_was_preempted_was_not_blocked(enricher):
 
 
 def test_stacks_are_those_of_their_capture(enricher):
-    """
-    The next capture numbers its stacks anew.
-    """
+    """The next capture numbers its stacks anew."""
     list(enricher.enrich([Stack(90, 9, ("do_wait",)), CAPTURE, CLOCK]))
 
     assert only(enricher, stall(kernel_stack=9)).functions == ()
 
 
 def test_a_gap_has_the_names_of_the_calls_around_it(enricher):
-    """
-    It is dated, and is on the device of its thread.
-    """
+    """It is dated, and is on the device of its thread."""
     event = Gap(300, 5, 42, 43, 100, 50, 20, 0, 1, 1, 10, 1, 2, "pt_main")
     activity = only(enricher, event)
 
@@ -288,9 +266,7 @@ def test_a_gap_has_the_names_of_the_calls_around_it(enricher):
 
 
 def test_the_time_account_is_summed_by_reason(enricher):
-    """
-    Two stacks with one reason are one sum; an entry that did not change still counts.
-    """
+    """Two stacks with one reason are one sum; an entry that did not change still counts."""
     blocked = TimesKey(5, 42, 9, 202, wire.STATE_BLOCKED, wire.CONTEXT_CALL, 0)
     entries = (
         (blocked, 100, 1),
@@ -349,18 +325,14 @@ def test_the_time_account_of_another_image_is_its_own(enricher):
 
 
 def test_pressure_passes_with_its_time(enricher):
-    """
-    What the host said of its load is dated and otherwise unchanged.
-    """
+    """What the host said of its load is dated and otherwise unchanged."""
     info = {"load1": 0.5}
 
     assert only(enricher, Pressure(700, info)) == PressureActivity(T0 + 700, info)
 
 
 def test_a_fork_names_both_processes(enricher):
-    """
-    The child has its parent's names until its own come.
-    """
+    """The child has its parent's names until its own come."""
     event = Fork(300, 5, 42, 43, 280, 290, 0, 0, 77, "pt_main")
     activity = only(enricher, event)
 
@@ -372,9 +344,7 @@ def test_a_fork_names_both_processes(enricher):
 
 
 def test_an_exec_ends_the_old_image_and_names_the_new_one(enricher):
-    """
-    Calls after the exec belong to the new program, which has learnt no devices yet.
-    """
+    """Calls after the exec belong to the new program, which has learnt no devices yet."""
     exec_event = Exec(400, 400, 42, 42, 5, 1, 1, 0, "server", "/opt/server")
 
     end, call = enricher.enrich([exec_event, cuda_call(image_ktime_ns=400)])
@@ -386,18 +356,14 @@ def test_an_exec_ends_the_old_image_and_names_the_new_one(enricher):
 
 
 def test_an_exit_ends_its_image(enricher):
-    """
-    Records that come after the exit still find their process.
-    """
+    """Records that come after the exit still find their process."""
     exit_activity, late = enricher.enrich([Exit(500, 5, 42, 42, 0, 9, "python"), cuda_call()])
 
     assert exit_activity == ExitActivity(late.process, T0 + 500, 9)
 
 
 def test_an_open_call_is_seen_while_it_hangs(enricher):
-    """
-    It has a start, and the moment at which it was looked at, which is no end.
-    """
+    """It has a start, and the moment at which it was looked at, which is no end."""
     event = OpenCall(900, 5, 42, 43, 100, 100, 0, 0, 0, 0, 5, 0, "pt_main")
     activity = only(enricher, event)
 
@@ -408,9 +374,7 @@ def test_an_open_call_is_seen_while_it_hangs(enricher):
 
 
 def test_series_get_names(enricher):
-    """
-    Calls have an API; gaps and waits have none, though their key has a number there.
-    """
+    """Calls have an API; gaps and waits have none, though their key has a number there."""
     keys = [
         key(),
         key(metric=wire.METRIC_LAUNCH_GAP, api=0),
@@ -436,9 +400,7 @@ def test_series_get_names(enricher):
 
 
 def test_counters_get_the_names_of_their_enumerators(enricher):
-    """
-    Counters that a later version added keep their number.
-    """
+    """Counters that a later version added keep their number."""
     values = (*range(wire.COUNTER_COUNT + 1), 99)
     activity = only(enricher, Counters(700, values))
 
@@ -450,9 +412,7 @@ def test_counters_get_the_names_of_their_enumerators(enricher):
 
 
 def test_agent_s_own_events_pass_with_their_time(enricher):
-    """
-    Probes and status are dated and otherwise unchanged.
-    """
+    """Probes and status are dated and otherwise unchanged."""
     probes, status = {"library": "/lib/libcuda.so.1"}, {"cpu_ns": 5}
     activities = enricher.enrich([Probes(700, probes), Status(800, status)])
 
@@ -483,9 +443,7 @@ def test_what_names_a_stack_has_it(enricher):
 
 
 def test_a_stack_that_was_not_told_is_none(enricher):
-    """
-    An id that leads nowhere is not handed on, and stacks are those of their capture.
-    """
+    """An id that leads nowhere is not handed on, and stacks are those of their capture."""
     told = UserStack(100, 7, FRAMES, True, "eh_frame", "ok")
 
     before, after = (
@@ -532,9 +490,7 @@ def test_a_user_stack_makes_a_reason_more_exact(enricher, runnable_ktime_ns, sta
 
 
 def test_enriching_goes_on_where_it_stopped(enricher):
-    """
-    What one call learnt, the next one knows.
-    """
+    """What one call learnt, the next one knows."""
     first = only(enricher, cuda_call())
     second = only(enricher, cuda_call())
 
@@ -542,9 +498,7 @@ def test_enriching_goes_on_where_it_stopped(enricher):
 
 
 def test_every_kind_of_event_is_known():
-    """
-    An event that the decoder can make is one that the enricher takes.
-    """
+    """An event that the decoder can make is one that the enricher takes."""
     assert {*Enricher()._ways, Capture} == set(typing.get_args(Event))
 
 
@@ -681,9 +635,7 @@ def processes_by_image(activities):
 @settings(max_examples=150, deadline=None)
 @given(st.lists(EVENTS, max_size=40))
 def test_a_process_image_is_one_process_whatever_comes_when(events):
-    """
-    Nothing that is learnt of an image changes it once anything of it has left.
-    """
+    """Nothing that is learnt of an image changes it once anything of it has left."""
     found = processes_by_image(Enricher().enrich(events))
 
     assert {len(processes) for processes in found.values()} <= {1}
@@ -721,9 +673,7 @@ def test_what_comes_before_the_name_of_its_process_waits_for_it():
 
 
 def test_a_process_that_ended_before_it_was_known_is_named_by_its_exec():
-    """
-    /proc had no time to say anything; the kernel's record of the exec did.
-    """
+    """/proc had no time to say anything; the kernel's record of the exec did."""
     activities = list(
         Enricher().enrich(
             [
@@ -748,9 +698,7 @@ def test_a_process_that_ended_before_it_was_known_is_named_by_its_exec():
 
 @pytest.mark.parametrize(("comm", "patience_ns"), [("ghost", 3_000_000_000), ("", 60_000_000_000)])
 def test_who_is_never_introduced_is_waited_for_no_longer_than_needed(comm, patience_ns):
-    """
-    The stream's time decides; one that has no name at all is given more of it.
-    """
+    """The stream's time decides; one that has no name at all is given more of it."""
     enricher = Enricher()
     list(enricher.enrich([CAPTURE, CLOCK]))
 
@@ -782,16 +730,12 @@ def test_what_waits_is_bounded():
 @settings(max_examples=50, deadline=None)
 @given(st.lists(EVENTS, max_size=40))
 def test_a_replay_gives_what_the_capture_gave(events):
-    """
-    Nothing but the events decides what comes out.
-    """
+    """Nothing but the events decides what comes out."""
     assert repr(list(Enricher().enrich(events))) == repr(list(Enricher().enrich(events)))
 
 
 def test_memory_is_bounded():
-    """
-    Thousands of pids, devices and forks leave behind no more than the limits allow.
-    """
+    """Thousands of pids, devices and forks leave behind no more than the limits allow."""
     enricher = Enricher(max_images=16, max_dead=8)
     for pid in range(1, 2_001):
         events = [

@@ -34,9 +34,7 @@ def table(forgotten):
 
 
 def test_an_unknown_process_has_its_comm_for_a_name(table):
-    """
-    A record that comes before all facts is not lost, and its image stays the same.
-    """
+    """A record that comes before all facts is not lost, and its image stays the same."""
     image = table.find(10, 5, "python")
 
     assert (image.service_name, image.comm, image.start_unix_ns) == ("python", "python", T0 + 5)
@@ -44,9 +42,7 @@ def test_an_unknown_process_has_its_comm_for_a_name(table):
 
 
 def test_a_nameless_image_takes_the_first_comm(table):
-    """
-    A series that comes first has no comm; the first record that has one gives it.
-    """
+    """A series that comes first has no comm; the first record that has one gives it."""
     nameless = table.find(10, 5, "")
     named = table.find(10, 5, "python")
 
@@ -56,9 +52,7 @@ def test_a_nameless_image_takes_the_first_comm(table):
 
 
 def test_facts_name_an_image(table):
-    """
-    After the facts, records of the image have its full names.
-    """
+    """After the facts, records of the image have its full names."""
     placeholder = table.find(10, 5, "pt_main")
     table.learn_facts(10, 5, 6, TRAINER)
     image = table.find(10, 5, "pt_main")
@@ -71,18 +65,14 @@ def test_facts_name_an_image(table):
 
 
 def test_facts_that_say_nothing_new_keep_the_image(table):
-    """
-    Exporters know images by identity, so the same facts give the same object.
-    """
+    """Exporters know images by identity, so the same facts give the same object."""
     first = table.learn_facts(10, 5, 6, TRAINER)
 
     assert table.learn_facts(10, 5, 7 * SECOND, TRAINER) is first
 
 
 def test_facts_with_gaps_keep_what_is_known(table):
-    """
-    A zombie's empty command line takes nothing away.
-    """
+    """A zombie's empty command line takes nothing away."""
     table.learn_facts(10, 5, 6, TRAINER)
     image = table.learn_facts(10, 5, 7, {"comm": "python", "exe": None, "command_args": []})
 
@@ -91,9 +81,7 @@ def test_facts_with_gaps_keep_what_is_known(table):
 
 
 def test_a_reused_pid_is_another_process(table):
-    """
-    Facts of one image never name another one under the same pid.
-    """
+    """Facts of one image never name another one under the same pid."""
     table.learn_facts(10, 5, 6, TRAINER)
     reused = table.find(10, 900, "bash")
 
@@ -102,9 +90,7 @@ def test_a_reused_pid_is_another_process(table):
 
 
 def test_a_child_has_its_parent_s_names_until_its_own_come(table):
-    """
-    A forked worker is its parent's program, as an instance of its own.
-    """
+    """A forked worker is its parent's program, as an instance of its own."""
     context = {"service.name": "trainer", "service.instance.id": "i-1", "process.pid": 10}
     parent = table.learn_facts(10, 5, 6, TRAINER | {"otel_context": context})
     child = table.learn_fork(parent, 11, 50)
@@ -121,9 +107,7 @@ def test_a_child_has_its_parent_s_names_until_its_own_come(table):
 
 
 def test_a_late_fork_takes_nothing_away(table):
-    """
-    The fork's record may come after the child's facts.
-    """
+    """The fork's record may come after the child's facts."""
     own = table.learn_facts(11, 50, 60, TRAINER)
     parent = table.find(10, 5, "bash")
 
@@ -149,9 +133,7 @@ def test_an_exec_names_the_new_image_by_its_path(table):
 
 
 def test_an_exec_after_its_facts_keeps_them(table):
-    """
-    Facts say more than the exec's record, in whichever order they come.
-    """
+    """Facts say more than the exec's record, in whichever order they come."""
     table.learn_facts(10, 70, 71, TRAINER)
     image = table.learn_exec(10, 70, 5, "/usr/bin/env", "env")
 
@@ -159,9 +141,7 @@ def test_an_exec_after_its_facts_keeps_them(table):
 
 
 def test_the_dead_are_remembered_for_a_minute(table, forgotten):
-    """
-    Records that arrive late still find their process; after 60 s of ktime it is gone.
-    """
+    """Records that arrive late still find their process; after 60 s of ktime it is gone."""
     image = table.learn_facts(10, 5, 6, TRAINER)
     assert table.learn_exit(10, 5, 100 * SECOND, "python") is image
 
@@ -191,9 +171,7 @@ def test_an_image_that_was_replaced_is_dead(table, forgotten):
 
 
 def test_the_dead_are_bounded(forgotten):
-    """
-    A host that runs short processes by the thousand keeps the latest of them.
-    """
+    """A host that runs short processes by the thousand keeps the latest of them."""
     table = ProcessTable(Clock(), forgotten, max_images=100, max_dead=3)
     for pid in range(1, 8):
         table.find(pid, 1, "short")
@@ -204,9 +182,7 @@ def test_the_dead_are_bounded(forgotten):
 
 
 def test_the_living_are_bounded(forgotten):
-    """
-    When exits are lost, the images known longest go; the dead go first.
-    """
+    """When exits are lost, the images known longest go; the dead go first."""
     table = ProcessTable(Clock(), forgotten, max_images=3, max_dead=3)
     for pid in (1, 2, 3):
         table.find(pid, 1, "long")
@@ -219,9 +195,7 @@ def test_the_living_are_bounded(forgotten):
 
 
 def test_the_host_belongs_to_all_processes(table):
-    """
-    A capture's host names images learnt before and after.
-    """
+    """A capture's host names images learnt before and after."""
     table.find(1, 1, "early")
     table.learn_host({"host": {"name": "node1", "arch": "aarch64", "boot_id": "b"}})
 

@@ -21,9 +21,7 @@ def name(context=None, environment=None, exe=None, args=(), comm=""):
 
 
 def test_each_source_of_a_name_gives_way_to_the_one_before():
-    """
-    The order is: context, OTEL_SERVICE_NAME, resource attributes, script, comm.
-    """
+    """The order is: context, OTEL_SERVICE_NAME, resource attributes, script, comm."""
     context = {"service.name": "from-context"}
     both = {"OTEL_SERVICE_NAME": "from-env", "OTEL_RESOURCE_ATTRIBUTES": "service.name=from-list"}
     listed = {"OTEL_RESOURCE_ATTRIBUTES": "service.name=from%20list"}
@@ -40,9 +38,7 @@ def test_each_source_of_a_name_gives_way_to_the_one_before():
 
 
 def test_blank_names_do_not_count():
-    """
-    An empty setting is as if it were not there.
-    """
+    """An empty setting is as if it were not there."""
     environment = {"OTEL_SERVICE_NAME": " ", "OTEL_RESOURCE_ATTRIBUTES": "service.name="}
 
     assert name({"service.name": ""}, environment, "/bin/server", [], "c") == "server"
@@ -84,9 +80,7 @@ PROGRAMS = [
 
 @pytest.mark.parametrize(("args", "expected"), PROGRAMS, ids=str)
 def test_the_program_of_a_python_command_line_is_found(args, expected):
-    """
-    Options, with their values, are told from the script or module that is run.
-    """
+    """Options, with their values, are told from the script or module that is run."""
     assert find_python_program(args) == expected
 
 
@@ -94,16 +88,12 @@ def test_the_program_of_a_python_command_line_is_found(args, expected):
     "exe", ["/usr/bin/python3.11", "/usr/bin/python", "/opt/pypy3.10", "/x/python3.13t"]
 )
 def test_an_interpreter_without_a_program_has_its_own_name(exe):
-    """
-    What python -c runs has no name, so the executable's is taken.
-    """
+    """What python -c runs has no name, so the executable's is taken."""
     assert name(exe=exe, args=["python", "-c", "pass"]) == exe.rpartition("/")[2]
 
 
 def test_only_python_is_looked_into():
-    """
-    The first argument of another program is not its name.
-    """
+    """The first argument of another program is not its name."""
     assert name(exe="/usr/bin/pythonista", args=["pythonista", "train.py"]) == "pythonista"
 
 
@@ -125,9 +115,7 @@ def test_only_python_is_looked_into():
     ],
 )
 def test_resource_attributes_are_parsed_as_specified(text, expected):
-    """
-    Values are percent-decoded; one error discards all.
-    """
+    """Values are percent-decoded; one error discards all."""
     assert parse_resource_attributes(text) == expected
 
 
@@ -141,7 +129,5 @@ def test_resource_attributes_are_parsed_as_specified(text, expected):
     comm=st.text(),
 )
 def test_every_process_has_a_name(context, environment, exe, args, comm):
-    """
-    Whatever a process calls itself, there is a name and it is not empty.
-    """
+    """Whatever a process calls itself, there is a name and it is not empty."""
     assert name(context, environment, exe, args, comm)

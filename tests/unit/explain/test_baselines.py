@@ -22,18 +22,14 @@ def baselines():
 
 
 def test_a_median_is_within_a_bucket_of_the_true_one(baselines):
-    """
-    Four buckets per doubling place it to 9 %.
-    """
+    """Four buckets per doubling place it to 9 %."""
     baselines.observe(readings_of("cudaMalloc", [MS] * 30 + [5 * MS] * 40 + [90 * MS] * 30, 10))
 
     assert baselines.median_ns(MALLOCS) == pytest.approx(5 * MS, rel=0.09)
 
 
 def test_a_median_needs_calls(baselines):
-    """
-    Nineteen calls are not yet usual.
-    """
+    """Nineteen calls are not yet usual."""
     baselines.observe(readings_of("cudaMalloc", [MS] * 19, 10))
     few = baselines.median_ns(MALLOCS)
     baselines.observe(readings_of("cudaMalloc", [MS] * 20, 11))
@@ -43,9 +39,7 @@ def test_a_median_needs_calls(baselines):
 
 
 def test_a_series_is_of_one_process_and_of_calls_that_worked(baselines):
-    """
-    What fails at once says nothing about what works.
-    """
+    """What fails at once says nothing about what works."""
     baselines.observe(
         snapshot(
             10,
@@ -60,9 +54,7 @@ def test_a_series_is_of_one_process_and_of_calls_that_worked(baselines):
 
 
 def test_gaps_have_a_median_of_their_own(baselines):
-    """
-    One for the whole process.
-    """
+    """One for the whole process."""
     baselines.observe(usual_gap(duration_ns=3 * MS))
 
     assert baselines.median_ns(of_gaps(*IMAGE)) == 3 * MS
@@ -70,9 +62,7 @@ def test_gaps_have_a_median_of_their_own(baselines):
 
 
 def test_bounds_are_those_of_the_capture(baselines):
-    """
-    A recording with explicit bounds is read with them.
-    """
+    """A recording with explicit bounds is read with them."""
     config = Config(histograms=HistogramsConfig(layout="explicit", duration_bounds_s=(0.001, 0.1)))
     baselines.learn_layout(capture(config))
     counted = calls(TRAINER, "cudaMalloc", [2 * MS] * 40, bounds=(MS, 100 * MS))
@@ -87,9 +77,7 @@ def test_bounds_are_those_of_the_capture(baselines):
     "durations", [{}, {"kind": "novel"}, {"kind": "explicit", "bounds_ns": []}]
 )
 def test_a_layout_that_is_not_understood_leaves_medians_unknown(baselines, durations):
-    """
-    A later version's recording is explained without them.
-    """
+    """A later version's recording is explained without them."""
     baselines.learn_layout(capture()._replace(info={"layout": {"durations": durations}}))
 
     baselines.observe(readings_of("cudaMalloc", [MS] * 50, 10))
@@ -98,9 +86,7 @@ def test_a_layout_that_is_not_understood_leaves_medians_unknown(baselines, durat
 
 
 def test_the_first_call_of_an_api_is_known_by_what_was_counted_before(baselines):
-    """
-    The call itself may already be counted when its record comes.
-    """
+    """The call itself may already be counted when its record comes."""
     baselines.observe(readings_of("cudaMalloc", [MS], 10))
     baselines.observe(snapshot(10, calls(WORKER, "cudaMalloc", [MS] * 2)))
 
@@ -110,9 +96,7 @@ def test_the_first_call_of_an_api_is_known_by_what_was_counted_before(baselines)
 
 
 def test_allocations_rise_when_window_after_window_is_slower(baselines):
-    """
-    Three windows, the last of them twice the first.
-    """
+    """Three windows, the last of them twice the first."""
     rising = []
     durations = []
     for n, ms in enumerate([1, 1.5, 3]):
@@ -124,9 +108,7 @@ def test_allocations_rise_when_window_after_window_is_slower(baselines):
 
 
 def test_one_slow_window_is_no_trend(baselines):
-    """
-    What goes up and was down before may go down again.
-    """
+    """What goes up and was down before may go down again."""
     durations = []
     for n, ms in enumerate([1, 1, 3]):
         durations += [round(ms * MS)] * 10
@@ -136,9 +118,7 @@ def test_one_slow_window_is_no_trend(baselines):
 
 
 def test_chosen_allocations_that_rise_all_the_time_are_a_trend(baselines):
-    """
-    A short run has few readings, and its slow calls tell the same.
-    """
+    """A short run has few readings, and its slow calls tell the same."""
     rising = []
     for n in range(31):
         baselines.follow_allocator(MALLOCS, MS + n * MS // 10)
@@ -148,9 +128,7 @@ def test_chosen_allocations_that_rise_all_the_time_are_a_trend(baselines):
 
 
 def test_chosen_allocations_that_go_up_and_down_are_no_trend(baselines):
-    """
-    Slow ones among them are slow by themselves.
-    """
+    """Slow ones among them are slow by themselves."""
     for n in range(60):
         baselines.follow_allocator(MALLOCS, (1 + n * 7 % 10) * MS)
 
@@ -158,9 +136,7 @@ def test_chosen_allocations_that_go_up_and_down_are_no_trend(baselines):
 
 
 def test_series_beyond_the_limit_are_forgotten():
-    """
-    The oldest go first.
-    """
+    """The oldest go first."""
     baselines = Baselines(Settings(max_series=1))
     baselines.observe(readings_of("cudaMalloc", [MS] * 50, 10))
     baselines.observe(usual_gap())

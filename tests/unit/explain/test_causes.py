@@ -30,9 +30,7 @@ from tests.unit.explain.streams import (
 
 
 def test_a_wait_for_the_device_is_no_fault_of_the_host():
-    """
-    In a synchronize call, sleeping and spinning are both waiting for the GPU.
-    """
+    """In a synchronize call, sleeping and spinning are both waiting for the GPU."""
     chain = chain_of(
         usual(), off_cpu(10, 60, reason="sleep"), slow(duration_ms=100, blocked_ns=60 * MS)
     )
@@ -44,9 +42,7 @@ def test_a_wait_for_the_device_is_no_fault_of_the_host():
 
 @pytest.mark.parametrize("reason", ["driver", "unknown", "sleep", "ipc", ""])
 def test_a_synchronize_call_may_wait_for_the_device_in_any_way(reason):
-    """
-    How the driver waits is its own choice, even if another process's name is on the wake-up.
-    """
+    """How the driver waits is its own choice, even if another process's name is on the wake-up."""
     waking = woken_by(WORKER)
 
     chain = chain_of(usual(), off_cpu(0, 100, reason=reason, **waking), slow(blocked_ns=100 * MS))
@@ -56,9 +52,7 @@ def test_a_synchronize_call_may_wait_for_the_device_in_any_way(reason):
 
 
 def test_a_queue_of_the_program_is_no_wait_for_the_device():
-    """
-    The user stack tells the driver's poll from the program's: only the one is the GPU's.
-    """
+    """The user stack tells the driver's poll from the program's: only the one is the GPU's."""
     stall = off_cpu(0, 100, reason="queue", **woken_by(WORKER))
 
     chain = chain_of(usual(), stall, slow(blocked_ns=100 * MS))
@@ -83,9 +77,7 @@ def test_a_chain_knows_where_in_the_program_it_was():
 
 
 def test_the_stack_of_a_cause_is_that_of_its_longest_interval():
-    """
-    Among those that have one.
-    """
+    """Among those that have one."""
     short, long = call_stack(1), call_stack(2)
     chain = chain_of(
         usual(),
@@ -99,9 +91,7 @@ def test_the_stack_of_a_cause_is_that_of_its_longest_interval():
 
 
 def test_waiting_for_a_cpu_after_the_device_was_done_is_the_hosts_fault():
-    """
-    The part of the stall after the wake-up is put down to who had the CPU.
-    """
+    """The part of the stall after the wake-up is put down to who had the CPU."""
     stall = off_cpu(0, 10, 190, reason="driver", **HOG)
 
     chain = chain_of(
@@ -115,9 +105,7 @@ def test_waiting_for_a_cpu_after_the_device_was_done_is_the_hosts_fault():
 
 
 def test_a_preempted_thread_blames_who_took_the_cpu():
-    """
-    Losing the CPU while running is another kind than not getting it after a wake-up.
-    """
+    """Losing the CPU while running is another kind than not getting it after a wake-up."""
     chain = chain_of(usual(), preempted(10, 80, **HOG), slow(run_queue_ns=80 * MS))
 
     assert in_ms(chain.causes) == [("preemption", 80), ("gpu_wait", 20)]
@@ -125,9 +113,7 @@ def test_a_preempted_thread_blames_who_took_the_cpu():
 
 
 def test_usual_waits_for_the_device_do_not_hide_what_was_added():
-    """
-    A call that always waits 60 ms for the GPU did so here, and longer; the rest is the hog's.
-    """
+    """A call that always waits 60 ms for the GPU did so here, and longer; the rest is the hog's."""
     chain = chain_of(
         usual(duration_ns=60 * MS),
         *[preempted(10 + 30 * n, 25, **HOG) for n in range(4)],
@@ -138,9 +124,7 @@ def test_usual_waits_for_the_device_do_not_hide_what_was_added():
 
 
 def test_the_rest_of_many_short_waits_goes_to_whom_the_long_ones_name():
-    """
-    A hog takes the CPU slice by slice; only the longest slices are kept with its name.
-    """
+    """A hog takes the CPU slice by slice; only the longest slices are kept with its name."""
     kept = [preempted(20 * n, 4, **HOG) for n in range(4)]
 
     chain = chain_of(usual(), *kept, slow(duration_ms=100, run_queue_ns=90 * MS))
@@ -150,9 +134,7 @@ def test_the_rest_of_many_short_waits_goes_to_whom_the_long_ones_name():
 
 
 def test_the_rest_of_many_short_waits_has_no_culprit_if_the_long_ones_disagree():
-    """
-    What is not known is not made up: the state is, so that is said.
-    """
+    """What is not known is not made up: the state is, so that is said."""
     kept = [preempted(20 * n, 4, culprit_pid=900 + n, culprit_tid=900 + n) for n in range(4)]
 
     chain = chain_of(usual(), *kept, slow(duration_ms=100, run_queue_ns=90 * MS))
@@ -163,9 +145,7 @@ def test_the_rest_of_many_short_waits_has_no_culprit_if_the_long_ones_disagree()
 
 
 def test_a_launch_that_spins_found_the_queue_full():
-    """
-    Its time on the CPU is a wait for the device, and never a fault of the host.
-    """
+    """Its time on the CPU is a wait for the device, and never a fault of the host."""
     chain = chain_of(usual(api="cudaLaunchKernel", duration_ns=5_000), slow("cudaLaunchKernel"))
 
     assert in_ms(chain.causes) == [("gpu_backpressure", 100)]
@@ -173,9 +153,7 @@ def test_a_launch_that_spins_found_the_queue_full():
 
 
 def test_a_launch_that_was_preempted_found_no_full_queue():
-    """
-    Some microseconds on the CPU are what a launch takes.
-    """
+    """Some microseconds on the CPU are what a launch takes."""
     chain = chain_of(
         usual(api="cudaLaunchKernel", duration_ns=5_000),
         preempted(0, 99.9, **HOG),
@@ -187,9 +165,7 @@ def test_a_launch_that_was_preempted_found_no_full_queue():
 
 
 def test_the_first_call_of_an_api_is_warm_up():
-    """
-    No reading had one before it; it loads what later calls find loaded.
-    """
+    """No reading had one before it; it loads what later calls find loaded."""
     chain = chain_of(slow("cudaMalloc", duration_ms=500))
 
     assert in_ms(chain.causes) == [("first_call", 500)]
@@ -197,9 +173,7 @@ def test_the_first_call_of_an_api_is_warm_up():
 
 
 def test_warm_up_is_never_high_whatever_else_happened():
-    """
-    A first call that was also preempted has both causes.
-    """
+    """A first call that was also preempted has both causes."""
     chain = chain_of(
         preempted(0, 400, **HOG), slow("cudaMalloc", duration_ms=500, run_queue_ns=400 * MS)
     )
@@ -209,9 +183,7 @@ def test_warm_up_is_never_high_whatever_else_happened():
 
 
 def test_time_on_the_cpu_in_other_calls_is_not_explained():
-    """
-    What a copy did on its CPU was not seen.
-    """
+    """What a copy did on its CPU was not seen."""
     chain = chain_of(usual(api="cudaMemcpy"), slow("cudaMemcpy"))
 
     assert chain.causes == ()
@@ -219,9 +191,7 @@ def test_time_on_the_cpu_in_other_calls_is_not_explained():
 
 
 def test_time_on_the_cpu_in_a_gap_is_the_programs_own_work():
-    """
-    Nobody kept the thread from launching but itself.
-    """
+    """Nobody kept the thread from launching but itself."""
     chain = chain_of(usual_gap(), slow_gap())
 
     assert in_ms(chain.causes) == [("host_work", 100)]
@@ -240,9 +210,7 @@ def test_time_on_the_cpu_in_a_gap_is_the_programs_own_work():
     ],
 )
 def test_what_a_gap_was_blocked_on_is_its_cause(reason, kind):
-    """
-    Waits that no thread ends are the host's fault as they are.
-    """
+    """Waits that no thread ends are the host's fault as they are."""
     chain = chain_of(
         usual_gap(), off_cpu(0, 150, reason=reason), slow_gap(150, blocked_ns=150 * MS)
     )
@@ -252,9 +220,7 @@ def test_what_a_gap_was_blocked_on_is_its_cause(reason, kind):
 
 
 def test_a_reason_that_is_not_known_stays_unexplained():
-    """
-    The time was spent blocked, which is all that is known.
-    """
+    """The time was spent blocked, which is all that is known."""
     chain = chain_of(usual_gap(), off_cpu(0, 100, reason="unknown"), slow_gap(blocked_ns=100 * MS))
 
     assert chain.causes == ()
@@ -262,9 +228,7 @@ def test_a_reason_that_is_not_known_stays_unexplained():
 
 
 def test_a_lock_is_put_down_to_who_let_go_of_it():
-    """
-    The waker held it; what it did meanwhile is the cause of the cause.
-    """
+    """The waker held it; what it did meanwhile is the cause of the cause."""
     chain = chain_of(
         usual_gap(),
         off_cpu(0, 100, reason="lock", **woken_by(TRAINER, 43)),
@@ -277,9 +241,7 @@ def test_a_lock_is_put_down_to_who_let_go_of_it():
 
 
 def test_timed_waits_for_the_gil_are_put_down_to_who_dropped_it():
-    """
-    Only the last wait ends by its holder; the others, and what was not kept, by the clock.
-    """
+    """Only the last wait ends by its holder; the others, and what was not kept, by the clock."""
     kept = [off_cpu(10 * n, 5, reason="gil") for n in range(3)]
     last = off_cpu(195, 5, reason="gil", **woken_by(TRAINER, 43))
 
@@ -292,9 +254,7 @@ def test_timed_waits_for_the_gil_are_put_down_to_who_dropped_it():
 
 
 def test_another_process_never_holds_the_gil():
-    """
-    A timer that wakes a thread does so in the name of whoever has the CPU.
-    """
+    """A timer that wakes a thread does so in the name of whoever has the CPU."""
     chain = chain_of(
         usual_gap(process=WORKER),
         usual_gap(),
@@ -306,9 +266,7 @@ def test_another_process_never_holds_the_gil():
 
 
 def test_a_chain_goes_on_through_who_ended_the_wait():
-    """
-    The gap waited for a worker, which waited for the CPU that a hog had.
-    """
+    """The gap waited for a worker, which waited for the CPU that a hog had."""
     waiting = off_cpu(0, 200, reason="ipc", **woken_by(WORKER))
     starving = off_cpu(20, 0, 150, process=WORKER, **HOG)
 
@@ -323,9 +281,7 @@ def test_a_chain_goes_on_through_who_ended_the_wait():
 
 
 def test_a_chain_sees_only_the_time_of_the_wait():
-    """
-    What the worker did before it was waited for is no part of the cause.
-    """
+    """What the worker did before it was waited for is no part of the cause."""
     waiting = off_cpu(100, 100, reason="ipc", **woken_by(WORKER))
     reading = off_cpu(0, 150, process=WORKER, reason="io")
 
@@ -336,9 +292,7 @@ def test_a_chain_sees_only_the_time_of_the_wait():
 
 
 def test_a_chain_ends_after_so_many_threads():
-    """
-    Each thread waited for the next one; four are followed.
-    """
+    """Each thread waited for the next one; four are followed."""
     waits = [
         off_cpu(0, 100, reason="lock", tid=42 + n, **woken_by(TRAINER, 43 + n)) for n in range(10)
     ]
@@ -354,9 +308,7 @@ def test_a_chain_ends_after_so_many_threads():
 
 
 def test_threads_that_wait_for_each_other_are_followed_once():
-    """
-    A circle of waits ends where it began.
-    """
+    """A circle of waits ends where it began."""
     here = off_cpu(0, 100, reason="lock", **woken_by(TRAINER, 43))
     there = off_cpu(0, 100, reason="lock", tid=43, **woken_by(TRAINER, 42))
 
@@ -368,9 +320,7 @@ def test_threads_that_wait_for_each_other_are_followed_once():
 
 
 def test_waiting_for_input_from_outside_is_nobodys_fault():
-    """
-    A server without requests has long gaps and nothing to mend.
-    """
+    """A server without requests has long gaps and nothing to mend."""
     listening = off_cpu(0, 10_000, reason="ipc", tid=43)
     waiting = off_cpu(0, 10_000, reason="lock", **woken_by(TRAINER, 43))
 
@@ -382,9 +332,7 @@ def test_waiting_for_input_from_outside_is_nobodys_fault():
 
 
 def test_a_wait_for_a_thread_that_synchronizes_is_a_wait_for_the_device():
-    """
-    The other thread was in a CUDA call all the time.
-    """
+    """The other thread was in a CUDA call all the time."""
     waiting = off_cpu(0, 200, reason="lock", **woken_by(TRAINER, 43))
     other = slow(duration_ms=200, tid=43, choices=wire.CHOICE_SAMPLED)
 
@@ -395,9 +343,7 @@ def test_a_wait_for_a_thread_that_synchronizes_is_a_wait_for_the_device():
 
 
 def test_a_fork_by_another_thread_is_behind_the_wait_for_the_address_space():
-    """
-    The fork ends after the wait, and its record comes after the effect.
-    """
+    """The fork ends after the wait, and its record comes after the effect."""
     chain = chain_of(
         usual_gap(),
         off_cpu(10, 80, reason="mmap_lock"),
@@ -411,18 +357,14 @@ def test_a_fork_by_another_thread_is_behind_the_wait_for_the_address_space():
 
 
 def test_a_fork_by_the_thread_itself_is_the_gaps_own_work():
-    """
-    The time on the CPU inside the fork is told from the rest.
-    """
+    """The time on the CPU inside the fork is told from the rest."""
     chain = chain_of(usual_gap(), slow_gap(), fork_by(tid=42, at_ms=10, duration_ms=70))
 
     assert in_ms(chain.causes) == [("fork", 70), ("host_work", 30)]
 
 
 def test_a_quota_is_behind_a_wait_that_nobody_had_the_cpu_in():
-    """
-    The cgroup was throttled between the readings around the wait.
-    """
+    """The cgroup was throttled between the readings around the wait."""
     stall = preempted(10, 80, flags=wire.STALL_IDLE_CPU)
 
     chain = chain_of(
@@ -454,9 +396,7 @@ def test_a_quota_is_not_blamed_without_throttling_of_this_process(throttled_ms, 
 
 
 def test_a_stall_that_is_told_twice_counts_once():
-    """
-    A thread's stalls can come on their own and again with the gap around them.
-    """
+    """A thread's stalls can come on their own and again with the gap around them."""
     stall = off_cpu(0, 60, reason="io")
 
     chain = chain_of(usual_gap(), stall, stall, slow_gap(blocked_ns=60 * MS))
@@ -465,9 +405,7 @@ def test_a_stall_that_is_told_twice_counts_once():
 
 
 def test_stalls_that_overlap_share_no_moment():
-    """
-    A thread is off the CPU once at a time, whatever a damaged recording says.
-    """
+    """A thread is off the CPU once at a time, whatever a damaged recording says."""
     chain = chain_of(
         usual_gap(),
         off_cpu(0, 60, reason="io"),
@@ -479,9 +417,7 @@ def test_stalls_that_overlap_share_no_moment():
 
 
 def test_a_synchronize_call_inside_another_call_waits_for_the_device():
-    """
-    A copy synchronizes by a call of the driver, which is where it sleeps.
-    """
+    """A copy synchronizes by a call of the driver, which is where it sleeps."""
     inner = {
         "call_start_ktime_ns": START + 1,
         "root_start_ktime_ns": START,
@@ -500,9 +436,7 @@ def test_a_synchronize_call_inside_another_call_waits_for_the_device():
 
 
 def test_allocations_that_get_slower_are_churn():
-    """
-    The median rises from reading to reading; the first one stays the measure.
-    """
+    """The median rises from reading to reading; the first one stays the measure."""
     durations = []
     readings = []
     for n, ms in enumerate([0.1, 0.4, 1.6, 6.4]):
@@ -516,9 +450,7 @@ def test_allocations_that_get_slower_are_churn():
 
 
 def test_steady_allocations_are_no_churn():
-    """
-    One slow call among equals is not explained by a trend.
-    """
+    """One slow call among equals is not explained by a trend."""
     readings = [readings_of("cudaMalloc", [100_000] * 50 * n, 10 + n) for n in (1, 2, 3, 4)]
 
     chain = chain_of(*readings, slow("cudaMalloc", duration_ms=50))
@@ -527,9 +459,7 @@ def test_steady_allocations_are_no_churn():
 
 
 def test_who_let_a_stopped_process_go_on_stopped_it():
-    """
-    No timer ends a stop, so the waker is known even where it is not watched.
-    """
+    """No timer ends a stop, so the waker is known even where it is not watched."""
     chain = chain_of(
         usual_gap(),
         off_cpu(0, 100, reason="stopped", waker_pid=7, waker_tid=8, waker_comm="kill"),
@@ -561,9 +491,7 @@ def test_being_stopped_for_the_capture_is_nobodys_fault():
 
 
 def test_a_worker_that_waits_for_the_disk_is_named():
-    """
-    Where nobody kept it waiting, it is who kept the gap waiting.
-    """
+    """Where nobody kept it waiting, it is who kept the gap waiting."""
     chain = chain_of(
         usual_gap(),
         off_cpu(0, 100, process=WORKER, reason="io"),
@@ -576,9 +504,7 @@ def test_a_worker_that_waits_for_the_disk_is_named():
 
 
 def test_a_worker_that_was_seen_in_no_stall_may_still_have_waited_for_a_cpu():
-    """
-    Its waits were short ones; the totals of its process have them.
-    """
+    """Its waits were short ones; the totals of its process have them."""
     queued = (wire.STATE_RUN_QUEUE, wire.CONTEXT_OTHER)
     chain = chain_of(
         usual_gap(),
@@ -594,9 +520,7 @@ def test_a_worker_that_was_seen_in_no_stall_may_still_have_waited_for_a_cpu():
 
 
 def test_what_nobody_saw_of_another_thread_is_unexplained():
-    """
-    Two short stalls are told of; whether it had a CPU in between is not, so nobody is named.
-    """
+    """Two short stalls are told of; whether it had a CPU in between is not, so nobody is named."""
     chain = chain_of(
         usual_gap(),
         off_cpu(10, 20, tid=43, reason="io"),
@@ -617,9 +541,7 @@ def test_what_nobody_saw_of_another_thread_is_unexplained():
 
 
 def test_what_a_thread_did_on_its_cpu_in_a_call_may_be_unexplained_too():
-    """
-    A copy burns its time, and nothing says on what.
-    """
+    """A copy burns its time, and nothing says on what."""
     copying = slow("cudaMemcpy", duration_ms=100, tid=43, choices=wire.CHOICE_SAMPLED)
 
     chain = chain_of(
@@ -636,9 +558,7 @@ def test_what_a_thread_did_on_its_cpu_in_a_call_may_be_unexplained_too():
 
 
 def test_evidence_is_bounded_and_the_longest_stays():
-    """
-    Times are of all intervals, evidence is of some.
-    """
+    """Times are of all intervals, evidence is of some."""
     stalls = [preempted(10 * n, 1 + n / 10, **HOG) for n in range(9)]
 
     chain = chain_of(

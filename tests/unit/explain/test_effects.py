@@ -20,9 +20,7 @@ from tests.unit.explain.streams import (
 
 
 def test_the_excess_is_over_the_median_of_the_series():
-    """
-    100 ms where 10 ms are usual are 90 ms too many.
-    """
+    """100 ms where 10 ms are usual are 90 ms too many."""
     chain = chain_of(usual(duration_ns=10 * MS), slow(duration_ms=100))
 
     assert chain.effect.kind == "slow_call"
@@ -31,9 +29,7 @@ def test_the_excess_is_over_the_median_of_the_series():
 
 
 def test_an_effect_names_the_span_that_shows_it():
-    """
-    The chain can be put below it without any lookup.
-    """
+    """The chain can be put below it without any lookup."""
     activity = slow()
 
     effect = chain_of(usual(), activity).effect
@@ -44,9 +40,7 @@ def test_an_effect_names_the_span_that_shows_it():
 
 
 def test_a_gap_is_named_by_the_call_that_it_delayed():
-    """
-    What the device waited for is the launch after the gap.
-    """
+    """What the device waited for is the launch after the gap."""
     effect = chain_of(usual_gap(), slow_gap()).effect
 
     assert (effect.kind, effect.api) == ("slow_gap", "cudaLaunchKernel")
@@ -58,9 +52,7 @@ def test_a_gap_is_named_by_the_call_that_it_delayed():
     ids=["under three medians", "under the floor"],
 )
 def test_what_is_usual_is_no_effect(median_ms, duration_ms):
-    """
-    Slow means three medians, and a time that matters.
-    """
+    """Slow means three medians, and a time that matters."""
     chains, _ = explain(
         usual(duration_ns=round(median_ms * MS)), slow(duration_ms=round(duration_ms * 1000) / 1000)
     )
@@ -69,18 +61,14 @@ def test_what_is_usual_is_no_effect(median_ms, duration_ms):
 
 
 def test_a_call_that_only_the_baseline_sample_chose_is_no_effect():
-    """
-    It stands for others, and is not blamed for being looked at.
-    """
+    """It stands for others, and is not blamed for being looked at."""
     chains, _ = explain(usual(), slow(choices=wire.CHOICE_SAMPLED))
 
     assert chains == []
 
 
 def test_every_call_of_a_full_capture_is_measured_by_its_median():
-    """
-    It was chosen for no reason of its own.
-    """
+    """It was chosen for no reason of its own."""
     chains, _ = explain(
         usual(duration_ns=10 * MS),
         slow(duration_ms=100, choices=wire.CHOICE_FULL),
@@ -91,9 +79,7 @@ def test_every_call_of_a_full_capture_is_measured_by_its_median():
 
 
 def test_without_a_median_the_kernel_sides_word_is_taken():
-    """
-    Under twenty calls nothing is usual yet, so all of the time counts.
-    """
+    """Under twenty calls nothing is usual yet, so all of the time counts."""
     few = usual(count=19)
 
     chains, _ = explain(few, slow(), slow(choices=wire.CHOICE_FULL, start=START + SECOND))
@@ -102,18 +88,14 @@ def test_without_a_median_the_kernel_sides_word_is_taken():
 
 
 def test_the_median_is_taken_when_the_effect_settles():
-    """
-    A reading that comes a second later still says what is usual.
-    """
+    """A reading that comes a second later still says what is usual."""
     chains, _ = explain(slow(), usual(duration_ns=90 * MS, at_s=101))
 
     assert chains == []
 
 
 def test_copies_are_compared_with_copies_of_their_own_kind():
-    """
-    From the device is not to the device.
-    """
+    """From the device is not to the device."""
     kinds = {"copy_kind": wire.COPY_DEVICE_TO_HOST}
     usual_copy = readings_of("cudaMemcpy", [90 * MS] * 50, 10)
 
@@ -123,9 +105,7 @@ def test_copies_are_compared_with_copies_of_their_own_kind():
 
 
 def test_a_call_inside_another_is_part_of_that_ones_chain():
-    """
-    The runtime's call and the driver's below it are one effect.
-    """
+    """The runtime's call and the driver's below it are one effect."""
     chains, _ = explain(
         usual(),
         slow("cuStreamSynchronize", parent_start_ktime_ns=START - 1),
@@ -136,18 +116,14 @@ def test_a_call_inside_another_is_part_of_that_ones_chain():
 
 
 def test_a_failed_call_is_an_effect_however_fast():
-    """
-    That it failed is worth a chain; that it lost no time keeps it low.
-    """
+    """That it failed is worth a chain; that it lost no time keeps it low."""
     chain = chain_of(usual(), slow(duration_ms=0.002, status=2, choices=wire.CHOICE_FAILED))
 
     assert (chain.effect.kind, chain.severity) == ("failed_call", "low")
 
 
 def test_a_hung_call_is_told_at_once_and_only_once():
-    """
-    It is reported again and again; the first report makes the chain.
-    """
+    """It is reported again and again; the first report makes the chain."""
     reports = [
         open_call(TRAINER, "cudaStreamSynchronize", START, START + n * SECOND) for n in (10, 11, 12)
     ]
@@ -162,9 +138,7 @@ def test_a_hung_call_is_told_at_once_and_only_once():
 
 
 def test_a_hung_call_that_returns_counts_once():
-    """
-    From then on it is a slow call, and what was said of it while it hung is replaced.
-    """
+    """From then on it is a slow call, and what was said of it while it hung is replaced."""
     report = open_call(TRAINER, "cudaStreamSynchronize", START, START + 10 * SECOND)
 
     chains, explainer = explain(usual(), report, slow(duration_ms=15_000))
@@ -175,9 +149,7 @@ def test_a_hung_call_that_returns_counts_once():
 
 
 def test_an_unknown_api_is_an_effect_like_any_other():
-    """
-    A recording of a later version has calls that the table lacks.
-    """
+    """A recording of a later version has calls that the table lacks."""
     activity = slow()
     strange = APIS_BY_NAME["cudaMalloc"]._replace(number=191, name="cudaNovel", family=99)
 

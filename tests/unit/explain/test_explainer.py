@@ -169,9 +169,7 @@ def assert_parts_fit(causes, whole_ns):
 @many_examples
 @given(streams)
 def test_the_parts_of_every_chain_sum_to_its_whole(stream):
-    """
-    Whatever comes, in whatever order: nothing is counted twice, nothing is lost.
-    """
+    """Whatever comes, in whatever order: nothing is counted twice, nothing is lost."""
     chains, explainer = explain(*stream)
 
     for chain in chains:
@@ -191,9 +189,7 @@ def test_the_parts_of_every_chain_sum_to_its_whole(stream):
 @many_examples
 @given(streams)
 def test_a_stream_is_always_explained_in_the_same_way(stream):
-    """
-    Nothing but the stream decides.
-    """
+    """Nothing but the stream decides."""
     first_chains, first = explain(*stream)
     again_chains, again = explain(*stream)
 
@@ -205,9 +201,7 @@ def test_a_stream_is_always_explained_in_the_same_way(stream):
 @many_examples
 @given(streams)
 def test_tight_limits_stop_nothing(stream):
-    """
-    What finds no room is counted, and the rest still fits.
-    """
+    """What finds no room is counted, and the rest still fits."""
     tight = Settings(
         max_pending=1,
         max_intervals=2,
@@ -228,9 +222,7 @@ def test_tight_limits_stop_nothing(stream):
 
 
 def test_every_effect_has_a_chain_of_its_own():
-    """
-    Ids tell chains apart, and do not change from run to run.
-    """
+    """Ids tell chains apart, and do not change from run to run."""
     chains, _ = explain(
         usual(), usual_gap(), slow_gap(), slow(start=START + 100 * MS), slow(tid=43)
     )
@@ -243,9 +235,7 @@ def test_every_effect_has_a_chain_of_its_own():
 
 
 def test_an_effect_waits_for_what_belongs_to_it():
-    """
-    Its chain comes out a moment of the stream's time later.
-    """
+    """Its chain comes out a moment of the stream's time later."""
     explainer = Explainer()
     for activity in (capture(), usual(), preempted(0, 90, **HOG)):
         assert list(explainer.push(activity)) == []
@@ -257,9 +247,7 @@ def test_an_effect_waits_for_what_belongs_to_it():
 
 
 def test_chains_that_nobody_takes_are_not_lost_to_the_incidents():
-    """
-    Taking an activity in does not depend on what is done with the chains.
-    """
+    """Taking an activity in does not depend on what is done with the chains."""
     explainer = Explainer()
     for activity in (capture(), usual(), preempted(0, 90, **HOG), slow(run_queue_ns=90 * MS)):
         explainer.push(activity)
@@ -269,9 +257,7 @@ def test_chains_that_nobody_takes_are_not_lost_to_the_incidents():
 
 
 def test_a_clean_run_has_no_incident():
-    """
-    Calls and gaps that vary as they always do are nobody's fault.
-    """
+    """Calls and gaps that vary as they always do are nobody's fault."""
     stream = [usual(duration_ns=10 * MS), usual_gap(duration_ns=2 * MS)]
     for n in range(100):
         start = START + n * 20 * MS
@@ -288,9 +274,7 @@ def test_a_clean_run_has_no_incident():
 
 
 def test_effects_beyond_the_limit_are_settled_early_and_counted():
-    """
-    A storm of slow calls costs bounded memory.
-    """
+    """A storm of slow calls costs bounded memory."""
     stream = [slow(duration_ms=2, start=START + n * 3 * MS) for n in range(20)]
 
     chains, explainer = explain(*stream, settings=Settings(max_pending=5))

@@ -35,9 +35,7 @@ def unknown(at_ms, length_ms):
     "api", ["cudaStreamSynchronize", "cudaLaunchKernel", "cudaMemcpy", "cudaMalloc"]
 )
 def test_time_off_the_cpu_is_no_more_than_that(api):
-    """
-    Wherever it was: neither a wait for the device nor one for a CPU, and nobody's doing.
-    """
+    """Wherever it was: neither a wait for the device nor one for a CPU, and nobody's doing."""
     warm = slow(api, 2, start=0)
     causes, chain = causes_of(FOREIGN, usual(api=api), warm, unknown(10, 30), slow(api))
 
@@ -53,9 +51,7 @@ def test_time_off_the_cpu_is_no_more_than_that(api):
     ("is_foreign", "expected"), [(False, {"gpu_backpressure": 100}), (True, {})]
 )
 def test_a_long_launch_is_not_said_to_have_found_its_queue_full(is_foreign, expected):
-    """
-    That is known from its having burnt a CPU, and nobody saw it do so.
-    """
+    """That is known from its having burnt a CPU, and nobody saw it do so."""
     first = FOREIGN if is_foreign else capture()
     api = "cudaLaunchKernel"
 
@@ -66,18 +62,14 @@ def test_a_long_launch_is_not_said_to_have_found_its_queue_full(is_foreign, expe
 
 
 def test_a_call_that_synchronizes_waits_for_the_device_all_the_same():
-    """
-    Whether on a CPU or off it, it has nothing else to do.
-    """
+    """Whether on a CPU or off it, it has nothing else to do."""
     warm = slow(duration_ms=2, start=0)
 
     assert causes_of(FOREIGN, usual(), warm, slow())[0] == {"gpu_wait": 100}
 
 
 def test_a_median_is_at_most_twice_the_mean_of_all():
-    """
-    Other tools keep the slow calls one by one: of 1,020 calls all but these were fast.
-    """
+    """Other tools keep the slow calls one by one: of 1,020 calls all but these were fast."""
     baselines = Baselines(Settings())
     baselines.learn_layout(FOREIGN)
     series = calls(TRAINER, "cudaMalloc", [10 * MS] * 20)
@@ -90,9 +82,7 @@ def test_a_median_is_at_most_twice_the_mean_of_all():
 
 @pytest.mark.parametrize(("is_foreign", "expected"), [(False, True), (True, False)])
 def test_what_was_kept_tells_no_trend(is_foreign, expected):
-    """
-    That the kept calls got slower can be due to which were kept.
-    """
+    """That the kept calls got slower can be due to which were kept."""
     baselines = Baselines(Settings())
     baselines.learn_layout(FOREIGN if is_foreign else capture())
     counted = []

@@ -36,9 +36,7 @@ def hit(at_s, lost_ms=60, process=TRAINER, pid=900):
 
 
 def test_effects_of_one_culprit_are_one_incident():
-    """
-    It says what was lost altogether, to whom, and what to do.
-    """
+    """It says what was lost altogether, to whom, and what to do."""
     _, explainer = explain(usual(), *hit(0), *hit(1), *hit(2))
 
     (incident,) = explainer.incidents()
@@ -56,9 +54,7 @@ def test_effects_of_one_culprit_are_one_incident():
 
 
 def test_calls_that_failed_get_advice_about_failures():
-    """
-    Nobody is told to profile kernels that were never launched; a hog is told of all the same.
-    """
+    """Nobody is told to profile kernels that were never launched; a hog is told of all the same."""
     start = START + 5 * SECOND
     failed = slow(start=start, duration_ms=0.002, status=2, choices=wire.CHOICE_FAILED)
     hog, call = hit(10)
@@ -73,9 +69,7 @@ def test_calls_that_failed_get_advice_about_failures():
 
 
 def test_another_culprit_another_process_or_a_pause_make_another_incident():
-    """
-    What is put together has the same cause, in the same stretch of time.
-    """
+    """What is put together has the same cause, in the same stretch of time."""
     other = image(43, name="other")
     stream = [
         *(usual(), usual(process=other)),
@@ -91,18 +85,14 @@ def test_another_culprit_another_process_or_a_pause_make_another_incident():
 
 
 def test_little_loss_is_not_high():
-    """
-    All of the excess is the hog's, and it cost a twentieth of a second.
-    """
+    """All of the excess is the hog's, and it cost a twentieth of a second."""
     _, explainer = explain(usual(), *hit(0, lost_ms=50))
 
     assert [incident.severity for incident in explainer.incidents()] == ["medium"]
 
 
 def test_loss_is_measured_against_its_stretch_of_time():
-    """
-    A tenth of a second lost in a minute is a nuisance.
-    """
+    """A tenth of a second lost in a minute is a nuisance."""
     stream = [part for n in range(10) for part in hit(6 * n, lost_ms=15)]
 
     _, explainer = explain(usual(), *stream)
@@ -113,9 +103,7 @@ def test_loss_is_measured_against_its_stretch_of_time():
 
 
 def test_what_counts_is_set():
-    """
-    An operator who cares about less says so.
-    """
+    """An operator who cares about less says so."""
     _, explainer = explain(
         usual(), *hit(0, lost_ms=50), settings=Settings(high_lost_ns=10 * MS, high_window_share=0)
     )
@@ -124,9 +112,7 @@ def test_what_counts_is_set():
 
 
 def test_the_fault_leads_although_the_device_took_longer():
-    """
-    A call that waits for the GPU anyway is put down to what was added to that.
-    """
+    """A call that waits for the GPU anyway is put down to what was added to that."""
     _, explainer = explain(
         usual(duration_ns=100 * MS),
         *[
@@ -150,9 +136,7 @@ def test_the_fault_leads_although_the_device_took_longer():
     [(0, rules.IDLE_CPU_ADVICE), (80, rules.RULE_BY_KIND["cpu_quota"].advice)],
 )
 def test_a_wait_on_an_idle_cpu_gets_the_advice_of_what_kept_it(throttled_ms, advice):
-    """
-    A quota, if that was used up meanwhile; else not the quota's advice, and not a hog's.
-    """
+    """A quota, if that was used up meanwhile; else not the quota's advice, and not a hog's."""
     _, explainer = explain(
         usual(),
         throttled(-500, 3),
@@ -166,9 +150,7 @@ def test_a_wait_on_an_idle_cpu_gets_the_advice_of_what_kept_it(throttled_ms, adv
 
 
 def test_waits_for_a_cpu_that_was_mostly_busy_get_the_advice_about_its_load():
-    """
-    Of two waits without a culprit the longer one says what to do.
-    """
+    """Of two waits without a culprit the longer one says what to do."""
     _, explainer = explain(
         usual(),
         preempted(10, 20, flags=wire.STALL_IDLE_CPU),
@@ -182,9 +164,7 @@ def test_waits_for_a_cpu_that_was_mostly_busy_get_the_advice_about_its_load():
 
 
 def test_causes_of_causes_are_put_together_too():
-    """
-    Each wait for the worker was a wait for the hog, and the advice is about both.
-    """
+    """Each wait for the worker was a wait for the hog, and the advice is about both."""
     stream = []
     for n in range(2):
         start = START + n * SECOND
@@ -207,18 +187,14 @@ def test_causes_of_causes_are_put_together_too():
 
 
 def test_incidents_come_in_the_order_of_what_they_cost():
-    """
-    The first one is worth reading first.
-    """
+    """The first one is worth reading first."""
     _, explainer = explain(usual(), *hit(0, lost_ms=50), *hit(1, lost_ms=500, pid=800))
 
     assert [incident.lost_ns for incident in explainer.incidents()] == [500 * MS, 50 * MS]
 
 
 def test_an_incident_is_handed_out_once_when_it_is_over():
-    """
-    Ten seconds after its last effect nothing more is expected of it.
-    """
+    """Ten seconds after its last effect nothing more is expected of it."""
     explainer = Explainer()
     for activity in (capture(), usual(), *hit(0)):
         list(explainer.push(activity))
@@ -235,9 +211,7 @@ def test_an_incident_is_handed_out_once_when_it_is_over():
 
 
 def test_the_worst_chains_of_an_incident_are_kept():
-    """
-    Its sums are of all of them.
-    """
+    """Its sums are of all of them."""
     stream = [part for n, ms in enumerate([30, 90, 60]) for part in hit(n, lost_ms=ms)]
 
     _, explainer = explain(usual(), *stream, settings=Settings(max_chains=2))
@@ -249,9 +223,7 @@ def test_the_worst_chains_of_an_incident_are_kept():
 
 
 def test_the_least_incidents_are_given_up_and_counted():
-    """
-    A stream without end has incidents without end.
-    """
+    """A stream without end has incidents without end."""
     stream = [part for n in range(5) for part in hit(20 * n, lost_ms=20 + n)]
 
     _, explainer = explain(usual(), *stream, settings=Settings(max_incidents=2))

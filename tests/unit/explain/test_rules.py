@@ -6,9 +6,7 @@ from otel_gpu.explain import rules
 
 
 def test_every_kind_that_a_state_can_mean_has_a_rule():
-    """
-    A kind without advice would be of no use to anybody.
-    """
+    """A kind without advice would be of no use to anybody."""
     places = (
         *(rules.GAP, rules.SYNCHRONIZE, rules.COPY, rules.LAUNCH),
         *(rules.FULL_QUEUE, rules.FIRST_CALL, rules.CHURN, rules.CALL),
@@ -25,9 +23,7 @@ def test_every_kind_that_a_state_can_mean_has_a_rule():
 
 
 def test_the_kinds_are_those_that_are_documented():
-    """
-    They are in exported telemetry, so a change is a change for its readers.
-    """
+    """They are in exported telemetry, so a change is a change for its readers."""
     assert set(rules.KINDS) == {
         *("preemption", "run_queue", "cpu_quota", "lock", "gil", "io", "ipc", "sleep"),
         *("page_fault", "reclaim", "mmap_lock", "fork", "stopped", "capture", "gpu_wait"),
@@ -44,24 +40,18 @@ def test_the_kinds_are_those_that_are_documented():
     ],
 )
 def test_these_are_nobodys_fault_on_the_host(kind):
-    """
-    However long they last, no operator has to look for somebody to blame.
-    """
+    """However long they last, no operator has to look for somebody to blame."""
     assert rules.RULE_BY_KIND[kind].fault == rules.NO_FAULT
 
 
 def test_back_pressure_has_the_opposite_advice_of_a_busy_cpu():
-    """
-    More CPU would not make the device faster.
-    """
+    """More CPU would not make the device faster."""
     assert "more CPU would not help" in rules.RULE_BY_KIND["gpu_backpressure"].advice
     assert "CPUs of its own" in rules.RULE_BY_KIND["preemption"].advice
 
 
 def test_a_wait_for_a_cpu_that_nobody_had_has_its_own_advice():
-    """
-    There is no other load to move away, and no quota to raise.
-    """
+    """There is no other load to move away, and no quota to raise."""
     advice = rules.advice_of("run_queue", is_cpu_idle=True)
 
     assert all(word in advice for word in ("hypervisor", "interrupt", "idle state"))

@@ -27,9 +27,7 @@ def healthy(process=SHORT, tid=50):
 
 
 def test_a_healthy_short_program_is_no_incident():
-    """
-    Its calls are over a millisecond long, and nothing says that others are not.
-    """
+    """Its calls are over a millisecond long, and nothing says that others are not."""
     chains, explainer = explain(*healthy(), ends(40))
 
     assert chains == []
@@ -37,18 +35,14 @@ def test_a_healthy_short_program_is_no_incident():
 
 
 def test_the_same_of_a_program_that_goes_on_is_told():
-    """
-    What a service does at its start, and never again, is worth a word.
-    """
+    """What a service does at its start, and never again, is worth a word."""
     chains, _ = explain(*healthy())
 
     assert len(chains) == 5
 
 
 def test_a_short_program_that_lost_time_to_the_host_is_an_incident():
-    """
-    Half a dozen times its own work is lost to another thread on its CPU.
-    """
+    """Half a dozen times its own work is lost to another thread on its CPU."""
     [chain], _ = explain(
         slow("cudaMemcpy", duration_ms=10, **AT_ONCE),
         preempted(10, 60, process=SHORT, tid=50, **HOG),
@@ -61,9 +55,7 @@ def test_a_short_program_that_lost_time_to_the_host_is_an_incident():
 
 @pytest.mark.parametrize(("duration_ms", "effects"), [(10, 0), (80, 1)])
 def test_what_is_unusual_in_a_short_program_matters_from_some_time_on(duration_ms, effects):
-    """
-    A first allocation that took 80 ms where others take none is worth a word, 10 ms are not.
-    """
+    """A first allocation that took 80 ms where others take none is worth a word, 10 ms are not."""
     chains, _ = explain(
         slow("cudaMalloc", duration_ms=duration_ms, **AT_ONCE),
         usual(api="cudaMalloc", duration_ns=50_000, process=SHORT),
@@ -74,9 +66,7 @@ def test_what_is_unusual_in_a_short_program_matters_from_some_time_on(duration_m
 
 
 def test_failures_of_a_short_program_are_told():
-    """
-    That it was over soon may be the reason why somebody looks.
-    """
+    """That it was over soon may be the reason why somebody looks."""
     chains, _ = explain(slow("cudaMalloc", duration_ms=1, status=2, **AT_ONCE), ends(20))
 
     assert [chain.effect.kind for chain in chains] == ["failed_call"]
@@ -105,9 +95,7 @@ def sizes_of(explainer):
 
 
 def test_what_is_known_of_a_process_goes_soon_after_it():
-    """
-    A host that runs short programs for days keeps those of the last seconds.
-    """
+    """A host that runs short programs for days keeps those of the last seconds."""
     explainer = Explainer(keeps_ended=False)
     for number in range(300):
         process = image(1000 + number, BEGAN + number * SECOND // 10, "helper")

@@ -49,9 +49,7 @@ def verdict_of(*activities):
     ],
 )
 def test_every_moment_of_a_feeder_thread_is_in_one_part_of_the_budget(state, context, reason, part):
-    """
-    The same state means different things in different places.
-    """
+    """The same state means different things in different places."""
     budget = budget_of([time_of(state, context, 7, reason)])
 
     assert {name: time_ns for name, time_ns in budget.items() if time_ns} == {part: 7 * MS}
@@ -59,9 +57,7 @@ def test_every_moment_of_a_feeder_thread_is_in_one_part_of_the_budget(state, con
 
 
 def test_threads_that_feed_no_gpu_are_no_part_of_the_budget():
-    """
-    What a data loader's worker waits for is not the budget of who waits for it.
-    """
+    """What a data loader's worker waits for is not the budget of who waits for it."""
     assert sum(budget_of([time_of(BLOCKED, OTHER, 500, "io")]).values()) == 0
 
 
@@ -82,18 +78,14 @@ def test_threads_that_feed_no_gpu_are_no_part_of_the_budget():
     ],
 )
 def test_the_class_with_most_of_the_time_is_the_verdict(times, verdict):
-    """
-    More than half of the time has to agree.
-    """
+    """More than half of the time has to agree."""
     rest = [time_of(BLOCKED, GAP, 20, "stopped")]
 
     assert verdict_of(account(20, *times, *rest)).verdict == verdict
 
 
 def test_a_verdict_says_its_numbers():
-    """
-    Both halves of a mixed process are named, and the budget sums to the time there was.
-    """
+    """Both halves of a mixed process are named, and the budget sums to the time there was."""
     verdict = verdict_of(
         account(19, time_of(ON_CPU, SYNC, 100)),
         account(20, time_of(ON_CPU, SYNC, 500), time_of(BLOCKED, GAP, 500, "ipc")),
@@ -110,18 +102,14 @@ def test_a_verdict_says_its_numbers():
 
 
 def test_stacks_with_the_same_reason_are_summed():
-    """
-    Two ways to wait for a disk are both waiting for a disk.
-    """
+    """Two ways to wait for a disk are both waiting for a disk."""
     io = time_of(BLOCKED, GAP, 200, "io")
 
     assert verdict_of(account(20, io, io)).budget_ns["io"] == 400 * MS
 
 
 def test_a_process_that_allocates_all_the_time_is_memory_bound():
-    """
-    The time account knows only calls; the histograms know which.
-    """
+    """The time account knows only calls; the histograms know which."""
     verdict = verdict_of(
         snapshot(19, calls(TRAINER, "cudaMalloc", [8 * MS] * 100)),
         account(20, time_of(ON_CPU, CALL, 600), time_of(BLOCKED, CALL, 250, "sleep")),
@@ -133,9 +121,7 @@ def test_a_process_that_allocates_all_the_time_is_memory_bound():
 
 
 def test_launches_that_wait_for_room_in_the_queue_are_gpu_bound():
-    """
-    A launch takes microseconds; these take milliseconds, so the device is behind.
-    """
+    """A launch takes microseconds; these take milliseconds, so the device is behind."""
     verdict = verdict_of(
         snapshot(19, calls(TRAINER, "cudaLaunchKernel", [8 * MS] * 100)),
         account(20, time_of(ON_CPU, CALL, 810)),
@@ -145,9 +131,7 @@ def test_launches_that_wait_for_room_in_the_queue_are_gpu_bound():
 
 
 def test_a_process_without_feeder_threads_has_no_verdict():
-    """
-    There is nothing to be bound.
-    """
+    """There is nothing to be bound."""
     _, explainer = explain(account(20, time_of(BLOCKED, OTHER, 500, "io")))
 
     assert explainer.verdicts() == []

@@ -58,9 +58,7 @@ def find(stall, *known):
     ],
 )
 def test_what_only_threads_do_names_its_thread(reason, functions):
-    """
-    Who writes into a pipe does that in his own name, whoever he is.
-    """
+    """Who writes into a pipe does that in his own name, whoever he is."""
     assert find(waited(reason, functions)) == Culprit(88, 88, "server")
 
 
@@ -81,9 +79,7 @@ def test_what_only_threads_do_names_its_thread(reason, functions):
     ],
 )
 def test_of_what_a_device_may_do_a_stranger_is_not_believed(reason, functions):
-    """
-    A timer, a disk and a network card wake in the name of whoever has the CPU then.
-    """
+    """A timer, a disk and a network card wake in the name of whoever has the CPU then."""
     assert find(waited(reason, functions), TRAINER, STRANGER) is None
 
 
@@ -99,18 +95,14 @@ def test_of_what_a_device_may_do_a_stranger_is_not_believed(reason, functions):
     ids=["its own thread", "its child", "its grandchild", "a child of its parent"],
 )
 def test_who_is_related_is_believed(reason, waker, known):
-    """
-    A loader may answer over the loopback network, and is polled with a time limit.
-    """
+    """A loader may answer over the loopback network, and is polled with a time limit."""
     found = find(waited(reason, TCP, waker, tid=waker.pid + 1000), *known)
 
     assert found == Culprit(waker.pid, waker.pid + 1000, waker.comm)
 
 
 def test_children_of_a_process_that_nobody_watches_are_not_related():
-    """
-    Half of a host has been started by number 1.
-    """
+    """Half of a host has been started by number 1."""
     ours, theirs = image(42, parent_pid=1), image(88, name="server", parent_pid=1)
     timeline = Timeline(Settings())
     timeline.know(ours)
@@ -121,9 +113,7 @@ def test_children_of_a_process_that_nobody_watches_are_not_related():
 
 
 def test_a_fork_makes_relations_that_last():
-    """
-    Orphans are given to number 1, and do what they were forked for all the same.
-    """
+    """Orphans are given to number 1, and do what they were forked for all the same."""
     timeline = Timeline(Settings())
     timeline.add_fork(fork_by(tid=42, at_ms=0, duration_ms=1))
 
@@ -133,9 +123,7 @@ def test_a_fork_makes_relations_that_last():
 
 
 def test_a_circle_of_parents_ends():
-    """
-    Numbers are used again, and a recording may be damaged.
-    """
+    """Numbers are used again, and a recording may be damaged."""
     timeline = Timeline(Settings())
     timeline.know(image(42, parent_pid=43))
     timeline.know(image(43, parent_pid=42))
@@ -145,9 +133,7 @@ def test_a_circle_of_parents_ends():
 
 
 def test_nobody_woke_itself():
-    """
-    The timer of a sleeper that was about to sleep hits that sleeper.
-    """
+    """The timer of a sleeper that was about to sleep hits that sleeper."""
     assert find(waited("lock", waker=TRAINER, tid=42)) is None
 
 
@@ -156,9 +142,7 @@ def test_nobody_woke_itself():
     [("ipc", TCP, "ipc"), ("sleep", (), "sleep"), ("io", (), "io")],
 )
 def test_an_interrupted_stranger_is_not_followed(reason, functions, kind):
-    """
-    That it was kept off the CPU by a hog has nothing to do with the wait.
-    """
+    """That it was kept off the CPU by a hog has nothing to do with the wait."""
     chain = chain_of(
         usual_gap(),
         usual_gap(process=STRANGER),
@@ -173,9 +157,7 @@ def test_an_interrupted_stranger_is_not_followed(reason, functions, kind):
 
 
 def test_a_stranger_that_wrote_into_a_pipe_is_followed():
-    """
-    Pipes are handed on between programs that nothing else relates.
-    """
+    """Pipes are handed on between programs that nothing else relates."""
     chain = chain_of(
         usual_gap(),
         usual_gap(process=STRANGER),
@@ -191,9 +173,7 @@ def test_a_stranger_that_wrote_into_a_pipe_is_followed():
 
 
 def test_a_wait_for_the_network_is_not_put_down_to_who_filled_a_pipe():
-    """
-    Of waits for data, only those with a time limit can be one wait, and not on another thing.
-    """
+    """Of waits for data, only those with a time limit can be one wait, and not on another thing."""
     chain = chain_of(
         usual_gap(),
         off_cpu(0, 10, process=WORKER, reason="io"),
@@ -209,9 +189,7 @@ def test_a_wait_for_the_network_is_not_put_down_to_who_filled_a_pipe():
 
 
 def test_polls_with_a_time_limit_are_one_wait_for_who_answered_in_the_end():
-    """
-    The first was ended by its timer, in the name of a stranger.
-    """
+    """The first was ended by its timer, in the name of a stranger."""
     chain = chain_of(
         usual_gap(),
         off_cpu(0, 10, process=WORKER, reason="io"),

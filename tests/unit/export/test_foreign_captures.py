@@ -44,9 +44,7 @@ def store():
 
 
 def test_durations_have_one_bucket(store):
-    """
-    Calls that were only counted are in no bucket, so none is shown.
-    """
+    """Calls that were only counted are in no bucket, so none is shown."""
     producer = MetricProducer(store, Temporality())
     store.observe(snapshot(6, partly("cudaFree", [US, 3 * US], more=98, sum_ns=400 * US)))
 
@@ -59,9 +57,7 @@ def test_durations_have_one_bucket(store):
 
 
 def test_deltas_are_of_all_calls(store):
-    """
-    Since the last export, kept or not.
-    """
+    """Since the last export, kept or not."""
     producer = MetricProducer(store, Temporality(DELTA, DELTA))
     store.observe(snapshot(6, partly("cudaFree", [US], more=9, sum_ns=40 * US)))
     produce(store, producer)
@@ -74,9 +70,7 @@ def test_deltas_are_of_all_calls(store):
 
 
 def test_calls_that_were_only_counted_are_counted(store):
-    """
-    Also where a metric is nothing but a count.
-    """
+    """Also where a metric is nothing but a count."""
     producer = MetricProducer(store, Temporality())
     store.observe(snapshot(6, partly("cudaLaunchKernel", [US], more=99, sum_ns=1)))
 
@@ -86,9 +80,7 @@ def test_calls_that_were_only_counted_are_counted(store):
 
 
 def test_nothing_is_said_of_memory_in_use_where_frees_have_no_size(store):
-    """
-    What was allocated is known all the same.
-    """
+    """What was allocated is known all the same."""
     producer = MetricProducer(store, Temporality())
     store.observe(
         snapshot(

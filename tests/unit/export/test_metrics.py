@@ -110,9 +110,7 @@ def observe_all(metrics, activities):
 
 @pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
 def test_metrics_arrive_over_the_protocol_that_is_named(receiver, open_metrics, protocol):
-    """
-    Endpoint, protocol and headers are the standard variables.
-    """
+    """Endpoint, protocol and headers are the standard variables."""
     endpoint = receiver.grpc_endpoint if protocol == "grpc" else receiver.http_endpoint
     metrics = open_metrics(
         {
@@ -136,9 +134,7 @@ def test_metrics_arrive_over_the_protocol_that_is_named(receiver, open_metrics, 
 
 
 def test_an_interval_exports_while_live(receiver, open_metrics):
-    """
-    ``OTEL_METRIC_EXPORT_INTERVAL`` is in milliseconds.
-    """
+    """``OTEL_METRIC_EXPORT_INTERVAL`` is in milliseconds."""
     metrics = open_metrics(
         {
             "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.grpc_endpoint,
@@ -186,9 +182,7 @@ def test_deltas_are_sent_when_preferred(receiver, open_metrics):
 
 
 def test_low_memory_wants_deltas_of_histograms_only():
-    """
-    Our counters are observable ones in the SDK's words: read, not incremented.
-    """
+    """Our counters are observable ones in the SDK's words: read, not incremented."""
 
     class Exporter:
         def __init__(self):
@@ -204,9 +198,7 @@ def test_low_memory_wants_deltas_of_histograms_only():
 
 
 def test_an_endpoint_that_was_away_gets_everything(receiver, open_metrics):
-    """
-    Cumulative points survive an outage, those of a process that ended meanwhile too.
-    """
+    """Cumulative points survive an outage, those of a process that ended meanwhile too."""
     receiver.stop()
     metrics = open_metrics(
         {
@@ -230,9 +222,7 @@ def test_an_endpoint_that_was_away_gets_everything(receiver, open_metrics):
 
 
 def test_a_replay_gives_the_same_bytes_twice(open_metrics):
-    """
-    No clock of the replaying host reaches the output.
-    """
+    """No clock of the replaying host reaches the output."""
 
     def replay():
         file = File()
@@ -248,9 +238,7 @@ def test_a_replay_gives_the_same_bytes_twice(open_metrics):
 
 
 def test_the_whole_output_of_a_replay(open_metrics):
-    """
-    Scopes, versions, units and Resources are as declared.
-    """
+    """Scopes, versions, units and Resources are as declared."""
     file = File()
     metrics = open_metrics({}, file=file)
     observe_all(metrics, stream())
@@ -276,9 +264,7 @@ def test_the_whole_output_of_a_replay(open_metrics):
 
 
 def test_a_long_replay_flushes_what_has_ended(open_metrics, monkeypatch):
-    """
-    A recording of thousands of processes is replayed in bounded memory, completely.
-    """
+    """A recording of thousands of processes is replayed in bounded memory, completely."""
     monkeypatch.setattr("otel_gpu.export.metrics._LEAST_WAITING_SERIES", 64)
     file = File()
     config = Config(capture=CaptureConfig(max_series=64))
@@ -313,9 +299,7 @@ def test_a_long_replay_flushes_what_has_ended(open_metrics, monkeypatch):
     ],
 )
 def test_which_exporters_are_opened(environ, expected):
-    """
-    OTLP where an endpoint is named, nothing without, and what is asked for otherwise.
-    """
+    """OTLP where an endpoint is named, nothing without, and what is asked for otherwise."""
     exporters = open_exporters(environ, 30.0)
 
     assert [type(exporter).__name__ for exporter in exporters] == expected
@@ -336,9 +320,7 @@ def test_which_exporters_are_opened(environ, expected):
     ],
 )
 def test_values_that_are_not_known_are_refused(variable, value):
-    """
-    A typing error ends the start, with the variable's name and a hint.
-    """
+    """A typing error ends the start, with the variable's name and a hint."""
     environ = {"OTEL_METRICS_EXPORTER": "otlp"} | {variable: value}
 
     with pytest.raises(ConfigError, match=variable) as raised:
@@ -348,9 +330,7 @@ def test_values_that_are_not_known_are_refused(variable, value):
 
 
 def test_nothing_is_kept_where_nothing_is_exported(open_metrics):
-    """
-    Without exporters, observing costs nothing and flushing succeeds.
-    """
+    """Without exporters, observing costs nothing and flushing succeeds."""
     metrics = open_metrics({})
     observe_all(metrics, stream())
 
@@ -359,9 +339,7 @@ def test_nothing_is_kept_where_nothing_is_exported(open_metrics):
 
 
 def test_the_console_writes_to_standard_error(open_metrics, capsys):
-    """
-    Standard output belongs to the command that is run.
-    """
+    """Standard output belongs to the command that is run."""
     metrics = open_metrics({"OTEL_METRICS_EXPORTER": "console"})
     observe_all(metrics, stream())
     assert metrics.flush(10.0)

@@ -100,9 +100,7 @@ def open_reader():
 
 
 def test_metrics_leave_although_the_sdk_has_none(open_reader):
-    """
-    With no SDK instrument the SDK never calls a reader; ours exports all the same.
-    """
+    """With no SDK instrument the SDK never calls a reader; ours exports all the same."""
     keeper = Keeper()
     reader = open_reader(keeper, Source(resource_metrics("a", number("x", 1))))
     provider = MeterProvider([reader], shutdown_on_exit=False)
@@ -113,9 +111,7 @@ def test_metrics_leave_although_the_sdk_has_none(open_reader):
 
 
 def test_metrics_leave_without_a_provider(open_reader):
-    """
-    The reader needs no MeterProvider.
-    """
+    """The reader needs no MeterProvider."""
     keeper = Keeper()
     reader = open_reader(keeper, Source(resource_metrics("a", number("x", 1))))
 
@@ -124,9 +120,7 @@ def test_metrics_leave_without_a_provider(open_reader):
 
 
 def test_an_equal_resource_loses_nothing(open_reader):
-    """
-    The stock encoder sends only the last of two items with equal Resources.
-    """
+    """The stock encoder sends only the last of two items with equal Resources."""
     one = resource_metrics("a", number("x", 1), scope="one")
     two = resource_metrics("a", number("y", 2), scope="two")
     keeper = Keeper()
@@ -138,9 +132,7 @@ def test_an_equal_resource_loses_nothing(open_reader):
 
 
 def test_an_equal_scope_loses_nothing(open_reader):
-    """
-    The stock encoder sends only the last of two items with equal scopes.
-    """
+    """The stock encoder sends only the last of two items with equal scopes."""
     keeper = Keeper()
     reader = open_reader(
         keeper,
@@ -161,9 +153,7 @@ def test_an_equal_scope_loses_nothing(open_reader):
 
 
 def test_an_sdk_instrument_with_our_resource_and_scope_is_kept(open_reader):
-    """
-    Instruments of the agent's own and finished metrics share a Resource and a scope.
-    """
+    """Instruments of the agent's own and finished metrics share a Resource and a scope."""
     keeper = Keeper()
     reader = open_reader(keeper, Source(resource_metrics("a", number("x", 1), scope="s")))
     provider = MeterProvider([reader], Resource({"service.name": "a"}), shutdown_on_exit=False)
@@ -177,9 +167,7 @@ def test_an_sdk_instrument_with_our_resource_and_scope_is_kept(open_reader):
 
 
 def test_nothing_to_say_is_no_request(open_reader):
-    """
-    An empty request would only cost.
-    """
+    """An empty request would only cost."""
     keeper = Keeper()
 
     assert open_reader(keeper, Source()).flush(5.0)
@@ -230,9 +218,7 @@ def test_large_requests_are_split_by_bytes():
 
 
 def test_a_point_above_the_limit_goes_alone():
-    """
-    Splitting ends with one point per request.
-    """
+    """Splitting ends with one point per request."""
     assert len(list(split(merge([resource_metrics("a", histograms(3))]), 10))) == 3
 
 
@@ -253,9 +239,7 @@ def test_only_what_arrived_is_committed(open_reader):
 
 
 def test_a_producer_that_fails_does_not_end_the_exports(open_reader, caplog):
-    """
-    The thread outlives one failure, and the failure is not silent.
-    """
+    """The thread outlives one failure, and the failure is not silent."""
 
     class Failing(Source):
         def produce(self):
@@ -274,9 +258,7 @@ def test_a_producer_that_fails_does_not_end_the_exports(open_reader, caplog):
 
 
 def test_an_interval_exports_by_itself(open_reader):
-    """
-    Live, nobody has to ask.
-    """
+    """Live, nobody has to ask."""
     arrived = threading.Event()
 
     class Signalling(Keeper):
@@ -290,9 +272,7 @@ def test_an_interval_exports_by_itself(open_reader):
 
 
 def test_the_end_exports_once_more_and_shuts_the_exporter(open_reader):
-    """
-    What came after the last interval is not lost; a second end does nothing.
-    """
+    """What came after the last interval is not lost; a second end does nothing."""
     keeper = Keeper()
     reader = open_reader(keeper, Source(resource_metrics("a", number("x", 1))))
 
@@ -331,9 +311,7 @@ def test_a_dead_endpoint_delays_nobody(open_reader, seconds):
 
 @pytest.mark.parametrize("exporter_class", [OTLPMetricExporter, HttpMetricExporter])
 def test_a_silent_endpoint_delays_nobody(open_reader, exporter_class):
-    """
-    The same for one that accepts connections and never answers.
-    """
+    """The same for one that accepts connections and never answers."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()

@@ -118,9 +118,7 @@ def test_a_series_becomes_an_exponential_point(sink):
 
 
 def test_an_explicit_layout_gives_explicit_points():
-    """
-    The bounds are the capture's, in seconds.
-    """
+    """The bounds are the capture's, in seconds."""
     config = Config(
         histograms=HistogramsConfig(layout="explicit", duration_bounds_s=(0.0001, 0.001))
     )
@@ -161,9 +159,7 @@ def test_nested_and_outermost_calls_of_an_api_are_one_point(sink):
 
 
 def test_failed_calls_have_an_error_type_and_count_for_nothing_else(sink):
-    """
-    A failed allocation allocated nothing.
-    """
+    """A failed allocation allocated nothing."""
     sink.observe(snapshot(9, calls(image(), "cudaMalloc", [9 * US], status=2, size_bytes=4096)))
 
     collected = sink.collect()
@@ -188,9 +184,7 @@ def test_failed_calls_have_an_error_type_and_count_for_nothing_else(sink):
     ],
 )
 def test_calls_feed_the_counter_that_obi_has_for_them(sink, api, metric):
-    """
-    Counters with OBI's names count outermost successful calls, and carry no unit.
-    """
+    """Counters with OBI's names count outermost successful calls, and carry no unit."""
     trainer = image()
     sink.observe(
         snapshot(
@@ -214,9 +208,7 @@ def test_calls_feed_the_counter_that_obi_has_for_them(sink, api, metric):
 
 
 def test_bytes_go_to_the_metric_of_their_family(sink):
-    """
-    Allocations, frees, sets and registrations; host memory is not device memory.
-    """
+    """Allocations, frees, sets and registrations; host memory is not device memory."""
     trainer = image()
     sink.observe(
         snapshot(
@@ -241,9 +233,7 @@ def test_bytes_go_to_the_metric_of_their_family(sink):
 
 
 def test_copies_are_a_size_histogram_by_direction(sink):
-    """
-    Sizes are bytes at scale 0; a copy of nothing is in the lowest bucket.
-    """
+    """Sizes are bytes at scale 0; a copy of nothing is in the lowest bucket."""
     sink.observe(snapshot(9, copies(image(), [0, 1, 4096])))
 
     point = sink.collect().point("gpu.cuda.memory.copies")
@@ -255,9 +245,7 @@ def test_copies_are_a_size_histogram_by_direction(sink):
 
 
 def test_scheduler_gaps_and_forks_have_their_own_metrics(sink):
-    """
-    Thread metrics carry the type of switch where calls carry their API.
-    """
+    """Thread metrics carry the type of switch where calls carry their API."""
     trainer = image()
     sink.observe(
         snapshot(
@@ -281,9 +269,7 @@ def test_scheduler_gaps_and_forks_have_their_own_metrics(sink):
 
 
 def test_a_series_that_did_not_change_is_exported_again(sink):
-    """
-    Snapshots hold what changed; cumulative points are about everything, up to now.
-    """
+    """Snapshots hold what changed; cumulative points are about everything, up to now."""
     trainer = image()
     sink.observe(
         snapshot(9, calls(trainer, "cudaMalloc", [US])),
@@ -297,9 +283,7 @@ def test_a_series_that_did_not_change_is_exported_again(sink):
 
 
 def test_a_device_that_becomes_known_later_renames_no_other_series(sink):
-    """
-    All series of a device get its UUID at once, also those that did not change since.
-    """
+    """All series of a device get its UUID at once, also those that did not change since."""
     trainer = image()
     nameless = DeviceIdentity(0, None, None)
     sink.observe(
@@ -337,9 +321,7 @@ def test_a_delta_is_the_difference_from_what_arrived(delta_sink):
 
 
 def test_a_delta_that_did_not_arrive_is_in_the_next_one(delta_sink):
-    """
-    After a failed export the next delta covers both intervals.
-    """
+    """After a failed export the next delta covers both intervals."""
     trainer = image()
     delta_sink.observe(snapshot(9, calls(trainer, "cudaMalloc", [US])))
     delta_sink.collect()
@@ -355,9 +337,7 @@ def test_a_delta_that_did_not_arrive_is_in_the_next_one(delta_sink):
 
 
 def test_deltas_of_points_that_arrived_alone_do_not_repeat(delta_sink):
-    """
-    Of two requests one may arrive; only the other's points are sent again.
-    """
+    """Of two requests one may arrive; only the other's points are sent again."""
     trainer = image()
     delta_sink.observe(
         snapshot(9, calls(trainer, "cudaMalloc", [US] * 2), calls(trainer, "cudaFree", [US] * 3))
@@ -376,9 +356,7 @@ def test_deltas_of_points_that_arrived_alone_do_not_repeat(delta_sink):
 
 
 def test_a_delta_of_nothing_is_no_point(delta_sink):
-    """
-    What did not happen in an interval is left out.
-    """
+    """What did not happen in an interval is left out."""
     delta_sink.observe(snapshot(9, calls(image(), "cudaDeviceSynchronize", [US])), counters(9))
     delta_sink.collect()
     delta_sink.observe(counters(10))
@@ -387,9 +365,7 @@ def test_a_delta_of_nothing_is_no_point(delta_sink):
 
 
 def test_a_device_that_becomes_known_does_not_repeat_a_delta(delta_sink):
-    """
-    Differences are taken per series, and those keep their identity.
-    """
+    """Differences are taken per series, and those keep their identity."""
     trainer = image()
     nameless = DeviceIdentity(0, None, None)
     delta_sink.observe(snapshot(9, calls(trainer, "cudaMalloc", [US] * 2, device=nameless)))
@@ -419,9 +395,7 @@ def test_an_image_is_forgotten_after_its_final_series_arrived(sink):
 
 
 def test_an_image_that_ends_before_its_first_snapshot_is_exported(sink):
-    """
-    A process can be shorter than the interval of snapshots.
-    """
+    """A process can be shorter than the interval of snapshots."""
     trainer = image()
     sink.observe(ended(trainer, 9), snapshot(10, calls(trainer, "cudaMalloc", [US])), counters(11))
 
@@ -447,9 +421,7 @@ def test_an_image_is_not_forgotten_in_the_middle_of_a_reading(sink):
 
 
 def test_an_image_without_last_series_is_forgotten_too(sink):
-    """
-    Readings hold what changed, so there may be none after the end.
-    """
+    """Readings hold what changed, so there may be none after the end."""
     trainer = image()
     sink.observe(snapshot(9, calls(trainer, "cudaMalloc", [US])), ended(trainer, 9.5))
     sink.observe(counters(10), counters(11))
@@ -462,9 +434,7 @@ def test_an_image_without_last_series_is_forgotten_too(sink):
 
 
 def test_a_clock_that_is_set_back_ends_no_image_early(delta_sink):
-    """
-    Which reading is the last is told by the order of the stream, not by the clock.
-    """
+    """Which reading is the last is told by the order of the stream, not by the clock."""
     trainer = image()
     delta_sink.observe(snapshot(3600, calls(trainer, "cudaMalloc", [US])), counters(3601))
     delta_sink.collect()
@@ -479,9 +449,7 @@ def test_a_clock_that_is_set_back_ends_no_image_early(delta_sink):
 
 
 def test_a_sum_that_is_ahead_of_its_count_waits_for_it(delta_sink):
-    """
-    A reading can see a call's nanoseconds before its count; a delta takes both at once.
-    """
+    """A reading can see a call's nanoseconds before its count; a delta takes both at once."""
     trainer = image()
     outer = calls(trainer, "cuMemAlloc", [5 * US])
     inner = calls(trainer, "cuMemAlloc", [3 * US], nested=1)
@@ -499,9 +467,7 @@ def test_a_sum_that_is_ahead_of_its_count_waits_for_it(delta_sink):
 
 
 def test_an_image_waits_for_the_sink_that_did_not_get_it(sink):
-    """
-    Final series are kept until every sink has them.
-    """
+    """Final series are kept until every sink has them."""
     other = sink.add()
     trainer = image()
     sink.observe(snapshot(9, calls(trainer, "cudaMalloc", [US])), ended(trainer, 9))
@@ -515,9 +481,7 @@ def test_an_image_waits_for_the_sink_that_did_not_get_it(sink):
 
 
 def test_an_exec_ends_the_image_before_it(sink):
-    """
-    One pid has one image at a time, so the older one ends without an exit.
-    """
+    """One pid has one image at a time, so the older one ends without an exit."""
     old, new = image(), image(image_ktime_ns=8 * SECOND, name="other")
     sink.observe(
         snapshot(7, calls(old, "cudaMalloc", [US])),
@@ -531,9 +495,7 @@ def test_an_exec_ends_the_image_before_it(sink):
 
 
 def test_memory_is_bounded_while_nothing_arrives():
-    """
-    With a dead endpoint the oldest ended images are given up, and counted.
-    """
+    """With a dead endpoint the oldest ended images are given up, and counted."""
     sink = Sink(max_series=10)
     for number in range(30):
         short_lived = image(pid=100 + number)
@@ -549,9 +511,7 @@ def test_memory_is_bounded_while_nothing_arrives():
 
 
 def test_images_whose_end_was_not_seen_do_not_stay_for_ever():
-    """
-    The kernel side holds max_series series at a time; twice as many are kept.
-    """
+    """The kernel side holds max_series series at a time; twice as many are kept."""
     sink = Sink(max_series=10)
     for number in range(30):
         sink.observe(snapshot(9 + number, calls(image(pid=100 + number), "cudaMalloc", [US])))
@@ -608,9 +568,7 @@ def test_the_age_of_an_open_call_lasts_until_it_returns(sink):
 
 
 def test_the_age_of_an_open_call_ends_with_its_return(sink):
-    """
-    A call that returned after all is seen as a chosen call, and is open no longer.
-    """
+    """A call that returned after all is seen as a chosen call, and is open no longer."""
     trainer = image()
     sink.observe(open_call(trainer, "cudaMalloc", 7 * SECOND, 19 * SECOND))
     sink.observe(call(trainer, "cudaMalloc", 7 * SECOND, 13 * SECOND), counters(20))
@@ -619,9 +577,7 @@ def test_the_age_of_an_open_call_ends_with_its_return(sink):
 
 
 def test_the_age_of_an_open_call_ends_with_its_process(sink):
-    """
-    Nobody waits in a process that is gone.
-    """
+    """Nobody waits in a process that is gone."""
     trainer = image()
     sink.observe(open_call(trainer, "cudaMalloc", SECOND, 12 * SECOND), ended(trainer, 12))
 
@@ -629,9 +585,7 @@ def test_the_age_of_an_open_call_ends_with_its_process(sink):
 
 
 def test_exemplars_point_at_the_spans_of_chosen_calls(sink):
-    """
-    The latest chosen call of each octave, once, with the ids that its span has.
-    """
+    """The latest chosen call of each octave, once, with the ids that its span has."""
     trainer = image()
     slow = call(trainer, "cudaMalloc", 6 * SECOND, 3000 * US)
     earlier = call(trainer, "cudaMalloc", 7 * SECOND, 10 * US)
@@ -651,9 +605,7 @@ def test_exemplars_point_at_the_spans_of_chosen_calls(sink):
 
 
 def test_exemplars_that_did_not_arrive_come_again(sink):
-    """
-    An exemplar is given once it was exported.
-    """
+    """An exemplar is given once it was exported."""
     trainer = image()
     sink.observe(
         call(trainer, "cudaMalloc", 6 * SECOND, US), snapshot(9, calls(trainer, "cudaMalloc", [US]))
@@ -664,9 +616,7 @@ def test_exemplars_that_did_not_arrive_come_again(sink):
 
 
 def test_exemplars_can_be_off():
-    """
-    ``always_off`` keeps none.
-    """
+    """``always_off`` keeps none."""
     sink = Sink(with_exemplars=False)
     trainer = image()
     sink.observe(
@@ -677,9 +627,7 @@ def test_exemplars_can_be_off():
 
 
 def test_exemplars_come_from_sampled_traces_only():
-    """
-    An exemplar that points at nothing helps nobody.
-    """
+    """An exemplar that points at nothing helps nobody."""
     sink = Sink(is_sampled=lambda trace_id, name: name == "cudaFree")
     trainer = image()
     sink.observe(
@@ -697,9 +645,7 @@ def test_exemplars_come_from_sampled_traces_only():
 
 
 def test_the_agent_says_what_it_lost_and_cost(sink):
-    """
-    Losses of zero are said too; everything is under the agent's own Resource.
-    """
+    """Losses of zero are said too; everything is under the agent's own Resource."""
     sink.observe(
         counters(
             9,
@@ -777,9 +723,7 @@ def test_the_agent_says_what_it_lost_and_cost(sink):
 
 
 def test_the_time_of_feeder_threads_is_counted_by_state(sink):
-    """
-    What threads did that make CUDA calls sums to their wall time; other threads are left out.
-    """
+    """What threads did that make CUDA calls sums to their wall time; other threads are left out."""
     trainer = image()
     account = [
         (wire.STATE_ON_CPU, wire.CONTEXT_GAP, "", 1),
@@ -809,9 +753,7 @@ def test_the_time_of_feeder_threads_is_counted_by_state(sink):
 
 
 def test_later_times_replace_earlier_ones(sink):
-    """
-    The account is cumulative; a process that it says nothing new about keeps what it had.
-    """
+    """The account is cumulative; a process that it says nothing new about keeps what it had."""
     one, other = image(pid=1, name="one"), image(pid=2, name="other")
     state = (wire.STATE_ON_CPU, wire.CONTEXT_GAP)
     sink.observe(times(9, thread_time(one, *state, SECOND), thread_time(other, *state, SECOND)))
@@ -882,9 +824,7 @@ def test_what_is_added_up_is_what_is_held(steps):
 
 
 def test_a_sink_of_cumulative_points_keeps_no_values():
-    """
-    Only deltas begin where the last export ended: what was sent need not be kept for others.
-    """
+    """Only deltas begin where the last export ended: what was sent need not be kept for others."""
     cumulative, delta = Sink(), Sink(delta=True)
     for sink in (cumulative, delta):
         sink.observe(snapshot(9, calls(image(), "cudaMalloc", [US])))

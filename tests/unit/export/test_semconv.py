@@ -307,9 +307,7 @@ def run_everything(path, stacks_mode):
 
 
 def test_generated_files_are_up_to_date():
-    """
-    Whoever edits the registry also runs ``make semconv``.
-    """
+    """Whoever edits the registry also runs ``make semconv``."""
     registry = yaml.safe_load(REGISTRY.read_text())
 
     assert MODULE.read_text() == module_text(registry)
@@ -331,9 +329,7 @@ def test_every_metric_is_emitted_as_declared(emitted, registry):
 
 
 def test_every_metric_attribute_is_emitted_as_declared(emitted, registry):
-    """
-    The same for the attributes of each metric.
-    """
+    """The same for the attributes of each metric."""
     declared = {
         name: set(metric.get("attributes", ())) for name, metric in registry["metrics"].items()
     }
@@ -354,9 +350,7 @@ def generic(key):
 
 
 def test_every_span_is_emitted_as_declared(emitted, registry):
-    """
-    Spans of CUDA calls are named after the API; all others have a name in the registry.
-    """
+    """Spans of CUDA calls are named after the API; all others have a name in the registry."""
     internal = 1
     declared = {span_key(span): internal for span in registry["spans"].values()}
 
@@ -364,9 +358,7 @@ def test_every_span_is_emitted_as_declared(emitted, registry):
 
 
 def test_every_span_attribute_is_emitted_as_declared(emitted, registry):
-    """
-    The same for the attributes of each kind of span.
-    """
+    """The same for the attributes of each kind of span."""
     attributes = defaultdict(set)
     for key, names in emitted.span_attributes.items():
         attributes[generic(key)] |= names
@@ -376,9 +368,7 @@ def test_every_span_attribute_is_emitted_as_declared(emitted, registry):
 
 
 def test_every_event_is_emitted_as_declared(emitted, registry):
-    """
-    Which events the spans have, and with which attributes.
-    """
+    """Which events the spans have, and with which attributes."""
     events = defaultdict(set)
     for key, names in emitted.span_events.items():
         events[generic(key)] |= names
@@ -395,32 +385,24 @@ def test_every_event_is_emitted_as_declared(emitted, registry):
 
 
 def test_every_log_record_is_emitted_as_declared(emitted, registry):
-    """
-    And of log records.
-    """
+    """And of log records."""
     assert emitted.log_attributes == {
         log["name"]: set(log["attributes"]) for log in registry["logs"].values()
     }
 
 
 def test_every_scope_is_emitted_as_declared(emitted, registry):
-    """
-    And for the scopes.
-    """
+    """And for the scopes."""
     assert emitted.scopes == set(registry["scopes"])
 
 
 def test_every_resource_attribute_is_emitted_as_declared(emitted, registry):
-    """
-    And for what describes an observed process or the agent.
-    """
+    """And for what describes an observed process or the agent."""
     assert emitted.resource_attributes == set(registry["resource_attributes"])
 
 
 def test_values_are_among_those_that_are_declared(emitted, registry):
-    """
-    Where the registry lists the values of an attribute, no other one is emitted.
-    """
+    """Where the registry lists the values of an attribute, no other one is emitted."""
     for name, attribute in registry["attributes"].items():
         if "values" in attribute and name != "reason":
             assert emitted.values[name] <= set(attribute["values"].values())
@@ -428,9 +410,7 @@ def test_values_are_among_those_that_are_declared(emitted, registry):
 
 
 def test_every_declared_attribute_is_used(registry):
-    """
-    An attribute that nothing refers to was forgotten; the overflow may be on any metric.
-    """
+    """An attribute that nothing refers to was forgotten; the overflow may be on any metric."""
     used = {
         attribute
         for section in ("metrics", "spans", "events", "logs")

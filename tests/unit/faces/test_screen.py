@@ -125,9 +125,7 @@ def test_a_capture_on_a_common_terminal(tmp_path):
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
 def test_a_screen_fills_its_terminal_and_no_more(width, height):
-    """
-    As many lines as it has, none wider; the calls and the keys are always on it.
-    """
+    """As many lines as it has, none wider; the calls and the keys are always on it."""
     for view in (recorded(), crowded()):
         lines = drawn(view, Controls(has_keys=True), width=width, height=height)
 
@@ -139,9 +137,7 @@ def test_a_screen_fills_its_terminal_and_no_more(width, height):
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
 def test_the_time_budget_has_room_on_every_terminal(width, height):
-    """
-    A bar of ten letters and its legend say more than any column of numbers.
-    """
+    """A bar of ten letters and its legend say more than any column of numbers."""
     lines = drawn(crowded(), width=width, height=height)
 
     assert sum(line.startswith("trainer (") and "RRRRRRRRRR" in line for line in lines) >= 3
@@ -150,9 +146,7 @@ def test_the_time_budget_has_room_on_every_terminal(width, height):
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
 def test_what_rich_writes_is_no_wider_either(width, height):
-    """
-    Rich folds and pads by its own rules; they change nothing here.
-    """
+    """Rich folds and pads by its own rules; they change nothing here."""
     file = io.StringIO()
     console = Console(file=file, width=width, height=height, color_system=None)
 
@@ -165,9 +159,7 @@ def test_what_rich_writes_is_no_wider_either(width, height):
 
 
 def test_columns_go_and_are_not_cut():
-    """
-    On a narrow terminal, rates and the 99th percentile are left, and whole.
-    """
+    """On a narrow terminal, rates and the 99th percentile are left, and whole."""
     titles = {
         width: next(
             line.split()
@@ -186,9 +178,7 @@ def test_columns_go_and_are_not_cut():
 
 @pytest.mark.parametrize(("width", "height"), [*SIZES, (160, None)])
 def test_hostile_names_stay_names(width, height):
-    """
-    No control character and no markup of a traced program is obeyed.
-    """
+    """No control character and no markup of a traced program is obeyed."""
     view = crowded(HOSTILE)
 
     lines = draw_screen(view, Controls(), source=HOSTILE, width=width, height=height)
@@ -206,9 +196,7 @@ def test_hostile_names_stay_names(width, height):
 @settings(deadline=None, max_examples=30)
 @given(st.text(max_size=60), st.integers(min_value=1, max_value=200), st.integers(1, 60))
 def test_no_name_and_no_size_breaks_the_screen(name, width, height):
-    """
-    Wide characters, none at all, a terminal of one cell.
-    """
+    """Wide characters, none at all, a terminal of one cell."""
     lines = drawn(crowded(name), width=width, height=height, source=name)
 
     assert len(lines) == height
@@ -217,9 +205,7 @@ def test_no_name_and_no_size_breaks_the_screen(name, width, height):
 
 
 def test_a_chosen_process_is_all_that_is_told_of():
-    """
-    Its line is marked and seen however many there are; calls and incidents are its own.
-    """
+    """Its line is marked and seen however many there are; calls and incidents are its own."""
     view = crowded()
     last = view.processes[-1].process
 
@@ -232,9 +218,7 @@ def test_a_chosen_process_is_all_that_is_told_of():
 
 
 def test_sorting_puts_the_largest_first():
-    """
-    Each way to sort is a column.
-    """
+    """Each way to sort is a column."""
     view = crowded()
 
     def first(sort):
@@ -248,9 +232,7 @@ def test_sorting_puts_the_largest_first():
 
 
 def test_losses_and_states_are_said():
-    """
-    What was lost, that the screen stands still, and what the agent itself said.
-    """
+    """What was lost, that the screen stands still, and what the agent itself said."""
     controls = Controls(is_paused=True, has_ended=True, has_keys=True, message="disk\nfull")
     view = crowded()._replace(losses={"ring_full": 7, "no_entry": 1}, left_out=5)
     view = view._replace(agent=Agent(0.125, None))
@@ -265,9 +247,7 @@ def test_losses_and_states_are_said():
 
 
 def test_nothing_yet_is_said():
-    """
-    An empty screen would leave open whether anything is watched.
-    """
+    """An empty screen would leave open whether anything is watched."""
     board = Board(Settings(), SECOND)
     board.observe(capture())
 
@@ -281,9 +261,7 @@ def test_nothing_yet_is_said():
 
 
 def test_a_bar_adds_up():
-    """
-    As many letters as there is room for, in proportion, whatever is rounded.
-    """
+    """As many letters as there is room for, in proportion, whatever is rounded."""
     budget = {"gpu_wait": 500, "host": 333, "run_queue": 166, "io": 1}
 
     assert draw_bar(budget, 12).plain == "WWWWWWHHHHRR"
@@ -293,9 +271,7 @@ def test_a_bar_adds_up():
 
 
 def test_a_table_keeps_its_first_column_whatever_happens():
-    """
-    A rate of nobody knows what says nothing.
-    """
+    """A rate of nobody knows what says nothing."""
     columns = [
         Column("call", 0, [Text("cudaLaunchKernel")], is_left=True),
         Column("calls/s", 1, [Text("12")]),

@@ -80,9 +80,7 @@ def final_text(*activities, **kwargs):
 
 
 def test_the_final_table_adds_up_a_whole_capture():
-    """
-    Calls of all results count as calls, failed ones as errors too; rates span the capture.
-    """
+    """Calls of all results count as calls, failed ones as errors too; rates span the capture."""
     process = image(7)
 
     text = final_text(
@@ -108,9 +106,7 @@ def test_the_final_table_adds_up_a_whole_capture():
 
 
 def test_a_series_is_cumulative_and_counted_once():
-    """
-    Snapshots hold what changed, as totals: the latest replaces the one before.
-    """
+    """Snapshots hold what changed, as totals: the latest replaces the one before."""
     process, other = image(7), image(8)
     summary = RunningTotals()
 
@@ -128,9 +124,7 @@ def test_a_series_is_cumulative_and_counted_once():
 
 
 def test_a_process_whose_name_becomes_known_later_is_counted_once():
-    """
-    It is a new object under the same key, and what it was called before is not shown.
-    """
+    """It is a new object under the same key, and what it was called before is not shown."""
     unnamed, named = image(7, service="unknown_service"), image(7)
     summary = RunningTotals()
 
@@ -142,9 +136,7 @@ def test_a_process_whose_name_becomes_known_later_is_counted_once():
 
 
 def test_the_rate_of_a_process_goes_on_when_its_name_becomes_known():
-    """
-    What it did before under another name was not done just now.
-    """
+    """What it did before under another name was not done just now."""
     shown = console(terminal=True)
     with Summary(shown, live=True) as summary:
         summary.observe(capture())
@@ -157,9 +149,7 @@ def test_the_rate_of_a_process_goes_on_when_its_name_becomes_known():
 
 
 def test_other_metrics_are_not_calls():
-    """
-    Launch gaps and switches share the buckets, and are no calls.
-    """
+    """Launch gaps and switches share the buckets, and are no calls."""
     process = image(7)
     summary = RunningTotals()
 
@@ -170,16 +160,12 @@ def test_other_metrics_are_not_calls():
 
 
 def test_an_empty_capture_says_so():
-    """
-    An operator who probed nothing learns that, and not an empty table.
-    """
+    """An operator who probed nothing learns that, and not an empty table."""
     assert final_text(capture()).startswith("No CUDA call was seen.\n")
 
 
 def test_losses_are_listed_by_reason():
-    """
-    What the kernel lost, what could not be decoded and what could not be sent, each counted.
-    """
+    """What the kernel lost, what could not be decoded and what could not be sent, each counted."""
     text = final_text(
         capture(),
         CountersActivity(
@@ -199,9 +185,7 @@ def test_losses_are_listed_by_reason():
 
 
 def test_the_screen_shows_the_rate_since_the_last_snapshot():
-    """
-    A live rate follows the program, not the average since the start.
-    """
+    """A live rate follows the program, not the average since the start."""
     shown = console(terminal=True)
     process = image(7)
     with Summary(shown, live=True) as summary:
@@ -215,9 +199,7 @@ def test_the_screen_shows_the_rate_since_the_last_snapshot():
 
 
 def test_the_screen_holds_the_rows_with_most_time():
-    """
-    A small terminal shows what matters most, and no more than fits.
-    """
+    """A small terminal shows what matters most, and no more than fits."""
     shown = console(terminal=True, height=10)
     with Summary(shown, live=True) as summary:
         summary.observe(capture())
@@ -232,9 +214,7 @@ def test_the_screen_holds_the_rows_with_most_time():
 
 
 def test_ended_processes_are_forgotten_in_the_end(monkeypatch):
-    """
-    A service that watches short-lived processes for months keeps its memory, and says so.
-    """
+    """A service that watches short-lived processes for months keeps its memory, and says so."""
     monkeypatch.setattr(module, "MAX_SERIES", 10)
     summary = RunningTotals()
     summary.observe(capture())
@@ -248,9 +228,7 @@ def test_ended_processes_are_forgotten_in_the_end(monkeypatch):
 
 
 def test_a_process_that_was_named_late_is_forgotten_as_well(monkeypatch):
-    """
-    Its end is told with the name, its first calls came without it.
-    """
+    """Its end is told with the name, its first calls came without it."""
     monkeypatch.setattr(module, "MAX_SERIES", 10)
     summary = RunningTotals()
     summary.observe(capture())
@@ -264,9 +242,7 @@ def test_a_process_that_was_named_late_is_forgotten_as_well(monkeypatch):
 
 
 def test_processes_that_made_no_call_are_not_remembered(monkeypatch):
-    """
-    A build host ends thousands of them an hour.
-    """
+    """A build host ends thousands of them an hour."""
     monkeypatch.setattr(module, "MAX_SERIES", 10)
     summary = RunningTotals()
     summary.observe(capture())
@@ -279,9 +255,7 @@ def test_processes_that_made_no_call_are_not_remembered(monkeypatch):
 
 
 def test_names_cannot_command_the_terminal():
-    """
-    A service may call itself anything; escape sequences reach nobody's terminal.
-    """
+    """A service may call itself anything; escape sequences reach nobody's terminal."""
     process = image(7, service="x\x1b[2Jy\n")
 
     text = final_text(capture(), after(1, series(process, LAUNCH, {1: 1}, total_ns=1)))
@@ -301,9 +275,7 @@ def test_names_cannot_command_the_terminal():
     ],
 )
 def test_the_screen_is_redrawn_only_where_that_harms_nobody(mode, terminal, shares, live):
-    """
-    Never in a pipe, and over a command's own output only when asked for.
-    """
+    """Never in a pipe, and over a command's own output only when asked for."""
     assert is_live(mode, console(terminal=terminal), shares_terminal=shares) is live
 
 
@@ -323,16 +295,12 @@ def test_the_screen_is_redrawn_only_where_that_harms_nobody(mode, terminal, shar
     ],
 )
 def test_durations_have_three_digits_and_a_unit(duration_ns, text):
-    """
-    Durations of all sizes are read at a glance.
-    """
+    """Durations of all sizes are read at a glance."""
     assert format_duration(duration_ns) == text
 
 
 def test_percentiles_of_explicit_buckets():
-    """
-    The middle of the bucket that holds the rank, held between the extremes seen.
-    """
+    """The middle of the bucket that holds the rank, held between the extremes seen."""
     middles = bucket_middles_ns(EXPLICIT)
     buckets = buckets_with({0: 50, 1: 49, 3: 1})
 
@@ -348,9 +316,7 @@ def test_percentiles_of_explicit_buckets():
     share=st.sampled_from([0.5, 0.9, 0.99]),
 )
 def test_percentiles_of_exponential_buckets_are_close(durations_ns, share):
-    """
-    The estimate is within 9.1 % of the true percentile, whatever was measured.
-    """
+    """The estimate is within 9.1 % of the true percentile, whatever was measured."""
     buckets = [0] * wire.MAX_BUCKETS
     for duration_ns in durations_ns:
         buckets[math.ceil(math.log2(duration_ns / 1e9) * 4) - 1 + 120] += 1

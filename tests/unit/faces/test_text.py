@@ -51,9 +51,7 @@ def training():
 
 
 def test_sections_answer_questions_in_order():
-    """
-    What bounds it, what went wrong, when, where did the time go, what is not known.
-    """
+    """What bounds it, what went wrong, when, where did the time go, what is not known."""
     text = text_of(
         training(),
         snapshot(1, calls(TRAINER, "cudaMalloc", [1_000], size_bytes=5)),
@@ -76,9 +74,7 @@ def test_sections_answer_questions_in_order():
 
 
 def test_a_verdict_comes_with_its_numbers():
-    """
-    A word alone is an opinion: the shares and the budget stand beside it.
-    """
+    """A word alone is an opinion: the shares and the budget stand beside it."""
     assert section(text_of(training()), "Verdict") == [
         "trainer (42): cpu-bound (cpu 75 %, gpu 25 %)",
         (
@@ -89,9 +85,7 @@ def test_a_verdict_comes_with_its_numbers():
 
 
 def test_an_incident_is_told_with_its_worst_chain():
-    """
-    How bad, whose, when; what it was due to, hop by hop; what to do.
-    """
+    """How bad, whose, when; what it was due to, hop by hop; what to do."""
     assert section(text_of(training()), "Incidents") == [
         "1. HIGH 30 ms lost by trainer (42) in 3 effects, +1.000 s to +1.210 s",
         "   3 x slow cudaLaunchKernel",
@@ -152,9 +146,7 @@ def test_the_worst_moment_says_where_in_the_program_it_was():
 
 
 def test_a_deep_stack_does_not_fill_the_screen():
-    """
-    Both ends are shown, and how much is between them.
-    """
+    """Both ends are shown, and how much is between them."""
     frames = tuple(Frame("cpython", f"f{number}", "/a.py", 1) for number in range(200))
     chain = preempted(TRAINER, SECOND)
     effect = chain.effect._replace(stack=call_stack(1, frames))
@@ -169,9 +161,7 @@ def test_a_deep_stack_does_not_fill_the_screen():
 
 
 def test_the_worst_moment_is_drawn_to_the_microsecond():
-    """
-    Offsets count from the start of the effect, and the drawing is to scale.
-    """
+    """Offsets count from the start of the effect, and the drawing is to scale."""
     assert section(text_of(training()), "The worst moment") == [
         "slow cudaLaunchKernel of trainer (42), thread 42 trainer: 10 ms, 10 ms more than usual",
         (
@@ -197,9 +187,7 @@ def test_the_worst_moment_is_drawn_to_the_microsecond():
 
 
 def test_the_worst_moment_is_the_worst_by_severity_first():
-    """
-    A long wait for the GPU, which is no fault, does not hide what is one.
-    """
+    """A long wait for the GPU, which is no fault, does not hide what is one."""
     honest = preempted(TRAINER, SECOND, "gpu", duration_ns=900 * MS)._replace(severity="low")
     fault = preempted(TRAINER, 2 * SECOND, "hog")._replace(severity="high")
 
@@ -209,9 +197,7 @@ def test_the_worst_moment_is_the_worst_by_severity_first():
 
 
 def test_tables_tell_calls_times_and_culprits():
-    """
-    Figures have units, errors are counted, a culprit of the own process is named as such.
-    """
+    """Figures have units, errors are counted, a culprit of the own process is named as such."""
     text = text_of(
         training(),
         snapshot(
@@ -248,9 +234,7 @@ def test_tables_tell_calls_times_and_culprits():
 
 
 def test_slots_have_phases():
-    """
-    A reader sees when it was bad without reading figures.
-    """
+    """A reader sees when it was bad without reading figures."""
     lost = preempted(TRAINER, 2 * SECOND, duration_ns=400 * MS)
     text = text_of(
         FakeExplainer(late=[lost]),
@@ -273,9 +257,7 @@ def test_slots_have_phases():
 
 
 def test_each_process_has_its_part():
-    """
-    With --per-process nothing of one process stands among figures of another.
-    """
+    """With --per-process nothing of one process stands among figures of another."""
     mine, foreign = preempted(TRAINER, SECOND, "a"), preempted(SERVER, SECOND, "b")
     explainer = FakeExplainer(
         late=[mine, foreign],
@@ -298,9 +280,7 @@ def test_each_process_has_its_part():
 
 
 def test_a_quiet_capture_says_so():
-    """
-    No incident is a result, and so is nothing lost.
-    """
+    """No incident is a result, and so is nothing lost."""
     text = text_of(FakeExplainer(), snapshot(1, calls(TRAINER, "cudaFree", [1_000])))
 
     assert section(text, "Incidents") == [
@@ -311,9 +291,7 @@ def test_a_quiet_capture_says_so():
 
 
 def test_an_empty_capture_says_so():
-    """
-    Probing nothing is not the same as nothing being wrong.
-    """
+    """Probing nothing is not the same as nothing being wrong."""
     text = text_of(FakeExplainer())
 
     assert section(text, "Verdict") == ["No CUDA call in this window."]
@@ -322,9 +300,7 @@ def test_an_empty_capture_says_so():
 
 @pytest.mark.parametrize("per_process", [False, True])
 def test_names_cannot_command_the_terminal(per_process):
-    """
-    Processes, threads, kernel functions, libraries: all may carry escape sequences.
-    """
+    """Processes, threads, kernel functions, libraries: all may carry escape sequences."""
     evil = image(42, 1, name=EVIL)
     chain = preempted(evil, SECOND)
     culprit = chain.causes[0].culprit._replace(comm=EVIL)
@@ -362,9 +338,7 @@ def test_names_cannot_command_the_terminal(per_process):
 
 
 def test_a_narrow_terminal_tears_no_drawing_apart():
-    """
-    A waterfall that is folded by us is none; the terminal may fold it.
-    """
+    """A waterfall that is folded by us is none; the terminal may fold it."""
     lines = section(text_of(training(), width=60), "The worst moment")
 
     assert len(lines) == 8

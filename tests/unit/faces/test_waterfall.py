@@ -39,9 +39,7 @@ def cause_of(*intervals, kind="run_queue", time_ns=10**12, via=()):
     ],
 )
 def test_bars_are_to_scale(first_ms, last_ms, drawn):
-    """
-    A column is a fiftieth of the effect; what lies outside is clipped and marked.
-    """
+    """A column is a fiftieth of the effect; what lies outside is clipped and marked."""
     interval = evidence(
         "a", "run_queue", START_NS + round(first_ms * MS), START_NS + round(last_ms * MS)
     )
@@ -58,9 +56,7 @@ def test_bars_are_to_scale(first_ms, last_ms, drawn):
 
 
 def test_an_effect_of_no_length_can_be_drawn():
-    """
-    A damaged record is no reason to fail.
-    """
+    """A damaged record is no reason to fail."""
     interval = evidence("a", "blocked", START_NS, START_NS)
 
     bars, _ = draw_waterfall(chain_of(cause_of(interval), duration_ns=0))
@@ -69,9 +65,7 @@ def test_an_effect_of_no_length_can_be_drawn():
 
 
 def test_intervals_are_in_order_of_time_and_the_shortest_are_left_out():
-    """
-    A moment with hundreds of switches is still read at a glance.
-    """
+    """A moment with hundreds of switches is still read at a glance."""
     intervals = [
         evidence(f"e{n}", "blocked", START_NS + (40 - n) * MS, START_NS + (40 - n) * MS + n)
         for n in range(10)
@@ -84,9 +78,7 @@ def test_intervals_are_in_order_of_time_and_the_shortest_are_left_out():
 
 
 def test_an_interval_that_two_causes_rest_on_is_drawn_once():
-    """
-    The same nanoseconds twice would look like twice the time.
-    """
+    """The same nanoseconds twice would look like twice the time."""
     shared = evidence("same", "blocked", START_NS, START_NS + MS)
 
     bars, _ = draw_waterfall(chain_of(cause_of(shared), cause_of(shared, kind="io")))
@@ -95,9 +87,7 @@ def test_an_interval_that_two_causes_rest_on_is_drawn_once():
 
 
 def test_a_wait_for_a_cpu_that_nobody_had_is_said_to_be_one():
-    """
-    Without a name it could be read as one that was not recorded.
-    """
+    """Without a name it could be read as one that was not recorded."""
     waiting = evidence("w", "run_queue", START_NS, START_NS + MS, is_cpu_idle=True)
 
     bars, _ = draw_waterfall(chain_of(cause_of(waiting, kind="run_queue")))
@@ -106,9 +96,7 @@ def test_a_wait_for_a_cpu_that_nobody_had_is_said_to_be_one():
 
 
 def test_labels_say_why_who_and_where():
-    """
-    Cause, reason, who had the CPU, kernel functions; hops are marked, parts measured.
-    """
+    """Cause, reason, who had the CPU, kernel functions; hops are marked, parts measured."""
     hop = cause_of(
         evidence("h", "run_queue", START_NS + MS, START_NS + 2 * MS, culprit=HOG), kind="preemption"
     )
@@ -126,9 +114,7 @@ def test_labels_say_why_who_and_where():
 
 
 def test_a_part_of_a_whole_says_how_much_of_it_counts():
-    """
-    A call that stands for its totals is longer than what is put down to it.
-    """
+    """A call that stands for its totals is longer than what is put down to it."""
     whole = evidence("w", "call", START_NS, START_NS + 50 * MS)
     piece = evidence("p", "run_queue", START_NS + MS, START_NS + 2 * MS)
     alone, together = cause_of(whole, time_ns=3 * MS), cause_of(whole, piece, time_ns=3 * MS)
@@ -138,9 +124,7 @@ def test_a_part_of_a_whole_says_how_much_of_it_counts():
 
 
 def test_a_thread_that_nobody_kept_waiting_is_named():
-    """
-    Of the one that was waited for it is said what it did, and who it is.
-    """
+    """Of the one that was waited for it is said what it did, and who it is."""
     asleep = evidence("s", "blocked", 0, 4 * MS, culprit=WORKER)
     waited = evidence("w", "blocked", 0, 5 * MS)
     slept = Cause("sleep", 4 * MS, 0.4, WORKER, (asleep,))

@@ -110,9 +110,7 @@ class Readings:
 
 
 def test_a_shipped_recording_is_shown_to_the_last_figure():
-    """
-    Counts and times are the kernel's; the last interval is the last two readings' difference.
-    """
+    """Counts and times are the kernel's; the last interval is the last two readings' difference."""
     board = Board(Settings(), 200 * MS)
     told = []
     recording = Salvage(Path(str(RECORDINGS.joinpath("two-causes.otelgpu"))))
@@ -168,9 +166,7 @@ def test_a_shipped_recording_is_shown_to_the_last_figure():
 
 
 def test_now_is_the_difference_of_two_whole_readings():
-    """
-    600 calls in the last two seconds are 300 a second, however many there were before.
-    """
+    """600 calls in the last two seconds are 300 a second, however many there were before."""
     trainer = image()
     board = board_of(
         capture(),
@@ -187,9 +183,7 @@ def test_now_is_the_difference_of_two_whole_readings():
 
 
 def test_what_was_not_called_lately_has_no_now():
-    """
-    Its line stays, and says nothing of the interval.
-    """
+    """Its line stays, and says nothing of the interval."""
     trainer = image()
     allocated = calls(trainer, "cudaMalloc", [5_000], size_bytes=4_096)
     board = board_of(
@@ -204,9 +198,7 @@ def test_what_was_not_called_lately_has_no_now():
 
 
 def test_bytes_per_second_are_of_the_interval():
-    """
-    What was copied before it does not count.
-    """
+    """What was copied before it does not count."""
     trainer = image()
     board = board_of(
         capture(),
@@ -218,9 +210,7 @@ def test_bytes_per_second_are_of_the_interval():
 
 
 def test_before_the_first_interval_is_over_all_of_it_is_now():
-    """
-    A capture that was short shows rates as well.
-    """
+    """A capture that was short shows rates as well."""
     board = board_of(capture(), *reading(0.5, launches(image(), 50)))
 
     view = board.view()
@@ -230,9 +220,7 @@ def test_before_the_first_interval_is_over_all_of_it_is_now():
 
 
 def test_a_partial_reading_ends_no_interval():
-    """
-    The last series of one process say nothing of the others.
-    """
+    """The last series of one process say nothing of the others."""
     trainer, other = image(), image(pid=43)
     board = board_of(
         capture(),
@@ -248,9 +236,7 @@ def test_a_partial_reading_ends_no_interval():
 
 
 def test_verdicts_are_of_the_start_and_of_now():
-    """
-    A process that waited for its GPU and now waits for data is both.
-    """
+    """A process that waited for its GPU and now waits for data is both."""
     trainer = image()
     waits = thread_time(trainer, wire.STATE_ON_CPU, wire.CONTEXT_SYNCHRONIZE, 9 * SECOND)
     reads = thread_time(trainer, wire.STATE_BLOCKED, wire.CONTEXT_GAP, 2 * SECOND, reason="io")
@@ -267,9 +253,7 @@ def test_verdicts_are_of_the_start_and_of_now():
 
 
 def test_ended_processes_come_last():
-    """
-    What runs is what an operator can still do something about.
-    """
+    """What runs is what an operator can still do something about."""
     busy, idle = image(), image(pid=43)
     board = board_of(
         capture(), *reading(2.0, launches(busy, 100), launches(idle, 1)), ended(busy, 2.5)
@@ -282,9 +266,7 @@ def test_ended_processes_come_last():
 
 
 def test_an_open_call_is_shown_until_it_returns():
-    """
-    A call that returned hangs no more, also when nobody saw it return.
-    """
+    """A call that returned hangs no more, also when nobody saw it return."""
     trainer = image()
     hanging = open_call(trainer, "cudaStreamSynchronize", 10 * SECOND, 20 * SECOND)
     board = board_of(capture(), hanging)
@@ -305,9 +287,7 @@ def test_an_open_call_is_shown_until_it_returns():
 
 
 def test_an_incident_forms_and_is_over():
-    """
-    The severity of what forms now ranks above what is over.
-    """
+    """The severity of what forms now ranks above what is over."""
     hanging = open_call(image(), "cudaStreamSynchronize", 10 * SECOND, 20 * SECOND)
     board = board_of(capture(), hanging)
     assert [line.is_forming for line in board.view().incidents] == [True]
@@ -318,9 +298,7 @@ def test_an_incident_forms_and_is_over():
 
 
 def test_losses_are_told_by_reason():
-    """
-    The kernel's losses, and what could not be decoded here.
-    """
+    """The kernel's losses, and what could not be decoded here."""
     board = board_of(
         capture(), counters(1.0, lost_ring_full=3, lost_no_entry=0), rejected={"short": 2}
     )
@@ -329,9 +307,7 @@ def test_losses_are_told_by_reason():
 
 
 def test_the_agents_cpu_time_is_a_share_of_one_cpu():
-    """
-    It takes two figures to know it.
-    """
+    """It takes two figures to know it."""
     board = board_of(capture(), status(1.0, cpu_ns=500 * MS, rss_bytes=64_000_000))
     assert board.view().agent == Agent(None, 64_000_000)
 
@@ -342,18 +318,14 @@ def test_the_agents_cpu_time_is_a_share_of_one_cpu():
 
 @pytest.mark.parametrize("value", ["much", None, [1], -5, 1.5])
 def test_figures_that_are_none_are_not_known(value):
-    """
-    Recordings of strangers may hold anything.
-    """
+    """Recordings of strangers may hold anything."""
     board = board_of(capture(), StatusActivity(T0, {"cpu_ns": value, "rss_bytes": value}))
 
     assert board.view().agent == Agent(None, None)
 
 
 def test_processes_that_ended_are_forgotten_before_there_is_no_room(monkeypatch):
-    """
-    A host that starts a process a second is watched for weeks; those that run stay.
-    """
+    """A host that starts a process a second is watched for weeks; those that run stay."""
     monkeypatch.setattr(module, "MAX_SERIES", 4)
     stays, *leave = [image(pid=pid) for pid in range(50, 56)]
     everything = [launches(process, 3) for process in (stays, *leave)]
@@ -371,9 +343,7 @@ def test_processes_that_ended_are_forgotten_before_there_is_no_room(monkeypatch)
 
 
 def test_a_stream_without_a_beginning_is_shown_empty():
-    """
-    A damaged recording is no reason to fail.
-    """
+    """A damaged recording is no reason to fail."""
     view = board_of(snapshot(1.0, launches(image(), 5))).view()
 
     assert (view.apis, view.processes, view.host) == ((), (), "")

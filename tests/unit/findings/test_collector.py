@@ -52,9 +52,7 @@ def report_of(*activities, explainer=None, notes=(), **kwargs):
 
 
 def test_calls_of_all_results_and_directions_make_one_row():
-    """
-    A reader asks how often cudaMemcpy was called, not under which key it was counted.
-    """
+    """A reader asks how often cudaMemcpy was called, not under which key it was counted."""
     report = report_of(
         capture(),
         snapshot(
@@ -74,9 +72,7 @@ def test_calls_of_all_results_and_directions_make_one_row():
 
 
 def test_a_window_counts_what_was_added_in_it():
-    """
-    Counters go on from before the window; what they said then does not belong to it.
-    """
+    """Counters go on from before the window; what they said then does not belong to it."""
     report = report_of(
         capture(),
         snapshot(1, calls(TRAINER, "cudaFree", [900 * US, 10 * US])),
@@ -92,9 +88,7 @@ def test_a_window_counts_what_was_added_in_it():
 
 
 def test_the_longest_call_of_a_window_is_exact_when_it_is_the_longest_of_all():
-    """
-    A maximum that grew within the window is from the window.
-    """
+    """A maximum that grew within the window is from the window."""
     report = report_of(
         capture(),
         snapshot(1, calls(TRAINER, "cudaFree", [10 * US])),
@@ -106,9 +100,7 @@ def test_the_longest_call_of_a_window_is_exact_when_it_is_the_longest_of_all():
 
 
 def test_a_process_whose_names_became_known_later_is_one_process():
-    """
-    Enrichment replaces an image when it learns more; that doubles no count.
-    """
+    """Enrichment replaces an image when it learns more; that doubles no count."""
     named = image(42, 1, name="better")
     report = report_of(
         capture(),
@@ -121,9 +113,7 @@ def test_a_process_whose_names_became_known_later_is_one_process():
 
 
 def test_rows_are_in_order_of_total_time():
-    """
-    Where the time went is what a reader looks for first.
-    """
+    """Where the time went is what a reader looks for first."""
     report = report_of(
         capture(),
         snapshot(
@@ -143,9 +133,7 @@ def test_rows_are_in_order_of_total_time():
 
 
 def test_memory_is_allocations_against_frees():
-    """
-    Only what succeeded, and the driver's call inside a runtime call is not counted again.
-    """
+    """Only what succeeded, and the driver's call inside a runtime call is not counted again."""
     report = report_of(
         capture(),
         snapshot(
@@ -161,9 +149,7 @@ def test_memory_is_allocations_against_frees():
 
 
 def test_the_explainer_sees_everything_and_the_window_tells_a_part():
-    """
-    What was usual before the window is needed in it, but only its own effects are told.
-    """
+    """What was usual before the window is needed in it, but only its own effects are told."""
     before, inside = preempted(TRAINER, 1 * SECOND, "a"), preempted(TRAINER, 5 * SECOND, "b")
     explainer = FakeExplainer(planned={2: [before, inside]}, incidents=[incident(before, inside)])
     launch = call(TRAINER, "cudaLaunchKernel", SECOND, 10 * MS)
@@ -183,9 +169,7 @@ def test_the_explainer_sees_everything_and_the_window_tells_a_part():
 
 
 def test_an_incident_outside_of_the_window_is_not_told():
-    """
-    An incident of yesterday does not explain today.
-    """
+    """An incident of yesterday does not explain today."""
     chain = preempted(TRAINER, 1 * SECOND)
     explainer = FakeExplainer(late=[chain], incidents=[incident(chain)])
 
@@ -195,9 +179,7 @@ def test_an_incident_outside_of_the_window_is_not_told():
 
 
 def test_only_the_processes_that_were_asked_for_are_told():
-    """
-    Counts, chains, verdicts and times of others are left out; culprits are not.
-    """
+    """Counts, chains, verdicts and times of others are left out; culprits are not."""
     mine, foreign = preempted(TRAINER, SECOND, "a"), preempted(OTHER, SECOND, "b")
     explainer = FakeExplainer(
         late=[mine, foreign],
@@ -223,9 +205,7 @@ def test_only_the_processes_that_were_asked_for_are_told():
 
 
 def test_incidents_are_in_order_of_lost_time():
-    """
-    The one that cost most is read first.
-    """
+    """The one that cost most is read first."""
     small, large = preempted(TRAINER, SECOND, "a"), preempted(TRAINER, 2 * SECOND, "b")
     explainer = FakeExplainer(
         late=[small, large],
@@ -241,9 +221,7 @@ def test_incidents_are_in_order_of_lost_time():
 
 
 def test_culprits_are_added_up_over_all_effects():
-    """
-    Who is stealing the CPU is a question about a whole capture, hops included.
-    """
+    """Who is stealing the CPU is a question about a whole capture, hops included."""
     explainer = FakeExplainer(
         late=[preempted(TRAINER, SECOND, "a"), preempted(TRAINER, 2 * SECOND, "b")]
     )
@@ -258,9 +236,7 @@ def test_culprits_are_added_up_over_all_effects():
 
 
 def test_the_time_account_of_a_window_is_what_was_added():
-    """
-    Off-CPU time is cumulative too, and so is what a verdict is about.
-    """
+    """Off-CPU time is cumulative too, and so is what a verdict is about."""
     report = report_of(
         capture(),
         times(1, TRAINER, (*RUN_QUEUE_IN_GAP, 100, 10), (*BLOCKED_IN_GAP, 50, 5)),
@@ -283,9 +259,7 @@ def test_the_time_account_of_a_window_is_what_was_added():
 
 
 def test_time_on_the_cpu_is_not_off_it():
-    """
-    The table tells who waited; threads that feed no GPU come last, however long they sleep.
-    """
+    """The table tells who waited; threads that feed no GPU come last, however long they sleep."""
     report = report_of(
         capture(),
         times(
@@ -305,9 +279,7 @@ def test_time_on_the_cpu_is_not_off_it():
 
 
 def test_without_a_window_verdicts_are_the_explainers():
-    """
-    A report and the exported spans say the same of a whole capture.
-    """
+    """A report and the exported spans say the same of a whole capture."""
     given = verdict(TRAINER)
     report = report_of(
         capture(), counters(4), explainer=FakeExplainer(verdicts=[given], given_up={"stalls": 3})
@@ -332,9 +304,7 @@ def waited(process, ms=3):
 
 
 def test_what_a_process_was_before_its_exec_is_left_out():
-    """
-    A shell, or our own command, forks to run the program: until then it is nobody.
-    """
+    """A shell, or our own command, forks to run the program: until then it is nobody."""
     report = report_of(
         capture(),
         snapshot(1, waited(GATE)),
@@ -350,9 +320,7 @@ def test_what_a_process_was_before_its_exec_is_left_out():
 
 
 def test_its_last_figures_may_come_after_the_exec():
-    """
-    The counters are read once a second.
-    """
+    """The counters are read once a second."""
     report = report_of(capture(), replaced(GATE, 1), snapshot(1, waited(GATE)))
 
     assert report.images == ()
@@ -367,9 +335,7 @@ def test_its_last_figures_may_come_after_the_exec():
     ids=["a call", "a gap"],
 )
 def test_a_program_that_fed_a_gpu_before_its_exec_is_told_of(did):
-    """
-    A launcher may ask for the devices first.
-    """
+    """A launcher may ask for the devices first."""
     explainer = Explainer()
 
     report = report_of(
@@ -380,9 +346,7 @@ def test_a_program_that_fed_a_gpu_before_its_exec_is_told_of(did):
 
 
 def test_a_program_whose_call_was_slow_before_its_exec_is_told_of():
-    """
-    Whatever has a chain is no passing stage.
-    """
+    """Whatever has a chain is no passing stage."""
     explainer = FakeExplainer(planned={1: [preempted(GATE, SECOND)]})
 
     report = report_of(capture(), replaced(GATE, 2), explainer=explainer)
@@ -391,18 +355,14 @@ def test_a_program_whose_call_was_slow_before_its_exec_is_told_of():
 
 
 def test_a_process_that_made_no_call_and_ended_is_told_of():
-    """
-    A data loader is no stage of another program.
-    """
+    """A data loader is no stage of another program."""
     report = report_of(capture(), snapshot(1, waited(OTHER)), ended(OTHER, 2))
 
     assert report.images == (OTHER,)
 
 
 def test_calls_before_the_window_count_for_who_is_told_of():
-    """
-    In the window it waited for a CPU, and that was a program with a GPU.
-    """
+    """In the window it waited for a CPU, and that was a program with a GPU."""
     report = report_of(
         capture(),
         snapshot(1, calls(GATE, "cudaFree", [US])),
@@ -415,9 +375,7 @@ def test_calls_before_the_window_count_for_who_is_told_of():
 
 
 def test_so_many_execs_are_remembered(monkeypatch):
-    """
-    The first of them is told of again, rather than the memory filled.
-    """
+    """The first of them is told of again, rather than the memory filled."""
     monkeypatch.setattr(module, "MAX_REPLACED", 2)
     stages = [image(pid, 0, name="sh") for pid in (1, 2, 3)]
 
@@ -431,9 +389,7 @@ def test_so_many_execs_are_remembered(monkeypatch):
 
 
 def test_losses_are_told_by_reason():
-    """
-    What the kernel lost and what could not be decoded; what did not occur is not told.
-    """
+    """What the kernel lost and what could not be decoded; what did not occur is not told."""
     report = report_of(
         capture(), counters(1, lost_ring_full=3, spans_chosen=9), rejected={"short": 2}
     )
@@ -442,9 +398,7 @@ def test_losses_are_told_by_reason():
 
 
 def test_notes_tell_what_is_not_known():
-    """
-    Withheld spans, symbols without probes, a missing account: a reader has to know.
-    """
+    """Withheld spans, symbols without probes, a missing account: a reader has to know."""
     failing = probes(1, "/usr/lib/libcudart.so.12", 60, 62)
     failing.info["failed"] = ["cudaGraphLaunch_ptsz", "cudaMemset"]
 
@@ -473,9 +427,7 @@ def test_notes_tell_what_is_not_known():
     ],
 )
 def test_a_note_tells_of_switches_that_the_kernel_left_out(repaired, said):
-    """
-    More than one in a thousand, and what is said of times off the CPU is less sure.
-    """
+    """More than one in a thousand, and what is said of times off the CPU is less sure."""
     report = report_of(
         capture(), counters(1, scheduler_switches=12_000, switches_repaired=repaired)
     )
@@ -484,9 +436,7 @@ def test_a_note_tells_of_switches_that_the_kernel_left_out(repaired, said):
 
 
 def test_an_empty_recording_makes_a_report():
-    """
-    A capture that saw nothing is explained as such.
-    """
+    """A capture that saw nothing is explained as such."""
     report = report_of(capture())
 
     assert (report.apis, report.incidents, report.processes) == ((), (), ())
@@ -494,9 +444,7 @@ def test_an_empty_recording_makes_a_report():
 
 
 def test_a_call_that_hung_and_returned_lost_its_time_once():
-    """
-    It is told while it hangs, and again as a slow call when it returns.
-    """
+    """It is told while it hangs, and again as a slow call when it returns."""
     hung = preempted(TRAINER, SECOND, "h", duration_ns=SECOND)
     hung = hung._replace(effect=hung.effect._replace(kind="hung_call"))
     slow = preempted(TRAINER, SECOND, "s", duration_ns=2 * SECOND)
@@ -510,9 +458,7 @@ def test_a_call_that_hung_and_returned_lost_its_time_once():
 
 
 def test_chains_that_lost_least_are_left_out(monkeypatch):
-    """
-    Memory is bounded; the figure of what is missing is told.
-    """
+    """Memory is bounded; the figure of what is missing is told."""
     monkeypatch.setattr(module, "MAX_CHAINS", 2)
     chains = [
         preempted(TRAINER, n * SECOND, f"c{n}", duration_ns=(20 + n) * MS) for n in range(1, 6)
@@ -525,9 +471,7 @@ def test_chains_that_lost_least_are_left_out(monkeypatch):
 
 
 def test_series_that_find_no_room_are_counted(monkeypatch):
-    """
-    A recording of a stranger cannot fill the memory.
-    """
+    """A recording of a stranger cannot fill the memory."""
     monkeypatch.setattr(counts_module, "MAX_SERIES", 1)
 
     report = report_of(
@@ -540,9 +484,7 @@ def test_series_that_find_no_room_are_counted(monkeypatch):
 
 
 def test_slots_follow_the_counters():
-    """
-    Calls per second and lost time by second of the capture, for all and for each process.
-    """
+    """Calls per second and lost time by second of the capture, for all and for each process."""
     explainer = FakeExplainer(late=[preempted(TRAINER, SECOND + 500 * MS)])
     report = report_of(
         capture(),

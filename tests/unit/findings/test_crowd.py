@@ -62,9 +62,7 @@ def named(report):
 
 
 def test_the_busiest_are_named_and_the_others_are_one_row():
-    """
-    Calls, errors, bytes, waits and what happened when are those of all.
-    """
+    """Calls, errors, bytes, waits and what happened when are those of all."""
     report = report_of(storm(41, busy=(4, 7, 35)))
 
     assert named(report) == [
@@ -92,9 +90,7 @@ def test_the_busiest_are_named_and_the_others_are_one_row():
 
 
 def test_what_ended_before_a_window_takes_no_room_in_it(monkeypatch):
-    """
-    Series are let go rather than refused, and nothing of them is in the window.
-    """
+    """Series are let go rather than refused, and nothing of them is in the window."""
     monkeypatch.setattr(module, "_NEARLY_FULL", 8)
     window = Window(T0 + 37 * SECOND, T0 + 41 * SECOND)
     collector = Collector(Explainer(), window=window)
@@ -112,9 +108,7 @@ def test_what_ended_before_a_window_takes_no_room_in_it(monkeypatch):
 
 
 def test_only_what_was_asked_for_is_named():
-    """
-    The process that was asked for keeps its figures, however idle it was.
-    """
+    """The process that was asked for keeps its figures, however idle it was."""
     report = report_of(storm(41, busy=(4, 7, 35)), pids=[106])
 
     assert named(report) == ["drizzle (106)"]
@@ -122,9 +116,7 @@ def test_only_what_was_asked_for_is_named():
 
 
 def test_of_what_went_on_before_a_window_only_the_difference_is_summed_up():
-    """
-    Each process is read before the window and in it; then it ends.
-    """
+    """Each process is read before the window and in it; then it ends."""
     processes = [image(100 + number, SECOND, "storm") for number in range(11)]
 
     def read_at(at_s, usual_us, count):
@@ -142,9 +134,7 @@ def test_of_what_went_on_before_a_window_only_the_difference_is_summed_up():
 
 
 def test_forks_that_ran_another_program_are_nobody():
-    """
-    They are no processes of the report, and none of those that it sums up.
-    """
+    """They are no processes of the report, and none of those that it sums up."""
     activities = [*storm(11)]
     for number in range(23):
         fork = image(500 + number, 20 * SECOND, "storm")
@@ -158,9 +148,7 @@ def test_forks_that_ran_another_program_are_nobody():
 
 
 def test_of_very_many_services_some_are_one(monkeypatch):
-    """
-    Names come from others: not even they can fill the memory.
-    """
+    """Names come from others: not even they can fill the memory."""
     monkeypatch.setattr(module, "_MAX_SERVICES", 2)
     activities = [capture()]
     for number in range(13):

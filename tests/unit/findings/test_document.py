@@ -65,16 +65,12 @@ def full_document():
 
 
 def test_the_schema_is_one():
-    """
-    A schema with a mistake would let anything pass.
-    """
+    """A schema with a mistake would let anything pass."""
     Draft202012Validator.check_schema(SCHEMA)
 
 
 def test_a_document_with_everything_is_as_the_schema_says():
-    """
-    Every part is there, and nothing that the schema does not know.
-    """
+    """Every part is there, and nothing that the schema does not know."""
     document = full_document()
 
     VALIDATOR.validate(document)
@@ -82,9 +78,7 @@ def test_a_document_with_everything_is_as_the_schema_says():
 
 
 def test_an_empty_document_is_as_the_schema_says():
-    """
-    A capture that saw nothing has a document too.
-    """
+    """A capture that saw nothing has a document too."""
     VALIDATOR.validate(document_of(FakeExplainer()))
 
 
@@ -111,9 +105,7 @@ def test_an_empty_document_is_as_the_schema_says():
     ],
 )
 def test_the_schema_refuses_what_is_no_such_document(path, value):
-    """
-    The schema says something: each of these departures is found.
-    """
+    """The schema says something: each of these departures is found."""
     document = full_document()
     inside = document
     for step in path[:-1]:
@@ -124,9 +116,7 @@ def test_the_schema_refuses_what_is_no_such_document(path, value):
 
 
 def test_a_chain_is_told_whole():
-    """
-    Effect, causes with culprits and evidence, hops below their cause, and the rest.
-    """
+    """Effect, causes with culprits and evidence, hops below their cause, and the rest."""
     assert full_document()["chains"][0] == {
         "id": "c1",
         "effect": {
@@ -175,9 +165,7 @@ def test_a_chain_is_told_whole():
 
 
 def test_a_stack_is_told_once():
-    """
-    Under its id, innermost frame first, without what is not known of a frame.
-    """
+    """Under its id, innermost frame first, without what is not known of a frame."""
     assert full_document()["stacks"] == {
         "00000000000000ab": {
             "complete": False,
@@ -230,9 +218,7 @@ def test_a_stack_is_told_once():
 
 
 def test_a_deep_stack_loses_its_middle():
-    """
-    A document of a thousand chains stays one that can be read.
-    """
+    """A document of a thousand chains stays one that can be read."""
     frames = tuple(Frame("cpython", f"f{number}", "/a.py", 1) for number in range(200))
     chain = preempted(TRAINER, SECOND)
     effect = chain.effect._replace(stack=call_stack(1, frames))
@@ -246,9 +232,7 @@ def test_a_deep_stack_loses_its_middle():
 
 
 def test_without_stacks_a_document_says_nothing_of_them():
-    """
-    What was written before there were any is as it was.
-    """
+    """What was written before there were any is as it was."""
     document = document_of(FakeExplainer(late=[preempted(TRAINER, SECOND)]))
 
     assert "stacks" not in document
@@ -256,9 +240,7 @@ def test_without_stacks_a_document_says_nothing_of_them():
 
 
 def test_evidence_stands_once_under_its_id():
-    """
-    Whatever a cause rests on can be looked up, with who had the CPU and who ended the wait.
-    """
+    """Whatever a cause rests on can be looked up, with who had the CPU and who ended the wait."""
     document = full_document()
 
     named = {
@@ -285,9 +267,7 @@ def test_evidence_stands_once_under_its_id():
 
 
 def test_rows_name_their_process():
-    """
-    By its pid, and by the image under it: a pid can run one program after the other.
-    """
+    """By its pid, and by the image under it: a pid can run one program after the other."""
     document = full_document()
 
     assert [(row["pid"], row["process"]) for row in document["off_cpu"]] == [(42, "42-1")]
@@ -297,9 +277,7 @@ def test_rows_name_their_process():
 
 
 def test_a_long_name_is_whole_in_the_document():
-    """
-    What is short on a screen is found again by its whole name.
-    """
+    """What is short on a screen is found again by its whole name."""
     whole = "void at::masked_fill_kernel<" + "float, " * 80 + "int>(int)"
     chain = preempted(TRAINER, SECOND)
     frame = Frame("native", whole, module="libtorch_cuda.so")
@@ -310,9 +288,7 @@ def test_a_long_name_is_whole_in_the_document():
 
 
 def test_every_chain_that_an_incident_names_is_listed():
-    """
-    Whoever follows an id finds a chain; the number of effects is told besides.
-    """
+    """Whoever follows an id finds a chain; the number of effects is told besides."""
     explainer = FakeExplainer(
         late=[preempted(TRAINER, SECOND, "known")],
         incidents=[
@@ -326,9 +302,7 @@ def test_every_chain_that_an_incident_names_is_listed():
 
 
 def test_a_process_without_an_account_is_unknown():
-    """
-    No verdict is a verdict too, and the command is readable.
-    """
+    """No verdict is a verdict too, and the command is readable."""
     named = image(42, 1)
     named.attributes["process.command_args"] = ("python3", "train.py")
     document = document_of(
@@ -351,9 +325,7 @@ def test_a_process_without_an_account_is_unknown():
 
 
 def test_the_text_of_a_document_is_safe_to_print_and_says_the_same():
-    """
-    JSON allows characters that a terminal obeys; we escape them, and parsers undo it.
-    """
+    """JSON allows characters that a terminal obeys; we escape them, and parsers undo it."""
     chain = preempted(TRAINER, SECOND)
     name = "\x9b2J\x1b]0;owned\x07\u202e\ud800😀é"
     cause = chain.causes[0]._replace(culprit=HOG._replace(comm=name))

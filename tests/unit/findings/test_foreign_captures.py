@@ -42,9 +42,7 @@ def report_of(*activities, window=WHOLE):
 
 
 def test_all_calls_count_and_the_kept_ones_have_percentiles():
-    """
-    That it is so is said instead of the sentence about buckets.
-    """
+    """That it is so is said instead of the sentence about buckets."""
     report = report_of(
         snapshot(1, partly("cudaFree", [10 * US] * 3, more=97, sum_ns=SECOND)),
     )
@@ -60,9 +58,7 @@ def test_all_calls_count_and_the_kept_ones_have_percentiles():
 
 
 def test_an_api_of_which_no_call_was_kept_has_no_percentiles():
-    """
-    In the document they are null.
-    """
+    """In the document they are null."""
     report = report_of(snapshot(1, partly("cudaFree", [], more=5, sum_ns=50 * US)))
 
     (row,) = report.apis
@@ -73,9 +69,7 @@ def test_an_api_of_which_no_call_was_kept_has_no_percentiles():
 
 
 def test_a_window_has_what_was_counted_in_it():
-    """
-    Kept or not.
-    """
+    """Kept or not."""
     report = report_of(
         snapshot(1, partly("cudaFree", [US], more=10, sum_ns=100 * US)),
         snapshot(2, partly("cudaFree", [US, US], more=40, sum_ns=500 * US)),
@@ -87,9 +81,7 @@ def test_a_window_has_what_was_counted_in_it():
 
 
 def test_a_window_of_which_nothing_was_kept_has_an_estimate_of_the_longest():
-    """
-    It is no longer than the longest of all.
-    """
+    """It is no longer than the longest of all."""
     report = report_of(
         snapshot(1, partly("cudaFree", [], more=10, sum_ns=100 * US)),
         snapshot(2, partly("cudaFree", [], more=40, sum_ns=500 * US)),
@@ -101,9 +93,7 @@ def test_a_window_of_which_nothing_was_kept_has_an_estimate_of_the_longest():
 
 
 def test_memory_is_not_told_where_frees_have_no_size():
-    """
-    All that was allocated would seem to be held.
-    """
+    """All that was allocated would seem to be held."""
     report = report_of(
         snapshot(1, partly("cudaMalloc", [US], more=1, sum_ns=9, size_bytes=4096)),
     )

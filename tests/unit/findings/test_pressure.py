@@ -36,9 +36,7 @@ def load_of(*readings, window=Window()):  # noqa: B008 -- immutable
 
 
 def test_counters_are_what_was_added_in_the_window():
-    """
-    Totals since boot say nothing of a window; the difference does.
-    """
+    """Totals since boot say nothing of a window; the difference does."""
     load = load_of(
         full(0, 99.0, 0, 0, 0),
         full(10, 2.5, 1_000_000, 100, 1_000),
@@ -52,9 +50,7 @@ def test_counters_are_what_was_added_in_the_window():
 
 
 def test_lines_say_it_in_words():
-    """
-    Load per CPU, PSI, swap, quotas: only what there is to say.
-    """
+    """Load per CPU, PSI, swap, quotas: only what there is to say."""
     load = Load(9.5, 4, {"cpu": 0.31}, 3, 1, (Throttled("/x\x1b", 3_000_000, 2, 30),))
 
     assert load_lines(load) == [
@@ -66,9 +62,7 @@ def test_lines_say_it_in_words():
 
 
 def test_no_reading_is_no_load():
-    """
-    A capture without readings says nothing of the host.
-    """
+    """A capture without readings says nothing of the host."""
     assert load_of() is None
 
 
@@ -83,9 +77,7 @@ def test_no_reading_is_no_load():
     ],
 )
 def test_a_damaged_reading_is_no_figure(info):
-    """
-    Recordings come from strangers.
-    """
+    """Recordings come from strangers."""
     load = load_of(reading(0), reading(1, **info), reading(2, **info))
 
     assert load._replace(stalled={}) == Load(0.0, 0, {}, 0, 0, ())

@@ -18,9 +18,7 @@ def cause(kind, culprit=None, time_ns=100, via=()):
 
 
 def test_every_kind_state_and_class_can_be_told():
-    """
-    What the rules of blame can say has words and a colour here.
-    """
+    """What the rules of blame can say has words and a colour here."""
     assert set(KINDS) == set(CauseKind)
     assert set(KINDS) - set(phrases.PHRASES) == set()
     assert set(STATES) - set(phrases.STATES) == set()
@@ -66,9 +64,7 @@ def test_every_kind_state_and_class_can_be_told():
     ],
 )
 def test_a_cause_is_told_to_its_end(told, sentence):
-    """
-    The sentence follows the chain as long as one thing is behind most of it.
-    """
+    """The sentence follows the chain as long as one thing is behind most of it."""
     assert text_of(because(told)) == sentence
 
 
@@ -89,16 +85,12 @@ def test_a_cause_is_told_to_its_end(told, sentence):
     ],
 )
 def test_fault_is_the_last_ones(told, whose):
-    """
-    Who was waited for is not to blame for what somebody else did to it.
-    """
+    """Who was waited for is not to blame for what somebody else did to it."""
     assert text_of(fault(told, 42)) == whose
 
 
 def test_a_path_has_an_end():
-    """
-    It is as long as the chain.
-    """
+    """It is as long as the chain."""
     told = cause("ipc", LOADER, via=(cause("ipc", OWN, via=(cause("io", OWN),)),))
 
     assert [step.kind for step in path_of(told)] == ["ipc", "ipc", "io"]

@@ -19,9 +19,7 @@ def rows_of(slots, end_s, *processes):
 
 
 def test_what_lies_in_two_slots_is_shared_out():
-    """
-    A reading that covers 0.5 s to 2 s adds a third of itself to the first second.
-    """
+    """A reading that covers 0.5 s to 2 s adds a third of itself to the first second."""
     slots = Slots()
 
     slots.spread(ONE, SECOND // 2, 2 * SECOND, Totals(calls=30, call_ns=300))
@@ -34,9 +32,7 @@ def test_what_lies_in_two_slots_is_shared_out():
 
 
 def test_each_process_has_rows_of_its_own():
-    """
-    Rows of all together come first; a process that is not told of is in none.
-    """
+    """Rows of all together come first; a process that is not told of is in none."""
     slots = Slots()
     slots.spread(ONE, 0, SECOND, Totals(calls=1))
     slots.spread(TWO, 0, SECOND, Totals(calls=2))
@@ -52,9 +48,7 @@ def test_each_process_has_rows_of_its_own():
 
 
 def test_what_began_before_the_window_counts_from_its_start():
-    """
-    An effect that reaches into the window is in its first slot.
-    """
+    """An effect that reaches into the window is in its first slot."""
     slots = Slots(10 * SECOND)
 
     slots.spread(ONE, 4 * SECOND, 11 * SECOND, Totals(lost_ns=7))
@@ -64,9 +58,7 @@ def test_what_began_before_the_window_counts_from_its_start():
 
 
 def test_a_moment_at_the_end_is_in_the_last_slot():
-    """
-    A process that is read twice at the same moment, the last one, counts both times.
-    """
+    """A process that is read twice at the same moment, the last one, counts both times."""
     slots = Slots()
 
     slots.spread(ONE, SECOND, 2 * SECOND, Totals(calls=3))
@@ -77,9 +69,7 @@ def test_a_moment_at_the_end_is_in_the_last_slot():
 
 
 def test_rows_are_no_finer_than_the_counters_are_read():
-    """
-    A short capture that was read often is shown in detail; else rows would repeat each other.
-    """
+    """A short capture that was read often is shown in detail; else rows would repeat each other."""
     slots = Slots()
     slots.spread(ONE, 0, SECOND, Totals(calls=10))
 
@@ -92,9 +82,7 @@ def test_rows_are_no_finer_than_the_counters_are_read():
 
 
 def test_an_end_far_away_is_no_work():
-    """
-    A recording with a clock that stepped by centuries is reported at once.
-    """
+    """A recording with a clock that stepped by centuries is reported at once."""
     slots = Slots()
     slots.spread(ONE, 0, SECOND, Totals(calls=10))
 
@@ -108,9 +96,7 @@ def test_an_end_far_away_is_no_work():
     ends=st.lists(st.integers(min_value=1, max_value=2**63), min_size=1, max_size=20),
 )
 def test_nothing_is_lost_however_long_a_capture_is(ends):
-    """
-    Slots grow when there are too many; their sums stay, and rows and memory are bounded.
-    """
+    """Slots grow when there are too many; their sums stay, and rows and memory are bounded."""
     slots = Slots()
     for end in ends:
         slots.spread(ONE, end - 1, end, Totals(calls=1))
@@ -123,9 +109,7 @@ def test_nothing_is_lost_however_long_a_capture_is(ends):
 
 
 def test_a_counter_that_runs_backwards_takes_nothing_away():
-    """
-    As in a damaged recording: no slot holds fewer calls than none.
-    """
+    """As in a damaged recording: no slot holds fewer calls than none."""
     slots = Slots(T0)
     counts = Counts(Window(), slots)
     trainer = image(42, 1)

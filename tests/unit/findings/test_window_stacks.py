@@ -49,9 +49,7 @@ def report_of(window, **kwargs):
     ],
 )
 def test_what_touches_a_window_is_added_up(window, seen, counted):
-    """
-    Counters are read now and then, so what they counted reaches a little beyond it.
-    """
+    """Counters are read now and then, so what they counted reaches a little beyond it."""
     report = report_of(window)
 
     assert (report.seen, report.stand_for, report.counted) == (seen, seen, counted)
@@ -69,16 +67,12 @@ def test_what_touches_a_window_is_added_up(window, seen, counted):
     ],
 )
 def test_what_was_counted_is_of_what_was_chosen(chosen, counted):
-    """
-    Calls inside others only where they are named, as in the list.
-    """
+    """Calls inside others only where they are named, as in the list."""
     assert report_of(MIDDLE, **chosen).counted == counted
 
 
 def test_waits_are_counted_by_nobody():
-    """
-    And a wait ends when the thread could run again, not when it did.
-    """
+    """And a wait ends when the thread could run again, not when it did."""
     inside = Window(T0 + 3 * SECOND + 260 * MS, T0 + 3 * SECOND + 900 * MS)
 
     assert report_of(MIDDLE, kind=WAITED).seen == 2
@@ -87,9 +81,7 @@ def test_waits_are_counted_by_nobody():
 
 
 def test_without_a_reading_nothing_is_known_to_be_counted():
-    """
-    Which is not the same as none.
-    """
+    """Which is not the same as none."""
     collector = StackCollector(WHOLE, kind=CALLED)
     collector.observe(capture())
     collector.observe(call(TRAINER, "cudaMalloc", SECOND, MS, stack=MALLOC))
@@ -98,9 +90,7 @@ def test_without_a_reading_nothing_is_known_to_be_counted():
 
 
 def test_a_report_says_which_window_it_is_of():
-    """
-    Where it is open, it reaches as far as the capture.
-    """
+    """Where it is open, it reaches as far as the capture."""
     whole, middle = report_of(WHOLE), report_of(MIDDLE)
 
     assert (whole.start_unix_ns, whole.end_unix_ns) == (T0, T0 + round(8.9 * SECOND))

@@ -20,9 +20,7 @@ from otel_gpu.findings.words import (
     [(0, "0 B"), (999, "999 B"), (1_500, "1.5 kB"), (406e9, "406 GB"), (2.5e15, "2500 TB")],
 )
 def test_sizes_have_three_digits_and_a_unit(size_bytes, text):
-    """
-    Sizes are read at a glance.
-    """
+    """Sizes are read at a glance."""
     assert format_size(size_bytes) == text
 
 
@@ -37,16 +35,12 @@ def test_sizes_have_three_digits_and_a_unit(size_bytes, text):
     ],
 )
 def test_moments_are_written_to_the_microsecond(unix_ns, text):
-    """
-    Any number can be written, so that a damaged clock stops no report.
-    """
+    """Any number can be written, so that a damaged clock stops no report."""
     assert format_time(unix_ns) == text
 
 
 def test_counts_agree_with_their_noun():
-    """
-    One call, two calls.
-    """
+    """One call, two calls."""
     assert [count_of(n, "call") for n in (0, 1, 2_000)] == ["0 calls", "1 call", "2,000 calls"]
 
 
@@ -61,9 +55,7 @@ def test_counts_agree_with_their_noun():
     ],
 )
 def test_threads_have_a_name_and_numbers(thread, text):
-    """
-    A number that repeats the other is left out.
-    """
+    """A number that repeats the other is left out."""
     assert describe_thread(thread) == text
 
 
@@ -72,9 +64,7 @@ def test_threads_have_a_name_and_numbers(thread, text):
     [("café 😀", "café 😀"), ("\x1b[2J", "\\x1b[2J"), ("\x9b\u202e\ud800", "\\x9b\\u202e\\ud800")],
 )
 def test_what_a_terminal_obeys_is_escaped(text, shown):
-    """
-    Escape sequences, 8-bit controls and direction marks lose their power, names stay legible.
-    """
+    """Escape sequences, 8-bit controls and direction marks lose their power, names stay legible."""
     assert printable(text) == shown
 
 
@@ -118,16 +108,12 @@ def test_what_a_terminal_obeys_is_escaped(text, shown):
     ],
 )
 def test_a_name_that_nobody_can_read_is_shortened(name, short):
-    """
-    To the function's own, whatever its template was made of.
-    """
+    """To the function's own, whatever its template was made of."""
     assert short_function(name) == short
 
 
 @given(st.text(max_size=300))
 def test_a_short_name_is_short(name):
-    """
-    And there is one for whatever a program calls its functions.
-    """
+    """And there is one for whatever a program calls its functions."""
     assert len(short_function(name)) <= 80
     assert short_function(name) or not name

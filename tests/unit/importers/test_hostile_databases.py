@@ -121,9 +121,7 @@ def count_stacks(tally):
 
 
 def test_the_original_is_sound(original):
-    """
-    So that what follows is about the changes.
-    """
+    """So that what follows is about the changes."""
     tally = import_all(original.path)
 
     assert tally.taken["CUDA calls"] == 50
@@ -159,9 +157,7 @@ def test_no_value_stops_an_import(original, tmp_path_factory, changes):
 @given(data=st.data())
 @settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 def test_a_damaged_file_is_imported_or_refused(original, tmp_path_factory, data):
-    """
-    Bytes changed, a piece cut off: one error of ours at most.
-    """
+    """Bytes changed, a piece cut off: one error of ours at most."""
     content = bytearray(original.path.read_bytes())
     for place in data.draw(st.lists(st.integers(0, len(content) - 1), max_size=20)):
         content[place] = data.draw(st.integers(0, 255))
@@ -176,9 +172,7 @@ def test_a_damaged_file_is_imported_or_refused(original, tmp_path_factory, data)
 
 
 def test_a_file_that_is_cut_off_is_refused_with_a_hint(original, tmp_path):
-    """
-    The hint says how to copy one that is in use.
-    """
+    """The hint says how to copy one that is in use."""
     path = tmp_path / "cut.db"
     path.write_bytes(original.path.read_bytes()[:8192])
 

@@ -77,18 +77,14 @@ def imported(request):
 
 
 def test_every_call_is_counted(imported):
-    """
-    As often as the database says, for every API.
-    """
+    """As often as the database says, for every API."""
     expected = {NAMES.get(name, name): count for name, count in imported.ask(TRUE_COUNTS)}
 
     assert {row.api: row.calls for row in imported.report.apis} == expected
 
 
 def test_the_counts_of_the_first_capture(empty_cache):
-    """
-    The table alone says 31,074 launches: of 906 rows the count was written over.
-    """
+    """The table alone says 31,074 launches: of 906 rows the count was written over."""
     assert {row.api: row.calls for row in empty_cache.report.apis} == {
         "cudaLaunchKernel": 31_980,
         "cuLaunchKernel": 33_024,
@@ -101,9 +97,7 @@ def test_the_counts_of_the_first_capture(empty_cache):
 
 
 def test_the_counts_of_the_second_capture(starvation):
-    """
-    Here nothing was written over.
-    """
+    """Here nothing was written over."""
     assert {row.api: row.calls for row in starvation.report.apis} == {
         "cuLaunchKernel": 75,
         "cudaLaunchKernel": 30,
@@ -117,9 +111,7 @@ def test_the_counts_of_the_second_capture(starvation):
 
 
 def test_every_row_is_accounted_for(imported):
-    """
-    Taken or left out, once; nothing was rejected.
-    """
+    """Taken or left out, once; nothing was rejected."""
     ((rows,),) = imported.ask("SELECT count(*) FROM events")
     tally = imported.tally
     kinds = ("CUDA calls", "intervals off the CPU", "forks", "exits")
@@ -131,9 +123,7 @@ def test_every_row_is_accounted_for(imported):
 
 
 def test_every_stack_of_a_call_is_taken(imported):
-    """
-    Each is of a call that was taken, and none of them is called complete.
-    """
+    """Each is of a call that was taken, and none of them is called complete."""
     ((stacks,),) = imported.ask("SELECT count(*) FROM stack_traces")
     effects = [chain.effect for chain in imported.report.chains]
 
@@ -168,9 +158,7 @@ def test_a_slow_call_says_where_it_was_made(empty_cache):
 
 
 def test_nothing_is_blamed_on_the_scheduler(imported):
-    """
-    The rows do not say who had the CPU, nor that the thread could have run.
-    """
+    """The rows do not say who had the CPU, nor that the thread could have run."""
     causes = [cause for chain in imported.report.chains for cause in chain.causes]
 
     assert [cause for cause in causes if cause.kind in OF_THE_SCHEDULER] == []
@@ -179,9 +167,7 @@ def test_nothing_is_blamed_on_the_scheduler(imported):
 
 
 def test_time_off_the_cpu_is_what_the_rows_of_the_thread_say(imported):
-    """
-    Of each slow call, computed by SQL: no more, and no less.
-    """
+    """Of each slow call, computed by SQL: no more, and no less."""
     for chain in imported.report.chains:
         off_cpu_ns = sum(cause.time_ns for cause in chain.causes if cause.kind == "off_cpu")
         assert off_cpu_ns == imported.off_cpu_ns(chain.effect)
@@ -205,9 +191,7 @@ def test_slow_calls_of_the_first_capture_are_not_due_to_time_off_the_cpu(empty_c
 
 
 def test_no_chain_of_the_second_capture_is_kept(starvation):
-    """
-    The tool made 316, all of the scheduler. No call there is far slower than its like.
-    """
+    """The tool made 316, all of the scheduler. No call there is far slower than its like."""
     assert starvation.ask("SELECT count(*) FROM causal_chains") == [(316,)]
 
     assert starvation.report.chains == ()

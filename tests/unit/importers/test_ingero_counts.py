@@ -44,9 +44,7 @@ def of_api(database, name, **key):
 
 
 def test_rows_are_in_buckets(database):
-    """
-    What has a row is known to the nanosecond: the bucket is that of our own captures.
-    """
+    """What has a row is known to the nanosecond: the bucket is that of our own captures."""
     database.event("cudaMalloc", T0, 1_000_000_000, arg0=100)
     database.event("cudaMalloc", T0 + 2 * SECOND, 1_000_000_001, arg0=28)
 
@@ -59,9 +57,7 @@ def test_rows_are_in_buckets(database):
 
 
 def test_what_has_no_row_is_in_no_bucket(database):
-    """
-    Of it count, sum, minimum and maximum are known, and nothing is made up.
-    """
+    """Of it count, sum, minimum and maximum are known, and nothing is made up."""
     database.event("cudaMalloc", T0, 30 * US, arg0=1000)
     database.counted("cudaMalloc", 11, 1, 80 * US, min_dur=2 * US, max_dur=30 * US, sum_arg0=6000)
 
@@ -116,9 +112,7 @@ def test_a_minute_that_was_written_over_is_put_together_again(database):
 
 
 def test_rows_that_were_counted_and_are_not_there_are_counted(database):
-    """
-    A batch of rows can be lost after it was counted.
-    """
+    """A batch of rows can be lost after it was counted."""
     database.event("cudaMalloc", T0, 10)
     database.counted("cudaMalloc", 4, 3, 40)
 
@@ -129,9 +123,7 @@ def test_rows_that_were_counted_and_are_not_there_are_counted(database):
 
 
 def test_without_a_table_of_counts_there_are_the_rows(database):
-    """
-    And that is said.
-    """
+    """And that is said."""
     database.event("cudaMalloc", T0, 10)
     database.run("DROP TABLE event_aggregates")
 
@@ -143,9 +135,7 @@ def test_without_a_table_of_counts_there_are_the_rows(database):
 
 
 def test_a_process_that_was_only_counted_is_imported(database):
-    """
-    None of its calls was worth a row.
-    """
+    """None of its calls was worth a row."""
     database.event("cudaMalloc", T0, 10, pid=1)
     database.counted("cudaMalloc", 4, 0, 40, pid=PID)
 
@@ -176,9 +166,7 @@ def test_counts_grow_within_their_minute(database):
 
 
 def test_readings_are_a_second_apart(database):
-    """
-    As often as a capture of our own is read, and only when something changed.
-    """
+    """As often as a capture of our own is read, and only when something changed."""
     for number in range(30):
         database.event("cudaMalloc", T0 + number * 100 * MS, 10)
     database.event("cudaMalloc", T0 + 100 * SECOND, 10)
@@ -193,9 +181,7 @@ def test_readings_are_a_second_apart(database):
     [(["cuMemAlloc"], 0), (["cuMemAlloc", "cudaMalloc"], 1), (["cuMemAlloc", "cudaFree"], 0)],
 )
 def test_driver_calls_without_rows_are_inside_those_of_the_runtime(database, others, nested):
-    """
-    If the process makes such calls; else they would be counted twice.
-    """
+    """If the process makes such calls; else they would be counted twice."""
     for op in others:
         database.counted(op, 7, 0, 70)
 
@@ -203,9 +189,7 @@ def test_driver_calls_without_rows_are_inside_those_of_the_runtime(database, oth
 
 
 def test_time_off_the_cpu_is_counted_for_the_process_of_the_thread(database):
-    """
-    The table calls a thread's number a process's, as the rows do.
-    """
+    """The table calls a thread's number a process's, as the rows do."""
     database.event("cudaMalloc", T0, 1)
     database.event("process_exit", T0 + SECOND, tid=4250)
     database.event("sched_switch", T0 + SECOND, 5 * US)
@@ -234,9 +218,7 @@ def test_time_off_the_cpu_is_counted_for_the_process_of_the_thread(database):
     ],
 )
 def test_a_count_that_makes_no_sense_is_none(database, values):
-    """
-    The rows still count.
-    """
+    """The rows still count."""
     database.event("cudaMalloc", T0, 10)
     database.counted("cudaMalloc", 5, 1, 50)
     ((column, value),) = values.items()

@@ -49,9 +49,7 @@ def of(kind, database, **options):
 
 
 def test_a_stream_begins_with_the_capture_and_its_clock(database):
-    """
-    So that all rooms after it know what they deal with.
-    """
+    """So that all rooms after it know what they deal with."""
     database.event("cudaMalloc", T0 + SECOND, MS, arg0=4096)
     database.insert("sessions", started_at=T0, stopped_at=T0 + 9 * SECOND, cpu_cores=4)
 
@@ -65,9 +63,7 @@ def test_a_stream_begins_with_the_capture_and_its_clock(database):
 
 
 def test_a_call_begins_at_the_time_of_its_row(database):
-    """
-    The time of a CUDA row is its start. What the row does not say stays unknown.
-    """
+    """The time of a CUDA row is its start. What the row does not say stays unknown."""
     database.event("cudaMalloc", T0 + SECOND, 3 * MS, tid=7, arg0=4096, ret_code=2)
 
     (call,) = of(CudaCall, database)
@@ -80,9 +76,7 @@ def test_a_call_begins_at_the_time_of_its_row(database):
 
 
 def test_an_interval_off_the_cpu_ends_at_the_time_of_its_row(database):
-    """
-    The time of a sched_switch row is its end. Nothing says what state the thread was in.
-    """
+    """The time of a sched_switch row is its end. Nothing says what state the thread was in."""
     database.event("cudaFree", T0, 1)
     database.event("sched_switch", T0 + SECOND, 4 * MS, arg1=99)
 
@@ -97,9 +91,7 @@ def test_an_interval_off_the_cpu_ends_at_the_time_of_its_row(database):
 
 
 def test_a_call_within_a_call_of_its_thread_is_inside_it(database):
-    """
-    The runtime calls the driver; another thread's call at the same time is something else.
-    """
+    """The runtime calls the driver; another thread's call at the same time is something else."""
     database.event("cuMemAlloc", T0 + 10, 50, tid=1)
     database.event("cudaMalloc", T0, 100, tid=1)
     database.event("cuMemAlloc", T0 + 20, 50, tid=2)
@@ -114,9 +106,7 @@ def test_a_call_within_a_call_of_its_thread_is_inside_it(database):
 
 
 def test_calls_of_a_thread_that_cross_are_in_no_other(database):
-    """
-    A thread cannot do that, so one of the rows is wrong.
-    """
+    """A thread cannot do that, so one of the rows is wrong."""
     database.event("cudaMalloc", T0, 100)
     database.event("cudaFree", T0 + 50, 100)
 
@@ -124,9 +114,7 @@ def test_calls_of_a_thread_that_cross_are_in_no_other(database):
 
 
 def test_an_interval_within_a_call_names_the_call(database):
-    """
-    Only if it is the same thread's.
-    """
+    """Only if it is the same thread's."""
     database.event("cudaLaunchKernel", T0, 10 * MS)
     database.event("cuLaunchKernel", T0 + MS, 8 * MS)
     database.event("sched_switch", T0 + 5 * MS, 2 * MS)
@@ -141,9 +129,7 @@ def test_an_interval_within_a_call_names_the_call(database):
 
 
 def test_events_come_in_the_order_of_their_ends(database):
-    """
-    As those of a recording do: a record is written when something is over.
-    """
+    """As those of a recording do: a record is written when something is over."""
     database.event("cudaMalloc", T0, 100)
     database.event("cudaFree", T0 + 200, 100)
     database.event("cuMemAlloc", T0 + 10, 50)
@@ -171,18 +157,14 @@ def test_events_come_in_the_order_of_their_ends(database):
     ],
 )
 def test_operations_are_apis_of_our_table(database, op, name):
-    """
-    The tool shortens some names, and its own table lacks some operations.
-    """
+    """The tool shortens some names, and its own table lacks some operations."""
     database.event(op, T0, 1)
 
     assert [call.api for call in of(CudaCall, database)] == [APIS_BY_NAME[name].number]
 
 
 def test_the_databases_own_names_win(database):
-    """
-    A later version may use a number anew.
-    """
+    """A later version may use a number anew."""
     database.event("cudaMalloc", T0, 1)
     database.insert("ops", source_id=1, op_id=1, name="cudaMallocHost")
 
@@ -191,9 +173,7 @@ def test_the_databases_own_names_win(database):
 
 @pytest.mark.parametrize("name", ["cudaNew", "cuMemAlloc", "", "sched_switch"])
 def test_an_operation_that_is_not_known_is_counted(database, name):
-    """
-    Nothing is guessed: not even for a name of the other library.
-    """
+    """Nothing is guessed: not even for a name of the other library."""
     database.event((1, 77), T0, 1)
     database.insert("ops", source_id=1, op_id=77, name=name)
 
@@ -205,9 +185,7 @@ def test_an_operation_that_is_not_known_is_counted(database, name):
 
 
 def test_what_arguments_mean_depends_on_the_call(database):
-    """
-    Bytes, a function, a direction, a stream or an address.
-    """
+    """Bytes, a function, a direction, a stream or an address."""
     database.event("cudaMemcpyAsync", T0, 1, arg0=512, arg1=1)
     database.event("cudaLaunchKernel", T0 + 10, 1, arg0=-1, arg1=0)
     database.event("cudaStreamSync", T0 + 20, 1, arg0=99)
@@ -225,9 +203,7 @@ def test_what_arguments_mean_depends_on_the_call(database):
 
 
 def test_a_thread_is_of_the_process_that_another_row_says(database):
-    """
-    A sched_switch row calls the thread's number the process's.
-    """
+    """A sched_switch row calls the thread's number the process's."""
     database.event("cudaMalloc", T0, 1)
     database.event("process_exit", T0 + 9 * SECOND, tid=4250)
     database.event("sched_switch", T0 + SECOND, 5, pid=4250)
@@ -238,9 +214,7 @@ def test_a_thread_is_of_the_process_that_another_row_says(database):
 
 
 def test_a_thread_of_nobody_is_left_out(database):
-    """
-    As is a thread of a process that has nothing to do with CUDA.
-    """
+    """As is a thread of a process that has nothing to do with CUDA."""
     database.event("cudaMalloc", T0, 1)
     database.event("sched_switch", T0 + SECOND, 5, pid=4250)
     database.event("net_recv", T0, 5, pid=700)
@@ -257,9 +231,7 @@ def test_a_thread_of_nobody_is_left_out(database):
 
 
 def test_a_number_that_two_processes_used_for_a_thread_says_nothing(database):
-    """
-    It was used again.
-    """
+    """It was used again."""
     database.event("cudaMalloc", T0, 1, pid=1000, tid=4250)
     database.event("cudaMalloc", T0, 1, pid=2000, tid=4250)
     database.event("sched_switch", T0 + SECOND, 5, pid=4250)
@@ -268,9 +240,7 @@ def test_a_number_that_two_processes_used_for_a_thread_says_nothing(database):
 
 
 def test_a_fork_makes_a_process_that_is_seen_to_be_one(database):
-    """
-    The tool has the same row for a new thread. Children are imported with their parents.
-    """
+    """The tool has the same row for a new thread. Children are imported with their parents."""
     database.event("cudaMalloc", T0, 1)
     database.event("process_fork", T0 + SECOND, arg1=5001)
     database.event("process_fork", T0 + 2 * SECOND, arg1=5002)
@@ -294,9 +264,7 @@ def test_a_fork_makes_a_process_that_is_seen_to_be_one(database):
 
 
 def test_an_exec_begins_a_new_image(database):
-    """
-    What follows is another program's.
-    """
+    """What follows is another program's."""
     database.event("cudaMalloc", T0, 1)
     database.event("process_exec", T0 + SECOND)
     database.event("cudaMalloc", T0 + 2 * SECOND, 1)
@@ -310,9 +278,7 @@ def test_an_exec_begins_a_new_image(database):
 
 
 def test_a_process_ends_with_its_last_thread(database):
-    """
-    Every thread has a row; one of the first thread alone ends nothing while others go on.
-    """
+    """Every thread has a row; one of the first thread alone ends nothing while others go on."""
     database.event("cudaMalloc", T0, 1)
     database.event("process_exit", T0 + SECOND)
     database.event("process_exit", T0 + 2 * SECOND, tid=4250)
@@ -339,9 +305,7 @@ def test_a_process_ends_with_its_last_thread(database):
     ],
 )
 def test_a_row_that_makes_no_sense_is_counted(database, column, value, reason):
-    """
-    SQLite stores anything in any column. The other rows are taken.
-    """
+    """SQLite stores anything in any column. The other rows are taken."""
     database.event("cudaMalloc", T0, 5)
     database.event("cudaMalloc", T0 + SECOND, 5)
     database.run(f"UPDATE events SET {column} = ? WHERE id = 2", value)
@@ -354,9 +318,7 @@ def test_a_row_that_makes_no_sense_is_counted(database, column, value, reason):
 
 
 def test_a_kind_that_is_no_number_is_counted(database):
-    """
-    It is not known what the row is about.
-    """
+    """It is not known what the row is about."""
     database.event("cudaMalloc", T0, 5)
     database.run(
         "INSERT INTO events SELECT 9, timestamp, pid, tid, 'CUDA', op, duration, 0, 0, 0, "
@@ -367,9 +329,7 @@ def test_a_kind_that_is_no_number_is_counted(database):
 
 
 def test_names_and_cgroups_are_those_of_the_database(database):
-    """
-    What it says of a process is what /proc would have said.
-    """
+    """What it says of a process is what /proc would have said."""
     database.event("cudaMalloc", T0, 1, cgroup_id=77)
     database.event("cudaFree", T0 + 1, 1, tid=7)
     database.insert("process_names", pid=PID, name="python3", seen_at=0)
@@ -399,9 +359,7 @@ def test_names_and_cgroups_are_those_of_the_database(database):
 
 
 def test_long_names_are_cut(database):
-    """
-    A name is a name, and not a book.
-    """
+    """A name is a name, and not a book."""
     database.event("cudaMalloc", T0, 1)
     database.insert("process_names", pid=PID, name="x" * 5_000_000, seen_at=0)
 
@@ -411,9 +369,7 @@ def test_long_names_are_cut(database):
 
 
 def test_later_versions_say_the_name_in_the_row(newer):
-    """
-    Then that is the thread's.
-    """
+    """Then that is the thread's."""
     newer.event("cudaMalloc", T0, 1, comm="pt_main", node="n1", rank=None)
     newer.insert("process_names", pid=PID, name="python3", seen_at=0)
 
@@ -424,9 +380,7 @@ def test_later_versions_say_the_name_in_the_row(newer):
 
 
 def test_one_host_is_imported_at_a_time(newer):
-    """
-    Process numbers of different hosts have nothing to do with each other.
-    """
+    """Process numbers of different hosts have nothing to do with each other."""
     newer.event("cudaMalloc", T0, 1, node="n1")
     newer.event("cudaFree", T0 + SECOND, 1, node="n2")
 
@@ -441,9 +395,7 @@ def test_one_host_is_imported_at_a_time(newer):
 
 
 def test_only_so_many_rows_are_read(database, monkeypatch):
-    """
-    The first ones, and that is said.
-    """
+    """The first ones, and that is said."""
     for number in range(5):
         database.event("cudaMalloc", T0 + 5 * number, 1)
     monkeypatch.setattr(rows, "MAX_ROWS", 3)
@@ -457,9 +409,7 @@ def test_only_so_many_rows_are_read(database, monkeypatch):
 
 
 def test_what_waits_for_its_turn_is_bounded(database, monkeypatch):
-    """
-    Of a file in which nothing ever ends, not everything is held.
-    """
+    """Of a file in which nothing ever ends, not everything is held."""
     for number in range(9):
         database.event("cudaMalloc", T0 + number, 1_000 - number, tid=100 + number)
     monkeypatch.setattr(ingero_capture, "_MAX_WAITING", 3)
@@ -468,9 +418,7 @@ def test_what_waits_for_its_turn_is_bounded(database, monkeypatch):
 
 
 def test_the_tables_own_conclusions_are_not_imported(database):
-    """
-    They are counted, like all that has no place here.
-    """
+    """They are counted, like all that has no place here."""
     database.event("cudaMalloc", T0, 1)
     database.insert("causal_chains", id="c1", summary="123 sched_switch events")
 
@@ -485,9 +433,7 @@ def test_the_tables_own_conclusions_are_not_imported(database):
     ],
 )
 def test_every_other_table_may_be_missing(database, table):
-    """
-    Older versions lack some.
-    """
+    """Older versions lack some."""
     database.event("cudaMalloc", T0, 1, cgroup_id=3)
     database.run(f"DROP TABLE {table}")
 
@@ -495,9 +441,7 @@ def test_every_other_table_may_be_missing(database, table):
 
 
 def test_a_database_without_events_is_none_of_this_tool(database):
-    """
-    The message says what it lacks.
-    """
+    """The message says what it lacks."""
     database.run("DROP TABLE events")
 
     with pytest.raises(RecordingError, match=r"lacks the table events$") as error:
@@ -506,9 +450,7 @@ def test_a_database_without_events_is_none_of_this_tool(database):
 
 
 def test_an_empty_capture_is_a_capture(database):
-    """
-    There was nothing to be seen.
-    """
+    """There was nothing to be seen."""
     database.insert("sessions", started_at=T0, stopped_at=T0 + SECOND)
 
     events, tally = read(database)

@@ -61,9 +61,7 @@ def told(database):
 
 
 def test_native_frames_come_first_and_have_names():
-    """
-    The tool writes the Python functions, which called them, before them.
-    """
+    """The tool writes the Python functions, which called them, before them."""
     assert read_frames(json.dumps([*PYTHON, *NATIVE])) == (
         FRAMES[0]._replace(function="_ZN2at6native5emptyEl"),
         *FRAMES[1:],
@@ -93,9 +91,7 @@ def test_a_call_has_its_stack(database):
     [(NATIVE, "frame_pointer", "none"), (PYTHON, "none", "cut")],
 )
 def test_what_a_stack_lacks_is_said(database, items, native, python):
-    """
-    That there are no frames of Python does not mean that there was none.
-    """
+    """That there are no frames of Python does not mean that there was none."""
     keep(database, 1, items)
     database.event("cudaMalloc", T0 + SECOND, MS, stack_hash=1)
 
@@ -105,9 +101,7 @@ def test_what_a_stack_lacks_is_said(database, items, native, python):
 
 
 def test_equal_stacks_have_equal_ids(database):
-    """
-    The tool's hashes are of addresses, which are others in every process.
-    """
+    """The tool's hashes are of addresses, which are others in every process."""
     for number in (1, 2):
         keep(database, number, PYTHON)
     keep(database, 3, NATIVE)
@@ -121,9 +115,7 @@ def test_equal_stacks_have_equal_ids(database):
 
 
 def test_what_it_becomes_is_what_a_recording_could_hold(database):
-    """
-    A stack that is written into a recording is read back as it is.
-    """
+    """A stack that is written into a recording is read back as it is."""
     keep(database, 1, [*PYTHON, *NATIVE, {"s": "x" * 5_000}, {"pfn": "\ud800\x00", "pf": "/a"}])
     database.event("cudaMalloc", T0 + SECOND, MS, stack_hash=1)
     stack, _ = told(database)
@@ -142,9 +134,7 @@ def test_what_it_becomes_is_what_a_recording_could_hold(database):
 
 
 def test_enrich_knows_the_stacks_of_calls(database):
-    """
-    All rooms after it take it for a stack like any other.
-    """
+    """All rooms after it take it for a stack like any other."""
     keep(database, 1, [*PYTHON, *NATIVE])
     database.event("cudaMalloc", T0 + SECOND, MS, stack_hash=1)
     events, _ = read(database)
@@ -156,9 +146,7 @@ def test_enrich_knows_the_stacks_of_calls(database):
 
 
 def test_every_row_is_counted_once(database):
-    """
-    Taken, rejected, or of no call that was taken; a call whose stack is not there has none.
-    """
+    """Taken, rejected, or of no call that was taken; a call whose stack is not there has none."""
     keep(database, 1, PYTHON)
     keep(database, 2, "{")
     keep(database, 3, NATIVE)
@@ -177,9 +165,7 @@ def test_every_row_is_counted_once(database):
 
 
 def test_a_time_off_the_cpu_has_no_stack(database):
-    """
-    Where a row of one has a hash, what it was waiting for is still not known.
-    """
+    """Where a row of one has a hash, what it was waiting for is still not known."""
     keep(database, 1, PYTHON)
     database.event("cudaMalloc", T0 + SECOND, 9 * MS)
     database.event("sched_switch", T0 + SECOND + 5 * MS, MS, stack_hash=1)
@@ -188,9 +174,7 @@ def test_a_time_off_the_cpu_has_no_stack(database):
 
 
 def test_a_stack_that_may_be_forgotten_is_told_again(database, monkeypatch):
-    """
-    Whoever reads the events remembers the latest ones only.
-    """
+    """Whoever reads the events remembers the latest ones only."""
     monkeypatch.setattr(stacks, "_MAX_TOLD", 2)
     for number in (1, 2, 3):
         keep(database, number, [{"s": f"f{number}"}])
@@ -204,9 +188,7 @@ def test_a_stack_that_may_be_forgotten_is_told_again(database, monkeypatch):
 
 
 def test_only_so_many_stacks_are_taken(database, monkeypatch):
-    """
-    The rest is counted as left out.
-    """
+    """The rest is counted as left out."""
     monkeypatch.setattr(stacks, "MAX_STACKS", 2)
     for number in (1, 2, 3):
         keep(database, number, [{"s": f"f{number}"}])
@@ -228,9 +210,7 @@ def test_only_so_many_stacks_are_taken(database, monkeypatch):
     ],
 )
 def test_a_table_of_another_make_has_no_stacks(database, table):
-    """
-    One without the key would be looked through from end to end for every call.
-    """
+    """One without the key would be looked through from end to end for every call."""
     database.run("DROP TABLE stack_traces")
     database.run(table)
     if "frames TEXT" in table:
@@ -249,9 +229,7 @@ def test_a_table_of_another_make_has_no_stacks(database, table):
     ],
 )
 def test_what_is_no_stack_has_no_frames(text):
-    """
-    The value may be anything; one with more frames than a thread can have is none.
-    """
+    """The value may be anything; one with more frames than a thread can have is none."""
     assert read_frames(text) == ()
 
 
@@ -264,9 +242,7 @@ def test_what_is_no_stack_has_no_frames(text):
     )
 )
 def test_frames_are_made_of_what_is_text(items):
-    """
-    Whatever else is in a frame is not looked at, and no frame is empty.
-    """
+    """Whatever else is in a frame is not looked at, and no frame is empty."""
     for frame in read_frames(json.dumps(items)):
         assert frame.function or frame.file or frame.module
         assert frame.kind in ("native", "cpython")

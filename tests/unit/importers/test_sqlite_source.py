@@ -32,18 +32,14 @@ def change(path, *statements):
 
 
 def test_rows_are_read(path):
-    """
-    What is in a table comes out, also where the file's name means something in a URI.
-    """
+    """What is in a table comes out, also where the file's name means something in a URI."""
     with SqliteSource(path) as source:
         assert list(source.rows("SELECT * FROM plain")) == [(1, "one"), (2, "two")]
         assert source.tables() == {"plain": frozenset({"number", "text"})}
 
 
 def test_nothing_is_left_beside_the_file(path):
-    """
-    A database in WAL mode has no companions before, and none after.
-    """
+    """A database in WAL mode has no companions before, and none after."""
     change(path, "PRAGMA journal_mode = WAL")
     before = (path.read_bytes(), list(path.parent.iterdir()))
 
@@ -68,9 +64,7 @@ def crash_with_a_log(path):
 
 
 def test_what_is_only_in_the_log_is_read_too(path):
-    """
-    A capture may be copied, or looked at, while its writer runs.
-    """
+    """A capture may be copied, or looked at, while its writer runs."""
     crash_with_a_log(path)
 
     with SqliteSource(path) as source:
@@ -78,9 +72,7 @@ def test_what_is_only_in_the_log_is_read_too(path):
 
 
 def test_a_log_that_cannot_be_read_is_left_out_and_that_is_said(path, monkeypatch):
-    """
-    In a folder that cannot be written SQLite refuses such a file.
-    """
+    """In a folder that cannot be written SQLite refuses such a file."""
     crash_with_a_log(path)
     open_really = sqlite_source._open
 
@@ -101,17 +93,13 @@ def test_a_log_that_cannot_be_read_is_left_out_and_that_is_said(path, monkeypatc
     "statement", ["DELETE FROM plain", "DROP TABLE plain", "CREATE TABLE more (x)"]
 )
 def test_nothing_can_be_changed(path, statement):
-    """
-    Not even by a statement of ours.
-    """
+    """Not even by a statement of ours."""
     with SqliteSource(path) as source, pytest.raises(RecordingError, match="is damaged, or not"):
         list(source.rows(statement))
 
 
 def test_extensions_are_not_loaded(path):
-    """
-    They would be programs.
-    """
+    """They would be programs."""
     with SqliteSource(path) as source, pytest.raises(RecordingError, match="not authorized"):
         list(source.rows("SELECT load_extension('anything.so')"))
 
@@ -124,9 +112,7 @@ def test_extensions_are_not_loaded(path):
     ],
 )
 def test_what_runs_when_it_is_read_is_no_table(path, statement):
-    """
-    A view that never ends has the same columns as a table.
-    """
+    """A view that never ends has the same columns as a table."""
     change(path, statement)
 
     with SqliteSource(path) as source:
@@ -134,9 +120,7 @@ def test_what_runs_when_it_is_read_is_no_table(path, statement):
 
 
 def test_a_generated_column_is_none(path):
-    """
-    It is a program as well.
-    """
+    """It is a program as well."""
     change(path, "CREATE TABLE made (x INTEGER, y INTEGER GENERATED ALWAYS AS (x + 1))")
 
     with SqliteSource(path) as source:
@@ -144,9 +128,7 @@ def test_a_generated_column_is_none(path):
 
 
 def test_text_that_is_none_is_read(path):
-    """
-    SQLite stores any bytes as text.
-    """
+    """SQLite stores any bytes as text."""
     change(path, "UPDATE plain SET text = CAST(x'66c3' AS TEXT) WHERE number = 1")
 
     with SqliteSource(path) as source:
@@ -154,9 +136,7 @@ def test_text_that_is_none_is_read(path):
 
 
 def test_a_value_longer_than_the_bound_is_an_error(path):
-    """
-    SQLite would otherwise make room for a gigabyte.
-    """
+    """SQLite would otherwise make room for a gigabyte."""
     change(path, "UPDATE plain SET text = zeroblob(20000000)")
 
     with SqliteSource(path) as source, pytest.raises(RecordingError, match="too big"):
@@ -164,9 +144,7 @@ def test_a_value_longer_than_the_bound_is_an_error(path):
 
 
 def test_what_is_missing_is_named(path):
-    """
-    All of it, with tables and columns apart.
-    """
+    """All of it, with tables and columns apart."""
     with SqliteSource(path) as source, pytest.raises(RecordingError) as error:
         require(path, source.tables(), {"plain": ["number", "age"], "events": ["pid"]})
 
@@ -177,17 +155,13 @@ def test_what_is_missing_is_named(path):
 
 
 def test_no_file_is_an_error(tmp_path):
-    """
-    With the reason that the system gives.
-    """
+    """With the reason that the system gives."""
     with pytest.raises(RecordingError, match="cannot be read: No such file or directory"):
         SqliteSource(tmp_path / "none.db")
 
 
 def test_a_folder_and_a_pipe_are_errors(tmp_path):
-    """
-    Neither is waited for.
-    """
+    """Neither is waited for."""
     os.mkfifo(tmp_path / "pipe")
 
     for path in (tmp_path, tmp_path / "pipe"):
@@ -197,9 +171,7 @@ def test_a_folder_and_a_pipe_are_errors(tmp_path):
 
 @pytest.mark.parametrize("content", [b"", b"OTELGPU\0", b"SQLite format 2\0" + bytes(4096)])
 def test_another_kind_of_file_is_an_error(tmp_path, content):
-    """
-    An empty file too, which SQLite takes for an empty database.
-    """
+    """An empty file too, which SQLite takes for an empty database."""
     path = tmp_path / "x.db"
     path.write_bytes(content)
 
@@ -208,9 +180,7 @@ def test_another_kind_of_file_is_an_error(tmp_path, content):
 
 
 def test_messages_of_sqlite_may_be_no_text(path):
-    """
-    Python's module cannot decode them then, and says so in its own way.
-    """
+    """Python's module cannot decode them then, and says so in its own way."""
     change(
         path,
         "PRAGMA writable_schema = ON",
@@ -222,9 +192,7 @@ def test_messages_of_sqlite_may_be_no_text(path):
 
 
 def test_messages_of_sqlite_cannot_steer_a_terminal(tmp_path):
-    """
-    It quotes names, and those come from the file.
-    """
+    """It quotes names, and those come from the file."""
     path = tmp_path / "x.db"
     change(path, 'CREATE TABLE "\x1b[31mred" (x)', "PRAGMA writable_schema = ON")
     change(

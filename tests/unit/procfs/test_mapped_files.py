@@ -31,24 +31,18 @@ def mapped(name: str) -> MappedFile:
     ],
 )
 def test_cuda_libraries_are_known_by_name(name):
-    """
-    Wheels put a hash in it, drivers a version, and an update deletes it.
-    """
+    """Wheels put a hash in it, drivers a version, and an update deletes it."""
     assert mapped(name).is_cuda_library
 
 
 @pytest.mark.parametrize("name", ["libcudnn.so.9", "libcublas.so.12", "libcudadebugger.so.1"])
 def test_other_nvidia_libraries_are_not(name):
-    """
-    They call the runtime, and are seen there.
-    """
+    """They call the runtime, and are seen there."""
     assert not mapped(name).is_cuda_library
 
 
 def test_our_own_maps_hold_linker_and_c_library():
-    """
-    Both are found, and are different files.
-    """
+    """Both are found, and are different files."""
     files = list(mapped_files(os.getpid()))
 
     linkers = [file for file in files if file.is_dynamic_linker]
@@ -58,9 +52,7 @@ def test_our_own_maps_hold_linker_and_c_library():
 
 
 def test_an_opened_mapping_is_the_mapped_inode():
-    """
-    The descriptor shows the inode that the maps file names.
-    """
+    """The descriptor shows the inode that the maps file names."""
     for file in mapped_files(os.getpid()):
         fd = file.open()
         try:
@@ -70,9 +62,7 @@ def test_an_opened_mapping_is_the_mapped_inode():
 
 
 def test_a_process_that_is_gone_maps_nothing():
-    """
-    It is no error: processes go all the time.
-    """
+    """It is no error: processes go all the time."""
     with subprocess.Popen(["true"]) as process:
         process.wait()
 
@@ -81,17 +71,13 @@ def test_a_process_that_is_gone_maps_nothing():
 
 
 def test_children_are_found():
-    """
-    A child that waits for its input is there to be seen.
-    """
+    """A child that waits for its input is there to be seen."""
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
         assert child.pid in set(child_pids(os.getpid()))
 
 
 def test_a_cgroup_that_does_not_exist_is_an_error(tmp_path):
-    """
-    An empty one is not.
-    """
+    """An empty one is not."""
     (tmp_path / "cgroup.procs").write_text("")
 
     assert list(cgroup_pids(tmp_path)) == []
@@ -100,9 +86,7 @@ def test_a_cgroup_that_does_not_exist_is_an_error(tmp_path):
 
 
 def test_processes_of_a_cgroup_and_below_are_found(tmp_path):
-    """
-    A pod's containers are groups inside the pod's.
-    """
+    """A pod's containers are groups inside the pod's."""
     (tmp_path / "inner").mkdir()
     (tmp_path / "cgroup.procs").write_text("11\n")
     (tmp_path / "inner" / "cgroup.procs").write_text("13\n17\n0\n")

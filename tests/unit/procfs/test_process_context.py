@@ -105,9 +105,7 @@ def publish():
 
 
 def test_a_published_context_is_read(publish):
-    """
-    What an SDK publishes in a memfd is read from outside the process.
-    """
+    """What an SDK publishes in a memfd is read from outside the process."""
     process = publish()
 
     assert read_process_context(process.pid) == {
@@ -118,9 +116,7 @@ def test_a_published_context_is_read(publish):
 
 
 def test_an_anonymous_mapping_is_found_by_its_name(publish):
-    """
-    Where memfd is forbidden, SDKs name an anonymous mapping instead.
-    """
+    """Where memfd is forbidden, SDKs name an anonymous mapping instead."""
     process = publish("anonymous")
     if process.naming == "nameless\n":
         pytest.skip("the kernel cannot name anonymous mappings (CONFIG_ANON_VMA_NAME)")
@@ -142,16 +138,12 @@ def test_an_anonymous_mapping_is_found_by_its_name(publish):
     ids=str,
 )
 def test_a_context_that_cannot_be_trusted_is_none(publish, published):
-    """
-    Other versions, unfinished writes, absurd sizes and nonsense are not read.
-    """
+    """Other versions, unfinished writes, absurd sizes and nonsense are not read."""
     assert read_process_context(publish(**published).pid) == {}
 
 
 def test_a_context_under_change_is_left_alone(publish):
-    """
-    While the publisher writes, there is nothing to read.
-    """
+    """While the publisher writes, there is nothing to read."""
     process = publish()
     process.stdin.write("change\n")
     process.stdin.flush()
@@ -185,9 +177,7 @@ def header(address=0x2000, longer_by=0, signature=b"OTEL_CTX"):
     ],
 )
 def test_each_name_of_the_mapping_is_known(tmp_path, mapping):
-    """
-    The kernel shows the name in one of three forms; other paths that hold it are not it.
-    """
+    """The kernel shows the name in one of three forms; other paths that hold it are not it."""
     write_process(tmp_path, mapping, header())
 
     assert read_process_context(42, tmp_path)["service.name"] == "demo"
@@ -205,34 +195,26 @@ def test_each_name_of_the_mapping_is_known(tmp_path, mapping):
     ],
 )
 def test_a_header_that_points_nowhere_is_none(tmp_path, wrong):
-    """
-    The address of the payload is the publisher's to choose, and may be wrong.
-    """
+    """The address of the payload is the publisher's to choose, and may be wrong."""
     write_process(tmp_path, "rw-s 00000000 00:01 99    /memfd:OTEL_CTX (deleted)", wrong)
 
     assert read_process_context(42, tmp_path) == {}
 
 
 def test_a_mapping_that_may_not_be_read_is_none(tmp_path):
-    """
-    The name alone proves nothing: without read permission there is no header.
-    """
+    """The name alone proves nothing: without read permission there is no header."""
     write_process(tmp_path, "---p 00000000 00:00 0    [anon:OTEL_CTX]", header())
 
     assert read_process_context(42, tmp_path) == {}
 
 
 def test_a_process_without_a_context_has_none(tmp_path):
-    """
-    Most processes publish nothing, and some are gone.
-    """
+    """Most processes publish nothing, and some are gone."""
     assert read_process_context(1 << 22, tmp_path) == {}
 
 
 def test_all_kinds_of_values_are_decoded():
-    """
-    Text, truth, numbers and lists of them are attributes; the rest is left out.
-    """
+    """Text, truth, numbers and lists of them are attributes; the rest is left out."""
     payload = context(
         text=AnyValue(string_value="Köln"),
         truth=AnyValue(bool_value=True),
@@ -256,9 +238,7 @@ def test_all_kinds_of_values_are_decoded():
 
 
 def test_fields_of_later_versions_are_skipped():
-    """
-    Additional attributes and unknown fields do not hide the resource.
-    """
+    """Additional attributes and unknown fields do not hide the resource."""
     extra = KeyValue(key="threadlocal.schema_version", value=AnyValue(string_value="v1"))
     unknown = b"\x7d\x01\x02\x03\x04" + b"\x79" + bytes(8) + b"\x78\x05"
 
@@ -269,9 +249,7 @@ def test_fields_of_later_versions_are_skipped():
 
 
 def test_attributes_are_bounded():
-    """
-    A publisher cannot make the agent carry more than a fixed number of attributes.
-    """
+    """A publisher cannot make the agent carry more than a fixed number of attributes."""
     payload = context(**{f"k{i}": AnyValue(string_value="v" * 9000) for i in range(300)})
     attributes = parse_process_context(payload)
 
@@ -281,15 +259,11 @@ def test_attributes_are_bounded():
 
 @given(st.binary(max_size=200))
 def test_no_bytes_stop_the_parser(payload):
-    """
-    Whatever is published, parsing ends with attributes or without.
-    """
+    """Whatever is published, parsing ends with attributes or without."""
     assert isinstance(parse_process_context(payload), dict)
 
 
 @given(st.integers(0, len(DEMO) - 1))
 def test_a_cut_context_is_none(length):
-    """
-    A message that ends too early says nothing that can be trusted.
-    """
+    """A message that ends too early says nothing that can be trusted."""
     assert parse_process_context(DEMO[:length]) == {}

@@ -50,9 +50,7 @@ def child():
 
 
 def test_a_living_process_is_read_in_full(child):
-    """
-    The facts of a real process are what it was started with, less its secrets.
-    """
+    """The facts of a real process are what it was started with, less its secrets."""
     facts = read_facts(child.pid)
 
     assert facts["exe"] == os.path.realpath(sys.executable)
@@ -71,9 +69,7 @@ def test_a_living_process_is_read_in_full(child):
 
 
 def test_a_process_that_is_gone_has_no_facts():
-    """
-    A pid that nobody has any more is nothing to raise about.
-    """
+    """A pid that nobody has any more is nothing to raise about."""
     process = subprocess.Popen([sys.executable, "-c", "pass"])
     process.wait(timeout=30)
 
@@ -81,9 +77,7 @@ def test_a_process_that_is_gone_has_no_facts():
 
 
 def test_a_zombie_still_has_what_the_kernel_keeps():
-    """
-    A process that ended and was not waited for has a name and a start, and no arguments.
-    """
+    """A process that ended and was not waited for has a name and a start, and no arguments."""
     process = subprocess.Popen([sys.executable, "-c", "pass"])
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     facts = read_facts(process.pid)
@@ -95,9 +89,7 @@ def test_a_zombie_still_has_what_the_kernel_keeps():
 
 
 def test_each_file_gives_its_fact(proc):
-    """
-    What stands in which file of /proc is written out here.
-    """
+    """What stands in which file of /proc is written out here."""
     facts = read_facts(42, proc)
     tick_ns = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
@@ -119,9 +111,7 @@ def test_each_file_gives_its_fact(proc):
 
 @pytest.mark.parametrize("comm", ["a) S 1 2 (b", "x y", "new\nline", ")", "", "((("])
 def test_a_hostile_name_does_not_shift_the_fields(proc, comm):
-    """
-    A process may put what it likes into its name.
-    """
+    """A process may put what it likes into its name."""
     (proc / "42" / "stat").write_bytes(b"42 (" + comm.encode() + b") " + AFTER_NAME)
     facts = read_facts(42, proc)
 
@@ -130,18 +120,14 @@ def test_a_hostile_name_does_not_shift_the_fields(proc, comm):
 
 @pytest.mark.parametrize("stat", [b"", b"42", b"42 (x)", b"42 (x) S 77 0", b"\xff" * 5000])
 def test_a_broken_stat_is_a_process_that_is_gone(proc, stat):
-    """
-    Without a start time there is nothing to tell two processes apart by.
-    """
+    """Without a start time there is nothing to tell two processes apart by."""
     (proc / "42" / "stat").write_bytes(stat)
 
     assert read_facts(42, proc) is None
 
 
 def test_arguments_are_bounded(proc):
-    """
-    64 arguments of 4096 bytes are read, whatever the process was started with.
-    """
+    """64 arguments of 4096 bytes are read, whatever the process was started with."""
     (proc / "42" / "cmdline").write_bytes((b"\xff" * 5_000 + b"\0") * 40 + b"x\0" * 10_000)
     args = read_facts(42, proc)["command_args"]
 
@@ -150,27 +136,21 @@ def test_arguments_are_bounded(proc):
 
 
 def test_a_process_title_is_one_argument(proc):
-    """
-    A program that writes a title leaves the rest of the old command line as zeroes.
-    """
+    """A program that writes a title leaves the rest of the old command line as zeroes."""
     (proc / "42" / "cmdline").write_bytes(b"VLLM::EngineCore" + b"\0" * 500)
 
     assert read_facts(42, proc)["command_args"] == ["VLLM::EngineCore"]
 
 
 def test_empty_arguments_are_arguments(proc):
-    """
-    An argument may be empty when others follow it.
-    """
+    """An argument may be empty when others follow it."""
     (proc / "42" / "cmdline").write_bytes(b"server\0\0-v\0")
 
     assert read_facts(42, proc)["command_args"] == ["server", "", "-v"]
 
 
 def test_only_two_variables_leave_the_environment(proc):
-    """
-    Names that merely end or begin like ours are not ours, and the first one counts.
-    """
+    """Names that merely end or begin like ours are not ours, and the first one counts."""
     (proc / "42" / "environ").write_bytes(
         b"MY_OTEL_SERVICE_NAME=a\0OTEL_SERVICE_NAME_X=b\0OTEL_SERVICE_NAME=c=\xff\0"
         b"OTEL_SERVICE_NAME=d\0OTEL_EXPORTER_OTLP_HEADERS=secret\0"
@@ -180,9 +160,7 @@ def test_only_two_variables_leave_the_environment(proc):
 
 
 def test_what_may_not_be_read_is_unknown(proc):
-    """
-    A process of another user, without privileges, has few facts, and still some.
-    """
+    """A process of another user, without privileges, has few facts, and still some."""
     for name in ("exe", "cmdline", "environ", "status", "cgroup", "maps", "mountinfo"):
         (proc / "42" / name).unlink()
     facts = read_facts(42, proc)
@@ -200,9 +178,7 @@ def test_what_may_not_be_read_is_unknown(proc):
     ],
 )
 def test_mounts_tell_the_container_where_cgroups_do_not(proc, mount):
-    """
-    Inside a cgroup namespace the path is "/", but the runtime's mounts are seen.
-    """
+    """Inside a cgroup namespace the path is "/", but the runtime's mounts are seen."""
     (proc / "42" / "cgroup").write_bytes(b"0::/\n")
     (proc / "42" / "mountinfo").write_text(f"1 2 8:1 {mount} rw - ext4 /dev/sda1 rw\n")
 
@@ -210,9 +186,7 @@ def test_mounts_tell_the_container_where_cgroups_do_not(proc, mount):
 
 
 def test_a_reused_pid_gives_no_mixture(proc, monkeypatch):
-    """
-    When another process has the pid at the end, nothing that was read is kept.
-    """
+    """When another process has the pid at the end, nothing that was read is kept."""
 
     def read_and_reuse(*_):
         (proc / "42" / "stat").write_bytes(b"42 (server) " + AFTER_NAME.replace(b"1234", b"9999"))
@@ -224,9 +198,7 @@ def test_a_reused_pid_gives_no_mixture(proc, monkeypatch):
 
 
 def test_an_exec_while_reading_gives_the_new_program(proc, monkeypatch):
-    """
-    Facts of two programs are never mixed: they are read again.
-    """
+    """Facts of two programs are never mixed: they are read again."""
 
     def read_and_exec(*_):
         exe = proc / "42" / "exe"

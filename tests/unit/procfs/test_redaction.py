@@ -30,9 +30,7 @@ from otel_gpu.procfs.redaction import mask_secrets
     ],
 )
 def test_secrets_that_have_a_name_are_masked(args, expected):
-    """
-    The option stays to be seen, its value does not.
-    """
+    """The option stays to be seen, its value does not."""
     assert mask_secrets(args) == expected
 
 
@@ -53,17 +51,13 @@ def test_secrets_that_have_a_name_are_masked(args, expected):
     ],
 )
 def test_other_arguments_are_left_alone(args):
-    """
-    Masking must not hide what a program was asked to do.
-    """
+    """Masking must not hide what a program was asked to do."""
     assert mask_secrets(args) == args
 
 
 @given(st.lists(st.text(alphabet="-=:/@ tokenkeyA_.+*", max_size=30) | st.text()))
 def test_masking_twice_changes_nothing_more(args):
-    """
-    A masked command line may be masked again.
-    """
+    """A masked command line may be masked again."""
     once = mask_secrets(args)
 
     assert mask_secrets(once) == once

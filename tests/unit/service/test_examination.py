@@ -13,9 +13,7 @@ def examine(active, word):
 
 
 def test_the_errors_of_the_running_agent_are_a_warning():
-    """
-    By place, with what is switched off, and where to read on.
-    """
+    """By place, with what is switched off, and where to read on."""
     (finding,) = examine("active", "errors: store 1,000; switched off: store")
 
     assert (finding.name, finding.status) == ("service", "warning")
@@ -25,18 +23,14 @@ def test_the_errors_of_the_running_agent_are_a_warning():
 
 @pytest.mark.parametrize(("word", "said"), [("capturing", "capturing"), ("", "running")])
 def test_an_agent_without_errors_is_fine(word, said):
-    """
-    Also one of a version that says nothing.
-    """
+    """Also one of a version that says nothing."""
     (finding,) = examine("active", word)
 
     assert (finding.status, finding.detail) == ("ok", f"process 71: {said}")
 
 
 def test_without_a_running_service_there_is_nothing_to_say():
-    """
-    It has failed, is not there, or there is no systemd.
-    """
+    """It has failed, is not there, or there is no systemd."""
 
     def refuse(_):
         raise HostError("no systemd")

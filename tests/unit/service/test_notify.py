@@ -82,9 +82,7 @@ def test_the_first_turn_says_that_the_capture_has_begun(manager):
     ids=["none", "malformed", "of another process"],
 )
 def test_without_a_watchdog_no_words_are_due(manager, watchdog):
-    """
-    Only that it began, and what it does.
-    """
+    """Only that it began, and what it does."""
     notifier = Notifier({"NOTIFY_SOCKET": manager.address, **watchdog}, clock := Clock())
     for _ in range(9):
         clock.now_s += 1
@@ -97,18 +95,14 @@ def test_without_a_watchdog_no_words_are_due(manager, watchdog):
 
 @pytest.mark.parametrize("address", ["", "relative", "vsock:2:1234", "/nowhere/notify"])
 def test_nobody_listens(address):
-    """
-    No socket, none that is known, or one that is gone: the capture does not notice.
-    """
+    """No socket, none that is known, or one that is gone: the capture does not notice."""
     notifier = Notifier({"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "1000000"})
     notifier.turn(lambda: "capturing")
     notifier.stop()
 
 
 def test_a_full_socket_does_not_block(manager):
-    """
-    A service manager that does not read delays nothing; the word is due again at once.
-    """
+    """A service manager that does not read delays nothing; the word is due again at once."""
     clock = Clock()
     notifier = Notifier({"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "2000"}, clock)
     assert notifier.is_watched

@@ -57,9 +57,7 @@ def test_a_running_service_has_all_its_figures():
     "unknown", ["[not set]", "infinity", "", "18446744073709551615", "-1", "x"]
 )
 def test_what_systemd_does_not_know_is_not_known(unknown):
-    """
-    No accounting, no limit, a service that does not run: no figure instead of a wrong one.
-    """
+    """No accounting, no limit, a service that does not run: no figure instead of a wrong one."""
     shown = f"LoadState=not-found\nActiveState=inactive\nMainPID=0\nCPUUsageNSec={unknown}\n"
     state = state_of_service(lambda _: shown + f"MemoryMax={unknown}\nMemoryCurrent={unknown}\n")
 
@@ -68,16 +66,12 @@ def test_what_systemd_does_not_know_is_not_known(unknown):
 
 
 def test_an_answer_that_is_no_answer_has_no_figures():
-    """
-    Whatever is printed, a state comes of it.
-    """
+    """Whatever is printed, a state comes of it."""
     assert state_of_service(lambda _: "\0\nMainPID=²\n=\n").pid is None
 
 
 def test_a_host_without_systemd_is_said(monkeypatch, tmp_path):
-    """
-    No systemctl, and one that fails, are errors with a hint.
-    """
+    """No systemctl, and one that fails, are errors with a hint."""
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(HostError, match="does not answer"):
         ask_systemctl(["show"])

@@ -99,9 +99,7 @@ def test_a_long_text_is_cut(demangler):
 
 
 def test_a_name_without_end_is_given_up(demangler, clock, monkeypatch):
-    """
-    Its text would have a thousand million characters. For five seconds nothing else is tried.
-    """
+    """Its text would have a thousand million characters. For five seconds nothing else is tried."""
     demangler.text("_ZN3foo3barEv")
     with monkeypatch.context() as patch:
         patch.setattr(demangling, "_ANSWER_TIMEOUT_MS", 10)
@@ -156,9 +154,7 @@ def test_the_process_has_no_rights_and_no_secrets(demangler, monkeypatch):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give capabilities away")
 def test_nor_has_that_of_an_agent_that_is_not_root():
-    """
-    Neither the capabilities of a service nor those of a container reach it.
-    """
+    """Neither the capabilities of a service nor those of a container reach it."""
     ask = """
 import os, subprocess, sys
 asked = subprocess.Popen([sys.executable, "-I", "-S", "-B", sys.argv[1]], stdin=-1, stdout=-1)

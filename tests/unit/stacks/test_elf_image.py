@@ -187,9 +187,7 @@ def original(tmp_path_factory):
 
 @given(data=st.data())
 def test_a_damaged_file_is_refused_or_read(original, data):
-    """
-    Whatever stands in it: only ValueError, no end of work, no more memory than it has bytes.
-    """
+    """Whatever stands in it: only ValueError, no end of work, no more memory than it has bytes."""
     content = bytearray(original)
     end = len(content)
     for _ in range(data.draw(st.integers(1, 8))):

@@ -216,9 +216,7 @@ def test_a_process_that_never_was_has_no_mappings(images):
 
 
 def test_a_program_that_became_another_keeps_its_own_mappings(images):
-    """
-    They are of the memory that was there, not of the pid: the new program has its own.
-    """
+    """They are of the memory that was there, not of the pid: the new program has its own."""
     script = "echo; read line; exec cat"
     with subprocess.Popen(
         ["sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0

@@ -85,9 +85,7 @@ def shown(stack: MergedStack) -> list[str]:
 
 
 def test_a_call_from_an_extension():
-    """
-    A reader sees the script, the extension and the CUDA call, and who started it all.
-    """
+    """A reader sees the script, the extension and the CUDA call, and who started it all."""
     stack = merged(
         [
             ("allocate", "extension.so"),
@@ -112,9 +110,7 @@ def test_a_call_from_an_extension():
 
 
 def test_before_3_11_every_python_function_has_a_loop():
-    """
-    Each loop is replaced by one frame, and what leads from one to the next is left out.
-    """
+    """Each loop is replaced by one frame, and what leads from one to the next is left out."""
     stack = merged(
         [
             ("extension_allocate", "extension.so"),
@@ -138,9 +134,7 @@ def test_before_3_11_every_python_function_has_a_loop():
 
 
 def test_a_callback_through_ctypes_and_the_c_library():
-    """
-    Python → ctypes → libffi → qsort → libffi → ctypes → Python (as 3.13 does it).
-    """
+    """Python → ctypes → libffi → qsort → libffi → ctypes → Python (as 3.13 does it)."""
     stack = merged(
         [
             *interpreter("PyObject_Vectorcall", "_PyEval_EvalFrameDefault"),
@@ -179,9 +173,7 @@ def test_a_callback_through_ctypes_and_the_c_library():
 
 
 def test_a_generator_that_c_resumes():
-    """
-    sum() resumes a generator: its frame runs in a loop of its own, below it is sum's.
-    """
+    """sum() resumes a generator: its frame runs in a loop of its own, below it is sum's."""
     stack = merged(
         [
             ("extension_allocate", "extension.so"),
@@ -203,9 +195,7 @@ def test_a_generator_that_c_resumes():
 
 
 def test_a_task_of_asyncio():
-    """
-    asyncio's extension sends to the coroutine, whose await stays in one loop.
-    """
+    """asyncio's extension sends to the coroutine, whose await stays in one loop."""
     stack = merged(
         [
             *interpreter("_PyEval_EvalFrameDefault", "gen_send_ex2", "PyGen_am_send"),
@@ -230,9 +220,7 @@ def test_a_task_of_asyncio():
 
 
 def test_a_thread_of_python():
-    """
-    How the interpreter starts a thread is left out, how the C library does is not.
-    """
+    """How the interpreter starts a thread is left out, how the C library does is not."""
     stack = merged(
         [
             *interpreter("_PyEval_EvalFrameDefault", "method_vectorcall", "thread_run"),
@@ -257,9 +245,7 @@ def test_a_thread_of_python():
     ("status", "name"), [(wire.PYTHON_NONE, "none"), (wire.PYTHON_NO_THREAD, "no_thread")]
 )
 def test_a_thread_without_python(status, name):
-    """
-    A thread that C started, or a program without an interpreter, has native frames only.
-    """
+    """A thread that C started, or a program without an interpreter, has native frames only."""
     stack = merged(
         [("worker", "engine.so"), ("start_thread", "libc.so.6"), ("clone3", "libc.so.6")],
         [],
@@ -277,9 +263,7 @@ def test_a_thread_without_python(status, name):
 
 
 def test_an_interpreter_that_nobody_knows():
-    """
-    Loops whose frames cannot be read stay as they are: a stack with a hole says so.
-    """
+    """Loops whose frames cannot be read stay as they are: a stack with a hole says so."""
     natives = [
         ("extension_allocate", "extension.so"),
         *interpreter("cfunction_call", "_PyEval_EvalFrameDefault", "PyEval_EvalCode"),
@@ -292,9 +276,7 @@ def test_an_interpreter_that_nobody_knows():
 
 
 def test_python_alone():
-    """
-    Where the native walk takes no step, the frames of Python follow what is known.
-    """
+    """Where the native walk takes no step, the frames of Python follow what is known."""
     frames = (Frame(PYTHON, "step", "train.py", 7), Frame(PYTHON, "<module>", "train.py", 9))
 
     stack = merge(
@@ -335,9 +317,7 @@ def test_tail_calls_of_3_14():
 
 
 def test_two_loops_with_nothing_between_them():
-    """
-    Where all that was between called its successor last, two loops follow each other.
-    """
+    """Where all that was between called its successor last, two loops follow each other."""
     stack = merged(
         interpreter("_PyEval_EvalFrameDefault", "_PyEval_EvalFrameDefault"),
         [[("inner", 3)], [("<module>", 9)]],
@@ -407,9 +387,7 @@ def test_a_native_walk_that_ends_early():
 
 
 def test_a_stripped_interpreter():
-    """
-    Functions without a name say nothing, once every loop has been found by its own.
-    """
+    """Functions without a name say nothing, once every loop has been found by its own."""
     stack = merged(
         [
             ("extension_allocate", "extension.so"),
@@ -492,9 +470,7 @@ def test_a_loop_is_where_its_variable_is():
 
 
 def test_a_loop_that_is_not_where_its_variable_is():
-    """
-    Where names and places contradict each other, the stack does not claim to be complete.
-    """
+    """Where names and places contradict each other, the stack does not claim to be complete."""
     natives = [
         *interpreter("_PyEval_EvalFrameDefault"),
         ("callback", "extension.so"),
@@ -512,9 +488,7 @@ def test_a_loop_that_is_not_where_its_variable_is():
 
 @pytest.mark.parametrize("tops", [(1, 2), (3, 2, 1)])
 def test_stack_pointers_that_cannot_be(tops):
-    """
-    Too few of them, or some that do not grow, say nothing.
-    """
+    """Too few of them, or some that do not grow, say nothing."""
     frames = [Frame(NATIVE, name) for name in ("f", "_PyEval_EvalFrameDefault", "g")]
 
     stack = merge(
@@ -530,9 +504,7 @@ def test_stack_pointers_that_cannot_be(tops):
     ("status", "name"), [(wire.PYTHON_CUT, "cut"), (wire.PYTHON_BROKEN, "broken")]
 )
 def test_python_frames_that_end_early(status, name):
-    """
-    Loops beyond the last frame of Python that is known stay as they are.
-    """
+    """Loops beyond the last frame of Python that is known stay as they are."""
     stack = merged(
         [
             *interpreter("_PyEval_EvalFrameDefault", "PyObject_Vectorcall"),
@@ -558,9 +530,7 @@ def test_python_frames_that_end_early(status, name):
 
 
 def test_the_interpreter_with_perf_support():
-    """
-    The trampolines that it makes for perf are left out; other code made at run time is not.
-    """
+    """The trampolines that it makes for perf are left out; other code made at run time is not."""
     stack = merged(
         [
             ("kernel_42", ""),
@@ -577,9 +547,7 @@ def test_the_interpreter_with_perf_support():
 
 
 def test_functions_of_other_modules_stay():
-    """
-    A library may call a function as the interpreter calls one of its own.
-    """
+    """A library may call a function as the interpreter calls one of its own."""
     stack = merged(
         [("run_mod", "engine.so"), *interpreter("run_mod", "_PyEval_EvalFrameDefault")],
         [[("<module>", 1)]],
@@ -626,18 +594,14 @@ def test_what_is_left_out(function):
     ],
 )
 def test_what_stays(function):
-    """
-    Functions that a program calls by name, the GIL, garbage collection and the end stay.
-    """
+    """Functions that a program calls by name, the GIL, garbage collection and the end stay."""
     stack = merged(interpreter(function, "_PyEval_EvalFrameDefault"), [[("<module>", 1)]])
 
     assert shown(stack) == [f"{function} ({LIBPYTHON})", "<module>:1"]
 
 
 def test_a_deep_stack_loses_its_middle():
-    """
-    Of 1,000 frames, 128 innermost and 127 outermost are left, and one that says so.
-    """
+    """Of 1,000 frames, 128 innermost and 127 outermost are left, and one that says so."""
     run = [(f"f{depth}", depth + 1) for depth in range(1_000)]
 
     stack = merged(interpreter("_PyEval_EvalFrameDefault"), [run])
@@ -654,9 +618,7 @@ def test_a_deep_stack_loses_its_middle():
 
 
 def test_256_frames_are_all_kept():
-    """
-    A stack that fits is not cut.
-    """
+    """A stack that fits is not cut."""
     run = [(f"f{depth}", depth + 1) for depth in range(256)]
 
     stack = merged(interpreter("_PyEval_EvalFrameDefault"), [run])
@@ -703,9 +665,7 @@ FRAMES = st.builds(
     st.lists(st.integers(0, 30), max_size=20),
 )
 def test_no_frame_of_python_is_ever_lost(natives, count, entries, status, complete, tops, places):
-    """
-    Whatever two walks say, all Python frames are there once, in their order.
-    """
+    """Whatever two walks say, all Python frames are there once, in their order."""
     frames = tuple(Frame(PYTHON, f"f{number}", line=1) for number in range(count))
 
     stack = merge(

@@ -35,33 +35,25 @@ def module(image, address=QSORT):
 
 
 def test_an_image_is_met_when_it_is_asked_for(images):
-    """
-    A process that nobody introduced is looked at when its first stack comes.
-    """
+    """A process that nobody introduced is looked at when its first stack comes."""
     assert module(images.get(SELF)) == "libc.so.6"
     assert images.get(SELF) is images.get(SELF)
 
 
 def test_a_pid_that_has_another_program_now(images):
-    """
-    Records of an image that is not its process's any more learn nothing of the new one.
-    """
+    """Records of an image that is not its process's any more learn nothing of the new one."""
     assert module(images.get((os.getpid(), KTIME_NS - 1))) is None
 
 
 def test_an_image_that_ended_before_it_was_met(images):
-    """
-    The same is true of one whose end was told, whoever has its pid.
-    """
+    """The same is true of one whose end was told, whoever has its pid."""
     images.end(SELF)
 
     assert module(images.get(SELF)) is None
 
 
 def test_what_was_known_of_an_image_outlives_its_process(images):
-    """
-    A process that dies right after a call still gets the stack of that call.
-    """
+    """A process that dies right after a call still gets the stack of that call."""
     process = subprocess.Popen(
         [sys.executable, "-c", "print(1); input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
@@ -76,9 +68,7 @@ def test_what_was_known_of_an_image_outlives_its_process(images):
 
 
 def test_a_forked_child_that_is_gone_has_what_its_parent_has(images):
-    """
-    A child, and a child of that, that cannot be looked at any more.
-    """
+    """A child, and a child of that, that cannot be looked at any more."""
     child, grandchild = (NOBODY, KTIME_NS), (NOBODY + 1, KTIME_NS)
     images.learn(SELF, [mapped("/opt/libcudart.so.12")])
     images.inherit(SELF, child)
@@ -91,18 +81,14 @@ def test_a_forked_child_that_is_gone_has_what_its_parent_has(images):
 
 
 def test_a_child_of_an_image_that_is_not_known(images):
-    """
-    Is looked at by itself.
-    """
+    """Is looked at by itself."""
     images.inherit((NOBODY, KTIME_NS), SELF)
 
     assert module(images.get(SELF)) == "libc.so.6"
 
 
 def test_the_libraries_of_an_image(images):
-    """
-    The name of the CUDA library of each layer, and none where there are several.
-    """
+    """The name of the CUDA library of each layer, and none where there are several."""
     image = images.get(SELF)
     assert image.library(wire.LAYER_RUNTIME) == ""
 
@@ -116,9 +102,7 @@ def test_the_libraries_of_an_image(images):
 
 
 def test_a_new_library_makes_a_new_generation(images):
-    """
-    What was found before it was loaded may be wrong after it; the same files change nothing.
-    """
+    """What was found before it was loaded may be wrong after it; the same files change nothing."""
     images.learn(SELF, [mapped("/opt/libcudart.so.12")])
     first = images.get(SELF).generation
     images.learn(SELF, [mapped("/opt/libcudart.so.12")])
@@ -148,9 +132,7 @@ def test_libraries_that_are_loaded_later(images, monkeypatch):
 
 
 def test_a_library_that_was_told_of(images, monkeypatch):
-    """
-    The process is looked at at once, and then as after its beginning.
-    """
+    """The process is looked at at once, and then as after its beginning."""
     now_s = 1_000.0
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
     image = images.get(SELF)
@@ -193,9 +175,7 @@ def test_looking_at_processes_takes_little_time(images, monkeypatch):
 
 
 def test_images_are_forgotten_a_while_after_their_end(images):
-    """
-    Three seconds later, in the order of their ends.
-    """
+    """Three seconds later, in the order of their ends."""
     other = (NOBODY, KTIME_NS)
     images.get(SELF)
     images.end(other)
@@ -208,9 +188,7 @@ def test_images_are_forgotten_a_while_after_their_end(images):
 
 
 def test_an_image_that_its_process_is_not_any_more_has_ended(images):
-    """
-    Also where nobody reported that; so has a forked child that was never asked for.
-    """
+    """Also where nobody reported that; so has a forked child that was never asked for."""
     gone, child = (NOBODY, KTIME_NS), (NOBODY + 1, KTIME_NS)
     images.get(SELF)
     images.get(gone)
@@ -222,9 +200,7 @@ def test_an_image_that_its_process_is_not_any_more_has_ended(images):
 
 
 def test_no_more_than_512_images_are_known(images):
-    """
-    Each holds a file open; the one not asked for the longest time goes.
-    """
+    """Each holds a file open; the one not asked for the longest time goes."""
     for number in range(600):
         images.get((NOBODY + number, KTIME_NS))
         images.get((NOBODY, KTIME_NS))
@@ -233,9 +209,7 @@ def test_no_more_than_512_images_are_known(images):
 
 
 def test_what_is_remembered_of_children_and_of_ends_is_bounded(images):
-    """
-    Of a storm of short processes the oldest are forgotten first.
-    """
+    """Of a storm of short processes the oldest are forgotten first."""
     images.get(SELF)
     for pid in range(NOBODY, NOBODY + MAX_REMEMBERED + 100):
         images.inherit(SELF, (pid, KTIME_NS))

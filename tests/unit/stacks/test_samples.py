@@ -35,9 +35,7 @@ def test_what_is_in_a_sample():
 
 
 def test_half_a_word_is_no_word():
-    """
-    A stack of 12 bytes has one word.
-    """
+    """A stack of 12 bytes has one word."""
     sample = Sample(records.sample(words=(10, 11), stack_bytes=12))
 
     assert len(sample.stack) == 12
@@ -45,9 +43,7 @@ def test_half_a_word_is_no_word():
 
 
 def test_counts_that_lie():
-    """
-    No count reaches beyond what is there.
-    """
+    """No count reaches beyond what is there."""
     honest = records.sample(words=range(301))
     counts = records.FIXED_BYTES - 16
     lying = honest[:counts] + b"\xff" * 16 + honest[counts + 16 :]
@@ -63,9 +59,7 @@ def test_counts_that_lie():
 
 
 def test_what_is_cut_off():
-    """
-    Of frames that end early, the whole ones are there, and nothing is where returns would be.
-    """
+    """Of frames that end early, the whole ones are there, and nothing is where returns would be."""
     whole = records.sample(python=[(7, 4, 0), (8, 6, 1)], returns=[(100, 200)])
 
     sample = Sample(whole[: records.FIXED_BYTES + 16 + 15])
@@ -79,8 +73,6 @@ def test_what_is_cut_off():
     "record", [b"", records.sample()[:-1], b"\x01\x00" + records.sample()[2:]], ids=len
 )
 def test_what_is_no_sample(record):
-    """
-    A record of another kind, or one that ends early, is refused.
-    """
+    """A record of another kind, or one that ends early, is refused."""
     with pytest.raises(ValueError, match="sample"):
         Sample(record)

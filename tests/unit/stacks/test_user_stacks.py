@@ -135,9 +135,7 @@ def told():
 
 
 def test_a_call_gets_the_id_of_its_stack(told):
-    """
-    The stack is told before the call, which is otherwise as it was.
-    """
+    """The stack is told before the call, which is otherwise as it was."""
     told.take(code(7, STEP, pid=PID), of_libc(python=[(7, 0, 1)], status=wire.PYTHON_COMPLETE))
     record = cuda_call(1_000, pid=PID)
 
@@ -162,9 +160,7 @@ def test_a_call_gets_the_id_of_its_stack(told):
 
 
 def test_an_id_depends_on_nothing_but_what_the_stack_shows(told):
-    """
-    This stack has this id, in every process, on every host, in every run.
-    """
+    """This stack has this id, in every process, on every host, in every run."""
     told.take(code(7, SOURCE, pid=PID), code(8, STEP, pid=PID))
 
     stack = told.call(sample(pid=PID, place=(0, 0, 0, 0), python=[(8, 0, 0), (7, 0, 1)]), api=17)
@@ -179,9 +175,7 @@ def test_an_id_depends_on_nothing_but_what_the_stack_shows(told):
 
 
 def test_the_same_stack_is_told_once_and_not_walked_again(told):
-    """
-    The second call has the same registers, and the same words where the walk read some.
-    """
+    """The second call has the same registers, and the same words where the walk read some."""
     first = told.call(of_libc())
     second = told.call(of_libc(words=(ABS + 4, 333, GETPID + 4, 444, 0)))
 
@@ -209,9 +203,7 @@ def test_the_same_stack_is_told_once_and_not_walked_again(told):
     ids=lambda change: next(iter(change)),
 )
 def test_whatever_a_walk_depends_on_makes_it_another(told, change):
-    """
-    A word, a register, a replaced return address, a frame of Python: it is walked again.
-    """
+    """A word, a register, a replaced return address, a frame of Python: it is walked again."""
     told.take(code(7, STEP, pid=PID))
     told.call(of_libc())
     told.call(of_libc(**change))
@@ -221,9 +213,7 @@ def test_whatever_a_walk_depends_on_makes_it_another(told, change):
 
 
 def test_a_frame_pointer_that_was_not_used(told):
-    """
-    A variable is in that register: the walk is the same.
-    """
+    """A variable is in that register: the walk is the same."""
     told.walker.uses_fp = False
     for variable in range(10):
         told.call(of_libc(place=(QSORT + 5, STACK_POINTER, variable, 0)))
@@ -232,9 +222,7 @@ def test_a_frame_pointer_that_was_not_used(told):
 
 
 def test_another_api_makes_another_stack(told):
-    """
-    The API is the innermost frame.
-    """
+    """The API is the innermost frame."""
     malloc, free = told.call(of_libc()), told.call(of_libc(), api=17)
 
     assert malloc != free
@@ -243,9 +231,7 @@ def test_another_api_makes_another_stack(told):
 
 
 def test_processes_share_stacks(told):
-    """
-    What a child does as its parent did has the same id, and is not told again.
-    """
+    """What a child does as its parent did has the same id, and is not told again."""
     child = 4_194_304
     stack = told.call(of_libc())
     told.stacks.inherit((PID, IMAGE_KTIME_NS), (child, IMAGE_KTIME_NS))
@@ -273,9 +259,7 @@ def test_a_call_was_left_before_its_address(told):
 
 
 def test_the_library_of_the_call(told):
-    """
-    Where the process maps one CUDA runtime, the call names it.
-    """
+    """Where the process maps one CUDA runtime, the call names it."""
     cudart = MappedFile(PID, FileId(8, 1), "1000-2000", "/opt/cuda/libcudart.so.12")
     told.stacks.learn_process(PID, IMAGE_KTIME_NS, [cudart])
 
@@ -285,9 +269,7 @@ def test_the_library_of_the_call(told):
 
 
 def test_a_library_that_was_loaded_meanwhile(told):
-    """
-    Addresses may mean something else then: the walk is made again.
-    """
+    """Addresses may mean something else then: the walk is made again."""
     told.stacks.learn_process(PID, IMAGE_KTIME_NS, [])
     told.call(of_libc())
     library = MappedFile(PID, FileId(8, 1), "1000-2000", "/opt/extension.so")
@@ -313,9 +295,7 @@ def test_code_that_was_made_at_run_time(told):
 
 
 def test_a_walk_that_ended_early(told):
-    """
-    May have met a library that was not known yet: it is believed for a second.
-    """
+    """May have met a library that was not known yet: it is believed for a second."""
     early = of_libc(words=(ABS + 4, 111))
     told.call(early, ktime_ns=1_000)
     told.call(early, ktime_ns=900_000_000)
@@ -326,9 +306,7 @@ def test_a_walk_that_ended_early(told):
 
 
 def test_a_name_that_is_not_known_may_become_known(told):
-    """
-    A stack with a function without a name is believed for a minute.
-    """
+    """A stack with a function without a name is believed for a minute."""
     nameless = of_libc(words=(QSORT + 20, 0, 0))
     told.call(nameless, ktime_ns=1_000)
     told.call(nameless, ktime_ns=59_000_000_000)
@@ -339,9 +317,7 @@ def test_a_name_that_is_not_known_may_become_known(told):
 
 
 def test_code_objects_that_come_late(told):
-    """
-    A stack with Python code that is not known yet is not remembered as what it is.
-    """
+    """A stack with Python code that is not known yet is not remembered as what it is."""
     unknown = told.call(of_libc(python=[(7, 0, 1)]))
     told.take(code(7, STEP, pid=PID))
     known = told.call(of_libc(python=[(7, 0, 1)]))
@@ -366,9 +342,7 @@ def test_a_loop_without_a_frame(told):
 
 
 def test_no_sample_no_stack(told):
-    """
-    A call whose sample was lost has no stack, and is counted; one that had none is not.
-    """
+    """A call whose sample was lost has no stack, and is counted; one that had none is not."""
     assert told.resolve(cuda_call(1_000)) == 0
     assert told.resolve(cuda_call(0)) == 0
     assert told.resolve(stall(1_000)) == 0
@@ -378,18 +352,14 @@ def test_no_sample_no_stack(told):
 
 
 def test_a_sample_of_another_thread_is_not_its(told):
-    """
-    Tokens are unique within a thread only.
-    """
+    """Tokens are unique within a thread only."""
     told.take(of_libc(tid=44))
 
     assert told.resolve(cuda_call(1_000, pid=PID)) == 0
 
 
 def test_a_wait_that_is_named_twice(told):
-    """
-    A stall of its own, and later an interval of a call: both have the stack.
-    """
+    """A stall of its own, and later an interval of a call: both have the stack."""
     told.take(of_libc())
     first = told.resolve(stall(1_000, pid=PID))
     second = told.resolve(stall(1_000, pid=PID, ktime_ns=3_000))
@@ -400,9 +370,7 @@ def test_a_wait_that_is_named_twice(told):
 
 
 def test_a_wait_has_no_call_on_top(told):
-    """
-    What it waits in is on the stack itself.
-    """
+    """What it waits in is on the stack itself."""
     told.take(of_libc())
 
     stack = told.resolve(stall(1_000, pid=PID))
@@ -412,9 +380,7 @@ def test_a_wait_has_no_call_on_top(told):
 
 
 def test_a_call_that_has_not_returned(told):
-    """
-    The sample that the kernel side keeps of the thread's latest wait is its stack.
-    """
+    """The sample that the kernel side keeps of the thread's latest wait is its stack."""
     image = (PID, IMAGE_KTIME_NS)
     stack, before = told.stacks.resolve_open(of_libc(token=900), image, 43, 500)
     again, nothing = told.stacks.resolve_open(of_libc(token=950), image, 43, 500)
@@ -429,16 +395,12 @@ def test_a_call_that_has_not_returned(told):
     ids=["nothing", "older", "thread", "image", "process"],
 )
 def test_a_wait_that_is_not_of_the_call(told, kept):
-    """
-    One before the call, or of whoever had that place in the map before, is not its stack.
-    """
+    """One before the call, or of whoever had that place in the map before, is not its stack."""
     assert told.stacks.resolve_open(kept, (PID, IMAGE_KTIME_NS), 43, 500) == (0, ())
 
 
 def test_samples_that_nobody_names_are_dropped_by_age(told):
-    """
-    After a minute.
-    """
+    """After a minute."""
     second_ns = 1_000_000_000
     told.take(of_libc(token=1), of_libc(token=2))
     told.take(of_libc(token=1 + 60 * second_ns))
@@ -449,9 +411,7 @@ def test_samples_that_nobody_names_are_dropped_by_age(told):
 
 
 def test_samples_that_nobody_names_are_dropped_by_size(told):
-    """
-    Of 300 samples with 32 KiB of stack each, as many are kept as fit 4 MiB.
-    """
+    """Of 300 samples with 32 KiB of stack each, as many are kept as fit 4 MiB."""
     for token in range(300):
         told.take(of_libc(token=token, room=32768))
 
@@ -460,9 +420,7 @@ def test_samples_that_nobody_names_are_dropped_by_size(told):
 
 
 def test_a_stack_that_was_not_named_for_long_is_told_again(told):
-    """
-    Whoever listens does not have to remember more stacks than we do.
-    """
+    """Whoever listens does not have to remember more stacks than we do."""
     first = told.call(of_libc())
     for number in range(MAX_TOLD):
         told.call(sample(pid=PID, place=(0, 0, 0, 0), python=[(7, 2 * number, 1)]))
@@ -474,9 +432,7 @@ def test_a_stack_that_was_not_named_for_long_is_told_again(told):
 
 
 def test_a_process_that_ended(told):
-    """
-    Its last records find what was known of it, and some time later nothing is kept.
-    """
+    """Its last records find what was known of it, and some time later nothing is kept."""
     stack = told.call(of_libc())
     told.stacks.forget(PID, IMAGE_KTIME_NS)
     assert told.call(of_libc(words=(ABS + 4, 0, 0))) not in (0, stack)
@@ -487,9 +443,7 @@ def test_a_process_that_ended(told):
 
 
 def test_samples_of_a_process_that_ended_go_with_it(told):
-    """
-    Nobody will name them; those of other processes stay.
-    """
+    """Nobody will name them; those of other processes stay."""
     told.take(of_libc(token=1), of_libc(token=2, pid=PID + 1))
     told.stacks.forget(PID, IMAGE_KTIME_NS)
     told.stacks.drop_ended(1e12)
@@ -500,9 +454,7 @@ def test_samples_of_a_process_that_ended_go_with_it(told):
 
 
 def test_a_wait_that_was_named_is_forgotten_by_age(told):
-    """
-    After a minute, by the samples that came since.
-    """
+    """After a minute, by the samples that came since."""
     told.take(of_libc(token=1))
     assert told.resolve(stall(1, pid=PID)) != 0
     told.take(of_libc(token=1 + 60_000_000_000))
@@ -512,9 +464,7 @@ def test_a_wait_that_was_named_is_forgotten_by_age(told):
 
 
 def test_code_objects_of_an_image_that_no_process_is_any_more(told):
-    """
-    The last ones may come when all else of the image is gone, and no end is reported then.
-    """
+    """The last ones may come when all else of the image is gone, and no end is reported then."""
     told.take(code(7, STEP, pid=PID))
     told.stacks.end_others({PID: IMAGE_KTIME_NS})
     told.stacks.drop_ended(1e12)
@@ -527,9 +477,7 @@ def test_code_objects_of_an_image_that_no_process_is_any_more(told):
 
 
 def test_records_that_are_not_understood(told):
-    """
-    Are counted, and do no harm.
-    """
+    """Are counted, and do no harm."""
     told.take(b"\x09\x00", of_libc()[:79], b"\x0a\x00garbage")
 
     assert told.stacks.counts["rejected"] == 2
@@ -551,9 +499,7 @@ def test_names_that_are_given_up_are_counted(told):
 
 
 def test_lines_of_perf_maps_that_name_nothing_are_counted(told):
-    """
-    They are found while functions are named.
-    """
+    """They are found while functions are named."""
     assert told.stacks.counts["perf_map_malformed"] == 0
     told.names.malformed = 3
 
@@ -563,9 +509,7 @@ def test_lines_of_perf_maps_that_name_nothing_are_counted(told):
 @settings(max_examples=50, deadline=None)
 @given(st.binary(max_size=400), st.binary(min_size=2048, max_size=2400), st.booleans())
 def test_hostile_samples(start, middle, is_call):
-    """
-    Whatever is in a sample of a living process, it gives a stack or none.
-    """
+    """Whatever is in a sample of a living process, it gives a stack or none."""
     told = Told()
     honest = of_libc()
     header = honest[: wire.RECORD_HEADER.size]
@@ -597,9 +541,7 @@ WORD = st.one_of(
     status=st.integers(0, 9),
 )
 def test_hostile_samples_and_the_real_parts(real, place, words, returns, python, status):
-    """
-    Neither does the unwinder come to harm, nor whoever names what it found.
-    """
+    """Neither does the unwinder come to harm, nor whoever names what it found."""
     record = sample(
         pid=PID, place=place, words=words, returns=returns, python=python, status=status
     )

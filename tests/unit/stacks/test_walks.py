@@ -4,9 +4,7 @@ from otel_gpu.stacks.walks import Walks
 
 
 def test_the_same_words_give_the_same_stack():
-    """
-    Only the words that the walk read count.
-    """
+    """Only the words that the walk read count."""
     walks = Walks()
     walks.keep("key", (10, 11, 12, 13), (0, 2), 5)
 
@@ -17,9 +15,7 @@ def test_the_same_words_give_the_same_stack():
 
 
 def test_a_walk_that_depended_on_the_frame_pointer():
-    """
-    Is that of no other; one that did not is that of any.
-    """
+    """Is that of no other; one that did not is that of any."""
     walks = Walks()
     walks.keep("depends", (10,), (0,), 5, frame_pointer=7)
     walks.keep("does not", (10,), (0,), 6)
@@ -29,9 +25,7 @@ def test_a_walk_that_depended_on_the_frame_pointer():
 
 
 def test_a_shorter_stack_is_another_one():
-    """
-    A word that is not there any more is not the word that was read.
-    """
+    """A word that is not there any more is not the word that was read."""
     walks = Walks()
     walks.keep("key", (10, 11, 12), (2,), 5)
 
@@ -52,9 +46,7 @@ def test_several_walks_with_one_key():
 
 
 def test_a_walk_that_read_nothing():
-    """
-    Where the registers alone decide, they do.
-    """
+    """Where the registers alone decide, they do."""
     walks = Walks()
     walks.keep("key", (), (), 5)
 
@@ -62,9 +54,7 @@ def test_a_walk_that_read_nothing():
 
 
 def test_a_walk_may_have_an_end():
-    """
-    From then on it has to be done again.
-    """
+    """From then on it has to be done again."""
     walks = Walks()
     walks.keep("key", (10,), (0,), 5, ends_ktime_ns=1_000)
 
@@ -73,9 +63,7 @@ def test_a_walk_may_have_an_end():
 
 
 def test_positions_outside_of_the_stack_are_not_believed():
-    """
-    A walk that claims to have read what is not there is not remembered.
-    """
+    """A walk that claims to have read what is not there is not remembered."""
     walks = Walks()
     walks.keep("key", (10,), (1,), 5)
     walks.keep("key", (10,), (-1,), 5)
@@ -84,9 +72,7 @@ def test_positions_outside_of_the_stack_are_not_believed():
 
 
 def test_walks_not_used_for_longest_go_first():
-    """
-    With room for three, the one that was used stays.
-    """
+    """With room for three, the one that was used stays."""
     walks = Walks(limit=3)
     for key in range(3):
         walks.keep(key, (1,), (0,), key + 1)
@@ -98,9 +84,7 @@ def test_walks_not_used_for_longest_go_first():
 
 
 def test_walks_go_with_their_owner():
-    """
-    Those of others stay.
-    """
+    """Those of others stay."""
     walks = Walks(limit=3)
     for key in (("ended", 1), ("ended", 2), ("lives", 1)):
         walks.keep(key, (10,), (0,), 5)

@@ -104,9 +104,7 @@ def test_a_killed_writer_loses_at_most_what_it_had_in_memory(tmp_path, live):
 
 
 def test_a_writer_that_ends_in_good_order_loses_nothing(tmp_path):
-    """
-    And leaves one file, beside the lock.
-    """
+    """And leaves one file, beside the lock."""
     path = write(tmp_path / "store.db", day(1_000, 5))
 
     assert sorted(file.name for file in tmp_path.iterdir()) == ["store.db", "store.db.lock"]
@@ -117,9 +115,7 @@ def test_a_writer_that_ends_in_good_order_loses_nothing(tmp_path):
 
 
 def test_a_lock_says_who_has_it(tmp_path):
-    """
-    And, when nobody does, how far the last one got.
-    """
+    """And, when nobody does, how far the last one got."""
     path = tmp_path / "store.db"
     lock = Lock(path)
     lock.sign(writer=3, next_seq=100)
@@ -133,9 +129,7 @@ def test_a_lock_says_who_has_it(tmp_path):
 
 @pytest.mark.parametrize("content", [b"", b"x", bytes(100)])
 def test_a_lock_of_a_stranger_says_nothing(tmp_path, content):
-    """
-    Whatever is in it.
-    """
+    """Whatever is in it."""
     path = tmp_path / "store.db"
     lock_path(path).write_bytes(content)
 
@@ -144,9 +138,7 @@ def test_a_lock_of_a_stranger_says_nothing(tmp_path, content):
 
 
 def test_a_writer_that_is_running_has_lost_nothing(tmp_path):
-    """
-    What it has in memory is on its way.
-    """
+    """What it has in memory is on its way."""
     path = tmp_path / "store.db"
     with open_writer(path, LIMITS, live=False) as writer:
         for activity in day(1_000, 5):

@@ -30,9 +30,7 @@ def some_calls(first, count, process=TRAINER):
 
 
 def test_the_size_limit_holds_all_the_time(tmp_path):
-    """
-    File and log together never take more, while many times as much goes through.
-    """
+    """File and log together never take more, while many times as much goes through."""
     path = tmp_path / "store.db"
     sizes = []
     with open_writer(path, SMALL, live=False) as writer:
@@ -53,9 +51,7 @@ def test_the_size_limit_holds_all_the_time(tmp_path):
 
 
 def test_what_is_left_is_whole_chunks(tmp_path):
-    """
-    Nothing of a removed chunk is in any table, and nothing of another is missing.
-    """
+    """Nothing of a removed chunk is in any table, and nothing of another is missing."""
     path = write(tmp_path / "store.db", day(60_000, 60), SMALL)
 
     ((first, last, rows),) = ask(
@@ -75,9 +71,7 @@ def test_what_is_left_is_whole_chunks(tmp_path):
 
 
 def test_what_is_too_old_is_removed(tmp_path, monkeypatch):
-    """
-    Age is since it was written, so that an old recording can be looked at in peace.
-    """
+    """Age is since it was written, so that an old recording can be looked at in peace."""
     now = [1_000 * SECOND]
     monkeypatch.setattr("time.time_ns", lambda: now[0])
     limits = Limits(max_age_s=60, batch_rows=10, chunk_rows=10)
@@ -93,9 +87,7 @@ def test_what_is_too_old_is_removed(tmp_path, monkeypatch):
 
 
 def test_names_that_nobody_refers_to_go_with_their_chunks(tmp_path):
-    """
-    A thousand processes came and went; those of the last rows are left.
-    """
+    """A thousand processes came and went; those of the last rows are left."""
     limits = Limits(max_bytes=MIB, batch_rows=100, chunk_rows=100)
     activities = [capture()]
     for number in range(1_000):
@@ -119,9 +111,7 @@ def test_names_that_nobody_refers_to_go_with_their_chunks(tmp_path):
 
 
 def test_what_a_living_process_once_did_is_not_forgotten(tmp_path):
-    """
-    Its allocations are long past, and still tell a first call from others.
-    """
+    """Its allocations are long past, and still tell a first call from others."""
     activities = [
         capture(),
         snapshot(10, calls(TRAINER, "cudaMalloc", [5] * 50), calls(image(7), "cudaFree", [5] * 9)),
@@ -139,9 +129,7 @@ def test_what_a_living_process_once_did_is_not_forgotten(tmp_path):
 
 
 def test_a_store_that_is_given_less_room_shrinks(tmp_path):
-    """
-    The next writer removes what is too much, and gives the disk back what is free.
-    """
+    """The next writer removes what is too much, and gives the disk back what is free."""
     path = write(tmp_path / "store.db", day(60_000, 60), Limits(max_bytes=32 * MIB))
     before = size_of(path)
 
@@ -152,9 +140,7 @@ def test_a_store_that_is_given_less_room_shrinks(tmp_path):
 
 
 def test_a_batch_that_does_not_fit_is_lost_and_counted(tmp_path, caplog):
-    """
-    A store that is too small for a single batch says so; the next smaller one is written.
-    """
+    """A store that is too small for a single batch says so; the next smaller one is written."""
     limits = Limits(max_bytes=MIB, batch_rows=10**9)
     writer = open_writer(tmp_path / "store.db", limits, live=False)
     writer._batch_bytes = 10**9
@@ -174,9 +160,7 @@ def test_a_batch_that_does_not_fit_is_lost_and_counted(tmp_path, caplog):
 
 
 def test_a_reader_cannot_make_a_store_outgrow_its_limit(tmp_path, caplog):
-    """
-    While it holds what it saw, the log cannot be emptied: then rows are lost, and counted.
-    """
+    """While it holds what it saw, the log cannot be emptied: then rows are lost, and counted."""
     path = tmp_path / "store.db"
     with open_writer(path, SMALL, live=False) as writer:
         writer.observe(capture())
@@ -201,9 +185,7 @@ def test_a_reader_cannot_make_a_store_outgrow_its_limit(tmp_path, caplog):
 
 @pytest.mark.parametrize("max_bytes", [16 * MIB, 1 << 30, 1 << 40])
 def test_parts_of_a_limit_fit_into_it(max_bytes):
-    """
-    Batches are a part of a log, which is a part of the whole, as chunks are of the file.
-    """
+    """Batches are a part of a log, which is a part of the whole, as chunks are of the file."""
     limits = Limits(max_bytes=max_bytes)
 
     assert limits.file_bytes + limits.log_bytes == max_bytes

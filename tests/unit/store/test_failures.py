@@ -69,9 +69,7 @@ def refusal(path, **writer):
 
 
 def test_a_full_disk_loses_rows_and_nothing_else(small_disk, caplog):
-    """
-    They are counted, it is said once, and writing goes on when there is room again.
-    """
+    """They are counted, it is said once, and writing goes on when there is room again."""
     path = small_disk / "store.db"
     limits = Limits(max_bytes=1 << 30, batch_rows=500)
     writer = open_writer(path, limits, live=False)
@@ -99,9 +97,7 @@ def test_a_full_disk_loses_rows_and_nothing_else(small_disk, caplog):
 
 
 def test_stacks_of_a_full_disk_are_written_when_there_is_room(small_disk):
-    """
-    What piled up meanwhile goes in pieces: the log may not grow as large as that.
-    """
+    """What piled up meanwhile goes in pieces: the log may not grow as large as that."""
     path = small_disk / "store.db"
     limits = Limits(max_bytes=1 << 20, batch_rows=50)
 
@@ -136,9 +132,7 @@ def test_stacks_of_a_full_disk_are_written_when_there_is_room(small_disk):
 
 
 def test_a_disk_that_is_full_from_the_beginning(small_disk):
-    """
-    No empty file is left behind.
-    """
+    """No empty file is left behind."""
     fill(small_disk)
 
     assert refusal(small_disk / "store.db").endswith("cannot be written: the disk is full")
@@ -146,9 +140,7 @@ def test_a_disk_that_is_full_from_the_beginning(small_disk):
 
 
 def test_a_read_only_folder_can_be_read_and_not_written(small_disk):
-    """
-    A store on a medium that was taken out of its machine.
-    """
+    """A store on a medium that was taken out of its machine."""
     path = write(small_disk / "store.db", [capture(), *some_calls(10)])
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
 
@@ -159,9 +151,7 @@ def test_a_read_only_folder_can_be_read_and_not_written(small_disk):
 
 
 def test_a_log_that_cannot_be_read_where_it_is(small_disk):
-    """
-    SQLite makes a file beside it for that; what to do about it is said.
-    """
+    """SQLite makes a file beside it for that; what to do about it is said."""
     writer = open_writer(small_disk / "first.db", Limits(batch_rows=5), live=False)
     for activity in [capture(), *some_calls(10)]:
         writer.observe(activity)
@@ -176,9 +166,7 @@ def test_a_log_that_cannot_be_read_where_it_is(small_disk):
 
 
 def test_a_file_of_another_user_is_left_alone(tmp_path):
-    """
-    Root would leave files there that its owner cannot remove.
-    """
+    """Root would leave files there that its owner cannot remove."""
     path = write(tmp_path / "store.db", [capture()])
     if os.geteuid() != 0:
         pytest.skip("needs root, to give a file away")
@@ -188,18 +176,14 @@ def test_a_file_of_another_user_is_left_alone(tmp_path):
 
 
 def test_what_is_no_file_is_left_alone(tmp_path):
-    """
-    A folder, a pipe, a device.
-    """
+    """A folder, a pipe, a device."""
     assert refusal(tmp_path) == f"{tmp_path}: is not a file"
     os.mkfifo(tmp_path / "pipe")
     assert refusal(tmp_path / "pipe") == f"{tmp_path / 'pipe'}: is not a file"
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):
-    """
-    A file is in its way.
-    """
+    """A file is in its way."""
     (tmp_path / "file").write_text("")
 
     assert refusal(tmp_path / "file" / "store.db").startswith(
@@ -209,9 +193,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
 
 @pytest.mark.parametrize("content", [b"a thesis", bytes(5_000), b"SQLite format 3\0" + bytes(99)])
 def test_what_is_no_store_is_not_touched(tmp_path, content):
-    """
-    Neither by a writer, whatever it was told, nor by a reader.
-    """
+    """Neither by a writer, whatever it was told, nor by a reader."""
     path = tmp_path / "thesis.txt"
     path.write_bytes(content)
 
@@ -223,9 +205,7 @@ def test_what_is_no_store_is_not_touched(tmp_path, content):
 
 
 def test_another_database_is_not_touched(tmp_path):
-    """
-    SQLite has many users.
-    """
+    """SQLite has many users."""
     path = tmp_path / "other.db"
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE calls (seq INTEGER)")
@@ -239,9 +219,7 @@ def test_another_database_is_not_touched(tmp_path):
 
 
 def test_there_is_no_store(tmp_path):
-    """
-    A reader makes none.
-    """
+    """A reader makes none."""
     with pytest.raises(StoreError, match="there is no store") as error:
         StoreReader(tmp_path / "store.db")
 
@@ -253,9 +231,7 @@ def test_there_is_no_store(tmp_path):
     ("version", "hint"), [(schema.VERSION + 1, "upgrade otel-gpu"), (0, "name another file")]
 )
 def test_another_version_is_refused(tmp_path, version, hint):
-    """
-    It says which, and is not altered.
-    """
+    """It says which, and is not altered."""
     path = write(tmp_path / "store.db", [capture()])
     with closing(sqlite3.connect(path)) as connection:
         connection.execute(f"PRAGMA user_version = {version}")
@@ -268,9 +244,7 @@ def test_another_version_is_refused(tmp_path, version, hint):
 
 
 def test_a_second_writer_is_told_who_the_first_one_is(tmp_path):
-    """
-    And can write when that is gone.
-    """
+    """And can write when that is gone."""
     path = tmp_path / "store.db"
     with open_writer(path, live=False):
         assert refusal(path) == f"{path}: is being written by process {os.getpid()}"
@@ -279,9 +253,7 @@ def test_a_second_writer_is_told_who_the_first_one_is(tmp_path):
 
 
 def test_a_damaged_store_is_set_aside(tmp_path, caplog):
-    """
-    Under a name of its own, of which the latest is kept; and a new one is begun.
-    """
+    """Under a name of its own, of which the latest is kept; and a new one is begun."""
     path = write(tmp_path / "store.db", [capture(), *some_calls(1_000)])
     damaged = bytearray(path.read_bytes())
     damaged[100:200] = bytes(100)
@@ -302,9 +274,7 @@ def test_a_damaged_store_is_set_aside(tmp_path, caplog):
 
 
 def test_a_log_is_set_aside_before_its_store(tmp_path, monkeypatch):
-    """
-    Whoever is killed between the two leaves no log that the next store takes for its own.
-    """
+    """Whoever is killed between the two leaves no log that the next store takes for its own."""
     for suffix in ("", "-wal", "-shm"):
         (tmp_path / f"store.db{suffix}").write_text(suffix)
     order = []
@@ -322,9 +292,7 @@ def test_a_log_is_set_aside_before_its_store(tmp_path, monkeypatch):
 
 
 def test_a_log_without_its_file_is_nobodys(tmp_path):
-    """
-    Whoever removed the file and left the log behind gets a new store, and not the old rows.
-    """
+    """Whoever removed the file and left the log behind gets a new store, and not the old rows."""
     path = tmp_path / "store.db"
     writer = open_writer(path, Limits(batch_rows=5), live=False)
     for activity in [capture(), *some_calls(10)]:
@@ -340,9 +308,7 @@ def test_a_log_without_its_file_is_nobodys(tmp_path):
 
 
 def test_a_damaged_store_that_cannot_be_set_aside_is_an_error_of_ours(tmp_path):
-    """
-    Somebody's folder has the name of an older one.
-    """
+    """Somebody's folder has the name of an older one."""
     path = write(tmp_path / "store.db", [capture()])
     path.write_bytes(bytes(path.stat().st_size))
     (tmp_path / "store.db.corrupt-1700000000").mkdir()
@@ -352,9 +318,7 @@ def test_a_damaged_store_that_cannot_be_set_aside_is_an_error_of_ours(tmp_path):
 
 @pytest.mark.parametrize("unreached", [0, 1, (1 << 40), (1 << 64) - 2])
 def test_a_lock_that_was_scribbled_on_says_nothing(tmp_path, unreached):
-    """
-    More rows than any memory holds were not lost with a writer.
-    """
+    """More rows than any memory holds were not lost with a writer."""
     path = write(tmp_path / "store.db", [capture(), *some_calls(10)])
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("UPDATE writers SET ended_unix_ns = NULL")
@@ -369,9 +333,7 @@ def test_a_lock_that_was_scribbled_on_says_nothing(tmp_path, unreached):
 
 
 def test_a_store_whose_header_is_gone_is_set_aside_too(tmp_path):
-    """
-    That it was one is known from the lock beside it.
-    """
+    """That it was one is known from the lock beside it."""
     path = write(tmp_path / "store.db", [capture()])
     path.write_bytes(bytes(path.stat().st_size))
 
@@ -382,9 +344,7 @@ def test_a_store_whose_header_is_gone_is_set_aside_too(tmp_path):
 
 
 def test_a_store_with_other_tables_is_damaged(tmp_path):
-    """
-    Whoever put a trigger there may have done more.
-    """
+    """Whoever put a trigger there may have done more."""
     path = write(tmp_path / "store.db", [capture()])
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TRIGGER t AFTER INSERT ON calls BEGIN SELECT 1; END")
@@ -396,9 +356,7 @@ def test_a_store_with_other_tables_is_damaged(tmp_path):
 
 
 def test_stores_are_private(tmp_path):
-    """
-    Command lines are in them.
-    """
+    """Command lines are in them."""
     path = write(tmp_path / "new" / "folder" / "store.db", [capture()])
 
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -409,9 +367,7 @@ def test_stores_are_private(tmp_path):
 
 
 def test_a_symbolic_link_leads_to_the_store(tmp_path):
-    """
-    The lock and the log are where the file is.
-    """
+    """The lock and the log are where the file is."""
     (tmp_path / "large").mkdir()
     link = tmp_path / "store.db"
     link.symlink_to(tmp_path / "large" / "store.db")
@@ -486,18 +442,14 @@ def test_no_damage_escapes(sound, tmp_path, data):
     ],
 )
 def test_the_place_of_the_flight_recorder(monkeypatch, environ, path):
-    """
-    What the service manager says, else the user's folder for such things.
-    """
+    """What the service manager says, else the user's folder for such things."""
     monkeypatch.setattr(os, "geteuid", lambda: 1_000)
 
     assert str(default_path(environ)) == path
 
 
 def test_root_has_a_place_for_the_whole_host(monkeypatch):
-    """
-    Wherever root's home is.
-    """
+    """Wherever root's home is."""
     monkeypatch.setattr(os, "geteuid", lambda: 0)
 
     assert str(default_path({"HOME": "/anywhere"})) == "/var/lib/otel-gpu/store.db"

@@ -116,9 +116,7 @@ def storm(tmp_path_factory):
 
 
 def test_short_programs_are_kept_exactly_and_leave_nothing_behind(storm):
-    """
-    Every process, call and wait, what each series and account comes to, and a flat memory.
-    """
+    """Every process, call and wait, what each series and account comes to, and a flat memory."""
     path, kept = storm
     with closing(sqlite3.connect(path)) as connection:
         ask = connection.execute
@@ -150,9 +148,7 @@ def test_short_programs_are_kept_exactly_and_leave_nothing_behind(storm):
 
 @pytest.mark.parametrize(("since_s", "processes"), [(20, 1_480), (300, PROCESSES)])
 def test_every_call_of_every_process_is_in_a_report(storm, capsys, since_s, processes):
-    """
-    The busiest are named, and the others are sums that say of how many.
-    """
+    """The busiest are named, and the others are sums that say of how many."""
     path, _ = storm
 
     assert main(["explain", "--store", str(path), "--since", f"{since_s}s", "--json"]) == 0

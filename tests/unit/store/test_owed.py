@@ -9,9 +9,7 @@ ROW_BYTES = 160
 
 
 def test_the_latest_row_of_a_key_counts():
-    """
-    A process that is told anew takes the place of what was told before.
-    """
+    """A process that is told anew takes the place of what was told before."""
     owed = Owed(10_000)
     owed.add("processes", 1, (1, "python3"))
     owed.add("processes", 2, (2, "x"))
@@ -22,9 +20,7 @@ def test_the_latest_row_of_a_key_counts():
 
 
 def test_beyond_the_bound_the_oldest_of_the_largest_table_goes():
-    """
-    A disk that is full for hours does not fill the memory with stacks; a capture stays named.
-    """
+    """A disk that is full for hours does not fill the memory with stacks; a capture stays named."""
     owed = Owed(10_000)
     owed.add("captures", 1, (1, "x" * 500))
     for number in range(100):
@@ -38,9 +34,7 @@ def test_beyond_the_bound_the_oldest_of_the_largest_table_goes():
 
 
 def test_a_row_beyond_the_bound_is_dropped():
-    """
-    Alone or not.
-    """
+    """Alone or not."""
     owed = Owed(1_000)
     owed.add("stacks", 1, (1, "y" * 5_000))
 
@@ -48,9 +42,7 @@ def test_a_row_beyond_the_bound_is_dropped():
 
 
 def test_a_part_is_taken_and_let_go_of():
-    """
-    What is not written stays; what is told anew meanwhile is another row.
-    """
+    """What is not written stays; what is told anew meanwhile is another row."""
     owed = Owed(100_000)
     for number in range(7):
         owed.add("stacks", number, (number, "y" * 840))
@@ -64,9 +56,7 @@ def test_a_part_is_taken_and_let_go_of():
 
 
 def test_the_first_row_of_a_part_is_never_too_large():
-    """
-    Or nothing behind it would ever be written.
-    """
+    """Or nothing behind it would ever be written."""
     owed = Owed(100_000)
     owed.add("stacks", 1, (1, "y" * 5_000))
 
@@ -80,9 +70,7 @@ operations = st.lists(
 
 @given(operations, st.integers(0, 3_000))
 def test_the_bound_holds_and_the_sum_is_right(given_rows, most_bytes):
-    """
-    Whatever comes, and in whatever pieces it goes.
-    """
+    """Whatever comes, and in whatever pieces it goes."""
     owed = Owed(most_bytes)
     for table, key, text in given_rows:
         owed.add(table, key, (key, text, None))

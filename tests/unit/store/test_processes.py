@@ -74,9 +74,7 @@ PROCESSES = "SELECT count(*), count(end_unix_ns) FROM processes"
 
 
 def test_what_is_kept_of_a_process_goes_a_little_after_its_end(writer, asked):
-    """
-    Its number is left, so that a late record finds the same row, and so is how it ended.
-    """
+    """Its number is left, so that a late record finds the same row, and so is how it ended."""
     see(writer, *work(7, 10), ended(image(7), 10), counters(10), counters(10 + GRACE_S))
     assert [process.number for process in kept(writer)] == [1]
 
@@ -90,9 +88,7 @@ def test_what_is_kept_of_a_process_goes_a_little_after_its_end(writer, asked):
 
 
 def test_last_readings_within_the_grace_count(writer, asked):
-    """
-    Some tell them after the end.
-    """
+    """Some tell them after the end."""
     see(writer, counters(10), *work(7, 10), ended(image(7), 10), counters(11), *work(7, 12, 8))
 
     assert asked(COUNTED) == [(8, 1)]
@@ -101,9 +97,7 @@ def test_last_readings_within_the_grace_count(writer, asked):
 
 
 def test_readings_after_the_grace_are_lost_and_not_counted_twice(writer, asked):
-    """
-    What had been counted by then is not known any more.
-    """
+    """What had been counted by then is not known any more."""
     see(writer, *work(7, 10), ended(image(7), 10), counters(11), counters(30), *work(7, 31))
 
     assert writer.lost() == {"process_not_followed": 2}
@@ -112,9 +106,7 @@ def test_readings_after_the_grace_are_lost_and_not_counted_twice(writer, asked):
 
 
 def test_a_clock_that_is_set_back_keeps_nobody(writer):
-    """
-    Only how far it moved counts.
-    """
+    """Only how far it moved counts."""
     see(writer, ended(image(7), 4_000), counters(4_000), ended(image(8), 10), counters(10))
     assert [process.image.pid for process in kept(writer)] == [8]
     see(writer, counters(20))
@@ -123,9 +115,7 @@ def test_a_clock_that_is_set_back_keeps_nobody(writer):
 
 
 def test_a_new_capture_begins_without_the_processes_of_the_one_before(writer):
-    """
-    Its kernel side counts from nothing.
-    """
+    """Its kernel side counts from nothing."""
     see(writer, *work(7, 10), ended(image(8), 10), capture(unix_ns=T0 + 20 * SECOND))
 
     assert list(kept(writer)) == []
@@ -133,9 +123,7 @@ def test_a_new_capture_begins_without_the_processes_of_the_one_before(writer):
 
 
 def test_processes_are_bounded_where_no_end_is_told(writer, asked, monkeypatch):
-    """
-    Who was silent for longest makes room, and is not counted twice when it is heard of again.
-    """
+    """Who was silent for longest makes room, and is not counted twice when it is heard of again."""
     monkeypatch.setattr(processes, "MAX_PROCESSES", 101)
     for number in range(1_009):
         see(writer, *work(1_000 + number, 10 + number / 100))
@@ -150,9 +138,7 @@ def test_processes_are_bounded_where_no_end_is_told(writer, asked, monkeypatch):
 
 
 def test_ended_processes_are_bounded_in_a_burst(writer, asked, monkeypatch):
-    """
-    Ten thousand ends in one second are no ten thousand processes in memory.
-    """
+    """Ten thousand ends in one second are no ten thousand processes in memory."""
     monkeypatch.setattr(processes, "MAX_ENDED", 53)
     see(writer, counters(10), *work(42, 10))
     for number in range(1_009):
@@ -165,9 +151,7 @@ def test_ended_processes_are_bounded_in_a_burst(writer, asked, monkeypatch):
 
 
 def test_numbers_of_the_gone_are_bounded(writer, monkeypatch):
-    """
-    Late records of long ago get another row.
-    """
+    """Late records of long ago get another row."""
     monkeypatch.setattr(processes, "MAX_NUMBERS", 31)
     for number in range(503):
         see(writer, ended(image(1_000 + number), 10), counters(10 + 7 * number))
@@ -177,9 +161,7 @@ def test_numbers_of_the_gone_are_bounded(writer, monkeypatch):
 
 
 def test_series_make_room_of_processes_that_are_silent(writer, asked, monkeypatch):
-    """
-    Each was counted exactly by then.
-    """
+    """Each was counted exactly by then."""
     monkeypatch.setattr(processes, "MAX_FOLLOWED", 10)
     for number in range(101):
         see(writer, *work(1_000 + number, 10 + number))
@@ -190,9 +172,7 @@ def test_series_make_room_of_processes_that_are_silent(writer, asked, monkeypatc
 
 
 def test_many_ways_to_spend_time_are_bounded(writer, monkeypatch):
-    """
-    A broken recording has as many states as it likes.
-    """
+    """A broken recording has as many states as it likes."""
     monkeypatch.setattr(processes, "MAX_FOLLOWED", 10)
     see(writer, times(10, *(thread_time(TRAINER, state, 0, 5) for state in range(97))))
 
@@ -202,9 +182,7 @@ def test_many_ways_to_spend_time_are_bounded(writer, monkeypatch):
 
 @pytest.mark.parametrize("keeper", ["_devices", "_stacks", "_apis"])
 def test_names_of_other_things_are_bounded(writer, asked, monkeypatch, keeper):
-    """
-    The latest are remembered; what is named again has another row.
-    """
+    """The latest are remembered; what is named again has another row."""
     monkeypatch.setattr(names, "MAX_NAMES", 29)
     for number in range(211):
         api = Api(5_000 + number, f"cuNew{number}", wire.LAYER_DRIVER, wire.FAMILY_OTHER)
@@ -222,9 +200,7 @@ def test_names_of_other_things_are_bounded(writer, asked, monkeypatch, keeper):
 
 
 def test_counters_are_bounded(writer, asked, monkeypatch):
-    """
-    Only a broken recording has more than there are; none of them is left out.
-    """
+    """Only a broken recording has more than there are; none of them is left out."""
     monkeypatch.setattr(readings, "MAX_COUNTERS", 17)
     for second in (10, 11):
         many = {f"counter_{number}": 5 for number in range(101)}

@@ -148,9 +148,7 @@ def refused(path, sql, **limits):
 
 
 def test_there_are_enough_attempts():
-    """
-    Each in its own way.
-    """
+    """Each in its own way."""
     attempts = WRITES + ESCAPES + LARGE + ENDLESS
 
     assert len(set(attempts)) == len(attempts) > 80
@@ -158,9 +156,7 @@ def test_there_are_enough_attempts():
 
 @pytest.mark.parametrize("sql", WRITES)
 def test_nothing_can_be_written(path, sql):
-    """
-    Refused before it begins; the files are as they were.
-    """
+    """Refused before it begins; the files are as they were."""
     before = content(path)
 
     error = refused(path, sql)
@@ -171,9 +167,7 @@ def test_nothing_can_be_written(path, sql):
 
 @pytest.mark.parametrize("sql", ESCAPES)
 def test_nothing_outside_can_be_reached(path, sql):
-    """
-    No file, no code, no second statement.
-    """
+    """No file, no code, no second statement."""
     before = content(path)
 
     refused(path, sql.replace("{folder}", str(path.parent)))
@@ -183,9 +177,7 @@ def test_nothing_outside_can_be_reached(path, sql):
 
 @pytest.mark.parametrize("sql", LARGE)
 def test_nothing_grows_beyond_its_limit(path, sql):
-    """
-    Refused, and soon.
-    """
+    """Refused, and soon."""
     begin = time.monotonic()
 
     refused(path, sql, time_s=10.0)
@@ -195,9 +187,7 @@ def test_nothing_grows_beyond_its_limit(path, sql):
 
 @pytest.mark.parametrize("sql", ENDLESS)
 def test_nothing_takes_longer_than_its_time(path, sql):
-    """
-    Or more memory than there is for it, whichever comes first.
-    """
+    """Or more memory than there is for it, whichever comes first."""
     begin = time.monotonic()
 
     error = refused(path, sql, time_s=0.2)
@@ -210,9 +200,7 @@ def test_nothing_takes_longer_than_its_time(path, sql):
 
 
 def test_memory_is_bounded(path):
-    """
-    Sorting numbers without end is over before the time is.
-    """
+    """Sorting numbers without end is over before the time is."""
     error = refused(path, f"{NUMBERS} SELECT x FROM r ORDER BY x DESC", time_s=60.0)
 
     assert str(error) == "the answer needs more than 256 MiB of memory"
@@ -221,16 +209,12 @@ def test_memory_is_bounded(path):
 
 @pytest.mark.parametrize("sql", NONSENSE)
 def test_what_is_no_question_is_said_to_be_none(path, sql):
-    """
-    With a hint where to look.
-    """
+    """With a hint where to look."""
     assert refused(path, sql).hint
 
 
 def test_an_answer_has_names_and_rows(path):
-    """
-    Also one of a table of values, or of JSON.
-    """
+    """Also one of a table of values, or of JSON."""
     assert ask(path, "SELECT 1 AS a, 'x' AS b, NULL, 2.5, x'00'", QueryLimits()) == (
         ("a", "b", "NULL", "2.5", "x'00'"), ((1, "x", None, 2.5, b"\0"),), "",
     )  # fmt: skip
@@ -251,16 +235,12 @@ def test_an_answer_has_names_and_rows(path):
     ],
 )
 def test_what_stands_in_for_a_function_does_what_it_did(path, sql, value):
-    """
-    In time that grows with the text, and not with its square.
-    """
+    """In time that grows with the text, and not with its square."""
     assert ask(path, f"SELECT {sql}", QueryLimits()).rows == ((value,),)
 
 
 def test_rows_beyond_the_limit_are_left_out_and_that_is_said(path):
-    """
-    Exactly as many are given as were asked for.
-    """
+    """Exactly as many are given as were asked for."""
     whole = ask(path, "SELECT seq FROM readings", QueryLimits(rows=30))
     part = ask(path, "SELECT seq FROM readings", QueryLimits(rows=29))
 
@@ -269,9 +249,7 @@ def test_rows_beyond_the_limit_are_left_out_and_that_is_said(path):
 
 
 def test_wide_rows_are_taken_one_at_a_time(path):
-    """
-    What would not be given is not held in memory either.
-    """
+    """What would not be given is not held in memory either."""
     wide = f"replace('{'a' * 1_000}', 'a', '{'b' * 400}')"
     sql = f"{NUMBERS} SELECT {', '.join([f'{wide} || x'] * 10)} FROM r LIMIT 101"
     tracemalloc.start()
@@ -286,9 +264,7 @@ def test_wide_rows_are_taken_one_at_a_time(path):
 
 
 def test_bytes_beyond_the_limit_are_left_out_and_that_is_said(path):
-    """
-    Rows stay whole.
-    """
+    """Rows stay whole."""
     answer = ask(path, "SELECT attributes FROM processes, readings", QueryLimits(bytes=1_000))
 
     assert 0 < len(answer.rows) < 20
@@ -296,16 +272,12 @@ def test_bytes_beyond_the_limit_are_left_out_and_that_is_said(path):
 
 
 def test_there_is_nothing_to_ask(tmp_path):
-    """
-    Without a store.
-    """
+    """Without a store."""
     with pytest.raises(StoreError, match="there is no store"):
         ask(tmp_path / "store.db", "SELECT 1", QueryLimits())
 
 
 @pytest.mark.parametrize("sql", EXAMPLES)
 def test_questions_in_the_documentation_have_answers(path, sql):
-    """
-    Who copies one gets what it promises.
-    """
+    """Who copies one gets what it promises."""
     assert ask(path, sql, QueryLimits()).rows

@@ -118,9 +118,7 @@ def everything():
 
 
 def test_every_kind_of_activity_is_read_back(tmp_path):
-    """
-    Each field of each kind, in the order in which they were seen.
-    """
+    """Each field of each kind, in the order in which they were seen."""
     written = everything()
 
     found = read(write(tmp_path / "store.db", written))
@@ -129,9 +127,7 @@ def test_every_kind_of_activity_is_read_back(tmp_path):
 
 
 def test_processes_have_the_names_that_became_known_last(tmp_path):
-    """
-    An image that was known by its thread's name only is shown with its service later on.
-    """
+    """An image that was known by its thread's name only is shown with its service later on."""
     early = ProcessImage(42, 5 * SECOND, "python3", T0, {"service.name": "python3"})
     written = [
         capture(),
@@ -152,9 +148,7 @@ def recordings():
 
 @pytest.mark.parametrize("path", recordings(), ids=lambda path: path.stem)
 def test_a_recording_is_told_the_same_from_a_store(path, tmp_path):
-    """
-    What explains activities cannot tell where they come from.
-    """
+    """What explains activities cannot tell where they come from."""
     written = []
     pipeline.process(read_recording(path), Enricher(), [written.append], Counter())
 
@@ -200,9 +194,7 @@ def make(op, number, totals):
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
 @given(ops, st.integers(1, 9), st.integers(1, 30))
 def test_any_stream_is_read_back(tmp_path, ops, batch_rows, chunk_rows):
-    """
-    However it is cut into batches and chunks.
-    """
+    """However it is cut into batches and chunks."""
     totals = {}
     written = [capture(), *(make(op, number, totals) for number, op in enumerate(ops))]
     path = tmp_path / f"{os.urandom(8).hex()}.db"
@@ -213,9 +205,7 @@ def test_any_stream_is_read_back(tmp_path, ops, batch_rows, chunk_rows):
 
 
 def test_chains_and_incidents_are_read_back(tmp_path):
-    """
-    With all of their causes, the causes of those, and the evidence for them.
-    """
+    """With all of their causes, the causes of those, and the evidence for them."""
     recording = starved.write(tmp_path / "starved.otelgpu")
     activities = []
     pipeline.process(read_recording(recording), Enricher(), [activities.append], Counter())
@@ -242,9 +232,7 @@ def test_chains_and_incidents_are_read_back(tmp_path):
 
 
 def test_chains_are_asked_for_by_time(tmp_path):
-    """
-    What touches the window, and nothing else.
-    """
+    """What touches the window, and nothing else."""
     activities = list(day(2_000, 60))
     path = write(tmp_path / "store.db", activities, blame=True)
     begin, end = T0 + 20 * SECOND, T0 + 30 * SECOND
@@ -267,9 +255,7 @@ def test_chains_are_asked_for_by_time(tmp_path):
 
 
 def test_views_have_names_for_people(tmp_path):
-    """
-    One question to each of them, with its answer.
-    """
+    """One question to each of them, with its answer."""
     path = write(tmp_path / "store.db", everything())
 
     assert ask(
@@ -308,9 +294,7 @@ def test_views_have_names_for_people(tmp_path):
 
 
 def test_chains_and_incidents_have_views(tmp_path):
-    """
-    The first cause stands beside its effect.
-    """
+    """The first cause stands beside its effect."""
     recording = starved.write(tmp_path / "starved.otelgpu")
     activities = []
     pipeline.process(read_recording(recording), Enricher(), [activities.append], Counter())
@@ -325,9 +309,7 @@ def test_chains_and_incidents_have_views(tmp_path):
 
 
 def test_a_percentile_of_a_span_of_time_is_a_question(tmp_path):
-    """
-    Buckets and their middles are tables, so SQL can do what explain does.
-    """
+    """Buckets and their middles are tables, so SQL can do what explain does."""
     path = write(tmp_path / "store.db", everything())
 
     (row,) = ask(

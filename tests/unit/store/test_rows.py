@@ -35,9 +35,7 @@ def values_of(event):
 @pytest.mark.parametrize("event", [CudaCall, Stall, Gap, Fork, OpenCall])
 @given(data=st.data())
 def test_an_event_is_read_back_from_its_row(event, data):
-    """
-    A real table gives back every field, addresses with their highest bit too.
-    """
+    """A real table gives back every field, addresses with their highest bit too."""
     one = data.draw(values_of(event))
     table = Table("t", "a test", (Column("seq", U64, ""), *event_columns(event)), ("seq",))
     rows = event_rows(event)
@@ -53,9 +51,7 @@ def test_an_event_is_read_back_from_its_row(event, data):
 
 
 def test_a_call_has_a_column_for_each_dimension():
-    """
-    The launch's shape can be asked for in SQL.
-    """
+    """The launch's shape can be asked for in SQL."""
     names = [column.name for column in event_columns(CudaCall)]
 
     assert names[20:26] == ["grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z"]
@@ -63,9 +59,7 @@ def test_a_call_has_a_column_for_each_dimension():
 
 
 def test_words_are_where_addresses_and_handles_are():
-    """
-    Times and counts never use their highest bit, so they are compared as they are.
-    """
+    """Times and counts never use their highest bit, so they are compared as they are."""
     names = [column.name for column in event_columns(CudaCall)]
 
     words = [names[at] for at in word_places(CudaCall)]
@@ -75,9 +69,7 @@ def test_words_are_where_addresses_and_handles_are():
 
 
 def test_what_sqlite_cannot_hold_is_mended():
-    """
-    A broken time is as late as can be, half a surrogate pair a question mark, a word itself.
-    """
+    """A broken time is as late as can be, half a surrogate pair a question mark, a word itself."""
     columns = (
         Column("a", U64, ""),
         Column("b", WORD, ""),
@@ -93,9 +85,7 @@ def test_what_sqlite_cannot_hold_is_mended():
 
 @given(st.text(st.characters(exclude_categories=()), max_size=5_000))
 def test_every_name_can_be_kept(name):
-    """
-    At most 4096 characters, and always UTF-8.
-    """
+    """At most 4096 characters, and always UTF-8."""
     kept = clean(name)
 
     assert len(kept) == min(len(name), 4_096)
@@ -114,16 +104,12 @@ def test_every_name_can_be_kept(name):
     ],
 )
 def test_documents_are_plain_json_or_not_kept(document, kept):
-    """
-    Numbers that JSON has not are null, and what is too large is left out.
-    """
+    """Numbers that JSON has not are null, and what is too large is left out."""
     assert to_json(document) == kept
 
 
 def test_a_document_that_nests_too_deep_is_not_kept():
-    """
-    Nor does it end the program.
-    """
+    """Nor does it end the program."""
     document = []
     for _ in range(100_000):
         document = [document]
@@ -133,8 +119,6 @@ def test_a_document_that_nests_too_deep_is_not_kept():
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "[" * 100_000])
 def test_what_is_no_document_of_its_kind_is_refused(text):
-    """
-    Whatever stands where a mapping is expected.
-    """
+    """Whatever stands where a mapping is expected."""
     with pytest.raises(ValueError):  # noqa: PT011 -- json's own is one, whatever it says
         from_json(text, dict)

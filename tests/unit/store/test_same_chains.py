@@ -22,9 +22,7 @@ def exported_spans(path, name):
 
 
 def test_what_becomes_a_span_is_in_the_store(tmp_path):
-    """
-    Of some dozens of slow calls in each second the worst few, in both.
-    """
+    """Of some dozens of slow calls in each second the worst few, in both."""
     activities = list(day(3_001, SECONDS, slow_one_in=4))
     path, store_path = tmp_path / "spans.jsonl", tmp_path / "store.db"
     config = Config(

@@ -22,16 +22,12 @@ def connection():
 
 
 def test_the_version_changes_with_the_schema():
-    """
-    A reader trusts the version: if this fails, raise ``schema.VERSION`` and put both here.
-    """
+    """A reader trusts the version: if this fails, raise ``schema.VERSION`` and put both here."""
     assert (schema.VERSION, schema.fingerprint()) == (2, "a9cca960e9494f50")
 
 
 def test_every_table_view_and_column_says_what_it_means(connection):
-    """
-    ``schema_info`` is all that a program knows of a store it has not seen before.
-    """
+    """``schema_info`` is all that a program knows of a store it has not seen before."""
     described = {
         (name, column): meaning
         for _, name, column, meaning, _ in connection.execute("SELECT * FROM schema_info")
@@ -51,9 +47,7 @@ def test_every_table_view_and_column_says_what_it_means(connection):
 
 
 def test_what_views_describe_is_there(connection):
-    """
-    No description outlives its column.
-    """
+    """No description outlives its column."""
     columns = {
         view.name: {name for _, name, *_ in connection.execute(f"PRAGMA table_info({view.name})")}
         for view in schema.VIEWS
@@ -66,9 +60,7 @@ def test_what_views_describe_is_there(connection):
 
 
 def test_numbers_that_end_in_a_unit_have_it(connection):
-    """
-    A column's name and its unit say the same.
-    """
+    """A column's name and its unit say the same."""
     units = {
         (table.name, column.name): column.unit
         for table in schema.TABLES
@@ -81,9 +73,7 @@ def test_numbers_that_end_in_a_unit_have_it(connection):
 
 
 def test_our_own_schema_is_known_to_the_letter(connection):
-    """
-    What ``create`` makes is ours; one table, column or view more or less is not.
-    """
+    """What ``create`` makes is ours; one table, column or view more or less is not."""
     assert schema.is_ours(connection)
 
     other = sqlite3.connect(":memory:", isolation_level=None)
@@ -95,9 +85,7 @@ def test_our_own_schema_is_known_to_the_letter(connection):
 
 
 def test_every_enumerator_has_a_name():
-    """
-    A new reason, state or kind in the code shows up in the tables that explain numbers.
-    """
+    """A new reason, state or kind in the code shows up in the tables that explain numbers."""
     rows = lookup_rows()
 
     assert {row[0] for row in rows["states"]} == set(wire.THREAD_STATE_NAMES)
@@ -114,8 +102,6 @@ def test_every_enumerator_has_a_name():
 
 
 def test_families_are_words_and_back():
-    """
-    A family that this version does not know is "other".
-    """
+    """A family that this version does not know is "other"."""
     assert (family_name(wire.FAMILY_COPY), family_number("copy")) == ("copy", wire.FAMILY_COPY)
     assert (family_name(99), family_number("magic")) == ("other", wire.FAMILY_OTHER)

@@ -53,9 +53,7 @@ def with_stack():
 
 
 def test_stacks_are_read_back(tmp_path):
-    """
-    Every frame, how it was found, and where in the program it was; ids have 64 bits.
-    """
+    """Every frame, how it was found, and where in the program it was; ids have 64 bits."""
     written = with_stack()
 
     found = read(write(tmp_path / "store.db", written))
@@ -65,9 +63,7 @@ def test_stacks_are_read_back(tmp_path):
 
 
 def test_a_stack_is_kept_once(tmp_path):
-    """
-    However many calls were made there.
-    """
+    """However many calls were made there."""
     calls = [call(TRAINER, "cudaMalloc", n * MS, MS, stack=STACK) for n in range(1, 998)]
     path = write(tmp_path / "store.db", [capture(), *calls], Limits(batch_rows=50))
 
@@ -76,9 +72,7 @@ def test_a_stack_is_kept_once(tmp_path):
 
 
 def test_which_line_is_a_question_in_sql(tmp_path):
-    """
-    The line with the time it cost, and the id that leads to the whole stack, and to spans.
-    """
+    """The line with the time it cost, and the id that leads to the whole stack, and to spans."""
     path = write(tmp_path / "store.db", with_stack())
     by_line = (
         "SELECT place, stack_id, count(*), sum(duration_ms) FROM v_calls "
@@ -108,9 +102,7 @@ def test_which_line_is_a_question_in_sql(tmp_path):
 
 
 def test_chains_and_their_evidence_have_stacks(tmp_path):
-    """
-    Where the call was made, and where its thread waited.
-    """
+    """Where the call was made, and where its thread waited."""
     chain = with_stacks(preempted(TRAINER, SECOND))
     path = tmp_path / "store.db"
     writer_input = [capture(), call(TRAINER, "cudaLaunchKernel", SECOND, 10 * MS, stack=STACK)]
@@ -139,9 +131,7 @@ def test_chains_and_their_evidence_have_stacks(tmp_path):
     ],
 )
 def test_a_stack_that_is_too_large_loses_its_middle(text, most):
-    """
-    What can be read back is written: a document has an end, and frames have one too.
-    """
+    """What can be read back is written: a document has an end, and frames have one too."""
     frames = tuple(Frame("cpython", text, text, n, text) for n in range(1, 258))
 
     stack_id, place, document = stack_columns(call_stack(1, frames))
@@ -187,9 +177,7 @@ def document(**changes):
     ],
 )
 def test_what_is_no_stack_is_counted(tmp_path, text):
-    """
-    Wrong types, wrong numbers, too much of anything: the call is told without its stack.
-    """
+    """Wrong types, wrong numbers, too much of anything: the call is told without its stack."""
     path = write(tmp_path / "store.db", with_stack()[:2])
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("UPDATE stacks SET frames = ?", (text,))
@@ -217,9 +205,7 @@ def test_what_is_no_stack_is_counted(tmp_path, text):
     ],
 )
 def test_no_value_in_the_table_stops_a_reader(tmp_path, change):
-    """
-    Bad UTF-8, a document beyond its bounds, a row that is not there.
-    """
+    """Bad UTF-8, a document beyond its bounds, a row that is not there."""
     path = write(tmp_path / "store.db", with_stack()[:2])
     with closing(sqlite3.connect(path)) as connection:
         connection.execute(change)
@@ -256,9 +242,7 @@ json_values = st.recursive(
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(changes=st.dictionaries(st.sampled_from(list(json.loads(document()))), json_values))
 def test_any_document_is_a_stack_or_none(changes):
-    """
-    And if it is one, it can be written again.
-    """
+    """And if it is one, it can be written again."""
     text = document(**changes)
     try:
         found = read_stack(text)
@@ -270,9 +254,7 @@ def test_any_document_is_a_stack_or_none(changes):
 
 
 def test_a_made_up_store_does_not_say_how_much_is_remembered(tmp_path, monkeypatch):
-    """
-    Of stacks as large as they may be, only so many are held at a time.
-    """
+    """Of stacks as large as they may be, only so many are held at a time."""
     stacks = [call_stack(n, (Frame("cpython", "f" * 500, "/app/f.py", n),)) for n in range(1, 30)]
     calls = [call(TRAINER, "cudaMalloc", n * MS, MS, stack=s) for n, s in enumerate(stacks, 1)]
     path = write(tmp_path / "store.db", [capture(), *calls])

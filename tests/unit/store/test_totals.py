@@ -19,9 +19,7 @@ def aggregate(counts, *, total=0, least=NONE_YET, most=0, size_bytes=0, unplaced
 
 
 def test_a_reading_says_what_it_added():
-    """
-    Count, sum, bytes and buckets since the reading before; extremes where they are new.
-    """
+    """Count, sum, bytes and buckets since the reading before; extremes where they are new."""
     first = aggregate({40: 2, 41: 1}, total=900, least=200, most=400, size_bytes=64)
     second = aggregate({40: 2, 41: 4}, total=2_100, least=200, most=450, size_bytes=96)
     before, now = total_of(first), total_of(second)
@@ -32,9 +30,7 @@ def test_a_reading_says_what_it_added():
 
 
 def test_a_series_that_fell_was_begun_anew():
-    """
-    All that it stands at is new then.
-    """
+    """All that it stands at is new then."""
     before = aggregate({40: 9}, total=900, least=100, most=100)
     after = aggregate({40: 2}, total=300, least=150, most=150)
 
@@ -42,9 +38,7 @@ def test_a_series_that_fell_was_begun_anew():
 
 
 def test_a_bucket_that_is_empty_again_was_begun_anew():
-    """
-    Its sum may be larger all the same.
-    """
+    """Its sum may be larger all the same."""
     before = aggregate({40: 2, 41: 1}, total=900, least=100, most=100)
     after = aggregate({41: 9}, total=1_800, least=150, most=150)
 
@@ -52,9 +46,7 @@ def test_a_bucket_that_is_empty_again_was_begun_anew():
 
 
 def test_what_is_in_no_bucket_counts_too():
-    """
-    Other tools keep sums and no histograms.
-    """
+    """Other tools keep sums and no histograms."""
     before = aggregate({40: 1}, total=100, least=100, most=100, unplaced=5)
     after = total_of(aggregate({40: 2}, total=900, least=100, most=100, unplaced=9))
 
@@ -63,9 +55,7 @@ def test_what_is_in_no_bucket_counts_too():
 
 
 def test_forks_have_no_smallest():
-    """
-    The kernel's "none yet" is no number that SQLite could hold.
-    """
+    """The kernel's "none yet" is no number that SQLite could hold."""
     forks = total_of(aggregate({0: 3}))
 
     assert added_row(NOTHING, forks) == (3, 0, 0, 0, None, 0, '{"0":3}')
@@ -84,9 +74,7 @@ readings = st.lists(
 
 @given(readings, st.integers(0, 8))
 def test_rows_add_up_to_the_totals(readings, begin):
-    """
-    From the beginning, or from what a chunk's end says, every total is put together again.
-    """
+    """From the beginning, or from what a chunk's end says, every total is put together again."""
     before = NOTHING
     now = aggregate({})
     sums = SeriesSum()
@@ -114,17 +102,13 @@ def test_rows_add_up_to_the_totals(readings, begin):
     "buckets", ['{"192":1}', '{"-1":1}', '{"x":1}', '{"1":"2"}', '{"1":1.5}', "[]", "no", '{"²":1}']
 )
 def test_buckets_of_a_stranger_are_refused(buckets):
-    """
-    Nothing is added to a bucket that does not exist.
-    """
+    """Nothing is added to a bucket that does not exist."""
     with pytest.raises(ValueError):  # noqa: PT011 -- json's own is one, whatever it says
         SeriesSum().add((1, 0, 1, 0, None, None, buckets))
 
 
 def test_counts_of_a_stranger_stay_in_their_bounds():
-    """
-    Neither below nothing nor beyond 64 bits, however often they are added.
-    """
+    """Neither below nothing nor beyond 64 bits, however often they are added."""
     sums = SeriesSum()
     for _ in range(3):
         sums.add((1, 0, (1 << 63) - 1, -5, None, None, '{"3":18446744073709551615}'))

@@ -68,25 +68,19 @@ def test_a_window_is_told_as_from_a_recording(activities, path, window):
 
 
 def test_a_window_after_the_end_is_empty(path):
-    """
-    Nothing was recorded then.
-    """
+    """Nothing was recorded then."""
     assert read(path, T0 + 500 * SECOND) == []
 
 
 def test_little_more_than_the_window_is_read(activities, path):
-    """
-    What is asked for decides what it costs, not what is kept.
-    """
+    """What is asked for decides what it costs, not what is kept."""
     found = read(path, T0 + 200 * SECOND, T0 + 210 * SECOND)
 
     assert len(activities) / 12 < len(found) < len(activities) / 4
 
 
 def test_a_window_begins_with_what_was_counted_before(path):
-    """
-    The capture, then one reading of everything, dated before the window.
-    """
+    """The capture, then one reading of everything, dated before the window."""
     start = T0 + 200 * SECOND
 
     found = read(path, start)
@@ -106,9 +100,7 @@ def test_a_window_begins_with_what_was_counted_before(path):
 
 
 def test_ended_processes_are_not_counted_again(tmp_path):
-    """
-    What was over before a window began is no part of what it begins with.
-    """
+    """What was over before a window began is no part of what it begins with."""
     dead = image(7, name="dead")
     activities = [
         capture(),
@@ -127,9 +119,7 @@ def test_ended_processes_are_not_counted_again(tmp_path):
 
 
 def test_probes_of_the_capture_are_known_in_every_window(tmp_path):
-    """
-    A symbol that could not be probed at the start is missing in the last minute too.
-    """
+    """A symbol that could not be probed at the start is missing in the last minute too."""
     failed = probes(1, "/usr/lib/libcudart.so.13", symbols=1, exported=2)
     activities = [
         capture(),
@@ -169,9 +159,7 @@ def two_captures(second):
 
 
 def test_an_agent_that_was_restarted_tells_one_story(tmp_path):
-    """
-    Counts go on where the agent before left off.
-    """
+    """Counts go on where the agent before left off."""
     path = write(tmp_path / "store.db", two_captures(restarted(20)), SMALL)
 
     found = read(path)
@@ -185,9 +173,7 @@ def test_an_agent_that_was_restarted_tells_one_story(tmp_path):
 
 @pytest.mark.parametrize("change", [{"boot": "an0ther"}, {"bounds": [1_000, 2_000]}])
 def test_what_cannot_be_compared_is_another_story(tmp_path, change):
-    """
-    After a reboot clocks begin anew, and other buckets mean other durations.
-    """
+    """After a reboot clocks begin anew, and other buckets mean other durations."""
     path = write(tmp_path / "store.db", two_captures(restarted(20, **change)), SMALL)
 
     found = read(path)
@@ -203,9 +189,7 @@ def test_what_cannot_be_compared_is_another_story(tmp_path, change):
 
 
 def test_another_run_goes_on_in_the_same_store(tmp_path):
-    """
-    Numbers go on, names of the run before stay.
-    """
+    """Numbers go on, names of the run before stay."""
     first, second = two_captures(restarted(20))[:4], two_captures(restarted(20))[4:]
     path = write(tmp_path / "store.db", first, SMALL)
     write(path, second, SMALL)
@@ -218,9 +202,7 @@ def test_another_run_goes_on_in_the_same_store(tmp_path):
 
 
 def test_an_empty_store_has_no_time(tmp_path):
-    """
-    Nor does it have activities.
-    """
+    """Nor does it have activities."""
     path = write(tmp_path / "store.db", [])
 
     assert read(path) == []
@@ -229,9 +211,7 @@ def test_an_empty_store_has_no_time(tmp_path):
 
 
 def test_a_store_says_how_far_it_reaches(path):
-    """
-    From the capture to the last reading.
-    """
+    """From the capture to the last reading."""
     with StoreReader(path) as reader:
         extent = reader.extent()
 
@@ -240,9 +220,7 @@ def test_a_store_says_how_far_it_reaches(path):
 
 
 def test_the_last_minutes_are_those_that_were_written_last(tmp_path):
-    """
-    Also after the clock of the host was a year ahead for a while, and was set back.
-    """
+    """Also after the clock of the host was a year ahead for a while, and was set back."""
     ahead = 365 * 86_400 * SECOND
     written = [
         capture(),
@@ -264,9 +242,7 @@ def test_the_last_minutes_are_those_that_were_written_last(tmp_path):
 
 
 def test_a_store_can_be_read_while_it_is_written(tmp_path):
-    """
-    What was written so far is there, and the writer is not kept from going on.
-    """
+    """What was written so far is there, and the writer is not kept from going on."""
     path = tmp_path / "store.db"
     with open_writer(path, Limits(batch_rows=10), live=False) as writer:
         writer.observe(capture())

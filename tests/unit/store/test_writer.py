@@ -69,9 +69,7 @@ def observe(writer, activities):
 
 
 def test_rows_leave_in_batches():
-    """
-    When there are enough of them, and at the end.
-    """
+    """When there are enough of them, and at the end."""
     disk = Disk()
     writer = StoreWriter(disk, Limits(batch_rows=10), FIRST, live=False)
 
@@ -85,9 +83,7 @@ def test_rows_leave_in_batches():
 
 
 def test_memory_is_bounded_in_bytes_while_a_disk_is_busy():
-    """
-    Rows with large documents, and stacks, are not counted by their number only.
-    """
+    """Rows with large documents, and stacks, are not counted by their number only."""
     disk = Disk()
     disk.ready = False
     limits = Limits(max_bytes=16 << 20, waiting_bytes=300_000)
@@ -101,9 +97,7 @@ def test_memory_is_bounded_in_bytes_while_a_disk_is_busy():
 
 
 def test_stacks_that_wait_for_a_busy_disk_are_bounded(monkeypatch):
-    """
-    Each call has another one; the latest are kept.
-    """
+    """Each call has another one; the latest are kept."""
     monkeypatch.setattr(names, "MAX_OWED_BYTES", 100_000)
     disk = Disk()
     disk.ready = False
@@ -126,9 +120,7 @@ def test_stacks_that_wait_for_a_busy_disk_are_bounded(monkeypatch):
 
 
 def test_large_stacks_make_small_batches():
-    """
-    They go through the log with the calls that they are of.
-    """
+    """They go through the log with the calls that they are of."""
     disk = Disk()
     limits = Limits(max_bytes=16 << 20)
     writer = StoreWriter(disk, limits, FIRST, live=False)
@@ -145,9 +137,7 @@ def test_large_stacks_make_small_batches():
 
 
 def test_large_rows_make_small_batches():
-    """
-    So that the size limit holds within one of them.
-    """
+    """So that the size limit holds within one of them."""
     disk = Disk()
     limits = Limits(max_bytes=16 << 20)
     writer = StoreWriter(disk, limits, FIRST, live=False)
@@ -160,9 +150,7 @@ def test_large_rows_make_small_batches():
 
 
 def test_while_live_a_batch_leaves_when_it_is_old(monkeypatch):
-    """
-    A second after the one before, however few rows there are.
-    """
+    """A second after the one before, however few rows there are."""
     now = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     disk = Disk()
@@ -177,9 +165,7 @@ def test_while_live_a_batch_leaves_when_it_is_old(monkeypatch):
 
 
 def test_what_a_busy_disk_has_no_time_for_is_lost_and_counted():
-    """
-    Memory is bounded; the capture goes on, and so do names.
-    """
+    """Memory is bounded; the capture goes on, and so do names."""
     disk = Disk()
     disk.ready = False
     writer = StoreWriter(disk, Limits(batch_rows=10, waiting_rows=30), FIRST, live=True)
@@ -197,9 +183,7 @@ def test_what_a_busy_disk_has_no_time_for_is_lost_and_counted():
 
 
 def test_numbers_are_told_as_they_are_given():
-    """
-    So that somebody knows how far it got.
-    """
+    """So that somebody knows how far it got."""
     seen = []
     writer = StoreWriter(Disk(), Limits(), FIRST, live=False, seen=seen.append)
 
@@ -209,9 +193,7 @@ def test_numbers_are_told_as_they_are_given():
 
 
 def test_a_thread_writes_while_the_capture_goes_on(tmp_path):
-    """
-    What it wrote is what was seen; the thread ends with the writer.
-    """
+    """What it wrote is what was seen; the thread ends with the writer."""
     path = tmp_path / "store.db"
     activities = list(day(20_000, 20))
     with open_writer(path, Limits(batch_rows=1_000), live=True) as writer:
@@ -233,9 +215,7 @@ def test_a_thread_writes_while_the_capture_goes_on(tmp_path):
 
 
 def test_each_batch_of_a_capture_outlives_a_power_cut(tmp_path):
-    """
-    Live, the disk is asked to have it; a replay can be made again.
-    """
+    """Live, the disk is asked to have it; a replay can be made again."""
     synchronous = {}
     for live in (True, False):
         with open_writer(tmp_path / f"{live}.db", live=live) as writer:
@@ -246,9 +226,7 @@ def test_each_batch_of_a_capture_outlives_a_power_cut(tmp_path):
 
 
 def test_numbers_beyond_what_sqlite_holds_are_mended(tmp_path):
-    """
-    A broken record does not take its batch with it.
-    """
+    """A broken record does not take its batch with it."""
     broken = call(TRAINER, "cudaMalloc", SECOND, MS, blocked_ns=(1 << 64) - 1, comm="x\ud800")
     path = write(tmp_path / "store.db", [capture(), *some_calls(3), broken])
 
@@ -260,9 +238,7 @@ def test_numbers_beyond_what_sqlite_holds_are_mended(tmp_path):
 
 
 def test_a_document_that_is_too_large_is_left_out_and_counted(tmp_path):
-    """
-    The row is there, so that its time is.
-    """
+    """The row is there, so that its time is."""
     path = tmp_path / "store.db"
     with open_writer(path, live=False) as writer:
         writer.observe(capture())
@@ -275,9 +251,7 @@ def test_a_document_that_is_too_large_is_left_out_and_counted(tmp_path):
 
 
 def test_too_many_series_are_counted(tmp_path, monkeypatch):
-    """
-    Those that were there first go on.
-    """
+    """Those that were there first go on."""
     monkeypatch.setattr(processes, "MAX_FOLLOWED", 2)
     path = tmp_path / "store.db"
     apis = ("cudaMalloc", "cudaFree", "cudaMemcpy")
@@ -298,9 +272,7 @@ def chain(number, at_s=0.0, causes=()):
 
 
 def test_chains_that_are_not_kept_are_counted_and_said_in_words(tmp_path):
-    """
-    By the reason that was decided; a reader is told what it means.
-    """
+    """By the reason that was decided; a reader is told what it means."""
     path = tmp_path / "store.db"
     with open_writer(path, live=False) as writer:
         for number in range(7):
@@ -328,9 +300,7 @@ def deep(levels):
 
 
 def test_causes_of_causes_come_back_in_their_places(tmp_path):
-    """
-    Several to one, and one below the other.
-    """
+    """Several to one, and one below the other."""
     causes = (
         Cause("lock", 5, 0.5, None, (), (deep(2), deep(1))),
         deep(3),
@@ -347,9 +317,7 @@ def test_causes_of_causes_come_back_in_their_places(tmp_path):
 
 
 def test_more_causes_than_anybody_reads_are_cut(tmp_path, monkeypatch):
-    """
-    Those of the effect itself come first.
-    """
+    """Those of the effect itself come first."""
     monkeypatch.setattr(blame, "MAX_CAUSES", 4)
     path = tmp_path / "store.db"
     with open_writer(path, live=False) as writer:
@@ -363,9 +331,7 @@ def test_more_causes_than_anybody_reads_are_cut(tmp_path, monkeypatch):
 
 
 def test_a_cause_that_is_part_of_itself_is_refused(tmp_path):
-    """
-    Only a made-up store has one.
-    """
+    """Only a made-up store has one."""
     path = tmp_path / "store.db"
     with open_writer(path, live=False) as writer:
         writer.observe_chain(chain(1, causes=(deep(2),)))
@@ -379,9 +345,7 @@ def test_a_cause_that_is_part_of_itself_is_refused(tmp_path):
 
 
 def test_incidents_know_the_chains_that_were_kept(tmp_path):
-    """
-    One that was not kept is missing, and no error.
-    """
+    """One that was not kept is missing, and no error."""
     chains = (chain(1), chain(2))
     incident = Incident("incident-1", "high", T0, T0 + MS, MS, (), 0, ("Do less.",), chains, 2)
     path = tmp_path / "store.db"
@@ -397,9 +361,7 @@ def test_incidents_know_the_chains_that_were_kept(tmp_path):
 
 
 def test_closing_twice_is_closing_once(tmp_path):
-    """
-    And the lock is free after the first.
-    """
+    """And the lock is free after the first."""
     writer = open_writer(tmp_path / "store.db", live=True)
 
     assert writer.close()
@@ -408,9 +370,7 @@ def test_closing_twice_is_closing_once(tmp_path):
 
 
 def test_a_capture_without_facts_is_one_all_the_same(tmp_path):
-    """
-    From an importer, or a recording of a later version.
-    """
+    """From an importer, or a recording of a later version."""
     odd = CaptureActivity(T0, {"layout": {"durations": {"kind": "magic"}}, "host": 5}, NO_SEED)
     path = write(tmp_path / "store.db", [odd, *some_calls(2)])
 
@@ -424,9 +384,7 @@ def test_a_capture_without_facts_is_one_all_the_same(tmp_path):
 
 @pytest.mark.parametrize("functions", [(), ("a",), tuple(f"f{n}" for n in range(24))])
 def test_stacks_are_kept_once(tmp_path, functions):
-    """
-    However many stalls have them.
-    """
+    """However many stalls have them."""
     stalls = [stall(TRAINER, n, n + 1, n + 2, functions=functions) for n in range(1, 50)]
 
     path = write(tmp_path / "store.db", stalls)
@@ -436,9 +394,7 @@ def test_stacks_are_kept_once(tmp_path, functions):
 
 
 def test_every_choice_can_be_asked_for_by_name(tmp_path):
-    """
-    A sum of numbers is a list of words.
-    """
+    """A sum of numbers is a list of words."""
     everything = sum(wire.CHOICE_NAMES)
     path = write(tmp_path / "store.db", [call(TRAINER, "cudaMalloc", 1, 2, choices=everything)])
 
@@ -448,9 +404,7 @@ def test_every_choice_can_be_asked_for_by_name(tmp_path):
 
 
 def test_a_writer_that_is_renewed_counts_on(tmp_path):
-    """
-    A chunk begins in which all is named again; what was counted before is not counted twice.
-    """
+    """A chunk begins in which all is named again; what was counted before is not counted twice."""
     path = tmp_path / "store.db"
     process = image()
     with open_writer(path, live=False) as writer:

@@ -39,9 +39,7 @@ def calls_at(names):
 
 
 def test_calls_are_drawn_by_time():
-    """
-    With how many there are, of how many, and how many the sampled ones stand for.
-    """
+    """With how many there are, of how many, and how many the sampled ones stand for."""
     markup = flame_graph(report_of())
 
     text = text_of(markup)
@@ -60,9 +58,7 @@ def test_calls_are_drawn_by_time():
 
 
 def test_waits_are_drawn_as_such():
-    """
-    What they were for is said in words below.
-    """
+    """What they were for is said in words below."""
     waits = [
         stall(TRAINER, 1 * SECOND, 3 * SECOND, 4 * SECOND, reason="lock", stack=MALLOC),
         stall(TRAINER, 5 * SECOND, 6 * SECOND, 6 * SECOND, reason="io"),
@@ -77,9 +73,7 @@ def test_waits_are_drawn_as_such():
 
 
 def test_the_heaviest_are_told_in_words():
-    """
-    For who cannot see the picture, and for who wants to copy a name; the rest is added up.
-    """
+    """For who cannot see the picture, and for who wants to copy a name; the rest is added up."""
     report = report_of(*calls_at([f"g{n}" for n in range(MOST_LISTED + 3)]))
 
     text = read(flame_graph(report))
@@ -92,9 +86,7 @@ def test_the_heaviest_are_told_in_words():
 
 @pytest.mark.parametrize("kind", ["calls", "waits"])
 def test_without_weight_there_is_no_picture(kind):
-    """
-    An empty frame would look like a fault of ours.
-    """
+    """An empty frame would look like a fault of ours."""
     report = report_of(call(TRAINER, "cudaMalloc", SECOND, MS), kind=kind)
 
     assert "flamegraph" not in make_page(report_named("x"), flames=[report]).split("<body>")[1]
@@ -102,9 +94,7 @@ def test_without_weight_there_is_no_picture(kind):
 
 @pytest.mark.parametrize("name", EVIL)
 def test_a_name_is_text_and_nothing_else(name):
-    """
-    Whatever a program calls its functions, the page has the same elements, and no style.
-    """
+    """Whatever a program calls its functions, the page has the same elements, and no style."""
     evil, harmless = (Seen(flame_graph(report_of(*calls_at([text])))) for text in (name, HARMLESS))
 
     assert evil.elements == harmless.elements
@@ -115,9 +105,7 @@ def test_a_name_is_text_and_nothing_else(name):
 
 
 def test_a_graph_is_bounded():
-    """
-    As many stacks as there may be, with the longest names: a page stays one that can be sent.
-    """
+    """As many stacks as there may be, with the longest names: a page stays one that can be sent."""
     names = [f"{n}" + "<&>" * 170 for n in range(3_000)]
 
     assert len(flame_graph(report_of(*calls_at(names)))) < 6_000_000

@@ -54,18 +54,14 @@ def hash_of(source):
 
 
 def test_nothing_is_in_the_page_that_is_not_ours():
-    """
-    Its elements and attributes are these; none can run or load anything.
-    """
+    """Its elements and attributes are these; none can run or load anything."""
     assert {tag for tag, _ in PLAIN.elements} == TAGS
     assert {name for _, names in PLAIN.elements for name in names} == ATTRIBUTES
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_no_name_changes_the_page(name):
-    """
-    Whatever everything is called, the elements and attributes are those of a page about "x".
-    """
+    """Whatever everything is called, the elements and attributes are those of a page about "x"."""
     seen = Seen(make_page(report_named(name, kind=name, severity=name, verdict=name)))
     plain = Seen(make_page(report_named("x", kind="x", severity="x", verdict="x")))
 
@@ -81,16 +77,12 @@ def test_no_name_changes_the_page(name):
 @given(st.text(min_size=1))
 @example("/")
 def test_no_text_changes_the_page(name):
-    """
-    Nor does any other text.
-    """
+    """Nor does any other text."""
     assert Seen(make_page(report_named(name))).elements == PLAIN.elements
 
 
 def test_links_stay_in_the_page():
-    """
-    There is nothing to follow to anywhere else, and each link leads to something.
-    """
+    """There is nothing to follow to anywhere else, and each link leads to something."""
     targets = PLAIN.values_of("href")
 
     assert len(targets) > 10
@@ -100,9 +92,7 @@ def test_links_stay_in_the_page():
 
 
 def test_the_policy_allows_this_page_and_nothing_else():
-    """
-    Style and script are allowed by their hashes, requests not at all.
-    """
+    """Style and script are allowed by their hashes, requests not at all."""
     style, script = (hash_of(PLAIN.sources[source]) for source in ("style", "script"))
 
     assert policy_of(PLAIN) == (
@@ -113,18 +103,14 @@ def test_the_policy_allows_this_page_and_nothing_else():
 
 @pytest.mark.parametrize("source", ["style", "script"])
 def test_our_own_sources_load_nothing(source):
-    """
-    What the policy would refuse is not tried.
-    """
+    """What the policy would refuse is not tried."""
     text = PLAIN.sources[source]
 
     assert re.findall(r"url\(|@import|https?:|fetch|XMLHttp|innerHTML|eval|import\b", text) == []
 
 
 def test_the_worst_comes_first():
-    """
-    The heading says what happened, and who did it.
-    """
+    """The heading says what happened, and who did it."""
     page = make_page(report_named("x"))
 
     heading = Seen(re.search("<h1>.*?</h1>", page)[0]).text
@@ -132,9 +118,7 @@ def test_the_worst_comes_first():
 
 
 def test_a_fault_is_told_before_a_longer_wait_for_the_gpu():
-    """
-    The most time lost is told too, but not as the headline: it may be nobody's fault.
-    """
+    """The most time lost is told too, but not as the headline: it may be nobody's fault."""
     wait = preempted(image(), 0, "w", duration_ns=900 * MS)
     fault = preempted(image(), SECOND, "f", duration_ns=50 * MS)
     report = report_named("x")._replace(
@@ -158,9 +142,7 @@ def test_a_fault_is_told_before_a_longer_wait_for_the_gpu():
     ],
 )
 def test_quiet_is_a_result(changed, heading):
-    """
-    A capture without incidents says so, and one without calls is not called good.
-    """
+    """A capture without incidents says so, and one without calls is not called good."""
     text = Seen(make_page(report_named("x")._replace(**changed))).text
 
     assert heading in text
@@ -168,9 +150,7 @@ def test_quiet_is_a_result(changed, heading):
 
 
 def test_parts_that_have_nothing_are_left_out():
-    """
-    An empty capture has a page.
-    """
+    """An empty capture has a page."""
     empty = report_named("x")._replace(
         processes=(), apis=(), balances=(), incidents=(), chains=(), blames=(),
         off_cpu=(), slots=(), load=None, losses={}, notes=(),
@@ -187,16 +167,12 @@ def test_parts_that_have_nothing_are_left_out():
 
 
 def test_the_same_report_makes_the_same_page():
-    """
-    No date of writing, no random name.
-    """
+    """No date of writing, no random name."""
     assert make_page(report_named("x")) == make_page(report_named("x"))
 
 
 def test_the_folder_of_a_recording_is_not_told():
-    """
-    A page is sent to others.
-    """
+    """A page is sent to others."""
     assert "/folder/" not in make_page(report_named("x"))
 
 
@@ -206,9 +182,7 @@ def many_incidents(count):
 
 
 def test_every_incident_is_in_the_page():
-    """
-    The worst are told in full, the others in a row each.
-    """
+    """The worst are told in full, the others in a row each."""
     report = report_named("x")._replace(incidents=many_incidents(60))
 
     seen = Seen(make_page(report))
@@ -247,9 +221,7 @@ def test_a_page_is_bounded():
 
 
 def test_flame_graphs_stand_in_their_own_section():
-    """
-    Their script comes with them, and without any weight there are none.
-    """
+    """Their script comes with them, and without any weight there are none."""
     report = stacks_of()
 
     page = make_page(report_named("x"), flames=[report, report._replace(rows=())])

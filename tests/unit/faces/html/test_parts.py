@@ -34,9 +34,7 @@ def rows_of(markup):
 
 
 def test_a_table_shows_figures_and_sorts_by_them():
-    """
-    A reader sees units, and the script sorts by the numbers behind them.
-    """
+    """A reader sees units, and the script sorts by the numbers behind them."""
     markup = call_table([LAUNCHES], with_process=False)
 
     assert rows_of(markup) == [
@@ -50,9 +48,7 @@ def test_a_table_shows_figures_and_sorts_by_them():
 
 
 def test_a_percentile_that_is_not_known_is_empty():
-    """
-    And it is no number to sort by.
-    """
+    """And it is no number to sort by."""
     markup = call_table([LAUNCHES._replace(p50_ns=math.nan, p99_ns=math.nan)], with_process=False)
 
     assert rows_of(markup)[1] == "cudaLaunchKernel 1,200 3 10 ms 2 ms"
@@ -60,18 +56,14 @@ def test_a_percentile_that_is_not_known_is_empty():
 
 
 def test_the_process_stands_where_there_are_several():
-    """
-    Of one process, the column would say the same in every row.
-    """
+    """Of one process, the column would say the same in every row."""
     (_, row) = rows_of(call_table([LAUNCHES], with_process=True))
 
     assert row.startswith("cudaLaunchKernel trainer (42) 1,200")
 
 
 def test_a_table_says_what_it_leaves_out():
-    """
-    Silence would be taken for completeness.
-    """
+    """Silence would be taken for completeness."""
     rows = [[Cell("a")], [Cell("b")]]
 
     assert "more are not shown" not in part("table", Table("t", [Column("x")], rows))
@@ -88,18 +80,14 @@ def test_a_table_says_what_it_leaves_out():
     ],
 )
 def test_a_balance_is_told(allocated, freed, told):
-    """
-    A leak is what is left when all is added up.
-    """
+    """A leak is what is left when all is added up."""
     (card,) = articles(part("memory_part", [Balance(TRAINER, 3, allocated, 1, freed)], [], False))
 
     assert text_of(card).startswith(told)
 
 
 def test_calls_that_allocate_have_their_own_table():
-    """
-    Others are not in it, and pinned host memory is told from the device's.
-    """
+    """Others are not in it, and pinned host memory is told from the device's."""
     names = ("cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaLaunchKernel")
     apis = [LAUNCHES._replace(api=name) for name in names]
 
@@ -113,9 +101,7 @@ def test_calls_that_allocate_have_their_own_table():
 
 
 def test_the_largest_balances_come_first():
-    """
-    Where there are many processes, the one that leaks is not left out.
-    """
+    """Where there are many processes, the one that leaks is not left out."""
     memory = [Balance(image(pid, 1), 1, pid, 0, 0) for pid in range(1, 100)]
 
     markup = part("memory_part", memory, [], True)
@@ -126,9 +112,7 @@ def test_the_largest_balances_come_first():
 
 
 def test_a_verdict_comes_with_its_numbers():
-    """
-    In words, as shares, and as the time behind them.
-    """
+    """In words, as shares, and as the time behind them."""
     report = report_named("x")._replace(
         processes=tuple(processes_of((TRAINER, SERVER), [verdict(TRAINER)])), apis=()
     )
@@ -154,9 +138,7 @@ def test_a_verdict_comes_with_its_numbers():
     ],
 )
 def test_a_wait_means_what_it_means_where_it_was(state, context, reason, told):
-    """
-    The same sleep is the program's between calls, and the driver's inside of one.
-    """
+    """The same sleep is the program's between calls, and the driver's inside of one."""
     row = OffCpu(TRAINER, context, state, reason, 5 * MS, 2)
 
     assert rows_of(off_cpu_table([row], with_process=False))[1].startswith(told)
@@ -171,9 +153,7 @@ def slot(number, **values):
 
 
 def test_charts_are_to_scale():
-    """
-    A share is drawn against the whole of the time, a rate against the largest.
-    """
+    """A share is drawn against the whole of the time, a rate against the largest."""
     slots = (slot(0, calls=100), slot(1, calls=50, lost_ns=SECOND // 4))
     report = report_named("x")._replace(slots=slots, incidents=(), processes=())
 

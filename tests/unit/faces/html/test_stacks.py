@@ -50,9 +50,7 @@ def slow_at(number, line):
 
 
 def test_the_line_of_code_comes_first_and_stands_out():
-    """
-    Below it are the frames around it, innermost first.
-    """
+    """Below it are the frames around it, innermost first."""
     markup = stack_details("slow call", call_stack())
 
     assert text_of(markup) == (
@@ -62,18 +60,14 @@ def test_the_line_of_code_comes_first_and_stands_out():
 
 
 def test_what_is_not_known_of_a_stack_is_said():
-    """
-    A stack without its outer end is not the whole of it, and one without a line has none.
-    """
+    """A stack without its outer end is not the whole of it, and one without a line has none."""
     nameless = call_stack(5, (Frame("native", "", module=""),), complete=False)
 
     assert text_of(stack_details("x", nameless)) == ("x ?? Incomplete: native eh_frame, Python ok.")
 
 
 def test_a_deep_stack_loses_its_middle():
-    """
-    Which is said; the program's own line is still in the heading.
-    """
+    """Which is said; the program's own line is still in the heading."""
     deep = call_stack(5, tuple(Frame("cpython", "f", "/app/f.py", n) for n in range(1, 101)))
 
     markup = stack_details("x", deep)
@@ -95,9 +89,7 @@ def test_a_deep_stack_loses_its_middle():
     ],
 )
 def test_an_incident_says_where_it_was(lines, told):
-    """
-    The lines that most of its effects were at, with how many.
-    """
+    """The lines that most of its effects were at, with how many."""
     chains = [slow_at(number, line) for number, line in enumerate(lines, 1)]
 
     said = text_of(places_of(incident(*chains))).replace("\N{MULTIPLICATION SIGN}", "x")
@@ -105,9 +97,7 @@ def test_an_incident_says_where_it_was(lines, told):
 
 
 def test_a_gap_is_where_it_waited():
-    """
-    Between two calls there is no stack of a call; that of what took most of it is as good.
-    """
+    """Between two calls there is no stack of a call; that of what took most of it is as good."""
     stack = at_line(7, 31)
     waiting = evidence("w", "blocked", 0, 5 * MS, stack=stack)
     chain = preempted(TRAINER, 0)._replace(
@@ -119,9 +109,7 @@ def test_a_gap_is_where_it_waited():
 
 
 def test_without_stacks_nothing_is_said_of_them():
-    """
-    As of captures of other tools, and of hosts that do not allow it.
-    """
+    """As of captures of other tools, and of hosts that do not allow it."""
     chain = preempted(TRAINER, 0)
 
     assert places_of(incident(chain)) == ()
@@ -130,9 +118,7 @@ def test_without_stacks_nothing_is_said_of_them():
 
 
 def test_the_effect_and_its_waits_have_their_stacks():
-    """
-    That of the call is open; that of a wait is told with what was waited for, and how long.
-    """
+    """That of the call is open; that of a wait is told with what was waited for, and how long."""
     listed = stacks_of_chain(with_stacks(preempted(TRAINER, 0)))
 
     text = text_of(listed)
@@ -147,9 +133,7 @@ def test_the_effect_and_its_waits_have_their_stacks():
 
 
 def test_a_thread_that_was_waited_for_is_named():
-    """
-    Its stack is not the slow thread's.
-    """
+    """Its stack is not the slow thread's."""
     other = Culprit(42, 43, "holder")
     asleep = evidence("s", "blocked", 0, 4 * MS, stack=at_line(9, 12))
     locked = evidence("l", "blocked", 0, 5 * MS, stack=at_line(8, 11))
@@ -167,9 +151,7 @@ def test_a_thread_that_was_waited_for_is_named():
 
 
 def test_the_longest_waits_are_shown_and_each_place_once():
-    """
-    A hundred waits at one line are one stack.
-    """
+    """A hundred waits at one line are one stack."""
     intervals = tuple(
         evidence(f"e{n}", "blocked", 0, (n + 1) * MS, stack=at_line(1 + n % 7, n % 7 + 1))
         for n in range(100)
@@ -199,9 +181,7 @@ def test_a_card_tells_where_at_first_and_in_full_below():
 
 
 def test_the_top_of_the_page_says_where():
-    """
-    Which line is the second question, after what happened.
-    """
+    """Which line is the second question, after what happened."""
     report = report_named("x")
     told = report._replace(incidents=(incident(with_stacks(preempted(TRAINER, 0))),))
 
@@ -211,9 +191,7 @@ def test_the_top_of_the_page_says_where():
 
 
 def test_a_waterfall_says_where_a_thread_waited():
-    """
-    Beside what it waited for; of the effect's own row it is said elsewhere.
-    """
+    """Beside what it waited for; of the effect's own row it is said elsewhere."""
     text = text_of(part("waterfall", with_stacks(preempted(TRAINER, 0))))
 
     assert "woken by pt_data_worker (42/43), at train.py:40 step, in pipe_read ← vfs_read" in text
@@ -237,9 +215,7 @@ def test_a_wait_for_a_cpu_that_nobody_had_is_said_to_be_one():
 
 
 def test_a_wait_for_a_cpu_that_was_mostly_taken_is_not():
-    """
-    The longer part of it says what it was.
-    """
+    """The longer part of it says what it was."""
     idle = evidence("w", "run_queue", 0, 3 * MS, is_cpu_idle=True)
     busy = evidence("v", "run_queue", 3 * MS, 8 * MS)
     chain = preempted(TRAINER, 0)._replace(
@@ -252,9 +228,7 @@ def test_a_wait_for_a_cpu_that_was_mostly_taken_is_not():
 
 
 def test_the_classes_of_frames_have_a_style():
-    """
-    What stands out in the markup does so on the screen.
-    """
+    """What stands out in the markup does so on the screen."""
     style = Seen(make_page(report_named("x"))).sources["style"]
 
     for name in ("frames", "place", "program", "programs", "flame", "flamegraph", "flame-key"):

@@ -48,18 +48,14 @@ def bars_of(markup):
     ],
 )
 def test_bars_are_to_scale(first_ms, last_ms, bar):
-    """
-    What lies outside of the effect is cut off.
-    """
+    """What lies outside of the effect is cut off."""
     cause = Cause("run_queue", 10**12, 1.0, None, (at("a", first_ms, last_ms),))
 
     assert bars_of(waterfall(chain_of(cause))) == [bar]
 
 
 def test_offsets_are_told_to_the_microsecond():
-    """
-    Each row says when it began, how long it was, and whose doing that was.
-    """
+    """Each row says when it began, how long it was, and whose doing that was."""
     text = text_of(waterfall(preempted(TRAINER, START_NS)))
 
     assert text.startswith(
@@ -78,9 +74,7 @@ def test_offsets_are_told_to_the_microsecond():
 
 
 def test_time_of_which_only_the_sum_is_known_comes_last():
-    """
-    A bar of which a part counts says how much, and does not cover the effect's own row.
-    """
+    """A bar of which a part counts says how much, and does not cover the effect's own row."""
     whole = evidence("w", "call", START_NS, START_NS + 50 * MS)
     causes = (
         Cause("gpu_backpressure", 3 * MS, 0.06, None, (whole,)),
@@ -112,9 +106,7 @@ def test_the_whole_is_not_taken_for_its_part():
 
 
 def test_what_is_left_out_is_counted():
-    """
-    A thousand slices of a hog are one picture, not a thousand rows.
-    """
+    """A thousand slices of a hog are one picture, not a thousand rows."""
     slices = tuple(at(f"s{n}", n, n + 0.5, culprit=HOG) for n in range(40))
     tiny = Cause("io", MS // 1_000, 0.0, WORKER, (at("t", 1, 2),))
     chain = chain_of(Cause("preemption", 10**12, 0.4, HOG, slices), tiny)
@@ -126,9 +118,7 @@ def test_what_is_left_out_is_counted():
 
 
 def test_an_effect_of_no_length_can_be_drawn():
-    """
-    A damaged recording may hold one.
-    """
+    """A damaged recording may hold one."""
     cause = Cause("run_queue", 5, 0.0, None, (at("a", 0, 1),))
 
     assert len(bars_of(waterfall(chain_of(cause, duration_ns=0)))) == 1

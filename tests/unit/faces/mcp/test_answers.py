@@ -25,17 +25,13 @@ from tests.unit.faces.mcp.served import HOSTILE
     ],
 )
 def test_what_cannot_be_seen_is_replaced(text, shown):
-    """
-    A name says what it seems to say, and is no longer than a name.
-    """
+    """A name says what it seems to say, and is no longer than a name."""
     assert inert(text) == shown
 
 
 @given(st.text(), st.dictionaries(st.text(), st.text() | st.floats() | st.binary()))
 def test_any_text_is_inert(name, values):
-    """
-    Whatever a string holds, an answer is one line of JSON without anything to obey.
-    """
+    """Whatever a string holds, an answer is one line of JSON without anything to obey."""
     text = to_json({"name": name, "values": values, "list": [name]})
 
     assert text.isprintable()
@@ -45,9 +41,7 @@ def test_any_text_is_inert(name, values):
 
 
 def test_escapes_mean_the_same_to_a_parser():
-    """
-    Markup reaches the assistant as what it is: a name with odd letters.
-    """
+    """Markup reaches the assistant as what it is: a name with odd letters."""
     name = "<b>[x](http://e)&`\\<"
 
     assert json.loads(to_json({"name": name})) == {"name": name}
@@ -55,9 +49,7 @@ def test_escapes_mean_the_same_to_a_parser():
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_names_stay_names(name):
-    """
-    None of the names that were thought of does more than be shown.
-    """
+    """None of the names that were thought of does more than be shown."""
     text = to_json({"name": name})
 
     assert len(text) < 700
@@ -66,9 +58,7 @@ def test_hostile_names_stay_names(name):
 
 
 def test_the_largest_listing_makes_room_and_says_so():
-    """
-    An answer that would be too long loses its last rows first.
-    """
+    """An answer that would be too long loses its last rows first."""
     document = {
         "few": first_of(["a", "b"], 5),
         "many": first_of([f"row {number:04}" for number in range(500)], 400),
@@ -84,18 +74,14 @@ def test_the_largest_listing_makes_room_and_says_so():
 
 
 def test_listings_inside_rows_make_room_too():
-    """
-    Nothing that is nested makes an answer longer than it may be.
-    """
+    """Nothing that is nested makes an answer longer than it may be."""
     document = {"rows": Listing([{"points": Listing(["x" * 90] * 300)}])}
 
     assert len(to_json(document, limit_bytes=2_000).encode()) <= 2_000
 
 
 def test_what_has_no_rows_to_give_up_is_an_error():
-    """
-    A limit is a limit.
-    """
+    """A limit is a limit."""
     document = {"texts": ["x" * 300] * 100}
 
     assert json.loads(to_json(document, limit_bytes=1_000)) == {
@@ -104,9 +90,7 @@ def test_what_has_no_rows_to_give_up_is_an_error():
 
 
 def test_columns_are_named_once():
-    """
-    A table costs its names once.
-    """
+    """A table costs its names once."""
     listing = first_of([[1, 2], [3, 4], [5, 6]], 2, ("a", "b"))
 
     assert listing.as_value() == {"columns": ["a", "b"], "rows": [[1, 2], [3, 4]], "more": 1}
@@ -117,15 +101,11 @@ def test_columns_are_named_once():
     [(0, 0), (1_000, 1), (1_234, 1.234), (-1_500, -1.5), (86_400 * 10**9, 86_400 * 10**6)],
 )
 def test_times_are_exact(time_ns, shown):
-    """
-    A microsecond with three digits is a nanosecond.
-    """
+    """A microsecond with three digits is a nanosecond."""
     assert micros(time_ns) == shown
 
 
 def test_what_is_not_known_is_null():
-    """
-    A percentile of nothing is no number.
-    """
+    """A percentile of nothing is no number."""
     assert micros(float("nan")) is None
     assert json.loads(to_json({"p50": float("inf")})) == {"p50": None}

@@ -18,9 +18,7 @@ ARGUMENTS = (
 
 
 def test_a_question_is_read():
-    """
-    The window and the processes have places of their own.
-    """
+    """The window and the processes have places of their own."""
     given_arguments = {"from": "-30s", "pids": [1, 2], "limit": 3, "to": None}
 
     assert read_question(ARGUMENTS, given_arguments) == ("-30s", None, (1, 2), {"limit": 3})
@@ -42,9 +40,7 @@ def test_a_question_is_read():
     ],
 )
 def test_what_is_wrong_is_said(given_arguments, told):
-    """
-    An assistant that is told what is wrong asks again, and rightly.
-    """
+    """An assistant that is told what is wrong asks again, and rightly."""
     with pytest.raises(ArgumentError, match=f"^{re.escape(told)}$"):
         read_question(ARGUMENTS, given_arguments)
 
@@ -59,9 +55,7 @@ VALUES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) 
     )
 )
 def test_the_schema_and_the_check_agree(given_arguments):
-    """
-    A client that checks arguments itself refuses no more than we do, and no less.
-    """
+    """A client that checks arguments itself refuses no more than we do, and no less."""
     stated = {name: value for name, value in given_arguments.items() if value is not None}
     valid = Draft202012Validator(schema_of(ARGUMENTS)).is_valid(stated)
     # JSON has one kind of number.

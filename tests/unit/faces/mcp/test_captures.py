@@ -23,9 +23,7 @@ def store(tmp_path):
              "get_memory_balance", "get_timeline", "get_stacks"],
 )  # fmt: skip
 def test_a_store_answers_as_its_recording_does(name, store):
-    """
-    What was kept is what was captured.
-    """
+    """What was kept is what was captured."""
     from_store = served.ask(served.capture_of(None, store), name)
     from_recording = served.ask(served.capture_of(served.CHURN), name)
 
@@ -41,9 +39,7 @@ def stories(tmp_path):
 
 
 def test_a_store_that_grows_is_told_as_it_is_now(stories, tmp_path):
-    """
-    What was written since the last answer is in the next one.
-    """
+    """What was written since the last answer is in the next one."""
     capture = served.capture_of(None, served.store_of(stories[0], tmp_path / "store.db"))
     later = {"from_": str(starved.BEGIN_UNIX_NS // 10**9 + 600)}
     before = served.ask(capture, "get_trace_stats", **later)
@@ -60,9 +56,7 @@ def test_a_store_that_grows_is_told_as_it_is_now(stories, tmp_path):
     [f"+{'9' * 55}s", f"-{'9' * 55}h", "9" * 40, "9223372036854775807", "9999-12-31", "0001-01-01"],
 )
 def test_a_moment_beyond_any_clock_is_answered(store, moment):
-    """
-    No file has a number for it, and nothing lies there.
-    """
+    """No file has a number for it, and nothing lies there."""
     for capture in (served.capture_of(None, store), served.capture_of(served.CHURN)):
         for window in ({"from": moment}, {"to": moment}):
             for name in ("get_check", "get_timeline", "get_stacks"):
@@ -71,9 +65,7 @@ def test_a_moment_beyond_any_clock_is_answered(store, moment):
 
 
 def test_a_report_is_made_once_while_nothing_changes(store, monkeypatch):
-    """
-    Six questions about one window cost what one does.
-    """
+    """Six questions about one window cost what one does."""
     capture = served.capture_of(None, store)
     made = []
     study = capture._study
@@ -87,9 +79,7 @@ def test_a_report_is_made_once_while_nothing_changes(store, monkeypatch):
 
 
 def test_no_more_reports_are_kept_than_fit(store):
-    """
-    A long investigation does not grow.
-    """
+    """A long investigation does not grow."""
     capture = served.capture_of(None, store)
 
     for pid in range(20):
@@ -99,9 +89,7 @@ def test_no_more_reports_are_kept_than_fit(store):
 
 
 def test_a_large_store_is_told_from_its_end(stories, tmp_path, monkeypatch):
-    """
-    An answer is made of so many rows at most, and says what it leaves out.
-    """
+    """An answer is made of so many rows at most, and says what it leaves out."""
     path = tmp_path / "store.db"
     for story in stories:
         served.store_of(story, path)
@@ -118,9 +106,7 @@ def test_a_large_store_is_told_from_its_end(stories, tmp_path, monkeypatch):
 
 
 def test_a_store_that_is_not_there_yet_is_an_error_in_words(tmp_path):
-    """
-    The server may be started before the agent.
-    """
+    """The server may be started before the agent."""
     capture = served.capture_of(None, tmp_path / "store.db")
 
     text, is_error = answer(capture, "get_check", {})
@@ -132,9 +118,7 @@ def test_a_store_that_is_not_there_yet_is_an_error_in_words(tmp_path):
 
 
 def test_what_is_no_recording_is_said_at_once(tmp_path):
-    """
-    To the operator, and not to an assistant.
-    """
+    """To the operator, and not to an assistant."""
     path = tmp_path / "no.otelgpu"
     path.write_text("hello")
 
@@ -143,9 +127,7 @@ def test_what_is_no_recording_is_said_at_once(tmp_path):
 
 
 def test_sql_answers_with_what_is_there(store):
-    """
-    True counts beside stored counts, and what there is to be asked about.
-    """
+    """True counts beside stored counts, and what there is to be asked about."""
     capture = served.capture_of(None, store)
 
     counts = served.ask(
@@ -164,9 +146,7 @@ def test_sql_answers_with_what_is_there(store):
 
 
 def test_more_rows_than_wanted_are_cut_and_said(store):
-    """
-    The limit is the engine's, not only the answer's.
-    """
+    """The limit is the engine's, not only the answer's."""
     found = served.ask(
         served.capture_of(None, store), "run_sql", sql="SELECT seq FROM calls ORDER BY 1", limit=2
     )
@@ -176,9 +156,7 @@ def test_more_rows_than_wanted_are_cut_and_said(store):
 
 
 def test_values_of_sql_are_inert(store):
-    """
-    A question can make any text, and the answer still holds nothing to obey.
-    """
+    """A question can make any text, and the answer still holds nothing to obey."""
     sql = "SELECT char(8238) || '<b>' || char(27) AS \"<i>`\", x'3c62', 9e999, NULL, 0.5"
 
     text, is_error = answer(served.capture_of(None, store), "run_sql", {"sql": sql})
@@ -190,9 +168,7 @@ def test_values_of_sql_are_inert(store):
 
 @pytest.mark.parametrize("sql", served.ESCAPES)
 def test_every_escape_is_refused(store, sql, tmp_path):
-    """
-    Whatever is tried, the store is as it was, and so is the folder.
-    """
+    """Whatever is tried, the store is as it was, and so is the folder."""
     capture = served.capture_of(None, store)
     before = store.read_bytes()
 
@@ -205,8 +181,6 @@ def test_every_escape_is_refused(store, sql, tmp_path):
 
 
 def test_a_question_without_a_store_is_a_store_error(tmp_path):
-    """
-    The reader of the error is told which file is meant.
-    """
+    """The reader of the error is told which file is meant."""
     with pytest.raises(StoreError, match=r"store\.db"):
         served.capture_of(None, tmp_path / "store.db").describe()

@@ -74,9 +74,7 @@ def test_nothing_is_said_of_losses_and_costs_that_were_not_told(foreign):
 
 
 def test_no_verdict_is_said_with_what_is_known_instead(foreign):
-    """
-    Time in calls is known: 2,001 launches took 168 ms; what bounds the process is not.
-    """
+    """Time in calls is known: 2,001 launches took 168 ms; what bounds the process is not."""
     budget = served.ask(foreign, "get_time_budget")
 
     assert budget["verdicts"] == {"rows": []}
@@ -87,9 +85,7 @@ def test_no_verdict_is_said_with_what_is_known_instead(foreign):
 
 
 def test_no_cause_is_not_no_fault(foreign):
-    """
-    The launch was slow, the scheduler is not blamed, and that this is no finding is said.
-    """
+    """The launch was slow, the scheduler is not blamed, and that this is no finding is said."""
     found = served.ask(foreign, "get_causal_chains")
 
     (chain,) = found["worst_chains"]["rows"]
@@ -99,9 +95,7 @@ def test_no_cause_is_not_no_fault(foreign):
 
 
 def test_figures_that_nobody_took_are_null(foreign):
-    """
-    Time in run queues, losses, and when a process began that was there before.
-    """
+    """Time in run queues, losses, and when a process began that was there before."""
     stats = served.ask(foreign, "get_trace_stats")
     processes = served.ask(foreign, "get_processes")["processes"]["rows"]
 
@@ -113,9 +107,7 @@ def test_figures_that_nobody_took_are_null(foreign):
 
 
 def test_our_own_captures_have_none_of_these_notes():
-    """
-    They tell all that.
-    """
+    """They tell all that."""
     capture = served.capture_of(served.STARVED)
 
     for tool in ("get_trace_stats", "get_time_budget", "get_causal_chains"):
@@ -146,9 +138,7 @@ def ask_source(source, query):
 @pytest.mark.captures
 @pytest.mark.parametrize("name", [*OF_RECORDINGS, "run_sql"])
 def test_every_tool_answers_about_an_import(imported, name):
-    """
-    Within the size of an answer.
-    """
+    """Within the size of an answer."""
     text, is_error = answer(imported[0], name, {})
 
     assert not is_error
@@ -157,9 +147,7 @@ def test_every_tool_answers_about_an_import(imported, name):
 
 @pytest.mark.captures
 def test_an_import_is_not_said_to_be_more_than_it_is(imported):
-    """
-    No verdict, no culprit, no balance, no line; and how much time was in calls.
-    """
+    """No verdict, no culprit, no balance, no line; and how much time was in calls."""
     capture, _ = imported
 
     check = served.ask(capture, "get_check")
@@ -191,9 +179,7 @@ def test_an_import_is_not_said_to_be_more_than_it_is(imported):
 
 @pytest.mark.captures
 def test_rows_of_an_import_are_those_of_its_source(imported):
-    """
-    As many as the database holds of CUDA calls, in SQL as in the timeline.
-    """
+    """As many as the database holds of CUDA calls, in SQL as in the timeline."""
     capture, source = imported
     ((rows,),) = ask_source(source, "SELECT count(*) FROM events WHERE source IN (1, 4)")
 

@@ -25,9 +25,7 @@ DEFAULT = Address("127.0.0.1", 8977)
     ],
 )
 def test_an_address_is_read(text, address, is_loopback):
-    """
-    What is not said is as by default; only this host's own addresses need no chosen token.
-    """
+    """What is not said is as by default; only this host's own addresses need no chosen token."""
     found = parse_address(text, DEFAULT)
 
     assert found == address
@@ -39,16 +37,12 @@ def test_an_address_is_read(text, address, is_loopback):
     [("0.0.0.0", True), ("::", True), ("0::0", True), ("127.0.0.1", False), ("gpu-node-7", False)],
 )
 def test_what_stands_for_all_addresses_is_known(host, is_any):
-    """
-    In each of its spellings: which names are ours cannot be told there.
-    """
+    """In each of its spellings: which names are ours cannot be told there."""
     assert Address(host, 80).is_any is is_any
 
 
 @pytest.mark.parametrize("text", ["host:port", "host:70000", "host:-1", "host:٣"])
 def test_what_is_no_port_is_refused(text):
-    """
-    Before it is listened on.
-    """
+    """Before it is listened on."""
     with pytest.raises(HttpError, match="is no address"):
         parse_address(text, DEFAULT)

@@ -45,9 +45,7 @@ def ids(found):
 
 
 def test_calls_are_added_up_by_where_they_were_made(training):
-    """
-    A sampled call stands for a thousand, and takes and counts as much as they.
-    """
+    """A sampled call stands for a thousand, and takes and counts as much as they."""
     found = served.ask(training, "get_stacks")
 
     assert (found["of"], found["by"]) == ("calls", "time")
@@ -109,9 +107,7 @@ def test_calls_are_added_up_by_where_they_were_made(training):
     ],
 )
 def test_stacks_are_chosen_and_ranked(training, arguments, expected):
-    """
-    By API, process, window and reason, as told; with most of a measure first.
-    """
+    """By API, process, window and reason, as told; with most of a measure first."""
     found = served.ask(training, "get_stacks", **arguments)
 
     if {"by", "from"} & set(arguments):
@@ -121,9 +117,7 @@ def test_stacks_are_chosen_and_ranked(training, arguments, expected):
 
 
 def test_what_was_counted_is_of_what_was_asked_about(training):
-    """
-    One API of one process in one window, also where no call of it was kept.
-    """
+    """One API of one process in one window, also where no call of it was kept."""
 
     def counted(**arguments):
         return served.ask(training, "get_stacks", **arguments)["coverage"]["counted"]
@@ -138,9 +132,7 @@ def test_what_was_counted_is_of_what_was_asked_about(training):
 
 
 def test_waits_say_for_what_and_where_in_the_kernel(training):
-    """
-    A line of Python, and the functions of the kernel under it.
-    """
+    """A line of Python, and the functions of the kernel under it."""
     found = served.ask(training, "get_stacks", of="waits")
 
     (waited,) = found["stacks"]["rows"]
@@ -164,9 +156,7 @@ def test_waits_say_for_what_and_where_in_the_kernel(training):
     ],
 )
 def test_a_stack_is_shown_with_its_uses(training, wanted, calls, waits, hung):
-    """
-    Its id gives all that happened there, also inside other calls, and in one that hangs.
-    """
+    """Its id gives all that happened there, also inside other calls, and in one that hangs."""
     found = served.ask(training, "get_stacks", id=wanted)
 
     assert found["stack"]["stack_id"] == wanted
@@ -177,9 +167,7 @@ def test_a_stack_is_shown_with_its_uses(training, wanted, calls, waits, hung):
 
 
 def test_an_id_that_is_none_is_said(training):
-    """
-    One that nothing has is no failure; one that cannot be is.
-    """
+    """One that nothing has is no failure; one that cannot be is."""
     told = served.ask(training, "get_stacks", id="00000000000000ff")
     text, is_error = answer(training, "get_stacks", {"id": "<51>"})
 
@@ -198,9 +186,7 @@ def test_an_id_that_is_none_is_said(training):
     ],
 )
 def test_what_makes_no_sense_is_refused(training, arguments, told):
-    """
-    And how to ask rightly is said.
-    """
+    """And how to ask rightly is said."""
     text, is_error = answer(training, "get_stacks", arguments)
 
     assert is_error
@@ -227,9 +213,7 @@ def test_chains_cite_the_line(training):
 
 
 def test_intervals_and_moments_cite_the_line(training):
-    """
-    In a chain's intervals and in the timeline.
-    """
+    """In a chain's intervals and in the timeline."""
     chain = served.ask(training, "get_causal_chains", id="slow_gap-4242-4242-1000099000000")
     moments = served.ask(training, "get_timeline", from_="+0s", limit=500)["moments"]["rows"]
 
@@ -241,9 +225,7 @@ def test_intervals_and_moments_cite_the_line(training):
 
 
 def test_no_stacks_are_said(tmp_path):
-    """
-    An assistant is not left to guess lines of source.
-    """
+    """An assistant is not left to guess lines of source."""
     capture = served.capture_of(served.write_story(tmp_path / "story.otelgpu"))
 
     calls = served.ask(capture, "get_stacks")
@@ -257,9 +239,7 @@ def test_no_stacks_are_said(tmp_path):
 
 
 def test_a_shipped_recording_shows_who_called():
-    """
-    Where the scenario's loop makes its calls, as many as it makes.
-    """
+    """Where the scenario's loop makes its calls, as many as it makes."""
     found = served.ask(served.capture_of(served.STARVED), "get_stacks", by="calls")
 
     assert [
@@ -289,9 +269,7 @@ def hostile(request, tmp_path_factory):
     ],
 )
 def test_hostile_frames_come_back_inert(hostile, tool, arguments):
-    """
-    Names of functions, files and libraries are cut, printable and nothing to obey.
-    """
+    """Names of functions, files and libraries are cut, printable and nothing to obey."""
     text, is_error = answer(hostile, tool, arguments)
 
     assert not is_error
@@ -306,9 +284,7 @@ def test_hostile_frames_come_back_inert(hostile, tool, arguments):
 
 
 def test_hostile_frames_are_all_there(hostile):
-    """
-    A stack in full shows each of its names as a value of its own.
-    """
+    """A stack in full shows each of its names as a value of its own."""
     found = served.ask(hostile, "get_stacks", id=f"{served.CALLED_AT:016x}")["stack"]
 
     rows = found["frames"]
@@ -321,9 +297,7 @@ def test_hostile_frames_are_all_there(hostile):
 
 
 def test_a_name_cannot_look_like_two():
-    """
-    A function that is called as a frame is written keeps to its place.
-    """
+    """A function that is called as a frame is written keeps to its place."""
     name = 'main (train.py:1)","train.py",1],["cpython","real'
     stack = call_stack(frames=(Frame(PYTHON, name, "evil.py\n", 7),))
 
@@ -334,9 +308,7 @@ def test_a_name_cannot_look_like_two():
 
 
 def test_two_calls_in_one_function_are_told_apart(tmp_path):
-    """
-    By where in the function they are, which else says nothing and is left out.
-    """
+    """By where in the function they are, which else says nothing and is left out."""
     path = tmp_path / "twins.otelgpu"
     with RecordingWriter(path) as writer:
         writer.write([*itertools.islice(starved.tell(), 4), *_tell_calls(0x30FD, 0x31DD)])
@@ -373,9 +345,7 @@ def _tell_calls(*addresses):
 
 
 def test_a_stack_is_cut_in_its_middle():
-    """
-    However deep it is and however long its names are.
-    """
+    """However deep it is and however long its names are."""
     frames = (
         Frame(NATIVE, "f" * 10_000, module="m" * 10_000, address=1),
         *(Frame(PYTHON, f"f{n}", "a.py", n) for n in range(300)),
@@ -391,9 +361,7 @@ def test_a_stack_is_cut_in_its_middle():
 
 
 def test_what_is_not_known_is_left_out():
-    """
-    No stack, no place, no line.
-    """
+    """No stack, no place, no line."""
     nowhere = call_stack(0xAB, frames=(Frame(CUT, "3 frames left out"),))
 
     assert code_of(None) == {}

@@ -19,25 +19,19 @@ def file(tmp_path):
 
 
 def test_a_token_is_read_from_a_file(file):
-    """
-    The line end is not part of it.
-    """
+    """The line end is not part of it."""
     assert find_token(file, {"OTEL_GPU_MCP_TOKEN": "another-token-that-loses"}) == TOKEN
 
 
 def test_a_token_is_read_from_the_environment():
-    """
-    For services that have their secrets there.
-    """
+    """For services that have their secrets there."""
     assert find_token(None, {"OTEL_GPU_MCP_TOKEN": TOKEN}) == TOKEN
     assert find_token(None, {}) is None
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o610, 0o602, 0o666])
 def test_a_file_that_others_may_use_is_no_secret(file, mode):
-    """
-    Nor is one that others may write.
-    """
+    """Nor is one that others may write."""
     file.chmod(mode)
 
     with pytest.raises(TokenError, match=f"others may use it .mode {mode:04o}"):
@@ -49,9 +43,7 @@ def test_a_file_that_others_may_use_is_no_secret(file, mode):
     ["", "short", "with spaces in the token", "nön-ascii-ist-kein-token", "ctrl-\x01-control-ctrl"],
 )
 def test_what_protects_nothing_is_no_token(file, text):
-    """
-    An empty file would let everybody in.
-    """
+    """An empty file would let everybody in."""
     file.write_text(text)
 
     with pytest.raises(TokenError, match="holds no token"):
@@ -61,9 +53,7 @@ def test_what_protects_nothing_is_no_token(file, text):
 
 
 def test_what_is_no_file_is_refused(tmp_path):
-    """
-    Neither a folder nor a pipe nor nothing keeps us waiting.
-    """
+    """Neither a folder nor a pipe nor nothing keeps us waiting."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe, 0o600)
 
@@ -77,9 +67,7 @@ def test_what_is_no_file_is_refused(tmp_path):
 
 
 def test_only_the_token_opens():
-    """
-    All of it, after the scheme's name in any case.
-    """
+    """All of it, after the scheme's name in any case."""
     assert is_authorized(f"Bearer {TOKEN}", TOKEN)
     assert is_authorized(f"bearer {TOKEN}", TOKEN)
     for header in ("", TOKEN, f"Basic {TOKEN}", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", "Bearer ",
@@ -88,9 +76,7 @@ def test_only_the_token_opens():
 
 
 def test_new_tokens_differ():
-    """
-    Each run has its own.
-    """
+    """Each run has its own."""
     tokens = {new_token() for _ in range(50)}
 
     assert len(tokens) == 50

@@ -46,9 +46,7 @@ def explained(capsys):
 
 
 def test_there_are_nine_tools():
-    """
-    These, in the order in which an investigation uses them.
-    """
+    """These, in the order in which an investigation uses them."""
     assert NAMES == [
         "get_check",
         "get_processes",
@@ -64,9 +62,7 @@ def test_there_are_nine_tools():
 
 @pytest.mark.parametrize("path", [served.CHURN, served.STARVED, served.DEMO], ids=lambda p: p.stem)
 def test_calls_are_those_of_explain(path, explained):
-    """
-    An assistant and a person read the same figures.
-    """
+    """An assistant and a person read the same figures."""
     document = explained(path)
 
     stats = served.ask(served.capture_of(path), "get_trace_stats", limit=500)
@@ -93,9 +89,7 @@ def test_calls_are_those_of_explain(path, explained):
 
 @pytest.mark.parametrize("path", [served.CHURN, served.STARVED, served.DEMO], ids=lambda p: p.stem)
 def test_incidents_and_verdicts_are_those_of_explain(path, explained):
-    """
-    So are causes, and what bounds a process.
-    """
+    """So are causes, and what bounds a process."""
     document = explained(path)
     capture = served.capture_of(path)
 
@@ -115,9 +109,7 @@ def test_incidents_and_verdicts_are_those_of_explain(path, explained):
 
 @pytest.mark.parametrize("name", OF_RECORDINGS)
 def test_the_same_question_has_the_same_answer(name):
-    """
-    Whoever asks again, also tomorrow, reads the same.
-    """
+    """Whoever asks again, also tomorrow, reads the same."""
     first = answer(served.capture_of(served.DEMO), name, {})
     capture = served.capture_of(served.DEMO)
 
@@ -127,9 +119,7 @@ def test_the_same_question_has_the_same_answer(name):
 
 @pytest.mark.parametrize("name", OF_RECORDINGS)
 def test_answers_are_of_bounded_size(name):
-    """
-    However much is asked for.
-    """
+    """However much is asked for."""
     most = {"limit": 50} if name in {"get_causal_chains", "get_timeline", "get_trace_stats"} else {}
 
     text, is_error = answer(served.capture_of(served.DEMO), name, most)
@@ -139,9 +129,7 @@ def test_answers_are_of_bounded_size(name):
 
 
 def test_causes_have_culprits_shares_and_evidence(starved):
-    """
-    The trainer waited for its loader, which waited for a CPU that the hog had.
-    """
+    """The trainer waited for its loader, which waited for a CPU that the hog had."""
     incident = served.ask(starved, "get_causal_chains")["incidents"]["rows"][0]
 
     injected_us = served.SLOW_STEPS * served.INJECTED_US
@@ -161,9 +149,7 @@ def test_causes_have_culprits_shares_and_evidence(starved):
 
 
 def test_a_chain_is_shown_with_its_intervals(starved):
-    """
-    Every evidence id of a chain leads to an interval with a span.
-    """
+    """Every evidence id of a chain leads to an interval with a span."""
     worst = served.ask(starved, "get_causal_chains", limit=1)["worst_chains"]["rows"][0]
 
     chain = served.ask(starved, "get_causal_chains", id=worst["id"])["chain"]
@@ -178,9 +164,7 @@ def test_a_chain_is_shown_with_its_intervals(starved):
 
 
 def test_an_incident_is_shown_with_its_chains(churn, explained):
-    """
-    Its id gives all of it.
-    """
+    """Its id gives all of it."""
     told = explained(served.CHURN)["incidents"][0]
     incident = served.ask(churn, "get_causal_chains")["incidents"]["rows"][0]
 
@@ -196,17 +180,13 @@ def test_an_incident_is_shown_with_its_chains(churn, explained):
 
 
 def test_an_id_that_is_none_is_said(churn):
-    """
-    A made-up id leads nowhere, and that is no failure.
-    """
+    """A made-up id leads nowhere, and that is no failure."""
     assert "No incident or chain" in served.ask(churn, "get_causal_chains", id="chain-1")["note"]
 
 
 @pytest.mark.parametrize("severity", ["high", "medium", "low"])
 def test_severity_chooses(severity, explained, tmp_path):
-    """
-    What was asked for and nothing else: one story has only what is high, the other the rest.
-    """
+    """What was asked for and nothing else: one story has only what is high, the other the rest."""
     story = served.write_story(tmp_path / "story.otelgpu")
     for path, held in ((served.TRAINING, {"medium", "low"}), (story, {"high"})):
         told = explained(path)
@@ -222,9 +202,7 @@ def test_severity_chooses(severity, explained, tmp_path):
 
 
 def test_memory_is_balanced_and_gets_slower(churn):
-    """
-    The churning allocator frees what it allocates, and takes longer and longer.
-    """
+    """The churning allocator frees what it allocates, and takes longer and longer."""
     steps = served.CHURN_STEPS
     took_ns = [
         one.end_unix_ns - one.start_unix_ns
@@ -258,9 +236,7 @@ def test_memory_is_balanced_and_gets_slower(churn):
 
 
 def test_one_call_does_not_grow():
-    """
-    Where there are no three points, there is no first and no last third.
-    """
+    """Where there are no three points, there is no first and no last third."""
     memory = served.ask(served.capture_of(served.TRAINING), "get_memory_balance")
 
     (latency,) = memory["latency"]["rows"]
@@ -269,18 +245,14 @@ def test_one_call_does_not_grow():
 
 
 def test_no_memory_calls_are_said(starved):
-    """
-    No balance is not a balance of nothing.
-    """
+    """No balance is not a balance of nothing."""
     memory = served.ask(starved, "get_memory_balance")
 
     assert memory["note"] == "No allocating or freeing call was counted."
 
 
 def test_the_budget_names_who_kept_whom_waiting(starved):
-    """
-    The hog's time is told with its name.
-    """
+    """The hog's time is told with its name."""
     waiting = served.rows(served.ask(starved, "get_time_budget")["kept_waiting_by"])
 
     assert [(row["by_thread"], row["how"], row["effects"]) for row in waiting[:2]] == [
@@ -290,9 +262,7 @@ def test_the_budget_names_who_kept_whom_waiting(starved):
 
 
 def test_the_timeline_shows_the_worst_moment_by_itself(starved):
-    """
-    Without a window it is the costliest effect, in order of time, with spans.
-    """
+    """Without a window it is the costliest effect, in order of time, with spans."""
     timeline = served.ask(starved, "get_timeline")
 
     moments = timeline["moments"]["rows"]
@@ -311,9 +281,7 @@ def test_the_timeline_shows_the_worst_moment_by_itself(starved):
 
 
 def test_a_timeline_of_a_window_holds_what_touches_it(starved):
-    """
-    A window is named to the microsecond; of what does not fit, the longest are shown.
-    """
+    """A window is named to the microsecond; of what does not fit, the longest are shown."""
     whole = served.ask(starved, "get_timeline", from_="+0.4s", to="+0.45s", limit=500)
     longest = served.ask(starved, "get_timeline", from_="+0.4s", to="+0.45s", limit=3)
 
@@ -326,9 +294,7 @@ def test_a_timeline_of_a_window_holds_what_touches_it(starved):
 
 
 def test_a_timeline_can_be_of_one_thread(starved):
-    """
-    Process, thread and least length narrow it.
-    """
+    """Process, thread and least length narrow it."""
     pid = served.caller_of(served.STARVED)
 
     narrowed = served.ask(starved, "get_timeline", from_="+0s", pids=[pid], tid=pid, min_us=30_000)
@@ -344,18 +310,14 @@ def test_a_timeline_can_be_of_one_thread(starved):
 
 
 def test_a_window_without_anything_is_said(starved):
-    """
-    Nothing found is an answer.
-    """
+    """Nothing found is an answer."""
     empty = served.ask(starved, "get_timeline", from_="2000-01-01", to="2000-01-02")
 
     assert empty["note"] == "Nothing that was kept one by one lies in this window."
 
 
 def test_windows_and_processes_narrow_every_report(starved):
-    """
-    All tools take them in the same way.
-    """
+    """All tools take them in the same way."""
     told = served.activities_of(served.STARVED)
     pid = served.caller_of(served.STARVED)
     first_ns = min(one.start_unix_ns for one in told if isinstance(one, GapActivity))
@@ -373,9 +335,7 @@ def test_windows_and_processes_narrow_every_report(starved):
 
 
 def test_the_check_says_what_is_known(starved):
-    """
-    What was lost, how much was kept, what the agent cost.
-    """
+    """What was lost, how much was kept, what the agent cost."""
     told = served.activities_of(served.STARVED)
     calls = sum(isinstance(one, CallActivity) for one in told)
     *_, status = (one.info for one in told if isinstance(one, StatusActivity))
@@ -396,9 +356,7 @@ def test_the_check_says_what_is_known(starved):
 
 
 def test_what_was_lost_is_not_known_without_counters(tmp_path):
-    """
-    A recording that ends before they were read does not say that nothing was lost.
-    """
+    """A recording that ends before they were read does not say that nothing was lost."""
     path = tmp_path / "short.otelgpu"
     with RecordingWriter(path) as writer:
         writer.write(list(itertools.islice(starved_story.tell(), 5)))
@@ -413,9 +371,7 @@ def test_what_was_lost_is_not_known_without_counters(tmp_path):
 
 
 def test_a_recording_cannot_be_asked_in_sql(starved):
-    """
-    What to do about it is said.
-    """
+    """What to do about it is said."""
     text, is_error = answer(starved, "run_sql", {"sql": "SELECT 1"})
 
     assert is_error
@@ -433,9 +389,7 @@ def test_a_recording_cannot_be_asked_in_sql(starved):
     ],
 )
 def test_malformed_questions_are_errors_in_words(starved, name, arguments, told):
-    """
-    The tool says what is wrong, and answers the next question.
-    """
+    """The tool says what is wrong, and answers the next question."""
     text, is_error = answer(starved, name, arguments)
 
     assert is_error
@@ -444,9 +398,7 @@ def test_malformed_questions_are_errors_in_words(starved, name, arguments, told)
 
 
 def test_a_bug_costs_one_answer(starved, monkeypatch, caplog):
-    """
-    What we did not think of is told to the operator, and the server goes on.
-    """
+    """What we did not think of is told to the operator, and the server goes on."""
     monkeypatch.setattr(starved, "study", lambda *_: 1 / 0)
 
     text, is_error = answer(starved, "get_check", {})
@@ -457,9 +409,7 @@ def test_a_bug_costs_one_answer(starved, monkeypatch, caplog):
 
 
 def test_what_a_bug_says_is_inert(starved, monkeypatch, caplog):
-    """
-    A traced name in it moves no cursor of the operator's terminal either.
-    """
+    """A traced name in it moves no cursor of the operator's terminal either."""
 
     def fail(*_):
         raise ValueError("\x1b[2J\u202eevil\nname")
@@ -480,9 +430,7 @@ def hostile(tmp_path_factory):
 
 @pytest.mark.parametrize("name", OF_RECORDINGS)
 def test_hostile_names_come_back_inert(name, hostile):
-    """
-    Whatever programs call themselves, an answer is a line of JSON with nothing to obey.
-    """
+    """Whatever programs call themselves, an answer is a line of JSON with nothing to obey."""
     text, is_error = answer(served.capture_of(hostile), name, {})
 
     assert not is_error
@@ -495,9 +443,7 @@ def test_hostile_names_come_back_inert(name, hostile):
 
 
 def test_hostile_names_are_there_to_be_seen(hostile):
-    """
-    Inert is not hidden: an investigation may be about such a program.
-    """
+    """Inert is not hidden: an investigation may be about such a program."""
     capture = served.capture_of(hostile)
 
     processes = served.ask(capture, "get_processes")["processes"]["rows"]
