@@ -45,8 +45,9 @@ MINUTES ?= 30
 PROCESSES ?= 20000
 soak: setup $(STAMPS)/tests-system ## Play faults for MINUTES, and storms of so many PROCESSES
 	@if [ "$$(id -u)" = 0 ] && bpftool prog show >/dev/null 2>&1; then OTEL_GPU_TEST_REQUIRE=kernel; fi; \
-	export OTEL_GPU_TEST_REQUIRE OTEL_GPU_SOAK_MINUTES=$(MINUTES) OTEL_GPU_SOAK_PROCESSES=$(PROCESSES); \
-	set -x; $(PYTHON_VENV) -m pytest --log-cli-level=INFO tests/soak $(PYTEST_ARGS)
+	export OTEL_GPU_TEST_REQUIRE OTEL_GPU_SOAK_MINUTES=$(MINUTES) OTEL_GPU_SOAK_PROCESSES=$(PROCESSES) \
+		OTEL_GPU_TEST_PROCESSES=100000; \
+	set -x; $(PYTHON_VENV) -m pytest --log-cli-level=INFO tests/soak tests/unit/test_many_processes.py $(PYTEST_ARGS)
 
 test-backends: setup ## Run the tests with real backends and manifests; built once, in minutes
 	@$(PYTHON_VENV) -m tests.backends.builds; case $$? in \
