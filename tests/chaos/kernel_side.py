@@ -201,6 +201,15 @@ class KernelSide:
     def set_threshold(self, image_ktime_ns, pid, api, copy_kind, threshold_ns):
         return
 
+    def forget_threshold(self, image_ktime_ns, pid, api, copy_kind):
+        return
+
+    def forget_known(self):
+        return
+
+    def forget_thread(self, tid):
+        return
+
     def read_counters(self):
         values = [0] * wire.COUNTER_COUNT
         values[wire.COUNTER_LOST_RING_FULL] = self.events.lost

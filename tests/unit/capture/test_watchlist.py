@@ -69,7 +69,7 @@ def test_whoever_makes_a_call_is_introduced_at_once(make):
     assert programs.followed == [OWN]
 
 
-@pytest.mark.parametrize("image_ktime_ns", [0, NOW_KTIME_NS + 1])
+@pytest.mark.parametrize("image_ktime_ns", [0, NOW_KTIME_NS + 1], ids=["ended", "replaced"])
 def test_whoever_ended_or_runs_another_program_by_then_is_not_looked_at(make, image_ktime_ns):
     programs, watchlist = make({OWN: image_ktime_ns})
 
