@@ -138,7 +138,9 @@ class Session:
                     wait_s = min(wait_s, max(0.0, deadline_s - time.monotonic()))
                 poller.poll(wait_s)
                 yield [*self._clock(), *self._read_rings(), *schedule.run_due()]
-        yield [*self._clock(), *self._read_rings(), *self._end()]
+        yield [*self._clock(), *self._read_rings()]
+        # Apart, so that the last status knows the errors that those records led to.
+        yield [*self._end()]
         with self._faults.at("stacks"):
             self._user_stacks.close()
         os.close(self._stop_fd)

@@ -116,6 +116,7 @@ class KernelSide:
                     tid=pid,
                     api=API,
                     start_ktime_ns=self.now_ktime_ns - _CALL_NS,
+                    user_stack=self.now_ktime_ns,
                     comm="worker",
                 )
             )

@@ -166,7 +166,7 @@ def test_a_part_that_stays_broken_makes_the_exit_code_1(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
     """After a thousand errors it is switched off; a capture without a command ends with 1."""
-    place = "otel_gpu.commands.run:_HangLog.observe"
+    place = "otel_gpu.pipeline:Blame.observe"
     with (
         subprocess.Popen(
             [workload("steady"), stubs.runtime, "1000", "60"],
@@ -176,12 +176,12 @@ def test_a_part_that_stays_broken_makes_the_exit_code_1(
         Sabotaged(place, receiver, flags=("--pid", str(steady.pid), "--spans", "full")) as agent,
     ):
         receiver.wait_for(
-            lambda: points(receiver, "otel_gpu.switched_off", otel_gpu__place="hang_log"), 30
+            lambda: points(receiver, "otel_gpu.switched_off", otel_gpu__place="explain"), 30
         )
         steady.kill()
         done = agent.wait()
 
     assert done.returncode == 1
-    assert total(receiver, "otel_gpu.errors", otel_gpu__place="hang_log") == 1_000
-    assert total(receiver, "otel_gpu.items.skipped", otel_gpu__place="hang_log") > 0
-    assert "switched off: hang_log" in done.stderr
+    assert total(receiver, "otel_gpu.errors", otel_gpu__place="explain") == 1_000
+    assert total(receiver, "otel_gpu.items.skipped", otel_gpu__place="explain") > 0
+    assert "switched off: explain" in done.stderr
