@@ -185,11 +185,13 @@ class Enricher:
         if arrival is None:
             return
         for event in arrival.events:
+            # A fork brings in a child, and in a full table its parent may be what goes for it.
+            self._processes.settle(*image)
             activity = self._ways[type(event)](event)
             if activity is not None:
                 self._ready.append(activity)
         unix_ns = self._clock.to_unix_ns(self._ktime_ns)
-        if arrival.has_times:
+        if arrival.has_times and image in self._times:
             self._ready.append(TimesActivity(unix_ns, tuple(self._sum_times(image))))
         if arrival.series:
             series = map(self._name_series, arrival.series, arrival.series.values())

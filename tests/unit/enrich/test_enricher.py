@@ -1,7 +1,7 @@
 import typing
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from otel_gpu import wire
@@ -590,8 +590,23 @@ EVENTS = st.one_of([any_of(kind) for kind in typing.get_args(Event)])
 WAITING = (CudaCall, Fork, Gap, OpenCall, Stall)
 
 
+# The child that a fork brings in takes the place of its parent, of which something waits.
+CROWDED = [
+    Fork(0, 0, 0, 0, 0, 2, 0, 0, 0, ""),
+    OpenCall(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ""),
+    Aggregates(
+        0,
+        tuple(
+            (SeriesKey(image, 0, 0, 0, 0, 0, 0, 0), Aggregate(0, 0, 0, 0, (), 0))
+            for image in (0, 1, 3)
+        ),
+    ),
+]
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.lists(EVENTS, max_size=40))
+@example(CROWDED)
 def test_no_order_of_events_stops_the_stream(events):
     """
     Whatever comes in whatever order, each event that has an activity yields it once. Those of
