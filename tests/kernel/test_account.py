@@ -17,7 +17,8 @@ from otel_gpu.enrich.enricher import Enricher
 from tests.kernel.agent import FIRST, Agent
 from tests.stubs.build import StubLibraries
 
-pytestmark = pytest.mark.kernel
+# What other tests do to the machine must not be a cause as large as the injected one.
+pytestmark = [pytest.mark.kernel, pytest.mark.alone]
 
 MS = 1_000_000
 WORKLOAD = Path(__file__).resolve().parents[1] / "workloads" / "account.py"

@@ -7,7 +7,8 @@ import pytest
 from otel_gpu.demo.scenarios import SCENARIOS
 from tests.scenarios.blame import Blame, faults
 
-pytestmark = pytest.mark.kernel
+# What other tests do to the machine must not be a cause as large as the injected one.
+pytestmark = [pytest.mark.kernel, pytest.mark.alone]
 
 # Nothing on the host is at fault: nobody is to be woken up.
 HARMLESS = {"gpu-wait", "gpu-backpressure", "first-call"}
