@@ -163,7 +163,7 @@ class Session:
             yield from self._watchlist.discover()
         # Counters of cgroups tell of what is between two readings: this is the first one.
         with self._faults.at("pressure"):
-            yield self._read_pressure()
+            yield from self._read_pressure()
         # The kernel's BTF and symbol table were read, and took tens of megabytes meanwhile.
         give_back_memory()
 
@@ -296,8 +296,9 @@ class Session:
 
     def _sweep(self) -> Iterator[bytes]:
         # What ended without a record of it.
-        for pid, image_ktime_ns in self._watchlist.find_ended():
-            yield from self._last_readings({(pid, image_ktime_ns)})
+        ended = self._watchlist.find_ended()
+        yield from self._last_readings(ended)
+        for pid, image_ktime_ns in ended:
             self._watchlist.forget(pid, image_ktime_ns)
             yield unseen_exit_record(time.monotonic_ns(), pid=pid, image_ktime_ns=image_ktime_ns)
         yield from self._snapshots.last_of_others(self._watchlist.free_leftovers())
@@ -323,8 +324,8 @@ class Session:
         for place, read in (
             ("aggregates", self._snapshots.aggregates),
             ("times", self._snapshots.times),
-            ("pressure", self._pressures),
-            ("counters", self._counters),
+            ("pressure", self._read_pressure),
+            ("counters", self._read_counters),
         ):
             with self._faults.at(place):
                 yield from read()
@@ -341,15 +342,12 @@ class Session:
             },
         )
 
-    def _counters(self) -> Iterator[bytes]:
+    def _read_counters(self) -> Iterator[bytes]:
         yield self._snapshots.counters()
 
-    def _pressures(self) -> Iterator[bytes]:
-        yield self._read_pressure()
-
-    def _read_pressure(self) -> bytes:
+    def _read_pressure(self) -> Iterator[bytes]:
         info = self._pressure.read(list(self._watchlist.images))
-        return json_record(wire.RECORD_PRESSURE, time.monotonic_ns(), info)
+        yield json_record(wire.RECORD_PRESSURE, time.monotonic_ns(), info)
 
 
 def _old_image_of(record: bytes) -> int:
