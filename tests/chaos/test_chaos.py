@@ -237,6 +237,12 @@ class Chaos(RuleBasedStateMachine):
         alive = self.kernel.alive()
         self.kernel.end(alive[which % len(alive)])
 
+    def has_raised(self, name):
+        if not self.injection.raised[name]:
+            self.make_calls(0, 7)
+            self.turn(1.0)
+        return self.injection.raised[name]
+
     @invariant()
     def every_error_is_counted_where_it_was(self):
         self.check_errors(name for name in PLACES if name not in IN_THREADS)
@@ -362,7 +368,7 @@ def test_each_function_fails_alone(name):
                 machine.make_calls(0, 7)
                 machine.turn(seconds)
             # Threads of the store and the exports come to it when they do.
-            wait_until(lambda machine=machine: machine.injection.raised[name], name)
+            wait_until(lambda machine=machine: machine.has_raised(name), name)
             machine.every_error_is_counted_where_it_was()
         finally:
             machine.teardown()

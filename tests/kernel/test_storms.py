@@ -130,7 +130,9 @@ def held(agent: Agent, pids: set[int]) -> dict[str, int]:
         if shown["name"] not in BY_PROCESS:
             continue
         first, _, last = BY_PROCESS[shown["name"]].partition(".")
-        entries = [entry["formatted"][first] for entry in bpftool("map", "dump", "id", str(number))]
+        dumped = bpftool("map", "dump", "id", str(number))
+        # One that was deleted under the dump has an error in its place.
+        entries = [entry["formatted"][first] for entry in dumped if "formatted" in entry]
         owners = [entry[last] if last else entry for entry in entries]
         found[shown["name"]] = sum(owner in pids for owner in owners)
     assert found.keys() == BY_PROCESS.keys()
@@ -171,6 +173,7 @@ def test_every_call_of_short_processes_counts_however_they_begin_and_end(
     assert total["unfinished"] == 14
 
 
+@pytest.mark.alone
 def test_nothing_is_kept_of_processes_that_are_gone(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
