@@ -70,9 +70,10 @@ class Incidents:
             group = None
         if group is None:
             group = self._open[key] = self._begin(key, effect)
-            if len(self._open) > self._settings.max_incidents:
-                self._close(min(self._open, key=lambda key: self._open[key].end_unix_ns))
         self._add_to(group, chain)
+        # Not before the chain is in: the one that ended first may be its own.
+        if len(self._open) > self._settings.max_incidents:
+            self._close(min(self._open, key=lambda key: self._open[key].end_unix_ns))
 
     def add_hung(self, key: OpenKey, chain: Chain) -> None:
         """Take in how long a call hangs by now; replaces what was known of it."""

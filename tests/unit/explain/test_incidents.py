@@ -230,3 +230,15 @@ def test_the_least_incidents_are_given_up_and_counted():
 
     assert [incident.lost_ns // MS for incident in explainer.incidents()] == [24, 23]
     assert explainer.given_up == {"incidents": 3}
+
+
+def test_an_incident_that_closes_at_once_has_its_chain():
+    """It began before the one that is open, and there is room for one."""
+    explainer = Explainer(Settings(max_incidents=1))
+    for activity in (capture(), usual(), *hit(0.2, pid=901), *hit(0, pid=902)):
+        list(explainer.push(activity))
+
+    list(explainer.push(throttled(4_000, 0)))
+
+    (incident,) = explainer.closed_incidents()
+    assert (incident.effects, len(incident.chains)) == (1, 1)
