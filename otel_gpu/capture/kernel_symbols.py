@@ -1,6 +1,7 @@
 """Names of kernel functions, by address."""
 
 import re
+import zlib
 from array import array
 from bisect import bisect_left, bisect_right
 from pathlib import Path
@@ -8,6 +9,8 @@ from pathlib import Path
 KALLSYMS = Path("/proc/kallsyms")
 _SCHEDULER_LIMITS = (b"__sched_text_start", b"__sched_text_end")
 _MAX_OFFSET = 1 << 20
+# So many names are compressed together: as strings all would be 10 MB, and few are ever asked for.
+_NAMES_AT_ONCE = 256
 _FUNCTION = re.compile(rb"^([0-9a-f]{1,16}) [tTwW] (\S+)", re.MULTILINE)
 
 
@@ -22,9 +25,7 @@ class KernelSymbols:
     def __init__(self, kallsyms: Path = KALLSYMS) -> None:
         self._path = kallsyms
         self._addresses: array[int] | None = None
-        # All names in one piece, and where each begins: as strings they would be 10 MB.
-        self._names = b""
-        self._starts: array[int] = array("I")
+        self._names: list[bytes] = []
         self._scheduler = (0, 0)
         self._known: dict[int, str] = {}
 
@@ -59,8 +60,8 @@ class KernelSymbols:
         return self.read() if self._addresses is None else self._addresses
 
     def _name(self, index: int) -> bytes:
-        start = self._starts[index]
-        return self._names[start : self._names.index(b"\n", start)]
+        piece, position = divmod(index, _NAMES_AT_ONCE)
+        return zlib.decompress(self._names[piece]).split(b"\n")[position]
 
     def read(self) -> "array[int]":
         """Read the table; the addresses, ascending."""
@@ -78,9 +79,12 @@ class KernelSymbols:
                 names += name + b"\n"
                 if name in limits:
                     limits[name] = address
-        order = sorted(range(len(addresses)), key=addresses.__getitem__)
+        del text
+        order = array("I", sorted(range(len(addresses)), key=addresses.__getitem__))
         self._addresses = array("Q", map(addresses.__getitem__, order))
-        self._starts = array("I", map(starts.__getitem__, order))
-        self._names = bytes(names)
+        for begin in range(0, len(order), _NAMES_AT_ONCE):
+            piece = map(starts.__getitem__, order[begin : begin + _NAMES_AT_ONCE])
+            found_names = (names[start : names.index(b"\n", start)] for start in piece)
+            self._names.append(zlib.compress(b"\n".join(found_names), 1))
         self._scheduler = (limits[_SCHEDULER_LIMITS[0]], limits[_SCHEDULER_LIMITS[1]])
         return self._addresses

@@ -24,7 +24,6 @@ from otel_gpu.config import Config
 from otel_gpu.enrich.activities import OpenCallActivity
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.enrich.stack_text import describe_place
-from otel_gpu.faces.summary import Summary, is_live
 from otel_gpu.faults import Faults, Isolated
 
 NAME = "run"
@@ -77,10 +76,13 @@ def _capture(
         live_store(config, faults) as store,
         ExitStack() as stack,
     ):
-        console = out.stderr_console
-        live = is_live(args.summary, console, shares_terminal=started.command is not None)
         summary = None
         if args.summary != "never":
+            # An agent that shows nothing does without rich and its megabytes.
+            from otel_gpu.faces.summary import Summary, is_live  # noqa: PLC0415
+
+            console = out.stderr_console
+            live = is_live(args.summary, console, shares_terminal=started.command is not None)
             summary = stack.enter_context(Summary(console, live=live, dropped=exports.dropped))
         keepers: list[Isolated[Any]] = [Isolated(faults, "export", exports, Exports.renew)]
         if store is not None:
