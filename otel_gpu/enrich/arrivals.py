@@ -52,6 +52,9 @@ class Arrivals:
     def __iter__(self) -> Iterator[ImageKey]:
         return iter(tuple(self._by_image))
 
+    def __contains__(self, image: ImageKey) -> bool:
+        return image in self._by_image
+
     def hold(self, image: ImageKey, event: Waiting, ktime_ns: int) -> None:
         """Hold an event back, which came at some time of the stream."""
         self._arrival(image, ktime_ns).events.append(event)

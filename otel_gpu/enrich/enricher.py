@@ -91,12 +91,14 @@ class Enricher:
         self._processes = ProcessTable(
             self._clock, self._forget, max_images=max_images, max_dead=max_dead
         )
-        self._unsettled = self._processes.unsettled
         self._settled = self._processes.settled
         self._arrivals = Arrivals()
+        # The image whose events wait no longer, while they are handed on.
+        self._released: ImageKey | None = None
         # What was held back and need not wait any more.
         self._ready: list[Activity] = []
         self._ktime_ns = 0
+        self._faults: Faults | None = None
         self._ways: dict[type, Callable[[Any], Activity | None]] = {
             Aggregates: self._enrich_aggregates,
             Clock: self._learn_clock,
@@ -129,6 +131,7 @@ class Enricher:
         An error about one event is counted in ``faults``; without any, it is raised.
         """
         waiting: Capture | None = None
+        self._faults = faults
         for event in events:
             kind = type(event)
             # A capture comes before the first clock sample, and is dated by it.
@@ -143,10 +146,8 @@ class Enricher:
                     waiting = event
                     continue
                 activity = self._ways[kind](event)
-            except Exception as error:
-                if faults is None:
-                    raise
-                faults.add("enrich", error)
+            except Exception as error:  # noqa: BLE001 -- counted, or raised
+                self._fail(error)
                 activity = None
             if self._ready:
                 yield from self._take_ready()
@@ -155,6 +156,11 @@ class Enricher:
         if waiting is not None:
             yield self._enrich_capture(waiting)
         yield from self._release_all()
+
+    def _fail(self, error: Exception) -> None:
+        if self._faults is None:
+            raise error
+        self._faults.add("enrich", error)
 
     def _learn_capture(self, event: Capture) -> None:
         self._processes.learn_host(event.info)
@@ -184,12 +190,16 @@ class Enricher:
         arrival = self._arrivals.take(image)
         if arrival is None:
             return
+        self._released = image
         for event in arrival.events:
-            # A fork brings in a child, and in a full table its parent may be what goes for it.
-            self._processes.settle(*image)
-            activity = self._ways[type(event)](event)
+            try:
+                activity = self._ways[type(event)](event)
+            except Exception as error:  # noqa: BLE001 -- counted, or raised
+                self._fail(error)
+                continue
             if activity is not None:
                 self._ready.append(activity)
+        self._released = None
         unix_ns = self._clock.to_unix_ns(self._ktime_ns)
         if arrival.has_times and image in self._times:
             self._ready.append(TimesActivity(unix_ns, tuple(self._sum_times(image))))
@@ -292,10 +302,14 @@ class Enricher:
         """Return the process of an event; None: it has no name yet, and the event waits."""
         image = (event.pid, event.image_ktime_ns)
         process = self._processes.find(*image, event.comm)
-        if image not in self._unsettled:
+        if image == self._released or not self._must_wait(image):
             return process
         self._wait(image, event)
         return None
+
+    def _must_wait(self, image: ImageKey) -> bool:
+        # In a full table an image may be gone of which something waits: what follows comes after it.
+        return self._processes.may_improve(image) or image in self._arrivals
 
     def _reason(self, kernel_stack: int, system_call: int, flags: int) -> str:
         functions = self._kernel_stacks.get(kernel_stack, ())
@@ -336,10 +350,10 @@ class Enricher:
             images.add(image)
         for image in images:
             self._processes.find(*image, "")
-            if image in self._unsettled:
-                self._arrivals.hold_times(image, event.ktime_ns)
-        images -= self._unsettled
-        times = [time for image in sorted(images) for time in self._sum_times(image)]
+        waiting = set(filter(self._must_wait, images))
+        for image in waiting:
+            self._arrivals.hold_times(image, event.ktime_ns)
+        times = [time for image in sorted(images - waiting) for time in self._sum_times(image)]
         return TimesActivity(self._clock.to_unix_ns(event.ktime_ns), tuple(times))
 
     def _forget_times(self, image: tuple[int, int]) -> None:
@@ -411,7 +425,7 @@ class Enricher:
         for key, aggregate in event.series:
             image = (key.pid, key.image_ktime_ns)
             self._processes.find(*image, "")
-            if image in self._unsettled:
+            if self._must_wait(image):
                 self._arrivals.hold_series(image, key, aggregate, event.ktime_ns)
                 self._make_room()
             else:

@@ -20,7 +20,6 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from collections.abc import Set as AbstractSet
 from typing import Any
 
 from otel_gpu.enrich.activities import ProcessImage
@@ -59,8 +58,7 @@ class ProcessTable:
         # In the order in which the images were learnt.
         self._images: OrderedDict[ImageKey, ProcessImage] = OrderedDict()
         self._facts: dict[ImageKey, Facts] = {}
-        # Those that may still get better names.
-        self._unsettled: set[ImageKey] = set()
+        # Those that get no better names any more.
         self._settled: dict[ImageKey, ProcessImage] = {}
         # In the order in which they died, with the ktime of that.
         self._dead: OrderedDict[ImageKey, int] = OrderedDict()
@@ -71,21 +69,20 @@ class ProcessTable:
         return len(self._images)
 
     @property
-    def unsettled(self) -> AbstractSet[ImageKey]:
-        """The images that may still get better names."""
-        return self._unsettled
-
-    @property
     def settled(self) -> Mapping[ImageKey, ProcessImage]:
         """The images that stay as they are: a view, which goes on being right."""
         return self._settled
 
-    def settle(self, pid: int, image_ktime_ns: int) -> ProcessImage:
-        """Return an image, which does not change from now on."""
+    def may_improve(self, key: ImageKey) -> bool:
+        """Say whether an image may still get better names; one that is not known any more may not."""
+        return key in self._images and key not in self._settled
+
+    def settle(self, pid: int, image_ktime_ns: int) -> None:
+        """Let an image stay as it is from now on."""
         image = self.find(pid, image_ktime_ns, "")
-        self._unsettled.discard((pid, image_ktime_ns))
-        self._settled[pid, image_ktime_ns] = image
-        return image
+        # In a full table it may be gone already.
+        if (pid, image_ktime_ns) in self._images:
+            self._settled[pid, image_ktime_ns] = image
 
     def find(self, pid: int, image_ktime_ns: int, comm: str) -> ProcessImage:
         """
@@ -178,7 +175,7 @@ class ProcessTable:
     def _put(self, key: ImageKey, facts: Facts) -> ProcessImage:
         pid, image_ktime_ns = key
         known = self._images.get(key)
-        if known is not None and key not in self._unsettled:
+        if known is not None and key in self._settled:
             return known
         attributes = describe(pid, image_ktime_ns, facts, self._host)
         self._facts[key] = facts
@@ -197,7 +194,6 @@ class ProcessTable:
         )
         self._images[key] = image
         if known is None:
-            self._unsettled.add(key)
             self._supersede(key)
             if len(self._images) > self._max_images:
                 # The longest dead, else the longest known: an exit that was lost.
@@ -232,7 +228,6 @@ class ProcessTable:
         self._dead.pop(key, None)
         self._images.pop(key, None)
         self._facts.pop(key, None)
-        self._unsettled.discard(key)
         self._settled.pop(key, None)
         if self._current.get(key[0]) == key:
             del self._current[key[0]]

@@ -51,6 +51,7 @@ from otel_gpu.enrich.activities import (
 from otel_gpu.enrich.arrivals import MAX_HELD
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.enrich.ids import SpanIds, capture_seed
+from otel_gpu.faults import Faults
 from otel_gpu.probe_table import API_BY_NUMBER
 from otel_gpu.stacks.frames import Frame
 
@@ -590,6 +591,13 @@ EVENTS = st.one_of([any_of(kind) for kind in typing.get_args(Event)])
 WAITING = (CudaCall, Fork, Gap, OpenCall, Stall)
 
 
+# A stall waits for the name of a process that a full table has dropped when more of it comes.
+DROPPED = [
+    stall(pid=2, image_ktime_ns=0),
+    Fork(0, 0, 0, 0, 0, 0, 0, 0, 1, ""),
+    Fork(0, 1, 0, 0, 0, 0, 0, 0, 0, ""),
+    Gap(0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ""),
+]
 # The child that a fork brings in takes the place of its parent, of which something waits.
 CROWDED = [
     Fork(0, 0, 0, 0, 0, 2, 0, 0, 0, ""),
@@ -607,6 +615,7 @@ CROWDED = [
 @settings(max_examples=150, deadline=None)
 @given(st.lists(EVENTS, max_size=40))
 @example(CROWDED)
+@example(DROPPED)
 def test_no_order_of_events_stops_the_stream(events):
     """
     Whatever comes in whatever order, each event that has an activity yields it once. Those of
@@ -685,6 +694,20 @@ def test_what_comes_before_the_name_of_its_process_waits_for_it():
     assert reading.unix_ns == T0 + 30
     assert kinds[-1] is CountersActivity
     assert kinds.index(CallActivity) < len(kinds) - 1
+
+
+def test_an_error_about_one_that_waited_costs_that_one_alone(monkeypatch):
+    """The others of its process are handed on, and it is counted."""
+    monkeypatch.setattr(SpanIds, "of_stall", lambda *_: 1 / 0)
+    faults = Faults()
+    events = [CAPTURE, CLOCK, cuda_call(), stall(), cuda_call(tid=44), SEEN]
+
+    activities = list(Enricher().enrich(events, faults))
+
+    assert [a.event.tid for a in activities if isinstance(a, CallActivity)] == [43, 44]
+    assert faults.status()["errors"] == {"enrich": 1}
+    with pytest.raises(ZeroDivisionError):
+        list(Enricher().enrich(events))
 
 
 def test_a_process_that_ended_before_it_was_known_is_named_by_its_exec():
