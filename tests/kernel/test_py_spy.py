@@ -60,7 +60,7 @@ def frames_in_call(program: Path, command: list[str]) -> list[dict]:
     What py-spy shows of a thread that hangs in a call.
 
     It knows nothing of uretprobes, which replace return addresses, so it looks at another
-    process, which nobody probes.
+    process, which nobody probes: nor does a test beside this one.
     """
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         try:
@@ -99,6 +99,7 @@ def is_contained(part: list[str], whole: list[str]) -> bool:
     return all(name in rest for name in part)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("chain", ["callback", "native", "thread"])
 def test_another_unwinder_sees_the_same(chain, py_spy, stubs: StubLibraries, tmp_path):
     """

@@ -17,8 +17,10 @@ from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.export.exports import open_exports
 from tests.short_processes import ACTIVITIES_OF_ONE, short_processes
 
-# A million activities are 100,000 processes: three minutes of a core, which `make soak` takes.
-PROCESSES = int(os.environ.get("OTEL_GPU_TEST_PROCESSES", "5000"))
+# A million activities are 100,000 processes: two minutes of a core, which CI and `make soak` take.
+PROCESSES = int(
+    os.environ.get("OTEL_GPU_TEST_PROCESSES", "100000" if "CI" in os.environ else "5000")
+)
 # What is remembered of the dead for late records is full by then.
 STEADY_FROM = 20_000
 MAX_RESIDENT_MIB = 100
