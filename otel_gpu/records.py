@@ -17,8 +17,8 @@ from otel_gpu import wire
 MAX_JSON_BYTES = 1 << 20
 """A JSON body above this is shortened; see :func:`json_record`."""
 
-MAX_SERIES_PER_RECORD = 4096
-"""6.6 MB of a record: one read of the default map, and well inside a recording's chunk."""
+MAX_SERIES_PER_RECORD = 256
+"""0.4 MB of a record, of which decode makes several times as much at once."""
 
 Entry = tuple[bytes, bytes]
 """Key and value of one entry of a map."""

@@ -7,6 +7,7 @@ replay will need is put into the stream here, so nothing downstream asks /proc.
 """
 
 import contextlib
+import itertools
 import os
 import select
 import time
@@ -42,6 +43,7 @@ _CLOCK_INTERVAL_S = 60.0
 _THRESHOLD_INTERVAL_S = 5.0
 _RESCAN_INTERVAL_S = 30.0
 _SWEEP_INTERVAL_S = 5.0
+_MAX_BATCH = 4096
 _CALL_KIND = wire.RECORD_CUDA_CALL.to_bytes(2, "little")
 _STALL_KIND = wire.RECORD_STALL.to_bytes(2, "little")
 _OLD_IMAGE = position_of(wire.EXEC_RECORD, wire.EXEC_RECORD_FIELDS, "old_image_ktime_ns")
@@ -125,8 +127,8 @@ class Session:
             duration_s: Stop by itself after this long.
 
         Yields:
-            A batch several times a second, which may be empty. The first opens the
-            gate of the command, the last holds the final series and counters.
+            A batch several times a second, which may be empty, and several where there is much.
+            The first opens the gate of the command, the last holds the final counters.
         """
         yield list(self._begin())
         deadline_s = None if duration_s is None else time.monotonic() + duration_s
@@ -137,10 +139,11 @@ class Session:
                 if deadline_s is not None:
                     wait_s = min(wait_s, max(0.0, deadline_s - time.monotonic()))
                 poller.poll(wait_s)
-                yield [*self._clock(), *self._read_rings(), *schedule.run_due()]
-        yield [*self._clock(), *self._read_rings()]
+                turn = itertools.chain(self._clock(), self._read_rings(), schedule.run_due())
+                yield from _pieces(turn)
+        yield from _pieces(itertools.chain(self._clock(), self._read_rings()))
         # Apart, so that the last status knows the errors that those records led to.
-        yield [*self._end()]
+        yield from _pieces(self._end())
         with self._faults.at("stacks"):
             self._user_stacks.close()
         os.close(self._stop_fd)
@@ -270,29 +273,27 @@ class Session:
             with self._faults.at("last_times"):
                 yield from self._snapshots.last_times(images)
 
-    def _resolve_stacks(self, records: Iterable[bytes]) -> list[bytes]:
-        resolved: list[bytes] = []
+    def _resolve_stacks(self, records: Iterable[bytes]) -> Iterator[bytes]:
         user_stacks = self._user_stacks
         for record in records:
             try:
                 kind = record[:2]
                 if kind == _CALL_KIND and record[CALL_TOKEN] == NO_TOKEN:
-                    resolved.append(record)
+                    yield record
                     continue
                 if kind in SAMPLE_KINDS:
                     user_stacks.take(record)
                     continue
-                told: Iterable[bytes] = ()
+                resolved: Iterable[bytes]
                 if kind == _STALL_KIND:
-                    told = list(self._snapshots.stacks.tell(_kernel_stack_of(record)))
-                found = user_stacks.resolve(record)
+                    told = self._snapshots.stacks.tell(_kernel_stack_of(record))
+                    resolved = (*told, *user_stacks.resolve(record))
+                else:
+                    resolved = user_stacks.resolve(record)
             except Exception as error:  # noqa: BLE001 -- costs nothing until it happens
                 self._faults.add("stacks", error)
-                resolved += user_stacks.without_stack(record)
-            else:
-                resolved += told
-                resolved += found
-        return resolved
+                resolved = user_stacks.without_stack(record)
+            yield from resolved
 
     def _sweep(self) -> Iterator[bytes]:
         # What ended without a record of it.
@@ -348,6 +349,18 @@ class Session:
     def _read_pressure(self) -> Iterator[bytes]:
         info = self._pressure.read(list(self._watchlist.images))
         yield json_record(wire.RECORD_PRESSURE, time.monotonic_ns(), info)
+
+
+def _pieces(records: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """
+    Yield what a turn of the loop found, piece by piece.
+
+    A full ring, and what is made of it, are never in memory as a whole.
+    """
+    records = iter(records)
+    yield list(itertools.islice(records, _MAX_BATCH))
+    while piece := list(itertools.islice(records, _MAX_BATCH)):
+        yield piece
 
 
 def _old_image_of(record: bytes) -> int:

@@ -17,7 +17,7 @@ from otel_gpu.stacks.mappings import Images, Mapping, Mappings
 from otel_gpu.stacks.samples import Image
 
 # Records wait in the ring for a tenth of a second, and longer only where much is lost anyway.
-_KEPT_AFTER_END_S: Final = 3.0
+_KEPT_AFTER_END_S: Final = 1.0
 # Each one holds a file open.
 _MAX_IMAGES: Final = 512
 # Of children that were not looked at, and of images that ended: the oldest go.
