@@ -46,8 +46,8 @@ class Explainer:
 
     Args:
         settings: The limits.
-        keeps_ended: Whether ``verdicts`` and ``incidents`` are to tell of processes that ended
-            and of incidents that were closed, as far as the limits go.
+        reports: Whether ``verdicts`` and ``incidents`` will be asked for. Without, nothing is
+            kept for them.
 
     Attributes:
         settings: The limits.
@@ -55,15 +55,15 @@ class Explainer:
         given_up: What found no room, by what it was.
     """
 
-    def __init__(self, settings: Settings | None = None, *, keeps_ended: bool = True) -> None:
+    def __init__(self, settings: Settings | None = None, *, reports: bool = True) -> None:
         self.settings = settings if settings is not None else Settings()
-        self._keeps_ended = keeps_ended
+        self._reports = reports
         self._timeline = Timeline(self.settings)
         self._baselines = Baselines(self.settings)
         self._effects = Effects(self._baselines, self.settings)
         self._quotas = Quotas(self._timeline)
         self._causes = Causes(self._timeline, self._quotas, self.settings)
-        self._incidents = Incidents(self.settings, keeps_closed=keeps_ended)
+        self._incidents = Incidents(self.settings, keeps_closed=reports)
         self._hung = self._incidents.hung
         self._verdicts = Verdicts(self.settings)
         self._endings = Endings()
@@ -131,8 +131,6 @@ class Explainer:
         for image in self._endings.take_over(settled_ns - self.settings.settle_ns):
             self._baselines.forget(image)
             self._timeline.forget(image)
-            if not self._keeps_ended:
-                self._verdicts.forget(image)
 
     def _observe_exit(self, activity: ExitActivity) -> None:
         process = activity.process
@@ -150,7 +148,8 @@ class Explainer:
         for series in activity.series:
             self._timeline.know(series.process)
         self._baselines.observe(activity)
-        self._verdicts.observe_aggregates(activity)
+        if self._reports:
+            self._verdicts.observe_aggregates(activity)
         self._advance(activity.unix_ns)
         self._incidents.advance(activity.unix_ns - self.settings.settle_ns)
 
@@ -158,7 +157,8 @@ class Explainer:
         for time in activity.times:
             self._timeline.know(time.process)
         self._timeline.add_times(activity)
-        self._verdicts.observe_times(activity)
+        if self._reports:
+            self._verdicts.observe_times(activity)
         self._advance(activity.unix_ns)
 
     def _observe_pressure(self, activity: PressureActivity) -> None:

@@ -174,12 +174,6 @@ class Verdicts:
                 if len(self._series) > self._settings.max_processes:
                     self._series.popitem(last=False)
 
-    def forget(self, image: _ImageKey) -> None:
-        """Let go of an image that ended."""
-        self._times.pop(image, None)
-        self._series.pop(image, None)
-        self._ends_unix_ns.pop(image, None)
-
     def all(self) -> list[Verdict]:
         """Return a verdict per process that has feeder threads, by pid."""
         verdicts = []

@@ -58,6 +58,7 @@ class ExportedSpans:
             len(traces) >= _ENOUGH_SPANS and span.end_unix_ns - self._since_unix_ns > _LONG_NS
         ):
             self._older_traces, self._traces = traces, {}
+            self._drop_threads(self._since_unix_ns)
             self._since_unix_ns = span.end_unix_ns
         if span.tid:
             self._add_of_thread(span.tid, span)
@@ -71,6 +72,14 @@ class ExportedSpans:
         else:
             self._threads.move_to_end(tid)
         spans.append((span.start_unix_ns, span.end_unix_ns, span.trace_id, span.span_id))
+
+    def _drop_threads(self, before_unix_ns: int) -> None:
+        # In the order of their latest spans.
+        while self._threads:
+            tid, spans = next(iter(self._threads.items()))
+            if spans[-1][1] >= before_unix_ns:
+                return
+            del self._threads[tid]
 
     def __contains__(self, span_id: bytes) -> bool:
         return span_id in self._traces or span_id in self._older_traces

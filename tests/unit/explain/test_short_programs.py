@@ -96,7 +96,7 @@ def sizes_of(explainer):
 
 def test_what_is_known_of_a_process_goes_soon_after_it():
     """A host that runs short programs for days keeps those of the last seconds."""
-    explainer = Explainer(keeps_ended=False)
+    explainer = Explainer(reports=False)
     for number in range(300):
         process = image(1000 + number, BEGAN + number * SECOND // 10, "helper")
         for activity in (*healthy(process, process.pid), usual(process=process)):

@@ -93,3 +93,16 @@ def test_spans_of_long_ago_are_forgotten_where_there_are_many(monkeypatch):
     assert known == list(range(known[0], 200))
     assert 10 <= len(known) <= 20
     assert all(seldom.find(reference(n).span_id) for n in range(1, 10))
+
+
+def test_a_thread_is_forgotten_soon_after_its_last_span(monkeypatch):
+    """A host that runs short programs for days keeps those of the last seconds."""
+    monkeypatch.setattr(exported, "_ENOUGH_SPANS", 10)
+    spans = ExportedSpans()
+    second = 1_000_000_000
+
+    for number in range(1, 200):
+        spans.add(span(number, tid=number, end=number * second))
+
+    assert 10 <= len(spans._threads) <= 30
+    assert spans.of_thread(199, 0, 200 * second)
