@@ -157,7 +157,7 @@ def attached(programs: Programs) -> Iterator[None]:
 def put_in_gap(programs: Programs, pid: int) -> None:
     """Let the threads of a process look as if they had made a CUDA call."""
     threads = programs.bpf.map("threads")
-    place: Callable[[str], int] = wire.THREAD_FIELDS.index
+    place: Callable[[str], int] = wire.THREAD.fields.index
     for tid in thread_ids(pid):
         raw = threads.lookup(_TID.pack(tid))
         assert raw
@@ -168,7 +168,7 @@ def put_in_gap(programs: Programs, pid: int) -> None:
 
 def times_of(programs: Programs, pids: set[int]) -> dict[bytes, int]:
     """Return the time account of some processes."""
-    pid_at = wire.TIMES_KEY_FIELDS.index("pid")
+    pid_at = wire.TIMES_KEY.fields.index("pid")
     return {
         key: wire.TIMES.unpack(value)[0]
         for key, value in programs.read_times()

@@ -32,7 +32,7 @@ _TRACEPOINTS = (
 )
 _LIFECYCLE_BYTES = 1 << 20
 _PID = struct.Struct("<I")
-_THREAD_PID = wire.THREAD_FIELDS.index("pid")
+_THREAD_PID = wire.THREAD.fields.index("pid")
 # The first fields of the keys of allocations and captures: image_ktime_ns, ..., pid.
 _MEMORY_IMAGE = struct.Struct("<QQI")
 
@@ -165,23 +165,17 @@ class Programs:
         return len(ended) < len(tids)
 
     def _add_thread(self, pid: int, tid: int, image_ktime_ns: int, flags: int) -> bool:
-        values = dict.fromkeys(wire.THREAD_FIELDS, 0) | {
-            "image_ktime_ns": image_ktime_ns,
-            "pid": pid,
-            "tid": tid,
-            "device": -1,
-            "kernel_stack": -1,
-            "system_call": -1,
-            "intervals": b"",
-            "process_flags": flags,
-            "culprit_comm": b"",
-            "waker_comm": b"",
-            "calls": b"",
-        }
+        thread = wire.THREAD.build(
+            image_ktime_ns=image_ktime_ns,
+            pid=pid,
+            tid=tid,
+            device=-1,
+            kernel_stack=-1,
+            system_call=-1,
+            process_flags=flags,
+        )
         try:
-            return self._threads.update(
-                _PID.pack(tid), wire.THREAD.pack(*values.values()), only_new=True
-            )
+            return self._threads.update(_PID.pack(tid), thread, only_new=True)
         except MapFullError:
             self._lost[wire.COUNTER_LOST_THREADS_FULL] += 1
             return False
@@ -312,11 +306,11 @@ class Programs:
         """Yield the threads that are inside a CUDA call now."""
         for _, _, values in self._threads.read_batches():
             for fields in wire.THREAD.iter_unpack(values):
-                thread = dict(zip(wire.THREAD_FIELDS, fields, strict=True))
+                thread = dict(zip(wire.THREAD.fields, fields, strict=True))
                 depth = min(thread["depth"], wire.MAX_DEPTH)
                 if depth:
                     calls = [
-                        dict(zip(wire.OPEN_CALL_FIELDS, call, strict=True))
+                        dict(zip(wire.OPEN_CALL.fields, call, strict=True))
                         for call in wire.OPEN_CALL.iter_unpack(thread["calls"])
                     ]
                     yield OpenThread(

@@ -73,7 +73,7 @@ def _pack_apis() -> bytes:
 
 
 def _descriptor(api: Api) -> tuple[int, ...]:
-    return tuple(getattr(api, field) for field in wire.API_DESCRIPTOR_FIELDS)
+    return tuple(getattr(api, field) for field in wire.API_DESCRIPTOR.fields)
 
 
 def _pid_namespace_inode() -> int:

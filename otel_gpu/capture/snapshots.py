@@ -21,7 +21,7 @@ from otel_gpu.stacks.user_stacks import UserStacks
 
 # The first fields of the keys of series and times: image_ktime_ns, pid.
 _IMAGE = struct.Struct("<QI")
-_TIMES_STACK = wire.TIMES_KEY_FIELDS.index("kernel_stack")
+_TIMES_STACK = wire.TIMES_KEY.fields.index("kernel_stack")
 
 
 class _Reading:

@@ -17,7 +17,6 @@ from otel_gpu import wire
 MINIMUM_CALLS = 100
 _MEDIAN_FACTOR = 3
 _METRICS = (wire.METRIC_CALL_DURATION, wire.METRIC_LAUNCH_GAP)
-_KEY_FIELDS = wire.AGGREGATE_KEY_FIELDS
 
 
 class Threshold(NamedTuple):
@@ -43,7 +42,7 @@ def find_thresholds(
     """
     counts: dict[tuple[int, int, int, int], list[int]] = defaultdict(lambda: [0] * wire.MAX_BUCKETS)
     for key, value in series:
-        fields = dict(zip(_KEY_FIELDS, wire.AGGREGATE_KEY.unpack(key), strict=True))
+        fields = wire.AGGREGATE_KEY.named(key)
         if fields["metric"] in _METRICS and not fields["status"]:
             # Gaps have no API: their threshold is under number 0.
             name = (fields["image_ktime_ns"], fields["pid"], fields["api"], fields["copy_kind"])

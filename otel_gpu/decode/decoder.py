@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from otel_gpu import wire
+from otel_gpu.c_struct import CStruct
 from otel_gpu.decode.bodies import parse_body
 from otel_gpu.decode.events import (
     Aggregate,
@@ -129,7 +130,7 @@ def _decode_record(record: bytes) -> Event:
     return decode_kind(record)
 
 
-def _unpack(layout: struct.Struct, record: bytes) -> tuple[Any, ...]:
+def _unpack(layout: CStruct, record: bytes) -> tuple[Any, ...]:
     # What follows kind, flags and size.
     if len(record) != layout.size:
         raise _RejectedError(REJECTED_SIZE_MISMATCH)

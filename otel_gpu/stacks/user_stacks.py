@@ -15,7 +15,7 @@ from otel_gpu.procfs.mapped_files import MappedFile
 from otel_gpu.stacks.code_objects import CodeObjects
 from otel_gpu.stacks.process_images import ProcessImages
 from otel_gpu.stacks.resolver import NO_API, NOTHING, Resolved, Resolver
-from otel_gpu.stacks.samples import SMALLEST_SAMPLE_BYTES, Image, Sample, position_of
+from otel_gpu.stacks.samples import SMALLEST_SAMPLE_BYTES, Image, Sample
 from otel_gpu.stacks.symbols import Symbols
 from otel_gpu.stacks.unwinder import Unwinder
 
@@ -31,9 +31,9 @@ _MAX_NAMED: Final = 4096
 _TOKEN_BYTES: Final = 8
 _API_BYTES: Final = 2
 NO_TOKEN: Final = bytes(_TOKEN_BYTES)
-_CALL_STACK: Final = position_of(wire.CUDA_CALL_RECORD, wire.CUDA_CALL_RECORD_FIELDS, "user_stack")
-_CALL_API: Final = position_of(wire.CUDA_CALL_RECORD, wire.CUDA_CALL_RECORD_FIELDS, "api")
-_STALL_STACK: Final = position_of(wire.STALL_RECORD, wire.STALL_RECORD_FIELDS, "user_stack")
+_CALL_STACK: Final = wire.CUDA_CALL_RECORD.offset_of("user_stack")
+_CALL_API: Final = wire.CUDA_CALL_RECORD.offset_of("api")
+_STALL_STACK: Final = wire.STALL_RECORD.offset_of("user_stack")
 CALL_TOKEN: Final = slice(_CALL_STACK, _CALL_STACK + _TOKEN_BYTES)
 """Where a CUDA_CALL record names its stack; ``NO_TOKEN`` stands there if it has none."""
 _POSITIONS: Final = {

@@ -30,9 +30,7 @@ def waits_in(
     stacks = KernelStacks(programs)
     names: dict[int, Functions] = {}
     for key, value in programs.read_times():
-        fields: dict[str, Any] = dict(
-            zip(wire.TIMES_KEY_FIELDS, wire.TIMES_KEY.unpack(key), strict=True)
-        )
+        fields: dict[str, Any] = wire.TIMES_KEY.named(key)
         stack = fields["kernel_stack"]
         if stack < 0 or fields["system_call"] != system_call:
             continue

@@ -72,8 +72,7 @@ def waits_of(pid: int, flag: int) -> Sequence[int]:
             for record in programs.events.read():
                 if int.from_bytes(record[:2], "little") != wire.RECORD_STALL:
                     continue
-                fields = wire.STALL_RECORD.unpack(record)
-                wait = dict(zip(wire.STALL_RECORD_FIELDS, fields, strict=True))
+                wait = wire.STALL_RECORD.named(record)
                 if wait["switch_type"] == wire.SWITCH_INVOLUNTARY:
                     flags.append(wait["flags"])
             return sum(value & flag == flag for value in flags) >= WAITS

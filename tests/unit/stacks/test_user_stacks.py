@@ -142,7 +142,7 @@ def test_a_call_gets_the_id_of_its_stack(told):
     *before, named = told.stacks.resolve(record)
 
     (body,) = [json.loads(told_record[wire.RECORD_HEADER.size :]) for told_record in before]
-    fields = wire.CUDA_CALL_RECORD_FIELDS
+    fields = wire.CUDA_CALL_RECORD.fields
     old = dict(zip(fields, wire.CUDA_CALL_RECORD.unpack(record), strict=True))
     new = dict(zip(fields, wire.CUDA_CALL_RECORD.unpack(named), strict=True))
     assert new == old | {"user_stack": body["stack"]}
