@@ -20,6 +20,7 @@ from otel_gpu import wire
 from otel_gpu.capture._libbpf import Libbpf
 from otel_gpu.capture.objects import BpfMap
 from otel_gpu.errors import OtelGpuError
+from otel_gpu.procfs.proc_files import stat_fields
 
 _DISMISSED = b"d"
 _WATCHED = b"w"
@@ -98,15 +99,7 @@ def _let_all_go_on(processes_fd: int) -> None:
     while time.monotonic() < deadline_s:
         for _, keys, _ in processes.read_batches():
             for (pid,) in _PID.iter_unpack(keys):
-                if _is_stopped(pid):
+                if stat_fields(f"/proc/{pid}")[:1] == [b"T"]:
                     with contextlib.suppress(OSError):
                         os.kill(pid, signal.SIGCONT)
         time.sleep(_LOOK_S)
-
-
-def _is_stopped(pid: int) -> bool:
-    try:
-        text = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return False
-    return text.rpartition(b")")[2].split()[:1] == [b"T"]

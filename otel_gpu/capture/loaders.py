@@ -21,6 +21,7 @@ from otel_gpu.capture._libbpf import TestRunOptions
 from otel_gpu.capture.bcc.kernel_headers import ask_headers
 from otel_gpu.capture.objects import BpfObject, object_path
 from otel_gpu.errors import HostError
+from otel_gpu.procfs.proc_files import stat_fields
 
 KERNEL_BTF = Path("/sys/kernel/btf/vmlinux")
 
@@ -41,8 +42,8 @@ _CHECKS = (
     "thread_info.cpu",
     "task_struct.state",
 )
-# Of /proc/PID/stat, counted from behind the state.
-_STAT_THREADS, _STAT_START_STACK = 16, 24
+# Among the fields of "stat" behind the name.
+_STAT_THREADS, _STAT_START_STACK = 17, 25
 _TRIES = 3  # a thread may come or go meanwhile
 
 _logger = logging.getLogger(__name__)
@@ -110,13 +111,12 @@ class _HeadersObject(BpfObject):
 
     def _check(self) -> int:
         """Return the number of the first check that fails; 0: all is well."""
-        text = Path("/proc/thread-self/stat").read_text(encoding="utf-8", errors="replace")
-        stat = [int(value) for value in text.rpartition(")")[2].split()[1:]]
+        stat = stat_fields("/proc/thread-self")
         expected = _EXPECTED.pack(
-            stat[_STAT_START_STACK],
+            int(stat[_STAT_START_STACK]),
             threading.get_ident(),  # at the thread register, or before it
             time.thread_time_ns(),
-            stat[_STAT_THREADS],
+            int(stat[_STAT_THREADS]),
         )
         options = TestRunOptions(ctypes.sizeof(TestRunOptions))
         context = ctypes.create_string_buffer(expected, len(expected))

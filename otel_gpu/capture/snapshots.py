@@ -10,6 +10,7 @@ from otel_gpu.capture.layout import duration_bounds_ns
 from otel_gpu.capture.programs import Programs
 from otel_gpu.capture.thresholds import find_thresholds
 from otel_gpu.config import Config
+from otel_gpu.procfs.proc_files import read_file
 from otel_gpu.records import (
     Entry,
     aggregates_records,
@@ -127,6 +128,7 @@ class Snapshots:
             if now_ktime_ns - root_start_ktime_ns < self._open_limit_ns:
                 continue
             sample = self._programs.stall_sample(thread.tid) or b""
+            comm = f"/proc/{thread.pid}/task/{thread.tid}/comm"
             for depth, call in enumerate(thread.calls):
                 if now_ktime_ns - call["start_ktime_ns"] < self._open_limit_ns:
                     break
@@ -146,7 +148,7 @@ class Snapshots:
                     device=call["device"],
                     api=call["api"],
                     depth=depth,
-                    comm=_comm(thread.pid, thread.tid),
+                    comm=read_file(comm, wire.COMM_BYTES).rstrip(b"\n"),
                     user_stack=stack,
                 )
 
@@ -154,11 +156,3 @@ class Snapshots:
 def _image(key: bytes) -> tuple[int, int]:
     image_ktime_ns, pid = _IMAGE.unpack_from(key)
     return pid, image_ktime_ns
-
-
-def _comm(pid: int, tid: int) -> bytes:
-    try:
-        with open(f"/proc/{pid}/task/{tid}/comm", "rb") as stream:  # noqa: PTH123
-            return stream.read(wire.COMM_BYTES).rstrip(b"\n")
-    except OSError:
-        return b""

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from otel_gpu.procfs.mapped_files import MAX_MAPS_BYTES, FileId, MappedFile, executable_mappings
+from otel_gpu.procfs.proc_files import read_descriptor
 from otel_gpu.stacks.elf_image import ElfImage, image_of
 
 VDSO = "[vdso]"
@@ -30,7 +31,6 @@ UPROBES = "[uprobes]"
 _MAX_IMAGES = 256
 _MAX_MAPPINGS = 1 << 16  # the kernel's own default limit for a process is 65,530
 _MAX_VDSO_BYTES = 1 << 20
-_CHUNK_BYTES = 1 << 16
 # A process is asked again four times a second at most, and less often where the answer is
 # long: 2 % of the time at most. What is known is believed for five seconds: a library may go,
 # and another one come to the same place.
@@ -194,9 +194,12 @@ class Mappings:
         if self._maps < 0:
             return
         start = self._clock()
-        text = self._text()
+        text = ""
+        with contextlib.suppress(OSError):
+            text = read_descriptor(self._maps, MAX_MAPS_BYTES).decode("utf-8", "replace")
         if text:
-            self._learn(text)
+            mapped = list(islice(executable_mappings(self.pid, text), _MAX_MAPPINGS))
+            self._set(sorted(mapped, key=lambda line: line.start))
         else:
             self._ask_no_more()  # It is gone, or has become another program.
         self._read_at = self._clock()
@@ -242,26 +245,6 @@ class Mappings:
             mapped.start, mapped.end, mapped.file_offset, mapped.path, image, bias, self.pid, file
         )
         return known
-
-    def _text(self) -> str:
-        parts: list[bytes] = []
-        size_bytes = 0
-        try:
-            os.lseek(self._maps, 0, os.SEEK_SET)
-            while size_bytes < MAX_MAPS_BYTES:
-                part = os.read(self._maps, _CHUNK_BYTES)
-                if not part:
-                    break
-                parts.append(part)
-                size_bytes += len(part)
-        except OSError:
-            return ""
-        return b"".join(parts).decode("utf-8", "replace")
-
-    def _learn(self, text: str) -> None:
-        mapped = list(islice(executable_mappings(self.pid, text), _MAX_MAPPINGS))
-        mapped.sort(key=lambda line: line.start)
-        self._set(mapped)
 
     def _set(self, mapped: list[MappedFile]) -> None:
         self._mapped = mapped
