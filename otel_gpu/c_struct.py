@@ -1,6 +1,7 @@
 """C structures of the wire: how their bytes are laid out, and what their values are called."""
 
 import struct
+from collections.abc import Iterator
 from typing import Any
 
 
@@ -59,6 +60,11 @@ class CStruct:
     def named(self, record: bytes) -> dict[str, Any]:
         """Return the values by name, of bytes that begin with this structure."""
         return dict(zip(self.fields, self.unpack_from(record), strict=True))
+
+    def all_named(self, records: bytes) -> Iterator[dict[str, Any]]:
+        """Yield the values by name of each of an array of these structures."""
+        for values in self.iter_unpack(records):
+            yield dict(zip(self.fields, values, strict=True))
 
     def build(self, **values: Any) -> bytes:  # noqa: ANN401 -- bytes, and numbers of any width
         """

@@ -47,12 +47,7 @@ class _File:
 
 
 class Attachments:
-    """
-    The probes in libraries.
-
-    Args:
-        programs: The loaded programs.
-    """
+    """The probes in libraries."""
 
     def __init__(self, programs: Programs) -> None:
         self._programs = programs

@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from otel_gpu.procfs.proc_files import read_file
+
 _CLOCK_READINGS = 5
 # Of malloc.h. By itself glibc raises the first with every large buffer that is freed, and has
 # eight arenas a CPU, of which each keeps what the threads that used it freed.
@@ -75,13 +77,9 @@ def give_back_memory() -> None:
 
 
 def collect_rarely() -> None:
-    """
-    Let Python look for reference cycles less often.
-
-    What a record becomes is in no cycle, and there can be hundreds of thousands of such
-    objects a second: by default Python looks through the young ones after every 700. What
-    lives by now, most of it modules, is not looked at again.
-    """
+    """Let Python look for reference cycles less often, and never at what lives by now."""
+    # What a record becomes is in no cycle, and there can be hundreds of thousands of such
+    # objects a second: by default Python looks through the young ones after every 700.
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG_OBJECTS)
@@ -102,7 +100,4 @@ def allow_open_files(wanted: int) -> None:
 
 
 def _read(path: str) -> str | None:
-    try:
-        return Path(path).read_text(encoding="ascii").strip() or None
-    except OSError:
-        return None
+    return read_file(path, 4096).decode("ascii", "replace").strip() or None

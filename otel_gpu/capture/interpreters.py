@@ -87,12 +87,7 @@ class _Interpreter(NamedTuple):
 
 
 class Interpreters:
-    """
-    Tells the kernel side about the interpreters of watched processes.
-
-    Args:
-        programs: The loaded programs.
-    """
+    """Tells the kernel side about the interpreters of watched processes."""
 
     def __init__(self, programs: Programs) -> None:
         self._programs = programs
@@ -187,12 +182,7 @@ def diagnose(pid: int, files: Iterable[MappedFile]) -> Diagnosis | None:
     """
     Say whether a capture that began now would have the Python frames of a process.
 
-    Args:
-        pid: The process.
-        files: What it maps.
-
-    Returns:
-        None if it maps no interpreter.
+    None, if it maps no interpreter; ``files`` are all that it maps.
     """
     found = _locate(files, {})
     if found is None:

@@ -12,13 +12,7 @@ _SCHEDULER = "__schedule"
 
 
 class KernelStacks:
-    """
-    The stacks that the kernel side gave ids to.
-
-    Args:
-        programs: The loaded programs.
-        symbols: The kernel's functions; by default those of the kernel that runs.
-    """
+    """The stacks that the kernel side gave ids to."""
 
     def __init__(self, programs: Programs, symbols: KernelSymbols | None = None) -> None:
         self._programs = programs

@@ -29,18 +29,10 @@ _CHECK = "check_layout"
 _EXPECTED = struct.Struct("<QQQQ")
 # What is checked, in the order of the numbers that ``check_layout`` returns, from 1.
 _CHECKS = (
-    "task_struct.pid",
-    "task_struct.comm",
-    "task_struct.group_leader",
-    "task_struct.thread_pid",
-    "mm_struct.start_stack",
-    "signal_struct.live",
-    "task_struct.start_boottime",
-    "sched_entity.sum_exec_runtime",
-    "task_struct.thread",
-    "task_struct.stack",
-    "thread_info.cpu",
-    "task_struct.state",
+    *("task_struct.pid", "task_struct.comm", "task_struct.group_leader"),
+    *("task_struct.thread_pid", "mm_struct.start_stack", "signal_struct.live"),
+    *("task_struct.start_boottime", "sched_entity.sum_exec_runtime", "task_struct.thread"),
+    *("task_struct.stack", "thread_info.cpu", "task_struct.state"),
 )
 # Among the fields of "stat" behind the name.
 _STAT_THREADS, _STAT_START_STACK = 17, 25
@@ -50,13 +42,7 @@ _logger = logging.getLogger(__name__)
 
 
 def choose_loader(wanted: str, btf: Path = KERNEL_BTF) -> str:
-    """
-    Return ``libbpf`` or ``bcc``.
-
-    Args:
-        wanted: One of these, or ``auto``: by whether the kernel has BTF.
-        btf: Where that would be.
-    """
+    """Return ``libbpf`` or ``bcc``: what is wanted, and if ``auto``, by whether there is BTF."""
     if wanted != "auto":
         return wanted
     return "libbpf" if btf.exists() else "bcc"
@@ -65,11 +51,6 @@ def choose_loader(wanted: str, btf: Path = KERNEL_BTF) -> str:
 def open_object(wanted: str, uprobes: Sequence[str], *, multi: bool) -> BpfObject:
     """
     Open the object that suits this kernel; it is not loaded yet.
-
-    Args:
-        wanted: ``auto``, ``libbpf`` or ``bcc``.
-        uprobes: Names of its uprobe programs.
-        multi: Attach many uprobes at once where the kernel can.
 
     Raises:
         HostError: What this way needs is missing; the hint says what to install.

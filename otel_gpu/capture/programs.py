@@ -3,9 +3,8 @@
 import contextlib
 import struct
 import time
-from collections.abc import Iterator, Sequence
-from types import TracebackType
-from typing import NamedTuple, Self
+from collections.abc import Iterator
+from typing import Any, Self
 
 from otel_gpu import wire
 from otel_gpu.capture.loaders import open_object
@@ -35,17 +34,6 @@ _PID = struct.Struct("<I")
 _THREAD_PID = wire.THREAD.fields.index("pid")
 # The first fields of the keys of allocations and captures: image_ktime_ns, ..., pid.
 _MEMORY_IMAGE = struct.Struct("<QQI")
-
-
-class OpenThread(NamedTuple):
-    """A thread with open CUDA calls, outermost first, as the map has it."""
-
-    image_ktime_ns: int
-    pid: int
-    tid: int
-    blocked_ns: int
-    run_queue_ns: int
-    calls: Sequence[dict[str, int]]
 
 
 class Programs:
@@ -98,12 +86,7 @@ class Programs:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def attach(self) -> None:
@@ -258,21 +241,14 @@ class Programs:
         return tuple(address for address in memoryview(raw).cast("Q") if address) if raw else ()
 
     def stall_sample(self, tid: int) -> bytes | None:
-        """
-        Return where a thread last left the CPU to wait, as a RECORD_SAMPLE.
-
-        None: it is not kept, or was written just now.
-        """
+        """Return where a thread last left the CPU to wait, as a RECORD_SAMPLE, if it is kept."""
         key = _PID.pack(tid)
+        # Not while it is written.
         sample = self._stall_samples.lookup(key)
         return sample if sample == self._stall_samples.lookup(key) else None
 
     def set_interpreter(self, pid: int, interpreter: bytes) -> None:
-        """
-        Say where the interpreter of a process keeps its GIL and frames: ``INTERPRETER``.
-
-        One that there is no room for is counted.
-        """
+        """Say where the interpreter of a process keeps its GIL and frames: ``INTERPRETER``."""
         try:
             self._interpreters.update(_PID.pack(pid), interpreter)
         except MapFullError:
@@ -302,25 +278,16 @@ class Programs:
             values.append(self._lost[counter] + sum(memoryview(raw).cast("Q")))
         return tuple(values)
 
-    def open_threads(self) -> Iterator[OpenThread]:
-        """Yield the threads that are inside a CUDA call now."""
+    def open_threads(self) -> Iterator[tuple[dict[str, Any], list[dict[str, int]]]]:
+        """
+        Yield the threads that are inside a CUDA call now, as ``struct thread`` has them.
+
+        Each with its open calls, the outermost first, as ``struct open_call`` has them.
+        """
         for _, _, values in self._threads.read_batches():
-            for fields in wire.THREAD.iter_unpack(values):
-                thread = dict(zip(wire.THREAD.fields, fields, strict=True))
-                depth = min(thread["depth"], wire.MAX_DEPTH)
-                if depth:
-                    calls = [
-                        dict(zip(wire.OPEN_CALL.fields, call, strict=True))
-                        for call in wire.OPEN_CALL.iter_unpack(thread["calls"])
-                    ]
-                    yield OpenThread(
-                        thread["image_ktime_ns"],
-                        thread["pid"],
-                        thread["tid"],
-                        thread["blocked_ns"],
-                        thread["run_queue_ns"],
-                        calls[:depth],
-                    )
+            for thread in wire.THREAD.all_named(values):
+                if depth := min(thread["depth"], wire.MAX_DEPTH):
+                    yield thread, list(wire.OPEN_CALL.all_named(thread["calls"]))[:depth]
 
 
 def _entries(bpf_map: BpfMap) -> Iterator[tuple[bytes, bytes]]:

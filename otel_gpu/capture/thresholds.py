@@ -9,8 +9,7 @@ spans a long tail makes is bounded by the rate of the process.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterable
 
 from otel_gpu import wire
 
@@ -19,21 +18,13 @@ _MEDIAN_FACTOR = 3
 _METRICS = (wire.METRIC_CALL_DURATION, wire.METRIC_LAUNCH_GAP)
 
 
-class Threshold(NamedTuple):
-    """What ``thresholds`` in the kernel holds for one series."""
-
-    image_ktime_ns: int
-    pid: int
-    api: int
-    copy_kind: int
-    threshold_ns: int
-
-
 def find_thresholds(
     series: Iterable[tuple[bytes, bytes]], bounds_ns: tuple[int, ...], floor_ns: int
-) -> Iterator[Threshold]:
+) -> dict[tuple[int, int, int, int], int]:
     """
-    Yield a threshold per series of successful calls that has enough of them.
+    Return a threshold in ns for each series of successful calls that has enough of them.
+
+    By the fields of ``struct threshold_key``.
 
     Args:
         series: Keys and values as the kernel has them.
@@ -48,11 +39,11 @@ def find_thresholds(
             name = (fields["image_ktime_ns"], fields["pid"], fields["api"], fields["copy_kind"])
             buckets = wire.AGGREGATE.unpack(value)[-wire.MAX_BUCKETS :]
             counts[name] = [a + b for a, b in zip(counts[name], buckets, strict=True)]
-    for name, merged in counts.items():
-        total = sum(merged)
-        if total >= MINIMUM_CALLS:
-            median_ns = _upper_bound(merged, total / 2, bounds_ns)
-            yield Threshold(*name, max(floor_ns, _MEDIAN_FACTOR * median_ns))
+    return {
+        name: max(floor_ns, _MEDIAN_FACTOR * _upper_bound(merged, sum(merged) / 2, bounds_ns))
+        for name, merged in counts.items()
+        if sum(merged) >= MINIMUM_CALLS
+    }
 
 
 def _upper_bound(buckets: list[int], rank: float, bounds_ns: tuple[int, ...]) -> int:

@@ -40,6 +40,10 @@ _POSITIONS: Final = {
     wire.RECORD_CUDA_CALL.to_bytes(2, "little"): _CALL_STACK,
     wire.RECORD_STALL.to_bytes(2, "little"): _STALL_STACK,
 }
+_COUNTS: Final = (
+    *("resolved", "memo_hits", "incomplete", "without_sample"),
+    *("unused", "rejected", "distinct"),
+)
 
 
 class UserStacks:
@@ -70,18 +74,7 @@ class UserStacks:
         self._sample_bytes = 0
         self._newest_token = 0
         self._named: OrderedDict[tuple[int, int], Resolved] = OrderedDict()
-        self._counts: dict[str, int] = dict.fromkeys(
-            (
-                "resolved",
-                "memo_hits",
-                "incomplete",
-                "without_sample",
-                "unused",
-                "rejected",
-                "distinct",
-            ),
-            0,
-        )
+        self._counts: dict[str, int] = dict.fromkeys(_COUNTS, 0)
 
     @property
     def counts(self) -> Mapping[str, int]:
