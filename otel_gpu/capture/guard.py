@@ -2,7 +2,7 @@
 Letting everybody go on when the agent is killed.
 
 While a process is stopped for probes to be placed in a library that it just mapped,
-nobody but the agent would let it go on. The guard is a small process that outlives the
+only the agent would let it go on. The guard is a small process that outlives the
 agent. It holds the kernel's list of watched processes; when the agent's end of a
 socket closes without a word, it lets go on whatever of them stands still.
 """

@@ -127,7 +127,7 @@ class Programs:
             image_ktime_ns = self.watched(pid)
         lives = self.watch_threads(pid, image_ktime_ns, flags)
         if is_new and not lives:
-            # Nobody will report the end of a process that ended before it was added.
+            # The end of a process that ended before it was added is not reported.
             self.forget_process(pid)
             return 0
         return image_ktime_ns

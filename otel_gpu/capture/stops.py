@@ -2,7 +2,7 @@
 Processes that the kernel side stopped, and that wait for the agent to let them go on.
 
 Each is named by a record of the lifecycle ring. Whoever takes such a record out of the ring has to
-see to it that the process goes on, whatever happens; nobody else will, also not at the end.
+let the process go on, whatever happens, also at the end.
 """
 
 import contextlib

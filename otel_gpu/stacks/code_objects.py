@@ -1,7 +1,7 @@
 """
-Code objects of Python programs, as the kernel side told about them, and their frames.
+Code objects of Python programs, as the kernel side sent them, and their frames.
 
-A code object is told once and used a thousand times, so what a frame needs is made when it
+A code object is sent once and used a thousand times, so what a frame needs is made when it
 is first asked for and kept. Processes that run the same program have the same code objects
 at other addresses; they share what is known of them.
 """
@@ -24,7 +24,7 @@ _REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
 _CUT: Final = "…"
 _UNKNOWN: Final = Frame(PYTHON, "")
 _SIGN: Final = 1 << 31
-# More instructions of one code object than call anything, unless somebody makes them up.
+# More instructions of one code object than call anything, unless they are made up.
 _MAX_FRAMES: Final = 4096
 
 # What they take in memory, roughly and with all that hangs on them.

@@ -4,7 +4,7 @@ Where symbols are that a file was stripped of.
 A distribution keeps them in a separate file, found by the build id or by a name and checksum
 in ``.gnu_debuglink``, or (Fedora) leaves a compressed table of functions in the library
 itself. Files are looked for in the root of the process and then in our own; either may be
-somebody else's, and must prove that they belong: by the same build id, or by the checksum.
+another user's, and must prove that they belong: by the same build id, or by the checksum.
 """
 
 import contextlib

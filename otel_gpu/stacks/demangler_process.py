@@ -29,7 +29,7 @@ _CAPABILITY_VERSION_3 = 0x20080522
 
 
 def main() -> int:
-    """Answer until the other end of the pipe is closed, or nobody has asked for a minute."""
+    """Answer until the other end of the pipe is closed, or no question came for a minute."""
     demangle = _load()
     if demangle is None:
         return NO_DEMANGLER

@@ -4,7 +4,7 @@ Names of functions as their programmers write them.
 C++ names go to a process of their own (demangler_process.py): the exact demangler is the C++
 library's, and a hostile name can keep that one busy until memory ends. Rust's newer names stay
 mangled; its older ones are C++ names with a hash behind them. The process is started with the first name, and ends by itself
-when nobody asks for a minute.
+when no question comes for a minute.
 """
 
 import contextlib

@@ -81,11 +81,7 @@ class Images:
         return len(self._files)
 
     def hold(self, mapped: MappedFile) -> None:
-        """
-        Count a process that maps a file.
-
-        The file is opened now if there is room, so that it can be read when the process is gone.
-        """
+        """Count a process that maps a file, and open that, to be read when the process is gone."""
         self._users[mapped.file] += 1
         if len(self._files) < self._limit and mapped.file not in self._files:
             with contextlib.suppress(OSError):
@@ -101,7 +97,7 @@ class Images:
                 _close(held)
 
     def get(self, mapped: MappedFile) -> ElfImage | None:
-        """Return the ELF file that is mapped; None if it is none, or cannot be opened any more."""
+        """Return the ELF file that is mapped; None if it is no ELF file, or cannot be opened."""
         held = self._files.pop(mapped.file, None)
         try:
             if held is None:
@@ -121,12 +117,7 @@ class Images:
             self._files.move_to_end(file)
 
     def vdso(self, size_bytes: int) -> ElfImage | None:
-        """
-        Return the kernel's own library, of which all 64-bit processes have the same.
-
-        Args:
-            size_bytes: The length of the mapping: another one is another library.
-        """
+        """Return the kernel's own library; one of another length than ours is another one."""
         if self._vdso_bytes < 0:
             self._vdso, self._vdso_bytes = _own_vdso()
         return self._vdso if size_bytes == self._vdso_bytes else None

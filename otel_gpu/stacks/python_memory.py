@@ -273,7 +273,7 @@ def _has_sound_frames(memory: PythonMemory, read: Read, thread_id: int, frame: i
     if not any(code.file and code.file.isprintable() for code in codes.values()):
         raise ValueError("no code comes from a file")
     if len(frames) < _MAX_CHECKED_FRAMES and not frames[-1].is_entry:
-        raise ValueError("the outermost frame was called by nobody")
+        raise ValueError("the outermost frame has no caller")
     # What is called was put on the stack by an instruction before the call.
     if any(caller.offset <= 0 for caller in frames[1:]):
         raise ValueError("a caller is at its first instruction")

@@ -7,7 +7,7 @@ How a walk goes
 Each frame has an address, and the tables of its file tell where in the copy its return
 address and its caller's registers are (cfi.py). A return address is that of the instruction
 after the call; when the function called never returns, that is another function already. So
-the byte before is looked up. A function that a signal interrupted has called nobody: there
+the byte before is looked up. A function that a signal interrupted has made no call: there
 the address itself counts. It appears among the addresses plus 1, so that "the byte before"
 holds for all but the first.
 
@@ -21,7 +21,7 @@ followed if it points into the copy and what is above it there is the address af
 Code that uses the register for something else can pass for that, and a function that has not
 set it yet hides its caller: so the method of such a stack is ``frame_pointer``.
 
-A walk is complete when it comes to a function that the tables say nobody called (``_start``,
+A walk is complete when it comes to a function that has no caller by the tables (``_start``,
 a thread's beginning), to a return address of 0, or, by frame pointers, to a frame pointer of 0.
 """
 
