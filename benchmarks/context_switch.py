@@ -24,8 +24,6 @@ SWITCHES = 20_000
 # Long enough for a look at the kernel stack.
 LONG_WAIT_NS = 30_000
 LONG_SWITCHES = 3_000
-# What runs at a context switch, or makes the thread that is switched to runnable.
-TRACEPOINTS = ("sched_waking", "sched_switch")
 _TID = struct.Struct("<I")
 
 
@@ -146,8 +144,9 @@ def result(whose: str, samples: Sequence[Round], index: int, bound_ns: float) ->
 
 @contextmanager
 def attached(programs: Programs) -> Iterator[None]:
-    """Attach the scheduler's tracepoints for a while."""
-    links: list[Link] = [programs.bpf.attach(name) for name in TRACEPOINTS]
+    """Attach what runs at a context switch, or where a thread becomes runnable, for a while."""
+    names = ("sched_waking", programs.switch_program)
+    links: list[Link] = [programs.bpf.attach(name) for name in names]
     try:
         yield
     finally:

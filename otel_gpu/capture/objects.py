@@ -171,6 +171,7 @@ class BpfObject:
         self._links: list[Link] = []
         self._max_entries: dict[str, int] = {}
         self._read_only_data: dict[str, bytes] = {}
+        self._left_out: list[str] = []
         self._object = 0
         self._multi = multi and bool(uprobes)
 
@@ -201,6 +202,10 @@ class BpfObject:
     def set_read_only_data(self, section: str, data: bytes) -> None:
         """Fill a ``.rodata`` section; before ``load``. The sizes must agree."""
         self._read_only_data[section] = data
+
+    def leave_out(self, program: str) -> None:
+        """Never load a program; before ``load``."""
+        self._left_out.append(program)
 
     def load(self) -> None:
         """
@@ -252,6 +257,8 @@ class BpfObject:
                 len(data),
                 what=f"{section} does not take {len(data)} bytes",
             )
+        for program in self._left_out:
+            self.libbpf.call("bpf_program__set_autoload", self._program(program), False)  # noqa: FBT003
         if self._multi:
             for program in self._uprobes:
                 self.libbpf.call(

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Self
 
 from otel_gpu import wire
+from otel_gpu.capture.host import kernel_version
 from otel_gpu.capture.loaders import open_object
 from otel_gpu.capture.objects import BpfMap
 from otel_gpu.capture.ring import RingBuffer
@@ -27,8 +28,10 @@ _TRACEPOINTS = (
     "sched_process_exec",
     "sched_process_exit",
     "sched_waking",
-    "sched_switch",
 )
+# By whether the kernel can read its stacks in place; see bpf/core_fixes.bpf.h.
+_SWITCHES = {True: "sched_switch_in_place", False: "sched_switch"}
+_READS_IN_PLACE_SINCE = (6, 2)
 _LIFECYCLE_BYTES = 1 << 20
 _PID = struct.Struct("<I")
 _THREAD_PID = wire.THREAD.fields.index("pid")
@@ -44,14 +47,22 @@ class Programs:
         config: Sizes, floors and histogram layout.
         watch_all: Watch every process that makes a CUDA call.
         multi: Attach many uprobes at once where the kernel can.
+        in_place: Read kernel stacks in place where the kernel can.
+
+    Attributes:
+        switch_program: The name of the program that is attached to sched_switch.
 
     Raises:
         HostError: libbpf, the object, or what the loader needs is missing.
         BpfError: The kernel refuses the programs.
     """
 
-    def __init__(self, config: Config, *, watch_all: bool, multi: bool = True) -> None:
+    def __init__(
+        self, config: Config, *, watch_all: bool, multi: bool = True, in_place: bool = True
+    ) -> None:
         capture = config.capture
+        in_place = in_place and kernel_version() >= _READS_IN_PLACE_SINCE
+        self.switch_program = _SWITCHES[in_place]
         self.bpf = open_object(capture.loader, _UPROBES, multi=multi)
         self.bpf.set_read_only_data(".rodata.settings", pack_settings(config, watch_all=watch_all))
         for name, entries in (
@@ -64,6 +75,7 @@ class Programs:
             ("interpreters", capture.max_processes),
         ):
             self.bpf.set_max_entries(name, entries)
+        self.bpf.leave_out(_SWITCHES[not in_place])
         self.bpf.load()
         self.events = RingBuffer(self.bpf.map("events").fd, capture.ring_buffer_bytes)
         self.lifecycle = RingBuffer(self.bpf.map("lifecycle").fd, _LIFECYCLE_BYTES)
@@ -91,7 +103,7 @@ class Programs:
 
     def attach(self) -> None:
         """Attach the tracepoints; uprobes come as libraries are found."""
-        for tracepoint in _TRACEPOINTS:
+        for tracepoint in (*_TRACEPOINTS, self.switch_program):
             self.bpf.attach(tracepoint)
 
     def close(self) -> None:

@@ -66,7 +66,7 @@ def waits_of(pid: int, flag: int) -> Sequence[int]:
     with Programs(CONFIG, watch_all=False) as programs:
         programs.watch(pid, 0)
         programs.bpf.attach("sched_waking")
-        programs.bpf.attach("sched_switch")
+        programs.bpf.attach(programs.switch_program)
 
         def are_enough() -> bool:
             for record in programs.events.read():
