@@ -32,10 +32,7 @@ def symbol_sources(image: ElfImage, pid: int, path: str) -> list[SymbolSource]:
     """
     Return what names the functions of an image best: one complete table, or two parts.
 
-    Args:
-        image: The file that is mapped.
-        pid: A process that maps it, in whose root debug files are looked for.
-        path: Its path there.
+    Debug files are looked for in the root of a process that maps it, beside its path there.
     """
     own = symbol_source(image, ".symtab", separate=False)
     if own is not None:

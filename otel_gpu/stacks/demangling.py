@@ -29,12 +29,7 @@ _PAUSE_S = 5.0
 
 
 class Demangler:
-    """
-    Turns mangled names into text.
-
-    Args:
-        clock: Seconds that never go back.
-    """
+    """Turns mangled names into text."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

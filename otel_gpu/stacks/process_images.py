@@ -27,6 +27,8 @@ _RUNTIME_LIBRARY: Final = "libcudart"
 # library after the other, so some of that time is there in advance.
 _SHARE: Final = 0.02
 _ALLOWANCE_S: Final = 0.05
+# What is known is believed for so long: a library may go, and another one come to its place.
+_MAX_AGE_S: Final = 5.0
 # Not all mappings are reported, so each process is asked now and then, each time after twice as
 # long.
 _FIRST_DELAY_S: Final = 0.1
@@ -73,10 +75,10 @@ class ProcessImage:
     def find(self, address: int) -> Mapping | None:
         """Return the executable mapping that holds an address, or None."""
         mapping = self.mappings.find(address)
+        now_s = time.monotonic()
         # A library may be as new as this, and its process gone before long.
-        if mapping is None and self._ask(time.monotonic()):
-            mapping = self.mappings.find(address)
-        return mapping
+        is_old = mapping is None or now_s - self._asked_s >= _MAX_AGE_S
+        return self.mappings.find(address) if is_old and self._ask(now_s) else mapping
 
     def hurry(self) -> None:
         """It has just loaded a library: ask what it maps as soon as possible."""

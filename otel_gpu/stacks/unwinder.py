@@ -96,8 +96,7 @@ class Unwinder:
         """
         Return the code addresses of a thread, innermost first, as far as they can be known.
 
-        The first is where the thread goes on, even if nothing is known of it. The others are
-        in executable mappings. Nothing is raised, whatever the stack and the files hold.
+        Nothing is raised, whatever the stack and the files hold.
 
         Args:
             registers: The thread's.
@@ -136,12 +135,11 @@ class _Walk:
             method = "frame_pointer"
         elif len(addresses) == 1 and not self._is_complete:
             method = "none"
-        used = tuple(self._stack.used)
         return NativeStack(
             tuple(addresses),
             self._is_complete,
             method,
-            used,
+            tuple(self._stack.used),
             self._uses_frame_pointer,
             tuple(self._stack_pointers) if self._knows_stack_pointers else (),
         )
