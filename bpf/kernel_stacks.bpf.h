@@ -4,7 +4,7 @@
  *
  * A stack is looked at when the thread is about to run again: it has not moved
  * meanwhile, and then it is known how long the wait was. Unwinding takes longer than all
- * else that is done at a context switch, so short waits go without, and are told apart by
+ * else that is done at a context switch, so short waits go without, and are distinguished by
  * their system call.
  */
 #ifndef OTEL_GPU_KERNEL_STACKS_BPF_H
@@ -115,7 +115,7 @@ static __always_inline void copy_words(struct stack_words *copy, struct task_str
 {
 	__u64 pointer = STACK_POINTER(task), bytes = count * sizeof(__u64);
 
-	/* By way of memory: the verifier lets nobody calculate with a typed pointer. */
+	/* By way of memory: the verifier allows no arithmetic on typed pointers. */
 	*(volatile __u64 *)&copy->end = (__u64)bpf_task_pt_regs(task);
 	if (bytes > *(volatile __u64 *)&copy->end - pointer)
 		bytes = copy->end - pointer;

@@ -3,7 +3,7 @@
  * Where the time of watched threads goes.
  *
  * A thread is off the CPU from switch-out to switch-in. If it left because it had
- * to wait, it is *blocked* until somebody wakes it, and in the *run queue* from
+ * to wait, it is *blocked* until it is woken, and in the *run queue* from
  * then on. If it was preempted, it is in the run queue all the time. The two parts
  * sum to the interval. Who is to blame for the run-queue part is whoever had the
  * CPU: the next task at a preemption; after a wake-up, who ran on the thread's CPU when
@@ -71,7 +71,7 @@ static __always_inline void note_place(struct thread *thread, struct task_struct
 	}
 }
 
-static __always_inline void blame_nobody(struct thread *thread)
+static __always_inline void exonerate(struct thread *thread)
 {
 	thread->culprit_pid = 0;
 	thread->culprit_tid = 0;
@@ -109,7 +109,7 @@ static __always_inline void leave_cpu(struct thread *thread, struct task_struct 
 		thread->switch_type = SWITCH_VOLUNTARY;
 		thread->voluntary_switches++;
 		thread->runnable_ktime_ns = 0;
-		blame_nobody(thread);
+		exonerate(thread);
 		note_place(thread, prev);
 	} else {
 		thread->switch_type = SWITCH_INVOLUNTARY;
@@ -146,7 +146,7 @@ static __always_inline void note_culprit(struct thread *thread, struct task_stru
 	}
 	if (READ_KERNEL(prev, se.sum_exec_runtime) - READ_KERNEL(prev, se.prev_sum_exec_runtime) <
 	    wait_ns / 2)
-		blame_nobody(thread);
+		exonerate(thread);
 }
 
 static __always_inline int on_switch(__u64 *ctx, bool in_place)

@@ -233,61 +233,47 @@ class BpfObject:
             self._open_and_load(f"/proc/self/fd/{stream.fileno()}".encode())
 
     def _open_and_load(self, btf_path: bytes | None) -> None:
-        options = ObjectOpenOptions()
-        options.btf_custom_path = btf_path
-        options.sz = ctypes.sizeof(options)
-        options.object_name = b"otel_gpu"
-        options.kernel_log_buf = ctypes.addressof(self.libbpf.verifier_log)
-        options.kernel_log_size = ctypes.sizeof(self.libbpf.verifier_log)
-        self._object = self.libbpf.pointer(
-            "bpf_object__open_file",
-            os.fsencode(self._path),
-            options,
-            what=f"{self._path} is not opened",
+        log = self.libbpf.verifier_log
+        options = ObjectOpenOptions(
+            sz=ctypes.sizeof(ObjectOpenOptions),
+            object_name=b"otel_gpu",
+            btf_custom_path=btf_path,
+            kernel_log_buf=ctypes.addressof(log),
+            kernel_log_size=ctypes.sizeof(log),
         )
+        call, path = self.libbpf.call, os.fsencode(self._path)
+        what = f"{self._path} is not opened"
+        self._object = self.libbpf.pointer("bpf_object__open_file", path, options, what=what)
         for name, entries in self._max_entries.items():
-            self.libbpf.call(
-                "bpf_map__set_max_entries", self._map_pointer(name), entries, what=f"map {name}"
-            )
+            call("bpf_map__set_max_entries", self._map(name), entries, what=f"map {name}")
         for section, data in self._read_only_data.items():
-            self.libbpf.call(
-                "bpf_map__set_initial_value",
-                self._map_pointer(section),
-                data,
-                len(data),
-                what=f"{section} does not take {len(data)} bytes",
-            )
+            what = f"{section} does not take {len(data)} bytes"
+            call("bpf_map__set_initial_value", self._map(section), data, len(data), what=what)
         for program in self._left_out:
-            self.libbpf.call("bpf_program__set_autoload", self._program(program), False)  # noqa: FBT003
-        if self._multi:
-            for program in self._uprobes:
-                self.libbpf.call(
-                    "bpf_program__set_expected_attach_type",
-                    self._program(program),
-                    BPF_TRACE_UPROBE_MULTI,
-                )
+            call("bpf_program__set_autoload", self._program(program), False)  # noqa: FBT003
+        for program in self._uprobes if self._multi else ():
+            kind = BPF_TRACE_UPROBE_MULTI
+            call("bpf_program__set_expected_attach_type", self._program(program), kind)
         try:
-            self.libbpf.call(
-                "bpf_object__load", self._object, what="the BPF programs are not loaded"
-            )
+            call("bpf_object__load", self._object, what="the BPF programs are not loaded")
         except BpfError as error:
             if os.geteuid() and error.log and "not permitted" in str(error):
                 raise HostError(f"{error} to this user", hint=error.hint) from error
             raise
 
-    def _map_pointer(self, name: str) -> int:
-        return self.libbpf.pointer(
-            "bpf_object__find_map_by_name", self._object, name.encode(), what=f"map {name}"
-        )
+    def _map(self, name: str) -> int:
+        return self._find("map", name)
 
     def _program(self, name: str) -> int:
-        return self.libbpf.pointer(
-            "bpf_object__find_program_by_name", self._object, name.encode(), what=f"program {name}"
-        )
+        return self._find("program", name)
+
+    def _find(self, kind: str, name: str) -> int:
+        function = f"bpf_object__find_{kind}_by_name"
+        return self.libbpf.pointer(function, self._object, name.encode(), what=f"{kind} {name}")
 
     def map(self, name: str) -> BpfMap:
         """Return a map; after ``load``."""
-        pointer = self._map_pointer(name)
+        pointer = self._map(name)
         raw = self.libbpf.raw
         return BpfMap(
             self.libbpf,
