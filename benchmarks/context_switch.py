@@ -24,8 +24,6 @@ SWITCHES = 20_000
 # Long enough for a look at the kernel stack.
 LONG_WAIT_NS = 30_000
 LONG_SWITCHES = 3_000
-# What runs at a context switch, or makes the thread that is switched to runnable.
-TRACEPOINTS = ("sched_waking", "sched_switch")
 _TID = struct.Struct("<I")
 
 
@@ -146,8 +144,9 @@ def result(whose: str, samples: Sequence[Round], index: int, bound_ns: float) ->
 
 @contextmanager
 def attached(programs: Programs) -> Iterator[None]:
-    """Attach the scheduler's tracepoints for a while."""
-    links: list[Link] = [programs.bpf.attach(name) for name in TRACEPOINTS]
+    """Attach what runs at a context switch, or where a thread becomes runnable, for a while."""
+    names = ("sched_waking", programs.switch_program)
+    links: list[Link] = [programs.bpf.attach(name) for name in names]
     try:
         yield
     finally:
@@ -157,7 +156,7 @@ def attached(programs: Programs) -> Iterator[None]:
 def put_in_gap(programs: Programs, pid: int) -> None:
     """Let the threads of a process look as if they had made a CUDA call."""
     threads = programs.bpf.map("threads")
-    place: Callable[[str], int] = wire.THREAD_FIELDS.index
+    place: Callable[[str], int] = wire.THREAD.fields.index
     for tid in thread_ids(pid):
         raw = threads.lookup(_TID.pack(tid))
         assert raw
@@ -168,7 +167,7 @@ def put_in_gap(programs: Programs, pid: int) -> None:
 
 def times_of(programs: Programs, pids: set[int]) -> dict[bytes, int]:
     """Return the time account of some processes."""
-    pid_at = wire.TIMES_KEY_FIELDS.index("pid")
+    pid_at = wire.TIMES_KEY.fields.index("pid")
     return {
         key: wire.TIMES.unpack(value)[0]
         for key, value in programs.read_times()

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Code objects of CPython: what tells one from another, and what is sent of each, once.
+ * Code objects of CPython: how they are distinguished, and what is sent of each, once.
  *
  * A frame names its code object by a number. What belongs to the number (name, file, line
  * table) is sent when it is met for the first time, while it is there: a moment later the

@@ -83,4 +83,23 @@ static __always_inline __u32 cpu_of(struct task_struct *task)
 		}                                                                                  \
 	} while (0)
 
+#if CAN_RECALL_STACKS
+
+/*
+ * Since Linux kernel commit a35b9af4ec2c ("bpf: Add a kfunc for generic type cast") (in v6.2),
+ * whatever is at an address can be read by a load, as a field is. Before that, it takes a call
+ * of a helper, and a copy. Kernels before refuse to load a program that has it.
+ */
+extern void *bpf_rdonly_cast(const void *address, __u32 type) __ksym __weak;
+
+static __always_inline __u64 word_at(__u64 address)
+{
+	struct pt_regs *words =
+		bpf_rdonly_cast((void *)address, bpf_core_type_id_kernel(struct pt_regs));
+
+	return words->r15; /* the first of them */
+}
+
+#endif
+
 #endif

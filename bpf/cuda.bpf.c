@@ -164,7 +164,7 @@ static __noinline void note_capture(const struct thread *thread, const struct op
 		count(COUNTER_LOST_ALLOCATIONS_FULL);
 }
 
-/* What a success tells about memory and devices. Returns the bytes that it moved. */
+/* What a success says about memory and devices. Returns the bytes that it moved. */
 static __noinline __u64 learn_from_success(struct thread *thread,
 					   const volatile struct api_descriptor *api,
 					   struct open_call *call)

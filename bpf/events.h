@@ -283,7 +283,7 @@ struct stall_record {
 	__u64 user_stack;	     /* id of its merged stack, 0: none; see sample_record */
 	__u32 culprit_pid;	     /* who had the CPU that it waited for; 0: idle or unknown */
 	__u32 culprit_tid;
-	__u32 waker_pid; /* who woke it; 0: nobody, or an interrupt on an idle CPU */
+	__u32 waker_pid; /* who woke it; 0: an interrupt on an idle CPU, or not known */
 	__u32 waker_tid;
 	__u32 cpu; /* where it ran again */
 	__u16 call_api;
@@ -359,7 +359,7 @@ struct code_text {
 
 /*
  * A code object, sent before the first record whose sample has a frame of it, and again
- * only if it was forgotten. header.size tells how much of the line table's room is there.
+ * only if it was forgotten. header.size says how much of the line table's room is there.
  */
 struct code_record {
 	struct record_header header;

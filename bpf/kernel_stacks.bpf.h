@@ -4,7 +4,7 @@
  *
  * A stack is looked at when the thread is about to run again: it has not moved
  * meanwhile, and then it is known how long the wait was. Unwinding takes longer than all
- * else that is done at a context switch, so short waits go without, and are told apart by
+ * else that is done at a context switch, so short waits go without, and are distinguished by
  * their system call.
  */
 #ifndef OTEL_GPU_KERNEL_STACKS_BPF_H
@@ -115,7 +115,7 @@ static __always_inline void copy_words(struct stack_words *copy, struct task_str
 {
 	__u64 pointer = STACK_POINTER(task), bytes = count * sizeof(__u64);
 
-	/* By way of memory: the verifier lets nobody calculate with a typed pointer. */
+	/* By way of memory: the verifier allows no arithmetic on typed pointers. */
 	*(volatile __u64 *)&copy->end = (__u64)bpf_task_pt_regs(task);
 	if (bytes > *(volatile __u64 *)&copy->end - pointer)
 		bytes = copy->end - pointer;
@@ -150,6 +150,29 @@ __weak __noinline __s64 find_in_words(const struct thread *thread)
 		__u32 at = memo->last[i];
 
 		if (at >= MAX_WORDS || at >= copy->count || copy->words[at] != known->addresses[i])
+			return -1;
+	}
+	return id;
+}
+
+/* The same without a copy: each word is read where it is. */
+static __always_inline __s64 find_in_place(const struct thread *thread, struct task_struct *task)
+{
+	/* By way of memory, as above. */
+	volatile __u64 registers = (__u64)bpf_task_pt_regs(task);
+	__u64 pointer = STACK_POINTER(task), end = registers;
+	struct stack_memo *memo = memo_of(thread);
+	__u32 id = memo->stack, outermost = memo->frames - 1;
+	struct kernel_stack *known = bpf_map_lookup_elem(&stacks, &id);
+
+	barrier_var(outermost);
+	if (!known || outermost >= MAX_STACK_FRAMES ||
+	    known->addresses[outermost] != word_at(end - sizeof(__u64)))
+		return -1;
+	for (__u32 i = 0; i < MAX_STACK_FRAMES && i < outermost; i++) {
+		__u64 address = pointer + memo->last[i] * sizeof(__u64);
+
+		if (address >= end || known->addresses[i] != word_at(address))
 			return -1;
 	}
 	return id;
@@ -249,9 +272,11 @@ static __always_inline __u32 unwind(void *source, struct kernel_stack *walk)
 /*
  * Negative: none. An id is a hash of the stack, and compared: it never means another.
  *
- * The source is what the stack is had from; see kernel_memory.bpf.h.
+ * The source is what the stack is had from; see kernel_memory.bpf.h. Inlined, since a kernel
+ * that cannot read in place must not see the code that does.
  */
-static __noinline long find_kernel_stack(const struct thread *thread, void *source)
+static __always_inline long find_kernel_stack(const struct thread *thread, void *source,
+					      bool in_place)
 {
 	__u32 zero = 0, frames;
 	struct kernel_stack *walk = bpf_map_lookup_elem(&stack_walk, &zero);
@@ -267,8 +292,12 @@ static __noinline long find_kernel_stack(const struct thread *thread, void *sour
 	if (!copy)
 		return -1;
 	if (may_recall && memo->words) {
-		copy_words(copy, source, memo->words);
-		stack = find_in_words(thread);
+		if (in_place) {
+			stack = find_in_place(thread, source);
+		} else {
+			copy_words(copy, source, memo->words);
+			stack = find_in_words(thread);
+		}
 		if (stack >= 0)
 			return stack;
 	}
@@ -292,12 +321,12 @@ static __noinline long find_kernel_stack(const struct thread *thread, void *sour
 static __always_inline void note_stack_early(struct thread *thread, void *ctx)
 {
 	if (thread->switch_type == SWITCH_VOLUNTARY)
-		thread->kernel_stack = find_kernel_stack(thread, ctx);
+		thread->kernel_stack = find_kernel_stack(thread, ctx, false);
 }
 
 /* The thread is about to run: short waits go without a stack here too. */
 static __always_inline void note_stack(struct thread *thread, struct task_struct *task,
-				       __u64 now_ktime_ns)
+				       __u64 now_ktime_ns, bool in_place)
 {
 	if (now_ktime_ns - thread->off_ktime_ns < STACK_FLOOR_NS)
 		thread->kernel_stack = -1;
@@ -313,14 +342,14 @@ static __always_inline void note_stack_early(struct thread *thread, void *ctx)
 
 /* The thread is about to run on this CPU. */
 static __always_inline void note_stack(struct thread *thread, struct task_struct *task,
-				       __u64 now_ktime_ns)
+				       __u64 now_ktime_ns, bool in_place)
 {
 	long stack;
 
 	if (thread->switch_type != SWITCH_VOLUNTARY ||
 	    now_ktime_ns - thread->off_ktime_ns < STACK_FLOOR_NS)
 		return;
-	stack = find_kernel_stack(thread, task);
+	stack = find_kernel_stack(thread, task, in_place);
 	if (stack < 0)
 		count(COUNTER_LOST_STACK);
 	thread->kernel_stack = stack < 0 ? -1 : stack;

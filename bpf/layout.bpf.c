@@ -26,11 +26,11 @@ struct expected {
 
 static __always_inline bool has_name(struct task_struct *task)
 {
-	__u64 read[COMM_WORDS] = {}, told[COMM_WORDS] = {};
+	__u64 read[COMM_WORDS] = {}, stated[COMM_WORDS] = {};
 
 	bpf_probe_read_kernel(read, sizeof(read), task->comm);
-	bpf_get_current_comm(told, sizeof(told));
-	return read[0] == told[0] && read[1] == told[1];
+	bpf_get_current_comm(stated, sizeof(stated));
+	return read[0] == stated[0] && read[1] == stated[1];
 }
 
 static __always_inline __u64 thread_pointer(struct task_struct *task)

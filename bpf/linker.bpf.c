@@ -68,7 +68,7 @@ struct {
 } seen_libraries SEC(".maps");
 
 /* What is too large for the stack. Another thread may run here while this one is
- * preempted; the owner tells. */
+ * preempted; the owner says which. */
 struct walk {
 	struct library_key key;
 	__u64 owner;
@@ -206,7 +206,7 @@ static __always_inline void stop_or_report(struct process *process, struct task_
 	struct library_record *record = bpf_ringbuf_reserve(&lifecycle, sizeof(*record), 0);
 
 	if (!record) {
-		/* Nobody would let it go on again, so it must not stop either. */
+		/* The agent would not let it go on again, so it must not stop either. */
 		count(COUNTER_LOST_LIFECYCLE_RING_FULL);
 		return;
 	}

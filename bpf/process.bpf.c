@@ -125,7 +125,7 @@ int sched_process_exec(__u64 *ctx)
 
 	record = bpf_ringbuf_reserve(&lifecycle, sizeof(*record), 0);
 	if (!record) {
-		/* Nobody would let it go on again, so it must not stop either. */
+		/* The agent would not let it go on again, so it must not stop either. */
 		count(COUNTER_LOST_LIFECYCLE_RING_FULL);
 		return 0;
 	}

@@ -9,16 +9,16 @@
  *     3.10        every Python frame has an evaluation loop, and so a C frame, of its own
  *     3.11        is_entry is set in a frame that began a loop
  *     3.12-3.14   a frame without Python code, the shim, lies between the two: a variable
- *                 of the C function that runs the loop, whose frame it tells by its address
+ *                 of the C function that runs the loop, whose frame is known by its address
  *
- * Where things lie in memory is in struct interpreter. What is read belongs to somebody
- * else, and may be anything: each pointer has to look like one, each walk ends after a
+ * Where things lie in memory is in struct interpreter. What is read is another program's,
+ * and may be anything: each pointer has to look like one, each walk ends after a
  * known number of steps, and what does not add up is PYTHON_BROKEN. The thread is inside
- * the kernel, so nobody but it could change its frames, and it does not. The list of
+ * the kernel, so only it could change its frames, and it does not. The list of
  * thread states is not its own: a walk of it may end early.
  *
  * The functions are global, not inlined: the verifier looks at each of them once, and
- * not once for every frame and everybody who calls it. Weak, as two programs have them.
+ * not once for every frame and every caller. Weak, as two programs have them.
  */
 #ifndef OTEL_GPU_PYTHON_BPF_H
 #define OTEL_GPU_PYTHON_BPF_H

@@ -3,7 +3,7 @@
  * Where the time of watched threads goes.
  *
  * A thread is off the CPU from switch-out to switch-in. If it left because it had
- * to wait, it is *blocked* until somebody wakes it, and in the *run queue* from
+ * to wait, it is *blocked* until it is woken, and in the *run queue* from
  * then on. If it was preempted, it is in the run queue all the time. The two parts
  * sum to the interval. Who is to blame for the run-queue part is whoever had the
  * CPU: the next task at a preemption; after a wake-up, who ran on the thread's CPU when
@@ -38,10 +38,10 @@
 
 /* CPU -> who runs there, each in a cache line of its own. */
 static struct {
-	const char *comm; /* in the kernel */
+	char comm[COMM_BYTES];
 	__u32 pid;
 	__u32 tid;
-	__u64 padding[6];
+	__u64 padding[5];
 } running[MAX_CPUS];
 
 /* The system call that a thread waits in. */
@@ -71,14 +71,21 @@ static __always_inline void note_place(struct thread *thread, struct task_struct
 	}
 }
 
-/* Idle CPUs have tasks with number 0. */
-static __always_inline void blame(struct thread *thread, __u32 pid, __u32 tid, const char *comm)
+static __always_inline void exonerate(struct thread *thread)
 {
-	thread->culprit_pid = pid;
-	thread->culprit_tid = tid;
+	thread->culprit_pid = 0;
+	thread->culprit_tid = 0;
 	thread->culprit_comm[0] = 0;
-	if (tid)
-		bpf_probe_read_kernel(thread->culprit_comm, COMM_BYTES, comm);
+}
+
+/* Idle CPUs have tasks with number 0. */
+static __always_inline void blame(struct thread *thread, struct task_struct *task)
+{
+	thread->culprit_pid = pid_of(task);
+	thread->culprit_tid = tid_of(task);
+	thread->culprit_comm[0] = 0;
+	if (thread->culprit_tid)
+		READ_COMM(thread->culprit_comm, task);
 }
 
 static __always_inline void leave_cpu(struct thread *thread, struct task_struct *prev,
@@ -102,15 +109,13 @@ static __always_inline void leave_cpu(struct thread *thread, struct task_struct 
 		thread->switch_type = SWITCH_VOLUNTARY;
 		thread->voluntary_switches++;
 		thread->runnable_ktime_ns = 0;
-		thread->culprit_pid = 0;
-		thread->culprit_tid = 0;
-		thread->culprit_comm[0] = 0;
+		exonerate(thread);
 		note_place(thread, prev);
 	} else {
 		thread->switch_type = SWITCH_INVOLUNTARY;
 		thread->involuntary_switches++;
 		thread->runnable_ktime_ns = now_ktime_ns;
-		blame(thread, pid_of(next), tid_of(next), next->comm);
+		blame(thread, next);
 		if (!thread->culprit_tid)
 			thread->stall_flags |= STALL_IDLE_CPU;
 		if (is_throttled(prev))
@@ -134,18 +139,17 @@ static __always_inline void note_culprit(struct thread *thread, struct task_stru
 		return;
 	if (thread->woken_cpu == cpu && thread->culprit_tid)
 		return;
-	blame(thread, pid_of(prev), tid_of(prev), prev->comm);
+	blame(thread, prev);
 	if (!thread->culprit_tid) {
 		thread->stall_flags |= STALL_IDLE_CPU;
 		return;
 	}
 	if (READ_KERNEL(prev, se.sum_exec_runtime) - READ_KERNEL(prev, se.prev_sum_exec_runtime) <
 	    wait_ns / 2)
-		blame(thread, 0, 0, NULL);
+		exonerate(thread);
 }
 
-SEC(TRACEPOINT "sched_switch")
-int sched_switch(__u64 *ctx)
+static __always_inline int on_switch(__u64 *ctx, bool in_place)
 {
 	bool preempt = (bool)ctx[0];
 	struct task_struct *prev = (struct task_struct *)ctx[1];
@@ -155,7 +159,7 @@ int sched_switch(__u64 *ctx)
 	__u32 cpu = bpf_get_smp_processor_id();
 	struct thread *thread;
 
-	running[cpu % MAX_CPUS].comm = next->comm;
+	READ_COMM(running[cpu % MAX_CPUS].comm, next);
 	running[cpu % MAX_CPUS].pid = pid_of(next);
 	running[cpu % MAX_CPUS].tid = next_tid;
 	thread = prev_tid ? find_thread(prev_tid) : NULL;
@@ -169,11 +173,24 @@ int sched_switch(__u64 *ctx)
 		/* One moment for both: what the one loses, the other gains. */
 		if (!now_ktime_ns)
 			now_ktime_ns = bpf_ktime_get_ns();
-		note_stack(thread, next, now_ktime_ns);
+		note_stack(thread, next, now_ktime_ns, in_place);
 		note_culprit(thread, prev, cpu, now_ktime_ns);
 		enter_cpu(thread, next, now_ktime_ns);
 	}
 	return 0;
+}
+
+/* The agent loads one of these two: the other one where stacks can be read in place. */
+SEC(TRACEPOINT "sched_switch")
+int sched_switch(__u64 *ctx)
+{
+	return on_switch(ctx, false);
+}
+
+SEC(TRACEPOINT "sched_switch")
+int sched_switch_in_place(__u64 *ctx)
+{
+	return on_switch(ctx, true);
 }
 
 /*
@@ -201,7 +218,11 @@ int sched_waking(__u64 *ctx)
 	READ_COMM(thread->waker_comm, waker);
 	thread->woken_cpu = cpu_of(task);
 	cpu = thread->woken_cpu % MAX_CPUS;
-	blame(thread, running[cpu].pid, running[cpu].tid, running[cpu].comm);
+	thread->culprit_pid = running[cpu].pid;
+	thread->culprit_tid = running[cpu].tid;
+	__builtin_memcpy(thread->culprit_comm, running[cpu].comm, COMM_BYTES);
+	if (!thread->culprit_tid)
+		thread->culprit_comm[0] = 0;
 	return 0;
 }
 

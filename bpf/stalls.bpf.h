@@ -81,8 +81,8 @@ static __noinline void enter_cpu(struct thread *thread, struct task_struct *task
 }
 
 /*
- * A thread runs, and we were not told that it does: that happens while somebody else
- * attaches to the same tracepoint or lets go of it. The scheduler knows for how long it
+ * A thread runs, and its switch-in was not seen: that happens while another program is
+ * attached to the same tracepoint, or detached. The scheduler knows for how long it
  * has run, to the last tick.
  */
 static __always_inline void notice_running(struct thread *thread, struct task_struct *task,

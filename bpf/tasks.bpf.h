@@ -136,7 +136,7 @@ static __always_inline __u64 wakeup_flags(void)
 
 #define ATOMIC_TRIES 8
 
-/* Raise *slot to value. Each failed try means that somebody else raised it. */
+/* Raise *slot to value. Each failed try means that another CPU raised it. */
 static __always_inline void raise_to(__u64 *slot, __u64 value)
 {
 	for (int i = 0; i < ATOMIC_TRIES; i++) {

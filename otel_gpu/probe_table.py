@@ -10,6 +10,7 @@ a ``dim3`` passed by value takes two. Row numbers are on the wire and in recordi
 so they are never reused; new rows go at the end of their block.
 """
 
+import functools
 import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -50,89 +51,60 @@ class Api(NamedTuple):
         return "runtime" if self.layer == wire.LAYER_RUNTIME else "driver"
 
 
-def _runtime(number: int, name: str, family: int, **slots: int) -> Api:
-    return Api(number, name, wire.LAYER_RUNTIME, family, **slots)
+def _api(layer: int, number: int, name: str, family: int, **slots: int) -> Api:
+    # "size" is "size_slot".
+    named = {slot if slot in Api._fields else f"{slot}_slot": n for slot, n in slots.items()}
+    return Api(number, name, layer, family, **named)
 
 
-def _driver(number: int, name: str, family: int, **slots: int) -> Api:
-    return Api(number, name, wire.LAYER_DRIVER, family, **slots)
+_runtime = functools.partial(_api, wire.LAYER_RUNTIME)
+_driver = functools.partial(_api, wire.LAYER_DRIVER)
 
-
-_OUT1 = {"address_slot": 1, "address_is_output": 1}
-_DIM3 = {"launch_shape": wire.LAUNCH_DIM3, "function_slot": 1, "stream_slot": 8}
-_SCALARS = {"launch_shape": wire.LAUNCH_SCALARS, "function_slot": 1, "stream_slot": 9}
-_CONFIG = {"launch_shape": wire.LAUNCH_CONFIG, "function_slot": 2}
+_OUT1 = {"address": 1, "address_is_output": 1}
+_DIM3 = {"launch_shape": wire.LAUNCH_DIM3, "function": 1, "stream": 8}
+_SCALARS = {"launch_shape": wire.LAUNCH_SCALARS, "function": 1, "stream": 9}
+_CONFIG = {"launch_shape": wire.LAUNCH_CONFIG, "function": 2}
 _HTOD = {"fixed_copy_kind": wire.COPY_HOST_TO_DEVICE}
 _DTOH = {"fixed_copy_kind": wire.COPY_DEVICE_TO_HOST}
 _DTOD = {"fixed_copy_kind": wire.COPY_DEVICE_TO_DEVICE}
-_BEGINS = {"stream_slot": 1, "stream_capture": wire.CAPTURE_BEGINS}
-_ENDS = {"stream_slot": 1, "stream_capture": wire.CAPTURE_ENDS}
+_BEGINS = {"stream": 1, "stream_capture": wire.CAPTURE_BEGINS}
+_ENDS = {"stream": 1, "stream_capture": wire.CAPTURE_ENDS}
 _ANY = {"fixed_copy_kind": wire.COPY_DEFAULT}
+_2D = {"address": 1, "size": 5, "height": 6, "copy_kind": 7}
+_CREATE = {"physical": wire.PHYSICAL_CREATE, **_OUT1}
+_IMPORT = {"physical": wire.PHYSICAL_IMPORT, **_OUT1}
+_RETAIN = {"physical": wire.PHYSICAL_RETAIN, **_OUT1}
+_MAP = {"physical": wire.PHYSICAL_MAP}
 
 APIS: tuple[Api, ...] = (
     # The runtime has the numbers below 100,
     _runtime(1, "cudaLaunchKernel", wire.FAMILY_LAUNCH, **_DIM3),
     _runtime(2, "cudaLaunchKernelExC", wire.FAMILY_LAUNCH, **_CONFIG),
     _runtime(3, "cudaLaunchCooperativeKernel", wire.FAMILY_LAUNCH, **_DIM3),
-    _runtime(4, "cudaGraphLaunch", wire.FAMILY_GRAPH_LAUNCH, function_slot=1, stream_slot=2),
-    _runtime(5, "cudaStreamSynchronize", wire.FAMILY_SYNCHRONIZE, stream_slot=1),
+    _runtime(4, "cudaGraphLaunch", wire.FAMILY_GRAPH_LAUNCH, function=1, stream=2),
+    _runtime(5, "cudaStreamSynchronize", wire.FAMILY_SYNCHRONIZE, stream=1),
     _runtime(6, "cudaDeviceSynchronize", wire.FAMILY_SYNCHRONIZE),
     _runtime(7, "cudaEventSynchronize", wire.FAMILY_SYNCHRONIZE),
-    _runtime(8, "cudaStreamWaitEvent", wire.FAMILY_SYNCHRONIZE, stream_slot=1),
-    _runtime(10, "cudaMalloc", wire.FAMILY_ALLOCATE, size_slot=2, **_OUT1),
-    _runtime(11, "cudaMallocManaged", wire.FAMILY_ALLOCATE, size_slot=2, **_OUT1),
-    _runtime(12, "cudaMallocHost", wire.FAMILY_HOST_ALLOCATE, size_slot=2, **_OUT1),
-    _runtime(13, "cudaHostAlloc", wire.FAMILY_HOST_ALLOCATE, size_slot=2, **_OUT1),
-    _runtime(14, "cudaMallocPitch", wire.FAMILY_ALLOCATE, size_slot=3, height_slot=4, **_OUT1),
-    _runtime(15, "cudaMallocAsync", wire.FAMILY_ALLOCATE, size_slot=2, stream_slot=3, **_OUT1),
-    _runtime(
-        16, "cudaMallocFromPoolAsync", wire.FAMILY_ALLOCATE, size_slot=2, stream_slot=4, **_OUT1
-    ),
-    _runtime(17, "cudaFree", wire.FAMILY_FREE, address_slot=1),
-    _runtime(18, "cudaFreeHost", wire.FAMILY_HOST_FREE, address_slot=1),
-    _runtime(19, "cudaFreeAsync", wire.FAMILY_FREE, address_slot=1, stream_slot=2),
-    _runtime(20, "cudaHostRegister", wire.FAMILY_OTHER, address_slot=1, size_slot=2),
-    _runtime(30, "cudaMemcpy", wire.FAMILY_COPY, address_slot=1, size_slot=3, copy_kind_slot=4),
-    _runtime(
-        31,
-        "cudaMemcpyAsync",
-        wire.FAMILY_COPY,
-        address_slot=1,
-        size_slot=3,
-        copy_kind_slot=4,
-        stream_slot=5,
-    ),
-    _runtime(
-        32,
-        "cudaMemcpy2D",
-        wire.FAMILY_COPY,
-        address_slot=1,
-        size_slot=5,
-        height_slot=6,
-        copy_kind_slot=7,
-    ),
-    _runtime(
-        33,
-        "cudaMemcpy2DAsync",
-        wire.FAMILY_COPY,
-        address_slot=1,
-        size_slot=5,
-        height_slot=6,
-        copy_kind_slot=7,
-        stream_slot=8,
-    ),
-    _runtime(34, "cudaMemcpyPeer", wire.FAMILY_COPY, address_slot=1, size_slot=5, **_DTOD),
-    _runtime(
-        35,
-        "cudaMemcpyPeerAsync",
-        wire.FAMILY_COPY,
-        address_slot=1,
-        size_slot=5,
-        stream_slot=6,
-        **_DTOD,
-    ),
-    _runtime(36, "cudaMemset", wire.FAMILY_MEMSET, address_slot=1, size_slot=3),
-    _runtime(37, "cudaMemsetAsync", wire.FAMILY_MEMSET, address_slot=1, size_slot=3, stream_slot=4),
+    _runtime(8, "cudaStreamWaitEvent", wire.FAMILY_SYNCHRONIZE, stream=1),
+    _runtime(10, "cudaMalloc", wire.FAMILY_ALLOCATE, size=2, **_OUT1),
+    _runtime(11, "cudaMallocManaged", wire.FAMILY_ALLOCATE, size=2, **_OUT1),
+    _runtime(12, "cudaMallocHost", wire.FAMILY_HOST_ALLOCATE, size=2, **_OUT1),
+    _runtime(13, "cudaHostAlloc", wire.FAMILY_HOST_ALLOCATE, size=2, **_OUT1),
+    _runtime(14, "cudaMallocPitch", wire.FAMILY_ALLOCATE, size=3, height=4, **_OUT1),
+    _runtime(15, "cudaMallocAsync", wire.FAMILY_ALLOCATE, size=2, stream=3, **_OUT1),
+    _runtime(16, "cudaMallocFromPoolAsync", wire.FAMILY_ALLOCATE, size=2, stream=4, **_OUT1),
+    _runtime(17, "cudaFree", wire.FAMILY_FREE, address=1),
+    _runtime(18, "cudaFreeHost", wire.FAMILY_HOST_FREE, address=1),
+    _runtime(19, "cudaFreeAsync", wire.FAMILY_FREE, address=1, stream=2),
+    _runtime(20, "cudaHostRegister", wire.FAMILY_OTHER, address=1, size=2),
+    _runtime(30, "cudaMemcpy", wire.FAMILY_COPY, address=1, size=3, copy_kind=4),
+    _runtime(31, "cudaMemcpyAsync", wire.FAMILY_COPY, address=1, size=3, copy_kind=4, stream=5),
+    _runtime(32, "cudaMemcpy2D", wire.FAMILY_COPY, **_2D),
+    _runtime(33, "cudaMemcpy2DAsync", wire.FAMILY_COPY, stream=8, **_2D),
+    _runtime(34, "cudaMemcpyPeer", wire.FAMILY_COPY, address=1, size=5, **_DTOD),
+    _runtime(35, "cudaMemcpyPeerAsync", wire.FAMILY_COPY, address=1, size=5, stream=6, **_DTOD),
+    _runtime(36, "cudaMemset", wire.FAMILY_MEMSET, address=1, size=3),
+    _runtime(37, "cudaMemsetAsync", wire.FAMILY_MEMSET, address=1, size=3, stream=4),
     _runtime(40, "cudaStreamBeginCapture", wire.FAMILY_GRAPH, **_BEGINS),
     _runtime(41, "cudaStreamEndCapture", wire.FAMILY_GRAPH, **_ENDS),
     _runtime(42, "cudaGraphInstantiate", wire.FAMILY_GRAPH),
@@ -140,150 +112,56 @@ APIS: tuple[Api, ...] = (
     _runtime(50, "cudaStreamCreate", wire.FAMILY_STREAM, **_OUT1),
     _runtime(51, "cudaStreamCreateWithFlags", wire.FAMILY_STREAM, **_OUT1),
     _runtime(52, "cudaStreamCreateWithPriority", wire.FAMILY_STREAM, **_OUT1),
-    _runtime(53, "cudaStreamDestroy", wire.FAMILY_STREAM, stream_slot=1),
+    _runtime(53, "cudaStreamDestroy", wire.FAMILY_STREAM, stream=1),
     _runtime(54, "cudaEventCreate", wire.FAMILY_EVENT),
     _runtime(55, "cudaEventCreateWithFlags", wire.FAMILY_EVENT),
     _runtime(56, "cudaEventDestroy", wire.FAMILY_EVENT),
-    _runtime(57, "cudaEventRecord", wire.FAMILY_EVENT, stream_slot=2),
-    _runtime(58, "cudaEventRecordWithFlags", wire.FAMILY_EVENT, stream_slot=2),
-    _runtime(60, "cudaSetDevice", wire.FAMILY_SET_DEVICE, device_slot=1),
-    _runtime(61, "cudaGetDevice", wire.FAMILY_GET_DEVICE, device_slot=1),
-    _runtime(
-        62,
-        "cudaGetDeviceProperties",
-        wire.FAMILY_DEVICE_PROPERTIES,
-        address_slot=1,
-        device_slot=2,
-    ),
+    _runtime(57, "cudaEventRecord", wire.FAMILY_EVENT, stream=2),
+    _runtime(58, "cudaEventRecordWithFlags", wire.FAMILY_EVENT, stream=2),
+    _runtime(60, "cudaSetDevice", wire.FAMILY_SET_DEVICE, device=1),
+    _runtime(61, "cudaGetDevice", wire.FAMILY_GET_DEVICE, device=1),
+    _runtime(62, "cudaGetDeviceProperties", wire.FAMILY_DEVICE_PROPERTIES, address=1, device=2),
     # and the driver those from 100.
     _driver(100, "cuLaunchKernel", wire.FAMILY_LAUNCH, **_SCALARS),
     _driver(101, "cuLaunchKernelEx", wire.FAMILY_LAUNCH, **_CONFIG),
     _driver(102, "cuLaunchCooperativeKernel", wire.FAMILY_LAUNCH, **_SCALARS),
-    _driver(103, "cuGraphLaunch", wire.FAMILY_GRAPH_LAUNCH, function_slot=1, stream_slot=2),
-    _driver(104, "cuStreamSynchronize", wire.FAMILY_SYNCHRONIZE, stream_slot=1),
+    _driver(103, "cuGraphLaunch", wire.FAMILY_GRAPH_LAUNCH, function=1, stream=2),
+    _driver(104, "cuStreamSynchronize", wire.FAMILY_SYNCHRONIZE, stream=1),
     _driver(105, "cuCtxSynchronize", wire.FAMILY_SYNCHRONIZE),
     _driver(106, "cuEventSynchronize", wire.FAMILY_SYNCHRONIZE),
-    _driver(107, "cuStreamWaitEvent", wire.FAMILY_SYNCHRONIZE, stream_slot=1),
-    _driver(110, "cuMemAlloc", wire.FAMILY_ALLOCATE, size_slot=2, **_OUT1),
-    _driver(111, "cuMemAllocManaged", wire.FAMILY_ALLOCATE, size_slot=2, **_OUT1),
-    _driver(112, "cuMemAllocHost", wire.FAMILY_HOST_ALLOCATE, size_slot=2, **_OUT1),
-    _driver(113, "cuMemHostAlloc", wire.FAMILY_HOST_ALLOCATE, size_slot=2, **_OUT1),
-    _driver(114, "cuMemAllocPitch", wire.FAMILY_ALLOCATE, size_slot=3, height_slot=4, **_OUT1),
-    _driver(115, "cuMemAllocAsync", wire.FAMILY_ALLOCATE, size_slot=2, stream_slot=3, **_OUT1),
-    _driver(
-        116, "cuMemAllocFromPoolAsync", wire.FAMILY_ALLOCATE, size_slot=2, stream_slot=4, **_OUT1
-    ),
-    _driver(117, "cuMemFree", wire.FAMILY_FREE, address_slot=1),
-    _driver(118, "cuMemFreeHost", wire.FAMILY_HOST_FREE, address_slot=1),
-    _driver(119, "cuMemFreeAsync", wire.FAMILY_FREE, address_slot=1, stream_slot=2),
-    _driver(
-        120,
-        "cuMemCreate",
-        wire.FAMILY_ALLOCATE,
-        size_slot=2,
-        properties_slot=3,
-        physical=wire.PHYSICAL_CREATE,
-        **_OUT1,
-    ),
-    _driver(121, "cuMemRelease", wire.FAMILY_FREE, address_slot=1, physical=wire.PHYSICAL_RELEASE),
-    _driver(
-        122,
-        "cuMemMap",
-        wire.FAMILY_OTHER,
-        address_slot=1,
-        size_slot=2,
-        function_slot=4,
-        physical=wire.PHYSICAL_MAP,
-    ),
-    _driver(
-        123,
-        "cuMemUnmap",
-        wire.FAMILY_UNMAP,
-        address_slot=1,
-        size_slot=2,
-        physical=wire.PHYSICAL_UNMAP,
-    ),
-    _driver(
-        124,
-        "cuMemRetainAllocationHandle",
-        wire.FAMILY_OTHER,
-        function_slot=2,
-        physical=wire.PHYSICAL_RETAIN,
-        **_OUT1,
-    ),
-    _driver(
-        125,
-        "cuMemImportFromShareableHandle",
-        wire.FAMILY_OTHER,
-        physical=wire.PHYSICAL_IMPORT,
-        **_OUT1,
-    ),
-    _driver(130, "cuMemcpyHtoD", wire.FAMILY_COPY, address_slot=1, size_slot=3, **_HTOD),
-    _driver(131, "cuMemcpyDtoH", wire.FAMILY_COPY, address_slot=1, size_slot=3, **_DTOH),
-    _driver(132, "cuMemcpyDtoD", wire.FAMILY_COPY, address_slot=1, size_slot=3, **_DTOD),
-    _driver(
-        133,
-        "cuMemcpyHtoDAsync",
-        wire.FAMILY_COPY,
-        address_slot=1,
-        size_slot=3,
-        stream_slot=4,
-        **_HTOD,
-    ),
-    _driver(
-        134,
-        "cuMemcpyDtoHAsync",
-        wire.FAMILY_COPY,
-        address_slot=1,
-        size_slot=3,
-        stream_slot=4,
-        **_DTOH,
-    ),
-    _driver(
-        135,
-        "cuMemcpyDtoDAsync",
-        wire.FAMILY_COPY,
-        address_slot=1,
-        size_slot=3,
-        stream_slot=4,
-        **_DTOD,
-    ),
-    _driver(136, "cuMemcpy", wire.FAMILY_COPY, address_slot=1, size_slot=3, **_ANY),
-    _driver(
-        137, "cuMemcpyAsync", wire.FAMILY_COPY, address_slot=1, size_slot=3, stream_slot=4, **_ANY
-    ),
-    _driver(138, "cuMemcpyPeer", wire.FAMILY_COPY, address_slot=1, size_slot=5, **_DTOD),
-    _driver(
-        139,
-        "cuMemcpyPeerAsync",
-        wire.FAMILY_COPY,
-        address_slot=1,
-        size_slot=5,
-        stream_slot=6,
-        **_DTOD,
-    ),
-    _driver(140, "cuMemsetD8", wire.FAMILY_MEMSET, address_slot=1, size_slot=3),
-    _driver(141, "cuMemsetD16", wire.FAMILY_MEMSET, address_slot=1, size_slot=3, size_shift=1),
-    _driver(142, "cuMemsetD32", wire.FAMILY_MEMSET, address_slot=1, size_slot=3, size_shift=2),
-    _driver(143, "cuMemsetD8Async", wire.FAMILY_MEMSET, address_slot=1, size_slot=3, stream_slot=4),
-    _driver(
-        144,
-        "cuMemsetD16Async",
-        wire.FAMILY_MEMSET,
-        address_slot=1,
-        size_slot=3,
-        stream_slot=4,
-        size_shift=1,
-    ),
-    _driver(
-        145,
-        "cuMemsetD32Async",
-        wire.FAMILY_MEMSET,
-        address_slot=1,
-        size_slot=3,
-        stream_slot=4,
-        size_shift=2,
-    ),
+    _driver(107, "cuStreamWaitEvent", wire.FAMILY_SYNCHRONIZE, stream=1),
+    _driver(110, "cuMemAlloc", wire.FAMILY_ALLOCATE, size=2, **_OUT1),
+    _driver(111, "cuMemAllocManaged", wire.FAMILY_ALLOCATE, size=2, **_OUT1),
+    _driver(112, "cuMemAllocHost", wire.FAMILY_HOST_ALLOCATE, size=2, **_OUT1),
+    _driver(113, "cuMemHostAlloc", wire.FAMILY_HOST_ALLOCATE, size=2, **_OUT1),
+    _driver(114, "cuMemAllocPitch", wire.FAMILY_ALLOCATE, size=3, height=4, **_OUT1),
+    _driver(115, "cuMemAllocAsync", wire.FAMILY_ALLOCATE, size=2, stream=3, **_OUT1),
+    _driver(116, "cuMemAllocFromPoolAsync", wire.FAMILY_ALLOCATE, size=2, stream=4, **_OUT1),
+    _driver(117, "cuMemFree", wire.FAMILY_FREE, address=1),
+    _driver(118, "cuMemFreeHost", wire.FAMILY_HOST_FREE, address=1),
+    _driver(119, "cuMemFreeAsync", wire.FAMILY_FREE, address=1, stream=2),
+    _driver(120, "cuMemCreate", wire.FAMILY_ALLOCATE, size=2, properties=3, **_CREATE),
+    _driver(121, "cuMemRelease", wire.FAMILY_FREE, address=1, physical=wire.PHYSICAL_RELEASE),
+    _driver(122, "cuMemMap", wire.FAMILY_OTHER, address=1, size=2, function=4, **_MAP),
+    _driver(123, "cuMemUnmap", wire.FAMILY_UNMAP, address=1, size=2, physical=wire.PHYSICAL_UNMAP),
+    _driver(124, "cuMemRetainAllocationHandle", wire.FAMILY_OTHER, function=2, **_RETAIN),
+    _driver(125, "cuMemImportFromShareableHandle", wire.FAMILY_OTHER, **_IMPORT),
+    _driver(130, "cuMemcpyHtoD", wire.FAMILY_COPY, address=1, size=3, **_HTOD),
+    _driver(131, "cuMemcpyDtoH", wire.FAMILY_COPY, address=1, size=3, **_DTOH),
+    _driver(132, "cuMemcpyDtoD", wire.FAMILY_COPY, address=1, size=3, **_DTOD),
+    _driver(133, "cuMemcpyHtoDAsync", wire.FAMILY_COPY, address=1, size=3, stream=4, **_HTOD),
+    _driver(134, "cuMemcpyDtoHAsync", wire.FAMILY_COPY, address=1, size=3, stream=4, **_DTOH),
+    _driver(135, "cuMemcpyDtoDAsync", wire.FAMILY_COPY, address=1, size=3, stream=4, **_DTOD),
+    _driver(136, "cuMemcpy", wire.FAMILY_COPY, address=1, size=3, **_ANY),
+    _driver(137, "cuMemcpyAsync", wire.FAMILY_COPY, address=1, size=3, stream=4, **_ANY),
+    _driver(138, "cuMemcpyPeer", wire.FAMILY_COPY, address=1, size=5, **_DTOD),
+    _driver(139, "cuMemcpyPeerAsync", wire.FAMILY_COPY, address=1, size=5, stream=6, **_DTOD),
+    _driver(140, "cuMemsetD8", wire.FAMILY_MEMSET, address=1, size=3),
+    _driver(141, "cuMemsetD16", wire.FAMILY_MEMSET, address=1, size=3, size_shift=1),
+    _driver(142, "cuMemsetD32", wire.FAMILY_MEMSET, address=1, size=3, size_shift=2),
+    _driver(143, "cuMemsetD8Async", wire.FAMILY_MEMSET, address=1, size=3, stream=4),
+    _driver(144, "cuMemsetD16Async", wire.FAMILY_MEMSET, address=1, size=3, stream=4, size_shift=1),
+    _driver(145, "cuMemsetD32Async", wire.FAMILY_MEMSET, address=1, size=3, stream=4, size_shift=2),
     _driver(150, "cuStreamBeginCapture", wire.FAMILY_GRAPH, **_BEGINS),
     _driver(151, "cuStreamEndCapture", wire.FAMILY_GRAPH, **_ENDS),
     _driver(152, "cuGraphInstantiate", wire.FAMILY_GRAPH),
@@ -291,13 +169,13 @@ APIS: tuple[Api, ...] = (
     _driver(154, "cuGraphInstantiateWithParams", wire.FAMILY_GRAPH),
     _driver(160, "cuStreamCreate", wire.FAMILY_STREAM, **_OUT1),
     _driver(161, "cuStreamCreateWithPriority", wire.FAMILY_STREAM, **_OUT1),
-    _driver(162, "cuStreamDestroy", wire.FAMILY_STREAM, stream_slot=1),
+    _driver(162, "cuStreamDestroy", wire.FAMILY_STREAM, stream=1),
     _driver(163, "cuEventCreate", wire.FAMILY_EVENT),
     _driver(164, "cuEventDestroy", wire.FAMILY_EVENT),
-    _driver(165, "cuEventRecord", wire.FAMILY_EVENT, stream_slot=2),
-    _driver(166, "cuEventRecordWithFlags", wire.FAMILY_EVENT, stream_slot=2),
+    _driver(165, "cuEventRecord", wire.FAMILY_EVENT, stream=2),
+    _driver(166, "cuEventRecordWithFlags", wire.FAMILY_EVENT, stream=2),
     _driver(170, "cuCtxSetCurrent", wire.FAMILY_OTHER),
-    _driver(171, "cuDeviceGetUuid", wire.FAMILY_DEVICE_UUID, address_slot=1, device_slot=2),
+    _driver(171, "cuDeviceGetUuid", wire.FAMILY_DEVICE_UUID, address=1, device=2),
 )
 
 API_BY_NUMBER: Mapping[int, Api] = {api.number: api for api in APIS}

@@ -8,11 +8,11 @@ them in the stream a recording replays anywhere, long after its processes died.
 
 import itertools
 import json
-import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from otel_gpu import wire
+from otel_gpu.c_struct import CStruct
 
 MAX_JSON_BYTES = 1 << 20
 """A JSON body above this is shortened; see :func:`json_record`."""
@@ -31,12 +31,8 @@ _EMPTY_AGGREGATE = bytes(wire.AGGREGATE.size)
 
 
 def clock_record(ktime_ns: int, unix_ns: int) -> bytes:
-    """
-    Say what CLOCK_REALTIME was at one moment of CLOCK_MONOTONIC.
-    """
-    return wire.CLOCK_RECORD.pack(
-        wire.RECORD_CLOCK, 0, wire.CLOCK_RECORD.size, ktime_ns, 0, 0, 0, unix_ns
-    )
+    """Say what CLOCK_REALTIME was at one moment of CLOCK_MONOTONIC."""
+    return _record(wire.RECORD_CLOCK, wire.CLOCK_RECORD, ktime_ns, unix_ns=unix_ns)
 
 
 def json_record(
@@ -91,12 +87,9 @@ def times_record(ktime_ns: int, entries: Sequence[Entry]) -> bytes:
 
 
 def counters_record(ktime_ns: int, values: Sequence[int]) -> bytes:
-    """
-    Build a record of the kernel side's counters, summed over CPUs, by ``enum counter``.
-    """
-    return wire.COUNTERS_RECORD.pack(
-        wire.RECORD_COUNTERS, 0, wire.COUNTERS_RECORD.size, ktime_ns, 0, 0, 0, *values
-    )
+    """Build a record of the kernel side's counters, summed over CPUs, by ``enum counter``."""
+    size = wire.COUNTERS_RECORD.size
+    return wire.COUNTERS_RECORD.pack(wire.RECORD_COUNTERS, 0, size, ktime_ns, 0, 0, 0, *values)
 
 
 def unseen_exit_record(ktime_ns: int, *, pid: int, image_ktime_ns: int) -> bytes:
@@ -105,59 +98,26 @@ def unseen_exit_record(ktime_ns: int, *, pid: int, image_ktime_ns: int) -> bytes
 
     Neither its moment nor its exit code is known: ``ktime_ns`` is when it was noticed.
     """
-    return wire.EXIT_RECORD.pack(
-        wire.RECORD_EXIT,
-        wire.EXIT_NOT_SEEN,
-        wire.EXIT_RECORD.size,
-        ktime_ns,
-        image_ktime_ns,
-        *(pid, pid),
-        *(0, 0),
-        b"",
-    )
+    image = {"pid": pid, "tid": pid, "image_ktime_ns": image_ktime_ns}
+    return _record(wire.RECORD_EXIT, wire.EXIT_RECORD, ktime_ns, flags=wire.EXIT_NOT_SEEN, **image)
 
 
-def open_call_record(
-    ktime_ns: int,
-    *,
-    image_ktime_ns: int,
-    pid: int,
-    tid: int,
-    start_ktime_ns: int,
-    root_start_ktime_ns: int,
-    blocked_ns: int,
-    run_queue_ns: int,
-    device: int,
-    api: int,
-    depth: int,
-    comm: bytes,
-    user_stack: int = 0,
-) -> bytes:
+def open_call_record(ktime_ns: int, *, comm: bytes, **fields: int) -> bytes:
     """
     Build a record of a CUDA call that was still open when it was looked at.
 
-    ``blocked_ns`` and ``run_queue_ns`` are of this call so far, not the thread's totals.
-    ``comm`` is the kernel's name of the thread; what is past 15 bytes is cut.
-    ``user_stack`` is the id of the merged stack at which it last left the CPU.
+    Args:
+        ktime_ns: When that was.
+        comm: The kernel's name of the thread; what is past 15 bytes is cut.
+        fields: Others of ``struct open_call_record``. Times are of this call so far, not the
+            thread's totals.
     """
-    return wire.OPEN_CALL_RECORD.pack(
-        wire.RECORD_OPEN_CALL,
-        0,
-        wire.OPEN_CALL_RECORD.size,
-        ktime_ns,
-        image_ktime_ns,
-        pid,
-        tid,
-        start_ktime_ns,
-        root_start_ktime_ns,
-        blocked_ns,
-        run_queue_ns,
-        user_stack,
-        device,
-        api,
-        depth,
-        comm[: wire.COMM_BYTES - 1],
-    )
+    comm = comm[: wire.COMM_BYTES - 1]
+    return _record(wire.RECORD_OPEN_CALL, wire.OPEN_CALL_RECORD, ktime_ns, comm=comm, **fields)
+
+
+def _record(kind: int, layout: CStruct, ktime_ns: int, **fields: Any) -> bytes:  # noqa: ANN401
+    return layout.build(kind=kind, size=layout.size, ktime_ns=ktime_ns, **fields)
 
 
 def _encode_json(body: Mapping[str, Any]) -> bytes:
@@ -177,9 +137,7 @@ def _shorten(value: Any, limit: int) -> Any:  # noqa: ANN401 - any JSON value
     return value
 
 
-def _entries_record(
-    kind: int, layout: struct.Struct, ktime_ns: int, entries: Sequence[Entry]
-) -> bytes:
+def _entries_record(kind: int, layout: CStruct, ktime_ns: int, entries: Sequence[Entry]) -> bytes:
     body = b"".join(itertools.chain.from_iterable(entries))
     size = layout.size + len(body)
     return layout.pack(kind, 0, size, ktime_ns, 0, 0, 0, len(entries)) + body

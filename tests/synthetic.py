@@ -3,14 +3,14 @@
 from otel_gpu import wire
 
 _LAYOUTS = {
-    wire.RECORD_CUDA_CALL: (wire.CUDA_CALL_RECORD, wire.CUDA_CALL_RECORD_FIELDS),
-    wire.RECORD_STALL: (wire.STALL_RECORD, wire.STALL_RECORD_FIELDS),
-    wire.RECORD_GAP: (wire.GAP_RECORD, wire.GAP_RECORD_FIELDS),
-    wire.RECORD_FORK: (wire.FORK_RECORD, wire.FORK_RECORD_FIELDS),
-    wire.RECORD_EXEC: (wire.EXEC_RECORD, wire.EXEC_RECORD_FIELDS),
-    wire.RECORD_EXIT: (wire.EXIT_RECORD, wire.EXIT_RECORD_FIELDS),
-    wire.RECORD_LIBRARY: (wire.LIBRARY_RECORD, wire.LIBRARY_RECORD_FIELDS),
-    wire.RECORD_DEVICE: (wire.DEVICE_RECORD, wire.DEVICE_RECORD_FIELDS),
+    wire.RECORD_CUDA_CALL: wire.CUDA_CALL_RECORD,
+    wire.RECORD_STALL: wire.STALL_RECORD,
+    wire.RECORD_GAP: wire.GAP_RECORD,
+    wire.RECORD_FORK: wire.FORK_RECORD,
+    wire.RECORD_EXEC: wire.EXEC_RECORD,
+    wire.RECORD_EXIT: wire.EXIT_RECORD,
+    wire.RECORD_LIBRARY: wire.LIBRARY_RECORD,
+    wire.RECORD_DEVICE: wire.DEVICE_RECORD,
 }
 _DEFAULTS = {
     wire.RECORD_STALL: {"kernel_stack": -1, "system_call": -1},
@@ -19,11 +19,11 @@ _DEFAULTS = {
 _TEXT_FIELDS = {"comm", "culprit_comm", "waker_comm", "path", "name", "uuid"}
 _DIMENSIONS = {"grid", "block"}
 _BLANKS = {
-    kind: dict.fromkeys(fields, 0)
-    | {name: b"" for name in fields if name in _TEXT_FIELDS}
+    kind: dict.fromkeys(layout.fields, 0)
+    | {name: b"" for name in layout.fields if name in _TEXT_FIELDS}
     | {"kind": kind, "size": layout.size}
     | _DEFAULTS.get(kind, {})
-    for kind, (layout, fields) in _LAYOUTS.items()
+    for kind, layout in _LAYOUTS.items()
 }
 
 
@@ -41,8 +41,8 @@ def kernel_record(kind: int, **values) -> bytes:
             values[name] = values[name].encode()
     record = blank | values
     assert len(record) == len(blank), values.keys() - blank.keys()
-    layout, fields = _LAYOUTS[kind]
-    return layout.pack(*map(record.__getitem__, fields))
+    layout = _LAYOUTS[kind]
+    return layout.pack(*map(record.__getitem__, layout.fields))
 
 
 def call_record(**values) -> bytes:

@@ -11,6 +11,7 @@ import json
 import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,14 +23,27 @@ TARGET = ROOT / "otel_gpu" / "wire.py"
 PREAMBLE = '''"""
 GENERATED from bpf/events.h by tools/generate_wire.py. Do not edit.
 
-Enumerators are plain integers. Each struct is a ``struct.Struct`` with the names
-of the values that it unpacks to; a nested header comes first, arrays of numbers
+Enumerators are plain integers; their names, by number, are at the end. Arrays of numbers
 give one value per element, arrays of structs come as bytes.
 """
 
-import struct
+from otel_gpu.c_struct import CStruct
 '''
 
+NAMES = """
+_CONSTANTS = {name: value for name, value in globals().items() if isinstance(value, int)}
+
+
+def _names(first: str, last: str) -> dict[int, str]:
+    # The enumerators of one enumeration stand one after the other.
+    order = list(_CONSTANTS)
+    return {
+        _CONSTANTS[name]: name.lower() for name in order[order.index(first) : order.index(last) + 1]
+    }
+
+"""
+
+_LINE_CHARACTERS = 100
 _INTEGERS = {(1, False): "B", (2, False): "H", (4, False): "I", (8, False): "Q"}
 _SIGNED = {1: "b", 2: "h", 4: "i", 8: "q"}
 
@@ -55,34 +69,32 @@ class Types:
             return int(entry["nr_elems"]) * self.size(entry["type_id"])
         return int(entry["size"])
 
-    def members(self, entry: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-        """Yield (format, name) per value; an empty name is padding."""
+    def fields(self, entry: dict[str, Any], prefix: str = "") -> Iterator[str]:
+        """Yield the fields of a struct as CStruct takes them, without those of its header."""
         end = 0
         for member in entry["members"]:
             if member["bits_offset"] != end * 8:
                 sys.exit(f"{entry['name']}.{member['name']}: implicit padding before it")
             end += self.size(member["type_id"])
-            yield from self._value(member["type_id"], prefix + member["name"])
+            if member["name"] != "header":
+                yield from self._field(member["type_id"], prefix + member["name"])
         if end != entry["size"]:
             sys.exit(f"{entry['name']}: implicit padding at its end")
 
-    def _value(self, type_id: int, name: str) -> Iterator[tuple[str, str]]:
+    def _field(self, type_id: int, name: str) -> Iterator[str]:
         entry = self.strip(type_id)
         if name.rsplit(".", maxsplit=1)[-1] == "padding":
-            yield f"{self.size(type_id)}x", ""
+            yield f"{self.size(type_id)}x"
         elif entry["kind"] == "STRUCT":
-            yield from self.members(entry, "" if name == "header" else name + ".")
+            yield from self.fields(entry, name + ".")
         elif entry["kind"] == "ARRAY":
             element = self.strip(entry["type_id"])
             if element["kind"] == "STRUCT" or element["size"] == 1:
-                yield f"{self.size(type_id)}s", name
+                yield f"{name}:{self.size(type_id)}s"
             else:
-                code = _code(element)
-                yield f"{entry['nr_elems']}{code}", ""
-                for index in range(entry["nr_elems"]):
-                    yield "", f"{name}_{index}"
+                yield f"{name}:{entry['nr_elems']}{_code(element)}"
         else:
-            yield _code(entry), name
+            yield f"{name}:{_code(entry)}"
 
 
 def _code(entry: dict[str, Any]) -> str:
@@ -95,29 +107,43 @@ def _constants(text: str) -> Iterator[str]:
         yield f"{name} = {value}"
 
 
+def _struct(types: Types, entry: dict[str, Any]) -> Iterator[str]:
+    name, fields = entry["name"].upper(), " ".join(types.fields(entry))
+    has_header = entry["members"][0]["name"] == "header"
+    yield f"# struct {entry['name']}: {entry['size']} bytes"
+    line = f'{name} = CStruct("{fields}"{", RECORD_HEADER" if has_header else ""})'
+    if len(line) <= _LINE_CHARACTERS:
+        yield line
+    else:
+        # Each line ends with the space before the next, but for the last.
+        *first, last = textwrap.wrap(fields, _LINE_CHARACTERS - 8, break_long_words=False)
+        yield f"{name} = CStruct("
+        yield from (f'    "{part} "' for part in first)
+        yield from [f'    "{last}",', "    RECORD_HEADER,"] if has_header else [f'    "{last}"']
+        yield ")"
+    yield ""
+
+
 def generate(entries: list[dict[str, Any]], header: str) -> str:
     """Return the text of wire.py."""
     types = Types(entries)
     declared = re.findall(r"^(enum|struct) (\w+) \{", header, re.MULTILINE)
     by_name = {(e["kind"].lower().removesuffix("64"), e["name"]): e for e in types.entries}
     lines = [PREAMBLE, *_constants(header), ""]
+    names = []
     for kind, name in declared:
         entry = by_name.get((kind, name))
         if entry is None:
             sys.exit(f"{kind} {name} is not in BTF: add it to bpf/anchors.bpf.c")
-        upper = name.upper()
-        if kind == "enum":
-            lines += [f"# enum {name}"]
-            lines += [f"{value['name']} = {value['val']}" for value in entry["values"]]
-            names = ",\n".join(f'    {v["val"]}: "{v["name"].lower()}"' for v in entry["values"])
-            lines += [f"{upper}_NAMES = {{\n{names},\n}}", ""]
+        if kind == "struct":
+            lines += _struct(types, entry)
         else:
-            values = list(types.members(entry))
-            fields = ",\n".join(f'    "{field}"' for _, field in values if field)
-            lines += [f"# struct {name}: {entry['size']} bytes"]
-            lines += [f'{upper} = struct.Struct("<{"".join(code for code, _ in values)}")']
-            lines += [f"{upper}_FIELDS = (\n{fields},\n)", ""]
-    return "\n".join(lines)
+            values = entry["values"]
+            lines += [f"# enum {name}", *(f"{value['name']} = {value['val']}" for value in values)]
+            lines += [""]
+            first, last = values[0]["name"], values[-1]["name"]
+            names.append(f'{name.upper()}_NAMES = _names("{first}", "{last}")')
+    return "\n".join([*lines[:-1], NAMES, *names, ""])
 
 
 def main() -> None:

@@ -132,6 +132,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "bpf_map__set_max_entries": (c_int, [c_void_p, c_uint32]),
     "bpf_map__set_initial_value": (c_int, [c_void_p, c_char_p, c_size_t]),
     "bpf_program__set_expected_attach_type": (c_int, [c_void_p, c_int]),
+    "bpf_program__set_autoload": (c_int, [c_void_p, ctypes.c_bool]),
     "bpf_program__fd": (c_int, [c_void_p]),
     "bpf_program__attach": (c_void_p, [c_void_p]),
     "bpf_program__attach_uprobe_opts": (

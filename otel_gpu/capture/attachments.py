@@ -3,7 +3,7 @@ Which files carry our probes, for whom, and until when.
 
 A uprobe belongs to an inode: once a library carries probes, every process that maps
 it later runs into them, with no gap. It also keeps that inode, and so its file system,
-in use; a library that nobody maps any more must be let go, or no container could be
+in use; a library that is mapped no more must be let go, or no container could be
 unmounted.
 """
 
@@ -47,12 +47,7 @@ class _File:
 
 
 class Attachments:
-    """
-    The probes in libraries.
-
-    Args:
-        programs: The loaded programs.
-    """
+    """The probes in libraries."""
 
     def __init__(self, programs: Programs) -> None:
         self._programs = programs
@@ -72,7 +67,7 @@ class Attachments:
         self.forget(pid)
         for mapped in files:
             known = self._files.get(mapped.file)
-            # What carries no probe and is mapped by nobody may be gone, its inode another's.
+            # What carries no probe and is not mapped may be gone, its inode another's.
             if known is None or not (known.users or known.links):
                 if not (
                     mapped.is_cuda_library
@@ -113,7 +108,7 @@ class Attachments:
             file.users.intersection_update(pids)
 
     def detach_unused(self, now_s: float | None = None) -> None:
-        """Let go of files that nobody has mapped for a while."""
+        """Let go of files that no process has mapped for a while."""
         now_s = time.monotonic() if now_s is None else now_s
         detached = False
         for key, file in list(self._files.items()):

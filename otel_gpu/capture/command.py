@@ -24,9 +24,6 @@ class Command:
     """
     A program that the user asked to run.
 
-    Args:
-        arguments: Its argument vector.
-
     Attributes:
         has_begun: The kernel executes it.
 
@@ -37,14 +34,14 @@ class Command:
     def __init__(self, arguments: Sequence[str]) -> None:
         self.arguments = list(arguments)
         name = self.arguments[0]
+        found = shutil.which(name, mode=os.F_OK)
+        if found is None:
+            raise CommandError(
+                f"{name}: command not found",
+                hint="check the spelling, or give its path",
+                exit_code=NOT_FOUND,
+            )
         if shutil.which(name) is None:
-            found = shutil.which(name, mode=os.F_OK)
-            if found is None:
-                raise CommandError(
-                    f"{name}: command not found",
-                    hint="check the spelling, or give its path",
-                    exit_code=NOT_FOUND,
-                )
             raise CommandError(
                 f"{found}: not executable",
                 hint=f"chmod +x {found}, or name its interpreter",

@@ -2,7 +2,7 @@
 Letting everybody go on when the agent is killed.
 
 While a process is stopped for probes to be placed in a library that it just mapped,
-nobody but the agent would let it go on. The guard is a small process that outlives the
+only the agent would let it go on. The guard is a small process that outlives the
 agent. It holds the kernel's list of watched processes; when the agent's end of a
 socket closes without a word, it lets go on whatever of them stands still.
 """
@@ -20,6 +20,7 @@ from otel_gpu import wire
 from otel_gpu.capture._libbpf import Libbpf
 from otel_gpu.capture.objects import BpfMap
 from otel_gpu.errors import OtelGpuError
+from otel_gpu.procfs.proc_files import stat_fields
 
 _DISMISSED = b"d"
 _WATCHED = b"w"
@@ -98,15 +99,7 @@ def _let_all_go_on(processes_fd: int) -> None:
     while time.monotonic() < deadline_s:
         for _, keys, _ in processes.read_batches():
             for (pid,) in _PID.iter_unpack(keys):
-                if _is_stopped(pid):
+                if stat_fields(f"/proc/{pid}")[:1] == [b"T"]:
                     with contextlib.suppress(OSError):
                         os.kill(pid, signal.SIGCONT)
         time.sleep(_LOOK_S)
-
-
-def _is_stopped(pid: int) -> bool:
-    try:
-        text = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return False
-    return text.rpartition(b")")[2].split()[:1] == [b"T"]

@@ -5,11 +5,14 @@ import ctypes
 import gc
 import os
 import platform
+import re
 import resource
 import socket
 import time
 from pathlib import Path
 from typing import Any
+
+from otel_gpu.procfs.proc_files import read_file
 
 _CLOCK_READINGS = 5
 # Of malloc.h. By itself glibc raises the first with every large buffer that is freed, and has
@@ -31,6 +34,12 @@ def describe_host() -> dict[str, Any]:
         "boot_id": _read("/proc/sys/kernel/random/boot_id"),
         "cpus": os.cpu_count(),
     }
+
+
+def kernel_version() -> tuple[int, int]:
+    """Return the major and minor version of the kernel; vendors add later features to some."""
+    found = re.match(r"(\d+)\.(\d+)", platform.release())
+    return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def read_clocks() -> tuple[int, int]:
@@ -75,13 +84,9 @@ def give_back_memory() -> None:
 
 
 def collect_rarely() -> None:
-    """
-    Let Python look for reference cycles less often.
-
-    What a record becomes is in no cycle, and there can be hundreds of thousands of such
-    objects a second: by default Python looks through the young ones after every 700. What
-    lives by now, most of it modules, is not looked at again.
-    """
+    """Let Python look for reference cycles less often, and never at what lives by now."""
+    # What a record becomes is in no cycle, and there can be hundreds of thousands of such
+    # objects a second: by default Python looks through the young ones after every 700.
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG_OBJECTS)
@@ -102,7 +107,4 @@ def allow_open_files(wanted: int) -> None:
 
 
 def _read(path: str) -> str | None:
-    try:
-        return Path(path).read_text(encoding="ascii").strip() or None
-    except OSError:
-        return None
+    return read_file(path, 4096).decode("ascii", "replace").strip() or None

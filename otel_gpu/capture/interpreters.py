@@ -58,7 +58,7 @@ class Diagnosis(NamedTuple):
     """
     Whether the frames of an interpreter can be walked.
 
-    ``good``: they are; ``early``: it cannot be told yet; ``bad``: memory is not laid out as the
+    ``good``: they are; ``early``: it is too early to say; ``bad``: memory is not laid out as the
     version says; ``unknown``: of this version or kind no layout is known. ``version`` is empty
     when ``unknown``, and ``reason`` when ``good``.
     """
@@ -87,12 +87,7 @@ class _Interpreter(NamedTuple):
 
 
 class Interpreters:
-    """
-    Tells the kernel side about the interpreters of watched processes.
-
-    Args:
-        programs: The loaded programs.
-    """
+    """Describes the interpreters of watched processes to the kernel side."""
 
     def __init__(self, programs: Programs) -> None:
         self._programs = programs
@@ -112,7 +107,7 @@ class Interpreters:
             known = self._find(image_ktime_ns, files)
             if known is None:
                 return
-            self._tell(pid, known)
+            self._push(pid, known)
         self._settle(pid, known)
 
     def examine_again(self) -> None:
@@ -124,7 +119,7 @@ class Interpreters:
         """A forked child has its parent's memory."""
         known = self._known.get(parent_pid)
         if known is not None:
-            self._tell(child_pid, known._replace(image_ktime_ns=image_ktime_ns))
+            self._push(child_pid, known._replace(image_ktime_ns=image_ktime_ns))
 
     def forget(self, pid: int) -> None:
         """A process ended, or became another program."""
@@ -159,7 +154,7 @@ class Interpreters:
             looks=known.looks + 1,
         )
         if verdict.kind == "good":
-            self._tell(pid, settled)
+            self._push(pid, settled)
         elif settled.is_settled or settled.looks >= _LOOKS_BEFORE_NEWS:
             self._report(pid, settled)
 
@@ -175,7 +170,7 @@ class Interpreters:
                 pid,
             )
 
-    def _tell(self, pid: int, known: _Interpreter) -> None:
+    def _push(self, pid: int, known: _Interpreter) -> None:
         self._known[pid] = known
         layout = UNKNOWN if known.reason else known.layout
         self._programs.set_interpreter(
@@ -187,12 +182,7 @@ def diagnose(pid: int, files: Iterable[MappedFile]) -> Diagnosis | None:
     """
     Say whether a capture that began now would have the Python frames of a process.
 
-    Args:
-        pid: The process.
-        files: What it maps.
-
-    Returns:
-        None if it maps no interpreter.
+    None, if it maps no interpreter; ``files`` are all that it maps.
     """
     found = _locate(files, {})
     if found is None:

@@ -1,4 +1,4 @@
-"""Kernel stacks as RECORD_STACK: what their functions are called, told once each."""
+"""Kernel stacks as RECORD_STACK: the names of their functions, sent once each."""
 
 import time
 from collections.abc import Iterator
@@ -12,31 +12,25 @@ _SCHEDULER = "__schedule"
 
 
 class KernelStacks:
-    """
-    The stacks that the kernel side gave ids to.
-
-    Args:
-        programs: The loaded programs.
-        symbols: The kernel's functions; by default those of the kernel that runs.
-    """
+    """The stacks that the kernel side gave ids to."""
 
     def __init__(self, programs: Programs, symbols: KernelSymbols | None = None) -> None:
         self._programs = programs
-        self._told: set[int] = set()
+        self._sent: set[int] = set()
         self._symbols = symbols or KernelSymbols()
 
     def prepare(self) -> None:
-        """Read the kernel's symbols now: it takes a tenth of a second, and somebody may wait."""
+        """Read the kernel's symbols now: it takes a tenth of a second."""
         self._symbols.read()
 
     def tell(self, stack: int) -> Iterator[bytes]:
         """Yield the functions of a stack, innermost first, when it is met for the first time."""
-        if stack < 0 or stack in self._told:
+        if stack < 0 or stack in self._sent:
             return
         addresses = self._programs.kernel_stack(stack)
         if not addresses:
             return
-        self._told.add(stack)
+        self._sent.add(stack)
         # All but the first are where a call returns to. A function that ends with a call, as
         # one that never returns does, would have that in the next function.
         places = [address - bool(caller) for caller, address in enumerate(addresses)]

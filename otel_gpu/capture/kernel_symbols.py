@@ -37,11 +37,7 @@ class KernelSymbols:
         return name
 
     def is_scheduler(self, address: int) -> bool:
-        """
-        Whether an address is in a function that the kernel itself leaves out of wait channels.
-
-        These are the scheduler's, and what waits by calling it.
-        """
+        """Whether the kernel leaves a function out of wait channels, as the scheduler's are."""
         self._table()
         return self._scheduler[0] <= address < self._scheduler[1]
 

@@ -17,20 +17,14 @@ _TYPE_MASK = 0xF
 _FUNCTION = 2
 _MAX_TABLE_BYTES = 512 << 20
 _PREFIXES = (
-    b"cu",
-    b"_dl_debug_state\0",
-    b"_r_debug\0",
-    b"fork\0",
-    b"vfork\0",
-    b"posix_spawn",
-    b"_PyRuntime\0",
-    b"Py_Version\0",
+    *(b"cu", b"_dl_debug_state\0", b"_r_debug\0", b"_PyRuntime\0", b"Py_Version\0"),
+    *(b"fork\0", b"vfork\0", b"posix_spawn"),
 )
 
 
 class ElfSymbols:
     """
-    The symbols of one file that somebody here may want a probe on.
+    The symbols of one file that may get a probe.
 
     Attributes:
         functions: (name, file offset) of each defined function.
@@ -99,7 +93,7 @@ def exported_functions(path: str) -> list[tuple[str, int]]:
         OSError: It cannot be read.
         ValueError: It is no ELF file that we understand.
     """
-    # A path can lead to what is no plain file; nobody is to wait for a pipe's writer.
+    # A path can lead to a pipe, whose writer must not be waited for.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as stream:
         return ElfSymbols(stream).functions

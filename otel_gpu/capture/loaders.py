@@ -21,6 +21,7 @@ from otel_gpu.capture._libbpf import TestRunOptions
 from otel_gpu.capture.bcc.kernel_headers import ask_headers
 from otel_gpu.capture.objects import BpfObject, object_path
 from otel_gpu.errors import HostError
+from otel_gpu.procfs.proc_files import stat_fields
 
 KERNEL_BTF = Path("/sys/kernel/btf/vmlinux")
 
@@ -28,34 +29,20 @@ _CHECK = "check_layout"
 _EXPECTED = struct.Struct("<QQQQ")
 # What is checked, in the order of the numbers that ``check_layout`` returns, from 1.
 _CHECKS = (
-    "task_struct.pid",
-    "task_struct.comm",
-    "task_struct.group_leader",
-    "task_struct.thread_pid",
-    "mm_struct.start_stack",
-    "signal_struct.live",
-    "task_struct.start_boottime",
-    "sched_entity.sum_exec_runtime",
-    "task_struct.thread",
-    "task_struct.stack",
-    "thread_info.cpu",
-    "task_struct.state",
+    *("task_struct.pid", "task_struct.comm", "task_struct.group_leader"),
+    *("task_struct.thread_pid", "mm_struct.start_stack", "signal_struct.live"),
+    *("task_struct.start_boottime", "sched_entity.sum_exec_runtime", "task_struct.thread"),
+    *("task_struct.stack", "thread_info.cpu", "task_struct.state"),
 )
-# Of /proc/PID/stat, counted from behind the state.
-_STAT_THREADS, _STAT_START_STACK = 16, 24
+# Among the fields of "stat" behind the name.
+_STAT_THREADS, _STAT_START_STACK = 17, 25
 _TRIES = 3  # a thread may come or go meanwhile
 
 _logger = logging.getLogger(__name__)
 
 
 def choose_loader(wanted: str, btf: Path = KERNEL_BTF) -> str:
-    """
-    Return ``libbpf`` or ``bcc``.
-
-    Args:
-        wanted: One of these, or ``auto``: by whether the kernel has BTF.
-        btf: Where that would be.
-    """
+    """Return ``libbpf`` or ``bcc``: what is wanted, and if ``auto``, by whether there is BTF."""
     if wanted != "auto":
         return wanted
     return "libbpf" if btf.exists() else "bcc"
@@ -64,11 +51,6 @@ def choose_loader(wanted: str, btf: Path = KERNEL_BTF) -> str:
 def open_object(wanted: str, uprobes: Sequence[str], *, multi: bool) -> BpfObject:
     """
     Open the object that suits this kernel; it is not loaded yet.
-
-    Args:
-        wanted: ``auto``, ``libbpf`` or ``bcc``.
-        uprobes: Names of its uprobe programs.
-        multi: Attach many uprobes at once where the kernel can.
 
     Raises:
         HostError: What this way needs is missing; the hint says what to install.
@@ -110,13 +92,12 @@ class _HeadersObject(BpfObject):
 
     def _check(self) -> int:
         """Return the number of the first check that fails; 0: all is well."""
-        text = Path("/proc/thread-self/stat").read_text(encoding="utf-8", errors="replace")
-        stat = [int(value) for value in text.rpartition(")")[2].split()[1:]]
+        stat = stat_fields("/proc/thread-self")
         expected = _EXPECTED.pack(
-            stat[_STAT_START_STACK],
+            int(stat[_STAT_START_STACK]),
             threading.get_ident(),  # at the thread register, or before it
             time.thread_time_ns(),
-            stat[_STAT_THREADS],
+            int(stat[_STAT_THREADS]),
         )
         options = TestRunOptions(ctypes.sizeof(TestRunOptions))
         context = ctypes.create_string_buffer(expected, len(expected))

@@ -16,8 +16,8 @@ import os
 import platform
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from otel_gpu.capture._libbpf import (
@@ -33,15 +33,16 @@ from otel_gpu.errors import BpfError, HostError, MapFullError
 OBJECT_FOLDER = Path(__file__).resolve().parent.parent / "_bpf"
 _SYSTEM_WIDE = -1
 _DETACH_THREADS = 16
+
+Link = Callable[[], object]
+"""Detaches one program. The kernel waits until no CPU runs it, for 0.1 s or so."""
+
 _NO_ROOM = (-errno.E2BIG, -errno.ENOMEM)
 
 
 def object_path(*, has_btf: bool = True) -> Path:
     """
-    Return where this machine's BPF object is.
-
-    Args:
-        has_btf: The one for kernels that describe their types, or for those that do not.
+    Return where this machine's BPF object is, for kernels that describe their types or do not.
 
     Raises:
         HostError: It was not built for this architecture.
@@ -49,16 +50,19 @@ def object_path(*, has_btf: bool = True) -> Path:
     variant = "" if has_btf else ".nobtf"
     path = OBJECT_FOLDER / f"otel_gpu.{platform.machine()}{variant}.bpf.o"
     if not path.exists():
-        message = f"there is no BPF object for {platform.machine()}"
-        raise HostError(message, hint="run `make bpf`, or install a wheel built for this machine")
+        raise HostError(
+            f"there is no BPF object for {platform.machine()}",
+            hint="run `make bpf`, or install a wheel built for this machine",
+        )
     return path
 
 
+@dataclass(frozen=True, slots=True)
 class BpfMap:
     """
     A map in the kernel; keys and values are bytes.
 
-    Args:
+    Attributes:
         libbpf: The library.
         name: For messages.
         fd: Of the map; stays the caller's.
@@ -67,27 +71,17 @@ class BpfMap:
         max_entries: How many there can be; more does no harm.
     """
 
-    def __init__(
-        self,
-        libbpf: Libbpf,
-        name: str,
-        fd: int,
-        key_bytes: int,
-        value_bytes: int,
-        *,
-        max_entries: int,
-    ) -> None:
-        self._libbpf = libbpf
-        self.name = name
-        self.fd = fd
-        self.key_bytes = key_bytes
-        self.value_bytes = value_bytes
-        self.max_entries = max_entries
+    libbpf: Libbpf
+    name: str
+    fd: int
+    key_bytes: int
+    value_bytes: int
+    max_entries: int
 
     def lookup(self, key: bytes, value_bytes: int | None = None) -> bytes | None:
         """Return the value under ``key``; per-CPU maps need their own size."""
         value = ctypes.create_string_buffer(value_bytes or self.value_bytes)
-        if self._libbpf.raw.bpf_map_lookup_elem(self.fd, key, value) < 0:
+        if self.libbpf.raw.bpf_map_lookup_elem(self.fd, key, value) < 0:
             return None
         return value.raw
 
@@ -98,18 +92,18 @@ class BpfMap:
         Raises:
             MapFullError: There is no room for another key.
         """
-        result = self._libbpf.raw.bpf_map_update_elem(self.fd, key, value, int(only_new))
+        result = self.libbpf.raw.bpf_map_update_elem(self.fd, key, value, int(only_new))
         if result == -errno.EEXIST:
             return False
         if result in _NO_ROOM:
             raise MapFullError(f"map {self.name} is full")
         if result < 0:
-            raise self._libbpf.error(f"map {self.name} is not updated", -result)
+            raise self.libbpf.error(f"map {self.name} is not updated", -result)
         return True
 
     def delete(self, key: bytes) -> None:
         """Remove the entry under ``key``, if there is one."""
-        self._libbpf.raw.bpf_map_delete_elem(self.fd, key)
+        self.libbpf.raw.bpf_map_delete_elem(self.fd, key)
 
     def read_batches(self, batch_entries: int = 512) -> Iterator[tuple[int, bytes, bytes]]:
         """
@@ -128,14 +122,14 @@ class BpfMap:
             count = ctypes.c_uint32(batch_entries)
             keys = ctypes.create_string_buffer(batch_entries * self.key_bytes)
             values = ctypes.create_string_buffer(batch_entries * self.value_bytes)
-            result = self._libbpf.raw.bpf_map_lookup_batch(
+            result = self.libbpf.raw.bpf_map_lookup_batch(
                 self.fd, start, following, keys, values, ctypes.byref(count), ctypes.byref(options)
             )
             if result == -errno.ENOSPC and batch_entries < self.max_entries:
                 batch_entries = min(2 * batch_entries, self.max_entries)  # one bucket was larger
                 continue
             if result < 0 and result != -errno.ENOENT:
-                raise self._libbpf.error(f"map {self.name} is not read", -result)
+                raise self.libbpf.error(f"map {self.name} is not read", -result)
             if count.value:
                 yield (
                     count.value,
@@ -146,19 +140,6 @@ class BpfMap:
                 return
             cursor.raw = following.raw
             start = cursor
-
-
-class Link:
-    """One attachment of a program; detached by ``close``."""
-
-    def __init__(self, close: Callable[[], object]) -> None:
-        self._close: Callable[[], object] | None = close
-
-    def close(self) -> None:
-        """Detach. The kernel waits until no CPU runs the program, for 0.1 s or so."""
-        if self._close is not None:
-            self._close()
-            self._close = None
 
 
 class BpfObject:
@@ -190,25 +171,21 @@ class BpfObject:
         self._links: list[Link] = []
         self._max_entries: dict[str, int] = {}
         self._read_only_data: dict[str, bytes] = {}
+        self._left_out: list[str] = []
         self._object = 0
         self._multi = multi and bool(uprobes)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def detach_all(self) -> None:
         """Detach every program. When this returns, none of them runs any more."""
         # Side by side, so that the links share the kernel's waiting.
         with ThreadPoolExecutor(_DETACH_THREADS) as pool:
-            list(pool.map(Link.close, self._links))
+            list(pool.map(lambda link: link(), self._links))
         self._links.clear()
 
     def close(self) -> None:
@@ -225,6 +202,10 @@ class BpfObject:
     def set_read_only_data(self, section: str, data: bytes) -> None:
         """Fill a ``.rodata`` section; before ``load``. The sizes must agree."""
         self._read_only_data[section] = data
+
+    def leave_out(self, program: str) -> None:
+        """Never load a program; before ``load``."""
+        self._left_out.append(program)
 
     def load(self) -> None:
         """
@@ -252,59 +233,47 @@ class BpfObject:
             self._open_and_load(f"/proc/self/fd/{stream.fileno()}".encode())
 
     def _open_and_load(self, btf_path: bytes | None) -> None:
-        options = ObjectOpenOptions()
-        options.btf_custom_path = btf_path
-        options.sz = ctypes.sizeof(options)
-        options.object_name = b"otel_gpu"
-        options.kernel_log_buf = ctypes.addressof(self.libbpf.verifier_log)
-        options.kernel_log_size = ctypes.sizeof(self.libbpf.verifier_log)
-        self._object = self.libbpf.pointer(
-            "bpf_object__open_file",
-            os.fsencode(self._path),
-            options,
-            what=f"{self._path} is not opened",
+        log = self.libbpf.verifier_log
+        options = ObjectOpenOptions(
+            sz=ctypes.sizeof(ObjectOpenOptions),
+            object_name=b"otel_gpu",
+            btf_custom_path=btf_path,
+            kernel_log_buf=ctypes.addressof(log),
+            kernel_log_size=ctypes.sizeof(log),
         )
+        call, path = self.libbpf.call, os.fsencode(self._path)
+        what = f"{self._path} is not opened"
+        self._object = self.libbpf.pointer("bpf_object__open_file", path, options, what=what)
         for name, entries in self._max_entries.items():
-            self.libbpf.call(
-                "bpf_map__set_max_entries", self._map_pointer(name), entries, what=f"map {name}"
-            )
+            call("bpf_map__set_max_entries", self._map(name), entries, what=f"map {name}")
         for section, data in self._read_only_data.items():
-            self.libbpf.call(
-                "bpf_map__set_initial_value",
-                self._map_pointer(section),
-                data,
-                len(data),
-                what=f"{section} does not take {len(data)} bytes",
-            )
-        if self._multi:
-            for program in self._uprobes:
-                self.libbpf.call(
-                    "bpf_program__set_expected_attach_type",
-                    self._program(program),
-                    BPF_TRACE_UPROBE_MULTI,
-                )
+            what = f"{section} does not take {len(data)} bytes"
+            call("bpf_map__set_initial_value", self._map(section), data, len(data), what=what)
+        for program in self._left_out:
+            call("bpf_program__set_autoload", self._program(program), False)  # noqa: FBT003
+        for program in self._uprobes if self._multi else ():
+            kind = BPF_TRACE_UPROBE_MULTI
+            call("bpf_program__set_expected_attach_type", self._program(program), kind)
         try:
-            self.libbpf.call(
-                "bpf_object__load", self._object, what="the BPF programs are not loaded"
-            )
+            call("bpf_object__load", self._object, what="the BPF programs are not loaded")
         except BpfError as error:
             if os.geteuid() and error.log and "not permitted" in str(error):
                 raise HostError(f"{error} to this user", hint=error.hint) from error
             raise
 
-    def _map_pointer(self, name: str) -> int:
-        return self.libbpf.pointer(
-            "bpf_object__find_map_by_name", self._object, name.encode(), what=f"map {name}"
-        )
+    def _map(self, name: str) -> int:
+        return self._find("map", name)
 
     def _program(self, name: str) -> int:
-        return self.libbpf.pointer(
-            "bpf_object__find_program_by_name", self._object, name.encode(), what=f"program {name}"
-        )
+        return self._find("program", name)
+
+    def _find(self, kind: str, name: str) -> int:
+        function = f"bpf_object__find_{kind}_by_name"
+        return self.libbpf.pointer(function, self._object, name.encode(), what=f"{kind} {name}")
 
     def map(self, name: str) -> BpfMap:
         """Return a map; after ``load``."""
-        pointer = self._map_pointer(name)
+        pointer = self._map(name)
         raw = self.libbpf.raw
         return BpfMap(
             self.libbpf,
@@ -312,7 +281,7 @@ class BpfObject:
             self.libbpf.call("bpf_map__fd", pointer, what=f"map {name}"),
             int(raw.bpf_map__key_size(pointer)),
             int(raw.bpf_map__value_size(pointer)),
-            max_entries=int(raw.bpf_map__max_entries(pointer)),
+            int(raw.bpf_map__max_entries(pointer)),
         )
 
     def program_fd(self, name: str) -> int:
@@ -386,13 +355,12 @@ class BpfObject:
         )
         return self._remember(lambda: self.libbpf.raw.bpf_link__destroy(pointer))
 
-    def _remember(self, close: Callable[[], object]) -> Link:
-        link = Link(close)
+    def _remember(self, link: Link) -> Link:
         self._links.append(link)
         return link
 
     def detach(self, links: Sequence[Link]) -> None:
         """Undo attachments."""
         for link in links:
-            link.close()
+            link()
             self._links.remove(link)

@@ -10,9 +10,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from otel_gpu.procfs.proc_files import read_file
+
 PROC = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")
 _NS_PER_US = 1000
+_MAX_FILE_BYTES = 1 << 20
 _MAX_CGROUPS = 64
 _READINGS_AFTER_END = 5
 
@@ -22,10 +25,6 @@ class Pressure:
     Reads the load, and remembers the cgroups of processes that ended lately.
 
     The throttling that slowed a process down may be counted only after its end.
-
-    Args:
-        proc: Where procfs is mounted.
-        cgroups: Where the cgroup file systems are mounted.
     """
 
     def __init__(self, *, proc: Path = PROC, cgroups: Path = CGROUPS) -> None:
@@ -35,12 +34,7 @@ class Pressure:
         self._readings_left: dict[int, int] = {}
 
     def read(self, pids: Iterable[int]) -> dict[str, Any]:
-        """
-        Return what RECORD_PRESSURE says: cumulative counters, by their own names.
-
-        Args:
-            pids: The watched processes that live.
-        """
+        """Return what RECORD_PRESSURE says: cumulative counters, by their own names."""
         for pid in pids:
             folders = _cpu_cgroups(self._proc / str(pid), self._cgroups)
             if folders:
@@ -129,7 +123,4 @@ def _mount_points(cgroups: Path, number: str, controllers: str) -> Iterator[Path
 
 
 def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
+    return read_file(str(path), _MAX_FILE_BYTES).decode("utf-8", "replace").splitlines()

@@ -3,11 +3,11 @@
 import contextlib
 import struct
 import time
-from collections.abc import Iterator, Sequence
-from types import TracebackType
-from typing import NamedTuple, Self
+from collections.abc import Iterator
+from typing import Any, Self
 
 from otel_gpu import wire
+from otel_gpu.capture.host import kernel_version
 from otel_gpu.capture.loaders import open_object
 from otel_gpu.capture.objects import BpfMap
 from otel_gpu.capture.ring import RingBuffer
@@ -28,24 +28,15 @@ _TRACEPOINTS = (
     "sched_process_exec",
     "sched_process_exit",
     "sched_waking",
-    "sched_switch",
 )
+# By whether the kernel can read its stacks in place; see bpf/core_fixes.bpf.h.
+_SWITCHES = {True: "sched_switch_in_place", False: "sched_switch"}
+_READS_IN_PLACE_SINCE = (6, 2)
 _LIFECYCLE_BYTES = 1 << 20
 _PID = struct.Struct("<I")
-_THREAD_PID = wire.THREAD_FIELDS.index("pid")
+_THREAD_PID = wire.THREAD.fields.index("pid")
 # The first fields of the keys of allocations and captures: image_ktime_ns, ..., pid.
 _MEMORY_IMAGE = struct.Struct("<QQI")
-
-
-class OpenThread(NamedTuple):
-    """A thread with open CUDA calls, outermost first, as the map has it."""
-
-    image_ktime_ns: int
-    pid: int
-    tid: int
-    blocked_ns: int
-    run_queue_ns: int
-    calls: Sequence[dict[str, int]]
 
 
 class Programs:
@@ -56,14 +47,22 @@ class Programs:
         config: Sizes, floors and histogram layout.
         watch_all: Watch every process that makes a CUDA call.
         multi: Attach many uprobes at once where the kernel can.
+        in_place: Read kernel stacks in place where the kernel can.
+
+    Attributes:
+        switch_program: The name of the program that is attached to sched_switch.
 
     Raises:
         HostError: libbpf, the object, or what the loader needs is missing.
         BpfError: The kernel refuses the programs.
     """
 
-    def __init__(self, config: Config, *, watch_all: bool, multi: bool = True) -> None:
+    def __init__(
+        self, config: Config, *, watch_all: bool, multi: bool = True, in_place: bool = True
+    ) -> None:
         capture = config.capture
+        in_place = in_place and kernel_version() >= _READS_IN_PLACE_SINCE
+        self.switch_program = _SWITCHES[in_place]
         self.bpf = open_object(capture.loader, _UPROBES, multi=multi)
         self.bpf.set_read_only_data(".rodata.settings", pack_settings(config, watch_all=watch_all))
         for name, entries in (
@@ -76,6 +75,7 @@ class Programs:
             ("interpreters", capture.max_processes),
         ):
             self.bpf.set_max_entries(name, entries)
+        self.bpf.leave_out(_SWITCHES[not in_place])
         self.bpf.load()
         self.events = RingBuffer(self.bpf.map("events").fd, capture.ring_buffer_bytes)
         self.lifecycle = RingBuffer(self.bpf.map("lifecycle").fd, _LIFECYCLE_BYTES)
@@ -98,17 +98,12 @@ class Programs:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def attach(self) -> None:
         """Attach the tracepoints; uprobes come as libraries are found."""
-        for tracepoint in _TRACEPOINTS:
+        for tracepoint in (*_TRACEPOINTS, self.switch_program):
             self.bpf.attach(tracepoint)
 
     def close(self) -> None:
@@ -144,7 +139,7 @@ class Programs:
             image_ktime_ns = self.watched(pid)
         lives = self.watch_threads(pid, image_ktime_ns, flags)
         if is_new and not lives:
-            # Nobody will report the end of a process that ended before it was added.
+            # The end of a process that ended before it was added is not reported.
             self.forget_process(pid)
             return 0
         return image_ktime_ns
@@ -165,23 +160,17 @@ class Programs:
         return len(ended) < len(tids)
 
     def _add_thread(self, pid: int, tid: int, image_ktime_ns: int, flags: int) -> bool:
-        values = dict.fromkeys(wire.THREAD_FIELDS, 0) | {
-            "image_ktime_ns": image_ktime_ns,
-            "pid": pid,
-            "tid": tid,
-            "device": -1,
-            "kernel_stack": -1,
-            "system_call": -1,
-            "intervals": b"",
-            "process_flags": flags,
-            "culprit_comm": b"",
-            "waker_comm": b"",
-            "calls": b"",
-        }
+        thread = wire.THREAD.build(
+            image_ktime_ns=image_ktime_ns,
+            pid=pid,
+            tid=tid,
+            device=-1,
+            kernel_stack=-1,
+            system_call=-1,
+            process_flags=flags,
+        )
         try:
-            return self._threads.update(
-                _PID.pack(tid), wire.THREAD.pack(*values.values()), only_new=True
-            )
+            return self._threads.update(_PID.pack(tid), thread, only_new=True)
         except MapFullError:
             self._lost[wire.COUNTER_LOST_THREADS_FULL] += 1
             return False
@@ -264,21 +253,14 @@ class Programs:
         return tuple(address for address in memoryview(raw).cast("Q") if address) if raw else ()
 
     def stall_sample(self, tid: int) -> bytes | None:
-        """
-        Return where a thread last left the CPU to wait, as a RECORD_SAMPLE.
-
-        None: it is not kept, or was written just now.
-        """
+        """Return where a thread last left the CPU to wait, as a RECORD_SAMPLE, if it is kept."""
         key = _PID.pack(tid)
+        # Not while it is written.
         sample = self._stall_samples.lookup(key)
         return sample if sample == self._stall_samples.lookup(key) else None
 
     def set_interpreter(self, pid: int, interpreter: bytes) -> None:
-        """
-        Say where the interpreter of a process keeps its GIL and frames: ``INTERPRETER``.
-
-        One that there is no room for is counted.
-        """
+        """Say where the interpreter of a process keeps its GIL and frames: ``INTERPRETER``."""
         try:
             self._interpreters.update(_PID.pack(pid), interpreter)
         except MapFullError:
@@ -308,25 +290,16 @@ class Programs:
             values.append(self._lost[counter] + sum(memoryview(raw).cast("Q")))
         return tuple(values)
 
-    def open_threads(self) -> Iterator[OpenThread]:
-        """Yield the threads that are inside a CUDA call now."""
+    def open_threads(self) -> Iterator[tuple[dict[str, Any], list[dict[str, int]]]]:
+        """
+        Yield the threads that are inside a CUDA call now, as ``struct thread`` has them.
+
+        Each with its open calls, the outermost first, as ``struct open_call`` has them.
+        """
         for _, _, values in self._threads.read_batches():
-            for fields in wire.THREAD.iter_unpack(values):
-                thread = dict(zip(wire.THREAD_FIELDS, fields, strict=True))
-                depth = min(thread["depth"], wire.MAX_DEPTH)
-                if depth:
-                    calls = [
-                        dict(zip(wire.OPEN_CALL_FIELDS, call, strict=True))
-                        for call in wire.OPEN_CALL.iter_unpack(thread["calls"])
-                    ]
-                    yield OpenThread(
-                        thread["image_ktime_ns"],
-                        thread["pid"],
-                        thread["tid"],
-                        thread["blocked_ns"],
-                        thread["run_queue_ns"],
-                        calls[:depth],
-                    )
+            for thread in wire.THREAD.all_named(values):
+                if depth := min(thread["depth"], wire.MAX_DEPTH):
+                    yield thread, list(wire.OPEN_CALL.all_named(thread["calls"]))[:depth]
 
 
 def _entries(bpf_map: BpfMap) -> Iterator[tuple[bytes, bytes]]:

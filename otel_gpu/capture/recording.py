@@ -51,7 +51,6 @@ import time
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO, Final, Self
 
 from otel_gpu import wire
@@ -117,12 +116,7 @@ class RecordingWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def write(self, batch: Sequence[bytes]) -> None:
@@ -150,12 +144,7 @@ class RecordingWriter:
             self.flush()
 
     def flush(self) -> None:
-        """
-        Write what is buffered as a chunk, so that it survives the writer.
-
-        Raises:
-            RecordingError: As for ``write``.
-        """
+        """Write what is buffered as a chunk, so that it survives the writer; raises as ``write``."""
         self._flushed_s = time.monotonic()
         if not self._buffer:
             return
@@ -165,12 +154,7 @@ class RecordingWriter:
         self._append(header + compressed)
 
     def close(self) -> None:
-        """
-        Write what is buffered and the end mark. Closing twice does nothing.
-
-        Raises:
-            RecordingError: As for ``write``.
-        """
+        """Write what is buffered and the end mark, unless it is closed; raises as ``write``."""
         if self._fd < 0:
             return
         self.flush()

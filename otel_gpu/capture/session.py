@@ -34,7 +34,6 @@ from otel_gpu.capture.watchlist import Watchlist
 from otel_gpu.config import Config
 from otel_gpu.faults import Faults
 from otel_gpu.records import clock_record, json_record, unseen_exit_record
-from otel_gpu.stacks.samples import position_of
 from otel_gpu.stacks.user_stacks import CALL_TOKEN, NO_TOKEN, SAMPLE_KINDS, UserStacks
 
 _POLL_S = 0.1
@@ -46,8 +45,8 @@ _SWEEP_INTERVAL_S = 5.0
 _MAX_BATCH = 4096
 _CALL_KIND = wire.RECORD_CUDA_CALL.to_bytes(2, "little")
 _STALL_KIND = wire.RECORD_STALL.to_bytes(2, "little")
-_OLD_IMAGE = position_of(wire.EXEC_RECORD, wire.EXEC_RECORD_FIELDS, "old_image_ktime_ns")
-_KERNEL_STACK = position_of(wire.STALL_RECORD, wire.STALL_RECORD_FIELDS, "kernel_stack")
+_OLD_IMAGE = wire.EXEC_RECORD.offset_of("old_image_ktime_ns")
+_KERNEL_STACK = wire.STALL_RECORD.offset_of("kernel_stack")
 # Of the handlers of records of the lifecycle ring, for errors.
 _PLACES = {
     wire.RECORD_FORK: "after_fork",

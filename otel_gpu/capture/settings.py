@@ -1,7 +1,6 @@
 """The settings of the BPF programs: ``struct settings``, packed from the configuration."""
 
 import os
-import struct
 from pathlib import Path
 
 from otel_gpu import wire
@@ -15,7 +14,6 @@ _WAKEUP_FRACTION = 8
 # Beyond this part of the ring, records are worth more than the stacks of some.
 _SAMPLE_LIMIT_FRACTION = 2
 _STALL_SAMPLES_INTERVAL_NS = 5_000_000
-_BOUNDS = struct.Struct(f"<{wire.MAX_BOUNDS + 1}Q")
 
 
 def process_flags(config: Config) -> int:
@@ -30,10 +28,9 @@ def pack_settings(config: Config, *, watch_all: bool) -> bytes:
     durations = duration_bounds_ns(config)
     sizes = size_bounds_bytes(config)
     interval_ns = max(1, 1_000_000_000 // config.spans.rate_per_process)
-    bounds = _pack_bounds(durations) + _pack_bounds(sizes)
-    values = wire.SETTINGS.pack(
-        *_BOUNDS.unpack(bounds[: _BOUNDS.size]),
-        *_BOUNDS.unpack(bounds[_BOUNDS.size :]),
+    return wire.SETTINGS.pack(
+        *_filled_up(durations),
+        *_filled_up(sizes),
         _nanoseconds(config.spans.slow_floor_us, 1_000),
         _nanoseconds(config.spans.stall_floor_ms, 1_000_000),
         _nanoseconds(config.spans.call_stall_floor_ms, 1_000_000),
@@ -52,11 +49,10 @@ def pack_settings(config: Config, *, watch_all: bool) -> bytes:
         wire.SAMPLE_CALLS | wire.SAMPLE_STALLS if config.stacks.enabled else 0,
         _pack_apis(),
     )
-    return bytes(values)
 
 
-def _pack_bounds(bounds: tuple[int, ...]) -> bytes:
-    return _BOUNDS.pack(*bounds, *(_NEVER_NS for _ in range(wire.MAX_BOUNDS + 1 - len(bounds))))
+def _filled_up(bounds: tuple[int, ...]) -> tuple[int, ...]:
+    return bounds + (_NEVER_NS,) * (wire.MAX_BOUNDS + 1 - len(bounds))
 
 
 def _nanoseconds(value: float, unit_ns: int) -> int:
@@ -73,7 +69,7 @@ def _pack_apis() -> bytes:
 
 
 def _descriptor(api: Api) -> tuple[int, ...]:
-    return tuple(getattr(api, field) for field in wire.API_DESCRIPTOR_FIELDS)
+    return tuple(getattr(api, field) for field in wire.API_DESCRIPTOR.fields)
 
 
 def _pid_namespace_inode() -> int:

@@ -10,6 +10,7 @@ from otel_gpu.capture.layout import duration_bounds_ns
 from otel_gpu.capture.programs import Programs
 from otel_gpu.capture.thresholds import find_thresholds
 from otel_gpu.config import Config
+from otel_gpu.procfs.proc_files import read_file
 from otel_gpu.records import (
     Entry,
     aggregates_records,
@@ -21,7 +22,7 @@ from otel_gpu.stacks.user_stacks import UserStacks
 
 # The first fields of the keys of series and times: image_ktime_ns, pid.
 _IMAGE = struct.Struct("<QI")
-_TIMES_STACK = wire.TIMES_KEY_FIELDS.index("kernel_stack")
+_TIMES_STACK = wire.TIMES_KEY.fields.index("kernel_stack")
 
 
 class _Reading:
@@ -52,14 +53,7 @@ class _Reading:
 
 
 class Snapshots:
-    """
-    Reads the maps of one capture.
-
-    Args:
-        programs: The loaded programs.
-        config: For the limit of open calls and the floor of slow ones.
-        user_stacks: For the stacks of open calls.
-    """
+    """Reads the maps of one capture."""
 
     def __init__(self, programs: Programs, config: Config, user_stacks: UserStacks) -> None:
         self._programs = programs
@@ -77,9 +71,7 @@ class Snapshots:
         yield from aggregates_records(time.monotonic_ns(), self._series.changed())
 
     def last_aggregates(self, ended: Collection[tuple[int, int]]) -> Iterator[bytes]:
-        """
-        Yield the series of images that ended, as (pid, image_ktime_ns), and free them.
-        """
+        """Yield the series of images that ended, as (pid, image_ktime_ns), and free them."""
         yield from aggregates_records(time.monotonic_ns(), self._series.last(ended))
 
     def times(self) -> Iterator[bytes]:
@@ -105,12 +97,10 @@ class Snapshots:
 
     def push_thresholds(self) -> None:
         """Tell the kernel side from which duration each series' calls are slow."""
-        current = {}
-        for found in find_thresholds(self._series.latest.items(), self._bounds_ns, self._floor_ns):
-            name = found[:4]
-            current[name] = found.threshold_ns
-            if self._thresholds.get(name) != found.threshold_ns:
-                self._programs.set_threshold(*found)
+        current = find_thresholds(self._series.latest.items(), self._bounds_ns, self._floor_ns)
+        for name, threshold_ns in current.items():
+            if self._thresholds.get(name) != threshold_ns:
+                self._programs.set_threshold(*name, threshold_ns)
         for name in self._thresholds.keys() - current.keys():
             self._programs.forget_threshold(*name)
         self._thresholds = current
@@ -122,31 +112,33 @@ class Snapshots:
     def open_calls(self) -> Iterator[bytes]:
         """Yield the calls that have been open for longer than the limit, with their callers."""
         now_ktime_ns = time.monotonic_ns()
-        for thread in self._programs.open_threads():
-            root_start_ktime_ns = thread.calls[0]["start_ktime_ns"]
+        for thread, calls in self._programs.open_threads():
+            pid, tid, image_ktime_ns = thread["pid"], thread["tid"], thread["image_ktime_ns"]
+            root_start_ktime_ns = calls[0]["start_ktime_ns"]
             if now_ktime_ns - root_start_ktime_ns < self._open_limit_ns:
                 continue
-            sample = self._programs.stall_sample(thread.tid) or b""
-            for depth, call in enumerate(thread.calls):
+            sample = self._programs.stall_sample(tid) or b""
+            comm = read_file(f"/proc/{pid}/task/{tid}/comm", wire.COMM_BYTES).rstrip(b"\n")
+            for depth, call in enumerate(calls):
                 if now_ktime_ns - call["start_ktime_ns"] < self._open_limit_ns:
                     break
                 stack, told = self._user_stacks.resolve_open(
-                    sample, (thread.pid, thread.image_ktime_ns), thread.tid, call["start_ktime_ns"]
+                    sample, (pid, image_ktime_ns), tid, call["start_ktime_ns"]
                 )
                 yield from told
                 yield open_call_record(
                     now_ktime_ns,
-                    pid=thread.pid,
-                    tid=thread.tid,
-                    image_ktime_ns=thread.image_ktime_ns,
+                    pid=pid,
+                    tid=tid,
+                    image_ktime_ns=image_ktime_ns,
                     start_ktime_ns=call["start_ktime_ns"],
-                    root_start_ktime_ns=root_start_ktime_ns,
-                    blocked_ns=thread.blocked_ns - call["blocked_ns"],
-                    run_queue_ns=thread.run_queue_ns - call["run_queue_ns"],
                     device=call["device"],
                     api=call["api"],
+                    root_start_ktime_ns=root_start_ktime_ns,
+                    blocked_ns=thread["blocked_ns"] - call["blocked_ns"],
+                    run_queue_ns=thread["run_queue_ns"] - call["run_queue_ns"],
                     depth=depth,
-                    comm=_comm(thread.pid, thread.tid),
+                    comm=comm,
                     user_stack=stack,
                 )
 
@@ -154,11 +146,3 @@ class Snapshots:
 def _image(key: bytes) -> tuple[int, int]:
     image_ktime_ns, pid = _IMAGE.unpack_from(key)
     return pid, image_ktime_ns
-
-
-def _comm(pid: int, tid: int) -> bytes:
-    try:
-        with open(f"/proc/{pid}/task/{tid}/comm", "rb") as stream:  # noqa: PTH123
-            return stream.read(wire.COMM_BYTES).rstrip(b"\n")
-    except OSError:
-        return b""

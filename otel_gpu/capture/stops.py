@@ -2,7 +2,7 @@
 Processes that the kernel side stopped, and that wait for the agent to let them go on.
 
 Each is named by a record of the lifecycle ring. Whoever takes such a record out of the ring has to
-see to it that the process goes on, whatever happens; nobody else will, also not at the end.
+let the process go on, whatever happens, also at the end.
 """
 
 import contextlib
@@ -11,11 +11,11 @@ import signal
 from collections.abc import Iterable
 
 from otel_gpu import wire
-from otel_gpu.capture.headers import fields_of, header_of
+from otel_gpu.capture.headers import header_of
 
 _LAYOUTS = {
-    wire.RECORD_EXEC: (wire.EXEC_RECORD, wire.EXEC_RECORD_FIELDS),
-    wire.RECORD_LIBRARY: (wire.LIBRARY_RECORD, wire.LIBRARY_RECORD_FIELDS),
+    wire.RECORD_EXEC: wire.EXEC_RECORD,
+    wire.RECORD_LIBRARY: wire.LIBRARY_RECORD,
 }
 
 
@@ -29,5 +29,5 @@ def let_all_go_on(records: Iterable[bytes]) -> None:
     """Let go on whatever some records of the lifecycle ring say was stopped."""
     for record in records:
         header = header_of(record)
-        if header.kind in _LAYOUTS and fields_of(*_LAYOUTS[header.kind], record)["stopped"]:
+        if header.kind in _LAYOUTS and _LAYOUTS[header.kind].named(record)["stopped"]:
             let_go_on(header.pid)

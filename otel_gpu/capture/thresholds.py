@@ -9,32 +9,22 @@ spans a long tail makes is bounded by the rate of the process.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterable
 
 from otel_gpu import wire
 
 MINIMUM_CALLS = 100
 _MEDIAN_FACTOR = 3
 _METRICS = (wire.METRIC_CALL_DURATION, wire.METRIC_LAUNCH_GAP)
-_KEY_FIELDS = wire.AGGREGATE_KEY_FIELDS
-
-
-class Threshold(NamedTuple):
-    """What ``thresholds`` in the kernel holds for one series."""
-
-    image_ktime_ns: int
-    pid: int
-    api: int
-    copy_kind: int
-    threshold_ns: int
 
 
 def find_thresholds(
     series: Iterable[tuple[bytes, bytes]], bounds_ns: tuple[int, ...], floor_ns: int
-) -> Iterator[Threshold]:
+) -> dict[tuple[int, int, int, int], int]:
     """
-    Yield a threshold per series of successful calls that has enough of them.
+    Return a threshold in ns for each series of successful calls that has enough of them.
+
+    By the fields of ``struct threshold_key``.
 
     Args:
         series: Keys and values as the kernel has them.
@@ -43,17 +33,17 @@ def find_thresholds(
     """
     counts: dict[tuple[int, int, int, int], list[int]] = defaultdict(lambda: [0] * wire.MAX_BUCKETS)
     for key, value in series:
-        fields = dict(zip(_KEY_FIELDS, wire.AGGREGATE_KEY.unpack(key), strict=True))
+        fields = wire.AGGREGATE_KEY.named(key)
         if fields["metric"] in _METRICS and not fields["status"]:
             # Gaps have no API: their threshold is under number 0.
             name = (fields["image_ktime_ns"], fields["pid"], fields["api"], fields["copy_kind"])
             buckets = wire.AGGREGATE.unpack(value)[-wire.MAX_BUCKETS :]
             counts[name] = [a + b for a, b in zip(counts[name], buckets, strict=True)]
-    for name, merged in counts.items():
-        total = sum(merged)
-        if total >= MINIMUM_CALLS:
-            median_ns = _upper_bound(merged, total / 2, bounds_ns)
-            yield Threshold(*name, max(floor_ns, _MEDIAN_FACTOR * median_ns))
+    return {
+        name: max(floor_ns, _MEDIAN_FACTOR * _upper_bound(merged, sum(merged) / 2, bounds_ns))
+        for name, merged in counts.items()
+        if sum(merged) >= MINIMUM_CALLS
+    }
 
 
 def _upper_bound(buckets: list[int], rank: float, bounds_ns: tuple[int, ...]) -> int:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from otel_gpu import wire
 from otel_gpu.capture.attachments import Attachments
-from otel_gpu.capture.headers import fields_of, header_of
+from otel_gpu.capture.headers import header_of
 from otel_gpu.capture.interpreters import Interpreters
 from otel_gpu.capture.introductions import Introductions
 from otel_gpu.capture.leftovers import Image, Leftovers
@@ -26,12 +26,11 @@ from otel_gpu.config import Config
 from otel_gpu.faults import Faults
 from otel_gpu.procfs.mapped_files import FileId, all_pids, cgroup_pids, child_pids, mapped_files
 from otel_gpu.records import json_record
-from otel_gpu.stacks.samples import position_of
 from otel_gpu.stacks.user_stacks import UserStacks
 
 # In the header of a record, one after the other.
 _IMAGE_AND_PID = struct.Struct("<QI")
-_IMAGE_START = position_of(wire.RECORD_HEADER, wire.RECORD_HEADER_FIELDS, "image_ktime_ns")
+_IMAGE_START = wire.RECORD_HEADER.offset_of("image_ktime_ns")
 _IMAGE_BYTES = slice(_IMAGE_START, _IMAGE_START + _IMAGE_AND_PID.size)
 _NEWCOMERS_AT_A_TIME = 25
 _MAX_NEWCOMERS = 4096
@@ -100,7 +99,7 @@ class Watchlist:
 
     def after_fork(self, record: bytes) -> Iterable[bytes]:
         """Take in a RECORD_FORK."""
-        fields = fields_of(wire.FORK_RECORD, wire.FORK_RECORD_FIELDS, record)
+        fields = wire.FORK_RECORD.named(record)
         child_pid, image_ktime_ns = fields["child_pid"], fields["child_image_ktime_ns"]
         self._images[child_pid] = image_ktime_ns
         self._attachments.inherit(fields["pid"], child_pid)
@@ -113,7 +112,7 @@ class Watchlist:
 
     def after_exec(self, record: bytes) -> Iterator[bytes]:
         """Take in a RECORD_EXEC, and let the process go on if it stands still."""
-        fields = fields_of(wire.EXEC_RECORD, wire.EXEC_RECORD_FIELDS, record)
+        fields = wire.EXEC_RECORD.named(record)
         pid = fields["pid"]
         with _held(pid, stopped=bool(fields["stopped"])):
             self._introductions.give_up(pid, fields["old_image_ktime_ns"])
@@ -128,7 +127,7 @@ class Watchlist:
 
     def after_library(self, record: bytes) -> Iterator[bytes]:
         """Take in a RECORD_LIBRARY, and let the process go on if it stands still."""
-        fields = fields_of(wire.LIBRARY_RECORD, wire.LIBRARY_RECORD_FIELDS, record)
+        fields = wire.LIBRARY_RECORD.named(record)
         pid = fields["pid"]
         if fields["flags"] & wire.LIBRARY_NOT_CUDA:
             self._user_stacks.look_soon(pid, fields["image_ktime_ns"])

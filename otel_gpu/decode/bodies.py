@@ -124,19 +124,16 @@ def parse_body(kind: int, encoded: bytes) -> dict[str, Any]:
             parse_constant=_refuse_constant,
         )
     except RecursionError as error:
-        message = "nested too deep"
-        raise ValueError(message) from error
+        raise ValueError("nested too deep") from error
     # Only an escape can smuggle half of a surrogate pair past the decoding above.
     if b"\\u" in encoded:
         json.dumps(body, ensure_ascii=False).encode("utf-8")
     if _measure_depth(body) > _MAX_DEPTH:
-        message = "nested too deep"
-        raise ValueError(message)
+        raise ValueError("nested too deep")
     _check(body, _SHAPES[kind], "body")
     for name in _REQUIRED[kind]:
         if name not in body:
-            message = f"body lacks {name}"
-            raise TypeError(message)
+            raise TypeError(f"body lacks {name}")
     if kind == wire.RECORD_STATUS:
         _check_counts(body)
     if kind == wire.RECORD_USER_STACK:
@@ -151,22 +148,19 @@ def _parse_int(text: str) -> int:
     # int() of a very long text is slow before it is refused.
     value = int(text) if len(text) <= len(str(_INT64_MIN)) else _UINT64_MAX + 1
     if not _INT64_MIN <= value <= _UINT64_MAX:
-        message = "a number does not fit 64 bits"
-        raise ValueError(message)
+        raise ValueError("a number does not fit 64 bits")
     return value
 
 
 def _parse_float(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        message = "a number is not finite"
-        raise ValueError(message)
+        raise ValueError("a number is not finite")
     return value
 
 
 def _refuse_constant(text: str) -> NoReturn:
-    message = f"{text} is not JSON"
-    raise ValueError(message)
+    raise ValueError(f"{text} is not JSON")
 
 
 def _measure_depth(value: object) -> int:
@@ -200,8 +194,7 @@ def _check(value: object, shape: Any, where: str) -> None:  # noqa: ANN401 - see
 def _check_type(value: object, expected: Any, where: str) -> None:  # noqa: ANN401 - type(s)
     # To JSON true is no number; to Python it is.
     if not isinstance(value, expected) or isinstance(value, bool):
-        message = f"{where} has the wrong type"
-        raise TypeError(message)
+        raise TypeError(f"{where} has the wrong type")
 
 
 def _check_counts(body: Mapping[str, Any]) -> None:
@@ -209,8 +202,7 @@ def _check_counts(body: Mapping[str, Any]) -> None:
     for name in ("rejected", "dropped", "stacks", "errors", "skipped", "off"):
         numbers += body.get(name, {}).values()
     if not all(0 <= number <= _INT64_MAX for number in numbers):
-        message = "body counts what cannot be counted"
-        raise TypeError(message)
+        raise TypeError("body counts what cannot be counted")
 
 
 def _check_user_stack(body: Mapping[str, Any]) -> None:
@@ -222,8 +214,7 @@ def _check_user_stack(body: Mapping[str, Any]) -> None:
         and len(body["frames"]) <= MAX_FRAMES
     )
     if not good or not all(map(_is_frame, body["frames"])):
-        message = "body is not a stack that this version knows"
-        raise TypeError(message)
+        raise TypeError("body is not a stack that this version knows")
 
 
 def _is_frame(frame: list[Any]) -> bool:
@@ -252,5 +243,4 @@ def _check_layout(layout: Any, bounds_field: str) -> None:  # noqa: ANN401 - any
         case _:
             good = False
     if not good:
-        message = "body.layout is not one that this version knows"
-        raise TypeError(message)
+        raise TypeError("body.layout is not one that this version knows")

@@ -12,33 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from otel_gpu import wire
+from otel_gpu.c_struct import CStruct
+from otel_gpu.decode import events
 from otel_gpu.decode.bodies import parse_body
-from otel_gpu.decode.events import (
-    Aggregate,
-    Aggregates,
-    Capture,
-    Clock,
-    Counters,
-    CudaCall,
-    Device,
-    Event,
-    Exec,
-    Exit,
-    Fork,
-    Gap,
-    Library,
-    OpenCall,
-    Pressure,
-    Probes,
-    ProcessSeen,
-    SeriesKey,
-    Stack,
-    Stall,
-    Status,
-    Times,
-    TimesKey,
-    UserStack,
-)
+from otel_gpu.decode.events import Aggregate, CudaCall, Event, SeriesKey
 from otel_gpu.faults import Faults
 from otel_gpu.stacks.frames import Frame
 
@@ -57,6 +34,9 @@ _REMEMBERED_NAMES = 4096
 
 _HEADER_BYTES = wire.RECORD_HEADER.size
 _CALL_BYTES = wire.CUDA_CALL_RECORD.size
+_GRID = wire.CUDA_CALL_RECORD.fields.index("grid_0")
+_BEFORE_GRID, _GRID_SIZES = slice(3, _GRID), slice(_GRID, _GRID + 3)
+_BLOCK_SIZES, _BEHIND_BLOCK = slice(_GRID + 3, _GRID + 6), slice(_GRID + 6, -1)
 # What a record's first values say about itself: kind, flags, size.
 _KIND_AND_SIZE = struct.Struct("<HHI")
 _SERIES = struct.Struct(wire.AGGREGATE_KEY.format + wire.AGGREGATE.format.removeprefix("<"))
@@ -96,11 +76,11 @@ def decode(
                 yield _new_tuple(
                     CudaCall,
                     (
-                        *values[3:23],
-                        values[23:26],
-                        values[26:29],
-                        *values[29:34],
-                        _decode_name(values[34]),
+                        *values[_BEFORE_GRID],
+                        values[_GRID_SIZES],
+                        values[_BLOCK_SIZES],
+                        *values[_BEHIND_BLOCK],
+                        _decode_name(values[-1]),
                     ),
                 )
                 continue
@@ -129,7 +109,7 @@ def _decode_record(record: bytes) -> Event:
     return decode_kind(record)
 
 
-def _unpack(layout: struct.Struct, record: bytes) -> tuple[Any, ...]:
+def _unpack(layout: CStruct, record: bytes) -> tuple[Any, ...]:
     # What follows kind, flags and size.
     if len(record) != layout.size:
         raise _RejectedError(REJECTED_SIZE_MISMATCH)
@@ -145,51 +125,37 @@ def _decode_text(raw: bytes) -> str:
     return raw.partition(b"\0")[0].decode("utf-8", "replace")
 
 
-def _decode_stall(record: bytes) -> Stall:
-    *numbers, comm, culprit_comm, waker_comm = _unpack(wire.STALL_RECORD, record)
-    return Stall._make(
-        (*numbers, _decode_name(comm), _decode_name(culprit_comm), _decode_name(waker_comm))
-    )
+def _plain(
+    event: type[Event], layout: CStruct, *texts: Callable[[bytes], str]
+) -> Callable[[bytes], Event]:
+    # Of a kind whose values are the event's fields: numbers, and texts at the end.
+    def decode_kind(record: bytes) -> Event:
+        values = _unpack(layout, record)
+        first_text = len(values) - len(texts)
+        decoded = (text(raw) for text, raw in zip(texts, values[first_text:], strict=True))
+        return event._make((*values[:first_text], *decoded))
+
+    return decode_kind
 
 
-def _decode_gap(record: bytes) -> Gap:
-    *numbers, comm = _unpack(wire.GAP_RECORD, record)
-    return Gap._make((*numbers, _decode_name(comm)))
-
-
-def _decode_fork(record: bytes) -> Fork:
-    *numbers, comm = _unpack(wire.FORK_RECORD, record)
-    return Fork._make((*numbers, _decode_name(comm)))
-
-
-def _decode_exec(record: bytes) -> Exec:
-    *numbers, comm, path = _unpack(wire.EXEC_RECORD, record)
-    return Exec._make((*numbers, _decode_name(comm), _decode_text(path)))
-
-
-def _decode_exit(record: bytes) -> Exit:
+def _decode_exit(record: bytes) -> events.Exit:
     *numbers, exit_code, comm = _unpack(wire.EXIT_RECORD, record)
     flags = wire.RECORD_HEADER.unpack_from(record)[1]
     is_known = not flags & wire.EXIT_NOT_SEEN
-    return Exit._make((*numbers, exit_code if is_known else None, _decode_name(comm)))
+    return events.Exit._make((*numbers, exit_code if is_known else None, _decode_name(comm)))
 
 
-def _decode_library(record: bytes) -> Library:
-    *numbers, path = _unpack(wire.LIBRARY_RECORD, record)
-    return Library._make((*numbers, _decode_text(path)))
-
-
-def _decode_device(record: bytes) -> Device:
+def _decode_device(record: bytes) -> events.Device:
     *numbers, has_name, uuid, name = _unpack(wire.DEVICE_RECORD, record)
-    return Device._make((*numbers, uuid, _decode_text(name) if has_name else ""))
+    return events.Device._make((*numbers, uuid, _decode_text(name) if has_name else ""))
 
 
-def _decode_clock(record: bytes) -> Clock:
+def _decode_clock(record: bytes) -> events.Clock:
     ktime_ns, _, _, _, unix_ns = _unpack(wire.CLOCK_RECORD, record)
-    return Clock(ktime_ns, unix_ns)
+    return events.Clock(ktime_ns, unix_ns)
 
 
-def _decode_counters(record: bytes) -> Counters:
+def _decode_counters(record: bytes) -> events.Counters:
     # Recordings of other versions have fewer counters, or more.
     count, rest = divmod(len(record) - _HEADER_BYTES, 8)
     if rest or not count:
@@ -198,15 +164,10 @@ def _decode_counters(record: bytes) -> Counters:
     values = struct.unpack_from(f"<{count}Q", record, _HEADER_BYTES)
     if max(values) > _INT64_MAX:
         raise _RejectedError(REJECTED_BAD_BODY)
-    return Counters(ktime_ns, values)
+    return events.Counters(ktime_ns, values)
 
 
-def _decode_open_call(record: bytes) -> OpenCall:
-    *numbers, comm = _unpack(wire.OPEN_CALL_RECORD, record)
-    return OpenCall._make((*numbers, _decode_name(comm)))
-
-
-def _decode_aggregates(record: bytes) -> Aggregates:
+def _decode_aggregates(record: bytes) -> events.Aggregates:
     fixed_bytes = wire.AGGREGATES_RECORD.size
     if len(record) < fixed_bytes:
         raise _RejectedError(REJECTED_SIZE_MISMATCH)
@@ -228,10 +189,10 @@ def _decode_aggregates(record: bytes) -> Aggregates:
                 _new_tuple(Aggregate, (total, lowest, highest, size_bytes, values[12:], 0)),
             )
         )
-    return Aggregates(fixed[3], tuple(series))
+    return events.Aggregates(fixed[3], tuple(series))
 
 
-def _decode_times(record: bytes) -> Times:
+def _decode_times(record: bytes) -> events.Times:
     fixed_bytes = wire.TIMES_RECORD.size
     if len(record) < fixed_bytes:
         raise _RejectedError(REJECTED_SIZE_MISMATCH)
@@ -243,8 +204,8 @@ def _decode_times(record: bytes) -> Times:
         *key, time_ns, number = values
         if max(time_ns, number) > _INT64_MAX:
             raise _RejectedError(REJECTED_BAD_BODY)
-        entries.append((TimesKey._make(key), time_ns, number))
-    return Times(fixed[3], tuple(entries))
+        entries.append((events.TimesKey._make(key), time_ns, number))
+    return events.Times(fixed[3], tuple(entries))
 
 
 def _decode_json(record: bytes) -> tuple[int, int, int, Mapping[str, Any]]:
@@ -258,61 +219,51 @@ def _decode_json(record: bytes) -> tuple[int, int, int, Mapping[str, Any]]:
     return ktime_ns, image_ktime_ns, pid, body
 
 
-def _decode_capture(record: bytes) -> Capture:
-    ktime_ns, _, _, info = _decode_json(record)
-    return Capture(ktime_ns, info)
+def _with_info(event: Callable[[int, Mapping[str, Any]], Event]) -> Callable[[bytes], Event]:
+    def decode_kind(record: bytes) -> Event:
+        ktime_ns, _, _, info = _decode_json(record)
+        return event(ktime_ns, info)
+
+    return decode_kind
 
 
-def _decode_process(record: bytes) -> ProcessSeen:
-    return ProcessSeen(*_decode_json(record))
+def _decode_process(record: bytes) -> events.ProcessSeen:
+    return events.ProcessSeen(*_decode_json(record))
 
 
-def _decode_probes(record: bytes) -> Probes:
-    ktime_ns, _, _, info = _decode_json(record)
-    return Probes(ktime_ns, info)
-
-
-def _decode_status(record: bytes) -> Status:
-    ktime_ns, _, _, info = _decode_json(record)
-    return Status(ktime_ns, info)
-
-
-def _decode_pressure(record: bytes) -> Pressure:
-    ktime_ns, _, _, info = _decode_json(record)
-    return Pressure(ktime_ns, info)
-
-
-def _decode_stack(record: bytes) -> Stack:
+def _decode_stack(record: bytes) -> events.Stack:
     ktime_ns, _, _, body = _decode_json(record)
-    return Stack(ktime_ns, body["kernel_stack"], tuple(body["functions"]))
+    return events.Stack(ktime_ns, body["kernel_stack"], tuple(body["functions"]))
 
 
-def _decode_user_stack(record: bytes) -> UserStack:
+def _decode_user_stack(record: bytes) -> events.UserStack:
     ktime_ns, _, _, body = _decode_json(record)
     frames = tuple(Frame._make(frame) for frame in body["frames"])
-    return UserStack(
+    return events.UserStack(
         ktime_ns, body["stack"], frames, body["complete"], body["native"], body["python"]
     )
 
 
 _DECODERS: Mapping[int, Callable[[bytes], Event]] = {
-    wire.RECORD_STALL: _decode_stall,
-    wire.RECORD_GAP: _decode_gap,
+    wire.RECORD_STALL: _plain(
+        events.Stall, wire.STALL_RECORD, _decode_name, _decode_name, _decode_name
+    ),
+    wire.RECORD_GAP: _plain(events.Gap, wire.GAP_RECORD, _decode_name),
     wire.RECORD_STACK: _decode_stack,
     wire.RECORD_USER_STACK: _decode_user_stack,
     wire.RECORD_TIMES: _decode_times,
-    wire.RECORD_PRESSURE: _decode_pressure,
-    wire.RECORD_FORK: _decode_fork,
-    wire.RECORD_EXEC: _decode_exec,
+    wire.RECORD_PRESSURE: _with_info(events.Pressure),
+    wire.RECORD_FORK: _plain(events.Fork, wire.FORK_RECORD, _decode_name),
+    wire.RECORD_EXEC: _plain(events.Exec, wire.EXEC_RECORD, _decode_name, _decode_text),
     wire.RECORD_EXIT: _decode_exit,
-    wire.RECORD_LIBRARY: _decode_library,
+    wire.RECORD_LIBRARY: _plain(events.Library, wire.LIBRARY_RECORD, _decode_text),
     wire.RECORD_DEVICE: _decode_device,
-    wire.RECORD_CAPTURE: _decode_capture,
+    wire.RECORD_CAPTURE: _with_info(events.Capture),
     wire.RECORD_CLOCK: _decode_clock,
     wire.RECORD_PROCESS: _decode_process,
     wire.RECORD_AGGREGATES: _decode_aggregates,
     wire.RECORD_COUNTERS: _decode_counters,
-    wire.RECORD_OPEN_CALL: _decode_open_call,
-    wire.RECORD_PROBES: _decode_probes,
-    wire.RECORD_STATUS: _decode_status,
+    wire.RECORD_OPEN_CALL: _plain(events.OpenCall, wire.OPEN_CALL_RECORD, _decode_name),
+    wire.RECORD_PROBES: _with_info(events.Probes),
+    wire.RECORD_STATUS: _with_info(events.Status),
 }

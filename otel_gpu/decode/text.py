@@ -9,60 +9,20 @@ be able to steer a terminal.
 """
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, get_args
 
 from otel_gpu import wire
-from otel_gpu.decode.events import (
-    Aggregate,
-    Aggregates,
-    Capture,
-    Clock,
-    Counters,
-    CudaCall,
-    Device,
-    Event,
-    Exec,
-    Exit,
-    Fork,
-    Gap,
-    Library,
-    OpenCall,
-    Pressure,
-    Probes,
-    ProcessSeen,
-    SeriesKey,
-    Stack,
-    Stall,
-    Status,
-    Times,
-    TimesKey,
-    UserStack,
-)
+from otel_gpu.decode import events
+from otel_gpu.decode.events import Event
 from otel_gpu.probe_table import API_BY_NUMBER
 
+# UserStack is user_stack.
+_WORD_START = re.compile(r"(?<=.)(?=[A-Z])")
 KIND_NAMES: Mapping[type, str] = {
-    CudaCall: "cuda_call",
-    Stall: "stall",
-    Gap: "gap",
-    Stack: "stack",
-    UserStack: "user_stack",
-    Times: "times",
-    Pressure: "pressure",
-    Fork: "fork",
-    Exec: "exec",
-    Exit: "exit",
-    Library: "library",
-    Device: "device",
-    Capture: "capture",
-    Clock: "clock",
-    ProcessSeen: "process",
-    Aggregates: "aggregates",
-    Counters: "counters",
-    OpenCall: "open_call",
-    Probes: "probes",
-    Status: "status",
-}
+    kind: _WORD_START.sub("_", kind.__name__).lower() for kind in get_args(Event)
+} | {events.ProcessSeen: "process"}
 SERIES_KIND = "series"
 TIME_KIND = "time"
 
@@ -81,31 +41,31 @@ def describe(event: Event) -> Iterator[str]:
     """
     head = _head(KIND_NAMES[type(event)], event)
     match event:
-        case Aggregates():
+        case events.Aggregates():
             yield f"{head} series={len(event.series)}"
             for key, aggregate in event.series:
                 yield _describe_series(event.ktime_ns, key, aggregate)
-        case Counters():
+        case events.Counters():
             named = (
                 f"{_shorten(wire.COUNTER_NAMES, number)}={value}"
                 for number, value in enumerate(event.values)
             )
             yield " ".join([head, *named])
-        case Times():
+        case events.Times():
             yield f"{head} entries={len(event.entries)}"
             for entry in event.entries:
                 yield _describe_time(event.ktime_ns, *entry)
-        case Stack():
+        case events.Stack():
             yield f"{head} kernel_stack={event.kernel_stack} functions={json.dumps(event.functions)}"
-        case UserStack():
+        case events.UserStack():
             yield (
                 f"{head} stack={_format_stack_id(event.stack)} "
                 f"complete={json.dumps(event.complete)} native={json.dumps(event.native)} "
                 f"python={json.dumps(event.python)} frames={json.dumps(event.frames)}"
             )
-        case Capture() | Probes() | Status() | Pressure():
+        case events.Capture() | events.Probes() | events.Status() | events.Pressure():
             yield f"{head} info={_format_json(event.info)}"
-        case ProcessSeen():
+        case events.ProcessSeen():
             yield f"{head} image_ktime_ns={event.image_ktime_ns} facts={_format_json(event.facts)}"
         case _:
             yield " ".join([head, *_pairs(event)])
@@ -122,7 +82,7 @@ def _pairs(event: Any) -> Iterator[str]:  # noqa: ANN401 - any NamedTuple
             yield f"{name}={_FORMATS.get(name, _format_any)(value)}"
 
 
-def _describe_series(ktime_ns: int, key: SeriesKey, aggregate: Aggregate) -> str:
+def _describe_series(ktime_ns: int, key: events.SeriesKey, aggregate: events.Aggregate) -> str:
     api_name = "switch_type" if key.metric in _THREAD_METRICS else "api"
     return " ".join(
         [
@@ -145,7 +105,7 @@ def _describe_series(ktime_ns: int, key: SeriesKey, aggregate: Aggregate) -> str
     )
 
 
-def _describe_time(ktime_ns: int, key: TimesKey, time_ns: int, count: int) -> str:
+def _describe_time(ktime_ns: int, key: events.TimesKey, time_ns: int, count: int) -> str:
     return " ".join(
         [
             f"{TIME_KIND} {ktime_ns} {key.pid}/0",

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from otel_gpu.procfs.proc_files import read_file
+
 _MAPS_LINE = re.compile(
     r"^([0-9a-f]+-[0-9a-f]+) ..x. ([0-9a-f]+) ([0-9a-f]+):([0-9a-f]+) (\d+) *(.*)$", re.MULTILINE
 )
@@ -166,11 +168,8 @@ def thread_ids(pid: int) -> list[int]:
 def child_pids(pid: int) -> Iterator[int]:
     """Yield the children of a process that live now."""
     for tid in thread_ids(pid):
-        try:
-            text = Path(f"/proc/{pid}/task/{tid}/children").read_text(encoding="ascii")
-        except OSError:
-            continue
-        yield from map(int, text.split())
+        children = read_file(f"/proc/{pid}/task/{tid}/children", MAX_MAPS_BYTES)
+        yield from map(int, children.split())
 
 
 def cgroup_pids(cgroup: Path) -> Iterator[int]:
@@ -191,11 +190,7 @@ def _open_regular(path: str) -> int:
 
 
 def _read_maps(pid: int) -> str:
-    try:
-        with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as maps:  # noqa: PTH123
-            return maps.read(MAX_MAPS_BYTES)
-    except OSError:
-        return ""
+    return read_file(f"/proc/{pid}/maps", MAX_MAPS_BYTES).decode("utf-8", "replace")
 
 
 def _raise(error: OSError) -> None:

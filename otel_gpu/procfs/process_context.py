@@ -18,17 +18,21 @@
 #
 # What this means for us: everything here comes from a process that may be hostile. All
 # sizes are bounded before they are used, and whatever does not parse is as if it had not
-# been published. The small parser below reads just the messages that occur here, so that
-# starting the agent does not wait for the protobuf runtime.
+# been published. The protobuf runtime is only imported for a process that publishes something.
 
 import math
 import os
 import re
 import struct
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-MAX_MAPS_BYTES = 16 * 1024 * 1024
+from otel_gpu.procfs.mapped_files import MAX_MAPS_BYTES
+from otel_gpu.procfs.proc_files import read_file
+
+if TYPE_CHECKING:
+    from opentelemetry.proto.common.v1.common_pb2 import AnyValue
+
 MAX_PAYLOAD_BYTES = 64 * 1024
 MAX_ATTRIBUTES = 128
 MAX_VALUE_CHARACTERS = 4096
@@ -39,13 +43,13 @@ AttributeValue = str | bool | int | float | list[str | bool | int | float]
 _HEADER = struct.Struct("<8sIIQQ")
 _SIGNATURE = b"OTEL_CTX"
 _VERSION = 2
+_RESOURCE = 1
 _ATTEMPTS = 5
 _MAPPING = re.compile(
     rb"^([0-9a-f]{1,16})-[0-9a-f]{1,16} r[^ ]* [^ ]+ [^ ]+ [^ ]+ +"
     rb"(?:/memfd:OTEL_CTX|\[anon_shmem:OTEL_CTX\]|\[anon:OTEL_CTX\])",
     re.MULTILINE,
 )
-_READ_BYTES = 256 * 1024
 
 
 def read_process_context(pid: int, proc: Path = Path("/proc")) -> dict[str, AttributeValue]:
@@ -54,10 +58,10 @@ def read_process_context(pid: int, proc: Path = Path("/proc")) -> dict[str, Attr
 
     Empty when it publishes none, is gone, may not be read, or publishes nonsense.
     """
+    maps = read_file(f"{proc}/{pid}/maps", MAX_MAPS_BYTES)
+    if _SIGNATURE not in maps:
+        return {}
     try:
-        maps = _read_maps(f"{proc}/{pid}/maps")
-        if _SIGNATURE not in maps:
-            return {}
         memory = os.open(f"{proc}/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return {}
@@ -78,32 +82,23 @@ def parse_process_context(payload: bytes) -> dict[str, AttributeValue]:
     Values that are not text, numbers, truth values or lists of these are left out.
     Empty when the message is malformed anywhere.
     """
+    from google.protobuf.empty_pb2 import Empty  # noqa: PLC0415 -- see above
+    from google.protobuf.message import DecodeError  # noqa: PLC0415
+    from google.protobuf.unknown_fields import UnknownFieldSet  # noqa: PLC0415
+    from opentelemetry.proto.resource.v1.resource_pb2 import Resource  # noqa: PLC0415
+
     attributes: dict[str, AttributeValue] = {}
     try:
-        for number, resource in _fields(payload):
-            if number != 1 or not isinstance(resource, bytes):
-                continue
-            for inner, pair in _fields(resource):
-                if inner == 1 and isinstance(pair, bytes) and len(attributes) < MAX_ATTRIBUTES:
-                    key, value = _key_value(pair)
-                    if key and value is not None:
-                        attributes[key] = value
-    except _MalformedError:
+        fields = UnknownFieldSet(Empty.FromString(payload))
+        for field in map(fields.__getitem__, range(len(fields))):
+            if field.field_number == _RESOURCE and isinstance(field.data, bytes):
+                for pair in Resource.FromString(field.data).attributes[:MAX_ATTRIBUTES]:
+                    value = _value(pair.value)
+                    if pair.key and value is not None and len(attributes) < MAX_ATTRIBUTES:
+                        attributes[pair.key[:MAX_VALUE_CHARACTERS]] = value
+    except DecodeError:
         return {}
     return attributes
-
-
-def _read_maps(path: str) -> bytes:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        pieces = []
-        left = MAX_MAPS_BYTES
-        while left > 0 and (piece := os.read(descriptor, min(left, _READ_BYTES))):
-            pieces.append(piece)
-            left -= len(piece)
-        return b"".join(pieces)
-    finally:
-        os.close(descriptor)
 
 
 def _read_payload(memory: int, header_address: int) -> bytes | None:
@@ -127,102 +122,22 @@ def _read_payload(memory: int, header_address: int) -> bytes | None:
     return None
 
 
-# Protobuf, as far as it is needed
-# --------------------------------
+def _value(value: "AnyValue") -> AttributeValue | None:
+    if value.HasField("array_value"):
+        found = map(_scalar, value.array_value.values[:MAX_ARRAY_VALUES])
+        return [scalar for scalar in found if scalar is not None]
+    return _scalar(value)
 
 
-class _MalformedError(ValueError):
-    """The bytes are not a protobuf message of the expected shape."""
-
-
-def _fields(message: bytes) -> Iterator[tuple[int, bytes | int]]:
-    # Wire types: 0 varint, 1 eight bytes, 2 length and bytes, 5 four bytes.
-    position = 0
-    while position < len(message):
-        tag, position = _varint(message, position)
-        wire_type = tag & 7
-        if wire_type == 0:
-            number, position = _varint(message, position)
-            yield tag >> 3, number
-            continue
-        if wire_type == 2:  # noqa: PLR2004 - named above
-            length, position = _varint(message, position)
-        elif wire_type == 1:
-            length = 8
-        elif wire_type == 5:  # noqa: PLR2004 - named above
-            length = 4
-        else:
-            raise _MalformedError
-        end = position + length
-        if end > len(message):
-            raise _MalformedError
-        yield tag >> 3, message[position:end]
-        position = end
-
-
-def _varint(message: bytes, position: int) -> tuple[int, int]:
-    number = 0
-    for shift in range(0, 70, 7):
-        if position >= len(message):
-            raise _MalformedError
-        byte = message[position]
-        position += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80:  # noqa: PLR2004 - the continuation bit
-            return number & 0xFFFF_FFFF_FFFF_FFFF, position
-    raise _MalformedError
-
-
-def _key_value(pair: bytes) -> tuple[str, AttributeValue | None]:
-    key = ""
-    value: AttributeValue | None = None
-    for number, content in _fields(pair):
-        if not isinstance(content, bytes):
-            raise _MalformedError
-        if number == 1:
-            key = _text(content)
-        elif number == 2:  # noqa: PLR2004 - KeyValue.value
-            value = _any_value(content)
-    return key, value
-
-
-def _any_value(message: bytes) -> AttributeValue | None:
-    value: AttributeValue | None = None
-    for number, content in _fields(message):
-        if number == 5 and isinstance(content, bytes):  # noqa: PLR2004 - AnyValue.array_value
-            value = _array(content)
-        else:
-            value = _scalar(number, content)
-    return value
-
-
-def _array(message: bytes) -> AttributeValue:
-    values: list[str | bool | int | float] = []
-    for number, content in _fields(message):
-        if number == 1 and isinstance(content, bytes) and len(values) < MAX_ARRAY_VALUES:
-            for inner, inner_content in _fields(content):
-                value = _scalar(inner, inner_content)
-                if value is not None:
-                    values.append(value)
-    return values
-
-
-def _scalar(number: int, content: bytes | int) -> str | bool | int | float | None:
-    # AnyValue: 1 string, 2 bool, 3 int64, 4 double; key-value lists and bytes are left out.
-    match number, content:
-        case 1, bytes():
-            return _text(content)
-        case 2, int():
-            return bool(content)
-        case 3, int():
-            return content - (1 << 64) if content >> 63 else content
-        case 4, bytes() if len(content) == 8:  # noqa: PLR2004 - a double
-            double: float = struct.unpack("<d", content)[0]
-            # JSON, which carries the facts, has no word for the others.
-            return double if math.isfinite(double) else None
-        case _:
-            return None
-
-
-def _text(content: bytes) -> str:
-    return content.decode(errors="replace")[:MAX_VALUE_CHARACTERS]
+def _scalar(value: "AnyValue") -> str | bool | int | float | None:
+    match value.WhichOneof("value"):
+        case "string_value":
+            return value.string_value[:MAX_VALUE_CHARACTERS]
+        case "bool_value":
+            return value.bool_value
+        case "int_value":
+            return value.int_value
+        # JSON, which carries the facts, has no word for the other numbers.
+        case "double_value" if math.isfinite(value.double_value):
+            return value.double_value
+    return None

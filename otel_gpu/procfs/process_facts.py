@@ -21,8 +21,9 @@ import time
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from otel_gpu.procfs.proc_files import read_file, stat_fields
 from otel_gpu.procfs.process_context import read_process_context
 from otel_gpu.procfs.redaction import mask_secrets
 
@@ -37,6 +38,8 @@ ENVIRONMENT_NAMES = ("OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES")
 _NS_PER_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _ATTEMPTS = 3
 _PF_EXITING = 0x4
+# Among the fields of "stat" behind the name.
+_PARENT, _FLAGS, _START_TICKS = 1, 6, 19
 _MOUNTED_CONTAINER = re.compile(rb"/(?:containers|overlay-containers)/([0-9a-f]{64})/")
 _CONTAINER_ID = re.compile(rb"[0-9a-f]{64}")
 _DELETED = " (deleted)"
@@ -94,11 +97,9 @@ def is_exiting(pid: int, tid: int) -> bool:
     The kernel marks a thread before it reports its end to tracepoints. So who adds a thread to
     a map that a tracepoint removes it from, and then finds it unmarked, leaves nothing behind.
     """
-    stat = _read_bounded(f"/proc/{pid}/task/{tid}/stat", 4096)
-    fields = stat[stat.rfind(b")") + 1 :].split()
+    fields = stat_fields(f"/proc/{pid}/task/{tid}")
     try:
-        # Field 9, the flags; the first after the name is field 3.
-        return bool(int(fields[6]) & _PF_EXITING)
+        return bool(int(fields[_FLAGS]) & _PF_EXITING)
     except (IndexError, ValueError):
         return True
 
@@ -106,7 +107,7 @@ def is_exiting(pid: int, tid: int) -> bool:
 def read_ids(folder: str) -> tuple[int | None, int | None]:
     """Return the pid as a process itself sees it and its effective user, None if unknown."""
     vpid = uid = None
-    for line in _read_bounded(f"{folder}/status", 16384).splitlines():
+    for line in read_file(f"{folder}/status", 16384).splitlines():
         fields = line.split()
         try:
             if line.startswith(b"NSpid:"):
@@ -118,20 +119,17 @@ def read_ids(folder: str) -> tuple[int | None, int | None]:
     return vpid, uid
 
 
-class _Start:
+class _Start(NamedTuple):
     # What "stat" says that the rest hangs on.
-    __slots__ = ("comm", "ppid", "ticks")
-
-    def __init__(self, comm: str, ppid: int, ticks: int) -> None:
-        self.comm = comm
-        self.ppid = ppid
-        self.ticks = ticks
+    comm: str
+    ppid: int
+    ticks: int
 
 
 def _read_once(pid: int, proc: Path, start: _Start, exe: str | None) -> dict[str, Any]:
     folder = f"{proc}/{pid}"
     vpid, uid = read_ids(folder)
-    cgroup_bytes = _read_bounded(f"{folder}/cgroup", MAX_CGROUPS * MAX_VALUE_BYTES)
+    cgroup_bytes = read_file(f"{folder}/cgroup", MAX_CGROUPS * MAX_VALUE_BYTES)
     return {
         "start_boot_ns": start.ticks * _NS_PER_TICK,
         # CLOCK_BOOTTIME minus CLOCK_MONOTONIC: the time that the machine was suspended.
@@ -152,34 +150,15 @@ def _read_once(pid: int, proc: Path, start: _Start, exe: str | None) -> dict[str
     }
 
 
-def _read_bounded(path: str, limit_bytes: int) -> bytes:
-    # Empty when it cannot be read: the process is gone, or not ours to look at.
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return b""
-    pieces = []
-    try:
-        while limit_bytes > 0 and (piece := os.read(descriptor, min(limit_bytes, 65536))):
-            pieces.append(piece)
-            limit_bytes -= len(piece)
-    except OSError:
-        pass  # It died while being read: what was read is cut, and the start time tells.
-    finally:
-        os.close(descriptor)
-    return b"".join(pieces)
-
-
 def _read_start(folder: str) -> _Start | None:
-    stat = _read_bounded(f"{folder}/stat", 4096)
-    opening, closing = stat.find(b"("), stat.rfind(b")")
-    fields = stat[closing + 1 :].split()
+    stat = read_file(f"{folder}/stat", 4096)
+    before, _, behind = stat.rpartition(b")")
+    fields = behind.split()
     try:
-        # Field 3, the state, is the first after the name; 4 is ppid, 22 the start time.
-        ppid, ticks = int(fields[1]), int(fields[19])
+        ppid, ticks = int(fields[_PARENT]), int(fields[_START_TICKS])
     except (IndexError, ValueError):
         return None
-    return _Start(stat[opening + 1 : closing].decode(errors="replace"), ppid, ticks)
+    return _Start(before.partition(b"(")[2].decode(errors="replace"), ppid, ticks)
 
 
 def _read_exe(folder: str) -> str | None:
@@ -192,14 +171,14 @@ def _read_exe(folder: str) -> str | None:
 
 
 def _read_command_args(folder: str) -> list[str]:
-    text = _read_bounded(f"{folder}/cmdline", MAX_ARGS * MAX_ARG_BYTES)
+    text = read_file(f"{folder}/cmdline", MAX_ARGS * MAX_ARG_BYTES)
     # Programs that write a title over their arguments leave a tail of NULs.
     args = text.rstrip(b"\0").split(b"\0") if text.strip(b"\0") else []
     return mask_secrets(arg[:MAX_ARG_BYTES].decode(errors="replace") for arg in args[:MAX_ARGS])
 
 
 def _read_environment(folder: str) -> dict[str, str]:
-    block = b"\0" + _read_bounded(f"{folder}/environ", MAX_ENVIRONMENT_BYTES)
+    block = b"\0" + read_file(f"{folder}/environ", MAX_ENVIRONMENT_BYTES)
     found: dict[str, str] = {}
     for name in ENVIRONMENT_NAMES:
         _, present, rest = block.partition(b"\0" + name.encode() + b"=")
@@ -214,7 +193,7 @@ def _read_mounted_container(folder: str, cgroups: bytes) -> str | None:
     # Looked at only where the cgroups are hidden by a cgroup namespace.
     if _CONTAINER_ID.search(cgroups):
         return None
-    match = _MOUNTED_CONTAINER.search(_read_bounded(f"{folder}/mountinfo", 128 * 1024))
+    match = _MOUNTED_CONTAINER.search(read_file(f"{folder}/mountinfo", 128 * 1024))
     return match[1].decode() if match else None
 
 

@@ -93,11 +93,7 @@ class CallFrames:
             self._read_header()
 
     def row(self, address: int) -> Row | None:
-        """
-        Return how to find the caller of a virtual address.
-
-        None where the file says nothing about the address, or nothing that makes sense.
-        """
+        """Return how to find the caller of a virtual address; None: the file does not say."""
         try:
             entry = self._find(address)
             return None if entry is None else self._row(entry, address)
@@ -164,7 +160,7 @@ class CallFrames:
         # With its length, without it in what is returned.
         data = bytes(self._image.read(address, _FIRST_READ_BYTES))
         end = 4 + _U32.unpack_from(data)[0]
-        if end > _MAX_ENTRY_BYTES:  # also the mark of the 64-bit format, which nobody writes
+        if end > _MAX_ENTRY_BYTES:  # also the mark of the 64-bit format, which no compiler writes
             raise ValueError("an entry that is too long")
         if end > len(data):
             data = bytes(self._image.read(address, end))
@@ -224,7 +220,7 @@ def _pointer(data: bytes, at: int, encoding: int, base: int) -> tuple[int, int]:
     # `base` is the address of the first byte of `data`.
     form = _FORMATS.get(encoding & _FORMAT_MASK)
     if form is None or encoding & ~_FORMAT_MASK not in (0, _PC_RELATIVE):
-        raise ValueError("a pointer that is encoded in a way that nobody uses")
+        raise ValueError("a pointer in an unknown encoding")
     value = form.unpack_from(data, at)[0]
     if encoding & _PC_RELATIVE:
         value += base + at

@@ -1,16 +1,15 @@
 """
-Code objects of Python programs, as the kernel side told about them, and their frames.
+Code objects of Python programs, as the kernel side sent them, and their frames.
 
-A code object is told once and used a thousand times, so what a frame needs is made when it
+A code object is sent once and used a thousand times, so what a frame needs is made when it
 is first asked for and kept. Processes that run the same program have the same code objects
 at other addresses; they share what is known of them.
 """
 
-import struct
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from hashlib import blake2b
-from typing import Final
+from typing import Any, Final
 
 from otel_gpu import wire
 from otel_gpu.stacks.frames import CONTROLS, PYTHON, Frame
@@ -18,24 +17,14 @@ from otel_gpu.stacks.line_tables import Lines, decode
 from otel_gpu.stacks.samples import Image
 
 # A record is cut behind its line table, or later.
-_FIXED: Final = struct.Struct(wire.CODE_RECORD.format.removesuffix(f"{wire.LINE_TABLE_BYTES}s"))
-_FIELDS: Final = wire.CODE_RECORD_FIELDS[:-1]
-_KIND: Final = _FIELDS.index("kind")
-_IMAGE_KTIME_NS: Final = _FIELDS.index("image_ktime_ns")
-_PID: Final = _FIELDS.index("pid")
-_CODE: Final = _FIELDS.index("code")
-_FIRST_LINE: Final = _FIELDS.index("first_line")
-_VERSION: Final = _FIELDS.index("version")
-_LINE_TABLE_BYTES: Final = _FIELDS.index("line_table_bytes")
-_FILE: Final = _FIELDS.index("file.length")
-_NAME: Final = _FIELDS.index("qualified_name.length")
+_FIXED: Final = wire.CODE_RECORD.before("line_table")
 
 _ENCODINGS: Final = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
 _REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
 _CUT: Final = "…"
 _UNKNOWN: Final = Frame(PYTHON, "")
 _SIGN: Final = 1 << 31
-# More instructions of one code object than call anything, unless somebody makes them up.
+# More instructions of one code object than call anything, unless they are made up.
 _MAX_FRAMES: Final = 4096
 
 # What they take in memory, roughly and with all that hangs on them.
@@ -83,21 +72,15 @@ class CodeObjects:
         if len(record) < _FIXED.size:
             self.rejected += 1
             return
-        fields = _FIXED.unpack_from(record)
-        table = record[_FIXED.size : _FIXED.size + fields[_LINE_TABLE_BYTES]]
-        if fields[_KIND] != wire.RECORD_CODE or len(table) < fields[_LINE_TABLE_BYTES]:
+        fields = _FIXED.named(record)
+        table = record[_FIXED.size : _FIXED.size + fields["line_table_bytes"]]
+        if fields["kind"] != wire.RECORD_CODE or len(table) < fields["line_table_bytes"]:
             self.rejected += 1
             return
-        image, name = (fields[_PID], fields[_IMAGE_KTIME_NS]), fields[_CODE]
-        code = self._share(
-            _Code(
-                fields[_VERSION],
-                fields[_FIRST_LINE],
-                _text(*fields[_FILE : _FILE + 3]),
-                _text(*fields[_NAME : _NAME + 3]),
-                table,
-            )
-        )
+        image, name = (fields["pid"], fields["image_ktime_ns"]), fields["code"]
+        file, qualified_name = _text(fields, "file"), _text(fields, "qualified_name")
+        version, first_line = fields["version"], fields["first_line"]
+        code = self._share(_Code(version, first_line, file, qualified_name, table))
         code.users += 1
         if (image, name) in self._codes:
             self._remove(image, name)
@@ -196,10 +179,12 @@ class _Code:
         return frame
 
 
-def _text(length: int, character_bytes: int, data: bytes) -> str:
+def _text(fields: Mapping[str, Any], name: str) -> str:
+    length, character_bytes = fields[f"{name}.length"], fields[f"{name}.character_bytes"]
     encoding = _ENCODINGS.get(character_bytes)
     if encoding is None:
         return ""
+    data = fields[f"{name}.data"]
     available = min(length, len(data) // character_bytes)
     text = data[: available * character_bytes].decode(encoding, errors="replace")
     text = CONTROLS.sub(_REPLACEMENT, text)

@@ -4,7 +4,7 @@ Where symbols are that a file was stripped of.
 A distribution keeps them in a separate file, found by the build id or by a name and checksum
 in ``.gnu_debuglink``, or (Fedora) leaves a compressed table of functions in the library
 itself. Files are looked for in the root of the process and then in our own; either may be
-somebody else's, and must prove that they belong: by the same build id, or by the checksum.
+another user's, and must prove that they belong: by the same build id, or by the checksum.
 """
 
 import contextlib
@@ -32,10 +32,7 @@ def symbol_sources(image: ElfImage, pid: int, path: str) -> list[SymbolSource]:
     """
     Return what names the functions of an image best: one complete table, or two parts.
 
-    Args:
-        image: The file that is mapped.
-        pid: A process that maps it, in whose root debug files are looked for.
-        path: Its path there.
+    Debug files are looked for in the root of a process that maps it, beside its path there.
     """
     own = symbol_source(image, ".symtab", separate=False)
     if own is not None:

@@ -29,14 +29,16 @@ _CAPABILITY_VERSION_3 = 0x20080522
 
 
 def main() -> int:
-    """Answer until the other end of the pipe is closed, or nobody has asked for a minute."""
+    """Answer until the other end of the pipe is closed, or no question came for a minute."""
     demangle = _load()
     if demangle is None:
         return NO_DEMANGLER
-    free = ctypes.CDLL(None).free
+    libc = ctypes.CDLL(None)
     demangle.restype = ctypes.c_void_p
     demangle.argtypes = (ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
-    free.argtypes = (ctypes.c_void_p,)
+    libc.free.argtypes = (ctypes.c_void_p,)
+    libc.strnlen.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    libc.strnlen.restype = ctypes.c_size_t
     _give_up_rights()
     while select.select([0], [], [], _IDLE_S)[0]:
         # The asker waits for each answer, so a read is one line, or the end.
@@ -47,8 +49,10 @@ def main() -> int:
         text = demangle(line.rstrip(b"\n"), None, None, ctypes.byref(status))
         answer = b""
         if text:
-            answer = ctypes.string_at(text, _length(text)).replace(b"\n", b" ")
-            free(text)
+            # What is longer than an answer may be is cut.
+            length = libc.strnlen(text, _MAX_LINE_BYTES - 1)
+            answer = ctypes.string_at(text, length).replace(b"\n", b" ")
+            libc.free(text)
         os.write(1, answer + b"\n")
     return 0
 
@@ -82,16 +86,6 @@ def _give_up_rights() -> None:
     libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
     libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     libc.capset((ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)())
-
-
-def _length(text: int) -> int:
-    # What is longer than an answer may be is cut.
-    end = ctypes.string_at(text, 1)
-    length = 0
-    while end != b"\0" and length < _MAX_LINE_BYTES - 1:
-        length += 1
-        end = ctypes.string_at(text + length, 1)
-    return length
 
 
 if __name__ == "__main__":

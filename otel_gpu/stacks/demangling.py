@@ -4,7 +4,7 @@ Names of functions as their programmers write them.
 C++ names go to a process of their own (demangler_process.py): the exact demangler is the C++
 library's, and a hostile name can keep that one busy until memory ends. Rust's newer names stay
 mangled; its older ones are C++ names with a hash behind them. The process is started with the first name, and ends by itself
-when nobody asks for a minute.
+when no question comes for a minute.
 """
 
 import contextlib
@@ -29,12 +29,7 @@ _PAUSE_S = 5.0
 
 
 class Demangler:
-    """
-    Turns mangled names into text.
-
-    Args:
-        clock: Seconds that never go back.
-    """
+    """Turns mangled names into text."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -1,7 +1,7 @@
 """
 One ELF file that processes run: headers, and bytes by virtual address.
 
-The file belongs to somebody else, who may cut it short or write into it at any moment. A
+The file belongs to another user, who may cut it short or write into it at any moment. A
 memory map of a file that was cut short answers with SIGBUS, which would end the agent: one
 ``cp`` over a library in use would be enough. So everything is read with pread(2), which
 answers with fewer bytes.

@@ -20,9 +20,7 @@ _SIGN: Final = 1 << 63
 _MAX_STEPS: Final = 64
 _MAX_VALUES: Final = 32
 
-_DEREF, _DUP, _DROP, _OVER, _PICK, _SWAP, _ROT = 0x06, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17
-_CONSTU, _CONSTS = 0x10, 0x11
-_ABS, _NEG, _NOT, _PLUS_UCONST = 0x19, 0x1F, 0x20, 0x23
+_DEREF, _PICK, _PLUS_UCONST = 0x06, 0x15, 0x23
 _BRA, _SKIP = 0x28, 0x2F
 _LIT0, _LIT31, _BREG0, _BREG31, _BREGX = 0x30, 0x4F, 0x70, 0x8F, 0x92
 _DEREF_SIZE, _NOP = 0x94, 0x96
@@ -38,6 +36,7 @@ _CONSTANTS: Final = {
     0x0E: (8, False),
     0x0F: (8, True),
 }
+_LEB_CONSTANTS: Final = {0x10: uleb128, 0x11: sleb128}
 
 
 def _signed(value: int) -> int:
@@ -70,9 +69,16 @@ _BINARY: Final[dict[int, Callable[[int, int], int]]] = {
     0x2E: lambda left, right: _signed(left) != _signed(right),
 }
 _UNARY: Final[dict[int, Callable[[int], int]]] = {
-    _ABS: lambda value: abs(_signed(value)),
-    _NEG: operator.neg,
-    _NOT: operator.invert,
+    0x19: lambda value: abs(_signed(value)),
+    0x1F: operator.neg,
+    0x20: operator.invert,
+}
+_REARRANGING: Final[dict[int, Callable[[list[int]], object]]] = {
+    0x12: lambda values: values.append(values[-1]),  # dup
+    0x13: list.pop,  # drop
+    0x14: lambda values: values.append(values[-2]),  # over
+    0x16: lambda values: values.append(values.pop(-2)),  # swap
+    0x17: lambda values: values.extend((values.pop(-3), values.pop(-2))),  # rot
 }
 
 
@@ -83,17 +89,13 @@ def evaluate(
     *initial: int,
 ) -> int | None:
     """
-    Return the value that an expression leaves, in 64 bits.
+    Return the value that an expression leaves, in 64 bits; None if it leaves none.
 
     Args:
         program: The expression.
-        registers: Values by DWARF number; missing or None: not known.
-        read: Gives the value in memory at an address, of a size in bytes; None if there
-            is nothing to read.
+        registers: Values by DWARF number, of those that are known.
+        read: Returns the value in memory at an address, of a size in bytes, or None.
         initial: What lies on the stack at the start.
-
-    Returns:
-        None if the value cannot be had, or if the program is none.
     """
     try:
         return _Machine(program, registers, read, [*initial]).run()
@@ -134,56 +136,38 @@ class _Machine:
             values.append(int(_BINARY[operation](values.pop(), right)) & _WORD)
         elif operation in _UNARY:
             values.append(_UNARY[operation](values.pop()) & _WORD)
-        elif _BREG0 <= operation <= _BREG31:
-            self._push_register(operation - _BREG0)
-        elif operation == _BREGX:
-            self._push_register(self._unsigned())
         elif operation in (_DEREF, _DEREF_SIZE):
             self._dereference(8 if operation == _DEREF else self._constant(1, signed=False))
         elif operation == _PLUS_UCONST:
-            values.append(values.pop() + self._unsigned() & _WORD)
+            values.append(values.pop() + self._leb(uleb128) & _WORD)
         elif operation in (_BRA, _SKIP):
             self._branch(always=operation == _SKIP)
-        elif operation != _NOP and not self._push_constant(operation):
-            self._rearrange(operation)
+        elif operation in _REARRANGING:
+            _REARRANGING[operation](values)
+        elif operation != _NOP:
+            values.append(self._pushed(operation) & _WORD)
 
-    def _push_constant(self, operation: int) -> bool:
+    def _pushed(self, operation: int) -> int:
+        if operation == _PICK:
+            return self._values[-1 - self._constant(1, signed=False)]
+        if _BREG0 <= operation <= _BREG31:
+            return self._register(operation - _BREG0)
+        if operation == _BREGX:
+            return self._register(self._leb(uleb128))
         if _LIT0 <= operation <= _LIT31:
-            value = operation - _LIT0
-        elif operation in _CONSTANTS:
+            return operation - _LIT0
+        if operation in _CONSTANTS:
             size_bytes, signed = _CONSTANTS[operation]
-            value = self._constant(size_bytes, signed=signed)
-        elif operation == _CONSTU:
-            value = self._unsigned()
-        elif operation == _CONSTS:
-            value = self._leb(sleb128)
-        else:
-            return False
-        self._values.append(value & _WORD)
-        return True
+            return self._constant(size_bytes, signed=signed)
+        if operation in _LEB_CONSTANTS:
+            return self._leb(_LEB_CONSTANTS[operation])
+        raise ValueError("an operation that has no place in call frame information")
 
-    def _rearrange(self, operation: int) -> None:
-        values = self._values
-        if operation == _DUP:
-            values.append(values[-1])
-        elif operation == _DROP:
-            values.pop()
-        elif operation == _OVER:
-            values.append(values[-2])
-        elif operation == _PICK:
-            values.append(values[-1 - self._constant(1, signed=False)])
-        elif operation == _SWAP:
-            values[-2:] = values[-1], values[-2]
-        elif operation == _ROT:
-            values[-3:] = values[-1], values[-3], values[-2]
-        else:
-            raise ValueError("an operation that has no place in call frame information")
-
-    def _push_register(self, register: int) -> None:
+    def _register(self, register: int) -> int:
         value = self._registers.get(register)
         if value is None:
             raise ValueError("a register that is not known")
-        self._values.append(value + self._leb(sleb128) & _WORD)
+        return value + self._leb(sleb128)
 
     def _dereference(self, size_bytes: int) -> None:
         value = self._read(self._values.pop(), size_bytes)
@@ -204,9 +188,6 @@ class _Machine:
             raise ValueError("cut short")
         self._at += size_bytes
         return int.from_bytes(data, "little", signed=signed)
-
-    def _unsigned(self) -> int:
-        return self._leb(uleb128)
 
     def _leb(self, decode: Callable[[bytes, int], tuple[int, int]]) -> int:
         value, self._at = decode(self._program, self._at)

@@ -28,13 +28,7 @@ def uleb128(data: bytes, at: int) -> tuple[int, int]:
 
 
 def sleb128(data: bytes, at: int) -> tuple[int, int]:
-    """
-    Return a signed integer and where the data goes on.
-
-    Raises:
-        IndexError: The data ends within.
-        ValueError: It has more than 64 bits.
-    """
+    """Return a signed integer and where the data goes on; raises as ``uleb128``."""
     value, end = uleb128(data, at)
     sign = 1 << 7 * (end - at) - 1
     return (value ^ sign) - sign, end

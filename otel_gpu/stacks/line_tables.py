@@ -56,14 +56,9 @@ class Lines(NamedTuple):
 
     def line_at(self, offset: int) -> int:
         """
-        Return the line of an instruction.
+        Return the line of an instruction, by its distance from the first one in bytes.
 
-        Args:
-            offset: Its distance from the first instruction in bytes. Before the first, a
-                frame is at the line that its code begins with.
-
-        Returns:
-            0 where there is none, or the table does not reach.
+        Before the first, a frame is at the line that its code begins with. 0: there is none.
         """
         if offset < 0:
             return self.first_line
@@ -73,12 +68,9 @@ class Lines(NamedTuple):
 
 def decode(version: int, first_line: int, line_table: bytes) -> Lines:
     """
-    Decode a line table; of one that is damaged or cut, what comes before that.
+    Decode ``co_linetable``; of one that is damaged or cut, what comes before that.
 
-    Args:
-        version: Of the interpreter, major << 8 | minor.
-        first_line: The line that the code begins with.
-        line_table: ``co_linetable``.
+    ``version`` is that of the interpreter, major << 8 | minor.
     """
     lines = Lines(_checked(first_line), array("I"), array("i"))
     if version >= _FIRST_WITH_LOCATIONS:

@@ -1,10 +1,9 @@
 """
 What code a process has at an address.
 
-A process is asked for its mappings when it is first met, and again when an address comes up
-that was not there: libraries are loaded and code is generated at any time. Both can be too
-late for a process that ends, so the files of the first answer are opened at once, as long as
-there is room, and what was known stays known.
+Libraries are loaded and code is generated at any time, so a process is asked for its mappings more
+than once (process_images.py). That can be too late for a process that ends, so the files of the
+first answer are opened at once, as long as there is room, and what was known stays known.
 
 The maps file stays open: the kernel binds it to the memory of the program that ran when it
 was opened. Read later, it never shows another process that has the same pid, nor the program
@@ -13,15 +12,14 @@ that this one became.
 
 import contextlib
 import os
-import time
 from bisect import bisect_right
 from collections import Counter, OrderedDict
-from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 from otel_gpu.procfs.mapped_files import MAX_MAPS_BYTES, FileId, MappedFile, executable_mappings
+from otel_gpu.procfs.proc_files import read_descriptor
 from otel_gpu.stacks.elf_image import ElfImage, image_of
 
 VDSO = "[vdso]"
@@ -30,13 +28,6 @@ UPROBES = "[uprobes]"
 _MAX_IMAGES = 256
 _MAX_MAPPINGS = 1 << 16  # the kernel's own default limit for a process is 65,530
 _MAX_VDSO_BYTES = 1 << 20
-_CHUNK_BYTES = 1 << 16
-# A process is asked again four times a second at most, and less often where the answer is
-# long: 2 % of the time at most. What is known is believed for five seconds: a library may go,
-# and another one come to the same place.
-_MIN_INTERVAL_S = 0.25
-_INTERVAL_PER_COST = 50
-_MAX_AGE_S = 5.0
 
 
 class Mapping(NamedTuple):
@@ -81,11 +72,7 @@ class Images:
         return len(self._files)
 
     def hold(self, mapped: MappedFile) -> None:
-        """
-        Count a process that maps a file.
-
-        The file is opened now if there is room, so that it can be read when the process is gone.
-        """
+        """Count a process that maps a file, and open that, to be read when the process is gone."""
         self._users[mapped.file] += 1
         if len(self._files) < self._limit and mapped.file not in self._files:
             with contextlib.suppress(OSError):
@@ -101,7 +88,7 @@ class Images:
                 _close(held)
 
     def get(self, mapped: MappedFile) -> ElfImage | None:
-        """Return the ELF file that is mapped; None if it is none, or cannot be opened any more."""
+        """Return the ELF file that is mapped; None if it is no ELF file, or cannot be opened."""
         held = self._files.pop(mapped.file, None)
         try:
             if held is None:
@@ -121,12 +108,7 @@ class Images:
             self._files.move_to_end(file)
 
     def vdso(self, size_bytes: int) -> ElfImage | None:
-        """
-        Return the kernel's own library, of which all 64-bit processes have the same.
-
-        Args:
-            size_bytes: The length of the mapping: another one is another library.
-        """
+        """Return the kernel's own library; one of another length than ours is another one."""
         if self._vdso_bytes < 0:
             self._vdso, self._vdso_bytes = _own_vdso()
         return self._vdso if size_bytes == self._vdso_bytes else None
@@ -150,18 +132,12 @@ class Mappings:
     Args:
         pid: The process. After an exec, make a new one.
         images: Where files are opened, common to all processes.
-        clock: Seconds that never go back.
     """
 
-    def __init__(
-        self, pid: int, images: Images, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, pid: int, images: Images) -> None:
         self.pid = pid
         self._images = images
-        self._clock = clock
         self._maps = -1
-        self._read_at = -_MAX_AGE_S
-        self._interval = 0.0
         self._mapped: list[MappedFile] = []
         self._starts: list[int] = []
         self._known: dict[MappedFile, Mapping] = {}
@@ -181,31 +157,28 @@ class Mappings:
         self._set([])
 
     def find(self, address: int) -> Mapping | None:
-        """Return the executable mapping that holds an address, or None."""
-        mapped = self._look_up(address)
-        wait_s = self._interval if mapped is None else max(self._interval, _MAX_AGE_S)
-        if self._maps >= 0 and self._clock() - self._read_at >= wait_s:
-            self.refresh()
-            mapped = self._look_up(address)
-        return None if mapped is None else self._mapping(mapped)
+        """Return the executable mapping that held an address when it was last asked, or None."""
+        index = bisect_right(self._starts, address) - 1
+        if index < 0 or address >= self._mapped[index].end:
+            return None
+        return self._mapping(self._mapped[index])
 
     def refresh(self) -> None:
         """Read the mappings again; when the process is gone, nothing changes."""
         if self._maps < 0:
             return
-        start = self._clock()
-        text = self._text()
+        text = ""
+        with contextlib.suppress(OSError):
+            text = read_descriptor(self._maps, MAX_MAPS_BYTES).decode("utf-8", "replace")
         if text:
-            self._learn(text)
+            mapped = list(islice(executable_mappings(self.pid, text), _MAX_MAPPINGS))
+            self._set(sorted(mapped, key=lambda line: line.start))
         else:
             self._ask_no_more()  # It is gone, or has become another program.
-        self._read_at = self._clock()
-        cost_s = self._read_at - start
-        self._interval = max(_MIN_INTERVAL_S, cost_s * _INTERVAL_PER_COST)
 
     def inherit(self, pid: int) -> "Mappings":
         """Return the mappings of a child that was just forked, which it may not live to show."""
-        child = Mappings(pid, self._images, self._clock)
+        child = Mappings(pid, self._images)
         if not child._mapped:
             child._set(self._mapped)  # Files are opened through the parent, which may live on.
         return child
@@ -214,12 +187,6 @@ class Mappings:
         maps, self._maps = self._maps, -1
         if maps >= 0:
             os.close(maps)
-
-    def _look_up(self, address: int) -> MappedFile | None:
-        index = bisect_right(self._starts, address) - 1
-        if index < 0 or address >= self._mapped[index].end:
-            return None
-        return self._mapped[index]
 
     def _mapping(self, mapped: MappedFile) -> Mapping:
         known = self._known.get(mapped)
@@ -242,26 +209,6 @@ class Mappings:
             mapped.start, mapped.end, mapped.file_offset, mapped.path, image, bias, self.pid, file
         )
         return known
-
-    def _text(self) -> str:
-        parts: list[bytes] = []
-        size_bytes = 0
-        try:
-            os.lseek(self._maps, 0, os.SEEK_SET)
-            while size_bytes < MAX_MAPS_BYTES:
-                part = os.read(self._maps, _CHUNK_BYTES)
-                if not part:
-                    break
-                parts.append(part)
-                size_bytes += len(part)
-        except OSError:
-            return ""
-        return b"".join(parts).decode("utf-8", "replace")
-
-    def _learn(self, text: str) -> None:
-        mapped = list(islice(executable_mappings(self.pid, text), _MAX_MAPPINGS))
-        mapped.sort(key=lambda line: line.start)
-        self._set(mapped)
 
     def _set(self, mapped: list[MappedFile]) -> None:
         self._mapped = mapped

@@ -34,10 +34,6 @@ class PerfMap:
     """
     What a process says about the code that it made; kept when the process is gone.
 
-    Args:
-        pid: The process.
-        clock: Seconds that never go back.
-
     Attributes:
         malformed: How many lines were none. A line that is read again counts once.
     """

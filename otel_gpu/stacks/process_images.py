@@ -27,8 +27,10 @@ _RUNTIME_LIBRARY: Final = "libcudart"
 # library after the other, so some of that time is there in advance.
 _SHARE: Final = 0.02
 _ALLOWANCE_S: Final = 0.05
-# Not everything that is mapped is told about, so each process is asked now and then, each time
-# after twice as long.
+# What is known is believed for so long: a library may go, and another one come to its place.
+_MAX_AGE_S: Final = 5.0
+# Not all mappings are reported, so each process is asked now and then, each time after twice as
+# long.
 _FIRST_DELAY_S: Final = 0.1
 _LAST_DELAY_S: Final = 30.0
 # A process without mappings.
@@ -43,7 +45,7 @@ class ProcessImage:
         generation: Differs from that of any other image, and from its own before it loaded
             a library.
         mappings: Its executable memory.
-        files: What it maps, as far as was told.
+        files: What it maps, as far as is known.
     """
 
     def __init__(self, mappings: Mappings, generation: int) -> None:
@@ -57,7 +59,7 @@ class ProcessImage:
         self._libraries: dict[int, set[str]] = {}
 
     def learn(self, files: Sequence[MappedFile]) -> bool:
-        """Take what it maps now; tells whether that is new."""
+        """Take what it maps now; return whether that is new."""
         if files == self.files:
             return False
         self.files = files
@@ -73,10 +75,10 @@ class ProcessImage:
     def find(self, address: int) -> Mapping | None:
         """Return the executable mapping that holds an address, or None."""
         mapping = self.mappings.find(address)
+        now_s = time.monotonic()
         # A library may be as new as this, and its process gone before long.
-        if mapping is None and self._ask(time.monotonic()):
-            mapping = self.mappings.find(address)
-        return mapping
+        is_old = mapping is None or now_s - self._asked_s >= _MAX_AGE_S
+        return self.mappings.find(address) if is_old and self._ask(now_s) else mapping
 
     def hurry(self) -> None:
         """It has just loaded a library: ask what it maps as soon as possible."""
@@ -115,8 +117,7 @@ class ProcessImages:
     longest time goes when there are too many.
 
     Args:
-        current: Says which image a process is now, by its ``image_ktime_ns``; 0: none that
-            is known.
+        current: Returns which image a process is now, by its ``image_ktime_ns``; 0: not known.
     """
 
     def __init__(self, current: Callable[[int], int]) -> None:
@@ -141,11 +142,7 @@ class ProcessImages:
         return known
 
     def learn(self, image: Image, files: Sequence[MappedFile]) -> None:
-        """
-        Take what a process maps now, as ``mapped_files`` says.
-
-        All that will be needed of it is opened here, as it may end at any moment.
-        """
+        """Take what a process maps now, and open all of it, as it may end at any moment."""
         is_new = image not in self._images
         known = self.get(image)
         if known.learn(files) and not is_new:
@@ -160,7 +157,7 @@ class ProcessImages:
                 known.ask_if_due(now_s)
 
     def hurry(self, image: Image) -> None:
-        """An image has just loaded a library that nobody has looked at."""
+        """An image has just loaded a library that was not looked at."""
         known = self._images.get(image)
         if known is not None:
             known.hurry()
@@ -185,12 +182,7 @@ class ProcessImages:
             self._drop(next(iter(self._ended_s)))
 
     def end_others(self, current: abc.Mapping[int, int]) -> None:
-        """
-        End the images that processes are not any more, whether or not that was reported.
-
-        Args:
-            current: ``image_ktime_ns`` of every watched process, by pid.
-        """
+        """End all images but the current ones: ``image_ktime_ns`` of each watched pid."""
         for image in (*self._images, *self._parents):
             if current.get(image[0]) != image[1]:
                 self.end(image)

@@ -25,12 +25,9 @@ class _OpenHow(ctypes.Structure):
 
 def open_in_root(root: str, path: str, *, follow: bool = True) -> int:
     """
-    Open a regular file for reading; the caller closes the descriptor.
+    Open a regular file for reading, by a path that cannot leave a root such as ``/proc/PID/root``.
 
-    Args:
-        root: The folder that the path starts from, such as ``/proc/PID/root``.
-        path: It cannot leave the root, whatever links it goes through.
-        follow: Whether the file itself may be a link.
+    ``follow`` says whether the file itself may be a link. The caller closes the descriptor.
 
     Raises:
         OSError: There is none, it is no regular file, or may not be read.

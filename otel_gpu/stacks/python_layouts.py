@@ -29,7 +29,8 @@ _FIRST_WITH_OFFSETS: Final = 0x030D
 _COOKIE: Final = b"xdebugpy"
 _POINTER_BYTES: Final = 8
 _UTF8_AND_ITS_LENGTH_BYTES: Final = 16
-# An owner that no frame has.
+# Frames with this owner, or a higher one, have no Python code; 255 is one that no frame has.
+_SHIM: Final = 3
 _NO_SHIM: Final = 255
 _MAX_FRAME_BYTES: Final = 256
 _MAX_CODE_BYTES: Final = 512
@@ -74,77 +75,32 @@ class Layout(NamedTuple):
 UNKNOWN: Final = Layout(*[0] * len(Layout._fields))
 """Frames of an interpreter with this layout are not walked."""
 
-_TABLE: Final = {
-    0x030A: {
-        "runtime_interpreters": 32,
-        "interpreter_next": 0,
-        "interpreter_threads": 8,
-        "thread_next": 8,
-        "thread_id": 176,
-        "thread_frame": 24,
-        "frame_code": 32,
-        "frame_previous": 24,
-        "frame_instruction": 96,
-        "code_first_line": 40,
-        "code_file": 104,
-        "code_name": 112,
-        "code_line_table": 120,
-        "text_length": 16,
-        "text_state": 32,
-        "text_ascii": 48,
-        "text_compact": 72,
-        "bytes_length": 16,
-        "bytes_data": 32,
-    },
-    0x030B: {
-        "runtime_interpreters": 40,
-        "interpreter_next": 0,
-        "interpreter_threads": 16,
-        "thread_next": 8,
-        "thread_id": 152,
-        "thread_frame": 56,
-        "c_frame_frame": 8,
-        "frame_code": 32,
-        "frame_previous": 48,
-        "frame_instruction": 56,
-        "frame_owner": 68,
-        "code_first_line": 72,
-        "code_file": 112,
-        "code_name": 128,
-        "code_line_table": 136,
-        "code_instructions": 184,
-        "text_length": 16,
-        "text_state": 32,
-        "text_ascii": 48,
-        "text_compact": 72,
-        "bytes_length": 16,
-        "bytes_data": 32,
-    },
-    0x030C: {
-        "runtime_interpreters": 40,
-        "interpreter_next": 0,
-        "interpreter_threads": 72,
-        "thread_next": 8,
-        "thread_id": 136,
-        "thread_frame": 56,
-        "c_frame_frame": 0,
-        "frame_code": 0,
-        "frame_previous": 8,
-        "frame_instruction": 56,
-        "frame_owner": 70,
-        "shim_owner": 3,
-        "code_first_line": 68,
-        "code_file": 112,
-        "code_name": 128,
-        "code_line_table": 136,
-        "code_instructions": 192,
-        "text_length": 16,
-        "text_state": 32,
-        "text_ascii": 40,
-        "text_compact": 56,
-        "bytes_length": 16,
-        "bytes_data": 32,
-    },
+# Of each field: where 3.10, 3.11 and 3.12 have it, and what _Py_DebugOffsets calls it. What a
+# version lacks is 0 or empty.
+_FIELDS: Final[Mapping[str, tuple[int, int, int, str]]] = {
+    "runtime_interpreters": (32, 40, 40, "runtime.interpreters_head"),
+    "interpreter_next": (0, 0, 0, "interpreter.next"),
+    "interpreter_threads": (8, 16, 72, "interpreter.threads_head"),
+    "thread_next": (8, 8, 8, "thread.next"),
+    "thread_id": (176, 152, 136, "thread.thread_id"),
+    "thread_frame": (24, 56, 56, "thread.current_frame"),
+    "c_frame_frame": (0, 8, 0, ""),
+    "frame_code": (32, 32, 0, "frame.executable"),
+    "frame_previous": (24, 48, 8, "frame.previous"),
+    "frame_instruction": (96, 56, 56, "frame.instr_ptr"),
+    "frame_owner": (0, 68, 70, "frame.owner"),
+    "shim_owner": (_NO_SHIM, _NO_SHIM, _SHIM, ""),
+    "code_first_line": (40, 72, 68, "code.firstlineno"),
+    "code_file": (104, 112, 112, "code.filename"),
+    "code_name": (112, 128, 128, "code.qualname"),
+    "code_line_table": (120, 136, 136, "code.linetable"),
+    "code_instructions": (0, 184, 192, "code.co_code_adaptive"),
+    "text_length": (16, 16, 16, "text.length"),
+    "text_state": (32, 32, 32, "text.state"),
+    "text_ascii": (48, 48, 40, "text.ascii_size"),
+    "text_compact": (72, 72, 56, ""),
+    "bytes_length": (16, 16, 16, "bytes.ob_size"),
+    "bytes_data": (32, 32, 32, "bytes.ob_sval"),
 }
 
 # The structures of _Py_DebugOffsets with their fields, in its order, as far as we need it.
@@ -202,9 +158,6 @@ _OFFSETS_HEADER: Final = struct.Struct("<8sQQ")
 OFFSETS_BYTES: Final = 1024
 """As many bytes from the beginning of ``_PyRuntime`` on hold the table of any version."""
 
-# Frames with this owner, or a higher one, have no Python code.
-_FIRST_SHIM_OWNER: Final = 3
-
 
 def layout_of(version_hex: int, runtime: bytes) -> Layout:
     """
@@ -225,7 +178,8 @@ def layout_of(version_hex: int, runtime: bytes) -> Layout:
     if version_hex & 0xFFFF and level < _RELEASE_CANDIDATE:
         raise ValueError(f"this {name} is older than its first release candidate")
     if version < _FIRST_WITH_OFFSETS:
-        return _complete(version, _TABLE[version])
+        column = version - _FIRST
+        return _complete(version, {field: int(places[column]) for field, places in _FIELDS.items()})
     return _complete(version, _read_offsets(version_hex, name, runtime))
 
 
@@ -245,43 +199,21 @@ def _read_offsets(version_hex: int, name: str, runtime: bytes) -> dict[str, int]
         for structure, fields in structures.items()
         for field in fields
     }
-    return {
-        "runtime_interpreters": offset["runtime.interpreters_head"],
-        "interpreter_next": offset["interpreter.next"],
-        "interpreter_threads": offset["interpreter.threads_head"],
-        "thread_next": offset["thread.next"],
-        "thread_id": offset["thread.thread_id"],
-        "thread_frame": offset["thread.current_frame"],
-        "frame_code": offset["frame.executable"],
-        "frame_previous": offset["frame.previous"],
-        "frame_instruction": offset["frame.instr_ptr"],
-        "frame_owner": offset["frame.owner"],
-        "shim_owner": _FIRST_SHIM_OWNER,
-        "code_first_line": offset["code.firstlineno"],
-        "code_file": offset["code.filename"],
-        "code_name": offset["code.qualname"],
-        "code_line_table": offset["code.linetable"],
-        "code_instructions": offset["code.co_code_adaptive"],
-        "text_length": offset["text.length"],
-        "text_state": offset["text.state"],
-        "text_ascii": offset["text.ascii_size"],
-        "text_compact": offset["text.ascii_size"] + _UTF8_AND_ITS_LENGTH_BYTES,
-        "bytes_length": offset["bytes.ob_size"],
-        "bytes_data": offset["bytes.ob_sval"],
-    }
+    offsets = {field: offset.get(name, 0) for field, (*_, name) in _FIELDS.items()}
+    text_compact = offsets["text_ascii"] + _UTF8_AND_ITS_LENGTH_BYTES
+    return offsets | {"shim_owner": _SHIM, "text_compact": text_compact}
 
 
 def _complete(version: int, offsets: Mapping[str, int]) -> Layout:
-    fields = ("frame_code", "frame_previous", "frame_instruction", "frame_owner")
-    frame_bytes = max(offsets.get(field, 0) for field in fields) + _POINTER_BYTES
-    pointers = ("code_first_line", "code_file", "code_name", "code_line_table")
-    code_bytes = max(offsets[field] for field in pointers) + _POINTER_BYTES
+    frame = ("frame_code", "frame_previous", "frame_instruction", "frame_owner")
+    frame_bytes = max(map(offsets.__getitem__, frame)) + _POINTER_BYTES
+    code = ("code_first_line", "code_file", "code_name", "code_line_table")
+    code_bytes = max(map(offsets.__getitem__, code)) + _POINTER_BYTES
     if (
         frame_bytes > _MAX_FRAME_BYTES
         or code_bytes > _MAX_CODE_BYTES
         or max(offsets.values()) > _MAX_OFFSET
     ):
         raise ValueError("the interpreter states offsets that cannot be")
-    known = {"shim_owner": _NO_SHIM, **offsets}
-    known |= {"version": version, "frame_bytes": frame_bytes, "code_bytes": code_bytes}
-    return Layout._make(known.get(field, 0) for field in Layout._fields)
+    sizes = {"version": version, "frame_bytes": frame_bytes, "code_bytes": code_bytes}
+    return Layout(**offsets, **sizes)

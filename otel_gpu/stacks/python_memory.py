@@ -76,12 +76,7 @@ class PythonMemory:
     Reads the frames of an interpreter whose threads stand still.
 
     Nothing that is there is believed: walks are bounded, and what does not add up raises
-    ValueError.
-
-    Args:
-        layout: Its layout.
-        runtime: The address of ``_PyRuntime``.
-        read: Reads its process's memory.
+    ValueError. ``runtime`` is the address of ``_PyRuntime``.
     """
 
     def __init__(self, layout: Layout, runtime: int, read: Read) -> None:
@@ -225,16 +220,11 @@ class Verdict(NamedTuple):
 
 def check(layout: Layout, runtime: int, read: Read) -> Verdict:
     """
-    Say whether a layout is true of a running interpreter.
+    Return whether a layout is true of a running interpreter, by the address of ``_PyRuntime``.
 
     It is when at least one thread's frames can be followed from the innermost to the
     outermost one, and each makes sense. One frame alone says little: were ``previous`` to
     be found elsewhere, every stack could look like that.
-
-    Args:
-        layout: What is doubted.
-        runtime: The address of ``_PyRuntime``.
-        read: Reads its process's memory.
     """
     memory = PythonMemory(layout, runtime, read)
     if len(read(runtime + layout.runtime_interpreters, _POINTER_BYTES)) != _POINTER_BYTES:
@@ -273,7 +263,7 @@ def _has_sound_frames(memory: PythonMemory, read: Read, thread_id: int, frame: i
     if not any(code.file and code.file.isprintable() for code in codes.values()):
         raise ValueError("no code comes from a file")
     if len(frames) < _MAX_CHECKED_FRAMES and not frames[-1].is_entry:
-        raise ValueError("the outermost frame was called by nobody")
+        raise ValueError("the outermost frame has no caller")
     # What is called was put on the stack by an instruction before the call.
     if any(caller.offset <= 0 for caller in frames[1:]):
         raise ValueError("a caller is at its first instruction")

@@ -2,7 +2,7 @@
 Making a merged stack of a sample, or finding that it was made before.
 
 A stack has an id that is a hash of what it shows. So the same stack has the same id in every
-process, on every host and in every run, and is told once.
+process, on every host and in every run, and is sent once.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from otel_gpu.probe_table import API_BY_NUMBER
 from otel_gpu.records import json_record
 from otel_gpu.stacks import mappings
 from otel_gpu.stacks.code_objects import CodeObjects
-from otel_gpu.stacks.frames import NATIVE, Frame, MergedStack, NativeStack, PythonStack
+from otel_gpu.stacks.frames import NATIVE, Frame, NativeStack, PythonStack
 from otel_gpu.stacks.merging import merge
 from otel_gpu.stacks.process_images import ProcessImage, ProcessImages
 from otel_gpu.stacks.samples import Sample
@@ -25,8 +25,8 @@ from otel_gpu.stacks.symbols import Symbols
 from otel_gpu.stacks.unwinder import Unwinder
 from otel_gpu.stacks.walks import Walks
 
-MAX_TOLD: Final = 8192
-"""A stack that was not named while so many others were is told again."""
+MAX_SENT: Final = 8192
+"""A stack that was not named while so many others were is sent again."""
 
 NO_API: Final = -1
 """Of a thread that waits: what it waits in is on its stack by itself."""
@@ -45,13 +45,13 @@ class Resolved(NamedTuple):
     """
     The stack of a sample.
 
-    ``told`` is its RECORD_USER_STACK, if it has to be told now. ``walked`` is false when it
+    ``records`` holds its RECORD_USER_STACK, if it has to be sent now. ``walked`` is false when it
     was known without walking.
     """
 
     stack: int
     complete: bool
-    told: tuple[bytes, ...] = ()
+    records: tuple[bytes, ...] = ()
     walked: bool = True
 
 
@@ -60,15 +60,7 @@ NOTHING: Final = Resolved(0, complete=False)
 
 
 class Resolver:
-    """
-    Makes merged stacks, and remembers them.
-
-    Args:
-        processes: What processes map.
-        codes: Code objects of Python.
-        unwinder: Walks native stacks.
-        symbols: Names native functions.
-    """
+    """Makes merged stacks, and remembers them."""
 
     def __init__(
         self,
@@ -83,7 +75,7 @@ class Resolver:
         self._symbols = symbols
         self._walks = Walks()
         # By id: whether it is complete.
-        self._told: OrderedDict[int, bool] = OrderedDict()
+        self._sent: OrderedDict[int, bool] = OrderedDict()
 
     def resolve(self, sample: Sample, api: int, ktime_ns: int) -> Resolved:
         """
@@ -109,9 +101,9 @@ class Resolver:
         )
         frame_pointer = sample.registers.frame_pointer
         known = self._walks.find(key, words, frame_pointer, ktime_ns)
-        if known is not None and known in self._told:
-            self._told.move_to_end(known)
-            return Resolved(known, self._told[known], walked=False)
+        if known is not None and known in self._sent:
+            self._sent.move_to_end(known)
+            return Resolved(known, self._sent[known], walked=False)
         native = self._unwind(sample, process)
         frames = [
             self._native_frame(process, address - 1 if position or api != NO_API else address)
@@ -119,7 +111,7 @@ class Resolver:
         ]
         python = self._python_stack(sample)
         merged = merge(native, frames, python, _call_frame(process, api))
-        body = _describe(merged)
+        body = merged._asdict()
         stack = _name(body)
         if all(frame.function for frame in python.frames):
             # Else a code object is not known yet.
@@ -133,12 +125,12 @@ class Resolver:
                 frame_pointer=frame_pointer if native.uses_frame_pointer else None,
                 ends_ktime_ns=ends_ktime_ns,
             )
-        if stack in self._told:
-            self._told.move_to_end(stack)
+        if stack in self._sent:
+            self._sent.move_to_end(stack)
             return Resolved(stack, merged.complete)
-        self._told[stack] = merged.complete
-        if len(self._told) > MAX_TOLD:
-            self._told.popitem(last=False)
+        self._sent[stack] = merged.complete
+        if len(self._sent) > MAX_SENT:
+            self._sent.popitem(last=False)
         record = json_record(wire.RECORD_USER_STACK, ktime_ns, {"stack": stack, **body})
         return Resolved(stack, merged.complete, (record,))
 
@@ -204,16 +196,8 @@ def _module(mapping: mappings.Mapping) -> str:
     return mapping.path.rpartition("/")[2].removesuffix(" (deleted)")
 
 
-def _describe(merged: MergedStack) -> Mapping[str, object]:
-    return {
-        "complete": merged.complete,
-        "native": merged.native,
-        "python": merged.python,
-        "frames": merged.frames,
-    }
-
-
 def _name(body: Mapping[str, object]) -> int:
-    canonical = json.dumps(body, separators=(",", ":")).encode("ascii")
+    order = ("complete", "native", "python", "frames")
+    canonical = json.dumps({key: body[key] for key in order}, separators=(",", ":")).encode("ascii")
     digest = hashlib.blake2b(canonical, digest_size=_ID_BYTES).digest()
     return int.from_bytes(digest, "little") & _ID_MASK or 1

@@ -48,7 +48,7 @@ class Row(NamedTuple):
     The CFA is ``cfa_register`` + ``cfa_offset``, or ``cfa_expression`` unless that is empty.
     A register that is not in ``saved`` has the same value in the caller.
     ``return_register`` is the number under which the return address goes, and
-    ``is_signal_frame`` says that the "caller" was interrupted and called nobody.
+    ``is_signal_frame`` says that the "caller" was interrupted and made no call.
     """
 
     cfa_register: int
@@ -156,13 +156,7 @@ class Program:
         self._state = _State()
 
     def begin(self, program: bytes) -> None:
-        """
-        Run what all functions of a kind begin with, which others can go back to.
-
-        Raises:
-            ValueError: It is no program.
-            IndexError: It ends within an instruction.
-        """
+        """Run what all functions of a kind begin with, which others can go back to; see ``run``."""
         self._run(program, 0)
         self._state.initial = dict(self._state.saved)
 
@@ -202,7 +196,7 @@ class Program:
     def _extended(self, operation: int, program: bytes, at: int) -> int:
         instruction = _INSTRUCTIONS.get(operation)
         if instruction is None:
-            raise ValueError("an instruction that nobody uses")
+            raise ValueError("an unknown instruction")
         operands, effect = instruction
         numbers = []
         expression = b""

@@ -23,7 +23,7 @@ GENERAL: Final = 2
 FRAME_RECORD: Final = 3
 """There is no row: follow the frame pointer."""
 OUTERMOST: Final = 4
-"""Nobody called it."""
+"""It has no caller."""
 NO_CODE: Final = 5
 """It cannot be the address of an instruction, or leads nowhere."""
 
@@ -85,7 +85,7 @@ class FileRules(dict[int, Rule]):
         return self._rows[address]
 
     def follows_call(self, address: int) -> bool:
-        """Tell whether an address is what a call returns to."""
+        """Return whether an address is what a call returns to."""
         return self._is_code(address - 1) and follows_call(self._architecture, self._image, address)
 
     def _read(self, address: int) -> Row | None:
@@ -115,7 +115,7 @@ class SameRule(dict[int, Rule]):
         """Return that there are no tables."""
 
     def follows_call(self, address: int) -> bool:  # noqa: ARG002 -- as in FileRules
-        """Tell whether it may be code that was made at run time, which cannot be read."""
+        """Return whether it may be code that was made at run time, which cannot be read."""
         return self._rule.kind == FRAME_RECORD
 
 
@@ -132,7 +132,7 @@ _NO_CODE: Final = Rule(NO_CODE)
 _OUTERMOST: Final = Rule(OUTERMOST)
 _GENERATED: Final = SameRule(_FRAME_RECORD)
 NOWHERE: Final = SameRule(_NO_CODE)
-"""Where there is no code that anybody called."""
+"""Where there is no code."""
 
 
 class Rules:

@@ -1,26 +1,13 @@
 """Samples of user stacks, as the kernel side sends them."""
 
-import struct
-from collections.abc import Sequence
 from typing import Final
 
 from otel_gpu import wire
+from otel_gpu.c_struct import CStruct
 from otel_gpu.stacks.unwinder import Registers
 
 # Of the two arrays behind it, only what is filled in is there.
-_FIXED: Final = struct.Struct(
-    wire.SAMPLE_RECORD.format.removesuffix(
-        f"{wire.MAX_PYTHON_FRAMES * wire.PYTHON_FRAME.size}s"
-        f"{wire.MAX_RETURNS * wire.SAVED_RETURN.size}s"
-    )
-)
-_FIELDS: Final = wire.SAMPLE_RECORD_FIELDS[:-2]
-_KTIME: Final = _FIELDS.index("ktime_ns")
-_IMAGE_KTIME: Final = _FIELDS.index("image_ktime_ns")
-_PID: Final = _FIELDS.index("pid")
-_TID: Final = _FIELDS.index("tid")
-_INSTRUCTION_POINTER: Final = _FIELDS.index("instruction_pointer")
-_COUNTS: Final = slice(_FIELDS.index("return_count"), None)
+_FIXED: Final = wire.SAMPLE_RECORD.before("python_frames")
 _WORD_BYTES: Final = 8
 
 SMALLEST_SAMPLE_BYTES: Final = _FIXED.size
@@ -28,13 +15,6 @@ SMALLEST_SAMPLE_BYTES: Final = _FIXED.size
 
 Image = tuple[int, int]
 """pid and image_ktime_ns of a process image."""
-
-
-def position_of(layout: struct.Struct, names: Sequence[str], name: str) -> int:
-    """Return where in a record a field begins, in bytes: one is read without all others."""
-    values = list(layout.unpack(bytes(layout.size)))
-    values[names.index(name)] = 1
-    return layout.pack(*values).index(1)
 
 
 class Sample:
@@ -72,23 +52,26 @@ class Sample:
     def __init__(self, record: bytes) -> None:
         if len(record) < SMALLEST_SAMPLE_BYTES:
             raise ValueError("a sample ends early")
-        fields = _FIXED.unpack_from(record)
-        if fields[0] != wire.RECORD_SAMPLE:
+        fields = _FIXED.named(record)
+        if fields["kind"] != wire.RECORD_SAMPLE:
             raise ValueError("not a sample")
-        return_count, python_count, self.python_status, stack_bytes = fields[_COUNTS]
-        self.token: int = fields[_KTIME]
-        self.image: Image = (fields[_PID], fields[_IMAGE_KTIME])
-        self.tid: int = fields[_TID]
-        self.registers = Registers._make(fields[_INSTRUCTION_POINTER : _INSTRUCTION_POINTER + 4])
+        self.token: int = fields["ktime_ns"]
+        self.image: Image = (fields["pid"], fields["image_ktime_ns"])
+        self.tid: int = fields["tid"]
+        self.registers = Registers(*map(fields.__getitem__, Registers._fields))
+        self.python_status: int = fields["python_status"]
         frames_end = _FIXED.size + _array_bytes(
-            python_count, wire.MAX_PYTHON_FRAMES, wire.PYTHON_FRAME, len(record) - _FIXED.size
+            fields["python_count"],
+            wire.MAX_PYTHON_FRAMES,
+            wire.PYTHON_FRAME,
+            len(record) - _FIXED.size,
         )
         returns_end = frames_end + _array_bytes(
-            return_count, wire.MAX_RETURNS, wire.SAVED_RETURN, len(record) - frames_end
+            fields["return_count"], wire.MAX_RETURNS, wire.SAVED_RETURN, len(record) - frames_end
         )
         self.python_frames = record[_FIXED.size : frames_end]
         self.returns = record[frames_end:returns_end]
-        self.stack = memoryview(record)[returns_end : returns_end + stack_bytes]
+        self.stack = memoryview(record)[returns_end : returns_end + fields["stack_bytes"]]
 
     def words(self) -> memoryview:
         """Return the stack as 8-byte words, as many as are whole."""
@@ -96,5 +79,5 @@ class Sample:
         return self.stack[:whole_bytes].cast("Q")
 
 
-def _array_bytes(count: int, limit: int, element: struct.Struct, available_bytes: int) -> int:
+def _array_bytes(count: int, limit: int, element: CStruct, available_bytes: int) -> int:
     return min(count, limit, available_bytes // element.size) * element.size

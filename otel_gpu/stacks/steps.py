@@ -208,7 +208,7 @@ def _restored(
 
 
 def follows_call(architecture: Architecture, image: ElfImage, address: int) -> bool:
-    """Tell whether the instruction that ends at a virtual address of a file is a call."""
+    """Return whether the instruction that ends at a virtual address of a file is a call."""
     if architecture.machine == AARCH64.machine:
         word = int.from_bytes(image.read(address - 4, 4), "little")
         return any(word & mask == call for mask, call in _AARCH64_CALLS)

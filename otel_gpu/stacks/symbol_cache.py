@@ -109,7 +109,7 @@ class SymbolCache:
         try:
             status = os.fstat(fd)
             if status.st_uid != os.geteuid() or status.st_mode & _OF_OTHERS:
-                raise OSError("somebody else may write here")
+                raise OSError("others may write here")
             yield fd
         finally:
             os.close(fd)

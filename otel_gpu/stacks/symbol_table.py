@@ -67,12 +67,9 @@ class _Candidate(NamedTuple):
 
 def symbol_source(image: ElfImage, section: str, *, separate: bool) -> SymbolSource | None:
     """
-    Return a symbol section that has symbols, or None.
+    Return ``.symtab`` or ``.dynsym``, if the image has symbols in it.
 
-    Args:
-        image: The file that holds it.
-        section: ``.symtab`` or ``.dynsym``.
-        separate: Whether this is not the file that is mapped, but one about it.
+    ``separate`` says that it is not the file that is mapped, but one about it.
     """
     symbols = image.section_header(section)
     if symbols is None or not 0 < symbols.link < len(image.sections):
@@ -128,9 +125,6 @@ class SymbolTable:
         it is, in this order: one that the file exports, one with fewer underscores before
         its name, a strong one, the shortest name, the first of the alphabet.
 
-        Args:
-            image: The image of the table, open.
-            address: A virtual address in it.
         """
         relative = address - self._base
         if not 0 <= relative < _ADDRESS_LIMIT:

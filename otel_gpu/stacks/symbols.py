@@ -33,11 +33,6 @@ class Symbols:
     """
     Names of functions in what processes map. Nothing is read before the first question.
 
-    Args:
-        cache: Where tables of large files are kept; by default in the user's cache folder.
-        demangler: Turns names into text.
-        clock: Seconds that never go back.
-
     Attributes:
         malformed: Lines of perf maps that name no function.
     """
@@ -69,13 +64,10 @@ class Symbols:
 
     def name(self, mapping: Mapping, address: int) -> tuple[str, int] | None:
         """
-        Return the function that an address lies in, and the offset in it; None if unknown.
+        Return the function that an address of a process lies in, and the offset in it, or None.
 
-        The function is demangled, printable and at most 512 characters long.
-
-        Args:
-            mapping: What holds the address, as ``Mappings`` found it.
-            address: Where, in the process. For a return address the caller subtracts 1.
+        The function is demangled, printable and at most 512 characters long. For a return address
+        the caller subtracts 1.
         """
         image = mapping.image
         if image is None:

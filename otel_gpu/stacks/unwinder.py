@@ -7,7 +7,7 @@ How a walk goes
 Each frame has an address, and the tables of its file tell where in the copy its return
 address and its caller's registers are (cfi.py). A return address is that of the instruction
 after the call; when the function called never returns, that is another function already. So
-the byte before is looked up. A function that a signal interrupted has called nobody: there
+the byte before is looked up. A function that a signal interrupted has made no call: there
 the address itself counts. It appears among the addresses plus 1, so that "the byte before"
 holds for all but the first.
 
@@ -21,7 +21,7 @@ followed if it points into the copy and what is above it there is the address af
 Code that uses the register for something else can pass for that, and a function that has not
 set it yet hides its caller: so the method of such a stack is ``frame_pointer``.
 
-A walk is complete when it comes to a function that the tables say nobody called (``_start``,
+A walk is complete when it comes to a function that has no caller by the tables (``_start``,
 a thread's beginning), to a return address of 0, or, by frame pointers, to a frame pointer of 0.
 """
 
@@ -96,8 +96,7 @@ class Unwinder:
         """
         Return the code addresses of a thread, innermost first, as far as they can be known.
 
-        The first is where the thread goes on, even if nothing is known of it. The others are
-        in executable mappings. Nothing is raised, whatever the stack and the files hold.
+        Nothing is raised, whatever the stack and the files hold.
 
         Args:
             registers: The thread's.
@@ -136,12 +135,11 @@ class _Walk:
             method = "frame_pointer"
         elif len(addresses) == 1 and not self._is_complete:
             method = "none"
-        used = tuple(self._stack.used)
         return NativeStack(
             tuple(addresses),
             self._is_complete,
             method,
-            used,
+            tuple(self._stack.used),
             self._uses_frame_pointer,
             tuple(self._stack_pointers) if self._knows_stack_pointers else (),
         )

@@ -2,8 +2,8 @@
 User stacks of calls and stalls: samples in, the records of their stacks out.
 
 A sample comes before the record that it belongs to. That of a call comes right before it;
-that of a wait may come long before, and most waits turn out to be nobody's: so samples are
-kept as they are, and only one that a record names is made a stack of.
+that of a wait may come long before, and most waits are never named: so samples are kept as they
+are, and only one that a record names is made a stack of.
 """
 
 from collections import OrderedDict
@@ -15,7 +15,7 @@ from otel_gpu.procfs.mapped_files import MappedFile
 from otel_gpu.stacks.code_objects import CodeObjects
 from otel_gpu.stacks.process_images import ProcessImages
 from otel_gpu.stacks.resolver import NO_API, NOTHING, Resolved, Resolver
-from otel_gpu.stacks.samples import SMALLEST_SAMPLE_BYTES, Image, Sample, position_of
+from otel_gpu.stacks.samples import SMALLEST_SAMPLE_BYTES, Image, Sample
 from otel_gpu.stacks.symbols import Symbols
 from otel_gpu.stacks.unwinder import Unwinder
 
@@ -31,15 +31,19 @@ _MAX_NAMED: Final = 4096
 _TOKEN_BYTES: Final = 8
 _API_BYTES: Final = 2
 NO_TOKEN: Final = bytes(_TOKEN_BYTES)
-_CALL_STACK: Final = position_of(wire.CUDA_CALL_RECORD, wire.CUDA_CALL_RECORD_FIELDS, "user_stack")
-_CALL_API: Final = position_of(wire.CUDA_CALL_RECORD, wire.CUDA_CALL_RECORD_FIELDS, "api")
-_STALL_STACK: Final = position_of(wire.STALL_RECORD, wire.STALL_RECORD_FIELDS, "user_stack")
+_CALL_STACK: Final = wire.CUDA_CALL_RECORD.offset_of("user_stack")
+_CALL_API: Final = wire.CUDA_CALL_RECORD.offset_of("api")
+_STALL_STACK: Final = wire.STALL_RECORD.offset_of("user_stack")
 CALL_TOKEN: Final = slice(_CALL_STACK, _CALL_STACK + _TOKEN_BYTES)
 """Where a CUDA_CALL record names its stack; ``NO_TOKEN`` stands there if it has none."""
 _POSITIONS: Final = {
     wire.RECORD_CUDA_CALL.to_bytes(2, "little"): _CALL_STACK,
     wire.RECORD_STALL.to_bytes(2, "little"): _STALL_STACK,
 }
+_COUNTS: Final = (
+    *("resolved", "memo_hits", "incomplete", "without_sample"),
+    *("unused", "rejected", "distinct"),
+)
 
 
 class UserStacks:
@@ -47,8 +51,7 @@ class UserStacks:
     The user stacks of one capture.
 
     Args:
-        current: Says which image a process is now, by its ``image_ktime_ns``; 0: none that
-            is known.
+        current: Returns which image a process is now, by its ``image_ktime_ns``; 0: not known.
         unwinder: Walks native stacks.
         symbols: Names native functions.
     """
@@ -70,18 +73,7 @@ class UserStacks:
         self._sample_bytes = 0
         self._newest_token = 0
         self._named: OrderedDict[tuple[int, int], Resolved] = OrderedDict()
-        self._counts: dict[str, int] = dict.fromkeys(
-            (
-                "resolved",
-                "memo_hits",
-                "incomplete",
-                "without_sample",
-                "unused",
-                "rejected",
-                "distinct",
-            ),
-            0,
-        )
+        self._counts: dict[str, int] = dict.fromkeys(_COUNTS, 0)
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -90,8 +82,8 @@ class UserStacks:
 
         Of calls and stalls that named a sample: ``resolved``, of these ``memo_hits`` (nothing
         had to be walked) and ``incomplete``; ``without_sample``: it had been lost. Of samples:
-        ``unused`` (nobody named it in time) and ``rejected`` (not understood). ``distinct``
-        stacks were told. Of what names functions: ``code_rejected`` and ``code_forgotten`` code
+        ``unused`` (not named in time) and ``rejected`` (not understood). ``distinct``
+        stacks were sent. Of what names functions: ``code_rejected`` and ``code_forgotten`` code
         objects of Python (not understood; too many), ``perf_map_malformed`` lines.
         """
         return self._counts | {
@@ -103,14 +95,7 @@ class UserStacks:
     def learn_process(
         self, pid: int, image_ktime_ns: int, files: Sequence[MappedFile] = ()
     ) -> None:
-        """
-        Look at a process as long as it lives: it began, or loaded a library.
-
-        Args:
-            pid: The process.
-            image_ktime_ns: Its image.
-            files: What it maps now.
-        """
+        """Take what a process maps now, as it began or loaded a library, while it lives."""
         self._processes.learn((pid, image_ktime_ns), files)
 
     def look_soon(self, pid: int, image_ktime_ns: int) -> None:
@@ -130,12 +115,7 @@ class UserStacks:
         self._processes.end((pid, image_ktime_ns))
 
     def end_others(self, current: Mapping[int, int]) -> None:
-        """
-        Whatever a process is not any more has ended, also if nobody said so.
-
-        Args:
-            current: ``image_ktime_ns`` of every watched process, by pid.
-        """
+        """End all images but the current ones: ``image_ktime_ns`` of each watched pid."""
         self._processes.end_others(current)
         for image in self._codes.images:
             if current.get(image[0]) != image[1]:
@@ -192,8 +172,8 @@ class UserStacks:
         """
         Return a CUDA_CALL or STALL record with the id of its stack in place of the token.
 
-        A stack that was not told yet is told before it. Where nothing is known of the
-        sample, the id is 0. Records of other kinds are returned as they are.
+        The record of a stack that was not sent yet comes before it. Where nothing is known of
+        the sample, the id is 0. Records of other kinds are returned as they are.
         """
         position = _POSITIONS.get(record[:2])
         if position is None:
@@ -215,7 +195,7 @@ class UserStacks:
             found = self._resolve_sample(sample, api, ktime_ns)
             if not is_call:
                 # The same wait can be a stall of its own and a part of a call or gap.
-                self._named[key] = found._replace(told=())
+                self._named[key] = found._replace(records=())
                 if len(self._named) > _MAX_NAMED:
                     self._named.popitem(last=False)
         if found.stack:
@@ -223,7 +203,7 @@ class UserStacks:
             self._counts["incomplete"] += not found.complete
         elif sample is None:
             self._counts["without_sample"] += 1
-        return (*found.told, _with_stack(record, position, found.stack))
+        return (*found.records, _with_stack(record, position, found.stack))
 
     def without_stack(self, record: bytes) -> Sequence[bytes]:
         """Return a CUDA_CALL or STALL record without its stack, others as they are; samples go."""
@@ -236,7 +216,7 @@ class UserStacks:
         self, sample: bytes, image: Image, tid: int, start_ktime_ns: int
     ) -> tuple[int, Sequence[bytes]]:
         """
-        Return the stack of a call that has not returned, and what has to be told before it.
+        Return the stack of a call that has not returned, and what has to be sent before it.
 
         Args:
             sample: What the kernel side keeps of the thread's latest wait; or nothing.
@@ -253,7 +233,7 @@ class UserStacks:
         if ktime_ns < start_ktime_ns or owner != [image[1], image[0], tid]:
             return 0, ()
         found = self._resolve_sample(sample, NO_API, ktime_ns)
-        return found.stack, found.told
+        return found.stack, found.records
 
     def _resolve_sample(self, record: bytes, api: int, ktime_ns: int) -> Resolved:
         try:
@@ -263,7 +243,7 @@ class UserStacks:
             return NOTHING
         found = self._resolver.resolve(sample, api, ktime_ns)
         self._counts["memo_hits"] += not found.walked
-        self._counts["distinct"] += len(found.told)
+        self._counts["distinct"] += len(found.records)
         return found
 
 

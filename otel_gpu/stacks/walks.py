@@ -49,15 +49,7 @@ class Walks:
     def find(
         self, key: tuple[Hashable, ...], words: Sequence[int], frame_pointer: int, ktime_ns: int
     ) -> int | None:
-        """
-        Return the stack that a walk would give; None if that is not known.
-
-        Args:
-            key: Whose it is, and all else that it depends on beside what follows.
-            words: The words of the stack, from the stack pointer on.
-            frame_pointer: The register.
-            ktime_ns: Now.
-        """
+        """Return the stack that a walk would give; None if that is not known. See ``keep``."""
         walks = self._walks.get(key)
         if walks is None:
             return None

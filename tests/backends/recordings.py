@@ -67,5 +67,4 @@ def counted_now(target: Path, durations_ns: Sequence[int], layout: str) -> float
 
 
 def _header(record: bytes) -> dict[str, int]:
-    values = wire.RECORD_HEADER.unpack_from(record)
-    return dict(zip(wire.RECORD_HEADER_FIELDS, values, strict=True))
+    return wire.RECORD_HEADER.named(record)

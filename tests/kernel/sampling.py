@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from otel_gpu import wire
-from otel_gpu.capture.headers import fields_of
 from otel_gpu.capture.libraries import exported_functions
 from otel_gpu.capture.programs import ENTER_CALL, EXIT_CALL, Programs
 from otel_gpu.config import Config
@@ -211,10 +210,10 @@ class Capture:
             elif kind == wire.RECORD_SAMPLE:
                 yield parse_sample(record)
             elif kind == wire.RECORD_CUDA_CALL:
-                call = fields_of(wire.CUDA_CALL_RECORD, wire.CUDA_CALL_RECORD_FIELDS, record)
+                call = wire.CUDA_CALL_RECORD.named(record)
                 yield Call(call["user_stack"], call["tid"], call["depth"], call["ktime_ns"])
             elif kind == wire.RECORD_STALL:
-                stall = fields_of(wire.STALL_RECORD, wire.STALL_RECORD_FIELDS, record)
+                stall = wire.STALL_RECORD.named(record)
                 start_ktime_ns = stall["start_ktime_ns"]
                 yield Stall(stall["user_stack"], stall["tid"], start_ktime_ns, stall["ktime_ns"])
 
@@ -276,7 +275,7 @@ class Observed:
 
 def _code(record: bytes) -> Code:
     whole = record.ljust(wire.CODE_RECORD.size, b"\0")
-    fields = fields_of(wire.CODE_RECORD, wire.CODE_RECORD_FIELDS, whole)
+    fields = wire.CODE_RECORD.named(whole)
     fixed_bytes = wire.CODE_RECORD.size - wire.LINE_TABLE_BYTES
     assert fixed_bytes + fields["line_table_bytes"] <= len(record)
     return Code(
@@ -304,7 +303,7 @@ def parse_sample(record: bytes) -> Sample:
     )
     start = wire.SAMPLE_RECORD.size - arrays_bytes
     whole = record[:start] + bytes(arrays_bytes)
-    fields = fields_of(wire.SAMPLE_RECORD, wire.SAMPLE_RECORD_FIELDS, whole)
+    fields = wire.SAMPLE_RECORD.named(whole)
     frames_end = start + fields["python_count"] * wire.PYTHON_FRAME.size
     returns_end = frames_end + fields["return_count"] * wire.SAVED_RETURN.size
     stack_end = returns_end + fields["stack_bytes"]

@@ -30,9 +30,7 @@ def waits_in(
     stacks = KernelStacks(programs)
     names: dict[int, Functions] = {}
     for key, value in programs.read_times():
-        fields: dict[str, Any] = dict(
-            zip(wire.TIMES_KEY_FIELDS, wire.TIMES_KEY.unpack(key), strict=True)
-        )
+        fields: dict[str, Any] = wire.TIMES_KEY.named(key)
         stack = fields["kernel_stack"]
         if stack < 0 or fields["system_call"] != system_call:
             continue
@@ -43,7 +41,8 @@ def waits_in(
     return waits, ids
 
 
-def test_waits_of_one_system_call_are_told_apart() -> None:
+@pytest.mark.parametrize("in_place", [True, False], ids=["in place", "copied"])
+def test_waits_of_one_system_call_are_told_apart(in_place: bool) -> None:
     """
     A thread reads from five kinds of files in turn, two of them equally deep in the kernel.
 
@@ -52,7 +51,7 @@ def test_waits_of_one_system_call_are_told_apart() -> None:
     command = [str(workload("reads")), str(ROUNDS), str(WAIT_NS)]
     pipe = subprocess.PIPE
     with (
-        Programs(Config(), watch_all=False) as programs,
+        Programs(Config(), watch_all=False, in_place=in_place) as programs,
         subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process,
         ExitStack() as cleanup,
     ):
@@ -61,7 +60,7 @@ def test_waits_of_one_system_call_are_told_apart() -> None:
         about = json.loads(process.stdout.readline())
         programs.watch(about["pid"], 0)
         programs.bpf.attach("sched_waking")
-        programs.bpf.attach("sched_switch")
+        programs.bpf.attach(programs.switch_program)
         output, _ = process.communicate("\n", timeout=60)
         waits, ids = waits_in(programs, about["system_call"])
         counters = programs.read_counters()

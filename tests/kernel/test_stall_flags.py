@@ -66,14 +66,13 @@ def waits_of(pid: int, flag: int) -> Sequence[int]:
     with Programs(CONFIG, watch_all=False) as programs:
         programs.watch(pid, 0)
         programs.bpf.attach("sched_waking")
-        programs.bpf.attach("sched_switch")
+        programs.bpf.attach(programs.switch_program)
 
         def are_enough() -> bool:
             for record in programs.events.read():
                 if int.from_bytes(record[:2], "little") != wire.RECORD_STALL:
                     continue
-                fields = wire.STALL_RECORD.unpack(record)
-                wait = dict(zip(wire.STALL_RECORD_FIELDS, fields, strict=True))
+                wait = wire.STALL_RECORD.named(record)
                 if wait["switch_type"] == wire.SWITCH_INVOLUNTARY:
                     flags.append(wait["flags"])
             return sum(value & flag == flag for value in flags) >= WAITS

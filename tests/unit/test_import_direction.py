@@ -24,6 +24,7 @@ SPECIAL = {"faces/mcp/captures.py": {"store"}, "faces/mcp/tools/sql.py": {"store
 # Verbs join what they need; nothing but the command line knows verbs.
 VERBS = "commands"
 ALONE = {
+    "c_struct.py",
     "wire.py",
     "probe_table.py",
     "records.py",

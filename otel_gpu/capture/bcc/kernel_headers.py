@@ -38,6 +38,7 @@ _INSTALL: Mapping[str, tuple[str, str, str]] = {
     "suse": ("zypper install", "python3-bcc", "kernel-default-devel"),
     "arch": ("pacman -S", "python-bcc", "linux-headers"),
 }
+_IN_WORDS = ("", "BCC with its Python module", "the headers of kernel {}")
 _JETSON = ("-tegra", "nvidia-l4t-kernel-headers")
 
 _logger = logging.getLogger(__name__)
@@ -80,13 +81,7 @@ def find_bcc() -> str | None:
 
 
 def find_headers(release: str, root: Path = Path("/")) -> str | None:
-    """
-    Return where BCC would read the kernel's headers; None: nowhere.
-
-    Args:
-        release: Of the kernel.
-        root: What the host's paths begin with.
-    """
+    """Return where BCC would read the headers of a kernel, in a host's root; None: nowhere."""
     named = os.environ.get("BCC_KERNEL_SOURCE")
     modules = root / "lib" / "modules" / release
     folders = [Path(named)] if named else [modules / "source", modules / "build"]
@@ -109,24 +104,13 @@ def install_hint(
         headers: The headers are missing.
         os_release: The file that names the distribution; the host's own by default.
     """
-    tool, bcc_package, headers_package = "", "", ""
-    for name in _distribution(os_release):
-        if name in _INSTALL:
-            tool, bcc_package, headers_package = _INSTALL[name]
-            break
+    tool, bcc_package, headers_package = next(
+        (_INSTALL[name] for name in _distribution(os_release) if name in _INSTALL), _IN_WORDS
+    )
     if release.endswith(_JETSON[0]):
         headers_package = _JETSON[1]
-    if not tool:
-        wanted = [
-            *(["BCC with its Python module"] if bcc else []),
-            *([f"the headers of kernel {release}"] if headers else []),
-        ]
-        return "install " + " and ".join(wanted)
-    packages = [
-        *([bcc_package] if bcc else []),
-        *([headers_package.format(release)] if headers else []),
-    ]
-    return f"{tool} {' '.join(packages)}"
+    wanted = [bcc_package] * bcc + [headers_package.format(release)] * headers
+    return f"{tool} {' '.join(wanted)}" if tool else "install " + " and ".join(wanted)
 
 
 def _distribution(os_release: Path | None) -> Iterable[str]:

@@ -6,7 +6,6 @@ import pytest
 
 from otel_gpu.capture.attachments import MAX_FILES, UNUSED_LIMIT_S, Attachments
 from otel_gpu.capture.libraries import exported_functions
-from otel_gpu.capture.objects import Link
 from otel_gpu.capture.programs import ENTER_CALL, EXIT_CALL
 from otel_gpu.errors import BpfError
 from otel_gpu.procfs.mapped_files import FileId, MappedFile
@@ -24,7 +23,7 @@ class Bpf:
     def attach_uprobes(self, program, path, probes, *, on_return=False):
         if any((program, offset) in self.refused for offset, _ in probes):
             raise BpfError("invalid argument")
-        link = Link(lambda: None)
+        link = object()
         self.attached[link] = [(program, offset) for offset, _ in probes]
         return [link]
 

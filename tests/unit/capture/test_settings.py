@@ -9,7 +9,7 @@ from otel_gpu.probe_table import APIS
 def unpack(overrides=None, *, watch_all=False):
     config = load(None, {}, overrides or {})
     packed = pack_settings(config, watch_all=watch_all)
-    return dict(zip(wire.SETTINGS_FIELDS, wire.SETTINGS.unpack(packed), strict=True))
+    return wire.SETTINGS.named(packed)
 
 
 def test_defaults_are_in_nanoseconds():
@@ -39,9 +39,8 @@ def test_each_api_is_at_its_number():
     table = unpack()["apis"]
 
     for api in APIS:
-        row = wire.API_DESCRIPTOR.unpack_from(table, api.number * wire.API_DESCRIPTOR.size)
-        named = dict(zip(wire.API_DESCRIPTOR_FIELDS, row, strict=True))
-        assert named == {field: getattr(api, field) for field in wire.API_DESCRIPTOR_FIELDS}
+        named = wire.API_DESCRIPTOR.named(table[api.number * wire.API_DESCRIPTOR.size :])
+        assert named == {field: getattr(api, field) for field in wire.API_DESCRIPTOR.fields}
 
 
 def test_span_modes_are_process_flags():

@@ -1,7 +1,7 @@
 """From which duration a call counts as slow."""
 
 from otel_gpu import wire
-from otel_gpu.capture.thresholds import Threshold, find_thresholds
+from otel_gpu.capture.thresholds import find_thresholds
 
 BOUNDS_NS = tuple(1_000 * (1 << k) for k in range(20))
 FLOOR_NS = 5_000
@@ -16,27 +16,27 @@ def series(buckets, *, api=1, status=0, device=0, nested=0, metric=wire.METRIC_C
 
 
 def found(*given):
-    return list(find_thresholds(given, BOUNDS_NS, FLOOR_NS))
+    return find_thresholds(given, BOUNDS_NS, FLOOR_NS)
 
 
 def test_a_long_tail_does_not_hide_itself():
     """A tenth of the calls takes up to 1.024 ms, the others up to 4 us: 12 us is slow."""
-    assert found(series({2: 900, 10: 100})) == [Threshold(77, 42, 1, 255, 12_000)]
+    assert found(series({2: 900, 10: 100})) == {(77, 42, 1, 255): 12_000}
 
 
 def test_a_narrow_series_needs_three_times_its_median():
     """Where all calls take up to 8 us, 24 us is slow."""
-    assert found(series({3: 1000})) == [Threshold(77, 42, 1, 255, 24_000)]
+    assert found(series({3: 1000})) == {(77, 42, 1, 255): 24_000}
 
 
 def test_no_threshold_is_below_the_floor():
     """Calls of 1 us are not slow at 3 us when the floor is 5."""
-    assert found(series({0: 1000})) == [Threshold(77, 42, 1, 255, FLOOR_NS)]
+    assert found(series({0: 1000})) == {(77, 42, 1, 255): FLOOR_NS}
 
 
 def test_few_calls_say_nothing():
     """99 calls leave the floor in force; 100 do not."""
-    assert found(series({3: 99})) == []
+    assert found(series({3: 99})) == {}
     assert len(found(series({3: 100}))) == 1
 
 
@@ -49,12 +49,12 @@ def test_devices_and_nesting_share_a_threshold_and_failures_do_not_count():
         series({15: 1000}, metric=wire.METRIC_OFF_CPU),
     )
 
-    assert together == [Threshold(77, 42, 1, 255, 24_000)]
+    assert together == {(77, 42, 1, 255): 24_000}
 
 
 def test_a_series_beyond_the_last_bound_stays_at_that_bound():
     """There is no upper bound to the last bucket."""
-    assert found(series({20: 1000}))[0].threshold_ns == 3 * BOUNDS_NS[-1]
+    assert list(found(series({20: 1000})).values()) == [3 * BOUNDS_NS[-1]]
 
 
 def test_gaps_have_a_threshold_of_their_own():
@@ -67,7 +67,7 @@ def test_gaps_have_a_threshold_of_their_own():
         series({15: 1000}, api=0, metric=wire.METRIC_COPY_SIZE),
     )
 
-    assert together == [Threshold(77, 42, 0, 255, 24_000), Threshold(77, 42, 1, 255, FLOOR_NS)]
+    assert together == {(77, 42, 0, 255): 24_000, (77, 42, 1, 255): FLOOR_NS}
 
 
 def test_gaps_on_any_device_are_one_series():
@@ -76,4 +76,4 @@ def test_gaps_on_any_device_are_one_series():
         series({3: 60}, api=0, device=device, metric=wire.METRIC_LAUNCH_GAP) for device in (-1, 0)
     ]
 
-    assert found(*gaps) == [Threshold(77, 42, 0, 255, 24_000)]
+    assert found(*gaps) == {(77, 42, 0, 255): 24_000}

@@ -7,7 +7,7 @@ from otel_gpu.enrich import stack_table as stacks
 from otel_gpu.enrich.activities import CallStack
 from otel_gpu.enrich.stack_table import StackTable, find_place
 from otel_gpu.stacks.frames import Frame
-from otel_gpu.stacks.resolver import MAX_TOLD
+from otel_gpu.stacks.resolver import MAX_SENT
 from otel_gpu.stacks.user_stacks import _MAX_NAMED
 
 MAIN = Frame("cpython", "main", "/app/train.py", 102)
@@ -78,7 +78,7 @@ def test_the_agent_forgets_sooner():
     It tells a stack again after this many others; waits name theirs twice, the second time
     without being counted by it.
     """
-    assert stacks.MAX_STACKS >= MAX_TOLD + _MAX_NAMED
+    assert stacks.MAX_STACKS >= MAX_SENT + _MAX_NAMED
 
 
 def test_a_writer_that_forgets_as_many_is_never_misunderstood(monkeypatch):

@@ -86,39 +86,35 @@ def code(name: int, source: CodeType, *, pid=42, image_ktime_ns=IMAGE_KTIME_NS):
 
 def cuda_call(user_stack, *, api=10, ktime_ns=2_000, pid=42, tid=43):
     """A RECORD_CUDA_CALL with the token of a sample; 10 is cudaMalloc."""
-    values = dict.fromkeys(wire.CUDA_CALL_RECORD_FIELDS, 0) | {
-        "kind": wire.RECORD_CUDA_CALL,
-        "size": wire.CUDA_CALL_RECORD.size,
-        "ktime_ns": ktime_ns,
-        "image_ktime_ns": IMAGE_KTIME_NS,
-        "pid": pid,
-        "tid": tid,
-        "user_stack": user_stack,
-        "api": api,
-        "comm": b"python",
-    }
-    return wire.CUDA_CALL_RECORD.pack(*values.values())
+    return wire.CUDA_CALL_RECORD.build(
+        kind=wire.RECORD_CUDA_CALL,
+        size=wire.CUDA_CALL_RECORD.size,
+        ktime_ns=ktime_ns,
+        image_ktime_ns=IMAGE_KTIME_NS,
+        pid=pid,
+        tid=tid,
+        user_stack=user_stack,
+        api=api,
+        comm=b"python",
+    )
 
 
 def stall(user_stack, *, ktime_ns=2_000, pid=42, tid=43):
     """A RECORD_STALL with the token of a sample."""
-    values = dict.fromkeys(wire.STALL_RECORD_FIELDS[:-3], 0) | {
-        "kind": wire.RECORD_STALL,
-        "size": wire.STALL_RECORD.size,
-        "ktime_ns": ktime_ns,
-        "image_ktime_ns": IMAGE_KTIME_NS,
-        "pid": pid,
-        "tid": tid,
-        "user_stack": user_stack,
-    }
-    names = (b"python", b"", b"")
-    fields = [values[name] for name in wire.STALL_RECORD_FIELDS[:-3]]
-    return wire.STALL_RECORD.pack(*fields, *names)
+    return wire.STALL_RECORD.build(
+        kind=wire.RECORD_STALL,
+        size=wire.STALL_RECORD.size,
+        ktime_ns=ktime_ns,
+        image_ktime_ns=IMAGE_KTIME_NS,
+        pid=pid,
+        tid=tid,
+        user_stack=user_stack,
+        comm=b"python",
+    )
 
 
 def user_stack_of(record):
     """The id, or token, in a call or stall."""
     is_call = record[:2] == wire.RECORD_CUDA_CALL.to_bytes(2, "little")
     layout = wire.CUDA_CALL_RECORD if is_call else wire.STALL_RECORD
-    fields = wire.CUDA_CALL_RECORD_FIELDS if is_call else wire.STALL_RECORD_FIELDS
-    return layout.unpack(record)[fields.index("user_stack")]
+    return layout.named(record)["user_stack"]

@@ -50,7 +50,7 @@ def code_record(
         "line_table": line_table,
         **fields,
     }
-    record = wire.CODE_RECORD.pack(*(values[field] for field in wire.CODE_RECORD_FIELDS))
+    record = wire.CODE_RECORD.pack(*(values[field] for field in wire.CODE_RECORD.fields))
     return record[: HEAD_BYTES + room]
 
 

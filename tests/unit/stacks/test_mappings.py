@@ -27,14 +27,6 @@ sys.stdin.read()
 """
 
 
-class Clock:
-    def __init__(self):
-        self.now_s = 100.0
-
-    def __call__(self):
-        return self.now_s
-
-
 class Program:
     """A process that maps a library; ``address`` is of its function."""
 
@@ -140,49 +132,24 @@ def test_the_kernels_trampolines_are_told_by_their_name():
 
 
 def test_code_made_at_run_time_is_found_without_an_image(images):
-    """Its address was not known before, so the process is asked again."""
-    clock = Clock()
-    own = Mappings(os.getpid(), images, clock)
+    """Its address was not known before, so the process has to be asked again."""
+    own = Mappings(os.getpid(), images)
     with executable_memory() as address:
-        clock.now_s += 1
+        assert own.find(address) is None
+        own.refresh()
         mapping = own.find(address)
 
         assert (mapping.start, mapping.path, mapping.image, mapping.bias) == (address, "", None, 0)
         assert mapping.file == FileId(0, 0)
 
 
-def test_a_process_is_not_asked_again_at_once(images):
-    """A stack of wild addresses must not read a megabyte of text for each."""
-    clock = Clock()
-    own = Mappings(os.getpid(), images, clock)
-    with executable_memory() as address:
-        assert own.find(address) is None
-        clock.now_s += 0.2
-        assert own.find(address) is None
-        clock.now_s += 0.1
-        assert own.find(address) is not None
-
-
-def test_what_was_known_long_ago_is_asked_again(images):
-    """Where a library was, something else may be."""
-    clock = Clock()
-    with executable_memory() as address:
-        own = Mappings(os.getpid(), images, clock)
-        assert own.find(address) is not None
-    clock.now_s += 4
-    assert own.find(address) is not None
-    clock.now_s += 2
-    assert own.find(address) is None
-
-
 @needs_compiler
 def test_a_process_that_is_gone_keeps_its_mappings(images, loaded):
     """And its files can still be read: they were opened when it was met."""
     program = loaded()
-    clock = Clock()
-    mappings = Mappings(program.pid, images, clock)
+    mappings = Mappings(program.pid, images)
     program.end()
-    clock.now_s += 60
+    mappings.refresh()
     mapping = mappings.find(program.address)
 
     assert mapping.path.endswith("library.so")

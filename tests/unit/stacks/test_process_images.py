@@ -149,6 +149,39 @@ def test_a_library_that_was_told_of(images, monkeypatch):
     assert len(images) == 1
 
 
+def test_an_address_that_is_not_known_is_asked_for_at_once(images, monkeypatch):
+    """Code may have been made just now; once asked too often, the process is left alone."""
+    now_s = 1_000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    image = images.get(SELF)
+    looked = []
+
+    def refresh():
+        nonlocal now_s
+        now_s += 0.001
+        looked.append(now_s)
+
+    monkeypatch.setattr(image.mappings, "refresh", refresh)
+    for _ in range(1_000):
+        assert image.find(0) is None
+
+    assert 50 <= len(looked) <= 55
+
+
+def test_what_was_known_long_ago_is_asked_again(images, monkeypatch):
+    """Where a library was, something else may be."""
+    now_s = 1_000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    image = images.get(SELF)
+    looked = []
+    monkeypatch.setattr(image.mappings, "refresh", lambda: looked.append(now_s - 1_000))
+    for _ in range(12):
+        assert module(image) == "libc.so.6"
+        now_s += 1
+
+    assert looked == [5, 10]
+
+
 def test_looking_at_processes_takes_little_time(images, monkeypatch):
     """
     Where it takes a millisecond each, a process that loads libraries all the time is looked at

@@ -48,8 +48,7 @@ class Told:
         self.interpreters = {}
 
     def set_interpreter(self, pid, interpreter):
-        fields = wire.INTERPRETER.unpack(interpreter)
-        self.interpreters[pid] = dict(zip(wire.INTERPRETER_FIELDS, fields, strict=True))
+        self.interpreters[pid] = wire.INTERPRETER.named(interpreter)
 
 
 class Parked:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from otel_gpu import wire
 from otel_gpu.procfs.mapped_files import FileId, MappedFile
 from otel_gpu.stacks.frames import NativeStack
-from otel_gpu.stacks.resolver import MAX_TOLD
+from otel_gpu.stacks.resolver import MAX_SENT
 from otel_gpu.stacks.symbol_cache import SymbolCache
 from otel_gpu.stacks.symbols import Symbols
 from otel_gpu.stacks.user_stacks import UserStacks
@@ -142,7 +142,7 @@ def test_a_call_gets_the_id_of_its_stack(told):
     *before, named = told.stacks.resolve(record)
 
     (body,) = [json.loads(told_record[wire.RECORD_HEADER.size :]) for told_record in before]
-    fields = wire.CUDA_CALL_RECORD_FIELDS
+    fields = wire.CUDA_CALL_RECORD.fields
     old = dict(zip(fields, wire.CUDA_CALL_RECORD.unpack(record), strict=True))
     new = dict(zip(fields, wire.CUDA_CALL_RECORD.unpack(named), strict=True))
     assert new == old | {"user_stack": body["stack"]}
@@ -422,7 +422,7 @@ def test_samples_that_nobody_names_are_dropped_by_size(told):
 def test_a_stack_that_was_not_named_for_long_is_told_again(told):
     """Whoever listens does not have to remember more stacks than we do."""
     first = told.call(of_libc())
-    for number in range(MAX_TOLD):
+    for number in range(MAX_SENT):
         told.call(sample(pid=PID, place=(0, 0, 0, 0), python=[(7, 2 * number, 1)]))
         told.take(code(7, compile("0", f"{number}.py", "exec"), pid=PID))
     before = told.stacks.counts["distinct"]

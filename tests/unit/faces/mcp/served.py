@@ -122,8 +122,8 @@ def write_hostile(path: Path, names=HOSTILE) -> Path:
 CALLED_AT, WAITED_AT = 0xF00, 0xF01
 """Stacks of the hostile story: those of its calls, and of its waits."""
 _PLACES = {
-    wire.RECORD_CUDA_CALL: (CALLED_AT, wire.CUDA_CALL_RECORD, wire.CUDA_CALL_RECORD_FIELDS),
-    wire.RECORD_STALL: (WAITED_AT, wire.STALL_RECORD, wire.STALL_RECORD_FIELDS),
+    wire.RECORD_CUDA_CALL: (CALLED_AT, wire.CUDA_CALL_RECORD),
+    wire.RECORD_STALL: (WAITED_AT, wire.STALL_RECORD),
 }
 
 
@@ -142,22 +142,21 @@ def _stack(number: int, ktime_ns: int, names) -> bytes:
     return json_record(wire.RECORD_USER_STACK, ktime_ns, body | {"python": "broken"})
 
 
-def _placed(record: bytes, number: int, layout, fields) -> bytes:
+def _placed(record: bytes, number: int, layout) -> bytes:
     values = list(layout.unpack(record))
-    values[fields.index("user_stack")] = number
+    values[layout.fields.index("user_stack")] = number
     return layout.pack(*values)
 
 
 def _hostile(names) -> Iterator[bytes]:
     text = "".join(names)
     for record in starved.tell(hog="<b>\x1b[31mhog"):
-        fields = wire.RECORD_HEADER.unpack_from(record)
-        header = dict(zip(wire.RECORD_HEADER_FIELDS, fields, strict=True))
+        header = wire.RECORD_HEADER.named(record)
         kind, ktime_ns = header["kind"], header["ktime_ns"]
         if kind in _PLACES:
-            number, layout, places = _PLACES[kind]
+            number, layout = _PLACES[kind]
             yield _stack(number, ktime_ns, names)
-            record = _placed(record, number, layout, places)  # noqa: PLW2901 -- takes its place
+            record = _placed(record, number, layout)  # noqa: PLW2901 -- takes its place
         if kind in (wire.RECORD_PROCESS, wire.RECORD_STACK, wire.RECORD_CAPTURE):
             body = json.loads(record[wire.RECORD_HEADER.size :])
             if kind == wire.RECORD_PROCESS:

@@ -24,8 +24,7 @@ CALLS = (wire.RECORD_CLOCK, wire.RECORD_PROCESS, wire.RECORD_AGGREGATES)
 def tell_calls():
     """The story of the starved trainer, as a tool would tell it that sees calls alone."""
     for record in starved.tell():
-        fields = wire.RECORD_HEADER.unpack_from(record)
-        header = dict(zip(wire.RECORD_HEADER_FIELDS, fields, strict=True))
+        header = wire.RECORD_HEADER.named(record)
         if header["kind"] == wire.RECORD_CAPTURE:
             body = json.loads(record[wire.RECORD_HEADER.size :])
             body |= {"mode": "import", "unknown": list(UNKNOWN), "source": {"tool": "other"}}
@@ -40,7 +39,7 @@ def without_waits(call):
     """A call of which only its times are known."""
     values = list(wire.CUDA_CALL_RECORD.unpack(call))
     for name in ("blocked_ns", "run_queue_ns", "voluntary_switches", "involuntary_switches"):
-        values[wire.CUDA_CALL_RECORD_FIELDS.index(name)] = 0
+        values[wire.CUDA_CALL_RECORD.fields.index(name)] = 0
     return wire.CUDA_CALL_RECORD.pack(*values)
 
 

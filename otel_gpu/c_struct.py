@@ -1,0 +1,89 @@
+"""C structures of the wire: how their bytes are laid out, and what their values are called."""
+
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+
+class CStruct:
+    """
+    One structure, little-endian and without holes.
+
+        >>> place = CStruct("address:Q pid:I 4x comm:16s")
+        >>> place.size, place.fields, place.offset_of("comm")
+        (32, ('address', 'pid', 'comm'), 16)
+
+    Args:
+        text: Its fields as ``name:code``, with the codes of the ``struct`` module; a code alone is
+            padding. An array of numbers (``name:3I``) gives the values ``name_0`` to ``name_2``.
+        header: A structure that it begins with.
+
+    Attributes:
+        text: Its fields, with those of the header.
+        format: For the ``struct`` module.
+        size: In bytes.
+        fields: The names of the values that it unpacks to.
+        pack, pack_into, unpack, unpack_from, iter_unpack: Those of ``struct.Struct``.
+    """
+
+    __slots__ = (
+        "fields",
+        "format",
+        "iter_unpack",
+        "pack",
+        "pack_into",
+        "size",
+        "text",
+        "unpack",
+        "unpack_from",
+    )
+
+    def __init__(self, text: str, header: "CStruct | None" = None) -> None:
+        self.text: str = f"{header.text} {text}" if header else text
+        self.format = "<"
+        fields: list[str] = []
+        for field in self.text.split():
+            name, _, code = field.rpartition(":")
+            self.format += code
+            count = code[:-1]
+            if name and count and code[-1] != "s":
+                fields += (f"{name}_{index}" for index in range(int(count)))
+            elif name:
+                fields.append(name)
+        self.fields = tuple(fields)
+        packed = struct.Struct(self.format)
+        self.size = packed.size
+        self.pack, self.pack_into = packed.pack, packed.pack_into
+        self.unpack, self.unpack_from = packed.unpack, packed.unpack_from
+        self.iter_unpack = packed.iter_unpack
+
+    def named(self, record: bytes) -> dict[str, Any]:
+        """Return the values by name, of bytes that begin with this structure."""
+        return dict(zip(self.fields, self.unpack_from(record), strict=True))
+
+    def all_named(self, records: bytes) -> Iterator[dict[str, Any]]:
+        """Yield the values by name of each of an array of these structures."""
+        for values in self.iter_unpack(records):
+            yield dict(zip(self.fields, values, strict=True))
+
+    def build(self, **values: Any) -> bytes:  # noqa: ANN401 -- bytes, and numbers of any width
+        """
+        Return the bytes of some values by name; all others are 0 or empty.
+
+        Raises:
+            TypeError: A value has another name than any field.
+        """
+        if unknown := values.keys() - set(self.fields):
+            raise TypeError(f"no such fields: {', '.join(sorted(unknown))}")
+        named = self.named(bytes(self.size)) | values
+        return self.pack(*map(named.__getitem__, self.fields))
+
+    def before(self, field: str) -> "CStruct":
+        """Return the part before a field, of a structure that may be sent without its end."""
+        return CStruct(self.text.partition(f" {field}:")[0])
+
+    def offset_of(self, field: str) -> int:
+        """Return where a field begins, in bytes: one is read without all others."""
+        values = list(self.unpack(bytes(self.size)))
+        values[self.fields.index(field)] = 1
+        return int(self.pack(*values).index(1))

@@ -1,0 +1,46 @@
+"""
+Files of /proc, read up to a bound.
+
+A process decides how long its command line is, and how much it maps; and it may end while it is
+read.
+"""
+
+import os
+
+_PIECE_BYTES = 1 << 16
+
+
+def read_file(path: str, limit_bytes: int) -> bytes:
+    """Return the first bytes of a file; none where it cannot be read, or its process ended."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return read_descriptor(descriptor, limit_bytes)
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return b""
+
+
+def read_descriptor(descriptor: int, limit_bytes: int) -> bytes:
+    """
+    Return the first bytes of an open file.
+
+    Raises:
+        OSError: It cannot be read, or its process ended meanwhile.
+    """
+    pieces = []
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    while limit_bytes > 0 and (piece := os.read(descriptor, min(limit_bytes, _PIECE_BYTES))):
+        pieces.append(piece)
+        limit_bytes -= len(piece)
+    return b"".join(pieces)
+
+
+def stat_fields(folder: str) -> list[bytes]:
+    """
+    Return what ``stat`` says behind the name, empty when the process is gone.
+
+    The first is field 3 of proc(5), the state. The name may hold spaces and ")".
+    """
+    return read_file(f"{folder}/stat", 4096).rpartition(b")")[2].split()
