@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from otel_gpu.errors import StoreError
+from otel_gpu.faces.mcp.arguments import Question
 from otel_gpu.findings.collector import Collector
 from otel_gpu.findings.document import Document, Window
 from otel_gpu.findings.health import Health
@@ -72,9 +73,7 @@ class Capture:
         self._lock = threading.Lock()
         self._kept: OrderedDict[tuple[object, ...], Study] = OrderedDict()
 
-    def study(
-        self, begin: str | None = None, end: str | None = None, pids: Sequence[int] = ()
-    ) -> Study:
+    def study(self, asked: Question) -> Study:
         """
         Return the report of a window.
 
@@ -85,17 +84,17 @@ class Capture:
             # Before it is opened: what is kept is never older than what it is kept for.
             state = self._state()
             with closing(self._makers.source()) as source:
-                window, notes = self._narrow(source, self._named(source, begin, end))
-                key = (state, window, frozenset(pids))
+                window, notes = self._narrow(source, self._named(source, asked))
+                key = (state, window, frozenset(asked.pids))
                 study = self._kept.get(key)
                 if study is None:
-                    study = self._kept[key] = self._study(source, window, pids, notes)
+                    study = self._kept[key] = self._study(source, window, asked.pids, notes)
             if len(self._kept) > _KEPT:
                 self._kept.popitem(last=False)
             self._kept.move_to_end(key)
             return study
 
-    def resolve(self, begin: str | None, end: str | None) -> Window:
+    def resolve(self, asked: Question) -> Window:
         """
         Return the window that words name.
 
@@ -103,7 +102,7 @@ class Capture:
             OtelGpuError: They name none, or the capture cannot be read.
         """
         with self._lock, closing(self._makers.source()) as source:
-            return self._narrow(source, self._named(source, begin, end))[0]
+            return self._narrow(source, self._named(source, asked))[0]
 
     def play(self, window: Window, observers: Observers) -> None:
         """
@@ -154,12 +153,12 @@ class Capture:
             return None
         return found.st_ino, found.st_size, found.st_mtime_ns
 
-    def _named(self, source: Source, begin: str | None, end: str | None) -> Window:
+    def _named(self, source: Source, asked: Question) -> Window:
         # Words can name moments that no store has a number for.
         return Window(
             *(
                 None if unix_ns is None else min(max(0, unix_ns), _LAST_UNIX_NS)
-                for unix_ns in self._makers.window(source, begin, end)
+                for unix_ns in self._makers.window(source, asked.begin or None, asked.end or None)
             )
         )
 

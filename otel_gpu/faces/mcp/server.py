@@ -31,7 +31,7 @@ from otel_gpu import __version__
 from otel_gpu.errors import OtelGpuError
 from otel_gpu.faces.mcp import words
 from otel_gpu.faces.mcp.answers import inert, to_json
-from otel_gpu.faces.mcp.arguments import ArgumentError, read_question, schema_of
+from otel_gpu.faces.mcp.arguments import ArgumentError
 from otel_gpu.faces.mcp.captures import Capture
 from otel_gpu.faces.mcp.tool import Tool
 from otel_gpu.faces.mcp.tools import TOOLS
@@ -93,7 +93,7 @@ def answer(capture: Capture, name: str, arguments: Mapping[str, Any]) -> tuple[s
     """
     try:
         tool = _find(name)
-        return to_json(tool.answer(capture, read_question(tool.arguments, arguments))), False
+        return to_json(tool.answer(capture, arguments)), False
     except OtelGpuError as error:
         told = {"error": inert(str(error))}
         if error.hint:
@@ -129,7 +129,7 @@ def _describe(tool: Tool) -> ToolDescription:
         name=tool.name,
         title=tool.title,
         description=tool.description,
-        input_schema=schema_of(tool.arguments),
+        input_schema=tool.arguments.model_json_schema(),
         annotations=_READS,
     )
 
