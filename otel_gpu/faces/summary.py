@@ -6,6 +6,7 @@ Figures come from the kernel's counters, so calls and errors are exact.
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from types import TracebackType
 from typing import Any, Self
 
@@ -13,15 +14,21 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from otel_gpu.faces import fields
+from otel_gpu.faces.fields import Cell, Field
 from otel_gpu.faces.tables import draw_table
 from otel_gpu.findings.document import Api
 from otel_gpu.findings.running_totals import OBSERVED, RunningTotals
-from otel_gpu.findings.words import format_duration, printable
 
 MODES = ("auto", "always", "never")
 _FINAL_ROWS = 40
 _LINES_BESIDE_ROWS = 8
-_HEADINGS = "call< calls calls/s p50 p99 max errors"
+# Of a row and its calls per second.
+_FIELDS = (
+    *(field.of(itemgetter(0)) for field in (fields.PROCESS, fields.CALL, fields.CALLS)),
+    Field("calls/s", lambda row: Cell("" if math.isnan(row[1]) else f"{row[1]:,.0f}")),
+    *(field.of(itemgetter(0)) for field in (fields.P50, fields.P99, fields.LONGEST, fields.ERRORS)),
+)
 
 
 class Summary:
@@ -77,18 +84,7 @@ class Summary:
         self._console.print(self._render(rows, self._totals.mean_rates(rows)))
 
     def _render(self, rows: Sequence[Api], rates: Iterable[float]) -> Group:
-        cells = [
-            (
-                row,
-                printable(row.api),
-                f"{row.calls:,}",
-                "" if math.isnan(rate) else f"{rate:,.0f}",
-                *map(format_duration, (row.p50_ns, row.p99_ns, row.max_ns)),
-                Text(f"{row.errors:,}", style="red" if row.errors else ""),
-            )
-            for row, rate in zip(rows, rates, strict=True)
-        ]
-        table = draw_table(_HEADINGS, cells, with_process=True)
+        table = draw_table(_FIELDS, zip(rows, rates, strict=True))
         return Group(table if rows else Text("No CUDA call was seen."), Text(""), *self._footer())
 
     def _footer(self) -> Iterator[Text]:

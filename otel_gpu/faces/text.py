@@ -90,7 +90,7 @@ def _write_parts(document: Document, console: Console, process: ProcessImage | N
             _write_section(console, title, [*drawn, *_more(len(rows), most)])
     slots = document.slots_of(process)
     if any(slot.calls or slot.lost_ns for slot in slots):
-        table = tables.slot_table(slots, document.start_unix_ns)
+        table = tables.slot_table(slots)
         _write_section(console, "Over time", [table])
 
 

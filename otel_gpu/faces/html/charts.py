@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from otel_gpu.faces.fields import offset_of
 from otel_gpu.faces.html.shapes import WIDTH, Block
-from otel_gpu.faces.html.tables import offset_of
 from otel_gpu.findings.document import Document, Incident, Severity, Slot
 from otel_gpu.findings.phases import PhaseKind, phase_of
 from otel_gpu.findings.phrases import API, CPU, GPU, MEMORY, WORK
