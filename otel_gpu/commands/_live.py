@@ -24,11 +24,14 @@ from otel_gpu.capture.host import allow_open_files, collect_rarely
 from otel_gpu.capture.programs import Programs
 from otel_gpu.capture.recording import RecordingWriter
 from otel_gpu.capture.session import Session
-from otel_gpu.commands import UsageError
+from otel_gpu.commands import Output, UsageError
+from otel_gpu.commands._reports import find_source
 from otel_gpu.config import Config
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.errors import OtelGpuError, RecordingError
-from otel_gpu.faults import Faults, Isolated, Observer
+from otel_gpu.faults import Faults, Isolated
+from otel_gpu.findings.document import Window
+from otel_gpu.findings.source import Observers, Source
 from otel_gpu.service.notify import CAPTURING, Notifier
 
 # Process images, files that they map, and files with their symbols, each within bounds.
@@ -39,7 +42,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _logger = logging.getLogger(__name__)
 
 Batches = Iterator[Sequence[bytes]]
-NAME_OF_REPORT = "report"
+_REPORT = "report"
 
 
 class Started(NamedTuple):
@@ -233,33 +236,85 @@ def open_capture(
         yield started, batches
 
 
-def capture(
-    args: Namespace,
-    config: Config,
-    observer: Observer,
-    rejected: Counter[str],
-    begun: Callable[[], None],
-) -> int:
+class LiveSource:
     """
-    Capture until it is over, export nothing, and hand every activity to an observer.
+    A capture that begins when it is played, and that exports nothing.
 
     Args:
         args: What to watch, and for how long.
         config: The configuration.
-        observer: Sees every activity, in order.
-        rejected: Counts records that could not be decoded, by reason.
-        begun: Called when the capture begins, if there is no command to be waited for.
+        out: Where the operator, who is not waiting for a command, is told that it has begun.
+        done: What follows it, as in "Ctrl-C ends that and explains it".
 
-    Returns:
-        As ``exit_code_of``.
+    Raises:
+        UsageError: What is to be watched makes no sense.
     """
-    faults = Faults()
-    with open_capture(args, config, rejected, faults) as (started, batches):
-        if started.command is None:
-            begun()
-        parts = [Isolated(faults, NAME_OF_REPORT, observer)]
-        pipeline.process(batches, Enricher(), parts, rejected, faults)
-    return exit_code_of(started, faults)
+
+    def __init__(self, args: Namespace, config: Config, out: Output, done: str) -> None:
+        if args.begin is not None or args.end is not None:
+            raise UsageError("--from and --to are for recordings and stores", hint="see --duration")
+        check_targets(args)
+        self._args, self._config, self._out, self._done = args, config, out, done
+        self.name = "live"
+        self.notes: list[str] = []
+        self.error: OtelGpuError | None = None
+        self.rejected: Counter[str] = Counter()
+        self.exit_code = 0
+
+    def extent(self) -> tuple[int, int]:
+        """Nothing has been captured yet."""
+        return 0, 0
+
+    def about(self, window: Window) -> Window:
+        """The window itself."""
+        return window
+
+    def play(self, window: Window, observers: Observers) -> None:  # noqa: ARG002 -- it has no end
+        """Capture until it is over, and hand all activities to the observers."""
+        faults = Faults()
+        with open_capture(self._args, self._config, self.rejected, faults) as (started, batches):
+            if started.command is None:
+                self._out.note(f"capturing; Ctrl-C ends that and {self._done}")
+            parts = [Isolated(faults, _REPORT, observer) for observer in observers]
+            pipeline.process(batches, Enricher(), parts, self.rejected, faults)
+        self.exit_code = exit_code_of(started, faults)
+
+    def close(self) -> None:
+        """The capture has ended by itself."""
+
+
+def find_source_or_capture(
+    args: Namespace, config: Config, out: Output, *, told: str, done: str
+) -> Source:
+    """
+    Return what the command line names: a recording, a store, or what to capture.
+
+    Args:
+        args: Of a verb with ``add_target_arguments`` and ``add_source_arguments``.
+        config: Of the verb.
+        out: Of the verb.
+        told: What happens to a file, as in "a recording is explained as it is".
+        done: What happens when a capture ends, as in "Ctrl-C ends that and explains it".
+
+    Raises:
+        UsageError: It names several, or nothing, or something that does not exist.
+    """
+    captures = args.command or args.cgroup or args.all or args.duration is not None or args.record
+    is_named = args.recording is not None or args.store is not None
+    if captures and is_named:
+        raise UsageError(
+            f"a {'recording' if args.store is None else 'store'} is {told} as it is",
+            hint="leave out what says what to capture, or the file",
+        )
+    source = None
+    if is_named or not (captures or args.pid):
+        source = find_source(args, config)
+    return source or LiveSource(args, config, out, done)
+
+
+def pids_of(source: Source, args: Namespace) -> Sequence[int]:
+    """Return the processes that a report is about; of a capture, also their children."""
+    return () if isinstance(source, LiveSource) else args.pid
 
 
 def exit_code_of(started: Started, faults: Faults) -> int:

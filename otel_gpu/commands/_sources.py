@@ -7,18 +7,45 @@ opens one closes it.
 """
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from otel_gpu import pipeline
-from otel_gpu.commands._salvage import Salvage
+from otel_gpu.capture.recording import read_recording
 from otel_gpu.enrich.enricher import Enricher
-from otel_gpu.errors import OtelGpuError, StoreError
+from otel_gpu.errors import OtelGpuError, RecordingError, StoreError
 from otel_gpu.findings.document import Window
 from otel_gpu.findings.extent import Extent
 from otel_gpu.findings.source import Observers
 from otel_gpu.findings.words import count_of
 from otel_gpu.store.losses import describe_losses
 from otel_gpu.store.reader import StoreReader
+
+
+class Salvage:
+    """
+    A recording that ends where it is damaged.
+
+    The error waits in ``error`` until what came before it has been used. A recording
+    that holds nothing raises at once, so that no output is begun for it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.error: RecordingError | None = None
+        self._rest = read_recording(path)
+        self._first = next(self._rest, ())
+
+    def close(self) -> None:
+        """Let go of the file, which may not have been read to its end."""
+        self._rest = iter(())
+
+    def batches(self) -> Iterator[Sequence[bytes]]:
+        """Yield what is whole; once."""
+        yield self._first
+        try:
+            yield from self._rest
+        except RecordingError as error:
+            self.error = error
 
 
 class RecordingSource:
@@ -31,12 +58,13 @@ class RecordingSource:
         self.notes: list[str] = []
         self.error: OtelGpuError | None = None
         self.rejected: Counter[str] = Counter()
+        self.exit_code = 0
 
     def extent(self) -> tuple[int, int]:
         """Read the recording once for this: only its end says when that is."""
         extent = Extent()
         batches = Salvage(self._path).batches()
-        pipeline.process(batches, Enricher(), [extent.observe], Counter())
+        pipeline.process(batches, Enricher(), [extent], Counter())
         return extent.start_unix_ns, extent.end_unix_ns
 
     def about(self, window: Window) -> Window:
@@ -64,6 +92,7 @@ class StoreSource:
         self.notes: list[str] = []
         self.error: OtelGpuError | None = None
         self.rejected: Counter[str] = Counter()
+        self.exit_code = 0
 
     def extent(self) -> tuple[int, int]:
         """How far the store reaches."""
@@ -95,8 +124,8 @@ class StoreSource:
         reader = self._reader
         try:
             for activity in reader.activities(*window):
-                for observe in observers:
-                    observe(activity)
+                for observer in observers:
+                    observer.observe(activity)
             self._note_losses()
         except StoreError as error:
             self.error = error

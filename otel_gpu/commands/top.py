@@ -22,7 +22,7 @@ from otel_gpu.commands._live import (
     exit_code_of,
     open_capture,
 )
-from otel_gpu.commands._salvage import Salvage
+from otel_gpu.commands._sources import Salvage
 from otel_gpu.config import Config
 from otel_gpu.enrich.activities import Activity
 from otel_gpu.enrich.enricher import Enricher

@@ -1,14 +1,14 @@
 """What a report is made from, whichever kind of file it is."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
-from otel_gpu.enrich.activities import Activity
 from otel_gpu.errors import OtelGpuError
+from otel_gpu.faults import Observer
 from otel_gpu.findings.document import Window
 
-Observers = Sequence[Callable[[Activity], object]]
+Observers = Sequence[Observer]
 
 
 class Source(Protocol):
@@ -20,12 +20,14 @@ class Source(Protocol):
         notes: What a reader of the report is to know, once it was played.
         error: What was wrong with it, once it was played; what came before that is right.
         rejected: What could not be understood, by reason.
+        exit_code: Of the command that was captured; 0 without one.
     """
 
     name: str
     notes: list[str]
     error: OtelGpuError | None
     rejected: Counter[str]
+    exit_code: int
 
     def extent(self) -> tuple[int, int]:
         """When it begins and ends, in Unix nanoseconds."""

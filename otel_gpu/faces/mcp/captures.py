@@ -187,7 +187,7 @@ class Capture:
     ) -> Study:
         collector = self._makers.collector(source.rejected, window, pids)
         health = Health()
-        source.play(window, [collector.observe, health.observe])
+        source.play(window, [collector, health])
         document = collector.finish(source.name, [*source.notes, *notes])
         error = "" if source.error is None else str(source.error)
         return Study(document, health, dict(source.rejected), error)

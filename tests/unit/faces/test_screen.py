@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from otel_gpu import pipeline, wire
-from otel_gpu.commands._salvage import Salvage
+from otel_gpu.commands._sources import Salvage
 from otel_gpu.enrich.activities import ProcessImage
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.explain.chains import Incident

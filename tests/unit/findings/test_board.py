@@ -8,7 +8,7 @@ from statistics import median
 import pytest
 
 from otel_gpu import pipeline, wire
-from otel_gpu.commands._salvage import Salvage
+from otel_gpu.commands._sources import Salvage
 from otel_gpu.enrich.activities import (
     AggregatesActivity,
     CallActivity,

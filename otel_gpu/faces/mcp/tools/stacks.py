@@ -87,7 +87,7 @@ def get_stacks(
     document = capture.study(asked).document
     names = [name for name in (api, reason) if name]
     stacks = StackCollector(window, kind=of, pids=asked.pids, names=names)
-    capture.play(window, [stacks.observe])
+    capture.play(window, [stacks])
     found = stacks.finish(document.source, by)
     shown = {
         **about(document),
@@ -152,7 +152,7 @@ def _in_full(capture: Capture, asked: Question, wanted: str) -> dict[str, Any]:
         CALLED: StackCollector(window, kind=CALLED, pids=asked.pids, names=_ALL_APIS),
         WAITED: StackCollector(window, kind=WAITED, pids=asked.pids),
     }
-    capture.play(window, [finder.observe, *(stacks.observe for stacks in kinds.values())])
+    capture.play(window, [finder, *kinds.values()])
     if finder.found is None:
         return {**about(document), "note": "No call and no wait of this window has this stack."}
     shown: dict[str, Any] = {

@@ -46,7 +46,7 @@ def get_timeline(
         least_ns=round(min_us * _NS_PER_US),
         limit=limit,
     )
-    capture.play(window, [moments.observe])
+    capture.play(window, [moments])
     shown = moments.in_order()
     first = shown[0].interval.start_unix_ns if shown else 0
     origin_unix_ns = first if window.start_unix_ns is None else window.start_unix_ns
