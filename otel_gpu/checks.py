@@ -7,14 +7,9 @@ Status = Literal["ok", "warning", "missing"]
 
 class Finding(NamedTuple):
     """
-    What one check found.
+    What one check found; scripts may look for its name in ``doctor --json``.
 
-    Attributes:
-        name: Stable; scripts may look for it in ``doctor --json``.
-        status: ``missing`` means that nothing can be captured; ``warning`` that
-            something will not be seen or sent.
-        detail: What was found.
-        hint: What the operator can do; empty where nothing is wrong.
+    ``missing``: nothing can be captured; ``warning``: something will not be seen or sent.
     """
 
     name: str

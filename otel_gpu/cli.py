@@ -251,7 +251,7 @@ def _set_log_level(settings: config.Config, verbose: int) -> None:
         level = "INFO" if verbose == 1 else "DEBUG"
     _logger.setLevel(level)
     if not verbose:
-        # The SDK tells each failed attempt of each request; we tell an outage, once.
+        # The SDK logs each failed attempt of each request; we log an outage, once.
         logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
 
 
@@ -268,7 +268,7 @@ def _report(error: OtelGpuError) -> None:
     _say(f"error: {error}")
     if isinstance(error, BpfError) and error.log:
         lines = error.log.rstrip().splitlines()
-        # The verifier tells every step; its verdict is at the end.
+        # The verifier logs every step; its verdict is at the end.
         if len(lines) > _LOG_LINES and not _logger.isEnabledFor(logging.INFO):
             print(f"({len(lines) - _LOG_LINES} lines before these: -v)", file=sys.stderr)
             lines = lines[-_LOG_LINES:]

@@ -61,17 +61,10 @@ def load(
     overrides: Mapping[str, Any],
 ) -> Config:
     """
-    Read the configuration.
+    Read the configuration: a YAML file, then variables, then flags by key (``spans.mode``).
 
-    Args:
-        path: The YAML file; None: the one that ``OTEL_GPU_CONFIG`` names, else none.
-        environ: Environment variables. An empty value counts as not set, as
-            OpenTelemetry has it. An unknown ``OTEL_GPU_*`` name is warned about: it may
-            belong to another program.
-        overrides: Values of flags by key (``spans.mode``); None means not given.
-
-    Raises:
-        ConfigError: The file cannot be read, or a key or value is not known.
+    The file is that of ``path``, or of ``OTEL_GPU_CONFIG``. An empty variable counts as not set, as
+    OpenTelemetry has it; an unknown one may be another program's. Raises ``ConfigError``.
     """
     values: dict[str, Any] = {}
     if path is None and environ.get(FILE_VARIABLE):

@@ -61,14 +61,7 @@ def examine_host(
     *,
     load_libbpf: Callable[[], Libbpf | str] | None = None,
 ) -> Iterator[Finding]:
-    """
-    Check everything that a capture needs, in the order in which it needs it.
-
-    Args:
-        host: The machine.
-        environ: The variables that a capture started now would see.
-        load_libbpf: Returns what libbpf says or why it cannot be loaded.
-    """
+    """Check everything that a capture started now would need, in that order."""
     yield check_kernel(host)
     yield check_btf(host)
     yield check_capabilities(host)
@@ -114,14 +107,7 @@ def check_btf(host: Host) -> Finding:
 
 
 def check_loader(host: Host, wanted: str, *, find: Callable[[], str | None] = find_bcc) -> Finding:
-    """
-    The programs can be fitted to this kernel, by the loader that a capture would take.
-
-    Args:
-        host: The machine.
-        wanted: The option ``capture.loader``.
-        find: Returns a Python that has BCC.
-    """
+    """The programs can be fitted to this kernel, by the loader that a capture would take."""
     if choose_loader(wanted, _btf(host)) == "libbpf":
         if _btf(host).exists():
             return Finding("loader", "ok", "libbpf; the kernel describes its types")

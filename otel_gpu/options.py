@@ -19,9 +19,8 @@ _Value = TypeVar("_Value")
 
 class Rule(NamedTuple):
     """
-    What is said about one option beside its default.
+    What is said about one option; bounds are inclusive, and of each element of a list.
 
-    ``minimum`` and ``maximum`` are inclusive; for lists they hold for each element.
     ``check`` returns what is wrong with a value, or nothing.
     """
 

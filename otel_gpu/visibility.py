@@ -39,12 +39,7 @@ _PYTHON_HINTS = {
 
 
 def examine_processes(pids: Iterable[int] | None = None) -> Finding:
-    """
-    Say which CUDA libraries are mapped on this host now, and by how many processes.
-
-    Args:
-        pids: Where to look; by default everywhere.
-    """
+    """Say which CUDA libraries are mapped now, and by how many processes."""
     users: dict[FileId, list[int]] = {}
     paths: dict[FileId, str] = {}
     hidden = 0
@@ -63,12 +58,7 @@ def examine_processes(pids: Iterable[int] | None = None) -> Finding:
 
 
 def examine_process(pid: int) -> Iterator[Finding]:
-    """
-    Say what will be seen of one process, and what cannot be.
-
-    Raises:
-        HostError: There is no such process.
-    """
+    """Say what will be seen of one process, and what cannot be; ``HostError`` without it."""
     home = Path("/proc") / str(pid)
     if not home.exists():
         raise HostError(f"there is no process {pid}", hint="list processes with ps -e")

@@ -49,12 +49,7 @@ class UsageError(OtelGpuError):
 
 
 class Output(Protocol):
-    """
-    Where a verb's text goes.
-
-    Results go to standard output, so that they can be piped; everything said to a
-    person goes to standard error. Control characters are the caller's concern.
-    """
+    """Where text goes: results to standard output, what is said to a person to standard error."""
 
     @property
     def stdout(self) -> TextIO:

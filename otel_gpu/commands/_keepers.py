@@ -20,14 +20,7 @@ from otel_gpu.store.writer import StoreWriter
 
 
 class Keepers:
-    """
-    What sees the activities, in this order.
-
-    Args:
-        config: The configuration.
-        exports: None: nothing is sent.
-        store: None: nothing is kept.
-    """
+    """What sees the activities of a capture that is sent, kept in a store, or both."""
 
     def __init__(self, config: Config, exports: Exports | None, store: StoreWriter | None) -> None:
         self._timeout_s = config.export.shutdown_timeout_s

@@ -53,11 +53,7 @@ class Started(NamedTuple):
 
 
 def add_target_arguments(parser: ArgumentParser, *, pid_note: str = "") -> None:
-    """
-    Add the arguments that say what to watch, and for how long.
-
-    ``pid_note`` is what else the help of ``--pid`` says.
-    """
+    """Add the arguments that say what to watch, and for how long."""
     parser.add_argument(
         "--pid",
         type=int,
@@ -82,13 +78,7 @@ def add_target_arguments(parser: ArgumentParser, *, pid_note: str = "") -> None:
 
 
 def check_targets(args: Namespace) -> None:
-    """
-    Refuse what cannot be watched.
-
-    Raises:
-        UsageError: Nothing, or more than one kind of thing, is named; or what is named
-            does not exist.
-    """
+    """Refuse to watch nothing, several kinds of things, or what does not exist."""
     chosen = [bool(args.command), bool(args.pid), args.cgroup is not None, args.all]
     if sum(chosen) != 1:
         message = "name what to watch" if not any(chosen) else "name one kind of thing to watch"
@@ -181,8 +171,8 @@ def open_session(
     """
     Begin to capture, and yield the batches of records; ``--record`` is seen to.
 
-    While the context is open, signals end the capture in good order. A service manager is told
-    that the capture has begun, and with each batch that it goes on.
+    While the context is open, signals end the capture in good order. A service manager is
+    notified when the capture begins, and with each batch.
     """
     session = Session(
         programs,
@@ -215,15 +205,7 @@ def open_session(
 def open_capture(
     args: Namespace, config: Config, rejected: Counter[str], faults: Faults
 ) -> Iterator[tuple[Started, Batches]]:
-    """
-    Begin a capture that exports nothing: start the command, load the programs, open the session.
-
-    Args:
-        args: What to watch, and for how long.
-        config: The configuration.
-        rejected: Records that could not be decoded, by reason; told in the stream.
-        faults: Errors of the agent, by place; told in the stream.
-    """
+    """Begin a capture that exports nothing: command, programs, session."""
 
     def status() -> Mapping[str, Any]:
         return {"rejected": dict(rejected)}
@@ -240,14 +222,7 @@ class LiveSource:
     """
     A capture that begins when it is played, and that exports nothing.
 
-    Args:
-        args: What to watch, and for how long.
-        config: The configuration.
-        out: Where the operator, who is not waiting for a command, is told that it has begun.
-        done: What follows it, as in "Ctrl-C ends that and explains it".
-
-    Raises:
-        UsageError: What is to be watched makes no sense.
+    ``done`` ends "Ctrl-C ends that and …", which is said where there is no command to wait for.
     """
 
     def __init__(self, args: Namespace, config: Config, out: Output, done: str) -> None:
@@ -284,26 +259,18 @@ class LiveSource:
 
 
 def find_source_or_capture(
-    args: Namespace, config: Config, out: Output, *, told: str, done: str
+    args: Namespace, config: Config, out: Output, *, handled: str, done: str
 ) -> Source:
     """
     Return what the command line names: a recording, a store, or what to capture.
 
-    Args:
-        args: Of a verb with ``add_target_arguments`` and ``add_source_arguments``.
-        config: Of the verb.
-        out: Of the verb.
-        told: What happens to a file, as in "a recording is explained as it is".
-        done: What happens when a capture ends, as in "Ctrl-C ends that and explains it".
-
-    Raises:
-        UsageError: It names several, or nothing, or something that does not exist.
+    ``handled`` ends "a recording is … as it is"; for ``done`` see ``LiveSource``.
     """
     captures = args.command or args.cgroup or args.all or args.duration is not None or args.record
     is_named = args.recording is not None or args.store is not None
     if captures and is_named:
         raise UsageError(
-            f"a {'recording' if args.store is None else 'store'} is {told} as it is",
+            f"a {'recording' if args.store is None else 'store'} is {handled} as it is",
             hint="leave out what says what to capture, or the file",
         )
     source = None

@@ -30,14 +30,7 @@ _COLUMNS = 160
 
 
 def add_source_arguments(parser: ArgumentParser, verb: str, *, captures: bool = False) -> None:
-    """
-    Add the arguments that name a recording or a store, and a part of it.
-
-    Args:
-        parser: Of the verb.
-        verb: What is done with them, as in "the recording to explain".
-        captures: Whether the verb can also capture live.
-    """
+    """Add the arguments that name a recording or a store, and a part of it."""
     # "-30s" is a value here. Of what begins with a dash, argparse lets numbers be values.
     parser._negative_number_matcher = re.compile(r"-\d")  # noqa: SLF001 -- it has no other way
     parser.add_argument(
@@ -62,12 +55,7 @@ def add_source_arguments(parser: ArgumentParser, verb: str, *, captures: bool = 
 
 
 def find_source(args: Namespace, config: Config) -> Source | None:
-    """
-    Open what the command line names, or else the store that ``run`` writes; None: neither.
-
-    Raises:
-        UsageError: It names both kinds.
-    """
+    """Open what the command line names, or else the store that ``run`` writes; None: neither."""
     if args.recording is not None and args.store is not None:
         raise UsageError("name a recording or a store, not both")
     if args.recording is not None:
@@ -82,13 +70,7 @@ def find_source(args: Namespace, config: Config) -> Source | None:
 
 @contextmanager
 def part_of(source: Source, args: Namespace) -> Iterator[Window]:
-    """
-    Yield the window of a source that a report is to be about, and close the source.
-
-    Raises:
-        UsageError: The words for the window name none.
-        OtelGpuError: The source is damaged; whatever came before that was reported.
-    """
+    """Yield the window that a report is about; close the source, and raise its error."""
     with closing(source):
         yield source.about(resolve_window(source, args.begin, args.end))
     if source.error:
@@ -96,12 +78,7 @@ def part_of(source: Source, args: Namespace) -> Iterator[Window]:
 
 
 def resolve_window(source: Source, begin: str | None, end: str | None) -> Window:
-    """
-    Return the window of a source that words name.
-
-    Raises:
-        UsageError: They name none.
-    """
+    """Return the window of a source that words name; ``UsageError`` where they make no sense."""
     named = [None if text is None else parse_moment(text) for text in (begin, end)]
     extent = (0, 0)
     if any(moment is not None and moment.origin != "unix" for moment in named):
@@ -128,13 +105,9 @@ def write_result(
     args: Namespace, out: Output, lines: Iterable[str] | None, draw: Callable[[Console], None]
 ) -> None:
     """
-    Write a report where ``--output`` says, or print it.
+    Write lines for a program, or let a person's report be drawn, where ``--output`` says.
 
-    Args:
-        args: Of the verb.
-        out: Where printed text goes.
-        lines: What a program is to read; None: a person is to read it.
-        draw: Writes what a person is to read. With a command, standard output is its own.
+    Else it is printed; with a command, standard output is the command's, but for programs.
     """
     if args.output is not None:
         with open_for_writing(args.output) as file:
@@ -151,12 +124,7 @@ def write_result(
 
 @contextmanager
 def open_for_writing(path: Path) -> Iterator[TextIO]:
-    """
-    Open a file that a person named; an old one is replaced.
-
-    Raises:
-        OtelGpuError: It cannot be written.
-    """
+    """Open a file that a person named, replacing an old one; ``OtelGpuError`` says why not."""
     try:
         with path.open("w", encoding="utf-8") as file:
             yield file

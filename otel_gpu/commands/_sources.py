@@ -112,7 +112,7 @@ class StoreSource:
             return window
         if span.left_out:
             self.notes.append(
-                f"{count_of(span.left_out, 'earlier capture')} of this time not told: before a "
+                f"{count_of(span.left_out, 'earlier capture')} of this time left out: before a "
                 "reboot, or with other histograms. Choose an earlier window for them."
             )
         if window.start_unix_ns is not None or span.is_whole:

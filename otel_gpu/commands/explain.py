@@ -43,7 +43,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace, config: Config, out: Output) -> int:
     """Explain; the command's exit code, or 0."""
-    source = find_source_or_capture(args, config, out, told="explained", done="explains it")
+    source = find_source_or_capture(args, config, out, handled="explained", done="explains it")
     with part_of(source, args) as window:
         collector = make_collector(config, source.rejected, window, pids_of(source, args))
         source.play(window, [collector])

@@ -54,12 +54,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         help="the token is in this file, which nobody else may read; default: in "
-        "OTEL_GPU_MCP_TOKEN, else a new one that is told on standard error",
+        "OTEL_GPU_MCP_TOKEN, else a new one that is written to standard error",
     )
 
 
 def run(args: Namespace, config: Config, out: Output) -> int:
-    """Serve; 0 when the client is gone or we are told to end."""
+    """Serve; 0 when the client has gone, or on a signal."""
     if args.token_file is not None and args.http is None:
         raise UsageError("--token-file is for --http", hint="a client that starts us needs none")
     _check_packages()

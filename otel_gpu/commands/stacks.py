@@ -105,7 +105,7 @@ def run(args: Namespace, config: Config, out: Output) -> int:
         raise UsageError("--limit must be at least 1")
     if args.waits and (args.api or args.by == BYTES):
         raise UsageError("waits are of no API and have no bytes", hint="leave out --api or --by")
-    source = find_source_or_capture(args, config, out, told="looked at", done="shows the stacks")
+    source = find_source_or_capture(args, config, out, handled="looked at", done="shows the stacks")
     if isinstance(source, LiveSource) and not config.stacks.enabled:
         raise UsageError("stacks.enabled is false", hint="set it to true, or read a recording")
     with part_of(source, args) as window:

@@ -20,19 +20,7 @@ class DemoError(OtelGpuError):
 
 
 def build(scenario: Scenario, folder: Path) -> list[str]:
-    """
-    Build what a scenario needs.
-
-    Args:
-        scenario: The scenario.
-        folder: Where the results go.
-
-    Returns:
-        The command that runs it.
-
-    Raises:
-        DemoError: There is no compiler, or it failed.
-    """
+    """Build what a scenario needs; the command that runs it. ``DemoError`` without a compiler."""
     library = folder / LIBRARY
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:

@@ -95,16 +95,7 @@ def become_urgent(urgency: int) -> None:
 
 
 class Helper:
-    """
-    A process, or a thread, that does something to the loop when it is ordered to.
-
-    Args:
-        comm: What it is called.
-        cpu: Where it runs.
-        work: Obeys one order: a delay and a length in nanoseconds.
-        is_thread: A thread of this process.
-        urgency: Against others that want the CPU; see ``become_urgent``.
-    """
+    """A process or thread that does something to the loop when it is ordered to."""
 
     def __init__(
         self,

@@ -15,12 +15,7 @@ CAPTURE_FLAGS = ("--spans=full", "--summary=never")
 
 
 class Scenario(NamedTuple):
-    """
-    One way to be slow.
-
-    ``about`` is what is done to the training loop. One that is ``fair`` is no real-time task,
-    one that is not ``pinned`` may use all CPUs.
-    """
+    """One way to be slow; one that is ``fair`` is no real-time task."""
 
     name: str
     about: str

@@ -31,12 +31,7 @@ class InjectedEffect(NamedTuple):
 
 
 class Truth(NamedTuple):
-    """
-    The scenario's own account.
-
-    ``ktime_ns`` and ``unix_ns`` are one moment on two clocks; ``tid`` is the thread
-    that the effects are of.
-    """
+    """A scenario's own account of one thread; ``ktime_ns`` and ``unix_ns`` are the same moment."""
 
     scenario: str
     pid: int

@@ -43,17 +43,7 @@ def draw_calls(
     room: int,
     with_process: bool,
 ) -> list[Text]:
-    """
-    Draw the table; nothing without calls.
-
-    Args:
-        apis: Its rows, in any order.
-        sort: One of ``SORTS``.
-        interval_ns: How long the last interval was.
-        width: Of the terminal; columns that find no room are left out.
-        room: How many rows there may be.
-        with_process: Say whose the calls are.
-    """
+    """Draw the ``room`` first rows by one of ``SORTS``; columns that do not fit are left out."""
     lines = sorted(apis, key=SORTS[sort], reverse=True)[:room]
     if not lines:
         return []

@@ -7,7 +7,6 @@ Figures come from the kernel's counters, so calls and errors are exact.
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
-from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console, Group
@@ -33,15 +32,10 @@ _FIELDS = (
 
 class Summary:
     """
-    Watches activities, and shows what they add up to.
+    Watches activities, and shows on standard error what they add up to.
 
-    As a context manager it shows the live screen, if there is one, until it is left.
-
-    Args:
-        console: On standard error.
-        live: Redraw the screen with every snapshot. For a terminal that nobody else
-            writes to; see ``is_live``.
-        dropped: Spans that could not be exported, by reason.
+    As a context it redraws a ``live`` screen with every snapshot; see ``is_live``. ``dropped``
+    returns spans that could not be exported, by reason.
     """
 
     observes = OBSERVED
@@ -63,12 +57,7 @@ class Summary:
             self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live:
             self._live.stop()
 
@@ -103,15 +92,7 @@ class Summary:
 
 
 def is_live(mode: str, console: Console, *, shares_terminal: bool) -> bool:
-    """
-    Whether the screen can be redrawn while a capture runs.
-
-    Args:
-        mode: ``auto``, ``always`` or ``never``.
-        console: Where it would be drawn; only a terminal can be.
-        shares_terminal: A command writes to this terminal too. Redrawing would tear its
-            output apart, so that only ``always`` does it.
-    """
+    """Whether a screen can be redrawn: on a terminal that no command writes to, or ``always``."""
     if mode == "never" or not console.is_terminal:
         return False
     return mode == "always" or not shares_terminal

@@ -8,12 +8,7 @@ from otel_gpu.service.systemd import Ask, ask_systemctl, state_of_service
 
 
 def examine_service(ask: Ask = ask_systemctl) -> Iterator[Finding]:
-    """
-    Say whether the running agent has errors; nothing where it does not run as a service.
-
-    Args:
-        ask: Answers like ``systemctl`` with these arguments.
-    """
+    """Say whether the agent has errors that runs as a service; nothing without one."""
     try:
         state = state_of_service(ask)
     except HostError:

@@ -24,7 +24,7 @@ __all__ = ["SCRIPT", "draw_flamegraph", "draw_key", "flamegraph_page", "fold"]
 WIDTH = 1200
 ROW = 17
 MAX_BOXES = 10_000
-"""More cannot be told apart; the narrowest are left out, and that is said."""
+"""More cannot be distinguished; the narrowest are left out, and counted."""
 MAX_CHARACTERS = 640
 """Of the text of one box; a longer one loses its middle."""
 
@@ -88,15 +88,9 @@ class _Drawn(NamedTuple):
 
 def draw_flamegraph(stacks: Iterable[FoldedStack], by: str, *, most: int = MAX_BOXES) -> Markup:
     """
-    Return the picture as an SVG element, for a page of HTML; what it leaves out is said below.
+    Return the picture, by ``time``, ``calls`` or ``bytes``, as an SVG element without inline style.
 
-    Without ``SCRIPT`` it still shows each box's whole text when it is pointed at. It has no
-    inline style, which a page's policy may forbid.
-
-    Args:
-        stacks: What to draw.
-        by: What they weigh: ``time``, ``calls`` or ``bytes``.
-        most: Boxes that are drawn.
+    Without ``SCRIPT`` it still shows the whole text of a box that is pointed at.
     """
     root = _grow(stacks)
     boxes, left_out = _choose(root, most)
@@ -113,14 +107,7 @@ def draw_key(stacks: Iterable[FoldedStack]) -> Markup:
 
 
 def flamegraph_page(stacks: Iterable[FoldedStack], by: str, title: str) -> str:
-    """
-    Return a whole page with the picture, which a click makes larger.
-
-    Args:
-        stacks: What to draw.
-        by: What they weigh.
-        title: What they are of.
-    """
+    """Return a whole page with the picture, which a click enlarges."""
     drawn = list(stacks)
     policy = f"default-src 'none'; style-src {hash_of(_STYLE)}; script-src {hash_of(SCRIPT)}"
     key, picture = draw_key(drawn), draw_flamegraph(drawn, by)

@@ -140,7 +140,7 @@ def _(parts: tuple) -> Markup:  # type: ignore[type-arg] # of whatever can be sh
 
 
 def clip(text: str, most: int = MOST_CHARACTERS) -> str:
-    """Make text visible; shorten it in its middle, for its end may tell it from others."""
+    """Make text visible; shorten it in its middle, as its end may differ from others."""
     if len(text) > most:
         note = f"… ({len(text):,} characters) …"
         head = most - len(note) - _CLIPPED_TAIL
@@ -154,12 +154,7 @@ def number(value: float) -> str:
 
 
 def source(name: str) -> Markup:
-    """
-    Return a style or a script of ours, to stand in an element as it is.
-
-    Raises:
-        ValueError: It would end that element.
-    """
+    """Return a style or a script of ours; ``ValueError`` where it would end its own element."""
     return as_source(resources.files(__package__).joinpath(name).read_text(encoding="utf-8"))
 
 

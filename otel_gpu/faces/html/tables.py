@@ -30,11 +30,7 @@ _NS_PER_US = 1e3
 
 
 class Table(NamedTuple):
-    """
-    A table that scrolls by itself where it is too wide.
-
-    ``left_out`` is how many rows there are beside these; ``ids`` are of the rows.
-    """
+    """A table; ``left_out`` is how many rows it lacks, ``ids`` are those of its rows."""
 
     about: str
     columns: Sequence[Field]

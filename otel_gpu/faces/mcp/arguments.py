@@ -35,11 +35,7 @@ class Arguments(BaseModel):
 
 
 class Question(Arguments):
-    """
-    The part of a capture that a question is about.
-
-    ``begin`` and ``end`` are words for moments, empty where the capture begins and ends.
-    """
+    """A part of a capture; ``begin`` and ``end`` are words for moments, empty where it is open."""
 
     begin: Moment = Field(
         "",
@@ -65,12 +61,7 @@ def rows(most: int, what: str) -> FieldInfo:
 
 
 def read_arguments(model: type[Model], given: Mapping[str, Any]) -> Model:
-    """
-    Return what was asked; null counts as not given.
-
-    Raises:
-        ArgumentError: An argument is unknown, or has a value that it cannot have.
-    """
+    """Return what was asked, null counting as not given; ``ArgumentError`` says what is wrong."""
     stated = {name: value for name, value in given.items() if value is not None}
     try:
         return model.model_validate(stated)

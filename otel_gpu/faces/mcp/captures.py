@@ -33,14 +33,7 @@ _MOST_CHUNKS = QueryLimits(rows=100_000)
 
 
 class Makers(NamedTuple):
-    """
-    How to come by what an answer is made of.
-
-    Attributes:
-        source: Opens the capture.
-        window: Reads the words for a window of it.
-        collector: Makes a collector of a document.
-    """
+    """How to open the capture, read the words for a window of it, and collect a document."""
 
     source: Callable[[], Source]
     window: Callable[[Source, str | None, str | None], Window]
@@ -58,12 +51,9 @@ class Study(NamedTuple):
 
 class Capture:
     """
-    Answers for one capture; may be asked by several threads, one at a time.
+    Answers for one file, which may be a store that does not exist yet.
 
-    Args:
-        path: Its file.
-        makers: How to read it.
-        is_store: Whether it is a store, which may not exist yet.
+    May be asked by several threads, one at a time; raises ``OtelGpuError`` where it cannot be read.
     """
 
     def __init__(self, path: Path, makers: Makers, *, is_store: bool) -> None:
@@ -74,12 +64,7 @@ class Capture:
         self._kept: OrderedDict[tuple[object, ...], Study] = OrderedDict()
 
     def study(self, asked: Question) -> Study:
-        """
-        Return the report of a window.
-
-        Raises:
-            OtelGpuError: The words name no window, or the capture cannot be read.
-        """
+        """Return the document of a window."""
         with self._lock:
             # Before it is opened: what is kept is never older than what it is kept for.
             state = self._state()
@@ -95,42 +80,22 @@ class Capture:
             return study
 
     def resolve(self, asked: Question) -> Window:
-        """
-        Return the window that words name.
-
-        Raises:
-            OtelGpuError: They name none, or the capture cannot be read.
-        """
+        """Return the window that a question names."""
         with self._lock, closing(self._makers.source()) as source:
             return self._narrow(source, self._named(source, asked))[0]
 
     def play(self, window: Window, observers: Observers) -> None:
-        """
-        Hand what happened in a window, and more, to observers.
-
-        Raises:
-            OtelGpuError: The capture cannot be read.
-        """
+        """Hand what happened in a window, and more, to observers."""
         with self._lock, closing(self._makers.source()) as source:
             source.play(window, observers)
 
     def ask(self, sql: str, limits: QueryLimits) -> Answer:
-        """
-        Answer a question in SQL.
-
-        Raises:
-            StoreError: There is no store, it cannot be read, or the question is none.
-        """
+        """Answer a question in SQL; ``StoreError`` without a store, or for a bad one."""
         with self._open_store() as reader:
             return reader.execute(sql, limits)
 
     def describe(self) -> list[tuple[str, str, str, str]]:
-        """
-        Return what the tables of the store mean: name, column, meaning, unit.
-
-        Raises:
-            StoreError: There is no store, or it cannot be read.
-        """
+        """Return what the tables of the store mean: name, column, meaning, unit."""
         with self._open_store() as reader:
             return reader.describe()
 

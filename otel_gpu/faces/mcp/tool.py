@@ -41,13 +41,9 @@ class Tool(NamedTuple):
 
 def tool(title: str) -> Callable[[Callable[..., Answer]], Tool]:
     """
-    Make a tool of a typed function.
+    Make a tool of a typed function: its name, docstring and parameters are the tool's.
 
-    Its name and docstring are those of the tool; its parameters are the arguments. One that has
-    ``asked`` also takes a window and processes.
-
-        @tool("Device memory balance")
-        def get_memory_balance(capture: Capture, asked: Question, limit: Rows = 30) -> Answer:
+    One with a parameter ``asked`` also takes a window and processes.
     """
 
     def make(function: Callable[..., Answer]) -> Tool:
@@ -64,13 +60,9 @@ def tool(title: str) -> Callable[[Callable[..., Answer]], Tool]:
 
 def noun(row: Any, fields: str, **own: Callable[[Any], object]) -> dict[str, Any]:  # noqa: ANN401
     """
-    Return what an answer says of a noun of the document.
+    Return fields of a noun; those that it does not have are in ``own``.
 
-    Args:
-        row: The noun.
-        fields: What to say of it, separated by spaces. ``…_us`` is what the noun has in
-            nanoseconds; ``pid`` and ``service`` are of its process.
-        own: How to find those that the noun itself does not have.
+    ``…_us`` is what it has in nanoseconds; ``pid`` and ``service`` are of its process.
     """
     return {name: _value(row, name, own.get(name)) for name in fields.split()}
 

@@ -148,7 +148,9 @@ def _chain(chain: Chain, document: Document) -> dict[str, Any]:
     }
 
 
-def _causes(causes: Sequence[Cause], pid: int, told: CallStack | None = None) -> dict[str, Any]:
+def _causes(
+    causes: Sequence[Cause], pid: int, shown_above: CallStack | None = None
+) -> dict[str, Any]:
     def write(step: Step, inner: list[dict[str, Any]]) -> dict[str, Any]:
         cause = step.cause
         ids = [evidence.id for evidence in cause.evidence]
@@ -162,7 +164,7 @@ def _causes(causes: Sequence[Cause], pid: int, told: CallStack | None = None) ->
         if len(ids) > _MAX_EVIDENCE:
             shown["more_evidence"] = len(ids) - _MAX_EVIDENCE
         # Where the effect was is said of it, and once.
-        shown |= code_of(_unless(told, stack_of_cause(cause)))
+        shown |= code_of(_unless(shown_above, stack_of_cause(cause)))
         return shown | (_first("of_which", inner) if inner else {})
 
     return _first("causes", write_tree(causes, write))
@@ -175,8 +177,8 @@ def _first(name: str, causes: list[dict[str, Any]]) -> dict[str, Any]:
     return shown
 
 
-def _unless(told: CallStack | None, stack: CallStack | None) -> CallStack | None:
-    return None if stack and told and stack.id == told.id else stack
+def _unless(shown_above: CallStack | None, stack: CallStack | None) -> CallStack | None:
+    return None if stack and shown_above and stack.id == shown_above.id else stack
 
 
 def _intervals(chain: Chain) -> Listing:
