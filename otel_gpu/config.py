@@ -13,39 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from otel_gpu.errors import ConfigError
-from otel_gpu.options import (
-    ENVIRONMENT_PREFIX,
-    OPTIONS,
-    SECTIONS,
-    CaptureConfig,
-    Config,
-    ExplainConfig,
-    ExportConfig,
-    HistogramsConfig,
-    LogConfig,
-    Option,
-    Rule,
-    SpansConfig,
-    StacksConfig,
-    StoreConfig,
-)
+from otel_gpu.options import ENVIRONMENT_PREFIX, OPTIONS, SECTIONS, Config, Option, Rule
 
-__all__ = [
-    "FILE_VARIABLE",
-    "OPTIONS",
-    "CaptureConfig",
-    "Config",
-    "ExplainConfig",
-    "ExportConfig",
-    "HistogramsConfig",
-    "LogConfig",
-    "Option",
-    "SpansConfig",
-    "StacksConfig",
-    "StoreConfig",
-    "load",
-    "nearest",
-]
+__all__ = ["FILE_VARIABLE", "OPTIONS", "Config", "load", "nearest"]
 
 FILE_VARIABLE = "OTEL_GPU_CONFIG"
 # Of the test suite, whose switches reach the programs under test too, and of `mcp`, which reads its

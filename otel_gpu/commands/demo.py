@@ -13,8 +13,6 @@ from otel_gpu.demo.build import DemoError, build
 from otel_gpu.demo.scenarios import CAPTURE_ENVIRONMENT, CAPTURE_FLAGS, SCENARIOS, Scenario
 from otel_gpu.demo.truth import describe, read_truth
 
-NAME = "demo"
-HELP = "Run a program that is slow for a known cause, and explain it."
 DESCRIPTION = (
     "Run a small training loop that one known cause makes slow, capture it, and explain it. "
     "Needs root and a C compiler, and no GPU: a stand-in for the CUDA library is built. With "

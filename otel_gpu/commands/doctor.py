@@ -15,8 +15,6 @@ from otel_gpu.doctor import Host, check_loader, examine_host
 from otel_gpu.service.examination import examine_service
 from otel_gpu.visibility import examine_process, examine_processes
 
-NAME = "doctor"
-HELP = "Say what this host allows, and what cannot be seen."
 DESCRIPTION = (
     "Check everything that a capture needs. The exit code is 0 if this host can capture, "
     "and 1 if something is missing."

@@ -15,8 +15,6 @@ from otel_gpu.config import Config
 from otel_gpu.faces.text import write_text
 from otel_gpu.findings.json_form import make_document, to_text
 
-NAME = "explain"
-HELP = "Say what was slow, and why."
 DESCRIPTION = (
     "Say what bounded each process, which CUDA calls and gaps between them were slow, and whose "
     "doing that was, with times. Explains a recording or a store, which needs no privileges and no "

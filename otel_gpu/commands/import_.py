@@ -20,8 +20,6 @@ from otel_gpu.findings.words import printable
 from otel_gpu.importers import KINDS, open_capture
 from otel_gpu.importers.tally import Tally
 
-NAME = "import"
-HELP = "Explain and export a capture that another tool made."
 DESCRIPTION = (
     "Read a capture that another tool made, say what of it could be taken over and what could "
     "not, and explain it as a recording is explained. With --otlp, also send its spans and metrics, "

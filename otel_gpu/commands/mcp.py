@@ -18,8 +18,6 @@ from otel_gpu.errors import OtelGpuError
 if TYPE_CHECKING:
     from otel_gpu.faces.mcp.captures import Capture
 
-NAME = "mcp"
-HELP = "Let an assistant investigate a capture, over the Model Context Protocol."
 DESCRIPTION = (
     "Serve a recording or a store to an assistant over the Model Context Protocol: nine tools that "
     "only read, and a prompt. On standard input and output, for a client that starts us; with --http "

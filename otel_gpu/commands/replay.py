@@ -13,8 +13,6 @@ from otel_gpu.commands._sources import Salvage
 from otel_gpu.config import Config
 from otel_gpu.enrich.enricher import Enricher
 
-NAME = "replay"
-HELP = "Export a recording as if it were captured now."
 DESCRIPTION = (
     "Export a recording as if it were captured now: to the endpoint of OTEL_EXPORTER_OTLP_*, "
     "or to a file, or into a store for query and explain. Needs no privileges and no GPU. The "

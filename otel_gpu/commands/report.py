@@ -19,8 +19,6 @@ from otel_gpu.findings.source import Source
 from otel_gpu.findings.top_stacks import CALLED, WAITED, StackCollector
 from otel_gpu.findings.words import format_size
 
-NAME = "report"
-HELP = "Write what was slow, and why, as a page for a browser."
 DESCRIPTION = (
     "Write what explain says of a recording or a store as one HTML file that is complete in "
     "itself: it loads nothing, and can be sent to others. Needs no privileges and no GPU. The same "

@@ -18,8 +18,6 @@ from otel_gpu.service.systemd import State, state_of_service
 from otel_gpu.service.trust import parts_of_program, untrusted
 from otel_gpu.store.reader import StoreReader
 
-NAME = "service"
-HELP = "Install the agent as a systemd service, remove it, or say how it does."
 DESCRIPTION = (
     "install writes the unit, its environment file and its configuration, and says what to do next; "
     "it starts nothing, and leaves what was changed as it is. uninstall removes what was not changed. "

@@ -34,8 +34,6 @@ from otel_gpu.findings.top_stacks import (
     StackReport,
 )
 
-NAME = "stacks"
-HELP = "Say where in their programs CUDA calls are made."
 DESCRIPTION = (
     "Add up the stacks of CUDA calls that became spans: Python, C++ and CUDA in one, by calls, time "
     "or bytes. Reads a recording or a store, which needs no privileges and no GPU; or captures live what "

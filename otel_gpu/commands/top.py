@@ -31,8 +31,6 @@ from otel_gpu.faults import Faults, Isolated
 from otel_gpu.findings.board import Board
 from otel_gpu.findings.extent import Extent
 
-NAME = "top"
-HELP = "Show on one screen what CUDA programs do right now, and what is wrong."
 DESCRIPTION = (
     "Show what bounds each process, where the time of the threads that feed the GPU goes, its "
     "CUDA calls, incidents while they form, and calls that do not return: live, of what is named "
