@@ -18,6 +18,21 @@ class Finding(NamedTuple):
     hint: str = ""
 
 
+def ok(name: str, detail: str) -> Finding:
+    """Return that nothing is wrong."""
+    return Finding(name, "ok", detail)
+
+
+def warning(name: str, detail: str, hint: str = "") -> Finding:
+    """Return that something will not be seen or sent."""
+    return Finding(name, "warning", detail, hint)
+
+
+def missing(name: str, detail: str, hint: str = "") -> Finding:
+    """Return that nothing can be captured."""
+    return Finding(name, "missing", detail, hint)
+
+
 def to_json(findings: list[Finding], processes: list[Finding]) -> dict[str, Any]:
     """The document of ``doctor --json``."""
     everything = [*findings, *processes]

@@ -162,9 +162,7 @@ def _is_number(value: Any, kind: type) -> bool:  # noqa: ANN401 -- any YAML in
 
 
 def _within(number: float, rule: Rule) -> bool:
-    return (rule.minimum is None or number >= rule.minimum) and (
-        rule.maximum is None or number <= rule.maximum
-    )
+    return rule.bounds is None or rule.bounds[0] <= number <= rule.bounds[1]
 
 
 def _expected(option: Option) -> str:
@@ -173,8 +171,8 @@ def _expected(option: Option) -> str:
         return "one of " + ", ".join(rule.choices)
     article = {"integer": "an ", "number": "a ", "list of numbers": "a "}.get(option.kind, "")
     text = article + option.kind
-    if rule.minimum is not None and rule.maximum is not None:
-        text += f" from {rule.minimum:.15g} to {rule.maximum:.15g}"
+    if rule.bounds is not None:
+        text += " from {:.15g} to {:.15g}".format(*rule.bounds)
     return text
 
 

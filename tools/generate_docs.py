@@ -150,8 +150,8 @@ def _option_row(option: options.Option) -> str:
     rule = option.rule
     if rule.choices:
         allowed = ", ".join(f"`{choice}`" for choice in rule.choices)
-    elif rule.minimum is not None:
-        allowed = f"{option.kind}, {rule.minimum:.15g} to {rule.maximum:.15g}"
+    elif rule.bounds is not None:
+        allowed = "{}, {:.15g} to {:.15g}".format(option.kind, *rule.bounds)
     else:
         allowed = option.kind
     default = "none" if option.default in (None, ()) else f"`{option.default}`"

@@ -218,7 +218,7 @@ def open_capture(
         yield started, batches
 
 
-class LiveSource:
+class LiveSource(Source):
     """
     A capture that begins when it is played, and that exports nothing.
 
@@ -229,20 +229,8 @@ class LiveSource:
         if args.begin is not None or args.end is not None:
             raise UsageError("--from and --to are for recordings and stores", hint="see --duration")
         check_targets(args)
+        super().__init__("live")
         self._args, self._config, self._out, self._done = args, config, out, done
-        self.name = "live"
-        self.notes: list[str] = []
-        self.error: OtelGpuError | None = None
-        self.rejected: Counter[str] = Counter()
-        self.exit_code = 0
-
-    def extent(self) -> tuple[int, int]:
-        """Nothing has been captured yet."""
-        return 0, 0
-
-    def about(self, window: Window) -> Window:
-        """The window itself."""
-        return window
 
     def play(self, window: Window, observers: Observers) -> None:  # noqa: ARG002 -- it has no end
         """Capture until it is over, and hand all activities to the observers."""
@@ -253,9 +241,6 @@ class LiveSource:
             parts = [Isolated(faults, _REPORT, observer) for observer in observers]
             pipeline.process(batches, Enricher(), parts, self.rejected, faults)
         self.exit_code = exit_code_of(started, faults)
-
-    def close(self) -> None:
-        """The capture has ended by itself."""
 
 
 def find_source_or_capture(

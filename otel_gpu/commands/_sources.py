@@ -13,10 +13,10 @@ from pathlib import Path
 from otel_gpu import pipeline
 from otel_gpu.capture.recording import read_recording
 from otel_gpu.enrich.enricher import Enricher
-from otel_gpu.errors import OtelGpuError, RecordingError, StoreError
+from otel_gpu.errors import RecordingError, StoreError
 from otel_gpu.findings.document import Window
 from otel_gpu.findings.extent import Extent
-from otel_gpu.findings.source import Observers
+from otel_gpu.findings.source import Observers, Source
 from otel_gpu.findings.words import count_of
 from otel_gpu.store.losses import describe_losses
 from otel_gpu.store.reader import StoreReader
@@ -48,17 +48,13 @@ class Salvage:
             self.error = error
 
 
-class RecordingSource:
+class RecordingSource(Source):
     """A recording; all of it is played, since what was usual before a window counts."""
 
     def __init__(self, path: Path) -> None:
+        super().__init__(str(path))
         self._path = path
         self._recording = Salvage(path)
-        self.name = str(path)
-        self.notes: list[str] = []
-        self.error: OtelGpuError | None = None
-        self.rejected: Counter[str] = Counter()
-        self.exit_code = 0
 
     def extent(self) -> tuple[int, int]:
         """Read the recording once for this: only its end says when that is."""
@@ -66,10 +62,6 @@ class RecordingSource:
         batches = Salvage(self._path).batches()
         pipeline.process(batches, Enricher(), [extent], Counter())
         return extent.start_unix_ns, extent.end_unix_ns
-
-    def about(self, window: Window) -> Window:
-        """The window itself."""
-        return window
 
     def play(self, window: Window, observers: Observers) -> None:  # noqa: ARG002 -- all is needed
         """Hand all activities to the observers."""
@@ -83,16 +75,12 @@ class RecordingSource:
         self._recording.close()
 
 
-class StoreSource:
+class StoreSource(Source):
     """A store; only what a window needs is read."""
 
     def __init__(self, path: Path) -> None:
+        super().__init__(str(path))
         self._reader = StoreReader(path)
-        self.name = str(path)
-        self.notes: list[str] = []
-        self.error: OtelGpuError | None = None
-        self.rejected: Counter[str] = Counter()
-        self.exit_code = 0
 
     def extent(self) -> tuple[int, int]:
         """How far the store reaches."""

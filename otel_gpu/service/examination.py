@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from otel_gpu.checks import Finding
+from otel_gpu.checks import Finding, ok, warning
 from otel_gpu.errors import HostError
 from otel_gpu.service.systemd import Ask, ask_systemctl, state_of_service
 
@@ -16,11 +16,10 @@ def examine_service(ask: Ask = ask_systemctl) -> Iterator[Finding]:
     if state.active != "active":
         return
     if state.has_errors:
-        yield Finding(
+        yield warning(
             "service",
-            "warning",
             f"process {state.pid}: {state.word}",
             "what these cost is lost; see journalctl -u otel-gpu for the first of each, and report it",
         )
     else:
-        yield Finding("service", "ok", f"process {state.pid}: {state.word or 'running'}")
+        yield ok("service", f"process {state.pid}: {state.word or 'running'}")

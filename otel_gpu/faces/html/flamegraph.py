@@ -11,7 +11,7 @@ by their hashes and loads nothing.
 
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
@@ -69,21 +69,6 @@ class _Box(NamedTuple):
     depth: int
     x: float
     width: float
-
-
-class _Drawn(NamedTuple):
-    """A box as the template writes it."""
-
-    x: float
-    y: int
-    width: float
-    depth: int
-    whole: str
-    amount: str
-    share: float
-    colour: str
-    shown: str
-    short: str
 
 
 def draw_flamegraph(stacks: Iterable[FoldedStack], by: str, *, most: int = MAX_BOXES) -> Markup:
@@ -162,25 +147,26 @@ def _lay_out(root: _Node) -> Iterator[_Box]:
             x += width
 
 
-def _draw(box: _Box, total: int, by: str) -> _Drawn:
+def _draw(box: _Box, total: int, by: str) -> dict[str, Any]:
+    """Return a box as the template writes it."""
     node = box.node
     room = int((box.width - 2 * _PADDING) / _CHARACTER)
     name = _clip(printable(node.frame.text))
     short = printable(node.frame.short)
     label = short or name
     shown = label if len(label) <= room else label[: room - 1] + "…"
-    return _Drawn(
-        box.x,
-        box.depth * ROW,
-        box.width,
-        box.depth,
-        name,
-        _UNITS.get(by, str)(node.weight),
-        node.weight / total,
-        _colour(node.frame.type, name),
-        shown if room >= _PADDING else "",
-        short,
-    )
+    return {
+        "x": box.x,
+        "y": box.depth * ROW,
+        "width": box.width,
+        "depth": box.depth,
+        "whole": name,
+        "amount": _UNITS.get(by, str)(node.weight),
+        "share": node.weight / total,
+        "colour": _colour(node.frame.type, name),
+        "shown": shown if room >= _PADDING else "",
+        "short": short,
+    }
 
 
 def _colour(kind: str, name: str) -> str:

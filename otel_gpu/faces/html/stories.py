@@ -1,7 +1,7 @@
 """What a page picks from the document: the leading incident, trees of causes, stacks, cards."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from otel_gpu.faces.html.charts import is_busy
@@ -215,19 +215,9 @@ def most_bytes_of(balances: Sequence[Balance]) -> int:
     return max((max(one.allocated_bytes, one.freed_bytes) for one in balances), default=0) or 1
 
 
-def by_count(losses: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Return losses, the most first."""
-    return sorted(losses.items(), key=lambda item: (-item[1], item[0]))
-
-
 def failing(apis: Iterable[Api]) -> tuple[str, int]:
     """Return the API with most errors, and how many those are."""
     errors: Counter[str] = Counter()
     for row in apis:
         errors[row.api] += row.errors
     return min(errors.items(), key=lambda item: (-item[1], item[0]))
-
-
-def numbered(incidents: Sequence[Incident]) -> list[tuple[int, Incident]]:
-    """Return incidents with the numbers that links know them by."""
-    return list(enumerate(incidents, 1))

@@ -121,8 +121,8 @@ def evidence_table(chain: Chain) -> Table | None:
     return _table("Evidence", columns, intervals, most=MOST_INTERVALS) if intervals else None
 
 
-def incident_table(rest: Sequence[tuple[int, Incident]], origin_unix_ns: int) -> Table:
-    """A row for each incident that there is no card for; with their numbers."""
+def incident_table(rest: Sequence[Incident], first: int, origin_unix_ns: int) -> Table:
+    """A row for each incident that there is no card for, numbered from the first of them."""
 
     def begin(one: Incident) -> Cell:
         return Cell(format_offset(one.start_unix_ns, origin_unix_ns), one.start_unix_ns)
@@ -135,8 +135,8 @@ def incident_table(rest: Sequence[tuple[int, Incident]], origin_unix_ns: int) ->
         fields.EFFECTS._replace(about=""),
         fields.text("id", lambda one: Id(one.id)),
     )
-    table = _table("Incidents that lost less time", columns, [one for _, one in rest], len(rest))
-    return table._replace(ids=[f"incident-{number}" for number, _ in rest])
+    table = _table("Incidents that lost less time", columns, rest, len(rest))
+    return table._replace(ids=[f"incident-{first + index}" for index in range(len(rest))])
 
 
 def place_of(interval: Interval) -> Place | None:
