@@ -86,18 +86,19 @@ def _check_packages() -> None:
 
 
 def _find_capture(args: Namespace, config: Config) -> "Capture":
-    from otel_gpu.faces.mcp.captures import Capture, Makers  # noqa: PLC0415 -- as above
+    from otel_gpu.faces.mcp.captures import Capture  # noqa: PLC0415 -- as above
 
-    collector = partial(make_collector, config)
-    recording: Path | None = args.recording
-    if recording is None:
-        path = store_path(config)
-        makers = Makers(lambda: StoreSource(path), resolve_window, collector)
-        return Capture(path, makers, is_store=True)
-    # What is no recording is said at once, and not to an assistant.
-    RecordingSource(recording)
-    makers = Makers(lambda: RecordingSource(recording), resolve_window, collector)
-    return Capture(recording, makers, is_store=False)
+    if args.recording is not None:
+        # What is no recording is said at once, and not to an assistant.
+        RecordingSource(args.recording)
+    is_store = args.recording is None
+    return Capture(
+        store_path(config) if is_store else args.recording,
+        is_store=is_store,
+        open_source=StoreSource if is_store else RecordingSource,
+        find_window=resolve_window,
+        make_collector=partial(make_collector, config),
+    )
 
 
 def _serve_stdio(capture: "Capture") -> None:

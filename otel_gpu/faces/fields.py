@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from otel_gpu.findings.document import OffCpu, Slot
+from otel_gpu.findings.document import Api, OffCpu, Slot
 from otel_gpu.findings.phases import phase_of
 from otel_gpu.findings.phrases import CONTEXTS
 from otel_gpu.findings.sentences import Code, Name
@@ -41,39 +41,26 @@ def text(heading: str, read: Read, about: str = "") -> Field:
     return Field(heading, lambda row: Cell(read(row)), is_text=True, about=about)
 
 
-def count(heading: str, name: str, about: str = "") -> Field:
-    """Return a field of how often something happened."""
-    return Field(heading, lambda row: _count(getattr(row, name)), about=about)
-
-
-def duration(heading: str, read: Read, about: str = "") -> Field:
-    """Return a field of nanoseconds; NaN where they are not known."""
-    return Field(heading, lambda row: _duration(read(row)), about=about)
-
-
-def time(heading: str, name: str, about: str = "") -> Field:
-    """Return a field of nanoseconds that is empty where there are none."""
-    return Field(heading, lambda row: _unless_nothing(getattr(row, name)), about=about)
-
-
-def mean(heading: str, sum_name: str, count_name: str) -> Field:
-    """Return a field of the mean of some nanoseconds; empty where nothing was counted."""
+def figure(heading: str, read: str | Read, form: Callable[[Any], str], about: str = "") -> Field:
+    """Return a field of numbers, by the name of what a row has or how it is found."""
+    find = attrgetter(read) if isinstance(read, str) else read
 
     def cell(row: Any) -> Cell:  # noqa: ANN401 -- any noun
-        times = getattr(row, count_name)
-        return _unless_nothing(getattr(row, sum_name) / times if times else 0)
+        number = find(row)
+        # Another tool may have counted calls and kept the duration of none.
+        return Cell(form(number), None if math.isnan(number) else number)
 
-    return Field(heading, cell)
+    return Field(heading, cell, about=about)
 
 
-def rate(heading: str, name: str) -> Field:
-    """Return a field of how often something happened in each second of a slot."""
+def in_full(number: int) -> str:
+    """Write a count."""
+    return f"{number:,}"
 
-    def cell(slot: Slot) -> Cell:
-        counted = getattr(slot, name)
-        return Cell(f"{counted / slot.length_ns * _NS_PER_S:,.0f}", counted)
 
-    return Field(heading, cell)
+def unless_nothing(duration_ns: float) -> str:
+    """Write a duration; one of nothing is left out."""
+    return format_duration(duration_ns) if duration_ns else ""
 
 
 def start(slots: Sequence[Slot]) -> Field:
@@ -86,17 +73,24 @@ def offset_of(slot: Slot, slots: Sequence[Slot]) -> str:
     return f"+{(slot.start_unix_ns - slots[0].start_unix_ns) / _NS_PER_S:g} s"
 
 
-def _count(number: int, tone: str = "") -> Cell:
-    return Cell(f"{number:,}", number, tone)
+def _size(size_bytes: float) -> str:
+    return format_size(size_bytes) if size_bytes else ""
 
 
-def _duration(duration_ns: float) -> Cell:
-    # Another tool may have counted calls and kept that of none.
-    return Cell(format_duration(duration_ns), None if math.isnan(duration_ns) else duration_ns)
+def _per_second(name: str) -> Read:
+    return lambda slot: getattr(slot, name) / slot.length_ns * _NS_PER_S
 
 
-def _unless_nothing(duration_ns: float) -> Cell:
-    return Cell(format_duration(duration_ns) if duration_ns else "", duration_ns)
+def _mean(sum_name: str, count_name: str) -> Read:
+    def mean(row: Any) -> float:  # noqa: ANN401 -- any noun
+        times: float = getattr(row, count_name)
+        return getattr(row, sum_name) / times if times else 0.0
+
+    return mean
+
+
+def _errors(row: Api) -> Cell:
+    return Cell(in_full(row.errors), row.errors, "bad" if row.errors else "")
 
 
 def _context(row: OffCpu) -> str:
@@ -105,32 +99,24 @@ def _context(row: OffCpu) -> str:
 
 PROCESS = text("process", attrgetter("process"))
 CALL = text("call", lambda row: Code(row.api))
-CALLS = count("calls", "calls")
-ERRORS = Field(
-    "errors",
-    lambda row: _count(row.errors, "bad" if row.errors else ""),
-    about="Calls that returned an error",
-)
-P50 = duration("p50", attrgetter("p50_ns"), "Half of the calls took no longer")
-P99 = duration("p99", attrgetter("p99_ns"), "99 of 100 calls took no longer")
-LONGEST = duration("max", attrgetter("max_ns"), "The longest call")
-TOTAL = duration("total", attrgetter("sum_ns"), "All calls together")
-SIZE = Field(
-    "bytes",
-    lambda row: Cell(format_size(row.size_bytes) if row.size_bytes else "", row.size_bytes),
-    about="Copied, allocated or freed",
-)
-TIME = duration("time", attrgetter("time_ns"))
-TIMES = count("times", "times")
-MEAN = mean("mean", "time_ns", "times")
+CALLS = figure("calls", "calls", in_full)
+ERRORS = Field("errors", _errors, about="Calls that returned an error")
+P50 = figure("p50", "p50_ns", format_duration, "Half of the calls took no longer")
+P99 = figure("p99", "p99_ns", format_duration, "99 of 100 calls took no longer")
+LONGEST = figure("max", "max_ns", format_duration, "The longest call")
+TOTAL = figure("total", "sum_ns", format_duration, "All calls together")
+SIZE = figure("bytes", "size_bytes", _size, "Copied, allocated or freed")
+TIME = figure("time", "time_ns", format_duration)
+TIMES = figure("times", "times", in_full)
+MEAN = figure("mean", _mean("time_ns", "times"), unless_nothing)
 WHEN = text("when", _context)
 WHO = text("who", attrgetter("culprit"))
 HOW = text("how", lambda row: Name(row.kind))
-EFFECTS = count("effects", "effects", "How many effects it is a cause of")
-CALL_RATE = rate("calls/s", "calls")
-MEAN_CALL = mean("mean call", "call_ns", "calls")
-ALLOCATION_RATE = rate("alloc+free/s", "allocate_calls")
-MEAN_ALLOCATION = mean("mean", "allocate_ns", "allocate_calls")
-RUN_QUEUE = time("run queue", "run_queue_ns")
-LOST = time("lost", "lost_ns")
+EFFECTS = figure("effects", "effects", in_full, "How many effects it is a cause of")
+CALL_RATE = figure("calls/s", _per_second("calls"), "{:,.0f}".format)
+MEAN_CALL = figure("mean call", _mean("call_ns", "calls"), unless_nothing)
+ALLOCATION_RATE = figure("alloc+free/s", _per_second("allocate_calls"), "{:,.0f}".format)
+MEAN_ALLOCATION = figure("mean", _mean("allocate_ns", "allocate_calls"), unless_nothing)
+RUN_QUEUE = figure("run queue", "run_queue_ns", unless_nothing)
+LOST = figure("lost", "lost_ns", unless_nothing)
 PHASE = text("phase", lambda slot: str(phase_of(slot)))

@@ -1,7 +1,6 @@
 """The tables of the page: calls, memory, waits, culprits, slots, evidence."""
 
 from collections.abc import Callable, Iterable, Sequence
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 from otel_gpu.faces import fields
@@ -22,7 +21,7 @@ from otel_gpu.findings.sentences import (
     sentence_of,
 )
 from otel_gpu.findings.waits import kind_of_wait
-from otel_gpu.findings.words import format_offset
+from otel_gpu.findings.words import format_duration, format_offset
 
 MOST_INTERVALS = 32
 _MOST_FUNCTIONS = 12
@@ -58,7 +57,7 @@ def memory_table(apis: Iterable[Api], *, with_process: bool) -> Table | None:
         *(fields.CALL, *_process(with_process)),
         fields.text("what it does", lambda row: ROLE_WORDS[ROLES[row.api]]),
         *(fields.CALLS, fields.ERRORS._replace(about=""), fields.SIZE._replace(about="")),
-        fields.duration("mean", lambda row: row.sum_ns / max(1, row.calls)),
+        fields.figure("mean", lambda row: row.sum_ns / max(1, row.calls), format_duration),
         fields.LONGEST._replace(about=""),
     )
     return _table("Calls that allocate and free", columns, rows) if rows else None
@@ -91,7 +90,7 @@ def slot_table(slots: Sequence[Slot]) -> Table:
     """What happened when, in figures."""
     columns = (
         *(fields.start(slots), fields.CALL_RATE, fields.MEAN_CALL),
-        fields.time("GPU wait", "synchronize_ns"),
+        fields.figure("GPU wait", "synchronize_ns", fields.unless_nothing),
         fields.ALLOCATION_RATE._replace(heading="alloc + free/s"),
         *(fields.RUN_QUEUE, fields.LOST, fields.PHASE),
     )
@@ -108,7 +107,7 @@ def evidence_table(chain: Chain) -> Table | None:
 
     columns = (
         Field("at µs", offset),
-        fields.duration("took", attrgetter("length_ns")),
+        fields.figure("took", "length_ns", format_duration),
         fields.text("state", _state),
         fields.text("cause", lambda one: Name(one.cause.kind)),
         fields.text("who", _who),
@@ -131,7 +130,7 @@ def incident_table(rest: Sequence[Incident], first: int, origin_unix_ns: int) ->
         fields.text("severity", lambda one: Name(one.severity)),
         fields.text("what happened", lambda one: (sentence_of(one), ": ", loss_of(one))),
         Field("from", begin),
-        fields.duration("lost", attrgetter("lost_ns")),
+        fields.figure("lost", "lost_ns", format_duration),
         fields.EFFECTS._replace(about=""),
         fields.text("id", lambda one: Id(one.id)),
     )

@@ -32,14 +32,6 @@ _CHUNKS = "SELECT start_unix_ns, end_unix_ns, rows FROM chunks ORDER BY chunk DE
 _MOST_CHUNKS = QueryLimits(rows=100_000)
 
 
-class Makers(NamedTuple):
-    """How to open the capture, read the words for a window of it, and collect a document."""
-
-    source: Callable[[], Source]
-    window: Callable[[Source, str | None, str | None], Window]
-    collector: Callable[[Mapping[str, int], Window, Sequence[int]], Collector]
-
-
 class Study(NamedTuple):
     """A document, what the capture said about itself, and what of it was wrong."""
 
@@ -54,12 +46,29 @@ class Capture:
     Answers for one file, which may be a store that does not exist yet.
 
     May be asked by several threads, one at a time; raises ``OtelGpuError`` where it cannot be read.
+
+    Args:
+        path: The file.
+        is_store: Whether it is a store, or else a recording.
+        open_source: Opens it.
+        find_window: Reads words for a window of it.
+        make_collector: Makes a collector of a document.
     """
 
-    def __init__(self, path: Path, makers: Makers, *, is_store: bool) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        is_store: bool,
+        open_source: Callable[[Path], Source],
+        find_window: Callable[[Source, str | None, str | None], Window],
+        make_collector: Callable[[Mapping[str, int], Window, Sequence[int]], Collector],
+    ) -> None:
         self.path = path
         self.is_store = is_store
-        self._makers = makers
+        self._open_source = open_source
+        self._find_window = find_window
+        self._make_collector = make_collector
         self._lock = threading.Lock()
         self._kept: OrderedDict[tuple[object, ...], Study] = OrderedDict()
 
@@ -68,7 +77,7 @@ class Capture:
         with self._lock:
             # Before it is opened: what is kept is never older than what it is kept for.
             state = self._state()
-            with closing(self._makers.source()) as source:
+            with closing(self._open_source(self.path)) as source:
                 window, notes = self._narrow(source, self._named(source, asked))
                 key = (state, window, frozenset(asked.pids))
                 study = self._kept.get(key)
@@ -81,12 +90,12 @@ class Capture:
 
     def resolve(self, asked: Question) -> Window:
         """Return the window that a question names."""
-        with self._lock, closing(self._makers.source()) as source:
+        with self._lock, closing(self._open_source(self.path)) as source:
             return self._narrow(source, self._named(source, asked))[0]
 
     def play(self, window: Window, observers: Observers) -> None:
         """Hand what happened in a window, and more, to observers."""
-        with self._lock, closing(self._makers.source()) as source:
+        with self._lock, closing(self._open_source(self.path)) as source:
             source.play(window, observers)
 
     def ask(self, sql: str, limits: QueryLimits) -> Answer:
@@ -123,7 +132,7 @@ class Capture:
         return Window(
             *(
                 None if unix_ns is None else min(max(0, unix_ns), _LAST_UNIX_NS)
-                for unix_ns in self._makers.window(source, asked.begin or None, asked.end or None)
+                for unix_ns in self._find_window(source, asked.begin or None, asked.end or None)
             )
         )
 
@@ -150,7 +159,7 @@ class Capture:
     def _study(
         self, source: Source, window: Window, pids: Sequence[int], notes: list[str]
     ) -> Study:
-        collector = self._makers.collector(source.rejected, window, pids)
+        collector = self._make_collector(source.rejected, window, pids)
         health = Health()
         source.play(window, [collector, health])
         document = collector.finish(source.name, [*source.notes, *notes])
