@@ -6,7 +6,6 @@ reach, and hand their activities to observers; nothing after that asks which it 
 opens one closes it.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -22,22 +21,19 @@ from otel_gpu.store.losses import describe_losses
 from otel_gpu.store.reader import StoreReader
 
 
-class Salvage:
+class RecordingSource(Source):
     """
-    A recording that ends where it is damaged.
+    A recording, as far as it goes; all of it is played, since what was usual before a window counts.
 
-    The error waits in ``error`` until what came before it has been used. A recording
-    that holds nothing raises at once, so that no output is begun for it.
+    One that holds nothing raises at once, so that no output is begun for it. What damage comes
+    later is in ``error`` when what came before has been used.
     """
 
     def __init__(self, path: Path) -> None:
-        self.error: RecordingError | None = None
+        super().__init__(str(path))
+        self._path = path
         self._rest = read_recording(path)
         self._first = next(self._rest, ())
-
-    def close(self) -> None:
-        """Let go of the file, which may not have been read to its end."""
-        self._rest = iter(())
 
     def batches(self) -> Iterator[Sequence[bytes]]:
         """Yield what is whole; once."""
@@ -46,33 +42,21 @@ class Salvage:
             yield from self._rest
         except RecordingError as error:
             self.error = error
-
-
-class RecordingSource(Source):
-    """A recording; all of it is played, since what was usual before a window counts."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(str(path))
-        self._path = path
-        self._recording = Salvage(path)
+            self.notes.append("The recording is damaged: what comes after that is not known.")
 
     def extent(self) -> tuple[int, int]:
         """Read the recording once for this: only its end says when that is."""
         extent = Extent()
-        batches = Salvage(self._path).batches()
-        pipeline.process(batches, Enricher(), [extent], Counter())
+        RecordingSource(self._path).play(Window(), [extent])
         return extent.start_unix_ns, extent.end_unix_ns
 
     def play(self, window: Window, observers: Observers) -> None:  # noqa: ARG002 -- all is needed
         """Hand all activities to the observers."""
-        pipeline.process(self._recording.batches(), Enricher(), observers, self.rejected)
-        self.error = self._recording.error
-        if self.error:
-            self.notes.append("The recording is damaged: what comes after that is not known.")
+        pipeline.process(self.batches(), Enricher(), observers, self.rejected)
 
     def close(self) -> None:
-        """Let go of the file."""
-        self._recording.close()
+        """Let go of the file, which may not have been read to its end."""
+        self._rest = iter(())
 
 
 class StoreSource(Source):

@@ -2,16 +2,14 @@
 
 import os
 from argparse import ArgumentParser, Namespace
-from collections import Counter
 from pathlib import Path
 
-from otel_gpu import pipeline
 from otel_gpu.commands import Output
 from otel_gpu.commands._keepers import list_counts, open_keepers
 from otel_gpu.commands._recorder import has_destination
-from otel_gpu.commands._sources import Salvage
+from otel_gpu.commands._sources import RecordingSource
 from otel_gpu.config import Config
-from otel_gpu.enrich.enricher import Enricher
+from otel_gpu.findings.document import Window
 
 DESCRIPTION = (
     "Export a recording as if it were captured now: to the endpoint of OTEL_EXPORTER_OTLP_*, "
@@ -31,15 +29,14 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace, config: Config, out: Output) -> int:
     """Replay; what a damaged recording still holds is exported before its error."""
-    recording = Salvage(args.recording)
-    rejected: Counter[str] = Counter()
+    recording = RecordingSource(args.recording)
     if args.store is None and not has_destination(config):
         out.note("nothing is exported: set OTEL_EXPORTER_OTLP_ENDPOINT or give --otlp-file")
     with open_keepers(config, os.environ, args.store) as keepers:
-        pipeline.process(recording.batches(), Enricher(), keepers.observers, rejected)
+        recording.play(Window(), keepers.observers)
         complete = keepers.close(out)
-    if rejected:
-        out.note(f"records that could not be decoded: {list_counts(rejected)}")
+    if recording.rejected:
+        out.note(f"records that could not be decoded: {list_counts(recording.rejected)}")
     if recording.error:
         raise recording.error
     return 0 if complete else 1
