@@ -7,20 +7,30 @@ Status = Literal["ok", "warning", "missing"]
 
 class Finding(NamedTuple):
     """
-    What one check found.
+    What one check found; scripts may look for its name in ``doctor --json``.
 
-    Attributes:
-        name: Stable; scripts may look for it in ``doctor --json``.
-        status: ``missing`` means that nothing can be captured; ``warning`` that
-            something will not be seen or sent.
-        detail: What was found.
-        hint: What the operator can do; empty where nothing is wrong.
+    ``missing``: nothing can be captured; ``warning``: something will not be seen or sent.
     """
 
     name: str
     status: Status
     detail: str
     hint: str = ""
+
+
+def ok(name: str, detail: str) -> Finding:
+    """Return that nothing is wrong."""
+    return Finding(name, "ok", detail)
+
+
+def warning(name: str, detail: str, hint: str = "") -> Finding:
+    """Return that something will not be seen or sent."""
+    return Finding(name, "warning", detail, hint)
+
+
+def missing(name: str, detail: str, hint: str = "") -> Finding:
+    """Return that nothing can be captured."""
+    return Finding(name, "missing", detail, hint)
 
 
 def to_json(findings: list[Finding], processes: list[Finding]) -> dict[str, Any]:

@@ -6,13 +6,11 @@ A verb's module is imported when it is asked for and not before, so that
 """
 
 import argparse
-import ast
 import importlib
 import json
 import keyword
 import logging
 import os
-import pkgutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -88,27 +86,6 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(message, hint=f"see {self.prog} --help")
 
 
-def describe_verbs() -> dict[str, str]:
-    """
-    Every verb with its one-line help.
-
-    Both are read from the modules' sources: importing all verbs would take a second.
-    """
-    verbs: dict[str, str] = {}
-    for module in pkgutil.iter_modules(commands.__path__):
-        source = (Path(commands.__path__[0]) / f"{module.name}.py").read_text(encoding="utf-8")
-        names = {
-            statement.targets[0].id: statement.value.value
-            for statement in ast.parse(source).body
-            if isinstance(statement, ast.Assign)
-            and isinstance(statement.targets[0], ast.Name)
-            and isinstance(statement.value, ast.Constant)
-        }
-        if "NAME" in names:
-            verbs[str(names["NAME"])] = str(names["HELP"])
-    return dict(sorted(verbs.items()))
-
-
 def import_verb(name: str) -> ModuleType:
     """The module of a verb."""
     module = name.replace("-", "_") + ("_" if keyword.iskeyword(name) else "")
@@ -126,16 +103,16 @@ def program_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {otel_gpu.__version__}")
     subparsers = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    for name, text in describe_verbs().items():
+    for name, text in commands.VERBS.items():
         subparsers.add_parser(name, help=text)
     return parser
 
 
-def verb_parser(verb: ModuleType) -> argparse.ArgumentParser:
+def verb_parser(name: str, verb: ModuleType) -> argparse.ArgumentParser:
     """The parser for what follows a verb."""
     parser = _Parser(
-        prog=f"{PROGRAM} {verb.NAME}",
-        description=getattr(verb, "DESCRIPTION", verb.HELP),
+        prog=f"{PROGRAM} {name}",
+        description=getattr(verb, "DESCRIPTION", commands.VERBS[name]),
         epilog="What follows -- is the command to run, with its arguments."
         if _takes_command(verb)
         else None,
@@ -192,15 +169,15 @@ def _main(arguments: list[str]) -> int:
     if not arguments or arguments[0].startswith("-"):
         return _main_without_verb(arguments)
     name, *rest = arguments
-    if name not in (verbs := describe_verbs()):
-        hint = config.nearest(name, verbs) or f"see {PROGRAM} --help"
+    if name not in commands.VERBS:
+        hint = config.nearest(name, commands.VERBS) or f"see {PROGRAM} --help"
         raise UsageError(f"unknown verb {name!r}", hint=hint)
     verb = import_verb(name)
     own, command = _split(rest)
     if command is not None and not _takes_command(verb):
         raise UsageError(f"{name} runs no command, so nothing may follow --")
     try:
-        args = verb_parser(verb).parse_args(own)
+        args = verb_parser(name, verb).parse_args(own)
     except SystemExit as end:
         return _exit_code(end)
     args.command = command or []
@@ -251,7 +228,7 @@ def _set_log_level(settings: config.Config, verbose: int) -> None:
         level = "INFO" if verbose == 1 else "DEBUG"
     _logger.setLevel(level)
     if not verbose:
-        # The SDK tells each failed attempt of each request; we tell an outage, once.
+        # The SDK logs each failed attempt of each request; we log an outage, once.
         logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
 
 
@@ -268,7 +245,7 @@ def _report(error: OtelGpuError) -> None:
     _say(f"error: {error}")
     if isinstance(error, BpfError) and error.log:
         lines = error.log.rstrip().splitlines()
-        # The verifier tells every step; its verdict is at the end.
+        # The verifier logs every step; its verdict is at the end.
         if len(lines) > _LOG_LINES and not _logger.isEnabledFor(logging.INFO):
             print(f"({len(lines) - _LOG_LINES} lines before these: -v)", file=sys.stderr)
             lines = lines[-_LOG_LINES:]

@@ -13,39 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from otel_gpu.errors import ConfigError
-from otel_gpu.options import (
-    ENVIRONMENT_PREFIX,
-    OPTIONS,
-    SECTIONS,
-    CaptureConfig,
-    Config,
-    ExplainConfig,
-    ExportConfig,
-    HistogramsConfig,
-    LogConfig,
-    Option,
-    Rule,
-    SpansConfig,
-    StacksConfig,
-    StoreConfig,
-)
+from otel_gpu.options import ENVIRONMENT_PREFIX, OPTIONS, SECTIONS, Config, Option, Rule
 
-__all__ = [
-    "FILE_VARIABLE",
-    "OPTIONS",
-    "CaptureConfig",
-    "Config",
-    "ExplainConfig",
-    "ExportConfig",
-    "HistogramsConfig",
-    "LogConfig",
-    "Option",
-    "SpansConfig",
-    "StacksConfig",
-    "StoreConfig",
-    "load",
-    "nearest",
-]
+__all__ = ["FILE_VARIABLE", "OPTIONS", "Config", "load", "nearest"]
 
 FILE_VARIABLE = "OTEL_GPU_CONFIG"
 # Of the test suite, whose switches reach the programs under test too, and of `mcp`, which reads its
@@ -61,17 +31,10 @@ def load(
     overrides: Mapping[str, Any],
 ) -> Config:
     """
-    Read the configuration.
+    Read the configuration: a YAML file, then variables, then flags by key (``spans.mode``).
 
-    Args:
-        path: The YAML file; None: the one that ``OTEL_GPU_CONFIG`` names, else none.
-        environ: Environment variables. An empty value counts as not set, as
-            OpenTelemetry has it. An unknown ``OTEL_GPU_*`` name is warned about: it may
-            belong to another program.
-        overrides: Values of flags by key (``spans.mode``); None means not given.
-
-    Raises:
-        ConfigError: The file cannot be read, or a key or value is not known.
+    The file is that of ``path``, or of ``OTEL_GPU_CONFIG``. An empty variable counts as not set, as
+    OpenTelemetry has it; an unknown one may be another program's. Raises ``ConfigError``.
     """
     values: dict[str, Any] = {}
     if path is None and environ.get(FILE_VARIABLE):
@@ -199,9 +162,7 @@ def _is_number(value: Any, kind: type) -> bool:  # noqa: ANN401 -- any YAML in
 
 
 def _within(number: float, rule: Rule) -> bool:
-    return (rule.minimum is None or number >= rule.minimum) and (
-        rule.maximum is None or number <= rule.maximum
-    )
+    return rule.bounds is None or rule.bounds[0] <= number <= rule.bounds[1]
 
 
 def _expected(option: Option) -> str:
@@ -210,8 +171,8 @@ def _expected(option: Option) -> str:
         return "one of " + ", ".join(rule.choices)
     article = {"integer": "an ", "number": "a ", "list of numbers": "a "}.get(option.kind, "")
     text = article + option.kind
-    if rule.minimum is not None and rule.maximum is not None:
-        text += f" from {rule.minimum:.15g} to {rule.maximum:.15g}"
+    if rule.bounds is not None:
+        text += " from {:.15g} to {:.15g}".format(*rule.bounds)
     return text
 
 

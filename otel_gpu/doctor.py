@@ -15,7 +15,7 @@ import otel_gpu
 from otel_gpu.capture.bcc.kernel_headers import find_bcc, find_headers, install_hint
 from otel_gpu.capture.libbpf_file import MINIMUM_VERSION, open_libbpf
 from otel_gpu.capture.loaders import choose_loader
-from otel_gpu.checks import Finding
+from otel_gpu.checks import Finding, missing, ok, warning
 from otel_gpu.errors import HostError
 from otel_gpu.reachability import check_endpoints
 
@@ -61,14 +61,7 @@ def examine_host(
     *,
     load_libbpf: Callable[[], Libbpf | str] | None = None,
 ) -> Iterator[Finding]:
-    """
-    Check everything that a capture needs, in the order in which it needs it.
-
-    Args:
-        host: The machine.
-        environ: The variables that a capture started now would see.
-        load_libbpf: Returns what libbpf says or why it cannot be loaded.
-    """
+    """Check everything that a capture started now would need, in that order."""
     yield check_kernel(host)
     yield check_btf(host)
     yield check_capabilities(host)
@@ -89,58 +82,47 @@ def check_kernel(host: Host) -> Finding:
     """The kernel is new enough."""
     needed = ".".join(map(str, OLDEST_KERNEL))
     if (version := _version_of(host.release)) is None:
-        return Finding("kernel", "warning", f"{host.release}: not a version number that is known")
+        return warning("kernel", f"{host.release}: not a version number that is known")
     if version < OLDEST_KERNEL:
-        return Finding(
+        return missing(
             "kernel",
-            "missing",
             f"Linux {host.release}, but {needed} is the oldest that works",
             "update the kernel; a recording made elsewhere can be replayed here",
         )
-    return Finding("kernel", "ok", f"Linux {host.release} on {host.machine}")
+    return ok("kernel", f"Linux {host.release} on {host.machine}")
 
 
 def check_btf(host: Host) -> Finding:
     """The kernel describes its types, so that one object fits every kernel."""
     path = _btf(host)
     if path.exists():
-        return Finding("btf", "ok", str(path))
-    return Finding(
+        return ok("btf", str(path))
+    return warning(
         "btf",
-        "warning",
         f"there is no {path}: the kernel's headers have to stand in for it",
         "kernels built with CONFIG_DEBUG_INFO_BTF=y, as all large distributions' are, need none",
     )
 
 
 def check_loader(host: Host, wanted: str, *, find: Callable[[], str | None] = find_bcc) -> Finding:
-    """
-    The programs can be fitted to this kernel, by the loader that a capture would take.
-
-    Args:
-        host: The machine.
-        wanted: The option ``capture.loader``.
-        find: Returns a Python that has BCC.
-    """
+    """The programs can be fitted to this kernel, by the loader that a capture would take."""
     if choose_loader(wanted, _btf(host)) == "libbpf":
         if _btf(host).exists():
-            return Finding("loader", "ok", "libbpf; the kernel describes its types")
-        return Finding(
+            return ok("loader", "libbpf; the kernel describes its types")
+        return missing(
             "loader",
-            "missing",
             "libbpf is asked for, and the kernel does not describe its types",
             "set capture.loader to auto or bcc",
         )
     python, headers = find(), find_headers(host.release, host.root)
     if python and headers:
-        return Finding("loader", "ok", f"bcc; BCC of {python}, kernel headers in {headers}")
+        return ok("loader", f"bcc; BCC of {python}, kernel headers in {headers}")
     lacking = [
         *([] if python else ["BCC"]),
         *([] if headers else [f"the headers of kernel {host.release}"]),
     ]
-    return Finding(
+    return missing(
         "loader",
-        "missing",
         f"bcc, without {' and without '.join(lacking)}",
         install_hint(
             host.release,
@@ -155,31 +137,28 @@ def check_capabilities(host: Host) -> Finding:
     """The agent may load programs, attach them and look into other processes."""
     held = capabilities(host)
     if held is None:
-        return Finding("capabilities", "warning", "/proc/self/status cannot be read")
+        return warning("capabilities", "/proc/self/status cannot be read")
     if not _is_initial_user_namespace(host):
-        return Finding(
+        return missing(
             "capabilities",
-            "missing",
             "this is a user namespace, whose capabilities the kernel does not accept for BPF",
             "run in the initial user namespace, such as a container without user remapping",
         )
     needed = [] if "SYS_ADMIN" in held else ["BPF", "PERFMON"]
     if lacking := [f"CAP_{name}" for name in needed if name not in held]:
-        return Finding(
+        return missing(
             "capabilities",
-            "missing",
             "without " + ", ".join(lacking),
             "run as root, or give the agent CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE and "
             "CAP_DAC_READ_SEARCH",
         )
     if lacking := [f"CAP_{n}" for n in ("SYS_PTRACE", "DAC_READ_SEARCH") if n not in held]:
-        return Finding(
+        return warning(
             "capabilities",
-            "warning",
             "without " + ", ".join(lacking) + ": only this user's processes can be looked into",
             "run as root, or add these capabilities",
         )
-    return Finding("capabilities", "ok", ", ".join(f"CAP_{name}" for name in sorted(held)))
+    return ok("capabilities", ", ".join(f"CAP_{name}" for name in sorted(held)))
 
 
 def check_lockdown(host: Host) -> Finding:
@@ -187,35 +166,32 @@ def check_lockdown(host: Host) -> Finding:
     path = host.sys / "kernel" / "security" / "lockdown"
     text = _read(path)
     if text is None:
-        return Finding("lockdown", "ok", "this kernel has no lockdown")
+        return ok("lockdown", "this kernel has no lockdown")
     match = re.search(r"\[(\w+)\]", text)
     mode = match[1] if match else text
     if mode == "confidentiality":
-        return Finding(
+        return missing(
             "lockdown",
-            "missing",
             "confidentiality: BPF programs may not read memory",
             "boot with lockdown=integrity or lockdown=none",
         )
-    return Finding("lockdown", "ok", mode)
+    return ok("lockdown", mode)
 
 
 def check_perf_event_paranoid(host: Host) -> Finding:
     """The level at which the kernel asks for privileges; CAP_PERFMON passes all."""
     level = _read(host.proc / "sys" / "kernel" / "perf_event_paranoid")
     if level is None:
-        return Finding(
+        return missing(
             "perf_event_paranoid",
-            "missing",
             "the kernel has no perf events, through which uprobes attach",
             "use a kernel built with CONFIG_PERF_EVENTS=y",
         )
     held = capabilities(host) or frozenset()
     if held & {"PERFMON", "SYS_ADMIN"}:
-        return Finding("perf_event_paranoid", "ok", f"{level}; no obstacle with CAP_PERFMON")
-    return Finding(
+        return ok("perf_event_paranoid", f"{level}; no obstacle with CAP_PERFMON")
+    return missing(
         "perf_event_paranoid",
-        "missing",
         f"{level}, and without CAP_PERFMON uprobes are refused at every level",
         "run as root, or give the agent CAP_PERFMON",
     )
@@ -226,20 +202,19 @@ def check_unprivileged_bpf(host: Host) -> Finding:
     name = "unprivileged_bpf_disabled"
     value = _read(host.proc / "sys" / "kernel" / name)
     if value is None:
-        return Finding(name, "warning", "the kernel does not say; it may lack bpf(2)")
-    return Finding(name, "ok", f"{value}; the agent is privileged and not concerned")
+        return warning(name, "the kernel does not say; it may lack bpf(2)")
+    return ok(name, f"{value}; the agent is privileged and not concerned")
 
 
 def check_uprobes(host: Host) -> Finding:
     """The kernel can attach probes to functions in user space."""
     path = host.sys / "bus" / "event_source" / "devices" / "uprobe"
     if path.exists():
-        return Finding("uprobes", "ok", str(path))
+        return ok("uprobes", str(path))
     if not (host.sys / "bus" / "event_source").exists():
-        return Finding("uprobes", "warning", "sysfs is hidden here, so this could not be checked")
-    return Finding(
+        return warning("uprobes", "sysfs is hidden here, so this could not be checked")
+    return missing(
         "uprobes",
-        "missing",
         f"there is no {path}",
         "use a kernel built with CONFIG_UPROBE_EVENTS=y",
     )
@@ -267,9 +242,8 @@ def check_libbpf(found: Libbpf | str) -> Finding:
     """Libbpf is there, and the kernel accepts a program and a ring buffer from it."""
     if isinstance(found, str):
         needed = ".".join(map(str, MINIMUM_VERSION))
-        return Finding(
+        return missing(
             "libbpf",
-            "missing",
             found,
             f"install libbpf {needed} or newer (Debian, Ubuntu: libbpf1; Fedora: libbpf)",
         )
@@ -287,13 +261,12 @@ def check_libbpf(found: Libbpf | str) -> Finding:
         if not allowed
     ]
     if refused:
-        return Finding(
+        return missing(
             "libbpf",
-            "missing",
             f"{version}, but the kernel refused {' and '.join(refused)} just now",
             "run as root; in a container, allow bpf(2) in its seccomp profile",
         )
-    return Finding("libbpf", "ok", f"{version}; the kernel accepted a program and a ring buffer")
+    return ok("libbpf", f"{version}; the kernel accepted a program and a ring buffer")
 
 
 def check_object(host: Host) -> Finding:
@@ -304,15 +277,14 @@ def check_object(host: Host) -> Finding:
         with path.open("rb") as file:
             magic = file.read(4)
     except OSError as error:
-        return Finding(
+        return missing(
             "bpf_object",
-            "missing",
             f"{path}: {error.strerror}",
             "run `make bpf` in the source tree, or install a wheel, which holds the objects",
         )
     if magic != b"\x7fELF":
-        return Finding("bpf_object", "missing", f"{path}: not an object file", "run `make bpf`")
-    return Finding("bpf_object", "ok", str(path))
+        return missing("bpf_object", f"{path}: not an object file", "run `make bpf`")
+    return ok("bpf_object", str(path))
 
 
 def check_pid_namespace(host: Host) -> Finding:
@@ -320,12 +292,11 @@ def check_pid_namespace(host: Host) -> Finding:
     try:
         inode = (host.proc / "self" / "ns" / "pid").stat().st_ino
     except OSError as error:
-        return Finding("pid_namespace", "warning", f"cannot be read: {error.strerror}")
+        return warning("pid_namespace", f"cannot be read: {error.strerror}")
     if inode == _INITIAL_PID_NAMESPACE:
-        return Finding("pid_namespace", "ok", "the initial one")
-    return Finding(
+        return ok("pid_namespace", "the initial one")
+    return warning(
         "pid_namespace",
-        "warning",
         f"pid:[{inode}]: only processes inside this namespace are seen",
         "to see the whole host, start the container in the host's pid namespace",
     )
@@ -340,14 +311,14 @@ def check_tracefs(host: Host) -> Finding:
         state = "not mounted"
     except PermissionError:
         state = "hidden from this user"
-    return Finding("tracefs", "ok", f"{state}; not needed")
+    return ok("tracefs", f"{state}; not needed")
 
 
 def check_bpf_stats(host: Host) -> Finding:
     """Whether the kernel measures the run time of BPF programs."""
     value = _read(host.proc / "sys" / "kernel" / "bpf_stats_enabled")
     state = {"0": "off", "1": "on: every probe costs a little more"}.get(value or "", "not known")
-    return Finding("bpf_stats", "ok", state)
+    return ok("bpf_stats", state)
 
 
 def check_protobuf() -> Finding:
@@ -356,10 +327,9 @@ def check_protobuf() -> Finding:
 
     kind = api_implementation.Type()
     if kind == "upb":
-        return Finding("protobuf", "ok", kind)
-    return Finding(
+        return ok("protobuf", kind)
+    return warning(
         "protobuf",
-        "warning",
         f"the {kind} implementation, which is about 20 times slower than upb",
         "install protobuf from a wheel, and leave PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION unset",
     )

@@ -19,15 +19,13 @@ _Value = TypeVar("_Value")
 
 class Rule(NamedTuple):
     """
-    What is said about one option beside its default.
+    What is said about one option; bounds are inclusive, and of each element of a list.
 
-    ``minimum`` and ``maximum`` are inclusive; for lists they hold for each element.
     ``check`` returns what is wrong with a value, or nothing.
     """
 
     text: str
-    minimum: float | None = None
-    maximum: float | None = None
+    bounds: tuple[float, float] | None = None
     choices: tuple[str, ...] = ()
     flag: str | None = None
     optional: bool = False
@@ -63,36 +61,28 @@ class CaptureConfig:
     ring_buffer_bytes: int = _option(
         8_388_608,
         "Size of the ring buffer between the kernel and the agent; a power of two.",
-        minimum=65_536,
-        maximum=1_073_741_824,
+        bounds=(65_536, 1_073_741_824),
         check=_check_ring_buffer,
     )
-    max_threads: int = _option(
-        16_384, "Watched threads at one time.", minimum=64, maximum=1_048_576
-    )
-    max_processes: int = _option(
-        4_096, "Watched processes at one time.", minimum=16, maximum=1_048_576
-    )
+    max_threads: int = _option(16_384, "Watched threads at one time.", bounds=(64, 1_048_576))
+    max_processes: int = _option(4_096, "Watched processes at one time.", bounds=(16, 1_048_576))
     max_series: int = _option(
         4_096,
         "Series (histograms) that the kernel side holds; calls beyond them are counted as lost.",
-        minimum=64,
-        maximum=1_048_576,
+        bounds=(64, 1_048_576),
     )
     open_call_limit_s: float = _option(
         10.0,
         "A call that has been open for longer than this is reported while it hangs.",
-        minimum=0.1,
-        maximum=86_400.0,
+        bounds=(0.1, 86_400.0),
     )
     snapshot_interval_s: float = _option(
-        1.0, "How often the kernel's counters are read.", minimum=0.1, maximum=3_600.0
+        1.0, "How often the kernel's counters are read.", bounds=(0.1, 3_600.0)
     )
     discovery_interval_s: float = _option(
         2.0,
         "How often processes are looked through for newly mapped CUDA libraries.",
-        minimum=0.1,
-        maximum=3_600.0,
+        bounds=(0.1, 3_600.0),
     )
 
 
@@ -107,31 +97,25 @@ class SpansConfig:
         flag="--spans",
     )
     slow_floor_us: float = _option(
-        100.0, "A call faster than this is never chosen for being slow.", minimum=0.0, maximum=6e7
+        100.0, "A call faster than this is never chosen for being slow.", bounds=(0.0, 6e7)
     )
     sample_one_in: int = _option(
         1_000,
         "One in this many calls is chosen whatever its duration; 0 turns the sample off.",
-        minimum=0,
-        maximum=4_294_967_295,
+        bounds=(0, 4_294_967_295),
     )
     rate_per_process: int = _option(
         1_000,
         "Most spans per second and process; what is withheld is counted.",
-        minimum=1,
-        maximum=1_000_000,
+        bounds=(1, 1_000_000),
     )
     stall_floor_ms: float = _option(
         10.0,
         "Shortest scheduler stall outside CUDA calls that becomes a span.",
-        minimum=0.0,
-        maximum=3.6e6,
+        bounds=(0.0, 3.6e6),
     )
     call_stall_floor_ms: float = _option(
-        1.0,
-        "Shortest scheduler stall inside a CUDA call that becomes a span.",
-        minimum=0.0,
-        maximum=3.6e6,
+        1.0, "Shortest scheduler stall inside a CUDA call that becomes a span.", bounds=(0.0, 3.6e6)
     )
 
 
@@ -164,15 +148,13 @@ class HistogramsConfig:
     duration_bounds_s: tuple[float, ...] = _option(
         (),
         "Upper bounds in seconds for durations; needs `layout: explicit`. Empty: a default ladder.",
-        minimum=1e-9,
-        maximum=1e6,
+        bounds=(1e-9, 1e6),
         check=_check_bounds,
     )
     size_bounds_bytes: tuple[float, ...] = _option(
         (),
         "Upper bounds in bytes for sizes; needs `layout: explicit`. Empty: a default ladder.",
-        minimum=1.0,
-        maximum=2.0**63,
+        bounds=(1.0, 2.0**63),
         check=_check_bounds,
     )
 
@@ -184,23 +166,18 @@ class ExportConfig:
     queue_bytes: int = _option(
         33_554_432,
         "Memory for spans that wait for a slow or dead endpoint; the oldest are dropped, and counted.",
-        minimum=1_048_576,
-        maximum=17_179_869_184,
+        bounds=(1_048_576, 17_179_869_184),
     )
     batch_bytes: int = _option(
         3_500_000,
         "Largest request; receivers refuse more than 4 MiB by default.",
-        minimum=65_536,
-        maximum=67_108_864,
+        bounds=(65_536, 67_108_864),
     )
     flush_interval_s: float = _option(
-        1.0, "Longest time that a span waits for company.", minimum=0.05, maximum=300.0
+        1.0, "Longest time that a span waits for company.", bounds=(0.05, 300.0)
     )
     shutdown_timeout_s: float = _option(
-        10.0,
-        "Longest time that the end of a run waits for the endpoint.",
-        minimum=0.1,
-        maximum=300.0,
+        10.0, "Longest time that the end of a run waits for the endpoint.", bounds=(0.1, 300.0)
     )
     otlp_file: str | None = _option(
         None,
@@ -222,14 +199,12 @@ class ExplainConfig:
         50,
         "Most causal chains kept of one second, as spans and in the store: those that lost most "
         "time. The others are counted.",
-        minimum=1,
-        maximum=100_000,
+        bounds=(1, 100_000),
     )
     high_lost_ms: float = _option(
         100.0,
         "An incident that cost less than this is never of high severity.",
-        minimum=0.0,
-        maximum=3.6e6,
+        bounds=(0.0, 3.6e6),
     )
 
 
@@ -252,14 +227,12 @@ class StoreConfig:
     max_bytes: int = _option(
         1_073_741_824,
         "Largest size of the file and its log together; the oldest minutes make room.",
-        minimum=16_777_216,
-        maximum=1_099_511_627_776,
+        bounds=(16_777_216, 1_099_511_627_776),
     )
     max_age_h: float = _option(
         72.0,
         "What was written longer ago than this, in hours, is removed.",
-        minimum=0.01,
-        maximum=87_600.0,
+        bounds=(0.01, 87_600.0),
     )
 
 

@@ -19,7 +19,7 @@ from otel_gpu.explain.budget import ChainBudget, Decision
 from otel_gpu.explain.chains import Chain, Incident
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.explain.settings import Settings
-from otel_gpu.faults import Exposed, Faults, Isolated, Part
+from otel_gpu.faults import Exposed, Faults, Isolated, Observer, Part
 
 _NS_PER_MS = 1_000_000
 
@@ -102,7 +102,7 @@ def explain_settings(config: Config) -> Settings:
     return Settings(high_lost_ns=round(config.explain.high_lost_ms * _NS_PER_MS))
 
 
-Observers = Sequence["Part[Any] | Callable[[Activity], object]"]
+Observers = Sequence["Part[Any] | Observer | Callable[[Activity], object]"]
 
 
 def process(
@@ -157,7 +157,7 @@ class _Plain:
         self.observe = observe
 
 
-def _as_part(observer: "Part[Any] | Keeper | Callable[[Activity], object]") -> "Part[Any]":
+def _as_part(observer: "Part[Any] | Observer | Callable[[Activity], object]") -> "Part[Any]":
     if isinstance(observer, Isolated | Exposed):
         return observer
     return Exposed(_Plain(observer) if callable(observer) else observer)

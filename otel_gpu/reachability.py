@@ -4,7 +4,7 @@ import socket
 from collections.abc import Iterator, Mapping
 from urllib.parse import urlsplit
 
-from otel_gpu.checks import Finding
+from otel_gpu.checks import Finding, ok, warning
 
 _CONNECT_TIMEOUT_S = 1.0
 
@@ -12,9 +12,7 @@ _CONNECT_TIMEOUT_S = 1.0
 def check_endpoints(environ: Mapping[str, str]) -> Iterator[Finding]:
     """Each configured OTLP endpoint takes a TCP connection."""
     if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
-        yield Finding(
-            "endpoint", "warning", "OTEL_SDK_DISABLED is true: nothing is sent", "unset it"
-        )
+        yield warning("endpoint", "OTEL_SDK_DISABLED is true: nothing is sent", "unset it")
         return
     endpoints: dict[str, list[str]] = {}
     for signal in ("TRACES", "METRICS"):
@@ -25,9 +23,8 @@ def check_endpoints(environ: Mapping[str, str]) -> Iterator[Finding]:
         if url:
             endpoints.setdefault(url, []).append(signal.lower())
     if not endpoints:
-        yield Finding(
+        yield warning(
             "endpoint",
-            "warning",
             "none is configured, so nothing is sent",
             "set OTEL_EXPORTER_OTLP_ENDPOINT, such as http://localhost:4317, or use --otlp-file",
         )
@@ -44,16 +41,15 @@ def _check_endpoint(url: str, signals: list[str], environ: Mapping[str, str]) ->
     except ValueError:
         host = None
     if not host:
-        return Finding("endpoint", "warning", f"{where}: not a URL", "write http://HOST:PORT")
+        return warning("endpoint", f"{where}: not a URL", "write http://HOST:PORT")
     if protocol != "grpc" and parts.port is None:
         port = {"http": 80, "https": 443}.get(parts.scheme, port)
     try:
         socket.create_connection((host, port), timeout=_CONNECT_TIMEOUT_S).close()
     except OSError as error:
-        return Finding(
+        return warning(
             "endpoint",
-            "warning",
             f"{where}: {error.strerror or error}",
             "start the receiver, or correct the endpoint; meanwhile spans wait and are then dropped",
         )
-    return Finding("endpoint", "ok", f"{where} takes connections")
+    return ok("endpoint", f"{where} takes connections")

@@ -14,7 +14,7 @@ from pathlib import Path
 from otel_gpu import wire
 from otel_gpu.capture.interpreters import diagnose
 from otel_gpu.capture.libraries import exported_functions
-from otel_gpu.checks import Finding
+from otel_gpu.checks import Finding, missing, ok, warning
 from otel_gpu.errors import HostError
 from otel_gpu.probe_table import APIS, probes_of
 from otel_gpu.procfs.mapped_files import FileId, MappedFile, all_pids, mapped_files
@@ -39,12 +39,7 @@ _PYTHON_HINTS = {
 
 
 def examine_processes(pids: Iterable[int] | None = None) -> Finding:
-    """
-    Say which CUDA libraries are mapped on this host now, and by how many processes.
-
-    Args:
-        pids: Where to look; by default everywhere.
-    """
+    """Say which CUDA libraries are mapped now, and by how many processes."""
     users: dict[FileId, list[int]] = {}
     paths: dict[FileId, str] = {}
     hidden = 0
@@ -59,23 +54,17 @@ def examine_processes(pids: Iterable[int] | None = None) -> Finding:
         f"{paths[file]} ({_count(len(users[file]))}: {_list(users[file])})"
         for file in sorted(users, key=lambda file: paths[file])
     )
-    return Finding("cuda_libraries", "ok", (listed or "no process uses CUDA now") + blind)
+    return ok("cuda_libraries", (listed or "no process uses CUDA now") + blind)
 
 
 def examine_process(pid: int) -> Iterator[Finding]:
-    """
-    Say what will be seen of one process, and what cannot be.
-
-    Raises:
-        HostError: There is no such process.
-    """
+    """Say what will be seen of one process, and what cannot be; ``HostError`` without it."""
     home = Path("/proc") / str(pid)
     if not home.exists():
         raise HostError(f"there is no process {pid}", hint="list processes with ps -e")
     if _is_hidden(pid):
-        yield Finding(
+        yield missing(
             "process",
-            "missing",
             f"process {pid} may not be looked into",
             "run as root, or as the process's user with CAP_SYS_PTRACE",
         )
@@ -87,9 +76,8 @@ def examine_process(pid: int) -> Iterator[Finding]:
     for library in libraries:
         yield check_library(library)
     if not libraries:
-        yield Finding(
+        yield warning(
             "library",
-            "warning",
             "no CUDA library is mapped now",
             "if one is loaded later, it is probed then",
         )
@@ -104,12 +92,12 @@ def check_program(pid: int, home: Path) -> Finding:
             magic = program.read(len(_ELF_32_BIT))
         path = os.fsdecode((home / "exe").readlink())
     except FileNotFoundError:
-        return Finding("process", "missing", f"{pid} is a kernel thread, or has ended")
+        return missing("process", f"{pid} is a kernel thread, or has ended")
     except OSError as error:
-        return Finding("process", "warning", f"{pid}: cannot be read: {error.strerror}")
+        return warning("process", f"{pid}: cannot be read: {error.strerror}")
     if magic == _ELF_32_BIT:
-        return Finding("process", "missing", f"{pid} runs {path}, a 32-bit program")
-    return Finding("process", "ok", f"{pid} runs {path}")
+        return missing("process", f"{pid} runs {path}, a 32-bit program")
+    return ok("process", f"{pid} runs {path}")
 
 
 def check_mount_namespace(home: Path) -> Finding:
@@ -118,11 +106,11 @@ def check_mount_namespace(home: Path) -> Finding:
         own = Path("/proc/self/ns/mnt").readlink()
         same = (home / "ns" / "mnt").readlink() == own
     except OSError as error:
-        return Finding("mount_namespace", "warning", f"cannot be read: {error.strerror}")
+        return warning("mount_namespace", f"cannot be read: {error.strerror}")
     if same:
-        return Finding("mount_namespace", "ok", "the agent's own")
+        return ok("mount_namespace", "the agent's own")
     where = f"{home}/map_files and {home}/root"
-    return Finding("mount_namespace", "ok", f"another one; its files are read through {where}")
+    return ok("mount_namespace", f"another one; its files are read through {where}")
 
 
 def check_library(library: MappedFile) -> Finding:
@@ -134,29 +122,26 @@ def check_library(library: MappedFile) -> Finding:
         probes = probes_of(_exported_functions(library))
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        return Finding(
+        return warning(
             "library",
-            "warning",
             f"{where}: cannot be read ({reason}), so none of its calls will be seen",
             "run as root; if the file was deleted, restart the process",
         )
     if not probes:
-        return Finding(
+        return warning(
             "library",
-            "warning",
             f"{where}: exports none of the {total} APIs of the probe table",
             "none of its calls will be seen; is it a stub or a wrapper?",
         )
     apis = len({probe.api.number for probe in probes})
     detail = f"{where}: {apis} of {total} APIs, {len(probes)} functions to probe"
     if library.path.endswith(_DELETED):
-        return Finding(
+        return warning(
             "library",
-            "warning",
             f"{detail}; the file was replaced or deleted while in use",
             "it can be probed as it is; restart the process at the next chance",
         )
-    return Finding("library", "ok", detail)
+    return ok("library", detail)
 
 
 def check_static_runtime(files: Iterable[MappedFile]) -> Finding:
@@ -164,35 +149,32 @@ def check_static_runtime(files: Iterable[MappedFile]) -> Finding:
     names = {mapped.name for mapped in files if mapped.is_cuda_library}
     inside = [file.path for file in files if not file.is_cuda_library and _holds_runtime(file)]
     if inside:
-        return Finding(
+        return warning(
             "static_runtime",
-            "warning",
             "these files hold a CUDA runtime of their own: " + ", ".join(inside),
             "of calls into it, only the driver calls below are seen; link with -cudart shared "
             "to see both",
         )
     if names and not any("cudart" in name for name in names):
-        return Finding(
+        return warning(
             "static_runtime",
-            "warning",
             "libcuda is mapped and libcudart is not: driver calls are seen, and what stands above "
             "them is not",
             "nothing to do for a program that uses the driver API directly",
         )
-    return Finding("static_runtime", "ok", "no file holds a CUDA runtime of its own")
+    return ok("static_runtime", "no file holds a CUDA runtime of its own")
 
 
 def check_python_frames(pid: int, files: Iterable[MappedFile]) -> Finding:
     """Whether stacks of the process have its lines of Python."""
     found = diagnose(pid, files)
     if found is None:
-        return Finding(_PYTHON_FRAMES, "ok", "no Python interpreter is mapped")
+        return ok(_PYTHON_FRAMES, "no Python interpreter is mapped")
     python = f"Python {found.version}".rstrip()
     if found.kind == "good":
-        return Finding(_PYTHON_FRAMES, "ok", f"{python}: its frames can be read")
-    return Finding(
+        return ok(_PYTHON_FRAMES, f"{python}: its frames can be read")
+    return warning(
         _PYTHON_FRAMES,
-        "warning",
         f"{python}: stacks have no lines of Python: {found.reason}",
         _PYTHON_HINTS[found.kind],
     )

@@ -23,11 +23,11 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from otel_gpu import pipeline, wire
 from otel_gpu.capture.host import collect_rarely, give_back_memory, resident_bytes
 from otel_gpu.capture.layout import layout_description
-from otel_gpu.config import Config, ExportConfig
 from otel_gpu.enrich.activities import Activity
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.export import exports as exports_module
 from otel_gpu.export.exports import open_exports
+from otel_gpu.options import Config, ExportConfig
 from otel_gpu.records import (
     aggregates_record,
     clock_record,

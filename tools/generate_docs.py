@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from otel_gpu import cli, config, options
+from otel_gpu import cli, commands, config, options
 from otel_gpu.store import schema
 from otel_gpu.store.columns import Table, View
 from otel_gpu.store.lookups import LOOKUPS
@@ -150,8 +150,8 @@ def _option_row(option: options.Option) -> str:
     rule = option.rule
     if rule.choices:
         allowed = ", ".join(f"`{choice}`" for choice in rule.choices)
-    elif rule.minimum is not None:
-        allowed = f"{option.kind}, {rule.minimum:.15g} to {rule.maximum:.15g}"
+    elif rule.bounds is not None:
+        allowed = "{}, {:.15g} to {:.15g}".format(option.kind, *rule.bounds)
     else:
         allowed = option.kind
     default = "none" if option.default in (None, ()) else f"`{option.default}`"
@@ -161,9 +161,9 @@ def _option_row(option: options.Option) -> str:
 
 
 def _verb_sections() -> Iterator[str]:
-    for name in cli.describe_verbs():
+    for name in commands.VERBS:
         verb = cli.import_verb(name)
-        parser = cli.verb_parser(verb)
+        parser = cli.verb_parser(name, verb)
         tail = " [-- CMD ...]" if getattr(verb, "TAKES_COMMAND", False) else ""
         positionals = "".join(f" {_metavar(action)}" for action in _positionals(parser))
         yield f"## `{cli.PROGRAM} {name}`\n"

@@ -1,15 +1,9 @@
 """
 The verbs of the command line, one module each.
 
-A module here that has a ``NAME`` is a verb. ``cli.py`` imports it only when it is asked
-for, and reads ``NAME`` and ``HELP`` from its source, so both are plain string literals.
-A verb holds:
+``cli.py`` imports a module of ``VERBS`` only when it is asked for; it is named as its verb, with
+an ``_`` behind it where Python has a use for the name. A verb holds:
 
-``NAME``
-    The verb; the file's name, with ``-`` for ``_``. A name that Python has a use for has
-    an ``_`` behind it in the file's.
-``HELP``
-    One line for ``otel-gpu --help``: a sentence.
 ``add_arguments(parser)``
     Adds the verb's own arguments. ``cli.py`` adds ``--config`` and ``-v`` to every verb.
 ``run(args, config, out)``
@@ -19,7 +13,7 @@ A verb holds:
 and may hold:
 
 ``DESCRIPTION``
-    The paragraph above the arguments in the verb's own help; default: ``HELP``.
+    The paragraph above the arguments in the verb's own help; default: that of ``VERBS``.
 ``CONFIG_FLAGS``
     Keys of options, such as ``("spans.mode", "export.otlp_file")``, that the verb takes
     as flags. Name and help of a flag come from the table in ``config.py``; its value
@@ -32,14 +26,31 @@ Nothing here prints: text goes through the ``Output`` that ``run`` is given. Imp
 the top of a verb are paid only by that verb.
 """
 
-from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
-from otel_gpu.config import Config
 from otel_gpu.errors import OtelGpuError
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+VERBS: Mapping[str, str] = {
+    "demo": "Run a program that is slow for a known cause, and explain it.",
+    "doctor": "Say what this host allows, and what cannot be seen.",
+    "explain": "Say what was slow, and why.",
+    "import": "Explain and export a capture that another tool made.",
+    "mcp": "Let an assistant investigate a capture, over the Model Context Protocol.",
+    "parse": "Print a recording as text, one record per line.",
+    "query": "Ask the flight recorder in SQL.",
+    "replay": "Export a recording as if it were captured now.",
+    "report": "Write what was slow, and why, as a page for a browser.",
+    "run": "Capture live, and export.",
+    "service": "Install the agent as a systemd service, remove it, or say how it does.",
+    "stacks": "Say where in their programs CUDA calls are made.",
+    "top": "Show on one screen what CUDA programs do right now, and what is wrong.",
+}
+"""All verbs with their lines in ``otel-gpu --help``, which imports none of them."""
 
 
 class UsageError(OtelGpuError):
@@ -49,12 +60,7 @@ class UsageError(OtelGpuError):
 
 
 class Output(Protocol):
-    """
-    Where a verb's text goes.
-
-    Results go to standard output, so that they can be piped; everything said to a
-    person goes to standard error. Control characters are the caller's concern.
-    """
+    """Where text goes: results to standard output, what is said to a person to standard error."""
 
     @property
     def stdout(self) -> TextIO:
@@ -76,16 +82,3 @@ class Output(Protocol):
 
     def note(self, text: str) -> None:
         """Tell the operator something, on standard error, as ``otel-gpu: text``."""
-
-
-class Command(Protocol):
-    """What a verb's module holds; the rest of the module's names are optional."""
-
-    NAME: str
-    HELP: str
-
-    def add_arguments(self, parser: ArgumentParser) -> None:
-        """Add the verb's own arguments."""
-
-    def run(self, args: Namespace, config: Config, out: Output) -> int:
-        """Do the work; the exit code."""

@@ -10,7 +10,6 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console, Group
@@ -28,15 +27,9 @@ _MAX_MESSAGES = 100
 
 class Display:
     """
-    Shows a board.
+    Shows a board, and obeys keys while the context is open.
 
-    Args:
-        board: What is shown.
-        console: Where.
-        source: What is watched or played.
-        interval_s: From one screen to the next.
-        is_live: Redraw one screen. False: write one below the other, as plain text.
-        takes_keys: Obey keys, while the context is open.
+    What is not ``live`` is written as plain text, one screen below the other.
     """
 
     def __init__(
@@ -83,12 +76,7 @@ class Display:
             self._open = stack.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._live = None
         self._open.close()
 
@@ -169,7 +157,7 @@ class Display:
 
 
 class _Messages(logging.Handler):
-    """Keeps what is logged from tearing the screen, and tells it when that is gone."""
+    """Keeps what is logged from tearing the screen, and logs it afterwards."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -182,12 +170,7 @@ class _Messages(logging.Handler):
         self._handlers, root.handlers = root.handlers, [self]
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         logging.getLogger().handlers = self._handlers
         for record in self._kept:
             logging.getLogger(record.name).handle(record)

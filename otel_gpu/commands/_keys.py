@@ -9,7 +9,6 @@ import re
 import select
 import sys
 import termios
-from types import TracebackType
 from typing import Any, Self
 
 _LOCAL_MODES, _CHARACTERS = 3, 6
@@ -41,20 +40,11 @@ class Keys:
         termios.tcsetattr(self._fd, termios.TCSANOW, changed)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         termios.tcsetattr(self._fd, termios.TCSANOW, self._saved)
 
     def read(self, wait_s: float) -> list[str]:
-        """
-        Return the keys pressed since this was last asked, or the first within a time.
-
-        Arrows are told as ``j`` and ``k``, and the end of the terminal as ``QUIT``.
-        """
+        """Return the keys pressed so far, or the first within a time; arrows as ``j`` and ``k``."""
         ready, _, _ = select.select([self._fd], [], [], max(0.0, wait_s))
         if not ready:
             return []

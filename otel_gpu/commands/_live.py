@@ -24,11 +24,14 @@ from otel_gpu.capture.host import allow_open_files, collect_rarely
 from otel_gpu.capture.programs import Programs
 from otel_gpu.capture.recording import RecordingWriter
 from otel_gpu.capture.session import Session
-from otel_gpu.commands import UsageError
+from otel_gpu.commands import Output, UsageError
+from otel_gpu.commands._reports import find_source
 from otel_gpu.config import Config
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.errors import OtelGpuError, RecordingError
-from otel_gpu.faults import Faults, Isolated, Observer
+from otel_gpu.faults import Faults, Isolated
+from otel_gpu.findings.document import Window
+from otel_gpu.findings.source import Observers, Source
 from otel_gpu.service.notify import CAPTURING, Notifier
 
 # Process images, files that they map, and files with their symbols, each within bounds.
@@ -39,7 +42,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _logger = logging.getLogger(__name__)
 
 Batches = Iterator[Sequence[bytes]]
-NAME_OF_REPORT = "report"
+_REPORT = "report"
 
 
 class Started(NamedTuple):
@@ -50,11 +53,7 @@ class Started(NamedTuple):
 
 
 def add_target_arguments(parser: ArgumentParser, *, pid_note: str = "") -> None:
-    """
-    Add the arguments that say what to watch, and for how long.
-
-    ``pid_note`` is what else the help of ``--pid`` says.
-    """
+    """Add the arguments that say what to watch, and for how long."""
     parser.add_argument(
         "--pid",
         type=int,
@@ -79,13 +78,7 @@ def add_target_arguments(parser: ArgumentParser, *, pid_note: str = "") -> None:
 
 
 def check_targets(args: Namespace) -> None:
-    """
-    Refuse what cannot be watched.
-
-    Raises:
-        UsageError: Nothing, or more than one kind of thing, is named; or what is named
-            does not exist.
-    """
+    """Refuse to watch nothing, several kinds of things, or what does not exist."""
     chosen = [bool(args.command), bool(args.pid), args.cgroup is not None, args.all]
     if sum(chosen) != 1:
         message = "name what to watch" if not any(chosen) else "name one kind of thing to watch"
@@ -178,8 +171,8 @@ def open_session(
     """
     Begin to capture, and yield the batches of records; ``--record`` is seen to.
 
-    While the context is open, signals end the capture in good order. A service manager is told
-    that the capture has begun, and with each batch that it goes on.
+    While the context is open, signals end the capture in good order. A service manager is
+    notified when the capture begins, and with each batch.
     """
     session = Session(
         programs,
@@ -212,15 +205,7 @@ def open_session(
 def open_capture(
     args: Namespace, config: Config, rejected: Counter[str], faults: Faults
 ) -> Iterator[tuple[Started, Batches]]:
-    """
-    Begin a capture that exports nothing: start the command, load the programs, open the session.
-
-    Args:
-        args: What to watch, and for how long.
-        config: The configuration.
-        rejected: Records that could not be decoded, by reason; told in the stream.
-        faults: Errors of the agent, by place; told in the stream.
-    """
+    """Begin a capture that exports nothing: command, programs, session."""
 
     def status() -> Mapping[str, Any]:
         return {"rejected": dict(rejected)}
@@ -233,33 +218,55 @@ def open_capture(
         yield started, batches
 
 
-def capture(
-    args: Namespace,
-    config: Config,
-    observer: Observer,
-    rejected: Counter[str],
-    begun: Callable[[], None],
-) -> int:
+class LiveSource(Source):
     """
-    Capture until it is over, export nothing, and hand every activity to an observer.
+    A capture that begins when it is played, and that exports nothing.
 
-    Args:
-        args: What to watch, and for how long.
-        config: The configuration.
-        observer: Sees every activity, in order.
-        rejected: Counts records that could not be decoded, by reason.
-        begun: Called when the capture begins, if there is no command to be waited for.
-
-    Returns:
-        As ``exit_code_of``.
+    ``done`` ends "Ctrl-C ends that and …", which is said where there is no command to wait for.
     """
-    faults = Faults()
-    with open_capture(args, config, rejected, faults) as (started, batches):
-        if started.command is None:
-            begun()
-        parts = [Isolated(faults, NAME_OF_REPORT, observer)]
-        pipeline.process(batches, Enricher(), parts, rejected, faults)
-    return exit_code_of(started, faults)
+
+    def __init__(self, args: Namespace, config: Config, out: Output, done: str) -> None:
+        if args.begin is not None or args.end is not None:
+            raise UsageError("--from and --to are for recordings and stores", hint="see --duration")
+        check_targets(args)
+        super().__init__("live")
+        self._args, self._config, self._out, self._done = args, config, out, done
+
+    def play(self, window: Window, observers: Observers) -> None:  # noqa: ARG002 -- it has no end
+        """Capture until it is over, and hand all activities to the observers."""
+        faults = Faults()
+        with open_capture(self._args, self._config, self.rejected, faults) as (started, batches):
+            if started.command is None:
+                self._out.note(f"capturing; Ctrl-C ends that and {self._done}")
+            parts = [Isolated(faults, _REPORT, observer) for observer in observers]
+            pipeline.process(batches, Enricher(), parts, self.rejected, faults)
+        self.exit_code = exit_code_of(started, faults)
+
+
+def find_source_or_capture(
+    args: Namespace, config: Config, out: Output, *, handled: str, done: str
+) -> Source:
+    """
+    Return what the command line names: a recording, a store, or what to capture.
+
+    ``handled`` ends "a recording is … as it is"; for ``done`` see ``LiveSource``.
+    """
+    captures = args.command or args.cgroup or args.all or args.duration is not None or args.record
+    is_named = args.recording is not None or args.store is not None
+    if captures and is_named:
+        raise UsageError(
+            f"a {'recording' if args.store is None else 'store'} is {handled} as it is",
+            hint="leave out what says what to capture, or the file",
+        )
+    source = None
+    if is_named or not (captures or args.pid):
+        source = find_source(args, config)
+    return source or LiveSource(args, config, out, done)
+
+
+def pids_of(source: Source, args: Namespace) -> Sequence[int]:
+    """Return the processes that a report is about; of a capture, also their children."""
+    return () if isinstance(source, LiveSource) else args.pid
 
 
 def exit_code_of(started: Started, faults: Faults) -> int:

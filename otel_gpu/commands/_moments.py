@@ -42,12 +42,7 @@ class Moment(NamedTuple):
 
 
 def parse_moment(text: str) -> Moment:
-    """
-    Read a moment.
-
-    Raises:
-        UsageError: The text names none.
-    """
+    """Read a moment; ``UsageError`` where the text is not one."""
     if found := _RELATIVE.fullmatch(text):
         sign, amount, unit = found.groups()
         offset_ns = round(float(amount) * _UNITS_NS[unit])

@@ -62,12 +62,7 @@ def wants_store(config: Config) -> bool:
 def open_store(
     path: Path, config: Config, *, live: bool, faults: Faults | None = None
 ) -> "StoreWriter":
-    """
-    Open a store to write it.
-
-    Raises:
-        StoreError: It cannot be written; see ``store.recorder.open_writer``.
-    """
+    """Open a store to write it; ``StoreError`` where that is not possible."""
     # SQLite and the schema: for those who write a store.
     from otel_gpu.store.recorder import open_writer  # noqa: PLC0415
 
@@ -76,11 +71,7 @@ def open_store(
 
 @contextmanager
 def live_store(config: Config, faults: Faults) -> Iterator["Isolated[StoreWriter] | None"]:
-    """
-    Open the flight recorder of a capture, if it is to have one, and end it.
-
-    A store that cannot be written is warned about, and is no reason not to capture.
-    """
+    """Open the flight recorder of a capture, if it is to have one; failing is no reason to stop."""
     store = None
     path = store_path(config)
 

@@ -6,31 +6,31 @@ Not a verb: ``explain``, ``report`` and ``stacks`` use it.
 
 import re
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import TextIO
+
+from rich.console import Console
 
 from otel_gpu import pipeline
-from otel_gpu.commands import UsageError
+from otel_gpu.commands import Output, UsageError
 from otel_gpu.commands._moments import HELP as MOMENT_HELP
 from otel_gpu.commands._moments import parse_moment
 from otel_gpu.commands._recorder import store_path
 from otel_gpu.commands._sources import RecordingSource, StoreSource
 from otel_gpu.config import Config
+from otel_gpu.errors import OtelGpuError
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.findings.collector import Collector
 from otel_gpu.findings.document import Window
 from otel_gpu.findings.source import Source
 
+_COLUMNS = 160
+
 
 def add_source_arguments(parser: ArgumentParser, verb: str, *, captures: bool = False) -> None:
-    """
-    Add the arguments that name a recording or a store, and a part of it.
-
-    Args:
-        parser: Of the verb.
-        verb: What is done with them, as in "the recording to explain".
-        captures: Whether the verb can also capture live.
-    """
+    """Add the arguments that name a recording or a store, and a part of it."""
     # "-30s" is a value here. Of what begins with a dash, argparse lets numbers be values.
     parser._negative_number_matcher = re.compile(r"-\d")  # noqa: SLF001 -- it has no other way
     parser.add_argument(
@@ -55,12 +55,7 @@ def add_source_arguments(parser: ArgumentParser, verb: str, *, captures: bool = 
 
 
 def find_source(args: Namespace, config: Config) -> Source | None:
-    """
-    Open what the command line names, or else the store that ``run`` writes; None: neither.
-
-    Raises:
-        UsageError: It names both kinds.
-    """
+    """Open what the command line names, or else the store that ``run`` writes; None: neither."""
     if args.recording is not None and args.store is not None:
         raise UsageError("name a recording or a store, not both")
     if args.recording is not None:
@@ -73,47 +68,17 @@ def find_source(args: Namespace, config: Config) -> Source | None:
     return StoreSource(path)
 
 
-def find_source_or_capture(args: Namespace, config: Config, told: str) -> Source | None:
-    """
-    Do the same for a verb that can also capture live; None: it is to do that.
-
-    Args:
-        args: Of a verb with ``_live.add_target_arguments``.
-        config: Of the verb.
-        told: What happens to a file, as in "a recording is explained as it is".
-
-    Raises:
-        UsageError: The command line names both kinds, or one and what to capture.
-    """
-    captures = args.command or args.cgroup or args.all or args.duration is not None or args.record
-    is_named = args.recording is not None or args.store is not None
-    if captures and is_named:
-        raise UsageError(
-            f"a {'recording' if args.store is None else 'store'} is {told} as it is",
-            hint="leave out what says what to capture, or the file",
-        )
-    if not is_named and (captures or args.pid):
-        return None
-    return find_source(args, config)
-
-
-def window_of(source: Source, args: Namespace) -> Window:
-    """
-    Return the part of a source that a report is to be about.
-
-    Raises:
-        UsageError: The part is none.
-    """
-    return source.about(resolve_window(source, args.begin, args.end))
+@contextmanager
+def part_of(source: Source, args: Namespace) -> Iterator[Window]:
+    """Yield the window that a report is about; close the source, and raise its error."""
+    with closing(source):
+        yield source.about(resolve_window(source, args.begin, args.end))
+    if source.error:
+        raise source.error
 
 
 def resolve_window(source: Source, begin: str | None, end: str | None) -> Window:
-    """
-    Return the window of a source that words name.
-
-    Raises:
-        UsageError: They name none.
-    """
+    """Return the window of a source that words name; ``UsageError`` where they make no sense."""
     named = [None if text is None else parse_moment(text) for text in (begin, end)]
     extent = (0, 0)
     if any(moment is not None and moment.origin != "unix" for moment in named):
@@ -134,3 +99,37 @@ def make_collector(
     """Return what makes the report of a window; see ``report.collector.Collector``."""
     explainer = Explainer(pipeline.explain_settings(config))
     return Collector(explainer, window=window, pids=pids, rejected=rejected)
+
+
+def write_result(
+    args: Namespace, out: Output, lines: Iterable[str] | None, draw: Callable[[Console], None]
+) -> None:
+    """
+    Write lines for a program, or let a person's report be drawn, where ``--output`` says.
+
+    Else it is printed; with a command, standard output is the command's, but for programs.
+    """
+    if args.output is not None:
+        with open_for_writing(args.output) as file:
+            if lines is None:
+                draw(Console(file=file, width=_COLUMNS, highlight=False, markup=False, emoji=False))
+            else:
+                file.writelines(f"{line}\n" for line in lines)
+    elif lines is None:
+        draw(out.stderr_console if args.command else out.stdout_console)
+    else:
+        for line in lines:
+            out.line(line)
+
+
+@contextmanager
+def open_for_writing(path: Path) -> Iterator[TextIO]:
+    """Open a file that a person named, replacing an old one; ``OtelGpuError`` says why not."""
+    try:
+        with path.open("w", encoding="utf-8") as file:
+            yield file
+    except OSError as error:
+        raise OtelGpuError(
+            f"{path}: cannot be written: {error.strerror}",
+            hint="name a file in a folder that exists and can be written",
+        ) from error

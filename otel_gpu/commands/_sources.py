@@ -6,64 +6,65 @@ reach, and hand their activities to observers; nothing after that asks which it 
 opens one closes it.
 """
 
-from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from otel_gpu import pipeline
-from otel_gpu.commands._salvage import Salvage
+from otel_gpu.capture.recording import read_recording
 from otel_gpu.enrich.enricher import Enricher
-from otel_gpu.errors import OtelGpuError, StoreError
+from otel_gpu.errors import RecordingError, StoreError
 from otel_gpu.findings.document import Window
 from otel_gpu.findings.extent import Extent
-from otel_gpu.findings.source import Observers
+from otel_gpu.findings.source import Observers, Source
 from otel_gpu.findings.words import count_of
 from otel_gpu.store.losses import describe_losses
 from otel_gpu.store.reader import StoreReader
 
 
-class RecordingSource:
-    """A recording; all of it is played, since what was usual before a window counts."""
+class RecordingSource(Source):
+    """
+    A recording, as far as it goes; all of it is played, since what was usual before a window counts.
+
+    One that holds nothing raises at once, so that no output is begun for it. What damage comes
+    later is in ``error`` when what came before has been used.
+    """
 
     def __init__(self, path: Path) -> None:
+        super().__init__(str(path))
         self._path = path
-        self._recording = Salvage(path)
-        self.name = str(path)
-        self.notes: list[str] = []
-        self.error: OtelGpuError | None = None
-        self.rejected: Counter[str] = Counter()
+        self._rest = read_recording(path)
+        self._first = next(self._rest, ())
+
+    def batches(self) -> Iterator[Sequence[bytes]]:
+        """Yield what is whole; once."""
+        yield self._first
+        try:
+            yield from self._rest
+        except RecordingError as error:
+            self.error = error
+            self.notes.append("The recording is damaged: what comes after that is not known.")
 
     def extent(self) -> tuple[int, int]:
         """Read the recording once for this: only its end says when that is."""
         extent = Extent()
-        batches = Salvage(self._path).batches()
-        pipeline.process(batches, Enricher(), [extent.observe], Counter())
+        RecordingSource(self._path).play(Window(), [extent])
         return extent.start_unix_ns, extent.end_unix_ns
-
-    def about(self, window: Window) -> Window:
-        """The window itself."""
-        return window
 
     def play(self, window: Window, observers: Observers) -> None:  # noqa: ARG002 -- all is needed
         """Hand all activities to the observers."""
-        pipeline.process(self._recording.batches(), Enricher(), observers, self.rejected)
-        self.error = self._recording.error
-        if self.error:
-            self.notes.append("The recording is damaged: what comes after that is not known.")
+        pipeline.process(self.batches(), Enricher(), observers, self.rejected)
 
     def close(self) -> None:
-        """Let go of the file."""
-        self._recording.close()
+        """Let go of the file, which may not have been read to its end."""
+        self._rest = iter(())
 
 
-class StoreSource:
+class StoreSource(Source):
     """A store; only what a window needs is read."""
 
     def __init__(self, path: Path) -> None:
+        super().__init__(str(path))
         self._reader = StoreReader(path)
-        self.name = str(path)
-        self.notes: list[str] = []
-        self.error: OtelGpuError | None = None
-        self.rejected: Counter[str] = Counter()
 
     def extent(self) -> tuple[int, int]:
         """How far the store reaches."""
@@ -83,7 +84,7 @@ class StoreSource:
             return window
         if span.left_out:
             self.notes.append(
-                f"{count_of(span.left_out, 'earlier capture')} of this time not told: before a "
+                f"{count_of(span.left_out, 'earlier capture')} of this time left out: before a "
                 "reboot, or with other histograms. Choose an earlier window for them."
             )
         if window.start_unix_ns is not None or span.is_whole:
@@ -95,8 +96,8 @@ class StoreSource:
         reader = self._reader
         try:
             for activity in reader.activities(*window):
-                for observe in observers:
-                    observe(activity)
+                for observer in observers:
+                    observer.observe(activity)
             self._note_losses()
         except StoreError as error:
             self.error = error

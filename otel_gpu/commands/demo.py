@@ -11,10 +11,8 @@ from otel_gpu.commands import Output, UsageError
 from otel_gpu.config import Config
 from otel_gpu.demo.build import DemoError, build
 from otel_gpu.demo.scenarios import CAPTURE_ENVIRONMENT, CAPTURE_FLAGS, SCENARIOS, Scenario
-from otel_gpu.demo.truth import describe, read_truth
+from otel_gpu.demo.truth import describe
 
-NAME = "demo"
-HELP = "Run a program that is slow for a known cause, and explain it."
 DESCRIPTION = (
     "Run a small training loop that one known cause makes slow, capture it, and explain it. "
     "Needs root and a C compiler, and no GPU: a stand-in for the CUDA library is built. With "
@@ -74,7 +72,7 @@ def _capture(scenario: Scenario, folder: Path, recording: Path, out: Output) -> 
             hint=f"play a recording of it: otel-gpu demo {scenario.name} --synthetic",
         )
     out.note("the program says that this was done to it:")
-    for line in describe(read_truth(result.stdout)):
+    for line in describe(result.stdout):
         out.note(f"  {line}")
 
 

@@ -12,11 +12,10 @@ from otel_gpu.checks import Finding, can_capture, to_json
 from otel_gpu.commands import Output
 from otel_gpu.config import Config
 from otel_gpu.doctor import Host, check_loader, examine_host
+from otel_gpu.findings.words import printable
 from otel_gpu.service.examination import examine_service
 from otel_gpu.visibility import examine_process, examine_processes
 
-NAME = "doctor"
-HELP = "Say what this host allows, and what cannot be seen."
 DESCRIPTION = (
     "Check everything that a capture needs. The exit code is 0 if this host can capture, "
     "and 1 if something is missing."
@@ -72,11 +71,6 @@ def _table(findings: Iterable[Finding]) -> Table:
         style = _STYLES[finding.status]
         table.add_row(Text(finding.status, style=style), Text(finding.name), detail)
     return table
-
-
-def printable(text: str) -> str:
-    """Names come from other people's processes: what a terminal would obey is escaped."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _verdict(findings: list[Finding], processes: list[Finding]) -> str:

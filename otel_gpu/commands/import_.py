@@ -2,30 +2,24 @@
 
 import os
 from argparse import ArgumentParser, Namespace
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from otel_gpu import pipeline
 from otel_gpu.commands import Output, UsageError
-from otel_gpu.commands._recorder import has_destination, open_store
+from otel_gpu.commands._keepers import open_keepers
+from otel_gpu.commands._recorder import has_destination
 from otel_gpu.config import Config
-from otel_gpu.enrich.activities import Activity
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.explain.explainer import Explainer
-from otel_gpu.export.exports import NOT_SAMPLED, Exports, open_exports
 from otel_gpu.faces.text import write_text
 from otel_gpu.findings.collector import Collector
 from otel_gpu.findings.json_form import make_document
 from otel_gpu.findings.words import printable
-from otel_gpu.importers import KINDS, ForeignCapture, open_capture
+from otel_gpu.importers import KINDS, open_capture
 from otel_gpu.importers.tally import Tally
-from otel_gpu.store.losses import describe_losses
 
-NAME = "import"
-HELP = "Explain and export a capture that another tool made."
 DESCRIPTION = (
     "Read a capture that another tool made, say what of it could be taken over and what could "
     "not, and explain it as a recording is explained. With --otlp, also send its spans and metrics, "
@@ -69,11 +63,19 @@ def run(args: Namespace, config: Config, out: Output) -> int:
         raise UsageError("--json and --otlp-file - both want standard output")
     if args.otlp and not has_destination(config):
         out.note("nothing is sent: set OTEL_EXPORTER_OTLP_ENDPOINT")
-    with open_capture(args.kind, args.file, config, host=args.host) as capture:
+    environ = None
+    if args.otlp or config.export.otlp_file:
+        # The endpoint is for what is meant to be sent.
+        environ = os.environ if args.otlp else os.environ | _NOT_SENT
+    with (
+        open_capture(args.kind, args.file, config, host=args.host) as capture,
+        open_keepers(config, environ, args.store) as keepers,
+    ):
         tally = capture.tally
         explainer = Explainer(pipeline.explain_settings(config))
         collector = Collector(explainer, rejected=tally.rejected)
-        complete = _play(capture, collector, args, config, out)
+        pipeline.process_events(capture.events(), Enricher(), [*keepers.observers, collector])
+        complete = keepers.close(out)
     report = collector.finish(str(args.file), tally.notes)
     if args.json:
         out.json({"import": _document(tally), "report": make_document(report)})
@@ -85,47 +87,6 @@ def run(args: Namespace, config: Config, out: Output) -> int:
         console.print()
         write_text(report, console)
     return 0 if complete else 1
-
-
-def _play(
-    capture: ForeignCapture, collector: Collector, args: Namespace, config: Config, out: Output
-) -> bool:
-    """Hand all that is imported to whoever wants it; False: not all of it arrived."""
-    with ExitStack() as stack:
-        keepers: list[pipeline.Keeper] = []
-        exports = store = None
-        if args.otlp or config.export.otlp_file:
-            # The endpoint is for what is meant to be sent.
-            environ = os.environ if args.otlp else os.environ | _NOT_SENT
-            exports = stack.enter_context(open_exports(config, environ, live=False))
-            keepers.append(exports)
-        if args.store is not None:
-            store = stack.enter_context(open_store(args.store, config, live=False))
-            keepers.append(store)
-        observers: list[Callable[[Activity], object]] = [keeper.observe for keeper in keepers]
-        blame = pipeline.Blame(config, *keepers) if keepers else None
-        if blame is not None:
-            observers.append(blame.observe)
-        observers.append(collector.observe)
-        pipeline.process_events(capture.events(), Enricher(), observers)
-        if blame is not None:
-            blame.close()
-        complete = exports is None or _end_exports(exports, config, out)
-        if store is not None:
-            complete = store.close() and complete
-            for sentence in describe_losses(store.lost()):
-                out.note(sentence)
-    return complete
-
-
-def _end_exports(exports: Exports, config: Config, out: Output) -> bool:
-    complete = exports.shutdown(config.export.shutdown_timeout_s)
-    dropped = Counter(exports.dropped())
-    # Left out because the operator said so.
-    del dropped[NOT_SAMPLED]
-    if dropped:
-        out.note(f"spans that could not be exported: {_list_counts(dropped)}")
-    return complete and not dropped
 
 
 def _document(tally: Tally) -> dict[str, Any]:
@@ -149,7 +110,3 @@ def _lines(path: Path, tally: Tally) -> Iterator[str]:
         for what, count in counts.most_common():
             if count:
                 yield printable(f"  {title:<9} {count:>9,}  {what}")
-
-
-def _list_counts(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{reason} {count}" for reason, count in sorted(counts.items()) if count)

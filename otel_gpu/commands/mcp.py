@@ -18,8 +18,6 @@ from otel_gpu.errors import OtelGpuError
 if TYPE_CHECKING:
     from otel_gpu.faces.mcp.captures import Capture
 
-NAME = "mcp"
-HELP = "Let an assistant investigate a capture, over the Model Context Protocol."
 DESCRIPTION = (
     "Serve a recording or a store to an assistant over the Model Context Protocol: nine tools that "
     "only read, and a prompt. On standard input and output, for a client that starts us; with --http "
@@ -54,12 +52,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         help="the token is in this file, which nobody else may read; default: in "
-        "OTEL_GPU_MCP_TOKEN, else a new one that is told on standard error",
+        "OTEL_GPU_MCP_TOKEN, else a new one that is written to standard error",
     )
 
 
 def run(args: Namespace, config: Config, out: Output) -> int:
-    """Serve; 0 when the client is gone or we are told to end."""
+    """Serve; 0 when the client has gone, or on a signal."""
     if args.token_file is not None and args.http is None:
         raise UsageError("--token-file is for --http", hint="a client that starts us needs none")
     _check_packages()
@@ -88,18 +86,19 @@ def _check_packages() -> None:
 
 
 def _find_capture(args: Namespace, config: Config) -> "Capture":
-    from otel_gpu.faces.mcp.captures import Capture, Makers  # noqa: PLC0415 -- as above
+    from otel_gpu.faces.mcp.captures import Capture  # noqa: PLC0415 -- as above
 
-    collector = partial(make_collector, config)
-    recording: Path | None = args.recording
-    if recording is None:
-        path = store_path(config)
-        makers = Makers(lambda: StoreSource(path), resolve_window, collector)
-        return Capture(path, makers, is_store=True)
-    # What is no recording is said at once, and not to an assistant.
-    RecordingSource(recording)
-    makers = Makers(lambda: RecordingSource(recording), resolve_window, collector)
-    return Capture(recording, makers, is_store=False)
+    if args.recording is not None:
+        # What is no recording is said at once, and not to an assistant.
+        RecordingSource(args.recording)
+    is_store = args.recording is None
+    return Capture(
+        store_path(config) if is_store else args.recording,
+        is_store=is_store,
+        open_source=StoreSource if is_store else RecordingSource,
+        find_window=resolve_window,
+        make_collector=partial(make_collector, config),
+    )
 
 
 def _serve_stdio(capture: "Capture") -> None:

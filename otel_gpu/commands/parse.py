@@ -11,9 +11,6 @@ from otel_gpu.config import Config
 from otel_gpu.decode.decoder import decode
 from otel_gpu.decode.text import KIND_NAMES, SERIES_KIND, TIME_KIND, describe
 
-NAME = "parse"
-HELP = "Print a recording as text, one record per line."
-
 _REJECTED_KIND = "rejected"
 _KINDS = (*KIND_NAMES.values(), SERIES_KIND, TIME_KIND, _REJECTED_KIND)
 # Enough for a header and the fields after it.

@@ -16,8 +16,6 @@ from otel_gpu.findings.words import printable
 from otel_gpu.store.queries import MAX_ROWS, Answer, QueryLimits
 from otel_gpu.store.reader import StoreReader
 
-NAME = "query"
-HELP = "Ask the flight recorder in SQL."
 DESCRIPTION = (
     "Answer a question in SQL about what run kept: one SELECT statement, which can read and cannot "
     "write, whatever it says. Without one, the tables and views are listed with what they mean; "

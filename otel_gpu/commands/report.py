@@ -1,7 +1,6 @@
 """``otel-gpu report``: what ``explain`` says, as a page for a browser."""
 
 from argparse import ArgumentParser, Namespace
-from contextlib import closing
 from pathlib import Path
 
 from otel_gpu.commands import Output, UsageError
@@ -9,19 +8,17 @@ from otel_gpu.commands._reports import (
     add_source_arguments,
     find_source,
     make_collector,
-    window_of,
+    open_for_writing,
+    part_of,
 )
 from otel_gpu.config import Config
-from otel_gpu.errors import OtelGpuError
 from otel_gpu.faces.html.page import make_page
-from otel_gpu.findings.document import Document
+from otel_gpu.findings.document import Document, Window
 from otel_gpu.findings.json_form import make_document, to_text
 from otel_gpu.findings.source import Source
 from otel_gpu.findings.top_stacks import CALLED, WAITED, StackCollector
 from otel_gpu.findings.words import format_size
 
-NAME = "report"
-HELP = "Write what was slow, and why, as a page for a browser."
 DESCRIPTION = (
     "Write what explain says of a recording or a store as one HTML file that is complete in "
     "itself: it loads nothing, and can be sent to others. Needs no privileges and no GPU. The same "
@@ -65,35 +62,26 @@ def run(args: Namespace, config: Config, out: Output) -> int:
     source = find_source(args, config)
     if source is None:
         raise UsageError("name what to report on", hint="a recording, or --store FILE")
-    with closing(source):
-        document, page = _make(source, args, config)
-    if not prints:
-        _write(args.html, page, out)
-    elif not out.stdout.isatty():
-        out.stdout.write(page)
-    if args.json is not None:
-        _write(args.json, to_text(make_document(document)) + "\n", out)
-    if source.error:
-        raise source.error
+    with part_of(source, args) as window:
+        document, page = _make(source, window, args, config)
+        if not prints:
+            _write(args.html, page, out)
+        elif not out.stdout.isatty():
+            out.stdout.write(page)
+        if args.json is not None:
+            _write(args.json, to_text(make_document(document)) + "\n", out)
     return 0
 
 
-def _make(source: Source, args: Namespace, config: Config) -> tuple[Document, str]:
-    window = window_of(source, args)
+def _make(source: Source, window: Window, args: Namespace, config: Config) -> tuple[Document, str]:
     collector = make_collector(config, source.rejected, window, args.pid)
     stacks = [StackCollector(window, kind=kind, pids=args.pid) for kind in (CALLED, WAITED)]
-    source.play(window, [collector.observe, *(one.observe for one in stacks)])
+    source.play(window, [collector, *stacks])
     document = collector.finish(source.name, source.notes)
     return document, make_page(document, flames=[one.finish(source.name) for one in stacks])
 
 
 def _write(path: Path, text: str, out: Output) -> None:
-    encoded = text.encode()
-    try:
-        path.write_bytes(encoded)
-    except OSError as error:
-        raise OtelGpuError(
-            f"{path}: cannot be written: {error.strerror}",
-            hint="name a file in a folder that exists and can be written",
-        ) from error
-    out.note(f"wrote {path}, {format_size(len(encoded))}")
+    with open_for_writing(path) as file:
+        file.write(text)
+    out.note(f"wrote {path}, {format_size(len(text.encode()))}")

@@ -26,8 +26,6 @@ from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.enrich.stack_text import describe_place
 from otel_gpu.faults import Faults, Isolated
 
-NAME = "run"
-HELP = "Capture live, and export."
 DESCRIPTION = (
     "Capture the CUDA calls, scheduler stalls and forks of programs as they are, and send "
     "them to the endpoint of OTEL_EXPORTER_OTLP_*. Name what to watch: a command after --, "

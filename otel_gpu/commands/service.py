@@ -18,8 +18,6 @@ from otel_gpu.service.systemd import State, state_of_service
 from otel_gpu.service.trust import parts_of_program, untrusted
 from otel_gpu.store.reader import StoreReader
 
-NAME = "service"
-HELP = "Install the agent as a systemd service, remove it, or say how it does."
 DESCRIPTION = (
     "install writes the unit, its environment file and its configuration, and says what to do next; "
     "it starts nothing, and leaves what was changed as it is. uninstall removes what was not changed. "
@@ -29,21 +27,14 @@ DESCRIPTION = (
 CONFIG_FLAGS = ("store.path",)
 
 _ACTIONS = ("install", "uninstall", "status")
-_SAID: dict[Action, str] = {
-    "write": "wrote {}",
-    "replace": "brought up to date {}",
-    "beside": "wrote {}, beside the one that was changed here",
-    "unchanged": "left as it is {}",
-    "remove": "removed {}",
-    "keep": "kept {}, which was changed here",
-}
-_PLANNED: dict[Action, str] = {
-    "write": "would write {}",
-    "replace": "would bring up to date {}",
-    "beside": "would write {}, beside the one that was changed here",
-    "unchanged": "would leave as it is {}",
-    "remove": "would remove {}",
-    "keep": "would keep {}, which was changed here",
+# What is said of a file: what was done, or what would be.
+_SAID: dict[Action, tuple[str, str, str]] = {
+    "write": ("wrote", "write", ""),
+    "replace": ("brought up to date", "bring up to date", ""),
+    "beside": ("wrote", "write", ", beside the one that was changed here"),
+    "unchanged": ("left as it is", "leave as it is", ""),
+    "remove": ("removed", "remove", ""),
+    "keep": ("kept", "keep", ", which was changed here"),
 }
 _NEXT = (
     "next:",
@@ -138,7 +129,8 @@ def _refuse_running() -> None:
 
 def _say(steps: list[Step], out: Output, *, planned: bool) -> None:
     for step in steps:
-        out.line((_PLANNED if planned else _SAID)[step.action].format(printable(str(step.path))))
+        done, do, more = _SAID[step.action]
+        out.line(f"{f'would {do}' if planned else done} {printable(str(step.path))}{more}")
 
 
 def _status(args: Namespace, config: Config, out: Output) -> int:

@@ -2,19 +2,20 @@
 
 import json
 from argparse import ArgumentParser, Namespace
-from collections import Counter
-from contextlib import closing
 from pathlib import Path
 
-from rich.console import Console
-
 from otel_gpu.commands import Output, UsageError
-from otel_gpu.commands._files import open_for_writing
-from otel_gpu.commands._live import add_target_arguments, capture, check_targets
+from otel_gpu.commands._live import (
+    LiveSource,
+    add_target_arguments,
+    find_source_or_capture,
+    pids_of,
+)
 from otel_gpu.commands._reports import (
     add_source_arguments,
-    find_source_or_capture,
-    window_of,
+    open_for_writing,
+    part_of,
+    write_result,
 )
 from otel_gpu.config import Config
 from otel_gpu.errors import OtelGpuError
@@ -33,8 +34,6 @@ from otel_gpu.findings.top_stacks import (
     StackReport,
 )
 
-NAME = "stacks"
-HELP = "Say where in their programs CUDA calls are made."
 DESCRIPTION = (
     "Add up the stacks of CUDA calls that became spans: Python, C++ and CUDA in one, by calls, time "
     "or bytes. Reads a recording or a store, which needs no privileges and no GPU; or captures live what "
@@ -46,8 +45,6 @@ DESCRIPTION = (
 CONFIG_FLAGS = ("spans.mode",)
 TAKES_COMMAND = True
 
-_LIVE = "live"
-_COLUMNS = 160
 _LIMIT = 20
 
 
@@ -106,44 +103,29 @@ def run(args: Namespace, config: Config, out: Output) -> int:
         raise UsageError("--limit must be at least 1")
     if args.waits and (args.api or args.by == BYTES):
         raise UsageError("waits are of no API and have no bytes", hint="leave out --api or --by")
-    source = find_source_or_capture(args, config, "looked at")
-    if source is None:
-        return _run_live(args, config, out)
-    with closing(source):
-        window = window_of(source, args)
-        stacks = StackCollector(
-            window, kind=_kind(args), pids=args.pid, names=args.api, rejected=source.rejected
-        )
-        source.play(window, [stacks.observe])
-    _write(stacks.finish(source.name, args.by, source.notes), args, out)
-    if source.error:
-        raise source.error
-    return 0
-
-
-def _run_live(args: Namespace, config: Config, out: Output) -> int:
-    if args.begin is not None or args.end is not None:
-        raise UsageError("--from and --to are for recordings and stores", hint="see --duration")
-    check_targets(args)
-    if not config.stacks.enabled:
+    source = find_source_or_capture(args, config, out, handled="looked at", done="shows the stacks")
+    if isinstance(source, LiveSource) and not config.stacks.enabled:
         raise UsageError("stacks.enabled is false", hint="set it to true, or read a recording")
-    rejected: Counter[str] = Counter()
-    collector = StackCollector(kind=_kind(args), names=args.api, rejected=rejected)
-
-    def say() -> None:
-        out.note("capturing; Ctrl-C ends that and shows the stacks")
-
-    code = capture(args, config, collector, rejected, say)
-    _write(collector.finish(_LIVE, args.by), args, out)
-    return code
-
-
-def _kind(args: Namespace) -> str:
-    return WAITED if args.waits else CALLED
+    with part_of(source, args) as window:
+        stacks = StackCollector(
+            window,
+            kind=WAITED if args.waits else CALLED,
+            pids=pids_of(source, args),
+            names=args.api,
+            rejected=source.rejected,
+        )
+        source.play(window, [stacks])
+        _write(stacks.finish(source.name, args.by, source.notes), args, out)
+    return source.exit_code
 
 
 def _write(report: StackReport, args: Namespace, out: Output) -> None:
-    _write_text(report, args, out)
+    lines: list[str] | None = None
+    if args.json:
+        lines = [to_text(make_stacks_document(report, args.limit))]
+    elif args.folded:
+        lines = [folded_line(stack) for stack in fold(report.rows, args.by)]
+    write_result(args, out, lines, lambda console: write_stacks(report, console, args.limit))
     # What was asked for is written before it is said that there is nothing to draw.
     if (args.speedscope or args.flamegraph) and not report.total():
         raise OtelGpuError(
@@ -157,26 +139,3 @@ def _write(report: StackReport, args: Namespace, out: Output) -> None:
         title = f"{report.source}: {report.kind} by {report.by}"
         with open_for_writing(args.flamegraph) as file:
             file.write(flamegraph_page(fold(report.rows, args.by), args.by, title))
-
-
-def _write_text(report: StackReport, args: Namespace, out: Output) -> None:
-    lines: list[str] | None = None
-    if args.json:
-        lines = [to_text(make_stacks_document(report, args.limit))]
-    elif args.folded:
-        lines = [folded_line(stack) for stack in fold(report.rows, args.by)]
-    if args.output is not None:
-        with open_for_writing(args.output) as file:
-            if lines is None:
-                console = Console(
-                    file=file, width=_COLUMNS, highlight=False, markup=False, emoji=False
-                )
-                write_stacks(report, console, args.limit)
-            else:
-                file.writelines(f"{line}\n" for line in lines)
-    elif lines is None:
-        console = out.stderr_console if args.command else out.stdout_console
-        write_stacks(report, console, args.limit)
-    else:
-        for line in lines:
-            out.line(line)

@@ -22,17 +22,16 @@ from otel_gpu.commands._live import (
     exit_code_of,
     open_capture,
 )
-from otel_gpu.commands._salvage import Salvage
+from otel_gpu.commands._sources import RecordingSource
 from otel_gpu.config import Config
 from otel_gpu.enrich.activities import Activity
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.faces.summary import is_live
-from otel_gpu.faults import Faults, Isolated
+from otel_gpu.faults import Faults, Isolated, Observer
 from otel_gpu.findings.board import Board
+from otel_gpu.findings.document import Window
 from otel_gpu.findings.extent import Extent
 
-NAME = "top"
-HELP = "Show on one screen what CUDA programs do right now, and what is wrong."
 DESCRIPTION = (
     "Show what bounds each process, where the time of the threads that feed the GPU goes, its "
     "CUDA calls, incidents while they form, and calls that do not return: live, of what is named "
@@ -126,17 +125,14 @@ def _ticking(batches: Batches, display: Display, faults: Faults) -> Batches:
 
 
 def _play(args: Namespace, config: Config, out: Output) -> int:
-    recording = Salvage(args.recording)
-    rejected: Counter[str] = Counter()
-    board = _make_board(args, config, rejected)
+    recording = RecordingSource(args.recording)
+    board = _make_board(args, config, recording.rejected)
     display = _make_display(args, board, out.stdout_console, args.recording.name)
-    observers = [board.observe]
-    if not args.once:
-        observers.insert(0, _Pace(display).observe)
+    observers: list[Observer] = [board] if args.once else [_Pace(display), board]
     with _quitting(display):
         try:
             with display:
-                pipeline.process(recording.batches(), Enricher(), observers, rejected)
+                recording.play(Window(), observers)
                 board.close()
                 display.hold()
         except _Quit:

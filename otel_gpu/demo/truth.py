@@ -2,103 +2,27 @@
 
 import json
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 
-class InjectedCause(NamedTuple):
-    """One cause; ``pid`` and ``tid`` are of the culprit, 0 where there is none."""
-
-    kind: str
-    time_ns: int
-    pid: int
-    tid: int
-    via: "InjectedCause | None"
-
-
-class InjectedEffect(NamedTuple):
-    """One slow call or gap, on the kernel's monotonic clock, with its causes by size."""
-
-    kind: str
-    api: str
-    start_ktime_ns: int
-    end_ktime_ns: int
-    causes: tuple[InjectedCause, ...]
-
-    @property
-    def duration_ns(self) -> int:
-        """How long it took."""
-        return self.end_ktime_ns - self.start_ktime_ns
-
-
-class Truth(NamedTuple):
-    """
-    The scenario's own account.
-
-    ``ktime_ns`` and ``unix_ns`` are one moment on two clocks; ``tid`` is the thread
-    that the effects are of.
-    """
-
-    scenario: str
-    pid: int
-    tid: int
-    ktime_ns: int
-    unix_ns: int
-    effects: tuple[InjectedEffect, ...]
-
-    def to_unix_ns(self, ktime_ns: int) -> int:
-        """Unix time of a moment on the kernel's monotonic clock."""
-        return ktime_ns - self.ktime_ns + self.unix_ns
-
-
-def read_truth(line: str) -> Truth:
-    """Read the line that a scenario prints when it is over."""
-    document = json.loads(line)
-    return Truth(
-        document["scenario"],
-        document["pid"],
-        document["tid"],
-        document["monotonic_ns"],
-        document["unix_ns"],
-        tuple(
-            InjectedEffect(
-                effect["kind"],
-                effect["api"],
-                effect["start_ns"],
-                effect["end_ns"],
-                tuple(map(_cause, effect["causes"])),
-            )
-            for effect in document["effects"]
-        ),
-    )
-
-
-def _cause(cause: dict[str, Any]) -> InjectedCause:
-    via = cause.get("via")
-    return InjectedCause(
-        cause["kind"],
-        cause["time_ns"],
-        cause["pid"],
-        cause.get("tid", cause["pid"]),
-        _cause(via) if via else None,
-    )
-
-
-def describe(truth: Truth) -> Iterator[str]:
-    """Say in words what was done, one line per effect."""
-    if not truth.effects:
+def describe(line: str) -> Iterator[str]:
+    """Say in words what a scenario's line of JSON says was done, one line per effect."""
+    effects = json.loads(line)["effects"]
+    if not effects:
         yield "nothing was done to it"
-    for number, effect in enumerate(truth.effects, 1):
-        causes = ", then ".join(map(_describe, effect.causes))
+    for number, effect in enumerate(effects, 1):
+        causes = ", then ".join(map(_describe, effect["causes"]))
+        duration_ns = effect["end_ns"] - effect["start_ns"]
         yield (
-            f"{number}. {effect.kind.replace('_', ' ')} of {effect.duration_ns / 1e6:.1f} ms "
-            f"({effect.api}): {causes}"
+            f"{number}. {effect['kind'].replace('_', ' ')} of {duration_ns / 1e6:.1f} ms "
+            f"({effect['api']}): {causes}"
         )
 
 
-def _describe(cause: InjectedCause) -> str:
-    words = f"{cause.kind} {cause.time_ns / 1e6:.1f} ms"
-    if cause.pid:
-        words += f" by thread {cause.tid} of process {cause.pid}"
-    if cause.via:
-        words += f", which had {_describe(cause.via)}"
+def _describe(cause: dict[str, Any]) -> str:
+    words = f"{cause['kind']} {cause['time_ns'] / 1e6:.1f} ms"
+    if pid := cause["pid"]:
+        words += f" by thread {cause.get('tid', pid)} of process {pid}"
+    if via := cause.get("via"):
+        words += f", which had {_describe(via)}"
     return words

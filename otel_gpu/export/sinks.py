@@ -14,7 +14,6 @@ from typing import Generic, TypeVar
 from opentelemetry.sdk.environment_variables import OTEL_SDK_DISABLED
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SpanExporter, SpanExportResult
 
-from otel_gpu.config import ExportConfig
 from otel_gpu.errors import ConfigError
 from otel_gpu.export.encoder import RequestEncoder, SpanEncoder
 from otel_gpu.export.environment import exporter_names, is_true, standing_in
@@ -32,6 +31,7 @@ from otel_gpu.export.sender import (
     Transport,
 )
 from otel_gpu.faults import Faults
+from otel_gpu.options import ExportConfig
 
 _logger = logging.getLogger(__name__)
 

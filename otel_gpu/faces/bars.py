@@ -35,11 +35,7 @@ _LOOKS: Mapping[str, _Look] = {
 
 
 def draw_bar(budget_ns: Mapping[str, int], width: int) -> Text:
-    """
-    Draw a budget as ``width`` letters, states in their fixed order.
-
-    What rounds to less than a letter gives way to the longer ones; empty without time.
-    """
+    """Draw a budget as ``width`` letters, states in their fixed order; empty without time."""
     bar = Text()
     total_ns = sum(budget_ns.get(state, 0) for state in _LOOKS)
     if total_ns <= 0:

@@ -5,7 +5,9 @@ from collections.abc import Callable, Iterable, Mapping
 
 from rich.text import Text
 
+from otel_gpu.faces import fields
 from otel_gpu.faces.columns import Column, draw_columns
+from otel_gpu.faces.fields import Cell, Field
 from otel_gpu.findings.view import ApiLine
 from otel_gpu.findings.words import (
     format_duration,
@@ -41,58 +43,50 @@ def draw_calls(
     room: int,
     with_process: bool,
 ) -> list[Text]:
-    """
-    Draw the table; nothing without calls.
-
-    Args:
-        apis: Its rows, in any order.
-        sort: One of ``SORTS``.
-        interval_ns: How long the last interval was.
-        width: Of the terminal; columns that find no room are left out.
-        room: How many rows there may be.
-        with_process: Say whose the calls are.
-    """
+    """Draw the ``room`` first rows by one of ``SORTS``; columns that do not fit are left out."""
     lines = sorted(apis, key=SORTS[sort], reverse=True)[:room]
     if not lines:
         return []
 
-    def cells(write: Callable[[ApiLine], str], style: str = "") -> list[Text]:
-        return [
-            Text(text, style="dim" if line.now is None else style if text.strip("0") else "")
-            for line in lines
-            for text in [write(line)]
-        ]
+    def column(field: Field, rank: int, part: str, group: str = "") -> Column:
+        cells = [_draw(field, line, part) for line in lines]
+        return Column(field.heading, rank, cells, field.is_text, group)
 
     length_ns = max(1, interval_ns)
-    now, total = f"last {format_duration(interval_ns)}", "since start"
-    columns = [Column("call", 0, cells(lambda line: shorten(line.total.api)), is_left=True)]
-    if with_process:
-        names = cells(lambda line: short_process(line.total.process))
-        columns.append(Column("process", 5, names, is_left=True))
-    columns += [
-        Column("calls/s", 1, cells(lambda line: f"{line.calls_per_s:,.0f}"), group=now),
-        Column(
-            "time", 3, cells(lambda line: format_share(_now(line, "sum_ns") / length_ns)), group=now
-        ),
-        Column("p50", 7, cells(lambda line: _of_now(line, "p50_ns")), group=now),
-        Column("p99", 2, cells(lambda line: _of_now(line, "p99_ns")), group=now),
-        Column("max", 6, cells(lambda line: _of_now(line, "max_ns")), group=now),
-        Column("errors", 9, cells(lambda line: f"{_now(line, 'errors'):,.0f}", "red"), group=now),
-        Column("bytes/s", 8, cells(lambda line: _bytes(line.bytes_per_s)), group=now),
-        Column("calls", 10, cells(lambda line: f"{line.total.calls:,}"), group=total),
-        Column("p50", 14, cells(lambda line: format_duration(line.total.p50_ns)), group=total),
-        Column("p99", 11, cells(lambda line: format_duration(line.total.p99_ns)), group=total),
-        Column("max", 12, cells(lambda line: format_duration(line.total.max_ns)), group=total),
-        Column("errors", 4, cells(lambda line: f"{line.total.errors:,}", "red"), group=total),
-        Column("bytes", 13, cells(lambda line: _bytes(line.total.size_bytes)), group=total),
+    share = Field("time", lambda api: Cell(format_share(api.sum_ns / length_ns)))
+    now = (
+        *((share, 3), (fields.P50, 7), (fields.P99, 2), (fields.LONGEST, 6), (fields.ERRORS, 9)),
+    )
+    total = (
+        *((fields.CALLS, 10), (fields.P50, 14), (fields.P99, 11), (fields.LONGEST, 12)),
+        *((fields.ERRORS, 4), (fields.SIZE, 13)),
+    )
+    last = f"last {format_duration(interval_ns)}"
+    columns = [
+        column(_CALL, 0, "total"),
+        *([column(_PROCESS, 5, "total")] if with_process else []),
+        column(_CALL_RATE, 1, "", last),
+        *(column(field, rank, "now", last) for field, rank in now),
+        column(_BYTE_RATE, 8, "", last),
+        *(column(field, rank, "total", "since start") for field, rank in total),
     ]
-    told = [column for column in columns if any(cell.plain for cell in column.cells)]
-    return draw_columns(told, width)
+    shown = [column for column in columns if any(cell.plain for cell in column.cells)]
+    return draw_columns(shown, width)
 
 
-def _of_now(line: ApiLine, name: str) -> str:
-    return "" if line.now is None else format_duration(getattr(line.now, name))
+def _draw(field: Field, line: ApiLine, part: str) -> Text:
+    """Draw what a field says of a part of a line, or of the line itself."""
+    row = getattr(line, part) if part else line
+    if row is None:
+        return Text("")
+    cell = field.cell(row)
+    style = "dim" if line.now is None else "red" if cell.tone else ""
+    return Text(str(cell.shown), style=style)
 
 
-def _bytes(size_bytes: float) -> str:
-    return format_size(size_bytes) if size_bytes else ""
+_CALL = fields.text("call", lambda api: shorten(api.api))
+_PROCESS = fields.text("process", lambda api: short_process(api.process))
+_CALL_RATE = Field("calls/s", lambda line: Cell(f"{line.calls_per_s:,.0f}"))
+_BYTE_RATE = Field(
+    "bytes/s", lambda line: Cell(format_size(line.bytes_per_s) if line.bytes_per_s else "")
+)

@@ -10,11 +10,7 @@ _GAP = 2
 
 
 class Column(NamedTuple):
-    """
-    A column; the one with the highest ``rank`` is given up first, one of rank 0 never.
-
-    ``group`` is written above columns that stand beside each other and share it.
-    """
+    """A column. The highest ``rank`` is given up first, 0 never; columns may share a ``group``."""
 
     title: str
     rank: int
@@ -24,13 +20,7 @@ class Column(NamedTuple):
 
 
 def draw_columns(columns: Sequence[Column], width: int) -> list[Text]:
-    """
-    Draw a table: a line of groups if there are any, a line of titles, a line per row.
-
-    Args:
-        columns: At least one; all have as many cells.
-        width: Of the terminal. The columns of rank 0 may need more: lines are not cut.
-    """
+    """Draw groups, titles and rows; the columns of rank 0 may need more than the width."""
     kept = list(columns)
     sizes = [_size_of(column) for column in kept]
     while sum(sizes) + _GAP * (len(sizes) - 1) > width:

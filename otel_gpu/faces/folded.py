@@ -33,13 +33,7 @@ class FoldedStack(NamedTuple):
 
 
 def fold(rows: Iterable[StackRow], by: str) -> Iterator[FoldedStack]:
-    """
-    Yield the stacks of rows that weigh anything, each stack of a process once.
-
-    Args:
-        rows: The rows of a report.
-        by: What a stack weighs: one of ``top_stacks.MEASURES``.
-    """
+    """Yield the stacks that weigh anything by one of ``MEASURES``, each of a process once."""
     weights: dict[tuple[FoldedFrame, ...], int] = {}
     # Most stacks share most of their frames.
     known: dict[Frame, FoldedFrame] = {}

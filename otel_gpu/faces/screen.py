@@ -49,14 +49,9 @@ def draw_screen(
     view: View, controls: Controls, *, source: str, width: int, height: int | None = None
 ) -> list[Text]:
     """
-    Draw a view.
+    Draw a view of a source in lines no wider than ``width`` cells, and as many as ``height``.
 
-    Args:
-        view: What there is to see.
-        controls: What was chosen of it.
-        source: What is watched or played.
-        width: No line is wider, in cells.
-        height: There are as many lines; None: as many as are worth reading in a file.
+    Without a height, as many as are worth reading in a file.
     """
     shown = _choose(view, controls.chosen)
     parts = [

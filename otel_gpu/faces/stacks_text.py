@@ -22,17 +22,10 @@ MAX_FRAMES = 24
 
 
 def write_stacks(report: StackReport, console: Console, limit: int) -> None:
-    """
-    Write the top stacks.
-
-    Args:
-        report: What to write.
-        console: Where to.
-        limit: How many stacks.
-    """
+    """Write the first stacks of a report."""
     length_ns = report.end_unix_ns - report.start_unix_ns
     _line(console, f"{printable(report.source)}: {format_duration(length_ns)}", style="bold")
-    _line(console, _coverage(report))
+    _line(console, coverage(report))
     total = report.total()
     shown = Counter(map(_looks, report.rows[:limit]))
     for number, row in enumerate(report.rows[:limit], start=1):
@@ -78,16 +71,15 @@ def _line(console: Console, text: str, style: str = "") -> None:
     console.print(Text(text, style=style), soft_wrap=True)
 
 
-def _coverage(report: StackReport) -> str:
+def coverage(report: StackReport) -> str:
+    """Say what stacks are of, and how many have none."""
     if report.kind != CALLED:
         return (
             f"Of waits that became spans: {report.seen:,} with a stack, "
-            f"{report.without_stack:,} without. Shorter waits are not listed."
+            f"{report.without_stack:,} without. Shorter waits are not listed, and threads that had "
+            "nothing to do waited too."
         )
-    text = (
-        f"Of calls that became spans: {report.seen:,} with a stack, "
-        f"{report.without_stack:,} without"
-    )
+    text = f"Of calls that became spans: {report.seen:,} with a stack, {report.without_stack:,} without"
     if report.stand_for != report.seen:
         text += (
             f"; sampled ones count as often as they were sampled from, so these stand for "

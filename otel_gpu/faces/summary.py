@@ -6,35 +6,36 @@ Figures come from the kernel's counters, so calls and errors are exact.
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
+from operator import itemgetter
 from typing import Any, Self
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from otel_gpu.faces import fields
+from otel_gpu.faces.fields import Cell, Field
 from otel_gpu.faces.tables import draw_table
 from otel_gpu.findings.document import Api
 from otel_gpu.findings.running_totals import OBSERVED, RunningTotals
-from otel_gpu.findings.words import format_duration, printable
 
 MODES = ("auto", "always", "never")
 _FINAL_ROWS = 40
 _LINES_BESIDE_ROWS = 8
-_HEADINGS = "call< calls calls/s p50 p99 max errors"
+# Of a row and its calls per second.
+_FIELDS = (
+    *(field.of(itemgetter(0)) for field in (fields.PROCESS, fields.CALL, fields.CALLS)),
+    Field("calls/s", lambda row: Cell("" if math.isnan(row[1]) else f"{row[1]:,.0f}")),
+    *(field.of(itemgetter(0)) for field in (fields.P50, fields.P99, fields.LONGEST, fields.ERRORS)),
+)
 
 
 class Summary:
     """
-    Watches activities, and shows what they add up to.
+    Watches activities, and shows on standard error what they add up to.
 
-    As a context manager it shows the live screen, if there is one, until it is left.
-
-    Args:
-        console: On standard error.
-        live: Redraw the screen with every snapshot. For a terminal that nobody else
-            writes to; see ``is_live``.
-        dropped: Spans that could not be exported, by reason.
+    As a context it redraws a ``live`` screen with every snapshot; see ``is_live``. ``dropped``
+    returns spans that could not be exported, by reason.
     """
 
     observes = OBSERVED
@@ -56,12 +57,7 @@ class Summary:
             self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live:
             self._live.stop()
 
@@ -77,18 +73,7 @@ class Summary:
         self._console.print(self._render(rows, self._totals.mean_rates(rows)))
 
     def _render(self, rows: Sequence[Api], rates: Iterable[float]) -> Group:
-        cells = [
-            (
-                row,
-                printable(row.api),
-                f"{row.calls:,}",
-                "" if math.isnan(rate) else f"{rate:,.0f}",
-                *map(format_duration, (row.p50_ns, row.p99_ns, row.max_ns)),
-                Text(f"{row.errors:,}", style="red" if row.errors else ""),
-            )
-            for row, rate in zip(rows, rates, strict=True)
-        ]
-        table = draw_table(_HEADINGS, cells, with_process=True)
+        table = draw_table(_FIELDS, zip(rows, rates, strict=True))
         return Group(table if rows else Text("No CUDA call was seen."), Text(""), *self._footer())
 
     def _footer(self) -> Iterator[Text]:
@@ -107,15 +92,7 @@ class Summary:
 
 
 def is_live(mode: str, console: Console, *, shares_terminal: bool) -> bool:
-    """
-    Whether the screen can be redrawn while a capture runs.
-
-    Args:
-        mode: ``auto``, ``always`` or ``never``.
-        console: Where it would be drawn; only a terminal can be.
-        shares_terminal: A command writes to this terminal too. Redrawing would tear its
-            output apart, so that only ``always`` does it.
-    """
+    """Whether a screen can be redrawn: on a terminal that no command writes to, or ``always``."""
     if mode == "never" or not console.is_terminal:
         return False
     return mode == "always" or not shares_terminal

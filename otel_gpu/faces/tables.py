@@ -1,18 +1,19 @@
 """The tables of the document on a terminal or in a text file."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from otel_gpu.faces import fields
+from otel_gpu.faces.fields import Cell, Field
 from otel_gpu.findings.document import Api, Balance, Blame, Load, OffCpu, Slot, ThreadState
-from otel_gpu.findings.phases import phase_of
-from otel_gpu.findings.phrases import CONTEXTS, THREAD_STATES
+from otel_gpu.findings.phrases import THREAD_STATES
+from otel_gpu.findings.sentences import plain
 from otel_gpu.findings.words import (
     count_of,
-    describe_thread,
     format_duration,
     format_share,
     format_size,
@@ -29,92 +30,46 @@ MAX_ROWS: Mapping[str, int] = {
 Drawing = Callable[[Sequence[Any], bool], Sequence[RenderableType]]
 """Draws rows, and says of which process they are if that is asked for."""
 
+CALLS = (
+    *(fields.CALL, fields.CALLS, fields.ERRORS, fields.P50, fields.P99, fields.LONGEST),
+    *(fields.TOTAL, fields.SIZE),
+)
 _BAR_COLUMNS = 20
-_NS_PER_S = 1e9
 
 
 def api_table(rows: Sequence[Api], with_process: bool) -> list[Table]:
     """Calls per API."""
-    cells = [
-        (
-            row,
-            printable(row.api),
-            f"{row.calls:,}",
-            Text(f"{row.errors:,}", style="red" if row.errors else ""),
-            format_duration(row.p50_ns),
-            format_duration(row.p99_ns),
-            format_duration(row.max_ns),
-            format_duration(row.sum_ns),
-            format_size(row.size_bytes) if row.size_bytes else "",
-        )
-        for row in rows
-    ]
-    return [
-        draw_table("call< calls errors p50 p99 max total bytes", cells, with_process=with_process)
-    ]
+    return [_of_processes(CALLS, rows, with_process)]
 
 
 def off_cpu_table(rows: Sequence[OffCpu], with_process: bool) -> list[Table]:
     """Who was off the CPU, and why."""
-    cells = [
-        (
-            row,
-            CONTEXTS.get(row.context, row.context),
-            _off_cpu_reason(row),
-            format_duration(row.time_ns),
-            f"{row.times:,}",
-            _mean(row.time_ns, row.times),
-        )
-        for row in rows
-    ]
-    headings = "its_threads,_when< off_the_CPU< time times mean"
-    return [draw_table(headings, cells, with_process=with_process)]
+    shown = (
+        fields.WHEN._replace(heading="its threads, when"),
+        fields.text("off the CPU", _off_cpu_reason),
+        *(fields.TIME, fields.TIMES, fields.MEAN),
+    )
+    return [_of_processes(shown, rows, with_process)]
 
 
 def blame_table(rows: Sequence[Blame], with_process: bool) -> list[Table]:
     """Who kept whom from running."""
-    cells = [
-        (
-            row,
-            describe_thread(row.culprit)
-            + (" (its own)" if row.culprit.pid == row.process.pid else ""),
-            printable(row.kind),
-            format_duration(row.time_ns),
-            f"{row.effects:,}",
-        )
-        for row in rows
-    ]
-    return [draw_table("who< how< time effects", cells, with_process=with_process)]
+    who = fields.text("who", _who)
+    return [_of_processes((who, fields.HOW, fields.TIME, fields.EFFECTS), rows, with_process)]
 
 
-def slot_table(rows: Sequence[Slot], origin_unix_ns: int) -> Table:
+def slot_table(rows: Sequence[Slot]) -> Table:
     """What happened when."""
     allocates = any(row.allocate_calls for row in rows)
     most_ns = max((row.lost_ns for row in rows), default=0) or 1
-    cells = []
-    for row in rows:
-        length_s = row.length_ns / _NS_PER_S
-        allocations = (
-            f"{row.allocate_calls / length_s:,.0f}",
-            _mean(row.allocate_ns, row.allocate_calls),
-        )
-        cells.append(
-            (
-                row,
-                f"+{(row.start_unix_ns - origin_unix_ns) / _NS_PER_S:g} s",
-                f"{row.calls / length_s:,.0f}",
-                _mean(row.call_ns, row.calls),
-                *(allocations if allocates else ()),
-                format_duration(row.run_queue_ns) if row.run_queue_ns else "",
-                format_duration(row.lost_ns) if row.lost_ns else "",
-                "#" * round(row.lost_ns / most_ns * _BAR_COLUMNS),
-                str(phase_of(row)),
-            )
-        )
-    more = "alloc+free/s mean " if allocates else ""
-    return draw_table(
-        f"from calls/s mean_call {more}run_queue lost < phase<", cells, with_process=False
+    shown = (
+        *(fields.start(rows), fields.CALL_RATE, fields.MEAN_CALL),
+        *((fields.ALLOCATION_RATE, fields.MEAN_ALLOCATION) if allocates else ()),
+        *(fields.RUN_QUEUE, fields.LOST),
+        fields.text("", lambda row: "#" * round(row.lost_ns / most_ns * _BAR_COLUMNS)),
+        fields.PHASE,
     )
+    return draw_table(shown, rows)
 
 
 def balance_lines(rows: Sequence[Balance], _with_process: bool) -> list[Text]:
@@ -144,20 +99,28 @@ def load_lines(load: Load) -> list[str]:
     return lines
 
 
-def draw_table(headings: str, rows: Sequence[tuple[Any, ...]], *, with_process: bool) -> Table:
-    """Draw rows, each of what it is about and its cells; ``<`` marks columns of text."""
+def draw_table(shown: Sequence[Field], rows: Iterable[Any]) -> Table:
+    """Draw rows, with a column for each field."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    if with_process:
-        table.add_column("process", no_wrap=True)
-    for heading in headings.split(" "):
-        justify: Any = "left" if heading.endswith("<") else "right"
-        title = heading.removesuffix("<").replace("_", " ")
-        table.add_column(title, justify=justify, no_wrap=True)
-    for about, *cells in rows:
-        first = [process_name(about.process)] if with_process else []
-        # Never markup: much of it was named by the traced.
-        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in (*first, *cells)))
+    for field in shown:
+        table.add_column(field.heading, justify="left" if field.is_text else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(_draw(field.cell(row)) for field in shown))
     return table
+
+
+def _of_processes(shown: Sequence[Field], rows: Sequence[Any], with_process: bool) -> Table:
+    return draw_table([*([fields.PROCESS] if with_process else []), *shown], rows)
+
+
+def _draw(cell: Cell) -> Text:
+    # Never markup: much of it was named by the traced.
+    return Text(plain((cell.shown,)), style="red" if cell.tone else "")
+
+
+def _who(row: Blame) -> str:
+    is_own = row.culprit.pid == row.process.pid
+    return f"{plain((row.culprit,))}{' (its own)' if is_own else ''}"
 
 
 def _balance(row: Balance) -> str:
@@ -175,8 +138,4 @@ def _off_cpu_reason(row: OffCpu) -> str:
     words = THREAD_STATES.get(row.state, THREAD_STATES[ThreadState.BLOCKED])
     if row.state == ThreadState.RUN_QUEUE:
         return words
-    return f"{words}: {printable(row.reason) or 'unknown'}"
-
-
-def _mean(sum_ns: float, count: float) -> str:
-    return format_duration(sum_ns / count) if count else ""
+    return f"{words}: {row.reason or 'unknown'}"

@@ -45,14 +45,7 @@ STYLES = {Severity.HIGH: "bold red", Severity.MEDIUM: "yellow", Severity.LOW: "d
 
 
 def write_text(document: Document, console: Console, *, per_process: bool = False) -> None:
-    """
-    Write a document.
-
-    Args:
-        document: What to write.
-        console: Where to; colours and width are its own.
-        per_process: One part for each process, rather than tables over all of them.
-    """
+    """Write a document on a console, or one part of it for each process."""
     headline = f"{format_duration(document.length_ns)} from {format_time(document.start_unix_ns)}"
     console.print(Text(f"{printable(document.source)}: {headline} UTC", style="bold"))
     if per_process and document.processes:
@@ -90,7 +83,7 @@ def _write_parts(document: Document, console: Console, process: ProcessImage | N
             _write_section(console, title, [*drawn, *_more(len(rows), most)])
     slots = document.slots_of(process)
     if any(slot.calls or slot.lost_ns for slot in slots):
-        table = tables.slot_table(slots, document.start_unix_ns)
+        table = tables.slot_table(slots)
         _write_section(console, "Over time", [table])
 
 
@@ -99,7 +92,7 @@ def _write_section(console: Console, title: str, lines: Iterable[RenderableType]
     console.print(Text(title, style="bold"))
     for line in lines:
         if isinstance(line, Text):
-            # Not folded: half a waterfall below itself is none.
+            # Not folded: half a waterfall below itself cannot be read.
             console.print(Text("  ").append_text(line), soft_wrap=True)
         else:
             console.print(Padding(line, (0, 0, 0, 2), expand=False))
@@ -183,7 +176,7 @@ def _incident(number: int, incident: Incident, origin_unix_ns: int) -> Iterator[
 
 
 def style_of(severity: str) -> str:
-    """Return the style of a severity; none for what is none."""
+    """Return the style of a severity; none for an unknown one."""
     return [*STYLES.values(), ""][rank_of(severity)]
 
 

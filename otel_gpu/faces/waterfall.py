@@ -23,12 +23,7 @@ _FUNCTIONS = 3
 
 
 class Bar(NamedTuple):
-    """
-    One line of a waterfall.
-
-    ``offset_ns`` counts from the start of the effect, and is negative before it.
-    ``drawn`` is as long as every other, and shows the part inside the effect.
-    """
+    """A line; ``offset_ns`` counts from the effect's start, ``drawn`` is what lies inside it."""
 
     offset_ns: int
     length_ns: int
@@ -37,12 +32,7 @@ class Bar(NamedTuple):
 
 
 def draw_waterfall(chain: Chain, *, most: int = MAX_INTERVALS) -> tuple[list[Bar], int]:
-    """
-    Draw an effect and the intervals that its causes rest on, in order of time.
-
-    Returns:
-        The lines, and how many intervals are left out: the shortest.
-    """
+    """Return the bars of an effect in order of time, and how many shorter ones are left out."""
     effect = chain.effect
     bars = [Bar(0, effect.duration_ns, "-" * BAR_COLUMNS, describe_kind(effect))]
     longest = longest_first(find_intervals(chain))

@@ -1,40 +1,43 @@
 """What a report is made from, whichever kind of file it is."""
 
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
-from otel_gpu.enrich.activities import Activity
 from otel_gpu.errors import OtelGpuError
+from otel_gpu.faults import Observer
 from otel_gpu.findings.document import Window
 
-Observers = Sequence[Callable[[Activity], object]]
+Observers = Sequence[Observer]
 
 
-class Source(Protocol):
+class Source(ABC):
     """
-    Holds activities.
+    Holds activities; a report names it by ``name``.
 
-    Attributes:
-        name: What a report says that it is about.
-        notes: What a reader of the report is to know, once it was played.
-        error: What was wrong with it, once it was played; what came before that is right.
-        rejected: What could not be understood, by reason.
+    Once it was played, ``notes`` are what a reader of the report is to know, ``error`` is what was
+    wrong after what came before it, ``rejected`` counts what was not understood by reason, and
+    ``exit_code`` is that of a command that was captured.
     """
 
-    name: str
-    notes: list[str]
-    error: OtelGpuError | None
-    rejected: Counter[str]
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.notes: list[str] = []
+        self.error: OtelGpuError | None = None
+        self.rejected: Counter[str] = Counter()
+        self.exit_code = 0
 
     def extent(self) -> tuple[int, int]:
         """When it begins and ends, in Unix nanoseconds."""
+        return 0, 0
 
     def about(self, window: Window) -> Window:
         """What a report of a window is to be about."""
+        return window
 
+    @abstractmethod
     def play(self, window: Window, observers: Observers) -> None:
         """Hand what a window needs to the observers, in order; once."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 -- there may be nothing to let go of
         """Let go of the file."""

@@ -2,18 +2,13 @@
 
 from collections.abc import Iterator
 
-from otel_gpu.checks import Finding
+from otel_gpu.checks import Finding, ok, warning
 from otel_gpu.errors import HostError
 from otel_gpu.service.systemd import Ask, ask_systemctl, state_of_service
 
 
 def examine_service(ask: Ask = ask_systemctl) -> Iterator[Finding]:
-    """
-    Say whether the running agent has errors; nothing where it does not run as a service.
-
-    Args:
-        ask: Answers like ``systemctl`` with these arguments.
-    """
+    """Say whether the agent has errors that runs as a service; nothing without one."""
     try:
         state = state_of_service(ask)
     except HostError:
@@ -21,11 +16,10 @@ def examine_service(ask: Ask = ask_systemctl) -> Iterator[Finding]:
     if state.active != "active":
         return
     if state.has_errors:
-        yield Finding(
+        yield warning(
             "service",
-            "warning",
             f"process {state.pid}: {state.word}",
             "what these cost is lost; see journalctl -u otel-gpu for the first of each, and report it",
         )
     else:
-        yield Finding("service", "ok", f"process {state.pid}: {state.word or 'running'}")
+        yield ok("service", f"process {state.pid}: {state.word or 'running'}")

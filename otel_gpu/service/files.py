@@ -34,14 +34,7 @@ Action = Literal["write", "replace", "beside", "unchanged", "remove", "keep"]
 
 
 class ServiceFile(NamedTuple):
-    """
-    A file of the service.
-
-    Attributes:
-        name: In ``deploy/systemd``.
-        place: Below the root.
-        mode: Its permissions.
-    """
+    """A file of ``deploy/systemd``, its place below the root, and its permissions."""
 
     name: str
     place: Path
@@ -58,14 +51,9 @@ FILES = (
 
 class Step(NamedTuple):
     """
-    What is done with one file.
+    What is done with one file: ``data`` is what is written, else empty.
 
-    Attributes:
-        action: ``write`` a new one, ``replace`` one that nobody changed, write ``beside`` one
-            that somebody did, ``remove`` or ``keep`` it; ``unchanged`` is nothing to do.
-        path: The file that is written, removed or left.
-        data: What is written; empty when nothing is.
-        mode: Permissions of what is written.
+    ``replace`` is for a file that nobody changed, ``beside`` for one that somebody did.
     """
 
     action: Action
@@ -76,14 +64,9 @@ class Step(NamedTuple):
 
 class Layout:
     """
-    The service's files below one root.
+    The service's files below one root, which may be an image, and the program that they run.
 
-    Args:
-        root: ``/``, or where an image or a package is put together.
-        program: What the unit runs, as a path on the host where it will run.
-
-    Raises:
-        HostError: The path of the program has characters that a unit cannot hold as they are.
+    Raises ``HostError`` where a unit cannot hold its path, or a file cannot be written.
     """
 
     def __init__(self, root: Path, program: Path = DEFAULT_PROGRAM) -> None:
@@ -103,12 +86,7 @@ class Layout:
         return [*self._removals(self._recorded())]
 
     def install(self, steps: list[Step]) -> None:
-        """
-        Do the steps of an installation, and remember what was written.
-
-        Raises:
-            HostError: A file cannot be written.
-        """
+        """Do the steps of an installation, and remember what was written."""
         recorded = dict(self._recorded())
         for step in steps:
             if step.data:
@@ -119,12 +97,7 @@ class Layout:
         _write(self._root / _RECORD, text.encode(), 0o644)
 
     def uninstall(self, steps: list[Step]) -> None:
-        """
-        Do the steps of a removal.
-
-        Raises:
-            HostError: A file cannot be removed.
-        """
+        """Do the steps of a removal."""
         removed = [step.path for step in steps if step.action == "remove"]
         if not any(step.action == "keep" for step in steps):
             removed.append(self._root / _RECORD)

@@ -20,13 +20,7 @@ _STATUS_INTERVAL_S = 5.0
 
 
 class Notifier:
-    """
-    A service manager's ear, if there is one.
-
-    Args:
-        environ: For ``NOTIFY_SOCKET``, ``WATCHDOG_USEC`` and ``WATCHDOG_PID``.
-        clock: A monotonic clock in seconds.
-    """
+    """Talks to a service manager, if the environment names one; the clock is monotonic."""
 
     def __init__(
         self, environ: Mapping[str, str], clock: Callable[[], float] = time.monotonic
@@ -49,12 +43,7 @@ class Notifier:
         return self._socket is not None and self._interval_s > 0
 
     def turn(self, status: Callable[[], str]) -> None:
-        """
-        Say that the loop turns; the first time, that the capture has begun.
-
-        Args:
-            status: Returns one line on how the agent does; asked for now and then.
-        """
+        """Say that the loop turns and, now and then, in one line, what its status is."""
         if self._socket is None:
             return
         now_s = self._clock()

@@ -32,21 +32,11 @@ Ask = Callable[[Sequence[str]], str]
 
 class State(NamedTuple):
     """
-    The service, as systemd has it.
+    The service, as systemd has it; None is what it does not say.
 
-    Attributes:
-        is_installed: systemd knows the unit.
-        active: ``active``, ``inactive``, ``failed``, ``activating``, ``deactivating``.
-        sub: The same in more detail: ``running``, ``dead``, ``auto-restart``.
-        result: ``success``, or why it ended.
-        enabled: ``enabled``, ``disabled``: whether it starts with the host.
-        pid: Of the agent; None when it does not run.
-        restarts: How often systemd started it again.
-        uptime_s: Since it is active; None when it is not.
-        cpu_ns: CPU time of the service since it was started; None where it is not accounted for.
-        memory_bytes: What is charged to it, with maps in the kernel; None as above.
-        memory_limit_bytes: What it may have; None: no limit.
-        word: What the agent says about itself: ``capturing``, or its errors by place.
+    ``sub`` is ``active`` in more detail (``running``, ``auto-restart``), ``result`` why it ended,
+    ``memory_bytes`` includes maps in the kernel, and ``word`` is the agent's own: ``capturing``,
+    or its errors by place.
     """
 
     is_installed: bool
@@ -69,12 +59,7 @@ class State(NamedTuple):
 
 
 def ask_systemctl(arguments: Sequence[str]) -> str:
-    """
-    Return what systemctl prints.
-
-    Raises:
-        HostError: There is no systemd, or it does not answer.
-    """
+    """Return what systemctl prints; ``HostError`` where it does not answer."""
     try:
         done = subprocess.run(
             ["systemctl", "--no-pager", *arguments],
@@ -94,15 +79,7 @@ def ask_systemctl(arguments: Sequence[str]) -> str:
 
 
 def state_of_service(ask: Ask = ask_systemctl) -> State:
-    """
-    Return the state of the service.
-
-    Args:
-        ask: Answers like ``systemctl`` with these arguments.
-
-    Raises:
-        HostError: There is no systemd, or it does not answer.
-    """
+    """Return the state of the service, given how to ask systemctl."""
     shown = ask(["show", UNIT, f"--property={','.join(_PROPERTIES)}"])
     values = dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
     active = values.get("ActiveState", "")

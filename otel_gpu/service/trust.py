@@ -25,14 +25,9 @@ def parts_of_program(program: Path) -> list[Path]:
 
 def untrusted(paths: Iterable[Path], owner_uid: int = _ROOT_UID) -> Iterator[str]:
     """
-    Yield what others than root could change: the files, folders above them, and links to them.
+    Yield what others than root and the owner could change, and why.
 
-    Args:
-        paths: Absolute paths.
-        owner_uid: Whom everything has to belong to, beside root.
-
-    Yields:
-        A path with what is wrong with it.
+    That is about the files, the folders above them, and links to them.
     """
     seen: set[Path] = set()
     for path in paths:

@@ -24,7 +24,7 @@ from unittest import mock
 from otel_gpu import cli, wire
 from otel_gpu.capture.layout import duration_bounds_ns, layout_description, size_bounds_bytes
 from otel_gpu.capture.recording import RecordingWriter, read_recording
-from otel_gpu.config import Config, HistogramsConfig
+from otel_gpu.options import Config, HistogramsConfig
 from otel_gpu.records import (
     aggregates_record,
     clock_record,

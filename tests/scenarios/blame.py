@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from otel_gpu.demo.scenarios import CAPTURE_ENVIRONMENT, CAPTURE_FLAGS
-from otel_gpu.demo.truth import InjectedCause, InjectedEffect, Truth, read_truth
 from tests.kernel.agent import FIRST, otel_gpu
+from tests.scenarios.truth import InjectedCause, InjectedEffect, Truth, read_truth
 
 # A run takes about two seconds; the rest is room for a busy machine.
 TIMEOUT_S = 60.0

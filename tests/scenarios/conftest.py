@@ -14,14 +14,14 @@ from tests.scenarios.blame import Blame, capture, explain
 def run_scenario(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Blame]:
     """Run a scenario by name, and explain it."""
     folder = tmp_path_factory.mktemp("scenarios")
-    built: dict[str, list[str]] = {}
+    built: list[str] = []
 
     def run(name: str) -> Blame:
         scenario = SCENARIOS[name]
-        if scenario.program not in built:
-            built[scenario.program] = build(scenario, folder)
+        if not built:
+            built.extend(build(scenario, folder))
         recording: Path = folder / scenario.recording.name
-        truth = capture([*built[scenario.program][:-1], name], recording)
+        truth = capture([*built[:-1], name], recording)
         return Blame(truth, explain(recording))
 
     return run

@@ -3,12 +3,13 @@
 import logging
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 import otel_gpu
-from otel_gpu import cli
+from otel_gpu import cli, commands
 from otel_gpu.errors import BpfError, CommandError, HostError
 
 
@@ -16,7 +17,7 @@ class Verb(SimpleNamespace):
     """A verb that notes what it was given and does what the test says."""
 
     def __init__(self, do=lambda *_: 0, **names):
-        super().__init__(NAME="probe", HELP="Probe.", do=do, **names)
+        super().__init__(do=do, **names)
 
     def add_arguments(self, parser):
         parser.add_argument("--depth", type=int)
@@ -31,7 +32,7 @@ def install(monkeypatch):
     """Make one verb the only one."""
 
     def install(verb):
-        monkeypatch.setattr(cli, "describe_verbs", lambda: {verb.NAME: verb.HELP})
+        monkeypatch.setattr(commands, "VERBS", {"probe": "Probe."})
         monkeypatch.setattr(cli, "import_verb", lambda name: verb)
         return verb
 
@@ -69,15 +70,18 @@ def test_the_help_lists_every_verb(capsys):
     assert cli.main(["--help"]) == 0
 
     text = " ".join(capsys.readouterr().out.split())
-    verbs = cli.describe_verbs()
+    verbs = commands.VERBS
     assert set(verbs) >= {"doctor", "parse", "replay"}
     for name, line in verbs.items():
         assert f"{name} {line}" in text
 
 
-def test_modules_without_a_name_are_no_verbs():
-    """The summary lives beside the verbs and is none."""
-    assert "summary" not in cli.describe_verbs()
+def test_every_verb_is_a_module():
+    """What the table promises can be imported; what begins with an underscore is shared by verbs."""
+    modules = {path.stem.rstrip("_") for path in Path(commands.__file__).parent.glob("[a-z]*.py")}
+
+    assert modules == set(commands.VERBS)
+    assert all(callable(cli.import_verb(name).run) for name in commands.VERBS)
 
 
 @pytest.mark.parametrize(
@@ -242,9 +246,9 @@ def test_a_reader_that_goes_away_ends_the_program_quietly():
     """``otel-gpu ... | head`` prints no traceback."""
     code = (
         "import sys; from otel_gpu import cli; from types import SimpleNamespace as N; "
-        "verb = N(NAME='probe', HELP='', add_arguments=lambda p: None, "
+        "verb = N(add_arguments=lambda p: None, "
         "run=lambda a, c, o: [o.line('x' * 100) for _ in range(100000)] and 0); "
-        "cli.describe_verbs = lambda: {'probe': ''}; cli.import_verb = lambda name: verb; "
+        "cli.commands.VERBS = {'probe': ''}; cli.import_verb = lambda name: verb; "
         "sys.exit(cli.main(['probe']))"
     )
     with subprocess.Popen(

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_gpu import pipeline
-from otel_gpu.config import Config, ExportConfig
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.export.exports import open_exports
+from otel_gpu.options import Config, ExportConfig
 from tests.short_processes import ACTIVITIES_OF_ONE, short_processes
 
 # A million activities are 100,000 processes: two minutes of a core, which CI and `make soak` take.

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from otel_gpu.faces.fields import offset_of
 from otel_gpu.faces.html.shapes import WIDTH, Block
-from otel_gpu.faces.html.tables import offset_of
 from otel_gpu.findings.document import Document, Incident, Severity, Slot
 from otel_gpu.findings.phases import PhaseKind, phase_of
 from otel_gpu.findings.phrases import API, CPU, GPU, MEMORY, WORK
@@ -30,12 +30,7 @@ _TONES: Mapping[str, str] = {
 
 
 class Measure(NamedTuple):
-    """
-    One chart: what is drawn of a slot, and how the largest is told.
-
-    A ``share_of`` is time, drawn against the whole of the slot; a rate is drawn against the
-    largest of them.
-    """
+    """What one chart draws of a slot: time as a share of it, or else the rate of calls."""
 
     name: str
     tone: str
@@ -48,7 +43,7 @@ class Measure(NamedTuple):
             return float(getattr(slot, self.share_of)) / slot.length_ns
         return slot.calls / slot.length_ns * _NS_PER_S
 
-    def tell(self, value: float) -> str:
+    def format(self, value: float) -> str:
         """Return a value in words."""
         return format_share(value) if self.share_of else f"{value:,.0f} per second"
 
@@ -115,10 +110,10 @@ def length_of(slots: Sequence[Slot]) -> int:
 def _chart(measure: Measure, slots: Sequence[Slot], values: Sequence[float], most: float) -> Chart:
     scale = max(most, 1.0) if measure.share_of else most
     blocks = _columns(
-        slots, values, lambda value: (measure.tone, value / scale, measure.tell(value))
+        slots, values, lambda value: (measure.tone, value / scale, measure.format(value))
     )
-    about = f"{measure.about}; at most {measure.tell(most)}"
-    note = f"up to {measure.tell(most)}"
+    about = f"{measure.about}; at most {measure.format(most)}"
+    note = f"up to {measure.format(most)}"
     return Chart(measure.name, "chart", about, blocks, measure.tone, note)
 
 
@@ -137,13 +132,13 @@ def _columns(
     length_ns = length_of(slots)
     blocks = []
     for slot, value in zip(slots, values, strict=True):
-        tone, part, told = draw(value)
+        tone, part, text = draw(value)
         if part <= 0:
             continue
         left = (slot.start_unix_ns - slots[0].start_unix_ns) / length_ns * WIDTH
         width = slot.length_ns / length_ns * WIDTH
         height = part * _HEIGHT
-        title = f"{offset_of(slot, slots)}: {told}"
+        title = f"{offset_of(slot, slots)}: {text}"
         shown = max(width - _GAP, width / 2)
         blocks.append(Block(tone, left, shown, _HEIGHT - height, height, title=title))
     return blocks
@@ -177,5 +172,5 @@ def _incidents(slots: Sequence[Slot], incidents: Sequence[Incident]) -> Chart:
 
 
 def known(severity: str) -> str:
-    """The severity, or the least one for what is none."""
+    """The severity, or the least one where it is unknown."""
     return severity if severity in set(Severity) else Severity.LOW

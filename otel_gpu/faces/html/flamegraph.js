@@ -11,7 +11,7 @@
     const { width: whole, height } = svg.viewBox.baseVal;
     const boxes = [...svg.querySelectorAll("g")].map((g) => ({
       g, rect: g.querySelector("rect"), text: g.querySelector("text"),
-      told: g.querySelector("title").textContent,
+      title: g.querySelector("title").textContent,
       x: Number(g.dataset.x), w: Number(g.dataset.w), d: Number(g.dataset.d),
     }));
     if (boxes.length === 0) return;
@@ -34,7 +34,7 @@
         box.rect.setAttribute("x", x);
         box.rect.setAttribute("width", w);
         box.text.setAttribute("x", x + PADDING);
-        const name = box.text.dataset.name || box.told.split("\n")[0];
+        const name = box.text.dataset.name || box.title.split("\n")[0];
         box.text.textContent = shorten(name, Math.floor((w - 2 * PADDING) / CHARACTER));
       }
     }
@@ -42,7 +42,7 @@
     for (const box of boxes) {
       box.g.addEventListener("click", () => {
         chosen = box;
-        about.textContent = box.told.replace("\n", ": ");
+        about.textContent = box.title.replace("\n", ": ");
         draw();
       });
     }

@@ -11,7 +11,7 @@ by their hashes and loads nothing.
 
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
@@ -24,7 +24,7 @@ __all__ = ["SCRIPT", "draw_flamegraph", "draw_key", "flamegraph_page", "fold"]
 WIDTH = 1200
 ROW = 17
 MAX_BOXES = 10_000
-"""More cannot be told apart; the narrowest are left out, and that is said."""
+"""More cannot be distinguished; the narrowest are left out, and counted."""
 MAX_CHARACTERS = 640
 """Of the text of one box; a longer one loses its middle."""
 
@@ -71,32 +71,11 @@ class _Box(NamedTuple):
     width: float
 
 
-class _Drawn(NamedTuple):
-    """A box as the template writes it."""
-
-    x: float
-    y: int
-    width: float
-    depth: int
-    whole: str
-    amount: str
-    share: float
-    colour: str
-    shown: str
-    short: str
-
-
 def draw_flamegraph(stacks: Iterable[FoldedStack], by: str, *, most: int = MAX_BOXES) -> Markup:
     """
-    Return the picture as an SVG element, for a page of HTML; what it leaves out is said below.
+    Return the picture, by ``time``, ``calls`` or ``bytes``, as an SVG element without inline style.
 
-    Without ``SCRIPT`` it still shows each box's whole text when it is pointed at. It has no
-    inline style, which a page's policy may forbid.
-
-    Args:
-        stacks: What to draw.
-        by: What they weigh: ``time``, ``calls`` or ``bytes``.
-        most: Boxes that are drawn.
+    Without ``SCRIPT`` it still shows the whole text of a box that is pointed at.
     """
     root = _grow(stacks)
     boxes, left_out = _choose(root, most)
@@ -113,14 +92,7 @@ def draw_key(stacks: Iterable[FoldedStack]) -> Markup:
 
 
 def flamegraph_page(stacks: Iterable[FoldedStack], by: str, title: str) -> str:
-    """
-    Return a whole page with the picture, which a click makes larger.
-
-    Args:
-        stacks: What to draw.
-        by: What they weigh.
-        title: What they are of.
-    """
+    """Return a whole page with the picture, which a click enlarges."""
     drawn = list(stacks)
     policy = f"default-src 'none'; style-src {hash_of(_STYLE)}; script-src {hash_of(SCRIPT)}"
     key, picture = draw_key(drawn), draw_flamegraph(drawn, by)
@@ -175,25 +147,26 @@ def _lay_out(root: _Node) -> Iterator[_Box]:
             x += width
 
 
-def _draw(box: _Box, total: int, by: str) -> _Drawn:
+def _draw(box: _Box, total: int, by: str) -> dict[str, Any]:
+    """Return a box as the template writes it."""
     node = box.node
     room = int((box.width - 2 * _PADDING) / _CHARACTER)
     name = _clip(printable(node.frame.text))
     short = printable(node.frame.short)
     label = short or name
     shown = label if len(label) <= room else label[: room - 1] + "…"
-    return _Drawn(
-        box.x,
-        box.depth * ROW,
-        box.width,
-        box.depth,
-        name,
-        _UNITS.get(by, str)(node.weight),
-        node.weight / total,
-        _colour(node.frame.type, name),
-        shown if room >= _PADDING else "",
-        short,
-    )
+    return {
+        "x": box.x,
+        "y": box.depth * ROW,
+        "width": box.width,
+        "depth": box.depth,
+        "whole": name,
+        "amount": _UNITS.get(by, str)(node.weight),
+        "share": node.weight / total,
+        "colour": _colour(node.frame.type, name),
+        "shown": shown if room >= _PADDING else "",
+        "short": short,
+    }
 
 
 def _colour(kind: str, name: str) -> str:

@@ -18,7 +18,7 @@ import base64
 import hashlib
 import math
 import re
-from functools import singledispatch
+from collections.abc import Callable, Mapping
 from importlib import resources
 from typing import Any, NamedTuple
 
@@ -67,80 +67,14 @@ class Id(str):
     __slots__ = ()
 
 
-@singledispatch
 def show(value: Any) -> Any:  # noqa: ANN401 -- whatever a template puts in
     """Return what a template is to put in for a value: inert text, or markup that is whole."""
-    return value
-
-
-@show.register
-def _(_: None) -> str:
-    return ""
-
-
-@show.register
-def _(text: str) -> str:
-    return clip(text)
-
-
-@show.register
-def _(markup: Markup) -> Markup:
-    return markup
-
-
-@show.register
-def _(name: Name) -> Markup:
-    # Letters that run from right to left stay among themselves.
-    return Markup("<bdi>{}</bdi>").format(clip(name, _NAME_CHARACTERS))
-
-
-@show.register
-def _(name: Code) -> Markup:
-    return Markup("<code>{}</code>").format(show(Name(name)))
-
-
-@show.register
-def _(text: Strong) -> Markup:
-    return Markup("<b>{}</b>").format(clip(text))
-
-
-@show.register
-def _(text: Quiet) -> Markup:
-    return Markup('<span class="quiet">{}</span>').format(clip(text))
-
-
-@show.register
-def _(name: Id) -> Markup:
-    return Markup("<code>{}</code>").format(clip(name, _ID_CHARACTERS))
-
-
-@show.register
-def _(thread: Culprit) -> Markup:
-    return _WHO.format(show(Name(thread.comm or "?")), thread_number(thread))
-
-
-@show.register
-def _(process: ProcessImage) -> Markup:
-    return _WHO.format(show(Name(service_of(process))), process.pid)
-
-
-@show.register
-def _(frame: Frame) -> Markup:
-    return _code(frame, frame_line(frame))
-
-
-@show.register
-def _(place: Place) -> Markup:
-    return _code(place.frame, describe_place(place.frame))
-
-
-@show.register
-def _(parts: tuple) -> Markup:  # type: ignore[type-arg] # of whatever can be shown
-    return Markup().join(escape(show(part)) for part in parts)
+    forms = (_FORMS[kind] for kind in type(value).__mro__ if kind in _FORMS)
+    return next(forms, lambda shown: shown)(value)
 
 
 def clip(text: str, most: int = MOST_CHARACTERS) -> str:
-    """Make text visible; shorten it in its middle, for its end may tell it from others."""
+    """Make text visible; shorten it in its middle, as its end may differ from others."""
     if len(text) > most:
         note = f"… ({len(text):,} characters) …"
         head = most - len(note) - _CLIPPED_TAIL
@@ -154,12 +88,7 @@ def number(value: float) -> str:
 
 
 def source(name: str) -> Markup:
-    """
-    Return a style or a script of ours, to stand in an element as it is.
-
-    Raises:
-        ValueError: It would end that element.
-    """
+    """Return a style or a script of ours; ``ValueError`` where it would end its own element."""
     return as_source(resources.files(__package__).joinpath(name).read_text(encoding="utf-8"))
 
 
@@ -184,6 +113,28 @@ def _code(frame: Frame, line: str) -> Markup:
     whole = clip(whole_line(frame), _WHOLE_CHARACTERS)
     return Markup('<code title="{}"><bdi>{}</bdi></code>').format(whole, text)
 
+
+def _name(name: str) -> Markup:
+    # Letters that run from right to left stay among themselves.
+    return Markup("<bdi>{}</bdi>").format(clip(name, _NAME_CHARACTERS))
+
+
+# What a value is written as, by its type or the nearest one that it is made of.
+_FORMS: Mapping[type, Callable[[Any], Any]] = {
+    type(None): lambda _: "",
+    Markup: lambda markup: markup,
+    str: clip,
+    Name: _name,
+    Code: lambda name: Markup("<code>{}</code>").format(_name(name)),
+    Strong: lambda text: Markup("<b>{}</b>").format(clip(text)),
+    Quiet: lambda text: Markup('<span class="quiet">{}</span>').format(clip(text)),
+    Id: lambda name: Markup("<code>{}</code>").format(clip(name, _ID_CHARACTERS)),
+    Culprit: lambda thread: _WHO.format(_name(thread.comm or "?"), thread_number(thread)),
+    ProcessImage: lambda process: _WHO.format(_name(service_of(process)), process.pid),
+    Frame: lambda frame: _code(frame, frame_line(frame)),
+    Place: lambda place: _code(place.frame, describe_place(place.frame)),
+    tuple: lambda parts: Markup().join(escape(show(part)) for part in parts),
+}
 
 ENVIRONMENT = Environment(
     loader=PackageLoader("otel_gpu.faces.html"),

@@ -1,6 +1,6 @@
-"""What is drawn: parts of a whole, blocks in a picture, tables."""
+"""What is drawn: parts of a whole, and blocks in a picture."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from otel_gpu.findings.document import Cause
@@ -38,36 +38,6 @@ class Bar(NamedTuple):
 
     tone: str
     share: float
-
-
-class Column(NamedTuple):
-    """A heading; figures stand at the right, text at the left."""
-
-    heading: str
-    is_text: bool = False
-    about: str = ""
-
-
-class Cell(NamedTuple):
-    """What a cell shows, and what it is sorted by: its text, where that is ``None``."""
-
-    shown: Any
-    value: float | None = None
-    tone: str = ""
-
-
-class Table(NamedTuple):
-    """
-    A table that scrolls by itself where it is too wide.
-
-    ``left_out`` is how many rows there are beside these; ``ids`` are of the rows.
-    """
-
-    about: str
-    columns: Sequence[Column]
-    rows: Sequence[Sequence[Cell]]
-    left_out: int = 0
-    ids: Sequence[str] = ()
 
 
 def blocks_of(parts: Iterable[Part]) -> list[Block]:

@@ -1,7 +1,7 @@
 """What a page picks from the document: the leading incident, trees of causes, stacks, cards."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from otel_gpu.faces.html.charts import is_busy
@@ -32,7 +32,6 @@ from otel_gpu.findings.sentences import (
     what_happened,
     what_it_did,
 )
-from otel_gpu.findings.top_stacks import CALLED, StackReport
 from otel_gpu.findings.words import count_of, format_duration
 
 MOST_FRAMES = 64
@@ -56,7 +55,7 @@ _MOST_LEADING = 5
 
 
 def leading_incident(document: Document) -> Incident | None:
-    """The one to tell of first: the worst, and of those the one that lost most time."""
+    """The one to show first: the worst, and of those the one that lost most time."""
     return min(
         document.incidents,
         key=lambda incident: (rank_of(incident.severity), -incident.lost_ns, incident.id),
@@ -80,20 +79,14 @@ class Node(NamedTuple):
     time_ns: int
     tone: str = ""
     kind: str = ""
-    told: Sentence = ()
+    sentence: Sentence = ()
     place: Place | None = None
     inner: Sequence["Node"] = ()
     rest: str = ""
 
 
 def cause_nodes(found: Sequence[Cause], own: CallStack | None = None) -> list[Node]:
-    """
-    Return causes, each with where the thread was and what it was due to in turn.
-
-    Args:
-        found: In the order to show them in.
-        own: Where the effect was, which is not said of its causes again.
-    """
+    """Return causes with their places, except the effect's ``own``, and with their own causes."""
 
     def write(step: Step, inner: list[Node]) -> Node:
         cause = step.cause
@@ -123,7 +116,7 @@ def _trim(nodes: list[Node]) -> list[Node]:
 
 
 def duration_of(incident: Incident) -> int:
-    """What the shares of an incident are of, as far as a cause tells."""
+    """What the shares of an incident are shares of; 0 where no cause has one."""
     known = next((cause for cause in incident.causes if cause.share > 0), None)
     return round(known.time_ns / known.share) if known else 0
 
@@ -139,8 +132,8 @@ def places_of(incident: Incident) -> tuple[object, ...]:
     ranked = causes.places_of(incident)
     if len(ranked) == 1:
         return (Place(ranked[0][0]),)
-    told = [(Place(frame), f" {count:,} {TIMES}") for frame, count in ranked[:_MOST_PLACES]]
-    parts: list[object] = [part for one in told for part in (", ", one)]
+    shown = [(Place(frame), f" {count:,} {TIMES}") for frame, count in ranked[:_MOST_PLACES]]
+    parts: list[object] = [part for one in shown for part in (", ", one)]
     if len(ranked) > _MOST_PLACES:
         parts += [", ", count_of(len(ranked) - _MOST_PLACES, "other place")]
     return tuple(parts[1:])
@@ -222,40 +215,9 @@ def most_bytes_of(balances: Sequence[Balance]) -> int:
     return max((max(one.allocated_bytes, one.freed_bytes) for one in balances), default=0) or 1
 
 
-def by_count(losses: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Return losses, the most first."""
-    return sorted(losses.items(), key=lambda item: (-item[1], item[0]))
-
-
-def coverage(report: StackReport) -> str:
-    """Say what a flame graph is of, and what has no stack in it."""
-    is_one = report.seen == 1
-    was, spans = ("was", "a span") if is_one else ("were", "spans")
-    if report.kind != CALLED:
-        return (
-            f"Where {count_of(report.seen, 'wait')} {was} that became {spans}; "
-            f"{report.without_stack:,} more have no stack, and shorter ones are not in it. Threads "
-            "that had nothing to do waited too."
-        )
-    told = (
-        f"Where {count_of(report.seen, 'call')} {was} made that became {spans}; "
-        f"{report.without_stack:,} more have no stack."
-    )
-    if report.stand_for != report.seen:
-        told += f" Sampled ones count for those that they stand for, {report.stand_for:,} in all."
-    if report.counted is not None:
-        told += f" Counted: {count_of(report.counted, 'call')}."
-    return told
-
-
 def failing(apis: Iterable[Api]) -> tuple[str, int]:
     """Return the API with most errors, and how many those are."""
     errors: Counter[str] = Counter()
     for row in apis:
         errors[row.api] += row.errors
     return min(errors.items(), key=lambda item: (-item[1], item[0]))
-
-
-def numbered(incidents: Sequence[Incident]) -> list[tuple[int, Incident]]:
-    """Return incidents with the numbers that links know them by."""
-    return list(enumerate(incidents, 1))

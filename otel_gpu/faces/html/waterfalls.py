@@ -17,7 +17,7 @@ _SHOWN_SHARE = 0.002
 _FUNCTIONS = 2
 _EVERY_STACK = "schedule"
 _NS_PER_US = 1e3
-# A mark of half a pixel is none.
+# Less than half a pixel cannot be seen.
 _LEAST_WIDTH = 0.25
 _NEARLY_ALL = 0.9
 
@@ -68,8 +68,7 @@ def _lanes(effect: Effect, shown: list[Interval]) -> Iterator[Lane]:
         if not _is_partial(effect, one) and not _is_whole(effect, one.evidence)
     ]
     blocks = (Block("whole", 0.0, WIDTH), *inside)
-    told = effect_parts(effect)
-    yield Lane("effect", told, (), blocks, "+0 µs", _micros(effect.duration_ns))
+    yield Lane("effect", effect_parts(effect), (), blocks, "+0 µs", _micros(effect.duration_ns))
     for one in own:
         yield _lane(effect, one)
     for thread in dict.fromkeys(one.thread for one in shown if one.thread is not None):

@@ -1,5 +1,5 @@
 """
-Answers: what an assistant is told, inert and of bounded size.
+Answers to an assistant, inert and of bounded size.
 
 An answer is one line of JSON. Names in it were chosen by programs that are traced, or by
 whoever made a recording, and the reader follows instructions for a living. So every string,
@@ -44,14 +44,7 @@ _ESCAPES = (
 
 @dataclass
 class Listing:
-    """
-    Rows of an answer, the most important first: the last of them make room.
-
-    Attributes:
-        rows: Lists with one value for each column, or objects.
-        columns: What the values are; empty where rows are objects.
-        more: How many rows there are beside these.
-    """
+    """Rows, lists in the order of ``columns`` or objects; the last ones make room, as ``more``."""
 
     rows: list[Any]
     columns: tuple[str, ...] = ()
@@ -97,11 +90,7 @@ def micros(time_ns: float) -> float | int | None:
 
 
 def to_json(document: Mapping[str, Any], limit_bytes: int = MAX_BYTES) -> str:
-    """
-    Return an answer as a line of JSON that is no longer than the limit.
-
-    The largest listing gives up its last rows first, and says how many.
-    """
+    """Return a line of JSON within the limit: the largest listing gives up its last rows first."""
     while True:
         text = _encode(document)
         if len(text.encode()) <= limit_bytes:

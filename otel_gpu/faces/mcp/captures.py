@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from otel_gpu.errors import StoreError
+from otel_gpu.faces.mcp.arguments import Question
 from otel_gpu.findings.collector import Collector
 from otel_gpu.findings.document import Document, Window
 from otel_gpu.findings.health import Health
@@ -31,21 +32,6 @@ _CHUNKS = "SELECT start_unix_ns, end_unix_ns, rows FROM chunks ORDER BY chunk DE
 _MOST_CHUNKS = QueryLimits(rows=100_000)
 
 
-class Makers(NamedTuple):
-    """
-    How to come by what an answer is made of.
-
-    Attributes:
-        source: Opens the capture.
-        window: Reads the words for a window of it.
-        collector: Makes a collector of a document.
-    """
-
-    source: Callable[[], Source]
-    window: Callable[[Source, str | None, str | None], Window]
-    collector: Callable[[Mapping[str, int], Window, Sequence[int]], Collector]
-
-
 class Study(NamedTuple):
     """A document, what the capture said about itself, and what of it was wrong."""
 
@@ -57,81 +43,68 @@ class Study(NamedTuple):
 
 class Capture:
     """
-    Answers for one capture; may be asked by several threads, one at a time.
+    Answers for one file, which may be a store that does not exist yet.
+
+    May be asked by several threads, one at a time; raises ``OtelGpuError`` where it cannot be read.
 
     Args:
-        path: Its file.
-        makers: How to read it.
-        is_store: Whether it is a store, which may not exist yet.
+        path: The file.
+        is_store: Whether it is a store, or else a recording.
+        open_source: Opens it.
+        find_window: Reads words for a window of it.
+        make_collector: Makes a collector of a document.
     """
 
-    def __init__(self, path: Path, makers: Makers, *, is_store: bool) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        is_store: bool,
+        open_source: Callable[[Path], Source],
+        find_window: Callable[[Source, str | None, str | None], Window],
+        make_collector: Callable[[Mapping[str, int], Window, Sequence[int]], Collector],
+    ) -> None:
         self.path = path
         self.is_store = is_store
-        self._makers = makers
+        self._open_source = open_source
+        self._find_window = find_window
+        self._make_collector = make_collector
         self._lock = threading.Lock()
         self._kept: OrderedDict[tuple[object, ...], Study] = OrderedDict()
 
-    def study(
-        self, begin: str | None = None, end: str | None = None, pids: Sequence[int] = ()
-    ) -> Study:
-        """
-        Return the report of a window.
-
-        Raises:
-            OtelGpuError: The words name no window, or the capture cannot be read.
-        """
+    def study(self, asked: Question) -> Study:
+        """Return the document of a window."""
         with self._lock:
             # Before it is opened: what is kept is never older than what it is kept for.
             state = self._state()
-            with closing(self._makers.source()) as source:
-                window, notes = self._narrow(source, self._named(source, begin, end))
-                key = (state, window, frozenset(pids))
+            with closing(self._open_source(self.path)) as source:
+                window, notes = self._narrow(source, self._named(source, asked))
+                key = (state, window, frozenset(asked.pids))
                 study = self._kept.get(key)
                 if study is None:
-                    study = self._kept[key] = self._study(source, window, pids, notes)
+                    study = self._kept[key] = self._study(source, window, asked.pids, notes)
             if len(self._kept) > _KEPT:
                 self._kept.popitem(last=False)
             self._kept.move_to_end(key)
             return study
 
-    def resolve(self, begin: str | None, end: str | None) -> Window:
-        """
-        Return the window that words name.
-
-        Raises:
-            OtelGpuError: They name none, or the capture cannot be read.
-        """
-        with self._lock, closing(self._makers.source()) as source:
-            return self._narrow(source, self._named(source, begin, end))[0]
+    def resolve(self, asked: Question) -> Window:
+        """Return the window that a question names."""
+        with self._lock, closing(self._open_source(self.path)) as source:
+            return self._narrow(source, self._named(source, asked))[0]
 
     def play(self, window: Window, observers: Observers) -> None:
-        """
-        Hand what happened in a window, and more, to observers.
-
-        Raises:
-            OtelGpuError: The capture cannot be read.
-        """
-        with self._lock, closing(self._makers.source()) as source:
+        """Hand what happened in a window, and more, to observers."""
+        with self._lock, closing(self._open_source(self.path)) as source:
             source.play(window, observers)
 
     def ask(self, sql: str, limits: QueryLimits) -> Answer:
-        """
-        Answer a question in SQL.
-
-        Raises:
-            StoreError: There is no store, it cannot be read, or the question is none.
-        """
+        """Answer a question in SQL; ``StoreError`` without a store, or for a bad one."""
         with self._open_store() as reader:
             return reader.execute(sql, limits)
 
     def describe(self) -> list[tuple[str, str, str, str]]:
-        """
-        Return what the tables of the store mean: name, column, meaning, unit.
-
-        Raises:
-            StoreError: There is no store, or it cannot be read.
-        """
+        """Return what the tables of the store mean: name, column, meaning, unit."""
         with self._open_store() as reader:
             return reader.describe()
 
@@ -154,12 +127,12 @@ class Capture:
             return None
         return found.st_ino, found.st_size, found.st_mtime_ns
 
-    def _named(self, source: Source, begin: str | None, end: str | None) -> Window:
+    def _named(self, source: Source, asked: Question) -> Window:
         # Words can name moments that no store has a number for.
         return Window(
             *(
                 None if unix_ns is None else min(max(0, unix_ns), _LAST_UNIX_NS)
-                for unix_ns in self._makers.window(source, begin, end)
+                for unix_ns in self._find_window(source, asked.begin or None, asked.end or None)
             )
         )
 
@@ -186,9 +159,9 @@ class Capture:
     def _study(
         self, source: Source, window: Window, pids: Sequence[int], notes: list[str]
     ) -> Study:
-        collector = self._makers.collector(source.rejected, window, pids)
+        collector = self._make_collector(source.rejected, window, pids)
         health = Health()
-        source.play(window, [collector.observe, health.observe])
+        source.play(window, [collector, health])
         document = collector.finish(source.name, [*source.notes, *notes])
         error = "" if source.error is None else str(source.error)
         return Study(document, health, dict(source.rejected), error)

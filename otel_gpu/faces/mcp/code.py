@@ -19,12 +19,7 @@ MAX_FUNCTION = 200
 
 
 def code_of(stack: CallStack | None) -> dict[str, Any]:
-    """
-    Return what an answer says of where a thread was; nothing where that is not known.
-
-    ``code`` is the innermost code of the program's own, ``stack_id`` what ``get_stacks``
-    and ``otel_gpu.stack.id`` of spans know the whole stack by.
-    """
+    """Return the innermost code of the program's own, and the id that ``get_stacks`` takes."""
     if stack is None:
         return {}
     shown: dict[str, Any] = {}
@@ -35,13 +30,9 @@ def code_of(stack: CallStack | None) -> dict[str, Any]:
 
 def describe_stack(stack: CallStack, most: int, *, addresses: bool = False) -> dict[str, Any]:
     """
-    Return a stack, how it was found, and its frames, innermost first.
+    Return a stack, how it was found, and at most ``most`` frames, innermost first.
 
-    Args:
-        stack: Which.
-        most: No more frames than this, 3 or more.
-        addresses: Say where in their libraries all native frames without a line are: two
-            calls in one function have else the same names.
+    ``addresses`` distinguish two calls in one native function.
     """
     return code_of(stack) | {
         "complete": stack.complete,

@@ -2,7 +2,7 @@
 Streamable HTTP: the same server for clients that cannot start us.
 
 Whoever can open a socket is not trusted. A request needs the token before its body is
-read; it needs a Host that we were told to be, so that no web page reaches us through a
+read; it needs a Host header that names us, so that no web page reaches us through a
 name that it points at us; one that names an Origin is refused unless that is ourselves,
 and nothing is ever said that would let a page of another origin read an answer. Who is
 refused, or asks for nothing, keeps no connection.
@@ -70,12 +70,7 @@ class Address(NamedTuple):
 
 
 def parse_address(text: str, default: Address) -> Address:
-    """
-    Read ``HOST:PORT``, ``HOST``, ``:PORT``, ``PORT`` or ``[IPv6]:PORT``.
-
-    Raises:
-        HttpError: It is none of these.
-    """
+    """Read ``HOST:PORT``, ``HOST``, ``:PORT``, ``PORT`` or ``[IPv6]:PORT``, or raise."""
     host, colon, port = text.rpartition(":")
     if text.isascii() and text.isdigit():
         host, port = "", text
@@ -88,12 +83,7 @@ def parse_address(text: str, default: Address) -> Address:
 
 
 def listen(address: Address) -> socket.socket:
-    """
-    Return a socket that listens.
-
-    Raises:
-        HttpError: The address is not ours, or is taken.
-    """
+    """Return a socket that listens; ``HttpError`` where the address is taken or not ours."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     try:
         return socket.create_server(address, family=family, backlog=_BACKLOG)
@@ -105,14 +95,7 @@ def listen(address: Address) -> socket.socket:
 
 
 def make_app(server: Server[Any], address: Address, token: str) -> ASGIApp:
-    """
-    Return the application; every request to it needs the token.
-
-    Args:
-        server: What to serve.
-        address: Where it is listened on.
-        token: What clients have to know.
-    """
+    """Return the application; every request to it needs the token."""
     names = {address.in_url, *(_LOOPBACK_NAMES if address.is_loopback else ())}
     hosts = [f"{name}:{address.port}" for name in sorted(names)]
     origins = [f"http://{host}" for host in hosts]
@@ -166,7 +149,7 @@ def serve_http(app: ASGIApp, listener: socket.socket) -> None:
         app,
         # Whatever else is installed: the other one has no limit for the size of a head.
         http=Connection,
-        # Strangers could else write as much as they like to where we tell the operator.
+        # Otherwise strangers could fill the operator's log.
         log_level="error",
         log_config=None,
         access_log=False,

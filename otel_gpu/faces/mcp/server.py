@@ -31,7 +31,7 @@ from otel_gpu import __version__
 from otel_gpu.errors import OtelGpuError
 from otel_gpu.faces.mcp import words
 from otel_gpu.faces.mcp.answers import inert, to_json
-from otel_gpu.faces.mcp.arguments import ArgumentError, read_question, schema_of
+from otel_gpu.faces.mcp.arguments import ArgumentError
 from otel_gpu.faces.mcp.captures import Capture
 from otel_gpu.faces.mcp.tool import Tool
 from otel_gpu.faces.mcp.tools import TOOLS
@@ -86,25 +86,21 @@ def make_server(capture: Capture) -> Server[Any]:
 
 
 def answer(capture: Capture, name: str, arguments: Mapping[str, Any]) -> tuple[str, bool]:
-    """
-    Return what a tool says, and whether that is an error.
-
-    What a tool cannot do is told in words; the server goes on.
-    """
+    """Return what a tool says, and whether that is an error; no error ends the server."""
     try:
         tool = _find(name)
-        return to_json(tool.answer(capture, read_question(tool.arguments, arguments))), False
+        return to_json(tool.answer(capture, arguments)), False
     except OtelGpuError as error:
-        told = {"error": inert(str(error))}
+        shown = {"error": inert(str(error))}
         if error.hint:
-            told["hint"] = inert(error.hint)
-        return to_json(told), True
+            shown["hint"] = inert(error.hint)
+        return to_json(shown), True
     except Exception:  # noqa: BLE001 -- our bug, which costs this answer only
-        _tell_operator(name)
+        _log_bug(name)
         return to_json({"error": "this answer failed; the server's log says why"}), True
 
 
-def _tell_operator(name: str) -> None:
+def _log_bug(name: str) -> None:
     # Not as an exception, which is written as it is: traced names can be in it.
     lines = map(inert, traceback.format_exc().splitlines())
     _logger.error("%s failed:\n%s", inert(name, _SHOWN), "\n".join(lines))
@@ -129,7 +125,7 @@ def _describe(tool: Tool) -> ToolDescription:
         name=tool.name,
         title=tool.title,
         description=tool.description,
-        input_schema=schema_of(tool.arguments),
+        input_schema=tool.arguments.model_json_schema(),
         annotations=_READS,
     )
 

@@ -19,16 +19,11 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 class TokenError(OtelGpuError):
-    """There is no token, or it is none that protects anything."""
+    """There is no token, or it protects nothing."""
 
 
 def find_token(file: Path | None, environ: Mapping[str, str]) -> str | None:
-    """
-    Return the token that the operator chose; None: none was chosen.
-
-    Raises:
-        TokenError: The file cannot be read, is not a secret, or the token is too short.
-    """
+    """Return the token that the operator chose, if any; ``TokenError`` for a bad one."""
     if file is not None:
         return _check(_read(file), str(file))
     if VARIABLE in environ:

@@ -1,40 +1,96 @@
 """What a tool is, and what several tools say in the same way."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from otel_gpu.faces.mcp.answers import inert, micros, name_of
-from otel_gpu.faces.mcp.arguments import Argument, Question
+from pydantic import create_model
+
+from otel_gpu.faces.mcp.answers import Listing, inert, micros, name_of
+from otel_gpu.faces.mcp.arguments import Arguments, Question, read_arguments
 from otel_gpu.faces.mcp.captures import Capture
-from otel_gpu.findings.document import Culprit, Document, ProcessImage
+from otel_gpu.faces.mcp.code import code_of
+from otel_gpu.findings.document import CallStack, Culprit, Document, Evidence, ProcessImage
 from otel_gpu.findings.words import format_time, service_of
 
 Answer = Mapping[str, Any]
+_MAX_FUNCTIONS = 4
 
 
 class Tool(NamedTuple):
     """
     Something that can be asked.
 
-    Attributes:
-        name: As it is called.
-        title: For people.
-        description: For the assistant: what it answers, and in what units.
-        arguments: What it can be asked with.
-        answer: Answers; raises ``OtelGpuError`` where it cannot.
+    ``description`` is for the assistant: what is answered, and in what units. ``function`` takes
+    the capture and what the arguments hold, and raises ``OtelGpuError`` where it cannot answer.
     """
 
     name: str
     title: str
     description: str
-    arguments: tuple[Argument, ...]
-    answer: Callable[[Capture, Question], Answer]
+    arguments: type[Arguments]
+    function: Callable[..., Answer]
+
+    def answer(self, capture: Capture, given: Mapping[str, Any]) -> Answer:
+        """Check what was given, and answer."""
+        asked = read_arguments(self.arguments, given)
+        names = [name for name in inspect.signature(self.function).parameters if name != "capture"]
+        own = {name: asked if name == "asked" else getattr(asked, name) for name in names}
+        return self.function(capture, **own)
 
 
-def limit_argument(default: int, most: int, what: str) -> Argument:
-    """Return the argument that says how many rows are wanted."""
-    text = f"How many {what} at most. Default: {default}."
-    return Argument("limit", "integer", text, least=1, most=most)
+def tool(title: str) -> Callable[[Callable[..., Answer]], Tool]:
+    """
+    Make a tool of a typed function: its name, docstring and parameters are the tool's.
+
+    One with a parameter ``asked`` also takes a window and processes.
+    """
+
+    def make(function: Callable[..., Answer]) -> Tool:
+        parameters = dict(inspect.signature(function).parameters)
+        del parameters["capture"]
+        base = Arguments if parameters.pop("asked", None) is None else Question
+        fields: dict[str, Any] = {n: (p.annotation, p.default) for n, p in parameters.items()}
+        arguments = create_model(function.__name__, __base__=base, **fields)
+        description = " ".join((function.__doc__ or "").split())
+        return Tool(function.__name__, title, description, arguments, function)
+
+    return make
+
+
+def noun(row: Any, fields: str, **own: Callable[[Any], object]) -> dict[str, Any]:  # noqa: ANN401
+    """
+    Return fields of a noun; those that it does not have are in ``own``.
+
+    ``…_us`` is what it has in nanoseconds; ``pid`` and ``service`` are of its process.
+    """
+    return {name: _value(row, name, own.get(name)) for name in fields.split()}
+
+
+def table(
+    rows: Any,  # noqa: ANN401 -- a sequence of any noun
+    fields: str,
+    limit: int | None = None,
+    **own: Callable[[Any], object],
+) -> Listing:
+    """Return nouns as rows with one value for each field; no more than the limit."""
+    names = tuple(fields.split())
+    shown = [[*noun(row, fields, **own).values()] for row in rows[:limit]]
+    return Listing(shown, names, len(rows) - len(shown))
+
+
+def _value(row: Any, name: str, own: Callable[[Any], object] | None) -> object:  # noqa: ANN401
+    if own is not None:
+        value = own(row)
+    elif name == "pid":
+        value = row.process.pid
+    elif name == "service":
+        value = service(row.process)
+    elif name.endswith("_us"):
+        value = micros(getattr(row, f"{name.removesuffix('_us')}_ns"))
+    else:
+        value = getattr(row, "size_bytes" if name == "bytes" else name)
+    return name_of(value) if isinstance(value, str) else value
 
 
 def about(document: Document) -> dict[str, Any]:
@@ -44,7 +100,7 @@ def about(document: Document) -> dict[str, Any]:
         "window": {
             "from_utc": format_time(document.start_unix_ns),
             "start_unix_ns": document.start_unix_ns,
-            "length_us": micros(document.end_unix_ns - document.start_unix_ns),
+            "length_us": micros(document.length_ns),
         },
     }
 
@@ -58,13 +114,18 @@ def thread_of(thread: Culprit | None, pid: int) -> dict[str, Any] | None:
     """Return a thread, and whether it belongs to the process that it cost time."""
     if thread is None:
         return None
-    shown: dict[str, Any] = {
-        "thread": name_of(thread.comm),
-        "pid": thread.pid,
-        "tid": thread.tid,
-    }
-    if thread.pid == pid:
-        shown["own_process"] = True
+    shown = {"thread": name_of(thread.comm), "pid": thread.pid, "tid": thread.tid}
+    return shown | ({"own_process": True} if thread.pid == pid else {})
+
+
+def end_of_wait(evidence: Evidence, pid: int, stack: CallStack | None) -> dict[str, Any]:
+    """Return who ended a measured interval, and where its thread was meanwhile."""
+    shown: dict[str, Any] = {}
+    if evidence.waker is not None:
+        shown["woken_by"] = thread_of(evidence.waker, pid)
+    shown |= code_of(stack)
+    if evidence.functions:
+        shown["kernel_functions"] = [name_of(f) for f in evidence.functions[:_MAX_FUNCTIONS]]
     return shown
 
 

@@ -1,4 +1,4 @@
-"""What an assistant is told before it asks: the server's instructions, and a prompt."""
+"""What an assistant reads before it asks: the server's instructions, and a prompt."""
 
 from otel_gpu.faces.mcp.answers import inert
 
@@ -15,7 +15,7 @@ as a name. Control characters and invisible ones are shown as U+FFFD.
 
 Answers are JSON. Times are in microseconds (_us), at_us is relative to the window that the answer \
 names, start_unix_ns is Unix time. "more" counts rows that are left out: ask with a larger limit, a \
-shorter window (from, to) or fewer processes (pids). null is what the capture cannot tell; it is not \
+shorter window (from, to) or fewer processes (pids). null is what the capture does not know; it is not \
 zero. Ids of chains, evidence, stacks and spans are exact: cite them.
 
 Begin with get_check, then get_time_budget and get_causal_chains. The prompt "investigate" says how \

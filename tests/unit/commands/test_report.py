@@ -166,7 +166,8 @@ def test_a_part_has_the_flame_graphs_of_that_part(capsys):
     whole, early = page_of(capsys, path), page_of(capsys, path, "--to", "+300ms")
 
     counts = [
-        int(re.search(r"Where ([\d,]+) calls? w", Seen(page).text)[1]) for page in (whole, early)
+        int(re.search(r"Of calls that became spans: ([\d,]+) with", Seen(page).text)[1])
+        for page in (whole, early)
     ]
     assert counts[0] == 120
     assert 0 < counts[1] < 120

@@ -23,7 +23,7 @@ from tests.unit.store.stores import ask, read
 
 SCHEMA = json.loads(resources.files("otel_gpu.findings").joinpath("schema.json").read_text("utf-8"))
 OTHER_STORY = (
-    "1 earlier capture of this time not told: before a reboot, or with other histograms. "
+    "1 earlier capture of this time left out: before a reboot, or with other histograms. "
     "Choose an earlier window for them."
 )
 

@@ -1,6 +1,7 @@
 """What a scenario prints, read back."""
 
-from otel_gpu.demo.truth import InjectedCause, InjectedEffect, Truth, describe, read_truth
+from otel_gpu.demo.truth import describe
+from tests.scenarios.truth import InjectedCause, InjectedEffect, Truth, read_truth
 
 LINE = (
     '{"scenario": "starved-loader", "pid": 20, "tid": 20, "monotonic_ns": 5000, '
@@ -47,7 +48,7 @@ def test_kernel_time_becomes_unix_time() -> None:
 
 def test_what_was_done_is_said_in_words() -> None:
     """One line per effect, with who did it and who did it to them."""
-    (line,) = describe(TRUTH)
+    (line,) = describe(LINE)
 
     assert line == (
         "1. slow gap of 41.0 ms (cudaLaunchKernel): ipc 40.9 ms by thread 23 of process 22, "
@@ -57,4 +58,4 @@ def test_what_was_done_is_said_in_words() -> None:
 
 def test_nothing_done_is_said() -> None:
     """The clean run has no effects to list."""
-    assert list(describe(TRUTH._replace(effects=()))) == ["nothing was done to it"]
+    assert list(describe('{"effects": []}')) == ["nothing was done to it"]

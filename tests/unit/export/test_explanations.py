@@ -2,9 +2,9 @@ import json
 
 import pytest
 
-from otel_gpu.config import Config, ExplainConfig, ExportConfig
 from otel_gpu.explain.chains import Cause, Chain, Culprit, Effect, Evidence, Incident
 from otel_gpu.export.exports import open_exports
+from otel_gpu.options import Config, ExplainConfig, ExportConfig
 from tests.activities import T0, capture, counters
 from tests.unit.export import samples
 from tests.unit.export.samples import BOOT_UNIX_NS

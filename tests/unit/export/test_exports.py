@@ -10,10 +10,10 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from otel_gpu.config import Config, ExportConfig, SpansConfig, StacksConfig
 from otel_gpu.errors import ConfigError
 from otel_gpu.export import sinks
 from otel_gpu.export.exports import open_exports
+from otel_gpu.options import Config, ExportConfig, SpansConfig, StacksConfig
 from tests.activities import call_stack
 from tests.receiver import OtlpReceiver, attributes_of
 from tests.unit.export import samples

@@ -4,12 +4,12 @@ from hypothesis import strategies as st
 from opentelemetry.sdk.metrics.export import AggregationTemporality, MetricsData
 
 from otel_gpu import wire
-from otel_gpu.config import Config, HistogramsConfig
 from otel_gpu.enrich.activities import DeviceIdentity
 from otel_gpu.export.batches import points_in
 from otel_gpu.export.metric_store import MetricStore
 from otel_gpu.export.points import Temporality
 from otel_gpu.export.producer import MetricProducer
+from otel_gpu.options import Config, HistogramsConfig
 from tests.activities import (
     H100,
     SECOND,

@@ -5,13 +5,13 @@ import pytest
 import yaml
 
 from otel_gpu import wire
-from otel_gpu.config import CaptureConfig, Config, ExportConfig, StacksConfig
 from otel_gpu.decode.events import STALL_STATE_UNKNOWN
 from otel_gpu.enrich.activities import ProcessImage
 from otel_gpu.enrich.attributes import describe, facts_of, host_of
 from otel_gpu.explain.budget import WITHHELD_RATE, WITHHELD_TRACE
 from otel_gpu.explain.chains import Cause, Chain, Culprit, Effect, Evidence, Incident
 from otel_gpu.export.exports import open_exports
+from otel_gpu.options import CaptureConfig, Config, ExportConfig, StacksConfig
 from tests.activities import (
     H100,
     SECOND,

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from otel_gpu import pipeline, wire
-from otel_gpu.commands._salvage import Salvage
+from otel_gpu.commands._sources import RecordingSource
 from otel_gpu.enrich.activities import ProcessImage
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.explain.chains import Incident
@@ -49,7 +49,7 @@ def recorded():
 
 def played(path):
     board = Board(Settings(), 200 * MS)
-    recording = Salvage(path)
+    recording = RecordingSource(path)
     pipeline.process(recording.batches(), Enricher(), [board.observe], Counter())
     board.close()
     return board.view()

@@ -8,7 +8,7 @@ from statistics import median
 import pytest
 
 from otel_gpu import pipeline, wire
-from otel_gpu.commands._salvage import Salvage
+from otel_gpu.commands._sources import RecordingSource
 from otel_gpu.enrich.activities import (
     AggregatesActivity,
     CallActivity,
@@ -113,7 +113,7 @@ def test_a_shipped_recording_is_shown_to_the_last_figure():
     """Counts and times are the kernel's; the last interval is the last two readings' difference."""
     board = Board(Settings(), 200 * MS)
     told = []
-    recording = Salvage(Path(str(RECORDINGS.joinpath("two-causes.otelgpu"))))
+    recording = RecordingSource(Path(str(RECORDINGS.joinpath("two-causes.otelgpu"))))
     pipeline.process(recording.batches(), Enricher(), [told.append, board.observe], Counter())
     board.close()
 

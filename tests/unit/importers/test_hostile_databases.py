@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from otel_gpu import pipeline
-from otel_gpu.config import Config, ExportConfig
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.errors import RecordingError
 from otel_gpu.explain.explainer import Explainer
@@ -19,6 +18,7 @@ from otel_gpu.export.exports import open_exports
 from otel_gpu.findings.collector import Collector
 from otel_gpu.findings.json_form import make_document, to_text
 from otel_gpu.importers import open_capture
+from otel_gpu.options import Config, ExportConfig
 from tests.unit.importers.databases import MS, PID, SECOND, T0, Database
 
 VALUES = st.one_of(

@@ -2,34 +2,54 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from otel_gpu.faces.mcp.answers import first_of, micros, name_of
-from otel_gpu.faces.mcp.arguments import WINDOW, Question
+from otel_gpu.faces.mcp.answers import first_of, micros
+from otel_gpu.faces.mcp.arguments import Question, rows
 from otel_gpu.faces.mcp.captures import Capture, Study
-from otel_gpu.faces.mcp.tool import Answer, Tool, about, limit_argument, service, share
-from otel_gpu.findings.document import Blame, Document, OffCpu, Process, ProcessImage
+from otel_gpu.faces.mcp.tool import Answer, about, noun, service, share, table, tool
+from otel_gpu.findings.document import Document, Process, ProcessImage
 from otel_gpu.findings.health import STATES
 from otel_gpu.findings.phrases import CONTEXTS
 
-_DEFAULT = 25
 _MAX_VERDICTS = 50
-_OFF_CPU = ("pid", "service", "threads", "state", "reason", "time_us", "times")
-_BLAMES = ("pid", "service", "by_thread", "by_pid", "by_tid", "how", "time_us", "effects")
-_IN_CALLS = ("pid", "service", "in_calls_us", "share_of_window")
 
 
-def answer(capture: Capture, question: Question) -> Answer:
-    """Return verdicts, what threads waited for, and who kept them waiting."""
-    study = capture.study(question.begin, question.end, question.pids)
+@tool("Time budget and verdict")
+def get_time_budget(
+    capture: Capture, asked: Question, limit: Annotated[int, rows(200, "rows of each list")] = 25
+) -> Answer:
+    """
+    What bounds each process (gpu-bound, data-bound, ...): the time of the threads that feed the
+    GPU by state, and the shares that the verdict compares; then how long threads were off the
+    CPU and for which reason, and which threads kept them waiting. by_thread is empty or other
+    where the name is not known. Time off the CPU of threads that make no calls is no fault in
+    itself. in_calls is the time of all threads inside CUDA calls; it can be more than the window
+    where several call.
+    """
+    study = capture.study(asked)
     document = study.document
-    limit = question.values.get("limit", _DEFAULT)
     return {
         **about(document),
         "verdicts": first_of(list(map(_verdict, document.judged)), _MAX_VERDICTS),
-        "off_cpu": first_of([_off_cpu(row) for row in document.off_cpu], limit, _OFF_CPU),
-        "kept_waiting_by": first_of([_blame(row) for row in document.blames], limit, _BLAMES),
-        "in_calls": first_of(_in_calls(document), limit, _IN_CALLS),
+        "off_cpu": table(
+            document.off_cpu,
+            "pid service threads state reason time_us times",
+            limit,
+            threads=lambda row: CONTEXTS.get(row.context, row.context),
+        ),
+        "kept_waiting_by": table(
+            document.blames,
+            "pid service by_thread by_pid by_tid how time_us effects",
+            limit,
+            by_thread=lambda row: row.culprit.comm,
+            by_pid=lambda row: row.culprit.pid,
+            by_tid=lambda row: row.culprit.tid,
+            how=lambda row: row.kind,
+        ),
+        "in_calls": first_of(
+            _in_calls(document), limit, ("pid", "service", "in_calls_us", "share_of_window")
+        ),
         "notes": list(_notes(study)),
     }
 
@@ -51,20 +71,16 @@ def _in_calls(document: Document) -> list[list[object]]:
     for slot in document.slots:
         if slot.process is not None:
             in_calls_ns[slot.process] += round(slot.call_ns)
-    length_ns = max(1, document.end_unix_ns - document.start_unix_ns)
     ranked = sorted(in_calls_ns.items(), key=lambda item: (-item[1], item[0].pid))
     return [
-        [image.pid, service(image), micros(time_ns), share(time_ns / length_ns)]
+        [image.pid, service(image), micros(time_ns), share(time_ns / max(1, document.length_ns))]
         for image, time_ns in ranked
         if time_ns
     ]
 
 
 def _verdict(judged: Process) -> dict[str, Any]:
-    return {
-        "pid": judged.process.pid,
-        "service": service(judged.process),
-        "verdict": judged.verdict,
+    return noun(judged, "pid service verdict") | {
         "shares": {name: share(part) for name, part in _largest_first(judged.verdict_shares)},
         "budget_us": {name: micros(time) for name, time in _largest_first(judged.budget_ns)},
     }
@@ -72,41 +88,3 @@ def _verdict(judged: Process) -> dict[str, Any]:
 
 def _largest_first(amounts: Mapping[str, float]) -> list[tuple[str, float]]:
     return sorted(amounts.items(), key=lambda item: (-item[1], item[0]))
-
-
-def _off_cpu(row: OffCpu) -> list[object]:
-    return [
-        row.process.pid,
-        service(row.process),
-        CONTEXTS.get(row.context, row.context),
-        row.state,
-        name_of(row.reason),
-        micros(row.time_ns),
-        row.times,
-    ]
-
-
-def _blame(row: Blame) -> list[object]:
-    return [
-        row.process.pid,
-        service(row.process),
-        name_of(row.culprit.comm),
-        row.culprit.pid,
-        row.culprit.tid,
-        row.kind,
-        micros(row.time_ns),
-        row.effects,
-    ]
-
-
-TOOL = Tool(
-    "get_time_budget",
-    "Time budget and verdict",
-    "What bounds each process (gpu-bound, data-bound, ...): the time of the threads that feed the "
-    "GPU by state, and the shares that the verdict compares; then how long threads were off the "
-    "CPU and for which reason, and which threads kept them waiting. by_thread is empty or other "
-    "where the name is not known. Time off the CPU of threads that make no calls is no fault in itself. in_calls is the time of "
-    "all threads inside CUDA calls; it can be more than the window where several call.",
-    (*WINDOW, limit_argument(_DEFAULT, 200, "rows of each list")),
-    answer,
-)

@@ -2,21 +2,25 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+from pydantic.json_schema import SkipJsonSchema
 
 from otel_gpu.faces.mcp.answers import Listing, first_of, inert, micros, name_of
-from otel_gpu.faces.mcp.arguments import WINDOW, Argument, Question
+from otel_gpu.faces.mcp.arguments import Question, rows
 from otel_gpu.faces.mcp.captures import Capture
 from otel_gpu.faces.mcp.code import code_of
 from otel_gpu.faces.mcp.tool import (
     Answer,
-    Tool,
     about,
-    limit_argument,
+    end_of_wait,
+    noun,
     service,
     share,
     since,
     thread_of,
+    tool,
 )
 from otel_gpu.findings.causes import (
     Interval,
@@ -32,27 +36,42 @@ from otel_gpu.findings.document import (
     Chain,
     Document,
     Incident,
-    Severity,
     stack_of_cause,
 )
 from otel_gpu.findings.health import DISTRIBUTIONS, STATES
 
-_DEFAULT = 5
 _MAX_CAUSES = 6
 _MAX_EVIDENCE = 3
 _MAX_LISTED = 10
 _MAX_INTERVALS = 60
-_MAX_FUNCTIONS = 4
 
 
-def answer(capture: Capture, question: Question) -> Answer:
-    """Return incidents and chains, the costliest first, or one of them in full."""
-    study = capture.study(question.begin, question.end, question.pids)
+@tool("Incidents and causal chains")
+def get_causal_chains(
+    capture: Capture,
+    asked: Question,
+    id: Annotated[  # noqa: A002 -- as the argument is called
+        str, Field(max_length=200, description="One incident or chain, in full.")
+    ] = "",
+    severity: Annotated[
+        Literal["high", "medium", "low"] | SkipJsonSchema[None], Field(description="Only these.")
+    ] = None,
+    limit: Annotated[int, rows(50, "incidents, and chains")] = 5,
+) -> Answer:
+    """
+    What was slow, hung or failed, and why: incidents (effects of the same causes) with lost time,
+    causes, who did it, advice; and the worst single effects. A cause's share is of the effect's
+    duration and is measured by intervals of the same thread, or of the thread that it waited for
+    (of_which). What no cause accounts for is unexplained. Evidence ids name intervals: give a
+    chain's id to see them, with span ids. code is the line of the program's own code, where that
+    is known: of an effect where it was called, of a cause where its thread was for most of it;
+    stack_id is for get_stacks. at_us is relative to the window; in a chain's intervals it is
+    relative to the effect.
+    """
+    study = capture.study(asked)
     document = study.document
-    if wanted := question.values.get("id"):
-        return {**about(document), **_in_full(document, wanted)}
-    limit = question.values.get("limit", _DEFAULT)
-    severity = question.values.get("severity")
+    if id:
+        return {**about(document), **_in_full(document, id)}
     incidents = [one for one in document.incidents if severity in (None, one.severity)]
     chains = [one for one in document.chains if severity in (None, one.severity)]
     chains.sort(key=lambda chain: (-chain.effect.excess_ns, chain.id))
@@ -81,8 +100,7 @@ def _incident(incident: Incident, document: Document) -> dict[str, Any]:
     kinds = Counter((chain.effect.kind, chain.effect.api) for chain in incident.chains)
     services = {chain.effect.process.pid: chain.effect.process for chain in incident.chains}
     return {
-        "id": incident.id,
-        "severity": incident.severity,
+        **noun(incident, "id severity"),
         "services": [
             {"pid": pid, "service": service(image)}
             for pid, image in sorted(services.items())[:_MAX_LISTED]
@@ -112,30 +130,27 @@ def _chain(chain: Chain, document: Document) -> dict[str, Any]:
     effect = chain.effect
     length_ns = max(1, effect.duration_ns)
     return {
-        "id": chain.id,
-        "severity": chain.severity,
-        "effect": {
-            "kind": effect.kind,
-            "api": name_of(effect.api),
-            "pid": effect.process.pid,
-            "service": service(effect.process),
-            "tid": effect.tid,
-            "thread": name_of(effect.comm),
-            "at_us": since(effect.start_unix_ns, document),
-            "start_unix_ns": effect.start_unix_ns,
-            "duration_us": micros(effect.duration_ns),
-            "more_than_usual_us": micros(effect.excess_ns),
-            "trace_id": effect.trace_id.hex(),
-            "span_id": effect.span_id.hex(),
-            **code_of(effect.stack),
-        },
+        **noun(chain, "id severity"),
+        "effect": noun(
+            effect,
+            "kind api pid service tid thread at_us start_unix_ns duration_us more_than_usual_us "
+            "trace_id span_id",
+            thread=lambda effect: effect.comm,
+            at_us=lambda effect: since(effect.start_unix_ns, document),
+            more_than_usual_us=lambda effect: micros(effect.excess_ns),
+            trace_id=lambda effect: effect.trace_id.hex(),
+            span_id=lambda effect: effect.span_id.hex(),
+        )
+        | code_of(effect.stack),
         **_causes(chain.causes, effect.process.pid, effect.stack),
         "unexplained_us": micros(chain.unexplained_ns),
         "unexplained_share": share(chain.unexplained_ns / length_ns),
     }
 
 
-def _causes(causes: Sequence[Cause], pid: int, told: CallStack | None = None) -> dict[str, Any]:
+def _causes(
+    causes: Sequence[Cause], pid: int, shown_above: CallStack | None = None
+) -> dict[str, Any]:
     def write(step: Step, inner: list[dict[str, Any]]) -> dict[str, Any]:
         cause = step.cause
         ids = [evidence.id for evidence in cause.evidence]
@@ -149,7 +164,7 @@ def _causes(causes: Sequence[Cause], pid: int, told: CallStack | None = None) ->
         if len(ids) > _MAX_EVIDENCE:
             shown["more_evidence"] = len(ids) - _MAX_EVIDENCE
         # Where the effect was is said of it, and once.
-        shown |= _unless(told, stack_of_cause(cause))
+        shown |= code_of(_unless(shown_above, stack_of_cause(cause)))
         return shown | (_first("of_which", inner) if inner else {})
 
     return _first("causes", write_tree(causes, write))
@@ -162,8 +177,8 @@ def _first(name: str, causes: list[dict[str, Any]]) -> dict[str, Any]:
     return shown
 
 
-def _unless(told: CallStack | None, stack: CallStack | None) -> dict[str, Any]:
-    return {} if stack and told and stack.id == told.id else code_of(stack)
+def _unless(shown_above: CallStack | None, stack: CallStack | None) -> CallStack | None:
+    return None if stack and shown_above and stack.id == shown_above.id else stack
 
 
 def _intervals(chain: Chain) -> Listing:
@@ -184,34 +199,7 @@ def _interval(interval: Interval, chain: Chain) -> dict[str, Any]:
         "reason": name_of(evidence.reason),
         "span_id": evidence.span_id.hex(),
     }
-    if interval.thread is not None:
-        shown["of"] = thread_of(interval.thread, pid)
-    if evidence.culprit is not None:
-        shown["culprit"] = thread_of(evidence.culprit, pid)
-    if evidence.waker is not None:
-        shown["woken_by"] = thread_of(evidence.waker, pid)
-    shown |= _unless(effect.stack, evidence.stack)
-    if evidence.functions:
-        shown["kernel_functions"] = [name_of(f) for f in evidence.functions[:_MAX_FUNCTIONS]]
-    return shown
-
-
-TOOL = Tool(
-    "get_causal_chains",
-    "Incidents and causal chains",
-    "What was slow, hung or failed, and why: incidents (effects of the same causes) with lost time, "
-    "causes, who did it, advice; and the worst single effects. A cause's share is of the effect's "
-    "duration and is measured by intervals of the same thread, or of the thread that it waited for "
-    "(of_which). What no cause accounts for is unexplained. Evidence ids name intervals: give a "
-    "chain's id to see them, with span ids. code is the line of the program's own code, where that is "
-    "known: of an effect where it was called, of a cause where its thread was for most of it; stack_id "
-    "is for get_stacks. at_us is relative to the window; in a chain's intervals "
-    "it is relative to the effect.",
-    (
-        *WINDOW,
-        Argument("id", "text", "One incident or chain, in full.", most=200),
-        Argument("severity", "text", "Only these.", most=10, choices=tuple(Severity)),
-        limit_argument(_DEFAULT, 50, "incidents, and chains"),
-    ),
-    answer,
-)
+    for name, thread in (("of", interval.thread), ("culprit", evidence.culprit)):
+        if thread is not None:
+            shown[name] = thread_of(thread, pid)
+    return shown | end_of_wait(evidence, pid, _unless(effect.stack, evidence.stack))

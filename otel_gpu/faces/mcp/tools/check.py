@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from otel_gpu.faces.mcp.answers import first_of, inert, micros, name_of
-from otel_gpu.faces.mcp.arguments import WINDOW, Question
+from otel_gpu.faces.mcp.arguments import Question
 from otel_gpu.faces.mcp.captures import Capture, Study
-from otel_gpu.faces.mcp.tool import Answer, Tool, about
+from otel_gpu.faces.mcp.tool import Answer, about, tool
 from otel_gpu.faces.tables import load_lines
 from otel_gpu.findings.document import Document
 from otel_gpu.findings.health import Health
@@ -16,9 +16,14 @@ _PROBES = ("library", "symbols", "failed")
 _SHOWN = 40
 
 
-def answer(capture: Capture, question: Question) -> Answer:
-    """Return losses, coverage, what is not known, and the agent's own figures."""
-    study = capture.study(question.begin, question.end, question.pids)
+@tool("Health of the capture")
+def get_check(capture: Capture, asked: Question) -> Answer:
+    """
+    How far the capture can be trusted, to be read first: what was lost, what is not known, how
+    many calls were counted and how many kept one by one, which libraries carry probes, what the
+    agent itself cost, and the load of the host, which is context and never a cause.
+    """
+    study = capture.study(asked)
     document, health = study.document, study.health
     return {
         **about(document),
@@ -116,14 +121,3 @@ def _agent(health: Health) -> dict[str, Any] | None:
 def _number(value: Any) -> int:  # noqa: ANN401 -- whatever JSON held
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return round(value) if is_number and abs(value) < 1e18 else 0  # noqa: PLR2004
-
-
-TOOL = Tool(
-    "get_check",
-    "Health of the capture",
-    "How far the capture can be trusted, to be read first: what was lost, what is not known, how "
-    "many calls were counted and how many kept one by one, which libraries carry probes, what the "
-    "agent itself cost, and the load of the host, which is context and never a cause.",
-    WINDOW,
-    answer,
-)

@@ -44,8 +44,8 @@ def test_calls_are_drawn_by_time():
 
     text = text_of(markup)
     assert text.startswith(
-        "CUDA calls Where 4 calls were made that became spans; 1 more have no stack. Sampled ones "
-        "count for those that they stand for, 1,003 in all. Counted: 1,503 calls."
+        "CUDA calls Of calls that became spans: 4 with a stack, 1 without; sampled ones count as often "
+        "as they were sampled from, so these stand for 1,003 calls. Counted: 1,503 calls."
     )
     assert 'aria-label="Flame graph by time"' in markup
     assert "<title>cudaMalloc (libcudart.so.12)\n7 ms (53.8%)</title>" in markup
@@ -67,7 +67,8 @@ def test_waits_are_drawn_as_such():
     text = read(flame_graph(report_of(*waits, kind=WAITED)))
 
     assert text.startswith(
-        "Waits of threads Where 1 wait was that became a span; 1 more have no stack"
+        "Waits of threads Of waits that became spans: 1 with a stack, 1 without. Shorter waits are "
+        "not listed, and threads that had nothing to do waited too."
     )
     assert "100 % 2 s in 1 x lock of trainer (42) at train.py:74 fragmentation_pattern" in text
 

@@ -5,9 +5,10 @@ import re
 
 import pytest
 
+from otel_gpu.faces.fields import Cell, Field
 from otel_gpu.faces.html import tables
 from otel_gpu.faces.html.page import MOST_BALANCES
-from otel_gpu.faces.html.shapes import Cell, Column, Table
+from otel_gpu.faces.html.tables import Table
 from otel_gpu.findings.document import Api, Balance, OffCpu, Slot, processes_of
 from tests.activities import SECOND, T0, image
 from tests.unit.faces.html.pages import Seen, part, report_named, text_of
@@ -66,8 +67,10 @@ def test_a_table_says_what_it_leaves_out():
     """Silence would be taken for completeness."""
     rows = [[Cell("a")], [Cell("b")]]
 
-    assert "more are not shown" not in part("table", Table("t", [Column("x")], rows))
-    told = text_of(part("table", Table("t", [Column("x")], rows, 3)))
+    assert "more are not shown" not in part(
+        "table", Table("t", [Field("x", Cell, is_text=True)], rows)
+    )
+    told = text_of(part("table", Table("t", [Field("x", Cell, is_text=True)], rows, 3)))
     assert told.endswith("3 more are not shown.")
 
 

@@ -33,7 +33,7 @@ DEMO = ROOT / "examples" / "demo.otelgpu"
 TRAINING = ROOT / "tests" / "replay" / "training.otelgpu"
 """Made by hand: it changes only with what it tells."""
 
-# What the scenarios do; see scenarios.c.
+# What the scenarios do; see otel_gpu/demo/injections.py.
 CHURN_STEPS = 120
 SLOW_STEPS = 4
 INJECTED_US = 40_000

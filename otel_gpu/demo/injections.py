@@ -1,0 +1,386 @@
+"""
+What is done to the loop: each function makes it slow by one known cause, as its docstring says.
+"""
+
+import atexit
+import ctypes
+import mmap
+import os
+import signal
+import statistics
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from otel_gpu.demo.loop import (
+    GPU_NS,
+    LAUNCH,
+    LAUNCH_NS,
+    MALLOC,
+    MS,
+    STEPS,
+    SYNCHRONIZE,
+    Helper,
+    Report,
+    Trainer,
+    Work,
+    compute,
+    die_with_parent,
+    is_slow,
+    libc,
+    run_queue_ns,
+    sleep,
+    spin,
+)
+
+_CHURN_EFFECTS = 24
+_INJECTED_NS = 40 * MS
+_OVER_QUOTA_NS = 22 * MS
+_PART_BYTES, _PARTS = 4 << 20, 64
+_WEIGHT_BYTES, _WEIGHT_MAPS = 64 << 20, 96
+_LIMIT_BYTES = 128 << 20
+_CGROUPS = Path("/sys/fs/cgroup")
+_MUTEX = (ctypes.c_char * 64)()
+
+
+def preemption(trainer: Trainer) -> None:
+    """A hog takes the CPU from a kernel launch, for 40 ms."""
+    thief = _start_hog(trainer.cpu)
+    trainer.train(in_launch=lambda: _be_preempted(trainer, thief))
+
+
+def _be_preempted(trainer: Trainer, thief: Helper) -> None:
+    compute(MS)
+    thief.order(_INJECTED_NS)
+    compute(2 * MS)
+    trainer.inject("preemption", thief.await_burst(), thief)
+
+
+def late_wakeup(trainer: Trainer) -> None:
+    """The device is done, and a hog has the CPU for 40 ms more."""
+    thief = _start_hog(trainer.cpu)
+
+    def wake_late() -> None:
+        waited_ns = run_queue_ns()
+        thief.order(_INJECTED_NS + GPU_NS, delay_ns=MS)
+        sleep(GPU_NS)
+        trainer.inject("run_queue", run_queue_ns() - waited_ns, thief)
+        thief.await_burst()
+
+    trainer.train(in_synchronize=wake_late)
+
+
+def lock(trainer: Trainer) -> None:
+    """Another thread holds the lock that a launch needs, for 40 ms."""
+    holder = Helper("holder", trainer.other_cpu, _hold_mutex, is_thread=True)
+    trainer.train(in_launch=lambda: _wait_for_mutex(trainer, holder, _INJECTED_NS))
+
+
+def _wait_for_mutex(trainer: Trainer, holder: Helper, held_ns: int) -> None:
+    holder.order(held_ns)
+    holder.await_report()
+    start_ns, waited_ns = time.monotonic_ns(), run_queue_ns()
+    libc.pthread_mutex_lock(_MUTEX)
+    waited_ns = run_queue_ns() - waited_ns
+    trainer.inject("lock", time.monotonic_ns() - start_ns - waited_ns, holder)
+    libc.pthread_mutex_unlock(_MUTEX)
+
+
+def two_causes(trainer: Trainer) -> None:
+    """A hog has the CPU for 40 ms, then another thread a lock for 20 ms."""
+    thief = _start_hog(trainer.cpu)
+    holder = Helper("holder", trainer.other_cpu, _hold_mutex, is_thread=True)
+
+    def suffer_both() -> None:
+        _be_preempted(trainer, thief)
+        _wait_for_mutex(trainer, holder, _INJECTED_NS // 2)
+
+    trainer.train(in_launch=suffer_both)
+
+
+def gil(trainer: Trainer) -> None:
+    """A C extension sleeps 40 ms and keeps Python's GIL."""
+    # The device is a sleep in C, so that nothing but the holder is in the way.
+    usleep = ctypes.cast(libc.usleep, ctypes.c_void_p)
+    trainer.cuda.stub_call_inside(SYNCHRONIZE.encode(), usleep, ctypes.c_void_p(GPU_NS // 1_000))
+    holder = Helper("holder", trainer.other_cpu, _hold_interpreter, is_thread=True)
+    usual_ns: list[int] = []
+    for step in range(STEPS):
+        trainer.launch()
+        waited_ns = run_queue_ns()
+        # From here to the call nothing lets go of the lock.
+        if is_slow(step):
+            holder.order(_INJECTED_NS)
+        start_ns = time.monotonic_ns()
+        trainer.synchronize()
+        end_ns, waited_ns = time.monotonic_ns(), run_queue_ns() - waited_ns
+        if not is_slow(step):
+            usual_ns.append(end_ns - start_ns)
+            continue
+        # The call itself was over when it always is; its thread could not go on.
+        start_ns += int(statistics.median(usual_ns))
+        with trainer.effect("slow_gap", LAUNCH):
+            trainer.inject("gil", end_ns - start_ns - waited_ns, holder)
+        trainer.effects[-1] |= {"start_ns": start_ns, "end_ns": end_ns}
+
+
+def starved_loader(trainer: Trainer) -> None:
+    """Data is late: a hog has the data loader's CPU for 40 ms."""
+    thief = _start_hog(trainer.other_cpu)
+    loader = _start_loader(trainer, _load_from_memory)
+
+    def starve_loader() -> None:
+        thief.order(_INJECTED_NS)
+        thief.await_report()
+        asked_ns = time.monotonic_ns()
+        time_ns, data = _await_data(loader)
+        via = {"kind": "run_queue", "time_ns": data.work_ns - asked_ns, "pid": thief.pid}
+        trainer.inject("ipc", time_ns, loader, via)
+        thief.await_report()
+
+    trainer.train(in_gap=starve_loader)
+
+
+def _await_data(loader: Helper) -> tuple[int, Report]:
+    start_ns, waited_ns = time.monotonic_ns(), run_queue_ns()
+    loader.order()
+    data = loader.await_report()
+    waited_ns = run_queue_ns() - waited_ns
+    return time.monotonic_ns() - start_ns - waited_ns, data
+
+
+def disk(trainer: Trainer) -> None:
+    """Data is late: the data loader reads from the disk for about 40 ms."""
+    pages = mmap.mmap(-1, _PART_BYTES)
+    pages.write(b"\1" * _PART_BYTES)
+    with tempfile.TemporaryFile(dir="/var/tmp") as file:
+        # A hole would need no reading, and data not yet written would be written first.
+        os.pwritev(file.fileno(), [pages] * _PARTS, 0)
+        os.fsync(file.fileno())
+        direct = os.open(f"/proc/self/fd/{file.fileno()}", os.O_RDONLY | os.O_DIRECT)
+
+    def read_parts(count: int) -> int:
+        start_ns = time.monotonic_ns()
+        os.preadv(direct, [pages] * count, 0)
+        return time.monotonic_ns() - start_ns
+
+    # The same pages take in one part of the file after another.
+    read_parts(_PARTS // 2)
+    parts = min(_PARTS, 1 + _INJECTED_NS * (_PARTS // 2) // read_parts(_PARTS // 2))
+
+    def load_from_disk(helper: Helper, _: int, __: int) -> None:
+        cpu_ns = time.thread_time_ns()
+        read_ns = read_parts(parts)
+        helper.report(read_ns - (time.thread_time_ns() - cpu_ns))
+
+    loader = _start_loader(trainer, load_from_disk)
+
+    def read_disk() -> None:
+        time_ns, data = _await_data(loader)
+        trainer.inject("ipc", time_ns, loader, {"kind": "io", "time_ns": data.work_ns, "pid": 0})
+
+    trainer.train(in_gap=read_disk)
+
+
+def _join_cgroup(controller: str, settings: dict[int, dict[str, str]]) -> None:
+    old = _CGROUPS / controller
+    version = 1 if (old / "cgroup.procs").exists() else 2
+    folder = (old if version == 1 else _CGROUPS) / f"otel-gpu-demo-{os.getpid()}"
+    folder.mkdir()
+
+    def leave() -> None:
+        (folder.parent / "cgroup.procs").write_text("0")
+        folder.rmdir()
+
+    atexit.register(leave)
+    for name, value in settings[version].items():
+        (folder / name).write_text(value)
+    (folder / "cgroup.procs").write_text("0")
+
+
+def cpu_quota(trainer: Trainer) -> None:
+    """A cgroup may use 10 ms of CPU time in every 100 ms."""
+    old = {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "10000"}
+    _join_cgroup("cpu", {1: old, 2: {"cpu.max": "10000 100000"}})
+
+    def exceed_quota() -> None:
+        compute(_OVER_QUOTA_NS)
+        # A thread that was put aside also waits for the CPU that it was put aside from.
+        took_ns = time.monotonic_ns() - trainer.effects[-1]["start_ns"]
+        trainer.inject("cpu_quota", took_ns - _OVER_QUOTA_NS - LAUNCH_NS)
+
+    # Throttling shows in counters that grow: they are to be read before and after.
+    sleep(400 * MS)
+    trainer.train(in_launch=exceed_quota)
+    sleep(400 * MS)
+
+
+def memory_limit(trainer: Trainer) -> None:
+    """A cgroup is at its memory limit, and its page cache is dirty."""
+    limit, block = str(_LIMIT_BYTES), b"\1" * (1 << 20)
+    _join_cgroup("memory", {1: {"memory.limit_in_bytes": limit}, 2: {"memory.max": limit}})
+    with tempfile.TemporaryFile(dir="/var/tmp", buffering=0) as cache:
+
+        def dirty_cache() -> None:
+            for offset in range(0, _LIMIT_BYTES * 3 // 4, len(block)):
+                os.pwrite(cache.fileno(), block, offset)
+
+        def take_memory() -> int:
+            waited_ns, start_ns, cpu_ns = run_queue_ns(), time.monotonic_ns(), time.thread_time_ns()
+            with mmap.mmap(-1, _LIMIT_BYTES // 2, mmap.MAP_PRIVATE) as memory:
+                # Fewer faults, so that the time goes to finding the memory.
+                memory.madvise(mmap.MADV_HUGEPAGE)
+                ctypes.memset((ctypes.c_char * 1).from_buffer(memory), 1, _LIMIT_BYTES // 2)
+                cpu_ns = time.thread_time_ns() - cpu_ns
+                took_ns = time.monotonic_ns() - start_ns
+                return took_ns - cpu_ns - (run_queue_ns() - waited_ns)
+
+        # The first time is about the disk and the host, not about the limit.
+        dirty_cache()
+        take_memory()
+        trainer.train(
+            in_launch=lambda: trainer.inject("reclaim", take_memory()), before=dirty_cache
+        )
+
+
+def large_fork(trainer: Trainer) -> None:
+    """A process with 6 GiB mapped forks between two launches."""
+    # Its weights are mapped over and over: it is large, and the machine's memory need not be.
+    weights = os.memfd_create("weights")
+    os.truncate(weights, _WEIGHT_BYTES)
+    maps = [mmap.mmap(weights, _WEIGHT_BYTES, mmap.MAP_PRIVATE) for _ in range(_WEIGHT_MAPS)]
+    for one in maps:
+        bytes(memoryview(one)[:: mmap.PAGESIZE])
+        # Page tables of what was never written are not copied.
+        one[0] = 1
+    children: list[int] = []
+
+    def fork_child() -> None:
+        cpu_ns = time.thread_time_ns()
+        child = os.fork()
+        if not child:
+            die_with_parent()
+            while True:
+                signal.pause()
+        cpu_ns = time.thread_time_ns() - cpu_ns
+        trainer.inject("fork", cpu_ns)
+        trainer.effects[-1]["causes"][0] |= {"pid": os.getpid(), "tid": threading.get_native_id()}
+        children.append(child)
+
+    trainer.train(in_gap=fork_child)
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+
+
+def stopped(trainer: Trainer) -> None:
+    """The process is stopped with SIGSTOP for 40 ms."""
+    stopper = Helper("stopper", trainer.other_cpu, _stop_parent)
+
+    def be_stopped() -> None:
+        stopper.order(_INJECTED_NS)
+        compute(3 * MS)
+        trainer.inject("stopped", stopper.await_burst(), stopper)
+
+    trainer.train(in_launch=be_stopped)
+
+
+def gpu_wait(trainer: Trainer) -> None:
+    """The device has 40 ms more to do; nothing is wrong with the host."""
+
+    def wait_for_gpu() -> None:
+        start_ns = time.monotonic_ns()
+        sleep(_INJECTED_NS)
+        trainer.inject("gpu_wait", time.monotonic_ns() - start_ns + GPU_NS)
+
+    trainer.train(in_synchronize=wait_for_gpu)
+
+
+def gpu_backpressure(trainer: Trainer) -> None:
+    """A launch polls for 40 ms until the device has room."""
+
+    def wait_for_queue() -> None:
+        cpu_ns = time.thread_time_ns()
+        spin(_INJECTED_NS)
+        trainer.inject("gpu_backpressure", time.thread_time_ns() - cpu_ns)
+
+    trainer.train(in_launch=wait_for_queue)
+
+
+def _allocate(trainer: Trainer) -> None:
+    trainer.cuda.cudaMalloc(ctypes.byref(ctypes.c_void_p()), ctypes.c_size_t(1 << 20))
+
+
+def first_call(trainer: Trainer) -> None:
+    """The first allocation takes 80 ms, as the first call often does."""
+    trainer.malloc_ns = _INJECTED_NS * 2
+    with trainer.effect("slow_call", MALLOC):
+        _allocate(trainer)
+        trainer.inject("first_call", trainer.malloc_ns)
+    trainer.malloc_ns = LAUNCH_NS
+    for _ in range(20):
+        _allocate(trainer)
+    trainer.train()
+
+
+def allocator_churn(trainer: Trainer) -> None:
+    """Memory is allocated in every step, ever slower."""
+    for step in range(2 * STEPS):
+        rise = step - STEPS
+        trainer.malloc_ns = LAUNCH_NS + max(0, rise) * MS // 2
+        # What is noted is the end of it.
+        if rise >= STEPS - _CHURN_EFFECTS:
+            with trainer.effect("slow_call", MALLOC):
+                _allocate(trainer)
+                trainer.inject("allocator_churn", trainer.malloc_ns)
+        else:
+            _allocate(trainer)
+        trainer.launch()
+        trainer.synchronize()
+        trainer.cuda.cudaFree(None)
+
+
+def clean(trainer: Trainer) -> None:
+    """Nothing is wrong."""
+    trainer.train()
+    trainer.train()
+
+
+def _start_hog(cpu: int) -> Helper:
+    return Helper("hog", cpu, _hog, urgency=10)
+
+
+def _start_loader(trainer: Trainer, load: Work) -> Helper:
+    return Helper("loader", trainer.other_cpu, load)
+
+
+def _hog(helper: Helper, delay_ns: int, length_ns: int) -> None:
+    sleep(delay_ns)
+    helper.report()
+    spin(length_ns)
+    helper.report()
+
+
+def _stop_parent(helper: Helper, _: int, length_ns: int) -> None:
+    os.kill(os.getppid(), signal.SIGSTOP)
+    helper.report()
+    sleep(length_ns)
+    helper.report()
+    os.kill(os.getppid(), signal.SIGCONT)
+
+
+def _hold_mutex(helper: Helper, _: int, length_ns: int) -> None:
+    libc.pthread_mutex_lock(_MUTEX)
+    helper.report()
+    libc.usleep(length_ns // 1_000)
+    libc.pthread_mutex_unlock(_MUTEX)
+
+
+def _hold_interpreter(_helper: Helper, _: int, length_ns: int) -> None:
+    ctypes.PyDLL(None).usleep(length_ns // 1_000)
+
+
+def _load_from_memory(helper: Helper, _: int, __: int) -> None:
+    began_ns = time.monotonic_ns()
+    compute(MS)
+    helper.report(began_ns)

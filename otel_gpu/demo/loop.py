@@ -1,0 +1,238 @@
+"""
+The loop of the scenarios, and the helpers that make it slow.
+
+Times are taken here, from the clock, from who injected, and from schedstat: nothing comes from
+the agent. The loop has a CPU of its own; its helpers ("hog", "loader", ...) share it or not as
+the scenario says. Helpers die with the program.
+"""
+
+import contextlib
+import ctypes
+import os
+import signal
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+MS = 1_000_000
+STEPS = 60
+FIRST_EFFECT = 24  # the steps before say what is normal
+EFFECT_EVERY = 10
+LAUNCH_NS = 50_000  # of CPU time, in every launch
+GPU_NS = 3 * MS  # of sleep, in every synchronize
+
+MALLOC, LAUNCH, SYNCHRONIZE = "cudaMalloc", "cudaLaunchKernel", "cudaStreamSynchronize"
+
+_MESSAGE = struct.Struct("=QQ")
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
+
+Act = Callable[[], None]
+Work = Callable[["Helper", int, int], None]
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Dim3(ctypes.Structure):
+    """The size of a grid or a block."""
+
+    _fields_ = [(axis, ctypes.c_uint) for axis in "xyz"]
+
+
+class Report(NamedTuple):
+    """When a helper began or ended a burst, and how long its work itself took."""
+
+    time_ns: int
+    work_ns: int
+
+
+def compute(cpu_ns: int) -> None:
+    """Burn CPU time: being kept from the CPU makes this take longer."""
+    end_ns = time.thread_time_ns() + cpu_ns
+    while time.thread_time_ns() < end_ns:
+        pass
+
+
+def spin(duration_ns: int) -> None:
+    """Poll until a time: what a driver does that waits for room in its queue."""
+    end_ns = time.monotonic_ns() + duration_ns
+    while time.monotonic_ns() < end_ns:
+        pass
+
+
+def sleep(duration_ns: int) -> None:
+    """Sleep, not beyond what the kernel adds to it."""
+    time.sleep(duration_ns / 1e9)
+
+
+def run_queue_ns() -> int:
+    """How long the loop's thread has waited for a CPU so far, by the kernel's own account."""
+    with open("/proc/thread-self/schedstat", "rb", buffering=0) as account:  # noqa: PTH123
+        return int(account.read(64).split()[1])
+
+
+def is_slow(step: int) -> bool:
+    """Whether a step of the loop is one that is made slow."""
+    return step >= FIRST_EFFECT and (step - FIRST_EFFECT) % EFFECT_EVERY == 0
+
+
+def set_name(comm: str) -> None:
+    """Name this thread."""
+    libc.prctl(_PR_SET_NAME, comm.encode())
+
+
+def die_with_parent() -> None:
+    """Do not outlive the program."""
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def become_urgent(urgency: int) -> None:
+    """Win the CPU from all that is less urgent: as a real-time task, else by priority."""
+    try:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(urgency))
+    except PermissionError:
+        os.setpriority(os.PRIO_PROCESS, 0, -20)
+
+
+class Helper:
+    """A process or thread that does something to the loop when it is ordered to."""
+
+    def __init__(
+        self,
+        comm: str,
+        cpu: int,
+        work: Work,
+        *,
+        is_thread: bool = False,
+        urgency: int = 0,
+    ) -> None:
+        self._work, self._urgency = work, urgency
+        self._orders, self._sender = os.pipe()
+        self._reports, self._reporter = os.pipe()
+        if is_thread:
+            threading.Thread(target=self._run, args=(comm, cpu), daemon=True).start()
+        elif not os.fork():
+            die_with_parent()
+            os.close(self._sender)
+            self._run(comm, cpu)
+            os._exit(0)
+        else:
+            os.close(self._orders)
+        self.tid = self.await_report().work_ns
+        self.pid = os.getpid() if is_thread else self.tid
+
+    def order(self, length_ns: int = 0, delay_ns: int = 0) -> None:
+        """Have it do its work."""
+        os.write(self._sender, _MESSAGE.pack(delay_ns, length_ns))
+
+    def await_report(self) -> Report:
+        """Wait until it has something to say."""
+        return Report(*_MESSAGE.unpack(os.read(self._reports, _MESSAGE.size)))
+
+    def await_burst(self) -> int:
+        """Wait for the end of a burst; how long it was."""
+        began = self.await_report()
+        return self.await_report().time_ns - began.time_ns
+
+    def report(self, work_ns: int = 0) -> None:
+        """Say, as the helper, that something begins or is over."""
+        os.write(self._reporter, _MESSAGE.pack(time.monotonic_ns(), work_ns))
+
+    def _run(self, comm: str, cpu: int) -> None:
+        set_name(comm)
+        os.sched_setaffinity(0, {cpu})
+        if self._urgency:
+            become_urgent(self._urgency)
+        self.report(threading.get_native_id())
+        while order := os.read(self._orders, _MESSAGE.size):
+            self._work(self, *_MESSAGE.unpack(order))
+
+
+class Trainer:
+    """The loop, what is done to it inside of its calls, and what was done to it."""
+
+    def __init__(self, cuda: ctypes.CDLL) -> None:
+        self.cuda = cuda
+        cpus = sorted(os.sched_getaffinity(0))
+        self.cpu, self.other_cpu = cpus[-1], cpus[-2 % len(cpus)]
+        self.malloc_ns = LAUNCH_NS
+        self.effects: list[dict[str, Any]] = []
+        self._inside: dict[str, Act | None] = {}
+        kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+        self._callbacks = {
+            MALLOC: kind(lambda _: compute(self.malloc_ns)),
+            LAUNCH: kind(lambda _: self._act(LAUNCH, lambda: compute(LAUNCH_NS))),
+            SYNCHRONIZE: kind(lambda _: self._act(SYNCHRONIZE, lambda: sleep(GPU_NS))),
+        }
+        for api, callback in self._callbacks.items():
+            self.cuda.stub_call_inside(api.encode(), callback, None)
+
+    def _act(self, api: str, usual: Act) -> None:
+        usual()
+        if act := self._inside.get(api):
+            act()
+
+    @contextlib.contextmanager
+    def effect(self, kind: str, api: str, inside: Act | None = None) -> Iterator[None]:
+        """Do something slow: a call, with an act inside of it, or a gap."""
+        shown = {"kind": kind, "api": api, "start_ns": time.monotonic_ns(), "causes": []}
+        self.effects.append(shown)
+        self._inside[api] = inside
+        yield
+        self._inside[api] = None
+        shown["end_ns"] = time.monotonic_ns()
+
+    def inject(
+        self, kind: str, time_ns: int, by: Helper | None = None, via: dict[str, Any] | None = None
+    ) -> None:
+        """Note what was done to the effect that goes on."""
+        who = {"pid": by.pid if by else 0, "tid": by.tid if by else 0}
+        cause = {"kind": kind, "time_ns": time_ns} | who | ({"via": via} if via else {})
+        self.effects[-1]["causes"].append(cause)
+
+    def launch(self) -> None:
+        """Launch a kernel."""
+        self.cuda.cudaLaunchKernel(
+            None, Dim3(8, 1, 1), Dim3(128, 1, 1), None, ctypes.c_size_t(), None
+        )
+
+    def synchronize(self) -> None:
+        """Wait for the device."""
+        self.cuda.cudaStreamSynchronize(None)
+
+    def train(
+        self,
+        in_launch: Act | None = None,
+        in_synchronize: Act | None = None,
+        in_gap: Act | None = None,
+        before: Act | None = None,
+    ) -> None:
+        """Run the loop; what is given makes some steps slow."""
+        for step in range(STEPS):
+            slow = is_slow(step)
+            if slow and before:
+                before()
+            compute(20_000)
+            if slow and in_gap:
+                with self.effect("slow_gap", LAUNCH):
+                    in_gap()
+            for api, call, act in (
+                (LAUNCH, self.launch, in_launch),
+                (SYNCHRONIZE, self.synchronize, in_synchronize),
+            ):
+                if slow and act:
+                    with self.effect("slow_call", api, act):
+                        call()
+                else:
+                    call()
+
+    def truth(self, name: str) -> dict[str, Any]:
+        """Return what was done."""
+        return {
+            "scenario": name,
+            "pid": os.getpid(),
+            "tid": threading.get_native_id(),
+            "monotonic_ns": time.monotonic_ns(),
+            "unix_ns": time.time_ns(),
+            "effects": self.effects,
+        }

@@ -1,0 +1,36 @@
+"""
+The program that is captured: a small training loop that one scenario makes slow.
+
+Run as ``trainer.py LIBRARY NAME``. What was done to it goes to stdout as one line of JSON; see
+``truth.py``.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import sys
+
+from otel_gpu.demo.loop import Trainer, become_urgent, set_name
+from otel_gpu.demo.scenarios import SCENARIOS
+
+
+def main(library: str, name: str) -> None:
+    """Train, and say what was injected."""
+    scenario = SCENARIOS[name]
+    set_name("trainer")
+    trainer = Trainer(ctypes.CDLL(library))
+    # Only what is injected is to be in the way. Where that is not allowed, so be it.
+    with contextlib.suppress(PermissionError):
+        if scenario.is_fair:
+            os.setpriority(os.PRIO_PROCESS, 0, -20)
+        else:
+            become_urgent(1)
+    if scenario.is_pinned:
+        os.sched_setaffinity(0, {trainer.cpu})
+    scenario.run(trainer)
+    sys.stdout.write(json.dumps(trainer.truth(name)) + "\n")
+    sys.stdout.flush()
+
+
+main(*sys.argv[1:])

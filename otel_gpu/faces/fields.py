@@ -1,0 +1,122 @@
+"""Fields of the document's nouns as tables show them: each is named, written and sorted once."""
+
+import math
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from otel_gpu.findings.document import Api, OffCpu, Slot
+from otel_gpu.findings.phases import phase_of
+from otel_gpu.findings.phrases import CONTEXTS
+from otel_gpu.findings.sentences import Code, Name
+from otel_gpu.findings.words import format_duration, format_size
+
+Read = Callable[[Any], Any]
+_NS_PER_S = 1e9
+
+
+class Cell(NamedTuple):
+    """What a cell shows, and what it is sorted by: its text, where that is ``None``."""
+
+    shown: Any
+    value: float | None = None
+    tone: str = ""
+
+
+class Field(NamedTuple):
+    """A heading, and how a cell is made of a row; figures stand at the right, text at the left."""
+
+    heading: str
+    cell: Callable[[Any], Cell]
+    is_text: bool = False
+    about: str = ""
+
+    def of(self, read: Read) -> "Field":
+        """Return the same field of what a row holds."""
+        return self._replace(cell=lambda row: self.cell(read(row)))
+
+
+def text(heading: str, read: Read, about: str = "") -> Field:
+    """Return a field of text, or of whatever a sentence can hold."""
+    return Field(heading, lambda row: Cell(read(row)), is_text=True, about=about)
+
+
+def figure(heading: str, read: str | Read, form: Callable[[Any], str], about: str = "") -> Field:
+    """Return a field of numbers, by the name of what a row has or how it is found."""
+    find = attrgetter(read) if isinstance(read, str) else read
+
+    def cell(row: Any) -> Cell:  # noqa: ANN401 -- any noun
+        number = find(row)
+        # Another tool may have counted calls and kept the duration of none.
+        return Cell(form(number), None if math.isnan(number) else number)
+
+    return Field(heading, cell, about=about)
+
+
+def in_full(number: int) -> str:
+    """Write a count."""
+    return f"{number:,}"
+
+
+def unless_nothing(duration_ns: float) -> str:
+    """Write a duration; one of nothing is left out."""
+    return format_duration(duration_ns) if duration_ns else ""
+
+
+def start(slots: Sequence[Slot]) -> Field:
+    """Return the field of when slots began."""
+    return Field("from", lambda slot: Cell(offset_of(slot, slots), slot.start_unix_ns))
+
+
+def offset_of(slot: Slot, slots: Sequence[Slot]) -> str:
+    """How long after the first slot one begins."""
+    return f"+{(slot.start_unix_ns - slots[0].start_unix_ns) / _NS_PER_S:g} s"
+
+
+def _size(size_bytes: float) -> str:
+    return format_size(size_bytes) if size_bytes else ""
+
+
+def _per_second(name: str) -> Read:
+    return lambda slot: getattr(slot, name) / slot.length_ns * _NS_PER_S
+
+
+def _mean(sum_name: str, count_name: str) -> Read:
+    def mean(row: Any) -> float:  # noqa: ANN401 -- any noun
+        times: float = getattr(row, count_name)
+        return getattr(row, sum_name) / times if times else 0.0
+
+    return mean
+
+
+def _errors(row: Api) -> Cell:
+    return Cell(in_full(row.errors), row.errors, "bad" if row.errors else "")
+
+
+def _context(row: OffCpu) -> str:
+    return CONTEXTS.get(row.context, row.context)
+
+
+PROCESS = text("process", attrgetter("process"))
+CALL = text("call", lambda row: Code(row.api))
+CALLS = figure("calls", "calls", in_full)
+ERRORS = Field("errors", _errors, about="Calls that returned an error")
+P50 = figure("p50", "p50_ns", format_duration, "Half of the calls took no longer")
+P99 = figure("p99", "p99_ns", format_duration, "99 of 100 calls took no longer")
+LONGEST = figure("max", "max_ns", format_duration, "The longest call")
+TOTAL = figure("total", "sum_ns", format_duration, "All calls together")
+SIZE = figure("bytes", "size_bytes", _size, "Copied, allocated or freed")
+TIME = figure("time", "time_ns", format_duration)
+TIMES = figure("times", "times", in_full)
+MEAN = figure("mean", _mean("time_ns", "times"), unless_nothing)
+WHEN = text("when", _context)
+WHO = text("who", attrgetter("culprit"))
+HOW = text("how", lambda row: Name(row.kind))
+EFFECTS = figure("effects", "effects", in_full, "How many effects it is a cause of")
+CALL_RATE = figure("calls/s", _per_second("calls"), "{:,.0f}".format)
+MEAN_CALL = figure("mean call", _mean("call_ns", "calls"), unless_nothing)
+ALLOCATION_RATE = figure("alloc+free/s", _per_second("allocate_calls"), "{:,.0f}".format)
+MEAN_ALLOCATION = figure("mean", _mean("allocate_ns", "allocate_calls"), unless_nothing)
+RUN_QUEUE = figure("run queue", "run_queue_ns", unless_nothing)
+LOST = figure("lost", "lost_ns", unless_nothing)
+PHASE = text("phase", lambda slot: str(phase_of(slot)))

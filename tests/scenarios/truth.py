@@ -1,0 +1,77 @@
+"""What a scenario says that it did, which is what an explanation has to find."""
+
+import json
+from typing import Any, NamedTuple
+
+
+class InjectedCause(NamedTuple):
+    """One cause; ``pid`` and ``tid`` are of the culprit, 0 where there is none."""
+
+    kind: str
+    time_ns: int
+    pid: int
+    tid: int
+    via: "InjectedCause | None"
+
+
+class InjectedEffect(NamedTuple):
+    """One slow call or gap, on the kernel's monotonic clock, with its causes by size."""
+
+    kind: str
+    api: str
+    start_ktime_ns: int
+    end_ktime_ns: int
+    causes: tuple[InjectedCause, ...]
+
+    @property
+    def duration_ns(self) -> int:
+        """How long it took."""
+        return self.end_ktime_ns - self.start_ktime_ns
+
+
+class Truth(NamedTuple):
+    """A scenario's own account of one thread; ``ktime_ns`` and ``unix_ns`` are the same moment."""
+
+    scenario: str
+    pid: int
+    tid: int
+    ktime_ns: int
+    unix_ns: int
+    effects: tuple[InjectedEffect, ...]
+
+    def to_unix_ns(self, ktime_ns: int) -> int:
+        """Unix time of a moment on the kernel's monotonic clock."""
+        return ktime_ns - self.ktime_ns + self.unix_ns
+
+
+def read_truth(line: str) -> Truth:
+    """Read the line that a scenario prints when it is over."""
+    document = json.loads(line)
+    return Truth(
+        document["scenario"],
+        document["pid"],
+        document["tid"],
+        document["monotonic_ns"],
+        document["unix_ns"],
+        tuple(
+            InjectedEffect(
+                effect["kind"],
+                effect["api"],
+                effect["start_ns"],
+                effect["end_ns"],
+                tuple(map(_cause, effect["causes"])),
+            )
+            for effect in document["effects"]
+        ),
+    )
+
+
+def _cause(cause: dict[str, Any]) -> InjectedCause:
+    via = cause.get("via")
+    return InjectedCause(
+        cause["kind"],
+        cause["time_ns"],
+        cause["pid"],
+        cause.get("tid", cause["pid"]),
+        _cause(via) if via else None,
+    )
