@@ -36,6 +36,7 @@ from otel_gpu.export.finished import (
     SpanEvent,
     SpanLink,
 )
+from otel_gpu.export.queue import Pending
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -188,10 +189,10 @@ class RequestEncoder:
         self._resources: dict[Resource, tuple[bytes, bytes]] = {}
         self._scopes: dict[InstrumentationScope, tuple[bytes, bytes]] = {}
 
-    def encode(self, spans: Iterable[tuple[Origin, bytes]]) -> bytes:
-        """Return an ``ExportTraceServiceRequest`` of spans from ``SpanEncoder``."""
+    def encode(self, batch: Iterable[Pending]) -> bytes:
+        """Return the request of a batch from ``SpanEncoder``, or from ``LogEncoder``."""
         by_origin: dict[Origin, list[bytes]] = {}
-        for origin, data in spans:
+        for origin, _, data in batch:
             group = by_origin.get(origin)
             if group is None:
                 group = by_origin[origin] = []

@@ -29,8 +29,10 @@ from otel_gpu.export.limits import Limits, TraceSampler
 from otel_gpu.export.logs import LogLimits, SpanLog
 from otel_gpu.export.metrics import MetricExports
 from otel_gpu.export.origins import Origins
+from otel_gpu.export.otlp import LOGS, SPANS
 from otel_gpu.export.resources import Resources, capture_version
-from otel_gpu.export.sinks import LogSink, SpanSink, open_log_sinks, open_sinks
+from otel_gpu.export.sender import Sender
+from otel_gpu.export.sinks import open_senders
 from otel_gpu.export.spans import SpanBuilder
 from otel_gpu.export.stack_events import LOG, Stacks
 from otel_gpu.faults import Faults
@@ -69,7 +71,7 @@ class Exports:
 
     def __init__(
         self,
-        sinks: Sequence[SpanSink],
+        sinks: Sequence[Sender[FinishedSpan]],
         metrics: MetricExports,
         environ: Mapping[str, str],
         *,
@@ -78,7 +80,7 @@ class Exports:
         stacks: Stacks,
         explains: bool,
         live: bool,
-        logs: Sequence[LogSink] = (),
+        logs: Sequence[Sender[SpanLog]] = (),
         log_limits: LogLimits = LogLimits(None, None),  # noqa: B008 -- immutable
     ) -> None:
         self._sinks = sinks
@@ -193,14 +195,14 @@ class Exports:
             if self._explains:
                 self._explanations.exported.add(span)
             for sink in self._sinks:
-                sink.add(span)
+                sink.put(span)
             if span.logs:
                 self._add_logs(span)
 
     def _add_logs(self, span: FinishedSpan) -> None:
         for log in map(self._log_limits.apply, span.logs):
             for log_sink in self._logs:
-                log_sink.add(SpanLog(span, log))
+                log_sink.put(SpanLog(span, log))
 
     def _each(self, act: Callable[[_Part, float], bool], timeout_s: float) -> bool:
         deadline_s = time.monotonic() + timeout_s
@@ -262,14 +264,14 @@ def open_exports(
             metrics = MetricExports(config, environ, live=live, file=file, faults=faults)
             failing.callback(metrics.shutdown, 0.0)
             sinks = (
-                open_sinks(config.export, environ, file, live=live, faults=faults)
+                open_senders(SPANS, config.export, environ, file, live=live, faults=faults)
                 if wants_spans
                 else []
             )
             for sink in sinks:
                 failing.callback(sink.shutdown, 0.0)
             logs = (
-                open_log_sinks(config.export, environ, file, live=live, faults=faults)
+                open_senders(LOGS, config.export, environ, file, live=live, faults=faults)
                 if wants_logs
                 else []
             )

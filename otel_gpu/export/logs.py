@@ -21,7 +21,7 @@ from otel_gpu.errors import ConfigError
 from otel_gpu.export.attributes import field, text_field, varint
 from otel_gpu.export.encoder import RepeatedAttributes
 from otel_gpu.export.environment import variable
-from otel_gpu.export.finished import FinishedSpan, SpanEvent
+from otel_gpu.export.finished import FinishedSpan, Origin, SpanEvent
 
 # In the specification, and not among all SDKs' names.
 OTEL_LOGRECORD_ATTRIBUTE_COUNT_LIMIT = "OTEL_LOGRECORD_ATTRIBUTE_COUNT_LIMIT"
@@ -40,6 +40,11 @@ class SpanLog(NamedTuple):
 
     span: FinishedSpan
     log: SpanEvent
+
+    @property
+    def origin(self) -> Origin:
+        """Where it comes from: from where its span does."""
+        return self.span.origin
 
 
 class LogLimits(NamedTuple):

@@ -11,12 +11,9 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
-    ExportMetricsServiceRequest,
-)
 from opentelemetry.sdk.environment_variables import (
     OTEL_EXPORTER_OTLP_ENDPOINT,
     OTEL_EXPORTER_OTLP_METRICS_ENDPOINT,
@@ -56,6 +53,7 @@ from otel_gpu.errors import ConfigError
 from otel_gpu.export import semconv
 from otel_gpu.export.environment import is_true, otlp_compression, standing_in, variable
 from otel_gpu.export.exemplars import IsSampled
+from otel_gpu.export.file import OtlpFile
 from otel_gpu.export.limits import TraceSampler
 from otel_gpu.export.metric_store import MetricStore
 from otel_gpu.export.points import Temporality
@@ -98,13 +96,6 @@ _OBSERVED = frozenset(
 )
 
 
-class MetricFile(Protocol):
-    """Where requests are written as OTLP/JSON."""
-
-    def write_metrics(self, request: ExportMetricsServiceRequest, /) -> None:
-        """Write one request."""
-
-
 class MetricExports:
     """
     Everything between activities and the endpoints that want metrics.
@@ -130,7 +121,7 @@ class MetricExports:
         environ: Mapping[str, str],
         *,
         live: bool,
-        file: MetricFile | None = None,
+        file: OtlpFile | None = None,
         faults: Faults | None = None,
     ) -> None:
         exemplar_filter = _choose(
@@ -291,9 +282,9 @@ def preferred_temporality(exporter: MetricExporter) -> Temporality:
 class _FileExporter(MetricExporter):
     """Hands requests to the writer of OTLP/JSON lines."""
 
-    def __init__(self, file: MetricFile) -> None:
+    def __init__(self, file: OtlpFile) -> None:
         super().__init__()
-        self._file: MetricFile | None = file
+        self._file: OtlpFile | None = file
         self._lock = threading.Lock()
 
     def export(
@@ -306,7 +297,7 @@ class _FileExporter(MetricExporter):
         with self._lock:
             if self._file is None:
                 return MetricExportResult.FAILURE
-            self._file.write_metrics(request)
+            self._file.write(request)
         return MetricExportResult.SUCCESS
 
     def force_flush(self, timeout_millis: float = 10_000) -> bool:  # noqa: ARG002 - as in the SDK

@@ -118,7 +118,7 @@ def test_finished_spans_encode_as_their_readable_form_does(spans):
     """A finished span and the ``ReadableSpan`` made from it are the same on the wire."""
     encoder = SpanEncoder()
 
-    actual = RequestEncoder().encode([(span.origin, encoder.encode(span)) for span in spans])
+    actual = RequestEncoder().encode([(span.origin, 0, encoder.encode(span)) for span in spans])
 
     assert actual == stock_bytes([readable(span) for span in spans])
 
@@ -145,7 +145,7 @@ def test_a_stack_that_repeats_encodes_as_the_standard_encoder_does(spans, kept_b
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(encoder_module, "_MAX_REPEATED_BYTES", kept_bytes)
         encoder = SpanEncoder()
-        actual = RequestEncoder().encode([(span.origin, encoder.encode(span)) for span in spans])
+        actual = RequestEncoder().encode([(span.origin, 0, encoder.encode(span)) for span in spans])
 
     assert actual == stock_bytes([readable(span) for span in spans])
 
@@ -200,7 +200,7 @@ def span_of(**changes) -> FinishedSpan:
 
 def decoded(*spans: FinishedSpan):
     encoder = SpanEncoder()
-    request = RequestEncoder().encode([(span.origin, encoder.encode(span)) for span in spans])
+    request = RequestEncoder().encode([(span.origin, 0, encoder.encode(span)) for span in spans])
     (resource_spans,) = ExportTraceServiceRequest.FromString(request).resource_spans
     (scope_spans,) = resource_spans.scope_spans
     return list(scope_spans.spans)

@@ -66,7 +66,7 @@ def test_log_records_encode_as_the_standard_encoder_does(items):
     """Byte for byte, under the headers that spans have."""
     encoder = LogEncoder()
 
-    actual = RequestEncoder().encode([(item.span.origin, encoder.encode(item)) for item in items])
+    actual = RequestEncoder().encode([(item.origin, 0, encoder.encode(item)) for item in items])
 
     assert actual == stock_encode([readable(item) for item in items]).SerializeToString(
         deterministic=True
