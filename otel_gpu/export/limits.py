@@ -111,10 +111,10 @@ class Limits:
         )
 
     def _cut(self, attributes: Attributes, count: int | None) -> tuple[Attributes, int]:
-        kept = attributes[:count]
+        # The same object where nothing is cut: encoders keep bytes with it.
+        kept = attributes if count is None or len(attributes) <= count else attributes[:count]
         if self._value_length is not None:
             shortened = tuple((key, self._shorten(value)) for key, value in kept)
-            # Encoders know the attributes of a stack by their identity.
             kept = kept if shortened == kept else shortened
         return kept, len(attributes) - len(kept)
 

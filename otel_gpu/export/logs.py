@@ -18,8 +18,7 @@ from opentelemetry.sdk.environment_variables import (
 )
 
 from otel_gpu.errors import ConfigError
-from otel_gpu.export.attributes import field, text_field, varint
-from otel_gpu.export.encoder import RepeatedAttributes
+from otel_gpu.export.attributes import AttributeEncoder, field, text_field, varint
 from otel_gpu.export.environment import variable
 from otel_gpu.export.finished import FinishedSpan, Origin, SpanEvent
 
@@ -93,7 +92,7 @@ class LogEncoder:
     """
 
     def __init__(self) -> None:
-        self._attributes = RepeatedAttributes(b"\x32")
+        self._attributes = AttributeEncoder(b"\x32")
 
     def encode(self, item: SpanLog) -> bytes:
         """Return a log record as one ``log_records`` field of ``ScopeLogs``."""
