@@ -117,7 +117,8 @@ class Exports:
         if self._wants(chain):
             self._add(self._builder.hurry(self._explanations.missing_spans(chain)))
             self._metrics.count_chain(chain.severity, None)
-            self._add(map(self._limits.apply, self._explanations.chain_spans(chain)))
+            for span in self._explanations.chain_spans(chain):
+                self._send(self._limits.apply(span))
 
     def withhold_chain(self, chain: Chain, reason: str) -> None:
         """Count a causal chain that makes no spans."""
@@ -138,9 +139,8 @@ class Exports:
         if not self._sinks or not self._explains:
             return
         span = self._limits.apply(self._explanations.incident_span(incident))
-        if self._sampler.wants(span):
+        if self._send(span):
             self._metrics.count_incident(incident.severity)
-        self._add([span])
 
     def renew(self) -> "Exports":
         """Forget what spans wait for, after errors; what is counted and what waits to be sent stays."""
@@ -187,17 +187,19 @@ class Exports:
         self._explanations = Explanations(seed, origins, self._stacks)
 
     def _add(self, spans: Iterable[FinishedSpan]) -> None:
-        takes_all = self._sampler.takes_all
         for span in spans:
-            if not (takes_all or self._sampler.wants(span)):
-                self._not_sampled += 1
-                continue
-            if self._explains:
+            if self._send(span) and self._explains:
                 self._explanations.exported.add(span)
-            for sink in self._sinks:
-                sink.put(span)
-            if span.logs:
-                self._add_logs(span)
+
+    def _send(self, span: FinishedSpan) -> bool:
+        if not self._sampler.takes_all and not self._sampler.wants(span):
+            self._not_sampled += 1
+            return False
+        for sink in self._sinks:
+            sink.put(span)
+        if span.logs:
+            self._add_logs(span)
+        return True
 
     def _add_logs(self, span: FinishedSpan) -> None:
         for log in map(self._log_limits.apply, span.logs):
