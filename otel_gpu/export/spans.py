@@ -22,6 +22,8 @@ so only the looks at which its age has doubled are reported: 17 for the day.
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from opentelemetry.sdk.resources import SERVICE_NAME
+
 from otel_gpu import wire
 from otel_gpu.decode.events import STALL_STATE_UNKNOWN, CudaCall
 from otel_gpu.enrich.activities import (
@@ -290,7 +292,7 @@ class SpanBuilder:
         event = activity.event
         child = activity.child.attributes
         pairs: Pairs = [(semconv.OTEL_GPU_FORK_CHILD_PID, event.child_pid)]
-        if name := child.get(semconv.SERVICE_NAME):
+        if name := child.get(SERVICE_NAME):
             pairs.append((semconv.OTEL_GPU_FORK_CHILD_SERVICE_NAME, name))
         if command := child.get("process.command"):
             pairs.append((semconv.OTEL_GPU_FORK_CHILD_COMMAND, command))
