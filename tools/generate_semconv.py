@@ -104,7 +104,16 @@ def _check(registry: Registry) -> None:
 def module_text(registry: Registry) -> str:
     """Return the text of semconv.py, formatted as the rest of the code is."""
     text = "\n".join(_module_lines(registry)) + "\n"
-    command = [sys.executable, "-m", "ruff", "format", "--quiet", "--stdin-filename", MODULE, "-"]
+    command = [
+        sys.executable,
+        "-m",
+        "ruff",
+        "format",
+        "--quiet",
+        "--stdin-filename",
+        str(MODULE),
+        "-",
+    ]
     return subprocess.run(command, input=text, text=True, capture_output=True, check=True).stdout
 
 

@@ -26,7 +26,7 @@ from otel_gpu.export.explanations import Explanations
 from otel_gpu.export.file import OtlpFile
 from otel_gpu.export.finished import FinishedSpan
 from otel_gpu.export.limits import Limits, TraceSampler
-from otel_gpu.export.logs import LogLimits, SpanLog
+from otel_gpu.export.logs import SpanLog
 from otel_gpu.export.metrics import MetricExports
 from otel_gpu.export.origins import Origins
 from otel_gpu.export.otlp import LOGS, SPANS
@@ -59,12 +59,11 @@ class Exports:
         sinks: Get every finished span.
         metrics: Gets every activity.
         environ: The agent's environment, for what it says of the place.
-        limits: What a span may hold.
+        limits: What a span or a log record may hold.
         sampler: Says which traces are exported.
         stacks: Says what spans hold of their stacks.
         explains: Whether causes are looked for.
         logs: Get what leaves beside the spans.
-        log_limits: What a log record may hold.
         live: False in a replay, where parts are flushed one after the other, so that
             a file has the same order every time.
     """
@@ -81,7 +80,6 @@ class Exports:
         explains: bool,
         live: bool,
         logs: Sequence[Sender[SpanLog]] = (),
-        log_limits: LogLimits = LogLimits(None, None),  # noqa: B008 -- immutable
     ) -> None:
         self._sinks = sinks
         self._metrics = metrics
@@ -90,7 +88,6 @@ class Exports:
         self._limits = limits
         self._stacks = stacks
         self._logs = logs
-        self._log_limits = log_limits
         self._resources = Resources(environ)
         self._explains = explains
         self._capture = (ids.NO_SEED, __version__)
@@ -202,7 +199,7 @@ class Exports:
         return True
 
     def _add_logs(self, span: FinishedSpan) -> None:
-        for log in map(self._log_limits.apply, span.logs):
+        for log in map(self._limits.apply_to_log, span.logs):
             for log_sink in self._logs:
                 log_sink.put(SpanLog(span, log))
 
@@ -256,10 +253,9 @@ def open_exports(
             otlp_compression(environ, signal)
     limits = Limits.of_environment(environ)
     sampler = TraceSampler.of_environment(environ)
-    log_limits = LogLimits.of_environment(environ)
     wants_spans = config.spans.mode != "none"
     wants_logs = wants_spans and config.stacks.mode == LOG
-    value_length = log_limits.value_length if wants_logs else limits.value_length
+    value_length = limits.log_value_length if wants_logs else limits.value_length
     file = OtlpFile(path) if path is not None else None
     try:
         with ExitStack() as failing:
@@ -292,7 +288,6 @@ def open_exports(
             explains=config.explain.enabled,
             live=live,
             logs=logs,
-            log_limits=log_limits,
         )
         try:
             yield exports

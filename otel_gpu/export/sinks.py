@@ -96,8 +96,10 @@ def open_senders(
     transports = [
         otlp_transport(environ, signal)
         if name == "otlp"
-        else ReadableTransport(_exporter(name, environ, signal))
-        for name in exporter_names(environ, signal.name)
+        else ReadableTransport(_exporter(name, environ))
+        for name in exporter_names(
+            environ, signal.name, () if signal is SPANS else ("otlp", "none")
+        )
     ]
     if file is not None and not is_true(environ, OTEL_SDK_DISABLED):
         transports.append(FileTransport(file, signal))
@@ -141,11 +143,7 @@ def _encoding(signal: Signal) -> Callable[[Any], Pending]:
     return prepare
 
 
-def _exporter(name: str, environ: Mapping[str, str], signal: Signal) -> SpanExporter:
-    if signal is not SPANS:
-        raise ConfigError(
-            f"OTEL_{signal.name}_EXPORTER: {name!r} is not supported", hint="known: otlp, none"
-        )
+def _exporter(name: str, environ: Mapping[str, str]) -> SpanExporter:
     if name == "console":
         # Standard output belongs to the command that is run.
         return ConsoleSpanExporter(out=sys.stderr)
