@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from otel_gpu.config import Config
 from otel_gpu.decode.decoder import decode
 from otel_gpu.decode.events import Event
-from otel_gpu.enrich.activities import Activity
+from otel_gpu.enrich.activities import Activity, CallActivity
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.explain.budget import ChainBudget, Decision
 from otel_gpu.explain.chains import Chain, Incident
@@ -69,8 +69,9 @@ class Blame:
             self._add(chains)
         if explainer.now_unix_ns >= self._budget.due_unix_ns:
             self._hand_on(self._budget.advance(explainer.now_unix_ns))
-        if incidents := explainer.closed_incidents():
-            self._hand_on_incidents(incidents)
+        # A chain closes an incident, or a reading does: no call by itself.
+        if chains or type(activity) is not CallActivity:
+            self._hand_on_incidents(explainer.closed_incidents())
 
     def close(self) -> None:
         """Hand on what was still waiting for more to happen; before the keepers end."""

@@ -199,15 +199,15 @@ class Census:
     def __init__(self, _: str) -> None:
         self.found: Counter[str] = Counter()
 
-    def write_traces(self, request: ExportTraceServiceRequest) -> None:
+    def write(self, request: ExportTraceServiceRequest | ExportMetricsServiceRequest) -> None:
+        if isinstance(request, ExportMetricsServiceRequest):
+            for of_resource in request.resource_metrics:
+                self._say(of_resource.resource)
+            return
         for of_resource in request.resource_spans:
             self._say(of_resource.resource)
             for of_scope in of_resource.scope_spans:
                 self.found.update(span.name for span in of_scope.spans)
-
-    def write_metrics(self, request: ExportMetricsServiceRequest) -> None:
-        for of_resource in request.resource_metrics:
-            self._say(of_resource.resource)
 
     def close(self) -> None:
         sys.stdout.write(json.dumps(self.found) + "\n")

@@ -6,6 +6,7 @@ writing, and fails on any difference.
 """
 
 import argparse
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -74,8 +75,18 @@ _UPSTREAM = {"obi": "OBI", "semconv": "semconv"}
 
 
 def read_registry() -> Registry:
-    """Read the YAML and check that it refers to nothing that it does not define."""
+    """Read the YAML, and check that it refers to nothing that it does not define."""
     registry: Registry = yaml.safe_load(REGISTRY.read_text())
+    prefixes = {s["metrics"]: name for name, s in registry["scopes"].items() if "metrics" in s}
+    for name, metric in registry["metrics"].items():
+        metric.setdefault("unit", "")
+        found = (scope for prefix, scope in prefixes.items() if name.startswith(prefix))
+        metric.setdefault("scope", next(found, "none"))
+    _check(registry)
+    return registry
+
+
+def _check(registry: Registry) -> None:
     for section in ("metrics", "spans"):
         for name, item in registry[section].items():
             if item["scope"] not in registry["scopes"]:
@@ -88,12 +99,22 @@ def read_registry() -> Registry:
             for event in item.get("events", ()):
                 if event not in registry["events"]:
                     sys.exit(f"{section}: {name}: no such event: {event}")
-    return registry
 
 
 def module_text(registry: Registry) -> str:
-    """Return the text of semconv.py."""
-    return "\n".join(_module_lines(registry)) + "\n"
+    """Return the text of semconv.py, formatted as the rest of the code is."""
+    text = "\n".join(_module_lines(registry)) + "\n"
+    command = [
+        sys.executable,
+        "-m",
+        "ruff",
+        "format",
+        "--quiet",
+        "--stdin-filename",
+        str(MODULE),
+        "-",
+    ]
+    return subprocess.run(command, input=text, text=True, capture_output=True, check=True).stdout
 
 
 def _module_lines(registry: Registry) -> Iterator[str]:
@@ -115,10 +136,6 @@ def _module_lines(registry: Registry) -> Iterator[str]:
                 yield f'    wire.{number}: "{value}",'
             yield "}"
     yield ""
-    yield "# Resource attributes"
-    for name in registry["resource_attributes"]:
-        yield f'{_constant(name)} = "{name}"'
-    yield ""
     yield "# Spans that are not named after an API"
     for key, span in registry["spans"].items():
         fixed, brace, _ = span["name"].partition("{")
@@ -131,13 +148,10 @@ def _module_lines(registry: Registry) -> Iterator[str]:
     yield ""
     yield "# Metrics"
     for name, metric in registry["metrics"].items():
-        yield f"METRIC_{_constant(name)} = Instrument("
-        yield f'    "{name}",'
-        yield f'    "{metric["instrument"]}",'
-        yield f'    "{metric["unit"]}",'
-        yield f'    "{metric["brief"]}",'
-        yield f"    SCOPE_{_constant(metric['scope'].removeprefix('otel_gpu.'))},"
-        yield ")"
+        values = (name, metric["instrument"], metric["unit"], metric["brief"])
+        scope = f"SCOPE_{_constant(metric['scope'].removeprefix('otel_gpu.'))}"
+        shown = ", ".join(f'"{value}"' for value in values)
+        yield f"METRIC_{_constant(name)} = Instrument({shown}, {scope})"
 
 
 def _name_lines(items: Mapping[str, Any], prefix: str) -> Iterator[str]:
@@ -153,11 +167,11 @@ def page_text(registry: Registry) -> str:
 def _page_lines(registry: Registry) -> Iterator[str]:
     yield _PAGE_PREAMBLE
     yield "## Metrics"
-    for scope, brief in registry["scopes"].items():
+    for scope, described in registry["scopes"].items():
         metrics = {n: m for n, m in registry["metrics"].items() if m["scope"] == scope}
         if not metrics:
             continue
-        yield from ("", f"### Scope `{scope}`", "", brief, "")
+        yield from ("", f"### Scope `{scope}`", "", described["brief"], "")
         yield "| metric | instrument | unit | attributes | meaning |"
         yield "| --- | --- | --- | --- | --- |"
         for name, metric in metrics.items():
@@ -171,7 +185,7 @@ def _page_lines(registry: Registry) -> Iterator[str]:
     for span in registry["spans"].values():
         name = _span_name(span) or "the API's name"
         meaning = " ".join(filter(None, (span["brief"], span.get("note"))))
-        yield f"| {name} | `{span['scope']}` | {span['kind'].upper()} | {meaning} |"
+        yield f"| {name} | `{span['scope']}` | INTERNAL | {meaning} |"
     for span in registry["spans"].values():
         name = _span_name(span) or "named after a CUDA API"
         attributes = _code_list(span["attributes"])
@@ -206,7 +220,7 @@ def _attribute_table(attributes: Mapping[str, Any]) -> Iterator[str]:
         values = dict.fromkeys(attribute.get("values", {}).values())
         shown = [*values, *attribute.get("examples", ())]
         meaning = " ".join(filter(None, (attribute["brief"], _origin(attribute))))
-        yield f"| `{name}` | {attribute['type']} | {meaning} | {_code_list(shown)} |"
+        yield f"| `{name}` | {attribute.get('type', 'string')} | {meaning} | {_code_list(shown)} |"
 
 
 def _origin(item: Mapping[str, Any]) -> str:

@@ -83,7 +83,10 @@ class Clock:
         Both by the sample in force at the end: a clock that was set meanwhile must not
         make the event longer or shorter than it was.
         """
-        end_unix_ns = self.to_unix_ns(end_ktime_ns)
+        end_unix_ns = end_ktime_ns + self._offset_ns
+        # Nearly every event is newer than the newest sample.
+        if end_ktime_ns < self._since_ktime_ns or not 0 <= end_unix_ns <= _LAST_UNIX_NS:
+            end_unix_ns = self.to_unix_ns(end_ktime_ns)
         unix_ns = end_unix_ns + earlier_ktime_ns - end_ktime_ns
         if not 0 <= unix_ns <= _LAST_UNIX_NS:
             unix_ns = 0 if unix_ns < 0 else _LAST_UNIX_NS

@@ -118,37 +118,21 @@ class SpanIds:
         )
 
     def _trace(self, event: _Of, root_ktime_ns: int) -> bytes:
-        start_ktime_ns = root_ktime_ns or event.start_ktime_ns
         hashing = _copy_trace_hash()
-        hashing.update(
-            _pack(
-                self._seed,
-                event.image_ktime_ns,
-                start_ktime_ns,
-                0,
-                event.pid,
-                event.tid,
-                _TRACE,
-            )
-        )
+        hashing.update(self._name(event, root_ktime_ns or event.start_ktime_ns, 0, _TRACE))
         digest = hashing.digest()
         return digest if digest != _NO_TRACE else b"\1" * 16
 
     def _span(self, event: _Of, start_ktime_ns: int, kind: int, other: int = 0) -> bytes:
         hashing = _copy_span_hash()
-        hashing.update(
-            _pack(
-                self._seed,
-                event.image_ktime_ns,
-                start_ktime_ns,
-                other,
-                event.pid,
-                event.tid,
-                kind,
-            )
-        )
+        hashing.update(self._name(event, start_ktime_ns, other, kind))
         digest = hashing.digest()
         return digest if digest != _NO_SPAN else b"\1" * 8
+
+    def _name(self, event: _Of, start_ktime_ns: int, other: int, kind: int) -> bytes:
+        return _pack(
+            self._seed, event.image_ktime_ns, start_ktime_ns, other, event.pid, event.tid, kind
+        )
 
     def _parent(self, event: _Of, call_ktime_ns: int) -> bytes:
         return self._span(event, call_ktime_ns, _CALL) if call_ktime_ns else b""

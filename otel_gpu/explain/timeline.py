@@ -65,7 +65,11 @@ class _Track(Generic[_T]):
         if index > self.begin:
             del self.starts[index]
             del self.items[index]
-            return
+        else:
+            self.give_up_oldest()
+
+    def give_up_oldest(self) -> None:
+        """Let go of the first interval."""
         self.begin += 1
         if self.begin == _MAX_GIVEN_UP or self.begin == len(self.starts):
             del self.starts[: self.begin]
@@ -105,7 +109,9 @@ class _Tracks(Generic[_T]):
             track.insert(start, activity)
         self._order.append((track, start))
         if len(starts) - track.begin > self._max_thread:
-            self._give_up(track, track.begin)
+            # As _give_up would: of a busy thread each new one costs the oldest.
+            self.given_up += 1
+            track.give_up_oldest()
         if len(self._order) > self._max_all:
             track, start = self._order.popleft()
             starts = track.starts

@@ -24,6 +24,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from struct import Struct
 from typing import Any, Final
 
+from otel_gpu.export.finished import SharedAttributes
+
 _logger = logging.getLogger(__name__)
 
 _MAX_CACHED = 1024
@@ -93,13 +95,20 @@ class AttributeEncoder:
         self._double_heads: dict[str, bytes] = {}
         self._string_bytes = 0
 
-    def encode(self, pairs: Iterable[tuple[str, Any]]) -> list[bytes]:
+    def encode(self, pairs: Iterable[tuple[str, Any]]) -> bytes:
         """
-        Return the fields, in order.
+        Return the fields, one after another.
 
-        A value that OTLP has no form for is left out with a warning, as the
-        standard encoder does.
+        Attributes that many spans share keep their bytes with them: to look at a stack's text
+        costs more than to encode a whole span. A value that OTLP has no form for is left out
+        with a warning, as the standard encoder does.
         """
+        if type(pairs) is SharedAttributes:
+            if (data := pairs.wire.get(self._tag)) is None:
+                data = pairs.wire[self._tag] = b"".join(
+                    [self._encode_pair(key, value) for key, value in pairs]
+                )
+            return data
         fields = []
         find_string, find_int = self._strings.get, self._ints.get
         for pair in pairs:
@@ -112,11 +121,7 @@ class AttributeEncoder:
             else:
                 data = self._bools.get(pair) if kind is bool else None
             fields.append(self._miss(pair, self._caches.get(kind)) if data is None else data)
-        return fields
-
-    def encode_once(self, pairs: Iterable[tuple[str, Any]]) -> bytes:
-        """Return the fields one after another, and remember nothing."""
-        return b"".join(self._encode_pair(key, value) for key, value in pairs)
+        return b"".join(fields)
 
     def _miss(self, pair: tuple[str, Any], cache: dict[tuple[str, Any], bytes] | None) -> bytes:
         key, value = pair

@@ -1,40 +1,15 @@
 """What the attributes of spans say of calls, devices, waits and threads."""
 
 from otel_gpu import wire
-from otel_gpu.decode.events import CPU_UNKNOWN, CudaCall, OpenCall, Stall
-from otel_gpu.enrich.activities import DeviceIdentity, StallActivity
+from otel_gpu.decode.events import CPU_UNKNOWN, CudaCall, Gap, OpenCall, Stall
+from otel_gpu.enrich.activities import StallActivity
 from otel_gpu.export import semconv
 from otel_gpu.export.finished import Attributes, AttributeValue
-from otel_gpu.probe_table import Api
 
 _MAX_FUNCTIONS = 16
 _INT64_LIMIT = 1 << 63
 
 Pairs = list[tuple[str, AttributeValue]]
-
-
-def name_call(api: Api, copy_kind: int, device: DeviceIdentity | None) -> Pairs:
-    """Return what a call is; the same for most calls."""
-    pairs: Pairs = [
-        (semconv.GPU_CUDA_API, api.name),
-        (semconv.GPU_CUDA_LAYER, semconv.GPU_CUDA_LAYER_VALUES[api.layer]),
-    ]
-    if copy_kind in semconv.CUDA_MEMCPY_KIND_VALUES:
-        pairs.append((semconv.CUDA_MEMCPY_KIND, semconv.CUDA_MEMCPY_KIND_VALUES[copy_kind]))
-    pairs.extend(name_device(device))
-    return pairs
-
-
-def name_device(device: DeviceIdentity | None) -> Pairs:
-    """Return which device it is about, as far as that is known."""
-    pairs: Pairs = []
-    if device is not None:
-        pairs.append((semconv.CUDA_DEVICE_INDEX, device.index))
-        if device.uuid:
-            pairs.append((semconv.CUDA_DEVICE_UUID, device.uuid))
-        if device.model:
-            pairs.append((semconv.CUDA_DEVICE_MODEL, device.model))
-    return pairs
 
 
 def describe_blocked(activity: StallActivity, stack: Attributes) -> Attributes:
@@ -81,12 +56,21 @@ def add_wait(
         pairs.append((semconv.OTEL_GPU_WAKER_COMM, comm))
 
 
-def add_times(pairs: Pairs, event: CudaCall | OpenCall) -> None:
-    """Add how long a call was off the CPU."""
+def add_account(
+    pairs: Pairs, event: CudaCall | Gap | OpenCall, names: tuple[str, str, str, str]
+) -> None:
+    """Add how long a thread was off the CPU and how often it left it, as far as it did."""
+    blocked, run_queue, voluntary, involuntary = names
     if event.blocked_ns:
-        pairs.append((semconv.OTEL_GPU_CALL_BLOCKED_TIME, event.blocked_ns / 1e9))
+        pairs.append((blocked, event.blocked_ns / 1e9))
     if event.run_queue_ns:
-        pairs.append((semconv.OTEL_GPU_CALL_RUN_QUEUE_TIME, event.run_queue_ns / 1e9))
+        pairs.append((run_queue, event.run_queue_ns / 1e9))
+    if isinstance(event, OpenCall):
+        return
+    if event.voluntary_switches:
+        pairs.append((voluntary, event.voluntary_switches))
+    if event.involuntary_switches:
+        pairs.append((involuntary, event.involuntary_switches))
 
 
 def add_thread(pairs: Pairs, tid: int, comm: str, cpu: int = CPU_UNKNOWN) -> None:

@@ -17,7 +17,6 @@ told in ``attributes.py``; the tags here:
     Status         12 message, 18 code
 """
 
-from collections import OrderedDict
 from collections.abc import Iterable
 from struct import Struct
 from typing import TypeVar
@@ -25,25 +24,21 @@ from typing import TypeVar
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from otel_gpu.export import semconv
 from otel_gpu.export.attributes import AttributeEncoder, field, text_field, varint
 from otel_gpu.export.finished import (
     STATUS_UNSET,
-    Attributes,
     FinishedSpan,
     Origin,
-    SharedAttributes,
     SpanEvent,
     SpanLink,
 )
+from otel_gpu.export.queue import Pending
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
-_MAX_CACHED = 4096
 # Resources and scopes: one of a process is several kilobytes, and is needed while it lives.
 _MAX_HEADERS = 256
-_MAX_REPEATED_BYTES = 8 << 20
 # Bit 8: it is known whether the parent is remote, and it is not.
 _LOCAL_FLAGS = b"\x00\x01\x00\x00"
 _SPAN_FLAGS = b"\x85\x01"
@@ -55,39 +50,7 @@ _NOTHING_ELSE = (STATUS_UNSET, "", (), (), 0, 0, 0)
 _PLAIN_END = _STATUS_UNSET + _SPAN_FLAGS + _LOCAL_FLAGS
 
 _pack_times = Struct("<BQBQ").pack
-_pack_time = Struct("<BQ").pack
-
-
-class RepeatedAttributes:
-    """
-    The wire bytes of attributes that come back as the same object, as those of stacks do.
-
-    To look at a stack's text costs more than to encode a whole span, so nothing of it is
-    looked at twice. What was not met for the longest time is forgotten.
-
-    Args:
-        tag: The attributes' tag in the message around them.
-    """
-
-    def __init__(self, tag: bytes) -> None:
-        self._attributes = AttributeEncoder(tag)
-        # The object is kept, or another one could come to have its identity.
-        self._known: OrderedDict[int, tuple[Attributes, bytes]] = OrderedDict()
-        self._size_bytes = 0
-
-    def encode(self, attributes: Attributes) -> bytes:
-        """Return the fields, one after another."""
-        known = self._known.get(id(attributes))
-        if known is not None:
-            self._known.move_to_end(id(attributes))
-            return known[1]
-        data = self._attributes.encode_once(attributes)
-        self._known[id(attributes)] = (attributes, data)
-        self._size_bytes += len(data)
-        while self._size_bytes > _MAX_REPEATED_BYTES or len(self._known) > _MAX_CACHED:
-            _, (_, oldest) = self._known.popitem(last=False)
-            self._size_bytes -= len(oldest)
-        return data
+_pack_time = Struct("<Q").pack
 
 
 class SpanEncoder:
@@ -99,16 +62,14 @@ class SpanEncoder:
 
     def __init__(self) -> None:
         self._span_attributes = AttributeEncoder(b"\x4a")
-        self._shared_attributes = RepeatedAttributes(b"\x4a")
         self._event_attributes = AttributeEncoder(b"\x1a")
-        self._stacks = RepeatedAttributes(b"\x1a")
         self._link_attributes = AttributeEncoder(b"\x22")
         self._names: dict[str, bytes] = {}
         self._statuses: dict[tuple[int, str], bytes] = {}
 
     def encode(self, span: FinishedSpan) -> bytes:
         """Return a finished span as one ``spans`` field of ``ScopeSpans``."""
-        _, trace_id, span_id, parent_id, name, start_unix_ns, end_unix_ns, attributes, *_ = span
+        _, trace_id, span_id, parent_id, name, start_unix_ns, end_unix_ns, attributes = span[:8]
         head = self._names.get(name)
         if head is None:
             head = _keep(self._names, name, text_field(b"\x2a", name) + b"\x30\x01")
@@ -120,43 +81,37 @@ class SpanEncoder:
             b"\x22\x08" if parent_id else b"",
             parent_id,
             head,
-            _times(start_unix_ns, end_unix_ns),
+            _pack_times(0x39, start_unix_ns, 0x41, end_unix_ns)
+            if start_unix_ns and end_unix_ns
+            else _time(b"\x39", start_unix_ns) + _time(b"\x41", end_unix_ns),
+            self._span_attributes.encode(attributes),
         ]
-        if type(attributes) is SharedAttributes:
-            parts.append(self._shared_attributes.encode(attributes))
-        else:
-            parts += self._span_attributes.encode(attributes)
         if span[_PLAIN:_LOGS] == _NOTHING_ELSE:
-            body = b"".join(parts) + _PLAIN_END
-            return b"\x12" + varint(len(body)) + body
-        if span.dropped_attributes:
-            parts.append(b"\x50" + varint(span.dropped_attributes))
-        if span.events or span.dropped_events:
-            parts += [self._event(event) for event in span.events]
-            parts.append(_count(b"\x60", span.dropped_events))
-        if span.links or span.dropped_links:
-            parts += [self._link(link) for link in span.links]
-            parts.append(_count(b"\x70", span.dropped_links))
-        parts.append(
-            self._status(span.status_code, span.status_message)
-            if span.status_code or span.status_message
-            else _STATUS_UNSET
-        )
-        parts.append(_SPAN_FLAGS + _LOCAL_FLAGS)
+            parts.append(_PLAIN_END)
+        else:
+            parts += self._rest(span)
         body = b"".join(parts)
         return b"\x12" + varint(len(body)) + body
 
+    def _rest(self, span: FinishedSpan) -> list[bytes]:
+        """Return what follows the attributes of a span."""
+        return [
+            _count(b"\x50", span.dropped_attributes),
+            *map(self._event, span.events),
+            _count(b"\x60", span.dropped_events),
+            *map(self._link, span.links),
+            _count(b"\x70", span.dropped_links),
+            self._status(span.status_code, span.status_message)
+            if span.status_code or span.status_message
+            else _STATUS_UNSET,
+            _SPAN_FLAGS + _LOCAL_FLAGS,
+        ]
+
     def _event(self, event: SpanEvent) -> bytes:
-        attributes = event.attributes
-        body = (
-            self._stacks.encode(attributes)
-            if event.name == semconv.EVENT_STACK
-            else b"".join(self._event_attributes.encode(attributes))
-        )
         parts = [
-            _time(event.unix_ns),
+            _time(b"\x09", event.unix_ns),
             text_field(b"\x12", event.name),
-            body,
+            self._event_attributes.encode(event.attributes),
             _count(b"\x20", event.dropped_attributes),
         ]
         return field(b"\x5a", b"".join(parts))
@@ -165,7 +120,7 @@ class SpanEncoder:
         parts = [
             field(b"\x0a", link.trace_id),
             field(b"\x12", link.span_id),
-            *self._link_attributes.encode(link.attributes),
+            self._link_attributes.encode(link.attributes),
             _count(b"\x28", link.dropped_attributes),
             _LINK_FLAGS + _LOCAL_FLAGS,
         ]
@@ -188,10 +143,10 @@ class RequestEncoder:
         self._resources: dict[Resource, tuple[bytes, bytes]] = {}
         self._scopes: dict[InstrumentationScope, tuple[bytes, bytes]] = {}
 
-    def encode(self, spans: Iterable[tuple[Origin, bytes]]) -> bytes:
-        """Return an ``ExportTraceServiceRequest`` of spans from ``SpanEncoder``."""
+    def encode(self, batch: Iterable[Pending]) -> bytes:
+        """Return the request of a batch from ``SpanEncoder``, or from ``LogEncoder``."""
         by_origin: dict[Origin, list[bytes]] = {}
-        for origin, data in spans:
+        for origin, _, data in batch:
             group = by_origin.get(origin)
             if group is None:
                 group = by_origin[origin] = []
@@ -225,7 +180,7 @@ class RequestEncoder:
         data = self._resources.get(resource)
         if data is None:
             fields = self._resource_attributes.encode((resource.attributes or {}).items())
-            head = field(b"\x0a", b"".join(fields))
+            head = field(b"\x0a", fields)
             data = _keep(
                 self._resources, resource, (head, text_field(b"\x1a", resource.schema_url))
             )
@@ -237,7 +192,7 @@ class RequestEncoder:
             body = (
                 text_field(b"\x0a", scope.name)
                 + text_field(b"\x12", scope.version or "")
-                + b"".join(self._scope_attributes.encode((scope.attributes or {}).items()))
+                + self._scope_attributes.encode((scope.attributes or {}).items())
             )
             data = (field(b"\x0a", body), text_field(b"\x1a", scope.schema_url or ""))
             _keep(self._scopes, scope, data)
@@ -256,15 +211,8 @@ def _keep(cache: dict[_Key, _Value], key: _Key, value: _Value) -> _Value:
     return value
 
 
-def _times(start_unix_ns: int, end_unix_ns: int) -> bytes:
-    if start_unix_ns and end_unix_ns:
-        return _pack_times(0x39, start_unix_ns, 0x41, end_unix_ns)
-    start = _pack_time(0x39, start_unix_ns) if start_unix_ns else b""
-    return start + (_pack_time(0x41, end_unix_ns) if end_unix_ns else b"")
-
-
-def _time(unix_ns: int) -> bytes:
-    return _pack_time(0x09, unix_ns) if unix_ns else b""
+def _time(tag: bytes, unix_ns: int) -> bytes:
+    return tag + _pack_time(unix_ns) if unix_ns else b""
 
 
 def _count(tag: bytes, count: int) -> bytes:

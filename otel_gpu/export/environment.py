@@ -1,8 +1,9 @@
 """What the ``OTEL_*`` variables of the agent's environment say."""
 
 import logging
+import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
@@ -18,17 +19,60 @@ from otel_gpu.errors import ConfigError
 
 _logger = logging.getLogger(__name__)
 
-_PROTOCOLS = ("grpc", "http/protobuf")
 _LONG_TIMEOUT_S = 300.0
 _warned_timeouts: set[str] = set()
 
 
-def variable(environ: Mapping[str, str], *names: str) -> str | None:
-    """Return the first variable that is set; an empty one counts as not set."""
+def setting(environ: Mapping[str, str], *names: str) -> tuple[str, str]:
+    """Return the first variable that is set and its value, else the last name and nothing."""
     for name in names:
+        # The specification: an empty one counts as not set.
         if value := environ.get(name, "").strip():
-            return value
-    return None
+            return name, value
+    return names[-1], ""
+
+
+def variable(environ: Mapping[str, str], *names: str) -> str | None:
+    """Return the value of the first variable that is set."""
+    return setting(environ, *names)[1] or None
+
+
+def choose(
+    environ: Mapping[str, str], *names: str, choices: Sequence[str], default: str = ""
+) -> str:
+    """
+    Return the value of the first variable that is set, in lower case.
+
+    Raises:
+        ConfigError: It is not one of the choices.
+    """
+    name, value = setting(environ, *names)
+    value = value.lower() or default
+    if value not in choices:
+        raise ConfigError(
+            f"{name}: {value!r} is not supported", hint=f"use one of {', '.join(choices)}"
+        )
+    return value
+
+
+def read_number(environ: Mapping[str, str], *names: str, default: float) -> float:
+    """
+    Return the number that the first variable that is set holds.
+
+    Raises:
+        ConfigError: It is not a number above 0.
+    """
+    name, text = setting(environ, *names)
+    try:
+        value = float(text or default)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < math.inf:
+        raise ConfigError(
+            f"{name}: {text!r} is not a number above 0",
+            hint="unset it, or give a number such as 10",
+        )
+    return value
 
 
 def is_true(environ: Mapping[str, str], name: str) -> bool:
@@ -65,29 +109,33 @@ def standing_in(environ: Mapping[str, str]) -> Iterator[None]:
         os.environ.update(saved)
 
 
-def exporter_names(environ: Mapping[str, str], signal: str) -> tuple[str, ...]:
+def exporter_names(
+    environ: Mapping[str, str], signal: str, choices: Sequence[str] = ()
+) -> tuple[str, ...]:
     """
     Return the exporters that ``OTEL_<SIGNAL>_EXPORTER`` names.
 
     Without it: OTLP when an endpoint is set, else none. None at all when the SDK is
-    disabled. The names are not checked.
+    disabled.
 
-    Args:
-        environ: Environment variables.
-        signal: ``TRACES`` or ``METRICS``.
+    Raises:
+        ConfigError: A name is none of the ``choices``, where there are any.
     """
     if is_true(environ, OTEL_SDK_DISABLED):
         return ()
-    names = variable(environ, f"OTEL_{signal}_EXPORTER")
+    variable_name = f"OTEL_{signal}_EXPORTER"
+    names = variable(environ, variable_name)
     if names is None:
         endpoint = variable(
             environ, f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT", OTEL_EXPORTER_OTLP_ENDPOINT
         )
         return ("otlp",) if endpoint else ()
     chosen = dict.fromkeys(name.strip() for name in names.split(",") if name.strip())
+    for name in chosen if choices else ():
+        choose({variable_name: name}, variable_name, choices=choices)
     if "none" in chosen and len(chosen) > 1:
         raise ConfigError(
-            f"OTEL_{signal}_EXPORTER: none cannot be combined with others", hint=f"given: {names}"
+            f"{variable_name}: none cannot be combined with others", hint=f"given: {names}"
         )
     return tuple(name for name in chosen if name != "none")
 
@@ -99,23 +147,24 @@ def otlp_protocol(environ: Mapping[str, str], signal: str) -> str:
     Raises:
         ConfigError: A protocol, endpoint or timeout that cannot work.
     """
-    name = f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL"
-    protocol = variable(environ, name, OTEL_EXPORTER_OTLP_PROTOCOL) or "grpc"
-    if protocol not in _PROTOCOLS:
-        raise ConfigError(
-            f"{OTEL_EXPORTER_OTLP_PROTOCOL}: {protocol!r} is not supported",
-            hint=f"use one of {', '.join(_PROTOCOLS)}",
-        )
-    endpoint_name = f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT"
-    endpoint = variable(environ, endpoint_name, OTEL_EXPORTER_OTLP_ENDPOINT)
+    protocol = choose(
+        environ,
+        f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL",
+        OTEL_EXPORTER_OTLP_PROTOCOL,
+        choices=("grpc", "http/protobuf"),
+        default="grpc",
+    )
+    name, endpoint = setting(
+        environ, f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT", OTEL_EXPORTER_OTLP_ENDPOINT
+    )
     if endpoint and protocol == "http/protobuf":
         address = urlsplit(endpoint)
         if address.scheme not in {"http", "https"} or not address.netloc:
             raise ConfigError(
-                f"{OTEL_EXPORTER_OTLP_ENDPOINT}: {endpoint!r} is not an HTTP URL",
+                f"{name}: {endpoint!r} is not an HTTP URL",
                 hint="write it as http://host:4318",
             )
-    _check_timeout(environ, f"OTEL_EXPORTER_OTLP_{signal}_TIMEOUT")
+    otlp_timeout_s(environ, signal)
     return protocol
 
 
@@ -126,37 +175,30 @@ def otlp_compression(environ: Mapping[str, str], signal: str) -> str:
     Raises:
         ConfigError: It is something else, or gRPC does not know it.
     """
-    name = f"OTEL_EXPORTER_OTLP_{signal}_COMPRESSION"
-    compression = (variable(environ, name, OTEL_EXPORTER_OTLP_COMPRESSION) or "none").lower()
     known = ["none", "gzip"]
     if otlp_protocol(environ, signal) != "grpc":
         known.append("deflate")
-    if compression not in known:
-        raise ConfigError(
-            f"{OTEL_EXPORTER_OTLP_COMPRESSION}: {compression!r} is not supported here",
-            hint=f"use one of {', '.join(known)}",
-        )
-    return compression
+    return choose(
+        environ,
+        f"OTEL_EXPORTER_OTLP_{signal}_COMPRESSION",
+        OTEL_EXPORTER_OTLP_COMPRESSION,
+        choices=known,
+        default="none",
+    )
 
 
-def _check_timeout(environ: Mapping[str, str], name: str) -> None:
-    text = variable(environ, name, OTEL_EXPORTER_OTLP_TIMEOUT)
-    if text is None:
-        return
-    try:
-        timeout_s = float(text)
-    except ValueError:
-        timeout_s = -1.0
-    if not timeout_s > 0:
-        raise ConfigError(
-            f"{OTEL_EXPORTER_OTLP_TIMEOUT}: {text!r} is not a number of seconds",
-            hint="give a number above 0, such as 10",
-        )
+def otlp_timeout_s(environ: Mapping[str, str], signal: str) -> float:
+    """
+    Return how long one request may take; the specification's default is 10 s.
+
+    Raises:
+        ConfigError: It is not a number above 0.
+    """
+    names = (f"OTEL_EXPORTER_OTLP_{signal}_TIMEOUT", OTEL_EXPORTER_OTLP_TIMEOUT)
+    timeout_s = read_number(environ, *names, default=10.0)
+    name, text = setting(environ, *names)
     if timeout_s > _LONG_TIMEOUT_S and text not in _warned_timeouts:
         _warned_timeouts.add(text)
         # The specification counts milliseconds, the Python exporters seconds.
-        _logger.warning(
-            "%s is %s seconds; if milliseconds were meant, divide by 1000",
-            OTEL_EXPORTER_OTLP_TIMEOUT,
-            text,
-        )
+        _logger.warning("%s is %s seconds; if milliseconds were meant, divide by 1000", name, text)
+    return timeout_s

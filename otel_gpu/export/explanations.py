@@ -42,7 +42,8 @@ class Explanations:
         return causal.chain_reference(chain).trace_id
 
     def chain_spans(self, chain: Chain) -> tuple[FinishedSpan, ...]:
-        """Return the spans of a chain."""
+        """Return the spans of a chain, which are to be exported."""
+        self.exported.add_chain(causal.chain_reference(chain).span_id)
         origin = self._origins.of(chain.effect.process, semconv.SCOPE_CAUSAL)
         return causal.chain_spans(chain, origin, self._find_spans, self._stacks.place)
 

@@ -9,7 +9,6 @@ never exported would be a dead end in every backend.
 from collections import OrderedDict, deque
 from typing import NamedTuple
 
-from otel_gpu.export import semconv
 from otel_gpu.export.finished import FinishedSpan
 
 # Of one generation; there are two. A chain is made seconds after what it is about, and
@@ -45,33 +44,31 @@ class ExportedSpans:
         self._threads: OrderedDict[int, deque[_Interval]] = OrderedDict()
 
     def add(self, span: FinishedSpan) -> None:
-        """Remember a span; of causal chains only that they are there."""
-        if span.origin.scope.name == semconv.SCOPE_CAUSAL:
-            if span.name == semconv.SPAN_CAUSAL_CHAIN:
-                self._chains[span.span_id] = None
-                if len(self._chains) > _MAX_CHAINS:
-                    self._chains.popitem(last=False)
-            return
+        """Remember a span that is not of a causal chain."""
+        _, trace_id, span_id, _, _, start_unix_ns, end_unix_ns = span[:7]
         traces = self._traces
-        traces[span.span_id] = span.trace_id
-        if len(traces) >= _MAX_SPANS or (
-            len(traces) >= _ENOUGH_SPANS and span.end_unix_ns - self._since_unix_ns > _LONG_NS
+        traces[span_id] = trace_id
+        if len(traces) >= _ENOUGH_SPANS and (
+            end_unix_ns - self._since_unix_ns > _LONG_NS or len(traces) >= _MAX_SPANS
         ):
             self._older_traces, self._traces = traces, {}
             self._drop_threads(self._since_unix_ns)
-            self._since_unix_ns = span.end_unix_ns
-        if span.tid:
-            self._add_of_thread(span.tid, span)
+            self._since_unix_ns = end_unix_ns
+        if tid := span.tid:
+            spans = self._threads.get(tid)
+            if spans is None:
+                spans = self._threads[tid] = deque(maxlen=_MAX_OF_THREAD)
+                if len(self._threads) > _MAX_THREADS:
+                    self._threads.popitem(last=False)
+            else:
+                self._threads.move_to_end(tid)
+            spans.append((start_unix_ns, end_unix_ns, trace_id, span_id))
 
-    def _add_of_thread(self, tid: int, span: FinishedSpan) -> None:
-        spans = self._threads.get(tid)
-        if spans is None:
-            spans = self._threads[tid] = deque(maxlen=_MAX_OF_THREAD)
-            if len(self._threads) > _MAX_THREADS:
-                self._threads.popitem(last=False)
-        else:
-            self._threads.move_to_end(tid)
-        spans.append((span.start_unix_ns, span.end_unix_ns, span.trace_id, span.span_id))
+    def add_chain(self, span_id: bytes) -> None:
+        """Remember that a causal chain is there, by the id of its span."""
+        self._chains[span_id] = None
+        if len(self._chains) > _MAX_CHAINS:
+            self._chains.popitem(last=False)
 
     def _drop_threads(self, before_unix_ns: int) -> None:
         # In the order of their latest spans.

@@ -26,11 +26,13 @@ from otel_gpu.export.explanations import Explanations
 from otel_gpu.export.file import OtlpFile
 from otel_gpu.export.finished import FinishedSpan
 from otel_gpu.export.limits import Limits, TraceSampler
-from otel_gpu.export.logs import LogLimits, SpanLog
+from otel_gpu.export.logs import SpanLog
 from otel_gpu.export.metrics import MetricExports
 from otel_gpu.export.origins import Origins
+from otel_gpu.export.otlp import LOGS, SPANS
 from otel_gpu.export.resources import Resources, capture_version
-from otel_gpu.export.sinks import LogSink, SpanSink, open_log_sinks, open_sinks
+from otel_gpu.export.sender import Sender
+from otel_gpu.export.sinks import open_senders
 from otel_gpu.export.spans import SpanBuilder
 from otel_gpu.export.stack_events import LOG, Stacks
 from otel_gpu.faults import Faults
@@ -57,19 +59,18 @@ class Exports:
         sinks: Get every finished span.
         metrics: Gets every activity.
         environ: The agent's environment, for what it says of the place.
-        limits: What a span may hold.
+        limits: What a span or a log record may hold.
         sampler: Says which traces are exported.
         stacks: Says what spans hold of their stacks.
         explains: Whether causes are looked for.
         logs: Get what leaves beside the spans.
-        log_limits: What a log record may hold.
         live: False in a replay, where parts are flushed one after the other, so that
             a file has the same order every time.
     """
 
     def __init__(
         self,
-        sinks: Sequence[SpanSink],
+        sinks: Sequence[Sender[FinishedSpan]],
         metrics: MetricExports,
         environ: Mapping[str, str],
         *,
@@ -78,8 +79,7 @@ class Exports:
         stacks: Stacks,
         explains: bool,
         live: bool,
-        logs: Sequence[LogSink] = (),
-        log_limits: LogLimits = LogLimits(None, None),  # noqa: B008 -- immutable
+        logs: Sequence[Sender[SpanLog]] = (),
     ) -> None:
         self._sinks = sinks
         self._metrics = metrics
@@ -88,7 +88,6 @@ class Exports:
         self._limits = limits
         self._stacks = stacks
         self._logs = logs
-        self._log_limits = log_limits
         self._resources = Resources(environ)
         self._explains = explains
         self._capture = (ids.NO_SEED, __version__)
@@ -115,7 +114,8 @@ class Exports:
         if self._wants(chain):
             self._add(self._builder.hurry(self._explanations.missing_spans(chain)))
             self._metrics.count_chain(chain.severity, None)
-            self._add(map(self._limits.apply, self._explanations.chain_spans(chain)))
+            for span in self._explanations.chain_spans(chain):
+                self._send(self._limits.apply(span))
 
     def withhold_chain(self, chain: Chain, reason: str) -> None:
         """Count a causal chain that makes no spans."""
@@ -136,9 +136,8 @@ class Exports:
         if not self._sinks or not self._explains:
             return
         span = self._limits.apply(self._explanations.incident_span(incident))
-        if self._sampler.wants(span):
+        if self._send(span):
             self._metrics.count_incident(incident.severity)
-        self._add([span])
 
     def renew(self) -> "Exports":
         """Forget what spans wait for, after errors; what is counted and what waits to be sent stays."""
@@ -185,22 +184,24 @@ class Exports:
         self._explanations = Explanations(seed, origins, self._stacks)
 
     def _add(self, spans: Iterable[FinishedSpan]) -> None:
-        takes_all = self._sampler.takes_all
         for span in spans:
-            if not (takes_all or self._sampler.wants(span)):
-                self._not_sampled += 1
-                continue
-            if self._explains:
+            if self._send(span) and self._explains:
                 self._explanations.exported.add(span)
-            for sink in self._sinks:
-                sink.add(span)
-            if span.logs:
-                self._add_logs(span)
+
+    def _send(self, span: FinishedSpan) -> bool:
+        if not self._sampler.takes_all and not self._sampler.wants(span):
+            self._not_sampled += 1
+            return False
+        for sink in self._sinks:
+            sink.put(span)
+        if span.logs:
+            self._add_logs(span)
+        return True
 
     def _add_logs(self, span: FinishedSpan) -> None:
-        for log in map(self._log_limits.apply, span.logs):
+        for log in map(self._limits.apply_to_log, span.logs):
             for log_sink in self._logs:
-                log_sink.add(SpanLog(span, log))
+                log_sink.put(SpanLog(span, log))
 
     def _each(self, act: Callable[[_Part, float], bool], timeout_s: float) -> bool:
         deadline_s = time.monotonic() + timeout_s
@@ -252,24 +253,23 @@ def open_exports(
             otlp_compression(environ, signal)
     limits = Limits.of_environment(environ)
     sampler = TraceSampler.of_environment(environ)
-    log_limits = LogLimits.of_environment(environ)
     wants_spans = config.spans.mode != "none"
     wants_logs = wants_spans and config.stacks.mode == LOG
-    value_length = log_limits.value_length if wants_logs else limits.value_length
+    value_length = limits.log_value_length if wants_logs else limits.value_length
     file = OtlpFile(path) if path is not None else None
     try:
         with ExitStack() as failing:
             metrics = MetricExports(config, environ, live=live, file=file, faults=faults)
             failing.callback(metrics.shutdown, 0.0)
             sinks = (
-                open_sinks(config.export, environ, file, live=live, faults=faults)
+                open_senders(SPANS, config.export, environ, file, live=live, faults=faults)
                 if wants_spans
                 else []
             )
             for sink in sinks:
                 failing.callback(sink.shutdown, 0.0)
             logs = (
-                open_log_sinks(config.export, environ, file, live=live, faults=faults)
+                open_senders(LOGS, config.export, environ, file, live=live, faults=faults)
                 if wants_logs
                 else []
             )
@@ -288,7 +288,6 @@ def open_exports(
             explains=config.explain.enabled,
             live=live,
             logs=logs,
-            log_limits=log_limits,
         )
         try:
             yield exports

@@ -17,14 +17,10 @@ from typing import Any, BinaryIO
 
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
-    ExportMetricsServiceRequest,
-)
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from otel_gpu.errors import ConfigError
 from otel_gpu.export.encoder import RequestEncoder
+from otel_gpu.export.otlp import SPANS, Signal
 from otel_gpu.export.queue import Pending
 from otel_gpu.export.sender import Delivery, Outcome
 
@@ -61,25 +57,14 @@ class OtlpFile:
                 f"{path}: {error.strerror}", hint="choose another export.otlp_file"
             ) from error
 
-    def write_traces(self, request: ExportTraceServiceRequest) -> None:
-        """Write a request of spans as one line."""
-        self._write(request)
-
-    def write_metrics(self, request: ExportMetricsServiceRequest) -> None:
-        """Write a request of metrics as one line."""
-        self._write(request)
-
-    def write_logs(self, request: ExportLogsServiceRequest) -> None:
-        """Write a request of log records as one line."""
-        self._write(request)
-
     def close(self) -> None:
         """Close the file; standard output stays open."""
         with self._lock:
             if self._owned:
                 self._file.close()
 
-    def _write(self, request: Message) -> None:
+    def write(self, request: Message) -> None:
+        """Write a request as one line."""
         line = otlp_json(request).encode() + b"\n"
         with self._lock:
             if self._file.closed:
@@ -89,23 +74,14 @@ class OtlpFile:
 
 
 class FileTransport:
-    """
-    Delivers batches into an ``OtlpFile``.
+    """Delivers batches of one signal into an ``OtlpFile``."""
 
-    Args:
-        file: Where to.
-        is_logs: They are of log records, and not of spans.
-    """
+    place = "the OTLP file"
 
-    def __init__(self, file: OtlpFile, *, is_logs: bool = False) -> None:
+    def __init__(self, file: OtlpFile, signal: Signal = SPANS) -> None:
         self._file = file
-        self._is_logs = is_logs
+        self._signal = signal
         self._requests = RequestEncoder()
-
-    @property
-    def place(self) -> str:
-        """Where spans go, in an operator's words."""
-        return "the OTLP file"
 
     def deliver(self, batch: Sequence[Pending]) -> Delivery:
         """
@@ -114,15 +90,7 @@ class FileTransport:
         Raises:
             OSError: The disk is full, or who reads is gone.
         """
-        data = self._requests.encode(
-            (pending.origin, pending.content)
-            for pending in batch
-            if isinstance(pending.content, bytes)
-        )
-        if self._is_logs:
-            self._file.write_logs(ExportLogsServiceRequest.FromString(data))
-        else:
-            self._file.write_traces(ExportTraceServiceRequest.FromString(data))
+        self._file.write(self._signal.request.FromString(self._requests.encode(batch)))
         return Delivery(Outcome.DELIVERED)
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ made when the activity is seen and never changed; exporters of others get it as 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 from opentelemetry.attributes import BoundedAttributes
 from opentelemetry.sdk.resources import Resource
@@ -30,10 +30,20 @@ AttributeValue = Scalar | tuple[str, ...] | tuple[bool, ...] | tuple[int, ...] |
 Attributes = tuple[tuple[str, AttributeValue], ...]
 
 
-class SharedAttributes(tuple[tuple[str, AttributeValue], ...]):
-    """Attributes that come back as the same object with many spans: encoders may go by that."""
+class SharedAttributes(tuple[tuple[str, AttributeValue], ...]):  # noqa: SLOT001 -- it has one
+    """
+    Attributes that come back as the same object with many spans.
 
-    __slots__ = ()
+    ``wire`` holds what encoders made of them, by the tag in the message around them.
+    """
+
+    wire: dict[bytes, bytes]
+
+    def __new__(cls, pairs: Attributes) -> Self:
+        """Share some attributes from now on."""
+        shared = super().__new__(cls, pairs)
+        shared.wire = {}
+        return shared
 
 
 _Item = TypeVar("_Item")

@@ -7,6 +7,7 @@ here, by the same environment variables and with the same defaults.
 
 from collections.abc import Mapping
 
+from opentelemetry.sdk._logs import LogRecordLimits
 from opentelemetry.sdk.environment_variables import OTEL_TRACES_SAMPLER, OTEL_TRACES_SAMPLER_ARG
 from opentelemetry.sdk.trace import SpanLimits
 from opentelemetry.sdk.trace.sampling import (
@@ -23,7 +24,7 @@ from opentelemetry.trace import SpanKind
 
 from otel_gpu.errors import ConfigError
 from otel_gpu.export.environment import standing_in, variable
-from otel_gpu.export.finished import Attributes, AttributeValue, FinishedSpan
+from otel_gpu.export.finished import Attributes, AttributeValue, FinishedSpan, SpanEvent
 
 _SAMPLERS: Mapping[str, Sampler] = {
     "always_on": ALWAYS_ON,
@@ -50,8 +51,9 @@ class Limits:
         may_cut: Whether a span of a call or a thread can be too large; others always can.
     """
 
-    def __init__(self, limits: SpanLimits) -> None:
+    def __init__(self, limits: SpanLimits, of_logs: LogRecordLimits | None = None) -> None:
         self._limits = limits
+        self._of_logs = LogRecordLimits() if of_logs is None else of_logs
         self._value_length = limits.max_span_attribute_length
         # Our spans have at most 31 attributes: with the usual limits there is
         # nothing to look at.
@@ -76,14 +78,19 @@ class Limits:
         """
         try:
             with standing_in(environ):
-                return cls(SpanLimits())
+                return cls(SpanLimits(), LogRecordLimits())
         except ValueError as error:
             raise ConfigError(str(error), hint="give a number, or unset the variable") from error
 
     @property
     def value_length(self) -> int | None:
-        """The longest text of an attribute; None: any."""
+        """The longest text of a span's attribute; None: any."""
         return self._value_length
+
+    @property
+    def log_value_length(self) -> int | None:
+        """The longest text of a log record's attribute; None: any."""
+        return self._of_logs.max_log_record_attribute_length
 
     def apply(self, span: FinishedSpan) -> FinishedSpan:
         """Return the span within the limits; the same one if it is already."""
@@ -110,11 +117,19 @@ class Limits:
             dropped_links=span.dropped_links + len(span.links) - len(links),
         )
 
+    def apply_to_log(self, log: SpanEvent) -> SpanEvent:
+        """Return the log record within the count; texts are made to fit where they are made."""
+        count = self._of_logs.max_log_record_attributes
+        if count is None or len(log.attributes) <= count:
+            return log
+        dropped = log.dropped_attributes + len(log.attributes) - count
+        return log._replace(attributes=log.attributes[:count], dropped_attributes=dropped)
+
     def _cut(self, attributes: Attributes, count: int | None) -> tuple[Attributes, int]:
-        kept = attributes[:count]
+        # The same object where nothing is cut: encoders keep bytes with it.
+        kept = attributes if count is None or len(attributes) <= count else attributes[:count]
         if self._value_length is not None:
             shortened = tuple((key, self._shorten(value)) for key, value in kept)
-            # Encoders know the attributes of a stack by their identity.
             kept = kept if shortened == kept else shortened
         return kept, len(attributes) - len(kept)
 

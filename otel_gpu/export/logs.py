@@ -8,24 +8,11 @@ a ``ResourceSpans``), so ``RequestEncoder`` puts those around it. The tags of it
                 38 dropped, 45 flags, 4a trace id, 52 span id, 59 observed time, 62 event name
 """
 
-from collections.abc import Mapping
 from struct import Struct
 from typing import NamedTuple
 
-from opentelemetry.sdk.environment_variables import (
-    OTEL_ATTRIBUTE_COUNT_LIMIT,
-    OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT,
-)
-
-from otel_gpu.errors import ConfigError
-from otel_gpu.export.attributes import field, text_field, varint
-from otel_gpu.export.encoder import RepeatedAttributes
-from otel_gpu.export.environment import variable
-from otel_gpu.export.finished import FinishedSpan, SpanEvent
-
-# In the specification, and not among all SDKs' names.
-OTEL_LOGRECORD_ATTRIBUTE_COUNT_LIMIT = "OTEL_LOGRECORD_ATTRIBUTE_COUNT_LIMIT"
-OTEL_LOGRECORD_ATTRIBUTE_VALUE_LENGTH_LIMIT = "OTEL_LOGRECORD_ATTRIBUTE_VALUE_LENGTH_LIMIT"
+from otel_gpu.export.attributes import AttributeEncoder, field, text_field, varint
+from otel_gpu.export.finished import FinishedSpan, Origin, SpanEvent
 
 # The body is there and null, as the standard encoder has it: events are attributes.
 _SEVERITY_AND_BODY = b"\x10\x09" + text_field(b"\x1a", "INFO") + b"\x2a\x00"
@@ -41,43 +28,10 @@ class SpanLog(NamedTuple):
     span: FinishedSpan
     log: SpanEvent
 
-
-class LogLimits(NamedTuple):
-    """
-    What a log record may hold.
-
-    ``value_length`` and ``attributes`` (how many) are None where there is no limit.
-    """
-
-    value_length: int | None
-    attributes: int | None
-
-    @classmethod
-    def of_environment(cls, environ: Mapping[str, str]) -> "LogLimits":
-        """
-        Read the ``OTEL_*_LIMIT`` variables.
-
-        Raises:
-            ConfigError: One of them is not a count.
-        """
-        return cls(
-            _read_limit(
-                environ,
-                OTEL_LOGRECORD_ATTRIBUTE_VALUE_LENGTH_LIMIT,
-                OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT,
-            ),
-            _read_limit(environ, OTEL_LOGRECORD_ATTRIBUTE_COUNT_LIMIT, OTEL_ATTRIBUTE_COUNT_LIMIT),
-        )
-
-    def apply(self, log: SpanEvent) -> SpanEvent:
-        """Return the log record within the count; texts are made to fit where they are made."""
-        if self.attributes is None or len(log.attributes) <= self.attributes:
-            return log
-        dropped = len(log.attributes) - self.attributes
-        return log._replace(
-            attributes=log.attributes[: self.attributes],
-            dropped_attributes=log.dropped_attributes + dropped,
-        )
+    @property
+    def origin(self) -> Origin:
+        """Where it comes from: from where its span does."""
+        return self.span.origin
 
 
 class LogEncoder:
@@ -88,7 +42,7 @@ class LogEncoder:
     """
 
     def __init__(self) -> None:
-        self._attributes = RepeatedAttributes(b"\x32")
+        self._attributes = AttributeEncoder(b"\x32")
 
     def encode(self, item: SpanLog) -> bytes:
         """Return a log record as one ``log_records`` field of ``ScopeLogs``."""
@@ -109,18 +63,3 @@ class LogEncoder:
             text_field(b"\x62", log.name),
         ]
         return field(b"\x12", b"".join(parts))
-
-
-def _read_limit(environ: Mapping[str, str], *names: str) -> int | None:
-    text = variable(environ, *names)
-    if text is None:
-        return None
-    try:
-        limit = int(text)
-    except ValueError:
-        limit = -1
-    if limit < 0:
-        raise ConfigError(
-            f"{names[0]}: {text!r} is not a count", hint="give a number, or unset the variable"
-        )
-    return limit

@@ -11,19 +11,12 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
-    ExportMetricsServiceRequest,
-)
 from opentelemetry.sdk.environment_variables import (
     OTEL_EXPORTER_OTLP_ENDPOINT,
     OTEL_EXPORTER_OTLP_METRICS_ENDPOINT,
-    OTEL_EXPORTER_OTLP_METRICS_PROTOCOL,
-    OTEL_EXPORTER_OTLP_METRICS_TIMEOUT,
-    OTEL_EXPORTER_OTLP_PROTOCOL,
-    OTEL_EXPORTER_OTLP_TIMEOUT,
     OTEL_METRIC_EXPORT_INTERVAL,
     OTEL_METRIC_EXPORT_TIMEOUT,
     OTEL_METRICS_EXEMPLAR_FILTER,
@@ -54,8 +47,19 @@ from otel_gpu.enrich.activities import (
 )
 from otel_gpu.errors import ConfigError
 from otel_gpu.export import semconv
-from otel_gpu.export.environment import is_true, otlp_compression, standing_in, variable
+from otel_gpu.export.environment import (
+    choose,
+    exporter_names,
+    is_true,
+    otlp_compression,
+    otlp_protocol,
+    otlp_timeout_s,
+    read_number,
+    standing_in,
+    variable,
+)
 from otel_gpu.export.exemplars import IsSampled
+from otel_gpu.export.file import OtlpFile
 from otel_gpu.export.limits import TraceSampler
 from otel_gpu.export.metric_store import MetricStore
 from otel_gpu.export.points import Temporality
@@ -65,12 +69,8 @@ from otel_gpu.faults import Faults
 
 _logger = logging.getLogger(__name__)
 
-# In the specification, and not among the SDK's names.
-OTEL_METRICS_EXPORTER = "OTEL_METRICS_EXPORTER"
-
 _DEFAULT_INTERVAL_MS = 60_000.0
 _DEFAULT_TIMEOUT_MS = 30_000.0
-_DEFAULT_OTLP_TIMEOUT_S = 10.0
 _REPLAY_TIMEOUT_S = 30.0
 # However few series the kernel side may hold at a time, those of processes that ended
 # add up between two exports.
@@ -78,9 +78,6 @@ _LEAST_WAITING_SERIES = 4096
 # An export makes points of all that waits at once, and they take more room than the series.
 _EARLY_EXPORTS = 4
 _MAX_INTERVAL_MS = 86_400_000.0
-_EXPORTERS = ("otlp", "console", "none")
-_PROTOCOLS = ("grpc", "http/protobuf")
-_EXEMPLAR_FILTERS = ("always_on", "always_off", "trace_based")
 
 # What has something to say about metrics. Stalls and forks are counted by the kernel.
 _OBSERVED = frozenset(
@@ -96,13 +93,6 @@ _OBSERVED = frozenset(
         TimesActivity,
     }
 )
-
-
-class MetricFile(Protocol):
-    """Where requests are written as OTLP/JSON."""
-
-    def write_metrics(self, request: ExportMetricsServiceRequest, /) -> None:
-        """Write one request."""
 
 
 class MetricExports:
@@ -130,11 +120,14 @@ class MetricExports:
         environ: Mapping[str, str],
         *,
         live: bool,
-        file: MetricFile | None = None,
+        file: OtlpFile | None = None,
         faults: Faults | None = None,
     ) -> None:
-        exemplar_filter = _choose(
-            environ, OTEL_METRICS_EXEMPLAR_FILTER, _EXEMPLAR_FILTERS, "trace_based"
+        exemplar_filter = choose(
+            environ,
+            OTEL_METRICS_EXEMPLAR_FILTER,
+            choices=("always_on", "always_off", "trace_based"),
+            default="trace_based",
         )
         interval_s = _read_ms(environ, OTEL_METRIC_EXPORT_INTERVAL, _DEFAULT_INTERVAL_MS) / 1e3
         timeout_s = _read_ms(environ, OTEL_METRIC_EXPORT_TIMEOUT, _DEFAULT_TIMEOUT_MS) / 1e3
@@ -220,21 +213,9 @@ class MetricExports:
 
 
 def open_exporters(environ: Mapping[str, str], timeout_s: float) -> list[MetricExporter]:
-    """
-    Open what ``OTEL_METRICS_EXPORTER`` names.
-
-    Without it, metrics go to OTLP where an endpoint is named, and nowhere otherwise.
-    """
-    endpoint = variable(environ, OTEL_EXPORTER_OTLP_METRICS_ENDPOINT, OTEL_EXPORTER_OTLP_ENDPOINT)
-    default = "otlp" if endpoint else "none"
-    listed = variable(environ, OTEL_METRICS_EXPORTER) or default
-    names = [name.strip() for name in listed.split(",")]
-    for name in names:
-        _check(OTEL_METRICS_EXPORTER, name, _EXPORTERS)
-    if is_true(environ, OTEL_SDK_DISABLED):
-        return []
+    """Open what ``OTEL_METRICS_EXPORTER`` names, as ``exporter_names`` says."""
     exporters: list[MetricExporter] = []
-    for name in dict.fromkeys(names):
+    for name in exporter_names(environ, "METRICS", choices=("otlp", "console", "none")):
         if name == "otlp":
             with standing_in(environ):
                 exporters.append(_open_otlp(environ, timeout_s))
@@ -252,15 +233,10 @@ def _trace_filter(environ: Mapping[str, str]) -> IsSampled | None:
 
 
 def _open_otlp(environ: Mapping[str, str], timeout_s: float) -> MetricExporter:
-    general = _choose(environ, OTEL_EXPORTER_OTLP_PROTOCOL, _PROTOCOLS, "grpc")
-    protocol = _choose(environ, OTEL_EXPORTER_OTLP_METRICS_PROTOCOL, _PROTOCOLS, general)
     # The stock exporters know their own timeout only.
-    otlp_timeout_s = _DEFAULT_OTLP_TIMEOUT_S
-    for name in (OTEL_EXPORTER_OTLP_TIMEOUT, OTEL_EXPORTER_OTLP_METRICS_TIMEOUT):
-        otlp_timeout_s = _read_number(environ, name, otlp_timeout_s)
-    timeout_s = min(timeout_s, otlp_timeout_s)
+    timeout_s = min(timeout_s, otlp_timeout_s(environ, "METRICS"))
     # Each costs tens of milliseconds to import, and one is enough.
-    if protocol == "grpc":
+    if otlp_protocol(environ, "METRICS") == "grpc":
         from grpc import Compression  # type: ignore[import-untyped] # noqa: PLC0415
         from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import (  # noqa: PLC0415
             OTLPMetricExporter as GrpcExporter,
@@ -291,9 +267,9 @@ def preferred_temporality(exporter: MetricExporter) -> Temporality:
 class _FileExporter(MetricExporter):
     """Hands requests to the writer of OTLP/JSON lines."""
 
-    def __init__(self, file: MetricFile) -> None:
+    def __init__(self, file: OtlpFile) -> None:
         super().__init__()
-        self._file: MetricFile | None = file
+        self._file: OtlpFile | None = file
         self._lock = threading.Lock()
 
     def export(
@@ -306,7 +282,7 @@ class _FileExporter(MetricExporter):
         with self._lock:
             if self._file is None:
                 return MetricExportResult.FAILURE
-            self._file.write_metrics(request)
+            self._file.write(request)
         return MetricExportResult.SUCCESS
 
     def force_flush(self, timeout_millis: float = 10_000) -> bool:  # noqa: ARG002 - as in the SDK
@@ -318,35 +294,8 @@ class _FileExporter(MetricExporter):
             self._file = None
 
 
-def _choose(environ: Mapping[str, str], name: str, choices: tuple[str, ...], default: str) -> str:
-    return _check(name, (variable(environ, name) or default).lower(), choices)
-
-
-def _check(name: str, value: str, choices: tuple[str, ...]) -> str:
-    if value not in choices:
-        raise ConfigError(
-            f"{name}: {value!r} is not known", hint=f"Known are: {', '.join(choices)}."
-        )
-    return value
-
-
 def _read_ms(environ: Mapping[str, str], name: str, default_ms: float) -> float:
-    value_ms = _read_number(environ, name, default_ms)
+    value_ms = read_number(environ, name, default=default_ms)
     if value_ms > _MAX_INTERVAL_MS:
         raise ConfigError(f"{name}: {value_ms:g} ms is more than a day", hint="Give milliseconds.")
     return value_ms
-
-
-def _read_number(environ: Mapping[str, str], name: str, default: float) -> float:
-    text = variable(environ, name)
-    if text is None:
-        return default
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise ConfigError(
-            f"{name}: {text!r} is not a number above 0", hint="Remove it, or give a number."
-        )
-    return value

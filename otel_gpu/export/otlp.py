@@ -10,37 +10,77 @@ receiver stand guard over them.
 """
 
 from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from google.protobuf.message import Message
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
+    ExportLogsServiceRequest,
+    ExportLogsServiceResponse,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
 
 from otel_gpu.errors import ConfigError
 from otel_gpu.export.environment import otlp_compression, otlp_protocol, standing_in
 from otel_gpu.export.sender import Transport
 
 
-def otlp_transport(environ: Mapping[str, str], signal: str = "TRACES") -> Transport:
+class Signal(NamedTuple):
+    """
+    What OTLP calls one kind of telemetry.
+
+    ``name`` is its part of the names of variables; ``items`` is for operators.
+    """
+
+    name: str
+    items: str
+    service: str
+    request: type[Message]
+    response: type[Message]
+
+    def count_rejected(self, response: Any) -> int:  # noqa: ANN401 -- generated code
+        """Return how many items of a batch a receiver that took it did not want."""
+        counts = response.partial_success
+        return int(counts.rejected_spans if self is SPANS else counts.rejected_log_records)
+
+
+SPANS = Signal(
+    "TRACES",
+    "span",
+    "trace.v1.TraceService",
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+LOGS = Signal(
+    "LOGS",
+    "log",
+    "logs.v1.LogsService",
+    ExportLogsServiceRequest,
+    ExportLogsServiceResponse,
+)
+
+
+def otlp_transport(environ: Mapping[str, str], signal: Signal = SPANS) -> Transport:
     """
     Return the transport that ``OTEL_EXPORTER_OTLP_*`` describes.
-
-    Args:
-        environ: Environment variables.
-        signal: ``TRACES`` or ``LOGS``.
 
     Raises:
         ConfigError: One of them has a value that cannot work.
     """
-    protocol = otlp_protocol(environ, signal)
-    compression = otlp_compression(environ, signal)
-    is_logs = signal == "LOGS"
+    protocol = otlp_protocol(environ, signal.name)
+    compression = otlp_compression(environ, signal.name)
     try:
         with standing_in(environ):
             # Each costs tens of milliseconds to import, and one is enough.
             if protocol == "http/protobuf":
-                from otel_gpu.export import otlp_http  # noqa: PLC0415
+                from otel_gpu.export.otlp_http import HttpTransport  # noqa: PLC0415
 
-                return otlp_http.HttpLogTransport() if is_logs else otlp_http.HttpTransport()
-            from otel_gpu.export import otlp_grpc  # noqa: PLC0415
+                return HttpTransport(signal)
+            from otel_gpu.export.otlp_grpc import TRANSPORTS  # noqa: PLC0415
 
-            kind = otlp_grpc.GrpcLogTransport if is_logs else otlp_grpc.GrpcTransport
-            return kind(compressed=compression != "none")
+            return TRANSPORTS[signal](compressed=compression != "none")
     except (KeyError, RuntimeError, ValueError) as error:
         raise ConfigError(
             f"the OTLP exporter refuses its settings: {error}",

@@ -9,17 +9,18 @@ still come.
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from itertools import islice
+from typing import Any, NamedTuple
 
-from otel_gpu.export.finished import FinishedSpan, Origin
+from otel_gpu.export.finished import Origin
 
 
 class Pending(NamedTuple):
-    """A span that waits: encoded, or as it is for exporters that are not ours."""
+    """What waits: the bytes of a span or log record, or a ``FinishedSpan`` as it is."""
 
     origin: Origin
     size_bytes: int
-    content: bytes | FinishedSpan
+    content: Any
 
 
 class Counts(NamedTuple):
@@ -105,7 +106,7 @@ class SpanQueue:
     def put(self, *arrived: Pending) -> int:
         """Append spans; return how many were dropped to make room, of them or before them."""
         self._waiting.extend(arrived)
-        self._waiting_bytes += sum([pending.size_bytes for pending in arrived])
+        self._waiting_bytes += _size_of(arrived)
         count = 0
         while self._waiting and self.size_bytes > self._limit_bytes:
             self._waiting_bytes -= self._waiting.popleft().size_bytes
@@ -114,34 +115,33 @@ class SpanQueue:
 
     def take(self) -> list[Pending]:
         """Take the oldest spans that fit into a batch."""
-        batch: list[Pending] = []
+        count = size_bytes = 0
         origins: set[Origin] = set()
-        size_bytes = 0
-        while self._waiting and len(batch) < self._batch_spans:
-            pending = self._waiting[0]
-            added_bytes = pending.size_bytes
-            if pending.origin not in origins:
-                added_bytes += self._header_size(pending.origin)
-            if batch and size_bytes + added_bytes > self._batch_bytes:
-                break
-            batch.append(self._waiting.popleft())
-            origins.add(pending.origin)
+        for origin, added_bytes, _ in islice(self._waiting, self._batch_spans):
             size_bytes += added_bytes
-            self._waiting_bytes -= pending.size_bytes
-            self._taken_bytes += pending.size_bytes
-        self._taken_count += len(batch)
+            if origin not in origins:
+                origins.add(origin)
+                size_bytes += self._header_size(origin)
+            if count and size_bytes > self._batch_bytes:
+                break
+            count += 1
+        batch = [self._waiting.popleft() for _ in range(count)]
+        taken_bytes = _size_of(batch)
+        self._waiting_bytes -= taken_bytes
+        self._taken_bytes += taken_bytes
+        self._taken_count += count
         return batch
 
     def settle(self, batch: Sequence[Pending]) -> None:
         """Forget spans that were taken."""
         self._taken_count -= len(batch)
-        self._taken_bytes -= sum(pending.size_bytes for pending in batch)
+        self._taken_bytes -= _size_of(batch)
 
     def put_back(self, batch: list[Pending]) -> None:
         """Let a taken batch wait again, before all others; its room was kept."""
         self.settle(batch)
         self._waiting.extendleft(reversed(batch))
-        self._waiting_bytes += sum(pending.size_bytes for pending in batch)
+        self._waiting_bytes += _size_of(batch)
 
     def clear(self) -> int:
         """Drop all that waits; return how many spans that were."""
@@ -152,10 +152,14 @@ class SpanQueue:
 
     def halve_batches(self, batch: Iterable[Pending]) -> None:
         """Make later batches half as large as one that a receiver found too large."""
-        self._batch_bytes = max(1, sum(pending.size_bytes for pending in batch) // 2)
+        self._batch_bytes = max(1, _size_of(batch) // 2)
 
     def grow_batches(self) -> None:
         """Let batches that were halved grow back a little, after one that arrived."""
         if self._batch_bytes < self._most_batch_bytes:
             larger_bytes = self._batch_bytes + self._batch_bytes // 8 + 1
             self._batch_bytes = min(larger_bytes, self._most_batch_bytes)
+
+
+def _size_of(batch: Iterable[Pending]) -> int:
+    return sum([pending.size_bytes for pending in batch])

@@ -161,27 +161,6 @@ OTEL_GPU_SPAN_SOURCE_VALUES: Mapping[int, str] = {
     wire.COUNTER_GAPS_CHOSEN: "gap",
 }
 
-# Resource attributes
-SERVICE_NAME = "service.name"
-SERVICE_INSTANCE_ID = "service.instance.id"
-SERVICE_VERSION = "service.version"
-PROCESS_PID = "process.pid"
-PROCESS_PARENT_PID = "process.parent_pid"
-PROCESS_VPID = "process.vpid"
-PROCESS_EXECUTABLE_NAME = "process.executable.name"
-PROCESS_EXECUTABLE_PATH = "process.executable.path"
-PROCESS_COMMAND = "process.command"
-PROCESS_COMMAND_ARGS = "process.command_args"
-PROCESS_CREATION_TIME = "process.creation.time"
-PROCESS_OWNER = "process.owner"
-PROCESS_LINUX_CGROUP = "process.linux.cgroup"
-CONTAINER_ID = "container.id"
-K8S_POD_UID = "k8s.pod.uid"
-HOST_NAME = "host.name"
-HOST_ID = "host.id"
-HOST_ARCH = "host.arch"
-OS_TYPE = "os.type"
-
 # Spans that are not named after an API
 SPAN_OPEN_CALL = "gpu.cuda.call.open"
 SPAN_LAUNCH_GAP = "gpu.launch_gap"
@@ -231,32 +210,16 @@ METRIC_GPU_CUDA_CALL_OPEN_AGE = Instrument(
     SCOPE_CUDA,
 )
 METRIC_GPU_CUDA_KERNEL_LAUNCH_CALLS = Instrument(
-    "gpu.cuda.kernel.launch.calls",
-    "counter",
-    "",
-    "Kernel launches.",
-    SCOPE_CUDA,
+    "gpu.cuda.kernel.launch.calls", "counter", "", "Kernel launches.", SCOPE_CUDA
 )
 METRIC_GPU_CUDA_GRAPH_LAUNCH_CALLS = Instrument(
-    "gpu.cuda.graph.launch.calls",
-    "counter",
-    "",
-    "Graph launches.",
-    SCOPE_CUDA,
+    "gpu.cuda.graph.launch.calls", "counter", "", "Graph launches.", SCOPE_CUDA
 )
 METRIC_GPU_CUDA_MEMORY_ALLOCATIONS = Instrument(
-    "gpu.cuda.memory.allocations",
-    "counter",
-    "By",
-    "Bytes of device memory allocated.",
-    SCOPE_CUDA,
+    "gpu.cuda.memory.allocations", "counter", "By", "Bytes of device memory allocated.", SCOPE_CUDA
 )
 METRIC_GPU_CUDA_MEMORY_FREE_BYTES = Instrument(
-    "gpu.cuda.memory.free.bytes",
-    "counter",
-    "By",
-    "Bytes of device memory given back.",
-    SCOPE_CUDA,
+    "gpu.cuda.memory.free.bytes", "counter", "By", "Bytes of device memory given back.", SCOPE_CUDA
 )
 METRIC_GPU_CUDA_MEMORY_IN_USE = Instrument(
     "gpu.cuda.memory.in_use",
@@ -266,67 +229,31 @@ METRIC_GPU_CUDA_MEMORY_IN_USE = Instrument(
     SCOPE_CUDA,
 )
 METRIC_GPU_CUDA_MEMORY_COPIES = Instrument(
-    "gpu.cuda.memory.copies",
-    "histogram",
-    "By",
-    "Sizes of copies.",
-    SCOPE_CUDA,
+    "gpu.cuda.memory.copies", "histogram", "By", "Sizes of copies.", SCOPE_CUDA
 )
 METRIC_GPU_CUDA_MEMSET_BYTES = Instrument(
-    "gpu.cuda.memset.bytes",
-    "counter",
-    "By",
-    "Bytes set.",
-    SCOPE_CUDA,
+    "gpu.cuda.memset.bytes", "counter", "By", "Bytes set.", SCOPE_CUDA
 )
 METRIC_GPU_CUDA_HOST_REGISTER_BYTES = Instrument(
-    "gpu.cuda.host.register.bytes",
-    "counter",
-    "By",
-    "Bytes of host memory registered.",
-    SCOPE_CUDA,
+    "gpu.cuda.host.register.bytes", "counter", "By", "Bytes of host memory registered.", SCOPE_CUDA
 )
 METRIC_GPU_CUDA_STREAM_CREATE_CALLS = Instrument(
-    "gpu.cuda.stream.create.calls",
-    "counter",
-    "",
-    "Streams created.",
-    SCOPE_CUDA,
+    "gpu.cuda.stream.create.calls", "counter", "", "Streams created.", SCOPE_CUDA
 )
 METRIC_GPU_CUDA_STREAM_DESTROY_CALLS = Instrument(
-    "gpu.cuda.stream.destroy.calls",
-    "counter",
-    "",
-    "Streams destroyed.",
-    SCOPE_CUDA,
+    "gpu.cuda.stream.destroy.calls", "counter", "", "Streams destroyed.", SCOPE_CUDA
 )
 METRIC_GPU_CUDA_STREAM_SYNCHRONIZE_CALLS = Instrument(
-    "gpu.cuda.stream.synchronize.calls",
-    "counter",
-    "",
-    "Waits for a stream.",
-    SCOPE_CUDA,
+    "gpu.cuda.stream.synchronize.calls", "counter", "", "Waits for a stream.", SCOPE_CUDA
 )
 METRIC_GPU_CUDA_EVENT_RECORD_CALLS = Instrument(
-    "gpu.cuda.event.record.calls",
-    "counter",
-    "",
-    "CUDA events recorded.",
-    SCOPE_CUDA,
+    "gpu.cuda.event.record.calls", "counter", "", "CUDA events recorded.", SCOPE_CUDA
 )
 METRIC_GPU_CUDA_EVENT_SYNCHRONIZE_CALLS = Instrument(
-    "gpu.cuda.event.synchronize.calls",
-    "counter",
-    "",
-    "Waits for a CUDA event.",
-    SCOPE_CUDA,
+    "gpu.cuda.event.synchronize.calls", "counter", "", "Waits for a CUDA event.", SCOPE_CUDA
 )
 METRIC_GPU_CUDA_DEVICE_SYNCHRONIZE_CALLS = Instrument(
-    "gpu.cuda.device.synchronize.calls",
-    "counter",
-    "",
-    "Waits for a whole device.",
-    SCOPE_CUDA,
+    "gpu.cuda.device.synchronize.calls", "counter", "", "Waits for a whole device.", SCOPE_CUDA
 )
 METRIC_PROCESS_SCHEDULER_OFF_CPU_DURATION = Instrument(
     "process.scheduler.off_cpu.duration",
@@ -420,11 +347,7 @@ METRIC_OTEL_GPU_SYMBOLS_DROPPED = Instrument(
     SCOPE_AGENT,
 )
 METRIC_OTEL_GPU_CHAINS = Instrument(
-    "otel_gpu.chains",
-    "counter",
-    "{chain}",
-    "Causal chains that became spans.",
-    SCOPE_AGENT,
+    "otel_gpu.chains", "counter", "{chain}", "Causal chains that became spans.", SCOPE_AGENT
 )
 METRIC_OTEL_GPU_CHAINS_WITHHELD = Instrument(
     "otel_gpu.chains.withheld",
@@ -434,11 +357,7 @@ METRIC_OTEL_GPU_CHAINS_WITHHELD = Instrument(
     SCOPE_AGENT,
 )
 METRIC_OTEL_GPU_INCIDENTS = Instrument(
-    "otel_gpu.incidents",
-    "counter",
-    "{incident}",
-    "Incidents that became spans.",
-    SCOPE_AGENT,
+    "otel_gpu.incidents", "counter", "{incident}", "Incidents that became spans.", SCOPE_AGENT
 )
 METRIC_OTEL_GPU_SPANS_DROPPED = Instrument(
     "otel_gpu.spans.dropped",
@@ -490,11 +409,7 @@ METRIC_OTEL_GPU_OVERHEAD_TIME = Instrument(
     SCOPE_AGENT,
 )
 METRIC_OTEL_GPU_OVERHEAD_MEMORY = Instrument(
-    "otel_gpu.overhead.memory",
-    "gauge",
-    "By",
-    "Resident memory of the agent.",
-    SCOPE_AGENT,
+    "otel_gpu.overhead.memory", "gauge", "By", "Resident memory of the agent.", SCOPE_AGENT
 )
 METRIC_OTEL_GPU_COVERAGE = Instrument(
     "otel_gpu.coverage",

@@ -17,10 +17,11 @@ closes and all that waits follows.
 import logging
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
-from enum import Enum, auto
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from otel_gpu.export.queue import Counts, Ledger, Pending, SpanQueue
 from otel_gpu.faults import Faults
@@ -29,37 +30,27 @@ _logger = logging.getLogger(__name__)
 
 _FIRST_BACKOFF_S = 1.0
 _LONGEST_BACKOFF_S = 30.0
-# How long an exporter that was told to stop may take to let go of its thread.
+# How long a stopped exporter may take to let go of its thread.
 _GRACE_S = 0.5
 
 # Spans that are taken in at a time.
 _ARRIVALS = 128
 
+_Item = TypeVar("_Item")
+
 QUEUE_FULL = "queue_full"
-ENDPOINT_DOWN = "endpoint_down"
-REJECTED = "rejected_by_receiver"
-TOO_LARGE = "too_large"
-WRITE_FAILED = "write_failed"
-FAILED = "internal_error"
 SHUTDOWN = "shutdown"
 
 
 class Outcome(Enum):
-    """What became of a batch."""
+    """What became of a batch, as the reason for which it was dropped."""
 
-    DELIVERED = auto()
-    UNAVAILABLE = auto()
-    TOO_LARGE = auto()
-    REJECTED = auto()
-    WRITE_FAILED = auto()
-    FAILED = auto()
-
-
-_REASONS = {
-    Outcome.TOO_LARGE: TOO_LARGE,
-    Outcome.WRITE_FAILED: WRITE_FAILED,
-    Outcome.FAILED: FAILED,
-}
+    DELIVERED = ""
+    UNAVAILABLE = "endpoint_down"
+    TOO_LARGE = "too_large"
+    REJECTED = "rejected_by_receiver"
+    WRITE_FAILED = "write_failed"
+    FAILED = "internal_error"
 
 
 class Delivery(NamedTuple):
@@ -91,65 +82,91 @@ class Transport(Protocol):
         ...
 
 
-class Sender(Protocol):
-    """Takes spans and gets them delivered."""
+class Sender(ABC, Generic[_Item]):
+    """Takes spans or log records, one at a time, and gets what ``encode`` makes of them delivered."""
 
-    def put(self, pending: Pending) -> None:
-        """Accept a span."""
-        ...
+    def __init__(
+        self, transport: Transport, queue: SpanQueue, encode: Callable[[_Item], Pending]
+    ) -> None:
+        self._transport = transport
+        self._queue = queue
+        self._encode = encode
+        self._ledger = Ledger()
+        self._backoff_s = 0.0
+        self._retry_s = 0.0
 
+    @abstractmethod
+    def put(self, item: _Item) -> None:
+        """Accept a span or a log record."""
+
+    @abstractmethod
     def flush(self, timeout_s: float) -> bool:
         """Deliver what was accepted; False when not all of it was, or not in time."""
-        ...
 
+    @abstractmethod
     def shutdown(self, timeout_s: float) -> bool:
-        """Deliver what was accepted, drop the rest in time, and close the transport."""
-        ...
+        """Deliver what was accepted, drop and count the rest in time, and close the transport."""
 
+    @abstractmethod
     def counts(self) -> Counts:
-        """Say where the accepted spans went."""
-        ...
+        """Say where the accepted items went."""
+
+    def _back_off(self) -> None:
+        self._backoff_s = min(self._backoff_s * 2 or _FIRST_BACKOFF_S, _LONGEST_BACKOFF_S)
+        self._retry_s = time.monotonic() + self._backoff_s
+
+    def _settle(self, batch: list[Pending], delivery: Delivery) -> None:
+        """Account for a batch that a receiver answered."""
+        self._backoff_s = 0.0
+        if delivery.outcome is Outcome.TOO_LARGE and len(batch) > 1:
+            self._queue.halve_batches(batch)
+            self._queue.put_back(batch)
+            return
+        self._queue.settle(batch)
+        rejected, reason = len(batch), delivery.outcome
+        if reason is Outcome.DELIVERED:
+            rejected, reason = min(delivery.rejected, len(batch)), Outcome.REJECTED
+            self._ledger.exported += len(batch) - rejected
+            self._queue.grow_batches()
+        if rejected:
+            self._ledger.dropped[reason.value] += rejected
 
 
-class BackgroundSender:
+class BackgroundSender(Sender[_Item]):
     """
     Sends from a thread of its own, so that capture never waits for a network.
 
-    Args:
-        flush_interval_s: The longest that a span waits for a batch to fill.
-        faults: Counts errors of the transport that are none of the endpoint's.
+    ``flush_interval_s`` is the longest that an item waits for a batch to fill. ``faults`` counts
+    errors of the transport that are not the endpoint's.
     """
 
     def __init__(
         self,
         transport: Transport,
         queue: SpanQueue,
+        encode: Callable[[_Item], Pending],
         *,
         flush_interval_s: float,
         faults: Faults | None = None,
     ) -> None:
+        super().__init__(transport, queue, encode)
         self._faults = faults or Faults()
-        self._transport = transport
-        self._queue = queue
-        self._ledger = Ledger()
         self._flush_interval_s = flush_interval_s
         self._changed = threading.Condition()
         self._arrived: deque[Pending] = deque()
-        # Whether the thread sleeps until it is told of something.
+        # Whether the thread sleeps until something wakes it up.
         self._idle = False
         self._due_s = 0.0
         self._flushing = False
         self._closing = False
         self._abandoned = False
-        self._backoff_s = 0.0
-        self._retry_s = 0.0
         self._outages = 0
         self._thread = threading.Thread(target=self._run, name="otel-gpu-spans", daemon=True)
         self._thread.start()
 
-    def put(self, pending: Pending) -> None:
-        """Accept a span; never waits for the network."""
-        self._arrived.append(pending)
+    def put(self, item: _Item) -> None:
+        """Accept an item; never waits for the network."""
+        self._arrived.append(self._encode(item))
         # The lock costs more than all else here, so it is taken for many spans at once. What
         # the thread takes in by itself when it wakes up need not be taken in here.
         if self._idle or self._closing or len(self._arrived) >= _ARRIVALS:
@@ -277,8 +294,7 @@ class BackgroundSender:
             return
         if self._backoff_s:
             _logger.warning("the span endpoint answers again; %d spans wait", len(self._queue))
-        self._backoff_s = 0.0
-        _settle(self._ledger, self._queue, batch, delivery)
+        self._settle(batch, delivery)
 
     def _open_circuit(self) -> None:
         self._outages += 1
@@ -289,15 +305,15 @@ class BackgroundSender:
                 "check OTEL_EXPORTER_OTLP_ENDPOINT, and that a receiver listens there",
                 self._transport.place,
             )
-        self._backoff_s = min(self._backoff_s * 2 or _FIRST_BACKOFF_S, _LONGEST_BACKOFF_S)
-        self._retry_s = time.monotonic() + self._backoff_s
+        self._back_off()
 
     def _drop(self, count: int) -> None:
         if count:
-            self._ledger.dropped[ENDPOINT_DOWN if self._backoff_s else QUEUE_FULL] += count
+            reason = Outcome.UNAVAILABLE.value if self._backoff_s else QUEUE_FULL
+            self._ledger.dropped[reason] += count
 
 
-class DirectSender:
+class DirectSender(Sender[_Item]):
     """
     Sends on the caller's thread as batches fill, so that the same spans make the same
     batches: for files and replays. The caller waits rather than lose a span.
@@ -305,18 +321,10 @@ class DirectSender:
     When the endpoint is down, spans are dropped until it may be tried again.
     """
 
-    def __init__(self, transport: Transport, queue: SpanQueue) -> None:
-        self._transport = transport
-        self._queue = queue
-        self._ledger = Ledger()
-        self._backoff_s = 0.0
-        self._retry_s = 0.0
-
-    def put(self, pending: Pending) -> None:
-        """Accept a span; sends a batch when one is full."""
+    def put(self, item: _Item) -> None:
+        """Accept an item; sends a batch when one is full."""
         self._ledger.accepted += 1
-        dropped = self._queue.put(pending)
-        if dropped:
+        if dropped := self._queue.put(self._encode(item)):
             self._ledger.dropped[QUEUE_FULL] += dropped
         if self._queue.has_batch():
             self._send_one()
@@ -343,33 +351,11 @@ class DirectSender:
 
     def _send_one(self) -> None:
         batch = self._queue.take()
-        if self._backoff_s and time.monotonic() < self._retry_s:
-            delivery = Delivery(Outcome.UNAVAILABLE)
-        else:
+        if not self._backoff_s or time.monotonic() >= self._retry_s:
             delivery = self._transport.deliver(batch)
-            if delivery.outcome is Outcome.UNAVAILABLE:
-                self._backoff_s = min(self._backoff_s * 2 or _FIRST_BACKOFF_S, _LONGEST_BACKOFF_S)
-                self._retry_s = time.monotonic() + self._backoff_s
-            else:
-                self._backoff_s = 0.0
-        if delivery.outcome is Outcome.UNAVAILABLE:
-            self._queue.settle(batch)
-            self._ledger.dropped[ENDPOINT_DOWN] += len(batch)
-        else:
-            _settle(self._ledger, self._queue, batch, delivery)
-
-
-def _settle(ledger: Ledger, queue: SpanQueue, batch: list[Pending], delivery: Delivery) -> None:
-    """Account for a batch that a receiver answered."""
-    if delivery.outcome is Outcome.TOO_LARGE and len(batch) > 1:
-        queue.halve_batches(batch)
-        queue.put_back(batch)
-        return
-    queue.settle(batch)
-    rejected = len(batch)
-    if delivery.outcome is Outcome.DELIVERED:
-        rejected = min(delivery.rejected, len(batch))
-        ledger.exported += len(batch) - rejected
-        queue.grow_batches()
-    if rejected:
-        ledger.dropped[_REASONS.get(delivery.outcome, REJECTED)] += rejected
+            if delivery.outcome is not Outcome.UNAVAILABLE:
+                self._settle(batch, delivery)
+                return
+            self._back_off()
+        self._queue.settle(batch)
+        self._ledger.dropped[Outcome.UNAVAILABLE.value] += len(batch)

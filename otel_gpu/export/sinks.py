@@ -9,7 +9,7 @@ import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import entry_points
-from typing import Generic, TypeVar
+from typing import Any
 
 from opentelemetry.sdk.environment_variables import OTEL_SDK_DISABLED
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SpanExporter, SpanExportResult
@@ -18,17 +18,16 @@ from otel_gpu.errors import ConfigError
 from otel_gpu.export.encoder import RequestEncoder, SpanEncoder
 from otel_gpu.export.environment import exporter_names, is_true, standing_in
 from otel_gpu.export.file import FileTransport, OtlpFile
-from otel_gpu.export.finished import FinishedSpan, Origin, readable
-from otel_gpu.export.logs import LogEncoder, SpanLog
-from otel_gpu.export.otlp import otlp_transport
-from otel_gpu.export.queue import Counts, Pending, SpanQueue
+from otel_gpu.export.finished import FinishedSpan, readable
+from otel_gpu.export.logs import LogEncoder
+from otel_gpu.export.otlp import SPANS, Signal, otlp_transport
+from otel_gpu.export.queue import Pending, SpanQueue
 from otel_gpu.export.sender import (
     BackgroundSender,
     Delivery,
     DirectSender,
     Outcome,
     Sender,
-    Transport,
 )
 from otel_gpu.faults import Faults
 from otel_gpu.options import ExportConfig
@@ -43,37 +42,7 @@ _WAITING_SPAN_BYTES = 136
 # Memory that a span takes up which is not kept as bytes, roughly.
 _READABLE_SPAN_BYTES = 1024
 
-_Item = TypeVar("_Item")
 _new_tuple = tuple.__new__
-_OpenSender = Callable[[Transport, SpanQueue], Sender]
-
-
-class Sink(Generic[_Item]):
-    """One exporter with its queue; takes spans, or log records, one at a time."""
-
-    def __init__(self, sender: Sender, prepare: Callable[[_Item], Pending]) -> None:
-        self._sender = sender
-        self._prepare = prepare
-
-    def add(self, item: _Item) -> None:
-        """Accept a span or a log record."""
-        self._sender.put(self._prepare(item))
-
-    def flush(self, timeout_s: float) -> bool:
-        """Deliver what was added; False when not all of it was, or not in time."""
-        return self._sender.flush(timeout_s)
-
-    def shutdown(self, timeout_s: float) -> bool:
-        """Deliver what is left within the timeout, and end; False if not all of it was."""
-        return self._sender.shutdown(timeout_s)
-
-    def counts(self) -> Counts:
-        """Say where the spans went."""
-        return self._sender.counts()
-
-
-SpanSink = Sink[FinishedSpan]
-LogSink = Sink[SpanLog]
 
 
 class ReadableTransport:
@@ -81,21 +50,12 @@ class ReadableTransport:
 
     def __init__(self, exporter: SpanExporter) -> None:
         self._exporter = exporter
-
-    @property
-    def place(self) -> str:
-        """Where spans go, in an operator's words."""
-        return f"the exporter {type(self._exporter).__name__}"
+        self.place = f"the exporter {type(exporter).__name__}"
 
     def deliver(self, batch: Sequence[Pending]) -> Delivery:
         """Export a batch; the exporter's word is final, as with the SDK's processors."""
-        spans = [
-            readable(pending.content)
-            for pending in batch
-            if isinstance(pending.content, FinishedSpan)
-        ]
         try:
-            result = self._exporter.export(spans)
+            result = self._exporter.export([readable(pending.content) for pending in batch])
         except Exception:
             # Not our code: it must not end the thread that feeds it.
             _logger.exception("a span exporter failed")
@@ -109,123 +69,78 @@ class ReadableTransport:
         self._exporter.shutdown()
 
 
-def open_sinks(
+def open_senders(
+    signal: Signal,
     config: ExportConfig,
     environ: Mapping[str, str],
     file: OtlpFile | None,
     *,
     live: bool,
     faults: Faults | None = None,
-) -> list[SpanSink]:
+) -> list[Sender[Any]]:
     """
-    Open the exporters that the environment names, and the file.
+    Open the exporters of one signal that the environment names, and the file.
 
     Args:
+        signal: Of spans, or of log records.
         config: Sizes and intervals.
         environ: The agent's environment.
-        file: Gets every span too.
+        file: Gets everything too.
         live: False in a replay: batches are sent by the caller's thread.
-        faults: Counts errors that are none of an endpoint's.
+        faults: Counts errors that are not an endpoint's.
 
     Raises:
         ConfigError: An exporter is not known or refuses its settings.
     """
     # All are opened before any gets a thread, so that a wrong one leaves none behind.
-    wires: list[Transport] = []
-    others: list[Transport] = []
-    for name in exporter_names(environ, "TRACES"):
-        if name == "otlp":
-            wires.append(otlp_transport(environ))
-        else:
-            others.append(ReadableTransport(_exporter(name, environ)))
-    if file is not None and not is_true(environ, OTEL_SDK_DISABLED):
-        wires.append(FileTransport(file))
-    open_sender = _sender_of(config, live=live, faults=faults)
-    return [
-        *(_wire_sink(transport, config, open_sender) for transport in wires),
-        *(_readable_sink(transport, config, open_sender) for transport in others),
-    ]
-
-
-def open_log_sinks(
-    config: ExportConfig,
-    environ: Mapping[str, str],
-    file: OtlpFile | None,
-    *,
-    live: bool,
-    faults: Faults | None = None,
-) -> list[LogSink]:
-    """
-    Open the endpoint for log records, if the environment names one, and the file.
-
-    The arguments are those of ``open_sinks``.
-
-    Raises:
-        ConfigError: Another exporter than OTLP is named, or it refuses its settings.
-    """
-    transports: list[Transport] = []
-    for name in exporter_names(environ, "LOGS"):
-        if name != "otlp":
-            raise ConfigError(
-                f"OTEL_LOGS_EXPORTER: {name!r} is not supported", hint="known: otlp, none"
-            )
-        transports.append(otlp_transport(environ, "LOGS"))
-    if file is not None and not is_true(environ, OTEL_SDK_DISABLED):
-        transports.append(FileTransport(file, is_logs=True))
-    open_sender = _sender_of(config, live=live, faults=faults)
-    return [_log_sink(transport, config, open_sender) for transport in transports]
-
-
-def _log_sink(transport: Transport, config: ExportConfig, open_sender: _OpenSender) -> LogSink:
-    logs = LogEncoder()
-
-    def encode(item: SpanLog) -> Pending:
-        data = logs.encode(item)
-        return Pending(item.span.origin, len(data), data)
-
-    queue = _queue(config, RequestEncoder().header_size)
-    return LogSink(open_sender(transport, queue), encode)
-
-
-def _readable_sink(
-    transport: Transport, config: ExportConfig, open_sender: _OpenSender
-) -> SpanSink:
-    queue = _queue(config, lambda _: 0)
-    return SpanSink(open_sender(transport, queue), _as_it_is)
-
-
-def _wire_sink(transport: Transport, config: ExportConfig, open_sender: _OpenSender) -> SpanSink:
-    spans = SpanEncoder()
-
-    def encode(span: FinishedSpan) -> Pending:
-        data = spans.encode(span)
-        # As Pending(…), which takes three times as long.
-        return _new_tuple(Pending, (span.origin, len(data), data))
-
-    queue = _queue(config, RequestEncoder().header_size)
-    return SpanSink(open_sender(transport, queue), encode)
-
-
-def _queue(config: ExportConfig, header_size: Callable[[Origin], int]) -> SpanQueue:
-    return SpanQueue(
-        limit_bytes=config.queue_bytes,
-        batch_bytes=config.batch_bytes,
-        batch_spans=_BATCH_SPANS,
-        header_size=header_size,
-        overhead_bytes=_WAITING_SPAN_BYTES,
-    )
-
-
-def _sender_of(config: ExportConfig, *, live: bool, faults: Faults | None) -> _OpenSender:
-    if live:
-        return lambda transport, queue: BackgroundSender(
-            transport, queue, flush_interval_s=config.flush_interval_s, faults=faults
+    transports = [
+        otlp_transport(environ, signal)
+        if name == "otlp"
+        else ReadableTransport(_exporter(name, environ))
+        for name in exporter_names(
+            environ, signal.name, () if signal is SPANS else ("otlp", "none")
         )
-    return DirectSender
+    ]
+    if file is not None and not is_true(environ, OTEL_SDK_DISABLED):
+        transports.append(FileTransport(file, signal))
+    senders: list[Sender[Any]] = []
+    for transport in transports:
+        is_readable = isinstance(transport, ReadableTransport)
+        queue = SpanQueue(
+            limit_bytes=config.queue_bytes,
+            batch_bytes=config.batch_bytes,
+            batch_spans=_BATCH_SPANS,
+            header_size=(lambda _: 0) if is_readable else RequestEncoder().header_size,
+            overhead_bytes=_WAITING_SPAN_BYTES,
+        )
+        prepare = _as_it_is if is_readable else _encoding(signal)
+        senders.append(
+            BackgroundSender(
+                transport,
+                queue,
+                prepare,
+                flush_interval_s=config.flush_interval_s,
+                faults=faults,
+            )
+            if live
+            else DirectSender(transport, queue, prepare)
+        )
+    return senders
 
 
 def _as_it_is(span: FinishedSpan) -> Pending:
     return Pending(span.origin, _READABLE_SPAN_BYTES, span)
+
+
+def _encoding(signal: Signal) -> Callable[[Any], Pending]:
+    encode: Callable[[Any], bytes] = (SpanEncoder() if signal is SPANS else LogEncoder()).encode
+
+    def prepare(item: Any) -> Pending:  # noqa: ANN401 -- a FinishedSpan, or a SpanLog
+        data = encode(item)
+        # As Pending(…), which takes three times as long.
+        return _new_tuple(Pending, (item.origin, len(data), data))
+
+    return prepare
 
 
 def _exporter(name: str, environ: Mapping[str, str]) -> SpanExporter:

@@ -7,6 +7,7 @@ Spans know less than records do: their clock is Unix time, and what they leave o
 from collections.abc import Mapping
 from typing import Any
 
+from opentelemetry.sdk.resources import PROCESS_PID, SERVICE_NAME
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import StatusCode
 
@@ -116,8 +117,8 @@ def knows_states(span: ReadableSpan) -> bool:
 def process_of(span: ReadableSpan) -> ProcessImage:
     """Return the process that a span's Resource names."""
     attributes = span.resource.attributes
-    name = str(attributes.get(semconv.SERVICE_NAME, ""))
-    return ProcessImage(_integer(attributes.get(semconv.PROCESS_PID)), 0, name, 0, dict(attributes))
+    name = str(attributes.get(SERVICE_NAME, ""))
+    return ProcessImage(_integer(attributes.get(PROCESS_PID)), 0, name, 0, dict(attributes))
 
 
 def attributes_of(span: ReadableSpan) -> Mapping[str, Any]:
@@ -131,7 +132,7 @@ def _common(span: ReadableSpan) -> dict[str, Any]:
     return {
         "start_ktime_ns": start,
         "end_ktime_ns": max(start, span.end_time or 0),
-        "pid": _integer(span.resource.attributes.get(semconv.PROCESS_PID)),
+        "pid": _integer(span.resource.attributes.get(PROCESS_PID)),
         "tid": _integer(attributes.get(semconv.OTEL_GPU_THREAD_TID)),
         "comm": str(attributes.get(semconv.THREAD_NAME) or ""),
     }

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median_low
 
+from opentelemetry.sdk.resources import SERVICE_INSTANCE_ID
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import StatusCode
 
@@ -52,7 +53,7 @@ class Medians:
         """
         attributes = attributes_of(span)
         key = (
-            span.resource.attributes.get(semconv.SERVICE_INSTANCE_ID),
+            span.resource.attributes.get(SERVICE_INSTANCE_ID),
             span.name,
             attributes.get(semconv.GPU_CUDA_API),
             attributes.get(semconv.CUDA_MEMCPY_KIND),

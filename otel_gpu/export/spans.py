@@ -19,8 +19,10 @@ The agent looks every second or so. A call that hangs for a day would make 86400
 so only the looks at which its age has doubled are reported: 17 for the day.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+
+from opentelemetry.sdk.resources import SERVICE_NAME
 
 from otel_gpu import wire
 from otel_gpu.decode.events import STALL_STATE_UNKNOWN, CudaCall
@@ -38,28 +40,40 @@ from otel_gpu.enrich.cuda_errors import error_name
 from otel_gpu.export import semconv
 from otel_gpu.export.descriptions import (
     Pairs,
+    add_account,
     add_thread,
-    add_times,
     describe_blocked,
     describe_run_queue_wait,
-    name_call,
-    name_device,
     signed,
 )
 from otel_gpu.export.finished import (
     STATUS_ERROR,
     STATUS_UNSET,
     Attributes,
+    AttributeValue,
     FinishedSpan,
     SharedAttributes,
 )
 from otel_gpu.export.gaps import GapStalls, PlacedStall
 from otel_gpu.export.limits import Limits
+from otel_gpu.export.measures import call_attributes, device_attributes
 from otel_gpu.export.origins import Origins
-from otel_gpu.export.stack_events import EVENT, NO_STACK, Stacks
+from otel_gpu.export.stack_events import EVENT, NO_STACK, Stacks, StackTelemetry
 from otel_gpu.probe_table import Api
 
 _CHOICE_NAMES = tuple(semconv.OTEL_GPU_CHOICE_VALUES.items())
+_OF_CALL = (
+    semconv.OTEL_GPU_CALL_BLOCKED_TIME,
+    semconv.OTEL_GPU_CALL_RUN_QUEUE_TIME,
+    semconv.OTEL_GPU_CALL_VOLUNTARY_SWITCHES,
+    semconv.OTEL_GPU_CALL_INVOLUNTARY_SWITCHES,
+)
+_OF_GAP = (
+    semconv.OTEL_GPU_GAP_BLOCKED_TIME,
+    semconv.OTEL_GPU_GAP_RUN_QUEUE_TIME,
+    semconv.OTEL_GPU_GAP_VOLUNTARY_SWITCHES,
+    semconv.OTEL_GPU_GAP_INVOLUNTARY_SWITCHES,
+)
 _NO_DIMENSIONS = (0, 0, 0)
 _MAX_CACHED = 4096
 # About a kilobyte each.
@@ -105,10 +119,9 @@ class SpanBuilder:
         A stall outside calls makes none yet: it comes with a later activity, which tells
         what it lies in.
         """
-        apply = self._limits.apply
         if type(activity) is StallActivity:
             if activity.event.call_start_ktime_ns:
-                return tuple(map(apply, self._stall(activity, None)))
+                return self._stalls((PlacedStall(activity, None),))
             return self._stalls(self._gap_stalls.hold(activity))
         released = self._stalls(self._gap_stalls.see(activity)) if self._held else ()
         build = self._builders.get(type(activity))
@@ -116,7 +129,7 @@ class SpanBuilder:
             return released
         spans = build(activity)
         if self._limits.may_cut:
-            spans = tuple(map(apply, spans))
+            spans = tuple(map(self._limits.apply, spans))
         return released + spans
 
     def hurry(self, span_ids: frozenset[bytes]) -> tuple[FinishedSpan, ...]:
@@ -208,11 +221,7 @@ class SpanBuilder:
         if event.status:
             pairs.append((semconv.GPU_CUDA_RESULT, event.status))
             pairs.append((semconv.ERROR_TYPE, error_name(activity.api.layer, event.status)))
-        add_times(pairs, event)
-        if event.voluntary_switches:
-            pairs.append((semconv.OTEL_GPU_CALL_VOLUNTARY_SWITCHES, event.voluntary_switches))
-        if event.involuntary_switches:
-            pairs.append((semconv.OTEL_GPU_CALL_INVOLUNTARY_SWITCHES, event.involuntary_switches))
+        add_account(pairs, event, _OF_CALL)
         if event.choices:
             pairs.append((semconv.OTEL_GPU_CHOICE, self._choice_names(event.choices)))
         if event.weight > 1:
@@ -231,25 +240,14 @@ class SpanBuilder:
             del self._open_due_ns[next(iter(self._open_due_ns))]
         self._open_due_ns[call_id] = 2 * age_ns
         pairs: Pairs = list(self._names(activity.api, wire.COPY_NONE, activity.device))
-        add_times(pairs, event)
+        add_account(pairs, event, _OF_CALL)
         stack = self._stacks.of(activity.stack, activity.seen_unix_ns)
         pairs.extend(stack.pairs)
         add_thread(pairs, event.tid, event.comm)
-        return (
-            FinishedSpan(
-                self._origins.of(activity.process, semconv.SCOPE_CUDA),
-                activity.trace_id,
-                activity.span_id,
-                call_id,
-                semconv.SPAN_OPEN_CALL,
-                activity.start_unix_ns,
-                activity.seen_unix_ns,
-                tuple(pairs),
-                events=stack.events,
-                logs=stack.logs,
-                tid=event.tid,
-            ),
-        )
+        times = (activity.start_unix_ns, activity.seen_unix_ns)
+        ids = (activity.trace_id, activity.span_id, call_id)
+        name = semconv.SPAN_OPEN_CALL
+        return (self._span(activity, semconv.SCOPE_CUDA, name, ids, times, pairs, stack),)
 
     def _gap(self, activity: GapActivity) -> tuple[FinishedSpan, ...]:
         event = activity.event
@@ -257,96 +255,71 @@ class SpanBuilder:
             (semconv.OTEL_GPU_GAP_PREVIOUS_API, activity.previous_api.name),
             (semconv.OTEL_GPU_GAP_NEXT_API, activity.next_api.name),
         ]
-        pairs.extend(name_device(activity.device))
-        if event.blocked_ns:
-            pairs.append((semconv.OTEL_GPU_GAP_BLOCKED_TIME, event.blocked_ns / 1e9))
-        if event.run_queue_ns:
-            pairs.append((semconv.OTEL_GPU_GAP_RUN_QUEUE_TIME, event.run_queue_ns / 1e9))
-        if event.voluntary_switches:
-            pairs.append((semconv.OTEL_GPU_GAP_VOLUNTARY_SWITCHES, event.voluntary_switches))
-        if event.involuntary_switches:
-            pairs.append((semconv.OTEL_GPU_GAP_INVOLUNTARY_SWITCHES, event.involuntary_switches))
+        pairs.extend(device_attributes(activity.device))
+        add_account(pairs, event, _OF_GAP)
         if event.choices:
             pairs.append((semconv.OTEL_GPU_CHOICE, self._choice_names(event.choices)))
         add_thread(pairs, event.tid, event.comm)
-        return (
-            FinishedSpan(
-                self._origins.of(activity.process, semconv.SCOPE_CUDA),
-                activity.trace_id,
-                activity.span_id,
-                activity.parent_span_id,
-                semconv.SPAN_LAUNCH_GAP,
-                activity.start_unix_ns,
-                activity.end_unix_ns,
-                tuple(pairs),
-                tid=event.tid,
-            ),
-        )
+        times = (activity.start_unix_ns, activity.end_unix_ns)
+        ids = (activity.trace_id, activity.span_id, activity.parent_span_id)
+        name = semconv.SPAN_LAUNCH_GAP
+        return (self._span(activity, semconv.SCOPE_CUDA, name, ids, times, pairs),)
 
-    def _stall(self, activity: StallActivity, gap: GapActivity | None) -> list[FinishedSpan]:
+    def _stall(self, activity: StallActivity, gap: GapActivity | None) -> Iterator[FinishedSpan]:
         event = activity.event
-        origin = self._origins.of(activity.process, semconv.SCOPE_SCHED)
         if gap is not None:
             trace_id, parent_id = gap.trace_id, gap.span_id
         else:
             trace_id, parent_id = activity.trace_id, activity.parent_span_id
-        is_known = not event.flags & STALL_STATE_UNKNOWN
-        spans = []
-        if activity.runnable_unix_ns > activity.start_unix_ns:
+        runnable_unix_ns = activity.runnable_unix_ns
+        if runnable_unix_ns > activity.start_unix_ns:
+            is_known = not event.flags & STALL_STATE_UNKNOWN
+            name = semconv.SPAN_BLOCKED if is_known else semconv.SPAN_OFF_CPU
             # It is from when the thread left the CPU.
             stack = self._stacks.of(activity.stack, activity.start_unix_ns)
-            spans.append(
-                FinishedSpan(
-                    origin,
-                    trace_id,
-                    activity.span_id,
-                    parent_id,
-                    semconv.SPAN_BLOCKED if is_known else semconv.SPAN_OFF_CPU,
-                    activity.start_unix_ns,
-                    activity.runnable_unix_ns,
-                    describe_blocked(activity, stack.pairs),
-                    events=stack.events,
-                    logs=stack.logs,
-                    tid=event.tid,
-                )
-            )
-        if activity.end_unix_ns > activity.runnable_unix_ns:
-            spans.append(
-                FinishedSpan(
-                    origin,
-                    trace_id,
-                    activity.run_queue_span_id,
-                    parent_id,
-                    semconv.SPAN_RUN_QUEUE_WAIT,
-                    activity.runnable_unix_ns,
-                    activity.end_unix_ns,
-                    describe_run_queue_wait(event),
-                    tid=event.tid,
-                )
-            )
-        return spans
+            pairs = describe_blocked(activity, stack.pairs)
+            times = (activity.start_unix_ns, runnable_unix_ns)
+            ids = (trace_id, activity.span_id, parent_id)
+            yield self._span(activity, semconv.SCOPE_SCHED, name, ids, times, pairs, stack)
+        if activity.end_unix_ns > runnable_unix_ns:
+            name = semconv.SPAN_RUN_QUEUE_WAIT
+            pairs = describe_run_queue_wait(event)
+            times = (runnable_unix_ns, activity.end_unix_ns)
+            ids = (trace_id, activity.run_queue_span_id, parent_id)
+            yield self._span(activity, semconv.SCOPE_SCHED, name, ids, times, pairs)
 
     def _fork(self, activity: ForkActivity) -> tuple[FinishedSpan, ...]:
         event = activity.event
         child = activity.child.attributes
         pairs: Pairs = [(semconv.OTEL_GPU_FORK_CHILD_PID, event.child_pid)]
-        if name := child.get(semconv.SERVICE_NAME):
+        if name := child.get(SERVICE_NAME):
             pairs.append((semconv.OTEL_GPU_FORK_CHILD_SERVICE_NAME, name))
         if command := child.get("process.command"):
             pairs.append((semconv.OTEL_GPU_FORK_CHILD_COMMAND, command))
         add_thread(pairs, event.tid, event.comm)
-        return (
-            FinishedSpan(
-                self._origins.of(activity.process, semconv.SCOPE_PROCESS),
-                activity.trace_id,
-                activity.span_id,
-                activity.parent_span_id,
-                semconv.SPAN_FORK,
-                activity.start_unix_ns,
-                activity.end_unix_ns,
-                tuple(pairs),
-                tid=event.tid,
-            ),
+        times = (activity.start_unix_ns, activity.end_unix_ns)
+        ids = (activity.trace_id, activity.span_id, activity.parent_span_id)
+        return (self._span(activity, semconv.SCOPE_PROCESS, semconv.SPAN_FORK, ids, times, pairs),)
+
+    def _span(
+        self,
+        activity: GapActivity | ForkActivity | OpenCallActivity | StallActivity,
+        scope: str,
+        name: str,
+        ids: tuple[bytes, bytes, bytes],
+        times_unix_ns: tuple[int, int],
+        pairs: Iterable[tuple[str, AttributeValue]],
+        stack: StackTelemetry = NO_STACK,
+    ) -> FinishedSpan:
+        return FinishedSpan(
+            self._origins.of(activity.process, scope),
+            *ids,
+            name,
+            *times_unix_ns,
+            tuple(pairs),
+            events=stack.events,
+            logs=stack.logs,
+            tid=activity.event.tid,
         )
 
     def _exit(self, activity: ExitActivity) -> tuple[FinishedSpan, ...]:
@@ -360,8 +333,7 @@ class SpanBuilder:
         if names is None:
             if len(self._named) >= _MAX_CACHED:
                 self._named.clear()
-            names = tuple(name_call(api, copy_kind, device))
-            self._named[key] = names
+            names = self._named[key] = call_attributes(api, copy_kind, 0, device)
         return names
 
     def _choice_names(self, choices: int) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from otel_gpu.enrich.activities import CallStack
 from otel_gpu.enrich.stack_text import MAX_CHARACTERS, printable, stack_id_text, write_stack
 from otel_gpu.export import semconv
-from otel_gpu.export.finished import Attributes, AttributeValue, SpanEvent
+from otel_gpu.export.finished import Attributes, AttributeValue, SharedAttributes, SpanEvent
 
 EVENT = "event"
 ATTRIBUTE = "attribute"
@@ -41,7 +41,7 @@ class _Entry(NamedTuple):
     stack: CallStack
     place: Attributes
     pairs: Attributes
-    moment: Attributes
+    moment: SharedAttributes
     characters: int
 
 
@@ -115,7 +115,9 @@ class Stacks:
             )
         pairs = place + text if self._mode == ATTRIBUTE else place
         moment = place + text if self._mode == LOG and text else text
-        return _Entry(stack, place, pairs, moment, len(written.text) + _ENTRY_CHARACTERS)
+        return _Entry(
+            stack, place, pairs, SharedAttributes(moment), len(written.text) + _ENTRY_CHARACTERS
+        )
 
 
 def _describe_place(stack: CallStack) -> Attributes:

@@ -64,7 +64,7 @@ PLACES = {
     "otel_gpu.export.exports:Exports.observe": {"export"},
     "otel_gpu.export.spans:SpanBuilder.spans": {"export"},
     "otel_gpu.export.metrics:MetricExports.observe": {"export"},
-    "otel_gpu.export.sinks:Sink.add": {"export"},
+    "otel_gpu.export.sender:BackgroundSender.put": {"export"},
     "otel_gpu.export.file:FileTransport.deliver": {"export.spans"},
     "otel_gpu.explain.explainer:Explainer.push": {"explain"},
     "otel_gpu.stacks.user_stacks:UserStacks.resolve": {"stacks"},

@@ -11,10 +11,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from otel_gpu.export import encoder as encoder_module
 from otel_gpu.export.attributes import AttributeEncoder
 from otel_gpu.export.encoder import (
-    RepeatedAttributes,
     RequestEncoder,
     SpanEncoder,
 )
@@ -118,76 +116,49 @@ def test_finished_spans_encode_as_their_readable_form_does(spans):
     """A finished span and the ``ReadableSpan`` made from it are the same on the wire."""
     encoder = SpanEncoder()
 
-    actual = RequestEncoder().encode([(span.origin, encoder.encode(span)) for span in spans])
+    actual = RequestEncoder().encode([(span.origin, 0, encoder.encode(span)) for span in spans])
 
     assert actual == stock_bytes([readable(span) for span in spans])
 
 
 @st.composite
-def spans_with_stacks(draw):
+def spans_with_shared_attributes(draw):
     """Spans of few stacks, each of which is one object wherever it is met."""
-    stacks = draw(st.lists(pairs, min_size=1, max_size=4))
-    events = draw(
-        st.lists(
-            st.tuples(
-                st.sampled_from(["stack", "other"]), unix_ns, st.sampled_from(stacks), dropped
-            ),
-            max_size=12,
-        )
-    )
-    return [span_of(events=(SpanEvent(*event),)) for event in events]
+    shared = draw(st.lists(pairs.map(SharedAttributes), min_size=1, max_size=4))
+    some = st.sampled_from(shared) | pairs
+    events = st.builds(SpanEvent, st.sampled_from(["stack", "other"]), unix_ns, some, dropped)
+    return [
+        span_of(attributes=attributes, events=(event,))
+        for attributes, event in draw(st.lists(st.tuples(some, events), max_size=12))
+    ]
 
 
 @settings(max_examples=100, deadline=None)
-@given(spans_with_stacks(), st.sampled_from([0, 100, 10_000]))
-def test_a_stack_that_repeats_encodes_as_the_standard_encoder_does(spans, kept_bytes):
-    """What is taken from memory, and what was forgotten, are the standard encoder's bytes."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(encoder_module, "_MAX_REPEATED_BYTES", kept_bytes)
-        encoder = SpanEncoder()
-        actual = RequestEncoder().encode([(span.origin, encoder.encode(span)) for span in spans])
+@given(spans_with_shared_attributes())
+def test_shared_attributes_encode_as_the_standard_encoder_does(spans):
+    """Wherever they stand, and however often: an event's have another tag than a span's."""
+    encoder = SpanEncoder()
+
+    actual = RequestEncoder().encode([(span.origin, 0, encoder.encode(span)) for span in spans])
 
     assert actual == stock_bytes([readable(span) for span in spans])
 
 
 def test_a_stack_is_encoded_once():
     """The text of a stack that comes back is not looked at again; its time is."""
-    attributes = (("code.stacktrace", "main (a.py:1)"),)
-    encoder = SpanEncoder()
+    attributes = SharedAttributes((("code.stacktrace", "main (a.py:1)"),))
     with mock.patch.object(
-        AttributeEncoder, "encode_once", autospec=True, side_effect=AttributeEncoder.encode_once
+        AttributeEncoder, "_encode_pair", autospec=True, side_effect=AttributeEncoder._encode_pair
     ) as encode:
+        encoders = SpanEncoder(), SpanEncoder()
         spans = [
             encoder.encode(span_of(events=(SpanEvent("stack", time, attributes),)))
             for time in (5, 6, 7)
+            for encoder in encoders
         ]
 
     assert encode.call_count == 1
     assert len(set(spans)) == 3
-
-
-def test_equal_stacks_of_other_objects_are_looked_at():
-    """What has the identity of something that is gone is not taken for it."""
-    encoder = RepeatedAttributes(b"\x1a")
-
-    made = [encoder.encode((("text", str(number)),)) for number in range(10_000)]
-
-    assert len(set(made)) == 10_000
-    assert len(encoder._known) <= 4096
-
-
-def test_stacks_that_are_kept_stay_within_their_bytes(monkeypatch):
-    """The latest stay; one that is larger than all room is encoded all the same."""
-    monkeypatch.setattr(encoder_module, "_MAX_REPEATED_BYTES", 1_000)
-    encoder = RepeatedAttributes(b"\x1a")
-    stacks = [(("text", f"{number:400}"),) for number in range(5)]
-
-    for stack in stacks:
-        assert encoder.encode(stack) == AttributeEncoder(b"\x1a").encode_once(stack)
-    assert [id(stack) in encoder._known for stack in stacks] == [False, False, False, True, True]
-    assert encoder._size_bytes <= 1_000
-    assert len(encoder.encode((("text", "x" * 2_000),))) > 2_000
-    assert (encoder._size_bytes, len(encoder._known)) == (0, 0)
 
 
 ORIGIN = Origin(Resource({"service.name": "a"}), InstrumentationScope("otel_gpu.cuda"))
@@ -200,7 +171,7 @@ def span_of(**changes) -> FinishedSpan:
 
 def decoded(*spans: FinishedSpan):
     encoder = SpanEncoder()
-    request = RequestEncoder().encode([(span.origin, encoder.encode(span)) for span in spans])
+    request = RequestEncoder().encode([(span.origin, 0, encoder.encode(span)) for span in spans])
     (resource_spans,) = ExportTraceServiceRequest.FromString(request).resource_spans
     (scope_spans,) = resource_spans.scope_spans
     return list(scope_spans.spans)

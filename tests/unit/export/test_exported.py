@@ -8,13 +8,13 @@ from tests.unit.export import samples
 ORIGINS = Origins("9.8.7", Resources({}))
 
 
-def span(number, *, tid=44, start=0, end=10, scope="otel_gpu.sched", name="sched.blocked"):
+def span(number, *, tid=44, start=0, end=10):
     return FinishedSpan(
-        ORIGINS.of(samples.PROCESS, scope),
+        ORIGINS.of(samples.PROCESS, "otel_gpu.sched"),
         number.to_bytes(16, "big"),
         number.to_bytes(8, "big"),
         b"",
-        name,
+        "sched.blocked",
         start,
         end,
         (("process.context_switch.type", "voluntary"), ("otel_gpu.thread.tid", tid)),
@@ -51,8 +51,7 @@ def test_the_spans_of_a_thread_are_found_by_its_time():
 def test_chains_are_known_and_are_no_ones_doing():
     """A chain about a culprit's own slow call is not what the culprit did."""
     spans = ExportedSpans()
-    spans.add(span(1, scope="otel_gpu.causal", name="gpu.causal_chain"))
-    spans.add(span(2, scope="otel_gpu.causal", name="gpu.cause.lock"))
+    spans.add_chain(reference(1).span_id)
 
     assert spans.has_chain(reference(1).span_id)
     assert not spans.has_chain(reference(2).span_id)
@@ -62,6 +61,7 @@ def test_chains_are_known_and_are_no_ones_doing():
 
 def test_memory_is_bounded_and_the_latest_stay(monkeypatch):
     """At least as many as one generation holds are known at any time."""
+    monkeypatch.setattr(exported, "_ENOUGH_SPANS", 100)
     monkeypatch.setattr(exported, "_MAX_SPANS", 100)
     monkeypatch.setattr(exported, "_MAX_THREADS", 10)
     monkeypatch.setattr(exported, "_MAX_CHAINS", 10)
@@ -69,7 +69,7 @@ def test_memory_is_bounded_and_the_latest_stay(monkeypatch):
 
     for number in range(1, 1_008):
         spans.add(span(number, tid=number))
-        spans.add(span(number, scope="otel_gpu.causal", name="gpu.causal_chain"))
+        spans.add_chain(reference(number).span_id)
         known = range(max(1, number - 99), number + 1)
         assert all(spans.find(reference(n).span_id) for n in known)
 

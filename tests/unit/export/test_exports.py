@@ -137,7 +137,7 @@ def test_a_dead_endpoint_costs_bounded_memory_and_recovers(receiver, monkeypatch
         for number in range(5_003):
             exports.observe(samples.call(start_ktime_ns=number + 1))
         (sink,) = exports._sinks
-        assert sink._sender._queue.size_bytes <= 100_000
+        assert sink._queue.size_bytes <= 100_000
         counts = sink.counts()
         assert counts.accepted == 5_003
         assert counts.accepted == counts.exported + counts.pending + sum(counts.dropped.values())

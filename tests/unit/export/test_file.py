@@ -96,8 +96,8 @@ def test_metrics_go_into_the_same_file(tmp_path):
     exemplar.trace_id, exemplar.span_id = b"\xab" * 16, b"\xcd" * 8
     file = OtlpFile(str(tmp_path / "out.jsonl"))
 
-    file.write_metrics(request)
-    file.write_metrics(ExportMetricsServiceRequest())
+    file.write(request)
+    file.write(ExportMetricsServiceRequest())
     file.close()
 
     lines = (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()
@@ -113,7 +113,7 @@ def test_a_line_is_in_the_file_as_soon_as_it_is_written(tmp_path):
     """Who follows the file sees a request at once."""
     file = OtlpFile(str(tmp_path / "out.jsonl"))
 
-    file.write_metrics(ExportMetricsServiceRequest())
+    file.write(ExportMetricsServiceRequest())
 
     assert (tmp_path / "out.jsonl").read_bytes() == b"{}\n"
     file.close()
@@ -135,7 +135,7 @@ def test_a_dash_is_standard_output(capfdbinary):
     """``-`` writes to standard output and leaves it open."""
     file = OtlpFile("-")
 
-    file.write_metrics(ExportMetricsServiceRequest())
+    file.write(ExportMetricsServiceRequest())
     file.close()
     sys.stdout.write("still open")
     sys.stdout.flush()
@@ -157,4 +157,4 @@ def test_a_late_line_is_an_error_of_the_system(tmp_path):
     file.close()
 
     with pytest.raises(OSError, match="closed"):
-        file.write_metrics(ExportMetricsServiceRequest())
+        file.write(ExportMetricsServiceRequest())

@@ -5,7 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry._logs import LogRecord, SeverityNumber
 from opentelemetry.exporter.otlp.proto.common._log_encoder import encode_logs as stock_encode
-from opentelemetry.sdk._logs import ReadableLogRecord
+from opentelemetry.sdk._logs import LogRecordLimits, ReadableLogRecord
+from opentelemetry.sdk.trace import SpanLimits
 from opentelemetry.trace import (
     NonRecordingSpan,
     SpanContext,
@@ -16,7 +17,8 @@ from opentelemetry.trace import (
 from otel_gpu.errors import ConfigError
 from otel_gpu.export.encoder import RequestEncoder
 from otel_gpu.export.finished import FinishedSpan, SpanEvent
-from otel_gpu.export.logs import LogEncoder, LogLimits, SpanLog
+from otel_gpu.export.limits import Limits
+from otel_gpu.export.logs import LogEncoder, SpanLog
 from tests.unit.export.test_encoder import bounded, dropped, origins, pairs, unix_ns
 
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
@@ -66,7 +68,7 @@ def test_log_records_encode_as_the_standard_encoder_does(items):
     """Byte for byte, under the headers that spans have."""
     encoder = LogEncoder()
 
-    actual = RequestEncoder().encode([(item.span.origin, encoder.encode(item)) for item in items])
+    actual = RequestEncoder().encode([(item.origin, 0, encoder.encode(item)) for item in items])
 
     assert actual == stock_encode([readable(item) for item in items]).SerializeToString(
         deterministic=True
@@ -76,7 +78,7 @@ def test_log_records_encode_as_the_standard_encoder_does(items):
 @pytest.mark.parametrize(
     ("environ", "limits"),
     [
-        ({}, (None, None)),
+        ({}, (None, 128)),
         ({"OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT": "9", "OTEL_ATTRIBUTE_COUNT_LIMIT": "2"}, (9, 2)),
         (
             {
@@ -90,22 +92,28 @@ def test_log_records_encode_as_the_standard_encoder_does(items):
 )
 def test_limits_of_log_records_are_opentelemetry_s(environ, limits):
     """A log record's own variables go before the general ones."""
-    assert LogLimits.of_environment(environ) == limits
+    found = Limits.of_environment(environ)
+
+    log = SpanEvent("otel_gpu.stack", 5, (("a", 1),) * 200)
+    assert (found.log_value_length, len(found.apply_to_log(log).attributes)) == limits
 
 
 @pytest.mark.parametrize("text", ["many", "-1", "1.5"])
 def test_a_limit_that_is_no_count_is_refused(text):
     """As the SDK refuses it."""
-    with pytest.raises(ConfigError, match="is not a count"):
-        LogLimits.of_environment({"OTEL_LOGRECORD_ATTRIBUTE_COUNT_LIMIT": text})
+    with pytest.raises(ConfigError, match="must be a non-negative integer"):
+        Limits.of_environment({"OTEL_LOGRECORD_ATTRIBUTE_COUNT_LIMIT": text})
 
 
 def test_attributes_past_the_limit_are_counted():
     """Those at the beginning name the stack, and stay."""
     log = SpanEvent("otel_gpu.stack", 5, (("a", 1), ("b", 2), ("c", 3)))
 
-    assert LogLimits(None, None).apply(log) is log
-    assert LogLimits(None, 3).apply(log) is log
-    assert LogLimits(None, 1).apply(log) == SpanEvent(
+    def limit(count):
+        return Limits(SpanLimits(), LogRecordLimits(max_log_record_attributes=count))
+
+    assert limit(LogRecordLimits.UNSET).apply_to_log(log) is log
+    assert limit(3).apply_to_log(log) is log
+    assert limit(1).apply_to_log(log) == SpanEvent(
         "otel_gpu.stack", 5, (("a", 1),), dropped_attributes=2
     )

@@ -50,7 +50,7 @@ class File:
     def __init__(self):
         self.requests = []
 
-    def write_metrics(self, request):
+    def write(self, request):
         self.requests.append(request)
 
     def metrics(self, service="trainer"):

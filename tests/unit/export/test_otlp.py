@@ -10,11 +10,10 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from otel_gpu.errors import ConfigError
-from otel_gpu.export import otlp_grpc
 from otel_gpu.export.encoder import SpanEncoder
 from otel_gpu.export.finished import FinishedSpan, Origin, SpanEvent, readable
 from otel_gpu.export.logs import LogEncoder, SpanLog
-from otel_gpu.export.otlp import otlp_transport
+from otel_gpu.export.otlp import LOGS, otlp_transport
 from otel_gpu.export.queue import Pending
 from otel_gpu.export.sender import Delivery, Outcome
 from tests.receiver import OtlpReceiver
@@ -48,8 +47,7 @@ def connect(receiver):
 
     yield open_transport
     for transport in opened:
-        if not transport._shutdown:
-            transport.close()
+        transport.close()
 
 
 def span(number: int, text: str = "") -> FinishedSpan:
@@ -99,7 +97,7 @@ def test_log_records_arrive_where_logs_go(receiver, protocol):
         "OTEL_EXPORTER_OTLP_LOGS_HEADERS": "api-key=secret",
         "OTEL_EXPORTER_OTLP_LOGS_TIMEOUT": "0.3",
     }
-    transport = otlp_transport(environ, "LOGS")
+    transport = otlp_transport(environ, LOGS)
 
     assert transport.place.startswith("the log endpoint ")
     assert transport.deliver(log_batch(1, 2, 3)) == Delivery(Outcome.DELIVERED)
@@ -230,9 +228,9 @@ def test_a_request_that_is_too_large_is_told_at_once(caplog):
 
 def test_a_batch_is_encoded_once_however_often_it_is_tried(connect, receiver, monkeypatch):
     """A receiver that is busy gets the same bytes again."""
-    encode = Mock(wraps=otlp_grpc.encode_batch)
-    monkeypatch.setattr(otlp_grpc, "encode_batch", encode)
     transport = connect("grpc")
+    encode = Mock(wraps=transport._requests.encode)
+    monkeypatch.setattr(transport._requests, "encode", encode)
     monkeypatch.setattr(
         transport._shutdown_in_progress, "wait", lambda _seconds: receiver.refuse(False)
     )

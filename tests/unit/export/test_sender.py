@@ -60,7 +60,9 @@ def start(transport, monkeypatch):
             header_size=lambda _: 0,
         )
         started.append(
-            BackgroundSender(transport, queue, flush_interval_s=flush_interval_s, faults=faults)
+            BackgroundSender(
+                transport, queue, _as_it_is, flush_interval_s=flush_interval_s, faults=faults
+            )
         )
         return started[-1]
 
@@ -68,6 +70,10 @@ def start(transport, monkeypatch):
     transport.may_answer.set()
     for sender in started:
         sender.shutdown(5.0)
+
+
+def _as_it_is(item: Pending) -> Pending:
+    return item
 
 
 def span(number: int, size_bytes: int = 10) -> Pending:
@@ -337,7 +343,7 @@ def direct(transport, batch_spans=2) -> DirectSender:
     queue = SpanQueue(
         limit_bytes=1_000, batch_bytes=500, batch_spans=batch_spans, header_size=lambda _: 0
     )
-    return DirectSender(transport, queue)
+    return DirectSender(transport, queue, _as_it_is)
 
 
 def test_a_direct_sender_makes_the_same_batches_every_time(transport):
