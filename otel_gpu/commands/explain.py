@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from otel_gpu.capture.host import collect_rarely
 from otel_gpu.commands import Output, UsageError
 from otel_gpu.commands._files import open_for_writing
 from otel_gpu.commands._live import add_target_arguments, capture, check_targets
@@ -58,6 +59,7 @@ def run(args: Namespace, config: Config, out: Output) -> int:
     with closing(source):
         window = window_of(source, args)
         collector = make_collector(config, source.rejected, window, args.pid)
+        collect_rarely()
         source.play(window, [collector.observe])
     _write(collector.finish(source.name, source.notes), args, out)
     if source.error:

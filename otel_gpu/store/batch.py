@@ -1,8 +1,8 @@
 """A batch: rows that are written at once, so that all of them are in the store, or none."""
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from otel_gpu.store.columns import MAX_INTEGER
+from otel_gpu.store.columns import MAX_INTEGER, Row
 from otel_gpu.store.tables import NUMBERED
 
 if TYPE_CHECKING:
@@ -10,8 +10,6 @@ if TYPE_CHECKING:
 
 # What a row takes in the file, with its share of what is around it; generous.
 _ROW_BYTES = 120
-
-Row = tuple[Any, ...]
 
 
 class Extent(NamedTuple):

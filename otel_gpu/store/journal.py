@@ -15,8 +15,8 @@ from pathlib import Path
 
 from otel_gpu.errors import StoreError
 from otel_gpu.faults import Faults
-from otel_gpu.store.batch import Batch, Row
-from otel_gpu.store.columns import MAX_INTEGER, Table
+from otel_gpu.store.batch import Batch
+from otel_gpu.store.columns import MAX_INTEGER, Row, Table
 from otel_gpu.store.eviction import Room
 from otel_gpu.store.limits import Limits
 from otel_gpu.store.lock import Lock

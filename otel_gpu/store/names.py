@@ -21,7 +21,7 @@ from otel_gpu.enrich.activities import (
 )
 from otel_gpu.enrich.percentiles import bucket_middles_ns
 from otel_gpu.probe_table import API_BY_NUMBER, Api
-from otel_gpu.store.batch import Row
+from otel_gpu.store.columns import Row
 from otel_gpu.store.lookups import family_name
 from otel_gpu.store.losses import NAMES_BUSY
 from otel_gpu.store.owed import Owed

@@ -8,7 +8,7 @@ can be large (a program's stack takes kilobytes), so how much waits is bounded, 
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from otel_gpu.store.batch import Row
+from otel_gpu.store.columns import Row
 
 # What a row takes in the file beside its text; generous.
 _ROW_BYTES = 160

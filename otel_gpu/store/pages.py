@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from otel_gpu.errors import StoreError
-from otel_gpu.store.batch import Row
-from otel_gpu.store.columns import Column
+from otel_gpu.store.columns import Column, Row
 from otel_gpu.store.problems import FAILURES, problem_of
 from otel_gpu.store.schema import TABLE_BY_NAME
 

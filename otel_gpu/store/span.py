@@ -14,8 +14,7 @@ those that a window touches, the latest story is told.
 
 from typing import NamedTuple
 
-from otel_gpu.store.batch import Row
-from otel_gpu.store.columns import MAX_INTEGER
+from otel_gpu.store.columns import MAX_INTEGER, Row
 from otel_gpu.store.pages import Pages
 from otel_gpu.store.text import from_json
 

@@ -8,41 +8,30 @@ delivery does. What finds no room meanwhile is lost, and counted.
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from otel_gpu.decode.events import CudaCall, Fork, Gap, OpenCall, Stall
 from otel_gpu.enrich.activities import (
     Activity,
     AggregatesActivity,
-    CallActivity,
     CaptureActivity,
     CountersActivity,
     ExitActivity,
-    ForkActivity,
-    GapActivity,
-    OpenCallActivity,
     PressureActivity,
     ProbesActivity,
-    StallActivity,
     StatusActivity,
     TimesActivity,
 )
 from otel_gpu.explain.chains import Chain, Incident
 from otel_gpu.store.batch import Batch
 from otel_gpu.store.blame import cause_rows, chain_row, incident_row
+from otel_gpu.store.event_tables import EVENT_TABLES, EventTable
 from otel_gpu.store.limits import Limits
 from otel_gpu.store.losses import BUSY, CHAINS, TOO_LARGE
 from otel_gpu.store.names import Names
 from otel_gpu.store.readings import Readings
-from otel_gpu.store.rows import event_rows
 from otel_gpu.store.text import clean, to_json
-
-_CALLS = event_rows(CudaCall).flatten
-_STALLS = event_rows(Stall).flatten
-_GAPS = event_rows(Gap).flatten
-_FORKS = event_rows(Fork).flatten
-_OPEN_CALLS = event_rows(OpenCall).flatten
 
 
 class Delivery(Protocol):
@@ -99,18 +88,14 @@ class StoreWriter:
         self._is_closed = False
         self._ways: dict[type, Callable[[Any], None]] = {
             AggregatesActivity: self._observe_aggregates,
-            CallActivity: self._observe_call,
             CaptureActivity: self._observe_capture,
             CountersActivity: self._observe_counters,
             ExitActivity: self._observe_exit,
-            ForkActivity: self._observe_fork,
-            GapActivity: self._observe_gap,
-            OpenCallActivity: self._observe_open_call,
             PressureActivity: self._observe_pressure,
             ProbesActivity: self._observe_probes,
-            StallActivity: self._observe_stall,
             StatusActivity: self._observe_status,
             TimesActivity: self._observe_times,
+            **{kind.activity: self._event_observer(kind) for kind in EVENT_TABLES},
         }
 
     def __enter__(self) -> Self:
@@ -241,74 +226,14 @@ class StoreWriter:
         self._readings.begin_chunk()
         return chunk
 
-    def _observe_call(self, activity: CallActivity) -> None:
-        names = self._names
-        seq = self._seq
-        self._seq = seq + 1
-        names.api(activity.api)
-        end_unix_ns = activity.end_unix_ns
-        row = (
-            seq,
-            names.process(activity.process),
-            names.device(activity.device),
-            names.program_stack(activity.stack),
-            end_unix_ns,
-            *_CALLS(activity.event),
-        )
-        self._batch.add("calls", row, end_unix_ns)
+    def _event_observer(self, kind: EventTable) -> Callable[[Any], None]:
+        table, end_of = kind.name, attrgetter(kind.end.name)
+        make_row = kind.row_maker(self._names)
 
-    def _observe_stall(self, activity: StallActivity) -> None:
-        names = self._names
-        seq = self._seq
-        self._seq = seq + 1
-        end_unix_ns = activity.end_unix_ns
-        row = (
-            seq,
-            names.process(activity.process),
-            activity.reason,
-            names.stack(activity.functions),
-            names.program_stack(activity.stack),
-            end_unix_ns,
-            *_STALLS(activity.event),
-        )
-        self._batch.add("stalls", row, end_unix_ns)
+        def observe(activity: Any) -> None:  # noqa: ANN401 -- of this kind
+            self._batch.add(table, make_row(self._next_seq(), activity), end_of(activity))
 
-    def _observe_gap(self, activity: GapActivity) -> None:
-        names = self._names
-        names.api(activity.previous_api)
-        names.api(activity.next_api)
-        row = (
-            self._next_seq(),
-            names.process(activity.process),
-            names.device(activity.device),
-            activity.end_unix_ns,
-            *_GAPS(activity.event),
-        )
-        self._batch.add("gaps", row, activity.end_unix_ns)
-
-    def _observe_fork(self, activity: ForkActivity) -> None:
-        names = self._names
-        row = (
-            self._next_seq(),
-            names.process(activity.process),
-            names.process(activity.child),
-            activity.end_unix_ns,
-            *_FORKS(activity.event),
-        )
-        self._batch.add("forks", row, activity.end_unix_ns)
-
-    def _observe_open_call(self, activity: OpenCallActivity) -> None:
-        names = self._names
-        names.api(activity.api)
-        row = (
-            self._next_seq(),
-            names.process(activity.process),
-            names.device(activity.device),
-            names.program_stack(activity.stack),
-            activity.seen_unix_ns,
-            *_OPEN_CALLS(activity.event),
-        )
-        self._batch.add("open_calls", row, activity.seen_unix_ns)
+        return observe
 
     def _observe_exit(self, activity: ExitActivity) -> None:
         end_unix_ns, exit_code = activity.end_unix_ns, activity.exit_code

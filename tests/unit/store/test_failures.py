@@ -407,7 +407,6 @@ def test_no_damage_escapes(sound, tmp_path, data):
         with StoreReader(path) as reader:
             for attempt in (
                 lambda: report_of(reader.activities()),
-                lambda: list(reader.chains()) + list(reader.incidents()),
                 lambda: (reader.losses(), reader.extent(), reader.describe()),
                 lambda: reader.execute("SELECT * FROM v_calls", QueryLimits(time_s=5)),
                 lambda: reader.execute("SELECT * FROM v_counts", QueryLimits(time_s=5)),
