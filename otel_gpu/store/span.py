@@ -15,6 +15,7 @@ those that a window touches, the latest story is told.
 from typing import NamedTuple
 
 from otel_gpu.store.columns import MAX_INTEGER, Row
+from otel_gpu.store.event_tables import EVENT_TABLES
 from otel_gpu.store.pages import Pages
 from otel_gpu.store.text import from_json
 
@@ -112,9 +113,14 @@ def _find_lead(pages: Pages, first_seq: int, last_seq: int, start_unix_ns: int) 
         (*span, bounded(start_unix_ns), until_unix_ns),
     )
     begins = [start_unix_ns]
-    for table in _EFFECTS:
-        query = f"SELECT min(start_unix_ns) FROM {table} WHERE seq BETWEEN ? AND ?"
-        ((begin,),) = pages.fetch(query, (first, last))
+    for kind in EVENT_TABLES:
+        if kind.name not in _EFFECTS:
+            continue
+        query = (
+            f"SELECT min(start_unix_ns) FROM {kind.name} WHERE seq BETWEEN ? AND ? "
+            f"AND {kind.end.name} >= ?"
+        )
+        ((begin,),) = pages.fetch(query, (first, last, bounded(start_unix_ns)))
         if isinstance(begin, int):
             begins.append(begin)
     lead_unix_ns = max(min(begins) - _LEAD_NS, start_unix_ns - BEFORE_NS)
