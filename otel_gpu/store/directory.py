@@ -1,7 +1,7 @@
 """What the numbers in rows refer to, read when it is asked for: the reader's side of names."""
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.decode.events import SeriesKey
@@ -22,22 +22,13 @@ _MAX_STACK_CHARACTERS = 32 << 20
 _PLAIN = (str, bool, int, float)
 
 
-class SeriesName:
+class SeriesName(NamedTuple):
     """What a series counts, and for whom."""
 
-    __slots__ = ("api", "device", "key", "process")
-
-    def __init__(
-        self,
-        process: ProcessImage,
-        key: SeriesKey,
-        api: Api | None,
-        device: DeviceIdentity | None,
-    ) -> None:
-        self.process = process
-        self.key = key
-        self.api = api
-        self.device = device
+    process: ProcessImage
+    key: SeriesKey
+    api: Api | None
+    device: DeviceIdentity | None
 
 
 class Directory:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from operator import attrgetter
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from otel_gpu.enrich.activities import (
     Activity,
@@ -26,28 +26,13 @@ from otel_gpu.enrich.activities import (
 from otel_gpu.explain.chains import Chain, Incident
 from otel_gpu.store.batch import Batch
 from otel_gpu.store.blame import cause_rows, chain_row, incident_row
+from otel_gpu.store.delivery import Direct
 from otel_gpu.store.event_tables import EVENT_TABLES, EventTable
 from otel_gpu.store.limits import Limits
 from otel_gpu.store.losses import BUSY, CHAINS, TOO_LARGE
 from otel_gpu.store.names import Names
 from otel_gpu.store.readings import Readings
 from otel_gpu.store.text import clean, to_json
-
-
-class Delivery(Protocol):
-    """Where batches go; ``delivery.Direct`` and ``delivery.Background`` are such."""
-
-    def is_ready(self) -> bool:
-        """Say whether a batch would be written at once."""
-
-    def put(self, batch: Batch) -> None:
-        """Take a batch. What cannot be written of it is counted."""
-
-    def close(self, timeout_s: float) -> bool:
-        """Write what is left within the time, and end; False: it did not get that far."""
-
-    def lost(self) -> Mapping[str, int]:
-        """Return the rows that could not be written, by reason."""
 
 
 class StoreWriter:
@@ -59,12 +44,12 @@ class StoreWriter:
         limits: What a batch and a chunk may hold.
         first: The first free number of ``seq``, ``chunk`` and each table of names.
         live: Whether a batch is written when it is old, and not only when it is full.
-        seen: Is told the next number after each activity.
+        seen: Called with the next number after each activity.
     """
 
     def __init__(
         self,
-        delivery: Delivery,
+        delivery: Direct,
         limits: Limits,
         first: Mapping[str, int],
         *,
@@ -119,7 +104,7 @@ class StoreWriter:
         batch = self._batch
         if (
             batch.count >= self._batch_rows
-            or batch.bytes + self._names.owed_bytes >= self._batch_bytes
+            or batch.bytes + self._names.pending_bytes >= self._batch_bytes
             or (self._live and time.monotonic() >= self._due_s)
         ):
             self._hand_over()
@@ -197,7 +182,7 @@ class StoreWriter:
         if self._chunk_start_unix_ns is None:
             self._chunk_start_unix_ns = extent.start_unix_ns
         self._chunk_rows += batch.count
-        self._chunk_bytes += batch.bytes + self._names.owed_bytes
+        self._chunk_bytes += batch.bytes + self._names.pending_bytes
         self._seal()
         self._delivery.put(batch)
         span_ns = abs(extent.end_unix_ns - self._chunk_start_unix_ns)
@@ -212,7 +197,7 @@ class StoreWriter:
         self._due_s = time.monotonic() + self._limits.batch_interval_s
 
     def _seal(self) -> None:
-        self._batch.owed = self._names.take()
+        self._batch.pending = self._names.take()
         self._batch.lost = dict(self._lost)
 
     def _end_chunk(self) -> int:

@@ -96,7 +96,7 @@ def test_memory_is_bounded_in_bytes_while_a_disk_is_busy():
 
 def test_stacks_that_wait_for_a_busy_disk_are_bounded(monkeypatch):
     """Each call has another one; the latest are kept."""
-    monkeypatch.setattr(names, "MAX_OWED_BYTES", 100_000)
+    monkeypatch.setattr(names, "MAX_PENDING_BYTES", 100_000)
     disk = Disk()
     disk.ready = False
     writer = StoreWriter(disk, Limits(), FIRST, live=True)
@@ -106,11 +106,11 @@ def test_stacks_that_wait_for_a_busy_disk_are_bounded(monkeypatch):
         writer.observe(
             call(TRAINER, "cudaMalloc", number * MS, MS, stack=call_stack(number, frames))
         )
-    assert writer._names.owed_bytes <= 100_000
+    assert writer._names.pending_bytes <= 100_000
     disk.ready = True
     writer.close()
 
-    ids = [row[3] for table, _, row in disk.batches[0].owed if table == "stacks"]
+    ids = [row[3] for table, _, row in disk.batches[0].pending if table == "stacks"]
     assert 10 < len(ids) < 30
     assert ids[-1] == f"{997:016x}"
     # The process is there too.
@@ -129,7 +129,7 @@ def test_large_stacks_make_small_batches():
             call(TRAINER, "cudaMalloc", number * MS, MS, stack=call_stack(number, frames))
         )
 
-    sizes = [batch.bytes + batch.owed.bytes for batch in disk.batches]
+    sizes = [batch.bytes + batch.pending.bytes for batch in disk.batches]
     assert len(sizes) > 5
     assert max(sizes) < 2 * limits.batch_bytes
 
@@ -177,7 +177,7 @@ def test_what_a_busy_disk_has_no_time_for_is_lost_and_counted():
     (batch,) = disk.batches
     assert batch.count == 16
     assert batch.lost == {"disk_too_slow": 60}
-    assert {table for table, _, _ in batch.owed} == {"captures", "buckets", "processes"}
+    assert {table for table, _, _ in batch.pending} == {"captures", "buckets", "processes"}
 
 
 def test_numbers_are_told_as_they_are_given():
