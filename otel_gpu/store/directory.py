@@ -1,7 +1,8 @@
 """What the numbers in rows refer to, read when it is asked for: the reader's side of names."""
 
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from otel_gpu import wire
 from otel_gpu.decode.events import SeriesKey
@@ -11,7 +12,7 @@ from otel_gpu.store.columns import MAX_INTEGER, Row
 from otel_gpu.store.lookups import family_number
 from otel_gpu.store.pages import Pages
 from otel_gpu.store.stack_rows import read_stack
-from otel_gpu.store.text import from_json, texts_from_json
+from otel_gpu.store.text import from_json
 
 MAX_KNOWN = 16_384
 # Numbers are given in order: whoever asks for one will ask for those after it.
@@ -19,6 +20,7 @@ _AHEAD = {"processes": 64, "series": 256}
 _FIRST_DRIVER_API = 100
 _MAX_STACK_CHARACTERS = 32 << 20
 
+_Frames = TypeVar("_Frames")
 _PLAIN = (str, bool, int, float)
 
 
@@ -86,22 +88,12 @@ class Directory:
         return None if row is None else DeviceIdentity(*row[2:])
 
     def _read_stack(self, number: int | None) -> tuple[str, ...]:
-        document = self._read_frames(number)
-        try:
-            return () if document is None else texts_from_json(document)
-        except ValueError:
-            self._pages.reject("stacks")
-            return ()
+        return self._read_frames(number, _functions) or ()
 
     def _read_program_stack(self, number: int | None) -> CallStack | None:
-        document = self._read_frames(number)
-        try:
-            return None if document is None else read_stack(document)
-        except ValueError:
-            self._pages.reject("stacks")
-            return None
+        return self._read_frames(number, read_stack)
 
-    def _read_frames(self, number: int | None) -> str | None:
+    def _read_frames(self, number: int | None, read: Callable[[str], _Frames]) -> _Frames | None:
         row = self._one("stacks", "stack", number)
         if row is None:
             return None
@@ -112,7 +104,11 @@ class Directory:
             self.stack.cache_clear()
             self.program_stack.cache_clear()
             self._stack_characters = len(document)
-        return document
+        try:
+            return read(document)
+        except ValueError:
+            self._pages.reject("stacks")
+            return None
 
     def _read_series(self, number: int) -> SeriesName | None:
         row = self._one("series", "series", number)
@@ -134,6 +130,10 @@ class Directory:
         _, name, layer_name, family = row
         layer = wire.LAYER_RUNTIME if layer_name == "runtime" else wire.LAYER_DRIVER
         return Api(number, name, layer, family_number(family))
+
+
+def _functions(document: str) -> tuple[str, ...]:
+    return tuple(map(str, from_json(document, list)))
 
 
 def _attributes(text: str) -> dict[str, Any]:

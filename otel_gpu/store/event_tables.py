@@ -89,22 +89,21 @@ class EventTable(NamedTuple):
 
     def row_maker(self, names: object) -> Callable[[int, Any], Row]:
         """Return what makes the row of a number and an activity; ``names`` gives numbers."""
+        fields = self.activity._fields
         refer = [_method(names, reference) for reference in self.references]
-        fields = attrgetter(*(reference.field for reference in self.references))
-        end_of = attrgetter(self.end.name)
-        apis_of = [attrgetter(name) for name in self.apis()]
+        pick = itemgetter(
+            *(fields.index(name) for name in ("event", self.end.name)),
+            *(fields.index(reference.field) for reference in self.references),
+        )
+        apis = [fields.index(name) for name in self.apis()]
         see_api = attrgetter("api")(names)
         flatten = event_rows(self.event).flatten
 
         def make(seq: int, activity: Any) -> Row:  # noqa: ANN401 -- of this table
-            for api_of in apis_of:
-                see_api(api_of(activity))
-            return (
-                seq,
-                *map(call, refer, fields(activity)),
-                end_of(activity),
-                *flatten(activity.event),
-            )
+            for place in apis:
+                see_api(activity[place])
+            event, end_unix_ns, *values = pick(activity)
+            return (seq, *map(call, refer, values), end_unix_ns, *flatten(event))
 
         return make
 
@@ -171,7 +170,7 @@ def _same(value: Any) -> Any:  # noqa: ANN401 -- whatever a column holds
 
 
 def _getter(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    # An itemgetter of a single place gives no sequence, and there is none of no place.
+    # An itemgetter of one place gives no sequence, and one of no place cannot be made.
     first = places[0] if places else 0
     return itemgetter(*places) if len(places) > 1 else itemgetter(slice(first, first + len(places)))
 

@@ -199,7 +199,7 @@ class Journal:
     def _lose(self, batch: Batch, reason: str, problem: str, hint: str) -> None:
         self.lost[reason] += batch.count
         if reason == DAMAGED:
-            # It will not be looked through when it is large, so the next one is told.
+            # It will not be looked through when it is large, so the next writer has to know.
             self._lock.condemn()
         self._say(reason, problem, hint)
 

@@ -7,13 +7,13 @@ first, as one reading. So what was usual before a window is known in it.
 """
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, TypeVar
 
 from otel_gpu import wire
 from otel_gpu.decode.bodies import parse_body
-from otel_gpu.decode.events import Aggregate, SeriesKey
+from otel_gpu.decode.events import SeriesKey
 from otel_gpu.enrich.activities import (
     Activity,
     AggregatesActivity,
@@ -210,8 +210,11 @@ class Playback:
             f"FROM series AS s WHERE s.process IN ({alive}))"
         )
         found = []
-        for number, _, *row in self._pages.where("aggregate_totals", latest, values):
-            series = self._add(number, lambda known, row=row: known.set(row))  # type: ignore[misc] # bound at once
+        for number, _, unplaced, total, least, most, size_bytes, buckets in self._pages.where(
+            "aggregate_totals", latest, values
+        ):
+            row = (0, unplaced, total, size_bytes, least, most, buckets)
+            series = self._add(number, row, anew=True)
             if series is not None:
                 found.append(series)
         if found:
@@ -267,23 +270,20 @@ class Playback:
 
     def _added(self, seq: int) -> Iterator[Series]:
         for _, number, *row in self._parts["aggregates"].of(seq):
-            series = self._add(number, lambda known, row=row: known.add(row))  # type: ignore[misc] # bound at once
+            series = self._add(number, row)
             if series is not None:
                 yield series
 
-    def _add(self, number: int, change: Callable[[SeriesSum], Aggregate]) -> Series | None:
+    def _add(self, number: int, row: Sequence[Any], *, anew: bool = False) -> Series | None:
         name = self._directory.series(number)
-        if name is None:
+        begins = name is not None and (anew or name.key not in self._series)
+        if name is None or (begins and len(self._series) >= MAX_SERIES):
             self._pages.reject("aggregates")
             return None
-        known = self._series.get(name.key)
-        if known is None:
-            if len(self._series) >= MAX_SERIES:
-                self._pages.reject("aggregates")
-                return None
-            known = self._series[name.key] = SeriesSum()
+        if begins:
+            self._series[name.key] = SeriesSum()
         try:
-            aggregate = change(known)
+            aggregate = self._series[name.key].add(row)
         except ValueError:
             self._pages.reject("aggregates")
             return None

@@ -1,7 +1,7 @@
 """
 Which rows a window of time needs.
 
-What is told about a moment comes a little before and after it: stalls before the call
+What is known about a moment comes a little before and after it: stalls before the call
 that they were in, a reading of the counters after what it counted. So a span begins with
 the chunk that holds the moment half a minute before a window, and ends a few seconds
 after it. Of that lead, readings are few and all are read; of calls and what happened to
@@ -9,7 +9,7 @@ threads only as much is as the first effects in the window lasted, and a little 
 
 Several captures can be one story, when an agent was restarted. They cannot when the host
 was rebooted, since its clock began anew, or when their histograms have other buckets. Of
-those that a window touches, the latest story is told.
+those that a window touches, the latest story is played.
 """
 
 from typing import NamedTuple

@@ -8,7 +8,6 @@ delivery does. What finds no room meanwhile is lost, and counted.
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from operator import attrgetter
 from types import TracebackType
 from typing import Any, Self
 
@@ -212,11 +211,14 @@ class StoreWriter:
         return chunk
 
     def _event_observer(self, kind: EventTable) -> Callable[[Any], None]:
-        table, end_of = kind.name, attrgetter(kind.end.name)
+        table, end_place = kind.name, 1 + len(kind.references)
         make_row = kind.row_maker(self._names)
 
         def observe(activity: Any) -> None:  # noqa: ANN401 -- of this kind
-            self._batch.add(table, make_row(self._next_seq(), activity), end_of(activity))
+            seq = self._seq
+            self._seq = seq + 1
+            row = make_row(seq, activity)
+            self._batch.add(table, row, row[end_place])
 
         return observe
 
@@ -252,7 +254,7 @@ class StoreWriter:
 
     def _observe_counters(self, activity: CountersActivity) -> None:
         self._readings.add_counters(self._batch, self._next_seq(), activity)
-        # Told about once a second, by the agent's own clock.
+        # Counters come about once a second, by the agent's own clock.
         self._names.processes.advance(activity.unix_ns)
 
     def _observe_aggregates(self, activity: AggregatesActivity) -> None:
