@@ -91,7 +91,7 @@ class Playback:
             "statuses": self._status,
         }
         self._parts = {
-            table: _Parts(pages.parts(table, span.first_seq, span.last_seq))
+            table: _Parts(pages.between(table, span.first_seq, span.last_seq))
             for table in ("aggregates", "thread_times", "counters")
         }
 
