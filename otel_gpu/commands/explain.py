@@ -3,6 +3,7 @@
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
+from otel_gpu.capture.host import collect_rarely
 from otel_gpu.commands import Output
 from otel_gpu.commands._live import add_target_arguments, find_source_or_capture, pids_of
 from otel_gpu.commands._reports import (
@@ -44,6 +45,7 @@ def run(args: Namespace, config: Config, out: Output) -> int:
     source = find_source_or_capture(args, config, out, handled="explained", done="explains it")
     with part_of(source, args) as window:
         collector = make_collector(config, source.rejected, window, pids_of(source, args))
+        collect_rarely()
         source.play(window, [collector])
         document = collector.finish(source.name, source.notes)
         write_result(

@@ -1,17 +1,13 @@
 """A batch: rows that are written at once, so that all of them are in the store, or none."""
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
-from otel_gpu.store.columns import MAX_INTEGER
+from otel_gpu.store.columns import MAX_INTEGER, Row
+from otel_gpu.store.pending_rows import PendingRows
 from otel_gpu.store.tables import NUMBERED
-
-if TYPE_CHECKING:
-    from otel_gpu.store.owed import Owed
 
 # What a row takes in the file, with its share of what is around it; generous.
 _ROW_BYTES = 120
-
-Row = tuple[Any, ...]
 
 
 class Extent(NamedTuple):
@@ -32,7 +28,7 @@ class Batch:
         rows: Numbered rows by table.
         count: How many numbered rows there are.
         bytes: What they will take in the file, at most.
-        owed: Rows that these refer to; what of them fails to be written is written with a
+        pending: Rows that these refer to; what of them fails to be written is written with a
             later batch. None: there are none.
         lost: Rows that were lost so far, by reason.
     """
@@ -40,7 +36,7 @@ class Batch:
     def __init__(self, chunk: int) -> None:
         self.chunk = chunk
         self.rows: dict[str, list[Row]] = {table.name: [] for table in NUMBERED}
-        self.owed: Owed | None = None
+        self.pending: PendingRows | None = None
         self.lost: dict[str, int] = {}
         self.count = 0
         self.bytes = 0

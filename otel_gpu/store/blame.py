@@ -1,14 +1,12 @@
-"""Causal chains and incidents as rows, and back."""
+"""Causal chains and incidents as rows."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from otel_gpu.enrich.activities import ProcessImage
-from otel_gpu.explain.chains import Cause, Chain, Culprit, Effect, Evidence, Incident
-from otel_gpu.store.batch import Row
-from otel_gpu.store.directory import Directory
+from otel_gpu.explain.chains import Cause, Chain, Culprit, Evidence, Incident
+from otel_gpu.store.columns import Row
 from otel_gpu.store.names import Names
-from otel_gpu.store.text import clean, texts_from_json, to_json
+from otel_gpu.store.text import clean, to_json
 
 MAX_CAUSES = 256
 """Causes of one chain or incident, those of causes included."""
@@ -71,61 +69,6 @@ def cause_rows(seq: int, causes: Sequence[Cause], names: Names) -> Iterator[Part
         number += 1
 
 
-def read_chain(
-    row: Row, process: ProcessImage, causes: tuple[Cause, ...], directory: Directory
-) -> Chain:
-    """
-    Return the chain of a row.
-
-    Raises:
-        ValueError: An id in it is none.
-    """
-    _, name, _, kind, api, tid, comm, start, duration, excess, trace, span, *last = row
-    rest, severity, stack = last
-    ids = bytes.fromhex(trace), bytes.fromhex(span)
-    effect = Effect(
-        kind, process, api, tid, comm, start, duration, excess, *ids, directory.program_stack(stack)
-    )
-    return Chain(name, effect, causes, rest, severity)
-
-
-def read_incident(row: Row, causes: tuple[Cause, ...], chains: tuple[Chain, ...]) -> Incident:
-    """
-    Return the incident of a row.
-
-    Raises:
-        ValueError: The advice in it is no list.
-    """
-    _, name, severity, start, end, lost_ns, rest, effects, advice = row
-    told = texts_from_json(advice)
-    return Incident(name, severity, start, end, lost_ns, causes, rest, told, chains, effects)
-
-
-def read_causes(
-    causes: Sequence[Row], evidence: Sequence[Row], directory: Directory
-) -> tuple[Cause, ...]:
-    """
-    Return the causes of one chain or incident from all of their rows.
-
-    Raises:
-        ValueError: An id or a stack in them is none.
-    """
-    intervals: dict[int, list[Evidence]] = {}
-    for row in evidence:
-        intervals.setdefault(row[1], []).append(_read_evidence(row, directory))
-    below: dict[int | None, list[Cause]] = {}
-    # A cause comes after the one that it is a part of.
-    for row in sorted(causes, reverse=True):
-        _, number, parent, kind, time_ns, share, *who = row
-        if parent is not None and parent >= number:
-            raise ValueError("a cause is a part of a later one")
-        via = tuple(reversed(below.pop(number, [])))
-        found = tuple(intervals.get(number, ()))
-        cause = Cause(kind, time_ns, share, _culprit(who), found, via)
-        below.setdefault(parent, []).append(cause)
-    return tuple(reversed(below.get(None, [])))
-
-
 def _evidence_row(seq: int, cause: int, number: int, interval: Evidence, names: Names) -> Row:
     return (
         seq,
@@ -145,31 +88,7 @@ def _evidence_row(seq: int, cause: int, number: int, interval: Evidence, names: 
     )
 
 
-def _read_evidence(row: Row, directory: Directory) -> Evidence:
-    _, _, _, name, kind, start, end, *rest = row
-    reason, functions, span, stack, is_cpu_idle = rest[6:]
-    return Evidence(
-        name,
-        kind,
-        start,
-        end,
-        _culprit(rest[:3]),
-        _culprit(rest[3:6]),
-        reason,
-        texts_from_json(functions),
-        bytes.fromhex(span),
-        directory.program_stack(stack),
-        bool(is_cpu_idle),
-    )
-
-
 def _who(culprit: Culprit | None) -> tuple[Any, ...]:
     if culprit is None:
         return (None, None, None)
     return culprit.pid, culprit.tid, clean(culprit.comm)
-
-
-def _culprit(values: Sequence[Any]) -> Culprit | None:
-    if None in values:
-        return None
-    return Culprit(*values)

@@ -6,7 +6,10 @@ written; a reader checks the range as well, since a file may come from anywhere.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+Row = tuple[Any, ...]
+"""Values in the order of a table's columns."""
 
 MAX_TEXT = 4_096
 """Characters of a name."""

@@ -14,15 +14,15 @@ class Direct:
         self._journal = journal
 
     def is_ready(self) -> bool:
-        """Always."""
+        """Say whether a batch would be written at once."""
         return True
 
     def put(self, batch: Batch) -> None:
-        """Write a batch."""
+        """Take a batch; what cannot be written of it is counted."""
         self._journal.write(batch)
 
-    def close(self, timeout_s: float) -> bool:  # noqa: ARG002 -- the protocol's
-        """End; False when rows were lost."""
+    def close(self, timeout_s: float) -> bool:  # noqa: ARG002 -- nothing waits here
+        """Write what waits within the time, and end; False: not all was written."""
         self._journal.close()
         return not self._journal.lost.total()
 
@@ -31,7 +31,7 @@ class Direct:
         return self._journal.lost.copy()
 
 
-class Background:
+class Background(Direct):
     """
     Writes in a thread of its own, so that a capture never waits for a disk.
 
@@ -39,7 +39,7 @@ class Background:
     """
 
     def __init__(self, journal: Journal) -> None:
-        self._journal = journal
+        super().__init__(journal)
         self._changed = threading.Condition()
         self._waiting: list[Batch] = []
         self._is_writing = False
@@ -48,7 +48,7 @@ class Background:
         self._thread.start()
 
     def is_ready(self) -> bool:
-        """Whether the batch before is written."""
+        """Say whether the batch before is written."""
         with self._changed:
             return not self._waiting and not self._is_writing
 
@@ -65,10 +65,6 @@ class Background:
             self._changed.notify_all()
         self._thread.join(timeout_s)
         return not self._thread.is_alive() and not self._journal.lost.total()
-
-    def lost(self) -> Mapping[str, int]:
-        """Return the rows that could not be written, by reason."""
-        return self._journal.lost.copy()
 
     def _run(self) -> None:
         while True:

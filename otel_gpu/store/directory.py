@@ -1,19 +1,18 @@
 """What the numbers in rows refer to, read when it is asked for: the reader's side of names."""
 
-from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, TypeVar
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeVar
 
 from otel_gpu import wire
 from otel_gpu.decode.events import SeriesKey
 from otel_gpu.enrich.activities import CallStack, DeviceIdentity, ProcessImage
 from otel_gpu.probe_table import API_BY_NUMBER, Api
-from otel_gpu.store.batch import Row
-from otel_gpu.store.columns import MAX_INTEGER
+from otel_gpu.store.columns import MAX_INTEGER, Row
 from otel_gpu.store.lookups import family_number
 from otel_gpu.store.pages import Pages
 from otel_gpu.store.stack_rows import read_stack
-from otel_gpu.store.text import from_json, texts_from_json
+from otel_gpu.store.text import from_json
 
 MAX_KNOWN = 16_384
 # Numbers are given in order: whoever asks for one will ask for those after it.
@@ -21,63 +20,42 @@ _AHEAD = {"processes": 64, "series": 256}
 _FIRST_DRIVER_API = 100
 _MAX_STACK_CHARACTERS = 32 << 20
 
+_Frames = TypeVar("_Frames")
 _PLAIN = (str, bool, int, float)
-_T = TypeVar("_T")
 
 
-class SeriesName:
+class SeriesName(NamedTuple):
     """What a series counts, and for whom."""
 
-    __slots__ = ("api", "device", "key", "process")
-
-    def __init__(
-        self,
-        process: ProcessImage,
-        key: SeriesKey,
-        api: Api | None,
-        device: DeviceIdentity | None,
-    ) -> None:
-        self.process = process
-        self.key = key
-        self.api = api
-        self.device = device
+    process: ProcessImage
+    key: SeriesKey
+    api: Api | None
+    device: DeviceIdentity | None
 
 
 class Directory:
-    """Finds what numbers refer to; remembers the latest ones."""
+    """
+    Finds what numbers refer to; remembers the latest ones.
+
+    Attributes:
+        process: Gives a process image; None: the store does not know it.
+        device: Gives a device; None: it is not known.
+        stack: Gives the functions of a kernel stack; none when it is not known.
+        program_stack: Gives a program's stack; None: it is not known.
+        series: Gives what a series counts; None: the store does not know it.
+    """
 
     def __init__(self, pages: Pages) -> None:
         self._pages = pages
-        self._processes: OrderedDict[int, ProcessImage | None] = OrderedDict()
-        self._devices: OrderedDict[int, DeviceIdentity | None] = OrderedDict()
-        self._stacks: OrderedDict[int, tuple[str, ...]] = OrderedDict()
-        self._program_stacks: OrderedDict[int, CallStack | None] = OrderedDict()
+        remember = lru_cache(MAX_KNOWN)
+        self.process = remember(self._read_process)
+        self.device = remember(self._read_device)
+        self.stack = remember(self._read_stack)
+        self.program_stack = remember(self._read_program_stack)
+        self.series = remember(self._read_series)
         self._stack_characters = 0
-        self._series: OrderedDict[int, SeriesName | None] = OrderedDict()
         self._apis: dict[int, Api] = {}
         self._ahead: dict[str, dict[int, Row]] = {}
-
-    def process(self, number: int) -> ProcessImage | None:
-        """Return a process image; None: the store does not know it."""
-        return self._find(self._processes, number, self._read_process)
-
-    def device(self, number: int | None) -> DeviceIdentity | None:
-        """Return a device; None: it is not known."""
-        return None if number is None else self._find(self._devices, number, self._read_device)
-
-    def stack(self, number: int | None) -> tuple[str, ...]:
-        """Return the functions of a kernel stack; none when it is not known."""
-        return () if number is None else self._find(self._stacks, number, self._read_stack)
-
-    def program_stack(self, number: int | None) -> CallStack | None:
-        """Return a program's stack; None: it is not known."""
-        if number is None:
-            return None
-        return self._find(self._program_stacks, number, self._read_program_stack)
-
-    def series(self, number: int) -> SeriesName | None:
-        """Return what a series counts; None: the store does not know it."""
-        return self._find(self._series, number, self._read_series)
 
     def api(self, number: int) -> Api:
         """Return an API; one that this version does not know has the name in the store."""
@@ -86,15 +64,9 @@ class Directory:
             known = self._apis[number] = self._read_api(number)
         return known
 
-    def _find(self, known: OrderedDict[int, _T], number: int, read: Callable[[int], _T]) -> _T:
-        if number in known:
-            return known[number]
-        found = known[number] = read(number)
-        if len(known) > MAX_KNOWN:
-            known.popitem(last=False)
-        return found
-
-    def _one(self, table: str, key: str, number: int) -> Row | None:
+    def _one(self, table: str, key: str, number: int | None) -> Row | None:
+        if number is None:
+            return None
         ahead = self._ahead.setdefault(table, {})
         if number not in ahead:
             ahead.clear()
@@ -111,27 +83,17 @@ class Directory:
         attributes = {**_attributes(text), "service.name": service}
         return ProcessImage(pid, image_ktime_ns, comm, start_unix_ns, attributes)
 
-    def _read_device(self, number: int) -> DeviceIdentity | None:
+    def _read_device(self, number: int | None) -> DeviceIdentity | None:
         row = self._one("devices", "cuda_device", number)
         return None if row is None else DeviceIdentity(*row[2:])
 
-    def _read_stack(self, number: int) -> tuple[str, ...]:
-        document = self._read_frames(number)
-        try:
-            return () if document is None else texts_from_json(document)
-        except ValueError:
-            self._pages.reject("stacks")
-            return ()
+    def _read_stack(self, number: int | None) -> tuple[str, ...]:
+        return self._read_frames(number, _functions) or ()
 
-    def _read_program_stack(self, number: int) -> CallStack | None:
-        document = self._read_frames(number)
-        try:
-            return None if document is None else read_stack(document)
-        except ValueError:
-            self._pages.reject("stacks")
-            return None
+    def _read_program_stack(self, number: int | None) -> CallStack | None:
+        return self._read_frames(number, read_stack)
 
-    def _read_frames(self, number: int) -> str | None:
+    def _read_frames(self, number: int | None, read: Callable[[str], _Frames]) -> _Frames | None:
         row = self._one("stacks", "stack", number)
         if row is None:
             return None
@@ -139,10 +101,14 @@ class Directory:
         # Only a made-up store has so many large ones: it is not for it to say what we hold.
         self._stack_characters += len(document)
         if self._stack_characters > _MAX_STACK_CHARACTERS:
-            self._stacks.clear()
-            self._program_stacks.clear()
+            self.stack.cache_clear()
+            self.program_stack.cache_clear()
             self._stack_characters = len(document)
-        return document
+        try:
+            return read(document)
+        except ValueError:
+            self._pages.reject("stacks")
+            return None
 
     def _read_series(self, number: int) -> SeriesName | None:
         row = self._one("series", "series", number)
@@ -164,6 +130,10 @@ class Directory:
         _, name, layer_name, family = row
         layer = wire.LAYER_RUNTIME if layer_name == "runtime" else wire.LAYER_DRIVER
         return Api(number, name, layer, family_number(family))
+
+
+def _functions(document: str) -> tuple[str, ...]:
+    return tuple(map(str, from_json(document, list)))
 
 
 def _attributes(text: str) -> dict[str, Any]:

@@ -1,5 +1,5 @@
 """
-The fields of events as columns.
+The columns that tables share, and the fields of events as columns.
 
 A table of events has the fields of its event in their order, so that a row is read back
 as it is. Dimensions, which are three numbers, are three columns.
@@ -7,7 +7,17 @@ as it is. Dimensions, which are three numbers, are three columns.
 
 from collections.abc import Mapping
 
-from otel_gpu.store.columns import S32, TEXT, U8, U16, U32, U64, WORD, Column, Kind
+from otel_gpu.store.columns import JSON, S32, TEXT, U8, U16, U32, U64, WORD, Column, Kind
+
+SEQ = Column("seq", U64, "number of the row over all tables, in the order of what was seen")
+UNIX = Column("unix_ns", U64, "when it was read, in Unix time", "ns")
+END = Column("end_unix_ns", U64, "when it ended, in Unix time", "ns")
+PROCESS = Column("process", U64, "whose it is; see processes")
+DEVICE = Column("cuda_device", U64, "which device; see devices. NULL: unknown", optional=True)
+STACK = Column(
+    "program_stack", U64, "where in the program it was; see stacks. NULL: unknown", optional=True
+)
+INFO = Column("info", JSON, "all that was read, as a JSON object")
 
 _Field = tuple[Kind, str, str]
 

@@ -1,8 +1,13 @@
 """
 Files of stores: where they are, who may open them, and what is done about damage.
+
+A store that is damaged, or that an older otel-gpu wrote, is set aside: it gets a name of its
+own, ``NAME.corrupt-UNIXTIME`` or ``NAME.version-N-UNIXTIME``, and a new one is begun. Of each
+kind the latest is kept.
 """
 
 import contextlib
+import logging
 import os
 import sqlite3
 import stat
@@ -30,27 +35,35 @@ _MAX_READ_BYTES = 4 * MAX_JSON
 _OUR_FILES = ("", "-wal", "-shm")
 
 _COPY = "copy it, with the -wal beside it, to a folder that can be written"
+_OLDER = (
+    "read it with the otel-gpu that wrote it; the next otel-gpu run here sets it aside and "
+    "begins a new one"
+)
 _OWNER = "run as the user who owns it, or name another file with --store"
 
 
-class _DamageError(Exception):
-    """A store is not as it was written."""
+_logger = logging.getLogger(__name__)
+
+
+class _UnusableError(Exception):
+    """A store is damaged, or of an older version: why, and the mark to set it aside with."""
+
+    def __init__(self, why: str, mark: str = "corrupt") -> None:
+        super().__init__(why)
+        self.mark = mark
 
 
 class Opened(NamedTuple):
-    """A store that is open for writing; ``set_aside`` is where a damaged one was put."""
+    """A store that is open for writing."""
 
     connection: sqlite3.Connection
     lock: Lock
     path: Path
-    set_aside: Path | None
 
 
 def open_writing(path: Path, limits: Limits, *, durable: bool) -> Opened:
     """
-    Open a store, or begin one.
-
-    A damaged store is set aside under a name of its own, of which the latest is kept.
+    Open a store, or begin one; one that cannot be gone on with is set aside, with a warning.
 
     Args:
         path: Its file.
@@ -58,8 +71,8 @@ def open_writing(path: Path, limits: Limits, *, durable: bool) -> Opened:
         durable: Whether each batch is to outlive a power cut.
 
     Raises:
-        StoreError: It is no store, of another version or owner, another process writes
-            it, or the place cannot be written.
+        StoreError: It is no store, of a later version or another owner, another process
+            writes it, or the place cannot be written.
     """
     path = Path(os.path.realpath(path))
     _make_folder(path)
@@ -71,20 +84,20 @@ def open_writing(path: Path, limits: Limits, *, durable: bool) -> Opened:
             hint="name another file, or remove this one",
         )
     lock = Lock(path)
-    set_aside = None
     try:
         try:
             connection = _open(path, limits, lock, durable=durable)
-        except _DamageError:
-            set_aside = _set_aside(path)
+        except _UnusableError as error:
+            aside = _set_aside(path, error.mark)
+            _logger.warning("%s: %s; it is %s now, and a new one is begun", path, error, aside)
             connection = _open(path, limits, lock, durable=durable)
-    except _DamageError as error:
+    except _UnusableError as error:
         lock.close()
-        raise StoreError(f"{path}: is damaged: {error}") from error
+        raise StoreError(f"{path}: {error}") from error
     except BaseException:
         lock.close()
         raise
-    return Opened(connection, lock, path, set_aside)
+    return Opened(connection, lock, path)
 
 
 def open_reading(path: Path) -> sqlite3.Connection:
@@ -103,27 +116,22 @@ def open_reading(path: Path) -> sqlite3.Connection:
                 hint="otel-gpu run --store writes one; or name another",
             ) from error
         raise StoreError(f"{path}: cannot be read: {error.strerror}", hint=_OWNER) from error
-    connection = None
     try:
-        connection = _connect(path, "ro")
-        for setting in ("query_only = ON", "trusted_schema = OFF", "cell_size_check = ON"):
-            connection.execute(f"PRAGMA {setting}")
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_READ_BYTES)
-        _check_version(connection, path)
-        _check_tables(connection, path)
+        with _kept_open(path, "ro") as connection:
+            for setting in ("query_only = ON", "trusted_schema = OFF", "cell_size_check = ON"):
+                connection.execute(f"PRAGMA {setting}")
+            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_READ_BYTES)
+            _check_version(connection, path)
+            _check_tables(connection, path)
+    except _UnusableError as error:
+        raise StoreError(f"{path}: {error}", hint=_OLDER) from error
     except FAILURES as error:
-        if connection is not None:
-            connection.close()
         problem = problem_of(error)
         if is_damage(error) and not lock_path(path).exists():
             text = f"{path}: is not a store, or a damaged copy of one"
             raise StoreError(text, hint="name another file") from error
         hint = _COPY if _needs_a_folder(path) else problem.hint
         raise StoreError(f"{path}: cannot be read: {problem.text}", hint=hint) from error
-    except StoreError:
-        if connection is not None:
-            connection.close()
-        raise
     return connection
 
 
@@ -167,44 +175,53 @@ def _is_foreign(path: Path, *, was_ours: bool) -> bool:
 
 def _open(path: Path, limits: Limits, lock: Lock, *, durable: bool) -> sqlite3.Connection:
     is_new = not path.exists() or path.stat().st_size == 0
-    connection = None
     try:
         if is_new:
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE))
+            return _begin(path, limits, durable=durable)
         path.chmod(_FILE_MODE)
-        connection = _connect(path, "rw")
-        _configure(connection, limits, path, durable=durable)
-        if is_new:
-            facts = {
-                "created_by": f"otel-gpu {__version__}",
-                "created_unix_ns": f"{time.time_ns()}",
-            }
-            schema.create(connection, facts)
-        else:
-            connection.execute("PRAGMA trusted_schema = OFF")
+        with _kept_open(path, "rw") as connection:
             _check_version(connection, path)
+            _configure(connection, limits, path, durable=durable)
+            connection.execute("PRAGMA trusted_schema = OFF")
             _check_content(connection, path, lock)
-    except (OSError, *FAILURES, StoreError, _DamageError) as error:
-        if connection is not None:
-            connection.close()
-        if is_new:
-            # Nothing is in it, and its name would be in the way.
-            for suffix in _OUR_FILES:
-                path.with_name(path.name + suffix).unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise StoreError(
-                f"{path}: cannot be made: {error.strerror}",
-                hint="name a file in a folder that can be written, with --store",
-            ) from error
-        if isinstance(error, FAILURES):
-            if is_damage(error) and not is_new:
-                raise _DamageError(str(error)) from error
-            problem = problem_of(error)
-            raise StoreError(
-                f"{path}: cannot be written: {problem.text}", hint=problem.hint
-            ) from error
+    except OSError as error:
+        raise StoreError(
+            f"{path}: cannot be made: {error.strerror}",
+            hint="name a file in a folder that can be written, with --store",
+        ) from error
+    except FAILURES as error:
+        if is_damage(error) and not is_new:
+            raise _UnusableError(f"is damaged: {error}") from error
+        problem = problem_of(error)
+        raise StoreError(f"{path}: cannot be written: {problem.text}", hint=problem.hint) from error
+    return connection
+
+
+def _begin(path: Path, limits: Limits, *, durable: bool) -> sqlite3.Connection:
+    facts = {"created_by": f"otel-gpu {__version__}", "created_unix_ns": f"{time.time_ns()}"}
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE))
+        path.chmod(_FILE_MODE)
+        with _kept_open(path, "rw") as connection:
+            _configure(connection, limits, path, durable=durable)
+            schema.create(connection, facts)
+    except BaseException:
+        # Nothing is in it, and its name would be in the way.
+        for suffix in _OUR_FILES:
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
         raise
     return connection
+
+
+@contextlib.contextmanager
+def _kept_open(path: Path, mode: str) -> Iterator[sqlite3.Connection]:
+    """Connect; the connection is closed only when something goes wrong."""
+    connection = _connect(path, mode)
+    try:
+        yield connection
+    except BaseException:
+        connection.close()
+        raise
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
@@ -258,15 +275,14 @@ def _configure(
 
 def _check_version(connection: sqlite3.Connection, path: Path) -> None:
     (number,) = connection.execute("PRAGMA application_id").fetchone()
-    if number != schema.APPLICATION_ID:
-        raise StoreError(f"{path}: is not a store of otel-gpu", hint="name another file")
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version != schema.VERSION:
-        newer = version > schema.VERSION
-        raise StoreError(
-            f"{path}: is a store of version {version}; this otel-gpu uses version {schema.VERSION}",
-            hint="upgrade otel-gpu" if newer else "name another file, or remove this one",
-        )
+    if number != schema.APPLICATION_ID or version < 1:
+        raise StoreError(f"{path}: is not a store of otel-gpu", hint="name another file")
+    other = f"is a store of version {version}; this otel-gpu uses version {schema.VERSION}"
+    if version > schema.VERSION:
+        raise StoreError(f"{path}: {other}", hint="upgrade otel-gpu")
+    if version < schema.VERSION:
+        raise _UnusableError(other, f"version-{version}")
 
 
 def _check_tables(connection: sqlite3.Connection, path: Path) -> None:
@@ -285,9 +301,9 @@ def _check_content(connection: sqlite3.Connection, path: Path, lock: Lock) -> No
     longer than anybody wants to wait.
     """
     if lock.last.found_damage:
-        raise _DamageError("its last writer found it so")
+        raise _UnusableError("is damaged: its last writer found it so")
     if not schema.is_ours(connection):
-        raise _DamageError("its tables are not the ones of a store")
+        raise _UnusableError("is damaged: its tables are not the ones of a store")
     for table in ("chunks", "batches", "meta", "losses", "captures", "processes"):
         connection.execute(f"SELECT * FROM {table} LIMIT 100").fetchall()
     first_numbers(connection)
@@ -297,13 +313,13 @@ def _check_content(connection: sqlite3.Connection, path: Path, lock: Lock) -> No
     if (found is None or found[0] is None) and path.stat().st_size <= _MAX_CHECKED_BYTES:
         (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
         if verdict != "ok":
-            raise _DamageError(str(verdict))
+            raise _UnusableError(f"is damaged: {verdict}")
 
 
-def _set_aside(path: Path) -> Path:
-    target = path.with_name(f"{path.name}.corrupt-{int(time.time())}")
+def _set_aside(path: Path, mark: str) -> Path:
+    target = path.with_name(f"{path.name}.{mark}-{int(time.time())}")
     try:
-        for older in list(_damaged_ones(path)):
+        for older in list(_others_aside(path, mark)):
             older.unlink(missing_ok=True)
         path.with_name(path.name + "-shm").unlink(missing_ok=True)
         # The log goes first: left alone, it would be taken for that of the next file.
@@ -313,14 +329,14 @@ def _set_aside(path: Path) -> Path:
                 source.replace(target.with_name(target.name + suffix))
     except OSError as error:
         raise StoreError(
-            f"{path}: is damaged, and cannot be set aside: {error.strerror}",
+            f"{path}: cannot be used as it is, nor set aside: {error.strerror}",
             hint="remove it, or name another file with --store",
         ) from error
     return target
 
 
-def _damaged_ones(path: Path) -> Iterator[Path]:
-    prefix = f"{path.name}.corrupt-"
+def _others_aside(path: Path, mark: str) -> Iterator[Path]:
+    prefix = f"{path.name}.{mark}-"
     for name in path.parent.iterdir():
         number = name.name.removeprefix(prefix).removesuffix("-wal")
         if name.name.startswith(prefix) and number.isdigit():

@@ -15,13 +15,13 @@ from pathlib import Path
 
 from otel_gpu.errors import StoreError
 from otel_gpu.faults import Faults
-from otel_gpu.store.batch import Batch, Row
-from otel_gpu.store.columns import MAX_INTEGER, Table
+from otel_gpu.store.batch import Batch
+from otel_gpu.store.columns import MAX_INTEGER, Row
 from otel_gpu.store.eviction import Room
 from otel_gpu.store.limits import Limits
 from otel_gpu.store.lock import Lock
-from otel_gpu.store.losses import FAILED, NAMES_BUSY, READER, TOO_SMALL
-from otel_gpu.store.owed import Kept, Owed
+from otel_gpu.store.losses import FAILED, READER, TOO_SMALL
+from otel_gpu.store.pending_rows import Kept, PendingRows
 from otel_gpu.store.problems import DAMAGED, FAILURES, problem_of
 from otel_gpu.store.rows import mend
 from otel_gpu.store.schema import TABLE_BY_NAME
@@ -72,21 +72,18 @@ class Journal:
         self._writer = first["writer"]
         self._room = Room(connection, path, limits)
         self._batch = first["batch"]
-        self._owed = Owed(limits.owed_bytes)
+        self.lost: Counter[str] = Counter()
+        self._pending = PendingRows(limits.pending_bytes, self.lost)
         self._before: Counter[str] = Counter(
             dict(connection.execute("SELECT reason, rows FROM losses"))
         )
         self._said: set[str] = set()
-        self.lost: Counter[str] = Counter()
 
     def write(self, batch: Batch) -> None:
         """Write a batch, or count why it could not be written."""
         try:
-            if batch.owed is not None:
-                dropped = self._owed.dropped
-                self._owed.merge(batch.owed)
-                if self._owed.dropped > dropped:
-                    self.lost[NAMES_BUSY] += self._owed.dropped - dropped
+            if batch.pending is not None:
+                self._pending.merge(batch.pending)
             self._try(batch)
         except _LogIsFullError:
             self._roll_back()
@@ -127,17 +124,17 @@ class Journal:
             # A number or a name that SQLite cannot hold: from a broken record.
             self._roll_back()
             for name, rows in batch.rows.items():
-                batch.rows[name] = _mend_all(TABLE_BY_NAME[name], rows)
-            self._owed.change(lambda name, row: mend(TABLE_BY_NAME[name].stored, row))
+                batch.rows[name] = [_mend(name, row) for row in rows]
+            self._pending.change(_mend)
             self._transact(batch)
         self._room.give_back()
 
     def _transact(self, batch: Batch) -> None:
         most_bytes = 2 * self._limits.batch_bytes
         # What piled up goes in pieces: each passes through the log.
-        while self._owed.bytes > most_bytes:
-            self._write_owed(*self._owed.part(most_bytes), batch.chunk)
-        part, part_bytes = self._owed.part(most_bytes)
+        while self._pending.bytes > most_bytes:
+            self._write_pending(*self._pending.part(most_bytes), batch.chunk)
+        part, part_bytes = self._pending.part(most_bytes)
         self._make_room(batch.bytes + part_bytes, batch.chunk)
         with self._transaction():
             before_bytes = self._room.used_bytes()
@@ -151,13 +148,13 @@ class Journal:
             lost = self._before + Counter(batch.lost) + self.lost
             rows = [(reason, min(count, MAX_INTEGER)) for reason, count in lost.items()]
             many(_REPLACES["losses"], rows)
-        self._owed.remove(part)
+        self._pending.remove(part)
 
-    def _write_owed(self, part: Kept, part_bytes: int, chunk: int) -> None:
+    def _write_pending(self, part: Kept, part_bytes: int, chunk: int) -> None:
         self._make_room(part_bytes, chunk)
         with self._transaction():
             self._replace(part)
-        self._owed.remove(part)
+        self._pending.remove(part)
 
     def _make_room(self, need_bytes: int, chunk: int) -> None:
         if self._room.log_is_full():
@@ -202,7 +199,7 @@ class Journal:
     def _lose(self, batch: Batch, reason: str, problem: str, hint: str) -> None:
         self.lost[reason] += batch.count
         if reason == DAMAGED:
-            # It will not be looked through when it is large, so the next one is told.
+            # It will not be looked through when it is large, so the next writer has to know.
             self._lock.condemn()
         self._say(reason, problem, hint)
 
@@ -217,5 +214,5 @@ class Journal:
             )
 
 
-def _mend_all(table: Table, rows: list[Row]) -> list[Row]:
-    return [mend(table.stored, row) for row in rows]
+def _mend(table: str, row: Row) -> Row:
+    return mend(TABLE_BY_NAME[table].stored, row)

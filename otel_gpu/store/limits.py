@@ -5,7 +5,7 @@ from dataclasses import dataclass
 _MIB = 1 << 20
 _LOG_SHARE = 16
 _MAX_EMPTIED_BYTES = 4 * _MIB
-_MAX_OWED_BYTES = 16 * _MIB
+_MAX_PENDING_BYTES = 16 * _MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +55,9 @@ class Limits:
         return self.log_bytes // 2
 
     @property
-    def owed_bytes(self) -> int:
+    def pending_bytes(self) -> int:
         """Rows that others refer to and that wait for the disk to have room."""
-        return min(_MAX_OWED_BYTES, self.file_bytes // 4)
+        return min(_MAX_PENDING_BYTES, self.file_bytes // 4)
 
     @property
     def batch_bytes(self) -> int:

@@ -112,7 +112,7 @@ def lock_path(path: Path) -> Path:
 
 
 def look_at(path: Path) -> LastWriter | None:
-    """Return who wrote last, if nobody writes now and it can be told; else None."""
+    """Return who wrote last, if nobody writes now and it is known; else None."""
     try:
         fd = os.open(lock_path(path), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:

@@ -21,10 +21,9 @@ from otel_gpu.enrich.activities import (
 )
 from otel_gpu.enrich.percentiles import bucket_middles_ns
 from otel_gpu.probe_table import API_BY_NUMBER, Api
-from otel_gpu.store.batch import Row
+from otel_gpu.store.columns import Row
 from otel_gpu.store.lookups import family_name
-from otel_gpu.store.losses import NAMES_BUSY
-from otel_gpu.store.owed import Owed
+from otel_gpu.store.pending_rows import PendingRows
 from otel_gpu.store.processes import End, FollowedSeries, Process, Processes
 from otel_gpu.store.stack_rows import stack_columns
 from otel_gpu.store.text import clean, to_json
@@ -33,8 +32,11 @@ MAX_NAMES = 4_096
 """Devices, stacks and unknown APIs that are remembered, of each. What is forgotten gets another
 number next time."""
 
-MAX_OWED_BYTES = 16 << 20
+MAX_PENDING_BYTES = 16 << 20
 """Rows that wait to be written, while a disk is busy."""
+
+
+_Numbers = OrderedDict[Hashable, tuple[int, int]]
 
 
 class Names:
@@ -55,27 +57,27 @@ class Names:
         self._capture = 0
         self._capture_row: Row = ()
         self._lost = lost
-        self._owed = Owed(MAX_OWED_BYTES)
+        self._pending = PendingRows(MAX_PENDING_BYTES, lost)
         self.processes = Processes(self._number, lost)
-        self._devices = _Numbers()
-        self._stacks = _Numbers()
-        self._apis = _Numbers()
+        # The number of each, and the latest chunk that refers to it; those that no chunk
+        # referred to for longest come first.
+        self._devices: _Numbers = OrderedDict()
+        self._stacks: _Numbers = OrderedDict()
+        self._apis: _Numbers = OrderedDict()
 
     @property
-    def owed_bytes(self) -> int:
+    def pending_bytes(self) -> int:
         """What the rows that are to be written will take in the file, about."""
-        return self._owed.bytes
+        return self._pending.bytes
 
-    def take(self) -> Owed:
+    def take(self) -> PendingRows:
         """Return the rows that are to be written, once."""
-        owed, self._owed = self._owed, Owed(MAX_OWED_BYTES)
-        if owed.dropped:
-            self._lost[NAMES_BUSY] += owed.dropped
-        return owed
+        pending, self._pending = self._pending, PendingRows(MAX_PENDING_BYTES, self._lost)
+        return pending
 
     def keep(self, table: str, key: Any, row: Row) -> None:  # noqa: ANN401 -- any key
         """Add a row that is to be written; a later one with the same key takes its place."""
-        self._owed.add(table, key, row)
+        self._pending.add(table, key, row)
 
     def begin_chunk(self, chunk: int) -> None:
         """Take in that rows belong to another chunk from now on."""
@@ -163,8 +165,8 @@ class Names:
 
     def api(self, api: Api) -> int:
         """Return the number of an API, and see to it that the store knows its name."""
-        if api.number not in API_BY_NUMBER and self._apis.get(api.number) is None:
-            self._apis.put(api.number, (api.number, 0))
+        if api.number not in API_BY_NUMBER and api.number not in self._apis:
+            _remember(self._apis, api.number, (api.number, 0))
             row = (api.number, clean(api.name), api.layer_name, family_name(api.family))
             self.keep("apis", api.number, row)
         return api.number
@@ -203,13 +205,13 @@ class Names:
         self._next[table] = number + 1
         return number
 
-    def _refer(self, table: str, known: "_Numbers", key: Hashable) -> tuple[int, bool]:
+    def _refer(self, table: str, known: _Numbers, key: Hashable) -> tuple[int, bool]:
         """Return a number, and whether the current chunk referred to it before."""
         found = known.get(key)
         if found is not None and found[1] == self._chunk:
             return found[0], True
         number = self._number(table) if found is None else found[0]
-        known.put(key, (number, self._chunk))
+        _remember(known, key, (number, self._chunk))
         return number, False
 
     def _keep_process(self, process: Process) -> None:
@@ -243,23 +245,11 @@ class Names:
         self.keep("captures", number, (number, self._chunk, *self._capture_row))
 
 
-class _Numbers:
-    """Numbers by what they stand for, with the latest chunk that refers to each; bounded."""
-
-    def __init__(self) -> None:
-        # Those that no chunk referred to for longest come first.
-        self._known: OrderedDict[Hashable, tuple[int, int]] = OrderedDict()
-
-    def get(self, key: Hashable) -> tuple[int, int] | None:
-        """Return a number and its chunk; None: it is not known, or not any more."""
-        return self._known.get(key)
-
-    def put(self, key: Hashable, number: tuple[int, int]) -> None:
-        """Remember a number and its chunk."""
-        self._known[key] = number
-        self._known.move_to_end(key)
-        if len(self._known) > MAX_NAMES:
-            self._known.popitem(last=False)
+def _remember(known: _Numbers, key: Hashable, number: tuple[int, int]) -> None:
+    known[key] = number
+    known.move_to_end(key)
+    if len(known) > MAX_NAMES:
+        known.popitem(last=False)
 
 
 def _bucket_rows(info: Mapping[str, Any]) -> Iterator[tuple[str, int, float | None]]:

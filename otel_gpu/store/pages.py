@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from otel_gpu.errors import StoreError
-from otel_gpu.store.batch import Row
-from otel_gpu.store.columns import Column
+from otel_gpu.store.columns import Column, Row
 from otel_gpu.store.problems import FAILURES, problem_of
 from otel_gpu.store.schema import TABLE_BY_NAME
 
@@ -48,39 +47,21 @@ class Pages:
         self, table: str, first_seq: int, last_seq: int, condition: str = "1"
     ) -> Iterator[Row]:
         """
-        Yield the rows of a table whose key is ``seq``, in its order.
-
-        Raises:
-            StoreError: The file cannot be read any further.
-        """
-        query = (
-            f"{_QUERIES[table]} WHERE seq BETWEEN ? AND ? AND {condition} "
-            f"ORDER BY seq LIMIT {PAGE_ROWS}"
-        )
-        while first_seq <= last_seq:
-            page = self.fetch(query, (first_seq, last_seq))
-            yield from self._sound(table, page)
-            if len(page) < PAGE_ROWS:
-                return
-            first_seq = page[-1][0] + 1
-
-    def parts(self, table: str, first_seq: int, last_seq: int) -> Iterator[Row]:
-        """
         Yield the rows of a table whose key begins with ``seq``, in the order of the key.
 
         Raises:
             StoreError: The file cannot be read any further.
         """
-        key = TABLE_BY_NAME[table].key
-        after = f"({_ORDERS[table]}) > ({', '.join('?' * len(key))})"
-        order = f"AND seq <= ? ORDER BY {_ORDERS[table]} LIMIT {PAGE_ROWS}"
-        page = self.fetch(f"{_QUERIES[table]} WHERE seq >= ? {order}", (first_seq, last_seq))
+        key, order = TABLE_BY_NAME[table].key, _ORDERS[table]
+        where, after = f"{_QUERIES[table]} WHERE", f"({order}) > ({', '.join('?' * len(key))})"
+        limits = f"AND seq <= ? AND {condition} ORDER BY {order} LIMIT {PAGE_ROWS}"
+        page = self.fetch(f"{where} seq >= ? {limits}", (first_seq, last_seq))
         while page:
             yield from self._sound(table, page)
             if len(page) < PAGE_ROWS:
                 return
             last = page[-1][: len(key)]
-            page = self.fetch(f"{_QUERIES[table]} WHERE {after} {order}", (*last, last_seq))
+            page = self.fetch(f"{where} {after} {limits}", (*last, last_seq))
 
     def where(self, table: str, condition: str, values: Sequence[Any] = ()) -> list[Row]:
         """

@@ -7,29 +7,23 @@ first, as one reading. So what was usual before a window is known in it.
 """
 
 import heapq
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, TypeVar
 
 from otel_gpu import wire
 from otel_gpu.decode.bodies import parse_body
-from otel_gpu.decode.events import Aggregate, CudaCall, Fork, Gap, OpenCall, SeriesKey, Stall
+from otel_gpu.decode.events import SeriesKey
 from otel_gpu.enrich.activities import (
     Activity,
     AggregatesActivity,
-    CallActivity,
     CaptureActivity,
     CountersActivity,
     ExitActivity,
-    ForkActivity,
-    GapActivity,
-    OpenCallActivity,
     PressureActivity,
     ProbesActivity,
     ProcessImage,
     Series,
-    StallActivity,
     StatusActivity,
     ThreadTime,
     TimesActivity,
@@ -37,16 +31,16 @@ from otel_gpu.enrich.activities import (
 from otel_gpu.enrich.ids import NO_SEED, SpanIds, capture_seed
 from otel_gpu.explain.rules import ALLOCATOR_FAMILIES
 from otel_gpu.probe_table import APIS
-from otel_gpu.store.batch import Row
-from otel_gpu.store.columns import MAX_INTEGER
+from otel_gpu.store.columns import MAX_INTEGER, Row
 from otel_gpu.store.directory import Directory
-from otel_gpu.store.pages import Pages
-from otel_gpu.store.rows import event_rows
+from otel_gpu.store.event_tables import EVENT_TABLES
+from otel_gpu.store.pages import PAGE_ROWS, Pages
 from otel_gpu.store.span import Span
 from otel_gpu.store.totals import SeriesSum
 
 MAX_SERIES = 65_536
 """Series, and entries of the time account, that are added up at a time."""
+
 
 MAX_ENDED = 4_096
 """Process images that ended and whose sums are still kept."""
@@ -59,14 +53,7 @@ _EARLY_CALLS = (
     "GROUP BY process, api))"
 )
 
-_CALLS = event_rows(CudaCall).restore
-_STALLS = event_rows(Stall).restore
-_GAPS = event_rows(Gap).restore
-_FORKS = event_rows(Fork).restore
-_OPEN_CALLS = event_rows(OpenCall).restore
-
 _Informed = TypeVar("_Informed", PressureActivity, StatusActivity, CaptureActivity, ProbesActivity)
-_LED = frozenset({"calls", "stalls", "gaps", "forks", "open_calls"})
 
 _ImageKey = tuple[int, int]
 _Found = tuple[int, Activity]
@@ -91,13 +78,20 @@ class Playback:
         self._times: dict[_ImageKey, _Account] = {}
         self._ended: set[_ImageKey] = set()
         self._counters: dict[str, int] = {}
-        # By the number of the first row of each capture; the streams are read side by side.
+        # By the number of the first row of each capture, the latest first.
         self._ids = [(0, SpanIds(NO_SEED))]
-        for row in sorted(span.captures, key=itemgetter(2)):
+        for row in span.captures:
             if capture := self._capture(row):
-                self._ids.append((row[2], SpanIds(capture.seed)))
+                self._ids.insert(0, (row[2], SpanIds(capture.seed)))
+        self._ways: dict[str, Callable[[Row], Activity | None]] = {
+            **{kind.name: kind.activity_maker(directory, self._ids_at) for kind in EVENT_TABLES},
+            "exits": self._exit,
+            "readings": self._reading,
+            "pressure": self._pressure,
+            "statuses": self._status,
+        }
         self._parts = {
-            table: _Parts(pages.parts(table, span.first_seq, span.last_seq))
+            table: _Parts(pages.between(table, span.first_seq, span.last_seq))
             for table in ("aggregates", "thread_times", "counters")
         }
 
@@ -110,20 +104,9 @@ class Playback:
         """
         if self._span.chunk:
             yield from self._what_came_before()
-        ways: dict[str, Callable[[Row], Activity | None]] = {
-            "calls": self._call,
-            "stalls": self._stall,
-            "gaps": self._gap,
-            "forks": self._fork,
-            "open_calls": self._open_call,
-            "exits": self._exit,
-            "readings": self._reading,
-            "pressure": self._pressure,
-            "statuses": self._status,
-        }
-        streams = [self._stream(table, way) for table, way in ways.items()]
-        early = self._rows_of("calls", self._early_calls(), self._call)
-        for _, activity in heapq.merge(early, *streams, self._captures(), key=itemgetter(0)):
+        early = self._activities_of("calls", self._early_calls())
+        streams = (early, self._captures(), self._recorded())
+        for _, activity in heapq.merge(*streams, key=itemgetter(0)):
             yield activity
             if isinstance(activity, ExitActivity):
                 self._end(activity.process)
@@ -138,21 +121,41 @@ class Playback:
             for image in self._times.keys() & ended:
                 del self._times[image]
 
-    def _stream(self, table: str, way: Callable[[Row], Activity | None]) -> Iterator[_Found]:
+    def _recorded(self) -> Iterator[_Found]:
+        """Yield what rows of tables make, a range of ``seq`` at a time: to merge is slower."""
         span = self._span
-        first_seq = span.lead_seq if table in _LED else span.first_seq
-        return self._rows_of(table, self._pages.between(table, first_seq, span.last_seq), way)
+        begins = dict.fromkeys(self._ways, span.first_seq)
+        begins |= {kind.name: span.lead_seq for kind in EVENT_TABLES}
+        first_seq = span.first_seq
+        while first_seq <= span.last_seq:
+            last_seq = min(first_seq + PAGE_ROWS - 1, span.last_seq)
+            found: list[_Found] = []
+            for table, begin_seq in begins.items():
+                numbers = (max(first_seq, begin_seq), last_seq)
+                rows = self._pages.where(table, "seq BETWEEN ? AND ?", numbers)
+                found += self._activities_of(table, rows)
+            found.sort(key=itemgetter(0))
+            yield from found
+            # Only in a store from elsewhere are numbers far apart.
+            first_seq = last_seq + 1 if found else self._first_after(last_seq)
+
+    def _first_after(self, seq: int) -> int:
+        """Return the first number after one that a row has."""
+        tables = (f"SELECT min(seq) AS seq FROM {table} WHERE seq > ?1" for table in self._ways)
+        ((first_seq,),) = self._pages.fetch(
+            f"SELECT min(seq) FROM ({' UNION ALL '.join(tables)})", (seq,)
+        )
+        return MAX_INTEGER + 1 if first_seq is None else int(first_seq)
 
     def _early_calls(self) -> Iterator[Row]:
         first, last = self._span.first_seq, self._span.lead_seq - 1
         condition = _EARLY_CALLS.format(allocators=_ALLOCATORS, first=first, last=last)
         return self._pages.between("calls", first, last, condition)
 
-    def _rows_of(
-        self, table: str, rows: Iterable[Row], way: Callable[[Row], Activity | None]
-    ) -> Iterator[_Found]:
+    def _activities_of(self, table: str, rows: Iterable[Row]) -> Iterator[_Found]:
+        make = self._ways[table]
         for row in rows:
-            activity = way(row)
+            activity = make(row)
             if activity is None:
                 self._pages.reject(table)
             else:
@@ -207,8 +210,11 @@ class Playback:
             f"FROM series AS s WHERE s.process IN ({alive}))"
         )
         found = []
-        for number, _, *row in self._pages.where("aggregate_totals", latest, values):
-            series = self._add(number, lambda known, row=row: known.set(row))  # type: ignore[misc] # bound at once
+        for number, _, unplaced, total, least, most, size_bytes, buckets in self._pages.where(
+            "aggregate_totals", latest, values
+        ):
+            row = (0, unplaced, total, size_bytes, least, most, buckets)
+            series = self._add(number, row, anew=True)
             if series is not None:
                 found.append(series)
         if found:
@@ -228,85 +234,6 @@ class Playback:
         if processes:
             yield TimesActivity(self._span.start_unix_ns, tuple(self._thread_times(processes)))
 
-    def _call(self, row: Row) -> Activity | None:
-        process = self._directory.process(row[1])
-        if process is None:
-            return None
-        end_unix_ns = row[4]
-        event: CudaCall = _CALLS(row[5:])
-        return CallActivity(
-            process,
-            event,
-            self._directory.api(event.api),
-            _earlier(end_unix_ns, event.end_ktime_ns, event.start_ktime_ns),
-            end_unix_ns,
-            self._directory.device(row[2]),
-            self._directory.program_stack(row[3]),
-            *self._ids_at(row[0]).of_call(event),
-        )
-
-    def _stall(self, row: Row) -> Activity | None:
-        process = self._directory.process(row[1])
-        if process is None:
-            return None
-        end_unix_ns = row[5]
-        event: Stall = _STALLS(row[6:])
-        return StallActivity(
-            process,
-            event,
-            _earlier(end_unix_ns, event.end_ktime_ns, event.start_ktime_ns),
-            _earlier(end_unix_ns, event.end_ktime_ns, event.runnable_ktime_ns),
-            end_unix_ns,
-            row[2],
-            self._directory.stack(row[3]),
-            self._directory.program_stack(row[4]),
-            *self._ids_at(row[0]).of_stall(event),
-        )
-
-    def _gap(self, row: Row) -> Activity | None:
-        process = self._directory.process(row[1])
-        if process is None:
-            return None
-        end_unix_ns = row[3]
-        event: Gap = _GAPS(row[4:])
-        return GapActivity(
-            process,
-            event,
-            self._directory.api(event.previous_api),
-            self._directory.api(event.next_api),
-            _earlier(end_unix_ns, event.end_ktime_ns, event.start_ktime_ns),
-            end_unix_ns,
-            self._directory.device(row[2]),
-            *self._ids_at(row[0]).of_gap(event),
-        )
-
-    def _fork(self, row: Row) -> Activity | None:
-        process, child = self._directory.process(row[1]), self._directory.process(row[2])
-        if process is None or child is None:
-            return None
-        end_unix_ns = row[3]
-        event: Fork = _FORKS(row[4:])
-        start_unix_ns = _earlier(end_unix_ns, event.end_ktime_ns, event.start_ktime_ns)
-        ids = self._ids_at(row[0]).of_fork(event)
-        return ForkActivity(process, event, child, start_unix_ns, end_unix_ns, *ids)
-
-    def _open_call(self, row: Row) -> Activity | None:
-        process = self._directory.process(row[1])
-        if process is None:
-            return None
-        seen_unix_ns = row[4]
-        event: OpenCall = _OPEN_CALLS(row[5:])
-        return OpenCallActivity(
-            process,
-            event,
-            self._directory.api(event.api),
-            _earlier(seen_unix_ns, event.ktime_ns, event.start_ktime_ns),
-            seen_unix_ns,
-            self._directory.device(row[2]),
-            self._directory.program_stack(row[3]),
-            *self._ids_at(row[0]).of_open_call(event),
-        )
-
     def _exit(self, row: Row) -> Activity | None:
         process = self._directory.process(row[1])
         return None if process is None else ExitActivity(process, row[2], row[3], bool(row[4]))
@@ -322,7 +249,7 @@ class Playback:
 
     def _ids_at(self, seq: int) -> SpanIds:
         """Return what names the spans of the capture that a row is of."""
-        return self._ids[bisect_right(self._ids, seq, key=itemgetter(0)) - 1][1]
+        return next(ids for first_seq, ids in self._ids if seq >= first_seq)
 
     def _probes(self, row: Row) -> Activity | None:
         return _with_info(ProbesActivity, wire.RECORD_PROBES, row[3], row[4])
@@ -343,23 +270,20 @@ class Playback:
 
     def _added(self, seq: int) -> Iterator[Series]:
         for _, number, *row in self._parts["aggregates"].of(seq):
-            series = self._add(number, lambda known, row=row: known.add(row))  # type: ignore[misc] # bound at once
+            series = self._add(number, row)
             if series is not None:
                 yield series
 
-    def _add(self, number: int, change: Callable[[SeriesSum], Aggregate]) -> Series | None:
+    def _add(self, number: int, row: Sequence[Any], *, anew: bool = False) -> Series | None:
         name = self._directory.series(number)
-        if name is None:
+        begins = name is not None and (anew or name.key not in self._series)
+        if name is None or (begins and len(self._series) >= MAX_SERIES):
             self._pages.reject("aggregates")
             return None
-        known = self._series.get(name.key)
-        if known is None:
-            if len(self._series) >= MAX_SERIES:
-                self._pages.reject("aggregates")
-                return None
-            known = self._series[name.key] = SeriesSum()
+        if begins:
+            self._series[name.key] = SeriesSum()
         try:
-            aggregate = change(known)
+            aggregate = self._series[name.key].add(row)
         except ValueError:
             self._pages.reject("aggregates")
             return None
@@ -407,11 +331,6 @@ class _Parts:
             self._next = None
             if row[0] == seq:
                 yield row
-
-
-def _earlier(unix_ns: int, ktime_ns: int, earlier_ktime_ns: int) -> int:
-    """Return the Unix time of an earlier moment of an event, as ``enrich`` gave it."""
-    return min(max(0, unix_ns + earlier_ktime_ns - ktime_ns), MAX_INTEGER)
 
 
 def _capture_of(unix_ns: int, info: Mapping[str, Any]) -> CaptureActivity:

@@ -7,6 +7,7 @@ too many. What is left then is the number, for records that come late.
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from otel_gpu.decode.events import SeriesKey
@@ -39,19 +40,18 @@ class End(NamedTuple):
     exit_code: int | None
 
 
+@dataclass(slots=True, eq=False)
 class FollowedSeries:
     """One series: its number, and what it stood at when it was last read."""
 
-    __slots__ = ("chunk", "device", "is_changed", "number", "total")
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.chunk = -1
-        self.device: int | None = None
-        self.total: Total = NOTHING
-        self.is_changed = False
+    number: int
+    chunk: int = -1
+    device: int | None = None
+    total: Total = NOTHING
+    is_changed: bool = False
 
 
+@dataclass(slots=True, eq=False)
 class Process:
     """
     One process image.
@@ -67,26 +67,14 @@ class Process:
         has_new_times: Whether the account changed since the chunk began.
     """
 
-    __slots__ = (
-        "chunk",
-        "end",
-        "has_new_times",
-        "image",
-        "is_followed",
-        "number",
-        "series",
-        "times",
-    )
-
-    def __init__(self, number: int, image: ProcessImage) -> None:
-        self.number = number
-        self.image = image
-        self.chunk = -1
-        self.end: End | None = None
-        self.is_followed = True
-        self.series: dict[SeriesKey, FollowedSeries] = {}
-        self.times: dict[TimeKey, ThreadTotal] = {}
-        self.has_new_times = False
+    number: int
+    image: ProcessImage
+    chunk: int = -1
+    end: End | None = None
+    is_followed: bool = True
+    series: dict[SeriesKey, FollowedSeries] = field(default_factory=dict)
+    times: dict[TimeKey, ThreadTotal] = field(default_factory=dict)
+    has_new_times: bool = False
 
 
 class Processes:
@@ -103,7 +91,7 @@ class Processes:
         self._lost = lost
         # Those that were not referred to for longest come first.
         self._followed: OrderedDict[ImageKey, Process] = OrderedDict()
-        # In the order of their ends, with the first moment that the stream told after that.
+        # In the order of their ends, with the first moment of the stream after that.
         self._ended: OrderedDict[ImageKey, int] = OrderedDict()
         self._numbers: OrderedDict[ImageKey, tuple[int, End | None]] = OrderedDict()
         self._count = 0

@@ -2,7 +2,7 @@
 Questions in SQL that can only be read.
 
 Nobody's word is taken for it that a question is one. The file is opened read-only, the
-engine is told to refuse writing, an authorizer refuses everything but reading when the
+engine is set to refuse writing, an authorizer refuses everything but reading when the
 statement is prepared, and limits hold for its text, its values, its memory, its time and
 its answer.
 """
@@ -101,7 +101,7 @@ def ask(path: Path, sql: str, limits: QueryLimits) -> Answer:
 
     Raises:
         StoreError: The store cannot be opened.
-        QueryError: The question is none, would change something, or goes beyond a limit.
+        QueryError: It is no question, would change something, or goes beyond a limit.
     """
     with closing(open_reading(path)) as connection:
         _guard(connection, time.monotonic() + limits.time_s)

@@ -1,16 +1,13 @@
 """The reader: what a store holds, for a window of time."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from otel_gpu.enrich.activities import Activity
-from otel_gpu.explain.chains import Cause, Chain, Incident
-from otel_gpu.store.batch import Row
-from otel_gpu.store.blame import read_causes, read_chain, read_incident
-from otel_gpu.store.columns import MAX_INTEGER
+from otel_gpu.store.columns import Row
 from otel_gpu.store.directory import Directory
 from otel_gpu.store.files import open_reading
 from otel_gpu.store.lock import look_at
@@ -18,7 +15,7 @@ from otel_gpu.store.losses import KILLED
 from otel_gpu.store.pages import Pages
 from otel_gpu.store.playback import Playback
 from otel_gpu.store.queries import Answer, QueryLimits, ask
-from otel_gpu.store.span import Span, bounded, find_span
+from otel_gpu.store.span import Span, find_span
 
 
 class Extent(NamedTuple):
@@ -48,7 +45,6 @@ class StoreReader:
         self.path = path
         self._connection = open_reading(path)
         self._pages = Pages(self._connection, path)
-        self._directory = Directory(self._pages)
 
     def __enter__(self) -> Self:
         return self
@@ -99,37 +95,6 @@ class StoreReader:
             directory = Directory(self._pages)
             yield from Playback(self._pages, directory, span).activities()
 
-    def chains(
-        self, start_unix_ns: int | None = None, end_unix_ns: int | None = None
-    ) -> Iterator[Chain]:
-        """Yield the causal chains that were written for effects that touch a window."""
-        condition = "start_unix_ns + duration_ns >= ? AND start_unix_ns <= ?"
-        for row in self._of_window("chains", condition, start_unix_ns, end_unix_ns):
-            chain = self._chain(row)
-            if chain is not None:
-                yield chain
-
-    def incidents(
-        self, start_unix_ns: int | None = None, end_unix_ns: int | None = None
-    ) -> Iterator[Incident]:
-        """Yield the incidents that were written and touch a window."""
-        condition = "end_unix_ns >= ? AND start_unix_ns <= ?"
-        for row in self._of_window("incidents", condition, start_unix_ns, end_unix_ns):
-            chains = []
-            listed = (
-                "id IN (SELECT chain_id FROM incident_chains WHERE incident_chains.seq = ?) "
-                "AND seq <= ?"
-            )
-            for chain_row in self._pages.where("chains", listed, (row[0], row[0])):
-                chain = self._chain(chain_row)
-                if chain is not None:
-                    chains.append(chain)
-            chains.sort(key=lambda chain: (chain.effect.start_unix_ns, chain.id))
-            try:
-                yield read_incident(row, self._causes(row[0]), tuple(chains))
-            except ValueError:
-                self._pages.reject("incidents")
-
     def losses(self) -> dict[str, int]:
         """
         Return what did not reach the store, by reason, over its whole life.
@@ -158,35 +123,6 @@ class StoreReader:
             (name, column, meaning, unit)
             for _, name, column, meaning, unit in self._pages.where("schema_info", "1")
         ]
-
-    def _of_window(
-        self, table: str, condition: str, start_unix_ns: int | None, end_unix_ns: int | None
-    ) -> Iterator[Row]:
-        values: Sequence[Any] = (
-            0 if start_unix_ns is None else bounded(start_unix_ns),
-            MAX_INTEGER if end_unix_ns is None else bounded(end_unix_ns),
-        )
-        span = self.span(start_unix_ns, None)
-        if span is not None:
-            # Told after the effect, never before it.
-            yield from self._pages.where(
-                table, f"seq >= ? AND {condition}", (span.first_seq, *values)
-            )
-
-    def _chain(self, row: Row) -> Chain | None:
-        process = self._directory.process(row[2])
-        try:
-            if process is not None:
-                return read_chain(row, process, self._causes(row[0]), self._directory)
-        except ValueError:
-            pass
-        self._pages.reject("chains")
-        return None
-
-    def _causes(self, seq: int) -> tuple[Cause, ...]:
-        causes = self._pages.where("causes", "seq = ?", (seq,))
-        evidence = self._pages.where("evidence", "seq = ?", (seq,))
-        return read_causes(causes, evidence, self._directory)
 
     def _lost_by(self, writer: Row) -> int:
         # Nobody holds the lock, so the writer is gone, and did not say that it ended.

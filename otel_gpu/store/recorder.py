@@ -29,8 +29,8 @@ def open_writer(
     Open a store, or begin one, to write what is observed.
 
     Args:
-        path: Its file; folders above it are made. A damaged store is set aside, with a
-            warning, and a new one is begun.
+        path: Its file; folders above it are made. A store that is damaged, or of an older
+            version, is set aside with a warning, and a new one is begun.
         limits: What it may hold.
         live: True: a thread writes about once a second, so that the caller never waits
             for a disk, and each batch outlives a power cut. False: batches are written by
@@ -38,13 +38,11 @@ def open_writer(
         faults: Counts errors that no disk explains.
 
     Raises:
-        StoreError: It is no store, of another version or owner, another process writes
-            it, or the place cannot be written.
+        StoreError: It is no store, of a later version or another owner, another process
+            writes it, or the place cannot be written.
     """
     limits = Limits() if limits is None else limits
-    connection, lock, path, set_aside = open_writing(path, limits, durable=live)
-    if set_aside is not None:
-        _logger.warning("%s: was damaged; it is %s now, and a new one is begun", path, set_aside)
+    connection, lock, path = open_writing(path, limits, durable=live)
     try:
         first = first_numbers(connection)
         lost = _settle_last(connection, lock.last)

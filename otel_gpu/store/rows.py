@@ -12,12 +12,12 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from otel_gpu.decode.events import CudaCall
-from otel_gpu.store.columns import JSON, MAX_INTEGER, WORD, Column
+from otel_gpu.store.columns import JSON, MAX_INTEGER, WORD, Column, Row
 from otel_gpu.store.fields import DIMENSIONS, word_places
 from otel_gpu.store.text import clean
 
 _WORDS = 1 << 64
-_Row = tuple[Any, ...]
+_new_tuple = tuple.__new__
 
 
 class EventRows(NamedTuple):
@@ -27,7 +27,7 @@ class EventRows(NamedTuple):
     ``flatten`` gives the columns of an event, ``restore`` the event of the columns.
     """
 
-    flatten: Callable[[Any], _Row]
+    flatten: Callable[[Any], Row]
     restore: Callable[[Sequence[Any]], Any]
 
 
@@ -36,13 +36,12 @@ def event_rows(event: Any) -> EventRows:  # noqa: ANN401 -- the class of any eve
     places = word_places(event)
     spread = _spread if event is CudaCall else tuple
     gather: Callable[[Sequence[Any]], Sequence[Any]] = _gather if event is CudaCall else tuple
-    make = event._make
     if not places:
-        return EventRows(spread, lambda values: make(gather(values)))
+        return EventRows(spread, lambda values: _new_tuple(event, gather(values)))
     # Two at least, so that the getter always gives a tuple.
     words = itemgetter(*places, places[0])
 
-    def flatten(one: Any) -> _Row:  # noqa: ANN401 -- an event of this kind
+    def flatten(one: Any) -> Row:  # noqa: ANN401 -- an event of this kind
         values = spread(one)
         if max(words(values)) > MAX_INTEGER:
             changed = list(values)
@@ -57,12 +56,13 @@ def event_rows(event: Any) -> EventRows:  # noqa: ANN401 -- the class of any eve
             for place in places:
                 changed[place] %= _WORDS
             values = changed
-        return make(gather(values))
+        # As event._make, which takes longer.
+        return _new_tuple(event, gather(values))
 
     return EventRows(flatten, restore)
 
 
-def mend(columns: Sequence[Column], row: _Row) -> _Row:
+def mend(columns: Sequence[Column], row: Row) -> Row:
     """Return a row that SQLite refused as one that it takes; what is broken stays broken."""
     return tuple(_mend(column, value) for column, value in zip(columns, row, strict=True))
 
@@ -87,15 +87,11 @@ _AFTER = _GRID + len(DIMENSIONS)
 assert CudaCall._fields[_GRID:_AFTER] == DIMENSIONS  # noqa: S101 -- both are next to each other
 
 
-def _spread(call: CudaCall) -> _Row:
+def _spread(call: CudaCall) -> Row:
     return (*call[:_GRID], *call.grid, *call.block, *call[_AFTER:])
 
 
-def _gather(values: Sequence[Any]) -> _Row:
+def _gather(values: Sequence[Any]) -> Row:
     grid, block, after = _GRID, _GRID + 3, _GRID + 6
-    return (
-        *values[:grid],
-        tuple(values[grid:block]),
-        tuple(values[block:after]),
-        *values[after:],
-    )
+    shape = (tuple(values[grid:block]), tuple(values[block:after]))
+    return (*values[:grid], *shape, *values[after:])

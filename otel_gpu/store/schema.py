@@ -1,8 +1,8 @@
 """
 The schema: what a store is made of, and which version of it this is.
 
-A store is made whole and never altered. One of another version is refused, and its
-message says which otel-gpu to use.
+A store is made whole and never altered. One of an older version is set aside by whoever
+would write it, one of a later version is refused.
 """
 
 import sqlite3

@@ -5,7 +5,7 @@ Rows that others refer to say the latest chunk that does. When that is gone, so 
 """
 
 from otel_gpu.store.columns import JSON, REAL, S32, S64, TEXT, U8, U16, U32, U64, Column, Table
-from otel_gpu.store.tables import DEVICE, INFO, PROCESS, SEQ, UNIX
+from otel_gpu.store.fields import DEVICE, INFO, PROCESS, SEQ, UNIX
 
 _LAST_CHUNK = Column("last_chunk", U64, "the latest chunk with rows that refer to this one")
 _CHUNK = Column("chunk", U64, "number of the chunk; see chunks")

@@ -1,7 +1,7 @@
 """
 Which rows a window of time needs.
 
-What is told about a moment comes a little before and after it: stalls before the call
+What is known about a moment comes a little before and after it: stalls before the call
 that they were in, a reading of the counters after what it counted. So a span begins with
 the chunk that holds the moment half a minute before a window, and ends a few seconds
 after it. Of that lead, readings are few and all are read; of calls and what happened to
@@ -9,13 +9,13 @@ threads only as much is as the first effects in the window lasted, and a little 
 
 Several captures can be one story, when an agent was restarted. They cannot when the host
 was rebooted, since its clock began anew, or when their histograms have other buckets. Of
-those that a window touches, the latest story is told.
+those that a window touches, the latest story is played.
 """
 
 from typing import NamedTuple
 
-from otel_gpu.store.batch import Row
-from otel_gpu.store.columns import MAX_INTEGER
+from otel_gpu.store.columns import MAX_INTEGER, Row
+from otel_gpu.store.event_tables import EVENT_TABLES
 from otel_gpu.store.pages import Pages
 from otel_gpu.store.text import from_json
 
@@ -113,9 +113,14 @@ def _find_lead(pages: Pages, first_seq: int, last_seq: int, start_unix_ns: int) 
         (*span, bounded(start_unix_ns), until_unix_ns),
     )
     begins = [start_unix_ns]
-    for table in _EFFECTS:
-        query = f"SELECT min(start_unix_ns) FROM {table} WHERE seq BETWEEN ? AND ?"
-        ((begin,),) = pages.fetch(query, (first, last))
+    for kind in EVENT_TABLES:
+        if kind.name not in _EFFECTS:
+            continue
+        query = (
+            f"SELECT min(start_unix_ns) FROM {kind.name} WHERE seq BETWEEN ? AND ? "
+            f"AND {kind.end.name} >= ?"
+        )
+        ((begin,),) = pages.fetch(query, (first, last, bounded(start_unix_ns)))
         if isinstance(begin, int):
             begins.append(begin)
     lead_unix_ns = max(min(begins) - _LEAD_NS, start_unix_ns - BEFORE_NS)

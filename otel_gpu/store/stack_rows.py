@@ -1,8 +1,8 @@
 """
 Stacks of programs as rows, and back.
 
-The document of a stack is the body of the record that told it: one place says what a stack
-may be, and a file from anywhere is looked at as a recording from anywhere is.
+The document of a stack is the body of its record: one place says what a stack may be, and a
+file from anywhere is checked as a recording from anywhere is.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ def read_stack(document: str) -> CallStack:
     Return the stack of a document; where in it the program was is looked for again.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is invalid.
     """
     try:
         body = parse_body(wire.RECORD_USER_STACK, document.encode())

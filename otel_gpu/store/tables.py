@@ -7,132 +7,19 @@ because ``seq`` is also where a row lies in the file, a chunk is removed from ev
 by cutting off one end of it. Nothing else has an index, so that writing stays cheap.
 """
 
-from otel_gpu.decode.events import CudaCall, Fork, Gap, OpenCall, Stall
-from otel_gpu.store.columns import (
-    JSON,
-    REAL,
-    S64,
-    TEXT,
-    U8,
-    U16,
-    U32,
-    U64,
-    Column,
-    Table,
-)
-from otel_gpu.store.fields import event_columns
-
-SEQ = Column("seq", U64, "number of the row over all tables, in the order of what was seen")
-UNIX = Column("unix_ns", U64, "when it was read, in Unix time", "ns")
-_END = Column("end_unix_ns", U64, "when it ended, in Unix time", "ns")
-PROCESS = Column("process", U64, "whose it is; see processes")
-DEVICE = Column("cuda_device", U64, "which device; see devices. NULL: unknown", optional=True)
-STACK = Column(
-    "program_stack", U64, "where in the program it was; see stacks. NULL: unknown", optional=True
-)
-INFO = Column("info", JSON, "all that was read, as a JSON object")
-
-
-def _start(end: str, last: str) -> Column:
-    made_of = f"{end} + start_ktime_ns - {last}"
-    return Column("start_unix_ns", S64, "when it began, in Unix time", "ns", made_of=made_of)
-
-
-def _length(name: str, meaning: str, made_of: str) -> Column:
-    return Column(name, S64, meaning, "ns", made_of=made_of)
-
-
-_DURATION = _length("duration_ns", "how long it took", "end_ktime_ns - start_ktime_ns")
+from otel_gpu.store.columns import JSON, REAL, S64, TEXT, U8, U16, U32, U64, Column, Table
+from otel_gpu.store.event_tables import EVENT_TABLES
+from otel_gpu.store.fields import END, INFO, PROCESS, SEQ, STACK, UNIX
 
 ACTIVITIES: tuple[Table, ...] = (
-    Table(
-        "calls",
-        "CUDA calls that were chosen to be kept: failed, slow, stalled or sampled ones, with "
-        "their host time. All calls are counted in aggregates.",
-        (
-            SEQ,
-            PROCESS,
-            DEVICE,
-            STACK,
-            _END,
-            *event_columns(CudaCall),
-            _start("end_unix_ns", "end_ktime_ns"),
-            _DURATION,
-        ),
-        ("seq",),
-    ),
-    Table(
-        "stalls",
-        "Times in which a thread was off the CPU: first blocked, then ready and waiting for a CPU.",
-        (
-            SEQ,
-            PROCESS,
-            Column("reason", TEXT, "what it was blocked on; see reasons. Empty: not blocked"),
-            Column("stack", U64, "where in the kernel it was; see stacks", optional=True),
-            STACK,
-            _END,
-            *event_columns(Stall),
-            _start("end_unix_ns", "end_ktime_ns"),
-            _DURATION,
-            _length("blocked_ns", "how long it was blocked", "runnable_ktime_ns - start_ktime_ns"),
-            _length(
-                "run_queue_ns",
-                "how long it waited for a CPU",
-                "end_ktime_ns - runnable_ktime_ns",
-            ),
-        ),
-        ("seq",),
-    ),
-    Table(
-        "gaps",
-        "Times between two outermost CUDA calls of one thread that were chosen to be kept.",
-        (
-            SEQ,
-            PROCESS,
-            DEVICE,
-            _END,
-            *event_columns(Gap),
-            _start("end_unix_ns", "end_ktime_ns"),
-            _DURATION,
-        ),
-        ("seq",),
-    ),
-    Table(
-        "forks",
-        "Processes that made processes, and how long that took.",
-        (
-            SEQ,
-            PROCESS,
-            Column("child", U64, "the new process; see processes"),
-            _END,
-            *event_columns(Fork),
-            _start("end_unix_ns", "end_ktime_ns"),
-            _DURATION,
-        ),
-        ("seq",),
-    ),
-    Table(
-        "open_calls",
-        "CUDA calls that had not returned for long when they were looked at.",
-        (
-            SEQ,
-            PROCESS,
-            DEVICE,
-            STACK,
-            Column("seen_unix_ns", U64, "when it was looked at, in Unix time", "ns"),
-            *event_columns(OpenCall),
-            _start("seen_unix_ns", "ktime_ns"),
-            _length("age_ns", "for how long it was open by then", "ktime_ns - start_ktime_ns"),
-        ),
-        ("seq",),
-    ),
+    *(kind.table for kind in EVENT_TABLES),
     Table(
         "exits",
         "Programs that ended, also by becoming another one (exec).",
         (
             SEQ,
             PROCESS,
-            _END,
+            END,
             Column(
                 "exit_code", U32, "as wait(2) gives it; 0 for exec. NULL: unknown", optional=True
             ),

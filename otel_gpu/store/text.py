@@ -37,7 +37,7 @@ def from_json(text: str, kind: type) -> Any:  # noqa: ANN401 -- whatever JSON ca
     Read a document back.
 
     Raises:
-        ValueError: It is none, or not of the kind that is expected.
+        ValueError: It is invalid, or not of the kind that is expected.
     """
     try:
         value = _DECODER.decode(text)
@@ -49,19 +49,6 @@ def from_json(text: str, kind: type) -> Any:  # noqa: ANN401 -- whatever JSON ca
     if not isinstance(value, kind):
         raise ValueError(f"not a {kind.__name__}")  # noqa: TRY004 -- it is about a document
     return value
-
-
-def texts_from_json(text: str) -> tuple[str, ...]:
-    """
-    Read a list of names or sentences back.
-
-    Raises:
-        ValueError: It is none.
-    """
-    found = from_json(text, list)
-    if not all(isinstance(item, str) for item in found):
-        raise ValueError("not a list of texts")
-    return tuple(found)
 
 
 def _refuse(text: str) -> NoReturn:

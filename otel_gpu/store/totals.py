@@ -93,30 +93,20 @@ def total_row(now: Total) -> tuple[Any, ...]:
 
 
 class SeriesSum:
-    """
-    What a series stands at, put together from rows.
-
-    Raises:
-        ValueError: From both methods: the buckets of a row are none.
-    """
+    """What a series stands at, put together from rows."""
 
     def __init__(self) -> None:
         self._unplaced = self._sum = self._size_bytes = self._max = 0
         self._min = NOTHING.min
         self._buckets = [0] * wire.MAX_BUCKETS
 
-    def set(self, row: Sequence[Any]) -> Aggregate:
-        """Begin with the columns that ``total_row`` gave."""
-        unplaced, total, least, most, size_bytes, buckets = row
-        self._buckets = [0] * wire.MAX_BUCKETS
-        self._count(buckets)
-        self._unplaced, self._sum = unplaced, total
-        self._size_bytes, self._max = size_bytes, most
-        self._min = NOTHING.min if least is None else least
-        return self._aggregate()
-
     def add(self, row: Sequence[Any]) -> Aggregate:
-        """Add the columns that ``added_row`` gave."""
+        """
+        Add the columns that ``added_row`` gave.
+
+        Raises:
+            ValueError: The last one holds no buckets.
+        """
         _, unplaced, total, size_bytes, least, most, buckets = row
         self._count(buckets)
         self._unplaced = _bounded(self._unplaced + unplaced)

@@ -9,56 +9,29 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
-from otel_gpu.decode.events import CudaCall, Fork, Gap, OpenCall, Stall
 from otel_gpu.enrich.activities import (
     Activity,
     AggregatesActivity,
-    CallActivity,
     CaptureActivity,
     CountersActivity,
     ExitActivity,
-    ForkActivity,
-    GapActivity,
-    OpenCallActivity,
     PressureActivity,
     ProbesActivity,
-    StallActivity,
     StatusActivity,
     TimesActivity,
 )
 from otel_gpu.explain.chains import Chain, Incident
 from otel_gpu.store.batch import Batch
 from otel_gpu.store.blame import cause_rows, chain_row, incident_row
+from otel_gpu.store.delivery import Direct
+from otel_gpu.store.event_tables import EVENT_TABLES, EventTable
 from otel_gpu.store.limits import Limits
 from otel_gpu.store.losses import BUSY, CHAINS, TOO_LARGE
 from otel_gpu.store.names import Names
 from otel_gpu.store.readings import Readings
-from otel_gpu.store.rows import event_rows
 from otel_gpu.store.text import clean, to_json
-
-_CALLS = event_rows(CudaCall).flatten
-_STALLS = event_rows(Stall).flatten
-_GAPS = event_rows(Gap).flatten
-_FORKS = event_rows(Fork).flatten
-_OPEN_CALLS = event_rows(OpenCall).flatten
-
-
-class Delivery(Protocol):
-    """Where batches go; ``delivery.Direct`` and ``delivery.Background`` are such."""
-
-    def is_ready(self) -> bool:
-        """Say whether a batch would be written at once."""
-
-    def put(self, batch: Batch) -> None:
-        """Take a batch. What cannot be written of it is counted."""
-
-    def close(self, timeout_s: float) -> bool:
-        """Write what is left within the time, and end; False: it did not get that far."""
-
-    def lost(self) -> Mapping[str, int]:
-        """Return the rows that could not be written, by reason."""
 
 
 class StoreWriter:
@@ -70,12 +43,12 @@ class StoreWriter:
         limits: What a batch and a chunk may hold.
         first: The first free number of ``seq``, ``chunk`` and each table of names.
         live: Whether a batch is written when it is old, and not only when it is full.
-        seen: Is told the next number after each activity.
+        seen: Called with the next number after each activity.
     """
 
     def __init__(
         self,
-        delivery: Delivery,
+        delivery: Direct,
         limits: Limits,
         first: Mapping[str, int],
         *,
@@ -99,18 +72,14 @@ class StoreWriter:
         self._is_closed = False
         self._ways: dict[type, Callable[[Any], None]] = {
             AggregatesActivity: self._observe_aggregates,
-            CallActivity: self._observe_call,
             CaptureActivity: self._observe_capture,
             CountersActivity: self._observe_counters,
             ExitActivity: self._observe_exit,
-            ForkActivity: self._observe_fork,
-            GapActivity: self._observe_gap,
-            OpenCallActivity: self._observe_open_call,
             PressureActivity: self._observe_pressure,
             ProbesActivity: self._observe_probes,
-            StallActivity: self._observe_stall,
             StatusActivity: self._observe_status,
             TimesActivity: self._observe_times,
+            **{kind.activity: self._event_observer(kind) for kind in EVENT_TABLES},
         }
 
     def __enter__(self) -> Self:
@@ -134,7 +103,7 @@ class StoreWriter:
         batch = self._batch
         if (
             batch.count >= self._batch_rows
-            or batch.bytes + self._names.owed_bytes >= self._batch_bytes
+            or batch.bytes + self._names.pending_bytes >= self._batch_bytes
             or (self._live and time.monotonic() >= self._due_s)
         ):
             self._hand_over()
@@ -212,7 +181,7 @@ class StoreWriter:
         if self._chunk_start_unix_ns is None:
             self._chunk_start_unix_ns = extent.start_unix_ns
         self._chunk_rows += batch.count
-        self._chunk_bytes += batch.bytes + self._names.owed_bytes
+        self._chunk_bytes += batch.bytes + self._names.pending_bytes
         self._seal()
         self._delivery.put(batch)
         span_ns = abs(extent.end_unix_ns - self._chunk_start_unix_ns)
@@ -227,7 +196,7 @@ class StoreWriter:
         self._due_s = time.monotonic() + self._limits.batch_interval_s
 
     def _seal(self) -> None:
-        self._batch.owed = self._names.take()
+        self._batch.pending = self._names.take()
         self._batch.lost = dict(self._lost)
 
     def _end_chunk(self) -> int:
@@ -241,74 +210,17 @@ class StoreWriter:
         self._readings.begin_chunk()
         return chunk
 
-    def _observe_call(self, activity: CallActivity) -> None:
-        names = self._names
-        seq = self._seq
-        self._seq = seq + 1
-        names.api(activity.api)
-        end_unix_ns = activity.end_unix_ns
-        row = (
-            seq,
-            names.process(activity.process),
-            names.device(activity.device),
-            names.program_stack(activity.stack),
-            end_unix_ns,
-            *_CALLS(activity.event),
-        )
-        self._batch.add("calls", row, end_unix_ns)
+    def _event_observer(self, kind: EventTable) -> Callable[[Any], None]:
+        table, end_place = kind.name, 1 + len(kind.references)
+        make_row = kind.row_maker(self._names)
 
-    def _observe_stall(self, activity: StallActivity) -> None:
-        names = self._names
-        seq = self._seq
-        self._seq = seq + 1
-        end_unix_ns = activity.end_unix_ns
-        row = (
-            seq,
-            names.process(activity.process),
-            activity.reason,
-            names.stack(activity.functions),
-            names.program_stack(activity.stack),
-            end_unix_ns,
-            *_STALLS(activity.event),
-        )
-        self._batch.add("stalls", row, end_unix_ns)
+        def observe(activity: Any) -> None:  # noqa: ANN401 -- of this kind
+            seq = self._seq
+            self._seq = seq + 1
+            row = make_row(seq, activity)
+            self._batch.add(table, row, row[end_place])
 
-    def _observe_gap(self, activity: GapActivity) -> None:
-        names = self._names
-        names.api(activity.previous_api)
-        names.api(activity.next_api)
-        row = (
-            self._next_seq(),
-            names.process(activity.process),
-            names.device(activity.device),
-            activity.end_unix_ns,
-            *_GAPS(activity.event),
-        )
-        self._batch.add("gaps", row, activity.end_unix_ns)
-
-    def _observe_fork(self, activity: ForkActivity) -> None:
-        names = self._names
-        row = (
-            self._next_seq(),
-            names.process(activity.process),
-            names.process(activity.child),
-            activity.end_unix_ns,
-            *_FORKS(activity.event),
-        )
-        self._batch.add("forks", row, activity.end_unix_ns)
-
-    def _observe_open_call(self, activity: OpenCallActivity) -> None:
-        names = self._names
-        names.api(activity.api)
-        row = (
-            self._next_seq(),
-            names.process(activity.process),
-            names.device(activity.device),
-            names.program_stack(activity.stack),
-            activity.seen_unix_ns,
-            *_OPEN_CALLS(activity.event),
-        )
-        self._batch.add("open_calls", row, activity.seen_unix_ns)
+        return observe
 
     def _observe_exit(self, activity: ExitActivity) -> None:
         end_unix_ns, exit_code = activity.end_unix_ns, activity.exit_code
@@ -342,7 +254,7 @@ class StoreWriter:
 
     def _observe_counters(self, activity: CountersActivity) -> None:
         self._readings.add_counters(self._batch, self._next_seq(), activity)
-        # Told about once a second, by the agent's own clock.
+        # Counters come about once a second, by the agent's own clock.
         self._names.processes.advance(activity.unix_ns)
 
     def _observe_aggregates(self, activity: AggregatesActivity) -> None:

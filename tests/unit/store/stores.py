@@ -49,6 +49,50 @@ def ask(path: Path, sql: str):
         return list(reader.execute(sql).rows)
 
 
+def kept_chains(path: Path):
+    """The chains of a store in their order: name, columns of its row, causes as ``causes_of`` has them."""
+    rows = ask(
+        path,
+        "SELECT c.seq, c.id, c.kind, c.api, p.pid, c.tid, c.start_unix_ns, c.duration_ns, c.excess_ns, "
+        "c.trace_id, c.span_id, c.unexplained_ns, c.severity FROM chains c JOIN processes p "
+        "ON p.process = c.process ORDER BY c.seq",
+    )
+    return [(row[1], row[2:], causes_of(path, row[0])) for row in rows]
+
+
+def causes_of(path: Path, seq: int):
+    """The causes of a chain or an incident: kind, time, culprit, evidence, causes of their own."""
+    evidence = ask(path, f"SELECT cause, id FROM evidence WHERE seq = {seq} ORDER BY evidence")
+    rows = ask(
+        path,
+        "SELECT cause, parent, kind, time_ns, culprit_pid, culprit_tid, culprit_comm FROM causes "
+        f"WHERE seq = {seq} ORDER BY cause",
+    )
+
+    def below(parent):
+        return [
+            (kind, time_ns, who, [name for of, name in evidence if of == number], below(number))
+            for number, above, kind, time_ns, *who in rows
+            if above == parent
+        ]
+
+    return below(None)
+
+
+def as_kept(causes):
+    """Causes of ``explain`` as ``causes_of`` gives them."""
+    return [
+        (
+            cause.kind,
+            cause.time_ns,
+            list(cause.culprit or (None, None, None)),
+            [interval.id for interval in cause.evidence],
+            as_kept(cause.via),
+        )
+        for cause in causes
+    ]
+
+
 def without_images(activity):
     """An activity as something that can be compared: images have no equality."""
     return tuple(map(_comparable, (type(activity).__name__, *activity)))

@@ -227,20 +227,60 @@ def test_there_is_no_store(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("version", "hint"), [(schema.VERSION + 1, "upgrade otel-gpu"), (0, "name another file")]
-)
-def test_another_version_is_refused(tmp_path, version, hint):
-    """It says which, and is not altered."""
-    path = write(tmp_path / "store.db", [capture()])
+def of_version(path, version):
+    write(path, [capture(), *some_calls(10)])
     with closing(sqlite3.connect(path)) as connection:
         connection.execute(f"PRAGMA user_version = {version}")
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("version", "problem", "hint"),
+    [
+        (schema.VERSION + 1, f"is a store of version {schema.VERSION + 1}; this", "upgrade"),
+        (0, "is not a store", "name another file"),
+    ],
+)
+def test_what_no_older_otel_gpu_wrote_is_refused(tmp_path, version, problem, hint):
+    """It says why, and is not altered."""
+    path = tmp_path / "store.db"
+    before = of_version(path, version)
 
     for attempt in (lambda: open_writer(path, live=False), lambda: StoreReader(path)):
-        with pytest.raises(StoreError, match=f"is a store of version {version}; this") as error:
+        with pytest.raises(StoreError, match=problem) as error:
             attempt()
         assert hint in error.value.hint
-    assert path.exists()
+    assert path.read_bytes() == before
+
+
+def test_a_store_of_an_older_version_is_set_aside(tmp_path, caplog):
+    """By whoever would write it, whole, with a warning that says where; the latest is kept."""
+    path = tmp_path / "store.db"
+    before = of_version(path, 1)
+    (tmp_path / "store.db.version-1-1700000000").write_text("one from before")
+
+    write(path, [capture(), *some_calls(3)])
+
+    (aside,) = tmp_path.glob("store.db.version-*")
+    assert aside.read_bytes() == before
+    assert (
+        f"{path}: is a store of version 1; this otel-gpu uses version {schema.VERSION}; "
+        f"it is {aside} now, and a new one is begun" in caplog.text
+    )
+    assert len(read(path)) == 4
+
+
+def test_a_reader_of_an_older_version_says_what_to_do(tmp_path):
+    """And leaves the file as it is."""
+    path = tmp_path / "store.db"
+    before = of_version(path, 1)
+
+    with pytest.raises(StoreError, match="is a store of version 1; this otel-gpu uses") as error:
+        StoreReader(path)
+
+    assert error.value.hint.startswith("read it with the otel-gpu that wrote it; the next")
+    assert path.read_bytes() == before
+    assert list(tmp_path.glob("store.db.version-*")) == []
 
 
 def test_a_second_writer_is_told_who_the_first_one_is(tmp_path):
@@ -285,7 +325,7 @@ def test_a_log_is_set_aside_before_its_store(tmp_path, monkeypatch):
         return replace(self, target)
 
     monkeypatch.setattr(Path, "replace", note)
-    aside = files._set_aside(tmp_path / "store.db")
+    aside = files._set_aside(tmp_path / "store.db", "corrupt")
 
     assert order == ["store.db-wal", "store.db"]
     assert sorted(one.name for one in tmp_path.iterdir()) == [aside.name, f"{aside.name}-wal"]
@@ -313,7 +353,7 @@ def test_a_damaged_store_that_cannot_be_set_aside_is_an_error_of_ours(tmp_path):
     path.write_bytes(bytes(path.stat().st_size))
     (tmp_path / "store.db.corrupt-1700000000").mkdir()
 
-    assert "is damaged, and cannot be set aside" in refusal(path)
+    assert "cannot be used as it is, nor set aside" in refusal(path)
 
 
 @pytest.mark.parametrize("unreached", [0, 1, (1 << 40), (1 << 64) - 2])
@@ -407,7 +447,6 @@ def test_no_damage_escapes(sound, tmp_path, data):
         with StoreReader(path) as reader:
             for attempt in (
                 lambda: report_of(reader.activities()),
-                lambda: list(reader.chains()) + list(reader.incidents()),
                 lambda: (reader.losses(), reader.extent(), reader.describe()),
                 lambda: reader.execute("SELECT * FROM v_calls", QueryLimits(time_s=5)),
                 lambda: reader.execute("SELECT * FROM v_counts", QueryLimits(time_s=5)),

@@ -14,7 +14,7 @@ from otel_gpu.cli import main
 from otel_gpu.findings.crowd import MAX_NAMED
 from otel_gpu.store.batch import Batch
 from otel_gpu.store.limits import Limits
-from otel_gpu.store.owed import Owed
+from otel_gpu.store.pending_rows import PendingRows
 from otel_gpu.store.recorder import open_writer
 from tests.activities import (
     APIS_BY_NAME,
@@ -95,7 +95,15 @@ def kept_objects(writer):
     return len(seen)
 
 
-_SHARED = (type, ModuleType, FunctionType, BuiltinFunctionType, sqlite3.Connection, Batch, Owed)
+_SHARED = (
+    type,
+    ModuleType,
+    FunctionType,
+    BuiltinFunctionType,
+    sqlite3.Connection,
+    Batch,
+    PendingRows,
+)
 
 
 @pytest.fixture(scope="module")

@@ -192,7 +192,7 @@ def test_names_of_other_things_are_bounded(writer, asked, monkeypatch, keeper):
             stall(TRAINER, 1, 2, 3, functions=(f"f{number}",), reason="io"),
             snapshot(10, calls(TRAINER, "cudaMalloc", [5] * (1 + number), device=gpu(number))),
         )
-        assert len(getattr(writer._names, keeper)._known) <= 29
+        assert len(getattr(writer._names, keeper)) <= 29
 
     assert asked("SELECT count(*) FROM stacks") == [(2 * 211,)]
     assert asked("SELECT count(*) FROM apis WHERE api >= 5000") == [(211,)]

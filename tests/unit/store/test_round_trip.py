@@ -8,7 +8,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.days import day
 from otel_gpu import pipeline, wire
 from otel_gpu.capture.recording import read_recording
 from otel_gpu.demo.scenarios import SCENARIOS
@@ -43,7 +42,17 @@ from tests.activities import (
 )
 from tests.replay.make_recordings import recording_path
 from tests.unit.commands import starved
-from tests.unit.store.stores import ask, hand_on, read, report_of, without_images, write
+from tests.unit.store.stores import (
+    as_kept,
+    ask,
+    causes_of,
+    hand_on,
+    kept_chains,
+    read,
+    report_of,
+    without_images,
+    write,
+)
 
 MS = 1_000_000
 STACK = ("anon_pipe_read", "vfs_read", "ksys_read")
@@ -204,7 +213,7 @@ def test_any_stream_is_read_back(tmp_path, ops, batch_rows, chunk_rows):
     assert list(map(without_images, found)) == list(map(without_images, written))
 
 
-def test_chains_and_incidents_are_read_back(tmp_path):
+def test_chains_and_incidents_are_kept_whole(tmp_path):
     """With all of their causes, the causes of those, and the evidence for them."""
     recording = starved.write(tmp_path / "starved.otelgpu")
     activities = []
@@ -213,45 +222,32 @@ def test_chains_and_incidents_are_read_back(tmp_path):
     chains = [chain for activity in activities for chain in explainer.push(activity)]
     chains += explainer.close()
     incidents = list(explainer.closed_incidents())
-    with open_writer(tmp_path / "store.db", live=False) as writer:
-        for activity in activities:
-            writer.observe(activity)
-        for chain in chains:
-            writer.observe_chain(chain)
-        for incident in incidents:
-            writer.observe_incident(incident)
-
-    with StoreReader(tmp_path / "store.db") as reader:
-        found_chains = list(reader.chains())
-        found_incidents = list(reader.incidents())
+    path = write(tmp_path / "store.db", activities, blame=True)
 
     assert [len(chains), len(incidents)] == [2, 2]
-    assert list(map(without_images, found_chains)) == list(map(without_images, chains))
-    assert list(map(without_images, found_incidents)) == list(map(without_images, incidents))
-    assert any(cause.via for chain in found_chains for cause in chain.causes)
-
-
-def test_chains_are_asked_for_by_time(tmp_path):
-    """What touches the window, and nothing else."""
-    activities = list(day(2_000, 60))
-    path = write(tmp_path / "store.db", activities, blame=True)
-    begin, end = T0 + 20 * SECOND, T0 + 30 * SECOND
-
-    with StoreReader(path) as reader:
-        whole = list(reader.chains())
-        part = list(reader.chains(begin, end))
-        incidents = list(reader.incidents(begin, end))
-
-    touching = [
-        chain.id
-        for chain in whole
-        if chain.effect.start_unix_ns <= end
-        and chain.effect.start_unix_ns + chain.effect.duration_ns >= begin
+    assert kept_chains(path) == [
+        (chain.id, row_of(chain), as_kept(chain.causes)) for chain in chains
     ]
-    assert 0 < len(part) < len(whole)
-    assert [chain.id for chain in part] == touching
-    assert incidents
-    assert all(one.start_unix_ns <= end and one.end_unix_ns >= begin for one in incidents)
+    assert any(cause.via for chain in chains for cause in chain.causes)
+    kept = ask(
+        path, "SELECT seq, id, severity, lost_ns, effects, advice FROM incidents ORDER BY seq"
+    )
+    assert [(*row[1:-1], json.loads(row[-1]), causes_of(path, row[0])) for row in kept] == [
+        (one.id, one.severity, one.lost_ns, one.effects, list(one.advice), as_kept(one.causes))
+        for one in incidents
+    ]
+    assert ask(path, "SELECT chain_id FROM incident_chains ORDER BY chain_id") == sorted(
+        (chain.id,) for chain in chains
+    )
+
+
+def row_of(chain):
+    effect = chain.effect
+    return (
+        *(effect.kind, effect.api, effect.process.pid, effect.tid, effect.start_unix_ns),
+        *(effect.duration_ns, effect.excess_ns, effect.trace_id.hex(), effect.span_id.hex()),
+        *(chain.unexplained_ns, chain.severity),
+    )
 
 
 def test_views_have_names_for_people(tmp_path):
@@ -354,8 +350,7 @@ def test_a_damaged_stream_is_kept_as_far_as_it_makes_sense(tmp_path, data):
 
     with StoreReader(path) as reader:
         found = list(reader.activities())
-        told = list(reader.chains()) + list(reader.incidents())
         rejected = dict(reader.rejected)
 
-    assert len(found) + sum(rejected.values()) <= len(activities) + len(told)
+    assert len(found) + sum(rejected.values()) <= len(activities)
     report_of(found)

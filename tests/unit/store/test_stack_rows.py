@@ -10,14 +10,17 @@ from hypothesis import strategies as st
 
 from otel_gpu.enrich.activities import CallActivity
 from otel_gpu.enrich.stack_table import find_place
+from otel_gpu.enrich.stack_text import stack_id_text
 from otel_gpu.stacks.frames import Frame
 from otel_gpu.store import directory
 from otel_gpu.store.columns import MAX_JSON
+from otel_gpu.store.files import open_reading
 from otel_gpu.store.limits import Limits
+from otel_gpu.store.pages import Pages
 from otel_gpu.store.reader import StoreReader
 from otel_gpu.store.recorder import open_writer
 from otel_gpu.store.stack_rows import read_stack, stack_columns
-from tests.activities import SECOND, T0, call, call_stack, capture, image, open_call, stall
+from tests.activities import SECOND, call, call_stack, capture, image, open_call, stall
 from tests.unit.findings.samples import preempted, with_stacks
 from tests.unit.store.stores import MIB, ask, read, without_images, write
 
@@ -111,12 +114,15 @@ def test_chains_and_their_evidence_have_stacks(tmp_path):
     with open_writer(path, live=False) as writer:
         writer.observe_chain(chain)
 
-    with StoreReader(path) as reader:
-        (found,) = reader.chains(T0)
-        assert reader.rejected == {}
-    assert found.effect.stack == chain.effect.stack
-    assert [e.stack for cause in found.causes for e in cause.evidence] == [
-        e.stack for cause in chain.causes for e in cause.evidence
+    stacks = [chain.effect.stack, *(e.stack for cause in chain.causes for e in cause.evidence)]
+    assert any(stacks[1:])
+    kept = (
+        "SELECT 0, 0, s.id FROM chains LEFT JOIN stacks s ON s.stack = program_stack "
+        "UNION ALL SELECT cause, evidence + 1, s.id FROM evidence JOIN causes USING (seq, cause) "
+        "LEFT JOIN stacks s ON s.stack = program_stack WHERE parent IS NULL ORDER BY 1, 2"
+    )
+    assert [name for *_, name in ask(path, kept)] == [
+        None if stack is None else stack_id_text(stack.id) for stack in stacks
     ]
     assert ask(path, "SELECT place FROM v_chains") == [("train.py:74 fragmentation_pattern",)]
 
@@ -260,13 +266,14 @@ def test_a_made_up_store_does_not_say_how_much_is_remembered(tmp_path, monkeypat
     path = write(tmp_path / "store.db", [capture(), *calls])
     monkeypatch.setattr(directory, "_MAX_STACK_CHARACTERS", 2_000)
 
-    with StoreReader(path) as reader:
-        numbers = [row[0] for row in reader.execute("SELECT stack FROM stacks").rows]
+    with closing(open_reading(path)) as connection:
+        known = directory.Directory(Pages(connection, path))
         held = []
-        for number in numbers:
-            assert reader._directory.program_stack(number) in stacks
-            held.append(len(reader._directory._program_stacks))
+        for (number,) in connection.execute("SELECT stack FROM stacks").fetchall():
+            assert known.program_stack(number) in stacks
+            held.append(known.program_stack.cache_info().currsize)
 
+    assert len(held) == len(stacks)
     assert max(held) < 5
 
 

@@ -1,6 +1,8 @@
 """Windows of a store: only what is needed is read, and the report is the same."""
 
+import sqlite3
 from collections import Counter
+from contextlib import closing
 
 import pytest
 
@@ -199,6 +201,20 @@ def test_another_run_goes_on_in_the_same_store(tmp_path):
     assert len(found) == 7
     assert found[-1].event.start_ktime_ns == 23 * SECOND
     assert found[-1].process.service_name == "trainer"
+
+
+def test_numbers_that_are_far_apart_are_passed_over(tmp_path):
+    """Only a made-up store has such; what is in it is read, and reading ends."""
+    path = write(tmp_path / "store.db", [capture(), call(TRAINER, "cudaMalloc", SECOND, 1)])
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("UPDATE calls SET seq = 1 << 60")
+        connection.execute("UPDATE chunks SET last_seq = 9223372036854775807")
+        connection.execute("UPDATE batches SET last_seq = 9223372036854775807")
+        connection.commit()
+
+    found = read(path)
+
+    assert [type(activity).__name__ for activity in found] == ["CaptureActivity", "CallActivity"]
 
 
 def test_an_empty_store_has_no_time(tmp_path):

@@ -1,14 +1,16 @@
 """
-Rows that others refer to, and that are still to be written.
+Rows that others refer to, until they are written.
 
 They are not given up as the others are: what refers to them may be written later. But they
 can be large (a program's stack takes kilobytes), so how much waits is bounded, by bytes.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from otel_gpu.store.batch import Row
+from otel_gpu.store.columns import Row
+from otel_gpu.store.losses import NAMES_BUSY
 
 # What a row takes in the file beside its text; generous.
 _ROW_BYTES = 160
@@ -17,24 +19,25 @@ Kept = dict[str, dict[Any, Row]]
 """Rows by table and key."""
 
 
-class Owed:
+class PendingRows:
     """
     Holds rows by table and key, of which the latest one counts.
 
-    Beyond ``most_bytes`` the oldest ones of the table that takes most are dropped: they
-    are missed least.
+    Args:
+        most_bytes: Beyond it the oldest rows of the table that takes most are dropped: they
+            are missed least.
+        lost: Counts those.
 
     Attributes:
         bytes: What all of them will take in the file, about.
-        dropped: How many found no room.
     """
 
-    def __init__(self, most_bytes: int) -> None:
+    def __init__(self, most_bytes: int, lost: Counter[str]) -> None:
         self._most_bytes = most_bytes
+        self._lost = lost
         self._rows: Kept = {}
         self._table_bytes: dict[str, int] = {}
         self.bytes = 0
-        self.dropped = 0
 
     def __iter__(self) -> Iterator[tuple[str, Any, Row]]:
         for table, rows in self._rows.items():
@@ -49,9 +52,9 @@ class Owed:
         while self.bytes > self._most_bytes:
             largest = max(self._table_bytes, key=lambda name: self._table_bytes[name])
             self._drop(largest, next(iter(self._rows[largest])))
-            self.dropped += 1
+            self._lost[NAMES_BUSY] += 1
 
-    def merge(self, other: "Owed") -> None:
+    def merge(self, other: "PendingRows") -> None:
         """Take over the rows of another one."""
         for table, key, row in other:
             self.add(table, key, row)

@@ -1,0 +1,268 @@
+"""
+The tables of events: calls, stalls, gaps, forks, open calls.
+
+Each is described once. The schema, the rows that are written and the activities that are
+played back all follow from that.
+"""
+
+from collections.abc import Callable, Sequence
+from operator import attrgetter, call, itemgetter
+from typing import Any, NamedTuple
+
+from otel_gpu.decode.events import CudaCall, Fork, Gap, OpenCall, Stall
+from otel_gpu.enrich.activities import (
+    Activity,
+    CallActivity,
+    ForkActivity,
+    GapActivity,
+    OpenCallActivity,
+    StallActivity,
+)
+from otel_gpu.enrich.ids import SpanIds
+from otel_gpu.store.columns import MAX_INTEGER, S64, TEXT, U64, Column, Row, Table
+from otel_gpu.store.fields import DEVICE, END, PROCESS, SEQ, STACK, event_columns
+from otel_gpu.store.rows import event_rows
+
+_new_tuple = tuple.__new__
+
+
+class Reference(NamedTuple):
+    """
+    What an activity has beside its event, and how a row refers to it.
+
+    Attributes:
+        field: Of the activity.
+        column: Of the row.
+        method: Of ``Names``, which gives the number of a thing, and of ``Directory``, which
+            gives the thing back. Empty: the row holds the field as it is.
+    """
+
+    field: str
+    column: Column
+    method: str
+
+
+class EventTable(NamedTuple):
+    """
+    A table of events: ``seq``, the references, when it ended, the fields of the event.
+
+    The other fields of an activity follow from its event: ``…api`` is what the event's field of
+    that name numbers, ``X_unix_ns`` is the moment of ``X_ktime_ns``, and ``…_id`` are the ids.
+
+    Attributes:
+        name: Of the table.
+        meaning: For people.
+        activity: The class of its activities.
+        event: The class of their events, of which the first field is when the event was sent.
+        ids: Gives the ids of an event, in the order of the activity's fields.
+        references: What the row says beside the event.
+        end: When the event was sent, in Unix time.
+        lengths: Columns that are computed from others.
+    """
+
+    name: str
+    meaning: str
+    activity: Any
+    event: Any
+    ids: Callable[[SpanIds, Any], tuple[bytes, ...]]
+    references: tuple[Reference, ...]
+    end: Column
+    lengths: tuple[Column, ...]
+
+    @property
+    def table(self) -> Table:
+        """The description of the table."""
+        start = f"{self.end.name} + start_ktime_ns - {self.event._fields[0]}"
+        columns = (
+            SEQ,
+            *(reference.column for reference in self.references),
+            self.end,
+            *event_columns(self.event),
+            Column("start_unix_ns", S64, "when it began, in Unix time", "ns", made_of=start),
+            *self.lengths,
+        )
+        return Table(self.name, self.meaning, columns, ("seq",))
+
+    def apis(self) -> list[str]:
+        """Return the fields of the activity that are APIs."""
+        return [name for name in self.activity._fields if name.endswith("api")]
+
+    def row_maker(self, names: object) -> Callable[[int, Any], Row]:
+        """Return what makes the row of a number and an activity; ``names`` gives numbers."""
+        fields = self.activity._fields
+        refer = [_method(names, reference) for reference in self.references]
+        pick = itemgetter(
+            *(fields.index(name) for name in ("event", self.end.name)),
+            *(fields.index(reference.field) for reference in self.references),
+        )
+        apis = [fields.index(name) for name in self.apis()]
+        see_api = attrgetter("api")(names)
+        flatten = event_rows(self.event).flatten
+
+        def make(seq: int, activity: Any) -> Row:  # noqa: ANN401 -- of this table
+            for place in apis:
+                see_api(activity[place])
+            event, end_unix_ns, *values = pick(activity)
+            return (seq, *map(call, refer, values), end_unix_ns, *flatten(event))
+
+        return make
+
+    def activity_maker(
+        self, directory: object, ids_at: Callable[[int], SpanIds]
+    ) -> Callable[[Row], Activity | None]:
+        """
+        Return what makes the activity of a row; None: what it refers to is not known.
+
+        Args:
+            directory: Knows what numbers refer to.
+            ids_at: Gives what names the spans of the capture that a ``seq`` is in.
+        """
+        find = [_method(directory, reference) for reference in self.references]
+        needed = _getter(
+            [place for place, one in enumerate(self.references) if not one.column.optional]
+        )
+        find_api = attrgetter("api")(directory)
+        fields, activity, ids_of = self.event._fields, self.activity, self.ids
+        starts = [
+            name for name in activity._fields if name.endswith("_unix_ns") and name != self.end.name
+        ]
+        apis = _getter([fields.index(name) for name in self.apis()])
+        ktimes = _getter([fields.index(name.replace("_unix_", "_ktime_")) for name in starts])
+        made = [
+            *("event", self.end.name, *(reference.field for reference in self.references)),
+            *self.apis(),
+            *starts,
+            *(name for name in activity._fields if name.endswith("_id")),
+        ]
+        arrange = _getter([made.index(name) for name in activity._fields])
+        restore = event_rows(self.event).restore
+        end = 1 + len(find)
+
+        def make(row: Row) -> Activity | None:
+            found = [*map(call, find, row[1:end])]
+            if None in needed(found):
+                return None
+            end_unix_ns = row[end]
+            event = restore(row[end + 1 :])
+            offset_ns = end_unix_ns - event[0]
+            values = (
+                event,
+                end_unix_ns,
+                *found,
+                *map(find_api, apis(event)),
+                *[_bounded(ktime_ns + offset_ns) for ktime_ns in ktimes(event)],
+                *ids_of(ids_at(row[0]), event),
+            )
+            # As activity(…), which takes three times as long.
+            one: Activity = _new_tuple(activity, arrange(values))
+            return one
+
+        return make
+
+
+def _method(owner: object, reference: Reference) -> Callable[[Any], Any]:
+    method: Callable[[Any], Any] = getattr(owner, reference.method) if reference.method else _same
+    return method
+
+
+def _same(value: Any) -> Any:  # noqa: ANN401 -- whatever a column holds
+    return value
+
+
+def _getter(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    # An itemgetter of one place gives no sequence, and one of no place cannot be made.
+    first = places[0] if places else 0
+    return itemgetter(*places) if len(places) > 1 else itemgetter(slice(first, first + len(places)))
+
+
+def _bounded(unix_ns: int) -> int:
+    # As ``enrich`` bounds what a broken record says.
+    return unix_ns if 0 <= unix_ns <= MAX_INTEGER else min(max(0, unix_ns), MAX_INTEGER)
+
+
+def _length(name: str, meaning: str, made_of: str) -> Column:
+    return Column(name, S64, meaning, "ns", made_of=made_of)
+
+
+_OF_PROCESS = Reference("process", PROCESS, "process")
+_ON_DEVICE = Reference("device", DEVICE, "device")
+_AT_STACK = Reference("stack", STACK, "program_stack")
+_DURATION = _length("duration_ns", "how long it took", "end_ktime_ns - start_ktime_ns")
+
+EVENT_TABLES: tuple[EventTable, ...] = (
+    EventTable(
+        "calls",
+        "CUDA calls that were chosen to be kept: failed, slow, stalled or sampled ones, with "
+        "their host time. All calls are counted in aggregates.",
+        CallActivity,
+        CudaCall,
+        SpanIds.of_call,
+        (_OF_PROCESS, _ON_DEVICE, _AT_STACK),
+        END,
+        (_DURATION,),
+    ),
+    EventTable(
+        "stalls",
+        "Times in which a thread was off the CPU: first blocked, then ready and waiting for a CPU.",
+        StallActivity,
+        Stall,
+        SpanIds.of_stall,
+        (
+            _OF_PROCESS,
+            Reference(
+                "reason",
+                Column("reason", TEXT, "what it was blocked on; see reasons. Empty: not blocked"),
+                "",
+            ),
+            Reference(
+                "functions",
+                Column("stack", U64, "where in the kernel it was; see stacks", optional=True),
+                "stack",
+            ),
+            _AT_STACK,
+        ),
+        END,
+        (
+            _DURATION,
+            _length("blocked_ns", "how long it was blocked", "runnable_ktime_ns - start_ktime_ns"),
+            _length(
+                "run_queue_ns",
+                "how long it waited for a CPU",
+                "end_ktime_ns - runnable_ktime_ns",
+            ),
+        ),
+    ),
+    EventTable(
+        "gaps",
+        "Times between two outermost CUDA calls of one thread that were chosen to be kept.",
+        GapActivity,
+        Gap,
+        SpanIds.of_gap,
+        (_OF_PROCESS, _ON_DEVICE),
+        END,
+        (_DURATION,),
+    ),
+    EventTable(
+        "forks",
+        "Processes that made processes, and how long that took.",
+        ForkActivity,
+        Fork,
+        SpanIds.of_fork,
+        (
+            _OF_PROCESS,
+            Reference("child", Column("child", U64, "the new process; see processes"), "process"),
+        ),
+        END,
+        (_DURATION,),
+    ),
+    EventTable(
+        "open_calls",
+        "CUDA calls that had not returned for long when they were looked at.",
+        OpenCallActivity,
+        OpenCall,
+        SpanIds.of_open_call,
+        (_OF_PROCESS, _ON_DEVICE, _AT_STACK),
+        Column("seen_unix_ns", U64, "when it was looked at, in Unix time", "ns"),
+        (_length("age_ns", "for how long it was open by then", "ktime_ns - start_ktime_ns"),),
+    ),
+)
