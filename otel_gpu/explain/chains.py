@@ -178,8 +178,6 @@ class Verdict(NamedTuple):
     """
 
     process: ProcessImage
-    start_unix_ns: int
-    end_unix_ns: int
     verdict: str
     shares: Mapping[str, float]
     budget_ns: Mapping[str, int]

@@ -25,6 +25,8 @@ from otel_gpu.explain.chains import (
     Verdict,
     stack_of_cause,
 )
+from otel_gpu.ledger.ledger import ImageKey
+from otel_gpu.ledger.window import Window
 from otel_gpu.stacks.frames import KERNEL, NATIVE, Frame
 
 __all__ = [
@@ -63,9 +65,6 @@ __all__ = [
 
 SCHEMA_VERSION = 2
 UNKNOWN = "unknown"
-
-ImageKey = tuple[int, int]
-"""A process image: its pid, and when it began by the kernel's clock."""
 
 CROWD_PID = 0
 """Of what stands for many processes; no process has it."""
@@ -112,19 +111,6 @@ def context_named(number: int) -> str:
 def state_named(number: int) -> str:
     """Return the thread state with an enumerator of the wire, or its number."""
     return _STATES.get(number, str(number))
-
-
-class Window(NamedTuple):
-    """A part of a capture; None where it is open."""
-
-    start_unix_ns: int | None = None
-    end_unix_ns: int | None = None
-
-    def overlaps(self, start_unix_ns: int, end_unix_ns: int) -> bool:
-        """Whether something that took this long touches the window."""
-        if self.start_unix_ns is not None and end_unix_ns < self.start_unix_ns:
-            return False
-        return self.end_unix_ns is None or start_unix_ns <= self.end_unix_ns
 
 
 class Process(NamedTuple):
