@@ -12,7 +12,14 @@ from typing import NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.decode.events import Aggregate
-from otel_gpu.enrich.activities import AggregatesActivity, CaptureActivity, ProcessImage, Series
+from otel_gpu.enrich.activities import (
+    AggregatesActivity,
+    CaptureActivity,
+    ImageKey,
+    ProcessImage,
+    Series,
+    key_of,
+)
 from otel_gpu.enrich.percentiles import percentile_ns
 from otel_gpu.explain.rules import ALLOCATOR_FAMILIES
 from otel_gpu.explain.settings import Settings
@@ -72,7 +79,7 @@ class Baselines:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._ledger = Ledger(metrics=_METRICS, max_series=settings.max_series)
-        self._images: OrderedDict[tuple[int, int], _Image] = OrderedDict()
+        self._images: OrderedDict[ImageKey, _Image] = OrderedDict()
         self._has_all = True
 
     def learn_layout(self, capture: CaptureActivity) -> None:
@@ -90,9 +97,9 @@ class Baselines:
             # Those of one process come together.
             if series.process is not process:
                 process = series.process
-                self._observe_image((process.pid, process.image_ktime_ns))
+                self._observe_image(key_of(process))
 
-    def _observe_image(self, key: tuple[int, int]) -> None:
+    def _observe_image(self, key: ImageKey) -> None:
         image = self._images.get(key)
         if image is not None:
             image.medians_ns.clear()
@@ -155,12 +162,12 @@ class Baselines:
         windows = self._learn(baseline[:2]).allocators.get(baseline)
         return windows is not None and (windows.is_rising() or windows.has_rising_calls())
 
-    def forget(self, image: tuple[int, int]) -> None:
+    def forget(self, image: ImageKey) -> None:
         """Let go of an image that ended: its pid and its ktime."""
         self._ledger.forget(image)
         self._images.pop(image, None)
 
-    def _learn(self, key: tuple[int, int]) -> _Image:
+    def _learn(self, key: ImageKey) -> _Image:
         image = self._images.get(key)
         if image is not None:
             self._images.move_to_end(key)
@@ -170,7 +177,7 @@ class Baselines:
         image = self._images[key] = _Image()
         return image
 
-    def _successes(self, image: tuple[int, int]) -> Iterator[Series]:
+    def _successes(self, image: ImageKey) -> Iterator[Series]:
         account = self._ledger.account(image)
         for key, series in account.series.items() if account else ():
             if not key.status:

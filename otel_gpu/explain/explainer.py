@@ -21,6 +21,7 @@ from otel_gpu.enrich.activities import (
     PressureActivity,
     StallActivity,
     TimesActivity,
+    key_of,
 )
 from otel_gpu.explain.baselines import Baselines, of_calls
 from otel_gpu.explain.causes import Causes
@@ -127,8 +128,7 @@ class Explainer:
 
     def _observe_exit(self, activity: ExitActivity) -> None:
         process = activity.process
-        image = (process.pid, process.image_ktime_ns)
-        self._endings.add(image, process.start_unix_ns, activity.end_unix_ns)
+        self._endings.add(key_of(process), process.start_unix_ns, activity.end_unix_ns)
         self._advance(activity.end_unix_ns)
 
     def _observe_capture(self, activity: CaptureActivity) -> None:

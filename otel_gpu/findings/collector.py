@@ -28,10 +28,10 @@ from otel_gpu.findings.document import (
 )
 from otel_gpu.findings.extent import Extent
 from otel_gpu.findings.notes import Knowledge, write_notes
-from otel_gpu.findings.pressure import Pressure
 from otel_gpu.findings.slots import Slots, Totals
 from otel_gpu.ledger.agent import AgentReadings
 from otel_gpu.ledger.ledger import Figures, Ledger
+from otel_gpu.ledger.pressure import Pressure
 
 MAX_CHAINS = 1_000
 MAX_BLAMES = 10_000

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.enrich.activities import CallStack, ProcessImage
+from otel_gpu.enrich.activities import CallStack, ImageKey, ProcessImage, key_of
 from otel_gpu.explain.chains import (
     Cause,
     CauseKind,
@@ -25,7 +25,7 @@ from otel_gpu.explain.chains import (
     Verdict,
     stack_of_cause,
 )
-from otel_gpu.ledger.ledger import ImageKey
+from otel_gpu.ledger.pressure import Load, Throttled
 from otel_gpu.ledger.window import Window
 from otel_gpu.stacks.frames import KERNEL, NATIVE, Frame
 
@@ -68,11 +68,6 @@ UNKNOWN = "unknown"
 
 CROWD_PID = 0
 """Of what stands for many processes; no process has it."""
-
-
-def key_of(process: ProcessImage) -> ImageKey:
-    """Return what tells a process image from all others, also from those of the same pid."""
-    return process.pid, process.image_ktime_ns
 
 
 class Context(StrEnum):
@@ -184,31 +179,6 @@ class Blame(NamedTuple):
     kind: str
     time_ns: int
     effects: int
-
-
-class Throttled(NamedTuple):
-    """How long the CPU quota of a cgroup held its threads back."""
-
-    cgroup: str
-    throttled_ns: int
-    throttled_periods: int
-    periods: int
-
-
-class Load(NamedTuple):
-    """
-    What the host said of its load: context, never a cause.
-
-    ``stalled`` is by resource the share of time in which some thread of the host waited
-    for it.
-    """
-
-    most_load: float
-    cpus: int
-    stalled: Mapping[str, float]
-    swapped_in_pages: int
-    swapped_out_pages: int
-    throttled: tuple[Throttled, ...]
 
 
 class Slot(NamedTuple):

@@ -29,7 +29,9 @@ def series_since(now: Series, before: Series | None, middles_ns: Sequence[float]
     return now._replace(aggregate=aggregate_since(now.aggregate, before.aggregate, middles_ns))
 
 
-def aggregate_since(now: Aggregate, before: Aggregate, middles_ns: Sequence[float]) -> Aggregate:
+def aggregate_since(
+    now: Aggregate, before: Aggregate, middles_ns: Sequence[float] = ()
+) -> Aggregate:
     """Return what was counted since a reading, as ``series_since`` does."""
     buckets = tuple(map(grown, now.buckets, before.buckets))
     most = now.max

@@ -28,10 +28,12 @@ from otel_gpu.enrich.activities import (
     AggregatesActivity,
     CaptureActivity,
     ExitActivity,
+    ImageKey,
     ProcessImage,
     Series,
     ThreadTime,
     TimesActivity,
+    key_of,
 )
 from otel_gpu.enrich.percentiles import bucket_middles_ns
 from otel_gpu.ledger.differences import (
@@ -49,9 +51,6 @@ MAX_TIMES = 65_536
 """Entries of time accounts kept."""
 COUNTED = frozenset({wire.METRIC_CALL_DURATION, wire.METRIC_RUN_QUEUE})
 """What a reader of figures wants of the series."""
-
-ImageKey = tuple[int, int]
-"""A process image: its pid, and when it began by the kernel's clock."""
 
 # Ended images beside twice those that are kept.
 _MAX_ENDED = 1_024
@@ -328,13 +327,13 @@ class Ledger:
             account.times[kind] = time
 
     def _observe_exit(self, process: ProcessImage) -> None:
-        self._ended[process.pid, process.image_ktime_ns] = None
+        self._ended[key_of(process)] = None
         if len(self._ended) > 2 * len(self._accounts) + _MAX_ENDED:
             # Most processes that end have counted nothing.
             self._ended = {image: None for image in self._ended if image in self._accounts}
 
     def _account(self, process: ProcessImage) -> Account:
-        image = (process.pid, process.image_ktime_ns)
+        image = key_of(process)
         account = self._accounts.get(image)
         if account is None:
             account = self._accounts[image] = Account(process)
