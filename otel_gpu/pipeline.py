@@ -55,7 +55,7 @@ class Blame:
     def __init__(self, config: Config, *keepers: "Part[Any] | Keeper") -> None:
         settings = explain_settings(config)
         wanted = config.explain.enabled
-        self._explainer = Explainer(settings, reports=False) if wanted else None
+        self._explainer = Explainer(settings, keeps_closed=False) if wanted else None
         self._budget = ChainBudget(config.explain.chains_per_second, settings.settle_ns)
         self._keepers = [_as_part(keeper) for keeper in keepers]
 

@@ -25,7 +25,8 @@ _MODULE_PREAMBLE = '''"""
 GENERATED from otel_gpu/export/semconv.yaml by tools/generate_semconv.py. Do not edit.
 
 Attribute keys are plain strings; ``*_VALUES`` says what a wire number is called in
-telemetry. What each name means is in the YAML and in docs/metrics.md.
+telemetry; ``COUNTS`` and ``SUMS`` by family or API say which metric is the number of calls, or
+their bytes. What each name means is in the YAML and in docs/metrics.md.
 """
 
 from collections.abc import Mapping
@@ -152,6 +153,18 @@ def _module_lines(registry: Registry) -> Iterator[str]:
         scope = f"SCOPE_{_constant(metric['scope'].removeprefix('otel_gpu.'))}"
         shown = ", ".join(f'"{value}"' for value in values)
         yield f"METRIC_{_constant(name)} = Instrument({shown}, {scope})"
+    yield from _calls_lines(registry["metrics"], "counts")
+    yield from _calls_lines(registry["metrics"], "sums")
+
+
+def _calls_lines(metrics: Mapping[str, Any], field: str) -> Iterator[str]:
+    yield ""
+    yield f"{field.upper()}: Mapping[int | str, Instrument] = {{"
+    for name, metric in metrics.items():
+        for calls in metric.get(field, ()):
+            key = f"wire.{calls}" if calls.isupper() else f'"{calls}"'
+            yield f"    {key}: METRIC_{_constant(name)},"
+    yield "}"
 
 
 def _name_lines(items: Mapping[str, Any], prefix: str) -> Iterator[str]:

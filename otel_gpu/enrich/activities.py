@@ -53,6 +53,15 @@ class ProcessImage:
         return str(self.attributes["service.name"])
 
 
+ImageKey = tuple[int, int]
+"""A process image: its pid, and when it began by the kernel's clock."""
+
+
+def key_of(process: ProcessImage) -> ImageKey:
+    """Return what tells a process image from all others, also from those of the same pid."""
+    return process.pid, process.image_ktime_ns
+
+
 class DeviceIdentity(NamedTuple):
     """A CUDA device as OBI names it; None where it was not observed."""
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from otel_gpu.decode.events import Aggregate, CudaCall, Fork, Gap, OpenCall, SeriesKey, Stall
-from otel_gpu.enrich.activities import ProcessImage
+from otel_gpu.enrich.activities import ImageKey, ProcessImage, key_of
 from otel_gpu.enrich.services import UNKNOWN_SERVICE
 
 PATIENCE_NS = 3_000_000_000
@@ -22,8 +22,6 @@ NAMELESS_PATIENCE_NS = 60_000_000_000
 MAX_HELD = 8192
 """Events and series that wait, of all processes."""
 
-ImageKey = tuple[int, int]
-"""pid and image_ktime_ns."""
 Waiting = CudaCall | Fork | Gap | OpenCall | Stall
 
 
@@ -85,7 +83,7 @@ class Arrivals:
 
     def is_overdue(self, process: ProcessImage, ktime_ns: int) -> bool:
         """Say whether an image has waited for long enough."""
-        arrival = self._by_image.get((process.pid, process.image_ktime_ns))
+        arrival = self._by_image.get(key_of(process))
         if arrival is None:
             return False
         is_nameless = process.service_name == UNKNOWN_SERVICE

@@ -40,6 +40,7 @@ from otel_gpu.enrich.activities import (
     ExitActivity,
     ForkActivity,
     GapActivity,
+    ImageKey,
     OpenCallActivity,
     PressureActivity,
     ProbesActivity,
@@ -50,7 +51,7 @@ from otel_gpu.enrich.activities import (
     ThreadTime,
     TimesActivity,
 )
-from otel_gpu.enrich.arrivals import Arrivals, ImageKey, Waiting
+from otel_gpu.enrich.arrivals import Arrivals, Waiting
 from otel_gpu.enrich.devices import DeviceTable
 from otel_gpu.enrich.ids import NO_SEED, SpanIds, capture_seed
 from otel_gpu.enrich.processes import MAX_DEAD, MAX_IMAGES, ProcessTable
@@ -356,10 +357,10 @@ class Enricher:
         times = [time for image in sorted(images - waiting) for time in self._sum_times(image)]
         return TimesActivity(self._clock.to_unix_ns(event.ktime_ns), tuple(times))
 
-    def _forget_times(self, image: tuple[int, int]) -> None:
+    def _forget_times(self, image: ImageKey) -> None:
         self._times_known -= len(self._times.pop(image, ()))
 
-    def _sum_times(self, image: tuple[int, int]) -> Iterator[ThreadTime]:
+    def _sum_times(self, image: ImageKey) -> Iterator[ThreadTime]:
         totals: dict[tuple[int, int, str], tuple[int, int]] = {}
         for key, (time_ns, count) in self._times.get(image, {}).items():
             reason = ""

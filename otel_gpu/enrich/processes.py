@@ -22,16 +22,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from otel_gpu.enrich.activities import ProcessImage
+from otel_gpu.enrich.activities import ImageKey, ProcessImage, key_of
 from otel_gpu.enrich.attributes import Facts, Host, describe, facts_of, host_of
 from otel_gpu.enrich.clock import Clock
 
 MAX_IMAGES = 8192
 MAX_DEAD = 512
 REMEMBER_DEAD_NS = 60 * 1_000_000_000
-
-ImageKey = tuple[int, int]
-"""pid and image_ktime_ns."""
+_GAPS: tuple[object, ...] = (None, "", (), {})
 
 
 class ProcessTable:
@@ -125,7 +123,7 @@ class ProcessTable:
         known = self._images.get(key)
         if known is not None and self._facts[key].start_boot_ns is not None:
             return known
-        inherited = self._facts.get((parent.pid, parent.image_ktime_ns), Facts(parent.comm))
+        inherited = self._facts.get(key_of(parent), Facts(parent.comm))
         self._bury_expired(child_image_ktime_ns)
         return self._put(
             key,
@@ -235,23 +233,10 @@ class ProcessTable:
 
 
 def _complete(facts: Facts, known: Facts) -> Facts:
-    # A zombie, or a process that may not be read, has facts with gaps.
-    return facts._replace(
-        comm=facts.comm or known.comm,
-        start_boot_ns=known.start_boot_ns if facts.start_boot_ns is None else facts.start_boot_ns,
-        exec_ktime_ns=facts.exec_ktime_ns or known.exec_ktime_ns,
-        created_unix_ns=known.created_unix_ns
-        if facts.created_unix_ns is None
-        else facts.created_unix_ns,
-        ppid=known.ppid if facts.ppid is None else facts.ppid,
-        vpid=known.vpid if facts.vpid is None else facts.vpid,
-        exe=facts.exe or known.exe,
-        command_args=facts.command_args or known.command_args,
-        owner=facts.owner or known.owner,
-        cgroups=facts.cgroups or known.cgroups,
-        environment=facts.environment or known.environment,
-        container_id=facts.container_id or known.container_id,
-    )
+    # A zombie, or a process that may not be read, has facts with gaps; of an exec they say nothing.
+    said = {name: value for name, value in facts._asdict().items() if value not in _GAPS}
+    said |= {"exec_ktime_ns": known.exec_ktime_ns, "context": facts.context}
+    return known._replace(**said)
 
 
 def _inheritable(context: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,22 +7,26 @@ process image. Results that failed do not count, devices are not told apart.
 
 import itertools
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.capture.layout import DURATION_OFFSET, DURATION_SCALE
-from otel_gpu.decode.events import Aggregate, SeriesKey
-from otel_gpu.enrich.activities import AggregatesActivity, CaptureActivity, Series
-from otel_gpu.enrich.percentiles import bucket_middles_ns, percentile_ns
+from otel_gpu.decode.events import Aggregate
+from otel_gpu.enrich.activities import (
+    AggregatesActivity,
+    CaptureActivity,
+    ImageKey,
+    ProcessImage,
+    Series,
+    key_of,
+)
+from otel_gpu.enrich.percentiles import percentile_ns
 from otel_gpu.explain.rules import ALLOCATOR_FAMILIES
 from otel_gpu.explain.settings import Settings
+from otel_gpu.ledger.differences import grown
+from otel_gpu.ledger.ledger import Ledger
 
-_DEFAULT_LAYOUT: Mapping[str, Any] = {
-    "kind": "exponential",
-    "scale": DURATION_SCALE,
-    "offset": DURATION_OFFSET,
-}
+_METRICS = frozenset({wire.METRIC_CALL_DURATION, wire.METRIC_LAUNCH_GAP})
 # No API has this number: it stands for the gaps.
 _GAPS = 0
 _WINDOW_CALLS = 10
@@ -33,6 +37,8 @@ _MAX_WINDOWS = 16
 _GROUP_CALLS = 5
 _GROUPS = 6
 _GROUPS_FACTOR = 1.5
+# Followed of one image, each with its kind of copy; there are fewer.
+_MAX_ALLOCATORS = 64
 
 
 class Baseline(NamedTuple):
@@ -54,61 +60,59 @@ def of_gaps(pid: int, image_ktime_ns: int) -> Baseline:
     return Baseline(pid, image_ktime_ns, _GAPS, wire.COPY_NONE)
 
 
-class Baselines:
-    """
-    Takes histograms in and says medians.
+class _Image:
+    """What was learnt of one process image."""
 
-    Cumulative values replace what was known, so its size follows the number of series.
-    """
+    __slots__ = ("allocators", "medians_ns", "seen")
+
+    def __init__(self) -> None:
+        # APIs of which a chosen call was seen.
+        self.seen: set[int] = set()
+        # Until the next reading.
+        self.medians_ns: dict[Baseline, int] = {}
+        self.allocators: dict[Baseline, _Windows] = {}
+
+
+class Baselines:
+    """Takes histograms in and says medians; bounded."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._middles_ns = bucket_middles_ns(_DEFAULT_LAYOUT)
-        self._aggregates: OrderedDict[Baseline, dict[SeriesKey, Aggregate]] = OrderedDict()
-        self._medians: dict[Baseline, int | None] = {}
-        self._allocators: OrderedDict[Baseline, _Windows] = OrderedDict()
-        # The APIs of each image of which a chosen call was seen.
-        self._seen: OrderedDict[tuple[int, int], set[int]] = OrderedDict()
-        self._of_image: dict[tuple[int, int], set[Baseline]] = {}
+        self._ledger = Ledger(metrics=_METRICS, max_series=settings.max_series)
+        self._images: OrderedDict[ImageKey, _Image] = OrderedDict()
         self._has_all = True
 
     def learn_layout(self, capture: CaptureActivity) -> None:
         """Take in where the buckets of this capture begin and end, and whether all is in them."""
         self._has_all = not capture.lacks("distributions")
-        layout = capture.info.get("layout")
-        durations = layout.get("durations") if isinstance(layout, Mapping) else None
-        if isinstance(durations, Mapping):
-            try:
-                self._middles_ns = bucket_middles_ns(durations)
-            except (KeyError, TypeError, ValueError, IndexError, OverflowError):
-                # A layout of a later version: the medians are unknown then.
-                self._middles_ns = ()
-            self._medians.clear()
+        self._ledger.observe(capture)
+        for image in self._images.values():
+            image.medians_ns.clear()
 
     def observe(self, activity: AggregatesActivity) -> None:
         """Take in a reading of the histograms."""
-        touched: dict[Baseline, Series] = {}
+        self._ledger.observe(activity)
+        process: ProcessImage | None = None
         for series in activity.series:
-            key = series.key
-            if key.metric == wire.METRIC_CALL_DURATION and not key.status:
-                baseline = of_calls(key.pid, key.image_ktime_ns, key.api, key.copy_kind)
-            elif key.metric == wire.METRIC_LAUNCH_GAP:
-                baseline = of_gaps(key.pid, key.image_ktime_ns)
-            else:
-                continue
-            known = self._aggregates.get(baseline)
-            if known is None:
-                known = self._aggregates[baseline] = {}
-                self._of_image.setdefault(baseline[:2], set()).add(baseline)
-                if len(self._aggregates) > self._settings.max_series:
-                    self._drop(next(iter(self._aggregates)))
-            known[key] = series.aggregate
-            self._medians.pop(baseline, None)
-            touched[baseline] = series
-        for baseline, series in touched.items():
-            # A trend of what another tool kept can be one of what it kept, and not of calls.
-            if self._has_all and series.api is not None and series.api.family in ALLOCATOR_FAMILIES:
-                self._observe_allocator(baseline)
+            # Those of one process come together.
+            if series.process is not process:
+                process = series.process
+                self._observe_image(key_of(process))
+
+    def _observe_image(self, key: ImageKey) -> None:
+        image = self._images.get(key)
+        if image is not None:
+            image.medians_ns.clear()
+        # A trend of what another tool kept can be one of what it kept, and not of calls.
+        if not self._has_all:
+            return
+        allocators: dict[Baseline, list[Aggregate]] = {}
+        for series in self._successes(key):
+            if series.api and series.api.family in ALLOCATOR_FAMILIES:
+                baseline = of_calls(*key, series.key.api, series.key.copy_kind)
+                allocators.setdefault(baseline, []).append(series.aggregate)
+        for baseline, aggregates in allocators.items():
+            self._observe_allocator(baseline, aggregates)
 
     def median_ns(self, baseline: Baseline) -> int | None:
         """
@@ -116,13 +120,14 @@ class Baselines:
 
         Of allocators that get slower it is the median of the time when they were not.
         """
-        if baseline not in self._aggregates:
-            return None
-        if baseline not in self._medians:
-            if len(self._medians) > self._settings.max_series:
-                self._medians.clear()
-            self._medians[baseline] = self._find_median_ns(baseline)
-        return self._medians[baseline]
+        medians_ns = self._learn(baseline[:2]).medians_ns
+        median_ns = medians_ns.get(baseline)
+        if median_ns is None:
+            median_ns = self._find_median_ns(baseline)
+            # Of these there are no more than series.
+            if median_ns is not None:
+                medians_ns[baseline] = median_ns
+        return median_ns
 
     def is_first(self, pid: int, image_ktime_ns: int, api: int) -> bool:
         """
@@ -131,22 +136,15 @@ class Baselines:
         To be asked once per chosen call, in their order. A call that was too fast to be
         chosen is known only from the next reading of the histograms on.
         """
-        image = (pid, image_ktime_ns)
-        seen = self._seen.get(image)
-        if seen is None:
-            seen = self._seen[image] = set()
-        self._seen.move_to_end(image)
+        seen = self._learn((pid, image_ktime_ns)).seen
         if api in seen:
             return False
         seen.add(api)
-        if len(self._seen) > self._settings.max_processes:
-            self._seen.popitem(last=False)
-        if (pid, image_ktime_ns) not in self._of_image:
-            return True
-        counted = 0
-        for copy_kind in (*range(wire.COPY_DEFAULT + 1), wire.COPY_NONE):
-            aggregates = self._aggregates.get(of_calls(pid, image_ktime_ns, api, copy_kind), {})
-            counted += sum(aggregate.counted for aggregate in aggregates.values())
+        counted = sum(
+            series.aggregate.counted
+            for series in self._successes((pid, image_ktime_ns))
+            if series.key.metric == wire.METRIC_CALL_DURATION and series.key.api == api
+        )
         # The reading may have come between the call's return and its record.
         return counted <= 1
 
@@ -154,76 +152,86 @@ class Baselines:
         """
         Take in one chosen call of an allocator.
 
-        Chosen calls tell of a trend earlier than the histograms, which are read seldom.
+        Chosen calls show a trend earlier than the histograms, which are read seldom.
         """
         if self._has_all:
             self._windows_of(baseline).durations_ns.append(duration_ns)
 
     def is_rising(self, baseline: Baseline) -> bool:
         """Say whether the calls of an allocator get slower and slower."""
-        windows = self._allocators.get(baseline)
+        windows = self._learn(baseline[:2]).allocators.get(baseline)
         return windows is not None and (windows.is_rising() or windows.has_rising_calls())
 
-    def forget(self, image: tuple[int, int]) -> None:
+    def forget(self, image: ImageKey) -> None:
         """Let go of an image that ended: its pid and its ktime."""
-        for baseline in tuple(self._of_image.get(image, ())):
-            self._drop(baseline)
-        self._seen.pop(image, None)
+        self._ledger.forget(image)
+        self._images.pop(image, None)
 
-    def _drop(self, baseline: Baseline) -> None:
-        self._aggregates.pop(baseline, None)
-        self._medians.pop(baseline, None)
-        self._allocators.pop(baseline, None)
-        of_image = self._of_image.get(baseline[:2], set())
-        of_image.discard(baseline)
-        if not of_image:
-            self._of_image.pop(baseline[:2], None)
+    def _learn(self, key: ImageKey) -> _Image:
+        image = self._images.get(key)
+        if image is not None:
+            self._images.move_to_end(key)
+            return image
+        if len(self._images) >= self._settings.max_processes:
+            self._images.popitem(last=False)
+        image = self._images[key] = _Image()
+        return image
+
+    def _successes(self, image: ImageKey) -> Iterator[Series]:
+        account = self._ledger.account(image)
+        for key, series in account.series.items() if account else ():
+            if not key.status:
+                yield series
+
+    def _aggregates_of(self, baseline: Baseline) -> list[Aggregate]:
+        of_gap = baseline.api == _GAPS
+        wanted = (baseline.api, baseline.copy_kind)
+        return [
+            series.aggregate
+            for series in self._successes(baseline[:2])
+            if (series.key.metric == wire.METRIC_LAUNCH_GAP) == of_gap
+            and (of_gap or (series.key.api, series.key.copy_kind) == wanted)
+        ]
 
     def _find_median_ns(self, baseline: Baseline) -> int | None:
-        aggregates = self._aggregates.get(baseline)
-        if not aggregates or not self._middles_ns:
+        aggregates, middles_ns = self._aggregates_of(baseline), self._ledger.middles_ns
+        if not aggregates or not middles_ns:
             return None
-        buckets = _sum_buckets(aggregates.values())
+        buckets = _sum_buckets(aggregates)
         if sum(buckets) < max(1, self._settings.minimum_calls):
             return None
-        median_ns = self._median_of(
-            buckets,
-            min(aggregate.min for aggregate in aggregates.values()),
-            max(aggregate.max for aggregate in aggregates.values()),
-        )
+        min_ns = min(aggregate.min for aggregate in aggregates)
+        max_ns = max(aggregate.max for aggregate in aggregates)
+        median_ns = int(percentile_ns(0.5, buckets, middles_ns, min_ns, max_ns))
         if not self._has_all:
             # Slow calls are kept more often than others. No more than half of all calls can take
             # twice the mean, and the mean is of all.
-            counted = sum(aggregate.counted for aggregate in aggregates.values())
-            total_ns = sum(aggregate.sum for aggregate in aggregates.values())
+            counted = sum(aggregate.counted for aggregate in aggregates)
+            total_ns = sum(aggregate.sum for aggregate in aggregates)
             median_ns = min(median_ns, 2 * total_ns // counted)
-        windows = self._allocators.get(baseline)
+        windows = self._learn(baseline[:2]).allocators.get(baseline)
         if windows is not None and windows.is_rising():
             return min(median_ns, windows.first_ns)
         return median_ns
 
-    def _median_of(self, buckets: Sequence[int], min_ns: int, max_ns: int) -> int:
-        return int(percentile_ns(0.5, buckets, self._middles_ns, min_ns, max_ns))
-
     def _windows_of(self, baseline: Baseline) -> "_Windows":
-        windows = self._allocators.get(baseline)
+        allocators = self._learn(baseline[:2]).allocators
+        windows = allocators.get(baseline)
         if windows is None:
-            windows = self._allocators[baseline] = _Windows()
-            self._of_image.setdefault(baseline[:2], set()).add(baseline)
-            if len(self._allocators) > self._settings.max_series:
-                self._allocators.popitem(last=False)
+            windows = _Windows()
+            if len(allocators) < _MAX_ALLOCATORS:
+                allocators[baseline] = windows
         return windows
 
-    def _observe_allocator(self, baseline: Baseline) -> None:
+    def _observe_allocator(self, baseline: Baseline, aggregates: Sequence[Aggregate]) -> None:
         windows = self._windows_of(baseline)
-        aggregates = self._aggregates[baseline]
-        buckets = _sum_buckets(aggregates.values())
-        window = windows.take(buckets)
-        if window is not None and self._middles_ns:
-            max_ns = max(aggregate.max for aggregate in aggregates.values())
-            windows.medians_ns.append(self._median_of(window, 0, max_ns))
+        window = windows.take(_sum_buckets(aggregates))
+        if window is not None and self._ledger.middles_ns:
+            max_ns = max(aggregate.max for aggregate in aggregates)
+            median_ns = int(percentile_ns(0.5, window, self._ledger.middles_ns, 0, max_ns))
+            windows.medians_ns.append(median_ns)
             if len(windows.medians_ns) == 1:
-                windows.first_ns = windows.medians_ns[0]
+                windows.first_ns = median_ns
 
 
 class _Windows:
@@ -238,7 +246,7 @@ class _Windows:
     def take(self, buckets: Sequence[int]) -> Sequence[int] | None:
         """Return the window's own counts once it has enough of them, and begin the next."""
         begin = self._begin or (0,) * len(buckets)
-        window = [max(0, now - before) for now, before in zip(buckets, begin, strict=False)]
+        window = list(map(grown, buckets, begin))
         if sum(window) < _WINDOW_CALLS:
             return None
         self._begin = tuple(buckets)
@@ -268,8 +276,7 @@ class _Windows:
         )
 
 
-def _sum_buckets(aggregates: Iterable[Aggregate]) -> Sequence[int]:
-    each = list(aggregates)
-    if len(each) == 1:
-        return each[0].buckets
-    return [sum(counts) for counts in zip(*(a.buckets for a in each), strict=False)]
+def _sum_buckets(aggregates: Sequence[Aggregate]) -> Sequence[int]:
+    if len(aggregates) == 1:
+        return aggregates[0].buckets
+    return [sum(counts) for counts in zip(*(a.buckets for a in aggregates), strict=False)]

@@ -88,8 +88,7 @@ class Causes:
     Finds causes, with what the timeline remembers of other threads.
 
     Attributes:
-        seed: Of the capture.
-        knows_states: Whether time without a stall was on a CPU, as far as the capture tells.
+        knows_states: Whether time without a stall was on a CPU, as far as the capture says.
     """
 
     def __init__(self, timeline: Timeline, quotas: Quotas, settings: Settings) -> None:
@@ -250,7 +249,7 @@ class Causes:
         for (kind, _, _), group in groups.items():
             via = self._find_via(group, duration_ns, depth, path)
             if kind == "unexplained" and not via and not depth:
-                # What nothing accounts for is told of the whole effect.
+                # What nothing accounts for is said of the whole effect.
                 continue
             time_ns = sum(piece.time_ns for piece in group)
             longest = max(group, key=lambda piece: piece.time_ns)
@@ -317,10 +316,10 @@ class Causes:
         if unseen_ns and left_ns > 0:
             queued_ns = min(left_ns, unseen_ns)
             left_ns -= queued_ns
-            span = evidence.of_account(other, start, start_unix_ns, end - start)
+            span = evidence.of_unseen(other, start, start_unix_ns, end - start, "account")
             yield _Piece("run_queue", queued_ns, None, span)
         if left_ns > 0:
-            # On a CPU, or off it for too short a time to be told of.
+            # On a CPU, or off it for too short a time to be sent.
             span = evidence.of_unseen(other, start, start_unix_ns, end - start)
             yield _Piece("unexplained", left_ns, None, span)
 

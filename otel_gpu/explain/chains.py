@@ -81,11 +81,11 @@ class Evidence(NamedTuple):
     kind: str
     start_unix_ns: int
     end_unix_ns: int
-    culprit: Culprit | None
-    waker: Culprit | None
-    reason: str
-    functions: tuple[str, ...]
-    span_id: bytes
+    culprit: Culprit | None = None
+    waker: Culprit | None = None
+    reason: str = ""
+    functions: tuple[str, ...] = ()
+    span_id: bytes = b""
     stack: CallStack | None = None
     is_cpu_idle: bool = False
 
@@ -178,8 +178,6 @@ class Verdict(NamedTuple):
     """
 
     process: ProcessImage
-    start_unix_ns: int
-    end_unix_ns: int
     verdict: str
     shares: Mapping[str, float]
     budget_ns: Mapping[str, int]

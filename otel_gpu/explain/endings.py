@@ -3,8 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 
-ImageKey = tuple[int, int]
-"""pid and image_ktime_ns."""
+from otel_gpu.enrich.activities import ImageKey
 
 _MAX_ENDED = 4096
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from otel_gpu import wire
-from otel_gpu.decode.events import CudaCall, Gap, OpenCall
+from otel_gpu.decode.events import CudaCall, Fork, Gap, OpenCall, Stall
 from otel_gpu.enrich.activities import (
     CallActivity,
     CallStack,
@@ -30,107 +30,72 @@ def stack_of(activity: CallActivity | GapActivity | OpenCallActivity) -> CallSta
 
 def of_blocked(stall: StallActivity, waker: Culprit | None) -> Evidence:
     """Return the part of a stall in which the thread could not run, and who ended it."""
-    event = stall.event
-    return Evidence(
-        f"blocked-{event.pid}-{event.tid}-{event.start_ktime_ns}",
-        "blocked",
-        stall.start_unix_ns,
-        stall.runnable_unix_ns,
-        None,
-        waker,
-        stall.reason,
-        stall.functions,
-        stall.span_id,
-        stall.stack,
+    span = _interval("blocked", stall.event, stall.start_unix_ns, stall.runnable_unix_ns)
+    return span._replace(
+        waker=waker,
+        reason=stall.reason,
+        functions=stall.functions,
+        span_id=stall.span_id,
+        stack=stall.stack,
     )
 
 
 def of_run_queue(stall: StallActivity) -> Evidence:
     """Return the part of a stall in which the thread waited for a CPU."""
-    event = stall.event
-    return Evidence(
-        f"run_queue-{event.pid}-{event.tid}-{event.start_ktime_ns}",
-        "run_queue",
-        stall.runnable_unix_ns,
-        stall.end_unix_ns,
-        culprit_of(stall),
-        None,
-        "",
-        (),
-        stall.run_queue_span_id,
-        is_cpu_idle=bool(event.flags & wire.STALL_IDLE_CPU),
+    span = _interval("run_queue", stall.event, stall.runnable_unix_ns, stall.end_unix_ns)
+    return span._replace(
+        culprit=culprit_of(stall),
+        span_id=stall.run_queue_span_id,
+        is_cpu_idle=bool(stall.event.flags & wire.STALL_IDLE_CPU),
     )
 
 
 def of_off_cpu(stall: StallActivity) -> Evidence:
     """Return a stall of which it is not known whether the thread was blocked or could run."""
-    event = stall.event
-    return Evidence(
-        f"off_cpu-{event.pid}-{event.tid}-{event.start_ktime_ns}",
-        "off_cpu",
-        stall.start_unix_ns,
-        stall.end_unix_ns,
-        None,
-        None,
-        "",
-        (),
-        stall.span_id,
-    )
+    span = _interval("off_cpu", stall.event, stall.start_unix_ns, stall.end_unix_ns)
+    return span._replace(span_id=stall.span_id)
 
 
 def of_fork(fork: ForkActivity) -> Evidence:
     """Return the time that a thread was in a fork."""
     event = fork.event
-    return Evidence(
-        f"fork-{event.pid}-{event.tid}-{event.start_ktime_ns}",
-        "fork",
-        fork.start_unix_ns,
-        fork.end_unix_ns,
-        Culprit(event.pid, event.tid, event.comm),
-        None,
-        "",
-        (),
-        fork.span_id,
-    )
+    span = _interval("fork", event, fork.start_unix_ns, fork.end_unix_ns)
+    return span._replace(culprit=Culprit(event.pid, event.tid, event.comm), span_id=fork.span_id)
 
 
 def of_whole(activity: CallActivity | GapActivity | OpenCallActivity, end_unix_ns: int) -> Evidence:
     """Return a whole call or gap: what its totals are of."""
-    event: CudaCall | Gap | OpenCall = activity.event
-    kind = "gap" if isinstance(event, Gap) else "call"
+    kind = "gap" if isinstance(activity, GapActivity) else "call"
+    span = _interval(kind, activity.event, activity.start_unix_ns, end_unix_ns)
+    return span._replace(span_id=activity.span_id, stack=stack_of(activity))
+
+
+def of_unseen(
+    other: Culprit, start_ktime_ns: int, start_unix_ns: int, time_ns: int, kind: str = "unseen"
+) -> Evidence:
+    """
+    Return a window of another thread of which nothing, or not all, was seen.
+
+    With ``account`` for ``kind`` it is one in which the thread waited for a CPU, as its
+    process's totals say.
+    """
     return Evidence(
-        f"{kind}-{event.pid}-{event.tid}-{event.start_ktime_ns}",
+        f"{kind}-{other.pid}-{other.tid}-{start_ktime_ns}",
         kind,
-        activity.start_unix_ns,
-        end_unix_ns,
-        None,
-        None,
-        "",
-        (),
-        activity.span_id,
-        stack_of(activity),
-    )
-
-
-def of_unseen(other: Culprit, start_ktime_ns: int, start_unix_ns: int, time_ns: int) -> Evidence:
-    """Return a window in which nothing, or not all, was seen of another thread."""
-    return Evidence(
-        f"unseen-{other.pid}-{other.tid}-{start_ktime_ns}",
-        "unseen",
         start_unix_ns,
         start_unix_ns + time_ns,
         other,
-        None,
-        "",
-        (),
-        b"",
     )
 
 
-def of_account(other: Culprit, start_ktime_ns: int, start_unix_ns: int, time_ns: int) -> Evidence:
-    """Return a window in which another thread waited for a CPU, as its process's totals say."""
-    span = of_unseen(other, start_ktime_ns, start_unix_ns, time_ns)
-    return span._replace(id=f"account-{other.pid}-{other.tid}-{start_ktime_ns}", kind="account")
+def _interval(
+    kind: str,
+    event: CudaCall | Fork | Gap | OpenCall | Stall,
+    start_unix_ns: int,
+    end_unix_ns: int,
+) -> Evidence:
+    number = f"{kind}-{event.pid}-{event.tid}-{event.start_ktime_ns}"
+    return Evidence(number, kind, start_unix_ns, end_unix_ns)
 
 
 def keep_longest(evidence: Iterable[Evidence], limit: int) -> tuple[Evidence, ...]:

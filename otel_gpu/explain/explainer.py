@@ -21,10 +21,11 @@ from otel_gpu.enrich.activities import (
     PressureActivity,
     StallActivity,
     TimesActivity,
+    key_of,
 )
 from otel_gpu.explain.baselines import Baselines, of_calls
 from otel_gpu.explain.causes import Causes
-from otel_gpu.explain.chains import Chain, Incident, Verdict
+from otel_gpu.explain.chains import Chain, Incident
 from otel_gpu.explain.effects import Candidate, Effects
 from otel_gpu.explain.endings import Endings
 from otel_gpu.explain.incidents import Incidents
@@ -33,7 +34,6 @@ from otel_gpu.explain.rules import ALLOCATOR_FAMILIES
 from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.severity import LOW, MEDIUM, judge, lost_to_host_ns
 from otel_gpu.explain.timeline import Timeline
-from otel_gpu.explain.verdicts import Verdicts
 
 
 class Explainer:
@@ -41,13 +41,13 @@ class Explainer:
     Joins effects to their causes.
 
     An effect's chain comes out ``settings.settle_ns`` of the stream's time after it, or
-    when the stream ends: what it is blamed on may be told later than itself. A hung call
+    when the stream ends: what it is blamed on may come later than itself. A hung call
     comes out at once, and as a slow call when it returns; it counts once.
 
     Args:
         settings: The limits.
-        reports: Whether ``verdicts`` and ``incidents`` will be asked for. Without, nothing is
-            kept for them.
+        keeps_closed: Whether ``incidents`` returns those that were closed as well, as far as the
+            limits go.
 
     Attributes:
         settings: The limits.
@@ -55,17 +55,15 @@ class Explainer:
         given_up: What found no room, by what it was.
     """
 
-    def __init__(self, settings: Settings | None = None, *, reports: bool = True) -> None:
+    def __init__(self, settings: Settings | None = None, *, keeps_closed: bool = True) -> None:
         self.settings = settings if settings is not None else Settings()
-        self._reports = reports
         self._timeline = Timeline(self.settings)
         self._baselines = Baselines(self.settings)
         self._effects = Effects(self._baselines, self.settings)
         self._quotas = Quotas(self._timeline)
         self._causes = Causes(self._timeline, self._quotas, self.settings)
-        self._incidents = Incidents(self.settings, keeps_closed=reports)
+        self._incidents = Incidents(self.settings, keeps_closed=keeps_closed)
         self._hung = self._incidents.hung
-        self._verdicts = Verdicts(self.settings)
         self._endings = Endings()
         self._pending: deque[Candidate] = deque()
         self.now_unix_ns = 0
@@ -106,10 +104,6 @@ class Explainer:
         """Return the incidents that ended since this was last asked."""
         return self._incidents.take_closed()
 
-    def verdicts(self) -> list[Verdict]:
-        """Return what bounds each process, from the whole of what was seen."""
-        return self._verdicts.all()
-
     @property
     def given_up(self) -> Counter[str]:
         """What found no room in the limits, by what it was."""
@@ -134,22 +128,18 @@ class Explainer:
 
     def _observe_exit(self, activity: ExitActivity) -> None:
         process = activity.process
-        image = (process.pid, process.image_ktime_ns)
-        self._endings.add(image, process.start_unix_ns, activity.end_unix_ns)
+        self._endings.add(key_of(process), process.start_unix_ns, activity.end_unix_ns)
         self._advance(activity.end_unix_ns)
 
     def _observe_capture(self, activity: CaptureActivity) -> None:
         self._causes.knows_states = not activity.lacks("thread_states")
         self._baselines.learn_layout(activity)
-        self._verdicts.learn_start(activity)
         self._advance(activity.unix_ns)
 
     def _observe_aggregates(self, activity: AggregatesActivity) -> None:
         for series in activity.series:
             self._timeline.know(series.process)
         self._baselines.observe(activity)
-        if self._reports:
-            self._verdicts.observe_aggregates(activity)
         self._advance(activity.unix_ns)
         self._incidents.advance(activity.unix_ns - self.settings.settle_ns)
 
@@ -157,8 +147,6 @@ class Explainer:
         for time in activity.times:
             self._timeline.know(time.process)
         self._timeline.add_times(activity)
-        if self._reports:
-            self._verdicts.observe_times(activity)
         self._advance(activity.unix_ns)
 
     def _observe_pressure(self, activity: PressureActivity) -> None:

@@ -6,16 +6,15 @@ put down to a quota by the readings before and after it. Since Linux 6.18 it mar
 whose wait begins with that, and the readings say for how much of the wait it can have been.
 """
 
-from collections import deque
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import PressureActivity, StallActivity
 from otel_gpu.explain.timeline import Timeline
+from otel_gpu.ledger.history import History
 
 _MAX_READINGS = 64
-
 
 # On an idle CPU, or of a marked thread, most of a wait says what all of it was for.
 _CERTAIN_SLACK = 2.0
@@ -43,7 +42,7 @@ class Quotas:
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
-        self._readings: deque[tuple[int, dict[str, _Throttled]]] = deque(maxlen=_MAX_READINGS)
+        self._readings: History[dict[str, _Throttled]] = History(_MAX_READINGS)
 
     def observe(self, activity: PressureActivity) -> None:
         """Take in one reading of the cgroups; what is not understood in it is left out."""
@@ -57,7 +56,7 @@ class Quotas:
                 if isinstance(time_ns, int) and isinstance(pids, list | tuple):
                     inside = frozenset(pid for pid in pids if type(pid) is int)
                     found[str(path)] = _Throttled(time_ns, inside)
-        self._readings.append((activity.unix_ns, found))
+        self._readings.add(activity.unix_ns, found)
 
     def is_throttled(self, stall: StallActivity) -> bool:
         """
@@ -96,28 +95,21 @@ class Quotas:
         """
         Return the throttling of a process's cgroup between the readings around a window.
 
-        What a cgroup was throttled for before the first of them is an old story, and what
-        one reading alone says may be nothing else.
+        What one reading alone says may all be from before it.
         """
-        before: tuple[int, dict[str, _Throttled]] | None = None
-        after: tuple[int, dict[str, _Throttled]] | None = None
-        for reading in self._readings:
-            if reading[0] <= start_unix_ns:
-                before = reading
-            elif reading[0] >= end_unix_ns:
-                after = reading
-                break
-        if before is None or after is None:
+        found = self._readings.around(start_unix_ns, end_unix_ns)
+        if found is None:
             return None
+        before, after = found
         time_ns = max(
             (
                 now.time_ns - then.time_ns
-                for path, now in after[1].items()
-                if (then := before[1].get(path)) is not None and pid in now.pids | then.pids
+                for path, now in after.value.items()
+                if (then := before.value.get(path)) is not None and pid in now.pids | then.pids
             ),
             default=0,
         )
-        return _Throttling(before[0], after[0], time_ns) if time_ns > 0 else None
+        return _Throttling(before.unix_ns, after.unix_ns, time_ns) if time_ns > 0 else None
 
 
 def _is_marked(stall: StallActivity) -> bool:

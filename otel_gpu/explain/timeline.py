@@ -18,6 +18,7 @@ from otel_gpu.enrich.activities import (
     TimesActivity,
 )
 from otel_gpu.explain.settings import Settings
+from otel_gpu.ledger.history import History
 
 Thread = tuple[int, int]
 """pid and tid."""
@@ -172,7 +173,7 @@ class Timeline:
         # The latest of all, and of each process.
         self._forks: deque[ForkActivity] = deque()
         self._forks_of: dict[int, deque[ForkActivity]] = {}
-        self._run_queues: OrderedDict[int, deque[tuple[int, int]]] = OrderedDict()
+        self._run_queues: OrderedDict[int, History[int]] = OrderedDict()
         # With the pid of their parent; 0 if that is not known.
         self._watched: OrderedDict[int, int] = OrderedDict()
         # Most activities are of the process of the one before.
@@ -263,8 +264,7 @@ class Timeline:
             if time.state == wire.STATE_RUN_QUEUE:
                 sums[time.process.pid] = sums.get(time.process.pid, 0) + time.time_ns
         for pid, time_ns in sums.items():
-            readings = self._run_queues.setdefault(pid, deque(maxlen=_MAX_READINGS))
-            readings.append((activity.unix_ns, time_ns))
+            self._run_queues.setdefault(pid, History(_MAX_READINGS)).add(activity.unix_ns, time_ns)
             if len(self._run_queues) > self._settings.max_processes:
                 self._run_queues.popitem(last=False)
 
@@ -279,21 +279,18 @@ class Timeline:
         readings = self._run_queues.get(pid)
         if readings is None or self._stalls.count_threads(pid) > 1:
             return 0
-        before: tuple[int, int] | None = None
-        for unix_ns, time_ns in readings:
-            if unix_ns <= start_unix_ns:
-                before = (unix_ns, time_ns)
-            elif before is not None and unix_ns >= start_unix_ns + window_ns:
-                begin = before[0] - self.unix_offset_ns
-                end = unix_ns - self.unix_offset_ns
-                seen_ns = sum(
-                    min(end, stall.event.end_ktime_ns) - max(begin, stall.event.runnable_ktime_ns)
-                    for stall in self.stalls(thread, begin, end)
-                    if begin < stall.event.end_ktime_ns and stall.event.runnable_ktime_ns < end
-                )
-                unseen_ns = time_ns - before[1] - max(0, seen_ns)
-                return unseen_ns if unseen_ns > _UNSEEN_FLOOR_NS else 0
-        return 0
+        found = readings.around(start_unix_ns, start_unix_ns + window_ns)
+        if found is None:
+            return 0
+        before, after = found
+        begin, end = (reading.unix_ns - self.unix_offset_ns for reading in found)
+        seen_ns = sum(
+            min(end, stall.event.end_ktime_ns) - max(begin, stall.event.runnable_ktime_ns)
+            for stall in self.stalls(thread, begin, end)
+            if begin < stall.event.end_ktime_ns and stall.event.runnable_ktime_ns < end
+        )
+        unseen_ns = after.value - before.value - max(0, seen_ns)
+        return unseen_ns if unseen_ns > _UNSEEN_FLOOR_NS else 0
 
     def forget(self, image: tuple[int, int]) -> None:
         """Let go of what the threads of an image did that ended; of its lineage others may ask."""

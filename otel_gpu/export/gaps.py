@@ -34,6 +34,7 @@ from otel_gpu.enrich.activities import (
     OpenCallActivity,
     StallActivity,
     StatusActivity,
+    key_of,
 )
 
 _PATIENCE_NS = 1_000_000_000
@@ -108,7 +109,7 @@ class GapStalls:
             gap = activity if isinstance(activity, GapActivity) else None
             yield from self._release(_thread_of(activity), gap)
         elif isinstance(activity, ExitActivity):
-            image = (activity.process.pid, activity.process.image_ktime_ns)
+            image = key_of(activity.process)
             for thread in [thread for thread in self._threads if thread[:2] == image]:
                 yield from self._release(thread, None)
         time_of = _TIME_OF.get(type(activity))

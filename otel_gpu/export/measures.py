@@ -27,52 +27,8 @@ from otel_gpu.enrich.cuda_errors import error_name
 from otel_gpu.explain.verdicts import budget_of
 from otel_gpu.export import semconv
 from otel_gpu.export.points import Attributes, Measurement
-from otel_gpu.export.semconv import Instrument
-from otel_gpu.probe_table import APIS, Api
+from otel_gpu.probe_table import Api
 
-_CALLS_BY_FAMILY: Mapping[int, Instrument] = {
-    wire.FAMILY_LAUNCH: semconv.METRIC_GPU_CUDA_KERNEL_LAUNCH_CALLS,
-    wire.FAMILY_GRAPH_LAUNCH: semconv.METRIC_GPU_CUDA_GRAPH_LAUNCH_CALLS,
-}
-_CALLS_BY_NAME: Mapping[str, Instrument] = {
-    "cudaStreamCreate": semconv.METRIC_GPU_CUDA_STREAM_CREATE_CALLS,
-    "cudaStreamCreateWithFlags": semconv.METRIC_GPU_CUDA_STREAM_CREATE_CALLS,
-    "cudaStreamCreateWithPriority": semconv.METRIC_GPU_CUDA_STREAM_CREATE_CALLS,
-    "cuStreamCreate": semconv.METRIC_GPU_CUDA_STREAM_CREATE_CALLS,
-    "cuStreamCreateWithPriority": semconv.METRIC_GPU_CUDA_STREAM_CREATE_CALLS,
-    "cudaStreamDestroy": semconv.METRIC_GPU_CUDA_STREAM_DESTROY_CALLS,
-    "cuStreamDestroy": semconv.METRIC_GPU_CUDA_STREAM_DESTROY_CALLS,
-    "cudaStreamSynchronize": semconv.METRIC_GPU_CUDA_STREAM_SYNCHRONIZE_CALLS,
-    "cuStreamSynchronize": semconv.METRIC_GPU_CUDA_STREAM_SYNCHRONIZE_CALLS,
-    "cudaEventRecord": semconv.METRIC_GPU_CUDA_EVENT_RECORD_CALLS,
-    "cudaEventRecordWithFlags": semconv.METRIC_GPU_CUDA_EVENT_RECORD_CALLS,
-    "cuEventRecord": semconv.METRIC_GPU_CUDA_EVENT_RECORD_CALLS,
-    "cuEventRecordWithFlags": semconv.METRIC_GPU_CUDA_EVENT_RECORD_CALLS,
-    "cudaEventSynchronize": semconv.METRIC_GPU_CUDA_EVENT_SYNCHRONIZE_CALLS,
-    "cuEventSynchronize": semconv.METRIC_GPU_CUDA_EVENT_SYNCHRONIZE_CALLS,
-    "cudaDeviceSynchronize": semconv.METRIC_GPU_CUDA_DEVICE_SYNCHRONIZE_CALLS,
-    "cuCtxSynchronize": semconv.METRIC_GPU_CUDA_DEVICE_SYNCHRONIZE_CALLS,
-}
-_CALLS: Mapping[int, Instrument] = {
-    api.number: instrument
-    for api in APIS
-    if (instrument := _CALLS_BY_FAMILY.get(api.family) or _CALLS_BY_NAME.get(api.name))
-}
-_BYTES_BY_FAMILY: Mapping[int, Instrument] = {
-    wire.FAMILY_ALLOCATE: semconv.METRIC_GPU_CUDA_MEMORY_ALLOCATIONS,
-    wire.FAMILY_FREE: semconv.METRIC_GPU_CUDA_MEMORY_FREE_BYTES,
-    wire.FAMILY_UNMAP: semconv.METRIC_GPU_CUDA_MEMORY_FREE_BYTES,
-    wire.FAMILY_MEMSET: semconv.METRIC_GPU_CUDA_MEMSET_BYTES,
-}
-_BYTES: Mapping[int, Instrument] = {
-    api.number: instrument
-    for api in APIS
-    if (
-        instrument := semconv.METRIC_GPU_CUDA_HOST_REGISTER_BYTES
-        if api.name == "cudaHostRegister"
-        else _BYTES_BY_FAMILY.get(api.family)
-    )
-}
 _IN_USE_SIGN: Mapping[int, int] = {
     wire.FAMILY_ALLOCATE: 1,
     wire.FAMILY_FREE: -1,
@@ -120,10 +76,11 @@ def _outermost(
     series: Series, api: Api, attributes: Attributes, knows_freed_bytes: bool
 ) -> Iterator[Measurement]:
     key, aggregate = series.key, series.aggregate
-    if instrument := _CALLS.get(api.number):
+    if instrument := semconv.COUNTS.get(api.name) or semconv.COUNTS.get(api.family):
         yield Measurement(instrument, attributes, key, aggregate.counted)
     sign = _IN_USE_SIGN.get(api.family)
-    if (instrument := _BYTES.get(api.number)) and (knows_freed_bytes or sign != -1):
+    instrument = semconv.SUMS.get(api.name) or semconv.SUMS.get(api.family)
+    if instrument and (knows_freed_bytes or sign != -1):
         yield Measurement(instrument, attributes, key, aggregate.size_bytes)
     if sign and knows_freed_bytes:
         instrument = semconv.METRIC_GPU_CUDA_MEMORY_IN_USE

@@ -21,11 +21,13 @@ from otel_gpu.enrich.activities import (
     CaptureActivity,
     CountersActivity,
     ExitActivity,
+    ImageKey,
     OpenCallActivity,
     ProbesActivity,
     ProcessImage,
     StatusActivity,
     TimesActivity,
+    key_of,
 )
 from otel_gpu.export import semconv
 from otel_gpu.export.exemplars import ExemplarReservoir, IsSampled
@@ -41,7 +43,6 @@ from otel_gpu.export.resources import Resources, agent_resource, capture_version
 from otel_gpu.export.selftelemetry import SelfTelemetry
 from otel_gpu.export.semconv import Instrument
 
-ImageKey = tuple[int, int]
 # Stands for the agent's own Resource among the images.
 AGENT: ImageKey = (0, 0)
 
@@ -214,7 +215,7 @@ class MetricStore:
     # Taking in.
 
     def _image(self, process: ProcessImage) -> ObservedImage | None:
-        key = (process.pid, process.image_ktime_ns)
+        key = key_of(process)
         image = self._images.get(key)
         if image is None:
             if key in self._released:
@@ -240,7 +241,7 @@ class MetricStore:
             self._end(replaced, image.process.start_unix_ns)
 
     def _end(self, image: ObservedImage, unix_ns: int) -> None:
-        key = (image.process.pid, image.process.image_ktime_ns)
+        key = key_of(image.process)
         if image.end_unix_ns is None:
             self._ended[key] = None
             self._ended_size += image.size
@@ -309,7 +310,7 @@ class MetricStore:
         if image is None or image.end_unix_ns is not None:
             return
         image.hang(call)
-        self._with_open_calls.add((call.process.pid, call.process.image_ktime_ns))
+        self._with_open_calls.add(key_of(call.process))
 
     def _forget_returned_calls(self) -> None:
         for image_key in tuple(self._with_open_calls):

@@ -21,6 +21,7 @@ nanoseconds until the point is made, so that sums and differences are exact.
 # The kernel's minimum and maximum are those of the whole life of a series. Nobody
 # knows those of one interval, so delta points have none.
 
+import operator
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -44,6 +45,7 @@ from otel_gpu.decode.events import Aggregate
 from otel_gpu.enrich.activities import CaptureActivity
 from otel_gpu.export import semconv
 from otel_gpu.export.semconv import Instrument
+from otel_gpu.ledger.differences import aggregate_since
 
 # The SDK's own default limit of attribute sets per metric, the overflow included.
 CARDINALITY_LIMIT = 2000
@@ -228,8 +230,10 @@ class PointBuilder:
         elif instrument.kind == "gauge":
             cell.number = max(cell.number, value)
         else:
-            before = given.value if given is not None else 0
-            cell.number += value - (before if isinstance(before, int | float) else 0)
+            cell.number += value
+            if given is not None and not isinstance(given.value, Aggregate):
+                # What runs backwards took nothing away.
+                cell.number -= min(given.value, value)
         cell.measurements.append(measurement)
 
     def _is_delta(self, instrument: Instrument) -> bool:
@@ -291,23 +295,18 @@ class PointBuilder:
 def _add_aggregate(cell: _Cell, value: Aggregate, before: Aggregate | None) -> bool:
     # The kernel side adds to the sum first and to the bucket last, so a reading can hold
     # a sum without its count. Such a series has nothing to say until the next reading.
-    buckets: Sequence[int] = value.buckets
-    number = value.sum
-    count = value.counted
-    if before is not None and before.counted <= count:
-        buckets = [now - then for now, then in zip(buckets, before.buckets, strict=True)]
-        number -= before.sum
-        count -= before.counted
+    added = value if before is None else aggregate_since(value, before)
+    count = added.counted
     if count == 0:
         return False
     cell.count += count
-    cell.number += number
+    cell.number += added.sum
     cell.minimum = value.min if cell.minimum is None else min(cell.minimum, value.min)
     cell.maximum = max(cell.maximum, value.max)
     if cell.buckets:
-        cell.buckets = [a + b for a, b in zip(cell.buckets, buckets, strict=True)]
+        cell.buckets = list(map(operator.add, cell.buckets, added.buckets))
     else:
-        cell.buckets = list(buckets)
+        cell.buckets = list(added.buckets)
     return True
 
 

@@ -16,8 +16,9 @@ from opentelemetry.sdk.metrics.export import (
     ScopeMetrics,
 )
 
+from otel_gpu.enrich.activities import ImageKey
 from otel_gpu.export import semconv
-from otel_gpu.export.metric_store import ImageKey, MetricStore, Snapshot
+from otel_gpu.export.metric_store import MetricStore, Snapshot
 from otel_gpu.export.points import Given, Point, PointBuilder, Temporality, metrics_of
 from otel_gpu.export.resources import scope
 

@@ -5,10 +5,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from otel_gpu import wire
-from otel_gpu.enrich.activities import CountersActivity, ProbesActivity, StatusActivity
+from otel_gpu.enrich.activities import Activity, ProbesActivity
 from otel_gpu.export import semconv
 from otel_gpu.export.points import Measurement
 from otel_gpu.export.semconv import Instrument
+from otel_gpu.ledger.agent import AgentReadings
 
 _MAX_LIBRARIES = 256
 _COUNTER_PREFIX = "counter_"
@@ -72,22 +73,18 @@ _EXPLAINED: Mapping[Instrument, str] = {
 }
 
 
-class SelfTelemetry:
+class SelfTelemetry(AgentReadings):
     """The agent's own figures; the latest of each."""
 
     def __init__(self) -> None:
-        self._counters: Mapping[str, int] = {}
-        self._status: Mapping[str, Any] = {}
+        super().__init__()
         self._explained: Counter[tuple[Instrument, str]] = Counter()
         self._libraries: OrderedDict[tuple[int, int, str], tuple[int, int]] = OrderedDict()
 
-    def observe(self, activity: CountersActivity | StatusActivity | ProbesActivity) -> None:
+    def observe(self, activity: Activity) -> None:
         """Take in newer figures."""
-        if isinstance(activity, CountersActivity):
-            self._counters = activity.values
-        elif isinstance(activity, StatusActivity):
-            self._status = activity.info
-        else:
+        super().observe(activity)
+        if isinstance(activity, ProbesActivity):
             self._observe_library(activity.info)
 
     def count(self, instrument: Instrument, value: str) -> None:
@@ -119,10 +116,10 @@ class SelfTelemetry:
             ("rejected", semconv.METRIC_OTEL_GPU_RECORDS_REJECTED),
             ("dropped", semconv.METRIC_OTEL_GPU_SPANS_DROPPED),
         ):
-            yield from _by_reason(instrument, self._status.get(field, {}))
+            yield from _by_reason(instrument, self.status.get(field, {}))
         yield from _by_reason(semconv.METRIC_OTEL_GPU_SERIES_DROPPED, dropped_series)
         for field, instrument in _FAULTS:
-            for place, count in self._status.get(field, {}).items():
+            for place, count in self.status.get(field, {}).items():
                 yield Measurement(instrument, ((semconv.OTEL_GPU_PLACE, place),), place, count)
         for (instrument, value), count in self._explained.items():
             yield Measurement(instrument, ((_EXPLAINED[instrument], value),), value, count)
@@ -133,7 +130,7 @@ class SelfTelemetry:
     def _counted(self) -> Iterator[Measurement]:
         counters = {
             name.lower().removeprefix(_COUNTER_PREFIX): value
-            for name, value in self._counters.items()
+            for name, value in self.counters.items()
         }
         for name, (instrument, attribute, value) in _COUNTERS.items():
             if name in counters:
@@ -143,7 +140,7 @@ class SelfTelemetry:
             yield Measurement(instrument, (), _SAMPLES, counters[_SAMPLES])
 
     def _stacks(self) -> Iterator[Measurement]:
-        counts: Mapping[str, int] = self._status.get("stacks", {})
+        counts: Mapping[str, int] = self.status.get("stacks", {})
         incomplete = counts.get("incomplete", 0)
         if "resolved" in counts:
             complete = max(0, counts["resolved"] - incomplete)
@@ -169,8 +166,8 @@ class SelfTelemetry:
             ("cpu_ns", semconv.METRIC_OTEL_GPU_OVERHEAD_TIME),
             ("rss_bytes", semconv.METRIC_OTEL_GPU_OVERHEAD_MEMORY),
         ):
-            if field in self._status:
-                yield Measurement(instrument, (), field, self._status[field])
+            if field in self.status:
+                yield Measurement(instrument, (), field, self.status[field])
 
     def _coverage(self) -> Iterator[Measurement]:
         # Containers map one library under one path from several inodes.

@@ -2,7 +2,8 @@
 GENERATED from otel_gpu/export/semconv.yaml by tools/generate_semconv.py. Do not edit.
 
 Attribute keys are plain strings; ``*_VALUES`` says what a wire number is called in
-telemetry. What each name means is in the YAML and in docs/metrics.md.
+telemetry; ``COUNTS`` and ``SUMS`` by family or API say which metric is the number of calls, or
+their bytes. What each name means is in the YAML and in docs/metrics.md.
 """
 
 from collections.abc import Mapping
@@ -418,3 +419,33 @@ METRIC_OTEL_GPU_COVERAGE = Instrument(
     "Share of a library's known CUDA symbols that carry probes.",
     SCOPE_AGENT,
 )
+
+COUNTS: Mapping[int | str, Instrument] = {
+    wire.FAMILY_LAUNCH: METRIC_GPU_CUDA_KERNEL_LAUNCH_CALLS,
+    wire.FAMILY_GRAPH_LAUNCH: METRIC_GPU_CUDA_GRAPH_LAUNCH_CALLS,
+    "cudaStreamCreate": METRIC_GPU_CUDA_STREAM_CREATE_CALLS,
+    "cudaStreamCreateWithFlags": METRIC_GPU_CUDA_STREAM_CREATE_CALLS,
+    "cudaStreamCreateWithPriority": METRIC_GPU_CUDA_STREAM_CREATE_CALLS,
+    "cuStreamCreate": METRIC_GPU_CUDA_STREAM_CREATE_CALLS,
+    "cuStreamCreateWithPriority": METRIC_GPU_CUDA_STREAM_CREATE_CALLS,
+    "cudaStreamDestroy": METRIC_GPU_CUDA_STREAM_DESTROY_CALLS,
+    "cuStreamDestroy": METRIC_GPU_CUDA_STREAM_DESTROY_CALLS,
+    "cudaStreamSynchronize": METRIC_GPU_CUDA_STREAM_SYNCHRONIZE_CALLS,
+    "cuStreamSynchronize": METRIC_GPU_CUDA_STREAM_SYNCHRONIZE_CALLS,
+    "cudaEventRecord": METRIC_GPU_CUDA_EVENT_RECORD_CALLS,
+    "cudaEventRecordWithFlags": METRIC_GPU_CUDA_EVENT_RECORD_CALLS,
+    "cuEventRecord": METRIC_GPU_CUDA_EVENT_RECORD_CALLS,
+    "cuEventRecordWithFlags": METRIC_GPU_CUDA_EVENT_RECORD_CALLS,
+    "cudaEventSynchronize": METRIC_GPU_CUDA_EVENT_SYNCHRONIZE_CALLS,
+    "cuEventSynchronize": METRIC_GPU_CUDA_EVENT_SYNCHRONIZE_CALLS,
+    "cudaDeviceSynchronize": METRIC_GPU_CUDA_DEVICE_SYNCHRONIZE_CALLS,
+    "cuCtxSynchronize": METRIC_GPU_CUDA_DEVICE_SYNCHRONIZE_CALLS,
+}
+
+SUMS: Mapping[int | str, Instrument] = {
+    wire.FAMILY_ALLOCATE: METRIC_GPU_CUDA_MEMORY_ALLOCATIONS,
+    wire.FAMILY_FREE: METRIC_GPU_CUDA_MEMORY_FREE_BYTES,
+    wire.FAMILY_UNMAP: METRIC_GPU_CUDA_MEMORY_FREE_BYTES,
+    wire.FAMILY_MEMSET: METRIC_GPU_CUDA_MEMSET_BYTES,
+    "cudaHostRegister": METRIC_GPU_CUDA_HOST_REGISTER_BYTES,
+}

@@ -1,30 +1,24 @@
 """Collects the document: activities in, everything that a reader can learn out."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from otel_gpu.enrich.activities import (
     Activity,
-    AggregatesActivity,
     CaptureActivity,
-    CountersActivity,
     ExitActivity,
     PressureActivity,
     ProbesActivity,
     ProcessImage,
-    StatusActivity,
-    TimesActivity,
 )
-from otel_gpu.explain.chains import Chain, Culprit, Incident, Verdict
+from otel_gpu.explain.chains import Chain, Culprit, Incident
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.explain.incidents import Incidents
-from otel_gpu.explain.verdicts import Verdicts
+from otel_gpu.explain.verdicts import find_verdicts
 from otel_gpu.findings.causes import walk
-from otel_gpu.findings.counts import Counts
+from otel_gpu.findings.counts import api_rows, balances, off_cpu_rows, unplaced_calls
 from otel_gpu.findings.crowd import Crowd
 from otel_gpu.findings.document import (
     CROWD_PID,
-    Balance,
     Blame,
     Document,
     ImageKey,
@@ -33,11 +27,11 @@ from otel_gpu.findings.document import (
     processes_of,
 )
 from otel_gpu.findings.extent import Extent
-from otel_gpu.findings.losses import losses_of
 from otel_gpu.findings.notes import Knowledge, write_notes
-from otel_gpu.findings.pressure import Pressure
 from otel_gpu.findings.slots import Slots, Totals
-from otel_gpu.findings.times import Times
+from otel_gpu.ledger.agent import AgentReadings
+from otel_gpu.ledger.ledger import Figures, Ledger
+from otel_gpu.ledger.pressure import Pressure
 
 MAX_CHAINS = 1_000
 MAX_BLAMES = 10_000
@@ -73,11 +67,11 @@ class Collector:
         self._pids = frozenset(pids)
         self._rejected = {} if rejected is None else rejected
         self._slots = Slots(window.start_unix_ns or 0)
-        self._counts = Counts(window, self._slots)
-        self._times = Times(window)
-        self._crowd = Crowd(self._counts, self._times, self._slots)
+        self._ledger = Ledger(window, follow=self._slots.follow)
+        self._crowd = Crowd(self._ledger, self._slots)
+        self._agent = AgentReadings()
         self._pressure = Pressure(window)
-        # Of a part of the capture, incidents and verdicts are made again.
+        # Of a part of the capture, incidents are made again.
         self._is_part = window != Window() or bool(pids)
         self._incidents = Incidents(explainer.settings)
         self._chains: dict[str, Chain] = {}
@@ -87,29 +81,20 @@ class Collector:
         self._images: dict[ImageKey, ProcessImage] = {}
         # In the order in which another program took their place.
         self._replaced: dict[ImageKey, None] = {}
-        self._durations: Mapping[str, Any] | None = None
         self._knows_freed_bytes = True
-        self._counters: Mapping[str, int] = {}
-        self._status: Mapping[str, Any] = {}
         self._failed_symbols: dict[str, int] = {}
         self._extent = Extent()
 
     def observe(self, activity: Activity) -> None:
         """Take one activity."""
         self._extent.observe(activity)
+        self._ledger.observe(activity)
+        self._agent.observe(activity)
         match activity:
-            case AggregatesActivity():
-                self._counts.observe(activity)
-            case TimesActivity():
-                self._times.observe(activity)
             case CaptureActivity():
                 self._observe_capture(activity)
             case ExitActivity():
                 self._observe_exit(activity)
-            case CountersActivity():
-                self._counters = activity.values
-            case StatusActivity():
-                self._status = activity.info
             case PressureActivity():
                 self._pressure.observe(activity)
             case ProbesActivity():
@@ -133,35 +118,40 @@ class Collector:
         self._leave_out_chains()
         start_unix_ns = self._window.start_unix_ns or self._extent.start_unix_ns
         end_unix_ns = max(start_unix_ns, self._window.end_unix_ns or self._extent.end_unix_ns)
-        verdicts = [one for one in self._verdicts() if self._chooses(one.process)]
-        passing = self._passing(verdicts)
-        for image in (*self._counts.processes(), *(verdict.process for verdict in verdicts)):
-            self._images[key_of(image)] = image
+        found = self._ledger.figures()
+        chosen = [one for one in found.values() if self._chooses(one.process)]
+        verdicts = find_verdicts(chosen, self._explainer.settings)
+        feeders = {key_of(verdict.process) for verdict in verdicts}
+        # Images that only went on to run another program, as forks do.
+        passing = self._replaced.keys() - feeders - self._ledger.callers() - self._images.keys()
+        for one in chosen:
+            key = key_of(one.process)
+            if one.series or key in feeders:
+                self._images[key] = one.process
         images = {
             key: image
             for key, image in sorted(self._images.items(), key=_process_order)
-            if self._chooses(image) and key not in passing
+            if key not in passing
         }
-        apis = [] if self._durations is None else self._counts.api_rows(self._durations)
-        off_cpu = self._times.off_cpu(self._chooses)
+        apis = api_rows(chosen, self._ledger.middles_ns)
         return Document(
             source,
             Window(start_unix_ns, end_unix_ns),
             tuple(processes_of(images.values(), verdicts)),
-            tuple(row for row in apis if self._chooses(row.process)),
-            tuple(row for row in self._balances() if self._chooses(row.process)),
+            tuple(apis),
+            # Without what was freed, what was allocated would seem to be held.
+            tuple(balances(chosen)) if self._knows_freed_bytes else (),
             incidents,
             tuple(sorted(self._chains.values(), key=_chain_order)),
             tuple(sorted(self._blames.values(), key=_blame_order)),
-            tuple(row for row in off_cpu if key_of(row.process) not in passing),
-            tuple(self._slots.rows(images, end_unix_ns, self._counts.interval_ns())),
+            tuple(off_cpu_rows(one for one in chosen if key_of(one.process) not in passing)),
+            tuple(self._slots.rows(images, end_unix_ns, self._interval_ns())),
             self._pressure.load(),
-            losses_of(self._counters, self._rejected, self._status),
-            (*write_notes(self._knowledge(bool(apis))), *notes),
+            self._agent.losses(self._rejected),
+            (*write_notes(self._knowledge(found.values())), *notes),
         )
 
     def _observe_capture(self, activity: CaptureActivity) -> None:
-        self._durations = activity.info["layout"]["durations"]
         self._knows_freed_bytes = not activity.lacks("freed_bytes")
         if self._window.start_unix_ns is None:
             self._slots.origin_unix_ns = activity.unix_ns
@@ -183,10 +173,14 @@ class Collector:
     def _chooses(self, process: ProcessImage) -> bool:
         return not self._pids or process.pid in self._pids
 
-    def _passing(self, verdicts: Sequence[Verdict]) -> set[ImageKey]:
-        """Return the images that only went on to run another program, as forks do."""
-        feeders = {key_of(verdict.process) for verdict in verdicts} | self._counts.callers()
-        return self._replaced.keys() - feeders - self._images.keys()
+    def _interval_ns(self) -> int:
+        """Return how long it was from one reading to the next, on average; 0 without any."""
+        ledger = self._ledger
+        if ledger.end_unix_ns is None or not ledger.readings:
+            return 0
+        start_unix_ns = ledger.start_unix_ns
+        since_unix_ns = self._slots.origin_unix_ns if start_unix_ns is None else start_unix_ns
+        return max(0, ledger.end_unix_ns - since_unix_ns) // ledger.readings
 
     def _take(self, chains: Iterable[Chain]) -> None:
         for chain in chains:
@@ -246,35 +240,24 @@ class Collector:
             incidents = self._incidents.all()
         return sorted(incidents, key=lambda incident: (-incident.lost_ns, incident.id))
 
-    def _verdicts(self) -> Iterable[Verdict]:
-        if self._window == Window() and self._crowd.is_empty:
-            return self._explainer.verdicts()
-        verdicts = Verdicts(self._explainer.settings)
-        end_unix_ns = self._extent.end_unix_ns
-        verdicts.observe_times(self._times.in_window(end_unix_ns))
-        verdicts.observe_aggregates(self._counts.in_window(end_unix_ns))
-        return verdicts.all()
-
-    def _balances(self) -> Iterable[Balance]:
-        # Without what was freed, what was allocated would seem to be held.
-        return self._counts.balances() if self._knows_freed_bytes else ()
-
-    def _knowledge(self, has_calls: bool) -> Knowledge:
+    def _knowledge(self, figures: Collection[Figures]) -> Knowledge:
+        ledger, counters = self._ledger, self._agent.counters
+        counted = (series.aggregate.counted for one in figures for series in one.calls)
         return Knowledge(
-            has_calls=has_calls,
-            has_times=not self._times.is_empty,
+            has_calls=bool(ledger.middles_ns) and any(counted),
+            has_times=ledger.is_accounted,
             has_window=self._window != Window(),
-            counts_start_unix_ns=self._counts.start_unix_ns,
-            counts_end_unix_ns=self._counts.end_unix_ns,
-            withheld=self._counters.get("counter_spans_withheld_rate", 0),
-            switches=self._counters.get("counter_scheduler_switches", 0),
-            switches_repaired=self._counters.get("counter_switches_repaired", 0),
+            counts_start_unix_ns=ledger.start_unix_ns,
+            counts_end_unix_ns=ledger.end_unix_ns,
+            withheld=counters.get("counter_spans_withheld_rate", 0),
+            switches=counters.get("counter_scheduler_switches", 0),
+            switches_repaired=counters.get("counter_switches_repaired", 0),
             failed_symbols=dict(self._failed_symbols),
             chains_left_out=self._chains_left_out,
-            series_left_out=self._counts.left_out + self._times.left_out,
+            series_left_out=ledger.left_out,
             given_up=dict(self._explainer.given_up),
-            unplaced_calls=self._counts.unplaced_calls(),
-            errors=self._status.get("errors", {}),
+            unplaced_calls=unplaced_calls(figures),
+            errors=self._agent.status.get("errors", {}),
         )
 
 

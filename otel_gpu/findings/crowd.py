@@ -9,11 +9,10 @@ from collections.abc import Set as AbstractSet
 from itertools import islice
 
 from otel_gpu.enrich.activities import ProcessImage
-from otel_gpu.findings.counts import MAX_SERIES, Counts
 from otel_gpu.findings.document import CROWD_PID, ImageKey, key_of
 from otel_gpu.findings.slots import Slots
-from otel_gpu.findings.times import Times
 from otel_gpu.findings.words import service_of
+from otel_gpu.ledger.ledger import MAX_SERIES, Ledger
 
 MAX_NAMED = 500
 """Processes of a report, beside those that have causal chains."""
@@ -45,15 +44,13 @@ class Crowd:
     Keeps figures of a bounded number of processes, and the sums of the others.
 
     Args:
-        counts: What was counted, by process.
-        times: The time account, by process.
+        ledger: What was counted, by process.
         slots: What happened when, by process.
     """
 
-    def __init__(self, counts: Counts, times: Times, slots: Slots) -> None:
-        self._counts = counts
-        self._times = times
-        self._figures = (slots, counts, times)
+    def __init__(self, ledger: Ledger, slots: Slots) -> None:
+        self._ledger = ledger
+        self._slots = slots
         self._ended: dict[ImageKey, ProcessImage] = {}
         self._replaced: set[ImageKey] = set()
         self._groups: dict[str, _Group] = {}
@@ -79,7 +76,7 @@ class Crowd:
         if is_replaced:
             self._replaced.add(key)
         settled = len(self._ended) - _LATE
-        if settled > 2 * MAX_NAMED or (settled > 0 and self._counts.size > _NEARLY_FULL):
+        if settled > 2 * MAX_NAMED or (settled > 0 and self._ledger.size > _NEARLY_FULL):
             early = dict(islice(self._ended.items(), settled))
             summed = self._sum_up(early, named, min(MAX_NAMED, settled // 2))
             for image in summed | (early.keys() & named):
@@ -88,24 +85,30 @@ class Crowd:
 
     def close(self, named: AbstractSet[ImageKey]) -> None:
         """Sum up all but the busiest: nothing follows."""
-        found = (*self._times.processes(), *self._counts.processes())
-        images = {key_of(image): image for image in found}
-        single = {key: image for key, image in images.items() if image.pid != CROWD_PID}
+        single = {
+            key: one.process
+            for key, one in self._ledger.figures().items()
+            if one.process.pid != CROWD_PID
+            and (one.series or any(time.time_ns for time in one.times))
+        }
         self._sum_up(single, named, MAX_NAMED)
 
     def _sum_up(
         self, images: Mapping[ImageKey, ProcessImage], named: AbstractSet[ImageKey], most: int
     ) -> set[ImageKey]:
-        call_ns = self._counts.call_ns()
+        call_ns = {
+            key: sum(series.aggregate.sum for series in one.calls)
+            for key, one in self._ledger.figures().items()
+        }
         ranked = sorted(images.keys() - named, key=lambda key: (-call_ns.get(key, 0), key))
-        callers = self._counts.callers()
+        callers = self._ledger.callers()
         groups: dict[ImageKey, _Group | None] = {}
         for key in ranked[most:]:
             # Forks that only went on to run another program are nobody.
             is_passing = key in self._replaced and key not in callers
             groups[key] = None if is_passing else self._group_of(images[key])
         into = {key: group.image if group else None for key, group in groups.items()}
-        for key in set[ImageKey]().union(*(one.sum_up(into) for one in self._figures)):
+        for key in self._slots.sum_up(into) | self._ledger.sum_up(into):
             if group := groups[key]:
                 group.grow()
         return set(groups)

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.enrich.activities import CallStack, ProcessImage
+from otel_gpu.enrich.activities import CallStack, ImageKey, ProcessImage, key_of
 from otel_gpu.explain.chains import (
     Cause,
     CauseKind,
@@ -25,6 +25,8 @@ from otel_gpu.explain.chains import (
     Verdict,
     stack_of_cause,
 )
+from otel_gpu.ledger.pressure import Load, Throttled
+from otel_gpu.ledger.window import Window
 from otel_gpu.stacks.frames import KERNEL, NATIVE, Frame
 
 __all__ = [
@@ -64,16 +66,8 @@ __all__ = [
 SCHEMA_VERSION = 2
 UNKNOWN = "unknown"
 
-ImageKey = tuple[int, int]
-"""A process image: its pid, and when it began by the kernel's clock."""
-
 CROWD_PID = 0
 """Of what stands for many processes; no process has it."""
-
-
-def key_of(process: ProcessImage) -> ImageKey:
-    """Return what tells a process image from all others, also from those of the same pid."""
-    return process.pid, process.image_ktime_ns
 
 
 class Context(StrEnum):
@@ -112,19 +106,6 @@ def context_named(number: int) -> str:
 def state_named(number: int) -> str:
     """Return the thread state with an enumerator of the wire, or its number."""
     return _STATES.get(number, str(number))
-
-
-class Window(NamedTuple):
-    """A part of a capture; None where it is open."""
-
-    start_unix_ns: int | None = None
-    end_unix_ns: int | None = None
-
-    def overlaps(self, start_unix_ns: int, end_unix_ns: int) -> bool:
-        """Whether something that took this long touches the window."""
-        if self.start_unix_ns is not None and end_unix_ns < self.start_unix_ns:
-            return False
-        return self.end_unix_ns is None or start_unix_ns <= self.end_unix_ns
 
 
 class Process(NamedTuple):
@@ -198,31 +179,6 @@ class Blame(NamedTuple):
     kind: str
     time_ns: int
     effects: int
-
-
-class Throttled(NamedTuple):
-    """How long the CPU quota of a cgroup held its threads back."""
-
-    cgroup: str
-    throttled_ns: int
-    throttled_periods: int
-    periods: int
-
-
-class Load(NamedTuple):
-    """
-    What the host said of its load: context, never a cause.
-
-    ``stalled`` is by resource the share of time in which some thread of the host waited
-    for it.
-    """
-
-    most_load: float
-    cpus: int
-    stalled: Mapping[str, float]
-    swapped_in_pages: int
-    swapped_out_pages: int
-    throttled: tuple[Throttled, ...]
 
 
 class Slot(NamedTuple):

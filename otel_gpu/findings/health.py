@@ -4,13 +4,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from otel_gpu.enrich.activities import (
-    Activity,
-    CaptureActivity,
-    CountersActivity,
-    ProbesActivity,
-    StatusActivity,
-)
+from otel_gpu.enrich.activities import Activity, CaptureActivity, ProbesActivity
+from otel_gpu.ledger.agent import AgentReadings
 
 MAX_LIBRARIES = 100
 _KIND = "Activity"
@@ -31,45 +26,31 @@ _UNKNOWN = {
 }
 
 
-class Health:
+class Health(AgentReadings):
     """
     Watches activities.
 
     Attributes:
         capture: How the capture was made; empty: it did not say.
         capture_unix_ns: When it began.
-        status: The agent's last figures.
-        counters: The kernel side's last counters; empty: it told none.
         probes: By library, what was probed in it.
         seen: How many activities there were of each kind.
-        first_status: The agent's first figures, for what was used since.
-        first_unix_ns: When they were read.
-        last_unix_ns: When the last were.
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.capture: Mapping[str, Any] = {}
         self.capture_unix_ns = 0
-        self.status: Mapping[str, Any] = {}
-        self.first_status: Mapping[str, Any] = {}
-        self.first_unix_ns = 0
-        self.last_unix_ns = 0
-        self.counters: Mapping[str, int] = {}
         self.probes: dict[str, Mapping[str, Any]] = {}
         self.seen: Counter[str] = Counter()
 
     def observe(self, activity: Activity) -> None:
         """Take one activity."""
+        super().observe(activity)
         self.seen[type(activity).__name__.removesuffix(_KIND)] += 1
         match activity:
             case CaptureActivity():
                 self.capture, self.capture_unix_ns = activity.info, activity.unix_ns
-            case StatusActivity():
-                if not self.first_status:
-                    self.first_status, self.first_unix_ns = activity.info, activity.unix_ns
-                self.status, self.last_unix_ns = activity.info, activity.unix_ns
-            case CountersActivity():
-                self.counters = activity.values
             case ProbesActivity() if len(self.probes) < MAX_LIBRARIES:
                 self.probes[str(activity.info.get("library", ""))] = activity.info
             case _:

@@ -4,8 +4,10 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple, Self
 
+from otel_gpu import wire
 from otel_gpu.enrich.activities import ProcessImage
 from otel_gpu.findings.document import ImageKey, Slot, key_of
+from otel_gpu.ledger.ledger import Growth
 
 MAX_SLOTS = 512
 MAX_ROWS = 20
@@ -51,6 +53,17 @@ class Slots:
         self.origin_unix_ns = origin_unix_ns
         self.width_ns = _FIRST_WIDTH_NS
         self._sums: dict[int, dict[ImageKey, Totals]] = {}
+
+    def follow(self, growth: Growth) -> None:
+        """Add what a reading of a series added to the one before."""
+        totals = _totals(growth)
+        if totals is not None:
+            process = growth.series.process
+            since_unix_ns = growth.since_unix_ns
+            if since_unix_ns is None:
+                since_unix_ns = max(process.start_unix_ns, self.origin_unix_ns)
+            since_unix_ns = min(since_unix_ns, growth.unix_ns)
+            self.spread(key_of(process), since_unix_ns, growth.unix_ns, totals)
 
     def spread(self, image: ImageKey, start_unix_ns: int, end_unix_ns: int, totals: Totals) -> None:
         """Add what happened evenly between two moments, as far as is known."""
@@ -127,3 +140,20 @@ class Slots:
                 into[image] = into.get(image, _NOTHING).plus(totals)
         self._sums = merged
         self.width_ns *= 2
+
+
+def _totals(growth: Growth) -> Totals | None:
+    _, key, api, _, _ = growth.series
+    if key.metric == wire.METRIC_RUN_QUEUE:
+        return Totals(run_queue_ns=growth.sum)
+    if key.nested or api is None:
+        return None
+    calls, sum_ns = growth.counted, growth.sum
+    allocates = api.family in (wire.FAMILY_ALLOCATE, wire.FAMILY_FREE)
+    return Totals(
+        calls=calls,
+        call_ns=sum_ns,
+        synchronize_ns=sum_ns if api.family == wire.FAMILY_SYNCHRONIZE else 0,
+        allocate_calls=calls if allocates else 0,
+        allocate_ns=sum_ns if allocates else 0,
+    )

@@ -17,20 +17,17 @@ from typing import Any, NamedTuple
 from otel_gpu import wire
 from otel_gpu.enrich.activities import (
     Activity,
-    AggregatesActivity,
     CallActivity,
     CallStack,
-    CountersActivity,
     ProcessImage,
     Series,
     StallActivity,
-    StatusActivity,
 )
-from otel_gpu.findings.counts import Counts
 from otel_gpu.findings.document import ImageKey, Window, key_of
 from otel_gpu.findings.extent import Extent
-from otel_gpu.findings.losses import losses_of
 from otel_gpu.findings.words import count_of
+from otel_gpu.ledger.agent import AgentReadings
+from otel_gpu.ledger.ledger import Ledger
 
 MAX_ROWS = 16_384
 """Stacks told apart, each per process and API; what is beyond them is counted."""
@@ -133,25 +130,20 @@ class StackCollector:
         self._without_stack = 0
         self._left_out = 0
         self._incomplete = 0
-        self._counts = Counts(window)
-        self._counters: Mapping[str, int] = {}
-        self._status: Mapping[str, Any] = {}
+        self._ledger = Ledger(window)
+        self._agent = AgentReadings()
         self._extent = Extent()
 
     def observe(self, activity: Activity) -> None:
         """Take one activity."""
         self._extent.observe(activity)
+        self._ledger.observe(activity)
+        self._agent.observe(activity)
         match activity:
             case CallActivity() if self._kind == CALLED:
                 self._observe_call(activity)
             case StallActivity() if self._kind == WAITED:
                 self._observe_wait(activity)
-            case AggregatesActivity():
-                self._counts.observe(activity)
-            case CountersActivity():
-                self._counters = activity.values
-            case StatusActivity():
-                self._status = activity.info
             case _:
                 pass
 
@@ -177,9 +169,8 @@ class StackCollector:
             sum(row.seen for row in rows),
             self._without_stack,
             sum(row.calls for row in rows),
-            # What was counted before the window is none of its calls.
             self._counted(),
-            losses_of(self._counters, self._rejected, self._status),
+            self._agent.losses(self._rejected),
             (*self._notes(), *notes),
         )
 
@@ -234,17 +225,20 @@ class StackCollector:
         )
 
     def _counted(self) -> int | None:
-        if self._counts.end_unix_ns is None or self._kind != CALLED:
+        if self._ledger.end_unix_ns is None or self._kind != CALLED:
             return None
-        read = self._counts.in_window(self._counts.end_unix_ns)
-        return sum(series.aggregate.counted for series in read.series if self._has_counted(series))
+        return sum(
+            series.aggregate.counted
+            for one in self._ledger.figures().values()
+            for series in one.calls
+            if self._has_counted(series)
+        )
 
     def _has_counted(self, series: Series) -> bool:
-        key, api = series.key, series.api
-        is_call = key.metric == wire.METRIC_CALL_DURATION and api is not None
         # As of the stacks: calls inside other calls are parts of those.
-        is_part = key.nested and not self._names
-        return is_call and not is_part and self._wants(key.pid, api.name if api else "")
+        is_part = series.key.nested and not self._names
+        name = series.api.name if series.api else ""
+        return not is_part and self._wants(series.key.pid, name)
 
     def _wants(self, pid: int, name: str) -> bool:
         return (not self._pids or pid in self._pids) and (not self._names or name in self._names)
@@ -258,13 +252,13 @@ class StackCollector:
                 "incomplete: their outer ends are not known, so that one place can be listed more "
                 "than once."
             )
-        withheld = self._counters.get("counter_spans_withheld_rate", 0)
+        withheld = self._agent.counters.get("counter_spans_withheld_rate", 0)
         if withheld:
             yield (
                 f"{count_of(withheld, 'span')} withheld by the rate limit: where these calls and "
                 "waits were is not known."
             )
-        if samples := self._counters.get("counter_samples_withheld", 0):
+        if samples := self._agent.counters.get("counter_samples_withheld", 0):
             yield f"{count_of(samples, 'stack')} not taken, to keep to a limit."
         if self._left_out:
             yield (

@@ -10,7 +10,7 @@ from otel_gpu.commands import VERBS
 
 PACKAGE = Path(otel_gpu.__file__).parent
 # Stacks are made before capture puts them into its stream, of what /proc says of a process.
-CORRIDOR = ["procfs", "stacks", "capture", "decode", "enrich", "explain"]
+CORRIDOR = ["procfs", "stacks", "capture", "decode", "enrich", "ledger", "explain"]
 # What each room may import.
 ROOMS = {room: CORRIDOR[:index] for index, room in enumerate(CORRIDOR)}
 ROOMS |= {"export": CORRIDOR, "findings": CORRIDOR, "store": CORRIDOR}

@@ -7,7 +7,7 @@ import pytest
 
 from otel_gpu import cli, wire
 from otel_gpu.export import semconv
-from otel_gpu.findings.losses import losses_of
+from otel_gpu.ledger.agent import losses_of
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "troubleshooting.md"
 LOST = "counter_lost_"

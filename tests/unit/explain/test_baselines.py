@@ -18,7 +18,9 @@ MALLOCS = of_calls(*IMAGE, MALLOC, wire.COPY_NONE)
 
 @pytest.fixture
 def baselines():
-    return Baselines(Settings())
+    baselines = Baselines(Settings())
+    baselines.learn_layout(capture())
+    return baselines
 
 
 def test_a_median_is_within_a_bucket_of_the_true_one(baselines):
@@ -136,10 +138,11 @@ def test_chosen_allocations_that_go_up_and_down_are_no_trend(baselines):
 
 
 def test_series_beyond_the_limit_are_forgotten():
-    """The oldest go first."""
+    """Those of the process that was silent for longest go first."""
     baselines = Baselines(Settings(max_series=1))
+    baselines.learn_layout(capture())
     baselines.observe(readings_of("cudaMalloc", [MS] * 50, 10))
-    baselines.observe(usual_gap())
+    baselines.observe(usual_gap(WORKER))
 
     assert baselines.median_ns(MALLOCS) is None
-    assert baselines.median_ns(of_gaps(*IMAGE)) == MS
+    assert baselines.median_ns(of_gaps(WORKER.pid, WORKER.image_ktime_ns)) == MS

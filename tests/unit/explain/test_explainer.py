@@ -182,8 +182,6 @@ def test_the_parts_of_every_chain_sum_to_its_whole(stream):
         assert incident.lost_ns >= 0
         whole_ns = sum(cause.time_ns for cause in incident.causes) + incident.unexplained_ns
         assert_parts_fit(incident.causes, whole_ns)
-    for verdict in explainer.verdicts():
-        assert abs(sum(verdict.shares.values()) - 1) < 1e-9
 
 
 @many_examples
@@ -195,7 +193,6 @@ def test_a_stream_is_always_explained_in_the_same_way(stream):
 
     assert first_chains == again_chains
     assert first.incidents() == again.incidents()
-    assert first.verdicts() == again.verdicts()
 
 
 @many_examples

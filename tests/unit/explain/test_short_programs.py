@@ -75,18 +75,12 @@ def test_failures_of_a_short_program_are_told():
 def sizes_of(explainer):
     """How much the parts of an explainer keep, by their names."""
     parts = {
-        "aggregates": explainer._baselines._aggregates,
-        "medians": explainer._baselines._medians,
-        "allocators": explainer._baselines._allocators,
-        "seen": explainer._baselines._seen,
-        "of_image": explainer._baselines._of_image,
+        "accounts": explainer._baselines._ledger._accounts,
+        "baselines": explainer._baselines._images,
         "stalls": explainer._timeline._stalls._tracks,
         "calls": explainer._timeline._calls._tracks,
         "tids": explainer._timeline._calls._tids,
         "run_queues": explainer._timeline._run_queues,
-        "times": explainer._verdicts._times,
-        "series": explainer._verdicts._series,
-        "ends": explainer._verdicts._ends_unix_ns,
         "ended": explainer._endings._ended,
         "closed": explainer._incidents._closed,
         "pending": explainer._pending,
@@ -96,7 +90,7 @@ def sizes_of(explainer):
 
 def test_what_is_known_of_a_process_goes_soon_after_it():
     """A host that runs short programs for days keeps those of the last seconds."""
-    explainer = Explainer(reports=False)
+    explainer = Explainer(keeps_closed=False)
     for number in range(300):
         process = image(1000 + number, BEGAN + number * SECOND // 10, "helper")
         for activity in (*healthy(process, process.pid), usual(process=process)):

@@ -14,10 +14,10 @@ from tests.unit.findings.samples import (
     MS,
     RUN_QUEUE_IN_GAP,
     FakeExplainer,
+    feeding,
     incident,
     preempted,
     times,
-    verdict,
     with_stacks,
 )
 
@@ -47,7 +47,7 @@ def section(text, title):
 
 def training():
     chains = [preempted(TRAINER, SECOND + n * 100 * MS, f"c{n}") for n in range(3)]
-    return FakeExplainer(late=chains, incidents=[incident(*chains)], verdicts=[verdict(TRAINER)])
+    return FakeExplainer(late=chains, incidents=[incident(*chains)])
 
 
 def test_sections_answer_questions_in_order():
@@ -75,7 +75,7 @@ def test_sections_answer_questions_in_order():
 
 def test_a_verdict_comes_with_its_numbers():
     """A word alone is an opinion: the shares and the budget stand beside it."""
-    assert section(text_of(training()), "Verdict") == [
+    assert section(text_of(training(), feeding(1, TRAINER)), "Verdict") == [
         "trainer (42): cpu-bound (cpu 75 %, gpu 25 %)",
         (
             "  1 s of threads that feed the GPU: run_queue 600 ms (60 %), gpu_wait 250 ms (25 %), "
@@ -320,7 +320,6 @@ def test_names_cannot_command_the_terminal(per_process):
     explainer = FakeExplainer(
         late=[chain],
         incidents=[incident(chain, severity=EVIL, advice=(EVIL,))],
-        verdicts=[verdict(evil, EVIL)._replace(shares={EVIL: 1.0}, budget_ns={EVIL: SECOND})],
         given_up={EVIL: 1},
     )
 

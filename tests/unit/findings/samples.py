@@ -108,8 +108,6 @@ def verdict(process, name="cpu-bound"):
     """Two thirds of its time wait for a CPU."""
     return Verdict(
         process,
-        T0,
-        T0 + SECOND,
         name,
         {"cpu": 0.75, "gpu": 0.25},
         {"run_queue": 600 * MS, "host": 150 * MS, "gpu_wait": 250 * MS, "io": 0},
@@ -131,17 +129,31 @@ RUN_QUEUE_IN_GAP = (wire.STATE_RUN_QUEUE, wire.CONTEXT_GAP, "")
 BLOCKED_IN_GAP = (wire.STATE_BLOCKED, wire.CONTEXT_GAP, "ipc")
 
 
+ON_CPU_IN_GAP = (wire.STATE_ON_CPU, wire.CONTEXT_GAP, "")
+ON_CPU_WAITING = (wire.STATE_ON_CPU, wire.CONTEXT_SYNCHRONIZE, "")
+
+
+def feeding(at_s, process):
+    """The time account of who has that ``verdict``."""
+    return times(
+        at_s,
+        process,
+        (*RUN_QUEUE_IN_GAP, 600, 10),
+        (*ON_CPU_IN_GAP, 150, 10),
+        (*ON_CPU_WAITING, 250, 10),
+    )
+
+
 class FakeExplainer:
     """Says what the test planned, when the activity that it is planned for arrives."""
 
-    def __init__(self, *, planned=(), late=(), incidents=(), verdicts=(), given_up=()):
+    def __init__(self, *, planned=(), late=(), incidents=(), given_up=()):
         self.settings = Settings()
         self.given_up = dict(given_up)
         self.pushed = []
         self._planned = dict(planned)
         self._late = late
         self._incidents = incidents
-        self._verdicts = verdicts
 
     def push(self, activity):
         self.pushed.append(activity)
@@ -152,6 +164,3 @@ class FakeExplainer:
 
     def incidents(self):
         return self._incidents
-
-    def verdicts(self):
-        return self._verdicts

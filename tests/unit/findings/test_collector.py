@@ -4,10 +4,11 @@ import pytest
 
 from otel_gpu import wire
 from otel_gpu.explain.explainer import Explainer
+from otel_gpu.explain.verdicts import CLASSES, STATES
 from otel_gpu.findings import collector as module
-from otel_gpu.findings import counts as counts_module
 from otel_gpu.findings.collector import Collector
 from otel_gpu.findings.document import Window
+from otel_gpu.ledger import ledger as ledger_module
 from tests.activities import (
     SECOND,
     T0,
@@ -27,9 +28,11 @@ from tests.unit.findings.samples import (
     BLOCKED_IN_GAP,
     HOG,
     MS,
+    ON_CPU_WAITING,
     RUN_QUEUE_IN_GAP,
     WORKER,
     FakeExplainer,
+    feeding,
     incident,
     preempted,
     times,
@@ -184,13 +187,13 @@ def test_only_the_processes_that_were_asked_for_are_told():
     explainer = FakeExplainer(
         late=[mine, foreign],
         incidents=[incident(mine, name="i1"), incident(foreign, name="i2")],
-        verdicts=[verdict(TRAINER), verdict(OTHER)],
     )
 
     report = report_of(
         capture(),
         snapshot(1, calls(TRAINER, "cudaFree", [US]), calls(OTHER, "cudaFree", [US])),
-        times(1, OTHER, (*RUN_QUEUE_IN_GAP, 5, 1)),
+        feeding(1, OTHER),
+        times(1, TRAINER, (*ON_CPU_WAITING, 250, 1)),
         explainer=explainer,
         pids=[42],
     )
@@ -267,8 +270,7 @@ def test_time_on_the_cpu_is_not_off_it():
             TRAINER,
             (wire.STATE_ON_CPU, wire.CONTEXT_CALL, "", 800, 1),
             (wire.STATE_BLOCKED, wire.CONTEXT_OTHER, "sleep", 5_000, 5),
-            (wire.STATE_BLOCKED, wire.CONTEXT_CALL, "io", 20, 1),
-            (wire.STATE_BLOCKED, wire.CONTEXT_CALL, "io", 30, 1),
+            (wire.STATE_BLOCKED, wire.CONTEXT_CALL, "io", 50, 2),
         ),
     )
 
@@ -278,19 +280,17 @@ def test_time_on_the_cpu_is_not_off_it():
     ]
 
 
-def test_without_a_window_verdicts_are_the_explainers():
-    """A report and the exported spans say the same of a whole capture."""
+def test_what_bounds_a_process_is_in_the_report():
+    """With its numbers, and with what was too much to remember."""
     given = verdict(TRAINER)
     report = report_of(
-        capture(), counters(4), explainer=FakeExplainer(verdicts=[given], given_up={"stalls": 3})
+        capture(), feeding(1, TRAINER), explainer=FakeExplainer(given_up={"stalls": 3})
     )
 
     (told,) = report.judged
-    assert (told.verdict, told.verdict_shares, told.budget_ns) == (
-        given.verdict,
-        given.shares,
-        given.budget_ns,
-    )
+    assert told.verdict == given.verdict
+    assert told.verdict_shares == dict.fromkeys(CLASSES, 0) | given.shares
+    assert told.budget_ns == dict.fromkeys(STATES, 0) | given.budget_ns
     assert report.images == (TRAINER,)
     assert report.notes[-1].endswith(": stalls 3.")
 
@@ -472,7 +472,7 @@ def test_chains_that_lost_least_are_left_out(monkeypatch):
 
 def test_series_that_find_no_room_are_counted(monkeypatch):
     """A recording of a stranger cannot fill the memory."""
-    monkeypatch.setattr(counts_module, "MAX_SERIES", 1)
+    monkeypatch.setattr(ledger_module, "MAX_SERIES", 1)
 
     report = report_of(
         capture(),

@@ -26,10 +26,10 @@ from tests.unit.findings.samples import (
     HOG,
     MS,
     FakeExplainer,
+    feeding,
     incident,
     preempted,
     times,
-    verdict,
     with_stacks,
 )
 
@@ -54,8 +54,8 @@ def full_document():
         FakeExplainer(
             late=[first, second],
             incidents=[incident(first, second)],
-            verdicts=[verdict(TRAINER)],
         ),
+        feeding(1, TRAINER),
         snapshot(1, calls(TRAINER, "cudaMalloc", [2_000] * 10, size_bytes=77)),
         times(2, TRAINER, (1, 0, "", 5, 2)),
         snapshot(2, calls(TRAINER, "cudaFree", [2_000], size_bytes=7)),

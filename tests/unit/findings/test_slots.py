@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_gpu.findings.counts import Counts
-from otel_gpu.findings.document import Window
 from otel_gpu.findings.slots import MAX_ROWS, MAX_SLOTS, Slots, Totals
+from otel_gpu.ledger.ledger import Ledger
 from tests.activities import SECOND, T0, calls, image, snapshot
 
 TRAINER, OTHER = image(42, 1), image(77, 1)
@@ -111,10 +110,10 @@ def test_nothing_is_lost_however_long_a_capture_is(ends):
 def test_a_counter_that_runs_backwards_takes_nothing_away():
     """As in a damaged recording: no slot holds fewer calls than none."""
     slots = Slots(T0)
-    counts = Counts(Window(), slots)
+    ledger = Ledger(follow=slots.follow)
     trainer = image(42, 1)
-    counts.observe(snapshot(1, calls(trainer, "cudaFree", [1_000] * 5)))
-    counts.observe(snapshot(2, calls(trainer, "cudaFree", [500] * 2)))
+    ledger.observe(snapshot(1, calls(trainer, "cudaFree", [1_000] * 5)))
+    ledger.observe(snapshot(2, calls(trainer, "cudaFree", [500] * 2)))
 
     rows = slots.rows({(42, 1): trainer}, T0 + 2 * SECOND, SECOND)
 

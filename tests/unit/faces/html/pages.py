@@ -136,9 +136,7 @@ def report_named(name, *, kind="sleep", severity="high", verdict="cpu-bound"):
         for image in (None, process, other)
         for n in range(3)
     ]
-    judged = Verdict(
-        process, T0, T0 + SECOND, verdict, {"cpu": 0.7, name: 0.3}, {"io": MS, name: 5}
-    )
+    judged = Verdict(process, verdict, {"cpu": 0.7, name: 0.3}, {"io": MS, name: 5})
     return Document(
         source=f"/folder/{name}",
         window=Window(T0, T0 + 3 * SECOND),

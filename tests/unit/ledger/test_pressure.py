@@ -4,8 +4,8 @@ import pytest
 
 from otel_gpu.enrich.activities import PressureActivity
 from otel_gpu.faces.tables import load_lines
-from otel_gpu.findings.document import Load, Throttled, Window
-from otel_gpu.findings.pressure import Pressure
+from otel_gpu.ledger.pressure import Load, Pressure, Throttled
+from otel_gpu.ledger.window import Window
 from tests.activities import SECOND, T0
 
 

@@ -1,18 +1,43 @@
 """The load of the host during a window: context for a reader, never a cause."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from otel_gpu.enrich.activities import PressureActivity
-from otel_gpu.findings.document import Load, Throttled, Window
+from otel_gpu.ledger.window import Window
 
 _RESOURCES = ("cpu", "io", "memory")
 _US_PER_NS = 1e-3
 
 
+class Throttled(NamedTuple):
+    """How long the CPU quota of a cgroup held its threads back."""
+
+    cgroup: str
+    throttled_ns: int
+    throttled_periods: int
+    periods: int
+
+
+class Load(NamedTuple):
+    """
+    What the host said of its load: context, never a cause.
+
+    ``stalled`` is by resource the share of time in which some thread of the host waited
+    for it.
+    """
+
+    most_load: float
+    cpus: int
+    stalled: Mapping[str, float]
+    swapped_in_pages: int
+    swapped_out_pages: int
+    throttled: tuple[Throttled, ...]
+
+
 class Pressure:
     """
-    Takes readings, and tells what lies between the first and the last of the window.
+    Takes readings, and says what lies between the first and the last of the window.
 
     Readings come from files that anybody may have written into a recording: what is no
     number counts as not read.

@@ -1,0 +1,95 @@
+"""What the kernel side and the agent said of the capture itself: the latest of each."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from otel_gpu.enrich.activities import Activity, CountersActivity, StatusActivity
+
+_LOST = "counter_lost_"
+
+
+class AgentReadings:
+    """
+    Watches activities.
+
+    Attributes:
+        counters: The kernel side's counters, by their enumerator's name; empty: not read.
+        status: The agent's figures.
+        first_status: Its first ones, for what was used since.
+        first_unix_ns: When these were read.
+        last_unix_ns: When the latest were.
+        cpu_share: The share of one CPU that the agent used between the two latest; None: not known.
+    """
+
+    def __init__(self) -> None:
+        self.counters: Mapping[str, int] = {}
+        self.status: Mapping[str, Any] = {}
+        self.first_status: Mapping[str, Any] = {}
+        self.first_unix_ns = 0
+        self.last_unix_ns = 0
+        self.cpu_share: float | None = None
+        self._cpu_ns: tuple[int, int] | None = None
+
+    def observe(self, activity: Activity) -> None:
+        """Take one activity."""
+        if isinstance(activity, CountersActivity):
+            self.counters = activity.values
+        elif isinstance(activity, StatusActivity):
+            if not self.first_status:
+                self.first_status, self.first_unix_ns = activity.info, activity.unix_ns
+            self.status, self.last_unix_ns = activity.info, activity.unix_ns
+            self._observe_cpu(activity.unix_ns)
+
+    def figure(self, name: str) -> int | None:
+        """Return one of the agent's figures; None: it is not known, or is no number."""
+        value = self.status.get(name)
+        return value if isinstance(value, int) and value >= 0 else None
+
+    def losses(self, rejected: Mapping[str, int]) -> dict[str, int]:
+        """
+        Return what was lost, by reason; only reasons that occurred.
+
+        Args:
+            rejected: Records that could not be decoded, by reason.
+        """
+        return losses_of(self.counters, rejected, self.status)
+
+    def _observe_cpu(self, unix_ns: int) -> None:
+        cpu_ns = self.figure("cpu_ns")
+        if cpu_ns is None:
+            return
+        if self._cpu_ns is not None and unix_ns > self._cpu_ns[0]:
+            elapsed_ns = unix_ns - self._cpu_ns[0]
+            self.cpu_share = max(0, cpu_ns - self._cpu_ns[1]) / elapsed_ns
+        self._cpu_ns = unix_ns, cpu_ns
+
+
+def losses_of(
+    counters: Mapping[str, int],
+    rejected: Mapping[str, int],
+    status: Mapping[str, Any] | None = None,
+) -> dict[str, int]:
+    """
+    Return the losses that occurred, by reason.
+
+    Args:
+        counters: The kernel side's, by their enumerator's name.
+        rejected: Records that could not be decoded, by reason.
+        status: The agent's last word about itself, for its errors by place.
+    """
+    lost = {
+        name.removeprefix(_LOST): count
+        for name, count in counters.items()
+        if name.startswith(_LOST) and count
+    }
+    unread = {f"rejected_{reason}": count for reason, count in rejected.items() if count}
+    return dict(sorted((lost | unread | _faults(status or {})).items()))
+
+
+def _faults(status: Mapping[str, Any]) -> dict[str, int]:
+    return {
+        f"{kind}_{place}": count
+        for kind, field in (("error", "errors"), ("skipped", "skipped"))
+        for place, count in status.get(field, {}).items()
+        if count
+    }

@@ -1,0 +1,74 @@
+"""What lies between two readings of a counter, and what two counters are together."""
+
+# A counter that runs backwards took nothing away: a recording is damaged, or the time of a
+# thread was moved to another reason, which became known later.
+
+from collections.abc import Sequence
+from operator import add
+
+from otel_gpu.decode.events import Aggregate
+from otel_gpu.enrich.activities import Series, ThreadTime
+
+
+def grown(now: int, before: int) -> int:
+    """Return what was added to a counter between two readings."""
+    return max(0, now - before)
+
+
+def series_since(now: Series, before: Series | None, middles_ns: Sequence[float]) -> Series | None:
+    """
+    Return a series as if it had begun at a reading; None: nothing was added to it.
+
+    The largest value since then is exact where it is the largest of all, and is else taken from
+    the last bucket that has any. The smallest stays that of all.
+    """
+    if before is None:
+        return now
+    if before.aggregate is now.aggregate:
+        return None
+    return now._replace(aggregate=aggregate_since(now.aggregate, before.aggregate, middles_ns))
+
+
+def aggregate_since(
+    now: Aggregate, before: Aggregate, middles_ns: Sequence[float] = ()
+) -> Aggregate:
+    """Return what was counted since a reading, as ``series_since`` does."""
+    buckets = tuple(map(grown, now.buckets, before.buckets))
+    most = now.max
+    if most == before.max and middles_ns:
+        last = max((index for index, count in enumerate(buckets) if count), default=-1)
+        most = round(min(middles_ns[last], most))
+    return Aggregate(
+        grown(now.sum, before.sum),
+        now.min,
+        most,
+        grown(now.size_bytes, before.size_bytes),
+        buckets,
+        grown(now.unplaced, before.unplaced),
+    )
+
+
+def aggregate_with(one: Aggregate, other: Aggregate) -> Aggregate:
+    """Return what two series counted together."""
+    return Aggregate(
+        one.sum + other.sum,
+        min(one.min, other.min),
+        max(one.max, other.max),
+        one.size_bytes + other.size_bytes,
+        tuple(map(add, one.buckets, other.buckets)),
+        one.unplaced + other.unplaced,
+    )
+
+
+def time_since(now: ThreadTime, before: ThreadTime | None) -> ThreadTime:
+    """Return the time of an account since a reading."""
+    if before is None:
+        return now
+    return now._replace(
+        time_ns=grown(now.time_ns, before.time_ns), count=grown(now.count, before.count)
+    )
+
+
+def time_with(one: ThreadTime, other: ThreadTime) -> ThreadTime:
+    """Return the time of two accounts together."""
+    return one._replace(time_ns=one.time_ns + other.time_ns, count=one.count + other.count)

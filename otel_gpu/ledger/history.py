@@ -1,0 +1,41 @@
+"""The latest readings of one thing, to be asked what was read before and after a window."""
+
+from collections import deque
+from typing import Generic, NamedTuple, TypeVar
+
+_T = TypeVar("_T")
+
+
+class Reading(NamedTuple, Generic[_T]):
+    """What was read at a moment."""
+
+    unix_ns: int
+    value: _T
+
+
+class History(Generic[_T]):
+    """
+    Keeps readings in their order.
+
+    Args:
+        most: How many; the oldest go first.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._readings: deque[Reading[_T]] = deque(maxlen=most)
+
+    def add(self, unix_ns: int, value: _T) -> None:
+        """Take in a reading."""
+        self._readings.append(Reading(unix_ns, value))
+
+    def around(
+        self, start_unix_ns: int, end_unix_ns: int
+    ) -> tuple[Reading[_T], Reading[_T]] | None:
+        """Return the last reading before a window and the first one after it, if both are kept."""
+        before: Reading[_T] | None = None
+        for reading in self._readings:
+            if reading.unix_ns <= start_unix_ns:
+                before = reading
+            elif reading.unix_ns >= end_unix_ns:
+                return None if before is None else (before, reading)
+        return None

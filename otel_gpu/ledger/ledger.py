@@ -1,0 +1,380 @@
+"""
+The ledger: the latest reading of everything that is counted, and what a window added to it.
+
+    ledger = Ledger(Window(start_unix_ns))
+    for activity in activities:
+        ledger.observe(activity)
+    for figures in ledger.figures().values():
+        print(figures.process.pid, figures.series, figures.times)
+"""
+
+# The kernel counts since a process began, and is read once a second. What happened in
+# a window is therefore the difference of two readings: the last one before the window,
+# and the first one at or after its end. The figures of a window cover up to a second more
+# at each of its ends, so that nothing in it is left out.
+#
+# A reading holds only what changed, and what changed is whole: a reading replaces the one
+# before, and never adds to it.
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any, NamedTuple
+
+from otel_gpu import wire
+from otel_gpu.decode.events import SeriesKey
+from otel_gpu.enrich.activities import (
+    Activity,
+    AggregatesActivity,
+    CaptureActivity,
+    ExitActivity,
+    ImageKey,
+    ProcessImage,
+    Series,
+    ThreadTime,
+    TimesActivity,
+    key_of,
+)
+from otel_gpu.enrich.percentiles import bucket_middles_ns
+from otel_gpu.ledger.differences import (
+    aggregate_with,
+    grown,
+    series_since,
+    time_since,
+    time_with,
+)
+from otel_gpu.ledger.window import Window
+
+MAX_SERIES = 16_384
+"""Series kept, also of processes that ended; more than the kernel holds at a time."""
+MAX_TIMES = 65_536
+"""Entries of time accounts kept."""
+COUNTED = frozenset({wire.METRIC_CALL_DURATION, wire.METRIC_RUN_QUEUE})
+"""What a reader of figures wants of the series."""
+
+# Ended images beside twice those that are kept.
+_MAX_ENDED = 1_024
+
+_TimeKey = tuple[int, int, str]
+
+
+class Account:
+    """The latest readings of one process image; times by state, context and reason."""
+
+    __slots__ = ("process", "series", "times")
+
+    def __init__(self, process: ProcessImage) -> None:
+        self.process = process
+        self.series: dict[SeriesKey, Series] = {}
+        self.times: dict[_TimeKey, ThreadTime] = {}
+
+
+class Figures(NamedTuple):
+    """What one process image added to its readings since a moment."""
+
+    process: ProcessImage
+    series: tuple[Series, ...]
+    times: tuple[ThreadTime, ...]
+
+    @property
+    def calls(self) -> Iterator[Series]:
+        """The series of its calls, each once."""
+        return (one for one in self.series if one.key.metric == wire.METRIC_CALL_DURATION)
+
+
+class Growth(NamedTuple):
+    """What one reading of a series added to the one before; ``since_unix_ns`` is when that was."""
+
+    series: Series
+    before: Series | None
+    since_unix_ns: int | None
+    unix_ns: int
+
+    @property
+    def sum(self) -> int:
+        """By how much the sum grew."""
+        return grown(self.series.aggregate.sum, self.before.aggregate.sum if self.before else 0)
+
+    @property
+    def counted(self) -> int:
+        """How many came."""
+        before = self.before.aggregate.counted if self.before else 0
+        return grown(self.series.aggregate.counted, before)
+
+
+Mark = Mapping[ImageKey, Account]
+"""What the ledger held at a moment."""
+
+
+class Ledger:
+    """
+    Watches activities; bounded.
+
+    Beyond a bound, images that ended are given up, then those that were silent for longest.
+
+    Args:
+        window: What ``figures`` are of, and from when on ``follow`` is called.
+        metrics: Series of other metrics are not kept.
+        max_series: How many series are kept.
+        roomy: With more series, the first half of the images that ended is forgotten at once.
+        follow: Is called with what each reading adds to a series.
+
+    Attributes:
+        middles_ns: What stands for each bucket of durations; empty: not known.
+        start_unix_ns: When the series were last read before the window; None: it has no begin.
+        end_unix_ns: When they were last read in it; None: not yet.
+        readings: How often they were.
+        left_out: Readings that found no room.
+        forgotten: Images that ended and are not kept any more.
+    """
+
+    def __init__(
+        self,
+        window: Window = Window(),  # noqa: B008 -- immutable
+        *,
+        metrics: AbstractSet[int] = COUNTED,
+        max_series: int | None = None,
+        roomy: int | None = None,
+        follow: Callable[[Growth], None] | None = None,
+    ) -> None:
+        self._window = window
+        self._metrics = metrics
+        self._max_series = MAX_SERIES if max_series is None else max_series
+        self._roomy = self._max_series if roomy is None else roomy
+        self._follow = follow
+        # Those that were silent for longest come first.
+        self._accounts: OrderedDict[ImageKey, Account] = OrderedDict()
+        self._ended: dict[ImageKey, None] = {}
+        self._begin: Mark | None = {} if window.start_unix_ns is None else None
+        self._read_unix_ns: dict[type, int] = {}
+        self._times = 0
+        self.size = 0
+        self.middles_ns: Sequence[float] = ()
+        self.start_unix_ns: int | None = None
+        self.end_unix_ns: int | None = None
+        self.readings = 0
+        self.left_out = 0
+        self.forgotten = 0
+
+    def observe(self, activity: Activity) -> None:
+        """Take one activity; those that say nothing about what is counted are ignored."""
+        match activity:
+            case AggregatesActivity():
+                if self._is_in_window(AggregatesActivity, activity.unix_ns):
+                    self._observe_series(activity)
+            case TimesActivity():
+                if self._is_in_window(TimesActivity, activity.unix_ns):
+                    self._observe_times(activity)
+            case ExitActivity():
+                self._observe_exit(activity.process)
+            case CaptureActivity():
+                self.middles_ns = _middles_ns(activity.info.get("layout"))
+
+    @property
+    def is_accounted(self) -> bool:
+        """Whether a time account was ever read."""
+        return TimesActivity in self._read_unix_ns
+
+    def account(self, image: ImageKey) -> Account | None:
+        """Return the latest readings of an image; None: there are none."""
+        return self._accounts.get(image)
+
+    def mark(self) -> Mark:
+        """Return what is held at this moment, for ``figures``."""
+        return {image: _copy(account) for image, account in self._accounts.items()}
+
+    def figures(self, since: Mark | None = None) -> dict[ImageKey, Figures]:
+        """
+        Return what was added by the images that added anything, by image.
+
+        Args:
+            since: From when on; None: in the window.
+        """
+        mark = self._begin if since is None else since
+        if mark is None:
+            return {}
+        found = {image: self._figures_of(image, mark) for image in sorted(self._accounts)}
+        return {image: one for image, one in found.items() if one.series or one.times}
+
+    def callers(self) -> set[ImageKey]:
+        """Return the images that made a CUDA call, before the window or in it."""
+        return {
+            image
+            for image, account in self._accounts.items()
+            if any(key.metric == wire.METRIC_CALL_DURATION for key in account.series)
+        }
+
+    def has_ended(self, image: ImageKey) -> bool:
+        """Say whether an image ended that is kept."""
+        return image in self._ended
+
+    def forget(self, image: ImageKey) -> None:
+        """Keep nothing more of an image."""
+        self._ended.pop(image, None)
+        account = self._accounts.pop(image, None)
+        if account is not None:
+            self.size -= len(account.series)
+            self._times -= len(account.times)
+
+    def sum_up(self, into: Mapping[ImageKey, ProcessImage | None]) -> set[ImageKey]:
+        """
+        Add the figures of images that ended to those of others; None: they are let go.
+
+        Of all that tells series apart, only metric, API, nesting and whether a call failed stay.
+
+        Returns:
+            The images that added anything in the window.
+        """
+        seen: set[ImageKey] = set()
+        for image in into.keys() & self._accounts.keys():
+            whole = into[image]
+            found = None if self._begin is None else self._figures_of(image, self._begin)
+            self.forget(image)
+            if whole is None or found is None:
+                continue
+            if found.series or any(time.time_ns for time in found.times):
+                seen.add(image)
+                self._add_to(whole, found)
+        return seen
+
+    def _add_to(self, whole: ProcessImage, figures: Figures) -> None:
+        account = self._account(whole)
+        for series in figures.series:
+            key = series.key
+            name = SeriesKey(
+                whole.image_ktime_ns,
+                whole.pid,
+                int(key.status != 0),
+                -1,
+                key.metric,
+                key.api,
+                0,
+                key.nested,
+            )
+            known = account.series.get(name)
+            counted = series.aggregate
+            if known is not None:
+                counted = aggregate_with(known.aggregate, counted)
+            elif not self._has_room(account):
+                continue
+            account.series[name] = Series(whole, name, series.api, None, counted)
+        for time in figures.times:
+            kind = (time.state, time.context, time.reason)
+            known_time = account.times.get(kind)
+            self._times += known_time is None
+            summed = time if known_time is None else time_with(time, known_time)
+            account.times[kind] = summed._replace(process=whole)
+
+    def _figures_of(self, image: ImageKey, mark: Mark) -> Figures:
+        account, then = self._accounts[image], mark.get(image)
+        if then is None:
+            series, times = tuple(account.series.values()), tuple(account.times.values())
+            return Figures(account.process, series, times)
+        added = (
+            series_since(series, then.series.get(key), self.middles_ns)
+            for key, series in account.series.items()
+        )
+        return Figures(
+            account.process,
+            tuple(series for series in added if series is not None),
+            tuple(time_since(time, then.times.get(kind)) for kind, time in account.times.items()),
+        )
+
+    def _is_in_window(self, kind: type, unix_ns: int) -> bool:
+        """Take in that something is read; False where the window was over before that."""
+        if self._begin is None and unix_ns > (self._window.start_unix_ns or 0):
+            self._begin = self.mark()
+            self.start_unix_ns = self.end_unix_ns
+        last, end = self._read_unix_ns.get(kind), self._window.end_unix_ns
+        # What was read at one moment can be several activities.
+        if last is not None and end is not None and last >= end and last != unix_ns:
+            return False
+        self._read_unix_ns[kind] = unix_ns
+        return True
+
+    def _observe_series(self, activity: AggregatesActivity) -> None:
+        since_unix_ns, unix_ns = self.end_unix_ns, activity.unix_ns
+        follow = None if self._begin is None else self._follow
+        account: Account | None = None
+        for series in activity.series:
+            key = series.key
+            if key.metric not in self._metrics:
+                continue
+            # Those of one process come together.
+            if account is None or account.process is not series.process:
+                account = self._account(series.process)
+            before = account.series.get(key)
+            if before is None and not self._has_room(account):
+                continue
+            account.series[key] = series
+            # Nothing was added where no time was: no call takes no time.
+            if follow and (before is None or before.aggregate.sum != series.aggregate.sum):
+                follow(Growth(series, before, since_unix_ns, unix_ns))
+        self.end_unix_ns = unix_ns
+        self.readings += self._begin is not None
+        if self.size > self._roomy:
+            self._forget_ended()
+
+    def _observe_times(self, activity: TimesActivity) -> None:
+        for time in activity.times:
+            account = self._account(time.process)
+            kind = (time.state, time.context, time.reason)
+            if kind not in account.times:
+                if self._times >= MAX_TIMES:
+                    self.left_out += 1
+                    continue
+                self._times += 1
+            account.times[kind] = time
+
+    def _observe_exit(self, process: ProcessImage) -> None:
+        self._ended[key_of(process)] = None
+        if len(self._ended) > 2 * len(self._accounts) + _MAX_ENDED:
+            # Most processes that end have counted nothing.
+            self._ended = {image: None for image in self._ended if image in self._accounts}
+
+    def _account(self, process: ProcessImage) -> Account:
+        image = key_of(process)
+        account = self._accounts.get(image)
+        if account is None:
+            account = self._accounts[image] = Account(process)
+        else:
+            self._accounts.move_to_end(image)
+        # The latest knows its names best.
+        account.process = process
+        return account
+
+    def _has_room(self, account: Account) -> bool:
+        while self.size >= self._max_series:
+            images = (*self._ended, *self._accounts)
+            image = next(
+                image for image in images if (kept := self._accounts.get(image)) and kept.series
+            )
+            if self._accounts[image] is account:
+                self.left_out += 1
+                return False
+            self.left_out += len(self._accounts[image].series)
+            self.forget(image)
+        self.size += 1
+        return True
+
+    def _forget_ended(self) -> None:
+        # Half at once, so that this is rare.
+        ended = [image for image in self._ended if image in self._accounts]
+        for image in ended[: len(ended) // 2 + 1]:
+            self.forget(image)
+            self.forgotten += 1
+
+
+def _copy(account: Account) -> Account:
+    copy = Account(account.process)
+    copy.series, copy.times = dict(account.series), dict(account.times)
+    return copy
+
+
+def _middles_ns(layout: Any) -> Sequence[float]:  # noqa: ANN401 -- whatever a recording says
+    durations = layout.get("durations") if isinstance(layout, Mapping) else None
+    try:
+        return bucket_middles_ns(durations) if isinstance(durations, Mapping) else ()
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError):
+        # A layout of a later version.
+        return ()
