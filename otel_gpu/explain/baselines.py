@@ -6,7 +6,7 @@ process image. Results that failed do not count, devices are not told apart.
 """
 
 import itertools
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -155,7 +155,7 @@ class Baselines:
         Chosen calls show a trend earlier than the histograms, which are read seldom.
         """
         if self._has_all:
-            self._windows_of(baseline).durations_ns.append(duration_ns)
+            self._windows_of(baseline).add(duration_ns)
 
     def is_rising(self, baseline: Baseline) -> bool:
         """Say whether the calls of an allocator get slower and slower."""
@@ -225,13 +225,14 @@ class Baselines:
 
     def _observe_allocator(self, baseline: Baseline, aggregates: Sequence[Aggregate]) -> None:
         windows = self._windows_of(baseline)
-        window = windows.take(_sum_buckets(aggregates))
+        window = windows.take(aggregates)
         if window is not None and self._ledger.middles_ns:
             max_ns = max(aggregate.max for aggregate in aggregates)
             median_ns = int(percentile_ns(0.5, window, self._ledger.middles_ns, 0, max_ns))
-            windows.medians_ns.append(median_ns)
-            if len(windows.medians_ns) == 1:
+            if not windows.medians_ns:
                 windows.first_ns = median_ns
+            windows.medians_ns.append(median_ns)
+            del windows.medians_ns[:-_MAX_WINDOWS]
 
 
 class _Windows:
@@ -239,17 +240,28 @@ class _Windows:
 
     def __init__(self) -> None:
         self._begin: Sequence[int] = ()
+        self._counted = 0
         self.first_ns = 0
-        self.medians_ns: deque[int] = deque(maxlen=_MAX_WINDOWS)
-        self.durations_ns: deque[int] = deque(maxlen=_GROUPS * _GROUP_CALLS)
+        # Lists, as most stay nearly empty and a deque takes 600 bytes for that.
+        self.medians_ns: list[int] = []
+        self.durations_ns: list[int] = []
 
-    def take(self, buckets: Sequence[int]) -> Sequence[int] | None:
+    def add(self, duration_ns: int) -> None:
+        """Take in one chosen call."""
+        self.durations_ns.append(duration_ns)
+        del self.durations_ns[: -_GROUPS * _GROUP_CALLS]
+
+    def take(self, aggregates: Sequence[Aggregate]) -> Sequence[int] | None:
         """Return the window's own counts once it has enough of them, and begin the next."""
-        begin = self._begin or (0,) * len(buckets)
-        window = list(map(grown, buckets, begin))
+        # Nearly always too few have come.
+        counted = sum(aggregate.counted for aggregate in aggregates)
+        if counted - self._counted < _WINDOW_CALLS:
+            return None
+        buckets = _sum_buckets(aggregates)
+        window = list(map(grown, buckets, self._begin or (0,) * len(buckets)))
         if sum(window) < _WINDOW_CALLS:
             return None
-        self._begin = tuple(buckets)
+        self._counted, self._begin = counted, buckets
         return window
 
     def is_rising(self) -> bool:
@@ -262,9 +274,9 @@ class _Windows:
         )
 
     def has_rising_calls(self) -> bool:
-        if len(self.durations_ns) < _GROUPS * _GROUP_CALLS:
+        durations_ns = self.durations_ns
+        if len(durations_ns) < _GROUPS * _GROUP_CALLS:
             return False
-        durations_ns = list(self.durations_ns)
         medians_ns = [
             sorted(durations_ns[begin : begin + _GROUP_CALLS])[_GROUP_CALLS // 2]
             for begin in range(0, len(durations_ns), _GROUP_CALLS)

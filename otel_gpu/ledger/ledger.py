@@ -16,6 +16,7 @@ The ledger: the latest reading of everything that is counted, and what a window 
 # A reading holds only what changed, and what changed is whole: a reading replaces the one
 # before, and never adds to it.
 
+import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -345,7 +346,7 @@ class Ledger:
 
     def _has_room(self, account: Account) -> bool:
         while self.size >= self._max_series:
-            images = (*self._ended, *self._accounts)
+            images = itertools.chain(self._ended, self._accounts)
             image = next(
                 image for image in images if (kept := self._accounts.get(image)) and kept.series
             )
