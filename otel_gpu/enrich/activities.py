@@ -4,7 +4,7 @@ The activities: events with Unix time and names.
 An activity keeps its event and adds what the event's numbers mean: the process
 image, the API's row in the probe table, Unix times in nanoseconds.
 
-An activity that can become a span carries the ids of that span, and nobody works them
+An activity that can become a span carries the ids of that span, which are not worked
 out again: ``trace_id`` (16 bytes), ``span_id`` (8 bytes; empty: no span) and
 ``parent_span_id`` (empty: a root). Where they come from is in ``ids.py``.
 """
@@ -65,7 +65,7 @@ def key_of(process: ProcessImage) -> ImageKey:
 class DeviceIdentity(NamedTuple):
     """A CUDA device as OBI names it; None where it was not observed."""
 
-    index: int  # type: ignore[assignment] # OBI's word; nobody searches this tuple
+    index: int  # type: ignore[assignment] # OBI's word; this tuple is never searched
     uuid: str | None
     model: str | None
 
@@ -267,7 +267,7 @@ class ExitActivity(NamedTuple):
     """
     A watched process image ended; nothing of it follows but its last series.
 
-    ``exit_code`` is as ``wait(2)`` gives it, None where nobody saw the end. ``is_replaced`` says
+    ``exit_code`` is as ``wait(2)`` gives it, None where the end was not seen. ``is_replaced`` says
     that its process lives on, and runs another program.
     """
 

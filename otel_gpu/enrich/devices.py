@@ -3,7 +3,7 @@
 # An index says nothing outside its process: CUDA_VISIBLE_DEVICES and container runtimes
 # renumber. It says nothing in a forked child either, which may choose its devices
 # before it first calls CUDA. So identities are known per process image, and only from
-# what that image itself was told by CUDA.
+# what CUDA said to that image itself.
 
 from uuid import UUID
 
@@ -27,7 +27,7 @@ class DeviceTable:
 
     def learn(self, image: ImageKey, index: int, uuid: bytes, name: str) -> None:
         """
-        Take in what CUDA told a process about one of its devices.
+        Take in what CUDA said to a process about one of its devices.
 
         The UUID and the name come from different calls; each adds to what is known,
         unless the UUID shows that it is about another device.

@@ -184,7 +184,7 @@ class ProcessTable:
             pid=pid,
             image_ktime_ns=image_ktime_ns,
             comm=facts.comm,
-            # The clock may have learnt more since; what was told once stays.
+            # The clock may have learnt more since; what was said once stays.
             start_unix_ns=self._clock.to_unix_ns(image_ktime_ns)
             if known is None
             else known.start_unix_ns,

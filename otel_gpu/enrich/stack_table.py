@@ -1,5 +1,5 @@
 """
-User stacks by their ids, as records told them, and where in the program each one was.
+User stacks by their ids, as records bring them, and where in the program each one was.
 
 The agent tells a stack before the first record that names it, and again when so many
 others were named since that a reader may have forgotten it. Who forgets the stack that was
@@ -61,7 +61,7 @@ class StackTable:
                 self._count_again()
 
     def find(self, stack_id: int) -> CallStack | None:
-        """Return the stack with an id; None for 0, and for one that was not told."""
+        """Return the stack with an id; None for 0, and for one that was not recorded."""
         known = self._find(stack_id)
         return None if known is None else known.stack
 
@@ -104,7 +104,7 @@ def find_place(frames: Sequence[Frame]) -> Frame | None:
 
     That is the first frame of Python outside of the standard library, and where there is no
     Python, the first native frame outside of the CUDA libraries, the C library and what carries
-    calls from Python to C. None where that cannot be told: the frame has no name, or was left
+    calls from Python to C. None where that is not known: the frame has no name, or was left
     out.
     """
     native: Frame | None = None

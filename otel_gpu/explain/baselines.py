@@ -2,7 +2,7 @@
 Baselines: what is usual for each series, from the histograms that the kernel side keeps.
 
 A series here is one API of one process image with one kind of copy, or the gaps of a
-process image. Results that failed do not count, devices are not told apart.
+process image. Results that failed do not count, devices are not distinguished.
 """
 
 import itertools
@@ -178,7 +178,7 @@ class Baselines:
         return image
 
     def _successes(self, image: ImageKey) -> Iterator[Series]:
-        account = self._ledger.account(image)
+        account = self._ledger.accounts.get(image)
         for key, series in account.series.items() if account else ():
             if not key.status:
                 yield series

@@ -46,7 +46,7 @@ class ChainBudget:
     Chooses chains.
 
     Attributes:
-        due_unix_ns: From when on ``advance`` decides anything, so that nobody need ask before.
+        due_unix_ns: From when on ``advance`` decides anything, so that it need not be called before.
 
     Args:
         chains_per_second: How many are kept of those whose effects ended in one second.

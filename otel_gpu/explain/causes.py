@@ -289,7 +289,7 @@ class Causes:
         calls = self._timeline.calls(thread, start, end)
         pieces = self._sweep(_Window(*thread, start, end, rules.GAP), stalls)
         for piece in pieces:
-            # Where nobody kept it waiting, it is who kept the other one waiting.
+            # Where no thread kept it waiting, it kept the other one waiting itself.
             if piece.culprit is None and not _is_run_queue(piece) and piece.kind != "unexplained":
                 piece = piece._replace(culprit=other)  # noqa: PLW2901
             yield piece

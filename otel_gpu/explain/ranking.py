@@ -15,7 +15,7 @@ def rank(causes: Iterable[Cause], usual_ns: int) -> tuple[Cause, ...]:
     Return causes in the order of what they add to what is usual.
 
     A call that usually waits 50 ms for the device does so when something else delays it
-    as well: the usual time is taken to be of the kinds that are nobody's fault.
+    as well: the usual time is taken to be of the kinds that are no fault.
     """
     left_ns = usual_ns
     added: list[tuple[int, Cause]] = []

@@ -32,7 +32,7 @@ def fault_ns(cause: Cause) -> int:
 def _excused_ns(cause: Cause) -> int:
     excused = 0
     for other in cause.via:
-        # The one waited for stands for itself where nobody kept it waiting in turn.
+        # The one waited for stands for itself where no thread kept it waiting in turn.
         has_culprit = other.culprit not in (None, cause.culprit)
         if can_excuse(cause.kind, other.kind, has_culprit=has_culprit):
             excused += other.time_ns

@@ -3,7 +3,7 @@ Verdicts: what bounds a process, from where the time of its feeder threads went.
 
 A feeder thread is one that makes CUDA calls. Each moment of it is in one state of the
 budget, so the budget sums to wall time. ``communication-bound`` is not said: waits for
-collectives cannot be told from other waits for the device before NCCL calls are seen.
+collectives cannot be distinguished from other waits for the device before NCCL calls are seen.
 """
 
 from collections.abc import Iterable, Mapping

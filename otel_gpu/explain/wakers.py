@@ -3,10 +3,10 @@
 # Some facts about wake-ups
 # -------------------------
 #
-# The kernel tells of a wake-up which thread had the CPU then. Who writes into a pipe wakes
+# The kernel records of a wake-up which thread had the CPU then. Who writes into a pipe wakes
 # its reader in his own name. A timer, a disk or a network card wakes a sleeper too, from an
 # interrupt, and then the name is that of whoever was interrupted: on a busy host that can be
-# anybody. Whether it was an interrupt is not told, so what was waited on has to decide.
+# anybody. Whether it was an interrupt is not recorded, so what was waited on has to decide.
 #
 # Some things are done by threads only. Of what may as well be done by a device, a waker is
 # believed if he is evidently related: of the same process, or of the same tree of watched

@@ -71,7 +71,7 @@ class _Held:
 
     def __init__(self) -> None:
         self.stalls: list[StallActivity] = []
-        # The first time that the stream told after the last of them.
+        # The first time of the stream after the last of them.
         self.since_unix_ns = 0
 
 

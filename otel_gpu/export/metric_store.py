@@ -42,6 +42,7 @@ from otel_gpu.export.points import Attributes, Layouts, Measurement
 from otel_gpu.export.resources import Resources, agent_resource, capture_version
 from otel_gpu.export.selftelemetry import SelfTelemetry
 from otel_gpu.export.semconv import Instrument
+from otel_gpu.ledger.accounts import Accounts
 
 # Stands for the agent's own Resource among the images.
 AGENT: ImageKey = (0, 0)
@@ -90,17 +91,15 @@ class MetricStore:
     ) -> None:
         self._environ = environ
         self._resources = Resources(environ)
-        self._max_series = max_series
         self._with_exemplars = with_exemplars
         self._is_sampled = is_sampled
         self._lock = threading.Lock()
-        self._images: OrderedDict[ImageKey, ObservedImage] = OrderedDict()
+        # Images whose end was not seen stay no longer than that: the kernel side holds max_series.
+        self._images = Accounts(
+            self._open_image, most=2 * max_series, most_ended=max_series, give_up=self._give_up
+        )
         self._image_of_pid: dict[int, ImageKey] = {}
         self._released: OrderedDict[ImageKey, None] = OrderedDict()
-        # Sums and orders, so that no reading looks at all the processes that ended.
-        self._size = 0
-        self._ended: OrderedDict[ImageKey, None] = OrderedDict()
-        self._ended_size = 0
         self._ending: deque[ImageKey] = deque()
         self._final_series = 0
         self._with_open_calls: set[ImageKey] = set()
@@ -165,8 +164,6 @@ class MetricStore:
                     self._start_unix_ns = self._unix_ns = activity.unix_ns
                     self.version = capture_version(activity)
                     self.layouts = Layouts.of_capture(activity)
-            if isinstance(activity, AggregatesActivity | CountersActivity):
-                self._make_room()
 
     def snapshots(self, sink: int, exemplars_after: int) -> Iterator[Snapshot]:
         """
@@ -206,28 +203,27 @@ class MetricStore:
                 return
             image.finished.add(sink)
             if len(image.finished) == self._sinks:
-                self._remove(key)
+                self._images.forget(key)
+                self._release(image)
 
     def holds(self, key: ImageKey) -> bool:
         """Tell whether anything is kept of an image, or ``AGENT``."""
-        return key == AGENT or key in self._images
+        return key == AGENT or self._images.get(key) is not None
 
     # Taking in.
 
     def _image(self, process: ProcessImage) -> ObservedImage | None:
         key = key_of(process)
         image = self._images.get(key)
-        if image is None:
-            if key in self._released:
-                return None
-            image = self._images[key] = ObservedImage(
-                process,
-                self._resources.of(process),
-                ExemplarReservoir(self._is_sampled),
-            )
-            self._size += 1
+        if image is None and key not in self._released:
+            image = self._images.find(process)
             self._order_images_of_pid(key, image)
         return image
+
+    def _open_image(self, process: ProcessImage) -> ObservedImage:
+        exemplars = ExemplarReservoir(self._is_sampled)
+        resource = self._resources.of(process)
+        return ObservedImage(process, resource=resource, exemplars=exemplars)
 
     def _order_images_of_pid(self, key: ImageKey, image: ObservedImage) -> None:
         # An image ends without an exit when its process executes another program.
@@ -243,14 +239,13 @@ class MetricStore:
     def _end(self, image: ObservedImage, unix_ns: int) -> None:
         key = key_of(image.process)
         if image.end_unix_ns is None:
-            self._ended[key] = None
-            self._ended_size += image.size
             self._ending.append(key)
         self._with_open_calls.discard(key)
         image.end_unix_ns = unix_ns
         image.end_readings = self._readings
         image.end_snapshots = self._snapshots
         image.open_calls.clear()
+        self._images.end(key)
 
     def _advance(self, unix_ns: int) -> None:
         # Not the greatest time but the latest: the host's clock can be set back.
@@ -268,12 +263,11 @@ class MetricStore:
             if image is None:
                 self._dropped_series["late"] += 1
                 continue
-            before = image.size
-            image.series[series.key] = series
-            self._size += image.size - before
-            if image.end_unix_ns is not None:
-                self._ended_size += image.size - before
-            image.updated_unix_ns = activity.unix_ns
+            if image.updated_unix_ns != activity.unix_ns:
+                image.updated_unix_ns = activity.unix_ns
+                self._images.find(series.process)
+            if not self._images.put(image, series):
+                self._dropped_series["stale"] += 1
             if series.device is not None:
                 image.devices[series.key.device] = series.device
 
@@ -314,9 +308,10 @@ class MetricStore:
 
     def _forget_returned_calls(self) -> None:
         for image_key in tuple(self._with_open_calls):
-            image = self._images[image_key]
-            image.forget_returned_calls(self._unix_ns)
-            if not image.open_calls:
+            image = self._images.get(image_key)
+            if image is not None:
+                image.forget_returned_calls(self._unix_ns)
+            if image is None or not image.open_calls:
                 self._with_open_calls.discard(image_key)
 
     def _observe_exit(self, activity: ExitActivity) -> None:
@@ -325,28 +320,12 @@ class MetricStore:
         if image is not None:
             self._end(image, activity.end_unix_ns)
 
-    def _make_room(self) -> None:
-        """Give up the oldest ended images, then the idlest, beyond the bounds."""
-        while self._ended_size > self._max_series:
-            self._give_up(next(iter(self._ended)), "endpoint_down")
-        # Images whose end was not seen. The kernel side holds max_series at a time.
-        if self._size > 2 * self._max_series:
-            idlest = sorted(self._images, key=lambda key: self._images[key].updated_unix_ns)
-            for key in idlest:
-                if self._size <= 2 * self._max_series:
-                    return
-                self._give_up(key, "stale")
+    def _give_up(self, image: ObservedImage, has_ended: bool) -> None:
+        self._dropped_series["endpoint_down" if has_ended else "stale"] += len(image.series)
+        self._release(image)
 
-    def _give_up(self, key: ImageKey, reason: str) -> None:
-        self._dropped_series[reason] += len(self._images[key].series)
-        self._remove(key)
-
-    def _remove(self, key: ImageKey) -> None:
-        image = self._images.pop(key)
-        self._size -= image.size
-        if key in self._ended:
-            del self._ended[key]
-            self._ended_size -= image.size
+    def _release(self, image: ObservedImage) -> None:
+        key = key_of(image.process)
         self._final_series -= image.final_series
         self._with_open_calls.discard(key)
         self._resources.forget(image.process)

@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 from opentelemetry.sdk.resources import Resource
 
-from otel_gpu.decode.events import SeriesKey
-from otel_gpu.enrich.activities import DeviceIdentity, OpenCallActivity, ProcessImage, Series
+from otel_gpu.enrich.activities import DeviceIdentity, OpenCallActivity
 from otel_gpu.export.exemplars import ExemplarReservoir
+from otel_gpu.ledger.accounts import Account
 
 # Open calls are looked at every second, or every quarter of the limit from which they
 # are reported, which no call is younger than when it is reported first. One that was not
@@ -22,14 +22,12 @@ class OpenCall(NamedTuple):
     patience_ns: int
 
 
-@dataclass(slots=True)
-class ObservedImage:
+@dataclass(slots=True, eq=False, kw_only=True)
+class ObservedImage(Account):
     """The latest of everything that is counted of one process image."""
 
-    process: ProcessImage
     resource: Resource
     exemplars: ExemplarReservoir
-    series: dict[SeriesKey, Series] = field(default_factory=dict)
     devices: dict[int, DeviceIdentity] = field(default_factory=dict)
     open_calls: dict[tuple[int, int], OpenCall] = field(default_factory=dict)
     # Of its threads that make CUDA calls, by state.
@@ -43,11 +41,6 @@ class ObservedImage:
     end_snapshots: int = 0
     # Sinks that have its final series.
     finished: set[int] = field(default_factory=set)
-
-    @property
-    def size(self) -> int:
-        """What it counts for where room is made."""
-        return max(1, len(self.series))
 
     def hang(self, call: OpenCallActivity) -> None:
         """Take in that a call has not returned."""

@@ -37,8 +37,8 @@ from otel_gpu.findings.view import Agent, ApiLine, IncidentLine, ProcessLine, Vi
 from otel_gpu.ledger.agent import AgentReadings
 from otel_gpu.ledger.ledger import Ledger, Mark
 
-ROOMY = 8_192
-"""With more series, processes that ended are forgotten, the first half of them at once."""
+MAX_ENDED = 8_192
+"""Series kept of processes that ended."""
 
 _NS_PER_S = 1e9
 _NEARLY = 0.9
@@ -68,7 +68,7 @@ class Board:
         self._rejected = {} if rejected is None else rejected
         self._explainer = Explainer(settings)
         self._extent = Extent()
-        self._ledger = Ledger(roomy=ROOMY)
+        self._ledger = Ledger(max_ended=MAX_ENDED)
         self._agent = AgentReadings()
         self._open_calls = OpenCalls()
         self._host = ""
@@ -145,18 +145,18 @@ class Board:
 
     def _process_lines(self, total: _Figures, now: _Figures) -> Iterable[ProcessLine]:
         """Lines of those that run, then of those that ended; each by time in calls and pid."""
-        ledger = self._ledger
+        ended = self._ledger.accounts.ended
         images = {key: verdict.process for key, verdict in total.verdicts.items()}
         in_calls_ns = dict.fromkeys(images, 0)
         for (key, _), row in total.apis.items():
             images[key] = row.process
             in_calls_ns[key] = in_calls_ns.get(key, 0) + row.sum_ns
-        for key in sorted(images, key=lambda key: (ledger.has_ended(key), -in_calls_ns[key], key)):
+        for key in sorted(images, key=lambda key: (key in ended, -in_calls_ns[key], key)):
             whole, part = total.verdicts.get(key), now.verdicts.get(key)
             shown = part or whole
             yield ProcessLine(
                 images[key],
-                ledger.has_ended(key),
+                key in ended,
                 whole.verdict if whole else UNKNOWN,
                 part.verdict if part else UNKNOWN,
                 shown.budget_ns if shown else {},

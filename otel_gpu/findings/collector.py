@@ -15,7 +15,7 @@ from otel_gpu.explain.explainer import Explainer
 from otel_gpu.explain.incidents import Incidents
 from otel_gpu.explain.verdicts import find_verdicts
 from otel_gpu.findings.causes import walk
-from otel_gpu.findings.counts import api_rows, balances, off_cpu_rows, unplaced_calls
+from otel_gpu.findings.counts import api_rows, balances, off_cpu_rows
 from otel_gpu.findings.crowd import Crowd
 from otel_gpu.findings.document import (
     CROWD_PID,
@@ -201,7 +201,7 @@ class Collector:
         self._blame(image, chain)
         if self._is_part:
             self._incidents.add(chain)
-        # A call that hung is told again when it returns: only the difference is lost.
+        # A call that hung is a chain again when it returns: only the difference is lost.
         call = (image, effect.tid, effect.start_unix_ns)
         lost_ns = effect.excess_ns - self._hung.pop(call, 0)
         if effect.kind == "hung_call" and len(self._hung) < MAX_HUNG:
@@ -242,9 +242,9 @@ class Collector:
 
     def _knowledge(self, figures: Collection[Figures]) -> Knowledge:
         ledger, counters = self._ledger, self._agent.counters
-        counted = (series.aggregate.counted for one in figures for series in one.calls)
+        calls = [series.aggregate for one in figures for series in one.calls]
         return Knowledge(
-            has_calls=bool(ledger.middles_ns) and any(counted),
+            has_calls=bool(ledger.middles_ns) and any(one.counted for one in calls),
             has_times=ledger.is_accounted,
             has_window=self._window != Window(),
             counts_start_unix_ns=ledger.start_unix_ns,
@@ -254,9 +254,9 @@ class Collector:
             switches_repaired=counters.get("counter_switches_repaired", 0),
             failed_symbols=dict(self._failed_symbols),
             chains_left_out=self._chains_left_out,
-            series_left_out=ledger.left_out,
+            series_left_out=ledger.left_out + ledger.forgotten,
             given_up=dict(self._explainer.given_up),
-            unplaced_calls=unplaced_calls(figures),
+            unplaced_calls=sum(one.unplaced for one in calls),
             errors=self._agent.status.get("errors", {}),
         )
 

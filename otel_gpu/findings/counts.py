@@ -61,11 +61,6 @@ def off_cpu_rows(figures: Iterable[Figures]) -> list[OffCpu]:
     )
 
 
-def unplaced_calls(figures: Iterable[Figures]) -> int:
-    """Return how many calls are in no bucket: their percentiles are not known."""
-    return sum(series.aggregate.unplaced for one in figures for series in one.calls)
-
-
 def _api_rows(figures: Figures, middles_ns: Sequence[float]) -> Iterator[Api]:
     parts: dict[int, list[Series]] = {}
     for series in figures.calls:

@@ -76,7 +76,7 @@ class Crowd:
         if is_replaced:
             self._replaced.add(key)
         settled = len(self._ended) - _LATE
-        if settled > 2 * MAX_NAMED or (settled > 0 and self._ledger.size > _NEARLY_FULL):
+        if settled > 2 * MAX_NAMED or (settled > 0 and self._ledger.accounts.size > _NEARLY_FULL):
             early = dict(islice(self._ended.items(), settled))
             summed = self._sum_up(early, named, min(MAX_NAMED, settled // 2))
             for image in summed | (early.keys() & named):
@@ -104,7 +104,7 @@ class Crowd:
         callers = self._ledger.callers()
         groups: dict[ImageKey, _Group | None] = {}
         for key in ranked[most:]:
-            # Forks that only went on to run another program are nobody.
+            # Forks that only went on to run another program are left out.
             is_passing = key in self._replaced and key not in callers
             groups[key] = None if is_passing else self._group_of(images[key])
         into = {key: group.image if group else None for key, group in groups.items()}

@@ -27,7 +27,7 @@ class OpenCalls:
     """
     Keeps what hangs; bounded.
 
-    A call that returns is told of if it was chosen, which a rate limit may prevent. So a
+    The return of a call is seen if it was chosen, which a rate limit may prevent. So a
     call also counts as returned when it was not seen again: threads are looked at four
     times in the time after which a call counts as hanging, but not more often than once a
     second.

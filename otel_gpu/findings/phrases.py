@@ -1,7 +1,7 @@
 """
 The words of what is judged: causes, verdicts, states and contexts.
 
-What a cause means is judged in ``explain.rules``; this is how a reader is told, by every face.
+What a cause means is judged in ``explain.rules``; these are the words that every face has for it.
 """
 
 from collections.abc import Mapping
@@ -16,14 +16,14 @@ GPU, CPU, LOCK, DATA, MEMORY, API, WORK, OTHER = (
 )  # fmt: skip
 WHO = "{who}"
 IDLE_CPU = "idle_cpu"
-"""Of a run queue, where no thread had the CPU: told in words of its own."""
+"""Of a run queue, where no thread had the CPU: in words of its own."""
 
 
 class Phrase(NamedTuple):
     """
-    How a kind of cause is told; ``{who}`` stands for its culprit.
+    The words for a kind of cause; ``{who}`` stands for its culprit.
 
-    What stands behind a bar is told where the culprit is not known.
+    What stands behind a bar is shown where the culprit is not known.
 
     Attributes:
         tone: What it is drawn in.

@@ -20,8 +20,8 @@ from otel_gpu.findings.document import Api, ImageKey, key_of
 from otel_gpu.ledger.agent import AgentReadings
 from otel_gpu.ledger.ledger import Ledger
 
-ROOMY = 1_024
-"""With more series, of 2 kB each, processes that ended are forgotten."""
+MAX_ENDED = 1_024
+"""Series kept of processes that ended, of 2 kB each."""
 OBSERVED = frozenset(
     {AggregatesActivity, CaptureActivity, CountersActivity, ExitActivity, StatusActivity}
 )
@@ -32,7 +32,7 @@ class RunningTotals:
     """Watches activities."""
 
     def __init__(self) -> None:
-        self._ledger = Ledger(roomy=ROOMY)
+        self._ledger = Ledger(max_ended=MAX_ENDED)
         self._agent = AgentReadings()
         self._start_unix_ns = 0
         self._previous: dict[tuple[ImageKey, str], tuple[int, int]] = {}

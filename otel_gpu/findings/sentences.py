@@ -64,12 +64,12 @@ def label_of(kind: str) -> str:
 def because(cause: Cause) -> Sentence:
     """Say what happened, from the thread that was slow to the last one that is to blame."""
     first, *rest = path_of(cause)
-    told = list(what_happened(first))
+    said = list(what_happened(first))
     subject = first.culprit
     for step in rest:
-        told += [", ", *what_it_did(step, subject)]
+        said += [", ", *what_it_did(step, subject)]
         subject = step.culprit or subject
-    return tuple(told)
+    return tuple(said)
 
 
 def what_happened(cause: Cause) -> Sentence:
@@ -81,7 +81,7 @@ def what_happened(cause: Cause) -> Sentence:
 def what_it_did(cause: Cause, subject: Culprit | None) -> Sentence:
     """Say what kept a thread that was waited for, as a clause about it."""
     phrase = _phrase_of(cause)
-    # Where nobody kept it waiting, the thread itself stands as culprit.
+    # Where no other thread kept it waiting, the thread itself stands as culprit.
     culprit = None if cause.culprit == subject else cause.culprit
     return _fill(phrase.which, culprit) if phrase else (Name(cause.kind),)
 
@@ -98,11 +98,11 @@ def fault(cause: Cause, pid: int) -> Sentence:
     phrase = _phrase_of(last)
     if phrase is None:
         return ("not known",)
-    told = _fill(phrase.fault, last.culprit)
+    said = _fill(phrase.fault, last.culprit)
     if last.culprit is None or phrase.fault.partition("|")[0] != WHO:
-        return told
+        return said
     is_own = last.culprit.pid == pid
-    return (*told, ", a thread of the same program" if is_own else ", another process")
+    return (*said, ", a thread of the same program" if is_own else ", another process")
 
 
 def sentence_of(incident: Incident) -> Sentence:
@@ -119,10 +119,10 @@ def sentence_of(incident: Incident) -> Sentence:
 def loss_of(incident: Incident) -> Sentence:
     """Say who lost how much, in what."""
     images = {key_of(one.effect.process): one.effect.process for one in incident.chains}
-    told: list[Part] = []
+    said: list[Part] = []
     for image in images.values():
-        told += [", ", image] if told else [image]
-    return (*told, " lost ", Strong(format_duration(incident.lost_ns)), " in ", *_effects(incident))
+        said += [", ", image] if said else [image]
+    return (*said, " lost ", Strong(format_duration(incident.lost_ns)), " in ", *_effects(incident))
 
 
 def circumstances(interval: Interval) -> Iterator[Sentence]:

@@ -7,6 +7,7 @@ from typing import NamedTuple, Self
 from otel_gpu import wire
 from otel_gpu.enrich.activities import ProcessImage
 from otel_gpu.findings.document import ImageKey, Slot, key_of
+from otel_gpu.ledger.differences import grown
 from otel_gpu.ledger.ledger import Growth
 
 MAX_SLOTS = 512
@@ -143,12 +144,13 @@ class Slots:
 
 
 def _totals(growth: Growth) -> Totals | None:
-    _, key, api, _, _ = growth.series
+    (_, key, api, _, now), before = growth.series, growth.before
+    sum_ns = grown(now.sum, before.sum if before else 0)
     if key.metric == wire.METRIC_RUN_QUEUE:
-        return Totals(run_queue_ns=growth.sum)
+        return Totals(run_queue_ns=sum_ns)
     if key.nested or api is None:
         return None
-    calls, sum_ns = growth.counted, growth.sum
+    calls = grown(now.counted, before.counted if before else 0)
     allocates = api.family in (wire.FAMILY_ALLOCATE, wire.FAMILY_FREE)
     return Totals(
         calls=calls,

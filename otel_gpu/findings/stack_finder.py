@@ -37,5 +37,5 @@ class StackFinder:
             if stack is not None and stack.id == self._id:
                 self.found = stack
                 if isinstance(activity, OpenCallActivity) and len(self._open_calls) < MAX_OPEN:
-                    # One that goes on is told again and again.
+                    # One that goes on is reported again and again.
                     self._open_calls.add((activity.event.tid, activity.start_unix_ns))

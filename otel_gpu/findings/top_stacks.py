@@ -2,7 +2,7 @@
 Top stacks: where in a program its CUDA calls, or its waits, are made.
 
 Not every call has a span, and only what has a span has a stack. What is added up here is
-therefore told apart: how many calls with a stack were seen, and for how many they stand. A
+therefore kept apart: how many calls with a stack were seen, and for how many they stand. A
 call that was picked as one of a thousand stands for a thousand; one that was chosen for
 what it is (slow, failed) stands for itself. How many calls there really were is known from
 the kernel's counters, and is said besides.
@@ -30,7 +30,7 @@ from otel_gpu.ledger.agent import AgentReadings
 from otel_gpu.ledger.ledger import Ledger
 
 MAX_ROWS = 16_384
-"""Stacks told apart, each per process and API; what is beyond them is counted."""
+"""Stacks kept apart, each per process and API; what is beyond them is counted."""
 
 CALLS, TIME, BYTES = "calls", "time", "bytes"
 MEASURES = (TIME, CALLS, BYTES)

@@ -52,7 +52,16 @@ class AgentReadings:
         Args:
             rejected: Records that could not be decoded, by reason.
         """
-        return losses_of(self.counters, rejected, self.status)
+        lost = {
+            name.removeprefix(_LOST): count
+            for name, count in self.counters.items()
+            if name.startswith(_LOST)
+        }
+        lost |= {f"rejected_{reason}": count for reason, count in rejected.items()}
+        for kind, field in (("error", "errors"), ("skipped", "skipped")):
+            counts = self.status.get(field, {})
+            lost |= {f"{kind}_{place}": count for place, count in counts.items()}
+        return {reason: count for reason, count in sorted(lost.items()) if count}
 
     def _observe_cpu(self, unix_ns: int) -> None:
         cpu_ns = self.figure("cpu_ns")
@@ -62,34 +71,3 @@ class AgentReadings:
             elapsed_ns = unix_ns - self._cpu_ns[0]
             self.cpu_share = max(0, cpu_ns - self._cpu_ns[1]) / elapsed_ns
         self._cpu_ns = unix_ns, cpu_ns
-
-
-def losses_of(
-    counters: Mapping[str, int],
-    rejected: Mapping[str, int],
-    status: Mapping[str, Any] | None = None,
-) -> dict[str, int]:
-    """
-    Return the losses that occurred, by reason.
-
-    Args:
-        counters: The kernel side's, by their enumerator's name.
-        rejected: Records that could not be decoded, by reason.
-        status: The agent's last word about itself, for its errors by place.
-    """
-    lost = {
-        name.removeprefix(_LOST): count
-        for name, count in counters.items()
-        if name.startswith(_LOST) and count
-    }
-    unread = {f"rejected_{reason}": count for reason, count in rejected.items() if count}
-    return dict(sorted((lost | unread | _faults(status or {})).items()))
-
-
-def _faults(status: Mapping[str, Any]) -> dict[str, int]:
-    return {
-        f"{kind}_{place}": count
-        for kind, field in (("error", "errors"), ("skipped", "skipped"))
-        for place, count in status.get(field, {}).items()
-        if count
-    }

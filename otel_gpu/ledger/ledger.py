@@ -16,14 +16,13 @@ The ledger: the latest reading of everything that is counted, and what a window 
 # A reading holds only what changed, and what changed is whole: a reading replaces the one
 # before, and never adds to it.
 
-import itertools
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.decode.events import SeriesKey
+from otel_gpu.decode.events import Aggregate, SeriesKey
 from otel_gpu.enrich.activities import (
     Activity,
     AggregatesActivity,
@@ -37,9 +36,9 @@ from otel_gpu.enrich.activities import (
     key_of,
 )
 from otel_gpu.enrich.percentiles import bucket_middles_ns
+from otel_gpu.ledger.accounts import Account, Accounts
 from otel_gpu.ledger.differences import (
     aggregate_with,
-    grown,
     series_since,
     time_since,
     time_with,
@@ -53,21 +52,8 @@ MAX_TIMES = 65_536
 COUNTED = frozenset({wire.METRIC_CALL_DURATION, wire.METRIC_RUN_QUEUE})
 """What a reader of figures wants of the series."""
 
-# Ended images beside twice those that are kept.
-_MAX_ENDED = 1_024
-
-_TimeKey = tuple[int, int, str]
-
-
-class Account:
-    """The latest readings of one process image; times by state, context and reason."""
-
-    __slots__ = ("process", "series", "times")
-
-    def __init__(self, process: ProcessImage) -> None:
-        self.process = process
-        self.series: dict[SeriesKey, Series] = {}
-        self.times: dict[_TimeKey, ThreadTime] = {}
+# Ended images whose readings did not come yet: most processes that end counted nothing.
+_MAX_EARLY = 1_024
 
 
 class Figures(NamedTuple):
@@ -84,23 +70,12 @@ class Figures(NamedTuple):
 
 
 class Growth(NamedTuple):
-    """What one reading of a series added to the one before; ``since_unix_ns`` is when that was."""
+    """What one reading of a series added to the one before, which was made at ``since_unix_ns``."""
 
     series: Series
-    before: Series | None
+    before: Aggregate | None
     since_unix_ns: int | None
     unix_ns: int
-
-    @property
-    def sum(self) -> int:
-        """By how much the sum grew."""
-        return grown(self.series.aggregate.sum, self.before.aggregate.sum if self.before else 0)
-
-    @property
-    def counted(self) -> int:
-        """How many came."""
-        before = self.before.aggregate.counted if self.before else 0
-        return grown(self.series.aggregate.counted, before)
 
 
 Mark = Mapping[ImageKey, Account]
@@ -111,22 +86,21 @@ class Ledger:
     """
     Watches activities; bounded.
 
-    Beyond a bound, images that ended are given up, then those that were silent for longest.
-
     Args:
         window: What ``figures`` are of, and from when on ``follow`` is called.
         metrics: Series of other metrics are not kept.
         max_series: How many series are kept.
-        roomy: With more series, the first half of the images that ended is forgotten at once.
+        max_ended: How many of these are of images that ended.
         follow: Is called with what each reading adds to a series.
 
     Attributes:
+        accounts: The latest readings.
         middles_ns: What stands for each bucket of durations; empty: not known.
         start_unix_ns: When the series were last read before the window; None: it has no begin.
         end_unix_ns: When they were last read in it; None: not yet.
         readings: How often they were.
         left_out: Readings that found no room.
-        forgotten: Images that ended and are not kept any more.
+        forgotten: Images that ended and found no room.
     """
 
     def __init__(
@@ -135,21 +109,23 @@ class Ledger:
         *,
         metrics: AbstractSet[int] = COUNTED,
         max_series: int | None = None,
-        roomy: int | None = None,
+        max_ended: int | None = None,
         follow: Callable[[Growth], None] | None = None,
     ) -> None:
         self._window = window
         self._metrics = metrics
-        self._max_series = MAX_SERIES if max_series is None else max_series
-        self._roomy = self._max_series if roomy is None else roomy
         self._follow = follow
-        # Those that were silent for longest come first.
-        self._accounts: OrderedDict[ImageKey, Account] = OrderedDict()
-        self._ended: dict[ImageKey, None] = {}
+        most = MAX_SERIES if max_series is None else max_series
+        self.accounts = Accounts(
+            Account,
+            most=most,
+            most_ended=most if max_ended is None else max_ended,
+            give_up=self._give_up,
+        )
+        self._early: dict[ImageKey, None] = {}
         self._begin: Mark | None = {} if window.start_unix_ns is None else None
         self._read_unix_ns: dict[type, int] = {}
         self._times = 0
-        self.size = 0
         self.middles_ns: Sequence[float] = ()
         self.start_unix_ns: int | None = None
         self.end_unix_ns: int | None = None
@@ -167,7 +143,7 @@ class Ledger:
                 if self._is_in_window(TimesActivity, activity.unix_ns):
                     self._observe_times(activity)
             case ExitActivity():
-                self._observe_exit(activity.process)
+                self._observe_exit(key_of(activity.process))
             case CaptureActivity():
                 self.middles_ns = _middles_ns(activity.info.get("layout"))
 
@@ -176,13 +152,9 @@ class Ledger:
         """Whether a time account was ever read."""
         return TimesActivity in self._read_unix_ns
 
-    def account(self, image: ImageKey) -> Account | None:
-        """Return the latest readings of an image; None: there are none."""
-        return self._accounts.get(image)
-
     def mark(self) -> Mark:
         """Return what is held at this moment, for ``figures``."""
-        return {image: _copy(account) for image, account in self._accounts.items()}
+        return {image: _copy(account) for image, account in self.accounts.items()}
 
     def figures(self, since: Mark | None = None) -> dict[ImageKey, Figures]:
         """
@@ -194,27 +166,24 @@ class Ledger:
         mark = self._begin if since is None else since
         if mark is None:
             return {}
-        found = {image: self._figures_of(image, mark) for image in sorted(self._accounts)}
+        found = {
+            image: _figures_of(account, mark.get(image), self.middles_ns)
+            for image, account in sorted(self.accounts.items(), key=itemgetter(0))
+        }
         return {image: one for image, one in found.items() if one.series or one.times}
 
     def callers(self) -> set[ImageKey]:
         """Return the images that made a CUDA call, before the window or in it."""
         return {
             image
-            for image, account in self._accounts.items()
+            for image, account in self.accounts.items()
             if any(key.metric == wire.METRIC_CALL_DURATION for key in account.series)
         }
 
-    def has_ended(self, image: ImageKey) -> bool:
-        """Say whether an image ended that is kept."""
-        return image in self._ended
-
     def forget(self, image: ImageKey) -> None:
         """Keep nothing more of an image."""
-        self._ended.pop(image, None)
-        account = self._accounts.pop(image, None)
+        account = self.accounts.forget(image)
         if account is not None:
-            self.size -= len(account.series)
             self._times -= len(account.times)
 
     def sum_up(self, into: Mapping[ImageKey, ProcessImage | None]) -> set[ImageKey]:
@@ -227,59 +196,34 @@ class Ledger:
             The images that added anything in the window.
         """
         seen: set[ImageKey] = set()
-        for image in into.keys() & self._accounts.keys():
-            whole = into[image]
-            found = None if self._begin is None else self._figures_of(image, self._begin)
-            self.forget(image)
-            if whole is None or found is None:
+        for image in into:
+            account, whole, begin = self.accounts.get(image), into[image], self._begin
+            if account is None:
                 continue
+            self.forget(image)
+            if whole is None or begin is None:
+                continue
+            found = _figures_of(account, begin.get(image), self.middles_ns)
             if found.series or any(time.time_ns for time in found.times):
                 seen.add(image)
-                self._add_to(whole, found)
+                self._add_to(self.accounts.find(whole), found)
         return seen
 
-    def _add_to(self, whole: ProcessImage, figures: Figures) -> None:
-        account = self._account(whole)
-        for series in figures.series:
-            key = series.key
-            name = SeriesKey(
-                whole.image_ktime_ns,
-                whole.pid,
-                int(key.status != 0),
-                -1,
-                key.metric,
-                key.api,
-                0,
-                key.nested,
-            )
-            known = account.series.get(name)
-            counted = series.aggregate
+    def _add_to(self, whole: Account, figures: Figures) -> None:
+        pid, image_ktime_ns = whole.process.pid, whole.process.image_ktime_ns
+        for _, key, api, _, counted in figures.series:
+            is_failed = int(key.status != 0)
+            name = SeriesKey(image_ktime_ns, pid, is_failed, -1, key.metric, key.api, 0, key.nested)
+            known = whole.series.get(name)
             if known is not None:
-                counted = aggregate_with(known.aggregate, counted)
-            elif not self._has_room(account):
-                continue
-            account.series[name] = Series(whole, name, series.api, None, counted)
+                counted = aggregate_with(known.aggregate, counted)  # noqa: PLW2901
+            self.accounts.put(whole, Series(whole.process, name, api, None, counted))
         for time in figures.times:
             kind = (time.state, time.context, time.reason)
-            known_time = account.times.get(kind)
+            known_time = whole.times.get(kind)
             self._times += known_time is None
             summed = time if known_time is None else time_with(time, known_time)
-            account.times[kind] = summed._replace(process=whole)
-
-    def _figures_of(self, image: ImageKey, mark: Mark) -> Figures:
-        account, then = self._accounts[image], mark.get(image)
-        if then is None:
-            series, times = tuple(account.series.values()), tuple(account.times.values())
-            return Figures(account.process, series, times)
-        added = (
-            series_since(series, then.series.get(key), self.middles_ns)
-            for key, series in account.series.items()
-        )
-        return Figures(
-            account.process,
-            tuple(series for series in added if series is not None),
-            tuple(time_since(time, then.times.get(kind)) for kind, time in account.times.items()),
-        )
+            whole.times[kind] = summed._replace(process=whole.process)
 
     def _is_in_window(self, kind: type, unix_ns: int) -> bool:
         """Take in that something is read; False where the window was over before that."""
@@ -304,17 +248,16 @@ class Ledger:
             # Those of one process come together.
             if account is None or account.process is not series.process:
                 account = self._account(series.process)
-            before = account.series.get(key)
-            if before is None and not self._has_room(account):
+            known = account.series.get(key)
+            if not self.accounts.put(account, series):
+                self.left_out += 1
                 continue
-            account.series[key] = series
             # Nothing was added where no time was: no call takes no time.
-            if follow and (before is None or before.aggregate.sum != series.aggregate.sum):
+            before = None if known is None else known.aggregate
+            if follow and (before is None or before.sum != series.aggregate.sum):
                 follow(Growth(series, before, since_unix_ns, unix_ns))
         self.end_unix_ns = unix_ns
         self.readings += self._begin is not None
-        if self.size > self._roomy:
-            self._forget_ended()
 
     def _observe_times(self, activity: TimesActivity) -> None:
         for time in activity.times:
@@ -327,49 +270,46 @@ class Ledger:
                 self._times += 1
             account.times[kind] = time
 
-    def _observe_exit(self, process: ProcessImage) -> None:
-        self._ended[key_of(process)] = None
-        if len(self._ended) > 2 * len(self._accounts) + _MAX_ENDED:
-            # Most processes that end have counted nothing.
-            self._ended = {image: None for image in self._ended if image in self._accounts}
+    def _observe_exit(self, image: ImageKey) -> None:
+        if self.accounts.get(image):
+            self.accounts.end(image)
+            return
+        self._early[image] = None
+        if len(self._early) > _MAX_EARLY:
+            del self._early[next(iter(self._early))]
 
     def _account(self, process: ProcessImage) -> Account:
-        image = key_of(process)
-        account = self._accounts.get(image)
-        if account is None:
-            account = self._accounts[image] = Account(process)
-        else:
-            self._accounts.move_to_end(image)
-        # The latest knows its names best.
-        account.process = process
+        account = self.accounts.find(process)
+        if self._early and key_of(process) in self._early:
+            del self._early[key_of(process)]
+            self.accounts.end(key_of(process))
         return account
 
-    def _has_room(self, account: Account) -> bool:
-        while self.size >= self._max_series:
-            images = itertools.chain(self._ended, self._accounts)
-            image = next(
-                image for image in images if (kept := self._accounts.get(image)) and kept.series
-            )
-            if self._accounts[image] is account:
-                self.left_out += 1
-                return False
-            self.left_out += len(self._accounts[image].series)
-            self.forget(image)
-        self.size += 1
-        return True
-
-    def _forget_ended(self) -> None:
-        # Half at once, so that this is rare.
-        ended = [image for image in self._ended if image in self._accounts]
-        for image in ended[: len(ended) // 2 + 1]:
-            self.forget(image)
+    def _give_up(self, account: Account, has_ended: bool) -> None:
+        self._times -= len(account.times)
+        if has_ended:
             self.forgotten += 1
+        else:
+            self.left_out += len(account.series)
+
+
+def _figures_of(account: Account, then: Account | None, middles_ns: Sequence[float]) -> Figures:
+    if then is None:
+        series, times = tuple(account.series.values()), tuple(account.times.values())
+        return Figures(account.process, series, times)
+    added = (
+        series_since(series, then.series.get(key), middles_ns)
+        for key, series in account.series.items()
+    )
+    return Figures(
+        account.process,
+        tuple(series for series in added if series is not None),
+        tuple(time_since(time, then.times.get(kind)) for kind, time in account.times.items()),
+    )
 
 
 def _copy(account: Account) -> Account:
-    copy = Account(account.process)
-    copy.series, copy.times = dict(account.series), dict(account.times)
-    return copy
+    return Account(account.process, dict(account.series), dict(account.times))
 
 
 def _middles_ns(layout: Any) -> Sequence[float]:  # noqa: ANN401 -- whatever a recording says

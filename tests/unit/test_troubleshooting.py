@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from otel_gpu import cli, wire
+from otel_gpu.enrich.activities import CountersActivity
 from otel_gpu.export import semconv
-from otel_gpu.ledger.agent import losses_of
+from otel_gpu.ledger.agent import AgentReadings
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "troubleshooting.md"
 LOST = "counter_lost_"
@@ -21,6 +22,8 @@ def losses_section() -> str:
 def test_every_loss_is_there_with_what_to_do_and_no_other() -> None:
     """By the word of the summary; what is rejected has a row for all of its reasons."""
     counters = {name: 1 for name in wire.COUNTER_NAMES.values() if name.startswith(LOST)}
+    readings = AgentReadings()
+    readings.observe(CountersActivity(0, counters))
     rows = re.findall(r"^\| (`.*?) \| (.+?) \| (.+?) \|$", losses_section(), re.MULTILINE)
     named = [
         re.findall(r"`(\w+|rejected_…|error_…|skipped_…)`", re.sub(r"\(.*?\)", "", row[0]))
@@ -28,7 +31,7 @@ def test_every_loss_is_there_with_what_to_do_and_no_other() -> None:
     ]
 
     assert sorted(word for words in named for word in words) == sorted(
-        [*losses_of(counters, {}), "rejected_…", "error_…", "skipped_…"]
+        [*readings.losses({}), "rejected_…", "error_…", "skipped_…"]
     )
     assert len(counters) >= 14
 

@@ -215,7 +215,7 @@ def test_the_screen_holds_the_rows_with_most_time():
 
 def test_ended_processes_are_forgotten_in_the_end(monkeypatch):
     """A service that watches short-lived processes for months keeps its memory, and says so."""
-    monkeypatch.setattr(module, "ROOMY", 10)
+    monkeypatch.setattr(module, "MAX_ENDED", 10)
     summary = RunningTotals()
     summary.observe(capture())
     for pid in range(1, 51):
@@ -229,7 +229,7 @@ def test_ended_processes_are_forgotten_in_the_end(monkeypatch):
 
 def test_a_process_that_was_named_late_is_forgotten_as_well(monkeypatch):
     """Its end is told with the name, its first calls came without it."""
-    monkeypatch.setattr(module, "ROOMY", 10)
+    monkeypatch.setattr(module, "MAX_ENDED", 10)
     summary = RunningTotals()
     summary.observe(capture())
     for pid in range(1, 51):
@@ -243,14 +243,14 @@ def test_a_process_that_was_named_late_is_forgotten_as_well(monkeypatch):
 
 def test_processes_that_made_no_call_are_not_remembered(monkeypatch):
     """A build host ends thousands of them an hour."""
-    monkeypatch.setattr(module, "ROOMY", 10)
+    monkeypatch.setattr(module, "MAX_ENDED", 10)
     summary = RunningTotals()
     summary.observe(capture())
     for pid in range(1, 51):
         summary.observe(ExitActivity(image(pid), START_NS, 0))
         summary.observe(after(pid))
 
-    assert summary._ledger.size == 0
+    assert summary._ledger.accounts.size == 0
     assert summary.forgotten == 0
 
 

@@ -326,7 +326,7 @@ def test_figures_that_are_none_are_not_known(value):
 
 def test_processes_that_ended_are_forgotten_before_there_is_no_room(monkeypatch):
     """A host that starts a process a second is watched for weeks; those that run stay."""
-    monkeypatch.setattr(module, "ROOMY", 4)
+    monkeypatch.setattr(module, "MAX_ENDED", 2)
     stays, *leave = [image(pid=pid) for pid in range(50, 56)]
     everything = [launches(process, 3) for process in (stays, *leave)]
     board = board_of(capture(), *reading(1.0, *everything))

@@ -141,18 +141,18 @@ def test_growth_is_what_each_reading_adds():
     found = []
     ledger_of(frees(1, 3), frees(2, 10), frees(3, 10), follow=found.append)
 
-    assert [(one.counted, one.sum, one.since_unix_ns, one.unix_ns) for one in found] == [
-        (3, 3 * US, None, T0 + SECOND),
-        (7, 7 * US, T0 + SECOND, T0 + 2 * SECOND),
-    ]
+    assert [
+        (one.series.aggregate.counted, one.before and one.before.counted, one.since_unix_ns)
+        for one in found
+    ] == [(3, None, None), (10, 3, T0 + SECOND)]
 
 
 def test_other_metrics_are_not_kept():
     """A storm of processes that make no call costs nothing."""
     gap = series(TRAINER, wire.METRIC_LAUNCH_GAP, aggregate([US]))
 
-    assert ledger_of(snapshot(1, gap)).size == 0
-    assert ledger_of(snapshot(1, gap), metrics={wire.METRIC_LAUNCH_GAP}).size == 1
+    assert ledger_of(snapshot(1, gap)).accounts.size == 0
+    assert ledger_of(snapshot(1, gap), metrics={wire.METRIC_LAUNCH_GAP}).accounts.size == 1
 
 
 def test_beyond_the_bound_those_that_ended_go_first():
@@ -166,7 +166,7 @@ def test_beyond_the_bound_those_that_ended_go_first():
     ledger.observe(frees(4, 4, OTHER))
 
     assert counted(ledger.figures()) == {(99, 1): 3, OTHER_KEY: 4}
-    assert (ledger.size, ledger.left_out) == (2, 2)
+    assert (ledger.accounts.size, ledger.forgotten, ledger.left_out) == (2, 1, 1)
 
 
 def test_a_process_alone_cannot_have_more_than_the_bound():
@@ -175,7 +175,7 @@ def test_a_process_alone_cannot_have_more_than_the_bound():
 
     ledger = ledger_of(snapshot(1, *both), snapshot(2, *both), max_series=1)
 
-    assert (ledger.size, ledger.left_out) == (1, 2)
+    assert (ledger.accounts.size, ledger.left_out) == (1, 2)
 
 
 def test_times_beyond_the_bound_are_counted(monkeypatch):
@@ -188,18 +188,17 @@ def test_times_beyond_the_bound_are_counted(monkeypatch):
     assert list(ledger.figures()) == [KEY]
 
 
-def test_half_of_those_that_ended_is_forgotten_when_there_are_many():
+def test_of_those_that_ended_there_is_less_room():
     """Those that run stay."""
     ledger = ledger_of(
         *(frees(1, 1, image(pid)) for pid in range(10)),
         *(ended(image(pid), 2) for pid in range(6)),
-        roomy=5,
+        max_ended=2,
     )
 
-    ledger.observe(frees(3, 1))
-
-    assert (ledger.forgotten, ledger.size) == (4, 7)
-    assert not ledger.has_ended(KEY)
+    assert (ledger.forgotten, ledger.left_out, ledger.accounts.size) == (4, 0, 6)
+    assert (4, 5 * SECOND) in ledger.accounts.ended
+    assert (3, 5 * SECOND) not in ledger.accounts.ended
 
 
 def test_ends_of_processes_that_counted_nothing_are_not_remembered():
@@ -208,8 +207,11 @@ def test_ends_of_processes_that_counted_nothing_are_not_remembered():
     for pid in range(100, 5_000):
         ledger.observe(ended(image(pid), 2))
 
-    assert len(ledger._ended) <= 1_100
-    assert ledger.has_ended(KEY)
+    ledger.observe(frees(3, 1, image(4_999)))
+
+    assert len(ledger._early) <= 1_024
+    assert KEY in ledger.accounts.ended
+    assert (4_999, 5 * SECOND) in ledger.accounts.ended
 
 
 def test_what_is_summed_up_keeps_its_figures_under_another_name():
@@ -223,7 +225,7 @@ def test_what_is_summed_up_keeps_its_figures_under_another_name():
     figures = ledger.figures()
     assert counted(figures) == {(0, 5): 7}
     assert [(time.process, time.time_ns) for time in figures[0, 5].times] == [(whole, 11)]
-    assert ledger.size == 1
+    assert ledger.accounts.size == 1
 
 
 def test_what_is_let_go_is_in_no_sum():

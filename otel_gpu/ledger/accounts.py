@@ -1,0 +1,143 @@
+"""Accounts: the latest readings of each process image, in bounded memory."""
+
+from collections.abc import Callable, Collection, ItemsView
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Generic, TypeVar
+
+from otel_gpu.decode.events import SeriesKey
+from otel_gpu.enrich.activities import ImageKey, ProcessImage, Series, ThreadTime, key_of
+
+TimeKey = tuple[int, int, str]
+"""State, context and reason of an entry of the time account."""
+
+
+@dataclass(slots=True, eq=False)
+class Account:
+    """The latest readings of one process image."""
+
+    process: ProcessImage
+    series: dict[SeriesKey, Series] = field(default_factory=dict)
+    times: dict[TimeKey, ThreadTime] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """What it counts for where room is made."""
+        return max(1, len(self.series))
+
+
+_A = TypeVar("_A", bound=Account)
+
+
+class Accounts(Generic[_A]):
+    """
+    Keeps accounts; bounded by their series.
+
+    Beyond a bound, those that ended are given up in the order of their ends, then those
+    that were silent for longest.
+
+    Args:
+        open_account: Makes an account.
+        most: Series at a time; an account without any counts as one.
+        most_ended: Of these, series of images that ended.
+        give_up: Is called with an account that found no room any more, and whether it had ended.
+
+    Attributes:
+        size: How many series are kept.
+    """
+
+    def __init__(
+        self,
+        open_account: Callable[[ProcessImage], _A],
+        *,
+        most: int,
+        most_ended: int,
+        give_up: Callable[[_A, bool], None],
+    ) -> None:
+        self._open_account = open_account
+        self._most = most
+        self._most_ended = most_ended
+        self._give_up = give_up
+        # In the order of their latest readings.
+        self._accounts: dict[ImageKey, _A] = {}
+        # In the order of their ends.
+        self._ended: dict[ImageKey, None] = {}
+        self._ended_size = 0
+        self.size = 0
+
+    def get(self, image: ImageKey) -> _A | None:
+        """Return the account of an image; None: there is none."""
+        return self._accounts.get(image)
+
+    def items(self) -> ItemsView[ImageKey, _A]:
+        """Return all accounts, those first that were silent for longest."""
+        return self._accounts.items()
+
+    @property
+    def ended(self) -> Collection[ImageKey]:
+        """The images that ended."""
+        return self._ended.keys()
+
+    def find(self, process: ProcessImage) -> _A:
+        """Return the account of a process image that something is read of; it is opened."""
+        image = key_of(process)
+        account = self._accounts.pop(image, None)
+        if account is None:
+            self._has_room(image)
+            account = self._open_account(process)
+            self.size += 1
+        self._accounts[image] = account
+        # The latest knows its names best.
+        account.process = process
+        return account
+
+    def put(self, account: _A, series: Series) -> bool:
+        """Take in a reading of a series; False: there is no room for it."""
+        known = account.series
+        if series.key not in known and known:
+            image = key_of(account.process)
+            if not self._has_room(image):
+                return False
+            self.size += 1
+            self._ended_size += image in self._ended
+        known[series.key] = series
+        return True
+
+    def end(self, image: ImageKey) -> None:
+        """Take in that an image ended."""
+        account = self._accounts.get(image)
+        if account is not None and image not in self._ended:
+            self._ended[image] = None
+            self._ended_size += account.size
+            while self._ended_size > self._most_ended:
+                self._drop(next(iter(self._ended)))
+
+    def forget(self, image: ImageKey) -> _A | None:
+        """Let go of an account, and return it."""
+        account = self._accounts.pop(image, None)
+        if account is not None:
+            self.size -= account.size
+            if image in self._ended:
+                del self._ended[image]
+                self._ended_size -= account.size
+        return account
+
+    def _has_room(self, image: ImageKey) -> bool:
+        """Make room for one more series of an image; False: all of it is its own."""
+        while True:
+            if self.size >= self._most:
+                others = chain(self._ended, self._accounts)
+            elif image in self._ended and self._ended_size >= self._most_ended:
+                others = chain(self._ended)
+            else:
+                return True
+            other = next((one for one in others if one != image), None)
+            if other is None:
+                return False
+            self._drop(other)
+
+    def _drop(self, image: ImageKey) -> None:
+        has_ended = image in self._ended
+        account = self.forget(image)
+        if account is not None:
+            self._give_up(account, has_ended)
