@@ -13,8 +13,8 @@ class Tally:
     Attributes:
         source: What the file says of itself: tool, version, host.
         taken: Events by what they are, in plural.
-        left_out: Rows that say something which has no place here, or which cannot be told
-            apart, by what they are.
+        left_out: Rows that say something which has no place here, or that are ambiguous, by
+            what they are.
         rejected: Rows that make no sense, by reason.
         notes: What a reader of the figures has to know, as sentences.
     """

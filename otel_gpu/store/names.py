@@ -59,6 +59,8 @@ class Names:
         self._lost = lost
         self._pending = PendingRows(MAX_PENDING_BYTES, lost)
         self.processes = Processes(self._number, lost)
+        # Numbers of process images that the current chunk refers to: nearly all rows ask for one.
+        self._of_chunk: dict[ProcessImage, int] = {}
         # The number of each, and the latest chunk that refers to it; those that no chunk
         # referred to for longest come first.
         self._devices: _Numbers = OrderedDict()
@@ -82,6 +84,7 @@ class Names:
     def begin_chunk(self, chunk: int) -> None:
         """Take in that rows belong to another chunk from now on."""
         self._chunk = chunk
+        self._of_chunk.clear()
         if self._capture:
             self._refresh_capture()
 
@@ -89,6 +92,7 @@ class Names:
         """Take in that a capture began: nothing in it is what had its name before."""
         self._capture = self._number("captures")
         self.processes.clear()
+        self._of_chunk.clear()
         info = activity.info
         host = info.get("host")
         agent = info.get("agent")
@@ -114,10 +118,15 @@ class Names:
 
     def process(self, image: ProcessImage) -> int:
         """Return the number of a process image."""
-        return self.follow(image).number
+        number = self._of_chunk.get(image)
+        if number is None:
+            if len(self._of_chunk) >= MAX_NAMES:
+                self._of_chunk.clear()
+            number = self._of_chunk[image] = self.follow(image).number
+        return number
 
     def follow(self, image: ProcessImage) -> Process:
-        """Return what is kept of a process image, and see to it that the store knows it."""
+        """Return what is kept of a process image, which has a row from now on."""
         process = self.processes.find(image)
         if process.chunk != self._chunk or process.image is not image:
             process.chunk, process.image = self._chunk, image

@@ -205,7 +205,7 @@ class IngeroCapture:
     def _off_cpu(self, row: EventRow) -> Iterator[Event]:
         pid = self._processes.owner(row.tid)
         if pid is None:
-            what = "sched_switch: of a thread of which it is not told whose it is"
+            what = "sched_switch: of a thread whose process is not recorded"
             self.tally.left_out[what] += 1
         elif pid not in self._processes.pids:
             self.tally.left_out["sched_switch: of a process that does not use CUDA"] += 1
@@ -220,7 +220,7 @@ class IngeroCapture:
         if pid not in self._processes.pids:
             self.tally.left_out["process_fork: of a process that does not use CUDA"] += 1
         elif not self._processes.is_process(child):
-            what = "process_fork: of a thread, or not told whether of a thread or of a process"
+            what = "process_fork: of a thread, or not recorded whether of a thread or of a process"
             self.tally.left_out[what] += 1
         else:
             self.tally.taken["forks"] += 1
@@ -303,8 +303,8 @@ class IngeroCapture:
             self.tally.taken["stacks of functions"] += self._stacks.taken
         if self._stacks.rejected:
             self.tally.rejected["bad_stack"] += self._stacks.rejected
-        told = self._stacks.taken + self._stacks.rejected
-        self._count_left_out(STACKS, "stacks of functions: of no call that was taken", told)
+        known = self._stacks.taken + self._stacks.rejected
+        self._count_left_out(STACKS, "stacks of functions: of no call that was taken", known)
         self._count_left_out("causal_chains", "causal chains: the tool's own conclusions")
         self.tally.notes += self._source.notes
         if rows > MAX_ROWS:
@@ -313,11 +313,11 @@ class IngeroCapture:
             self._hidden, self._call_times(), sessions=self._origin.sessions
         )
 
-    def _count_left_out(self, table: str, what: str, told: int = 0) -> None:
+    def _count_left_out(self, table: str, what: str, known: int = 0) -> None:
         if table in self._tables:
             ((count,),) = self._source.rows(f"SELECT count(*) FROM {table}")
-            if count > told:
-                self.tally.left_out[what] += count - told
+            if count > known:
+                self.tally.left_out[what] += count - known
 
     def _call_times(self) -> Iterator[CallTimes]:
         counted: Counter[int] = Counter()

@@ -31,10 +31,10 @@ class Origin(NamedTuple):
 
     Attributes:
         host: Which host's events are meant; empty: all that there are.
-        name: What the host is called; empty where that is not told.
+        name: What the host is called; empty where that is not known.
         start_unix_ns: When the capture began: no later than its first event.
         end_unix_ns: When it ended.
-        cpus: How many CPUs the host has; 0: not told.
+        cpus: How many CPUs the host has; 0: not known.
         sessions: How often the tool wrote into the file.
         texts: Versions and models, by what they are of.
         ops: Names of operations, by source and number.

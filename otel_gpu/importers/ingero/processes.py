@@ -1,7 +1,7 @@
 """
 Who is who: which processes use CUDA or come from such, whose a thread is, what they are called.
 
-Everything is read before the events, which could not be told apart while they come.
+Everything is read before the events, which say too little while they come.
 """
 
 from collections.abc import Iterator, Mapping
@@ -52,7 +52,7 @@ class Processes:
         self._places = self._read_places(source, tables)
 
     def owner(self, tid: int) -> int | None:
-        """Return the process of a thread of which only the number is known; None: not told."""
+        """Return the process of a thread of which only the number is known; None: not recorded."""
         if tid in self._owners:
             return self._owners[tid]
         return tid if tid in self._known else None
@@ -62,7 +62,7 @@ class Processes:
         return pid in self._known
 
     def name(self, number: int) -> str:
-        """Return what a process or thread is called; empty where that is not told."""
+        """Return what a process or thread is called; empty where that is not known."""
         return self._names.get(number, "")
 
     def facts(self, pid: int) -> dict[str, Any]:

@@ -32,7 +32,7 @@ IS_DATED = (
 
 class EventRow(NamedTuple):
     """
-    A row that makes sense, with its times told apart.
+    A row that makes sense, with its two times.
 
     ``arg0`` and ``arg1`` are unsigned; ``stack_hash`` is 0 for no stack.
     """

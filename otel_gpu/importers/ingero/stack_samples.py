@@ -31,7 +31,7 @@ MAX_STACKS = 200_000
 """Stacks that are imported."""
 
 # Whoever hears of stacks remembers at least as many.
-_MAX_TOLD = 8_192
+_MAX_SENT = 8_192
 _ID_BYTES = 8
 _ID_MASK = (1 << 63) - 1
 _OFFSET = re.compile(r"\+0x[0-9a-fA-F]+$")
@@ -67,20 +67,20 @@ class Stacks:
         self._is_there = {"hash", "frames"} <= tables.get(TABLE, frozenset()) and self._has_key()
         # By hash; 0: there is no such row, or it makes no sense.
         self._ids: dict[int, int] = {}
-        self._told: OrderedDict[int, None] = OrderedDict()
+        self._sent: OrderedDict[int, None] = OrderedDict()
         self.taken = 0
         self.rejected = 0
 
     def find(self, stack_hash: int, unix_ns: int) -> tuple[int, UserStack | None]:
         """
-        Return the id of a stack, and the stack itself where it is to be told now.
+        Return the id of a stack, and the stack itself where it is to be sent now.
 
         The id is 0 where nothing is known. Equal stacks have equal ids, whatever their hash.
         """
         number = self._ids.get(stack_hash)
-        if number is not None and (not number or number in self._told):
+        if number is not None and (not number or number in self._sent):
             if number:
-                self._told.move_to_end(number)
+                self._sent.move_to_end(number)
             return number, None
         if number is None and (not self._is_there or len(self._ids) >= MAX_STACKS):
             return 0, None
@@ -90,11 +90,11 @@ class Stacks:
             self.taken += stack is not None
         if stack is None:
             return 0, None
-        is_new = stack.stack not in self._told
-        self._told[stack.stack] = None
-        self._told.move_to_end(stack.stack)
-        if len(self._told) > _MAX_TOLD:
-            self._told.popitem(last=False)
+        is_new = stack.stack not in self._sent
+        self._sent[stack.stack] = None
+        self._sent.move_to_end(stack.stack)
+        if len(self._sent) > _MAX_SENT:
+            self._sent.popitem(last=False)
         return stack.stack, stack if is_new else None
 
     def _has_key(self) -> bool:

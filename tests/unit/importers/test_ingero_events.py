@@ -224,7 +224,7 @@ def test_a_thread_of_nobody_is_left_out(database):
 
     assert [event for event in events if isinstance(event, Stall)] == []
     assert tally.left_out == {
-        "sched_switch: of a thread of which it is not told whose it is": 1,
+        "sched_switch: of a thread whose process is not recorded": 1,
         "sched_switch: of a process that does not use CUDA": 1,
         "net_recv": 1,
     }
@@ -258,7 +258,9 @@ def test_a_fork_makes_a_process_that_is_seen_to_be_one(database):
     names = {e.pid: e.facts["comm"] for e in events if isinstance(e, ProcessSeen)}
     assert names == {PID: "", 5001: "pt_data_worker"}
     assert (
-        tally.left_out["process_fork: of a thread, or not told whether of a thread or of a process"]
+        tally.left_out[
+            "process_fork: of a thread, or not recorded whether of a thread or of a process"
+        ]
         == 1
     )
 

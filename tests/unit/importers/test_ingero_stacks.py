@@ -175,7 +175,7 @@ def test_a_time_off_the_cpu_has_no_stack(database):
 
 def test_a_stack_that_may_be_forgotten_is_told_again(database, monkeypatch):
     """Whoever reads the events remembers the latest ones only."""
-    monkeypatch.setattr(stacks, "_MAX_TOLD", 2)
+    monkeypatch.setattr(stacks, "_MAX_SENT", 2)
     for number in (1, 2, 3):
         keep(database, number, [{"s": f"f{number}"}])
     for place, number in enumerate((1, 2, 1, 3, 1, 2)):
