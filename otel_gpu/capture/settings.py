@@ -6,7 +6,7 @@ from pathlib import Path
 from otel_gpu import wire
 from otel_gpu.capture.layout import duration_bounds_ns, size_bounds_bytes
 from otel_gpu.config import Config
-from otel_gpu.probe_table import APIS, Api
+from otel_gpu.probe_table import APIS
 
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO
 _NEVER_NS = (1 << 63) - 1
@@ -62,14 +62,9 @@ def _nanoseconds(value: float, unit_ns: int) -> int:
 def _pack_apis() -> bytes:
     table = bytearray(wire.MAX_APIS * wire.API_DESCRIPTOR.size)
     for api in APIS:
-        wire.API_DESCRIPTOR.pack_into(
-            table, api.number * wire.API_DESCRIPTOR.size, *_descriptor(api)
-        )
+        values = (getattr(api, field) for field in wire.API_DESCRIPTOR.fields)
+        wire.API_DESCRIPTOR.pack_into(table, api.number * wire.API_DESCRIPTOR.size, *values)
     return bytes(table)
-
-
-def _descriptor(api: Api) -> tuple[int, ...]:
-    return tuple(getattr(api, field) for field in wire.API_DESCRIPTOR.fields)
 
 
 def _pid_namespace_inode() -> int:

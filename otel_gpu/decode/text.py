@@ -8,6 +8,7 @@ names of threads and files are chosen by the programs that are watched, and must
 be able to steer a terminal.
 """
 
+import functools
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -76,49 +77,32 @@ def _head(kind: str, event: Event) -> str:
     return f"{kind} {event[0]} {getattr(event, 'pid', 0)}/{getattr(event, 'tid', 0)}"
 
 
-def _pairs(event: Any) -> Iterator[str]:  # noqa: ANN401 - any NamedTuple
-    for name, value in zip(event._fields, event, strict=True):
+def _pairs(event: Any, *names: str) -> Iterator[str]:  # noqa: ANN401 - any NamedTuple
+    for name in names or event._fields:
         if name not in _HEAD_FIELDS:
-            yield f"{name}={_FORMATS.get(name, _format_any)(value)}"
+            yield f"{name}={_FORMATS.get(name, _format_any)(getattr(event, name))}"
 
 
 def _describe_series(ktime_ns: int, key: events.SeriesKey, aggregate: events.Aggregate) -> str:
     api_name = "switch_type" if key.metric in _THREAD_METRICS else "api"
+    buckets = (f"{number}:{n}" for number, n in enumerate(aggregate.buckets) if n)
     return " ".join(
         [
             f"{SERIES_KIND} {ktime_ns} {key.pid}/0",
-            f"image_ktime_ns={key.image_ktime_ns}",
-            f"metric={_shorten(wire.METRIC_NAMES, key.metric)}",
+            *_pairs(key, "image_ktime_ns", "metric"),
             f"{api_name}={_FORMATS[api_name](key.api)}",
-            f"copy_kind={_FORMATS['copy_kind'](key.copy_kind)}",
-            f"status={key.status}",
-            f"device={key.device}",
-            f"nested={key.nested}",
+            *_pairs(key, "copy_kind", "status", "device", "nested"),
             f"count={aggregate.counted}",
-            f"sum={aggregate.sum}",
-            f"min={aggregate.min}",
-            f"max={aggregate.max}",
-            f"size_bytes={aggregate.size_bytes}",
-            "buckets="
-            + ",".join(f"{number}:{n}" for number, n in enumerate(aggregate.buckets) if n),
+            *_pairs(aggregate, "sum", "min", "max", "size_bytes"),
+            "buckets=" + ",".join(buckets),
         ]
     )
 
 
 def _describe_time(ktime_ns: int, key: events.TimesKey, time_ns: int, count: int) -> str:
-    return " ".join(
-        [
-            f"{TIME_KIND} {ktime_ns} {key.pid}/0",
-            f"image_ktime_ns={key.image_ktime_ns}",
-            f"state={_shorten(wire.THREAD_STATE_NAMES, key.state)}",
-            f"context={_shorten(wire.CALL_CONTEXT_NAMES, key.context)}",
-            f"kernel_stack={key.kernel_stack}",
-            f"system_call={key.system_call}",
-            f"flags={key.flags}",
-            f"time_ns={time_ns}",
-            f"count={count}",
-        ]
-    )
+    names = ("image_ktime_ns", "state", "context", "kernel_stack", "system_call", "flags")
+    head = f"{TIME_KIND} {ktime_ns} {key.pid}/0"
+    return " ".join([head, *_pairs(key, *names), f"time_ns={time_ns}", f"count={count}"])
 
 
 def _shorten(names: Mapping[int, str], number: int) -> str:
@@ -163,12 +147,15 @@ _FORMATS: Mapping[str, Callable[[Any], str]] = {
     "block": _format_dimensions,
     "call_api": _format_api,
     "choices": _format_choices,
-    "copy_kind": lambda number: _shorten(wire.COPY_KIND_NAMES, number),
+    "context": functools.partial(_shorten, wire.CALL_CONTEXT_NAMES),
+    "copy_kind": functools.partial(_shorten, wire.COPY_KIND_NAMES),
     "exit_code": lambda code: "unknown" if code is None else str(code),
     "function": hex,
     "grid": _format_dimensions,
     "stream": hex,
-    "switch_type": lambda number: _shorten(wire.SWITCH_TYPE_NAMES, number),
+    "metric": functools.partial(_shorten, wire.METRIC_NAMES),
+    "state": functools.partial(_shorten, wire.THREAD_STATE_NAMES),
+    "switch_type": functools.partial(_shorten, wire.SWITCH_TYPE_NAMES),
     "user_stack": _format_stack_id,
     "uuid": bytes.hex,
 }

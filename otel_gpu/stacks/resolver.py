@@ -104,7 +104,8 @@ class Resolver:
         if known is not None and known in self._sent:
             self._sent.move_to_end(known)
             return Resolved(known, self._sent[known], walked=False)
-        native = self._unwind(sample, process)
+        returns = dict(wire.SAVED_RETURN.iter_unpack(sample.returns))
+        native = self._unwinder.unwind(sample.registers, sample.stack, process.find, returns)
         frames = [
             self._native_frame(process, address - 1 if position or api != NO_API else address)
             for position, address in enumerate(native.addresses)
@@ -137,10 +138,6 @@ class Resolver:
     def forget(self, images: AbstractSet[Hashable]) -> None:
         """Forget how the stacks of some process images were walked."""
         self._walks.forget(images)
-
-    def _unwind(self, sample: Sample, process: ProcessImage) -> NativeStack:
-        returns = dict(wire.SAVED_RETURN.iter_unpack(sample.returns))
-        return self._unwinder.unwind(sample.registers, sample.stack, process.find, returns)
 
     def _native_frame(self, process: ProcessImage, address: int) -> Frame:
         mapping = process.find(address)

@@ -1,5 +1,6 @@
 """Samples of user stacks, as the kernel side sends them."""
 
+from operator import itemgetter
 from typing import Final
 
 from otel_gpu import wire
@@ -8,6 +9,7 @@ from otel_gpu.stacks.unwinder import Registers
 
 # Of the two arrays behind it, only what is filled in is there.
 _FIXED: Final = wire.SAMPLE_RECORD.before("python_frames")
+_REGISTERS: Final = itemgetter(*Registers._fields)
 _WORD_BYTES: Final = 8
 
 SMALLEST_SAMPLE_BYTES: Final = _FIXED.size
@@ -58,7 +60,7 @@ class Sample:
         self.token: int = fields["ktime_ns"]
         self.image: Image = (fields["pid"], fields["image_ktime_ns"])
         self.tid: int = fields["tid"]
-        self.registers = Registers(*map(fields.__getitem__, Registers._fields))
+        self.registers = Registers._make(_REGISTERS(fields))
         self.python_status: int = fields["python_status"]
         frames_end = _FIXED.size + _array_bytes(
             fields["python_count"],
