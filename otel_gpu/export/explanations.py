@@ -4,7 +4,7 @@ from otel_gpu.explain.chains import Chain, Culprit, Evidence, Incident
 from otel_gpu.export import causal, semconv
 from otel_gpu.export.exported import ExportedSpans, SpanReference
 from otel_gpu.export.finished import FinishedSpan
-from otel_gpu.export.origins import Origins
+from otel_gpu.export.resources import Origins
 from otel_gpu.export.stack_events import Stacks
 
 _MAX_OF_CULPRIT = 4

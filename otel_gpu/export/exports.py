@@ -28,9 +28,8 @@ from otel_gpu.export.finished import FinishedSpan
 from otel_gpu.export.limits import Limits, TraceSampler
 from otel_gpu.export.logs import SpanLog
 from otel_gpu.export.metrics import MetricExports
-from otel_gpu.export.origins import Origins
 from otel_gpu.export.otlp import LOGS, SPANS
-from otel_gpu.export.resources import Resources, capture_version
+from otel_gpu.export.resources import Origins, Resources, capture_version
 from otel_gpu.export.sender import Sender
 from otel_gpu.export.sinks import open_senders
 from otel_gpu.export.spans import SpanBuilder

@@ -9,7 +9,7 @@ a dead endpoint delays nobody: whoever waits for an export says for how long.
 import math
 import threading
 import time
-from typing import Any, Protocol
+from typing import Any
 
 from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY, attach, detach, set_value
 from opentelemetry.sdk.metrics.export import (
@@ -22,6 +22,7 @@ from opentelemetry.sdk.metrics.export import (
 )
 
 from otel_gpu.export.batches import merge, points_in, split
+from otel_gpu.export.producer import MetricProducer
 from otel_gpu.faults import Faults
 
 MAX_REQUEST_BYTES = 3_500_000
@@ -30,16 +31,6 @@ MAX_REQUEST_BYTES = 3_500_000
 _QUICK_ANSWER_S = 1.0
 # What is left of a shutdown's time for the thread to notice that its exporter is shut.
 _FAREWELL_S = 0.25
-
-
-class Producer(Protocol):
-    """A source of finished metrics, as ``MetricProducer`` in the specification."""
-
-    def produce(self) -> list[ResourceMetrics]:
-        """Return what should be exported now."""
-
-    def commit(self, points: Any, /) -> None:  # noqa: ANN401 - iterable of data points
-        """Note that these points of the last collection have been exported."""
 
 
 class PreAggregatedReader(PeriodicExportingMetricReader):
@@ -58,7 +49,7 @@ class PreAggregatedReader(PeriodicExportingMetricReader):
     def __init__(
         self,
         exporter: MetricExporter,
-        producer: Producer,
+        producer: MetricProducer,
         *,
         interval_s: float | None,
         timeout_s: float = 30.0,

@@ -12,48 +12,29 @@ from otel_gpu.export.semconv import Instrument
 
 _MAX_LIBRARIES = 256
 _COUNTER_PREFIX = "counter_"
-_LOST = "counter_lost_"
 
-# By name of the enumerator: who observes it, under which value of which attribute.
-_COUNTERS: Mapping[str, tuple[Instrument, str, str]] = {
-    wire.COUNTER_NAMES[number].removeprefix(_COUNTER_PREFIX): (
-        instrument,
-        attribute,
-        values[number],
-    )
-    for instrument, attribute, values, numbers in (
-        (
-            semconv.METRIC_OTEL_GPU_RECORDS_LOST,
+_WITHHELD: Mapping[int, Instrument] = {
+    wire.COUNTER_SAMPLES_WITHHELD: semconv.METRIC_OTEL_GPU_STACKS_WITHHELD,
+    wire.COUNTER_SPANS_WITHHELD_RATE: semconv.METRIC_OTEL_GPU_SPANS_WITHHELD,
+}
+# By number of the counter: who observes it, under which value of which attribute.
+_COUNTERS: Mapping[int, tuple[Instrument, str, str]] = {
+    **{
+        number: (
+            _WITHHELD.get(number, semconv.METRIC_OTEL_GPU_RECORDS_LOST),
             semconv.REASON,
-            semconv.REASON_VALUES,
-            (*(number for number, name in wire.COUNTER_NAMES.items() if _LOST in name),),
-        ),
-        (
-            semconv.METRIC_OTEL_GPU_STACKS_WITHHELD,
-            semconv.REASON,
-            semconv.REASON_VALUES,
-            (wire.COUNTER_SAMPLES_WITHHELD,),
-        ),
-        (
-            semconv.METRIC_OTEL_GPU_SPANS_WITHHELD,
-            semconv.REASON,
-            semconv.REASON_VALUES,
-            (wire.COUNTER_SPANS_WITHHELD_RATE,),
-        ),
-        (
-            semconv.METRIC_OTEL_GPU_SPANS_CHOSEN,
-            semconv.OTEL_GPU_SPAN_SOURCE,
-            semconv.OTEL_GPU_SPAN_SOURCE_VALUES,
-            tuple(semconv.OTEL_GPU_SPAN_SOURCE_VALUES),
-        ),
-        (
-            semconv.METRIC_OTEL_GPU_PROBE_HITS,
-            semconv.OTEL_GPU_PROBE_TYPE,
-            semconv.OTEL_GPU_PROBE_TYPE_VALUES,
-            tuple(semconv.OTEL_GPU_PROBE_TYPE_VALUES),
-        ),
-    )
-    for number in numbers
+            reason,
+        )
+        for number, reason in semconv.REASON_VALUES.items()
+    },
+    **{
+        number: (semconv.METRIC_OTEL_GPU_SPANS_CHOSEN, semconv.OTEL_GPU_SPAN_SOURCE, source)
+        for number, source in semconv.OTEL_GPU_SPAN_SOURCE_VALUES.items()
+    },
+    **{
+        number: (semconv.METRIC_OTEL_GPU_PROBE_HITS, semconv.OTEL_GPU_PROBE_TYPE, probe)
+        for number, probe in semconv.OTEL_GPU_PROBE_TYPE_VALUES.items()
+    },
 }
 _SAMPLES = wire.COUNTER_NAMES[wire.COUNTER_SAMPLES].removeprefix(_COUNTER_PREFIX)
 # What became of stacks in user space.
@@ -135,7 +116,8 @@ class SelfTelemetry:
             name.lower().removeprefix(_COUNTER_PREFIX): value
             for name, value in self._counters.items()
         }
-        for name, (instrument, attribute, value) in _COUNTERS.items():
+        for number, (instrument, attribute, value) in _COUNTERS.items():
+            name = wire.COUNTER_NAMES[number].removeprefix(_COUNTER_PREFIX)
             if name in counters:
                 yield Measurement(instrument, ((attribute, value),), name, counters[name])
         if _SAMPLES in counters:

@@ -57,7 +57,7 @@ from otel_gpu.export.finished import (
 from otel_gpu.export.gaps import GapStalls, PlacedStall
 from otel_gpu.export.limits import Limits
 from otel_gpu.export.measures import call_attributes, device_attributes
-from otel_gpu.export.origins import Origins
+from otel_gpu.export.resources import Origins
 from otel_gpu.export.stack_events import EVENT, NO_STACK, Stacks, StackTelemetry
 from otel_gpu.probe_table import Api
 
