@@ -54,17 +54,9 @@ class Exports:
     """
     Turns activities into telemetry and sends it.
 
-    Args:
-        sinks: Get every finished span.
-        metrics: Gets every activity.
-        environ: The agent's environment, for what it says of the place.
-        limits: What a span or a log record may hold.
-        sampler: Says which traces are exported.
-        stacks: Says what spans hold of their stacks.
-        explains: Whether causes are looked for.
-        logs: Get what leaves beside the spans.
-        live: False in a replay, where parts are flushed one after the other, so that
-            a file has the same order every time.
+    ``sinks`` get every finished span, ``logs`` what leaves beside the spans, and ``metrics``
+    every activity. In a replay, which is not ``live``, parts are flushed one after the other,
+    so that a file has the same order every time.
     """
 
     def __init__(
@@ -95,11 +87,7 @@ class Exports:
         self._ended = False
 
     def observe(self, activity: Activity) -> None:
-        """
-        Take in one activity, in the order of the stream.
-
-        While live this never waits for a network.
-        """
+        """Take in one activity, in the order of the stream; while live, without a network's wait."""
         if type(activity) is CaptureActivity:
             self._add(self._builder.close())
             self._capture = (activity.seed, capture_version(activity))
@@ -124,8 +112,7 @@ class Exports:
     def _wants(self, chain: Chain) -> bool:
         if not self._sinks or not self._explains:
             return False
-        trace_id = self._explanations.trace_id_of(chain)
-        if self._sampler.wants_trace(trace_id, semconv.SPAN_CAUSAL_CHAIN):
+        if self._sampler.wants_trace(chain.effect.trace_id, semconv.SPAN_CAUSAL_CHAIN):
             return True
         self._not_sampled += 1
         return False
@@ -148,12 +135,7 @@ class Exports:
         return self._each(lambda part, left_s: part.flush(left_s), timeout_s)
 
     def shutdown(self, timeout_s: float) -> bool:
-        """
-        Send what is left within the time, and end.
-
-        Returns False when not all that was left arrived in time; what did not is
-        dropped and counted. A second call does nothing.
-        """
+        """Send what is left, and end; False when not all arrived in time, and the rest is dropped."""
         if self._ended:
             return True
         self._ended = True

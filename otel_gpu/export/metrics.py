@@ -101,17 +101,8 @@ class MetricExports:
 
     Live, each endpoint is served every ``OTEL_METRIC_EXPORT_INTERVAL`` and at the end.
     In a replay there are no timers: metrics leave when flushed and at the end, and
-    carry the times of the recording, so that two replays give the same bytes.
-
-    Args:
-        config: The configuration.
-        environ: The agent's environment.
-        live: False in a replay.
-        file: Gets every request too.
-        faults: Counts errors that are none of an endpoint's.
-
-    Raises:
-        ConfigError: A variable has a value that is not known.
+    carry the times of the recording, so that two replays give the same bytes. ``file`` gets
+    every request too. ConfigError: a variable has a value that is not known.
     """
 
     def __init__(

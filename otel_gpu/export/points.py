@@ -169,13 +169,8 @@ class PointBuilder:
     """
     Makes the points of one Resource.
 
-    Args:
-        layouts: Of the capture.
-        temporality: What the sink prefers.
-        given: What the sink has been given of these measurements so far.
-        start_unix_ns: When counting began.
-        given_unix_ns: Up to when the sink was given this Resource; else the start.
-        time_unix_ns: When the measurements were read.
+    ``given`` is what the sink has of these measurements so far; it was given this Resource up
+    to ``given_unix_ns``, and counting began at ``start_unix_ns``.
     """
 
     def __init__(

@@ -37,13 +37,9 @@ class PreAggregatedReader(PeriodicExportingMetricReader):
     """
     Exports a producer's metrics together with those of the SDK's instruments.
 
-    Args:
-        exporter: Any of the SDK's metric exporters.
-        producer: Where the finished metrics come from.
-        interval_s: Between exports; None: only when flushed and at the end.
-        timeout_s: Passed to the exporter with each request.
-        max_request_bytes: Requests are split so as to be no larger.
-        faults: Counts errors that are none of an endpoint's; the next export has what this one had.
+    Without ``interval_s`` only when flushed and at the end. Requests are split so as to be no
+    larger than ``max_request_bytes``. After an error that is not an endpoint's, which ``faults``
+    counts, the next export has what this one had.
     """
 
     def __init__(

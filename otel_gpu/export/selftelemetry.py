@@ -72,13 +72,7 @@ class SelfTelemetry:
             self._observe_library(activity.info)
 
     def count(self, instrument: Instrument, value: str) -> None:
-        """
-        Count a chain or an incident.
-
-        Args:
-            instrument: One of ``_EXPLAINED``.
-            value: Of the attribute that goes with it there.
-        """
+        """Count a chain or an incident, by the value of the attribute that ``_EXPLAINED`` names."""
         self._explained[instrument, value] += 1
 
     def _observe_library(self, info: Mapping[str, Any]) -> None:
@@ -89,12 +83,7 @@ class SelfTelemetry:
             self._libraries.popitem(last=False)
 
     def measurements(self, dropped_series: Mapping[str, int]) -> Iterator[Measurement]:
-        """
-        Yield every figure, zeroes included: a loss of 0 is news.
-
-        Args:
-            dropped_series: What the metric store gave up, by reason.
-        """
+        """Yield every figure, zeroes included: a loss of 0 is news."""
         yield from self._counted()
         for field, instrument in (
             ("rejected", semconv.METRIC_OTEL_GPU_RECORDS_REJECTED),

@@ -83,14 +83,7 @@ _new_tuple = tuple.__new__
 
 
 class SpanBuilder:
-    """
-    Turns activities into finished spans.
-
-    Args:
-        origins: Give each process image its Resource.
-        limits: What a span may hold.
-        stacks: Says what spans hold of their stacks; by default an event with their text.
-    """
+    """Turns activities into finished spans; by default an event holds the text of a stack."""
 
     def __init__(self, origins: Origins, limits: Limits, stacks: Stacks | None = None) -> None:
         self._limits = limits
@@ -133,11 +126,7 @@ class SpanBuilder:
         return released + spans
 
     def hurry(self, span_ids: frozenset[bytes]) -> tuple[FinishedSpan, ...]:
-        """
-        Return the spans of stalls that were held back, where one of these ids is theirs.
-
-        Something is about to link to them.
-        """
+        """Return the spans of stalls that were held back, of which one of these ids is linked to."""
 
         def is_wanted(stall: StallActivity) -> bool:
             return stall.span_id in span_ids or stall.run_queue_span_id in span_ids
@@ -188,13 +177,9 @@ class SpanBuilder:
         return (_new_tuple(FinishedSpan, span),)
 
     def _repeat_call(self, activity: CallActivity) -> Attributes:
-        """
-        Return the attributes of a call that says nothing of times, errors or stacks.
-
-        What is left to say repeats: a program makes the same few calls from the same few
-        threads. All of it lies in the event from ``stream`` on, but for what is named here.
-        From the second time on they are one object, which an encoder need not look into.
-        """
+        # Without times, errors and stacks a call repeats: a program makes the same few calls
+        # from the same few threads. What is left lies in the event from ``stream`` on, but for
+        # what is named here. From the second time on the attributes are one object.
         event = activity.event
         key = (activity.device, event.tid, event.size_bytes, event[_STREAM:])
         known = self._repeated.get(key)
