@@ -20,12 +20,13 @@ _WITHHELD: Mapping[int, Instrument] = {
 # By number of the counter: who observes it, under which value of which attribute.
 _COUNTERS: Mapping[int, tuple[Instrument, str, str]] = {
     **{
-        number: (
-            _WITHHELD.get(number, semconv.METRIC_OTEL_GPU_RECORDS_LOST),
-            semconv.REASON,
-            reason,
-        )
+        number: (semconv.METRIC_OTEL_GPU_RECORDS_LOST, semconv.REASON, reason)
         for number, reason in semconv.REASON_VALUES.items()
+        if number not in _WITHHELD
+    },
+    **{
+        number: (instrument, semconv.REASON, semconv.REASON_VALUES[number])
+        for number, instrument in _WITHHELD.items()
     },
     **{
         number: (semconv.METRIC_OTEL_GPU_SPANS_CHOSEN, semconv.OTEL_GPU_SPAN_SOURCE, source)
