@@ -116,14 +116,9 @@ def process(
     """
     Take records through decode and enrich, and hand each activity to every observer.
 
-    Observers see an activity in the order in which they are given.
-
-    Args:
-        batches: Of records.
-        enricher: Gives events their names.
-        observers: What is no ``Isolated`` part ends everything with its first error.
-        rejected: Counts what cannot be decoded, by reason.
-        faults: Counts records that decode or enrich failed at; None: the error is raised.
+    Observers see an activity in the order in which they are given; one that is no ``Isolated``
+    part ends everything with its first error. ``rejected`` counts what cannot be decoded, by
+    reason. Without ``faults``, an error in decode or enrich is raised.
     """
     records = itertools.chain.from_iterable(batches)
     process_events(decode(records, rejected, faults), enricher, observers, faults)

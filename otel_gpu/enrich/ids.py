@@ -24,16 +24,16 @@ from otel_gpu.decode.events import CudaCall, Fork, Gap, OpenCall, Stall
 NO_SEED: Final = bytes(8)
 """Of a stream that does not say which capture it is of."""
 
-# Seed, image ktime, start ktime, another ktime or 0, pid, tid, kind of span.
-_pack = Struct("<8sQQQIIB").pack
+# Seed, image ktime, start ktime, another ktime or 0, pid, tid; the kind of span follows.
+_pack = Struct("<8sQQQII").pack
 
-_TRACE = 0
-_CALL = 1
-_BLOCKED = 2
-_RUN_QUEUE = 3
-_FORK = 4
-_OPEN = 5
-_GAP = 6
+_TRACE = b"\0"
+_CALL = b"\1"
+_BLOCKED = b"\2"
+_RUN_QUEUE = b"\3"
+_FORK = b"\4"
+_OPEN = b"\5"
+_GAP = b"\6"
 
 _NO_TRACE = bytes(16)
 _NO_SPAN = bytes(8)
@@ -77,11 +77,15 @@ class SpanIds:
         """Return the ids of a call; its parent is the call around it."""
         # What _trace, _span and _parent do: calls are most of all spans.
         _, image, pid, tid, start, parent, root, *_ = event
+        name = _pack(self._seed, image, start, 0, pid, tid)
+        outermost = name
+        if root and root != start:
+            outermost = _pack(self._seed, image, root, 0, pid, tid)
         hashing = _copy_trace_hash()
-        hashing.update(_pack(self._seed, image, root or start, 0, pid, tid, _TRACE))
+        hashing.update(outermost + _TRACE)
         trace_id = hashing.digest()
         hashing = _copy_span_hash()
-        hashing.update(_pack(self._seed, image, start, 0, pid, tid, _CALL))
+        hashing.update(name + _CALL)
         span_id = hashing.digest()
         if trace_id == _NO_TRACE or span_id == _NO_SPAN:
             trace_id, span_id = self._trace(event, root), self._span(event, start, _CALL)
@@ -119,20 +123,19 @@ class SpanIds:
 
     def _trace(self, event: _Of, root_ktime_ns: int) -> bytes:
         hashing = _copy_trace_hash()
-        hashing.update(self._name(event, root_ktime_ns or event.start_ktime_ns, 0, _TRACE))
+        hashing.update(self._name(event, root_ktime_ns or event.start_ktime_ns) + _TRACE)
         digest = hashing.digest()
         return digest if digest != _NO_TRACE else b"\1" * 16
 
-    def _span(self, event: _Of, start_ktime_ns: int, kind: int, other: int = 0) -> bytes:
+    def _span(self, event: _Of, start_ktime_ns: int, kind: bytes, other: int = 0) -> bytes:
         hashing = _copy_span_hash()
-        hashing.update(self._name(event, start_ktime_ns, other, kind))
+        hashing.update(self._name(event, start_ktime_ns, other) + kind)
         digest = hashing.digest()
         return digest if digest != _NO_SPAN else b"\1" * 8
 
-    def _name(self, event: _Of, start_ktime_ns: int, other: int, kind: int) -> bytes:
-        return _pack(
-            self._seed, event.image_ktime_ns, start_ktime_ns, other, event.pid, event.tid, kind
-        )
+    def _name(self, event: _Of, start_ktime_ns: int, other: int = 0) -> bytes:
+        image_ktime_ns = event.image_ktime_ns
+        return _pack(self._seed, image_ktime_ns, start_ktime_ns, other, event.pid, event.tid)
 
     def _parent(self, event: _Of, call_ktime_ns: int) -> bytes:
         return self._span(event, call_ktime_ns, _CALL) if call_ktime_ns else b""

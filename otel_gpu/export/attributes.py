@@ -64,16 +64,12 @@ def field(tag: bytes, body: bytes) -> bytes:
 
 def text_field(tag: bytes, text: str) -> bytes:
     """Return a string field; empty when the text is, as the default is left out."""
-    return field(tag, utf8(text)) if text else b""
+    return field(tag, _utf8(text)) if text else b""
 
 
-def utf8(text: str) -> bytes:
-    """
-    Return a string's bytes.
-
-    Half a surrogate pair becomes a question mark: a receiver refuses the whole
-    request for one string that is not UTF-8.
-    """
+def _utf8(text: str) -> bytes:
+    # Half a surrogate pair becomes a question mark: a receiver refuses the whole request for
+    # one string that is not UTF-8.
     return text.encode("utf-8", "replace")
 
 
@@ -182,7 +178,7 @@ def _any_value(value: Any) -> bytes:  # noqa: ANN401, PLR0911 -- an AnyValue, on
     if isinstance(value, bool):
         return b"\x10\x01" if value else b"\x10\x00"
     if isinstance(value, str):
-        return field(b"\x0a", utf8(value))
+        return field(b"\x0a", _utf8(value))
     if isinstance(value, int):
         if not _INT64_MIN <= value < _INT64_END:
             raise ValueError(f"{value} does not fit 64 bits")

@@ -29,7 +29,7 @@ from otel_gpu.enrich.activities import CallStack
 from otel_gpu.explain.chains import Cause, Chain, Culprit, Evidence, Incident
 from otel_gpu.explain.incidents import leading_cause
 from otel_gpu.export import semconv
-from otel_gpu.export.descriptions import Pairs, add_wait
+from otel_gpu.export.descriptions import Pairs, add_thread, add_wait
 from otel_gpu.export.exported import SpanReference
 from otel_gpu.export.finished import (
     Attributes,
@@ -76,15 +76,7 @@ def chain_spans(
     find_spans: FindSpans,
     describe_place: DescribePlace = _say_nothing,
 ) -> tuple[FinishedSpan, ...]:
-    """
-    Return the spans of a chain: its own first, then its causes in their order.
-
-    Args:
-        chain: The chain.
-        origin: Of the effect's process, in the scope ``otel_gpu.causal``.
-        find_spans: Says which spans there are to link to.
-        describe_place: Says which attributes tell of a stack.
-    """
+    """Return the spans of a chain: its own first, then its causes in their order."""
     return _ChainSpans(chain, origin, find_spans, describe_place).build()
 
 
@@ -92,11 +84,7 @@ class _ChainSpans:
     """The spans of one chain in the making."""
 
     def __init__(
-        self,
-        chain: Chain,
-        origin: Origin,
-        find_spans: FindSpans,
-        describe_place: DescribePlace,
+        self, chain: Chain, origin: Origin, find_spans: FindSpans, describe_place: DescribePlace
     ) -> None:
         self._chain = chain
         self._describe_place = describe_place
@@ -109,22 +97,20 @@ class _ChainSpans:
 
     def build(self) -> tuple[FinishedSpan, ...]:
         effect = self._chain.effect
+        whole = (effect.start_unix_ns, self._end_unix_ns)
+        chain = self._span(self._span_id, effect.span_id, semconv.SPAN_CAUSAL_CHAIN, whole)
         events, links = self._causes(self._chain.causes, self._span_id, (), self._end_unix_ns)
-        chain = FinishedSpan(
-            self._origin,
-            self._trace_id,
-            self._span_id,
-            effect.span_id,
-            semconv.SPAN_CAUSAL_CHAIN,
-            effect.start_unix_ns,
-            self._end_unix_ns,
-            self._describe(links),
-            events=tuple(events),
-            links=links,
-        )
-        return (chain, *self._spans)
+        pairs = self._describe(links)
+        return (_complete(chain, pairs, links, events), *self._spans)
 
-    def _describe(self, links: Iterable[SpanLink]) -> Attributes:
+    def _span(
+        self, span_id: bytes, parent_id: bytes, name: str, times_unix_ns: tuple[int, int]
+    ) -> FinishedSpan:
+        return FinishedSpan(
+            self._origin, self._trace_id, span_id, parent_id, name, *times_unix_ns, ()
+        )
+
+    def _describe(self, links: Iterable[SpanLink]) -> Pairs:
         chain, effect = self._chain, self._chain.effect
         pairs: Pairs = [
             (semconv.OTEL_GPU_EFFECT_KIND, effect.kind),
@@ -143,56 +129,45 @@ class _ChainSpans:
             pairs.append((semconv.OTEL_GPU_CAUSE_DROPPED, self._dropped))
         pairs.extend(self._describe_place(effect.stack))
         if effect.tid:
-            pairs.append((semconv.OTEL_GPU_THREAD_TID, effect.tid))
-        if effect.comm:
+            add_thread(pairs, effect.tid, effect.comm)
+        elif effect.comm:
             pairs.append((semconv.THREAD_NAME, effect.comm))
-        return tuple(pairs)
+        return pairs
 
     def _causes(
         self, causes: Sequence[Cause], parent_id: bytes, path: tuple[int, ...], end_unix_ns: int
     ) -> tuple[list[SpanEvent], tuple[SpanLink, ...]]:
         """Add the spans of causes; return what their parent says about them."""
-        events = []
-        links: dict[SpanReference, SpanLink] = {}
+        events: list[SpanEvent] = []
+        links: list[SpanLink] = []
         for number, cause in enumerate(causes):
             if not cause.evidence:
-                events.append(
-                    SpanEvent(semconv.EVENT_CAUSE, end_unix_ns, tuple(_describe_cause(cause)))
-                )
+                pairs = tuple(_describe_cause(cause))
+                events.append(SpanEvent(semconv.EVENT_CAUSE, end_unix_ns, pairs))
             elif len(self._spans) >= _MAX_SPANS or len(path) >= _MAX_DEPTH:
                 self._dropped += _count(cause)
             else:
-                for link in self._cause(cause, parent_id, (*path, number)):
-                    links.setdefault(SpanReference(link.trace_id, link.span_id), link)
-        return events, tuple(links.values())[:_MAX_LINKS]
+                links.extend(self._cause(cause, parent_id, (*path, number)))
+        return events, _each_once(links)
 
     def _cause(self, cause: Cause, parent_id: bytes, path: tuple[int, ...]) -> tuple[SpanLink, ...]:
         span_id = ids.cause_span_id(self._span_id, path)
-        span = FinishedSpan(
-            self._origin,
-            self._trace_id,
-            span_id,
-            parent_id,
-            semconv.SPAN_CAUSE_PREFIX + cause.kind,
-            min(evidence.start_unix_ns for evidence in cause.evidence),
-            max(map(self._end_of, cause.evidence)),
-            (),
-        )
+        start_unix_ns = min(evidence.start_unix_ns for evidence in cause.evidence)
+        end_unix_ns = max(map(self._end_of, cause.evidence))
+        name = semconv.SPAN_CAUSE_PREFIX + cause.kind
         # It keeps its place before all that lies below it.
         place = len(self._spans)
-        self._spans.append(span)
-        links: dict[SpanReference, SpanLink] = {}
+        self._spans.append(self._span(span_id, parent_id, name, (start_unix_ns, end_unix_ns)))
+        found: list[SpanLink] = []
         for number, evidence in enumerate(cause.evidence):
-            found = self._links(evidence, cause)
-            links.update({SpanReference(link.trace_id, link.span_id): link for link in found})
-            self._interval(evidence, found, span_id, (*path, -1 - number))
-        events, _ = self._causes(cause.via, span_id, path, span.end_unix_ns)
-        kept = tuple(links.values())[:_MAX_LINKS]
+            links = self._links(evidence, cause)
+            found.extend(links)
+            self._interval(evidence, links, span_id, (*path, -1 - number))
+        events, _ = self._causes(cause.via, span_id, path, end_unix_ns)
+        kept = _each_once(found)
         pairs = _describe_cause(cause)
         _add_links(pairs, kept)
-        self._spans[place] = span._replace(
-            attributes=tuple(pairs), events=tuple(events), links=kept
-        )
+        self._spans[place] = _complete(self._spans[place], pairs, kept, events)
         return kept
 
     def _interval(
@@ -216,19 +191,9 @@ class _ChainSpans:
         elif evidence.culprit is not None:
             _add_culprit(pairs, evidence.culprit)
         _add_links(pairs, links)
-        self._spans.append(
-            FinishedSpan(
-                self._origin,
-                self._trace_id,
-                ids.cause_span_id(self._span_id, path),
-                parent_id,
-                name,
-                evidence.start_unix_ns,
-                self._end_of(evidence),
-                tuple(pairs),
-                links=links,
-            )
-        )
+        times = (evidence.start_unix_ns, self._end_of(evidence))
+        span = self._span(ids.cause_span_id(self._span_id, path), parent_id, name, times)
+        self._spans.append(_complete(span, pairs, links))
 
     def _end_of(self, evidence: Evidence) -> int:
         # What another thread did can go on after the effect, and is no cause then.
@@ -245,6 +210,22 @@ class _ChainSpans:
         )[:_MAX_LINKS]
 
 
+def _complete(
+    span: FinishedSpan,
+    pairs: Pairs,
+    links: tuple[SpanLink, ...],
+    events: Iterable[SpanEvent] = (),
+) -> FinishedSpan:
+    return span._replace(attributes=tuple(pairs), links=links, events=tuple(events))
+
+
+def _each_once(links: Iterable[SpanLink]) -> tuple[SpanLink, ...]:
+    found: dict[SpanReference, SpanLink] = {}
+    for link in links:
+        found.setdefault(SpanReference(link.trace_id, link.span_id), link)
+    return tuple(found.values())[:_MAX_LINKS]
+
+
 def incident_span(
     incident: Incident, seed: bytes, origin: Origin, chains: Iterable[tuple[Chain, SpanReference]]
 ) -> FinishedSpan:
@@ -254,13 +235,7 @@ def incident_span(
     Its status stays unset. An incident is about time: the calls in it did what they were
     asked to do. An error status would count towards the error rate of the service, and
     alarms on that would fire for work that succeeded. ``otel_gpu.severity`` is what to
-    raise an alarm on.
-
-    Args:
-        incident: The incident.
-        seed: Of the capture.
-        origin: Of the process that it happened to, in the scope ``otel_gpu.causal``.
-        chains: Those of its chains that have spans, and where.
+    raise an alarm on. ``chains`` are those of its chains that have spans, and where.
     """
     trace_id, span_id = ids.incident_ids(seed, incident.id)
     pairs: Pairs = [

@@ -40,12 +40,7 @@ def variable(environ: Mapping[str, str], *names: str) -> str | None:
 def choose(
     environ: Mapping[str, str], *names: str, choices: Sequence[str], default: str = ""
 ) -> str:
-    """
-    Return the value of the first variable that is set, in lower case.
-
-    Raises:
-        ConfigError: It is not one of the choices.
-    """
+    """Return the value of the first variable that is set, in lower case; refuse what is no choice."""
     name, value = setting(environ, *names)
     value = value.lower() or default
     if value not in choices:
@@ -56,12 +51,7 @@ def choose(
 
 
 def read_number(environ: Mapping[str, str], *names: str, default: float) -> float:
-    """
-    Return the number that the first variable that is set holds.
-
-    Raises:
-        ConfigError: It is not a number above 0.
-    """
+    """Return the number in the first variable that is set; refuse what is not above 0."""
     name, text = setting(environ, *names)
     try:
         value = float(text or default)
@@ -169,12 +159,7 @@ def otlp_protocol(environ: Mapping[str, str], signal: str) -> str:
 
 
 def otlp_compression(environ: Mapping[str, str], signal: str) -> str:
-    """
-    Return ``none``, ``gzip`` or ``deflate``.
-
-    Raises:
-        ConfigError: It is something else, or gRPC does not know it.
-    """
+    """Return ``none``, ``gzip`` or ``deflate``; refuse what the protocol does not have."""
     known = ["none", "gzip"]
     if otlp_protocol(environ, signal) != "grpc":
         known.append("deflate")
@@ -188,12 +173,7 @@ def otlp_compression(environ: Mapping[str, str], signal: str) -> str:
 
 
 def otlp_timeout_s(environ: Mapping[str, str], signal: str) -> float:
-    """
-    Return how long one request may take; the specification's default is 10 s.
-
-    Raises:
-        ConfigError: It is not a number above 0.
-    """
+    """Return how long one request may take; the specification's default is 10 s."""
     names = (f"OTEL_EXPORTER_OTLP_{signal}_TIMEOUT", OTEL_EXPORTER_OTLP_TIMEOUT)
     timeout_s = read_number(environ, *names, default=10.0)
     name, text = setting(environ, *names)

@@ -29,11 +29,8 @@ class ExemplarReservoir:
     Keeps the latest chosen call of every octave of duration, per kind of call.
 
     An octave is a doubling: the fast calls, the usual and the very slow ones each
-    keep one, however many of the others there are.
-
-    Args:
-        is_sampled: A call of whose trace nothing is exported is no example. None:
-            all are exported.
+    keep one, however many of the others there are. A call of whose trace nothing is
+    exported is no example.
     """
 
     def __init__(self, is_sampled: IsSampled | None) -> None:
@@ -41,13 +38,7 @@ class ExemplarReservoir:
         self._latest: dict[_Kind, dict[int, _Offer]] = {}
 
     def offer(self, call: CallActivity, number: int) -> None:
-        """
-        Take in a chosen call.
-
-        Args:
-            call: The call.
-            number: Rises with every call offered; ``newer_than`` compares with it.
-        """
+        """Take in a chosen call; ``number`` rises, and ``newer_than`` compares with it."""
         event = call.event
         if self._is_sampled is not None and not self._is_sampled(call.trace_id, call.api.name):
             return
@@ -63,13 +54,7 @@ class ExemplarReservoir:
     def newer_than(
         self, number: int, devices: Mapping[int, DeviceIdentity]
     ) -> dict[tuple[str, Attributes], list[Exemplar]]:
-        """
-        Return the exemplars offered after the one with ``number``, oldest first.
-
-        Args:
-            number: 0 for all.
-            devices: What is known of the image's devices by now.
-        """
+        """Return the exemplars offered after the one with ``number``, oldest first."""
         found: dict[tuple[str, Attributes], list[Exemplar]] = {}
         for (_, copy_kind, status, device), octaves in self._latest.items():
             newer = sorted(

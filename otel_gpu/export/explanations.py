@@ -4,7 +4,7 @@ from otel_gpu.explain.chains import Chain, Culprit, Evidence, Incident
 from otel_gpu.export import causal, semconv
 from otel_gpu.export.exported import ExportedSpans, SpanReference
 from otel_gpu.export.finished import FinishedSpan
-from otel_gpu.export.origins import Origins
+from otel_gpu.export.resources import Origins
 from otel_gpu.export.stack_events import Stacks
 
 _MAX_OF_CULPRIT = 4
@@ -14,13 +14,7 @@ class Explanations:
     """
     Turns the chains and incidents of one capture into finished spans.
 
-    Args:
-        seed: Of the capture.
-        origins: Give each process image its Resource.
-        stacks: Says what spans hold of stacks.
-
-    Attributes:
-        exported: Whoever exports a span adds it here.
+    Whoever exports another span adds it to ``exported``.
     """
 
     def __init__(self, seed: bytes, origins: Origins, stacks: Stacks) -> None:
@@ -36,10 +30,6 @@ class Explanations:
             for span_id in causal.evidence_span_ids(chain.causes)
             if span_id not in self.exported
         )
-
-    def trace_id_of(self, chain: Chain) -> bytes:
-        """Return the id of the trace that a chain belongs to."""
-        return causal.chain_reference(chain).trace_id
 
     def chain_spans(self, chain: Chain) -> tuple[FinishedSpan, ...]:
         """Return the spans of a chain, which are to be exported."""

@@ -28,9 +28,8 @@ from otel_gpu.export.finished import FinishedSpan
 from otel_gpu.export.limits import Limits, TraceSampler
 from otel_gpu.export.logs import SpanLog
 from otel_gpu.export.metrics import MetricExports
-from otel_gpu.export.origins import Origins
 from otel_gpu.export.otlp import LOGS, SPANS
-from otel_gpu.export.resources import Resources, capture_version
+from otel_gpu.export.resources import Origins, Resources, capture_version
 from otel_gpu.export.sender import Sender
 from otel_gpu.export.sinks import open_senders
 from otel_gpu.export.spans import SpanBuilder
@@ -55,17 +54,9 @@ class Exports:
     """
     Turns activities into telemetry and sends it.
 
-    Args:
-        sinks: Get every finished span.
-        metrics: Gets every activity.
-        environ: The agent's environment, for what it says of the place.
-        limits: What a span or a log record may hold.
-        sampler: Says which traces are exported.
-        stacks: Says what spans hold of their stacks.
-        explains: Whether causes are looked for.
-        logs: Get what leaves beside the spans.
-        live: False in a replay, where parts are flushed one after the other, so that
-            a file has the same order every time.
+    ``sinks`` get every finished span, ``logs`` what leaves beside the spans, and ``metrics``
+    every activity. In a replay, which is not ``live``, parts are flushed one after the other,
+    so that a file has the same order every time.
     """
 
     def __init__(
@@ -82,9 +73,11 @@ class Exports:
         logs: Sequence[Sender[SpanLog]] = (),
     ) -> None:
         self._sinks = sinks
+        self._puts = [sink.put for sink in sinks]
         self._metrics = metrics
         self._live = live
         self._sampler = sampler
+        self._takes_all = sampler.takes_all
         self._limits = limits
         self._stacks = stacks
         self._logs = logs
@@ -96,26 +89,22 @@ class Exports:
         self._ended = False
 
     def observe(self, activity: Activity) -> None:
-        """
-        Take in one activity, in the order of the stream.
-
-        While live this never waits for a network.
-        """
+        """Take in one activity, in the order of the stream; while live, without a network's wait."""
         if type(activity) is CaptureActivity:
-            self._add(self._builder.close())
+            self._add(self._builder.close(), self._remember)
             self._capture = (activity.seed, capture_version(activity))
             self._begin()
         if self._sinks:
-            self._add(self._builder.spans(activity))
+            self._add(self._builder.spans(activity), self._remember)
         self._metrics.observe(activity)
 
     def observe_chain(self, chain: Chain) -> None:
         """Take in a causal chain that is kept, after the activities that it was made from."""
         if self._wants(chain):
-            self._add(self._builder.hurry(self._explanations.missing_spans(chain)))
+            missing = self._explanations.missing_spans(chain)
+            self._add(self._builder.hurry(missing), self._remember)
             self._metrics.count_chain(chain.severity, None)
-            for span in self._explanations.chain_spans(chain):
-                self._send(self._limits.apply(span))
+            self._add(map(self._limits.apply, self._explanations.chain_spans(chain)))
 
     def withhold_chain(self, chain: Chain, reason: str) -> None:
         """Count a causal chain that makes no spans."""
@@ -125,8 +114,7 @@ class Exports:
     def _wants(self, chain: Chain) -> bool:
         if not self._sinks or not self._explains:
             return False
-        trace_id = self._explanations.trace_id_of(chain)
-        if self._sampler.wants_trace(trace_id, semconv.SPAN_CAUSAL_CHAIN):
+        if self._sampler.wants_trace(chain.effect.trace_id, semconv.SPAN_CAUSAL_CHAIN):
             return True
         self._not_sampled += 1
         return False
@@ -136,7 +124,7 @@ class Exports:
         if not self._sinks or not self._explains:
             return
         span = self._limits.apply(self._explanations.incident_span(incident))
-        if self._send(span):
+        if self._add([span]):
             self._metrics.count_incident(incident.severity)
 
     def renew(self) -> "Exports":
@@ -149,16 +137,11 @@ class Exports:
         return self._each(lambda part, left_s: part.flush(left_s), timeout_s)
 
     def shutdown(self, timeout_s: float) -> bool:
-        """
-        Send what is left within the time, and end.
-
-        Returns False when not all that was left arrived in time; what did not is
-        dropped and counted. A second call does nothing.
-        """
+        """Send what is left, and end; False when not all arrived in time, and the rest is dropped."""
         if self._ended:
             return True
         self._ended = True
-        self._add(self._builder.close())
+        self._add(self._builder.close(), self._remember)
         return self._each(lambda part, left_s: part.shutdown(left_s), timeout_s)
 
     def dropped(self) -> Mapping[str, int]:
@@ -182,21 +165,27 @@ class Exports:
         origins = Origins(version, self._resources)
         self._builder = SpanBuilder(origins, self._limits, self._stacks)
         self._explanations = Explanations(seed, origins, self._stacks)
+        self._remember = self._explanations.exported.add if self._explains else None
 
-    def _add(self, spans: Iterable[FinishedSpan]) -> None:
+    def _add(
+        self,
+        spans: Iterable[FinishedSpan],
+        remember: Callable[[FinishedSpan], object] | None = None,
+    ) -> bool:
+        """Hand spans on that are sampled; say whether the last one was."""
+        is_wanted = False
         for span in spans:
-            if self._send(span) and self._explains:
-                self._explanations.exported.add(span)
-
-    def _send(self, span: FinishedSpan) -> bool:
-        if not self._sampler.takes_all and not self._sampler.wants(span):
-            self._not_sampled += 1
-            return False
-        for sink in self._sinks:
-            sink.put(span)
-        if span.logs:
-            self._add_logs(span)
-        return True
+            is_wanted = self._takes_all or self._sampler.wants(span)
+            if not is_wanted:
+                self._not_sampled += 1
+                continue
+            for put in self._puts:
+                put(span)
+            if remember is not None:
+                remember(span)
+            if span.logs:
+                self._add_logs(span)
+        return is_wanted
 
     def _add_logs(self, span: FinishedSpan) -> None:
         for log in map(self._limits.apply_to_log, span.logs):

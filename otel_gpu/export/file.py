@@ -31,15 +31,9 @@ _ID_KEYS = frozenset({"traceId", "spanId", "parentSpanId"})
 
 class OtlpFile:
     """
-    Appends OTLP/JSON lines to a new file, or to standard output.
+    Writes OTLP/JSON lines to a new file in place of an old one, or to standard output (``-``).
 
     Every line is handed to the system at once. Safe to share between threads.
-
-    Args:
-        path: Where to write; ``-`` is standard output. An old file is replaced.
-
-    Raises:
-        ConfigError: The file cannot be made.
     """
 
     def __init__(self, path: str) -> None:
@@ -84,12 +78,7 @@ class FileTransport:
         self._requests = RequestEncoder()
 
     def deliver(self, batch: Sequence[Pending]) -> Delivery:
-        """
-        Write a batch as one line.
-
-        Raises:
-            OSError: The disk is full, or who reads is gone.
-        """
+        """Write a batch as one line; OSError: the disk is full, or who reads is gone."""
         self._file.write(self._signal.request.FromString(self._requests.encode(batch)))
         return Delivery(Outcome.DELIVERED)
 

@@ -70,12 +70,7 @@ class Limits:
 
     @classmethod
     def of_environment(cls, environ: Mapping[str, str]) -> "Limits":
-        """
-        Read the ``OTEL_*_LIMIT`` variables.
-
-        Raises:
-            ConfigError: One of them is not a count.
-        """
+        """Read the ``OTEL_*_LIMIT`` variables; ConfigError: one of them is not a count."""
         try:
             with standing_in(environ):
                 return cls(SpanLimits(), LogRecordLimits())
@@ -145,14 +140,11 @@ class Limits:
 
 class TraceSampler:
     """
-    Asks the configured sampler once per trace.
+    Asks the configured sampler once per trace, unless it ``takes_all``.
 
     The kernel side has chosen what deserves a span already; this is for operators
     who thin all their traces by one ratio. Ratio samplers look at the trace id
     alone, so every span of a trace is decided alike, whichever comes first.
-
-    Attributes:
-        takes_all: Whether there is nothing to ask.
     """
 
     def __init__(self, sampler: Sampler) -> None:
@@ -162,12 +154,7 @@ class TraceSampler:
 
     @classmethod
     def of_environment(cls, environ: Mapping[str, str]) -> "TraceSampler":
-        """
-        Read ``OTEL_TRACES_SAMPLER`` and its argument.
-
-        Raises:
-            ConfigError: The sampler is not known or its argument is not a ratio.
-        """
+        """Read ``OTEL_TRACES_SAMPLER`` and its argument; ConfigError: they make no sampler."""
         name = (variable(environ, OTEL_TRACES_SAMPLER) or "parentbased_always_on").lower()
         if name in _SAMPLERS:
             return cls(_SAMPLERS[name])

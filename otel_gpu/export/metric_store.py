@@ -8,7 +8,7 @@ can be exported: what is given up then is counted.
 
 import threading
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from opentelemetry.sdk.metrics import Exemplar
@@ -140,11 +140,9 @@ class MetricStore:
     def observe(self, activity: Activity) -> None:
         """Take in one activity; those that say nothing about metrics are ignored."""
         with self._lock:
-            # Most are calls, and a span has a few microseconds in all.
-            if type(activity) is CallActivity:
-                self._observe_call(activity)
-                return
             match activity:
+                case CallActivity():
+                    self._observe_call(activity)
                 case AggregatesActivity():
                     self._observe_aggregates(activity)
                 case TimesActivity():
@@ -164,6 +162,12 @@ class MetricStore:
                     self._start_unix_ns = self._unix_ns = activity.unix_ns
                     self.version = capture_version(activity)
                     self.layouts = Layouts.of_capture(activity)
+
+    def observe_calls(self, calls: Iterable[CallActivity]) -> None:
+        """Take in calls, in their order."""
+        with self._lock:
+            for call in calls:
+                self._observe_call(call)
 
     def snapshots(self, sink: int, exemplars_after: int) -> Iterator[Snapshot]:
         """

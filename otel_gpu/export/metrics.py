@@ -77,13 +77,13 @@ _REPLAY_TIMEOUT_S = 30.0
 _LEAST_WAITING_SERIES = 4096
 # An export makes points of all that waits at once, and they take more room than the series.
 _EARLY_EXPORTS = 4
+_CALLS_AT_A_TIME = 128
 _MAX_INTERVAL_MS = 86_400_000.0
 
 # What has something to say about metrics. Stalls and forks are counted by the kernel.
 _OBSERVED = frozenset(
     {
         AggregatesActivity,
-        CallActivity,
         CaptureActivity,
         CountersActivity,
         ExitActivity,
@@ -101,17 +101,8 @@ class MetricExports:
 
     Live, each endpoint is served every ``OTEL_METRIC_EXPORT_INTERVAL`` and at the end.
     In a replay there are no timers: metrics leave when flushed and at the end, and
-    carry the times of the recording, so that two replays give the same bytes.
-
-    Args:
-        config: The configuration.
-        environ: The agent's environment.
-        live: False in a replay.
-        file: Gets every request too.
-        faults: Counts errors that are none of an endpoint's.
-
-    Raises:
-        ConfigError: A variable has a value that is not known.
+    carry the times of the recording, so that two replays give the same bytes. ``file`` gets
+    every request too. ConfigError: a variable has a value that is not known.
     """
 
     def __init__(
@@ -140,6 +131,7 @@ class MetricExports:
         self._place = f"OTEL_EXPORTER_OTLP_ENDPOINT ({endpoint or 'not set'})"
         self._live = live
         self._replay_delivers = True
+        self._calls: list[CallActivity] = []
         self._max_series = max(config.capture.max_series, _LEAST_WAITING_SERIES)
         self._store = MetricStore(
             environ,
@@ -161,14 +153,28 @@ class MetricExports:
 
     def observe(self, activity: Activity) -> None:
         """Take in one activity; never waits for an endpoint while live."""
-        if not self._readers or type(activity) not in _OBSERVED:
+        if not self._readers:
             return
+        if type(activity) is CallActivity:
+            # They are examples, and one lock is enough for many of them.
+            self._calls.append(activity)
+            if len(self._calls) >= _CALLS_AT_A_TIME:
+                self._hand_over_calls()
+            return
+        if type(activity) not in _OBSERVED:
+            return
+        self._hand_over_calls()
         self._store.observe(activity)
         if (
             isinstance(activity, ExitActivity)
             and self._store.count_final_series() > self._max_series // _EARLY_EXPORTS
         ):
             self._make_room()
+
+    def _hand_over_calls(self) -> None:
+        if calls := self._calls:
+            self._calls = []
+            self._store.observe_calls(calls)
 
     def count_chain(self, severity: str, withheld: str | None) -> None:
         """Count a causal chain that became spans, or why it did not."""
@@ -194,6 +200,7 @@ class MetricExports:
     def flush(self, timeout_s: float) -> bool:
         """Export what there is now; tell whether all of it arrived within the time."""
         deadline_s = time.monotonic() + timeout_s
+        self._hand_over_calls()
         results = [
             reader.flush(max(0.0, deadline_s - time.monotonic())) for reader in self._readers
         ]
@@ -202,6 +209,7 @@ class MetricExports:
     def shutdown(self, timeout_s: float) -> bool:
         """Export once more and end, within the time; tell whether all of it arrived."""
         deadline_s = time.monotonic() + timeout_s
+        self._hand_over_calls()
         results = [reader.stop(max(0.0, deadline_s - time.monotonic())) for reader in self._readers]
         if not all(results):
             _logger.warning(

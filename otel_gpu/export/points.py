@@ -171,13 +171,8 @@ class PointBuilder:
     """
     Makes the points of one Resource.
 
-    Args:
-        layouts: Of the capture.
-        temporality: What the sink prefers.
-        given: What the sink has been given of these measurements so far.
-        start_unix_ns: When counting began.
-        given_unix_ns: Up to when the sink was given this Resource; else the start.
-        time_unix_ns: When the measurements were read.
+    ``given`` is what the sink has of these measurements so far; it was given this Resource up
+    to ``given_unix_ns``, and counting began at ``start_unix_ns``.
     """
 
     def __init__(
@@ -260,35 +255,27 @@ class PointBuilder:
         if not self._is_delta(cell.instrument) and cell.minimum is not None:
             minimum, maximum = cell.minimum / divisor, cell.maximum / divisor
         layout = self._layouts.by_unit[cell.instrument.unit]
+        common: dict[str, Any] = {
+            "attributes": attributes,
+            "start_time_unix_nano": start_unix_ns,
+            "time_unix_nano": self._time_unix_ns,
+            "count": cell.count,
+            "sum": cell.number / divisor,
+            "min": minimum,
+            "max": maximum,
+            "exemplars": exemplars,
+        }
         if layout.is_explicit:
-            return HistogramDataPoint(
-                attributes=attributes,
-                start_time_unix_nano=start_unix_ns,
-                time_unix_nano=self._time_unix_ns,
-                count=cell.count,
-                sum=cell.number / divisor,
-                bucket_counts=cell.buckets[: len(layout.bounds) + 1]
-                if layout.bounds
-                else [cell.count],
-                explicit_bounds=[bound / divisor for bound in layout.bounds],
-                min=minimum,
-                max=maximum,
-                exemplars=exemplars,
-            )
+            buckets = cell.buckets[: len(layout.bounds) + 1] if layout.bounds else [cell.count]
+            bounds = [bound / divisor for bound in layout.bounds]
+            return HistogramDataPoint(**common, bucket_counts=buckets, explicit_bounds=bounds)
         return ExponentialHistogramDataPoint(
-            attributes=attributes,
-            start_time_unix_nano=start_unix_ns,
-            time_unix_nano=self._time_unix_ns,
-            count=cell.count,
-            sum=cell.number / divisor,
+            **common,
             scale=layout.scale,
             zero_count=0,
             positive=_trim(layout.offset, cell.buckets),
             negative=_NO_BUCKETS,
             flags=0,
-            min=minimum,
-            max=maximum,
-            exemplars=exemplars,
         )
 
 

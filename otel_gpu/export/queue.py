@@ -61,14 +61,9 @@ class SpanQueue:
     First in, first out, within a number of bytes; not safe between threads.
 
     A batch that was taken still counts until it is settled, so what is being sent
-    and what waits are bounded together.
-
-    Args:
-        limit_bytes: Memory of all spans that wait or are being sent.
-        batch_bytes: Of one batch with its headers. One span alone may be larger.
-        batch_spans: Of one batch.
-        header_size: What the first span of an origin adds to a batch, in bytes.
-        overhead_bytes: Memory that a waiting span takes beside its content.
+    and what waits are bounded together. ``header_size`` is what the first span of an origin adds
+    to a batch, in bytes, and ``overhead_bytes`` what memory a waiting span takes beside its
+    content. One span alone may be larger than a batch.
     """
 
     def __init__(

@@ -9,7 +9,7 @@ a dead endpoint delays nobody: whoever waits for an export says for how long.
 import math
 import threading
 import time
-from typing import Any, Protocol
+from typing import Any
 
 from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY, attach, detach, set_value
 from opentelemetry.sdk.metrics.export import (
@@ -22,6 +22,7 @@ from opentelemetry.sdk.metrics.export import (
 )
 
 from otel_gpu.export.batches import merge, points_in, split
+from otel_gpu.export.producer import MetricProducer
 from otel_gpu.faults import Faults
 
 MAX_REQUEST_BYTES = 3_500_000
@@ -32,33 +33,19 @@ _QUICK_ANSWER_S = 1.0
 _FAREWELL_S = 0.25
 
 
-class Producer(Protocol):
-    """A source of finished metrics, as ``MetricProducer`` in the specification."""
-
-    def produce(self) -> list[ResourceMetrics]:
-        """Return what should be exported now."""
-
-    def commit(self, points: Any, /) -> None:  # noqa: ANN401 - iterable of data points
-        """Note that these points of the last collection have been exported."""
-
-
 class PreAggregatedReader(PeriodicExportingMetricReader):
     """
     Exports a producer's metrics together with those of the SDK's instruments.
 
-    Args:
-        exporter: Any of the SDK's metric exporters.
-        producer: Where the finished metrics come from.
-        interval_s: Between exports; None: only when flushed and at the end.
-        timeout_s: Passed to the exporter with each request.
-        max_request_bytes: Requests are split so as to be no larger.
-        faults: Counts errors that are none of an endpoint's; the next export has what this one had.
+    Without ``interval_s`` only when flushed and at the end. Requests are split so as to be no
+    larger than ``max_request_bytes``. After an error that is not an endpoint's, which ``faults``
+    counts, the next export has what this one had.
     """
 
     def __init__(
         self,
         exporter: MetricExporter,
-        producer: Producer,
+        producer: MetricProducer,
         *,
         interval_s: float | None,
         timeout_s: float = 30.0,

@@ -13,48 +13,30 @@ from otel_gpu.ledger.agent import AgentReadings
 
 _MAX_LIBRARIES = 256
 _COUNTER_PREFIX = "counter_"
-_LOST = "counter_lost_"
 
-# By name of the enumerator: who observes it, under which value of which attribute.
-_COUNTERS: Mapping[str, tuple[Instrument, str, str]] = {
-    wire.COUNTER_NAMES[number].removeprefix(_COUNTER_PREFIX): (
-        instrument,
-        attribute,
-        values[number],
-    )
-    for instrument, attribute, values, numbers in (
-        (
-            semconv.METRIC_OTEL_GPU_RECORDS_LOST,
-            semconv.REASON,
-            semconv.REASON_VALUES,
-            (*(number for number, name in wire.COUNTER_NAMES.items() if _LOST in name),),
-        ),
-        (
-            semconv.METRIC_OTEL_GPU_STACKS_WITHHELD,
-            semconv.REASON,
-            semconv.REASON_VALUES,
-            (wire.COUNTER_SAMPLES_WITHHELD,),
-        ),
-        (
-            semconv.METRIC_OTEL_GPU_SPANS_WITHHELD,
-            semconv.REASON,
-            semconv.REASON_VALUES,
-            (wire.COUNTER_SPANS_WITHHELD_RATE,),
-        ),
-        (
-            semconv.METRIC_OTEL_GPU_SPANS_CHOSEN,
-            semconv.OTEL_GPU_SPAN_SOURCE,
-            semconv.OTEL_GPU_SPAN_SOURCE_VALUES,
-            tuple(semconv.OTEL_GPU_SPAN_SOURCE_VALUES),
-        ),
-        (
-            semconv.METRIC_OTEL_GPU_PROBE_HITS,
-            semconv.OTEL_GPU_PROBE_TYPE,
-            semconv.OTEL_GPU_PROBE_TYPE_VALUES,
-            tuple(semconv.OTEL_GPU_PROBE_TYPE_VALUES),
-        ),
-    )
-    for number in numbers
+_WITHHELD: Mapping[int, Instrument] = {
+    wire.COUNTER_SAMPLES_WITHHELD: semconv.METRIC_OTEL_GPU_STACKS_WITHHELD,
+    wire.COUNTER_SPANS_WITHHELD_RATE: semconv.METRIC_OTEL_GPU_SPANS_WITHHELD,
+}
+# By number of the counter: who observes it, under which value of which attribute.
+_COUNTERS: Mapping[int, tuple[Instrument, str, str]] = {
+    **{
+        number: (semconv.METRIC_OTEL_GPU_RECORDS_LOST, semconv.REASON, reason)
+        for number, reason in semconv.REASON_VALUES.items()
+        if number not in _WITHHELD
+    },
+    **{
+        number: (instrument, semconv.REASON, semconv.REASON_VALUES[number])
+        for number, instrument in _WITHHELD.items()
+    },
+    **{
+        number: (semconv.METRIC_OTEL_GPU_SPANS_CHOSEN, semconv.OTEL_GPU_SPAN_SOURCE, source)
+        for number, source in semconv.OTEL_GPU_SPAN_SOURCE_VALUES.items()
+    },
+    **{
+        number: (semconv.METRIC_OTEL_GPU_PROBE_HITS, semconv.OTEL_GPU_PROBE_TYPE, probe)
+        for number, probe in semconv.OTEL_GPU_PROBE_TYPE_VALUES.items()
+    },
 }
 _SAMPLES = wire.COUNTER_NAMES[wire.COUNTER_SAMPLES].removeprefix(_COUNTER_PREFIX)
 # What became of stacks in user space.
@@ -88,13 +70,7 @@ class SelfTelemetry(AgentReadings):
             self._observe_library(activity.info)
 
     def count(self, instrument: Instrument, value: str) -> None:
-        """
-        Count a chain or an incident.
-
-        Args:
-            instrument: One of ``_EXPLAINED``.
-            value: Of the attribute that goes with it there.
-        """
+        """Count a chain or an incident, by the value of the attribute that ``_EXPLAINED`` names."""
         self._explained[instrument, value] += 1
 
     def _observe_library(self, info: Mapping[str, Any]) -> None:
@@ -105,12 +81,7 @@ class SelfTelemetry(AgentReadings):
             self._libraries.popitem(last=False)
 
     def measurements(self, dropped_series: Mapping[str, int]) -> Iterator[Measurement]:
-        """
-        Yield every figure, zeroes included: a loss of 0 is news.
-
-        Args:
-            dropped_series: What the metric store gave up, by reason.
-        """
+        """Yield every figure, zeroes included: a loss of 0 is news."""
         yield from self._counted()
         for field, instrument in (
             ("rejected", semconv.METRIC_OTEL_GPU_RECORDS_REJECTED),
@@ -132,7 +103,8 @@ class SelfTelemetry(AgentReadings):
             name.lower().removeprefix(_COUNTER_PREFIX): value
             for name, value in self.counters.items()
         }
-        for name, (instrument, attribute, value) in _COUNTERS.items():
+        for number, (instrument, attribute, value) in _COUNTERS.items():
+            name = wire.COUNTER_NAMES[number].removeprefix(_COUNTER_PREFIX)
             if name in counters:
                 yield Measurement(instrument, ((attribute, value),), name, counters[name])
         if _SAMPLES in counters:

@@ -69,12 +69,7 @@ class Transport(Protocol):
         ...
 
     def deliver(self, batch: Sequence[Pending]) -> Delivery:
-        """
-        Send a batch and say what became of it.
-
-        Raises:
-            OSError: What it writes to is full or gone.
-        """
+        """Send a batch and say what became of it; OSError: what it writes to is full or gone."""
         ...
 
     def close(self) -> None:

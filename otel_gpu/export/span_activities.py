@@ -5,7 +5,7 @@ Spans know less than records do: their clock is Unix time, and what they leave o
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from opentelemetry.sdk.resources import PROCESS_PID, SERVICE_NAME
 from opentelemetry.sdk.trace import ReadableSpan
@@ -22,76 +22,68 @@ _SWITCHES = {name: number for number, name in semconv.PROCESS_CONTEXT_SWITCH_TYP
 _SLOW_CHOICES = frozenset({"slow", "stalled"})
 _NS_PER_SECOND = 1_000_000_000
 
+_Event = TypeVar("_Event", CudaCall, Gap, Stall)
+
 
 def call_of(span: ReadableSpan) -> CallActivity:
     """Return the call that a span is of."""
     attributes = attributes_of(span)
     api = _api_of(attributes.get(semconv.GPU_CUDA_API))
-    values = dict.fromkeys(CudaCall._fields, 0) | _common(span) | {
-        "status": int(span.status.status_code is StatusCode.ERROR),
-        "blocked_ns": _nanoseconds(attributes.get(semconv.OTEL_GPU_CALL_BLOCKED_TIME)),
-        "run_queue_ns": _nanoseconds(attributes.get(semconv.OTEL_GPU_CALL_RUN_QUEUE_TIME)),
-        "api": api.number,
-        "choices": _choices_of(span),
-    }  # fmt: skip
-    event = CudaCall(**values)
-    return CallActivity(
-        process_of(span),
-        event,
-        api,
-        event.start_ktime_ns,
-        event.end_ktime_ns,
-        None,
-        None,
-        *_ids_of(span),
+    event = _event(
+        CudaCall,
+        span,
+        status=int(span.status.status_code is StatusCode.ERROR),
+        blocked_ns=_nanoseconds(attributes.get(semconv.OTEL_GPU_CALL_BLOCKED_TIME)),
+        run_queue_ns=_nanoseconds(attributes.get(semconv.OTEL_GPU_CALL_RUN_QUEUE_TIME)),
+        api=api.number,
+        choices=_choices_of(span),
     )
+    times = (event.start_ktime_ns, event.end_ktime_ns)
+    return CallActivity(process_of(span), event, api, *times, None, None, *_ids_of(span))
 
 
 def gap_of(span: ReadableSpan) -> GapActivity:
     """Return the gap between two calls that a span is of."""
     attributes = attributes_of(span)
-    values = dict.fromkeys(Gap._fields, 0) | _common(span) | {
-        "blocked_ns": _nanoseconds(attributes.get(semconv.OTEL_GPU_GAP_BLOCKED_TIME)),
-        "run_queue_ns": _nanoseconds(attributes.get(semconv.OTEL_GPU_GAP_RUN_QUEUE_TIME)),
-        "choices": _choices_of(span),
-    }  # fmt: skip
-    event = Gap(**values)
-    return GapActivity(
-        process_of(span),
-        event,
+    event = _event(
+        Gap,
+        span,
+        blocked_ns=_nanoseconds(attributes.get(semconv.OTEL_GPU_GAP_BLOCKED_TIME)),
+        run_queue_ns=_nanoseconds(attributes.get(semconv.OTEL_GPU_GAP_RUN_QUEUE_TIME)),
+        choices=_choices_of(span),
+    )
+    apis = (
         _api_of(attributes.get(semconv.OTEL_GPU_GAP_PREVIOUS_API)),
         _api_of(attributes.get(semconv.OTEL_GPU_GAP_NEXT_API)),
-        event.start_ktime_ns,
-        event.end_ktime_ns,
-        None,
-        *_ids_of(span),
     )
+    times = (event.start_ktime_ns, event.end_ktime_ns)
+    return GapActivity(process_of(span), event, *apis, *times, None, *_ids_of(span))
 
 
 def stall_of(span: ReadableSpan) -> StallActivity:
     """Return the stall that a ``sched.blocked`` or a ``sched.run_queue_wait`` is a half of."""
     attributes = attributes_of(span)
-    common = _common(span)
     is_waiting = span.name == semconv.SPAN_RUN_QUEUE_WAIT
     switch = str(attributes.get(semconv.PROCESS_CONTEXT_SWITCH_TYPE))
-    values = dict.fromkeys(Stall._fields, 0) | common | {
-        "runnable_ktime_ns": common["start_ktime_ns" if is_waiting else "end_ktime_ns"],
-        "culprit_pid": _integer(attributes.get(semconv.OTEL_GPU_CULPRIT_PID)),
-        "culprit_tid": _integer(attributes.get(semconv.OTEL_GPU_CULPRIT_TID)),
-        "culprit_comm": str(attributes.get(semconv.OTEL_GPU_CULPRIT_COMM, "")),
-        "waker_pid": _integer(attributes.get(semconv.OTEL_GPU_WAKER_PID)),
-        "waker_tid": _integer(attributes.get(semconv.OTEL_GPU_WAKER_TID)),
-        "waker_comm": str(attributes.get(semconv.OTEL_GPU_WAKER_COMM, "")),
-        "switch_type": _SWITCHES.get(switch, wire.SWITCH_VOLUNTARY),
-        "flags": wire.STALL_IDLE_CPU if attributes.get(semconv.OTEL_GPU_CPU_IDLE) else 0,
-    }  # fmt: skip
-    event = Stall(**values)
+    event = _event(
+        Stall,
+        span,
+        culprit_pid=_integer(attributes.get(semconv.OTEL_GPU_CULPRIT_PID)),
+        culprit_tid=_integer(attributes.get(semconv.OTEL_GPU_CULPRIT_TID)),
+        culprit_comm=str(attributes.get(semconv.OTEL_GPU_CULPRIT_COMM, "")),
+        waker_pid=_integer(attributes.get(semconv.OTEL_GPU_WAKER_PID)),
+        waker_tid=_integer(attributes.get(semconv.OTEL_GPU_WAKER_TID)),
+        waker_comm=str(attributes.get(semconv.OTEL_GPU_WAKER_COMM, "")),
+        switch_type=_SWITCHES.get(switch, wire.SWITCH_VOLUNTARY),
+        flags=wire.STALL_IDLE_CPU if attributes.get(semconv.OTEL_GPU_CPU_IDLE) else 0,
+    )
+    runnable_ns = event.start_ktime_ns if is_waiting else event.end_ktime_ns
     trace_id, span_id, parent_span_id = _ids_of(span)
     return StallActivity(
         process_of(span),
-        event,
+        event._replace(runnable_ktime_ns=runnable_ns),
         event.start_ktime_ns,
-        event.runnable_ktime_ns,
+        runnable_ns,
         event.end_ktime_ns,
         str(attributes.get(semconv.OTEL_GPU_STALL_REASON, "")),
         tuple(map(str, attributes.get(semconv.OTEL_GPU_KERNEL_FUNCTIONS) or ())),
@@ -104,11 +96,8 @@ def stall_of(span: ReadableSpan) -> StallActivity:
 
 
 def knows_states(span: ReadableSpan) -> bool:
-    """
-    Say whether what no stall covers was time on a CPU.
-
-    otel_gpu leaves a total of 0 out; of others no totals mean that nobody measured.
-    """
+    """Say whether what no stall covers was time on a CPU."""
+    # otel_gpu leaves a total of 0 out; of others no totals mean that nobody measured.
     scope = span.instrumentation_scope
     is_ours = scope is not None and scope.name == semconv.SCOPE_CUDA
     return is_ours or semconv.OTEL_GPU_CALL_BLOCKED_TIME in attributes_of(span)
@@ -126,16 +115,17 @@ def attributes_of(span: ReadableSpan) -> Mapping[str, Any]:
     return span.attributes or {}
 
 
-def _common(span: ReadableSpan) -> dict[str, Any]:
+def _event(kind: type[_Event], span: ReadableSpan, **known: Any) -> _Event:  # noqa: ANN401 -- fields
     attributes = attributes_of(span)
     start = span.start_time or 0
-    return {
+    fields: dict[str, Any] = dict.fromkeys(kind._fields, 0) | {
         "start_ktime_ns": start,
         "end_ktime_ns": max(start, span.end_time or 0),
         "pid": _integer(span.resource.attributes.get(PROCESS_PID)),
         "tid": _integer(attributes.get(semconv.OTEL_GPU_THREAD_TID)),
         "comm": str(attributes.get(semconv.THREAD_NAME) or ""),
     }
+    return kind(**fields | known)
 
 
 def _choices_of(span: ReadableSpan) -> int:

@@ -34,6 +34,7 @@ from otel_gpu.enrich.activities import (
     ForkActivity,
     GapActivity,
     OpenCallActivity,
+    ProcessImage,
     StallActivity,
 )
 from otel_gpu.enrich.cuda_errors import error_name
@@ -52,12 +53,13 @@ from otel_gpu.export.finished import (
     Attributes,
     AttributeValue,
     FinishedSpan,
+    Origin,
     SharedAttributes,
 )
 from otel_gpu.export.gaps import GapStalls, PlacedStall
 from otel_gpu.export.limits import Limits
 from otel_gpu.export.measures import call_attributes, device_attributes
-from otel_gpu.export.origins import Origins
+from otel_gpu.export.resources import Origins
 from otel_gpu.export.stack_events import EVENT, NO_STACK, Stacks, StackTelemetry
 from otel_gpu.probe_table import Api
 
@@ -83,19 +85,15 @@ _new_tuple = tuple.__new__
 
 
 class SpanBuilder:
-    """
-    Turns activities into finished spans.
-
-    Args:
-        origins: Give each process image its Resource.
-        limits: What a span may hold.
-        stacks: Says what spans hold of their stacks; by default an event with their text.
-    """
+    """Turns activities into finished spans; by default an event holds the text of a stack."""
 
     def __init__(self, origins: Origins, limits: Limits, stacks: Stacks | None = None) -> None:
         self._limits = limits
         self._stacks = Stacks(EVENT, limits.value_length) if stacks is None else stacks
         self._origins = origins
+        # Of the process of the latest call.
+        self._process: ProcessImage | None = None
+        self._origin: Origin
         self._gap_stalls = GapStalls()
         self._held = self._gap_stalls.threads
         self._named: dict[tuple[int, int, DeviceIdentity | None], Attributes] = {}
@@ -133,11 +131,7 @@ class SpanBuilder:
         return released + spans
 
     def hurry(self, span_ids: frozenset[bytes]) -> tuple[FinishedSpan, ...]:
-        """
-        Return the spans of stalls that were held back, where one of these ids is theirs.
-
-        Something is about to link to them.
-        """
+        """Return the spans of stalls that were held back, of which one of these ids is linked to."""
 
         def is_wanted(stall: StallActivity) -> bool:
             return stall.span_id in span_ids or stall.run_queue_span_id in span_ids
@@ -153,58 +147,52 @@ class SpanBuilder:
         return tuple([apply(span) for stall, gap in placed for span in self._stall(stall, gap)])
 
     def _call(self, activity: CallActivity) -> tuple[FinishedSpan, ...]:
-        event = activity.event
-        code, message, stack = STATUS_UNSET, "", NO_STACK
-        if event.blocked_ns or event.run_queue_ns or event.status or activity.stack is not None:
+        # Taken apart at once: to ask for each field by its name takes longer than all else here.
+        process, event, api, start_unix_ns, end_unix_ns, device, stack, *ids = activity
+        code, message, written = STATUS_UNSET, "", NO_STACK
+        if event.blocked_ns or event.run_queue_ns or event.status or stack is not None:
             if event.status:
-                error = error_name(activity.api.layer, event.status)
-                code, message = STATUS_ERROR, f"{activity.api.name} returned {error}"
-            stack = self._stacks.of(activity.stack, activity.end_unix_ns)
-            attributes = self._describe_call(activity, stack.pairs)
+                code = STATUS_ERROR
+                message = f"{api.name} returned {error_name(api.layer, event.status)}"
+            written = self._stacks.of(stack, end_unix_ns)
+            attributes = self._describe_call(activity, written.pairs)
         else:
-            attributes = self._repeat_call(activity)
+            # A call repeats: a program makes the same few calls from the same few threads. What
+            # is left to say lies in the event from ``stream`` on, but for what is named here.
+            # From the second time on the attributes are one object.
+            key = (device, event.tid, event.size_bytes, event[_STREAM:])
+            known = self._repeated.get(key)
+            if known is None:
+                if len(self._repeated) >= _MAX_REPEATED:
+                    self._repeated.clear()
+                known = self._repeated[key] = self._describe_call(activity, ())
+            elif type(known) is tuple:
+                known = self._repeated[key] = SharedAttributes(known)
+            attributes = known
         if self._open_due_ns:
             self._open_due_ns.pop(activity.span_id, None)
+        if process is not self._process:
+            self._process = process
+            self._origin = self._origins.of(process, semconv.SCOPE_CUDA)
         span = (
-            self._origins.of(activity.process, semconv.SCOPE_CUDA),
-            activity.trace_id,
-            activity.span_id,
-            activity.parent_span_id,
-            activity.api.name,
-            activity.start_unix_ns,
-            activity.end_unix_ns,
+            self._origin,
+            *ids,
+            api.name,
+            start_unix_ns,
+            end_unix_ns,
             attributes,
             code,
             message,
-            stack.events,
+            written.events,
             (),
             0,
             0,
             0,
-            stack.logs,
+            written.logs,
             event.tid,
         )
         # As FinishedSpan(…), which takes three times as long.
         return (_new_tuple(FinishedSpan, span),)
-
-    def _repeat_call(self, activity: CallActivity) -> Attributes:
-        """
-        Return the attributes of a call that says nothing of times, errors or stacks.
-
-        What is left to say repeats: a program makes the same few calls from the same few
-        threads. All of it lies in the event from ``stream`` on, but for what is named here.
-        From the second time on they are one object, which an encoder need not look into.
-        """
-        event = activity.event
-        key = (activity.device, event.tid, event.size_bytes, event[_STREAM:])
-        known = self._repeated.get(key)
-        if known is None:
-            if len(self._repeated) >= _MAX_REPEATED:
-                self._repeated.clear()
-            known = self._repeated[key] = self._describe_call(activity, ())
-        elif type(known) is tuple:
-            known = self._repeated[key] = SharedAttributes(known)
-        return known
 
     def _describe_call(self, activity: CallActivity, stack: Attributes) -> Attributes:
         event = activity.event
@@ -324,6 +312,7 @@ class SpanBuilder:
 
     def _exit(self, activity: ExitActivity) -> tuple[FinishedSpan, ...]:
         self._origins.forget(activity.process)
+        self._process = None
         return ()
 
     def _names(self, api: Api, copy_kind: int, device: DeviceIdentity | None) -> Attributes:

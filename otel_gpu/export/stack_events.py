@@ -65,13 +65,7 @@ class Stacks:
         self._characters = 0
 
     def of(self, stack: CallStack | None, unix_ns: int) -> StackTelemetry:
-        """
-        Return what goes with a span.
-
-        Args:
-            stack: Where the program was; None: not known.
-            unix_ns: When it was there.
-        """
+        """Return what goes with a span, from where the program was and when."""
         if stack is None or self._mode == NONE:
             return NO_STACK
         entry = self._entry(stack)

@@ -4,8 +4,7 @@ from otel_gpu.explain.chains import Cause, Chain, Culprit, Effect, Evidence, Inc
 from otel_gpu.export import causal, semconv
 from otel_gpu.export.exported import SpanReference
 from otel_gpu.export.finished import STATUS_UNSET
-from otel_gpu.export.origins import Origins
-from otel_gpu.export.resources import Resources
+from otel_gpu.export.resources import Origins, Resources
 from otel_gpu.export.stack_events import Stacks
 from otel_gpu.stacks.frames import Frame
 from tests.activities import call_stack

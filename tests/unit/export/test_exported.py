@@ -1,8 +1,7 @@
 from otel_gpu.export import exported
 from otel_gpu.export.exported import ExportedSpans, SpanReference
 from otel_gpu.export.finished import FinishedSpan
-from otel_gpu.export.origins import Origins
-from otel_gpu.export.resources import Resources
+from otel_gpu.export.resources import Origins, Resources
 from tests.unit.export import samples
 
 ORIGINS = Origins("9.8.7", Resources({}))

@@ -5,8 +5,7 @@ from otel_gpu import wire
 from otel_gpu.enrich.activities import CountersActivity, ExitActivity
 from otel_gpu.export import gaps
 from otel_gpu.export.limits import Limits
-from otel_gpu.export.origins import Origins
-from otel_gpu.export.resources import Resources
+from otel_gpu.export.resources import Origins, Resources
 from otel_gpu.export.spans import SpanBuilder
 from tests.unit.export import samples
 from tests.unit.export.samples import BOOT_UNIX_NS

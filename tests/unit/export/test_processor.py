@@ -11,9 +11,8 @@ from opentelemetry.trace import StatusCode
 
 from otel_gpu.export.finished import readable
 from otel_gpu.export.limits import Limits
-from otel_gpu.export.origins import Origins
 from otel_gpu.export.processor import CausalChainProcessor
-from otel_gpu.export.resources import Resources
+from otel_gpu.export.resources import Origins, Resources
 from otel_gpu.export.spans import SpanBuilder
 from tests.unit.export import samples
 

@@ -9,6 +9,7 @@ from otel_gpu.enrich.activities import ProcessImage
 from otel_gpu.enrich.attributes import describe, facts_of, host_of
 from otel_gpu.explain.budget import WITHHELD_RATE, WITHHELD_TRACE
 from otel_gpu.explain.chains import Cause, Chain, Culprit, Effect, Evidence, Incident
+from otel_gpu.export import semconv
 from otel_gpu.export.exports import open_exports
 from otel_gpu.options import CaptureConfig, Config, ExportConfig, StacksConfig
 from tests.activities import (
@@ -311,6 +312,17 @@ def test_generated_files_are_up_to_date():
 
     assert MODULE.read_text() == module_text(registry)
     assert PAGE.read_text() == page_text(registry)
+
+
+def test_every_loss_in_the_kernel_has_a_reason():
+    """A new counter of losses cannot be forgotten in the registry."""
+    losses = {
+        number
+        for number, name in wire.COUNTER_NAMES.items()
+        if name.startswith("counter_lost_") or "withheld" in name
+    }
+
+    assert losses == semconv.REASON_VALUES.keys()
 
 
 def test_every_metric_is_emitted_as_declared(emitted, registry):

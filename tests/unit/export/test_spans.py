@@ -5,8 +5,7 @@ from otel_gpu import wire
 from otel_gpu.enrich.activities import CountersActivity, DeviceIdentity, ExitActivity
 from otel_gpu.export.finished import STATUS_ERROR, STATUS_UNSET, SharedAttributes
 from otel_gpu.export.limits import Limits
-from otel_gpu.export.origins import Origins
-from otel_gpu.export.resources import Resources
+from otel_gpu.export.resources import Origins, Resources
 from otel_gpu.export.spans import SpanBuilder
 from otel_gpu.export.stack_events import Stacks
 from tests.activities import call_stack
