@@ -42,6 +42,7 @@ _CLOCK_INTERVAL_S = 60.0
 _THRESHOLD_INTERVAL_S = 5.0
 _RESCAN_INTERVAL_S = 30.0
 _SWEEP_INTERVAL_S = 5.0
+_DROP_INTERVAL_S = 1.0
 _MAX_BATCH = 4096
 _CALL_KIND = wire.RECORD_CUDA_CALL.to_bytes(2, "little")
 _STALL_KIND = wire.RECORD_STALL.to_bytes(2, "little")
@@ -195,6 +196,7 @@ class Session:
         schedule.every(_RESCAN_INTERVAL_S, "rescan", self._watchlist.rescan)
         schedule.every(_SWEEP_INTERVAL_S, "sweep", self._sweep)
         schedule.every(_CLOCK_INTERVAL_S, "clock", self._sample_clock)
+        schedule.every(_DROP_INTERVAL_S, "stacks", self._drop_stacks)
         schedule.every(_POLL_S, "introductions", self._watchlist.introduce_some)
         return schedule
 
@@ -315,6 +317,10 @@ class Session:
         ktime_ns, unix_ns = read_clocks()
         self._offset_ns = unix_ns - ktime_ns
         yield clock_record(ktime_ns, unix_ns)
+
+    def _drop_stacks(self) -> Iterable[bytes]:
+        self._user_stacks.drop_ended()
+        return ()
 
     def _push_thresholds(self) -> Iterable[bytes]:
         self._snapshots.push_thresholds()

@@ -208,7 +208,6 @@ class Watchlist:
                 yield from self._probes(pid)
         self._attachments.detach_unused()
         self._interpreters.examine_again()
-        self._user_stacks.drop_ended()
 
     def rescan(self) -> Iterator[bytes]:
         """Place probes in whatever came in without the dynamic linker's help."""

@@ -65,6 +65,8 @@ class Explainer:
         self._incidents = Incidents(self.settings, keeps_closed=keeps_closed)
         self._hung = self._incidents.hung
         self._endings = Endings()
+        # Those of which an effect may still settle.
+        self._settling = Endings()
         self._pending: deque[Candidate] = deque()
         self.now_unix_ns = 0
         self._settled_early = 0
@@ -122,13 +124,16 @@ class Explainer:
         settled_ns = unix_ns - self.settings.settle_ns
         while self._pending and self._pending[0].end_unix_ns <= settled_ns:
             self._settle(self._pending.popleft())
-        for image in self._endings.take_over(settled_ns - self.settings.settle_ns):
+        for image in self._settling.take_over(settled_ns):
             self._baselines.forget(image)
+        # It may be what an effect of another process was due to.
+        for image in self._endings.take_over(settled_ns - self.settings.settle_ns):
             self._timeline.forget(image)
 
     def _observe_exit(self, activity: ExitActivity) -> None:
         process = activity.process
-        self._endings.add(key_of(process), process.start_unix_ns, activity.end_unix_ns)
+        for endings in (self._settling, self._endings):
+            endings.add(key_of(process), process.start_unix_ns, activity.end_unix_ns)
         self._advance(activity.end_unix_ns)
 
     def _observe_capture(self, activity: CaptureActivity) -> None:

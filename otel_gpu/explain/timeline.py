@@ -26,7 +26,7 @@ Thread = tuple[int, int]
 _T = TypeVar("_T", StallActivity, CallActivity)
 
 _PARENT = "process.parent_pid"
-_MAX_FORKS = 1024
+_MAX_FORKS = 512
 _MAX_READINGS = 32
 # Intervals of a thread that are given up and not yet let go of.
 _MAX_GIVEN_UP = 64

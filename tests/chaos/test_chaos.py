@@ -69,7 +69,7 @@ PLACES = {
     "otel_gpu.explain.explainer:Explainer.push": {"explain"},
     "otel_gpu.stacks.user_stacks:UserStacks.resolve": {"stacks"},
     "otel_gpu.stacks.user_stacks:UserStacks.look_again": {"stacks"},
-    "otel_gpu.stacks.user_stacks:UserStacks.drop_ended": {"discovery"},
+    "otel_gpu.stacks.user_stacks:UserStacks.drop_ended": {"stacks"},
     "otel_gpu.stacks.user_stacks:UserStacks.forget": {"after_exit", "after_exec", "sweep"},
     "otel_gpu.capture.introductions:read_facts": {"introductions", "after_exec"},
     "otel_gpu.capture.introductions:Introductions.make_some": {"introductions", "after_exec"},
