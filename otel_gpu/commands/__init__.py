@@ -68,11 +68,11 @@ class Output(Protocol):
 
     @property
     def stdout_console(self) -> "Console":
-        """A rich console on standard output; plain text when that is no terminal."""
+        """A rich console on standard output; plain text where that is not a terminal."""
 
     @property
     def stderr_console(self) -> "Console":
-        """A rich console on standard error; plain text when that is no terminal."""
+        """A rich console on standard error; plain text where that is not a terminal."""
 
     def line(self, text: str = "") -> None:
         """Write one line of results."""

@@ -55,7 +55,7 @@ def parse_moment(text: str) -> Moment:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
-        raise UsageError(f"{text!r} is no point in time", hint=HELP) from error
+        raise UsageError(f"{text!r} is not a point in time", hint=HELP) from error
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     since = moment - datetime(1970, 1, 1, tzinfo=UTC)

@@ -76,7 +76,7 @@ class StoreSource(Source):
         What a report of a window is about.
 
         What was counted before the oldest chunk belongs to no window, so a store that
-        is no single capture from its beginning is reported from its oldest chunk on.
+        does not hold one capture from its beginning is reported from its oldest chunk on.
         """
         span = self._reader.span(*window)
         if span is None:

@@ -104,7 +104,7 @@ def state_of_service(ask: Ask = ask_systemctl) -> State:
 
 
 def _number(values: Mapping[str, str], name: str) -> int | None:
-    # "[not set]" and "infinity" are no numbers.
+    # "[not set]" and "infinity" mean None.
     text = values.get(name, "")
     number = int(text) if text.isdecimal() else _UNKNOWN
     return None if number == _UNKNOWN else number
