@@ -1,5 +1,5 @@
 """
-The verbs of the command line, one module each.
+The verbs of the command line, one module each; those that begin with ``_`` are what verbs share.
 
 ``cli.py`` imports a module of ``VERBS`` only when it is asked for; it is named as its verb, with
 an ``_`` behind it where Python has a use for the name. A verb holds:

@@ -1,8 +1,4 @@
-"""
-What the verbs that capture live have in common: what to watch, and how it ends.
-
-Not a verb: ``run``, ``explain`` and ``stacks`` are.
-"""
+"""What the verbs that capture live have in common: what to watch, and how it ends."""
 
 import faulthandler
 import logging

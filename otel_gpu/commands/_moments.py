@@ -1,8 +1,4 @@
-"""
-Moments as people name them on the command line.
-
-Not a verb: ``explain`` uses it.
-"""
+"""Moments as people name them on the command line."""
 
 import re
 from datetime import UTC, datetime

@@ -1,8 +1,4 @@
-"""
-The flight recorder of the verbs that write one, and where the others look for it.
-
-Not a verb: ``run``, ``replay``, ``explain`` and ``query`` use it.
-"""
+"""The flight recorder of the verbs that write one, and where the others look for it."""
 
 import logging
 import os

@@ -1,9 +1,8 @@
 """
 Where the activities come from that a verb explains: a recording, or a store.
 
-Not a verb: ``explain``, ``report``, ``stacks`` and ``mcp`` use it. Both kinds say how far they
-reach, and hand their activities to observers; nothing after that asks which it was. Whoever
-opens one closes it.
+Both kinds say how far they reach, and hand their activities to observers; nothing after that asks
+which it was. Whoever opens one closes it.
 """
 
 from collections.abc import Iterator, Sequence
