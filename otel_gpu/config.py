@@ -19,7 +19,7 @@ __all__ = ["FILE_VARIABLE", "OPTIONS", "Config", "load", "nearest"]
 
 FILE_VARIABLE = "OTEL_GPU_CONFIG"
 # Of the test suite, whose switches reach the programs under test too, and of `mcp`, which reads its
-# token itself: a secret is no setting that is written into files and shown.
+# token itself: a secret does not belong among settings that are printed.
 _FOREIGN_PREFIXES = ("OTEL_GPU_TEST_", "OTEL_GPU_MCP_")
 
 _logger = logging.getLogger(__name__)

@@ -289,14 +289,7 @@ class Option(NamedTuple):
 
 
 SECTIONS: Mapping[str, Any] = {
-    "capture": CaptureConfig,
-    "spans": SpansConfig,
-    "stacks": StacksConfig,
-    "histograms": HistogramsConfig,
-    "export": ExportConfig,
-    "explain": ExplainConfig,
-    "store": StoreConfig,
-    "log": LogConfig,
+    section.name: section.default_factory for section in dataclasses.fields(Config)
 }
 OPTIONS: Mapping[str, Option] = {
     option.key: option

@@ -1,5 +1,5 @@
 """
-The verbs of the command line, one module each.
+The verbs of the command line, one module each; those that begin with ``_`` are what verbs share.
 
 ``cli.py`` imports a module of ``VERBS`` only when it is asked for; it is named as its verb, with
 an ``_`` behind it where Python has a use for the name. A verb holds:
@@ -68,11 +68,11 @@ class Output(Protocol):
 
     @property
     def stdout_console(self) -> "Console":
-        """A rich console on standard output; plain text when that is no terminal."""
+        """A rich console on standard output; plain text where that is not a terminal."""
 
     @property
     def stderr_console(self) -> "Console":
-        """A rich console on standard error; plain text when that is no terminal."""
+        """A rich console on standard error; plain text where that is not a terminal."""
 
     def line(self, text: str = "") -> None:
         """Write one line of results."""

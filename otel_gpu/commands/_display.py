@@ -1,8 +1,7 @@
 """
 The screen while a capture or a recording goes on: redrawn when it is time, and by keys.
 
-Not a verb: ``top`` uses it. There is one thread, and whoever takes activities asks it to
-``tick`` several times a second.
+There is one thread, and whoever takes activities asks it to ``tick`` several times a second.
 """
 
 import logging

@@ -1,8 +1,4 @@
-"""
-Where a capture that is over goes: to an endpoint or a file, and into a store.
-
-Not a verb: ``replay`` and ``import`` use it.
-"""
+"""Where a capture that is over goes: to an endpoint or a file, and into a store."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping

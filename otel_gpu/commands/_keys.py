@@ -1,8 +1,4 @@
-"""
-Keys as they are pressed, from a terminal that is as it was when they end.
-
-Not a verb: ``top`` uses it.
-"""
+"""Keys as they are pressed, from a terminal that is as it was when they end."""
 
 import os
 import re

@@ -1,8 +1,4 @@
-"""
-What the verbs that capture live have in common: what to watch, and how it ends.
-
-Not a verb: ``run``, ``explain`` and ``stacks`` are.
-"""
+"""What the verbs that capture live have in common: what to watch, and how it ends."""
 
 import faulthandler
 import logging
@@ -133,7 +129,7 @@ def _log_failure(error: Exception) -> None:
 
 
 def _await(command: Command) -> None:
-    """Wait for a command that nobody watches any more; signals are its own."""
+    """Wait for a command that is no longer captured; signals are passed on."""
     _pass_signals_on(command)
     command.wait()
 
@@ -189,7 +185,7 @@ def open_session(
         if args.record:
             writer = stack.enter_context(RecordingWriter(args.record))
             batches = _record(batches, writer, faults)
-        # With a command, whoever manages the service means that one.
+        # With a command, a service manager is interested in the command.
         if started.command is None:
             notifier = Notifier(os.environ)
             stack.callback(notifier.stop)

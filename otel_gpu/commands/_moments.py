@@ -1,8 +1,4 @@
-"""
-Moments as people name them on the command line.
-
-Not a verb: ``explain`` uses it.
-"""
+"""Moments as people name them on the command line."""
 
 import re
 from datetime import UTC, datetime
@@ -55,7 +51,7 @@ def parse_moment(text: str) -> Moment:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
-        raise UsageError(f"{text!r} is no point in time", hint=HELP) from error
+        raise UsageError(f"{text!r} is not a point in time", hint=HELP) from error
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     since = moment - datetime(1970, 1, 1, tzinfo=UTC)

@@ -1,8 +1,4 @@
-"""
-The flight recorder of the verbs that write one, and where the others look for it.
-
-Not a verb: ``run``, ``replay``, ``explain`` and ``query`` use it.
-"""
+"""The flight recorder of the verbs that write one, and where the others look for it."""
 
 import logging
 import os
@@ -71,7 +67,7 @@ def open_store(
 
 @contextmanager
 def live_store(config: Config, faults: Faults) -> Iterator["Isolated[StoreWriter] | None"]:
-    """Open the flight recorder of a capture, if it is to have one; failing is no reason to stop."""
+    """Open the flight recorder of a capture, if it is to have one; a failure is only logged."""
     store = None
     path = store_path(config)
 

@@ -1,8 +1,4 @@
-"""
-A report of a part of a recording or store, as the command line names it.
-
-Not a verb: ``explain``, ``report`` and ``stacks`` use it.
-"""
+"""A report of a part of a recording or store, as the command line names it."""
 
 import re
 from argparse import ArgumentParser, Namespace

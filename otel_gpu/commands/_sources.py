@@ -1,9 +1,8 @@
 """
 Where the activities come from that a verb explains: a recording, or a store.
 
-Not a verb: ``explain``, ``report``, ``stacks`` and ``mcp`` use it. Both kinds say how far they
-reach, and hand their activities to observers; nothing after that asks which it was. Whoever
-opens one closes it.
+Both kinds say how far they reach, and hand their activities to observers; nothing after that asks
+which it was. Whoever opens one closes it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -76,7 +75,7 @@ class StoreSource(Source):
         What a report of a window is about.
 
         What was counted before the oldest chunk belongs to no window, so a store that
-        is no single capture from its beginning is reported from its oldest chunk on.
+        does not hold one capture from its beginning is reported from its oldest chunk on.
         """
         span = self._reader.span(*window)
         if span is None:

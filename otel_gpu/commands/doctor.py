@@ -13,7 +13,7 @@ from otel_gpu.commands import Output
 from otel_gpu.config import Config
 from otel_gpu.doctor import Host, check_loader, examine_host
 from otel_gpu.findings.words import printable
-from otel_gpu.service.examination import examine_service
+from otel_gpu.service.systemd import examine_service
 from otel_gpu.visibility import examine_process, examine_processes
 
 DESCRIPTION = (

@@ -51,7 +51,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--token-file",
         type=Path,
         metavar="FILE",
-        help="the token is in this file, which nobody else may read; default: in "
+        help="the token is in this file, which no other user may read; default: in "
         "OTEL_GPU_MCP_TOKEN, else a new one that is written to standard error",
     )
 
@@ -62,7 +62,7 @@ def run(args: Namespace, config: Config, out: Output) -> int:
         raise UsageError("--token-file is for --http", hint="a client that starts us needs none")
     _check_packages()
     capture = _find_capture(args, config)
-    # Its own word for every request is of no use to anybody.
+    # It logs every request.
     logging.getLogger("mcp").setLevel(logging.ERROR)
     try:
         if args.http is None:
@@ -89,7 +89,7 @@ def _find_capture(args: Namespace, config: Config) -> "Capture":
     from otel_gpu.faces.mcp.captures import Capture  # noqa: PLC0415 -- as above
 
     if args.recording is not None:
-        # What is no recording is said at once, and not to an assistant.
+        # A file that is not a recording is reported at once, and not to an assistant.
         RecordingSource(args.recording)
     is_store = args.recording is None
     return Capture(

@@ -44,7 +44,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         type=Path,
         default=_STANDARD_OUTPUT,
         metavar="FILE",
-        help="write the page here; default: to standard output, if that is no terminal",
+        help="write the page here; default: to standard output, unless that is a terminal",
     )
     parser.add_argument(
         "--json",

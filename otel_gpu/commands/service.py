@@ -168,7 +168,7 @@ def _describe_cost(state: State, uptime_s: float, recorder: Mapping[str, Any]) -
     words = []
     cpu_ns = state.cpu_ns
     if cpu_ns is None and recorder.get("last_unix_ns", 0) > time.time_ns() - uptime_s * 1e9:
-        cpu_ns = recorder["agent"].get("cpu_ns")  # the agent's own word, of this run
+        cpu_ns = recorder["agent"].get("cpu_ns")  # as the agent measured it, in this run
     if cpu_ns is not None:
         share = cpu_ns / 1e9 / max(uptime_s, 1e-3)
         words.append(f"{format_duration(cpu_ns)} of CPU time ({100 * share:.1f} % of a core)")

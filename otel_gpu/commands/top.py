@@ -47,7 +47,7 @@ TAKES_COMMAND = True
 
 _NS_PER_S = 1_000_000_000
 _LEAST_INTERVAL_S, _LONGEST_INTERVAL_S = 0.1, 3_600.0
-# A clock that was set is no reason to wait.
+# A clock that was set must not make the player wait.
 _LONGEST_PAUSE_S = 60.0
 _GLANCE_S = 0.05
 

@@ -15,7 +15,7 @@ CAPTURE_FLAGS = ("--spans=full", "--summary=never")
 
 
 class Scenario(NamedTuple):
-    """One way to be slow; one that is ``fair`` is no real-time task."""
+    """One way to be slow; ``is_fair``: not as a real-time task."""
 
     name: str
     about: str

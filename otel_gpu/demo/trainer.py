@@ -20,7 +20,7 @@ def main(library: str, name: str) -> None:
     scenario = SCENARIOS[name]
     set_name("trainer")
     trainer = Trainer(ctypes.CDLL(library))
-    # Only what is injected is to be in the way. Where that is not allowed, so be it.
+    # Only what is injected should delay the loop. Without permission, it runs as it is.
     with contextlib.suppress(PermissionError):
         if scenario.is_fair:
             os.setpriority(os.PRIO_PROCESS, 0, -20)

@@ -2,7 +2,7 @@
 The files of the service: what an installation writes, leaves and removes.
 
 A file that the operator changed is theirs: the new one is put beside it, and it stays when the
-service goes. What was installed is remembered by digest, so that a file which nobody touched
+service goes. What was installed is remembered by digest, so that an unchanged file
 can be brought up to date.
 """
 
@@ -53,7 +53,7 @@ class Step(NamedTuple):
     """
     What is done with one file: ``data`` is what is written, else empty.
 
-    ``replace`` is for a file that nobody changed, ``beside`` for one that somebody did.
+    ``replace`` is for an unchanged file, ``beside`` for one that the operator changed.
     """
 
     action: Action
@@ -71,7 +71,7 @@ class Layout:
 
     def __init__(self, root: Path, program: Path = DEFAULT_PROGRAM) -> None:
         if not _PLAIN_PATH.fullmatch(str(program)):
-            message = f"{program}: no path that a unit can run as it is"
+            message = f"{program}: not a path that a unit can run as it is"
             raise HostError(message, hint=f"install otel-gpu where {DEFAULT_PROGRAM} would be")
         self._root = root
         self._program = program

@@ -2,9 +2,10 @@
 
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from otel_gpu.checks import Finding, ok, warning
 from otel_gpu.errors import HostError
 from otel_gpu.service.files import UNIT
 from otel_gpu.service.notify import CAPTURING
@@ -103,8 +104,26 @@ def state_of_service(ask: Ask = ask_systemctl) -> State:
     )
 
 
+def examine_service(ask: Ask = ask_systemctl) -> Iterator[Finding]:
+    """Say whether the agent has errors that runs as a service; nothing without one."""
+    try:
+        state = state_of_service(ask)
+    except HostError:
+        return
+    if state.active != "active":
+        return
+    if state.has_errors:
+        yield warning(
+            "service",
+            f"process {state.pid}: {state.word}",
+            "what these cost is lost; see journalctl -u otel-gpu for the first of each, and report it",
+        )
+    else:
+        yield ok("service", f"process {state.pid}: {state.word or 'running'}")
+
+
 def _number(values: Mapping[str, str], name: str) -> int | None:
-    # "[not set]" and "infinity" are no numbers.
+    # "[not set]" and "infinity" mean None.
     text = values.get(name, "")
     number = int(text) if text.isdecimal() else _UNKNOWN
     return None if number == _UNKNOWN else number

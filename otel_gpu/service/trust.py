@@ -2,7 +2,7 @@
 Whose the program is that a service would run with its capabilities.
 
 Whoever can write to a file of the program, or to a folder above it, gets what the service may
-do: to read all memory of all processes. So nobody but root may.
+do: to read all memory of all processes. So only root may.
 """
 
 import stat
@@ -47,7 +47,7 @@ def untrusted(paths: Iterable[Path], owner_uid: int = _ROOT_UID) -> Iterator[str
 
 
 def _is_open(mode: int) -> bool:
-    # In a sticky folder, as /tmp is, nobody can replace what is not theirs.
+    # In a sticky folder, as /tmp is, files can be replaced by their owners only.
     sticky = stat.S_ISDIR(mode) and mode & stat.S_ISVTX
     return bool(mode & _WRITERS) and not sticky
 

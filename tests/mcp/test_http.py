@@ -282,7 +282,7 @@ def test_a_token_can_be_in_a_file(tmp_path):
             ("--http", "0.0.0.0:0"),
             "0.0.0.0 can be reached from elsewhere, so a token has to be chosen",
         ),
-        (("--http", "127.0.0.1:99999"), "'127.0.0.1:99999' is no address"),
+        (("--http", "127.0.0.1:99999"), "'127.0.0.1:99999' is not an address"),
         (("--http", "203.0.113.1:0"), "cannot be listened on"),
         (("--token-file", "token"), "--token-file is for --http"),
         (("--http", "--token-file", "no-such-file"), "no-such-file: cannot be read"),

@@ -83,7 +83,7 @@ def clip(text: str, most: int = MOST_CHARACTERS) -> str:
 
 
 def number(value: float) -> str:
-    """A coordinate: as few digits as a screen can show, and never what is no number."""
+    """A coordinate: as few digits as a screen can show; what is not finite is 0."""
     return f"{value:.3f}".rstrip("0").rstrip(".") if math.isfinite(value) else "0"
 
 

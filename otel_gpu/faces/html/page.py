@@ -1,4 +1,4 @@
-"""The page: everything of a document in one file that asks nobody for anything."""
+"""The page: everything of a document in one file that loads nothing."""
 
 from collections.abc import Iterable
 from pathlib import PurePath
@@ -32,7 +32,7 @@ def make_page(document: Document, *, flames: Iterable[StackReport] = ()) -> str:
         document=document,
         flames=drawn,
         leading=stories.leading_incident(document),
-        # The folder that it is in is nobody else's concern.
+        # The folder may be private.
         source_name=PurePath(document.source).name or document.source,
         style=style,
         script=script,

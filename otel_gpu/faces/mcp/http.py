@@ -78,7 +78,7 @@ def parse_address(text: str, default: Address) -> Address:
         host, port = text, ""
     host = host.removeprefix("[").removesuffix("]")
     if port and not (port.isascii() and port.isdigit() and int(port) <= _MAX_PORT):
-        raise HttpError(f"{text!r} is no address", hint="write HOST:PORT")
+        raise HttpError(f"{text!r} is not an address", hint="write HOST:PORT")
     return Address(host or default.host, int(port) if port else default.port)
 
 

@@ -32,7 +32,7 @@ def find_token(file: Path | None, environ: Mapping[str, str]) -> str | None:
 
 
 def new_token() -> str:
-    """Return a token that nobody can guess."""
+    """Return a token that cannot be guessed."""
     return secrets.token_urlsafe(_BYTES)
 
 
@@ -55,7 +55,7 @@ def _read(file: Path) -> str:
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
-            raise TokenError(f"{file}: is no file", hint="name a file that holds the token")
+            raise TokenError(f"{file}: is not a file", hint="name a file that holds the token")
         if found.st_mode & _OTHERS:
             raise TokenError(
                 f"{file}: others may use it (mode {stat.S_IMODE(found.st_mode):04o})",

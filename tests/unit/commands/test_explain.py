@@ -222,7 +222,7 @@ def test_a_damaged_stream_makes_a_valid_report(data):
         (["REC", "--duration", "1"], "a recording is explained as it is"),
         (["REC", "--", "true"], "a recording is explained as it is"),
         (["REC", "--from", "+2s", "--to", "+1s"], "the window ends before it begins"),
-        (["REC", "--from", "yesterday"], "'yesterday' is no point in time"),
+        (["REC", "--from", "yesterday"], "'yesterday' is not a point in time"),
     ],
 )
 def test_what_makes_no_sense_is_refused(recording, capsys, arguments, message):

@@ -3,7 +3,7 @@
 import pytest
 
 from otel_gpu.errors import HostError
-from otel_gpu.service.examination import examine_service
+from otel_gpu.service.systemd import examine_service
 
 RUNNING = "LoadState=loaded\nActiveState={active}\nMainPID=71\nStatusText={word}\n"
 

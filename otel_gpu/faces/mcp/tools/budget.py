@@ -23,7 +23,7 @@ def get_time_budget(
     What bounds each process (gpu-bound, data-bound, ...): the time of the threads that feed the
     GPU by state, and the shares that the verdict compares; then how long threads were off the
     CPU and for which reason, and which threads kept them waiting. by_thread is empty or other
-    where the name is not known. Time off the CPU of threads that make no calls is no fault in
+    where the name is not known. Time off the CPU of threads that make no calls is not a fault in
     itself. in_calls is the time of all threads inside CUDA calls; it can be more than the window
     where several call.
     """

@@ -40,7 +40,7 @@ _NO_STACKS = (
     "keeps none that can be read. Do not guess lines of source."
 )
 _API = (
-    "Only calls of this CUDA API, also those inside other CUDA calls, which are else left out as "
+    "Only calls of this CUDA API, also those inside other CUDA calls, which are otherwise left out as "
     "parts of those."
 )
 _REASON = "Only waits for this, as get_time_budget names it."
@@ -143,7 +143,7 @@ def _notes(found: StackReport) -> Iterator[str]:
 
 def _in_full(capture: Capture, asked: Question, wanted: str) -> dict[str, Any]:
     if not _ID.fullmatch(wanted):
-        raise ArgumentError(f"{inert(repr(wanted))} is no id: 16 digits, 0 to 9 and a to f")
+        raise ArgumentError(f"{inert(repr(wanted))} is not an id: 16 digits, 0 to 9 and a to f")
     window = capture.resolve(asked)
     document = capture.study(asked).document
     finder = StackFinder(int(wanted, 16))

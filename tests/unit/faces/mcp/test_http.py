@@ -44,5 +44,5 @@ def test_what_stands_for_all_addresses_is_known(host, is_any):
 @pytest.mark.parametrize("text", ["host:port", "host:70000", "host:-1", "host:٣"])
 def test_what_is_no_port_is_refused(text):
     """Before it is listened on."""
-    with pytest.raises(HttpError, match="is no address"):
+    with pytest.raises(HttpError, match="is not an address"):
         parse_address(text, DEFAULT)

@@ -173,7 +173,7 @@ def test_an_id_that_is_none_is_said(training):
 
     assert told["note"] == "No call and no wait of this window has this stack."
     assert is_error
-    assert "is no id" in json.loads(text)["error"]
+    assert "is not an id" in json.loads(text)["error"]
 
 
 @pytest.mark.parametrize(

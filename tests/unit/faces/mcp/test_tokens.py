@@ -58,8 +58,8 @@ def test_what_is_no_file_is_refused(tmp_path):
     os.mkfifo(pipe, 0o600)
 
     for path, told in (
-        (tmp_path, "is no file"),
-        (pipe, "is no file"),
+        (tmp_path, "is not a file"),
+        (pipe, "is not a file"),
         (tmp_path / "no", "No such"),
     ):
         with pytest.raises(TokenError, match=re.escape(told)):
