@@ -13,21 +13,16 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
-from otel_gpu import pipeline
 from otel_gpu.capture.command import Command
 from otel_gpu.capture.guard import Guard
 from otel_gpu.capture.host import allow_open_files, collect_rarely
 from otel_gpu.capture.programs import Programs
 from otel_gpu.capture.recording import RecordingWriter
 from otel_gpu.capture.session import Session
-from otel_gpu.commands import Output, UsageError
-from otel_gpu.commands._reports import find_source
+from otel_gpu.commands import UsageError
 from otel_gpu.config import Config
-from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.errors import OtelGpuError, RecordingError
-from otel_gpu.faults import Faults, Isolated
-from otel_gpu.findings.document import Window
-from otel_gpu.findings.source import Observers, Source
+from otel_gpu.faults import Faults
 from otel_gpu.service.notify import CAPTURING, Notifier
 
 # Process images, files that they map, and files with their symbols, each within bounds.
@@ -38,7 +33,6 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _logger = logging.getLogger(__name__)
 
 Batches = Iterator[Sequence[bytes]]
-_REPORT = "report"
 
 
 class Started(NamedTuple):
@@ -212,57 +206,6 @@ def open_capture(
         open_session(args, config, programs, started, status, faults) as batches,
     ):
         yield started, batches
-
-
-class LiveSource(Source):
-    """
-    A capture that begins when it is played, and that exports nothing.
-
-    ``done`` ends "Ctrl-C ends that and …", which is said where there is no command to wait for.
-    """
-
-    def __init__(self, args: Namespace, config: Config, out: Output, done: str) -> None:
-        if args.begin is not None or args.end is not None:
-            raise UsageError("--from and --to are for recordings and stores", hint="see --duration")
-        check_targets(args)
-        super().__init__("live")
-        self._args, self._config, self._out, self._done = args, config, out, done
-
-    def play(self, window: Window, observers: Observers) -> None:  # noqa: ARG002 -- it has no end
-        """Capture until it is over, and hand all activities to the observers."""
-        faults = Faults()
-        with open_capture(self._args, self._config, self.rejected, faults) as (started, batches):
-            if started.command is None:
-                self._out.note(f"capturing; Ctrl-C ends that and {self._done}")
-            parts = [Isolated(faults, _REPORT, observer) for observer in observers]
-            pipeline.process(batches, Enricher(), parts, self.rejected, faults)
-        self.exit_code = exit_code_of(started, faults)
-
-
-def find_source_or_capture(
-    args: Namespace, config: Config, out: Output, *, handled: str, done: str
-) -> Source:
-    """
-    Return what the command line names: a recording, a store, or what to capture.
-
-    ``handled`` ends "a recording is … as it is"; for ``done`` see ``LiveSource``.
-    """
-    captures = args.command or args.cgroup or args.all or args.duration is not None or args.record
-    is_named = args.recording is not None or args.store is not None
-    if captures and is_named:
-        raise UsageError(
-            f"a {'recording' if args.store is None else 'store'} is {handled} as it is",
-            hint="leave out what says what to capture, or the file",
-        )
-    source = None
-    if is_named or not (captures or args.pid):
-        source = find_source(args, config)
-    return source or LiveSource(args, config, out, done)
-
-
-def pids_of(source: Source, args: Namespace) -> Sequence[int]:
-    """Return the processes that a report is about; of a capture, also their children."""
-    return () if isinstance(source, LiveSource) else args.pid
 
 
 def exit_code_of(started: Started, faults: Faults) -> int:

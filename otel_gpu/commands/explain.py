@@ -5,7 +5,8 @@ from pathlib import Path
 
 from otel_gpu.capture.host import collect_rarely
 from otel_gpu.commands import Output
-from otel_gpu.commands._live import add_target_arguments, find_source_or_capture, pids_of
+from otel_gpu.commands._live import add_target_arguments
+from otel_gpu.commands._live_source import find_source_or_capture, pids_of
 from otel_gpu.commands._reports import (
     add_source_arguments,
     make_collector,

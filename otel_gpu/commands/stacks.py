@@ -5,12 +5,8 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from otel_gpu.commands import Output, UsageError
-from otel_gpu.commands._live import (
-    LiveSource,
-    add_target_arguments,
-    find_source_or_capture,
-    pids_of,
-)
+from otel_gpu.commands._live import add_target_arguments
+from otel_gpu.commands._live_source import LiveSource, find_source_or_capture, pids_of
 from otel_gpu.commands._reports import (
     add_source_arguments,
     open_for_writing,

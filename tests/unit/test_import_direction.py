@@ -1,6 +1,8 @@
 """The architecture as a test: who may import whom."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -141,3 +143,16 @@ def test_the_test_sees_every_way_to_import():
     ]
 
     assert [imported_parts(source) >= {"export"} for source in forms] == [True] * 4
+
+
+def test_an_agent_that_shows_nothing_loads_nothing_that_shows():
+    """What it never uses would be megabytes of it on every node."""
+    script = "import sys, otel_gpu.commands.run; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+
+    loaded = done.stdout.split()
+    unwanted = {"rich", "jinja2", "sqlite3", "otel_gpu.faces", "otel_gpu.findings"}
+    assert "otel_gpu.pipeline" in loaded
+    assert unwanted & set(loaded) == set()
