@@ -88,7 +88,7 @@ static __always_inline __u32 cpu_of(struct task_struct *task)
 /*
  * Since Linux kernel commit a35b9af4ec2c ("bpf: Add a kfunc for generic type cast") (in v6.2),
  * whatever is at an address can be read by a load, as a field is. Before that, it takes a call
- * of a helper, and a copy. Kernels before refuse to load a program that has it.
+ * of a helper, and a copy. A kernel without it refuses to load a program that names it.
  */
 extern void *bpf_rdonly_cast(const void *address, __u32 type) __ksym __weak;
 

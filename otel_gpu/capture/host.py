@@ -5,7 +5,6 @@ import ctypes
 import gc
 import os
 import platform
-import re
 import resource
 import socket
 import time
@@ -34,12 +33,6 @@ def describe_host() -> dict[str, Any]:
         "boot_id": _read("/proc/sys/kernel/random/boot_id"),
         "cpus": os.cpu_count(),
     }
-
-
-def kernel_version() -> tuple[int, int]:
-    """Return the major and minor version of the kernel; vendors add later features to some."""
-    found = re.match(r"(\d+)\.(\d+)", platform.release())
-    return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def read_clocks() -> tuple[int, int]:

@@ -9,6 +9,7 @@ object that was compiled with the project:
   whose programs need nothing of the kernel's BTF.
 """
 
+import contextlib
 import ctypes
 import logging
 import struct
@@ -46,6 +47,13 @@ def choose_loader(wanted: str, btf: Path = KERNEL_BTF) -> str:
     if wanted != "auto":
         return wanted
     return "libbpf" if btf.exists() else "bcc"
+
+
+def has_kernel_function(name: str, btf: Path = KERNEL_BTF) -> bool:
+    """Return whether the kernel's BTF names a function, as it does those that programs may call."""
+    with contextlib.suppress(OSError):
+        return f"\0{name}\0".encode() in btf.read_bytes()
+    return False
 
 
 def open_object(wanted: str, uprobes: Sequence[str], *, multi: bool) -> BpfObject:

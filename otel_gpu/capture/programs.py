@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Self
 
 from otel_gpu import wire
-from otel_gpu.capture.host import kernel_version
-from otel_gpu.capture.loaders import open_object
+from otel_gpu.capture.loaders import has_kernel_function, open_object
 from otel_gpu.capture.objects import BpfMap
 from otel_gpu.capture.ring import RingBuffer
 from otel_gpu.capture.settings import pack_settings
@@ -31,7 +30,7 @@ _TRACEPOINTS = (
 )
 # By whether the kernel can read its stacks in place; see bpf/core_fixes.bpf.h.
 _SWITCHES = {True: "sched_switch_in_place", False: "sched_switch"}
-_READS_IN_PLACE_SINCE = (6, 2)
+_READS_IN_PLACE = "bpf_rdonly_cast"
 _LIFECYCLE_BYTES = 1 << 20
 _PID = struct.Struct("<I")
 _THREAD_PID = wire.THREAD.fields.index("pid")
@@ -61,7 +60,7 @@ class Programs:
         self, config: Config, *, watch_all: bool, multi: bool = True, in_place: bool = True
     ) -> None:
         capture = config.capture
-        in_place = in_place and kernel_version() >= _READS_IN_PLACE_SINCE
+        in_place = in_place and has_kernel_function(_READS_IN_PLACE)
         self.switch_program = _SWITCHES[in_place]
         self.bpf = open_object(capture.loader, _UPROBES, multi=multi)
         self.bpf.set_read_only_data(".rodata.settings", pack_settings(config, watch_all=watch_all))

@@ -174,6 +174,17 @@ def test_the_kernel_decides_unless_the_operator_does(tmp_path: Path) -> None:
     assert loaders.choose_loader("bcc", there) == "bcc"
 
 
+def test_a_function_of_the_kernel_is_known_by_its_whole_name(tmp_path: Path) -> None:
+    """Its BTF has those that programs may call; where there is none, nothing is known."""
+    btf = tmp_path / "vmlinux"
+    btf.write_bytes(b"\x9f\xeb\x01\0int\0bpf_task_acquire\0bpf_task_release\0")
+
+    assert loaders.has_kernel_function("bpf_task_acquire", btf)
+    assert not loaders.has_kernel_function("bpf_task_acqui", btf)
+    assert not loaders.has_kernel_function("task_acquire", btf)
+    assert not loaders.has_kernel_function("bpf_task_acquire", tmp_path / "missing")
+
+
 def test_the_agent_says_where_the_types_are_from(stubs: StubLibraries, headers: Path) -> None:
     """An operator sees that headers were read, and that they were checked."""
     said = run("bcc", headers, [workload("exact"), stubs.runtime, "13", "1"])
