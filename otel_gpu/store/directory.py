@@ -43,6 +43,7 @@ class Directory:
         stack: Gives the functions of a kernel stack; none when it is not known.
         program_stack: Gives a program's stack; None: it is not known.
         series: Gives what a series counts; None: the store does not know it.
+        api: Gives an API; one that this version does not know has the name in the store.
     """
 
     def __init__(self, pages: Pages) -> None:
@@ -53,16 +54,9 @@ class Directory:
         self.stack = remember(self._read_stack)
         self.program_stack = remember(self._read_program_stack)
         self.series = remember(self._read_series)
+        self.api = remember(self._read_api)
         self._stack_characters = 0
-        self._apis: dict[int, Api] = {}
         self._ahead: dict[str, dict[int, Row]] = {}
-
-    def api(self, number: int) -> Api:
-        """Return an API; one that this version does not know has the name in the store."""
-        known = API_BY_NUMBER.get(number) or self._apis.get(number)
-        if known is None:
-            known = self._apis[number] = self._read_api(number)
-        return known
 
     def _one(self, table: str, key: str, number: int | None) -> Row | None:
         if number is None:
@@ -123,6 +117,8 @@ class Directory:
         return SeriesName(process, key, named, self.device(cuda_device))
 
     def _read_api(self, number: int) -> Api:
+        if known := API_BY_NUMBER.get(number):
+            return known
         row = self._one("apis", "api", number)
         if row is None:
             layer = wire.LAYER_DRIVER if number >= _FIRST_DRIVER_API else wire.LAYER_RUNTIME
