@@ -11,6 +11,7 @@ from otel_gpu.probe_table import API_BY_NUMBER, Api
 from otel_gpu.store.columns import MAX_INTEGER, Row
 from otel_gpu.store.lookups import family_number
 from otel_gpu.store.pages import Pages
+from otel_gpu.store.schema import TABLE_BY_NAME
 from otel_gpu.store.stack_rows import read_stack
 from otel_gpu.store.text import from_json
 
@@ -43,6 +44,7 @@ class Directory:
         stack: Gives the functions of a kernel stack; none when it is not known.
         program_stack: Gives a program's stack; None: it is not known.
         series: Gives what a series counts; None: the store does not know it.
+        api: Gives an API; one that this version does not know has the name in the store.
     """
 
     def __init__(self, pages: Pages) -> None:
@@ -53,30 +55,24 @@ class Directory:
         self.stack = remember(self._read_stack)
         self.program_stack = remember(self._read_program_stack)
         self.series = remember(self._read_series)
+        self.api = remember(self._read_api)
         self._stack_characters = 0
-        self._apis: dict[int, Api] = {}
         self._ahead: dict[str, dict[int, Row]] = {}
 
-    def api(self, number: int) -> Api:
-        """Return an API; one that this version does not know has the name in the store."""
-        known = API_BY_NUMBER.get(number) or self._apis.get(number)
-        if known is None:
-            known = self._apis[number] = self._read_api(number)
-        return known
-
-    def _one(self, table: str, key: str, number: int | None) -> Row | None:
+    def _one(self, table: str, number: int | None) -> Row | None:
         if number is None:
             return None
         ahead = self._ahead.setdefault(table, {})
         if number not in ahead:
             ahead.clear()
             last = min(number + _AHEAD.get(table, 1) - 1, MAX_INTEGER)
+            (key,) = TABLE_BY_NAME[table].key
             rows = self._pages.where(table, f"{key} BETWEEN ? AND ?", (number, last))
             ahead.update((row[0], row) for row in rows)
         return ahead.pop(number, None)
 
     def _read_process(self, number: int) -> ProcessImage | None:
-        row = self._one("processes", "process", number)
+        row = self._one("processes", number)
         if row is None:
             return None
         _, _, _, pid, image_ktime_ns, comm, start_unix_ns, _, _, service, *_, text = row
@@ -84,7 +80,7 @@ class Directory:
         return ProcessImage(pid, image_ktime_ns, comm, start_unix_ns, attributes)
 
     def _read_device(self, number: int | None) -> DeviceIdentity | None:
-        row = self._one("devices", "cuda_device", number)
+        row = self._one("devices", number)
         return None if row is None else DeviceIdentity(*row[2:])
 
     def _read_stack(self, number: int | None) -> tuple[str, ...]:
@@ -94,7 +90,7 @@ class Directory:
         return self._read_frames(number, read_stack)
 
     def _read_frames(self, number: int | None, read: Callable[[str], _Frames]) -> _Frames | None:
-        row = self._one("stacks", "stack", number)
+        row = self._one("stacks", number)
         if row is None:
             return None
         document: str = row[-1]
@@ -111,7 +107,7 @@ class Directory:
             return None
 
     def _read_series(self, number: int) -> SeriesName | None:
-        row = self._one("series", "series", number)
+        row = self._one("series", number)
         process = None if row is None else self.process(row[2])
         if row is None or process is None:
             return None
@@ -123,7 +119,9 @@ class Directory:
         return SeriesName(process, key, named, self.device(cuda_device))
 
     def _read_api(self, number: int) -> Api:
-        row = self._one("apis", "api", number)
+        if known := API_BY_NUMBER.get(number):
+            return known
+        row = self._one("apis", number)
         if row is None:
             layer = wire.LAYER_DRIVER if number >= _FIRST_DRIVER_API else wire.LAYER_RUNTIME
             return Api(number, f"unknown_api_{number}", layer, wire.FAMILY_OTHER)

@@ -144,13 +144,16 @@ class EventTable(NamedTuple):
                 return None
             end_unix_ns = row[end]
             event = restore(row[end + 1 :])
-            offset_ns = end_unix_ns - event[0]
+            times = [*map((end_unix_ns - event[0]).__add__, ktimes(event))]
+            if min(times) < 0 or max(times) > MAX_INTEGER:
+                # As ``enrich`` bounds what a broken record says.
+                times = [min(max(0, unix_ns), MAX_INTEGER) for unix_ns in times]
             values = (
                 event,
                 end_unix_ns,
                 *found,
                 *map(find_api, apis(event)),
-                *[_bounded(ktime_ns + offset_ns) for ktime_ns in ktimes(event)],
+                *times,
                 *ids_of(ids_at(row[0]), event),
             )
             # As activity(…), which takes three times as long.
@@ -173,11 +176,6 @@ def _getter(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
     # An itemgetter of one place gives no sequence, and one of no place cannot be made.
     first = places[0] if places else 0
     return itemgetter(*places) if len(places) > 1 else itemgetter(slice(first, first + len(places)))
-
-
-def _bounded(unix_ns: int) -> int:
-    # As ``enrich`` bounds what a broken record says.
-    return unix_ns if 0 <= unix_ns <= MAX_INTEGER else min(max(0, unix_ns), MAX_INTEGER)
 
 
 def _length(name: str, meaning: str, made_of: str) -> Column:

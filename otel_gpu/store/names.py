@@ -25,6 +25,7 @@ from otel_gpu.store.columns import Row
 from otel_gpu.store.lookups import family_name
 from otel_gpu.store.pending_rows import PendingRows
 from otel_gpu.store.processes import End, FollowedSeries, Process, Processes
+from otel_gpu.store.schema import TABLE_BY_NAME
 from otel_gpu.store.stack_rows import stack_columns
 from otel_gpu.store.text import clean, to_json
 
@@ -36,6 +37,7 @@ MAX_PENDING_BYTES = 16 << 20
 """Rows that wait to be written, while a disk is busy."""
 
 
+_KEY_LENGTHS = {table.name: len(table.key) for table in TABLE_BY_NAME.values()}
 _Numbers = OrderedDict[Hashable, tuple[int, int]]
 
 
@@ -77,9 +79,9 @@ class Names:
         pending, self._pending = self._pending, PendingRows(MAX_PENDING_BYTES, self._lost)
         return pending
 
-    def keep(self, table: str, key: Any, row: Row) -> None:  # noqa: ANN401 -- any key
+    def keep(self, table: str, row: Row) -> None:
         """Add a row that is to be written; a later one with the same key takes its place."""
-        self._pending.add(table, key, row)
+        self._pending.add(table, row[: _KEY_LENGTHS[table]], row)
 
     def begin_chunk(self, chunk: int) -> None:
         """Take in that rows belong to another chunk from now on."""
@@ -108,13 +110,12 @@ class Names:
         )
         self._refresh_capture()
         for quantity, bucket, middle in _bucket_rows(info):
-            row = (self._capture, quantity, bucket, middle)
-            self.keep("buckets", row[:3], row)
+            self.keep("buckets", (self._capture, quantity, bucket, middle))
 
     def add_probes(self, seq: int, unix_ns: int, info: str) -> None:
         """Take in which symbols carry probes."""
         number = self._number("probes")
-        self.keep("probes", number, (number, self._capture, seq, unix_ns, info))
+        self.keep("probes", (number, self._capture, seq, unix_ns, info))
 
     def process(self, image: ProcessImage) -> int:
         """Return the number of a process image."""
@@ -149,7 +150,7 @@ class Names:
         if not is_fresh:
             uuid = None if identity.uuid is None else clean(identity.uuid)
             model = None if identity.model is None else clean(identity.model)
-            self.keep("devices", number, (number, self._chunk, identity.index, uuid, model))
+            self.keep("devices", (number, self._chunk, identity.index, uuid, model))
         return number
 
     def stack(self, functions: tuple[str, ...]) -> int | None:
@@ -159,7 +160,7 @@ class Names:
         number, is_fresh = self._refer("stacks", self._stacks, functions)
         if not is_fresh:
             frames = to_json(functions) or "[]"
-            self.keep("stacks", number, (number, self._chunk, "kernel", "", "", frames))
+            self.keep("stacks", (number, self._chunk, "kernel", "", "", frames))
         return number
 
     def program_stack(self, stack: CallStack | None) -> int | None:
@@ -169,7 +170,7 @@ class Names:
         # Equal stacks have equal ids, and frames are many.
         number, is_fresh = self._refer("stacks", self._stacks, stack.id)
         if not is_fresh:
-            self.keep("stacks", number, (number, self._chunk, "program", *stack_columns(stack)))
+            self.keep("stacks", (number, self._chunk, "program", *stack_columns(stack)))
         return number
 
     def api(self, api: Api) -> int:
@@ -177,7 +178,7 @@ class Names:
         if api.number not in API_BY_NUMBER and api.number not in self._apis:
             _remember(self._apis, api.number, (api.number, 0))
             row = (api.number, clean(api.name), api.layer_name, family_name(api.family))
-            self.keep("apis", api.number, row)
+            self.keep("apis", row)
         return api.number
 
     def series(self, series: Series) -> FollowedSeries | None:
@@ -193,7 +194,6 @@ class Names:
             self.api(series.api)
         self.keep(
             "series",
-            known.number,
             (
                 known.number,
                 self._chunk,
@@ -231,7 +231,6 @@ class Names:
         command = " ".join(map(str, arguments)) if isinstance(arguments, list | tuple) else ""
         self.keep(
             "processes",
-            number,
             (
                 number,
                 self._chunk,
@@ -251,7 +250,7 @@ class Names:
 
     def _refresh_capture(self) -> None:
         number = self._capture
-        self.keep("captures", number, (number, self._chunk, *self._capture_row))
+        self.keep("captures", (number, self._chunk, *self._capture_row))
 
 
 def _remember(known: _Numbers, key: Hashable, number: tuple[int, int]) -> None:

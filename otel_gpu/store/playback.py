@@ -31,10 +31,10 @@ from otel_gpu.enrich.activities import (
 from otel_gpu.enrich.ids import NO_SEED, SpanIds, capture_seed
 from otel_gpu.explain.rules import ALLOCATOR_FAMILIES
 from otel_gpu.probe_table import APIS
-from otel_gpu.store.columns import MAX_INTEGER, Row
+from otel_gpu.store.columns import Row
 from otel_gpu.store.directory import Directory
 from otel_gpu.store.event_tables import EVENT_TABLES
-from otel_gpu.store.pages import PAGE_ROWS, Pages
+from otel_gpu.store.pages import Pages
 from otel_gpu.store.span import Span
 from otel_gpu.store.totals import SeriesSum
 
@@ -104,8 +104,13 @@ class Playback:
         """
         if self._span.chunk:
             yield from self._what_came_before()
-        early = self._activities_of("calls", self._early_calls())
-        streams = (early, self._captures(), self._recorded())
+        begins = dict.fromkeys(self._ways, self._span.first_seq)
+        begins |= {kind.name: self._span.lead_seq for kind in EVENT_TABLES}
+        streams = [
+            self._activities_of(table, self._pages.between(table, first_seq, self._span.last_seq))
+            for table, first_seq in begins.items()
+        ]
+        streams += (self._activities_of("calls", self._early_calls()), self._captures())
         for _, activity in heapq.merge(*streams, key=itemgetter(0)):
             yield activity
             if isinstance(activity, ExitActivity):
@@ -120,32 +125,6 @@ class Playback:
                 del self._series[key]
             for image in self._times.keys() & ended:
                 del self._times[image]
-
-    def _recorded(self) -> Iterator[_Found]:
-        """Yield what rows of tables make, a range of ``seq`` at a time: to merge is slower."""
-        span = self._span
-        begins = dict.fromkeys(self._ways, span.first_seq)
-        begins |= {kind.name: span.lead_seq for kind in EVENT_TABLES}
-        first_seq = span.first_seq
-        while first_seq <= span.last_seq:
-            last_seq = min(first_seq + PAGE_ROWS - 1, span.last_seq)
-            found: list[_Found] = []
-            for table, begin_seq in begins.items():
-                numbers = (max(first_seq, begin_seq), last_seq)
-                rows = self._pages.where(table, "seq BETWEEN ? AND ?", numbers)
-                found += self._activities_of(table, rows)
-            found.sort(key=itemgetter(0))
-            yield from found
-            # Only in a store from elsewhere are numbers far apart.
-            first_seq = last_seq + 1 if found else self._first_after(last_seq)
-
-    def _first_after(self, seq: int) -> int:
-        """Return the first number after one that a row has."""
-        tables = (f"SELECT min(seq) AS seq FROM {table} WHERE seq > ?1" for table in self._ways)
-        ((first_seq,),) = self._pages.fetch(
-            f"SELECT min(seq) FROM ({' UNION ALL '.join(tables)})", (seq,)
-        )
-        return MAX_INTEGER + 1 if first_seq is None else int(first_seq)
 
     def _early_calls(self) -> Iterator[Row]:
         first, last = self._span.first_seq, self._span.lead_seq - 1
@@ -249,6 +228,9 @@ class Playback:
 
     def _ids_at(self, seq: int) -> SpanIds:
         """Return what names the spans of the capture that a row is of."""
+        latest_seq, latest = self._ids[0]
+        if seq >= latest_seq:
+            return latest
         return next(ids for first_seq, ids in self._ids if seq >= first_seq)
 
     def _probes(self, row: Row) -> Activity | None:

@@ -72,13 +72,12 @@ class Readings:
                 if series.is_changed:
                     series.is_changed = False
                     row = (series.number, chunk, *total_row(series.total))
-                    self._names.keep("aggregate_totals", row[:2], row)
+                    self._names.keep("aggregate_totals", row)
             # All of a process, so that a reader finds them in one place.
             if process.has_new_times:
                 process.has_new_times = False
                 for key, total in process.times.items():
-                    times_row = (process.number, chunk, *key, *total)
-                    self._names.keep("thread_time_totals", times_row[:5], times_row)
+                    self._names.keep("thread_time_totals", (process.number, chunk, *key, *total))
 
     def begin_chunk(self) -> None:
         """Let the next chunk say all counters."""

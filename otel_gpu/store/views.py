@@ -123,8 +123,6 @@ VIEWS: tuple[View, ...] = (
         """,
         {
             "duration_ms": ("host time inside the call", "ms"),
-            "error": ("empty: it succeeded", ""),
-            "chosen_for": ("why it was kept", ""),
         },
     ),
     View(
