@@ -16,7 +16,6 @@ from otel_gpu.enrich.activities import (
     AggregatesActivity,
     CaptureActivity,
     ImageKey,
-    ProcessImage,
     Series,
     key_of,
 )
@@ -92,12 +91,8 @@ class Baselines:
     def observe(self, activity: AggregatesActivity) -> None:
         """Take in a reading of the histograms."""
         self._ledger.observe(activity)
-        process: ProcessImage | None = None
-        for series in activity.series:
-            # Those of one process come together.
-            if series.process is not process:
-                process = series.process
-                self._observe_image(key_of(process))
+        for process in {series.process for series in activity.series}:
+            self._observe_image(key_of(process))
 
     def _observe_image(self, key: ImageKey) -> None:
         image = self._images.get(key)
@@ -239,18 +234,19 @@ class _Windows:
 
     def __init__(self) -> None:
         self._begin: Sequence[int] = ()
+        self._counted = 0
         self.first_ns = 0
         self.medians_ns: deque[int] = deque(maxlen=_MAX_WINDOWS)
         self.durations_ns: deque[int] = deque(maxlen=_GROUPS * _GROUP_CALLS)
 
     def take(self, buckets: Sequence[int]) -> Sequence[int] | None:
         """Return the window's own counts once it has enough of them, and begin the next."""
-        begin = self._begin or (0,) * len(buckets)
-        window = list(map(grown, buckets, begin))
-        if sum(window) < _WINDOW_CALLS:
+        counted = sum(buckets)
+        if counted - self._counted < _WINDOW_CALLS:
             return None
-        self._begin = tuple(buckets)
-        return window
+        begin = self._begin or (0,) * len(buckets)
+        self._begin, self._counted = tuple(buckets), counted
+        return list(map(grown, buckets, begin))
 
     def is_rising(self) -> bool:
         medians_ns = self.medians_ns
