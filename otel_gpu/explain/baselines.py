@@ -16,7 +16,6 @@ from otel_gpu.enrich.activities import (
     AggregatesActivity,
     CaptureActivity,
     ImageKey,
-    ProcessImage,
     Series,
     key_of,
 )
@@ -92,12 +91,8 @@ class Baselines:
     def observe(self, activity: AggregatesActivity) -> None:
         """Take in a reading of the histograms."""
         self._ledger.observe(activity)
-        process: ProcessImage | None = None
-        for series in activity.series:
-            # Those of one process come together.
-            if series.process is not process:
-                process = series.process
-                self._observe_image(key_of(process))
+        for process in {series.process for series in activity.series}:
+            self._observe_image(key_of(process))
 
     def _observe_image(self, key: ImageKey) -> None:
         image = self._images.get(key)

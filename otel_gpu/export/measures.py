@@ -19,7 +19,6 @@ from otel_gpu import wire
 from otel_gpu.enrich.activities import (
     DeviceIdentity,
     OpenCallActivity,
-    ProcessImage,
     Series,
     ThreadTime,
 )
@@ -87,22 +86,12 @@ def _outermost(
         yield Measurement(instrument, attributes, key, sign * aggregate.size_bytes)
 
 
-def thread_times(times: Iterable[ThreadTime]) -> dict[ProcessImage, dict[str, int]]:
-    """Return the nanoseconds of every process's feeder threads, by state."""
-    by_process: dict[ProcessImage, list[ThreadTime]] = {}
-    for time in times:
-        by_process.setdefault(time.process, []).append(time)
-    return {
-        process: {state: time_ns for state, time_ns in budget_of(of_process).items() if time_ns}
-        for process, of_process in by_process.items()
-    }
-
-
-def measure_thread_times(times_ns: Mapping[str, int]) -> Iterator[Measurement]:
-    """Yield ``gpu.cuda.thread.time`` of one process."""
-    for state, time_ns in times_ns.items():
-        attributes = ((semconv.STATE, state),)
-        yield Measurement(semconv.METRIC_GPU_CUDA_THREAD_TIME, attributes, state, time_ns)
+def measure_thread_times(times: Iterable[ThreadTime]) -> Iterator[Measurement]:
+    """Yield ``gpu.cuda.thread.time`` of one process: what its feeder threads did, by state."""
+    for state, time_ns in budget_of(times).items():
+        if time_ns:
+            attributes = ((semconv.STATE, state),)
+            yield Measurement(semconv.METRIC_GPU_CUDA_THREAD_TIME, attributes, state, time_ns)
 
 
 def open_call_attributes(call: OpenCallActivity) -> Attributes:

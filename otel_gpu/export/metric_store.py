@@ -29,14 +29,10 @@ from otel_gpu.enrich.activities import (
     TimesActivity,
     key_of,
 )
+from otel_gpu.explain.verdicts import state_of
 from otel_gpu.export import semconv
 from otel_gpu.export.exemplars import ExemplarReservoir, IsSampled
-from otel_gpu.export.measures import (
-    measure,
-    measure_thread_times,
-    open_call_attributes,
-    thread_times,
-)
+from otel_gpu.export.measures import measure, measure_thread_times, open_call_attributes
 from otel_gpu.export.observed_image import ObservedImage
 from otel_gpu.export.points import Attributes, Layouts, Measurement
 from otel_gpu.export.resources import Resources, agent_resource, capture_version
@@ -267,9 +263,7 @@ class MetricStore:
             if image is None:
                 self._dropped_series["late"] += 1
                 continue
-            if image.updated_unix_ns != activity.unix_ns:
-                image.updated_unix_ns = activity.unix_ns
-                self._images.find(series.process)
+            self._touch(image, activity.unix_ns)
             if not self._images.put(image, series):
                 self._dropped_series["stale"] += 1
             if series.device is not None:
@@ -277,14 +271,21 @@ class MetricStore:
 
     def _observe_times(self, activity: TimesActivity) -> None:
         self._advance(activity.unix_ns)
-        for process, times_ns in thread_times(activity.times).items():
-            image = self._image(process) if times_ns else None
+        for time in activity.times:
+            kind = (time.state, time.context, time.reason)
+            image = self._image(time.process) if state_of(*kind) and time.time_ns else None
             if image is None:
                 continue
-            image.updated_unix_ns = activity.unix_ns
-            for state, time_ns in times_ns.items():
-                # What a thread was blocked on can become known later, and counters only rise.
-                image.thread_times_ns[state] = max(time_ns, image.thread_times_ns.get(state, 0))
+            self._touch(image, activity.unix_ns)
+            known = image.times.get(kind)
+            # What a thread was blocked on can become known later, and counters only rise.
+            if known is None or known.time_ns < time.time_ns:
+                image.times[kind] = time
+
+    def _touch(self, image: ObservedImage, unix_ns: int) -> None:
+        if image.updated_unix_ns != unix_ns:
+            image.updated_unix_ns = unix_ns
+            self._images.find(image.process)
 
     def count(self, instrument: Instrument, value: str) -> None:
         """Count something that was explained; see ``SelfTelemetry.count``."""
@@ -362,7 +363,7 @@ class MetricStore:
             )
             for source, (call, _) in image.open_calls.items()
         ]
-        times = measure_thread_times(image.thread_times_ns)
+        times = measure_thread_times(image.times.values())
         return Snapshot(
             key,
             image.resource,

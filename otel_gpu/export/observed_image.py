@@ -30,8 +30,6 @@ class ObservedImage(Account):
     exemplars: ExemplarReservoir
     devices: dict[int, DeviceIdentity] = field(default_factory=dict)
     open_calls: dict[tuple[int, int], OpenCall] = field(default_factory=dict)
-    # Of its threads that make CUDA calls, by state.
-    thread_times_ns: dict[str, int] = field(default_factory=dict)
     updated_unix_ns: int = 0
     end_unix_ns: int | None = None
     # How many of its series are counted as final.

@@ -1,6 +1,6 @@
 """Collects the document: activities in, everything that a reader can learn out."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from otel_gpu.enrich.activities import (
     Activity,
@@ -27,7 +27,7 @@ from otel_gpu.findings.document import (
     processes_of,
 )
 from otel_gpu.findings.extent import Extent
-from otel_gpu.findings.notes import Knowledge, write_notes
+from otel_gpu.findings.notes import write_notes
 from otel_gpu.findings.slots import Slots, Totals
 from otel_gpu.ledger.agent import AgentReadings
 from otel_gpu.ledger.ledger import Figures, Ledger
@@ -148,7 +148,7 @@ class Collector:
             tuple(self._slots.rows(images, end_unix_ns, self._interval_ns())),
             self._pressure.load(),
             self._agent.losses(self._rejected),
-            (*write_notes(self._knowledge(found.values())), *notes),
+            (*self._notes(found.values()), *notes),
         )
 
     def _observe_capture(self, activity: CaptureActivity) -> None:
@@ -172,6 +172,16 @@ class Collector:
 
     def _chooses(self, process: ProcessImage) -> bool:
         return not self._pids or process.pid in self._pids
+
+    def _notes(self, figures: Iterable[Figures]) -> Iterator[str]:
+        return write_notes(
+            [series.aggregate for one in figures for series in one.calls],
+            self._ledger,
+            self._agent,
+            failed_symbols=self._failed_symbols,
+            chains_left_out=self._chains_left_out,
+            given_up=self._explainer.given_up,
+        )
 
     def _interval_ns(self) -> int:
         """Return how long it was from one reading to the next, on average; 0 without any."""
@@ -239,26 +249,6 @@ class Collector:
             self._incidents.close()
             incidents = self._incidents.all()
         return sorted(incidents, key=lambda incident: (-incident.lost_ns, incident.id))
-
-    def _knowledge(self, figures: Collection[Figures]) -> Knowledge:
-        ledger, counters = self._ledger, self._agent.counters
-        calls = [series.aggregate for one in figures for series in one.calls]
-        return Knowledge(
-            has_calls=bool(ledger.middles_ns) and any(one.counted for one in calls),
-            has_times=ledger.is_accounted,
-            has_window=self._window != Window(),
-            counts_start_unix_ns=ledger.start_unix_ns,
-            counts_end_unix_ns=ledger.end_unix_ns,
-            withheld=counters.get("counter_spans_withheld_rate", 0),
-            switches=counters.get("counter_scheduler_switches", 0),
-            switches_repaired=counters.get("counter_switches_repaired", 0),
-            failed_symbols=dict(self._failed_symbols),
-            chains_left_out=self._chains_left_out,
-            series_left_out=ledger.left_out + ledger.forgotten,
-            given_up=dict(self._explainer.given_up),
-            unplaced_calls=sum(one.unplaced for one in calls),
-            errors=self._agent.status.get("errors", {}),
-        )
 
 
 def _process_order(item: tuple[ImageKey, ProcessImage]) -> tuple[bool, ImageKey]:

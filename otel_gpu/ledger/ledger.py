@@ -94,6 +94,7 @@ class Ledger:
         follow: Is called with what each reading adds to a series.
 
     Attributes:
+        window: As given.
         accounts: The latest readings.
         middles_ns: What stands for each bucket of durations; empty: not known.
         start_unix_ns: When the series were last read before the window; None: it has no begin.
@@ -112,7 +113,7 @@ class Ledger:
         max_ended: int | None = None,
         follow: Callable[[Growth], None] | None = None,
     ) -> None:
-        self._window = window
+        self.window = window
         self._metrics = metrics
         self._follow = follow
         most = MAX_SERIES if max_series is None else max_series
@@ -227,10 +228,10 @@ class Ledger:
 
     def _is_in_window(self, kind: type, unix_ns: int) -> bool:
         """Take in that something is read; False where the window was over before that."""
-        if self._begin is None and unix_ns > (self._window.start_unix_ns or 0):
+        if self._begin is None and unix_ns > (self.window.start_unix_ns or 0):
             self._begin = self.mark()
             self.start_unix_ns = self.end_unix_ns
-        last, end = self._read_unix_ns.get(kind), self._window.end_unix_ns
+        last, end = self._read_unix_ns.get(kind), self.window.end_unix_ns
         # What was read at one moment can be several activities.
         if last is not None and end is not None and last >= end and last != unix_ns:
             return False
