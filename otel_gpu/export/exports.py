@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 from opentelemetry.sdk.environment_variables import OTEL_SDK_DISABLED
 
@@ -28,7 +28,7 @@ from otel_gpu.export.finished import FinishedSpan
 from otel_gpu.export.limits import Limits, TraceSampler
 from otel_gpu.export.logs import SpanLog
 from otel_gpu.export.metrics import MetricExports
-from otel_gpu.export.otlp import LOGS, SPANS
+from otel_gpu.export.otlp import LOGS, SPANS, Signal
 from otel_gpu.export.resources import Origins, Resources, capture_version
 from otel_gpu.export.sender import Sender
 from otel_gpu.export.sinks import open_senders
@@ -237,38 +237,38 @@ def open_exports(
     if path is not None and is_true(environ, OTEL_SDK_DISABLED):
         _logger.warning("%s is true: nothing is written to %s", OTEL_SDK_DISABLED, path)
         path = None
-    for signal in ("TRACES", "METRICS", "LOGS"):
-        if "otlp" in exporter_names(environ, signal):
-            otlp_compression(environ, signal)
+    for name in ("TRACES", "METRICS", "LOGS"):
+        if "otlp" in exporter_names(environ, name):
+            otlp_compression(environ, name)
     limits = Limits.of_environment(environ)
     sampler = TraceSampler.of_environment(environ)
     wants_spans = config.spans.mode != "none"
     wants_logs = wants_spans and config.stacks.mode == LOG
     value_length = limits.log_value_length if wants_logs else limits.value_length
-    file = OtlpFile(path) if path is not None else None
-    try:
+    with ExitStack() as closing:
+        file = None
+        if path is not None:
+            file = OtlpFile(path)
+            closing.callback(file.close)
         with ExitStack() as failing:
             metrics = MetricExports(config, environ, live=live, file=file, faults=faults)
             failing.callback(metrics.shutdown, 0.0)
-            sinks = (
-                open_senders(SPANS, config.export, environ, file, live=live, faults=faults)
-                if wants_spans
-                else []
-            )
-            for sink in sinks:
-                failing.callback(sink.shutdown, 0.0)
-            logs = (
-                open_senders(LOGS, config.export, environ, file, live=live, faults=faults)
-                if wants_logs
-                else []
-            )
+            senders: dict[Signal, list[Sender[Any]]] = {SPANS: [], LOGS: []}
+            for signal, is_wanted in ((SPANS, wants_spans), (LOGS, wants_logs)):
+                if not is_wanted:
+                    continue
+                senders[signal] = open_senders(
+                    signal, config.export, environ, file, live=live, faults=faults
+                )
+                for sender in senders[signal]:
+                    failing.callback(sender.shutdown, 0.0)
             failing.pop_all()
-        if wants_logs and sinks and not logs:
+        if wants_logs and senders[SPANS] and not senders[LOGS]:
             _logger.warning(
                 "stacks.mode is log and no endpoint for logs is set: stacks are not exported"
             )
         exports = Exports(
-            sinks,
+            senders[SPANS],
             metrics,
             environ,
             limits=limits,
@@ -276,12 +276,7 @@ def open_exports(
             stacks=Stacks(config.stacks.mode, value_length),
             explains=config.explain.enabled,
             live=live,
-            logs=logs,
+            logs=senders[LOGS],
         )
-        try:
-            yield exports
-        finally:
-            exports.shutdown(config.export.shutdown_timeout_s)
-    finally:
-        if file is not None:
-            file.close()
+        closing.callback(exports.shutdown, config.export.shutdown_timeout_s)
+        yield exports

@@ -20,7 +20,6 @@ from opentelemetry.sdk.environment_variables import (
     OTEL_METRIC_EXPORT_INTERVAL,
     OTEL_METRIC_EXPORT_TIMEOUT,
     OTEL_METRICS_EXEMPLAR_FILTER,
-    OTEL_SDK_DISABLED,
     OTEL_TRACES_SAMPLER,
 )
 from opentelemetry.sdk.metrics import Histogram, ObservableCounter
@@ -50,7 +49,6 @@ from otel_gpu.export import semconv
 from otel_gpu.export.environment import (
     choose,
     exporter_names,
-    is_true,
     otlp_compression,
     otlp_protocol,
     otlp_timeout_s,
@@ -123,7 +121,7 @@ class MetricExports:
         interval_s = _read_ms(environ, OTEL_METRIC_EXPORT_INTERVAL, _DEFAULT_INTERVAL_MS) / 1e3
         timeout_s = _read_ms(environ, OTEL_METRIC_EXPORT_TIMEOUT, _DEFAULT_TIMEOUT_MS) / 1e3
         exporters = open_exporters(environ, timeout_s)
-        if file is not None and not is_true(environ, OTEL_SDK_DISABLED):
+        if file is not None:
             exporters.append(_FileExporter(file))
         endpoint = variable(
             environ, OTEL_EXPORTER_OTLP_METRICS_ENDPOINT, OTEL_EXPORTER_OTLP_ENDPOINT

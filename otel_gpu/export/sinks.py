@@ -11,12 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import Any
 
-from opentelemetry.sdk.environment_variables import OTEL_SDK_DISABLED
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SpanExporter, SpanExportResult
 
 from otel_gpu.errors import ConfigError
 from otel_gpu.export.encoder import RequestEncoder, SpanEncoder
-from otel_gpu.export.environment import exporter_names, is_true, standing_in
+from otel_gpu.export.environment import exporter_names, standing_in
 from otel_gpu.export.file import FileTransport, OtlpFile
 from otel_gpu.export.finished import FinishedSpan, readable
 from otel_gpu.export.logs import LogEncoder
@@ -101,7 +100,7 @@ def open_senders(
             environ, signal.name, () if signal is SPANS else ("otlp", "none")
         )
     ]
-    if file is not None and not is_true(environ, OTEL_SDK_DISABLED):
+    if file is not None:
         transports.append(FileTransport(file, signal))
     senders: list[Sender[Any]] = []
     for transport in transports:
