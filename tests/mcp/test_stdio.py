@@ -10,7 +10,7 @@ import pytest
 
 from otel_gpu import pipeline
 from otel_gpu.capture.recording import read_recording
-from otel_gpu.enrich.activities import CallActivity
+from otel_gpu.enrich.activities import CallActivity, StatusActivity
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.store.limits import Limits
 from otel_gpu.store.recorder import open_writer
@@ -233,6 +233,7 @@ def test_a_store_is_told_while_an_agent_writes_it(tmp_path):
     path = tmp_path / "store.db"
     observed = []
     pipeline.process(read_recording(served.CHURN), Enricher(), [observed.append], Counter())
+    status = next(one for one in reversed(observed) if isinstance(one, StatusActivity))
 
     async def story(writer):
         async with stdio_client("--store", path) as client:
@@ -240,6 +241,8 @@ def test_a_store_is_told_while_an_agent_writes_it(tmp_path):
                 writer.observe(activity)
             stored = 0
             while not stored:
+                # What waits is written when more comes, and of an agent that lives something does.
+                writer.observe(status)
                 told = await ask(client, "run_sql", sql="SELECT count(*) FROM calls")
                 ((stored,),) = told["answer"]["rows"]
             assert writer.close()
