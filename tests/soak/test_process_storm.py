@@ -53,7 +53,8 @@ FLAT = 0.02
 DELTA = {"OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE": "delta"}
 KEEP = {"OTEL_GPU_STORE_ENABLED": "auto"}
 # A call that had begun when the probes came, or between those of entry and return, and stacks of
-# programs that ended before they could be looked at. No counts are among them.
+# programs that ended before they could be looked at. No counts are among them. What tests beside
+# these lose would be, so they run alone.
 SMALL_LOSSES = {"no_entry", "no_return", "sample"}
 # What others on a busy host do to a program: incidents all the same.
 OF_THE_HOST = {"preemption", "run_queue", "stopped"}
@@ -147,6 +148,7 @@ def run_storm(process: Any, agent: Agent) -> tuple[Counter[int], Watch]:
     return made, watch
 
 
+@pytest.mark.alone
 def test_short_programs_are_exported_exactly(stubs: StubLibraries, receiver: OtlpReceiver) -> None:
     """Each process is one resource with all its calls, and none of its own doing is an incident."""
     with (
@@ -183,6 +185,7 @@ def test_short_programs_are_exported_exactly(stubs: StubLibraries, receiver: Otl
     watch.judge()
 
 
+@pytest.mark.alone
 def test_short_programs_are_kept_exactly(stubs: StubLibraries, tmp_path: Path) -> None:
     """The store has each process once, with all its calls, and no incident of its own doing."""
     store = tmp_path / "storm.db"
