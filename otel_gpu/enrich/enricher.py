@@ -95,6 +95,8 @@ class Enricher:
         self._unsettled = self._processes.unsettled
         self._settled = self._processes.settled
         self._arrivals = Arrivals()
+        # Whose events are handed on now, whatever the table has room for.
+        self._released: ImageKey | None = None
         # What was held back and need not wait any more.
         self._ready: list[Activity] = []
         self._ktime_ns = 0
@@ -188,9 +190,11 @@ class Enricher:
         for event in arrival.events:
             # A fork brings in a child, and in a full table its parent may be what goes for it.
             self._processes.settle(*image)
+            self._released = image
             activity = self._ways[type(event)](event)
             if activity is not None:
                 self._ready.append(activity)
+        self._released = None
         unix_ns = self._clock.to_unix_ns(self._ktime_ns)
         if arrival.has_times and image in self._times:
             self._ready.append(TimesActivity(unix_ns, tuple(self._sum_times(image))))
@@ -293,7 +297,7 @@ class Enricher:
         """Return the process of an event; None: it has no name yet, and the event waits."""
         image = (event.pid, event.image_ktime_ns)
         process = self._processes.find(*image, event.comm)
-        if image not in self._unsettled:
+        if image not in self._unsettled or image == self._released:
             return process
         self._wait(image, event)
         return None
