@@ -9,9 +9,10 @@ out again: ``trace_id`` (16 bytes), ``span_id`` (8 bytes; empty: no span) and
 ``parent_span_id`` (empty: a root). Where they come from is in ``ids.py``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from operator import attrgetter
+from typing import Any, NamedTuple, get_args
 
 from otel_gpu.decode.events import (
     Aggregate,
@@ -292,3 +293,11 @@ Activity = (
     | CaptureActivity
     | ExitActivity
 )
+
+_ENDS = {"unix_ns", "end_unix_ns", "seen_unix_ns"}
+END_OF: Mapping[type, Callable[[Any], int]] = {
+    # Every kind has one of these.
+    kind: attrgetter(next(iter(_ENDS & set(kind._fields))))
+    for kind in get_args(Activity)
+}
+"""By kind of activity, what says when one ended or was read, in Unix nanoseconds."""

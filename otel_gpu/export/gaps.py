@@ -19,11 +19,11 @@ gap ever follows them.
 # a stall that waited in vain is a trace of its own.
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import (
+    END_OF,
     Activity,
     AggregatesActivity,
     CallActivity,
@@ -44,17 +44,11 @@ _Thread = tuple[int, int, int]
 
 # Activities that are handed over at the moment that they carry. Stalls are not: one of
 # a long gap is seconds old.
-_TIME_OF: Mapping[type, Callable[[Any], int]] = {
-    AggregatesActivity: attrgetter("unix_ns"),
-    CallActivity: attrgetter("end_unix_ns"),
-    CountersActivity: attrgetter("unix_ns"),
-    ExitActivity: attrgetter("end_unix_ns"),
-    ForkActivity: attrgetter("end_unix_ns"),
-    GapActivity: attrgetter("end_unix_ns"),
-    OpenCallActivity: attrgetter("seen_unix_ns"),
-    StatusActivity: attrgetter("unix_ns"),
-}
 _OF_A_THREAD = (CallActivity, ForkActivity, GapActivity, OpenCallActivity)
+_TIME_OF: Mapping[type, Callable[[Any], int]] = {
+    kind: END_OF[kind]
+    for kind in (*_OF_A_THREAD, AggregatesActivity, CountersActivity, ExitActivity, StatusActivity)
+}
 
 
 class PlacedStall(NamedTuple):

@@ -213,7 +213,8 @@ class MetricStore:
     # Taking in.
 
     def _image(self, process: ProcessImage) -> ObservedImage | None:
-        key = key_of(process)
+        # As key_of(…), of which every span asks.
+        key = (process.pid, process.image_ktime_ns)
         image = self._images.get(key)
         if image is None and key not in self._released:
             image = self._images.find(process)

@@ -44,6 +44,7 @@ class Accounts(Generic[_A]):
 
     Attributes:
         size: How many series are kept.
+        get: Returns the account of an image; None: there is none.
     """
 
     def __init__(
@@ -64,10 +65,8 @@ class Accounts(Generic[_A]):
         self._ended: dict[ImageKey, None] = {}
         self._ended_size = 0
         self.size = 0
-
-    def get(self, image: ImageKey) -> _A | None:
-        """Return the account of an image; None: there is none."""
-        return self._accounts.get(image)
+        # Asked at every span: a method of ours would cost as much again.
+        self.get: Callable[[ImageKey], _A | None] = self._accounts.get
 
     def items(self) -> ItemsView[ImageKey, _A]:
         """Return all accounts, those first that were silent for longest."""

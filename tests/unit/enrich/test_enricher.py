@@ -611,11 +611,19 @@ CROWDED = [
     ),
 ]
 
+# What waits is of an image that is not in the table any more, and finds no room in it again.
+FULL = [
+    Fork(0, 2, 0, 0, 0, 1, 0, 0, 0, ""),
+    Device(0, 3, 0, 0, 0, b"", ""),
+    Exit(0, 0, 0, 0, 0, 0, ""),
+]
+
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(EVENTS, max_size=40))
 @example(CROWDED)
 @example(DROPPED)
+@example(FULL)
 def test_no_order_of_events_stops_the_stream(events):
     """
     Whatever comes in whatever order, each event that has an activity yields it once. Those of
