@@ -129,6 +129,7 @@ class Enricher:
         An error about one event is counted in ``faults``; without any, it is raised.
         """
         waiting: Capture | None = None
+        ways = self._ways
         for event in events:
             kind = type(event)
             # A capture comes before the first clock sample, and is dated by it.
@@ -142,7 +143,7 @@ class Enricher:
                     self._learn_capture(event)
                     waiting = event
                     continue
-                activity = self._ways[kind](event)
+                activity = ways[kind](event)
             except Exception as error:
                 if faults is None:
                     raise
