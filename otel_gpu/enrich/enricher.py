@@ -133,6 +133,7 @@ class Enricher:
         """
         waiting: Capture | None = None
         self._faults = faults
+        ways = self._ways
         for event in events:
             kind = type(event)
             # A capture comes before the first clock sample, and is dated by it.
@@ -146,7 +147,7 @@ class Enricher:
                     self._learn_capture(event)
                     waiting = event
                     continue
-                activity = self._ways[kind](event)
+                activity = ways[kind](event)
             except Exception as error:  # noqa: BLE001 -- counted, or raised
                 self._fail(error)
                 activity = None

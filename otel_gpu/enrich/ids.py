@@ -47,7 +47,7 @@ _Of = CudaCall | Stall | Gap | Fork | OpenCall
 
 def capture_seed(unix_ns: int, info: Mapping[str, Any]) -> bytes:
     """
-    Return the 8 bytes that tell a capture's ids from those of all others.
+    Return the 8 bytes that distinguish a capture's ids from those of all others.
 
     They come from the boot and the moment at which the capture began, both of
     which a recording holds.

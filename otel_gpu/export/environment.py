@@ -109,7 +109,7 @@ def exporter_names(
     disabled.
 
     Raises:
-        ConfigError: A name is none of the ``choices``, where there are any.
+        ConfigError: A name is not one of the ``choices``, where there are any.
     """
     if is_true(environ, OTEL_SDK_DISABLED):
         return ()

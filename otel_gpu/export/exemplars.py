@@ -18,7 +18,7 @@ _MAX_KINDS = 256
 IsSampled = Callable[[bytes, str], bool]
 
 
-# What tells one duration point from another, before names, which can change: the number of
+# What distinguishes duration points, before names, which can change: the number of
 # the API, copy kind, status and device. Plain tuples, since every span makes one of each.
 _Kind = tuple[int, int, int, int]
 _Offer = tuple[int, CallActivity]

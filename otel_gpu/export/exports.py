@@ -228,7 +228,7 @@ def open_exports(
         live: False for a replay: no timers and no threads of our own; batches are
             made by size alone and what is left is sent at the end, so that the same
             recording gives the same output.
-        faults: Counts errors in threads of the exports that are none of an endpoint's.
+        faults: Counts errors in threads of the exports that are not an endpoint's.
 
     Raises:
         ConfigError: A variable has a value that cannot work.

@@ -4,7 +4,7 @@ Stalls that wait to hear whether they lie in a gap.
 A stall inside a CUDA call names the call. A stall between two calls cannot name its
 gap: whether that becomes a span is decided when the gap ends, and so its record comes
 right behind those of its stalls. A stall outside calls is held here until its thread's
-next record tells. Threads that make no CUDA calls have stalls outside calls too, and no
+next record decides. Threads that make no CUDA calls have stalls outside calls too, and no
 gap ever follows them.
 """
 
@@ -65,7 +65,7 @@ class _Held:
 
     def __init__(self) -> None:
         self.stalls: list[StallActivity] = []
-        # The first time of the stream after the last of them.
+        # The first time in the stream after the last of them.
         self.since_unix_ns = 0
 
 

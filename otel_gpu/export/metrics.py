@@ -196,7 +196,7 @@ class MetricExports:
             self._replay_delivers = self.flush(_REPLAY_TIMEOUT_S)
 
     def flush(self, timeout_s: float) -> bool:
-        """Export what there is now; tell whether all of it arrived within the time."""
+        """Export what there is now; False when not all of it arrived within the time."""
         deadline_s = time.monotonic() + timeout_s
         self._hand_over_calls()
         results = [
@@ -205,7 +205,7 @@ class MetricExports:
         return all(results)
 
     def shutdown(self, timeout_s: float) -> bool:
-        """Export once more and end, within the time; tell whether all of it arrived."""
+        """Export once more and end, within the time; False when not all of it arrived."""
         deadline_s = time.monotonic() + timeout_s
         self._hand_over_calls()
         results = [reader.stop(max(0.0, deadline_s - time.monotonic())) for reader in self._readers]

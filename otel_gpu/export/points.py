@@ -62,7 +62,7 @@ class Measurement(NamedTuple):
     """
     One cumulative value, or the present one for a gauge.
 
-    ``source`` tells where it was read, and stays the same when attributes change.
+    ``source`` is where it was read, and stays the same when attributes change.
     """
 
     instrument: Instrument

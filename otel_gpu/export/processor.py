@@ -26,7 +26,7 @@ given, and all other spans go where they went before.
 #
 # A CUDA runtime call makes driver calls. Where the outer one is known to be open, the
 # inner one's stalls are handed on to it, and the outer one alone is explained. It is
-# known where spans are made by a tracer, which tells when they start; spans that are only
+# known where spans are made by a tracer, which says when they start; spans that are only
 # handed over when they are finished are explained by themselves.
 
 import threading

@@ -3,7 +3,7 @@ The reader: exports what was aggregated elsewhere, through the SDK's standard ex
 
 It is a PeriodicExportingMetricReader that can be given to a MeterProvider, whose own
 metrics are then sent along; it needs none. Exports happen on its one thread, so that
-a dead endpoint delays nobody: whoever waits for an export says for how long.
+a dead endpoint delays nothing else: whoever waits for an export says for how long.
 """
 
 import math
@@ -52,7 +52,7 @@ class PreAggregatedReader(PeriodicExportingMetricReader):
         max_request_bytes: int = MAX_REQUEST_BYTES,
         faults: Faults | None = None,
     ) -> None:
-        # The base class would start a thread that nobody can ask to export now.
+        # The base class would start a thread that cannot be asked to export now.
         super().__init__(
             exporter, export_interval_millis=math.inf, export_timeout_millis=timeout_s * 1e3
         )
@@ -78,7 +78,7 @@ class PreAggregatedReader(PeriodicExportingMetricReader):
                 self._condition.notify_all()
 
     def flush(self, timeout_s: float) -> bool:
-        """Export now; tell whether all of it arrived within the time."""
+        """Export now; False when not all of it arrived within the time."""
         with self._condition:
             self._requested += 1
             mine = self._requested
@@ -90,7 +90,7 @@ class PreAggregatedReader(PeriodicExportingMetricReader):
 
     def stop(self, timeout_s: float) -> bool:
         """
-        Export once more and end; tell whether all of it arrived within the time.
+        Export once more and end; False when not all of it arrived within the time.
 
         An export that is still under way when the time is nearly up is broken off.
         """

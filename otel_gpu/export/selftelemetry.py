@@ -47,7 +47,7 @@ _FAULTS = (
     ("skipped", semconv.METRIC_OTEL_GPU_ITEMS_SKIPPED),
     ("off", semconv.METRIC_OTEL_GPU_SWITCHED_OFF),
 )
-# What the agent explained, and which attribute tells one point of it from another.
+# What the agent explained, and which attribute distinguishes its points.
 _EXPLAINED: Mapping[Instrument, str] = {
     semconv.METRIC_OTEL_GPU_CHAINS: semconv.OTEL_GPU_SEVERITY,
     semconv.METRIC_OTEL_GPU_CHAINS_WITHHELD: semconv.REASON,

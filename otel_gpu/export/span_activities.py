@@ -97,7 +97,7 @@ def stall_of(span: ReadableSpan) -> StallActivity:
 
 def knows_states(span: ReadableSpan) -> bool:
     """Say whether what no stall covers was time on a CPU."""
-    # otel_gpu leaves a total of 0 out; of others no totals mean that nobody measured.
+    # otel_gpu leaves a total of 0 out; in spans of others no totals mean that none were measured.
     scope = span.instrumentation_scope
     is_ours = scope is not None and scope.name == semconv.SCOPE_CUDA
     return is_ours or semconv.OTEL_GPU_CALL_BLOCKED_TIME in attributes_of(span)

@@ -109,7 +109,7 @@ def chain_of(
     if judged is None:
         return None
     effect, subject = judged
-    # Nothing is known of other threads, so nobody can be followed.
+    # Nothing is known of other threads, so no waker can be followed.
     timeline = Timeline(settings)
     finder = Causes(timeline, Quotas(timeline), replace(settings, max_depth=0))
     finder.knows_states = knows_states(call)

@@ -114,7 +114,7 @@ class SpanBuilder:
         """
         Return the spans of one activity: none, one, or the two of a stall.
 
-        A stall outside calls makes none yet: it comes with a later activity, which tells
+        A stall outside calls makes none yet: it comes with a later activity, which decides
         what it lies in.
         """
         if type(activity) is StallActivity:
