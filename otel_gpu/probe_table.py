@@ -193,6 +193,7 @@ VARIANTS: tuple[str, ...] = (
     "_v3_ptsz",
     "_v3_ptds",
 )
+_FIRST_DRIVER_API = 100
 _SPELLING = re.compile(r"^(cu\w+?)((?:_v[0-9]+)?(?:_ptsz|_ptds)?)$")
 
 
@@ -203,6 +204,12 @@ class Probe(NamedTuple):
     file_offset: int
     api: Api
     variant: int
+
+
+def unknown_api(number: int) -> Api:
+    """Return an API that is not in this table, from a recording of a later version."""
+    layer = wire.LAYER_DRIVER if number >= _FIRST_DRIVER_API else wire.LAYER_RUNTIME
+    return Api(number, f"unknown_api_{number}", layer, wire.FAMILY_OTHER)
 
 
 def api_of_symbol(symbol: str) -> tuple[Api, int] | None:

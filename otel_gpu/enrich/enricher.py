@@ -27,7 +27,6 @@ from otel_gpu.decode.events import (
     Stall,
     Status,
     Times,
-    TimesKey,
     UserStack,
 )
 from otel_gpu.enrich import clock as clocks
@@ -54,16 +53,14 @@ from otel_gpu.enrich.activities import (
 from otel_gpu.enrich.arrivals import Arrivals, Waiting
 from otel_gpu.enrich.devices import DeviceTable
 from otel_gpu.enrich.ids import NO_SEED, SpanIds, capture_seed
+from otel_gpu.enrich.kernel_waits import KernelWaits
 from otel_gpu.enrich.processes import MAX_DEAD, MAX_IMAGES, ProcessTable
-from otel_gpu.enrich.reasons import find_reason
 from otel_gpu.enrich.stack_table import StackTable
+from otel_gpu.enrich.time_accounts import TimeAccounts
 from otel_gpu.enrich.user_reasons import refine_reason
 from otel_gpu.faults import Faults
-from otel_gpu.probe_table import API_BY_NUMBER, Api
+from otel_gpu.probe_table import API_BY_NUMBER, Api, unknown_api
 
-_FIRST_DRIVER_API = 100
-_MAX_KERNEL_STACKS = 16384
-_MAX_TIMES = 65536
 _new_tuple = tuple.__new__
 
 
@@ -84,11 +81,9 @@ class Enricher:
         self._clock = clocks.Clock()
         self._ids = SpanIds(NO_SEED)
         self._devices = DeviceTable()
-        self._kernel_stacks: dict[int, tuple[str, ...]] = {}
+        self._waits = KernelWaits()
         self._stacks = StackTable()
-        self._machine = ""
-        self._times: dict[ImageKey, dict[TimesKey, tuple[int, int]]] = {}
-        self._times_known = 0
+        self._times = TimeAccounts(self._waits)
         self._processes = ProcessTable(
             self._clock, self._forget, max_images=max_images, max_dead=max_dead
         )
@@ -102,7 +97,7 @@ class Enricher:
         self._faults: Faults | None = None
         self._ways: dict[type, Callable[[Any], Activity | None]] = {
             Aggregates: self._enrich_aggregates,
-            Clock: self._learn_clock,
+            Clock: lambda event: self._clock.add_sample(event.ktime_ns, event.unix_ns),
             Counters: self._enrich_counters,
             CudaCall: self._enrich_call,
             Device: self._learn_device,
@@ -110,16 +105,17 @@ class Enricher:
             Exit: self._enrich_exit,
             Fork: self._enrich_fork,
             Gap: self._enrich_gap,
-            Pressure: self._enrich_pressure,
-            Stack: self._learn_kernel_stack,
+            Pressure: self._dated(PressureActivity),
+            Stack: self._waits.learn,
             UserStack: self._stacks.learn,
             Times: self._enrich_times,
-            Library: _ignore,
+            # That one was mapped is for the side that places probes; it names nothing.
+            Library: lambda _: None,
             OpenCall: self._enrich_open_call,
-            Probes: self._enrich_probes,
+            Probes: self._dated(ProbesActivity),
             ProcessSeen: self._learn_process,
             Stall: self._enrich_stall,
-            Status: self._enrich_status,
+            Status: self._dated(StatusActivity),
         }
 
     def enrich(self, events: Iterable[Event], faults: Faults | None = None) -> Iterator[Activity]:
@@ -167,14 +163,8 @@ class Enricher:
     def _learn_capture(self, event: Capture) -> None:
         self._processes.learn_host(event.info)
         host = event.info.get("host")
-        self._machine = str(host.get("arch")) if isinstance(host, Mapping) else ""
-        self._kernel_stacks.clear()
+        self._waits.begin(str(host.get("arch")) if isinstance(host, Mapping) else "")
         self._stacks.clear()
-
-    def _wait(self, image: ImageKey, event: Waiting) -> None:
-        # Each of these events begins with the time at which it was sent.
-        self._arrivals.hold(image, event, max(self._ktime_ns, event[0]))
-        self._make_room()
 
     def _make_room(self) -> None:
         while (image := self._arrivals.in_excess()) is not None:
@@ -220,7 +210,7 @@ class Enricher:
 
     def _forget(self, image: ImageKey) -> None:
         self._devices.forget(image)
-        self._forget_times(image)
+        self._times.forget(image)
 
     def _enrich_call(self, event: CudaCall) -> CallActivity | None:
         image = (event.pid, event.image_ktime_ns)
@@ -231,7 +221,7 @@ class Enricher:
         values = (
             process,
             event,
-            API_BY_NUMBER.get(event.api) or _unknown_api(event.api),
+            API_BY_NUMBER.get(event.api) or unknown_api(event.api),
             start_unix_ns,
             end_unix_ns,
             None if event.device < 0 else self._devices.find(image, event.device),
@@ -240,9 +230,6 @@ class Enricher:
         )
         # As CallActivity(…), which takes three times as long.
         return _new_tuple(CallActivity, values)
-
-    def _learn_clock(self, event: Clock) -> None:
-        self._clock.add_sample(event.ktime_ns, event.unix_ns)
 
     def _learn_process(self, event: ProcessSeen) -> None:
         self._ktime_ns = max(self._ktime_ns, event.ktime_ns)
@@ -253,22 +240,19 @@ class Enricher:
         # The old image ends here; its process does not, so there is no exit code to tell.
         self._release((event.pid, event.old_image_ktime_ns))
         old = self._processes.find(event.pid, event.old_image_ktime_ns, "")
-        self._forget_times((event.pid, event.old_image_ktime_ns))
+        self._times.forget((event.pid, event.old_image_ktime_ns))
         self._processes.learn_exec(
             event.pid, event.image_ktime_ns, event.old_image_ktime_ns, event.path, event.comm
         )
         return ExitActivity(old, self._clock.to_unix_ns(event.ktime_ns), 0, is_replaced=True)
 
+    def _dated(self, kind: Callable[[int, Any], Activity]) -> Callable[[Any], Activity]:
+        return lambda event: kind(self._clock.to_unix_ns(event.ktime_ns), event.info)
+
     def _learn_device(self, event: Device) -> None:
         # Devices are forgotten with their image, so there must be one.
         self._processes.find(event.pid, event.image_ktime_ns, "")
         self._devices.learn((event.pid, event.image_ktime_ns), event.device, event.uuid, event.name)
-
-    def _enrich_status(self, event: Status) -> StatusActivity:
-        return StatusActivity(self._clock.to_unix_ns(event.ktime_ns), event.info)
-
-    def _enrich_probes(self, event: Probes) -> ProbesActivity:
-        return ProbesActivity(self._clock.to_unix_ns(event.ktime_ns), event.info)
 
     def _enrich_capture(self, event: Capture) -> CaptureActivity:
         unix_ns = self._clock.to_unix_ns(event.ktime_ns)
@@ -285,7 +269,7 @@ class Enricher:
         reason = ""
         if event.runnable_ktime_ns > event.start_ktime_ns:
             reason = refine_reason(
-                self._reason(event.kernel_stack, event.system_call, event.flags),
+                self._waits.reason(event.kernel_stack, event.system_call, event.flags),
                 self._stacks.rules_of(event.user_stack),
             )
         return StallActivity(
@@ -295,7 +279,7 @@ class Enricher:
             runnable_unix_ns,
             end_unix_ns,
             reason,
-            self._kernel_stacks.get(event.kernel_stack, ()),
+            self._waits.functions(event.kernel_stack),
             self._stacks.find(event.user_stack),
             *self._ids.of_stall(event),
         )
@@ -306,20 +290,14 @@ class Enricher:
         process = self._processes.find(*image, event.comm)
         if image == self._released or not self._must_wait(image):
             return process
-        self._wait(image, event)
+        # Each of these events begins with the time at which it was sent.
+        self._arrivals.hold(image, event, max(self._ktime_ns, event[0]))
+        self._make_room()
         return None
 
     def _must_wait(self, image: ImageKey) -> bool:
         # In a full table an image may be gone of which something waits: what follows comes after it.
         return self._processes.may_improve(image) or image in self._arrivals
-
-    def _reason(self, kernel_stack: int, system_call: int, flags: int) -> str:
-        functions = self._kernel_stacks.get(kernel_stack, ())
-        return find_reason(functions, system_call, flags, self._machine)
-
-    def _learn_kernel_stack(self, event: Stack) -> None:
-        if len(self._kernel_stacks) < _MAX_KERNEL_STACKS:
-            self._kernel_stacks[event.kernel_stack] = event.functions
 
     def _enrich_gap(self, event: Gap) -> GapActivity | None:
         process = self._find_process(event)
@@ -329,8 +307,8 @@ class Enricher:
         return GapActivity(
             process,
             event,
-            API_BY_NUMBER.get(event.previous_api) or _unknown_api(event.previous_api),
-            API_BY_NUMBER.get(event.next_api) or _unknown_api(event.next_api),
+            API_BY_NUMBER.get(event.previous_api) or unknown_api(event.previous_api),
+            API_BY_NUMBER.get(event.next_api) or unknown_api(event.next_api),
             start_unix_ns,
             end_unix_ns,
             self._devices.find((event.pid, event.image_ktime_ns), event.device),
@@ -339,17 +317,7 @@ class Enricher:
 
     def _enrich_times(self, event: Times) -> TimesActivity:
         self._advance(event.ktime_ns)
-        images = set()
-        for key, time_ns, count in event.entries:
-            image = (key.pid, key.image_ktime_ns)
-            known = self._times.get(image, {})
-            if key not in known:
-                if self._times_known >= _MAX_TIMES:
-                    continue
-                self._times_known += 1
-                known = self._times.setdefault(image, {})
-            known[key] = (time_ns, count)
-            images.add(image)
+        images = self._times.take(event.entries)
         for image in images:
             self._processes.find(*image, "")
         waiting = set(filter(self._must_wait, images))
@@ -358,24 +326,10 @@ class Enricher:
         times = [time for image in sorted(images - waiting) for time in self._sum_times(image)]
         return TimesActivity(self._clock.to_unix_ns(event.ktime_ns), tuple(times))
 
-    def _forget_times(self, image: ImageKey) -> None:
-        self._times_known -= len(self._times.pop(image, ()))
-
     def _sum_times(self, image: ImageKey) -> Iterator[ThreadTime]:
-        totals: dict[tuple[int, int, str], tuple[int, int]] = {}
-        for key, (time_ns, count) in self._times.get(image, {}).items():
-            reason = ""
-            if key.state == wire.STATE_BLOCKED:
-                reason = self._reason(key.kernel_stack, key.system_call, key.flags)
-            kind = (key.state, key.context, reason)
-            known_ns, known = totals.get(kind, (0, 0))
-            totals[kind] = (known_ns + time_ns, known + count)
         process = self._processes.find(*image, "")
-        for kind, total in totals.items():
-            yield ThreadTime(process, *kind, *total)
-
-    def _enrich_pressure(self, event: Pressure) -> PressureActivity:
-        return PressureActivity(self._clock.to_unix_ns(event.ktime_ns), event.info)
+        for kind, time_ns, count in self._times.sums(image):
+            yield ThreadTime(process, *kind, time_ns, count)
 
     def _enrich_fork(self, event: Fork) -> ForkActivity | None:
         # The child's own records need not wait for its parent's name.
@@ -396,7 +350,7 @@ class Enricher:
         return OpenCallActivity(
             process,
             event,
-            API_BY_NUMBER.get(event.api) or _unknown_api(event.api),
+            API_BY_NUMBER.get(event.api) or unknown_api(event.api),
             start_unix_ns,
             seen_unix_ns,
             self._devices.find((event.pid, event.image_ktime_ns), event.device),
@@ -410,7 +364,7 @@ class Enricher:
             event.pid, event.image_ktime_ns, event.ktime_ns, event.comm
         )
         self._release((event.pid, event.image_ktime_ns))
-        self._forget_times((event.pid, event.image_ktime_ns))
+        self._times.forget((event.pid, event.image_ktime_ns))
         return ExitActivity(image, self._clock.to_unix_ns(event.ktime_ns), event.exit_code)
 
     def _enrich_counters(self, event: Counters) -> CountersActivity:
@@ -438,18 +392,7 @@ class Enricher:
         api: Api | None = None
         # Other metrics keep a switch type, or nothing, where calls keep their API.
         if key.metric == wire.METRIC_CALL_DURATION:
-            api = API_BY_NUMBER.get(key.api) or _unknown_api(key.api)
+            api = API_BY_NUMBER.get(key.api) or unknown_api(key.api)
         image = (key.pid, key.image_ktime_ns)
         process = self._processes.find(*image, "")
         return Series(process, key, api, self._devices.find(image, key.device), aggregate)
-
-
-def _ignore(_: Library) -> None:
-    # That a library was mapped is for the side that places probes; it names nothing.
-    return
-
-
-def _unknown_api(number: int) -> Api:
-    # From a recording of a later version, whose table has more rows.
-    layer = wire.LAYER_DRIVER if number >= _FIRST_DRIVER_API else wire.LAYER_RUNTIME
-    return Api(number, f"unknown_api_{number}", layer, wire.FAMILY_OTHER)

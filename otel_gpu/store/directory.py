@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 from otel_gpu import wire
 from otel_gpu.decode.events import SeriesKey
 from otel_gpu.enrich.activities import CallStack, DeviceIdentity, ProcessImage
-from otel_gpu.probe_table import API_BY_NUMBER, Api
+from otel_gpu.probe_table import API_BY_NUMBER, Api, unknown_api
 from otel_gpu.store.columns import MAX_INTEGER, Row
 from otel_gpu.store.lookups import family_number
 from otel_gpu.store.pages import Pages
@@ -18,7 +18,6 @@ from otel_gpu.store.text import from_json
 MAX_KNOWN = 16_384
 # Numbers are given in order: whoever asks for one will ask for those after it.
 _AHEAD = {"processes": 64, "series": 256}
-_FIRST_DRIVER_API = 100
 _MAX_STACK_CHARACTERS = 32 << 20
 
 _Frames = TypeVar("_Frames")
@@ -123,8 +122,7 @@ class Directory:
             return known
         row = self._one("apis", number)
         if row is None:
-            layer = wire.LAYER_DRIVER if number >= _FIRST_DRIVER_API else wire.LAYER_RUNTIME
-            return Api(number, f"unknown_api_{number}", layer, wire.FAMILY_OTHER)
+            return unknown_api(number)
         _, name, layer_name, family = row
         layer = wire.LAYER_RUNTIME if layer_name == "runtime" else wire.LAYER_DRIVER
         return Api(number, name, layer, family_number(family))

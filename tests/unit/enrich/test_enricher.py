@@ -811,7 +811,8 @@ def test_memory_is_bounded():
     assert len(processes._current) <= 16
     assert len(processes._dead) <= 8
     assert set(enricher._devices._by_image) <= set(processes._images)
-    assert len(enricher._kernel_stacks) <= 16384
+    assert len(enricher._waits._stacks) <= 16384
     assert len(enricher._stacks._stacks) <= 16384
-    assert sum(map(len, enricher._times.values())) == enricher._times_known <= 65536
+    entries = enricher._times._entries
+    assert sum(map(len, entries.values())) == enricher._times._size <= 65536
     assert (2_000, 2_003) not in enricher._times

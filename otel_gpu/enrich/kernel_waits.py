@@ -1,0 +1,33 @@
+"""Where threads wait in the kernel: the stacks that the stream tells, and the reasons in them."""
+
+from otel_gpu.decode.events import Stack
+from otel_gpu.enrich.reasons import find_reason
+
+MAX_STACKS = 16_384
+"""Stacks that are remembered; what waits in others has no reason."""
+
+
+class KernelWaits:
+    """The kernel's stacks of one capture; bounded."""
+
+    def __init__(self) -> None:
+        self._stacks: dict[int, tuple[str, ...]] = {}
+        self._machine = ""
+
+    def begin(self, machine: str) -> None:
+        """Begin with another capture, on a host of this architecture."""
+        self._machine = machine
+        self._stacks.clear()
+
+    def learn(self, event: Stack) -> None:
+        """Take in a stack."""
+        if len(self._stacks) < MAX_STACKS:
+            self._stacks[event.kernel_stack] = event.functions
+
+    def functions(self, kernel_stack: int) -> tuple[str, ...]:
+        """Return the functions of a stack, innermost first; none if it is not known."""
+        return self._stacks.get(kernel_stack, ())
+
+    def reason(self, kernel_stack: int, system_call: int, flags: int) -> str:
+        """Return why a thread waits there; see ``find_reason``."""
+        return find_reason(self.functions(kernel_stack), system_call, flags, self._machine)
