@@ -71,6 +71,11 @@ def run_queue_ns() -> int:
         return int(account.read(64).split()[1])
 
 
+def unqueued_ns() -> int:
+    """The clock, without the time for which the loop's thread waited for a CPU."""
+    return time.monotonic_ns() - run_queue_ns()
+
+
 def is_slow(step: int) -> bool:
     """Whether a step of the loop is one that is made slow."""
     return step >= FIRST_EFFECT and (step - FIRST_EFFECT) % EFFECT_EVERY == 0
