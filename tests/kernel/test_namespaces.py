@@ -1,15 +1,35 @@
 """Containers: other pid numbers, other paths, other mounts."""
 
 import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.kernel.agent import CALL_DURATION, Agent, losses, points, spans
+from tests.kernel.agent import CALL_DURATION, Agent, losses, points, spans, wait_until
 from tests.receiver import OtlpReceiver
 from tests.stubs.build import StubLibraries, workload
 
 pytestmark = pytest.mark.kernel
 
+# As the demo does: any controller's tree will do.
+CGROUPS = [Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")]
+# Each in a cgroup of its own, which nothing may hold when it has ended.
+CONTAINERS = """
+for number in 1 2 3 4 5 6 7 8 9 10 11 12 13; do
+    group=$1/otel-gpu-test-$$-$number
+    mkdir $group
+    unshare --pid --fork --mount-proc --kill-child sh -c "
+        echo 0 > $group/cgroup.procs
+        mount -t tmpfs none /mnt
+        cp $2 /mnt
+        exec $3 direct 7 /mnt/${2##*/}"
+    rmdir $group || { sleep 0.2; rmdir $group || exit 9; }
+done
+echo '{}'
+read _
+"""
 NEW_PIDS = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
 
 
@@ -66,3 +86,40 @@ def test_an_agent_in_a_pid_namespace_speaks_its_own_numbers(
         for p in points(receiver, CALL_DURATION, gpu__cuda__api="cudaDeviceSynchronize")
     }
     assert by_pid == dict.fromkeys((line["pid"], *line["children"]), 1)
+
+
+def files_on(folder: str, pid: int) -> Iterator[str]:
+    """What a process has open below a folder."""
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            target = str(entry.readlink())
+        except FileNotFoundError:
+            continue
+        if target.startswith(folder):
+            yield target
+
+
+def test_containers_that_come_and_go_cost_no_call_and_are_not_held(
+    receiver: OtlpReceiver, stubs: StubLibraries
+) -> None:
+    """
+    Thirteen, one after the other: each with its own processes, file system and cgroup. Each call
+    counts, each has a resource, and of the file systems nothing stays open.
+    """
+    root = next((folder for folder in CGROUPS if (folder / "cgroup.procs").exists()), None)
+    if root is None:
+        pytest.skip("no cgroup hierarchy is mounted")
+    command = ["sh", "-c", CONTAINERS, "sh", root, stubs.runtime, workload("first_call")]
+    with Agent(receiver, command, stdin=subprocess.PIPE) as agent:
+        lines = [agent.next_line() for _ in range(14)]
+        wait_until(lambda: not list(files_on("/mnt/", agent.process.pid)), "closing files", 60.0)
+        agent.send_line()
+        finished = agent.wait()
+
+    assert [line["pid"] for line in lines[:-1]] == [1] * 13
+    assert finished.returncode == 0, finished.stderr
+    found = points(receiver, CALL_DURATION, gpu__cuda__api="cudaMalloc")
+    assert [point.point.count for point in found] == [7] * 13
+    assert len({point.resource["service.instance.id"] for point in found}) == 13
+    assert {point.resource["process.vpid"] for point in found} == {1}
+    assert losses(receiver) == {}
