@@ -48,12 +48,13 @@ class RunningTotals:
         return self._ledger.forgotten
 
     def observe(self, activity: Activity) -> bool:
-        """Take one activity; True where it changes what there is to see."""
+        """Take one activity; True where it changes what there is to see: once for a reading."""
+        before_unix_ns = self._ledger.end_unix_ns
         self._ledger.observe(activity)
         self._agent.observe(activity)
         if isinstance(activity, CaptureActivity):
             self._start_unix_ns = activity.unix_ns
-        return isinstance(activity, AggregatesActivity)
+        return self._ledger.end_unix_ns != before_unix_ns
 
     def rows(self, most: int) -> list[Api]:
         """Rows by total time inside calls, the largest first."""

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from otel_gpu.enrich.activities import Activity, CountersActivity, StatusActivity
+from otel_gpu.ledger.differences import grown
 
 _LOST = "counter_lost_"
 
@@ -69,5 +70,5 @@ class AgentReadings:
             return
         if self._cpu_ns is not None and unix_ns > self._cpu_ns[0]:
             elapsed_ns = unix_ns - self._cpu_ns[0]
-            self.cpu_share = max(0, cpu_ns - self._cpu_ns[1]) / elapsed_ns
+            self.cpu_share = grown(cpu_ns, self._cpu_ns[1]) / elapsed_ns
         self._cpu_ns = unix_ns, cpu_ns

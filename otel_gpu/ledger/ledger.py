@@ -127,6 +127,8 @@ class Ledger:
         self._begin: Mark | None = {} if window.start_unix_ns is None else None
         self._read_unix_ns: dict[type, int] = {}
         self._times = 0
+        # When the series were last read before ``end_unix_ns``.
+        self._since_unix_ns: int | None = None
         self.middles_ns: Sequence[float] = ()
         self.start_unix_ns: int | None = None
         self.end_unix_ns: int | None = None
@@ -239,7 +241,11 @@ class Ledger:
         return True
 
     def _observe_series(self, activity: AggregatesActivity) -> None:
-        since_unix_ns, unix_ns = self.end_unix_ns, activity.unix_ns
+        unix_ns = activity.unix_ns
+        # What was read at one moment can be several activities.
+        if unix_ns != self.end_unix_ns:
+            self._since_unix_ns, self.end_unix_ns = self.end_unix_ns, unix_ns
+            self.readings += self._begin is not None
         follow = None if self._begin is None else self._follow
         account: Account | None = None
         for series in activity.series:
@@ -256,9 +262,7 @@ class Ledger:
             # Nothing was added where no time was: no call takes no time.
             before = None if known is None else known.aggregate
             if follow and (before is None or before.sum != series.aggregate.sum):
-                follow(Growth(series, before, since_unix_ns, unix_ns))
-        self.end_unix_ns = unix_ns
-        self.readings += self._begin is not None
+                follow(Growth(series, before, self._since_unix_ns, unix_ns))
 
     def _observe_times(self, activity: TimesActivity) -> None:
         for time in activity.times:

@@ -198,6 +198,19 @@ def test_the_screen_shows_the_rate_since_the_last_snapshot():
     assert " 250 " in last_screen
 
 
+def test_a_reading_in_several_parts_is_shown_once():
+    """Between its parts there is no time that calls could be made in."""
+    summary = RunningTotals()
+    summary.observe(capture())
+    parts = [
+        after(second, series(image(pid), LAUNCH, {1: second}, total_ns=second))
+        for second in (1, 2)
+        for pid in (7, 8)
+    ]
+
+    assert [summary.observe(part) for part in parts] == [True, False, True, False]
+
+
 def test_the_screen_holds_the_rows_with_most_time():
     """A small terminal shows what matters most, and no more than fits."""
     shown = console(terminal=True, height=10)

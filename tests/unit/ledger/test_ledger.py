@@ -147,6 +147,19 @@ def test_growth_is_what_each_reading_adds():
     ] == [(3, None, None), (10, 3, T0 + SECOND)]
 
 
+def test_growth_of_a_reading_in_several_parts_is_since_the_reading_before():
+    """Parts of one moment are one reading, and none of them lies between two moments."""
+    found = []
+    ledger = ledger_of(
+        *(frees(1, 3), frees(1, 5, OTHER)),
+        *(frees(2, 10), frees(2, 7, OTHER)),
+        follow=found.append,
+    )
+
+    assert [one.since_unix_ns for one in found] == [None, None, T0 + SECOND, T0 + SECOND]
+    assert ledger.readings == 2
+
+
 def test_other_metrics_are_not_kept():
     """A storm of processes that make no call costs nothing."""
     gap = series(TRAINER, wire.METRIC_LAUNCH_GAP, aggregate([US]))
