@@ -5,10 +5,12 @@ from collections.abc import Callable, Iterable, Iterator
 
 from otel_gpu.faults import Faults
 
+Action = Callable[[], Iterable[bytes] | None]
+
 
 class Schedule:
     """
-    Actions that yield records, each with its own interval.
+    Actions, each with its own interval; what they return is records.
 
     An error ends one run of its action, and keeps no other action from its time.
 
@@ -20,10 +22,10 @@ class Schedule:
     def __init__(self, faults: Faults, clock: Callable[[], float] = time.monotonic) -> None:
         self._faults = faults
         self._clock = clock
-        self._actions: list[tuple[float, str, Callable[[], Iterable[bytes]]]] = []
+        self._actions: list[tuple[float, str, Action]] = []
         self._due_s: list[float] = []
 
-    def every(self, interval_s: float, place: str, action: Callable[[], Iterable[bytes]]) -> None:
+    def every(self, interval_s: float, place: str, action: Action) -> None:
         """Run an action an interval from now, and again after each."""
         self._actions.append((interval_s, place, action))
         self._due_s.append(self._clock() + interval_s)
@@ -39,4 +41,4 @@ class Schedule:
             if now_s >= self._due_s[index]:
                 self._due_s[index] = now_s + interval_s
                 with self._faults.at(place):
-                    yield from action()
+                    yield from action() or ()

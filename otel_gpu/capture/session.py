@@ -188,7 +188,7 @@ class Session:
         capture = self._config.capture
         schedule = Schedule(self._faults)
         schedule.every(capture.snapshot_interval_s, "snapshot", self._snapshot)
-        schedule.every(_THRESHOLD_INTERVAL_S, "thresholds", self._push_thresholds)
+        schedule.every(_THRESHOLD_INTERVAL_S, "thresholds", self._snapshots.push_thresholds)
         schedule.every(
             max(1.0, capture.open_call_limit_s / 4), "open_calls", self._snapshots.open_calls
         )
@@ -196,7 +196,7 @@ class Session:
         schedule.every(_RESCAN_INTERVAL_S, "rescan", self._watchlist.rescan)
         schedule.every(_SWEEP_INTERVAL_S, "sweep", self._sweep)
         schedule.every(_CLOCK_INTERVAL_S, "clock", self._sample_clock)
-        schedule.every(_DROP_INTERVAL_S, "stacks", self._drop_stacks)
+        schedule.every(_DROP_INTERVAL_S, "stacks", self._user_stacks.drop_ended)
         schedule.every(_POLL_S, "introductions", self._watchlist.introduce_some)
         return schedule
 
@@ -317,14 +317,6 @@ class Session:
         ktime_ns, unix_ns = read_clocks()
         self._offset_ns = unix_ns - ktime_ns
         yield clock_record(ktime_ns, unix_ns)
-
-    def _drop_stacks(self) -> Iterable[bytes]:
-        self._user_stacks.drop_ended()
-        return ()
-
-    def _push_thresholds(self) -> Iterable[bytes]:
-        self._snapshots.push_thresholds()
-        return ()
 
     def _snapshot(self) -> Iterator[bytes]:
         for place, read in (

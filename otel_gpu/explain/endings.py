@@ -1,7 +1,7 @@
 """Which process images ended lately: what is known of them goes a while after that."""
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from otel_gpu.enrich.activities import ImageKey
 
@@ -14,6 +14,9 @@ class Endings:
     def __init__(self) -> None:
         self._ended: OrderedDict[ImageKey, tuple[int, int]] = OrderedDict()
 
+    def __len__(self) -> int:
+        return len(self._ended)
+
     def add(self, image: ImageKey, start_unix_ns: int, end_unix_ns: int) -> None:
         """Take in that an image has ended."""
         self._ended[image] = start_unix_ns, end_unix_ns
@@ -23,12 +26,8 @@ class Endings:
         ended = self._ended.get(image)
         return None if ended is None else ended[1] - ended[0]
 
-    def take_over(self, unix_ns: int) -> Iterable[ImageKey]:
-        """Return the images that ended by then, each once; the oldest also when they are many."""
-        # It is asked at every call, and hardly ever has anything to say.
-        return self._take_over(unix_ns) if self._ended else ()
-
-    def _take_over(self, unix_ns: int) -> Iterator[ImageKey]:
+    def take_over(self, unix_ns: int) -> Iterator[ImageKey]:
+        """Yield the images that ended by then, each once; the oldest also when they are many."""
         while self._ended:
             image, (_, end_unix_ns) = next(iter(self._ended.items()))
             if end_unix_ns > unix_ns and len(self._ended) <= _MAX_ENDED:

@@ -124,6 +124,11 @@ class Explainer:
         settled_ns = unix_ns - self.settings.settle_ns
         while self._pending and self._pending[0].end_unix_ns <= settled_ns:
             self._settle(self._pending.popleft())
+        # At nearly every call nothing ended lately.
+        if self._endings:
+            self._forget_ended(settled_ns)
+
+    def _forget_ended(self, settled_ns: int) -> None:
         for image in self._settling.take_over(settled_ns):
             self._baselines.forget(image)
         # It may be what an effect of another process was due to.
