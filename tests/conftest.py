@@ -1,14 +1,20 @@
-"""Gates: a marked test is skipped where the host lacks something, unless it is required."""
+"""
+Gates: a marked test is skipped where the host lacks something, unless it is required.
+
+And what tests of many folders need: a receiver, and the stubs of the CUDA libraries.
+"""
 
 import logging
 import os
 import signal
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import settings
 
 from tests.hosts import MARKERS, missing_for, required
+from tests.receiver import OtlpReceiver
+from tests.stubs.build import StubLibraries, stub_libraries
 from tests.turns import Groups, turn
 
 # How long an example takes says more about the machine's other work than about the code,
@@ -66,3 +72,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     with turn(alone=item.get_closest_marker("alone") is not None):
         return (yield)
+
+
+@pytest.fixture
+def receiver() -> Iterator[OtlpReceiver]:
+    with OtlpReceiver() as receiver:
+        yield receiver
+
+
+@pytest.fixture(scope="session")
+def stubs() -> StubLibraries:
+    return stub_libraries()

@@ -10,17 +10,10 @@ import pytest
 from tests.backends.jaeger import Jaeger
 from tests.backends.prometheus import Prometheus
 from tests.kernel.agent import environment_for
-from tests.receiver import OtlpReceiver
 
 ROOT = Path(__file__).resolve().parents[2]
 
 Replay = Callable[..., None]
-
-
-@pytest.fixture
-def receiver() -> Iterator[OtlpReceiver]:
-    with OtlpReceiver() as receiver:
-        yield receiver
 
 
 @pytest.fixture

@@ -9,12 +9,6 @@ from tests.receiver import OtlpReceiver
 
 
 @pytest.fixture
-def receiver() -> Iterator[OtlpReceiver]:
-    with OtlpReceiver() as receiver:
-        yield receiver
-
-
-@pytest.fixture
 def collector(receiver: OtlpReceiver) -> Iterator[Collector]:
     with Collector(forward_to=receiver) as collector:
         yield collector

@@ -13,24 +13,13 @@ from tests.deploy.containers import NUMBERS, Container
 from tests.deploy.manifests import Manifest, load, render
 from tests.kernel.agent import calls, environment_for, losses, points, spans
 from tests.receiver import OtlpReceiver, attributes_of
-from tests.stubs.build import StubLibraries, stub_libraries, workload
+from tests.stubs.build import StubLibraries, workload
 
 pytestmark = [pytest.mark.kernel, pytest.mark.backends]
 
 API = "cudaStreamSynchronize"
 OTHER_USER = 1001
 AGENT = ("DaemonSet", "otel-gpu")
-
-
-@pytest.fixture
-def receiver() -> Iterator[OtlpReceiver]:
-    with OtlpReceiver() as receiver:
-        yield receiver
-
-
-@pytest.fixture(scope="module")
-def stubs() -> StubLibraries:
-    return stub_libraries()
 
 
 @pytest.fixture(scope="module")

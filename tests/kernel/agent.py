@@ -158,6 +158,16 @@ class Agent:
         return Finished(returncode, "".join(self._stdout), self.stderr)
 
 
+def open_files(pid: int) -> list[str]:
+    """What a process has open, as /proc names it."""
+    found = []
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        # Others than those that are kept may be closed meanwhile.
+        with contextlib.suppress(FileNotFoundError):
+            found.append(str(entry.readlink()))
+    return found
+
+
 def environment_for(receiver: OtlpReceiver | None, *, protocol: str = "grpc") -> dict[str, str]:
     """Return this process's environment without telemetry settings but the endpoint's."""
     environment = {

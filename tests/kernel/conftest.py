@@ -9,19 +9,7 @@ import pytest
 from otel_gpu.config import Config
 from tests.hosts import required
 from tests.kernel.sampling import Capture
-from tests.receiver import OtlpReceiver
-from tests.stubs.build import StubLibraries, copy_of_runtime, stub_libraries
-
-
-@pytest.fixture
-def receiver() -> Iterator[OtlpReceiver]:
-    with OtlpReceiver() as receiver:
-        yield receiver
-
-
-@pytest.fixture(scope="session")
-def stubs() -> StubLibraries:
-    return stub_libraries()
+from tests.stubs.build import copy_of_runtime
 
 
 @pytest.fixture(scope="module")

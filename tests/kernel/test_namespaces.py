@@ -2,12 +2,11 @@
 
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.kernel.agent import CALL_DURATION, Agent, losses, points, spans, wait_until
+from tests.kernel.agent import CALL_DURATION, Agent, losses, open_files, points, spans, wait_until
 from tests.receiver import OtlpReceiver
 from tests.stubs.build import StubLibraries, workload
 
@@ -88,17 +87,6 @@ def test_an_agent_in_a_pid_namespace_speaks_its_own_numbers(
     assert by_pid == dict.fromkeys((line["pid"], *line["children"]), 1)
 
 
-def files_on(folder: str, pid: int) -> Iterator[str]:
-    """What a process has open below a folder."""
-    for entry in Path(f"/proc/{pid}/fd").iterdir():
-        try:
-            target = str(entry.readlink())
-        except FileNotFoundError:
-            continue
-        if target.startswith(folder):
-            yield target
-
-
 def test_containers_that_come_and_go_cost_no_call_and_are_not_held(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
@@ -112,7 +100,11 @@ def test_containers_that_come_and_go_cost_no_call_and_are_not_held(
     command = ["sh", "-c", CONTAINERS, "sh", root, stubs.runtime, workload("first_call")]
     with Agent(receiver, command, stdin=subprocess.PIPE) as agent:
         lines = [agent.next_line() for _ in range(14)]
-        wait_until(lambda: not list(files_on("/mnt/", agent.process.pid)), "closing files", 60.0)
+        wait_until(
+            lambda: not any(file.startswith("/mnt/") for file in open_files(agent.process.pid)),
+            "closing files",
+            60.0,
+        )
         agent.send_line()
         finished = agent.wait()
 

@@ -1,11 +1,10 @@
 """Stacks as operators see them: on spans at a receiver, and from ``otel-gpu stacks``."""
 
-import contextlib
 import json
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 from jsonschema import validate
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
-from tests.kernel.agent import ROOT, Agent, otel_gpu, spans
+from tests.kernel.agent import ROOT, Agent, open_files, otel_gpu, spans
 from tests.receiver import OtlpReceiver, ReceivedSpan, attributes_of
 from tests.stubs.build import WORKLOADS, StubLibraries, library
 
@@ -46,13 +45,6 @@ def place(attributes: Mapping[str, Any]) -> tuple[Any, ...]:
         attributes.get(name)
         for name in ("code.function.name", "code.file.path", "code.line.number")
     )
-
-
-def open_files(pid: int) -> Iterator[str]:
-    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-        # Others than those that are kept may be closed meanwhile.
-        with contextlib.suppress(FileNotFoundError):
-            yield str(descriptor.readlink())
 
 
 def test_calls_waits_and_hangs_say_where_they_are(

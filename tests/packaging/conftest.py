@@ -8,8 +8,6 @@ import pytest
 from tests.hosts import required
 from tests.packaging.clean_host import CleanHost, system_python
 from tests.packaging.wheel import ROOT, build, copy_checkout
-from tests.receiver import OtlpReceiver
-from tests.stubs.build import StubLibraries, stub_libraries
 
 
 @pytest.fixture(scope="session")
@@ -32,17 +30,6 @@ def clean_host(wheel: Path) -> Iterator[CleanHost]:
         if failure := host.install(python, wheel, ROOT / "requirements-dev.lock"):
             skip(f"pip cannot install what the wheel depends on: {failure[-300:]}")
         yield host
-
-
-@pytest.fixture
-def receiver() -> Iterator[OtlpReceiver]:
-    with OtlpReceiver() as receiver:
-        yield receiver
-
-
-@pytest.fixture(scope="session")
-def stubs() -> StubLibraries:
-    return stub_libraries()
 
 
 def skip(reason: str) -> None:

@@ -7,23 +7,8 @@ What it checks at the end is exact, however long it went on.
 
 import os
 import time
-from collections.abc import Iterator
 
 import pytest
-
-from tests.receiver import OtlpReceiver
-from tests.stubs.build import StubLibraries, stub_libraries
-
-
-@pytest.fixture
-def receiver() -> Iterator[OtlpReceiver]:
-    with OtlpReceiver() as receiver:
-        yield receiver
-
-
-@pytest.fixture(scope="session")
-def stubs() -> StubLibraries:
-    return stub_libraries()
 
 
 @pytest.fixture

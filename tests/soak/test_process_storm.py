@@ -5,7 +5,6 @@ In ``make test`` a few hundred of them; ``make soak`` sets ``OTEL_GPU_SOAK_PROCE
 as a day may bring. Only then is there enough to judge whether memory is flat.
 """
 
-import contextlib
 import json
 import logging
 import os
@@ -29,6 +28,7 @@ from tests.kernel.agent import (
     calls,
     environment_for,
     losses,
+    open_files,
     otel_gpu,
     wait_until,
 )
@@ -99,11 +99,7 @@ class Watch:
 
 def files_of(pids: AbstractSet[int], agent: int) -> list[str]:
     """What an agent has open of some processes: others may run on this host meanwhile."""
-    links = []
-    for entry in Path(f"/proc/{agent}/fd").iterdir():
-        with contextlib.suppress(OSError):
-            links.append(str(entry.readlink()))
-    found = ((link, re.match(r"/proc/(\d+)/", link)) for link in links)
+    found = ((link, re.match(r"/proc/(\d+)/", link)) for link in open_files(agent))
     return [link for link, match in found if match and int(match[1]) in pids]
 
 

@@ -15,14 +15,8 @@ from otel_gpu.export import sinks
 from otel_gpu.export.exports import open_exports
 from otel_gpu.options import Config, ExportConfig, SpansConfig, StacksConfig
 from tests.activities import call_stack
-from tests.receiver import OtlpReceiver, attributes_of
+from tests.receiver import attributes_of
 from tests.unit.export import samples
-
-
-@pytest.fixture
-def receiver():
-    with OtlpReceiver() as running:
-        yield running
 
 
 def config_of(mode: str = "chosen", **export) -> Config:

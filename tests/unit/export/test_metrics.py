@@ -40,7 +40,6 @@ from tests.activities import (
     open_call,
     snapshot,
 )
-from tests.receiver import OtlpReceiver
 
 US = 1_000
 LOOPBACK = {"PATH": os.environ["PATH"]}
@@ -62,12 +61,6 @@ class File:
             for scope in resource.scope_metrics
             for metric in scope.metrics
         }
-
-
-@pytest.fixture
-def receiver():
-    with OtlpReceiver() as started:
-        yield started
 
 
 @pytest.fixture

@@ -23,12 +23,6 @@ PROTOCOLS = ["grpc", "http/protobuf"]
 
 
 @pytest.fixture
-def receiver():
-    with OtlpReceiver() as running:
-        yield running
-
-
-@pytest.fixture
 def connect(receiver):
     opened = []
 

@@ -84,33 +84,20 @@ def code(name: int, source: CodeType, *, pid=42, image_ktime_ns=IMAGE_KTIME_NS):
     )
 
 
-def cuda_call(user_stack, *, api=10, ktime_ns=2_000, pid=42, tid=43):
+def cuda_call(user_stack, *, api=10, **values):
     """A RECORD_CUDA_CALL with the token of a sample; 10 is cudaMalloc."""
-    return wire.CUDA_CALL_RECORD.build(
-        kind=wire.RECORD_CUDA_CALL,
-        size=wire.CUDA_CALL_RECORD.size,
-        ktime_ns=ktime_ns,
-        image_ktime_ns=IMAGE_KTIME_NS,
-        pid=pid,
-        tid=tid,
-        user_stack=user_stack,
-        api=api,
-        comm=b"python",
-    )
+    kind = wire.RECORD_CUDA_CALL
+    return _of_a_thread(wire.CUDA_CALL_RECORD, kind=kind, user_stack=user_stack, api=api, **values)
 
 
-def stall(user_stack, *, ktime_ns=2_000, pid=42, tid=43):
+def stall(user_stack, **values):
     """A RECORD_STALL with the token of a sample."""
-    return wire.STALL_RECORD.build(
-        kind=wire.RECORD_STALL,
-        size=wire.STALL_RECORD.size,
-        ktime_ns=ktime_ns,
-        image_ktime_ns=IMAGE_KTIME_NS,
-        pid=pid,
-        tid=tid,
-        user_stack=user_stack,
-        comm=b"python",
-    )
+    return _of_a_thread(wire.STALL_RECORD, kind=wire.RECORD_STALL, user_stack=user_stack, **values)
+
+
+def _of_a_thread(layout, **values):
+    thread = {"image_ktime_ns": IMAGE_KTIME_NS, "pid": 42, "tid": 43, "comm": b"python"}
+    return layout.build(**{"size": layout.size, "ktime_ns": 2_000} | thread | values)
 
 
 def user_stack_of(record):

@@ -25,6 +25,20 @@ def images():
     images.close()
 
 
+class SlowLooks:
+    """A clock, and when a process was asked what it maps, which takes a millisecond by it."""
+
+    def __init__(self, images, monkeypatch):
+        self.now_s = 1_000.0
+        self.at_s = []
+        monkeypatch.setattr(time, "monotonic", lambda: self.now_s)
+        monkeypatch.setattr(images.get(SELF).mappings, "refresh", self.look)
+
+    def look(self):
+        self.now_s += 0.001
+        self.at_s.append(self.now_s)
+
+
 def mapped(path, number=1):
     return MappedFile(1, FileId(8, number), "1000-2000", path)
 
@@ -151,21 +165,11 @@ def test_a_library_that_was_told_of(images, monkeypatch):
 
 def test_an_address_that_is_not_known_is_asked_for_at_once(images, monkeypatch):
     """Code may have been made just now; once asked too often, the process is left alone."""
-    now_s = 1_000.0
-    monkeypatch.setattr(time, "monotonic", lambda: now_s)
-    image = images.get(SELF)
-    looked = []
-
-    def refresh():
-        nonlocal now_s
-        now_s += 0.001
-        looked.append(now_s)
-
-    monkeypatch.setattr(image.mappings, "refresh", refresh)
+    looks = SlowLooks(images, monkeypatch)
     for _ in range(1_000):
-        assert image.find(0) is None
+        assert images.get(SELF).find(0) is None
 
-    assert 50 <= len(looked) <= 55
+    assert 50 <= len(looks.at_s) <= 55
 
 
 def test_what_was_known_long_ago_is_asked_again(images, monkeypatch):
@@ -187,28 +191,18 @@ def test_looking_at_processes_takes_little_time(images, monkeypatch):
     Where it takes a millisecond each, a process that loads libraries all the time is looked at
     fifty times, and then as often as two hundredths of the time allow.
     """
-    now_s = 1_000.0
-    monkeypatch.setattr(time, "monotonic", lambda: now_s)
-    image = images.get(SELF)
-    looked = []
-
-    def refresh():
-        nonlocal now_s
-        now_s += 0.001
-        looked.append(now_s)
-
-    monkeypatch.setattr(image.mappings, "refresh", refresh)
+    looks = SlowLooks(images, monkeypatch)
     for _ in range(10_000):
         images.hurry(SELF)
         images.ask_due()
-        now_s += 0.001
+        looks.now_s += 0.001
 
-    assert 50 <= len([at_s for at_s in looked if at_s < 1_000.11]) <= 55
-    assert 240 <= len(looked) <= 260
+    assert 50 <= len([at_s for at_s in looks.at_s if at_s < 1_000.11]) <= 55
+    assert 240 <= len(looks.at_s) <= 260
 
 
 def test_images_are_forgotten_a_while_after_their_end(images):
-    """Three seconds later, in the order of their ends."""
+    """A second later, in the order of their ends."""
     other = (NOBODY, KTIME_NS)
     images.get(SELF)
     images.end(other)
