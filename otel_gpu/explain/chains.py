@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from otel_gpu.enrich.activities import CallStack, ProcessImage
+from otel_gpu.enrich.activities import Culprit as Culprit  # noqa: PLC0414 -- a noun of blame too
 
 
 class Severity(StrEnum):
@@ -53,14 +54,6 @@ class CauseKind(StrEnum):
     OFF_CPU = "off_cpu"
     UNEXPLAINED = "unexplained"
     HOST_WORK = "host_work"
-
-
-class Culprit(NamedTuple):
-    """Who had the CPU, held the lock, or kept somebody waiting."""
-
-    pid: int
-    tid: int
-    comm: str
 
 
 class Evidence(NamedTuple):

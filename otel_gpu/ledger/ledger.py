@@ -222,7 +222,7 @@ class Ledger:
                 counted = aggregate_with(known.aggregate, counted)  # noqa: PLW2901
             self.accounts.put(whole, Series(whole.process, name, api, None, counted))
         for time in figures.times:
-            kind = (time.state, time.context, time.reason)
+            kind = time.kind
             known_time = whole.times.get(kind)
             self._times += known_time is None
             summed = time if known_time is None else time_with(time, known_time)
@@ -267,7 +267,7 @@ class Ledger:
     def _observe_times(self, activity: TimesActivity) -> None:
         for time in activity.times:
             account = self._account(time.process)
-            kind = (time.state, time.context, time.reason)
+            kind = time.kind
             if kind not in account.times:
                 if self._times >= MAX_TIMES:
                     self.left_out += 1
