@@ -206,6 +206,22 @@ class ExplainConfig:
         "An incident that cost less than this is never of high severity.",
         bounds=(0.0, 3.6e6),
     )
+    chronic_share: float = _option(
+        0.05,
+        "A cause that takes this share of the time of the threads that feed a GPU is an incident, "
+        "also if that is usual.",
+        bounds=(0.0, 1.0),
+    )
+    chronic_lost_ms: float = _option(
+        50.0,
+        "And it has to take so much in each second.",
+        bounds=(0.0, 1e6),
+    )
+    chronic_window_s: float = _option(
+        10.0,
+        "The stretches of time in which such causes are looked for.",
+        bounds=(0.1, 86_400.0),
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

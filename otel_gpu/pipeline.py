@@ -22,6 +22,7 @@ from otel_gpu.explain.settings import Settings
 from otel_gpu.faults import Exposed, Faults, Isolated, Observer, Part
 
 _NS_PER_MS = 1_000_000
+_NS_PER_S = 1_000 * _NS_PER_MS
 
 
 class BlameExports(Protocol):
@@ -100,7 +101,13 @@ class Blame:
 
 def explain_settings(config: Config) -> Settings:
     """Return what the configuration says about blame."""
-    return Settings(high_lost_ns=round(config.explain.high_lost_ms * _NS_PER_MS))
+    explain = config.explain
+    return Settings(
+        high_lost_ns=round(explain.high_lost_ms * _NS_PER_MS),
+        chronic_share=explain.chronic_share,
+        chronic_lost_ns=round(explain.chronic_lost_ms * _NS_PER_MS),
+        chronic_window_ns=round(explain.chronic_window_s * _NS_PER_S),
+    )
 
 
 Observers = Sequence["Part[Any] | Observer | Callable[[Activity], object]"]

@@ -73,24 +73,29 @@ class _Image:
 
 
 class Baselines:
-    """Takes histograms in and says medians; bounded."""
+    """
+    Takes histograms in and says medians; bounded.
+
+    Attributes:
+        ledger: What was read of the images that live.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._ledger = Ledger(metrics=_METRICS, max_series=settings.max_series)
+        self.ledger = Ledger(metrics=_METRICS, max_series=settings.max_series)
         self._images: OrderedDict[ImageKey, _Image] = OrderedDict()
         self._has_all = True
 
     def learn_layout(self, capture: CaptureActivity) -> None:
         """Take in where the buckets of this capture begin and end, and whether all is in them."""
         self._has_all = not capture.lacks("distributions")
-        self._ledger.observe(capture)
+        self.ledger.observe(capture)
         for image in self._images.values():
             image.medians_ns.clear()
 
     def observe(self, activity: AggregatesActivity) -> None:
         """Take in a reading of the histograms."""
-        self._ledger.observe(activity)
+        self.ledger.observe(activity)
         for process in {series.process for series in activity.series}:
             self._observe_image(key_of(process))
 
@@ -159,7 +164,7 @@ class Baselines:
 
     def forget(self, image: ImageKey) -> None:
         """Let go of an image that ended: its pid and its ktime."""
-        self._ledger.forget(image)
+        self.ledger.forget(image)
         self._images.pop(image, None)
 
     def _learn(self, key: ImageKey) -> _Image:
@@ -173,7 +178,7 @@ class Baselines:
         return image
 
     def _successes(self, image: ImageKey) -> Iterator[Series]:
-        account = self._ledger.accounts.get(image)
+        account = self.ledger.accounts.get(image)
         for key, series in account.series.items() if account else ():
             if not key.status:
                 yield series
@@ -189,7 +194,7 @@ class Baselines:
         ]
 
     def _find_median_ns(self, baseline: Baseline) -> int | None:
-        aggregates, middles_ns = self._aggregates_of(baseline), self._ledger.middles_ns
+        aggregates, middles_ns = self._aggregates_of(baseline), self.ledger.middles_ns
         if not aggregates or not middles_ns:
             return None
         buckets = _sum_buckets(aggregates)
@@ -221,9 +226,9 @@ class Baselines:
     def _observe_allocator(self, baseline: Baseline, aggregates: Sequence[Aggregate]) -> None:
         windows = self._windows_of(baseline)
         window = windows.take(aggregates)
-        if window is not None and self._ledger.middles_ns:
+        if window is not None and self.ledger.middles_ns:
             max_ns = max(aggregate.max for aggregate in aggregates)
-            median_ns = int(percentile_ns(0.5, window, self._ledger.middles_ns, 0, max_ns))
+            median_ns = int(percentile_ns(0.5, window, self.ledger.middles_ns, 0, max_ns))
             if not windows.medians_ns:
                 windows.first_ns = median_ns
             windows.medians_ns.append(median_ns)

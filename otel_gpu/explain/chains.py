@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
-from otel_gpu.enrich.activities import CallStack, ProcessImage, Resource
+from otel_gpu.enrich.activities import CallStack, ProcessImage, Resource, key_of
 from otel_gpu.enrich.activities import Culprit as Culprit  # noqa: PLC0414 -- a noun of blame too
 
 
@@ -146,10 +146,11 @@ class Chain(NamedTuple):
 
 class Incident(NamedTuple):
     """
-    Effects of the same causes in one window.
+    Effects of the same causes in one window, or a cause that takes much of all time there.
 
-    ``lost_ns`` is their summed excess as far as it has a cause. ``effects`` is how many
-    there were; ``chains`` are the worst of them.
+    ``lost_ns`` is their summed excess as far as it has a cause, and of a ``chronic`` one all that
+    was lost. ``effects`` is how many there were; ``chains`` are the worst of them. ``process`` is
+    whose time it was, of a chronic one.
     """
 
     id: str
@@ -162,6 +163,15 @@ class Incident(NamedTuple):
     advice: tuple[str, ...]
     chains: tuple[Chain, ...]
     effects: int = 0
+    chronic: bool = False
+    process: ProcessImage | None = None
+
+    @property
+    def processes(self) -> tuple[ProcessImage, ...]:
+        """Whose time it was, each once."""
+        found = [chain.effect.process for chain in self.chains]
+        found += [self.process] if self.process else []
+        return tuple({key_of(image): image for image in found}.values())
 
 
 class Who(NamedTuple):

@@ -26,6 +26,7 @@ from otel_gpu.enrich.activities import (
 from otel_gpu.explain.baselines import Baselines, of_calls
 from otel_gpu.explain.causes import Causes
 from otel_gpu.explain.chains import Chain, Incident
+from otel_gpu.explain.chronic import ChronicCauses
 from otel_gpu.explain.effects import Candidate, Effects
 from otel_gpu.explain.endings import Endings
 from otel_gpu.explain.incidents import Incidents
@@ -63,6 +64,7 @@ class Explainer:
         self._quotas = Quotas(self._timeline)
         self._causes = Causes(self._timeline, self._quotas, self.settings)
         self._incidents = Incidents(self.settings, keeps_closed=keeps_closed)
+        self._chronic = ChronicCauses(self._baselines.ledger, self.settings)
         self._hung = self._incidents.hung
         self._endings = Endings()
         # Those of which an effect may still settle.
@@ -95,6 +97,8 @@ class Explainer:
         """Return the chains that still wait: nothing follows. Incidents are closed."""
         while self._pending:
             self._settle(self._pending.popleft())
+        self._chronic.close()
+        self._take_chronic(None)
         self._incidents.close()
         return self._take_ready()
 
@@ -124,12 +128,18 @@ class Explainer:
         settled_ns = unix_ns - self.settings.settle_ns
         while self._pending and self._pending[0].end_unix_ns <= settled_ns:
             self._settle(self._pending.popleft())
+        self._take_chronic(settled_ns)
         # At nearly every call nothing ended lately.
         if self._endings:
             self._forget_ended(settled_ns)
 
+    def _take_chronic(self, settled_ns: int | None) -> None:
+        for finding in self._chronic.take(settled_ns):
+            self._incidents.add_chronic(finding)
+
     def _forget_ended(self, settled_ns: int) -> None:
         for image in self._settling.take_over(settled_ns):
+            self._chronic.forget(image)
             self._baselines.forget(image)
         # It may be what an effect of another process was due to.
         for image in self._endings.take_over(settled_ns - self.settings.settle_ns):
@@ -144,6 +154,7 @@ class Explainer:
     def _observe_capture(self, activity: CaptureActivity) -> None:
         self._causes.knows_states = not activity.lacks("thread_states")
         self._baselines.learn_layout(activity)
+        self._chronic.begin(activity.unix_ns)
         self._advance(activity.unix_ns)
 
     def _observe_aggregates(self, activity: AggregatesActivity) -> None:
@@ -157,6 +168,8 @@ class Explainer:
         for time in activity.times:
             self._timeline.know(time.process)
         self._timeline.add_times(activity)
+        self._chronic.observe_reading(activity.unix_ns)
+        self._baselines.ledger.observe(activity)
         self._advance(activity.unix_ns)
 
     def _observe_pressure(self, activity: PressureActivity) -> None:
@@ -166,6 +179,7 @@ class Explainer:
 
     def _observe_stall(self, activity: StallActivity) -> None:
         self._timeline.add_stall(activity)
+        self._chronic.places.observe(activity)
         self._advance(activity.end_unix_ns)
 
     def _observe_fork(self, activity: ForkActivity) -> None:
@@ -175,6 +189,7 @@ class Explainer:
     def _observe_call(self, activity: CallActivity) -> None:
         event = activity.event
         self._timeline.add_call(activity)
+        self._chronic.places.observe(activity)
         if self._hung:
             self._incidents.forget_hung((event.pid, event.tid, event.start_ktime_ns))
         is_first = self._baselines.is_first(event.pid, event.image_ktime_ns, event.api)
@@ -187,6 +202,7 @@ class Explainer:
 
     def _observe_gap(self, activity: GapActivity) -> None:
         self._timeline.know(activity.process)
+        self._chronic.places.observe(activity)
         if self._effects.may_be(activity.event):
             self._wait(activity, activity.end_unix_ns, is_first=False)
         self._advance(activity.end_unix_ns)

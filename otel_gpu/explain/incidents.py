@@ -2,18 +2,29 @@
 Incidents: effects of one process with the same leading cause, close to each other.
 
 An incident grows with its effects and is over when none was added for a while. What it
-keeps of each is bounded; its sums are not estimates.
+keeps of each is bounded; its sums are not estimates. A chronic cause is an incident as well; how
+the two relate is in ``chronic.py``.
 """
 
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from otel_gpu.enrich.activities import ProcessImage, key_of
 from otel_gpu.explain import rules
-from otel_gpu.explain.chains import Cause, Chain, Effect, Incident
+from otel_gpu.explain.chains import Cause, Chain, Incident
+from otel_gpu.explain.chronic import OWN, Chronic, Finding
+from otel_gpu.explain.claims import Claims, claimed_ns
 from otel_gpu.explain.ranking import CauseSums, rank
 from otel_gpu.explain.settings import Settings
-from otel_gpu.explain.severity import LOW, explained_ns, fault_ns, judge, lost_to_host_ns
+from otel_gpu.explain.severity import (
+    LOW,
+    explained_ns,
+    fault_ns,
+    judge,
+    judge_chronic,
+    lost_to_host_ns,
+)
 
 # What is less of the whole gets no advice.
 _ADVISED_SHARE = 0.1
@@ -42,6 +53,11 @@ class _Group:
     lost_ns: int = 0
     lost_to_host_ns: int = 0
     unexplained_ns: int = 0
+    # What the account says beyond the effects; None: nothing.
+    account: CauseSums | None = None
+    account_ns: int = 0
+    feeders_ns: int = 0
+    process: ProcessImage | None = None
 
 
 class Incidents:
@@ -55,22 +71,56 @@ class Incidents:
         self._fresh: list[Incident] = []
         # They are not added before they return or the stream ends: they still grow.
         self._hung: OrderedDict[OpenKey, Chain] = OrderedDict()
+        self._claims = Claims(settings.max_processes)
         self.given_up: Counter[str] = Counter()
 
     def add(self, chain: Chain) -> None:
         """Add an effect to the incident that it belongs to."""
         effect = chain.effect
-        key = _key_of(chain)
+        self._add_to(self._find(_key_of(chain), effect.start_unix_ns), chain)
+        self._claims.add(effect, chain.causes)
+        self._keep_to_limit()
+
+    def add_chronic(self, finding: Finding) -> None:
+        """Add the chronic causes of a process in a stretch of time, after the effects in it."""
+        claims = self._claims.take(finding.process, finding.end_unix_ns)
+        for one in finding.chronic:
+            left_ns = one.lost_ns - claimed_ns(one, claims)
+            if left_ns >= one.least_ns:
+                self._add_account(one, left_ns)
+
+    def _add_account(self, chronic: Chronic, left_ns: int) -> None:
+        key = (*key_of(chronic.process), chronic.kind, chronic.culprit_pid)
+        preempted = (*key_of(chronic.process), "preemption", chronic.culprit_pid)
+        # The account does not tell a CPU that was taken away from one that was not free.
+        if chronic.kind == "run_queue" and preempted in self._open and key not in self._open:
+            key = preempted
+        group = self._find(key, chronic.start_unix_ns)
+        if group.account is None:
+            group.account = CauseSums(_MAX_CAUSES, self._settings.max_evidence)
+        group.process = chronic.process
+        group.account.add(cause._replace(kind=key[2]) for cause in chronic.causes)
+        group.account_ns += chronic.lost_ns
+        group.feeders_ns += chronic.feeders_ns
+        group.lost_ns += left_ns
+        group.start_unix_ns = min(group.start_unix_ns, chronic.start_unix_ns)
+        group.end_unix_ns = max(group.end_unix_ns, chronic.end_unix_ns)
+        if self._keeps_closed:
+            self._keep_to_limit()
+        else:
+            # It may go on for days: whoever is told of what ended is told of each stretch.
+            self._close(key)
+
+    def _find(self, key: _Key, start_unix_ns: int) -> _Group:
         group = self._open.get(key)
-        if (
-            group is not None
-            and effect.start_unix_ns > group.end_unix_ns + self._settings.incident_gap_ns
-        ):
+        if group is not None and start_unix_ns > group.end_unix_ns + self._settings.incident_gap_ns:
             self._close(key)
             group = None
         if group is None:
-            group = self._open[key] = self._begin(key, effect)
-        self._add_to(group, chain)
+            group = self._open[key] = self._begin(key, start_unix_ns)
+        return group
+
+    def _keep_to_limit(self) -> None:
         # Not before the chain is in: the one that ended first may be its own.
         if len(self._open) > self._settings.max_incidents:
             self._close(min(self._open, key=lambda key: self._open[key].end_unix_ns))
@@ -121,14 +171,15 @@ class Incidents:
         groups = map(self._describe, self._open.values())
         return sorted([*self._closed, *groups, *hung], key=_by_lost_time)
 
-    def _begin(self, key: _Key, effect: Effect) -> _Group:
+    def _begin(self, key: _Key, start_unix_ns: int) -> _Group:
         causes = CauseSums(_MAX_CAUSES, self._settings.max_evidence)
-        return _Group(key, causes, effect.start_unix_ns, effect.start_unix_ns)
+        return _Group(key, causes, start_unix_ns, start_unix_ns)
 
     def _add_to(self, group: _Group, chain: Chain) -> None:
         effect = chain.effect
         group.start_unix_ns = min(group.start_unix_ns, effect.start_unix_ns)
         group.end_unix_ns = max(group.end_unix_ns, effect.start_unix_ns + effect.duration_ns)
+        group.process = effect.process
         group.effects += 1
         group.failures += effect.kind == "failed_call"
         group.duration_ns += effect.duration_ns
@@ -144,8 +195,7 @@ class Incidents:
             self.given_up["chains"] += 1
 
     def _describe_one(self, chain: Chain) -> Incident:
-        effect = chain.effect
-        group = self._begin(_key_of(chain), effect)
+        group = self._begin(_key_of(chain), chain.effect.start_unix_ns)
         self._add_to(group, chain)
         return self._describe(group)
 
@@ -165,12 +215,15 @@ class Incidents:
         usual_ns = group.duration_ns - group.excess_ns
         causes = rank(group.causes.causes(group.duration_ns), usual_ns)
         leading = [cause for cause in causes if _leads(cause, kind, culprit_pid)]
-        causes = (*leading, *(cause for cause in causes if cause not in leading))
-        failed = group.failures == group.effects
-        window_ns = max(group.end_unix_ns - group.start_unix_ns, self._settings.incident_gap_ns)
+        others = [cause for cause in causes if cause not in leading]
+        if group.account is not None:
+            # All of it, of which the effects are examples.
+            leading = list(rank(group.account.causes(group.feeders_ns), 0))
+        causes = (*leading, *others)
+        failed = 0 < group.failures == group.effects
         return Incident(
             f"incident-{pid}-{group.start_unix_ns}-{kind}-{culprit_pid}",
-            judge(group.lost_to_host_ns, group.excess_ns, window_ns, self._settings),
+            self._judge(group, leading),
             group.start_unix_ns,
             group.end_unix_ns,
             group.lost_ns,
@@ -179,7 +232,19 @@ class Incidents:
             tuple(dict.fromkeys(_advise_failed(causes) if failed else _advise(causes, kind))),
             tuple(sorted(group.chains.values(), key=_by_start)),
             group.effects,
+            group.account is not None,
+            group.process,
         )
+
+    def _judge(self, group: _Group, leading: Sequence[Cause]) -> str:
+        settings = self._settings
+        window_ns = max(group.end_unix_ns - group.start_unix_ns, settings.incident_gap_ns)
+        severity = judge(group.lost_to_host_ns, group.excess_ns, window_ns, settings)
+        if group.account is None:
+            return severity
+        is_own = leading[0].kind in OWN and leading[0].culprit is None
+        chronic = judge_chronic(group.account_ns, group.feeders_ns, settings, is_own=is_own)
+        return min(severity, chronic, key=_RANK.__getitem__)
 
 
 def leading_cause(chain: Chain) -> Cause | None:

@@ -46,6 +46,9 @@ class Seen:
     count: int = 0
 
 
+_Processes = OrderedDict[int, dict[_Key, dict[Frame | None, Seen]]]
+
+
 class Places:
     """
     Watches activities; bounded.
@@ -56,7 +59,8 @@ class Places:
 
     def __init__(self, max_processes: int) -> None:
         self._max_processes = max_processes
-        self._processes: OrderedDict[int, dict[_Key, dict[Frame | None, Seen]]] = OrderedDict()
+        self._processes: _Processes = OrderedDict()
+        self._older: _Processes = OrderedDict()
         # By thread, when its latest gap ended, and how long it worked in it.
         self._gaps: OrderedDict[tuple[int, int], tuple[int, int]] = OrderedDict()
 
@@ -86,21 +90,23 @@ class Places:
             culprit_pid: Of who kept them waiting; 0: anybody. Where none is known of one, it is of
                 anybody.
         """
-        keys = self._processes.get(pid, {})
-        found = keys.get((state, culprit_pid)) or keys.get((state, _ANYBODY))
-        if found is None and state == "host":
-            found = keys.get((_AFTER_WORK, _ANYBODY))
-        if not found:
+        names = [(state, culprit_pid), (state, _ANYBODY)]
+        if state == "host":
+            names.append((_AFTER_WORK, _ANYBODY))
+        ages = [keys for age in (self._processes, self._older) if (keys := age.get(pid))]
+        found = next((keys[name] for name in names for keys in ages if name in keys), None)
+        if found is None:
             return None
         return max(found.values(), key=lambda seen: (seen.stack.place is not None, seen.time_ns))
 
     def forget(self, pid: int) -> None:
         """Let go of a process that ended."""
         self._processes.pop(pid, None)
+        self._older.pop(pid, None)
 
-    def clear(self) -> None:
-        """Begin anew."""
-        self._processes.clear()
+    def age(self) -> None:
+        """Begin anew; what was seen until now counts where nothing else was seen, until next time."""
+        self._older, self._processes = self._processes, OrderedDict()
 
     def _observe_stall(self, activity: StallActivity, stack: CallStack) -> None:
         event, pid = activity.event, activity.event.pid

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from otel_gpu.enrich import ids
 from otel_gpu.enrich.activities import CallStack
-from otel_gpu.explain.chains import Cause, Chain, Culprit, Evidence, Incident
+from otel_gpu.explain.chains import Cause, Chain, Culprit, Evidence, Incident, stack_of_cause
 from otel_gpu.explain.incidents import leading_cause
 from otel_gpu.export import semconv
 from otel_gpu.export.descriptions import Pairs, add_thread, add_wait
@@ -227,7 +227,11 @@ def _each_once(links: Iterable[SpanLink]) -> tuple[SpanLink, ...]:
 
 
 def incident_span(
-    incident: Incident, seed: bytes, origin: Origin, chains: Iterable[tuple[Chain, SpanReference]]
+    incident: Incident,
+    seed: bytes,
+    origin: Origin,
+    chains: Iterable[tuple[Chain, SpanReference]],
+    describe_place: DescribePlace = _say_nothing,
 ) -> FinishedSpan:
     """
     Return the span of an incident.
@@ -242,9 +246,14 @@ def incident_span(
         (semconv.OTEL_GPU_SEVERITY, incident.severity),
         (semconv.OTEL_GPU_LOST_TIME, incident.lost_ns / 1e9),
         (semconv.OTEL_GPU_INCIDENT_EFFECTS, incident.effects or len(incident.chains)),
+        (semconv.OTEL_GPU_INCIDENT_CHRONIC, incident.chronic),
         (semconv.OTEL_GPU_UNEXPLAINED_TIME, incident.unexplained_ns / 1e9),
     ]
-    _add_leading(pairs, incident.causes[0] if incident.causes else None)
+    leading = incident.causes[0] if incident.causes else None
+    _add_leading(pairs, leading)
+    if incident.chronic and leading is not None:
+        # No chain has to tell where that is.
+        pairs.extend(describe_place(stack_of_cause(leading)))
     if incident.advice:
         pairs.append((semconv.OTEL_GPU_ADVICE, incident.advice[:_MAX_ADVICE]))
     links = [

@@ -39,10 +39,10 @@ class Explanations:
 
     def incident_span(self, incident: Incident) -> FinishedSpan:
         """Return the span of an incident; it leads to those of its chains that have spans."""
-        origin = self._origins.of(incident.chains[0].effect.process, semconv.SCOPE_CAUSAL)
+        origin = self._origins.of(incident.processes[0], semconv.SCOPE_CAUSAL)
         references = [(chain, causal.chain_reference(chain)) for chain in incident.chains]
         exported = [pair for pair in references if self.exported.has_chain(pair[1].span_id)]
-        return causal.incident_span(incident, self._seed, origin, exported)
+        return causal.incident_span(incident, self._seed, origin, exported, self._stacks.place)
 
     def _find_spans(self, evidence: Evidence, culprit: Culprit | None) -> list[SpanReference]:
         found = []

@@ -12,9 +12,11 @@ from otel_gpu.enrich.activities import (
     ProcessImage,
 )
 from otel_gpu.explain.chains import Chain, Culprit, Incident
+from otel_gpu.explain.chronic import Finding, find_chronic
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.explain.incidents import Incidents
 from otel_gpu.explain.places import Places
+from otel_gpu.explain.time_tree import resources_of
 from otel_gpu.explain.verdicts import find_verdicts
 from otel_gpu.findings.causes import walk
 from otel_gpu.findings.counts import api_rows, balances, off_cpu_rows
@@ -120,11 +122,11 @@ class Collector:
         self._take(self._explainer.close())
         if not self._pids:
             self._crowd.close(self._images.keys())
-        incidents = tuple(self._all_incidents())
         self._leave_out_chains()
         start_unix_ns = self._window.start_unix_ns or self._extent.start_unix_ns
         end_unix_ns = max(start_unix_ns, self._window.end_unix_ns or self._extent.end_unix_ns)
         found = self._ledger.figures()
+        incidents = tuple(self._all_incidents(found.values(), start_unix_ns, end_unix_ns))
         chosen = [one for one in found.values() if self._chooses(one.process)]
         verdicts = find_verdicts(chosen, self._explainer.settings, self._places, found.values())
         feeders = {key_of(verdict.process) for verdict in verdicts}
@@ -248,13 +250,30 @@ class Collector:
                 time_ns=known.time_ns + cause.time_ns, effects=known.effects + 1
             )
 
-    def _all_incidents(self) -> list[Incident]:
+    def _all_incidents(
+        self, figures: Iterable[Figures], start_unix_ns: int, end_unix_ns: int
+    ) -> list[Incident]:
         if not self._is_part:
             incidents = self._explainer.incidents()
         else:
+            self._find_chronic(tuple(figures), start_unix_ns, end_unix_ns)
             self._incidents.close()
             incidents = self._incidents.all()
         return sorted(incidents, key=lambda incident: (-incident.lost_ns, incident.id))
+
+    def _find_chronic(
+        self, figures: Sequence[Figures], start_unix_ns: int, end_unix_ns: int
+    ) -> None:
+        # The readings before the window and after it, which are what was counted in it.
+        start_unix_ns = self._ledger.start_unix_ns or start_unix_ns
+        end_unix_ns = self._ledger.end_unix_ns or end_unix_ns
+        settings, resources = self._explainer.settings, resources_of(figures)
+        for one in figures:
+            if self._chooses(one.process):
+                found = find_chronic(
+                    one, start_unix_ns, end_unix_ns, settings, self._places, resources
+                )
+                self._incidents.add_chronic(Finding(one.process, end_unix_ns, tuple(found)))
 
 
 def _process_order(item: tuple[ImageKey, ProcessImage]) -> tuple[bool, ImageKey]:

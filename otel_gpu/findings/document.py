@@ -274,7 +274,7 @@ class Document(NamedTuple):
             processes=tuple(filter(is_its, self.processes)),
             apis=tuple(filter(is_its, self.apis)),
             balances=tuple(filter(is_its, self.balances)),
-            incidents=tuple(one for one in self.incidents if any(map(lost, one.chains))),
+            incidents=tuple(one for one in self.incidents if key in map(key_of, one.processes)),
             chains=tuple(filter(lost, self.chains)),
             blames=tuple(filter(is_its, self.blames)),
             off_cpu=tuple(filter(is_its, self.off_cpu)),

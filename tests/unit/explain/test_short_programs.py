@@ -75,7 +75,7 @@ def test_failures_of_a_short_program_are_told():
 def sizes_of(explainer):
     """How much the parts of an explainer keep, by their names."""
     parts = {
-        "accounts": explainer._baselines._ledger.accounts.items(),
+        "accounts": explainer._baselines.ledger.accounts.items(),
         "baselines": explainer._baselines._images,
         "stalls": explainer._timeline._stalls._tracks,
         "calls": explainer._timeline._calls._tracks,

@@ -1,6 +1,14 @@
 import pytest
 
-from otel_gpu.explain.chains import Cause, Chain, Culprit, Effect, Evidence, Incident
+from otel_gpu.explain.chains import (
+    Cause,
+    Chain,
+    Culprit,
+    Effect,
+    Evidence,
+    Incident,
+    stack_of_cause,
+)
 from otel_gpu.export import causal, semconv
 from otel_gpu.export.exported import SpanReference
 from otel_gpu.export.finished import STATUS_UNSET
@@ -341,6 +349,7 @@ def test_an_incident_is_a_root_that_leads_to_its_chains(incident):
         "otel_gpu.severity": "high",
         "otel_gpu.lost.time": 0.35,
         "otel_gpu.incident.effects": 37,
+        "otel_gpu.incident.chronic": False,
         "otel_gpu.unexplained.time": 0.02,
         "otel_gpu.cause.kind": "preemption",
         "otel_gpu.cause.time": 0.3,
@@ -355,6 +364,21 @@ def test_an_incident_is_a_root_that_leads_to_its_chains(incident):
         "otel_gpu.effect.kind": "slow_call",
         "otel_gpu.excess.time": 0.09,
     }
+
+
+def test_a_chronic_incident_says_where_and_needs_no_chains(incident):
+    """Of what is always slow, no effect tells."""
+    chronic = incident._replace(chronic=True, effects=0, chains=())
+    asked = []
+
+    span = causal.incident_span(
+        chronic, SEED, ORIGIN, (), lambda stack: asked.append(stack) or (("code.line.number", 7),)
+    )
+
+    attributes = dict(span.attributes)
+    assert (attributes["otel_gpu.incident.chronic"], attributes["code.line.number"]) == (True, 7)
+    assert asked == [stack_of_cause(chronic.causes[0])]
+    assert span.links == ()
 
 
 def test_an_incident_of_thousands_links_to_the_worst(incident):

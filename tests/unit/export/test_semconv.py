@@ -272,6 +272,12 @@ def emitted(tmp_path_factory):
     return Emitted(lines)
 
 
+def always(cause):
+    """The same cause, as the account tells it."""
+    evidence = Evidence("a", "account", T0, T0 + MS, stack=call_stack(complete=False))
+    return cause._replace(evidence=(evidence,))
+
+
 def run_everything(path, stacks_mode):
     config = Config(
         capture=CaptureConfig(max_series=64),
@@ -297,10 +303,11 @@ def run_everything(path, stacks_mode):
                     T0,
                     T0 + SECOND,
                     MS,
-                    chain(trainer).causes[:1],
+                    (always(chain(trainer).causes[0]),),
                     0,
                     ("Do something.",),
                     (chain(trainer),),
+                    chronic=True,
                 )
             )
             exports.observe(counters(22))

@@ -3,6 +3,7 @@
 import pytest
 
 from otel_gpu import wire
+from otel_gpu.enrich.activities import NO_WAIT
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.explain.verdicts import CLASSES, STATES
 from otel_gpu.findings import collector as module
@@ -501,3 +502,45 @@ def test_slots_follow_the_counters():
         (at(0), at(1)),
         (at(1), at(2)),
     ]
+
+
+def starving(at_s, lost_ms):
+    """The account of a trainer that waits for its loader."""
+    waits = NO_WAIT._replace(api=1, who=WORKER, end=WORKER, end_state=wire.STATE_ON_CPU)
+    reading = times(at_s, TRAINER, (*BLOCKED_IN_GAP, lost_ms, 10), (*ON_CPU_WAITING, 10, 1))
+    return reading._replace(
+        times=tuple(
+            one._replace(ended_ns=one.time_ns, wait=waits if one.reason else NO_WAIT)
+            for one in reading.times
+        )
+    )
+
+
+def test_what_takes_much_of_a_window_is_an_incident_of_it():
+    """Also of a window in which nothing was slower than usual; not of one before that."""
+    stream = [
+        *(capture(), starving(1, 0), starving(2, 0)),
+        *(starving(3, 900), starving(4, 1800), starving(5, 2700)),
+    ]
+
+    during = report_of(*stream, window=Window(at(3), at(5)))
+    before = report_of(*stream, window=Window(at(1), at(2)))
+    other = report_of(*stream, window=Window(at(3), at(5)), pids=[OTHER.pid])
+
+    (found,) = during.incidents
+    assert (found.chronic, found.process, found.lost_ns) == (True, TRAINER, 1800 * MS)
+    assert found.causes[0].culprit == WORKER
+    assert (before.incidents, other.incidents) == ((), ())
+    assert during.of_process(TRAINER).incidents == during.incidents
+    assert during.of_process(OTHER).incidents == ()
+    tree = during.processes[0].time_tree
+    assert tree.children[0].children[0].who.comm == WORKER.comm
+
+
+def test_a_whole_capture_has_the_incidents_that_the_explainer_has():
+    """It looks at every stretch of it, as the live agent does."""
+    stream = [capture(), *(starving(second, 900 * second) for second in range(5))]
+
+    (found,) = report_of(*stream, explainer=Explainer()).incidents
+
+    assert (found.chronic, found.lost_ns) == (True, 3600 * MS)

@@ -1,0 +1,306 @@
+"""
+Chronic causes: what takes much of the feeder threads' time in every stretch of it.
+
+An effect is slow by its own past. A program that always waits has no such past, and no effects; the
+account of its threads' time says all the same how long it waited, and for whom.
+"""
+
+# Chronic and acute
+# -----------------
+#
+# Both are told of the same time: a hog that holds up some calls much and all calls a little is behind
+# effects, and in the account. Each nanosecond counts once. What the effects of a stretch say of a cause
+# is taken off what the account says of it, and only if much is left is the cause chronic. Then it is
+# one incident: where an acute one of the same process, kind and culprit is open, its effects are the
+# examples of the chronic one. Effects also know better than the account: that a CPU quota kept a
+# thread from its CPU, or that it worked on a fork. What they claim is not told again by another name.
+#
+# What is not lost
+# ----------------
+#
+# A process that mostly waits for its device loses nothing on the host, for what the host does is done
+# meanwhile; but a thread that waits for a CPU inside a synchronize call does so when the device is
+# done. What the driver does inside of other calls is its own affair, and the first call of an API is
+# warm-up. The work of a process that mostly waits for requests keeps nobody from anything.
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from otel_gpu import wire
+from otel_gpu.enrich.activities import ImageKey, ProcessImage, ThreadTime
+from otel_gpu.explain.chains import Cause, Culprit, Evidence, Node
+from otel_gpu.explain.places import Places
+from otel_gpu.explain.ranking import CauseSums
+from otel_gpu.explain.rules import NO_FAULT, RULE_BY_KIND
+from otel_gpu.explain.settings import Settings
+from otel_gpu.explain.severity import fault_ns
+from otel_gpu.explain.states import state_of, state_of_kind
+from otel_gpu.explain.time_tree import (
+    HOST_WORK,
+    IDLE,
+    UNKNOWN,
+    Resources,
+    grow,
+    knows_waits,
+    resources_of,
+)
+from otel_gpu.explain.verdicts import GPU, find_verdict
+from otel_gpu.ledger.ledger import Figures, Ledger, Mark
+
+OWN = frozenset({HOST_WORK, "sleep"})
+"""What a thread does itself, where nobody keeps it waiting: no fault of the host, and lost."""
+
+_NS_PER_S = 1_000_000_000
+_MAX_CAUSES = 64
+_MAJORITY = 0.5
+_NOT_LOST = frozenset({"gpu_wait", "api", IDLE})
+_DRIVERS = frozenset({"io", "ipc", "sleep", "other"})
+# Of these the culprit, in a chain, is whom it waited for; here the end of the chain has no other.
+_WAITS = frozenset({"run_queue", "lock", "gil", "ipc"})
+# What one who is not watched waits for is not known.
+_UNEXPLAINED = "unexplained"
+
+
+class Chronic(NamedTuple):
+    """
+    A cause that takes much of the time of a process's feeder threads in a stretch of it.
+
+    ``causes`` have one kind and one culprit, and each its own resource. ``lost_ns`` is how much of
+    them is lost, of ``feeders_ns``; less than ``least_ns`` does not matter.
+    """
+
+    process: ProcessImage
+    start_unix_ns: int
+    end_unix_ns: int
+    causes: tuple[Cause, ...]
+    lost_ns: int
+    least_ns: int
+    feeders_ns: int
+
+    @property
+    def kind(self) -> str:
+        """The kind of its causes."""
+        return self.causes[0].kind
+
+    @property
+    def culprit_pid(self) -> int:
+        """The pid of who is to blame, 0: nobody, or not known."""
+        culprit = self.causes[0].culprit
+        return culprit.pid if culprit else 0
+
+
+class Finding(NamedTuple):
+    """All chronic causes of one process image in one stretch of time; there may be none."""
+
+    process: ProcessImage
+    end_unix_ns: int
+    chronic: tuple[Chronic, ...]
+
+
+def find_chronic(
+    figures: Figures,
+    start_unix_ns: int,
+    end_unix_ns: int,
+    settings: Settings,
+    places: Places | None = None,
+    resources: Resources | None = None,
+) -> Iterator[Chronic]:
+    """
+    Yield the chronic causes of a process in a window.
+
+    Args:
+        figures: What was counted in the window.
+        start_unix_ns: When it began.
+        end_unix_ns: When it ended.
+        settings: What matters.
+        places: Where threads were.
+        resources: What other processes wait for.
+    """
+    verdict = find_verdict(figures, grow(figures.times, None, resources), settings)
+    if verdict is None or verdict.time_tree is None or not knows_waits(figures.times):
+        return
+    feeders_ns = verdict.time_tree.time_ns
+    if feeders_ns < settings.minimum_budget_ns:
+        return
+    start_unix_ns = max(start_unix_ns, figures.process.start_unix_ns)
+    idle_share = verdict.shares[IDLE]
+    is_gpu_bound = verdict.shares[GPU] > _MAJORITY * (1 - idle_share)
+    times = [
+        time
+        for time in _after_warm_up(figures)
+        if _may_be_lost(time, is_gpu_bound=is_gpu_bound, is_idle=idle_share > _MAJORITY)
+    ]
+    tree = grow(times, None, resources, most=None)
+    sums = CauseSums(_MAX_CAUSES, settings.max_evidence)
+    describe = _Describer(figures.process, start_unix_ns, end_unix_ns, places)
+    sums.add(describe.causes(tree) if tree else ())
+    groups: dict[tuple[str, int], list[Cause]] = {}
+    for cause in sums.causes(feeders_ns):
+        culprit_pid = cause.culprit.pid if cause.culprit else 0
+        groups.setdefault((cause.kind, culprit_pid), []).append(cause)
+    least_ns = max(
+        round(settings.chronic_share * feeders_ns),
+        # Of one that lived shorter, as long as it did.
+        settings.chronic_lost_ns * min(end_unix_ns - start_unix_ns, feeders_ns) // _NS_PER_S,
+    )
+    for causes in groups.values():
+        lost_ns = sum(cause.time_ns if cause.kind in OWN else fault_ns(cause) for cause in causes)
+        if lost_ns >= max(1, least_ns):
+            causes.sort(key=lambda cause: -cause.time_ns)
+            yield Chronic(
+                figures.process,
+                start_unix_ns,
+                end_unix_ns,
+                tuple(causes),
+                lost_ns,
+                least_ns,
+                feeders_ns,
+            )
+
+
+def _may_be_lost(time: ThreadTime, *, is_gpu_bound: bool, is_idle: bool) -> bool:
+    if is_gpu_bound:
+        return time.state == wire.STATE_RUN_QUEUE and time.context == wire.CONTEXT_SYNCHRONIZE
+    if is_idle and time.state == wire.STATE_ON_CPU:
+        return False
+    state = state_of(time.state, time.context, time.reason)
+    return not (time.context == wire.CONTEXT_CALL and state in _DRIVERS)
+
+
+def _after_warm_up(figures: Figures) -> Iterator[ThreadTime]:
+    """Yield times without those of the first call of each API, as far as these can be told apart."""
+    left_ns = dict(figures.warm_up_ns)
+    # What it did is not known: of that, all may have been what would be blamed.
+    for time in sorted(figures.times, key=_blocked_and_longest_first):
+        first_ns = left_ns.get(time.wait.api, 0)
+        if not first_ns or time.context == wire.CONTEXT_GAP:
+            yield time
+            continue
+        taken_ns = min(first_ns, max(time.time_ns, time.ended_ns))
+        left_ns[time.wait.api] -= taken_ns
+        yield time._replace(
+            time_ns=max(0, time.time_ns - taken_ns), ended_ns=max(0, time.ended_ns - taken_ns)
+        )
+
+
+def _blocked_and_longest_first(time: ThreadTime) -> tuple[bool, int]:
+    return time.state == wire.STATE_ON_CPU, -time.time_ns
+
+
+class _Describer:
+    """Makes causes of the nodes of a time tree."""
+
+    def __init__(
+        self, process: ProcessImage, start_unix_ns: int, end_unix_ns: int, places: Places | None
+    ) -> None:
+        self._process = process
+        self._window = start_unix_ns, end_unix_ns
+        self._places = places
+
+    def causes(self, tree: Node) -> Iterator[Cause]:
+        for branch in tree.children:
+            if branch.state in _NOT_LOST:
+                continue
+            for node in branch.children or (branch,):
+                kind = HOST_WORK if node.state == "host" else node.state
+                rule = RULE_BY_KIND.get(kind)
+                if rule is not None and (rule.fault != NO_FAULT or kind in OWN):
+                    yield self._cause(kind, node, branch.state)
+
+    def _cause(self, kind: str, node: Node, state: str) -> Cause:
+        culprit = None if node.who is None else Culprit(*node.who[:3])
+        by = culprit.pid if culprit else 0
+        return Cause(
+            kind,
+            node.time_ns,
+            node.share,
+            culprit,
+            self._evidence(self._process.pid, state, by, culprit),
+            tuple(map(self._via, node.children)),
+            node.resource,
+        )
+
+    def _via(self, node: Node) -> Cause:
+        kind = _UNEXPLAINED if node.state == UNKNOWN else node.state
+        end = None if node.who is None else Culprit(*node.who[:3])
+        culprit = None if kind in _WAITS or kind == _UNEXPLAINED else end
+        evidence = self._evidence(end.pid, state_of_kind(kind), 0, end) if end else ()
+        return Cause(kind, node.time_ns, node.share, culprit, evidence, (), node.resource)
+
+    def _evidence(
+        self, pid: int, state: str, by: int, culprit: Culprit | None
+    ) -> tuple[Evidence, ...]:
+        seen = self._places.find(pid, state, by) if self._places else None
+        name = f"account-{pid}-{state}-{by}-{self._window[0]}"
+        stack = seen.stack if seen else None
+        return (Evidence(name, "account", *self._window, culprit, stack=stack),)
+
+
+class ChronicCauses:
+    """
+    Looks for chronic causes in stretches of the stream's time.
+
+    Args:
+        ledger: Is to be told of every reading after ``observe`` was.
+        settings: The limits.
+
+    Attributes:
+        places: Where threads were, since the stretch began.
+    """
+
+    def __init__(self, ledger: Ledger, settings: Settings) -> None:
+        self._ledger = ledger
+        self._settings = settings
+        self.places = Places(settings.max_processes)
+        self._begin: Mark = {}
+        self._begin_unix_ns: int | None = None
+        self._read_unix_ns = 0
+        self._found: deque[Finding] = deque()
+
+    def begin(self, unix_ns: int) -> None:
+        """Take in that a capture begins."""
+        self._begin_unix_ns = unix_ns
+
+    def observe_reading(self, unix_ns: int) -> None:
+        """Take in that the account is read, before that reading is in the ledger."""
+        if self._begin_unix_ns is None:
+            self._begin_unix_ns = unix_ns
+        # What was read at one moment can be several activities.
+        if unix_ns != self._read_unix_ns:
+            if self._read_unix_ns - self._begin_unix_ns >= self._settings.chronic_window_ns:
+                self._end_stretch()
+            self._read_unix_ns = unix_ns
+
+    def forget(self, image: ImageKey) -> None:
+        """Look at what an image did that ended, before the ledger forgets it."""
+        figures = self._ledger.figures_of(image, self._begin)
+        if figures is not None and figures.times and self._begin_unix_ns is not None:
+            self._look([figures], self._read_unix_ns)
+        self.places.forget(image[0])
+
+    def close(self) -> None:
+        """Look at what came since the last stretch ended: nothing follows."""
+        if self._begin_unix_ns is not None and self._read_unix_ns > self._begin_unix_ns:
+            self._end_stretch()
+
+    def take(self, unix_ns: int | None) -> Iterator[Finding]:
+        """Yield what was found in the stretches that ended by then, each once; None: in all."""
+        while self._found and (unix_ns is None or self._found[0].end_unix_ns <= unix_ns):
+            yield self._found.popleft()
+
+    def _end_stretch(self) -> None:
+        self._look(self._ledger.figures(self._begin).values(), self._read_unix_ns)
+        self._begin, self._begin_unix_ns = self._ledger.mark(), self._read_unix_ns
+        self.places.age()
+
+    def _look(self, figures: Iterable[Figures], end_unix_ns: int) -> None:
+        figures = tuple(figures)
+        resources = resources_of(figures)
+        assert self._begin_unix_ns is not None  # noqa: S101 -- a reading began it
+        for one in figures:
+            found = find_chronic(
+                one, self._begin_unix_ns, end_unix_ns, self._settings, self.places, resources
+            )
+            if one.times:
+                self._found.append(Finding(one.process, end_unix_ns, tuple(found)))

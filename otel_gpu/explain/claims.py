@@ -1,0 +1,62 @@
+"""Claims: what effects say that causes took, so that no chronic cause tells of it again."""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+
+from otel_gpu.enrich.activities import ImageKey, ProcessImage, key_of
+from otel_gpu.explain.chains import Cause, Effect
+from otel_gpu.explain.chronic import Chronic
+
+_NS_PER_S = 1_000_000_000
+# Stretches are looked at every few seconds.
+_MAX_SECONDS = 64
+# What effects know better than an account.
+_BETTER: Mapping[str, frozenset[str]] = {
+    "run_queue": frozenset({"preemption", "cpu_quota"}),
+    "host_work": frozenset({"fork"}),
+    "mmap_lock": frozenset({"fork"}),
+    "page_fault": frozenset({"fork"}),
+}
+
+
+class Claims:
+    """What effects say that causes took, by process image and second; bounded."""
+
+    def __init__(self, max_images: int) -> None:
+        self._max_images = max_images
+        self._claims: OrderedDict[ImageKey, dict[int, dict[tuple[str, int], int]]] = OrderedDict()
+
+    def add(self, effect: Effect, causes: Iterable[Cause]) -> None:
+        """Take in the causes of an effect; each no more than the effect was too long."""
+        seconds = self._claims.setdefault(key_of(effect.process), {})
+        end_unix_ns = effect.start_unix_ns + effect.duration_ns
+        claims = seconds.setdefault(end_unix_ns // _NS_PER_S, {})
+        for cause in causes:
+            key = (cause.kind, cause.culprit.pid if cause.culprit else 0)
+            claims[key] = claims.get(key, 0) + min(cause.time_ns, effect.excess_ns)
+        if len(seconds) > _MAX_SECONDS:
+            del seconds[min(seconds)]
+        if len(self._claims) > self._max_images:
+            self._claims.popitem(last=False)
+
+    def take(self, process: ProcessImage, unix_ns: int) -> Mapping[tuple[str, int], int]:
+        """Return what effects of an image claim that ended by then, each once."""
+        seconds = self._claims.get(key_of(process), {})
+        taken: dict[tuple[str, int], int] = {}
+        for second in [second for second in seconds if second * _NS_PER_S <= unix_ns]:
+            for key, time_ns in seconds.pop(second).items():
+                taken[key] = taken.get(key, 0) + time_ns
+        if not seconds:
+            self._claims.pop(key_of(process), None)
+        return taken
+
+
+def claimed_ns(chronic: Chronic, claims: Mapping[tuple[str, int], int]) -> int:
+    """Return how much of the time of a chronic cause the effects tell of."""
+    better = _BETTER.get(chronic.kind, frozenset())
+    return sum(
+        time_ns
+        for (kind, culprit_pid), time_ns in claims.items()
+        if kind in better | {chronic.kind}
+        and (culprit_pid in (0, chronic.culprit_pid) or kind == "fork")
+    )

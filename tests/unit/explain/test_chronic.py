@@ -1,0 +1,283 @@
+"""Causes that take much of all time: incidents without any call that is slower than usual."""
+
+import pytest
+
+from otel_gpu import wire
+from otel_gpu.enrich.activities import NO_WAIT, Culprit, Resource
+from otel_gpu.explain import rules
+from otel_gpu.explain.explainer import Explainer
+from otel_gpu.explain.settings import Settings
+from tests.activities import SECOND, T0, calls, capture, ended, image, snapshot
+from tests.unit.explain.streams import (
+    MS,
+    START,
+    TRAINER,
+    account,
+    explain,
+    in_ms,
+    off_cpu,
+    preempted,
+    slow,
+    time_of,
+    usual,
+    usual_gap,
+)
+from tests.unit.explain.test_time_tree import place_of
+
+GAP, SYNC, CALL = wire.CONTEXT_GAP, wire.CONTEXT_SYNCHRONIZE, wire.CONTEXT_CALL
+ON_CPU, RUN_QUEUE, BLOCKED = wire.STATE_ON_CPU, wire.STATE_RUN_QUEUE, wire.STATE_BLOCKED
+LOADER = Culprit(77, 79, "loader")
+READER = Culprit(77, 77, "loader")
+HOG = Culprit(900, 0, "hog")
+FAR = Resource("tcp", "198.18.77.2:9000", "", "", is_remote=True)
+FILE = Resource("file", "/var/tmp/checkpoint", "ext4", "/", is_remote=False)
+LAUNCH = 1
+
+
+def row(state, context, time_ms, reason="", process=TRAINER, **wait):
+    """One row of the account in which all waits have ended."""
+    time = time_of(state, context, time_ms, reason, process)
+    return time._replace(ended_ns=time.time_ns, wait=NO_WAIT._replace(**{"api": LAUNCH} | wait))
+
+
+def of_loader(time_ms, end_state=ON_CPU, **wait):
+    wait = {"who": LOADER, "end": READER, "end_state": end_state} | wait
+    return row(BLOCKED, GAP, time_ms, "ipc", **wait)
+
+
+def gpu(time_ms):
+    return row(BLOCKED, SYNC, time_ms, "driver")
+
+
+def rest(time_ms=100):
+    """Enough of other time, which is nobody's fault."""
+    return row(ON_CPU, CALL, time_ms)
+
+
+def incidents_of(*rows, before=(), at_s=20, settings=None):
+    """What a second in which the account grew by these rows makes."""
+    nothing = [one._replace(time_ns=0, ended_ns=0, count=0) for one in rows]
+    readings = [account(at_s - 1, *nothing), account(at_s, *rows)]
+    _, explainer = explain(*before, *readings, settings=settings)
+    return explainer.incidents()
+
+
+def test_a_program_that_always_waits_for_its_loader_has_an_incident():
+    """Nothing is slower than usual, and nine tenths of the time are lost."""
+    (incident,) = incidents_of(of_loader(800), rest(), gpu(100))
+
+    assert incident.chronic
+    assert incident.processes == (TRAINER,)
+    assert (incident.severity, incident.lost_ns, incident.effects) == ("high", 800 * MS, 0)
+    (cause,) = incident.causes
+    assert (cause.kind, cause.culprit, cause.share) == ("ipc", LOADER, 0.8)
+    assert [(via.kind, via.time_ns, via.culprit) for via in cause.via] == [
+        ("host_work", 800 * MS, READER)
+    ]
+    assert incident.advice == (
+        rules.RULE_BY_KIND["ipc"].advice,
+        rules.RULE_BY_KIND["host_work"].advice,
+    )
+    assert (incident.chains, incident.unexplained_ns) == ((), 0)
+
+
+@pytest.mark.parametrize(
+    ("time", "kind", "culprit", "severity"),
+    [
+        (row(RUN_QUEUE, GAP, 400, who=HOG), "run_queue", HOG, "high"),
+        (row(BLOCKED, GAP, 400, "lock", who=LOADER, end_state=ON_CPU), "lock", LOADER, "high"),
+        (row(BLOCKED, GAP, 400, "ipc", resource=FAR), "network", None, "high"),
+        (row(BLOCKED, GAP, 400, "io", resource=FILE), "io", None, "high"),
+        # Nobody kept it waiting: its own work and sleep are lost, and nobody is to be woken.
+        (row(ON_CPU, GAP, 400), "host_work", None, "medium"),
+        (row(BLOCKED, GAP, 400, "sleep"), "sleep", None, "medium"),
+    ],
+)
+def test_each_cause_is_found_with_who_or_what_is_behind_it(time, kind, culprit, severity):
+    """By state and waker, as counted."""
+    (incident,) = incidents_of(time, rest(400))
+
+    (cause,) = incident.causes
+    assert (cause.kind, cause.culprit, cause.time_ns) == (kind, culprit, 400 * MS)
+    assert cause.resource == time.wait.resource
+    assert (incident.severity, incident.advice[0]) == (severity, rules.RULE_BY_KIND[kind].advice)
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        # Bound by the device: what else the host does is done meanwhile.
+        [gpu(600), row(ON_CPU, GAP, 200), row(BLOCKED, GAP, 100, "ipc", who=LOADER)],
+        # It found no room in the queue: the device is behind.
+        [row(BLOCKED, CALL, 500, "sleep"), row(ON_CPU, CALL, 300)],
+        # Nothing was asked of it.
+        [row(BLOCKED, GAP, 900, "ipc", who=Culprit(5, 0, "curl")), row(ON_CPU, GAP, 90)],
+        # The loader waits for the device itself, or for somebody outside.
+        [of_loader(500, BLOCKED, end_reason="driver"), rest(400)],
+        [of_loader(500, BLOCKED, end_reason="ipc"), rest(400)],
+        # Who held the lock is not known.
+        [row(BLOCKED, GAP, 500, "lock"), rest(400)],
+        # A twentieth is not reached.
+        [of_loader(49), rest(951)],
+        # Too little was seen.
+        [of_loader(50), rest(40)],
+    ],
+)
+def test_a_healthy_program_has_none(times):
+    """Waiting for the device is not lost, and idle is not starved."""
+    assert incidents_of(*times) == []
+
+
+def test_an_account_of_states_only_has_none():
+    """Without who ended the waits, what was known before is what is known."""
+    assert incidents_of(time_of(BLOCKED, GAP, 800, "ipc"), time_of(ON_CPU, GAP, 200)) == []
+
+
+def test_a_thread_that_waits_for_a_cpu_when_the_device_is_done_loses_time():
+    """Also in a process that mostly waits for its device; elsewhere the device works meanwhile."""
+    late, meanwhile = row(RUN_QUEUE, SYNC, 200, who=HOG), row(RUN_QUEUE, GAP, 200, who=HOG)
+
+    (incident,) = incidents_of(gpu(600), late, meanwhile)
+
+    assert incident.lost_ns == 200 * MS
+
+
+def test_the_first_call_of_an_api_is_warm_up():
+    """It reads libraries from a disk; the ones after it do not."""
+    name = "cudaLaunchKernel"
+    lazy = row(BLOCKED, CALL, 300, "page_fault"), rest(700)
+
+    first = snapshot(19.5, calls(TRAINER, name, [310 * MS]))
+    assert (
+        incidents_of(*lazy, before=[first], settings=Settings(chronic_window_ns=99 * SECOND)) == []
+    )
+    known = [snapshot(18, calls(TRAINER, name, [MS])), account(18.5, row(ON_CPU, CALL, 0))]
+    again = snapshot(19.5, calls(TRAINER, name, [MS, 300 * MS]))
+    settings = Settings(chronic_window_ns=SECOND)
+    found = incidents_of(*lazy, before=[*known, again], settings=settings)
+    assert [incident.causes[0].kind for incident in found] == ["page_fault"]
+
+
+def test_an_incident_says_where():
+    """The line of the wait that was seen, or of the work."""
+    wait = off_cpu(0, 30, reason="ipc", stack=place_of("get_batch"), waker_pid=77, waker_tid=79)
+
+    (incident,) = incidents_of(of_loader(800), rest(), before=[wait], at_s=START // SECOND + 2)
+
+    (evidence,) = incident.causes[0].evidence
+    assert (evidence.kind, evidence.stack.place.function) == ("account", "get_batch")
+
+
+def steps(count, lost_ms, start_s=100):
+    """Calls that a hog slowed down, a tenth of a second apart."""
+    for number in range(count):
+        start = round((start_s + number / 10) * SECOND)
+        hog = {"culprit_pid": 900, "culprit_tid": 901, "culprit_comm": "hog"}
+        yield preempted(0, lost_ms, start=start, **hog)
+        yield slow(duration_ms=lost_ms + 1, start=start, run_queue_ns=lost_ms * MS)
+
+
+def hogged(queue_ms):
+    """The account of two seconds in which the hog had the CPU so long."""
+    both = row(RUN_QUEUE, SYNC, queue_ms, who=HOG), rest(2000 - queue_ms)
+    return [
+        account(99.9, *(one._replace(time_ns=0, ended_ns=0) for one in both)),
+        account(102, *both),
+    ]
+
+
+def test_what_effects_tell_of_is_not_told_twice():
+    """Ten calls lost all of the time that the account has: that is sudden, and not chronic."""
+    _, explainer = explain(usual(), *steps(10, 60), *hogged(600))
+
+    (incident,) = explainer.incidents()
+    assert not incident.chronic
+    assert (incident.lost_ns, incident.causes[0].kind) == (600 * MS, "preemption")
+
+
+def test_what_is_left_makes_the_acute_incident_a_chronic_one():
+    """Every call is late and some are very: one incident, all of its time, and examples."""
+    _, explainer = explain(usual(), *steps(10, 60), *hogged(900))
+
+    (incident,) = explainer.incidents()
+    assert incident.chronic
+    assert (incident.lost_ns, incident.effects, len(incident.chains)) == (900 * MS, 10, 10)
+    leading, device = incident.causes
+    assert (leading.kind, leading.time_ns, leading.culprit.pid) == ("preemption", 900 * MS, 900)
+    assert device.kind == "gpu_wait"
+
+
+def test_what_effects_know_better_is_not_told_by_another_name():
+    """A quota kept the thread from its CPU; the account can only say who had it then."""
+    marked = [
+        one._replace(event=one.event._replace(flags=wire.STALL_THROTTLED))
+        if hasattr(one, "runnable_unix_ns")
+        else one
+        for one in steps(10, 60)
+    ]
+    _, explainer = explain(usual(), *marked, *hogged(620))
+
+    assert [incident.causes[0].kind for incident in explainer.incidents()] == ["cpu_quota"]
+
+
+def test_a_capture_that_goes_on_tells_of_each_stretch():
+    """Whoever exports incidents waits for no end of a job that is always starved."""
+    settings = Settings(chronic_window_ns=10 * SECOND)
+    explainer = Explainer(settings, keeps_closed=False)
+    explainer.push(capture())
+    found = []
+    for second in range(41):
+        for activity in (
+            usual(at_s=100 + second),
+            account(100 + second, of_loader(800 * second), rest(200 * second)),
+        ):
+            explainer.push(activity)
+        found += explainer.closed_incidents()
+
+    assert len(found) == 3
+    assert {incident.lost_ns for incident in found[1:]} == {8 * SECOND}
+    assert all(one.chronic and one.severity == "high" for one in found)
+    spans = [(one.start_unix_ns, one.end_unix_ns) for one in found]
+    assert spans[1] == (spans[0][1], spans[2][0])
+    assert spans[1][1] - spans[1][0] == 10 * SECOND
+    explainer.close()
+    (last,) = explainer.closed_incidents()
+    assert last.start_unix_ns == spans[2][1]
+
+
+def test_a_report_of_a_whole_capture_has_one_for_all_stretches():
+    """A reader wants to know it once."""
+    readings = [
+        account(100 + second, of_loader(800 * second), rest(200 * second)) for second in range(41)
+    ]
+
+    _, explainer = explain(*readings)
+
+    (incident,) = explainer.incidents()
+    assert incident.lost_ns == 32 * SECOND
+    assert incident.causes[0].share == pytest.approx(0.8)
+
+
+def test_a_process_that_ends_within_a_stretch_is_looked_at():
+    """Its account goes soon after it, and what it says is told."""
+    brief = image(55, 98 * SECOND, name="brief")
+    rows = [
+        row(BLOCKED, GAP, 900, "ipc", process=brief, who=LOADER, end_state=ON_CPU),
+        row(ON_CPU, CALL, 100, process=brief),
+    ]
+    end = [ended(brief, 100), *(usual(at_s=101 + second) for second in range(9))]
+
+    _, explainer = explain(account(99.9, *rows), *end)
+
+    (incident,) = explainer.incidents()
+    assert incident.process is brief
+    assert incident.end_unix_ns <= T0 + 101 * SECOND
+
+
+def test_gaps_that_are_always_long_are_no_effects_and_still_found():
+    """As in every step: the median is the wait itself."""
+    gaps = [usual_gap(duration_ns=20 * MS)]
+
+    (incident,) = incidents_of(of_loader(800), rest(), before=gaps)
+
+    assert in_ms(incident.causes) == [("ipc", 800)]
