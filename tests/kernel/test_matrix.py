@@ -13,7 +13,7 @@ import pytest
 from otel_gpu import wire
 from otel_gpu.capture.recording import read_recording
 from otel_gpu.decode.decoder import decode
-from otel_gpu.decode.events import Counters, CudaCall, Event, Exec, Exit, Times
+from otel_gpu.decode.events import Counters, CudaCall, Event, Exec, Exit, Times, TimesKey
 from otel_gpu.enrich.activities import ThreadTime, TimesActivity
 from otel_gpu.enrich.enricher import Enricher
 from tests.kernel.agent import FIRST, Agent
@@ -25,6 +25,7 @@ pytestmark = [pytest.mark.kernel, pytest.mark.alone]
 MS, S = 1_000_000, 1_000_000_000
 LONG = os.environ.get("OTEL_GPU_TEST_LONG") == "1"
 ACCOUNT = Path(__file__).resolve().parents[1] / "workloads" / "account.py"
+LOADED = ACCOUNT.with_name("loaded.py")
 INTERVAL_NS = 500 * MS
 SETTINGS = {
     "OTEL_GPU_CAPTURE_SNAPSHOT_INTERVAL_S": str(INTERVAL_NS / S),
@@ -42,7 +43,7 @@ class Recorded(NamedTuple):
 
     def readings(self) -> Iterator[tuple[int, Counter[tuple[int, int]]]]:
         """Yield when the account was read, and what it was then: by state and context."""
-        entries = {}
+        entries: dict[TimesKey, int] = {}
         for event in self.events:
             if type(event) is not Times:
                 continue
@@ -210,3 +211,40 @@ def test_the_time_in_the_run_queue_is_that_of_who_had_the_cpu(waited: Recorded) 
     assert sum(queued.values()) >= 0.95 * said_ns
     assert queued["hog"] > 0
     assert queued[""] <= 0.1 * sum(queued.values())
+
+
+@pytest.mark.parametrize("how", ["pipe", "queue"])
+def test_a_wait_ends_at_what_the_maker_of_the_data_did(
+    tmp_path: Path, stubs: StubLibraries, how: str
+) -> None:
+    """
+    Through a pipe, and through a thread that writes into it: whoever waits for data waits for
+    the CPU time that making it takes.
+    """
+    command = [sys.executable, LOADED, stubs.runtime, how, 101, 20 * MS]
+    recorded = record(tmp_path, command, SETTINGS)
+    maker, waited_ns = recorded.said["maker"], recorded.said["waited_ns"]
+    waits = [
+        time
+        for time in recorded.times()
+        if (time.state, time.context) == (wire.STATE_BLOCKED, wire.CONTEXT_GAP)
+        and time.wait.who is not None
+        and time.wait.who.pid == maker
+    ]
+    ends: Counter[tuple[int, str]] = Counter()
+    for time in waits:
+        end = time.wait.end
+        # The waits of a thread for a CPU are its work, too, and of how busy this machine is.
+        state = (
+            wire.STATE_ON_CPU
+            if time.wait.end_state == wire.STATE_RUN_QUEUE
+            else time.wait.end_state
+        )
+        ends[state, "maker" if end and (end.pid, end.tid) == (maker, maker) else str(end)] += (
+            time.ended_ns
+        )
+
+    assert sum(ends.values()) >= 0.9 * waited_ns
+    assert ends[wire.STATE_ON_CPU, "maker"] >= 0.95 * sum(ends.values()), ends
+    writers = {time.wait.who.tid for time in waits if time.wait.who}
+    assert (writers == {maker}) == (how == "pipe")
