@@ -35,24 +35,41 @@ static __always_inline enum call_context context_of(const struct thread *thread)
 	return CONTEXT_CALL;
 }
 
-static __always_inline void book(const struct times_key *key, __u64 time_ns)
+static __noinline struct times *add_entry(const struct times_key *key, const char *who_comm)
 {
-	static const struct times nothing = {};
+	struct times times = {};
+
+	if (key->who_pid)
+		__builtin_memcpy(times.who_comm, who_comm, COMM_BYTES);
+	/* BPF_NOEXIST: another CPU may have begun it. */
+	bpf_map_update_elem(&thread_times, key, &times, BPF_NOEXIST);
+	return bpf_map_lookup_elem(&thread_times, key);
+}
+
+static __always_inline void book(const struct times_key *key, const char *who_comm, __u64 time_ns)
+{
 	struct times *times;
 
 	if (!time_ns)
 		return;
 	times = bpf_map_lookup_elem(&thread_times, key);
-	if (!times) {
-		bpf_map_update_elem(&thread_times, key, &nothing, BPF_NOEXIST);
-		times = bpf_map_lookup_elem(&thread_times, key);
-	}
+	if (!times)
+		times = add_entry(key, who_comm);
 	if (!times) {
 		count(COUNTER_LOST_TIMES_FULL);
 		return;
 	}
 	__sync_fetch_and_add(&times->time_ns, time_ns);
+	__sync_fetch_and_add(&times->ended_ns, time_ns);
 	__sync_fetch_and_add(&times->count, 1);
+}
+
+/* The outermost open call, or in a gap the one before it. */
+static __always_inline __u32 api_of(const struct thread *thread)
+{
+	if (thread->depth)
+		return thread->calls[0].api;
+	return thread->last_return_ktime_ns ? thread->last_api : 0;
 }
 
 static __always_inline void add_on_cpu(struct thread *thread, enum call_context context,
@@ -70,13 +87,16 @@ static __always_inline void bring_in(struct thread *thread)
 		.pid = thread->pid,
 		.kernel_stack = -1,
 		.system_call = -1,
+		.end_kernel_stack = -1,
+		.end_system_call = -1,
 		.state = STATE_ON_CPU,
+		.end_state = STATE_NONE,
 	};
 
 	count_hits(thread);
 	for (int i = 0; i < CONTEXT_OTHER; i++) {
 		key.context = i;
-		book(&key, thread->on_cpu_ns[i]);
+		book(&key, thread->culprit_comm, thread->on_cpu_ns[i]);
 		thread->on_cpu_ns[i] = 0;
 	}
 }
@@ -89,16 +109,26 @@ static __always_inline void book_off_cpu(const struct thread *thread, __u64 bloc
 		.pid = thread->pid,
 		.kernel_stack = -1,
 		.system_call = -1,
+		.end_kernel_stack = -1,
+		.end_system_call = -1,
 		.state = STATE_RUN_QUEUE,
 		.context = context_of(thread),
+		.end_state = STATE_NONE,
+		.api = api_of(thread),
+		/* The threads of one process are one hog. */
+		.who_pid = thread->culprit_pid,
 	};
 
-	book(&key, run_queue_ns);
+	book(&key, thread->culprit_comm, run_queue_ns);
 	key.state = STATE_BLOCKED;
+	key.who_pid = thread->waker_pid;
+	/* Entries stay few: of others, who woke it is told by process. */
+	if (thread->waker_tid && find_thread(thread->waker_tid))
+		key.who_tid = thread->waker_tid;
 	key.kernel_stack = thread->kernel_stack;
 	key.system_call = thread->system_call;
 	key.flags = thread->stall_flags & (STALL_GIL | STALL_FAULT);
-	book(&key, blocked_ns);
+	book(&key, thread->waker_comm, blocked_ns);
 }
 
 static __always_inline void forget_intervals(struct thread *thread)

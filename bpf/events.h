@@ -18,7 +18,7 @@
 #include <linux/types.h>
 #endif
 
-#define WIRE_VERSION	  1
+#define WIRE_VERSION	  2 /* 1: shorter entries of the time account, which are still read */
 
 #define COMM_BYTES	  16
 #define PATH_BYTES	  256
@@ -36,6 +36,7 @@
 #define LINE_TABLE_BYTES  16384 /* of one code object */
 #define STACK_COPY_BYTES  32768 /* of the stack at a call */
 #define STALL_COPY_BYTES  8192	/* of the stack of a thread that leaves the CPU */
+#define STATE_NONE	  255	/* in place of an enum thread_state: not known */
 
 enum record_kind {
 	RECORD_CUDA_CALL = 1,
@@ -94,7 +95,8 @@ enum counter {
 	COUNTER_LOST_INTERPRETERS_FULL = 24, /* the GIL and frames of a process are not known */
 	COUNTER_LOST_ALLOCATIONS_FULL = 25,  /* how much a later free gives back is not known */
 	COUNTER_LOST_UNKNOWN_FREE = 26,	     /* a free of what was not seen to be allocated */
-	COUNTER_COUNT = 27,
+	COUNTER_TIMES_FOLDED = 27, /* time without details in the account, which was full */
+	COUNTER_COUNT = 28,
 };
 
 enum api_family {
@@ -390,7 +392,11 @@ struct gap_record {
 	char comm[COMM_BYTES];
 };
 
-/* Time of threads by what they did and, where blocked, where: monotonic. */
+/*
+ * Time of threads by what they did, where, and who kept them from going on: monotonic.
+ *
+ * While a wait lasts, who will end it is not known: its time is in an entry without.
+ */
 struct times_key {
 	__u64 image_ktime_ns;
 	__u32 pid;
@@ -399,12 +405,25 @@ struct times_key {
 	__u8 state;	    /* enum thread_state */
 	__u8 context;	    /* enum call_context */
 	__u8 flags;	    /* enum stall_flag */
-	__u8 padding;
+	__u8 end_state;	    /* enum thread_state: what the last one did meanwhile */
+	__u32 who_pid;	    /* run queue: who had the CPU; blocked: who ended it; 0: not known */
+	__u32 who_tid;	    /* 0: not one thread, or not watched */
+	__u32 end_pid;	    /* the last one of those that waited for each other; 0: not known */
+	__u32 end_tid;	    /* may be who itself */
+	__s32 end_kernel_stack; /* where that one was blocked, if it was */
+	__s32 end_system_call;
+	__u32 resource; /* what the system call was about: an id; 0: not known */
+	__u16 api;	/* outermost open call; in a gap the one before it; 0: none */
+	__u8 end_flags; /* enum stall_flag, of the last one */
+	__u8 is_folded; /* 1: its details found no room */
 };
 
 struct times {
-	__u64 time_ns;
+	__u64 time_ns; /* booked while it passes */
 	__u64 count;
+	__u64 ended_ns; /* of waits that ended, and on a CPU: the whole of each when it ended */
+	char who_comm[COMM_BYTES];
+	char end_comm[COMM_BYTES];
 };
 
 struct times_record {

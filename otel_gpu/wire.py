@@ -7,7 +7,7 @@ give one value per element, arrays of structs come as bytes.
 
 from otel_gpu.c_struct import CStruct
 
-WIRE_VERSION = 1
+WIRE_VERSION = 2
 COMM_BYTES = 16
 PATH_BYTES = 256
 MAX_APIS = 192
@@ -24,6 +24,7 @@ TEXT_BYTES = 512
 LINE_TABLE_BYTES = 16384
 STACK_COPY_BYTES = 32768
 STALL_COPY_BYTES = 8192
+STATE_NONE = 255
 
 # enum record_kind
 RECORD_CUDA_CALL = 1
@@ -77,7 +78,8 @@ COUNTER_LOST_PYTHON = 23
 COUNTER_LOST_INTERPRETERS_FULL = 24
 COUNTER_LOST_ALLOCATIONS_FULL = 25
 COUNTER_LOST_UNKNOWN_FREE = 26
-COUNTER_COUNT = 27
+COUNTER_TIMES_FOLDED = 27
+COUNTER_COUNT = 28
 
 # enum api_family
 FAMILY_OTHER = 0
@@ -253,13 +255,15 @@ GAP_RECORD = CStruct(
     RECORD_HEADER,
 )
 
-# struct times_key: 24 bytes
+# struct times_key: 56 bytes
 TIMES_KEY = CStruct(
-    "image_ktime_ns:Q pid:I kernel_stack:i system_call:i state:B context:B flags:B 1x"
+    "image_ktime_ns:Q pid:I kernel_stack:i system_call:i state:B context:B flags:B end_state:B "
+    "who_pid:I who_tid:I end_pid:I end_tid:I end_kernel_stack:i end_system_call:i resource:I "
+    "api:H end_flags:B is_folded:B"
 )
 
-# struct times: 16 bytes
-TIMES = CStruct("time_ns:Q count:Q")
+# struct times: 56 bytes
+TIMES = CStruct("time_ns:Q count:Q ended_ns:Q who_comm:16s end_comm:16s")
 
 # struct times_record: 40 bytes
 TIMES_RECORD = CStruct("count:I 4x", RECORD_HEADER)
@@ -289,8 +293,8 @@ DEVICE_RECORD = CStruct("device:i has_name:I uuid:16s name:64s", RECORD_HEADER)
 # struct clock_record: 40 bytes
 CLOCK_RECORD = CStruct("unix_ns:Q", RECORD_HEADER)
 
-# struct counters_record: 248 bytes
-COUNTERS_RECORD = CStruct("values:27Q", RECORD_HEADER)
+# struct counters_record: 256 bytes
+COUNTERS_RECORD = CStruct("values:28Q", RECORD_HEADER)
 
 # struct open_call_record: 96 bytes
 OPEN_CALL_RECORD = CStruct(

@@ -1,6 +1,7 @@
 """Records as the kernel side would send them, from the values that matter to a test."""
 
 from otel_gpu import wire
+from otel_gpu.decode.events import TimesKey
 
 _LAYOUTS = {
     wire.RECORD_CUDA_CALL: wire.CUDA_CALL_RECORD,
@@ -96,7 +97,17 @@ def times_entry(
     kernel_stack=-1,
     system_call=-1,
     flags=0,
+    ended_ns=None,
+    who_comm="",
+    end_comm="",
+    **others,
 ) -> tuple[bytes, bytes]:
-    """One entry of the time account as the map holds it: key and value."""
-    key = wire.TIMES_KEY.pack(image_ktime_ns, pid, kernel_stack, system_call, state, context, flags)
-    return key, wire.TIMES.pack(time_ns, count)
+    """
+    One entry of the time account as the map holds it: key and value.
+
+    All of it has ended unless ``ended_ns`` is given; ``others`` are of ``TimesKey``.
+    """
+    key = TimesKey(image_ktime_ns, pid, kernel_stack, system_call, state, context, flags, **others)
+    ended_ns = time_ns if ended_ns is None else ended_ns
+    value = wire.TIMES.pack(time_ns, count, ended_ns, who_comm.encode(), end_comm.encode())
+    return wire.TIMES_KEY.pack(*key), value

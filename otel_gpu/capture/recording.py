@@ -31,15 +31,15 @@ that says that nothing is missing. Numbers are little-endian.
 
 One clock record (unix_ns 2 at ktime 1), alone in its recording:
 
-    4f 54 45 4c 47 50 55 00  01 00  01 00  9c 91 19 4c    OTELGPU, format 1, wire 1
+    4f 54 45 4c 47 50 55 00  01 00  02 00  5f c2 34 67    OTELGPU, format 1, wire 2
     18 00 00 00  2c 00 00 00  24 54 25 77  78 01 d3 …     24 bytes hold 44: 4 + 40
     00 00 00 00  ff ff ff ff  ff ff ff ff                 and that is all
 
 What this means: a reader gives every whole chunk before it complains about what
 follows, so a killed writer costs its last chunk. No length is believed before it is
 checked against a bound, no chunk unpacks to more than it declares, and no checksum
-is skipped. Layouts of records are not translated: the wire version of the file has
-to be this version's.
+is skipped. Records of an older wire version are handed on as they are: decode knows those that
+changed since.
 """
 
 import logging
@@ -58,6 +58,7 @@ from otel_gpu.errors import RecordingError
 
 MAGIC = b"OTELGPU\0"
 FORMAT_VERSION = 1
+_OLDEST_WIRE_VERSION = 1
 MAX_CHUNK_BYTES = 16 << 20
 """No chunk holds more than this, unpacked."""
 
@@ -274,7 +275,7 @@ def _check_header(header: bytes, path: Path) -> None:
         )
     if format_version != FORMAT_VERSION or zlib.crc32(header[:_CHECKED_HEADER_BYTES]) != checksum:
         raise _damaged(path, "its header is wrong")
-    if wire_version != wire.WIRE_VERSION:
+    if not _OLDEST_WIRE_VERSION <= wire_version <= wire.WIRE_VERSION:
         newer = wire_version > wire.WIRE_VERSION
         raise RecordingError(
             f"{path}: holds records of wire version {wire_version}; "

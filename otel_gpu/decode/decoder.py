@@ -42,6 +42,9 @@ _BLOCK_SIZES, _BEHIND_BLOCK = slice(_GRID + 3, _GRID + 6), slice(_GRID + 6, -1)
 _KIND_AND_SIZE = struct.Struct("<HHI")
 _SERIES = struct.Struct(wire.AGGREGATE_KEY.format + wire.AGGREGATE.format.removeprefix("<"))
 _TIMES_ENTRY = struct.Struct(wire.TIMES_KEY.format + wire.TIMES.format.removeprefix("<"))
+# Of wire version 1.
+_SHORT_TIMES_ENTRY = struct.Struct("<QIiiBBBxQQ")
+_TIMES_KEY_FIELDS = len(wire.TIMES_KEY.fields)
 # Of the first bucket, in a series. Buckets below 2**56 fit even when they are added up.
 _HIGHEST_BYTE = _SERIES.size - 8 * wire.MAX_BUCKETS + 7
 
@@ -200,15 +203,29 @@ def _decode_times(record: bytes) -> events.Times:
     if len(record) < fixed_bytes:
         raise _RejectedError(REJECTED_SIZE_MISMATCH)
     *_, count = fixed = wire.TIMES_RECORD.unpack_from(record)
-    if len(record) != fixed_bytes + count * _TIMES_ENTRY.size:
+    size = len(record) - fixed_bytes
+    if size == count * _TIMES_ENTRY.size:
+        entries = map(_times_entry, _TIMES_ENTRY.iter_unpack(record[fixed_bytes:]))
+    elif size == count * _SHORT_TIMES_ENTRY.size:
+        entries = map(_short_times_entry, _SHORT_TIMES_ENTRY.iter_unpack(record[fixed_bytes:]))
+    else:
         raise _RejectedError(REJECTED_SIZE_MISMATCH)
-    entries = []
-    for values in _TIMES_ENTRY.iter_unpack(record[fixed_bytes:]):
-        *key, time_ns, number = values
-        if max(time_ns, number) > _INT64_MAX:
-            raise _RejectedError(REJECTED_BAD_BODY)
-        entries.append((events.TimesKey._make(key), time_ns, number))
-    return events.Times(fixed[3], tuple(entries))
+    times = events.Times(fixed[3], tuple(entries))
+    if any(max(entry[1:4]) > _INT64_MAX for entry in times.entries):
+        raise _RejectedError(REJECTED_BAD_BODY)
+    return times
+
+
+def _times_entry(values: tuple[Any, ...]) -> events.TimesEntry:
+    key = events.TimesKey._make(values[:_TIMES_KEY_FIELDS])
+    time_ns, count, ended_ns, who, end = values[_TIMES_KEY_FIELDS:]
+    return events.TimesEntry(key, time_ns, count, ended_ns, _decode_name(who), _decode_name(end))
+
+
+def _short_times_entry(values: tuple[int, ...]) -> events.TimesEntry:
+    *key, time_ns, count = values
+    # It was booked when it was over.
+    return events.TimesEntry(events.TimesKey(*key), time_ns, count, time_ns)
 
 
 def _decode_json(record: bytes) -> tuple[int, int, int, Mapping[str, Any]]:

@@ -9,6 +9,7 @@ Times are CLOCK_MONOTONIC nanoseconds (``*_ktime_ns``) and ids are numbers, as i
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from otel_gpu import wire
 from otel_gpu.stacks.frames import Frame
 
 CPU_UNKNOWN: Final = (1 << 32) - 1
@@ -284,13 +285,39 @@ class TimesKey(NamedTuple):
     state: int
     context: int
     flags: int
+    end_state: int = wire.STATE_NONE
+    who_pid: int = 0
+    who_tid: int = 0
+    end_pid: int = 0
+    end_tid: int = 0
+    end_kernel_stack: int = -1
+    end_system_call: int = -1
+    resource: int = 0
+    api: int = 0
+    end_flags: int = 0
+    is_folded: int = 0
+
+
+class TimesEntry(NamedTuple):
+    """
+    One entry of the time account, cumulative.
+
+    ``time_ns`` is booked while it passes, ``ended_ns`` when a wait ends: the whole of it.
+    """
+
+    key: TimesKey
+    time_ns: int
+    count: int  # type: ignore[assignment] # as above
+    ended_ns: int = 0
+    who_comm: str = ""
+    end_comm: str = ""
 
 
 class Times(NamedTuple):
-    """The time account of all watched processes: (key, time_ns, count), cumulative."""
+    """Entries of the time account that changed since they were last read."""
 
     ktime_ns: int
-    entries: tuple[tuple[TimesKey, int, int], ...]
+    entries: tuple[TimesEntry, ...]
 
 
 class Pressure(NamedTuple):

@@ -55,7 +55,7 @@ def describe(event: Event) -> Iterator[str]:
         case events.Times():
             yield f"{head} entries={len(event.entries)}"
             for entry in event.entries:
-                yield _describe_time(event.ktime_ns, *entry)
+                yield _describe_time(event.ktime_ns, entry)
         case events.Stack():
             yield f"{head} kernel_stack={event.kernel_stack} functions={json.dumps(event.functions)}"
         case events.UserStack():
@@ -99,10 +99,13 @@ def _describe_series(ktime_ns: int, key: events.SeriesKey, aggregate: events.Agg
     )
 
 
-def _describe_time(ktime_ns: int, key: events.TimesKey, time_ns: int, count: int) -> str:
-    names = ("image_ktime_ns", "state", "context", "kernel_stack", "system_call", "flags")
+def _describe_time(ktime_ns: int, entry: events.TimesEntry) -> str:
+    key = entry.key
+    names = ("image_ktime_ns", "state", "context", "api", "kernel_stack", "system_call", "flags")
+    who = ("who_pid", "who_tid", "end_state", "end_pid", "end_tid", "end_kernel_stack")
+    others = ("end_system_call", "end_flags", "resource", "is_folded")
     head = f"{TIME_KIND} {ktime_ns} {key.pid}/0"
-    return " ".join([head, *_pairs(key, *names), f"time_ns={time_ns}", f"count={count}"])
+    return " ".join([head, *_pairs(key, *names, *who, *others), *_pairs(entry, *entry._fields[1:])])
 
 
 def _shorten(names: Mapping[int, str], number: int) -> str:
@@ -149,6 +152,7 @@ _FORMATS: Mapping[str, Callable[[Any], str]] = {
     "choices": _format_choices,
     "context": functools.partial(_shorten, wire.CALL_CONTEXT_NAMES),
     "copy_kind": functools.partial(_shorten, wire.COPY_KIND_NAMES),
+    "end_state": functools.partial(_shorten, wire.THREAD_STATE_NAMES),
     "exit_code": lambda code: "unknown" if code is None else str(code),
     "function": hex,
     "grid": _format_dimensions,

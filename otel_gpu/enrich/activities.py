@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, NamedTuple, get_args
 
+from otel_gpu import wire
 from otel_gpu.decode.events import (
     Aggregate,
     CudaCall,
@@ -147,12 +148,66 @@ class GapActivity(NamedTuple):
     parent_span_id: bytes
 
 
+class Culprit(NamedTuple):
+    """Who had the CPU, held the lock, or kept somebody waiting."""
+
+    pid: int
+    tid: int
+    comm: str
+
+
+class Resource(NamedTuple):
+    """
+    What a system call was about.
+
+    Attributes:
+        kind: ``file``, ``device``, ``tcp``, ``udp``, ``unix``, ``pipe``, ``eventfd``, ``other``.
+        name: Its path, or its address and port; empty where it is not known.
+        file_system: As the kernel names it: ``nfs4``, ``fuse.x``, ``ext4``; empty: none.
+        mount: Where that is mounted.
+        is_remote: Whether another host is behind it.
+    """
+
+    kind: str
+    name: str
+    file_system: str
+    mount: str
+    is_remote: bool
+
+
+class Wait(NamedTuple):
+    """
+    In what a thread spent time, and who kept it from going on.
+
+    Attributes:
+        api: Number of the API of its outermost open call, or of the call before its gap; 0: none.
+        who: Who had the CPU that it waited for, or ended its wait.
+        end: The last one of those who waited for each other; may be ``who`` itself.
+        end_state: What that one did meanwhile: an enumerator of ``thread_state``.
+        end_reason: What it was blocked on, if it was; empty: it was not.
+        resource: What the system call that the thread waited in was about.
+    """
+
+    api: int
+    who: Culprit | None
+    end: Culprit | None
+    end_state: int
+    end_reason: str
+    resource: Resource | None
+
+
+NO_WAIT = Wait(0, None, None, wire.STATE_NONE, "", None)
+"""Nothing is known but the time."""
+
+
 class ThreadTime(NamedTuple):
     """
     Time of the threads of one process, cumulative.
 
     ``state`` and ``context`` are enumerators of ``bpf/events.h``; ``reason`` is set
-    where the state is blocked.
+    where the state is blocked. ``time_ns`` grows while the time passes, when it is not known yet
+    who will end a wait; ``ended_ns`` grows by the whole of a wait when it ends. So over all waits of
+    one state, context and reason, ``time_ns`` is ahead by what has not ended yet.
     """
 
     process: ProcessImage
@@ -161,6 +216,13 @@ class ThreadTime(NamedTuple):
     reason: str
     time_ns: int
     count: int  # type: ignore[assignment] # as above
+    ended_ns: int = 0
+    wait: Wait = NO_WAIT
+
+    @property
+    def kind(self) -> tuple[int, int, str, Wait]:
+        """What the time is of, which tells it from other time of the process."""
+        return self.state, self.context, self.reason, self.wait
 
 
 class TimesActivity(NamedTuple):

@@ -328,8 +328,8 @@ class Enricher:
 
     def _sum_times(self, image: ImageKey) -> Iterator[ThreadTime]:
         process = self._processes.find(*image, "")
-        for kind, time_ns, count in self._times.sums(image):
-            yield ThreadTime(process, *kind, time_ns, count)
+        for (state, context, reason, wait), sums in self._times.sums(image):
+            yield ThreadTime(process, state, context, reason, *sums, wait)
 
     def _enrich_fork(self, event: Fork) -> ForkActivity | None:
         # The child's own records need not wait for its parent's name.

@@ -1,17 +1,19 @@
-"""What the time account of each process image was when it was last read, by kernel stack."""
+"""What the time account of each process image was when it was last read, entry by entry."""
 
 from collections.abc import Iterator, Sequence
 
 from otel_gpu import wire
-from otel_gpu.decode.events import TimesKey
-from otel_gpu.enrich.activities import ImageKey
+from otel_gpu.decode.events import TimesEntry, TimesKey
+from otel_gpu.enrich.activities import Culprit, ImageKey, Wait
 from otel_gpu.enrich.kernel_waits import KernelWaits
 
 MAX_ENTRIES = 65_536
 """Entries that are kept, of all images; further ones are left out."""
 
-Kind = tuple[int, int, str]
-"""State, context and reason."""
+Kind = tuple[int, int, str, Wait]
+"""State, context, reason, and who kept the threads from going on."""
+Sums = tuple[int, int, int]
+"""Time in nanoseconds, how often it was spent, and how much of it has ended."""
 
 
 class TimeAccounts:
@@ -24,16 +26,17 @@ class TimeAccounts:
 
     def __init__(self, waits: KernelWaits) -> None:
         self._waits = waits
-        self._entries: dict[ImageKey, dict[TimesKey, tuple[int, int]]] = {}
+        self._entries: dict[ImageKey, dict[TimesKey, TimesEntry]] = {}
         self._size = 0
 
     def __contains__(self, image: ImageKey) -> bool:
         return image in self._entries
 
-    def take(self, entries: Sequence[tuple[TimesKey, int, int]]) -> set[ImageKey]:
+    def take(self, entries: Sequence[TimesEntry]) -> set[ImageKey]:
         """Take in a reading; the images of which something was kept."""
         images = set()
-        for key, time_ns, count in entries:
+        for entry in entries:
+            key = entry.key
             image = (key.pid, key.image_ktime_ns)
             known = self._entries.get(image, {})
             if key not in known:
@@ -41,23 +44,37 @@ class TimeAccounts:
                     continue
                 self._size += 1
                 known = self._entries.setdefault(image, {})
-            known[key] = (time_ns, count)
+            known[key] = entry
             images.add(image)
         return images
 
-    def sums(self, image: ImageKey) -> Iterator[tuple[Kind, int, int]]:
-        """Yield the time of an image in nanoseconds, and how often it was spent, by kind."""
-        totals: dict[Kind, tuple[int, int]] = {}
-        for key, (time_ns, count) in self._entries.get(image, {}).items():
-            reason = ""
-            if key.state == wire.STATE_BLOCKED:
-                reason = self._waits.reason(key.kernel_stack, key.system_call, key.flags)
-            kind = (key.state, key.context, reason)
-            known_ns, known = totals.get(kind, (0, 0))
-            totals[kind] = (known_ns + time_ns, known + count)
-        for kind, (time_ns, count) in totals.items():
-            yield kind, time_ns, count
+    def sums(self, image: ImageKey) -> Iterator[tuple[Kind, Sums]]:
+        """Yield what the entries of each kind are together."""
+        totals: dict[Kind, Sums] = {}
+        for entry in self._entries.get(image, {}).values():
+            kind = self._kind(entry)
+            time_ns, count, ended_ns = totals.get(kind, (0, 0, 0))
+            totals[kind] = (
+                time_ns + entry.time_ns,
+                count + entry.count,
+                ended_ns + entry.ended_ns,
+            )
+        yield from totals.items()
 
     def forget(self, image: ImageKey) -> None:
         """Keep nothing more of an image."""
         self._size -= len(self._entries.pop(image, ()))
+
+    def _kind(self, entry: TimesEntry) -> Kind:
+        key = entry.key
+        reason = end_reason = ""
+        if key.state == wire.STATE_BLOCKED:
+            reason = self._waits.reason(key.kernel_stack, key.system_call, key.flags)
+        if key.end_state == wire.STATE_BLOCKED:
+            end_reason = self._waits.reason(
+                key.end_kernel_stack, key.end_system_call, key.end_flags
+            )
+        who = Culprit(key.who_pid, key.who_tid, entry.who_comm) if key.who_pid else None
+        end = Culprit(key.end_pid, key.end_tid, entry.end_comm) if key.end_pid else None
+        wait = Wait(key.api, who, end, key.end_state, end_reason, None)
+        return key.state, key.context, reason, wait

@@ -1,5 +1,5 @@
 """
-The nouns of blame: effects, causes, chains, incidents, verdicts.
+The nouns of blame: effects, causes, chains, incidents, time trees, verdicts.
 
 All immutable. Times are nanoseconds; a ``share`` is of the effect's duration, and what
 no cause accounts for is said as ``unexplained_ns``.
@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
-from otel_gpu.enrich.activities import CallStack, ProcessImage
+from otel_gpu.enrich.activities import CallStack, ProcessImage, Resource
+from otel_gpu.enrich.activities import Culprit as Culprit  # noqa: PLC0414 -- a noun of blame too
 
 
 class Severity(StrEnum):
@@ -39,6 +40,7 @@ class CauseKind(StrEnum):
     GIL = "gil"
     IO = "io"
     IPC = "ipc"
+    NETWORK = "network"
     SLEEP = "sleep"
     PAGE_FAULT = "page_fault"
     RECLAIM = "reclaim"
@@ -53,14 +55,6 @@ class CauseKind(StrEnum):
     OFF_CPU = "off_cpu"
     UNEXPLAINED = "unexplained"
     HOST_WORK = "host_work"
-
-
-class Culprit(NamedTuple):
-    """Who had the CPU, held the lock, or kept somebody waiting."""
-
-    pid: int
-    tid: int
-    comm: str
 
 
 class Evidence(NamedTuple):
@@ -95,7 +89,8 @@ class Cause(NamedTuple):
     A part of an effect's time that something is to blame for.
 
     ``kind`` is one of ``rules.KINDS``. ``via`` are the causes of this cause, found by
-    following the thread that ended the wait; their times are parts of this one's.
+    following the thread that ended the wait; their times are parts of this one's. ``resource``
+    is the file, the address and the like that was waited for, where that is known.
     """
 
     kind: str
@@ -104,6 +99,7 @@ class Cause(NamedTuple):
     culprit: Culprit | None
     evidence: tuple[Evidence, ...]
     via: tuple["Cause", ...] = ()
+    resource: Resource | None = None
 
 
 def stack_of_cause(cause: Cause) -> CallStack | None:
@@ -168,16 +164,67 @@ class Incident(NamedTuple):
     effects: int = 0
 
 
+class Who(NamedTuple):
+    """Who kept somebody waiting, and what it runs; empty where that is not known."""
+
+    pid: int
+    tid: int
+    comm: str
+    command: str = ""
+    container: str = ""
+
+
+class Where(NamedTuple):
+    """A place in a program; a line of 0 is not known."""
+
+    function: str
+    file: str
+    line: int
+
+
+class Node(NamedTuple):
+    """
+    A part of the time of feeder threads.
+
+    Attributes:
+        state: On the first level a state of the budget, or ``idle``; below it a kind of cause;
+            ``other`` is the sum of the smaller ones, ``unknown`` has its reason in ``note``.
+        time_ns: How long.
+        share: Of the whole tree.
+        who: Who had the CPU, or was waited for; below that, who this is the time of.
+        where: Where in the program most of it was, of those that were seen one by one.
+        samples: How many of these there were.
+        children: What it consists of; empty: no more is known.
+        resource: What was waited for, of a file, a socket and the like.
+        note: What is to be known about it, in words.
+    """
+
+    state: str
+    time_ns: int
+    share: float
+    who: Who | None = None
+    where: Where | None = None
+    samples: int = 0
+    children: tuple["Node", ...] = ()
+    resource: Resource | None = None
+    note: str = ""
+
+    def child(self, state: str) -> "Node | None":
+        """Return the largest child with a state."""
+        return next((node for node in self.children if node.state == state), None)
+
+
 class Verdict(NamedTuple):
     """
     What bounds a process in a window, with the numbers.
 
     ``budget_ns`` is the time of its feeder threads by state (gpu_wait, api, host,
     run_queue, lock, gil, io, ipc, sleep, paging, other); ``shares`` are the shares of
-    the classes that the verdict compares.
+    the classes that the verdict compares. ``time_tree`` says who kept them waiting.
     """
 
     process: ProcessImage
     verdict: str
     shares: Mapping[str, float]
     budget_ns: Mapping[str, int]
+    time_tree: Node | None = None

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from otel_gpu.enrich.activities import Resource
 from otel_gpu.explain import rules
 from otel_gpu.explain.chains import Cause, Culprit, Evidence
 from otel_gpu.explain.evidence import keep_longest
@@ -31,7 +32,7 @@ def rank(causes: Iterable[Cause], usual_ns: int) -> tuple[Cause, ...]:
 
 class CauseSums:
     """
-    The causes of many effects, summed by kind and culprit; bounded.
+    The causes of many effects, summed by kind, culprit and resource; bounded.
 
     Attributes:
         left_out_ns: Time of causes that found no room: the shortest.
@@ -40,13 +41,13 @@ class CauseSums:
     def __init__(self, max_causes: int, max_evidence: int) -> None:
         self._max_causes = max_causes
         self._max_evidence = max_evidence
-        self._sums: dict[tuple[str, int], _Sum] = {}
+        self._sums: dict[tuple[str, int, Resource | None], _Sum] = {}
         self.left_out_ns = 0
 
     def add(self, causes: Iterable[Cause]) -> None:
         """Add the causes of one more effect."""
         for cause in causes:
-            key = (cause.kind, cause.culprit.pid if cause.culprit else 0)
+            key = (cause.kind, cause.culprit.pid if cause.culprit else 0, cause.resource)
             known = self._sums.get(key)
             if known is None:
                 known = self._sums[key] = _Sum()
@@ -75,8 +76,9 @@ class CauseSums:
                 known.culprit,
                 keep_longest(known.evidence, self._max_evidence),
                 () if known.via is None else rank(known.via.causes(duration_ns), 0),
+                resource,
             )
-            for (kind, _), known in self._sums.items()
+            for (kind, _, resource), known in self._sums.items()
         ]
 
 

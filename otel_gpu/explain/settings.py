@@ -28,6 +28,10 @@ class Settings:
         medium_share: Host share from which severity can be medium.
         medium_lost_ns: Time lost to the host from which it can be medium.
         minimum_budget_ns: With less time of feeder threads there is no verdict.
+        chronic_window_ns: How long the stretches are in which chronic causes are looked for.
+        chronic_share: A cause is chronic from this share of the feeder threads' time on,
+        chronic_lost_ns: and from this much lost in each second.
+        chronic_high_share: Share of their time from which a chronic cause is of high severity.
         max_pending: Effects that wait to settle; further ones are settled early.
         max_intervals: Stalls and calls remembered, of all threads.
         max_thread_intervals: Stalls, and calls, remembered of one thread.
@@ -51,6 +55,10 @@ class Settings:
     medium_share: float = 0.25
     medium_lost_ns: int = 20 * _MS
     minimum_budget_ns: int = 100 * _MS
+    chronic_window_ns: int = 10 * _S
+    chronic_share: float = 0.05
+    chronic_lost_ns: int = 50 * _MS
+    chronic_high_share: float = 0.25
     max_pending: int = 4096
     max_intervals: int = 16384
     max_thread_intervals: int = 512

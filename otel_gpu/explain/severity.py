@@ -79,3 +79,19 @@ def judge(lost_to_host_ns: int, excess_ns: int, window_ns: int, settings: Settin
     ):
         return MEDIUM
     return LOW
+
+
+def judge_chronic(lost_ns: int, feeders_ns: int, settings: Settings, *, is_own: bool) -> str:
+    """
+    Return the severity of a chronic cause: by what it takes of the feeder threads' time.
+
+    Args:
+        lost_ns: How much time is lost.
+        feeders_ns: Of how much.
+        settings: What matters.
+        is_own: Whether nobody kept the program waiting: its own work is never high.
+    """
+    is_much = lost_ns >= settings.chronic_high_share * feeders_ns
+    if is_much and lost_ns >= settings.high_lost_ns and not is_own:
+        return HIGH
+    return MEDIUM if lost_ns >= settings.medium_lost_ns else LOW

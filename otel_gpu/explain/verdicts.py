@@ -1,62 +1,40 @@
 """
 Verdicts: what bounds a process, from where the time of its feeder threads went.
 
-A feeder thread is one that makes CUDA calls. Each moment of it is in one state of the
-budget, so the budget sums to wall time. ``communication-bound`` is not said: waits for
+``communication-bound`` is not said: waits for
 collectives cannot be distinguished from other waits for the device before NCCL calls are seen.
 """
 
 from collections.abc import Iterable, Mapping
 
 from otel_gpu import wire
-from otel_gpu.enrich.activities import Series, ThreadTime
+from otel_gpu.enrich.activities import Series
 from otel_gpu.explain import rules
-from otel_gpu.explain.chains import Verdict
+from otel_gpu.explain.chains import Node, Verdict
+from otel_gpu.explain.places import Places
 from otel_gpu.explain.settings import Settings
+from otel_gpu.explain.states import STATES, budget_of, state_of
+from otel_gpu.explain.time_tree import grow, resources_of
 from otel_gpu.ledger.ledger import Figures
 
-STATES: tuple[str, ...] = (
-    "gpu_wait",
-    "api",
-    "host",
-    "run_queue",
-    "lock",
-    "gil",
-    "io",
-    "ipc",
-    "sleep",
-    "paging",
-    "other",
-)
+__all__ = [
+    "CLASSES",
+    "IDLE",
+    "MIXED",
+    "STATES",
+    "UNKNOWN",
+    "budget_of",
+    "find_verdict",
+    "find_verdicts",
+    "state_of",
+]
+
 GPU, DATA, CPU, LOCK = "gpu", "data", "cpu", "lock"
-MEMORY, API, SLEEP, OTHER = "memory", "api", "sleep", "other"
-CLASSES: tuple[str, ...] = (GPU, DATA, CPU, LOCK, MEMORY, API, SLEEP, OTHER)
-IDLE = "idle"
+MEMORY, API, SLEEP, IDLE, OTHER = "memory", "api", "sleep", "idle", "other"
+CLASSES: tuple[str, ...] = (GPU, DATA, CPU, LOCK, MEMORY, API, SLEEP, IDLE, OTHER)
 MIXED = "mixed"
 UNKNOWN = "unknown"
 
-_FEEDER_CONTEXTS = frozenset({wire.CONTEXT_GAP, wire.CONTEXT_SYNCHRONIZE, wire.CONTEXT_CALL})
-_STATE_BY_KIND: Mapping[str, str] = {
-    "gpu_wait": "gpu_wait",
-    "lock": "lock",
-    "gil": "gil",
-    "io": "io",
-    "ipc": "ipc",
-    "sleep": "sleep",
-    "page_fault": "paging",
-    "reclaim": "paging",
-    "mmap_lock": "paging",
-}
-_PLACE_BY_CONTEXT: Mapping[int, str] = {
-    wire.CONTEXT_GAP: rules.GAP,
-    wire.CONTEXT_SYNCHRONIZE: rules.SYNCHRONIZE,
-    wire.CONTEXT_CALL: rules.CALL,
-}
-_ON_CPU: Mapping[int, str] = {
-    wire.CONTEXT_GAP: "host",
-    wire.CONTEXT_SYNCHRONIZE: "gpu_wait",
-    wire.CONTEXT_CALL: "api",
-}
 _CLASS_BY_STATE: Mapping[str, str] = {
     "gpu_wait": GPU,
     "api": API,
@@ -78,8 +56,9 @@ _VERDICTS: Mapping[str, str] = {
     MEMORY: "memory-bound",
     # Time inside calls that neither wait nor allocate is the host's work as well.
     API: "cpu-bound",
-    # Nothing kept it waiting: it had chosen to do nothing.
+    # Nothing kept it waiting: it had chosen to do nothing, or was asked to do nothing.
     SLEEP: IDLE,
+    IDLE: IDLE,
 }
 _MAJORITY = 0.5
 # A launch is over in a few microseconds; what is far beyond that waits for room in the
@@ -87,48 +66,35 @@ _MAJORITY = 0.5
 _LONG_LAUNCH_NS = 50_000
 
 
-def state_of(state: int, context: int, reason: str) -> str | None:
+def find_verdicts(
+    figures: Iterable[Figures],
+    settings: Settings,
+    places: Places | None = None,
+    around: Iterable[Figures] | None = None,
+) -> list[Verdict]:
     """
-    Return which part of the budget some time belongs to; None if no feeder's.
+    Return what bounds each process that has feeder threads.
 
     Args:
-        state: Enumerator of ``thread_state``.
-        context: Enumerator of ``call_context``.
-        reason: What the thread was blocked on, if it was.
+        figures: What was counted of them.
+        settings: What matters.
+        places: Where their threads were.
+        around: What was counted of all processes, if these are not all.
     """
-    if context not in _FEEDER_CONTEXTS:
+    figures = tuple(figures)
+    resources = resources_of(figures if around is None else around)
+    found = (find_verdict(one, grow(one.times, places, resources), settings) for one in figures)
+    return [verdict for verdict in found if verdict is not None]
+
+
+def find_verdict(figures: Figures, tree: Node | None, settings: Settings) -> Verdict | None:
+    """Return what bounds a process, from what was counted of it; None: it has no feeder threads."""
+    if tree is None:
         return None
-    if state == wire.STATE_RUN_QUEUE:
-        return "run_queue"
-    if state == wire.STATE_ON_CPU:
-        return _ON_CPU[context]
-    if context == wire.CONTEXT_GAP and reason == "driver":
-        return "other"
-    kind = rules.blocked_kind(reason, _PLACE_BY_CONTEXT[context])
-    return _STATE_BY_KIND.get(kind, "other")
-
-
-def budget_of(times: Iterable[ThreadTime]) -> dict[str, int]:
-    """Return the time of the feeder threads in each state, in nanoseconds; all states."""
-    budget = dict.fromkeys(STATES, 0)
-    for time in times:
-        state = state_of(time.state, time.context, time.reason)
-        if state is not None:
-            budget[state] += max(0, time.time_ns)
-    return budget
-
-
-def find_verdicts(figures: Iterable[Figures], settings: Settings) -> list[Verdict]:
-    """Return what bounds each process that has feeder threads, from what was counted of it."""
-    verdicts = []
-    for one in figures:
-        budget_ns = budget_of(one.times)
-        total_ns = sum(budget_ns.values())
-        if total_ns:
-            shares = _shares_of(one, total_ns)
-            verdict = _judge(shares) if total_ns >= settings.minimum_budget_ns else UNKNOWN
-            verdicts.append(Verdict(one.process, verdict, shares, budget_ns))
-    return verdicts
+    idle = tree.child(IDLE)
+    shares = _shares_of(figures, tree.time_ns, idle.time_ns if idle else 0)
+    verdict = _judge(shares) if tree.time_ns >= settings.minimum_budget_ns else UNKNOWN
+    return Verdict(figures.process, verdict, shares, budget_of(figures.times), tree)
 
 
 def _judge(shares: Mapping[str, float]) -> str:
@@ -139,7 +105,7 @@ def _judge(shares: Mapping[str, float]) -> str:
     return _VERDICTS.get(most, UNKNOWN)
 
 
-def _shares_of(figures: Figures, total_ns: int) -> dict[str, float]:
+def _shares_of(figures: Figures, total_ns: int, idle_ns: int) -> dict[str, float]:
     classes = dict.fromkeys(CLASSES, 0)
     in_calls_ns = 0
     for time in figures.times:
@@ -155,6 +121,8 @@ def _shares_of(figures: Figures, total_ns: int) -> dict[str, float]:
             in_calls_ns += max(0, time.time_ns)
         classes[name] += max(0, time.time_ns)
     allocating_ns, queueing_ns = _inside_calls_ns(figures.series, in_calls_ns)
+    classes[DATA] -= idle_ns
+    classes[IDLE] += idle_ns
     classes[API] -= allocating_ns + queueing_ns
     classes[MEMORY] += allocating_ns
     classes[GPU] += queueing_ns

@@ -15,13 +15,16 @@
 import re
 from collections.abc import Sequence
 
-from otel_gpu.enrich.activities import StallActivity
+from otel_gpu import wire
+from otel_gpu.enrich.activities import StallActivity, ThreadTime
 from otel_gpu.explain.chains import Culprit
 from otel_gpu.explain.timeline import Timeline
 
 # By what a thread was blocked on (enrich/reasons.py).
 _BY_THREADS = frozenset({"lock", "gil", "child_wait", "stopped"})
 _BY_DEVICES = frozenset({"sleep", "io", "page_fault", "reclaim", "driver"})
+
+_LOCAL = frozenset({"pipe", "unix", "eventfd"})
 
 # Waits for data are of one reason; who can end them is in their kernel functions.
 _PIPES_AND_QUEUES = re.compile(
@@ -52,6 +55,21 @@ class Wakers:
         ):
             return None
         return Culprit(event.waker_pid, event.waker_tid, event.waker_comm)
+
+
+def waker_of(time: ThreadTime) -> Culprit | None:
+    """Return who kept a thread from going on, as an account says, if that was a thread's doing."""
+    wait, pid = time.wait, time.process.pid
+    who = wait.who
+    if who is None or time.state == wire.STATE_RUN_QUEUE:
+        return who
+    if time.reason in _BY_DEVICES or (time.reason == "gil" and who.pid != pid):
+        return None
+    resource = wait.resource
+    # Of processes that are not watched no thread is named, and of those no relation is known.
+    is_known = who.tid != 0 and not (resource and resource.is_remote)
+    is_local = resource is not None and resource.kind in _LOCAL
+    return who if is_known or is_local or time.reason in _BY_THREADS else None
 
 
 def is_ended_by_threads(reason: str, functions: Sequence[str]) -> bool:

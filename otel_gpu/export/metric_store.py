@@ -39,6 +39,7 @@ from otel_gpu.export.resources import Resources, agent_resource, capture_version
 from otel_gpu.export.selftelemetry import SelfTelemetry
 from otel_gpu.export.semconv import Instrument
 from otel_gpu.ledger.accounts import Accounts
+from otel_gpu.ledger.differences import without_waits
 
 # Stands for the agent's own Resource among the images.
 AGENT: ImageKey = (0, 0)
@@ -272,9 +273,9 @@ class MetricStore:
 
     def _observe_times(self, activity: TimesActivity) -> None:
         self._advance(activity.unix_ns)
-        for time in activity.times:
-            kind = (time.state, time.context, time.reason)
-            image = self._image(time.process) if state_of(*kind) and time.time_ns else None
+        for time in without_waits(activity.times):
+            kind = time.kind
+            image = self._image(time.process) if state_of(*kind[:3]) and time.time_ns else None
             if image is None:
                 continue
             self._touch(image, activity.unix_ns)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from otel_gpu.enrich.activities import (
+    END_OF,
     Activity,
     CaptureActivity,
     ExitActivity,
@@ -13,6 +14,7 @@ from otel_gpu.enrich.activities import (
 from otel_gpu.explain.chains import Chain, Culprit, Incident
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.explain.incidents import Incidents
+from otel_gpu.explain.places import Places
 from otel_gpu.explain.verdicts import find_verdicts
 from otel_gpu.findings.causes import walk
 from otel_gpu.findings.counts import api_rows, balances, off_cpu_rows
@@ -71,6 +73,7 @@ class Collector:
         self._crowd = Crowd(self._ledger, self._slots)
         self._agent = AgentReadings()
         self._pressure = Pressure(window)
+        self._places = Places(explainer.settings.max_processes)
         # Of a part of the capture, incidents are made again.
         self._is_part = window != Window() or bool(pids)
         self._incidents = Incidents(explainer.settings)
@@ -90,6 +93,9 @@ class Collector:
         self._extent.observe(activity)
         self._ledger.observe(activity)
         self._agent.observe(activity)
+        end_unix_ns = END_OF[type(activity)](activity)
+        if self._window.overlaps(end_unix_ns, end_unix_ns):
+            self._places.observe(activity)
         match activity:
             case CaptureActivity():
                 self._observe_capture(activity)
@@ -120,7 +126,7 @@ class Collector:
         end_unix_ns = max(start_unix_ns, self._window.end_unix_ns or self._extent.end_unix_ns)
         found = self._ledger.figures()
         chosen = [one for one in found.values() if self._chooses(one.process)]
-        verdicts = find_verdicts(chosen, self._explainer.settings)
+        verdicts = find_verdicts(chosen, self._explainer.settings, self._places, found.values())
         feeders = {key_of(verdict.process) for verdict in verdicts}
         # Images that only went on to run another program, as forks do.
         passing = self._replaced.keys() - feeders - self._ledger.callers() - self._images.keys()
@@ -137,7 +143,7 @@ class Collector:
         return Document(
             source,
             Window(start_unix_ns, end_unix_ns),
-            tuple(processes_of(images.values(), verdicts)),
+            tuple(processes_of(images.values(), verdicts, (one.process for one in found.values()))),
             tuple(apis),
             # Without what was freed, what was allocated would seem to be held.
             tuple(balances(chosen)) if self._knows_freed_bytes else (),

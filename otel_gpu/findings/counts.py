@@ -7,6 +7,7 @@ from otel_gpu import wire
 from otel_gpu.enrich.activities import Series
 from otel_gpu.enrich.percentiles import percentile_ns
 from otel_gpu.findings.document import Api, Balance, Context, OffCpu, context_named, state_named
+from otel_gpu.ledger.differences import without_waits
 from otel_gpu.ledger.ledger import Figures
 
 _OF_MEMORY = (wire.FAMILY_ALLOCATE, wire.FAMILY_FREE, wire.FAMILY_UNMAP)
@@ -52,7 +53,7 @@ def off_cpu_rows(figures: Iterable[Figures]) -> list[OffCpu]:
             time.count,
         )
         for one in figures
-        for time in one.times
+        for time in without_waits(one.times)
         if time.state != wire.STATE_ON_CPU and time.time_ns > 0
     ]
     return sorted(

@@ -21,8 +21,11 @@ from otel_gpu.explain.chains import (
     EffectKind,
     Evidence,
     Incident,
+    Node,
     Severity,
     Verdict,
+    Where,
+    Who,
     stack_of_cause,
 )
 from otel_gpu.ledger.pressure import Load, Throttled
@@ -50,6 +53,7 @@ __all__ = [
     "ImageKey",
     "Incident",
     "Load",
+    "Node",
     "OffCpu",
     "Process",
     "ProcessImage",
@@ -57,6 +61,8 @@ __all__ = [
     "Slot",
     "ThreadState",
     "Throttled",
+    "Where",
+    "Who",
     "Window",
     "key_of",
     "processes_of",
@@ -114,6 +120,7 @@ class Process(NamedTuple):
 
     ``verdict`` is ``unknown``, and its figures are empty, where no time of its threads was
     accounted for. ``places`` are its attributes that say where it runs: container and pod.
+    ``time_tree`` is where all the time of its threads that feed a GPU went; None: it has none.
     """
 
     process: ProcessImage
@@ -124,6 +131,7 @@ class Process(NamedTuple):
     verdict: str
     verdict_shares: Mapping[str, float]
     budget_ns: Mapping[str, int]
+    time_tree: Node | None = None
 
 
 class Api(NamedTuple):
@@ -274,17 +282,29 @@ class Document(NamedTuple):
         )
 
 
-def processes_of(images: Iterable[ProcessImage], verdicts: Iterable[Verdict]) -> Iterator[Process]:
-    """Yield processes with what bounds them, in the order of their images."""
+def processes_of(
+    images: Iterable[ProcessImage],
+    verdicts: Iterable[Verdict],
+    known: Iterable[ProcessImage] = (),
+) -> Iterator[Process]:
+    """
+    Yield processes with what bounds them, in the order of their images.
+
+    Args:
+        images: Which.
+        verdicts: What bounds those that feed a GPU.
+        known: Others that may have kept them waiting.
+    """
     judged = {key_of(verdict.process): verdict for verdict in verdicts}
+    images = tuple(images)
+    by_pid = {image.pid: image for image in (*known, *images)}
     for image in images:
         verdict = judged.get(key_of(image))
-        arguments = image.attributes.get("process.command_args")
-        is_list = isinstance(arguments, list | tuple)
+        tree = verdict.time_tree if verdict else None
         yield Process(
             image,
             str(image.attributes.get("service.name") or image.comm),
-            " ".join(map(str, arguments)) if is_list and arguments else image.comm,
+            _command_of(image),
             image.start_unix_ns,
             {
                 name: str(value)
@@ -294,4 +314,22 @@ def processes_of(images: Iterable[ProcessImage], verdicts: Iterable[Verdict]) ->
             verdict.verdict if verdict else UNKNOWN,
             verdict.shares if verdict else {},
             verdict.budget_ns if verdict else {},
+            tree and _with_names(tree, by_pid),
         )
+
+
+def _command_of(image: ProcessImage) -> str:
+    arguments = image.attributes.get("process.command_args")
+    is_list = isinstance(arguments, list | tuple)
+    return " ".join(map(str, arguments)) if is_list and arguments else image.comm
+
+
+def _with_names(node: Node, images: Mapping[int, ProcessImage]) -> Node:
+    """Return a tree that says of everybody what it runs, as far as that is known."""
+    who = node.who
+    image = images.get(who.pid) if who else None
+    if who and image:
+        container = str(image.attributes.get("container.id", ""))
+        who = who._replace(command=_command_of(image), container=container)
+    children = tuple(_with_names(child, images) for child in node.children)
+    return node._replace(who=who, children=children)

@@ -97,6 +97,13 @@ PHRASES: Mapping[str, Phrase] = {
         which="which waited for data from {who}|which waited for data from outside",
         fault="{who}|not known: the sender was not seen",
     ),
+    CauseKind.NETWORK: Phrase(
+        DATA,
+        "waited for another host",
+        because="It waited for what another host was to send",
+        which="which waited for what another host was to send",
+        fault="the other host, or the way to it",
+    ),
     CauseKind.SLEEP: Phrase(
         DATA,
         "slept",
@@ -225,7 +232,7 @@ VERDICTS: Mapping[str, str] = {
     "data-bound": "More than half of its time it waited for data.",
     "lock-bound": "More than half of its time it waited for locks that other threads held.",
     "memory-bound": "More than half of its time went to allocating, freeing or paging memory.",
-    "idle": "More than half of its time it slept, because it chose to: nothing kept it waiting.",
+    "idle": "More than half of its time it slept, because it chose to, or waited for requests.",
     "mixed": "Nothing took more than half of its time.",
     "unknown": "Too little was seen of threads that feed the GPU.",
 }
@@ -238,6 +245,7 @@ CLASSES: Mapping[str, tuple[str, str]] = {
     "memory": (MEMORY, "memory: allocating, paging"),
     "api": (API, "inside CUDA calls"),
     "sleep": (OTHER, "its own sleep"),
+    "idle": (OTHER, "idle: nothing was asked of it"),
     "other": (OTHER, "other"),
 }
 """What a verdict compares: the tone of each and its words."""
@@ -254,6 +262,7 @@ STATES: Mapping[str, tuple[str, str]] = {
     "sleep": (DATA, "sleep"),
     "paging": (MEMORY, "paging"),
     "other": (OTHER, "other"),
+    "idle": (OTHER, "idle: nothing was asked of it"),
 }
 """The states of the time budget, in their fixed order: the tone of each and its words."""
 

@@ -6,10 +6,10 @@ from itertools import chain
 from typing import Generic, TypeVar
 
 from otel_gpu.decode.events import SeriesKey
-from otel_gpu.enrich.activities import ImageKey, ProcessImage, Series, ThreadTime, key_of
+from otel_gpu.enrich.activities import ImageKey, ProcessImage, Series, ThreadTime, Wait, key_of
 
-TimeKey = tuple[int, int, str]
-"""State, context and reason of an entry of the time account."""
+TimeKey = tuple[int, int, str, Wait]
+"""The kind of an entry of the time account: state, context, reason, and what is known of the wait."""
 
 
 @dataclass(slots=True, eq=False)

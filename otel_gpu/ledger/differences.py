@@ -3,11 +3,11 @@
 # A counter that runs backwards took nothing away: a recording is damaged, or the time of a
 # thread was moved to another reason, which became known later.
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import add
 
 from otel_gpu.decode.events import Aggregate
-from otel_gpu.enrich.activities import Series, ThreadTime
+from otel_gpu.enrich.activities import NO_WAIT, ProcessImage, Series, ThreadTime
 
 
 def grown(now: int, before: int) -> int:
@@ -65,10 +65,26 @@ def time_since(now: ThreadTime, before: ThreadTime | None) -> ThreadTime:
     if before is None:
         return now
     return now._replace(
-        time_ns=grown(now.time_ns, before.time_ns), count=grown(now.count, before.count)
+        time_ns=grown(now.time_ns, before.time_ns),
+        count=grown(now.count, before.count),
+        ended_ns=grown(now.ended_ns, before.ended_ns),
     )
 
 
 def time_with(one: ThreadTime, other: ThreadTime) -> ThreadTime:
     """Return the time of two accounts together."""
-    return one._replace(time_ns=one.time_ns + other.time_ns, count=one.count + other.count)
+    return one._replace(
+        time_ns=one.time_ns + other.time_ns,
+        count=one.count + other.count,
+        ended_ns=one.ended_ns + other.ended_ns,
+    )
+
+
+def without_waits(times: Iterable[ThreadTime]) -> list[ThreadTime]:
+    """Return times by process, state, context and reason only, whoever ended the waits."""
+    sums: dict[tuple[ProcessImage, int, int, str], ThreadTime] = {}
+    for time in times:
+        kind = (time.process, time.state, time.context, time.reason)
+        known = sums.get(kind)
+        sums[kind] = time._replace(wait=NO_WAIT) if known is None else time_with(known, time)
+    return list(sums.values())

@@ -57,11 +57,17 @@ _MAX_EARLY = 1_024
 
 
 class Figures(NamedTuple):
-    """What one process image added to its readings since a moment."""
+    """
+    What one process image added to its readings since a moment.
+
+    ``warm_up_ns`` is of the APIs that were called for the first time since then: the number of each,
+    and its longest call.
+    """
 
     process: ProcessImage
     series: tuple[Series, ...]
     times: tuple[ThreadTime, ...]
+    warm_up_ns: Mapping[int, int] = {}
 
     @property
     def calls(self) -> Iterator[Series]:
@@ -175,6 +181,13 @@ class Ledger:
         }
         return {image: one for image, one in found.items() if one.series or one.times}
 
+    def figures_of(self, image: ImageKey, since: Mark) -> Figures | None:
+        """Return what one image added since a moment; None: nothing is known of it."""
+        account = self.accounts.get(image)
+        if account is None:
+            return None
+        return _figures_of(account, since.get(image), self.middles_ns)
+
     def callers(self) -> set[ImageKey]:
         """Return the images that made a CUDA call, before the window or in it."""
         return {
@@ -222,7 +235,7 @@ class Ledger:
                 counted = aggregate_with(known.aggregate, counted)  # noqa: PLW2901
             self.accounts.put(whole, Series(whole.process, name, api, None, counted))
         for time in figures.times:
-            kind = (time.state, time.context, time.reason)
+            kind = time.kind
             known_time = whole.times.get(kind)
             self._times += known_time is None
             summed = time if known_time is None else time_with(time, known_time)
@@ -267,7 +280,7 @@ class Ledger:
     def _observe_times(self, activity: TimesActivity) -> None:
         for time in activity.times:
             account = self._account(time.process)
-            kind = (time.state, time.context, time.reason)
+            kind = time.kind
             if kind not in account.times:
                 if self._times >= MAX_TIMES:
                     self.left_out += 1
@@ -299,9 +312,10 @@ class Ledger:
 
 
 def _figures_of(account: Account, then: Account | None, middles_ns: Sequence[float]) -> Figures:
+    warm_up_ns = _warm_up_ns(account, {key.api for key in then.series} if then else set())
     if then is None:
         series, times = tuple(account.series.values()), tuple(account.times.values())
-        return Figures(account.process, series, times)
+        return Figures(account.process, series, times, warm_up_ns)
     added = (
         series_since(series, then.series.get(key), middles_ns)
         for key, series in account.series.items()
@@ -310,7 +324,16 @@ def _figures_of(account: Account, then: Account | None, middles_ns: Sequence[flo
         account.process,
         tuple(series for series in added if series is not None),
         tuple(time_since(time, then.times.get(kind)) for kind, time in account.times.items()),
+        warm_up_ns,
     )
+
+
+def _warm_up_ns(account: Account, known: AbstractSet[int]) -> dict[int, int]:
+    longest_ns: dict[int, int] = {}
+    for key, series in account.series.items():
+        if key.metric == wire.METRIC_CALL_DURATION and key.api not in known:
+            longest_ns[key.api] = max(longest_ns.get(key.api, 0), series.aggregate.max)
+    return longest_ns
 
 
 def _copy(account: Account) -> Account:

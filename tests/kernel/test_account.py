@@ -14,6 +14,7 @@ from otel_gpu.decode.decoder import decode
 from otel_gpu.decode.events import CudaCall, Event, Exit, Gap, Stack, Stall
 from otel_gpu.enrich.activities import StallActivity, TimesActivity
 from otel_gpu.enrich.enricher import Enricher
+from otel_gpu.ledger.differences import without_waits
 from tests.kernel.agent import FIRST, Agent
 from tests.stubs.build import StubLibraries
 
@@ -50,7 +51,7 @@ class Recorded(NamedTuple):
         last: Counter[tuple[int, int, str]] = Counter()
         for activity in Enricher().enrich(self.events):
             if isinstance(activity, TimesActivity):
-                for time in activity.times:
+                for time in without_waits(activity.times):
                     if time.process.pid == self.said["pid"]:
                         last[time.state, time.context, time.reason] = time.time_ns
         return last

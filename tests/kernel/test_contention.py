@@ -149,11 +149,11 @@ def events_of(recording: Path) -> Iterator[Event]:
 def account_of(events: Sequence[Event], pid: int) -> Counter[tuple[int, int]]:
     """Return the last word of the account, summed over what threads were blocked on."""
     last = {
-        key: time_ns
+        entry.key: entry.time_ns
         for event in events
         if type(event) is Times
-        for key, time_ns, _ in event.entries
-        if key.pid == pid
+        for entry in event.entries
+        if entry.key.pid == pid
     }
     account: Counter[tuple[int, int]] = Counter()
     for key, time_ns in last.items():

@@ -26,7 +26,7 @@ from otel_gpu.errors import RecordingError
 from otel_gpu.records import clock_record
 
 ONE_CLOCK = bytes.fromhex(
-    "4f54454c47505500 0100 0100 9c91194c"
+    "4f54454c47505500 0100 0200 5fc23467"
     "18000000 2c000000 24542577"
     "7801d360606060646460d000d1408c0d304105010d2b0056"
     "00000000 ffffffff ffffffff"
@@ -62,6 +62,14 @@ def chunk_of(raw, *, compressed=None, raw_bytes=None, checksum=None):
         )
         + packed
     )
+
+
+def test_a_recording_of_the_first_wire_version_is_read(tmp_path):
+    """Its records are handed on as they are."""
+    first = bytes.fromhex("4f54454c47505500 0100 0100 9c91194c")
+    (tmp_path / "first").write_bytes(first + ONE_CLOCK[len(first) :])
+
+    assert read(tmp_path / "first") == [clock_record(1, 2)]
 
 
 def test_the_example_in_the_module_is_read_and_written(tmp_path):
@@ -314,12 +322,12 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path, content, message):
         ),
         (
             (1, 7),
-            "holds records of wire version 7; this otel-gpu reads version 1",
+            "holds records of wire version 7; this otel-gpu reads version 2",
             "upgrade otel-gpu",
         ),
         (
             (1, 0),
-            "holds records of wire version 0; this otel-gpu reads version 1",
+            "holds records of wire version 0; this otel-gpu reads version 2",
             "replay it with the otel-gpu that recorded it",
         ),
     ],

@@ -27,7 +27,7 @@ from otel_gpu.records import (
     json_record,
     times_record,
 )
-from tests.synthetic import call_record, kernel_record, series
+from tests.synthetic import call_record, kernel_record, series, times_entry
 
 EXPECTED = Path(__file__).with_suffix(".json")
 
@@ -209,11 +209,13 @@ def _times(ktime_ns: int, *, run_queue_ms: int, ipc_ms: int) -> bytes:
     return times_record(
         ktime_ns,
         [
-            (
-                wire.TIMES_KEY.pack(
-                    TRAINER["image_ktime_ns"], TRAINER["pid"], stack, -1, state, context, 0
-                ),
-                wire.TIMES.pack(time_ns, count),
+            times_entry(
+                **TRAINER,
+                kernel_stack=stack,
+                state=state,
+                context=context,
+                time_ns=time_ns,
+                count=count,
             )
             for state, context, stack, time_ns, count in entries
             if time_ns

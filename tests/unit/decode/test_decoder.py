@@ -1,5 +1,6 @@
 """Records to events."""
 
+import struct
 from collections import Counter
 
 import pytest
@@ -30,6 +31,7 @@ from otel_gpu.decode.events import (
     Stall,
     Status,
     Times,
+    TimesEntry,
     TimesKey,
     UserStack,
 )
@@ -416,8 +418,11 @@ def test_the_time_account_arrives_entry_by_entry():
             state=5,
             context=6,
             flags=7,
+            **dict(zip(TimesKey._fields[7:], range(8, 19), strict=True)),
             time_ns=LARGEST,
             count=LARGEST,
+            who_comm="who",
+            end_comm="end",
         ),
         times_entry(image_ktime_ns=8, pid=9, state=0, context=0, time_ns=0, count=0),
     ]
@@ -425,14 +430,25 @@ def test_the_time_account_arrives_entry_by_entry():
     assert decode_one(times_record(5, entries)) == Times(
         5,
         (
-            (TimesKey(1, 2, 3, 4, 5, 6, 7), LARGEST, LARGEST),
-            (TimesKey(8, 9, -1, -1, 0, 0, 0), 0, 0),
+            TimesEntry(TimesKey(*range(1, 19)), LARGEST, LARGEST, LARGEST, "who", "end"),
+            TimesEntry(TimesKey(8, 9, -1, -1, 0, 0, 0), 0, 0),
         ),
     )
     assert decode_one(times_record(5, [])) == Times(5, ())
 
 
-@pytest.mark.parametrize("excess", [{"time_ns": 1 << 63}, {"count": 1 << 63}])
+def test_entries_of_the_first_wire_version_are_read():
+    """They said neither who nor what had not ended: time was booked at the end."""
+    old = struct.pack("<QIiiBBBxQQ", 1, 2, 3, 4, 5, 6, 7, 30, 4)
+
+    assert decode_one(times_record(5, [(old, b""), (old, b"")])) == Times(
+        5, 2 * (TimesEntry(TimesKey(1, 2, 3, 4, 5, 6, 7), 30, 4, 30),)
+    )
+
+
+@pytest.mark.parametrize(
+    "excess", [{"time_ns": 1 << 63}, {"count": 1 << 63}, {"ended_ns": 1 << 63}]
+)
 def test_time_that_no_exporter_can_send_is_rejected(excess):
     """The account is summed and sent as signed 64-bit numbers."""
     good = {"image_ktime_ns": 1, "pid": 2, "state": 0, "context": 0, "time_ns": 1, "count": 1}

@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from otel_gpu import wire
 from otel_gpu.decode.events import (
     Aggregate,
     Aggregates,
@@ -18,6 +19,7 @@ from otel_gpu.decode.events import (
     Stack,
     Stall,
     Times,
+    TimesEntry,
     TimesKey,
     UserStack,
 )
@@ -137,20 +139,27 @@ def test_the_time_account_has_a_line_for_each_entry():
     event = Times(
         50,
         (
-            (TimesKey(7, 10, 3, 202, 2, 1, 1), 30, 4),
-            (TimesKey(7, 10, -1, -1, 9, 8, 0), 5, 1),
+            TimesEntry(
+                TimesKey(7, 10, 3, 202, 2, 1, 1, wire.STATE_ON_CPU, 5, 6, 5, 8, api=1),
+                *(30, 4, 20, "who", "end"),
+            ),
+            TimesEntry(TimesKey(7, 10, -1, -1, 9, 8, 0), 5, 1),
         ),
     )
 
     assert list(describe(event)) == [
         "times 50 0/0 entries=2",
         (
-            "time 50 10/0 image_ktime_ns=7 state=blocked context=synchronize kernel_stack=3 "
-            "system_call=202 flags=1 time_ns=30 count=4"
+            "time 50 10/0 image_ktime_ns=7 state=blocked context=synchronize api=cudaLaunchKernel "
+            "kernel_stack=3 system_call=202 flags=1 who_pid=5 who_tid=6 end_state=on_cpu end_pid=5 "
+            "end_tid=8 end_kernel_stack=-1 end_system_call=-1 end_flags=0 resource=0 is_folded=0 "
+            'time_ns=30 count=4 ended_ns=20 who_comm="who" end_comm="end"'
         ),
         (
-            "time 50 10/0 image_ktime_ns=7 state=9 context=8 kernel_stack=-1 "
-            "system_call=-1 flags=0 time_ns=5 count=1"
+            "time 50 10/0 image_ktime_ns=7 state=9 context=8 api=0 kernel_stack=-1 "
+            "system_call=-1 flags=0 who_pid=0 who_tid=0 end_state=255 end_pid=0 "
+            "end_tid=0 end_kernel_stack=-1 end_system_call=-1 end_flags=0 resource=0 is_folded=0 "
+            'time_ns=5 count=1 ended_ns=0 who_comm="" end_comm=""'
         ),
     ]
 

@@ -27,6 +27,7 @@ from otel_gpu.decode.events import (
     Stall,
     Status,
     Times,
+    TimesEntry,
     TimesKey,
     UserStack,
 )
@@ -270,18 +271,18 @@ def test_the_time_account_is_summed_by_reason(enricher):
     """Two stacks with one reason are one sum; an entry that did not change still counts."""
     blocked = TimesKey(5, 42, 9, 202, wire.STATE_BLOCKED, wire.CONTEXT_CALL, 0)
     entries = (
-        (blocked, 100, 1),
-        (blocked._replace(kernel_stack=10), 20, 2),
-        (blocked._replace(flags=wire.STALL_GIL), 7, 1),
-        (blocked._replace(kernel_stack=-1, system_call=-1), 3, 1),
-        (TimesKey(5, 42, -1, -1, wire.STATE_ON_CPU, wire.CONTEXT_GAP, 0), 1000, 5),
+        TimesEntry(blocked, 100, 1),
+        TimesEntry(blocked._replace(kernel_stack=10), 20, 2),
+        TimesEntry(blocked._replace(flags=wire.STALL_GIL), 7, 1),
+        TimesEntry(blocked._replace(kernel_stack=-1, system_call=-1), 3, 1),
+        TimesEntry(TimesKey(5, 42, -1, -1, wire.STATE_ON_CPU, wire.CONTEXT_GAP, 0), 1000, 5),
     )
     first, second = enricher.enrich(
         [
             Stack(90, 9, ("futex_do_wait",)),
             Stack(90, 10, ("do_futex",)),
             Times(600, entries),
-            Times(700, ((blocked, 150, 3),)),
+            Times(700, (TimesEntry(blocked, 150, 3),)),
         ]
     )
 
@@ -289,7 +290,7 @@ def test_the_time_account_is_summed_by_reason(enricher):
         assert isinstance(activity, TimesActivity)
         assert all(type(time) is ThreadTime for time in activity.times)
         assert {time.process.service_name for time in activity.times} == {"t.py"}
-        return sorted(time[1:] for time in activity.times)
+        return sorted(time[1:6] for time in activity.times)
 
     assert first.unix_ns == T0 + 600
     assert sums(first) == [
@@ -310,14 +311,14 @@ def test_the_time_account_of_another_image_is_its_own(enricher):
     other = running._replace(pid=77)
     activities = enricher.enrich(
         [
-            Times(600, ((running, 10, 1),)),
-            Times(700, ((other, 20, 1),)),
+            Times(600, (TimesEntry(running, 10, 1),)),
+            Times(700, (TimesEntry(other, 20, 1),)),
             Exit(800, 5, 42, 42, 0, 0, "python"),
-            Times(900, ((running._replace(context=wire.CONTEXT_GAP), 1, 1),)),
+            Times(900, (TimesEntry(running._replace(context=wire.CONTEXT_GAP), 1, 1),)),
         ]
     )
 
-    found = [[time[0].pid, *time[1:]] for a in activities for time in getattr(a, "times", ())]
+    found = [[time[0].pid, *time[1:6]] for a in activities for time in getattr(a, "times", ())]
     assert sorted(found, key=lambda time: time[0]) == [
         [42, wire.STATE_RUN_QUEUE, wire.CONTEXT_CALL, "", 10, 1],
         [42, wire.STATE_RUN_QUEUE, wire.CONTEXT_GAP, "", 1, 1],
@@ -583,7 +584,8 @@ NESTED = {
     "series": lambda: st.lists(st.tuples(any_of(SeriesKey), any_of(Aggregate)), max_size=3).map(
         tuple
     ),
-    "entries": lambda: st.lists(st.tuples(any_of(TimesKey), small, small), max_size=4).map(tuple),
+    "entries": lambda: st.lists(any_of(TimesEntry), max_size=4).map(tuple),
+    "key": lambda: any_of(TimesKey),
 }
 EVENTS = st.one_of([any_of(kind) for kind in typing.get_args(Event)])
 
@@ -685,7 +687,7 @@ def test_what_comes_before_the_name_of_its_process_waits_for_it():
                 CLOCK,
                 cuda_call(),
                 Aggregates(25, ((key(), AGGREGATE),)),
-                Times(26, ((times_key, 7, 1),)),
+                Times(26, (TimesEntry(times_key, 7, 1),)),
                 Aggregates(27, ((key(), AGGREGATE._replace(sum=200)),)),
                 SEEN,
                 Counters(40, (1,)),
@@ -792,11 +794,14 @@ def test_memory_is_bounded():
             Exec(pid, pid + 1, pid, pid, pid, 0, 0, 0, "y", "/y"),
             cuda_call(pid=pid, image_ktime_ns=pid + 2),
             Aggregates(pid, ((key(pid=pid, image_ktime_ns=pid + 3), AGGREGATE),)),
-            Times(pid, ((TimesKey(pid + 1, pid, -1, -1, 0, 0, 0), 1, 1),)),
-            Times(pid, ((TimesKey(pid + 3, pid, -1, -1, 0, 0, 0), 1, 1),)),
+            Times(pid, (TimesEntry(TimesKey(pid + 1, pid, -1, -1, 0, 0, 0), 1, 1),)),
+            Times(pid, (TimesEntry(TimesKey(pid + 3, pid, -1, -1, 0, 0, 0), 1, 1),)),
             Times(
                 pid,
-                tuple((TimesKey(1, 9000 + 50 * pid + n, 1, 1, 2, 0, 0), 1, 1) for n in range(40)),
+                tuple(
+                    TimesEntry(TimesKey(1, 9000 + 50 * pid + n, 1, 1, 2, 0, 0), 1, 1)
+                    for n in range(40)
+                ),
             ),
             *(Stack(pid, pid * 10 + number, ("schedule",)) for number in range(10)),
             *(UserStack(pid, pid * 10 + n + 1, FRAMES, True, "none", "ok") for n in range(10)),

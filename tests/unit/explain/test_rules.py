@@ -25,7 +25,7 @@ def test_every_kind_that_a_state_can_mean_has_a_rule():
 def test_the_kinds_are_those_that_are_documented():
     """They are in exported telemetry, so a change is a change for its readers."""
     assert set(rules.KINDS) == {
-        *("preemption", "run_queue", "cpu_quota", "lock", "gil", "io", "ipc", "sleep"),
+        *("preemption", "run_queue", "cpu_quota", "lock", "gil", "io", "ipc", "sleep", "network"),
         *("page_fault", "reclaim", "mmap_lock", "fork", "stopped", "capture", "gpu_wait"),
         *("gpu_backpressure", "first_call", "allocator_churn", "unexplained", "host_work"),
         "off_cpu",

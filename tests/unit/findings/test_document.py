@@ -320,6 +320,7 @@ def test_a_process_without_an_account_is_unknown():
             "verdict": "unknown",
             "verdict_shares": {},
             "budget_ns": {},
+            "time_tree": None,
         }
     ]
 

@@ -1,0 +1,154 @@
+"""
+Places: where in their programs threads were, from the intervals that were seen one by one.
+
+What is counted has no stacks. Of the waits and calls that were sent, those with the same state and
+the same culprit say where such time is spent.
+"""
+
+# Where a program worked
+# ----------------------
+#
+# Nobody looks at a thread while it works. A thread that lost its CPU was at work right there, so that
+# each such moment is a sample. Where there is none, the call that ended a gap says at least which
+# function the work was done for.
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from otel_gpu import wire
+from otel_gpu.enrich.activities import (
+    Activity,
+    CallActivity,
+    CallStack,
+    GapActivity,
+    StallActivity,
+)
+from otel_gpu.explain.states import state_of
+from otel_gpu.probe_table import API_BY_NUMBER
+from otel_gpu.stacks.frames import Frame
+
+_MAX_KEYS = 256
+_MAX_PLACES = 32
+_ANYBODY = 0
+_AFTER_WORK = "call after work"
+
+_Key = tuple[str, int]
+"""State of the budget, and the pid of the culprit."""
+
+
+@dataclass(slots=True)
+class Seen:
+    """A place, with the stack of the longest interval there; ``count`` is how many there were."""
+
+    stack: CallStack
+    time_ns: int = 0
+    longest_ns: int = -1
+    count: int = 0
+
+
+class Places:
+    """
+    Watches activities; bounded.
+
+    Args:
+        max_processes: How many processes are remembered, those that were seen last.
+    """
+
+    def __init__(self, max_processes: int) -> None:
+        self._max_processes = max_processes
+        self._processes: OrderedDict[int, dict[_Key, dict[Frame | None, Seen]]] = OrderedDict()
+        # By thread, when its latest gap ended, and how long it worked in it.
+        self._gaps: OrderedDict[tuple[int, int], tuple[int, int]] = OrderedDict()
+
+    def observe(self, activity: Activity) -> None:
+        """Take one activity; those without a stack say nothing."""
+        match activity:
+            case StallActivity() if activity.stack is not None:
+                self._observe_stall(activity, activity.stack)
+            case CallActivity() if activity.stack is not None:
+                self._observe_call(activity, activity.stack)
+            case GapActivity(event=gap):
+                work_ns = gap.end_ktime_ns - gap.start_ktime_ns - gap.blocked_ns - gap.run_queue_ns
+                self._gaps[gap.pid, gap.tid] = gap.end_ktime_ns, work_ns
+                self._gaps.move_to_end((gap.pid, gap.tid))
+                if len(self._gaps) > self._max_processes:
+                    self._gaps.popitem(last=False)
+            case _:
+                pass
+
+    def find(self, pid: int, state: str, culprit_pid: int = _ANYBODY) -> Seen | None:
+        """
+        Return the place where the threads of a process lost most time; None: none was seen.
+
+        Args:
+            pid: Of the process.
+            state: A state of the budget.
+            culprit_pid: Of who kept them waiting; 0: anybody. Where none is known of one, it is of
+                anybody.
+        """
+        keys = self._processes.get(pid, {})
+        found = keys.get((state, culprit_pid)) or keys.get((state, _ANYBODY))
+        if found is None and state == "host":
+            found = keys.get((_AFTER_WORK, _ANYBODY))
+        if not found:
+            return None
+        return max(found.values(), key=lambda seen: (seen.stack.place is not None, seen.time_ns))
+
+    def forget(self, pid: int) -> None:
+        """Let go of a process that ended."""
+        self._processes.pop(pid, None)
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self._processes.clear()
+
+    def _observe_stall(self, activity: StallActivity, stack: CallStack) -> None:
+        event, pid = activity.event, activity.event.pid
+        context = wire.CONTEXT_GAP
+        if event.call_start_ktime_ns:
+            api = API_BY_NUMBER.get(event.call_api)
+            is_synchronize = api is not None and api.family == wire.FAMILY_SYNCHRONIZE
+            context = wire.CONTEXT_SYNCHRONIZE if is_synchronize else wire.CONTEXT_CALL
+        queued_ns = event.end_ktime_ns - event.runnable_ktime_ns
+        if queued_ns > 0:
+            self._add(pid, "run_queue", event.culprit_pid, stack, queued_ns)
+            if context == wire.CONTEXT_GAP and event.switch_type == wire.SWITCH_INVOLUNTARY:
+                # However long it then waited, it is one sample of what it did before.
+                self._add(pid, "host", _ANYBODY, stack, 1)
+        blocked_ns = event.runnable_ktime_ns - event.start_ktime_ns
+        if blocked_ns > 0:
+            state = state_of(wire.STATE_BLOCKED, context, activity.reason)
+            self._add(pid, state or "other", event.waker_pid, stack, blocked_ns)
+
+    def _observe_call(self, activity: CallActivity, stack: CallStack) -> None:
+        event, family = activity.event, activity.api.family
+        if event.parent_start_ktime_ns:
+            return
+        state = "gpu_wait" if family == wire.FAMILY_SYNCHRONIZE else "api"
+        duration_ns = event.end_ktime_ns - event.start_ktime_ns
+        self._add(event.pid, state, _ANYBODY, stack, duration_ns)
+        end_ktime_ns, work_ns = self._gaps.get((event.pid, event.tid), (0, 0))
+        if end_ktime_ns == event.start_ktime_ns and work_ns > 0:
+            self._add(event.pid, _AFTER_WORK, _ANYBODY, stack, work_ns)
+
+    def _add(self, pid: int, state: str, culprit_pid: int, stack: CallStack, time_ns: int) -> None:
+        keys = self._processes.get(pid)
+        if keys is None:
+            keys = self._processes[pid] = {}
+            if len(self._processes) > self._max_processes:
+                self._processes.popitem(last=False)
+        for by in {_ANYBODY, culprit_pid}:
+            known = keys.get((state, by))
+            if known is None:
+                if len(keys) >= _MAX_KEYS:
+                    continue
+                known = keys[state, by] = {}
+            seen = known.get(stack.place)
+            if seen is None:
+                if len(known) >= _MAX_PLACES:
+                    del known[min(known, key=lambda place: known[place].time_ns)]
+                seen = known[stack.place] = Seen(stack)
+            seen.time_ns += time_ns
+            seen.count += 1
+            if time_ns > seen.longest_ns:
+                seen.longest_ns, seen.stack = time_ns, stack

@@ -1,0 +1,317 @@
+"""
+The time tree: where all the time of the threads that feed a GPU went, and who kept them waiting.
+
+Its first level is the time budget (``states``), below that stands who was waited for, and below that
+what that one did meanwhile. The children of a node sum to it, to the nanosecond.
+"""
+
+# What the account says, and when
+# -------------------------------
+#
+# Time is booked while it passes, and then its state is known and who ends the wait is not. When the
+# wait ends, the whole of it is booked again, with who ended it. So the states of the tree are of the
+# time that passed in the window, and what stands below them is of the waits that ended in it: of
+# which a part may have passed before. Where that is more than what passed, it is scaled down; what
+# is missing has not ended, and is said to be unknown.
+#
+# Idle is not starved
+# -------------------
+#
+# A server that gets no requests waits in the same system calls as a program whose data is late. It
+# is idle where nobody who is watched ended the wait and nothing that the program had asked for was on
+# its way: a pipe, a local socket, or a wait for any of many. A wait on a connection to another host is
+# not idle: that host was asked for something, or it is said to be an input.
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from otel_gpu import wire
+from otel_gpu.enrich.activities import NO_WAIT, Culprit, Resource, ThreadTime
+from otel_gpu.explain import rules
+from otel_gpu.explain.chains import Node, Where, Who
+from otel_gpu.explain.places import Places
+from otel_gpu.explain.states import kind_of, state_of, state_of_kind
+from otel_gpu.explain.wakers import waker_of
+from otel_gpu.ledger.ledger import Figures
+
+IDLE = "idle"
+OTHER = "other"
+UNKNOWN = "unknown"
+HOST_WORK = "host_work"
+
+NOT_ENDED = "These waits had not ended: who will end them is not known yet."
+NOT_FOLLOWED = "What it did meanwhile was not seen."
+NO_REASON = "It was blocked; on what is not known."
+
+_MOST_CHILDREN = 8
+# States in which somebody, or something, keeps a thread from going on.
+_HINDERED = frozenset(
+    {"run_queue", "lock", "gil", "io", "ipc", "sleep", "paging", "other"}
+)  # fmt: skip
+# Where it matters who that is, so that it has to be said if it is not known.
+_BY_SOMEBODY = frozenset({"run_queue", "lock", "gil", "ipc"})
+_CLEAR_SHARE = 0.75
+
+Resources = Mapping[tuple[int, str], Resource]
+"""What the threads of a process mostly wait for, by its pid and the reason of the wait."""
+
+
+class _Leaf(NamedTuple):
+    state: str
+    kind: str
+    who: Culprit | None = None
+    resource: Resource | None = None
+    end: Culprit | None = None
+    end_kind: str = ""
+    end_resource: Resource | None = None
+    note: str = ""
+
+
+def grow(
+    times: Iterable[ThreadTime],
+    places: Places | None = None,
+    resources: Resources | None = None,
+    *,
+    most: int | None = _MOST_CHILDREN,
+) -> Node | None:
+    """
+    Return the tree of one process; None: none of its threads feeds a GPU.
+
+    Args:
+        times: Of the window.
+        places: Where threads were, of those intervals that were seen.
+        resources: What other processes wait for.
+        most: How many children a node has at most, the others summed up; None: all.
+    """
+    times = tuple(times)
+    passed_ns: dict[str, int] = {}
+    for time in times:
+        state = state_of(time.state, time.context, time.reason)
+        if state is not None and time.time_ns > 0:
+            passed_ns[state] = passed_ns.get(state, 0) + time.time_ns
+    total_ns = sum(passed_ns.values())
+    if not total_ns:
+        return None
+    leaves: dict[_Leaf, int] = {}
+    if knows_waits(times):
+        leaves = _leaves(times, passed_ns, resources or {})
+    for leaf, time_ns in leaves.items():
+        if leaf.state == IDLE:
+            passed_ns[IDLE] = passed_ns.get(IDLE, 0) + time_ns
+            passed_ns["ipc"] -= time_ns
+    grower = _Grower(times[0].process.pid, total_ns, places, most)
+    children = [
+        grower.branch(state, time_ns, {k: v for k, v in leaves.items() if k.state == state})
+        for state, time_ns in passed_ns.items()
+        if time_ns > 0
+    ]
+    return Node("all", total_ns, 1.0, children=tuple(sorted(children, key=_by_time)))
+
+
+def knows_waits(times: Iterable[ThreadTime]) -> bool:
+    """Say whether an account tells who ended waits; those of former versions know states only."""
+    return any(time.wait != NO_WAIT for time in times)
+
+
+def resources_of(figures: Iterable[Figures]) -> Resources:
+    """Return what the threads of each process mostly wait for, whether they feed a GPU or not."""
+    sums: dict[tuple[int, str], dict[Resource | None, int]] = {}
+    for one in figures:
+        for time in one.times:
+            if time.state == wire.STATE_BLOCKED and time.ended_ns > 0:
+                of_reason = sums.setdefault((one.process.pid, time.reason), {})
+                known_ns = of_reason.get(time.wait.resource, 0)
+                of_reason[time.wait.resource] = known_ns + time.ended_ns
+    found = {}
+    for key, of_reason in sums.items():
+        resource = max(of_reason, key=lambda resource: of_reason[resource])
+        if resource and of_reason[resource] >= _CLEAR_SHARE * sum(of_reason.values()):
+            found[key] = resource
+    return found
+
+
+def _leaves(
+    times: Iterable[ThreadTime], passed_ns: Mapping[str, int], resources: Resources
+) -> dict[_Leaf, int]:
+    """Return what each state consists of, scaled to the time that passed in it."""
+    ended: dict[str, dict[_Leaf, int]] = {state: {} for state in passed_ns if state in _HINDERED}
+    # Of one thread there may be several names.
+    names: dict[tuple[int, int], Culprit] = {}
+    is_fed = False
+    for time in times:
+        state = state_of(time.state, time.context, time.reason)
+        if state == "ipc" and _is_watched(time.wait.who):
+            is_fed = True
+        if state in ended and time.ended_ns > 0:
+            leaf = _leaf_of(state, time, names, resources)
+            ended[state][leaf] = ended[state].get(leaf, 0) + time.ended_ns
+    leaves: dict[_Leaf, int] = {}
+    for state, found in ended.items():
+        scaled = _scaled(found, passed_ns[state])
+        open_ns = passed_ns[state] - sum(scaled.values())
+        if open_ns and state in _BY_SOMEBODY:
+            # Who never got data from anybody who is watched waits for input from outside.
+            is_idle = state == "ipc" and not is_fed
+            leaf = _Leaf(IDLE, "ipc") if is_idle else _Leaf(state, UNKNOWN, note=NOT_ENDED)
+            scaled[leaf] = scaled.get(leaf, 0) + open_ns
+        elif open_ns and scaled:
+            leaf = _Leaf(state, state if state in ("io", "sleep") else UNKNOWN)
+            scaled[leaf] = scaled.get(leaf, 0) + open_ns
+        leaves |= scaled
+    return leaves
+
+
+def _leaf_of(
+    state: str,
+    time: ThreadTime,
+    names: dict[tuple[int, int], Culprit],
+    resources: Resources,
+) -> _Leaf:
+    wait = time.wait
+    who, end = (
+        None if one is None else names.setdefault((one.pid, one.tid), one)
+        for one in (waker_of(time), wait.end)
+    )
+    kind = kind_of(time)
+    is_input = time.context == wire.CONTEXT_GAP and time.reason == "ipc"
+    if state == kind == "ipc" and is_input and not _is_watched(who):
+        return _Leaf(IDLE, kind, who, wait.resource)
+    note = NO_REASON if kind == UNKNOWN else ""
+    leaf = _Leaf(state, kind, who, wait.resource, note=note)
+    if state == "run_queue" or not _is_watched(who):
+        return leaf
+    resource = None
+    match wait.end_state:
+        case wire.STATE_ON_CPU:
+            end_kind, note = HOST_WORK, ""
+        case wire.STATE_RUN_QUEUE:
+            end_kind, note = "run_queue", ""
+        case wire.STATE_BLOCKED:
+            resource = resources.get((end.pid, wait.end_reason)) if end else None
+            end_kind = rules.blocked_kind(wait.end_reason, rules.GAP)
+            end_kind = rules.of_resource(end_kind, resource)
+            if end_kind == "unexplained":
+                end_kind, note = UNKNOWN, NO_REASON
+        case _:
+            end_kind, note = UNKNOWN, NOT_FOLLOWED
+    return leaf._replace(
+        end=end or who, end_kind=end_kind, end_resource=resource, note=note or leaf.note
+    )
+
+
+def _is_watched(who: Culprit | None) -> bool:
+    # Of processes that are not watched no thread is named.
+    return who is not None and who.tid != 0
+
+
+def _scaled(parts: Mapping[_Leaf, int], most_ns: int) -> dict[_Leaf, int]:
+    """Return parts that sum to no more than a whole, in their proportions."""
+    total_ns = sum(parts.values())
+    if total_ns <= most_ns:
+        return dict(parts)
+    scaled: dict[_Leaf, int] = {}
+    before_ns = 0
+    for part, time_ns in parts.items():
+        after_ns = before_ns + time_ns
+        scaled[part] = after_ns * most_ns // total_ns - before_ns * most_ns // total_ns
+        before_ns = after_ns
+    return scaled
+
+
+class _Grower:
+    """Makes nodes of leaves."""
+
+    def __init__(self, pid: int, total_ns: int, places: Places | None, most: int | None) -> None:
+        self._pid = pid
+        self._total_ns = total_ns
+        self._places = places
+        self._most = most
+
+    def branch(self, state: str, time_ns: int, leaves: Mapping[_Leaf, int]) -> Node:
+        """Return the node of a state."""
+        groups: dict[tuple[str, Culprit | None, Resource | None], dict[_Leaf, int]] = {}
+        for leaf, part_ns in leaves.items():
+            groups.setdefault((leaf.kind, leaf.who, leaf.resource), {})[leaf] = part_ns
+        children = [self._of_who(state, group) for group in groups.values()]
+        if len(children) == 1:
+            (only,) = children
+            if not (only.who or only.resource or only.children) and only.state == state:
+                children = []
+        return self._node(state, time_ns, self._pid, state, children=self._fold(children))
+
+    def _of_who(self, state: str, leaves: Mapping[_Leaf, int]) -> Node:
+        first = next(iter(leaves))
+        ends: dict[tuple[Culprit, str, Resource | None, str], int] = {}
+        for leaf, time_ns in leaves.items():
+            if leaf.end is not None and leaf.end_kind:
+                key = (leaf.end, leaf.end_kind, leaf.end_resource, leaf.note)
+                ends[key] = ends.get(key, 0) + time_ns
+        children = [
+            self._node(
+                kind,
+                time_ns,
+                end.pid,
+                state_of_kind(kind),
+                who=Who(*end),
+                resource=resource,
+                note=note,
+            )
+            for (end, kind, resource, note), time_ns in ends.items()
+        ]
+        return self._node(
+            first.kind,
+            sum(leaves.values()),
+            self._pid,
+            state,
+            who=Who(*first.who) if first.who else None,
+            by=first.who.pid if first.who else 0,
+            resource=first.resource,
+            note="" if children else first.note,
+            children=self._fold(children),
+        )
+
+    def _node(
+        self,
+        state: str,
+        time_ns: int,
+        pid: int,
+        place: str,
+        *,
+        by: int = 0,
+        who: Who | None = None,
+        resource: Resource | None = None,
+        note: str = "",
+        children: tuple[Node, ...] = (),
+    ) -> Node:
+        seen = self._places.find(pid, place, by) if self._places else None
+        frame = seen.stack.place if seen else None
+        return Node(
+            state,
+            time_ns,
+            time_ns / self._total_ns,
+            who,
+            Where(frame.function, frame.file, frame.line) if frame else None,
+            seen.count if seen else 0,
+            children,
+            resource,
+            note,
+        )
+
+    def _fold(self, children: list[Node]) -> tuple[Node, ...]:
+        """Return children by their time, the smallest summed up."""
+        ranked = sorted((node for node in children if node.time_ns > 0), key=_by_time)
+        most = self._most
+        if most is None or len(ranked) <= most:
+            return tuple(ranked)
+        rest = ranked[most - 1 :]
+        time_ns = sum(node.time_ns for node in rest)
+        note = f"{len(rest):,} smaller ones."
+        return (
+            *ranked[: most - 1],
+            Node(OTHER, time_ns, time_ns / self._total_ns, note=note),
+        )
+
+
+def _by_time(node: Node) -> tuple[int, str, int, int]:
+    who = node.who
+    return -node.time_ns, node.state, who.pid if who else 0, who.tid if who else 0

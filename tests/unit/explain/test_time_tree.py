@@ -1,0 +1,345 @@
+"""Where all the time of feeder threads went, and who kept them waiting."""
+
+import itertools
+import random
+
+import pytest
+
+from otel_gpu import wire
+from otel_gpu.enrich.activities import NO_WAIT, Culprit, Resource
+from otel_gpu.explain.places import Places
+from otel_gpu.explain.states import budget_of
+from otel_gpu.explain.time_tree import NO_REASON, NOT_ENDED, NOT_FOLLOWED, grow, resources_of
+from otel_gpu.ledger.ledger import Figures
+from tests.activities import SECOND, call_stack, gap
+from tests.unit.explain.streams import (
+    MS,
+    START,
+    TRAINER,
+    WORKER,
+    off_cpu,
+    preempted,
+    slow,
+    time_of,
+)
+
+GAP, SYNC, CALL, NEVER = (
+    wire.CONTEXT_GAP,
+    wire.CONTEXT_SYNCHRONIZE,
+    wire.CONTEXT_CALL,
+    wire.CONTEXT_OTHER,
+)
+ON_CPU, RUN_QUEUE, BLOCKED = wire.STATE_ON_CPU, wire.STATE_RUN_QUEUE, wire.STATE_BLOCKED
+LOADER = Culprit(77, 79, "loader")
+READER = Culprit(77, 77, "loader")
+HOG = Culprit(900, 0, "cc1plus")
+CLIENT = Culprit(800, 0, "curl")
+FAR = Resource("tcp", "198.18.77.2:9000", "", "", is_remote=True)
+NEAR = Resource("tcp", "127.0.0.1:40001", "", "", is_remote=False)
+FILE = Resource("file", "/mnt/data/a.parquet", "nfs4", "/mnt/data", is_remote=True)
+
+
+def waited(state, context, time_ms, reason="", ended_ms=None, process=TRAINER, **wait):
+    """One row of the account: that much passed, and the same ended if not said otherwise."""
+    passed = time_of(state, context, time_ms, reason, process)
+    ended_ns = passed.time_ns if ended_ms is None else round(ended_ms * MS)
+    return passed._replace(ended_ns=ended_ns, wait=NO_WAIT._replace(**{"api": 1} | wait))
+
+
+def worked(time_ms, context=GAP):
+    return waited(ON_CPU, context, time_ms)
+
+
+def brief(node):
+    """A node as state, milliseconds, culprit and what is below it."""
+    name = node.state if node.who is None else f"{node.state} {node.who.pid}/{node.who.tid}"
+    below = [brief(child) for child in node.children]
+    return (name, node.time_ns / MS, *([below] if below else []))
+
+
+def assert_sums(node):
+    """Children sum to their parent, and shares to those of it."""
+    if node.children:
+        assert sum(child.time_ns for child in node.children) == node.time_ns
+        assert sum(child.share for child in node.children) == pytest.approx(node.share)
+        for child in node.children:
+            assert_sums(child)
+
+
+def test_a_starved_feeder_ends_at_the_work_of_who_is_waited_for():
+    """Worker thread, feeder thread, pipe: what the worker did is what was waited for."""
+    tree = grow(
+        [
+            worked(20),
+            waited(ON_CPU, SYNC, 180),
+            waited(BLOCKED, GAP, 700, "ipc", who=LOADER, end=READER, end_state=ON_CPU),
+            waited(BLOCKED, GAP, 100, "ipc", who=LOADER, end=READER, end_state=RUN_QUEUE),
+        ]
+    )
+
+    assert brief(tree) == (
+        "all",
+        1000,
+        [
+            (
+                "ipc",
+                800,
+                [("ipc 77/79", 800, [("host_work 77/77", 700), ("run_queue 77/77", 100)])],
+            ),
+            ("gpu_wait", 180),
+            ("host", 20),
+        ],
+    )
+    assert tree.children[0].children[0].children[0].share == 0.7
+    assert_sums(tree)
+
+
+def test_a_source_without_a_matrix_has_states_only():
+    """Recordings of before say how long, and not who."""
+    old = [time_of(BLOCKED, GAP, 300, "ipc"), time_of(RUN_QUEUE, SYNC, 200)]
+    tree = grow(time._replace(ended_ns=time.time_ns) for time in old)
+
+    assert brief(tree) == ("all", 500, [("ipc", 300), ("run_queue", 200)])
+
+
+def test_threads_that_feed_no_gpu_have_no_tree():
+    """A data loader's time is not the feeder's."""
+    assert grow([waited(BLOCKED, NEVER, 300, "io")]) is None
+    assert grow([]) is None
+
+
+def test_a_wait_that_has_not_ended_is_said_to_be_open():
+    """Its time has passed; who will end it is not known before it does."""
+    tree = grow(
+        [
+            waited(BLOCKED, GAP, 300, "lock", ended_ms=0),
+            waited(BLOCKED, GAP, 40, "lock", ended_ms=100, who=LOADER),
+            waited(RUN_QUEUE, GAP, 60, who=HOG),
+        ]
+    )
+
+    assert brief(tree.child("lock")) == (
+        "lock",
+        340,
+        [("unknown", 240), ("lock 77/79", 100, [("unknown 77/79", 100)])],
+    )
+    assert tree.child("lock").children[0].note == NOT_ENDED
+    assert tree.child("lock").children[1].children[0].note == NOT_FOLLOWED
+    assert brief(tree.child("run_queue")) == ("run_queue", 60, [("run_queue 900/0", 60)])
+    assert_sums(tree)
+
+
+def test_a_wait_that_began_before_the_window_counts_for_what_passed_in_it():
+    """Ten seconds end in a window of one: the culprits share that one second."""
+    tree = grow(
+        [
+            waited(BLOCKED, GAP, 1000, "lock", ended_ms=0),
+            waited(BLOCKED, GAP, 0, "lock", ended_ms=9000, who=LOADER, end_state=ON_CPU),
+            waited(BLOCKED, GAP, 0, "lock", ended_ms=1000, who=LOADER, end_state=RUN_QUEUE),
+        ]
+    )
+
+    loader = tree.child("lock").children[0]
+    assert brief(loader) == (
+        "lock 77/79",
+        1000,
+        [("host_work 77/79", 900), ("run_queue 77/79", 100)],
+    )
+    assert_sums(tree)
+
+
+def test_a_server_without_requests_is_idle():
+    """Who asks it is not watched, and it has asked for nothing."""
+    tree = grow(
+        [
+            worked(10),
+            waited(BLOCKED, GAP, 600, "ipc", who=CLIENT, resource=NEAR),
+            waited(BLOCKED, GAP, 200, "ipc"),
+            # It still waits.
+            waited(BLOCKED, GAP, 150, "ipc", ended_ms=0),
+        ]
+    )
+
+    assert [(node.state, node.time_ns / MS) for node in tree.children] == [
+        ("idle", 950),
+        ("host", 10),
+    ]
+    assert_sums(tree)
+
+
+def test_who_waits_for_a_loader_is_not_idle_while_it_has_not_answered():
+    """The loader has answered before, so that is what the open wait is for."""
+    tree = grow(
+        [
+            waited(BLOCKED, GAP, 150, "ipc", ended_ms=0),
+            waited(BLOCKED, GAP, 0, "ipc", who=LOADER, end_state=ON_CPU),
+        ]
+    )
+
+    assert brief(tree) == ("all", 150, [("ipc", 150, [("unknown", 150)])])
+
+
+def test_a_read_from_another_host_is_not_idle():
+    """What was asked for is on its way; in the name of whom it came is an accident."""
+    tree = grow([waited(BLOCKED, GAP, 500, "ipc", who=LOADER, resource=FAR)])
+
+    (node,) = tree.child("ipc").children
+    assert (node.state, node.who, node.resource) == ("network", None, FAR)
+
+
+def test_what_the_one_who_is_waited_for_waited_for_is_in_its_own_account():
+    """The feeder waits for a pipe, and at its other end somebody for another host."""
+    own = waited(BLOCKED, NEVER, 480, "ipc", process=WORKER, resource=FAR)
+    file = waited(BLOCKED, NEVER, 480, "io", process=WORKER, resource=FILE)
+    wait = {"who": LOADER, "end": READER, "end_state": BLOCKED}
+    times = [
+        waited(BLOCKED, GAP, 500, "ipc", end_reason="ipc", **wait),
+        waited(BLOCKED, GAP, 400, "ipc", end_reason="io", **wait),
+    ]
+    resources = resources_of([Figures(TRAINER, (), tuple(times)), Figures(WORKER, (), (own, file))])
+
+    (loader,) = grow(times, None, resources).child("ipc").children
+    assert [(node.state, node.resource) for node in loader.children] == [
+        ("network", FAR),
+        ("io", FILE),
+    ]
+
+
+def test_whom_a_device_woke_nobody_kept_waiting():
+    """An interrupt wakes in the name of whoever had the CPU."""
+    tree = grow(
+        [
+            waited(BLOCKED, GAP, 100, "io", who=LOADER, resource=FILE),
+            waited(BLOCKED, GAP, 100, "sleep", who=LOADER),
+            waited(BLOCKED, GAP, 100, "gil", who=LOADER),
+        ]
+    )
+
+    (file,) = tree.child("io").children
+    assert (file.state, file.who, file.resource) == ("io", None, FILE)
+    assert brief(tree.child("sleep")) == ("sleep", 100)
+    # The lock is of one process.
+    assert brief(tree.child("gil")) == ("gil", 100)
+
+
+def test_what_a_thread_was_blocked_on_may_not_be_known():
+    """It is said, and in words."""
+    wait = {"who": LOADER, "end": READER, "end_state": BLOCKED, "end_reason": "unknown"}
+    tree = grow([waited(BLOCKED, GAP, 100, "unknown"), waited(BLOCKED, GAP, 9, "ipc", **wait)])
+
+    (unknown,) = tree.child("other").children
+    assert (unknown.state, unknown.note) == ("unknown", NO_REASON)
+    (behind,) = tree.child("ipc").children[0].children
+    assert (behind.state, behind.note) == ("unknown", NO_REASON)
+
+
+def test_many_culprits_are_a_handful_and_the_others():
+    """The smallest are one child, so that the sums stay exact."""
+    hogs = [waited(RUN_QUEUE, GAP, n, who=Culprit(900 + n, 0, "hog")) for n in range(1, 41)]
+
+    queue = grow(hogs).child("run_queue")
+
+    assert len(queue.children) == 8
+    assert queue.children[-1].state == "other"
+    assert queue.children[-1].note == "33 smaller ones."
+    assert queue.children[0].who.pid == 940
+    assert_sums(queue)
+    assert len(grow(hogs, most=None).child("run_queue").children) == 40
+
+
+def test_the_first_level_is_the_budget_whatever_the_account_says():
+    """Nothing is lost between states, culprits and what these did, to the nanosecond."""
+    chance = random.Random(7)  # noqa: S311 -- figures, not secrets
+    who = [None, LOADER, READER, HOG, CLIENT]
+    kinds = itertools.product(
+        (ON_CPU, RUN_QUEUE, BLOCKED), (GAP, SYNC, CALL, NEVER), ("", "ipc", "lock", "io", "unknown")
+    )
+    for _ in range(20):
+        times = [
+            waited(
+                state,
+                context,
+                chance.random() * 900,
+                reason if state == BLOCKED else "",
+                ended_ms=chance.random() * 900,
+                who=chance.choice(who),
+                end=chance.choice(who),
+                end_state=chance.choice((ON_CPU, RUN_QUEUE, BLOCKED, wire.STATE_NONE)),
+                end_reason=chance.choice(("", "ipc", "io")),
+                resource=chance.choice((None, FAR, FILE, NEAR)),
+            )
+            for state, context, reason in kinds
+        ] or [worked(1)]
+        tree = grow(times)
+        states = {node.state: node.time_ns for node in tree.children}
+        states["ipc"] = states.get("ipc", 0) + states.pop("idle", 0)
+
+        assert_sums(tree)
+        assert {name: ns for name, ns in states.items() if ns} == {
+            name: ns for name, ns in budget_of(times).items() if ns
+        }
+
+
+def place_of(function, line=7):
+    frames = (call_stack().frames[2]._replace(function=function, line=line),)
+    return call_stack(line, frames)
+
+
+def seen(*activities):
+    places = Places(16)
+    for activity in activities:
+        places.observe(activity)
+    return places
+
+
+def test_a_wait_is_where_most_of_it_was_seen():
+    """By state and culprit: a wait for another process is elsewhere."""
+    of_loader = {"waker_pid": 77, "waker_tid": 79}
+    places = seen(
+        off_cpu(0, 30, reason="ipc", stack=place_of("get_batch"), **of_loader),
+        off_cpu(40, 20, reason="ipc", stack=place_of("get_label"), **of_loader),
+        off_cpu(70, 90, reason="ipc", stack=place_of("ask"), waker_pid=5, waker_tid=5),
+        off_cpu(170, 5, reason="io", process=WORKER, stack=place_of("read_file")),
+    )
+    tree = grow(
+        [
+            waited(BLOCKED, GAP, 50, "ipc", who=LOADER, end_state=BLOCKED, end_reason="io"),
+            worked(10),
+        ],
+        places,
+    )
+
+    (loader,) = tree.child("ipc").children
+    assert (loader.where.function, loader.samples) == ("get_batch", 1)
+    assert tree.child("ipc").where.function == "ask"
+    assert loader.children[0].where == ("read_file", "/app/train.py", 7)
+    assert tree.child("host").where is None
+
+
+def test_work_was_where_the_program_lost_its_cpu_or_else_before_the_next_call():
+    """A thread that is preempted is seen at its work; the call after it is the next best."""
+    work = gap(TRAINER, "cudaLaunchKernel", "cudaLaunchKernel", START, START + 20 * MS)
+    launch = slow("cudaLaunchKernel", 1, start=START + 20 * MS, stack=place_of("step"))
+    tree = [worked(20)]
+
+    assert grow(tree, seen(work, launch)).child("host").where.function == "step"
+    stolen = preempted(3, 2, stack=place_of("compute"))
+    assert grow(tree, seen(work, launch, stolen)).child("host").where.function == "compute"
+
+
+def test_places_are_bounded_and_forgotten():
+    """Where most of the time goes is still found among very many places of a moment each."""
+    moments = (off_cpu(n, 1, reason="ipc", stack=place_of("f", n)) for n in range(1, 1000))
+    often = (off_cpu(n, 3, reason="ipc", stack=place_of("g", 5000)) for n in range(2000, 2005))
+    places = seen(*moments, *often)
+
+    found = places.find(42, "ipc", 999)
+    assert (found.stack.place.function, found.count, found.time_ns) == ("g", 5, 15 * MS)
+    places.forget(42)
+    assert places.find(42, "ipc") is None
+
+
+def test_the_window_of_a_tree_is_said_by_its_account():
+    """Times of a process that did nothing in a window are none."""
+    assert grow([waited(BLOCKED, GAP, 0, "ipc", ended_ms=0)]) is None
+    assert grow([worked(1)]).time_ns == SECOND // 1000
