@@ -1,14 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * The time account: every nanosecond of a thread that feeds a GPU belongs to a state
- * (on a CPU, in a run queue, blocked) and a context (inside a call, in a gap between two).
- *
- * Off-CPU time is booked when the thread runs again, on-CPU time is what is left of a
- * call or gap when it ends. So the parts of each sum to its duration. On-CPU time is
- * collected in the thread, and booked when the thread next leaves the CPU: calls can
- * follow each other a million times a second.
- *
- * The longest intervals of the outermost call, or of the gap, are kept in the thread
+ * The longest times off the CPU of the outermost call, or of the gap, are kept in the thread
  * until it is known whether that becomes a span: then they go before it.
  */
 #ifndef OTEL_GPU_ACCOUNT_BPF_H
@@ -17,119 +9,6 @@
 #define SLICE_GAP_NS 500000
 
 __u64 sample_of_interval(const struct thread *thread, __u64 user_stack, __u64 duration_ns);
-
-static __always_inline bool waits_for_device(const struct open_call *call)
-{
-	return settings.apis[call->api < MAX_APIS ? call->api : 0].family == FAMILY_SYNCHRONIZE;
-}
-
-static __always_inline enum call_context context_of(const struct thread *thread)
-{
-	__u32 depth = thread->depth;
-
-	if (!depth)
-		return thread->last_return_ktime_ns ? CONTEXT_GAP : CONTEXT_OTHER;
-	if (waits_for_device(&thread->calls[0]) ||
-	    waits_for_device(&thread->calls[(depth - 1) % MAX_DEPTH]))
-		return CONTEXT_SYNCHRONIZE;
-	return CONTEXT_CALL;
-}
-
-static __noinline struct times *add_entry(const struct times_key *key, const char *who_comm)
-{
-	struct times times = {};
-
-	if (key->who_pid)
-		__builtin_memcpy(times.who_comm, who_comm, COMM_BYTES);
-	/* BPF_NOEXIST: another CPU may have begun it. */
-	bpf_map_update_elem(&thread_times, key, &times, BPF_NOEXIST);
-	return bpf_map_lookup_elem(&thread_times, key);
-}
-
-static __always_inline void book(const struct times_key *key, const char *who_comm, __u64 time_ns)
-{
-	struct times *times;
-
-	if (!time_ns)
-		return;
-	times = bpf_map_lookup_elem(&thread_times, key);
-	if (!times)
-		times = add_entry(key, who_comm);
-	if (!times) {
-		count(COUNTER_LOST_TIMES_FULL);
-		return;
-	}
-	__sync_fetch_and_add(&times->time_ns, time_ns);
-	__sync_fetch_and_add(&times->ended_ns, time_ns);
-	__sync_fetch_and_add(&times->count, 1);
-}
-
-/* The outermost open call, or in a gap the one before it. */
-static __always_inline __u32 api_of(const struct thread *thread)
-{
-	if (thread->depth)
-		return thread->calls[0].api;
-	return thread->last_return_ktime_ns ? thread->last_api : 0;
-}
-
-static __always_inline void add_on_cpu(struct thread *thread, enum call_context context,
-				       __u64 time_ns)
-{
-	if (context < CONTEXT_OTHER)
-		thread->on_cpu_ns[context] += time_ns;
-}
-
-/* What the thread collected by itself since it was last off the CPU. */
-static __always_inline void bring_in(struct thread *thread)
-{
-	struct times_key key = {
-		.image_ktime_ns = thread->image_ktime_ns,
-		.pid = thread->pid,
-		.kernel_stack = -1,
-		.system_call = -1,
-		.end_kernel_stack = -1,
-		.end_system_call = -1,
-		.state = STATE_ON_CPU,
-		.end_state = STATE_NONE,
-	};
-
-	count_hits(thread);
-	for (int i = 0; i < CONTEXT_OTHER; i++) {
-		key.context = i;
-		book(&key, thread->culprit_comm, thread->on_cpu_ns[i]);
-		thread->on_cpu_ns[i] = 0;
-	}
-}
-
-static __always_inline void book_off_cpu(const struct thread *thread, __u64 blocked_ns,
-					 __u64 run_queue_ns)
-{
-	struct times_key key = {
-		.image_ktime_ns = thread->image_ktime_ns,
-		.pid = thread->pid,
-		.kernel_stack = -1,
-		.system_call = -1,
-		.end_kernel_stack = -1,
-		.end_system_call = -1,
-		.state = STATE_RUN_QUEUE,
-		.context = context_of(thread),
-		.end_state = STATE_NONE,
-		.api = api_of(thread),
-		/* The threads of one process are one hog. */
-		.who_pid = thread->culprit_pid,
-	};
-
-	book(&key, thread->culprit_comm, run_queue_ns);
-	key.state = STATE_BLOCKED;
-	key.who_pid = thread->waker_pid;
-	/* Entries stay few: of others, who woke it is told by process. */
-	if (thread->waker_tid && find_thread(thread->waker_tid))
-		key.who_tid = thread->waker_tid;
-	key.kernel_stack = thread->kernel_stack;
-	key.system_call = thread->system_call;
-	key.flags = thread->stall_flags & (STALL_GIL | STALL_FAULT);
-	book(&key, thread->waker_comm, blocked_ns);
-}
 
 static __always_inline void forget_intervals(struct thread *thread)
 {
@@ -263,21 +142,6 @@ static __always_inline void begin_gap(struct thread *thread, __u32 api, __u64 no
 	thread->gap_voluntary_switches = thread->voluntary_switches;
 	thread->gap_involuntary_switches = thread->involuntary_switches;
 	forget_intervals(thread);
-}
-
-/* Account for the gap that ends; returns its length, 0 if there was none. */
-static __always_inline __u64 end_gap(struct thread *thread, __u64 now_ktime_ns)
-{
-	__u64 gap_ns, off_cpu_ns;
-
-	if (!thread->last_return_ktime_ns)
-		return 0;
-	gap_ns = now_ktime_ns - thread->last_return_ktime_ns;
-	off_cpu_ns = thread->blocked_ns - thread->gap_blocked_ns + thread->run_queue_ns -
-		     thread->gap_run_queue_ns;
-	if (gap_ns > off_cpu_ns)
-		add_on_cpu(thread, CONTEXT_GAP, gap_ns - off_cpu_ns);
-	return gap_ns;
 }
 
 #endif

@@ -60,6 +60,8 @@ ANCHOR(struct, process);
 ANCHOR(struct, threshold_key);
 ANCHOR(struct, file_key);
 ANCHOR(struct, open_call);
+ANCHOR(struct, cpu_time);
+ANCHOR(struct, wait_link);
 ANCHOR(struct, thread);
 ANCHOR(struct, allocation_key);
 ANCHOR(struct, allocation);

@@ -22,6 +22,8 @@
 #include "code.bpf.h"
 #include "python.bpf.h"
 #include "samples.bpf.h"
+#include "times.bpf.h"
+#include "chains.bpf.h"
 #include "account.bpf.h"
 #include "stalls.bpf.h"
 #include "choices.bpf.h"
@@ -120,6 +122,7 @@ int enter_call(struct pt_regs *ctx)
 	/* Last, so that our own work does not count as the call's. */
 	call->start_ktime_ns = bpf_ktime_get_ns();
 	if (!thread->depth) {
+		call->start_ktime_ns = pass_on_cpu(thread, call->start_ktime_ns);
 		thread->sampled = is_sampled(thread);
 		finish_gap(thread, api, call->start_ktime_ns);
 		forget_intervals(thread);
@@ -344,6 +347,9 @@ int exit_call(struct pt_regs *ctx)
 		return 0;
 	thread->returns++;
 	notice_running(thread, bpf_get_current_task_btf(), now_ktime_ns);
+	/* The account was read a moment later: the call lasts until then. */
+	if (now_ktime_ns < thread->booked_ktime_ns)
+		now_ktime_ns = thread->booked_ktime_ns;
 	if (!thread->depth) {
 		count(COUNTER_LOST_NO_ENTRY);
 		return 0;
@@ -383,14 +389,8 @@ int exit_call(struct pt_regs *ctx)
 		else
 			count(COUNTER_SPANS_WITHHELD_RATE);
 	}
-	if (thread->depth == 1) {
-		__u64 off_cpu_ns = thread->blocked_ns - call->blocked_ns + thread->run_queue_ns -
-				   call->run_queue_ns;
-
-		if (duration_ns > off_cpu_ns)
-			add_on_cpu(thread, context_of(thread), duration_ns - off_cpu_ns);
-		begin_gap(thread, call->api, now_ktime_ns);
-	}
+	if (thread->depth == 1)
+		begin_gap(thread, call->api, pass_on_cpu(thread, now_ktime_ns));
 	thread->depth--;
 	return 0;
 }

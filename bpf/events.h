@@ -25,6 +25,8 @@
 #define MAX_APIS	  192 /* rows of the probe table */
 #define MAX_DEPTH	  8   /* open CUDA calls of one thread; deeper ones are lost */
 #define MAX_INTERVALS	  4   /* kept of a call or gap: its longest */
+#define MAX_PLACES	  8   /* of a thread on a CPU, counted before they are in the account */
+#define MAX_LINKS	  8   /* of a thread: what it last waited for */
 #define MAX_STACK_FRAMES  24
 #define MAX_BOUNDS	  191 /* histogram bounds; one bucket more than bounds */
 #define MAX_BUCKETS	  192
@@ -676,9 +678,37 @@ struct interval {
 	char waker_comm[COMM_BYTES];
 };
 
+/* Time of a thread on a CPU, by context and API. */
+struct cpu_time {
+	__u64 time_ns;
+	__u64 booked_ns; /* of it, in the account */
+	__u32 place;	 /* enum call_context << 16 | api */
+	__u32 padding;
+};
+
+/*
+ * What kept a thread from running for a while, and what the last one did meanwhile of those
+ * that waited for each other. Waits of one kind that follow each other closely are one link.
+ */
+struct wait_link {
+	__u64 start_ktime_ns; /* 0: none */
+	__u64 end_ktime_ns;
+	__u64 blocked_ns; /* in between; what is missing, it was on a CPU */
+	__u64 run_queue_ns;
+	__u32 end_pid;
+	__u32 end_tid;
+	__s32 kernel_stack; /* where that one was blocked, if it was; else -1 */
+	__s32 system_call;
+	__u8 state; /* enum thread_state */
+	__u8 flags; /* enum stall_flag */
+	__u8 padding[6];
+};
+
 struct thread {
 	__u64 image_ktime_ns;
-	__u64 off_ktime_ns; /* 0: on a CPU */
+	__u64 booked_ktime_ns; /* up to when its time is in the account; 0: it was not seen yet */
+	__u64 links_ktime_ns;  /* since when the links below have all of its waits */
+	__u64 off_ktime_ns;    /* 0: on a CPU */
 	__u64 runnable_ktime_ns;
 	__u64 blocked_ns;	    /* total since the thread was watched */
 	__u64 run_queue_ns;	    /* total since the thread was watched */
@@ -686,10 +716,9 @@ struct thread {
 	__u64 clone_ktime_ns;	    /* entry of the fork that it is in */
 	__u64 gap_blocked_ns;	    /* the totals above at the start of the gap */
 	__u64 gap_run_queue_ns;
-	__u64 argument;	    /* of the system call that it left the CPU in */
-	__u64 runtime_ns;   /* on CPUs, by the scheduler, when it left the CPU */
-	__u64 on_cpu_ns[3]; /* by enum call_context, not yet in the account */
-	__u64 user_stack;   /* token of the sample of this wait, in stall_samples; 0: none */
+	__u64 argument;	  /* of the system call that it left the CPU in */
+	__u64 runtime_ns; /* on CPUs, by the scheduler, when it left the CPU */
+	__u64 user_stack; /* token of the sample of this wait, in stall_samples; 0: none */
 	__u64 stall_samples_arrival_ktime_ns; /* rate limit: theoretical arrival time */
 	__u32 pid;
 	__u32 tid;
@@ -711,12 +740,15 @@ struct thread {
 	__u32 entries;	    /* probe hits not yet in the counters */
 	__u32 returns;
 	__u32 woken_cpu; /* where it had run before it was woken */
-	__u32 padding;
+	__u32 next_link;
 	__u16 last_api; /* of its last outermost call */
 	__u8 switch_type;
 	__u8 sampled; /* the outermost open call is on the baseline sample */
 	char culprit_comm[COMM_BYTES];
 	char waker_comm[COMM_BYTES];
+	char comm[COMM_BYTES]; /* when it last left a CPU */
+	struct cpu_time on_cpu[MAX_PLACES];
+	struct wait_link links[MAX_LINKS];
 	struct interval intervals[MAX_INTERVALS]; /* the longest of this call or gap */
 	struct open_call calls[MAX_DEPTH];
 };

@@ -42,7 +42,7 @@ static __always_inline void send_gap(struct thread *thread, __u32 next_api, __u3
 /* The gap ends that began when the thread's last outermost call returned. */
 static __always_inline void finish_gap(struct thread *thread, __u32 next_api, __u64 now_ktime_ns)
 {
-	__u64 gap_ns = end_gap(thread, now_ktime_ns);
+	__u64 gap_ns = now_ktime_ns - thread->last_return_ktime_ns;
 	struct aggregate_key key = {
 		.image_ktime_ns = thread->image_ktime_ns,
 		.pid = thread->pid,
@@ -57,7 +57,7 @@ static __always_inline void finish_gap(struct thread *thread, __u32 next_api, __
 	};
 	__u64 *threshold_ns;
 
-	if (!gap_ns)
+	if (!thread->last_return_ktime_ns)
 		return;
 	if (is_launch(&settings.apis[next_api < MAX_APIS ? next_api : 0]))
 		add_duration(&key, gap_ns, 0);

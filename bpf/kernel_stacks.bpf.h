@@ -15,15 +15,15 @@
 #define MAX_WORDS      192    /* of a kernel stack, from its innermost end */
 #define MAX_DESCRIPTOR 0x1000 /* a first argument from here on is no file descriptor */
 #define REPLACE_ONE_IN 16     /* of stacks that another one has the entry of */
+#define ROOM_OF_OTHERS 1      /* where a stack is kept that is not of a switch */
 
 /*
- * Find this CPU's stack among the known ones, or add it. Negative: it is not there. A global
+ * Find this CPU's stack in one of its rooms among the known ones, or add it. Negative: it is not there. A global
  * function, so that the verifier walks its loops once, and not from each place that calls it.
  */
-__weak __noinline __s64 find_known_stack(__u32 frames)
+__weak __noinline __s64 find_known_stack(__u32 frames, __u32 room)
 {
-	__u32 zero = 0;
-	struct kernel_stack *walk = bpf_map_lookup_elem(&stack_walk, &zero), *known;
+	struct kernel_stack *walk = bpf_map_lookup_elem(&stack_walk, &room), *known;
 	__u64 hash = 0;
 	__u32 id;
 
@@ -305,7 +305,7 @@ static __always_inline long find_kernel_stack(const struct thread *thread, void 
 	frames = unwind(source, walk);
 	if (!frames)
 		return -1;
-	stack = find_known_stack(frames);
+	stack = find_known_stack(frames, zero);
 #if CAN_RECALL_STACKS
 	if (may_recall && stack >= 0) {
 		copy_words(copy, source, MAX_WORDS);

@@ -108,22 +108,29 @@ struct {
 	__type(value, struct kernel_stack);
 } stacks __weak SEC(".maps");
 
-/* Too large for the BPF stack. Used by sched_switch only, which nothing interrupts that
- * uses it too. */
+/* Too large for the BPF stack. One for sched_switch, and one for what that may interrupt. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
+	__uint(max_entries, 2);
 	__type(key, __u32);
 	__type(value, struct kernel_stack);
 } stack_walk __weak SEC(".maps");
 
-/* Where the time of watched threads went. */
+/* Where the time of watched threads went, and who kept them from going on. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 16384);
+	__uint(max_entries, 32768);
 	__type(key, struct times_key);
 	__type(value, struct times);
 } thread_times __weak SEC(".maps");
+
+/* The same without details, for what found no room there: no time must be lost to them. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct times_key);
+	__type(value, struct times);
+} folded_times __weak SEC(".maps");
 
 /* pid -> where its interpreter keeps the GIL and its frames; written by the agent. */
 struct {

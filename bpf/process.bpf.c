@@ -6,7 +6,7 @@
 #include "maps.bpf.h"
 #include "tasks.bpf.h"
 #include "aggregate.bpf.h"
-#include "account.bpf.h"
+#include "times.bpf.h"
 #include "paths.bpf.h"
 
 #define SIGSTOP 19
@@ -115,8 +115,10 @@ int sched_process_exec(__u64 *ctx)
 	if (!settings.pid_namespace_inode && old_tid != tid)
 		bpf_map_delete_elem(&threads, &old_tid);
 	thread = find_thread(tid);
-	if (thread)
+	if (thread) {
+		pass_on_cpu(thread, process->image_ktime_ns);
 		bring_in(thread);
+	}
 	watch_thread(process, pid, tid);
 	file.inode = READ_KERNEL(binprm, file, f_inode, i_ino);
 	file.device = READ_KERNEL(binprm, file, f_inode, i_sb, s_dev);
@@ -157,8 +159,7 @@ int sched_process_exit(__u64 *ctx)
 	if (thread) {
 		if (thread->depth)
 			count(COUNTER_LOST_EXIT_INSIDE_CALL);
-		else
-			end_gap(thread, bpf_ktime_get_ns());
+		pass_on_cpu(thread, bpf_ktime_get_ns());
 		bring_in(thread);
 		bpf_map_delete_elem(&threads, &tid);
 	}

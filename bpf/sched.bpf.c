@@ -24,6 +24,8 @@
 #include "code.bpf.h"
 #include "python.bpf.h"
 #include "samples.bpf.h"
+#include "times.bpf.h"
+#include "chains.bpf.h"
 #include "account.bpf.h"
 #include "stalls.bpf.h"
 #include "kernel_stacks.bpf.h"
@@ -88,13 +90,16 @@ static __always_inline void blame(struct thread *thread, struct task_struct *tas
 		READ_COMM(thread->culprit_comm, task);
 }
 
-static __always_inline void leave_cpu(struct thread *thread, struct task_struct *prev,
-				      struct task_struct *next, bool preempt, __u64 now_ktime_ns)
+/* Returns when: later than now where the account was read a moment later. */
+static __always_inline __u64 leave_cpu(struct thread *thread, struct task_struct *prev,
+				       struct task_struct *next, bool preempt, __u64 now_ktime_ns)
 {
 	bool voluntary = !preempt && task_state(prev) != 0;
 
 	count(COUNTER_SCHEDULER_SWITCHES);
 	notice_running(thread, prev, now_ktime_ns);
+	READ_COMM(thread->comm, prev);
+	now_ktime_ns = pass_on_cpu(thread, now_ktime_ns);
 	bring_in(thread);
 	thread->off_ktime_ns = now_ktime_ns;
 	thread->runtime_ns = READ_KERNEL(prev, se.sum_exec_runtime);
@@ -122,6 +127,19 @@ static __always_inline void leave_cpu(struct thread *thread, struct task_struct 
 			thread->stall_flags |= STALL_THROTTLED;
 	}
 	sample_stall(thread, prev, now_ktime_ns);
+	return now_ktime_ns;
+}
+
+/* A new thread runs for the first time: it has waited for a CPU since it was made. */
+static __always_inline void begin_running(struct thread *thread, __u64 now_ktime_ns)
+{
+	__u64 from_ktime_ns;
+
+	if (!thread->booked_ktime_ns || thread->voluntary_switches || thread->involuntary_switches)
+		return;
+	from_ktime_ns = claim(thread, &now_ktime_ns);
+	if (from_ktime_ns < now_ktime_ns)
+		book_run_queue(thread, now_ktime_ns - from_ktime_ns, now_ktime_ns - from_ktime_ns);
 }
 
 /*
@@ -165,7 +183,7 @@ static __always_inline int on_switch(__u64 *ctx, bool in_place)
 	thread = prev_tid ? find_thread(prev_tid) : NULL;
 	if (thread) {
 		now_ktime_ns = bpf_ktime_get_ns();
-		leave_cpu(thread, prev, next, preempt, now_ktime_ns);
+		now_ktime_ns = leave_cpu(thread, prev, next, preempt, now_ktime_ns);
 		note_stack_early(thread, ctx);
 	}
 	thread = next_tid ? find_thread(next_tid) : NULL;
@@ -176,6 +194,8 @@ static __always_inline int on_switch(__u64 *ctx, bool in_place)
 		note_stack(thread, next, now_ktime_ns, in_place);
 		note_culprit(thread, prev, cpu, now_ktime_ns);
 		enter_cpu(thread, next, now_ktime_ns);
+	} else if (thread) {
+		begin_running(thread, bpf_ktime_get_ns());
 	}
 	return 0;
 }

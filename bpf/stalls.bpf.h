@@ -7,8 +7,8 @@
  * Threads that make no CUDA calls wait as a matter of course; a wait is worth a span of
  * its own when it is long. Of those that do, it is a part of a call or of a gap.
  */
-static __always_inline void send_long_stall(struct thread *thread, struct task_struct *task,
-					    __u64 runnable_ktime_ns, __u64 now_ktime_ns)
+static __noinline int send_long_stall(struct thread *thread, struct task_struct *task,
+				      __u64 runnable_ktime_ns, __u64 now_ktime_ns)
 {
 	struct process *process = find_process(thread->pid);
 	struct interval interval = {
@@ -28,15 +28,16 @@ static __always_inline void send_long_stall(struct thread *thread, struct task_s
 	};
 
 	if (!process || process->flags & PROCESS_NO_SPANS)
-		return;
+		return 0;
 	if (!admit(process, now_ktime_ns)) {
 		count(COUNTER_SPANS_WITHHELD_RATE);
-		return;
+		return 0;
 	}
 	interval.user_stack = send_stall_sample(thread);
 	__builtin_memcpy(interval.culprit_comm, thread->culprit_comm, COMM_BYTES);
 	__builtin_memcpy(interval.waker_comm, thread->waker_comm, COMM_BYTES);
 	send_interval(thread, &interval, 0, task->comm);
+	return 0;
 }
 
 static __noinline void enter_cpu(struct thread *thread, struct task_struct *task,
@@ -51,12 +52,13 @@ static __noinline void enter_cpu(struct thread *thread, struct task_struct *task
 	};
 	__u64 off_ktime_ns = thread->off_ktime_ns;
 	__u64 runnable_ktime_ns = thread->runnable_ktime_ns;
-	__u64 blocked_ns, run_queue_ns;
+	__u64 blocked_ns, run_queue_ns, from_ktime_ns;
 
 	if (!off_ktime_ns) /* first seen running */
 		return;
 	if (now_ktime_ns < off_ktime_ns) /* an estimate; see notice_running */
 		now_ktime_ns = off_ktime_ns;
+	from_ktime_ns = claim(thread, &now_ktime_ns);
 	/* Woken before we looked: all of it counts as blocked. */
 	if (!runnable_ktime_ns || runnable_ktime_ns > now_ktime_ns)
 		runnable_ktime_ns = now_ktime_ns;
@@ -68,7 +70,7 @@ static __noinline void enter_cpu(struct thread *thread, struct task_struct *task
 	add_duration(&key, blocked_ns + run_queue_ns, 0);
 	key.metric = METRIC_RUN_QUEUE;
 	add_duration(&key, run_queue_ns, 0);
-	book_off_cpu(thread, blocked_ns, run_queue_ns);
+	book_off_cpu(thread, from_ktime_ns, runnable_ktime_ns, now_ktime_ns);
 	if (thread->depth || thread->last_return_ktime_ns) {
 		keep_interval(thread, runnable_ktime_ns, now_ktime_ns);
 		if (thread->depth && blocked_ns + run_queue_ns >= settings.call_stall_floor_ns)

@@ -13,6 +13,8 @@ PATH_BYTES = 256
 MAX_APIS = 192
 MAX_DEPTH = 8
 MAX_INTERVALS = 4
+MAX_PLACES = 8
+MAX_LINKS = 8
 MAX_STACK_FRAMES = 24
 MAX_BOUNDS = 191
 MAX_BUCKETS = 192
@@ -363,16 +365,25 @@ INTERVAL = CStruct(
     "waker_comm:16s"
 )
 
-# struct thread: 1624 bytes
+# struct cpu_time: 24 bytes
+CPU_TIME = CStruct("time_ns:Q booked_ns:Q place:I 4x")
+
+# struct wait_link: 56 bytes
+WAIT_LINK = CStruct(
+    "start_ktime_ns:Q end_ktime_ns:Q blocked_ns:Q run_queue_ns:Q end_pid:I end_tid:I "
+    "kernel_stack:i system_call:i state:B flags:B 6x"
+)
+
+# struct thread: 2272 bytes
 THREAD = CStruct(
-    "image_ktime_ns:Q off_ktime_ns:Q runnable_ktime_ns:Q blocked_ns:Q run_queue_ns:Q "
-    "last_return_ktime_ns:Q clone_ktime_ns:Q gap_blocked_ns:Q gap_run_queue_ns:Q argument:Q "
-    "runtime_ns:Q on_cpu_ns:3Q user_stack:Q stall_samples_arrival_ktime_ns:Q pid:I tid:I "
-    "voluntary_switches:I involuntary_switches:I culprit_pid:I culprit_tid:I waker_pid:I "
-    "waker_tid:I device:i depth:I gap_voluntary_switches:I gap_involuntary_switches:I "
+    "image_ktime_ns:Q booked_ktime_ns:Q links_ktime_ns:Q off_ktime_ns:Q runnable_ktime_ns:Q "
+    "blocked_ns:Q run_queue_ns:Q last_return_ktime_ns:Q clone_ktime_ns:Q gap_blocked_ns:Q "
+    "gap_run_queue_ns:Q argument:Q runtime_ns:Q user_stack:Q stall_samples_arrival_ktime_ns:Q "
+    "pid:I tid:I voluntary_switches:I involuntary_switches:I culprit_pid:I culprit_tid:I "
+    "waker_pid:I waker_tid:I device:i depth:I gap_voluntary_switches:I gap_involuntary_switches:I "
     "kernel_stack:i system_call:i stall_flags:I process_flags:I until_sample:I entries:I "
-    "returns:I woken_cpu:I 4x last_api:H switch_type:B sampled:B culprit_comm:16s waker_comm:16s "
-    "intervals:480s calls:896s"
+    "returns:I woken_cpu:I next_link:I last_api:H switch_type:B sampled:B culprit_comm:16s "
+    "waker_comm:16s comm:16s on_cpu:192s links:448s intervals:480s calls:896s"
 )
 
 # struct allocation_key: 24 bytes

@@ -140,6 +140,8 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
         [c_void_p, c_int, c_char_p, c_size_t, POINTER(UprobeOptions)],
     ),
     "bpf_link__destroy": (c_int, [c_void_p]),
+    "bpf_link__fd": (c_int, [c_void_p]),
+    "bpf_iter_create": (c_int, [c_int]),
     "bpf_prog_test_run_opts": (c_int, [c_int, POINTER(TestRunOptions)]),
     "btf__new_empty": (c_void_p, []),
     "btf__free": (None, [c_void_p]),

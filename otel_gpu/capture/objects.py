@@ -290,10 +290,29 @@ class BpfObject:
 
     def attach(self, program: str) -> Link:
         """Attach a program to the tracepoint that its section names."""
-        pointer = self.libbpf.pointer(
+        pointer = self._attach(program)
+        return self._remember(lambda: self.libbpf.raw.bpf_link__destroy(pointer))
+
+    def attach_iterator(self, program: str) -> Callable[[], None]:
+        """Return what runs a program once for each of what its section names."""
+        pointer = self._attach(program)
+        self._remember(lambda: self.libbpf.raw.bpf_link__destroy(pointer))
+        link = self.libbpf.call("bpf_link__fd", pointer)
+
+        def run() -> None:
+            fd = self.libbpf.call("bpf_iter_create", link, what=f"{program} is not run")
+            try:
+                while os.read(fd, 4096):
+                    pass
+            finally:
+                os.close(fd)
+
+        return run
+
+    def _attach(self, program: str) -> int:
+        return self.libbpf.pointer(
             "bpf_program__attach", self._program(program), what=f"{program} is not attached"
         )
-        return self._remember(lambda: self.libbpf.raw.bpf_link__destroy(pointer))
 
     def attach_uprobes(
         self, program: str, path: str, probes: Sequence[tuple[int, int]], *, on_return: bool = False

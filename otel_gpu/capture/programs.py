@@ -1,13 +1,14 @@
 """The loaded BPF programs and their maps, spoken to in the words of ``bpf/events.h``."""
 
 import contextlib
+import itertools
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 from otel_gpu import wire
-from otel_gpu.capture.loaders import has_kernel_function, open_object
+from otel_gpu.capture.loaders import choose_loader, has_kernel_function, open_object
 from otel_gpu.capture.objects import BpfMap
 from otel_gpu.capture.ring import RingBuffer
 from otel_gpu.capture.settings import pack_settings
@@ -31,6 +32,7 @@ _TRACEPOINTS = (
 # By whether the kernel can read its stacks in place; see bpf/core_fixes.bpf.h.
 _SWITCHES = {True: "sched_switch_in_place", False: "sched_switch"}
 _READS_IN_PLACE = "bpf_rdonly_cast"
+_BOOK_PASSING = "book_passing"
 _LIFECYCLE_BYTES = 1 << 20
 _PID = struct.Struct("<I")
 _THREAD_PID = wire.THREAD.fields.index("pid")
@@ -60,6 +62,7 @@ class Programs:
         self, config: Config, *, watch_all: bool, multi: bool = True, in_place: bool = True
     ) -> None:
         capture = config.capture
+        self._loader = capture.loader
         in_place = in_place and has_kernel_function(_READS_IN_PLACE)
         self.switch_program = _SWITCHES[in_place]
         self.bpf = open_object(capture.loader, _UPROBES, multi=multi)
@@ -85,7 +88,8 @@ class Programs:
         self._counters = self.bpf.map("counters")
         self._known_executables = self.bpf.map("known_executables")
         self._seen_libraries = self.bpf.map("seen_libraries")
-        self._times = self.bpf.map("thread_times")
+        self._times = (self.bpf.map("thread_times"), self.bpf.map("folded_times"))
+        self._book_passing: Callable[[], None] | None = None
         self._stacks = self.bpf.map("stacks")
         self._stall_samples = self.bpf.map("stall_samples")
         self._interpreters = self.bpf.map("interpreters")
@@ -104,6 +108,8 @@ class Programs:
         """Attach the tracepoints; uprobes come as libraries are found."""
         for tracepoint in (*_TRACEPOINTS, self.switch_program):
             self.bpf.attach(tracepoint)
+        if choose_loader(self._loader) == "libbpf":
+            self._book_passing = self.bpf.attach_iterator(_BOOK_PASSING)
 
     def close(self) -> None:
         """Detach everything, let go on what stands still, and unmap the rings."""
@@ -238,13 +244,23 @@ class Programs:
         """Free a series of a process image that ended."""
         self._aggregates.delete(key)
 
+    def book_passing(self) -> None:
+        """
+        Put all time that has passed into the account, also of what has not ended yet.
+
+        On a kernel without BTF it comes there when it has ended.
+        """
+        if self._book_passing is not None:
+            self._book_passing()
+
     def read_times(self) -> Iterator[tuple[bytes, bytes]]:
         """Yield every entry of the time account as (key, value)."""
-        return _entries(self._times)
+        return itertools.chain.from_iterable(map(_entries, self._times))
 
     def forget_times(self, key: bytes) -> None:
         """Free an entry of a process image that ended."""
-        self._times.delete(key)
+        for times in self._times:
+            times.delete(key)
 
     def kernel_stack(self, stack: int) -> tuple[int, ...]:
         """Return the addresses of a kernel stack, innermost first; empty: it is not there."""

@@ -76,6 +76,7 @@ class Snapshots:
 
     def times(self) -> Iterator[bytes]:
         """Yield the entries of the time account that changed since they were last read."""
+        self._programs.book_passing()
         yield from self._pack_times(time.monotonic_ns(), self._times.changed())
 
     def last_times(self, ended: Collection[tuple[int, int]]) -> Iterator[bytes]:

@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * The end of a wait in the account: who ended it, and what the last one did meanwhile of those
+ * that waited for each other.
+ *
+ * Each thread keeps what it last waited for, as links. When one that is watched wakes another
+ * one, the other's wait is divided by the links of the waker: where the waker was blocked
+ * itself, what it was blocked by is what the other one waited for as well, and so on through
+ * any number of threads; where it was in no link, it was on a CPU. The parts become links of the
+ * one that was woken.
+ */
+#ifndef OTEL_GPU_CHAINS_BPF_H
+#define OTEL_GPU_CHAINS_BPF_H
+
+#if defined(__TARGET_ARCH_x86)
+#define SYSCALL_NANOSLEEP	35
+#define SYSCALL_CLOCK_NANOSLEEP 230
+#else
+#define SYSCALL_NANOSLEEP	101
+#define SYSCALL_CLOCK_NANOSLEEP 115
+#endif
+
+#define LINK_GAP_NS 1000000    /* between waits that are one link, at most */
+#define LINK_NS	    1000000000 /* of several waits, at most */
+#define SHORT_NS    20000      /* waits are divided from here on */
+#define PART_ONE_IN 16	       /* of a wait: smaller parts go with the next one */
+
+/* Add a link, or make the latest one longer. */
+static __noinline int add_link(struct thread *thread, const struct wait_link *link)
+{
+	struct wait_link *latest = &thread->links[(thread->next_link - 1) % MAX_LINKS], *slot;
+
+	if (latest->end_tid == link->end_tid && latest->state == link->state &&
+	    latest->system_call == link->system_call &&
+	    latest->kernel_stack == link->kernel_stack && latest->start_ktime_ns &&
+	    link->start_ktime_ns - latest->end_ktime_ns < LINK_GAP_NS &&
+	    link->end_ktime_ns - latest->start_ktime_ns < LINK_NS) {
+		latest->end_ktime_ns = link->end_ktime_ns;
+		latest->blocked_ns += link->blocked_ns;
+		latest->run_queue_ns += link->run_queue_ns;
+		return 0;
+	}
+	slot = &thread->links[thread->next_link % MAX_LINKS];
+	if (slot->start_ktime_ns)
+		thread->links_ktime_ns = slot->end_ktime_ns;
+	*slot = *link;
+	thread->next_link++;
+	return 0;
+}
+
+/* How much of a link's time is in an interval that it overlaps. */
+static __always_inline __u64 share_of(__u64 time_ns, __u64 overlap_ns, __u64 length_ns)
+{
+	/* A long one is one wait: of several ones the product has room. */
+	if (overlap_ns >= length_ns || length_ns > LINK_NS)
+		return time_ns < overlap_ns ? time_ns : overlap_ns;
+	return time_ns * overlap_ns / length_ns;
+}
+
+/* A wait that is being divided. */
+struct division {
+	struct times_key key;
+	struct wait_link link; /* of the thread: the part at hand */
+	__u64 unbooked_ns;
+	__u64 ended; /* 1 until a part is booked: it is one wait */
+};
+
+/* Book a part: the link says what the last one did. */
+static __noinline int book_part(struct division *division, struct thread *thread, __u64 time_ns)
+{
+	struct times_key *key = &division->key;
+	struct wait_link *link = &division->link;
+	__u64 unbooked_ns = division->unbooked_ns < time_ns ? division->unbooked_ns : time_ns;
+
+	key->end_pid = link->end_pid;
+	key->end_tid = link->end_tid;
+	key->end_kernel_stack = link->kernel_stack;
+	key->end_system_call = link->system_call;
+	key->end_state = link->state;
+	key->end_flags = link->flags;
+	book(key, thread->waker_comm, unbooked_ns, time_ns, division->ended);
+	division->unbooked_ns -= unbooked_ns;
+	division->ended = 0;
+	link->end_ktime_ns = link->start_ktime_ns + time_ns;
+	link->blocked_ns = time_ns;
+	add_link(thread, link);
+	link->start_ktime_ns = link->end_ktime_ns;
+	return 0;
+}
+
+static __always_inline void end_by(struct wait_link *link, const struct thread *thread,
+				   enum thread_state state)
+{
+	link->end_pid = thread ? thread->pid : 0;
+	link->end_tid = thread ? thread->tid : 0;
+	link->state = state;
+	link->flags = 0;
+	link->kernel_stack = -1;
+	link->system_call = -1;
+}
+
+/*
+ * Divide a wait that another watched thread ended. A global function, so that the verifier
+ * walks its loop once.
+ */
+__weak __noinline int divide_wait(struct thread *thread, const struct thread *waker,
+				  __u64 runnable_ktime_ns, __u64 unbooked_ns)
+{
+	struct division division = {};
+	struct wait_link *part = &division.link;
+	__u64 start_ktime_ns, floor_ns, left_ns, small_ns = 0, run_queue_ns = 0;
+
+	if (!thread || !waker)
+		return 0;
+	start_ktime_ns = thread->off_ktime_ns;
+	left_ns = runnable_ktime_ns - start_ktime_ns;
+	floor_ns = left_ns / PART_ONE_IN;
+	division.key = key_of_wait(thread);
+	division.key.who_pid = thread->waker_pid;
+	division.key.who_tid = thread->waker_tid;
+	division.unbooked_ns = unbooked_ns;
+	division.ended = 1;
+	part->start_ktime_ns = start_ktime_ns;
+	if (left_ns >= SHORT_NS) {
+		__u64 since_ktime_ns = waker->links_ktime_ns;
+
+		if (since_ktime_ns > runnable_ktime_ns)
+			since_ktime_ns = runnable_ktime_ns;
+		if (since_ktime_ns > start_ktime_ns) {
+			small_ns = since_ktime_ns - start_ktime_ns;
+			left_ns -= small_ns;
+			if (small_ns >= floor_ns) {
+				end_by(part, NULL, STATE_NONE);
+				book_part(&division, thread, small_ns);
+				small_ns = 0;
+			}
+		}
+		for (__u32 i = 0; i < MAX_LINKS; i++) {
+			const struct wait_link *link =
+				&waker->links[(waker->next_link + i) % MAX_LINKS];
+			__u64 from_ktime_ns = link->start_ktime_ns,
+			      to_ktime_ns = link->end_ktime_ns;
+			__u64 length_ns = to_ktime_ns - from_ktime_ns, blocked_ns, waited_ns;
+
+			if (from_ktime_ns < start_ktime_ns)
+				from_ktime_ns = start_ktime_ns;
+			if (to_ktime_ns > runnable_ktime_ns)
+				to_ktime_ns = runnable_ktime_ns;
+			if (!link->start_ktime_ns || from_ktime_ns >= to_ktime_ns)
+				continue;
+			to_ktime_ns -= from_ktime_ns;
+			blocked_ns = share_of(link->blocked_ns, to_ktime_ns, length_ns);
+			if (blocked_ns > left_ns)
+				blocked_ns = left_ns;
+			left_ns -= blocked_ns;
+			waited_ns = share_of(link->run_queue_ns, to_ktime_ns, length_ns);
+			if (waited_ns > left_ns)
+				waited_ns = left_ns;
+			left_ns -= waited_ns;
+			run_queue_ns += waited_ns;
+			small_ns += blocked_ns;
+			if (!blocked_ns || small_ns < floor_ns)
+				continue;
+			part->end_pid = link->end_pid;
+			part->end_tid = link->end_tid;
+			part->kernel_stack = link->kernel_stack;
+			part->system_call = link->system_call;
+			part->state = link->state;
+			part->flags = link->flags;
+			book_part(&division, thread, small_ns);
+			small_ns = 0;
+		}
+		small_ns += run_queue_ns;
+		if (small_ns && small_ns >= floor_ns) {
+			end_by(part, waker, STATE_RUN_QUEUE);
+			book_part(&division, thread, small_ns);
+			small_ns = 0;
+		}
+	}
+	left_ns += small_ns;
+	if (left_ns) {
+		end_by(part, waker, STATE_ON_CPU);
+		book_part(&division, thread, left_ns);
+	}
+	return 0;
+}
+
+static __always_inline bool is_sleep(const struct thread *thread)
+{
+	return thread->system_call == SYSCALL_NANOSLEEP ||
+	       thread->system_call == SYSCALL_CLOCK_NANOSLEEP;
+}
+
+/* Book a wait that no watched thread ended, as far as we know. */
+static __noinline int book_alone(struct thread *thread, __u64 runnable_ktime_ns, __u64 unbooked_ns)
+{
+	__u64 blocked_ns = runnable_ktime_ns - thread->off_ktime_ns;
+	struct times_key key = key_of_wait(thread);
+	struct wait_link link = {
+		.start_ktime_ns = thread->off_ktime_ns,
+		.end_ktime_ns = runnable_ktime_ns,
+		.blocked_ns = blocked_ns,
+	};
+
+	/* What wakes a sleeper is a timer. */
+	if (!is_sleep(thread))
+		key.who_pid = thread->waker_pid;
+	/* Entries stay few: of those that are not watched, who it was is said by process. */
+	if (key.who_pid && find_process(key.who_pid))
+		key.who_tid = thread->waker_tid;
+	book(&key, thread->waker_comm, unbooked_ns, blocked_ns, 1);
+	end_by(&link, thread, STATE_BLOCKED);
+	link.kernel_stack = thread->kernel_stack;
+	link.system_call = thread->system_call;
+	link.flags = key.flags;
+	add_link(thread, &link);
+	return 0;
+}
+
+static __noinline int book_run_queue(struct thread *thread, __u64 unbooked_ns, __u64 run_queue_ns)
+{
+	struct times_key key = key_of(thread, STATE_RUN_QUEUE);
+
+	key.context = context_of(thread);
+	key.api = api_of(thread);
+	/* The threads of one process are one hog. */
+	key.who_pid = thread->culprit_pid;
+	book(&key, thread->culprit_comm, unbooked_ns, run_queue_ns, 1);
+	return 0;
+}
+
+/* Book what is left of a time off the CPU that ends now, and all of it as ended. */
+static __always_inline void book_off_cpu(struct thread *thread, __u64 from_ktime_ns,
+					 __u64 runnable_ktime_ns, __u64 now_ktime_ns)
+{
+	__u64 unbooked_ns = 0;
+	struct wait_link *latest;
+	struct thread *waker;
+
+	if (runnable_ktime_ns > thread->off_ktime_ns) {
+		if (runnable_ktime_ns > from_ktime_ns)
+			unbooked_ns = runnable_ktime_ns - from_ktime_ns;
+		waker = thread->waker_tid && !is_sleep(thread) ? find_thread(thread->waker_tid)
+							       : NULL;
+		if (waker)
+			divide_wait(thread, waker, runnable_ktime_ns, unbooked_ns);
+		else
+			book_alone(thread, runnable_ktime_ns, unbooked_ns);
+	}
+	if (now_ktime_ns <= runnable_ktime_ns)
+		return;
+	if (from_ktime_ns < runnable_ktime_ns)
+		from_ktime_ns = runnable_ktime_ns;
+	book_run_queue(thread, now_ktime_ns - from_ktime_ns, now_ktime_ns - runnable_ktime_ns);
+	if (runnable_ktime_ns <= thread->off_ktime_ns) {
+		struct wait_link link = {
+			.start_ktime_ns = thread->off_ktime_ns,
+			.end_ktime_ns = thread->off_ktime_ns,
+		};
+
+		end_by(&link, thread, STATE_RUN_QUEUE);
+		add_link(thread, &link);
+	}
+	latest = &thread->links[(thread->next_link - 1) % MAX_LINKS];
+	latest->end_ktime_ns = now_ktime_ns;
+	latest->run_queue_ns += now_ktime_ns - runnable_ktime_ns;
+}
+
+#endif

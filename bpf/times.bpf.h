@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * The time account: every nanosecond of a watched thread belongs to a state (on a CPU, in a
+ * run queue, blocked) and a context (inside a call, in a gap between two).
+ *
+ * Time is booked while it passes: by the thread when its state changes, and for all threads
+ * when the account is read. Each of them takes what passed since then by moving
+ * booked_ktime_ns on, so that nothing is booked twice, and the states of a thread sum to the
+ * time that it exists. Whoever comes later than another one that took a later moment goes on
+ * from that moment.
+ *
+ * On-CPU time is collected in the thread, and booked when the thread leaves the CPU, or the
+ * account is read: calls can follow each other a million times a second.
+ */
+#ifndef OTEL_GPU_TIMES_BPF_H
+#define OTEL_GPU_TIMES_BPF_H
+
+static __always_inline bool waits_for_device(const struct open_call *call)
+{
+	return settings.apis[call->api < MAX_APIS ? call->api : 0].family == FAMILY_SYNCHRONIZE;
+}
+
+static __always_inline enum call_context context_of(const struct thread *thread)
+{
+	__u32 depth = thread->depth;
+
+	if (!depth)
+		return thread->last_return_ktime_ns ? CONTEXT_GAP : CONTEXT_OTHER;
+	if (waits_for_device(&thread->calls[0]) ||
+	    waits_for_device(&thread->calls[(depth - 1) % MAX_DEPTH]))
+		return CONTEXT_SYNCHRONIZE;
+	return CONTEXT_CALL;
+}
+
+/* The outermost open call, or in a gap the one before it. */
+static __always_inline __u32 api_of(const struct thread *thread)
+{
+	if (thread->depth)
+		return thread->calls[0].api;
+	return thread->last_return_ktime_ns ? thread->last_api : 0;
+}
+
+/* Where time on a CPU belongs: to the outermost open call, whatever is open in it. */
+static __always_inline __u32 cpu_place_of(const struct thread *thread)
+{
+	enum call_context context = CONTEXT_CALL;
+
+	if (!thread->depth)
+		context = thread->last_return_ktime_ns ? CONTEXT_GAP : CONTEXT_OTHER;
+	else if (waits_for_device(&thread->calls[0]))
+		context = CONTEXT_SYNCHRONIZE;
+	return context << 16 | api_of(thread);
+}
+
+/* Begin an entry. BPF_NOEXIST: another CPU may have begun it, and says the same. */
+static __noinline struct times *add_entry(const struct times_key *key, const char *who_comm)
+{
+	static const struct times nothing = {};
+	struct times *times;
+	struct thread *end;
+
+	bpf_map_update_elem(&thread_times, key, &nothing, BPF_NOEXIST);
+	times = bpf_map_lookup_elem(&thread_times, key);
+	if (!times)
+		return NULL;
+	if (key->who_pid)
+		__builtin_memcpy(times->who_comm, who_comm, COMM_BYTES);
+	end = key->end_tid ? find_thread(key->end_tid) : NULL;
+	if (end)
+		__builtin_memcpy(times->end_comm, end->comm, COMM_BYTES);
+	return times;
+}
+
+/* The entry of what is left of a key without its details. */
+static __noinline struct times *find_folded(const struct times_key *key)
+{
+	static const struct times nothing = {};
+	struct times_key folded = {
+		.image_ktime_ns = key->image_ktime_ns,
+		.pid = key->pid,
+		.kernel_stack = -1,
+		.system_call = key->system_call,
+		.state = key->state,
+		.context = key->context,
+		.flags = key->flags,
+		.end_state = STATE_NONE,
+		.end_kernel_stack = -1,
+		.end_system_call = -1,
+		.is_folded = 1,
+	};
+	struct times *times = bpf_map_lookup_elem(&folded_times, &folded);
+
+	if (!times) {
+		bpf_map_update_elem(&folded_times, &folded, &nothing, BPF_NOEXIST);
+		times = bpf_map_lookup_elem(&folded_times, &folded);
+	}
+	count(times ? COUNTER_TIMES_FOLDED : COUNTER_LOST_TIMES_FULL);
+	return times;
+}
+
+static __noinline int book(const struct times_key *key, const char *who_comm, __u64 time_ns,
+			   __u64 ended_ns, __u64 ended)
+{
+	struct times *times = bpf_map_lookup_elem(&thread_times, key);
+
+	if (!times)
+		times = add_entry(key, who_comm);
+	if (!times)
+		times = find_folded(key);
+	if (!times)
+		return 0;
+	if (time_ns)
+		__sync_fetch_and_add(&times->time_ns, time_ns);
+	if (ended_ns)
+		__sync_fetch_and_add(&times->ended_ns, ended_ns);
+	if (ended)
+		__sync_fetch_and_add(&times->count, ended);
+	return 0;
+}
+
+/* A key of a thread, without any detail. */
+static __always_inline struct times_key key_of(const struct thread *thread, enum thread_state state)
+{
+	struct times_key key = {
+		.image_ktime_ns = thread->image_ktime_ns,
+		.pid = thread->pid,
+		.kernel_stack = -1,
+		.system_call = -1,
+		.end_kernel_stack = -1,
+		.end_system_call = -1,
+		.state = state,
+		.end_state = STATE_NONE,
+	};
+
+	return key;
+}
+
+/* A key of a wait, which says nothing of who ended it yet. */
+static __always_inline struct times_key key_of_wait(const struct thread *thread)
+{
+	struct times_key key = key_of(thread, STATE_BLOCKED);
+
+	key.kernel_stack = thread->kernel_stack;
+	key.system_call = thread->system_call;
+	key.flags = thread->stall_flags & (STALL_GIL | STALL_FAULT);
+	key.context = context_of(thread);
+	key.api = api_of(thread);
+	return key;
+}
+
+/*
+ * Take the time until now that is in no account yet. Returns since when it is; now itself is
+ * moved on where that is later: another one has booked until then.
+ */
+static __always_inline __u64 claim(struct thread *thread, __u64 *now_ktime_ns)
+{
+	__u64 *slot = &thread->booked_ktime_ns;
+
+	for (int i = 0; i < ATOMIC_TRIES; i++) {
+		__u64 seen = *(volatile __u64 *)slot;
+
+		if (!seen) /* our first look at it */
+			thread->links_ktime_ns = *now_ktime_ns;
+		if (seen >= *now_ktime_ns)
+			*now_ktime_ns = seen;
+		else if (__sync_val_compare_and_swap(slot, seen, *now_ktime_ns) != seen)
+			continue;
+		return seen ? seen : *now_ktime_ns;
+	}
+	return *now_ktime_ns;
+}
+
+/* Book what a thread collected in a place. Another CPU may do the same. */
+static __always_inline void book_cpu_time(const struct thread *thread, struct cpu_time *cpu_time)
+{
+	__u64 booked_ns = *(volatile __u64 *)&cpu_time->booked_ns;
+	__u64 time_ns = *(volatile __u64 *)&cpu_time->time_ns;
+	struct times_key key = key_of(thread, STATE_ON_CPU);
+
+	if (time_ns <= booked_ns ||
+	    __sync_val_compare_and_swap(&cpu_time->booked_ns, booked_ns, time_ns) != booked_ns)
+		return;
+	key.context = cpu_time->place >> 16;
+	key.api = cpu_time->place;
+	book(&key, thread->comm, time_ns - booked_ns, time_ns - booked_ns, 1);
+}
+
+static __always_inline void add_on_cpu(struct thread *thread, __u32 place, __u64 time_ns)
+{
+	struct cpu_time *cpu_time = &thread->on_cpu[(place ^ place >> 16) % MAX_PLACES];
+
+	if (cpu_time->place != place) {
+		book_cpu_time(thread, cpu_time);
+		cpu_time->place = place;
+	}
+	cpu_time->time_ns += time_ns;
+}
+
+/* What the thread collected by itself since it was last off the CPU. */
+static __always_inline void bring_in(struct thread *thread)
+{
+	count_hits(thread);
+	for (int i = 0; i < MAX_PLACES; i++)
+		book_cpu_time(thread, &thread->on_cpu[i]);
+}
+
+/* A thread that is on a CPU goes on elsewhere, or leaves it. Returns when. */
+static __always_inline __u64 pass_on_cpu(struct thread *thread, __u64 now_ktime_ns)
+{
+	__u64 from_ktime_ns = claim(thread, &now_ktime_ns);
+
+	if (from_ktime_ns < now_ktime_ns)
+		add_on_cpu(thread, cpu_place_of(thread), now_ktime_ns - from_ktime_ns);
+	return now_ktime_ns;
+}
+
+#endif
