@@ -40,6 +40,7 @@ class CauseKind(StrEnum):
     GIL = "gil"
     IO = "io"
     IPC = "ipc"
+    NETWORK = "network"
     SLEEP = "sleep"
     PAGE_FAULT = "page_fault"
     RECLAIM = "reclaim"

@@ -78,6 +78,12 @@ RULES: tuple[Rule, ...] = (
         "The thread waited for data from another thread or process. See what the sender did "
         "meanwhile; for a data loader, raise workers or prefetching.",
     ),
+    Rule(
+        "network",
+        FAULT,
+        "The thread waited for another host. Prefetch in other threads, keep copies on a local disk, "
+        "or move the data closer; where segments are sent again, look at the network itself.",
+    ),
     Rule("sleep", NO_FAULT, "The program slept. Find the sleep, or the polling loop around it."),
     Rule(
         "page_fault",
@@ -204,6 +210,7 @@ _BLOCKED: Mapping[str, str] = {
     "ipc": "ipc",
     # A data loader's, or any other: what makes the items is what is waited for.
     "queue": "ipc",
+    "network": "network",
     "sleep": "sleep",
     "page_fault": "page_fault",
     "reclaim": "reclaim",

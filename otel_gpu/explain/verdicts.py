@@ -42,6 +42,7 @@ _STATE_BY_KIND: Mapping[str, str] = {
     "gil": "gil",
     "io": "io",
     "ipc": "ipc",
+    "network": "ipc",
     "sleep": "sleep",
     "page_fault": "paging",
     "reclaim": "paging",

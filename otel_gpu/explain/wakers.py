@@ -21,7 +21,7 @@ from otel_gpu.explain.timeline import Timeline
 
 # By what a thread was blocked on (enrich/reasons.py).
 _BY_THREADS = frozenset({"lock", "gil", "child_wait", "stopped"})
-_BY_DEVICES = frozenset({"sleep", "io", "page_fault", "reclaim", "driver"})
+_BY_DEVICES = frozenset({"sleep", "io", "network", "page_fault", "reclaim", "driver"})
 
 # Waits for data are of one reason; who can end them is in their kernel functions.
 _PIPES_AND_QUEUES = re.compile(

@@ -97,6 +97,13 @@ PHRASES: Mapping[str, Phrase] = {
         which="which waited for data from {who}|which waited for data from outside",
         fault="{who}|not known: the sender was not seen",
     ),
+    CauseKind.NETWORK: Phrase(
+        DATA,
+        "waited for another host",
+        because="It waited for another host",
+        which="which waited for another host",
+        fault="the network, or the host at its other end",
+    ),
     CauseKind.SLEEP: Phrase(
         DATA,
         "slept",
