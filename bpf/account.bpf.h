@@ -74,7 +74,7 @@ static __always_inline void keep_interval(struct thread *thread, __u64 runnable_
 	shortest->call_start_ktime_ns = 0;
 	shortest->call_api = 0;
 	shortest->call_depth = 0;
-	shortest->padding = 0;
+	shortest->resource = thread->resource;
 	if (thread->depth) {
 		struct open_call *call = &thread->calls[(thread->depth - 1) % MAX_DEPTH];
 
@@ -114,7 +114,7 @@ static __always_inline void send_interval(const struct thread *thread, const str
 	record->system_call = kept->system_call;
 	record->argument = kept->argument;
 	record->flags = kept->flags;
-	record->padding = 0;
+	record->resource = kept->resource;
 	bpf_probe_read_kernel(record->comm, COMM_BYTES, comm);
 	__builtin_memcpy(record->culprit_comm, kept->culprit_comm, COMM_BYTES);
 	__builtin_memcpy(record->waker_comm, kept->waker_comm, COMM_BYTES);

@@ -123,8 +123,18 @@ struct thread_struct {
 #endif
 };
 
+struct fdtable {
+	unsigned int max_fds;
+	struct file **fd;
+};
+
+struct files_struct {
+	struct fdtable *fdt;
+};
+
 struct task_struct {
 	struct thread_info thread_info;
+	struct files_struct *files;
 	struct mm_struct *mm;
 	struct sched_entity se;
 	int pid;
@@ -140,11 +150,19 @@ struct task_struct {
 	void *stack;
 };
 
+struct file_system_type {
+	const char *name;
+};
+
 struct super_block {
 	__u32 s_dev;
+	struct file_system_type *s_type;
+	const char *s_subtype;
 };
 
 struct inode {
+	__u16 i_mode;
+	__u32 i_rdev;
 	unsigned long i_ino;
 	struct super_block *i_sb;
 };
@@ -169,6 +187,8 @@ struct path {
 };
 
 struct file {
+	const void *f_op;
+	void *private_data;
 	struct inode *f_inode;
 	struct path f_path;
 };

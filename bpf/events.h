@@ -39,6 +39,8 @@
 #define STACK_COPY_BYTES  32768 /* of the stack at a call */
 #define STALL_COPY_BYTES  8192	/* of the stack of a thread that leaves the CPU */
 #define STATE_NONE	  255	/* in place of an enum thread_state: not known */
+#define FILE_SYSTEM_BYTES 16	/* of the name of a type of file system */
+#define ADDRESS_BYTES	  16	/* of IPv6; of IPv4 the first four */
 
 enum record_kind {
 	RECORD_CUDA_CALL = 1,
@@ -65,6 +67,8 @@ enum record_kind {
 	RECORD_TIMES = 265,	 /* struct times_record, then its entries */
 	RECORD_PRESSURE = 266,	 /* JSON: PSI, load, swap, cgroup cpu.stat */
 	RECORD_USER_STACK = 267, /* JSON: the merged frames of one user stack */
+	RECORD_RESOURCE = 268,	 /* JSON: a file, device or socket that a system call was about */
+	RECORD_CULPRIT = 269,	 /* JSON: what /proc said about a process that is not watched */
 };
 
 /* Counters kept per CPU. The first group are losses, each with its reason. */
@@ -97,8 +101,9 @@ enum counter {
 	COUNTER_LOST_INTERPRETERS_FULL = 24, /* the GIL and frames of a process are not known */
 	COUNTER_LOST_ALLOCATIONS_FULL = 25,  /* how much a later free gives back is not known */
 	COUNTER_LOST_UNKNOWN_FREE = 26,	     /* a free of what was not seen to be allocated */
-	COUNTER_TIMES_FOLDED = 27, /* time without details in the account, which was full */
-	COUNTER_COUNT = 28,
+	COUNTER_TIMES_FOLDED = 27,  /* time without details in the account, which was full */
+	COUNTER_LOST_RESOURCE = 28, /* what a wait was about found no room */
+	COUNTER_COUNT = 29,
 };
 
 enum api_family {
@@ -297,7 +302,7 @@ struct stall_record {
 	__s32 system_call;  /* number; -1: in none */
 	__u64 argument;	    /* first argument of the system call */
 	__u32 flags;	    /* enum stall_flag */
-	__u32 padding;
+	__u32 resource;	    /* id in the resources map; 0: not known */
 	char comm[COMM_BYTES];
 	char culprit_comm[COMM_BYTES];
 	char waker_comm[COMM_BYTES];
@@ -579,7 +584,7 @@ struct process {
 	__u64 image_ktime_ns;
 	__u64 span_arrival_ktime_ns; /* rate limit: theoretical arrival time */
 	__u32 flags;
-	__u32 padding;
+	__u32 resources; /* that were first met in its waits */
 };
 
 /*
@@ -673,7 +678,7 @@ struct interval {
 	__u16 call_api;
 	__u8 call_depth;
 	__u8 switch_type;
-	__u32 padding;
+	__u32 resource;
 	char culprit_comm[COMM_BYTES];
 	char waker_comm[COMM_BYTES];
 };
@@ -739,8 +744,14 @@ struct thread {
 	__u32 until_sample; /* outermost calls before the next one on the baseline sample */
 	__u32 entries;	    /* probe hits not yet in the counters */
 	__u32 returns;
-	__u32 woken_cpu; /* where it had run before it was woken */
 	__u32 next_link;
+	__u32 woken_cpu;       /* where it had run before it was woken */
+	__s32 descriptor;      /* of the system call that it waits in; -1: none */
+	__u32 resource;	       /* what that is; 0: not known */
+	__u32 shared_resource; /* what it is in the time account */
+	__s32 last_descriptor; /* of the last one that was looked at; -1: it may be another file now */
+	__u32 last_resource; /* what it was */
+	__u32 last_shared_resource;
 	__u16 last_api; /* of its last outermost call */
 	__u8 switch_type;
 	__u8 sampled; /* the outermost open call is on the baseline sample */
@@ -777,6 +788,39 @@ struct allocation {
 /* Return addresses in the kernel, innermost first; zeros at the end. */
 struct kernel_stack {
 	__u64 addresses[MAX_STACK_FRAMES];
+};
+
+/* Tells what is behind a file descriptor from all else. */
+struct resource_identity {
+	__u64 inode;	  /* 0: a connection to elsewhere, which is known by its peer */
+	__u64 operations; /* of the file: eventfds, for one, share an inode with others */
+	__u32 device;	  /* of the file system: major << 20 | minor */
+	__u16 family;	  /* of a socket: AF_INET, AF_INET6, AF_UNIX, ... */
+	__u16 socket_type;
+	__u16 local_port; /* of a socket that listens */
+	__u16 remote_port;
+	__u8 is_listening;
+	__u8 is_remote; /* connected to another host, or network namespace */
+	__u8 padding[2];
+	__u8 remote_address[ADDRESS_BYTES]; /* in network byte order */
+};
+
+/* What a thread waited for, in a system call about a file descriptor. */
+struct resource {
+	struct resource_identity identity;
+	__u64 image_ktime_ns; /* of whose thread was the first to wait for it */
+	__u64 inode;
+	__u64 peer_inode;  /* of the other end of a local socket; 0: not known */
+	__u64 retransmits; /* of segments to this peer, since it was met */
+	__u32 pid;
+	__u32 shared; /* id of what stands for it in the time account; its own, or one of many */
+	__u32 special_device; /* that a device file is for: major << 20 | minor */
+	__u16 mode;	      /* file type and permissions */
+	__u16 local_port;
+	__u8 local_address[ADDRESS_BYTES];
+	char file_system[FILE_SYSTEM_BYTES];
+	char subtype[FILE_SYSTEM_BYTES]; /* of a FUSE file system: what it is */
+	char path[PATH_BYTES]; /* or the address of a local socket; the end of a long one */
 };
 
 #endif

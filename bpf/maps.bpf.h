@@ -108,6 +108,15 @@ struct {
 	__type(value, struct kernel_stack);
 } stacks __weak SEC(".maps");
 
+/* What threads waited for, by id. LRU: a host opens files for as long as it is up; what is
+ * met again gets the same id again. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, __u32);
+	__type(value, struct resource);
+} resources __weak SEC(".maps");
+
 /* Too large for the BPF stack. One for sched_switch, and one for what that may interrupt. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

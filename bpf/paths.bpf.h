@@ -42,7 +42,7 @@ struct {
 	__uint(max_entries, 1);
 	__type(key, __u32);
 	__type(value, struct path_buffer);
-} path_buffers SEC(".maps");
+} path_buffers __weak SEC(".maps");
 
 static __noinline long prepend_name(__u32 step, struct path_walk *walk)
 {

@@ -111,6 +111,7 @@ int sched_process_exec(__u64 *ctx)
 		return 0;
 	old_image_ktime_ns = process->image_ktime_ns;
 	process->image_ktime_ns = bpf_ktime_get_ns();
+	process->resources = 0;
 	/* Open calls died with the old image; a thread that was not the leader took its tid. */
 	if (!settings.pid_namespace_inode && old_tid != tid)
 		bpf_map_delete_elem(&threads, &old_tid);

@@ -29,6 +29,7 @@
 #include "account.bpf.h"
 #include "stalls.bpf.h"
 #include "kernel_stacks.bpf.h"
+#include "resources.bpf.h"
 
 #if defined(__TARGET_ARCH_x86)
 #define SYSCALL_FUTEX 202
@@ -50,18 +51,21 @@ static struct {
 static __always_inline void note_place(struct thread *thread, struct task_struct *task)
 {
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
-	__u64 argument;
+	__u64 argument, second_argument;
 	__s64 number;
 
 #if defined(__TARGET_ARCH_x86)
 	number = regs->orig_ax;
 	argument = regs->di;
+	second_argument = regs->si;
 #else
 	number = regs->syscallno;
 	argument = regs->orig_x0;
+	second_argument = regs->user_regs.regs[1];
 #endif
 	thread->system_call = number < 0 ? -1 : number;
 	thread->argument = number < 0 ? 0 : argument;
+	note_descriptor(thread, second_argument);
 	if (number < 0)
 		thread->stall_flags |= STALL_FAULT;
 	if (number == SYSCALL_FUTEX) {
@@ -109,6 +113,9 @@ static __always_inline __u64 leave_cpu(struct thread *thread, struct task_struct
 	thread->kernel_stack = -1;
 	thread->system_call = -1;
 	thread->argument = 0;
+	thread->descriptor = -1;
+	thread->resource = 0;
+	thread->shared_resource = 0;
 	thread->stall_flags = 0;
 	if (voluntary) {
 		thread->switch_type = SWITCH_VOLUNTARY;
@@ -192,6 +199,7 @@ static __always_inline int on_switch(__u64 *ctx, bool in_place)
 		if (!now_ktime_ns)
 			now_ktime_ns = bpf_ktime_get_ns();
 		note_stack(thread, next, now_ktime_ns, in_place);
+		note_resource(thread, next, now_ktime_ns);
 		note_culprit(thread, prev, cpu, now_ktime_ns);
 		enter_cpu(thread, next, now_ktime_ns);
 	} else if (thread) {

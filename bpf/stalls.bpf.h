@@ -25,6 +25,7 @@ static __noinline int send_long_stall(struct thread *thread, struct task_struct 
 		.system_call = thread->system_call,
 		.flags = thread->stall_flags,
 		.switch_type = thread->switch_type,
+		.resource = thread->resource,
 	};
 
 	if (!process || process->flags & PROCESS_NO_SPANS)

@@ -27,6 +27,8 @@ LINE_TABLE_BYTES = 16384
 STACK_COPY_BYTES = 32768
 STALL_COPY_BYTES = 8192
 STATE_NONE = 255
+FILE_SYSTEM_BYTES = 16
+ADDRESS_BYTES = 16
 
 # enum record_kind
 RECORD_CUDA_CALL = 1
@@ -51,6 +53,8 @@ RECORD_STACK = 264
 RECORD_TIMES = 265
 RECORD_PRESSURE = 266
 RECORD_USER_STACK = 267
+RECORD_RESOURCE = 268
+RECORD_CULPRIT = 269
 
 # enum counter
 COUNTER_LOST_RING_FULL = 0
@@ -81,7 +85,8 @@ COUNTER_LOST_INTERPRETERS_FULL = 24
 COUNTER_LOST_ALLOCATIONS_FULL = 25
 COUNTER_LOST_UNKNOWN_FREE = 26
 COUNTER_TIMES_FOLDED = 27
-COUNTER_COUNT = 28
+COUNTER_LOST_RESOURCE = 28
+COUNTER_COUNT = 29
 
 # enum api_family
 FAMILY_OTHER = 0
@@ -210,8 +215,8 @@ CUDA_CALL_RECORD = CStruct(
 STALL_RECORD = CStruct(
     "start_ktime_ns:Q runnable_ktime_ns:Q call_start_ktime_ns:Q root_start_ktime_ns:Q "
     "user_stack:Q culprit_pid:I culprit_tid:I waker_pid:I waker_tid:I cpu:I call_api:H "
-    "call_depth:B switch_type:B kernel_stack:i system_call:i argument:Q flags:I 4x comm:16s "
-    "culprit_comm:16s waker_comm:16s",
+    "call_depth:B switch_type:B kernel_stack:i system_call:i argument:Q flags:I resource:I "
+    "comm:16s culprit_comm:16s waker_comm:16s",
     RECORD_HEADER,
 )
 
@@ -295,8 +300,8 @@ DEVICE_RECORD = CStruct("device:i has_name:I uuid:16s name:64s", RECORD_HEADER)
 # struct clock_record: 40 bytes
 CLOCK_RECORD = CStruct("unix_ns:Q", RECORD_HEADER)
 
-# struct counters_record: 256 bytes
-COUNTERS_RECORD = CStruct("values:28Q", RECORD_HEADER)
+# struct counters_record: 264 bytes
+COUNTERS_RECORD = CStruct("values:29Q", RECORD_HEADER)
 
 # struct open_call_record: 96 bytes
 OPEN_CALL_RECORD = CStruct(
@@ -333,7 +338,7 @@ SETTINGS = CStruct(
 )
 
 # struct process: 24 bytes
-PROCESS = CStruct("image_ktime_ns:Q span_arrival_ktime_ns:Q flags:I 4x")
+PROCESS = CStruct("image_ktime_ns:Q span_arrival_ktime_ns:Q flags:I resources:I")
 
 # struct interpreter: 128 bytes
 INTERPRETER = CStruct(
@@ -361,7 +366,7 @@ OPEN_CALL = CStruct(
 INTERVAL = CStruct(
     "start_ktime_ns:Q runnable_ktime_ns:Q end_ktime_ns:Q call_start_ktime_ns:Q user_stack:Q "
     "argument:Q culprit_pid:I culprit_tid:I waker_pid:I waker_tid:I cpu:I kernel_stack:i "
-    "system_call:i flags:I call_api:H call_depth:B switch_type:B 4x culprit_comm:16s "
+    "system_call:i flags:I call_api:H call_depth:B switch_type:B resource:I culprit_comm:16s "
     "waker_comm:16s"
 )
 
@@ -374,7 +379,7 @@ WAIT_LINK = CStruct(
     "kernel_stack:i system_call:i state:B flags:B 6x"
 )
 
-# struct thread: 2272 bytes
+# struct thread: 2296 bytes
 THREAD = CStruct(
     "image_ktime_ns:Q booked_ktime_ns:Q links_ktime_ns:Q off_ktime_ns:Q runnable_ktime_ns:Q "
     "blocked_ns:Q run_queue_ns:Q last_return_ktime_ns:Q clone_ktime_ns:Q gap_blocked_ns:Q "
@@ -382,8 +387,9 @@ THREAD = CStruct(
     "pid:I tid:I voluntary_switches:I involuntary_switches:I culprit_pid:I culprit_tid:I "
     "waker_pid:I waker_tid:I device:i depth:I gap_voluntary_switches:I gap_involuntary_switches:I "
     "kernel_stack:i system_call:i stall_flags:I process_flags:I until_sample:I entries:I "
-    "returns:I woken_cpu:I next_link:I last_api:H switch_type:B sampled:B culprit_comm:16s "
-    "waker_comm:16s comm:16s on_cpu:192s links:448s intervals:480s calls:896s"
+    "returns:I next_link:I woken_cpu:I descriptor:i resource:I shared_resource:I "
+    "last_descriptor:i last_resource:I last_shared_resource:I last_api:H switch_type:B sampled:B "
+    "culprit_comm:16s waker_comm:16s comm:16s on_cpu:192s links:448s intervals:480s calls:896s"
 )
 
 # struct allocation_key: 24 bytes
@@ -398,6 +404,21 @@ ALLOCATION = CStruct("size_bytes:Q physical:Q device:i references:I")
 # struct kernel_stack: 192 bytes
 KERNEL_STACK = CStruct("addresses:24Q")
 
+# struct resource_identity: 48 bytes
+RESOURCE_IDENTITY = CStruct(
+    "inode:Q operations:Q device:I family:H socket_type:H local_port:H remote_port:H "
+    "is_listening:B is_remote:B 2x remote_address:16s"
+)
+
+# struct resource: 400 bytes
+RESOURCE = CStruct(
+    "identity.inode:Q identity.operations:Q identity.device:I identity.family:H "
+    "identity.socket_type:H identity.local_port:H identity.remote_port:H identity.is_listening:B "
+    "identity.is_remote:B 2x identity.remote_address:16s image_ktime_ns:Q inode:Q peer_inode:Q "
+    "retransmits:Q pid:I shared:I special_device:I mode:H local_port:H local_address:16s "
+    "file_system:16s subtype:16s path:256s"
+)
+
 _CONSTANTS = {name: value for name, value in globals().items() if isinstance(value, int)}
 
 
@@ -409,7 +430,7 @@ def _names(first: str, last: str) -> dict[int, str]:
     }
 
 
-RECORD_KIND_NAMES = _names("RECORD_CUDA_CALL", "RECORD_USER_STACK")
+RECORD_KIND_NAMES = _names("RECORD_CUDA_CALL", "RECORD_CULPRIT")
 COUNTER_NAMES = _names("COUNTER_LOST_RING_FULL", "COUNTER_COUNT")
 API_FAMILY_NAMES = _names("FAMILY_OTHER", "FAMILY_UNMAP")
 API_LAYER_NAMES = _names("LAYER_RUNTIME", "LAYER_DRIVER")

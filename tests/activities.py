@@ -236,6 +236,7 @@ def stall(
     reason="",
     functions=(),
     stack=None,
+    resource=None,
     **event,
 ):
     """A thread off the CPU."""
@@ -264,6 +265,7 @@ def stall(
         functions,
         stack,
         *IDS.of_stall(made),
+        resource,
     )
 
 

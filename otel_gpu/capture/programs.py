@@ -91,6 +91,7 @@ class Programs:
         self._times = (self.bpf.map("thread_times"), self.bpf.map("folded_times"))
         self._book_passing: Callable[[], None] | None = None
         self._stacks = self.bpf.map("stacks")
+        self._resources = self.bpf.map("resources")
         self._stall_samples = self.bpf.map("stall_samples")
         self._interpreters = self.bpf.map("interpreters")
         self._allocations = self.bpf.map("allocations")
@@ -134,7 +135,7 @@ class Programs:
             there is no room for it, which is counted.
         """
         image_ktime_ns = time.monotonic_ns()
-        process = wire.PROCESS.pack(image_ktime_ns, 0, flags)
+        process = wire.PROCESS.build(image_ktime_ns=image_ktime_ns, flags=flags)
         try:
             is_new = self._processes.update(_PID.pack(pid), process, only_new=True)
         except MapFullError:
@@ -266,6 +267,10 @@ class Programs:
         """Return the addresses of a kernel stack, innermost first; empty: it is not there."""
         raw = self._stacks.lookup(_PID.pack(stack))
         return tuple(address for address in memoryview(raw).cast("Q") if address) if raw else ()
+
+    def resource(self, resource: int) -> bytes | None:
+        """Return what a resource is, as ``RESOURCE``; None: it is not there any more."""
+        return self._resources.lookup(_PID.pack(resource))
 
     def stall_sample(self, tid: int) -> bytes | None:
         """Return where a thread last left the CPU to wait, as a RECORD_SAMPLE, if it is kept."""

@@ -47,7 +47,10 @@ _MAX_BATCH = 4096
 _CALL_KIND = wire.RECORD_CUDA_CALL.to_bytes(2, "little")
 _STALL_KIND = wire.RECORD_STALL.to_bytes(2, "little")
 _OLD_IMAGE = wire.EXEC_RECORD.offset_of("old_image_ktime_ns")
-_KERNEL_STACK = wire.STALL_RECORD.offset_of("kernel_stack")
+_STALL_FIELDS = ("kernel_stack", "resource", "culprit_pid", "ktime_ns", "runnable_ktime_ns")
+_KERNEL_STACK, _RESOURCE, _CULPRIT, _END, _RUNNABLE = map(
+    wire.STALL_RECORD.fields.index, _STALL_FIELDS
+)
 # Of the handlers of records of the lifecycle ring, for errors.
 _PLACES = {
     wire.RECORD_FORK: "after_fork",
@@ -93,7 +96,9 @@ class Session:
         self._status = status
         self._faults = faults or Faults()
         self._user_stacks = UserStacks(programs.watched)
-        self._snapshots = Snapshots(programs, config, self._user_stacks)
+        self._snapshots = Snapshots(
+            programs, config, self._user_stacks, lambda: self._watchlist.images
+        )
         self._watchlist = Watchlist(
             programs,
             config,
@@ -198,6 +203,7 @@ class Session:
         schedule.every(_CLOCK_INTERVAL_S, "clock", self._sample_clock)
         schedule.every(_DROP_INTERVAL_S, "stacks", self._user_stacks.drop_ended)
         schedule.every(_POLL_S, "introductions", self._watchlist.introduce_some)
+        schedule.every(_POLL_S, "culprits", self._snapshots.culprits.introduce_some)
         return schedule
 
     @contextlib.contextmanager
@@ -287,14 +293,20 @@ class Session:
                     continue
                 resolved: Iterable[bytes]
                 if kind == _STALL_KIND:
-                    told = self._snapshots.stacks.tell(_kernel_stack_of(record))
-                    resolved = (*told, *user_stacks.resolve(record))
+                    resolved = (*self._tell(record), *user_stacks.resolve(record))
                 else:
                     resolved = user_stacks.resolve(record)
             except Exception as error:  # noqa: BLE001 -- costs nothing until it happens
                 self._faults.add("stacks", error)
                 resolved = user_stacks.without_stack(record)
             yield from resolved
+
+    def _tell(self, record: bytes) -> Iterator[bytes]:
+        """Yield what a stall names by numbers, where that was not said before."""
+        stall = wire.STALL_RECORD.unpack(record)
+        yield from self._snapshots.stacks.tell(stall[_KERNEL_STACK])
+        yield from self._snapshots.resources.tell(stall[_RESOURCE])
+        self._snapshots.culprits.note(stall[_CULPRIT], stall[_END] - stall[_RUNNABLE])
 
     def _sweep(self) -> Iterator[bytes]:
         # What ended without a record of it.
@@ -323,6 +335,7 @@ class Session:
             ("aggregates", self._snapshots.aggregates),
             ("times", self._snapshots.times),
             ("pressure", self._read_pressure),
+            ("retransmits", self._snapshots.resources.tell_retransmits),
             ("counters", self._read_counters),
         ):
             with self._faults.at(place):
@@ -362,7 +375,3 @@ def _pieces(records: Iterable[bytes]) -> Iterator[list[bytes]]:
 
 def _old_image_of(record: bytes) -> int:
     return int.from_bytes(record[_OLD_IMAGE : _OLD_IMAGE + 8], "little")
-
-
-def _kernel_stack_of(record: bytes) -> int:
-    return int.from_bytes(record[_KERNEL_STACK : _KERNEL_STACK + 4], "little", signed=True)

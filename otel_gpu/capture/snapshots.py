@@ -5,9 +5,11 @@ import time
 from collections.abc import Callable, Collection, Iterator
 
 from otel_gpu import wire
+from otel_gpu.capture.culprits import Culprits
 from otel_gpu.capture.kernel_stacks import KernelStacks
 from otel_gpu.capture.layout import duration_bounds_ns
 from otel_gpu.capture.programs import Programs
+from otel_gpu.capture.resources import Resources
 from otel_gpu.capture.thresholds import find_thresholds
 from otel_gpu.config import Config
 from otel_gpu.procfs.proc_files import read_file
@@ -23,6 +25,9 @@ from otel_gpu.stacks.user_stacks import UserStacks
 # The first fields of the keys of series and times: image_ktime_ns, pid.
 _IMAGE = struct.Struct("<QI")
 _TIMES_STACK = wire.TIMES_KEY.fields.index("kernel_stack")
+_TIMES_RESOURCE = wire.TIMES_KEY.fields.index("resource")
+_TIMES_WHO = wire.TIMES_KEY.fields.index("who_pid")
+_ENDED_NS = wire.TIMES.fields.index("ended_ns")
 
 
 class _Reading:
@@ -53,9 +58,23 @@ class _Reading:
 
 
 class Snapshots:
-    """Reads the maps of one capture."""
+    """
+    Reads the maps of one capture.
 
-    def __init__(self, programs: Programs, config: Config, user_stacks: UserStacks) -> None:
+    Args:
+        programs: The loaded programs.
+        config: Floors, limits and histogram layout.
+        user_stacks: Names the stacks of open calls.
+        watched: Returns the watched processes.
+    """
+
+    def __init__(
+        self,
+        programs: Programs,
+        config: Config,
+        user_stacks: UserStacks,
+        watched: Callable[[], Collection[int]] = tuple,
+    ) -> None:
         self._programs = programs
         self._user_stacks = user_stacks
         self._bounds_ns = duration_bounds_ns(config)
@@ -65,6 +84,8 @@ class Snapshots:
         self._times = _Reading(programs.read_times, programs.forget_times)
         self._thresholds: dict[tuple[int, int, int, int], int] = {}
         self.stacks = KernelStacks(programs)
+        self.resources = Resources(programs, watched)
+        self.culprits = Culprits(watched)
 
     def aggregates(self) -> Iterator[bytes]:
         """Yield the series that changed since they were last read."""
@@ -91,8 +112,12 @@ class Snapshots:
             yield from self.last_times(ended)
 
     def _pack_times(self, ktime_ns: int, entries: list[Entry]) -> Iterator[bytes]:
-        for key, _ in entries:
-            yield from self.stacks.tell(wire.TIMES_KEY.unpack(key)[_TIMES_STACK])
+        for key, value in entries:
+            fields = wire.TIMES_KEY.unpack(key)
+            yield from self.stacks.tell(fields[_TIMES_STACK])
+            yield from self.resources.tell(fields[_TIMES_RESOURCE])
+            if who := fields[_TIMES_WHO]:
+                self.culprits.note(who, wire.TIMES.unpack(value)[_ENDED_NS])
         if entries:
             yield times_record(ktime_ns, entries)
 

@@ -59,13 +59,14 @@ def run(args: Namespace, config: Config, out: Output) -> int:  # noqa: ARG001 --
 
 def _capture(scenario: Scenario, folder: Path, recording: Path, out: Output) -> None:
     command = build(scenario, folder)
-    result = subprocess.run(
-        [*_OTEL_GPU, "run", f"--record={recording}", *CAPTURE_FLAGS, "--", *command],
-        env=CAPTURE_ENVIRONMENT | os.environ,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
+    with scenario.surroundings() as environment:
+        result = subprocess.run(
+            [*_OTEL_GPU, "run", f"--record={recording}", *CAPTURE_FLAGS, "--", *command],
+            env=CAPTURE_ENVIRONMENT | os.environ | environment,
+            stdout=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
     if result.returncode:
         raise DemoError(
             "the scenario could not be run or captured here",

@@ -10,7 +10,7 @@ be missing, except those named in ``_REQUIRED``; unknown fields are let through.
 import itertools
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from otel_gpu import wire
@@ -83,6 +83,24 @@ _SHAPES: Mapping[int, Mapping[str, Any]] = {
         "swap_out_pages": int,
         "cgroups": (Mapping, dict),
     },
+    wire.RECORD_RESOURCE: {
+        "resource": int,
+        "kind": str,
+        "name": str,
+        "file_system": str,
+        "mount": str,
+        "source": str,
+        "peers": [int],
+        "retransmits": int,
+    },
+    wire.RECORD_CULPRIT: {
+        "comm": str,
+        "command_args": [str],
+        "exe": _OPTIONAL_TEXT,
+        "owner": _OPTIONAL_TEXT,
+        "cgroups": [str],
+        "start_boot_ns": _OPTIONAL_INT,
+    },
     wire.RECORD_USER_STACK: {"stack": int, "native": str, "python": str, "frames": [list]},
 }
 _REQUIRED: Mapping[int, tuple[str, ...]] = {
@@ -92,6 +110,8 @@ _REQUIRED: Mapping[int, tuple[str, ...]] = {
     wire.RECORD_STATUS: (),
     wire.RECORD_STACK: ("kernel_stack", "functions"),
     wire.RECORD_PRESSURE: (),
+    wire.RECORD_RESOURCE: ("resource", "kind"),
+    wire.RECORD_CULPRIT: (),
     wire.RECORD_USER_STACK: ("stack", "complete", "native", "python", "frames"),
 }
 _BOUNDS_FIELDS = {"durations": "bounds_ns", "sizes": "bounds_bytes"}
@@ -104,6 +124,9 @@ MAX_FRAMES = 257
 MAX_FRAME_TEXT = 513
 _MAX_LINE = (1 << 31) - 1
 _FRAME_KINDS = frozenset({PYTHON, NATIVE, KERNEL, CUT})
+_UINT32_MAX = (1 << 32) - 1
+RESOURCE_KINDS = frozenset({"file", "device", "tcp", "udp", "unix", "pipe", "eventfd", "other"})
+_MAX_PEERS = 64
 _NATIVE_METHODS = frozenset({"eh_frame", "frame_pointer", "none"})
 _PYTHON_STATUSES = frozenset({"ok", "none", "no_thread", "cut", "broken"})
 
@@ -134,13 +157,8 @@ def parse_body(kind: int, encoded: bytes) -> dict[str, Any]:
     for name in _REQUIRED[kind]:
         if name not in body:
             raise TypeError(f"body lacks {name}")
-    if kind == wire.RECORD_STATUS:
-        _check_counts(body)
-    if kind == wire.RECORD_USER_STACK:
-        _check_user_stack(body)
-    if kind == wire.RECORD_CAPTURE:
-        for name, bounds_field in _BOUNDS_FIELDS.items():
-            _check_layout(body["layout"].get(name), bounds_field)
+    if check := _CHECKS.get(kind):
+        check(body)
     return body
 
 
@@ -217,6 +235,18 @@ def _check_user_stack(body: Mapping[str, Any]) -> None:
         raise TypeError("body is not a stack that this version knows")
 
 
+def _check_resource(body: Mapping[str, Any]) -> None:
+    good = (
+        0 < body["resource"] <= _UINT32_MAX
+        and body["kind"] in RESOURCE_KINDS
+        and all(isinstance(body.get(name, False), bool) for name in ("is_remote", "is_incoming"))
+        and 0 <= body.get("retransmits", 0) <= _INT64_MAX
+        and len(body.get("peers", ())) <= _MAX_PEERS
+    )
+    if not good:
+        raise TypeError("body is not a resource that this version knows")
+
+
 def _is_frame(frame: list[Any]) -> bool:
     match frame:
         case [str(kind), str(function), str(file), int(line), str(module), int(address)]:
@@ -232,6 +262,11 @@ def _is_frame(frame: list[Any]) -> bool:
     return False
 
 
+def _check_layouts(body: Mapping[str, Any]) -> None:
+    for name, bounds_field in _BOUNDS_FIELDS.items():
+        _check_layout(body["layout"].get(name), bounds_field)
+
+
 def _check_layout(layout: Any, bounds_field: str) -> None:  # noqa: ANN401 - any JSON value
     match layout:
         case {"kind": "exponential", "scale": scale, "offset": offset}:
@@ -244,3 +279,11 @@ def _check_layout(layout: Any, bounds_field: str) -> None:  # noqa: ANN401 - any
             good = False
     if not good:
         raise TypeError("body.layout is not one that this version knows")
+
+
+_CHECKS: Mapping[int, Callable[[Mapping[str, Any]], None]] = {
+    wire.RECORD_CAPTURE: _check_layouts,
+    wire.RECORD_RESOURCE: _check_resource,
+    wire.RECORD_STATUS: _check_counts,
+    wire.RECORD_USER_STACK: _check_user_stack,
+}

@@ -144,6 +144,12 @@ def _plain(
     return decode_kind
 
 
+def _decode_stall(record: bytes) -> events.Stall:
+    *numbers, resource, comm, culprit, waker = _unpack(wire.STALL_RECORD, record)
+    names = (_decode_name(comm), _decode_name(culprit), _decode_name(waker))
+    return _new_tuple(events.Stall, (*numbers, *names, resource))
+
+
 def _decode_exit(record: bytes) -> events.Exit:
     *numbers, exit_code, comm = _unpack(wire.EXIT_RECORD, record)
     flags = wire.RECORD_HEADER.unpack_from(record)[1]
@@ -264,13 +270,23 @@ def _decode_user_stack(record: bytes) -> events.UserStack:
     )
 
 
+def _decode_resource(record: bytes) -> events.ResourceSeen:
+    ktime_ns, _, _, body = _decode_json(record)
+    return events.ResourceSeen(ktime_ns, body["resource"], body)
+
+
+def _decode_culprit(record: bytes) -> events.CulpritSeen:
+    ktime_ns, _, pid, body = _decode_json(record)
+    return events.CulpritSeen(ktime_ns, pid, body)
+
+
 _DECODERS: Mapping[int, Callable[[bytes], Event]] = {
-    wire.RECORD_STALL: _plain(
-        events.Stall, wire.STALL_RECORD, _decode_name, _decode_name, _decode_name
-    ),
+    wire.RECORD_STALL: _decode_stall,
     wire.RECORD_GAP: _plain(events.Gap, wire.GAP_RECORD, _decode_name),
     wire.RECORD_STACK: _decode_stack,
     wire.RECORD_USER_STACK: _decode_user_stack,
+    wire.RECORD_RESOURCE: _decode_resource,
+    wire.RECORD_CULPRIT: _decode_culprit,
     wire.RECORD_TIMES: _decode_times,
     wire.RECORD_PRESSURE: _with_info(events.Pressure),
     wire.RECORD_FORK: _plain(events.Fork, wire.FORK_RECORD, _decode_name),

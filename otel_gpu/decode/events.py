@@ -59,7 +59,7 @@ class Stall(NamedTuple):
     A watched thread off the CPU: blocked, then waiting in a run queue.
 
     With ``STALL_STATE_UNKNOWN`` in ``flags`` it says nothing of which it was when, and
-    ``runnable_ktime_ns`` is its end.
+    ``runnable_ktime_ns`` is its end. ``resource`` is the id of what it waited for; 0: not known.
     """
 
     end_ktime_ns: int
@@ -86,6 +86,7 @@ class Stall(NamedTuple):
     comm: str
     culprit_comm: str
     waker_comm: str
+    resource: int = 0
 
 
 class Gap(NamedTuple):
@@ -320,6 +321,28 @@ class Times(NamedTuple):
     entries: tuple[TimesEntry, ...]
 
 
+class ResourceSeen(NamedTuple):
+    """
+    What a resource is: something behind a file descriptor that a thread waited for (from JSON).
+
+    ``resource`` is the id that stalls and times name it by; ``info`` has what of these is known:
+    ``kind``, ``name``, ``file_system``, ``mount``, ``source``, ``is_remote``, ``is_incoming``,
+    ``peers`` and ``retransmits``.
+    """
+
+    ktime_ns: int
+    resource: int
+    info: Mapping[str, Any]
+
+
+class CulpritSeen(NamedTuple):
+    """What /proc said about a process that is not watched, and kept others waiting (from JSON)."""
+
+    ktime_ns: int
+    pid: int
+    info: Mapping[str, Any]
+
+
 class Pressure(NamedTuple):
     """What the host and the watched cgroups said of their load (from JSON)."""
 
@@ -369,6 +392,8 @@ Event = (
     | Gap
     | Stack
     | UserStack
+    | ResourceSeen
+    | CulpritSeen
     | Times
     | Pressure
     | Fork

@@ -23,7 +23,11 @@ from otel_gpu.probe_table import API_BY_NUMBER
 _WORD_START = re.compile(r"(?<=.)(?=[A-Z])")
 KIND_NAMES: Mapping[type, str] = {
     kind: _WORD_START.sub("_", kind.__name__).lower() for kind in get_args(Event)
-} | {events.ProcessSeen: "process"}
+} | {
+    events.ProcessSeen: "process",
+    events.ResourceSeen: "resource",
+    events.CulpritSeen: "culprit",
+}
 SERIES_KIND = "series"
 TIME_KIND = "time"
 
@@ -64,7 +68,14 @@ def describe(event: Event) -> Iterator[str]:
                 f"complete={json.dumps(event.complete)} native={json.dumps(event.native)} "
                 f"python={json.dumps(event.python)} frames={json.dumps(event.frames)}"
             )
-        case events.Capture() | events.Probes() | events.Status() | events.Pressure():
+        case (
+            events.Capture()
+            | events.Probes()
+            | events.Status()
+            | events.Pressure()
+            | events.ResourceSeen()
+            | events.CulpritSeen()
+        ):
             yield f"{head} info={_format_json(event.info)}"
         case events.ProcessSeen():
             yield f"{head} image_ktime_ns={event.image_ktime_ns} facts={_format_json(event.facts)}"

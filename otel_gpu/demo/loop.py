@@ -153,6 +153,10 @@ class Helper:
             self._work(self, *_MESSAGE.unpack(order))
 
 
+def _wait_for_device() -> None:
+    sleep(GPU_NS)
+
+
 class Trainer:
     """The loop, what is done to it inside of its calls, and what was done to it."""
 
@@ -162,12 +166,14 @@ class Trainer:
         self.cpu, self.other_cpu = cpus[-1], cpus[-2 % len(cpus)]
         self.malloc_ns = LAUNCH_NS
         self.effects: list[dict[str, Any]] = []
+        self.losses: dict[tuple[str, int, str], dict[str, Any]] = {}
         self._inside: dict[str, Act | None] = {}
+        self._wait: Act = _wait_for_device
         kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
         self._callbacks = {
             MALLOC: kind(lambda _: compute(self.malloc_ns)),
             LAUNCH: kind(lambda _: self._act(LAUNCH, lambda: compute(LAUNCH_NS))),
-            SYNCHRONIZE: kind(lambda _: self._act(SYNCHRONIZE, lambda: sleep(GPU_NS))),
+            SYNCHRONIZE: kind(lambda _: self._act(SYNCHRONIZE, self._wait)),
         }
         for api, callback in self._callbacks.items():
             self.cuda.stub_call_inside(api.encode(), callback, None)
@@ -195,14 +201,32 @@ class Trainer:
         cause = {"kind": kind, "time_ns": time_ns} | who | ({"via": via} if via else {})
         self.effects[-1]["causes"].append(cause)
 
+    def lose(
+        self,
+        kind: str,
+        time_ns: int,
+        *,
+        pid: int = 0,
+        via: dict[str, Any] | None = None,
+        resource: str = "",
+    ) -> None:
+        """Note what one step lost, of something that it loses time to again and again."""
+        nothing = {"kind": kind, "time_ns": 0, "pid": pid, "resource": resource, "via": None}
+        loss = self.losses.setdefault((kind, pid, resource), nothing)
+        loss["time_ns"] += time_ns
+        if via:
+            before_ns = loss["via"]["time_ns"] if loss["via"] else 0
+            loss["via"] = via | {"time_ns": before_ns + via["time_ns"]}
+
     def launch(self) -> None:
         """Launch a kernel."""
         self.cuda.cudaLaunchKernel(
             None, Dim3(8, 1, 1), Dim3(128, 1, 1), None, ctypes.c_size_t(), None
         )
 
-    def synchronize(self) -> None:
-        """Wait for the device."""
+    def synchronize(self, wait: Act = _wait_for_device) -> None:
+        """Wait for the device; ``wait`` is how, if not as usual."""
+        self._wait = wait
         self.cuda.cudaStreamSynchronize(None)
 
     def train(
@@ -240,4 +264,5 @@ class Trainer:
             "monotonic_ns": time.monotonic_ns(),
             "unix_ns": time.time_ns(),
             "effects": self.effects,
+            "losses": list(self.losses.values()),
         }

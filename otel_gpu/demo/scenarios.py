@@ -1,10 +1,11 @@
 """The scenarios by name, and what each does."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
-from otel_gpu.demo import injections
+from otel_gpu.demo import injections, neighbour, steady
 from otel_gpu.demo.loop import Trainer
 
 FOLDER = Path(__file__).parent
@@ -15,13 +16,24 @@ CAPTURE_FLAGS = ("--spans=full", "--summary=never")
 
 
 class Scenario(NamedTuple):
-    """One way to be slow; ``is_fair``: not as a real-time task."""
+    """
+    One way to be slow.
+
+    ``is_fair``: not as a real-time task. ``has_neighbour``: needs a program that is not watched.
+    ``is_steady``: slow, or healthy, all the time.
+    """
 
     name: str
     about: str
     run: Callable[[Trainer], None]
     is_fair: bool = False
     is_pinned: bool = True
+    is_steady: bool = False
+    has_neighbour: bool = False
+
+    def surroundings(self) -> AbstractContextManager[dict[str, str]]:
+        """Start what it needs beside it; the environment that it finds that by."""
+        return neighbour.started() if self.has_neighbour else nullcontext({})
 
     @property
     def recording(self) -> Path:
@@ -51,6 +63,11 @@ SCENARIOS = {
         # Real-time tasks may not have a CPU for this long.
         (injections.allocator_churn, {"is_fair": True}),
         (injections.two_causes, {}),
+        *((run, {"is_fair": True, "is_steady": True}) for run in steady.ALONE),
+        *(
+            (run, {"is_fair": True, "is_steady": True, "has_neighbour": True})
+            for run in steady.WITH_NEIGHBOUR
+        ),
     )
     for scenario in [
         Scenario(run.__name__.replace("_", "-"), (run.__doc__ or "").rstrip("."), run, **options)

@@ -6,10 +6,13 @@ from typing import Any
 
 
 def describe(line: str) -> Iterator[str]:
-    """Say in words what a scenario's line of JSON says was done, one line per effect."""
-    effects = json.loads(line)["effects"]
-    if not effects:
+    """Say in words what a scenario's line of JSON says was done, one line per effect or loss."""
+    document = json.loads(line)
+    effects, losses = document["effects"], document.get("losses", ())
+    if not effects and not losses:
         yield "nothing was done to it"
+    for loss in losses:
+        yield f"in all its steps together: {_describe(loss)}"
     for number, effect in enumerate(effects, 1):
         causes = ", then ".join(map(_describe, effect["causes"]))
         duration_ns = effect["end_ns"] - effect["start_ns"]
@@ -21,6 +24,8 @@ def describe(line: str) -> Iterator[str]:
 
 def _describe(cause: dict[str, Any]) -> str:
     words = f"{cause['kind']} {cause['time_ns'] / 1e6:.1f} ms"
+    if resource := cause.get("resource"):
+        words += f" for {resource}"
     if pid := cause["pid"]:
         words += f" by thread {cause.get('tid', pid)} of process {pid}"
     if via := cause.get("via"):

@@ -93,6 +93,33 @@ class CallStack(NamedTuple):
     place: Frame | None
 
 
+class Who(NamedTuple):
+    """
+    Who a process, or a thread of one, is; empty where that is not known.
+
+    Attributes:
+        pid: The process.
+        tid: The thread; 0: what is said holds for the process.
+        comm: The kernel's name.
+        command: The command line, without what looks like a secret.
+        container: The id of its container.
+        pod: The uid of its Kubernetes pod.
+        unit: The systemd unit that it belongs to.
+        owner: The name of its user.
+        function: Of a thread: what it runs, if it has no name of its own.
+    """
+
+    pid: int
+    tid: int = 0
+    comm: str = ""
+    command: str = ""
+    container: str = ""
+    pod: str = ""
+    unit: str = ""
+    owner: str = ""
+    function: str = ""
+
+
 class CallActivity(NamedTuple):
     """A chosen CUDA call; ``stack`` is where it was made."""
 
@@ -106,6 +133,37 @@ class CallActivity(NamedTuple):
     trace_id: bytes
     span_id: bytes
     parent_span_id: bytes
+
+
+class Resource(NamedTuple):
+    """
+    What a thread waited for, in a system call about a file descriptor.
+
+    Attributes:
+        kind: ``file``, ``device``, ``tcp``, ``udp``, ``unix``, ``pipe``, ``eventfd`` or ``other``.
+        name: A path, or an address and port: of the peer, or of what is listened on. Empty: it is
+            not known, or it stands for many: all files of a file system, say.
+        file_system: Its type (``ext4``, ``nfs4``, ``fuse.sshfs``, ``overlay``); else empty.
+        mount: Where the process sees that file system; else empty.
+        is_remote: Whether another host, or network namespace, is behind it.
+        is_incoming: Whether it is listened on, or was connected from the other end.
+        peers: The watched processes that have the other end of a pipe or of a socket of this host.
+        source: What is mounted: a device, or ``host:/folder``; else empty.
+    """
+
+    kind: str
+    name: str
+    file_system: str = ""
+    mount: str = ""
+    is_remote: bool = False
+    is_incoming: bool = False
+    peers: tuple[int, ...] = ()
+    source: str = ""
+
+    @property
+    def is_network(self) -> bool:
+        """Whether it is a connection that this host made to another one."""
+        return self.is_remote and not self.is_incoming and self.kind in ("tcp", "udp")
 
 
 class StallActivity(NamedTuple):
@@ -131,6 +189,7 @@ class StallActivity(NamedTuple):
     span_id: bytes
     run_queue_span_id: bytes
     parent_span_id: bytes
+    resource: Resource | None = None
 
 
 class GapActivity(NamedTuple):
@@ -154,25 +213,6 @@ class Culprit(NamedTuple):
     pid: int
     tid: int
     comm: str
-
-
-class Resource(NamedTuple):
-    """
-    What a system call was about.
-
-    Attributes:
-        kind: ``file``, ``device``, ``tcp``, ``udp``, ``unix``, ``pipe``, ``eventfd``, ``other``.
-        name: Its path, or its address and port; empty where it is not known.
-        file_system: As the kernel names it: ``nfs4``, ``fuse.x``, ``ext4``; empty: none.
-        mount: Where that is mounted.
-        is_remote: Whether another host is behind it.
-    """
-
-    kind: str
-    name: str
-    file_system: str
-    mount: str
-    is_remote: bool
 
 
 class Wait(NamedTuple):
@@ -230,6 +270,21 @@ class TimesActivity(NamedTuple):
 
     unix_ns: int
     times: tuple[ThreadTime, ...]
+
+
+class WhoActivity(NamedTuple):
+    """Who somebody is that others name by numbers only; the last word about each holds."""
+
+    unix_ns: int
+    who: Who
+
+
+class ResourceActivity(NamedTuple):
+    """A connection's other end, and how many segments were sent to it once more so far."""
+
+    unix_ns: int
+    resource: Resource
+    retransmits: int
 
 
 class PressureActivity(NamedTuple):
@@ -345,6 +400,8 @@ Activity = (
     | StallActivity
     | GapActivity
     | TimesActivity
+    | WhoActivity
+    | ResourceActivity
     | PressureActivity
     | ForkActivity
     | OpenCallActivity

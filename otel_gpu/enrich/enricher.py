@@ -11,6 +11,7 @@ from otel_gpu.decode.events import (
     Clock,
     Counters,
     CudaCall,
+    CulpritSeen,
     Device,
     Event,
     Exec,
@@ -22,6 +23,7 @@ from otel_gpu.decode.events import (
     Pressure,
     Probes,
     ProcessSeen,
+    ResourceSeen,
     SeriesKey,
     Stack,
     Stall,
@@ -34,6 +36,7 @@ from otel_gpu.enrich.activities import (
     Activity,
     AggregatesActivity,
     CallActivity,
+    CallStack,
     CaptureActivity,
     CountersActivity,
     ExitActivity,
@@ -44,18 +47,24 @@ from otel_gpu.enrich.activities import (
     PressureActivity,
     ProbesActivity,
     ProcessImage,
+    ResourceActivity,
     Series,
     StallActivity,
     StatusActivity,
     ThreadTime,
     TimesActivity,
+    Who,
+    WhoActivity,
 )
 from otel_gpu.enrich.arrivals import Arrivals, Waiting
 from otel_gpu.enrich.devices import DeviceTable
 from otel_gpu.enrich.ids import NO_SEED, SpanIds, capture_seed
 from otel_gpu.enrich.kernel_waits import KernelWaits
 from otel_gpu.enrich.processes import MAX_DEAD, MAX_IMAGES, ProcessTable
+from otel_gpu.enrich.resource_table import ResourceTable, reason_for
 from otel_gpu.enrich.stack_table import StackTable
+from otel_gpu.enrich.strangers import who_of_facts
+from otel_gpu.enrich.thread_roles import ThreadRoles
 from otel_gpu.enrich.time_accounts import TimeAccounts
 from otel_gpu.enrich.user_reasons import refine_reason
 from otel_gpu.faults import Faults
@@ -83,7 +92,9 @@ class Enricher:
         self._devices = DeviceTable()
         self._waits = KernelWaits()
         self._stacks = StackTable()
-        self._times = TimeAccounts(self._waits)
+        self._resources = ResourceTable()
+        self._roles = ThreadRoles()
+        self._times = TimeAccounts(self._waits, self._resources)
         self._processes = ProcessTable(
             self._clock, self._forget, max_images=max_images, max_dead=max_dead
         )
@@ -108,6 +119,10 @@ class Enricher:
             Pressure: self._dated(PressureActivity),
             Stack: self._waits.learn,
             UserStack: self._stacks.learn,
+            ResourceSeen: self._learn_resource,
+            CulpritSeen: lambda event: self._introduce(
+                event.ktime_ns, who_of_facts(event.pid, event.info)
+            ),
             Times: self._enrich_times,
             # That one was mapped is for the side that places probes; it names nothing.
             Library: lambda _: None,
@@ -165,6 +180,8 @@ class Enricher:
         host = event.info.get("host")
         self._waits.begin(str(host.get("arch")) if isinstance(host, Mapping) else "")
         self._stacks.clear()
+        self._resources.clear()
+        self._roles.clear()
 
     def _make_room(self) -> None:
         while (image := self._arrivals.in_excess()) is not None:
@@ -231,6 +248,24 @@ class Enricher:
         # As CallActivity(…), which takes three times as long.
         return _new_tuple(CallActivity, values)
 
+    def _learn_resource(self, event: ResourceSeen) -> ResourceActivity | None:
+        resource = self._resources.learn(event)
+        retransmits = event.info.get("retransmits", 0)
+        if not retransmits:
+            return None
+        return ResourceActivity(self._clock.to_unix_ns(event.ktime_ns), resource, retransmits)
+
+    def _introduce(self, ktime_ns: int, who: Who) -> WhoActivity:
+        return WhoActivity(self._clock.to_unix_ns(ktime_ns), who)
+
+    def _learn_role(self, event: Stall, process: ProcessImage, stack: CallStack | None) -> None:
+        if stack is None:
+            return
+        role = self._roles.learn(event.pid, event.tid, event.comm, process.comm, stack.frames)
+        if role:
+            who = Who(event.pid, event.tid, event.comm, function=role)
+            self._ready.append(self._introduce(event.end_ktime_ns, who))
+
     def _learn_process(self, event: ProcessSeen) -> None:
         self._ktime_ns = max(self._ktime_ns, event.ktime_ns)
         self._processes.learn_facts(event.pid, event.image_ktime_ns, event.ktime_ns, event.facts)
@@ -241,6 +276,7 @@ class Enricher:
         self._release((event.pid, event.old_image_ktime_ns))
         old = self._processes.find(event.pid, event.old_image_ktime_ns, "")
         self._times.forget((event.pid, event.old_image_ktime_ns))
+        self._roles.forget(event.pid, event.pid)
         self._processes.learn_exec(
             event.pid, event.image_ktime_ns, event.old_image_ktime_ns, event.path, event.comm
         )
@@ -267,11 +303,14 @@ class Enricher:
         end_unix_ns, start_unix_ns = self._clock.date(event.end_ktime_ns, event.start_ktime_ns)
         _, runnable_unix_ns = self._clock.date(event.end_ktime_ns, event.runnable_ktime_ns)
         reason = ""
+        stack, resource = self._stacks.find(event.user_stack), self._resources.find(event.resource)
         if event.runnable_ktime_ns > event.start_ktime_ns:
             reason = refine_reason(
                 self._waits.reason(event.kernel_stack, event.system_call, event.flags),
                 self._stacks.rules_of(event.user_stack),
             )
+            reason = reason_for(reason, resource)
+        self._learn_role(event, process, stack)
         return StallActivity(
             process,
             event,
@@ -280,8 +319,9 @@ class Enricher:
             end_unix_ns,
             reason,
             self._waits.functions(event.kernel_stack),
-            self._stacks.find(event.user_stack),
+            stack,
             *self._ids.of_stall(event),
+            resource,
         )
 
     def _find_process(self, event: Waiting) -> ProcessImage | None:

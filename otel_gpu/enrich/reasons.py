@@ -37,10 +37,12 @@ STOPPED = "stopped"
 DRIVER = "driver"
 # For an item that another thread or process puts in: only user stacks tell.
 QUEUE = "queue"
+# For a host that this one connected to: only what the system call was about tells.
+NETWORK = "network"
 REASONS = frozenset(
     {
         *(UNKNOWN, GIL, LOCK, QUEUE, IO, IPC, SLEEP, PAGE_FAULT),
-        *(RECLAIM, MMAP_LOCK, CHILD_WAIT, STOPPED, DRIVER),
+        *(RECLAIM, MMAP_LOCK, CHILD_WAIT, STOPPED, DRIVER, NETWORK),
     }
 )
 

@@ -6,6 +6,7 @@ from otel_gpu import wire
 from otel_gpu.decode.events import TimesEntry, TimesKey
 from otel_gpu.enrich.activities import Culprit, ImageKey, Wait
 from otel_gpu.enrich.kernel_waits import KernelWaits
+from otel_gpu.enrich.resource_table import ResourceTable, reason_for
 
 MAX_ENTRIES = 65_536
 """Entries that are kept, of all images; further ones are left out."""
@@ -22,10 +23,12 @@ class TimeAccounts:
 
     Args:
         waits: Says why a thread waits in a kernel stack.
+        resources: Says what its system call was about.
     """
 
-    def __init__(self, waits: KernelWaits) -> None:
+    def __init__(self, waits: KernelWaits, resources: ResourceTable) -> None:
         self._waits = waits
+        self._resources = resources
         self._entries: dict[ImageKey, dict[TimesKey, TimesEntry]] = {}
         self._size = 0
 
@@ -68,13 +71,15 @@ class TimeAccounts:
     def _kind(self, entry: TimesEntry) -> Kind:
         key = entry.key
         reason = end_reason = ""
+        resource = self._resources.find(key.resource)
         if key.state == wire.STATE_BLOCKED:
             reason = self._waits.reason(key.kernel_stack, key.system_call, key.flags)
+            reason = reason_for(reason, resource)
         if key.end_state == wire.STATE_BLOCKED:
             end_reason = self._waits.reason(
                 key.end_kernel_stack, key.end_system_call, key.end_flags
             )
         who = Culprit(key.who_pid, key.who_tid, entry.who_comm) if key.who_pid else None
         end = Culprit(key.end_pid, key.end_tid, entry.end_comm) if key.end_pid else None
-        wait = Wait(key.api, who, end, key.end_state, end_reason, None)
+        wait = Wait(key.api, who, end, key.end_state, end_reason, resource)
         return key.state, key.context, reason, wait

@@ -82,8 +82,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "network",
         FAULT,
-        "The thread waited for another host. Read ahead in other threads, keep a copy on a local "
-        "disk, or look at that host and the way to it.",
+        "The thread waited for another host. Prefetch in other threads, keep copies on a local disk, "
+        "or move the data closer; where segments are sent again, look at the network itself.",
     ),
     Rule("sleep", NO_FAULT, "The program slept. Find the sleep, or the polling loop around it."),
     Rule(
@@ -211,6 +211,7 @@ _BLOCKED: Mapping[str, str] = {
     "ipc": "ipc",
     # A data loader's, or any other: what makes the items is what is waited for.
     "queue": "ipc",
+    "network": "network",
     "sleep": "sleep",
     "page_fault": "page_fault",
     "reclaim": "reclaim",

@@ -2,7 +2,7 @@
 
 from otel_gpu import wire
 from otel_gpu.decode.events import CPU_UNKNOWN, CudaCall, Gap, OpenCall, Stall
-from otel_gpu.enrich.activities import StallActivity
+from otel_gpu.enrich.activities import Resource, StallActivity
 from otel_gpu.export import semconv
 from otel_gpu.export.finished import Attributes, AttributeValue
 
@@ -10,6 +10,8 @@ _MAX_FUNCTIONS = 16
 _INT64_LIMIT = 1 << 63
 
 Pairs = list[tuple[str, AttributeValue]]
+_TRANSPORTS = frozenset({"tcp", "udp", "unix", "pipe"})
+_WITH_PORT = frozenset({"tcp", "udp"})
 
 
 def describe_blocked(activity: StallActivity, stack: Attributes) -> Attributes:
@@ -18,6 +20,8 @@ def describe_blocked(activity: StallActivity, stack: Attributes) -> Attributes:
     pairs = _name_switch(event)
     waker = (event.waker_pid, event.waker_tid, event.waker_comm) if event.waker_tid else None
     add_wait(pairs, activity.reason, activity.functions, waker)
+    if activity.resource is not None:
+        _add_resource(pairs, activity.resource)
     pairs.extend(stack)
     add_thread(pairs, event.tid, event.comm)
     return tuple(pairs)
@@ -34,6 +38,28 @@ def describe_run_queue_wait(event: Stall) -> Attributes:
         pairs.append((semconv.OTEL_GPU_CULPRIT_COMM, event.culprit_comm))
     add_thread(pairs, event.tid, event.comm, event.cpu)
     return tuple(pairs)
+
+
+def _add_resource(pairs: Pairs, resource: Resource) -> None:
+    kind, name = resource.kind, resource.name
+    pairs.append((semconv.OTEL_GPU_RESOURCE_KIND, kind))
+    if resource.is_remote:
+        pairs.append((semconv.OTEL_GPU_RESOURCE_REMOTE, True))
+    if kind in _TRANSPORTS:
+        pairs.append((semconv.NETWORK_TRANSPORT, kind))
+        address, port = name, ""
+        if kind in _WITH_PORT:
+            address, _, port = name.rpartition(":")
+        if address and not resource.is_incoming:
+            pairs.append((semconv.NETWORK_PEER_ADDRESS, address.strip("[]")))
+            if port.isdecimal():
+                pairs.append((semconv.NETWORK_PEER_PORT, int(port)))
+    elif name:
+        pairs.append((semconv.FILE_PATH, name))
+    if resource.file_system:
+        pairs.append((semconv.SYSTEM_FILESYSTEM_TYPE, resource.file_system))
+    if resource.mount:
+        pairs.append((semconv.SYSTEM_FILESYSTEM_MOUNTPOINT, resource.mount))
 
 
 def _name_switch(event: Stall) -> Pairs:

@@ -62,6 +62,14 @@ THREAD_NAME = "thread.name"
 CPU_LOGICAL_NUMBER = "cpu.logical_number"
 PROCESS_CONTEXT_SWITCH_TYPE = "process.context_switch.type"
 OTEL_GPU_STALL_REASON = "otel_gpu.stall.reason"
+OTEL_GPU_RESOURCE_KIND = "otel_gpu.resource.kind"
+OTEL_GPU_RESOURCE_REMOTE = "otel_gpu.resource.remote"
+FILE_PATH = "file.path"
+SYSTEM_FILESYSTEM_TYPE = "system.filesystem.type"
+SYSTEM_FILESYSTEM_MOUNTPOINT = "system.filesystem.mountpoint"
+NETWORK_TRANSPORT = "network.transport"
+NETWORK_PEER_ADDRESS = "network.peer.address"
+NETWORK_PEER_PORT = "network.peer.port"
 OTEL_GPU_KERNEL_FUNCTIONS = "otel_gpu.kernel.functions"
 OTEL_GPU_CPU_IDLE = "otel_gpu.cpu.idle"
 OTEL_GPU_CULPRIT_PID = "otel_gpu.culprit.pid"
@@ -149,6 +157,7 @@ REASON_VALUES: Mapping[int, str] = {
     wire.COUNTER_LOST_INTERPRETERS_FULL: "interpreters_full",
     wire.COUNTER_LOST_ALLOCATIONS_FULL: "allocations_full",
     wire.COUNTER_LOST_UNKNOWN_FREE: "unknown_free",
+    wire.COUNTER_LOST_RESOURCE: "resources_full",
 }
 
 OTEL_GPU_PROBE_TYPE_VALUES: Mapping[int, str] = {

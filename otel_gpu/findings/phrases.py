@@ -100,9 +100,9 @@ PHRASES: Mapping[str, Phrase] = {
     CauseKind.NETWORK: Phrase(
         DATA,
         "waited for another host",
-        because="It waited for what another host was to send",
-        which="which waited for what another host was to send",
-        fault="the other host, or the way to it",
+        because="It waited for another host",
+        which="which waited for another host",
+        fault="the network, or the host at its other end",
     ),
     CauseKind.SLEEP: Phrase(
         DATA,

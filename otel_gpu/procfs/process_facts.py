@@ -69,6 +69,37 @@ def read_facts(pid: int, proc: Path = Path("/proc")) -> dict[str, Any] | None:
     return facts
 
 
+def read_stranger(pid: int, proc: Path = Path("/proc")) -> dict[str, Any] | None:
+    """
+    Return what a CULPRIT record says about a process that is not watched; None when it is gone.
+
+    Less than of one that is: nothing is read of its memory or its environment.
+    """
+    folder = f"{proc}/{pid}"
+    start = _read_start(folder)
+    if start is None:
+        return None
+    _, uid = read_ids(folder)
+    return {
+        "start_boot_ns": start.ticks * _NS_PER_TICK,
+        "comm": start.comm,
+        "exe": _read_exe(folder),
+        "command_args": _read_command_args(folder),
+        "owner": None if uid is None else _user_name(uid),
+        "cgroups": _cgroup_lines(_read_cgroup(folder)),
+    }
+
+
+def program_of(pid: int, proc: Path = Path("/proc")) -> tuple[int, str] | None:
+    """
+    Return when a process was started, in clock ticks, and its name; None when it is gone.
+
+    Another process with its pid, or another program of the same process, differs in these.
+    """
+    start = _read_start(f"{proc}/{pid}")
+    return None if start is None else (start.ticks, start.comm)
+
+
 def began_by(facts: Mapping[str, Any], ktime_ns: int) -> bool:
     """
     Say whether facts are of a process that had begun by a moment of CLOCK_MONOTONIC.
@@ -129,7 +160,7 @@ class _Start(NamedTuple):
 def _read_once(pid: int, proc: Path, start: _Start, exe: str | None) -> dict[str, Any]:
     folder = f"{proc}/{pid}"
     vpid, uid = read_ids(folder)
-    cgroup_bytes = read_file(f"{folder}/cgroup", MAX_CGROUPS * MAX_VALUE_BYTES)
+    cgroup_bytes = _read_cgroup(folder)
     return {
         "start_boot_ns": start.ticks * _NS_PER_TICK,
         # CLOCK_BOOTTIME minus CLOCK_MONOTONIC: the time that the machine was suspended.
@@ -140,14 +171,21 @@ def _read_once(pid: int, proc: Path, start: _Start, exe: str | None) -> dict[str
         "command_args": _read_command_args(folder),
         "comm": start.comm,
         "owner": None if uid is None else _user_name(uid),
-        "cgroups": [
-            line.decode(errors="replace")[:MAX_VALUE_BYTES]
-            for line in cgroup_bytes.splitlines()[:MAX_CGROUPS]
-        ],
+        "cgroups": _cgroup_lines(cgroup_bytes),
         "env": _read_environment(folder),
         "otel_context": read_process_context(pid, proc),
         "mountinfo_container_id": _read_mounted_container(folder, cgroup_bytes),
     }
+
+
+def _read_cgroup(folder: str) -> bytes:
+    return read_file(f"{folder}/cgroup", MAX_CGROUPS * MAX_VALUE_BYTES)
+
+
+def _cgroup_lines(text: bytes) -> list[str]:
+    return [
+        line.decode(errors="replace")[:MAX_VALUE_BYTES] for line in text.splitlines()[:MAX_CGROUPS]
+    ]
 
 
 def _read_start(folder: str) -> _Start | None:

@@ -11,6 +11,7 @@ from otel_gpu.probe_table import API_BY_NUMBER, Api, unknown_api
 from otel_gpu.store.columns import MAX_INTEGER, Row
 from otel_gpu.store.lookups import family_number
 from otel_gpu.store.pages import Pages
+from otel_gpu.store.resource_text import read_resource
 from otel_gpu.store.schema import TABLE_BY_NAME
 from otel_gpu.store.stack_rows import read_stack
 from otel_gpu.store.text import from_json
@@ -57,6 +58,8 @@ class Directory:
         self.api = remember(self._read_api)
         self._stack_characters = 0
         self._ahead: dict[str, dict[int, Row]] = {}
+
+    resource = staticmethod(read_resource)
 
     def _one(self, table: str, number: int | None) -> Row | None:
         if number is None:

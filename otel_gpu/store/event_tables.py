@@ -20,7 +20,7 @@ from otel_gpu.enrich.activities import (
 )
 from otel_gpu.enrich.ids import SpanIds
 from otel_gpu.store.columns import MAX_INTEGER, S64, TEXT, U64, Column, Row, Table
-from otel_gpu.store.fields import DEVICE, END, PROCESS, SEQ, STACK, event_columns
+from otel_gpu.store.fields import DEVICE, END, PROCESS, SEQ, STACK, WAITED_FOR, event_columns
 from otel_gpu.store.rows import event_rows
 
 _new_tuple = tuple.__new__
@@ -218,6 +218,7 @@ EVENT_TABLES: tuple[EventTable, ...] = (
                 "stack",
             ),
             _AT_STACK,
+            Reference("resource", WAITED_FOR, "resource"),
         ),
         END,
         (

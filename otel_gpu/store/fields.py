@@ -17,6 +17,13 @@ DEVICE = Column("cuda_device", U64, "which device; see devices. NULL: unknown", 
 STACK = Column(
     "program_stack", U64, "where in the program it was; see stacks. NULL: unknown", optional=True
 )
+WAITED_FOR = Column(
+    "waited_for",
+    JSON,
+    "what its system call was about, as a JSON object: kind, name, file_system, mount, is_remote, "
+    "is_incoming, peers, source. NULL: not known",
+    optional=True,
+)
 INFO = Column("info", JSON, "all that was read, as a JSON object")
 
 _Field = tuple[Kind, str, str]
@@ -63,6 +70,7 @@ _FIELDS: Mapping[str, _Field] = {
     "kernel_stack": (S32, "the kernel side's id of the stack; negative: none", ""),
     "system_call": (S32, "number of the system call that it was in; -1: none", ""),
     "flags": (U32, "a sum; see stall_flags", ""),
+    "resource": (U32, "the kernel side's id of what it waited for; 0: not known", ""),
     "culprit_pid": (U32, "process that had the CPU; 0: idle or unknown", ""),
     "culprit_tid": (U32, "thread that had the CPU; 0: idle or unknown", ""),
     "culprit_comm": (TEXT, "name of that thread", ""),

@@ -53,6 +53,7 @@ _REASONS = {
     reasons.QUEUE: "work: its queue was empty, or full",
     reasons.IO: "a disk or file system",
     reasons.IPC: "another thread or process: pipe, socket, event, queue",
+    reasons.NETWORK: "another host, which this one had connected to",
     reasons.SLEEP: "a timer: the program slept",
     reasons.PAGE_FAULT: "memory that had to be read or made",
     reasons.RECLAIM: "the kernel freeing memory",

@@ -17,6 +17,7 @@ from otel_gpu.enrich.activities import (
     CaptureActivity,
     DeviceIdentity,
     ProcessImage,
+    Resource,
     Series,
 )
 from otel_gpu.enrich.percentiles import bucket_middles_ns
@@ -25,6 +26,7 @@ from otel_gpu.store.columns import Row
 from otel_gpu.store.lookups import family_name
 from otel_gpu.store.pending_rows import PendingRows
 from otel_gpu.store.processes import End, FollowedSeries, Process, Processes
+from otel_gpu.store.resource_text import resource_text
 from otel_gpu.store.schema import TABLE_BY_NAME
 from otel_gpu.store.stack_rows import stack_columns
 from otel_gpu.store.text import clean, to_json
@@ -172,6 +174,10 @@ class Names:
         if not is_fresh:
             self.keep("stacks", (number, self._chunk, "program", *stack_columns(stack)))
         return number
+
+    def resource(self, resource: Resource | None) -> str | None:
+        """Return what a thread waited for as its row says it; None: it is not known."""
+        return None if resource is None else resource_text(resource)
 
     def api(self, api: Api) -> int:
         """Return the number of an API, and see to it that the store knows its name."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from otel_gpu.demo.scenarios import CAPTURE_ENVIRONMENT, CAPTURE_FLAGS
+from otel_gpu.demo.scenarios import CAPTURE_ENVIRONMENT, CAPTURE_FLAGS, Scenario
 from tests.kernel.agent import FIRST, otel_gpu
 from tests.scenarios.truth import InjectedCause, InjectedEffect, Truth, read_truth
 
@@ -59,9 +59,11 @@ class Blame(NamedTuple):
         return common_ns / max(end_ns - start_ns, found["duration_ns"])
 
 
-def capture(command: Sequence[str], recording: Path) -> Truth:
+def capture(scenario: Scenario, command: Sequence[str], recording: Path) -> Truth:
     """Record a scenario."""
-    return read_truth(run_verb("run", f"--record={recording}", *CAPTURE_FLAGS, "--", *command))
+    with scenario.surroundings() as environment:
+        arguments = ("run", f"--record={recording}", *CAPTURE_FLAGS, "--", *command)
+        return read_truth(run_verb(*arguments, env=environment))
 
 
 def explain(recording: Path) -> Mapping[str, Any]:
@@ -70,10 +72,11 @@ def explain(recording: Path) -> Mapping[str, Any]:
     return document
 
 
-def run_verb(*arguments: object) -> str:
+def run_verb(*arguments: object, env: Mapping[str, str] | None = None) -> str:
     """Return what a verb prints on standard output."""
     # What others do on this machine is found too, and is not what was injected.
-    done = otel_gpu(*arguments, env=CAPTURE_ENVIRONMENT, timeout_s=TIMEOUT_S, inside=FIRST)
+    environment = CAPTURE_ENVIRONMENT | dict(env or {})
+    done = otel_gpu(*arguments, env=environment, timeout_s=TIMEOUT_S, inside=FIRST)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     return done.stdout

@@ -21,7 +21,7 @@ def run_scenario(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Bl
         if not built:
             built.extend(build(scenario, folder))
         recording: Path = folder / scenario.recording.name
-        truth = capture([*built[:-1], name], recording)
+        truth = capture(scenario, [*built[:-1], name], recording)
         return Blame(truth, explain(recording))
 
     return run

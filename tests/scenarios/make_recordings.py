@@ -69,7 +69,7 @@ def main() -> None:
         best: tuple[int, Path] | None = None
         for attempt in range(ATTEMPTS):
             path = BUILT / f"{name}-{attempt}.otelgpu"
-            truth = capture(command, path)
+            truth = capture(scenario, command, path)
             blame = Blame(truth, explain(path))
             wrong = [fault for effect in truth.effects for fault in faults(blame, effect)]
             # Nobody is to learn from what our own machine did meanwhile.

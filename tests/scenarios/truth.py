@@ -5,13 +5,18 @@ from typing import Any, NamedTuple
 
 
 class InjectedCause(NamedTuple):
-    """One cause; ``pid`` and ``tid`` are of the culprit, 0 where there is none."""
+    """
+    One cause; ``pid`` and ``tid`` are of the culprit, 0 where there is none.
+
+    ``resource`` is the file or address that was waited for; empty: none.
+    """
 
     kind: str
     time_ns: int
     pid: int
     tid: int
     via: "InjectedCause | None"
+    resource: str = ""
 
 
 class InjectedEffect(NamedTuple):
@@ -30,7 +35,11 @@ class InjectedEffect(NamedTuple):
 
 
 class Truth(NamedTuple):
-    """A scenario's own account of one thread; ``ktime_ns`` and ``unix_ns`` are the same moment."""
+    """
+    A scenario's own account of one thread; ``ktime_ns`` and ``unix_ns`` are the same moment.
+
+    ``losses`` are sums over all steps, of what each step loses time to.
+    """
 
     scenario: str
     pid: int
@@ -38,6 +47,7 @@ class Truth(NamedTuple):
     ktime_ns: int
     unix_ns: int
     effects: tuple[InjectedEffect, ...]
+    losses: tuple[InjectedCause, ...]
 
     def to_unix_ns(self, ktime_ns: int) -> int:
         """Unix time of a moment on the kernel's monotonic clock."""
@@ -63,6 +73,7 @@ def read_truth(line: str) -> Truth:
             )
             for effect in document["effects"]
         ),
+        tuple(map(_cause, document["losses"])),
     )
 
 
@@ -74,4 +85,5 @@ def _cause(cause: dict[str, Any]) -> InjectedCause:
         cause["pid"],
         cause.get("tid", cause["pid"]),
         _cause(via) if via else None,
+        cause.get("resource", ""),
     )

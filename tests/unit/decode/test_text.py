@@ -90,7 +90,8 @@ def test_a_stall_names_what_it_waited_for():
             "stall 20 10/11 image_ktime_ns=7 start_ktime_ns=5 runnable_ktime_ns=9 "
             "call_start_ktime_ns=0 root_start_ktime_ns=0 user_stack=0 culprit_pid=1 culprit_tid=2 "
             "waker_pid=3 waker_tid=4 cpu=0 call_api=0 call_depth=0 switch_type=involuntary kernel_stack=9 "
-            'system_call=202 argument=0x7f10 flags=1 comm="me" culprit_comm="hog" waker_comm=""'
+            'system_call=202 argument=0x7f10 flags=1 comm="me" culprit_comm="hog" waker_comm="" '
+            "resource=0"
         )
     ]
 

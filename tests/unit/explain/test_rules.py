@@ -28,7 +28,7 @@ def test_the_kinds_are_those_that_are_documented():
         *("preemption", "run_queue", "cpu_quota", "lock", "gil", "io", "ipc", "sleep", "network"),
         *("page_fault", "reclaim", "mmap_lock", "fork", "stopped", "capture", "gpu_wait"),
         *("gpu_backpressure", "first_call", "allocator_churn", "unexplained", "host_work"),
-        "off_cpu",
+        *("off_cpu", "network"),
     }
 
 

@@ -167,7 +167,9 @@ def call(device=None, process=PROCESS, stack=None, **changes) -> CallActivity:
     )
 
 
-def stall(reason="", functions=(), process=PROCESS, stack=None, **changes) -> StallActivity:
+def stall(
+    reason="", functions=(), process=PROCESS, stack=None, resource=None, **changes
+) -> StallActivity:
     event = _STALL._replace(**changes)
     return StallActivity(
         process,
@@ -179,6 +181,7 @@ def stall(reason="", functions=(), process=PROCESS, stack=None, **changes) -> St
         functions,
         stack,
         *IDS.of_stall(event),
+        resource,
     )
 
 

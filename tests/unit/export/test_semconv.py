@@ -5,7 +5,7 @@ import pytest
 
 from otel_gpu import wire
 from otel_gpu.decode.events import STALL_STATE_UNKNOWN
-from otel_gpu.enrich.activities import ProcessImage
+from otel_gpu.enrich.activities import ProcessImage, Resource
 from otel_gpu.enrich.attributes import describe, facts_of, host_of
 from otel_gpu.explain.budget import WITHHELD_RATE, WITHHELD_TRACE
 from otel_gpu.explain.chains import Cause, Chain, Culprit, Effect, Evidence, Incident
@@ -137,6 +137,11 @@ def stream():
         flags=STALL_STATE_UNKNOWN,
         switch_type=0,
     )
+    for resource in (
+        Resource("file", "/data/x", "nfs4", "/data", is_remote=True),
+        Resource("tcp", "10.0.0.7:443", is_remote=True),
+    ):
+        yield stall(trainer, 13 * SECOND, 14 * SECOND, 14 * SECOND, resource=resource)
     yield fork(trainer, child, 10 * SECOND, 10 * SECOND + MS)
     names = [
         "cudaLaunchKernel",

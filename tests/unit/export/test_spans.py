@@ -2,7 +2,7 @@ import pytest
 from opentelemetry.sdk.trace import SpanLimits
 
 from otel_gpu import wire
-from otel_gpu.enrich.activities import CountersActivity, DeviceIdentity, ExitActivity
+from otel_gpu.enrich.activities import CountersActivity, DeviceIdentity, ExitActivity, Resource
 from otel_gpu.export.finished import STATUS_ERROR, STATUS_UNSET, SharedAttributes
 from otel_gpu.export.limits import Limits
 from otel_gpu.export.resources import Origins, Resources
@@ -246,6 +246,45 @@ def test_a_nested_call_is_the_child_of_the_call_around_it(builder):
     assert outer.parent_span_id == b""
     assert inner.parent_span_id == outer.span_id
     assert inner.trace_id == outer.trace_id
+
+
+@pytest.mark.parametrize(
+    ("resource", "said"),
+    [
+        (
+            Resource("file", "/data/x", "nfs4", "/data", is_remote=True),
+            {
+                "otel_gpu.resource.kind": "file",
+                "otel_gpu.resource.remote": True,
+                "file.path": "/data/x",
+                "system.filesystem.type": "nfs4",
+                "system.filesystem.mountpoint": "/data",
+            },
+        ),
+        (
+            Resource("tcp", "[fd00::2]:443", is_remote=True),
+            {
+                "otel_gpu.resource.kind": "tcp",
+                "otel_gpu.resource.remote": True,
+                "network.transport": "tcp",
+                "network.peer.address": "fd00::2",
+                "network.peer.port": 443,
+            },
+        ),
+        # What listens has no peer, and a pipe no name.
+        (
+            Resource("tcp", "0.0.0.0:80", is_incoming=True),
+            {"otel_gpu.resource.kind": "tcp", "network.transport": "tcp"},
+        ),
+        (Resource("pipe", ""), {"otel_gpu.resource.kind": "pipe", "network.transport": "pipe"}),
+    ],
+)
+def test_a_blocked_time_says_what_was_waited_for(builder, resource, said):
+    """In the words of the semantic conventions, where they have some."""
+    plain, _ = builder.spans(samples.stall())
+    named, _ = builder.spans(samples.stall(resource=resource))
+
+    assert dict(named.attributes) == dict(plain.attributes) | said
 
 
 def test_a_stall_is_a_blocked_time_and_a_wait_for_a_cpu(builder):

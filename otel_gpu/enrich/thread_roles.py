@@ -1,0 +1,91 @@
+"""
+What threads without a name of their own run: the function that their stacks begin with.
+
+Python's threads are all called as their process, as are its worker processes. The outermost
+function that is not of what starts threads and processes says what one is for: ``_feed`` of
+a queue, ``_worker_loop`` of a data loader.
+"""
+
+import re
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from otel_gpu.enrich import libraries
+from otel_gpu.enrich.libraries import is_standard_library, layer_of
+from otel_gpu.stacks.frames import CUT, NATIVE, PYTHON, Frame
+
+MAX_THREADS = 8192
+"""Threads whose role is remembered; the one that was not asked about for longest goes first."""
+# What runs the function that a thread or process was made for.
+_STARTS = frozenset({"run", "_bootstrap", "_bootstrap_inner"})
+_STARTERS = re.compile(
+    r"(?:.*/)?(?:lib/python[\w.]+|Lib)/(?:threading|multiprocessing/process)\.py", re.DOTALL
+)
+_MODULE = "<module>"
+_NOT_OWN = frozenset({libraries.C_LIBRARY, libraries.PYTHON})
+
+
+class ThreadRoles:
+    """The roles of threads, as (pid, tid), of which that was seen; bounded."""
+
+    def __init__(self) -> None:
+        self._roles: OrderedDict[tuple[int, int], str] = OrderedDict()
+
+    def learn(
+        self, pid: int, tid: int, comm: str, process_comm: str, frames: Sequence[Frame]
+    ) -> str:
+        """Return the role of a thread when it is seen for the first time; else nothing."""
+        thread = (pid, tid)
+        if thread in self._roles:
+            self._roles.move_to_end(thread)
+            return ""
+        if comm != process_comm:
+            return ""
+        role = find_role(frames)
+        if role:
+            self._roles[thread] = role
+            if len(self._roles) > MAX_THREADS:
+                self._roles.popitem(last=False)
+        return role
+
+    def forget(self, pid: int, tid: int) -> None:
+        """Forget one thread: another program runs in it."""
+        self._roles.pop((pid, tid), None)
+
+    def clear(self) -> None:
+        """Forget everything: another capture begins."""
+        self._roles.clear()
+
+
+def find_role(frames: Sequence[Frame]) -> str:
+    """
+    Return the outermost function of a stack, innermost frame first, that says what it is for.
+
+    Empty where that is not known: frames were left out, or have no names.
+    """
+    python = [frame for frame in frames if frame.kind in (PYTHON, CUT)]
+    if any(frame.kind == PYTHON for frame in python):
+        return _python_role(python)
+    for frame in reversed(frames):
+        if frame.kind == CUT:
+            return ""
+        if frame.kind == NATIVE and frame.function and layer_of(frame.module) not in _NOT_OWN:
+            return frame.function
+    return ""
+
+
+def _python_role(frames: Sequence[Frame]) -> str:
+    for inner, frame in enumerate(frames):
+        if _own_name(frame) in _STARTS and _STARTERS.fullmatch(frame.file):
+            # The innermost starter: a process that was forked has its parent's frames as well.
+            return _own_name(frames[inner - 1]) if inner else ""
+        if frame.kind == CUT:
+            return ""
+    for frame in reversed(frames):
+        if not is_standard_library(frame.file) and frame.function != _MODULE:
+            return _own_name(frame)
+    return ""
+
+
+def _own_name(frame: Frame) -> str:
+    return frame.function.rpartition(".")[2] if frame.kind == PYTHON else ""

@@ -1,0 +1,112 @@
+"""What is slow in every step is found too, and what is healthy in every step is left alone."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from otel_gpu.demo.scenarios import SCENARIOS
+from tests.scenarios.blame import Blame
+from tests.scenarios.truth import InjectedCause
+
+pytestmark = [pytest.mark.kernel, pytest.mark.alone]
+
+RUNS = 20 if os.environ.get("OTEL_GPU_TEST_LONG") else 1
+HEALTHY = ("clean", "gpu-wait", "idle-server", "full-queue")
+SLOW = [name for name, one in SCENARIOS.items() if one.is_steady and name not in HEALTHY]
+# A thread waits for a CPU that was taken from it, or that it did not get at once: one loss.
+SAME = {"preemption": "run_queue"}
+TOLERANCE = 0.10
+MOST_UNKNOWN = 0.05
+
+
+def process_of(blame: Blame) -> Mapping[str, Any]:
+    """What the document says of the process."""
+    (process,) = (one for one in blame.document["processes"] if one["pid"] == blame.truth.pid)
+    found: Mapping[str, Any] = process
+    return found
+
+
+def kind_of(cause: Mapping[str, Any]) -> str:
+    return SAME.get(cause["kind"], cause["kind"])
+
+
+def chronic(blame: Blame) -> list[Mapping[str, Any]]:
+    return [one for one in blame.document["incidents"] if one["chronic"]]
+
+
+def faults_of(blame: Blame, loss: InjectedCause) -> Iterator[str]:
+    """Say in which ways a loss is not explained as it should be."""
+    incidents = chronic(blame)
+    if not incidents:
+        yield f"no chronic incident of {loss}"
+        return
+    if kind_of(incidents[0]["causes"][0]) != loss.kind:
+        yield f"{incidents[0]['causes'][0]} comes first, and not {loss}"
+    causes = [cause for one in incidents for cause in one["causes"] if kind_of(cause) == loss.kind]
+    found_ns = sum(cause["time_ns"] for cause in causes)
+    if abs(found_ns - loss.time_ns) > TOLERANCE * loss.time_ns:
+        yield f"{found_ns / 1e6:.1f} ms instead of {loss.time_ns / 1e6:.1f} ms of {loss.kind}"
+    culprits = {(cause["culprit"] or {"pid": 0})["pid"] for cause in causes}
+    if loss.pid and loss.pid not in culprits:
+        yield f"blames {culprits} instead of {loss.pid}"
+    if loss.resource and loss.resource not in str(causes):
+        yield f"{loss.resource} is not named"
+    if loss.via:
+        via = causes[0]["via"][0] if causes and causes[0].get("via") else None
+        if via is None or (via["kind"], via["culprit"]["pid"]) != (loss.via.kind, loss.via.pid):
+            yield f"{via} is behind it, and not {loss.via}"
+    if not incidents[0]["advice"]:
+        yield "there is no advice"
+
+
+@pytest.mark.parametrize("run", range(RUNS))
+@pytest.mark.parametrize("name", SLOW)
+def test_what_every_step_loses_is_found(
+    run_scenario: Callable[[str], Blame],
+    name: str,
+    run: int,
+) -> None:
+    """The cause comes first, with its time, who it was and what for, and nearly all is known."""
+    blame = run_scenario(name)
+
+    assert blame.truth.losses
+    wrong = [fault for loss in blame.truth.losses for fault in faults_of(blame, loss)]
+    assert not wrong
+    assert unknown_share(process_of(blame)["time_tree"]) < MOST_UNKNOWN
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_what_is_healthy_has_no_chronic_incident(
+    run_scenario: Callable[[str], Blame], name: str
+) -> None:
+    """The device is waited for, or there is nothing to do: neither is anybody's fault."""
+    blame = run_scenario(name)
+
+    assert [one for one in chronic(blame) if one["id"]] == []
+    assert unknown_share(process_of(blame)["time_tree"]) < MOST_UNKNOWN
+
+
+def test_the_tree_sums_up(run_scenario: Callable[[str], Blame]) -> None:
+    """Each node is as long as what it is made of; the whole is all of the time."""
+    tree = process_of(run_scenario("steady-loader"))["time_tree"]
+
+    assert tree["share"] == 1
+    for node in nodes(tree):
+        if node["children"]:
+            assert sum(child["time_ns"] for child in node["children"]) == node["time_ns"]
+
+
+def nodes(node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield a node and all that is under it."""
+    yield node
+    for child in node["children"]:
+        yield from nodes(child)
+
+
+def unknown_share(tree: Mapping[str, Any]) -> float:
+    """How much of the time nothing is known about."""
+    return float(
+        sum(one["share"] for one in nodes(tree) if one["state"] in ("unknown", "unexplained"))
+    )
