@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
-from otel_gpu.enrich.activities import CallStack, ProcessImage, Resource, key_of
+from otel_gpu.enrich.activities import CallStack, ProcessImage, Resource, Who, key_of
 from otel_gpu.enrich.activities import Culprit as Culprit  # noqa: PLC0414 -- a noun of blame too
 
 
@@ -172,16 +172,6 @@ class Incident(NamedTuple):
         found = [chain.effect.process for chain in self.chains]
         found += [self.process] if self.process else []
         return tuple({key_of(image): image for image in found}.values())
-
-
-class Who(NamedTuple):
-    """Who kept somebody waiting, and what it runs; empty where that is not known."""
-
-    pid: int
-    tid: int
-    comm: str
-    command: str = ""
-    container: str = ""
 
 
 class Where(NamedTuple):

@@ -20,7 +20,6 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.enrich.activities import Resource
 
 # Whose fault time is. Only a fault of the host makes an incident more than low.
 FAULT = "host"
@@ -258,12 +257,6 @@ def blocked_kind(reason: str, place: str) -> str:
     """Return the kind of cause that blocked time is."""
     at_place = _BLOCKED_AT.get(place, {})
     return at_place.get(reason) or _BLOCKED.get(reason, "unexplained")
-
-
-def of_resource(kind: str, resource: Resource | None) -> str:
-    """Return the kind of cause that a wait is, knowing what its system call was about."""
-    is_far = resource is not None and resource.is_remote and resource.kind in ("tcp", "udp")
-    return "network" if kind == "ipc" and is_far else kind
 
 
 def on_cpu_kind(place: str) -> str:

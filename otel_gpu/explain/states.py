@@ -82,7 +82,7 @@ def kind_of(time: ThreadTime) -> str:
     if time.state == wire.STATE_ON_CPU:
         kind = rules.on_cpu_kind(place)
     else:
-        kind = rules.of_resource(rules.blocked_kind(time.reason, place), time.wait.resource)
+        kind = rules.blocked_kind(time.reason, place)
     return "unknown" if kind == "unexplained" else kind
 
 

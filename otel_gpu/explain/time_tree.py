@@ -18,17 +18,18 @@ what that one did meanwhile. The children of a node sum to it, to the nanosecond
 # -------------------
 #
 # A server that gets no requests waits in the same system calls as a program whose data is late. It
-# is idle where nobody who is watched ended the wait and nothing that the program had asked for was on
-# its way: a pipe, a local socket, or a wait for any of many. A wait on a connection to another host is
-# not idle: that host was asked for something, or it is said to be an input.
+# is idle where nobody who is watched ended the wait or has the other end of what was waited for, and
+# nothing that the program had asked for was on its way: it waits for a connection, on one that came
+# from outside, or for any of many. On a connection that it made itself to another host it waits for an
+# answer, which is a cause of its own.
 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.enrich.activities import NO_WAIT, Culprit, Resource, ThreadTime
+from otel_gpu.enrich.activities import NO_WAIT, Culprit, Resource, ThreadTime, Who
 from otel_gpu.explain import rules
-from otel_gpu.explain.chains import Node, Where, Who
+from otel_gpu.explain.chains import Node, Where
 from otel_gpu.explain.places import Places
 from otel_gpu.explain.states import kind_of, state_of, state_of_kind
 from otel_gpu.explain.wakers import waker_of
@@ -119,7 +120,7 @@ def resources_of(figures: Iterable[Figures]) -> Resources:
     for one in figures:
         for time in one.times:
             if time.state == wire.STATE_BLOCKED and time.ended_ns > 0:
-                of_reason = sums.setdefault((one.process.pid, time.reason), {})
+                of_reason = sums.setdefault((one.process.pid, _as_before(time.reason)), {})
                 known_ns = of_reason.get(time.wait.resource, 0)
                 of_reason[time.wait.resource] = known_ns + time.ended_ns
     found = {}
@@ -174,7 +175,8 @@ def _leaf_of(
     )
     kind = kind_of(time)
     is_input = time.context == wire.CONTEXT_GAP and time.reason == "ipc"
-    if state == kind == "ipc" and is_input and not _is_watched(who):
+    is_fed = _is_watched(who) or (wait.resource is not None and wait.resource.peers)
+    if is_input and not is_fed:
         return _Leaf(IDLE, kind, who, wait.resource)
     note = NO_REASON if kind == UNKNOWN else ""
     leaf = _Leaf(state, kind, who, wait.resource, note=note)
@@ -187,9 +189,10 @@ def _leaf_of(
         case wire.STATE_RUN_QUEUE:
             end_kind, note = "run_queue", ""
         case wire.STATE_BLOCKED:
-            resource = resources.get((end.pid, wait.end_reason)) if end else None
+            resource = resources.get((end.pid, _as_before(wait.end_reason))) if end else None
             end_kind = rules.blocked_kind(wait.end_reason, rules.GAP)
-            end_kind = rules.of_resource(end_kind, resource)
+            if end_kind == "ipc" and resource and resource.is_network:
+                end_kind = "network"
             if end_kind == "unexplained":
                 end_kind, note = UNKNOWN, NO_REASON
         case _:
@@ -197,6 +200,11 @@ def _leaf_of(
     return leaf._replace(
         end=end or who, end_kind=end_kind, end_resource=resource, note=note or leaf.note
     )
+
+
+def _as_before(reason: str) -> str:
+    # What a wait for data was about is known of a thread's own waits only.
+    return "ipc" if reason == "network" else reason
 
 
 def _is_watched(who: Culprit | None) -> bool:

@@ -67,7 +67,7 @@ def waker_of(time: ThreadTime) -> Culprit | None:
         return None
     resource = wait.resource
     # Of processes that are not watched no thread is named, and of those no relation is known.
-    is_known = who.tid != 0 and not (resource and resource.is_remote)
+    is_known = who.tid != 0 and not (resource and resource.is_network)
     is_local = resource is not None and resource.kind in _LOCAL
     return who if is_known or is_local or time.reason in _BY_THREADS else None
 

@@ -31,6 +31,7 @@ from otel_gpu.findings.document import (
     processes_of,
 )
 from otel_gpu.findings.extent import Extent
+from otel_gpu.findings.names import Names
 from otel_gpu.findings.notes import write_notes
 from otel_gpu.findings.slots import Slots, Totals
 from otel_gpu.ledger.agent import AgentReadings
@@ -76,6 +77,7 @@ class Collector:
         self._agent = AgentReadings()
         self._pressure = Pressure(window)
         self._places = Places(explainer.settings.max_processes)
+        self._names = Names()
         # Of a part of the capture, incidents are made again.
         self._is_part = window != Window() or bool(pids)
         self._incidents = Incidents(explainer.settings)
@@ -95,6 +97,7 @@ class Collector:
         self._extent.observe(activity)
         self._ledger.observe(activity)
         self._agent.observe(activity)
+        self._names.observe(activity)
         end_unix_ns = END_OF[type(activity)](activity)
         if self._window.overlaps(end_unix_ns, end_unix_ns):
             self._places.observe(activity)
@@ -128,6 +131,7 @@ class Collector:
         found = self._ledger.figures()
         incidents = tuple(self._all_incidents(found.values(), start_unix_ns, end_unix_ns))
         chosen = [one for one in found.values() if self._chooses(one.process)]
+        self._names.learn_images(one.process for one in found.values())
         verdicts = find_verdicts(chosen, self._explainer.settings, self._places, found.values())
         feeders = {key_of(verdict.process) for verdict in verdicts}
         # Images that only went on to run another program, as forks do.
@@ -145,7 +149,7 @@ class Collector:
         return Document(
             source,
             Window(start_unix_ns, end_unix_ns),
-            tuple(processes_of(images.values(), verdicts, (one.process for one in found.values()))),
+            tuple(processes_of(images.values(), verdicts, self._names.find)),
             tuple(apis),
             # Without what was freed, what was allocated would seem to be held.
             tuple(balances(chosen)) if self._knows_freed_bytes else (),

@@ -6,12 +6,12 @@ that a process, a chain, an interval and a stack are here themselves where JSON 
 (see ``json_form``). What is not known about a window is said in the document's ``notes``.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.enrich.activities import CallStack, ImageKey, ProcessImage, key_of
+from otel_gpu.enrich.activities import CallStack, ImageKey, ProcessImage, Who, key_of
 from otel_gpu.explain.chains import (
     Cause,
     CauseKind,
@@ -25,7 +25,6 @@ from otel_gpu.explain.chains import (
     Severity,
     Verdict,
     Where,
-    Who,
     stack_of_cause,
 )
 from otel_gpu.ledger.pressure import Load, Throttled
@@ -285,7 +284,7 @@ class Document(NamedTuple):
 def processes_of(
     images: Iterable[ProcessImage],
     verdicts: Iterable[Verdict],
-    known: Iterable[ProcessImage] = (),
+    names: Callable[[Who], Who] | None = None,
 ) -> Iterator[Process]:
     """
     Yield processes with what bounds them, in the order of their images.
@@ -293,18 +292,18 @@ def processes_of(
     Args:
         images: Which.
         verdicts: What bounds those that feed a GPU.
-        known: Others that may have kept them waiting.
+        names: Says who it is that kept them waiting, as far as that is known.
     """
     judged = {key_of(verdict.process): verdict for verdict in verdicts}
-    images = tuple(images)
-    by_pid = {image.pid: image for image in (*known, *images)}
     for image in images:
         verdict = judged.get(key_of(image))
         tree = verdict.time_tree if verdict else None
+        arguments = image.attributes.get("process.command_args")
+        is_list = isinstance(arguments, list | tuple)
         yield Process(
             image,
             str(image.attributes.get("service.name") or image.comm),
-            _command_of(image),
+            " ".join(map(str, arguments)) if is_list and arguments else image.comm,
             image.start_unix_ns,
             {
                 name: str(value)
@@ -314,22 +313,10 @@ def processes_of(
             verdict.verdict if verdict else UNKNOWN,
             verdict.shares if verdict else {},
             verdict.budget_ns if verdict else {},
-            tree and _with_names(tree, by_pid),
+            _with_names(tree, names) if tree and names else tree,
         )
 
 
-def _command_of(image: ProcessImage) -> str:
-    arguments = image.attributes.get("process.command_args")
-    is_list = isinstance(arguments, list | tuple)
-    return " ".join(map(str, arguments)) if is_list and arguments else image.comm
-
-
-def _with_names(node: Node, images: Mapping[int, ProcessImage]) -> Node:
-    """Return a tree that says of everybody what it runs, as far as that is known."""
-    who = node.who
-    image = images.get(who.pid) if who else None
-    if who and image:
-        container = str(image.attributes.get("container.id", ""))
-        who = who._replace(command=_command_of(image), container=container)
-    children = tuple(_with_names(child, images) for child in node.children)
-    return node._replace(who=who, children=children)
+def _with_names(node: Node, names: Callable[[Who], Who]) -> Node:
+    children = tuple(_with_names(child, names) for child in node.children)
+    return node._replace(who=node.who and names(node.who), children=children)

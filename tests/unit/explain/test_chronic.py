@@ -86,7 +86,7 @@ def test_a_program_that_always_waits_for_its_loader_has_an_incident():
     [
         (row(RUN_QUEUE, GAP, 400, who=HOG), "run_queue", HOG, "high"),
         (row(BLOCKED, GAP, 400, "lock", who=LOADER, end_state=ON_CPU), "lock", LOADER, "high"),
-        (row(BLOCKED, GAP, 400, "ipc", resource=FAR), "network", None, "high"),
+        (row(BLOCKED, GAP, 400, "network", resource=FAR), "network", None, "high"),
         (row(BLOCKED, GAP, 400, "io", resource=FILE), "io", None, "high"),
         # Nobody kept it waiting: its own work and sleep are lost, and nobody is to be woken.
         (row(ON_CPU, GAP, 400), "host_work", None, "medium"),

@@ -181,7 +181,7 @@ def test_who_waits_for_a_loader_is_not_idle_while_it_has_not_answered():
 
 def test_a_read_from_another_host_is_not_idle():
     """What was asked for is on its way; in the name of whom it came is an accident."""
-    tree = grow([waited(BLOCKED, GAP, 500, "ipc", who=LOADER, resource=FAR)])
+    tree = grow([waited(BLOCKED, GAP, 500, "network", who=LOADER, resource=FAR)])
 
     (node,) = tree.child("ipc").children
     assert (node.state, node.who, node.resource) == ("network", None, FAR)
@@ -189,7 +189,7 @@ def test_a_read_from_another_host_is_not_idle():
 
 def test_what_the_one_who_is_waited_for_waited_for_is_in_its_own_account():
     """The feeder waits for a pipe, and at its other end somebody for another host."""
-    own = waited(BLOCKED, NEVER, 480, "ipc", process=WORKER, resource=FAR)
+    own = waited(BLOCKED, NEVER, 480, "network", process=WORKER, resource=FAR)
     file = waited(BLOCKED, NEVER, 480, "io", process=WORKER, resource=FILE)
     wait = {"who": LOADER, "end": READER, "end_state": BLOCKED}
     times = [
