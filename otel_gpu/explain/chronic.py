@@ -18,9 +18,9 @@ account of its threads' time says all the same how long it waited, and for whom.
 # What is not lost
 # ----------------
 #
-# A process that mostly waits for its device loses nothing on the host, for what the host does is done
-# meanwhile; but a thread that waits for a CPU inside a synchronize call does so when the device is
-# done. What the driver does inside of other calls is its own affair, and the first call of an API is
+# A process that mostly waits for its device loses nothing by what the host does meanwhile. The device
+# has nothing to do after a synchronize call, until the next launch, and so has lost what keeps the
+# thread from going on there, or from returning from that call. What the driver does inside of other calls is its own affair, and the first call of an API is
 # warm-up. The work of a process that mostly waits for requests keeps nobody from anything.
 
 from collections import deque
@@ -47,6 +47,7 @@ from otel_gpu.explain.time_tree import (
 )
 from otel_gpu.explain.verdicts import GPU, find_verdict
 from otel_gpu.ledger.ledger import Figures, Ledger, Mark
+from otel_gpu.probe_table import API_BY_NUMBER
 
 OWN = frozenset({HOST_WORK, "sleep"})
 """What a thread does itself, where nobody keeps it waiting: no fault of the host, and lost."""
@@ -160,11 +161,14 @@ def find_chronic(
 
 
 def _may_be_lost(time: ThreadTime, *, is_gpu_bound: bool, is_idle: bool) -> bool:
+    state = state_of(time.state, time.context, time.reason)
     if is_gpu_bound:
-        return time.state == wire.STATE_RUN_QUEUE and time.context == wire.CONTEXT_SYNCHRONIZE
+        # In a gap, it is the call before that.
+        api = API_BY_NUMBER.get(time.wait.api)
+        is_device_done = api is not None and api.family == wire.FAMILY_SYNCHRONIZE
+        return is_device_done and time.state != wire.STATE_ON_CPU and state != "sleep"
     if is_idle and time.state == wire.STATE_ON_CPU:
         return False
-    state = state_of(time.state, time.context, time.reason)
     return not (time.context == wire.CONTEXT_CALL and state in _DRIVERS)
 
 

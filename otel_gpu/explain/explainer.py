@@ -103,7 +103,7 @@ class Explainer:
         return self._take_ready()
 
     def incidents(self) -> list[Incident]:
-        """Return all incidents so far, those that lost most time first."""
+        """Return all incidents so far, the worst first."""
         return self._incidents.all()
 
     def closed_incidents(self) -> Sequence[Incident]:

@@ -166,10 +166,10 @@ class Incidents:
         return fresh
 
     def all(self) -> list[Incident]:
-        """Return all incidents, open ones too, those that lost most time first."""
+        """Return all incidents, open ones too, the worst first."""
         hung = map(self._describe_one, self._hung.values())
         groups = map(self._describe, self._open.values())
-        return sorted([*self._closed, *groups, *hung], key=_by_lost_time)
+        return sorted([*self._closed, *groups, *hung], key=worst_first)
 
     def _begin(self, key: _Key, start_unix_ns: int) -> _Group:
         causes = CauseSums(_MAX_CAUSES, self._settings.max_evidence)
@@ -206,7 +206,7 @@ class Incidents:
         self._fresh.append(incident)
         for incidents in (self._closed, self._fresh):
             if len(incidents) > self._settings.max_incidents:
-                least = max(range(len(incidents)), key=lambda i: _by_lost_time(incidents[i]))
+                least = max(range(len(incidents)), key=lambda i: worst_first(incidents[i]))
                 del incidents[least]
                 self.given_up["incidents"] += incidents is self._closed
 
@@ -304,9 +304,10 @@ def _advice_for(cause: Cause) -> str:
     return rules.advice_of(cause.kind, is_cpu_idle=idle_ns > busy_ns)
 
 
-def _by_lost_time(incident: Incident) -> tuple[int, int, int, str]:
+def worst_first(incident: Incident) -> tuple[int, int, int, str]:
+    """Sort key: by severity, then by lost time."""
     rank_of_severity = _RANK.get(incident.severity, _RANK[LOW])
-    return -incident.lost_ns, rank_of_severity, incident.start_unix_ns, incident.id
+    return rank_of_severity, -incident.lost_ns, incident.start_unix_ns, incident.id
 
 
 def _by_start(chain: Chain) -> tuple[int, str]:

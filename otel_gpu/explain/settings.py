@@ -58,7 +58,7 @@ class Settings:
     chronic_window_ns: int = 10 * _S
     chronic_share: float = 0.05
     chronic_lost_ns: int = 50 * _MS
-    chronic_high_share: float = 0.25
+    chronic_high_share: float = 0.1
     max_pending: int = 4096
     max_intervals: int = 16384
     max_thread_intervals: int = 512

@@ -85,13 +85,16 @@ def judge_chronic(lost_ns: int, feeders_ns: int, settings: Settings, *, is_own: 
     """
     Return the severity of a chronic cause: by what it takes of the feeder threads' time.
 
+    What the program does itself is never high, and low as long as that is not most of its time.
+
     Args:
         lost_ns: How much time is lost.
         feeders_ns: Of how much.
         settings: What matters.
-        is_own: Whether nobody kept the program waiting: its own work is never high.
+        is_own: Whether nobody kept the program waiting.
     """
-    is_much = lost_ns >= settings.chronic_high_share * feeders_ns
-    if is_much and lost_ns >= settings.high_lost_ns and not is_own:
-        return HIGH
-    return MEDIUM if lost_ns >= settings.medium_lost_ns else LOW
+    share = lost_ns / max(1, feeders_ns)
+    if lost_ns < settings.medium_lost_ns or (is_own and share < settings.high_share):
+        return LOW
+    is_much = share >= settings.chronic_high_share and lost_ns >= settings.high_lost_ns
+    return HIGH if is_much and not is_own else MEDIUM

@@ -45,6 +45,9 @@ NOT_FOLLOWED = "What it did meanwhile was not seen."
 NO_REASON = "It was blocked; on what is not known."
 
 _MOST_CHILDREN = 8
+# Of the whole tree; what is less is summed up, if it has company.
+_LEAST_SHARE = 0.002
+_FEW = 2
 # States in which somebody, or something, keeps a thread from going on.
 _HINDERED = frozenset(
     {"run_queue", "lock", "gil", "io", "ipc", "sleep", "paging", "other"}
@@ -245,7 +248,8 @@ class _Grower:
             (only,) = children
             if not (only.who or only.resource or only.children) and only.state == state:
                 children = []
-        return self._node(state, time_ns, self._pid, state, children=self._fold(children))
+        place = "ipc" if state == IDLE else state
+        return self._node(state, time_ns, self._pid, place, children=self._fold(children))
 
     def _of_who(self, state: str, leaves: Mapping[_Leaf, int]) -> Node:
         first = next(iter(leaves))
@@ -270,7 +274,7 @@ class _Grower:
             first.kind,
             sum(leaves.values()),
             self._pid,
-            state,
+            "ipc" if state == IDLE else state,
             who=Who(*first.who) if first.who else None,
             by=first.who.pid if first.who else 0,
             resource=first.resource,
@@ -308,16 +312,16 @@ class _Grower:
     def _fold(self, children: list[Node]) -> tuple[Node, ...]:
         """Return children by their time, the smallest summed up."""
         ranked = sorted((node for node in children if node.time_ns > 0), key=_by_time)
-        most = self._most
-        if most is None or len(ranked) <= most:
+        if self._most is None:
             return tuple(ranked)
-        rest = ranked[most - 1 :]
+        large = sum(node.share >= _LEAST_SHARE for node in ranked)
+        kept = max(1, min(large, self._most - 1))
+        rest = ranked[kept:]
+        if len(rest) < _FEW:
+            return tuple(ranked)
         time_ns = sum(node.time_ns for node in rest)
         note = f"{len(rest):,} smaller ones."
-        return (
-            *ranked[: most - 1],
-            Node(OTHER, time_ns, time_ns / self._total_ns, note=note),
-        )
+        return (*ranked[:kept], Node(OTHER, time_ns, time_ns / self._total_ns, note=note))
 
 
 def _by_time(node: Node) -> tuple[int, str, int, int]:

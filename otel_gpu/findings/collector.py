@@ -14,7 +14,7 @@ from otel_gpu.enrich.activities import (
 from otel_gpu.explain.chains import Chain, Culprit, Incident
 from otel_gpu.explain.chronic import Finding, find_chronic
 from otel_gpu.explain.explainer import Explainer
-from otel_gpu.explain.incidents import Incidents
+from otel_gpu.explain.incidents import Incidents, worst_first
 from otel_gpu.explain.places import Places
 from otel_gpu.explain.time_tree import resources_of
 from otel_gpu.explain.verdicts import find_verdicts
@@ -263,7 +263,7 @@ class Collector:
             self._find_chronic(tuple(figures), start_unix_ns, end_unix_ns)
             self._incidents.close()
             incidents = self._incidents.all()
-        return sorted(incidents, key=lambda incident: (-incident.lost_ns, incident.id))
+        return sorted(incidents, key=worst_first)
 
     def _find_chronic(
         self, figures: Sequence[Figures], start_unix_ns: int, end_unix_ns: int

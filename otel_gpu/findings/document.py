@@ -212,7 +212,7 @@ class Document(NamedTuple):
     """
     Everything that a reader can learn of a window.
 
-    ``incidents`` are in order of lost time, ``chains`` by the start of their effects, ``apis``
+    ``incidents`` are in order of severity and lost time, ``chains`` by the start of their effects, ``apis``
     by total time. ``slots`` holds rows for all processes together, then for each.
     """
 

@@ -7,7 +7,7 @@ from otel_gpu.enrich.activities import NO_WAIT, Culprit, Resource
 from otel_gpu.explain import rules
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.explain.settings import Settings
-from tests.activities import SECOND, T0, calls, capture, ended, image, snapshot
+from tests.activities import APIS_BY_NAME, SECOND, T0, calls, capture, ended, image, snapshot
 from tests.unit.explain.streams import (
     MS,
     START,
@@ -95,7 +95,7 @@ def test_a_program_that_always_waits_for_its_loader_has_an_incident():
 )
 def test_each_cause_is_found_with_who_or_what_is_behind_it(time, kind, culprit, severity):
     """By state and waker, as counted."""
-    (incident,) = incidents_of(time, rest(400))
+    (incident,) = incidents_of(time, rest(300))
 
     (cause,) = incident.causes
     assert (cause.kind, cause.culprit, cause.time_ns) == (kind, culprit, 400 * MS)
@@ -133,13 +133,27 @@ def test_an_account_of_states_only_has_none():
     assert incidents_of(time_of(BLOCKED, GAP, 800, "ipc"), time_of(ON_CPU, GAP, 200)) == []
 
 
-def test_a_thread_that_waits_for_a_cpu_when_the_device_is_done_loses_time():
-    """Also in a process that mostly waits for its device; elsewhere the device works meanwhile."""
-    late, meanwhile = row(RUN_QUEUE, SYNC, 200, who=HOG), row(RUN_QUEUE, GAP, 200, who=HOG)
+def test_what_keeps_a_thread_from_going_on_when_the_device_is_done_is_lost():
+    """Also in a process that mostly waits for its device; after a launch the device works meanwhile."""
+    done = APIS_BY_NAME["cudaStreamSynchronize"].number
+    late = row(RUN_QUEUE, SYNC, 100, who=HOG, api=done)
+    later = row(RUN_QUEUE, GAP, 100, who=HOG, api=done)
+    meanwhile = row(RUN_QUEUE, GAP, 200, who=HOG, api=LAUNCH)
 
-    (incident,) = incidents_of(gpu(600), late, meanwhile)
+    (incident,) = incidents_of(gpu(600), late, later, meanwhile)
 
-    assert incident.lost_ns == 200 * MS
+    assert (incident.causes[0].culprit, incident.lost_ns) == (HOG, 200 * MS)
+
+
+def test_own_work_is_low_while_it_is_not_most_of_the_time():
+    """Every program works; what bounds it is worth a look."""
+    severities = [
+        incident.severity
+        for ms in (400, 600)
+        for incident in incidents_of(row(ON_CPU, GAP, ms), rest(500))
+    ]
+
+    assert severities == ["low", "medium"]
 
 
 def test_the_first_call_of_an_api_is_warm_up():

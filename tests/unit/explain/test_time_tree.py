@@ -244,6 +244,8 @@ def test_many_culprits_are_a_handful_and_the_others():
     assert queue.children[-1].note == "33 smaller ones."
     assert queue.children[0].who.pid == 940
     assert_sums(queue)
+    one = [*hogs[-2:], waited(RUN_QUEUE, GAP, 0.01, who=HOG)]
+    assert len(grow(one).child("run_queue").children) == 3
     assert len(grow(hogs, most=None).child("run_queue").children) == 40
 
 
