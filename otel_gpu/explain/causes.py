@@ -318,8 +318,16 @@ class Causes:
             left_ns -= queued_ns
             span = evidence.of_unseen(other, start, start_unix_ns, end - start, "account")
             yield _Piece("run_queue", queued_ns, None, span)
+        worked_ns = (
+            self._timeline.worked_ns(thread, start_unix_ns, end - start) if left_ns > 0 else 0
+        )
+        if worked_ns:
+            worked_ns = min(left_ns, worked_ns)
+            left_ns -= worked_ns
+            span = evidence.of_unseen(other, start, start_unix_ns, end - start, "account")
+            yield _Piece("host_work", worked_ns, other, span)
         if left_ns > 0:
-            # On a CPU, or off it for too short a time to be sent.
+            # Off the CPU for too short a time to be sent; or on it, where no account tells.
             span = evidence.of_unseen(other, start, start_unix_ns, end - start)
             yield _Piece("unexplained", left_ns, None, span)
 

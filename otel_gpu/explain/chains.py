@@ -65,7 +65,7 @@ class Evidence(NamedTuple):
     not known which), ``call``, ``gap``, ``fork``, ``unseen`` or ``account``. A ``call`` or
     ``gap`` that is the effect itself stands for its totals: time of which the state is
     known and the interval is not. ``unseen`` is another thread's window of which not all
-    was seen, ``account`` one of which only its process's totals tell. ``span_id`` is the
+    was seen, ``account`` one of which only totals tell. ``span_id`` is the
     exported span's, where there is one, else
     empty. ``functions`` is the thread's kernel stack, and ``stack`` where in its program
     it was. ``is_cpu_idle`` says of a run queue that no thread had the CPU.

@@ -90,6 +90,13 @@ class Chronic(NamedTuple):
         culprit = self.causes[0].culprit
         return culprit.pid if culprit else 0
 
+    def without(self, time_ns: int) -> "Chronic":
+        """Return the same with less time, of its longest cause."""
+        longest, *others = self.causes
+        share = longest.share * max(0, longest.time_ns - time_ns) / max(1, longest.time_ns)
+        longest = longest._replace(time_ns=max(0, longest.time_ns - time_ns), share=share)
+        return self._replace(causes=(longest, *others), lost_ns=max(0, self.lost_ns - time_ns))
+
 
 class Finding(NamedTuple):
     """All chronic causes of one process image in one stretch of time; there may be none."""

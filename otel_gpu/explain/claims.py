@@ -12,11 +12,15 @@ _NS_PER_S = 1_000_000_000
 _MAX_SECONDS = 64
 # What effects know better than an account.
 _BETTER: Mapping[str, frozenset[str]] = {
-    "run_queue": frozenset({"preemption", "cpu_quota"}),
+    "run_queue": frozenset({"cpu_quota"}),
     "host_work": frozenset({"fork"}),
     "mmap_lock": frozenset({"fork"}),
     "page_fault": frozenset({"fork"}),
 }
+
+
+# The account does not tell a CPU that was taken away from one that was not free.
+_SAME: Mapping[str, str] = {"run_queue": "preemption"}
 
 
 class Claims:
@@ -51,12 +55,18 @@ class Claims:
         return taken
 
 
-def claimed_ns(chronic: Chronic, claims: Mapping[tuple[str, int], int]) -> int:
-    """Return how much of the time of a chronic cause the effects tell of."""
+def claimed_ns(chronic: Chronic, claims: Mapping[tuple[str, int], int]) -> tuple[int, int]:
+    """
+    Return how much of the time of a chronic cause the effects tell of.
+
+    Under the same name, and under another one, by which they know better what it was.
+    """
     better = _BETTER.get(chronic.kind, frozenset())
-    return sum(
-        time_ns
-        for (kind, culprit_pid), time_ns in claims.items()
-        if kind in better | {chronic.kind}
-        and (culprit_pid in (0, chronic.culprit_pid) or kind == "fork")
-    )
+    same_ns = better_ns = 0
+    for (kind, culprit_pid), time_ns in claims.items():
+        is_its = culprit_pid in (0, chronic.culprit_pid)
+        if is_its and kind in (chronic.kind, _SAME.get(chronic.kind)):
+            same_ns += time_ns
+        elif kind in better:
+            better_ns += time_ns
+    return same_ns, better_ns

@@ -76,8 +76,8 @@ def of_unseen(
     """
     Return a window of another thread of which nothing, or not all, was seen.
 
-    With ``account`` for ``kind`` it is one in which the thread waited for a CPU, as its
-    process's totals say.
+    With ``account`` for ``kind`` it is one in which the thread waited for a CPU or had one, as
+    totals say.
     """
     return Evidence(
         f"{kind}-{other.pid}-{other.tid}-{start_ktime_ns}",

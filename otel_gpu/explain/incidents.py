@@ -85,9 +85,10 @@ class Incidents:
         """Add the chronic causes of a process in a stretch of time, after the effects in it."""
         claims = self._claims.take(finding.process, finding.end_unix_ns)
         for one in finding.chronic:
-            left_ns = one.lost_ns - claimed_ns(one, claims)
+            same_ns, better_ns = claimed_ns(one, claims)
+            left_ns = one.lost_ns - same_ns - better_ns
             if left_ns >= one.least_ns:
-                self._add_account(one, left_ns)
+                self._add_account(one.without(better_ns), left_ns)
 
     def _add_account(self, chronic: Chronic, left_ns: int) -> None:
         key = (*key_of(chronic.process), chronic.kind, chronic.culprit_pid)

@@ -3,6 +3,7 @@
 import pytest
 
 from otel_gpu import wire
+from otel_gpu.enrich.activities import NO_WAIT
 from otel_gpu.explain.chains import Culprit, stack_of_cause
 from otel_gpu.explain.settings import Settings
 from tests.activities import MAIN_FRAME, call_stack
@@ -27,6 +28,8 @@ from tests.unit.explain.streams import (
     usual_gap,
     woken_by,
 )
+
+WORKING = Culprit(42, 43, "trainer")
 
 
 def test_a_wait_for_the_device_is_no_fault_of_the_host():
@@ -538,6 +541,24 @@ def test_what_nobody_saw_of_another_thread_is_unexplained():
     assert (io.kind, io.time_ns) == ("io", 20 * MS)
     assert [item.kind for item in unexplained.evidence] == ["unseen", "blocked"]
     assert chain.unexplained_ns == 0
+
+
+def test_what_the_account_knows_of_another_thread_is_its_work():
+    """It was on a CPU while it was waited for, as counted; only the rest was seen by nobody."""
+    waits = NO_WAIT._replace(who=WORKING, end=WORKING, end_state=wire.STATE_ON_CPU)
+    time = time_of(wire.STATE_BLOCKED, wire.CONTEXT_GAP, 70, "lock")
+    worked = time._replace(ended_ns=time.time_ns, wait=waits)
+    wait = off_cpu(0, 100, reason="lock", **woken_by(TRAINER, 43))
+
+    chain = chain_of(
+        usual_gap(),
+        account(99, worked._replace(time_ns=0, ended_ns=0)),
+        *(off_cpu(10, 20, tid=43, reason="io"), wait, slow_gap(blocked_ns=100 * MS)),
+        account(101, worked),
+    )
+
+    assert in_ms(chain.causes[0].via) == [("host_work", 70), ("io", 20), ("unexplained", 10)]
+    assert chain.causes[0].via[0].culprit == WORKING
 
 
 def test_what_a_thread_did_on_its_cpu_in_a_call_may_be_unexplained_too():

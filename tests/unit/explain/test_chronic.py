@@ -14,10 +14,12 @@ from tests.unit.explain.streams import (
     TRAINER,
     account,
     explain,
+    fork_by,
     in_ms,
     off_cpu,
     preempted,
     slow,
+    slow_gap,
     time_of,
     usual,
     usual_gap,
@@ -295,3 +297,20 @@ def test_gaps_that_are_always_long_are_no_effects_and_still_found():
     (incident,) = incidents_of(of_loader(800), rest(), before=gaps)
 
     assert in_ms(incident.causes) == [("ipc", 800)]
+
+
+def test_a_fork_is_not_its_own_work_once_more():
+    """The account knows that a thread was on a CPU; that it forked there, its effects do."""
+    forks = []
+    for number in range(10):
+        start = START + number * SECOND // 10
+        forks += [fork_by(42, 1, 60, start=start), slow_gap(61, start=start)]
+    work = row(ON_CPU, GAP, 900), rest(1100)
+    readings = [account(99.9, *(one._replace(time_ns=0, ended_ns=0) for one in work))]
+
+    _, explainer = explain(usual_gap(), *forks, *readings, account(102, *work))
+
+    told = {
+        one.causes[0].kind: (one.causes[0].time_ns, one.chronic) for one in explainer.incidents()
+    }
+    assert told == {"fork": (600 * MS, False), "host_work": (300 * MS, True)}
