@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from otel_gpu.enrich.activities import ImageKey, ProcessImage, key_of
 from otel_gpu.explain.chains import Cause, Effect
 from otel_gpu.explain.chronic import Chronic
+from otel_gpu.explain.rules import REPEATED_KINDS
 
 _NS_PER_S = 1_000_000_000
 # Stretches are looked at every few seconds.
@@ -64,7 +65,9 @@ def claimed_ns(chronic: Chronic, claims: Mapping[tuple[str, int], int]) -> tuple
     better = _BETTER.get(chronic.kind, frozenset())
     same_ns = better_ns = 0
     for (kind, culprit_pid), time_ns in claims.items():
-        is_its = culprit_pid in (0, chronic.culprit_pid)
+        is_its = culprit_pid in (0, chronic.culprit_pid) or (
+            not chronic.culprit_pid and kind in REPEATED_KINDS
+        )
         if is_its and kind in (chronic.kind, _SAME.get(chronic.kind)):
             same_ns += time_ns
         elif kind in better:

@@ -55,6 +55,7 @@ _HINDERED = frozenset(
 # Where it matters who that is, so that it has to be said if it is not known.
 _BY_SOMEBODY = frozenset({"run_queue", "lock", "gil", "ipc"})
 _CLEAR_SHARE = 0.75
+_OF_CLIENTS = frozenset({"tcp", "udp", "unix"})
 
 Resources = Mapping[tuple[int, str], Resource]
 """What the threads of a process mostly wait for, by its pid and the reason of the wait."""
@@ -139,18 +140,19 @@ def _leaves(
 ) -> dict[_Leaf, int]:
     """Return what each state consists of, scaled to the time that passed in it."""
     ended: dict[str, dict[_Leaf, int]] = {state: {} for state in passed_ns if state in _HINDERED}
+    rows = [(state_of(time.state, time.context, time.reason), time) for time in times]
+    # Whether anybody who is watched ever sent it anything.
+    is_fed = any(state == "ipc" and _is_watched(time.wait.who) for state, time in rows)
     # Of one thread there may be several names.
     names: dict[tuple[int, int], Culprit] = {}
-    is_fed = False
-    for time in times:
-        state = state_of(time.state, time.context, time.reason)
-        if state == "ipc" and _is_watched(time.wait.who):
-            is_fed = True
+    for state, time in rows:
         if state in ended and time.ended_ns > 0:
-            leaf = _leaf_of(state, time, names, resources)
+            leaf = _leaf_of(state, time, names, resources, is_fed=is_fed)
             ended[state][leaf] = ended[state].get(leaf, 0) + time.ended_ns
     leaves: dict[_Leaf, int] = {}
     for state, found in ended.items():
+        for kind in rules.REPEATED_KINDS:
+            _complete(found, kind)
         scaled = _scaled(found, passed_ns[state])
         open_ns = passed_ns[state] - sum(scaled.values())
         if open_ns and state in _BY_SOMEBODY:
@@ -170,6 +172,8 @@ def _leaf_of(
     time: ThreadTime,
     names: dict[tuple[int, int], Culprit],
     resources: Resources,
+    *,
+    is_fed: bool,
 ) -> _Leaf:
     wait = time.wait
     who, end = (
@@ -177,9 +181,7 @@ def _leaf_of(
         for one in (waker_of(time), wait.end)
     )
     kind = kind_of(time)
-    is_input = time.context == wire.CONTEXT_GAP and time.reason == "ipc"
-    is_fed = _is_watched(who) or (wait.resource is not None and wait.resource.peers)
-    if is_input and not is_fed:
+    if _is_input(time, who, is_fed=is_fed):
         return _Leaf(IDLE, kind, who, wait.resource)
     note = NO_REASON if kind == UNKNOWN else ""
     leaf = _Leaf(state, kind, who, wait.resource, note=note)
@@ -205,6 +207,28 @@ def _leaf_of(
     )
 
 
+def _is_input(time: ThreadTime, who: Culprit | None, *, is_fed: bool) -> bool:
+    """Say whether a wait was for input from outside, of which nothing is known to be on its way."""
+    resource = time.wait.resource
+    if time.context != wire.CONTEXT_GAP or time.reason != "ipc" or _is_watched(who):
+        return False
+    if resource is not None and resource.peers:
+        return False
+    # Who waits for a worker with a time limit is woken by a timer as well.
+    is_of_clients = resource is not None and resource.kind in _OF_CLIENTS
+    return who is not None or is_of_clients or not is_fed
+
+
+def _complete(found: dict[_Leaf, int], kind: str) -> None:
+    """Say of waits that a timer ended who was waited for, if it can only be one process."""
+    alike = [leaf for leaf in found if leaf.kind == kind and leaf.state != IDLE]
+    known = {leaf: found[leaf] for leaf in alike if leaf.who is not None}
+    nobodys = [leaf for leaf in alike if leaf.who is None]
+    if nobodys and len({leaf.who.pid for leaf in known if leaf.who}) == 1:
+        total_ns = sum(known.values()) + sum(map(found.pop, nobodys))
+        found |= _spread(known, total_ns)
+
+
 def _as_before(reason: str) -> str:
     # What a wait for data was about is known of a thread's own waits only.
     return "ipc" if reason == "network" else reason
@@ -217,16 +241,19 @@ def _is_watched(who: Culprit | None) -> bool:
 
 def _scaled(parts: Mapping[_Leaf, int], most_ns: int) -> dict[_Leaf, int]:
     """Return parts that sum to no more than a whole, in their proportions."""
+    return _spread(parts, most_ns) if sum(parts.values()) > most_ns else dict(parts)
+
+
+def _spread(parts: Mapping[_Leaf, int], whole_ns: int) -> dict[_Leaf, int]:
+    """Return parts that sum to a whole, in their proportions."""
     total_ns = sum(parts.values())
-    if total_ns <= most_ns:
-        return dict(parts)
-    scaled: dict[_Leaf, int] = {}
+    spread: dict[_Leaf, int] = {}
     before_ns = 0
     for part, time_ns in parts.items():
         after_ns = before_ns + time_ns
-        scaled[part] = after_ns * most_ns // total_ns - before_ns * most_ns // total_ns
+        spread[part] = after_ns * whole_ns // total_ns - before_ns * whole_ns // total_ns
         before_ns = after_ns
-    return scaled
+    return spread
 
 
 class _Grower:

@@ -205,6 +205,34 @@ def test_what_the_one_who_is_waited_for_waited_for_is_in_its_own_account():
     ]
 
 
+def test_a_wait_with_a_time_limit_is_for_who_ends_the_last_of_it():
+    """A timer ends it again and again; with two who may be meant, nobody is named."""
+    timer = waited(BLOCKED, GAP, 85, "ipc")
+    last = waited(BLOCKED, GAP, 10, "ipc", who=LOADER, end_state=ON_CPU)
+    queued = waited(BLOCKED, GAP, 5, "ipc", who=LOADER, end_state=RUN_QUEUE)
+    other = waited(BLOCKED, GAP, 5, "ipc", who=Culprit(5, 5, "cache"), end_state=ON_CPU)
+
+    (loader,) = grow([timer, last, queued]).child("ipc").children
+    assert brief(loader) == (
+        "ipc 77/79",
+        100,
+        [("host_work 77/79", pytest.approx(200 / 3)), ("run_queue 77/79", pytest.approx(100 / 3))],
+    )
+    assert brief(grow([timer, last, other]).child("ipc").children[0]) == ("ipc", 85)
+
+
+def test_a_server_that_has_a_worker_is_idle_all_the_same():
+    """A connection tells what it waits for; the other end of a pipe may be its worker."""
+    client = waited(BLOCKED, GAP, 600, "ipc", resource=NEAR)
+    pipe = waited(BLOCKED, GAP, 100, "ipc", resource=Resource("pipe", "", peers=(77,)))
+    worker = waited(BLOCKED, GAP, 10, "ipc", who=LOADER, end_state=ON_CPU)
+
+    assert [(node.state, node.time_ns / MS) for node in grow([client, pipe, worker]).children] == [
+        ("idle", 600),
+        ("ipc", 110),
+    ]
+
+
 def test_whom_a_device_woke_nobody_kept_waiting():
     """An interrupt wakes in the name of whoever had the CPU."""
     tree = grow(
