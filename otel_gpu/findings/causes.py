@@ -156,6 +156,8 @@ def rank_of(severity: str) -> int:
 def places_of(incident: Incident) -> list[tuple[Frame, int]]:
     """Return where the effects of an incident were, or else waited, and how many at each."""
     stacks = [chain.effect.stack or _waited_at(chain.causes) for chain in incident.chains]
+    if not stacks:
+        stacks = [_waited_at(incident.causes)]
     frames = [stack.place for stack in stacks if stack and stack.place]
     named = {describe_place(frame): frame for frame in frames}
     places = Counter(map(describe_place, frames))

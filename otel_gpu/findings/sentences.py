@@ -17,14 +17,15 @@ from otel_gpu.findings.document import (
     EffectKind,
     Incident,
     ProcessImage,
-    key_of,
 )
 from otel_gpu.findings.phrases import IDLE_CPU, ONE_EFFECT, PHRASES, WHO, Phrase
 from otel_gpu.findings.words import (
     count_of,
     describe_fault,
+    describe_resource,
     describe_thread,
     format_duration,
+    format_share,
     printable,
     process_name,
 )
@@ -75,7 +76,8 @@ def because(cause: Cause) -> Sentence:
 def what_happened(cause: Cause) -> Sentence:
     """Say what kept the thread that was slow."""
     phrase = _phrase_of(cause)
-    return _fill(phrase.because, cause.culprit) if phrase else (Name(cause.kind),)
+    said = _fill(phrase.because, cause.culprit) if phrase else (Name(cause.kind),)
+    return (*said, *_of_what(cause))
 
 
 def what_it_did(cause: Cause, subject: Culprit | None) -> Sentence:
@@ -83,7 +85,8 @@ def what_it_did(cause: Cause, subject: Culprit | None) -> Sentence:
     phrase = _phrase_of(cause)
     # Where no other thread kept it waiting, the thread itself stands as culprit.
     culprit = None if cause.culprit == subject else cause.culprit
-    return _fill(phrase.which, culprit) if phrase else (Name(cause.kind),)
+    said = _fill(phrase.which, culprit) if phrase else (Name(cause.kind),)
+    return (*said, *_of_what(cause))
 
 
 def fault(cause: Cause, pid: int) -> Sentence:
@@ -118,11 +121,25 @@ def sentence_of(incident: Incident) -> Sentence:
 
 def loss_of(incident: Incident) -> Sentence:
     """Say who lost how much, in what."""
-    images = {key_of(one.effect.process): one.effect.process for one in incident.chains}
     said: list[Part] = []
-    for image in images.values():
+    for image in incident.processes:
         said += [", ", image] if said else [image]
-    return (*said, " lost ", Strong(format_duration(incident.lost_ns)), " in ", *_effects(incident))
+    said += [" lost ", Strong(format_duration(incident.lost_ns))]
+    if incident.chronic:
+        share = format_share(
+            sum(cause.share for cause in incident.causes if leads(incident, cause))
+        )
+        said.append(f", {share} of the time of its threads that feed the GPU")
+    if incident.effects or not incident.chronic:
+        said += [", also in " if incident.chronic else " in ", *_effects(incident)]
+    return tuple(said)
+
+
+def leads(incident: Incident, cause: Cause) -> bool:
+    """Whether a cause is of the kind and the culprit that an incident is put down to."""
+    first = incident.causes[0]
+    pids = {one.culprit.pid if one.culprit else 0 for one in (first, cause)}
+    return cause.kind == first.kind and len(pids) == 1
 
 
 def circumstances(interval: Interval) -> Iterator[Sentence]:
@@ -177,6 +194,11 @@ def _effects(incident: Incident) -> Iterator[Part]:
         yield from (f"{', ' if number else ''}{count:,} {TIMES} {words} ", Code(api))
     if len(ranked) > _MOST_KINDS:
         yield f", {len(ranked) - _MOST_KINDS:,} other kinds"
+
+
+def _of_what(cause: Cause) -> Sentence:
+    name = describe_resource(cause.resource) if cause.resource else ""
+    return (": ", Name(name)) if name else ()
 
 
 def _phrase_of(cause: Cause) -> Phrase | None:

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 
 from otel_gpu.enrich import stack_text
-from otel_gpu.enrich.activities import ProcessImage
+from otel_gpu.enrich.activities import ProcessImage, Resource, Who
 from otel_gpu.enrich.stack_text import cut_frames, frame_type, printable, stack_id_text
-from otel_gpu.explain.chains import Culprit, Effect, EffectKind
+from otel_gpu.explain.chains import Culprit, Effect, EffectKind, Where
 from otel_gpu.findings.document import CROWD_PID
-from otel_gpu.stacks.frames import Frame
+from otel_gpu.stacks.frames import PYTHON, Frame
 
 __all__ = [
     "count_of",
@@ -18,7 +18,10 @@ __all__ = [
     "describe_fault",
     "describe_kind",
     "describe_place",
+    "describe_resource",
     "describe_thread",
+    "describe_where",
+    "describe_who",
     "format_duration",
     "format_offset",
     "format_share",
@@ -48,6 +51,7 @@ _EFFECTS: Mapping[str, str] = {
     EffectKind.FAILED_CALL: "failed",
 }
 _SHORT = 32
+_CONTAINER_ID = 12
 _NS_PER_S = 1_000_000_000
 _LAST_UNIX_NS = 253_402_300_799_999_999_999  # the last year that dates are written in
 
@@ -134,6 +138,35 @@ def thread_number(thread: Culprit) -> str:
 def describe_thread(thread: Culprit) -> str:
     """A thread by name, process and number."""
     return f"{printable(thread.comm) or '?'} ({thread_number(thread)})"
+
+
+def describe_who(who: Who) -> str:
+    """A thread by name and number, what it runs, and where it belongs."""
+    belongs = who.unit or (f"pod {who.pod}" if who.pod else "")
+    if not belongs and who.container:
+        belongs = f"container {who.container[:_CONTAINER_ID]}"
+    told = [
+        describe_thread(Culprit(*who[:3])),
+        f"in {who.function}" if who.function else "",
+        belongs,
+    ]
+    return ", ".join(printable(part) for part in told if part)
+
+
+def describe_resource(resource: Resource) -> str:
+    """What a system call was about; empty where nothing is known but that it was a pipe, say."""
+    if not resource.name and not resource.mount:
+        return ""
+    name = printable(resource.name or resource.mount)
+    mount = f" ({printable(resource.file_system)}" if resource.file_system else ""
+    if mount and resource.is_remote:
+        mount += f" of {printable(resource.source or resource.mount)}"
+    return f"{name}{mount})" if mount else name
+
+
+def describe_where(where: Where) -> str:
+    """A place as ``train.py:74 step``, for the middle of a sentence."""
+    return describe_place(Frame(PYTHON, where.function, where.file, where.line))
 
 
 def short_function(name: str) -> str:

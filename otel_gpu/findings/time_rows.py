@@ -1,0 +1,109 @@
+"""The time tree in words, row by row: who kept the threads that feed a GPU waiting, and where."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from otel_gpu.findings.document import CauseKind, Node, Where
+from otel_gpu.findings.phrases import OTHER, PHRASES, STATES, tone_of
+from otel_gpu.findings.sentences import Name, Part, Sentence
+from otel_gpu.findings.words import describe_resource, describe_where, describe_who
+
+IDLE, SMALLER, UNKNOWN = "idle", "other", "unknown"
+_HAS_CPU = frozenset({CauseKind.RUN_QUEUE})
+_LEAST_SHARE = 0.005
+
+
+class TimeRow(NamedTuple):
+    """
+    One node of a time tree in words.
+
+    ``depth`` is 0 for the states of the budget, and ``tone`` what it is drawn in.
+    """
+
+    node: Node
+    depth: int
+    tone: str
+    sentence: Sentence
+
+
+def time_rows(tree: Node | None, *, least_share: float = _LEAST_SHARE) -> Iterator[TimeRow]:
+    """
+    Yield the nodes of a tree below its root, each before its children.
+
+    Args:
+        tree: The tree; None: there are no rows.
+        least_share: Nodes with a smaller share of the tree are left out.
+    """
+    if tree is not None:
+        yield from _rows(tree, 0, "", least_share)
+
+
+def _rows(parent: Node, depth: int, state: str, least_share: float) -> Iterator[TimeRow]:
+    for node in parent.children:
+        if node.share < least_share:
+            continue
+        of = state or node.state
+        tone = STATES.get(of, (OTHER, ""))[0] if depth < 2 else tone_of(node.state)  # noqa: PLR2004
+        said = (_say_state, _say_who, _say_what_it_did)[min(depth, 2)](node, parent)
+        # A place is said once, where it is known best.
+        where = node.where if node.where != parent.where else None
+        yield TimeRow(node, depth, tone, (*said, *_say_where(where)))
+        yield from _rows(node, depth + 1, of, least_share)
+
+
+def _say_state(node: Node, _: Node) -> Sentence:
+    return (STATES[node.state][1] if node.state in STATES else Name(node.state),)
+
+
+def _say_who(node: Node, parent: Node) -> Sentence:
+    """Say who or what it was that the thread waited for."""
+    if node.state in (SMALLER, UNKNOWN):
+        return _say_note(node)
+    said: list[Part] = []
+    if node.who is not None:
+        who = Name(describe_who(node.who))
+        said = [who, " had the CPU"] if node.state in _HAS_CPU else ["for ", who]
+    elif node.resource is None:
+        said = [_nobody(node, parent)]
+    if node.resource is not None and (name := describe_resource(node.resource)):
+        said += [" at " if said else "for ", Name(name)]
+    elif not said:
+        said = [_label_of(node.state)]
+    return tuple(said)
+
+
+def _nobody(node: Node, parent: Node) -> Part:
+    if node.state in _HAS_CPU:
+        return "no other thread had the CPU"
+    if parent.state == IDLE:
+        return "for input from outside of what is watched"
+    if node.state in (CauseKind.IPC, CauseKind.LOCK, CauseKind.GIL):
+        return "for whom is not known"
+    return _label_of(node.state)
+
+
+def _say_what_it_did(node: Node, parent: Node) -> Sentence:
+    if node.state in (SMALLER, UNKNOWN):
+        return _say_note(node)
+    phrase = PHRASES.get(node.state)
+    which = phrase.which.rpartition("|")[2] if phrase else node.state
+    said: list[Part] = [which]
+    if node.who is not None and parent.who is not None and node.who[:2] != parent.who[:2]:
+        said = [Name(describe_who(node.who)), ", ", which]
+    if node.resource is not None and (name := describe_resource(node.resource)):
+        said += [": ", Name(name)]
+    return tuple(said)
+
+
+def _say_note(node: Node) -> Sentence:
+    word = "not known" if node.state == UNKNOWN else "others"
+    return (f"{word}: {node.note[:1].lower()}{node.note[1:]}",) if node.note else (word,)
+
+
+def _say_where(where: Where | None) -> Sentence:
+    return (", in ", Name(describe_where(where))) if where else ()
+
+
+def _label_of(kind: str) -> Part:
+    phrase = PHRASES.get(kind)
+    return phrase.name if phrase else Name(kind)
