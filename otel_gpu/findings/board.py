@@ -26,12 +26,14 @@ from otel_gpu.enrich.activities import (
 )
 from otel_gpu.explain.chains import Verdict
 from otel_gpu.explain.explainer import Explainer
+from otel_gpu.explain.places import Places
 from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.verdicts import UNKNOWN, find_verdicts
 from otel_gpu.findings.causes import rank_of
 from otel_gpu.findings.counts import api_rows
-from otel_gpu.findings.document import Api, ImageKey, key_of
+from otel_gpu.findings.document import Api, ImageKey, key_of, with_names
 from otel_gpu.findings.extent import Extent
+from otel_gpu.findings.names import Names
 from otel_gpu.findings.open_calls import OpenCalls
 from otel_gpu.findings.view import Agent, ApiLine, IncidentLine, ProcessLine, View
 from otel_gpu.ledger.agent import AgentReadings
@@ -71,6 +73,8 @@ class Board:
         self._ledger = Ledger(max_ended=MAX_ENDED)
         self._agent = AgentReadings()
         self._open_calls = OpenCalls()
+        self._places = Places(settings.max_processes)
+        self._names = Names()
         self._host = ""
         self._base: Mark = {}
         self._base_unix_ns = 0
@@ -83,6 +87,8 @@ class Board:
             pass  # They are in the incidents.
         self._ledger.observe(activity)
         self._agent.observe(activity)
+        self._places.observe(activity)
+        self._names.observe(activity)
         match activity:
             case CountersActivity():
                 self._end_interval(activity.unix_ns)
@@ -102,6 +108,7 @@ class Board:
 
     def view(self) -> View:
         """What there is to see at this moment of the stream."""
+        self._names.learn_images(account.process for _, account in self._ledger.accounts.items())
         now_unix_ns = self._extent.end_unix_ns
         total = self._figures({})
         now = self._now
@@ -134,13 +141,17 @@ class Board:
         if length_ns >= self._interval_ns * _NEARLY:
             self._now = self._figures(self._base)._replace(length_ns=length_ns)
             self._base, self._base_unix_ns = self._ledger.mark(), unix_ns
+            self._places.age()
 
     def _figures(self, since: Mark) -> _Figures:
         figures = self._ledger.figures(since).values()
         rows = api_rows(figures, self._ledger.middles_ns)
         return _Figures(
             {(key_of(row.process), row.api): row for row in rows},
-            {key_of(one.process): one for one in find_verdicts(figures, self._settings)},
+            {
+                key_of(one.process): one
+                for one in find_verdicts(figures, self._settings, self._places)
+            },
         )
 
     def _process_lines(self, total: _Figures, now: _Figures) -> Iterable[ProcessLine]:
@@ -154,12 +165,14 @@ class Board:
         for key in sorted(images, key=lambda key: (key in ended, -in_calls_ns[key], key)):
             whole, part = total.verdicts.get(key), now.verdicts.get(key)
             shown = part or whole
+            tree = shown.time_tree if shown else None
             yield ProcessLine(
                 images[key],
                 key in ended,
                 whole.verdict if whole else UNKNOWN,
                 part.verdict if part else UNKNOWN,
                 shown.budget_ns if shown else {},
+                with_names(tree, self._names.find) if tree else None,
             )
 
     def _incident_lines(self, now_unix_ns: int) -> list[IncidentLine]:

@@ -66,6 +66,7 @@ __all__ = [
     "key_of",
     "processes_of",
     "stack_of_cause",
+    "with_names",
 ]
 
 SCHEMA_VERSION = 2
@@ -313,10 +314,11 @@ def processes_of(
             verdict.verdict if verdict else UNKNOWN,
             verdict.shares if verdict else {},
             verdict.budget_ns if verdict else {},
-            _with_names(tree, names) if tree and names else tree,
+            with_names(tree, names) if tree and names else tree,
         )
 
 
-def _with_names(node: Node, names: Callable[[Who], Who]) -> Node:
-    children = tuple(_with_names(child, names) for child in node.children)
+def with_names(node: Node, names: Callable[[Who], Who]) -> Node:
+    """Return a tree that says of everybody who it is, as far as that is known."""
+    children = tuple(with_names(child, names) for child in node.children)
     return node._replace(who=node.who and names(node.who), children=children)

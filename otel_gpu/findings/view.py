@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from otel_gpu.enrich.activities import ProcessImage
 from otel_gpu.explain.chains import Incident
-from otel_gpu.findings.document import Api
+from otel_gpu.findings.document import Api, Node
 from otel_gpu.findings.open_calls import OpenCall
 
 
@@ -28,7 +28,7 @@ class ProcessLine(NamedTuple):
     What bounds one process image: since the start, and over the last interval.
 
     ``budget_ns`` is where the time of its feeder threads went over the interval, or since
-    the start where the interval has none.
+    the start where the interval has none; ``time_tree`` says who they waited for.
     """
 
     process: ProcessImage
@@ -36,6 +36,7 @@ class ProcessLine(NamedTuple):
     verdict: str
     verdict_now: str
     budget_ns: Mapping[str, int]
+    time_tree: Node | None = None
 
 
 class IncidentLine(NamedTuple):
