@@ -22,11 +22,14 @@ from otel_gpu.findings.document import (
     key_of,
     stack_of_cause,
 )
+from otel_gpu.findings.sentences import plain
+from otel_gpu.findings.time_rows import time_rows
 from otel_gpu.findings.words import (
     count_of,
     cut_frames,
     describe_kind,
     describe_place,
+    describe_resource,
     describe_thread,
     format_duration,
     format_offset,
@@ -66,6 +69,8 @@ def write_text(document: Document, console: Console, *, per_process: bool = Fals
 
 def _write_parts(document: Document, console: Console, process: ProcessImage | None) -> None:
     with_process = process is None and len(document.processes) > 1
+    if document.judged:
+        _write_section(console, "Where the time went", _times(document))
     _write_section(console, "Verdict", _verdicts(document))
     _write_section(console, _incident_heading(document), _incidents(document))
     if worst := worst_of(document.chains):
@@ -98,6 +103,16 @@ def _write_section(console: Console, title: str, lines: Iterable[RenderableType]
             console.print(Padding(line, (0, 0, 0, 2), expand=False))
 
 
+def _times(document: Document) -> Iterator[Text]:
+    for process in document.judged:
+        total = format_duration(sum(process.budget_ns.values()))
+        yield Text(f"{process_name(process.process)}: {total} of threads that feed the GPU")
+        for row in time_rows(process.time_tree):
+            share, time = format_share(row.node.share), format_duration(row.node.time_ns)
+            line = f"{share:>6} {time:>8}  {'   ' * row.depth}{plain(row.sentence)}"
+            yield Text(line, style="" if row.depth else "bold")
+
+
 def _verdicts(document: Document) -> list[Text]:
     lines: list[Text] = []
     # A worker that never calls CUDA is bound by nothing that is asked for here.
@@ -119,29 +134,23 @@ def _verdict(process: Process) -> Iterator[Text]:
     ]:
         line.append(f" ({', '.join(shown)})")
     yield line
-    total_ns = sum(process.budget_ns.values())
-    if total_ns:
-        states = sorted(process.budget_ns.items(), key=lambda item: (-item[1], item[0]))
-        parts = [
-            f"{printable(state)} {format_duration(time_ns)} ({format_share(time_ns / total_ns)})"
-            for state, time_ns in states
-            if time_ns >= _SHOWN_SHARE * total_ns
-        ]
-        yield Text(
-            f"  {format_duration(total_ns)} of threads that feed the GPU: {', '.join(parts)}"
-        )
 
 
 def _incident_heading(document: Document) -> str:
     if not document.incidents:
         return "Incidents"
     lost_ns = sum(incident.lost_ns for incident in document.incidents)
-    return f"Incidents, most lost time first: {format_duration(lost_ns)} lost in all"
+    return f"Incidents, the worst first: {format_duration(lost_ns)} lost in all"
 
 
 def _incidents(document: Document) -> list[Text]:
     if not document.incidents:
-        return [Text("None: no call and no gap was far slower than usual, hung or failed.")]
+        return [
+            Text(
+                "None: no call and no gap was far slower than usual, hung or failed, and nothing on the "
+                "host took much of the time."
+            )
+        ]
     lines: list[Text] = []
     for number, incident in enumerate(document.incidents[:MAX_INCIDENTS], 1):
         lines += _incident(number, incident, document.start_unix_ns)
@@ -152,10 +161,11 @@ def _incident(number: int, incident: Incident, origin_unix_ns: int) -> Iterator[
     line = Text(f"{number}. ")
     line.append(printable(incident.severity).upper(), style=style_of(incident.severity))
     count = incident.effects
-    processes = sorted({process_name(chain.effect.process) for chain in incident.chains})
+    processes = sorted(map(process_name, incident.processes))
+    effects = f" in {count_of(count, 'effect')}" if count else ""
     line.append(
-        f" {format_duration(incident.lost_ns)} lost by {', '.join(processes)} in "
-        f"{count_of(count, 'effect')}, "
+        f" {format_duration(incident.lost_ns)} lost by {', '.join(processes)}"
+        f"{', chronic' if incident.chronic else ''}{effects}, "
         f"{format_offset(incident.start_unix_ns, origin_unix_ns)} to "
         f"{format_offset(incident.end_unix_ns, origin_unix_ns)}"
     )
@@ -164,10 +174,10 @@ def _incident(number: int, incident: Incident, origin_unix_ns: int) -> Iterator[
     effect = worst.effect if worst else None
     if count == 1 and effect:
         yield Text(f"   {describe_effect(effect)}")
-    else:
+    elif count:
         of = "" if count == len(incident.chains) else f" of the worst {len(incident.chains):,}"
         yield Text(f"   {_effect_counts(incident.chains)}{of}")
-    yield from _causes(incident, effect, "   ", is_many=count > 1)
+    yield from _causes(incident, effect, "   ", is_many=count != 1)
     if count > 1 and worst:
         yield Text(f"   worst: {describe_effect(worst.effect)}")
         yield from _causes(worst, effect, "     ")
@@ -205,6 +215,8 @@ def _cause(cause: Cause, effect: Effect | None) -> str:
     stack = stack_of_cause(cause)
     if stack and stack.place and not (effect and stack is effect.stack):
         text += f", in {describe_place(stack.place)}"
+    if cause.resource and (name := describe_resource(cause.resource)):
+        text += f", of {name}"
     if cause.culprit:
         text += f", by {describe_thread(cause.culprit)}"
         if effect and cause.culprit.pid == effect.process.pid:

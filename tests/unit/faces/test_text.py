@@ -5,12 +5,15 @@ import io
 import pytest
 from rich.console import Console
 
+from otel_gpu.enrich.activities import NO_WAIT
+from otel_gpu.explain.explainer import Explainer
 from otel_gpu.faces.text import write_text
 from otel_gpu.findings.collector import Collector
 from otel_gpu.stacks.frames import Frame
 from tests.activities import SECOND, call_stack, calls, capture, counters, image, probes, snapshot
 from tests.unit.findings.samples import (
     BLOCKED_IN_GAP,
+    HOG,
     MS,
     RUN_QUEUE_IN_GAP,
     FakeExplainer,
@@ -60,8 +63,9 @@ def test_sections_answer_questions_in_order():
 
     assert [line for line in text.splitlines() if line and line[0] not in " ="] == [
         "train.otelgpu: 1 s from 2027-01-15 08:00:00.000000 UTC",
+        "Where the time went",
         "Verdict",
-        "Incidents, most lost time first: 30 ms lost in all",
+        "Incidents, the worst first: 30 ms lost in all",
         "The worst moment",
         "Calls",
         "Device memory",
@@ -74,14 +78,36 @@ def test_sections_answer_questions_in_order():
 
 
 def test_a_verdict_comes_with_its_numbers():
-    """A word alone is an opinion: the shares and the budget stand beside it."""
-    assert section(text_of(training(), feeding(1, TRAINER)), "Verdict") == [
-        "trainer (42): cpu-bound (cpu 75 %, gpu 25 %)",
-        (
-            "  1 s of threads that feed the GPU: run_queue 600 ms (60 %), gpu_wait 250 ms (25 %), "
-            "host 150 ms (15 %)"
-        ),
+    """A word alone is an opinion: the shares stand beside it, and above it where the time went."""
+    text = text_of(training(), feeding(1, TRAINER))
+
+    assert section(text, "Verdict") == ["trainer (42): cpu-bound (cpu 75 %, gpu 25 %)"]
+    assert section(text, "Where the time went") == [
+        "trainer (42): 1 s of threads that feed the GPU",
+        "  60 %   600 ms  waiting for a CPU",
+        "  25 %   250 ms  waiting for the GPU",
+        "  15 %   150 ms  its own work",
     ]
+
+
+def test_a_program_that_always_waits_is_told_for_whom():
+    """No call was slower than usual: there is no effect to be told of, and an incident."""
+    rows = feeding(1, TRAINER)
+    hog = NO_WAIT._replace(api=1, who=HOG)
+    rows = rows._replace(
+        times=tuple(one._replace(ended_ns=one.time_ns, wait=hog) for one in rows.times)
+    )
+
+    text = text_of(Explainer(), rows)
+
+    assert section(text, "Where the time went")[1:3] == [
+        "  60 %   600 ms  waiting for a CPU",
+        "  60 %   600 ms     cc1plus (900/901) had the CPU",
+    ]
+    high, cause, _, low, *_ = section(text, "Incidents")
+    assert high.startswith("1. HIGH 600 ms lost by trainer (42), chronic, ")
+    assert cause == "   <- run_queue 600 ms (60 %), by cc1plus (900/901)"
+    assert low.startswith("2. LOW 150 ms lost by trainer (42), chronic, ")
 
 
 def test_an_incident_is_told_with_its_worst_chain():
@@ -284,7 +310,10 @@ def test_a_quiet_capture_says_so():
     text = text_of(FakeExplainer(), snapshot(1, calls(TRAINER, "cudaFree", [1_000])))
 
     assert section(text, "Incidents") == [
-        "None: no call and no gap was far slower than usual, hung or failed."
+        (
+            "None: no call and no gap was far slower than usual, hung or failed, and nothing on the host "
+            "took much of the time."
+        )
     ]
     assert section(text, "Losses") == ["nothing was lost"]
     assert section(text, "Verdict") == ["trainer (42): unknown"]
