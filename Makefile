@@ -26,7 +26,8 @@ setup: $(STAMPS)/venv bpf-host ## Install what is needed, and leave .venv/bin/ot
 demo: setup ## Capture a real workload and send it to a real collector
 	@$(PYTHON_VENV) examples/demo.py
 
-test: setup bpf $(STAMPS)/tests-system ## Run the tests; as root, those that load BPF programs too
+test: ## Run the tests; as root, those that load BPF programs too
+	@$(MAKE) --no-print-directory $(JOBS) $(STAMPS)/venv bpf $(STAMPS)/tests-system
 	@if [ -n "$$OTEL_GPU_TEST_REQUIRE" ]; then \
 		:; \
 	elif [ "$$(id -u)" = 0 ] && bpftool prog show >/dev/null 2>&1; then \
@@ -112,7 +113,7 @@ $(STAMPS)/system: tools/setup.sh
 	@$(STEP) system "system packages" sh tools/setup.sh system
 	@mkdir -p $(@D) && touch $@
 
-$(STAMPS)/tests-system: tools/setup.sh
+$(STAMPS)/tests-system: tools/setup.sh $(STAMPS)/system
 	@$(STEP) tests "system packages of tests" sh tools/setup.sh tests
 	@mkdir -p $(@D) && touch $@
 
