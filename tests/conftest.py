@@ -83,7 +83,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_protocol(
     item: pytest.Item, nextitem: pytest.Item | None
 ) -> Generator[None, object, object]:
-    with _turns.turn(alone=turns.is_alone(item), stays_alone=turns.is_alone(nextitem)):
+    with _turns.turn(item, nextitem):
         return (yield)
 
 

@@ -2,7 +2,8 @@
 Test processes beside each other, and tests that have this machine to themselves.
 
 A test that is marked ``alone`` begins when no other test process has a test under way, and
-until it has ended none begins another one. Those that follow each other share a turn.
+until it has ended none begins another one. With ``alone(among="kernel")`` this is so for tests
+that load BPF programs, and others go on. Those that follow each other share a turn.
 
 Tests that load BPF programs wait half of their time. So there is a process more than CPUs, which
 takes unit tests meanwhile, and stands back where the others want the CPU.
@@ -11,9 +12,9 @@ takes unit tests meanwhile, and stands back where the others want the CPU.
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
@@ -31,19 +32,39 @@ def processes() -> int:
     return len(os.sched_getaffinity(0)) + 1
 
 
-def is_alone(item: pytest.Item | None) -> bool:
-    """Whether a test is marked so."""
-    return item is not None and item.get_closest_marker("alone") is not None
+class Place(NamedTuple):
+    """
+    Where tests are while they run.
+
+    Attributes:
+        name: Of its files.
+        alone: Whether nobody else may be there.
+    """
+
+    name: str
+    alone: bool
 
 
-def order(item: pytest.Item) -> tuple[bool, bool, bool]:
+def places_of(item: pytest.Item | None) -> tuple[Place, ...]:
+    """Where a test is, in the order of going in."""
+    if item is None:
+        return ()
+    alone = item.get_closest_marker("alone")
+    among_kernel = alone is not None and alone.kwargs.get("among") == "kernel"
+    everywhere = Place("room", alone=alone is not None and not among_kernel)
+    if item.get_closest_marker("kernel") is None:
+        return (everywhere,)
+    return everywhere, Place("kernel", alone=alone is not None)
+
+
+def order(item: pytest.Item) -> tuple[int, bool, bool]:
     """
     Sorts tests: alone, then what takes long, then the rest.
 
     Unit tests come last, where they are taken from both ends.
     """
-    is_long = item.nodeid.startswith(LONGEST)
-    return not is_alone(item), not is_long, "unit" in item.path.parts
+    alone = sum(place.alone for place in places_of(item))
+    return -alone, not item.nodeid.startswith(LONGEST), "unit" in item.path.parts
 
 
 class Groups(LoadScopeScheduling):
@@ -72,7 +93,8 @@ class Turns:
     """The turns of this test process among those of this checkout."""
 
     def __init__(self) -> None:
-        self._room: TextIO | None = None
+        self._places: tuple[Place, ...] = ()
+        self._held = ExitStack()
         self._is_beside_others = "PYTEST_XDIST_WORKER" in os.environ
         if self._is_beside_others and stands_back(
             os.environ["PYTEST_XDIST_WORKER"], int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
@@ -80,23 +102,27 @@ class Turns:
             os.nice(BEHIND)
 
     @contextmanager
-    def turn(self, *, alone: bool, stays_alone: bool) -> Iterator[None]:
+    def turn(self, item: pytest.Item, following: pytest.Item | None) -> Iterator[None]:
         """Wait for a test's turn; the next one has its turn with it where both are alone."""
-        if self._is_beside_others and self._room is None:
-            self._room = _enter(alone=alone)
+        places = places_of(item)
+        if self._is_beside_others and self._places != places:
+            self._held.close()
+            for place in places:
+                self._held.enter_context(_inside(place))
+            self._places = places
         try:
             yield
         finally:
-            if self._room is not None and not (alone and stays_alone):
-                self._room.close()
-                self._room = None
+            if places_of(following) != places or not any(place.alone for place in places):
+                self._held.close()
+                self._places = ()
 
 
-def _enter(*, alone: bool) -> TextIO:
+def _inside(place: Place) -> TextIO:
     FOLDER.mkdir(parents=True, exist_ok=True)
-    room = (FOLDER / "room.lock").open("w")
-    with (FOLDER / "door.lock").open("w") as door:
+    room = (FOLDER / f"{place.name}.lock").open("w")
+    with (FOLDER / f"{place.name}.door.lock").open("w") as door:
         # Who waits to be alone holds the door, so that nobody goes in meanwhile.
         fcntl.flock(door, fcntl.LOCK_EX)
-        fcntl.flock(room, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        fcntl.flock(room, fcntl.LOCK_EX if place.alone else fcntl.LOCK_SH)
     return room

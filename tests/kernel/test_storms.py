@@ -142,7 +142,7 @@ def test_every_call_of_short_processes_counts_however_they_begin_and_end(
     assert total["unfinished"] == 14
 
 
-@pytest.mark.alone
+@pytest.mark.alone(among="kernel")
 def test_nothing_is_kept_of_processes_that_are_gone(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
