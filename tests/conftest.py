@@ -4,6 +4,7 @@ Gates: a marked test is skipped where the host lacks something, unless it is req
 And what tests of many folders need: a receiver, and the stubs of the CUDA libraries.
 """
 
+import gc
 import logging
 import os
 import signal
@@ -13,6 +14,7 @@ from collections.abc import Generator, Iterator
 import pytest
 from hypothesis import settings
 
+from otel_gpu.capture.host import collect_rarely
 from tests import turns
 from tests.hosts import MARKERS, missing_for, required
 from tests.receiver import OtlpReceiver
@@ -25,6 +27,9 @@ settings.load_profile("otel_gpu")
 
 
 _turns = turns.Turns()
+
+# What is collected lives until the end: there is nothing to look for, a third of the time it takes.
+gc.disable()
 
 # The flight recorder of the user who runs the tests is not theirs to write or to read.
 os.environ.setdefault("OTEL_GPU_STORE_ENABLED", "off")
@@ -77,6 +82,11 @@ def pytest_xdist_auto_num_workers() -> int:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=turns.order)
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
+    collect_rarely()
 
 
 @pytest.hookimpl(wrapper=True)
