@@ -17,13 +17,13 @@ from tests.kernel.agent import (
     Agent,
     bpf_objects,
     calls,
-    environment_for,
     existing,
     losses,
     otel_gpu,
     state_of,
     wait_until,
 )
+from tests.kernel.meter import ask, meter
 from tests.kernel.test_faults import Sabotaged
 from tests.receiver import OtlpReceiver
 from tests.stubs.build import StubLibraries, workload
@@ -146,33 +146,6 @@ def memory_cgroup(limit_bytes: int) -> Iterator[Path]:
 def inside(group: Path) -> tuple[str, ...]:
     """Return what runs a command in a cgroup."""
     return ("sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh")
-
-
-@contextmanager
-def meter(stubs: StubLibraries) -> Iterator[subprocess.Popen[str]]:
-    """A call meter that runs on its own."""
-    with subprocess.Popen(
-        [workload("timed"), stubs.runtime],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        bufsize=1,
-        env=environment_for(None),
-    ) as process:
-        assert process.stdout
-        assert process.stdin
-        assert int(process.stdout.readline()) == process.pid
-        yield process
-        process.stdin.close()
-
-
-def ask(process: subprocess.Popen[str], count: int) -> int:
-    """Have the meter make calls; returns when they are made."""
-    assert process.stdout
-    assert process.stdin
-    process.stdin.write(f"{count}\n")
-    assert int(process.stdout.readline()) > 0
-    return count
 
 
 def test_the_agent_keeps_within_the_memory_of_its_cgroup(
