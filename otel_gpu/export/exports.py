@@ -9,9 +9,9 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 from opentelemetry.sdk.environment_variables import OTEL_SDK_DISABLED
 
@@ -44,45 +44,52 @@ _OF_LOGS = "log_"
 _JOIN_GRACE_S = 1.0
 
 
-class _Part(Protocol):
-    def flush(self, timeout_s: float) -> bool: ...
-
-    def shutdown(self, timeout_s: float) -> bool: ...
-
-
 class Exports:
     """
     Turns activities into telemetry and sends it.
 
-    ``sinks`` get every finished span, ``logs`` what leaves beside the spans, and ``metrics``
-    every activity. In a replay, which is not ``live``, parts are flushed one after the other,
-    so that a file has the same order every time.
+    Every finished span goes to all exporters of spans, what leaves beside it to those of logs,
+    and every activity into the metrics. In a replay, which is not ``live``, they end one after
+    the other, so that a file has the same order every time.
     """
 
     def __init__(
         self,
-        sinks: Sequence[Sender[FinishedSpan]],
-        metrics: MetricExports,
+        config: Config,
         environ: Mapping[str, str],
+        file: OtlpFile | None,
         *,
-        limits: Limits,
-        sampler: TraceSampler,
-        stacks: Stacks,
-        explains: bool,
         live: bool,
-        logs: Sequence[Sender[SpanLog]] = (),
+        faults: Faults | None,
     ) -> None:
-        self._sinks = sinks
-        self._puts = [sink.put for sink in sinks]
-        self._metrics = metrics
         self._live = live
-        self._sampler = sampler
-        self._takes_all = sampler.takes_all
-        self._limits = limits
-        self._stacks = stacks
-        self._logs = logs
+        self._limits = Limits.of_environment(environ)
+        self._sampler = TraceSampler.of_environment(environ)
+        wants_spans = config.spans.mode != "none"
+        wants_logs = wants_spans and config.stacks.mode == LOG
+        value_length = self._limits.log_value_length if wants_logs else self._limits.value_length
+        self._stacks = Stacks(config.stacks.mode, value_length)
         self._resources = Resources(environ)
-        self._explains = explains
+        with ExitStack() as failing:
+            self._metrics = MetricExports(config, environ, live=live, file=file, faults=faults)
+            failing.callback(self._metrics.shutdown, 0.0)
+            senders: dict[Signal, list[Sender[Any]]] = {SPANS: [], LOGS: []}
+            for signal, is_wanted in ((SPANS, wants_spans), (LOGS, wants_logs)):
+                if is_wanted:
+                    senders[signal] = open_senders(
+                        signal, config.export, environ, file, live=live, faults=faults
+                    )
+                for sender in senders[signal]:
+                    failing.callback(sender.shutdown, 0.0)
+            failing.pop_all()
+        self._sinks: list[Sender[FinishedSpan]] = senders[SPANS]
+        self._logs: list[Sender[SpanLog]] = senders[LOGS]
+        if wants_logs and self._sinks and not self._logs:
+            _logger.warning(
+                "stacks.mode is log and no endpoint for logs is set: stacks are not exported"
+            )
+        self._puts = [sink.put for sink in self._sinks]
+        self._explains = config.explain.enabled and bool(self._sinks)
         self._capture = (ids.NO_SEED, __version__)
         self._begin()
         self._not_sampled = 0
@@ -103,16 +110,18 @@ class Exports:
         if self._wants(chain):
             missing = self._explanations.missing_spans(chain)
             self._add(self._builder.hurry(missing), self._remember)
-            self._metrics.count_chain(chain.severity, None)
+            self._metrics.count(
+                semconv.METRIC_OTEL_GPU_CHAINS, semconv.OTEL_GPU_SEVERITY, chain.severity
+            )
             self._add(map(self._limits.apply, self._explanations.chain_spans(chain)))
 
     def withhold_chain(self, chain: Chain, reason: str) -> None:
         """Count a causal chain that makes no spans."""
         if self._wants(chain):
-            self._metrics.count_chain(chain.severity, reason)
+            self._metrics.count(semconv.METRIC_OTEL_GPU_CHAINS_WITHHELD, semconv.REASON, reason)
 
     def _wants(self, chain: Chain) -> bool:
-        if not self._sinks or not self._explains:
+        if not self._explains:
             return False
         if self._sampler.wants_trace(chain.effect.trace_id, semconv.SPAN_CAUSAL_CHAIN):
             return True
@@ -121,20 +130,18 @@ class Exports:
 
     def observe_incident(self, incident: Incident) -> None:
         """Take in an incident, after its chains."""
-        if not self._sinks or not self._explains:
+        if not self._explains:
             return
         span = self._limits.apply(self._explanations.incident_span(incident))
         if self._add([span]):
-            self._metrics.count_incident(incident.severity)
+            self._metrics.count(
+                semconv.METRIC_OTEL_GPU_INCIDENTS, semconv.OTEL_GPU_SEVERITY, incident.severity
+            )
 
     def renew(self) -> "Exports":
         """Forget what spans wait for, after errors; what is counted and what waits to be sent stays."""
         self._begin()
         return self
-
-    def flush(self, timeout_s: float) -> bool:
-        """Send what there is; False when not all of it arrived within the time."""
-        return self._each(lambda part, left_s: part.flush(left_s), timeout_s)
 
     def shutdown(self, timeout_s: float) -> bool:
         """Send what is left, and end; False when not all arrived in time, and the rest is dropped."""
@@ -142,7 +149,24 @@ class Exports:
             return True
         self._ended = True
         self._add(self._builder.close(), self._remember)
-        return self._each(lambda part, left_s: part.shutdown(left_s), timeout_s)
+        deadline_s = time.monotonic() + timeout_s
+        parts: list[Sender[Any] | MetricExports] = [*self._sinks, *self._logs, self._metrics]
+        if not self._live:
+            ends = [part.shutdown(max(0.0, deadline_s - time.monotonic())) for part in parts]
+            return all(ends)
+        # Side by side: a dead endpoint for spans must not take the metrics' time.
+        done: list[bool] = []
+        threads = [
+            threading.Thread(
+                target=lambda part=part: done.append(part.shutdown(timeout_s)), daemon=True
+            )
+            for part in parts
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(max(0.0, deadline_s - time.monotonic()) + _JOIN_GRACE_S)
+        return len(done) == len(parts) and all(done)
 
     def dropped(self) -> Mapping[str, int]:
         """Return how many spans were not exported, by reason."""
@@ -175,7 +199,7 @@ class Exports:
         """Hand spans on that are sampled; say whether the last one was."""
         is_wanted = False
         for span in spans:
-            is_wanted = self._takes_all or self._sampler.wants(span)
+            is_wanted = self._sampler.takes_all or self._sampler.wants(span)
             if not is_wanted:
                 self._not_sampled += 1
                 continue
@@ -191,28 +215,6 @@ class Exports:
         for log in map(self._limits.apply_to_log, span.logs):
             for log_sink in self._logs:
                 log_sink.put(SpanLog(span, log))
-
-    def _each(self, act: Callable[[_Part, float], bool], timeout_s: float) -> bool:
-        deadline_s = time.monotonic() + timeout_s
-        parts: list[_Part] = [*self._sinks, *self._logs, self._metrics]
-        if not self._live:
-            results = [act(part, max(0.0, deadline_s - time.monotonic())) for part in parts]
-            return all(results)
-        # Side by side: a dead endpoint for spans must not take the metrics' time.
-        done: list[bool] = []
-        threads = [
-            threading.Thread(
-                target=lambda part=part: done.append(act(part, timeout_s)),
-                name="otel-gpu-flush",
-                daemon=True,
-            )
-            for part in parts
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(max(0.0, deadline_s - time.monotonic()) + _JOIN_GRACE_S)
-        return len(done) == len(parts) and all(done)
 
 
 @contextmanager
@@ -240,43 +242,11 @@ def open_exports(
     for name in ("TRACES", "METRICS", "LOGS"):
         if "otlp" in exporter_names(environ, name):
             otlp_compression(environ, name)
-    limits = Limits.of_environment(environ)
-    sampler = TraceSampler.of_environment(environ)
-    wants_spans = config.spans.mode != "none"
-    wants_logs = wants_spans and config.stacks.mode == LOG
-    value_length = limits.log_value_length if wants_logs else limits.value_length
     with ExitStack() as closing:
         file = None
         if path is not None:
             file = OtlpFile(path)
             closing.callback(file.close)
-        with ExitStack() as failing:
-            metrics = MetricExports(config, environ, live=live, file=file, faults=faults)
-            failing.callback(metrics.shutdown, 0.0)
-            senders: dict[Signal, list[Sender[Any]]] = {SPANS: [], LOGS: []}
-            for signal, is_wanted in ((SPANS, wants_spans), (LOGS, wants_logs)):
-                if not is_wanted:
-                    continue
-                senders[signal] = open_senders(
-                    signal, config.export, environ, file, live=live, faults=faults
-                )
-                for sender in senders[signal]:
-                    failing.callback(sender.shutdown, 0.0)
-            failing.pop_all()
-        if wants_logs and senders[SPANS] and not senders[LOGS]:
-            _logger.warning(
-                "stacks.mode is log and no endpoint for logs is set: stacks are not exported"
-            )
-        exports = Exports(
-            senders[SPANS],
-            metrics,
-            environ,
-            limits=limits,
-            sampler=sampler,
-            stacks=Stacks(config.stacks.mode, value_length),
-            explains=config.explain.enabled,
-            live=live,
-            logs=senders[LOGS],
-        )
+        exports = Exports(config, environ, file, live=live, faults=faults)
         closing.callback(exports.shutdown, config.export.shutdown_timeout_s)
         yield exports

@@ -6,9 +6,8 @@ what happens now, and after an outage the newest spans are those whose neighbour
 still come.
 """
 
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -23,39 +22,6 @@ class Pending(NamedTuple):
     content: Any
 
 
-class Counts(NamedTuple):
-    """
-    Where the accepted spans went.
-
-    At every moment ``accepted == exported + sum(dropped.values()) + pending``.
-    """
-
-    accepted: int
-    exported: int
-    pending: int
-    dropped: Mapping[str, int]
-
-
-@dataclass(slots=True)
-class Ledger:
-    """The counters of one sender; changed under the sender's lock."""
-
-    accepted: int = 0
-    exported: int = 0
-    dropped: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def settled(self) -> int:
-        """Spans that are exported or dropped."""
-        return self.exported + self.dropped.total()
-
-    def counts(self) -> Counts:
-        """Return the figures of this moment."""
-        return Counts(
-            self.accepted, self.exported, self.accepted - self.settled, dict(self.dropped)
-        )
-
-
 class SpanQueue:
     """
     First in, first out, within a number of bytes; not safe between threads.
@@ -64,6 +30,9 @@ class SpanQueue:
     and what waits are bounded together. ``header_size`` is what the first span of an origin adds
     to a batch, in bytes, and ``overhead_bytes`` what memory a waiting span takes beside its
     content. One span alone may be larger than a batch.
+
+    Attributes:
+        size_bytes: Memory of what waits or is being sent.
     """
 
     def __init__(
@@ -82,17 +51,10 @@ class SpanQueue:
         self._overhead_bytes = overhead_bytes
         self._waiting: deque[Pending] = deque()
         self._waiting_bytes = 0
-        self._taken_bytes = 0
-        self._taken_count = 0
+        self.size_bytes = 0
 
     def __len__(self) -> int:
         return len(self._waiting)
-
-    @property
-    def size_bytes(self) -> int:
-        """Memory of what waits or is being sent."""
-        count = len(self._waiting) + self._taken_count
-        return self._waiting_bytes + self._taken_bytes + count * self._overhead_bytes
 
     def has_batch(self) -> bool:
         """Say whether a whole batch waits."""
@@ -101,10 +63,14 @@ class SpanQueue:
     def put(self, *arrived: Pending) -> int:
         """Append spans; return how many were dropped to make room, of them or before them."""
         self._waiting.extend(arrived)
-        self._waiting_bytes += _size_of(arrived)
+        arrived_bytes = _size_of(arrived)
+        self._waiting_bytes += arrived_bytes
+        self.size_bytes += arrived_bytes + len(arrived) * self._overhead_bytes
         count = 0
         while self._waiting and self.size_bytes > self._limit_bytes:
-            self._waiting_bytes -= self._waiting.popleft().size_bytes
+            dropped_bytes = self._waiting.popleft().size_bytes
+            self._waiting_bytes -= dropped_bytes
+            self.size_bytes -= dropped_bytes + self._overhead_bytes
             count += 1
         return count
 
@@ -121,26 +87,22 @@ class SpanQueue:
                 break
             count += 1
         batch = [self._waiting.popleft() for _ in range(count)]
-        taken_bytes = _size_of(batch)
-        self._waiting_bytes -= taken_bytes
-        self._taken_bytes += taken_bytes
-        self._taken_count += count
+        self._waiting_bytes -= _size_of(batch)
         return batch
 
     def settle(self, batch: Sequence[Pending]) -> None:
         """Forget spans that were taken."""
-        self._taken_count -= len(batch)
-        self._taken_bytes -= _size_of(batch)
+        self.size_bytes -= _size_of(batch) + len(batch) * self._overhead_bytes
 
     def put_back(self, batch: list[Pending]) -> None:
         """Let a taken batch wait again, before all others; its room was kept."""
-        self.settle(batch)
         self._waiting.extendleft(reversed(batch))
         self._waiting_bytes += _size_of(batch)
 
     def clear(self) -> int:
         """Drop all that waits; return how many spans that were."""
         count = len(self._waiting)
+        self.settle(self._waiting)
         self._waiting.clear()
         self._waiting_bytes = 0
         return count

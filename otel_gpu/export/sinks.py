@@ -21,13 +21,7 @@ from otel_gpu.export.finished import FinishedSpan, readable
 from otel_gpu.export.logs import LogEncoder
 from otel_gpu.export.otlp import SPANS, Signal, otlp_transport
 from otel_gpu.export.queue import Pending, SpanQueue
-from otel_gpu.export.sender import (
-    BackgroundSender,
-    Delivery,
-    DirectSender,
-    Outcome,
-    Sender,
-)
+from otel_gpu.export.sender import BackgroundSender, Delivery, Outcome, Sender
 from otel_gpu.faults import Faults
 from otel_gpu.options import ExportConfig
 
@@ -59,9 +53,8 @@ class ReadableTransport:
             # Not our code: it must not end the thread that feeds it.
             _logger.exception("a span exporter failed")
             return Delivery(Outcome.REJECTED)
-        if result is SpanExportResult.SUCCESS:
-            return Delivery(Outcome.DELIVERED)
-        return Delivery(Outcome.REJECTED)
+        is_delivered = result is SpanExportResult.SUCCESS
+        return Delivery(Outcome.DELIVERED if is_delivered else Outcome.REJECTED)
 
     def close(self) -> None:
         """Shut the exporter down."""
@@ -80,25 +73,17 @@ def open_senders(
     """
     Open the exporters of one signal that the environment names, and the file.
 
-    Args:
-        signal: Of spans, or of log records.
-        config: Sizes and intervals.
-        environ: The agent's environment.
-        file: Gets everything too.
-        live: False in a replay: batches are sent by the caller's thread.
-        faults: Counts errors that are not an endpoint's.
-
-    Raises:
-        ConfigError: An exporter is not known or refuses its settings.
+    ``live`` is false in a replay: batches are sent by the caller's thread. ``faults`` counts
+    errors that are not an endpoint's. ConfigError: an exporter is not known, or refuses its
+    settings.
     """
     # All are opened before any gets a thread, so that a wrong one leaves none behind.
+    choices = () if signal is SPANS else ("otlp", "none")
     transports = [
         otlp_transport(environ, signal)
         if name == "otlp"
         else ReadableTransport(_exporter(name, environ))
-        for name in exporter_names(
-            environ, signal.name, () if signal is SPANS else ("otlp", "none")
-        )
+        for name in exporter_names(environ, signal.name, choices)
     ]
     if file is not None:
         transports.append(FileTransport(file, signal))
@@ -112,17 +97,12 @@ def open_senders(
             header_size=(lambda _: 0) if is_readable else RequestEncoder().header_size,
             overhead_bytes=_WAITING_SPAN_BYTES,
         )
-        prepare = _as_it_is if is_readable else _encoding(signal)
+        encode = _as_it_is if is_readable else _encoding(signal)
+        interval_s = config.flush_interval_s
         senders.append(
-            BackgroundSender(
-                transport,
-                queue,
-                prepare,
-                flush_interval_s=config.flush_interval_s,
-                faults=faults,
-            )
+            BackgroundSender(transport, queue, encode, flush_interval_s=interval_s, faults=faults)
             if live
-            else DirectSender(transport, queue, prepare)
+            else Sender(transport, queue, encode)
         )
     return senders
 

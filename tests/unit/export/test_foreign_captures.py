@@ -6,8 +6,7 @@ from opentelemetry.sdk.metrics.export import AggregationTemporality, HistogramDa
 from otel_gpu.enrich.activities import CaptureActivity
 from otel_gpu.enrich.ids import NO_SEED
 from otel_gpu.export.metric_store import MetricStore
-from otel_gpu.export.points import Temporality
-from otel_gpu.export.producer import MetricProducer
+from otel_gpu.export.producer import MetricProducer, Temporality
 from tests.activities import T0, calls, capture, image, snapshot
 
 DELTA = AggregationTemporality.DELTA
@@ -25,14 +24,11 @@ def partly(api, kept_ns, *, more, sum_ns, size_bytes=0):
 
 def produce(store, producer):
     """The points by metric, delivered."""
-    data = producer.produce()
-    points = {
-        metric.name: list(metric.data.data_points)
-        for resource in data
-        for scope in resource.scope_metrics
-        for metric in scope.metrics
-    }
-    producer.commit(point for found in points.values() for point in found)
+    produced = producer.produce()
+    points = {}
+    for point in produced:
+        points.setdefault(point.instrument.name, []).append(point.data)
+    producer.commit(produced)
     return points
 
 
