@@ -99,12 +99,9 @@ def _metric(points: Sequence[Point]) -> Metric:
 
 
 def _header_bytes(point: Point) -> int:
-    texts = (
-        *point.instrument,
-        semconv.SCHEMA_URL,
-        semconv.SCHEMA_URL,
-        point.snapshot.agent.version,
-    )
+    instrument, schemas = point.instrument, (semconv.SCHEMA_URL,) * 2
+    version = point.snapshot.agent.version
+    texts = (*instrument, instrument.description, instrument.scope, version, *schemas)
     around = sum(map(_text_bytes, texts)) + 3 * _MESSAGE_BYTES
     return around + _attributes_bytes(point.snapshot.resource.attributes.items())
 

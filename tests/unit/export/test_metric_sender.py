@@ -24,7 +24,9 @@ from otel_gpu.export.metric_sender import MetricSender
 from otel_gpu.export.metric_store import Agent, Snapshot
 from otel_gpu.export.points import Layouts
 from otel_gpu.export.producer import Point
-from otel_gpu.export.semconv import METRIC_GPU_CUDA_CALL_DURATION, Instrument
+from otel_gpu.export.semconv import METRIC_GPU_CUDA_CALL_DURATION, METRIC_PROCESS_FORKS
+from otel_gpu.export.semconv import METRIC_GPU_CUDA_KERNEL_LAUNCH_CALLS as LAUNCHES
+from otel_gpu.export.semconv import METRIC_GPU_CUDA_MEMORY_IN_USE as IN_USE
 
 CUMULATIVE = AggregationTemporality.CUMULATIVE
 
@@ -35,9 +37,8 @@ def of(service):
     return Snapshot((1, 1), resource, agent, {}, [], {}, 0, 1, 2)
 
 
-def number(snapshot, name, value, *, scope="otel_gpu.cuda"):
-    data = NumberDataPoint({}, 1, 2, value)
-    return Point(snapshot, Instrument(name, "counter", "1", "", scope), CUMULATIVE, data, ())
+def number(snapshot, instrument, value):
+    return Point(snapshot, instrument, CUMULATIVE, NumberDataPoint({}, 1, 2, value), ())
 
 
 class Source:
@@ -100,36 +101,43 @@ def open_sender():
 def test_metrics_leave_when_asked_for(open_sender):
     """Without an interval, a flush is what sends them."""
     keeper = Keeper()
-    sender = open_sender(keeper, Source(number(of("a"), "x", 1)))
+    sender = open_sender(keeper, Source(number(of("a"), LAUNCHES, 1)))
 
     assert sender.flush(5.0)
-    assert keeper.metrics() == [("a", "otel_gpu.cuda", "x")]
+    assert keeper.metrics() == [("a", "otel_gpu.cuda", LAUNCHES.name)]
 
 
 def test_an_equal_resource_loses_nothing(open_sender):
     """The stock encoder sends only the last of two items with equal Resources."""
-    one = number(of("a"), "x", 1, scope="one")
-    two = number(of("a"), "y", 2, scope="two")
+    one = number(of("a"), LAUNCHES, 1)
+    two = number(of("a"), METRIC_PROCESS_FORKS, 2)
     keeper = Keeper()
 
     apart = MetricsData([*request_of([one]).resource_metrics, *request_of([two]).resource_metrics])
     assert len(encode_metrics(apart).resource_metrics[0].scope_metrics) == 1
     assert open_sender(keeper, Source(one, two)).flush(5.0)
 
-    assert keeper.metrics() == [("a", "one", "x"), ("a", "two", "y")]
+    assert keeper.metrics() == [
+        ("a", "otel_gpu.cuda", LAUNCHES.name),
+        ("a", "otel_gpu.process", METRIC_PROCESS_FORKS.name),
+    ]
 
 
 def test_an_equal_scope_loses_nothing(open_sender):
     """The stock encoder sends only the last of two items with equal scopes."""
     keeper = Keeper()
-    points = [number(of("a"), "x", 1), number(of("b"), "x", 1), number(of("a"), "y", 2)]
+    points = [
+        number(of("a"), LAUNCHES, 1),
+        number(of("b"), LAUNCHES, 1),
+        number(of("a"), IN_USE, 2),
+    ]
 
     assert open_sender(keeper, Source(*points)).flush(5.0)
 
     assert keeper.metrics() == [
-        ("a", "otel_gpu.cuda", "x"),
-        ("a", "otel_gpu.cuda", "y"),
-        ("b", "otel_gpu.cuda", "x"),
+        ("a", "otel_gpu.cuda", LAUNCHES.name),
+        ("a", "otel_gpu.cuda", IN_USE.name),
+        ("b", "otel_gpu.cuda", LAUNCHES.name),
     ]
 
 
@@ -142,11 +150,10 @@ def test_nothing_to_say_is_no_request(open_sender):
 
 
 def histograms(snapshot, points):
-    instrument = METRIC_GPU_CUDA_CALL_DURATION._replace(description="d" * 80)
     return [
         Point(
             snapshot,
-            instrument,
+            METRIC_GPU_CUDA_CALL_DURATION,
             CUMULATIVE,
             ExponentialHistogramDataPoint(
                 {"gpu.cuda.api": f"api{n}"},
@@ -193,7 +200,7 @@ def test_only_what_arrived_is_committed(open_sender):
     Of two requests the first is refused: the second is sent all the same, and the
     flush says that not all arrived.
     """
-    source = Source(number(of("a"), "x", 1), number(of("b"), "y", 2))
+    source = Source(number(of("a"), LAUNCHES, 1), number(of("b"), IN_USE, 2))
     keeper = Keeper(MetricExportResult.FAILURE)
     sender = open_sender(keeper, source, max_request_bytes=10)
 
@@ -215,7 +222,7 @@ def test_a_producer_that_fails_does_not_end_the_exports(open_sender, caplog):
             return super().produce()
 
     keeper = Keeper()
-    sender = open_sender(keeper, Failing(number(of("a"), "x", 1)))
+    sender = open_sender(keeper, Failing(number(of("a"), LAUNCHES, 1)))
 
     assert not sender.flush(5.0)
     assert "export.metrics failed" in caplog.text
@@ -232,7 +239,7 @@ def test_an_interval_exports_by_itself(open_sender):
             arrived.set()
             return super().export(metrics_data)
 
-    open_sender(Signalling(), Source(number(of("a"), "x", 1)), interval_s=0.01)
+    open_sender(Signalling(), Source(number(of("a"), LAUNCHES, 1)), interval_s=0.01)
 
     assert arrived.wait(5.0)
 
@@ -240,7 +247,7 @@ def test_an_interval_exports_by_itself(open_sender):
 def test_the_end_exports_once_more_and_shuts_the_exporter(open_sender):
     """What came after the last interval is not lost; a second end does nothing."""
     keeper = Keeper()
-    sender = open_sender(keeper, Source(number(of("a"), "x", 1)))
+    sender = open_sender(keeper, Source(number(of("a"), LAUNCHES, 1)))
 
     assert sender.shutdown(5.0)
     assert (len(keeper.requests), keeper.is_shut) == (1, True)
@@ -261,7 +268,7 @@ def test_a_dead_endpoint_delays_nobody(open_sender, seconds):
     retry for many seconds.
     """
     exporter = OTLPMetricExporter(endpoint=f"http://127.0.0.1:{closed_port()}")
-    source = Source(number(of("a"), "x", 1))
+    source = Source(number(of("a"), LAUNCHES, 1))
     sender = open_sender(exporter, source)
 
     begin_s = time.monotonic()
@@ -283,7 +290,7 @@ def test_a_silent_endpoint_delays_nobody(open_sender, exporter_class):
         listener.listen()
         endpoint = f"http://127.0.0.1:{listener.getsockname()[1]}"
         exporter = exporter_class(endpoint=endpoint, timeout=3.0)
-        sender = open_sender(exporter, Source(number(of("a"), "x", 1)))
+        sender = open_sender(exporter, Source(number(of("a"), LAUNCHES, 1)))
 
         begin_s = time.monotonic()
         assert not sender.flush(0.3)
