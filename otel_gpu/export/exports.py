@@ -20,9 +20,9 @@ from otel_gpu.config import Config
 from otel_gpu.enrich import ids
 from otel_gpu.enrich.activities import Activity, CaptureActivity
 from otel_gpu.explain.chains import Chain, Incident
-from otel_gpu.export import semconv
+from otel_gpu.export import causal, semconv
 from otel_gpu.export.environment import exporter_names, is_true, otlp_compression
-from otel_gpu.export.explanations import Explanations
+from otel_gpu.export.exported import ExportedSpans
 from otel_gpu.export.file import OtlpFile
 from otel_gpu.export.finished import FinishedSpan
 from otel_gpu.export.limits import Limits, TraceSampler
@@ -108,12 +108,17 @@ class Exports:
     def observe_chain(self, chain: Chain) -> None:
         """Take in a causal chain that is kept, after the activities that it was made from."""
         if self._wants(chain):
-            missing = self._explanations.missing_spans(chain)
+            # A link to a stall that is held back leads nowhere.
+            linked = causal.evidence_span_ids(chain.causes)
+            missing = frozenset(span_id for span_id in linked if span_id not in self._exported)
             self._add(self._builder.hurry(missing), self._remember)
             self._metrics.count(
                 semconv.METRIC_OTEL_GPU_CHAINS, semconv.OTEL_GPU_SEVERITY, chain.severity
             )
-            self._add(map(self._limits.apply, self._explanations.chain_spans(chain)))
+            self._exported.add_chain(causal.chain_reference(chain).span_id)
+            origin = self._origins.of(chain.effect.process)[semconv.SCOPE_CAUSAL]
+            spans = causal.chain_spans(chain, origin, self._exported.find, self._stacks.place)
+            self._add(map(self._limits.apply, spans))
 
     def withhold_chain(self, chain: Chain, reason: str) -> None:
         """Count a causal chain that makes no spans."""
@@ -132,8 +137,11 @@ class Exports:
         """Take in an incident, after its chains."""
         if not self._explains:
             return
-        span = self._limits.apply(self._explanations.incident_span(incident))
-        if self._add([span]):
+        origin = self._origins.of(incident.chains[0].effect.process)[semconv.SCOPE_CAUSAL]
+        references = [(chain, causal.chain_reference(chain)) for chain in incident.chains]
+        linked = [pair for pair in references if self._exported.has_chain(pair[1].span_id)]
+        span = causal.incident_span(incident, self._capture[0], origin, linked)
+        if self._add([self._limits.apply(span)]):
             self._metrics.count(
                 semconv.METRIC_OTEL_GPU_INCIDENTS, semconv.OTEL_GPU_SEVERITY, incident.severity
             )
@@ -185,11 +193,10 @@ class Exports:
         return sum(sink.counts().exported for sink in self._sinks)
 
     def _begin(self) -> None:
-        seed, version = self._capture
-        origins = Origins(version, self._resources)
-        self._builder = SpanBuilder(origins, self._limits, self._stacks)
-        self._explanations = Explanations(seed, origins, self._stacks)
-        self._remember = self._explanations.exported.add if self._explains else None
+        self._origins = Origins(self._capture[1], self._resources)
+        self._builder = SpanBuilder(self._origins, self._limits, self._stacks)
+        self._exported = ExportedSpans()
+        self._remember = self._exported.add if self._explains else None
 
     def _add(
         self,

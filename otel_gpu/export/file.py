@@ -19,7 +19,7 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
 from otel_gpu.errors import ConfigError
-from otel_gpu.export.encoder import RequestEncoder
+from otel_gpu.export.encoder import encode_request
 from otel_gpu.export.otlp import SPANS, Signal
 from otel_gpu.export.queue import Pending
 from otel_gpu.export.sender import Delivery, Outcome
@@ -75,11 +75,10 @@ class FileTransport:
     def __init__(self, file: OtlpFile, signal: Signal = SPANS) -> None:
         self._file = file
         self._signal = signal
-        self._requests = RequestEncoder()
 
     def deliver(self, batch: Sequence[Pending]) -> Delivery:
         """Write a batch as one line; OSError: the disk is full, or who reads is gone."""
-        self._file.write(self._signal.request.FromString(self._requests.encode(batch)))
+        self._file.write(self._signal.request.FromString(encode_request(batch)))
         return Delivery(Outcome.DELIVERED)
 
     def close(self) -> None:

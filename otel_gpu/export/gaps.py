@@ -18,22 +18,20 @@ gap ever follows them.
 # second. No clock is asked, so a replay decides as the capture did. Nothing is lost:
 # a stall that waited in vain is a trace of its own.
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import (
     END_OF,
     Activity,
-    AggregatesActivity,
     CallActivity,
-    CountersActivity,
     ExitActivity,
     ForkActivity,
     GapActivity,
     OpenCallActivity,
     StallActivity,
-    StatusActivity,
     key_of,
 )
 
@@ -42,13 +40,7 @@ _MAX_THREADS = 4096
 
 _Thread = tuple[int, int, int]
 
-# Activities that are handed over at the moment that they carry. Stalls are not: one of
-# a long gap is seconds old.
 _OF_A_THREAD = (CallActivity, ForkActivity, GapActivity, OpenCallActivity)
-_TIME_OF: Mapping[type, Callable[[Any], int]] = {
-    kind: END_OF[kind]
-    for kind in (*_OF_A_THREAD, AggregatesActivity, CountersActivity, ExitActivity, StatusActivity)
-}
 
 
 class PlacedStall(NamedTuple):
@@ -58,15 +50,12 @@ class PlacedStall(NamedTuple):
     gap: GapActivity | None
 
 
+@dataclass(slots=True, eq=False)
 class _Held:
-    """The stalls of one thread."""
+    """The stalls of one thread, and the first time in the stream after the last of them."""
 
-    __slots__ = ("since_unix_ns", "stalls")
-
-    def __init__(self) -> None:
-        self.stalls: list[StallActivity] = []
-        # The first time in the stream after the last of them.
-        self.since_unix_ns = 0
+    stalls: list[StallActivity] = field(default_factory=list)
+    since_unix_ns: int = 0
 
 
 class GapStalls:
@@ -106,9 +95,8 @@ class GapStalls:
             image = key_of(activity.process)
             for thread in [thread for thread in self._threads if thread[:2] == image]:
                 yield from self._release(thread, None)
-        time_of = _TIME_OF.get(type(activity))
-        if time_of is not None:
-            yield from self._release_old(time_of(activity))
+        # Others are handed over at the moment that they carry: one of a long gap is seconds old.
+        yield from self._release_old(END_OF[type(activity)](activity))
 
     def pick(self, wanted: Callable[[StallActivity], bool]) -> Iterator[PlacedStall]:
         """Yield what is held of each thread of which a stall is wanted now."""
@@ -136,7 +124,10 @@ class GapStalls:
         if held is None:
             return
         for stall in held.stalls:
-            inside = gap is not None and _lies_in(stall, gap)
+            inside = gap is not None and (
+                gap.event.start_ktime_ns <= stall.event.start_ktime_ns
+                and stall.event.end_ktime_ns <= gap.event.end_ktime_ns
+            )
             yield PlacedStall(stall, gap if inside else None)
 
 
@@ -144,10 +135,3 @@ def _thread_of(
     activity: StallActivity | CallActivity | ForkActivity | GapActivity | OpenCallActivity,
 ) -> _Thread:
     return activity.event.pid, activity.event.image_ktime_ns, activity.event.tid
-
-
-def _lies_in(stall: StallActivity, gap: GapActivity) -> bool:
-    return (
-        gap.event.start_ktime_ns <= stall.event.start_ktime_ns
-        and stall.event.end_ktime_ns <= gap.event.end_ktime_ns
-    )

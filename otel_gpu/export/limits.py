@@ -6,6 +6,7 @@ here, by the same environment variables and with the same defaults.
 """
 
 from collections.abc import Mapping
+from typing import TypeVar
 
 from opentelemetry.sdk._logs import LogRecordLimits
 from opentelemetry.sdk.environment_variables import OTEL_TRACES_SAMPLER, OTEL_TRACES_SAMPLER_ARG
@@ -24,7 +25,7 @@ from opentelemetry.trace import SpanKind
 
 from otel_gpu.errors import ConfigError
 from otel_gpu.export.environment import standing_in, variable
-from otel_gpu.export.finished import Attributes, AttributeValue, FinishedSpan, SpanEvent
+from otel_gpu.export.finished import Attributes, AttributeValue, FinishedSpan, SpanEvent, SpanLink
 
 _SAMPLERS: Mapping[str, Sampler] = {
     "always_on": ALWAYS_ON,
@@ -36,8 +37,12 @@ _RATIO_SAMPLERS = {
     "traceidratio": TraceIdRatioBased,
     "parentbased_traceidratio": ParentBasedTraceIdRatio,
 }
+# Attributes, events and links of our own spans: with the usual limits there is nothing to look at.
+_MOST_OF_OURS = 64
 # Traces whose decision is remembered; a trace is a burst of calls, so few are open.
 _MAX_DECISIONS = 4096
+
+_Item = TypeVar("_Item", SpanEvent, SpanLink)
 
 
 class Limits:
@@ -48,24 +53,23 @@ class Limits:
     call stay.
 
     Attributes:
+        value_length: The longest text of a span's attribute; None: any.
         may_cut: Whether a span of a call or a thread can be too large; others always can.
     """
 
     def __init__(self, limits: SpanLimits, of_logs: LogRecordLimits | None = None) -> None:
         self._limits = limits
         self._of_logs = LogRecordLimits() if of_logs is None else of_logs
-        self._value_length = limits.max_span_attribute_length
-        # Our spans have at most 31 attributes: with the usual limits there is
-        # nothing to look at.
-        self.may_cut = self._value_length is not None or any(
-            limit is not None and limit < len_of_ours
-            for limit, len_of_ours in (
-                (limits.max_span_attributes, 64),
-                (limits.max_event_attributes, 64),
-                (limits.max_link_attributes, 64),
-                (limits.max_events, 64),
-                (limits.max_links, 64),
-            )
+        self.value_length = limits.max_span_attribute_length
+        counts = (
+            limits.max_span_attributes,
+            limits.max_event_attributes,
+            limits.max_link_attributes,
+            limits.max_events,
+            limits.max_links,
+        )
+        self.may_cut = self.value_length is not None or any(
+            count is not None and count < _MOST_OF_OURS for count in counts
         )
 
     @classmethod
@@ -78,11 +82,6 @@ class Limits:
             raise ConfigError(str(error), hint="give a number, or unset the variable") from error
 
     @property
-    def value_length(self) -> int | None:
-        """The longest text of a span's attribute; None: any."""
-        return self._value_length
-
-    @property
     def log_value_length(self) -> int | None:
         """The longest text of a log record's attribute; None: any."""
         return self._of_logs.max_log_record_attribute_length
@@ -90,7 +89,7 @@ class Limits:
     def apply(self, span: FinishedSpan) -> FinishedSpan:
         """Return the span within the limits; the same one if it is already."""
         limits = self._limits
-        if not self.may_cut and len(span.events) + len(span.links) < 64:  # noqa: PLR2004
+        if not self.may_cut and len(span.events) + len(span.links) < _MOST_OF_OURS:
             return span
         attributes, dropped_attributes = self._cut(span.attributes, limits.max_span_attributes)
         events = span.events[: limits.max_events]
@@ -98,17 +97,9 @@ class Limits:
         return span._replace(
             attributes=attributes,
             dropped_attributes=span.dropped_attributes + dropped_attributes,
-            events=tuple(
-                event._replace(attributes=kept, dropped_attributes=event.dropped_attributes + cut)
-                for event in events
-                for kept, cut in (self._cut(event.attributes, limits.max_event_attributes),)
-            ),
+            events=tuple(self._cut_item(event, limits.max_event_attributes) for event in events),
             dropped_events=span.dropped_events + len(span.events) - len(events),
-            links=tuple(
-                link._replace(attributes=kept, dropped_attributes=link.dropped_attributes + cut)
-                for link in links
-                for kept, cut in (self._cut(link.attributes, limits.max_link_attributes),)
-            ),
+            links=tuple(self._cut_item(link, limits.max_link_attributes) for link in links),
             dropped_links=span.dropped_links + len(span.links) - len(links),
         )
 
@@ -120,20 +111,25 @@ class Limits:
         dropped = log.dropped_attributes + len(log.attributes) - count
         return log._replace(attributes=log.attributes[:count], dropped_attributes=dropped)
 
+    def _cut_item(self, item: _Item, count: int | None) -> _Item:
+        attributes, dropped = self._cut(item.attributes, count)
+        dropped += item.dropped_attributes
+        return item._replace(attributes=attributes, dropped_attributes=dropped)
+
     def _cut(self, attributes: Attributes, count: int | None) -> tuple[Attributes, int]:
         # The same object where nothing is cut: encoders keep bytes with it.
         kept = attributes if count is None or len(attributes) <= count else attributes[:count]
-        if self._value_length is not None:
+        if self.value_length is not None:
             shortened = tuple((key, self._shorten(value)) for key, value in kept)
             kept = kept if shortened == kept else shortened
         return kept, len(attributes) - len(kept)
 
     def _shorten(self, value: AttributeValue) -> AttributeValue:
         if isinstance(value, str):
-            return value[: self._value_length]
+            return value[: self.value_length]
         if isinstance(value, tuple):
             return tuple(
-                item[: self._value_length] if isinstance(item, str) else item for item in value
+                item[: self.value_length] if isinstance(item, str) else item for item in value
             )  # type: ignore[return-value]  # a tuple keeps the types of its items
         return value
 
@@ -182,11 +178,7 @@ class TraceSampler:
             if len(self._decisions) >= _MAX_DECISIONS:
                 del self._decisions[next(iter(self._decisions))]
             result = self._sampler.should_sample(
-                None,
-                int.from_bytes(trace_id),
-                name,
-                SpanKind.INTERNAL,
-                dict(attributes),
+                None, int.from_bytes(trace_id), name, SpanKind.INTERNAL, dict(attributes)
             )
             decision = result.decision is Decision.RECORD_AND_SAMPLE
             self._decisions[trace_id] = decision

@@ -14,6 +14,7 @@ a number of bytes allocated and a part of the bytes in use.
 # either layer: a program that calls the driver directly has no runtime call around.
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import DeviceIdentity, OpenCallActivity, Series, ThreadTime
@@ -85,6 +86,7 @@ def measure_open_call(call: OpenCallActivity) -> Measurement:
     return Measurement(semconv.METRIC_GPU_CUDA_CALL_OPEN_AGE, attributes, source, age_ns)
 
 
+@lru_cache(maxsize=4096)
 def call_attributes(
     api: Api, copy_kind: int, status: int, device: DeviceIdentity | None
 ) -> Attributes:

@@ -10,7 +10,7 @@ from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk._logs.export import LogRecordExportResult
 from opentelemetry.sdk.trace.export import SpanExportResult
 
-from otel_gpu.export.encoder import RequestEncoder
+from otel_gpu.export.encoder import encode_request
 from otel_gpu.export.otlp import LOGS, SPANS, Signal
 from otel_gpu.export.queue import Pending
 from otel_gpu.export.sender import Delivery, Outcome
@@ -38,7 +38,6 @@ class _Transport(OTLPExporterMixin[Any, Any, Any, Any]):
     _of: ClassVar[Signal]
 
     def __init__(self, *, compressed: bool = True) -> None:
-        self._requests = RequestEncoder()
         self._rejected = 0
         self._code: grpc.StatusCode | None = None
         # The standard exporter does not know "none" as a value of its variable.
@@ -54,7 +53,7 @@ class _Transport(OTLPExporterMixin[Any, Any, Any, Any]):
         """Send a batch, with the standard exporter's retries."""
         self._rejected, self._code = 0, None
         try:
-            result = self._export(_Request(len(batch), self._requests.encode(batch)))
+            result = self._export(_Request(len(batch), encode_request(batch)))
         except _RequestTooLargeError:
             return Delivery(Outcome.TOO_LARGE)
         if result in (SpanExportResult.SUCCESS, LogRecordExportResult.SUCCESS):

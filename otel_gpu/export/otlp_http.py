@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError
 from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
-from otel_gpu.export.encoder import RequestEncoder
+from otel_gpu.export.encoder import encode_request
 from otel_gpu.export.otlp import LOGS, SPANS, Signal
 from otel_gpu.export.queue import Pending
 from otel_gpu.export.sender import Delivery, Outcome
@@ -49,7 +49,6 @@ class HttpTransport:
     """Sends batches of one signal over OTLP/HTTP."""
 
     def __init__(self, signal: Signal) -> None:
-        self._requests = RequestEncoder()
         self._exporter = _EXPORTERS[signal]()
         self._client = self._exporter._client  # noqa: SLF001
         # The only place that sees the receiver's answers.
@@ -63,7 +62,7 @@ class HttpTransport:
         exporter = self._exporter
         if exporter._shutdown:  # noqa: SLF001
             return Delivery(Outcome.UNAVAILABLE)
-        data = self._requests.encode(batch)
+        data = encode_request(batch)
         with exporter._metrics.export_operation(len(batch)) as operation:  # noqa: SLF001
             result = self._client.export(data)
             if not result.success:

@@ -31,7 +31,6 @@ given, and all other spans go where they went before.
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
 
 from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanLimits, SpanProcessor
@@ -46,7 +45,7 @@ from otel_gpu.export.exported import SpanReference
 from otel_gpu.export.finished import Origin, readable
 from otel_gpu.export.limits import Limits
 from otel_gpu.export.resources import scope
-from otel_gpu.export.span_activities import attributes_of
+from otel_gpu.export.span_activities import attributes_of, ids_of, scope_name
 from otel_gpu.export.span_chains import Medians, chain_of
 
 _STALLS = frozenset({semconv.SPAN_BLOCKED, semconv.SPAN_RUN_QUEUE_WAIT})
@@ -80,8 +79,8 @@ class CausalChainProcessor(SpanProcessor):
         if isinstance(destination, SpanExporter):
             destination = SimpleSpanProcessor(destination)
         self._destination = destination
-        self._settings = settings if settings is not None else Settings()
-        self._limits = Limits(limits if limits is not None else SpanLimits())
+        self._settings = settings or Settings()
+        self._limits = Limits(limits or SpanLimits())
         self._scope = scope(semconv.SCOPE_CAUSAL, __version__)
         self._lock = threading.Lock()
         self._medians = Medians(self._settings)
@@ -105,12 +104,12 @@ class CausalChainProcessor(SpanProcessor):
         context = span.get_span_context()
         if context is None or not context.trace_flags.sampled:
             return
-        instrumentation = span.instrumentation_scope
-        if instrumentation is not None and instrumentation.name == semconv.SCOPE_CAUSAL:
+        if scope_name(span) == semconv.SCOPE_CAUSAL:
             return
         if span.name in _STALLS:
-            with self._lock:
-                self._keep(span)
+            if span.parent is not None:
+                with self._lock:
+                    self._keep((span.parent.trace_id, span.parent.span_id), [span])
         elif _is_call(span) or span.name == semconv.SPAN_LAUNCH_GAP:
             for chain_span in self._explain(span, (context.trace_id, context.span_id)):
                 self._destination.on_end(chain_span)
@@ -123,13 +122,7 @@ class CausalChainProcessor(SpanProcessor):
         """Flush the destination: nothing waits here."""
         return self._destination.force_flush(timeout_millis)
 
-    def _keep(self, stall: ReadableSpan) -> None:
-        if stall.parent is None:
-            return
-        key = (stall.parent.trace_id, stall.parent.span_id)
-        self._hand(key, [stall])
-
-    def _hand(self, key: _Key, stalls: Sequence[ReadableSpan]) -> None:
+    def _keep(self, key: _Key, stalls: list[ReadableSpan]) -> None:
         kept = self._stalls.setdefault(key, [])
         self._stalls.move_to_end(key)
         kept.extend(stalls)
@@ -147,32 +140,27 @@ class CausalChainProcessor(SpanProcessor):
             self._open.pop(key, None)
             stalls = self._stalls.pop(key, [])
             usual_ns = self._medians.take(call)
-            parent = call.parent
-            if parent is not None and (parent.trace_id, parent.span_id) in self._open:
+            outer = (call.parent.trace_id, call.parent.span_id) if call.parent else None
+            if outer is not None and outer in self._open:
                 if stalls:
-                    self._hand((parent.trace_id, parent.span_id), stalls)
+                    self._keep(outer, stalls)
                 return []
         chain = chain_of(call, stalls, usual_ns, self._settings)
         if chain is None:
             return []
-        references = {
-            context.span_id.to_bytes(8): SpanReference(
-                context.trace_id.to_bytes(16), context.span_id.to_bytes(8)
-            )
-            for stall in stalls
-            if (context := stall.get_span_context()) is not None
+        found = {
+            span_id: [SpanReference(trace_id, span_id)]
+            for trace_id, span_id, _ in map(ids_of, stalls)
         }
 
         def find_spans(evidence: Evidence, _culprit: Culprit | None) -> list[SpanReference]:
-            found = references.get(evidence.span_id)
-            return [] if found is None else [found]
+            return found.get(evidence.span_id, [])
 
         spans = chain_spans(chain, Origin(call.resource, self._scope), find_spans)
         return [readable(self._limits.apply(span)) for span in spans]
 
 
 def _is_call(span: ReadableSpan) -> bool:
-    instrumentation = span.instrumentation_scope
-    if instrumentation is not None and instrumentation.name == semconv.SCOPE_CUDA:
+    if scope_name(span) == semconv.SCOPE_CUDA:
         return span.name not in (semconv.SPAN_OPEN_CALL, semconv.SPAN_LAUNCH_GAP)
     return semconv.GPU_CUDA_API in attributes_of(span)

@@ -9,8 +9,9 @@ about the place and holds for every process on it; what names one service does n
 
 import logging
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Generic, TypeVar
 from urllib.parse import unquote
 
 from opentelemetry.sdk.environment_variables import OTEL_RESOURCE_ATTRIBUTES
@@ -28,6 +29,12 @@ AGENT_SERVICE_NAME = "otel-gpu"
 
 _NAMES_ONE_SERVICE = ("service.name", "service.instance.id")
 _NAMES_ONE_PROCESS = "process."
+_SPAN_SCOPES = (
+    semconv.SCOPE_CUDA,
+    semconv.SCOPE_SCHED,
+    semconv.SCOPE_PROCESS,
+    semconv.SCOPE_CAUSAL,
+)
 _MAX_CACHED = 256
 
 
@@ -49,65 +56,63 @@ class ObservedResource(Resource):
         return self is other or super().__eq__(other)
 
 
-class Resources:
-    """Makes each process image's Resource once, and keeps the latest of them."""
+_Made = TypeVar("_Made")
+
+
+class _ByImage(ABC, Generic[_Made]):
+    """Makes something of each process image once, and keeps the latest of them."""
+
+    def __init__(self) -> None:
+        self._kept: dict[ProcessImage, _Made] = {}
+
+    def of(self, image: ProcessImage) -> _Made:
+        """Return what belongs to an image."""
+        made = self._kept.get(image)
+        if made is None:
+            if len(self._kept) >= _MAX_CACHED:
+                del self._kept[next(iter(self._kept))]
+            made = self._kept[image] = self._make(image)
+        return made
+
+    def forget(self, image: ProcessImage) -> None:
+        """Let go of an image that ended."""
+        self._kept.pop(image, None)
+
+    @abstractmethod
+    def _make(self, image: ProcessImage) -> _Made: ...
+
+
+class Resources(_ByImage[ObservedResource]):
+    """The Resource of each process image: the place's attributes, then its own."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
+        super().__init__()
         self._place = place_attributes(environ)
-        self._by_image: dict[ProcessImage, ObservedResource] = {}
 
-    def of(self, image: ProcessImage) -> ObservedResource:
-        """Return the image's Resource: the place's attributes, then its own."""
-        resource = self._by_image.get(image)
-        if resource is None:
-            if len(self._by_image) >= _MAX_CACHED:
-                del self._by_image[next(iter(self._by_image))]
-            resource = ObservedResource({**self._place, **image.attributes})
-            self._by_image[image] = resource
-        return resource
-
-    def forget(self, image: ProcessImage) -> None:
-        """Let go of an image that ended."""
-        self._by_image.pop(image, None)
+    def _make(self, image: ProcessImage) -> ObservedResource:
+        return ObservedResource({**self._place, **image.attributes})
 
 
-class Origins:
+class Origins(_ByImage[Mapping[str, Origin]]):
     """
-    Gives spans their origins, and keeps the latest of them.
+    The origins of each process image's spans, by the name of their scope.
 
-    Args:
-        version: Of the agent that saw the activities; the scopes carry it.
-        processes: Gives each process image its Resource.
+    ``version`` is of the agent that saw the activities; the scopes carry it.
     """
 
-    def __init__(self, version: str, processes: Resources) -> None:
-        self._processes = processes
-        self._scopes = {
-            name: scope(name, version)
-            for name in (
-                semconv.SCOPE_CUDA,
-                semconv.SCOPE_SCHED,
-                semconv.SCOPE_PROCESS,
-                semconv.SCOPE_CAUSAL,
-            )
-        }
-        self._origins: dict[tuple[ProcessImage, str], Origin] = {}
-
-    def of(self, image: ProcessImage, scope: str) -> Origin:
-        """Return the one origin of an image's spans of one scope."""
-        origin = self._origins.get((image, scope))
-        if origin is None:
-            if len(self._origins) >= _MAX_CACHED:
-                del self._origins[next(iter(self._origins))]
-            origin = Origin(self._processes.of(image), self._scopes[scope])
-            self._origins[image, scope] = origin
-        return origin
+    def __init__(self, version: str, resources: Resources) -> None:
+        super().__init__()
+        self._resources = resources
+        self._scopes = [scope(name, version) for name in _SPAN_SCOPES]
 
     def forget(self, image: ProcessImage) -> None:
-        """Let go of an image that ended."""
-        for scope in self._scopes:
-            self._origins.pop((image, scope), None)
-        self._processes.forget(image)
+        """Let go of an image that ended, and of its Resource."""
+        super().forget(image)
+        self._resources.forget(image)
+
+    def _make(self, image: ProcessImage) -> Mapping[str, Origin]:
+        resource = self._resources.of(image)
+        return {scope.name: Origin(resource, scope) for scope in self._scopes}
 
 
 def agent_resource(capture: CaptureActivity, environ: Mapping[str, str]) -> ObservedResource:
@@ -139,11 +144,7 @@ def scope(name: str, version: str) -> InstrumentationScope:
 
 
 def place_attributes(environ: Mapping[str, str]) -> dict[str, str]:
-    """
-    Return what the agent's ``OTEL_RESOURCE_ATTRIBUTES`` says about the place.
-
-    Names of one service or one process are left out: they are the agent's.
-    """
+    """Return what ``OTEL_RESOURCE_ATTRIBUTES`` says about the place, and not about the agent."""
     attributes = {}
     for pair in filter(str.strip, environ.get(OTEL_RESOURCE_ATTRIBUTES, "").split(",")):
         key, separator, value = (part.strip() for part in pair.partition("="))

@@ -14,7 +14,7 @@ from typing import Any
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SpanExporter, SpanExportResult
 
 from otel_gpu.errors import ConfigError
-from otel_gpu.export.encoder import RequestEncoder, SpanEncoder
+from otel_gpu.export.encoder import SpanEncoder, header_size
 from otel_gpu.export.environment import exporter_names, standing_in
 from otel_gpu.export.file import FileTransport, OtlpFile
 from otel_gpu.export.finished import FinishedSpan, readable
@@ -94,7 +94,7 @@ def open_senders(
             limit_bytes=config.queue_bytes,
             batch_bytes=config.batch_bytes,
             batch_spans=_BATCH_SPANS,
-            header_size=(lambda _: 0) if is_readable else RequestEncoder().header_size,
+            header_size=(lambda _: 0) if is_readable else header_size,
             overhead_bytes=_WAITING_SPAN_BYTES,
         )
         encode = _as_it_is if is_readable else _encoding(signal)

@@ -20,6 +20,7 @@ so only the looks at which its age has doubled are reported: 17 for the day.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from typing import Any
 
 from opentelemetry.sdk.resources import SERVICE_NAME
@@ -27,9 +28,9 @@ from opentelemetry.sdk.resources import SERVICE_NAME
 from otel_gpu import wire
 from otel_gpu.decode.events import STALL_STATE_UNKNOWN, CudaCall
 from otel_gpu.enrich.activities import (
+    END_OF,
     Activity,
     CallActivity,
-    DeviceIdentity,
     ExitActivity,
     ForkActivity,
     GapActivity,
@@ -51,7 +52,6 @@ from otel_gpu.export.finished import (
     STATUS_ERROR,
     STATUS_UNSET,
     Attributes,
-    AttributeValue,
     FinishedSpan,
     Origin,
     SharedAttributes,
@@ -61,7 +61,6 @@ from otel_gpu.export.limits import Limits
 from otel_gpu.export.measures import call_attributes, device_attributes
 from otel_gpu.export.resources import Origins
 from otel_gpu.export.stack_events import EVENT, NO_STACK, Stacks, StackTelemetry
-from otel_gpu.probe_table import Api
 
 _CHOICE_NAMES = tuple(semconv.OTEL_GPU_CHOICE_VALUES.items())
 _OF_CALL = (
@@ -96,10 +95,8 @@ class SpanBuilder:
         self._origin: Origin
         self._gap_stalls = GapStalls()
         self._held = self._gap_stalls.threads
-        self._named: dict[tuple[int, int, DeviceIdentity | None], Attributes] = {}
         # Attributes of calls, and what they depend on.
         self._repeated: dict[tuple[Any, ...], Attributes] = {}
-        self._choices: dict[int, tuple[str, ...]] = {}
         # Ages at which open calls are reported next, by the call's span id.
         self._open_due_ns: dict[bytes, int] = {}
         self._builders: dict[type, Callable[[Any], tuple[FinishedSpan, ...]]] = {
@@ -132,11 +129,11 @@ class SpanBuilder:
 
     def hurry(self, span_ids: frozenset[bytes]) -> tuple[FinishedSpan, ...]:
         """Return the spans of stalls that were held back, of which one of these ids is linked to."""
-
-        def is_wanted(stall: StallActivity) -> bool:
-            return stall.span_id in span_ids or stall.run_queue_span_id in span_ids
-
-        return self._stalls(self._gap_stalls.pick(is_wanted))
+        return self._stalls(
+            self._gap_stalls.pick(
+                lambda stall: not span_ids.isdisjoint((stall.span_id, stall.run_queue_span_id))
+            )
+        )
 
     def close(self) -> tuple[FinishedSpan, ...]:
         """Return the spans of all that was held back: no activity follows."""
@@ -173,7 +170,7 @@ class SpanBuilder:
             self._open_due_ns.pop(activity.span_id, None)
         if process is not self._process:
             self._process = process
-            self._origin = self._origins.of(process, semconv.SCOPE_CUDA)
+            self._origin = self._origins.of(process)[semconv.SCOPE_CUDA]
         span = (
             self._origin,
             *ids,
@@ -196,7 +193,7 @@ class SpanBuilder:
 
     def _describe_call(self, activity: CallActivity, stack: Attributes) -> Attributes:
         event = activity.event
-        pairs: Pairs = list(self._names(activity.api, event.copy_kind, activity.device))
+        pairs: Pairs = list(call_attributes(activity.api, event.copy_kind, 0, activity.device))
         if event.stream:
             pairs.append((semconv.GPU_CUDA_STREAM, signed(event.stream)))
         if event.size_bytes:
@@ -211,7 +208,7 @@ class SpanBuilder:
             pairs.append((semconv.ERROR_TYPE, error_name(activity.api.layer, event.status)))
         add_account(pairs, event, _OF_CALL)
         if event.choices:
-            pairs.append((semconv.OTEL_GPU_CHOICE, self._choice_names(event.choices)))
+            pairs.append((semconv.OTEL_GPU_CHOICE, _choice_names(event.choices)))
         if event.weight > 1:
             pairs.append((semconv.OTEL_GPU_SAMPLE_WEIGHT, event.weight))
         pairs.extend(stack)
@@ -227,15 +224,12 @@ class SpanBuilder:
         if call_id not in self._open_due_ns and len(self._open_due_ns) >= _MAX_CACHED:
             del self._open_due_ns[next(iter(self._open_due_ns))]
         self._open_due_ns[call_id] = 2 * age_ns
-        pairs: Pairs = list(self._names(activity.api, wire.COPY_NONE, activity.device))
+        pairs: Pairs = list(call_attributes(activity.api, wire.COPY_NONE, 0, activity.device))
         add_account(pairs, event, _OF_CALL)
         stack = self._stacks.of(activity.stack, activity.seen_unix_ns)
         pairs.extend(stack.pairs)
         add_thread(pairs, event.tid, event.comm)
-        times = (activity.start_unix_ns, activity.seen_unix_ns)
-        ids = (activity.trace_id, activity.span_id, call_id)
-        name = semconv.SPAN_OPEN_CALL
-        return (self._span(activity, semconv.SCOPE_CUDA, name, ids, times, pairs, stack),)
+        return self._span(activity, semconv.SCOPE_CUDA, semconv.SPAN_OPEN_CALL, pairs, stack)
 
     def _gap(self, activity: GapActivity) -> tuple[FinishedSpan, ...]:
         event = activity.event
@@ -246,19 +240,16 @@ class SpanBuilder:
         pairs.extend(device_attributes(activity.device))
         add_account(pairs, event, _OF_GAP)
         if event.choices:
-            pairs.append((semconv.OTEL_GPU_CHOICE, self._choice_names(event.choices)))
+            pairs.append((semconv.OTEL_GPU_CHOICE, _choice_names(event.choices)))
         add_thread(pairs, event.tid, event.comm)
-        times = (activity.start_unix_ns, activity.end_unix_ns)
-        ids = (activity.trace_id, activity.span_id, activity.parent_span_id)
-        name = semconv.SPAN_LAUNCH_GAP
-        return (self._span(activity, semconv.SCOPE_CUDA, name, ids, times, pairs),)
+        return self._span(activity, semconv.SCOPE_CUDA, semconv.SPAN_LAUNCH_GAP, pairs)
 
     def _stall(self, activity: StallActivity, gap: GapActivity | None) -> Iterator[FinishedSpan]:
         event = activity.event
+        origin = self._origins.of(activity.process)[semconv.SCOPE_SCHED]
+        trace_id, parent_id = activity.trace_id, activity.parent_span_id
         if gap is not None:
             trace_id, parent_id = gap.trace_id, gap.span_id
-        else:
-            trace_id, parent_id = activity.trace_id, activity.parent_span_id
         runnable_unix_ns = activity.runnable_unix_ns
         if runnable_unix_ns > activity.start_unix_ns:
             is_known = not event.flags & STALL_STATE_UNKNOWN
@@ -268,13 +259,14 @@ class SpanBuilder:
             pairs = describe_blocked(activity, stack.pairs)
             times = (activity.start_unix_ns, runnable_unix_ns)
             ids = (trace_id, activity.span_id, parent_id)
-            yield self._span(activity, semconv.SCOPE_SCHED, name, ids, times, pairs, stack)
+            span = FinishedSpan(origin, *ids, name, *times, pairs, tid=event.tid)
+            yield span._replace(events=stack.events, logs=stack.logs) if stack.pairs else span
         if activity.end_unix_ns > runnable_unix_ns:
             name = semconv.SPAN_RUN_QUEUE_WAIT
             pairs = describe_run_queue_wait(event)
             times = (runnable_unix_ns, activity.end_unix_ns)
             ids = (trace_id, activity.run_queue_span_id, parent_id)
-            yield self._span(activity, semconv.SCOPE_SCHED, name, ids, times, pairs)
+            yield FinishedSpan(origin, *ids, name, *times, pairs, tid=event.tid)
 
     def _fork(self, activity: ForkActivity) -> tuple[FinishedSpan, ...]:
         event = activity.event
@@ -285,49 +277,37 @@ class SpanBuilder:
         if command := child.get("process.command"):
             pairs.append((semconv.OTEL_GPU_FORK_CHILD_COMMAND, command))
         add_thread(pairs, event.tid, event.comm)
-        times = (activity.start_unix_ns, activity.end_unix_ns)
-        ids = (activity.trace_id, activity.span_id, activity.parent_span_id)
-        return (self._span(activity, semconv.SCOPE_PROCESS, semconv.SPAN_FORK, ids, times, pairs),)
+        return self._span(activity, semconv.SCOPE_PROCESS, semconv.SPAN_FORK, pairs)
 
     def _span(
         self,
-        activity: GapActivity | ForkActivity | OpenCallActivity | StallActivity,
+        activity: GapActivity | ForkActivity | OpenCallActivity,
         scope: str,
         name: str,
-        ids: tuple[bytes, bytes, bytes],
-        times_unix_ns: tuple[int, int],
-        pairs: Iterable[tuple[str, AttributeValue]],
+        pairs: Pairs,
         stack: StackTelemetry = NO_STACK,
-    ) -> FinishedSpan:
-        return FinishedSpan(
-            self._origins.of(activity.process, scope),
-            *ids,
+    ) -> tuple[FinishedSpan, ...]:
+        span = FinishedSpan(
+            self._origins.of(activity.process)[scope],
+            activity.trace_id,
+            activity.span_id,
+            activity.parent_span_id,
             name,
-            *times_unix_ns,
+            activity.start_unix_ns,
+            END_OF[type(activity)](activity),
             tuple(pairs),
             events=stack.events,
             logs=stack.logs,
             tid=activity.event.tid,
         )
+        return (span,)
 
     def _exit(self, activity: ExitActivity) -> tuple[FinishedSpan, ...]:
         self._origins.forget(activity.process)
         self._process = None
         return ()
 
-    def _names(self, api: Api, copy_kind: int, device: DeviceIdentity | None) -> Attributes:
-        """What a call is: the same for most calls, so kept."""
-        key = (api.number, copy_kind, device)
-        names = self._named.get(key)
-        if names is None:
-            if len(self._named) >= _MAX_CACHED:
-                self._named.clear()
-            names = self._named[key] = call_attributes(api, copy_kind, 0, device)
-        return names
 
-    def _choice_names(self, choices: int) -> tuple[str, ...]:
-        names = self._choices.get(choices)
-        if names is None:
-            names = tuple(name for bit, name in _CHOICE_NAMES if choices & bit)
-            self._choices[choices] = names
-        return names
+@lru_cache(maxsize=len(_CHOICE_NAMES) ** 2)
+def _choice_names(choices: int) -> tuple[str, ...]:
+    return tuple(name for bit, name in _CHOICE_NAMES if choices & bit)

@@ -15,7 +15,7 @@ from opentelemetry.trace import (
 )
 
 from otel_gpu.errors import ConfigError
-from otel_gpu.export.encoder import RequestEncoder
+from otel_gpu.export.encoder import encode_request
 from otel_gpu.export.finished import FinishedSpan, SpanEvent
 from otel_gpu.export.limits import Limits
 from otel_gpu.export.logs import LogEncoder, SpanLog
@@ -68,7 +68,7 @@ def test_log_records_encode_as_the_standard_encoder_does(items):
     """Byte for byte, under the headers that spans have."""
     encoder = LogEncoder()
 
-    actual = RequestEncoder().encode([(item.origin, 0, encoder.encode(item)) for item in items])
+    actual = encode_request([(item.origin, 0, encoder.encode(item)) for item in items])
 
     assert actual == stock_encode([readable(item) for item in items]).SerializeToString(
         deterministic=True

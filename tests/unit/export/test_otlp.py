@@ -10,7 +10,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from otel_gpu.errors import ConfigError
-from otel_gpu.export.encoder import SpanEncoder
+from otel_gpu.export.encoder import SpanEncoder, encode_request
 from otel_gpu.export.finished import FinishedSpan, Origin, SpanEvent, readable
 from otel_gpu.export.logs import LogEncoder, SpanLog
 from otel_gpu.export.otlp import LOGS, otlp_transport
@@ -223,8 +223,8 @@ def test_a_request_that_is_too_large_is_told_at_once(caplog):
 def test_a_batch_is_encoded_once_however_often_it_is_tried(connect, receiver, monkeypatch):
     """A receiver that is busy gets the same bytes again."""
     transport = connect("grpc")
-    encode = Mock(wraps=transport._requests.encode)
-    monkeypatch.setattr(transport._requests, "encode", encode)
+    encode = Mock(wraps=encode_request)
+    monkeypatch.setattr("otel_gpu.export.otlp_grpc.encode_request", encode)
     monkeypatch.setattr(
         transport._shutdown_in_progress, "wait", lambda _seconds: receiver.refuse(False)
     )

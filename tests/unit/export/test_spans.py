@@ -381,10 +381,9 @@ def test_memory_does_not_grow_with_the_past(builder):
 
     assert len(builder._repeated) <= 2048
     for kept in (
-        builder._origins._origins,
-        builder._named,
+        builder._origins._kept,
         builder._open_due_ns,
-        builder._origins._processes._by_image,
+        builder._origins._resources._kept,
     ):
         assert len(kept) <= 4096
 
