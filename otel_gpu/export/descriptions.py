@@ -5,6 +5,7 @@ from otel_gpu.decode.events import CPU_UNKNOWN, CudaCall, Gap, OpenCall, Stall
 from otel_gpu.enrich.activities import StallActivity
 from otel_gpu.export import semconv
 from otel_gpu.export.finished import Attributes, AttributeValue
+from otel_gpu.export.measures import switch_attributes
 
 _MAX_FUNCTIONS = 16
 _INT64_LIMIT = 1 << 63
@@ -15,7 +16,7 @@ Pairs = list[tuple[str, AttributeValue]]
 def describe_blocked(activity: StallActivity, stack: Attributes) -> Attributes:
     """Return what a thread waited for; ``stack`` is what is said of where it was."""
     event = activity.event
-    pairs = _name_switch(event)
+    pairs: Pairs = list(switch_attributes(event.switch_type))
     waker = (event.waker_pid, event.waker_tid, event.waker_comm) if event.waker_tid else None
     add_wait(pairs, activity.reason, activity.functions, waker)
     pairs.extend(stack)
@@ -25,7 +26,7 @@ def describe_blocked(activity: StallActivity, stack: Attributes) -> Attributes:
 
 def describe_run_queue_wait(event: Stall) -> Attributes:
     """Return who had the CPU that a thread waited for."""
-    pairs = _name_switch(event)
+    pairs: Pairs = list(switch_attributes(event.switch_type))
     if event.flags & wire.STALL_IDLE_CPU:
         pairs.append((semconv.OTEL_GPU_CPU_IDLE, True))
     if event.culprit_tid:
@@ -34,11 +35,6 @@ def describe_run_queue_wait(event: Stall) -> Attributes:
         pairs.append((semconv.OTEL_GPU_CULPRIT_COMM, event.culprit_comm))
     add_thread(pairs, event.tid, event.comm, event.cpu)
     return tuple(pairs)
-
-
-def _name_switch(event: Stall) -> Pairs:
-    switch = semconv.PROCESS_CONTEXT_SWITCH_TYPE_VALUES.get(event.switch_type)
-    return [(semconv.PROCESS_CONTEXT_SWITCH_TYPE, switch)] if switch else []
 
 
 def add_wait(
@@ -74,8 +70,9 @@ def add_account(
 
 
 def add_thread(pairs: Pairs, tid: int, comm: str, cpu: int = CPU_UNKNOWN) -> None:
-    """Add the thread, and its CPU where that is known."""
-    pairs.append((semconv.OTEL_GPU_THREAD_TID, tid))
+    """Add the thread, and its CPU, as far as they are known."""
+    if tid:
+        pairs.append((semconv.OTEL_GPU_THREAD_TID, tid))
     if comm:
         pairs.append((semconv.THREAD_NAME, comm))
     if cpu != CPU_UNKNOWN:

@@ -44,9 +44,8 @@ def choose(
     name, value = setting(environ, *names)
     value = value.lower() or default
     if value not in choices:
-        raise ConfigError(
-            f"{name}: {value!r} is not supported", hint=f"use one of {', '.join(choices)}"
-        )
+        hint = f"use one of {', '.join(choices)}"
+        raise ConfigError(f"{name}: {value!r} is not supported", hint=hint)
     return value
 
 
@@ -58,10 +57,8 @@ def read_number(environ: Mapping[str, str], *names: str, default: float) -> floa
     except ValueError:
         value = 0.0
     if not 0 < value < math.inf:
-        raise ConfigError(
-            f"{name}: {text!r} is not a number above 0",
-            hint="unset it, or give a number such as 10",
-        )
+        hint = "unset it, or give a number such as 10"
+        raise ConfigError(f"{name}: {text!r} is not a number above 0", hint=hint)
     return value
 
 
@@ -80,23 +77,21 @@ def standing_in(environ: Mapping[str, str]) -> Iterator[None]:
     gRPC exporters do not know that no compression can be asked for.
     """
     saved = dict(os.environ)
-    wanted = {
-        name: value
-        for name, value in environ.items()
-        if value.strip() or not name.startswith("OTEL_")
-    }
+    wanted = {n: text for n, text in environ.items() if text.strip() or not n.startswith("OTEL_")}
     if wanted.get(OTEL_EXPORTER_OTLP_COMPRESSION, "").strip().lower() == "none":
         del wanted[OTEL_EXPORTER_OTLP_COMPRESSION]
-    if wanted == saved:
-        yield
-        return
-    os.environ.clear()
-    os.environ.update(wanted)
     try:
+        if wanted != saved:
+            _replace_environment(wanted)
         yield
     finally:
-        os.environ.clear()
-        os.environ.update(saved)
+        if wanted != saved:
+            _replace_environment(saved)
+
+
+def _replace_environment(variables: Mapping[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(variables)
 
 
 def exporter_names(
@@ -105,21 +100,15 @@ def exporter_names(
     """
     Return the exporters that ``OTEL_<SIGNAL>_EXPORTER`` names.
 
-    Without it: OTLP when an endpoint is set, else none. None at all when the SDK is
-    disabled.
-
-    Raises:
-        ConfigError: A name is not one of the ``choices``, where there are any.
+    Without it: OTLP when an endpoint is set, else none. None at all when the SDK is disabled.
+    ConfigError: a name is not one of the ``choices``, where there are any.
     """
     if is_true(environ, OTEL_SDK_DISABLED):
         return ()
     variable_name = f"OTEL_{signal}_EXPORTER"
     names = variable(environ, variable_name)
     if names is None:
-        endpoint = variable(
-            environ, f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT", OTEL_EXPORTER_OTLP_ENDPOINT
-        )
-        return ("otlp",) if endpoint else ()
+        return ("otlp",) if otlp_endpoint(environ, signal)[1] else ()
     chosen = dict.fromkeys(name.strip() for name in names.split(",") if name.strip())
     for name in chosen if choices else ():
         choose({variable_name: name}, variable_name, choices=choices)
@@ -130,46 +119,35 @@ def exporter_names(
     return tuple(name for name in chosen if name != "none")
 
 
+def otlp_endpoint(environ: Mapping[str, str], signal: str) -> tuple[str, str]:
+    """Return the variable that names the endpoint of a signal, and the endpoint or nothing."""
+    own = f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT"
+    return setting(environ, own, OTEL_EXPORTER_OTLP_ENDPOINT)
+
+
 def otlp_protocol(environ: Mapping[str, str], signal: str) -> str:
     """
     Return ``grpc`` or ``http/protobuf``, and check what the exporters do not check.
 
-    Raises:
-        ConfigError: A protocol, endpoint or timeout that cannot work.
+    ConfigError: a protocol, endpoint or timeout that cannot work.
     """
-    protocol = choose(
-        environ,
-        f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL",
-        OTEL_EXPORTER_OTLP_PROTOCOL,
-        choices=("grpc", "http/protobuf"),
-        default="grpc",
-    )
-    name, endpoint = setting(
-        environ, f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT", OTEL_EXPORTER_OTLP_ENDPOINT
-    )
+    names = (f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL", OTEL_EXPORTER_OTLP_PROTOCOL)
+    protocol = choose(environ, *names, choices=("grpc", "http/protobuf"), default="grpc")
+    name, endpoint = otlp_endpoint(environ, signal)
     if endpoint and protocol == "http/protobuf":
         address = urlsplit(endpoint)
         if address.scheme not in {"http", "https"} or not address.netloc:
-            raise ConfigError(
-                f"{name}: {endpoint!r} is not an HTTP URL",
-                hint="write it as http://host:4318",
-            )
+            hint = "write it as http://host:4318"
+            raise ConfigError(f"{name}: {endpoint!r} is not an HTTP URL", hint=hint)
     otlp_timeout_s(environ, signal)
     return protocol
 
 
 def otlp_compression(environ: Mapping[str, str], signal: str) -> str:
     """Return ``none``, ``gzip`` or ``deflate``; refuse what the protocol does not have."""
-    known = ["none", "gzip"]
-    if otlp_protocol(environ, signal) != "grpc":
-        known.append("deflate")
-    return choose(
-        environ,
-        f"OTEL_EXPORTER_OTLP_{signal}_COMPRESSION",
-        OTEL_EXPORTER_OTLP_COMPRESSION,
-        choices=known,
-        default="none",
-    )
+    names = (f"OTEL_EXPORTER_OTLP_{signal}_COMPRESSION", OTEL_EXPORTER_OTLP_COMPRESSION)
+    more = () if otlp_protocol(environ, signal) == "grpc" else ("deflate",)
+    return choose(environ, *names, choices=("none", "gzip", *more), default="none")
 
 
 def otlp_timeout_s(environ: Mapping[str, str], signal: str) -> float:

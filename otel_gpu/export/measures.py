@@ -45,12 +45,12 @@ def measure(
         case wire.METRIC_COPY_SIZE:
             attributes = _copy_attributes(key.copy_kind) + device_attributes(device)
             yield Measurement(semconv.METRIC_GPU_CUDA_MEMORY_COPIES, attributes, key, aggregate)
-        case wire.METRIC_OFF_CPU:
-            instrument = semconv.METRIC_PROCESS_SCHEDULER_OFF_CPU_DURATION
-            yield Measurement(instrument, _switch_attributes(key.api), key, aggregate)
-        case wire.METRIC_RUN_QUEUE:
-            instrument = semconv.METRIC_PROCESS_SCHEDULER_RUN_QUEUE_DURATION
-            yield Measurement(instrument, _switch_attributes(key.api), key, aggregate)
+        case wire.METRIC_OFF_CPU | wire.METRIC_RUN_QUEUE:
+            is_off_cpu = key.metric == wire.METRIC_OFF_CPU
+            off_cpu = semconv.METRIC_PROCESS_SCHEDULER_OFF_CPU_DURATION
+            run_queue = semconv.METRIC_PROCESS_SCHEDULER_RUN_QUEUE_DURATION
+            attributes = switch_attributes(key.api)
+            yield Measurement(off_cpu if is_off_cpu else run_queue, attributes, key, aggregate)
         case wire.METRIC_FORK:
             yield Measurement(semconv.METRIC_PROCESS_FORKS, (), key, aggregate.buckets[0])
 
@@ -118,6 +118,7 @@ def _copy_attributes(copy_kind: int) -> Attributes:
     return ((semconv.CUDA_MEMCPY_KIND, name),) if name is not None else ()
 
 
-def _switch_attributes(switch_type: int) -> Attributes:
+def switch_attributes(switch_type: int) -> Attributes:
+    """Return whether a thread gave up its CPU or lost it, where that is known."""
     name = semconv.PROCESS_CONTEXT_SWITCH_TYPE_VALUES.get(switch_type)
     return ((semconv.PROCESS_CONTEXT_SWITCH_TYPE, name),) if name is not None else ()

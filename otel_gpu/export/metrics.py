@@ -14,8 +14,6 @@ from typing import Any
 
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 from opentelemetry.sdk.environment_variables import (
-    OTEL_EXPORTER_OTLP_ENDPOINT,
-    OTEL_EXPORTER_OTLP_METRICS_ENDPOINT,
     OTEL_METRIC_EXPORT_INTERVAL,
     OTEL_METRIC_EXPORT_TIMEOUT,
     OTEL_METRICS_EXEMPLAR_FILTER,
@@ -36,11 +34,11 @@ from otel_gpu.export.environment import (
     choose,
     exporter_names,
     otlp_compression,
+    otlp_endpoint,
     otlp_protocol,
     otlp_timeout_s,
     read_number,
     standing_in,
-    variable,
 )
 from otel_gpu.export.exemplars import IsSampled
 from otel_gpu.export.file import OtlpFile
@@ -87,9 +85,7 @@ class MetricExports:
         exporters = open_exporters(environ, timeout_s)
         if file is not None:
             exporters.append(_FileExporter(file))
-        endpoint = variable(
-            environ, OTEL_EXPORTER_OTLP_METRICS_ENDPOINT, OTEL_EXPORTER_OTLP_ENDPOINT
-        )
+        _, endpoint = otlp_endpoint(environ, "METRICS")
         self._place = f"OTEL_EXPORTER_OTLP_ENDPOINT ({endpoint or 'not set'})"
         self._live = live
         self._replay_delivers = True

@@ -43,11 +43,7 @@ class _Transport(OTLPExporterMixin[Any, Any, Any, Any]):
         # The standard exporter does not know "none" as a value of its variable.
         compression = None if compressed else grpc.Compression.NoCompression
         super().__init__(compression=compression)  # type: ignore[call-arg]  # it gives the others
-
-    @property
-    def place(self) -> str:
-        """Where the items go, in an operator's words."""
-        return f"the {self._of.items} endpoint {self._endpoint}"
+        self.place = f"the {self._of.items} endpoint {self._endpoint}"
 
     def deliver(self, batch: Sequence[Pending]) -> Delivery:
         """Send a batch, with the standard exporter's retries."""

@@ -61,20 +61,19 @@ class Delivery(NamedTuple):
 
 
 class Transport(Protocol):
-    """Delivers batches; ``close`` may be called while ``deliver`` waits, to end the wait."""
+    """
+    Delivers batches to a ``place``, in an operator's words.
 
-    @property
-    def place(self) -> str:
-        """Where they go, in an operator's words."""
-        ...
+    ``close`` may be called while ``deliver`` waits, to end the wait.
+    """
+
+    place: str
 
     def deliver(self, batch: Sequence[Pending]) -> Delivery:
         """Send a batch and say what became of it; OSError: what it writes to is full or gone."""
-        ...
 
     def close(self) -> None:
         """Let go of connections."""
-        ...
 
 
 @dataclass(slots=True)
