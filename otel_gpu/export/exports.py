@@ -180,10 +180,10 @@ class Exports:
         """Return how many spans were not exported, by reason."""
         total: Counter[str] = Counter()
         for sink in self._sinks:
-            total.update(sink.counts().dropped)
+            total += sink.counts().dropped
         for log_sink in self._logs:
-            dropped = log_sink.counts().dropped
-            total.update({f"{_OF_LOGS}{reason}": count for reason, count in dropped.items()})
+            for reason, count in log_sink.counts().dropped.items():
+                total[f"{_OF_LOGS}{reason}"] += count
         if self._not_sampled:
             total[NOT_SAMPLED] = self._not_sampled
         return dict(total)
@@ -205,8 +205,9 @@ class Exports:
     ) -> bool:
         """Hand spans on that are sampled; say whether the last one was."""
         is_wanted = False
+        takes_all, wants_trace = self._sampler.takes_all, self._sampler.wants_trace
         for span in spans:
-            is_wanted = self._sampler.takes_all or self._sampler.wants(span)
+            is_wanted = takes_all or wants_trace(span.trace_id, span.name, span.attributes)
             if not is_wanted:
                 self._not_sampled += 1
                 continue
@@ -231,16 +232,10 @@ def open_exports(
     """
     Open what the configuration and environment name, and close it in the end.
 
-    Args:
-        config: The configuration.
-        environ: Normally ``os.environ``.
-        live: False for a replay: no timers and no threads of our own; batches are
-            made by size alone and what is left is sent at the end, so that the same
-            recording gives the same output.
-        faults: Counts errors in threads of the exports that are not an endpoint's.
-
-    Raises:
-        ConfigError: A variable has a value that cannot work.
+    In a replay, which is not ``live``, there are no timers: batches are made by size alone and
+    what is left is sent at the end, so that the same recording gives the same output. ``faults``
+    counts errors in threads of the exports that are not an endpoint's. ConfigError: a variable
+    has a value that cannot work.
     """
     path = config.export.otlp_file
     if path is not None and is_true(environ, OTEL_SDK_DISABLED):

@@ -10,32 +10,22 @@ from typing import TypeVar
 
 from opentelemetry.sdk._logs import LogRecordLimits
 from opentelemetry.sdk.environment_variables import OTEL_TRACES_SAMPLER, OTEL_TRACES_SAMPLER_ARG
-from opentelemetry.sdk.trace import SpanLimits
-from opentelemetry.sdk.trace.sampling import (
-    ALWAYS_OFF,
-    ALWAYS_ON,
-    DEFAULT_OFF,
-    DEFAULT_ON,
-    Decision,
-    ParentBasedTraceIdRatio,
-    Sampler,
-    TraceIdRatioBased,
-)
+from opentelemetry.sdk.trace import SpanLimits, sampling
 from opentelemetry.trace import SpanKind
 
 from otel_gpu.errors import ConfigError
-from otel_gpu.export.environment import standing_in, variable
+from otel_gpu.export.environment import choose, standing_in, variable
 from otel_gpu.export.finished import Attributes, AttributeValue, FinishedSpan, SpanEvent, SpanLink
 
-_SAMPLERS: Mapping[str, Sampler] = {
-    "always_on": ALWAYS_ON,
-    "always_off": ALWAYS_OFF,
-    "parentbased_always_on": DEFAULT_ON,
-    "parentbased_always_off": DEFAULT_OFF,
+_SAMPLERS: Mapping[str, sampling.Sampler] = {
+    "always_on": sampling.ALWAYS_ON,
+    "always_off": sampling.ALWAYS_OFF,
+    "parentbased_always_on": sampling.DEFAULT_ON,
+    "parentbased_always_off": sampling.DEFAULT_OFF,
 }
 _RATIO_SAMPLERS = {
-    "traceidratio": TraceIdRatioBased,
-    "parentbased_traceidratio": ParentBasedTraceIdRatio,
+    "traceidratio": sampling.TraceIdRatioBased,
+    "parentbased_traceidratio": sampling.ParentBasedTraceIdRatio,
 }
 # Attributes, events and links of our own spans: with the usual limits there is nothing to look at.
 _MOST_OF_OURS = 64
@@ -143,20 +133,18 @@ class TraceSampler:
     alone, so every span of a trace is decided alike, whichever comes first.
     """
 
-    def __init__(self, sampler: Sampler) -> None:
+    def __init__(self, sampler: sampling.Sampler) -> None:
         self._sampler = sampler
-        self.takes_all = sampler in (ALWAYS_ON, DEFAULT_ON)
+        self.takes_all = sampler in (sampling.ALWAYS_ON, sampling.DEFAULT_ON)
         self._decisions: dict[bytes, bool] = {}
 
     @classmethod
     def of_environment(cls, environ: Mapping[str, str]) -> "TraceSampler":
         """Read ``OTEL_TRACES_SAMPLER`` and its argument; ConfigError: they make no sampler."""
-        name = (variable(environ, OTEL_TRACES_SAMPLER) or "parentbased_always_on").lower()
+        known = (*_SAMPLERS, *_RATIO_SAMPLERS)
+        name = choose(environ, OTEL_TRACES_SAMPLER, choices=known, default="parentbased_always_on")
         if name in _SAMPLERS:
             return cls(_SAMPLERS[name])
-        if name not in _RATIO_SAMPLERS:
-            known = ", ".join([*_SAMPLERS, *_RATIO_SAMPLERS])
-            raise ConfigError(f"{OTEL_TRACES_SAMPLER}: {name!r} is unknown", hint=f"known: {known}")
         argument = variable(environ, OTEL_TRACES_SAMPLER_ARG) or "1.0"
         try:
             return cls(_RATIO_SAMPLERS[name](float(argument)))
@@ -164,10 +152,6 @@ class TraceSampler:
             raise ConfigError(
                 f"{OTEL_TRACES_SAMPLER_ARG}: {argument!r} is not a ratio from 0 to 1"
             ) from error
-
-    def wants(self, span: FinishedSpan) -> bool:
-        """Say whether the trace of this span is to be exported."""
-        return self.takes_all or self.wants_trace(span.trace_id, span.name, span.attributes)
 
     def wants_trace(self, trace_id: bytes, name: str, attributes: Attributes = ()) -> bool:
         """Say whether a trace is to be exported, by one of its spans."""
@@ -180,6 +164,6 @@ class TraceSampler:
             result = self._sampler.should_sample(
                 None, int.from_bytes(trace_id), name, SpanKind.INTERNAL, dict(attributes)
             )
-            decision = result.decision is Decision.RECORD_AND_SAMPLE
+            decision = result.decision is sampling.Decision.RECORD_AND_SAMPLE
             self._decisions[trace_id] = decision
         return decision

@@ -9,19 +9,7 @@ requests above 4 MiB, after which the exporter retries in vain.
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from opentelemetry.sdk.metrics.export import (
-    DataPointT,
-    ExponentialHistogram,
-    ExponentialHistogramDataPoint,
-    Gauge,
-    Histogram,
-    HistogramDataPoint,
-    Metric,
-    MetricsData,
-    ResourceMetrics,
-    ScopeMetrics,
-    Sum,
-)
+from opentelemetry.sdk.metrics import export as sdk
 from opentelemetry.sdk.resources import Resource
 
 from otel_gpu.export import semconv
@@ -58,7 +46,7 @@ def split(points: Iterable[Point], max_bytes: int) -> Iterator[list[Point]]:
         yield batch
 
 
-def request_of(points: Iterable[Point]) -> MetricsData:
+def request_of(points: Iterable[Point]) -> sdk.MetricsData:
     """Return a request that has each Resource once, in it each scope once, and its metrics."""
     resources: dict[Resource, dict[tuple[str, str], dict[str, list[Point]]]] = {}
     for point in points:
@@ -66,12 +54,12 @@ def request_of(points: Iterable[Point]) -> MetricsData:
         scopes = resources.setdefault(snapshot.resource, {})
         metrics = scopes.setdefault((instrument.scope, snapshot.agent.version), {})
         metrics.setdefault(instrument.name, []).append(point)
-    return MetricsData(
+    return sdk.MetricsData(
         [
-            ResourceMetrics(
+            sdk.ResourceMetrics(
                 resource,
                 [
-                    ScopeMetrics(
+                    sdk.ScopeMetrics(
                         scope(*name), [*map(_metric, metrics.values())], semconv.SCHEMA_URL
                     )
                     for name, metrics in scopes.items()
@@ -83,19 +71,19 @@ def request_of(points: Iterable[Point]) -> MetricsData:
     )
 
 
-def _metric(points: Sequence[Point]) -> Metric:
+def _metric(points: Sequence[Point]) -> sdk.Metric:
     _, instrument, temporality, *_ = points[0]
     data: list[Any] = [point.data for point in points]
-    kept: Sum | Gauge | Histogram | ExponentialHistogram
+    kept: sdk.Sum | sdk.Gauge | sdk.Histogram | sdk.ExponentialHistogram
     if instrument.kind == "gauge":
-        kept = Gauge(data)
+        kept = sdk.Gauge(data)
     elif instrument.kind != "histogram":
-        kept = Sum(data, temporality, is_monotonic=instrument.kind == "counter")
-    elif isinstance(data[0], HistogramDataPoint):
-        kept = Histogram(data, temporality)
+        kept = sdk.Sum(data, temporality, is_monotonic=instrument.kind == "counter")
+    elif isinstance(data[0], sdk.HistogramDataPoint):
+        kept = sdk.Histogram(data, temporality)
     else:
-        kept = ExponentialHistogram(data, temporality)
-    return Metric(instrument.name, instrument.description, instrument.unit, kept)
+        kept = sdk.ExponentialHistogram(data, temporality)
+    return sdk.Metric(instrument.name, instrument.description, instrument.unit, kept)
 
 
 def _header_bytes(point: Point) -> int:
@@ -106,14 +94,14 @@ def _header_bytes(point: Point) -> int:
     return around + _attributes_bytes(point.snapshot.resource.attributes.items())
 
 
-def _point_bytes(point: DataPointT) -> int:
+def _point_bytes(point: sdk.DataPointT) -> int:
     size_bytes = _MESSAGE_BYTES + _attributes_bytes((point.attributes or {}).items())
     for exemplar in point.exemplars:
         size_bytes += _EXEMPLAR_BYTES
         size_bytes += _attributes_bytes((exemplar.filtered_attributes or {}).items())
-    if isinstance(point, HistogramDataPoint):
+    if isinstance(point, sdk.HistogramDataPoint):
         size_bytes += _BUCKET_BYTES * (len(point.bucket_counts) + len(point.explicit_bounds))
-    elif isinstance(point, ExponentialHistogramDataPoint):
+    elif isinstance(point, sdk.ExponentialHistogramDataPoint):
         buckets = len(point.positive.bucket_counts) + len(point.negative.bucket_counts)
         size_bytes += _BUCKET_BYTES * buckets
     return size_bytes

@@ -83,10 +83,8 @@ class MetricStore:
     """
     Takes activities in on one thread and hands snapshots out on others.
 
-    Args:
-        environ: The agent's environment.
-        max_series: How many series of ended processes may wait for an export.
-        is_sampled: Whether a trace is exported: its calls are examples. None: all are.
+    ``max_series`` is how many series of ended processes may wait for an export, and
+    ``is_sampled`` says whether a trace is exported, so that its calls are examples; None: all.
     """
 
     def __init__(
@@ -168,9 +166,7 @@ class MetricStore:
         """
         Yield what every Resource has to say to a sink, the agent's own first.
 
-        Args:
-            sink: Its number, from ``add_sink``.
-            exemplars_after: Number of the last exemplar that the sink was given.
+        ``exemplars_after`` is the number of the last exemplar that the sink was given.
         """
         with self._lock:
             self._observe_calls()
@@ -186,9 +182,8 @@ class MetricStore:
         # Measuring takes longer than copying references, so observers need not wait.
         for snapshot, series in snapshots:
             for one in series:
-                snapshot.measurements.extend(
-                    measure(one, snapshot.devices.get(one.key.device), snapshot.agent.layouts)
-                )
+                device = snapshot.devices.get(one.key.device)
+                snapshot.measurements.extend(measure(one, device, snapshot.agent.layouts))
             yield snapshot
 
     def release(self, key: ImageKey, sink: int) -> None:
@@ -217,17 +212,16 @@ class MetricStore:
 
     def _open_image(self, process: ProcessImage) -> ObservedImage:
         exemplars = ExemplarReservoir(self._is_sampled)
-        resource = self._resources.of(process)
-        return ObservedImage(process, resource=resource, exemplars=exemplars)
+        return ObservedImage(process, resource=self._resources.of(process), exemplars=exemplars)
 
     def _order_images_of_pid(self, key: ImageKey, image: ObservedImage) -> None:
         # An image ends without an exit when its process executes another program.
-        newest = self._image_of_pid.get(key[0])
-        if newest is not None and newest > key:
+        newest = self._image_of_pid.get(key[0], key)
+        if newest > key:
             self._end(image, self._unix_ns)
             return
         self._image_of_pid[key[0]] = key
-        replaced = self._images.get(newest) if newest is not None else None
+        replaced = self._images.get(newest) if newest != key else None
         if replaced is not None and replaced.end_unix_ns is None:
             self._end(replaced, image.process.start_unix_ns)
 
@@ -268,13 +262,11 @@ class MetricStore:
         for time in activity.times:
             kind = (time.state, time.context, time.reason)
             image = self._image(time.process) if state_of(*kind) and time.time_ns else None
-            if image is None:
-                continue
-            self._touch(image, activity.unix_ns)
-            known = image.times.get(kind)
-            # What a thread was blocked on can become known later, and counters only rise.
-            if known is None or known.time_ns < time.time_ns:
-                image.times[kind] = time
+            if image is not None:
+                self._touch(image, activity.unix_ns)
+                # What a thread was blocked on can become known later, and counters only rise.
+                if image.times.get(kind, time).time_ns <= time.time_ns:
+                    image.times[kind] = time
 
     def _touch(self, image: ObservedImage, unix_ns: int) -> None:
         if image.updated_unix_ns != unix_ns:
@@ -290,15 +282,13 @@ class MetricStore:
         # More may arrive meanwhile: one thread observes, others collect.
         while self._calls:
             call = self._calls.popleft()
-            image = self._image(call.process)
-            if image is None:
-                continue
-            if image.open_calls:
-                image.open_calls.pop((call.event.tid, call.event.start_ktime_ns), None)
-            self._exemplars_seen += 1
-            image.exemplars.offer(call, self._exemplars_seen)
-            if call.device is not None:
-                image.devices[call.event.device] = call.device
+            if (image := self._image(call.process)) is not None:
+                if image.open_calls:
+                    image.open_calls.pop((call.event.tid, call.event.start_ktime_ns), None)
+                self._exemplars_seen += 1
+                image.exemplars.offer(call, self._exemplars_seen)
+                if call.device is not None:
+                    image.devices[call.event.device] = call.device
 
     def _observe_open_call(self, call: OpenCallActivity) -> None:
         image = self._image(call.process)
@@ -318,17 +308,13 @@ class MetricStore:
     def _observe_capture(self, activity: CaptureActivity) -> None:
         if self.agent is None:
             self._unix_ns = activity.unix_ns
-            self.agent = Agent(
-                agent_resource(activity, self._environ),
-                capture_version(activity),
-                Layouts.of_capture(activity),
-                activity.unix_ns,
-            )
+            resource = agent_resource(activity, self._environ)
+            version, layouts = capture_version(activity), Layouts.of_capture(activity)
+            self.agent = Agent(resource, version, layouts, activity.unix_ns)
 
     def _observe_exit(self, activity: ExitActivity) -> None:
         # Also of an image that is not known yet: its only series may come after it.
-        image = self._image(activity.process)
-        if image is not None:
+        if (image := self._image(activity.process)) is not None:
             self._end(image, activity.end_unix_ns)
 
     def _give_up(self, image: ObservedImage, has_ended: bool) -> None:

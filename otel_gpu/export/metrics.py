@@ -19,13 +19,7 @@ from opentelemetry.sdk.environment_variables import (
     OTEL_METRICS_EXEMPLAR_FILTER,
 )
 from opentelemetry.sdk.metrics import Histogram, ObservableCounter
-from opentelemetry.sdk.metrics.export import (
-    AggregationTemporality,
-    ConsoleMetricExporter,
-    MetricExporter,
-    MetricExportResult,
-    MetricsData,
-)
+from opentelemetry.sdk.metrics import export as sdk
 
 from otel_gpu.config import Config
 from otel_gpu.enrich.activities import Activity, ExitActivity
@@ -152,16 +146,16 @@ class MetricExports:
         return all(results)
 
 
-def open_exporters(environ: Mapping[str, str], timeout_s: float) -> list[MetricExporter]:
+def open_exporters(environ: Mapping[str, str], timeout_s: float) -> list[sdk.MetricExporter]:
     """Open what ``OTEL_METRICS_EXPORTER`` names, as ``exporter_names`` says."""
-    exporters: list[MetricExporter] = []
+    exporters: list[sdk.MetricExporter] = []
     for name in exporter_names(environ, "METRICS", choices=("otlp", "console", "none")):
         if name == "otlp":
             with standing_in(environ):
                 exporters.append(_open_otlp(environ, timeout_s))
         elif name == "console":
             # Standard output belongs to the command that is run.
-            exporters.append(ConsoleMetricExporter(out=sys.stderr))
+            exporters.append(sdk.ConsoleMetricExporter(out=sys.stderr))
     return exporters
 
 
@@ -174,7 +168,7 @@ def _exemplar_filter(environ: Mapping[str, str]) -> IsSampled | None:
     return None if name == "always_on" or sampler.takes_all else sampler.wants_trace
 
 
-def _open_otlp(environ: Mapping[str, str], timeout_s: float) -> MetricExporter:
+def _open_otlp(environ: Mapping[str, str], timeout_s: float) -> sdk.MetricExporter:
     # The stock exporters know their own timeout only.
     timeout_s = min(timeout_s, otlp_timeout_s(environ, "METRICS"))
     # Each costs tens of milliseconds to import, and one is enough.
@@ -196,9 +190,9 @@ def _open_otlp(environ: Mapping[str, str], timeout_s: float) -> MetricExporter:
     return HttpExporter(timeout=timeout_s)
 
 
-def preferred_temporality(exporter: MetricExporter) -> Temporality:
+def preferred_temporality(exporter: sdk.MetricExporter) -> Temporality:
     """Return what ``OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE`` made of an exporter."""
-    cumulative = AggregationTemporality.CUMULATIVE
+    cumulative = sdk.AggregationTemporality.CUMULATIVE
     preferred = exporter._preferred_temporality or {}  # noqa: SLF001 - as the SDK's reader does
     return Temporality(
         counter=preferred.get(ObservableCounter, cumulative),
@@ -206,16 +200,16 @@ def preferred_temporality(exporter: MetricExporter) -> Temporality:
     )
 
 
-class _FileExporter(MetricExporter):
+class _FileExporter(sdk.MetricExporter):
     """Hands requests to the writer of OTLP/JSON lines."""
 
     def __init__(self, file: OtlpFile) -> None:
         super().__init__()
         self._file = file
 
-    def export(self, metrics_data: MetricsData, *_: Any, **__: Any) -> MetricExportResult:  # noqa: ANN401 - as in the SDK
+    def export(self, metrics_data: sdk.MetricsData, *_: Any, **__: Any) -> sdk.MetricExportResult:  # noqa: ANN401 - as in the SDK
         self._file.write(encode_metrics(metrics_data))
-        return MetricExportResult.SUCCESS
+        return sdk.MetricExportResult.SUCCESS
 
     def force_flush(self, *_: Any, **__: Any) -> bool:  # noqa: ANN401 - as in the SDK
         return True

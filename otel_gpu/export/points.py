@@ -27,13 +27,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from opentelemetry.sdk.metrics import Exemplar
-from opentelemetry.sdk.metrics.export import (
-    Buckets,
-    DataPointT,
-    ExponentialHistogramDataPoint,
-    HistogramDataPoint,
-    NumberDataPoint,
-)
+from opentelemetry.sdk.metrics import export as sdk
 
 from otel_gpu.decode.events import Aggregate
 from otel_gpu.enrich.activities import CaptureActivity
@@ -42,7 +36,7 @@ from otel_gpu.ledger.differences import aggregate_since
 
 _NS_PER_SECOND = 10**9
 _MAX_INTEGER = 2**63 - 1
-_NO_BUCKETS = Buckets(offset=0, bucket_counts=())
+_NO_BUCKETS = sdk.Buckets(offset=0, bucket_counts=())
 
 Attributes = tuple[tuple[str, str | int | bool], ...]
 Value = int | float | Aggregate
@@ -164,12 +158,12 @@ class Cell:
 
     def point(
         self, layouts: Layouts, times_unix_ns: tuple[int, int], exemplars: Sequence[Exemplar]
-    ) -> DataPointT:
+    ) -> sdk.DataPointT:
         """Return the SDK's data point, from one time to another."""
         divisor = _NS_PER_SECOND if self.instrument.unit == "s" else 1
         start_unix_ns, time_unix_ns = times_unix_ns
         if self.instrument.kind != "histogram":
-            return NumberDataPoint(
+            return sdk.NumberDataPoint(
                 attributes=dict(self.attributes),
                 # A gauge is what is now: it has no beginning.
                 start_time_unix_nano=0 if self.instrument.kind == "gauge" else start_unix_ns,
@@ -191,8 +185,8 @@ class Cell:
         if layout.is_explicit:
             buckets = self.buckets[: len(layout.bounds) + 1] if layout.bounds else [self.count]
             bounds = [bound / divisor for bound in layout.bounds]
-            return HistogramDataPoint(**common, bucket_counts=buckets, explicit_bounds=bounds)
-        return ExponentialHistogramDataPoint(
+            return sdk.HistogramDataPoint(**common, bucket_counts=buckets, explicit_bounds=bounds)
+        return sdk.ExponentialHistogramDataPoint(
             **common,
             scale=layout.scale,
             zero_count=0,
@@ -202,9 +196,9 @@ class Cell:
         )
 
 
-def _trim(offset: int, buckets: Sequence[int]) -> Buckets:
+def _trim(offset: int, buckets: Sequence[int]) -> sdk.Buckets:
     filled = [index for index, count in enumerate(buckets) if count]
     if not filled:
         return _NO_BUCKETS
     first, last = filled[0], filled[-1]
-    return Buckets(offset=offset + first, bucket_counts=list(buckets[first : last + 1]))
+    return sdk.Buckets(offset=offset + first, bucket_counts=list(buckets[first : last + 1]))
