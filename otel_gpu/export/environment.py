@@ -126,11 +126,7 @@ def otlp_endpoint(environ: Mapping[str, str], signal: str) -> tuple[str, str]:
 
 
 def otlp_protocol(environ: Mapping[str, str], signal: str) -> str:
-    """
-    Return ``grpc`` or ``http/protobuf``, and check what the exporters do not check.
-
-    ConfigError: a protocol, endpoint or timeout that cannot work.
-    """
+    """Return the protocol, and check what the exporters do not; ConfigError: it cannot work."""
     names = (f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL", OTEL_EXPORTER_OTLP_PROTOCOL)
     protocol = choose(environ, *names, choices=("grpc", "http/protobuf"), default="grpc")
     name, endpoint = otlp_endpoint(environ, signal)

@@ -1,9 +1,4 @@
-"""
-Everything that leaves: the last room of the pipeline.
-
-Activities, chains and incidents go in; spans and metrics go out to what the configuration
-and the ``OTEL_*`` variables name.
-"""
+"""Everything that leaves: activities, chains and incidents come in, spans and metrics go out."""
 
 import logging
 import threading
@@ -21,12 +16,12 @@ from otel_gpu.enrich import ids
 from otel_gpu.enrich.activities import Activity, CaptureActivity
 from otel_gpu.explain.chains import Chain, Incident
 from otel_gpu.export import causal, semconv
+from otel_gpu.export.encoder import SpanLog
 from otel_gpu.export.environment import exporter_names, is_true, otlp_compression
 from otel_gpu.export.exported import ExportedSpans
 from otel_gpu.export.file import OtlpFile
 from otel_gpu.export.finished import FinishedSpan
 from otel_gpu.export.limits import Limits, TraceSampler
-from otel_gpu.export.logs import SpanLog
 from otel_gpu.export.metrics import MetricExports
 from otel_gpu.export.otlp import LOGS, SPANS, Signal
 from otel_gpu.export.resources import Origins, Resources, capture_version
@@ -222,7 +217,7 @@ class Exports:
     def _add_logs(self, span: FinishedSpan) -> None:
         for log in map(self._limits.apply_to_log, span.logs):
             for log_sink in self._logs:
-                log_sink.put(SpanLog(span, log))
+                log_sink.put(SpanLog(*span[:3], log))
 
 
 @contextmanager

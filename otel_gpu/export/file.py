@@ -30,11 +30,7 @@ _ID_KEYS = frozenset({"traceId", "spanId", "parentSpanId"})
 
 
 class OtlpFile:
-    """
-    Writes OTLP/JSON lines to a new file in place of an old one, or to standard output (``-``).
-
-    Every line is handed to the system at once. Safe to share between threads.
-    """
+    """Writes OTLP/JSON lines to a new file, or standard output (``-``); safe between threads."""
 
     def __init__(self, path: str) -> None:
         self._lock = threading.Lock()
@@ -55,7 +51,7 @@ class OtlpFile:
                 self._file.close()
 
     def write(self, request: Message) -> None:
-        """Write a request as one line."""
+        """Write a request as one line, which is handed to the system at once."""
         line = otlp_json(request).encode() + b"\n"
         with self._lock:
             if self._file.closed:

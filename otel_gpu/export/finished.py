@@ -23,11 +23,7 @@ Attributes = tuple[tuple[str, AttributeValue], ...]
 
 
 class SharedAttributes(tuple[tuple[str, AttributeValue], ...]):  # noqa: SLOT001 -- it has one
-    """
-    Attributes that come back as the same object with many spans.
-
-    ``wire`` holds what encoders made of them, by the tag in the message around them.
-    """
+    """Attributes that many spans share; ``wire`` is what encoders made of them, by tag."""
 
     wire: dict[bytes, bytes]
 

@@ -37,19 +37,16 @@ _Item = TypeVar("_Item", SpanEvent, SpanLink)
 
 class Limits:
     """
-    Cuts spans to the configured size; what it cut is counted in the span.
+    Cuts spans to the configured size, attributes from the end; what it cut is counted in the span.
 
-    Attributes past a count limit go from the end, so that the ones which name the
-    call stay.
-
-    Attributes:
-        value_length: The longest text of a span's attribute; None: any.
-        may_cut: Whether a span of a call or a thread can be too large; others always can.
+    ``value_length`` is the longest text of an attribute, as is that of logs; None: any. ``may_cut`` says whether a
+    span of a call or a thread can be too large; others always can.
     """
 
     def __init__(self, limits: SpanLimits, of_logs: LogRecordLimits | None = None) -> None:
         self._limits = limits
         self._of_logs = LogRecordLimits() if of_logs is None else of_logs
+        self.log_value_length = self._of_logs.max_log_record_attribute_length
         self.value_length = limits.max_span_attribute_length
         counts = (
             limits.max_span_attributes,
@@ -70,11 +67,6 @@ class Limits:
                 return cls(SpanLimits(), LogRecordLimits())
         except ValueError as error:
             raise ConfigError(str(error), hint="give a number, or unset the variable") from error
-
-    @property
-    def log_value_length(self) -> int | None:
-        """The longest text of a log record's attribute; None: any."""
-        return self._of_logs.max_log_record_attribute_length
 
     def apply(self, span: FinishedSpan) -> FinishedSpan:
         """Return the span within the limits; the same one if it is already."""
@@ -128,9 +120,8 @@ class TraceSampler:
     """
     Asks the configured sampler once per trace, unless it ``takes_all``.
 
-    The kernel side has chosen what deserves a span already; this is for operators
-    who thin all their traces by one ratio. Ratio samplers look at the trace id
-    alone, so every span of a trace is decided alike, whichever comes first.
+    Ratio samplers look at the trace id alone, so every span of a trace is decided alike,
+    whichever comes first.
     """
 
     def __init__(self, sampler: sampling.Sampler) -> None:

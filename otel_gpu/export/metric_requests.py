@@ -25,11 +25,7 @@ _BUCKET_BYTES = 10
 
 
 def split(points: Iterable[Point], max_bytes: int) -> Iterator[list[Point]]:
-    """
-    Yield points that encode to at most ``max_bytes`` together, each in one list.
-
-    A point that is larger by itself is sent alone.
-    """
+    """Yield points that encode to at most ``max_bytes`` together; a larger one goes alone."""
     batch: list[Point] = []
     size_bytes = 0
     for point in points:

@@ -2,7 +2,7 @@
 The sender of metrics: exports what was counted elsewhere, through the SDK's standard exporters.
 
 Exports happen on its one thread, so that a dead endpoint delays nothing else: whoever waits
-for an export says for how long.
+for an export says for how long. What did not arrive is in the next export.
 """
 
 import threading
@@ -24,13 +24,7 @@ _FAREWELL_S = 0.25
 
 
 class MetricSender:
-    """
-    Exports a producer's metrics.
-
-    Without ``interval_s`` only when flushed and at the end. Requests are split so as to be no
-    larger than ``max_request_bytes``. After an error that is not an endpoint's, which ``faults``
-    counts, the next export has what this one had.
-    """
+    """Exports a producer's metrics: every ``interval_s``, if given, when asked, and at the end."""
 
     def __init__(
         self,
@@ -75,11 +69,7 @@ class MetricSender:
             return self._served >= mine and self._good
 
     def shutdown(self, timeout_s: float) -> bool:
-        """
-        Export once more and end; False when not all of it arrived within the time.
-
-        An export that is still under way when the time is nearly up is broken off.
-        """
+        """Export once more and end; False when not all of it arrived within the time."""
         deadline_s = time.monotonic() + timeout_s
         with self._condition:
             if self._stopping:

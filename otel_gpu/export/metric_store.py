@@ -60,12 +60,7 @@ class Agent(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """
-    What one Resource has to say now.
-
-    ``exemplars_seen`` is the number of the latest exemplar; ``is_final`` says that nothing will
-    be added, so that it may be forgotten once every sink has it.
-    """
+    """What one Resource has to say now; ``is_final``: nothing will be added, so that it may go."""
 
     key: ImageKey
     resource: Resource
@@ -163,11 +158,7 @@ class MetricStore:
                 observe(activity)
 
     def snapshots(self, sink: int, exemplars_after: int) -> Iterator[Snapshot]:
-        """
-        Yield what every Resource has to say to a sink, the agent's own first.
-
-        ``exemplars_after`` is the number of the last exemplar that the sink was given.
-        """
+        """Yield what each Resource has to say, the agent first; exemplars after the last it has."""
         with self._lock:
             self._observe_calls()
             if self.agent is None:

@@ -24,41 +24,22 @@ _RETRYABLE = (
 )
 
 
-class _ListeningTransport:
-    """An HTTP transport that notes the bodies of answers to what goes through it."""
-
-    def __init__(self, transport: Any, signal: Signal) -> None:  # noqa: ANN401 -- not public
-        self._transport = transport
-        self._signal = signal
-        self.rejected = 0
-
-    def request(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 -- not public
-        result = self._transport.request(*args, **kwargs)
-        if result.status_code == HTTPStatus.OK:
-            # A body that does not parse may be a proxy's page, or JSON.
-            with contextlib.suppress(DecodeError):
-                response = self._signal.response.FromString(result.content())
-                self.rejected = self._signal.count_rejected(response)
-        return result
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 -- whatever the transport has
-        return getattr(self._transport, name)
-
-
 class HttpTransport:
     """Sends batches of one signal over OTLP/HTTP."""
 
     def __init__(self, signal: Signal) -> None:
         self._exporter = _EXPORTERS[signal]()
         self._client = self._exporter._client  # noqa: SLF001
+        self._signal = signal
+        self._rejected = 0
         # The only place that sees the receiver's answers.
-        self._answers = _ListeningTransport(self._client._transport, signal)  # noqa: SLF001
-        self._client._transport = self._answers  # noqa: SLF001
+        self._request = self._client._transport.request  # noqa: SLF001
+        self._client._transport.request = self._listen  # noqa: SLF001
         self.place = f"the {signal.items} endpoint {self._exporter._endpoint}"  # noqa: SLF001
 
     def deliver(self, batch: Sequence[Pending]) -> Delivery:
         """Send a batch, with the standard exporter's retries."""
-        self._answers.rejected = 0
+        self._rejected = 0
         exporter = self._exporter
         if exporter._shutdown:  # noqa: SLF001
             return Delivery(Outcome.UNAVAILABLE)
@@ -69,7 +50,7 @@ class HttpTransport:
                 operation.error = result.error
         status = result.status_code
         if result.error is None and status is not None and status < HTTPStatus.BAD_REQUEST:
-            return Delivery(Outcome.DELIVERED, self._answers.rejected)
+            return Delivery(Outcome.DELIVERED, self._rejected)
         if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
             return Delivery(Outcome.TOO_LARGE)
         return Delivery(Outcome.UNAVAILABLE if status in _RETRYABLE else Outcome.REJECTED)
@@ -77,3 +58,12 @@ class HttpTransport:
     def close(self) -> None:
         """Close the connections."""
         self._exporter.shutdown()
+
+    def _listen(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 -- not public
+        result = self._request(*args, **kwargs)
+        if result.status_code == HTTPStatus.OK:
+            # A body that does not parse may be a proxy's page, or JSON.
+            with contextlib.suppress(DecodeError):
+                response = self._signal.response.FromString(result.content())
+                self._rejected = self._signal.count_rejected(response)
+        return result

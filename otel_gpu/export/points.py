@@ -43,11 +43,7 @@ Value = int | float | Aggregate
 
 
 class Measurement(NamedTuple):
-    """
-    One cumulative value, or the present one for a gauge.
-
-    ``source`` is where it was read, and stays the same when attributes change.
-    """
+    """A cumulative value, or a gauge's present one; ``source`` stays when attributes change."""
 
     instrument: Instrument
     attributes: Attributes
@@ -64,25 +60,19 @@ class Given(NamedTuple):
 
 class Layout(NamedTuple):
     """
-    Bounds of one kind of histogram, as the capture says.
+    Bounds of one kind of histogram, in nanoseconds or bytes; None: it is exponential.
 
-    ``bounds`` are nanoseconds or bytes, and empty in an exponential layout. An explicit
-    one without bounds has one bucket, which holds all: of these only count, sum, minimum
-    and maximum are known.
+    An explicit one without bounds has one bucket, which holds all: of these only count, sum,
+    minimum and maximum are known.
     """
 
     scale: int
     offset: int
-    bounds: tuple[int, ...]
-    is_explicit: bool
+    bounds: tuple[int, ...] | None
 
 
 class Layouts(NamedTuple):
-    """
-    The layouts of one capture, by the unit of the instrument.
-
-    ``knows_freed_bytes`` is false where what was freed is not in the series.
-    """
+    """By unit; ``knows_freed_bytes``: what was freed is in the series."""
 
     by_unit: Mapping[str, Layout]
     knows_freed_bytes: bool
@@ -96,14 +86,14 @@ class Layouts(NamedTuple):
             "By": _read_layout(layout["sizes"], "bounds_bytes"),
         }
         if capture.lacks("distributions"):
-            by_unit = dict.fromkeys(by_unit, Layout(0, 0, (), is_explicit=True))
+            by_unit = dict.fromkeys(by_unit, Layout(0, 0, ()))
         return cls(by_unit, not capture.lacks("freed_bytes"))
 
 
 def _read_layout(layout: Mapping[str, Any], bounds_field: str) -> Layout:
     if layout["kind"] == "explicit":
-        return Layout(0, 0, tuple(layout[bounds_field]), is_explicit=True)
-    return Layout(layout["scale"], layout["offset"], (), is_explicit=False)
+        return Layout(0, 0, tuple(layout[bounds_field]))
+    return Layout(layout["scale"], layout["offset"], None)
 
 
 @dataclass(slots=True, eq=False)
@@ -182,7 +172,7 @@ class Cell:
             "max": self.maximum / divisor if has_extremes else None,
             "exemplars": exemplars,
         }
-        if layout.is_explicit:
+        if layout.bounds is not None:
             buckets = self.buckets[: len(layout.bounds) + 1] if layout.bounds else [self.count]
             bounds = [bound / divisor for bound in layout.bounds]
             return sdk.HistogramDataPoint(**common, bucket_counts=buckets, explicit_bounds=bounds)

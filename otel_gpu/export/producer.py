@@ -60,11 +60,7 @@ class _GivenImage:
 
 
 class MetricProducer:
-    """
-    One sink's view of the store.
-
-    Not thread-safe: one collection at a time, ``produce`` before its ``commit``.
-    """
+    """One sink's view of the store; not thread-safe: each ``produce`` before its ``commit``."""
 
     def __init__(self, store: MetricStore, temporality: Temporality) -> None:
         self._store = store

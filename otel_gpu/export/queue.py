@@ -26,13 +26,9 @@ class SpanQueue:
     """
     First in, first out, within a number of bytes; not safe between threads.
 
-    A batch that was taken still counts until it is settled, so what is being sent
-    and what waits are bounded together. ``header_size`` is what the first span of an origin adds
-    to a batch, in bytes, and ``overhead_bytes`` what memory a waiting span takes beside its
-    content. One span alone may be larger than a batch.
-
-    Attributes:
-        size_bytes: Memory of what waits or is being sent.
+    A batch that was taken still counts in ``size_bytes`` until it is settled. ``header_size`` is
+    what the first span of an origin adds to a batch, in bytes, and ``overhead_bytes`` what memory
+    a waiting span takes beside its content. One span alone may be larger than a batch.
     """
 
     def __init__(

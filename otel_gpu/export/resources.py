@@ -39,11 +39,7 @@ _MAX_CACHED = 256
 
 
 class ObservedResource(Resource):
-    """
-    A Resource that works out its hash once.
-
-    Encoders group by Resource, and the SDK's hash is a JSON dump per span.
-    """
+    """A Resource that hashes once: encoders group by it, and the SDK's hash is a JSON dump."""
 
     def __init__(self, attributes: Mapping[str, Any]) -> None:
         super().__init__(dict(attributes), semconv.SCHEMA_URL)
@@ -94,11 +90,7 @@ class Resources(_ByImage[ObservedResource]):
 
 
 class Origins(_ByImage[Mapping[str, Origin]]):
-    """
-    The origins of each process image's spans, by the name of their scope.
-
-    ``version`` is of the agent that saw the activities; the scopes carry it.
-    """
+    """The origins of each image's spans by scope; ``version`` is of the agent that saw them."""
 
     def __init__(self, version: str, resources: Resources) -> None:
         super().__init__()

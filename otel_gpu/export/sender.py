@@ -61,11 +61,7 @@ class Delivery(NamedTuple):
 
 
 class Transport(Protocol):
-    """
-    Delivers batches to a ``place``, in an operator's words.
-
-    ``close`` may be called while ``deliver`` waits, to end the wait.
-    """
+    """Delivers batches to a ``place``; ``close`` may end the wait of a ``deliver`` under way."""
 
     place: str
 
@@ -171,12 +167,7 @@ class Sender(Generic[_Item]):
 
 
 class BackgroundSender(Sender[_Item]):
-    """
-    Sends from a thread of its own, so that capture never waits for a network.
-
-    ``flush_interval_s`` is the longest that an item waits for a batch to fill. ``faults`` counts
-    errors of the transport that are not the endpoint's.
-    """
+    """Sends from a thread of its own, an item at the latest ``flush_interval_s`` after it came."""
 
     def __init__(
         self,

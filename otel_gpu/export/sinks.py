@@ -1,9 +1,4 @@
-"""
-Where finished spans go: OTLP, a file, or an exporter that somebody else wrote.
-
-``OTEL_TRACES_EXPORTER`` names the exporters; each gets a queue and a sender of its
-own, so that one that is down takes nothing from the others.
-"""
+"""Where finished spans go: each exporter has a sender of its own, so that none costs another."""
 
 import logging
 import sys
@@ -14,11 +9,10 @@ from typing import Any
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SpanExporter, SpanExportResult
 
 from otel_gpu.errors import ConfigError
-from otel_gpu.export.encoder import SpanEncoder, header_size
+from otel_gpu.export.encoder import LogEncoder, SpanEncoder, header_size
 from otel_gpu.export.environment import exporter_names, standing_in
 from otel_gpu.export.file import FileTransport, OtlpFile
 from otel_gpu.export.finished import FinishedSpan, readable
-from otel_gpu.export.logs import LogEncoder
 from otel_gpu.export.otlp import SPANS, Signal, otlp_transport
 from otel_gpu.export.queue import Pending, SpanQueue
 from otel_gpu.export.sender import BackgroundSender, Delivery, Outcome, Sender
@@ -70,13 +64,7 @@ def open_senders(
     live: bool,
     faults: Faults | None = None,
 ) -> list[Sender[Any]]:
-    """
-    Open the exporters of one signal that the environment names, and the file.
-
-    ``live`` is false in a replay: batches are sent by the caller's thread. ``faults`` counts
-    errors that are not an endpoint's. ConfigError: an exporter is not known, or refuses its
-    settings.
-    """
+    """Open a sender to each exporter of a signal, and the file; ConfigError: it cannot work."""
     # All are opened before any gets a thread, so that a wrong one leaves none behind.
     choices = () if signal is SPANS else ("otlp", "none")
     transports = [
@@ -94,7 +82,7 @@ def open_senders(
             limit_bytes=config.queue_bytes,
             batch_bytes=config.batch_bytes,
             batch_spans=_BATCH_SPANS,
-            header_size=(lambda _: 0) if is_readable else header_size,
+            header_size=header_size,
             overhead_bytes=_WAITING_SPAN_BYTES,
         )
         encode = _as_it_is if is_readable else _encoding(signal)

@@ -1,8 +1,4 @@
-"""
-Activities from finished spans of CUDA calls, for who has spans and no capture.
-
-Spans know less than records do: their clock is Unix time, and what they leave out is 0.
-"""
+"""Activities from finished spans: their clock is Unix time, and what they leave out is 0."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar

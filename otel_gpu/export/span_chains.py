@@ -77,12 +77,7 @@ class _Usual:
 def chain_of(
     call: ReadableSpan, stalls: Sequence[ReadableSpan], usual_ns: int | None, settings: Settings
 ) -> Chain | None:
-    """
-    Return why a call or gap was slow; None: it was not.
-
-    ``stalls`` are the ``sched.*`` spans in it, and ``usual_ns`` is the median of calls like this
-    one, where that is known.
-    """
+    """Return why a call or gap was slow, from the stalls in it; None: it was not."""
     has_failed = call.status.status_code is StatusCode.ERROR
     if not has_failed and _duration_of(call) <= settings.slow_floor_ns:
         return None

@@ -108,12 +108,7 @@ class SpanBuilder:
         }
 
     def spans(self, activity: Activity) -> tuple[FinishedSpan, ...]:
-        """
-        Return the spans of one activity: none, one, or the two of a stall.
-
-        A stall outside calls makes none yet: it comes with a later activity, which decides
-        what it lies in.
-        """
+        """Return the spans of one activity; of a stall outside calls they come with a later one."""
         if type(activity) is StallActivity:
             if activity.event.call_start_ktime_ns:
                 return self._stalls((PlacedStall(activity, None),))

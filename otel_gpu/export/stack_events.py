@@ -25,11 +25,7 @@ _ENTRY_CHARACTERS = 1024
 
 
 class StackTelemetry(NamedTuple):
-    """
-    What goes with a span.
-
-    ``pairs`` are for its attributes, ``events`` are its own, and ``logs`` leave beside it.
-    """
+    """What goes with a span: in its attributes, as its events, and as log records beside it."""
 
     pairs: Attributes = ()
     events: tuple[SpanEvent, ...] = ()
@@ -49,12 +45,7 @@ NO_STACK = StackTelemetry()
 
 
 class Stacks:
-    """
-    Says of stacks what telemetry is to hold.
-
-    ``mode`` is ``stacks.mode`` of the configuration, and ``limit`` the longest text in characters;
-    None: no limit but our own.
-    """
+    """Says of stacks what telemetry holds: ``stacks.mode``, and at most how many characters."""
 
     def __init__(self, mode: str, limit: int | None) -> None:
         self._mode = mode
