@@ -4,8 +4,7 @@ Stalls that wait to hear whether they lie in a gap.
 A stall inside a CUDA call names the call. A stall between two calls cannot name its
 gap: whether that becomes a span is decided when the gap ends, and so its record comes
 right behind those of its stalls. A stall outside calls is held here until its thread's
-next record decides. Threads that make no CUDA calls have stalls outside calls too, and no
-gap ever follows them.
+next record decides, if it is a thread that makes CUDA calls.
 """
 
 # Some facts about the wait
@@ -18,7 +17,7 @@ gap ever follows them.
 # second. No clock is asked, so a replay decides as the capture did. Nothing is lost:
 # a stall that waited in vain is a trace of its own.
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -98,10 +97,12 @@ class GapStalls:
         # Others are handed over at the moment that they carry: one of a long gap is seconds old.
         yield from self._release_old(END_OF[type(activity)](activity))
 
-    def pick(self, wanted: Callable[[StallActivity], bool]) -> Iterator[PlacedStall]:
-        """Yield what is held of each thread of which a stall is wanted now."""
-        for thread in [t for t, held in self._threads.items() if any(map(wanted, held.stalls))]:
-            yield from self._release(thread, None)
+    def pick(self, span_ids: frozenset[bytes]) -> Iterator[PlacedStall]:
+        """Yield what is held of each thread of which a span with one of these ids is wanted now."""
+        for thread, held in list(self._threads.items()):
+            ids = (i for stall in held.stalls for i in (stall.span_id, stall.run_queue_span_id))
+            if not span_ids.isdisjoint(ids):
+                yield from self._release(thread, None)
 
     def release(self) -> Iterator[PlacedStall]:
         """Yield all that is held: nothing follows."""
@@ -112,18 +113,15 @@ class GapStalls:
         for held in self._undated:
             held.since_unix_ns = unix_ns
         self._undated.clear()
-        while self._threads:
-            thread, oldest = next(iter(self._threads.items()))
-            # The host's clock can be set back, too.
-            if abs(unix_ns - oldest.since_unix_ns) <= _PATIENCE_NS:
-                return
+        # The host's clock can be set back, too.
+        while (thread := next(iter(self._threads), None)) and (
+            abs(unix_ns - self._threads[thread].since_unix_ns) > _PATIENCE_NS
+        ):
             yield from self._release(thread, None)
 
     def _release(self, thread: _Thread, gap: GapActivity | None) -> Iterator[PlacedStall]:
         held = self._threads.pop(thread, None)
-        if held is None:
-            return
-        for stall in held.stalls:
+        for stall in held.stalls if held is not None else ():
             inside = gap is not None and (
                 gap.event.start_ktime_ns <= stall.event.start_ktime_ns
                 and stall.event.end_ktime_ns <= gap.event.end_ktime_ns

@@ -39,8 +39,8 @@ class Limits:
     """
     Cuts spans to the configured size, attributes from the end; what it cut is counted in the span.
 
-    ``value_length`` is the longest text of an attribute, as is that of logs; None: any. ``may_cut`` says whether a
-    span of a call or a thread can be too large; others always can.
+    ``value_length`` is the longest text of an attribute, and ``log_value_length`` of one of a log
+    record; None: any. ``may_cut``: a span of a call or a thread can be too large; others can.
     """
 
     def __init__(self, limits: SpanLimits, of_logs: LogRecordLimits | None = None) -> None:

@@ -77,7 +77,6 @@ def open_senders(
         transports.append(FileTransport(file, signal))
     senders: list[Sender[Any]] = []
     for transport in transports:
-        is_readable = isinstance(transport, ReadableTransport)
         queue = SpanQueue(
             limit_bytes=config.queue_bytes,
             batch_bytes=config.batch_bytes,
@@ -85,7 +84,7 @@ def open_senders(
             header_size=header_size,
             overhead_bytes=_WAITING_SPAN_BYTES,
         )
-        encode = _as_it_is if is_readable else _encoding(signal)
+        encode = _as_it_is if isinstance(transport, ReadableTransport) else _encoding(signal)
         interval_s = config.flush_interval_s
         senders.append(
             BackgroundSender(transport, queue, encode, flush_interval_s=interval_s, faults=faults)
@@ -117,9 +116,8 @@ def _exporter(name: str, environ: Mapping[str, str]) -> SpanExporter:
     found = list(entry_points(group=_ENTRY_POINTS, name=name))
     if not found:
         known = sorted({"otlp", "console", "none", *entry_points(group=_ENTRY_POINTS).names})
-        raise ConfigError(
-            f"OTEL_TRACES_EXPORTER: {name!r} is not installed", hint=f"known: {', '.join(known)}"
-        )
+        hint = f"known: {', '.join(known)}"
+        raise ConfigError(f"OTEL_TRACES_EXPORTER: {name!r} is not installed", hint=hint)
     with standing_in(environ):
         exporter: SpanExporter = found[0].load()()
     return exporter

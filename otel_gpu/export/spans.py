@@ -1,10 +1,8 @@
 """
 Spans from activities.
 
-A CUDA call is a span of its own name; what the scheduler did to its thread lies
-inside it; a fork stands beside it. The time between two calls is a span too, with what
-the scheduler did in it. Attributes are left out where they would say
-nothing: a size of 0, the default stream, a device that was not observed.
+Attributes are left out where they would say nothing: a size of 0, the default stream, a
+device that was not observed.
 
 Some facts about calls that do not return
 -----------------------------------------
@@ -80,6 +78,8 @@ _MAX_CACHED = 4096
 # About a kilobyte each.
 _MAX_REPEATED = 2048
 _STREAM = CudaCall._fields.index("stream")
+# From ``status_code`` to ``logs``, of nearly all spans.
+_NOTHING_MORE = tuple(FinishedSpan._field_defaults.values())[:-1]
 _new_tuple = tuple.__new__
 
 
@@ -124,11 +124,7 @@ class SpanBuilder:
 
     def hurry(self, span_ids: frozenset[bytes]) -> tuple[FinishedSpan, ...]:
         """Return the spans of stalls that were held back, of which one of these ids is linked to."""
-        return self._stalls(
-            self._gap_stalls.pick(
-                lambda stall: not span_ids.isdisjoint((stall.span_id, stall.run_queue_span_id))
-            )
-        )
+        return self._stalls(self._gap_stalls.pick(span_ids))
 
     def close(self) -> tuple[FinishedSpan, ...]:
         """Return the spans of all that was held back: no activity follows."""
@@ -141,13 +137,15 @@ class SpanBuilder:
     def _call(self, activity: CallActivity) -> tuple[FinishedSpan, ...]:
         # Taken apart at once: to ask for each field by its name takes longer than all else here.
         process, event, api, start_unix_ns, end_unix_ns, device, stack, *ids = activity
-        code, message, written = STATUS_UNSET, "", NO_STACK
+        more: tuple[Any, ...] = _NOTHING_MORE
         if event.blocked_ns or event.run_queue_ns or event.status or stack is not None:
+            written = self._stacks.of(stack, end_unix_ns)
+            attributes = self._describe_call(activity, written.pairs)
+            code, message = STATUS_UNSET, ""
             if event.status:
                 code = STATUS_ERROR
                 message = f"{api.name} returned {error_name(api.layer, event.status)}"
-            written = self._stacks.of(stack, end_unix_ns)
-            attributes = self._describe_call(activity, written.pairs)
+            more = (code, message, written.events, (), 0, 0, 0, written.logs)
         else:
             # A call repeats: a program makes the same few calls from the same few threads. What
             # is left to say lies in the event from ``stream`` on, but for what is named here.
@@ -166,23 +164,8 @@ class SpanBuilder:
         if process is not self._process:
             self._process = process
             self._origin = self._origins.of(process)[semconv.SCOPE_CUDA]
-        span = (
-            self._origin,
-            *ids,
-            api.name,
-            start_unix_ns,
-            end_unix_ns,
-            attributes,
-            code,
-            message,
-            written.events,
-            (),
-            0,
-            0,
-            0,
-            written.logs,
-            event.tid,
-        )
+        times = (start_unix_ns, end_unix_ns)
+        span = (self._origin, *ids, api.name, *times, attributes, *more, event.tid)
         # As FinishedSpan(…), which takes three times as long.
         return (_new_tuple(FinishedSpan, span),)
 
