@@ -83,11 +83,7 @@ class MetricStore:
     """
 
     def __init__(
-        self,
-        environ: Mapping[str, str],
-        *,
-        max_series: int,
-        is_sampled: IsSampled | None = None,
+        self, environ: Mapping[str, str], *, max_series: int, is_sampled: IsSampled | None = None
     ) -> None:
         self._environ = environ
         self._resources = Resources(environ)

@@ -85,9 +85,7 @@ class MetricExports:
         self._replay_delivers = True
         self._max_series = max(config.capture.max_series, _LEAST_WAITING_SERIES)
         self._store = MetricStore(
-            environ,
-            max_series=self._max_series,
-            is_sampled=_exemplar_filter(environ),
+            environ, max_series=self._max_series, is_sampled=_exemplar_filter(environ)
         )
         self.count = self._store.count
         self._senders = [
