@@ -29,7 +29,7 @@ from otel_gpu.enrich.activities import CallStack
 from otel_gpu.explain.chains import Cause, Chain, Culprit, Evidence, Incident
 from otel_gpu.explain.incidents import leading_cause
 from otel_gpu.export import semconv
-from otel_gpu.export.descriptions import Pairs, add_thread, add_wait
+from otel_gpu.export.descriptions import Pairs, add_culprit, add_thread, add_wait
 from otel_gpu.export.exported import SpanReference
 from otel_gpu.export.finished import Attributes, FinishedSpan, Origin, SpanEvent, SpanLink
 
@@ -172,18 +172,16 @@ class _ChainSpans:
         path: tuple[int, ...],
     ) -> None:
         name = _SPAN_OF_EVIDENCE.get(evidence.kind)
-        if name is None:
-            # A call or a fork: it is linked, and not repeated.
-            return
-        if len(self._spans) >= _MAX_SPANS:
-            self._dropped += 1
+        # A call or a fork is linked, and not repeated.
+        if name is None or len(self._spans) >= _MAX_SPANS:
+            self._dropped += name is not None
             return
         pairs: Pairs = []
         if evidence.kind == "blocked":
             add_wait(pairs, evidence.reason, evidence.functions, evidence.waker)
             pairs.extend(self._describe_place(evidence.stack))
         elif evidence.culprit is not None:
-            _add_culprit(pairs, evidence.culprit)
+            add_culprit(pairs, *evidence.culprit)
         _add_links(pairs, links)
         times = (evidence.start_unix_ns, self._end_of(evidence))
         own = (ids.cause_span_id(self._span_id, path), parent_id)
@@ -258,7 +256,7 @@ def _describe_cause(cause: Cause) -> Pairs:
         (semconv.OTEL_GPU_CAUSE_SHARE, cause.share),
     ]
     if cause.culprit is not None:
-        _add_culprit(pairs, cause.culprit)
+        add_culprit(pairs, *cause.culprit)
     return pairs
 
 
@@ -267,13 +265,6 @@ def _add_leading(pairs: Pairs, cause: Cause | None) -> None:
         pairs.extend(_describe_cause(cause))
     else:
         pairs.append((semconv.OTEL_GPU_CAUSE_KIND, _UNEXPLAINED))
-
-
-def _add_culprit(pairs: Pairs, culprit: Culprit) -> None:
-    pairs.append((semconv.OTEL_GPU_CULPRIT_PID, culprit.pid))
-    pairs.append((semconv.OTEL_GPU_CULPRIT_TID, culprit.tid))
-    if culprit.comm:
-        pairs.append((semconv.OTEL_GPU_CULPRIT_COMM, culprit.comm))
 
 
 def _add_links(pairs: Pairs, links: Iterable[SpanLink]) -> None:

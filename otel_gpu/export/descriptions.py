@@ -9,6 +9,7 @@ from otel_gpu.export.measures import switch_attributes
 
 _MAX_FUNCTIONS = 16
 _INT64_LIMIT = 1 << 63
+_WAKER = (semconv.OTEL_GPU_WAKER_PID, semconv.OTEL_GPU_WAKER_TID, semconv.OTEL_GPU_WAKER_COMM)
 
 Pairs = list[tuple[str, AttributeValue]]
 
@@ -30,9 +31,7 @@ def describe_run_queue_wait(event: Stall) -> Attributes:
     if event.flags & wire.STALL_IDLE_CPU:
         pairs.append((semconv.OTEL_GPU_CPU_IDLE, True))
     if event.culprit_tid:
-        pairs.append((semconv.OTEL_GPU_CULPRIT_PID, event.culprit_pid))
-        pairs.append((semconv.OTEL_GPU_CULPRIT_TID, event.culprit_tid))
-        pairs.append((semconv.OTEL_GPU_CULPRIT_COMM, event.culprit_comm))
+        add_culprit(pairs, event.culprit_pid, event.culprit_tid, event.culprit_comm)
     add_thread(pairs, event.tid, event.comm, event.cpu)
     return tuple(pairs)
 
@@ -46,10 +45,15 @@ def add_wait(
     if functions:
         pairs.append((semconv.OTEL_GPU_KERNEL_FUNCTIONS, functions[:_MAX_FUNCTIONS]))
     if waker is not None:
-        pid, tid, comm = waker
-        pairs.append((semconv.OTEL_GPU_WAKER_PID, pid))
-        pairs.append((semconv.OTEL_GPU_WAKER_TID, tid))
-        pairs.append((semconv.OTEL_GPU_WAKER_COMM, comm))
+        pairs.extend(zip(_WAKER, waker, strict=True))
+
+
+def add_culprit(pairs: Pairs, pid: int, tid: int, comm: str) -> None:
+    """Add who had the CPU, or held what a thread waited for."""
+    pairs.append((semconv.OTEL_GPU_CULPRIT_PID, pid))
+    pairs.append((semconv.OTEL_GPU_CULPRIT_TID, tid))
+    if comm:
+        pairs.append((semconv.OTEL_GPU_CULPRIT_COMM, comm))
 
 
 def add_account(

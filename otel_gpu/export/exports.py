@@ -121,12 +121,10 @@ class Exports:
             self._metrics.count(semconv.METRIC_OTEL_GPU_CHAINS_WITHHELD, semconv.REASON, reason)
 
     def _wants(self, chain: Chain) -> bool:
-        if not self._explains:
-            return False
-        if self._sampler.wants_trace(chain.effect.trace_id, semconv.SPAN_CAUSAL_CHAIN):
-            return True
-        self._not_sampled += 1
-        return False
+        name = semconv.SPAN_CAUSAL_CHAIN
+        is_sampled = self._sampler.wants_trace(chain.effect.trace_id, name)
+        self._not_sampled += self._explains and not is_sampled
+        return self._explains and is_sampled
 
     def observe_incident(self, incident: Incident) -> None:
         """Take in an incident, after its chains."""
@@ -210,14 +208,10 @@ class Exports:
                 put(span)
             if remember is not None:
                 remember(span)
-            if span.logs:
-                self._add_logs(span)
+            for log in map(self._limits.apply_to_log, span.logs):
+                for log_sink in self._logs:
+                    log_sink.put(SpanLog(*span[:3], log))
         return is_wanted
-
-    def _add_logs(self, span: FinishedSpan) -> None:
-        for log in map(self._limits.apply_to_log, span.logs):
-            for log_sink in self._logs:
-                log_sink.put(SpanLog(*span[:3], log))
 
 
 @contextmanager

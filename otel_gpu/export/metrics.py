@@ -172,30 +172,22 @@ def _open_otlp(environ: Mapping[str, str], timeout_s: float) -> sdk.MetricExport
     # Each costs tens of milliseconds to import, and one is enough.
     if otlp_protocol(environ, "METRICS") == "grpc":
         from grpc import Compression  # type: ignore[import-untyped] # noqa: PLC0415
-        from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import (  # noqa: PLC0415
-            OTLPMetricExporter as GrpcExporter,
-        )
+        from opentelemetry.exporter.otlp.proto.grpc import metric_exporter  # noqa: PLC0415
 
         # The stock exporter knows no "none".
         uncompressed = otlp_compression(environ, "METRICS") == "none"
-        return GrpcExporter(
-            timeout=timeout_s, compression=Compression.NoCompression if uncompressed else None
-        )
-    from opentelemetry.exporter.otlp.proto.http.metric_exporter import (  # noqa: PLC0415
-        OTLPMetricExporter as HttpExporter,
-    )
+        compression = Compression.NoCompression if uncompressed else None
+        return metric_exporter.OTLPMetricExporter(timeout=timeout_s, compression=compression)
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter  # noqa: PLC0415
 
-    return HttpExporter(timeout=timeout_s)
+    return OTLPMetricExporter(timeout=timeout_s)
 
 
 def preferred_temporality(exporter: sdk.MetricExporter) -> Temporality:
     """Return what ``OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE`` made of an exporter."""
-    cumulative = sdk.AggregationTemporality.CUMULATIVE
     preferred = exporter._preferred_temporality or {}  # noqa: SLF001 - as the SDK's reader does
-    return Temporality(
-        counter=preferred.get(ObservableCounter, cumulative),
-        histogram=preferred.get(Histogram, cumulative),
-    )
+    kinds = {"counter": ObservableCounter, "histogram": Histogram}
+    return {kind: preferred[known] for kind, known in kinds.items() if known in preferred}
 
 
 class _FileExporter(sdk.MetricExporter):

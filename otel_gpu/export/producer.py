@@ -6,7 +6,7 @@ does not have yet. Beside it the sink says what arrived (``commit``), because de
 start where the last successful export ended.
 """
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -23,22 +23,9 @@ CARDINALITY_LIMIT = 2000
 _OVERFLOW = ((semconv.OTEL_METRIC_OVERFLOW, True),)
 
 
-@dataclass(frozen=True, slots=True)
-class Temporality:
-    """
-    What a sink prefers.
-
-    Our counters are read, not incremented, which makes them observable counters in
-    the SDK's words; up-down counters are cumulative under every preference.
-    """
-
-    counter: AggregationTemporality = AggregationTemporality.CUMULATIVE
-    histogram: AggregationTemporality = AggregationTemporality.CUMULATIVE
-
-    def of(self, instrument: Instrument) -> AggregationTemporality:
-        """Return the temporality of one instrument's points."""
-        preferred = {"histogram": self.histogram, "counter": self.counter}
-        return preferred.get(instrument.kind, AggregationTemporality.CUMULATIVE)
+# By the kind of instrument: what a sink prefers. Our counters are read, not incremented, which
+# makes them observable counters in the SDK's words; all others are cumulative.
+Temporality = Mapping[str, AggregationTemporality]
 
 
 class Point(NamedTuple):
@@ -122,7 +109,7 @@ class MetricProducer:
             if cell is None:
                 if len(by_attributes) >= CARDINALITY_LIMIT - 1:
                     attributes = _OVERFLOW
-                is_delta = self._temporality.of(instrument) is AggregationTemporality.DELTA
+                is_delta = self._temporality_of(instrument) is AggregationTemporality.DELTA
                 cell = by_attributes.setdefault(attributes, Cell(instrument, attributes, is_delta))
             cell.add(measurement, given.values.get((instrument.name, source)))
         for cell in (cell for by_attributes in cells.values() for cell in by_attributes.values()):
@@ -137,5 +124,8 @@ class MetricProducer:
                 (min(start_unix_ns, time_unix_ns), time_unix_ns),
                 snapshot.exemplars.get((cell.instrument.name, cell.attributes), ()),
             )
-            temporality = self._temporality.of(cell.instrument)
+            temporality = self._temporality_of(cell.instrument)
             yield Point(snapshot, cell.instrument, temporality, data, cell.measurements)
+
+    def _temporality_of(self, instrument: Instrument) -> AggregationTemporality:
+        return self._temporality.get(instrument.kind, AggregationTemporality.CUMULATIVE)

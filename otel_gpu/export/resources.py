@@ -29,12 +29,7 @@ AGENT_SERVICE_NAME = "otel-gpu"
 
 _NAMES_ONE_SERVICE = ("service.name", "service.instance.id")
 _NAMES_ONE_PROCESS = "process."
-_SPAN_SCOPES = (
-    semconv.SCOPE_CUDA,
-    semconv.SCOPE_SCHED,
-    semconv.SCOPE_PROCESS,
-    semconv.SCOPE_CAUSAL,
-)
+_SCOPES = (semconv.SCOPE_CUDA, semconv.SCOPE_SCHED, semconv.SCOPE_PROCESS, semconv.SCOPE_CAUSAL)
 _MAX_CACHED = 256
 
 
@@ -95,7 +90,7 @@ class Origins(_ByImage[Mapping[str, Origin]]):
     def __init__(self, version: str, resources: Resources) -> None:
         super().__init__()
         self._resources = resources
-        self._scopes = [scope(name, version) for name in _SPAN_SCOPES]
+        self._scopes = [scope(name, version) for name in _SCOPES]
 
     def forget(self, image: ProcessImage) -> None:
         """Let go of an image that ended, and of its Resource."""

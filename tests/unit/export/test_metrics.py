@@ -24,7 +24,6 @@ from otel_gpu import wire
 from otel_gpu.capture.layout import duration_bounds_ns
 from otel_gpu.errors import ConfigError
 from otel_gpu.export.metrics import MetricExports, open_exporters, preferred_temporality
-from otel_gpu.export.producer import Temporality
 from otel_gpu.options import CaptureConfig, Config, HistogramsConfig
 from tests.activities import (
     H100,
@@ -185,9 +184,10 @@ def test_low_memory_wants_deltas_of_histograms_only():
                 ObservableCounter: SdkTemporality.CUMULATIVE,
             }
 
-    assert preferred_temporality(Exporter()) == Temporality(
-        counter=SdkTemporality.CUMULATIVE, histogram=SdkTemporality.DELTA
-    )
+    assert preferred_temporality(Exporter()) == {
+        "counter": SdkTemporality.CUMULATIVE,
+        "histogram": SdkTemporality.DELTA,
+    }
 
 
 def test_an_endpoint_that_was_away_gets_everything(receiver, open_metrics):

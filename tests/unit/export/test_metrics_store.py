@@ -7,7 +7,7 @@ from otel_gpu import wire
 from otel_gpu.enrich.activities import DeviceIdentity
 from otel_gpu.export.metric_requests import request_of
 from otel_gpu.export.metric_store import MetricStore
-from otel_gpu.export.producer import MetricProducer, Temporality
+from otel_gpu.export.producer import MetricProducer
 from otel_gpu.options import Config, HistogramsConfig
 from tests.activities import (
     H100,
@@ -45,7 +45,7 @@ class Sink:
         self.observe(capture(config or Config()))
 
     def add(self, *, delta=False):
-        temporality = Temporality(DELTA, DELTA) if delta else Temporality()
+        temporality = {"counter": DELTA, "histogram": DELTA} if delta else {}
         return MetricProducer(self.store, temporality)
 
     def observe(self, *activities):
