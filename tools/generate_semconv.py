@@ -46,12 +46,10 @@ class Instrument(NamedTuple):
 
     @property
     def description(self) -> str:
-        """What it measures, in a sentence."""
         return _DESCRIPTIONS[self.name]
 
     @property
     def scope(self) -> str:
-        """The name of its instrumentation scope."""
         return next(s for prefix, s in _METRIC_SCOPES.items() if self.name.startswith(prefix))
 
 

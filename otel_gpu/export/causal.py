@@ -23,6 +23,7 @@ looks at one trace has the stalls of all the threads in it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 from otel_gpu.enrich import ids
 from otel_gpu.enrich.activities import CallStack
@@ -70,20 +71,20 @@ def chain_spans(
     return _ChainSpans(chain, origin, find_spans, describe_place).build()
 
 
+@dataclass(eq=False)
 class _ChainSpans:
     """The spans of one chain in the making."""
 
-    def __init__(
-        self, chain: Chain, origin: Origin, find_spans: FindSpans, describe_place: DescribePlace
-    ) -> None:
-        self._chain = chain
-        self._origin = origin
-        self._find_spans = find_spans
-        self._describe_place = describe_place
-        self._trace_id, self._span_id = chain_reference(chain)
-        self._end_unix_ns = chain.effect.start_unix_ns + chain.effect.duration_ns
-        self._spans: list[FinishedSpan] = []
-        self._dropped = 0
+    _chain: Chain
+    _origin: Origin
+    _find_spans: FindSpans
+    _describe_place: DescribePlace
+    _spans: list[FinishedSpan] = field(default_factory=list)
+    _dropped: int = 0
+
+    def __post_init__(self) -> None:
+        self._trace_id, self._span_id = chain_reference(self._chain)
+        self._end_unix_ns = self._chain.effect.start_unix_ns + self._chain.effect.duration_ns
 
     def build(self) -> tuple[FinishedSpan, ...]:
         effect = self._chain.effect

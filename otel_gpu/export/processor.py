@@ -60,14 +60,10 @@ class CausalChainProcessor(SpanProcessor):
     """
     Adds causal chains to the spans of CUDA calls. Thread-safe.
 
-    Args:
-        destination: Gets the chains; an exporter gets each at once.
-        settings: What is slow, and what matters. By default a call is slow that takes
-            three times the median of the latest calls of its kind, and more than 1 ms.
-        limits: What a span may hold; by default what ``OTEL_*_LIMIT`` say.
-
-    Attributes:
-        given_up: How many stalls were not kept until their call ended.
+    ``destination`` gets the chains; an exporter gets each at once. By default a call is slow that
+    takes three times the median of the latest calls of its kind, and more than 1 ms, and a span
+    may hold what ``OTEL_*_LIMIT`` say. ``given_up`` counts stalls that were not kept until their
+    call ended.
     """
 
     def __init__(
