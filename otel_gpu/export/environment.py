@@ -32,11 +32,6 @@ def setting(environ: Mapping[str, str], *names: str) -> tuple[str, str]:
     return names[-1], ""
 
 
-def variable(environ: Mapping[str, str], *names: str) -> str | None:
-    """Return the value of the first variable that is set."""
-    return setting(environ, *names)[1] or None
-
-
 def choose(
     environ: Mapping[str, str], *names: str, choices: Sequence[str], default: str = ""
 ) -> str:
@@ -64,7 +59,7 @@ def read_number(environ: Mapping[str, str], *names: str, default: float) -> floa
 
 def is_true(environ: Mapping[str, str], name: str) -> bool:
     """Say whether a variable is ``true``, in any case; nothing else is."""
-    return (variable(environ, name) or "").lower() == "true"
+    return setting(environ, name)[1].lower() == "true"
 
 
 @contextmanager
@@ -106,8 +101,8 @@ def exporter_names(
     if is_true(environ, OTEL_SDK_DISABLED):
         return ()
     variable_name = f"OTEL_{signal}_EXPORTER"
-    names = variable(environ, variable_name)
-    if names is None:
+    _, names = setting(environ, variable_name)
+    if not names:
         return ("otlp",) if otlp_endpoint(environ, signal)[1] else ()
     chosen = dict.fromkeys(name.strip() for name in names.split(",") if name.strip())
     for name in chosen if choices else ():

@@ -1,9 +1,8 @@
 """
 Which spans were exported lately, so that links lead somewhere.
 
-A cause names the spans that it was seen in, and its culprit is a thread that may have
-spans of its own. A link needs the id of the trace too, and a link to a span that was
-never exported would be a dead end in every backend.
+A link needs the id of the trace too, which a cause does not name, and a link to a span that
+was never exported would be a dead end in every backend.
 """
 
 from collections import OrderedDict, deque

@@ -24,7 +24,6 @@ from otel_gpu.export.otlp import SPANS, Signal
 from otel_gpu.export.queue import Pending
 from otel_gpu.export.sender import Delivery, Outcome
 
-STANDARD_OUTPUT = "-"
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 _ID_KEYS = frozenset({"traceId", "spanId", "parentSpanId"})
 
@@ -34,7 +33,7 @@ class OtlpFile:
 
     def __init__(self, path: str) -> None:
         self._lock = threading.Lock()
-        self._owned = path != STANDARD_OUTPUT
+        self._owned = path != "-"
         self._file: BinaryIO = sys.stdout.buffer
         if self._owned:
             try:

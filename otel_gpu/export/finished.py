@@ -97,23 +97,14 @@ class FinishedSpan(NamedTuple):
 def readable(span: FinishedSpan) -> ReadableSpan:
     """Return the same span in the SDK's form, for exporters that are not ours."""
     parent = span.parent_span_id
-    events = [
-        Event(event.name, _bounded(event.attributes, event.dropped_attributes), event.unix_ns)
-        for event in span.events
-    ]
-    links = [
-        Link(
-            _context(link.trace_id, link.span_id),
-            _bounded(link.attributes, link.dropped_attributes),
-        )
-        for link in span.links
-    ]
+    events = [Event(event.name, _bounded(event), event.unix_ns) for event in span.events]
+    links = [Link(_context(link.trace_id, link.span_id), _bounded(link)) for link in span.links]
     return ReadableSpan(
         name=span.name,
         context=_context(span.trace_id, span.span_id),
         parent=_context(span.trace_id, parent) if parent else None,
         resource=span.origin.resource,
-        attributes=_bounded(span.attributes, span.dropped_attributes),
+        attributes=_bounded(span),
         events=_bounded_list(events, span.dropped_events),
         links=_bounded_list(links, span.dropped_links),
         kind=SpanKind.INTERNAL,
@@ -129,9 +120,9 @@ def _context(trace_id: bytes, span_id: bytes) -> SpanContext:
     return SpanContext(*ids, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
 
 
-def _bounded(attributes: Attributes, dropped: int) -> BoundedAttributes:
-    bounded = BoundedAttributes(attributes=dict(attributes))
-    bounded.dropped = dropped
+def _bounded(item: FinishedSpan | SpanEvent | SpanLink) -> BoundedAttributes:
+    bounded = BoundedAttributes(attributes=dict(item.attributes))
+    bounded.dropped = item.dropped_attributes
     return bounded
 
 

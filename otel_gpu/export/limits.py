@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace import SpanLimits, sampling
 from opentelemetry.trace import SpanKind
 
 from otel_gpu.errors import ConfigError
-from otel_gpu.export.environment import choose, standing_in, variable
+from otel_gpu.export.environment import choose, setting, standing_in
 from otel_gpu.export.finished import Attributes, AttributeValue, FinishedSpan, SpanEvent, SpanLink
 
 _SAMPLERS: Mapping[str, sampling.Sampler] = {
@@ -136,7 +136,7 @@ class TraceSampler:
         name = choose(environ, OTEL_TRACES_SAMPLER, choices=known, default="parentbased_always_on")
         if name in _SAMPLERS:
             return cls(_SAMPLERS[name])
-        argument = variable(environ, OTEL_TRACES_SAMPLER_ARG) or "1.0"
+        argument = setting(environ, OTEL_TRACES_SAMPLER_ARG)[1] or "1.0"
         try:
             return cls(_RATIO_SAMPLERS[name](float(argument)))
         except ValueError as error:

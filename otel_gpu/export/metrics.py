@@ -59,10 +59,9 @@ class MetricExports:
     """
     Everything between activities and the endpoints that want metrics.
 
-    Live, each endpoint is served every ``OTEL_METRIC_EXPORT_INTERVAL`` and at the end.
-    In a replay there are no timers: metrics leave when flushed and at the end, and
-    carry the times of the recording, so that two replays give the same bytes. ``file`` gets
-    every request too. ConfigError: a variable has a value that is not known.
+    In a replay, which is not ``live``, there are no timers, and metrics carry the times of the
+    recording, so that two replays give the same bytes. ``file`` gets every request too.
+    ConfigError: a variable has a value that is not known.
     """
 
     def __init__(

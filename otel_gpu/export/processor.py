@@ -20,9 +20,8 @@ given, and all other spans go where they went before.
 # -----------------------------
 #
 # A call is a span of the scope ``otel_gpu.cuda``, or any span with ``gpu.cuda.api``; a gap
-# is a ``gpu.launch_gap``. What happened in it are spans called ``sched.blocked`` and
-# ``sched.run_queue_wait`` whose parent it is. As everywhere in OpenTelemetry children end
-# before their parent, so when a call ends all of it is there.
+# is a ``gpu.launch_gap``. What happened in it are ``sched.*`` spans whose parent it is, and
+# children end before their parent, so when a call ends all of it is there.
 #
 # A CUDA runtime call makes driver calls. Where the outer one is known to be open, the
 # inner one's stalls are handed on to it, and the outer one alone is explained. It is

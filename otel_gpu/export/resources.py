@@ -25,8 +25,6 @@ from otel_gpu.export.finished import Origin
 
 _logger = logging.getLogger(__name__)
 
-AGENT_SERVICE_NAME = "otel-gpu"
-
 _NAMES_ONE_SERVICE = ("service.name", "service.instance.id")
 _NAMES_ONE_PROCESS = "process."
 _SCOPES = (semconv.SCOPE_CUDA, semconv.SCOPE_SCHED, semconv.SCOPE_PROCESS, semconv.SCOPE_CAUSAL)
@@ -107,7 +105,7 @@ def agent_resource(capture: CaptureActivity, environ: Mapping[str, str]) -> Obse
     agent = capture.info.get("agent", {})
     host = capture.info.get("host", {})
     attributes: dict[str, Any] = {
-        "service.name": AGENT_SERVICE_NAME,
+        "service.name": "otel-gpu",
         "service.version": capture_version(capture),
         # The same for every replay of a recording, as the spans' ids are.
         "service.instance.id": str(uuid.UUID(bytes=capture.seed * 2, version=4)),

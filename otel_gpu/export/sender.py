@@ -113,11 +113,7 @@ class Sender(Generic[_Item]):
             self._send_one()
 
     def shutdown(self, timeout_s: float) -> bool:
-        """
-        Deliver what is left, and close the transport.
-
-        What is not delivered within the timeout is dropped and counted; False: there was any.
-        """
+        """Deliver what is left, and end; False: some was not in time, and dropped and counted."""
         deadline_s = time.monotonic() + timeout_s
         dropped = self._counts.dropped.total()
         while self._queue and time.monotonic() <= deadline_s:

@@ -9,6 +9,7 @@ from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median_low
+from typing import NamedTuple
 
 from opentelemetry.sdk.resources import SERVICE_INSTANCE_ID
 from opentelemetry.sdk.trace import ReadableSpan
@@ -61,14 +62,13 @@ class Medians:
         return usual_ns
 
 
-class _Usual:
+class _Usual(NamedTuple):
     """What is usual for one call, as ``explain`` asks for it."""
 
-    def __init__(self, usual_ns: int | None) -> None:
-        self._usual_ns = usual_ns
+    usual_ns: int | None
 
     def median_ns(self, _: Baseline) -> int | None:
-        return self._usual_ns
+        return self.usual_ns
 
     def is_rising(self, _: Baseline) -> bool:
         return False

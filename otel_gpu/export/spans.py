@@ -37,15 +37,8 @@ from otel_gpu.enrich.activities import (
     StallActivity,
 )
 from otel_gpu.enrich.cuda_errors import error_name
-from otel_gpu.export import semconv
-from otel_gpu.export.descriptions import (
-    Pairs,
-    add_account,
-    add_thread,
-    describe_blocked,
-    describe_run_queue_wait,
-    signed,
-)
+from otel_gpu.export import descriptions, semconv
+from otel_gpu.export.descriptions import Pairs, add_account, add_thread
 from otel_gpu.export.finished import (
     STATUS_ERROR,
     STATUS_UNSET,
@@ -173,9 +166,9 @@ class SpanBuilder:
         event = activity.event
         pairs: Pairs = list(call_attributes(activity.api, event.copy_kind, 0, activity.device))
         if event.stream:
-            pairs.append((semconv.GPU_CUDA_STREAM, signed(event.stream)))
+            pairs.append((semconv.GPU_CUDA_STREAM, descriptions.signed(event.stream)))
         if event.size_bytes:
-            pairs.append((semconv.GPU_CUDA_SIZE, signed(event.size_bytes)))
+            pairs.append((semconv.GPU_CUDA_SIZE, descriptions.signed(event.size_bytes)))
         if event.function:
             pairs.append((semconv.GPU_CUDA_KERNEL_FUNCTION, hex(event.function)))
         if event.grid != _NO_DIMENSIONS:
@@ -234,14 +227,14 @@ class SpanBuilder:
             name = semconv.SPAN_BLOCKED if is_known else semconv.SPAN_OFF_CPU
             # It is from when the thread left the CPU.
             stack = self._stacks.of(activity.stack, activity.start_unix_ns)
-            pairs = describe_blocked(activity, stack.pairs)
+            pairs = descriptions.describe_blocked(activity, stack.pairs)
             times = (activity.start_unix_ns, runnable_unix_ns)
             ids = (trace_id, activity.span_id, parent_id)
             span = FinishedSpan(origin, *ids, name, *times, pairs, tid=event.tid)
             yield span._replace(events=stack.events, logs=stack.logs) if stack.pairs else span
         if activity.end_unix_ns > runnable_unix_ns:
             name = semconv.SPAN_RUN_QUEUE_WAIT
-            pairs = describe_run_queue_wait(event)
+            pairs = descriptions.describe_run_queue_wait(event)
             times = (runnable_unix_ns, activity.end_unix_ns)
             ids = (trace_id, activity.run_queue_span_id, parent_id)
             yield FinishedSpan(origin, *ids, name, *times, pairs, tid=event.tid)
