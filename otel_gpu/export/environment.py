@@ -7,13 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
-from opentelemetry.sdk.environment_variables import (
-    OTEL_EXPORTER_OTLP_COMPRESSION,
-    OTEL_EXPORTER_OTLP_ENDPOINT,
-    OTEL_EXPORTER_OTLP_PROTOCOL,
-    OTEL_EXPORTER_OTLP_TIMEOUT,
-    OTEL_SDK_DISABLED,
-)
+from opentelemetry.sdk import environment_variables as otel
 
 from otel_gpu.errors import ConfigError
 
@@ -73,8 +67,8 @@ def standing_in(environ: Mapping[str, str]) -> Iterator[None]:
     """
     saved = dict(os.environ)
     wanted = {n: text for n, text in environ.items() if text.strip() or not n.startswith("OTEL_")}
-    if wanted.get(OTEL_EXPORTER_OTLP_COMPRESSION, "").strip().lower() == "none":
-        del wanted[OTEL_EXPORTER_OTLP_COMPRESSION]
+    if wanted.get(otel.OTEL_EXPORTER_OTLP_COMPRESSION, "").strip().lower() == "none":
+        del wanted[otel.OTEL_EXPORTER_OTLP_COMPRESSION]
     try:
         if wanted != saved:
             _replace_environment(wanted)
@@ -98,7 +92,7 @@ def exporter_names(
     Without it: OTLP when an endpoint is set, else none. None at all when the SDK is disabled.
     ConfigError: a name is not one of the ``choices``, where there are any.
     """
-    if is_true(environ, OTEL_SDK_DISABLED):
+    if is_true(environ, otel.OTEL_SDK_DISABLED):
         return ()
     variable_name = f"OTEL_{signal}_EXPORTER"
     _, names = setting(environ, variable_name)
@@ -117,12 +111,12 @@ def exporter_names(
 def otlp_endpoint(environ: Mapping[str, str], signal: str) -> tuple[str, str]:
     """Return the variable that names the endpoint of a signal, and the endpoint or nothing."""
     own = f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT"
-    return setting(environ, own, OTEL_EXPORTER_OTLP_ENDPOINT)
+    return setting(environ, own, otel.OTEL_EXPORTER_OTLP_ENDPOINT)
 
 
 def otlp_protocol(environ: Mapping[str, str], signal: str) -> str:
     """Return the protocol, and check what the exporters do not; ConfigError: it cannot work."""
-    names = (f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL", OTEL_EXPORTER_OTLP_PROTOCOL)
+    names = (f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL", otel.OTEL_EXPORTER_OTLP_PROTOCOL)
     protocol = choose(environ, *names, choices=("grpc", "http/protobuf"), default="grpc")
     name, endpoint = otlp_endpoint(environ, signal)
     if endpoint and protocol == "http/protobuf":
@@ -136,14 +130,14 @@ def otlp_protocol(environ: Mapping[str, str], signal: str) -> str:
 
 def otlp_compression(environ: Mapping[str, str], signal: str) -> str:
     """Return ``none``, ``gzip`` or ``deflate``; refuse what the protocol does not have."""
-    names = (f"OTEL_EXPORTER_OTLP_{signal}_COMPRESSION", OTEL_EXPORTER_OTLP_COMPRESSION)
+    names = (f"OTEL_EXPORTER_OTLP_{signal}_COMPRESSION", otel.OTEL_EXPORTER_OTLP_COMPRESSION)
     more = () if otlp_protocol(environ, signal) == "grpc" else ("deflate",)
     return choose(environ, *names, choices=("none", "gzip", *more), default="none")
 
 
 def otlp_timeout_s(environ: Mapping[str, str], signal: str) -> float:
     """Return how long one request may take; the specification's default is 10 s."""
-    names = (f"OTEL_EXPORTER_OTLP_{signal}_TIMEOUT", OTEL_EXPORTER_OTLP_TIMEOUT)
+    names = (f"OTEL_EXPORTER_OTLP_{signal}_TIMEOUT", otel.OTEL_EXPORTER_OTLP_TIMEOUT)
     timeout_s = read_number(environ, *names, default=10.0)
     name, text = setting(environ, *names)
     if timeout_s > _LONG_TIMEOUT_S and text not in _warned_timeouts:

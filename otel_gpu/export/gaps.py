@@ -19,7 +19,7 @@ next record decides, if it is a thread that makes CUDA calls.
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import (
@@ -129,7 +129,5 @@ class GapStalls:
             yield PlacedStall(stall, gap if inside else None)
 
 
-def _thread_of(
-    activity: StallActivity | CallActivity | ForkActivity | GapActivity | OpenCallActivity,
-) -> _Thread:
+def _thread_of(activity: Any) -> _Thread:  # noqa: ANN401 -- one of a thread
     return activity.event.pid, activity.event.image_ktime_ns, activity.event.tid

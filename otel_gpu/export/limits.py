@@ -48,13 +48,7 @@ class Limits:
         self._of_logs = LogRecordLimits() if of_logs is None else of_logs
         self.log_value_length = self._of_logs.max_log_record_attribute_length
         self.value_length = limits.max_span_attribute_length
-        counts = (
-            limits.max_span_attributes,
-            limits.max_event_attributes,
-            limits.max_link_attributes,
-            limits.max_events,
-            limits.max_links,
-        )
+        counts = [count for name, count in vars(limits).items() if not name.endswith("_length")]
         self.may_cut = self.value_length is not None or any(
             count is not None and count < _MOST_OF_OURS for count in counts
         )

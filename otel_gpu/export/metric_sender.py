@@ -50,13 +50,6 @@ class MetricSender:
         self._thread = threading.Thread(target=self._run, name="otel-gpu-metrics", daemon=True)
         self._thread.start()
 
-    def request(self) -> None:
-        """Export soon, without waiting for it; nothing new if one is asked for already."""
-        with self._condition:
-            if self._requested == self._served:
-                self._requested += 1
-                self._condition.notify_all()
-
     def flush(self, timeout_s: float) -> bool:
         """Export now; False when not all of it arrived within the time."""
         with self._condition:

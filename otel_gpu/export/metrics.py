@@ -13,27 +13,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
-from opentelemetry.sdk.environment_variables import (
-    OTEL_METRIC_EXPORT_INTERVAL,
-    OTEL_METRIC_EXPORT_TIMEOUT,
-    OTEL_METRICS_EXEMPLAR_FILTER,
-)
+from opentelemetry.sdk import environment_variables as otel
 from opentelemetry.sdk.metrics import Histogram, ObservableCounter
 from opentelemetry.sdk.metrics import export as sdk
 
 from otel_gpu.config import Config
 from otel_gpu.enrich.activities import Activity, ExitActivity
 from otel_gpu.errors import ConfigError
-from otel_gpu.export.environment import (
-    choose,
-    exporter_names,
-    otlp_compression,
-    otlp_endpoint,
-    otlp_protocol,
-    otlp_timeout_s,
-    read_number,
-    standing_in,
-)
+from otel_gpu.export import environment
 from otel_gpu.export.exemplars import IsSampled
 from otel_gpu.export.file import OtlpFile
 from otel_gpu.export.limits import TraceSampler
@@ -73,12 +60,12 @@ class MetricExports:
         file: OtlpFile | None = None,
         faults: Faults | None = None,
     ) -> None:
-        interval_s = _read_ms(environ, OTEL_METRIC_EXPORT_INTERVAL, _DEFAULT_INTERVAL_MS) / 1e3
-        timeout_s = _read_ms(environ, OTEL_METRIC_EXPORT_TIMEOUT, _DEFAULT_TIMEOUT_MS) / 1e3
+        interval_s = _read_ms(environ, otel.OTEL_METRIC_EXPORT_INTERVAL, _DEFAULT_INTERVAL_MS) / 1e3
+        timeout_s = _read_ms(environ, otel.OTEL_METRIC_EXPORT_TIMEOUT, _DEFAULT_TIMEOUT_MS) / 1e3
         exporters = open_exporters(environ, timeout_s)
         if file is not None:
             exporters.append(_FileExporter(file))
-        _, endpoint = otlp_endpoint(environ, "METRICS")
+        _, endpoint = environment.otlp_endpoint(environ, "METRICS")
         self._place = f"OTEL_EXPORTER_OTLP_ENDPOINT ({endpoint or 'not set'})"
         self._live = live
         self._replay_delivers = True
@@ -113,8 +100,7 @@ class MetricExports:
     def _make_room(self) -> None:
         if self._live:
             # Earlier than the timer, or ended processes' series would be given up.
-            for sender in self._senders:
-                sender.request()
+            self.flush(0.0)
         elif self._replay_delivers:
             # No timer empties the store in a replay. Once is enough to learn that an
             # endpoint is dead.
@@ -146,9 +132,9 @@ class MetricExports:
 def open_exporters(environ: Mapping[str, str], timeout_s: float) -> list[sdk.MetricExporter]:
     """Open what ``OTEL_METRICS_EXPORTER`` names, as ``exporter_names`` says."""
     exporters: list[sdk.MetricExporter] = []
-    for name in exporter_names(environ, "METRICS", choices=("otlp", "console", "none")):
+    for name in environment.exporter_names(environ, "METRICS", choices=("otlp", "console", "none")):
         if name == "otlp":
-            with standing_in(environ):
+            with environment.standing_in(environ):
                 exporters.append(_open_otlp(environ, timeout_s))
         elif name == "console":
             # Standard output belongs to the command that is run.
@@ -158,7 +144,9 @@ def open_exporters(environ: Mapping[str, str], timeout_s: float) -> list[sdk.Met
 
 def _exemplar_filter(environ: Mapping[str, str]) -> IsSampled | None:
     names = ("always_on", "always_off", "trace_based")
-    name = choose(environ, OTEL_METRICS_EXEMPLAR_FILTER, choices=names, default="trace_based")
+    name = environment.choose(
+        environ, otel.OTEL_METRICS_EXEMPLAR_FILTER, choices=names, default="trace_based"
+    )
     if name == "always_off":
         return lambda _trace_id, _name: False
     sampler = TraceSampler.of_environment(environ)
@@ -167,14 +155,14 @@ def _exemplar_filter(environ: Mapping[str, str]) -> IsSampled | None:
 
 def _open_otlp(environ: Mapping[str, str], timeout_s: float) -> sdk.MetricExporter:
     # The stock exporters know their own timeout only.
-    timeout_s = min(timeout_s, otlp_timeout_s(environ, "METRICS"))
+    timeout_s = min(timeout_s, environment.otlp_timeout_s(environ, "METRICS"))
     # Each costs tens of milliseconds to import, and one is enough.
-    if otlp_protocol(environ, "METRICS") == "grpc":
+    if environment.otlp_protocol(environ, "METRICS") == "grpc":
         from grpc import Compression  # type: ignore[import-untyped] # noqa: PLC0415
         from opentelemetry.exporter.otlp.proto.grpc import metric_exporter  # noqa: PLC0415
 
         # The stock exporter knows no "none".
-        uncompressed = otlp_compression(environ, "METRICS") == "none"
+        uncompressed = environment.otlp_compression(environ, "METRICS") == "none"
         compression = Compression.NoCompression if uncompressed else None
         return metric_exporter.OTLPMetricExporter(timeout=timeout_s, compression=compression)
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter  # noqa: PLC0415
@@ -208,7 +196,7 @@ class _FileExporter(sdk.MetricExporter):
 
 
 def _read_ms(environ: Mapping[str, str], name: str, default_ms: float) -> float:
-    value_ms = read_number(environ, name, default=default_ms)
+    value_ms = environment.read_number(environ, name, default=default_ms)
     if value_ms > _MAX_INTERVAL_MS:
         raise ConfigError(f"{name}: {value_ms:g} ms is more than a day", hint="Give milliseconds.")
     return value_ms

@@ -1,9 +1,8 @@
 """
 GENERATED from otel_gpu/export/semconv.yaml by tools/generate_semconv.py. Do not edit.
 
-Attribute keys are plain strings; ``*_VALUES`` says what a wire number is called in
-telemetry; ``COUNTS`` and ``SUMS`` by family or API say which metric is the number of calls, or
-their bytes. What each name means is in the YAML and in docs/metrics.md.
+``*_VALUES`` says what a wire number is called in telemetry; ``COUNTS`` and ``SUMS`` by family or
+API say which metric is the number of calls, or their bytes.
 """
 
 from collections.abc import Mapping
