@@ -27,15 +27,13 @@ from dataclasses import dataclass, field
 
 from otel_gpu.enrich import ids
 from otel_gpu.enrich.activities import CallStack
-from otel_gpu.explain.chains import Cause, Chain, Culprit, Evidence, Incident
+from otel_gpu.explain.chains import Cause, CauseKind, Chain, Culprit, EffectKind, Evidence, Incident
 from otel_gpu.explain.incidents import leading_cause
 from otel_gpu.export import semconv
 from otel_gpu.export.descriptions import Pairs, add_culprit, add_thread, add_wait
 from otel_gpu.export.exported import SpanReference
 from otel_gpu.export.finished import Attributes, FinishedSpan, Origin, SpanEvent, SpanLink
 
-_UNEXPLAINED = "unexplained"
-_SLOW_GAP = "slow_gap"
 _SPAN_OF_EVIDENCE = {
     "blocked": semconv.SPAN_CAUSE_BLOCKED,
     "run_queue": semconv.SPAN_CAUSE_RUN_QUEUE_WAIT,
@@ -115,7 +113,7 @@ class _ChainSpans:
             (semconv.OTEL_GPU_EXCESS_TIME, effect.excess_ns / 1e9),
         ]
         if effect.api:
-            is_gap = effect.kind == _SLOW_GAP
+            is_gap = effect.kind == EffectKind.SLOW_GAP
             name = semconv.OTEL_GPU_GAP_NEXT_API if is_gap else semconv.GPU_CUDA_API
             pairs.append((name, effect.api))
         _add_leading(pairs, leading_cause(chain))
@@ -265,7 +263,7 @@ def _add_leading(pairs: Pairs, cause: Cause | None) -> None:
     if cause is not None:
         pairs.extend(_describe_cause(cause))
     else:
-        pairs.append((semconv.OTEL_GPU_CAUSE_KIND, _UNEXPLAINED))
+        pairs.append((semconv.OTEL_GPU_CAUSE_KIND, CauseKind.UNEXPLAINED.value))
 
 
 def _add_links(pairs: Pairs, links: Iterable[SpanLink]) -> None:

@@ -39,11 +39,10 @@ _MAX_HEADERS = 256
 _LOCAL_FLAGS = b"\x00\x01\x00\x00"
 _SPAN_FLAGS = b"\x85\x01"
 _LINK_FLAGS = b"\x35"
-_STATUS_UNSET = b"\x7a\x00"
 # Most spans end after their attributes: what could follow, and what does.
 _PLAIN, _LOGS = map(FinishedSpan._fields.index, ("status_code", "logs"))
 _NOTHING_ELSE = (STATUS_UNSET, "", (), (), 0, 0, 0)
-_PLAIN_END = _STATUS_UNSET + _SPAN_FLAGS + _LOCAL_FLAGS
+_PLAIN_END = b"\x7a\x00" + _SPAN_FLAGS + _LOCAL_FLAGS
 # Of log records. The body is there and null, as the standard encoder has it: events are
 # attributes. The flags: sampled, as its span is.
 _SEVERITY_AND_BODY = b"\x10\x09" + text_field(b"\x1a", "INFO") + b"\x2a\x00"

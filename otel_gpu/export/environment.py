@@ -110,14 +110,17 @@ def exporter_names(
 
 def otlp_endpoint(environ: Mapping[str, str], signal: str) -> tuple[str, str]:
     """Return the variable that names the endpoint of a signal, and the endpoint or nothing."""
-    own = f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT"
-    return setting(environ, own, otel.OTEL_EXPORTER_OTLP_ENDPOINT)
+    return setting(environ, *_names(signal, "ENDPOINT"))
+
+
+def _names(signal: str, what: str) -> tuple[str, str]:
+    return f"OTEL_EXPORTER_OTLP_{signal}_{what}", f"OTEL_EXPORTER_OTLP_{what}"
 
 
 def otlp_protocol(environ: Mapping[str, str], signal: str) -> str:
     """Return the protocol, and check what the exporters do not; ConfigError: it cannot work."""
-    names = (f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL", otel.OTEL_EXPORTER_OTLP_PROTOCOL)
-    protocol = choose(environ, *names, choices=("grpc", "http/protobuf"), default="grpc")
+    known = ("grpc", "http/protobuf")
+    protocol = choose(environ, *_names(signal, "PROTOCOL"), choices=known, default="grpc")
     name, endpoint = otlp_endpoint(environ, signal)
     if endpoint and protocol == "http/protobuf":
         address = urlsplit(endpoint)
@@ -130,14 +133,14 @@ def otlp_protocol(environ: Mapping[str, str], signal: str) -> str:
 
 def otlp_compression(environ: Mapping[str, str], signal: str) -> str:
     """Return ``none``, ``gzip`` or ``deflate``; refuse what the protocol does not have."""
-    names = (f"OTEL_EXPORTER_OTLP_{signal}_COMPRESSION", otel.OTEL_EXPORTER_OTLP_COMPRESSION)
     more = () if otlp_protocol(environ, signal) == "grpc" else ("deflate",)
-    return choose(environ, *names, choices=("none", "gzip", *more), default="none")
+    known = ("none", "gzip", *more)
+    return choose(environ, *_names(signal, "COMPRESSION"), choices=known, default="none")
 
 
 def otlp_timeout_s(environ: Mapping[str, str], signal: str) -> float:
     """Return how long one request may take; the specification's default is 10 s."""
-    names = (f"OTEL_EXPORTER_OTLP_{signal}_TIMEOUT", otel.OTEL_EXPORTER_OTLP_TIMEOUT)
+    names = _names(signal, "TIMEOUT")
     timeout_s = read_number(environ, *names, default=10.0)
     name, text = setting(environ, *names)
     if timeout_s > _LONG_TIMEOUT_S and text not in _warned_timeouts:

@@ -12,7 +12,6 @@ from otel_gpu.export.points import Attributes
 # Per process image. With at most 64 octaves each, of which calls fill a dozen.
 _MAX_KINDS = 256
 
-
 # Whether a trace is exported, by its id and the name of one of its spans.
 IsSampled = Callable[[bytes, str], bool]
 # What distinguishes duration points, before names, which can change: the number of

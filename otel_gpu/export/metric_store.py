@@ -186,8 +186,6 @@ class MetricStore:
         """Tell whether anything is kept of an image, or ``AGENT``."""
         return key == AGENT or self._images.get(key) is not None
 
-    # Taking in.
-
     def _image(self, process: ProcessImage) -> ObservedImage | None:
         # As key_of(…), of which every span asks.
         key = (process.pid, process.image_ktime_ns)
@@ -317,8 +315,6 @@ class MetricStore:
         self._released[key] = None
         if len(self._released) > _MAX_RELEASED:
             self._released.popitem(last=False)
-
-    # Handing out.
 
     def _agent_snapshot(self, agent: Agent) -> Snapshot:
         measurements = list(self._self.measurements(self._dropped_series))

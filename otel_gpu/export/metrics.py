@@ -31,8 +31,6 @@ from otel_gpu.faults import Faults
 
 _logger = logging.getLogger(__name__)
 
-_DEFAULT_INTERVAL_MS = 60_000.0
-_DEFAULT_TIMEOUT_MS = 30_000.0
 _REPLAY_TIMEOUT_S = 30.0
 # However few series the kernel side may hold at a time, those of processes that ended
 # add up between two exports.
@@ -60,8 +58,8 @@ class MetricExports:
         file: OtlpFile | None = None,
         faults: Faults | None = None,
     ) -> None:
-        interval_s = _read_ms(environ, otel.OTEL_METRIC_EXPORT_INTERVAL, _DEFAULT_INTERVAL_MS) / 1e3
-        timeout_s = _read_ms(environ, otel.OTEL_METRIC_EXPORT_TIMEOUT, _DEFAULT_TIMEOUT_MS) / 1e3
+        interval_s = _read_ms(environ, otel.OTEL_METRIC_EXPORT_INTERVAL, 60_000.0) / 1e3
+        timeout_s = _read_ms(environ, otel.OTEL_METRIC_EXPORT_TIMEOUT, 30_000.0) / 1e3
         exporters = open_exporters(environ, timeout_s)
         if file is not None:
             exporters.append(_FileExporter(file))

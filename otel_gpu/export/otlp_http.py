@@ -15,13 +15,8 @@ from otel_gpu.export.queue import Pending
 from otel_gpu.export.sender import Delivery, Outcome
 
 _EXPORTERS: Mapping[Signal, Any] = {SPANS: OTLPSpanExporter, LOGS: OTLPLogExporter}
-_RETRYABLE = (
-    None,
-    HTTPStatus.TOO_MANY_REQUESTS,
-    HTTPStatus.BAD_GATEWAY,
-    HTTPStatus.SERVICE_UNAVAILABLE,
-    HTTPStatus.GATEWAY_TIMEOUT,
-)
+# As the specification has it; None: there was no answer.
+_RETRYABLE = (None, 429, 502, 503, 504)
 
 
 class HttpTransport:

@@ -51,7 +51,7 @@ from otel_gpu.export.gaps import GapStalls, PlacedStall
 from otel_gpu.export.limits import Limits
 from otel_gpu.export.measures import call_attributes, device_attributes
 from otel_gpu.export.resources import Origins
-from otel_gpu.export.stack_events import EVENT, NO_STACK, Stacks, StackTelemetry
+from otel_gpu.export.stack_events import NO_STACK, Stacks, StackTelemetry
 
 _CHOICE_NAMES = tuple(semconv.OTEL_GPU_CHOICE_VALUES.items())
 _OF_CALL = (
@@ -77,11 +77,11 @@ _new_tuple = tuple.__new__
 
 
 class SpanBuilder:
-    """Turns activities into finished spans; by default an event holds the text of a stack."""
+    """Turns activities into finished spans."""
 
-    def __init__(self, origins: Origins, limits: Limits, stacks: Stacks | None = None) -> None:
+    def __init__(self, origins: Origins, limits: Limits, stacks: Stacks) -> None:
         self._limits = limits
-        self._stacks = Stacks(EVENT, limits.value_length) if stacks is None else stacks
+        self._stacks = stacks
         self._origins = origins
         # Of the process of the latest call.
         self._process: ProcessImage | None = None
