@@ -60,10 +60,7 @@ def chain_reference(chain: Chain) -> SpanReference:
 
 
 def chain_spans(
-    chain: Chain,
-    origin: Origin,
-    find_spans: FindSpans,
-    describe_place: DescribePlace = lambda _: (),
+    chain: Chain, origin: Origin, find_spans: FindSpans, describe_place: DescribePlace
 ) -> tuple[FinishedSpan, ...]:
     """Return the spans of a chain: its own first, then its causes in their order."""
     return _ChainSpans(chain, origin, find_spans, describe_place).build()
@@ -71,8 +68,6 @@ def chain_spans(
 
 @dataclass(eq=False)
 class _ChainSpans:
-    """The spans of one chain in the making."""
-
     _chain: Chain
     _origin: Origin
     _find_spans: FindSpans
@@ -129,7 +124,7 @@ class _ChainSpans:
     def _causes(
         self, causes: Sequence[Cause], parent_id: bytes, path: tuple[int, ...], end_unix_ns: int
     ) -> tuple[list[SpanEvent], tuple[SpanLink, ...]]:
-        """Add the spans of causes; return what their parent says about them."""
+        # Adds the spans of causes, and returns what their parent says about them.
         events: list[SpanEvent] = []
         links: list[SpanLink] = []
         for number, cause in enumerate(causes):

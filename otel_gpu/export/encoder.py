@@ -91,7 +91,6 @@ class SpanEncoder:
         return head
 
     def _rest(self, span: FinishedSpan) -> list[bytes]:
-        """Return what follows the attributes of a span."""
         return [
             _count(b"\x50", span.dropped_attributes),
             *map(self._event, span.events),

@@ -34,7 +34,6 @@ from otel_gpu.faults import Faults
 _logger = logging.getLogger(__name__)
 
 NOT_SAMPLED = "not_sampled"
-_OF_LOGS = "log_"
 # What the parts may take beyond their timeout to let go of connections.
 _JOIN_GRACE_S = 1.0
 
@@ -44,8 +43,7 @@ class Exports:
     Turns activities into telemetry and sends it.
 
     Every finished span goes to all exporters of spans, what leaves beside it to those of logs,
-    and every activity into the metrics. In a replay, which is not ``live``, they end one after
-    the other, so that a file has the same order every time.
+    and every activity into the metrics.
     """
 
     def __init__(
@@ -153,6 +151,7 @@ class Exports:
         deadline_s = time.monotonic() + timeout_s
         parts: list[Sender[Any] | MetricExports] = [*self._sinks, *self._logs, self._metrics]
         if not self._live:
+            # One after the other, so that a file has the same order every time.
             ends = [part.shutdown(max(0.0, deadline_s - time.monotonic())) for part in parts]
             return all(ends)
         # Side by side: a dead endpoint for spans must not take the metrics' time.
@@ -176,7 +175,7 @@ class Exports:
             total += sink.counts().dropped
         for log_sink in self._logs:
             for reason, count in log_sink.counts().dropped.items():
-                total[f"{_OF_LOGS}{reason}"] += count
+                total[f"log_{reason}"] += count
         if self._not_sampled:
             total[NOT_SAMPLED] = self._not_sampled
         return dict(total)

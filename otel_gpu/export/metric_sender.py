@@ -15,7 +15,6 @@ from otel_gpu.export.metric_requests import request_of, split
 from otel_gpu.export.producer import MetricProducer
 from otel_gpu.faults import Faults
 
-MAX_REQUEST_BYTES = 3_500_000
 # A failure that took no longer was an answer. After a longer one the endpoint may be
 # dead, and the rest of the requests would wait for it one by one.
 _QUICK_ANSWER_S = 1.0
@@ -32,8 +31,8 @@ class MetricSender:
         producer: MetricProducer,
         *,
         interval_s: float | None,
-        timeout_s: float = 30.0,
-        max_request_bytes: int = MAX_REQUEST_BYTES,
+        timeout_s: float,
+        max_request_bytes: int,
         faults: Faults | None = None,
     ) -> None:
         self._exporter = exporter

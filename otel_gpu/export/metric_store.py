@@ -75,12 +75,7 @@ class Snapshot(NamedTuple):
 
 
 class MetricStore:
-    """
-    Takes activities in on one thread and hands snapshots out on others.
-
-    ``max_series`` is how many series of ended processes may wait for an export, and
-    ``is_sampled`` says whether a trace is exported, so that its calls are examples; None: all.
-    """
+    """Takes activities in, and hands snapshots out on other threads; bounded by ``max_series``."""
 
     def __init__(
         self, environ: Mapping[str, str], *, max_series: int, is_sampled: IsSampled | None = None
@@ -259,9 +254,9 @@ class MetricStore:
             self._images.find(image.process)
 
     def count(self, instrument: Instrument, attribute: str, value: str) -> None:
-        """Count something that was explained; see ``SelfTelemetry.count``."""
+        """Count a chain or an incident, by the value of the attribute of its instrument."""
         with self._lock:
-            self._self.count(instrument, attribute, value)
+            self._self.explained[instrument, attribute, value] += 1
 
     def _observe_calls(self) -> None:
         # More may arrive meanwhile: one thread observes, others collect.

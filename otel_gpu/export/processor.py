@@ -151,7 +151,8 @@ class CausalChainProcessor(SpanProcessor):
         def find_spans(evidence: Evidence, _culprit: Culprit | None) -> list[SpanReference]:
             return found.get(evidence.span_id, [])
 
-        spans = chain_spans(chain, Origin(call.resource, self._scope), find_spans)
+        origin = Origin(call.resource, self._scope)
+        spans = chain_spans(chain, origin, find_spans, lambda _: ())
         return [readable(self._limits.apply(span)) for span in spans]
 
 

@@ -9,8 +9,7 @@ about the place and holds for every process on it; what names one service does n
 
 import logging
 import uuid
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 from urllib.parse import unquote
 
@@ -48,10 +47,11 @@ class ObservedResource(Resource):
 _Made = TypeVar("_Made")
 
 
-class _ByImage(ABC, Generic[_Made]):
+class _ByImage(Generic[_Made]):
     """Makes something of each process image once, and keeps the latest of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, make: Callable[[ProcessImage], _Made]) -> None:
+        self._make = make
         self._kept: dict[ProcessImage, _Made] = {}
 
     def of(self, image: ProcessImage) -> _Made:
@@ -67,37 +67,27 @@ class _ByImage(ABC, Generic[_Made]):
         """Let go of an image that ended."""
         self._kept.pop(image, None)
 
-    @abstractmethod
-    def _make(self, image: ProcessImage) -> _Made: ...
-
 
 class Resources(_ByImage[ObservedResource]):
     """The Resource of each process image: the place's attributes, then its own."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        super().__init__()
-        self._place = place_attributes(environ)
-
-    def _make(self, image: ProcessImage) -> ObservedResource:
-        return ObservedResource({**self._place, **image.attributes})
+        place = place_attributes(environ)
+        super().__init__(lambda image: ObservedResource({**place, **image.attributes}))
 
 
 class Origins(_ByImage[Mapping[str, Origin]]):
     """The origins of each image's spans by scope; ``version`` is of the agent that saw them."""
 
     def __init__(self, version: str, resources: Resources) -> None:
-        super().__init__()
+        scopes = [scope(name, version) for name in _SCOPES]
+        super().__init__(lambda image: {s.name: Origin(resources.of(image), s) for s in scopes})
         self._resources = resources
-        self._scopes = [scope(name, version) for name in _SCOPES]
 
     def forget(self, image: ProcessImage) -> None:
         """Let go of an image that ended, and of its Resource."""
         super().forget(image)
         self._resources.forget(image)
-
-    def _make(self, image: ProcessImage) -> Mapping[str, Origin]:
-        resource = self._resources.of(image)
-        return {scope.name: Origin(resource, scope) for scope in self._scopes}
 
 
 def agent_resource(capture: CaptureActivity, environ: Mapping[str, str]) -> ObservedResource:

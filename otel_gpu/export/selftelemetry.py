@@ -55,7 +55,8 @@ class SelfTelemetry(AgentReadings):
 
     def __init__(self) -> None:
         super().__init__()
-        self._explained: Counter[tuple[Instrument, str, str]] = Counter()
+        # Chains and incidents, by the value of the attribute of their instrument.
+        self.explained: Counter[tuple[Instrument, str, str]] = Counter()
         self._libraries: OrderedDict[tuple[int, int, str], tuple[int, int]] = OrderedDict()
 
     def observe(self, activity: Activity) -> None:
@@ -69,10 +70,6 @@ class SelfTelemetry(AgentReadings):
             if len(self._libraries) > _MAX_LIBRARIES:
                 self._libraries.popitem(last=False)
 
-    def count(self, instrument: Instrument, attribute: str, value: str) -> None:
-        """Count a chain or an incident, by the value of the attribute of its instrument."""
-        self._explained[instrument, attribute, value] += 1
-
     def measurements(self, dropped_series: Mapping[str, int]) -> Iterator[Measurement]:
         """Yield every figure, zeroes included: a loss of 0 is news."""
         for name, count in self.counters.items():
@@ -82,7 +79,7 @@ class SelfTelemetry(AgentReadings):
             yield from _each(instrument, attribute, self.status.get(field, {}))
         reason = semconv.REASON
         yield from _each(semconv.METRIC_OTEL_GPU_SERIES_DROPPED, reason, dropped_series)
-        for (instrument, attribute, value), count in self._explained.items():
+        for (instrument, attribute, value), count in self.explained.items():
             yield from _each(instrument, attribute, {value: count})
         yield from self._stacks(self.status.get("stacks", {}))
         for field, instrument in _COSTS:

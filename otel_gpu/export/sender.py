@@ -88,11 +88,10 @@ class Counts:
 
 class Sender(Generic[_Item]):
     """
-    Gets spans or log records delivered, as ``encode`` makes them.
+    Delivers spans or log records, as ``encode`` makes them, on the caller's thread as batches fill.
 
-    Sends on the caller's thread as batches fill, so that the same spans make the same
-    batches: for files and replays. The caller waits rather than lose a span. When the
-    endpoint is down, spans are dropped until it may be tried again.
+    The same spans make the same batches: for files and replays. The caller waits rather than
+    lose a span. When the endpoint is down, spans are dropped until it may be tried again.
     """
 
     def __init__(
@@ -143,7 +142,6 @@ class Sender(Generic[_Item]):
         self._retry_s = time.monotonic() + self._backoff_s
 
     def _settle(self, batch: list[Pending], delivery: Delivery) -> None:
-        """Account for a batch that a receiver answered."""
         self._backoff_s = 0.0
         if delivery.outcome is Outcome.TOO_LARGE and len(batch) > 1:
             self._queue.halve_batches(batch)
@@ -278,7 +276,7 @@ class BackgroundSender(Sender[_Item]):
             return batch
 
     def _wait_s(self) -> float | None:
-        """How long there is nothing to do; None: until something changes."""
+        # How long there is nothing to do; None: until something changes.
         if self._closing:
             return 0.0
         if not self._queue:

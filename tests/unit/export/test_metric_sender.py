@@ -87,7 +87,8 @@ def open_sender():
     senders = []
 
     def open_one(exporter, source, **options):
-        sender = MetricSender(exporter, source, **({"interval_s": None} | options))
+        usual = {"interval_s": None, "timeout_s": 30.0, "max_request_bytes": 3_500_000}
+        sender = MetricSender(exporter, source, **(usual | options))
         senders.append(sender)
         return sender
 
