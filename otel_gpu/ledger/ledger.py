@@ -36,19 +36,10 @@ from otel_gpu.enrich.activities import (
     key_of,
 )
 from otel_gpu.enrich.percentiles import bucket_middles_ns
-from otel_gpu.ledger.accounts import Account, Accounts
-from otel_gpu.ledger.differences import (
-    aggregate_with,
-    series_since,
-    time_since,
-    time_with,
-)
+from otel_gpu.ledger.accounts import MAX_SERIES, Account, Accounts
+from otel_gpu.ledger.differences import aggregate_with, series_since, time_since, time_with
 from otel_gpu.ledger.window import Window
 
-MAX_SERIES = 16_384
-"""Series kept, also of processes that ended; more than the kernel holds at a time."""
-MAX_TIMES = 65_536
-"""Entries of time accounts kept."""
 COUNTED = frozenset({wire.METRIC_CALL_DURATION, wire.METRIC_RUN_QUEUE})
 """What a reader of figures wants of the series."""
 
@@ -126,7 +117,6 @@ class Ledger:
         self._early: dict[ImageKey, None] = {}
         self._begin: Mark | None = {} if window.start_unix_ns is None else None
         self._read_unix_ns: dict[type, int] = {}
-        self._times = 0
         # When the series were last read before ``end_unix_ns``.
         self._since_unix_ns: int | None = None
         self.middles_ns: Sequence[float] = ()
@@ -185,9 +175,7 @@ class Ledger:
 
     def forget(self, image: ImageKey) -> None:
         """Keep nothing more of an image."""
-        account = self.accounts.forget(image)
-        if account is not None:
-            self._times -= len(account.times)
+        self.accounts.forget(image)
 
     def sum_up(self, into: Mapping[ImageKey, ProcessImage | None]) -> set[ImageKey]:
         """
@@ -222,11 +210,9 @@ class Ledger:
                 counted = aggregate_with(known.aggregate, counted)  # noqa: PLW2901
             self.accounts.put(whole, Series(whole.process, name, api, None, counted))
         for time in figures.times:
-            kind = (time.state, time.context, time.reason)
-            known_time = whole.times.get(kind)
-            self._times += known_time is None
+            known_time = whole.times.get(time.kind)
             summed = time if known_time is None else time_with(time, known_time)
-            whole.times[kind] = summed._replace(process=whole.process)
+            self.accounts.put_time(whole, summed._replace(process=whole.process))
 
     def _is_in_window(self, kind: type, unix_ns: int) -> bool:
         """Take in that something is read; False where the window was over before that."""
@@ -266,14 +252,7 @@ class Ledger:
 
     def _observe_times(self, activity: TimesActivity) -> None:
         for time in activity.times:
-            account = self._account(time.process)
-            kind = (time.state, time.context, time.reason)
-            if kind not in account.times:
-                if self._times >= MAX_TIMES:
-                    self.left_out += 1
-                    continue
-                self._times += 1
-            account.times[kind] = time
+            self.left_out += not self.accounts.put_time(self._account(time.process), time)
 
     def _observe_exit(self, image: ImageKey) -> None:
         if self.accounts.get(image):
@@ -291,7 +270,6 @@ class Ledger:
         return account
 
     def _give_up(self, account: Account, has_ended: bool) -> None:
-        self._times -= len(account.times)
         if has_ended:
             self.forgotten += 1
         else:

@@ -1,13 +1,16 @@
 """A batch: rows that are written at once, so that all of them are in the store, or none."""
 
+from functools import cached_property
+from operator import itemgetter
 from typing import NamedTuple
 
 from otel_gpu.store.columns import MAX_INTEGER, Row
+from otel_gpu.store.event_tables import EVENT_TABLES
 from otel_gpu.store.pending_rows import PendingRows
 from otel_gpu.store.tables import NUMBERED
 
 # What a row takes in the file, with its share of what is around it; generous.
-_ROW_BYTES = 120
+ROW_BYTES = 120
 
 
 class Extent(NamedTuple):
@@ -27,7 +30,7 @@ class Batch:
         chunk: Which chunk the rows belong to.
         rows: Numbered rows by table.
         count: How many numbered rows there are.
-        bytes: What they will take in the file, at most.
+        text_bytes: How much long text is in them.
         pending: Rows that these refer to; what of them fails to be written is written with a
             later batch. None: there are none.
         lost: Rows that were lost so far, by reason.
@@ -38,44 +41,42 @@ class Batch:
         self.rows: dict[str, list[Row]] = {table.name: [] for table in NUMBERED}
         self.pending: PendingRows | None = None
         self.lost: dict[str, int] = {}
-        self.count = 0
-        self.bytes = 0
-        self._first_seq = 0
-        self._last_seq = 0
-        self._start_unix_ns = 0
-        self._end_unix_ns = 0
+        self.count = self.text_bytes = 0
+        # Numbers that were given, with their time, but for those of events.
+        self._reached: list[tuple[int, int]] = []
 
-    def add(self, table: str, row: Row, unix_ns: int) -> None:
-        """Add a row that has a number of its own, first in the row; ``unix_ns`` is its time."""
-        self.rows[table].append(row)
-        self.count += 1
-        self.bytes += _ROW_BYTES
+    @property
+    def bytes(self) -> int:
+        """What the rows will take in the file, at most."""
+        return self.count * ROW_BYTES + self.text_bytes
+
+    def add(self, table: str, row: Row, unix_ns: int, text_bytes: int = 0) -> None:
+        """Add a row with a number and a time of its own; ``text_bytes``: of long text in it."""
+        self.add_part(table, row, text_bytes)
         self.reach(row[0], unix_ns)
 
     def add_part(self, table: str, row: Row, text_bytes: int = 0) -> None:
-        """Add a row that is a part of the latest one; ``text_bytes``: of long text in it."""
+        """Add a row that has the number and the time of another one, or those of its event."""
         self.rows[table].append(row)
         self.count += 1
-        self.bytes += _ROW_BYTES + text_bytes
-
-    def add_text(self, text_bytes: int) -> None:
-        """Take in that the latest row holds long text."""
-        self.bytes += text_bytes
+        self.text_bytes += text_bytes
 
     def reach(self, seq: int, unix_ns: int) -> None:
         """Take in that a number was given, at a time."""
-        if unix_ns > self._end_unix_ns:  # noqa: PLR1730 -- for every row: max() takes three times as long
-            self._end_unix_ns = unix_ns
-        if not self._first_seq:
-            self._first_seq = seq
-            self._start_unix_ns = unix_ns
-        elif unix_ns < self._start_unix_ns:
-            self._start_unix_ns = unix_ns
-        self._last_seq = seq
+        self._reached.append((seq, unix_ns))
 
+    @cached_property
     def extent(self) -> Extent:
-        """Return what the numbers reach over; all 0 when none was given."""
+        """What the numbers reach over, once all are in; all 0 when none was given."""
+        seqs = [seq for seq, _ in self._reached]
+        times = [unix_ns for _, unix_ns in self._reached]
+        for kind in EVENT_TABLES:
+            if rows := self.rows[kind.name]:
+                ends = [*map(itemgetter(kind.end_place), rows)]
+                seqs += (rows[0][0], rows[-1][0])
+                times += (min(ends), max(ends))
+        if not seqs:
+            return Extent(0, 0, 0, 0)
         # What ends in three hundred years is from a broken record.
-        end_unix_ns = min(self._end_unix_ns, MAX_INTEGER)
-        start_unix_ns = min(self._start_unix_ns, end_unix_ns)
-        return Extent(self._first_seq, self._last_seq, start_unix_ns, end_unix_ns)
+        end_unix_ns = min(max(times), MAX_INTEGER)
+        return Extent(min(seqs), max(seqs), min(*times, end_unix_ns), end_unix_ns)

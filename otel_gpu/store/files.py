@@ -22,7 +22,6 @@ from otel_gpu.store import schema
 from otel_gpu.store.columns import MAX_JSON
 from otel_gpu.store.limits import Limits
 from otel_gpu.store.lock import Lock, lock_path
-from otel_gpu.store.numbers import first_numbers
 from otel_gpu.store.problems import FAILURES, is_damage, problem_of
 
 _FILE_MODE = 0o600
@@ -306,7 +305,7 @@ def _check_content(connection: sqlite3.Connection, path: Path, lock: Lock) -> No
         raise _UnusableError("is damaged: its tables are not the ones of a store")
     for table in ("chunks", "batches", "meta", "losses", "captures", "processes"):
         connection.execute(f"SELECT * FROM {table} LIMIT 100").fetchall()
-    first_numbers(connection)
+    schema.first_numbers(connection)
     found = connection.execute(
         "SELECT ended_unix_ns FROM writers ORDER BY writer DESC LIMIT 1"
     ).fetchone()

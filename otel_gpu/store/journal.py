@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from otel_gpu.errors import StoreError
@@ -27,10 +28,11 @@ from otel_gpu.store.rows import mend
 from otel_gpu.store.schema import TABLE_BY_NAME
 
 _ADD_TO_CHUNK = """
-INSERT INTO chunks VALUES (:chunk, :first, :last, :start, :end, :now, :rows, :bytes)
-ON CONFLICT (chunk) DO UPDATE SET last_seq = max(last_seq, :last),
-  start_unix_ns = min(start_unix_ns, :start), end_unix_ns = max(end_unix_ns, :end),
-  written_unix_ns = :now, rows = rows + :rows, bytes = bytes + :bytes
+INSERT INTO chunks VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (chunk) DO UPDATE SET last_seq = max(last_seq, excluded.last_seq),
+  start_unix_ns = min(start_unix_ns, excluded.start_unix_ns),
+  end_unix_ns = max(end_unix_ns, excluded.end_unix_ns), written_unix_ns = excluded.written_unix_ns,
+  rows = rows + excluded.rows, bytes = bytes + excluded.bytes
 """
 _INSERTS = {table.name: table.insert() for table in TABLE_BY_NAME.values()}
 _REPLACES = {table.name: table.insert(replace=True) for table in TABLE_BY_NAME.values()}
@@ -44,7 +46,7 @@ class _LogIsFullError(Exception):
 
 class Journal:
     """
-    Writes batches.
+    Writes batches in the caller's thread: a replay loses nothing, however slow the disk is.
 
     Args:
         connection: To a store, used by one thread at a time.
@@ -53,6 +55,9 @@ class Journal:
         first: The first free numbers.
         lock: Let go of when nothing more will be written.
         faults: Counts errors that no disk explains.
+
+    Attributes:
+        lost: Rows that could not be written, by reason.
     """
 
     def __init__(
@@ -62,16 +67,15 @@ class Journal:
         limits: Limits,
         first: Mapping[str, int],
         lock: Lock,
-        faults: Faults | None = None,
+        faults: Faults,
     ) -> None:
-        self._faults = faults or Faults()
+        self._faults = faults
         self._lock = lock
         self._connection = connection
         self._path = path
         self._limits = limits
-        self._writer = first["writer"]
+        self._writer, self._batch = first["writers"], first["batches"]
         self._room = Room(connection, path, limits)
-        self._batch = first["batch"]
         self.lost: Counter[str] = Counter()
         self._pending = PendingRows(limits.pending_bytes, self.lost)
         self._before: Counter[str] = Counter(
@@ -79,7 +83,11 @@ class Journal:
         )
         self._said: set[str] = set()
 
-    def write(self, batch: Batch) -> None:
+    def is_ready(self) -> bool:
+        """Say whether a batch would be written at once."""
+        return True
+
+    def put(self, batch: Batch) -> None:
         """Write a batch, or count why it could not be written."""
         try:
             if batch.pending is not None:
@@ -101,21 +109,22 @@ class Journal:
         else:
             self._said.clear()
 
-    def close(self) -> None:
-        """Say that the writer ended in good order, and let go of the file."""
-        try:
-            self._connection.execute(
-                "UPDATE writers SET ended_unix_ns = ?, last_chunk = (SELECT "
-                "coalesce(max(chunk), last_chunk) FROM chunks) WHERE writer = ?",
-                (time.time_ns(), self._writer),
-            )
-        except FAILURES as error:
-            self._say(*problem_of(error))
-        try:
-            self._connection.close()
-        except FAILURES as error:
-            self._say(*problem_of(error))
+    def close(self, timeout_s: float) -> bool:  # noqa: ARG002 -- nothing waits here
+        """Say that the writer ended in good order, and let go of the file; False: rows were lost."""
+        ended = (
+            "UPDATE writers SET ended_unix_ns = ?, last_chunk = (SELECT "
+            "coalesce(max(chunk), last_chunk) FROM chunks) WHERE writer = ?"
+        )
+        for let_go in (
+            partial(self._connection.execute, ended, (time.time_ns(), self._writer)),
+            self._connection.close,
+        ):
+            try:
+                let_go()
+            except FAILURES as error:
+                self._say(*problem_of(error))
         self._lock.close()
+        return not self.lost.total()
 
     def _try(self, batch: Batch) -> None:
         try:
@@ -143,7 +152,7 @@ class Journal:
                 if rows:
                     many(_INSERTS[name], rows)
             self._replace(part)
-            if batch.extent().first_seq:
+            if batch.extent.first_seq:
                 self._keep_books(batch, self._room.used_bytes() - before_bytes)
             lost = self._before + Counter(batch.lost) + self.lost
             rows = [(reason, min(count, MAX_INTEGER)) for reason, count in lost.items()]
@@ -173,20 +182,10 @@ class Journal:
         self._connection.execute("COMMIT")
 
     def _keep_books(self, batch: Batch, grown_bytes: int) -> None:
-        first, last, start_unix_ns, end_unix_ns = batch.extent()
-        values = {
-            "chunk": batch.chunk,
-            "first": first,
-            "last": last,
-            "start": start_unix_ns,
-            "end": end_unix_ns,
-            "now": time.time_ns(),
-            "rows": batch.count,
-            "bytes": grown_bytes,
-        }
-        self._connection.execute(_ADD_TO_CHUNK, values)
-        row = (self._batch, batch.chunk, first, last, batch.count, start_unix_ns, end_unix_ns)
-        self._connection.execute(_INSERTS["batches"], row)
+        chunk, rows, extent = batch.chunk, batch.count, batch.extent
+        execute = self._connection.execute
+        execute(_ADD_TO_CHUNK, (chunk, *extent, time.time_ns(), rows, grown_bytes))
+        execute(_INSERTS["batches"], (self._batch, chunk, *extent[:2], rows, *extent[2:]))
         self._batch += 1
 
     def _roll_back(self) -> None:

@@ -85,10 +85,11 @@ class Lock:
         self._writer = writer
         self._write(next_seq)
 
-    def reach(self, next_seq: int) -> None:
-        """Say how far the writer got: no row has this number yet."""
+    def reach(self, next_seq: int) -> int:
+        """Say how far the writer got: no row has this number yet; return up to where that is said."""
         if next_seq > self._unreached_seq:
             self._write(next_seq + _STEP)
+        return self._unreached_seq
 
     def condemn(self) -> None:
         """Say that the store is damaged."""

@@ -36,7 +36,7 @@ class PendingRows:
         self._most_bytes = most_bytes
         self._lost = lost
         self._rows: Kept = {}
-        self._table_bytes: dict[str, int] = {}
+        self._table_bytes: Counter[str] = Counter()
         self.bytes = 0
 
     def __iter__(self) -> Iterator[tuple[str, Any, Row]]:
@@ -50,7 +50,7 @@ class PendingRows:
         self._rows.setdefault(table, {})[key] = row
         self._grow(table, _size_of(row))
         while self.bytes > self._most_bytes:
-            largest = max(self._table_bytes, key=lambda name: self._table_bytes[name])
+            ((largest, _),) = self._table_bytes.most_common(1)
             self._drop(largest, next(iter(self._rows[largest])))
             self._lost[NAMES_BUSY] += 1
 
@@ -88,7 +88,7 @@ class PendingRows:
             self._grow(table, -_size_of(row))
 
     def _grow(self, table: str, size_bytes: int) -> None:
-        self._table_bytes[table] = self._table_bytes.get(table, 0) + size_bytes
+        self._table_bytes[table] += size_bytes
         self.bytes += size_bytes
 
 

@@ -13,37 +13,36 @@ from typing import Any, TypeVar
 
 from otel_gpu import wire
 from otel_gpu.decode.bodies import parse_body
-from otel_gpu.decode.events import SeriesKey
 from otel_gpu.enrich.activities import (
     Activity,
     AggregatesActivity,
     CaptureActivity,
     CountersActivity,
     ExitActivity,
+    ImageKey,
     PressureActivity,
     ProbesActivity,
-    ProcessImage,
     Series,
     StatusActivity,
     ThreadTime,
     TimesActivity,
+    key_of,
 )
 from otel_gpu.enrich.ids import NO_SEED, SpanIds, capture_seed
 from otel_gpu.explain.rules import ALLOCATOR_FAMILIES
+from otel_gpu.ledger.accounts import MAX_SERIES, Account, Accounts
+from otel_gpu.ledger.differences import aggregate_with, time_with
 from otel_gpu.probe_table import APIS
 from otel_gpu.store.columns import Row
 from otel_gpu.store.directory import Directory
 from otel_gpu.store.event_tables import EVENT_TABLES
 from otel_gpu.store.pages import Pages
 from otel_gpu.store.span import Span
-from otel_gpu.store.totals import SeriesSum
-
-MAX_SERIES = 65_536
-"""Series, and entries of the time account, that are added up at a time."""
-
+from otel_gpu.store.totals import bounded, read_aggregate
 
 MAX_ENDED = 4_096
-"""Process images that ended and whose sums are still kept."""
+"""Series of processes that ended, which are still kept."""
+_MAX_COUNTERS = 65_536
 
 # Beside those of the window itself: the first call of each API, and all of allocators, which may
 # get slower and slower.
@@ -55,9 +54,7 @@ _EARLY_CALLS = (
 
 _Informed = TypeVar("_Informed", PressureActivity, StatusActivity, CaptureActivity, ProbesActivity)
 
-_ImageKey = tuple[int, int]
 _Found = tuple[int, Activity]
-_Account = dict[tuple[int, int, str], tuple[int, int]]
 
 
 class Playback:
@@ -74,9 +71,9 @@ class Playback:
         self._pages = pages
         self._directory = directory
         self._span = span
-        self._series: dict[SeriesKey, SeriesSum] = {}
-        self._times: dict[_ImageKey, _Account] = {}
-        self._ended: set[_ImageKey] = set()
+        self._accounts = Accounts(
+            Account, most=MAX_SERIES, most_ended=MAX_ENDED, give_up=self._give_up
+        )
         self._counters: dict[str, int] = {}
         # By the number of the first row of each capture, the latest first.
         self._ids = [(0, SpanIds(NO_SEED))]
@@ -114,17 +111,12 @@ class Playback:
         for _, activity in heapq.merge(*streams, key=itemgetter(0)):
             yield activity
             if isinstance(activity, ExitActivity):
-                self._end(activity.process)
+                self._accounts.end(key_of(activity.process))
 
-    def _end(self, process: ProcessImage) -> None:
-        """Let go of sums of images that ended, now and then: their readings came before."""
-        self._ended.add((process.pid, process.image_ktime_ns))
-        if len(self._ended) >= MAX_ENDED:
-            ended, self._ended = self._ended, set()
-            for key in [key for key in self._series if (key.pid, key.image_ktime_ns) in ended]:
-                del self._series[key]
-            for image in self._times.keys() & ended:
-                del self._times[image]
+    def _give_up(self, _: Account, has_ended: bool) -> None:
+        # No writer follows so many: a store of a stranger.
+        if not has_ended:
+            self._pages.reject("aggregates")
 
     def _early_calls(self) -> Iterator[Row]:
         first, last = self._span.first_seq, self._span.lead_seq - 1
@@ -188,16 +180,15 @@ class Playback:
             "FROM aggregate_totals AS t WHERE t.series = s.series AND t.chunk < ?) "
             f"FROM series AS s WHERE s.process IN ({alive}))"
         )
-        found = []
-        for number, _, unplaced, total, least, most, size_bytes, buckets in self._pages.where(
-            "aggregate_totals", latest, values
-        ):
-            row = (0, unplaced, total, size_bytes, least, most, buckets)
-            series = self._add(number, row, anew=True)
-            if series is not None:
-                found.append(series)
-        if found:
-            yield AggregatesActivity(self._span.start_unix_ns, tuple(found))
+        rows = self._pages.where("aggregate_totals", latest, values)
+        series = tuple(
+            self._add_all(
+                (number, unplaced, total, size_bytes, least, most, buckets)
+                for number, _, unplaced, total, least, most, size_bytes, buckets in rows
+            )
+        )
+        if series:
+            yield AggregatesActivity(self._span.start_unix_ns, series)
 
     def _times_before(self, alive: str, values: tuple[int, int, int]) -> Iterator[Activity]:
         latest = (
@@ -206,12 +197,9 @@ class Playback:
             f"FROM ({alive}) AS p)"
         )
         rows = self._pages.where("thread_time_totals", latest, values)
-        processes = self._account(
-            (process, state, context, reason, time_ns, count)
-            for process, _, state, context, reason, time_ns, count in rows
-        )
-        if processes:
-            yield TimesActivity(self._span.start_unix_ns, tuple(self._thread_times(processes)))
+        times = self._account((process, *row) for process, _, *row in rows)
+        if times:
+            yield TimesActivity(self._span.start_unix_ns, times)
 
     def _exit(self, row: Row) -> Activity | None:
         process = self._directory.process(row[1])
@@ -239,61 +227,61 @@ class Playback:
     def _reading(self, row: Row) -> Activity | None:
         seq, kind, unix_ns = row
         if kind == "aggregates":
-            return AggregatesActivity(unix_ns, tuple(self._added(seq)))
+            parts = self._parts["aggregates"].of(seq)
+            added = ((number, *rest) for _, number, _, *rest in parts)
+            return AggregatesActivity(unix_ns, tuple(self._add_all(added)))
         if kind == "times":
-            processes = self._account(row[1:] for row in self._parts["thread_times"].of(seq))
-            return TimesActivity(unix_ns, tuple(self._thread_times(processes)))
+            return TimesActivity(
+                unix_ns, self._account(row[1:] for row in self._parts["thread_times"].of(seq))
+            )
         if kind == "counters":
             for _, name, value in self._parts["counters"].of(seq):
-                if name in self._counters or len(self._counters) < MAX_SERIES:
+                if name in self._counters or len(self._counters) < _MAX_COUNTERS:
                     self._counters[name] = value
             return CountersActivity(unix_ns, dict(self._counters))
         return None
 
-    def _added(self, seq: int) -> Iterator[Series]:
-        for _, number, *row in self._parts["aggregates"].of(seq):
+    def _add_all(self, rows: Iterable[Row]) -> Iterator[Series]:
+        """Add what rows say that was counted, from ``unplaced`` on, by the numbers of series."""
+        for number, *row in rows:
             series = self._add(number, row)
-            if series is not None:
+            if series is None:
+                self._pages.reject("aggregates")
+            else:
                 yield series
 
-    def _add(self, number: int, row: Sequence[Any], *, anew: bool = False) -> Series | None:
+    def _add(self, number: int, row: Sequence[Any]) -> Series | None:
         name = self._directory.series(number)
-        begins = name is not None and (anew or name.key not in self._series)
-        if name is None or (begins and len(self._series) >= MAX_SERIES):
-            self._pages.reject("aggregates")
+        if name is None:
             return None
-        if begins:
-            self._series[name.key] = SeriesSum()
         try:
-            aggregate = self._series[name.key].add(row)
+            aggregate = read_aggregate(*row)
         except ValueError:
-            self._pages.reject("aggregates")
             return None
-        return Series(name.process, name.key, name.api, name.device, aggregate)
+        account = self._accounts.find(name.process)
+        if known := account.series.get(name.key):
+            aggregate = aggregate_with(known.aggregate, aggregate)
+        series = Series(name.process, name.key, name.api, name.device, bounded(aggregate))
+        return series if self._accounts.put(account, series) else None
 
-    def _account(self, rows: Iterator[Row]) -> dict[_ImageKey, ProcessImage]:
-        """Add to the time account; the processes that it was about."""
-        touched: dict[_ImageKey, ProcessImage] = {}
-        for number, state, context, reason, time_ns, count in rows:
+    def _account(self, rows: Iterable[Row]) -> tuple[ThreadTime, ...]:
+        """Add to the time account; all of it of the processes that it was about."""
+        touched: dict[ImageKey, Account] = {}
+        for number, *row in rows:
             process = self._directory.process(number)
             if process is None:
                 self._pages.reject("thread_times")
                 continue
-            image = (process.pid, process.image_ktime_ns)
-            account = self._times.setdefault(image, {})
-            known_ns, known_count = account.get((state, context, reason), (0, 0))
-            account[state, context, reason] = (
-                max(0, known_ns + time_ns),
-                max(0, known_count + count),
-            )
-            touched[image] = process
-        return touched
-
-    def _thread_times(self, processes: dict[_ImageKey, ProcessImage]) -> Iterator[ThreadTime]:
-        # A reading tells all about each process that it is about.
-        for image, process in sorted(processes.items(), key=itemgetter(0)):
-            for (state, context, reason), (time_ns, count) in self._times[image].items():
-                yield ThreadTime(process, state, context, reason, time_ns, count)
+            account = touched[key_of(process)] = self._accounts.find(process)
+            time = ThreadTime(process, *row)
+            if known := account.times.get(time.kind):
+                time = time_with(time, known)
+            # Rows of a stranger can take away more than there was.
+            time = time._replace(time_ns=max(0, time.time_ns), count=max(0, time.count))
+            if not self._accounts.put_time(account, time):
+                self._pages.reject("thread_times")
+        # A reading says all about each process that it is about.
+        return tuple(time for _, one in sorted(touched.items()) for time in one.times.values())
 
 
 class _Parts:

@@ -9,14 +9,14 @@ from pathlib import Path
 from otel_gpu import __version__
 from otel_gpu.errors import StoreError
 from otel_gpu.faults import Faults
-from otel_gpu.store.delivery import Background, Direct
+from otel_gpu.store.delivery import Background
 from otel_gpu.store.files import open_writing
 from otel_gpu.store.journal import Journal
 from otel_gpu.store.limits import Limits
 from otel_gpu.store.lock import LastWriter
 from otel_gpu.store.losses import KILLED
-from otel_gpu.store.numbers import first_numbers
 from otel_gpu.store.problems import FAILURES, problem_of
+from otel_gpu.store.schema import first_numbers
 from otel_gpu.store.writer import StoreWriter
 
 _logger = logging.getLogger(__name__)
@@ -51,15 +51,15 @@ def open_writer(
                 "%s: its last writer was killed; rows lost with it, at most: %d", path, lost
             )
         _sign(connection, first)
-        lock.sign(first["writer"], first["seq"])
-        journal = Journal(connection, path, limits, first, lock, faults)
+        lock.sign(first["writers"], first["seq"])
+        kind = Background if live else Journal
+        journal = kind(connection, path, limits, first, lock, faults or Faults())
     except FAILURES as error:
         connection.close()
         lock.close()
         problem = problem_of(error)
         raise StoreError(f"{path}: cannot be written: {problem.text}", hint=problem.hint) from error
-    delivery = Background(journal) if live else Direct(journal)
-    return StoreWriter(delivery, limits, first, live=live, seen=lock.reach)
+    return StoreWriter(journal, limits, first, live=live, reach=lock.reach)
 
 
 def _settle_last(connection: sqlite3.Connection, last: LastWriter) -> int:
@@ -84,5 +84,5 @@ def _sign(connection: sqlite3.Connection, first: dict[str, int]) -> None:
     connection.execute(
         "INSERT INTO writers (writer, last_chunk, began_unix_ns, version, pid) "
         "VALUES (?, ?, ?, ?, ?)",
-        (first["writer"], first["chunk"], time.time_ns(), __version__, os.getpid()),
+        (first["writers"], first["chunks"], time.time_ns(), __version__, os.getpid()),
     )

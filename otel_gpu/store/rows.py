@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from otel_gpu.decode.events import CudaCall
 from otel_gpu.store.columns import JSON, MAX_INTEGER, WORD, Column, Row
-from otel_gpu.store.fields import DIMENSIONS, word_places
+from otel_gpu.store.fields import DIMENSIONS, event_columns
 from otel_gpu.store.text import clean
 
 _WORDS = 1 << 64
@@ -33,9 +33,8 @@ class EventRows(NamedTuple):
 
 def event_rows(event: Any) -> EventRows:  # noqa: ANN401 -- the class of any event
     """Return how events of a kind are kept."""
-    places = word_places(event)
-    spread = _spread if event is CudaCall else tuple
-    gather: Callable[[Sequence[Any]], Sequence[Any]] = _gather if event is CudaCall else tuple
+    places = tuple(at for at, column in enumerate(event_columns(event)) if column.kind is WORD)
+    spread, gather = (_spread, _gather) if event is CudaCall else (tuple, tuple)
     if not places:
         return EventRows(spread, lambda values: _new_tuple(event, gather(values)))
     # Two at least, so that the getter always gives a tuple.
@@ -92,6 +91,10 @@ def _spread(call: CudaCall) -> Row:
 
 
 def _gather(values: Sequence[Any]) -> Row:
-    grid, block, after = _GRID, _GRID + 3, _GRID + 6
-    shape = (tuple(values[grid:block]), tuple(values[block:after]))
-    return (*values[:grid], *shape, *values[after:])
+    block, after = _GRID + 3, _GRID + 6
+    return (
+        *values[:_GRID],
+        tuple(values[_GRID:block]),
+        tuple(values[block:after]),
+        *values[after:],
+    )

@@ -55,7 +55,7 @@ PLACES = {
     "otel_gpu.store.writer:StoreWriter.observe": STORE,
     "otel_gpu.store.writer:StoreWriter._hand_over": STORE,
     "otel_gpu.store.writer:StoreWriter._next_seq": STORE,
-    "otel_gpu.store.names:Names.process": STORE,
+    "otel_gpu.store.names:Names.follow": STORE,
     "otel_gpu.store.delivery:Background.is_ready": STORE,
     "otel_gpu.store.delivery:Background.put": STORE,
     "otel_gpu.store.journal:Journal._transact": STORE,
