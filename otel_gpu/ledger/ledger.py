@@ -19,7 +19,7 @@ The ledger: the latest reading of everything that is counted, and what a window 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.decode.events import Aggregate, SeriesKey
@@ -35,7 +35,7 @@ from otel_gpu.enrich.activities import (
     TimesActivity,
     key_of,
 )
-from otel_gpu.enrich.percentiles import bucket_middles_ns
+from otel_gpu.enrich.percentiles import known_middles
 from otel_gpu.ledger.accounts import MAX_SERIES, Account, Accounts
 from otel_gpu.ledger.differences import aggregate_with, series_since, time_since, time_with
 from otel_gpu.ledger.window import Window
@@ -138,7 +138,7 @@ class Ledger:
             case ExitActivity():
                 self._observe_exit(key_of(activity.process))
             case CaptureActivity():
-                self.middles_ns = _middles_ns(activity.info.get("layout"))
+                self.middles_ns = known_middles(activity.info.get("layout"), "durations")
 
     @property
     def is_accounted(self) -> bool:
@@ -293,12 +293,3 @@ def _figures_of(account: Account, then: Account | None, middles_ns: Sequence[flo
 
 def _copy(account: Account) -> Account:
     return Account(account.process, dict(account.series), dict(account.times))
-
-
-def _middles_ns(layout: Any) -> Sequence[float]:  # noqa: ANN401 -- whatever a recording says
-    durations = layout.get("durations") if isinstance(layout, Mapping) else None
-    try:
-        return bucket_middles_ns(durations) if isinstance(durations, Mapping) else ()
-    except (KeyError, TypeError, ValueError, IndexError, OverflowError):
-        # A layout of a later version.
-        return ()

@@ -5,7 +5,6 @@ What a column may hold is written down once. SQLite checks the type when a row i
 written; a reader checks the range as well, since a file may come from anywhere.
 """
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 Row = tuple[Any, ...]
@@ -121,13 +120,15 @@ class Table:
         return f"{verb} INTO {self.name} ({self._names}) VALUES ({places})"
 
 
-class View(NamedTuple):
-    """One view; ``columns`` are its meanings and units by name, where they are its own."""
+Meaning = str | tuple[str, str]
+"""What a column of a view says, and its unit if it has one."""
 
-    name: str
-    meaning: str
-    query: str
-    columns: Mapping[str, tuple[str, str]]
+
+class View:
+    """One view; ``columns`` are its meanings by name, where they are its own."""
+
+    def __init__(self, name: str, meaning: str, query: str, **columns: Meaning) -> None:
+        self.name, self.meaning, self.query, self.columns = name, meaning, query, columns
 
     def sql(self) -> str:
         """Return the statement that makes it."""

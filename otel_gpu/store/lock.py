@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from otel_gpu.errors import StoreError
+from otel_gpu.store.problems import ELSEWHERE, explained
 
 _NUMBERS = struct.Struct("=QQQ")
 _STEP = 64
@@ -57,15 +58,9 @@ class Lock:
     """
 
     def __init__(self, path: Path) -> None:
-        name = lock_path(path)
-        try:
+        with explained(path, hint=ELSEWHERE):
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            self._fd = os.open(name, flags, _MODE)
-        except OSError as error:
-            raise StoreError(
-                f"{path}: cannot be written: {error.strerror}",
-                hint="name a file in a folder that can be written, with --store",
-            ) from error
+            self._fd = os.open(lock_path(path), flags, _MODE)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self.last = _read(self._fd)

@@ -8,7 +8,7 @@ and it is all that eviction needs to know which of them nobody refers to any mor
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,7 @@ from otel_gpu.enrich.activities import (
     ProcessImage,
     Series,
 )
-from otel_gpu.enrich.percentiles import bucket_middles_ns
+from otel_gpu.enrich.percentiles import known_middles
 from otel_gpu.probe_table import API_BY_NUMBER, Api
 from otel_gpu.store.columns import Row
 from otel_gpu.store.lookups import family_name
@@ -69,7 +69,7 @@ class Names:
         process: Gives the number of a process image.
         device: Gives the number of a device; None of None.
         stack: Gives the number of a kernel stack, as a tuple of functions; None: it has none.
-        api: Gives the number of an API, and sees to it that the store knows its name.
+        known_apis: Numbers of APIs whose names the store knows.
         processes: What is kept of each process.
         chunk: The current one.
         pending: The rows that are to be written.
@@ -85,11 +85,11 @@ class Names:
         # The numbers of devices and stacks; what no chunk referred to for longest comes first.
         self._known: dict[str, dict[Hashable, int]] = {"devices": {}, "stacks": {}}
         processes, devices = _Numbers(self._process), _Numbers(self._device)
-        stacks, apis = _Numbers(self._stack), _Numbers(self._api)
-        self._program_stacks = _Numbers(self._program_stack)
-        self._of_chunk = (processes, devices, stacks, self._program_stacks, apis)
+        stacks, self._program_stacks = _Numbers(self._stack), _Numbers(self._program_stack)
+        self._of_chunk = (processes, devices, stacks, self._program_stacks)
         self.process, self.device = processes.__getitem__, devices.__getitem__
-        self.stack, self.api = stacks.__getitem__, apis.__getitem__
+        self.stack = stacks.__getitem__
+        self.known_apis = set(API_BY_NUMBER)
 
     def take(self) -> PendingRows:
         """Return the rows that are to be written, once."""
@@ -119,8 +119,11 @@ class Names:
         names = (agent.get("version", ""), host.get("name", ""), host.get("boot_id", ""))
         self._capture_row = (seq, activity.unix_ns, *map(clean, names), to_json(info) or "{}")
         self.begin_chunk(self.chunk)
-        for row in _bucket_rows(info):
-            self.keep("buckets", self._capture, *row)
+        for quantity, name in (("duration", "durations"), ("size", "sizes")):
+            middles = known_middles(info.get("layout"), name)
+            for bucket, middle in enumerate(middles[: wire.MAX_BUCKETS]):
+                known = middle if middle < math.inf else None
+                self.keep("buckets", self._capture, quantity, bucket, known)
 
     def add_probes(self, seq: int, unix_ns: int, info: str) -> None:
         """Take in which symbols carry probes."""
@@ -149,6 +152,15 @@ class Names:
         # Equal stacks have equal ids, and frames are many.
         number = self._program_stacks.get(stack.id)
         return self._program_stacks.add(stack.id, stack) if number is None else number
+
+    def api(self, api: Api) -> None:
+        """See to it that the store knows the name of an API."""
+        if api.number in self.known_apis:
+            return
+        if len(self.known_apis) >= len(API_BY_NUMBER) + MAX_NAMES:
+            self.known_apis.intersection_update(API_BY_NUMBER)
+        self.known_apis.add(api.number)
+        self.keep("apis", api.number, clean(api.name), api.layer_name, family_name(api.family))
 
     def series(self, process: Process, series: Series) -> int:
         """Return the number of a series."""
@@ -197,12 +209,6 @@ class Names:
     def _program_stack(self, stack: CallStack) -> int:
         return self._refer("stacks", stack.id, "program", *stack_columns(stack))
 
-    def _api(self, api: Api) -> int:
-        if api.number not in API_BY_NUMBER:
-            name = clean(api.name)
-            self.keep("apis", api.number, name, api.layer_name, family_name(api.family))
-        return api.number
-
     def _keep_process(self, process: Process) -> None:
         image = process.process
         attributes = image.attributes
@@ -223,25 +229,3 @@ class Names:
             clean(attributes.get("container.id", "")),
             to_json(attributes) or "{}",
         )
-
-
-def _bucket_rows(info: Mapping[str, Any]) -> Iterator[tuple[str, int, float | None]]:
-    layout = info.get("layout")
-    if not isinstance(layout, Mapping):
-        return
-    for quantity, name, bounds in (
-        ("duration", "durations", "bounds_ns"),
-        ("size", "sizes", "bounds_bytes"),
-    ):
-        part = layout.get(name)
-        if not isinstance(part, Mapping):
-            continue
-        try:
-            middles = bucket_middles_ns({**part, "bounds_ns": part.get(bounds)})
-        except (KeyError, TypeError, ValueError, IndexError, OverflowError):
-            # A layout of a later version: nobody can say what its buckets hold.
-            continue
-        # The exponential ones are in nanoseconds, whatever they are of.
-        scale = 1e-9 if quantity == "size" and part.get("kind") == "exponential" else 1.0
-        for bucket, middle in enumerate(middles[: wire.MAX_BUCKETS]):
-            yield quantity, bucket, middle * scale if middle < math.inf else None

@@ -87,10 +87,6 @@ class Playback:
             "pressure": self._pressure,
             "statuses": self._status,
         }
-        self._parts = {
-            table: _Parts(pages.between(table, span.first_seq, span.last_seq))
-            for table in ("aggregates", "thread_times", "counters")
-        }
 
     def activities(self) -> Iterator[Activity]:
         """
@@ -133,39 +129,28 @@ class Playback:
                 yield row[0], activity
 
     def _captures(self) -> Iterator[_Found]:
-        span = self._span
+        first, last = self._span.first_seq, self._span.last_seq
         rows: list[tuple[int, Activity | None]] = [
-            (row[2], self._capture(row)) for row in span.captures if row[2] >= span.first_seq
+            (row[2], self._capture(row)) for row in self._span.captures if row[2] >= first
         ]
-        rows += (
-            (row[2], self._probes(row))
-            for row in self._pages.where(
-                "probes", "seq BETWEEN ? AND ?", (span.first_seq, span.last_seq)
-            )
-        )
-        found = [(seq, activity) for seq, activity in rows if activity is not None]
-        yield from sorted(found, key=itemgetter(0))
+        probes = self._pages.where("probes", "seq BETWEEN ? AND ?", (first, last))
+        rows += [(row[2], self._probes(row)) for row in probes]
+        for seq, activity in sorted(rows, key=itemgetter(0)):
+            if activity is not None:
+                yield seq, activity
 
     def _what_came_before(self) -> Iterator[Activity]:
         span = self._span
         if not span.captures:
             return
         capture = span.captures[0]
-        if activity := self._capture(capture):
-            yield activity
-        for row in self._pages.where(
+        probes = self._pages.where(
             "probes", "capture = ? AND seq < ?", (capture[0], span.first_seq)
-        ):
-            if probes := self._probes(row):
-                yield probes
-        pressure = self._pages.where(
-            "pressure",
-            "seq = (SELECT max(seq) FROM pressure WHERE seq < ? AND seq > ?)",
-            (span.first_seq, capture[2]),
         )
-        for row in pressure:
-            if reading := self._pressure(row):
-                yield reading
+        latest = "seq = (SELECT max(seq) FROM pressure WHERE seq < ? AND seq > ?)"
+        pressure = self._pages.where("pressure", latest, (span.first_seq, capture[2]))
+        found = [self._capture(capture), *map(self._probes, probes), *map(self._pressure, pressure)]
+        yield from (activity for activity in found if activity is not None)
         alive = (
             "SELECT process FROM processes WHERE capture = ? "
             "AND (end_unix_ns IS NULL OR end_unix_ns >= ?)"
@@ -227,19 +212,20 @@ class Playback:
     def _reading(self, row: Row) -> Activity | None:
         seq, kind, unix_ns = row
         if kind == "aggregates":
-            parts = self._parts["aggregates"].of(seq)
-            added = ((number, *rest) for _, number, _, *rest in parts)
+            added = ((series, *rest) for _, series, _, *rest in self._parts("aggregates", seq))
             return AggregatesActivity(unix_ns, tuple(self._add_all(added)))
         if kind == "times":
-            return TimesActivity(
-                unix_ns, self._account(row[1:] for row in self._parts["thread_times"].of(seq))
-            )
+            added = (part[1:] for part in self._parts("thread_times", seq))
+            return TimesActivity(unix_ns, self._account(added))
         if kind == "counters":
-            for _, name, value in self._parts["counters"].of(seq):
+            for _, name, value in self._parts("counters", seq):
                 if name in self._counters or len(self._counters) < _MAX_COUNTERS:
                     self._counters[name] = value
             return CountersActivity(unix_ns, dict(self._counters))
         return None
+
+    def _parts(self, table: str, seq: int) -> Iterator[Row]:
+        return self._pages.between(table, seq, seq)
 
     def _add_all(self, rows: Iterable[Row]) -> Iterator[Series]:
         """Add what rows say that was counted, from ``unplaced`` on, by the numbers of series."""
@@ -282,25 +268,6 @@ class Playback:
                 self._pages.reject("thread_times")
         # A reading says all about each process that it is about.
         return tuple(time for _, one in sorted(touched.items()) for time in one.times.values())
-
-
-class _Parts:
-    """Rows of readings, which are asked for in their order."""
-
-    def __init__(self, rows: Iterator[Row]) -> None:
-        self._rows = rows
-        self._next: Row | None = None
-
-    def of(self, seq: int) -> Iterator[Row]:
-        """Yield the rows of one reading."""
-        while True:
-            row = self._next or next(self._rows, None)
-            self._next = row
-            if row is None or row[0] > seq:
-                return
-            self._next = None
-            if row[0] == seq:
-                yield row
 
 
 def _capture_of(unix_ns: int, info: Mapping[str, Any]) -> CaptureActivity:

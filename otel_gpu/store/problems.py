@@ -1,8 +1,14 @@
-"""What SQLite's errors mean to an operator, and what can be done about them."""
+"""What the errors of SQLite and of files mean to an operator, and what can be done about them."""
 
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import NamedTuple
 
+from otel_gpu.errors import StoreError
+
+ELSEWHERE = "name a file in a folder that can be written, with --store"
 _PRIMARY = 0xFF
 
 
@@ -70,3 +76,15 @@ def is_damage(error: Exception) -> bool:
         return True
     code = getattr(error, "sqlite_errorcode", None) or 0
     return code & _PRIMARY in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+@contextmanager
+def explained(path: Path, what: str = "cannot be written", hint: str = "") -> Iterator[None]:
+    """Raise ``StoreError`` for what SQLite or the system says; ``hint``: what to do where it is a file's."""
+    try:
+        yield
+    except FAILURES as error:
+        problem = problem_of(error)
+        raise StoreError(f"{path}: {what}: {problem.text}", hint=problem.hint) from error
+    except OSError as error:
+        raise StoreError(f"{path}: {what}: {error.strerror}", hint=hint) from error

@@ -4,10 +4,10 @@ import logging
 import os
 import sqlite3
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 from otel_gpu import __version__
-from otel_gpu.errors import StoreError
 from otel_gpu.faults import Faults
 from otel_gpu.store.delivery import Background
 from otel_gpu.store.files import open_writing
@@ -15,7 +15,7 @@ from otel_gpu.store.journal import Journal
 from otel_gpu.store.limits import Limits
 from otel_gpu.store.lock import LastWriter
 from otel_gpu.store.losses import KILLED
-from otel_gpu.store.problems import FAILURES, problem_of
+from otel_gpu.store.problems import explained
 from otel_gpu.store.schema import first_numbers
 from otel_gpu.store.writer import StoreWriter
 
@@ -43,10 +43,11 @@ def open_writer(
     """
     limits = Limits() if limits is None else limits
     connection, lock, path = open_writing(path, limits, durable=live)
-    try:
+    with ExitStack() as undo, explained(path):
+        undo.callback(lock.close)
+        undo.callback(connection.close)
         first = first_numbers(connection)
-        lost = _settle_last(connection, lock.last)
-        if lost:
+        if lost := _settle_last(connection, lock.last):
             _logger.warning(
                 "%s: its last writer was killed; rows lost with it, at most: %d", path, lost
             )
@@ -54,11 +55,7 @@ def open_writer(
         lock.sign(first["writers"], first["seq"])
         kind = Background if live else Journal
         journal = kind(connection, path, limits, first, lock, faults or Faults())
-    except FAILURES as error:
-        connection.close()
-        lock.close()
-        problem = problem_of(error)
-        raise StoreError(f"{path}: cannot be written: {problem.text}", hint=problem.hint) from error
+        undo.pop_all()
     return StoreWriter(journal, limits, first, live=live, reach=lock.reach)
 
 

@@ -87,7 +87,8 @@ assert CudaCall._fields[_GRID:_AFTER] == DIMENSIONS  # noqa: S101 -- both are ne
 
 
 def _spread(call: CudaCall) -> Row:
-    return (*call[:_GRID], *call.grid, *call.block, *call[_AFTER:])
+    # Takes half as long as unpacking into a new one.
+    return call[:_GRID] + call.grid + call.block + call[_AFTER:]
 
 
 def _gather(values: Sequence[Any]) -> Row:

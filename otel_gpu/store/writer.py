@@ -6,9 +6,8 @@ It observes like the exports do, and never waits for a disk while live: the jour
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Any, Self
 
 from otel_gpu.enrich.activities import (
@@ -22,7 +21,7 @@ from otel_gpu.enrich.activities import (
     StatusActivity,
     TimesActivity,
 )
-from otel_gpu.explain.chains import Chain, Incident
+from otel_gpu.explain.chains import Cause, Chain, Incident
 from otel_gpu.store.batch import ROW_BYTES, Batch
 from otel_gpu.store.blame import cause_rows, chain_row, incident_row
 from otel_gpu.store.event_tables import EVENT_TABLES, EventTable
@@ -87,12 +86,7 @@ class StoreWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def observe(self, activity: Activity) -> None:
@@ -116,8 +110,7 @@ class StoreWriter:
         end_unix_ns = effect.start_unix_ns + effect.duration_ns
         seq = self._next_seq()
         self._batch.add("chains", chain_row(seq, chain, self._names), end_unix_ns)
-        for table, row in cause_rows(seq, chain.causes, self._names):
-            self._batch.add_part(table, row)
+        self._add_causes(seq, chain.causes)
 
     def withhold_chain(self, chain: Chain, reason: str) -> None:  # noqa: ARG002 -- the protocol's
         """Count a causal chain that is not kept."""
@@ -127,26 +120,18 @@ class StoreWriter:
         """Take in an incident, after its chains."""
         seq = self._next_seq()
         self._batch.add("incidents", incident_row(seq, incident), incident.end_unix_ns)
-        for table, row in cause_rows(seq, incident.causes, self._names):
-            self._batch.add_part(table, row)
+        self._add_causes(seq, incident.causes)
         for name in dict.fromkeys(clean(chain.id) for chain in incident.chains):
             self._batch.add_part("incident_chains", (seq, name))
 
     def renew(self) -> "StoreWriter":
         """Begin a chunk, after errors: it names everything again, and counts go on from where they were."""
-        batch = self._batch
-        chunk = self._end_chunk()
-        self._seal()
-        self._journal.put(batch)
-        self._batch = Batch(chunk)
+        self._batch = Batch(self._put_last())
         return self
 
     def close(self, timeout_s: float = 10.0) -> bool:
         """
-        Write what is left, and end; a second call does nothing.
-
-        Args:
-            timeout_s: How long to wait for the disk.
+        Write what is left within the time, and end; a second call does nothing.
 
         Returns:
             False when rows were lost at the end.
@@ -154,14 +139,16 @@ class StoreWriter:
         if self._is_closed:
             return True
         self._is_closed = True
-        self._end_chunk()
-        self._seal()
-        self._journal.put(self._batch)
+        self._put_last()
         return self._journal.close(timeout_s)
 
     def lost(self) -> Mapping[str, int]:
         """Return the rows that did not reach the store, by reason; only those that occurred."""
         return dict(self._lost + self._journal.lost.copy())
+
+    def _add_causes(self, seq: int, causes: Sequence[Cause]) -> None:
+        for table, row in cause_rows(seq, causes, self._names):
+            self._batch.add_part(table, row)
 
     def _next_seq(self) -> int:
         self._seq += 1
@@ -183,8 +170,7 @@ class StoreWriter:
             self._chunk_start_unix_ns = extent.start_unix_ns
         self._chunk_rows += batch.count
         self._chunk_bytes += batch.bytes + self._names.pending.bytes
-        self._seal()
-        self._journal.put(batch)
+        self._put()
         span_ns = abs(extent.end_unix_ns - self._chunk_start_unix_ns)
         chunk = batch.chunk
         if (
@@ -196,9 +182,15 @@ class StoreWriter:
         self._batch = Batch(chunk)
         self._due_s = time.monotonic() + self._limits.batch_interval_s
 
-    def _seal(self) -> None:
+    def _put(self) -> None:
         self._batch.pending = self._names.take()
         self._batch.lost = dict(self._lost)
+        self._journal.put(self._batch)
+
+    def _put_last(self) -> int:
+        chunk = self._end_chunk()
+        self._put()
+        return chunk
 
     def _end_chunk(self) -> int:
         """Keep what everything stands at, and begin the next chunk; its number."""

@@ -5,7 +5,7 @@ import pytest
 from otel_gpu import wire
 from otel_gpu.enrich.activities import CountersActivity, DeviceIdentity
 from otel_gpu.ledger import accounts
-from otel_gpu.probe_table import Api
+from otel_gpu.probe_table import API_BY_NUMBER, Api
 from otel_gpu.store import names, processes, readings
 from otel_gpu.store.recorder import open_writer
 from tests.activities import (
@@ -161,13 +161,15 @@ def test_names_of_other_things_are_bounded(writer, asked, monkeypatch):
     monkeypatch.setattr(names, "MAX_NAMES", 29)
     for number in range(211):
         api = Api(5_000 + number, f"cuNew{number}", wire.LAYER_DRIVER, wire.FAMILY_OTHER)
+        made = call(TRAINER, "cudaMalloc", SECOND, MS, stack=call_stack(number))
         see(
             writer,
-            call(TRAINER, "cudaMalloc", SECOND, MS, stack=call_stack(number))._replace(api=api),
+            made._replace(api=api, event=made.event._replace(api=api.number)),
             stall(TRAINER, 1, 2, 3, functions=(f"f{number}",), reason="io"),
             snapshot(10, calls(TRAINER, "cudaMalloc", [5] * (1 + number), device=gpu(number))),
         )
         assert max(map(len, (*writer._names._known.values(), *writer._names._of_chunk))) <= 29
+        assert len(writer._names.known_apis - set(API_BY_NUMBER)) <= 29
 
     assert asked("SELECT count(*) FROM stacks") == [(2 * 211,)]
     assert asked("SELECT count(*) FROM apis WHERE api >= 5000") == [(211,)]
