@@ -52,8 +52,7 @@ class Accounts(Generic[_A]):
         give_up: Is called with an account that found no room any more, and whether it had ended.
 
     Attributes:
-        size: How many series are kept.
-        times: How many entries of time accounts are kept.
+        size: How many series are kept; ``times``: how many entries of time accounts.
         get: Returns the account of an image; None: there is none.
     """
 

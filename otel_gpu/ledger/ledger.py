@@ -150,12 +150,7 @@ class Ledger:
         return {image: _copy(account) for image, account in self.accounts.items()}
 
     def figures(self, since: Mark | None = None) -> dict[ImageKey, Figures]:
-        """
-        Return what was added by the images that added anything, by image.
-
-        Args:
-            since: From when on; None: in the window.
-        """
+        """Return what the images that did anything added since a mark, or in the window."""
         mark = self._begin if since is None else since
         if mark is None:
             return {}
@@ -182,9 +177,7 @@ class Ledger:
         Add the figures of images that ended to those of others; None: they are let go.
 
         Of all that tells series apart, only metric, API, nesting and whether a call failed stay.
-
-        Returns:
-            The images that added anything in the window.
+        Returns the images that added anything in the window.
         """
         seen: set[ImageKey] = set()
         for image in into:

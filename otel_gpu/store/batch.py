@@ -24,12 +24,10 @@ class Extent(NamedTuple):
 
 class Batch:
     """
-    Gathers rows.
+    Gathers rows of a chunk.
 
     Attributes:
-        chunk: Which chunk the rows belong to.
-        rows: Numbered rows by table.
-        count: How many numbered rows there are.
+        rows: Numbered rows by table; ``count``: how many they are.
         text_bytes: How much long text is in them.
         pending: Rows that these refer to; what of them fails to be written is written with a
             later batch. None: there are none.

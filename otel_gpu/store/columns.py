@@ -44,8 +44,6 @@ class Column(NamedTuple):
     One column.
 
     Attributes:
-        name: In SQL.
-        kind: What it may hold.
         meaning: What it says, for people and for programs that ask ``schema_info``. It may be
             NULL where that says what NULL means.
         unit: Of numbers that have one: ``ns``, ``bytes``.
@@ -80,14 +78,9 @@ class Column(NamedTuple):
 
 class Table:
     """
-    One table.
+    One table; the first ``key_length`` columns are its primary key.
 
-    Args:
-        name: In SQL.
-        meaning: What its rows are.
-        columns: In their order.
-        key_length: How many of them, from the first on, are its primary key: a single integer is
-            also where a row lies in the file.
+    A key of a single integer is also where a row lies in the file.
 
     Attributes:
         stored: The columns that rows are written with.

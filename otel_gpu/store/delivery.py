@@ -9,11 +9,7 @@ from otel_gpu.store.journal import Journal
 
 
 class Background(Journal):
-    """
-    Writes in a thread of its own, so that a capture never waits for a disk.
-
-    One batch is written while the next is gathered.
-    """
+    """Writes in a thread of its own; one batch is written while the next is gathered."""
 
     def __init__(self, *arguments: Any) -> None:  # noqa: ANN401 -- those of Journal
         super().__init__(*arguments)

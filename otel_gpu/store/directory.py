@@ -37,13 +37,9 @@ class Directory:
     """
     Finds what numbers refer to; remembers the latest ones.
 
-    Attributes:
-        process: Gives a process image; None: the store does not know it.
-        device: Gives a device; None: it is not known.
-        stack: Gives the functions of a kernel stack; none when it is not known.
-        program_stack: Gives a program's stack; None: it is not known.
-        series: Gives what a series counts; None: the store does not know it.
-        api: Gives an API; one that this version does not know has the name in the store.
+    ``process``, ``device``, ``program_stack`` and ``series`` give None of what the store does not
+    know, and ``stack`` gives no functions. An API that this version does not know has the name in
+    the store.
     """
 
     def __init__(self, pages: Pages) -> None:

@@ -57,10 +57,7 @@ class EventTable(NamedTuple):
     that name numbers, ``X_unix_ns`` is the moment of ``X_ktime_ns``, and ``…_id`` are the ids.
 
     Attributes:
-        name: Of the table.
-        meaning: For people.
-        activity: The class of its activities.
-        event: The class of their events, of which the first field is when the event was sent.
+        event: The class of the events, of which the first field is when the event was sent.
         ids: Gives the ids of an event, in the order of the activity's fields.
         references: What the row says beside the event.
         lengths: Columns that are computed from others.
@@ -129,9 +126,7 @@ class EventTable(NamedTuple):
         """
         Return what makes the activity of a row; None: what it refers to is not known.
 
-        Args:
-            directory: Knows what numbers refer to.
-            ids_at: Gives what names the spans of the capture that a ``seq`` is in.
+        ``ids_at`` gives what names the spans of the capture that a ``seq`` is in.
         """
         find = [_method(directory, reference) for reference in self.references]
         needed = _getter(

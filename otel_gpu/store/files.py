@@ -56,15 +56,10 @@ def open_writing(
     path: Path, limits: Limits, *, durable: bool
 ) -> tuple[sqlite3.Connection, Lock, Path]:
     """
-    Open a store, or begin one; one that cannot be gone on with is set aside, with a warning.
+    Open a store, or begin one: the connection, the lock, and where the file is.
 
-    Returns:
-        The connection, the lock, and where the file is.
-
-    Args:
-        path: Its file.
-        limits: What it may hold.
-        durable: Whether each batch is to outlive a power cut.
+    One that cannot be gone on with is set aside, with a warning. ``durable``: each batch is to
+    outlive a power cut.
 
     Raises:
         StoreError: It is no store, of a later version or another owner, another process

@@ -9,21 +9,19 @@ import logging
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from otel_gpu.errors import StoreError
 from otel_gpu.faults import Faults
 from otel_gpu.store.batch import Batch
 from otel_gpu.store.columns import MAX_INTEGER, Row
 from otel_gpu.store.eviction import Room
 from otel_gpu.store.limits import Limits
 from otel_gpu.store.lock import Lock
-from otel_gpu.store.losses import FAILED, READER, TOO_SMALL
-from otel_gpu.store.pending_rows import Kept, PendingRows
-from otel_gpu.store.problems import DAMAGED, FAILURES, problem_of
+from otel_gpu.store.losses import FAILED
+from otel_gpu.store.pending_rows import PendingRows
+from otel_gpu.store.problems import DAMAGED, FAILURES, NoRoomError, Problem, problem_of
 from otel_gpu.store.rows import mend
 from otel_gpu.store.schema import TABLE_BY_NAME
 
@@ -40,24 +38,12 @@ _REPLACES = {table.name: table.insert(replace=True) for table in TABLE_BY_NAME.v
 _logger = logging.getLogger(__name__)
 
 
-class _LogIsFullError(Exception):
-    """A reader keeps the log from being emptied."""
-
-
 class Journal:
     """
     Writes batches in the caller's thread: a replay loses nothing, however slow the disk is.
 
-    Args:
-        connection: To a store, used by one thread at a time.
-        path: Of its file, for messages.
-        limits: What it may hold.
-        first: The first free numbers.
-        lock: Let go of when nothing more will be written.
-        faults: Counts errors that no disk explains.
-
-    Attributes:
-        lost: Rows that could not be written, by reason.
+    The connection is used by one thread at a time; the lock is let go of at the end. ``lost``: rows
+    that could not be written, by reason.
     """
 
     def __init__(
@@ -92,16 +78,18 @@ class Journal:
         try:
             if batch.pending is not None:
                 self._pending.merge(batch.pending)
-            self._try(batch)
-        except _LogIsFullError:
+            try:
+                self._try(batch)
+            except (OverflowError, UnicodeEncodeError):
+                # A number or a name that SQLite cannot hold: from a broken record.
+                self._roll_back()
+                for name, rows in batch.rows.items():
+                    batch.rows[name] = [_mend(name, row) for row in rows]
+                self._pending.change(_mend)
+                self._try(batch)
+        except (NoRoomError, *FAILURES) as error:
             self._roll_back()
-            self._lose(batch, READER, "a reader keeps its log from being emptied", "")
-        except StoreError as error:
-            self._roll_back()
-            self._lose(batch, TOO_SMALL, str(error), "raise store.max_bytes")
-        except FAILURES as error:
-            self._roll_back()
-            self._lose(batch, *problem_of(error))
+            self._lose(batch, problem_of(error))
         except Exception as error:  # noqa: BLE001 -- the thread of the delivery must outlive it
             self._faults.add("store.journal", error)
             self._roll_back()
@@ -122,64 +110,36 @@ class Journal:
             try:
                 let_go()
             except FAILURES as error:
-                self._say(*problem_of(error))
+                self._say(problem_of(error))
         self._lock.close()
         return not self.lost.total()
 
     def _try(self, batch: Batch) -> None:
-        try:
-            self._transact(batch)
-        except (OverflowError, UnicodeEncodeError):
-            # A number or a name that SQLite cannot hold: from a broken record.
-            self._roll_back()
-            for name, rows in batch.rows.items():
-                batch.rows[name] = [_mend(name, row) for row in rows]
-            self._pending.change(_mend)
-            self._transact(batch)
-        self._room.give_back()
-
-    def _transact(self, batch: Batch) -> None:
         most_bytes = 2 * self._limits.batch_bytes
         # What piled up goes in pieces: each passes through the log.
         while self._pending.bytes > most_bytes:
-            self._write_pending(*self._pending.part(most_bytes), batch.chunk)
+            piece = Batch(batch.chunk)
+            piece.lost = batch.lost
+            self._transact(piece, most_bytes)
+        self._transact(batch, most_bytes)
+        self._room.give_back()
+
+    def _transact(self, batch: Batch, most_bytes: int) -> None:
         part, part_bytes = self._pending.part(most_bytes)
-        self._make_room(batch.bytes + part_bytes, batch.chunk)
-        with self._transaction():
-            before_bytes = self._room.used_bytes()
-            many = self._connection.executemany
-            for name, rows in batch.rows.items():
-                if rows:
-                    many(_INSERTS[name], rows)
-            self._replace(part)
-            if batch.extent.first_seq:
-                self._keep_books(batch, self._room.used_bytes() - before_bytes)
-            lost = self._before + Counter(batch.lost) + self.lost
-            rows = [(reason, min(count, MAX_INTEGER)) for reason, count in lost.items()]
-            many(_REPLACES["losses"], rows)
-        self._pending.remove(part)
-
-    def _write_pending(self, part: Kept, part_bytes: int, chunk: int) -> None:
-        self._make_room(part_bytes, chunk)
-        with self._transaction():
-            self._replace(part)
-        self._pending.remove(part)
-
-    def _make_room(self, need_bytes: int, chunk: int) -> None:
-        if self._room.log_is_full():
-            raise _LogIsFullError
-        self._room.make(need_bytes, chunk)
-
-    def _replace(self, part: Kept) -> None:
-        for name, kept in part.items():
-            self._connection.executemany(_REPLACES[name], kept.values())
-
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
+        self._room.make(batch.bytes + part_bytes, batch.chunk)
         # Whoever catches what goes wrong rolls back.
         self._connection.execute("BEGIN IMMEDIATE")
-        yield
+        before_bytes = self._room.used_bytes()
+        lost = (self._before + Counter(batch.lost) + self.lost).items()
+        losses = [(reason, min(count, MAX_INTEGER)) for reason, count in lost]
+        replaced = {name: kept.values() for name, kept in part.items()} | {"losses": losses}
+        for statements, tables in ((_INSERTS, batch.rows), (_REPLACES, replaced)):
+            for name, rows in tables.items():
+                self._connection.executemany(statements[name], rows)
+        if batch.extent.first_seq:
+            self._keep_books(batch, self._room.used_bytes() - before_bytes)
         self._connection.execute("COMMIT")
+        self._pending.remove(part)
 
     def _keep_books(self, batch: Batch, grown_bytes: int) -> None:
         chunk, rows, extent = batch.chunk, batch.count, batch.extent
@@ -195,22 +155,19 @@ class Journal:
             except FAILURES as error:
                 _logger.debug("%s: %s", self._path, error)
 
-    def _lose(self, batch: Batch, reason: str, problem: str, hint: str) -> None:
-        self.lost[reason] += batch.count
-        if reason == DAMAGED:
+    def _lose(self, batch: Batch, problem: Problem) -> None:
+        self.lost[problem.reason] += batch.count
+        if problem.reason == DAMAGED:
             # It will not be looked through when it is large, so the next writer has to know.
             self._lock.condemn()
-        self._say(reason, problem, hint)
+        self._say(problem)
 
-    def _say(self, reason: str, problem: str, hint: str) -> None:
-        if reason not in self._said:
-            self._said.add(reason)
-            _logger.warning(
-                "%s: cannot be written: %s; the capture goes on without it%s",
-                self._path,
-                problem,
-                hint and f" ({hint})",
-            )
+    def _say(self, problem: Problem) -> None:
+        if problem.reason not in self._said:
+            self._said.add(problem.reason)
+            hint = problem.hint and f" ({problem.hint})"
+            said = "%s: cannot be written: %s; the capture goes on without it%s"
+            _logger.warning(said, self._path, problem.text, hint)
 
 
 def _mend(table: str, row: Row) -> Row:

@@ -20,6 +20,11 @@ from typing import NamedTuple
 from otel_gpu.errors import StoreError
 from otel_gpu.store.problems import ELSEWHERE, explained
 
+UNENDED = (
+    "SELECT (SELECT coalesce(max(last_seq), 0) FROM chunks) FROM writers "
+    "WHERE writer = (SELECT max(writer) FROM writers) AND writer = ? AND ended_unix_ns IS NULL"
+)
+"""The last row that was written, if this writer is the last one and did not say that it ended."""
 _NUMBERS = struct.Struct("=QQQ")
 _STEP = 64
 _CONDEMNED = (1 << 64) - 1
@@ -48,10 +53,7 @@ class LastWriter(NamedTuple):
 
 class Lock:
     """
-    A lock that is held until it is closed, or its process ends.
-
-    Args:
-        path: Of the store.
+    The lock of a store, held until it is closed, or its process ends.
 
     Raises:
         StoreError: Another process writes the store, or the lock cannot be made.

@@ -61,17 +61,11 @@ class Names:
     """
     Gives numbers, and gathers the rows that explain them.
 
-    Args:
-        first: The first free number of each table.
-        lost: Counts what found no room.
-
     Attributes:
         process: Gives the number of a process image.
         device: Gives the number of a device; None of None.
         stack: Gives the number of a kernel stack, as a tuple of functions; None: it has none.
         known_apis: Numbers of APIs whose names the store knows.
-        processes: What is kept of each process.
-        chunk: The current one.
         pending: The rows that are to be written.
     """
 

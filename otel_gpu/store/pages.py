@@ -26,13 +26,8 @@ class Pages:
     """
     Reads tables; each method raises ``StoreError`` where the file cannot be read any further.
 
-    Args:
-        connection: To a store; see ``files.open_reading``.
-        path: Of its file, for messages.
-
-    Attributes:
-        rejected: Rows that are not what their table holds, by table. Only a damaged or a
-            made-up store has any.
+    ``rejected`` counts rows that are not what their table holds, by table. Only a damaged or a
+    made-up store has any.
     """
 
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:

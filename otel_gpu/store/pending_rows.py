@@ -23,13 +23,8 @@ class PendingRows:
     """
     Holds rows by table and key, of which the latest one counts.
 
-    Args:
-        most_bytes: Beyond it the oldest rows of the table that takes most are dropped: they
-            are missed least.
-        lost: Counts those.
-
-    Attributes:
-        bytes: What all of them will take in the file, about.
+    Beyond ``most_bytes`` the oldest rows of the table that takes most are dropped, and counted: they
+    are missed least. ``bytes`` is what all of them will take in the file, about.
     """
 
     def __init__(self, most_bytes: int, lost: Counter[str]) -> None:

@@ -6,12 +6,7 @@ from pathlib import Path
 
 
 def default_path(environ: Mapping[str, str]) -> Path:
-    """
-    Return the file of the flight recorder.
-
-    systemd names the folder of a service, root has one for the whole host, and other
-    users have one of their own.
-    """
+    """Return the file of the flight recorder: of a service, of the host, or of a user."""
     if folder := environ.get("STATE_DIRECTORY", "").split(":")[0]:
         return Path(folder) / "store.db"
     if os.geteuid() == 0:

@@ -58,14 +58,7 @@ _Found = tuple[int, Activity]
 
 
 class Playback:
-    """
-    Plays a span once.
-
-    Args:
-        pages: Of the store.
-        directory: What its numbers refer to.
-        span: What to play.
-    """
+    """Plays a span once."""
 
     def __init__(self, pages: Pages, directory: Directory, span: Span) -> None:
         self._pages = pages
@@ -89,12 +82,7 @@ class Playback:
         }
 
     def activities(self) -> Iterator[Activity]:
-        """
-        Yield the activities in the order in which they were seen.
-
-        Raises:
-            StoreError: The store cannot be read any further.
-        """
+        """Yield the activities in the order in which they were seen."""
         if self._span.chunk:
             yield from self._what_came_before()
         begins = dict.fromkeys(self._ways, self._span.first_seq)

@@ -53,6 +53,22 @@ _PROBLEMS = {
     sqlite3.SQLITE_TOOBIG: Problem("too_large", "a value in it is too large", ""),
 }
 
+# A reader held on to what it saw, and the log could not be emptied.
+READER = Problem("reader_in_the_way", "a reader keeps its log from being emptied", "")
+TOO_SMALL = Problem(
+    "store_too_small",
+    "the store is too small for what is written at once",
+    "raise store.max_bytes",
+)
+
+
+class NoRoomError(Exception):
+    """A store cannot take a batch: what the problem is."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.text)
+        self.problem = problem
+
 
 FAILURES = (sqlite3.Error, UnicodeDecodeError)
 """What a call into SQLite raises; the second where a damaged file is in the message."""
@@ -63,6 +79,8 @@ _DAMAGE = ("malformed database schema", "Could not decode to UTF-8")
 
 def problem_of(error: Exception) -> Problem:
     """Return what an error means; what is not known is said in SQLite's words."""
+    if isinstance(error, NoRoomError):
+        return error.problem
     if is_damage(error):
         return _DAMAGED
     code = getattr(error, "sqlite_errorcode", None)

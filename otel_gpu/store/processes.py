@@ -40,13 +40,11 @@ class Process(Account):
     One process image.
 
     Attributes:
-        number: In the store.
+        number: In the store; ``numbers``: those of its series.
         is_followed: False: it was given up once, so what it stands at is not known.
-        end: How it ended.
         chunk: The latest chunk that refers to it.
         times_chunk: The latest chunk that added to its time account.
         named: What the store knows of it.
-        numbers: Of its series.
     """
 
     number: int

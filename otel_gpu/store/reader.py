@@ -9,7 +9,7 @@ from otel_gpu.enrich.activities import Activity
 from otel_gpu.store.columns import Row
 from otel_gpu.store.directory import Directory
 from otel_gpu.store.files import open_reading
-from otel_gpu.store.lock import look_at
+from otel_gpu.store.lock import UNENDED, look_at
 from otel_gpu.store.losses import KILLED
 from otel_gpu.store.pages import Pages
 from otel_gpu.store.playback import Playback
@@ -80,9 +80,10 @@ class StoreReader:
     def losses(self) -> dict[str, int]:
         """Return what did not reach the store, by reason, over its whole life until now."""
         lost: Counter[str] = Counter(dict(self._pages.where("losses", "rows > 0")))
-        writers = self._pages.where("writers", "1")
-        if writers and writers[-1][3] is None:
-            lost[KILLED] += self._lost_by(writers[-1])
+        # Nobody holds the lock, so the last writer is gone.
+        if last := look_at(self.path):
+            for (written,) in self._pages.fetch(UNENDED, (last.writer,)):
+                lost[KILLED] += last.lost_rows(written) if isinstance(written, int) else 0
         return dict(+lost)
 
     def execute(self, sql: str, limits: QueryLimits | None = None) -> Answer:
@@ -92,11 +93,3 @@ class StoreReader:
     def describe(self) -> list[Row]:
         """Return what tables, views and columns mean: name, column, meaning, unit."""
         return [row[1:] for row in self._pages.where("schema_info", "1")]
-
-    def _lost_by(self, writer: Row) -> int:
-        # Nobody holds the lock, so the writer is gone, and did not say that it ended.
-        last = look_at(self.path)
-        if last is None or last.writer != writer[0]:
-            return 0
-        ((written,),) = self._pages.fetch("SELECT coalesce(max(last_seq), 0) FROM chunks")
-        return last.lost_rows(written) if isinstance(written, int) else 0

@@ -33,16 +33,7 @@ MAX_COUNTERS = 4_096
 
 
 class Readings:
-    """
-    Turns the readings of one capture into rows.
-
-    Args:
-        names: Gives numbers, and keeps what everything stands at.
-        lost: Counts what found no room.
-
-    Attributes:
-        counters: What the chunk says of them.
-    """
+    """Turns readings into rows; ``counters`` is what the chunk says of them."""
 
     def __init__(self, names: Names, lost: Counter[str]) -> None:
         self._names = names

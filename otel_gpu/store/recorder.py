@@ -13,7 +13,7 @@ from otel_gpu.store.delivery import Background
 from otel_gpu.store.files import open_writing
 from otel_gpu.store.journal import Journal
 from otel_gpu.store.limits import Limits
-from otel_gpu.store.lock import LastWriter
+from otel_gpu.store.lock import UNENDED, LastWriter
 from otel_gpu.store.losses import KILLED
 from otel_gpu.store.problems import explained
 from otel_gpu.store.schema import first_numbers
@@ -38,8 +38,7 @@ def open_writer(
         faults: Counts errors that no disk explains.
 
     Raises:
-        StoreError: It is no store, of a later version or another owner, another process
-            writes it, or the place cannot be written.
+        StoreError: As ``open_writing`` does.
     """
     limits = Limits() if limits is None else limits
     connection, lock, path = open_writing(path, limits, durable=live)
@@ -61,14 +60,11 @@ def open_writer(
 
 def _settle_last(connection: sqlite3.Connection, last: LastWriter) -> int:
     """Say how many rows the writer before lost, if it was killed."""
-    found = connection.execute(
-        "SELECT writer, ended_unix_ns FROM writers ORDER BY writer DESC LIMIT 1"
-    ).fetchone()
-    if found is None or found[1] is not None or found[0] != last.writer:
+    written = connection.execute(UNENDED, (last.writer,)).fetchone()
+    if written is None:
         return 0
-    (written,) = connection.execute("SELECT coalesce(max(last_seq), 0) FROM chunks").fetchone()
-    lost = last.lost_rows(int(written))
-    connection.execute("UPDATE writers SET lost_rows = ? WHERE writer = ?", (lost, found[0]))
+    lost = last.lost_rows(*written)
+    connection.execute("UPDATE writers SET lost_rows = ? WHERE writer = ?", (lost, last.writer))
     if lost:
         connection.execute(
             "INSERT INTO losses VALUES (?1, ?2) ON CONFLICT (reason) DO UPDATE SET rows = rows + ?2",

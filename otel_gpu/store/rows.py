@@ -21,11 +21,7 @@ _new_tuple = tuple.__new__
 
 
 class EventRows(NamedTuple):
-    """
-    How events of one kind are kept.
-
-    ``flatten`` gives the columns of an event, ``restore`` the event of the columns.
-    """
+    """How events of a kind become the columns of a row, and back."""
 
     flatten: Callable[[Any], Row]
     restore: Callable[[Sequence[Any]], Any]

@@ -42,12 +42,7 @@ def fingerprint() -> str:
 
 
 def info_rows(connection: sqlite3.Connection) -> Iterator[tuple[str, str, str, str]]:
-    """
-    Yield the rows of ``schema_info`` without their position: name, column, meaning, unit.
-
-    Args:
-        connection: To a database that has the tables and views.
-    """
+    """Yield the rows of ``schema_info`` without their position: name, column, meaning, unit."""
     for table in TABLES:
         yield table.name, "", table.meaning, ""
         for column in table.columns:
@@ -59,13 +54,7 @@ def info_rows(connection: sqlite3.Connection) -> Iterator[tuple[str, str, str, s
 
 
 def create(connection: sqlite3.Connection, facts: Mapping[str, str]) -> None:
-    """
-    Make tables and views, and fill in what does not change.
-
-    Args:
-        connection: To an empty database, in no transaction.
-        facts: More rows for ``meta``.
-    """
+    """Make tables and views in an empty database, and fill in what does not change."""
     connection.execute("BEGIN IMMEDIATE")
     for statement in statements():
         connection.execute(statement)

@@ -30,7 +30,6 @@ class Span(NamedTuple):
     Rows to read.
 
     Attributes:
-        first_seq: The first of them.
         last_seq: The last of them; less than the first when there is none.
         lead_seq: Before this one, calls, stalls, gaps and forks are no part of it.
         chunk: The chunk that the first is in; 0: the rows begin with a capture.

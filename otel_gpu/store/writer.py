@@ -1,7 +1,8 @@
 """
 The writer: activities, chains and incidents in, batches of rows out.
 
-It observes like the exports do, and never waits for a disk while live: the journal's thread does. What finds no room meanwhile is lost, and counted.
+It observes like the exports do, and never waits for a disk while live: the journal's thread
+does. What finds no room meanwhile is lost, and counted.
 """
 
 import time
@@ -36,11 +37,9 @@ from otel_gpu.store.text import clean, to_json
 
 class StoreWriter:
     """
-    Writes a store.
+    Writes a store; ``recorder.open_writer`` puts it together.
 
     Args:
-        journal: Takes the batches.
-        limits: What a batch and a chunk may hold.
         first: The first free number of ``seq`` and of each table that has numbers.
         live: Whether a batch is written when it is old, and not only when it is full.
         reach: Called with the next number when that has got as far as it returned last.
@@ -130,12 +129,7 @@ class StoreWriter:
         return self
 
     def close(self, timeout_s: float = 10.0) -> bool:
-        """
-        Write what is left within the time, and end; a second call does nothing.
-
-        Returns:
-            False when rows were lost at the end.
-        """
+        """Write what is left within the time, and end, once; False: rows were lost at the end."""
         if self._is_closed:
             return True
         self._is_closed = True
