@@ -35,13 +35,10 @@ _DURATION = _length("duration_ns", "how long it took", "end_ktime_ns - start_kti
 
 class Reference(NamedTuple):
     """
-    What an activity has beside its event, and how a row refers to it.
+    A field that an activity has beside its event, and the column that refers to it.
 
-    Attributes:
-        field: Of the activity.
-        column: Of the row.
-        method: Of ``Names``, which gives the number of a thing, and of ``Directory``, which
-            gives the thing back. Empty: the row holds the field as it is.
+    ``method`` is that of ``Names``, which gives the number of a thing, and of ``Directory``, which
+    gives the thing back. Empty: the row holds the field as it is.
     """
 
     field: str
@@ -106,7 +103,7 @@ class EventTable(NamedTuple):
         pick = itemgetter(*map(place_of, fields))
         apis = [(self.event._fields.index(name), place_of(name)) for name in self.apis]
         known_apis = names.known_apis
-        flatten = event_rows(self.event).flatten
+        flatten, _ = event_rows(self.event)
 
         def make(seq: int, activity: Any) -> Row:  # noqa: ANN401 -- of this table
             event, end_unix_ns, *values = pick(activity)
@@ -146,7 +143,7 @@ class EventTable(NamedTuple):
             *(name for name in activity._fields if name.endswith("_id")),
         ]
         arrange = _getter([made.index(name) for name in activity._fields])
-        restore = event_rows(self.event).restore
+        _, restore = event_rows(self.event)
         end = self.end_place
 
         def make(row: Row) -> Activity | None:

@@ -7,20 +7,22 @@ said once, and tried again with the next batch, since a disk that is full may be
 
 import logging
 import sqlite3
+import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from queue import Queue
+from typing import Any
 
 from otel_gpu.faults import Faults
-from otel_gpu.store.batch import Batch
+from otel_gpu.store.batch import Batch, PendingRows
 from otel_gpu.store.columns import MAX_INTEGER, Row
 from otel_gpu.store.eviction import Room
 from otel_gpu.store.limits import Limits
 from otel_gpu.store.lock import Lock
 from otel_gpu.store.losses import FAILED
-from otel_gpu.store.pending_rows import PendingRows
 from otel_gpu.store.problems import DAMAGED, FAILURES, NoRoomError, Problem, problem_of
 from otel_gpu.store.rows import mend
 from otel_gpu.store.schema import TABLE_BY_NAME
@@ -168,6 +170,36 @@ class Journal:
             hint = problem.hint and f" ({problem.hint})"
             said = "%s: cannot be written: %s; the capture goes on without it%s"
             _logger.warning(said, self._path, problem.text, hint)
+
+
+class Background(Journal):
+    """Writes in a thread of its own; one batch is written while the next is gathered."""
+
+    def __init__(self, *arguments: Any) -> None:  # noqa: ANN401 -- those of Journal
+        super().__init__(*arguments)
+        self._batches: Queue[Batch | None] = Queue()
+        self._thread = threading.Thread(target=self._run, name="otel-gpu-store", daemon=True)
+        self._thread.start()
+
+    def is_ready(self) -> bool:
+        """Say whether the batch before is written."""
+        return not self._batches.unfinished_tasks
+
+    def put(self, batch: Batch) -> None:
+        """Take a batch; the thread writes it."""
+        self._batches.put(batch)
+
+    def close(self, timeout_s: float) -> bool:
+        """Write what waits within the time; False when not all was written."""
+        self._batches.put(None)
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive() and not self.lost.total()
+
+    def _run(self) -> None:
+        for batch in iter(self._batches.get, None):
+            super().put(batch)
+            self._batches.task_done()
+        super().close(0)
 
 
 def _mend(table: str, row: Row) -> Row:

@@ -22,9 +22,9 @@ from otel_gpu.enrich.activities import (
 )
 from otel_gpu.enrich.percentiles import known_middles
 from otel_gpu.probe_table import API_BY_NUMBER, Api
+from otel_gpu.store.batch import PendingRows
 from otel_gpu.store.columns import Row
 from otel_gpu.store.lookups import family_name
-from otel_gpu.store.pending_rows import PendingRows
 from otel_gpu.store.processes import End, Process, Processes, Referred
 from otel_gpu.store.schema import TABLE_BY_NAME
 from otel_gpu.store.stack_rows import stack_columns

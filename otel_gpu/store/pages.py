@@ -73,16 +73,19 @@ class Pages:
         known = self._known.setdefault(table, set())
         for row in rows:
             types = tuple(map(type, row))
-            if types not in known and _are_right(types, TABLE_BY_NAME[table].stored):
+            if types not in known:
+                if not _are_right(types, TABLE_BY_NAME[table].stored):
+                    self.reject(table)
+                    continue
                 known.add(types)
-            # The last one says whether the others lie in their bounds: 0 or 1, NULL if nobody knows.
-            if types in known and row[-1] == 1:
+            if row[-1] == 1:
                 yield row[:-1]
             else:
-                self.rejected[table] += 1
+                self.reject(table)
 
 
 def _are_right(types: Sequence[type], columns: Sequence[Column]) -> bool:
+    # The last one says whether the others lie in their bounds: 0 or 1, NULL if nobody knows.
     return types[-1] is int and all(
         found is _TYPES[column.kind.sql] or (column.optional and found is type(None))
         for found, column in zip(types[:-1], columns, strict=True)

@@ -7,12 +7,13 @@ first, as one reading. So what was usual before a window is known in it.
 """
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import itemgetter
 from typing import Any, TypeVar
 
 from otel_gpu import wire
 from otel_gpu.decode.bodies import parse_body
+from otel_gpu.decode.events import Aggregate
 from otel_gpu.enrich.activities import (
     Activity,
     AggregatesActivity,
@@ -52,8 +53,7 @@ _EARLY_CALLS = (
     "GROUP BY process, api))"
 )
 
-_Informed = TypeVar("_Informed", PressureActivity, StatusActivity, CaptureActivity, ProbesActivity)
-
+_T = TypeVar("_T")
 _Found = tuple[int, Activity]
 
 
@@ -71,14 +71,14 @@ class Playback:
         # By the number of the first row of each capture, the latest first.
         self._ids = [(0, SpanIds(NO_SEED))]
         for row in span.captures:
-            if capture := self._capture(row):
+            if capture := _capture(row):
                 self._ids.insert(0, (row[2], SpanIds(capture.seed)))
         self._ways: dict[str, Callable[[Row], Activity | None]] = {
             **{kind.name: kind.activity_maker(directory, self._ids_at) for kind in EVENT_TABLES},
             "exits": self._exit,
             "readings": self._reading,
-            "pressure": self._pressure,
-            "statuses": self._status,
+            "pressure": _pressure,
+            "statuses": _status,
         }
 
     def activities(self) -> Iterator[Activity]:
@@ -119,10 +119,10 @@ class Playback:
     def _captures(self) -> Iterator[_Found]:
         first, last = self._span.first_seq, self._span.last_seq
         rows: list[tuple[int, Activity | None]] = [
-            (row[2], self._capture(row)) for row in self._span.captures if row[2] >= first
+            (row[2], _capture(row)) for row in self._span.captures if row[2] >= first
         ]
         probes = self._pages.where("probes", "seq BETWEEN ? AND ?", (first, last))
-        rows += [(row[2], self._probes(row)) for row in probes]
+        rows += [(row[2], _probes(row)) for row in probes]
         for seq, activity in sorted(rows, key=itemgetter(0)):
             if activity is not None:
                 yield seq, activity
@@ -137,55 +137,34 @@ class Playback:
         )
         latest = "seq = (SELECT max(seq) FROM pressure WHERE seq < ? AND seq > ?)"
         pressure = self._pages.where("pressure", latest, (span.first_seq, capture[2]))
-        found = [self._capture(capture), *map(self._probes, probes), *map(self._pressure, pressure)]
+        found = [_capture(capture), *map(_probes, probes), *map(_pressure, pressure)]
         yield from (activity for activity in found if activity is not None)
         alive = (
             "SELECT process FROM processes WHERE capture = ? "
             "AND (end_unix_ns IS NULL OR end_unix_ns >= ?)"
         )
-        values = (span.chunk, capture[0], span.start_unix_ns)
-        yield from self._series_before(alive, values)
-        yield from self._times_before(alive, values)
+        counted = f"SELECT series FROM series WHERE process IN ({alive})"
+        totals = self._totals("aggregate_totals", "series", counted)
+        rows = ((row[0], *row[2:4], row[6], *row[4:6], row[7]) for row in totals)
+        if series := tuple(self._add_all(rows)):
+            yield AggregatesActivity(span.start_unix_ns, series)
+        totals = self._totals("thread_time_totals", "process", alive)
+        if times := self._account((process, *row) for process, _, *row in totals):
+            yield TimesActivity(span.start_unix_ns, times)
 
-    def _series_before(self, alive: str, values: tuple[int, int, int]) -> Iterator[Activity]:
+    def _totals(self, table: str, key: str, alive: str) -> list[Row]:
         latest = (
-            "(series, chunk) IN (SELECT s.series, (SELECT max(t.chunk) "
-            "FROM aggregate_totals AS t WHERE t.series = s.series AND t.chunk < ?) "
-            f"FROM series AS s WHERE s.process IN ({alive}))"
+            f"({key}, chunk) IN (SELECT one.{key}, (SELECT max(chunk) FROM {table} AS t "
+            f"WHERE t.{key} = one.{key} AND t.chunk < ?) FROM ({alive}) AS one)"
         )
-        rows = self._pages.where("aggregate_totals", latest, values)
-        series = tuple(
-            self._add_all(
-                (number, unplaced, total, size_bytes, least, most, buckets)
-                for number, _, unplaced, total, least, most, size_bytes, buckets in rows
-            )
+        span = self._span
+        return self._pages.where(
+            table, latest, (span.chunk, span.captures[0][0], span.start_unix_ns)
         )
-        if series:
-            yield AggregatesActivity(self._span.start_unix_ns, series)
-
-    def _times_before(self, alive: str, values: tuple[int, int, int]) -> Iterator[Activity]:
-        latest = (
-            "(process, chunk) IN (SELECT p.process, (SELECT max(t.chunk) "
-            "FROM thread_time_totals AS t WHERE t.process = p.process AND t.chunk < ?) "
-            f"FROM ({alive}) AS p)"
-        )
-        rows = self._pages.where("thread_time_totals", latest, values)
-        times = self._account((process, *row) for process, _, *row in rows)
-        if times:
-            yield TimesActivity(self._span.start_unix_ns, times)
 
     def _exit(self, row: Row) -> Activity | None:
         process = self._directory.process(row[1])
         return None if process is None else ExitActivity(process, row[2], row[3], bool(row[4]))
-
-    def _pressure(self, row: Row) -> Activity | None:
-        return _with_info(PressureActivity, wire.RECORD_PRESSURE, row[1], row[2])
-
-    def _status(self, row: Row) -> Activity | None:
-        return _with_info(StatusActivity, wire.RECORD_STATUS, row[1], row[2])
-
-    def _capture(self, row: Row) -> CaptureActivity | None:
-        return _with_info(_capture_of, wire.RECORD_CAPTURE, row[3], row[-1])
 
     def _ids_at(self, seq: int) -> SpanIds:
         """Return what names the spans of the capture that a row is of."""
@@ -193,9 +172,6 @@ class Playback:
         if seq >= latest_seq:
             return latest
         return next(ids for first_seq, ids in self._ids if seq >= first_seq)
-
-    def _probes(self, row: Row) -> Activity | None:
-        return _with_info(ProbesActivity, wire.RECORD_PROBES, row[3], row[4])
 
     def _reading(self, row: Row) -> Activity | None:
         seq, kind, unix_ns = row
@@ -218,24 +194,21 @@ class Playback:
     def _add_all(self, rows: Iterable[Row]) -> Iterator[Series]:
         """Add what rows say that was counted, from ``unplaced`` on, by the numbers of series."""
         for number, *row in rows:
-            series = self._add(number, row)
+            try:
+                series = self._add(self._directory.series(number), read_aggregate(*row))
+            except ValueError:
+                series = None
             if series is None:
                 self._pages.reject("aggregates")
             else:
                 yield series
 
-    def _add(self, number: int, row: Sequence[Any]) -> Series | None:
-        name = self._directory.series(number)
-        if name is None:
+    def _add(self, series: Series | None, added: Aggregate) -> Series | None:
+        if series is None:
             return None
-        try:
-            aggregate = read_aggregate(*row)
-        except ValueError:
-            return None
-        account = self._accounts.find(name.process)
-        if known := account.series.get(name.key):
-            aggregate = aggregate_with(known.aggregate, aggregate)
-        series = Series(name.process, name.key, name.api, name.device, bounded(aggregate))
+        account = self._accounts.find(series.process)
+        known = account.series.get(series.key, series).aggregate
+        series = series._replace(aggregate=bounded(aggregate_with(known, added)))
         return series if self._accounts.put(account, series) else None
 
     def _account(self, rows: Iterable[Row]) -> tuple[ThreadTime, ...]:
@@ -258,14 +231,25 @@ class Playback:
         return tuple(time for _, one in sorted(touched.items()) for time in one.times.values())
 
 
+def _informed(
+    kind: Callable[[int, Mapping[str, Any]], _T], record: int
+) -> Callable[[Row], _T | None]:
+    # Of a row with a moment and a document; those of captures have some columns between.
+    def make(row: Row) -> _T | None:
+        unix_ns = row[3] if kind is _capture_of else row[-2]
+        try:
+            return kind(unix_ns, parse_body(record, row[-1].encode()))
+        except (TypeError, ValueError):
+            return None
+
+    return make
+
+
 def _capture_of(unix_ns: int, info: Mapping[str, Any]) -> CaptureActivity:
     return CaptureActivity(unix_ns, info, capture_seed(unix_ns, info))
 
 
-def _with_info(
-    kind: Callable[[int, Mapping[str, Any]], _Informed], record: int, unix_ns: int, text: str
-) -> _Informed | None:
-    try:
-        return kind(unix_ns, parse_body(record, text.encode()))
-    except (TypeError, ValueError):
-        return None
+_capture = _informed(_capture_of, wire.RECORD_CAPTURE)
+_pressure = _informed(PressureActivity, wire.RECORD_PRESSURE)
+_probes = _informed(ProbesActivity, wire.RECORD_PROBES)
+_status = _informed(StatusActivity, wire.RECORD_STATUS)

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from otel_gpu import __version__
 from otel_gpu.faults import Faults
-from otel_gpu.store.delivery import Background
 from otel_gpu.store.files import open_writing
-from otel_gpu.store.journal import Journal
+from otel_gpu.store.journal import Background, Journal
 from otel_gpu.store.limits import Limits
 from otel_gpu.store.lock import UNENDED, LastWriter
 from otel_gpu.store.losses import KILLED

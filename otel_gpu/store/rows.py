@@ -9,7 +9,7 @@ the signed number of the same bits.
 
 from collections.abc import Callable, Sequence
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 from otel_gpu.decode.events import CudaCall
 from otel_gpu.store.columns import JSON, MAX_INTEGER, WORD, Column, Row
@@ -20,19 +20,16 @@ _WORDS = 1 << 64
 _new_tuple = tuple.__new__
 
 
-class EventRows(NamedTuple):
-    """How events of a kind become the columns of a row, and back."""
-
-    flatten: Callable[[Any], Row]
-    restore: Callable[[Sequence[Any]], Any]
+_Flatten = Callable[[Any], Row]
+_Restore = Callable[[Sequence[Any]], Any]
 
 
-def event_rows(event: Any) -> EventRows:  # noqa: ANN401 -- the class of any event
-    """Return how events of a kind are kept."""
+def event_rows(event: Any) -> tuple[_Flatten, _Restore]:  # noqa: ANN401 -- the class of any event
+    """Return what makes the columns of an event of a kind, and an event of columns."""
     places = tuple(at for at, column in enumerate(event_columns(event)) if column.kind is WORD)
     spread, gather = (_spread, _gather) if event is CudaCall else (tuple, tuple)
     if not places:
-        return EventRows(spread, lambda values: _new_tuple(event, gather(values)))
+        return spread, lambda values: _new_tuple(event, gather(values))
     # Two at least, so that the getter always gives a tuple.
     words = itemgetter(*places, places[0])
 
@@ -54,7 +51,7 @@ def event_rows(event: Any) -> EventRows:  # noqa: ANN401 -- the class of any eve
         # As event._make, which takes longer.
         return _new_tuple(event, gather(values))
 
-    return EventRows(flatten, restore)
+    return flatten, restore
 
 
 def mend(columns: Sequence[Column], row: Row) -> Row:

@@ -16,6 +16,7 @@ from otel_gpu.store.text import from_json
 
 # The largest of the kernel's numbers, which also says that there was no smallest one yet.
 _MOST = (1 << 64) - 1
+NOTHING = Aggregate(0, _MOST, 0, 0, (0,) * wire.MAX_BUCKETS)
 
 
 def added_row(before: Aggregate | None, now: Aggregate) -> Row:

@@ -38,15 +38,15 @@ def test_an_event_is_read_back_from_its_row(event, data):
     """A real table gives back every field, addresses with their highest bit too."""
     one = data.draw(values_of(event))
     table = Table("t", "a test", Column("seq", U64, ""), *event_columns(event))
-    rows = event_rows(event)
+    flatten, restore = event_rows(event)
     connection = sqlite3.connect(":memory:")
     connection.execute(table.sql())
 
-    connection.execute(table.insert(), (1, *rows.flatten(one)))
+    connection.execute(table.insert(), (1, *flatten(one)))
     (found,) = connection.execute(table.select).fetchall()
     connection.close()
 
-    assert rows.restore(found[1:-1]) == one
+    assert restore(found[1:-1]) == one
     assert found[-1] == 1
 
 
