@@ -5,6 +5,7 @@ What a column may hold is written down once. SQLite checks the type when a row i
 written; a reader checks the range as well, since a file may come from anywhere.
 """
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 Row = tuple[Any, ...]
@@ -83,14 +84,22 @@ class Table:
     A key of a single integer is also where a row lies in the file.
 
     Attributes:
+        rows: Those of a table that never grows, which says what numbers or words mean.
         stored: The columns that rows are written with.
         key: The names of those that are its primary key.
         select: The query for its rows, to which a condition can be added; the last value of each
             row says whether the others lie in their bounds.
     """
 
-    def __init__(self, name: str, meaning: str, *columns: Column, key_length: int = 1) -> None:
-        self.name, self.meaning, self.columns = name, meaning, columns
+    def __init__(
+        self,
+        name: str,
+        meaning: str,
+        *columns: Column,
+        key_length: int = 1,
+        rows: Iterable[Row] = (),
+    ) -> None:
+        self.name, self.meaning, self.columns, self.rows = name, meaning, columns, tuple(rows)
         self.stored = tuple(column for column in columns if not column.made_of)
         self.key = tuple(column.name for column in columns[:key_length])
         self._names = ", ".join(column.name for column in self.stored)

@@ -36,18 +36,15 @@ _FORGET = (
     "DELETE FROM buckets WHERE capture NOT IN (SELECT capture FROM captures)",
     # A reader of a chunk needs what everything stood at when it began: the latest that is
     # older.
-    """
-    DELETE FROM aggregate_totals AS t WHERE t.chunk < :oldest AND (
-      t.series NOT IN (SELECT series FROM series)
-      OR EXISTS (SELECT 1 FROM aggregate_totals AS later
-        WHERE later.series = t.series AND later.chunk > t.chunk AND later.chunk < :oldest))
-    """,
-    """
-    DELETE FROM thread_time_totals AS t WHERE t.chunk < :oldest AND (
-      t.process NOT IN (SELECT process FROM processes)
-      OR EXISTS (SELECT 1 FROM thread_time_totals AS later
-        WHERE later.process = t.process AND later.chunk > t.chunk AND later.chunk < :oldest))
-    """,
+    *(
+        f"DELETE FROM {table} AS t WHERE chunk < :oldest AND ({key} NOT IN (SELECT {key} FROM {owner}) "
+        f"OR EXISTS (SELECT 1 FROM {table} AS later WHERE later.{key} = t.{key} "
+        "AND later.chunk > t.chunk AND later.chunk < :oldest))"
+        for table, key, owner in (
+            ("aggregate_totals", "series", "series"),
+            ("thread_time_totals", "process", "processes"),
+        )
+    ),
 )
 
 

@@ -8,9 +8,7 @@ from otel_gpu.enrich import reasons
 from otel_gpu.enrich.cuda_errors import DRIVER_ERRORS, RUNTIME_ERRORS
 from otel_gpu.explain.rules import RULES
 from otel_gpu.probe_table import APIS
-from otel_gpu.store.columns import S32, TEXT, U8, U16, U32, Column, Row, Table
-
-_Lookup = tuple[Table, list[Row]]
+from otel_gpu.store.columns import S32, TEXT, U8, U16, U32, Column, Table
 
 _STATES = {
     wire.STATE_ON_CPU: "running",
@@ -88,34 +86,30 @@ def family_number(name: str) -> int:
 
 def _words(
     name: str, meaning: str, key: Column, words: Mapping[int, str], meanings: Mapping[int, str]
-) -> _Lookup:
+) -> Table:
     columns = (key, Column("name", TEXT, "the word for it"), Column("meaning", TEXT, "in full"))
     rows = [(number, words[number], text) for number, text in meanings.items()]
-    return Table(name, meaning, *columns), rows
+    return Table(name, meaning, *columns, rows=rows)
 
 
-_LOOKUPS: tuple[_Lookup, ...] = (
-    (
-        Table(
-            "apis",
-            "CUDA APIs.",
-            Column("api", U16, "number of the API"),
-            Column("name", TEXT, "its name"),
-            Column("layer", TEXT, "runtime (libcudart) or driver (libcuda)"),
-            Column("family", TEXT, "what kind of call it is: launch, synchronize, copy, …"),
-        ),
-        [(api.number, api.name, api.layer_name, family_name(api.family)) for api in APIS],
+LOOKUPS = (
+    Table(
+        "apis",
+        "CUDA APIs.",
+        Column("api", U16, "number of the API"),
+        Column("name", TEXT, "its name"),
+        Column("layer", TEXT, "runtime (libcudart) or driver (libcuda)"),
+        Column("family", TEXT, "what kind of call it is: launch, synchronize, copy, …"),
+        rows=[(api.number, api.name, api.layer_name, family_name(api.family)) for api in APIS],
     ),
-    (
-        Table(
-            "errors",
-            "Results of CUDA calls.",
-            Column("layer", TEXT, "as in apis"),
-            Column("status", S32, "the number"),
-            Column("name", TEXT, "its name"),
-            key_length=2,
-        ),
-        [
+    Table(
+        "errors",
+        "Results of CUDA calls.",
+        Column("layer", TEXT, "as in apis"),
+        Column("status", S32, "the number"),
+        Column("name", TEXT, "its name"),
+        key_length=2,
+        rows=[
             *(("runtime", status, name) for status, name in RUNTIME_ERRORS.items()),
             *(("driver", status, name) for status, name in DRIVER_ERRORS.items()),
         ],
@@ -155,49 +149,38 @@ _LOOKUPS: tuple[_Lookup, ...] = (
         _names(wire.SWITCH_TYPE_NAMES, "switch_"),
         _SWITCH_TYPES,
     ),
-    (
-        Table(
-            "copy_kinds",
-            "Directions of copies.",
-            Column("copy_kind", U8, "number"),
-            Column("name", TEXT, "the word for it"),
-        ),
-        list(_names(wire.COPY_KIND_NAMES, "copy_").items()),
+    Table(
+        "copy_kinds",
+        "Directions of copies.",
+        Column("copy_kind", U8, "number"),
+        Column("name", TEXT, "the word for it"),
+        rows=_names(wire.COPY_KIND_NAMES, "copy_").items(),
     ),
-    (
-        Table(
-            "metrics",
-            "What series count.",
-            Column("metric", U16, "number of the metric"),
-            Column("name", TEXT, "the word for it"),
-            Column("unit", TEXT, "of sum, min, max and of the buckets"),
-            Column("meaning", TEXT, "in full"),
-        ),
-        [
+    Table(
+        "metrics",
+        "What series count.",
+        Column("metric", U16, "number of the metric"),
+        Column("name", TEXT, "the word for it"),
+        Column("unit", TEXT, "of sum, min, max and of the buckets"),
+        Column("meaning", TEXT, "in full"),
+        rows=[
             (number, name, *_METRICS[number])
             for number, name in _names(wire.METRIC_NAMES, "metric_").items()
         ],
     ),
-    (
-        Table(
-            "reasons",
-            "What a thread can be blocked on.",
-            Column("reason", TEXT, "the word"),
-            Column("meaning", TEXT, "in full"),
-        ),
-        list(_REASONS.items()),
+    Table(
+        "reasons",
+        "What a thread can be blocked on.",
+        Column("reason", TEXT, "the word"),
+        Column("meaning", TEXT, "in full"),
+        rows=_REASONS.items(),
     ),
-    (
-        Table(
-            "cause_kinds",
-            "Kinds of causes.",
-            Column("kind", TEXT, "the word"),
-            Column("fault", TEXT, "whose it is: host, culprit (if one is known) or nobody"),
-            Column("advice", TEXT, "what to do about it"),
-        ),
-        [(rule.kind, rule.fault, rule.advice) for rule in RULES],
+    Table(
+        "cause_kinds",
+        "Kinds of causes.",
+        Column("kind", TEXT, "the word"),
+        Column("fault", TEXT, "whose it is: host, culprit (if one is known) or nobody"),
+        Column("advice", TEXT, "what to do about it"),
+        rows=[(rule.kind, rule.fault, rule.advice) for rule in RULES],
     ),
 )
-LOOKUPS = tuple(table for table, _ in _LOOKUPS)
-LOOKUP_ROWS = {table.name: rows for table, rows in _LOOKUPS}
-"""The rows of all lookup tables, by the name of the table."""

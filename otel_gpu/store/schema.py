@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from hashlib import sha256
 
 from otel_gpu.store.columns import Table, View
-from otel_gpu.store.lookups import LOOKUP_ROWS, LOOKUPS
+from otel_gpu.store.lookups import LOOKUPS
 from otel_gpu.store.side_tables import BOOKS, NAMES, TOTALS
 from otel_gpu.store.tables import NUMBERED
 from otel_gpu.store.views import VIEWS, meaning_of
@@ -58,8 +58,8 @@ def create(connection: sqlite3.Connection, facts: Mapping[str, str]) -> None:
     connection.execute("BEGIN IMMEDIATE")
     for statement in statements():
         connection.execute(statement)
-    for name, rows in LOOKUP_ROWS.items():
-        connection.executemany(TABLE_BY_NAME[name].insert(), rows)
+    for table in LOOKUPS:
+        connection.executemany(table.insert(), table.rows)
     info = [(number, *row) for number, row in enumerate(info_rows(connection))]
     connection.executemany(TABLE_BY_NAME["schema_info"].insert(), info)
     meta = {"schema_version": str(VERSION), "schema_fingerprint": fingerprint(), **facts}
