@@ -147,6 +147,10 @@ class GapActivity(NamedTuple):
     parent_span_id: bytes
 
 
+TimeKind = tuple[int, int, str]
+"""State, context and reason of an entry of the time account."""
+
+
 class ThreadTime(NamedTuple):
     """
     Time of the threads of one process, cumulative.
@@ -161,6 +165,11 @@ class ThreadTime(NamedTuple):
     reason: str
     time_ns: int
     count: int  # type: ignore[assignment] # as above
+
+    @property
+    def kind(self) -> TimeKind:
+        """What tells it from others of its process: all but the figures."""
+        return self[1:-2]
 
 
 class TimesActivity(NamedTuple):

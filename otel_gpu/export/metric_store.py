@@ -240,13 +240,12 @@ class MetricStore:
     def _observe_times(self, activity: TimesActivity) -> None:
         self._advance(activity.unix_ns)
         for time in activity.times:
-            kind = (time.state, time.context, time.reason)
-            image = self._image(time.process) if state_of(*kind) and time.time_ns else None
+            image = self._image(time.process) if state_of(*time.kind) and time.time_ns else None
             if image is not None:
                 self._touch(image, activity.unix_ns)
                 # What a thread was blocked on can become known later, and counters only rise.
-                if image.times.get(kind, time).time_ns <= time.time_ns:
-                    image.times[kind] = time
+                if image.times.get(time.kind, time).time_ns <= time.time_ns:
+                    self._images.put_time(image, time)
 
     def _touch(self, image: ObservedImage, unix_ns: int) -> None:
         if image.updated_unix_ns != unix_ns:
