@@ -166,8 +166,8 @@ def _verb_sections() -> Iterator[str]:
         parser = cli.verb_parser(name, verb)
         tail = " [-- CMD ...]" if getattr(verb, "TAKES_COMMAND", False) else ""
         positionals = "".join(f" {_metavar(action)}" for action in _positionals(parser))
-        yield f"## `{cli.PROGRAM} {name}`\n"
-        yield f"    {cli.PROGRAM} {name} [options]{positionals}{tail}\n"
+        yield f"## `{commands.PROGRAM} {name}`\n"
+        yield f"    {commands.PROGRAM} {name} [options]{positionals}{tail}\n"
         yield f"{' '.join((parser.description or '').split())}\n"
         yield "| argument | meaning |"
         yield "| --- | --- |"

@@ -26,14 +26,19 @@ Nothing here prints: text goes through the ``Output`` that ``run`` is given. Imp
 the top of a verb are paid only by that verb.
 """
 
+import json
+import os
+import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from otel_gpu.errors import OtelGpuError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+PROGRAM = "otel-gpu"
+_PIPE_COLUMNS = 160
 
 VERBS: Mapping[str, str] = {
     "demo": "Run a program that is slow for a known cause, and explain it.",
@@ -59,26 +64,46 @@ class UsageError(OtelGpuError):
     exit_code = 2
 
 
-class Output(Protocol):
-    """Where text goes: results to standard output, what is said to a person to standard error."""
+class Output:
+    """
+    Where text goes: results to standard output, what is said to a person to standard error.
+
+    A console writes plain text where its stream is no terminal.
+    """
 
     @property
     def stdout(self) -> TextIO:
         """The stream of results, for writers that want a file."""
+        return sys.stdout
 
     @property
     def stdout_console(self) -> "Console":
-        """A rich console on standard output; plain text where that is not a terminal."""
+        """A rich console on standard output."""
+        return _console(sys.stdout)
 
     @property
     def stderr_console(self) -> "Console":
-        """A rich console on standard error; plain text where that is not a terminal."""
+        """A rich console on standard error."""
+        return _console(sys.stderr)
 
     def line(self, text: str = "") -> None:
         """Write one line of results."""
+        sys.stdout.write(f"{text}\n")
 
     def json(self, document: Any) -> None:  # noqa: ANN401 -- whatever JSON can hold
         """Write one JSON document as the result."""
+        self.line(json.dumps(document, indent=2, ensure_ascii=False))
 
     def note(self, text: str) -> None:
         """Tell the operator something, on standard error, as ``otel-gpu: text``."""
+        sys.stderr.write(f"{PROGRAM}: {text}\n")
+        sys.stderr.flush()
+
+
+def _console(stream: TextIO) -> "Console":
+    from rich.console import Console  # noqa: PLC0415 -- 50 ms that most verbs need not pay
+
+    # A pipe has no width. Lines of a file are better long than folded.
+    is_wide = not stream.isatty() and "COLUMNS" not in os.environ
+    width = _PIPE_COLUMNS if is_wide else None
+    return Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
