@@ -81,6 +81,11 @@ def name_of(text: object) -> str:
     return inert(str(text), MAX_NAME)
 
 
+def present(**values: object) -> dict[str, Any]:
+    """Return the values that say something; nothing, 0 and None are left out."""
+    return {name: value for name, value in values.items() if value}
+
+
 def micros(time_ns: float) -> float | int | None:
     """Return nanoseconds as microseconds, exactly; None: not known."""
     if math.isnan(time_ns):

@@ -108,9 +108,7 @@ def make_app(server: Server[Any], address: Address, token: str) -> ASGIApp:
         stateless_http=True,
         max_request_body_size=MAX_BODY_BYTES,
         transport_security=TransportSecuritySettings(
-            enable_dns_rebinding_protection=not is_any,
-            allowed_hosts=hosts,
-            allowed_origins=origins,
+            enable_dns_rebinding_protection=not is_any, allowed_hosts=hosts, allowed_origins=origins
         ),
     )
     return _Guard(app, token, origins)
