@@ -80,13 +80,12 @@ class Capture:
             with closing(self._open_source(self.path)) as source:
                 window, notes = self._narrow(source, self._named(source, asked))
                 key = (state, window, frozenset(asked.pids))
-                study = self._kept.get(key)
-                if study is None:
-                    study = self._kept[key] = self._study(source, window, asked.pids, notes)
+                if key not in self._kept:
+                    self._kept[key] = self._study(source, window, asked.pids, notes)
             if len(self._kept) > _KEPT:
                 self._kept.popitem(last=False)
             self._kept.move_to_end(key)
-            return study
+            return self._kept[key]
 
     def resolve(self, asked: Question) -> Window:
         """Return the window that a question names."""

@@ -11,6 +11,7 @@ refused, or asks for nothing, keeps no connection.
 import ipaddress
 import socket
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import uvicorn
 from mcp.server.lowlevel.server import Server
@@ -30,7 +31,6 @@ _LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 _BACKLOG = 64
 _MAX_REQUESTS = 64
 _GRACE_S = 5
-_MAX_PORT = 65_535
 # Who is refused keeps no connection.
 _CLOSE = {"Connection": "close"}
 
@@ -48,38 +48,33 @@ class Address(NamedTuple):
     @property
     def is_loopback(self) -> bool:
         """Whether only this host can reach it."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return self.host == "localhost" or self._is("is_loopback")
 
     @property
     def is_any(self) -> bool:
         """Whether it stands for all addresses of this host."""
-        try:
-            return ipaddress.ip_address(self.host).is_unspecified
-        except ValueError:
-            return False
+        return self._is("is_unspecified")
 
     @property
     def in_url(self) -> str:
         """The host as a URL has it."""
         return f"[{self.host}]" if ":" in self.host else self.host
 
+    def _is(self, kind: str) -> bool:
+        try:
+            return bool(getattr(ipaddress.ip_address(self.host), kind))
+        except ValueError:
+            return False
+
 
 def parse_address(text: str, default: Address) -> Address:
     """Read ``HOST:PORT``, ``HOST``, ``:PORT``, ``PORT`` or ``[IPv6]:PORT``, or raise."""
-    host, colon, port = text.rpartition(":")
-    if text.isascii() and text.isdigit():
-        host, port = "", text
-    elif text.endswith("]") or not colon:
-        host, port = text, ""
-    host = host.removeprefix("[").removesuffix("]")
-    if port and not (port.isascii() and port.isdigit() and int(port) <= _MAX_PORT):
-        raise HttpError(f"{text!r} is not an address", hint="write HOST:PORT")
-    return Address(host or default.host, int(port) if port else default.port)
+    try:
+        parts = urlsplit(f"//:{text}" if text.isdigit() else f"//{text}")
+        port = parts.port
+    except ValueError as error:
+        raise HttpError(f"{text!r} is not an address", hint="write HOST:PORT") from error
+    return Address(parts.hostname or default.host, default.port if port is None else port)
 
 
 def listen(address: Address) -> socket.socket:
