@@ -2,34 +2,27 @@
 The verbs of the command line, one module each; those that begin with ``_`` are what verbs share.
 
 ``cli.py`` imports a module of ``VERBS`` only when it is asked for; it is named as its verb, with
-an ``_`` behind it where Python has a use for the name. A verb holds:
-
-``add_arguments(parser)``
-    Adds the verb's own arguments. ``cli.py`` adds ``--config`` and ``-v`` to every verb.
-``run(args, config, out)``
-    Does the work and returns the exit code. What it cannot do it raises as an
-    ``OtelGpuError``: ``cli.py`` prints that and picks the code.
-
-and may hold:
+an ``_`` behind it where Python has a use for the name. ``add_arguments(parser)`` adds the verb's
+own arguments. ``run(args, config, out)`` does the work and returns the exit code; what it cannot
+do it raises as an ``OtelGpuError``. A verb may also hold:
 
 ``DESCRIPTION``
-    The paragraph above the arguments in the verb's own help; default: that of ``VERBS``.
+    The paragraph above the arguments in its help; default: that of ``VERBS``.
 ``CONFIG_FLAGS``
-    Keys of options, such as ``("spans.mode", "export.otlp_file")``, that the verb takes
-    as flags. Name and help of a flag come from the table in ``config.py``; its value
-    reaches the verb in ``config``, not in ``args``.
+    Keys of options, such as ``("spans.mode", "export.otlp_file")``, that it takes as flags. Their
+    names and help come from ``options.py``, and their values reach the verb in ``config``.
 ``TAKES_COMMAND``
-    True: what follows ``--`` reaches the verb in ``args.command`` as a list of strings,
-    which is empty without it.
+    True: what follows ``--`` reaches it in ``args.command``, a list that is empty without it.
 
-Nothing here prints: text goes through the ``Output`` that ``run`` is given. Imports at
-the top of a verb are paid only by that verb.
+Nothing here prints: text goes through the ``Output`` that ``run`` is given.
 """
 
 import json
 import os
 import sys
+from argparse import ArgumentParser
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from otel_gpu.errors import OtelGpuError
@@ -38,6 +31,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 PROGRAM = "otel-gpu"
+JSON_HELP = "print one JSON document"
 _PIPE_COLUMNS = 160
 
 VERBS: Mapping[str, str] = {
@@ -56,6 +50,17 @@ VERBS: Mapping[str, str] = {
     "top": "Show on one screen what CUDA programs do right now, and what is wrong.",
 }
 """All verbs with their lines in ``otel-gpu --help``, which imports none of them."""
+
+
+def add_file(parser: ArgumentParser, name: str, text: str, **more: Any) -> None:  # noqa: ANN401
+    """Add an argument that names a file; ``more`` is argparse's."""
+    parser.add_argument(name, type=Path, metavar="FILE", help=text, **more)
+
+
+def add_pids(parser: ArgumentParser, text: str, note: str = "") -> None:
+    """Add ``--pid``, whose values are a list."""
+    text = f"{text}; may be repeated{note}"
+    parser.add_argument("--pid", type=int, action="append", default=[], metavar="PID", help=text)
 
 
 class UsageError(OtelGpuError):

@@ -35,9 +35,9 @@ class Display:
         self,
         board: Board,
         console: Console,
-        *,
         source: str,
         interval_s: float,
+        *,
         is_live: bool,
         takes_keys: bool,
     ) -> None:
@@ -57,27 +57,30 @@ class Display:
         self.has_quit = False
 
     def __enter__(self) -> Self:
-        with ExitStack() as stack:
-            if self._is_live:
+        if self._is_live:
+            live = Live(
+                console=self._console,
+                screen=True,
+                auto_refresh=False,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
+            with ExitStack() as stack:
                 stack.enter_context(self._messages)
                 if self._keys is not None:
                     stack.enter_context(self._keys)
-                self._live = stack.enter_context(
-                    Live(
-                        console=self._console,
-                        screen=True,
-                        auto_refresh=False,
-                        redirect_stdout=False,
-                        redirect_stderr=False,
-                    )
-                )
+                self._live = stack.enter_context(live)
                 self._show()
-            self._open = stack.pop_all()
+                self._open = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._live = None
         self._open.close()
+
+    def quit(self) -> None:
+        """Show no more."""
+        self.has_quit = True
 
     @property
     def is_paused(self) -> bool:
@@ -134,13 +137,12 @@ class Display:
         controls = self._controls
         match key:
             case "q":
-                self.has_quit = True
+                self.quit()
             case "p" | " ":
                 self._controls = controls._replace(is_paused=not controls.is_paused)
             case "s":
-                names = list(SORTS)
-                following = names[(names.index(controls.sort) + 1) % len(names)]
-                self._controls = controls._replace(sort=following)
+                names = [*SORTS, *SORTS]
+                self._controls = controls._replace(sort=names[names.index(controls.sort) + 1])
             case "j" | "k":
                 self._choose(1 if key == "j" else -1)
             case _:

@@ -7,7 +7,7 @@ import tempfile
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from otel_gpu.commands import Output, UsageError
+from otel_gpu.commands import JSON_HELP, Output, UsageError, add_file
 from otel_gpu.config import Config
 from otel_gpu.demo.build import DemoError, build
 from otel_gpu.demo.scenarios import CAPTURE_ENVIRONMENT, CAPTURE_FLAGS, SCENARIOS, Scenario
@@ -31,10 +31,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--synthetic", action="store_true", help="play the recording of it that we come with"
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.add_argument(
-        "--record", type=Path, metavar="FILE", help="keep the recording that is made"
-    )
+    parser.add_argument("--json", action="store_true", help=JSON_HELP)
+    add_file(parser, "--record", "keep the recording that is made")
 
 
 def run(args: Namespace, config: Config, out: Output) -> int:  # noqa: ARG001 -- the protocol's

@@ -5,10 +5,9 @@ import os
 import signal
 from argparse import ArgumentParser, Namespace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from otel_gpu.commands import Output, UsageError
+from otel_gpu.commands import Output, UsageError, add_file
 from otel_gpu.commands._recorder import store_path
 from otel_gpu.commands._reports import make_collector, resolve_window
 from otel_gpu.commands._sources import RecordingSource, StoreSource
@@ -27,18 +26,12 @@ DESCRIPTION = (
 CONFIG_FLAGS = ("store.path",)
 
 _DEFAULT_ADDRESS = "127.0.0.1:8977"
-_PACKAGE = "otel-gpu[mcp]"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the verb's own arguments."""
-    parser.add_argument(
-        "recording",
-        type=Path,
-        nargs="?",
-        metavar="FILE",
-        help="the recording to serve; default: the store that run writes",
-    )
+    recording = "the recording to serve; default: the store that run writes"
+    add_file(parser, "recording", recording, nargs="?")
     parser.add_argument(
         "--http",
         nargs="?",
@@ -47,11 +40,10 @@ def add_arguments(parser: ArgumentParser) -> None:
         help=f"serve HTTP there instead, with a token; default address: {_DEFAULT_ADDRESS}. "
         "Port 0 is any that is free",
     )
-    parser.add_argument(
+    add_file(
+        parser,
         "--token-file",
-        type=Path,
-        metavar="FILE",
-        help="the token is in this file, which no other user may read; default: in "
+        "the token is in this file, which no other user may read; default: in "
         "OTEL_GPU_MCP_TOKEN, else a new one that is written to standard error",
     )
 
@@ -81,7 +73,7 @@ def _check_packages() -> None:
     except ImportError as error:
         raise OtelGpuError(
             f"the MCP SDK is not installed ({error.name} is missing)",
-            hint=f"pip install '{_PACKAGE}'",
+            hint="pip install 'otel-gpu[mcp]'",
         ) from error
 
 

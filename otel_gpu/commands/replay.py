@@ -2,9 +2,8 @@
 
 import os
 from argparse import ArgumentParser, Namespace
-from pathlib import Path
 
-from otel_gpu.commands import Output
+from otel_gpu.commands import Output, add_file
 from otel_gpu.commands._keepers import list_counts, open_keepers
 from otel_gpu.commands._recorder import has_destination
 from otel_gpu.commands._sources import RecordingSource
@@ -21,10 +20,8 @@ CONFIG_FLAGS = ("stacks.mode", "export.otlp_file")
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the verb's own arguments."""
-    parser.add_argument("recording", type=Path, metavar="FILE", help="the recording to replay")
-    parser.add_argument(
-        "--store", type=Path, metavar="FILE", help="also write it into this store, made if needed"
-    )
+    add_file(parser, "recording", "the recording to replay")
+    add_file(parser, "--store", "also write it into this store, made if needed")
 
 
 def run(args: Namespace, config: Config, out: Output) -> int:

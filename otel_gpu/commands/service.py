@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from otel_gpu.commands import Output, UsageError
+from otel_gpu.commands import JSON_HELP, Output, UsageError
 from otel_gpu.commands._recorder import store_path
 from otel_gpu.config import Config
 from otel_gpu.errors import HostError, StoreError
@@ -48,23 +48,13 @@ _NEXT = (
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the verb's own arguments."""
     parser.add_argument("action", choices=_ACTIONS, help="what to do")
-    parser.add_argument(
-        "--root",
-        type=Path,
-        default=Path("/"),
-        metavar="DIR",
-        help="install below this folder, or uninstall from there: an image, or a package",
-    )
-    parser.add_argument(
-        "--program",
-        type=Path,
-        metavar="PATH",
-        help="what the unit runs; default: the otel-gpu that is running now",
-    )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="say what would be done, and do nothing"
-    )
-    parser.add_argument("--json", action="store_true", help="status: print one JSON document")
+    root = "install below this folder, or uninstall from there: an image, or a package"
+    parser.add_argument("--root", type=Path, default=Path("/"), metavar="DIR", help=root)
+    program = "what the unit runs; default: the otel-gpu that is running now"
+    parser.add_argument("--program", type=Path, metavar="PATH", help=program)
+    dry = "say what would be done, and do nothing"
+    parser.add_argument("--dry-run", action="store_true", help=dry)
+    parser.add_argument("--json", action="store_true", help=f"status: {JSON_HELP}")
 
 
 def run(args: Namespace, config: Config, out: Output) -> int:

@@ -2,17 +2,11 @@
 
 import json
 from argparse import ArgumentParser, Namespace
-from pathlib import Path
 
-from otel_gpu.commands import Output, UsageError
+from otel_gpu.commands import JSON_HELP, Output, UsageError, add_file
 from otel_gpu.commands._live import add_target_arguments
 from otel_gpu.commands._live_source import LiveSource, find_source_or_capture, pids_of
-from otel_gpu.commands._reports import (
-    add_source_arguments,
-    open_for_writing,
-    part_of,
-    write_result,
-)
+from otel_gpu.commands._reports import add_source_arguments, open_for_writing, part_of, write_result
 from otel_gpu.config import Config
 from otel_gpu.errors import OtelGpuError
 from otel_gpu.faces.folded import fold, folded_line
@@ -41,8 +35,6 @@ DESCRIPTION = (
 CONFIG_FLAGS = ("spans.mode",)
 TAKES_COMMAND = True
 
-_LIMIT = 20
-
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the verb's own arguments."""
@@ -66,31 +58,22 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--limit",
         type=int,
-        default=_LIMIT,
+        default=20,
         metavar="N",
         help="list this many stacks, in text and JSON; default: %(default)s",
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument(
-        "--json", action="store_true", help="print one JSON document; docs/stacks.md describes it"
+        "--json", action="store_true", help=f"{JSON_HELP}; docs/stacks.md describes it"
     )
     form.add_argument(
         "--folded",
         action="store_true",
         help="print all stacks in the format of FlameGraph's scripts; times are nanoseconds",
     )
-    parser.add_argument(
-        "--output", type=Path, metavar="FILE", help="write there instead of printing"
-    )
-    parser.add_argument(
-        "--speedscope", type=Path, metavar="FILE", help="also write a profile for speedscope"
-    )
-    parser.add_argument(
-        "--flamegraph",
-        type=Path,
-        metavar="FILE",
-        help="also write a flame graph, as a page of HTML",
-    )
+    add_file(parser, "--output", "write there instead of printing")
+    add_file(parser, "--speedscope", "also write a profile for speedscope")
+    add_file(parser, "--flamegraph", "also write a flame graph, as a page of HTML")
 
 
 def run(args: Namespace, config: Config, out: Output) -> int:
@@ -102,13 +85,10 @@ def run(args: Namespace, config: Config, out: Output) -> int:
     source = find_source_or_capture(args, config, out, handled="looked at", done="shows the stacks")
     if isinstance(source, LiveSource) and not config.stacks.enabled:
         raise UsageError("stacks.enabled is false", hint="set it to true, or read a recording")
+    kind, pids = WAITED if args.waits else CALLED, pids_of(source, args)
     with part_of(source, args) as window:
         stacks = StackCollector(
-            window,
-            kind=WAITED if args.waits else CALLED,
-            pids=pids_of(source, args),
-            names=args.api,
-            rejected=source.rejected,
+            window, kind=kind, pids=pids, names=args.api, rejected=source.rejected
         )
         source.play(window, [stacks])
         _write(stacks.finish(source.name, args.by, source.notes), args, out)

@@ -5,14 +5,13 @@ import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 from rich.console import Console
 
 from otel_gpu import pipeline
-from otel_gpu.commands import Output, UsageError
+from otel_gpu.commands import Output, UsageError, add_file
 from otel_gpu.commands._display import Display
 from otel_gpu.commands._keys import has_keys
 from otel_gpu.commands._live import (
@@ -21,6 +20,7 @@ from otel_gpu.commands._live import (
     check_targets,
     exit_code_of,
     open_capture,
+    signals_handled,
 )
 from otel_gpu.commands._sources import RecordingSource
 from otel_gpu.config import Config
@@ -58,17 +58,10 @@ class _Quit(Exception):  # noqa: N818 -- nothing went wrong
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the verb's own arguments."""
-    parser.add_argument(
-        "recording", type=Path, nargs="?", metavar="FILE", help="the recording to play"
-    )
+    add_file(parser, "recording", "the recording to play", nargs="?")
     add_target_arguments(parser)
-    parser.add_argument(
-        "--interval",
-        type=float,
-        default=2.0,
-        metavar="SECONDS",
-        help="from one screen to the next; default: 2",
-    )
+    text = "from one screen to the next; default: 2"
+    parser.add_argument("--interval", type=float, default=2.0, metavar="SECONDS", help=text)
     parser.add_argument(
         "--once",
         action="store_true",
@@ -129,7 +122,8 @@ def _play(args: Namespace, config: Config, out: Output) -> int:
     board = _make_board(args, config, recording.rejected)
     display = _make_display(args, board, out.stdout_console, args.recording.name)
     observers: list[Observer] = [board] if args.once else [_Pace(display), board]
-    with _quitting(display):
+    # Signals do what `q` does, so that the terminal is left as it was.
+    with signals_handled(lambda *_: display.quit()):
         try:
             with display:
                 recording.play(Window(), observers)
@@ -175,22 +169,6 @@ class _Pace:
             raise _Quit
 
 
-@contextmanager
-def _quitting(display: Display) -> Iterator[None]:
-    """Let signals do what ``q`` does, so that the terminal is left as it was."""
-
-    def quit_(_number: int, _frame: object) -> None:
-        display.has_quit = True
-
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    previous = {number: signal.signal(number, quit_) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-
 def _make_board(args: Namespace, config: Config, rejected: Mapping[str, int]) -> Board:
     interval_ns = round(args.interval * _NS_PER_S)
     return Board(pipeline.explain_settings(config), interval_ns, rejected)
@@ -201,14 +179,8 @@ def _make_display(args: Namespace, board: Board, console: Console, source: str) 
     shares_terminal = bool(args.command) and sys.stdout.isatty()
     can_redraw = is_live("auto", console, shares_terminal=shares_terminal)
     can_redraw = can_redraw and not console.is_dumb_terminal and not args.once
-    return Display(
-        board,
-        console,
-        source=source,
-        interval_s=args.interval,
-        is_live=can_redraw,
-        takes_keys=can_redraw and not args.command and has_keys(),
-    )
+    takes_keys = can_redraw and not args.command and has_keys()
+    return Display(board, console, source, args.interval, is_live=can_redraw, takes_keys=takes_keys)
 
 
 def _name_target(args: Namespace) -> str:
