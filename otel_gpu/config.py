@@ -8,7 +8,7 @@ environment variables, and those over the file.
 import difflib
 import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +22,18 @@ FILE_VARIABLE = "OTEL_GPU_CONFIG"
 # token itself: a secret does not belong among settings that are printed.
 _FOREIGN_PREFIXES = ("OTEL_GPU_TEST_", "OTEL_GPU_MCP_")
 
+# How the text of a variable becomes a value, by the kind of its option; the others are text.
+_PARSERS: Mapping[str, Callable[[str], Any]] = {
+    "integer": int,
+    "number": float,
+    "list of numbers": lambda text: [float(part) for part in text.split(",")],
+    "true or false": lambda text: {"true": True, "false": False}[text.strip().lower()],
+}
+
 _logger = logging.getLogger(__name__)
 
 
-def load(
-    path: Path | None,
-    environ: Mapping[str, str],
-    overrides: Mapping[str, Any],
-) -> Config:
+def load(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, Any]) -> Config:
     """
     Read the configuration: a YAML file, then variables, then flags by key (``spans.mode``).
 
@@ -68,15 +72,13 @@ def _read_file(path: Path) -> Iterator[tuple[str, Any]]:
         raise ConfigError(f"{path}: is not valid YAML: {' '.join(str(error).split())}") from error
     for section, fields in _mapping(path, None, document).items():
         if section not in SECTIONS:
-            raise ConfigError(
-                f"{path}: unknown section {str(section)!r}", hint=nearest(section, SECTIONS)
-            )
+            hint = nearest(section, SECTIONS)
+            raise ConfigError(f"{path}: unknown section {str(section)!r}", hint=hint)
         names = [option.name for option in OPTIONS.values() if option.section == section]
         for name, value in _mapping(path, section, fields).items():
             if name not in names:
-                raise ConfigError(
-                    f"{path}: unknown key {section}.{name}", hint=nearest(name, names)
-                )
+                hint = nearest(name, names)
+                raise ConfigError(f"{path}: unknown key {section}.{name}", hint=hint)
             option = OPTIONS[f"{section}.{name}"]
             yield option.key, _convert(option, value, f"{path}: {option.key}")
 
@@ -91,31 +93,20 @@ def _mapping(path: Path, section: str | None, value: Any) -> Mapping[Any, Any]: 
 
 
 def _read_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
-    by_variable = {option.variable: option for option in OPTIONS.values()}
+    known: dict[str, Option | None] = {option.variable: option for option in OPTIONS.values()}
+    known[FILE_VARIABLE] = None
     for variable, text in sorted(environ.items()):
-        if option := by_variable.get(variable):
-            if text:
+        if variable in known:
+            if text and (option := known[variable]):
                 yield option.key, _parse(option, text, variable)
-        elif (
-            variable.startswith(ENVIRONMENT_PREFIX)
-            and variable != FILE_VARIABLE
-            and not variable.startswith(_FOREIGN_PREFIXES)
-        ):
-            hint = nearest(variable, [*by_variable, FILE_VARIABLE])
+        elif variable.startswith(ENVIRONMENT_PREFIX) and not variable.startswith(_FOREIGN_PREFIXES):
+            hint = nearest(variable, known)
             _logger.warning("%s is not known and has no effect%s", variable, hint and f"; {hint}")
 
 
 def _parse(option: Option, text: str, where: str) -> Any:  # noqa: ANN401 -- of the option's type
-    value: Any = text
     try:
-        if option.kind == "integer":
-            value = int(text)
-        elif option.kind == "number":
-            value = float(text)
-        elif option.kind == "list of numbers":
-            value = [float(part) for part in text.split(",")]
-        elif option.kind == "true or false":
-            value = {"true": True, "false": False}[text.strip().lower()]
+        value = _PARSERS.get(option.kind, str)(text)
     except (KeyError, ValueError):
         raise ConfigError(f"{where}: must be {_expected(option)}, not {text!r}") from None
     return _convert(option, value, where)
@@ -126,43 +117,35 @@ def _convert(option: Option, value: Any, where: str) -> Any:  # noqa: ANN401 -- 
     rule = option.rule
     if value is None and rule.optional:
         return None
-    if option.kind == "text":
-        good = isinstance(value, str) and bool(value)
-        numbers: list[Any] = []
-    elif option.kind == "true or false":
-        good = isinstance(value, bool)
-        numbers = []
-    elif option.kind == "list of numbers":
-        good = isinstance(value, list | tuple) and all(_is_number(item, float) for item in value)
-        numbers = list(value) if good else []
-    else:
-        good = _is_number(value, type(option.default))
-        numbers = [value]
+    match option.kind:
+        case "text":
+            good = isinstance(value, str) and bool(value)
+        case "true or false":
+            good = isinstance(value, bool)
+        case "list of numbers":
+            good = isinstance(value, list | tuple)
+            good = good and all(_is_number(item, float, rule) for item in value)
+        case _:
+            good = _is_number(value, type(option.default), rule)
     if not good or (rule.choices and value not in rule.choices):
         hint = nearest(value, rule.choices) if isinstance(value, str) else ""
         raise ConfigError(f"{where}: must be {_expected(option)}, not {value!r}", hint=hint)
-    if any(not _within(number, rule) for number in numbers):
-        raise ConfigError(f"{where}: must be {_expected(option)}, not {value!r}")
     if option.kind == "number":
         value = float(value)
     elif option.kind == "list of numbers":
-        value = tuple(float(number) for number in numbers)
+        value = tuple(map(float, value))
     if rule.check and (problem := rule.check(value)):
         raise ConfigError(f"{where}: {problem} ({value!r})")
     return value
 
 
-def _is_number(value: Any, kind: type) -> bool:  # noqa: ANN401 -- any YAML in
+def _is_number(value: Any, kind: type, rule: Rule) -> bool:  # noqa: ANN401 -- any YAML in
     # YAML's `yes` is a truth value, and a truth value is an int to Python.
-    if isinstance(value, bool):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return False
-    return isinstance(value, int) or (
-        kind is float and isinstance(value, float) and math.isfinite(value)
-    )
-
-
-def _within(number: float, rule: Rule) -> bool:
-    return rule.bounds is None or rule.bounds[0] <= number <= rule.bounds[1]
+    if isinstance(value, float) and not (kind is float and math.isfinite(value)):
+        return False
+    return rule.bounds is None or rule.bounds[0] <= value <= rule.bounds[1]
 
 
 def _expected(option: Option) -> str:

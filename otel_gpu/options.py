@@ -36,10 +36,6 @@ def _option(default: _Value, text: str, **rule: Any) -> _Value:  # noqa: ANN401 
     return dataclasses.field(default=default, metadata={"rule": Rule(text, **rule)})
 
 
-def _check_ring_buffer(value: int) -> str | None:
-    return None if value & (value - 1) == 0 else "must be a power of two"
-
-
 def _check_bounds(value: tuple[float, ...]) -> str | None:
     if len(value) > wire.MAX_BOUNDS:
         return f"has {len(value)} bounds, but at most {wire.MAX_BOUNDS} fit"
@@ -62,7 +58,7 @@ class CaptureConfig:
         8_388_608,
         "Size of the ring buffer between the kernel and the agent; a power of two.",
         bounds=(65_536, 1_073_741_824),
-        check=_check_ring_buffer,
+        check=lambda size: "must be a power of two" if size & (size - 1) else None,
     )
     max_threads: int = _option(16_384, "Watched threads at one time.", bounds=(64, 1_048_576))
     max_processes: int = _option(4_096, "Watched processes at one time.", bounds=(16, 1_048_576))
@@ -124,8 +120,8 @@ class StacksConfig:
     """Where in the program chosen calls were made, and where its threads left the CPU."""
 
     enabled: bool = _option(
-        True,  # noqa: FBT003 -- the default of a switch
-        "Whether stacks are captured. They hold names of functions and paths of source files.",
+        default=True,
+        text="Whether stacks are captured. They hold names of functions and paths of source files.",
     )
     mode: str = _option(
         "event",
@@ -192,8 +188,8 @@ class ExplainConfig:
     """What is said about causes of slow calls and gaps."""
 
     enabled: bool = _option(
-        True,  # noqa: FBT003 -- the default of a switch
-        "Whether causes are looked for and exported as `gpu.causal_chain` and `gpu.incident` spans.",
+        default=True,
+        text="Whether causes are looked for and exported as `gpu.causal_chain` and `gpu.incident` spans.",
     )
     chains_per_second: int = _option(
         50,
