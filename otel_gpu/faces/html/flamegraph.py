@@ -78,10 +78,13 @@ def draw_flamegraph(stacks: Iterable[FoldedStack], by: str, *, most: int = MAX_B
     Without ``SCRIPT`` it still shows the whole text of a box that is pointed at.
     """
     root = _grow(stacks)
-    boxes, left_out = _choose(root, most)
+    every = list(_lay_out(root)) if root.weight > 0 else []
+    wide = [box for box in every if box.width >= _LEAST_WIDTH]
+    # Nothing is narrower than what lies below it, and the sort is stable.
+    boxes = sorted(wide, key=lambda box: -box.width)[:most]
     rows = 1 + max((box.depth for box in boxes), default=0)
     drawn = [_draw(box, root.weight, by) for box in boxes]
-    return _render("picture", drawn, by, WIDTH, rows * ROW, left_out)
+    return _render("picture", drawn, by, WIDTH, rows * ROW, len(every) - len(boxes))
 
 
 def draw_key(stacks: Iterable[FoldedStack]) -> Markup:
@@ -122,15 +125,6 @@ def _grow(stacks: Iterable[FoldedStack]) -> _Node:
     return root
 
 
-def _choose(root: _Node, most: int) -> tuple[list[_Box], int]:
-    """Return the boxes that can be seen, and how many cannot."""
-    boxes = list(_lay_out(root)) if root.weight > 0 else []
-    wide = [box for box in boxes if box.width >= _LEAST_WIDTH]
-    # Nothing is narrower than what lies below it, and the sort is stable.
-    widest = sorted(wide, key=lambda box: -box.width)[:most]
-    return widest, len(boxes) - len(widest)
-
-
 def _lay_out(root: _Node) -> Iterator[_Box]:
     # No recursion: a stack may be deep.
     scale = WIDTH / root.weight
@@ -138,13 +132,11 @@ def _lay_out(root: _Node) -> Iterator[_Box]:
     while waiting:
         box = waiting.pop()
         yield box
-        if box.width < _LEAST_WIDTH:
-            continue
-        x = box.x
-        for _, child in sorted(box.node.children.items()):
-            width = child.weight * scale
-            waiting.append(_Box(child, box.depth + 1, x, width))
-            x += width
+        if box.width >= _LEAST_WIDTH:
+            x = box.x
+            for _, child in sorted(box.node.children.items()):
+                waiting.append(_Box(child, box.depth + 1, x, child.weight * scale))
+                x += waiting[-1].width
 
 
 def _draw(box: _Box, total: int, by: str) -> dict[str, Any]:

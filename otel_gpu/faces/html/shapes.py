@@ -72,3 +72,8 @@ def named_parts(
         for name, share in ranked
         if share >= least
     ]
+
+
+def listed(parts: Iterable[object], separator: object = ", ") -> tuple[Any, ...]:
+    """Return parts of a sentence with something between them."""
+    return tuple(one for part in parts for one in (separator, part))[1:]

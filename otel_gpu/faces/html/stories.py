@@ -2,11 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import filterfalse
 from typing import NamedTuple
 
 from otel_gpu.faces.html.charts import is_busy
 from otel_gpu.faces.html.markup import Place
-from otel_gpu.faces.html.shapes import Part, cause_parts, named_parts
+from otel_gpu.faces.html.shapes import Part, cause_parts, listed, named_parts
 from otel_gpu.findings import causes
 from otel_gpu.findings.causes import Step, find_intervals, longest_first, rank_of, write_tree
 from otel_gpu.findings.document import (
@@ -89,26 +90,20 @@ def cause_nodes(found: Sequence[Cause], own: CallStack | None = None) -> list[No
     """Return causes with their places, except the effect's ``own``, and with their own causes."""
 
     def write(step: Step, inner: list[Node]) -> Node:
-        cause = step.cause
-        stack = stack_of_cause(cause)
-        is_told = stack is None or stack.place is None or (own is not None and stack == own)
-        return Node(
-            cause.share,
-            cause.time_ns,
-            tone_of(cause.kind),
-            Code(cause.kind),
-            what_it_did(cause, step.thread) if step.depth else what_happened(cause),
-            None if is_told or stack is None or stack.place is None else Place(stack.place),
-            _trim(inner) if step.depth < _MOST_DEPTH else [],
-        )
+        cause, stack = step.cause, stack_of_cause(step.cause)
+        said = what_it_did(cause, step.thread) if step.depth else what_happened(cause)
+        is_new = stack is not None and (own is None or stack != own)
+        place = Place(stack.place) if stack and stack.place and is_new else None
+        shown = _trim(inner) if step.depth < _MOST_DEPTH else []
+        tone, kind = tone_of(cause.kind), Code(cause.kind)
+        return Node(cause.share, cause.time_ns, tone, kind, said, place, shown)
 
     return _trim(write_tree(found, write))
 
 
 def _trim(nodes: list[Node]) -> list[Node]:
     shown = [one for one in nodes[:_MOST_CAUSES] if one.share >= _SMALL_SHARE] or nodes[:1]
-    rest = [node for node in nodes if not any(node is one for one in shown)]
-    if not rest:
+    if not (rest := [node for node in nodes if not any(node is one for one in shown)]):
         return shown
     time_ns = sum(node.time_ns for node in rest)
     words = f"{count_of(len(rest), 'smaller cause')}: {format_duration(time_ns)} together"
@@ -132,11 +127,12 @@ def places_of(incident: Incident) -> tuple[object, ...]:
     ranked = causes.places_of(incident)
     if len(ranked) == 1:
         return (Place(ranked[0][0]),)
-    shown = [(Place(frame), f" {count:,} {TIMES}") for frame, count in ranked[:_MOST_PLACES]]
-    parts: list[object] = [part for one in shown for part in (", ", one)]
+    shown: list[object] = [
+        (Place(frame), f" {count:,} {TIMES}") for frame, count in ranked[:_MOST_PLACES]
+    ]
     if len(ranked) > _MOST_PLACES:
-        parts += [", ", count_of(len(ranked) - _MOST_PLACES, "other place")]
-    return tuple(parts[1:])
+        shown.append(count_of(len(ranked) - _MOST_PLACES, "other place"))
+    return listed(shown)
 
 
 class ShownStack(NamedTuple):
@@ -151,35 +147,28 @@ class ShownStack(NamedTuple):
 def stacks_of(chain: Chain) -> list[ShownStack]:
     """Return where an effect was, then where those were that it waited in or for."""
     effect = chain.effect
-    shown: list[ShownStack] = []
-    seen: set[int] = set()
+    shown: dict[int, ShownStack] = {}
     if effect.stack is not None:
-        shown.append(ShownStack(effect_parts(effect), effect.stack, is_open=True))
-        seen.add(effect.stack.id)
+        shown[effect.stack.id] = ShownStack(effect_parts(effect), effect.stack, is_open=True)
     for interval in longest_first(find_intervals(chain)):
-        stack = interval.stack
-        if stack is None or stack.id in seen:
-            continue
-        seen.add(stack.id)
-        who: Sentence = (interval.thread, ": ") if interval.thread else ()
-        length = f" for {format_duration(interval.length_ns)}"
-        about = (*who, label_of(interval.cause.kind), length)
-        shown.append(ShownStack(about, stack, most=_FRAMES_OF_WAITS))
-        if len(shown) == MOST_STACKS:
-            break
-    return shown
+        if (stack := interval.stack) is not None and stack.id not in shown:
+            who: Sentence = (interval.thread, ": ") if interval.thread else ()
+            length = f" for {format_duration(interval.length_ns)}"
+            about = (*who, label_of(interval.cause.kind), length)
+            shown[stack.id] = ShownStack(about, stack, most=_FRAMES_OF_WAITS)
+    return list(shown.values())[:MOST_STACKS]
 
 
 def judged_and_others(document: Document) -> tuple[list[Process], list[Process]]:
     """Return the processes that call CUDA, those with most to do with it first, and the rest."""
     calling = {key_of(row.process) for row in document.apis}
-    judged: list[Process] = []
-    others: list[Process] = []
-    for one in document.processes:
-        is_judged = one.budget_ns or key_of(one.process) in calling
-        (judged if is_judged else others).append(one)
-    judged.sort(key=lambda one: -sum(one.budget_ns.values()))
-    return judged, others
+
+    def is_judged(one: Process) -> bool:
+        return bool(one.budget_ns) or key_of(one.process) in calling
+
+    judged = filter(is_judged, document.processes)
+    others = filterfalse(is_judged, document.processes)
+    return sorted(judged, key=lambda one: -sum(one.budget_ns.values())), list(others)
 
 
 def budget_parts(process: Process) -> list[Part]:

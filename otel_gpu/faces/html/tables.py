@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from otel_gpu.faces import fields
 from otel_gpu.faces.fields import Cell, Field
 from otel_gpu.faces.html.markup import Id, Place, Quiet
-from otel_gpu.faces.html.shapes import MOST_ROWS, Bar
+from otel_gpu.faces.html.shapes import MOST_ROWS, Bar, listed
 from otel_gpu.findings.causes import Interval, find_intervals, in_order_of_time
 from otel_gpu.findings.document import Api, Blame, Chain, Incident, OffCpu, Slot
 from otel_gpu.findings.memory import ROLE_WORDS, ROLES
@@ -146,7 +146,7 @@ def place_of(interval: Interval) -> Place | None:
 
 def functions_of(names: Iterable[str]) -> tuple[Part, ...]:
     """Name functions of the kernel, innermost first."""
-    return tuple(part for name in names for part in (" ← ", Code(name)))[1:]
+    return listed(map(Code, names), " ← ")
 
 
 def _table(
@@ -196,4 +196,4 @@ def _state(interval: Interval) -> object:
 
 def _who(interval: Interval) -> tuple[object, ...]:
     parts = [("of ", interval.thread)] if interval.thread else []
-    return tuple(one for part in (*parts, *circumstances(interval)) for one in (", ", part))[1:]
+    return listed([*parts, *circumstances(interval)])

@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from otel_gpu.faces.html.markup import Place
-from otel_gpu.faces.html.shapes import WIDTH, Block
+from otel_gpu.faces.html.shapes import WIDTH, Block, listed
 from otel_gpu.faces.html.tables import functions_of, place_of
 from otel_gpu.findings.causes import Interval, find_intervals, in_order_of_time
 from otel_gpu.findings.document import Chain, Culprit, Effect, Evidence
@@ -62,13 +61,14 @@ def waterfall(chain: Chain) -> Waterfall:
 
 def _lanes(effect: Effect, shown: list[Interval]) -> Iterator[Lane]:
     own = [one for one in shown if one.thread is None]
-    inside = [
-        _block(effect, one)
-        for one in own
-        if not _is_partial(effect, one) and not _is_whole(effect, one.evidence)
-    ]
-    blocks = (Block("whole", 0.0, WIDTH), *inside)
-    yield Lane("effect", effect_parts(effect), (), blocks, "+0 µs", _micros(effect.duration_ns))
+    blocks = [Block("whole", 0.0, WIDTH)]
+    for one in own:
+        is_begin = one.evidence.start_unix_ns == effect.start_unix_ns
+        is_whole = is_begin and one.evidence.kind in ("call", "gap")
+        if not is_whole and not _is_partial(effect, one):
+            blocks.append(_block(effect, one))
+    length = _micros(effect.duration_ns)
+    yield Lane("effect", effect_parts(effect), (), tuple(blocks), "+0 µs", length)
     for one in own:
         yield _lane(effect, one)
     for thread in dict.fromkeys(one.thread for one in shown if one.thread is not None):
@@ -83,7 +83,7 @@ def _lane(effect: Effect, one: Interval) -> Lane:
     return Lane(
         "of-another" if one.thread else "own",
         label_of(one.cause.kind),
-        tuple(part for detail in _details(effect, one) for part in (", ", detail))[1:],
+        listed(_details(effect, one)),
         (_block(effect, one),),
         f"{offset_ns / _NS_PER_US:+,.0f} µs",
         _micros(one.length_ns),
@@ -107,12 +107,10 @@ def _details(effect: Effect, interval: Interval) -> Iterator[object]:
         most = "" if len(cause.evidence) == 1 else "at most "
         yield f"{most}{format_duration(cause.time_ns)} of this"
     yield from circumstances(interval)
-    place: Place | None = place_of(interval)
-    if place:
+    if place := place_of(interval):
         yield "at ", place
     # That a thread gave the CPU away is what its stall says already.
-    functions = [name for name in evidence.functions if name != _EVERY_STACK]
-    if functions:
+    if functions := [name for name in evidence.functions if name != _EVERY_STACK]:
         yield "in ", functions_of(functions[:_FUNCTIONS])
 
 
@@ -128,10 +126,6 @@ def _inside_ns(effect: Effect, interval: Evidence) -> int:
 def _is_partial(effect: Effect, interval: Interval) -> bool:
     """Whether only a part of what was measured is due to the cause, and where is not known."""
     return interval.cause.time_ns < _NEARLY_ALL * _inside_ns(effect, interval.evidence)
-
-
-def _is_whole(effect: Effect, evidence: Evidence) -> bool:
-    return evidence.kind in ("call", "gap") and evidence.start_unix_ns == effect.start_unix_ns
 
 
 def _micros(length_ns: int) -> str:
