@@ -13,6 +13,7 @@ from rich.text import Text
 from otel_gpu.faces.bars import draw_bar, draw_legend, name_shares
 from otel_gpu.faces.call_table import draw_calls
 from otel_gpu.faces.columns import Column, draw_columns
+from otel_gpu.faces.fields import largest_first
 from otel_gpu.faces.text import style_of
 from otel_gpu.findings.causes import is_hosts_fault
 from otel_gpu.findings.document import ImageKey, Incident, key_of
@@ -108,7 +109,7 @@ def _header(view: View, controls: Controls, source: str) -> Iterator[Text]:
     yield first
     second = Text("records lost: ")
     if view.losses:
-        reasons = sorted(view.losses.items(), key=lambda item: (-item[1], item[0]))
+        reasons = largest_first(view.losses)
         words = ", ".join(f"{shorten(reason)} {count:,}" for reason, count in reasons)
         second.append(words, style="bold red")
     else:

@@ -19,7 +19,6 @@ from otel_gpu.faces.tables import draw_table
 from otel_gpu.findings.document import Api
 from otel_gpu.findings.running_totals import OBSERVED, RunningTotals
 
-MODES = ("auto", "always", "never")
 _FINAL_ROWS = 40
 _LINES_BESIDE_ROWS = 8
 # Of a row and its calls per second.

@@ -1,6 +1,6 @@
 """The tables of the document on a terminal or in a text file."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from rich.console import RenderableType
@@ -21,12 +21,6 @@ from otel_gpu.findings.words import (
     process_name,
 )
 
-MAX_ROWS: Mapping[str, int] = {
-    "Calls": 25,
-    "Device memory": 1_000,
-    "Off the CPU": 15,
-    "Who kept them waiting": 10,
-}
 Drawing = Callable[[Sequence[Any], bool], Sequence[RenderableType]]
 """Draws rows, and says of which process they are if that is asked for."""
 
@@ -54,7 +48,9 @@ def off_cpu_table(rows: Sequence[OffCpu], with_process: bool) -> list[Table]:
 
 def blame_table(rows: Sequence[Blame], with_process: bool) -> list[Table]:
     """Who kept whom from running."""
-    who = fields.text("who", _who)
+    who = fields.text(
+        "who", lambda row: (row.culprit, " (its own)" if row.culprit.pid == row.process.pid else "")
+    )
     return [_of_processes((who, fields.HOW, fields.TIME, fields.EFFECTS), rows, with_process)]
 
 
@@ -86,16 +82,12 @@ def load_lines(load: Load) -> list[str]:
         shares = (f"{name} {format_share(share)}" for name, share in load.stalled.items())
         lines.append(f"some thread waited for: {', '.join(shares)} of the time (PSI)")
     if load.swapped_in_pages or load.swapped_out_pages:
-        lines.append(
-            f"swapped in {count_of(load.swapped_in_pages, 'page')}, "
-            f"out {count_of(load.swapped_out_pages, 'page')}"
-        )
-    lines += [
-        f"cgroup {printable(row.cgroup)}: held back by its CPU quota for "
-        f"{format_duration(row.throttled_ns)}, in {row.throttled_periods:,} of "
-        f"{count_of(row.periods, 'period')}"
-        for row in load.throttled
-    ]
+        swapped_in = f"swapped in {count_of(load.swapped_in_pages, 'page')}"
+        lines.append(f"{swapped_in}, out {count_of(load.swapped_out_pages, 'page')}")
+    for row in load.throttled:
+        held = f"held back by its CPU quota for {format_duration(row.throttled_ns)}"
+        periods = f"{row.throttled_periods:,} of {count_of(row.periods, 'period')}"
+        lines.append(f"cgroup {printable(row.cgroup)}: {held}, in {periods}")
     return lines
 
 
@@ -115,27 +107,19 @@ def _of_processes(shown: Sequence[Field], rows: Sequence[Any], with_process: boo
 
 def _draw(cell: Cell) -> Text:
     # Never markup: much of it was named by the traced.
-    return Text(plain((cell.shown,)), style="red" if cell.tone else "")
-
-
-def _who(row: Blame) -> str:
-    is_own = row.culprit.pid == row.process.pid
-    return f"{plain((row.culprit,))}{' (its own)' if is_own else ''}"
+    shown = cell.shown if isinstance(cell.shown, tuple) else (cell.shown,)
+    return Text(plain(shown), style="red" if cell.tone else "")
 
 
 def _balance(row: Balance) -> str:
     kept_bytes = row.allocated_bytes - row.freed_bytes
     word = "more" if kept_bytes > 0 else "less"
     held = f"; {format_size(abs(kept_bytes))} {word} is held at the end than at the beginning"
-    return (
-        f"{process_name(row.process)}: {count_of(row.allocations, 'allocation')} of "
-        f"{format_size(row.allocated_bytes)}, {count_of(row.frees, 'free')} of "
-        f"{format_size(row.freed_bytes)}{held if kept_bytes else ''}"
-    )
+    allocated = f"{count_of(row.allocations, 'allocation')} of {format_size(row.allocated_bytes)}"
+    freed = f"{count_of(row.frees, 'free')} of {format_size(row.freed_bytes)}"
+    return f"{process_name(row.process)}: {allocated}, {freed}{held if kept_bytes else ''}"
 
 
 def _off_cpu_reason(row: OffCpu) -> str:
     words = THREAD_STATES.get(row.state, THREAD_STATES[ThreadState.BLOCKED])
-    if row.state == ThreadState.RUN_QUEUE:
-        return words
-    return f"{words}: {row.reason or 'unknown'}"
+    return words if row.state == ThreadState.RUN_QUEUE else f"{words}: {row.reason or 'unknown'}"

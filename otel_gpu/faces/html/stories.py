@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from itertools import filterfalse
 from typing import NamedTuple
 
+from otel_gpu.faces.fields import SHOWN_SHARE, largest_first
 from otel_gpu.faces.html.charts import is_busy
 from otel_gpu.faces.html.markup import Place
 from otel_gpu.faces.html.shapes import Part, cause_parts, listed, named_parts
@@ -50,7 +51,6 @@ _MOST_CAUSES = 8
 _MOST_DEPTH = 6
 _MOST_PLACES = 3
 _MOST_PROCESSES = 8
-_SMALL_SHARE = 0.005
 _LEADING_SHARE = 0.02
 _MOST_LEADING = 5
 
@@ -102,7 +102,7 @@ def cause_nodes(found: Sequence[Cause], own: CallStack | None = None) -> list[No
 
 
 def _trim(nodes: list[Node]) -> list[Node]:
-    shown = [one for one in nodes[:_MOST_CAUSES] if one.share >= _SMALL_SHARE] or nodes[:1]
+    shown = [one for one in nodes[:_MOST_CAUSES] if one.share >= SHOWN_SHARE] or nodes[:1]
     if not (rest := [node for node in nodes if not any(node is one for one in shown)]):
         return shown
     time_ns = sum(node.time_ns for node in rest)
@@ -177,7 +177,7 @@ def budget_parts(process: Process) -> list[Part]:
     shares = {state: time_ns / total_ns for state, time_ns in process.budget_ns.items()}
     return [
         part._replace(beside=format_duration(part.share * total_ns))
-        for part in named_parts(shares, STATES, _SMALL_SHARE)
+        for part in named_parts(shares, STATES)
     ]
 
 
@@ -209,4 +209,4 @@ def failing(apis: Iterable[Api]) -> tuple[str, int]:
     errors: Counter[str] = Counter()
     for row in apis:
         errors[row.api] += row.errors
-    return min(errors.items(), key=lambda item: (-item[1], item[0]))
+    return largest_first(errors)[0]

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
+from otel_gpu.faces.fields import largest_first
 from otel_gpu.faces.mcp.answers import Listing, first_of, inert, micros, name_of, present
 from otel_gpu.faces.mcp.arguments import LAST_ID, Question, rows
 from otel_gpu.faces.mcp.captures import Capture, Study
@@ -97,7 +98,6 @@ def _in_full(document: Document, wanted: str) -> dict[str, Any]:
 
 def _incident(incident: Incident, document: Document) -> dict[str, Any]:
     kinds = Counter((chain.effect.kind, chain.effect.api) for chain in incident.chains)
-    ranked = sorted(kinds.items(), key=lambda item: (-item[1], item[0]))
     services = {chain.effect.process.pid: chain.effect.process for chain in incident.chains}
     return {
         **noun(incident, "id severity"),
@@ -110,7 +110,8 @@ def _incident(incident: Incident, document: Document) -> dict[str, Any]:
         "lost_us": micros(incident.lost_ns),
         "effects": incident.effects,
         "effects_seen": [
-            {"kind": kind, "api": name_of(api), "count": count} for (kind, api), count in ranked
+            {"kind": kind, "api": name_of(api), "count": count}
+            for (kind, api), count in largest_first(kinds)
         ][:_MAX_LISTED],
         **_causes(incident.causes, incident.chains[0].effect.process.pid if incident.chains else 0),
         "unexplained_us": micros(incident.unexplained_ns),

@@ -1,9 +1,10 @@
 """Figures of a window: calls, what bounds each process, and device memory."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
+from otel_gpu.faces.fields import largest_first
 from otel_gpu.faces.mcp.answers import first_of, micros
 from otel_gpu.faces.mcp.arguments import rows
 from otel_gpu.faces.mcp.captures import Study
@@ -133,13 +134,9 @@ def _in_calls(document: Document) -> list[list[object]]:
 
 def _verdict(judged: Process) -> dict[str, Any]:
     return noun(judged, "pid service verdict") | {
-        "shares": {name: share(part) for name, part in _largest_first(judged.verdict_shares)},
-        "budget_us": {name: micros(time) for name, time in _largest_first(judged.budget_ns)},
+        "shares": {name: share(part) for name, part in largest_first(judged.verdict_shares)},
+        "budget_us": {name: micros(time) for name, time in largest_first(judged.budget_ns)},
     }
-
-
-def _largest_first(amounts: Mapping[str, float]) -> list[tuple[str, float]]:
-    return sorted(amounts.items(), key=lambda item: (-item[1], item[0]))
 
 
 @tool("Device memory balance")
