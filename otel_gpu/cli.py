@@ -70,12 +70,12 @@ def verb_parser(name: str, verb: ModuleType) -> argparse.ArgumentParser:
     )
     verb.add_arguments(parser)
     for key in getattr(verb, "CONFIG_FLAGS", ()):
-        rule = config.OPTIONS[key].rule
+        option = config.OPTIONS[key]
         parser.add_argument(
-            rule.flag or f"--{key.replace('.', '-').replace('_', '-')}",
+            option.flag or f"--{key.replace('.', '-').replace('_', '-')}",
             dest=_destination(key),
-            metavar="|".join(rule.choices) or key.rpartition("_")[2].upper(),
-            help=rule.text.replace("`", "").replace("%", "%%"),
+            metavar="|".join(option.choices) or key.rpartition("_")[2].upper(),
+            help=option.text.replace("`", "").replace("%", "%%"),
         )
     parser.add_argument("--config", type=Path, metavar="FILE", help="YAML configuration file")
     parser.add_argument(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from otel_gpu.errors import ConfigError
-from otel_gpu.options import ENVIRONMENT_PREFIX, OPTIONS, SECTIONS, Config, Option, Rule
+from otel_gpu.options import ENVIRONMENT_PREFIX, OPTIONS, SECTIONS, Config, Option
 
 __all__ = ["FILE_VARIABLE", "OPTIONS", "Config", "load", "nearest"]
 
@@ -49,7 +49,7 @@ def load(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, 
     for key, value in overrides.items():
         if value is not None:
             option = OPTIONS[key]
-            values[key] = _convert(option, value, option.rule.flag or key)
+            values[key] = _convert(option, value, option.flag or key)
     sections: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     for key, value in values.items():
         sections[OPTIONS[key].section][OPTIONS[key].name] = value
@@ -114,8 +114,7 @@ def _parse(option: Option, text: str, where: str) -> Any:  # noqa: ANN401 -- of 
 
 def _convert(option: Option, value: Any, where: str) -> Any:  # noqa: ANN401 -- any YAML in
     """Check one value, and give it the option's type."""
-    rule = option.rule
-    if value is None and rule.optional:
+    if value is None and option.optional:
         return None
     match option.kind:
         case "text":
@@ -124,38 +123,37 @@ def _convert(option: Option, value: Any, where: str) -> Any:  # noqa: ANN401 -- 
             good = isinstance(value, bool)
         case "list of numbers":
             good = isinstance(value, list | tuple)
-            good = good and all(_is_number(item, float, rule) for item in value)
+            good = good and all(_is_number(item, float, option) for item in value)
         case _:
-            good = _is_number(value, type(option.default), rule)
-    if not good or (rule.choices and value not in rule.choices):
-        hint = nearest(value, rule.choices) if isinstance(value, str) else ""
+            good = _is_number(value, type(option.default), option)
+    if not good or (option.choices and value not in option.choices):
+        hint = nearest(value, option.choices) if isinstance(value, str) else ""
         raise ConfigError(f"{where}: must be {_expected(option)}, not {value!r}", hint=hint)
     if option.kind == "number":
         value = float(value)
     elif option.kind == "list of numbers":
         value = tuple(map(float, value))
-    if rule.check and (problem := rule.check(value)):
+    if option.check and (problem := option.check(value)):
         raise ConfigError(f"{where}: {problem} ({value!r})")
     return value
 
 
-def _is_number(value: Any, kind: type, rule: Rule) -> bool:  # noqa: ANN401 -- any YAML in
+def _is_number(value: Any, kind: type, option: Option) -> bool:  # noqa: ANN401 -- any YAML in
     # YAML's `yes` is a truth value, and a truth value is an int to Python.
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     if isinstance(value, float) and not (kind is float and math.isfinite(value)):
         return False
-    return rule.bounds is None or rule.bounds[0] <= value <= rule.bounds[1]
+    return option.bounds is None or option.bounds[0] <= value <= option.bounds[1]
 
 
 def _expected(option: Option) -> str:
-    rule = option.rule
-    if rule.choices:
-        return "one of " + ", ".join(rule.choices)
+    if option.choices:
+        return "one of " + ", ".join(option.choices)
     article = {"integer": "an ", "number": "a ", "list of numbers": "a "}.get(option.kind, "")
     text = article + option.kind
-    if rule.bounds is not None:
-        text += " from {:.15g} to {:.15g}".format(*rule.bounds)
+    if option.bounds is not None:
+        text += " from {:.15g} to {:.15g}".format(*option.bounds)
     return text
 
 

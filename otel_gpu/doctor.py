@@ -115,10 +115,8 @@ def _check_loader(host: Host, wanted: str, find: Callable[[], str | None]) -> Fi
     python, headers = find(), find_headers(host.release, host.root)
     if python and headers:
         return ok(f"bcc; BCC of {python}, kernel headers in {headers}")
-    lacking = [
-        *([] if python else ["BCC"]),
-        *([] if headers else [f"the headers of kernel {host.release}"]),
-    ]
+    needed = {"BCC": python, f"the headers of kernel {host.release}": headers}
+    lacking = [name for name, found in needed.items() if not found]
     return missing(
         f"bcc, without {' and without '.join(lacking)}",
         install_hint(
@@ -139,8 +137,8 @@ def _check_capabilities(host: Host) -> Finding:
             "this is a user namespace, whose capabilities the kernel does not accept for BPF",
             "run in the initial user namespace, such as a container without user remapping",
         )
-    needed = [] if "SYS_ADMIN" in held else ["BPF", "PERFMON"]
-    if lacking := [f"CAP_{name}" for name in needed if name not in held]:
+    needed = set() if "SYS_ADMIN" in held else {"BPF", "PERFMON"}
+    if lacking := [f"CAP_{name}" for name in sorted(needed - held)]:
         return missing(
             "without " + ", ".join(lacking),
             "run as root, or give the agent CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE and "
@@ -156,8 +154,7 @@ def _check_capabilities(host: Host) -> Finding:
 
 def _check_lockdown(host: Host) -> Finding:
     path = host.sys / "kernel" / "security" / "lockdown"
-    text = _read(path)
-    if text is None:
+    if (text := _read(path)) is None:
         return ok("this kernel has no lockdown")
     match = re.search(r"\[(\w+)\]", text)
     mode = match[1] if match else text
@@ -186,8 +183,7 @@ def _check_perf_event_paranoid(host: Host) -> Finding:
 
 
 def _check_unprivileged_bpf(host: Host) -> Finding:
-    name = "unprivileged_bpf_disabled"
-    value = _read(host.proc / "sys" / "kernel" / name)
+    value = _read(host.proc / "sys" / "kernel" / "unprivileged_bpf_disabled")
     if value is None:
         return warning("the kernel does not say; it may lack bpf(2)")
     return ok(f"{value}; the agent is privileged and not concerned")
@@ -231,15 +227,8 @@ def _check_libbpf(found: Libbpf | str) -> Finding:
         version += f" from {found.path}"
     if found.passed_over:
         version += f", the installation's own (the system's is of no use: {found.passed_over})"
-    refused = [
-        name
-        for name, allowed in (
-            ("a program", found.can_load_programs),
-            ("a ring buffer", found.can_make_ring_buffers),
-        )
-        if not allowed
-    ]
-    if refused:
+    tried = {"a program": found.can_load_programs, "a ring buffer": found.can_make_ring_buffers}
+    if refused := [name for name, allowed in tried.items() if not allowed]:
         return missing(
             f"{version}, but the kernel refused {' and '.join(refused)} just now",
             "run as root; in a container, allow bpf(2) in its seccomp profile",

@@ -17,13 +17,16 @@ ENVIRONMENT_PREFIX = "OTEL_GPU_"
 _Value = TypeVar("_Value")
 
 
-class Rule(NamedTuple):
+class Option(NamedTuple):
     """
-    What is said about one option; bounds are inclusive, and of each element of a list.
+    One row of the table; bounds are inclusive, and of each element of a list.
 
     ``check`` returns what is wrong with a value, or nothing.
     """
 
+    section: str
+    name: str
+    default: Any
     text: str
     bounds: tuple[float, float] | None = None
     choices: tuple[str, ...] = ()
@@ -31,9 +34,27 @@ class Rule(NamedTuple):
     optional: bool = False
     check: Callable[[Any], str | None] | None = None
 
+    @property
+    def key(self) -> str:
+        """``section.name``, as messages and overrides name it."""
+        return f"{self.section}.{self.name}"
 
-def _option(default: _Value, text: str, **rule: Any) -> _Value:  # noqa: ANN401 -- fields of Rule
-    return dataclasses.field(default=default, metadata={"rule": Rule(text, **rule)})
+    @property
+    def variable(self) -> str:
+        """The environment variable."""
+        return f"{ENVIRONMENT_PREFIX}{self.section}_{self.name}".upper()
+
+    @property
+    def kind(self) -> str:
+        """What a value is, in an operator's words."""
+        if isinstance(self.default, tuple):
+            return "list of numbers"
+        kinds = {bool: "true or false", int: "integer", float: "number"}
+        return kinds.get(type(self.default), "text")
+
+
+def _option(default: _Value, text: str, **more: Any) -> _Value:  # noqa: ANN401 -- of an Option
+    return dataclasses.field(default=default, metadata={"text": text, **more})
 
 
 def _check_bounds(value: tuple[float, ...]) -> str | None:
@@ -257,33 +278,6 @@ class Config:
     log: LogConfig = dataclasses.field(default_factory=LogConfig)
 
 
-class Option(NamedTuple):
-    """One row of the table."""
-
-    section: str
-    name: str
-    default: Any
-    rule: Rule
-
-    @property
-    def key(self) -> str:
-        """``section.name``, as messages and overrides name it."""
-        return f"{self.section}.{self.name}"
-
-    @property
-    def variable(self) -> str:
-        """The environment variable."""
-        return f"{ENVIRONMENT_PREFIX}{self.section}_{self.name}".upper()
-
-    @property
-    def kind(self) -> str:
-        """What a value is, in an operator's words."""
-        if isinstance(self.default, tuple):
-            return "list of numbers"
-        kinds = {bool: "true or false", int: "integer", float: "number"}
-        return kinds.get(type(self.default), "text")
-
-
 SECTIONS: Mapping[str, Any] = {
     section.name: section.default_factory for section in dataclasses.fields(Config)
 }
@@ -291,5 +285,5 @@ OPTIONS: Mapping[str, Option] = {
     option.key: option
     for section, kind in SECTIONS.items()
     for field in dataclasses.fields(kind)
-    for option in [Option(section, field.name, field.default, field.metadata["rule"])]
+    for option in [Option(section, field.name, field.default, **field.metadata)]
 }

@@ -147,16 +147,15 @@ def _section_tables() -> Iterator[str]:
 
 
 def _option_row(option: options.Option) -> str:
-    rule = option.rule
-    if rule.choices:
-        allowed = ", ".join(f"`{choice}`" for choice in rule.choices)
-    elif rule.bounds is not None:
-        allowed = "{}, {:.15g} to {:.15g}".format(option.kind, *rule.bounds)
+    if option.choices:
+        allowed = ", ".join(f"`{choice}`" for choice in option.choices)
+    elif option.bounds is not None:
+        allowed = "{}, {:.15g} to {:.15g}".format(option.kind, *option.bounds)
     else:
         allowed = option.kind
     default = "none" if option.default in (None, ()) else f"`{option.default}`"
-    flag = f"`{rule.flag}`" if rule.flag else ""
-    cells = (f"`{option.name}`", default, allowed, rule.text, f"`{option.variable}`", flag)
+    flag = f"`{option.flag}`" if option.flag else ""
+    cells = (f"`{option.name}`", default, allowed, option.text, f"`{option.variable}`", flag)
     return "| " + " | ".join(cells) + " |"
 
 

@@ -91,9 +91,7 @@ def find_source(args: Namespace, config: Config) -> Source | None:
     if args.store is not None:
         return StoreSource(args.store)
     path = store_path(config)
-    if config.store.enabled == "off" or not path.exists():
-        return None
-    return StoreSource(path)
+    return StoreSource(path) if config.store.enabled != "off" and path.exists() else None
 
 
 @contextmanager
@@ -154,7 +152,5 @@ def open_for_writing(path: Path) -> Iterator[TextIO]:
         with path.open("w", encoding="utf-8") as file:
             yield file
     except OSError as error:
-        raise OtelGpuError(
-            f"{path}: cannot be written: {error.strerror}",
-            hint="name a file in a folder that exists and can be written",
-        ) from error
+        hint = "name a file in a folder that exists and can be written"
+        raise OtelGpuError(f"{path}: cannot be written: {error.strerror}", hint=hint) from error

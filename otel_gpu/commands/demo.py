@@ -65,10 +65,8 @@ def _capture(scenario: Scenario, folder: Path, recording: Path, out: Output) -> 
         check=False,
     )
     if result.returncode:
-        raise DemoError(
-            "the scenario could not be run or captured here",
-            hint=f"play a recording of it: otel-gpu demo {scenario.name} --synthetic",
-        )
+        hint = f"play a recording of it: otel-gpu demo {scenario.name} --synthetic"
+        raise DemoError("the scenario could not be run or captured here", hint=hint)
     out.note("the program says that this was done to it:")
     for line in describe(result.stdout):
         out.note(f"  {line}")

@@ -71,19 +71,17 @@ def _check_packages() -> None:
         import mcp.server  # noqa: F401, PLC0415 -- an extra, and half a second
         import uvicorn  # noqa: F401, PLC0415 -- as above
     except ImportError as error:
-        raise OtelGpuError(
-            f"the MCP SDK is not installed ({error.name} is missing)",
-            hint="pip install 'otel-gpu[mcp]'",
-        ) from error
+        missing = f"the MCP SDK is not installed ({error.name} is missing)"
+        raise OtelGpuError(missing, hint="pip install 'otel-gpu[mcp]'") from error
 
 
 def _find_capture(args: Namespace, config: Config) -> "Capture":
     from otel_gpu.faces.mcp.captures import Capture  # noqa: PLC0415 -- as above
 
-    if args.recording is not None:
+    is_store = args.recording is None
+    if not is_store:
         # A file that is not a recording is reported at once, and not to an assistant.
         RecordingSource(args.recording)
-    is_store = args.recording is None
     return Capture(
         store_path(config) if is_store else args.recording,
         is_store=is_store,
@@ -112,10 +110,8 @@ def _serve_http(capture: "Capture", args: Namespace, out: Output) -> None:
     token = tokens.find_token(args.token_file, os.environ)
     if token is None:
         if not address.is_loopback:
-            raise UsageError(
-                f"{address.host} can be reached from elsewhere, so a token has to be chosen",
-                hint=f"give --token-file, or set {tokens.VARIABLE}",
-            )
+            why = f"{address.host} can be reached from elsewhere, so a token has to be chosen"
+            raise UsageError(why, hint=f"give --token-file, or set {tokens.VARIABLE}")
         token = tokens.new_token()
         out.note(f"the token of this run: {token}")
     with http.listen(address) as listener:

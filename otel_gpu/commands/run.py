@@ -124,16 +124,13 @@ class _HangLog:
         self._said[name] = None
         # Those that still hang are seen again and again; the others returned.
         self._said.move_to_end(name)
+        if len(self._said) > _MAX_SAID:
+            self._said.popitem(last=False)
         if is_new:
-            if len(self._said) > _MAX_SAID:
-                self._said.popitem(last=False)
             place = activity.stack.place if activity.stack else None
             _logger.warning(
                 "thread %d (%s) of %s, process %d, has been inside %s for %.1f s%s",
-                event.tid,
-                event.comm,
-                activity.process.service_name,
-                event.pid,
+                *(event.tid, event.comm, activity.process.service_name, event.pid),
                 activity.api.name,
                 (activity.seen_unix_ns - activity.start_unix_ns) / 1e9,
                 f", in {describe_place(place)}" if place else "",

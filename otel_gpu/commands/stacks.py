@@ -40,16 +40,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Add the verb's own arguments."""
     add_source_arguments(parser, "look at", captures=True)
     add_target_arguments(parser, pid_note="; of a recording or store, only this process")
-    parser.add_argument(
-        "--by", choices=MEASURES, default=MEASURES[0], help="what counts; default: %(default)s"
-    )
-    parser.add_argument(
-        "--api",
-        action="append",
-        default=[],
-        metavar="API",
-        help="only calls of this CUDA API, also those inside other calls; may be repeated",
-    )
+    by = "what counts; default: %(default)s"
+    parser.add_argument("--by", choices=MEASURES, default=MEASURES[0], help=by)
+    api = "only calls of this CUDA API, also those inside other calls; may be repeated"
+    parser.add_argument("--api", action="append", default=[], metavar="API", help=api)
     parser.add_argument(
         "--waits",
         action="store_true",
@@ -104,10 +98,8 @@ def _write(report: StackReport, args: Namespace, out: Output) -> None:
     write_result(args, out, lines, lambda console: write_stacks(report, console, args.limit))
     # What was asked for is written before it is said that there is nothing to draw.
     if (args.speedscope or args.flamegraph) and not report.total():
-        raise OtelGpuError(
-            f"no stack weighs anything by {args.by}",
-            hint="see the notes above; `otel-gpu doctor` says what this host allows",
-        )
+        hint = "see the notes above; `otel-gpu doctor` says what this host allows"
+        raise OtelGpuError(f"no stack weighs anything by {args.by}", hint=hint)
     if args.speedscope:
         with open_for_writing(args.speedscope) as file:
             json.dump(speedscope_document(report), file)

@@ -46,7 +46,7 @@ CONFIG_FLAGS = ("spans.mode",)
 TAKES_COMMAND = True
 
 _NS_PER_S = 1_000_000_000
-_LEAST_INTERVAL_S, _LONGEST_INTERVAL_S = 0.1, 3_600.0
+_INTERVALS_S = 0.1, 3_600.0
 # A clock that was set must not make the player wait.
 _LONGEST_PAUSE_S = 60.0
 _GLANCE_S = 0.05
@@ -72,17 +72,14 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace, config: Config, out: Output) -> int:
     """Show; the command's exit code, or 0."""
-    if not _LEAST_INTERVAL_S <= args.interval <= _LONGEST_INTERVAL_S:
-        raise UsageError(
-            f"--interval must be {_LEAST_INTERVAL_S:g} to {_LONGEST_INTERVAL_S:,.0f} seconds"
-        )
+    least_s, longest_s = _INTERVALS_S
+    if not least_s <= args.interval <= longest_s:
+        raise UsageError(f"--interval must be {least_s:g} to {longest_s:,.0f} seconds")
     if args.recording is None:
         return _watch(args, config, out)
     if args.command or args.pid or args.cgroup or args.all or args.duration or args.record:
-        raise UsageError(
-            "a recording is played as it is",
-            hint="leave out what says what to capture, or the recording",
-        )
+        hint = "leave out what says what to capture, or the recording"
+        raise UsageError("a recording is played as it is", hint=hint)
     return _play(args, config, out)
 
 
@@ -149,9 +146,8 @@ class _Pace:
     def observe(self, activity: Activity) -> None:
         self._extent.observe(activity)
         end_unix_ns = self._extent.end_unix_ns
-        if self._reached_unix_ns:
-            step_s = (end_unix_ns - self._reached_unix_ns) / _NS_PER_S
-            self._due_s += min(max(0.0, step_s), _LONGEST_PAUSE_S)
+        step_s = (end_unix_ns - (self._reached_unix_ns or end_unix_ns)) / _NS_PER_S
+        self._due_s += min(max(0.0, step_s), _LONGEST_PAUSE_S)
         self._reached_unix_ns = end_unix_ns
         while self._display.is_paused or self._due_s > (now_s := time.monotonic()):
             self._tick(_GLANCE_S if self._display.is_paused else self._due_s - now_s)
@@ -177,8 +173,8 @@ def _make_board(args: Namespace, config: Config, rejected: Mapping[str, int]) ->
 def _make_display(args: Namespace, board: Board, console: Console, source: str) -> Display:
     # What a command writes to the same terminal would be gone with the screen.
     shares_terminal = bool(args.command) and sys.stdout.isatty()
-    can_redraw = is_live("auto", console, shares_terminal=shares_terminal)
-    can_redraw = can_redraw and not console.is_dumb_terminal and not args.once
+    may_redraw = not console.is_dumb_terminal and not args.once
+    can_redraw = may_redraw and is_live("auto", console, shares_terminal=shares_terminal)
     takes_keys = can_redraw and not args.command and has_keys()
     return Display(board, console, source, args.interval, is_live=can_redraw, takes_keys=takes_keys)
 
