@@ -22,6 +22,7 @@ from otel_gpu.commands import PROGRAM, Output, UsageError
 from otel_gpu.errors import BpfError, OtelGpuError
 
 _LOG_LINES = 12
+_COMMAND = "What follows -- is the command to run, with its arguments."
 # As a shell reports the death of a command by SIGINT and SIGPIPE.
 _EXIT_INTERRUPTED = 130
 _EXIT_BROKEN_PIPE = 141
@@ -62,10 +63,8 @@ def verb_parser(name: str, verb: ModuleType) -> argparse.ArgumentParser:
     """The parser for what follows a verb."""
     parser = _Parser(
         prog=f"{PROGRAM} {name}",
-        description=getattr(verb, "DESCRIPTION", commands.VERBS[name]),
-        epilog="What follows -- is the command to run, with its arguments."
-        if _takes_command(verb)
-        else None,
+        description=" ".join((verb.__doc__ or commands.VERBS[name]).split()),
+        epilog=_COMMAND if _takes_command(verb) else None,
         allow_abbrev=False,
     )
     verb.add_arguments(parser)

@@ -4,10 +4,9 @@ The verbs of the command line, one module each; those that begin with ``_`` are 
 ``cli.py`` imports a module of ``VERBS`` only when it is asked for; it is named as its verb, with
 an ``_`` behind it where Python has a use for the name. ``add_arguments(parser)`` adds the verb's
 own arguments. ``run(args, config, out)`` does the work and returns the exit code; what it cannot
-do it raises as an ``OtelGpuError``. A verb may also hold:
+do it raises as an ``OtelGpuError``. Its docstring stands above the arguments in its help. A verb
+may also hold:
 
-``DESCRIPTION``
-    The paragraph above the arguments in its help; default: that of ``VERBS``.
 ``CONFIG_FLAGS``
     Keys of options, such as ``("spans.mode", "export.otlp_file")``, that it takes as flags. Their
     names and help come from ``options.py``, and their values reach the verb in ``config``.

@@ -1,4 +1,9 @@
-"""``otel-gpu demo``: a scenario whose cause is known, and what is found out about it."""
+"""
+Run a small training loop that one known cause makes slow, capture it, and explain it. Needs root
+and a C compiler, and no GPU: a stand-in for the CUDA library is built. With --synthetic it needs
+nothing: a recording of the scenario is explained. Without a name the scenarios are listed. What is
+captured is also sent to the endpoint of OTEL_EXPORTER_OTLP_*.
+"""
 
 import os
 import subprocess
@@ -12,13 +17,6 @@ from otel_gpu.config import Config
 from otel_gpu.demo.build import DemoError, build
 from otel_gpu.demo.scenarios import CAPTURE_ENVIRONMENT, CAPTURE_FLAGS, SCENARIOS, Scenario
 from otel_gpu.demo.truth import describe
-
-DESCRIPTION = (
-    "Run a small training loop that one known cause makes slow, capture it, and explain it. "
-    "Needs root and a C compiler, and no GPU: a stand-in for the CUDA library is built. With "
-    "--synthetic it needs nothing: a recording of the scenario is explained. Without a name the "
-    "scenarios are listed. What is captured is also sent to the endpoint of OTEL_EXPORTER_OTLP_*."
-)
 
 _OTEL_GPU = (sys.executable, "-m", "otel_gpu")
 

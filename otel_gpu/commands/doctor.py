@@ -1,4 +1,7 @@
-"""``otel-gpu doctor``: what this host allows, and what stands in the way."""
+"""
+Check everything that a capture needs. The exit code is 0 if this host can capture, and 1 if
+something is missing.
+"""
 
 import os
 import platform
@@ -15,11 +18,6 @@ from otel_gpu.doctor import Host, check_loader, examine_host
 from otel_gpu.findings.words import printable
 from otel_gpu.service.systemd import examine_service
 from otel_gpu.visibility import examine_process, examine_processes
-
-DESCRIPTION = (
-    "Check everything that a capture needs. The exit code is 0 if this host can capture, "
-    "and 1 if something is missing."
-)
 
 _STYLES = {"ok": "green", "warning": "yellow", "missing": "bold red"}
 

@@ -1,4 +1,10 @@
-"""``otel-gpu explain``: what was slow in a capture, and why."""
+"""
+Say what bounded each process, which CUDA calls and gaps between them were slow, and whose doing
+that was, with times. Explains a recording or a store, which needs no privileges and no GPU; or
+captures live what is named by --pid, --cgroup, --all or a command after --, until that ends, the
+time is over or Ctrl-C is pressed, and explains that. With a command, its exit code is ours, and the
+report goes to standard error; --json goes to standard output.
+"""
 
 from argparse import ArgumentParser, Namespace
 from functools import partial
@@ -12,13 +18,6 @@ from otel_gpu.config import Config
 from otel_gpu.faces.text import write_text
 from otel_gpu.findings.json_form import make_document, to_text
 
-DESCRIPTION = (
-    "Say what bounded each process, which CUDA calls and gaps between them were slow, and whose "
-    "doing that was, with times. Explains a recording or a store, which needs no privileges and no "
-    "GPU; or captures live what is named by --pid, --cgroup, --all or a command after --, until that "
-    "ends, the time is over or Ctrl-C is pressed, and explains that. With a command, its exit "
-    "code is ours, and the report goes to standard error; --json goes to standard output."
-)
 CONFIG_FLAGS = ("spans.mode",)
 TAKES_COMMAND = True
 

@@ -1,4 +1,10 @@
-"""``otel-gpu import``: a capture that another tool made, explained and exported."""
+"""
+Read a capture that another tool made, say what of it could be taken over and what could not, and
+explain it as a recording is explained. With --otlp, also send its spans and metrics, with their
+original times, to the endpoint of OTEL_EXPORTER_OTLP_*; with --store, also keep it for query and
+explain. What the other tool did not record stays unknown, and what it concluded is not taken over.
+The file is not changed.
+"""
 
 import os
 from argparse import ArgumentParser, Namespace
@@ -20,13 +26,6 @@ from otel_gpu.findings.words import printable
 from otel_gpu.importers import KINDS, open_capture
 from otel_gpu.importers.tally import Tally
 
-DESCRIPTION = (
-    "Read a capture that another tool made, say what of it could be taken over and what could "
-    "not, and explain it as a recording is explained. With --otlp, also send its spans and metrics, "
-    "with their original times, to the endpoint of OTEL_EXPORTER_OTLP_*; with --store, also keep it "
-    "for query and explain. What the other tool did not record stays unknown, and what it concluded "
-    "is not taken over. The file is not changed."
-)
 CONFIG_FLAGS = ("export.otlp_file",)
 
 _NOT_SENT = {"OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "none"}

@@ -1,4 +1,9 @@
-"""``otel-gpu mcp``: lets an assistant investigate a capture."""
+"""
+Serve a recording or a store to an assistant over the Model Context Protocol: nine tools that only
+read, and a prompt. On standard input and output, for a client that starts us; with --http on a
+socket of this host, for clients that know the token. docs/mcp.md says how to connect one. Needs no
+privileges and no GPU.
+"""
 
 import logging
 import os
@@ -17,12 +22,6 @@ from otel_gpu.errors import OtelGpuError
 if TYPE_CHECKING:
     from otel_gpu.faces.mcp.captures import Capture
 
-DESCRIPTION = (
-    "Serve a recording or a store to an assistant over the Model Context Protocol: nine tools that "
-    "only read, and a prompt. On standard input and output, for a client that starts us; with --http "
-    "on a socket of this host, for clients that know the token. docs/mcp.md says how to connect one. "
-    "Needs no privileges and no GPU."
-)
 CONFIG_FLAGS = ("store.path",)
 
 _DEFAULT_ADDRESS = "127.0.0.1:8977"

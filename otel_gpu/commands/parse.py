@@ -1,4 +1,4 @@
-"""``otel-gpu parse``: a recording as text, one record per line."""
+"""Print a recording as text, one record per line."""
 
 from argparse import ArgumentParser, Namespace
 from collections import Counter

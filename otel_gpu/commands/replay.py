@@ -1,4 +1,8 @@
-"""``otel-gpu replay``: a recording through the rooms of a live capture."""
+"""
+Export a recording as if it were captured now: to the endpoint of OTEL_EXPORTER_OTLP_*, or to a
+file, or into a store for query and explain. Needs no privileges and no GPU. The same recording
+gives the same output, byte for byte.
+"""
 
 import os
 from argparse import ArgumentParser, Namespace
@@ -10,11 +14,6 @@ from otel_gpu.commands._sources import RecordingSource
 from otel_gpu.config import Config
 from otel_gpu.findings.document import Window
 
-DESCRIPTION = (
-    "Export a recording as if it were captured now: to the endpoint of OTEL_EXPORTER_OTLP_*, "
-    "or to a file, or into a store for query and explain. Needs no privileges and no GPU. The "
-    "same recording gives the same output, byte for byte."
-)
 CONFIG_FLAGS = ("stacks.mode", "export.otlp_file")
 
 

@@ -1,4 +1,8 @@
-"""``otel-gpu report``: what ``explain`` says, as a page for a browser."""
+"""
+Write what explain says of a recording or a store as one HTML file that is complete in itself: it
+loads nothing, and can be sent to others. Needs no privileges and no GPU. The same recording gives
+the same page, byte for byte.
+"""
 
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
@@ -16,12 +20,6 @@ from otel_gpu.faces.html.page import make_page
 from otel_gpu.findings.json_form import make_document, to_text
 from otel_gpu.findings.top_stacks import CALLED, WAITED, StackCollector
 from otel_gpu.findings.words import format_size
-
-DESCRIPTION = (
-    "Write what explain says of a recording or a store as one HTML file that is complete in "
-    "itself: it loads nothing, and can be sent to others. Needs no privileges and no GPU. The same "
-    "recording gives the same page, byte for byte."
-)
 
 _STANDARD_OUTPUT = Path("-")
 

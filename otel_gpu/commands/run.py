@@ -1,4 +1,9 @@
-"""``otel-gpu run``: capture live, and export."""
+"""
+Capture the CUDA calls, scheduler stalls and forks of programs as they are, and send them to the
+endpoint of OTEL_EXPORTER_OTLP_*. Name what to watch: a command after --, --pid, --cgroup or --all.
+With a command, its input and output are its own, and its exit code is ours. Without an endpoint, or
+with --store, what is captured is kept in a file that explain and query read.
+"""
 
 import logging
 import os
@@ -26,13 +31,6 @@ from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.enrich.stack_text import describe_place
 from otel_gpu.faults import Faults, Isolated
 
-DESCRIPTION = (
-    "Capture the CUDA calls, scheduler stalls and forks of programs as they are, and send "
-    "them to the endpoint of OTEL_EXPORTER_OTLP_*. Name what to watch: a command after --, "
-    "--pid, --cgroup or --all. With a command, its input and output are its own, and its exit "
-    "code is ours. Without an endpoint, or with --store, what is captured is kept in a file that "
-    "explain and query read."
-)
 CONFIG_FLAGS = ("spans.mode", "stacks.mode", "export.otlp_file", "store.path")
 TAKES_COMMAND = True
 

@@ -1,4 +1,8 @@
-"""``otel-gpu service``: the agent as a service of this host."""
+"""
+install writes the unit, its environment file and its configuration, and says what to do next; it
+starts nothing, and leaves what was changed as it is. uninstall removes what was not changed. status
+says whether the service runs, what it costs and what was lost; its exit code is 0 when it runs.
+"""
 
 import json
 import sys
@@ -18,12 +22,6 @@ from otel_gpu.service.systemd import State, state_of_service
 from otel_gpu.service.trust import parts_of_program, untrusted
 from otel_gpu.store.reader import StoreReader
 
-DESCRIPTION = (
-    "install writes the unit, its environment file and its configuration, and says what to do next; "
-    "it starts nothing, and leaves what was changed as it is. uninstall removes what was not changed. "
-    "status says whether the service runs, what it costs and what was lost; its exit code is 0 when "
-    "it runs."
-)
 CONFIG_FLAGS = ("store.path",)
 
 _ACTIONS = ("install", "uninstall", "status")

@@ -1,4 +1,11 @@
-"""``otel-gpu stacks``: where in their programs CUDA calls are made."""
+"""
+Add up the stacks of CUDA calls that became spans: Python, C++ and CUDA in one, by calls, time or
+bytes. Reads a recording or a store, which needs no privileges and no GPU; or captures live what is
+named by --pid, --cgroup, --all or a command after --, until that ends, the time is over or Ctrl-C
+is pressed. Sampled calls count as often as they were sampled from; --spans full gives every call a
+stack. With a command, its exit code is ours, and the text goes to standard error; --json and
+--folded go to standard output.
+"""
 
 import json
 from argparse import ArgumentParser, Namespace
@@ -24,14 +31,6 @@ from otel_gpu.findings.top_stacks import (
     StackReport,
 )
 
-DESCRIPTION = (
-    "Add up the stacks of CUDA calls that became spans: Python, C++ and CUDA in one, by calls, time "
-    "or bytes. Reads a recording or a store, which needs no privileges and no GPU; or captures live what "
-    "is named by --pid, --cgroup, --all or a command after --, until that ends, the time is over or "
-    "Ctrl-C is pressed. Sampled calls count as often as they were sampled from; --spans full gives "
-    "every call a stack. With a command, its exit code is ours, and the text goes to standard error; "
-    "--json and --folded go to standard output."
-)
 CONFIG_FLAGS = ("spans.mode",)
 TAKES_COMMAND = True
 

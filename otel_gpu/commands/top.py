@@ -1,4 +1,12 @@
-"""``otel-gpu top``: what the GPU's feeders do right now, on one screen."""
+"""
+Show what bounds each process, where the time of the threads that feed the GPU goes, its CUDA calls,
+incidents while they form, and calls that do not return: live, of what is named by --pid, --cgroup,
+--all or a command after --, or of a recording, at its own pace. On a terminal: q quits, p pauses, s
+changes what calls are sorted by, and the arrows or j and k choose a process. Elsewhere, screens are
+written one below the other as plain text. With a command, its input and output are its own, there
+are no keys, and the exit code is the command's; the screen goes to standard error, and is redrawn
+in place where standard output is not that terminal.
+"""
 
 import signal
 import sys
@@ -32,16 +40,6 @@ from otel_gpu.findings.board import Board
 from otel_gpu.findings.document import Window
 from otel_gpu.findings.extent import Extent
 
-DESCRIPTION = (
-    "Show what bounds each process, where the time of the threads that feed the GPU goes, its "
-    "CUDA calls, incidents while they form, and calls that do not return: live, of what is named "
-    "by --pid, --cgroup, --all or a command after --, or of a recording, at its own pace. On a "
-    "terminal: q quits, p pauses, s changes what calls are sorted by, and the arrows or j and k "
-    "choose a process. Elsewhere, screens are written one below the other as plain text. With a "
-    "command, its input and output are its own, there are no keys, and the exit code is the "
-    "command's; the screen goes to standard error, and is redrawn in place where standard output "
-    "is not that terminal."
-)
 CONFIG_FLAGS = ("spans.mode",)
 TAKES_COMMAND = True
 
