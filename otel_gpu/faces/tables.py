@@ -1,15 +1,14 @@
 """The tables of the document on a terminal or in a text file."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from otel_gpu.faces import fields
 from otel_gpu.faces.fields import Cell, Field
-from otel_gpu.findings.document import Api, Balance, Blame, Load, OffCpu, Slot, ThreadState
+from otel_gpu.findings.document import Balance, Blame, Load, OffCpu, Slot, ThreadState
 from otel_gpu.findings.phrases import THREAD_STATES
 from otel_gpu.findings.sentences import plain
 from otel_gpu.findings.words import (
@@ -21,37 +20,7 @@ from otel_gpu.findings.words import (
     process_name,
 )
 
-Drawing = Callable[[Sequence[Any], bool], Sequence[RenderableType]]
-"""Draws rows, and says of which process they are if that is asked for."""
-
-CALLS = (
-    *(fields.CALL, fields.CALLS, fields.ERRORS, fields.P50, fields.P99, fields.LONGEST),
-    *(fields.TOTAL, fields.SIZE),
-)
 _BAR_COLUMNS = 20
-
-
-def api_table(rows: Sequence[Api], with_process: bool) -> list[Table]:
-    """Calls per API."""
-    return [_of_processes(CALLS, rows, with_process)]
-
-
-def off_cpu_table(rows: Sequence[OffCpu], with_process: bool) -> list[Table]:
-    """Who was off the CPU, and why."""
-    shown = (
-        fields.WHEN._replace(heading="its threads, when"),
-        fields.text("off the CPU", _off_cpu_reason),
-        *(fields.TIME, fields.TIMES, fields.MEAN),
-    )
-    return [_of_processes(shown, rows, with_process)]
-
-
-def blame_table(rows: Sequence[Blame], with_process: bool) -> list[Table]:
-    """Who kept whom from running."""
-    who = fields.text(
-        "who", lambda row: (row.culprit, " (its own)" if row.culprit.pid == row.process.pid else "")
-    )
-    return [_of_processes((who, fields.HOW, fields.TIME, fields.EFFECTS), rows, with_process)]
 
 
 def slot_table(rows: Sequence[Slot]) -> Table:
@@ -66,11 +35,6 @@ def slot_table(rows: Sequence[Slot]) -> Table:
         fields.PHASE,
     )
     return draw_table(shown, rows)
-
-
-def balance_lines(rows: Sequence[Balance], _with_process: bool) -> list[Text]:
-    """Device memory asked for and given back."""
-    return [Text(_balance(row)) for row in rows]
 
 
 def load_lines(load: Load) -> list[str]:
@@ -101,17 +65,14 @@ def draw_table(shown: Sequence[Field], rows: Iterable[Any]) -> Table:
     return table
 
 
-def _of_processes(shown: Sequence[Field], rows: Sequence[Any], with_process: bool) -> Table:
-    return draw_table([*([fields.PROCESS] if with_process else []), *shown], rows)
-
-
 def _draw(cell: Cell) -> Text:
     # Never markup: much of it was named by the traced.
     shown = cell.shown if isinstance(cell.shown, tuple) else (cell.shown,)
     return Text(plain(shown), style="red" if cell.tone else "")
 
 
-def _balance(row: Balance) -> str:
+def balance_line(row: Balance) -> str:
+    """Device memory asked for and given back."""
     kept_bytes = row.allocated_bytes - row.freed_bytes
     word = "more" if kept_bytes > 0 else "less"
     held = f"; {format_size(abs(kept_bytes))} {word} is held at the end than at the beginning"
@@ -120,6 +81,22 @@ def _balance(row: Balance) -> str:
     return f"{process_name(row.process)}: {allocated}, {freed}{held if kept_bytes else ''}"
 
 
+def _who(row: Blame) -> object:
+    return (row.culprit, " (its own)" if row.culprit.pid == row.process.pid else "")
+
+
 def _off_cpu_reason(row: OffCpu) -> str:
     words = THREAD_STATES.get(row.state, THREAD_STATES[ThreadState.BLOCKED])
     return words if row.state == ThreadState.RUN_QUEUE else f"{words}: {row.reason or 'unknown'}"
+
+
+CALLS = (
+    *(fields.CALL, fields.CALLS, fields.ERRORS, fields.P50, fields.P99, fields.LONGEST),
+    *(fields.TOTAL, fields.SIZE),
+)
+OFF_CPU = (
+    fields.WHEN._replace(heading="its threads, when"),
+    fields.text("off the CPU", _off_cpu_reason),
+    *(fields.TIME, fields.TIMES, fields.MEAN),
+)
+BLAMES = (fields.text("who", _who), fields.HOW, fields.TIME, fields.EFFECTS)

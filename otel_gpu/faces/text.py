@@ -2,13 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
 from otel_gpu.faces import tables
-from otel_gpu.faces.fields import SHOWN_SHARE, largest_first
+from otel_gpu.faces.fields import PROCESS, SHOWN_SHARE, Field, largest_first
 from otel_gpu.faces.waterfall import LEGEND, draw_waterfall
 from otel_gpu.findings.causes import rank_of, walk, worst_of
 from otel_gpu.findings.document import (
@@ -70,15 +71,17 @@ def _write_parts(document: Document, console: Console, process: ProcessImage | N
     _write_section(console, _incident_heading(document), _incidents(document))
     if worst := worst_of(document.chains):
         _write_section(console, "The worst moment", _moment(worst))
-    sections: list[tuple[str, Sequence[object], tables.Drawing, int]] = [
-        ("Calls", document.apis, tables.api_table, 25),
-        ("Device memory", document.balances, tables.balance_lines, 1_000),
-        ("Off the CPU", document.off_cpu, tables.off_cpu_table, 15),
-        ("Who kept them waiting", document.blames, tables.blame_table, 10),
+    sections: list[tuple[str, Sequence[Any], Sequence[Field], int]] = [
+        ("Calls", document.apis, tables.CALLS, 25),
+        ("Device memory", document.balances, (), 1_000),
+        ("Off the CPU", document.off_cpu, tables.OFF_CPU, 15),
+        ("Who kept them waiting", document.blames, tables.BLAMES, 10),
     ]
-    for title, rows, draw, most in sections:
+    for title, rows, fields, most in sections:
         if rows:
-            drawn = draw(rows[:most], with_process)
+            shown = (PROCESS, *fields) if with_process else fields
+            lines = [Text(tables.balance_line(row)) for row in ([] if fields else rows[:most])]
+            drawn = [tables.draw_table(shown, rows[:most])] if fields else lines
             _write_section(console, title, [*drawn, *_more(len(rows), most)])
     slots = document.slots_of(process)
     if any(slot.calls or slot.lost_ns for slot in slots):
