@@ -69,11 +69,7 @@ class UsageError(OtelGpuError):
 
 
 class Output:
-    """
-    Where text goes: results to standard output, what is said to a person to standard error.
-
-    A console writes plain text where its stream is no terminal.
-    """
+    """Results go to standard output, what is said to a person to standard error."""
 
     @property
     def stdout(self) -> TextIO:
@@ -108,6 +104,5 @@ def _console(stream: TextIO) -> "Console":
     from rich.console import Console  # noqa: PLC0415 -- 50 ms that most verbs need not pay
 
     # A pipe has no width. Lines of a file are better long than folded.
-    is_wide = not stream.isatty() and "COLUMNS" not in os.environ
-    width = _PIPE_COLUMNS if is_wide else None
+    width = None if stream.isatty() or "COLUMNS" in os.environ else _PIPE_COLUMNS
     return Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
