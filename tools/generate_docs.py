@@ -6,6 +6,7 @@ Generate the pages about options, verbs, the store and support from what code an
 
 import argparse
 import contextlib
+import inspect
 import sqlite3
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -137,7 +138,8 @@ def _schema_sections() -> Iterator[str]:
 def _section_tables() -> Iterator[str]:
     for section, kind in options.SECTIONS.items():
         yield f"## `{section}`\n"
-        yield f"{(kind.__doc__ or '').strip()}\n"
+        about, _, _ = (inspect.getdoc(kind) or "").partition("\n\n")
+        yield f"{about}\n"
         yield "| key | default | allowed | meaning | variable | flag |"
         yield "| --- | --- | --- | --- | --- | --- |"
         for option in options.OPTIONS.values():

@@ -22,7 +22,6 @@ _OTEL_GPU = (sys.executable, "-m", "otel_gpu")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the verb's own arguments."""
     parser.add_argument(
         "scenario", nargs="?", metavar="SCENARIO", help="the scenario to run; default: list them"
     )

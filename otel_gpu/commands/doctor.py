@@ -23,7 +23,6 @@ _STYLES = {"ok": "green", "warning": "yellow", "missing": "bold red"}
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the verb's own arguments."""
     add_pids(parser, "also say what can be seen of this process")
     parser.add_argument("--json", action="store_true", help=JSON_HELP)
 

@@ -23,7 +23,6 @@ TAKES_COMMAND = True
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the verb's own arguments."""
     add_source_arguments(parser, "explain", captures=True)
     add_target_arguments(parser, pid_note="; of a recording or store, report only this process")
     parser.add_argument("--per-process", action="store_true", help="one part for each process")

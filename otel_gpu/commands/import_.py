@@ -32,7 +32,6 @@ _NOT_SENT = {"OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "none"}
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the verb's own arguments."""
     kinds = "; ".join(f"{name}: {kind.description}" for name, kind in KINDS.items())
     parser.add_argument("kind", choices=tuple(KINDS), metavar="KIND", help=kinds)
     add_file(parser, "file", "the capture to import")

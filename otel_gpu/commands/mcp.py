@@ -28,7 +28,6 @@ _DEFAULT_ADDRESS = "127.0.0.1:8977"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the verb's own arguments."""
     recording = "the recording to serve; default: the store that run writes"
     add_file(parser, "recording", recording, nargs="?")
     parser.add_argument(

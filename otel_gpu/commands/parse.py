@@ -17,7 +17,6 @@ _SHOWN_BYTES = 64
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the verb's own arguments."""
     add_file(parser, "recording", "the recording to print")
     text = f"print only these kinds; may be repeated: {', '.join(_KINDS)}"
     parser.add_argument("--kind", action="append", choices=_KINDS, metavar="KIND", help=text)

@@ -18,7 +18,6 @@ CONFIG_FLAGS = ("stacks.mode", "export.otlp_file")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the verb's own arguments."""
     add_file(parser, "recording", "the recording to replay")
     add_file(parser, "--store", "also write it into this store, made if needed")
 

@@ -25,7 +25,6 @@ _STANDARD_OUTPUT = Path("-")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the verb's own arguments."""
     add_source_arguments(parser, "report on")
     add_pids(parser, "report only this process")
     page = "write the page here; default: to standard output, unless that is a terminal"

@@ -40,7 +40,6 @@ _MAX_SAID = 4_096
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the verb's own arguments."""
     add_target_arguments(parser)
     parser.add_argument(
         "--summary",

@@ -45,7 +45,6 @@ _STAYS = "the flight recorder stays: /var/lib/otel-gpu"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the verb's own arguments."""
     parser.add_argument("action", choices=_ACTIONS, help="what to do")
     root = "install below this folder, or uninstall from there: an image, or a package"
     parser.add_argument("--root", type=Path, default=Path("/"), metavar="DIR", help=root)

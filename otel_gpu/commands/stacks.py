@@ -36,7 +36,6 @@ TAKES_COMMAND = True
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the verb's own arguments."""
     add_source_arguments(parser, "look at", captures=True)
     add_target_arguments(parser, pid_note="; of a recording or store, only this process")
     by = "what counts; default: %(default)s"

@@ -55,7 +55,6 @@ class _Quit(Exception):  # noqa: N818 -- nothing went wrong
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the verb's own arguments."""
     add_file(parser, "recording", "the recording to play", nargs="?")
     add_target_arguments(parser)
     text = "from one screen to the next; default: 2"
