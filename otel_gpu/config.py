@@ -161,16 +161,13 @@ def _check_together(config: Config) -> None:
     histograms = config.histograms
     for name in ("duration_bounds_s", "size_bounds_bytes"):
         if getattr(histograms, name) and histograms.layout != "explicit":
-            raise ConfigError(
-                f"histograms.{name} is set, but histograms.layout is {histograms.layout}",
-                hint="set histograms.layout to explicit, or leave the bounds out",
-            )
+            hint = "set histograms.layout to explicit, or leave the bounds out"
+            layout = f"histograms.layout is {histograms.layout}"
+            raise ConfigError(f"histograms.{name} is set, but {layout}", hint=hint)
     if config.export.batch_bytes > config.export.queue_bytes:
-        raise ConfigError(
-            f"export.batch_bytes ({config.export.batch_bytes}) is larger than "
-            f"export.queue_bytes ({config.export.queue_bytes})",
-            hint="a batch has to fit into the queue",
-        )
+        batch, queue = config.export.batch_bytes, config.export.queue_bytes
+        sizes = f"export.batch_bytes ({batch}) is larger than export.queue_bytes ({queue})"
+        raise ConfigError(sizes, hint="a batch has to fit into the queue")
 
 
 def nearest(name: object, known: Iterable[str]) -> str:

@@ -117,15 +117,9 @@ def _check_loader(host: Host, wanted: str, find: Callable[[], str | None]) -> Fi
         return ok(f"bcc; BCC of {python}, kernel headers in {headers}")
     needed = {"BCC": python, f"the headers of kernel {host.release}": headers}
     lacking = [name for name, found in needed.items() if not found]
-    return missing(
-        f"bcc, without {' and without '.join(lacking)}",
-        install_hint(
-            host.release,
-            bcc=not python,
-            headers=not headers,
-            os_release=host.root / "etc" / "os-release",
-        ),
-    )
+    os_release = host.root / "etc" / "os-release"
+    hint = install_hint(host.release, bcc=not python, headers=not headers, os_release=os_release)
+    return missing(f"bcc, without {' and without '.join(lacking)}", hint)
 
 
 def _check_capabilities(host: Host) -> Finding:
@@ -207,13 +201,9 @@ def query_libbpf() -> Libbpf | str:
     library = found.library
     # What libbpf would print about refused attempts is said by the finding.
     library.libbpf_set_print(None)
-    return Libbpf(
-        found.version,
-        library.libbpf_probe_bpf_prog_type(_PROG_TYPE_KPROBE, None) == 1,
-        library.libbpf_probe_bpf_map_type(_MAP_TYPE_RINGBUF, None) == 1,
-        found.path,
-        found.passed_over,
-    )
+    programs = library.libbpf_probe_bpf_prog_type(_PROG_TYPE_KPROBE, None) == 1
+    ring_buffers = library.libbpf_probe_bpf_map_type(_MAP_TYPE_RINGBUF, None) == 1
+    return Libbpf(found.version, programs, ring_buffers, found.path, found.passed_over)
 
 
 def _check_libbpf(found: Libbpf | str) -> Finding:

@@ -21,11 +21,8 @@ def _check_endpoints(environ: Mapping[str, str]) -> Iterator[Finding]:
         return
     endpoints: dict[str, list[str]] = {}
     for signal in ("TRACES", "METRICS"):
-        url = (
-            environ.get(f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT", "").strip()
-            or environ.get("OTEL_EXPORTER_OTLP_ENDPOINT", "").strip()
-        )
-        if url:
+        names = (f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+        if url := next(filter(None, (environ.get(name, "").strip() for name in names)), ""):
             endpoints.setdefault(url, []).append(signal.lower())
     if not endpoints:
         yield warning(

@@ -9,6 +9,7 @@ make are seen. These checks find that out before somebody wonders about a gap.
 
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 from otel_gpu import wire
@@ -49,10 +50,8 @@ def examine_processes(pids: Iterable[int] | None = None) -> Finding:
                 paths[mapped.file] = mapped.path
         hidden += _is_hidden(pid)
     blind = f"; {_count(hidden)} may not be looked into" if hidden else ""
-    listed = "; ".join(
-        f"{paths[file]} ({_count(len(users[file]))}: {_list(users[file])})"
-        for file in sorted(users, key=lambda file: paths[file])
-    )
+    by_path = sorted((path, users[file]) for file, path in paths.items())
+    listed = "; ".join(f"{path} ({_count(len(who))}: {_list(who)})" for path, who in by_path)
     return Finding("cuda_libraries", "ok", (listed or "no process uses CUDA now") + blind)
 
 
@@ -97,14 +96,11 @@ def check_program(pid: int, home: Path) -> Finding:
 def check_mount_namespace(home: Path) -> Finding:
     """Whether the process's paths mean the same to the agent."""
     try:
-        own = Path("/proc/self/ns/mnt").readlink()
-        same = (home / "ns" / "mnt").readlink() == own
+        if (home / "ns" / "mnt").readlink() == Path("/proc/self/ns/mnt").readlink():
+            return ok("the agent's own")
     except OSError as error:
         return warning(f"cannot be read: {error.strerror}")
-    if same:
-        return ok("the agent's own")
-    where = f"{home}/map_files and {home}/root"
-    return ok(f"another one; its files are read through {where}")
+    return ok(f"another one; its files are read through {home}/map_files and {home}/root")
 
 
 def check_library(library: MappedFile) -> Finding:
@@ -171,10 +167,8 @@ def _is_hidden(pid: int) -> bool:
     try:
         with Path(f"/proc/{pid}/maps").open("rb") as maps:
             maps.read(1)
-    except PermissionError:
-        return True
-    except OSError:
-        return False
+    except OSError as error:
+        return isinstance(error, PermissionError)
     return False
 
 
@@ -191,19 +185,15 @@ def _holds_runtime(file: MappedFile) -> bool:
         image = ElfImage(file.open())
     except (OSError, ValueError):
         return False
-    try:
+    with closing(image):
         return any(_RUNTIME_TEXT in window for window in _read_only_data(image))
-    finally:
-        image.close()
 
 
 def _read_only_data(image: ElfImage) -> Iterator[bytes]:
     # Frameworks' libraries have gigabytes of device code, none of it in this section.
     section = image.section_header(".rodata")
-    start, size_bytes = (
-        (0, image.size_bytes) if section is None else (section.file_offset, section.size_bytes)
-    )
-    end = start + min(size_bytes, _MAX_SCANNED_BYTES)
+    start = section.file_offset if section else 0
+    end = start + min(section.size_bytes if section else image.size_bytes, _MAX_SCANNED_BYTES)
     # What lies across the end of a window is whole in the next one.
     for place in range(start, end, _WINDOW_BYTES - len(_RUNTIME_TEXT)):
         window = image.read_file(place, min(_WINDOW_BYTES, end - place))

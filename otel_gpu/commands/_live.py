@@ -75,11 +75,9 @@ def start_command(args: Namespace) -> Iterator[Started]:
     """
     Fork the user's command, if there is one, and hold it at its gate.
 
-    To be called before anything else: a fork is cheapest, and safest, from a process
-    with little memory and one thread.
-
-    Once the command runs, it outlives the agent's errors: what goes wrong in the context is
-    logged, and the context ends without it when the command has ended.
+    To be called before anything else: a fork is cheapest, and safest, from a process with little
+    memory and one thread. Once the command runs, it outlives the agent's errors: what goes wrong
+    in the context is logged, and the context ends without it when the command has ended.
     """
     with ExitStack() as stack:
         command = guard = None
@@ -143,15 +141,9 @@ def open_session(
     While the context is open, signals end the capture in good order. A service manager is
     notified when the capture begins, and with each batch.
     """
+    targets = {"pids": args.pid, "cgroup": args.cgroup, "watch_all": args.all}
     session = Session(
-        programs,
-        config,
-        command=started.command,
-        pids=args.pid,
-        cgroup=args.cgroup,
-        watch_all=args.all,
-        status=status,
-        faults=faults,
+        programs, config, command=started.command, **targets, status=status, faults=faults
     )
     with ExitStack() as stack:
         batches: Batches = session.batches(args.duration)
@@ -186,11 +178,8 @@ def open_capture(
 
 
 def exit_code_of(started: Started, faults: Faults) -> int:
-    """
-    Return the command's exit code; without one, 0, or 1 if a part was switched off for its errors.
-
-    What the errors were is logged once more, for who looks at the end first.
-    """
+    """Return the command's exit code; without one, 0, or 1 if a part was switched off for its errors."""
+    # Once more, for who looks at the end first.
     if found := faults.summary():
         _logger.warning("errors inside the agent cost some of what was captured: %s", found)
     if started.command is not None:
@@ -236,10 +225,9 @@ def _signals(session: Session, command: Command | None, patience_s: float) -> It
             session.stop()
         elif number != signal.SIGINT:
             command.send_signal(number)
-            timer = threading.Timer(patience_s, session.stop)
-            timer.daemon = True
-            timer.start()
-            timers.append(timer)
+            timers.append(threading.Timer(patience_s, session.stop))
+            timers[-1].daemon = True
+            timers[-1].start()
 
     try:
         with signals_handled(end):
