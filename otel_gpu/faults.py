@@ -63,12 +63,11 @@ class Faults:
             due_s, silence_s, unsaid = self._said.get(place, (0.0, 0.0, 0))
             now_s = self.clock()
             is_first = not silence_s
-            if is_first or now_s >= due_s:
-                silence_s = min(2 * silence_s or _FIRST_SILENCE_S, _LONGEST_SILENCE_S)
-                self._said[place] = (now_s + silence_s, silence_s, 0)
-            else:
+            if not is_first and now_s < due_s:
                 self._said[place] = (due_s, silence_s, unsaid + 1)
                 return
+            silence_s = min(2 * silence_s or _FIRST_SILENCE_S, _LONGEST_SILENCE_S)
+            self._said[place] = (now_s + silence_s, silence_s, 0)
         text = f"{type(error).__name__}: {error}"
         if is_first:
             _logger.error(

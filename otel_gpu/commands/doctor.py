@@ -40,11 +40,9 @@ def run(args: Namespace, config: Config, out: Output) -> int:
     if args.json:
         out.json(to_json(findings, processes))
     else:
-        out.stdout_console.print(_table(findings))
-        if processes:
+        for shown in (findings, processes) if processes else (findings,):
+            out.stdout_console.print(_table(shown))
             out.line()
-            out.stdout_console.print(_table(processes))
-        out.line()
         out.line(_verdict(findings, processes))
     return 0 if can_capture([*findings, *processes]) else 1
 

@@ -85,13 +85,13 @@ def draw_screen(
 def _choose(view: View, chosen: ImageKey | None) -> View:
     if chosen is None:
         return view
+
+    def lost(line: IncidentLine) -> bool:
+        return any(key_of(chain.effect.process) == chosen for chain in line.incident.chains)
+
     return view._replace(
         apis=tuple(line for line in view.apis if key_of(line.total.process) == chosen),
-        incidents=tuple(
-            line
-            for line in view.incidents
-            if any(key_of(chain.effect.process) == chosen for chain in line.incident.chains)
-        ),
+        incidents=tuple(filter(lost, view.incidents)),
         open_calls=tuple(call for call in view.open_calls if key_of(call.process) == chosen),
     )
 
@@ -206,21 +206,18 @@ def _whose(incident: Incident) -> str:
 
 
 def _open_calls(calls: Sequence[OpenCall], most: int) -> Iterator[Text]:
-    if not calls:
-        return
-    yield Text(f"calls that do not return: {len(calls):,}", style="bold red")
+    if calls:
+        yield Text(f"calls that do not return: {len(calls):,}", style="bold red")
     for call in calls[:most]:
-        yield Text(
-            f"{format_duration(call.age_ns):>8}  {shorten(call.api)} in {short_process(call.process)}, "
-            f"thread {call.tid} {shorten(call.comm)}"
-        )
+        where = f"{shorten(call.api)} in {short_process(call.process)}"
+        thread = f"thread {call.tid} {shorten(call.comm)}"
+        yield Text(f"{format_duration(call.age_ns):>8}  {where}, {thread}")
 
 
 def _footer(controls: Controls) -> Iterator[Text]:
     if controls.message:
         yield Text(printable(controls.message), style="yellow")
     if controls.has_keys:
-        chosen = "all" if controls.chosen is None else f"{controls.chosen[0]}"
-        yield Text(
-            f"q quit  p pause  s sort: {controls.sort}  up/down process: {chosen}", style="dim"
-        )
+        chosen = "all" if controls.chosen is None else controls.chosen[0]
+        keys = f"q quit  p pause  s sort: {controls.sort}  up/down process: {chosen}"
+        yield Text(keys, style="dim")

@@ -59,9 +59,9 @@ def write_text(document: Document, console: Console, *, per_process: bool = Fals
     if document.load:
         lines = tables.load_lines(document.load)
         _write_section(console, "The host meanwhile: context, no cause", map(Text, lines))
-    lost = [f"{printable(reason)} {n:,}" for reason, n in sorted(document.losses.items())]
-    _write_section(console, "Losses", [Text(", ".join(lost) or "nothing was lost")])
-    notes = [Text(f"- {printable(note)}") for note in document.notes]
+    lost = ", ".join(f"{printable(reason)} {n:,}" for reason, n in sorted(document.losses.items()))
+    _write_section(console, "Losses", [Text(lost or "nothing was lost")])
+    notes = (Text(f"- {printable(note)}") for note in document.notes)
     _write_section(console, "Not known", notes)
 
 
@@ -202,11 +202,10 @@ def describe_effect(effect: Effect) -> str:
     """One effect in a line."""
     place = effect.stack.place if effect.stack else None
     where = f", in {describe_place(place)}" if place else ""
+    thread = f"{process_name(effect.process)}, thread {effect.tid} {printable(effect.comm)}"
+    more = f"{format_duration(max(0, effect.excess_ns))} more than usual"
     return (
-        f"{describe_kind(effect)} of {process_name(effect.process)}, "
-        f"thread {effect.tid} {printable(effect.comm)}{where}: "
-        f"{format_duration(effect.duration_ns)}, "
-        f"{format_duration(max(0, effect.excess_ns))} more than usual"
+        f"{describe_kind(effect)} of {thread}{where}: {format_duration(effect.duration_ns)}, {more}"
     )
 
 
@@ -221,8 +220,8 @@ def _moment(chain: Chain) -> list[Text]:
         Text(f"{'at µs':>14}  {'for µs':>14}", style="dim"),
     ]
     for bar in bars:
-        offset, length = f"{bar.offset_ns / 1_000:+,.0f}", f"{bar.length_ns / 1_000:,.0f}"
-        lines.append(Text(f"{offset:>14}  {length:>14}  |{bar.drawn}|  {bar.label}"))
+        times = f"{bar.offset_ns / 1_000:>+14,.0f}  {bar.length_ns / 1_000:>14,.0f}"
+        lines.append(Text(f"{times}  |{bar.drawn}|  {bar.label}"))
     if chain.unexplained_ns:
         lines.append(Text(f"unexplained: {format_duration(chain.unexplained_ns)}"))
     if left_out:

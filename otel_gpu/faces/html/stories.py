@@ -57,20 +57,20 @@ _MOST_LEADING = 5
 
 def leading_incident(document: Document) -> Incident | None:
     """The one to show first: the worst, and of those the one that lost most time."""
-    return min(
-        document.incidents,
-        key=lambda incident: (rank_of(incident.severity), -incident.lost_ns, incident.id),
-        default=None,
-    )
+
+    def rank(incident: Incident) -> tuple[int, int, str]:
+        return rank_of(incident.severity), -incident.lost_ns, incident.id
+
+    return min(document.incidents, key=rank, default=None)
 
 
 def lead_parts(incident: Incident) -> list[Part]:
     """The causes of the leading incident, each with who did it."""
-    parts = [
+    causes_shown = [cause for cause in incident.causes if cause.share >= _LEADING_SHARE]
+    return [
         part._replace(name=(part.name, ": ", cause.culprit) if cause.culprit else part.name)
-        for part, cause in zip(cause_parts(incident.causes), incident.causes, strict=True)
-    ]
-    return [part for part in parts if part.share >= _LEADING_SHARE][:_MOST_LEADING]
+        for part, cause in zip(cause_parts(causes_shown), causes_shown, strict=True)
+    ][:_MOST_LEADING]
 
 
 class Node(NamedTuple):

@@ -80,14 +80,10 @@ def _lanes(effect: Effect, shown: list[Interval]) -> Iterator[Lane]:
 
 def _lane(effect: Effect, one: Interval) -> Lane:
     offset_ns = one.evidence.start_unix_ns - effect.start_unix_ns
-    return Lane(
-        "of-another" if one.thread else "own",
-        label_of(one.cause.kind),
-        listed(_details(effect, one)),
-        (_block(effect, one),),
-        f"{offset_ns / _NS_PER_US:+,.0f} µs",
-        _micros(one.length_ns),
-    )
+    kind, label = "of-another" if one.thread else "own", label_of(one.cause.kind)
+    details, blocks = listed(_details(effect, one)), (_block(effect, one),)
+    offset = f"{offset_ns / _NS_PER_US:+,.0f} µs"
+    return Lane(kind, label, details, blocks, offset, _micros(one.length_ns))
 
 
 def _block(effect: Effect, interval: Interval) -> Block:

@@ -118,14 +118,10 @@ class _Guard:
         self._origins = frozenset(origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            refusal = self._refuse(Headers(scope=scope))
-            if refusal is not None:
-                await refusal(scope, receive, send)
-                return
-        elif scope["type"] != "lifespan":
-            return
-        await self._app(scope, receive, send)
+        refusal = self._refuse(Headers(scope=scope)) if scope["type"] == "http" else None
+        # Of what is neither, there is nothing to answer.
+        if scope["type"] in ("http", "lifespan"):
+            await (refusal or self._app)(scope, receive, send)
 
     def _refuse(self, headers: Headers) -> PlainTextResponse | None:
         if not self._origins.issuperset(headers.getlist("origin")):

@@ -9,7 +9,7 @@ from otel_gpu.faces.mcp.answers import first_of, micros
 from otel_gpu.faces.mcp.arguments import rows
 from otel_gpu.faces.mcp.captures import Study
 from otel_gpu.faces.mcp.tool import Answer, noun, service, share, since, table, tool
-from otel_gpu.findings.document import Api, Document, Process, ProcessImage, Slot
+from otel_gpu.findings.document import Document, Process, ProcessImage, Slot
 from otel_gpu.findings.health import DISTRIBUTIONS, STATES
 from otel_gpu.findings.memory import ROLES
 from otel_gpu.findings.phases import phase_of
@@ -40,14 +40,14 @@ def get_trace_stats(study: Study, limit: Annotated[int, rows(500, "rows of APIs"
             document.apis,
             "pid service api layer calls errors p50_us p99_us p99_to_p50 max_us sum_us bytes",
             limit,
-            p99_to_p50=_tail,
+            p99_to_p50=lambda row: round(row.p99_ns / row.p50_ns, 1) if row.p50_ns > 0 else None,
         ),
         "over_time": table(
             document.slots_of(None),
             "at_us calls mean_us allocating_calls allocating_mean_us run_queue_us lost_us phase",
             at_us=lambda slot: since(slot.start_unix_ns, document),
             calls=lambda slot: round(slot.calls, 1),
-            mean_us=_mean_us,
+            mean_us=lambda slot: micros(slot.call_ns / slot.calls) if slot.calls else None,
             allocating_calls=lambda slot: round(slot.allocate_calls, 1),
             allocating_mean_us=_allocating_mean_us,
             run_queue_us=lambda slot: micros(slot.run_queue_ns) if knows_states else None,
@@ -60,14 +60,6 @@ def get_trace_stats(study: Study, limit: Annotated[int, rows(500, "rows of APIs"
 
 def _allocating_mean_us(slot: Slot) -> float | None:
     return micros(slot.allocate_ns / slot.allocate_calls) if slot.allocate_calls else None
-
-
-def _mean_us(slot: Slot) -> float | None:
-    return micros(slot.call_ns / slot.calls) if slot.calls else None
-
-
-def _tail(row: Api) -> float | None:
-    return round(row.p99_ns / row.p50_ns, 1) if row.p50_ns > 0 else None
 
 
 @tool("Time budget and verdict")
@@ -153,11 +145,9 @@ def get_memory_balance(
     """
     document = study.document
     apis = [row for row in document.apis if row.api in ROLES]
-    note = ""
+    note = "" if apis else "No allocating or freeing call was counted."
     if apis and not document.balances:
         note = "What was freed is not known in this capture, or no call succeeded: no balance."
-    elif not apis:
-        note = "No allocating or freeing call was counted."
     return {
         "balance": table(
             document.balances,
@@ -181,8 +171,7 @@ def get_memory_balance(
 def _growth(document: Document) -> list[dict[str, Any]]:
     found = []
     for image in document.images:
-        slots = [slot for slot in document.slots_of(image) if slot.allocate_calls]
-        if not slots:
+        if not (slots := [slot for slot in document.slots_of(image) if slot.allocate_calls]):
             continue
         third = max(1, len(slots) // 3)
         first, last = _mean_ns(slots[:third]), _mean_ns(slots[-third:])
@@ -193,16 +182,10 @@ def _growth(document: Document) -> list[dict[str, Any]]:
             calls=lambda slot: round(slot.allocate_calls, 1),
             mean_us=_allocating_mean_us,
         )
-        found.append(
-            {
-                "pid": image.pid,
-                "service": service(image),
-                "first_third_mean_us": micros(first),
-                "last_third_mean_us": micros(last),
-                "growth": round(last / first, 2) if first and len(slots) >= _LEAST else None,
-                "over_time": points,
-            }
-        )
+        shown = {"pid": image.pid, "service": service(image)}
+        means = {"first_third_mean_us": micros(first), "last_third_mean_us": micros(last)}
+        growth = round(last / first, 2) if first and len(slots) >= _LEAST else None
+        found.append(shown | means | {"growth": growth, "over_time": points})
     return sorted(found, key=lambda row: (-(row["growth"] or 0), row["pid"]))
 
 
