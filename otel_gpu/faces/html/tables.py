@@ -28,29 +28,22 @@ _MOST_FUNCTIONS = 12
 _NS_PER_US = 1e3
 
 
-class Kind(NamedTuple):
-    """What a table is about, and its columns."""
-
-    about: str
-    columns: Sequence[Field]
-
-
 class Table(NamedTuple):
     """A table; ``left_out`` is how many rows it lacks, ``ids`` are those of its rows."""
 
     about: str
     columns: Sequence[Field]
-    rows: Sequence[Sequence[Cell]]
+    rows: Sequence[Sequence[Cell]] = ()
     left_out: int = 0
     ids: Sequence[str] = ()
 
 
 def table_of(
-    kind: Kind, rows: Sequence[Any], *, with_process: bool = True, most: int = MOST_ROWS
+    empty: Table, rows: Sequence[Any], *, with_process: bool = True, most: int = MOST_ROWS
 ) -> Table:
-    """Make a table of the first rows; without a column for the process where there is but one."""
+    """Fill a table with the first rows; without a column for the process where there is but one."""
     columns = [
-        column for column in kind.columns if with_process or column.cell is not fields.PROCESS.cell
+        column for column in empty.columns if with_process or column.cell is not fields.PROCESS.cell
     ]
     cells = [[column.cell(row) for column in columns] for row in rows]
     for place in range(len(columns)):
@@ -59,7 +52,7 @@ def table_of(
             cell = row[place]
             if isinstance(cell.shown, Bar):
                 row[place] = cell._replace(shown=Bar(cell.shown.tone, cell.shown.share / longest))
-    return Table(kind.about, columns, cells[:most], len(rows) - len(cells[:most]))
+    return empty._replace(columns=columns, rows=cells[:most], left_out=len(rows[most:]))
 
 
 def slot_table(slots: Sequence[Slot]) -> Table:
@@ -70,7 +63,7 @@ def slot_table(slots: Sequence[Slot]) -> Table:
         fields.ALLOCATION_RATE._replace(heading="alloc + free/s"),
         *(fields.RUN_QUEUE, fields.LOST, fields.PHASE),
     )
-    return table_of(Kind("What happened when", columns), slots, most=len(slots))
+    return table_of(Table("What happened when", columns), slots, most=len(slots))
 
 
 def evidence_table(chain: Chain) -> Table:
@@ -93,7 +86,7 @@ def evidence_table(chain: Chain) -> Table:
         ),
         fields.text("id", lambda one: Id(one.evidence.id)),
     )
-    return table_of(Kind("Evidence", columns), intervals, most=MOST_INTERVALS)
+    return table_of(Table("Evidence", columns), intervals, most=MOST_INTERVALS)
 
 
 def incident_table(rest: Sequence[Incident], first: int, origin_unix_ns: int) -> Table:
@@ -110,9 +103,9 @@ def incident_table(rest: Sequence[Incident], first: int, origin_unix_ns: int) ->
         fields.EFFECTS._replace(about=""),
         fields.text("id", lambda one: Id(one.id)),
     )
-    kind = Kind("Incidents that lost less time", columns)
-    table = table_of(kind, rest, most=len(rest))
-    return table._replace(ids=[f"incident-{first + index}" for index in range(len(rest))])
+    ids = [f"incident-{first + index}" for index in range(len(rest))]
+    empty = Table("Incidents that lost less time", columns, ids=ids)
+    return table_of(empty, rest, most=len(rest))
 
 
 def place_of(interval: Interval) -> Place | None:
@@ -158,7 +151,7 @@ def _who(interval: Interval) -> tuple[object, ...]:
     return listed([*parts, *circumstances(interval)])
 
 
-CALLS = Kind(
+CALLS = Table(
     "Calls per API",
     (
         fields.text("call", _call),
@@ -166,7 +159,7 @@ CALLS = Kind(
         *(fields.TOTAL, _bar("sum_ns", lambda _: API, "Total"), fields.SIZE),
     ),
 )
-ALLOCATIONS = Kind(
+ALLOCATIONS = Table(
     "Calls that allocate and free",
     (
         *(fields.CALL, fields.PROCESS),
@@ -176,7 +169,7 @@ ALLOCATIONS = Kind(
         fields.LONGEST._replace(about=""),
     ),
 )
-OFF_CPU = Kind(
+OFF_CPU = Table(
     "Time off the CPU",
     (
         *(fields.text("what it did", _wait), fields.TIME),
@@ -184,7 +177,7 @@ OFF_CPU = Kind(
         *(fields.TIMES, fields.MEAN, fields.WHEN, fields.PROCESS),
     ),
 )
-BLAMES = Kind(
+BLAMES = Table(
     "Who kept them waiting",
     (
         *(fields.WHO, fields.text("what came of it", lambda row: label_of(row.kind))),

@@ -33,16 +33,8 @@ class Lane(NamedTuple):
     thread: Culprit | None = None
 
 
-class Waterfall(NamedTuple):
-    """A drawing of an effect, and what it leaves out."""
-
-    effect: Effect
-    lanes: tuple[Lane, ...]
-    notes: tuple[str, ...]
-
-
-def waterfall(chain: Chain) -> Waterfall:
-    """Draw an effect; offsets count from its start, to the microsecond."""
+def waterfall(chain: Chain) -> tuple[list[Lane], list[str]]:
+    """Draw an effect, with offsets from its start, and say what the drawing leaves out."""
     effect = chain.effect
     intervals = find_intervals(chain)
     heaviest = sorted(intervals, key=lambda one: (-_weight(effect, one), *in_order_of_time(one)))
@@ -56,7 +48,7 @@ def waterfall(chain: Chain) -> Waterfall:
     if left_out := len(intervals) - len(shown):
         are = "is" if left_out == 1 else "are"
         notes.append(f"{count_of(left_out, 'interval')} {are} too short to be drawn.")
-    return Waterfall(effect, tuple(_lanes(effect, shown)), tuple(notes))
+    return list(_lanes(effect, shown)), notes
 
 
 def _lanes(effect: Effect, shown: list[Interval]) -> Iterator[Lane]:
