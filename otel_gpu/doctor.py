@@ -79,9 +79,9 @@ def examine_host(
 
 def _check_kernel(host: Host) -> Finding:
     needed = ".".join(map(str, OLDEST_KERNEL))
-    if (version := _version_of(host.release)) is None:
+    if (version := re.match(r"(\d+)\.(\d+)", host.release)) is None:
         return warning(f"{host.release}: not a version number that is known")
-    if version < OLDEST_KERNEL:
+    if tuple(map(int, version.groups())) < OLDEST_KERNEL:
         return missing(
             f"Linux {host.release}, but {needed} is the oldest that works",
             "update the kernel; a recording made elsewhere can be replayed here",
@@ -126,7 +126,8 @@ def _check_capabilities(host: Host) -> Finding:
     held = capabilities(host)
     if held is None:
         return warning("/proc/self/status cannot be read")
-    if not _is_initial_user_namespace(host):
+    users = _read(host.proc / "self" / "uid_map")
+    if users is not None and users.split() != ["0", "0", "4294967295"]:
         return missing(
             "this is a user namespace, whose capabilities the kernel does not accept for BPF",
             "run in the initial user namespace, such as a container without user remapping",
@@ -295,18 +296,8 @@ def capabilities(host: Host) -> frozenset[str] | None:
     return frozenset(name for name, bit in _CAPABILITIES.items() if held >> bit & 1)
 
 
-def _is_initial_user_namespace(host: Host) -> bool:
-    text = _read(host.proc / "self" / "uid_map")
-    return text is None or text.split() == ["0", "0", "4294967295"]
-
-
 def _btf(host: Host) -> Path:
     return host.sys / "kernel" / "btf" / "vmlinux"
-
-
-def _version_of(release: str) -> tuple[int, int] | None:
-    match = re.match(r"(\d+)\.(\d+)", release)
-    return (int(match[1]), int(match[2])) if match else None
 
 
 def _read(path: Path) -> str | None:

@@ -116,12 +116,6 @@ def duration_of(incident: Incident) -> int:
     return round(known.time_ns / known.share) if known else 0
 
 
-def others_of(incident: Incident, worst: Chain) -> list[Chain]:
-    """The chains of an incident beside the worst, by the time that they lost."""
-    others = [chain for chain in incident.chains if chain is not worst]
-    return sorted(others, key=lambda chain: (-chain.effect.excess_ns, chain.id))
-
-
 def places_of(incident: Incident) -> tuple[object, ...]:
     """Say where the effects of an incident were, or else where they waited."""
     ranked = causes.places_of(incident)
@@ -197,11 +191,6 @@ def busy_processes(document: Document) -> list[ProcessImage]:
 def by_balance(balances: Sequence[Balance]) -> list[Balance]:
     """Return balances, those that are furthest from even first."""
     return sorted(balances, key=lambda one: -abs(one.allocated_bytes - one.freed_bytes))
-
-
-def most_bytes_of(balances: Sequence[Balance]) -> int:
-    """Return what the bars of balances are drawn against."""
-    return max((max(one.allocated_bytes, one.freed_bytes) for one in balances), default=0) or 1
 
 
 def failing(apis: Iterable[Api]) -> tuple[str, int]:

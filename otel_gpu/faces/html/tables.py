@@ -8,7 +8,7 @@ from otel_gpu.faces.fields import Cell, Field
 from otel_gpu.faces.html.markup import Id, Place, Quiet
 from otel_gpu.faces.html.shapes import MOST_ROWS, Bar, listed
 from otel_gpu.findings.causes import Interval, find_intervals, in_order_of_time
-from otel_gpu.findings.document import Api, Blame, Chain, Incident, OffCpu, Slot
+from otel_gpu.findings.document import Api, Chain, Incident, OffCpu, Slot
 from otel_gpu.findings.memory import ROLE_WORDS, ROLES
 from otel_gpu.findings.phrases import API, tone_of
 from otel_gpu.findings.sentences import (
@@ -136,10 +136,6 @@ def _wait(row: OffCpu) -> object:
     return (label_of(kind), *((Quiet(" ("), Name(row.reason), Quiet(")")) if has_reason else ()))
 
 
-def _whose(row: Blame) -> str:
-    return "its own thread" if row.culprit.pid == row.process.pid else "another process"
-
-
 def _state(interval: Interval) -> object:
     evidence = interval.evidence
     state = Name(evidence.kind.replace("_", " "))
@@ -182,7 +178,13 @@ BLAMES = Table(
     (
         *(fields.WHO, fields.text("what came of it", lambda row: label_of(row.kind))),
         *(fields.TIME, _bar("time_ns", lambda row: tone_of(row.kind)), fields.EFFECTS),
-        fields.text("whose", _whose, "Of the process that lost the time, or of another"),
+        fields.text(
+            "whose",
+            lambda row: (
+                "its own thread" if row.culprit.pid == row.process.pid else "another process"
+            ),
+            "Of the process that lost the time, or of another",
+        ),
         fields.PROCESS._replace(heading="to", about="Who lost the time"),
     ),
 )

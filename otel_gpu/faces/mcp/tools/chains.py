@@ -88,7 +88,11 @@ def get_causal_chains(
 def _in_full(document: Document, wanted: str) -> dict[str, Any]:
     for chain in document.chains:
         if chain.id == wanted:
-            return {"chain": {**_chain(chain, document), "intervals": _intervals(chain)}}
+            found = longest_first(find_intervals(chain))
+            shown = sorted(found[:_MAX_INTERVALS], key=in_order_of_time)
+            intervals = [_interval(one, chain) for one in shown]
+            listing = Listing(intervals, more=len(found) - len(shown))
+            return {"chain": {**_chain(chain, document), "intervals": listing}}
     for incident in document.incidents:
         if incident.id == wanted:
             chains = [_chain(chain, document) for chain in incident.chains]
@@ -169,12 +173,6 @@ def _first(name: str, causes: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _unless(shown_above: CallStack | None, stack: CallStack | None) -> CallStack | None:
     return None if stack and shown_above and stack.id == shown_above.id else stack
-
-
-def _intervals(chain: Chain) -> Listing:
-    intervals = find_intervals(chain)
-    shown = sorted(longest_first(intervals)[:_MAX_INTERVALS], key=in_order_of_time)
-    return Listing([_interval(one, chain) for one in shown], more=len(intervals) - len(shown))
 
 
 def _interval(interval: Interval, chain: Chain) -> dict[str, Any]:
