@@ -132,18 +132,15 @@ def process_events(
     for activity in enricher.enrich(events, faults):
         kind = type(activity)
         if kind not in wanting:
-            wanting[kind] = [part for part in parts if _wants(part, kind)]
+            wanting[kind] = [
+                part for part in parts if kind in getattr(part.part, "observes", {kind})
+            ]
         for part in wanting[kind]:
             # A try costs nothing until something is raised.
             try:
                 part.observe(activity)
             except Exception as error:  # noqa: BLE001 -- each part has its own
                 part.failed(error)
-
-
-def _wants(part: Part[Any], kind: type) -> bool:
-    observes = getattr(part.part, "observes", None)
-    return observes is None or kind in observes
 
 
 class _Plain:

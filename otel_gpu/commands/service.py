@@ -125,12 +125,9 @@ def _describe_state(state: State) -> str:
     words = [f"{state.active} ({state.sub})"]
     if state.pid and state.uptime_s is not None:
         words.append(f"process {state.pid}, for {format_duration(state.uptime_s * 1e9)}")
-    if state.restarts:
-        words.append(f"restarted {state.restarts} times")
-    if state.result != "success":
-        words.append(f"result: {state.result}")
-    words.append(state.enabled)
-    return "service   " + ", ".join(filter(None, words))
+    words.append(f"restarted {state.restarts} times" if state.restarts else "")
+    words.append(f"result: {state.result}" if state.result != "success" else "")
+    return "service   " + ", ".join(filter(None, [*words, state.enabled]))
 
 
 def _describe_cost(state: State, uptime_s: float, recorder: Mapping[str, Any]) -> str:
@@ -149,7 +146,7 @@ def _describe_cost(state: State, uptime_s: float, recorder: Mapping[str, Any]) -
 
 
 def _ask_recorder(path: Path) -> dict[str, Any]:
-    """Return what the flight recorder holds of the agent's own figures, or why it says nothing."""
+    # What the flight recorder holds of the agent's own figures, or why it says nothing.
     try:
         with StoreReader(path) as reader:
             status = reader.execute("SELECT unix_ns, info FROM statuses ORDER BY seq DESC LIMIT 1")

@@ -125,10 +125,12 @@ def _verdict(process: Process) -> Iterator[Text]:
 
 
 def _incident_heading(document: Document) -> str:
-    if not document.incidents:
-        return "Incidents"
-    lost_ns = sum(incident.lost_ns for incident in document.incidents)
-    return f"Incidents, most lost time first: {format_duration(lost_ns)} lost in all"
+    lost = format_duration(sum(incident.lost_ns for incident in document.incidents))
+    return (
+        f"Incidents, most lost time first: {lost} lost in all"
+        if document.incidents
+        else "Incidents"
+    )
 
 
 def _incidents(document: Document) -> list[Text]:

@@ -146,7 +146,5 @@ def _colour(kind: str, name: str) -> str:
 
 
 def _clip(text: str) -> str:
-    if len(text) <= MAX_CHARACTERS:
-        return text
     half = MAX_CHARACTERS // 2
-    return f"{text[: half - 1]}…{text[-half:]}"
+    return text if len(text) <= MAX_CHARACTERS else f"{text[: half - 1]}…{text[-half:]}"
