@@ -56,8 +56,7 @@ Model = TypeVar("Model", bound=Arguments)
 
 def rows(most: int, what: str) -> FieldInfo:
     """Describe an argument that says how many rows are wanted."""
-    field: FieldInfo = Field(ge=1, le=most, description=f"How many {what} at most.")
-    return field
+    return Field(ge=1, le=most, description=f"How many {what} at most.")  # type: ignore[no-any-return]
 
 
 def read_arguments(model: type[Model], given: Mapping[str, Any]) -> Model:
