@@ -27,11 +27,11 @@ is sp, 29 the frame pointer and 30 the link register.
 
 import struct
 from bisect import bisect_right
-from typing import Final, NamedTuple
+from typing import Final
 
 from otel_gpu.stacks.elf_image import ElfImage
 from otel_gpu.stacks.leb128 import sleb128, uleb128
-from otel_gpu.stacks.rows import Program, Row
+from otel_gpu.stacks.rows import Common, Row, row_at
 
 _U32 = struct.Struct("<I")
 _I32 = struct.Struct("<i")
@@ -65,16 +65,6 @@ _FORMAT_MASK: Final = 0x0F
 _PC_RELATIVE: Final = 0x10
 
 
-class _Cie(NamedTuple):
-    code_alignment: int
-    data_alignment: int
-    return_register: int
-    pointer_encoding: int
-    has_augmentation: bool
-    is_signal_frame: bool
-    program: bytes
-
-
 class CallFrames:
     """
     The call frame information of one file, read as it is asked for.
@@ -86,7 +76,7 @@ class CallFrames:
     def __init__(self, image: ElfImage) -> None:
         self.work = 0
         self._image = image
-        self._cies: dict[int, _Cie] = {}
+        self._cies: dict[int, Common] = {}
         self._header = image.eh_frame_header or 0
         self._table = self._functions = 0
         if self._header:
@@ -151,10 +141,7 @@ class CallFrames:
         if cie.has_augmentation:
             skipped, at = uleb128(data, at)
             at += skipped
-        program = Program(cie.code_alignment, cie.data_alignment)
-        program.begin(cie.program)
-        program.run(data[at:], start, address)
-        return program.row(cie.return_register, is_signal_frame=cie.is_signal_frame)
+        return row_at(cie, data[at:], start, address)
 
     def _entry(self, address: int) -> bytes:
         # With its length, without it in what is returned.
@@ -169,7 +156,7 @@ class CallFrames:
         self.work += end
         return data[4:end]
 
-    def _cie(self, address: int) -> _Cie:
+    def _cie(self, address: int) -> Common:
         cie = self._cies.get(address)
         if cie is None:
             if len(self._cies) >= _MAX_KNOWN_CIES:
@@ -181,7 +168,7 @@ class CallFrames:
         return cie
 
 
-def _parse_cie(data: bytes) -> _Cie:
+def _parse_cie(data: bytes) -> Common:
     version = data[4]
     if _U32.unpack_from(data)[0] or version not in (1, 3):
         raise ValueError("no CIE of a known version")
@@ -205,7 +192,7 @@ def _parse_cie(data: bytes) -> _Cie:
             at += 1 + _FORMATS[data[at] & _FORMAT_MASK].size
         elif letter not in "SBG":  # signal frame; keys of pointer authentication; tagged memory
             raise ValueError("an unknown augmentation")
-    return _Cie(
+    return Common(
         code_alignment,
         data_alignment,
         return_register,
