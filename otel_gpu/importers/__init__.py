@@ -59,11 +59,11 @@ def open_capture(
     kind: str, path: Path, config: Config, *, host: str = ""
 ) -> AbstractContextManager[ForeignCapture]:
     """
-    Open a capture to be imported, and close it in the end.
+    Open a capture to be imported, and close it in the end; the file is not changed.
 
     Args:
         kind: A name in ``KINDS``.
-        path: The file; it is not changed.
+        path: The file.
         config: Says which histograms to make.
         host: Of a file that holds captures of several hosts, which to take.
 

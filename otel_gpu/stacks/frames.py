@@ -1,6 +1,8 @@
 """What a merged stack is made of."""
 
+import json
 import re
+from hashlib import blake2b
 from typing import Final, Literal, NamedTuple
 
 # profile.frame.type of the semantic conventions.
@@ -9,6 +11,9 @@ NATIVE: Final = "native"
 KERNEL: Final = "kernel"
 # Ours: stands for frames in the middle of a deep stack; its function says how many.
 CUT: Final = "cut"
+
+_ID_BYTES: Final = 8
+_ID_MASK: Final = (1 << 63) - 1
 
 CONTROLS: Final = re.compile(
     r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ud800-\udfff\ufeff]"
@@ -93,3 +98,16 @@ class MergedStack(NamedTuple):
     complete: bool
     native: str
     python: str
+
+    @property
+    def identity(self) -> int:
+        """
+        A hash of what the stack shows, in 63 bits and never 0.
+
+        So the same stack has the same id in every process, on every host and in every run.
+        """
+        order = ("complete", "native", "python", "frames")
+        body = {name: getattr(self, name) for name in order}
+        canonical = json.dumps(body, separators=(",", ":")).encode("ascii")
+        digest = blake2b(canonical, digest_size=_ID_BYTES).digest()
+        return int.from_bytes(digest, "little") & _ID_MASK or 1
