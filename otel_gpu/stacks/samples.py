@@ -21,10 +21,9 @@ Image = tuple[int, int]
 
 class Sample:
     """
-    One user stack, as it was at a moment of its thread.
+    One user stack, as it was at a moment of its thread, from a RECORD_SAMPLE.
 
-    Args:
-        record: A RECORD_SAMPLE. Counts in it that go beyond it are taken for what is there.
+    Counts in it that go beyond it are taken for what is there.
 
     Attributes:
         token: What records that belong to it call it, unique within the thread.
@@ -39,17 +38,6 @@ class Sample:
     Raises:
         ValueError: The record is no sample, or too short for one.
     """
-
-    __slots__ = (
-        "image",
-        "python_frames",
-        "python_status",
-        "registers",
-        "returns",
-        "stack",
-        "tid",
-        "token",
-    )
 
     def __init__(self, record: bytes) -> None:
         if len(record) < SMALLEST_SAMPLE_BYTES:

@@ -40,7 +40,7 @@ class SlowLooks:
 
 
 def mapped(path, number=1):
-    return MappedFile(1, FileId(8, number), "1000-2000", path)
+    return MappedFile(1, FileId(8, number), 0x1000, 0x2000, path)
 
 
 def module(image, address=QSORT):

@@ -260,7 +260,7 @@ def test_a_call_was_left_before_its_address(told):
 
 def test_the_library_of_the_call(told):
     """Where the process maps one CUDA runtime, the call names it."""
-    cudart = MappedFile(PID, FileId(8, 1), "1000-2000", "/opt/cuda/libcudart.so.12")
+    cudart = MappedFile(PID, FileId(8, 1), 0x1000, 0x2000, "/opt/cuda/libcudart.so.12")
     told.stacks.learn_process(PID, IMAGE_KTIME_NS, [cudart])
 
     stack = told.call(of_libc())
@@ -272,7 +272,7 @@ def test_a_library_that_was_loaded_meanwhile(told):
     """Addresses may mean something else then: the walk is made again."""
     told.stacks.learn_process(PID, IMAGE_KTIME_NS, [])
     told.call(of_libc())
-    library = MappedFile(PID, FileId(8, 1), "1000-2000", "/opt/extension.so")
+    library = MappedFile(PID, FileId(8, 1), 0x1000, 0x2000, "/opt/extension.so")
     told.stacks.learn_process(PID, IMAGE_KTIME_NS, [library])
     told.call(of_libc())
 
