@@ -87,8 +87,7 @@ _STATUS_NAMES: Mapping[int, str] = {
 
 
 class _Loop(NamedTuple):
-    """Positions of one evaluation loop among the native frames: [start, end)."""
-
+    # Positions of one evaluation loop among the native frames: [start, end).
     start: int
     end: int
 
@@ -123,19 +122,16 @@ def merge(
     rest_at = _place_rest(native, frames, loops, modules) if rest else len(frames)
 
     merged = [] if call is None else [call]
-    position = 0
-    while position < len(frames):
+    end = 0  # of the last loop
+    for position, frame in enumerate(frames):
         if position == rest_at:
             merged += rest
         if position in by_position:
             loop, run = by_position[position]
             merged += run
-            position = loop.end
-            continue
-        frame = frames[position]
-        if not runs or not _is_internal(frame, modules, nameless=fits):
+            end = loop.end
+        elif position >= end and not (runs and _is_internal(frame, modules, nameless=fits)):
             merged.append(frame)
-        position += 1
     if rest_at >= len(frames):
         merged += rest
 
@@ -214,21 +210,15 @@ def _place_rest(
 def _is_internal(frame: Frame, modules: set[str], *, nameless: bool) -> bool:
     if frame.module not in modules:
         return frame.function.startswith(_TRAMPOLINE) and not frame.module
-    if not frame.function:
-        # Of a stripped interpreter, and every loop was found: nothing that we look for.
-        return nameless
-    return is_left_out(frame.function)
+    # One without a name is of a stripped interpreter: when every loop was found, it is none.
+    return is_left_out(frame.function) if frame.function else nameless
 
 
 def _cut_middle(frames: Sequence[Frame]) -> Sequence[Frame]:
-    left_out = len(frames) - _KEPT_INNERMOST - _KEPT_OUTERMOST
     if len(frames) <= MAX_FRAMES:
         return frames
-    return [
-        *frames[:_KEPT_INNERMOST],
-        cut_frame(left_out),
-        *frames[-_KEPT_OUTERMOST:],
-    ]
+    cut = cut_frame(len(frames) - _KEPT_INNERMOST - _KEPT_OUTERMOST)
+    return [*frames[:_KEPT_INNERMOST], cut, *frames[-_KEPT_OUTERMOST:]]
 
 
 def _clean_frame(frame: Frame) -> Frame:
