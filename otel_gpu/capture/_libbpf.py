@@ -11,17 +11,7 @@ import os
 import platform
 from collections import deque
 from collections.abc import Sequence
-from ctypes import (
-    POINTER,
-    c_char_p,
-    c_int,
-    c_int64,
-    c_long,
-    c_size_t,
-    c_uint32,
-    c_uint64,
-    c_void_p,
-)
+from ctypes import POINTER, c_char_p, c_int, c_int64, c_long, c_size_t, c_uint32, c_uint64, c_void_p
 from typing import Any
 
 from otel_gpu.capture.libbpf_file import open_libbpf

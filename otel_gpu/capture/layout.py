@@ -106,8 +106,7 @@ def _checked(bounds: Iterable[int], option: str, unit: str) -> tuple[int, ...]:
     checked = tuple(bounds)
     if len(checked) > wire.MAX_BOUNDS:
         raise ConfigError(
-            f"{option} has {len(checked)} bounds",
-            hint=f"Give at most {wire.MAX_BOUNDS}.",
+            f"{option} has {len(checked)} bounds", hint=f"Give at most {wire.MAX_BOUNDS}."
         )
     if any(low >= high for low, high in zip((0, *checked), (*checked, _MAX_BOUND), strict=True)):
         raise ConfigError(

@@ -62,13 +62,7 @@ class BpfMap:
     """
     A map in the kernel; keys and values are bytes.
 
-    Attributes:
-        libbpf: The library.
-        name: For messages.
-        fd: Of the map; stays the caller's.
-        key_bytes: Size of a key.
-        value_bytes: Size of a value.
-        max_entries: How many there can be; more does no harm.
+    The file descriptor stays whose it was. ``max_entries`` may say more than there can be.
     """
 
     libbpf: Libbpf
@@ -146,11 +140,8 @@ class BpfObject:
     """
     One BPF object file with its programs, maps and attachments.
 
-    Args:
-        path: The object file.
-        uprobes: Names of its uprobe programs.
-        multi: Attach many uprobes at once where the kernel can.
-        kernel_types: The kernel's types, where the kernel does not describe them itself.
+    ``multi``: attach many ``uprobes`` at once where the kernel can. ``kernel_types`` are those of a
+    kernel that does not describe them itself.
 
     Raises:
         HostError: libbpf is missing or too old.
@@ -301,12 +292,8 @@ class BpfObject:
         """
         Attach a program to instructions of a file, in every process that maps it.
 
-        Args:
-            program: The program's name.
-            path: The file; ``/proc/self/fd/N`` is fine.
-            probes: (file offset, cookie): a function's first instruction, and what
-                the program gets from ``bpf_get_attach_cookie``.
-            on_return: Run when the function returns instead.
+        The path may be ``/proc/self/fd/N``. A probe is a file offset, of a function's first
+        instruction, and a cookie: what the program gets from ``bpf_get_attach_cookie``.
 
         Raises:
             BpfError: One of them cannot be, so that none is.
@@ -329,12 +316,7 @@ class BpfObject:
         return [self._remember(lambda: os.close(fd))]
 
     def _create_multi(
-        self,
-        program: str,
-        path: str,
-        probes: Sequence[tuple[int, int]],
-        *,
-        on_return: bool = False,
+        self, program: str, path: str, probes: Sequence[tuple[int, int]], *, on_return: bool = False
     ) -> int:
         return self.libbpf.create_uprobe_multi(
             self.program_fd(program), os.fsencode(path), probes, on_return=on_return

@@ -44,10 +44,7 @@ _NAME, _HIDDEN = 1, 6
 
 class SqliteSource:
     """
-    A database.
-
-    Attributes:
-        notes: What is to be known of how it was read.
+    A database; ``notes`` say what is to be known of how it was read.
 
     Raises:
         RecordingError: It cannot be opened, or is no SQLite database.

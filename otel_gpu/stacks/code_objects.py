@@ -37,12 +37,9 @@ class CodeObjects:
     """
     What is known of code objects, by process image.
 
-    Those that were not used for the longest time are forgotten when they are more than ``limit``, or
-    take more memory than ``limit_bytes``, roughly. Their frames have no names from then on.
-
-    Attributes:
-        rejected: Records that were not understood.
-        forgotten: Code objects that went because of a limit.
+    Those that were not used for the longest time are forgotten (and counted) when they are more
+    than ``limit``, or take more memory than ``limit_bytes``, roughly. Their frames have no names
+    from then on. Records that were not understood are ``rejected``.
     """
 
     def __init__(self, limit: int = 50_000, limit_bytes: int = 24 << 20) -> None:

@@ -67,16 +67,9 @@ class ElfImage:
     """
     One ELF file, shared by all processes that map it.
 
-    Args:
-        fd: The file. It is taken over, and closed also when this raises.
-
-    Attributes:
-        build_id: The GNU build id in hex, or None.
-        machine: e_machine: 62 is x86-64, 183 is AArch64.
-        segments: What is loaded, in the file's order.
-        sections: By number, without those past a bound; empty when the file has none.
-        eh_frame_header: The virtual address of ``.eh_frame_hdr``, or None.
-        size_bytes: The size of the file when it was opened.
+    The descriptor is taken over, and closed also when this raises. ``machine`` is e_machine,
+    ``sections`` are by number, without those past a bound, and ``eh_frame_header`` is the virtual
+    address of ``.eh_frame_hdr``. ``size_bytes`` is the file's as it was opened.
 
     Raises:
         ValueError: It is not a regular 64-bit little-endian ELF file, or is damaged.

@@ -90,11 +90,8 @@ def evaluate(
     """
     Return the value that an expression leaves, in 64 bits; None if it leaves none.
 
-    Args:
-        program: The expression.
-        registers: Values by DWARF number, of those that are known.
-        read: Returns the value in memory at an address, of a size in bytes, or None.
-        initial: What lies on the stack at the start.
+    ``registers`` are those that are known, by DWARF number, ``read`` returns the value in memory
+    at an address, of a size in bytes, and ``initial`` lies on the stack at the start.
     """
     values = [*initial]
     at = 0

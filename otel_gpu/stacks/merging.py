@@ -96,17 +96,11 @@ def merge(
     native: NativeStack, frames: Sequence[Frame], python: PythonStack, call: Frame | None = None
 ) -> MergedStack:
     """
-    Make one stack of two.
+    Make one stack of two: at most ``MAX_FRAMES`` frames, their texts safe to show.
 
-    Args:
-        native: The native walk.
-        frames: What is known of each of its addresses, in its order.
-        python: The frames of Python; ``entries`` cut them into runs.
-        call: The CUDA API that was called; it goes on top.
-
-    Returns:
-        At most ``MAX_FRAMES`` frames, their texts safe to show. No frame of Python is missing
-        but those that the cut in the middle counts.
+    ``frames`` are what is known of the addresses of the native walk, and ``call`` is the CUDA API
+    that was called; it goes on top. No frame of Python is missing but those that the cut in the
+    middle counts.
     """
     loops = _find_loops(frames, _find_holders(native, python))
     runs = list(_split_runs(python))

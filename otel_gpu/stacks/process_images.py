@@ -41,13 +41,10 @@ _generations = itertools.count(1)
 
 class ProcessImage:
     """
-    One program that runs, or ran, in one process.
+    One program that runs, or ran, in one process: its executable memory, and what files it maps.
 
-    Attributes:
-        generation: Differs from that of any other image, and from its own before it loaded
-            a library.
-        mappings: Its executable memory.
-        files: What it maps, as far as is known.
+    ``generation`` differs from that of any other image, and from its own before it loaded a
+    library.
     """
 
     def __init__(self, mappings: Mappings) -> None:
@@ -108,10 +105,8 @@ class ProcessImages:
     The images of one capture, as (pid, image_ktime_ns).
 
     One that is not known is met when it is asked for. The one that was not asked for the
-    longest time goes when there are too many.
-
-    Args:
-        current: Returns which image a process is now, by its ``image_ktime_ns``; 0: not known.
+    longest time goes when there are too many. ``current`` returns which image a process is now, by
+    its ``image_ktime_ns``; 0: not known.
     """
 
     def __init__(self, current: Callable[[int], int]) -> None:

@@ -110,12 +110,11 @@ OFFSETS_BYTES: Final = 1024
 
 def layout_of(version_hex: int, runtime: bytes) -> Layout:
     """
-    Return the layout of an interpreter.
+    Return the layout of an interpreter, by its version as in ``PY_VERSION_HEX``.
 
-    Args:
-        version_hex: Its version as in ``PY_VERSION_HEX``. Without the last two bytes (of a
-            3.10, which has no symbol that tells), it is taken for a final release.
-        runtime: The first ``OFFSETS_BYTES`` of its ``_PyRuntime``, in memory or in its file.
+    Without the last two bytes (of a 3.10, which has no symbol that tells), that is taken for a
+    final release. ``runtime`` is the first ``OFFSETS_BYTES`` of its ``_PyRuntime``, in memory or
+    in its file.
 
     Raises:
         ValueError: It is of a version or kind that we do not know; the text says which.

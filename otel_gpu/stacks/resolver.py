@@ -71,13 +71,10 @@ class Resolver:
 
     def resolve(self, sample: Sample, api: int, ktime_ns: int) -> Resolved:
         """
-        Return the stack of a sample.
+        Return the stack of a sample, as of now.
 
-        Args:
-            sample: What the kernel side took.
-            api: The number of the API that was called, which goes on top; ``NO_API`` for a
-                thread that waits, wherever that is.
-            ktime_ns: Now.
+        The API that was called, by its number, goes on top; ``NO_API`` is for a thread that waits,
+        wherever that is.
         """
         process = self._processes.get(sample.image)
         words = sample.words()

@@ -133,11 +133,8 @@ class Rules:
     """
     The rules of all files that were met.
 
-    Attributes:
-        architecture: The processor.
-        used: How many rules there are; a row counts as many.
-        work: How many bytes of tables the present walk has read.
-        different: Each rule once.
+    There are ``used`` of them, of which a row counts as many; ``different`` has each once.
+    ``work`` is how many bytes of tables the present walk has read.
     """
 
     def __init__(self, architecture: Architecture) -> None:

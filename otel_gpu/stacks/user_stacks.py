@@ -48,13 +48,9 @@ _COUNTS: Final = (
 
 class UserStacks:
     """
-    The user stacks of one capture.
+    The user stacks of one capture; whoever watches its ``processes`` keeps those up to date.
 
-    Args:
-        current: Returns which image a process is now, by its ``image_ktime_ns``; 0: not known.
-
-    Attributes:
-        processes: Whose stacks they are; to be kept up to date by the watcher of processes.
+    ``current`` returns which image a process is now, by its ``image_ktime_ns``; 0: not known.
     """
 
     def __init__(
@@ -189,14 +185,8 @@ class UserStacks:
         """
         Return the stack of a call that has not returned, and what has to be sent before it.
 
-        Args:
-            sample: What the kernel side keeps of the thread's latest wait; or nothing.
-            image: Of the thread, as (pid, image_ktime_ns).
-            tid: The thread.
-            start_ktime_ns: When the call began: what is older is not of it.
-
-        Returns:
-            0 and nothing, if the sample is not of this call.
+        ``sample`` is what the kernel side keeps of the thread's latest wait, or nothing. 0 and
+        nothing come of one that is older than the call, or of another thread.
         """
         if len(sample) < SMALLEST_SAMPLE_BYTES:
             return 0, ()

@@ -72,15 +72,11 @@ class Walks:
         ends_ktime_ns: int | None = None,
     ) -> None:
         """
-        Remember a walk.
+        Remember that a stack came of a walk, which depended on nothing but its arguments.
 
-        Args:
-            key: Whose it is, and all else that it depended on beside what follows.
-            words: The words of the stack, from the stack pointer on.
-            positions: Of the words that it read.
-            stack: What came of it.
-            frame_pointer: The register; None: it did not depend on that.
-            ends_ktime_ns: From when on it has to be done again; None: never.
+        The key begins with its owner; ``positions`` are those of the words that it read, from the
+        stack pointer on. A ``frame_pointer`` of None says that it did not depend on that register,
+        and ``ends_ktime_ns`` from when on it has to be done again.
         """
         longest = max(positions, default=-1)
         if longest >= len(words) or min(positions, default=0) < 0:

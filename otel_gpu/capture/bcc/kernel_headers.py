@@ -96,13 +96,8 @@ def install_hint(
     release: str, *, bcc: bool = True, headers: bool = True, os_release: Path | None = None
 ) -> str:
     """
-    Return what to install, in the words of this distribution.
-
-    Args:
-        release: Of the kernel.
-        bcc: BCC is missing.
-        headers: The headers are missing.
-        os_release: The file that names the distribution; the host's own by default.
+    Return what to install for a kernel release, in the words of this distribution, or of a file
+    that names one.
     """
     tool, bcc_package, headers_package = next(
         (_INSTALL[name] for name in _distribution(os_release) if name in _INSTALL), _IN_WORDS

@@ -11,11 +11,7 @@ CUDA_SOURCES = (RUNTIME, DRIVER, GRAPH)
 HOST_OPS = (SCHED_SWITCH, EXEC, EXIT, FORK)
 """Of the scheduler's, what is imported."""
 
-_LAYERS = {
-    RUNTIME: wire.LAYER_RUNTIME,
-    GRAPH: wire.LAYER_RUNTIME,
-    DRIVER: wire.LAYER_DRIVER,
-}
+_LAYERS = {RUNTIME: wire.LAYER_RUNTIME, GRAPH: wire.LAYER_RUNTIME, DRIVER: wire.LAYER_DRIVER}
 # By source, numbered from 1 on. What the database's own table says wins; versions forgot to add
 # to it.
 _NUMBERED: Mapping[int, str] = {

@@ -28,14 +28,9 @@ class Origin(NamedTuple):
     """
     Where a capture comes from.
 
-    Attributes:
-        name: What the host is called; empty where that is not known.
-        start_unix_ns: When the capture began: no later than its first event.
-        end_unix_ns: When it ended.
-        cpus: How many CPUs the host has; 0: not known.
-        sessions: How often the tool wrote into the file.
-        texts: Versions and models, by what they are of.
-        ops: Names of operations, by source and number.
+    It began no later than its first event. A ``name`` of the host that is empty and 0 ``cpus`` are
+    not known. ``sessions`` is how often the tool wrote into the file, ``texts`` are versions and
+    models by what they are of, and ``ops`` names of operations by source and number.
     """
 
     name: str

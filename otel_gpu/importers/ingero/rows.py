@@ -1,4 +1,6 @@
-"""Rows of the tool's tables; those of ``events`` in the order in which things began, and checked."""
+"""
+Rows of the tool's tables; those of ``events`` in the order in which things began, and checked.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -52,12 +54,9 @@ class EventRow(NamedTuple):
 
 class Database(NamedTuple):
     """
-    A database of the tool, or what it has of one host.
+    A database of the tool with the columns of its tables, or what it has of one host.
 
-    Attributes:
-        source: The file.
-        tables: Its tables, and the columns of each.
-        host: Value of the column ``node`` of the events that are meant; empty: all.
+    ``host`` is the value of the column ``node`` of the events that are meant; empty: all.
     """
 
     source: SqliteSource

@@ -57,12 +57,7 @@ def spread(start_unix_ns: int, span: tuple[int, int]) -> tuple[int, int]:
 
 class SeriesBook:
     """
-    Keeps the series, and reads them out.
-
-    Args:
-        bounds_ns: Of the buckets.
-        parts: What has no rows.
-        image_of: Says when the present image of a process began.
+    Keeps the series, and reads them out; ``image_of`` says when a process's present image began.
     """
 
     def __init__(
@@ -165,11 +160,8 @@ def is_taken_to_be_nested(api: int, others: Iterable[int]) -> int:
     Return whether calls without rows are counted as made inside others: 1 or 0.
 
     Calls of the driver are, where the process also makes calls of the same kind of the
-    runtime, which makes them. What is asked for is then not counted twice.
-
-    Args:
-        api: Number of their API.
-        others: Numbers of all APIs that the process calls.
+    runtime, which makes them. What is asked for is then not counted twice. APIs are numbers, and
+    ``others`` those of all that the process calls.
     """
     called = API_BY_NUMBER[api]
     kinds = {(API_BY_NUMBER[other].layer, API_BY_NUMBER[other].family) for other in others}

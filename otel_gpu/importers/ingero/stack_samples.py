@@ -42,13 +42,8 @@ class Stacks:
     """
     Finds stacks by the hashes that rows of ``events`` have; bounded.
 
-    Args:
-        database: Has the stacks.
-        demangler: Turns names of C++ into text; closed by whoever made it.
-
-    Attributes:
-        taken: Rows of ``stack_traces`` that became stacks.
-        rejected: Rows that make no sense.
+    Of the rows of ``stack_traces`` that were read, ``taken`` became stacks, and ``rejected`` make
+    no sense.
     """
 
     def __init__(self, database: Database, demangler: Demangler) -> None:
