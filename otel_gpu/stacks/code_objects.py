@@ -52,9 +52,6 @@ class CodeObjects:
         self.rejected = 0
         self.forgotten = 0
 
-    def __len__(self) -> int:
-        return len(self._codes)
-
     @property
     def images(self) -> Collection[Image]:
         """The process images that have code objects here."""

@@ -65,9 +65,6 @@ class Images:
         self._vdso: ElfImage | None = None
         self._vdso_bytes = -1
 
-    def __len__(self) -> int:
-        return len(self._files)
-
     def hold(self, mapped: MappedFile) -> None:
         """Count a process that maps a file, and open that, to be read when the process is gone."""
         self._users[mapped.file] += 1

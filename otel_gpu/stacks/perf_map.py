@@ -47,9 +47,6 @@ class PerfMap:
         self.malformed = self._malformed_now = 0
         self._learn(b"")
 
-    def __len__(self) -> int:
-        return len(self._starts)
-
     def find(self, address: int) -> tuple[str, int] | None:
         """
         Return the function at an address, and the offset in it; or None.

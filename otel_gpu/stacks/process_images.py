@@ -116,9 +116,6 @@ class ProcessImages:
         self._parents: Recent[Image, ProcessImage] = Recent(MAX_REMEMBERED)
         self._ended_s: OrderedDict[Image, float] = OrderedDict()
 
-    def __len__(self) -> int:
-        return len(self._images)
-
     def get(self, image: Image) -> ProcessImage:
         """Return what is known of an image."""
         known = self._images.get(image)

@@ -37,9 +37,6 @@ class Walks:
         self._count = 0
         self._walks: OrderedDict[tuple[Hashable, ...], list[_Walk]] = OrderedDict()
 
-    def __len__(self) -> int:
-        return self._count
-
     def find(
         self, key: tuple[Hashable, ...], words: Sequence[int], frame_pointer: int, ktime_ns: int
     ) -> int | None:
