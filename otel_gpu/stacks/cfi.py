@@ -45,21 +45,14 @@ _MAX_CIE_BYTES: Final = 1 << 10
 _MAX_KNOWN_CIES: Final = 64
 _MAX_AUGMENTATION: Final = 8
 
-_HEADER_VERSION: Final = 1
-_HEADER_BYTES: Final = 16
-_UDATA4: Final = 0x03
-_SDATA4_DATAREL: Final = 0x3B
+_HEADER_VERSION, _HEADER_BYTES = 1, 16
+_UDATA4, _SDATA4_DATAREL = 0x03, 0x3B
 _ENTRY_BYTES: Final = 8
 _BLOCK_ENTRIES: Final = 512
 
 _FORMATS: Final = {
-    0x00: struct.Struct("<Q"),
-    0x02: struct.Struct("<H"),
-    0x03: struct.Struct("<I"),
-    0x04: struct.Struct("<Q"),
-    0x0A: struct.Struct("<h"),
-    0x0B: struct.Struct("<i"),
-    0x0C: struct.Struct("<q"),
+    kind: struct.Struct(f"<{code}")
+    for kind, code in zip((0x00, 0x02, 0x03, 0x04, 0x0A, 0x0B, 0x0C), "QHIQhiq", strict=True)
 }
 _FORMAT_MASK: Final = 0x0F
 _PC_RELATIVE: Final = 0x10
@@ -192,15 +185,8 @@ def _parse_cie(data: bytes) -> Common:
             at += 1 + _FORMATS[data[at] & _FORMAT_MASK].size
         elif letter not in "SBG":  # signal frame; keys of pointer authentication; tagged memory
             raise ValueError("an unknown augmentation")
-    return Common(
-        code_alignment,
-        data_alignment,
-        return_register,
-        encoding,
-        augmentation.startswith("z"),
-        "S" in augmentation,
-        data[program_at:],
-    )
+    about = (augmentation.startswith("z"), "S" in augmentation, data[program_at:])
+    return Common(code_alignment, data_alignment, return_register, encoding, *about)
 
 
 def _pointer(data: bytes, at: int, encoding: int, base: int) -> tuple[int, int]:

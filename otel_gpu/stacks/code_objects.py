@@ -14,12 +14,12 @@ from typing import Any, Final
 from otel_gpu import wire
 from otel_gpu.stacks.frames import CONTROLS, PYTHON, Frame
 from otel_gpu.stacks.line_tables import Lines, decode
+from otel_gpu.stacks.python_memory import ENCODINGS
 from otel_gpu.stacks.samples import Image
 
 # A record is cut behind its line table, or later.
 _FIXED: Final = wire.CODE_RECORD.before("line_table")
 
-_ENCODINGS: Final = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
 _REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
 _CUT: Final = "…"
 _UNKNOWN: Final = Frame(PYTHON, "")
@@ -155,9 +155,9 @@ def _text(fields: Mapping[str, Any], name: str) -> str:
     length, character_bytes, data = (
         fields[f"{name}.{part}"] for part in ("length", "character_bytes", "data")
     )
-    if character_bytes not in _ENCODINGS:
+    if character_bytes not in ENCODINGS:
         return ""
     available = min(length, len(data) // character_bytes)
-    text = data[: available * character_bytes].decode(_ENCODINGS[character_bytes], "replace")
+    text = data[: available * character_bytes].decode(ENCODINGS[character_bytes], "replace")
     text = CONTROLS.sub(_REPLACEMENT, text)
     return text if available == length else text + _CUT

@@ -24,6 +24,16 @@ turns it around, and halves of surrogate pairs.
 """
 
 
+MAX_TEXT: Final = 512
+"""Characters of a name; a longer one is cut, and ends with an ellipsis."""
+
+
+def clean(text: str) -> str:
+    """Return a text as a frame may hold it: without ``CONTROLS``, and not too long."""
+    text = CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text[: MAX_TEXT + 1])
+    return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "\N{HORIZONTAL ELLIPSIS}"
+
+
 class Frame(NamedTuple):
     """
     One function on a stack.

@@ -35,14 +35,9 @@ _UNKNOWN: Final = 0
 _MAX_LINE: Final = (1 << 31) - 1
 _NO_LINE_DIFFERENCE: Final = -128
 _UNIT_BYTES: Final = 2
-_ENTRY: Final = 0x80
-_MORE: Final = 0x40
-_SIX_BITS: Final = 0x3F
+_ENTRY, _MORE, _SIX_BITS = 0x80, 0x40, 0x3F
 _MAX_DIFFERENCE_BYTES: Final = 6
-_ONE_LINE: Final = 10
-_NO_COLUMNS: Final = 13
-_LONG: Final = 14
-_NO_LINE: Final = 15
+_ONE_LINE, _NO_COLUMNS, _LONG, _NO_LINE = 10, 13, 14, 15
 
 
 class Lines(NamedTuple):

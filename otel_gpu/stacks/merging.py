@@ -50,12 +50,12 @@ from typing import Final, NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.stacks.frames import (
-    CONTROLS,
     NATIVE,
     Frame,
     MergedStack,
     NativeStack,
     PythonStack,
+    clean,
     cut_frame,
 )
 from otel_gpu.stacks.interpreter_functions import (
@@ -67,9 +67,6 @@ from otel_gpu.stacks.interpreter_functions import (
 
 MAX_FRAMES: Final = 256
 """A deeper stack loses its middle."""
-
-MAX_TEXT: Final = 512
-"""Characters of a name; a longer one is cut, and ends with an ellipsis."""
 
 _KEPT_INNERMOST = MAX_FRAMES // 2
 _KEPT_OUTERMOST = MAX_FRAMES - _KEPT_INNERMOST - 1
@@ -218,14 +215,9 @@ def _cut_middle(frames: Sequence[Frame]) -> Sequence[Frame]:
 def _clean_frame(frame: Frame) -> Frame:
     return Frame(
         frame.kind,
-        _clean(frame.function),
-        _clean(frame.file),
+        clean(frame.function),
+        clean(frame.file),
         frame.line if 0 < frame.line <= _MAX_LINE else 0,
-        _clean(frame.module),
+        clean(frame.module),
         frame.address if frame.kind == NATIVE else 0,
     )
-
-
-def _clean(text: str) -> str:
-    text = CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text[: MAX_TEXT + 1])
-    return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "\N{HORIZONTAL ELLIPSIS}"

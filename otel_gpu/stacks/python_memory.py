@@ -33,16 +33,13 @@ _ADDRESSES: Final = range(0x1000, 1 << 56)
 _NO_TAGS: Final = ~7
 _UNIT_BYTES: Final = 2
 # Of every object's type, and of a type's name, in every build but those with Py_TRACE_REFS.
-_TYPE: Final = 8
-_TYPE_NAME: Final = 24
+_TYPE, _TYPE_NAME = 8, 24
 _C_FRAMES: Final = (0x030B, 0x030C)
-_FIRST_WITH_ENTRIES: Final = 0x030B
-_FIRST_WITH_SHIMS: Final = 0x030C
-_KIND_SHIFT: Final = 2
-_KIND_MASK: Final = 7
-_COMPACT: Final = 1 << 5
-_ASCII: Final = 1 << 6
-_ENCODINGS: Final = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
+_FIRST_WITH_ENTRIES, _FIRST_WITH_SHIMS = _C_FRAMES
+_KIND_SHIFT, _KIND_MASK = 2, 7
+_COMPACT, _ASCII = 1 << 5, 1 << 6
+ENCODINGS: Final = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
+"""Of texts, by bytes of a character."""
 _POINTER_BYTES: Final = 8
 _MODULE: Final = "<module>"
 # What a thread pointer points to begins with itself there; its ABI wants it so.
@@ -163,11 +160,11 @@ class PythonMemory:
         length = self._number(address + layout.text_length)
         state = self._number(address + layout.text_state, 4)
         kind = state >> _KIND_SHIFT & _KIND_MASK
-        if length > _MAX_TEXT_CHARACTERS or kind not in _ENCODINGS or not state & _COMPACT:
+        if length > _MAX_TEXT_CHARACTERS or kind not in ENCODINGS or not state & _COMPACT:
             raise ValueError("a text is of no form that we know")
         start = layout.text_ascii if state & _ASCII else layout.text_compact
         raw = self._bytes(address + start, min(length, _READ_CHARACTERS) * kind)
-        return raw.decode(_ENCODINGS[kind], "surrogatepass")
+        return raw.decode(ENCODINGS[kind], "surrogatepass")
 
     def _require_type(self, address: int, name: bytes) -> None:
         kind = self._pointer(address + _TYPE)

@@ -233,7 +233,9 @@ def _merged(runs: "list[array[int]]") -> "array[int]":
 def _best_name(image: ElfImage, same: list[_Candidate]) -> str | None:
     named = [(_name(image, candidate), candidate.info >> 4) for candidate in same]
     named = [pair for pair in named if pair[0] and not _is_mark(pair[0])]
-    return min(named, key=_rank)[0] if named else None
+    if len(named) > 1:
+        named.sort(key=_rank)
+    return named[0][0] if named else None
 
 
 def _name(image: ElfImage, candidate: _Candidate) -> str:

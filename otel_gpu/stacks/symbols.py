@@ -10,6 +10,7 @@ from otel_gpu.recent import Recent
 from otel_gpu.stacks.debug_files import symbol_sources
 from otel_gpu.stacks.demangling import Demangler
 from otel_gpu.stacks.elf_image import ElfImage
+from otel_gpu.stacks.frames import clean
 from otel_gpu.stacks.mappings import Mapping
 from otel_gpu.stacks.perf_map import PerfMap
 from otel_gpu.stacks.symbol_cache import SymbolCache, cache_folder
@@ -22,7 +23,6 @@ _MAX_TEXTS = 1 << 12
 _MAX_TABLES = 128
 _MAX_KEYS = 4 << 20  # 32 MiB in all tables; those of the cache on disk are not counted
 _MAX_PERF_MAPS = 4
-_MAX_TEXT = 512
 # Smaller tables are built faster than they are found on disk.
 _CACHED_KEYS = 20_000
 # Building a table stops everything else. Large programs need a few seconds of it at their
@@ -86,8 +86,8 @@ class Symbols:
         if found is not None:
             text = self._texts.use(found[0]) or self._demangler.text(found[0])
             if text is None:
-                return _shown(found[0]), found[1]
-            self._texts[found[0]] = text = _shown(text)
+                return clean(found[0]), found[1]
+            self._texts[found[0]] = text = clean(text)
             found = text, found[1]
         self._names[key] = found
         return found
@@ -102,7 +102,7 @@ class Symbols:
         malformed = perf_map.malformed
         found = perf_map.find(address)
         self.malformed += perf_map.malformed - malformed
-        return None if found is None else (_shown(found[0]), found[1])
+        return None if found is None else (clean(found[0]), found[1])
 
     def _table(self, identity: Hashable, mapping: Mapping, image: ElfImage) -> SymbolTable | None:
         table = self._tables.get(identity)
@@ -140,10 +140,3 @@ class Symbols:
 
 def _held_keys(table: SymbolTable) -> int:
     return len(table.keys) if isinstance(table.keys, array) else 0
-
-
-def _shown(name: str) -> str:
-    # It goes to terminals and into documents.
-    if not name.isprintable():
-        name = "".join(part if part.isprintable() else "\N{REPLACEMENT CHARACTER}" for part in name)
-    return name if len(name) <= _MAX_TEXT else name[: _MAX_TEXT - 1] + "…"

@@ -18,11 +18,9 @@ from otel_gpu.errors import RecordingError
 from otel_gpu.importers.ingero.rows import Database
 from otel_gpu.recent import Recent
 from otel_gpu.stacks.demangling import Demangler
-from otel_gpu.stacks.frames import NATIVE, PYTHON, Frame, MergedStack
+from otel_gpu.stacks.frames import NATIVE, PYTHON, Frame, MergedStack, clean
 
 TABLE = "stack_traces"
-MAX_CHARACTERS = 512
-"""Of one name."""
 MAX_STACK_CHARACTERS = 262_144
 """Of all frames of a stack, as JSON."""
 MAX_STACKS = 200_000
@@ -103,7 +101,7 @@ class Stacks:
         if frame.kind != NATIVE:
             return frame
         name = self._demangler.text(frame.function) or frame.function
-        return frame._replace(function=_cut(name))
+        return frame._replace(function=clean(name))
 
 
 def read_frames(text: object) -> tuple[Frame, ...]:
@@ -125,17 +123,13 @@ def _frame(item: dict[str, Any]) -> Frame | None:
     function, file = _text(item, "pfn"), _text(item, "pf")
     if function or file:
         # Its line is that at which the function begins, and not the one that it is at.
-        return Frame(PYTHON, _cut(function), _cut(file))
+        return Frame(PYTHON, clean(function), clean(file))
     symbol, module = _OFFSET.sub("", _text(item, "s")), _text(item, "f")
     # Its address is one in the process, which says nothing without the file that is there.
-    return Frame(NATIVE, symbol, module=_cut(module)) if symbol or module else None
+    return Frame(NATIVE, symbol, module=clean(module)) if symbol or module else None
 
 
 def _text(item: dict[str, Any], key: str) -> str:
     value = item.get(key)
     # Half of a surrogate pair is a character to JSON and none to anybody else.
     return value.encode("utf-8", "replace").decode("utf-8") if isinstance(value, str) else ""
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= MAX_CHARACTERS else f"{text[: MAX_CHARACTERS - 1]}…"
