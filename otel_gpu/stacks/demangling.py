@@ -45,14 +45,9 @@ class Demangler:
     def close(self) -> None:
         """End the process; it is started again when it is needed."""
         process, self._process = self._process, None
-        if process is None:
-            return
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
-        process.kill()
-        process.wait()
+        if process is not None:
+            process.kill()
+            process.communicate()
 
     def text(self, name: str) -> str | None:
         """
@@ -61,9 +56,8 @@ class Demangler:
         None says that it can not be done now and may be later.
         """
         # Compilers mangle to these characters; newlines would be two names.
-        if not name.startswith("_Z") or not name.isascii() or not name.isprintable():
-            return name
-        if len(name) > _MAX_NAME_BYTES or self._is_missing:
+        is_mangled = name.startswith("_Z") and name.isascii() and name.isprintable()
+        if not is_mangled or len(name) > _MAX_NAME_BYTES or self._is_missing:
             return name
         if self._clock() < self._resume_s:
             return None
@@ -75,26 +69,19 @@ class Demangler:
     def _ask(self, question: bytes) -> str | None:
         # None: no answer. The process may have ended for want of questions, so ask twice.
         for _ in range(2):
-            timeout_ms = _ANSWER_TIMEOUT_MS
-            if self._process is None:
-                timeout_ms = _START_TIMEOUT_MS
-                self._process = _start()
+            timeout_ms = _ANSWER_TIMEOUT_MS if self._process else _START_TIMEOUT_MS
+            self._process = self._process or _start()
             if self._process is None:
                 return None
-            try:
-                answer = _exchange(self._process, question, timeout_ms)
-            except OSError:
-                answer = b""
+            answer = _exchange(self._process, question, timeout_ms)
             if answer is None:
                 break
             if answer:
                 return answer[:-1].decode("utf-8", "replace")
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_ANSWER_TIMEOUT_MS / 1000)
-            status = self._process.returncode
-            if status == demangler_process.NO_DEMANGLER:
-                self._is_missing = True
-            if status != 0:
+            self._is_missing = self._process.returncode == demangler_process.NO_DEMANGLER
+            if self._process.returncode != 0:
                 break
             self.close()
         self.close()
@@ -102,35 +89,31 @@ class Demangler:
 
 
 def _start() -> subprocess.Popen[bytes] | None:
-    try:
+    name = "LD_LIBRARY_PATH"
+    with contextlib.suppress(OSError):
         return subprocess.Popen(
             [sys.executable, "-I", "-S", "-B", str(_PROGRAM)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             cwd="/",
-            env=_environment(),
+            # Ours may hold secrets.
+            env={name: os.environ[name]} if name in os.environ else {},
             bufsize=0,
             start_new_session=True,  # A Ctrl-C is for the agent, which may still ask.
         )
-    except OSError:
-        return None
-
-
-def _environment() -> dict[str, str]:
-    # Ours may hold secrets.
-    name = "LD_LIBRARY_PATH"
-    return {name: os.environ[name]} if name in os.environ else {}
+    return None
 
 
 def _exchange(process: subprocess.Popen[bytes], question: bytes, timeout_ms: int) -> bytes | None:
     # The answer with its newline; empty if the process has ended, None if it took too long.
     assert process.stdin is not None  # noqa: S101 -- both are pipes
     assert process.stdout is not None  # noqa: S101
-    os.write(process.stdin.fileno(), question)
-    poll = select.poll()
-    poll.register(process.stdout.fileno(), select.POLLIN)
-    if not poll.poll(timeout_ms):
-        return None
-    # It writes an answer in one piece.
-    return os.read(process.stdout.fileno(), _MAX_ANSWER_BYTES)
+    with contextlib.suppress(OSError):
+        os.write(process.stdin.fileno(), question)
+        poll = select.poll()
+        poll.register(process.stdout.fileno(), select.POLLIN)
+        # It writes an answer in one piece.
+        is_there = poll.poll(timeout_ms)
+        return os.read(process.stdout.fileno(), _MAX_ANSWER_BYTES) if is_there else None
+    return b""

@@ -51,14 +51,10 @@ AARCH64: Final = Architecture(183, 31, 29, 30, (1 << 48) - 1, record_is_at_top=F
 
 class StackCopy:
     """
-    A copy of the top of a stack, never read outside of it.
+    A copy of the top of a stack, from the address ``origin`` on, never read outside of it.
 
-    Attributes:
-        origin: The address of its first byte.
-        words: What is in it, in 8 bytes each.
-        used: The positions of the words that were read.
-        returns: Return addresses that uretprobes replaced, by where they are on the stack.
-        find: Gives the mapping that holds an address of code.
+    ``used`` are the positions of the ``words`` that were read, ``returns`` return addresses that
+    uretprobes replaced, by where they are on the stack. ``find`` gives the mapping of an address.
     """
 
     def __init__(
@@ -123,13 +119,7 @@ BEGINNING: Final = Frame(-1, {})
 
 def caller(architecture: Architecture, row: Row, frame: Frame, stack: StackCopy) -> Frame | None:
     """
-    Return the frame of the caller; None if it cannot be found.
-
-    Args:
-        architecture: The processor.
-        row: The rules for where the frame is.
-        frame: A frame whose stack pointer is known.
-        stack: What the rules read.
+    Return the frame of the caller, by the row of a frame whose stack pointer is known; or None.
     """
     if row.return_register != architecture.return_address:
         return None

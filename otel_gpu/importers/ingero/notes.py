@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from otel_gpu.importers.ingero.truths import Hidden, Minute, lost_rows, overwritten
+from otel_gpu.importers.ingero.truths import Hidden, Minute
 
 _NS_PER_MS = 1e6
 _NS_PER_S = 1e9
@@ -42,22 +42,19 @@ def write_notes(
     )
     if not hidden:
         yield "There are no counts beside the rows: calls that have no row are missing."
-    if count := overwritten(hidden):
+    if count := sum(one.overwritten > 0 for one in hidden.values()):
         yield (
             f"Of {count:,} counts of a minute the beginning was written over by the tool; what has "
             "rows of it was added again, and the rest is lost: these counts are too small."
         )
-    if count := lost_rows(hidden):
+    if count := sum(one.lost_rows for one in hidden.values()):
         yield f"{count:,} rows that the tool counts as stored are not there."
     if sessions > 1:
         yield f"The file holds {sessions:,} sessions of the tool, taken for one."
-    for one in times:
-        yield from _describe(one)
+    yield from (_describe(one) for one in times if one.seen_ns > 0)
 
 
-def _describe(times: CallTimes) -> Iterator[str]:
-    if times.seen_ns <= 0:
-        return
+def _describe(times: CallTimes) -> str:
     share = min(1.0, times.calls_ns / times.seen_ns)
     off_cpu = "of the rest it is not known how much was off the CPU"
     if times.off_cpu_ns is not None:
@@ -75,7 +72,7 @@ def _describe(times: CallTimes) -> Iterator[str]:
         )
     if times.children:
         text += f" Meanwhile it started {', '.join(times.children)}."
-    yield text
+    return text
 
 
 def _seconds(time_ns: int) -> str:
