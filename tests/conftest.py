@@ -25,11 +25,7 @@ from tests.stubs.build import StubLibraries, stub_libraries
 settings.register_profile("otel_gpu", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("otel_gpu")
 
-
 _turns = turns.Turns()
-
-# What is collected lives until the end: there is nothing to look for, a third of the time it takes.
-gc.disable()
 
 # The flight recorder of the user who runs the tests is not theirs to write or to read.
 os.environ.setdefault("OTEL_GPU_STORE_ENABLED", "off")
@@ -84,9 +80,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=turns.order)
 
 
-def pytest_collection_finish() -> None:
-    gc.enable()
-    collect_rarely()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    # What is collected lives until the end. To look for garbage in it takes a third of the time.
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        collect_rarely()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -24,7 +24,7 @@ SHARED = "tests/packaging/"
 # A file is run by one process, so the longest are begun before the others.
 LONGEST = (SHARED, "tests/unit/test_many_processes.py")
 FOLDER = Path(__file__).resolve().parents[1] / ".output" / "tests"
-BEHIND = 5
+BEHIND = 2
 
 
 def processes() -> int:
