@@ -39,7 +39,7 @@ class Limits:
     Cuts spans to the configured size, attributes from the end; what it cut is counted in the span.
 
     ``value_length`` is the longest text of an attribute, and ``log_value_length`` of one of a log
-    record; None: any. ``may_cut``: a span of a call or a thread can be too large; others can.
+    record; None: any. ``may_cut``: a call's or a thread's span can be too large; others always can.
     """
 
     def __init__(self, limits: SpanLimits, of_logs: LogRecordLimits | None = None) -> None:
