@@ -100,6 +100,9 @@ def read_registry() -> Registry:
             for field in ("upstream", "stability"):
                 if found := _first(name, registry[field]):
                     attribute[field] = found
+            if isinstance(attribute.get("values"), list):
+                attribute["values"] = {value: value for value in attribute["values"]}
+                attribute["is_listed"] = True
             if "names" in attribute:
                 table, prefix = attribute["names"]
                 attribute["renamed"] = attribute.get("values", {})
@@ -152,7 +155,7 @@ def _module_lines(registry: Registry) -> Iterator[str]:
     for name in registry["attributes"]:
         yield f'{_constant(name)} = "{name}"'
     for name, attribute in registry["attributes"].items():
-        if "values" in attribute:
+        if "values" in attribute and "is_listed" not in attribute:
             yield f"{_constant(name)}_VALUES: Mapping[int, str] = {_values_text(attribute)}"
     yield ""
     yield "# Spans that are not named after an API"

@@ -197,9 +197,10 @@ class Exports:
     ) -> bool:
         """Hand spans on that are sampled; say whether the last one was."""
         is_wanted = False
-        takes_all, wants_trace = self._sampler.takes_all, self._sampler.wants_trace
         for span in spans:
-            is_wanted = takes_all or wants_trace(span.trace_id, span.name, span.attributes)
+            is_wanted = self._sampler.takes_all or self._sampler.wants_trace(
+                span.trace_id, span.name
+            )
             if not is_wanted:
                 self._not_sampled += 1
                 continue
@@ -207,8 +208,8 @@ class Exports:
                 put(span)
             if remember is not None:
                 remember(span)
-            for log in map(self._limits.apply_to_log, span.logs):
-                for log_sink in self._logs:
+            for log_sink in self._logs:
+                for log in map(self._limits.apply_to_log, span.logs):
                     log_sink.put(SpanLog(*span[:3], log))
         return is_wanted
 

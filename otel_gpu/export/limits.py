@@ -11,7 +11,6 @@ from typing import TypeVar
 from opentelemetry.sdk._logs import LogRecordLimits
 from opentelemetry.sdk.environment_variables import OTEL_TRACES_SAMPLER, OTEL_TRACES_SAMPLER_ARG
 from opentelemetry.sdk.trace import SpanLimits, sampling
-from opentelemetry.trace import SpanKind
 
 from otel_gpu.errors import ConfigError
 from otel_gpu.export.environment import choose, setting, standing_in
@@ -40,7 +39,7 @@ class Limits:
     Cuts spans to the configured size, attributes from the end; what it cut is counted in the span.
 
     ``value_length`` is the longest text of an attribute, and ``log_value_length`` of one of a log
-    record; None: any. ``may_cut``: a span of a call or a thread can be too large; others can.
+    record; None: any. ``may_cut``: a call's or a thread's span can be too large; others always can.
     """
 
     def __init__(self, limits: SpanLimits, of_logs: LogRecordLimits | None = None) -> None:
@@ -138,7 +137,7 @@ class TraceSampler:
                 f"{OTEL_TRACES_SAMPLER_ARG}: {argument!r} is not a ratio from 0 to 1"
             ) from error
 
-    def wants_trace(self, trace_id: bytes, name: str, attributes: Attributes = ()) -> bool:
+    def wants_trace(self, trace_id: bytes, name: str) -> bool:
         """Say whether a trace is to be exported, by one of its spans."""
         if self.takes_all:
             return True
@@ -146,9 +145,8 @@ class TraceSampler:
         if decision is None:
             if len(self._decisions) >= _MAX_DECISIONS:
                 del self._decisions[next(iter(self._decisions))]
-            result = self._sampler.should_sample(
-                None, int.from_bytes(trace_id), name, SpanKind.INTERNAL, dict(attributes)
-            )
+            # No sampler that can be chosen looks at anything else.
+            result = self._sampler.should_sample(None, int.from_bytes(trace_id), name)
             decision = result.decision is sampling.Decision.RECORD_AND_SAMPLE
             self._decisions[trace_id] = decision
         return decision

@@ -60,6 +60,7 @@ class MetricExports:
     ) -> None:
         interval_s = _read_ms(environ, otel.OTEL_METRIC_EXPORT_INTERVAL, 60_000.0) / 1e3
         timeout_s = _read_ms(environ, otel.OTEL_METRIC_EXPORT_TIMEOUT, 30_000.0) / 1e3
+        is_sampled = _exemplar_filter(environ)
         exporters = open_exporters(environ, timeout_s)
         if file is not None:
             exporters.append(_FileExporter(file))
@@ -68,9 +69,7 @@ class MetricExports:
         self._live = live
         self._replay_delivers = True
         self._max_series = max(config.capture.max_series, _LEAST_WAITING_SERIES)
-        self._store = MetricStore(
-            environ, max_series=self._max_series, is_sampled=_exemplar_filter(environ)
-        )
+        self._store = MetricStore(environ, max_series=self._max_series, is_sampled=is_sampled)
         self.count = self._store.count
         self._senders = [
             MetricSender(

@@ -109,7 +109,6 @@ OTEL_GPU_SPAN_SOURCE = "otel_gpu.span.source"
 OTEL_GPU_PLACE = "otel_gpu.place"
 OTEL_GPU_LIBRARY_PATH = "otel_gpu.library.path"
 OTEL_METRIC_OVERFLOW = "otel.metric.overflow"
-GPU_CUDA_LAYER_VALUES: Mapping[int, str] = _named(wire.API_LAYER_NAMES, "layer_")
 CUDA_MEMCPY_KIND_VALUES: Mapping[int, str] = {
     wire.COPY_HOST_TO_HOST: "MemcpyHostToHost",
     wire.COPY_HOST_TO_DEVICE: "MemcpyHostToDevice",
