@@ -147,8 +147,8 @@ class GapActivity(NamedTuple):
     parent_span_id: bytes
 
 
-TimeKind = tuple[int, int, str]
-"""State, context and reason of an entry of the time account."""
+TimeKind = tuple[int | str, ...]
+"""What an entry of the time account is about: state, context, reason."""
 
 
 class ThreadTime(NamedTuple):

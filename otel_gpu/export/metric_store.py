@@ -240,7 +240,8 @@ class MetricStore:
     def _observe_times(self, activity: TimesActivity) -> None:
         self._advance(activity.unix_ns)
         for time in activity.times:
-            image = self._image(time.process) if state_of(*time.kind) and time.time_ns else None
+            state = state_of(time.state, time.context, time.reason)
+            image = self._image(time.process) if state and time.time_ns else None
             if image is not None:
                 self._touch(image, activity.unix_ns)
                 # What a thread was blocked on can become known later, and counters only rise.

@@ -27,14 +27,13 @@ _Restore = Callable[[Sequence[Any]], Any]
 def event_rows(event: Any) -> tuple[_Flatten, _Restore]:  # noqa: ANN401 -- the class of any event
     """Return what makes the columns of an event of a kind, and an event of columns."""
     places = tuple(at for at, column in enumerate(event_columns(event)) if column.kind is WORD)
-    spread, gather = (_spread, _gather) if event is CudaCall else (tuple, tuple)
-    if not places:
-        return spread, lambda values: _new_tuple(event, gather(values))
     # Two at least, so that the getter always gives a tuple.
-    words = itemgetter(*places, places[0])
+    words = itemgetter(*places, places[0]) if places else _no_words
+    has_shape, gather = (True, _gather) if event is CudaCall else (False, tuple)
 
     def flatten(one: Any) -> Row:  # noqa: ANN401 -- an event of this kind
-        values = spread(one)
+        # Takes half as long as unpacking into a new one.
+        values = one[:_GRID] + one.grid + one.block + one[_AFTER:] if has_shape else tuple(one)
         if max(words(values)) > MAX_INTEGER:
             changed = list(values)
             for place in places:
@@ -52,6 +51,10 @@ def event_rows(event: Any) -> tuple[_Flatten, _Restore]:  # noqa: ANN401 -- the 
         return _new_tuple(event, gather(values))
 
     return flatten, restore
+
+
+def _no_words(_: Sequence[Any]) -> Row:
+    return (0,)
 
 
 def mend(columns: Sequence[Column], row: Row) -> Row:
@@ -77,11 +80,6 @@ def _signed(word: int) -> int:
 _GRID = CudaCall._fields.index(DIMENSIONS[0])
 _AFTER = _GRID + len(DIMENSIONS)
 assert CudaCall._fields[_GRID:_AFTER] == DIMENSIONS  # noqa: S101 -- both are next to each other
-
-
-def _spread(call: CudaCall) -> Row:
-    # Takes half as long as unpacking into a new one.
-    return call[:_GRID] + call.grid + call.block + call[_AFTER:]
 
 
 def _gather(values: Sequence[Any]) -> Row:

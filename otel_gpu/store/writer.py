@@ -25,7 +25,7 @@ from otel_gpu.enrich.activities import (
 from otel_gpu.explain.chains import Cause, Chain, Incident
 from otel_gpu.store.batch import ROW_BYTES, Batch
 from otel_gpu.store.blame import cause_rows, chain_row, incident_row
-from otel_gpu.store.event_tables import EVENT_TABLES, EventTable
+from otel_gpu.store.event_tables import EVENT_TABLES
 from otel_gpu.store.journal import Journal
 from otel_gpu.store.limits import Limits
 from otel_gpu.store.losses import BUSY, CHAINS, TOO_LARGE
@@ -79,7 +79,9 @@ class StoreWriter:
             ProbesActivity: self._observe_probes,
             StatusActivity: partial(self._observe_info, "statuses"),
             TimesActivity: partial(self._observe_reading, "times"),
-            **{kind.activity: self._event_observer(kind) for kind in EVENT_TABLES},
+        }
+        self._events = {
+            kind.activity: (kind.name, kind.row_maker(self._names)) for kind in EVENT_TABLES
         }
 
     def __enter__(self) -> Self:
@@ -90,10 +92,18 @@ class StoreWriter:
 
     def observe(self, activity: Activity) -> None:
         """Take in one activity, in the order of the stream."""
-        self._ways[type(activity)](activity)
+        if event := self._events.get(type(activity)):
+            table, make_row = event
+            seq, batch = self._seq, self._batch
+            self._seq = seq + 1
+            # As add_part(), for nearly all rows.
+            batch.rows[table].append(make_row(seq, activity))
+            batch.count += 1
+        else:
+            self._ways[type(activity)](activity)
+            batch = self._batch
         if self._seq > self._unreached_seq:
             self._unreached_seq = self._reach(self._seq)
-        batch = self._batch
         if (
             batch.count >= self._batch_rows
             # As batch.bytes, which takes longer.
@@ -194,19 +204,6 @@ class StoreWriter:
         self._chunk_rows = self._chunk_bytes = 0
         self._names.begin_chunk(chunk + 1)
         return chunk + 1
-
-    def _event_observer(self, kind: EventTable) -> Callable[[Any], None]:
-        table, make_row = kind.name, kind.row_maker(self._names)
-
-        def observe(activity: Any) -> None:  # noqa: ANN401 -- of this kind
-            seq = self._seq
-            self._seq = seq + 1
-            batch = self._batch
-            # As add_part(), for nearly all rows.
-            batch.rows[table].append(make_row(seq, activity))
-            batch.count += 1
-
-        return observe
 
     def _observe_exit(self, activity: ExitActivity) -> None:
         end = End(activity.end_unix_ns, activity.exit_code)
