@@ -1,9 +1,4 @@
-"""
-The configuration: reads what the operator set and checks it.
-
-Where an option of the table in ``options.py`` is set in several places, flags win over
-environment variables, and those over the file.
-"""
+"""The configuration: reads what the operator set of ``options.py``, and checks it."""
 
 import difflib
 import logging
@@ -35,7 +30,7 @@ _logger = logging.getLogger(__name__)
 
 def load(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, Any]) -> Config:
     """
-    Read the configuration: a YAML file, then variables, then flags by key (``spans.mode``).
+    Read a YAML file, then variables, which win over it, and then flags by key (``spans.mode``).
 
     The file is that of ``path``, or of ``OTEL_GPU_CONFIG``. An empty variable counts as not set, as
     OpenTelemetry has it; an unknown one may be another program's. Raises ``ConfigError``.

@@ -101,10 +101,6 @@ def _check_btf(host: Host) -> Finding:
 
 def check_loader(host: Host, wanted: str, *, find: Callable[[], str | None] = find_bcc) -> Finding:
     """The programs can be fitted to this kernel, by the loader that a capture would take."""
-    return next(named(loader=_check_loader(host, wanted, find)))
-
-
-def _check_loader(host: Host, wanted: str, find: Callable[[], str | None]) -> Finding:
     if choose_loader(wanted, _btf(host)) == "libbpf":
         if _btf(host).exists():
             return ok("libbpf; the kernel describes its types")

@@ -40,12 +40,7 @@ T = TypeVar("T", bound=Observer)
 
 
 class Faults:
-    """
-    The errors of one agent, by place; safe between threads.
-
-    Args:
-        clock: A monotonic clock in seconds.
-    """
+    """The errors of one agent, by place; safe between threads; ``clock`` is monotonic, in seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock

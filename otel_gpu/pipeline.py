@@ -98,13 +98,13 @@ def explain_settings(config: Config) -> Settings:
     return Settings(high_lost_ns=round(config.explain.high_lost_ms * _NS_PER_MS))
 
 
-Wanting = Part[Any] | Observer | Callable[[Activity], object]
+AnyObserver = Part[Any] | Observer | Callable[[Activity], object]
 
 
 def process(
     batches: Iterable[Sequence[bytes]],
     enricher: Enricher,
-    observers: Sequence[Wanting],
+    observers: Sequence[AnyObserver],
     rejected: Counter[str],
     faults: Faults | None = None,
 ) -> None:
@@ -122,7 +122,7 @@ def process(
 def process_events(
     events: Iterable[Event],
     enricher: Enricher,
-    observers: Sequence[Wanting],
+    observers: Sequence[AnyObserver],
     faults: Faults | None = None,
 ) -> None:
     """Take events from anywhere through enrich, and on as ``process`` does."""
@@ -148,7 +148,7 @@ class _Plain:
         self.observe = observe
 
 
-def _as_part(observer: Wanting) -> Part[Any]:
+def _as_part(observer: AnyObserver) -> Part[Any]:
     if isinstance(observer, Part):
         return observer
     return Part(_Plain(observer) if callable(observer) else observer)

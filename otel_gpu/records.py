@@ -64,11 +64,7 @@ def json_record(
 
 
 def aggregates_records(ktime_ns: int, series: Iterable[Entry]) -> Iterator[bytes]:
-    """
-    Build as many records as series need, which are as the map has them.
-
-    Series that have counted nothing yet are left out; no series gives no record.
-    """
+    """Build as many records as are needed for the series that have counted anything yet."""
     counted = (entry for entry in series if entry[1] != _EMPTY_AGGREGATE)
     while taken := tuple(itertools.islice(counted, MAX_SERIES_PER_RECORD)):
         yield aggregates_record(ktime_ns, taken)

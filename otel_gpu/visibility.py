@@ -52,7 +52,7 @@ def examine_processes(pids: Iterable[int] | None = None) -> Finding:
     blind = f"; {_count(hidden)} may not be looked into" if hidden else ""
     by_path = sorted((path, users[file]) for file, path in paths.items())
     listed = "; ".join(f"{path} ({_count(len(who))}: {_list(who)})" for path, who in by_path)
-    return Finding("cuda_libraries", "ok", (listed or "no process uses CUDA now") + blind)
+    return ok((listed or "no process uses CUDA now") + blind)
 
 
 def examine_process(pid: int) -> Iterator[Finding]:

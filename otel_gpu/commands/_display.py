@@ -26,11 +26,7 @@ _MAX_MESSAGES = 100
 
 
 class Display:
-    """
-    Shows a board, and obeys keys while the context is open.
-
-    What is not ``live`` is written as plain text, one screen below the other.
-    """
+    """Shows a board, and obeys keys; if it is not live, as plain text, one screen below the other."""
 
     def __init__(
         self,

@@ -1,8 +1,4 @@
-"""
-A capture that is explained where it is made, in place of a recording or a store.
-
-Not a verb: ``explain`` and ``stacks`` use it.
-"""
+"""A capture that ``explain`` and ``stacks`` make themselves, in place of a recording or a store."""
 
 from argparse import Namespace
 from collections.abc import Sequence

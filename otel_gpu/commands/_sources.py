@@ -1,9 +1,4 @@
-"""
-Where the activities come from that a verb explains: a recording, or a store.
-
-Both kinds say how far they reach, and hand their activities to observers; nothing after that asks
-which it was. Whoever opens one closes it.
-"""
+"""Where the activities come from that a verb explains, whichever it is: a recording, or a store."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from rich.table import Column, Table
 from rich.text import Text
 
-from otel_gpu.checks import Finding, can_capture, to_json
+from otel_gpu.checks import Finding, can_capture, named, to_json
 from otel_gpu.commands import JSON_HELP, Output, add_pids
 from otel_gpu.config import Config
 from otel_gpu.doctor import Host, check_loader, examine_host
@@ -32,8 +32,9 @@ def run(args: Namespace, config: Config, out: Output) -> int:
     host = Host(release=platform.release(), machine=platform.machine())
     findings = [
         *examine_host(host, os.environ),
-        check_loader(host, config.capture.loader),
-        examine_processes(),
+        *named(
+            loader=check_loader(host, config.capture.loader), cuda_libraries=examine_processes()
+        ),
         *examine_service(),
     ]
     processes = [finding for pid in args.pid for finding in examine_process(pid)]

@@ -1,8 +1,4 @@
-"""
-The time budget as a stacked bar, readable without colour: each state has a letter.
-
-The states are those of ``gpu.cuda.thread.time`` of threads that feed a GPU.
-"""
+"""The time budget of feeders as a stacked bar, readable without colour: each state has a letter."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,8 +1,4 @@
-"""
-The summary of a capture: one screen while it runs, one table when it ends.
-
-Figures come from the kernel's counters, so calls and errors are exact.
-"""
+"""The summary of a capture, from the kernel's counters: a screen while it runs, a table at its end."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from otel_gpu.checks import Finding, named, ok, warning
+from otel_gpu.checks import Finding
 from otel_gpu.errors import HostError
 from otel_gpu.service.files import UNIT
 from otel_gpu.service.notify import CAPTURING
@@ -102,7 +102,10 @@ def examine_service(ask: Ask = ask_systemctl) -> Iterator[Finding]:
         if state.active == "active":
             said = f"process {state.pid}: {state.word or 'running'}"
             hint = "what these cost is lost; see journalctl -u otel-gpu for the first of each, and report it"
-            yield from named(service=warning(said, hint) if state.has_errors else ok(said))
+            if state.has_errors:
+                yield Finding("service", "warning", said, hint)
+            else:
+                yield Finding("service", "ok", said)
 
 
 def _number(values: Mapping[str, str], name: str) -> int | None:

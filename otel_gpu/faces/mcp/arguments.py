@@ -1,9 +1,4 @@
-"""
-Arguments: what a tool can be asked with, as pydantic models.
-
-A model is both the JSON schema that is announced and the check, so what is announced is what
-is accepted.
-"""
+"""What a tool can be asked with: pydantic models, which are what is announced and what is checked."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
