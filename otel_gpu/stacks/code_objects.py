@@ -126,8 +126,10 @@ class CodeObjects:
 
 class _Code:
     # One code object, whoever uses it. Its line table is decoded when a line is asked for.
-    __slots__ = ("_first_line", "_lines", "_table", "_version", "digest", "frame", "frames",
-                 "size_bytes", "users")  # fmt: skip
+    __slots__ = (
+        *("_first_line", "_lines", "_table", "_version"),
+        *("digest", "frame", "frames", "size_bytes", "users"),
+    )
 
     def __init__(self, fields: Mapping[str, Any], table: bytes) -> None:
         self._version, self._first_line = fields["version"], fields["first_line"]

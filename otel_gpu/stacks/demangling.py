@@ -9,7 +9,7 @@ when no question comes for a minute.
 
 import contextlib
 import os
-import select
+import socket
 import subprocess
 import sys
 import time
@@ -19,11 +19,11 @@ from pathlib import Path
 from otel_gpu.stacks import demangler_process
 
 _PROGRAM = Path(demangler_process.__file__)
-# With the newline it is what a pipe takes in one piece.
+# With the newline it is what the process reads at once.
 _MAX_NAME_BYTES = 4095
 _MAX_ANSWER_BYTES = 4096
-_START_TIMEOUT_MS = 3000
-_ANSWER_TIMEOUT_MS = 250
+_START_TIMEOUT_S = 3.0
+_ANSWER_TIMEOUT_S = 0.25
 # After a name that broke the demangler: so a hostile program gets 5 % of our time at most.
 _PAUSE_S = 5.0
 
@@ -46,8 +46,9 @@ class Demangler:
         """End the process; it is started again when it is needed."""
         process, self._process = self._process, None
         if process is not None:
+            self._socket.close()
             process.kill()
-            process.communicate()
+            process.wait()
 
     def text(self, name: str) -> str | None:
         """
@@ -69,17 +70,15 @@ class Demangler:
     def _ask(self, question: bytes) -> str | None:
         # None: no answer. The process may have ended for want of questions, so ask twice.
         for _ in range(2):
-            timeout_ms = _ANSWER_TIMEOUT_MS if self._process else _START_TIMEOUT_MS
-            self._process = self._process or _start()
-            if self._process is None:
-                return None
-            answer = _exchange(self._process, question, timeout_ms)
-            if answer is None:
+            timeout_s = _ANSWER_TIMEOUT_S if self._process else _START_TIMEOUT_S
+            self._process = self._process or self._start()
+            answer = self._exchange(question, timeout_s) if self._process else None
+            if self._process is None or answer is None:
                 break
             if answer:
                 return answer[:-1].decode("utf-8", "replace")
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_ANSWER_TIMEOUT_MS / 1000)
+                self._process.wait(_ANSWER_TIMEOUT_S)
             self._is_missing = self._process.returncode == demangler_process.NO_DEMANGLER
             if self._process.returncode != 0:
                 break
@@ -87,33 +86,31 @@ class Demangler:
         self.close()
         return None
 
+    def _start(self) -> subprocess.Popen[bytes] | None:
+        # A message is one piece, so an answer comes at once or not at all.
+        self._socket, other = socket.socketpair(type=socket.SOCK_SEQPACKET)
+        name = "LD_LIBRARY_PATH"
+        with other, contextlib.suppress(OSError):
+            return subprocess.Popen(
+                [sys.executable, "-I", "-S", "-B", str(_PROGRAM)],
+                stdin=other.fileno(),
+                stdout=other.fileno(),
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                # Ours may hold secrets.
+                env={name: os.environ[name]} if name in os.environ else {},
+                start_new_session=True,  # A Ctrl-C is for the agent, which may still ask.
+            )
+        self._socket.close()
+        return None
 
-def _start() -> subprocess.Popen[bytes] | None:
-    name = "LD_LIBRARY_PATH"
-    with contextlib.suppress(OSError):
-        return subprocess.Popen(
-            [sys.executable, "-I", "-S", "-B", str(_PROGRAM)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            cwd="/",
-            # Ours may hold secrets.
-            env={name: os.environ[name]} if name in os.environ else {},
-            bufsize=0,
-            start_new_session=True,  # A Ctrl-C is for the agent, which may still ask.
-        )
-    return None
-
-
-def _exchange(process: subprocess.Popen[bytes], question: bytes, timeout_ms: int) -> bytes | None:
-    # The answer with its newline; empty if the process has ended, None if it took too long.
-    assert process.stdin is not None  # noqa: S101 -- both are pipes
-    assert process.stdout is not None  # noqa: S101
-    with contextlib.suppress(OSError):
-        os.write(process.stdin.fileno(), question)
-        poll = select.poll()
-        poll.register(process.stdout.fileno(), select.POLLIN)
-        # It writes an answer in one piece.
-        is_there = poll.poll(timeout_ms)
-        return os.read(process.stdout.fileno(), _MAX_ANSWER_BYTES) if is_there else None
-    return b""
+    def _exchange(self, question: bytes, timeout_s: float) -> bytes | None:
+        # The answer with its newline; empty if the process has ended, None if it took too long.
+        try:
+            self._socket.settimeout(timeout_s)
+            self._socket.send(question)
+            return self._socket.recv(_MAX_ANSWER_BYTES)
+        except TimeoutError:
+            return None
+        except OSError:
+            return b""

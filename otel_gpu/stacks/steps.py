@@ -118,9 +118,7 @@ BEGINNING: Final = Frame(-1, {})
 
 
 def caller(architecture: Architecture, row: Row, frame: Frame, stack: StackCopy) -> Frame | None:
-    """
-    Return the frame of the caller, by the row of a frame whose stack pointer is known; or None.
-    """
+    """Return the caller of a frame whose stack pointer is known, by its row; or None."""
     if row.return_register != architecture.return_address:
         return None
     rule = row.saved.get(row.return_register)
@@ -129,15 +127,11 @@ def caller(architecture: Architecture, row: Row, frame: Frame, stack: StackCopy)
     cfa = _cfa(architecture, row, frame, stack)
     if cfa is None:
         return None
-    registers = frame.registers
-    found = {**registers, architecture.stack_pointer: cfa}
+    found: dict[int, int | None] = {**frame.registers, architecture.stack_pointer: cfa}
     for register, rule in row.saved.items():
-        value = _restored(architecture, rule, register, cfa, registers, stack)
-        if value is None:
-            found.pop(register, None)
-        else:
-            found[register] = value
-    return _going_on(architecture, row, frame, found)
+        found[register] = _restored(architecture, rule, register, cfa, frame.registers, stack)
+    known = {register: value for register, value in found.items() if value is not None}
+    return _going_on(architecture, row, frame, known)
 
 
 def _cfa(architecture: Architecture, row: Row, frame: Frame, stack: StackCopy) -> int | None:
@@ -163,11 +157,8 @@ def _going_on(
     if not address:
         return BEGINNING
     # A function without a frame of its own leaves the stack pointer as it is (AArch64).
-    return (
-        Frame(address - 1, found)
-        if found[stack_pointer] >= frame.registers[stack_pointer]
-        else None
-    )
+    is_above = found[stack_pointer] >= frame.registers[stack_pointer]
+    return Frame(address - 1, found) if is_above else None
 
 
 def _restored(

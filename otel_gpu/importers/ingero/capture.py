@@ -23,7 +23,7 @@ from otel_gpu.decode.events import (
     Stall,
 )
 from otel_gpu.importers.ingero import ops
-from otel_gpu.importers.ingero.notes import CallTimes, write_notes
+from otel_gpu.importers.ingero.notes import describe_bound, write_notes
 from otel_gpu.importers.ingero.ops import CUDA_SOURCES, HOST, Ops
 from otel_gpu.importers.ingero.origin import Origin, read_origin
 from otel_gpu.importers.ingero.processes import Processes
@@ -282,8 +282,8 @@ class IngeroCapture:
         tally.notes += source.notes
         if rows > MAX_ROWS:
             tally.notes.append(f"Only the first {MAX_ROWS:,} of {rows:,} rows were looked at.")
-        sessions = self._origin.sessions
-        tally.notes += write_notes(self._hidden, self._call_times(), sessions=sessions)
+        tally.notes += write_notes(self._hidden, sessions=self._origin.sessions)
+        tally.notes += self._describe_bounds()
 
     def _count_left_out(self, table: str, what: str, known: int = 0) -> None:
         if table in self._database.tables:
@@ -291,7 +291,7 @@ class IngeroCapture:
             if count > known:
                 self.tally.left_out[what] += count - known
 
-    def _call_times(self) -> Iterator[CallTimes]:
+    def _describe_bounds(self) -> Iterator[str]:
         counted: Counter[int] = Counter()
         for part in self._parts:
             if part.api:
@@ -305,13 +305,12 @@ class IngeroCapture:
             callers.setdefault(pid, []).append(tid)
         for pid, tids in sorted(callers.items()):
             spans = (self._threads.spans[pid, tid] for tid in tids)
+            seen_ns = sum(last - first for first, last in spans)
+            calls_ns = self._threads.outermost_ns[pid] + counted[pid]
+            # Of a thread that is not its process's first the tool sees no switch.
+            off_cpu_ns = off_cpu[pid] if tids == [pid] else None
             names = Counter(map(self._processes.name, self._processes.forked.get(pid, ())))
-            yield CallTimes(
-                self._processes.name(pid),
-                pid,
-                sum(last - first for first, last in spans),
-                self._threads.outermost_ns[pid] + counted[pid],
-                # Of a thread that is not its process's first the tool sees no switch.
-                sum(off_cpu[tid] for tid in tids) if tids == [pid] else None,
-                tuple(f"{count:,} x {name or '?'}" for name, count in sorted(names.items())),
-            )
+            children = [f"{count:,} x {name or '?'}" for name, count in sorted(names.items())]
+            process = f"{self._processes.name(pid) or '?'} ({pid})"
+            if seen_ns > 0:
+                yield describe_bound(process, seen_ns, calls_ns, off_cpu_ns, children)

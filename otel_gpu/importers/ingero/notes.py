@@ -1,7 +1,6 @@
 """What a reader of an import has to know, as sentences."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
 
 from otel_gpu.importers.ingero.truths import Hidden, Minute
 
@@ -10,26 +9,8 @@ _NS_PER_S = 1e9
 _MOSTLY = 0.5
 
 
-class CallTimes(NamedTuple):
-    """
-    How long threads of a process that call CUDA were seen, and what is known of that time.
-
-    ``calls_ns`` is at most how much of it was inside calls, ``off_cpu_ns`` how much of it
-    was off the CPU; None: of some of these threads the tool does not see that.
-    """
-
-    name: str
-    pid: int
-    seen_ns: int
-    calls_ns: int
-    off_cpu_ns: int | None
-    children: tuple[str, ...]
-
-
-def write_notes(
-    hidden: Mapping[Minute, Hidden], times: Iterable[CallTimes], *, sessions: int
-) -> Iterator[str]:
-    """Yield the notes."""
+def write_notes(hidden: Mapping[Minute, Hidden], *, sessions: int) -> Iterator[str]:
+    """Yield what is true of every import from this tool, and what is of this one."""
     yield (
         "Imported from Ingero. It keeps rows of the first ten seconds, of synchronizations, and of "
         "calls that took three times the running median: percentiles and what is usual are of "
@@ -51,18 +32,25 @@ def write_notes(
         yield f"{count:,} rows that the tool counts as stored are not there."
     if sessions > 1:
         yield f"The file holds {sessions:,} sessions of the tool, taken for one."
-    yield from (_describe(one) for one in times if one.seen_ns > 0)
 
 
-def _describe(times: CallTimes) -> str:
-    share = min(1.0, times.calls_ns / times.seen_ns)
+def describe_bound(
+    process: str, seen_ns: int, calls_ns: int, off_cpu_ns: int | None, children: Sequence[str]
+) -> str:
+    """
+    Return what bounds a process, as far as the time tells in which its threads were seen.
+
+    ``calls_ns`` is at most how much of it was inside calls, ``off_cpu_ns`` how much of it
+    was off the CPU; None: of some of these threads the tool does not see that.
+    """
+    share = min(1.0, calls_ns / seen_ns)
     off_cpu = "of the rest it is not known how much was off the CPU"
-    if times.off_cpu_ns is not None:
-        off_cpu = f"{_seconds(times.off_cpu_ns)} of it was off the CPU"
+    if off_cpu_ns is not None:
+        off_cpu = f"{_seconds(off_cpu_ns)} of it was off the CPU"
     text = (
-        f"What bounds {times.name or '?'} ({times.pid}) is not known for certain: in the "
-        f"{_seconds(times.seen_ns)} in which its threads that call CUDA were seen they were inside "
-        f"the calls that Ingero traces for {_seconds(times.calls_ns)} ({100 * share:.0f} %) at most; "
+        f"What bounds {process} is not known for certain: in the "
+        f"{_seconds(seen_ns)} in which its threads that call CUDA were seen they were inside "
+        f"the calls that Ingero traces for {_seconds(calls_ns)} ({100 * share:.0f} %) at most; "
         f"{off_cpu}. What they did otherwise was not recorded."
     )
     if share < _MOSTLY:
@@ -70,8 +58,8 @@ def _describe(times: CallTimes) -> str:
             " Unless the GPU was given work by calls that Ingero does not trace, it was starved by "
             "what the program did between its calls."
         )
-    if times.children:
-        text += f" Meanwhile it started {', '.join(times.children)}."
+    if children:
+        text += f" Meanwhile it started {', '.join(children)}."
     return text
 
 

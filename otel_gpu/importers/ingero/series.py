@@ -77,10 +77,8 @@ class SeriesBook:
         match event:
             case CudaCall():
                 nested = int(event.parent_start_ktime_ns > 0)
-                key = _key(
-                    image, pid, wire.METRIC_CALL_DURATION, event.api, nested,
-                    status=event.status, copy_kind=event.copy_kind,
-                )  # fmt: skip
+                about = (event.api, nested, event.status, event.copy_kind)
+                key = _key(image, pid, wire.METRIC_CALL_DURATION, *about)
                 size_bytes = 0 if event.status else event.size_bytes
             case Stall():
                 key = _key(image, pid, wire.METRIC_OFF_CPU)
@@ -175,7 +173,6 @@ def _key(
     metric: int,
     api: int = 0,
     nested: int = 0,
-    *,
     status: int = 0,
     copy_kind: int = wire.COPY_NONE,
 ) -> SeriesKey:

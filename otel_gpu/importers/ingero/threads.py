@@ -30,9 +30,13 @@ _CALL: Final = CudaCall(**_zeros(CudaCall._fields))._replace(
     device=-1, weight=1, cpu=CPU_UNKNOWN, grid=_NO_DIMENSIONS, block=_NO_DIMENSIONS
 )
 _STALL: Final = Stall(**_zeros(Stall._fields))._replace(
-    cpu=CPU_UNKNOWN, kernel_stack=-1, system_call=-1, flags=STALL_STATE_UNKNOWN,
-    culprit_comm="", waker_comm="",
-)  # fmt: skip
+    cpu=CPU_UNKNOWN,
+    kernel_stack=-1,
+    system_call=-1,
+    flags=STALL_STATE_UNKNOWN,
+    culprit_comm="",
+    waker_comm="",
+)
 
 
 class _Open(NamedTuple):

@@ -30,8 +30,8 @@ def test_a_layout_is_what_the_kernel_side_is_told():
 @pytest.mark.parametrize("name", NAMES)
 def test_the_table_is_what_the_headers_say(name, kind, tmp_path):
     """
-    Compiled with the headers of an interpreter, the offsets of its version are the same, or
-    where it states them itself, for a release as for a build for debugging.
+    Compiled with the headers of an interpreter, the offsets of its version (since 3.13, their
+    places in its own table) are the same, for a release as for a build for debugging.
     """
     python = interpreter(name)
     include = subprocess.run(
