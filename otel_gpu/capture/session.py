@@ -267,7 +267,7 @@ class Session:
                 with self._faults.at(_PLACES[header.kind]):
                     yield from handler(record)
         with self._faults.at("stacks"):
-            self._user_stacks.look_again()
+            self._user_stacks.processes.ask_due()
         records = self._watchlist.notice(self._programs.events.read(until))
         yield from self._resolve_stacks(records)
         yield from self._last_readings(ended)

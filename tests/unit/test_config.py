@@ -76,7 +76,7 @@ def test_every_option_can_be_set_by_its_variable():
             "number": min(1.5, option.rule.bounds[1]) if option.rule.bounds else 1.5,
             "list of numbers": (1.0, 2.5),
             "true or false": not option.default,
-            "text": option.rule.choices[-1] if option.rule.choices else "some text",
+            "text": option.choices[-1] if option.choices else "some text",
         }[option.kind]
         text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
         environ = {option.variable: text}
