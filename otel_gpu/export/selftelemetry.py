@@ -20,15 +20,13 @@ _WITHHELD: Mapping[int, Instrument] = {
 
 
 def _counters() -> Iterator[tuple[int, Instrument, Attributes]]:
-    for number, reason in semconv.REASON_VALUES.items():
-        instrument = _WITHHELD.get(number, semconv.METRIC_OTEL_GPU_RECORDS_LOST)
-        yield number, instrument, ((semconv.REASON, reason),)
-    for number, source in semconv.OTEL_GPU_SPAN_SOURCE_VALUES.items():
-        attributes = ((semconv.OTEL_GPU_SPAN_SOURCE, source),)
-        yield number, semconv.METRIC_OTEL_GPU_SPANS_CHOSEN, attributes
-    for number, probe in semconv.OTEL_GPU_PROBE_TYPE_VALUES.items():
-        attributes = ((semconv.OTEL_GPU_PROBE_TYPE, probe),)
-        yield number, semconv.METRIC_OTEL_GPU_PROBE_HITS, attributes
+    for n, reason in semconv.REASON_VALUES.items():
+        instrument = _WITHHELD.get(n, semconv.METRIC_OTEL_GPU_RECORDS_LOST)
+        yield n, instrument, ((semconv.REASON, reason),)
+    for n, source in semconv.OTEL_GPU_SPAN_SOURCE_VALUES.items():
+        yield n, semconv.METRIC_OTEL_GPU_SPANS_CHOSEN, ((semconv.OTEL_GPU_SPAN_SOURCE, source),)
+    for n, probe in semconv.OTEL_GPU_PROBE_TYPE_VALUES.items():
+        yield n, semconv.METRIC_OTEL_GPU_PROBE_HITS, ((semconv.OTEL_GPU_PROBE_TYPE, probe),)
     yield wire.COUNTER_SAMPLES, semconv.METRIC_OTEL_GPU_STACKS_TAKEN, ()
 
 
