@@ -127,7 +127,10 @@ class _ChainSpans:
         if self._dropped:
             pairs.append((semconv.OTEL_GPU_CAUSE_DROPPED, self._dropped))
         pairs.extend(self._describe_place(effect.stack))
-        add_thread(pairs, effect.tid, effect.comm)
+        if effect.tid:
+            add_thread(pairs, effect.tid, effect.comm)
+        elif effect.comm:
+            pairs.append((semconv.THREAD_NAME, effect.comm))
         return pairs
 
     def _causes(

@@ -100,9 +100,8 @@ def add_account(
 
 
 def add_thread(pairs: Pairs, tid: int, comm: str, cpu: int = CPU_UNKNOWN) -> None:
-    """Add the thread, and its CPU, as far as they are known."""
-    if tid:
-        pairs.append((semconv.OTEL_GPU_THREAD_TID, tid))
+    """Add the thread, and its CPU where that is known."""
+    pairs.append((semconv.OTEL_GPU_THREAD_TID, tid))
     if comm:
         pairs.append((semconv.THREAD_NAME, comm))
     if cpu != CPU_UNKNOWN:

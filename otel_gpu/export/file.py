@@ -34,14 +34,16 @@ class OtlpFile:
     def __init__(self, path: str) -> None:
         self._lock = threading.Lock()
         self._owned = path != "-"
-        self._file: BinaryIO = sys.stdout.buffer
-        if self._owned:
-            try:
-                # What processes did is not for everyone on the host to read.
-                self._file = os.fdopen(os.open(path, _FLAGS, mode=0o600), "wb")
-            except OSError as error:
-                hint = "choose another export.otlp_file"
-                raise ConfigError(f"{path}: {error.strerror}", hint=hint) from error
+        self._file: BinaryIO
+        if not self._owned:
+            self._file = sys.stdout.buffer
+            return
+        try:
+            # What processes did is not for everyone on the host to read.
+            self._file = os.fdopen(os.open(path, _FLAGS, mode=0o600), "wb")
+        except OSError as error:
+            hint = "choose another export.otlp_file"
+            raise ConfigError(f"{path}: {error.strerror}", hint=hint) from error
 
     def close(self) -> None:
         """Close the file; standard output stays open."""

@@ -19,20 +19,19 @@ _WITHHELD: Mapping[int, Instrument] = {
 }
 
 
-def _attributes_of(number: int) -> Iterator[tuple[Instrument, Attributes]]:
-    """Of which instrument a counter of the kernel side is, and with which attributes."""
-    if reason := semconv.REASON_VALUES.get(number):
-        instrument = _WITHHELD.get(number, semconv.METRIC_OTEL_GPU_RECORDS_LOST)
-        yield instrument, ((semconv.REASON, reason),)
-    if source := semconv.OTEL_GPU_SPAN_SOURCE_VALUES.get(number):
-        yield semconv.METRIC_OTEL_GPU_SPANS_CHOSEN, ((semconv.OTEL_GPU_SPAN_SOURCE, source),)
-    if probe := semconv.OTEL_GPU_PROBE_TYPE_VALUES.get(number):
-        yield semconv.METRIC_OTEL_GPU_PROBE_HITS, ((semconv.OTEL_GPU_PROBE_TYPE, probe),)
-    if number == wire.COUNTER_SAMPLES:
-        yield semconv.METRIC_OTEL_GPU_STACKS_TAKEN, ()
+def _counters() -> Iterator[tuple[int, Instrument, Attributes]]:
+    for n, reason in semconv.REASON_VALUES.items():
+        instrument = _WITHHELD.get(n, semconv.METRIC_OTEL_GPU_RECORDS_LOST)
+        yield n, instrument, ((semconv.REASON, reason),)
+    for n, source in semconv.OTEL_GPU_SPAN_SOURCE_VALUES.items():
+        yield n, semconv.METRIC_OTEL_GPU_SPANS_CHOSEN, ((semconv.OTEL_GPU_SPAN_SOURCE, source),)
+    for n, probe in semconv.OTEL_GPU_PROBE_TYPE_VALUES.items():
+        yield n, semconv.METRIC_OTEL_GPU_PROBE_HITS, ((semconv.OTEL_GPU_PROBE_TYPE, probe),)
+    yield wire.COUNTER_SAMPLES, semconv.METRIC_OTEL_GPU_STACKS_TAKEN, ()
 
 
-_COUNTERS = {name: tuple(_attributes_of(number)) for number, name in wire.COUNTER_NAMES.items()}
+# Counters of the kernel side: of which instrument each is, and with which attributes.
+_COUNTERS = [(wire.COUNTER_NAMES[n], kind, pairs) for n, kind, pairs in _counters()]
 # What became of stacks in user space.
 _DROPPED_STACKS = ("unused", "without_sample", "rejected")
 _DROPPED_SYMBOLS = ("code_rejected", "code_forgotten", "perf_map_malformed")
@@ -40,6 +39,7 @@ _DROPPED_SYMBOLS = ("code_rejected", "code_forgotten", "perf_map_malformed")
 _FIGURES = (
     ("rejected", semconv.METRIC_OTEL_GPU_RECORDS_REJECTED, semconv.REASON),
     ("dropped", semconv.METRIC_OTEL_GPU_SPANS_DROPPED, semconv.REASON),
+    ("dropped_series", semconv.METRIC_OTEL_GPU_SERIES_DROPPED, semconv.REASON),
     ("errors", semconv.METRIC_OTEL_GPU_ERRORS, semconv.OTEL_GPU_PLACE),
     ("skipped", semconv.METRIC_OTEL_GPU_ITEMS_SKIPPED, semconv.OTEL_GPU_PLACE),
     ("off", semconv.METRIC_OTEL_GPU_SWITCHED_OFF, semconv.OTEL_GPU_PLACE),
@@ -72,13 +72,12 @@ class SelfTelemetry(AgentReadings):
 
     def measurements(self, dropped_series: Mapping[str, int]) -> Iterator[Measurement]:
         """Yield every figure, zeroes included: a loss of 0 is news."""
-        for name, count in self.counters.items():
-            for instrument, attributes in _COUNTERS.get(name, ()):
-                yield Measurement(instrument, attributes, name, count)
+        for name, instrument, attributes in _COUNTERS:
+            if name in self.counters:
+                yield Measurement(instrument, attributes, name, self.counters[name])
+        figures = {**self.status, "dropped_series": dropped_series}
         for field, instrument, attribute in _FIGURES:
-            yield from _each(instrument, attribute, self.status.get(field, {}))
-        reason = semconv.REASON
-        yield from _each(semconv.METRIC_OTEL_GPU_SERIES_DROPPED, reason, dropped_series)
+            yield from _each(instrument, attribute, figures.get(field, {}))
         for (instrument, attribute, value), count in self.explained.items():
             yield from _each(instrument, attribute, {value: count})
         yield from self._stacks(self.status.get("stacks", {}))
