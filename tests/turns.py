@@ -24,6 +24,7 @@ SHARED = "tests/packaging/"
 # A file is run by one process, so the longest are begun before the others.
 LONGEST = (SHARED, "tests/unit/test_many_processes.py")
 FOLDER = Path(__file__).resolve().parents[1] / ".output" / "tests"
+# What is added to the niceness of the process that stands back.
 BEHIND = 2
 
 
