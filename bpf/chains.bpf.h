@@ -20,10 +20,11 @@
 #define SYSCALL_CLOCK_NANOSLEEP 115
 #endif
 
-#define LINK_GAP_NS 1000000    /* between waits that are one link, at most */
-#define LINK_NS	    1000000000 /* of several waits, at most */
-#define SHORT_NS    20000      /* waits are divided from here on */
-#define PART_ONE_IN 16	       /* of a wait: smaller parts go with the next one */
+#define SLICE_GAP_NS 500000
+#define LINK_GAP_NS  1000000	/* between waits that are one link, at most */
+#define LINK_NS	     1000000000 /* of several waits, at most */
+#define SHORT_NS     20000	/* waits are divided from here on */
+#define PART_ONE_IN  64		/* of a wait: smaller parts go with another one */
 
 /* Add a link, or make the latest one longer. */
 static __noinline int add_link(struct thread *thread, const struct wait_link *link)
@@ -63,6 +64,7 @@ struct division {
 	struct wait_link link; /* of the thread: the part at hand */
 	__u64 unbooked_ns;
 	__u64 ended; /* 1 until a part is booked: it is one wait */
+	char who_comm[COMM_BYTES];
 };
 
 /* Book a part: the link says what the last one did. */
@@ -78,7 +80,7 @@ static __noinline int book_part(struct division *division, struct thread *thread
 	key->end_system_call = link->system_call;
 	key->end_state = link->state;
 	key->end_flags = link->flags;
-	book(key, thread->waker_comm, unbooked_ns, time_ns, division->ended);
+	book(key, division->who_comm, unbooked_ns, time_ns, division->ended);
 	division->unbooked_ns -= unbooked_ns;
 	division->ended = 0;
 	link->end_ktime_ns = link->start_ktime_ns + time_ns;
@@ -109,15 +111,28 @@ __weak __noinline int divide_wait(struct thread *thread, const struct thread *wa
 	struct division division = {};
 	struct wait_link *part = &division.link;
 	__u64 start_ktime_ns, floor_ns, left_ns, small_ns = 0, run_queue_ns = 0;
+	__u64 slices_run_queue_ns = 0;
+	struct wait_link *slices;
 
 	if (!thread || !waker)
 		return 0;
 	start_ktime_ns = thread->off_ktime_ns;
-	left_ns = runnable_ktime_ns - start_ktime_ns;
+	left_ns = start_ktime_ns ? runnable_ktime_ns - start_ktime_ns : 0;
+	if (thread->slices_ns) {
+		start_ktime_ns = thread->slices_start_ktime_ns;
+		left_ns += thread->slices_ns;
+		thread->slices_ns = 0;
+		/* The links of this wait take the place of the one of its slices. */
+		thread->next_link--;
+		slices = &thread->links[thread->next_link % MAX_LINKS];
+		slices_run_queue_ns = slices->run_queue_ns;
+		slices->start_ktime_ns = 0;
+	}
 	floor_ns = left_ns / PART_ONE_IN;
 	division.key = key_of_wait(thread);
-	division.key.who_pid = thread->waker_pid;
-	division.key.who_tid = thread->waker_tid;
+	division.key.who_pid = waker->pid;
+	division.key.who_tid = waker->tid;
+	__builtin_memcpy(division.who_comm, waker->comm, COMM_BYTES);
 	division.unbooked_ns = unbooked_ns;
 	division.ended = 1;
 	part->start_ktime_ns = start_ktime_ns;
@@ -177,11 +192,20 @@ __weak __noinline int divide_wait(struct thread *thread, const struct thread *wa
 			small_ns = 0;
 		}
 	}
-	left_ns += small_ns;
+	if (division.ended) { /* no part yet */
+		left_ns += small_ns;
+		small_ns = 0;
+	} else if (left_ns < floor_ns) {
+		small_ns += left_ns;
+		left_ns = 0;
+	}
+	if (small_ns)
+		book_part(&division, thread, small_ns);
 	if (left_ns) {
 		end_by(part, waker, STATE_ON_CPU);
 		book_part(&division, thread, left_ns);
 	}
+	thread->links[(thread->next_link - 1) % MAX_LINKS].run_queue_ns += slices_run_queue_ns;
 	return 0;
 }
 
@@ -229,10 +253,96 @@ static __noinline int book_run_queue(struct thread *thread, __u64 unbooked_ns, _
 	return 0;
 }
 
+/*
+ * Python waits for the GIL in slices of 5 ms, looking up in between. It is one wait, and only
+ * the end of the last slice says who let go of the GIL. Until then, it is taken to be the thread
+ * that got it last.
+ */
+static __noinline int keep_slice(struct thread *thread, __u64 runnable_ktime_ns, __u64 unbooked_ns,
+				 __u64 now_ktime_ns)
+{
+	struct process *process = find_process(thread->pid);
+	struct times_key key = key_of_wait(thread);
+	struct wait_link *link;
+
+	if (!thread->slices_ns) {
+		thread->slices_start_ktime_ns = thread->off_ktime_ns;
+		link = &thread->links[thread->next_link++ % MAX_LINKS];
+		if (link->start_ktime_ns)
+			thread->links_ktime_ns = link->end_ktime_ns;
+		end_by(link, thread, STATE_BLOCKED);
+		link->flags = STALL_GIL;
+		link->system_call = key.system_call;
+		link->start_ktime_ns = thread->off_ktime_ns;
+		link->run_queue_ns = 0;
+		if (process && process->gil_tid && process->gil_tid != thread->tid) {
+			end_by(link, thread, STATE_ON_CPU);
+			link->end_tid = process->gil_tid;
+		}
+	}
+	thread->slices_end_ktime_ns = now_ktime_ns;
+	thread->slices_ns += runnable_ktime_ns - thread->off_ktime_ns;
+	thread->slices_place = (__u32)key.context << 16 | key.api;
+	thread->slices_kernel_stack = key.kernel_stack;
+	thread->slices_system_call = key.system_call;
+	link = &thread->links[(thread->next_link - 1) % MAX_LINKS];
+	link->end_ktime_ns = now_ktime_ns;
+	link->blocked_ns = thread->slices_ns;
+	return book(&key, thread->comm, unbooked_ns, 0, 0);
+}
+
+/* A thread that waited for the GIL has it. */
+static __always_inline void note_gil(const struct thread *thread)
+{
+	struct process *process = find_process(thread->pid);
+
+	if (process)
+		process->gil_tid = thread->tid;
+}
+
+/*
+ * A thread wakes another one that waits for the GIL: it has it now. If it took it without being
+ * woken, right after a slice, then the other one has let go of it, and waits until it is taken.
+ */
+static __always_inline void note_taker(const struct thread *holder, __u32 taker_tid)
+{
+	struct thread *taker = find_thread(taker_tid);
+
+	if (!taker || !taker->slices_ns || taker->pid != holder->pid)
+		return;
+	divide_wait(taker, holder, taker->slices_end_ktime_ns, 0);
+	note_gil(taker);
+}
+
+/* It has the GIL, and nobody is known to have let go of it but who got it last. */
+static __noinline int end_slices(struct thread *thread)
+{
+	struct process *process = find_process(thread->pid);
+	struct times_key key = key_of(thread, STATE_BLOCKED);
+
+	key.context = thread->slices_place >> 16;
+	key.api = thread->slices_place;
+	key.kernel_stack = thread->slices_kernel_stack;
+	key.system_call = thread->slices_system_call;
+	key.flags = STALL_GIL;
+	if (process && process->gil_tid && process->gil_tid != thread->tid) {
+		key.who_pid = thread->pid;
+		key.who_tid = process->gil_tid;
+		key.end_pid = thread->pid;
+		key.end_tid = process->gil_tid;
+		key.end_state = STATE_ON_CPU;
+	}
+	book(&key, thread->comm, 0, thread->slices_ns, 1);
+	thread->slices_ns = 0;
+	note_gil(thread);
+	return 0;
+}
+
 /* Book what is left of a time off the CPU that ends now, and all of it as ended. */
 static __always_inline void book_off_cpu(struct thread *thread, __u64 from_ktime_ns,
 					 __u64 runnable_ktime_ns, __u64 now_ktime_ns)
 {
+	bool is_kept = false, is_gil = thread->stall_flags & STALL_GIL;
 	__u64 unbooked_ns = 0;
 	struct wait_link *latest;
 	struct thread *waker;
@@ -240,19 +350,29 @@ static __always_inline void book_off_cpu(struct thread *thread, __u64 from_ktime
 	if (runnable_ktime_ns > thread->off_ktime_ns) {
 		if (runnable_ktime_ns > from_ktime_ns)
 			unbooked_ns = runnable_ktime_ns - from_ktime_ns;
+		if (thread->slices_ns &&
+		    (!is_gil || thread->off_ktime_ns - thread->slices_end_ktime_ns > SLICE_GAP_NS))
+			end_slices(thread);
 		waker = thread->waker_tid && !is_sleep(thread) ? find_thread(thread->waker_tid)
 							       : NULL;
-		if (waker)
+		is_kept = is_gil && thread->waker_pid != thread->pid;
+		if (is_kept)
+			keep_slice(thread, runnable_ktime_ns, unbooked_ns, now_ktime_ns);
+		else if (waker)
 			divide_wait(thread, waker, runnable_ktime_ns, unbooked_ns);
 		else
 			book_alone(thread, runnable_ktime_ns, unbooked_ns);
+		if (is_gil && !is_kept)
+			note_gil(thread);
+	} else {
+		thread->slices_end_ktime_ns = now_ktime_ns;
 	}
 	if (now_ktime_ns <= runnable_ktime_ns)
 		return;
 	if (from_ktime_ns < runnable_ktime_ns)
 		from_ktime_ns = runnable_ktime_ns;
 	book_run_queue(thread, now_ktime_ns - from_ktime_ns, now_ktime_ns - runnable_ktime_ns);
-	if (runnable_ktime_ns <= thread->off_ktime_ns) {
+	if (runnable_ktime_ns <= thread->off_ktime_ns && !thread->slices_ns) {
 		struct wait_link link = {
 			.start_ktime_ns = thread->off_ktime_ns,
 			.end_ktime_ns = thread->off_ktime_ns,

@@ -579,7 +579,7 @@ struct process {
 	__u64 image_ktime_ns;
 	__u64 span_arrival_ktime_ns; /* rate limit: theoretical arrival time */
 	__u32 flags;
-	__u32 padding;
+	__u32 gil_tid; /* the last thread that waited for the GIL and got it */
 };
 
 /*
@@ -708,7 +708,11 @@ struct thread {
 	__u64 image_ktime_ns;
 	__u64 booked_ktime_ns; /* up to when its time is in the account; 0: it was not seen yet */
 	__u64 links_ktime_ns;  /* since when the links below have all of its waits */
-	__u64 off_ktime_ns;    /* 0: on a CPU */
+	/* Slices of one wait for the GIL; nobody let go of it yet. */
+	__u64 slices_start_ktime_ns;
+	__u64 slices_end_ktime_ns;
+	__u64 slices_ns;    /* blocked in them; 0: there are none */
+	__u64 off_ktime_ns; /* 0: on a CPU */
 	__u64 runnable_ktime_ns;
 	__u64 blocked_ns;	    /* total since the thread was watched */
 	__u64 run_queue_ns;	    /* total since the thread was watched */
@@ -741,6 +745,10 @@ struct thread {
 	__u32 returns;
 	__u32 woken_cpu; /* where it had run before it was woken */
 	__u32 next_link;
+	__u32 slices_place; /* as in struct cpu_time */
+	__s32 slices_kernel_stack;
+	__s32 slices_system_call;
+	__u32 padding;
 	__u16 last_api; /* of its last outermost call */
 	__u8 switch_type;
 	__u8 sampled; /* the outermost open call is on the baseline sample */

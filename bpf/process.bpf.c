@@ -7,6 +7,7 @@
 #include "tasks.bpf.h"
 #include "aggregate.bpf.h"
 #include "times.bpf.h"
+#include "chains.bpf.h"
 #include "paths.bpf.h"
 
 #define SIGSTOP 19
@@ -118,6 +119,8 @@ int sched_process_exec(__u64 *ctx)
 	if (thread) {
 		pass_on_cpu(thread, process->image_ktime_ns);
 		bring_in(thread);
+		if (thread->slices_ns)
+			end_slices(thread);
 	}
 	watch_thread(process, pid, tid);
 	file.inode = READ_KERNEL(binprm, file, f_inode, i_ino);
@@ -161,6 +164,8 @@ int sched_process_exit(__u64 *ctx)
 			count(COUNTER_LOST_EXIT_INSIDE_CALL);
 		pass_on_cpu(thread, bpf_ktime_get_ns());
 		bring_in(thread);
+		if (thread->slices_ns)
+			end_slices(thread);
 		bpf_map_delete_elem(&threads, &tid);
 	}
 	process = find_process(pid);

@@ -236,6 +236,8 @@ int sched_waking(__u64 *ctx)
 	if (thread->waker_pid == settings.agent_pid)
 		thread->stall_flags |= STALL_AGENT;
 	READ_COMM(thread->waker_comm, waker);
+	if (thread->stall_flags & STALL_GIL)
+		note_taker(thread, thread->waker_tid);
 	thread->woken_cpu = cpu_of(task);
 	cpu = thread->woken_cpu % MAX_CPUS;
 	thread->culprit_pid = running[cpu].pid;

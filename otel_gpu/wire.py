@@ -333,7 +333,7 @@ SETTINGS = CStruct(
 )
 
 # struct process: 24 bytes
-PROCESS = CStruct("image_ktime_ns:Q span_arrival_ktime_ns:Q flags:I 4x")
+PROCESS = CStruct("image_ktime_ns:Q span_arrival_ktime_ns:Q flags:I gil_tid:I")
 
 # struct interpreter: 128 bytes
 INTERPRETER = CStruct(
@@ -374,16 +374,18 @@ WAIT_LINK = CStruct(
     "kernel_stack:i system_call:i state:B flags:B 6x"
 )
 
-# struct thread: 2272 bytes
+# struct thread: 2312 bytes
 THREAD = CStruct(
-    "image_ktime_ns:Q booked_ktime_ns:Q links_ktime_ns:Q off_ktime_ns:Q runnable_ktime_ns:Q "
-    "blocked_ns:Q run_queue_ns:Q last_return_ktime_ns:Q clone_ktime_ns:Q gap_blocked_ns:Q "
-    "gap_run_queue_ns:Q argument:Q runtime_ns:Q user_stack:Q stall_samples_arrival_ktime_ns:Q "
-    "pid:I tid:I voluntary_switches:I involuntary_switches:I culprit_pid:I culprit_tid:I "
-    "waker_pid:I waker_tid:I device:i depth:I gap_voluntary_switches:I gap_involuntary_switches:I "
+    "image_ktime_ns:Q booked_ktime_ns:Q links_ktime_ns:Q slices_start_ktime_ns:Q "
+    "slices_end_ktime_ns:Q slices_ns:Q off_ktime_ns:Q runnable_ktime_ns:Q blocked_ns:Q "
+    "run_queue_ns:Q last_return_ktime_ns:Q clone_ktime_ns:Q gap_blocked_ns:Q gap_run_queue_ns:Q "
+    "argument:Q runtime_ns:Q user_stack:Q stall_samples_arrival_ktime_ns:Q pid:I tid:I "
+    "voluntary_switches:I involuntary_switches:I culprit_pid:I culprit_tid:I waker_pid:I "
+    "waker_tid:I device:i depth:I gap_voluntary_switches:I gap_involuntary_switches:I "
     "kernel_stack:i system_call:i stall_flags:I process_flags:I until_sample:I entries:I "
-    "returns:I woken_cpu:I next_link:I last_api:H switch_type:B sampled:B culprit_comm:16s "
-    "waker_comm:16s comm:16s on_cpu:192s links:448s intervals:480s calls:896s"
+    "returns:I woken_cpu:I next_link:I slices_place:I slices_kernel_stack:i slices_system_call:i "
+    "4x last_api:H switch_type:B sampled:B culprit_comm:16s waker_comm:16s comm:16s on_cpu:192s "
+    "links:448s intervals:480s calls:896s"
 )
 
 # struct allocation_key: 24 bytes

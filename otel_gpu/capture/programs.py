@@ -134,7 +134,7 @@ class Programs:
             there is no room for it, which is counted.
         """
         image_ktime_ns = time.monotonic_ns()
-        process = wire.PROCESS.pack(image_ktime_ns, 0, flags)
+        process = wire.PROCESS.build(image_ktime_ns=image_ktime_ns, flags=flags)
         try:
             is_new = self._processes.update(_PID.pack(pid), process, only_new=True)
         except MapFullError:
