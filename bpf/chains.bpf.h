@@ -209,48 +209,66 @@ __weak __noinline int divide_wait(struct thread *thread, const struct thread *wa
 	return 0;
 }
 
-static __always_inline bool is_sleep(const struct thread *thread)
+/* Whether what ends the wait is a timer or a device, whoever it interrupts. */
+static __always_inline bool is_ended_by_nobody(const struct thread *thread)
 {
-	return thread->system_call == SYSCALL_NANOSLEEP ||
+	return thread->waits_for_io || thread->system_call == SYSCALL_NANOSLEEP ||
 	       thread->system_call == SYSCALL_CLOCK_NANOSLEEP;
 }
 
-/* Book a wait that no watched thread ended, as far as we know. */
-static __noinline int book_alone(struct thread *thread, __u64 runnable_ktime_ns, __u64 unbooked_ns)
+/* Remember a wait as a link. */
+static __always_inline void keep_link(struct thread *thread, __u64 blocked_ns,
+				      const struct thread *end, enum thread_state state)
 {
-	__u64 blocked_ns = runnable_ktime_ns - thread->off_ktime_ns;
-	struct times_key key = key_of_wait(thread);
 	struct wait_link link = {
 		.start_ktime_ns = thread->off_ktime_ns,
-		.end_ktime_ns = runnable_ktime_ns,
+		.end_ktime_ns = thread->off_ktime_ns + blocked_ns,
 		.blocked_ns = blocked_ns,
 	};
 
-	/* What wakes a sleeper is a timer. */
-	if (!is_sleep(thread))
-		key.who_pid = thread->waker_pid;
-	/* Entries stay few: of those that are not watched, who it was is said by process. */
-	if (key.who_pid && find_process(key.who_pid))
-		key.who_tid = thread->waker_tid;
-	book(&key, thread->waker_comm, unbooked_ns, blocked_ns, 1);
-	end_by(&link, thread, STATE_BLOCKED);
-	link.kernel_stack = thread->kernel_stack;
-	link.system_call = thread->system_call;
-	link.flags = key.flags;
+	end_by(&link, end, state);
+	if (state == STATE_BLOCKED) {
+		link.kernel_stack = thread->kernel_stack;
+		link.system_call = thread->system_call;
+		link.flags = thread->stall_flags & (STALL_GIL | STALL_FAULT);
+	}
 	add_link(thread, &link);
+}
+
+/* Book a wait that no watched thread ended, as far as we know. */
+static __noinline int book_alone(struct thread *thread, struct times_key *key, __u64 blocked_ns,
+				 __u64 unbooked_ns)
+{
+	if (!is_ended_by_nobody(thread))
+		key->who_pid = thread->waker_pid;
+	/* Entries stay few: of those that are not watched, who it was is said by process. */
+	if (key->who_pid && find_process(key->who_pid))
+		key->who_tid = thread->waker_tid;
+	book(key, thread->waker_comm, unbooked_ns, blocked_ns, 1);
+	keep_link(thread, blocked_ns, thread, STATE_BLOCKED);
 	return 0;
 }
 
-static __noinline int book_run_queue(struct thread *thread, __u64 unbooked_ns, __u64 run_queue_ns)
+/* Book a wait that another watched thread ended. */
+static __always_inline void book_woken(struct thread *thread, const struct thread *waker,
+				       struct times_key *key, __u64 blocked_ns, __u64 unbooked_ns)
 {
-	struct times_key key = key_of(thread, STATE_RUN_QUEUE);
+	const struct wait_link *latest = &waker->links[(waker->next_link - 1) % MAX_LINKS];
 
-	key.context = context_of(thread);
-	key.api = api_of(thread);
-	/* The threads of one process are one hog. */
-	key.who_pid = thread->culprit_pid;
-	book(&key, thread->culprit_comm, unbooked_ns, run_queue_ns, 1);
-	return 0;
+	/* Most often the other one was on a CPU all the time. */
+	if (thread->slices_ns ||
+	    (blocked_ns >= SHORT_NS && (latest->end_ktime_ns > thread->off_ktime_ns ||
+					waker->links_ktime_ns > thread->off_ktime_ns))) {
+		divide_wait(thread, waker, thread->off_ktime_ns + blocked_ns, unbooked_ns);
+		return;
+	}
+	key->who_pid = waker->pid;
+	key->who_tid = waker->tid;
+	key->end_pid = waker->pid;
+	key->end_tid = waker->tid;
+	key->end_state = STATE_ON_CPU;
+	book(key, thread->waker_comm, unbooked_ns, blocked_ns, 1);
+	keep_link(thread, blocked_ns, waker, STATE_ON_CPU);
 }
 
 /*
@@ -342,48 +360,62 @@ static __noinline int end_slices(struct thread *thread)
 static __always_inline void book_off_cpu(struct thread *thread, __u64 from_ktime_ns,
 					 __u64 runnable_ktime_ns, __u64 now_ktime_ns)
 {
-	bool is_kept = false, is_gil = thread->stall_flags & STALL_GIL;
-	__u64 unbooked_ns = 0;
+	__u64 blocked_ns = runnable_ktime_ns - thread->off_ktime_ns, unbooked_ns = 0;
+	bool is_gil = thread->stall_flags & STALL_GIL;
+	struct times_key key = key_of_wait(thread);
 	struct wait_link *latest;
 	struct thread *waker;
 
-	if (runnable_ktime_ns > thread->off_ktime_ns) {
+	if (blocked_ns) {
 		if (runnable_ktime_ns > from_ktime_ns)
 			unbooked_ns = runnable_ktime_ns - from_ktime_ns;
 		if (thread->slices_ns &&
 		    (!is_gil || thread->off_ktime_ns - thread->slices_end_ktime_ns > SLICE_GAP_NS))
 			end_slices(thread);
-		waker = thread->waker_tid && !is_sleep(thread) ? find_thread(thread->waker_tid)
-							       : NULL;
-		is_kept = is_gil && thread->waker_pid != thread->pid;
-		if (is_kept)
+		waker = NULL;
+		if (thread->waker_tid && !is_ended_by_nobody(thread))
+			waker = find_thread(thread->waker_tid);
+		if (is_gil && thread->waker_pid != thread->pid)
 			keep_slice(thread, runnable_ktime_ns, unbooked_ns, now_ktime_ns);
 		else if (waker)
-			divide_wait(thread, waker, runnable_ktime_ns, unbooked_ns);
+			book_woken(thread, waker, &key, blocked_ns, unbooked_ns);
 		else
-			book_alone(thread, runnable_ktime_ns, unbooked_ns);
-		if (is_gil && !is_kept)
+			book_alone(thread, &key, blocked_ns, unbooked_ns);
+		if (is_gil && !thread->slices_ns)
 			note_gil(thread);
 	} else {
 		thread->slices_end_ktime_ns = now_ktime_ns;
+		if (!thread->slices_ns)
+			keep_link(thread, 0, thread, STATE_RUN_QUEUE);
 	}
 	if (now_ktime_ns <= runnable_ktime_ns)
 		return;
 	if (from_ktime_ns < runnable_ktime_ns)
 		from_ktime_ns = runnable_ktime_ns;
-	book_run_queue(thread, now_ktime_ns - from_ktime_ns, now_ktime_ns - runnable_ktime_ns);
-	if (runnable_ktime_ns <= thread->off_ktime_ns && !thread->slices_ns) {
-		struct wait_link link = {
-			.start_ktime_ns = thread->off_ktime_ns,
-			.end_ktime_ns = thread->off_ktime_ns,
-		};
-
-		end_by(&link, thread, STATE_RUN_QUEUE);
-		add_link(thread, &link);
-	}
 	latest = &thread->links[(thread->next_link - 1) % MAX_LINKS];
 	latest->end_ktime_ns = now_ktime_ns;
 	latest->run_queue_ns += now_ktime_ns - runnable_ktime_ns;
+	/* The threads of one process are one hog. */
+	key.who_pid = thread->culprit_pid;
+	key.who_tid = 0;
+	key.end_pid = 0;
+	key.end_tid = 0;
+	key.kernel_stack = -1;
+	key.system_call = -1;
+	key.state = STATE_RUN_QUEUE;
+	key.flags = 0;
+	key.end_state = STATE_NONE;
+	book(&key, thread->culprit_comm, now_ktime_ns - from_ktime_ns,
+	     now_ktime_ns - runnable_ktime_ns, 1);
+}
+
+/* A thread ends, on a CPU. */
+static __always_inline void end_account(struct thread *thread)
+{
+	count_hits(thread);
+	book_cpu_times(thread);
+	if (thread->slices_ns)
+		end_slices(thread);
 }
 
 #endif

@@ -287,7 +287,7 @@ struct stall_record {
 	__u64 user_stack;	     /* id of its merged stack, 0: none; see sample_record */
 	__u32 culprit_pid;	     /* who had the CPU that it waited for; 0: idle or unknown */
 	__u32 culprit_tid;
-	__u32 waker_pid; /* who woke it; 0: an interrupt on an idle CPU, or not known */
+	__u32 waker_pid; /* who woke it; 0: a timer, an interrupt on an idle CPU, or not known */
 	__u32 waker_tid;
 	__u32 cpu; /* where it ran again */
 	__u16 call_api;
@@ -748,8 +748,8 @@ struct thread {
 	__u32 slices_place; /* as in struct cpu_time */
 	__s32 slices_kernel_stack;
 	__s32 slices_system_call;
-	__u32 padding;
-	__u16 last_api; /* of its last outermost call */
+	__u32 waits_for_io; /* for a device, as the kernel says */
+	__u16 last_api;	    /* of its last outermost call */
 	__u8 switch_type;
 	__u8 sampled; /* the outermost open call is on the baseline sample */
 	char culprit_comm[COMM_BYTES];

@@ -13,7 +13,7 @@
 #include "tasks.bpf.h"
 #include "core_fixes.bpf.h"
 #include "times.bpf.h"
-#include "kernel_stacks.bpf.h"
+#include "stack_ids.bpf.h"
 
 struct bpf_iter_meta;
 
@@ -21,17 +21,6 @@ struct bpf_iter__task {
 	struct bpf_iter_meta *meta;
 	struct task_struct *task;
 };
-
-static __always_inline void book_running(struct thread *thread, __u64 from_ktime_ns,
-					 __u64 now_ktime_ns)
-{
-	struct times_key key = key_of(thread, STATE_ON_CPU);
-	__u32 place = cpu_place_of(thread);
-
-	key.context = place >> 16;
-	key.api = place;
-	book(&key, thread->comm, now_ktime_ns - from_ktime_ns, now_ktime_ns - from_ktime_ns, 0);
-}
 
 static __always_inline __s32 look_at_stack(struct task_struct *task)
 {
@@ -99,9 +88,8 @@ int book_passing(struct bpf_iter__task *ctx)
 		else if (waits)
 			book_waiting(thread, task, from_ktime_ns, now_ktime_ns);
 		else
-			book_running(thread, from_ktime_ns, now_ktime_ns);
+			book_on_cpu(thread, cpu_place_of(thread), now_ktime_ns - from_ktime_ns, 0);
 	}
-	for (int i = 0; i < MAX_PLACES; i++)
-		book_cpu_time(thread, &thread->on_cpu[i]);
+	book_cpu_times(thread);
 	return 0;
 }

@@ -118,9 +118,7 @@ int sched_process_exec(__u64 *ctx)
 	thread = find_thread(tid);
 	if (thread) {
 		pass_on_cpu(thread, process->image_ktime_ns);
-		bring_in(thread);
-		if (thread->slices_ns)
-			end_slices(thread);
+		end_account(thread);
 	}
 	watch_thread(process, pid, tid);
 	file.inode = READ_KERNEL(binprm, file, f_inode, i_ino);
@@ -163,9 +161,7 @@ int sched_process_exit(__u64 *ctx)
 		if (thread->depth)
 			count(COUNTER_LOST_EXIT_INSIDE_CALL);
 		pass_on_cpu(thread, bpf_ktime_get_ns());
-		bring_in(thread);
-		if (thread->slices_ns)
-			end_slices(thread);
+		end_account(thread);
 		bpf_map_delete_elem(&threads, &tid);
 	}
 	process = find_process(pid);

@@ -9,8 +9,8 @@
  * time that it exists. Whoever comes later than another one that took a later moment goes on
  * from that moment.
  *
- * On-CPU time is collected in the thread, and booked when the thread leaves the CPU, or the
- * account is read: calls can follow each other a million times a second.
+ * On-CPU time is collected in the thread, and booked when the account is read (without BTF,
+ * when the thread leaves the CPU): calls can follow each other a million times a second.
  */
 #ifndef OTEL_GPU_TIMES_BPF_H
 #define OTEL_GPU_TIMES_BPF_H
@@ -98,8 +98,8 @@ static __noinline struct times *find_folded(const struct times_key *key)
 	return times;
 }
 
-static __noinline int book(const struct times_key *key, const char *who_comm, __u64 time_ns,
-			   __u64 ended_ns, __u64 ended)
+static __always_inline int book(const struct times_key *key, const char *who_comm, __u64 time_ns,
+				__u64 ended_ns, __u64 ended)
 {
 	struct times *times = bpf_map_lookup_elem(&thread_times, key);
 
@@ -170,19 +170,26 @@ static __always_inline __u64 claim(struct thread *thread, __u64 *now_ktime_ns)
 	return *now_ktime_ns;
 }
 
+static __noinline int book_on_cpu(const struct thread *thread, __u32 place, __u64 time_ns,
+				  __u64 ended)
+{
+	struct times_key key = key_of(thread, STATE_ON_CPU);
+
+	key.context = place >> 16;
+	key.api = place;
+	return book(&key, thread->comm, time_ns, time_ns, ended);
+}
+
 /* Book what a thread collected in a place. Another CPU may do the same. */
 static __always_inline void book_cpu_time(const struct thread *thread, struct cpu_time *cpu_time)
 {
 	__u64 booked_ns = *(volatile __u64 *)&cpu_time->booked_ns;
 	__u64 time_ns = *(volatile __u64 *)&cpu_time->time_ns;
-	struct times_key key = key_of(thread, STATE_ON_CPU);
 
 	if (time_ns <= booked_ns ||
 	    __sync_val_compare_and_swap(&cpu_time->booked_ns, booked_ns, time_ns) != booked_ns)
 		return;
-	key.context = cpu_time->place >> 16;
-	key.api = cpu_time->place;
-	book(&key, thread->comm, time_ns - booked_ns, time_ns - booked_ns, 1);
+	book_on_cpu(thread, cpu_time->place, time_ns - booked_ns, 1);
 }
 
 static __always_inline void add_on_cpu(struct thread *thread, __u32 place, __u64 time_ns)
@@ -196,12 +203,11 @@ static __always_inline void add_on_cpu(struct thread *thread, __u32 place, __u64
 	cpu_time->time_ns += time_ns;
 }
 
-/* What the thread collected by itself since it was last off the CPU. */
-static __always_inline void bring_in(struct thread *thread)
+static __noinline int book_cpu_times(struct thread *thread)
 {
-	count_hits(thread);
 	for (int i = 0; i < MAX_PLACES; i++)
 		book_cpu_time(thread, &thread->on_cpu[i]);
+	return 0;
 }
 
 /* A thread that is on a CPU goes on elsewhere, or leaves it. Returns when. */

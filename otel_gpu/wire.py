@@ -384,8 +384,8 @@ THREAD = CStruct(
     "waker_tid:I device:i depth:I gap_voluntary_switches:I gap_involuntary_switches:I "
     "kernel_stack:i system_call:i stall_flags:I process_flags:I until_sample:I entries:I "
     "returns:I woken_cpu:I next_link:I slices_place:I slices_kernel_stack:i slices_system_call:i "
-    "4x last_api:H switch_type:B sampled:B culprit_comm:16s waker_comm:16s comm:16s on_cpu:192s "
-    "links:448s intervals:480s calls:896s"
+    "waits_for_io:I last_api:H switch_type:B sampled:B culprit_comm:16s waker_comm:16s comm:16s "
+    "on_cpu:192s links:448s intervals:480s calls:896s"
 )
 
 # struct allocation_key: 24 bytes
