@@ -36,6 +36,8 @@ static __noinline int add_link(struct thread *thread, const struct wait_link *li
 	    latest->kernel_stack == link->kernel_stack && latest->start_ktime_ns &&
 	    link->start_ktime_ns - latest->end_ktime_ns < LINK_GAP_NS &&
 	    link->end_ktime_ns - latest->start_ktime_ns < LINK_NS) {
+		latest->last_ktime_ns = link->start_ktime_ns;
+		latest->runnable_ktime_ns = link->end_ktime_ns;
 		latest->end_ktime_ns = link->end_ktime_ns;
 		latest->blocked_ns += link->blocked_ns;
 		latest->run_queue_ns += link->run_queue_ns;
@@ -45,16 +47,35 @@ static __noinline int add_link(struct thread *thread, const struct wait_link *li
 	if (slot->start_ktime_ns)
 		thread->links_ktime_ns = slot->end_ktime_ns;
 	*slot = *link;
+	slot->last_ktime_ns = link->start_ktime_ns;
+	slot->runnable_ktime_ns = link->end_ktime_ns;
 	thread->next_link++;
 	return 0;
 }
 
-/* How much of a link's time is in an interval that it overlaps. */
+/* Moments between which another thread is looked at. */
+struct stretch {
+	__u64 from_ktime_ns;
+	__u64 to_ktime_ns;
+};
+
+/* How much of it is between two other moments. */
+static __always_inline __u64 overlap(const struct stretch *stretch, __u64 from_ktime_ns,
+				     __u64 to_ktime_ns)
+{
+	if (from_ktime_ns < stretch->from_ktime_ns)
+		from_ktime_ns = stretch->from_ktime_ns;
+	if (to_ktime_ns > stretch->to_ktime_ns)
+		to_ktime_ns = stretch->to_ktime_ns;
+	return from_ktime_ns < to_ktime_ns ? to_ktime_ns - from_ktime_ns : 0;
+}
+
+/* How much of the time of a link of several waits is in a part of it. */
 static __always_inline __u64 share_of(__u64 time_ns, __u64 overlap_ns, __u64 length_ns)
 {
-	/* A long one is one wait: of several ones the product has room. */
-	if (overlap_ns >= length_ns || length_ns > LINK_NS)
-		return time_ns < overlap_ns ? time_ns : overlap_ns;
+	/* The product has room: see LINK_NS. */
+	if (overlap_ns >= length_ns || length_ns > 2 * (__u64)LINK_NS)
+		return time_ns;
 	return time_ns * overlap_ns / length_ns;
 }
 
@@ -112,6 +133,7 @@ __weak __noinline int divide_wait(struct thread *thread, const struct thread *wa
 	struct wait_link *part = &division.link;
 	__u64 start_ktime_ns, floor_ns, left_ns, small_ns = 0, run_queue_ns = 0;
 	__u64 slices_run_queue_ns = 0;
+	struct stretch stretch;
 	struct wait_link *slices;
 
 	if (!thread || !waker)
@@ -136,6 +158,8 @@ __weak __noinline int divide_wait(struct thread *thread, const struct thread *wa
 	division.unbooked_ns = unbooked_ns;
 	division.ended = 1;
 	part->start_ktime_ns = start_ktime_ns;
+	stretch.from_ktime_ns = start_ktime_ns;
+	stretch.to_ktime_ns = runnable_ktime_ns;
 	if (left_ns >= SHORT_NS) {
 		__u64 since_ktime_ns = waker->links_ktime_ns;
 
@@ -153,22 +177,24 @@ __weak __noinline int divide_wait(struct thread *thread, const struct thread *wa
 		for (__u32 i = 0; i < MAX_LINKS; i++) {
 			const struct wait_link *link =
 				&waker->links[(waker->next_link + i) % MAX_LINKS];
-			__u64 from_ktime_ns = link->start_ktime_ns,
-			      to_ktime_ns = link->end_ktime_ns;
-			__u64 length_ns = to_ktime_ns - from_ktime_ns, blocked_ns, waited_ns;
+			__u64 length_ns = link->end_ktime_ns - link->start_ktime_ns;
+			__u64 overlap_ns =
+				overlap(&stretch, link->start_ktime_ns, link->end_ktime_ns);
+			__u64 blocked_ns, waited_ns;
 
-			if (from_ktime_ns < start_ktime_ns)
-				from_ktime_ns = start_ktime_ns;
-			if (to_ktime_ns > runnable_ktime_ns)
-				to_ktime_ns = runnable_ktime_ns;
-			if (!link->start_ktime_ns || from_ktime_ns >= to_ktime_ns)
+			if (!link->start_ktime_ns || !overlap_ns)
 				continue;
-			to_ktime_ns -= from_ktime_ns;
-			blocked_ns = share_of(link->blocked_ns, to_ktime_ns, length_ns);
+			if (stretch.from_ktime_ns >= link->last_ktime_ns) {
+				blocked_ns = overlap(&stretch, link->last_ktime_ns,
+						     link->runnable_ktime_ns);
+				waited_ns = overlap_ns - blocked_ns;
+			} else {
+				blocked_ns = share_of(link->blocked_ns, overlap_ns, length_ns);
+				waited_ns = share_of(link->run_queue_ns, overlap_ns, length_ns);
+			}
 			if (blocked_ns > left_ns)
 				blocked_ns = left_ns;
 			left_ns -= blocked_ns;
-			waited_ns = share_of(link->run_queue_ns, to_ktime_ns, length_ns);
 			if (waited_ns > left_ns)
 				waited_ns = left_ns;
 			left_ns -= waited_ns;
@@ -292,6 +318,7 @@ static __noinline int keep_slice(struct thread *thread, __u64 runnable_ktime_ns,
 		link->flags = STALL_GIL;
 		link->system_call = key.system_call;
 		link->start_ktime_ns = thread->off_ktime_ns;
+		link->last_ktime_ns = thread->off_ktime_ns;
 		link->run_queue_ns = 0;
 		if (process && process->gil_tid && process->gil_tid != thread->tid) {
 			end_by(link, thread, STATE_ON_CPU);
@@ -304,6 +331,7 @@ static __noinline int keep_slice(struct thread *thread, __u64 runnable_ktime_ns,
 	thread->slices_kernel_stack = key.kernel_stack;
 	thread->slices_system_call = key.system_call;
 	link = &thread->links[(thread->next_link - 1) % MAX_LINKS];
+	link->runnable_ktime_ns = now_ktime_ns;
 	link->end_ktime_ns = now_ktime_ns;
 	link->blocked_ns = thread->slices_ns;
 	return book(&key, thread->comm, unbooked_ns, 0, 0);

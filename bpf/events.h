@@ -691,7 +691,9 @@ struct cpu_time {
  * that waited for each other. Waits of one kind that follow each other closely are one link.
  */
 struct wait_link {
-	__u64 start_ktime_ns; /* 0: none */
+	__u64 start_ktime_ns;	 /* 0: none */
+	__u64 last_ktime_ns;	 /* when the last one of its waits began */
+	__u64 runnable_ktime_ns; /* when that one could run again */
 	__u64 end_ktime_ns;
 	__u64 blocked_ns; /* in between; what is missing, it was on a CPU */
 	__u64 run_queue_ns;
@@ -706,8 +708,10 @@ struct wait_link {
 
 struct thread {
 	__u64 image_ktime_ns;
-	__u64 booked_ktime_ns; /* up to when its time is in the account; 0: it was not seen yet */
-	__u64 links_ktime_ns;  /* since when the links below have all of its waits */
+	/* Up to when its time is in the account, and OFF_CPU if it is off a CPU since; 0: it was not
+	 * seen yet. */
+	__u64 booked;
+	__u64 links_ktime_ns; /* since when the links below have all of its waits */
 	/* Slices of one wait for the GIL; nobody let go of it yet. */
 	__u64 slices_start_ktime_ns;
 	__u64 slices_end_ktime_ns;

@@ -100,7 +100,8 @@ static __always_inline __u64 leave_cpu(struct thread *thread, struct task_struct
 	count(COUNTER_SCHEDULER_SWITCHES);
 	notice_running(thread, prev, now_ktime_ns);
 	READ_COMM(thread->comm, prev);
-	now_ktime_ns = pass_on_cpu(thread, now_ktime_ns);
+	thread->runnable_ktime_ns = 0;
+	now_ktime_ns = pass_on_cpu(thread, now_ktime_ns, OFF_CPU);
 	count_hits(thread);
 #if defined(OTEL_GPU_NO_BTF)
 	book_cpu_times(thread);
@@ -117,7 +118,6 @@ static __always_inline __u64 leave_cpu(struct thread *thread, struct task_struct
 	if (voluntary) {
 		thread->switch_type = SWITCH_VOLUNTARY;
 		thread->voluntary_switches++;
-		thread->runnable_ktime_ns = 0;
 		exonerate(thread);
 		note_place(thread, prev);
 #if !defined(OTEL_GPU_NO_BTF)
@@ -143,13 +143,12 @@ static __always_inline void begin_running(struct thread *thread, __u64 now_ktime
 	struct times_key key = key_of(thread, STATE_RUN_QUEUE);
 	__u64 from_ktime_ns;
 
-	if (!thread->booked_ktime_ns || thread->voluntary_switches || thread->involuntary_switches)
+	if (!(thread->booked & OFF_CPU))
 		return;
-	from_ktime_ns = claim(thread, &now_ktime_ns);
+	from_ktime_ns = claim(thread, &now_ktime_ns, 0);
 	key.context = CONTEXT_OTHER;
-	if (from_ktime_ns < now_ktime_ns)
-		book(&key, thread->comm, now_ktime_ns - from_ktime_ns, now_ktime_ns - from_ktime_ns,
-		     1);
+	book(&key, thread->comm, now_ktime_ns - from_ktime_ns,
+	     now_ktime_ns - thread->runnable_ktime_ns, 1);
 }
 
 /*

@@ -5,15 +5,18 @@
  *
  * Time is booked while it passes: by the thread when its state changes, and for all threads
  * when the account is read. Each of them takes what passed since then by moving
- * booked_ktime_ns on, so that nothing is booked twice, and the states of a thread sum to the
- * time that it exists. Whoever comes later than another one that took a later moment goes on
- * from that moment.
+ * "booked" on, so that nothing is booked twice, and the states of a thread sum to the time that
+ * it exists. The same word says whether the thread is off a CPU, so that no one takes time for
+ * another state. Whoever comes later than another one that took a later moment goes on from
+ * that moment.
  *
  * On-CPU time is collected in the thread, and booked when the account is read (without BTF,
  * when the thread leaves the CPU): calls can follow each other a million times a second.
  */
 #ifndef OTEL_GPU_TIMES_BPF_H
 #define OTEL_GPU_TIMES_BPF_H
+
+#define OFF_CPU (1ULL << 63) /* no clock gets there */
 
 static __always_inline bool waits_for_device(const struct open_call *call)
 {
@@ -149,23 +152,24 @@ static __always_inline struct times_key key_of_wait(const struct thread *thread)
 }
 
 /*
- * Take the time until now that is in no account yet. Returns since when it is; now itself is
- * moved on where that is later: another one has booked until then.
+ * Take the time until now that is in no account yet, of a thread that is on a CPU from now on, or
+ * off it. Returns since when it is; now itself is moved on where that is later: another one has
+ * booked until then.
  */
-static __always_inline __u64 claim(struct thread *thread, __u64 *now_ktime_ns)
+static __always_inline __u64 claim(struct thread *thread, __u64 *now_ktime_ns, __u64 off_cpu)
 {
-	__u64 *slot = &thread->booked_ktime_ns;
-
 	for (int i = 0; i < ATOMIC_TRIES; i++) {
-		__u64 seen = *(volatile __u64 *)slot;
+		__u64 seen = *(volatile __u64 *)&thread->booked, from_ktime_ns = seen & ~OFF_CPU;
 
-		if (!seen) /* our first look at it */
+		if (!seen) { /* our first look at it */
 			thread->links_ktime_ns = *now_ktime_ns;
-		if (seen >= *now_ktime_ns)
-			*now_ktime_ns = seen;
-		else if (__sync_val_compare_and_swap(slot, seen, *now_ktime_ns) != seen)
-			continue;
-		return seen ? seen : *now_ktime_ns;
+			from_ktime_ns = *now_ktime_ns;
+		}
+		if (from_ktime_ns > *now_ktime_ns)
+			*now_ktime_ns = from_ktime_ns;
+		if (__sync_val_compare_and_swap(&thread->booked, seen, *now_ktime_ns | off_cpu) ==
+		    seen)
+			return from_ktime_ns;
 	}
 	return *now_ktime_ns;
 }
@@ -210,10 +214,10 @@ static __noinline int book_cpu_times(struct thread *thread)
 	return 0;
 }
 
-/* A thread that is on a CPU goes on elsewhere, or leaves it. Returns when. */
-static __always_inline __u64 pass_on_cpu(struct thread *thread, __u64 now_ktime_ns)
+/* A thread that is on a CPU goes on elsewhere there, or leaves it. Returns when. */
+static __always_inline __u64 pass_on_cpu(struct thread *thread, __u64 now_ktime_ns, __u64 off_cpu)
 {
-	__u64 from_ktime_ns = claim(thread, &now_ktime_ns);
+	__u64 from_ktime_ns = claim(thread, &now_ktime_ns, off_cpu);
 
 	if (from_ktime_ns < now_ktime_ns)
 		add_on_cpu(thread, cpu_place_of(thread), now_ktime_ns - from_ktime_ns);

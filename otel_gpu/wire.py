@@ -368,24 +368,24 @@ INTERVAL = CStruct(
 # struct cpu_time: 24 bytes
 CPU_TIME = CStruct("time_ns:Q booked_ns:Q place:I 4x")
 
-# struct wait_link: 56 bytes
+# struct wait_link: 72 bytes
 WAIT_LINK = CStruct(
-    "start_ktime_ns:Q end_ktime_ns:Q blocked_ns:Q run_queue_ns:Q end_pid:I end_tid:I "
-    "kernel_stack:i system_call:i state:B flags:B 6x"
+    "start_ktime_ns:Q last_ktime_ns:Q runnable_ktime_ns:Q end_ktime_ns:Q blocked_ns:Q "
+    "run_queue_ns:Q end_pid:I end_tid:I kernel_stack:i system_call:i state:B flags:B 6x"
 )
 
-# struct thread: 2312 bytes
+# struct thread: 2440 bytes
 THREAD = CStruct(
-    "image_ktime_ns:Q booked_ktime_ns:Q links_ktime_ns:Q slices_start_ktime_ns:Q "
-    "slices_end_ktime_ns:Q slices_ns:Q off_ktime_ns:Q runnable_ktime_ns:Q blocked_ns:Q "
-    "run_queue_ns:Q last_return_ktime_ns:Q clone_ktime_ns:Q gap_blocked_ns:Q gap_run_queue_ns:Q "
-    "argument:Q runtime_ns:Q user_stack:Q stall_samples_arrival_ktime_ns:Q pid:I tid:I "
-    "voluntary_switches:I involuntary_switches:I culprit_pid:I culprit_tid:I waker_pid:I "
-    "waker_tid:I device:i depth:I gap_voluntary_switches:I gap_involuntary_switches:I "
-    "kernel_stack:i system_call:i stall_flags:I process_flags:I until_sample:I entries:I "
-    "returns:I woken_cpu:I next_link:I slices_place:I slices_kernel_stack:i slices_system_call:i "
-    "waits_for_io:I last_api:H switch_type:B sampled:B culprit_comm:16s waker_comm:16s comm:16s "
-    "on_cpu:192s links:448s intervals:480s calls:896s"
+    "image_ktime_ns:Q booked:Q links_ktime_ns:Q slices_start_ktime_ns:Q slices_end_ktime_ns:Q "
+    "slices_ns:Q off_ktime_ns:Q runnable_ktime_ns:Q blocked_ns:Q run_queue_ns:Q "
+    "last_return_ktime_ns:Q clone_ktime_ns:Q gap_blocked_ns:Q gap_run_queue_ns:Q argument:Q "
+    "runtime_ns:Q user_stack:Q stall_samples_arrival_ktime_ns:Q pid:I tid:I voluntary_switches:I "
+    "involuntary_switches:I culprit_pid:I culprit_tid:I waker_pid:I waker_tid:I device:i depth:I "
+    "gap_voluntary_switches:I gap_involuntary_switches:I kernel_stack:i system_call:i "
+    "stall_flags:I process_flags:I until_sample:I entries:I returns:I woken_cpu:I next_link:I "
+    "slices_place:I slices_kernel_stack:i slices_system_call:i waits_for_io:I last_api:H "
+    "switch_type:B sampled:B culprit_comm:16s waker_comm:16s comm:16s on_cpu:192s links:576s "
+    "intervals:480s calls:896s"
 )
 
 # struct allocation_key: 24 bytes
