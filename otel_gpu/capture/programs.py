@@ -28,6 +28,8 @@ _TRACEPOINTS = (
     "sched_process_exec",
     "sched_process_exit",
     "sched_waking",
+    "timer_begins",
+    "timer_ends",
 )
 # By whether the kernel can read its stacks in place; see bpf/core_fixes.bpf.h.
 _SWITCHES = {True: "sched_switch_in_place", False: "sched_switch"}
