@@ -181,7 +181,7 @@ static __always_inline int on_switch(__u64 *ctx, bool in_place)
 		if (!now_ktime_ns)
 			now_ktime_ns = bpf_ktime_get_ns();
 		note_stack(thread, next, now_ktime_ns, in_place);
-		note_resource(thread, next, now_ktime_ns);
+		note_resource(thread, next, now_ktime_ns, in_place);
 		note_culprit(thread, prev, cpu, now_ktime_ns);
 		enter_cpu(thread, next, now_ktime_ns);
 	}
