@@ -288,6 +288,13 @@ static __always_inline struct resource *meet(const struct thread *thread, struct
 	return known;
 }
 
+static __always_inline void begin_look(struct resource *look)
+{
+	__builtin_memset(&look->identity, 0, sizeof(look->identity));
+	__builtin_memset(look->local_address, 0, ADDRESS_BYTES);
+	look->local_port = 0;
+}
+
 /* Find out what a file is, and note it in the thread. */
 static __always_inline int look_at_file(struct thread *thread, __u64 address, bool in_place)
 {
@@ -303,9 +310,7 @@ static __always_inline int look_at_file(struct thread *thread, __u64 address, bo
 	if (is_of_set)
 		address = ready_file((void *)address);
 	file = TYPED(address, struct file);
-	__builtin_memset(&look->identity, 0, sizeof(look->identity));
-	__builtin_memset(look->local_address, 0, ADDRESS_BYTES);
-	look->local_port = 0;
+	begin_look(look);
 	look->inode = LOAD(file, f_inode, i_ino);
 	look->mode = LOAD(file, f_inode, i_mode);
 	look->identity.inode = look->inode;

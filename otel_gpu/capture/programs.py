@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Self
 
 from otel_gpu import wire
-from otel_gpu.capture.loaders import has_kernel_function, open_object
+from otel_gpu.capture.loaders import choose_loader, has_kernel_function, open_object
 from otel_gpu.capture.objects import BpfMap
 from otel_gpu.capture.ring import RingBuffer
 from otel_gpu.capture.settings import pack_settings
@@ -31,6 +31,7 @@ _TRACEPOINTS = (
 # By whether the kernel can read its stacks in place; see bpf/core_fixes.bpf.h.
 _SWITCHES = {True: "sched_switch_in_place", False: "sched_switch"}
 _READS_IN_PLACE = "bpf_rdonly_cast"
+_RETRANSMITS = "tcp_retransmit_skb"
 _LIFECYCLE_BYTES = 1 << 20
 _PID = struct.Struct("<I")
 _THREAD_PID = wire.THREAD.fields.index("pid")
@@ -75,6 +76,13 @@ class Programs:
         ):
             self.bpf.set_max_entries(name, entries)
         self.bpf.leave_out(_SWITCHES[not in_place])
+        self._tracepoints = [*_TRACEPOINTS, self.switch_program]
+        # The other object has no such program.
+        if choose_loader(capture.loader) == "libbpf":
+            if has_kernel_function(f"btf_trace_{_RETRANSMITS}"):
+                self._tracepoints.append(_RETRANSMITS)
+            else:
+                self.bpf.leave_out(_RETRANSMITS)
         self.bpf.load()
         self.events = RingBuffer(self.bpf.map("events").fd, capture.ring_buffer_bytes)
         self.lifecycle = RingBuffer(self.bpf.map("lifecycle").fd, _LIFECYCLE_BYTES)
@@ -103,7 +111,7 @@ class Programs:
 
     def attach(self) -> None:
         """Attach the tracepoints; uprobes come as libraries are found."""
-        for tracepoint in (*_TRACEPOINTS, self.switch_program):
+        for tracepoint in self._tracepoints:
             self.bpf.attach(tracepoint)
 
     def close(self) -> None:

@@ -16,8 +16,14 @@ import pytest
 from otel_gpu import wire
 from otel_gpu.capture.recording import read_recording
 from otel_gpu.decode.decoder import decode
-from otel_gpu.decode.events import Counters, CulpritSeen, Event
-from otel_gpu.enrich.activities import Resource, ThreadTime, TimesActivity, WhoActivity
+from otel_gpu.decode.events import Counters, CulpritSeen, Event, ResourceSeen
+from otel_gpu.enrich.activities import (
+    Resource,
+    ResourceActivity,
+    ThreadTime,
+    TimesActivity,
+    WhoActivity,
+)
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.errors import RecordingError
 from tests.kernel.agent import Agent, wait_until
@@ -164,20 +170,24 @@ def other_host() -> Iterator[str]:
         subprocess.run(["ip", "netns", "delete", name], check=True)
 
 
+@contextlib.contextmanager
+def server_in(name: str, waits: int) -> Iterator[str]:
+    """Run a server in a network namespace, which answers so many times; its port."""
+    command = ["ip", "netns", "exec", name, PYTHON, "-c", SERVER, str(WORKLOAD)]
+    command += [OTHER_ADDRESS, str(waits)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            yield server.stdout.readline().strip()
+        finally:
+            server.kill()
+
+
 def test_a_wait_for_another_host_is_of_the_network(tmp_path: Path) -> None:
     """The address and port are those that the program connected to, and all waits are there."""
     waits = 41
-    with other_host() as name:
-        command = ["ip", "netns", "exec", name, PYTHON, "-c", SERVER, str(WORKLOAD)]
-        command += [OTHER_ADDRESS, str(waits)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-            try:
-                assert server.stdout is not None
-                port = server.stdout.readline().strip()
-                recorded = record(tmp_path, "remote", waits, OTHER_ADDRESS, port)
-                server.wait(30)
-            finally:
-                server.kill()
+    with other_host() as name, server_in(name, waits) as port:
+        recorded = record(tmp_path, "remote", waits, OTHER_ADDRESS, port)
     times = recorded.waits_for(lambda resource: resource.is_remote)
 
     assert {time.wait.resource for time in times} == {
@@ -186,6 +196,46 @@ def test_a_wait_for_another_host_is_of_the_network(tmp_path: Path) -> None:
     assert {time.reason for time in times} == {"network"}
     recorded.check_count(times, waits)
     assert ended_ns(times) <= recorded.said["total_ns"] * 1.01
+
+
+def test_segments_that_had_to_be_sent_again_are_counted(tmp_path: Path) -> None:
+    """By peer: here what answers finds no way back, until one was sent again."""
+    path = tmp_path / "waits.otelgpu"
+    waits = 2
+    with other_host() as name, server_in(name, waits) as port:
+        flags = ("--record", str(path), "--summary", "never")
+        command = [PYTHON, WORKLOAD, "remote", str(waits), OTHER_ADDRESS, port, "1"]
+        with Agent(None, command, flags=flags, stdin=subprocess.PIPE) as agent:
+            began = agent.next_line()
+            # The peer is known from the first wait on; then nothing gets back from it.
+            wait_until(lambda: was_read(path, began["ktime_ns"]), "a reading after a wait")
+            route = ["ip", "-n", name, "route"]
+            subprocess.run([*route, "add", "blackhole", f"{OWN_ADDRESS}/32"], check=True)
+            agent.send_line()
+            wait_until(lambda: retransmits(path), "a segment that was sent again")
+            subprocess.run([*route, "delete", "blackhole", f"{OWN_ADDRESS}/32"], check=True)
+            agent.next_line()
+            agent.send_line()
+            finished = agent.wait()
+    assert finished.returncode == 0, finished.stderr
+    [*_, last] = [
+        activity
+        for activity in Enricher().enrich(events_of(path))
+        if isinstance(activity, ResourceActivity)
+    ]
+
+    assert last.resource == Resource("tcp", f"{OTHER_ADDRESS}:{port}", is_remote=True)
+    assert last.retransmits >= 1
+
+
+def retransmits(path: Path) -> bool:
+    """Say whether a recording that goes on tells of a segment that was sent again."""
+    with contextlib.suppress(RecordingError):  # it ends early
+        for batch in read_recording(path):
+            for event in decode(batch, Counter()):
+                if isinstance(event, ResourceSeen) and event.info.get("retransmits"):
+                    return True
+    return False
 
 
 def test_a_wait_for_a_file_says_its_path(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 Waits a known number of times for something that is behind a file descriptor.
 
     waited_for.py pipe|poll|epoll|unix|tcp WAITS
-    waited_for.py remote WAITS ADDRESS PORT
+    waited_for.py remote WAITS ADDRESS PORT [UPLOADS]
     waited_for.py lock|fsync|read WAITS PATH
     waited_for.py many FILES FOLDER
 
@@ -97,17 +97,23 @@ def tcp(waits):
     return with_socket(waits, own, accepted)
 
 
-def remote(waits, address, port):
+def remote(waits, address, port, uploads=0):
     """Ask another host for a byte, again and again: it answers when this one waits."""
     with socket.socket() as connection:
         # To connect is no wait here.
         connection.setblocking(False)
         while connection.connect_ex((address, int(port))) not in (0, errno.EISCONN):
             os.sched_yield()
+        uploads = int(uploads)
         connection.setblocking(True)
         connection.send(os.getpid().to_bytes(4, "little"))
         begin_ns = time.monotonic_ns()
-        for _ in range(waits):
+        for _ in range(waits - uploads):
+            connection.recv(1)
+        for _ in range(uploads):
+            say({"ktime_ns": time.monotonic_ns()})
+            sys.stdin.readline()
+            connection.send(bytes(1000))
             connection.recv(1)
         return 0, time.monotonic_ns() - begin_ns
 
@@ -170,6 +176,11 @@ def many(files, folder):
     return other, total_ns
 
 
+def say(what):
+    sys.stdout.write(json.dumps(what) + "\n")
+    sys.stdout.flush()
+
+
 def main():
     kind, waits, *place = sys.argv[1:]
     waits = int(waits)
@@ -194,9 +205,8 @@ def main():
         case _:
             found = globals()[kind](waits, *place)
     other, total_ns = found
-    said = {"pid": os.getpid(), "other": other, "total_ns": total_ns}
-    sys.stdout.write(json.dumps(said | {"ktime_ns": time.monotonic_ns()}) + "\n")
-    sys.stdout.flush()
+    now_ns = time.monotonic_ns()
+    say({"pid": os.getpid(), "other": other, "total_ns": total_ns, "ktime_ns": now_ns})
     sys.stdin.readline()
 
 
