@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
-from otel_gpu.enrich.activities import CallStack, ProcessImage
+from otel_gpu.enrich.activities import CallStack, ProcessImage, Resource
 from otel_gpu.enrich.activities import Culprit as Culprit  # noqa: PLC0414 -- a noun of blame too
 
 
@@ -89,7 +89,8 @@ class Cause(NamedTuple):
     A part of an effect's time that something is to blame for.
 
     ``kind`` is one of ``rules.KINDS``. ``via`` are the causes of this cause, found by
-    following the thread that ended the wait; their times are parts of this one's.
+    following the thread that ended the wait; their times are parts of this one's. ``resource``
+    is the file, the address and the like that was waited for, where that is known.
     """
 
     kind: str
@@ -98,6 +99,7 @@ class Cause(NamedTuple):
     culprit: Culprit | None
     evidence: tuple[Evidence, ...]
     via: tuple["Cause", ...] = ()
+    resource: Resource | None = None
 
 
 def stack_of_cause(cause: Cause) -> CallStack | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from otel_gpu.enrich.activities import Resource
 from otel_gpu.explain import rules
 from otel_gpu.explain.chains import Cause, Culprit, Evidence
 from otel_gpu.explain.evidence import keep_longest
@@ -54,6 +55,7 @@ class CauseSums:
             if cause.time_ns > known.longest_ns:
                 known.longest_ns = cause.time_ns
                 known.culprit = cause.culprit
+            known.vote.add(cause.resource, cause.time_ns)
             known.evidence += cause.evidence
             if len(known.evidence) > _EVIDENCE_SLACK * self._max_evidence:
                 known.evidence[:] = keep_longest(known.evidence, self._max_evidence)
@@ -75,13 +77,14 @@ class CauseSums:
                 known.culprit,
                 keep_longest(known.evidence, self._max_evidence),
                 () if known.via is None else rank(known.via.causes(duration_ns), 0),
+                known.vote.winner(),
             )
             for (kind, _), known in self._sums.items()
         ]
 
 
 class _Sum:
-    __slots__ = ("culprit", "evidence", "longest_ns", "time_ns", "via")
+    __slots__ = ("culprit", "evidence", "longest_ns", "time_ns", "via", "vote")
 
     def __init__(self) -> None:
         self.time_ns = 0
@@ -89,6 +92,42 @@ class _Sum:
         self.culprit: Culprit | None = None
         self.evidence: list[Evidence] = []
         self.via: CauseSums | None = None
+        self.vote = _Vote()
+
+
+class _Vote:
+    """
+    Finds what three quarters of some time were for, without a list of all that it was for.
+
+    What is for the others is taken from what is for the leader. So if half of all time is left
+    at the end, three quarters or more were for the leader.
+    """
+
+    __slots__ = ("leader", "left_ns", "time_ns")
+
+    def __init__(self) -> None:
+        self.leader: Resource | None = None
+        self.left_ns = self.time_ns = 0
+
+    def add(self, resource: Resource | None, time_ns: int) -> None:
+        self.time_ns += time_ns
+        if resource == self.leader:
+            self.left_ns += time_ns
+        elif time_ns <= self.left_ns:
+            self.left_ns -= time_ns
+        else:
+            self.leader, self.left_ns = resource, time_ns - self.left_ns
+
+    def winner(self) -> Resource | None:
+        return self.leader if 2 * self.left_ns >= self.time_ns else None
+
+
+def clear_resource(times: Iterable[tuple[Resource | None, int]]) -> Resource | None:
+    """Return what three quarters of some time, in nanoseconds each, were for; None: nothing known."""
+    vote = _Vote()
+    for resource, time_ns in times:
+        vote.add(resource, time_ns)
+    return vote.winner()
 
 
 def _order(cause: Cause) -> tuple[int, int, int, int]:
