@@ -45,6 +45,16 @@ with socket.create_server((address, 0)) as server:
     pid = int.from_bytes(connection.recv(4), "little")
     waited_for["end_waits"](pid, int(waits), lambda: connection.send(b"x"))
 """
+# Connects to a server, and sends it a byte whenever that waits.
+CLIENT = """
+import runpy, socket, sys
+path, address, port, pid, waits = sys.argv[1:]
+waited_for = runpy.run_path(path)
+switches = waited_for["wait_until_blocked"](int(pid), 0)
+with socket.create_connection((address, int(port))) as connection:
+    waited_for["end_waits"](int(pid), int(waits), lambda: connection.send(b"x"), switches)
+    connection.recv(1)
+"""
 
 
 class Recorded(NamedTuple):
@@ -196,6 +206,34 @@ def test_a_wait_for_another_host_is_of_the_network(tmp_path: Path) -> None:
     assert {time.reason for time in times} == {"network"}
     recorded.check_count(times, waits)
     assert ended_ns(times) <= recorded.said["total_ns"] * 1.01
+
+
+def test_a_server_waits_for_what_comes_in(tmp_path: Path) -> None:
+    """For clients, and for what they send: of another host, but nothing that this one asked for."""
+    path = tmp_path / "waits.otelgpu"
+    waits = 37
+    flags = ("--record", str(path), "--summary", "never")
+    command = [PYTHON, WORKLOAD, "serve", str(waits), OWN_ADDRESS]
+    with other_host() as name, Agent(None, command, flags=flags, stdin=subprocess.PIPE) as agent:
+        said = agent.next_line()
+        port, pid = said["port"], said["pid"]
+        client = ["ip", "netns", "exec", name, PYTHON, "-c", CLIENT, str(WORKLOAD), OWN_ADDRESS]
+        with subprocess.Popen([*client, str(port), str(pid), str(waits)]):
+            said = agent.next_line()
+            wait_until(lambda: was_read(path, said["ktime_ns"]), "a reading after the waits")
+            agent.send_line()
+            finished = agent.wait()
+    assert finished.returncode == 0, finished.stderr
+    recorded = Recorded(said, events_of(path))
+    listening = recorded.waits_for(lambda resource: resource.name == f"{OWN_ADDRESS}:{port}")
+    serving = recorded.waits_for(lambda resource: resource.is_remote)
+
+    recorded.check_count(listening, 1)
+    recorded.check_count(serving, waits)
+    for time in (*listening, *serving):
+        assert time.wait.resource is not None
+        assert time.wait.resource.is_incoming
+        assert time.reason == "ipc"
 
 
 def test_segments_that_had_to_be_sent_again_are_counted(tmp_path: Path) -> None:

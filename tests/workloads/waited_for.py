@@ -3,6 +3,7 @@ Waits a known number of times for something that is behind a file descriptor.
 
     waited_for.py pipe|poll|epoll|unix|tcp WAITS
     waited_for.py remote WAITS ADDRESS PORT [UPLOADS]
+    waited_for.py serve WAITS ADDRESS
     waited_for.py lock|fsync|read WAITS PATH
     waited_for.py many FILES FOLDER
 
@@ -42,9 +43,8 @@ def look(pid):
     return fields[b"State"].split()[0], int(fields[b"voluntary_ctxt_switches"])
 
 
-def end_waits(pid, waits, end):
+def end_waits(pid, waits, end, switches=0):
     """End that many waits of a process, each when it has begun."""
-    switches = 0
     for _ in range(waits):
         switches = wait_until_blocked(pid, switches)
         end()
@@ -116,6 +116,21 @@ def remote(waits, address, port, uploads=0):
             connection.send(bytes(1000))
             connection.recv(1)
         return 0, time.monotonic_ns() - begin_ns
+
+
+def serve(waits, address):
+    """Wait for a client, and for bytes of it, which come one by one."""
+    with socket.create_server((address, 0)) as server:
+        say({"pid": os.getpid(), "port": server.getsockname()[1]})
+        begin_ns = time.monotonic_ns()
+        connection, _ = server.accept()
+        for _ in range(waits):
+            connection.recv(1)
+        total_ns = time.monotonic_ns() - begin_ns
+        # They stay open until all is known of them.
+        server.detach()
+        connection.detach()
+        return 0, total_ns
 
 
 def lock(waits, path):
