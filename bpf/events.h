@@ -822,12 +822,12 @@ struct resource_identity {
 /* What a thread waited for, in a system call about a file descriptor. */
 struct resource {
 	struct resource_identity identity;
+	__u32 shared; /* id of what stands for it in the time account; its own, or one of many */
+	__u32 pid;
 	__u64 image_ktime_ns; /* of whose thread was the first to wait for it */
 	__u64 inode;
-	__u64 peer_inode;  /* of the other end of a local socket; 0: not known */
-	__u64 retransmits; /* of segments to this peer, since it was met */
-	__u32 pid;
-	__u32 shared; /* id of what stands for it in the time account; its own, or one of many */
+	__u64 peer_inode;     /* of the other end of a local socket; 0: not known */
+	__u64 retransmits;    /* of segments to this peer, since it was met */
 	__u32 special_device; /* that a device file is for: major << 20 | minor */
 	__u16 mode;	      /* file type and permissions */
 	__u16 local_port;

@@ -210,7 +210,7 @@ static __always_inline int on_switch(__u64 *ctx, bool in_place)
 		if (!now_ktime_ns)
 			now_ktime_ns = bpf_ktime_get_ns();
 		note_stack(thread, next, now_ktime_ns, in_place);
-		note_resource(thread, next, now_ktime_ns);
+		note_resource(thread, next, now_ktime_ns, in_place);
 		note_culprit(thread, prev, cpu, now_ktime_ns);
 		enter_cpu(thread, next, now_ktime_ns);
 	} else if (thread) {
@@ -291,5 +291,36 @@ int sched_waking(__u64 *ctx)
 		thread->culprit_comm[0] = 0;
 	return 0;
 }
+
+#if !defined(OTEL_GPU_NO_BTF)
+
+/*
+ * A segment had to be sent again to a host that a watched thread waited for. Counted by peer: which
+ * thread sent it, the kernel does not know any more.
+ */
+SEC(TRACEPOINT "tcp_retransmit_skb")
+int tcp_retransmit_skb(__u64 *ctx)
+{
+	struct sock *sk = (struct sock *)ctx[0];
+	__u32 zero = 0, id;
+	/* A context switch, which has its looks there too, does not come in between. */
+	struct resource *look = bpf_map_lookup_elem(&resource_looks, &zero), *known;
+
+	if (!look)
+		return 0;
+	begin_look(look);
+	look->identity.family = READ_KERNEL(sk, __sk_common.skc_family);
+	look->identity.socket_type = SOCK_STREAM;
+	read_addresses(look, sk, true);
+	if (!look->identity.is_remote)
+		return 0;
+	id = id_of(&look->identity);
+	known = bpf_map_lookup_elem(&resources, &id);
+	if (known && is_same(&known->identity, &look->identity))
+		__sync_fetch_and_add(&known->retransmits, 1);
+	return 0;
+}
+
+#endif
 
 char LICENSE[] __weak SEC("license") = "Dual BSD/GPL";

@@ -337,8 +337,8 @@ RESOURCE_IDENTITY = CStruct(
 RESOURCE = CStruct(
     "identity.inode:Q identity.operations:Q identity.device:I identity.family:H "
     "identity.socket_type:H identity.local_port:H identity.remote_port:H identity.is_listening:B "
-    "identity.is_remote:B 2x identity.remote_address:16s image_ktime_ns:Q inode:Q peer_inode:Q "
-    "retransmits:Q pid:I shared:I special_device:I mode:H local_port:H local_address:16s "
+    "identity.is_remote:B 2x identity.remote_address:16s shared:I pid:I image_ktime_ns:Q inode:Q "
+    "peer_inode:Q retransmits:Q special_device:I mode:H local_port:H local_address:16s "
     "file_system:16s subtype:16s path:256s"
 )
 

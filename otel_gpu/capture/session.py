@@ -228,6 +228,8 @@ class Session:
             yield from self._snapshots.open_calls()
         with self._faults.at("snapshot"):
             yield from self._snapshot()
+        with self._faults.at("culprits"):
+            yield from self._snapshots.culprits.introduce_some()
 
     def _read_rings(self) -> Iterator[bytes]:
         # Where the calls end is noted first: then no call in this batch can belong to a
