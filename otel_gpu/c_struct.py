@@ -26,18 +26,6 @@ class CStruct:
         pack, pack_into, unpack, unpack_from, iter_unpack: Those of ``struct.Struct``.
     """
 
-    __slots__ = (
-        "fields",
-        "format",
-        "iter_unpack",
-        "pack",
-        "pack_into",
-        "size",
-        "text",
-        "unpack",
-        "unpack_from",
-    )
-
     def __init__(self, text: str, header: "CStruct | None" = None) -> None:
         self.text: str = f"{header.text} {text}" if header else text
         self.format = "<"
@@ -62,17 +50,11 @@ class CStruct:
         return dict(zip(self.fields, self.unpack_from(record), strict=True))
 
     def all_named(self, records: bytes) -> Iterator[dict[str, Any]]:
-        """Yield the values by name of each of an array of these structures."""
-        for values in self.iter_unpack(records):
-            yield dict(zip(self.fields, values, strict=True))
+        """Return the values by name of each of an array of these structures."""
+        return (dict(zip(self.fields, values, strict=True)) for values in self.iter_unpack(records))
 
     def build(self, **values: Any) -> bytes:  # noqa: ANN401 -- bytes, and numbers of any width
-        """
-        Return the bytes of some values by name; all others are 0 or empty.
-
-        Raises:
-            TypeError: A value has another name than any field.
-        """
+        """Return the bytes of some values by name, all others 0 or empty; ``TypeError``: no field's."""
         if unknown := values.keys() - set(self.fields):
             raise TypeError(f"no such fields: {', '.join(sorted(unknown))}")
         named = self.named(bytes(self.size)) | values

@@ -1,5 +1,7 @@
 """What the doctor's checks find, and what follows from it."""
 
+from collections.abc import Iterator
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 Status = Literal["ok", "warning", "missing"]
@@ -18,19 +20,15 @@ class Finding(NamedTuple):
     hint: str = ""
 
 
-def ok(name: str, detail: str) -> Finding:
-    """Return that nothing is wrong."""
-    return Finding(name, "ok", detail)
+ok = partial(Finding, "", "ok")
+warning = partial(Finding, "", "warning")
+missing = partial(Finding, "", "missing")
 
 
-def warning(name: str, detail: str, hint: str = "") -> Finding:
-    """Return that something will not be seen or sent."""
-    return Finding(name, "warning", detail, hint)
-
-
-def missing(name: str, detail: str, hint: str = "") -> Finding:
-    """Return that nothing can be captured."""
-    return Finding(name, "missing", detail, hint)
+def named(**findings: Finding) -> Iterator[Finding]:
+    """Give findings the names of what was checked."""
+    for name, finding in findings.items():
+        yield finding._replace(name=name)
 
 
 def to_json(findings: list[Finding], processes: list[Finding]) -> dict[str, Any]:

@@ -1,5 +1,5 @@
 """
-The command line: the only module that prints and picks exit codes.
+The command line: the only module that picks exit codes.
 
 A verb's module is imported when it is asked for and not before, so that
 ``otel-gpu --version`` costs no more than argparse.
@@ -7,7 +7,6 @@ A verb's module is imported when it is asked for and not before, so that
 
 import argparse
 import importlib
-import json
 import keyword
 import logging
 import os
@@ -15,68 +14,20 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+from typing import NoReturn
 
 import otel_gpu
 from otel_gpu import commands, config
-from otel_gpu.commands import UsageError
+from otel_gpu.commands import PROGRAM, Output, UsageError
 from otel_gpu.errors import BpfError, OtelGpuError
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-PROGRAM = "otel-gpu"
-# As a shell reports the death of a command by SIGINT and SIGPIPE.
 _LOG_LINES = 12
+_COMMAND = "What follows -- is the command to run, with its arguments."
+# As a shell reports the death of a command by SIGINT and SIGPIPE.
 _EXIT_INTERRUPTED = 130
 _EXIT_BROKEN_PIPE = 141
-_PIPE_COLUMNS = 160
 
 _logger = logging.getLogger("otel_gpu")
-
-
-class Terminal:
-    """The ``Output`` of the real command line."""
-
-    @property
-    def stdout(self) -> TextIO:
-        """Standard output."""
-        return sys.stdout
-
-    @property
-    def stdout_console(self) -> "Console":
-        """A rich console on standard output."""
-        return _console(sys.stdout)
-
-    @property
-    def stderr_console(self) -> "Console":
-        """A rich console on standard error."""
-        return _console(sys.stderr)
-
-    def line(self, text: str = "") -> None:
-        """Write one line of results."""
-        print(text)
-
-    def json(self, document: Any) -> None:  # noqa: ANN401 -- whatever JSON can hold
-        """Write one JSON document as the result."""
-        print(json.dumps(document, indent=2, ensure_ascii=False))
-
-    def note(self, text: str) -> None:
-        """Tell the operator something."""
-        _say(text)
-
-
-def _console(stream: TextIO) -> "Console":
-    from rich.console import Console  # noqa: PLC0415 -- 50 ms that most verbs need not pay
-
-    # A pipe has no width. Lines of a file are better long than folded.
-    is_wide = not stream.isatty() and "COLUMNS" not in os.environ
-    width = _PIPE_COLUMNS if is_wide else None
-    return Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
-
-
-def _say(text: str) -> None:
-    print(f"{PROGRAM}: {text}", file=sys.stderr, flush=True)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -112,20 +63,18 @@ def verb_parser(name: str, verb: ModuleType) -> argparse.ArgumentParser:
     """The parser for what follows a verb."""
     parser = _Parser(
         prog=f"{PROGRAM} {name}",
-        description=getattr(verb, "DESCRIPTION", commands.VERBS[name]),
-        epilog="What follows -- is the command to run, with its arguments."
-        if _takes_command(verb)
-        else None,
+        description=" ".join((verb.__doc__ or commands.VERBS[name]).split()),
+        epilog=_COMMAND if _takes_command(verb) else None,
         allow_abbrev=False,
     )
     verb.add_arguments(parser)
     for key in getattr(verb, "CONFIG_FLAGS", ()):
-        rule = config.OPTIONS[key].rule
+        option = config.OPTIONS[key]
         parser.add_argument(
-            rule.flag or f"--{key.replace('.', '-').replace('_', '-')}",
+            option.flag or f"--{key.replace('.', '-').replace('_', '-')}",
             dest=_destination(key),
-            metavar="|".join(rule.choices) or key.rpartition("_")[2].upper(),
-            help=rule.text.replace("`", "").replace("%", "%%"),
+            metavar="|".join(option.choices) or key.rpartition("_")[2].upper(),
+            help=option.text.replace("`", "").replace("%", "%%"),
         )
     parser.add_argument("--config", type=Path, metavar="FILE", help="YAML configuration file")
     parser.add_argument(
@@ -146,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     handler = logging.StreamHandler()
-    handler.setFormatter(_LogFormatter())
+    handler.setFormatter(_LogFormatter(f"{PROGRAM}: %(level)s: %(message)s"))
     root = logging.getLogger()
     root.addHandler(handler)
     try:
@@ -156,6 +105,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return _EXIT_INTERRUPTED
+    except SystemExit as end:  # how argparse ends after --help and --version
+        return end.code if isinstance(end.code, int) else 0
     except BrokenPipeError:
         # Whoever read our output has seen enough. Python would complain once more when
         # it flushes the stream at exit, so the stream is pointed elsewhere.
@@ -167,59 +118,33 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(arguments: list[str]) -> int:
     if not arguments or arguments[0].startswith("-"):
-        return _main_without_verb(arguments)
+        _main_without_verb(arguments)
     name, *rest = arguments
     if name not in commands.VERBS:
         hint = config.nearest(name, commands.VERBS) or f"see {PROGRAM} --help"
         raise UsageError(f"unknown verb {name!r}", hint=hint)
     verb = import_verb(name)
-    own, command = _split(rest)
-    if command is not None and not _takes_command(verb):
+    at = rest.index("--") if "--" in rest else len(rest)
+    if rest[at:] and not _takes_command(verb):
         raise UsageError(f"{name} runs no command, so nothing may follow --")
-    try:
-        args = verb_parser(name, verb).parse_args(own)
-    except SystemExit as end:
-        return _exit_code(end)
-    args.command = command or []
-    settings = config.load(args.config, os.environ, _overrides(args))
+    args = verb_parser(name, verb).parse_args(rest[:at])
+    args.command = rest[at + 1 :]
+    flags = {key: vars(args).get(_destination(key)) for key in config.OPTIONS}
+    settings = config.load(args.config, os.environ, flags)
     _set_log_level(settings, args.verbose)
-    code: int = verb.run(args, settings, Terminal())
+    code: int = verb.run(args, settings, Output())
     sys.stdout.flush()
     return code
 
 
-def _main_without_verb(arguments: list[str]) -> int:
+def _main_without_verb(arguments: list[str]) -> NoReturn:
     hint = f"see {PROGRAM} --help"
     if not arguments:
         raise UsageError("a verb is needed", hint=hint)
     if arguments[0] not in {"-h", "--help", "--version"}:
         raise UsageError(f"{arguments[0]} before the verb", hint=hint)
-    try:
-        program_parser().parse_args(arguments[:1])
-    except SystemExit as end:
-        return _exit_code(end)
+    program_parser().parse_args(arguments[:1])
     raise AssertionError(arguments)  # argparse ends the program after both
-
-
-def _split(arguments: list[str]) -> tuple[list[str], list[str] | None]:
-    """What is ours, and what follows ``--``."""
-    if "--" not in arguments:
-        return arguments, None
-    at = arguments.index("--")
-    return arguments[:at], arguments[at + 1 :]
-
-
-def _overrides(args: argparse.Namespace) -> dict[str, Any]:
-    values = vars(args)
-    return {
-        key: values[_destination(key)]
-        for key in config.OPTIONS
-        if values.get(_destination(key)) is not None
-    }
-
-
-def _exit_code(end: SystemExit) -> int:
-    return end.code if isinstance(end.code, int) else 0
 
 
 def _set_log_level(settings: config.Config, verbose: int) -> None:
@@ -233,16 +158,13 @@ def _set_log_level(settings: config.Config, verbose: int) -> None:
 
 
 class _LogFormatter(logging.Formatter):
-    def __init__(self) -> None:
-        super().__init__(f"{PROGRAM}: %(level)s: %(message)s")
-
     def format(self, record: logging.LogRecord) -> str:
         record.level = record.levelname.lower()
         return super().format(record)
 
 
 def _report(error: OtelGpuError) -> None:
-    _say(f"error: {error}")
+    Output().note(f"error: {error}")
     if isinstance(error, BpfError) and error.log:
         lines = error.log.rstrip().splitlines()
         # The verifier logs every step; its verdict is at the end.

@@ -1,19 +1,14 @@
-"""
-The configuration: reads what the operator set and checks it.
-
-Where an option of the table in ``options.py`` is set in several places, flags win over
-environment variables, and those over the file.
-"""
+"""The configuration: reads what the operator set of ``options.py``, and checks it."""
 
 import difflib
 import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from otel_gpu.errors import ConfigError
-from otel_gpu.options import ENVIRONMENT_PREFIX, OPTIONS, SECTIONS, Config, Option, Rule
+from otel_gpu.options import ENVIRONMENT_PREFIX, OPTIONS, SECTIONS, Config, Option
 
 __all__ = ["FILE_VARIABLE", "OPTIONS", "Config", "load", "nearest"]
 
@@ -22,16 +17,20 @@ FILE_VARIABLE = "OTEL_GPU_CONFIG"
 # token itself: a secret does not belong among settings that are printed.
 _FOREIGN_PREFIXES = ("OTEL_GPU_TEST_", "OTEL_GPU_MCP_")
 
+# How the text of a variable becomes a value, by the kind of its option; the others are text.
+_PARSERS: Mapping[str, Callable[[str], Any]] = {
+    "integer": int,
+    "number": float,
+    "list of numbers": lambda text: [float(part) for part in text.split(",")],
+    "true or false": lambda text: {"true": True, "false": False}[text.strip().lower()],
+}
+
 _logger = logging.getLogger(__name__)
 
 
-def load(
-    path: Path | None,
-    environ: Mapping[str, str],
-    overrides: Mapping[str, Any],
-) -> Config:
+def load(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, Any]) -> Config:
     """
-    Read the configuration: a YAML file, then variables, then flags by key (``spans.mode``).
+    Read a YAML file, then variables, which win over it, and then flags by key (``spans.mode``).
 
     The file is that of ``path``, or of ``OTEL_GPU_CONFIG``. An empty variable counts as not set, as
     OpenTelemetry has it; an unknown one may be another program's. Raises ``ConfigError``.
@@ -45,7 +44,7 @@ def load(
     for key, value in overrides.items():
         if value is not None:
             option = OPTIONS[key]
-            values[key] = _convert(option, value, option.rule.flag or key)
+            values[key] = _convert(option, value, option.flag or key)
     sections: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     for key, value in values.items():
         sections[OPTIONS[key].section][OPTIONS[key].name] = value
@@ -68,15 +67,13 @@ def _read_file(path: Path) -> Iterator[tuple[str, Any]]:
         raise ConfigError(f"{path}: is not valid YAML: {' '.join(str(error).split())}") from error
     for section, fields in _mapping(path, None, document).items():
         if section not in SECTIONS:
-            raise ConfigError(
-                f"{path}: unknown section {str(section)!r}", hint=nearest(section, SECTIONS)
-            )
+            hint = nearest(section, SECTIONS)
+            raise ConfigError(f"{path}: unknown section {str(section)!r}", hint=hint)
         names = [option.name for option in OPTIONS.values() if option.section == section]
         for name, value in _mapping(path, section, fields).items():
             if name not in names:
-                raise ConfigError(
-                    f"{path}: unknown key {section}.{name}", hint=nearest(name, names)
-                )
+                hint = nearest(name, names)
+                raise ConfigError(f"{path}: unknown key {section}.{name}", hint=hint)
             option = OPTIONS[f"{section}.{name}"]
             yield option.key, _convert(option, value, f"{path}: {option.key}")
 
@@ -91,31 +88,20 @@ def _mapping(path: Path, section: str | None, value: Any) -> Mapping[Any, Any]: 
 
 
 def _read_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
-    by_variable = {option.variable: option for option in OPTIONS.values()}
+    known: dict[str, Option | None] = {option.variable: option for option in OPTIONS.values()}
+    known[FILE_VARIABLE] = None
     for variable, text in sorted(environ.items()):
-        if option := by_variable.get(variable):
-            if text:
+        if variable in known:
+            if text and (option := known[variable]):
                 yield option.key, _parse(option, text, variable)
-        elif (
-            variable.startswith(ENVIRONMENT_PREFIX)
-            and variable != FILE_VARIABLE
-            and not variable.startswith(_FOREIGN_PREFIXES)
-        ):
-            hint = nearest(variable, [*by_variable, FILE_VARIABLE])
+        elif variable.startswith(ENVIRONMENT_PREFIX) and not variable.startswith(_FOREIGN_PREFIXES):
+            hint = nearest(variable, known)
             _logger.warning("%s is not known and has no effect%s", variable, hint and f"; {hint}")
 
 
 def _parse(option: Option, text: str, where: str) -> Any:  # noqa: ANN401 -- of the option's type
-    value: Any = text
     try:
-        if option.kind == "integer":
-            value = int(text)
-        elif option.kind == "number":
-            value = float(text)
-        elif option.kind == "list of numbers":
-            value = [float(part) for part in text.split(",")]
-        elif option.kind == "true or false":
-            value = {"true": True, "false": False}[text.strip().lower()]
+        value = _PARSERS.get(option.kind, str)(text)
     except (KeyError, ValueError):
         raise ConfigError(f"{where}: must be {_expected(option)}, not {text!r}") from None
     return _convert(option, value, where)
@@ -123,56 +109,46 @@ def _parse(option: Option, text: str, where: str) -> Any:  # noqa: ANN401 -- of 
 
 def _convert(option: Option, value: Any, where: str) -> Any:  # noqa: ANN401 -- any YAML in
     """Check one value, and give it the option's type."""
-    rule = option.rule
-    if value is None and rule.optional:
+    if value is None and option.optional:
         return None
-    if option.kind == "text":
-        good = isinstance(value, str) and bool(value)
-        numbers: list[Any] = []
-    elif option.kind == "true or false":
-        good = isinstance(value, bool)
-        numbers = []
-    elif option.kind == "list of numbers":
-        good = isinstance(value, list | tuple) and all(_is_number(item, float) for item in value)
-        numbers = list(value) if good else []
-    else:
-        good = _is_number(value, type(option.default))
-        numbers = [value]
-    if not good or (rule.choices and value not in rule.choices):
-        hint = nearest(value, rule.choices) if isinstance(value, str) else ""
+    match option.kind:
+        case "text":
+            good = isinstance(value, str) and bool(value)
+        case "true or false":
+            good = isinstance(value, bool)
+        case "list of numbers":
+            good = isinstance(value, list | tuple)
+            good = good and all(_is_number(item, float, option) for item in value)
+        case _:
+            good = _is_number(value, type(option.default), option)
+    if not good or (option.choices and value not in option.choices):
+        hint = nearest(value, option.choices) if isinstance(value, str) else ""
         raise ConfigError(f"{where}: must be {_expected(option)}, not {value!r}", hint=hint)
-    if any(not _within(number, rule) for number in numbers):
-        raise ConfigError(f"{where}: must be {_expected(option)}, not {value!r}")
     if option.kind == "number":
         value = float(value)
     elif option.kind == "list of numbers":
-        value = tuple(float(number) for number in numbers)
-    if rule.check and (problem := rule.check(value)):
+        value = tuple(map(float, value))
+    if option.check and (problem := option.check(value)):
         raise ConfigError(f"{where}: {problem} ({value!r})")
     return value
 
 
-def _is_number(value: Any, kind: type) -> bool:  # noqa: ANN401 -- any YAML in
+def _is_number(value: Any, kind: type, option: Option) -> bool:  # noqa: ANN401 -- any YAML in
     # YAML's `yes` is a truth value, and a truth value is an int to Python.
-    if isinstance(value, bool):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return False
-    return isinstance(value, int) or (
-        kind is float and isinstance(value, float) and math.isfinite(value)
-    )
-
-
-def _within(number: float, rule: Rule) -> bool:
-    return rule.bounds is None or rule.bounds[0] <= number <= rule.bounds[1]
+    if isinstance(value, float) and not (kind is float and math.isfinite(value)):
+        return False
+    return option.bounds is None or option.bounds[0] <= value <= option.bounds[1]
 
 
 def _expected(option: Option) -> str:
-    rule = option.rule
-    if rule.choices:
-        return "one of " + ", ".join(rule.choices)
+    if option.choices:
+        return "one of " + ", ".join(option.choices)
     article = {"integer": "an ", "number": "a ", "list of numbers": "a "}.get(option.kind, "")
     text = article + option.kind
-    if rule.bounds is not None:
-        text += " from {:.15g} to {:.15g}".format(*rule.bounds)
+    if option.bounds is not None:
+        text += " from {:.15g} to {:.15g}".format(*option.bounds)
     return text
 
 
@@ -180,16 +156,13 @@ def _check_together(config: Config) -> None:
     histograms = config.histograms
     for name in ("duration_bounds_s", "size_bounds_bytes"):
         if getattr(histograms, name) and histograms.layout != "explicit":
-            raise ConfigError(
-                f"histograms.{name} is set, but histograms.layout is {histograms.layout}",
-                hint="set histograms.layout to explicit, or leave the bounds out",
-            )
+            hint = "set histograms.layout to explicit, or leave the bounds out"
+            layout = f"histograms.layout is {histograms.layout}"
+            raise ConfigError(f"histograms.{name} is set, but {layout}", hint=hint)
     if config.export.batch_bytes > config.export.queue_bytes:
-        raise ConfigError(
-            f"export.batch_bytes ({config.export.batch_bytes}) is larger than "
-            f"export.queue_bytes ({config.export.queue_bytes})",
-            hint="a batch has to fit into the queue",
-        )
+        batch, queue = config.export.batch_bytes, config.export.queue_bytes
+        sizes = f"export.batch_bytes ({batch}) is larger than export.queue_bytes ({queue})"
+        raise ConfigError(sizes, hint="a batch has to fit into the queue")
 
 
 def nearest(name: object, known: Iterable[str]) -> str:

@@ -15,7 +15,7 @@ import otel_gpu
 from otel_gpu.capture.bcc.kernel_headers import find_bcc, find_headers, install_hint
 from otel_gpu.capture.libbpf_file import MINIMUM_VERSION, open_libbpf
 from otel_gpu.capture.loaders import choose_loader
-from otel_gpu.checks import Finding, missing, ok, warning
+from otel_gpu.checks import Finding, missing, named, ok, warning
 from otel_gpu.errors import HostError
 from otel_gpu.reachability import check_endpoints
 
@@ -56,49 +56,44 @@ class Host:
 
 
 def examine_host(
-    host: Host,
-    environ: Mapping[str, str],
-    *,
-    load_libbpf: Callable[[], Libbpf | str] | None = None,
+    host: Host, environ: Mapping[str, str], *, load_libbpf: Callable[[], Libbpf | str] | None = None
 ) -> Iterator[Finding]:
     """Check everything that a capture started now would need, in that order."""
-    yield check_kernel(host)
-    yield check_btf(host)
-    yield check_capabilities(host)
-    yield check_lockdown(host)
-    yield check_perf_event_paranoid(host)
-    yield check_unprivileged_bpf(host)
-    yield check_uprobes(host)
-    yield check_libbpf((load_libbpf or query_libbpf)())
-    yield check_object(host)
-    yield check_pid_namespace(host)
-    yield check_tracefs(host)
-    yield check_bpf_stats(host)
-    yield check_protobuf()
+    yield from named(
+        kernel=_check_kernel(host),
+        btf=_check_btf(host),
+        capabilities=_check_capabilities(host),
+        lockdown=_check_lockdown(host),
+        perf_event_paranoid=_check_perf_event_paranoid(host),
+        unprivileged_bpf_disabled=_check_unprivileged_bpf(host),
+        uprobes=_check_uprobes(host),
+        libbpf=_check_libbpf((load_libbpf or query_libbpf)()),
+        bpf_object=_check_object(host),
+        pid_namespace=_check_pid_namespace(host),
+        tracefs=_check_tracefs(host),
+        bpf_stats=_check_bpf_stats(host),
+        protobuf=_check_protobuf(),
+    )
     yield from check_endpoints(environ)
 
 
-def check_kernel(host: Host) -> Finding:
-    """The kernel is new enough."""
+def _check_kernel(host: Host) -> Finding:
     needed = ".".join(map(str, OLDEST_KERNEL))
-    if (version := _version_of(host.release)) is None:
-        return warning("kernel", f"{host.release}: not a version number that is known")
-    if version < OLDEST_KERNEL:
+    if (version := re.match(r"(\d+)\.(\d+)", host.release)) is None:
+        return warning(f"{host.release}: not a version number that is known")
+    if tuple(map(int, version.groups())) < OLDEST_KERNEL:
         return missing(
-            "kernel",
             f"Linux {host.release}, but {needed} is the oldest that works",
             "update the kernel; a recording made elsewhere can be replayed here",
         )
-    return ok("kernel", f"Linux {host.release} on {host.machine}")
+    return ok(f"Linux {host.release} on {host.machine}")
 
 
-def check_btf(host: Host) -> Finding:
-    """The kernel describes its types, so that one object fits every kernel."""
+def _check_btf(host: Host) -> Finding:
     path = _btf(host)
     if path.exists():
-        return ok("btf", str(path))
+        return ok(str(path))
     return warning(
-        "btf",
         f"there is no {path}: the kernel's headers have to stand in for it",
         "kernels built with CONFIG_DEBUG_INFO_BTF=y, as all large distributions' are, need none",
     )
@@ -108,116 +103,90 @@ def check_loader(host: Host, wanted: str, *, find: Callable[[], str | None] = fi
     """The programs can be fitted to this kernel, by the loader that a capture would take."""
     if choose_loader(wanted, _btf(host)) == "libbpf":
         if _btf(host).exists():
-            return ok("loader", "libbpf; the kernel describes its types")
+            return ok("libbpf; the kernel describes its types")
         return missing(
-            "loader",
             "libbpf is asked for, and the kernel does not describe its types",
             "set capture.loader to auto or bcc",
         )
     python, headers = find(), find_headers(host.release, host.root)
     if python and headers:
-        return ok("loader", f"bcc; BCC of {python}, kernel headers in {headers}")
-    lacking = [
-        *([] if python else ["BCC"]),
-        *([] if headers else [f"the headers of kernel {host.release}"]),
-    ]
-    return missing(
-        "loader",
-        f"bcc, without {' and without '.join(lacking)}",
-        install_hint(
-            host.release,
-            bcc=not python,
-            headers=not headers,
-            os_release=host.root / "etc" / "os-release",
-        ),
-    )
+        return ok(f"bcc; BCC of {python}, kernel headers in {headers}")
+    needed = {"BCC": python, f"the headers of kernel {host.release}": headers}
+    lacking = [name for name, found in needed.items() if not found]
+    os_release = host.root / "etc" / "os-release"
+    hint = install_hint(host.release, bcc=not python, headers=not headers, os_release=os_release)
+    return missing(f"bcc, without {' and without '.join(lacking)}", hint)
 
 
-def check_capabilities(host: Host) -> Finding:
-    """The agent may load programs, attach them and look into other processes."""
+def _check_capabilities(host: Host) -> Finding:
     held = capabilities(host)
     if held is None:
-        return warning("capabilities", "/proc/self/status cannot be read")
-    if not _is_initial_user_namespace(host):
+        return warning("/proc/self/status cannot be read")
+    users = _read(host.proc / "self" / "uid_map")
+    if users is not None and users.split() != ["0", "0", "4294967295"]:
         return missing(
-            "capabilities",
             "this is a user namespace, whose capabilities the kernel does not accept for BPF",
             "run in the initial user namespace, such as a container without user remapping",
         )
-    needed = [] if "SYS_ADMIN" in held else ["BPF", "PERFMON"]
-    if lacking := [f"CAP_{name}" for name in needed if name not in held]:
+    needed = set() if "SYS_ADMIN" in held else {"BPF", "PERFMON"}
+    if lacking := [f"CAP_{name}" for name in sorted(needed - held)]:
         return missing(
-            "capabilities",
             "without " + ", ".join(lacking),
             "run as root, or give the agent CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE and "
             "CAP_DAC_READ_SEARCH",
         )
     if lacking := [f"CAP_{n}" for n in ("SYS_PTRACE", "DAC_READ_SEARCH") if n not in held]:
         return warning(
-            "capabilities",
             "without " + ", ".join(lacking) + ": only this user's processes can be looked into",
             "run as root, or add these capabilities",
         )
-    return ok("capabilities", ", ".join(f"CAP_{name}" for name in sorted(held)))
+    return ok(", ".join(f"CAP_{name}" for name in sorted(held)))
 
 
-def check_lockdown(host: Host) -> Finding:
-    """The kernel's lockdown leaves BPF programs the reading of memory."""
+def _check_lockdown(host: Host) -> Finding:
     path = host.sys / "kernel" / "security" / "lockdown"
-    text = _read(path)
-    if text is None:
-        return ok("lockdown", "this kernel has no lockdown")
+    if (text := _read(path)) is None:
+        return ok("this kernel has no lockdown")
     match = re.search(r"\[(\w+)\]", text)
     mode = match[1] if match else text
     if mode == "confidentiality":
         return missing(
-            "lockdown",
             "confidentiality: BPF programs may not read memory",
             "boot with lockdown=integrity or lockdown=none",
         )
-    return ok("lockdown", mode)
+    return ok(mode)
 
 
-def check_perf_event_paranoid(host: Host) -> Finding:
-    """The level at which the kernel asks for privileges; CAP_PERFMON passes all."""
+def _check_perf_event_paranoid(host: Host) -> Finding:
     level = _read(host.proc / "sys" / "kernel" / "perf_event_paranoid")
     if level is None:
         return missing(
-            "perf_event_paranoid",
             "the kernel has no perf events, through which uprobes attach",
             "use a kernel built with CONFIG_PERF_EVENTS=y",
         )
     held = capabilities(host) or frozenset()
     if held & {"PERFMON", "SYS_ADMIN"}:
-        return ok("perf_event_paranoid", f"{level}; no obstacle with CAP_PERFMON")
+        return ok(f"{level}; no obstacle with CAP_PERFMON")
     return missing(
-        "perf_event_paranoid",
         f"{level}, and without CAP_PERFMON uprobes are refused at every level",
         "run as root, or give the agent CAP_PERFMON",
     )
 
 
-def check_unprivileged_bpf(host: Host) -> Finding:
-    """Whether BPF is closed to the unprivileged, as it should be."""
-    name = "unprivileged_bpf_disabled"
-    value = _read(host.proc / "sys" / "kernel" / name)
+def _check_unprivileged_bpf(host: Host) -> Finding:
+    value = _read(host.proc / "sys" / "kernel" / "unprivileged_bpf_disabled")
     if value is None:
-        return warning(name, "the kernel does not say; it may lack bpf(2)")
-    return ok(name, f"{value}; the agent is privileged and not concerned")
+        return warning("the kernel does not say; it may lack bpf(2)")
+    return ok(f"{value}; the agent is privileged and not concerned")
 
 
-def check_uprobes(host: Host) -> Finding:
-    """The kernel can attach probes to functions in user space."""
+def _check_uprobes(host: Host) -> Finding:
     path = host.sys / "bus" / "event_source" / "devices" / "uprobe"
     if path.exists():
-        return ok("uprobes", str(path))
+        return ok(str(path))
     if not (host.sys / "bus" / "event_source").exists():
-        return warning("uprobes", "sysfs is hidden here, so this could not be checked")
-    return missing(
-        "uprobes",
-        f"there is no {path}",
-        "use a kernel built with CONFIG_UPROBE_EVENTS=y",
-    )
+        return warning("sysfs is hidden here, so this could not be checked")
+    return missing(f"there is no {path}", "use a kernel built with CONFIG_UPROBE_EVENTS=y")
 
 
 def query_libbpf() -> Libbpf | str:
@@ -229,48 +198,32 @@ def query_libbpf() -> Libbpf | str:
     library = found.library
     # What libbpf would print about refused attempts is said by the finding.
     library.libbpf_set_print(None)
-    return Libbpf(
-        found.version,
-        library.libbpf_probe_bpf_prog_type(_PROG_TYPE_KPROBE, None) == 1,
-        library.libbpf_probe_bpf_map_type(_MAP_TYPE_RINGBUF, None) == 1,
-        found.path,
-        found.passed_over,
-    )
+    programs = library.libbpf_probe_bpf_prog_type(_PROG_TYPE_KPROBE, None) == 1
+    ring_buffers = library.libbpf_probe_bpf_map_type(_MAP_TYPE_RINGBUF, None) == 1
+    return Libbpf(found.version, programs, ring_buffers, found.path, found.passed_over)
 
 
-def check_libbpf(found: Libbpf | str) -> Finding:
-    """Libbpf is there, and the kernel accepts a program and a ring buffer from it."""
+def _check_libbpf(found: Libbpf | str) -> Finding:
     if isinstance(found, str):
         needed = ".".join(map(str, MINIMUM_VERSION))
         return missing(
-            "libbpf",
-            found,
-            f"install libbpf {needed} or newer (Debian, Ubuntu: libbpf1; Fedora: libbpf)",
+            found, f"install libbpf {needed} or newer (Debian, Ubuntu: libbpf1; Fedora: libbpf)"
         )
     version = ".".join(map(str, found.version))
     if found.path:
         version += f" from {found.path}"
     if found.passed_over:
         version += f", the installation's own (the system's is of no use: {found.passed_over})"
-    refused = [
-        name
-        for name, allowed in (
-            ("a program", found.can_load_programs),
-            ("a ring buffer", found.can_make_ring_buffers),
-        )
-        if not allowed
-    ]
-    if refused:
+    tried = {"a program": found.can_load_programs, "a ring buffer": found.can_make_ring_buffers}
+    if refused := [name for name, allowed in tried.items() if not allowed]:
         return missing(
-            "libbpf",
             f"{version}, but the kernel refused {' and '.join(refused)} just now",
             "run as root; in a container, allow bpf(2) in its seccomp profile",
         )
-    return ok("libbpf", f"{version}; the kernel accepted a program and a ring buffer")
+    return ok(f"{version}; the kernel accepted a program and a ring buffer")
 
 
-def check_object(host: Host) -> Finding:
-    """The BPF programs are built for this machine."""
+def _check_object(host: Host) -> Finding:
     variant = "" if _btf(host).exists() else ".nobtf"
     path = host.objects / f"otel_gpu.{host.machine}{variant}.bpf.o"
     try:
@@ -278,32 +231,28 @@ def check_object(host: Host) -> Finding:
             magic = file.read(4)
     except OSError as error:
         return missing(
-            "bpf_object",
             f"{path}: {error.strerror}",
             "run `make bpf` in the source tree, or install a wheel, which holds the objects",
         )
     if magic != b"\x7fELF":
-        return missing("bpf_object", f"{path}: not an object file", "run `make bpf`")
-    return ok("bpf_object", str(path))
+        return missing(f"{path}: not an object file", "run `make bpf`")
+    return ok(str(path))
 
 
-def check_pid_namespace(host: Host) -> Finding:
-    """The agent sees the host's processes, not only its container's."""
+def _check_pid_namespace(host: Host) -> Finding:
     try:
         inode = (host.proc / "self" / "ns" / "pid").stat().st_ino
     except OSError as error:
-        return warning("pid_namespace", f"cannot be read: {error.strerror}")
+        return warning(f"cannot be read: {error.strerror}")
     if inode == _INITIAL_PID_NAMESPACE:
-        return ok("pid_namespace", "the initial one")
+        return ok("the initial one")
     return warning(
-        "pid_namespace",
         f"pid:[{inode}]: only processes inside this namespace are seen",
         "to see the whole host, start the container in the host's pid namespace",
     )
 
 
-def check_tracefs(host: Host) -> Finding:
-    """Whether tracefs is mounted, which other tools need."""
+def _check_tracefs(host: Host) -> Finding:
     folder = host.sys / "kernel" / "tracing"
     try:
         state = "mounted" if any(folder.iterdir()) else "not mounted"
@@ -311,25 +260,22 @@ def check_tracefs(host: Host) -> Finding:
         state = "not mounted"
     except PermissionError:
         state = "hidden from this user"
-    return ok("tracefs", f"{state}; not needed")
+    return ok(f"{state}; not needed")
 
 
-def check_bpf_stats(host: Host) -> Finding:
-    """Whether the kernel measures the run time of BPF programs."""
+def _check_bpf_stats(host: Host) -> Finding:
     value = _read(host.proc / "sys" / "kernel" / "bpf_stats_enabled")
     state = {"0": "off", "1": "on: every probe costs a little more"}.get(value or "", "not known")
-    return ok("bpf_stats", state)
+    return ok(state)
 
 
-def check_protobuf() -> Finding:
-    """Protocol buffers are encoded by compiled code."""
+def _check_protobuf() -> Finding:
     from google.protobuf.internal import api_implementation  # noqa: PLC0415 -- 30 ms
 
     kind = api_implementation.Type()
     if kind == "upb":
-        return ok("protobuf", kind)
+        return ok(kind)
     return warning(
-        "protobuf",
         f"the {kind} implementation, which is about 20 times slower than upb",
         "install protobuf from a wheel, and leave PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION unset",
     )
@@ -346,18 +292,8 @@ def capabilities(host: Host) -> frozenset[str] | None:
     return frozenset(name for name, bit in _CAPABILITIES.items() if held >> bit & 1)
 
 
-def _is_initial_user_namespace(host: Host) -> bool:
-    text = _read(host.proc / "self" / "uid_map")
-    return text is None or text.split() == ["0", "0", "4294967295"]
-
-
 def _btf(host: Host) -> Path:
     return host.sys / "kernel" / "btf" / "vmlinux"
-
-
-def _version_of(release: str) -> tuple[int, int] | None:
-    match = re.match(r"(\d+)\.(\d+)", release)
-    return (int(match[1]), int(match[2])) if match else None
 
 
 def _read(path: Path) -> str | None:

@@ -21,11 +21,7 @@ class HostError(OtelGpuError):
 
 
 class BpfError(OtelGpuError):
-    """
-    libbpf refused something.
-
-    ``log`` carries what libbpf and the kernel's verifier printed about it.
-    """
+    """libbpf refused something; ``log`` is what it and the kernel's verifier printed about it."""
 
     def __init__(self, message: str, *, hint: str = "", log: str = "") -> None:
         super().__init__(message, hint=hint)

@@ -10,8 +10,8 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
-from types import TracebackType
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Generic, Protocol, TypeVar
 
 _logger = logging.getLogger(__name__)
@@ -40,12 +40,7 @@ T = TypeVar("T", bound=Observer)
 
 
 class Faults:
-    """
-    The errors of one agent, by place; safe between threads.
-
-    Args:
-        clock: A monotonic clock in seconds.
-    """
+    """The errors of one agent, by place; safe between threads; ``clock`` is monotonic, in seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
@@ -63,12 +58,11 @@ class Faults:
             due_s, silence_s, unsaid = self._said.get(place, (0.0, 0.0, 0))
             now_s = self.clock()
             is_first = not silence_s
-            if is_first or now_s >= due_s:
-                silence_s = min(2 * silence_s or _FIRST_SILENCE_S, _LONGEST_SILENCE_S)
-                self._said[place] = (now_s + silence_s, silence_s, 0)
-            else:
+            if not is_first and now_s < due_s:
                 self._said[place] = (due_s, silence_s, unsaid + 1)
                 return
+            silence_s = min(2 * silence_s or _FIRST_SILENCE_S, _LONGEST_SILENCE_S)
+            self._said[place] = (now_s + silence_s, silence_s, 0)
         text = f"{type(error).__name__}: {error}"
         if is_first:
             _logger.error(
@@ -77,9 +71,13 @@ class Faults:
         else:
             _logger.error("%s failed %d times more, the last time: %s", place, unsaid + 1, text)
 
-    def at(self, place: str) -> "_At":
+    @contextmanager
+    def at(self, place: str) -> Iterator[None]:
         """Return a context in which an error is counted under a place, and ends the context alone."""
-        return _At(self, place)
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 -- that is what this is for
+            self.add(place, error)
 
     def skip(self, place: str) -> None:
         """Count an item that a part did not get while it was switched off."""
@@ -95,9 +93,8 @@ class Faults:
         """
         Return what RECORD_STATUS says of faults.
 
-        Returns:
-            ``errors`` by place, ``skipped``: items that came while a part was switched off,
-            and ``off``: 1 for each part that is switched off now, 0 for one that was.
+        ``errors`` by place, ``skipped``: items that came while a part was switched off, and
+        ``off``: 1 for each part that is switched off now, 0 for one that was.
         """
         with self._lock:
             return {
@@ -111,11 +108,8 @@ class Faults:
         with self._lock:
             errors = ", ".join(f"{place} {n:,}" for place, n in sorted(self._errors.items()))
             off = ", ".join(sorted(place for place, is_off in self._off.items() if is_off))
-        return "; ".join(
-            part
-            for part in (errors and f"errors: {errors}", off and f"switched off: {off}")
-            if part
-        )
+        parts = (errors and f"errors: {errors}", off and f"switched off: {off}")
+        return "; ".join(filter(None, parts))
 
     @property
     def cost_a_part(self) -> bool:
@@ -123,41 +117,8 @@ class Faults:
         return bool(self._off)
 
 
-class _At:
-    def __init__(self, faults: Faults, place: str) -> None:
-        self._faults = faults
-        self._place = place
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool:
-        if not isinstance(error, Exception):
-            return False
-        self._faults.add(self._place, error)
-        return True
-
-
-class Part(Protocol[T]):
-    """Something that is given items; ``Isolated`` and ``Exposed`` are such."""
-
-    part: T
-    observe: Callable[[Any], object]
-
-    def call(self, act: Callable[[T], object]) -> None:
-        """Have something done with the part."""
-
-    def failed(self, error: Exception) -> None:
-        """Take in an error that the part raised about one item."""
-
-
-class Exposed(Generic[T]):
-    """A part whose errors are raised, as they should be where a tool runs once."""
+class Part(Generic[T]):
+    """Something that is given items; its errors are raised, as they should be where a tool runs once."""
 
     def __init__(self, part: T) -> None:
         self.part = part
@@ -168,11 +129,11 @@ class Exposed(Generic[T]):
         act(self.part)
 
     def failed(self, error: Exception) -> None:
-        """Raise the error."""
+        """Take in an error that the part raised about one item."""
         raise error
 
 
-class Isolated(Generic[T]):
+class Isolated(Part[T]):
     """
     A part whose errors neither end the capture nor reach other parts.
 
@@ -188,14 +149,9 @@ class Isolated(Generic[T]):
     """
 
     def __init__(
-        self,
-        faults: Faults,
-        place: str,
-        part: T,
-        renew: Callable[[T], T] = lambda part: part,
+        self, faults: Faults, place: str, part: T, renew: Callable[[T], T] = lambda part: part
     ) -> None:
-        self.part = part
-        self.observe: Callable[[Any], object] = part.observe
+        super().__init__(part)
         self._faults = faults
         self._place = place
         self._renew = renew
@@ -246,11 +202,8 @@ class Isolated(Generic[T]):
         self.observe = self._skip
         self._faults.switch(self._place, off=True)
         self._retry_s = self._faults.clock() + self._pause_s
-        _logger.error(
-            "%s failed too often: it is switched off, and tried again in %.0f s",
-            self._place,
-            self._pause_s,
-        )
+        text = "%s failed too often: it is switched off, and tried again in %.0f s"
+        _logger.error(text, self._place, self._pause_s)
         self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
 
     def _skip(self, activity: Any = None) -> None:  # noqa: ANN401 -- see Observer

@@ -1,12 +1,14 @@
 """
 The table of options: each section is a frozen dataclass, each field of it one option.
 
-From this table come the YAML keys, the environment variables, the flags and
-``docs/configuration.md``. Names end in the unit of the value.
+From this table, and the texts of its docstrings, come the YAML keys, the environment variables,
+the flags and ``docs/configuration.md``. Names end in the unit of the value.
 """
 
 import dataclasses
+import inspect
 import itertools
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
@@ -17,273 +19,22 @@ ENVIRONMENT_PREFIX = "OTEL_GPU_"
 _Value = TypeVar("_Value")
 
 
-class Rule(NamedTuple):
+class Option(NamedTuple):
     """
-    What is said about one option; bounds are inclusive, and of each element of a list.
+    One row of the table; bounds are inclusive, and of each element of a list.
 
     ``check`` returns what is wrong with a value, or nothing.
     """
 
+    section: str
+    name: str
+    default: Any
     text: str
     bounds: tuple[float, float] | None = None
     choices: tuple[str, ...] = ()
     flag: str | None = None
     optional: bool = False
     check: Callable[[Any], str | None] | None = None
-
-
-def _option(default: _Value, text: str, **rule: Any) -> _Value:  # noqa: ANN401 -- fields of Rule
-    return dataclasses.field(default=default, metadata={"rule": Rule(text, **rule)})
-
-
-def _check_ring_buffer(value: int) -> str | None:
-    return None if value & (value - 1) == 0 else "must be a power of two"
-
-
-def _check_bounds(value: tuple[float, ...]) -> str | None:
-    if len(value) > wire.MAX_BOUNDS:
-        return f"has {len(value)} bounds, but at most {wire.MAX_BOUNDS} fit"
-    if any(low >= high for low, high in itertools.pairwise(value)):
-        return "must rise from each bound to the next"
-    return None
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class CaptureConfig:
-    """What the kernel side may hold, and how often it is looked at."""
-
-    loader: str = _option(
-        "auto",
-        "How the programs learn the kernel's types: `libbpf` takes them from its BTF, `bcc` from its "
-        "headers; `auto` is `libbpf` where there is BTF.",
-        choices=("auto", "libbpf", "bcc"),
-    )
-    ring_buffer_bytes: int = _option(
-        8_388_608,
-        "Size of the ring buffer between the kernel and the agent; a power of two.",
-        bounds=(65_536, 1_073_741_824),
-        check=_check_ring_buffer,
-    )
-    max_threads: int = _option(16_384, "Watched threads at one time.", bounds=(64, 1_048_576))
-    max_processes: int = _option(4_096, "Watched processes at one time.", bounds=(16, 1_048_576))
-    max_series: int = _option(
-        4_096,
-        "Series (histograms) that the kernel side holds; calls beyond them are counted as lost.",
-        bounds=(64, 1_048_576),
-    )
-    open_call_limit_s: float = _option(
-        10.0,
-        "A call that has been open for longer than this is reported while it hangs.",
-        bounds=(0.1, 86_400.0),
-    )
-    snapshot_interval_s: float = _option(
-        1.0, "How often the kernel's counters are read.", bounds=(0.1, 3_600.0)
-    )
-    discovery_interval_s: float = _option(
-        2.0,
-        "How often processes are looked through for newly mapped CUDA libraries.",
-        bounds=(0.1, 3_600.0),
-    )
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class SpansConfig:
-    """Which calls become spans. All calls are counted in any case."""
-
-    mode: str = _option(
-        "chosen",
-        "`chosen`: failed, slow, stalled and sampled calls; `full`: every call; `none`: metrics only.",
-        choices=("chosen", "full", "none"),
-        flag="--spans",
-    )
-    slow_floor_us: float = _option(
-        100.0, "A call faster than this is never chosen for being slow.", bounds=(0.0, 6e7)
-    )
-    sample_one_in: int = _option(
-        1_000,
-        "One in this many calls is chosen whatever its duration; 0 turns the sample off.",
-        bounds=(0, 4_294_967_295),
-    )
-    rate_per_process: int = _option(
-        1_000,
-        "Most spans per second and process; what is withheld is counted.",
-        bounds=(1, 1_000_000),
-    )
-    stall_floor_ms: float = _option(
-        10.0,
-        "Shortest scheduler stall outside CUDA calls that becomes a span.",
-        bounds=(0.0, 3.6e6),
-    )
-    call_stall_floor_ms: float = _option(
-        1.0, "Shortest scheduler stall inside a CUDA call that becomes a span.", bounds=(0.0, 3.6e6)
-    )
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class StacksConfig:
-    """Where in the program chosen calls were made, and where its threads left the CPU."""
-
-    enabled: bool = _option(
-        True,  # noqa: FBT003 -- the default of a switch
-        "Whether stacks are captured. They hold names of functions and paths of source files.",
-    )
-    mode: str = _option(
-        "event",
-        "Where spans have their stack: in an `event`, in an `attribute`, in a `log` record beside the "
-        "span, or nowhere (`none`).",
-        choices=("event", "attribute", "log", "none"),
-        flag="--stacks",
-    )
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class HistogramsConfig:
-    """The buckets that the kernel counts in."""
-
-    layout: str = _option(
-        "exponential",
-        "`exponential`: OpenTelemetry exponential histograms; `explicit`: the bounds below.",
-        choices=("exponential", "explicit"),
-    )
-    duration_bounds_s: tuple[float, ...] = _option(
-        (),
-        "Upper bounds in seconds for durations; needs `layout: explicit`. Empty: a default ladder.",
-        bounds=(1e-9, 1e6),
-        check=_check_bounds,
-    )
-    size_bounds_bytes: tuple[float, ...] = _option(
-        (),
-        "Upper bounds in bytes for sizes; needs `layout: explicit`. Empty: a default ladder.",
-        bounds=(1.0, 2.0**63),
-        check=_check_bounds,
-    )
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ExportConfig:
-    """How telemetry leaves. Endpoints and protocols are the standard `OTEL_*` variables."""
-
-    queue_bytes: int = _option(
-        33_554_432,
-        "Memory for spans that wait for a slow or dead endpoint; the oldest are dropped, and counted.",
-        bounds=(1_048_576, 17_179_869_184),
-    )
-    batch_bytes: int = _option(
-        3_500_000,
-        "Largest request; receivers refuse more than 4 MiB by default.",
-        bounds=(65_536, 67_108_864),
-    )
-    flush_interval_s: float = _option(
-        1.0, "Longest time that a span waits for company.", bounds=(0.05, 300.0)
-    )
-    shutdown_timeout_s: float = _option(
-        10.0, "Longest time that the end of a run waits for the endpoint.", bounds=(0.1, 300.0)
-    )
-    otlp_file: str | None = _option(
-        None,
-        "Also write OTLP/JSON lines to this file; `-` is standard output.",
-        flag="--otlp-file",
-        optional=True,
-    )
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ExplainConfig:
-    """What is said about causes of slow calls and gaps."""
-
-    enabled: bool = _option(
-        True,  # noqa: FBT003 -- the default of a switch
-        "Whether causes are looked for and exported as `gpu.causal_chain` and `gpu.incident` spans.",
-    )
-    chains_per_second: int = _option(
-        50,
-        "Most causal chains kept of one second, as spans and in the store: those that lost most "
-        "time. The others are counted.",
-        bounds=(1, 100_000),
-    )
-    high_lost_ms: float = _option(
-        100.0,
-        "An incident that cost less than this is never of high severity.",
-        bounds=(0.0, 3.6e6),
-    )
-    chronic_share: float = _option(
-        0.05,
-        "A cause that takes this share of the time of the threads that feed a GPU is an incident, "
-        "also if that is usual.",
-        bounds=(0.0, 1.0),
-    )
-    chronic_lost_ms: float = _option(
-        50.0,
-        "And it has to take so much in each second.",
-        bounds=(0.0, 1e6),
-    )
-    chronic_window_s: float = _option(
-        10.0,
-        "The stretches of time in which such causes are looked for.",
-        bounds=(0.1, 86_400.0),
-    )
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class StoreConfig:
-    """The flight recorder: the latest hours, kept in a file."""
-
-    enabled: str = _option(
-        "auto",
-        "`auto`: `run` writes it when no endpoint is set, or when a path is; `on`: always; `off`: never.",
-        choices=("auto", "on", "off"),
-    )
-    path: str | None = _option(
-        None,
-        "The file. Default: `$STATE_DIRECTORY/store.db` in a systemd service, "
-        "`/var/lib/otel-gpu/store.db` for root, else `$XDG_STATE_HOME/otel-gpu/store.db`.",
-        flag="--store",
-        optional=True,
-    )
-    max_bytes: int = _option(
-        1_073_741_824,
-        "Largest size of the file and its log together; the oldest minutes make room.",
-        bounds=(16_777_216, 1_099_511_627_776),
-    )
-    max_age_h: float = _option(
-        72.0,
-        "What was written longer ago than this, in hours, is removed.",
-        bounds=(0.01, 87_600.0),
-    )
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class LogConfig:
-    """What the agent says about itself on standard error."""
-
-    level: str = _option(
-        "warning",
-        "`-v` and `-vv` on the command line mean `info` and `debug`.",
-        choices=("error", "warning", "info", "debug"),
-    )
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
-    """All options; every part has defaults."""
-
-    capture: CaptureConfig = dataclasses.field(default_factory=CaptureConfig)
-    spans: SpansConfig = dataclasses.field(default_factory=SpansConfig)
-    stacks: StacksConfig = dataclasses.field(default_factory=StacksConfig)
-    histograms: HistogramsConfig = dataclasses.field(default_factory=HistogramsConfig)
-    export: ExportConfig = dataclasses.field(default_factory=ExportConfig)
-    explain: ExplainConfig = dataclasses.field(default_factory=ExplainConfig)
-    store: StoreConfig = dataclasses.field(default_factory=StoreConfig)
-    log: LogConfig = dataclasses.field(default_factory=LogConfig)
-
-
-class Option(NamedTuple):
-    """One row of the table."""
-
-    section: str
-    name: str
-    default: Any
-    rule: Rule
 
     @property
     def key(self) -> str:
@@ -304,12 +55,218 @@ class Option(NamedTuple):
         return kinds.get(type(self.default), "text")
 
 
+def _option(default: _Value, **more: Any) -> _Value:  # noqa: ANN401 -- fields of Option
+    return dataclasses.field(default=default, metadata=more)
+
+
+def _texts(section: type) -> dict[str, str]:
+    found = re.findall(
+        r"^ {4}(\w+): (.+(?:\n {8}.+)*)", inspect.getdoc(section) or "", re.MULTILINE
+    )
+    return {name: " ".join(text.split()) for name, text in found}
+
+
+def _check_bounds(value: tuple[float, ...]) -> str | None:
+    if len(value) > wire.MAX_BOUNDS:
+        return f"has {len(value)} bounds, but at most {wire.MAX_BOUNDS} fit"
+    if any(low >= high for low, high in itertools.pairwise(value)):
+        return "must rise from each bound to the next"
+    return None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureConfig:
+    """
+    What the kernel side may hold, and how often it is looked at.
+
+    Attributes:
+        loader: How the programs learn the kernel's types: `libbpf` takes them from its BTF, `bcc`
+            from its headers; `auto` is `libbpf` where there is BTF.
+        ring_buffer_bytes: Size of the ring buffer between the kernel and the agent; a power of two.
+        max_threads: Watched threads at one time.
+        max_processes: Watched processes at one time.
+        max_series: Series (histograms) that the kernel side holds; calls beyond them are counted as
+            lost.
+        open_call_limit_s: A call that has been open for longer than this is reported while it
+            hangs.
+        snapshot_interval_s: How often the kernel's counters are read.
+        discovery_interval_s: How often processes are looked through for newly mapped CUDA
+            libraries.
+    """
+
+    loader: str = _option("auto", choices=("auto", "libbpf", "bcc"))
+    ring_buffer_bytes: int = _option(
+        8_388_608,
+        bounds=(65_536, 1_073_741_824),
+        check=lambda size: "must be a power of two" if size & (size - 1) else None,
+    )
+    max_threads: int = _option(16_384, bounds=(64, 1_048_576))
+    max_processes: int = _option(4_096, bounds=(16, 1_048_576))
+    max_series: int = _option(4_096, bounds=(64, 1_048_576))
+    open_call_limit_s: float = _option(10.0, bounds=(0.1, 86_400.0))
+    snapshot_interval_s: float = _option(1.0, bounds=(0.1, 3_600.0))
+    discovery_interval_s: float = _option(2.0, bounds=(0.1, 3_600.0))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SpansConfig:
+    """
+    Which calls become spans. All calls are counted in any case.
+
+    Attributes:
+        mode: `chosen`: failed, slow, stalled and sampled calls; `full`: every call; `none`: metrics
+            only.
+        slow_floor_us: A call faster than this is never chosen for being slow.
+        sample_one_in: One in this many calls is chosen whatever its duration; 0 turns the sample
+            off.
+        rate_per_process: Most spans per second and process; what is withheld is counted.
+        stall_floor_ms: Shortest scheduler stall outside CUDA calls that becomes a span.
+        call_stall_floor_ms: Shortest scheduler stall inside a CUDA call that becomes a span.
+    """
+
+    mode: str = _option("chosen", choices=("chosen", "full", "none"), flag="--spans")
+    slow_floor_us: float = _option(100.0, bounds=(0.0, 6e7))
+    sample_one_in: int = _option(1_000, bounds=(0, 4_294_967_295))
+    rate_per_process: int = _option(1_000, bounds=(1, 1_000_000))
+    stall_floor_ms: float = _option(10.0, bounds=(0.0, 3.6e6))
+    call_stall_floor_ms: float = _option(1.0, bounds=(0.0, 3.6e6))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class StacksConfig:
+    """
+    Where in the program chosen calls were made, and where its threads left the CPU.
+
+    Attributes:
+        enabled: Whether stacks are captured. They hold names of functions and paths of source
+            files.
+        mode: Where spans have their stack: in an `event`, in an `attribute`, in a `log` record
+            beside the span, or nowhere (`none`).
+    """
+
+    enabled: bool = _option(default=True)
+    mode: str = _option("event", choices=("event", "attribute", "log", "none"), flag="--stacks")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class HistogramsConfig:
+    """
+    The buckets that the kernel counts in.
+
+    Attributes:
+        layout: `exponential`: OpenTelemetry exponential histograms; `explicit`: the bounds below.
+        duration_bounds_s: Upper bounds in seconds for durations; needs `layout: explicit`. Empty: a
+            default ladder.
+        size_bounds_bytes: Upper bounds in bytes for sizes; needs `layout: explicit`. Empty: a
+            default ladder.
+    """
+
+    layout: str = _option("exponential", choices=("exponential", "explicit"))
+    duration_bounds_s: tuple[float, ...] = _option((), bounds=(1e-9, 1e6), check=_check_bounds)
+    size_bounds_bytes: tuple[float, ...] = _option((), bounds=(1.0, 2.0**63), check=_check_bounds)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ExportConfig:
+    """
+    How telemetry leaves. Endpoints and protocols are the standard `OTEL_*` variables.
+
+    Attributes:
+        queue_bytes: Memory for spans that wait for a slow or dead endpoint; the oldest are dropped,
+            and counted.
+        batch_bytes: Largest request; receivers refuse more than 4 MiB by default.
+        flush_interval_s: Longest time that a span waits for company.
+        shutdown_timeout_s: Longest time that the end of a run waits for the endpoint.
+        otlp_file: Also write OTLP/JSON lines to this file; `-` is standard output.
+    """
+
+    queue_bytes: int = _option(33_554_432, bounds=(1_048_576, 17_179_869_184))
+    batch_bytes: int = _option(3_500_000, bounds=(65_536, 67_108_864))
+    flush_interval_s: float = _option(1.0, bounds=(0.05, 300.0))
+    shutdown_timeout_s: float = _option(10.0, bounds=(0.1, 300.0))
+    otlp_file: str | None = _option(None, flag="--otlp-file", optional=True)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainConfig:
+    """
+    What is said about causes of slow calls and gaps.
+
+    Attributes:
+        enabled: Whether causes are looked for and exported as `gpu.causal_chain` and `gpu.incident`
+            spans.
+        chains_per_second: Most causal chains kept of one second, as spans and in the store: those
+            that lost most time. The others are counted.
+        high_lost_ms: An incident that cost less than this is never of high severity.
+        chronic_share: A cause that takes this share of the time of the threads that feed a GPU is
+            an incident, also if that is usual.
+        chronic_lost_ms: And it has to take so much in each second.
+        chronic_window_s: The stretches of time in which such causes are looked for.
+    """
+
+    enabled: bool = _option(default=True)
+    chains_per_second: int = _option(50, bounds=(1, 100_000))
+    high_lost_ms: float = _option(100.0, bounds=(0.0, 3.6e6))
+    chronic_share: float = _option(0.05, bounds=(0.0, 1.0))
+    chronic_lost_ms: float = _option(50.0, bounds=(0.0, 1e6))
+    chronic_window_s: float = _option(10.0, bounds=(0.1, 86_400.0))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class StoreConfig:
+    """
+    The flight recorder: the latest hours, kept in a file.
+
+    Attributes:
+        enabled: `auto`: `run` writes it when no endpoint is set, or when a path is; `on`: always;
+            `off`: never.
+        path: The file. Default: `$STATE_DIRECTORY/store.db` in a systemd service,
+            `/var/lib/otel-gpu/store.db` for root, else `$XDG_STATE_HOME/otel-gpu/store.db`.
+        max_bytes: Largest size of the file and its log together; the oldest minutes make room.
+        max_age_h: What was written longer ago than this, in hours, is removed.
+    """
+
+    enabled: str = _option("auto", choices=("auto", "on", "off"))
+    path: str | None = _option(None, flag="--store", optional=True)
+    max_bytes: int = _option(1_073_741_824, bounds=(16_777_216, 1_099_511_627_776))
+    max_age_h: float = _option(72.0, bounds=(0.01, 87_600.0))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LogConfig:
+    """
+    What the agent says about itself on standard error.
+
+    Attributes:
+        level: `-v` and `-vv` on the command line mean `info` and `debug`.
+    """
+
+    level: str = _option("warning", choices=("error", "warning", "info", "debug"))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """All options; every part has defaults."""
+
+    capture: CaptureConfig = dataclasses.field(default_factory=CaptureConfig)
+    spans: SpansConfig = dataclasses.field(default_factory=SpansConfig)
+    stacks: StacksConfig = dataclasses.field(default_factory=StacksConfig)
+    histograms: HistogramsConfig = dataclasses.field(default_factory=HistogramsConfig)
+    export: ExportConfig = dataclasses.field(default_factory=ExportConfig)
+    explain: ExplainConfig = dataclasses.field(default_factory=ExplainConfig)
+    store: StoreConfig = dataclasses.field(default_factory=StoreConfig)
+    log: LogConfig = dataclasses.field(default_factory=LogConfig)
+
+
 SECTIONS: Mapping[str, Any] = {
     section.name: section.default_factory for section in dataclasses.fields(Config)
 }
 OPTIONS: Mapping[str, Option] = {
     option.key: option
     for section, kind in SECTIONS.items()
+    for texts in [_texts(kind)]
     for field in dataclasses.fields(kind)
-    for option in [Option(section, field.name, field.default, field.metadata["rule"])]
+    for option in [
+        Option(section, field.name, field.default, texts.get(field.name, ""), **field.metadata)
+    ]
 }

@@ -19,14 +19,14 @@ from otel_gpu.explain.budget import ChainBudget, Decision
 from otel_gpu.explain.chains import Chain, Incident
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.explain.settings import Settings
-from otel_gpu.faults import Exposed, Faults, Isolated, Observer, Part
+from otel_gpu.faults import Faults, Observer, Part
 
 _NS_PER_MS = 1_000_000
 _NS_PER_S = 1_000 * _NS_PER_MS
 
 
-class BlameExports(Protocol):
-    """Where chains and incidents go: ``Exports`` of ``export``, ``StoreWriter`` of ``store``."""
+class Keeper(Observer, Protocol):
+    """Takes activities, and what they add up to: ``Exports``, or the ``StoreWriter`` of a store."""
 
     def observe_chain(self, chain: Chain) -> None:
         """Take a chain, after the spans of its effect."""
@@ -38,13 +38,6 @@ class BlameExports(Protocol):
         """Take an incident, after its chains."""
 
 
-class Keeper(BlameExports, Protocol):
-    """Takes all there is: activities, and what they add up to."""
-
-    def observe(self, activity: Activity) -> None:
-        """Take one activity, in the order of the stream."""
-
-
 class Blame:
     """
     Explains activities, and hands what it finds to each of the keepers.
@@ -53,7 +46,7 @@ class Blame:
     so that the span of an effect comes before its chain.
     """
 
-    def __init__(self, config: Config, *keepers: "Part[Any] | Keeper") -> None:
+    def __init__(self, config: Config, *keepers: Part[Any] | Keeper) -> None:
         settings = explain_settings(config)
         wanted = config.explain.enabled
         self._explainer = Explainer(settings, keeps_closed=False) if wanted else None
@@ -72,14 +65,14 @@ class Blame:
             self._hand_on(self._budget.advance(explainer.now_unix_ns))
         # A chain closes an incident, or a reading does: no call by itself.
         if chains or type(activity) is not CallActivity:
-            self._hand_on_incidents(explainer.closed_incidents())
+            self._hand_on_incidents(explainer)
 
     def close(self) -> None:
         """Hand on what was still waiting for more to happen; before the keepers end."""
         if self._explainer is not None:
             self._add(self._explainer.close())
             self._hand_on(self._budget.close())
-            self._hand_on_incidents(self._explainer.closed_incidents())
+            self._hand_on_incidents(self._explainer)
 
     def _add(self, chains: Iterable[Chain]) -> None:
         for chain in chains:
@@ -87,16 +80,18 @@ class Blame:
 
     def _hand_on(self, decisions: Iterable[Decision]) -> None:
         for chain, withheld in decisions:
-            for keeper in self._keepers:
-                if withheld:
-                    keeper.call(operator.methodcaller("withhold_chain", chain, withheld))
-                else:
-                    keeper.call(operator.methodcaller("observe_chain", chain))
+            if withheld:
+                self._call("withhold_chain", chain, withheld)
+            else:
+                self._call("observe_chain", chain)
 
-    def _hand_on_incidents(self, incidents: Iterable[Incident]) -> None:
-        for incident in incidents:
-            for keeper in self._keepers:
-                keeper.call(operator.methodcaller("observe_incident", incident))
+    def _hand_on_incidents(self, explainer: Explainer) -> None:
+        for incident in explainer.closed_incidents():
+            self._call("observe_incident", incident)
+
+    def _call(self, method: str, *found: object) -> None:
+        for keeper in self._keepers:
+            keeper.call(operator.methodcaller(method, *found))
 
 
 def explain_settings(config: Config) -> Settings:
@@ -110,13 +105,13 @@ def explain_settings(config: Config) -> Settings:
     )
 
 
-Observers = Sequence["Part[Any] | Observer | Callable[[Activity], object]"]
+AnyObserver = Part[Any] | Observer | Callable[[Activity], object]
 
 
 def process(
     batches: Iterable[Sequence[bytes]],
     enricher: Enricher,
-    observers: Observers,
+    observers: Sequence[AnyObserver],
     rejected: Counter[str],
     faults: Faults | None = None,
 ) -> None:
@@ -132,7 +127,10 @@ def process(
 
 
 def process_events(
-    events: Iterable[Event], enricher: Enricher, observers: Observers, faults: Faults | None = None
+    events: Iterable[Event],
+    enricher: Enricher,
+    observers: Sequence[AnyObserver],
+    faults: Faults | None = None,
 ) -> None:
     """Take events from anywhere through enrich, and on as ``process`` does."""
     parts = [_as_part(observer) for observer in observers]
@@ -141,7 +139,9 @@ def process_events(
     for activity in enricher.enrich(events, faults):
         kind = type(activity)
         if kind not in wanting:
-            wanting[kind] = [part for part in parts if _wants(part, kind)]
+            wanting[kind] = [
+                part for part in parts if kind in getattr(part.part, "observes", {kind})
+            ]
         for part in wanting[kind]:
             # A try costs nothing until something is raised.
             try:
@@ -150,17 +150,12 @@ def process_events(
                 part.failed(error)
 
 
-def _wants(part: "Part[Any]", kind: type) -> bool:
-    observes = getattr(part.part, "observes", None)
-    return observes is None or kind in observes
-
-
 class _Plain:
     def __init__(self, observe: Callable[[Activity], object]) -> None:
         self.observe = observe
 
 
-def _as_part(observer: "Part[Any] | Observer | Callable[[Activity], object]") -> "Part[Any]":
-    if isinstance(observer, Isolated | Exposed):
+def _as_part(observer: AnyObserver) -> Part[Any]:
+    if isinstance(observer, Part):
         return observer
-    return Exposed(_Plain(observer) if callable(observer) else observer)
+    return Part(_Plain(observer) if callable(observer) else observer)

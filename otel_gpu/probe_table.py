@@ -183,15 +183,8 @@ _API_BY_NAME: Mapping[str, Api] = {api.name: api for api in APIS}
 
 # Spellings in the order of their wire number (``cuda_call_record.variant``).
 VARIANTS: tuple[str, ...] = (
-    "",
-    "_v2",
-    "_v3",
-    "_ptsz",
-    "_ptds",
-    "_v2_ptsz",
-    "_v2_ptds",
-    "_v3_ptsz",
-    "_v3_ptds",
+    *("", "_v2", "_v3", "_ptsz", "_ptds"),
+    *("_v2_ptsz", "_v2_ptds", "_v3_ptsz", "_v3_ptds"),
 )
 _FIRST_DRIVER_API = 100
 _SPELLING = re.compile(r"^(cu\w+?)((?:_v[0-9]+)?(?:_ptsz|_ptds)?)$")
@@ -213,26 +206,17 @@ def unknown_api(number: int) -> Api:
 
 
 def api_of_symbol(symbol: str) -> tuple[Api, int] | None:
-    """
-    Return the API that an exported symbol implements and its variant number.
-
-    None for a symbol that is not in the table, or in a spelling not known.
-    """
+    """Return the API that an exported symbol implements and its variant number; None: no row's."""
     match = _SPELLING.match(symbol)
-    if match is None:
-        return None
-    api = _API_BY_NAME.get(match[1])
-    if api is None or match[2] not in VARIANTS:
+    api = _API_BY_NAME.get(match[1]) if match else None
+    if match is None or api is None or match[2] not in VARIANTS:
         return None
     return api, VARIANTS.index(match[2])
 
 
 def probes_of(symbols: Iterable[tuple[str, int]]) -> list[Probe]:
     """
-    Choose the symbols of one library to probe, each file offset once.
-
-    Args:
-        symbols: Exported functions as (name, file offset).
+    Choose which of a library's exported functions, as (name, file offset), to probe.
 
     Aliases share an offset; the shortest name wins, so nothing counts twice.
     """

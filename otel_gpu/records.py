@@ -53,24 +53,18 @@ def json_record(
     mappings keep their first items, all to the same limit, which shrinks from
     4096; ``"truncated": true`` is then added to the body.
     """
-    encoded = _encode_json(body)
-    for limit in _SHORTENING_LIMITS:
+    shorter = ({**_shorten(body, limit), "truncated": True} for limit in _SHORTENING_LIMITS)
+    for candidate in itertools.chain([body], shorter, [{"truncated": True}]):
+        encoded = _encode_json(candidate)
         if len(encoded) <= MAX_JSON_BYTES:
             break
-        encoded = _encode_json({**_shorten(body, limit), "truncated": True})
-    if len(encoded) > MAX_JSON_BYTES:
-        encoded = _encode_json({"truncated": True})
     size = wire.RECORD_HEADER.size + len(encoded)
     header = wire.RECORD_HEADER.pack(kind, 0, size, ktime_ns, image_ktime_ns, pid, tid)
     return header + encoded
 
 
 def aggregates_records(ktime_ns: int, series: Iterable[Entry]) -> Iterator[bytes]:
-    """
-    Build as many records as series need, which are as the map has them.
-
-    Series that have counted nothing yet are left out; no series gives no record.
-    """
+    """Build as many records as are needed for the series that have counted anything yet."""
     counted = (entry for entry in series if entry[1] != _EMPTY_AGGREGATE)
     while taken := tuple(itertools.islice(counted, MAX_SERIES_PER_RECORD)):
         yield aggregates_record(ktime_ns, taken)
@@ -93,24 +87,17 @@ def counters_record(ktime_ns: int, values: Sequence[int]) -> bytes:
 
 
 def unseen_exit_record(ktime_ns: int, *, pid: int, image_ktime_ns: int) -> bytes:
-    """
-    Build the record of an end that the kernel side did not report.
-
-    Neither its moment nor its exit code is known: ``ktime_ns`` is when it was noticed.
-    """
+    """Build the record of an end that the kernel side did not report, but we did at ``ktime_ns``."""
     image = {"pid": pid, "tid": pid, "image_ktime_ns": image_ktime_ns}
     return _record(wire.RECORD_EXIT, wire.EXIT_RECORD, ktime_ns, flags=wire.EXIT_NOT_SEEN, **image)
 
 
 def open_call_record(ktime_ns: int, *, comm: bytes, **fields: int) -> bytes:
     """
-    Build a record of a CUDA call that was still open when it was looked at.
+    Build a record of a CUDA call that was still open when it was looked at, at ``ktime_ns``.
 
-    Args:
-        ktime_ns: When that was.
-        comm: The kernel's name of the thread; what is past 15 bytes is cut.
-        fields: Others of ``struct open_call_record``. Times are of this call so far, not the
-            thread's totals.
+    ``comm`` is cut to the kernel's 15 bytes; ``fields`` are others of ``struct open_call_record``,
+    with times of this call so far, and not the thread's totals.
     """
     comm = comm[: wire.COMM_BYTES - 1]
     return _record(wire.RECORD_OPEN_CALL, wire.OPEN_CALL_RECORD, ktime_ns, comm=comm, **fields)
@@ -139,5 +126,4 @@ def _shorten(value: Any, limit: int) -> Any:  # noqa: ANN401 - any JSON value
 
 def _entries_record(kind: int, layout: CStruct, ktime_ns: int, entries: Sequence[Entry]) -> bytes:
     body = b"".join(itertools.chain.from_iterable(entries))
-    size = layout.size + len(body)
-    return layout.pack(kind, 0, size, ktime_ns, 0, 0, 0, len(entries)) + body
+    return layout.pack(kind, 0, layout.size + len(body), ktime_ns, 0, 0, 0, len(entries)) + body

@@ -9,12 +9,13 @@ make are seen. These checks find that out before somebody wonders about a gap.
 
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 from otel_gpu import wire
 from otel_gpu.capture.interpreters import diagnose
 from otel_gpu.capture.libraries import exported_functions
-from otel_gpu.checks import Finding, missing, ok, warning
+from otel_gpu.checks import Finding, missing, named, ok, warning
 from otel_gpu.errors import HostError
 from otel_gpu.probe_table import APIS, probes_of
 from otel_gpu.procfs.mapped_files import FileId, MappedFile, all_pids, mapped_files
@@ -27,7 +28,6 @@ _MAX_SCANNED_BYTES = 512 << 20
 _WINDOW_BYTES = 4 << 20
 _ELF_32_BIT = b"\x7fELF\x01"
 _PIDS_LISTED = 5
-_PYTHON_FRAMES = "python_frames"
 _PYTHON_HINTS = {
     "early": "nothing to do if it has just begun, or waits outside of Python: a capture looks "
     "again by itself; ask again when it works",
@@ -50,11 +50,9 @@ def examine_processes(pids: Iterable[int] | None = None) -> Finding:
                 paths[mapped.file] = mapped.path
         hidden += _is_hidden(pid)
     blind = f"; {_count(hidden)} may not be looked into" if hidden else ""
-    listed = "; ".join(
-        f"{paths[file]} ({_count(len(users[file]))}: {_list(users[file])})"
-        for file in sorted(users, key=lambda file: paths[file])
-    )
-    return ok("cuda_libraries", (listed or "no process uses CUDA now") + blind)
+    by_path = sorted((path, users[file]) for file, path in paths.items())
+    listed = "; ".join(f"{path} ({_count(len(who))}: {_list(who)})" for path, who in by_path)
+    return ok((listed or "no process uses CUDA now") + blind)
 
 
 def examine_process(pid: int) -> Iterator[Finding]:
@@ -63,26 +61,21 @@ def examine_process(pid: int) -> Iterator[Finding]:
     if not home.exists():
         raise HostError(f"there is no process {pid}", hint="list processes with ps -e")
     if _is_hidden(pid):
-        yield missing(
-            "process",
+        refused = missing(
             f"process {pid} may not be looked into",
             "run as root, or as the process's user with CAP_SYS_PTRACE",
         )
+        yield from named(process=refused)
         return
     files = list(mapped_files(pid))
-    yield check_program(pid, home)
-    yield check_mount_namespace(home)
     libraries = [mapped for mapped in files if mapped.is_cuda_library]
-    for library in libraries:
-        yield check_library(library)
-    if not libraries:
-        yield warning(
-            "library",
-            "no CUDA library is mapped now",
-            "if one is loaded later, it is probed then",
-        )
-    yield check_static_runtime(files)
-    yield check_python_frames(pid, files)
+    none = warning("no CUDA library is mapped now", "if one is loaded later, it is probed then")
+    yield from named(process=check_program(pid, home), mount_namespace=check_mount_namespace(home))
+    for finding in map(check_library, libraries) if libraries else [none]:
+        yield from named(library=finding)
+    yield from named(
+        static_runtime=check_static_runtime(files), python_frames=check_python_frames(pid, files)
+    )
 
 
 def check_program(pid: int, home: Path) -> Finding:
@@ -92,25 +85,22 @@ def check_program(pid: int, home: Path) -> Finding:
             magic = program.read(len(_ELF_32_BIT))
         path = os.fsdecode((home / "exe").readlink())
     except FileNotFoundError:
-        return missing("process", f"{pid} is a kernel thread, or has ended")
+        return missing(f"{pid} is a kernel thread, or has ended")
     except OSError as error:
-        return warning("process", f"{pid}: cannot be read: {error.strerror}")
+        return warning(f"{pid}: cannot be read: {error.strerror}")
     if magic == _ELF_32_BIT:
-        return missing("process", f"{pid} runs {path}, a 32-bit program")
-    return ok("process", f"{pid} runs {path}")
+        return missing(f"{pid} runs {path}, a 32-bit program")
+    return ok(f"{pid} runs {path}")
 
 
 def check_mount_namespace(home: Path) -> Finding:
     """Whether the process's paths mean the same to the agent."""
     try:
-        own = Path("/proc/self/ns/mnt").readlink()
-        same = (home / "ns" / "mnt").readlink() == own
+        if (home / "ns" / "mnt").readlink() == Path("/proc/self/ns/mnt").readlink():
+            return ok("the agent's own")
     except OSError as error:
-        return warning("mount_namespace", f"cannot be read: {error.strerror}")
-    if same:
-        return ok("mount_namespace", "the agent's own")
-    where = f"{home}/map_files and {home}/root"
-    return ok("mount_namespace", f"another one; its files are read through {where}")
+        return warning(f"cannot be read: {error.strerror}")
+    return ok(f"another one; its files are read through {home}/map_files and {home}/root")
 
 
 def check_library(library: MappedFile) -> Finding:
@@ -123,13 +113,11 @@ def check_library(library: MappedFile) -> Finding:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         return warning(
-            "library",
             f"{where}: cannot be read ({reason}), so none of its calls will be seen",
             "run as root; if the file was deleted, restart the process",
         )
     if not probes:
         return warning(
-            "library",
             f"{where}: exports none of the {total} APIs of the probe table",
             "none of its calls will be seen; is it a stub or a wrapper?",
         )
@@ -137,11 +125,10 @@ def check_library(library: MappedFile) -> Finding:
     detail = f"{where}: {apis} of {total} APIs, {len(probes)} functions to probe"
     if library.path.endswith(_DELETED):
         return warning(
-            "library",
             f"{detail}; the file was replaced or deleted while in use",
             "it can be probed as it is; restart the process at the next chance",
         )
-    return ok("library", detail)
+    return ok(detail)
 
 
 def check_static_runtime(files: Iterable[MappedFile]) -> Finding:
@@ -150,33 +137,29 @@ def check_static_runtime(files: Iterable[MappedFile]) -> Finding:
     inside = [file.path for file in files if not file.is_cuda_library and _holds_runtime(file)]
     if inside:
         return warning(
-            "static_runtime",
             "these files hold a CUDA runtime of their own: " + ", ".join(inside),
             "of calls into it, only the driver calls below are seen; link with -cudart shared "
             "to see both",
         )
     if names and not any("cudart" in name for name in names):
         return warning(
-            "static_runtime",
             "libcuda is mapped and libcudart is not: driver calls are seen, and what stands above "
             "them is not",
             "nothing to do for a program that uses the driver API directly",
         )
-    return ok("static_runtime", "no file holds a CUDA runtime of its own")
+    return ok("no file holds a CUDA runtime of its own")
 
 
 def check_python_frames(pid: int, files: Iterable[MappedFile]) -> Finding:
     """Whether stacks of the process have its lines of Python."""
     found = diagnose(pid, files)
     if found is None:
-        return ok(_PYTHON_FRAMES, "no Python interpreter is mapped")
+        return ok("no Python interpreter is mapped")
     python = f"Python {found.version}".rstrip()
     if found.kind == "good":
-        return ok(_PYTHON_FRAMES, f"{python}: its frames can be read")
+        return ok(f"{python}: its frames can be read")
     return warning(
-        _PYTHON_FRAMES,
-        f"{python}: stacks have no lines of Python: {found.reason}",
-        _PYTHON_HINTS[found.kind],
+        f"{python}: stacks have no lines of Python: {found.reason}", _PYTHON_HINTS[found.kind]
     )
 
 
@@ -184,10 +167,8 @@ def _is_hidden(pid: int) -> bool:
     try:
         with Path(f"/proc/{pid}/maps").open("rb") as maps:
             maps.read(1)
-    except PermissionError:
-        return True
-    except OSError:
-        return False
+    except OSError as error:
+        return isinstance(error, PermissionError)
     return False
 
 
@@ -204,19 +185,15 @@ def _holds_runtime(file: MappedFile) -> bool:
         image = ElfImage(file.open())
     except (OSError, ValueError):
         return False
-    try:
+    with closing(image):
         return any(_RUNTIME_TEXT in window for window in _read_only_data(image))
-    finally:
-        image.close()
 
 
 def _read_only_data(image: ElfImage) -> Iterator[bytes]:
     # Frameworks' libraries have gigabytes of device code, none of it in this section.
     section = image.section_header(".rodata")
-    start, size_bytes = (
-        (0, image.size_bytes) if section is None else (section.file_offset, section.size_bytes)
-    )
-    end = start + min(size_bytes, _MAX_SCANNED_BYTES)
+    start = section.file_offset if section else 0
+    end = start + min(section.size_bytes if section else image.size_bytes, _MAX_SCANNED_BYTES)
     # What lies across the end of a window is whole in the next one.
     for place in range(start, end, _WINDOW_BYTES - len(_RUNTIME_TEXT)):
         window = image.read_file(place, min(_WINDOW_BYTES, end - place))

@@ -1,8 +1,8 @@
 """
 GENERATED from bpf/events.h by tools/generate_wire.py. Do not edit.
 
-Enumerators are plain integers; their names, by number, are at the end. Arrays of numbers
-give one value per element, arrays of structs come as bytes.
+Enumerators are plain integers; names of some, by number, are at the end. Structures stand in
+the header's order; arrays of numbers give one value per element, arrays of structs come as bytes.
 """
 
 from otel_gpu.c_struct import CStruct
@@ -199,27 +199,6 @@ PROCESS_STOP_ON_LOAD = 2
 PROCESS_NO_SPANS = 4
 PROCESS_HAS_CUDA = 8
 
-# struct record_header: 32 bytes
-RECORD_HEADER = CStruct("kind:H flags:H size:I ktime_ns:Q image_ktime_ns:Q pid:I tid:I")
-
-# struct cuda_call_record: 184 bytes
-CUDA_CALL_RECORD = CStruct(
-    "start_ktime_ns:Q parent_start_ktime_ns:Q root_start_ktime_ns:Q blocked_ns:Q run_queue_ns:Q "
-    "size_bytes:Q address:Q stream:Q function:Q user_stack:Q status:i device:i weight:I "
-    "voluntary_switches:I involuntary_switches:I cpu:I grid:3I block:3I api:H variant:H "
-    "copy_kind:B choices:B depth:B 1x comm:16s",
-    RECORD_HEADER,
-)
-
-# struct stall_record: 168 bytes
-STALL_RECORD = CStruct(
-    "start_ktime_ns:Q runnable_ktime_ns:Q call_start_ktime_ns:Q root_start_ktime_ns:Q "
-    "user_stack:Q culprit_pid:I culprit_tid:I waker_pid:I waker_tid:I cpu:I call_api:H "
-    "call_depth:B switch_type:B kernel_stack:i system_call:i argument:Q flags:I resource:I "
-    "comm:16s culprit_comm:16s waker_comm:16s",
-    RECORD_HEADER,
-)
-
 # enum python_status
 PYTHON_NONE = 0
 PYTHON_NO_THREAD = 1
@@ -231,104 +210,76 @@ PYTHON_BROKEN = 4
 PYTHON_FRAME_ENTRY = 1
 PYTHON_FRAME_SHIM = 2
 
-# struct python_frame: 16 bytes
+RECORD_HEADER = CStruct("kind:H flags:H size:I ktime_ns:Q image_ktime_ns:Q pid:I tid:I")
+CUDA_CALL_RECORD = CStruct(
+    "start_ktime_ns:Q parent_start_ktime_ns:Q root_start_ktime_ns:Q blocked_ns:Q run_queue_ns:Q "
+    "size_bytes:Q address:Q stream:Q function:Q user_stack:Q status:i device:i weight:I "
+    "voluntary_switches:I involuntary_switches:I cpu:I grid:3I block:3I api:H variant:H "
+    "copy_kind:B choices:B depth:B 1x comm:16s",
+    RECORD_HEADER,
+)
+STALL_RECORD = CStruct(
+    "start_ktime_ns:Q runnable_ktime_ns:Q call_start_ktime_ns:Q root_start_ktime_ns:Q "
+    "user_stack:Q culprit_pid:I culprit_tid:I waker_pid:I waker_tid:I cpu:I call_api:H "
+    "call_depth:B switch_type:B kernel_stack:i system_call:i argument:Q flags:I resource:I "
+    "comm:16s culprit_comm:16s waker_comm:16s",
+    RECORD_HEADER,
+)
 PYTHON_FRAME = CStruct("code:Q offset:I flags:I")
-
-# struct saved_return: 16 bytes
 SAVED_RETURN = CStruct("stack_address:Q return_address:Q")
-
-# struct sample_record: 2256 bytes
 SAMPLE_RECORD = CStruct(
     "instruction_pointer:Q stack_pointer:Q frame_pointer:Q link_register:Q return_count:I "
     "python_count:I python_status:I stack_bytes:I python_frames:2048s returns:128s",
     RECORD_HEADER,
 )
-
-# struct code_text: 520 bytes
 CODE_TEXT = CStruct("length:I character_bytes:I data:512s")
-
-# struct code_record: 17488 bytes
 CODE_RECORD = CStruct(
     "code:Q address:Q first_line:i version:I line_table_bytes:I line_table_length:I file.length:I "
     "file.character_bytes:I file.data:512s qualified_name.length:I "
     "qualified_name.character_bytes:I qualified_name.data:512s line_table:16384s",
     RECORD_HEADER,
 )
-
-# struct gap_record: 96 bytes
 GAP_RECORD = CStruct(
     "start_ktime_ns:Q blocked_ns:Q run_queue_ns:Q device:i voluntary_switches:I "
     "involuntary_switches:I previous_api:H next_api:H choices:I 4x comm:16s",
     RECORD_HEADER,
 )
-
-# struct times_key: 56 bytes
 TIMES_KEY = CStruct(
     "image_ktime_ns:Q pid:I kernel_stack:i system_call:i state:B context:B flags:B end_state:B "
     "who_pid:I who_tid:I end_pid:I end_tid:I end_kernel_stack:i end_system_call:i resource:I "
     "api:H end_flags:B is_folded:B"
 )
-
-# struct times: 56 bytes
 TIMES = CStruct("time_ns:Q count:Q ended_ns:Q who_comm:16s end_comm:16s")
-
-# struct times_record: 40 bytes
 TIMES_RECORD = CStruct("count:I 4x", RECORD_HEADER)
-
-# struct fork_record: 88 bytes
 FORK_RECORD = CStruct(
     "start_ktime_ns:Q child_image_ktime_ns:Q call_start_ktime_ns:Q root_start_ktime_ns:Q "
     "child_pid:I 4x comm:16s",
     RECORD_HEADER,
 )
-
-# struct exec_record: 328 bytes
 EXEC_RECORD = CStruct(
     "old_image_ktime_ns:Q inode:Q device:I stopped:I comm:16s path:256s",
     RECORD_HEADER,
 )
-
-# struct exit_record: 64 bytes
 EXIT_RECORD = CStruct("start_boot_ns:Q exit_code:I 4x comm:16s", RECORD_HEADER)
-
-# struct library_record: 296 bytes
 LIBRARY_RECORD = CStruct("stopped:I 4x path:256s", RECORD_HEADER)
-
-# struct device_record: 120 bytes
 DEVICE_RECORD = CStruct("device:i has_name:I uuid:16s name:64s", RECORD_HEADER)
-
-# struct clock_record: 40 bytes
 CLOCK_RECORD = CStruct("unix_ns:Q", RECORD_HEADER)
-
-# struct counters_record: 264 bytes
 COUNTERS_RECORD = CStruct("values:29Q", RECORD_HEADER)
-
-# struct open_call_record: 96 bytes
 OPEN_CALL_RECORD = CStruct(
     "start_ktime_ns:Q root_start_ktime_ns:Q blocked_ns:Q run_queue_ns:Q user_stack:Q device:i "
     "api:H depth:B 1x comm:16s",
     RECORD_HEADER,
 )
-
-# struct aggregate_key: 32 bytes
 AGGREGATE_KEY = CStruct(
     "image_ktime_ns:Q pid:I status:i device:i metric:H api:H copy_kind:B nested:B 6x"
 )
-
-# struct aggregate: 1568 bytes
 AGGREGATE = CStruct("sum:Q min_complement:Q max:Q size_bytes:Q buckets:192Q")
-
-# struct aggregates_record: 40 bytes
 AGGREGATES_RECORD = CStruct("count:I 4x", RECORD_HEADER)
-
-# struct api_descriptor: 16 bytes
 API_DESCRIPTOR = CStruct(
     "family:B layer:B size_slot:B height_slot:B stream_slot:B address_slot:B address_is_output:B "
     "copy_kind_slot:B fixed_copy_kind:B launch_shape:B function_slot:B device_slot:B size_shift:B "
     "stream_capture:B properties_slot:B physical:B"
 )
-
-# struct settings: 6240 bytes
 SETTINGS = CStruct(
     "duration_bounds_ns:192Q size_bounds_bytes:192Q slow_floor_ns:Q stall_floor_ns:Q "
     "call_stall_floor_ns:Q span_interval_ns:Q span_burst_ns:Q wakeup_bytes:Q sample_limit_bytes:Q "
@@ -336,11 +287,7 @@ SETTINGS = CStruct(
     "watch_all:I default_process_flags:I agent_pid:I pid_namespace_inode:I sample_moments:I "
     "apis:3072s"
 )
-
-# struct process: 24 bytes
 PROCESS = CStruct("image_ktime_ns:Q span_arrival_ktime_ns:Q flags:I resources:I")
-
-# struct interpreter: 128 bytes
 INTERPRETER = CStruct(
     "image_ktime_ns:Q start:Q end:Q version:I runtime_interpreters:I interpreter_next:I "
     "interpreter_threads:I thread_next:I thread_id:I thread_frame:I c_frame_frame:I frame_code:I "
@@ -348,38 +295,24 @@ INTERPRETER = CStruct(
     "code_first_line:I code_file:I code_name:I code_line_table:I code_instructions:I code_bytes:I "
     "text_length:I text_state:I text_ascii:I text_compact:I bytes_length:I bytes_data:I"
 )
-
-# struct threshold_key: 16 bytes
 THRESHOLD_KEY = CStruct("image_ktime_ns:Q pid:I api:H copy_kind:B 1x")
-
-# struct file_key: 16 bytes
 FILE_KEY = CStruct("inode:Q device:I 4x")
-
-# struct open_call: 112 bytes
 OPEN_CALL = CStruct(
     "start_ktime_ns:Q stack_pointer:Q size_bytes:Q address:Q stream:Q function:Q blocked_ns:Q "
     "run_queue_ns:Q voluntary_switches:I involuntary_switches:I grid:3I block:3I device:i api:H "
     "variant:H copy_kind:B choices:B is_on_host:B 5x"
 )
-
-# struct interval: 120 bytes
 INTERVAL = CStruct(
     "start_ktime_ns:Q runnable_ktime_ns:Q end_ktime_ns:Q call_start_ktime_ns:Q user_stack:Q "
     "argument:Q culprit_pid:I culprit_tid:I waker_pid:I waker_tid:I cpu:I kernel_stack:i "
     "system_call:i flags:I call_api:H call_depth:B switch_type:B resource:I culprit_comm:16s "
     "waker_comm:16s"
 )
-
-# struct cpu_time: 24 bytes
 CPU_TIME = CStruct("time_ns:Q booked_ns:Q place:I 4x")
-
-# struct wait_link: 56 bytes
 WAIT_LINK = CStruct(
     "start_ktime_ns:Q end_ktime_ns:Q blocked_ns:Q run_queue_ns:Q end_pid:I end_tid:I "
     "kernel_stack:i system_call:i state:B flags:B 6x"
 )
-
-# struct thread: 2296 bytes
 THREAD = CStruct(
     "image_ktime_ns:Q booked_ktime_ns:Q links_ktime_ns:Q off_ktime_ns:Q runnable_ktime_ns:Q "
     "blocked_ns:Q run_queue_ns:Q last_return_ktime_ns:Q clone_ktime_ns:Q gap_blocked_ns:Q "
@@ -391,26 +324,14 @@ THREAD = CStruct(
     "last_descriptor:i last_resource:I last_shared_resource:I last_api:H switch_type:B sampled:B "
     "culprit_comm:16s waker_comm:16s comm:16s on_cpu:192s links:448s intervals:480s calls:896s"
 )
-
-# struct allocation_key: 24 bytes
 ALLOCATION_KEY = CStruct("image_ktime_ns:Q address:Q pid:I layer:I")
-
-# struct stream_key: 24 bytes
 STREAM_KEY = CStruct("image_ktime_ns:Q stream:Q pid:I 4x")
-
-# struct allocation: 24 bytes
 ALLOCATION = CStruct("size_bytes:Q physical:Q device:i references:I")
-
-# struct kernel_stack: 192 bytes
 KERNEL_STACK = CStruct("addresses:24Q")
-
-# struct resource_identity: 48 bytes
 RESOURCE_IDENTITY = CStruct(
     "inode:Q operations:Q device:I family:H socket_type:H local_port:H remote_port:H "
     "is_listening:B is_remote:B 2x remote_address:16s"
 )
-
-# struct resource: 400 bytes
 RESOURCE = CStruct(
     "identity.inode:Q identity.operations:Q identity.device:I identity.family:H "
     "identity.socket_type:H identity.local_port:H identity.remote_port:H identity.is_listening:B "
@@ -433,21 +354,10 @@ def _names(first: str, last: str) -> dict[int, str]:
 RECORD_KIND_NAMES = _names("RECORD_CUDA_CALL", "RECORD_CULPRIT")
 COUNTER_NAMES = _names("COUNTER_LOST_RING_FULL", "COUNTER_COUNT")
 API_FAMILY_NAMES = _names("FAMILY_OTHER", "FAMILY_UNMAP")
-API_LAYER_NAMES = _names("LAYER_RUNTIME", "LAYER_DRIVER")
-MEMORY_KEY_NAMES = _names("MEMORY_HANDLE", "MEMORY_PHYSICAL")
-LAUNCH_SHAPE_NAMES = _names("LAUNCH_NONE", "LAUNCH_CONFIG")
-STREAM_CAPTURE_NAMES = _names("CAPTURE_NONE", "CAPTURE_ENDS")
-PHYSICAL_MEMORY_NAMES = _names("PHYSICAL_NONE", "PHYSICAL_UNMAP")
 COPY_KIND_NAMES = _names("COPY_HOST_TO_HOST", "COPY_NONE")
-SAMPLE_MOMENT_NAMES = _names("SAMPLE_CALLS", "SAMPLE_STALLS")
 CHOICE_NAMES = _names("CHOICE_FAILED", "CHOICE_PARENT")
 METRIC_NAMES = _names("METRIC_CALL_DURATION", "METRIC_FORK")
 SWITCH_TYPE_NAMES = _names("SWITCH_VOLUNTARY", "SWITCH_INVOLUNTARY")
 THREAD_STATE_NAMES = _names("STATE_ON_CPU", "STATE_BLOCKED")
 CALL_CONTEXT_NAMES = _names("CONTEXT_GAP", "CONTEXT_OTHER")
 STALL_FLAG_NAMES = _names("STALL_GIL", "STALL_AGENT")
-LIBRARY_FLAG_NAMES = _names("LIBRARY_NOT_CUDA", "LIBRARY_NOT_CUDA")
-EXIT_FLAG_NAMES = _names("EXIT_NOT_SEEN", "EXIT_NOT_SEEN")
-PROCESS_FLAG_NAMES = _names("PROCESS_FULL", "PROCESS_HAS_CUDA")
-PYTHON_STATUS_NAMES = _names("PYTHON_NONE", "PYTHON_BROKEN")
-PYTHON_FRAME_FLAG_NAMES = _names("PYTHON_FRAME_ENTRY", "PYTHON_FRAME_SHIM")

@@ -6,6 +6,7 @@ Generate the pages about options, verbs, the store and support from what code an
 
 import argparse
 import contextlib
+import inspect
 import sqlite3
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -137,7 +138,8 @@ def _schema_sections() -> Iterator[str]:
 def _section_tables() -> Iterator[str]:
     for section, kind in options.SECTIONS.items():
         yield f"## `{section}`\n"
-        yield f"{(kind.__doc__ or '').strip()}\n"
+        about, _, _ = (inspect.getdoc(kind) or "").partition("\n\n")
+        yield f"{about}\n"
         yield "| key | default | allowed | meaning | variable | flag |"
         yield "| --- | --- | --- | --- | --- | --- |"
         for option in options.OPTIONS.values():
@@ -147,16 +149,15 @@ def _section_tables() -> Iterator[str]:
 
 
 def _option_row(option: options.Option) -> str:
-    rule = option.rule
-    if rule.choices:
-        allowed = ", ".join(f"`{choice}`" for choice in rule.choices)
-    elif rule.bounds is not None:
-        allowed = "{}, {:.15g} to {:.15g}".format(option.kind, *rule.bounds)
+    if option.choices:
+        allowed = ", ".join(f"`{choice}`" for choice in option.choices)
+    elif option.bounds is not None:
+        allowed = "{}, {:.15g} to {:.15g}".format(option.kind, *option.bounds)
     else:
         allowed = option.kind
     default = "none" if option.default in (None, ()) else f"`{option.default}`"
-    flag = f"`{rule.flag}`" if rule.flag else ""
-    cells = (f"`{option.name}`", default, allowed, rule.text, f"`{option.variable}`", flag)
+    flag = f"`{option.flag}`" if option.flag else ""
+    cells = (f"`{option.name}`", default, allowed, option.text, f"`{option.variable}`", flag)
     return "| " + " | ".join(cells) + " |"
 
 
@@ -166,8 +167,8 @@ def _verb_sections() -> Iterator[str]:
         parser = cli.verb_parser(name, verb)
         tail = " [-- CMD ...]" if getattr(verb, "TAKES_COMMAND", False) else ""
         positionals = "".join(f" {_metavar(action)}" for action in _positionals(parser))
-        yield f"## `{cli.PROGRAM} {name}`\n"
-        yield f"    {cli.PROGRAM} {name} [options]{positionals}{tail}\n"
+        yield f"## `{commands.PROGRAM} {name}`\n"
+        yield f"    {commands.PROGRAM} {name} [options]{positionals}{tail}\n"
         yield f"{' '.join((parser.description or '').split())}\n"
         yield "| argument | meaning |"
         yield "| --- | --- |"

@@ -23,8 +23,8 @@ TARGET = ROOT / "otel_gpu" / "wire.py"
 PREAMBLE = '''"""
 GENERATED from bpf/events.h by tools/generate_wire.py. Do not edit.
 
-Enumerators are plain integers; their names, by number, are at the end. Arrays of numbers
-give one value per element, arrays of structs come as bytes.
+Enumerators are plain integers; names of some, by number, are at the end. Structures stand in
+the header's order; arrays of numbers give one value per element, arrays of structs come as bytes.
 """
 
 from otel_gpu.c_struct import CStruct
@@ -42,6 +42,12 @@ def _names(first: str, last: str) -> dict[int, str]:
     }
 
 """
+
+# Enumerations whose numbers are shown, or stored, with their names.
+NAMED = {
+    *("record_kind", "counter", "api_family", "copy_kind", "choice", "metric", "switch_type"),
+    *("thread_state", "call_context", "stall_flag"),
+}
 
 _LINE_CHARACTERS = 100
 _INTEGERS = {(1, False): "B", (2, False): "H", (4, False): "I", (8, False): "Q"}
@@ -110,7 +116,6 @@ def _constants(text: str) -> Iterator[str]:
 def _struct(types: Types, entry: dict[str, Any]) -> Iterator[str]:
     name, fields = entry["name"].upper(), " ".join(types.fields(entry))
     has_header = entry["members"][0]["name"] == "header"
-    yield f"# struct {entry['name']}: {entry['size']} bytes"
     line = f'{name} = CStruct("{fields}"{", RECORD_HEADER" if has_header else ""})'
     if len(line) <= _LINE_CHARACTERS:
         yield line
@@ -121,7 +126,6 @@ def _struct(types: Types, entry: dict[str, Any]) -> Iterator[str]:
         yield from (f'    "{part} "' for part in first)
         yield from [f'    "{last}",', "    RECORD_HEADER,"] if has_header else [f'    "{last}"']
         yield ")"
-    yield ""
 
 
 def generate(entries: list[dict[str, Any]], header: str) -> str:
@@ -130,20 +134,22 @@ def generate(entries: list[dict[str, Any]], header: str) -> str:
     declared = re.findall(r"^(enum|struct) (\w+) \{", header, re.MULTILINE)
     by_name = {(e["kind"].lower().removesuffix("64"), e["name"]): e for e in types.entries}
     lines = [PREAMBLE, *_constants(header), ""]
+    structs: list[str] = []
     names = []
     for kind, name in declared:
         entry = by_name.get((kind, name))
         if entry is None:
             sys.exit(f"{kind} {name} is not in BTF: add it to bpf/anchors.bpf.c")
         if kind == "struct":
-            lines += _struct(types, entry)
+            structs += _struct(types, entry)
         else:
             values = entry["values"]
             lines += [f"# enum {name}", *(f"{value['name']} = {value['val']}" for value in values)]
             lines += [""]
             first, last = values[0]["name"], values[-1]["name"]
-            names.append(f'{name.upper()}_NAMES = _names("{first}", "{last}")')
-    return "\n".join([*lines[:-1], NAMES, *names, ""])
+            if name in NAMED:
+                names.append(f'{name.upper()}_NAMES = _names("{first}", "{last}")')
+    return "\n".join([*lines, *structs, NAMES, *names, ""])
 
 
 def main() -> None:

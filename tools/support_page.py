@@ -86,7 +86,7 @@ def _versions() -> Iterator[str]:
         name: sum(api.layer == layer for api in APIS)
         for name, layer in (("runtime", wire.LAYER_RUNTIME), ("driver", wire.LAYER_DRIVER))
     }
-    loaders = options.OPTIONS["capture.loader"].rule.choices[1:]
+    loaders = options.OPTIONS["capture.loader"].choices[1:]
     rows = [
         ("kernel", f"{_dotted(OLDEST_KERNEL)} and newer", "that of the host"),
         ("machine", " and ".join(ARCHITECTURES), "x86_64; for the other, compiled and not run"),

@@ -2,38 +2,36 @@
 The verbs of the command line, one module each; those that begin with ``_`` are what verbs share.
 
 ``cli.py`` imports a module of ``VERBS`` only when it is asked for; it is named as its verb, with
-an ``_`` behind it where Python has a use for the name. A verb holds:
+an ``_`` behind it where Python has a use for the name. ``add_arguments(parser)`` adds the verb's
+own arguments. ``run(args, config, out)`` does the work and returns the exit code; what it cannot
+do it raises as an ``OtelGpuError``. Its docstring stands above the arguments in its help. A verb
+may also hold:
 
-``add_arguments(parser)``
-    Adds the verb's own arguments. ``cli.py`` adds ``--config`` and ``-v`` to every verb.
-``run(args, config, out)``
-    Does the work and returns the exit code. What it cannot do it raises as an
-    ``OtelGpuError``: ``cli.py`` prints that and picks the code.
-
-and may hold:
-
-``DESCRIPTION``
-    The paragraph above the arguments in the verb's own help; default: that of ``VERBS``.
 ``CONFIG_FLAGS``
-    Keys of options, such as ``("spans.mode", "export.otlp_file")``, that the verb takes
-    as flags. Name and help of a flag come from the table in ``config.py``; its value
-    reaches the verb in ``config``, not in ``args``.
+    Keys of options, such as ``("spans.mode", "export.otlp_file")``, that it takes as flags. Their
+    names and help come from ``options.py``, and their values reach the verb in ``config``.
 ``TAKES_COMMAND``
-    True: what follows ``--`` reaches the verb in ``args.command`` as a list of strings,
-    which is empty without it.
+    True: what follows ``--`` reaches it in ``args.command``, a list that is empty without it.
 
-Nothing here prints: text goes through the ``Output`` that ``run`` is given. Imports at
-the top of a verb are paid only by that verb.
+Nothing here prints: text goes through the ``Output`` that ``run`` is given.
 """
 
+import json
+import os
+import sys
+from argparse import ArgumentParser
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TextIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
 
 from otel_gpu.errors import OtelGpuError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+PROGRAM = "otel-gpu"
+JSON_HELP = "print one JSON document"
+_PIPE_COLUMNS = 160
 
 VERBS: Mapping[str, str] = {
     "demo": "Run a program that is slow for a known cause, and explain it.",
@@ -53,32 +51,58 @@ VERBS: Mapping[str, str] = {
 """All verbs with their lines in ``otel-gpu --help``, which imports none of them."""
 
 
+def add_file(parser: ArgumentParser, name: str, text: str, **more: Any) -> None:  # noqa: ANN401
+    """Add an argument that names a file; ``more`` is argparse's."""
+    parser.add_argument(name, type=Path, metavar="FILE", help=text, **more)
+
+
+def add_pids(parser: ArgumentParser, text: str, note: str = "") -> None:
+    """Add ``--pid``, whose values are a list."""
+    text = f"{text}; may be repeated{note}"
+    parser.add_argument("--pid", type=int, action="append", default=[], metavar="PID", help=text)
+
+
 class UsageError(OtelGpuError):
     """The command line asks for something that makes no sense."""
 
     exit_code = 2
 
 
-class Output(Protocol):
-    """Where text goes: results to standard output, what is said to a person to standard error."""
+class Output:
+    """Results go to standard output, what is said to a person to standard error."""
 
     @property
     def stdout(self) -> TextIO:
         """The stream of results, for writers that want a file."""
+        return sys.stdout
 
     @property
     def stdout_console(self) -> "Console":
-        """A rich console on standard output; plain text where that is not a terminal."""
+        """A rich console on standard output."""
+        return _console(sys.stdout)
 
     @property
     def stderr_console(self) -> "Console":
-        """A rich console on standard error; plain text where that is not a terminal."""
+        """A rich console on standard error."""
+        return _console(sys.stderr)
 
     def line(self, text: str = "") -> None:
         """Write one line of results."""
+        sys.stdout.write(f"{text}\n")
 
     def json(self, document: Any) -> None:  # noqa: ANN401 -- whatever JSON can hold
         """Write one JSON document as the result."""
+        self.line(json.dumps(document, indent=2, ensure_ascii=False))
 
     def note(self, text: str) -> None:
         """Tell the operator something, on standard error, as ``otel-gpu: text``."""
+        sys.stderr.write(f"{PROGRAM}: {text}\n")
+        sys.stderr.flush()
+
+
+def _console(stream: TextIO) -> "Console":
+    from rich.console import Console  # noqa: PLC0415 -- 50 ms that most verbs need not pay
+
+    # A pipe has no width. Lines of a file are better long than folded.
+    width = None if stream.isatty() or "COLUMNS" in os.environ else _PIPE_COLUMNS
+    return Console(file=stream, width=width, highlight=False, markup=False, emoji=False)

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Self
 
 from rich.console import Console, Group
@@ -25,19 +26,15 @@ _MAX_MESSAGES = 100
 
 
 class Display:
-    """
-    Shows a board, and obeys keys while the context is open.
-
-    What is not ``live`` is written as plain text, one screen below the other.
-    """
+    """Shows a board, and obeys keys; if it is not live, as plain text, one screen below the other."""
 
     def __init__(
         self,
         board: Board,
         console: Console,
-        *,
         source: str,
         interval_s: float,
+        *,
         is_live: bool,
         takes_keys: bool,
     ) -> None:
@@ -45,10 +42,10 @@ class Display:
         self._console = console
         self._source = source
         self._interval_s = interval_s
-        self._is_live = is_live
         self._keys = Keys() if takes_keys else None
         self._controls = Controls(has_keys=takes_keys)
-        self._live: Live | None = None
+        live = partial(Live, console=console, screen=True, auto_refresh=False)
+        self._live = live(redirect_stdout=False, redirect_stderr=False) if is_live else None
         self._messages = _Messages()
         self._open = ExitStack()
         self._view: View | None = None
@@ -57,27 +54,22 @@ class Display:
         self.has_quit = False
 
     def __enter__(self) -> Self:
-        with ExitStack() as stack:
-            if self._is_live:
+        if self._live is not None:
+            with ExitStack() as stack:
                 stack.enter_context(self._messages)
                 if self._keys is not None:
                     stack.enter_context(self._keys)
-                self._live = stack.enter_context(
-                    Live(
-                        console=self._console,
-                        screen=True,
-                        auto_refresh=False,
-                        redirect_stdout=False,
-                        redirect_stderr=False,
-                    )
-                )
+                stack.enter_context(self._live)
                 self._show()
-            self._open = stack.pop_all()
+                self._open = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._live = None
         self._open.close()
+
+    def quit(self) -> None:
+        """Show no more."""
+        self.has_quit = True
 
     @property
     def is_paused(self) -> bool:
@@ -134,25 +126,20 @@ class Display:
         controls = self._controls
         match key:
             case "q":
-                self.has_quit = True
+                self.quit()
             case "p" | " ":
                 self._controls = controls._replace(is_paused=not controls.is_paused)
             case "s":
-                names = list(SORTS)
-                following = names[(names.index(controls.sort) + 1) % len(names)]
-                self._controls = controls._replace(sort=following)
+                names = [*SORTS, *SORTS]
+                self._controls = controls._replace(sort=names[names.index(controls.sort) + 1])
             case "j" | "k":
                 self._choose(1 if key == "j" else -1)
-            case _:
-                pass
 
     def _choose(self, step: int) -> None:
-        lines = () if self._view is None else self._view.processes
+        lines, chosen = () if self._view is None else self._view.processes, self._controls.chosen
         choices = [None, *(key_of(line.process) for line in lines)]
-        chosen = self._controls.chosen
-        at = choices.index(chosen) if chosen in choices else 0
-        at = min(max(at + step, 0), len(choices) - 1)
-        self._controls = self._controls._replace(chosen=choices[at])
+        at = step + (choices.index(chosen) if chosen in choices else 0)
+        self._controls = self._controls._replace(chosen=choices[min(max(at, 0), len(choices) - 1)])
 
 
 class _Messages(logging.Handler):

@@ -41,8 +41,7 @@ class Keys:
 
     def read(self, wait_s: float) -> list[str]:
         """Return the keys pressed so far, or the first within a time; arrows as ``j`` and ``k``."""
-        ready, _, _ = select.select([self._fd], [], [], max(0.0, wait_s))
-        if not ready:
+        if not any(select.select([self._fd], [], [], max(0.0, wait_s))):
             return []
         try:
             pressed = os.read(self._fd, 1024)

@@ -19,7 +19,7 @@ from otel_gpu.capture.host import allow_open_files, collect_rarely
 from otel_gpu.capture.programs import Programs
 from otel_gpu.capture.recording import RecordingWriter
 from otel_gpu.capture.session import Session
-from otel_gpu.commands import UsageError
+from otel_gpu.commands import UsageError, add_file, add_pids
 from otel_gpu.config import Config
 from otel_gpu.errors import OtelGpuError, RecordingError
 from otel_gpu.faults import Faults
@@ -33,6 +33,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _logger = logging.getLogger(__name__)
 
 Batches = Iterator[Sequence[bytes]]
+Handler = Callable[[int, FrameType | None], object]
 
 
 class Started(NamedTuple):
@@ -44,27 +45,14 @@ class Started(NamedTuple):
 
 def add_target_arguments(parser: ArgumentParser, *, pid_note: str = "") -> None:
     """Add the arguments that say what to watch, and for how long."""
-    parser.add_argument(
-        "--pid",
-        type=int,
-        action="append",
-        default=[],
-        metavar="PID",
-        help=f"watch this process and its children; may be repeated{pid_note}",
-    )
-    parser.add_argument(
-        "--cgroup",
-        type=Path,
-        metavar="FOLDER",
-        help="watch the processes of this cgroup, also those that join it later",
-    )
+    add_pids(parser, "watch this process and its children", pid_note)
+    text = "watch the processes of this cgroup, also those that join it later"
+    parser.add_argument("--cgroup", type=Path, metavar="FOLDER", help=text)
     parser.add_argument(
         "--all", action="store_true", help="watch every process that uses a CUDA library"
     )
     parser.add_argument("--duration", type=float, metavar="SECONDS", help="stop after this long")
-    parser.add_argument(
-        "--record", type=Path, metavar="FILE", help="also write a recording, for replay and parse"
-    )
+    add_file(parser, "--record", "also write a recording, for replay and parse")
 
 
 def check_targets(args: Namespace) -> None:
@@ -87,11 +75,9 @@ def start_command(args: Namespace) -> Iterator[Started]:
     """
     Fork the user's command, if there is one, and hold it at its gate.
 
-    To be called before anything else: a fork is cheapest, and safest, from a process
-    with little memory and one thread.
-
-    Once the command runs, it outlives the agent's errors: what goes wrong in the context is
-    logged, and the context ends without it when the command has ended.
+    To be called before anything else: a fork is cheapest, and safest, from a process with little
+    memory and one thread. Once the command runs, it outlives the agent's errors: what goes wrong
+    in the context is logged, and the context ends without it when the command has ended.
     """
     with ExitStack() as stack:
         command = guard = None
@@ -100,32 +86,23 @@ def start_command(args: Namespace) -> Iterator[Started]:
             stack.callback(guard.dismiss)
             command = Command(args.command)
             stack.callback(command.close)
-            stack.enter_context(_signal_handlers_kept())
+            stack.enter_context(signals_handled())
         try:
             yield Started(command, guard)
         except Exception as error:
             if command is None or guard is None or not command.has_begun:
                 raise
-            _log_failure(error)
+            hint = getattr(error, "hint", "")
+            _logger.error(  # noqa: TRY400 -- a bug of ours has a traceback, and nothing else
+                "the capture failed, and the command goes on without it: %s: %s%s",
+                type(error).__name__,
+                error,
+                hint and f" ({hint})",
+                exc_info=None if isinstance(error, OtelGpuError) else error,
+            )
             guard.let_go_on()
-            _await(command)
-
-
-def _log_failure(error: Exception) -> None:
-    hint = f" ({error.hint})" if isinstance(error, OtelGpuError) and error.hint else ""
-    _logger.error(
-        "the capture failed, and the command goes on without it: %s: %s%s",
-        type(error).__name__,
-        error,
-        hint,
-        exc_info=None if isinstance(error, OtelGpuError) else error,
-    )
-
-
-def _await(command: Command) -> None:
-    """Wait for a command that is no longer captured; signals are passed on."""
-    _pass_signals_on(command)
-    command.wait()
+            _pass_signals_on(command)
+            command.wait()
 
 
 def _pass_signals_on(command: Command) -> None:
@@ -164,15 +141,9 @@ def open_session(
     While the context is open, signals end the capture in good order. A service manager is
     notified when the capture begins, and with each batch.
     """
+    targets = {"pids": args.pid, "cgroup": args.cgroup, "watch_all": args.all}
     session = Session(
-        programs,
-        config,
-        command=started.command,
-        pids=args.pid,
-        cgroup=args.cgroup,
-        watch_all=args.all,
-        status=status,
-        faults=faults,
+        programs, config, command=started.command, **targets, status=status, faults=faults
     )
     with ExitStack() as stack:
         batches: Batches = session.batches(args.duration)
@@ -196,24 +167,19 @@ def open_capture(
     args: Namespace, config: Config, rejected: Counter[str], faults: Faults
 ) -> Iterator[tuple[Started, Batches]]:
     """Begin a capture that exports nothing: command, programs, session."""
-
-    def status() -> Mapping[str, Any]:
-        return {"rejected": dict(rejected)}
-
     with (
         start_command(args) as started,
         load_programs(args, config, started) as programs,
-        open_session(args, config, programs, started, status, faults) as batches,
+        open_session(
+            args, config, programs, started, lambda: {"rejected": dict(rejected)}, faults
+        ) as batches,
     ):
         yield started, batches
 
 
 def exit_code_of(started: Started, faults: Faults) -> int:
-    """
-    Return the command's exit code; without one, 0, or 1 if a part was switched off for its errors.
-
-    What the errors were is logged once more, for who looks at the end first.
-    """
+    """Return the command's exit code; without one, 0, or 1 if a part was switched off for its errors."""
+    # Once more, for who looks at the end first.
     if found := faults.summary():
         _logger.warning("errors inside the agent cost some of what was captured: %s", found)
     if started.command is not None:
@@ -222,11 +188,8 @@ def exit_code_of(started: Started, faults: Faults) -> int:
 
 
 def _notify(batches: Batches, notifier: Notifier, faults: Faults) -> Batches:
-    def status() -> str:
-        return faults.summary() or CAPTURING
-
     for batch in batches:
-        notifier.turn(status)
+        notifier.turn(lambda: faults.summary() or CAPTURING)
         yield batch
 
 
@@ -262,14 +225,12 @@ def _signals(session: Session, command: Command | None, patience_s: float) -> It
             session.stop()
         elif number != signal.SIGINT:
             command.send_signal(number)
-            timer = threading.Timer(patience_s, session.stop)
-            timer.daemon = True
-            timer.start()
-            timers.append(timer)
+            timers.append(threading.Timer(patience_s, session.stop))
+            timers[-1].daemon = True
+            timers[-1].start()
 
     try:
-        with _signal_handlers_kept():
-            _handle_signals(end)
+        with signals_handled(end):
             yield
     finally:
         for timer in timers:
@@ -279,17 +240,20 @@ def _signals(session: Session, command: Command | None, patience_s: float) -> It
             _pass_signals_on(command)
 
 
-def _handle_signals(handler: Callable[[int, FrameType | None], object]) -> None:
+def _handle_signals(handler: Handler) -> None:
     for number in _SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, handler)
 
 
 @contextmanager
-def _signal_handlers_kept() -> Iterator[None]:
+def signals_handled(handler: Handler | None = None) -> Iterator[None]:
+    """Have the signals that end us handled, but for those that are ignored, and then as before."""
     previous = {number: signal.getsignal(number) for number in _SIGNALS}
+    if handler:
+        _handle_signals(handler)
     try:
         yield
     finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+        for number, before in previous.items():
+            signal.signal(number, before)

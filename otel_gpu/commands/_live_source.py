@@ -1,8 +1,4 @@
-"""
-A capture that is explained where it is made, in place of a recording or a store.
-
-Not a verb: ``explain`` and ``stacks`` use it.
-"""
+"""A capture that ``explain`` and ``stacks`` make themselves, in place of a recording or a store."""
 
 from argparse import Namespace
 from collections.abc import Sequence
@@ -16,8 +12,6 @@ from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.faults import Faults, Isolated
 from otel_gpu.findings.document import Window
 from otel_gpu.findings.source import Observers, Source
-
-_REPORT = "report"
 
 
 class LiveSource(Source):
@@ -40,7 +34,7 @@ class LiveSource(Source):
         with open_capture(self._args, self._config, self.rejected, faults) as (started, batches):
             if started.command is None:
                 self._out.note(f"capturing; Ctrl-C ends that and {self._done}")
-            parts = [Isolated(faults, _REPORT, observer) for observer in observers]
+            parts = [Isolated(faults, "report", observer) for observer in observers]
             pipeline.process(batches, Enricher(), parts, self.rejected, faults)
         self.exit_code = exit_code_of(started, faults)
 
@@ -56,14 +50,11 @@ def find_source_or_capture(
     captures = args.command or args.cgroup or args.all or args.duration is not None or args.record
     is_named = args.recording is not None or args.store is not None
     if captures and is_named:
-        raise UsageError(
-            f"a {'recording' if args.store is None else 'store'} is {handled} as it is",
-            hint="leave out what says what to capture, or the file",
-        )
-    source = None
-    if is_named or not (captures or args.pid):
-        source = find_source(args, config)
-    return source or LiveSource(args, config, out, done)
+        named = "recording" if args.store is None else "store"
+        hint = "leave out what says what to capture, or the file"
+        raise UsageError(f"a {named} is {handled} as it is", hint=hint)
+    reads = is_named or not (captures or args.pid)
+    return (find_source(args, config) if reads else None) or LiveSource(args, config, out, done)
 
 
 def pids_of(source: Source, args: Namespace) -> Sequence[int]:

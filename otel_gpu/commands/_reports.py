@@ -4,15 +4,14 @@ import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 from rich.console import Console
 
 from otel_gpu import pipeline
-from otel_gpu.commands import Output, UsageError
-from otel_gpu.commands._moments import HELP as MOMENT_HELP
-from otel_gpu.commands._moments import parse_moment
+from otel_gpu.commands import Output, UsageError, add_file
 from otel_gpu.commands._recorder import store_path
 from otel_gpu.commands._sources import RecordingSource, StoreSource
 from otel_gpu.config import Config
@@ -22,31 +21,64 @@ from otel_gpu.findings.collector import Collector
 from otel_gpu.findings.document import Window
 from otel_gpu.findings.source import Source
 
+MOMENT_HELP = (
+    "Unix seconds, ISO 8601 (UTC unless it says otherwise), 30s or -30s before the end, or +30s "
+    "after the beginning"
+)
+
+_RELATIVE = re.compile(r"([+-]?)(\d+(?:\.\d+)?)(ms|s|m|h|d)", re.ASCII)
+_NUMBER = re.compile(r"\d+(\.\d+)?", re.ASCII)
+_UNITS_NS = {"ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3_600 * 10**9, "d": 86_400 * 10**9}
+_NS_PER_S = 10**9
+# 1973 in seconds: a smaller number is a duration that lacks its unit.
+_FIRST_UNIX_S = 10**8
 _COLUMNS = 160
+
+
+class Moment(NamedTuple):
+    """A point in time; ``origin`` is ``unix``, ``begin`` or ``end`` of a capture."""
+
+    origin: str
+    offset_ns: int
+
+    def resolve(self, begin_unix_ns: int, end_unix_ns: int) -> int:
+        """Return the moment in a capture that has this extent."""
+        origins = {"unix": 0, "begin": begin_unix_ns, "end": end_unix_ns}
+        return max(0, origins[self.origin] + self.offset_ns)
+
+
+def parse_moment(text: str) -> Moment:
+    """Read a moment; ``UsageError`` where the text is not one."""
+    if found := _RELATIVE.fullmatch(text):
+        sign, amount, unit = found.groups()
+        offset_ns = round(float(amount) * _UNITS_NS[unit])
+        return Moment("begin", offset_ns) if sign == "+" else Moment("end", -offset_ns)
+    if _NUMBER.fullmatch(text):
+        whole, _, part = text.partition(".")
+        if int(whole) < _FIRST_UNIX_S:
+            raise UsageError(f"{text} lacks a unit", hint=f"write {text}s for seconds")
+        return Moment("unix", int(whole) * _NS_PER_S + int(f"{part:0<9.9}"))
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise UsageError(f"{text!r} is not a point in time", hint=MOMENT_HELP) from error
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    since_1970 = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    return Moment("unix", since_1970 // timedelta(microseconds=1) * 1_000)
 
 
 def add_source_arguments(parser: ArgumentParser, verb: str, *, captures: bool = False) -> None:
     """Add the arguments that name a recording or a store, and a part of it."""
     # "-30s" is a value here. Of what begins with a dash, argparse lets numbers be values.
     parser._negative_number_matcher = re.compile(r"-\d")  # noqa: SLF001 -- it has no other way
-    parser.add_argument(
-        "recording", type=Path, nargs="?", metavar="FILE", help=f"the recording to {verb}"
-    )
+    add_file(parser, "recording", f"the recording to {verb}", nargs="?")
     named = "nothing else is named" if captures else "no recording is named"
-    parser.add_argument(
-        "--store",
-        type=Path,
-        metavar="FILE",
-        help=f"the store to {verb}; default, where {named}: the one that run writes",
-    )
+    store = f"the store to {verb}; default, where {named}: the one that run writes"
+    add_file(parser, "--store", store)
     of = "of a recording or store, " if captures else ""
-    parser.add_argument(
-        "--from",
-        "--since",
-        dest="begin",
-        metavar="TIME",
-        help=f"{of}what happened from then on: {MOMENT_HELP}",
-    )
+    text = f"{of}what happened from then on: {MOMENT_HELP}"
+    parser.add_argument("--from", "--since", dest="begin", metavar="TIME", help=text)
     parser.add_argument("--to", dest="end", metavar="TIME", help=f"{of}what happened before that")
 
 
@@ -59,9 +91,7 @@ def find_source(args: Namespace, config: Config) -> Source | None:
     if args.store is not None:
         return StoreSource(args.store)
     path = store_path(config)
-    if config.store.enabled == "off" or not path.exists():
-        return None
-    return StoreSource(path)
+    return StoreSource(path) if config.store.enabled != "off" and path.exists() else None
 
 
 @contextmanager
@@ -80,11 +110,8 @@ def resolve_window(source: Source, begin: str | None, end: str | None) -> Window
     if any(moment is not None and moment.origin != "unix" for moment in named):
         extent = source.extent()
     window = Window(*(None if moment is None else moment.resolve(*extent) for moment in named))
-    if (
-        window.start_unix_ns is not None
-        and window.end_unix_ns is not None
-        and window.start_unix_ns >= window.end_unix_ns
-    ):
+    start_unix_ns, end_unix_ns = window
+    if start_unix_ns is not None and end_unix_ns is not None and start_unix_ns >= end_unix_ns:
         raise UsageError("the window ends before it begins")
     return window
 
@@ -125,7 +152,5 @@ def open_for_writing(path: Path) -> Iterator[TextIO]:
         with path.open("w", encoding="utf-8") as file:
             yield file
     except OSError as error:
-        raise OtelGpuError(
-            f"{path}: cannot be written: {error.strerror}",
-            hint="name a file in a folder that exists and can be written",
-        ) from error
+        hint = "name a file in a folder that exists and can be written"
+        raise OtelGpuError(f"{path}: cannot be written: {error.strerror}", hint=hint) from error

@@ -1,9 +1,4 @@
-"""
-Where the activities come from that a verb explains: a recording, or a store.
-
-Both kinds say how far they reach, and hand their activities to observers; nothing after that asks
-which it was. Whoever opens one closes it.
-"""
+"""Where the activities come from that a verb explains, whichever it is: a recording, or a store."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -97,7 +92,8 @@ class StoreSource(Source):
             for activity in reader.activities(*window):
                 for observer in observers:
                     observer.observe(activity)
-            self._note_losses()
+            for sentence in describe_losses(reader.losses()):
+                self.notes.append(f"Over the whole life of the store: {sentence}.")
         except StoreError as error:
             self.error = error
             self.notes.append("The store is damaged: what comes after that is not known.")
@@ -106,7 +102,3 @@ class StoreSource(Source):
     def close(self) -> None:
         """Let go of the file."""
         self._reader.close()
-
-    def _note_losses(self) -> None:
-        for sentence in describe_losses(self._reader.losses()):
-            self.notes.append(f"Over the whole life of the store: {sentence}.")

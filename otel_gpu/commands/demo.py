@@ -1,4 +1,9 @@
-"""``otel-gpu demo``: a scenario whose cause is known, and what is found out about it."""
+"""
+Run a small training loop that one known cause makes slow, capture it, and explain it. Needs root
+and a C compiler, and no GPU: a stand-in for the CUDA library is built. With --synthetic it needs
+nothing: a recording of the scenario is explained. Without a name the scenarios are listed. What is
+captured is also sent to the endpoint of OTEL_EXPORTER_OTLP_*.
+"""
 
 import os
 import subprocess
@@ -7,34 +12,24 @@ import tempfile
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from otel_gpu.commands import Output, UsageError
+from otel_gpu.commands import JSON_HELP, Output, UsageError, add_file
 from otel_gpu.config import Config
 from otel_gpu.demo.build import DemoError, build
 from otel_gpu.demo.scenarios import CAPTURE_ENVIRONMENT, CAPTURE_FLAGS, SCENARIOS, Scenario
 from otel_gpu.demo.truth import describe
 
-DESCRIPTION = (
-    "Run a small training loop that one known cause makes slow, capture it, and explain it. "
-    "Needs root and a C compiler, and no GPU: a stand-in for the CUDA library is built. With "
-    "--synthetic it needs nothing: a recording of the scenario is explained. Without a name the "
-    "scenarios are listed. What is captured is also sent to the endpoint of OTEL_EXPORTER_OTLP_*."
-)
-
 _OTEL_GPU = (sys.executable, "-m", "otel_gpu")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the verb's own arguments."""
     parser.add_argument(
         "scenario", nargs="?", metavar="SCENARIO", help="the scenario to run; default: list them"
     )
     parser.add_argument(
         "--synthetic", action="store_true", help="play the recording of it that we come with"
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.add_argument(
-        "--record", type=Path, metavar="FILE", help="keep the recording that is made"
-    )
+    parser.add_argument("--json", action="store_true", help=JSON_HELP)
+    add_file(parser, "--record", "keep the recording that is made")
 
 
 def run(args: Namespace, config: Config, out: Output) -> int:  # noqa: ARG001 -- the protocol's
@@ -68,10 +63,8 @@ def _capture(scenario: Scenario, folder: Path, recording: Path, out: Output) -> 
             check=False,
         )
     if result.returncode:
-        raise DemoError(
-            "the scenario could not be run or captured here",
-            hint=f"play a recording of it: otel-gpu demo {scenario.name} --synthetic",
-        )
+        hint = f"play a recording of it: otel-gpu demo {scenario.name} --synthetic"
+        raise DemoError("the scenario could not be run or captured here", hint=hint)
     out.note("the program says that this was done to it:")
     for line in describe(result.stdout):
         out.note(f"  {line}")

@@ -1,40 +1,30 @@
-"""``otel-gpu doctor``: what this host allows, and what stands in the way."""
+"""
+Check everything that a capture needs. The exit code is 0 if this host can capture, and 1 if
+something is missing.
+"""
 
 import os
 import platform
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable
 
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
-from otel_gpu.checks import Finding, can_capture, to_json
-from otel_gpu.commands import Output
+from otel_gpu.checks import Finding, can_capture, named, to_json
+from otel_gpu.commands import JSON_HELP, Output, add_pids
 from otel_gpu.config import Config
 from otel_gpu.doctor import Host, check_loader, examine_host
 from otel_gpu.findings.words import printable
 from otel_gpu.service.systemd import examine_service
 from otel_gpu.visibility import examine_process, examine_processes
 
-DESCRIPTION = (
-    "Check everything that a capture needs. The exit code is 0 if this host can capture, "
-    "and 1 if something is missing."
-)
-
 _STYLES = {"ok": "green", "warning": "yellow", "missing": "bold red"}
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the verb's own arguments."""
-    parser.add_argument(
-        "--pid",
-        type=int,
-        action="append",
-        default=[],
-        metavar="PID",
-        help="also say what can be seen of this process; may be repeated",
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    add_pids(parser, "also say what can be seen of this process")
+    parser.add_argument("--json", action="store_true", help=JSON_HELP)
 
 
 def run(args: Namespace, config: Config, out: Output) -> int:
@@ -42,28 +32,25 @@ def run(args: Namespace, config: Config, out: Output) -> int:
     host = Host(release=platform.release(), machine=platform.machine())
     findings = [
         *examine_host(host, os.environ),
-        check_loader(host, config.capture.loader),
-        examine_processes(),
+        *named(
+            loader=check_loader(host, config.capture.loader), cuda_libraries=examine_processes()
+        ),
         *examine_service(),
     ]
     processes = [finding for pid in args.pid for finding in examine_process(pid)]
     if args.json:
         out.json(to_json(findings, processes))
     else:
-        out.stdout_console.print(_table(findings))
-        if processes:
+        for shown in (findings, processes) if processes else (findings,):
+            out.stdout_console.print(_table(shown))
             out.line()
-            out.stdout_console.print(_table(processes))
-        out.line()
         out.line(_verdict(findings, processes))
     return 0 if can_capture([*findings, *processes]) else 1
 
 
 def _table(findings: Iterable[Finding]) -> Table:
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
+    columns = (Column(no_wrap=True), Column(no_wrap=True), Column(overflow="fold"))
+    table = Table(*columns, box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     for finding in findings:
         detail = Text(printable(finding.detail))
         if finding.hint and finding.status != "ok":

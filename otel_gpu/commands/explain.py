@@ -1,44 +1,34 @@
-"""``otel-gpu explain``: what was slow in a capture, and why."""
+"""
+Say what bounded each process, which CUDA calls and gaps between them were slow, and whose doing
+that was, with times. Explains a recording or a store, which needs no privileges and no GPU; or
+captures live what is named by --pid, --cgroup, --all or a command after --, until that ends, the
+time is over or Ctrl-C is pressed, and explains that. With a command, its exit code is ours, and the
+report goes to standard error; --json goes to standard output.
+"""
 
 from argparse import ArgumentParser, Namespace
-from pathlib import Path
+from functools import partial
 
 from otel_gpu.capture.host import collect_rarely
-from otel_gpu.commands import Output
+from otel_gpu.commands import JSON_HELP, Output, add_file
 from otel_gpu.commands._live import add_target_arguments
 from otel_gpu.commands._live_source import find_source_or_capture, pids_of
-from otel_gpu.commands._reports import (
-    add_source_arguments,
-    make_collector,
-    part_of,
-    write_result,
-)
+from otel_gpu.commands._reports import add_source_arguments, make_collector, part_of, write_result
 from otel_gpu.config import Config
 from otel_gpu.faces.text import write_text
 from otel_gpu.findings.json_form import make_document, to_text
 
-DESCRIPTION = (
-    "Say what bounded each process, which CUDA calls and gaps between them were slow, and whose "
-    "doing that was, with times. Explains a recording or a store, which needs no privileges and no "
-    "GPU; or captures live what is named by --pid, --cgroup, --all or a command after --, until that "
-    "ends, the time is over or Ctrl-C is pressed, and explains that. With a command, its exit "
-    "code is ours, and the report goes to standard error; --json goes to standard output."
-)
 CONFIG_FLAGS = ("spans.mode",)
 TAKES_COMMAND = True
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the verb's own arguments."""
     add_source_arguments(parser, "explain", captures=True)
     add_target_arguments(parser, pid_note="; of a recording or store, report only this process")
     parser.add_argument("--per-process", action="store_true", help="one part for each process")
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON document; docs/explain.md describes it"
-    )
-    parser.add_argument(
-        "--output", type=Path, metavar="FILE", help="write the report here instead of printing it"
-    )
+    json = f"{JSON_HELP}; docs/explain.md describes it"
+    parser.add_argument("--json", action="store_true", help=json)
+    add_file(parser, "--output", "write the report here instead of printing it")
 
 
 def run(args: Namespace, config: Config, out: Output) -> int:
@@ -49,10 +39,6 @@ def run(args: Namespace, config: Config, out: Output) -> int:
         collect_rarely()
         source.play(window, [collector])
         document = collector.finish(source.name, source.notes)
-        write_result(
-            args,
-            out,
-            [to_text(make_document(document))] if args.json else None,
-            lambda console: write_text(document, console, per_process=args.per_process),
-        )
+        lines = [to_text(make_document(document))] if args.json else None
+        write_result(args, out, lines, partial(write_text, document, per_process=args.per_process))
     return source.exit_code

@@ -1,4 +1,10 @@
-"""``otel-gpu import``: a capture that another tool made, explained and exported."""
+"""
+Read a capture that another tool made, say what of it could be taken over and what could not, and
+explain it as a recording is explained. With --otlp, also send its spans and metrics, with their
+original times, to the endpoint of OTEL_EXPORTER_OTLP_*; with --store, also keep it for query and
+explain. What the other tool did not record stays unknown, and what it concluded is not taken over.
+The file is not changed.
+"""
 
 import os
 from argparse import ArgumentParser, Namespace
@@ -7,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from otel_gpu import pipeline
-from otel_gpu.commands import Output, UsageError
+from otel_gpu.commands import JSON_HELP, Output, UsageError, add_file
 from otel_gpu.commands._keepers import open_keepers
 from otel_gpu.commands._recorder import has_destination
 from otel_gpu.config import Config
@@ -20,40 +26,23 @@ from otel_gpu.findings.words import printable
 from otel_gpu.importers import KINDS, open_capture
 from otel_gpu.importers.tally import Tally
 
-DESCRIPTION = (
-    "Read a capture that another tool made, say what of it could be taken over and what could "
-    "not, and explain it as a recording is explained. With --otlp, also send its spans and metrics, "
-    "with their original times, to the endpoint of OTEL_EXPORTER_OTLP_*; with --store, also keep it "
-    "for query and explain. What the other tool did not record stays unknown, and what it concluded "
-    "is not taken over. The file is not changed."
-)
 CONFIG_FLAGS = ("export.otlp_file",)
 
 _NOT_SENT = {"OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "none"}
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the verb's own arguments."""
     kinds = "; ".join(f"{name}: {kind.description}" for name, kind in KINDS.items())
     parser.add_argument("kind", choices=tuple(KINDS), metavar="KIND", help=kinds)
-    parser.add_argument("file", type=Path, metavar="FILE", help="the capture to import")
-    parser.add_argument(
-        "--host",
-        default="",
-        metavar="NAME",
-        help="of a file with captures of several hosts, the one to import",
-    )
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help="print one JSON document: what was imported, and the report that explain prints",
-    )
+    add_file(parser, "file", "the capture to import")
+    host = "of a file with captures of several hosts, the one to import"
+    parser.add_argument("--host", default="", metavar="NAME", help=host)
+    json = f"{JSON_HELP}: what was imported, and the report that explain prints"
+    parser.add_argument("--json", action="store_true", help=json)
     parser.add_argument(
         "--otlp", action="store_true", help="send it to the endpoint of OTEL_EXPORTER_OTLP_*"
     )
-    parser.add_argument(
-        "--store", type=Path, metavar="FILE", help="also write it into this store, made if needed"
-    )
+    add_file(parser, "--store", "also write it into this store, made if needed")
 
 
 def run(args: Namespace, config: Config, out: Output) -> int:
@@ -90,23 +79,16 @@ def run(args: Namespace, config: Config, out: Output) -> int:
 
 
 def _document(tally: Tally) -> dict[str, Any]:
-    return {
-        "source": dict(tally.source),
-        "taken": dict(tally.taken),
-        "left_out": dict(tally.left_out),
-        "rejected": dict(tally.rejected),
-        "notes": list(tally.notes),
+    counts = {
+        name: dict(getattr(tally, name)) for name in ("source", "taken", "left_out", "rejected")
     }
+    return counts | {"notes": list(tally.notes)}
 
 
 def _lines(path: Path, tally: Tally) -> Iterator[str]:
     said = ", ".join(f"{name} {value}" for name, value in tally.source.items())
     yield printable(f"{path}: {said}")
-    for title, counts in (
-        ("taken", tally.taken),
-        ("left out", tally.left_out),
-        ("rejected", tally.rejected),
-    ):
-        for what, count in counts.most_common():
+    for name in ("taken", "left_out", "rejected"):
+        for what, count in getattr(tally, name).most_common():
             if count:
-                yield printable(f"  {title:<9} {count:>9,}  {what}")
+                yield printable(f"  {name.replace('_', ' '):<9} {count:>9,}  {what}")

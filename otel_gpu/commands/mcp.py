@@ -1,14 +1,18 @@
-"""``otel-gpu mcp``: lets an assistant investigate a capture."""
+"""
+Serve a recording or a store to an assistant over the Model Context Protocol: nine tools that only
+read, and a prompt. On standard input and output, for a client that starts us; with --http on a
+socket of this host, for clients that know the token. docs/mcp.md says how to connect one. Needs no
+privileges and no GPU.
+"""
 
 import logging
 import os
 import signal
 from argparse import ArgumentParser, Namespace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from otel_gpu.commands import Output, UsageError
+from otel_gpu.commands import Output, UsageError, add_file
 from otel_gpu.commands._recorder import store_path
 from otel_gpu.commands._reports import make_collector, resolve_window
 from otel_gpu.commands._sources import RecordingSource, StoreSource
@@ -18,27 +22,14 @@ from otel_gpu.errors import OtelGpuError
 if TYPE_CHECKING:
     from otel_gpu.faces.mcp.captures import Capture
 
-DESCRIPTION = (
-    "Serve a recording or a store to an assistant over the Model Context Protocol: nine tools that "
-    "only read, and a prompt. On standard input and output, for a client that starts us; with --http "
-    "on a socket of this host, for clients that know the token. docs/mcp.md says how to connect one. "
-    "Needs no privileges and no GPU."
-)
 CONFIG_FLAGS = ("store.path",)
 
 _DEFAULT_ADDRESS = "127.0.0.1:8977"
-_PACKAGE = "otel-gpu[mcp]"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the verb's own arguments."""
-    parser.add_argument(
-        "recording",
-        type=Path,
-        nargs="?",
-        metavar="FILE",
-        help="the recording to serve; default: the store that run writes",
-    )
+    recording = "the recording to serve; default: the store that run writes"
+    add_file(parser, "recording", recording, nargs="?")
     parser.add_argument(
         "--http",
         nargs="?",
@@ -47,11 +38,10 @@ def add_arguments(parser: ArgumentParser) -> None:
         help=f"serve HTTP there instead, with a token; default address: {_DEFAULT_ADDRESS}. "
         "Port 0 is any that is free",
     )
-    parser.add_argument(
+    add_file(
+        parser,
         "--token-file",
-        type=Path,
-        metavar="FILE",
-        help="the token is in this file, which no other user may read; default: in "
+        "the token is in this file, which no other user may read; default: in "
         "OTEL_GPU_MCP_TOKEN, else a new one that is written to standard error",
     )
 
@@ -79,19 +69,17 @@ def _check_packages() -> None:
         import mcp.server  # noqa: F401, PLC0415 -- an extra, and half a second
         import uvicorn  # noqa: F401, PLC0415 -- as above
     except ImportError as error:
-        raise OtelGpuError(
-            f"the MCP SDK is not installed ({error.name} is missing)",
-            hint=f"pip install '{_PACKAGE}'",
-        ) from error
+        missing = f"the MCP SDK is not installed ({error.name} is missing)"
+        raise OtelGpuError(missing, hint="pip install 'otel-gpu[mcp]'") from error
 
 
 def _find_capture(args: Namespace, config: Config) -> "Capture":
     from otel_gpu.faces.mcp.captures import Capture  # noqa: PLC0415 -- as above
 
-    if args.recording is not None:
+    is_store = args.recording is None
+    if not is_store:
         # A file that is not a recording is reported at once, and not to an assistant.
         RecordingSource(args.recording)
-    is_store = args.recording is None
     return Capture(
         store_path(config) if is_store else args.recording,
         is_store=is_store,
@@ -120,10 +108,8 @@ def _serve_http(capture: "Capture", args: Namespace, out: Output) -> None:
     token = tokens.find_token(args.token_file, os.environ)
     if token is None:
         if not address.is_loopback:
-            raise UsageError(
-                f"{address.host} can be reached from elsewhere, so a token has to be chosen",
-                hint=f"give --token-file, or set {tokens.VARIABLE}",
-            )
+            why = f"{address.host} can be reached from elsewhere, so a token has to be chosen"
+            raise UsageError(why, hint=f"give --token-file, or set {tokens.VARIABLE}")
         token = tokens.new_token()
         out.note(f"the token of this run: {token}")
     with http.listen(address) as listener:

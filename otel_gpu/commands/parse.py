@@ -1,12 +1,11 @@
-"""``otel-gpu parse``: a recording as text, one record per line."""
+"""Print a recording as text, one record per line."""
 
 from argparse import ArgumentParser, Namespace
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 from otel_gpu.capture.recording import read_recording
-from otel_gpu.commands import Output
+from otel_gpu.commands import Output, add_file
 from otel_gpu.config import Config
 from otel_gpu.decode.decoder import decode
 from otel_gpu.decode.text import KIND_NAMES, SERIES_KIND, TIME_KIND, describe
@@ -18,15 +17,9 @@ _SHOWN_BYTES = 64
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the verb's own arguments."""
-    parser.add_argument("recording", type=Path, metavar="FILE", help="the recording to print")
-    parser.add_argument(
-        "--kind",
-        action="append",
-        choices=_KINDS,
-        metavar="KIND",
-        help=f"print only these kinds; may be repeated: {', '.join(_KINDS)}",
-    )
+    add_file(parser, "recording", "the recording to print")
+    text = f"print only these kinds; may be repeated: {', '.join(_KINDS)}"
+    parser.add_argument("--kind", action="append", choices=_KINDS, metavar="KIND", help=text)
 
 
 def run(args: Namespace, config: Config, out: Output) -> int:  # noqa: ARG001 - one protocol
@@ -38,7 +31,7 @@ def run(args: Namespace, config: Config, out: Output) -> int:  # noqa: ARG001 - 
             stdout.writelines(
                 f"{line}\n"
                 for record in batch
-                for line in describe_record(record)
+                for line in _describe_record(record)
                 if line.partition(" ")[0] in kinds
             )
     finally:
@@ -47,8 +40,7 @@ def run(args: Namespace, config: Config, out: Output) -> int:  # noqa: ARG001 - 
     return 0
 
 
-def describe_record(record: bytes) -> Iterator[str]:
-    """Describe one record; one that cannot be decoded by its reason and first bytes."""
+def _describe_record(record: bytes) -> Iterator[str]:
     rejected: Counter[str] = Counter()
     for event in decode([record], rejected):
         yield from describe(event)

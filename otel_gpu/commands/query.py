@@ -1,4 +1,10 @@
-"""``otel-gpu query``: questions to a store, in SQL."""
+"""
+Answer a question in SQL about what run kept: one SELECT statement, which can read and cannot write,
+whatever it says. Without one, the tables and views are listed with what they mean; --schema adds
+their columns. Views, whose names begin with v_, have names instead of numbers. Control characters
+are shown escaped, in CSV too, where text that a spreadsheet would compute begins with an
+apostrophe; --json gives what is there.
+"""
 
 import csv
 import json
@@ -16,13 +22,6 @@ from otel_gpu.findings.words import printable
 from otel_gpu.store.queries import MAX_ROWS, Answer, QueryLimits
 from otel_gpu.store.reader import StoreReader
 
-DESCRIPTION = (
-    "Answer a question in SQL about what run kept: one SELECT statement, which can read and cannot "
-    "write, whatever it says. Without one, the tables and views are listed with what they mean; "
-    "--schema adds their columns. Views, whose names begin with v_, have names instead of numbers. "
-    "Control characters are shown escaped, in CSV too, where text that a spreadsheet would compute "
-    "begins with an apostrophe; --json gives what is there."
-)
 CONFIG_FLAGS = ("store.path",)
 
 _DEFAULTS = QueryLimits()

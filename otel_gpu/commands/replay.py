@@ -1,30 +1,25 @@
-"""``otel-gpu replay``: a recording through the rooms of a live capture."""
+"""
+Export a recording as if it were captured now: to the endpoint of OTEL_EXPORTER_OTLP_*, or to a
+file, or into a store for query and explain. Needs no privileges and no GPU. The same recording
+gives the same output, byte for byte.
+"""
 
 import os
 from argparse import ArgumentParser, Namespace
-from pathlib import Path
 
-from otel_gpu.commands import Output
+from otel_gpu.commands import Output, add_file
 from otel_gpu.commands._keepers import list_counts, open_keepers
 from otel_gpu.commands._recorder import has_destination
 from otel_gpu.commands._sources import RecordingSource
 from otel_gpu.config import Config
 from otel_gpu.findings.document import Window
 
-DESCRIPTION = (
-    "Export a recording as if it were captured now: to the endpoint of OTEL_EXPORTER_OTLP_*, "
-    "or to a file, or into a store for query and explain. Needs no privileges and no GPU. The "
-    "same recording gives the same output, byte for byte."
-)
 CONFIG_FLAGS = ("stacks.mode", "export.otlp_file")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the verb's own arguments."""
-    parser.add_argument("recording", type=Path, metavar="FILE", help="the recording to replay")
-    parser.add_argument(
-        "--store", type=Path, metavar="FILE", help="also write it into this store, made if needed"
-    )
+    add_file(parser, "recording", "the recording to replay")
+    add_file(parser, "--store", "also write it into this store, made if needed")
 
 
 def run(args: Namespace, config: Config, out: Output) -> int:

@@ -1,9 +1,13 @@
-"""``otel-gpu report``: what ``explain`` says, as a page for a browser."""
+"""
+Write what explain says of a recording or a store as one HTML file that is complete in itself: it
+loads nothing, and can be sent to others. Needs no privileges and no GPU. The same recording gives
+the same page, byte for byte.
+"""
 
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from otel_gpu.commands import Output, UsageError
+from otel_gpu.commands import Output, UsageError, add_file, add_pids
 from otel_gpu.commands._reports import (
     add_source_arguments,
     find_source,
@@ -13,45 +17,19 @@ from otel_gpu.commands._reports import (
 )
 from otel_gpu.config import Config
 from otel_gpu.faces.html.page import make_page
-from otel_gpu.findings.document import Document, Window
 from otel_gpu.findings.json_form import make_document, to_text
-from otel_gpu.findings.source import Source
 from otel_gpu.findings.top_stacks import CALLED, WAITED, StackCollector
 from otel_gpu.findings.words import format_size
-
-DESCRIPTION = (
-    "Write what explain says of a recording or a store as one HTML file that is complete in "
-    "itself: it loads nothing, and can be sent to others. Needs no privileges and no GPU. The same "
-    "recording gives the same page, byte for byte."
-)
 
 _STANDARD_OUTPUT = Path("-")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the verb's own arguments."""
     add_source_arguments(parser, "report on")
-    parser.add_argument(
-        "--pid",
-        type=int,
-        action="append",
-        default=[],
-        metavar="PID",
-        help="report only this process; may be repeated",
-    )
-    parser.add_argument(
-        "--html",
-        type=Path,
-        default=_STANDARD_OUTPUT,
-        metavar="FILE",
-        help="write the page here; default: to standard output, unless that is a terminal",
-    )
-    parser.add_argument(
-        "--json",
-        type=Path,
-        metavar="FILE",
-        help="write the JSON document of explain as well, from the same reading",
-    )
+    add_pids(parser, "report only this process")
+    page = "write the page here; default: to standard output, unless that is a terminal"
+    add_file(parser, "--html", page, default=_STANDARD_OUTPUT)
+    add_file(parser, "--json", "write the JSON document of explain as well, from the same reading")
 
 
 def run(args: Namespace, config: Config, out: Output) -> int:
@@ -63,7 +41,11 @@ def run(args: Namespace, config: Config, out: Output) -> int:
     if source is None:
         raise UsageError("name what to report on", hint="a recording, or --store FILE")
     with part_of(source, args) as window:
-        document, page = _make(source, window, args, config)
+        collector = make_collector(config, source.rejected, window, args.pid)
+        stacks = [StackCollector(window, kind=kind, pids=args.pid) for kind in (CALLED, WAITED)]
+        source.play(window, [collector, *stacks])
+        document = collector.finish(source.name, source.notes)
+        page = make_page(document, flames=[one.finish(source.name) for one in stacks])
         if not prints:
             _write(args.html, page, out)
         elif not out.stdout.isatty():
@@ -71,14 +53,6 @@ def run(args: Namespace, config: Config, out: Output) -> int:
         if args.json is not None:
             _write(args.json, to_text(make_document(document)) + "\n", out)
     return 0
-
-
-def _make(source: Source, window: Window, args: Namespace, config: Config) -> tuple[Document, str]:
-    collector = make_collector(config, source.rejected, window, args.pid)
-    stacks = [StackCollector(window, kind=kind, pids=args.pid) for kind in (CALLED, WAITED)]
-    source.play(window, [collector, *stacks])
-    document = collector.finish(source.name, source.notes)
-    return document, make_page(document, flames=[one.finish(source.name) for one in stacks])
 
 
 def _write(path: Path, text: str, out: Output) -> None:

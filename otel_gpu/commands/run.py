@@ -1,4 +1,9 @@
-"""``otel-gpu run``: capture live, and export."""
+"""
+Capture the CUDA calls, scheduler stalls and forks of programs as they are, and send them to the
+endpoint of OTEL_EXPORTER_OTLP_*. Name what to watch: a command after --, --pid, --cgroup or --all.
+With a command, its input and output are its own, and its exit code is ours. Without an endpoint, or
+with --store, what is captured is kept in a file that explain and query read.
+"""
 
 import logging
 import os
@@ -26,13 +31,6 @@ from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.enrich.stack_text import describe_place
 from otel_gpu.faults import Faults, Isolated
 
-DESCRIPTION = (
-    "Capture the CUDA calls, scheduler stalls and forks of programs as they are, and send "
-    "them to the endpoint of OTEL_EXPORTER_OTLP_*. Name what to watch: a command after --, "
-    "--pid, --cgroup or --all. With a command, its input and output are its own, and its exit "
-    "code is ours. Without an endpoint, or with --store, what is captured is kept in a file that "
-    "explain and query read."
-)
 CONFIG_FLAGS = ("spans.mode", "stacks.mode", "export.otlp_file", "store.path")
 TAKES_COMMAND = True
 
@@ -42,7 +40,6 @@ _MAX_SAID = 4_096
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the verb's own arguments."""
     add_target_arguments(parser)
     parser.add_argument(
         "--summary",
@@ -124,16 +121,13 @@ class _HangLog:
         self._said[name] = None
         # Those that still hang are seen again and again; the others returned.
         self._said.move_to_end(name)
+        if len(self._said) > _MAX_SAID:
+            self._said.popitem(last=False)
         if is_new:
-            if len(self._said) > _MAX_SAID:
-                self._said.popitem(last=False)
             place = activity.stack.place if activity.stack else None
             _logger.warning(
                 "thread %d (%s) of %s, process %d, has been inside %s for %.1f s%s",
-                event.tid,
-                event.comm,
-                activity.process.service_name,
-                event.pid,
+                *(event.tid, event.comm, activity.process.service_name, event.pid),
                 activity.api.name,
                 (activity.seen_unix_ns - activity.start_unix_ns) / 1e9,
                 f", in {describe_place(place)}" if place else "",

@@ -1,4 +1,8 @@
-"""``otel-gpu service``: the agent as a service of this host."""
+"""
+install writes the unit, its environment file and its configuration, and says what to do next; it
+starts nothing, and leaves what was changed as it is. uninstall removes what was not changed. status
+says whether the service runs, what it costs and what was lost; its exit code is 0 when it runs.
+"""
 
 import json
 import sys
@@ -8,22 +12,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from otel_gpu.commands import Output, UsageError
+from otel_gpu.commands import JSON_HELP, Output, UsageError
 from otel_gpu.commands._recorder import store_path
 from otel_gpu.config import Config
 from otel_gpu.errors import HostError, StoreError
 from otel_gpu.findings.words import format_duration, format_size, printable
-from otel_gpu.service.files import UNIT, Action, Layout, Step
+from otel_gpu.service.files import UNIT, Action, Layout
 from otel_gpu.service.systemd import State, state_of_service
 from otel_gpu.service.trust import parts_of_program, untrusted
 from otel_gpu.store.reader import StoreReader
 
-DESCRIPTION = (
-    "install writes the unit, its environment file and its configuration, and says what to do next; "
-    "it starts nothing, and leaves what was changed as it is. uninstall removes what was not changed. "
-    "status says whether the service runs, what it costs and what was lost; its exit code is 0 when "
-    "it runs."
-)
 CONFIG_FLAGS = ("store.path",)
 
 _ACTIONS = ("install", "uninstall", "status")
@@ -43,59 +41,50 @@ _NEXT = (
     "  3. systemctl enable --now otel-gpu",
     "  4. otel-gpu service status; journalctl -u otel-gpu",
 )
+_STAYS = "the flight recorder stays: /var/lib/otel-gpu"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the verb's own arguments."""
     parser.add_argument("action", choices=_ACTIONS, help="what to do")
-    parser.add_argument(
-        "--root",
-        type=Path,
-        default=Path("/"),
-        metavar="DIR",
-        help="install below this folder, or uninstall from there: an image, or a package",
-    )
-    parser.add_argument(
-        "--program",
-        type=Path,
-        metavar="PATH",
-        help="what the unit runs; default: the otel-gpu that is running now",
-    )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="say what would be done, and do nothing"
-    )
-    parser.add_argument("--json", action="store_true", help="status: print one JSON document")
+    root = "install below this folder, or uninstall from there: an image, or a package"
+    parser.add_argument("--root", type=Path, default=Path("/"), metavar="DIR", help=root)
+    program = "what the unit runs; default: the otel-gpu that is running now"
+    parser.add_argument("--program", type=Path, metavar="PATH", help=program)
+    dry = "say what would be done, and do nothing"
+    parser.add_argument("--dry-run", action="store_true", help=dry)
+    parser.add_argument("--json", action="store_true", help=f"status: {JSON_HELP}")
 
 
 def run(args: Namespace, config: Config, out: Output) -> int:
     """Install, uninstall, or say how it does: 0 when it runs."""
     if args.action == "status":
         if args.dry_run or args.program or args.root != Path("/"):
-            raise UsageError(
-                "status asks the systemd of this host, and takes --json and --store only"
-            )
+            about = "status asks the systemd of this host, and takes --json and --store only"
+            raise UsageError(about)
         return _status(args, config, out)
     if args.json:
         raise UsageError("--json goes with status")
-    root = args.root.absolute()
-    program = args.program or _own_program()
-    return (_install if args.action == "install" else _uninstall)(args, Layout(root, program), out)
-
-
-def _install(args: Namespace, layout: Layout, out: Output) -> int:
-    if args.root.absolute() == Path("/"):
-        _refuse_untrusted([args.program] if args.program else parts_of_program(_own_program()))
-    steps = layout.plan_install()
+    root, own_program = args.root.absolute(), Path(sys.prefix) / "bin" / "otel-gpu"
+    layout = Layout(root, args.program or own_program)
+    words: tuple[str, ...] = _NEXT
+    if args.action == "install":
+        if root == Path("/"):
+            _refuse_untrusted([args.program] if args.program else parts_of_program(own_program))
+        steps, carry_out = layout.plan_install(), layout.install
+    else:
+        if root == Path("/") and not args.dry_run:
+            _refuse_running()
+        steps, carry_out = layout.plan_uninstall(), layout.uninstall
+        words = (*(() if steps else ("nothing is installed",)), _STAYS)
     if not args.dry_run:
-        layout.install(steps)
-    _say(steps, out, planned=args.dry_run)
-    for line in _NEXT:
+        carry_out(steps)
+    for step in steps:
+        done, do, more = _SAID[step.action]
+        said = f"would {do}" if args.dry_run else done
+        out.line(f"{said} {printable(str(step.path))}{more}")
+    for line in words:
         out.line(line)
     return 0
-
-
-def _own_program() -> Path:
-    return Path(sys.prefix) / "bin" / "otel-gpu"
 
 
 def _refuse_untrusted(paths: Sequence[Path]) -> None:
@@ -103,19 +92,6 @@ def _refuse_untrusted(paths: Sequence[Path]) -> None:
         message = f"others than root could change what the service runs: {printable(found)}"
         hint = "install otel-gpu as root, with a Python of the system, in /opt/otel-gpu"
         raise HostError(message, hint=hint)
-
-
-def _uninstall(args: Namespace, layout: Layout, out: Output) -> int:
-    if args.root.absolute() == Path("/") and not args.dry_run:
-        _refuse_running()
-    steps = layout.plan_uninstall()
-    if not args.dry_run:
-        layout.uninstall(steps)
-    _say(steps, out, planned=args.dry_run)
-    if not steps:
-        out.line("nothing is installed")
-    out.line("the flight recorder stays: /var/lib/otel-gpu")
-    return 0
 
 
 def _refuse_running() -> None:
@@ -127,19 +103,12 @@ def _refuse_running() -> None:
         raise HostError("the service is running", hint=f"systemctl disable --now {UNIT}")
 
 
-def _say(steps: list[Step], out: Output, *, planned: bool) -> None:
-    for step in steps:
-        done, do, more = _SAID[step.action]
-        out.line(f"{f'would {do}' if planned else done} {printable(str(step.path))}{more}")
-
-
 def _status(args: Namespace, config: Config, out: Output) -> int:
     state = state_of_service()
     path = store_path(config)
     recorder = _ask_recorder(path)
     if args.json:
-        document = {"schema_version": 1, "service": state._asdict(), "recorder": recorder}
-        out.json(document)
+        out.json({"schema_version": 1, "service": state._asdict(), "recorder": recorder})
     else:
         out.line(_describe_state(state))
         if state.uptime_s is not None:
@@ -156,12 +125,9 @@ def _describe_state(state: State) -> str:
     words = [f"{state.active} ({state.sub})"]
     if state.pid and state.uptime_s is not None:
         words.append(f"process {state.pid}, for {format_duration(state.uptime_s * 1e9)}")
-    if state.restarts:
-        words.append(f"restarted {state.restarts} times")
-    if state.result != "success":
-        words.append(f"result: {state.result}")
-    words.append(state.enabled)
-    return "service   " + ", ".join(filter(None, words))
+    words.append(f"restarted {state.restarts} times" if state.restarts else "")
+    words.append(f"result: {state.result}" if state.result != "success" else "")
+    return "service   " + ", ".join(filter(None, [*words, state.enabled]))
 
 
 def _describe_cost(state: State, uptime_s: float, recorder: Mapping[str, Any]) -> str:
@@ -180,7 +146,7 @@ def _describe_cost(state: State, uptime_s: float, recorder: Mapping[str, Any]) -
 
 
 def _ask_recorder(path: Path) -> dict[str, Any]:
-    """Return what the flight recorder holds of the agent's own figures, or why it says nothing."""
+    # What the flight recorder holds of the agent's own figures, or why it says nothing.
     try:
         with StoreReader(path) as reader:
             status = reader.execute("SELECT unix_ns, info FROM statuses ORDER BY seq DESC LIMIT 1")
@@ -196,9 +162,6 @@ def _ask_recorder(path: Path) -> dict[str, Any]:
 def _describe_recorder(path: Path, recorder: Mapping[str, Any]) -> str:
     if "problem" in recorder:
         return f"losses    not known here: {printable(recorder['problem'])}"
-    said = ", ".join(
-        f"{printable(str(place))} {printable(str(reason))} {count:,}"
-        for place, reason, count in recorder["losses"]
-        if count
-    )
+    losses = (f"{place} {reason} {count:,}" for place, reason, count in recorder["losses"] if count)
+    said = ", ".join(map(printable, losses))
     return f"losses    {said or 'none'} (in {path})"

@@ -1,18 +1,19 @@
-"""``otel-gpu stacks``: where in their programs CUDA calls are made."""
+"""
+Add up the stacks of CUDA calls that became spans: Python, C++ and CUDA in one, by calls, time or
+bytes. Reads a recording or a store, which needs no privileges and no GPU; or captures live what is
+named by --pid, --cgroup, --all or a command after --, until that ends, the time is over or Ctrl-C
+is pressed. Sampled calls count as often as they were sampled from; --spans full gives every call a
+stack. With a command, its exit code is ours, and the text goes to standard error; --json and
+--folded go to standard output.
+"""
 
 import json
 from argparse import ArgumentParser, Namespace
-from pathlib import Path
 
-from otel_gpu.commands import Output, UsageError
+from otel_gpu.commands import JSON_HELP, Output, UsageError, add_file
 from otel_gpu.commands._live import add_target_arguments
 from otel_gpu.commands._live_source import LiveSource, find_source_or_capture, pids_of
-from otel_gpu.commands._reports import (
-    add_source_arguments,
-    open_for_writing,
-    part_of,
-    write_result,
-)
+from otel_gpu.commands._reports import add_source_arguments, open_for_writing, part_of, write_result
 from otel_gpu.config import Config
 from otel_gpu.errors import OtelGpuError
 from otel_gpu.faces.folded import fold, folded_line
@@ -30,34 +31,17 @@ from otel_gpu.findings.top_stacks import (
     StackReport,
 )
 
-DESCRIPTION = (
-    "Add up the stacks of CUDA calls that became spans: Python, C++ and CUDA in one, by calls, time "
-    "or bytes. Reads a recording or a store, which needs no privileges and no GPU; or captures live what "
-    "is named by --pid, --cgroup, --all or a command after --, until that ends, the time is over or "
-    "Ctrl-C is pressed. Sampled calls count as often as they were sampled from; --spans full gives "
-    "every call a stack. With a command, its exit code is ours, and the text goes to standard error; "
-    "--json and --folded go to standard output."
-)
 CONFIG_FLAGS = ("spans.mode",)
 TAKES_COMMAND = True
 
-_LIMIT = 20
-
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the verb's own arguments."""
     add_source_arguments(parser, "look at", captures=True)
     add_target_arguments(parser, pid_note="; of a recording or store, only this process")
-    parser.add_argument(
-        "--by", choices=MEASURES, default=MEASURES[0], help="what counts; default: %(default)s"
-    )
-    parser.add_argument(
-        "--api",
-        action="append",
-        default=[],
-        metavar="API",
-        help="only calls of this CUDA API, also those inside other calls; may be repeated",
-    )
+    by = "what counts; default: %(default)s"
+    parser.add_argument("--by", choices=MEASURES, default=MEASURES[0], help=by)
+    api = "only calls of this CUDA API, also those inside other calls; may be repeated"
+    parser.add_argument("--api", action="append", default=[], metavar="API", help=api)
     parser.add_argument(
         "--waits",
         action="store_true",
@@ -66,31 +50,22 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--limit",
         type=int,
-        default=_LIMIT,
+        default=20,
         metavar="N",
         help="list this many stacks, in text and JSON; default: %(default)s",
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument(
-        "--json", action="store_true", help="print one JSON document; docs/stacks.md describes it"
+        "--json", action="store_true", help=f"{JSON_HELP}; docs/stacks.md describes it"
     )
     form.add_argument(
         "--folded",
         action="store_true",
         help="print all stacks in the format of FlameGraph's scripts; times are nanoseconds",
     )
-    parser.add_argument(
-        "--output", type=Path, metavar="FILE", help="write there instead of printing"
-    )
-    parser.add_argument(
-        "--speedscope", type=Path, metavar="FILE", help="also write a profile for speedscope"
-    )
-    parser.add_argument(
-        "--flamegraph",
-        type=Path,
-        metavar="FILE",
-        help="also write a flame graph, as a page of HTML",
-    )
+    add_file(parser, "--output", "write there instead of printing")
+    add_file(parser, "--speedscope", "also write a profile for speedscope")
+    add_file(parser, "--flamegraph", "also write a flame graph, as a page of HTML")
 
 
 def run(args: Namespace, config: Config, out: Output) -> int:
@@ -102,13 +77,10 @@ def run(args: Namespace, config: Config, out: Output) -> int:
     source = find_source_or_capture(args, config, out, handled="looked at", done="shows the stacks")
     if isinstance(source, LiveSource) and not config.stacks.enabled:
         raise UsageError("stacks.enabled is false", hint="set it to true, or read a recording")
+    kind, pids = WAITED if args.waits else CALLED, pids_of(source, args)
     with part_of(source, args) as window:
         stacks = StackCollector(
-            window,
-            kind=WAITED if args.waits else CALLED,
-            pids=pids_of(source, args),
-            names=args.api,
-            rejected=source.rejected,
+            window, kind=kind, pids=pids, names=args.api, rejected=source.rejected
         )
         source.play(window, [stacks])
         _write(stacks.finish(source.name, args.by, source.notes), args, out)
@@ -124,10 +96,8 @@ def _write(report: StackReport, args: Namespace, out: Output) -> None:
     write_result(args, out, lines, lambda console: write_stacks(report, console, args.limit))
     # What was asked for is written before it is said that there is nothing to draw.
     if (args.speedscope or args.flamegraph) and not report.total():
-        raise OtelGpuError(
-            f"no stack weighs anything by {args.by}",
-            hint="see the notes above; `otel-gpu doctor` says what this host allows",
-        )
+        hint = "see the notes above; `otel-gpu doctor` says what this host allows"
+        raise OtelGpuError(f"no stack weighs anything by {args.by}", hint=hint)
     if args.speedscope:
         with open_for_writing(args.speedscope) as file:
             json.dump(speedscope_document(report), file)

@@ -1,18 +1,25 @@
-"""``otel-gpu top``: what the GPU's feeders do right now, on one screen."""
+"""
+Show what bounds each process, where the time of the threads that feed the GPU goes, its CUDA calls,
+incidents while they form, and calls that do not return: live, of what is named by --pid, --cgroup,
+--all or a command after --, or of a recording, at its own pace. On a terminal: q quits, p pauses, s
+changes what calls are sorted by, and the arrows or j and k choose a process. Elsewhere, screens are
+written one below the other as plain text. With a command, its input and output are its own, there
+are no keys, and the exit code is the command's; the screen goes to standard error, and is redrawn
+in place where standard output is not that terminal.
+"""
 
 import signal
 import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 from rich.console import Console
 
 from otel_gpu import pipeline
-from otel_gpu.commands import Output, UsageError
+from otel_gpu.commands import Output, UsageError, add_file
 from otel_gpu.commands._display import Display
 from otel_gpu.commands._keys import has_keys
 from otel_gpu.commands._live import (
@@ -21,6 +28,7 @@ from otel_gpu.commands._live import (
     check_targets,
     exit_code_of,
     open_capture,
+    signals_handled,
 )
 from otel_gpu.commands._sources import RecordingSource
 from otel_gpu.config import Config
@@ -32,21 +40,11 @@ from otel_gpu.findings.board import Board
 from otel_gpu.findings.document import Window
 from otel_gpu.findings.extent import Extent
 
-DESCRIPTION = (
-    "Show what bounds each process, where the time of the threads that feed the GPU goes, its "
-    "CUDA calls, incidents while they form, and calls that do not return: live, of what is named "
-    "by --pid, --cgroup, --all or a command after --, or of a recording, at its own pace. On a "
-    "terminal: q quits, p pauses, s changes what calls are sorted by, and the arrows or j and k "
-    "choose a process. Elsewhere, screens are written one below the other as plain text. With a "
-    "command, its input and output are its own, there are no keys, and the exit code is the "
-    "command's; the screen goes to standard error, and is redrawn in place where standard output "
-    "is not that terminal."
-)
 CONFIG_FLAGS = ("spans.mode",)
 TAKES_COMMAND = True
 
 _NS_PER_S = 1_000_000_000
-_LEAST_INTERVAL_S, _LONGEST_INTERVAL_S = 0.1, 3_600.0
+_INTERVALS_S = 0.1, 3_600.0
 # A clock that was set must not make the player wait.
 _LONGEST_PAUSE_S = 60.0
 _GLANCE_S = 0.05
@@ -57,18 +55,10 @@ class _Quit(Exception):  # noqa: N818 -- nothing went wrong
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the verb's own arguments."""
-    parser.add_argument(
-        "recording", type=Path, nargs="?", metavar="FILE", help="the recording to play"
-    )
+    add_file(parser, "recording", "the recording to play", nargs="?")
     add_target_arguments(parser)
-    parser.add_argument(
-        "--interval",
-        type=float,
-        default=2.0,
-        metavar="SECONDS",
-        help="from one screen to the next; default: 2",
-    )
+    text = "from one screen to the next; default: 2"
+    parser.add_argument("--interval", type=float, default=2.0, metavar="SECONDS", help=text)
     parser.add_argument(
         "--once",
         action="store_true",
@@ -79,17 +69,14 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace, config: Config, out: Output) -> int:
     """Show; the command's exit code, or 0."""
-    if not _LEAST_INTERVAL_S <= args.interval <= _LONGEST_INTERVAL_S:
-        raise UsageError(
-            f"--interval must be {_LEAST_INTERVAL_S:g} to {_LONGEST_INTERVAL_S:,.0f} seconds"
-        )
+    least_s, longest_s = _INTERVALS_S
+    if not least_s <= args.interval <= longest_s:
+        raise UsageError(f"--interval must be {least_s:g} to {longest_s:,.0f} seconds")
     if args.recording is None:
         return _watch(args, config, out)
     if args.command or args.pid or args.cgroup or args.all or args.duration or args.record:
-        raise UsageError(
-            "a recording is played as it is",
-            hint="leave out what says what to capture, or the recording",
-        )
+        hint = "leave out what says what to capture, or the recording"
+        raise UsageError("a recording is played as it is", hint=hint)
     return _play(args, config, out)
 
 
@@ -129,7 +116,8 @@ def _play(args: Namespace, config: Config, out: Output) -> int:
     board = _make_board(args, config, recording.rejected)
     display = _make_display(args, board, out.stdout_console, args.recording.name)
     observers: list[Observer] = [board] if args.once else [_Pace(display), board]
-    with _quitting(display):
+    # Signals do what `q` does, so that the terminal is left as it was.
+    with signals_handled(lambda *_: display.quit()):
         try:
             with display:
                 recording.play(Window(), observers)
@@ -155,9 +143,8 @@ class _Pace:
     def observe(self, activity: Activity) -> None:
         self._extent.observe(activity)
         end_unix_ns = self._extent.end_unix_ns
-        if self._reached_unix_ns:
-            step_s = (end_unix_ns - self._reached_unix_ns) / _NS_PER_S
-            self._due_s += min(max(0.0, step_s), _LONGEST_PAUSE_S)
+        step_s = (end_unix_ns - (self._reached_unix_ns or end_unix_ns)) / _NS_PER_S
+        self._due_s += min(max(0.0, step_s), _LONGEST_PAUSE_S)
         self._reached_unix_ns = end_unix_ns
         while self._display.is_paused or self._due_s > (now_s := time.monotonic()):
             self._tick(_GLANCE_S if self._display.is_paused else self._due_s - now_s)
@@ -175,22 +162,6 @@ class _Pace:
             raise _Quit
 
 
-@contextmanager
-def _quitting(display: Display) -> Iterator[None]:
-    """Let signals do what ``q`` does, so that the terminal is left as it was."""
-
-    def quit_(_number: int, _frame: object) -> None:
-        display.has_quit = True
-
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    previous = {number: signal.signal(number, quit_) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-
 def _make_board(args: Namespace, config: Config, rejected: Mapping[str, int]) -> Board:
     interval_ns = round(args.interval * _NS_PER_S)
     return Board(pipeline.explain_settings(config), interval_ns, rejected)
@@ -199,16 +170,10 @@ def _make_board(args: Namespace, config: Config, rejected: Mapping[str, int]) ->
 def _make_display(args: Namespace, board: Board, console: Console, source: str) -> Display:
     # What a command writes to the same terminal would be gone with the screen.
     shares_terminal = bool(args.command) and sys.stdout.isatty()
-    can_redraw = is_live("auto", console, shares_terminal=shares_terminal)
-    can_redraw = can_redraw and not console.is_dumb_terminal and not args.once
-    return Display(
-        board,
-        console,
-        source=source,
-        interval_s=args.interval,
-        is_live=can_redraw,
-        takes_keys=can_redraw and not args.command and has_keys(),
-    )
+    may_redraw = not console.is_dumb_terminal and not args.once
+    can_redraw = may_redraw and is_live("auto", console, shares_terminal=shares_terminal)
+    takes_keys = can_redraw and not args.command and has_keys()
+    return Display(board, console, source, args.interval, is_live=can_redraw, takes_keys=takes_keys)
 
 
 def _name_target(args: Namespace) -> str:

@@ -70,12 +70,10 @@ def draw_calls(
         column(_BYTE_RATE, 8, "", last),
         *(column(field, rank, "total", "since start") for field, rank in total),
     ]
-    shown = [column for column in columns if any(cell.plain for cell in column.cells)]
-    return draw_columns(shown, width)
+    return draw_columns([one for one in columns if any(cell.plain for cell in one.cells)], width)
 
 
 def _draw(field: Field, line: ApiLine, part: str) -> Text:
-    """Draw what a field says of a part of a line, or of the line itself."""
     row = getattr(line, part) if part else line
     if row is None:
         return Text("")

@@ -1,5 +1,6 @@
 """Tables that give up columns, rather than cut them, where there is no room."""
 
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -22,7 +23,8 @@ class Column(NamedTuple):
 def draw_columns(columns: Sequence[Column], width: int) -> list[Text]:
     """Draw groups, titles and rows; the columns of rank 0 may need more than the width."""
     kept = list(columns)
-    sizes = [_size_of(column) for column in kept]
+    titled = [(Text(column.title), *column.cells) for column in kept]
+    sizes = [max(text.cell_len for text in texts) for texts in titled]
     while sum(sizes) + _GAP * (len(sizes) - 1) > width:
         worst = max(range(len(kept)), key=lambda at: kept[at].rank)
         if not kept[worst].rank:
@@ -30,16 +32,8 @@ def draw_columns(columns: Sequence[Column], width: int) -> list[Text]:
         del kept[worst], sizes[worst]
     titles = [Text(column.title, style="bold") for column in kept]
     lines = [_groups(kept, sizes)] if any(column.group for column in kept) else []
-    lines.append(_line(titles, kept, sizes))
-    lines += [
-        _line([column.cells[row] for column in kept], kept, sizes)
-        for row in range(len(kept[0].cells))
-    ]
-    return lines
-
-
-def _size_of(column: Column) -> int:
-    return max(text.cell_len for text in (Text(column.title), *column.cells))
+    rows = zip(*(column.cells for column in kept), strict=True)
+    return [*lines, *(_line(cells, kept, sizes) for cells in (titles, *rows))]
 
 
 def _line(cells: Sequence[Text], columns: Sequence[Column], sizes: Sequence[int]) -> Text:
@@ -55,15 +49,12 @@ def _line(cells: Sequence[Text], columns: Sequence[Column], sizes: Sequence[int]
 
 def _groups(columns: Sequence[Column], sizes: Sequence[int]) -> Text:
     parts: list[str] = []
-    at = 0
-    while at < len(columns):
-        end = at + 1
-        while end < len(columns) and columns[end].group == columns[at].group:
-            end += 1
-        size = sum(sizes[at:end]) + _GAP * (end - at - 1)
-        title = f" {columns[at].group} " if columns[at].group else ""
+    sized = zip(columns, sizes, strict=True)
+    for group, members in itertools.groupby(sized, lambda pair: pair[0].group):
+        widths = [size for _, size in members]
+        size = sum(widths) + _GAP * (len(widths) - 1)
+        title = f" {group} " if group else ""
         filler = "-" if title else " "
         left = max(0, size - len(title)) // 2
         parts.append(set_cell_size(filler * left + title + filler * size, size))
-        at = end
     return Text((" " * _GAP).join(parts), style="dim")

@@ -1,17 +1,21 @@
 """Fields of the document's nouns as tables show them: each is named, written and sorted once."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from otel_gpu.findings.document import Api, OffCpu, Slot
+from otel_gpu.findings.document import Slot
 from otel_gpu.findings.phases import phase_of
 from otel_gpu.findings.phrases import CONTEXTS
 from otel_gpu.findings.sentences import Code, Name
 from otel_gpu.findings.words import format_duration, format_size
 
 Read = Callable[[Any], Any]
+Key = TypeVar("Key", str, tuple[str, str])
+Amount = TypeVar("Amount", int, float)
+SHOWN_SHARE = 0.005
+"""What is less of a whole is not named."""
 _NS_PER_S = 1e9
 
 
@@ -53,6 +57,12 @@ def figure(heading: str, read: str | Read, form: Callable[[Any], str], about: st
     return Field(heading, cell, about=about)
 
 
+def largest_first(amounts: Mapping[Key, Amount], least: float = 0) -> list[tuple[Key, Amount]]:
+    """Return amounts in the order in which they are named, but for those too small to matter."""
+    ranked = sorted(amounts.items(), key=lambda item: (-item[1], item[0]))
+    return [(name, amount) for name, amount in ranked if amount >= least]
+
+
 def in_full(number: int) -> str:
     """Write a count."""
     return f"{number:,}"
@@ -73,10 +83,6 @@ def offset_of(slot: Slot, slots: Sequence[Slot]) -> str:
     return f"+{(slot.start_unix_ns - slots[0].start_unix_ns) / _NS_PER_S:g} s"
 
 
-def _size(size_bytes: float) -> str:
-    return format_size(size_bytes) if size_bytes else ""
-
-
 def _per_second(name: str) -> Read:
     return lambda slot: getattr(slot, name) / slot.length_ns * _NS_PER_S
 
@@ -89,27 +95,28 @@ def _mean(sum_name: str, count_name: str) -> Read:
     return mean
 
 
-def _errors(row: Api) -> Cell:
-    return Cell(in_full(row.errors), row.errors, "bad" if row.errors else "")
-
-
-def _context(row: OffCpu) -> str:
-    return CONTEXTS.get(row.context, row.context)
-
-
 PROCESS = text("process", attrgetter("process"))
 CALL = text("call", lambda row: Code(row.api))
 CALLS = figure("calls", "calls", in_full)
-ERRORS = Field("errors", _errors, about="Calls that returned an error")
+ERRORS = Field(
+    "errors",
+    lambda row: Cell(in_full(row.errors), row.errors, "bad" if row.errors else ""),
+    about="Calls that returned an error",
+)
 P50 = figure("p50", "p50_ns", format_duration, "Half of the calls took no longer")
 P99 = figure("p99", "p99_ns", format_duration, "99 of 100 calls took no longer")
 LONGEST = figure("max", "max_ns", format_duration, "The longest call")
 TOTAL = figure("total", "sum_ns", format_duration, "All calls together")
-SIZE = figure("bytes", "size_bytes", _size, "Copied, allocated or freed")
+SIZE = figure(
+    "bytes",
+    "size_bytes",
+    lambda size: format_size(size) if size else "",
+    "Copied, allocated or freed",
+)
 TIME = figure("time", "time_ns", format_duration)
 TIMES = figure("times", "times", in_full)
 MEAN = figure("mean", _mean("time_ns", "times"), unless_nothing)
-WHEN = text("when", _context)
+WHEN = text("when", lambda row: CONTEXTS.get(row.context, row.context))
 WHO = text("who", attrgetter("culprit"))
 HOW = text("how", lambda row: Name(row.kind))
 EFFECTS = figure("effects", "effects", in_full, "How many effects it is a cause of")

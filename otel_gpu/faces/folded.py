@@ -7,6 +7,8 @@ This is the format of Brendan Gregg's FlameGraph scripts, which most tools read.
 way to escape a semicolon, so one in a name becomes a colon.
 """
 
+import itertools
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -34,16 +36,14 @@ class FoldedStack(NamedTuple):
 
 def fold(rows: Iterable[StackRow], by: str) -> Iterator[FoldedStack]:
     """Yield the stacks that weigh anything by one of ``MEASURES``, each of a process once."""
-    weights: dict[tuple[FoldedFrame, ...], int] = {}
+    weights: Counter[tuple[FoldedFrame, ...]] = Counter()
     # Most stacks share most of their frames.
     known: dict[Frame, FoldedFrame] = {}
     for row in rows:
         weight = row.measure(by)
         if weight > 0:
-            frames = tuple(_frames_of(row, known))
-            weights[frames] = weights.get(frames, 0) + weight
-    for frames, weight in weights.items():
-        yield FoldedStack(frames, weight)
+            weights[tuple(_frames_of(row, known))] += weight
+    yield from itertools.starmap(FoldedStack, weights.items())
 
 
 def folded_line(stack: FoldedStack) -> str:
@@ -55,9 +55,8 @@ def folded_line(stack: FoldedStack) -> str:
 def _frames_of(row: StackRow, known: dict[Frame, FoldedFrame]) -> Iterator[FoldedFrame]:
     yield FoldedFrame(process_name(row.process), PROCESS)
     for frame in reversed(row.stack.frames):
-        folded = known.get(frame)
-        if folded is None:
+        if frame not in known:
             whole, short = whole_line(frame), frame_line(frame)
             shown = "" if short == whole else short
-            folded = known[frame] = FoldedFrame(whole, frame_type(frame), shown)
-        yield folded
+            known[frame] = FoldedFrame(whole, frame_type(frame), shown)
+        yield known[frame]

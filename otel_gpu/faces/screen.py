@@ -5,7 +5,7 @@ Readable without colour. Nothing that a traced program is called reaches the ter
 anything but text.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from rich.text import Text
@@ -13,6 +13,7 @@ from rich.text import Text
 from otel_gpu.faces.bars import draw_bar, draw_legend, name_shares
 from otel_gpu.faces.call_table import draw_calls
 from otel_gpu.faces.columns import Column, draw_columns
+from otel_gpu.faces.fields import largest_first
 from otel_gpu.faces.text import style_of
 from otel_gpu.findings.causes import is_hosts_fault
 from otel_gpu.findings.document import ImageKey, Incident, key_of
@@ -84,81 +85,67 @@ def draw_screen(
 def _choose(view: View, chosen: ImageKey | None) -> View:
     if chosen is None:
         return view
+
+    def lost(line: IncidentLine) -> bool:
+        return any(key_of(chain.effect.process) == chosen for chain in line.incident.chains)
+
     return view._replace(
         apis=tuple(line for line in view.apis if key_of(line.total.process) == chosen),
-        incidents=tuple(
-            line
-            for line in view.incidents
-            if any(key_of(chain.effect.process) == chosen for chain in line.incident.chains)
-        ),
+        incidents=tuple(filter(lost, view.incidents)),
         open_calls=tuple(call for call in view.open_calls if key_of(call.process) == chosen),
     )
 
 
 def _header(view: View, controls: Controls, source: str) -> Iterator[Text]:
-    first = Text()
-    first.append("otel-gpu top", style="bold")
-    first.append(f"  {shorten(source)} on {shorten(view.host) or 'an unknown host'}")
-    first.append(f"  {format_duration(view.age_ns)} captured")
-    if controls.is_paused:
-        first.append("  PAUSED", style="bold yellow")
-    if controls.has_ended:
-        first.append("  ENDED", style="bold yellow")
-    first.append(f"  {format_time(view.now_unix_ns)[:19]} UTC", style="dim")
-    yield first
-    second = Text("records lost: ")
-    if view.losses:
-        reasons = sorted(view.losses.items(), key=lambda item: (-item[1], item[0]))
-        words = ", ".join(f"{shorten(reason)} {count:,}" for reason, count in reasons)
-        second.append(words, style="bold red")
-    else:
-        second.append("nothing", style="green")
+    state = "  PAUSED" if controls.is_paused else ""
+    yield Text.assemble(
+        ("otel-gpu top", "bold"),
+        f"  {shorten(source)} on {shorten(view.host) or 'an unknown host'}",
+        f"  {format_duration(view.age_ns)} captured",
+        (state + ("  ENDED" if controls.has_ended else ""), "bold yellow"),
+        (f"  {format_time(view.now_unix_ns)[:19]} UTC", "dim"),
+    )
+    losses = (f"{shorten(reason)} {count:,}" for reason, count in largest_first(view.losses))
     cpu_share, rss_bytes = view.agent
     uses = [] if cpu_share is None else [f"{cpu_share * 100:.1f} % CPU"]
     uses += [] if rss_bytes is None else [f"{format_size(rss_bytes)} RSS"]
-    second.append(f"  agent: {', '.join(uses) or 'not known'}")
-    if view.left_out:
-        second.append(f"  no room for {view.left_out:,} figures", style="yellow")
-    yield second
+    yield Text.assemble(
+        "records lost: ",
+        (", ".join(losses), "bold red") if view.losses else ("nothing", "green"),
+        f"  agent: {', '.join(uses) or 'not known'}",
+        (f"  no room for {view.left_out:,} figures" if view.left_out else "", "yellow"),
+    )
 
 
 def _processes(view: View, controls: Controls, width: int, most: int) -> Iterator[Text]:
     if not view.processes:
         yield Text("No CUDA call was seen yet.")
         return
-    lines = _around(view.processes, controls.chosen, most)
+    # As many as there is room for, the chosen one among them.
+    keys = [key_of(line.process) for line in view.processes]
+    start = max(0, (keys.index(controls.chosen) if controls.chosen in keys else 0) - most + 1)
+    lines = view.processes[start : start + most]
     bar_width = min(40, max(10, width // 4))
-
-    def words(count: int) -> list[Text]:
-        return [Text(name_shares(line.budget_ns, count)) for line in lines]
-
-    columns = [
-        Column("process", 0, [_process_cell(line, controls) for line in lines], is_left=True),
-        Column("bound now", 1, [_verdict_cell(line.verdict_now) for line in lines], is_left=True),
-        Column("since start", 3, [_verdict_cell(line.verdict) for line in lines], is_left=True),
-        Column(
-            "feeders' time" if width >= _WIDE else "time",
+    shown: dict[str, tuple[int, Callable[[ProcessLine], Text]]] = {
+        "process": (0, lambda line: _process_cell(line, controls)),
+        "bound now": (1, lambda line: _verdict_cell(line.verdict_now)),
+        "since start": (3, lambda line: _verdict_cell(line.verdict)),
+        "feeders' time" if width >= _WIDE else "time": (
             2,
-            [draw_bar(line.budget_ns, bar_width) for line in lines],
-            is_left=True,
+            lambda line: draw_bar(line.budget_ns, bar_width),
         ),
-        Column("most of it", 5, words(1), is_left=True),
-        Column("then", 6, [_without_first(line.budget_ns) for line in lines], is_left=True),
+        "most of it": (5, lambda line: Text(name_shares(line.budget_ns, 1))),
+        "then": (6, lambda line: Text(name_shares(line.budget_ns, 3).partition(", ")[2])),
+    }
+    columns = [
+        Column(title, rank, list(map(draw, lines)), is_left=True)
+        for title, (rank, draw) in shown.items()
     ]
     yield from draw_columns(columns, width)
     if len(view.processes) > len(lines):
         yield Text(f"and {len(view.processes) - len(lines):,} more", style="dim")
     if legend := draw_legend([line.budget_ns for line in lines]):
         yield legend
-
-
-def _around(
-    lines: Sequence[ProcessLine], chosen: ImageKey | None, most: int
-) -> Sequence[ProcessLine]:
-    """Return as many as there is room for, the chosen one among them."""
-    at = next((i for i, line in enumerate(lines) if key_of(line.process) == chosen), 0)
-    start = max(0, at - most + 1)
-    return lines[start : start + most]
 
 
 def _process_cell(line: ProcessLine, controls: Controls) -> Text:
@@ -174,35 +161,30 @@ def _verdict_cell(verdict: str) -> Text:
     return Text(printable(verdict), style=_VERDICTS.get(verdict, "yellow"))
 
 
-def _without_first(budget_ns: Mapping[str, int]) -> Text:
-    return Text(name_shares(budget_ns, 3).partition(", ")[2])
-
-
 def _incidents(view: View, most: int) -> Iterator[Text]:
     if not view.incidents:
         if view.processes:
             yield Text("No incident: no call and no gap was far slower than usual.", style="dim")
         return
     forming = sum(line.is_forming for line in view.incidents)
-    heading = Text("incidents", style="bold")
-    heading.append(f"  {forming:,} forming, {len(view.incidents) - forming:,} over", style="dim")
-    yield heading
+    counts = f"  {forming:,} forming, {len(view.incidents) - forming:,} over"
+    yield Text.assemble(("incidents", "bold"), (counts, "dim"))
     for line in view.incidents[:most]:
         yield from _incident(line, view.now_unix_ns)
 
 
 def _incident(line: IncidentLine, now_unix_ns: int) -> Iterator[Text]:
     incident = line.incident
-    style = style_of(incident.severity)
-    text = Text(f"{printable(incident.severity).upper():6} ", style=style)
-    text.append(f"{format_duration(incident.lost_ns)} lost", style="bold")
     ago = format_duration(max(0, now_unix_ns - incident.end_unix_ns))
-    text.append(" now" if line.is_forming else f" {ago} ago")
-    yield Text().append_text(text).append(f"  {_what(incident)}")
-    second = Text(f"       <- {_whose(incident)}")
-    if incident.advice:
-        second.append(f"  {_brief(incident.advice[0])}", style="green")
-    yield second
+    yield Text.assemble(
+        (f"{printable(incident.severity).upper():6} ", style_of(incident.severity)),
+        (f"{format_duration(incident.lost_ns)} lost", "bold"),
+        f" now  {_what(incident)}" if line.is_forming else f" {ago} ago  {_what(incident)}",
+    )
+    advice = incident.advice[0] if incident.advice else ""
+    # What an advice explains before it says what to do is left out.
+    brief = printable(advice.partition(". ")[2] or advice)
+    yield Text.assemble(f"       <- {_whose(incident)}", (f"  {brief}" if advice else "", "green"))
 
 
 def _what(incident: Incident) -> str:
@@ -214,7 +196,6 @@ def _what(incident: Incident) -> str:
 
 
 def _whose(incident: Incident) -> str:
-    """Say what it is put down to, and whose doing that is."""
     if not incident.causes:
         return "unexplained"
     cause = incident.causes[0]
@@ -224,27 +205,19 @@ def _whose(incident: Incident) -> str:
     return f"{words}, the host's" if is_hosts_fault(cause.kind) else words
 
 
-def _brief(advice: str) -> str:
-    """Leave out what an advice explains before it says what to do."""
-    return printable(advice.partition(". ")[2] or advice)
-
-
 def _open_calls(calls: Sequence[OpenCall], most: int) -> Iterator[Text]:
-    if not calls:
-        return
-    yield Text(f"calls that do not return: {len(calls):,}", style="bold red")
+    if calls:
+        yield Text(f"calls that do not return: {len(calls):,}", style="bold red")
     for call in calls[:most]:
-        yield Text(
-            f"{format_duration(call.age_ns):>8}  {shorten(call.api)} in {short_process(call.process)}, "
-            f"thread {call.tid} {shorten(call.comm)}"
-        )
+        where = f"{shorten(call.api)} in {short_process(call.process)}"
+        thread = f"thread {call.tid} {shorten(call.comm)}"
+        yield Text(f"{format_duration(call.age_ns):>8}  {where}, {thread}")
 
 
 def _footer(controls: Controls) -> Iterator[Text]:
     if controls.message:
         yield Text(printable(controls.message), style="yellow")
     if controls.has_keys:
-        chosen = "all" if controls.chosen is None else f"{controls.chosen[0]}"
-        yield Text(
-            f"q quit  p pause  s sort: {controls.sort}  up/down process: {chosen}", style="dim"
-        )
+        chosen = "all" if controls.chosen is None else controls.chosen[0]
+        keys = f"q quit  p pause  s sort: {controls.sort}  up/down process: {chosen}"
+        yield Text(keys, style="dim")

@@ -6,7 +6,8 @@ format: frames are shared by all profiles, a sample is a list of their numbers f
 outermost to the innermost, and there is one weight for each sample.
 """
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from otel_gpu import __version__
@@ -20,7 +21,8 @@ _UNITS = {TIME: "nanoseconds", CALLS: "none", BYTES: "bytes"}
 
 def speedscope_document(report: StackReport) -> dict[str, Any]:
     """Return the document; the profile that is shown first is of the report's measure."""
-    frames = _Frames()
+    # Their numbers, in the order in which they are first seen.
+    frames: defaultdict[Frame, int] = defaultdict(lambda: len(frames))
     by_process: dict[tuple[int, int], list[StackRow]] = {}
     for row in report.rows:
         by_process.setdefault(key_of(row.process), []).append(row)
@@ -35,22 +37,9 @@ def speedscope_document(report: StackReport) -> dict[str, Any]:
         "exporter": f"otel-gpu@{__version__}",
         "name": printable(report.source),
         "activeProfileIndex": 0,
-        "shared": {"frames": frames.documents},
+        "shared": {"frames": list(map(_describe, frames))},
         "profiles": profiles,
     }
-
-
-class _Frames:
-    def __init__(self) -> None:
-        self.documents: list[dict[str, Any]] = []
-        self._numbers: dict[Frame, int] = {}
-
-    def number(self, frame: Frame) -> int:
-        number = self._numbers.get(frame)
-        if number is None:
-            number = self._numbers[frame] = len(self.documents)
-            self.documents.append(_describe(frame))
-        return number
 
 
 def _describe(frame: Frame) -> dict[str, Any]:
@@ -63,7 +52,7 @@ def _describe(frame: Frame) -> dict[str, Any]:
 
 
 def _profile(
-    process: ProcessImage, rows: Iterable[StackRow], by: str, frames: _Frames
+    process: ProcessImage, rows: Iterable[StackRow], by: str, frames: Mapping[Frame, int]
 ) -> dict[str, Any]:
     weighing = [row for row in rows if row.measure(by) > 0]
     return {
@@ -72,8 +61,6 @@ def _profile(
         "unit": _UNITS[by],
         "startValue": 0,
         "endValue": sum(row.measure(by) for row in weighing),
-        "samples": [
-            [frames.number(frame) for frame in reversed(row.stack.frames)] for row in weighing
-        ],
+        "samples": [[frames[frame] for frame in reversed(row.stack.frames)] for row in weighing],
         "weights": [row.measure(by) for row in weighing],
     }

@@ -35,17 +35,12 @@ def write_stacks(report: StackReport, console: Console, limit: int) -> None:
         has_twin = shown[_looks(row)] > 1
         for frame in cut_frames(row.stack.frames, MAX_FRAMES):
             _line(console, f"     {_frame(frame, has_twin)}")
-        if not row.stack.complete:
-            stack = row.stack
+        if not (stack := row.stack).complete:
             _line(console, f"     … incomplete: native {stack.native}, python {stack.python} …")
-    if len(report.rows) > limit:
+    if left_out := report.rows[limit:]:
         console.print()
-        left_out = report.rows[limit:]
-        share = sum(row.measure(report.by) for row in left_out) / total if total else 0.0
-        _line(
-            console,
-            f"and {count_of(len(left_out), 'stack')} more: {format_share(share)} of the {report.by}",
-        )
+        share = format_share(sum(row.measure(report.by) for row in left_out) / (total or 1))
+        _line(console, f"and {count_of(len(left_out), 'stack')} more: {share} of the {report.by}")
     console.print()
     if report.losses:
         lost = ", ".join(f"{printable(name)} {count:,}" for name, count in report.losses.items())
@@ -73,13 +68,12 @@ def _line(console: Console, text: str, style: str = "") -> None:
 
 def coverage(report: StackReport) -> str:
     """Say what stacks are of, and how many have none."""
+    noun = "calls" if report.kind == CALLED else "waits"
+    text = f"Of {noun} that became spans: {report.seen:,} with a stack, {report.without_stack:,} without"
     if report.kind != CALLED:
         return (
-            f"Of waits that became spans: {report.seen:,} with a stack, "
-            f"{report.without_stack:,} without. Shorter waits are not listed, and threads that had "
-            "nothing to do waited too."
+            f"{text}. Shorter waits are not listed, and threads that had nothing to do waited too."
         )
-    text = f"Of calls that became spans: {report.seen:,} with a stack, {report.without_stack:,} without"
     if report.stand_for != report.seen:
         text += (
             f"; sampled ones count as often as they were sampled from, so these stand for "

@@ -1,8 +1,4 @@
-"""
-The summary of a capture: one screen while it runs, one table when it ends.
-
-Figures come from the kernel's counters, so calls and errors are exact.
-"""
+"""The summary of a capture, from the kernel's counters: a screen while it runs, a table at its end."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,7 +15,6 @@ from otel_gpu.faces.tables import draw_table
 from otel_gpu.findings.document import Api
 from otel_gpu.findings.running_totals import OBSERVED, RunningTotals
 
-MODES = ("auto", "always", "never")
 _FINAL_ROWS = 40
 _LINES_BESIDE_ROWS = 8
 # Of a row and its calls per second.
@@ -45,11 +40,8 @@ class Summary:
     ) -> None:
         self._console = console
         self._dropped = dropped
-        self._live = (
-            Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False)
-            if live
-            else None
-        )
+        screen = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False)
+        self._live = screen if live else None
         self._totals = RunningTotals()
 
     def __enter__(self) -> Self:
@@ -82,17 +74,13 @@ class Summary:
         withheld = counters.get("counter_spans_withheld_rate", 0)
         dropped = sum(self._dropped().values())
         yield Text(f"spans: {chosen:,} chosen, {withheld:,} withheld, {dropped:,} dropped")
-        if losses := self._totals.losses():
-            counts = (f"{reason} {count:,}" for reason, count in sorted(losses.items()))
-            yield Text(f"lost: {', '.join(counts)}", style="red")
-        else:
-            yield Text("lost: nothing")
+        lost = [f"{reason} {count:,}" for reason, count in sorted(self._totals.losses().items())]
+        yield Text(f"lost: {', '.join(lost) or 'nothing'}", style="red" if lost else "")
         if forgotten := self._totals.forgotten:
             yield Text(f"not shown: {forgotten:,} processes that ended earlier")
 
 
 def is_live(mode: str, console: Console, *, shares_terminal: bool) -> bool:
     """Whether a screen can be redrawn: on a terminal that no command writes to, or ``always``."""
-    if mode == "never" or not console.is_terminal:
-        return False
-    return mode == "always" or not shares_terminal
+    wanted = mode == "always" or (mode == "auto" and not shares_terminal)
+    return wanted and console.is_terminal

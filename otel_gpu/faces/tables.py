@@ -1,15 +1,14 @@
 """The tables of the document on a terminal or in a text file."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from otel_gpu.faces import fields
 from otel_gpu.faces.fields import Cell, Field
-from otel_gpu.findings.document import Api, Balance, Blame, Load, OffCpu, Slot, ThreadState
+from otel_gpu.findings.document import Balance, Blame, Load, OffCpu, Slot, ThreadState
 from otel_gpu.findings.phrases import THREAD_STATES
 from otel_gpu.findings.sentences import plain
 from otel_gpu.findings.words import (
@@ -21,41 +20,7 @@ from otel_gpu.findings.words import (
     process_name,
 )
 
-MAX_ROWS: Mapping[str, int] = {
-    "Calls": 25,
-    "Device memory": 1_000,
-    "Off the CPU": 15,
-    "Who kept them waiting": 10,
-}
-Drawing = Callable[[Sequence[Any], bool], Sequence[RenderableType]]
-"""Draws rows, and says of which process they are if that is asked for."""
-
-CALLS = (
-    *(fields.CALL, fields.CALLS, fields.ERRORS, fields.P50, fields.P99, fields.LONGEST),
-    *(fields.TOTAL, fields.SIZE),
-)
 _BAR_COLUMNS = 20
-
-
-def api_table(rows: Sequence[Api], with_process: bool) -> list[Table]:
-    """Calls per API."""
-    return [_of_processes(CALLS, rows, with_process)]
-
-
-def off_cpu_table(rows: Sequence[OffCpu], with_process: bool) -> list[Table]:
-    """Who was off the CPU, and why."""
-    shown = (
-        fields.WHEN._replace(heading="its threads, when"),
-        fields.text("off the CPU", _off_cpu_reason),
-        *(fields.TIME, fields.TIMES, fields.MEAN),
-    )
-    return [_of_processes(shown, rows, with_process)]
-
-
-def blame_table(rows: Sequence[Blame], with_process: bool) -> list[Table]:
-    """Who kept whom from running."""
-    who = fields.text("who", _who)
-    return [_of_processes((who, fields.HOW, fields.TIME, fields.EFFECTS), rows, with_process)]
 
 
 def slot_table(rows: Sequence[Slot]) -> Table:
@@ -72,11 +37,6 @@ def slot_table(rows: Sequence[Slot]) -> Table:
     return draw_table(shown, rows)
 
 
-def balance_lines(rows: Sequence[Balance], _with_process: bool) -> list[Text]:
-    """Device memory asked for and given back."""
-    return [Text(_balance(row)) for row in rows]
-
-
 def load_lines(load: Load) -> list[str]:
     """What the host said of its load."""
     lines = []
@@ -86,16 +46,12 @@ def load_lines(load: Load) -> list[str]:
         shares = (f"{name} {format_share(share)}" for name, share in load.stalled.items())
         lines.append(f"some thread waited for: {', '.join(shares)} of the time (PSI)")
     if load.swapped_in_pages or load.swapped_out_pages:
-        lines.append(
-            f"swapped in {count_of(load.swapped_in_pages, 'page')}, "
-            f"out {count_of(load.swapped_out_pages, 'page')}"
-        )
-    lines += [
-        f"cgroup {printable(row.cgroup)}: held back by its CPU quota for "
-        f"{format_duration(row.throttled_ns)}, in {row.throttled_periods:,} of "
-        f"{count_of(row.periods, 'period')}"
-        for row in load.throttled
-    ]
+        swapped_in = f"swapped in {count_of(load.swapped_in_pages, 'page')}"
+        lines.append(f"{swapped_in}, out {count_of(load.swapped_out_pages, 'page')}")
+    for row in load.throttled:
+        held = f"held back by its CPU quota for {format_duration(row.throttled_ns)}"
+        periods = f"{row.throttled_periods:,} of {count_of(row.periods, 'period')}"
+        lines.append(f"cgroup {printable(row.cgroup)}: {held}, in {periods}")
     return lines
 
 
@@ -109,33 +65,38 @@ def draw_table(shown: Sequence[Field], rows: Iterable[Any]) -> Table:
     return table
 
 
-def _of_processes(shown: Sequence[Field], rows: Sequence[Any], with_process: bool) -> Table:
-    return draw_table([*([fields.PROCESS] if with_process else []), *shown], rows)
-
-
 def _draw(cell: Cell) -> Text:
     # Never markup: much of it was named by the traced.
-    return Text(plain((cell.shown,)), style="red" if cell.tone else "")
+    shown = cell.shown if isinstance(cell.shown, tuple) else (cell.shown,)
+    return Text(plain(shown), style="red" if cell.tone else "")
 
 
-def _who(row: Blame) -> str:
-    is_own = row.culprit.pid == row.process.pid
-    return f"{plain((row.culprit,))}{' (its own)' if is_own else ''}"
-
-
-def _balance(row: Balance) -> str:
+def balance_line(row: Balance) -> str:
+    """Device memory asked for and given back."""
     kept_bytes = row.allocated_bytes - row.freed_bytes
     word = "more" if kept_bytes > 0 else "less"
     held = f"; {format_size(abs(kept_bytes))} {word} is held at the end than at the beginning"
-    return (
-        f"{process_name(row.process)}: {count_of(row.allocations, 'allocation')} of "
-        f"{format_size(row.allocated_bytes)}, {count_of(row.frees, 'free')} of "
-        f"{format_size(row.freed_bytes)}{held if kept_bytes else ''}"
-    )
+    allocated = f"{count_of(row.allocations, 'allocation')} of {format_size(row.allocated_bytes)}"
+    freed = f"{count_of(row.frees, 'free')} of {format_size(row.freed_bytes)}"
+    return f"{process_name(row.process)}: {allocated}, {freed}{held if kept_bytes else ''}"
+
+
+def _who(row: Blame) -> object:
+    return (row.culprit, " (its own)" if row.culprit.pid == row.process.pid else "")
 
 
 def _off_cpu_reason(row: OffCpu) -> str:
     words = THREAD_STATES.get(row.state, THREAD_STATES[ThreadState.BLOCKED])
-    if row.state == ThreadState.RUN_QUEUE:
-        return words
-    return f"{words}: {row.reason or 'unknown'}"
+    return words if row.state == ThreadState.RUN_QUEUE else f"{words}: {row.reason or 'unknown'}"
+
+
+CALLS = (
+    *(fields.CALL, fields.CALLS, fields.ERRORS, fields.P50, fields.P99, fields.LONGEST),
+    *(fields.TOTAL, fields.SIZE),
+)
+OFF_CPU = (
+    fields.WHEN._replace(heading="its threads, when"),
+    fields.text("off the CPU", _off_cpu_reason),
+    *(fields.TIME, fields.TIMES, fields.MEAN),
+)
+BLAMES = (fields.text("who", _who), fields.HOW, fields.TIME, fields.EFFECTS)

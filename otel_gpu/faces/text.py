@@ -2,12 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
 from otel_gpu.faces import tables
+from otel_gpu.faces.fields import PROCESS, SHOWN_SHARE, Field, largest_first
 from otel_gpu.faces.waterfall import LEGEND, draw_waterfall
 from otel_gpu.findings.causes import rank_of, walk, worst_of
 from otel_gpu.findings.document import (
@@ -43,7 +45,6 @@ from otel_gpu.findings.words import (
 MAX_INCIDENTS = 10
 _MAX_CAUSES = 6
 _MAX_FRAMES = 12
-_SHOWN_SHARE = 0.005
 STYLES = {Severity.HIGH: "bold red", Severity.MEDIUM: "yellow", Severity.LOW: "dim"}
 
 
@@ -61,9 +62,9 @@ def write_text(document: Document, console: Console, *, per_process: bool = Fals
     if document.load:
         lines = tables.load_lines(document.load)
         _write_section(console, "The host meanwhile: context, no cause", map(Text, lines))
-    lost = [f"{printable(reason)} {n:,}" for reason, n in sorted(document.losses.items())]
-    _write_section(console, "Losses", [Text(", ".join(lost) or "nothing was lost")])
-    notes = [Text(f"- {printable(note)}") for note in document.notes]
+    lost = ", ".join(f"{printable(reason)} {n:,}" for reason, n in sorted(document.losses.items()))
+    _write_section(console, "Losses", [Text(lost or "nothing was lost")])
+    notes = (Text(f"- {printable(note)}") for note in document.notes)
     _write_section(console, "Not known", notes)
 
 
@@ -75,21 +76,21 @@ def _write_parts(document: Document, console: Console, process: ProcessImage | N
     _write_section(console, _incident_heading(document), _incidents(document))
     if worst := worst_of(document.chains):
         _write_section(console, "The worst moment", _moment(worst))
-    sections: list[tuple[str, Sequence[object], tables.Drawing]] = [
-        ("Calls", document.apis, tables.api_table),
-        ("Device memory", document.balances, tables.balance_lines),
-        ("Off the CPU", document.off_cpu, tables.off_cpu_table),
-        ("Who kept them waiting", document.blames, tables.blame_table),
+    sections: list[tuple[str, Sequence[Any], Sequence[Field], int]] = [
+        ("Calls", document.apis, tables.CALLS, 25),
+        ("Device memory", document.balances, (), 1_000),
+        ("Off the CPU", document.off_cpu, tables.OFF_CPU, 15),
+        ("Who kept them waiting", document.blames, tables.BLAMES, 10),
     ]
-    for title, rows, draw in sections:
+    for title, rows, fields, most in sections:
         if rows:
-            most = tables.MAX_ROWS[title]
-            drawn = draw(rows[:most], with_process)
+            shown = (PROCESS, *fields) if with_process else fields
+            lines = [Text(tables.balance_line(row)) for row in ([] if fields else rows[:most])]
+            drawn = [tables.draw_table(shown, rows[:most])] if fields else lines
             _write_section(console, title, [*drawn, *_more(len(rows), most)])
     slots = document.slots_of(process)
     if any(slot.calls or slot.lost_ns for slot in slots):
-        table = tables.slot_table(slots)
-        _write_section(console, "Over time", [table])
+        _write_section(console, "Over time", [tables.slot_table(slots)])
 
 
 def _write_section(console: Console, title: str, lines: Iterable[RenderableType]) -> None:
@@ -126,21 +127,15 @@ def _verdicts(document: Document) -> list[Text]:
 def _verdict(process: Process) -> Iterator[Text]:
     line = Text(f"{process_name(process.process)}: ")
     line.append(printable(process.verdict), style="bold" if process.budget_ns else "")
-    ranked = sorted(process.verdict_shares.items(), key=lambda item: (-item[1], item[0]))
-    if shown := [
-        f"{printable(name)} {format_share(share)}"
-        for name, share in ranked
-        if share >= _SHOWN_SHARE
-    ]:
-        line.append(f" ({', '.join(shown)})")
+    if shares := largest_first(process.verdict_shares, SHOWN_SHARE):
+        said = (f"{printable(name)} {format_share(share)}" for name, share in shares)
+        line.append(f" ({', '.join(said)})")
     yield line
 
 
 def _incident_heading(document: Document) -> str:
-    if not document.incidents:
-        return "Incidents"
-    lost_ns = sum(incident.lost_ns for incident in document.incidents)
-    return f"Incidents, the worst first: {format_duration(lost_ns)} lost in all"
+    lost = format_duration(sum(incident.lost_ns for incident in document.incidents))
+    return f"Incidents, the worst first: {lost} lost in all" if document.incidents else "Incidents"
 
 
 def _incidents(document: Document) -> list[Text]:
@@ -158,19 +153,16 @@ def _incidents(document: Document) -> list[Text]:
 
 
 def _incident(number: int, incident: Incident, origin_unix_ns: int) -> Iterator[Text]:
+    count, worst = incident.effects, worst_of(incident.chains)
     line = Text(f"{number}. ")
     line.append(printable(incident.severity).upper(), style=style_of(incident.severity))
-    count = incident.effects
     processes = sorted(map(process_name, incident.processes))
+    edges = (incident.start_unix_ns, incident.end_unix_ns)
+    when = " to ".join(format_offset(unix_ns, origin_unix_ns) for unix_ns in edges)
+    lost = f"{format_duration(incident.lost_ns)} lost by {', '.join(processes)}"
+    chronic = ", chronic" if incident.chronic else ""
     effects = f" in {count_of(count, 'effect')}" if count else ""
-    line.append(
-        f" {format_duration(incident.lost_ns)} lost by {', '.join(processes)}"
-        f"{', chronic' if incident.chronic else ''}{effects}, "
-        f"{format_offset(incident.start_unix_ns, origin_unix_ns)} to "
-        f"{format_offset(incident.end_unix_ns, origin_unix_ns)}"
-    )
-    yield line
-    worst = worst_of(incident.chains)
+    yield line.append(f" {lost}{chronic}{effects}, {when}")
     effect = worst.effect if worst else None
     if count == 1 and effect:
         yield Text(f"   {describe_effect(effect)}")
@@ -192,8 +184,7 @@ def style_of(severity: str) -> str:
 
 def _effect_counts(chains: Iterable[Chain]) -> str:
     counts = Counter(describe_kind(chain.effect) for chain in chains)
-    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    return ", ".join(f"{count:,} x {kind}" for kind, count in ranked[:_MAX_CAUSES])
+    return ", ".join(f"{count:,} x {kind}" for kind, count in largest_first(counts)[:_MAX_CAUSES])
 
 
 def _causes(
@@ -204,9 +195,8 @@ def _causes(
         yield Text(f"{indent}{'   ' * depth}<- {of}{_cause(cause, effect)}")
     yield from _more(len(whole.causes), _MAX_CAUSES, indent)
     if unexplained_ns := whole.unexplained_ns:
-        share = ""
-        if effect and effect.duration_ns and not is_many:
-            share = f" ({format_share(unexplained_ns / effect.duration_ns)})"
+        length_ns = 0 if is_many or effect is None else effect.duration_ns
+        share = f" ({format_share(unexplained_ns / length_ns)})" if length_ns else ""
         yield Text(f"{indent}unexplained {format_duration(unexplained_ns)}{share}")
 
 
@@ -228,11 +218,10 @@ def describe_effect(effect: Effect) -> str:
     """One effect in a line."""
     place = effect.stack.place if effect.stack else None
     where = f", in {describe_place(place)}" if place else ""
+    thread = f"{process_name(effect.process)}, thread {effect.tid} {printable(effect.comm)}"
+    more = f"{format_duration(max(0, effect.excess_ns))} more than usual"
     return (
-        f"{describe_kind(effect)} of {process_name(effect.process)}, "
-        f"thread {effect.tid} {printable(effect.comm)}{where}: "
-        f"{format_duration(effect.duration_ns)}, "
-        f"{format_duration(max(0, effect.excess_ns))} more than usual"
+        f"{describe_kind(effect)} of {thread}{where}: {format_duration(effect.duration_ns)}, {more}"
     )
 
 
@@ -247,8 +236,8 @@ def _moment(chain: Chain) -> list[Text]:
         Text(f"{'at µs':>14}  {'for µs':>14}", style="dim"),
     ]
     for bar in bars:
-        offset, length = f"{bar.offset_ns / 1_000:+,.0f}", f"{bar.length_ns / 1_000:,.0f}"
-        lines.append(Text(f"{offset:>14}  {length:>14}  |{bar.drawn}|  {bar.label}"))
+        times = f"{bar.offset_ns / 1_000:>+14,.0f}  {bar.length_ns / 1_000:>14,.0f}"
+        lines.append(Text(f"{times}  |{bar.drawn}|  {bar.label}"))
     if chain.unexplained_ns:
         lines.append(Text(f"unexplained: {format_duration(chain.unexplained_ns)}"))
     if left_out:

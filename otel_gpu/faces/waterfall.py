@@ -5,12 +5,7 @@ from typing import NamedTuple
 from otel_gpu.findings.causes import Interval, find_intervals, in_order_of_time, longest_first
 from otel_gpu.findings.document import Chain, Effect, Evidence
 from otel_gpu.findings.sentences import circumstances, plain
-from otel_gpu.findings.words import (
-    describe_kind,
-    describe_place,
-    format_duration,
-    printable,
-)
+from otel_gpu.findings.words import describe_kind, describe_place, format_duration, printable
 
 BAR_COLUMNS = 50
 MAX_INTERVALS = 24
@@ -38,14 +33,9 @@ def draw_waterfall(chain: Chain, *, most: int = MAX_INTERVALS) -> tuple[list[Bar
     longest = longest_first(find_intervals(chain))
     for interval in sorted(longest[:most], key=in_order_of_time):
         evidence = interval.evidence
-        bars.append(
-            Bar(
-                evidence.start_unix_ns - effect.start_unix_ns,
-                interval.length_ns,
-                _draw(effect, evidence),
-                "<- " * interval.depth + _label(interval),
-            )
-        )
+        offset_ns, label = evidence.start_unix_ns - effect.start_unix_ns, _label(interval)
+        drawn = _draw(effect, evidence)
+        bars.append(Bar(offset_ns, interval.length_ns, drawn, "<- " * interval.depth + label))
     return bars, max(0, len(longest) - most)
 
 

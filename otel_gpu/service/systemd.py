@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from otel_gpu.checks import Finding, ok, warning
+from otel_gpu.checks import Finding
 from otel_gpu.errors import HostError
 from otel_gpu.service.files import UNIT
 from otel_gpu.service.notify import CAPTURING
@@ -113,13 +113,10 @@ def examine_service(ask: Ask = ask_systemctl) -> Iterator[Finding]:
     if state.active != "active":
         return
     if state.has_errors:
-        yield warning(
-            "service",
-            f"process {state.pid}: {state.word}",
-            "what these cost is lost; see journalctl -u otel-gpu for the first of each, and report it",
-        )
+        hint = "what these cost is lost; see journalctl -u otel-gpu for the first of each, and report it"
+        yield Finding("service", "warning", f"process {state.pid}: {state.word}", hint)
     else:
-        yield ok("service", f"process {state.pid}: {state.word or 'running'}")
+        yield Finding("service", "ok", f"process {state.pid}: {state.word or 'running'}")
 
 
 def _number(values: Mapping[str, str], name: str) -> int | None:

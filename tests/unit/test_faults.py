@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from otel_gpu.faults import Exposed, Faults, Isolated
+from otel_gpu.faults import Faults, Isolated, Part
 
 
 class Clock:
@@ -188,9 +188,9 @@ def test_a_part_that_cannot_be_made_anew_is_switched_off():
     }  # fmt: skip
 
 
-def test_an_exposed_part_raises():
+def test_a_part_that_is_not_isolated_raises():
     """A tool that runs once ends with the error."""
-    part = Exposed(Flaky())
+    part = Part(Flaky())
 
     with pytest.raises(RuntimeError):
         hand(part, [1])

@@ -265,5 +265,5 @@ def test_why_python_s_lines_are_missing_and_what_to_do(monkeypatch, diagnosis, d
 
     found = check_python_frames(7, ())
 
-    assert (found.name, found.status, found.detail) == ("python_frames", "warning", detail)
+    assert (found.status, found.detail) == ("warning", detail)
     assert advice in found.hint

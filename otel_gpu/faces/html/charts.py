@@ -49,26 +49,11 @@ class Measure(NamedTuple):
 
 
 MEASURES = (
-    Measure("Lost", LOST, "Time lost by slow calls and gaps, as a share of the time", "lost_ns"),
+    Measure("Lost", LOST, "Time lost by slow calls and gaps", "lost_ns"),
     Measure("Calls", API, "CUDA calls"),
-    Measure(
-        "GPU wait",
-        GPU,
-        "Time in calls that wait for the GPU, as a share of the time",
-        "synchronize_ns",
-    ),
-    Measure(
-        "Run queue",
-        CPU,
-        "Time that threads were ready to run and did not, as a share of the time",
-        "run_queue_ns",
-    ),
-    Measure(
-        "Alloc + free",
-        MEMORY,
-        "Time in calls that allocate or free, as a share of the time",
-        "allocate_ns",
-    ),
+    Measure("GPU wait", GPU, "Time in calls that wait for the GPU", "synchronize_ns"),
+    Measure("Run queue", CPU, "Time that threads were ready to run and did not", "run_queue_ns"),
+    Measure("Alloc + free", MEMORY, "Time in calls that allocate or free", "allocate_ns"),
 )
 
 
@@ -109,12 +94,12 @@ def length_of(slots: Sequence[Slot]) -> int:
 
 def _chart(measure: Measure, slots: Sequence[Slot], values: Sequence[float], most: float) -> Chart:
     scale = max(most, 1.0) if measure.share_of else most
+    highest, of = measure.format(most), ", as a share of the time" if measure.share_of else ""
     blocks = _columns(
         slots, values, lambda value: (measure.tone, value / scale, measure.format(value))
     )
-    about = f"{measure.about}; at most {measure.format(most)}"
-    note = f"up to {measure.format(most)}"
-    return Chart(measure.name, "chart", about, blocks, measure.tone, note)
+    about = f"{measure.about}{of}; at most {highest}"
+    return Chart(measure.name, "chart", about, blocks, measure.tone, f"up to {highest}")
 
 
 def _phases(slots: Sequence[Slot]) -> Chart:
@@ -133,14 +118,12 @@ def _columns(
     blocks = []
     for slot, value in zip(slots, values, strict=True):
         tone, part, text = draw(value)
-        if part <= 0:
-            continue
-        left = (slot.start_unix_ns - slots[0].start_unix_ns) / length_ns * WIDTH
-        width = slot.length_ns / length_ns * WIDTH
-        height = part * _HEIGHT
-        title = f"{offset_of(slot, slots)}: {text}"
-        shown = max(width - _GAP, width / 2)
-        blocks.append(Block(tone, left, shown, _HEIGHT - height, height, title=title))
+        if part > 0:
+            left = (slot.start_unix_ns - slots[0].start_unix_ns) / length_ns * WIDTH
+            width = slot.length_ns / length_ns * WIDTH
+            height, title = part * _HEIGHT, f"{offset_of(slot, slots)}: {text}"
+            shown = max(width - _GAP, width / 2)
+            blocks.append(Block(tone, left, shown, _HEIGHT - height, height, title=title))
     return blocks
 
 
@@ -150,21 +133,12 @@ def _incidents(slots: Sequence[Slot], incidents: Sequence[Incident]) -> Chart:
     height = _HEIGHT / len(shown)
     blocks = []
     for index, incident in enumerate(shown):
-        left = (incident.start_unix_ns - start_unix_ns) / length_ns * WIDTH
-        right = (incident.end_unix_ns - start_unix_ns) / length_ns * WIDTH
-        left, right = (min(max(edge, 0.0), WIDTH) for edge in (left, right))
-        blocks.append(
-            Block(
-                "",
-                min(left, WIDTH - _GAP),
-                max(right - left, _GAP),
-                index * height,
-                height * 0.8,
-                f"mark mark-{known(incident.severity)}",
-                f"Incident {index + 1}: {format_duration(incident.lost_ns)} lost",
-                f"#incident-{index + 1}",
-            )
-        )
+        edges_ns = (incident.start_unix_ns - start_unix_ns, incident.end_unix_ns - start_unix_ns)
+        left, right = (min(max(edge / length_ns, 0.0), 1.0) * WIDTH for edge in edges_ns)
+        place = (min(left, WIDTH - _GAP), max(right - left, _GAP), index * height, height * 0.8)
+        kind, number = f"mark mark-{known(incident.severity)}", index + 1
+        title = f"Incident {number}: {format_duration(incident.lost_ns)} lost"
+        blocks.append(Block("", *place, kind, title, f"#incident-{number}"))
     about = f"When the incidents were: {len(shown)} marks"
     note = "the worst" if len(incidents) > len(shown) else ""
     height_px = max(_LEAST_HEIGHT, _MARK_HEIGHT * len(shown))

@@ -9,8 +9,10 @@ The page holds one script and one style, which never change, and a policy that a
 by their hashes and loads nothing.
 """
 
+import itertools
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
@@ -28,7 +30,6 @@ MAX_BOXES = 10_000
 MAX_CHARACTERS = 640
 """Of the text of one box; a longer one loses its middle."""
 
-_MAX_NODES = 200_000
 _LEAST_WIDTH = 0.5
 _CHARACTER = 6.6
 _PADDING = 3
@@ -55,17 +56,9 @@ svg.flamegraph { width: 100%; height: auto; } svg.flamegraph g { cursor: pointer
 """)
 
 
-class _Node:
-    __slots__ = ("children", "frame", "weight")
-
-    def __init__(self, frame: FoldedFrame) -> None:
-        self.frame = frame
-        self.weight = 0
-        self.children: dict[FoldedFrame, _Node] = {}
-
-
 class _Box(NamedTuple):
-    node: _Node
+    frame: FoldedFrame
+    weight: int
     depth: int
     x: float
     width: float
@@ -77,11 +70,15 @@ def draw_flamegraph(stacks: Iterable[FoldedStack], by: str, *, most: int = MAX_B
 
     Without ``SCRIPT`` it still shows the whole text of a box that is pointed at.
     """
-    root = _grow(stacks)
-    boxes, left_out = _choose(root, most)
+    ordered = sorted(stacks)
+    total = sum(stack.weight for stack in ordered)
+    every = list(_lay_out(ordered, WIDTH / total)) if total > 0 else []
+    wide = [box for box in every if box.width >= _LEAST_WIDTH]
+    # Nothing is narrower than what lies below it, and the sort is stable.
+    boxes = sorted(wide, key=lambda box: -box.width)[:most]
     rows = 1 + max((box.depth for box in boxes), default=0)
-    drawn = [_draw(box, root.weight, by) for box in boxes]
-    return _render("picture", drawn, by, WIDTH, rows * ROW, left_out)
+    drawn = [_draw(box, total, by) for box in boxes]
+    return _render("picture", drawn, by, WIDTH, rows * ROW, len(every) - len(boxes))
 
 
 def draw_key(stacks: Iterable[FoldedStack]) -> Markup:
@@ -104,55 +101,29 @@ def _render(macro: str, *values: object) -> Markup:
     return Markup(found)  # noqa: S704 -- a macro's, which has escaped what is in it
 
 
-def _grow(stacks: Iterable[FoldedStack]) -> _Node:
-    root = _Node(FoldedFrame("all", "process"))
-    left = _MAX_NODES
-    for stack in sorted(stacks, key=lambda stack: (-stack.weight, stack.frames)):
-        node = root
-        node.weight += stack.weight
-        for frame in stack.frames:
-            child = node.children.get(frame)
-            if child is None:
-                if not left:
-                    break
-                left -= 1
-                child = node.children[frame] = _Node(frame)
-            child.weight += stack.weight
-            node = child
-    return root
-
-
-def _choose(root: _Node, most: int) -> tuple[list[_Box], int]:
-    """Return the boxes that can be seen, and how many cannot."""
-    boxes = list(_lay_out(root)) if root.weight > 0 else []
-    wide = [box for box in boxes if box.width >= _LEAST_WIDTH]
-    # Nothing is narrower than what lies below it, and the sort is stable.
-    widest = sorted(wide, key=lambda box: -box.width)[:most]
-    return widest, len(boxes) - len(widest)
-
-
-def _lay_out(root: _Node) -> Iterator[_Box]:
-    # No recursion: a stack may be deep.
-    scale = WIDTH / root.weight
-    waiting = [_Box(root, 0, 0.0, float(WIDTH))]
+def _lay_out(stacks: list[FoldedStack], scale: float) -> Iterator[_Box]:
+    # No recursion: a stack may be deep. What is too narrow is not looked into.
+    waiting = [(FoldedFrame("all", "process"), stacks, 0, 0.0)]
     while waiting:
-        box = waiting.pop()
-        yield box
-        if box.width < _LEAST_WIDTH:
-            continue
-        x = box.x
-        for _, child in sorted(box.node.children.items()):
-            width = child.weight * scale
-            waiting.append(_Box(child, box.depth + 1, x, width))
-            x += width
+        frame, through, depth, x = waiting.pop()
+        weight = sum(stack.weight for stack in through)
+        yield _Box(frame, weight, depth, x, weight * scale)
+        if weight * scale >= _LEAST_WIDTH:
+            deeper = [stack for stack in through if len(stack.frames) > depth]
+            children = [stack.frames[depth] for stack in deeper]
+            for child, group in itertools.groupby(
+                zip(children, deeper, strict=True), itemgetter(0)
+            ):
+                inside = [stack for _, stack in group]
+                waiting.append((child, inside, depth + 1, x))
+                x += sum(stack.weight for stack in inside) * scale
 
 
 def _draw(box: _Box, total: int, by: str) -> dict[str, Any]:
     """Return a box as the template writes it."""
-    node = box.node
     room = int((box.width - 2 * _PADDING) / _CHARACTER)
-    name = _clip(printable(node.frame.text))
-    short = printable(node.frame.short)
+    name = _clip(printable(box.frame.text))
+    short = printable(box.frame.short)
     label = short or name
     shown = label if len(label) <= room else label[: room - 1] + "…"
     return {
@@ -161,9 +132,9 @@ def _draw(box: _Box, total: int, by: str) -> dict[str, Any]:
         "width": box.width,
         "depth": box.depth,
         "whole": name,
-        "amount": _UNITS.get(by, str)(node.weight),
-        "share": node.weight / total,
-        "colour": _colour(node.frame.type, name),
+        "amount": _UNITS.get(by, str)(box.weight),
+        "share": box.weight / total,
+        "colour": _colour(box.frame.type, name),
         "shown": shown if room >= _PADDING else "",
         "short": short,
     }
@@ -175,7 +146,5 @@ def _colour(kind: str, name: str) -> str:
 
 
 def _clip(text: str) -> str:
-    if len(text) <= MAX_CHARACTERS:
-        return text
     half = MAX_CHARACTERS // 2
-    return f"{text[: half - 1]}…{text[-half:]}"
+    return text if len(text) <= MAX_CHARACTERS else f"{text[: half - 1]}…{text[-half:]}"

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from otel_gpu.faces.fields import SHOWN_SHARE, largest_first
 from otel_gpu.findings.document import Cause
 from otel_gpu.findings.phrases import OTHER, tone_of
 from otel_gpu.findings.sentences import Name, label_of
@@ -62,13 +63,12 @@ def cause_parts(causes: Iterable[Cause]) -> list[Part]:
     return [Part(tone_of(cause.kind), label_of(cause.kind), cause.share) for cause in causes]
 
 
-def named_parts(
-    shares: Mapping[str, float], names: Mapping[str, tuple[str, str]], least: float
-) -> list[Part]:
+def named_parts(shares: Mapping[str, float], names: Mapping[str, tuple[str, str]]) -> list[Part]:
     """Return shares by size, in words; those that are too small to matter are left out."""
-    ranked = sorted(shares.items(), key=lambda item: (-item[1], item[0]))
-    return [
-        Part(*names.get(name, (OTHER, Name(name))), share)
-        for name, share in ranked
-        if share >= least
-    ]
+    ranked = largest_first(shares, SHOWN_SHARE)
+    return [Part(*names.get(name, (OTHER, Name(name))), share) for name, share in ranked]
+
+
+def listed(parts: Iterable[object], separator: object = ", ") -> tuple[Any, ...]:
+    """Return parts of a sentence with something between them."""
+    return tuple(one for part in parts for one in (separator, part))[1:]

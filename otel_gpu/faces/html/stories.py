@@ -2,11 +2,13 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import filterfalse
 from typing import NamedTuple
 
+from otel_gpu.faces.fields import SHOWN_SHARE, largest_first
 from otel_gpu.faces.html.charts import is_busy
 from otel_gpu.faces.html.markup import Place
-from otel_gpu.faces.html.shapes import Part, cause_parts, named_parts
+from otel_gpu.faces.html.shapes import Part, cause_parts, listed, named_parts
 from otel_gpu.findings import causes
 from otel_gpu.findings.causes import Step, find_intervals, longest_first, rank_of, write_tree
 from otel_gpu.findings.document import (
@@ -49,27 +51,26 @@ _MOST_CAUSES = 8
 _MOST_DEPTH = 6
 _MOST_PLACES = 3
 _MOST_PROCESSES = 8
-_SMALL_SHARE = 0.005
 _LEADING_SHARE = 0.02
 _MOST_LEADING = 5
 
 
 def leading_incident(document: Document) -> Incident | None:
     """The one to show first: the worst, and of those the one that lost most time."""
-    return min(
-        document.incidents,
-        key=lambda incident: (rank_of(incident.severity), -incident.lost_ns, incident.id),
-        default=None,
-    )
+
+    def rank(incident: Incident) -> tuple[int, int, str]:
+        return rank_of(incident.severity), -incident.lost_ns, incident.id
+
+    return min(document.incidents, key=rank, default=None)
 
 
 def lead_parts(incident: Incident) -> list[Part]:
     """The causes of the leading incident, each with who did it."""
-    parts = [
+    causes_shown = [cause for cause in incident.causes if cause.share >= _LEADING_SHARE]
+    return [
         part._replace(name=(part.name, ": ", cause.culprit) if cause.culprit else part.name)
-        for part, cause in zip(cause_parts(incident.causes), incident.causes, strict=True)
-    ]
-    return [part for part in parts if part.share >= _LEADING_SHARE][:_MOST_LEADING]
+        for part, cause in zip(cause_parts(causes_shown), causes_shown, strict=True)
+    ][:_MOST_LEADING]
 
 
 class Node(NamedTuple):
@@ -89,26 +90,20 @@ def cause_nodes(found: Sequence[Cause], own: CallStack | None = None) -> list[No
     """Return causes with their places, except the effect's ``own``, and with their own causes."""
 
     def write(step: Step, inner: list[Node]) -> Node:
-        cause = step.cause
-        stack = stack_of_cause(cause)
-        is_told = stack is None or stack.place is None or (own is not None and stack == own)
-        return Node(
-            cause.share,
-            cause.time_ns,
-            tone_of(cause.kind),
-            Code(cause.kind),
-            what_it_did(cause, step.thread) if step.depth else what_happened(cause),
-            None if is_told or stack is None or stack.place is None else Place(stack.place),
-            _trim(inner) if step.depth < _MOST_DEPTH else [],
-        )
+        cause, stack = step.cause, stack_of_cause(step.cause)
+        said = what_it_did(cause, step.thread) if step.depth else what_happened(cause)
+        is_new = stack is not None and (own is None or stack != own)
+        place = Place(stack.place) if stack and stack.place and is_new else None
+        shown = _trim(inner) if step.depth < _MOST_DEPTH else []
+        tone, kind = tone_of(cause.kind), Code(cause.kind)
+        return Node(cause.share, cause.time_ns, tone, kind, said, place, shown)
 
     return _trim(write_tree(found, write))
 
 
 def _trim(nodes: list[Node]) -> list[Node]:
-    shown = [one for one in nodes[:_MOST_CAUSES] if one.share >= _SMALL_SHARE] or nodes[:1]
-    rest = [node for node in nodes if not any(node is one for one in shown)]
-    if not rest:
+    shown = [one for one in nodes[:_MOST_CAUSES] if one.share >= SHOWN_SHARE] or nodes[:1]
+    if not (rest := [node for node in nodes if not any(node is one for one in shown)]):
         return shown
     time_ns = sum(node.time_ns for node in rest)
     words = f"{count_of(len(rest), 'smaller cause')}: {format_duration(time_ns)} together"
@@ -121,22 +116,17 @@ def duration_of(incident: Incident) -> int:
     return round(known.time_ns / known.share) if known else 0
 
 
-def others_of(incident: Incident, worst: Chain) -> list[Chain]:
-    """The chains of an incident beside the worst, by the time that they lost."""
-    others = [chain for chain in incident.chains if chain is not worst]
-    return sorted(others, key=lambda chain: (-chain.effect.excess_ns, chain.id))
-
-
 def places_of(incident: Incident) -> tuple[object, ...]:
     """Say where the effects of an incident were, or else where they waited."""
     ranked = causes.places_of(incident)
     if len(ranked) == 1:
         return (Place(ranked[0][0]),)
-    shown = [(Place(frame), f" {count:,} {TIMES}") for frame, count in ranked[:_MOST_PLACES]]
-    parts: list[object] = [part for one in shown for part in (", ", one)]
+    shown: list[object] = [
+        (Place(frame), f" {count:,} {TIMES}") for frame, count in ranked[:_MOST_PLACES]
+    ]
     if len(ranked) > _MOST_PLACES:
-        parts += [", ", count_of(len(ranked) - _MOST_PLACES, "other place")]
-    return tuple(parts[1:])
+        shown.append(count_of(len(ranked) - _MOST_PLACES, "other place"))
+    return listed(shown)
 
 
 class ShownStack(NamedTuple):
@@ -151,35 +141,28 @@ class ShownStack(NamedTuple):
 def stacks_of(chain: Chain) -> list[ShownStack]:
     """Return where an effect was, then where those were that it waited in or for."""
     effect = chain.effect
-    shown: list[ShownStack] = []
-    seen: set[int] = set()
+    shown: dict[int, ShownStack] = {}
     if effect.stack is not None:
-        shown.append(ShownStack(effect_parts(effect), effect.stack, is_open=True))
-        seen.add(effect.stack.id)
+        shown[effect.stack.id] = ShownStack(effect_parts(effect), effect.stack, is_open=True)
     for interval in longest_first(find_intervals(chain)):
-        stack = interval.stack
-        if stack is None or stack.id in seen:
-            continue
-        seen.add(stack.id)
-        who: Sentence = (interval.thread, ": ") if interval.thread else ()
-        length = f" for {format_duration(interval.length_ns)}"
-        about = (*who, label_of(interval.cause.kind), length)
-        shown.append(ShownStack(about, stack, most=_FRAMES_OF_WAITS))
-        if len(shown) == MOST_STACKS:
-            break
-    return shown
+        if (stack := interval.stack) is not None and stack.id not in shown:
+            who: Sentence = (interval.thread, ": ") if interval.thread else ()
+            length = f" for {format_duration(interval.length_ns)}"
+            about = (*who, label_of(interval.cause.kind), length)
+            shown[stack.id] = ShownStack(about, stack, most=_FRAMES_OF_WAITS)
+    return list(shown.values())[:MOST_STACKS]
 
 
 def judged_and_others(document: Document) -> tuple[list[Process], list[Process]]:
     """Return the processes that call CUDA, those with most to do with it first, and the rest."""
     calling = {key_of(row.process) for row in document.apis}
-    judged: list[Process] = []
-    others: list[Process] = []
-    for one in document.processes:
-        is_judged = one.budget_ns or key_of(one.process) in calling
-        (judged if is_judged else others).append(one)
-    judged.sort(key=lambda one: -sum(one.budget_ns.values()))
-    return judged, others
+
+    def is_judged(one: Process) -> bool:
+        return bool(one.budget_ns) or key_of(one.process) in calling
+
+    judged = filter(is_judged, document.processes)
+    others = filterfalse(is_judged, document.processes)
+    return sorted(judged, key=lambda one: -sum(one.budget_ns.values())), list(others)
 
 
 def budget_parts(process: Process) -> list[Part]:
@@ -188,7 +171,7 @@ def budget_parts(process: Process) -> list[Part]:
     shares = {state: time_ns / total_ns for state, time_ns in process.budget_ns.items()}
     return [
         part._replace(beside=format_duration(part.share * total_ns))
-        for part in named_parts(shares, STATES, _SMALL_SHARE)
+        for part in named_parts(shares, STATES)
     ]
 
 
@@ -210,14 +193,9 @@ def by_balance(balances: Sequence[Balance]) -> list[Balance]:
     return sorted(balances, key=lambda one: -abs(one.allocated_bytes - one.freed_bytes))
 
 
-def most_bytes_of(balances: Sequence[Balance]) -> int:
-    """Return what the bars of balances are drawn against."""
-    return max((max(one.allocated_bytes, one.freed_bytes) for one in balances), default=0) or 1
-
-
 def failing(apis: Iterable[Api]) -> tuple[str, int]:
     """Return the API with most errors, and how many those are."""
     errors: Counter[str] = Counter()
     for row in apis:
         errors[row.api] += row.errors
-    return min(errors.items(), key=lambda item: (-item[1], item[0]))
+    return largest_first(errors)[0]

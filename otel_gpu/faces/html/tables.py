@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 from otel_gpu.faces import fields
 from otel_gpu.faces.fields import Cell, Field
 from otel_gpu.faces.html.markup import Id, Place, Quiet
-from otel_gpu.faces.html.shapes import MOST_ROWS, Bar
+from otel_gpu.faces.html.shapes import MOST_ROWS, Bar, listed
 from otel_gpu.findings.causes import Interval, find_intervals, in_order_of_time
-from otel_gpu.findings.document import Api, Blame, Chain, Incident, OffCpu, Slot
+from otel_gpu.findings.document import Api, Chain, Incident, OffCpu, Slot
 from otel_gpu.findings.memory import ROLE_WORDS, ROLES
 from otel_gpu.findings.phrases import API, tone_of
 from otel_gpu.findings.sentences import (
@@ -33,57 +33,26 @@ class Table(NamedTuple):
 
     about: str
     columns: Sequence[Field]
-    rows: Sequence[Sequence[Cell]]
+    rows: Sequence[Sequence[Cell]] = ()
     left_out: int = 0
     ids: Sequence[str] = ()
 
 
-def call_table(rows: Sequence[Api], *, with_process: bool) -> Table:
-    """Calls per process and API, those that took longest together first."""
-    columns = (
-        fields.text("call", _call),
-        *_process(with_process),
-        *(fields.CALLS, fields.ERRORS, fields.P50, fields.P99, fields.LONGEST, fields.TOTAL),
-        _bar(rows, "sum_ns", lambda _: API, "Total, as a share of the largest"),
-        fields.SIZE,
-    )
-    return _table("Calls per API", columns, rows)
-
-
-def memory_table(apis: Iterable[Api], *, with_process: bool) -> Table | None:
-    """Calls that allocate and free; None without any."""
-    rows = [row for row in apis if row.api in ROLES]
-    columns = (
-        *(fields.CALL, *_process(with_process)),
-        fields.text("what it does", lambda row: ROLE_WORDS[ROLES[row.api]]),
-        *(fields.CALLS, fields.ERRORS._replace(about=""), fields.SIZE._replace(about="")),
-        fields.figure("mean", lambda row: row.sum_ns / max(1, row.calls), format_duration),
-        fields.LONGEST._replace(about=""),
-    )
-    return _table("Calls that allocate and free", columns, rows) if rows else None
-
-
-def off_cpu_table(rows: Sequence[OffCpu], *, with_process: bool) -> Table:
-    """Time off the CPU by reason; the threads that feed the GPU come first."""
-    columns = (
-        fields.text("what it did", _wait),
-        *(fields.TIME, _bar(rows, "time_ns", lambda row: tone_of(kind_of_wait(row)))),
-        *(fields.TIMES, fields.MEAN, fields.WHEN, *_process(with_process)),
-    )
-    return _table("Time off the CPU", columns, rows)
-
-
-def blame_table(rows: Sequence[Blame], *, with_process: bool) -> Table:
-    """Culprits over all effects, those that cost most first."""
-    to = fields.PROCESS._replace(heading="to", about="Who lost the time")
-    columns = (
-        fields.WHO,
-        fields.text("what came of it", lambda row: label_of(row.kind)),
-        *(fields.TIME, _bar(rows, "time_ns", lambda row: tone_of(row.kind)), fields.EFFECTS),
-        fields.text("whose", _whose, "Of the process that lost the time, or of another"),
-        *([to] if with_process else []),
-    )
-    return _table("Who kept them waiting", columns, rows)
+def table_of(
+    empty: Table, rows: Sequence[Any], *, with_process: bool = True, most: int = MOST_ROWS
+) -> Table:
+    """Fill a table with the first rows; without a column for the process where there is but one."""
+    columns = [
+        column for column in empty.columns if with_process or column.cell is not fields.PROCESS.cell
+    ]
+    cells = [[column.cell(row) for column in columns] for row in rows]
+    for place in range(len(columns)):
+        longest = max((row[place].value or 0 for row in cells), default=0) or 1
+        for row in cells:
+            cell = row[place]
+            if isinstance(cell.shown, Bar):
+                row[place] = cell._replace(shown=Bar(cell.shown.tone, cell.shown.share / longest))
+    return empty._replace(columns=columns, rows=cells[:most], left_out=len(rows[most:]))
 
 
 def slot_table(slots: Sequence[Slot]) -> Table:
@@ -94,11 +63,11 @@ def slot_table(slots: Sequence[Slot]) -> Table:
         fields.ALLOCATION_RATE._replace(heading="alloc + free/s"),
         *(fields.RUN_QUEUE, fields.LOST, fields.PHASE),
     )
-    return _table("What happened when", columns, slots, most=len(slots))
+    return table_of(Table("What happened when", columns), slots, most=len(slots))
 
 
-def evidence_table(chain: Chain) -> Table | None:
-    """Every measured interval behind an effect; None without any."""
+def evidence_table(chain: Chain) -> Table:
+    """Every measured interval behind an effect."""
     intervals = sorted(find_intervals(chain), key=in_order_of_time)
 
     def offset(interval: Interval) -> Cell:
@@ -117,7 +86,7 @@ def evidence_table(chain: Chain) -> Table | None:
         ),
         fields.text("id", lambda one: Id(one.evidence.id)),
     )
-    return _table("Evidence", columns, intervals, most=MOST_INTERVALS) if intervals else None
+    return table_of(Table("Evidence", columns), intervals, most=MOST_INTERVALS)
 
 
 def incident_table(rest: Sequence[Incident], first: int, origin_unix_ns: int) -> Table:
@@ -134,8 +103,9 @@ def incident_table(rest: Sequence[Incident], first: int, origin_unix_ns: int) ->
         fields.EFFECTS._replace(about=""),
         fields.text("id", lambda one: Id(one.id)),
     )
-    table = _table("Incidents that lost less time", columns, rest, len(rest))
-    return table._replace(ids=[f"incident-{first + index}" for index in range(len(rest))])
+    ids = [f"incident-{first + index}" for index in range(len(rest))]
+    empty = Table("Incidents that lost less time", columns, ids=ids)
+    return table_of(empty, rest, most=len(rest))
 
 
 def place_of(interval: Interval) -> Place | None:
@@ -146,32 +116,14 @@ def place_of(interval: Interval) -> Place | None:
 
 def functions_of(names: Iterable[str]) -> tuple[Part, ...]:
     """Name functions of the kernel, innermost first."""
-    return tuple(part for name in names for part in (" ← ", Code(name)))[1:]
+    return listed(map(Code, names), " ← ")
 
 
-def _table(
-    about: str, columns: Sequence[Field], rows: Sequence[Any], most: int = MOST_ROWS
-) -> Table:
-    cells = [[column.cell(row) for column in columns] for row in rows[:most]]
-    return Table(about, columns, cells, len(rows) - len(cells))
-
-
-def _process(is_shown: bool) -> list[Field]:
-    return [fields.PROCESS] if is_shown else []
-
-
-def _bar(
-    rows: Sequence[Any],
-    name: str,
-    tone: Callable[[Any], str],
-    about: str = "Time, as a share of the largest",
-) -> Field:
-    most = max((getattr(row, name) for row in rows), default=0) or 1
-
+def _bar(name: str, tone: Callable[[Any], str], of: str = "Time") -> Field:
     def cell(row: Any) -> Cell:  # noqa: ANN401 -- any noun
-        return Cell(Bar(tone(row), getattr(row, name) / most), getattr(row, name))
+        return Cell(Bar(tone(row), getattr(row, name)), getattr(row, name))
 
-    return Field("", cell, is_text=True, about=about)
+    return Field("", cell, is_text=True, about=f"{of}, as a share of the largest")
 
 
 def _call(row: Api) -> object:
@@ -184,10 +136,6 @@ def _wait(row: OffCpu) -> object:
     return (label_of(kind), *((Quiet(" ("), Name(row.reason), Quiet(")")) if has_reason else ()))
 
 
-def _whose(row: Blame) -> str:
-    return "its own thread" if row.culprit.pid == row.process.pid else "another process"
-
-
 def _state(interval: Interval) -> object:
     evidence = interval.evidence
     state = Name(evidence.kind.replace("_", " "))
@@ -196,4 +144,47 @@ def _state(interval: Interval) -> object:
 
 def _who(interval: Interval) -> tuple[object, ...]:
     parts = [("of ", interval.thread)] if interval.thread else []
-    return tuple(one for part in (*parts, *circumstances(interval)) for one in (", ", part))[1:]
+    return listed([*parts, *circumstances(interval)])
+
+
+CALLS = Table(
+    "Calls per API",
+    (
+        fields.text("call", _call),
+        *(fields.PROCESS, fields.CALLS, fields.ERRORS, fields.P50, fields.P99, fields.LONGEST),
+        *(fields.TOTAL, _bar("sum_ns", lambda _: API, "Total"), fields.SIZE),
+    ),
+)
+ALLOCATIONS = Table(
+    "Calls that allocate and free",
+    (
+        *(fields.CALL, fields.PROCESS),
+        fields.text("what it does", lambda row: ROLE_WORDS[ROLES[row.api]]),
+        *(fields.CALLS, fields.ERRORS._replace(about=""), fields.SIZE._replace(about="")),
+        fields.figure("mean", lambda row: row.sum_ns / max(1, row.calls), format_duration),
+        fields.LONGEST._replace(about=""),
+    ),
+)
+OFF_CPU = Table(
+    "Time off the CPU",
+    (
+        *(fields.text("what it did", _wait), fields.TIME),
+        _bar("time_ns", lambda row: tone_of(kind_of_wait(row))),
+        *(fields.TIMES, fields.MEAN, fields.WHEN, fields.PROCESS),
+    ),
+)
+BLAMES = Table(
+    "Who kept them waiting",
+    (
+        *(fields.WHO, fields.text("what came of it", lambda row: label_of(row.kind))),
+        *(fields.TIME, _bar("time_ns", lambda row: tone_of(row.kind)), fields.EFFECTS),
+        fields.text(
+            "whose",
+            lambda row: (
+                "its own thread" if row.culprit.pid == row.process.pid else "another process"
+            ),
+            "Of the process that lost the time, or of another",
+        ),
+        fields.PROCESS._replace(heading="to", about="Who lost the time"),
+    ),
+)

@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from otel_gpu.faces.html.markup import Place
-from otel_gpu.faces.html.shapes import WIDTH, Block
+from otel_gpu.faces.html.shapes import WIDTH, Block, listed
 from otel_gpu.faces.html.tables import functions_of, place_of
 from otel_gpu.findings.causes import Interval, find_intervals, in_order_of_time
 from otel_gpu.findings.document import Chain, Culprit, Effect, Evidence
@@ -34,16 +33,8 @@ class Lane(NamedTuple):
     thread: Culprit | None = None
 
 
-class Waterfall(NamedTuple):
-    """A drawing of an effect, and what it leaves out."""
-
-    effect: Effect
-    lanes: tuple[Lane, ...]
-    notes: tuple[str, ...]
-
-
-def waterfall(chain: Chain) -> Waterfall:
-    """Draw an effect; offsets count from its start, to the microsecond."""
+def waterfall(chain: Chain) -> tuple[list[Lane], list[str]]:
+    """Draw an effect, with offsets from its start, and say what the drawing leaves out."""
     effect = chain.effect
     intervals = find_intervals(chain)
     heaviest = sorted(intervals, key=lambda one: (-_weight(effect, one), *in_order_of_time(one)))
@@ -57,18 +48,19 @@ def waterfall(chain: Chain) -> Waterfall:
     if left_out := len(intervals) - len(shown):
         are = "is" if left_out == 1 else "are"
         notes.append(f"{count_of(left_out, 'interval')} {are} too short to be drawn.")
-    return Waterfall(effect, tuple(_lanes(effect, shown)), tuple(notes))
+    return list(_lanes(effect, shown)), notes
 
 
 def _lanes(effect: Effect, shown: list[Interval]) -> Iterator[Lane]:
     own = [one for one in shown if one.thread is None]
-    inside = [
-        _block(effect, one)
-        for one in own
-        if not _is_partial(effect, one) and not _is_whole(effect, one.evidence)
-    ]
-    blocks = (Block("whole", 0.0, WIDTH), *inside)
-    yield Lane("effect", effect_parts(effect), (), blocks, "+0 µs", _micros(effect.duration_ns))
+    blocks = [Block("whole", 0.0, WIDTH)]
+    for one in own:
+        is_begin = one.evidence.start_unix_ns == effect.start_unix_ns
+        is_whole = is_begin and one.evidence.kind in ("call", "gap")
+        if not is_whole and not _is_partial(effect, one):
+            blocks.append(_block(effect, one))
+    length = _micros(effect.duration_ns)
+    yield Lane("effect", effect_parts(effect), (), tuple(blocks), "+0 µs", length)
     for one in own:
         yield _lane(effect, one)
     for thread in dict.fromkeys(one.thread for one in shown if one.thread is not None):
@@ -80,14 +72,10 @@ def _lanes(effect: Effect, shown: list[Interval]) -> Iterator[Lane]:
 
 def _lane(effect: Effect, one: Interval) -> Lane:
     offset_ns = one.evidence.start_unix_ns - effect.start_unix_ns
-    return Lane(
-        "of-another" if one.thread else "own",
-        label_of(one.cause.kind),
-        tuple(part for detail in _details(effect, one) for part in (", ", detail))[1:],
-        (_block(effect, one),),
-        f"{offset_ns / _NS_PER_US:+,.0f} µs",
-        _micros(one.length_ns),
-    )
+    kind, label = "of-another" if one.thread else "own", label_of(one.cause.kind)
+    details, blocks = listed(_details(effect, one)), (_block(effect, one),)
+    offset = f"{offset_ns / _NS_PER_US:+,.0f} µs"
+    return Lane(kind, label, details, blocks, offset, _micros(one.length_ns))
 
 
 def _block(effect: Effect, interval: Interval) -> Block:
@@ -107,12 +95,10 @@ def _details(effect: Effect, interval: Interval) -> Iterator[object]:
         most = "" if len(cause.evidence) == 1 else "at most "
         yield f"{most}{format_duration(cause.time_ns)} of this"
     yield from circumstances(interval)
-    place: Place | None = place_of(interval)
-    if place:
+    if place := place_of(interval):
         yield "at ", place
     # That a thread gave the CPU away is what its stall says already.
-    functions = [name for name in evidence.functions if name != _EVERY_STACK]
-    if functions:
+    if functions := [name for name in evidence.functions if name != _EVERY_STACK]:
         yield "in ", functions_of(functions[:_FUNCTIONS])
 
 
@@ -128,10 +114,6 @@ def _inside_ns(effect: Effect, interval: Evidence) -> int:
 def _is_partial(effect: Effect, interval: Interval) -> bool:
     """Whether only a part of what was measured is due to the cause, and where is not known."""
     return interval.cause.time_ns < _NEARLY_ALL * _inside_ns(effect, interval.evidence)
-
-
-def _is_whole(effect: Effect, evidence: Evidence) -> bool:
-    return evidence.kind in ("call", "gap") and evidence.start_unix_ns == effect.start_unix_ns
 
 
 def _micros(length_ns: int) -> str:

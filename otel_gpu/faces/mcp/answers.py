@@ -15,7 +15,7 @@ wherever it comes from, goes through ``inert`` on its way out, and is a JSON val
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -81,6 +81,11 @@ def name_of(text: object) -> str:
     return inert(str(text), MAX_NAME)
 
 
+def present(**values: object) -> dict[str, Any]:
+    """Return the values that say something; nothing, 0 and None are left out."""
+    return {name: value for name, value in values.items() if value}
+
+
 def micros(time_ns: float) -> float | int | None:
     """Return nanoseconds as microseconds, exactly; None: not known."""
     if math.isnan(time_ns):
@@ -126,13 +131,11 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 -- whatever JSON can hold
 
 
 def _listings_of(value: object) -> Iterator[Listing]:
+    items: Iterable[object] = value if isinstance(value, list | tuple) else ()
     if isinstance(value, Listing):
         yield value
-        for row in value.rows[: value.kept]:
-            yield from _listings_of(row)
+        items = value.rows[: value.kept]
     elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _listings_of(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _listings_of(item)
+        items = value.values()
+    for item in items:
+        yield from _listings_of(item)

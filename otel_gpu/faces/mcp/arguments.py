@@ -1,9 +1,4 @@
-"""
-Arguments: what a tool can be asked with, as pydantic models.
-
-A model is both the JSON schema that is announced and the check, so what is announced is what
-is accepted.
-"""
+"""What a tool can be asked with: pydantic models, which are what is announced and what is checked."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
@@ -56,8 +51,7 @@ Model = TypeVar("Model", bound=Arguments)
 
 def rows(most: int, what: str) -> FieldInfo:
     """Describe an argument that says how many rows are wanted."""
-    field: FieldInfo = Field(ge=1, le=most, description=f"How many {what} at most.")
-    return field
+    return Field(ge=1, le=most, description=f"How many {what} at most.")  # type: ignore[no-any-return]
 
 
 def read_arguments(model: type[Model], given: Mapping[str, Any]) -> Model:

@@ -43,16 +43,11 @@ class Study(NamedTuple):
 
 class Capture:
     """
-    Answers for one file, which may be a store that does not exist yet.
+    Answers for one file: a recording, or a store, which may not exist yet.
 
     May be asked by several threads, one at a time; raises ``OtelGpuError`` where it cannot be read.
-
-    Args:
-        path: The file.
-        is_store: Whether it is a store, or else a recording.
-        open_source: Opens it.
-        find_window: Reads words for a window of it.
-        make_collector: Makes a collector of a document.
+    How it is opened, how words for a window of it are read and how a document is made is said by
+    the verb that serves it.
     """
 
     def __init__(
@@ -80,13 +75,12 @@ class Capture:
             with closing(self._open_source(self.path)) as source:
                 window, notes = self._narrow(source, self._named(source, asked))
                 key = (state, window, frozenset(asked.pids))
-                study = self._kept.get(key)
-                if study is None:
-                    study = self._kept[key] = self._study(source, window, asked.pids, notes)
+                if key not in self._kept:
+                    self._kept[key] = self._study(source, window, asked.pids, notes)
             if len(self._kept) > _KEPT:
                 self._kept.popitem(last=False)
             self._kept.move_to_end(key)
-            return study
+            return self._kept[key]
 
     def resolve(self, asked: Question) -> Window:
         """Return the window that a question names."""
@@ -110,10 +104,8 @@ class Capture:
 
     def _open_store(self) -> StoreReader:
         if not self.is_store:
-            raise StoreError(
-                "this is a recording, which cannot be asked in SQL",
-                hint="make a store of it: otel-gpu replay FILE --store STORE, and serve that",
-            )
+            hint = "make a store of it: otel-gpu replay FILE --store STORE, and serve that"
+            raise StoreError("this is a recording, which cannot be asked in SQL", hint=hint)
         return StoreReader(self.path)
 
     def _state(self) -> object:
@@ -128,23 +120,16 @@ class Capture:
         return found.st_ino, found.st_size, found.st_mtime_ns
 
     def _named(self, source: Source, asked: Question) -> Window:
+        named = self._find_window(source, asked.begin or None, asked.end or None)
         # Words can name moments that no store has a number for.
-        return Window(
-            *(
-                None if unix_ns is None else min(max(0, unix_ns), _LAST_UNIX_NS)
-                for unix_ns in self._find_window(source, asked.begin or None, asked.end or None)
-            )
-        )
+        return Window(*(None if at is None else min(max(0, at), _LAST_UNIX_NS) for at in named))
 
     def _narrow(self, source: Source, window: Window) -> tuple[Window, list[str]]:
         if self.is_store:
             with self._open_store() as reader:
                 chunks = reader.execute(_CHUNKS, _MOST_CHUNKS).rows
-            rows = 0
-            later_unix_ns = None
-            for start_unix_ns, end_unix_ns, count in chunks:
-                if not window.overlaps(start_unix_ns, end_unix_ns):
-                    continue
+            rows, later_unix_ns = 0, None
+            for start_unix_ns, _, count in (one for one in chunks if window.overlaps(*one[:2])):
                 rows += count
                 if rows > MAX_ROWS and later_unix_ns is not None:
                     note = (
@@ -163,5 +148,4 @@ class Capture:
         health = Health()
         source.play(window, [collector, health])
         document = collector.finish(source.name, [*source.notes, *notes])
-        error = "" if source.error is None else str(source.error)
-        return Study(document, health, dict(source.rejected), error)
+        return Study(document, health, dict(source.rejected), str(source.error or ""))

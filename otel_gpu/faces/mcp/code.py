@@ -8,7 +8,7 @@ called ``main (train.py:1)``.
 
 from typing import Any
 
-from otel_gpu.faces.mcp.answers import inert, name_of
+from otel_gpu.faces.mcp.answers import inert, name_of, present
 from otel_gpu.findings.document import KERNEL, NATIVE, CallStack, Frame
 from otel_gpu.findings.words import cut_frames, frame_type, stack_id_text
 
@@ -22,10 +22,8 @@ def code_of(stack: CallStack | None) -> dict[str, Any]:
     """Return the innermost code of the program's own, and the id that ``get_stacks`` takes."""
     if stack is None:
         return {}
-    shown: dict[str, Any] = {}
-    if stack.place is not None:
-        shown["code"] = _place(stack.place)
-    return shown | {"stack_id": stack_id_text(stack.id)}
+    code = {} if stack.place is None else {"code": _place(stack.place)}
+    return code | {"stack_id": stack_id_text(stack.id)}
 
 
 def describe_stack(stack: CallStack, most: int, *, addresses: bool = False) -> dict[str, Any]:
@@ -51,13 +49,8 @@ def names_of(stack: CallStack, most: int) -> tuple[tuple[str, str, str, int], ..
 
 
 def _place(frame: Frame) -> dict[str, Any]:
-    shown: dict[str, Any] = {}
-    for name in ("function", "file", "module"):
-        if value := getattr(frame, name):
-            shown[name] = inert(value, MAX_FUNCTION)
-    if frame.line:
-        shown["line"] = frame.line
-    return shown
+    names = {n: inert(getattr(frame, n), MAX_FUNCTION) for n in ("function", "file", "module")}
+    return present(**names, line=frame.line)
 
 
 def _frame(frame: Frame, addresses: bool) -> list[object]:

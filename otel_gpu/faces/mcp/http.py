@@ -11,6 +11,7 @@ refused, or asks for nothing, keeps no connection.
 import ipaddress
 import socket
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import uvicorn
 from mcp.server.lowlevel.server import Server
@@ -30,7 +31,6 @@ _LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 _BACKLOG = 64
 _MAX_REQUESTS = 64
 _GRACE_S = 5
-_MAX_PORT = 65_535
 # Who is refused keeps no connection.
 _CLOSE = {"Connection": "close"}
 
@@ -48,38 +48,33 @@ class Address(NamedTuple):
     @property
     def is_loopback(self) -> bool:
         """Whether only this host can reach it."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return self.host == "localhost" or self._is("is_loopback")
 
     @property
     def is_any(self) -> bool:
         """Whether it stands for all addresses of this host."""
-        try:
-            return ipaddress.ip_address(self.host).is_unspecified
-        except ValueError:
-            return False
+        return self._is("is_unspecified")
 
     @property
     def in_url(self) -> str:
         """The host as a URL has it."""
         return f"[{self.host}]" if ":" in self.host else self.host
 
+    def _is(self, kind: str) -> bool:
+        try:
+            return bool(getattr(ipaddress.ip_address(self.host), kind))
+        except ValueError:
+            return False
+
 
 def parse_address(text: str, default: Address) -> Address:
     """Read ``HOST:PORT``, ``HOST``, ``:PORT``, ``PORT`` or ``[IPv6]:PORT``, or raise."""
-    host, colon, port = text.rpartition(":")
-    if text.isascii() and text.isdigit():
-        host, port = "", text
-    elif text.endswith("]") or not colon:
-        host, port = text, ""
-    host = host.removeprefix("[").removesuffix("]")
-    if port and not (port.isascii() and port.isdigit() and int(port) <= _MAX_PORT):
-        raise HttpError(f"{text!r} is not an address", hint="write HOST:PORT")
-    return Address(host or default.host, int(port) if port else default.port)
+    try:
+        parts = urlsplit(f"//:{text}" if text.isdigit() else f"//{text}")
+        port = parts.port
+    except ValueError as error:
+        raise HttpError(f"{text!r} is not an address", hint="write HOST:PORT") from error
+    return Address(parts.hostname or default.host, default.port if port is None else port)
 
 
 def listen(address: Address) -> socket.socket:
@@ -108,9 +103,7 @@ def make_app(server: Server[Any], address: Address, token: str) -> ASGIApp:
         stateless_http=True,
         max_request_body_size=MAX_BODY_BYTES,
         transport_security=TransportSecuritySettings(
-            enable_dns_rebinding_protection=not is_any,
-            allowed_hosts=hosts,
-            allowed_origins=origins,
+            enable_dns_rebinding_protection=not is_any, allowed_hosts=hosts, allowed_origins=origins
         ),
     )
     return _Guard(app, token, origins)
@@ -125,14 +118,10 @@ class _Guard:
         self._origins = frozenset(origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            refusal = self._refuse(Headers(scope=scope))
-            if refusal is not None:
-                await refusal(scope, receive, send)
-                return
-        elif scope["type"] != "lifespan":
-            return
-        await self._app(scope, receive, send)
+        refusal = self._refuse(Headers(scope=scope)) if scope["type"] == "http" else None
+        # Of what is neither, there is nothing to answer.
+        if scope["type"] in ("http", "lifespan"):
+            await (refusal or self._app)(scope, receive, send)
 
     def _refuse(self, headers: Headers) -> PlainTextResponse | None:
         if not self._origins.issuperset(headers.getlist("origin")):

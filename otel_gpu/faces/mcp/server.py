@@ -30,10 +30,8 @@ from mcp_types import Tool as ToolDescription
 from otel_gpu import __version__
 from otel_gpu.errors import OtelGpuError
 from otel_gpu.faces.mcp import words
-from otel_gpu.faces.mcp.answers import inert, to_json
-from otel_gpu.faces.mcp.arguments import ArgumentError
+from otel_gpu.faces.mcp.answers import inert, present, to_json
 from otel_gpu.faces.mcp.captures import Capture
-from otel_gpu.faces.mcp.tool import Tool
 from otel_gpu.faces.mcp.tools import TOOLS
 
 NAME = "otel-gpu"
@@ -52,15 +50,23 @@ def make_server(capture: Capture) -> Server[Any]:
     """Return a server that answers about one capture."""
     # Answers are made one at a time: each may take all of a core.
     limiter = anyio.CapacityLimiter(1)
+    tools = [
+        ToolDescription(
+            name=tool.name,
+            title=tool.title,
+            description=tool.description,
+            input_schema=tool.arguments.model_json_schema(),
+            annotations=_READS,
+        )
+        for tool in TOOLS
+    ]
 
     async def list_tools(_: object, __: PaginatedRequestParams | None) -> ListToolsResult:
-        return ListToolsResult(tools=list(map(_describe, TOOLS)))
+        return ListToolsResult(tools=tools)
 
     async def call_tool(_: object, params: CallToolRequestParams) -> CallToolResult:
-        arguments = params.arguments or {}
-        text, is_error = await anyio.to_thread.run_sync(
-            answer, capture, params.name, arguments, limiter=limiter
-        )
+        question = (capture, params.name, params.arguments or {})
+        text, is_error = await anyio.to_thread.run_sync(answer, *question, limiter=limiter)
         return CallToolResult(content=[TextContent(text=text)], is_error=is_error)
 
     async def list_prompts(_: object, __: PaginatedRequestParams | None) -> ListPromptsResult:
@@ -87,23 +93,20 @@ def make_server(capture: Capture) -> Server[Any]:
 
 def answer(capture: Capture, name: str, arguments: Mapping[str, Any]) -> tuple[str, bool]:
     """Return what a tool says, and whether that is an error; no error ends the server."""
+    shown_name = inert(name, _SHOWN)
+    if name not in _BY_NAME:
+        known = ", ".join(_BY_NAME)
+        unknown = {"error": f"there is no tool {shown_name!r}", "hint": f"there are: {known}"}
+        return to_json(unknown), True
     try:
-        tool = _find(name)
-        return to_json(tool.answer(capture, arguments)), False
+        return to_json(_BY_NAME[name].answer(capture, arguments)), False
     except OtelGpuError as error:
-        shown = {"error": inert(str(error))}
-        if error.hint:
-            shown["hint"] = inert(error.hint)
-        return to_json(shown), True
+        return to_json(present(error=str(error), hint=error.hint)), True
     except Exception:  # noqa: BLE001 -- our bug, which costs this answer only
-        _log_bug(name)
+        # Not as an exception, which is written as it is: traced names can be in it.
+        lines = map(inert, traceback.format_exc().splitlines())
+        _logger.error("%s failed:\n%s", shown_name, "\n".join(lines))  # noqa: TRY400 -- see above
         return to_json({"error": "this answer failed; the server's log says why"}), True
-
-
-def _log_bug(name: str) -> None:
-    # Not as an exception, which is written as it is: traced names can be in it.
-    lines = map(inert, traceback.format_exc().splitlines())
-    _logger.error("%s failed:\n%s", inert(name, _SHOWN), "\n".join(lines))
 
 
 async def serve_stdio(server: Server[Any]) -> None:
@@ -118,21 +121,3 @@ _PROMPT = Prompt(
     description=words.PROMPT_TEXT,
     arguments=[PromptArgument(name="question", description=words.QUESTION_TEXT, required=False)],
 )
-
-
-def _describe(tool: Tool) -> ToolDescription:
-    return ToolDescription(
-        name=tool.name,
-        title=tool.title,
-        description=tool.description,
-        input_schema=tool.arguments.model_json_schema(),
-        annotations=_READS,
-    )
-
-
-def _find(name: str) -> Tool:
-    if name not in _BY_NAME:
-        raise ArgumentError(
-            f"there is no tool {inert(name, _SHOWN)!r}", hint="there are: " + ", ".join(_BY_NAME)
-        )
-    return _BY_NAME[name]

@@ -15,6 +15,7 @@ MIN_LENGTH = 16
 _MAX_BYTES = 4_096
 _BYTES = 32
 _SCHEME = "bearer "
+_HINT = "name a file that holds the token"
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -49,18 +50,14 @@ def _read(file: Path) -> str:
         # A named pipe must not keep us waiting.
         descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
-        raise TokenError(
-            f"{file}: cannot be read: {error.strerror}", hint="name a file that holds the token"
-        ) from error
+        raise TokenError(f"{file}: cannot be read: {error.strerror}", hint=_HINT) from error
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
-            raise TokenError(f"{file}: is not a file", hint="name a file that holds the token")
+            raise TokenError(f"{file}: is not a file", hint=_HINT)
         if found.st_mode & _OTHERS:
-            raise TokenError(
-                f"{file}: others may use it (mode {stat.S_IMODE(found.st_mode):04o})",
-                hint=f"chmod 600 {file}",
-            )
+            used = f"{file}: others may use it (mode {stat.S_IMODE(found.st_mode):04o})"
+            raise TokenError(used, hint=f"chmod 600 {file}")
         if found.st_uid not in (0, os.geteuid()):
             raise TokenError(f"{file}: belongs to another user", hint="make a file of your own")
         return os.read(descriptor, _MAX_BYTES).decode("utf-8", "replace")

@@ -9,12 +9,10 @@ from pydantic import create_model
 from otel_gpu.faces.mcp.answers import Listing, inert, micros, name_of
 from otel_gpu.faces.mcp.arguments import Arguments, Question, read_arguments
 from otel_gpu.faces.mcp.captures import Capture
-from otel_gpu.faces.mcp.code import code_of
-from otel_gpu.findings.document import CallStack, Culprit, Document, Evidence, ProcessImage
+from otel_gpu.findings.document import Document, ProcessImage
 from otel_gpu.findings.words import format_time, service_of
 
 Answer = Mapping[str, Any]
-_MAX_FUNCTIONS = 4
 
 
 class Tool(NamedTuple):
@@ -33,24 +31,29 @@ class Tool(NamedTuple):
 
     def answer(self, capture: Capture, given: Mapping[str, Any]) -> Answer:
         """Check what was given, and answer."""
-        asked = read_arguments(self.arguments, given)
-        names = [name for name in inspect.signature(self.function).parameters if name != "capture"]
-        own = {name: asked if name == "asked" else getattr(asked, name) for name in names}
-        return self.function(capture, **own)
+        asked: Any = read_arguments(self.arguments, given)
+        wanted = inspect.signature(self.function).parameters
+        named: dict[str, Any] = {"capture": capture, "asked": asked}
+        if "study" in wanted:
+            named["study"] = capture.study(asked)
+        own = {name: named[name] if name in named else getattr(asked, name) for name in wanted}
+        found = self.function(**own)
+        return {**about(named["study"].document), **found} if "study" in wanted else found
 
 
 def tool(title: str) -> Callable[[Callable[..., Answer]], Tool]:
     """
     Make a tool of a typed function: its name, docstring and parameters are the tool's.
 
-    One with a parameter ``asked`` also takes a window and processes.
+    One with a parameter ``asked`` or ``study`` also takes a window and processes; one with
+    ``study`` is about their document, and says so.
     """
 
     def make(function: Callable[..., Answer]) -> Tool:
         parameters = dict(inspect.signature(function).parameters)
-        del parameters["capture"]
-        base = Arguments if parameters.pop("asked", None) is None else Question
+        given = [parameters.pop(name, None) for name in ("capture", "asked", "study")]
         fields: dict[str, Any] = {n: (p.annotation, p.default) for n, p in parameters.items()}
+        base = Question if given[1] or given[2] else Arguments
         arguments = create_model(function.__name__, __base__=base, **fields)
         description = " ".join((function.__doc__ or "").split())
         return Tool(function.__name__, title, description, arguments, function)
@@ -108,25 +111,6 @@ def about(document: Document) -> dict[str, Any]:
 def service(process: ProcessImage) -> str:
     """Return the name of a process in backends."""
     return name_of(service_of(process))
-
-
-def thread_of(thread: Culprit | None, pid: int) -> dict[str, Any] | None:
-    """Return a thread, and whether it belongs to the process that it cost time."""
-    if thread is None:
-        return None
-    shown = {"thread": name_of(thread.comm), "pid": thread.pid, "tid": thread.tid}
-    return shown | ({"own_process": True} if thread.pid == pid else {})
-
-
-def end_of_wait(evidence: Evidence, pid: int, stack: CallStack | None) -> dict[str, Any]:
-    """Return who ended a measured interval, and where its thread was meanwhile."""
-    shown: dict[str, Any] = {}
-    if evidence.waker is not None:
-        shown["woken_by"] = thread_of(evidence.waker, pid)
-    shown |= code_of(stack)
-    if evidence.functions:
-        shown["kernel_functions"] = [name_of(f) for f in evidence.functions[:_MAX_FUNCTIONS]]
-    return shown
 
 
 def since(unix_ns: int, document: Document) -> float | int | None:

@@ -16,7 +16,7 @@ from rich.console import Console
 from otel_gpu import cli, pipeline
 from otel_gpu.capture.recording import RecordingWriter
 from otel_gpu.commands import UsageError
-from otel_gpu.commands._moments import Moment, parse_moment
+from otel_gpu.commands._reports import Moment, parse_moment
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.faces.text import write_text

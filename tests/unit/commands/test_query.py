@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from otel_gpu import cli
+from otel_gpu.commands import Output
 from otel_gpu.enrich.activities import ProcessImage
 from tests.activities import SECOND, T0, call, capture
 from tests.unit.store.stores import write
@@ -42,7 +43,7 @@ def test_on_a_terminal_it_has_columns(path, capsys, monkeypatch):
     """Numbers to the right."""
     drawn = io.StringIO()
     console = Console(file=drawn, width=80, force_terminal=True, color_system=None)
-    monkeypatch.setattr(cli.Terminal, "stdout_console", console)
+    monkeypatch.setattr(Output, "stdout_console", console)
 
     assert query(path, "SELECT 'x' AS name, 12345 AS n UNION ALL SELECT 'long', 1") == 0
 

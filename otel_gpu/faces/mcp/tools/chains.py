@@ -1,4 +1,4 @@
-"""``get_causal_chains``: what was slow, and whose doing that was."""
+"""What was slow and whose doing that was, and the moment itself."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -7,21 +7,12 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
-from otel_gpu.faces.mcp.answers import Listing, first_of, inert, micros, name_of
-from otel_gpu.faces.mcp.arguments import Question, rows
-from otel_gpu.faces.mcp.captures import Capture
+from otel_gpu.faces.fields import largest_first
+from otel_gpu.faces.mcp.answers import Listing, first_of, inert, micros, name_of, present
+from otel_gpu.faces.mcp.arguments import LAST_ID, Question, rows
+from otel_gpu.faces.mcp.captures import Capture, Study
 from otel_gpu.faces.mcp.code import code_of
-from otel_gpu.faces.mcp.tool import (
-    Answer,
-    about,
-    end_of_wait,
-    noun,
-    service,
-    share,
-    since,
-    thread_of,
-    tool,
-)
+from otel_gpu.faces.mcp.tool import Answer, noun, service, share, since, tool
 from otel_gpu.findings.causes import (
     Interval,
     Step,
@@ -34,22 +25,33 @@ from otel_gpu.findings.document import (
     CallStack,
     Cause,
     Chain,
+    Culprit,
     Document,
+    Evidence,
     Incident,
+    Window,
     stack_of_cause,
 )
 from otel_gpu.findings.health import DISTRIBUTIONS, STATES
+from otel_gpu.findings.moments import Moment, Moments
+from otel_gpu.findings.words import format_time
 
 _MAX_CAUSES = 6
 _MAX_EVIDENCE = 3
 _MAX_LISTED = 10
 _MAX_INTERVALS = 60
+_MAX_FUNCTIONS = 4
+_NS_PER_US = 1_000
+# Around the worst effect, this part of it is shown before and after.
+_AROUND = 5
+_WORST = "around the costliest effect, since no window was named"
+_NAMED = "as named by from and to"
+_WHOLE = "all, since nothing slow was found"
 
 
 @tool("Incidents and causal chains")
 def get_causal_chains(
-    capture: Capture,
-    asked: Question,
+    study: Study,
     id: Annotated[  # noqa: A002 -- as the argument is called
         str, Field(max_length=200, description="One incident or chain, in full.")
     ] = "",
@@ -68,15 +70,13 @@ def get_causal_chains(
     stack_id is for get_stacks. at_us is relative to the window; in a chain's intervals it is
     relative to the effect.
     """
-    study = capture.study(asked)
     document = study.document
     if id:
-        return {**about(document), **_in_full(document, id)}
+        return _in_full(document, id)
     incidents = [one for one in document.incidents if severity in (None, one.severity)]
     chains = [one for one in document.chains if severity in (None, one.severity)]
     chains.sort(key=lambda chain: (-chain.effect.excess_ns, chain.id))
     return {
-        **about(document),
         "lost_us": micros(sum(incident.lost_ns for incident in incidents)),
         "incidents": first_of([_incident(one, document) for one in incidents], limit),
         "worst_chains": first_of([_chain(one, document) for one in chains], limit),
@@ -88,7 +88,11 @@ def get_causal_chains(
 def _in_full(document: Document, wanted: str) -> dict[str, Any]:
     for chain in document.chains:
         if chain.id == wanted:
-            return {"chain": {**_chain(chain, document), "intervals": _intervals(chain)}}
+            found = longest_first(find_intervals(chain))
+            shown = sorted(found[:_MAX_INTERVALS], key=in_order_of_time)
+            intervals = [_interval(one, chain) for one in shown]
+            listing = Listing(intervals, more=len(found) - len(shown))
+            return {"chain": {**_chain(chain, document), "intervals": listing}}
     for incident in document.incidents:
         if incident.id == wanted:
             chains = [_chain(chain, document) for chain in incident.chains]
@@ -111,24 +115,17 @@ def _incident(incident: Incident, document: Document) -> dict[str, Any]:
         "effects": incident.effects,
         "effects_seen": [
             {"kind": kind, "api": name_of(api), "count": count}
-            for (kind, api), count in sorted(kinds.items(), key=lambda item: (-item[1], item[0]))[
-                :_MAX_LISTED
-            ]
-        ],
-        **_causes(incident.causes, _pid_of(incident.chains)),
+            for (kind, api), count in largest_first(kinds)
+        ][:_MAX_LISTED],
+        **_causes(incident.causes, incident.chains[0].effect.process.pid if incident.chains else 0),
         "unexplained_us": micros(incident.unexplained_ns),
         "advice": [inert(text) for text in incident.advice],
         "chain_ids": first_of([chain.id for chain in incident.chains], _MAX_LISTED),
     }
 
 
-def _pid_of(chains: Sequence[Chain]) -> int:
-    return chains[0].effect.process.pid if chains else 0
-
-
 def _chain(chain: Chain, document: Document) -> dict[str, Any]:
     effect = chain.effect
-    length_ns = max(1, effect.duration_ns)
     return {
         **noun(chain, "id severity"),
         "effect": noun(
@@ -144,7 +141,7 @@ def _chain(chain: Chain, document: Document) -> dict[str, Any]:
         | code_of(effect.stack),
         **_causes(chain.causes, effect.process.pid, effect.stack),
         "unexplained_us": micros(chain.unexplained_ns),
-        "unexplained_share": share(chain.unexplained_ns / length_ns),
+        "unexplained_share": share(chain.unexplained_ns / max(1, effect.duration_ns)),
     }
 
 
@@ -154,43 +151,34 @@ def _causes(
     def write(step: Step, inner: list[dict[str, Any]]) -> dict[str, Any]:
         cause = step.cause
         ids = [evidence.id for evidence in cause.evidence]
-        shown: dict[str, Any] = {
-            "kind": cause.kind,
-            "time_us": micros(cause.time_ns),
-            "share": share(cause.share),
-            "by": thread_of(cause.culprit, pid),
-            "evidence": ids[:_MAX_EVIDENCE],
-        }
-        if len(ids) > _MAX_EVIDENCE:
-            shown["more_evidence"] = len(ids) - _MAX_EVIDENCE
+        shown = noun(
+            cause,
+            "kind time_us share by evidence",
+            share=lambda cause: share(cause.share),
+            by=lambda cause: _thread_of(cause.culprit, pid),
+            evidence=lambda _: ids[:_MAX_EVIDENCE],
+        )
+        more = present(more_evidence=max(0, len(ids) - _MAX_EVIDENCE))
         # Where the effect was is said of it, and once.
-        shown |= code_of(_unless(shown_above, stack_of_cause(cause)))
-        return shown | (_first("of_which", inner) if inner else {})
+        code = code_of(_unless(shown_above, stack_of_cause(cause)))
+        return shown | more | code | (_first("of_which", inner) if inner else {})
 
     return _first("causes", write_tree(causes, write))
 
 
 def _first(name: str, causes: list[dict[str, Any]]) -> dict[str, Any]:
-    shown: dict[str, Any] = {name: causes[:_MAX_CAUSES]}
-    if len(causes) > _MAX_CAUSES:
-        shown[f"more_{name}"] = len(causes) - _MAX_CAUSES
-    return shown
+    more = present(**{f"more_{name}": max(0, len(causes) - _MAX_CAUSES)})
+    return {name: causes[:_MAX_CAUSES]} | more
 
 
 def _unless(shown_above: CallStack | None, stack: CallStack | None) -> CallStack | None:
     return None if stack and shown_above and stack.id == shown_above.id else stack
 
 
-def _intervals(chain: Chain) -> Listing:
-    intervals = find_intervals(chain)
-    shown = sorted(longest_first(intervals)[:_MAX_INTERVALS], key=in_order_of_time)
-    return Listing([_interval(one, chain) for one in shown], more=len(intervals) - len(shown))
-
-
 def _interval(interval: Interval, chain: Chain) -> dict[str, Any]:
     evidence, effect = interval.evidence, chain.effect
     pid = effect.process.pid
-    shown: dict[str, Any] = {
+    shown = {
         "id": evidence.id,
         "at_us": micros(evidence.start_unix_ns - effect.start_unix_ns),
         "for_us": micros(interval.length_ns),
@@ -199,7 +187,92 @@ def _interval(interval: Interval, chain: Chain) -> dict[str, Any]:
         "reason": name_of(evidence.reason),
         "span_id": evidence.span_id.hex(),
     }
-    for name, thread in (("of", interval.thread), ("culprit", evidence.culprit)):
-        if thread is not None:
-            shown[name] = thread_of(thread, pid)
-    return shown | end_of_wait(evidence, pid, _unless(effect.stack, evidence.stack))
+    shown |= present(of=_thread_of(interval.thread, pid), culprit=_thread_of(evidence.culprit, pid))
+    return shown | _end_of_wait(evidence, pid, _unless(effect.stack, evidence.stack))
+
+
+@tool("Timeline")
+def get_timeline(
+    capture: Capture,
+    asked: Question,
+    tid: Annotated[int, Field(ge=0, le=LAST_ID, description="Only this thread; 0: all.")] = 0,
+    min_us: Annotated[float, Field(ge=0, le=1e12, description="Nothing shorter than this.")] = 0.0,
+    limit: Annotated[int, rows(500, "rows")] = 60,
+) -> Answer:
+    """
+    What threads did in a window, to the microsecond: calls, gaps between calls, time blocked and
+    in run queues (with who had the CPU and who ended the wait), forks, exits. In order of time;
+    of more than fit, the longest. Without from and to: the costliest effect of the capture. Only
+    what was kept one by one can be shown, which is not every call. kernel_functions are innermost
+    first.
+    """
+    if asked.begin or asked.end:
+        window, chosen = capture.resolve(asked), _NAMED
+    else:
+        window, chosen = _around_worst(capture.study(asked).document)
+    moments = Moments(
+        window, pids=asked.pids, tid=tid or None, least_ns=round(min_us * _NS_PER_US), limit=limit
+    )
+    capture.play(window, [moments])
+    shown = moments.in_order()
+    first = shown[0].interval.start_unix_ns if shown else 0
+    origin_unix_ns = first if window.start_unix_ns is None else window.start_unix_ns
+    end_unix_ns = window.end_unix_ns
+    return {
+        "source": inert(str(capture.path)),
+        "window": {
+            "from_utc": format_time(origin_unix_ns),
+            "start_unix_ns": origin_unix_ns,
+            "length_us": None if end_unix_ns is None else micros(end_unix_ns - origin_unix_ns),
+            "chosen": chosen,
+        },
+        "found": dict(sorted(moments.counts.items())),
+        "moments": Listing(
+            [_moment(moment, origin_unix_ns) for moment in shown], more=moments.left_out()
+        ),
+        "note": "" if shown else "Nothing that was kept one by one lies in this window.",
+    }
+
+
+def _around_worst(document: Document) -> tuple[Window, str]:
+    if not document.chains:
+        return document.window, _WHOLE
+    effect = min(document.chains, key=lambda chain: (-chain.effect.excess_ns, chain.id)).effect
+    around_ns = effect.duration_ns // _AROUND
+    end_unix_ns = effect.start_unix_ns + effect.duration_ns
+    return Window(effect.start_unix_ns - around_ns, end_unix_ns + around_ns), _WORST
+
+
+def _moment(moment: Moment, origin_unix_ns: int) -> dict[str, Any]:
+    interval, pid = moment.interval, moment.process.pid
+    shown = noun(
+        moment,
+        "at_us for_us kind what pid tid thread id",
+        at_us=lambda _: micros(interval.start_unix_ns - origin_unix_ns),
+        for_us=lambda _: micros(moment.length_ns),
+        kind=lambda _: interval.kind,
+        thread=lambda _: moment.comm,
+        id=lambda _: interval.id,
+    )
+    had_the_cpu = interval.culprit if interval.kind == "run_queue" else None
+    shown |= present(
+        span_id=interval.span_id.hex(),
+        bytes=moment.size_bytes,
+        error=moment.error,
+        had_the_cpu=_thread_of(had_the_cpu, pid),
+    )
+    return shown | _end_of_wait(interval, pid, interval.stack)
+
+
+def _thread_of(thread: Culprit | None, pid: int) -> dict[str, Any] | None:
+    # Whether it belongs to the process that it cost time is said too.
+    if thread is None:
+        return None
+    shown = {"thread": name_of(thread.comm), "pid": thread.pid, "tid": thread.tid}
+    return shown | present(own_process=thread.pid == pid)
+
+
+def _end_of_wait(evidence: Evidence, pid: int, stack: CallStack | None) -> dict[str, Any]:
+    functions = [name_of(function) for function in evidence.functions[:_MAX_FUNCTIONS]]
+    woken_by = present(woken_by=_thread_of(evidence.waker, pid))
+    return woken_by | code_of(stack) | present(kernel_functions=functions)

@@ -1,34 +1,37 @@
-"""``get_check``: how far a capture can be trusted."""
+"""How far a capture can be trusted, and who was watched."""
 
+from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 from otel_gpu.faces.mcp.answers import first_of, inert, micros, name_of
-from otel_gpu.faces.mcp.arguments import Question
+from otel_gpu.faces.mcp.arguments import rows
 from otel_gpu.faces.mcp.captures import Capture, Study
-from otel_gpu.faces.mcp.tool import Answer, about, tool
+from otel_gpu.faces.mcp.tool import Answer, noun, since, tool
 from otel_gpu.faces.tables import load_lines
-from otel_gpu.findings.document import Document
+from otel_gpu.findings.document import Document, ImageKey, Process, key_of
 from otel_gpu.findings.health import Health
 
 _MAX_NOTES = 50
 _PROBES = ("library", "symbols", "failed")
 _SHOWN = 40
+_COMMAND = 300
 
 
 @tool("Health of the capture")
-def get_check(capture: Capture, asked: Question) -> Answer:
+def get_check(capture: Capture, study: Study) -> Answer:
     """
     How far the capture can be trusted, to be read first: what was lost, what is not known, how
     many calls were counted and how many kept one by one, which libraries carry probes, what the
     agent itself cost, and the load of the host, which is context and never a cause.
     """
-    study = capture.study(asked)
     document, health = study.document, study.health
     return {
-        **about(document),
         "kind": "store" if capture.is_store else "recording",
-        "nothing_was_lost": _nothing_was_lost(study),
+        # Who counted no losses does not know of any.
+        "nothing_was_lost": False
+        if document.losses or study.error
+        else bool(health.counters) or None,
         "losses": dict(document.losses),
         "damaged": inert(study.error),
         "not_known": first_of(_not_known(study), _MAX_NOTES),
@@ -36,17 +39,8 @@ def get_check(capture: Capture, asked: Question) -> Answer:
         "probes": first_of(list(map(_library, health.probes.values())), _SHOWN, _PROBES),
         "capture": _made(health.capture),
         "agent": _agent(health),
-        "host": [inert(line) for line in load_lines(document.load)[:_SHOWN]]
-        if document.load
-        else [],
+        "host": list(map(inert, load_lines(document.load)[:_SHOWN])) if document.load else [],
     }
-
-
-def _nothing_was_lost(study: Study) -> bool | None:
-    if study.document.losses or study.error:
-        return False
-    # Who counted no losses does not know of any.
-    return True if study.health.counters else None
 
 
 def _not_known(study: Study) -> list[str]:
@@ -121,3 +115,46 @@ def _agent(health: Health) -> dict[str, Any] | None:
 def _number(value: Any) -> int:  # noqa: ANN401 -- whatever JSON held
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return round(value) if is_number and abs(value) < 1e18 else 0  # noqa: PLR2004
+
+
+@tool("Processes")
+def get_processes(study: Study, limit: Annotated[int, rows(500, "processes")] = 50) -> Answer:
+    """
+    Which processes were watched, those with most CUDA calls first: name, command line, container,
+    number of calls, time lost, verdict. A process that makes no calls (a data loader's worker) is
+    listed where it was followed. began_us is relative to the window, null where it is not known.
+    lost_us is what slow calls and gaps took beyond what is usual, explained or not.
+    """
+    document = study.document
+    calls: Counter[ImageKey] = Counter()
+    lost_ns: Counter[ImageKey] = Counter()
+    for row in document.apis:
+        calls[key_of(row.process)] += row.calls
+    for slot in document.slots:
+        if slot.process is not None:
+            lost_ns[key_of(slot.process)] += round(slot.lost_ns)
+    processes = {key_of(process.process): process for process in document.processes}
+    shown = [
+        {
+            **_identity(process, study),
+            "calls": calls[key],
+            "lost_us": micros(lost_ns[key]),
+            "verdict": process.verdict,
+        }
+        for key, process in sorted(processes.items(), key=lambda item: (-calls[item[0]], item[0]))
+    ]
+    return {"processes": first_of(shown, limit)}
+
+
+def _identity(process: Process, study: Study) -> dict[str, Any]:
+    health = study.health
+    # Another tool does not say when what it found running began.
+    has_begun = not health.is_foreign or process.start_unix_ns > health.capture_unix_ns
+    has_command = process.command != process.process.comm
+    return {
+        **noun(process, "pid service"),
+        "thread": name_of(process.process.comm),
+        "command": inert(process.command, _COMMAND) if has_command else "",
+        "began_us": since(process.start_unix_ns, study.document) if has_begun else None,
+        **{name: name_of(value) for name, value in process.places.items()},
+    }

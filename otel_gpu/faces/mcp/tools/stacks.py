@@ -2,18 +2,18 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import Annotated, Any, Literal, NamedTuple
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from otel_gpu.faces.mcp.answers import Listing, first_of, inert, micros, name_of
+from otel_gpu.faces.mcp.answers import Listing, first_of, inert, micros, name_of, present
 from otel_gpu.faces.mcp.arguments import ArgumentError, Question, rows
 from otel_gpu.faces.mcp.captures import Capture
 from otel_gpu.faces.mcp.code import FRAME, describe_stack, names_of
 from otel_gpu.faces.mcp.tool import Answer, about, noun, share, table, tool
-from otel_gpu.findings.causes import find_intervals
-from otel_gpu.findings.document import Document, Evidence
+from otel_gpu.findings.causes import Interval, find_intervals
+from otel_gpu.findings.document import Document
 from otel_gpu.findings.stack_finder import StackFinder
 from otel_gpu.findings.top_stacks import (
     BYTES,
@@ -46,13 +46,6 @@ _API = (
 _REASON = "Only waits for this, as get_time_budget names it."
 _ONE = "One stack, in full: its stack_id."
 _NOTHING = "Nothing of this kind was kept one by one in this window."
-
-
-class _KernelTotal(NamedTuple):
-    time_ns: int
-    times: int
-    reason: str
-    evidence: str
 
 
 @tool("Stacks")
@@ -89,6 +82,9 @@ def get_stacks(
     stacks = StackCollector(window, kind=of, pids=asked.pids, names=names)
     capture.play(window, [stacks])
     found = stacks.finish(document.source, by)
+    notes = list(map(inert, found.notes))
+    if not found.seen:
+        notes.insert(0, _NO_STACKS if found.without_stack else _NOTHING)
     shown = {
         **about(document),
         "of": of,
@@ -101,7 +97,7 @@ def get_stacks(
         },
         "frames_are": list(FRAME),
         "stacks": _stacks(found, limit),
-        "notes": list(_notes(found))[:_MAX_NOTES],
+        "notes": notes[:_MAX_NOTES],
     }
     if of == WAITED:
         shown["kernel_stacks"] = first_of(_kernel_stacks(document), limit)
@@ -111,7 +107,18 @@ def get_stacks(
 def _stacks(found: StackReport, limit: int) -> Listing:
     listed, total = found.rows[:limit], found.total()
     alike = Counter(map(_looks, listed))
-    rows = [_row(row, found, total, has_twin=alike[_looks(row)] > 1) for row in listed]
+    kind = found.kind
+    rows = [
+        noun(
+            row,
+            f"pid service {_NAMES[kind]} {kind} seen time_us share",
+            **_own(kind),
+            share=lambda row: share(row.measure(found.by) / total) if total else None,
+        )
+        | present(bytes=row.size_bytes)
+        | describe_stack(row.stack, _MAX_FRAMES, addresses=alike[_looks(row)] > 1)
+        for row in listed
+    ]
     return Listing(rows, more=len(found.rows) - len(listed))
 
 
@@ -119,26 +126,8 @@ def _looks(row: StackRow) -> tuple[object, ...]:
     return row.process.pid, row.name, names_of(row.stack, _MAX_FRAMES)
 
 
-def _row(row: StackRow, found: StackReport, total: int, *, has_twin: bool) -> dict[str, Any]:
-    fields = f"pid service {_NAMES[found.kind]} {found.kind} seen time_us share"
-    shown = noun(row, fields, **_own(found.kind), share=lambda row: _share(row, found.by, total))
-    if row.size_bytes:
-        shown["bytes"] = row.size_bytes
-    return shown | describe_stack(row.stack, _MAX_FRAMES, addresses=has_twin)
-
-
 def _own(kind: str) -> dict[str, Callable[[StackRow], object]]:
     return {_NAMES[kind]: lambda row: row.name, kind: lambda row: row.calls}
-
-
-def _share(row: StackRow, by: str, total: int) -> float | None:
-    return share(row.measure(by) / total) if total else None
-
-
-def _notes(found: StackReport) -> Iterator[str]:
-    if not found.seen:
-        yield _NO_STACKS if found.without_stack else _NOTHING
-    yield from map(inert, found.notes)
 
 
 def _in_full(capture: Capture, asked: Question, wanted: str) -> dict[str, Any]:
@@ -170,28 +159,22 @@ def _in_full(capture: Capture, asked: Question, wanted: str) -> dict[str, Any]:
 
 def _kernel_stacks(document: Document) -> list[Any]:
     # An interval can be evidence of several chains.
-    intervals: dict[str, Evidence] = {}
+    intervals: dict[str, Interval] = {}
     for chain in document.chains:
         for interval in find_intervals(chain):
             if interval.evidence.functions:
-                intervals.setdefault(interval.evidence.id, interval.evidence)
-    totals: dict[tuple[str, ...], _KernelTotal] = {}
-    for evidence in intervals.values():
-        length_ns = max(0, evidence.end_unix_ns - evidence.start_unix_ns)
-        known = totals.get(evidence.functions)
-        totals[evidence.functions] = (
-            _KernelTotal(length_ns, 1, evidence.reason, evidence.id)
-            if known is None
-            else known._replace(time_ns=known.time_ns + length_ns, times=known.times + 1)
-        )
-    ranked = sorted(totals.items(), key=lambda item: (-item[1].time_ns, item[0]))
+                intervals.setdefault(interval.evidence.id, interval)
+    alike: dict[tuple[str, ...], list[Interval]] = {}
+    for interval in intervals.values():
+        alike.setdefault(interval.evidence.functions, []).append(interval)
+    times_ns = {names: sum(one.length_ns for one in found) for names, found in alike.items()}
     return [
         {
-            "functions": [name_of(function) for function in functions[:_MAX_FRAMES]],
-            "reason": name_of(total.reason),
-            "time_us": micros(total.time_ns),
-            "times": total.times,
-            "evidence": total.evidence,
+            "functions": [name_of(function) for function in names[:_MAX_FRAMES]],
+            "reason": name_of(alike[names][0].evidence.reason),
+            "time_us": micros(time_ns),
+            "times": len(alike[names]),
+            "evidence": alike[names][0].evidence.id,
         }
-        for functions, total in ranked
+        for names, time_ns in sorted(times_ns.items(), key=lambda item: (-item[1], item[0]))
     ]

@@ -81,19 +81,6 @@ def test_a_picture_has_a_bounded_number_of_boxes():
     assert set(boxes) == {"all", "f0", "g0", "f1", "g1"}
 
 
-def test_a_tree_has_a_bounded_number_of_nodes(monkeypatch):
-    """What finds no room weighs on the frames above it all the same."""
-    monkeypatch.setattr(flamegraph, "_MAX_NODES", 3)
-    svg = draw_flamegraph([folded(3, "a", "b", "c"), folded(1, "a", "d", "e")], "calls")
-
-    assert boxes_of(svg) == {
-        "all": (0, 1200, 0),
-        "a": (0, 1200, 1),
-        "b": (0, 900, 2),
-        "c": (0, 900, 3),
-    }
-
-
 def test_a_long_name_loses_its_middle():
     """The names of templates can fill a page; what they end in is often what tells them apart."""
     (name,) = set(boxes_of(draw_flamegraph([folded(1, "f" * 10_000 + "end")], "calls"))) - {"all"}

@@ -19,11 +19,11 @@ LAUNCHES = Api(TRAINER, "cudaLaunchKernel", "runtime", 1_200, 3, 4e3, 9e6, 1e7, 
 
 
 def call_table(rows, **named):
-    return part("table", tables.call_table(rows, **named))
+    return part("table", tables.table_of(tables.CALLS, rows, **named))
 
 
 def off_cpu_table(rows, **named):
-    return part("table", tables.off_cpu_table(rows, **named))
+    return part("table", tables.table_of(tables.OFF_CPU, rows, **named))
 
 
 def articles(markup):

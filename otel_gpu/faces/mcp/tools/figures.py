@@ -1,0 +1,194 @@
+"""Figures of a window: calls, what bounds each process, and device memory."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any
+
+from otel_gpu.faces.fields import largest_first
+from otel_gpu.faces.mcp.answers import first_of, micros
+from otel_gpu.faces.mcp.arguments import rows
+from otel_gpu.faces.mcp.captures import Study
+from otel_gpu.faces.mcp.tool import Answer, noun, service, share, since, table, tool
+from otel_gpu.findings.document import Document, Process, ProcessImage, Slot
+from otel_gpu.findings.health import DISTRIBUTIONS, STATES
+from otel_gpu.findings.memory import ROLES
+from otel_gpu.findings.phases import phase_of
+from otel_gpu.findings.phrases import CONTEXTS
+
+_MAX_VERDICTS = 50
+# Fewer points have no first and last third.
+_LEAST = 3
+
+
+@tool("Calls per API")
+def get_trace_stats(study: Study, limit: Annotated[int, rows(500, "rows of APIs")] = 30) -> Answer:
+    """
+    How a run went: for each process and CUDA API the number of calls and errors (exact, also of
+    calls that were not kept one by one), median, 99th percentile, maximum and sum of host time in
+    microseconds, and bytes; then the same over time, with a word for each phase. A launch returns
+    when the kernel is queued, so its time is never the kernel's. lost_us counts what has a cause;
+    over_time, also what has none.
+    """
+    document, health = study.document, study.health
+    knows_states = not health.lacks(STATES)
+    return {
+        "calls": sum(row.calls for row in document.apis),
+        "errors": sum(row.errors for row in document.apis),
+        "lost_us": micros(sum(incident.lost_ns for incident in document.incidents)),
+        "incidents": len(document.incidents),
+        "apis": table(
+            document.apis,
+            "pid service api layer calls errors p50_us p99_us p99_to_p50 max_us sum_us bytes",
+            limit,
+            p99_to_p50=lambda row: round(row.p99_ns / row.p50_ns, 1) if row.p50_ns > 0 else None,
+        ),
+        "over_time": table(
+            document.slots_of(None),
+            "at_us calls mean_us allocating_calls allocating_mean_us run_queue_us lost_us phase",
+            at_us=lambda slot: since(slot.start_unix_ns, document),
+            calls=lambda slot: round(slot.calls, 1),
+            mean_us=lambda slot: micros(slot.call_ns / slot.calls) if slot.calls else None,
+            allocating_calls=lambda slot: round(slot.allocate_calls, 1),
+            allocating_mean_us=_allocating_mean_us,
+            run_queue_us=lambda slot: micros(slot.run_queue_ns) if knows_states else None,
+            phase=lambda slot: str(phase_of(slot)),
+        ),
+        "losses": dict(document.losses) if health.counters or document.losses else None,
+        "notes": list(health.notes(DISTRIBUTIONS)),
+    }
+
+
+def _allocating_mean_us(slot: Slot) -> float | None:
+    return micros(slot.allocate_ns / slot.allocate_calls) if slot.allocate_calls else None
+
+
+@tool("Time budget and verdict")
+def get_time_budget(
+    study: Study, limit: Annotated[int, rows(200, "rows of each list")] = 25
+) -> Answer:
+    """
+    What bounds each process (gpu-bound, data-bound, ...): the time of the threads that feed the
+    GPU by state, and the shares that the verdict compares; then how long threads were off the
+    CPU and for which reason, and which threads kept them waiting. by_thread is empty or other
+    where the name is not known. Time off the CPU of threads that make no calls is not a fault in
+    itself. in_calls is the time of all threads inside CUDA calls; it can be more than the window
+    where several call.
+    """
+    document = study.document
+    return {
+        "verdicts": first_of(list(map(_verdict, document.judged)), _MAX_VERDICTS),
+        "off_cpu": table(
+            document.off_cpu,
+            "pid service threads state reason time_us times",
+            limit,
+            threads=lambda row: CONTEXTS.get(row.context, row.context),
+        ),
+        "kept_waiting_by": table(
+            document.blames,
+            "pid service by_thread by_pid by_tid how time_us effects",
+            limit,
+            by_thread=lambda row: row.culprit.comm,
+            by_pid=lambda row: row.culprit.pid,
+            by_tid=lambda row: row.culprit.tid,
+            how=lambda row: row.kind,
+        ),
+        "in_calls": first_of(
+            _in_calls(document), limit, ("pid", "service", "in_calls_us", "share_of_window")
+        ),
+        "notes": list(_notes(study)),
+    }
+
+
+def _notes(study: Study) -> Iterator[str]:
+    if not study.document.judged:
+        yield (
+            "No process has a verdict: there is no account of its threads' time. in_calls says how "
+            "much of it was in calls; what was done outside of them is not known."
+            if not study.health.seen["Times"]
+            else "No thread of this window feeds a GPU, so nothing has a verdict."
+        )
+    yield from study.health.notes(STATES)
+
+
+def _in_calls(document: Document) -> list[list[object]]:
+    """Time inside calls, those inside other calls not counted again, of all threads together."""
+    in_calls_ns: Counter[ProcessImage] = Counter()
+    for slot in document.slots:
+        if slot.process is not None:
+            in_calls_ns[slot.process] += round(slot.call_ns)
+    ranked = sorted(in_calls_ns.items(), key=lambda item: (-item[1], item[0].pid))
+    return [
+        [image.pid, service(image), micros(time_ns), share(time_ns / max(1, document.length_ns))]
+        for image, time_ns in ranked
+        if time_ns
+    ]
+
+
+def _verdict(judged: Process) -> dict[str, Any]:
+    return noun(judged, "pid service verdict") | {
+        "shares": {name: share(part) for name, part in largest_first(judged.verdict_shares)},
+        "budget_us": {name: micros(time) for name, time in largest_first(judged.budget_ns)},
+    }
+
+
+@tool("Device memory balance")
+def get_memory_balance(
+    study: Study, limit: Annotated[int, rows(200, "rows of each list")] = 30
+) -> Answer:
+    """
+    Allocations against frees of device memory, per process: successful calls, bytes, and what is
+    held more at the end of the window than at its beginning; per API, with latency; and whether
+    allocating and freeing got slower over time (growth: mean of the last third over mean of the
+    first; also what a change from allocating to freeing looks like: see the APIs). More
+    allocations than frees can be a cache that is meant: it is a leak only where it goes on
+    growing.
+    """
+    document = study.document
+    apis = [row for row in document.apis if row.api in ROLES]
+    note = "" if apis else "No allocating or freeing call was counted."
+    if apis and not document.balances:
+        note = "What was freed is not known in this capture, or no call succeeded: no balance."
+    return {
+        "balance": table(
+            document.balances,
+            "pid service allocations frees allocations_not_freed allocated_bytes freed_bytes "
+            "bytes_in_use_more_at_end",
+            limit,
+            allocations_not_freed=lambda row: row.allocations - row.frees,
+            bytes_in_use_more_at_end=lambda row: row.allocated_bytes - row.freed_bytes,
+        ),
+        "apis": table(
+            apis,
+            "pid api does calls errors p50_us p99_us max_us bytes",
+            limit,
+            does=lambda row: ROLES[row.api],
+        ),
+        "latency": first_of(_growth(document), limit),
+        "note": note,
+    }
+
+
+def _growth(document: Document) -> list[dict[str, Any]]:
+    found = []
+    for image in document.images:
+        if not (slots := [slot for slot in document.slots_of(image) if slot.allocate_calls]):
+            continue
+        third = max(1, len(slots) // 3)
+        first, last = _mean_ns(slots[:third]), _mean_ns(slots[-third:])
+        points = table(
+            slots,
+            "at_us calls mean_us",
+            at_us=lambda slot: since(slot.start_unix_ns, document),
+            calls=lambda slot: round(slot.allocate_calls, 1),
+            mean_us=_allocating_mean_us,
+        )
+        shown = {"pid": image.pid, "service": service(image)}
+        means = {"first_third_mean_us": micros(first), "last_third_mean_us": micros(last)}
+        growth = round(last / first, 2) if first and len(slots) >= _LEAST else None
+        found.append(shown | means | {"growth": growth, "over_time": points})
+    return sorted(found, key=lambda row: (-(row["growth"] or 0), row["pid"]))
+
+
+def _mean_ns(slots: Sequence[Slot]) -> float:
+    calls = sum(slot.allocate_calls for slot in slots)
+    return sum(slot.allocate_ns for slot in slots) / calls if calls else 0.0
