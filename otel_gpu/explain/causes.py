@@ -25,11 +25,11 @@ from typing import NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.decode.events import STALL_STATE_UNKNOWN, Stall
-from otel_gpu.enrich.activities import StallActivity
+from otel_gpu.enrich.activities import Resource, StallActivity
 from otel_gpu.explain import evidence, rules
 from otel_gpu.explain.chains import Cause, Culprit, Evidence
 from otel_gpu.explain.quotas import Quotas
-from otel_gpu.explain.ranking import rank, share_of
+from otel_gpu.explain.ranking import clear_resource, rank, share_of
 from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.timeline import Timeline
 from otel_gpu.explain.wakers import Wakers, is_for_network
@@ -73,6 +73,7 @@ class _Piece(NamedTuple):
     end_ktime_ns: int = 0
     is_followed: bool = False
     is_repeated: bool = False
+    resource: Resource | None = None
 
 
 class _Window(NamedTuple):
@@ -166,7 +167,17 @@ class Causes:
         # Who let a stopped thread go on is who stopped it.
         culprit = waker if is_followed or kind == "stopped" else None
         is_repeated = kind in rules.REPEATED_KINDS and not is_for_network(stall.functions)
-        yield _Piece(kind, end - start, culprit, blocked, start, end, is_followed, is_repeated)
+        yield _Piece(
+            kind,
+            end - start,
+            culprit,
+            blocked,
+            start,
+            end,
+            is_followed,
+            is_repeated,
+            stall.resource,
+        )
 
     def _cut_run_queue(self, stall: StallActivity, start: int, end: int) -> _Piece:
         event = stall.event
@@ -210,8 +221,14 @@ class Causes:
             known = _clear_cause(kept_blocked)
             kind, culprit = known or (rules.blocked_kind("", subject.place), None)
             alike = [piece for piece in kept_blocked if piece.kind == kind]
-            is_repeated = all(piece.is_repeated for piece in alike)
-            yield _Piece(kind, blocked_ns, culprit, subject.span, is_repeated=is_repeated)
+            yield _Piece(
+                kind,
+                blocked_ns,
+                culprit,
+                subject.span,
+                is_repeated=all(piece.is_repeated for piece in alike),
+                resource=clear_resource((piece.resource, piece.time_ns) for piece in alike),
+            )
         if left_ns:
             yield from self._cut_on_cpu(subject, left_ns)
 
@@ -263,6 +280,7 @@ class Causes:
                         (piece.evidence for piece in group), self._settings.max_evidence
                     ),
                     via,
+                    clear_resource((piece.resource, piece.time_ns) for piece in group),
                 )
             )
         return causes

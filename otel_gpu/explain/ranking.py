@@ -32,7 +32,7 @@ def rank(causes: Iterable[Cause], usual_ns: int) -> tuple[Cause, ...]:
 
 class CauseSums:
     """
-    The causes of many effects, summed by kind, culprit and resource; bounded.
+    The causes of many effects, summed by kind and culprit; bounded.
 
     Attributes:
         left_out_ns: Time of causes that found no room: the shortest.
@@ -41,13 +41,13 @@ class CauseSums:
     def __init__(self, max_causes: int, max_evidence: int) -> None:
         self._max_causes = max_causes
         self._max_evidence = max_evidence
-        self._sums: dict[tuple[str, int, Resource | None], _Sum] = {}
+        self._sums: dict[tuple[str, int], _Sum] = {}
         self.left_out_ns = 0
 
     def add(self, causes: Iterable[Cause]) -> None:
         """Add the causes of one more effect."""
         for cause in causes:
-            key = (cause.kind, cause.culprit.pid if cause.culprit else 0, cause.resource)
+            key = (cause.kind, cause.culprit.pid if cause.culprit else 0)
             known = self._sums.get(key)
             if known is None:
                 known = self._sums[key] = _Sum()
@@ -55,6 +55,7 @@ class CauseSums:
             if cause.time_ns > known.longest_ns:
                 known.longest_ns = cause.time_ns
                 known.culprit = cause.culprit
+            known.vote.add(cause.resource, cause.time_ns)
             known.evidence += cause.evidence
             if len(known.evidence) > _EVIDENCE_SLACK * self._max_evidence:
                 known.evidence[:] = keep_longest(known.evidence, self._max_evidence)
@@ -76,14 +77,14 @@ class CauseSums:
                 known.culprit,
                 keep_longest(known.evidence, self._max_evidence),
                 () if known.via is None else rank(known.via.causes(duration_ns), 0),
-                resource,
+                known.vote.winner(),
             )
-            for (kind, _, resource), known in self._sums.items()
+            for (kind, _), known in self._sums.items()
         ]
 
 
 class _Sum:
-    __slots__ = ("culprit", "evidence", "longest_ns", "time_ns", "via")
+    __slots__ = ("culprit", "evidence", "longest_ns", "time_ns", "via", "vote")
 
     def __init__(self) -> None:
         self.time_ns = 0
@@ -91,6 +92,42 @@ class _Sum:
         self.culprit: Culprit | None = None
         self.evidence: list[Evidence] = []
         self.via: CauseSums | None = None
+        self.vote = _Vote()
+
+
+class _Vote:
+    """
+    Finds what three quarters of some time were for, without a list of all that it was for.
+
+    What is for the others is taken from what is for the leader. So if half of all time is left
+    at the end, three quarters or more were for the leader.
+    """
+
+    __slots__ = ("leader", "left_ns", "time_ns")
+
+    def __init__(self) -> None:
+        self.leader: Resource | None = None
+        self.left_ns = self.time_ns = 0
+
+    def add(self, resource: Resource | None, time_ns: int) -> None:
+        self.time_ns += time_ns
+        if resource == self.leader:
+            self.left_ns += time_ns
+        elif time_ns <= self.left_ns:
+            self.left_ns -= time_ns
+        else:
+            self.leader, self.left_ns = resource, time_ns - self.left_ns
+
+    def winner(self) -> Resource | None:
+        return self.leader if 2 * self.left_ns >= self.time_ns else None
+
+
+def clear_resource(times: Iterable[tuple[Resource | None, int]]) -> Resource | None:
+    """Return what three quarters of some time, in nanoseconds each, were for; None: nothing known."""
+    vote = _Vote()
+    for resource, time_ns in times:
+        vote.add(resource, time_ns)
+    return vote.winner()
 
 
 def _order(cause: Cause) -> tuple[int, int, int, int]:

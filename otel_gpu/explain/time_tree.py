@@ -31,6 +31,7 @@ from otel_gpu.enrich.activities import NO_WAIT, Culprit, Resource, ThreadTime, W
 from otel_gpu.explain import rules
 from otel_gpu.explain.chains import Node, Where
 from otel_gpu.explain.places import Places
+from otel_gpu.explain.ranking import clear_resource
 from otel_gpu.explain.states import kind_of, state_of, state_of_kind
 from otel_gpu.explain.wakers import waker_of
 from otel_gpu.ledger.ledger import Figures
@@ -54,7 +55,6 @@ _HINDERED = frozenset(
 )  # fmt: skip
 # Where it matters who that is, so that it has to be said if it is not known.
 _BY_SOMEBODY = frozenset({"run_queue", "lock", "gil", "ipc"})
-_CLEAR_SHARE = 0.75
 _OF_CLIENTS = frozenset({"tcp", "udp", "unix"})
 
 Resources = Mapping[tuple[int, str], Resource]
@@ -120,19 +120,14 @@ def knows_waits(times: Iterable[ThreadTime]) -> bool:
 
 def resources_of(figures: Iterable[Figures]) -> Resources:
     """Return what the threads of each process mostly wait for, whether they feed a GPU or not."""
-    sums: dict[tuple[int, str], dict[Resource | None, int]] = {}
+    waits: dict[tuple[int, str], list[tuple[Resource | None, int]]] = {}
     for one in figures:
         for time in one.times:
             if time.state == wire.STATE_BLOCKED and time.ended_ns > 0:
-                of_reason = sums.setdefault((one.process.pid, _as_before(time.reason)), {})
-                known_ns = of_reason.get(time.wait.resource, 0)
-                of_reason[time.wait.resource] = known_ns + time.ended_ns
-    found = {}
-    for key, of_reason in sums.items():
-        resource = max(of_reason, key=lambda resource: of_reason[resource])
-        if resource and of_reason[resource] >= _CLEAR_SHARE * sum(of_reason.values()):
-            found[key] = resource
-    return found
+                of_reason = waits.setdefault((one.process.pid, _as_before(time.reason)), [])
+                of_reason.append((time.wait.resource, time.ended_ns))
+    found = ((key, clear_resource(of_reason)) for key, of_reason in waits.items())
+    return {key: resource for key, resource in found if resource}
 
 
 def _leaves(

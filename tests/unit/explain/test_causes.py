@@ -3,7 +3,7 @@
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.enrich.activities import NO_WAIT
+from otel_gpu.enrich.activities import NO_WAIT, Resource
 from otel_gpu.explain.chains import Culprit, stack_of_cause
 from otel_gpu.explain.settings import Settings
 from tests.activities import MAIN_FRAME, call_stack
@@ -219,6 +219,45 @@ def test_what_a_gap_was_blocked_on_is_its_cause(reason, kind):
     )
 
     assert in_ms(chain.causes) == [(kind, 150)]
+    assert chain.severity == "high"
+
+
+NFS = Resource("file", "/data/1.tar", "nfs4", "/data", is_remote=True)
+DISK = Resource("file", "/tmp/x", "ext4", "/")
+
+
+@pytest.mark.parametrize(
+    ("waited_for", "resource"),
+    [
+        ([(NFS, 40), (NFS, 40)], NFS),
+        ([(NFS, 75), (DISK, 25)], NFS),
+        ([(DISK, 25), (NFS, 75)], NFS),
+        ([(NFS, 70), (DISK, 30)], None),
+        ([(NFS, 70), (None, 30)], None),
+        ([(None, 80), (NFS, 20)], None),
+    ],
+)
+def test_a_cause_says_what_was_waited_for_if_it_was_clearly_one_thing(waited_for, resource):
+    """The rest of many waits, of which the longest are known, goes the same way as those."""
+    stalls, start_ms = [], 0
+    for one, wait_ms in waited_for:
+        stalls.append(off_cpu(start_ms, wait_ms, reason="io", resource=one))
+        start_ms += wait_ms
+    [cause] = chain_of(usual_gap(), *stalls, slow_gap(150, blocked_ns=150 * MS)).causes
+
+    assert (cause.kind, cause.time_ns, cause.resource) == ("io", 150 * MS, resource)
+
+
+def test_a_wait_for_another_host_is_the_hosts_fault_and_no_threads():
+    """An interrupt of the network card names whoever was interrupted."""
+    peer = Resource("tcp", "10.0.0.7:443", is_remote=True)
+    wait = off_cpu(
+        0, 150, reason="network", resource=peer, waker_pid=900, waker_tid=900, waker_comm="hog"
+    )
+    chain = chain_of(usual_gap(), wait, slow_gap(150, blocked_ns=150 * MS))
+    [cause] = chain.causes
+
+    assert (cause.kind, cause.culprit, cause.resource) == ("network", None, peer)
     assert chain.severity == "high"
 
 
