@@ -70,6 +70,7 @@ class _Leaf(NamedTuple):
     end_kind: str = ""
     end_resource: Resource | None = None
     note: str = ""
+    end_note: str = ""
 
 
 def grow(
@@ -182,12 +183,12 @@ def _leaf_of(
     leaf = _Leaf(state, kind, who, wait.resource, note=note)
     if state == "run_queue" or not _is_watched(who):
         return leaf
-    resource = None
+    resource, note = None, ""
     match wait.end_state:
         case wire.STATE_ON_CPU:
-            end_kind, note = HOST_WORK, ""
+            end_kind = HOST_WORK
         case wire.STATE_RUN_QUEUE:
-            end_kind, note = "run_queue", ""
+            end_kind = "run_queue"
         case wire.STATE_BLOCKED:
             resource = resources.get((end.pid, _as_before(wait.end_reason))) if end else None
             end_kind = rules.blocked_kind(wait.end_reason, rules.GAP)
@@ -197,9 +198,7 @@ def _leaf_of(
                 end_kind, note = UNKNOWN, NO_REASON
         case _:
             end_kind, note = UNKNOWN, NOT_FOLLOWED
-    return leaf._replace(
-        end=end or who, end_kind=end_kind, end_resource=resource, note=note or leaf.note
-    )
+    return leaf._replace(end=end or who, end_kind=end_kind, end_resource=resource, end_note=note)
 
 
 def _is_input(time: ThreadTime, who: Culprit | None, *, is_fed: bool) -> bool:
@@ -278,7 +277,7 @@ class _Grower:
         ends: dict[tuple[Culprit, str, Resource | None, str], int] = {}
         for leaf, time_ns in leaves.items():
             if leaf.end is not None and leaf.end_kind:
-                key = (leaf.end, leaf.end_kind, leaf.end_resource, leaf.note)
+                key = (leaf.end, leaf.end_kind, leaf.end_resource, leaf.end_note)
                 ends[key] = ends.get(key, 0) + time_ns
         children = [
             self._node(
@@ -300,7 +299,7 @@ class _Grower:
             who=Who(*first.who) if first.who else None,
             by=first.who.pid if first.who else 0,
             resource=first.resource,
-            note="" if children else first.note,
+            note=first.note,
             children=self._fold(children),
         )
 
