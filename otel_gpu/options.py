@@ -198,8 +198,8 @@ class ExplainConfig:
         chains_per_second: Most causal chains kept of one second, as spans and in the store: those
             that lost most time. The others are counted.
         high_lost_ms: An incident that cost less than this is never of high severity.
-        chronic_share: A cause that takes this share of the time of the threads that feed a GPU is an
-            incident, also if that is usual.
+        chronic_share: A cause that takes this share of the time of the threads that feed a GPU is
+            an incident, also if that is usual.
         chronic_lost_ms: And it has to take so much in each second.
         chronic_window_s: The stretches of time in which such causes are looked for.
     """

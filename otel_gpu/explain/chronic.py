@@ -67,35 +67,32 @@ class Chronic(NamedTuple):
     """
     A cause that takes much of the time of a process's feeder threads in a stretch of it.
 
-    ``causes`` have one kind and one culprit, and each its own resource. ``lost_ns`` is how much of
-    them is lost, of ``feeders_ns``; less than ``least_ns`` does not matter.
+    ``lost_ns`` is how much of it is lost, of ``feeders_ns``; less than ``least_ns`` does not matter.
     """
 
     process: ProcessImage
     start_unix_ns: int
     end_unix_ns: int
-    causes: tuple[Cause, ...]
+    cause: Cause
     lost_ns: int
     least_ns: int
     feeders_ns: int
 
     @property
-    def kind(self) -> str:
-        """The kind of its causes."""
-        return self.causes[0].kind
-
-    @property
     def culprit_pid(self) -> int:
         """The pid of who is to blame, 0: nobody, or not known."""
-        culprit = self.causes[0].culprit
+        culprit = self.cause.culprit
         return culprit.pid if culprit else 0
 
     def without(self, time_ns: int) -> "Chronic":
-        """Return the same with less time, of its longest cause."""
-        longest, *others = self.causes
-        share = longest.share * max(0, longest.time_ns - time_ns) / max(1, longest.time_ns)
-        longest = longest._replace(time_ns=max(0, longest.time_ns - time_ns), share=share)
-        return self._replace(causes=(longest, *others), lost_ns=max(0, self.lost_ns - time_ns))
+        """Return the same with less time."""
+        cause = self.cause
+        left_ns = max(0, cause.time_ns - time_ns)
+        share = cause.share * left_ns / max(1, cause.time_ns)
+        return self._replace(
+            cause=cause._replace(time_ns=left_ns, share=share),
+            lost_ns=max(0, self.lost_ns - time_ns),
+        )
 
 
 class Finding(NamedTuple):
@@ -143,27 +140,16 @@ def find_chronic(
     sums = CauseSums(_MAX_CAUSES, settings.max_evidence)
     describe = _Describer(figures.process, start_unix_ns, end_unix_ns, places)
     sums.add(describe.causes(tree) if tree else ())
-    groups: dict[tuple[str, int], list[Cause]] = {}
-    for cause in sums.causes(feeders_ns):
-        culprit_pid = cause.culprit.pid if cause.culprit else 0
-        groups.setdefault((cause.kind, culprit_pid), []).append(cause)
     least_ns = max(
         round(settings.chronic_share * feeders_ns),
         # Of one that lived shorter, as long as it did.
         settings.chronic_lost_ns * min(end_unix_ns - start_unix_ns, feeders_ns) // _NS_PER_S,
     )
-    for causes in groups.values():
-        lost_ns = sum(cause.time_ns if cause.kind in OWN else fault_ns(cause) for cause in causes)
+    for cause in sums.causes(feeders_ns):
+        lost_ns = cause.time_ns if cause.kind in OWN else fault_ns(cause)
         if lost_ns >= max(1, least_ns):
-            causes.sort(key=lambda cause: -cause.time_ns)
             yield Chronic(
-                figures.process,
-                start_unix_ns,
-                end_unix_ns,
-                tuple(causes),
-                lost_ns,
-                least_ns,
-                feeders_ns,
+                figures.process, start_unix_ns, end_unix_ns, cause, lost_ns, least_ns, feeders_ns
             )
 
 

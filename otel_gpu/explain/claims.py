@@ -62,13 +62,13 @@ def claimed_ns(chronic: Chronic, claims: Mapping[tuple[str, int], int]) -> tuple
 
     Under the same name, and under another one, by which they know better what it was.
     """
-    better = _BETTER.get(chronic.kind, frozenset())
+    better = _BETTER.get(chronic.cause.kind, frozenset())
     same_ns = better_ns = 0
     for (kind, culprit_pid), time_ns in claims.items():
         is_its = culprit_pid in (0, chronic.culprit_pid) or (
             not chronic.culprit_pid and kind in REPEATED_KINDS
         )
-        if is_its and kind in (chronic.kind, _SAME.get(chronic.kind)):
+        if is_its and kind in (chronic.cause.kind, _SAME.get(chronic.cause.kind)):
             same_ns += time_ns
         elif kind in better:
             better_ns += time_ns

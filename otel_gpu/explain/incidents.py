@@ -91,16 +91,16 @@ class Incidents:
                 self._add_account(one.without(better_ns), left_ns)
 
     def _add_account(self, chronic: Chronic, left_ns: int) -> None:
-        key = (*key_of(chronic.process), chronic.kind, chronic.culprit_pid)
+        key = (*key_of(chronic.process), chronic.cause.kind, chronic.culprit_pid)
         preempted = (*key_of(chronic.process), "preemption", chronic.culprit_pid)
         # The account does not tell a CPU that was taken away from one that was not free.
-        if chronic.kind == "run_queue" and preempted in self._open and key not in self._open:
+        if chronic.cause.kind == "run_queue" and preempted in self._open and key not in self._open:
             key = preempted
         group = self._find(key, chronic.start_unix_ns)
         if group.account is None:
             group.account = CauseSums(_MAX_CAUSES, self._settings.max_evidence)
         group.process = chronic.process
-        group.account.add(cause._replace(kind=key[2]) for cause in chronic.causes)
+        group.account.add([chronic.cause._replace(kind=key[2])])
         group.account_ns += chronic.lost_ns
         group.feeders_ns += chronic.feeders_ns
         group.lost_ns += left_ns

@@ -31,6 +31,7 @@ from otel_gpu.enrich.activities import NO_WAIT, Culprit, Resource, ThreadTime, W
 from otel_gpu.explain import rules
 from otel_gpu.explain.chains import Node, Where
 from otel_gpu.explain.places import Places
+from otel_gpu.explain.ranking import clear_resource
 from otel_gpu.explain.states import kind_of, state_of, state_of_kind
 from otel_gpu.explain.wakers import waker_of
 from otel_gpu.ledger.ledger import Figures
@@ -54,7 +55,6 @@ _HINDERED = frozenset(
 )  # fmt: skip
 # Where it matters who that is, so that it has to be said if it is not known.
 _BY_SOMEBODY = frozenset({"run_queue", "lock", "gil", "ipc"})
-_CLEAR_SHARE = 0.75
 _OF_CLIENTS = frozenset({"tcp", "udp", "unix"})
 
 Resources = Mapping[tuple[int, str], Resource]
@@ -70,6 +70,7 @@ class _Leaf(NamedTuple):
     end_kind: str = ""
     end_resource: Resource | None = None
     note: str = ""
+    end_note: str = ""
 
 
 def grow(
@@ -120,19 +121,14 @@ def knows_waits(times: Iterable[ThreadTime]) -> bool:
 
 def resources_of(figures: Iterable[Figures]) -> Resources:
     """Return what the threads of each process mostly wait for, whether they feed a GPU or not."""
-    sums: dict[tuple[int, str], dict[Resource | None, int]] = {}
+    waits: dict[tuple[int, str], list[tuple[Resource | None, int]]] = {}
     for one in figures:
         for time in one.times:
             if time.state == wire.STATE_BLOCKED and time.ended_ns > 0:
-                of_reason = sums.setdefault((one.process.pid, _as_before(time.reason)), {})
-                known_ns = of_reason.get(time.wait.resource, 0)
-                of_reason[time.wait.resource] = known_ns + time.ended_ns
-    found = {}
-    for key, of_reason in sums.items():
-        resource = max(of_reason, key=lambda resource: of_reason[resource])
-        if resource and of_reason[resource] >= _CLEAR_SHARE * sum(of_reason.values()):
-            found[key] = resource
-    return found
+                of_reason = waits.setdefault((one.process.pid, _as_before(time.reason)), [])
+                of_reason.append((time.wait.resource, time.ended_ns))
+    found = ((key, clear_resource(of_reason)) for key, of_reason in waits.items())
+    return {key: resource for key, resource in found if resource}
 
 
 def _leaves(
@@ -187,12 +183,12 @@ def _leaf_of(
     leaf = _Leaf(state, kind, who, wait.resource, note=note)
     if state == "run_queue" or not _is_watched(who):
         return leaf
-    resource = None
+    resource, note = None, ""
     match wait.end_state:
         case wire.STATE_ON_CPU:
-            end_kind, note = HOST_WORK, ""
+            end_kind = HOST_WORK
         case wire.STATE_RUN_QUEUE:
-            end_kind, note = "run_queue", ""
+            end_kind = "run_queue"
         case wire.STATE_BLOCKED:
             resource = resources.get((end.pid, _as_before(wait.end_reason))) if end else None
             end_kind = rules.blocked_kind(wait.end_reason, rules.GAP)
@@ -202,9 +198,7 @@ def _leaf_of(
                 end_kind, note = UNKNOWN, NO_REASON
         case _:
             end_kind, note = UNKNOWN, NOT_FOLLOWED
-    return leaf._replace(
-        end=end or who, end_kind=end_kind, end_resource=resource, note=note or leaf.note
-    )
+    return leaf._replace(end=end or who, end_kind=end_kind, end_resource=resource, end_note=note)
 
 
 def _is_input(time: ThreadTime, who: Culprit | None, *, is_fed: bool) -> bool:
@@ -283,7 +277,7 @@ class _Grower:
         ends: dict[tuple[Culprit, str, Resource | None, str], int] = {}
         for leaf, time_ns in leaves.items():
             if leaf.end is not None and leaf.end_kind:
-                key = (leaf.end, leaf.end_kind, leaf.end_resource, leaf.note)
+                key = (leaf.end, leaf.end_kind, leaf.end_resource, leaf.end_note)
                 ends[key] = ends.get(key, 0) + time_ns
         children = [
             self._node(
@@ -305,7 +299,7 @@ class _Grower:
             who=Who(*first.who) if first.who else None,
             by=first.who.pid if first.who else 0,
             resource=first.resource,
-            note="" if children else first.note,
+            note=first.note,
             children=self._fold(children),
         )
 

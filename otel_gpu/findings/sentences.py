@@ -126,20 +126,11 @@ def loss_of(incident: Incident) -> Sentence:
         said += [", ", image] if said else [image]
     said += [" lost ", Strong(format_duration(incident.lost_ns))]
     if incident.chronic:
-        share = format_share(
-            sum(cause.share for cause in incident.causes if leads(incident, cause))
-        )
+        share = format_share(incident.causes[0].share)
         said.append(f", {share} of the time of its threads that feed the GPU")
     if incident.effects or not incident.chronic:
         said += [", also in " if incident.chronic else " in ", *_effects(incident)]
     return tuple(said)
-
-
-def leads(incident: Incident, cause: Cause) -> bool:
-    """Whether a cause is of the kind and the culprit that an incident is put down to."""
-    first = incident.causes[0]
-    pids = {one.culprit.pid if one.culprit else 0 for one in (first, cause)}
-    return cause.kind == first.kind and len(pids) == 1
 
 
 def circumstances(interval: Interval) -> Iterator[Sentence]:

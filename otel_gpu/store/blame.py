@@ -49,6 +49,8 @@ def incident_row(seq: int, incident: Incident) -> Row:
         incident.unexplained_ns,
         incident.effects,
         to_json(incident.advice) or "[]",
+        int(incident.chronic),
+        incident.process.pid if incident.process else None,
     )
 
 

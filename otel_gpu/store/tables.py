@@ -147,6 +147,8 @@ NUMBERED: tuple[Table, ...] = (
         Column("unexplained_ns", S64, "time that no cause accounts for", "ns"),
         Column("effects", U64, "how many chains it is made of", "{chain}"),
         Column("advice", JSON, "what to do: a JSON list of sentences"),
+        Column("chronic", U8, "1: of all time of feeding threads, not only of effects"),
+        Column("pid", U32, "whose time it was; NULL: see its chains"),
     ),
     Table(
         "incident_chains",

@@ -253,13 +253,14 @@ VIEWS: tuple[View, ...] = (
         f"""
         SELECT e.seq, {_utc("e.start_unix_ns")} AS time, e.severity,
           {_ms("e.end_unix_ns - e.start_unix_ns")} AS length_ms, {_ms("e.lost_ns")} AS lost_ms,
-          e.effects, c.kind AS cause, {_ms("c.time_ns")} AS cause_ms, c.culprit_comm,
-          c.culprit_pid, e.advice, e.id, e.start_unix_ns
+          e.effects, e.chronic, e.pid, c.kind AS cause, {_ms("c.time_ns")} AS cause_ms,
+          c.culprit_comm, c.culprit_pid, e.advice, e.id, e.start_unix_ns
         FROM incidents e LEFT JOIN causes c ON c.seq = e.seq AND c.cause = 0
         """,
         length_ms=("from its beginning to its end", "ms"),
         lost_ms=("time lost to the causes", "ms"),
         effects=("how many chains it is made of", "{chain}"),
+        chronic="1: of all time of feeding threads, not only of effects",
         advice="what to do, as a JSON list",
     ),
     View(

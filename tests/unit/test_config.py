@@ -73,7 +73,7 @@ def test_every_option_can_be_set_by_its_variable():
     for option in OPTIONS.values():
         value = {
             "integer": option.default,
-            "number": min(1.5, option.rule.bounds[1]) if option.rule.bounds else 1.5,
+            "number": min(1.5, option.bounds[1]) if option.bounds else 1.5,
             "list of numbers": (1.0, 2.5),
             "true or false": not option.default,
             "text": option.choices[-1] if option.choices else "some text",
