@@ -100,7 +100,8 @@ class StoreWriter:
             batch.rows[table].append(make_row(seq, activity))
             batch.count += 1
         else:
-            self._ways[type(activity)](activity)
+            if way := self._ways.get(type(activity)):
+                way(activity)
             batch = self._batch
         if self._seq > self._unreached_seq:
             self._unreached_seq = self._reach(self._seq)
