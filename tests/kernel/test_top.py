@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.emulator import Emulator
-from tests.kernel.agent import ROOT, environment_for
+from tests.kernel.agent import FIRST, ROOT, environment_for
 from tests.stubs.build import StubLibraries, workload
 
 pytestmark = pytest.mark.kernel
@@ -31,8 +31,10 @@ def top(*arguments: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
 
 def test_once_shows_a_running_process(stubs: StubLibraries) -> None:
     """One interval of a process that makes 1,000 calls a second, on standard output."""
-    command = [str(workload("steady")), str(stubs.runtime), "1000", "60"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    command = [*FIRST, workload("steady"), stubs.runtime, "1000", "60"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
         try:
             assert process.stdout is not None
             pid = json.loads(process.stdout.readline())["pid"]
@@ -82,8 +84,10 @@ def test_screens_follow_each_other_on_a_pipe(stubs: StubLibraries) -> None:
 
 def test_q_ends_a_capture_and_leaves_the_terminal_as_it_was(stubs: StubLibraries) -> None:
     """The screen is redrawn in place until then; the last one stays to be read."""
-    command = [str(workload("steady")), str(stubs.runtime), "1000", "60"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    command = [*FIRST, workload("steady"), stubs.runtime, "1000", "60"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
         try:
             assert process.stdout is not None
             pid = json.loads(process.stdout.readline())["pid"]
