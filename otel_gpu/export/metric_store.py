@@ -9,6 +9,8 @@ can be exported: what is given up then is counted.
 import threading
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+from operator import attrgetter
 from typing import NamedTuple
 
 from opentelemetry.sdk.metrics import Exemplar
@@ -273,6 +275,10 @@ class MetricStore:
 
     def _observe_times(self, activity: TimesActivity) -> None:
         self._advance(activity.unix_ns)
+        for process, times in groupby(activity.times, attrgetter("process")):
+            feeding = [time for time in times if state_of(*time.kind[:3]) and time.time_ns]
+            if feeding and (image := self._image(process)):
+                image.stalls.take(feeding)
         for time in without_waits(activity.times):
             kind = time.kind
             image = self._image(time.process) if state_of(*kind[:3]) and time.time_ns else None
@@ -369,7 +375,7 @@ class MetricStore:
         return Snapshot(
             key,
             image.resource,
-            [*ages, *times],
+            [*ages, *times, *image.stalls.measurements()],
             image.exemplars.newer_than(exemplars_after, image.devices),
             image.process.start_unix_ns,
             time_unix_ns,

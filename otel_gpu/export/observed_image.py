@@ -7,6 +7,7 @@ from opentelemetry.sdk.resources import Resource
 
 from otel_gpu.enrich.activities import DeviceIdentity, OpenCallActivity
 from otel_gpu.export.exemplars import ExemplarReservoir
+from otel_gpu.export.stalls import Stalls
 from otel_gpu.ledger.accounts import Account
 
 # Open calls are looked at every second, or every quarter of the limit from which they
@@ -30,6 +31,7 @@ class ObservedImage(Account):
     exemplars: ExemplarReservoir
     devices: dict[int, DeviceIdentity] = field(default_factory=dict)
     open_calls: dict[tuple[int, int], OpenCall] = field(default_factory=dict)
+    stalls: Stalls = field(default_factory=Stalls)
     updated_unix_ns: int = 0
     end_unix_ns: int | None = None
     # How many of its series are counted as final.

@@ -66,6 +66,7 @@ OTEL_GPU_KERNEL_FUNCTIONS = "otel_gpu.kernel.functions"
 OTEL_GPU_CPU_IDLE = "otel_gpu.cpu.idle"
 OTEL_GPU_CULPRIT_PID = "otel_gpu.culprit.pid"
 OTEL_GPU_CULPRIT_TID = "otel_gpu.culprit.tid"
+OTEL_GPU_CULPRIT_STATE = "otel_gpu.culprit.state"
 OTEL_GPU_CULPRIT_COMM = "otel_gpu.culprit.comm"
 OTEL_GPU_WAKER_PID = "otel_gpu.waker.pid"
 OTEL_GPU_WAKER_TID = "otel_gpu.waker.tid"
@@ -201,6 +202,13 @@ METRIC_GPU_CUDA_THREAD_TIME = Instrument(
     "counter",
     "s",
     "Time of threads that make CUDA calls, by what they did with it. Sums to wall time.",
+    SCOPE_CUDA,
+)
+METRIC_GPU_CUDA_THREAD_STALL_TIME = Instrument(
+    "gpu.cuda.thread.stall.time",
+    "counter",
+    "s",
+    "Time that threads that make CUDA calls were kept from going on, by who kept them and what that one did meanwhile.",
     SCOPE_CUDA,
 )
 METRIC_GPU_CUDA_CALL_OPEN_AGE = Instrument(
