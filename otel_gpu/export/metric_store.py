@@ -9,6 +9,8 @@ can be exported: what is given up then is counted.
 import threading
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from opentelemetry.sdk.metrics import Exemplar
@@ -240,6 +242,10 @@ class MetricStore:
 
     def _observe_times(self, activity: TimesActivity) -> None:
         self._advance(activity.unix_ns)
+        for process, times in groupby(activity.times, attrgetter("process")):
+            feeding = [time for time in times if state_of(*time.kind[:3]) and time.time_ns]
+            if feeding and (image := self._image(process)):
+                image.stalls.take(feeding)
         for time in without_waits(activity.times):
             state = state_of(time.state, time.context, time.reason)
             image = self._image(time.process) if state and time.time_ns else None
@@ -329,7 +335,7 @@ class MetricStore:
             image.resource,
             agent,
             dict(image.devices),
-            [*ages, *measure_thread_times(image.times.values())],
+            [*ages, *measure_thread_times(image.times.values()), *image.stalls.measurements()],
             image.exemplars.newer_than(after, image.devices),
             self._exemplars_seen,
             image.process.start_unix_ns,

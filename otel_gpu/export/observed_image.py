@@ -6,6 +6,7 @@ from opentelemetry.sdk.resources import Resource
 
 from otel_gpu.enrich.activities import DeviceIdentity, OpenCallActivity
 from otel_gpu.export.exemplars import ExemplarReservoir
+from otel_gpu.export.stalls import Stalls
 from otel_gpu.ledger.accounts import Account
 
 # Open calls are looked at every second, or every quarter of the limit from which they
@@ -23,6 +24,7 @@ class ObservedImage(Account):
     devices: dict[int, DeviceIdentity] = field(default_factory=dict)
     # Each with how long it is believed without another word, in nanoseconds.
     open_calls: dict[tuple[int, int], tuple[OpenCallActivity, int]] = field(default_factory=dict)
+    stalls: Stalls = field(default_factory=Stalls)
     updated_unix_ns: int = 0
     end_unix_ns: int | None = None
     # How many of its series are counted as final.

@@ -83,6 +83,7 @@ OTEL_GPU_KERNEL_FUNCTIONS = "otel_gpu.kernel.functions"
 OTEL_GPU_CPU_IDLE = "otel_gpu.cpu.idle"
 OTEL_GPU_CULPRIT_PID = "otel_gpu.culprit.pid"
 OTEL_GPU_CULPRIT_TID = "otel_gpu.culprit.tid"
+OTEL_GPU_CULPRIT_STATE = "otel_gpu.culprit.state"
 OTEL_GPU_CULPRIT_COMM = "otel_gpu.culprit.comm"
 OTEL_GPU_WAKER_PID = "otel_gpu.waker.pid"
 OTEL_GPU_WAKER_TID = "otel_gpu.waker.tid"
@@ -167,6 +168,7 @@ LOG_STACK = "otel_gpu.stack"
 METRIC_GPU_CUDA_CALL_DURATION = Instrument("gpu.cuda.call.duration", "s", "histogram")
 METRIC_GPU_CUDA_LAUNCH_GAP = Instrument("gpu.cuda.launch.gap", "s", "histogram")
 METRIC_GPU_CUDA_THREAD_TIME = Instrument("gpu.cuda.thread.time", "s")
+METRIC_GPU_CUDA_THREAD_STALL_TIME = Instrument("gpu.cuda.thread.stall.time", "s")
 METRIC_GPU_CUDA_CALL_OPEN_AGE = Instrument("gpu.cuda.call.open.age", "s", "gauge")
 METRIC_GPU_CUDA_KERNEL_LAUNCH_CALLS = Instrument("gpu.cuda.kernel.launch.calls")
 METRIC_GPU_CUDA_GRAPH_LAUNCH_CALLS = Instrument("gpu.cuda.graph.launch.calls")
@@ -216,6 +218,7 @@ _DESCRIPTIONS: Mapping[str, str] = {
     "gpu.cuda.call.duration": "Host time from the entry of a CUDA call to its return. Not time on the device.",
     "gpu.cuda.launch.gap": "Time of a thread between the return of its last CUDA call and the entry of a launch.",
     "gpu.cuda.thread.time": "Time of threads that make CUDA calls, by what they did with it. Sums to wall time.",
+    "gpu.cuda.thread.stall.time": "Time that threads that make CUDA calls were kept from going on, by who kept them and what that one did meanwhile.",
     "gpu.cuda.call.open.age": "Age of the longest-open CUDA call that has not returned for longer than the limit.",
     "gpu.cuda.kernel.launch.calls": "Kernel launches.",
     "gpu.cuda.graph.launch.calls": "Graph launches.",

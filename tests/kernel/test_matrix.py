@@ -11,7 +11,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from otel_gpu import wire
+from otel_gpu.capture.objects import BpfObject
+from otel_gpu.capture.programs import Programs
 from otel_gpu.capture.recording import read_recording
+from otel_gpu.config import Config
 from otel_gpu.decode.decoder import decode
 from otel_gpu.decode.events import Counters, CudaCall, Event, Exec, Exit, Times, TimesKey
 from otel_gpu.enrich.activities import ThreadTime, TimesActivity
@@ -249,3 +252,37 @@ def test_a_wait_ends_at_what_the_maker_of_the_data_did(
     # One that has ended since is known by its process only.
     writers = {time.wait.who.tid for time in waits if time.wait.who} - {0}
     assert (writers == {maker}) == (how == "pipe")
+
+
+def test_time_that_finds_no_room_loses_its_details_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of it is lost, and where it went without is counted."""
+    load = BpfObject.load
+
+    def load_with_little_room(bpf: BpfObject) -> None:
+        bpf.set_max_entries("thread_times", 4)
+        load(bpf)
+
+    monkeypatch.setattr(BpfObject, "load", load_with_little_room)
+    command = ["sh", "-c", 'read line; exec "$@"', "sh", str(workload("waited")), "101", "0", "7"]
+    with (
+        Programs(Config(), watch_all=False) as programs,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process,
+    ):
+        programs.attach()
+        assert programs.watch(process.pid, 0)
+        process.communicate(b"\n")
+        assert process.returncode == 0
+        entries = [
+            (TimesKey._make(wire.TIMES_KEY.unpack(key)), wire.TIMES.named(value))
+            for key, value in programs.read_times()
+        ]
+        counters = programs.read_counters()
+
+    image_ktime_ns = max(key.image_ktime_ns for key, _ in entries)
+    sums = [value for key, value in entries if key.image_ktime_ns == image_ktime_ns]
+    folded = [key for key, _ in entries if key.is_folded]
+    assert sum(value["time_ns"] for value in sums) == sum(value["ended_ns"] for value in sums) > 0
+    assert folded
+    assert {(key.who_pid, key.end_pid, key.kernel_stack) for key in folded} == {(0, 0, -1)}
+    assert counters[wire.COUNTER_TIMES_FOLDED] > 0
+    assert counters[wire.COUNTER_LOST_TIMES_FULL] == 0
