@@ -27,6 +27,8 @@ from otel_gpu.enrich.activities import (
     StatusActivity,
     ThreadTime,
     TimesActivity,
+    Who,
+    WhoActivity,
 )
 from otel_gpu.enrich.ids import NO_SEED, SpanIds, capture_seed
 from otel_gpu.explain.rules import ALLOCATOR_FAMILIES
@@ -89,6 +91,7 @@ class Playback:
             "readings": self._reading,
             "pressure": self._pressure,
             "statuses": self._status,
+            "culprits": self._who,
         }
         self._parts = {
             table: _Parts(pages.between(table, span.first_seq, span.last_seq))
@@ -174,6 +177,12 @@ class Playback:
         for row in pressure:
             if reading := self._pressure(row):
                 yield reading
+        culprits = self._pages.where(
+            "culprits",
+            "seq IN (SELECT max(seq) FROM culprits WHERE seq < ? AND seq > ? GROUP BY pid, tid)",
+            (span.first_seq, capture[2]),
+        )
+        yield from map(self._who, culprits)
         alive = (
             "SELECT process FROM processes WHERE capture = ? "
             "AND (end_unix_ns IS NULL OR end_unix_ns >= ?)"
@@ -219,6 +228,9 @@ class Playback:
 
     def _pressure(self, row: Row) -> Activity | None:
         return _with_info(PressureActivity, wire.RECORD_PRESSURE, row[1], row[2])
+
+    def _who(self, row: Row) -> WhoActivity:
+        return WhoActivity(row[1], Who(*row[2:]))
 
     def _status(self, row: Row) -> Activity | None:
         return _with_info(StatusActivity, wire.RECORD_STATUS, row[1], row[2])

@@ -97,6 +97,25 @@ READINGS: tuple[Table, ...] = (
         ("seq",),
     ),
     Table("statuses", "The agent's own figures.", (SEQ, UNIX, INFO), ("seq",)),
+    Table(
+        "culprits",
+        "Who kept watched threads waiting, and is not in processes; and threads without a name. The "
+        "latest row about each holds.",
+        (
+            SEQ,
+            UNIX,
+            Column("pid", U32, "process id, in the agent's pid namespace"),
+            Column("tid", U32, "thread id. 0: the row is about the process"),
+            Column("comm", TEXT, "the kernel's name for it"),
+            Column("command", TEXT, "command line, without what looks like a secret"),
+            Column("container", TEXT, "id of its container"),
+            Column("pod", TEXT, "uid of its Kubernetes pod"),
+            Column("unit", TEXT, "its systemd unit"),
+            Column("owner", TEXT, "name of its user"),
+            Column("function", TEXT, "of a thread without a name: what it runs"),
+        ),
+        ("seq",),
+    ),
 )
 
 BLAME: tuple[Table, ...] = (

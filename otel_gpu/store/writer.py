@@ -21,6 +21,7 @@ from otel_gpu.enrich.activities import (
     ProbesActivity,
     StatusActivity,
     TimesActivity,
+    WhoActivity,
 )
 from otel_gpu.explain.chains import Chain, Incident
 from otel_gpu.store.batch import Batch
@@ -79,6 +80,7 @@ class StoreWriter:
             ProbesActivity: self._observe_probes,
             StatusActivity: self._observe_status,
             TimesActivity: self._observe_times,
+            WhoActivity: self._observe_who,
             **{kind.activity: self._event_observer(kind) for kind in EVENT_TABLES},
         }
 
@@ -262,6 +264,11 @@ class StoreWriter:
 
     def _observe_times(self, activity: TimesActivity) -> None:
         self._readings.add_times(self._batch, self._next_seq(), activity)
+
+    def _observe_who(self, activity: WhoActivity) -> None:
+        pid, tid, *texts = activity.who
+        row = (self._next_seq(), activity.unix_ns, pid, tid, *map(clean, texts))
+        self._batch.add("culprits", row, activity.unix_ns)
 
     def _add_info(self, table: str, unix_ns: int, info: Mapping[str, Any]) -> None:
         text = self._json(info)
