@@ -1,5 +1,5 @@
 """
-Who kept watched threads waiting and is not watched: RECORD_CULPRIT, once for each.
+Who kept watched threads waiting and is not watched: RECORD_CULPRIT, every few minutes at most.
 
 Anybody on the host can be that, a million short programs as well as one hog. So only whoever
 took enough time is looked up, a few at a time.
@@ -20,11 +20,14 @@ _AT_A_TIME = 10
 _MAX_WAITING = 1024
 _MAX_KNOWN = 4096
 _CHECK_INTERVAL_S = 5.0
+# A store forgets what was told long ago.
+_TELL_INTERVAL_S = 300.0
 
 
 class _Known(NamedTuple):
     program: tuple[int, str] | None
     looked_s: float
+    told_s: float
 
 
 class Culprits:
@@ -68,13 +71,16 @@ class Culprits:
         """Look some of them up, those first that took enough time first; the gone are left out."""
         for pid in list(self._due)[:_AT_A_TIME]:
             del self._due[pid]
-            program = program_of(pid)
+            program, now_s = program_of(pid), self._clock()
             known = self._known.pop(pid, None)
-            self._known[pid] = _Known(program, self._clock())
+            is_told = (
+                known is not None
+                and known.program == program
+                and now_s - known.told_s < _TELL_INTERVAL_S
+            )
+            self._known[pid] = _Known(program, now_s, known.told_s if known and is_told else now_s)
             if len(self._known) > _MAX_KNOWN:
                 self._known.popitem(last=False)
-            if program is None or (known is not None and known.program == program):
-                continue
-            facts = read_stranger(pid)
+            facts = None if is_told or program is None else read_stranger(pid)
             if facts is not None:
                 yield json_record(wire.RECORD_CULPRIT, time.monotonic_ns(), facts, pid=pid)

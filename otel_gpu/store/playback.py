@@ -27,6 +27,8 @@ from otel_gpu.enrich.activities import (
     StatusActivity,
     ThreadTime,
     TimesActivity,
+    Who,
+    WhoActivity,
     key_of,
 )
 from otel_gpu.enrich.ids import NO_SEED, SpanIds, capture_seed
@@ -79,6 +81,7 @@ class Playback:
             "readings": self._reading,
             "pressure": _pressure,
             "statuses": _status,
+            "culprits": _who,
         }
 
     def activities(self) -> Iterator[Activity]:
@@ -136,9 +139,15 @@ class Playback:
             "probes", "capture = ? AND seq < ?", (capture[0], span.first_seq)
         )
         latest = "seq = (SELECT max(seq) FROM pressure WHERE seq < ? AND seq > ?)"
-        pressure = self._pages.where("pressure", latest, (span.first_seq, capture[2]))
+        before = (span.first_seq, capture[2])
+        pressure = self._pages.where("pressure", latest, before)
+        latest = (
+            "seq IN (SELECT max(seq) FROM culprits WHERE seq < ? AND seq > ? GROUP BY pid, tid)"
+        )
+        culprits = self._pages.where("culprits", latest, before)
         found = [_capture(capture), *map(_probes, probes), *map(_pressure, pressure)]
         yield from (activity for activity in found if activity is not None)
+        yield from map(_who, culprits)
         alive = (
             "SELECT process FROM processes WHERE capture = ? "
             "AND (end_unix_ns IS NULL OR end_unix_ns >= ?)"
@@ -252,4 +261,10 @@ def _capture_of(unix_ns: int, info: Mapping[str, Any]) -> CaptureActivity:
 _capture = _informed(_capture_of, wire.RECORD_CAPTURE)
 _pressure = _informed(PressureActivity, wire.RECORD_PRESSURE)
 _probes = _informed(ProbesActivity, wire.RECORD_PROBES)
+
+
+def _who(row: Row) -> WhoActivity:
+    return WhoActivity(row[1], Who(*row[2:]))
+
+
 _status = _informed(StatusActivity, wire.RECORD_STATUS)

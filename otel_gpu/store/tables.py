@@ -86,6 +86,22 @@ NUMBERED: tuple[Table, ...] = (
         INFO,
     ),
     Table(
+        "culprits",
+        "Who kept watched threads waiting, and is not in processes; and threads without a name. The "
+        "latest row about each holds.",
+        SEQ,
+        UNIX,
+        Column("pid", U32, "process id, in the agent's pid namespace"),
+        Column("tid", U32, "thread id. 0: the row is about the process"),
+        Column("comm", TEXT, "the kernel's name for it"),
+        Column("command", TEXT, "command line, without what looks like a secret"),
+        Column("container", TEXT, "id of its container"),
+        Column("pod", TEXT, "uid of its Kubernetes pod"),
+        Column("unit", TEXT, "its systemd unit"),
+        Column("owner", TEXT, "name of its user"),
+        Column("function", TEXT, "of a thread without a name: what it runs"),
+    ),
+    Table(
         "chains",
         "Causal chains: what was slow, hung or failed. Their causes are in causes.",
         SEQ,

@@ -131,7 +131,9 @@ VIEWS: tuple[View, ...] = (
           {_OWNER}, e.tid, e.comm AS thread, coalesce(a.name, '') AS in_call,
           e.culprit_comm AS cpu_was_with, e.culprit_pid,
           e.flags & {wire.STALL_IDLE_CPU} <> 0 AS cpu_was_idle, e.waker_comm AS woken_by,
-          e.waker_pid, coalesce(t.frames, '[]') AS functions, {_PLACE}, e.start_unix_ns
+          e.waker_pid, coalesce(json_extract(e.waited_for, '$.kind'), '') AS waited_for,
+          coalesce(json_extract(e.waited_for, '$.name'), '') AS waited_for_name,
+          coalesce(t.frames, '[]') AS functions, {_PLACE}, e.start_unix_ns
         FROM stalls e LEFT JOIN processes p ON p.process = e.process
           LEFT JOIN apis a ON a.api = e.call_api LEFT JOIN stacks t ON t.stack = e.stack
           {_PROGRAM}
@@ -142,6 +144,8 @@ VIEWS: tuple[View, ...] = (
         cpu_was_with="the thread that had the CPU meanwhile",
         cpu_was_idle="1: no thread had the CPU that it waited for",
         woken_by="the thread that ended the wait",
+        waited_for="what its system call was about: file, tcp, pipe, ...; empty: unknown",
+        waited_for_name="its path, or the address and port of the peer",
         functions="kernel stack, innermost first",
     ),
     View(

@@ -21,6 +21,7 @@ from otel_gpu.enrich.activities import (
     ProbesActivity,
     StatusActivity,
     TimesActivity,
+    WhoActivity,
 )
 from otel_gpu.explain.chains import Cause, Chain, Incident
 from otel_gpu.store.batch import ROW_BYTES, Batch
@@ -79,6 +80,7 @@ class StoreWriter:
             ProbesActivity: self._observe_probes,
             StatusActivity: partial(self._observe_info, "statuses"),
             TimesActivity: partial(self._observe_reading, "times"),
+            WhoActivity: self._observe_who,
         }
         self._events = {
             kind.activity: (kind.name, kind.row_maker(self._names)) for kind in EVENT_TABLES
@@ -239,6 +241,11 @@ class StoreWriter:
         seq = self._next_seq()
         self._batch.add("readings", (seq, kind, activity.unix_ns), activity.unix_ns)
         self._readings.add(self._batch, seq, activity)
+
+    def _observe_who(self, activity: WhoActivity) -> None:
+        pid, tid, *texts = activity.who
+        row = (self._next_seq(), activity.unix_ns, pid, tid, *map(clean, texts))
+        self._batch.add("culprits", row, activity.unix_ns)
 
     def _json(self, info: Mapping[str, Any]) -> str:
         text = to_json(info)

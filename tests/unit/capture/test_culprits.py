@@ -70,6 +70,15 @@ def test_another_program_with_the_same_pid_is_told_too(culprits, host):
     assert told(culprits) == []
 
 
+def test_one_is_told_again_after_some_minutes(culprits, host):
+    """If it still takes time: a store may have forgotten it."""
+    culprits.note(STRANGER, FLOOR_NS)
+    assert told(culprits) == [(STRANGER, "hog")]
+    for host["now_s"], expected in ((299.0, []), (305.0, [(STRANGER, "hog")]), (320.0, [])):
+        culprits.note(STRANGER, 1)
+        assert told(culprits) == expected
+
+
 def test_a_crowd_is_looked_up_a_few_at_a_time_and_forgotten(culprits, host):
     """A million short programs cost no more than this."""
     for pid in range(1_000, 6_000):

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from otel_gpu import pipeline, wire
 from otel_gpu.capture.recording import read_recording
 from otel_gpu.demo.scenarios import SCENARIOS
-from otel_gpu.enrich.activities import DeviceIdentity, PressureActivity, ProcessImage
+from otel_gpu.enrich.activities import (
+    DeviceIdentity,
+    PressureActivity,
+    ProcessImage,
+    Resource,
+    Who,
+    WhoActivity,
+)
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.probe_table import Api
@@ -110,6 +117,21 @@ def everything():
             waker_comm="x",
         ),
         stall(WORKER, 11 * SECOND, 11 * SECOND, 12 * SECOND),
+        stall(
+            WORKER,
+            11 * SECOND,
+            12 * SECOND,
+            12 * SECOND,
+            reason="io",
+            resource=Resource(
+                *("file", "/data/naïve ☃", "nfs4", "/data", True), source="store:/a", peers=(7, 8)
+            ),
+        ),
+        WhoActivity(
+            T0 + 12 * SECOND,
+            Who(900, 0, "hog", "hog --all", "c0ffee", "5ac0", "hog.service", "ada"),
+        ),
+        WhoActivity(T0 + 12 * SECOND, Who(WORKER.pid, 901, "python", function="_feed")),
         gap(TRAINER, "cudaMalloc", "cudaFree", 12 * SECOND, 13 * SECOND),
         fork(TRAINER, WORKER, 12 * SECOND, 13 * SECOND),
         open_call(TRAINER, "cudaStreamSynchronize", 5 * SECOND, 14 * SECOND, device=H100),
@@ -263,6 +285,11 @@ def test_views_have_names_for_people(tmp_path):
     assert ask(path, "SELECT reason, blocked_ms, run_queue_ms, functions FROM v_stalls") == [
         ("ipc", 1.0, 2.0, json.dumps(STACK, separators=(",", ":"))),
         ("", 0.0, 1_000.0, "[]"),
+        ("io", 1_000.0, 0.0, "[]"),
+    ]
+    assert ask(path, "SELECT waited_for, waited_for_name FROM v_stalls") == [
+        *[("", "")] * 2,
+        ("file", "/data/naïve ☃"),
     ]
     assert ask(path, "SELECT after_call, before_call, chosen_for FROM v_gaps") == [
         ("cudaMalloc", "cudaFree", "slow")

@@ -15,6 +15,8 @@ from otel_gpu.enrich.activities import (
     PressureActivity,
     ProbesActivity,
     TimesActivity,
+    Who,
+    WhoActivity,
 )
 from otel_gpu.findings.document import Window
 from otel_gpu.store.limits import Limits
@@ -99,6 +101,22 @@ def test_a_window_begins_with_what_was_counted_before(path):
     (first, *_) = [one for one in found if isinstance(one, CountersActivity)]
     assert first.values["counter_spans_chosen"] > 0
     assert first.values["counter_lost_no_entry"] == 0
+
+
+def test_who_somebody_is_is_known_in_every_window(tmp_path):
+    """The last word about each, told once and long ago."""
+    first, last = (Who(900, 0, "hog", command) for command in ("hog", "hog --again"))
+    feeder = Who(42, 43, "python", function="_feed")
+    activities = [
+        capture(),
+        *(WhoActivity(T0 + SECOND, who) for who in (first, feeder, last)),
+        *(call(TRAINER, "cudaMalloc", second * SECOND, MS) for second in range(2, 200)),
+    ]
+    path = write(tmp_path / "store.db", activities, SMALL)
+
+    found = read(path, T0 + 180 * SECOND)
+
+    assert {one.who for one in found if isinstance(one, WhoActivity)} == {feeder, last}
 
 
 def test_ended_processes_are_not_counted_again(tmp_path):
