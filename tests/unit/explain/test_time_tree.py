@@ -312,7 +312,7 @@ def test_the_first_level_is_the_budget_whatever_the_account_says():
 
 def place_of(function, line=7):
     frames = (call_stack().frames[2]._replace(function=function, line=line),)
-    return call_stack(line, frames)
+    return call_stack(hash((function, line)) & (1 << 64) - 1, frames)
 
 
 def seen(*activities):
