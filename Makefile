@@ -10,7 +10,7 @@ OBJECT := otel_gpu/_bpf/otel_gpu.$(ARCH).bpf.o
 CLANG_FORMAT := $(shell command -v clang-format || command -v clang-format-14 || echo clang-format)
 C_SOURCES = $(wildcard bpf/*.[ch] tests/stubs/*.[ch] tests/workloads/*.[ch] tools/*.[ch] benchmarks/*.[ch] \
 	otel_gpu/demo/*.[ch])
-# A process for each CPU; the tests of a file stay together (see tests/turns.py).
+# A process for each CPU and one more; the tests of a file stay together (see tests/turns.py).
 IN_PARALLEL := -n auto --maxprocesses 8 --no-loadscope-reorder
 # bpftool is in a folder that not every user's PATH has.
 export PATH := $(PATH):/usr/sbin:/sbin
@@ -26,7 +26,8 @@ setup: $(STAMPS)/venv bpf-host ## Install what is needed, and leave .venv/bin/ot
 demo: setup ## Capture a real workload and send it to a real collector
 	@$(PYTHON_VENV) examples/demo.py
 
-test: setup bpf $(STAMPS)/tests-system ## Run the tests; as root, those that load BPF programs too
+test: ## Run the tests; as root, those that load BPF programs too
+	@$(MAKE) --no-print-directory $(JOBS) $(STAMPS)/venv bpf $(STAMPS)/tests-system
 	@if [ -n "$$OTEL_GPU_TEST_REQUIRE" ]; then \
 		:; \
 	elif [ "$$(id -u)" = 0 ] && bpftool prog show >/dev/null 2>&1; then \
@@ -112,7 +113,7 @@ $(STAMPS)/system: tools/setup.sh
 	@$(STEP) system "system packages" sh tools/setup.sh system
 	@mkdir -p $(@D) && touch $@
 
-$(STAMPS)/tests-system: tools/setup.sh
+$(STAMPS)/tests-system: tools/setup.sh $(STAMPS)/system
 	@$(STEP) tests "system packages of tests" sh tools/setup.sh tests
 	@mkdir -p $(@D) && touch $@
 

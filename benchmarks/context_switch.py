@@ -24,6 +24,9 @@ SWITCHES = 20_000
 # Long enough for a look at the kernel stack.
 LONG_WAIT_NS = 30_000
 LONG_SWITCHES = 3_000
+# And for one at what is waited for.
+PIPE_WAIT_NS = 130_000
+PIPE_SWITCHES = 1_000
 _TID = struct.Struct("<I")
 
 
@@ -35,13 +38,16 @@ class Pair:
         cpu: The CPU.
         switches: How often they take turns in one round.
         busy_ns: For how long each keeps the CPU, so the other one waits.
+        pipe: Whether they wait in pipes, and not in a futex.
     """
 
-    def __init__(self, cpu: int, switches: int = SWITCHES, busy_ns: int = 0) -> None:
+    def __init__(
+        self, cpu: int, switches: int = SWITCHES, busy_ns: int = 0, *, pipe: bool = False
+    ) -> None:
         self._switches = switches
         self._busy_ns = busy_ns
         self._process = subprocess.Popen(
-            [workload("switches"), str(cpu), str(busy_ns)],
+            [workload("switches"), str(cpu), str(busy_ns), *(["pipe"] if pipe else [])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -83,23 +89,28 @@ class Round(NamedTuple):
 
 def run(*, quick: bool = False) -> list[Result]:
     """
-    Interleave rounds without programs and with them, on four pairs of threads.
+    Interleave rounds without programs and with them, on five pairs of threads.
 
     One pair is not watched, one is and makes no CUDA calls, one is between two of its
-    CUDA calls: there every wait is compared with the longest ones so far. The last one is
-    watched, and its waits are so long that their kernel stacks are looked at.
+    CUDA calls: there every wait is compared with the longest ones so far. The others are
+    watched, and their waits are so long that their kernel stacks are looked at, of the last one
+    also what it waits for.
     """
     rounds = 9 if quick else 41
     cpu = max(os.sched_getaffinity(0))
     with ExitStack() as stack:
         programs = stack.enter_context(Programs(Config(), watch_all=False))
-        pairs = [Pair(cpu), Pair(cpu), Pair(cpu), Pair(cpu, LONG_SWITCHES, LONG_WAIT_NS)]
+        pairs = [
+            *(Pair(cpu), Pair(cpu), Pair(cpu), Pair(cpu, LONG_SWITCHES, LONG_WAIT_NS)),
+            Pair(cpu, PIPE_SWITCHES, PIPE_WAIT_NS, pipe=True),
+        ]
         for pair in pairs:
             stack.callback(pair.close)
-        unwatched, watched, feeding, waiting = pairs
+        unwatched, watched, feeding, waiting, reading = pairs
         programs.watch(watched.pid, 0)
         programs.watch(feeding.pid, 0)
         programs.watch(waiting.pid, 0)
+        programs.watch(reading.pid, 0)
         put_in_gap(programs, feeding.pid)
         for pair in pairs:
             pair.nanoseconds_per_switch()
@@ -118,6 +129,7 @@ def run(*, quick: bool = False) -> list[Result]:
         result("a watched thread", samples, 1, WATCHED_BOUND_NS),
         result("a watched thread between calls", samples, 2, WATCHED_BOUND_NS),
         result("a watched thread after 30 us", samples, 3, WATCHED_BOUND_NS),
+        result("a watched thread after 130 us in a pipe", samples, 4, WATCHED_BOUND_NS),
     ]
 
 

@@ -6,8 +6,6 @@
 #ifndef OTEL_GPU_ACCOUNT_BPF_H
 #define OTEL_GPU_ACCOUNT_BPF_H
 
-#define SLICE_GAP_NS 500000
-
 __u64 sample_of_interval(const struct thread *thread, __u64 user_stack, __u64 duration_ns);
 
 static __always_inline void forget_intervals(struct thread *thread)
@@ -16,10 +14,7 @@ static __always_inline void forget_intervals(struct thread *thread)
 		thread->intervals[i].start_ktime_ns = 0;
 }
 
-/*
- * Python waits for the GIL in slices of 5 ms, looking up in between. It is one wait, and
- * only the end of the last slice says who let go of the GIL.
- */
+/* A slice of a wait for the GIL: see keep_slice. */
 static __always_inline bool goes_on(const struct interval *kept, const struct thread *thread)
 {
 	return kept->flags & thread->stall_flags & STALL_GIL &&

@@ -20,10 +20,11 @@
 #define SYSCALL_CLOCK_NANOSLEEP 115
 #endif
 
-#define LINK_GAP_NS 1000000    /* between waits that are one link, at most */
-#define LINK_NS	    1000000000 /* of several waits, at most */
-#define SHORT_NS    20000      /* waits are divided from here on */
-#define PART_ONE_IN 16	       /* of a wait: smaller parts go with the next one */
+#define SLICE_GAP_NS 500000
+#define LINK_GAP_NS  1000000	/* between waits that are one link, at most */
+#define LINK_NS	     1000000000 /* of several waits, at most */
+#define SHORT_NS     20000	/* waits are divided from here on */
+#define PART_ONE_IN  64		/* of a wait: smaller parts go with another one */
 
 /* Add a link, or make the latest one longer. */
 static __noinline int add_link(struct thread *thread, const struct wait_link *link)
@@ -35,6 +36,8 @@ static __noinline int add_link(struct thread *thread, const struct wait_link *li
 	    latest->kernel_stack == link->kernel_stack && latest->start_ktime_ns &&
 	    link->start_ktime_ns - latest->end_ktime_ns < LINK_GAP_NS &&
 	    link->end_ktime_ns - latest->start_ktime_ns < LINK_NS) {
+		latest->last_ktime_ns = link->start_ktime_ns;
+		latest->runnable_ktime_ns = link->end_ktime_ns;
 		latest->end_ktime_ns = link->end_ktime_ns;
 		latest->blocked_ns += link->blocked_ns;
 		latest->run_queue_ns += link->run_queue_ns;
@@ -44,16 +47,35 @@ static __noinline int add_link(struct thread *thread, const struct wait_link *li
 	if (slot->start_ktime_ns)
 		thread->links_ktime_ns = slot->end_ktime_ns;
 	*slot = *link;
+	slot->last_ktime_ns = link->start_ktime_ns;
+	slot->runnable_ktime_ns = link->end_ktime_ns;
 	thread->next_link++;
 	return 0;
 }
 
-/* How much of a link's time is in an interval that it overlaps. */
+/* Moments between which another thread is looked at. */
+struct stretch {
+	__u64 from_ktime_ns;
+	__u64 to_ktime_ns;
+};
+
+/* How much of it is between two other moments. */
+static __always_inline __u64 overlap(const struct stretch *stretch, __u64 from_ktime_ns,
+				     __u64 to_ktime_ns)
+{
+	if (from_ktime_ns < stretch->from_ktime_ns)
+		from_ktime_ns = stretch->from_ktime_ns;
+	if (to_ktime_ns > stretch->to_ktime_ns)
+		to_ktime_ns = stretch->to_ktime_ns;
+	return from_ktime_ns < to_ktime_ns ? to_ktime_ns - from_ktime_ns : 0;
+}
+
+/* How much of the time of a link of several waits is in a part of it. */
 static __always_inline __u64 share_of(__u64 time_ns, __u64 overlap_ns, __u64 length_ns)
 {
-	/* A long one is one wait: of several ones the product has room. */
-	if (overlap_ns >= length_ns || length_ns > LINK_NS)
-		return time_ns < overlap_ns ? time_ns : overlap_ns;
+	/* The product has room: see LINK_NS. */
+	if (overlap_ns >= length_ns || length_ns > 2 * (__u64)LINK_NS)
+		return time_ns;
 	return time_ns * overlap_ns / length_ns;
 }
 
@@ -63,6 +85,7 @@ struct division {
 	struct wait_link link; /* of the thread: the part at hand */
 	__u64 unbooked_ns;
 	__u64 ended; /* 1 until a part is booked: it is one wait */
+	char who_comm[COMM_BYTES];
 };
 
 /* Book a part: the link says what the last one did. */
@@ -78,7 +101,7 @@ static __noinline int book_part(struct division *division, struct thread *thread
 	key->end_system_call = link->system_call;
 	key->end_state = link->state;
 	key->end_flags = link->flags;
-	book(key, thread->waker_comm, unbooked_ns, time_ns, division->ended);
+	book(key, division->who_comm, unbooked_ns, time_ns, division->ended);
 	division->unbooked_ns -= unbooked_ns;
 	division->ended = 0;
 	link->end_ktime_ns = link->start_ktime_ns + time_ns;
@@ -109,18 +132,34 @@ __weak __noinline int divide_wait(struct thread *thread, const struct thread *wa
 	struct division division = {};
 	struct wait_link *part = &division.link;
 	__u64 start_ktime_ns, floor_ns, left_ns, small_ns = 0, run_queue_ns = 0;
+	__u64 slices_run_queue_ns = 0;
+	struct stretch stretch;
+	struct wait_link *slices;
 
 	if (!thread || !waker)
 		return 0;
 	start_ktime_ns = thread->off_ktime_ns;
-	left_ns = runnable_ktime_ns - start_ktime_ns;
+	left_ns = start_ktime_ns ? runnable_ktime_ns - start_ktime_ns : 0;
+	if (thread->slices_ns) {
+		start_ktime_ns = thread->slices_start_ktime_ns;
+		left_ns += thread->slices_ns;
+		thread->slices_ns = 0;
+		/* The links of this wait take the place of the one of its slices. */
+		thread->next_link--;
+		slices = &thread->links[thread->next_link % MAX_LINKS];
+		slices_run_queue_ns = slices->run_queue_ns;
+		slices->start_ktime_ns = 0;
+	}
 	floor_ns = left_ns / PART_ONE_IN;
 	division.key = key_of_wait(thread);
-	division.key.who_pid = thread->waker_pid;
-	division.key.who_tid = thread->waker_tid;
+	division.key.who_pid = waker->pid;
+	division.key.who_tid = waker->tid;
+	__builtin_memcpy(division.who_comm, waker->comm, COMM_BYTES);
 	division.unbooked_ns = unbooked_ns;
 	division.ended = 1;
 	part->start_ktime_ns = start_ktime_ns;
+	stretch.from_ktime_ns = start_ktime_ns;
+	stretch.to_ktime_ns = runnable_ktime_ns;
 	if (left_ns >= SHORT_NS) {
 		__u64 since_ktime_ns = waker->links_ktime_ns;
 
@@ -138,22 +177,24 @@ __weak __noinline int divide_wait(struct thread *thread, const struct thread *wa
 		for (__u32 i = 0; i < MAX_LINKS; i++) {
 			const struct wait_link *link =
 				&waker->links[(waker->next_link + i) % MAX_LINKS];
-			__u64 from_ktime_ns = link->start_ktime_ns,
-			      to_ktime_ns = link->end_ktime_ns;
-			__u64 length_ns = to_ktime_ns - from_ktime_ns, blocked_ns, waited_ns;
+			__u64 length_ns = link->end_ktime_ns - link->start_ktime_ns;
+			__u64 overlap_ns =
+				overlap(&stretch, link->start_ktime_ns, link->end_ktime_ns);
+			__u64 blocked_ns, waited_ns;
 
-			if (from_ktime_ns < start_ktime_ns)
-				from_ktime_ns = start_ktime_ns;
-			if (to_ktime_ns > runnable_ktime_ns)
-				to_ktime_ns = runnable_ktime_ns;
-			if (!link->start_ktime_ns || from_ktime_ns >= to_ktime_ns)
+			if (!link->start_ktime_ns || !overlap_ns)
 				continue;
-			to_ktime_ns -= from_ktime_ns;
-			blocked_ns = share_of(link->blocked_ns, to_ktime_ns, length_ns);
+			if (stretch.from_ktime_ns >= link->last_ktime_ns) {
+				blocked_ns = overlap(&stretch, link->last_ktime_ns,
+						     link->runnable_ktime_ns);
+				waited_ns = overlap_ns - blocked_ns;
+			} else {
+				blocked_ns = share_of(link->blocked_ns, overlap_ns, length_ns);
+				waited_ns = share_of(link->run_queue_ns, overlap_ns, length_ns);
+			}
 			if (blocked_ns > left_ns)
 				blocked_ns = left_ns;
 			left_ns -= blocked_ns;
-			waited_ns = share_of(link->run_queue_ns, to_ktime_ns, length_ns);
 			if (waited_ns > left_ns)
 				waited_ns = left_ns;
 			left_ns -= waited_ns;
@@ -177,55 +218,169 @@ __weak __noinline int divide_wait(struct thread *thread, const struct thread *wa
 			small_ns = 0;
 		}
 	}
-	left_ns += small_ns;
+	if (division.ended) { /* no part yet */
+		left_ns += small_ns;
+		small_ns = 0;
+	} else if (left_ns < floor_ns) {
+		small_ns += left_ns;
+		left_ns = 0;
+	}
+	if (small_ns)
+		book_part(&division, thread, small_ns);
 	if (left_ns) {
 		end_by(part, waker, STATE_ON_CPU);
 		book_part(&division, thread, left_ns);
 	}
+	thread->links[(thread->next_link - 1) % MAX_LINKS].run_queue_ns += slices_run_queue_ns;
 	return 0;
 }
 
-static __always_inline bool is_sleep(const struct thread *thread)
+/* Whether what ends the wait is a timer or a device, whoever it interrupts. */
+static __always_inline bool is_ended_by_nobody(const struct thread *thread)
 {
-	return thread->system_call == SYSCALL_NANOSLEEP ||
+	return thread->waits_for_io || thread->system_call == SYSCALL_NANOSLEEP ||
 	       thread->system_call == SYSCALL_CLOCK_NANOSLEEP;
 }
 
-/* Book a wait that no watched thread ended, as far as we know. */
-static __noinline int book_alone(struct thread *thread, __u64 runnable_ktime_ns, __u64 unbooked_ns)
+/* Remember a wait as a link. */
+static __always_inline void keep_link(struct thread *thread, __u64 blocked_ns,
+				      const struct thread *end, enum thread_state state)
 {
-	__u64 blocked_ns = runnable_ktime_ns - thread->off_ktime_ns;
-	struct times_key key = key_of_wait(thread);
 	struct wait_link link = {
 		.start_ktime_ns = thread->off_ktime_ns,
-		.end_ktime_ns = runnable_ktime_ns,
+		.end_ktime_ns = thread->off_ktime_ns + blocked_ns,
 		.blocked_ns = blocked_ns,
 	};
 
-	/* What wakes a sleeper is a timer. */
-	if (!is_sleep(thread))
-		key.who_pid = thread->waker_pid;
-	/* Entries stay few: of those that are not watched, who it was is said by process. */
-	if (key.who_pid && find_process(key.who_pid))
-		key.who_tid = thread->waker_tid;
-	book(&key, thread->waker_comm, unbooked_ns, blocked_ns, 1);
-	end_by(&link, thread, STATE_BLOCKED);
-	link.kernel_stack = thread->kernel_stack;
-	link.system_call = thread->system_call;
-	link.flags = key.flags;
+	end_by(&link, end, state);
+	if (state == STATE_BLOCKED) {
+		link.kernel_stack = thread->kernel_stack;
+		link.system_call = thread->system_call;
+		link.flags = thread->stall_flags & (STALL_GIL | STALL_FAULT);
+	}
 	add_link(thread, &link);
+}
+
+/* Book a wait that no watched thread ended, as far as we know. */
+static __noinline int book_alone(struct thread *thread, struct times_key *key, __u64 blocked_ns,
+				 __u64 unbooked_ns)
+{
+	if (!is_ended_by_nobody(thread))
+		key->who_pid = thread->waker_pid;
+	/* Entries stay few: of those that are not watched, who it was is said by process. */
+	if (key->who_pid && find_process(key->who_pid))
+		key->who_tid = thread->waker_tid;
+	book(key, thread->waker_comm, unbooked_ns, blocked_ns, 1);
+	keep_link(thread, blocked_ns, thread, STATE_BLOCKED);
 	return 0;
 }
 
-static __noinline int book_run_queue(struct thread *thread, __u64 unbooked_ns, __u64 run_queue_ns)
+/* Book a wait that another watched thread ended. */
+static __always_inline void book_woken(struct thread *thread, const struct thread *waker,
+				       struct times_key *key, __u64 blocked_ns, __u64 unbooked_ns)
 {
-	struct times_key key = key_of(thread, STATE_RUN_QUEUE);
+	const struct wait_link *latest = &waker->links[(waker->next_link - 1) % MAX_LINKS];
 
-	key.context = context_of(thread);
-	key.api = api_of(thread);
-	/* The threads of one process are one hog. */
-	key.who_pid = thread->culprit_pid;
-	book(&key, thread->culprit_comm, unbooked_ns, run_queue_ns, 1);
+	/* Most often the other one was on a CPU all the time. */
+	if (thread->slices_ns ||
+	    (blocked_ns >= SHORT_NS && (latest->end_ktime_ns > thread->off_ktime_ns ||
+					waker->links_ktime_ns > thread->off_ktime_ns))) {
+		divide_wait(thread, waker, thread->off_ktime_ns + blocked_ns, unbooked_ns);
+		return;
+	}
+	key->who_pid = waker->pid;
+	key->who_tid = waker->tid;
+	key->end_pid = waker->pid;
+	key->end_tid = waker->tid;
+	key->end_state = STATE_ON_CPU;
+	book(key, thread->waker_comm, unbooked_ns, blocked_ns, 1);
+	keep_link(thread, blocked_ns, waker, STATE_ON_CPU);
+}
+
+/*
+ * Python waits for the GIL in slices of 5 ms, looking up in between. It is one wait, and only
+ * the end of the last slice says who let go of the GIL. Until then, it is taken to be the thread
+ * that got it last.
+ */
+static __noinline int keep_slice(struct thread *thread, __u64 runnable_ktime_ns, __u64 unbooked_ns,
+				 __u64 now_ktime_ns)
+{
+	struct process *process = find_process(thread->pid);
+	struct times_key key = key_of_wait(thread);
+	struct wait_link *link;
+
+	if (!thread->slices_ns) {
+		thread->slices_start_ktime_ns = thread->off_ktime_ns;
+		link = &thread->links[thread->next_link++ % MAX_LINKS];
+		if (link->start_ktime_ns)
+			thread->links_ktime_ns = link->end_ktime_ns;
+		end_by(link, thread, STATE_BLOCKED);
+		link->flags = STALL_GIL;
+		link->system_call = key.system_call;
+		link->start_ktime_ns = thread->off_ktime_ns;
+		link->last_ktime_ns = thread->off_ktime_ns;
+		link->run_queue_ns = 0;
+		if (process && process->gil_tid && process->gil_tid != thread->tid) {
+			end_by(link, thread, STATE_ON_CPU);
+			link->end_tid = process->gil_tid;
+		}
+	}
+	thread->slices_end_ktime_ns = now_ktime_ns;
+	thread->slices_ns += runnable_ktime_ns - thread->off_ktime_ns;
+	thread->slices_place = (__u32)key.context << 16 | key.api;
+	thread->slices_kernel_stack = key.kernel_stack;
+	thread->slices_system_call = key.system_call;
+	link = &thread->links[(thread->next_link - 1) % MAX_LINKS];
+	link->runnable_ktime_ns = now_ktime_ns;
+	link->end_ktime_ns = now_ktime_ns;
+	link->blocked_ns = thread->slices_ns;
+	return book(&key, thread->comm, unbooked_ns, 0, 0);
+}
+
+/* A thread that waited for the GIL has it. */
+static __always_inline void note_gil(const struct thread *thread)
+{
+	struct process *process = find_process(thread->pid);
+
+	if (process)
+		process->gil_tid = thread->tid;
+}
+
+/*
+ * A thread wakes another one that waits for the GIL: it has it now. If it took it without being
+ * woken, right after a slice, then the other one has let go of it, and waits until it is taken.
+ */
+static __always_inline void note_taker(const struct thread *holder, __u32 taker_tid)
+{
+	struct thread *taker = find_thread(taker_tid);
+
+	if (!taker || !taker->slices_ns || taker->pid != holder->pid)
+		return;
+	divide_wait(taker, holder, taker->slices_end_ktime_ns, 0);
+	note_gil(taker);
+}
+
+/* It has the GIL, and nobody is known to have let go of it but who got it last. */
+static __noinline int end_slices(struct thread *thread)
+{
+	struct process *process = find_process(thread->pid);
+	struct times_key key = key_of(thread, STATE_BLOCKED);
+
+	key.context = thread->slices_place >> 16;
+	key.api = thread->slices_place;
+	key.kernel_stack = thread->slices_kernel_stack;
+	key.system_call = thread->slices_system_call;
+	key.flags = STALL_GIL;
+	if (process && process->gil_tid && process->gil_tid != thread->tid) {
+		key.who_pid = thread->pid;
+		key.who_tid = process->gil_tid;
+		key.end_pid = thread->pid;
+		key.end_tid = process->gil_tid;
+		key.end_state = STATE_ON_CPU;
+	}
+	book(&key, thread->comm, 0, thread->slices_ns, 1);
+	thread->slices_ns = 0;
+	note_gil(thread);
 	return 0;
 }
 
@@ -233,37 +388,62 @@ static __noinline int book_run_queue(struct thread *thread, __u64 unbooked_ns, _
 static __always_inline void book_off_cpu(struct thread *thread, __u64 from_ktime_ns,
 					 __u64 runnable_ktime_ns, __u64 now_ktime_ns)
 {
-	__u64 unbooked_ns = 0;
+	__u64 blocked_ns = runnable_ktime_ns - thread->off_ktime_ns, unbooked_ns = 0;
+	bool is_gil = thread->stall_flags & STALL_GIL;
+	struct times_key key = key_of_wait(thread);
 	struct wait_link *latest;
 	struct thread *waker;
 
-	if (runnable_ktime_ns > thread->off_ktime_ns) {
+	if (blocked_ns) {
 		if (runnable_ktime_ns > from_ktime_ns)
 			unbooked_ns = runnable_ktime_ns - from_ktime_ns;
-		waker = thread->waker_tid && !is_sleep(thread) ? find_thread(thread->waker_tid)
-							       : NULL;
-		if (waker)
-			divide_wait(thread, waker, runnable_ktime_ns, unbooked_ns);
+		if (thread->slices_ns &&
+		    (!is_gil || thread->off_ktime_ns - thread->slices_end_ktime_ns > SLICE_GAP_NS))
+			end_slices(thread);
+		waker = NULL;
+		if (thread->waker_tid && !is_ended_by_nobody(thread))
+			waker = find_thread(thread->waker_tid);
+		if (is_gil && thread->waker_pid != thread->pid)
+			keep_slice(thread, runnable_ktime_ns, unbooked_ns, now_ktime_ns);
+		else if (waker)
+			book_woken(thread, waker, &key, blocked_ns, unbooked_ns);
 		else
-			book_alone(thread, runnable_ktime_ns, unbooked_ns);
+			book_alone(thread, &key, blocked_ns, unbooked_ns);
+		if (is_gil && !thread->slices_ns)
+			note_gil(thread);
+	} else {
+		thread->slices_end_ktime_ns = now_ktime_ns;
+		if (!thread->slices_ns)
+			keep_link(thread, 0, thread, STATE_RUN_QUEUE);
 	}
 	if (now_ktime_ns <= runnable_ktime_ns)
 		return;
 	if (from_ktime_ns < runnable_ktime_ns)
 		from_ktime_ns = runnable_ktime_ns;
-	book_run_queue(thread, now_ktime_ns - from_ktime_ns, now_ktime_ns - runnable_ktime_ns);
-	if (runnable_ktime_ns <= thread->off_ktime_ns) {
-		struct wait_link link = {
-			.start_ktime_ns = thread->off_ktime_ns,
-			.end_ktime_ns = thread->off_ktime_ns,
-		};
-
-		end_by(&link, thread, STATE_RUN_QUEUE);
-		add_link(thread, &link);
-	}
 	latest = &thread->links[(thread->next_link - 1) % MAX_LINKS];
 	latest->end_ktime_ns = now_ktime_ns;
 	latest->run_queue_ns += now_ktime_ns - runnable_ktime_ns;
+	/* The threads of one process are one hog. */
+	key.who_pid = thread->culprit_pid;
+	key.who_tid = 0;
+	key.end_pid = 0;
+	key.end_tid = 0;
+	key.kernel_stack = -1;
+	key.system_call = -1;
+	key.state = STATE_RUN_QUEUE;
+	key.flags = 0;
+	key.end_state = STATE_NONE;
+	book(&key, thread->culprit_comm, now_ktime_ns - from_ktime_ns,
+	     now_ktime_ns - runnable_ktime_ns, 1);
+}
+
+/* A thread ends, on a CPU. */
+static __always_inline void end_account(struct thread *thread)
+{
+	count_hits(thread);
+	book_cpu_times(thread);
+	if (thread->slices_ns)
+		end_slices(thread);
 }
 
 #endif

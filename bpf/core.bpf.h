@@ -140,6 +140,7 @@ struct task_struct {
 	int pid;
 	int tgid;
 	int exit_code;
+	unsigned int in_iowait : 1;
 	__u64 start_boottime;
 	char comm[16];
 	struct task_struct *group_leader;

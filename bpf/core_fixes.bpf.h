@@ -83,7 +83,7 @@ static __always_inline __u32 cpu_of(struct task_struct *task)
 		}                                                                                  \
 	} while (0)
 
-#if CAN_RECALL_STACKS
+#if !defined(OTEL_GPU_NO_BTF)
 
 /*
  * Since Linux kernel commit a35b9af4ec2c ("bpf: Add a kfunc for generic type cast") (in v6.2),
@@ -91,6 +91,10 @@ static __always_inline __u32 cpu_of(struct task_struct *task)
  * of a helper, and a copy. A kernel without it refuses to load a program that names it.
  */
 extern void *bpf_rdonly_cast(const void *address, __u32 type) __ksym __weak;
+
+#endif
+
+#if CAN_RECALL_STACKS
 
 static __always_inline __u64 word_at(__u64 address)
 {

@@ -122,7 +122,7 @@ int enter_call(struct pt_regs *ctx)
 	/* Last, so that our own work does not count as the call's. */
 	call->start_ktime_ns = bpf_ktime_get_ns();
 	if (!thread->depth) {
-		call->start_ktime_ns = pass_on_cpu(thread, call->start_ktime_ns);
+		call->start_ktime_ns = pass_on_cpu(thread, call->start_ktime_ns, 0);
 		thread->sampled = is_sampled(thread);
 		finish_gap(thread, api, call->start_ktime_ns);
 		forget_intervals(thread);
@@ -348,8 +348,8 @@ int exit_call(struct pt_regs *ctx)
 	thread->returns++;
 	notice_running(thread, bpf_get_current_task_btf(), now_ktime_ns);
 	/* The account was read a moment later: the call lasts until then. */
-	if (now_ktime_ns < thread->booked_ktime_ns)
-		now_ktime_ns = thread->booked_ktime_ns;
+	if (now_ktime_ns < (thread->booked & ~OFF_CPU))
+		now_ktime_ns = thread->booked & ~OFF_CPU;
 	if (!thread->depth) {
 		count(COUNTER_LOST_NO_ENTRY);
 		return 0;
@@ -390,7 +390,7 @@ int exit_call(struct pt_regs *ctx)
 			count(COUNTER_SPANS_WITHHELD_RATE);
 	}
 	if (thread->depth == 1)
-		begin_gap(thread, call->api, pass_on_cpu(thread, now_ktime_ns));
+		begin_gap(thread, call->api, pass_on_cpu(thread, now_ktime_ns, 0));
 	thread->depth--;
 	return 0;
 }

@@ -292,7 +292,7 @@ struct stall_record {
 	__u64 user_stack;	     /* id of its merged stack, 0: none; see sample_record */
 	__u32 culprit_pid;	     /* who had the CPU that it waited for; 0: idle or unknown */
 	__u32 culprit_tid;
-	__u32 waker_pid; /* who woke it; 0: an interrupt on an idle CPU, or not known */
+	__u32 waker_pid; /* who woke it; 0: a timer, an interrupt on an idle CPU, or not known */
 	__u32 waker_tid;
 	__u32 cpu; /* where it ran again */
 	__u16 call_api;
@@ -585,6 +585,8 @@ struct process {
 	__u64 span_arrival_ktime_ns; /* rate limit: theoretical arrival time */
 	__u32 flags;
 	__u32 resources; /* that were first met in its waits */
+	__u32 gil_tid;	 /* the last thread that waited for the GIL and got it */
+	__u32 padding;
 };
 
 /*
@@ -696,7 +698,9 @@ struct cpu_time {
  * that waited for each other. Waits of one kind that follow each other closely are one link.
  */
 struct wait_link {
-	__u64 start_ktime_ns; /* 0: none */
+	__u64 start_ktime_ns;	 /* 0: none */
+	__u64 last_ktime_ns;	 /* when the last one of its waits began */
+	__u64 runnable_ktime_ns; /* when that one could run again */
 	__u64 end_ktime_ns;
 	__u64 blocked_ns; /* in between; what is missing, it was on a CPU */
 	__u64 run_queue_ns;
@@ -711,9 +715,15 @@ struct wait_link {
 
 struct thread {
 	__u64 image_ktime_ns;
-	__u64 booked_ktime_ns; /* up to when its time is in the account; 0: it was not seen yet */
-	__u64 links_ktime_ns;  /* since when the links below have all of its waits */
-	__u64 off_ktime_ns;    /* 0: on a CPU */
+	/* Up to when its time is in the account, and OFF_CPU if it is off a CPU since; 0: it was not
+	 * seen yet. */
+	__u64 booked;
+	__u64 links_ktime_ns; /* since when the links below have all of its waits */
+	/* Slices of one wait for the GIL; nobody let go of it yet. */
+	__u64 slices_start_ktime_ns;
+	__u64 slices_end_ktime_ns;
+	__u64 slices_ns;    /* blocked in them; 0: there are none */
+	__u64 off_ktime_ns; /* 0: on a CPU */
 	__u64 runnable_ktime_ns;
 	__u64 blocked_ns;	    /* total since the thread was watched */
 	__u64 run_queue_ns;	    /* total since the thread was watched */
@@ -752,7 +762,11 @@ struct thread {
 	__s32 last_descriptor; /* of the last one that was looked at; -1: it may be another file now */
 	__u32 last_resource; /* what it was */
 	__u32 last_shared_resource;
-	__u16 last_api; /* of its last outermost call */
+	__u32 slices_place; /* as in struct cpu_time */
+	__s32 slices_kernel_stack;
+	__s32 slices_system_call;
+	__u32 waits_for_io; /* for a device, as the kernel says */
+	__u16 last_api;	    /* of its last outermost call */
 	__u8 switch_type;
 	__u8 sampled; /* the outermost open call is on the baseline sample */
 	char culprit_comm[COMM_BYTES];
@@ -808,12 +822,12 @@ struct resource_identity {
 /* What a thread waited for, in a system call about a file descriptor. */
 struct resource {
 	struct resource_identity identity;
+	__u32 shared; /* id of what stands for it in the time account; its own, or one of many */
+	__u32 pid;
 	__u64 image_ktime_ns; /* of whose thread was the first to wait for it */
 	__u64 inode;
-	__u64 peer_inode;  /* of the other end of a local socket; 0: not known */
-	__u64 retransmits; /* of segments to this peer, since it was met */
-	__u32 pid;
-	__u32 shared; /* id of what stands for it in the time account; its own, or one of many */
+	__u64 peer_inode;     /* of the other end of a local socket; 0: not known */
+	__u64 retransmits;    /* of segments to this peer, since it was met */
 	__u32 special_device; /* that a device file is for: major << 20 | minor */
 	__u16 mode;	      /* file type and permissions */
 	__u16 local_port;

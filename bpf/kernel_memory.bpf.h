@@ -27,6 +27,16 @@
 		((__u64 *)(to))[1] = ((const __u64 *)(task)->comm)[1];                             \
 	} while (0)
 
+/*
+ * What is at an address that the verifier knows no type of, in a function that knows whether the
+ * kernel can read in place; see core_fixes.bpf.h.
+ */
+#define TYPED(address, type)                                                                       \
+	(in_place ? (type *)bpf_rdonly_cast((void *)(address), bpf_core_type_id_kernel(type))      \
+		  : (type *)(address))
+#define LOAD(source, ...)                                                                          \
+	(in_place ? READ_KERNEL(source, __VA_ARGS__) : BPF_CORE_READ(source, __VA_ARGS__))
+
 /* A kernel stack is had from the task whose it is. On x86-64, all return addresses are in it. */
 #define WALK_KERNEL_STACK(task, buffer, size) bpf_get_task_stack(task, buffer, size, 0)
 #if defined(__TARGET_ARCH_x86)

@@ -10,48 +10,12 @@
 #ifndef OTEL_GPU_KERNEL_STACKS_BPF_H
 #define OTEL_GPU_KERNEL_STACKS_BPF_H
 
-#define STACK_FLOOR_NS 20000
+#include "stack_ids.bpf.h"
+
 #define MEMO_BITS      10
 #define MAX_WORDS      192    /* of a kernel stack, from its innermost end */
 #define MAX_DESCRIPTOR 0x1000 /* a first argument from here on is no file descriptor */
 #define REPLACE_ONE_IN 16     /* of stacks that another one has the entry of */
-#define ROOM_OF_OTHERS 1      /* where a stack is kept that is not of a switch */
-
-/*
- * Find this CPU's stack in one of its rooms among the known ones, or add it. Negative: it is not there. A global
- * function, so that the verifier walks its loops once, and not from each place that calls it.
- */
-__weak __noinline __s64 find_known_stack(__u32 frames, __u32 room)
-{
-	struct kernel_stack *walk = bpf_map_lookup_elem(&stack_walk, &room), *known;
-	__u64 hash = 0;
-	__u32 id;
-
-	if (!walk)
-		return -1;
-	for (__u32 i = 0; i < MAX_STACK_FRAMES && i < frames; i++)
-		hash = (hash ^ walk->addresses[i]) * 0x9e3779b97f4a7c15ULL;
-	id = hash >> 33;
-	known = bpf_map_lookup_elem(&stacks, &id);
-	if (!known) {
-		for (__u32 i = 0; i < MAX_STACK_FRAMES; i++) {
-			if (i >= frames)
-				walk->addresses[i] = 0;
-		}
-		/* BPF_NOEXIST: another CPU may have found the same. */
-		bpf_map_update_elem(&stacks, &id, walk, BPF_NOEXIST);
-		known = bpf_map_lookup_elem(&stacks, &id);
-	}
-	if (!known)
-		return -1;
-	for (__u32 i = 0; i < MAX_STACK_FRAMES; i++) {
-		if (i >= frames)
-			return known->addresses[i] ? -1 : (long)id;
-		if (known->addresses[i] != walk->addresses[i])
-			return -1;
-	}
-	return id;
-}
 
 #if CAN_RECALL_STACKS
 
@@ -261,14 +225,6 @@ __weak __noinline int learn_words(const struct thread *thread, __u32 stack, __u3
 
 #endif
 
-/* Returns how many frames there are, or the limit; 0: there is no stack. */
-static __always_inline __u32 unwind(void *source, struct kernel_stack *walk)
-{
-	long bytes = WALK_KERNEL_STACK(source, walk, sizeof(*walk));
-
-	return bytes > 0 ? bytes / sizeof(__u64) : 0;
-}
-
 /*
  * Negative: none. An id is a hash of the stack, and compared: it never means another.
  *
@@ -305,7 +261,7 @@ static __always_inline long find_kernel_stack(const struct thread *thread, void 
 	frames = unwind(source, walk);
 	if (!frames)
 		return -1;
-	stack = find_known_stack(frames, zero);
+	stack = find_known_stack(frames, ROOM_OF_SWITCH);
 #if CAN_RECALL_STACKS
 	if (may_recall && stack >= 0) {
 		copy_words(copy, source, MAX_WORDS);

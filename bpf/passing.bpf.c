@@ -13,7 +13,7 @@
 #include "tasks.bpf.h"
 #include "core_fixes.bpf.h"
 #include "times.bpf.h"
-#include "kernel_stacks.bpf.h"
+#include "stack_ids.bpf.h"
 
 struct bpf_iter_meta;
 
@@ -21,17 +21,6 @@ struct bpf_iter__task {
 	struct bpf_iter_meta *meta;
 	struct task_struct *task;
 };
-
-static __always_inline void book_running(struct thread *thread, __u64 from_ktime_ns,
-					 __u64 now_ktime_ns)
-{
-	struct times_key key = key_of(thread, STATE_ON_CPU);
-	__u32 place = cpu_place_of(thread);
-
-	key.context = place >> 16;
-	key.api = place;
-	book(&key, thread->comm, now_ktime_ns - from_ktime_ns, now_ktime_ns - from_ktime_ns, 0);
-}
 
 static __always_inline __s32 look_at_stack(struct task_struct *task)
 {
@@ -73,7 +62,7 @@ SEC("iter/task")
 int book_passing(struct bpf_iter__task *ctx)
 {
 	struct task_struct *task = ctx->task;
-	__u64 from_ktime_ns, now_ktime_ns;
+	__u64 seen, from_ktime_ns, now_ktime_ns;
 	struct thread *thread;
 	__u32 tid;
 
@@ -83,25 +72,22 @@ int book_passing(struct bpf_iter__task *ctx)
 	thread = tid ? find_thread(tid) : NULL;
 	if (!thread)
 		return 0;
-	from_ktime_ns = *(volatile __u64 *)&thread->booked_ktime_ns;
+	seen = *(volatile __u64 *)&thread->booked;
 	now_ktime_ns = bpf_ktime_get_ns();
 	/* A thread that was not seen yet: it may have waited since before it was watched. */
-	if (!from_ktime_ns && task_state(task))
+	if (!seen && task_state(task))
 		return 0;
-	/* Its state is of the time that is taken: a thread that changes it takes that time first. */
-	bool waits = *(volatile __u64 *)&thread->off_ktime_ns;
-
+	from_ktime_ns = seen & ~OFF_CPU;
 	if (from_ktime_ns < now_ktime_ns &&
-	    __sync_val_compare_and_swap(&thread->booked_ktime_ns, from_ktime_ns, now_ktime_ns) ==
-		    from_ktime_ns) {
-		if (!from_ktime_ns)
+	    __sync_val_compare_and_swap(&thread->booked, seen, now_ktime_ns | (seen & OFF_CPU)) ==
+		    seen) {
+		if (!seen)
 			thread->links_ktime_ns = now_ktime_ns;
-		else if (waits)
+		else if (seen & OFF_CPU)
 			book_waiting(thread, task, from_ktime_ns, now_ktime_ns);
 		else
-			book_running(thread, from_ktime_ns, now_ktime_ns);
+			book_on_cpu(thread, cpu_place_of(thread), now_ktime_ns - from_ktime_ns, 0);
 	}
-	for (int i = 0; i < MAX_PLACES; i++)
-		book_cpu_time(thread, &thread->on_cpu[i]);
+	book_cpu_times(thread);
 	return 0;
 }

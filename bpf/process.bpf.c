@@ -7,6 +7,7 @@
 #include "tasks.bpf.h"
 #include "aggregate.bpf.h"
 #include "times.bpf.h"
+#include "chains.bpf.h"
 #include "paths.bpf.h"
 
 #define SIGSTOP 19
@@ -39,6 +40,15 @@ static __always_inline void count_fork(__u32 pid, __u64 image_ktime_ns)
 	add_to_bucket(&key, 0, 0, 0);
 }
 
+/* A thread that was made waits for a CPU. */
+static __always_inline void await_cpu(struct thread *thread)
+{
+	if (!thread)
+		return;
+	thread->runnable_ktime_ns = thread->booked;
+	thread->booked |= OFF_CPU;
+}
+
 SEC(TRACEPOINT "sched_process_fork")
 int sched_process_fork(__u64 *ctx)
 {
@@ -53,7 +63,7 @@ int sched_process_fork(__u64 *ctx)
 	if (!process || !child_tid)
 		return 0;
 	if (child_pid == pid) { /* a thread */
-		watch_thread(process, pid, child_tid);
+		await_cpu(watch_thread(process, pid, child_tid));
 		return 0;
 	}
 	/* A pid whose exit was not seen may still be there. */
@@ -61,7 +71,7 @@ int sched_process_fork(__u64 *ctx)
 	child_process = watch_process(child_pid, process->flags);
 	if (!child_process)
 		return 0;
-	watch_thread(child_process, child_pid, child_tid);
+	await_cpu(watch_thread(child_process, child_pid, child_tid));
 	count_fork(pid, process->image_ktime_ns);
 
 	record = bpf_ringbuf_reserve(&lifecycle, sizeof(*record), 0);
@@ -117,8 +127,8 @@ int sched_process_exec(__u64 *ctx)
 		bpf_map_delete_elem(&threads, &old_tid);
 	thread = find_thread(tid);
 	if (thread) {
-		pass_on_cpu(thread, process->image_ktime_ns);
-		bring_in(thread);
+		pass_on_cpu(thread, process->image_ktime_ns, 0);
+		end_account(thread);
 	}
 	watch_thread(process, pid, tid);
 	file.inode = READ_KERNEL(binprm, file, f_inode, i_ino);
@@ -160,8 +170,8 @@ int sched_process_exit(__u64 *ctx)
 	if (thread) {
 		if (thread->depth)
 			count(COUNTER_LOST_EXIT_INSIDE_CALL);
-		pass_on_cpu(thread, bpf_ktime_get_ns());
-		bring_in(thread);
+		pass_on_cpu(thread, bpf_ktime_get_ns(), 0);
+		end_account(thread);
 		bpf_map_delete_elem(&threads, &tid);
 	}
 	process = find_process(pid);

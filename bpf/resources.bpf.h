@@ -17,7 +17,7 @@ static __always_inline void note_descriptor(struct thread *thread, __u64 second_
 }
 
 static __always_inline void note_resource(struct thread *thread, struct task_struct *task,
-					  __u64 now_ktime_ns)
+					  __u64 now_ktime_ns, bool in_place)
 {
 }
 
@@ -167,7 +167,7 @@ static __always_inline bool is_same(const struct resource_identity *one,
 }
 
 /* In an epoll set, a file that is ready: that is what the wait was for. */
-static __always_inline struct file *ready_file(struct file *set)
+static __always_inline __u64 ready_file(struct file *set)
 {
 	struct eventpoll *poll = BPF_CORE_READ(set, private_data);
 	struct list_head *first;
@@ -175,25 +175,26 @@ static __always_inline struct file *ready_file(struct file *set)
 	struct file *file;
 
 	if (!bpf_core_type_exists(struct epitem) || !bpf_core_type_exists(struct eventpoll))
-		return set;
+		return (__u64)set;
 	first = BPF_CORE_READ(poll, rdllist.next);
 	if (!first ||
 	    (void *)first == (void *)poll + bpf_core_field_offset(struct eventpoll, rdllist))
-		return set;
+		return (__u64)set;
 	item = (void *)first - bpf_core_field_offset(struct epitem, rdllink);
 	file = BPF_CORE_READ(item, ffd.file);
-	return file ? file : set;
+	return (__u64)(file ? file : set);
 }
 
-static __always_inline struct sock *identify_socket(struct resource *look, struct file *file)
+static __always_inline struct sock *identify_socket(struct resource *look, struct file *file,
+						    bool in_place)
 {
-	struct socket *socket = BPF_CORE_READ(file, private_data);
-	struct sock *sk = BPF_CORE_READ(socket, sk);
+	struct socket *socket = TYPED(LOAD(file, private_data), struct socket);
+	struct sock *sk = LOAD(socket, sk);
 
-	look->identity.family = BPF_CORE_READ(sk, __sk_common.skc_family);
-	look->identity.socket_type = BPF_CORE_READ(socket, type);
+	look->identity.family = LOAD(sk, __sk_common.skc_family);
+	look->identity.socket_type = LOAD(socket, type);
 	if (look->identity.family == AF_INET || look->identity.family == AF_INET6) {
-		read_addresses(look, sk);
+		read_addresses(look, sk, in_place);
 		if (look->identity.is_remote)
 			be_known_by_peer(&look->identity);
 	}
@@ -287,13 +288,17 @@ static __always_inline struct resource *meet(const struct thread *thread, struct
 	return known;
 }
 
-/*
- * Find out what a file is, and note it in the thread. A global function, so that the verifier
- * walks it once; with the address as a number, as such a function takes no pointer to a file.
- */
-__weak __noinline int look_at_file(struct thread *thread, __u64 address)
+static __always_inline void begin_look(struct resource *look)
 {
-	struct file *file = (void *)address;
+	__builtin_memset(&look->identity, 0, sizeof(look->identity));
+	__builtin_memset(look->local_address, 0, ADDRESS_BYTES);
+	look->local_port = 0;
+}
+
+/* Find out what a file is, and note it in the thread. */
+static __always_inline int look_at_file(struct thread *thread, __u64 address, bool in_place)
+{
+	struct file *file;
 	__u32 zero = 0, id, type;
 	struct resource *look = bpf_map_lookup_elem(&resource_looks, &zero), *known;
 	struct sock *sk = NULL;
@@ -303,22 +308,21 @@ __weak __noinline int look_at_file(struct thread *thread, __u64 address)
 		return 0;
 	is_of_set = descriptor_place_of(thread->system_call) == DESCRIPTOR_EPOLL;
 	if (is_of_set)
-		file = ready_file(file);
-	__builtin_memset(&look->identity, 0, sizeof(look->identity));
-	__builtin_memset(look->local_address, 0, ADDRESS_BYTES);
-	look->local_port = 0;
-	look->inode = BPF_CORE_READ(file, f_inode, i_ino);
-	look->mode = BPF_CORE_READ(file, f_inode, i_mode);
+		address = ready_file((void *)address);
+	file = TYPED(address, struct file);
+	begin_look(look);
+	look->inode = LOAD(file, f_inode, i_ino);
+	look->mode = LOAD(file, f_inode, i_mode);
 	look->identity.inode = look->inode;
-	look->identity.operations = (__u64)BPF_CORE_READ(file, f_op);
-	look->identity.device = BPF_CORE_READ(file, f_inode, i_sb, s_dev);
+	look->identity.operations = (__u64)LOAD(file, f_op);
+	look->identity.device = LOAD(file, f_inode, i_sb, s_dev);
 	type = look->mode & FILE_TYPE;
 	if (type == FILE_SOCKET)
-		sk = identify_socket(look, file);
+		sk = identify_socket(look, file, in_place);
 	id = id_of(&look->identity);
 	known = bpf_map_lookup_elem(&resources, &id);
 	if (!known)
-		known = meet(thread, look, id, file, sk);
+		known = meet(thread, look, id, (void *)address, sk);
 	else if (!is_same(&known->identity, &look->identity))
 		known = NULL;
 	if (!known) {
@@ -335,9 +339,23 @@ __weak __noinline int look_at_file(struct thread *thread, __u64 address)
 	return 0;
 }
 
+/*
+ * Global functions, so that the verifier walks each once; with the address as a number, as such a
+ * function takes no pointer to a file.
+ */
+__weak __noinline int look_by_copies(struct thread *thread, __u64 address)
+{
+	return look_at_file(thread, address, false);
+}
+
+__weak __noinline int look_in_place(struct thread *thread, __u64 address)
+{
+	return look_at_file(thread, address, true);
+}
+
 /* The thread is about to run. */
 static __always_inline void note_resource(struct thread *thread, struct task_struct *task,
-					  __u64 now_ktime_ns)
+					  __u64 now_ktime_ns, bool in_place)
 {
 	__s32 descriptor = thread->descriptor;
 	struct file **slots, *file = NULL;
@@ -356,8 +374,12 @@ static __always_inline void note_resource(struct thread *thread, struct task_str
 		return;
 	slots = READ_KERNEL(task, files, fdt, fd);
 	bpf_probe_read_kernel(&file, sizeof(file), slots + descriptor);
-	if (file)
-		look_at_file(thread, (__u64)file);
+	if (!file)
+		return;
+	if (in_place)
+		look_in_place(thread, (__u64)file);
+	else
+		look_by_copies(thread, (__u64)file);
 }
 
 #endif

@@ -44,7 +44,8 @@ static struct {
 	char comm[COMM_BYTES];
 	__u32 pid;
 	__u32 tid;
-	__u64 padding[5];
+	__u64 timers; /* that are being served */
+	__u64 padding[4];
 } running[MAX_CPUS];
 
 /* The system call that a thread waits in. */
@@ -103,8 +104,12 @@ static __always_inline __u64 leave_cpu(struct thread *thread, struct task_struct
 	count(COUNTER_SCHEDULER_SWITCHES);
 	notice_running(thread, prev, now_ktime_ns);
 	READ_COMM(thread->comm, prev);
-	now_ktime_ns = pass_on_cpu(thread, now_ktime_ns);
-	bring_in(thread);
+	thread->runnable_ktime_ns = 0;
+	now_ktime_ns = pass_on_cpu(thread, now_ktime_ns, OFF_CPU);
+	count_hits(thread);
+#if defined(OTEL_GPU_NO_BTF)
+	book_cpu_times(thread);
+#endif
 	thread->off_ktime_ns = now_ktime_ns;
 	thread->runtime_ns = READ_KERNEL(prev, se.sum_exec_runtime);
 	thread->waker_pid = 0;
@@ -120,9 +125,11 @@ static __always_inline __u64 leave_cpu(struct thread *thread, struct task_struct
 	if (voluntary) {
 		thread->switch_type = SWITCH_VOLUNTARY;
 		thread->voluntary_switches++;
-		thread->runnable_ktime_ns = 0;
 		exonerate(thread);
 		note_place(thread, prev);
+#if !defined(OTEL_GPU_NO_BTF)
+		thread->waits_for_io = BPF_CORE_READ_BITFIELD(prev, in_iowait);
+#endif
 	} else {
 		thread->switch_type = SWITCH_INVOLUNTARY;
 		thread->involuntary_switches++;
@@ -140,13 +147,15 @@ static __always_inline __u64 leave_cpu(struct thread *thread, struct task_struct
 /* A new thread runs for the first time: it has waited for a CPU since it was made. */
 static __always_inline void begin_running(struct thread *thread, __u64 now_ktime_ns)
 {
+	struct times_key key = key_of(thread, STATE_RUN_QUEUE);
 	__u64 from_ktime_ns;
 
-	if (!thread->booked_ktime_ns || thread->voluntary_switches || thread->involuntary_switches)
+	if (!(thread->booked & OFF_CPU))
 		return;
-	from_ktime_ns = claim(thread, &now_ktime_ns);
-	if (from_ktime_ns < now_ktime_ns)
-		book_run_queue(thread, now_ktime_ns - from_ktime_ns, now_ktime_ns - from_ktime_ns);
+	from_ktime_ns = claim(thread, &now_ktime_ns, 0);
+	key.context = CONTEXT_OTHER;
+	book(&key, thread->comm, now_ktime_ns - from_ktime_ns,
+	     now_ktime_ns - thread->runnable_ktime_ns, 1);
 }
 
 /*
@@ -187,6 +196,8 @@ static __always_inline int on_switch(__u64 *ctx, bool in_place)
 	READ_COMM(running[cpu % MAX_CPUS].comm, next);
 	running[cpu % MAX_CPUS].pid = pid_of(next);
 	running[cpu % MAX_CPUS].tid = next_tid;
+	/* Should the end of one not have been seen: none lasts longer than this. */
+	running[cpu % MAX_CPUS].timers = 0;
 	thread = prev_tid ? find_thread(prev_tid) : NULL;
 	if (thread) {
 		now_ktime_ns = bpf_ktime_get_ns();
@@ -199,7 +210,7 @@ static __always_inline int on_switch(__u64 *ctx, bool in_place)
 		if (!now_ktime_ns)
 			now_ktime_ns = bpf_ktime_get_ns();
 		note_stack(thread, next, now_ktime_ns, in_place);
-		note_resource(thread, next, now_ktime_ns);
+		note_resource(thread, next, now_ktime_ns, in_place);
 		note_culprit(thread, prev, cpu, now_ktime_ns);
 		enter_cpu(thread, next, now_ktime_ns);
 	} else if (thread) {
@@ -222,9 +233,31 @@ int sched_switch_in_place(__u64 *ctx)
 }
 
 /*
- * In the waker: whoever puts the thread on a CPU may be another one. A wake-up from an
- * interrupt (a timer, a device) names whoever was interrupted: whether one is served is
- * in a variable that not every kernel lets us find.
+ * What a timer wakes, nobody does: who is interrupted by it has nothing to do with it. Only
+ * timers of this kind end sleeps and the time limits of waits.
+ */
+SEC(TRACEPOINT "hrtimer_expire_entry")
+int timer_begins(__u64 *ctx)
+{
+	running[bpf_get_smp_processor_id() % MAX_CPUS].timers++;
+	return 0;
+}
+
+SEC(TRACEPOINT "hrtimer_expire_exit")
+int timer_ends(__u64 *ctx)
+{
+	__u32 cpu = bpf_get_smp_processor_id() % MAX_CPUS;
+
+	/* One that had begun before this was attached. */
+	if (running[cpu].timers)
+		running[cpu].timers--;
+	return 0;
+}
+
+/*
+ * In the waker: whoever puts the thread on a CPU may be another one. A wake-up from a device's
+ * interrupt names whoever was interrupted: whether one is served is in a variable that not
+ * every kernel lets us find.
  */
 SEC(TRACEPOINT "sched_waking")
 int sched_waking(__u64 *ctx)
@@ -239,11 +272,16 @@ int sched_waking(__u64 *ctx)
 		return 0;
 	thread->runnable_ktime_ns = bpf_ktime_get_ns();
 	waker = bpf_get_current_task_btf();
-	thread->waker_tid = tid_of(waker);
-	thread->waker_pid = pid_of(waker);
-	if (thread->waker_pid == settings.agent_pid)
-		thread->stall_flags |= STALL_AGENT;
-	READ_COMM(thread->waker_comm, waker);
+	cpu = bpf_get_smp_processor_id() % MAX_CPUS;
+	if (!running[cpu].timers) {
+		thread->waker_tid = tid_of(waker);
+		thread->waker_pid = pid_of(waker);
+		if (thread->waker_pid == settings.agent_pid)
+			thread->stall_flags |= STALL_AGENT;
+		READ_COMM(thread->waker_comm, waker);
+	}
+	if (thread->stall_flags & STALL_GIL)
+		note_taker(thread, thread->waker_tid);
 	thread->woken_cpu = cpu_of(task);
 	cpu = thread->woken_cpu % MAX_CPUS;
 	thread->culprit_pid = running[cpu].pid;
@@ -253,5 +291,36 @@ int sched_waking(__u64 *ctx)
 		thread->culprit_comm[0] = 0;
 	return 0;
 }
+
+#if !defined(OTEL_GPU_NO_BTF)
+
+/*
+ * A segment had to be sent again to a host that a watched thread waited for. Counted by peer: which
+ * thread sent it, the kernel does not know any more.
+ */
+SEC(TRACEPOINT "tcp_retransmit_skb")
+int tcp_retransmit_skb(__u64 *ctx)
+{
+	struct sock *sk = (struct sock *)ctx[0];
+	__u32 zero = 0, id;
+	/* A context switch, which has its looks there too, does not come in between. */
+	struct resource *look = bpf_map_lookup_elem(&resource_looks, &zero), *known;
+
+	if (!look)
+		return 0;
+	begin_look(look);
+	look->identity.family = READ_KERNEL(sk, __sk_common.skc_family);
+	look->identity.socket_type = SOCK_STREAM;
+	read_addresses(look, sk, true);
+	if (!look->identity.is_remote)
+		return 0;
+	id = id_of(&look->identity);
+	known = bpf_map_lookup_elem(&resources, &id);
+	if (known && is_same(&known->identity, &look->identity))
+		__sync_fetch_and_add(&known->retransmits, 1);
+	return 0;
+}
+
+#endif
 
 char LICENSE[] __weak SEC("license") = "Dual BSD/GPL";

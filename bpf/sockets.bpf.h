@@ -77,7 +77,7 @@ static __always_inline bool is_loopback(const __u8 *address, bool is_v6)
 }
 
 /* Fill in the addresses of an Internet socket: IPv4 as its four bytes. */
-static __always_inline void read_addresses(struct resource *look, struct sock *sk)
+static __always_inline void read_addresses(struct resource *look, struct sock *sk, bool in_place)
 {
 	struct resource_identity *identity = &look->identity;
 	__u8 *remote = identity->remote_address, *local = look->local_address;
@@ -85,10 +85,10 @@ static __always_inline void read_addresses(struct resource *look, struct sock *s
 	bool is_v6 = identity->family == AF_INET6 && bpf_core_field_exists(common->skc_v6_daddr);
 	__u64 *remote_words = (__u64 *)remote, *local_words = (__u64 *)local;
 
-	identity->remote_port = __builtin_bswap16(BPF_CORE_READ(sk, __sk_common.skc_dport));
-	look->local_port = BPF_CORE_READ(sk, __sk_common.skc_num);
+	identity->remote_port = __builtin_bswap16(LOAD(sk, __sk_common.skc_dport));
+	look->local_port = LOAD(sk, __sk_common.skc_num);
 	identity->is_listening = identity->socket_type == SOCK_STREAM &&
-				 BPF_CORE_READ(sk, __sk_common.skc_state) == TCP_LISTEN;
+				 LOAD(sk, __sk_common.skc_state) == TCP_LISTEN;
 	if (identity->is_listening)
 		identity->local_port = look->local_port;
 	if (is_v6) {
@@ -102,8 +102,8 @@ static __always_inline void read_addresses(struct resource *look, struct sock *s
 			is_v6 = false;
 		}
 	} else {
-		*(__u32 *)remote = BPF_CORE_READ(sk, __sk_common.skc_daddr);
-		*(__u32 *)local = BPF_CORE_READ(sk, __sk_common.skc_rcv_saddr);
+		*(__u32 *)remote = LOAD(sk, __sk_common.skc_daddr);
+		*(__u32 *)local = LOAD(sk, __sk_common.skc_rcv_saddr);
 	}
 	/* To an address of its own host, a socket is bound to that address itself. */
 	identity->is_remote =

@@ -59,7 +59,7 @@ static __noinline void enter_cpu(struct thread *thread, struct task_struct *task
 		return;
 	if (now_ktime_ns < off_ktime_ns) /* an estimate; see notice_running */
 		now_ktime_ns = off_ktime_ns;
-	from_ktime_ns = claim(thread, &now_ktime_ns);
+	from_ktime_ns = claim(thread, &now_ktime_ns, 0);
 	/* Woken before we looked: all of it counts as blocked. */
 	if (!runnable_ktime_ns || runnable_ktime_ns > now_ktime_ns)
 		runnable_ktime_ns = now_ktime_ns;

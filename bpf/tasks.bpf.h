@@ -82,8 +82,8 @@ static __always_inline struct thread *watch_thread(struct process *process, __u3
 	thread->pid = pid;
 	thread->tid = tid;
 	thread->process_flags = process->flags;
-	thread->booked_ktime_ns = bpf_ktime_get_ns();
-	thread->links_ktime_ns = thread->booked_ktime_ns;
+	thread->booked = bpf_ktime_get_ns();
+	thread->links_ktime_ns = thread->booked;
 	/* A random start: the first calls of many short threads must not all be samples. */
 	if (settings.sample_one_in)
 		thread->until_sample = bpf_get_prandom_u32() % settings.sample_one_in;

@@ -5,15 +5,18 @@
  *
  * Time is booked while it passes: by the thread when its state changes, and for all threads
  * when the account is read. Each of them takes what passed since then by moving
- * booked_ktime_ns on, so that nothing is booked twice, and the states of a thread sum to the
- * time that it exists. Whoever comes later than another one that took a later moment goes on
- * from that moment.
+ * "booked" on, so that nothing is booked twice, and the states of a thread sum to the time that
+ * it exists. The same word says whether the thread is off a CPU, so that no one takes time for
+ * another state. Whoever comes later than another one that took a later moment goes on from
+ * that moment.
  *
- * On-CPU time is collected in the thread, and booked when the thread leaves the CPU, or the
- * account is read: calls can follow each other a million times a second.
+ * On-CPU time is collected in the thread, and booked when the account is read (without BTF,
+ * when the thread leaves the CPU): calls can follow each other a million times a second.
  */
 #ifndef OTEL_GPU_TIMES_BPF_H
 #define OTEL_GPU_TIMES_BPF_H
+
+#define OFF_CPU (1ULL << 63) /* no clock gets there */
 
 static __always_inline bool waits_for_device(const struct open_call *call)
 {
@@ -98,8 +101,8 @@ static __noinline struct times *find_folded(const struct times_key *key)
 	return times;
 }
 
-static __noinline int book(const struct times_key *key, const char *who_comm, __u64 time_ns,
-			   __u64 ended_ns, __u64 ended)
+static __always_inline int book(const struct times_key *key, const char *who_comm, __u64 time_ns,
+				__u64 ended_ns, __u64 ended)
 {
 	struct times *times = bpf_map_lookup_elem(&thread_times, key);
 
@@ -150,25 +153,36 @@ static __always_inline struct times_key key_of_wait(const struct thread *thread)
 }
 
 /*
- * Take the time until now that is in no account yet. Returns since when it is; now itself is
- * moved on where that is later: another one has booked until then.
+ * Take the time until now that is in no account yet, of a thread that is on a CPU from now on, or
+ * off it. Returns since when it is; now itself is moved on where that is later: another one has
+ * booked until then.
  */
-static __always_inline __u64 claim(struct thread *thread, __u64 *now_ktime_ns)
+static __always_inline __u64 claim(struct thread *thread, __u64 *now_ktime_ns, __u64 off_cpu)
 {
-	__u64 *slot = &thread->booked_ktime_ns;
-
 	for (int i = 0; i < ATOMIC_TRIES; i++) {
-		__u64 seen = *(volatile __u64 *)slot;
+		__u64 seen = *(volatile __u64 *)&thread->booked, from_ktime_ns = seen & ~OFF_CPU;
 
-		if (!seen) /* our first look at it */
+		if (!seen) { /* our first look at it */
 			thread->links_ktime_ns = *now_ktime_ns;
-		if (seen >= *now_ktime_ns)
-			*now_ktime_ns = seen;
-		else if (__sync_val_compare_and_swap(slot, seen, *now_ktime_ns) != seen)
-			continue;
-		return seen ? seen : *now_ktime_ns;
+			from_ktime_ns = *now_ktime_ns;
+		}
+		if (from_ktime_ns > *now_ktime_ns)
+			*now_ktime_ns = from_ktime_ns;
+		if (__sync_val_compare_and_swap(&thread->booked, seen, *now_ktime_ns | off_cpu) ==
+		    seen)
+			return from_ktime_ns;
 	}
 	return *now_ktime_ns;
+}
+
+static __noinline int book_on_cpu(const struct thread *thread, __u32 place, __u64 time_ns,
+				  __u64 ended)
+{
+	struct times_key key = key_of(thread, STATE_ON_CPU);
+
+	key.context = place >> 16;
+	key.api = place;
+	return book(&key, thread->comm, time_ns, time_ns, ended);
 }
 
 /* Book what a thread collected in a place. Another CPU may do the same. */
@@ -176,14 +190,11 @@ static __always_inline void book_cpu_time(const struct thread *thread, struct cp
 {
 	__u64 booked_ns = *(volatile __u64 *)&cpu_time->booked_ns;
 	__u64 time_ns = *(volatile __u64 *)&cpu_time->time_ns;
-	struct times_key key = key_of(thread, STATE_ON_CPU);
 
 	if (time_ns <= booked_ns ||
 	    __sync_val_compare_and_swap(&cpu_time->booked_ns, booked_ns, time_ns) != booked_ns)
 		return;
-	key.context = cpu_time->place >> 16;
-	key.api = cpu_time->place;
-	book(&key, thread->comm, time_ns - booked_ns, time_ns - booked_ns, 1);
+	book_on_cpu(thread, cpu_time->place, time_ns - booked_ns, 1);
 }
 
 static __always_inline void add_on_cpu(struct thread *thread, __u32 place, __u64 time_ns)
@@ -197,18 +208,17 @@ static __always_inline void add_on_cpu(struct thread *thread, __u32 place, __u64
 	cpu_time->time_ns += time_ns;
 }
 
-/* What the thread collected by itself since it was last off the CPU. */
-static __always_inline void bring_in(struct thread *thread)
+static __noinline int book_cpu_times(struct thread *thread)
 {
-	count_hits(thread);
 	for (int i = 0; i < MAX_PLACES; i++)
 		book_cpu_time(thread, &thread->on_cpu[i]);
+	return 0;
 }
 
-/* A thread that is on a CPU goes on elsewhere, or leaves it. Returns when. */
-static __always_inline __u64 pass_on_cpu(struct thread *thread, __u64 now_ktime_ns)
+/* A thread that is on a CPU goes on elsewhere there, or leaves it. Returns when. */
+static __always_inline __u64 pass_on_cpu(struct thread *thread, __u64 now_ktime_ns, __u64 off_cpu)
 {
-	__u64 from_ktime_ns = claim(thread, &now_ktime_ns);
+	__u64 from_ktime_ns = claim(thread, &now_ktime_ns, off_cpu);
 
 	if (from_ktime_ns < now_ktime_ns)
 		add_on_cpu(thread, cpu_place_of(thread), now_ktime_ns - from_ktime_ns);

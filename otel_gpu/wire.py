@@ -287,7 +287,7 @@ SETTINGS = CStruct(
     "watch_all:I default_process_flags:I agent_pid:I pid_namespace_inode:I sample_moments:I "
     "apis:3072s"
 )
-PROCESS = CStruct("image_ktime_ns:Q span_arrival_ktime_ns:Q flags:I resources:I")
+PROCESS = CStruct("image_ktime_ns:Q span_arrival_ktime_ns:Q flags:I resources:I gil_tid:I 4x")
 INTERPRETER = CStruct(
     "image_ktime_ns:Q start:Q end:Q version:I runtime_interpreters:I interpreter_next:I "
     "interpreter_threads:I thread_next:I thread_id:I thread_frame:I c_frame_frame:I frame_code:I "
@@ -310,19 +310,21 @@ INTERVAL = CStruct(
 )
 CPU_TIME = CStruct("time_ns:Q booked_ns:Q place:I 4x")
 WAIT_LINK = CStruct(
-    "start_ktime_ns:Q end_ktime_ns:Q blocked_ns:Q run_queue_ns:Q end_pid:I end_tid:I "
-    "kernel_stack:i system_call:i state:B flags:B 6x"
+    "start_ktime_ns:Q last_ktime_ns:Q runnable_ktime_ns:Q end_ktime_ns:Q blocked_ns:Q "
+    "run_queue_ns:Q end_pid:I end_tid:I kernel_stack:i system_call:i state:B flags:B 6x"
 )
 THREAD = CStruct(
-    "image_ktime_ns:Q booked_ktime_ns:Q links_ktime_ns:Q off_ktime_ns:Q runnable_ktime_ns:Q "
-    "blocked_ns:Q run_queue_ns:Q last_return_ktime_ns:Q clone_ktime_ns:Q gap_blocked_ns:Q "
-    "gap_run_queue_ns:Q argument:Q runtime_ns:Q user_stack:Q stall_samples_arrival_ktime_ns:Q "
-    "pid:I tid:I voluntary_switches:I involuntary_switches:I culprit_pid:I culprit_tid:I "
-    "waker_pid:I waker_tid:I device:i depth:I gap_voluntary_switches:I gap_involuntary_switches:I "
-    "kernel_stack:i system_call:i stall_flags:I process_flags:I until_sample:I entries:I "
-    "returns:I next_link:I woken_cpu:I descriptor:i resource:I shared_resource:I "
-    "last_descriptor:i last_resource:I last_shared_resource:I last_api:H switch_type:B sampled:B "
-    "culprit_comm:16s waker_comm:16s comm:16s on_cpu:192s links:448s intervals:480s calls:896s"
+    "image_ktime_ns:Q booked:Q links_ktime_ns:Q slices_start_ktime_ns:Q slices_end_ktime_ns:Q "
+    "slices_ns:Q off_ktime_ns:Q runnable_ktime_ns:Q blocked_ns:Q run_queue_ns:Q "
+    "last_return_ktime_ns:Q clone_ktime_ns:Q gap_blocked_ns:Q gap_run_queue_ns:Q argument:Q "
+    "runtime_ns:Q user_stack:Q stall_samples_arrival_ktime_ns:Q pid:I tid:I voluntary_switches:I "
+    "involuntary_switches:I culprit_pid:I culprit_tid:I waker_pid:I waker_tid:I device:i depth:I "
+    "gap_voluntary_switches:I gap_involuntary_switches:I kernel_stack:i system_call:i "
+    "stall_flags:I process_flags:I until_sample:I entries:I returns:I next_link:I woken_cpu:I "
+    "descriptor:i resource:I shared_resource:I last_descriptor:i last_resource:I "
+    "last_shared_resource:I slices_place:I slices_kernel_stack:i slices_system_call:i "
+    "waits_for_io:I last_api:H switch_type:B sampled:B culprit_comm:16s waker_comm:16s comm:16s "
+    "on_cpu:192s links:576s intervals:480s calls:896s"
 )
 ALLOCATION_KEY = CStruct("image_ktime_ns:Q address:Q pid:I layer:I")
 STREAM_KEY = CStruct("image_ktime_ns:Q stream:Q pid:I 4x")
@@ -335,8 +337,8 @@ RESOURCE_IDENTITY = CStruct(
 RESOURCE = CStruct(
     "identity.inode:Q identity.operations:Q identity.device:I identity.family:H "
     "identity.socket_type:H identity.local_port:H identity.remote_port:H identity.is_listening:B "
-    "identity.is_remote:B 2x identity.remote_address:16s image_ktime_ns:Q inode:Q peer_inode:Q "
-    "retransmits:Q pid:I shared:I special_device:I mode:H local_port:H local_address:16s "
+    "identity.is_remote:B 2x identity.remote_address:16s shared:I pid:I image_ktime_ns:Q inode:Q "
+    "peer_inode:Q retransmits:Q special_device:I mode:H local_port:H local_address:16s "
     "file_system:16s subtype:16s path:256s"
 )
 
@@ -354,6 +356,7 @@ def _names(first: str, last: str) -> dict[int, str]:
 RECORD_KIND_NAMES = _names("RECORD_CUDA_CALL", "RECORD_CULPRIT")
 COUNTER_NAMES = _names("COUNTER_LOST_RING_FULL", "COUNTER_COUNT")
 API_FAMILY_NAMES = _names("FAMILY_OTHER", "FAMILY_UNMAP")
+API_LAYER_NAMES = _names("LAYER_RUNTIME", "LAYER_DRIVER")
 COPY_KIND_NAMES = _names("COPY_HOST_TO_HOST", "COPY_NONE")
 CHOICE_NAMES = _names("CHOICE_FAILED", "CHOICE_PARENT")
 METRIC_NAMES = _names("METRIC_CALL_DURATION", "METRIC_FORK")

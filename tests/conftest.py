@@ -4,27 +4,35 @@ Gates: a marked test is skipped where the host lacks something, unless it is req
 And what tests of many folders need: a receiver, and the stubs of the CUDA libraries.
 """
 
+import gc
 import logging
 import os
 import signal
+import sys
 from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import settings
 
+from otel_gpu.capture.host import collect_rarely
+from tests import turns
 from tests.hosts import MARKERS, missing_for, required
 from tests.receiver import OtlpReceiver
 from tests.stubs.build import StubLibraries, stub_libraries
-from tests.turns import Groups, turn
 
 # How long an example takes says more about the machine's other work than about the code,
 # and a check of a change must not fail for an example that the change did not touch.
 settings.register_profile("otel_gpu", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("otel_gpu")
 
+_turns = turns.Turns()
 
 # The flight recorder of the user who runs the tests is not theirs to write or to read.
 os.environ.setdefault("OTEL_GPU_STORE_ENABLED", "off")
+
+# Each of the thousand programs that tests start would else compile the whole package again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # Where pytest loads readline, that says how wide the terminal is: to each test process, and to what
 # tests start. How wide something is shown is what a test says, and else no terminal's width.
@@ -59,18 +67,35 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Groups:
-    return Groups(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> turns.Groups:
+    return turns.Groups(config, log)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    return turns.processes()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # What takes long begins first, so that no process has it left when the others have ended.
-    items.sort(key=lambda item: "unit" in item.path.parts)
+    items.sort(key=turns.order)
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    with turn(alone=item.get_closest_marker("alone") is not None):
+def pytest_collection() -> Generator[None, object, object]:
+    # What is collected lives until the end. To look for garbage in it takes a third of the time.
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        collect_rarely()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, object, object]:
+    with _turns.turn(item, nextitem):
         return (yield)
 
 

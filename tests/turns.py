@@ -2,7 +2,11 @@
 Test processes beside each other, and tests that have this machine to themselves.
 
 A test that is marked ``alone`` begins when no other test process has a test under way, and
-until it has ended none begins another one.
+until it has ended none begins another one. With ``alone(among="kernel")`` this is so for tests
+that load BPF programs, and others go on. Those that follow each other share a turn.
+
+Tests that load BPF programs wait half of their time. So there is a process more than CPUs, which
+takes unit tests meanwhile, and stands back where the others want the CPU.
 """
 
 import fcntl
@@ -10,11 +14,58 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import NamedTuple, TextIO
 
+import pytest
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 SHARED = "tests/packaging/"
+# A file is run by one process, so the longest are begun before the others.
+LONGEST = (SHARED, "tests/unit/test_many_processes.py")
 FOLDER = Path(__file__).resolve().parents[1] / ".output" / "tests"
+# What is added to the niceness of the process that stands back.
+BEHIND = 2
+
+
+def processes() -> int:
+    """How many test processes there are."""
+    return len(os.sched_getaffinity(0)) + 1
+
+
+class Place(NamedTuple):
+    """
+    Where tests are while they run.
+
+    Attributes:
+        name: Of its files.
+        alone: Whether nobody else may be there.
+    """
+
+    name: str
+    alone: bool
+
+
+def places_of(item: pytest.Item | None) -> tuple[Place, ...]:
+    """Where a test is, in the order of going in."""
+    if item is None:
+        return ()
+    alone = item.get_closest_marker("alone")
+    among_kernel = alone is not None and alone.kwargs.get("among") == "kernel"
+    everywhere = Place("room", alone=alone is not None and not among_kernel)
+    if item.get_closest_marker("kernel") is None:
+        return (everywhere,)
+    return everywhere, Place("kernel", alone=alone is not None)
+
+
+def order(item: pytest.Item) -> tuple[int, bool, bool]:
+    """
+    Sorts tests: alone, then what takes long, then the rest.
+
+    Unit tests come last, where they are taken from both ends.
+    """
+    alone = sum(place.alone for place in places_of(item))
+    return -alone, not item.nodeid.startswith(LONGEST), "unit" in item.path.parts
 
 
 class Groups(LoadScopeScheduling):
@@ -28,18 +79,51 @@ class Groups(LoadScopeScheduling):
         path = nodeid.partition("::")[0]
         return SHARED if path.startswith(SHARED) else path
 
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        if stands_back(node.gateway.id, self.numnodes):
+            self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
+        super()._assign_work_unit(node)
 
-@contextmanager
-def turn(*, alone: bool) -> Iterator[None]:
-    """Wait for a test's turn among the test processes of this checkout."""
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        yield
-        return
+
+def stands_back(worker: str, count: int) -> bool:
+    """Whether a test process is the one that takes what the others leave."""
+    return count > 1 and worker == f"gw{count - 1}"
+
+
+class Turns:
+    """The turns of this test process among those of this checkout."""
+
+    def __init__(self) -> None:
+        self._places: tuple[Place, ...] = ()
+        self._held = ExitStack()
+        self._is_beside_others = "PYTEST_XDIST_WORKER" in os.environ
+        if self._is_beside_others and stands_back(
+            os.environ["PYTEST_XDIST_WORKER"], int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+        ):
+            os.nice(BEHIND)
+
+    @contextmanager
+    def turn(self, item: pytest.Item, following: pytest.Item | None) -> Iterator[None]:
+        """Wait for a test's turn; the next one has its turn with it where both are alone."""
+        places = places_of(item)
+        if self._is_beside_others and self._places != places:
+            self._held.close()
+            for place in places:
+                self._held.enter_context(_inside(place))
+            self._places = places
+        try:
+            yield
+        finally:
+            if places_of(following) != places or not any(place.alone for place in places):
+                self._held.close()
+                self._places = ()
+
+
+def _inside(place: Place) -> TextIO:
     FOLDER.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as held:
-        room = held.enter_context((FOLDER / "room.lock").open("w"))
-        with (FOLDER / "door.lock").open("w") as door:
-            # Who waits to be alone holds the door, so that nobody goes in meanwhile.
-            fcntl.flock(door, fcntl.LOCK_EX)
-            fcntl.flock(room, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
-        yield
+    room = (FOLDER / f"{place.name}.lock").open("w")
+    with (FOLDER / f"{place.name}.door.lock").open("w") as door:
+        # Who waits to be alone holds the door, so that nobody goes in meanwhile.
+        fcntl.flock(door, fcntl.LOCK_EX)
+        fcntl.flock(room, fcntl.LOCK_EX if place.alone else fcntl.LOCK_SH)
+    return room

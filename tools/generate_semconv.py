@@ -8,11 +8,13 @@ writing, and fails on any difference.
 import argparse
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from otel_gpu import wire
 
 ROOT = Path(__file__).resolve().parent.parent
 REGISTRY = ROOT / "otel_gpu" / "export" / "semconv.yaml"
@@ -24,9 +26,8 @@ Registry = Mapping[str, Any]
 _MODULE_PREAMBLE = '''"""
 GENERATED from otel_gpu/export/semconv.yaml by tools/generate_semconv.py. Do not edit.
 
-Attribute keys are plain strings; ``*_VALUES`` says what a wire number is called in
-telemetry; ``COUNTS`` and ``SUMS`` by family or API say which metric is the number of calls, or
-their bytes. What each name means is in the YAML and in docs/metrics.md.
+``*_VALUES`` says what a wire number is called in telemetry; ``COUNTS`` and ``SUMS`` by family or
+API say which metric is the number of calls, or their bytes.
 """
 
 from collections.abc import Mapping
@@ -36,13 +37,23 @@ from otel_gpu import wire
 
 
 class Instrument(NamedTuple):
-    """A metric: its name and what goes with it on the wire."""
+    """A metric; what it means and its scope are looked up by its name."""
 
     name: str
-    kind: str
-    unit: str
-    description: str
-    scope: str
+    unit: str = ""
+    kind: str = "counter"
+
+    @property
+    def description(self) -> str:
+        return _DESCRIPTIONS[self.name]
+
+    @property
+    def scope(self) -> str:
+        return next(s for prefix, s in _METRIC_SCOPES.items() if self.name.startswith(prefix))
+
+
+def _named(names: Mapping[int, str], prefix: str) -> dict[int, str]:
+    return {n: name.removeprefix(prefix) for n, name in names.items() if name.startswith(prefix)}
 
 '''
 
@@ -76,15 +87,38 @@ _UPSTREAM = {"obi": "OBI", "semconv": "semconv"}
 
 
 def read_registry() -> Registry:
-    """Read the YAML, and check that it refers to nothing that it does not define."""
+    """Read the YAML, write out what it abbreviates, and check that it refers to what it defines."""
     registry: Registry = yaml.safe_load(REGISTRY.read_text())
-    prefixes = {s["metrics"]: name for name, s in registry["scopes"].items() if "metrics" in s}
+    scopes = {s["metrics"]: name for name, s in registry["scopes"].items() if "metrics" in s}
     for name, metric in registry["metrics"].items():
         metric.setdefault("unit", "")
-        found = (scope for prefix, scope in prefixes.items() if name.startswith(prefix))
-        metric.setdefault("scope", next(found, "none"))
+        metric.setdefault("instrument", "counter")
+        fitting = (scope for prefix, scope in scopes.items() if name.startswith(prefix))
+        metric["scope"] = next(fitting, "none")
+    for section in ("attributes", "resource_attributes"):
+        for name, attribute in registry[section].items():
+            for field in ("upstream", "stability"):
+                if found := _first(name, registry[field]):
+                    attribute[field] = found
+            if isinstance(attribute.get("values"), list):
+                attribute["values"] = {value: value for value in attribute["values"]}
+                attribute["is_listed"] = True
+            if "names" in attribute:
+                table, prefix = attribute["names"]
+                attribute["renamed"] = attribute.get("values", {})
+                names = (n for n in getattr(wire, table).values() if n.startswith(prefix))
+                known = {n.upper(): n.removeprefix(prefix) for n in names}
+                attribute["values"] = known | attribute["renamed"]
+    for section in ("metrics", "spans", "events", "logs"):
+        for item in registry[section].values():
+            named = item.get("attributes", ())
+            item["attributes"] = [a for n in named for a in registry["groups"].get(n, [n])]
     _check(registry)
     return registry
+
+
+def _first(name: str, prefixes: Mapping[str, Iterable[str]]) -> str:
+    return next((key for key, known in prefixes.items() if name.startswith(tuple(known))), "")
 
 
 def _check(registry: Registry) -> None:
@@ -94,7 +128,7 @@ def _check(registry: Registry) -> None:
                 sys.exit(f"{section}: {name}: no such scope: {item['scope']}")
     for section in ("metrics", "spans", "events", "logs"):
         for name, item in registry[section].items():
-            for attribute in item.get("attributes", ()):
+            for attribute in item["attributes"]:
                 if attribute not in registry["attributes"]:
                     sys.exit(f"{section}: {name}: no such attribute: {attribute}")
             for event in item.get("events", ()):
@@ -105,16 +139,7 @@ def _check(registry: Registry) -> None:
 def module_text(registry: Registry) -> str:
     """Return the text of semconv.py, formatted as the rest of the code is."""
     text = "\n".join(_module_lines(registry)) + "\n"
-    command = [
-        sys.executable,
-        "-m",
-        "ruff",
-        "format",
-        "--quiet",
-        "--stdin-filename",
-        str(MODULE),
-        "-",
-    ]
+    command = [sys.executable, "-m", "ruff", "format", "--quiet", f"--stdin-filename={MODULE}", "-"]
     return subprocess.run(command, input=text, text=True, capture_output=True, check=True).stdout
 
 
@@ -130,12 +155,8 @@ def _module_lines(registry: Registry) -> Iterator[str]:
     for name in registry["attributes"]:
         yield f'{_constant(name)} = "{name}"'
     for name, attribute in registry["attributes"].items():
-        if "values" in attribute:
-            yield ""
-            yield f"{_constant(name)}_VALUES: Mapping[int, str] = {{"
-            for number, value in attribute["values"].items():
-                yield f'    wire.{number}: "{value}",'
-            yield "}"
+        if "values" in attribute and "is_listed" not in attribute:
+            yield f"{_constant(name)}_VALUES: Mapping[int, str] = {_values_text(attribute)}"
     yield ""
     yield "# Spans that are not named after an API"
     for key, span in registry["spans"].items():
@@ -147,14 +168,40 @@ def _module_lines(registry: Registry) -> Iterator[str]:
     yield from _name_lines(registry["events"], "EVENT")
     yield from _name_lines(registry["logs"], "LOG")
     yield ""
-    yield "# Metrics"
-    for name, metric in registry["metrics"].items():
-        values = (name, metric["instrument"], metric["unit"], metric["brief"])
-        scope = f"SCOPE_{_constant(metric['scope'].removeprefix('otel_gpu.'))}"
-        shown = ", ".join(f'"{value}"' for value in values)
-        yield f"METRIC_{_constant(name)} = Instrument({shown}, {scope})"
+    yield from _metric_lines(registry)
     yield from _calls_lines(registry["metrics"], "counts")
     yield from _calls_lines(registry["metrics"], "sums")
+
+
+def _values_text(attribute: Mapping[str, Any]) -> str:
+    values = attribute.get("renamed", attribute["values"])
+    shown = ", ".join(f'wire.{number}: "{value}"' for number, value in values.items())
+    parts = [f"{{{shown}}}"] if shown else []
+    if "names" in attribute:
+        table, prefix = attribute["names"]
+        parts.insert(0, f'_named(wire.{table}, "{prefix}")')
+    return " | ".join(parts)
+
+
+def _metric_lines(registry: Registry) -> Iterator[str]:
+    yield "# Metrics"
+    for name, metric in registry["metrics"].items():
+        values = [name, metric["unit"], metric["instrument"]]
+        while values[-1] in ("", "counter"):
+            values.pop()
+        shown = ", ".join(f'"{value}"' for value in values)
+        yield f"METRIC_{_constant(name)} = Instrument({shown})"
+    yield ""
+    yield "_DESCRIPTIONS: Mapping[str, str] = {"
+    for name, metric in registry["metrics"].items():
+        yield f'    "{name}": "{metric["brief"]}",'
+    yield "}"
+    yield ""
+    yield "_METRIC_SCOPES: Mapping[str, str] = {"
+    for name, scope in registry["scopes"].items():
+        if "metrics" in scope:
+            yield f'    "{scope["metrics"]}": SCOPE_{_constant(name.removeprefix("otel_gpu."))},'
+    yield "}"
 
 
 def _calls_lines(metrics: Mapping[str, Any], field: str) -> Iterator[str]:

@@ -45,7 +45,16 @@ def _names(first: str, last: str) -> dict[int, str]:
 
 # Enumerations whose numbers are shown, or stored, with their names.
 NAMED = {
-    *("record_kind", "counter", "api_family", "copy_kind", "choice", "metric", "switch_type"),
+    *(
+        "record_kind",
+        "counter",
+        "api_family",
+        "api_layer",
+        "copy_kind",
+        "choice",
+        "metric",
+        "switch_type",
+    ),
     *("thread_state", "call_context", "stall_flag"),
 }
 

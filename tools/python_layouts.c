@@ -1,6 +1,8 @@
 /*
- * Prints where CPython 3.10 to 3.12 keeps what a walk of its frames needs, for the table in
- * otel_gpu/stacks/python_layouts.py. Build it with the headers of the version:
+ * Prints where CPython keeps what a walk of its frames needs, for the table in
+ * otel_gpu/stacks/python_layouts.py: for 3.10 to 3.12 in bytes, for later versions as numbers of
+ * words in the table of offsets that _PyRuntime begins with. Build it with the headers of the
+ * version:
  *
  *	gcc -I $(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))') \
  *		tools/python_layouts.c && ./a.out
@@ -19,10 +21,35 @@
 #endif
 
 #define SHOW(name, offset) printf("%s %zu\n", name, (size_t)(offset))
+#define SHOW_WORD(name, field)                                                                     \
+	SHOW(name,                                                                                 \
+	     (offsetof(_Py_DebugOffsets, field) - offsetof(_Py_DebugOffsets, runtime_state)) / 8)
 
 int main(void)
 {
 	printf("version %s\n", PY_VERSION);
+#if PY_VERSION_HEX >= 0x030d0000
+	SHOW_WORD("runtime_interpreters", runtime_state.interpreters_head);
+	SHOW_WORD("interpreter_next", interpreter_state.next);
+	SHOW_WORD("interpreter_threads", interpreter_state.threads_head);
+	SHOW_WORD("thread_next", thread_state.next);
+	SHOW_WORD("thread_id", thread_state.thread_id);
+	SHOW_WORD("thread_frame", thread_state.current_frame);
+	SHOW_WORD("frame_code", interpreter_frame.executable);
+	SHOW_WORD("frame_previous", interpreter_frame.previous);
+	SHOW_WORD("frame_instruction", interpreter_frame.instr_ptr);
+	SHOW_WORD("frame_owner", interpreter_frame.owner);
+	SHOW_WORD("code_first_line", code_object.firstlineno);
+	SHOW_WORD("code_file", code_object.filename);
+	SHOW_WORD("code_name", code_object.qualname);
+	SHOW_WORD("code_line_table", code_object.linetable);
+	SHOW_WORD("code_instructions", code_object.co_code_adaptive);
+	SHOW_WORD("text_length", unicode_object.length);
+	SHOW_WORD("text_state", unicode_object.state);
+	SHOW_WORD("text_ascii", unicode_object.asciiobject_size);
+	SHOW_WORD("bytes_length", bytes_object.ob_size);
+	SHOW_WORD("bytes_data", bytes_object.ob_sval);
+#else
 	SHOW("runtime_interpreters", offsetof(_PyRuntimeState, interpreters.head));
 	SHOW("interpreter_next", offsetof(PyInterpreterState, next));
 	SHOW("thread_next", offsetof(PyThreadState, next));
@@ -59,5 +86,6 @@ int main(void)
 	SHOW("text_compact", sizeof(PyCompactUnicodeObject));
 	SHOW("bytes_length", offsetof(PyVarObject, ob_size));
 	SHOW("bytes_data", offsetof(PyBytesObject, ob_sval));
+#endif
 	return 0;
 }

@@ -11,17 +11,7 @@ import os
 import platform
 from collections import deque
 from collections.abc import Sequence
-from ctypes import (
-    POINTER,
-    c_char_p,
-    c_int,
-    c_int64,
-    c_long,
-    c_size_t,
-    c_uint32,
-    c_uint64,
-    c_void_p,
-)
+from ctypes import POINTER, c_char_p, c_int, c_int64, c_long, c_size_t, c_uint32, c_uint64, c_void_p
 from typing import Any
 
 from otel_gpu.capture.libbpf_file import open_libbpf
@@ -32,80 +22,59 @@ _LEVEL_DEBUG = 2
 _VERIFIER_LOG_BYTES = 1 << 20
 
 
+_TYPES = {
+    "Q": c_uint64,
+    "I": c_uint32,
+    "?": ctypes.c_bool,
+    "s": c_char_p,
+    "P": c_void_p,
+    "*": POINTER(c_uint64),
+}
+
+
+def _fields(text: str) -> list[tuple[str, Any]]:
+    # As ``name:code``, as in ``CStruct``; P: any pointer, *: an array of Q. Sizes are Q.
+    pairs = (field.split(":") for field in text.split())
+    return [(name, _TYPES[code]) for name, code in pairs]
+
+
 class UprobeOptions(ctypes.Structure):
     """``struct bpf_uprobe_opts``; libbpf learns our version of it from ``sz``."""
 
-    _fields_ = [
-        ("sz", c_size_t),
-        ("ref_ctr_offset", c_size_t),
-        ("bpf_cookie", c_uint64),
-        ("retprobe", ctypes.c_bool),
-        ("func_name", c_char_p),
-    ]
+    _fields_ = _fields("sz:Q ref_ctr_offset:Q bpf_cookie:Q retprobe:? func_name:s")
 
 
 class ObjectOpenOptions(ctypes.Structure):
     """``struct bpf_object_open_opts`` up to the fields that libbpf 1.0 has."""
 
-    _fields_ = [
-        ("sz", c_size_t),
-        ("object_name", c_char_p),
-        ("relaxed_maps", ctypes.c_bool),
-        ("pin_root_path", c_char_p),
-        ("padding", c_uint32),
-        ("kconfig", c_char_p),
-        ("btf_custom_path", c_char_p),
-        ("kernel_log_buf", c_void_p),
-        ("kernel_log_size", c_size_t),
-        ("kernel_log_level", c_uint32),
-    ]
+    _fields_ = _fields(
+        "sz:Q object_name:s relaxed_maps:? pin_root_path:s padding:I kconfig:s btf_custom_path:s "
+        "kernel_log_buf:P kernel_log_size:Q kernel_log_level:I"
+    )
 
 
 class UprobeMultiAttributes(ctypes.Structure):
     """``union bpf_attr`` of BPF_LINK_CREATE for many uprobes at once (Linux 6.6)."""
 
-    _fields_ = [
-        ("prog_fd", c_uint32),
-        ("target_fd", c_uint32),
-        ("attach_type", c_uint32),
-        ("link_flags", c_uint32),
-        ("path", c_char_p),
-        ("offsets", POINTER(c_uint64)),
-        ("ref_ctr_offsets", c_void_p),
-        ("cookies", POINTER(c_uint64)),
-        ("count", c_uint32),
-        ("flags", c_uint32),
-        ("pid", c_uint32),
-        ("padding", c_uint32),
-    ]
+    _fields_ = _fields(
+        "prog_fd:I target_fd:I attach_type:I link_flags:I path:s offsets:* ref_ctr_offsets:P "
+        "cookies:* count:I flags:I pid:I padding:I"
+    )
 
 
 class TestRunOptions(ctypes.Structure):
     """``struct bpf_test_run_opts``."""
 
-    _fields_ = [
-        ("sz", c_size_t),
-        ("data_in", c_void_p),
-        ("data_out", c_void_p),
-        ("data_size_in", c_uint32),
-        ("data_size_out", c_uint32),
-        ("ctx_in", c_void_p),
-        ("ctx_out", c_void_p),
-        ("ctx_size_in", c_uint32),
-        ("ctx_size_out", c_uint32),
-        ("retval", c_uint32),
-        ("repeat", c_int),
-        ("duration", c_uint32),
-        ("flags", c_uint32),
-        ("cpu", c_uint32),
-        ("batch_size", c_uint32),
-    ]
+    _fields_ = _fields(
+        "sz:Q data_in:P data_out:P data_size_in:I data_size_out:I ctx_in:P ctx_out:P "
+        "ctx_size_in:I ctx_size_out:I retval:I repeat:I duration:I flags:I cpu:I batch_size:I"
+    )
 
 
 class BatchOptions(ctypes.Structure):
     """``struct bpf_map_batch_opts``."""
 
-    _fields_ = [("sz", c_size_t), ("elem_flags", c_uint64), ("flags", c_uint64)]
+    _fields_ = _fields("sz:Q elem_flags:Q flags:Q")
 
 
 BPF_TRACE_UPROBE_MULTI = 48
@@ -237,20 +206,17 @@ class Libbpf:
         Returns:
             The file descriptor of the link, or a negative error number.
         """
+        numbers = c_uint64 * len(probes)
         attributes = UprobeMultiAttributes(
             prog_fd=program_fd,
             attach_type=BPF_TRACE_UPROBE_MULTI,
             path=path,
-            offsets=(c_uint64 * len(probes))(*(offset for offset, _ in probes)),
-            cookies=(c_uint64 * len(probes))(*(cookie for _, cookie in probes)),
+            offsets=numbers(*(offset for offset, _ in probes)),
+            cookies=numbers(*(cookie for _, cookie in probes)),
             count=len(probes),
             flags=_BPF_F_UPROBE_MULTI_RETURN if on_return else 0,
         )
-        number = _SYS_BPF[platform.machine()]
-        result = self._syscall(
-            c_long(number),
-            c_long(_BPF_LINK_CREATE),
-            ctypes.byref(attributes),
-            c_long(ctypes.sizeof(attributes)),
-        )
+        command = (c_long(_SYS_BPF[platform.machine()]), c_long(_BPF_LINK_CREATE))
+        size = c_long(ctypes.sizeof(attributes))
+        result = self._syscall(*command, ctypes.byref(attributes), size)
         return int(result) if result >= 0 else -ctypes.get_errno()

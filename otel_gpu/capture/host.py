@@ -37,21 +37,16 @@ def describe_host() -> dict[str, Any]:
 
 def read_clocks() -> tuple[int, int]:
     """
-    Read CLOCK_MONOTONIC and CLOCK_REALTIME at the same moment.
+    Read CLOCK_MONOTONIC and CLOCK_REALTIME at the same moment, in nanoseconds.
 
-    Returns:
-        (ktime_ns, unix_ns). The reading with the least time around it is taken, since
-        the agent may be preempted in the middle of one.
+    The reading with the least time around it is taken, since the agent may be preempted in the
+    middle of one.
     """
-    best = None
-    for _ in range(_CLOCK_READINGS):
-        before_ns = time.monotonic_ns()
-        unix_ns = time.time_ns()
-        width_ns = time.monotonic_ns() - before_ns
-        if best is None or width_ns < best[0]:
-            best = (width_ns, before_ns + width_ns // 2, unix_ns)
-    assert best is not None  # noqa: S101 -- there are readings
-    return best[1], best[2]
+    readings = [
+        (time.monotonic_ns(), time.time_ns(), time.monotonic_ns()) for _ in range(_CLOCK_READINGS)
+    ]
+    before_ns, unix_ns, after_ns = min(readings, key=lambda reading: reading[2] - reading[0])
+    return (before_ns + after_ns) // 2, unix_ns
 
 
 def resident_bytes() -> int:

@@ -4,6 +4,7 @@ import re
 import zlib
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 KALLSYMS = Path("/proc/kallsyms")
@@ -11,7 +12,9 @@ _SCHEDULER_LIMITS = (b"__sched_text_start", b"__sched_text_end")
 _MAX_OFFSET = 1 << 20
 # So many names are compressed together: as strings all would be 10 MB, and few are ever asked for.
 _NAMES_AT_ONCE = 256
-_FUNCTION = re.compile(rb"^([0-9a-f]{1,16}) [tTwW] (\S+)", re.MULTILINE)
+_BLOCK_BYTES = 1 << 19
+# A hidden address is 0.
+_FUNCTION = re.compile(rb"^(?!0+ )([0-9a-f]{1,16}) [tTwW] (\S+)", re.MULTILINE)
 
 
 class KernelSymbols:
@@ -25,7 +28,9 @@ class KernelSymbols:
     def __init__(self, kallsyms: Path = KALLSYMS) -> None:
         self._path = kallsyms
         self._addresses: array[int] | None = None
+        # In the order of the table, and where in it the names of the addresses are.
         self._names: list[bytes] = []
+        self._order = array("I")
         self._scheduler = (0, 0)
         self._known: dict[int, str] = {}
 
@@ -56,31 +61,43 @@ class KernelSymbols:
         return self.read() if self._addresses is None else self._addresses
 
     def _name(self, index: int) -> bytes:
-        piece, position = divmod(index, _NAMES_AT_ONCE)
+        piece, position = divmod(self._order[index], _NAMES_AT_ONCE)
         return zlib.decompress(self._names[piece]).split(b"\n")[position]
 
     def read(self) -> "array[int]":
         """Read the table; the addresses, ascending."""
-        try:
-            text = self._path.read_bytes()
-        except OSError:
-            text = b""
-        addresses, starts, names = array("Q"), array("I"), bytearray()
-        limits = dict.fromkeys(_SCHEDULER_LIMITS, 0)
-        for found in _FUNCTION.finditer(text):
-            name, address = found[2], int(found[1], 16)
-            if address:
-                addresses.append(address)
-                starts.append(len(names))
-                names += name + b"\n"
-                if name in limits:
-                    limits[name] = address
-        del text
-        order = array("I", sorted(range(len(addresses)), key=addresses.__getitem__))
-        self._addresses = array("Q", map(addresses.__getitem__, order))
-        for begin in range(0, len(order), _NAMES_AT_ONCE):
-            piece = map(starts.__getitem__, order[begin : begin + _NAMES_AT_ONCE])
-            found_names = (names[start : names.index(b"\n", start)] for start in piece)
-            self._names.append(zlib.compress(b"\n".join(found_names), 1))
-        self._scheduler = (limits[_SCHEDULER_LIMITS[0]], limits[_SCHEDULER_LIMITS[1]])
+        addresses, waiting = array("Q"), list[bytes]()
+        limits = [0, 0]
+        for block in self._blocks():
+            found = _FUNCTION.findall(block)
+            for number, limit in enumerate(_SCHEDULER_LIMITS):
+                if limit in block:
+                    places = (int(address, 16) for address, name in found if name == limit)
+                    limits[number] = next(places, limits[number])
+            addresses.extend([int(address, 16) for address, _ in found])
+            waiting += [name for _, name in found]
+            whole = len(waiting) - len(waiting) % _NAMES_AT_ONCE
+            self._keep(waiting[:whole])
+            del waiting[:whole]
+        self._keep(waiting)
+        self._order = array("I", sorted(range(len(addresses)), key=addresses.__getitem__))
+        self._addresses = array("Q", map(addresses.__getitem__, self._order))
+        self._scheduler = (limits[0], limits[1])
         return self._addresses
+
+    def _blocks(self) -> Iterator[bytes]:
+        # Whole lines, but not all at once: that would be twice the memory.
+        rest = b""
+        try:
+            with self._path.open("rb") as file:
+                while block := file.read(_BLOCK_BYTES):
+                    lines, _, rest = (rest + block).rpartition(b"\n")
+                    yield lines
+        except OSError:
+            pass
+        yield rest
+
+    def _keep(self, names: Sequence[bytes]) -> None:
+        for begin in range(0, len(names), _NAMES_AT_ONCE):
+            piece = b"\n".join(names[begin : begin + _NAMES_AT_ONCE])
+            self._names.append(zlib.compress(piece, 1))

@@ -81,13 +81,13 @@ def size_bounds_bytes(config: Config) -> tuple[int, ...]:
 def layout_description(config: Config) -> dict[str, Any]:
     """Return ``layout`` as RECORD_CAPTURE carries it; see the readers in ``export``."""
     if config.histograms.layout == "exponential":
+        scales = {
+            "durations": (DURATION_SCALE, DURATION_OFFSET),
+            "sizes": (SIZE_SCALE, SIZE_OFFSET),
+        }
         return {
-            "durations": {
-                "kind": "exponential",
-                "scale": DURATION_SCALE,
-                "offset": DURATION_OFFSET,
-            },
-            "sizes": {"kind": "exponential", "scale": SIZE_SCALE, "offset": SIZE_OFFSET},
+            name: {"kind": "exponential", "scale": scale, "offset": offset}
+            for name, (scale, offset) in scales.items()
         }
     return {
         "durations": {"kind": "explicit", "bounds_ns": list(duration_bounds_ns(config))},
@@ -106,8 +106,7 @@ def _checked(bounds: Iterable[int], option: str, unit: str) -> tuple[int, ...]:
     checked = tuple(bounds)
     if len(checked) > wire.MAX_BOUNDS:
         raise ConfigError(
-            f"{option} has {len(checked)} bounds",
-            hint=f"Give at most {wire.MAX_BOUNDS}.",
+            f"{option} has {len(checked)} bounds", hint=f"Give at most {wire.MAX_BOUNDS}."
         )
     if any(low >= high for low, high in zip((0, *checked), (*checked, _MAX_BOUND), strict=True)):
         raise ConfigError(

@@ -22,13 +22,9 @@ _HINT = "install libbpf 1.0 or newer (Debian, Ubuntu: libbpf1; Fedora: libbpf)"
 
 class LoadedLibbpf(NamedTuple):
     """
-    A libbpf that is loaded and new enough.
+    A libbpf that is loaded and new enough, its functions still without signatures.
 
-    Attributes:
-        library: Its functions, without signatures.
-        version: Major and minor.
-        path: Where it was found.
-        passed_over: Why it is the wheel's and not the system's; empty for the system's.
+    ``passed_over`` says why it is the wheel's and not the system's; empty for the system's.
     """
 
     library: ctypes.CDLL
@@ -50,10 +46,7 @@ class _SymbolInfo(ctypes.Structure):
 
 def open_libbpf(bundle: Path = BUNDLE_FOLDER) -> LoadedLibbpf:
     """
-    Load the system's libbpf if it is new enough, else the bundled one.
-
-    Args:
-        bundle: The folder of the bundled libraries; there is none outside of wheels.
+    Load the system's libbpf if it is new enough, else the bundled one, which only wheels have.
 
     Raises:
         HostError: There is neither.

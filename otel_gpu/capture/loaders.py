@@ -44,9 +44,8 @@ _logger = logging.getLogger(__name__)
 
 def choose_loader(wanted: str, btf: Path = KERNEL_BTF) -> str:
     """Return ``libbpf`` or ``bcc``: what is wanted, and if ``auto``, by whether there is BTF."""
-    if wanted != "auto":
-        return wanted
-    return "libbpf" if btf.exists() else "bcc"
+    found = "libbpf" if btf.exists() else "bcc"
+    return found if wanted == "auto" else wanted
 
 
 def has_kernel_function(name: str, btf: Path = KERNEL_BTF) -> bool:
@@ -64,9 +63,8 @@ def open_object(wanted: str, uprobes: Sequence[str], *, multi: bool) -> BpfObjec
         HostError: What this way needs is missing; the hint says what to install.
     """
     if choose_loader(wanted) == "bcc":
-        return _HeadersObject(
-            object_path(has_btf=False), uprobes, multi=multi, kernel_types=ask_headers()
-        )
+        path, types = object_path(has_btf=False), ask_headers()
+        return _HeadersObject(path, uprobes, multi=multi, kernel_types=types)
     if not KERNEL_BTF.exists():
         raise HostError(
             f"this kernel has no BTF ({KERNEL_BTF} is missing)",
@@ -99,7 +97,7 @@ class _HeadersObject(BpfObject):
         _logger.info("the kernel's types were checked against its headers")
 
     def _check(self) -> int:
-        """Return the number of the first check that fails; 0: all is well."""
+        # The number of the first check that fails; 0: all is well.
         stat = stat_fields("/proc/thread-self")
         expected = _EXPECTED.pack(
             int(stat[_STAT_START_STACK]),
@@ -107,14 +105,12 @@ class _HeadersObject(BpfObject):
             time.thread_time_ns(),
             int(stat[_STAT_THREADS]),
         )
-        options = TestRunOptions(ctypes.sizeof(TestRunOptions))
         context = ctypes.create_string_buffer(expected, len(expected))
-        options.ctx_in = ctypes.addressof(context)
-        options.ctx_size_in = len(expected)
-        self.libbpf.call(
-            "bpf_prog_test_run_opts",
-            self.program_fd(_CHECK),
-            options,
-            what="the kernel's types are not checked",
+        options = TestRunOptions(
+            ctypes.sizeof(TestRunOptions),
+            ctx_in=ctypes.addressof(context),
+            ctx_size_in=len(expected),
         )
+        fd, what = self.program_fd(_CHECK), "the kernel's types are not checked"
+        self.libbpf.call("bpf_prog_test_run_opts", fd, options, what=what)
         return int(options.retval)

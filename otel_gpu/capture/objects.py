@@ -62,13 +62,7 @@ class BpfMap:
     """
     A map in the kernel; keys and values are bytes.
 
-    Attributes:
-        libbpf: The library.
-        name: For messages.
-        fd: Of the map; stays the caller's.
-        key_bytes: Size of a key.
-        value_bytes: Size of a value.
-        max_entries: How many there can be; more does no harm.
+    The file descriptor stays whose it was. ``max_entries`` may say more than there can be.
     """
 
     libbpf: Libbpf
@@ -146,11 +140,8 @@ class BpfObject:
     """
     One BPF object file with its programs, maps and attachments.
 
-    Args:
-        path: The object file.
-        uprobes: Names of its uprobe programs.
-        multi: Attach many uprobes at once where the kernel can.
-        kernel_types: The kernel's types, where the kernel does not describe them itself.
+    ``multi``: attach many ``uprobes`` at once where the kernel can. ``kernel_types`` are those of a
+    kernel that does not describe them itself.
 
     Raises:
         HostError: libbpf is missing or too old.
@@ -227,9 +218,8 @@ class BpfObject:
         if self._kernel_types is None:
             self._open_and_load(None)
             return
-        with os.fdopen(os.memfd_create("otel_gpu_kernel_types"), "wb") as stream:
+        with os.fdopen(os.memfd_create("otel_gpu_kernel_types"), "wb", buffering=0) as stream:
             stream.write(self._kernel_types.to_btf(self.libbpf))
-            stream.flush()
             self._open_and_load(f"/proc/self/fd/{stream.fileno()}".encode())
 
     def _open_and_load(self, btf_path: bytes | None) -> None:
@@ -262,27 +252,20 @@ class BpfObject:
             raise
 
     def _map(self, name: str) -> int:
-        return self._find("map", name)
+        find, what = "bpf_object__find_map_by_name", f"map {name}"
+        return self.libbpf.pointer(find, self._object, name.encode(), what=what)
 
     def _program(self, name: str) -> int:
-        return self._find("program", name)
-
-    def _find(self, kind: str, name: str) -> int:
-        function = f"bpf_object__find_{kind}_by_name"
-        return self.libbpf.pointer(function, self._object, name.encode(), what=f"{kind} {name}")
+        find, what = "bpf_object__find_program_by_name", f"program {name}"
+        return self.libbpf.pointer(find, self._object, name.encode(), what=what)
 
     def map(self, name: str) -> BpfMap:
         """Return a map; after ``load``."""
         pointer = self._map(name)
         raw = self.libbpf.raw
-        return BpfMap(
-            self.libbpf,
-            name,
-            self.libbpf.call("bpf_map__fd", pointer, what=f"map {name}"),
-            int(raw.bpf_map__key_size(pointer)),
-            int(raw.bpf_map__value_size(pointer)),
-            int(raw.bpf_map__max_entries(pointer)),
-        )
+        fd = self.libbpf.call("bpf_map__fd", pointer, what=f"map {name}")
+        sizes = (raw.bpf_map__key_size, raw.bpf_map__value_size, raw.bpf_map__max_entries)
+        return BpfMap(self.libbpf, name, fd, *(int(size(pointer)) for size in sizes))
 
     def program_fd(self, name: str) -> int:
         """Return the file descriptor of a program, which stays the object's; after ``load``."""
@@ -290,13 +273,12 @@ class BpfObject:
 
     def attach(self, program: str) -> Link:
         """Attach a program to the tracepoint that its section names."""
-        pointer = self._attach(program)
-        return self._remember(lambda: self.libbpf.raw.bpf_link__destroy(pointer))
+        return self._keep(self._attach(program))
 
     def attach_iterator(self, program: str) -> Callable[[], None]:
         """Return what runs a program once for each of what its section names."""
         pointer = self._attach(program)
-        self._remember(lambda: self.libbpf.raw.bpf_link__destroy(pointer))
+        self._keep(pointer)
         link = self.libbpf.call("bpf_link__fd", pointer)
 
         def run() -> None:
@@ -310,9 +292,8 @@ class BpfObject:
         return run
 
     def _attach(self, program: str) -> int:
-        return self.libbpf.pointer(
-            "bpf_program__attach", self._program(program), what=f"{program} is not attached"
-        )
+        what = f"{program} is not attached"
+        return self.libbpf.pointer("bpf_program__attach", self._program(program), what=what)
 
     def attach_uprobes(
         self, program: str, path: str, probes: Sequence[tuple[int, int]], *, on_return: bool = False
@@ -320,12 +301,8 @@ class BpfObject:
         """
         Attach a program to instructions of a file, in every process that maps it.
 
-        Args:
-            program: The program's name.
-            path: The file; ``/proc/self/fd/N`` is fine.
-            probes: (file offset, cookie): a function's first instruction, and what
-                the program gets from ``bpf_get_attach_cookie``.
-            on_return: Run when the function returns instead.
+        The path may be ``/proc/self/fd/N``. A probe is a file offset, of a function's first
+        instruction, and a cookie: what the program gets from ``bpf_get_attach_cookie``.
 
         Raises:
             BpfError: One of them cannot be, so that none is.
@@ -345,15 +322,11 @@ class BpfObject:
         fd = self._create_multi(program, path, probes, on_return=on_return)
         if fd < 0:
             raise self.libbpf.error(f"{program} is not attached to {path}", -fd)
-        return [self._remember(lambda: os.close(fd))]
+        self._links.append(lambda: os.close(fd))
+        return self._links[-1:]
 
     def _create_multi(
-        self,
-        program: str,
-        path: str,
-        probes: Sequence[tuple[int, int]],
-        *,
-        on_return: bool = False,
+        self, program: str, path: str, probes: Sequence[tuple[int, int]], *, on_return: bool = False
     ) -> int:
         return self.libbpf.create_uprobe_multi(
             self.program_fd(program), os.fsencode(path), probes, on_return=on_return
@@ -363,20 +336,14 @@ class BpfObject:
         self, program: str, path: str, file_offset: int, cookie: int, on_return: bool
     ) -> Link:
         options = UprobeOptions(ctypes.sizeof(UprobeOptions), 0, cookie, on_return, None)
-        pointer = self.libbpf.pointer(
-            "bpf_program__attach_uprobe_opts",
-            self._program(program),
-            _SYSTEM_WIDE,
-            os.fsencode(path),
-            file_offset,
-            options,
-            what=f"{program} is not attached to {path}+{file_offset:#x}",
-        )
-        return self._remember(lambda: self.libbpf.raw.bpf_link__destroy(pointer))
+        place = (_SYSTEM_WIDE, os.fsencode(path), file_offset, options)
+        what = f"{program} is not attached to {path}+{file_offset:#x}"
+        function = "bpf_program__attach_uprobe_opts"
+        return self._keep(self.libbpf.pointer(function, self._program(program), *place, what=what))
 
-    def _remember(self, link: Link) -> Link:
-        self._links.append(link)
-        return link
+    def _keep(self, pointer: int) -> Link:
+        self._links.append(lambda: self.libbpf.raw.bpf_link__destroy(pointer))
+        return self._links[-1]
 
     def detach(self, links: Sequence[Link]) -> None:
         """Undo attachments."""

@@ -51,10 +51,8 @@ class Pressure:
             "swap_out_pages": int(swap.get("pswpout", 0)),
             "cgroups": self._read_cgroups(),
         }
-        for pid in list(self._readings_left):
-            self._readings_left[pid] -= 1
-            if self._readings_left[pid] < 0:
-                del self._readings_left[pid], self._folders[pid]
+        self._readings_left = {pid: n - 1 for pid, n in self._readings_left.items() if n > 0}
+        self._folders = {pid: self._folders[pid] for pid in self._readings_left}
         return read
 
     def _read_cgroups(self) -> dict[str, dict[str, Any]]:
@@ -75,34 +73,23 @@ def _read_cgroup(folder: Path, pids: list[int]) -> dict[str, Any] | None:
     stat = dict(line.split() for line in _lines(folder / "cpu.stat"))
     if "nr_periods" not in stat:
         return None
-    throttled_ns = (
-        int(stat["throttled_usec"]) * _NS_PER_US
-        if "throttled_usec" in stat
-        else int(stat.get("throttled_time", 0))
-    )
-    return {
-        "nr_periods": int(stat["nr_periods"]),
-        "nr_throttled": int(stat["nr_throttled"]),
-        "throttled_ns": throttled_ns,
-        "pids": pids,
-    }
+    throttled_ns = int(stat.get("throttled_time", 0))
+    if "throttled_usec" in stat:
+        throttled_ns = int(stat["throttled_usec"]) * _NS_PER_US
+    counters = {name: int(stat[name]) for name in ("nr_periods", "nr_throttled")}
+    return counters | {"throttled_ns": throttled_ns, "pids": pids}
 
 
 def _read_psi(path: Path) -> dict[str, float]:
-    found = {}
-    for line in _lines(path):
-        kind, *fields = line.split()
-        found.update(
-            {
-                f"{kind}_{name}" + ("_us" if name == "total" else ""): float(value)
-                for name, value in (field.split("=") for field in fields)
-            }
-        )
-    return found
+    return {
+        f"{kind}_{name}" + ("_us" if name == "total" else ""): float(value)
+        for kind, *fields in map(str.split, _lines(path))
+        for name, value in (field.split("=") for field in fields)
+    }
 
 
 def _cpu_cgroups(process: Path, cgroups: Path) -> tuple[Path, ...]:
-    """Return a process's cgroup and those above it, whose quotas hold for it as well."""
+    # A process's cgroup and those above it, whose quotas hold for it as well.
     for line in _lines(process / "cgroup"):
         number, controllers, path = line.split(":", 2)
         for folder in _mount_points(cgroups, number, controllers):

@@ -28,11 +28,14 @@ _TRACEPOINTS = (
     "sched_process_exec",
     "sched_process_exit",
     "sched_waking",
+    "timer_begins",
+    "timer_ends",
 )
 # By whether the kernel can read its stacks in place; see bpf/core_fixes.bpf.h.
 _SWITCHES = {True: "sched_switch_in_place", False: "sched_switch"}
 _READS_IN_PLACE = "bpf_rdonly_cast"
 _BOOK_PASSING = "book_passing"
+_RETRANSMITS = "tcp_retransmit_skb"
 _LIFECYCLE_BYTES = 1 << 20
 _PID = struct.Struct("<I")
 _THREAD_PID = wire.THREAD.fields.index("pid")
@@ -78,6 +81,13 @@ class Programs:
         ):
             self.bpf.set_max_entries(name, entries)
         self.bpf.leave_out(_SWITCHES[not in_place])
+        self._tracepoints = [*_TRACEPOINTS, self.switch_program]
+        # The other object has no such program.
+        if choose_loader(capture.loader) == "libbpf":
+            if has_kernel_function(f"btf_trace_{_RETRANSMITS}"):
+                self._tracepoints.append(_RETRANSMITS)
+            else:
+                self.bpf.leave_out(_RETRANSMITS)
         self.bpf.load()
         self.events = RingBuffer(self.bpf.map("events").fd, capture.ring_buffer_bytes)
         self.lifecycle = RingBuffer(self.bpf.map("lifecycle").fd, _LIFECYCLE_BYTES)
@@ -107,7 +117,7 @@ class Programs:
 
     def attach(self) -> None:
         """Attach the tracepoints; uprobes come as libraries are found."""
-        for tracepoint in (*_TRACEPOINTS, self.switch_program):
+        for tracepoint in self._tracepoints:
             self.bpf.attach(tracepoint)
         if choose_loader(self._loader) == "libbpf":
             self._book_passing = self.bpf.attach_iterator(_BOOK_PASSING)

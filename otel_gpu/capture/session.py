@@ -228,6 +228,8 @@ class Session:
             yield from self._snapshots.open_calls()
         with self._faults.at("snapshot"):
             yield from self._snapshot()
+        with self._faults.at("culprits"):
+            yield from self._snapshots.culprits.introduce_some()
 
     def _read_rings(self) -> Iterator[bytes]:
         # Where the calls end is noted first: then no call in this batch can belong to a
@@ -267,7 +269,7 @@ class Session:
                 with self._faults.at(_PLACES[header.kind]):
                     yield from handler(record)
         with self._faults.at("stacks"):
-            self._user_stacks.look_again()
+            self._user_stacks.processes.ask_due()
         records = self._watchlist.notice(self._programs.events.read(until))
         yield from self._resolve_stacks(records)
         yield from self._last_readings(ended)

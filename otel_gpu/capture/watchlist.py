@@ -105,7 +105,7 @@ class Watchlist:
         self._attachments.inherit(fields["pid"], child_pid)
         self._interpreters.inherit(fields["pid"], child_pid, image_ktime_ns)
         parent = (fields["pid"], fields["image_ktime_ns"])
-        self._user_stacks.inherit(parent, (child_pid, image_ktime_ns))
+        self._user_stacks.processes.inherit(parent, (child_pid, image_ktime_ns))
         # Most children exec at once, which says more; the others are read when there is time.
         self._introductions.put_off(child_pid, image_ktime_ns)
         return ()
@@ -119,7 +119,7 @@ class Watchlist:
             self._images[pid] = fields["image_ktime_ns"]
             self._attachments.forget(pid)
             self._interpreters.forget(pid)
-            self._user_stacks.forget(pid, fields["old_image_ktime_ns"])
+            self._user_stacks.processes.end((pid, fields["old_image_ktime_ns"]))
             yield from self._probes(pid)
             self._programs.mark_known(FileId(fields["device"], fields["inode"]))
             self._introductions.put_off(pid, fields["image_ktime_ns"])
@@ -130,7 +130,7 @@ class Watchlist:
         fields = wire.LIBRARY_RECORD.named(record)
         pid = fields["pid"]
         if fields["flags"] & wire.LIBRARY_NOT_CUDA:
-            self._user_stacks.look_soon(pid, fields["image_ktime_ns"])
+            self._user_stacks.processes.hurry((pid, fields["image_ktime_ns"]))
             return
         with _held(pid, stopped=bool(fields["stopped"])):
             yield from self._probes(pid)
@@ -147,7 +147,7 @@ class Watchlist:
     def forget(self, pid: int, image_ktime_ns: int) -> None:
         """Let go of an image that ended."""
         self._introductions.give_up(pid, image_ktime_ns)
-        self._user_stacks.forget(pid, image_ktime_ns)
+        self._user_stacks.processes.end((pid, image_ktime_ns))
         # Another process may have the number already.
         if self._images.get(pid, image_ktime_ns) == image_ktime_ns:
             self._images.pop(pid, None)
@@ -252,7 +252,7 @@ class Watchlist:
         for info in self._attachments.examine(pid, mapped):
             yield json_record(wire.RECORD_PROBES, time.monotonic_ns(), info, pid=pid)
         if self._wants_stacks and pid in self._images and self._attachments.uses_cuda(pid):
-            self._user_stacks.learn_process(pid, self._images[pid], mapped)
+            self._user_stacks.processes.learn((pid, self._images[pid]), mapped)
 
 
 @contextlib.contextmanager

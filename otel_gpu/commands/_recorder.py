@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +12,6 @@ from otel_gpu.errors import StoreError
 from otel_gpu.faults import Faults, Isolated
 from otel_gpu.store.limits import Limits
 from otel_gpu.store.losses import describe_losses
-from otel_gpu.store.places import default_path
 
 if TYPE_CHECKING:
     from otel_gpu.store.writer import StoreWriter
@@ -30,6 +29,17 @@ _S_PER_H = 3_600.0
 _logger = logging.getLogger(__name__)
 
 
+def default_path(environ: Mapping[str, str]) -> Path:
+    """Return the file of the flight recorder: of a service, of the host, or of a user."""
+    # systemd names the folder of a service.
+    if folder := environ.get("STATE_DIRECTORY", "").split(":")[0]:
+        return Path(folder) / "store.db"
+    if os.geteuid() == 0:
+        return Path("/var/lib/otel-gpu/store.db")
+    state = environ.get("XDG_STATE_HOME") or str(Path(environ.get("HOME") or "/") / ".local/state")
+    return Path(state) / "otel-gpu" / "store.db"
+
+
 def store_path(config: Config) -> Path:
     """Return the store that the configuration means."""
     return Path(config.store.path) if config.store.path else default_path(os.environ)
@@ -42,10 +52,7 @@ def has_destination(config: Config) -> bool:
 
 def limits_of(config: Config) -> Limits:
     """Return what a store may hold."""
-    return Limits(
-        max_bytes=config.store.max_bytes,
-        max_age_s=config.store.max_age_h * _S_PER_H,
-    )
+    return Limits(max_bytes=config.store.max_bytes, max_age_s=config.store.max_age_h * _S_PER_H)
 
 
 def wants_store(config: Config) -> bool:
@@ -69,11 +76,9 @@ def open_store(
 def live_store(config: Config, faults: Faults) -> Iterator["Isolated[StoreWriter] | None"]:
     """Open the flight recorder of a capture, if it is to have one; a failure is only logged."""
     store = None
-    path = store_path(config)
-
     if wants_store(config):
         try:
-            writer = open_store(path, config, live=True, faults=faults)
+            writer = open_store(store_path(config), config, live=True, faults=faults)
             store = Isolated(faults, "store", writer, lambda broken: broken.renew())
         except StoreError as error:
             hint = f" ({error.hint})" if error.hint else ""

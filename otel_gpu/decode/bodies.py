@@ -242,6 +242,7 @@ def _check_resource(body: Mapping[str, Any]) -> None:
         and all(isinstance(body.get(name, False), bool) for name in ("is_remote", "is_incoming"))
         and 0 <= body.get("retransmits", 0) <= _INT64_MAX
         and len(body.get("peers", ())) <= _MAX_PEERS
+        and all(0 < peer <= _UINT32_MAX for peer in body.get("peers", ()))
     )
     if not good:
         raise TypeError("body is not a resource that this version knows")

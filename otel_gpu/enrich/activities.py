@@ -239,6 +239,9 @@ class Wait(NamedTuple):
 NO_WAIT = Wait(0, None, None, wire.STATE_NONE, "", None)
 """Nothing is known but the time."""
 
+TimeKind = tuple[int, int, str, Wait]
+"""What an entry of the time account is about: state, context, reason, and what is known of the wait."""
+
 
 class ThreadTime(NamedTuple):
     """
@@ -260,8 +263,8 @@ class ThreadTime(NamedTuple):
     wait: Wait = NO_WAIT
 
     @property
-    def kind(self) -> tuple[int, int, str, Wait]:
-        """What the time is of, which tells it from other time of the process."""
+    def kind(self) -> TimeKind:
+        """What tells it from others of its process: all but the figures."""
         return self.state, self.context, self.reason, self.wait
 
 

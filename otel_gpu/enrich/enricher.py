@@ -261,7 +261,7 @@ class Enricher:
     def _learn_role(self, event: Stall, process: ProcessImage, stack: CallStack | None) -> None:
         if stack is None:
             return
-        role = self._roles.learn(event.pid, event.tid, event.comm, process.comm, stack.frames)
+        role = self._roles.learn(event.pid, event.tid, event.comm, process.comm, stack)
         if role:
             who = Who(event.pid, event.tid, event.comm, function=role)
             self._ready.append(self._introduce(event.end_ktime_ns, who))

@@ -36,6 +36,28 @@ def bucket_middles_ns(durations: Mapping[str, Any]) -> tuple[float, ...]:
     return (*middles, *[math.inf] * (wire.MAX_BUCKETS - len(middles)))
 
 
+def known_middles(layout: Any, name: str) -> Sequence[float]:  # noqa: ANN401 -- as it was read
+    """
+    The value that stands for each bucket; empty: the layout is none, or of a later version.
+
+    Args:
+        layout: That of a capture.
+        name: ``durations``, in nanoseconds, or ``sizes``, in bytes.
+    """
+    part = layout.get(name) if isinstance(layout, Mapping) else None
+    if not isinstance(part, Mapping):
+        return ()
+    try:
+        if name == "durations":
+            return bucket_middles_ns(part)
+        middles = bucket_middles_ns({**part, "bounds_ns": part.get("bounds_bytes")})
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError):
+        return ()
+    # The exponential ones are in nanoseconds, whatever they are of.
+    scale = 1 / _NS_PER_S if part["kind"] == "exponential" else 1
+    return [middle * scale for middle in middles]
+
+
 def percentile_ns(
     share: float, buckets: Sequence[int], middles_ns: Sequence[float], min_ns: int, max_ns: int
 ) -> float:

@@ -40,9 +40,14 @@ def name_service(
     if listed.get("service.name"):
         return listed["service.name"]
     program = PurePosixPath(exe or next(iter(command_args), "")).name.strip()
-    if _PYTHON.match(program):
+    if is_python(program):
         return find_python_program(command_args) or program
     return program or comm or UNKNOWN_SERVICE
+
+
+def is_python(name: str) -> bool:
+    """Say whether an executable of this name is an interpreter of Python."""
+    return _PYTHON.match(name) is not None
 
 
 def find_python_program(command_args: Sequence[str]) -> str | None:

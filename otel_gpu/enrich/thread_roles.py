@@ -11,7 +11,9 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from otel_gpu.enrich import libraries
+from otel_gpu.enrich.activities import CallStack
 from otel_gpu.enrich.libraries import is_standard_library, layer_of
+from otel_gpu.enrich.services import is_python
 from otel_gpu.stacks.frames import CUT, NATIVE, PYTHON, Frame
 
 MAX_THREADS = 8192
@@ -31,17 +33,16 @@ class ThreadRoles:
     def __init__(self) -> None:
         self._roles: OrderedDict[tuple[int, int], str] = OrderedDict()
 
-    def learn(
-        self, pid: int, tid: int, comm: str, process_comm: str, frames: Sequence[Frame]
-    ) -> str:
+    def learn(self, pid: int, tid: int, comm: str, process_comm: str, stack: CallStack) -> str:
         """Return the role of a thread when it is seen for the first time; else nothing."""
         thread = (pid, tid)
         if thread in self._roles:
             self._roles.move_to_end(thread)
             return ""
-        if comm != process_comm:
+        # The first thread of a program is known by the program's name, but for an interpreter's.
+        if comm != process_comm or (pid == tid and not is_python(comm)):
             return ""
-        role = find_role(frames)
+        role = find_role(stack)
         if role:
             self._roles[thread] = role
             if len(self._roles) > MAX_THREADS:
@@ -57,18 +58,17 @@ class ThreadRoles:
         self._roles.clear()
 
 
-def find_role(frames: Sequence[Frame]) -> str:
+def find_role(stack: CallStack) -> str:
     """
-    Return the outermost function of a stack, innermost frame first, that says what it is for.
+    Return the outermost function of a stack that says what its thread is for.
 
     Empty where that is not known: frames were left out, or have no names.
     """
+    frames = stack.frames
     python = [frame for frame in frames if frame.kind in (PYTHON, CUT)]
     if any(frame.kind == PYTHON for frame in python):
         return _python_role(python)
-    for frame in reversed(frames):
-        if frame.kind == CUT:
-            return ""
+    for frame in reversed(frames) if stack.complete else ():
         if frame.kind == NATIVE and frame.function and layer_of(frame.module) not in _NOT_OWN:
             return frame.function
     return ""

@@ -74,12 +74,7 @@ def _utf8(text: str) -> bytes:
 
 
 class AttributeEncoder:
-    """
-    Encodes attributes as repeated ``KeyValue`` fields of one message.
-
-    Args:
-        tag: The field's tag in the message around it.
-    """
+    """Encodes attributes as repeated ``KeyValue`` fields, with their tag in a message around them."""
 
     def __init__(self, tag: bytes) -> None:
         self._tag = tag
@@ -101,9 +96,7 @@ class AttributeEncoder:
         """
         if type(pairs) is SharedAttributes:
             if (data := pairs.wire.get(self._tag)) is None:
-                data = pairs.wire[self._tag] = b"".join(
-                    [self._encode_pair(key, value) for key, value in pairs]
-                )
+                data = pairs.wire[self._tag] = b"".join([self._encode_pair(*p) for p in pairs])
             return data
         fields = []
         find_string, find_int = self._strings.get, self._ints.get
@@ -121,9 +114,9 @@ class AttributeEncoder:
 
     def _miss(self, pair: tuple[str, Any], cache: dict[tuple[str, Any], bytes] | None) -> bytes:
         key, value = pair
-        if cache is None and type(value) is float:
+        if type(value) is float:
             return self._double(key, value)
-        if cache is None and type(value) is tuple:
+        if type(value) is tuple:
             return self._tuple(key, value)
         data = self._encode_pair(key, value)
         if cache is not None:
@@ -140,10 +133,9 @@ class AttributeEncoder:
     def _double(self, key: str, value: float) -> bytes:
         head = self._double_heads.get(key)
         if head is None:
-            whole = self._encode_pair(key, value)
-            head = self._double_heads[key] = whole[:-8]
             if len(self._double_heads) >= _MAX_CACHED:
                 self._double_heads.clear()
+            head = self._double_heads[key] = self._encode_pair(key, value)[:-8]
         return head + _pack_double(value)
 
     def _tuple(self, key: str, value: tuple[Any, ...]) -> bytes:
@@ -190,8 +182,6 @@ def _any_value(value: Any) -> bytes:  # noqa: ANN401, PLR0911 -- an AnyValue, on
     if isinstance(value, Sequence):
         return field(b"\x2a", b"".join(field(b"\x0a", _any_value(item)) for item in value))
     if isinstance(value, Mapping):
-        return field(
-            b"\x32",
-            b"".join(field(b"\x0a", _key_value(str(key), item)) for key, item in value.items()),
-        )
+        pairs = (field(b"\x0a", _key_value(str(key), item)) for key, item in value.items())
+        return field(b"\x32", b"".join(pairs))
     raise TypeError(f"type {type(value).__name__}")

@@ -23,24 +23,26 @@ looks at one trace has the stalls of all the threads in it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 from otel_gpu.enrich import ids
 from otel_gpu.enrich.activities import CallStack
-from otel_gpu.explain.chains import Cause, Chain, Culprit, Evidence, Incident, stack_of_cause
+from otel_gpu.explain.chains import (
+    Cause,
+    CauseKind,
+    Chain,
+    Culprit,
+    EffectKind,
+    Evidence,
+    Incident,
+    stack_of_cause,
+)
 from otel_gpu.explain.incidents import leading_cause
 from otel_gpu.export import semconv
-from otel_gpu.export.descriptions import Pairs, add_thread, add_wait
+from otel_gpu.export.descriptions import Pairs, add_culprit, add_thread, add_wait
 from otel_gpu.export.exported import SpanReference
-from otel_gpu.export.finished import (
-    Attributes,
-    FinishedSpan,
-    Origin,
-    SpanEvent,
-    SpanLink,
-)
+from otel_gpu.export.finished import Attributes, FinishedSpan, Origin, SpanEvent, SpanLink
 
-_UNEXPLAINED = "unexplained"
-_SLOW_GAP = "slow_gap"
 _SPAN_OF_EVIDENCE = {
     "blocked": semconv.SPAN_CAUSE_BLOCKED,
     "run_queue": semconv.SPAN_CAUSE_RUN_QUEUE_WAIT,
@@ -60,10 +62,6 @@ DescribePlace = Callable[[CallStack | None], Attributes]
 FindSpans = Callable[[Evidence, Culprit | None], Sequence[SpanReference]]
 
 
-def _say_nothing(_: CallStack | None) -> Attributes:
-    return ()
-
-
 def chain_reference(chain: Chain) -> SpanReference:
     """Return where a chain's span is, or will be."""
     trace_id, span_id = chain.effect.trace_id, chain.effect.span_id
@@ -71,44 +69,45 @@ def chain_reference(chain: Chain) -> SpanReference:
 
 
 def chain_spans(
-    chain: Chain,
-    origin: Origin,
-    find_spans: FindSpans,
-    describe_place: DescribePlace = _say_nothing,
+    chain: Chain, origin: Origin, find_spans: FindSpans, describe_place: DescribePlace
 ) -> tuple[FinishedSpan, ...]:
     """Return the spans of a chain: its own first, then its causes in their order."""
     return _ChainSpans(chain, origin, find_spans, describe_place).build()
 
 
+@dataclass(eq=False)
 class _ChainSpans:
-    """The spans of one chain in the making."""
+    _chain: Chain
+    _origin: Origin
+    _find_spans: FindSpans
+    _describe_place: DescribePlace
+    _spans: list[FinishedSpan] = field(default_factory=list)
+    _dropped: int = 0
 
-    def __init__(
-        self, chain: Chain, origin: Origin, find_spans: FindSpans, describe_place: DescribePlace
-    ) -> None:
-        self._chain = chain
-        self._describe_place = describe_place
-        self._origin = origin
-        self._find_spans = find_spans
-        self._trace_id, self._span_id = chain_reference(chain)
-        self._end_unix_ns = chain.effect.start_unix_ns + chain.effect.duration_ns
-        self._spans: list[FinishedSpan] = []
-        self._dropped = 0
+    def __post_init__(self) -> None:
+        self._trace_id, self._span_id = chain_reference(self._chain)
+        self._end_unix_ns = self._chain.effect.start_unix_ns + self._chain.effect.duration_ns
 
     def build(self) -> tuple[FinishedSpan, ...]:
         effect = self._chain.effect
         whole = (effect.start_unix_ns, self._end_unix_ns)
-        chain = self._span(self._span_id, effect.span_id, semconv.SPAN_CAUSAL_CHAIN, whole)
         events, links = self._causes(self._chain.causes, self._span_id, (), self._end_unix_ns)
+        own = (self._span_id, effect.span_id)
         pairs = self._describe(links)
-        return (_complete(chain, pairs, links, events), *self._spans)
+        chain = self._span(own, semconv.SPAN_CAUSAL_CHAIN, whole, pairs, links, events)
+        return (chain, *self._spans)
 
     def _span(
-        self, span_id: bytes, parent_id: bytes, name: str, times_unix_ns: tuple[int, int]
+        self,
+        ids: tuple[bytes, bytes],
+        name: str,
+        times_unix_ns: tuple[int, int],
+        pairs: Pairs,
+        links: tuple[SpanLink, ...],
+        events: Iterable[SpanEvent] = (),
     ) -> FinishedSpan:
-        return FinishedSpan(
-            self._origin, self._trace_id, span_id, parent_id, name, *times_unix_ns, ()
-        )
+        whole = (self._origin, self._trace_id, *ids, name, *times_unix_ns, tuple(pairs))
+        return FinishedSpan(*whole, links=links, events=tuple(events))
 
     def _describe(self, links: Iterable[SpanLink]) -> Pairs:
         chain, effect = self._chain, self._chain.effect
@@ -118,7 +117,7 @@ class _ChainSpans:
             (semconv.OTEL_GPU_EXCESS_TIME, effect.excess_ns / 1e9),
         ]
         if effect.api:
-            is_gap = effect.kind == _SLOW_GAP
+            is_gap = effect.kind == EffectKind.SLOW_GAP
             name = semconv.OTEL_GPU_GAP_NEXT_API if is_gap else semconv.GPU_CUDA_API
             pairs.append((name, effect.api))
         _add_leading(pairs, leading_cause(chain))
@@ -137,7 +136,7 @@ class _ChainSpans:
     def _causes(
         self, causes: Sequence[Cause], parent_id: bytes, path: tuple[int, ...], end_unix_ns: int
     ) -> tuple[list[SpanEvent], tuple[SpanLink, ...]]:
-        """Add the spans of causes; return what their parent says about them."""
+        # Adds the spans of causes, and returns what their parent says about them.
         events: list[SpanEvent] = []
         links: list[SpanLink] = []
         for number, cause in enumerate(causes):
@@ -157,7 +156,8 @@ class _ChainSpans:
         name = semconv.SPAN_CAUSE_PREFIX + cause.kind
         # It keeps its place before all that lies below it.
         place = len(self._spans)
-        self._spans.append(self._span(span_id, parent_id, name, (start_unix_ns, end_unix_ns)))
+        own, times = (span_id, parent_id), (start_unix_ns, end_unix_ns)
+        self._spans.append(self._span(own, name, times, [], ()))
         found: list[SpanLink] = []
         for number, evidence in enumerate(cause.evidence):
             links = self._links(evidence, cause)
@@ -167,7 +167,7 @@ class _ChainSpans:
         kept = _each_once(found)
         pairs = _describe_cause(cause)
         _add_links(pairs, kept)
-        self._spans[place] = _complete(self._spans[place], pairs, kept, events)
+        self._spans[place] = self._span(own, name, times, pairs, kept, events)
         return kept
 
     def _interval(
@@ -178,22 +178,20 @@ class _ChainSpans:
         path: tuple[int, ...],
     ) -> None:
         name = _SPAN_OF_EVIDENCE.get(evidence.kind)
-        if name is None:
-            # A call or a fork: it is linked, and not repeated.
-            return
-        if len(self._spans) >= _MAX_SPANS:
-            self._dropped += 1
+        # A call or a fork is linked, and not repeated.
+        if name is None or len(self._spans) >= _MAX_SPANS:
+            self._dropped += name is not None
             return
         pairs: Pairs = []
         if evidence.kind == "blocked":
             add_wait(pairs, evidence.reason, evidence.functions, evidence.waker)
             pairs.extend(self._describe_place(evidence.stack))
         elif evidence.culprit is not None:
-            _add_culprit(pairs, evidence.culprit)
+            add_culprit(pairs, *evidence.culprit)
         _add_links(pairs, links)
         times = (evidence.start_unix_ns, self._end_of(evidence))
-        span = self._span(ids.cause_span_id(self._span_id, path), parent_id, name, times)
-        self._spans.append(_complete(span, pairs, links))
+        own = (ids.cause_span_id(self._span_id, path), parent_id)
+        self._spans.append(self._span(own, name, times, pairs, links))
 
     def _end_of(self, evidence: Evidence) -> int:
         # What another thread did can go on after the effect, and is no cause then.
@@ -210,19 +208,10 @@ class _ChainSpans:
         )[:_MAX_LINKS]
 
 
-def _complete(
-    span: FinishedSpan,
-    pairs: Pairs,
-    links: tuple[SpanLink, ...],
-    events: Iterable[SpanEvent] = (),
-) -> FinishedSpan:
-    return span._replace(attributes=tuple(pairs), links=links, events=tuple(events))
-
-
 def _each_once(links: Iterable[SpanLink]) -> tuple[SpanLink, ...]:
-    found: dict[SpanReference, SpanLink] = {}
+    found: dict[tuple[object, ...], SpanLink] = {}
     for link in links:
-        found.setdefault(SpanReference(link.trace_id, link.span_id), link)
+        found.setdefault(link[:2], link)
     return tuple(found.values())[:_MAX_LINKS]
 
 
@@ -231,15 +220,15 @@ def incident_span(
     seed: bytes,
     origin: Origin,
     chains: Iterable[tuple[Chain, SpanReference]],
-    describe_place: DescribePlace = _say_nothing,
+    describe_place: DescribePlace,
 ) -> FinishedSpan:
     """
-    Return the span of an incident.
+    Return the span of an incident; ``chains`` are those of its chains that have spans, and where.
 
     Its status stays unset. An incident is about time: the calls in it did what they were
     asked to do. An error status would count towards the error rate of the service, and
     alarms on that would fire for work that succeeded. ``otel_gpu.severity`` is what to
-    raise an alarm on. ``chains`` are those of its chains that have spans, and where.
+    raise an alarm on.
     """
     trace_id, span_id = ids.incident_ids(seed, incident.id)
     pairs: Pairs = [
@@ -256,29 +245,16 @@ def incident_span(
         pairs.extend(describe_place(stack_of_cause(leading)))
     if incident.advice:
         pairs.append((semconv.OTEL_GPU_ADVICE, incident.advice[:_MAX_ADVICE]))
-    links = [
-        SpanLink(
-            *reference,
-            attributes=(
-                (semconv.OTEL_GPU_EFFECT_KIND, chain.effect.kind),
-                (semconv.OTEL_GPU_EXCESS_TIME, chain.effect.excess_ns / 1e9),
-            ),
-        )
-        # Those that cost most are worth a click.
-        for chain, reference in sorted(chains, key=lambda pair: -pair[0].effect.excess_ns)
-    ]
-    return FinishedSpan(
-        origin,
-        trace_id,
-        span_id,
-        b"",
-        semconv.SPAN_INCIDENT,
-        incident.start_unix_ns,
-        incident.end_unix_ns,
-        tuple(pairs),
-        links=tuple(links[:_MAX_INCIDENT_LINKS]),
-        dropped_links=max(0, len(links) - _MAX_INCIDENT_LINKS),
-    )
+    # Those that cost most are worth a click.
+    worst = sorted(chains, key=lambda pair: -pair[0].effect.excess_ns)
+    links = []
+    for chain, reference in worst[:_MAX_INCIDENT_LINKS]:
+        kind = (semconv.OTEL_GPU_EFFECT_KIND, chain.effect.kind)
+        excess = (semconv.OTEL_GPU_EXCESS_TIME, chain.effect.excess_ns / 1e9)
+        links.append(SpanLink(*reference, (kind, excess)))
+    times = (incident.start_unix_ns, incident.end_unix_ns)
+    whole = (origin, trace_id, span_id, b"", semconv.SPAN_INCIDENT, *times, tuple(pairs))
+    return FinishedSpan(*whole, links=tuple(links), dropped_links=len(worst) - len(links))
 
 
 def evidence_span_ids(causes: Iterable[Cause]) -> Iterator[bytes]:
@@ -295,7 +271,7 @@ def _describe_cause(cause: Cause) -> Pairs:
         (semconv.OTEL_GPU_CAUSE_SHARE, cause.share),
     ]
     if cause.culprit is not None:
-        _add_culprit(pairs, cause.culprit)
+        add_culprit(pairs, *cause.culprit)
     return pairs
 
 
@@ -303,14 +279,7 @@ def _add_leading(pairs: Pairs, cause: Cause | None) -> None:
     if cause is not None:
         pairs.extend(_describe_cause(cause))
     else:
-        pairs.append((semconv.OTEL_GPU_CAUSE_KIND, _UNEXPLAINED))
-
-
-def _add_culprit(pairs: Pairs, culprit: Culprit) -> None:
-    pairs.append((semconv.OTEL_GPU_CULPRIT_PID, culprit.pid))
-    pairs.append((semconv.OTEL_GPU_CULPRIT_TID, culprit.tid))
-    if culprit.comm:
-        pairs.append((semconv.OTEL_GPU_CULPRIT_COMM, culprit.comm))
+        pairs.append((semconv.OTEL_GPU_CAUSE_KIND, CauseKind.UNEXPLAINED.value))
 
 
 def _add_links(pairs: Pairs, links: Iterable[SpanLink]) -> None:

@@ -5,9 +5,11 @@ from otel_gpu.decode.events import CPU_UNKNOWN, CudaCall, Gap, OpenCall, Stall
 from otel_gpu.enrich.activities import Resource, StallActivity
 from otel_gpu.export import semconv
 from otel_gpu.export.finished import Attributes, AttributeValue
+from otel_gpu.export.measures import switch_attributes
 
 _MAX_FUNCTIONS = 16
 _INT64_LIMIT = 1 << 63
+_WAKER = (semconv.OTEL_GPU_WAKER_PID, semconv.OTEL_GPU_WAKER_TID, semconv.OTEL_GPU_WAKER_COMM)
 
 Pairs = list[tuple[str, AttributeValue]]
 _TRANSPORTS = frozenset({"tcp", "udp", "unix", "pipe"})
@@ -17,7 +19,7 @@ _WITH_PORT = frozenset({"tcp", "udp"})
 def describe_blocked(activity: StallActivity, stack: Attributes) -> Attributes:
     """Return what a thread waited for; ``stack`` is what is said of where it was."""
     event = activity.event
-    pairs = _name_switch(event)
+    pairs: Pairs = list(switch_attributes(event.switch_type))
     waker = (event.waker_pid, event.waker_tid, event.waker_comm) if event.waker_tid else None
     add_wait(pairs, activity.reason, activity.functions, waker)
     if activity.resource is not None:
@@ -29,13 +31,11 @@ def describe_blocked(activity: StallActivity, stack: Attributes) -> Attributes:
 
 def describe_run_queue_wait(event: Stall) -> Attributes:
     """Return who had the CPU that a thread waited for."""
-    pairs = _name_switch(event)
+    pairs: Pairs = list(switch_attributes(event.switch_type))
     if event.flags & wire.STALL_IDLE_CPU:
         pairs.append((semconv.OTEL_GPU_CPU_IDLE, True))
     if event.culprit_tid:
-        pairs.append((semconv.OTEL_GPU_CULPRIT_PID, event.culprit_pid))
-        pairs.append((semconv.OTEL_GPU_CULPRIT_TID, event.culprit_tid))
-        pairs.append((semconv.OTEL_GPU_CULPRIT_COMM, event.culprit_comm))
+        add_culprit(pairs, event.culprit_pid, event.culprit_tid, event.culprit_comm)
     add_thread(pairs, event.tid, event.comm, event.cpu)
     return tuple(pairs)
 
@@ -62,11 +62,6 @@ def _add_resource(pairs: Pairs, resource: Resource) -> None:
         pairs.append((semconv.SYSTEM_FILESYSTEM_MOUNTPOINT, resource.mount))
 
 
-def _name_switch(event: Stall) -> Pairs:
-    switch = semconv.PROCESS_CONTEXT_SWITCH_TYPE_VALUES.get(event.switch_type)
-    return [(semconv.PROCESS_CONTEXT_SWITCH_TYPE, switch)] if switch else []
-
-
 def add_wait(
     pairs: Pairs, reason: str, functions: tuple[str, ...], waker: tuple[int, int, str] | None
 ) -> None:
@@ -76,10 +71,15 @@ def add_wait(
     if functions:
         pairs.append((semconv.OTEL_GPU_KERNEL_FUNCTIONS, functions[:_MAX_FUNCTIONS]))
     if waker is not None:
-        pid, tid, comm = waker
-        pairs.append((semconv.OTEL_GPU_WAKER_PID, pid))
-        pairs.append((semconv.OTEL_GPU_WAKER_TID, tid))
-        pairs.append((semconv.OTEL_GPU_WAKER_COMM, comm))
+        pairs.extend(zip(_WAKER, waker, strict=True))
+
+
+def add_culprit(pairs: Pairs, pid: int, tid: int, comm: str) -> None:
+    """Add who had the CPU, or held what a thread waited for."""
+    pairs.append((semconv.OTEL_GPU_CULPRIT_PID, pid))
+    pairs.append((semconv.OTEL_GPU_CULPRIT_TID, tid))
+    if comm:
+        pairs.append((semconv.OTEL_GPU_CULPRIT_COMM, comm))
 
 
 def add_account(

@@ -7,13 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
-from opentelemetry.sdk.environment_variables import (
-    OTEL_EXPORTER_OTLP_COMPRESSION,
-    OTEL_EXPORTER_OTLP_ENDPOINT,
-    OTEL_EXPORTER_OTLP_PROTOCOL,
-    OTEL_EXPORTER_OTLP_TIMEOUT,
-    OTEL_SDK_DISABLED,
-)
+from opentelemetry.sdk import environment_variables as otel
 
 from otel_gpu.errors import ConfigError
 
@@ -32,11 +26,6 @@ def setting(environ: Mapping[str, str], *names: str) -> tuple[str, str]:
     return names[-1], ""
 
 
-def variable(environ: Mapping[str, str], *names: str) -> str | None:
-    """Return the value of the first variable that is set."""
-    return setting(environ, *names)[1] or None
-
-
 def choose(
     environ: Mapping[str, str], *names: str, choices: Sequence[str], default: str = ""
 ) -> str:
@@ -44,9 +33,8 @@ def choose(
     name, value = setting(environ, *names)
     value = value.lower() or default
     if value not in choices:
-        raise ConfigError(
-            f"{name}: {value!r} is not supported", hint=f"use one of {', '.join(choices)}"
-        )
+        hint = f"use one of {', '.join(choices)}"
+        raise ConfigError(f"{name}: {value!r} is not supported", hint=hint)
     return value
 
 
@@ -58,16 +46,14 @@ def read_number(environ: Mapping[str, str], *names: str, default: float) -> floa
     except ValueError:
         value = 0.0
     if not 0 < value < math.inf:
-        raise ConfigError(
-            f"{name}: {text!r} is not a number above 0",
-            hint="unset it, or give a number such as 10",
-        )
+        hint = "unset it, or give a number such as 10"
+        raise ConfigError(f"{name}: {text!r} is not a number above 0", hint=hint)
     return value
 
 
 def is_true(environ: Mapping[str, str], name: str) -> bool:
     """Say whether a variable is ``true``, in any case; nothing else is."""
-    return (variable(environ, name) or "").lower() == "true"
+    return setting(environ, name)[1].lower() == "true"
 
 
 @contextmanager
@@ -80,23 +66,21 @@ def standing_in(environ: Mapping[str, str]) -> Iterator[None]:
     gRPC exporters do not know that no compression can be asked for.
     """
     saved = dict(os.environ)
-    wanted = {
-        name: value
-        for name, value in environ.items()
-        if value.strip() or not name.startswith("OTEL_")
-    }
-    if wanted.get(OTEL_EXPORTER_OTLP_COMPRESSION, "").strip().lower() == "none":
-        del wanted[OTEL_EXPORTER_OTLP_COMPRESSION]
-    if wanted == saved:
-        yield
-        return
-    os.environ.clear()
-    os.environ.update(wanted)
+    wanted = {n: text for n, text in environ.items() if text.strip() or not n.startswith("OTEL_")}
+    if wanted.get(otel.OTEL_EXPORTER_OTLP_COMPRESSION, "").strip().lower() == "none":
+        del wanted[otel.OTEL_EXPORTER_OTLP_COMPRESSION]
     try:
+        if wanted != saved:
+            _replace_environment(wanted)
         yield
     finally:
-        os.environ.clear()
-        os.environ.update(saved)
+        if wanted != saved:
+            _replace_environment(saved)
+
+
+def _replace_environment(variables: Mapping[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(variables)
 
 
 def exporter_names(
@@ -105,21 +89,15 @@ def exporter_names(
     """
     Return the exporters that ``OTEL_<SIGNAL>_EXPORTER`` names.
 
-    Without it: OTLP when an endpoint is set, else none. None at all when the SDK is
-    disabled.
-
-    Raises:
-        ConfigError: A name is not one of the ``choices``, where there are any.
+    Without it: OTLP when an endpoint is set, else none. None at all when the SDK is disabled.
+    ConfigError: a name is not one of the ``choices``, where there are any.
     """
-    if is_true(environ, OTEL_SDK_DISABLED):
+    if is_true(environ, otel.OTEL_SDK_DISABLED):
         return ()
     variable_name = f"OTEL_{signal}_EXPORTER"
-    names = variable(environ, variable_name)
-    if names is None:
-        endpoint = variable(
-            environ, f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT", OTEL_EXPORTER_OTLP_ENDPOINT
-        )
-        return ("otlp",) if endpoint else ()
+    _, names = setting(environ, variable_name)
+    if not names:
+        return ("otlp",) if otlp_endpoint(environ, signal)[1] else ()
     chosen = dict.fromkeys(name.strip() for name in names.split(",") if name.strip())
     for name in chosen if choices else ():
         choose({variable_name: name}, variable_name, choices=choices)
@@ -130,51 +108,39 @@ def exporter_names(
     return tuple(name for name in chosen if name != "none")
 
 
-def otlp_protocol(environ: Mapping[str, str], signal: str) -> str:
-    """
-    Return ``grpc`` or ``http/protobuf``, and check what the exporters do not check.
+def otlp_endpoint(environ: Mapping[str, str], signal: str) -> tuple[str, str]:
+    """Return the variable that names the endpoint of a signal, and the endpoint or nothing."""
+    return setting(environ, *_names(signal, "ENDPOINT"))
 
-    Raises:
-        ConfigError: A protocol, endpoint or timeout that cannot work.
-    """
-    protocol = choose(
-        environ,
-        f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL",
-        OTEL_EXPORTER_OTLP_PROTOCOL,
-        choices=("grpc", "http/protobuf"),
-        default="grpc",
-    )
-    name, endpoint = setting(
-        environ, f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT", OTEL_EXPORTER_OTLP_ENDPOINT
-    )
+
+def _names(signal: str, what: str) -> tuple[str, str]:
+    return f"OTEL_EXPORTER_OTLP_{signal}_{what}", f"OTEL_EXPORTER_OTLP_{what}"
+
+
+def otlp_protocol(environ: Mapping[str, str], signal: str) -> str:
+    """Return the protocol, and check what the exporters do not; ConfigError: it cannot work."""
+    known = ("grpc", "http/protobuf")
+    protocol = choose(environ, *_names(signal, "PROTOCOL"), choices=known, default="grpc")
+    name, endpoint = otlp_endpoint(environ, signal)
     if endpoint and protocol == "http/protobuf":
         address = urlsplit(endpoint)
         if address.scheme not in {"http", "https"} or not address.netloc:
-            raise ConfigError(
-                f"{name}: {endpoint!r} is not an HTTP URL",
-                hint="write it as http://host:4318",
-            )
+            hint = "write it as http://host:4318"
+            raise ConfigError(f"{name}: {endpoint!r} is not an HTTP URL", hint=hint)
     otlp_timeout_s(environ, signal)
     return protocol
 
 
 def otlp_compression(environ: Mapping[str, str], signal: str) -> str:
     """Return ``none``, ``gzip`` or ``deflate``; refuse what the protocol does not have."""
-    known = ["none", "gzip"]
-    if otlp_protocol(environ, signal) != "grpc":
-        known.append("deflate")
-    return choose(
-        environ,
-        f"OTEL_EXPORTER_OTLP_{signal}_COMPRESSION",
-        OTEL_EXPORTER_OTLP_COMPRESSION,
-        choices=known,
-        default="none",
-    )
+    more = () if otlp_protocol(environ, signal) == "grpc" else ("deflate",)
+    known = ("none", "gzip", *more)
+    return choose(environ, *_names(signal, "COMPRESSION"), choices=known, default="none")
 
 
 def otlp_timeout_s(environ: Mapping[str, str], signal: str) -> float:
     """Return how long one request may take; the specification's default is 10 s."""
-    names = (f"OTEL_EXPORTER_OTLP_{signal}_TIMEOUT", OTEL_EXPORTER_OTLP_TIMEOUT)
+    names = _names(signal, "TIMEOUT")
     timeout_s = read_number(environ, *names, default=10.0)
     name, text = setting(environ, *names)
     if timeout_s > _LONG_TIMEOUT_S and text not in _warned_timeouts:

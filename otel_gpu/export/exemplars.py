@@ -1,7 +1,6 @@
 """Exemplars: which chosen calls the duration histograms point at."""
 
 from collections.abc import Callable, Mapping
-from operator import itemgetter
 
 from opentelemetry.sdk.metrics import Exemplar
 
@@ -13,11 +12,8 @@ from otel_gpu.export.points import Attributes
 # Per process image. With at most 64 octaves each, of which calls fill a dozen.
 _MAX_KINDS = 256
 
-
 # Whether a trace is exported, by its id and the name of one of its spans.
 IsSampled = Callable[[bytes, str], bool]
-
-
 # What distinguishes duration points, before names, which can change: the number of
 # the API, copy kind, status and device. Plain tuples, since every span makes one of each.
 _Kind = tuple[int, int, int, int]
@@ -43,11 +39,9 @@ class ExemplarReservoir:
         if self._is_sampled is not None and not self._is_sampled(call.trace_id, call.api.name):
             return
         kind = (event.api, event.copy_kind, event.status, event.device)
-        octaves = self._latest.get(kind)
-        if octaves is None:
-            if len(self._latest) >= _MAX_KINDS:
-                return
-            octaves = self._latest[kind] = {}
+        if kind not in self._latest and len(self._latest) >= _MAX_KINDS:
+            return
+        octaves = self._latest.setdefault(kind, {})
         duration_ns = event.end_ktime_ns - event.start_ktime_ns
         octaves[duration_ns.bit_length()] = (number, call)
 
@@ -57,9 +51,7 @@ class ExemplarReservoir:
         """Return the exemplars offered after the one with ``number``, oldest first."""
         found: dict[tuple[str, Attributes], list[Exemplar]] = {}
         for (_, copy_kind, status, device), octaves in self._latest.items():
-            newer = sorted(
-                (offer for offer in octaves.values() if offer[0] > number), key=itemgetter(0)
-            )
+            newer = sorted(offer for offer in octaves.values() if offer[0] > number)
             if newer:
                 _, first = newer[0]
                 attributes = call_attributes(first.api, copy_kind, status, devices.get(device))

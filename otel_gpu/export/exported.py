@@ -1,14 +1,14 @@
 """
 Which spans were exported lately, so that links lead somewhere.
 
-A cause names the spans that it was seen in, and its culprit is a thread that may have
-spans of its own. A link needs the id of the trace too, and a link to a span that was
-never exported would be a dead end in every backend.
+A link needs the id of the trace too, which a cause does not name, and a link to a span that
+was never exported would be a dead end in every backend.
 """
 
 from collections import OrderedDict, deque
 from typing import NamedTuple
 
+from otel_gpu.explain.chains import Culprit, Evidence
 from otel_gpu.export.finished import FinishedSpan
 
 # Of one generation; there are two. A chain is made seconds after what it is about, and
@@ -20,6 +20,7 @@ _LONG_NS = 5_000_000_000
 _MAX_CHAINS = 16_384
 _MAX_THREADS = 1024
 _MAX_OF_THREAD = 16
+_MAX_OF_CULPRIT = 4
 
 
 class SpanReference(NamedTuple):
@@ -85,15 +86,16 @@ class ExportedSpans:
         """Say whether this is the id of a causal chain that was exported."""
         return span_id in self._chains
 
-    def find(self, span_id: bytes) -> SpanReference | None:
-        """Return where a span is; None if it was not exported, or long ago."""
-        trace_id = self._traces.get(span_id) or self._older_traces.get(span_id)
-        return None if trace_id is None else SpanReference(trace_id, span_id)
-
-    def of_thread(self, tid: int, start_unix_ns: int, end_unix_ns: int) -> list[SpanReference]:
-        """Return the spans of a thread that overlap a time, the latest first."""
-        return [
-            SpanReference(trace_id, span_id)
-            for start, end, trace_id, span_id in reversed(self._threads.get(tid, ()))
-            if start < end_unix_ns and start_unix_ns < end
-        ]
+    def find(self, evidence: Evidence, culprit: Culprit | None) -> list[SpanReference]:
+        """Return the spans that evidence was seen in, and the latest of a culprit meanwhile."""
+        found = []
+        span_id = evidence.span_id
+        if trace_id := self._traces.get(span_id) or self._older_traces.get(span_id):
+            found.append(SpanReference(trace_id, span_id))
+        theirs = self._threads.get(culprit.tid, ()) if culprit is not None else ()
+        for start_unix_ns, end_unix_ns, *ids in reversed(theirs):
+            reference = SpanReference(*ids)
+            overlaps = start_unix_ns < evidence.end_unix_ns and evidence.start_unix_ns < end_unix_ns
+            if overlaps and reference not in found:
+                found.append(reference)
+        return found[: 1 + _MAX_OF_CULPRIT]

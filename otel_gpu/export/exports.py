@@ -1,17 +1,12 @@
-"""
-Everything that leaves: the last room of the pipeline.
-
-Activities, chains and incidents go in; spans and metrics go out to what the configuration
-and the ``OTEL_*`` variables name.
-"""
+"""Everything that leaves: activities, chains and incidents come in, spans and metrics go out."""
 
 import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 from opentelemetry.sdk.environment_variables import OTEL_SDK_DISABLED
 
@@ -20,13 +15,13 @@ from otel_gpu.config import Config
 from otel_gpu.enrich import ids
 from otel_gpu.enrich.activities import Activity, CaptureActivity
 from otel_gpu.explain.chains import Chain, Incident
-from otel_gpu.export import semconv
+from otel_gpu.export import causal, semconv
+from otel_gpu.export.encoder import SpanLog
 from otel_gpu.export.environment import exporter_names, is_true, otlp_compression
-from otel_gpu.export.explanations import Explanations
+from otel_gpu.export.exported import ExportedSpans
 from otel_gpu.export.file import OtlpFile
 from otel_gpu.export.finished import FinishedSpan
 from otel_gpu.export.limits import Limits, TraceSampler
-from otel_gpu.export.logs import SpanLog
 from otel_gpu.export.metrics import MetricExports
 from otel_gpu.export.otlp import LOGS, SPANS, Signal
 from otel_gpu.export.resources import Origins, Resources, capture_version
@@ -39,50 +34,55 @@ from otel_gpu.faults import Faults
 _logger = logging.getLogger(__name__)
 
 NOT_SAMPLED = "not_sampled"
-_OF_LOGS = "log_"
 # What the parts may take beyond their timeout to let go of connections.
 _JOIN_GRACE_S = 1.0
-
-
-class _Part(Protocol):
-    def flush(self, timeout_s: float) -> bool: ...
-
-    def shutdown(self, timeout_s: float) -> bool: ...
 
 
 class Exports:
     """
     Turns activities into telemetry and sends it.
 
-    ``sinks`` get every finished span, ``logs`` what leaves beside the spans, and ``metrics``
-    every activity. In a replay, which is not ``live``, parts are flushed one after the other,
-    so that a file has the same order every time.
+    Every finished span goes to all exporters of spans, what leaves beside it to those of logs,
+    and every activity into the metrics.
     """
 
     def __init__(
         self,
-        sinks: Sequence[Sender[FinishedSpan]],
-        metrics: MetricExports,
+        config: Config,
         environ: Mapping[str, str],
+        file: OtlpFile | None,
         *,
-        limits: Limits,
-        sampler: TraceSampler,
-        stacks: Stacks,
-        explains: bool,
         live: bool,
-        logs: Sequence[Sender[SpanLog]] = (),
+        faults: Faults | None,
     ) -> None:
-        self._sinks = sinks
-        self._puts = [sink.put for sink in sinks]
-        self._metrics = metrics
         self._live = live
-        self._sampler = sampler
-        self._takes_all = sampler.takes_all
-        self._limits = limits
-        self._stacks = stacks
-        self._logs = logs
+        self._limits = Limits.of_environment(environ)
+        self._sampler = TraceSampler.of_environment(environ)
+        wants_spans = config.spans.mode != "none"
+        wants_logs = wants_spans and config.stacks.mode == LOG
+        value_length = self._limits.log_value_length if wants_logs else self._limits.value_length
+        self._stacks = Stacks(config.stacks.mode, value_length)
         self._resources = Resources(environ)
-        self._explains = explains
+        with ExitStack() as failing:
+            self._metrics = MetricExports(config, environ, live=live, file=file, faults=faults)
+            failing.callback(self._metrics.shutdown, 0.0)
+            senders: dict[Signal, list[Sender[Any]]] = {SPANS: [], LOGS: []}
+            for signal, is_wanted in ((SPANS, wants_spans), (LOGS, wants_logs)):
+                if is_wanted:
+                    senders[signal] = open_senders(
+                        signal, config.export, environ, file, live=live, faults=faults
+                    )
+                for sender in senders[signal]:
+                    failing.callback(sender.shutdown, 0.0)
+            failing.pop_all()
+        self._sinks: list[Sender[FinishedSpan]] = senders[SPANS]
+        self._logs: list[Sender[SpanLog]] = senders[LOGS]
+        if wants_logs and self._sinks and not self._logs:
+            _logger.warning(
+                "stacks.mode is log and no endpoint for logs is set: stacks are not exported"
+            )
+        self._puts = [sink.put for sink in self._sinks]
+        self._explains = config.explain.enabled and bool(self._sinks)
         self._capture = (ids.NO_SEED, __version__)
         self._begin()
         self._not_sampled = 0
@@ -101,40 +101,46 @@ class Exports:
     def observe_chain(self, chain: Chain) -> None:
         """Take in a causal chain that is kept, after the activities that it was made from."""
         if self._wants(chain):
-            missing = self._explanations.missing_spans(chain)
+            # A link to a stall that is held back leads nowhere.
+            linked = causal.evidence_span_ids(chain.causes)
+            missing = frozenset(span_id for span_id in linked if span_id not in self._exported)
             self._add(self._builder.hurry(missing), self._remember)
-            self._metrics.count_chain(chain.severity, None)
-            self._add(map(self._limits.apply, self._explanations.chain_spans(chain)))
+            self._metrics.count(
+                semconv.METRIC_OTEL_GPU_CHAINS, semconv.OTEL_GPU_SEVERITY, chain.severity
+            )
+            self._exported.add_chain(causal.chain_reference(chain).span_id)
+            origin = self._origins.of(chain.effect.process)[semconv.SCOPE_CAUSAL]
+            spans = causal.chain_spans(chain, origin, self._exported.find, self._stacks.place)
+            self._add(map(self._limits.apply, spans))
 
     def withhold_chain(self, chain: Chain, reason: str) -> None:
         """Count a causal chain that makes no spans."""
         if self._wants(chain):
-            self._metrics.count_chain(chain.severity, reason)
+            self._metrics.count(semconv.METRIC_OTEL_GPU_CHAINS_WITHHELD, semconv.REASON, reason)
 
     def _wants(self, chain: Chain) -> bool:
-        if not self._sinks or not self._explains:
-            return False
-        if self._sampler.wants_trace(chain.effect.trace_id, semconv.SPAN_CAUSAL_CHAIN):
-            return True
-        self._not_sampled += 1
-        return False
+        name = semconv.SPAN_CAUSAL_CHAIN
+        is_sampled = self._sampler.wants_trace(chain.effect.trace_id, name)
+        self._not_sampled += self._explains and not is_sampled
+        return self._explains and is_sampled
 
     def observe_incident(self, incident: Incident) -> None:
         """Take in an incident, after its chains."""
-        if not self._sinks or not self._explains:
+        if not self._explains:
             return
-        span = self._limits.apply(self._explanations.incident_span(incident))
-        if self._add([span]):
-            self._metrics.count_incident(incident.severity)
+        origin = self._origins.of(incident.processes[0])[semconv.SCOPE_CAUSAL]
+        references = [(chain, causal.chain_reference(chain)) for chain in incident.chains]
+        linked = [pair for pair in references if self._exported.has_chain(pair[1].span_id)]
+        span = causal.incident_span(incident, self._capture[0], origin, linked, self._stacks.place)
+        if self._add([self._limits.apply(span)]):
+            self._metrics.count(
+                semconv.METRIC_OTEL_GPU_INCIDENTS, semconv.OTEL_GPU_SEVERITY, incident.severity
+            )
 
     def renew(self) -> "Exports":
         """Forget what spans wait for, after errors; what is counted and what waits to be sent stays."""
         self._begin()
         return self
-
-    def flush(self, timeout_s: float) -> bool:
-        """Send what there is; False when not all of it arrived within the time."""
-        return self._each(lambda part, left_s: part.flush(left_s), timeout_s)
 
     def shutdown(self, timeout_s: float) -> bool:
         """Send what is left, and end; False when not all arrived in time, and the rest is dropped."""
@@ -142,69 +148,17 @@ class Exports:
             return True
         self._ended = True
         self._add(self._builder.close(), self._remember)
-        return self._each(lambda part, left_s: part.shutdown(left_s), timeout_s)
-
-    def dropped(self) -> Mapping[str, int]:
-        """Return how many spans were not exported, by reason."""
-        total: Counter[str] = Counter()
-        for sink in self._sinks:
-            total.update(sink.counts().dropped)
-        for log_sink in self._logs:
-            dropped = log_sink.counts().dropped
-            total.update({f"{_OF_LOGS}{reason}": count for reason, count in dropped.items()})
-        if self._not_sampled:
-            total[NOT_SAMPLED] = self._not_sampled
-        return dict(total)
-
-    def exported(self) -> int:
-        """Return how many spans arrived; with several exporters, the sum over them."""
-        return sum(sink.counts().exported for sink in self._sinks)
-
-    def _begin(self) -> None:
-        seed, version = self._capture
-        origins = Origins(version, self._resources)
-        self._builder = SpanBuilder(origins, self._limits, self._stacks)
-        self._explanations = Explanations(seed, origins, self._stacks)
-        self._remember = self._explanations.exported.add if self._explains else None
-
-    def _add(
-        self,
-        spans: Iterable[FinishedSpan],
-        remember: Callable[[FinishedSpan], object] | None = None,
-    ) -> bool:
-        """Hand spans on that are sampled; say whether the last one was."""
-        is_wanted = False
-        for span in spans:
-            is_wanted = self._takes_all or self._sampler.wants(span)
-            if not is_wanted:
-                self._not_sampled += 1
-                continue
-            for put in self._puts:
-                put(span)
-            if remember is not None:
-                remember(span)
-            if span.logs:
-                self._add_logs(span)
-        return is_wanted
-
-    def _add_logs(self, span: FinishedSpan) -> None:
-        for log in map(self._limits.apply_to_log, span.logs):
-            for log_sink in self._logs:
-                log_sink.put(SpanLog(span, log))
-
-    def _each(self, act: Callable[[_Part, float], bool], timeout_s: float) -> bool:
         deadline_s = time.monotonic() + timeout_s
-        parts: list[_Part] = [*self._sinks, *self._logs, self._metrics]
+        parts: list[Sender[Any] | MetricExports] = [*self._sinks, *self._logs, self._metrics]
         if not self._live:
-            results = [act(part, max(0.0, deadline_s - time.monotonic())) for part in parts]
-            return all(results)
+            # One after the other, so that a file has the same order every time.
+            ends = [part.shutdown(max(0.0, deadline_s - time.monotonic())) for part in parts]
+            return all(ends)
         # Side by side: a dead endpoint for spans must not take the metrics' time.
         done: list[bool] = []
         threads = [
             threading.Thread(
-                target=lambda part=part: done.append(act(part, timeout_s)),
-                name="otel-gpu-flush",
-                daemon=True,
+                target=lambda part=part: done.append(part.shutdown(timeout_s)), daemon=True
             )
             for part in parts
         ]
@@ -214,6 +168,51 @@ class Exports:
             thread.join(max(0.0, deadline_s - time.monotonic()) + _JOIN_GRACE_S)
         return len(done) == len(parts) and all(done)
 
+    def dropped(self) -> Mapping[str, int]:
+        """Return how many spans were not exported, by reason."""
+        total: Counter[str] = Counter()
+        for sink in self._sinks:
+            total += sink.counts().dropped
+        for log_sink in self._logs:
+            for reason, count in log_sink.counts().dropped.items():
+                total[f"log_{reason}"] += count
+        if self._not_sampled:
+            total[NOT_SAMPLED] = self._not_sampled
+        return dict(total)
+
+    def exported(self) -> int:
+        """Return how many spans arrived; with several exporters, the sum over them."""
+        return sum(sink.counts().exported for sink in self._sinks)
+
+    def _begin(self) -> None:
+        self._origins = Origins(self._capture[1], self._resources)
+        self._builder = SpanBuilder(self._origins, self._limits, self._stacks)
+        self._exported = ExportedSpans()
+        self._remember = self._exported.add if self._explains else None
+
+    def _add(
+        self,
+        spans: Iterable[FinishedSpan],
+        remember: Callable[[FinishedSpan], object] | None = None,
+    ) -> bool:
+        """Hand spans on that are sampled; say whether the last one was."""
+        is_wanted = False
+        for span in spans:
+            is_wanted = self._sampler.takes_all or self._sampler.wants_trace(
+                span.trace_id, span.name
+            )
+            if not is_wanted:
+                self._not_sampled += 1
+                continue
+            for put in self._puts:
+                put(span)
+            if remember is not None:
+                remember(span)
+            for log_sink in self._logs:
+                for log in map(self._limits.apply_to_log, span.logs):
+                    log_sink.put(SpanLog(*span[:3], log))
+        return is_wanted
+
 
 @contextmanager
 def open_exports(
@@ -222,16 +221,10 @@ def open_exports(
     """
     Open what the configuration and environment name, and close it in the end.
 
-    Args:
-        config: The configuration.
-        environ: Normally ``os.environ``.
-        live: False for a replay: no timers and no threads of our own; batches are
-            made by size alone and what is left is sent at the end, so that the same
-            recording gives the same output.
-        faults: Counts errors in threads of the exports that are not an endpoint's.
-
-    Raises:
-        ConfigError: A variable has a value that cannot work.
+    In a replay, which is not ``live``, there are no timers: batches are made by size alone and
+    what is left is sent at the end, so that the same recording gives the same output. ``faults``
+    counts errors in threads of the exports that are not an endpoint's. ConfigError: a variable
+    has a value that cannot work.
     """
     path = config.export.otlp_file
     if path is not None and is_true(environ, OTEL_SDK_DISABLED):
@@ -240,43 +233,11 @@ def open_exports(
     for name in ("TRACES", "METRICS", "LOGS"):
         if "otlp" in exporter_names(environ, name):
             otlp_compression(environ, name)
-    limits = Limits.of_environment(environ)
-    sampler = TraceSampler.of_environment(environ)
-    wants_spans = config.spans.mode != "none"
-    wants_logs = wants_spans and config.stacks.mode == LOG
-    value_length = limits.log_value_length if wants_logs else limits.value_length
     with ExitStack() as closing:
         file = None
         if path is not None:
             file = OtlpFile(path)
             closing.callback(file.close)
-        with ExitStack() as failing:
-            metrics = MetricExports(config, environ, live=live, file=file, faults=faults)
-            failing.callback(metrics.shutdown, 0.0)
-            senders: dict[Signal, list[Sender[Any]]] = {SPANS: [], LOGS: []}
-            for signal, is_wanted in ((SPANS, wants_spans), (LOGS, wants_logs)):
-                if not is_wanted:
-                    continue
-                senders[signal] = open_senders(
-                    signal, config.export, environ, file, live=live, faults=faults
-                )
-                for sender in senders[signal]:
-                    failing.callback(sender.shutdown, 0.0)
-            failing.pop_all()
-        if wants_logs and senders[SPANS] and not senders[LOGS]:
-            _logger.warning(
-                "stacks.mode is log and no endpoint for logs is set: stacks are not exported"
-            )
-        exports = Exports(
-            senders[SPANS],
-            metrics,
-            environ,
-            limits=limits,
-            sampler=sampler,
-            stacks=Stacks(config.stacks.mode, value_length),
-            explains=config.explain.enabled,
-            live=live,
-            logs=senders[LOGS],
-        )
+        exports = Exports(config, environ, file, live=live, faults=faults)
         closing.callback(exports.shutdown, config.export.shutdown_timeout_s)
         yield exports

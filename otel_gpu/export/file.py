@@ -19,26 +19,21 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
 from otel_gpu.errors import ConfigError
-from otel_gpu.export.encoder import RequestEncoder
+from otel_gpu.export.encoder import encode_request
 from otel_gpu.export.otlp import SPANS, Signal
 from otel_gpu.export.queue import Pending
 from otel_gpu.export.sender import Delivery, Outcome
 
-STANDARD_OUTPUT = "-"
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 _ID_KEYS = frozenset({"traceId", "spanId", "parentSpanId"})
 
 
 class OtlpFile:
-    """
-    Writes OTLP/JSON lines to a new file in place of an old one, or to standard output (``-``).
-
-    Every line is handed to the system at once. Safe to share between threads.
-    """
+    """Writes OTLP/JSON lines to a new file, or standard output (``-``); safe between threads."""
 
     def __init__(self, path: str) -> None:
         self._lock = threading.Lock()
-        self._owned = path != STANDARD_OUTPUT
+        self._owned = path != "-"
         self._file: BinaryIO
         if not self._owned:
             self._file = sys.stdout.buffer
@@ -47,9 +42,8 @@ class OtlpFile:
             # What processes did is not for everyone on the host to read.
             self._file = os.fdopen(os.open(path, _FLAGS, mode=0o600), "wb")
         except OSError as error:
-            raise ConfigError(
-                f"{path}: {error.strerror}", hint="choose another export.otlp_file"
-            ) from error
+            hint = "choose another export.otlp_file"
+            raise ConfigError(f"{path}: {error.strerror}", hint=hint) from error
 
     def close(self) -> None:
         """Close the file; standard output stays open."""
@@ -58,7 +52,7 @@ class OtlpFile:
                 self._file.close()
 
     def write(self, request: Message) -> None:
-        """Write a request as one line."""
+        """Write a request as one line, which is handed to the system at once."""
         line = otlp_json(request).encode() + b"\n"
         with self._lock:
             if self._file.closed:
@@ -75,11 +69,10 @@ class FileTransport:
     def __init__(self, file: OtlpFile, signal: Signal = SPANS) -> None:
         self._file = file
         self._signal = signal
-        self._requests = RequestEncoder()
 
     def deliver(self, batch: Sequence[Pending]) -> Delivery:
         """Write a batch as one line; OSError: the disk is full, or who reads is gone."""
-        self._file.write(self._signal.request.FromString(self._requests.encode(batch)))
+        self._file.write(self._signal.request.FromString(encode_request(batch)))
         return Delivery(Outcome.DELIVERED)
 
     def close(self) -> None:

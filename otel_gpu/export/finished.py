@@ -6,7 +6,7 @@ made when the activity is seen and never changed; exporters of others get it as 
 ``ReadableSpan`` that they know.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self, TypeVar
 
@@ -15,15 +15,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.sdk.util import BoundedList
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import (
-    Link,
-    SpanContext,
-    SpanKind,
-    Status,
-    StatusCode,
-    TraceFlags,
-)
-from opentelemetry.util.types import AnyValue
+from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 Scalar = str | bool | int | float | bytes
 AttributeValue = Scalar | tuple[str, ...] | tuple[bool, ...] | tuple[int, ...] | tuple[float, ...]
@@ -31,11 +23,7 @@ Attributes = tuple[tuple[str, AttributeValue], ...]
 
 
 class SharedAttributes(tuple[tuple[str, AttributeValue], ...]):  # noqa: SLOT001 -- it has one
-    """
-    Attributes that come back as the same object with many spans.
-
-    ``wire`` holds what encoders made of them, by the tag in the message around them.
-    """
+    """Attributes that many spans share; ``wire`` is what encoders made of them, by tag."""
 
     wire: dict[bytes, bytes]
 
@@ -54,11 +42,7 @@ STATUS_ERROR = 2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Origin:
-    """
-    Where spans come from: one Resource and one scope. Compared by identity.
-
-    Spans of one origin travel under one header.
-    """
+    """Where spans come from, which travel under one header; compared by identity."""
 
     resource: Resource
     scope: InstrumentationScope
@@ -86,13 +70,9 @@ class FinishedSpan(NamedTuple):
     """
     A span that will not change any more; its kind is always INTERNAL.
 
-    Attributes:
-        parent_span_id: Empty for a root.
-        status_code: ``STATUS_UNSET`` or ``STATUS_ERROR``.
-        dropped_attributes: How many attributes a span limit took away; the same
-            for events and links.
-        logs: What leaves as log records beside the span, and is no part of it.
-        tid: Of the thread that it is about; 0: of none.
+    ``parent_span_id`` is empty for a root, and ``dropped_…`` is how many a span limit took away.
+    ``logs`` leave as log records beside the span, and are no part of it. ``tid`` is of the thread
+    that it is about; 0: of none.
     """
 
     origin: Origin
@@ -116,34 +96,17 @@ class FinishedSpan(NamedTuple):
 
 def readable(span: FinishedSpan) -> ReadableSpan:
     """Return the same span in the SDK's form, for exporters that are not ours."""
-    parent = None
-    if span.parent_span_id:
-        parent = _context(span.trace_id, span.parent_span_id)
+    parent = span.parent_span_id
+    events = [Event(event.name, _bounded(event), event.unix_ns) for event in span.events]
+    links = [Link(_context(link.trace_id, link.span_id), _bounded(link)) for link in span.links]
     return ReadableSpan(
         name=span.name,
         context=_context(span.trace_id, span.span_id),
-        parent=parent,
+        parent=_context(span.trace_id, parent) if parent else None,
         resource=span.origin.resource,
-        attributes=_bounded(span.attributes, span.dropped_attributes),
-        events=_bounded_list(
-            [
-                Event(
-                    event.name, _bounded(event.attributes, event.dropped_attributes), event.unix_ns
-                )
-                for event in span.events
-            ],
-            span.dropped_events,
-        ),
-        links=_bounded_list(
-            [
-                Link(
-                    _context(link.trace_id, link.span_id),
-                    _bounded(link.attributes, link.dropped_attributes),
-                )
-                for link in span.links
-            ],
-            span.dropped_links,
-        ),
+        attributes=_bounded(span),
+        events=_bounded_list(events, span.dropped_events),
+        links=_bounded_list(links, span.dropped_links),
         kind=SpanKind.INTERNAL,
         status=Status(StatusCode(span.status_code), span.status_message or None),
         start_time=span.start_unix_ns,
@@ -153,25 +116,17 @@ def readable(span: FinishedSpan) -> ReadableSpan:
 
 
 def _context(trace_id: bytes, span_id: bytes) -> SpanContext:
-    return SpanContext(
-        int.from_bytes(trace_id),
-        int.from_bytes(span_id),
-        is_remote=False,
-        trace_flags=TraceFlags(TraceFlags.SAMPLED),
-    )
+    ids = int.from_bytes(trace_id), int.from_bytes(span_id)
+    return SpanContext(*ids, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
 
 
-def _bounded(attributes: Attributes, dropped: int) -> Mapping[str, AnyValue]:
-    if not dropped:
-        return dict(attributes)
-    bounded = BoundedAttributes(attributes=dict(attributes))
-    bounded.dropped = dropped
+def _bounded(item: FinishedSpan | SpanEvent | SpanLink) -> BoundedAttributes:
+    bounded = BoundedAttributes(attributes=dict(item.attributes))
+    bounded.dropped = item.dropped_attributes
     return bounded
 
 
 def _bounded_list(items: Sequence[_Item], dropped: int) -> Sequence[_Item]:
-    if not dropped:
-        return items
     bounded: BoundedList[_Item] = BoundedList(len(items))
     bounded.extend(items)
     bounded.dropped = dropped

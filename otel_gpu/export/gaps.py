@@ -4,8 +4,7 @@ Stalls that wait to hear whether they lie in a gap.
 A stall inside a CUDA call names the call. A stall between two calls cannot name its
 gap: whether that becomes a span is decided when the gap ends, and so its record comes
 right behind those of its stalls. A stall outside calls is held here until its thread's
-next record decides. Threads that make no CUDA calls have stalls outside calls too, and no
-gap ever follows them.
+next record decides, if it is a thread that makes CUDA calls.
 """
 
 # Some facts about the wait
@@ -18,22 +17,20 @@ gap ever follows them.
 # second. No clock is asked, so a replay decides as the capture did. Nothing is lost:
 # a stall that waited in vain is a trace of its own.
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import (
     END_OF,
     Activity,
-    AggregatesActivity,
     CallActivity,
-    CountersActivity,
     ExitActivity,
     ForkActivity,
     GapActivity,
     OpenCallActivity,
     StallActivity,
-    StatusActivity,
     key_of,
 )
 
@@ -42,13 +39,7 @@ _MAX_THREADS = 4096
 
 _Thread = tuple[int, int, int]
 
-# Activities that are handed over at the moment that they carry. Stalls are not: one of
-# a long gap is seconds old.
 _OF_A_THREAD = (CallActivity, ForkActivity, GapActivity, OpenCallActivity)
-_TIME_OF: Mapping[type, Callable[[Any], int]] = {
-    kind: END_OF[kind]
-    for kind in (*_OF_A_THREAD, AggregatesActivity, CountersActivity, ExitActivity, StatusActivity)
-}
 
 
 class PlacedStall(NamedTuple):
@@ -58,15 +49,12 @@ class PlacedStall(NamedTuple):
     gap: GapActivity | None
 
 
+@dataclass(slots=True, eq=False)
 class _Held:
-    """The stalls of one thread."""
+    """The stalls of one thread, and the first time in the stream after the last of them."""
 
-    __slots__ = ("since_unix_ns", "stalls")
-
-    def __init__(self) -> None:
-        self.stalls: list[StallActivity] = []
-        # The first time in the stream after the last of them.
-        self.since_unix_ns = 0
+    stalls: list[StallActivity] = field(default_factory=list)
+    since_unix_ns: int = 0
 
 
 class GapStalls:
@@ -106,14 +94,15 @@ class GapStalls:
             image = key_of(activity.process)
             for thread in [thread for thread in self._threads if thread[:2] == image]:
                 yield from self._release(thread, None)
-        time_of = _TIME_OF.get(type(activity))
-        if time_of is not None:
-            yield from self._release_old(time_of(activity))
+        # Others are handed over at the moment that they carry: one of a long gap is seconds old.
+        yield from self._release_old(END_OF[type(activity)](activity))
 
-    def pick(self, wanted: Callable[[StallActivity], bool]) -> Iterator[PlacedStall]:
-        """Yield what is held of each thread of which a stall is wanted now."""
-        for thread in [t for t, held in self._threads.items() if any(map(wanted, held.stalls))]:
-            yield from self._release(thread, None)
+    def pick(self, span_ids: frozenset[bytes]) -> Iterator[PlacedStall]:
+        """Yield what is held of each thread of which a span with one of these ids is wanted now."""
+        for thread, held in list(self._threads.items()):
+            ids = (i for stall in held.stalls for i in (stall.span_id, stall.run_queue_span_id))
+            if not span_ids.isdisjoint(ids):
+                yield from self._release(thread, None)
 
     def release(self) -> Iterator[PlacedStall]:
         """Yield all that is held: nothing follows."""
@@ -124,30 +113,21 @@ class GapStalls:
         for held in self._undated:
             held.since_unix_ns = unix_ns
         self._undated.clear()
-        while self._threads:
-            thread, oldest = next(iter(self._threads.items()))
-            # The host's clock can be set back, too.
-            if abs(unix_ns - oldest.since_unix_ns) <= _PATIENCE_NS:
-                return
+        # The host's clock can be set back, too.
+        while (thread := next(iter(self._threads), None)) and (
+            abs(unix_ns - self._threads[thread].since_unix_ns) > _PATIENCE_NS
+        ):
             yield from self._release(thread, None)
 
     def _release(self, thread: _Thread, gap: GapActivity | None) -> Iterator[PlacedStall]:
         held = self._threads.pop(thread, None)
-        if held is None:
-            return
-        for stall in held.stalls:
-            inside = gap is not None and _lies_in(stall, gap)
+        for stall in held.stalls if held is not None else ():
+            inside = gap is not None and (
+                gap.event.start_ktime_ns <= stall.event.start_ktime_ns
+                and stall.event.end_ktime_ns <= gap.event.end_ktime_ns
+            )
             yield PlacedStall(stall, gap if inside else None)
 
 
-def _thread_of(
-    activity: StallActivity | CallActivity | ForkActivity | GapActivity | OpenCallActivity,
-) -> _Thread:
+def _thread_of(activity: Any) -> _Thread:  # noqa: ANN401 -- one of a thread
     return activity.event.pid, activity.event.image_ktime_ns, activity.event.tid
-
-
-def _lies_in(stall: StallActivity, gap: GapActivity) -> bool:
-    return (
-        gap.event.start_ktime_ns <= stall.event.start_ktime_ns
-        and stall.event.end_ktime_ns <= gap.event.end_ktime_ns
-    )

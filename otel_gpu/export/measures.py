@@ -13,60 +13,44 @@ a number of bytes allocated and a part of the bytes in use.
 # Everything else counts what was asked for, so it counts outermost calls only, of
 # either layer: a program that calls the driver directly has no runtime call around.
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
 
 from otel_gpu import wire
-from otel_gpu.enrich.activities import (
-    DeviceIdentity,
-    OpenCallActivity,
-    Series,
-    ThreadTime,
-)
+from otel_gpu.enrich.activities import DeviceIdentity, OpenCallActivity, Series, ThreadTime
 from otel_gpu.enrich.cuda_errors import error_name
 from otel_gpu.explain.verdicts import budget_of
 from otel_gpu.export import semconv
-from otel_gpu.export.points import Attributes, Measurement
+from otel_gpu.export.points import Attributes, Layouts, Measurement
 from otel_gpu.probe_table import Api
 
-_IN_USE_SIGN: Mapping[int, int] = {
-    wire.FAMILY_ALLOCATE: 1,
-    wire.FAMILY_FREE: -1,
-    wire.FAMILY_UNMAP: -1,
-}
+_IN_USE_SIGN = {wire.FAMILY_ALLOCATE: 1, wire.FAMILY_FREE: -1, wire.FAMILY_UNMAP: -1}
 
 
 def measure(
-    series: Series, device: DeviceIdentity | None, knows_freed_bytes: bool = True
+    series: Series, device: DeviceIdentity | None, layouts: Layouts
 ) -> Iterator[Measurement]:
-    """
-    Yield what a series says.
-
-    Args:
-        series: One aggregate with its names.
-        device: All that is known of its device by now.
-        knows_freed_bytes: False: what a free gave back is not in its series.
-    """
+    """Yield what a series says; ``device`` is all that is known of its device by now."""
     key, aggregate = series.key, series.aggregate
     match key.metric:
         case wire.METRIC_CALL_DURATION if series.api is not None:
             attributes = call_attributes(series.api, key.copy_kind, key.status, device)
             yield Measurement(semconv.METRIC_GPU_CUDA_CALL_DURATION, attributes, key, aggregate)
             if key.status == 0 and not key.nested:
-                yield from _outermost(
-                    series, series.api, device_attributes(device), knows_freed_bytes
-                )
+                attributes = device_attributes(device)
+                yield from _outermost(series, series.api, attributes, layouts.knows_freed_bytes)
         case wire.METRIC_LAUNCH_GAP:
             instrument = semconv.METRIC_GPU_CUDA_LAUNCH_GAP
             yield Measurement(instrument, device_attributes(device), key, aggregate)
         case wire.METRIC_COPY_SIZE:
             attributes = _copy_attributes(key.copy_kind) + device_attributes(device)
             yield Measurement(semconv.METRIC_GPU_CUDA_MEMORY_COPIES, attributes, key, aggregate)
-        case wire.METRIC_OFF_CPU:
-            instrument = semconv.METRIC_PROCESS_SCHEDULER_OFF_CPU_DURATION
-            yield Measurement(instrument, _switch_attributes(key.api), key, aggregate)
-        case wire.METRIC_RUN_QUEUE:
-            instrument = semconv.METRIC_PROCESS_SCHEDULER_RUN_QUEUE_DURATION
-            yield Measurement(instrument, _switch_attributes(key.api), key, aggregate)
+        case wire.METRIC_OFF_CPU | wire.METRIC_RUN_QUEUE:
+            is_off_cpu = key.metric == wire.METRIC_OFF_CPU
+            off_cpu = semconv.METRIC_PROCESS_SCHEDULER_OFF_CPU_DURATION
+            run_queue = semconv.METRIC_PROCESS_SCHEDULER_RUN_QUEUE_DURATION
+            attributes = switch_attributes(key.api)
+            yield Measurement(off_cpu if is_off_cpu else run_queue, attributes, key, aggregate)
         case wire.METRIC_FORK:
             yield Measurement(semconv.METRIC_PROCESS_FORKS, (), key, aggregate.buckets[0])
 
@@ -94,11 +78,15 @@ def measure_thread_times(times: Iterable[ThreadTime]) -> Iterator[Measurement]:
             yield Measurement(semconv.METRIC_GPU_CUDA_THREAD_TIME, attributes, state, time_ns)
 
 
-def open_call_attributes(call: OpenCallActivity) -> Attributes:
-    """Return the attributes of ``gpu.cuda.call.open.age``."""
-    return call_attributes(call.api, wire.COPY_NONE, 0, call.device)
+def measure_open_call(call: OpenCallActivity) -> Measurement:
+    """Return ``gpu.cuda.call.open.age`` of one call."""
+    attributes = call_attributes(call.api, wire.COPY_NONE, 0, call.device)
+    source = (call.event.tid, call.event.start_ktime_ns)
+    age_ns = call.seen_unix_ns - call.start_unix_ns
+    return Measurement(semconv.METRIC_GPU_CUDA_CALL_OPEN_AGE, attributes, source, age_ns)
 
 
+@lru_cache(maxsize=4096)
 def call_attributes(
     api: Api, copy_kind: int, status: int, device: DeviceIdentity | None
 ) -> Attributes:
@@ -130,6 +118,7 @@ def _copy_attributes(copy_kind: int) -> Attributes:
     return ((semconv.CUDA_MEMCPY_KIND, name),) if name is not None else ()
 
 
-def _switch_attributes(switch_type: int) -> Attributes:
+def switch_attributes(switch_type: int) -> Attributes:
+    """Return whether a thread gave up its CPU or lost it, where that is known."""
     name = semconv.PROCESS_CONTEXT_SWITCH_TYPE_VALUES.get(switch_type)
     return ((semconv.PROCESS_CONTEXT_SWITCH_TYPE, name),) if name is not None else ()

@@ -8,8 +8,8 @@ can be exported: what is given up then is counted.
 
 import threading
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from opentelemetry.sdk.metrics import Exemplar
 from opentelemetry.sdk.resources import Resource
@@ -20,6 +20,7 @@ from otel_gpu.enrich.activities import (
     CallActivity,
     CaptureActivity,
     CountersActivity,
+    DeviceIdentity,
     ExitActivity,
     ImageKey,
     OpenCallActivity,
@@ -30,9 +31,8 @@ from otel_gpu.enrich.activities import (
     key_of,
 )
 from otel_gpu.explain.verdicts import state_of
-from otel_gpu.export import semconv
 from otel_gpu.export.exemplars import ExemplarReservoir, IsSampled
-from otel_gpu.export.measures import measure, measure_thread_times, open_call_attributes
+from otel_gpu.export.measures import measure, measure_open_call, measure_thread_times
 from otel_gpu.export.observed_image import ObservedImage
 from otel_gpu.export.points import Attributes, Layouts, Measurement
 from otel_gpu.export.resources import Resources, agent_resource, capture_version
@@ -48,47 +48,41 @@ AGENT: ImageKey = (0, 0)
 # changed there is none, and counters go on coming.
 _LAST_SERIES_SNAPSHOTS = 3
 _MAX_RELEASED = 4096
+_CALLS_AT_A_TIME = 128
+
+
+class Agent(NamedTuple):
+    """Who made the capture, and in which layouts it is counted."""
+
+    resource: Resource
+    version: str
+    layouts: Layouts
+    start_unix_ns: int
 
 
 class Snapshot(NamedTuple):
-    """
-    What one Resource has to say now.
-
-    ``is_final`` says that nothing will be added, so that it may be forgotten once
-    every sink has it.
-    """
+    """What one Resource has to say now; ``is_final``: nothing will be added, so that it may go."""
 
     key: ImageKey
     resource: Resource
+    agent: Agent
+    devices: dict[int, DeviceIdentity]
     measurements: list[Measurement]
     exemplars: dict[tuple[str, Attributes], list[Exemplar]]
+    exemplars_seen: int
     start_unix_ns: int
     time_unix_ns: int
-    is_final: bool
+    is_final: bool = False
 
 
 class MetricStore:
-    """
-    Takes activities in on one thread and hands snapshots out on others.
-
-    Args:
-        environ: The agent's environment.
-        max_series: How many series of ended processes may wait for an export.
-        with_exemplars: Whether to keep exemplars.
-        is_sampled: Whether a trace is exported: its calls are examples. None: all are.
-    """
+    """Takes activities in, and hands snapshots out on other threads; bounded by ``max_series``."""
 
     def __init__(
-        self,
-        environ: Mapping[str, str],
-        *,
-        max_series: int,
-        with_exemplars: bool = True,
-        is_sampled: IsSampled | None = None,
+        self, environ: Mapping[str, str], *, max_series: int, is_sampled: IsSampled | None = None
     ) -> None:
         self._environ = environ
         self._resources = Resources(environ)
-        self._with_exemplars = with_exemplars
         self._is_sampled = is_sampled
         self._lock = threading.Lock()
         # Images whose end was not seen stay no longer than that: the kernel side holds max_series.
@@ -99,11 +93,8 @@ class MetricStore:
         self._released: OrderedDict[ImageKey, None] = OrderedDict()
         self._ending: deque[ImageKey] = deque()
         self._final_series = 0
-        self._with_open_calls: set[ImageKey] = set()
         self._self = SelfTelemetry()
         self._dropped_series: Counter[str] = Counter()
-        self._agent: Resource | None = None
-        self._start_unix_ns = 0
         self._unix_ns = 0
         # Of the aggregates; one reading can be several activities of the same moment.
         self._readings = 0
@@ -112,9 +103,20 @@ class MetricStore:
         # Of the counters, which come whether they changed or not.
         self._snapshots = 0
         self._sinks = 0
-        self.layouts: Layouts | None = None
-        self.version = ""
-        self.exemplars_seen = 0
+        self._exemplars_seen = 0
+        # Every span makes one; they wait for the next activity of another kind.
+        self._calls: deque[CallActivity] = deque()
+        self._observers: dict[type, Callable[[Any], None]] = {
+            AggregatesActivity: self._observe_aggregates,
+            TimesActivity: self._observe_times,
+            OpenCallActivity: self._observe_open_call,
+            ExitActivity: self._observe_exit,
+            CountersActivity: self._observe_counters,
+            StatusActivity: self._observe_agent,
+            ProbesActivity: self._observe_agent,
+            CaptureActivity: self._observe_capture,
+        }
+        self.agent: Agent | None = None
 
     def add_sink(self) -> int:
         """Return the number of one more sink that needs every final series."""
@@ -136,82 +138,49 @@ class MetricStore:
 
     def observe(self, activity: Activity) -> None:
         """Take in one activity; those that say nothing about metrics are ignored."""
-        with self._lock:
-            match activity:
-                case CallActivity():
-                    self._observe_call(activity)
-                case AggregatesActivity():
-                    self._observe_aggregates(activity)
-                case TimesActivity():
-                    self._observe_times(activity)
-                case OpenCallActivity():
-                    self._observe_open_call(activity)
-                case ExitActivity():
-                    self._observe_exit(activity)
-                case CountersActivity() | StatusActivity() | ProbesActivity():
-                    self._advance(activity.unix_ns)
-                    self._self.observe(activity)
-                    if isinstance(activity, CountersActivity):
-                        self._snapshots += 1
-                        self._forget_returned_calls()
-                case CaptureActivity() if self.layouts is None:
-                    self._agent = agent_resource(activity, self._environ)
-                    self._start_unix_ns = self._unix_ns = activity.unix_ns
-                    self.version = capture_version(activity)
-                    self.layouts = Layouts.of_capture(activity)
-
-    def observe_calls(self, calls: Iterable[CallActivity]) -> None:
-        """Take in calls, in their order."""
-        with self._lock:
-            for call in calls:
-                self._observe_call(call)
+        if type(activity) is CallActivity:
+            self._calls.append(activity)
+            # They are examples, and one lock is enough for many of them.
+            if len(self._calls) >= _CALLS_AT_A_TIME:
+                with self._lock:
+                    self._observe_calls()
+        elif observe := self._observers.get(type(activity)):
+            with self._lock:
+                self._observe_calls()
+                observe(activity)
 
     def snapshots(self, sink: int, exemplars_after: int) -> Iterator[Snapshot]:
-        """
-        Yield what every Resource has to say to a sink, the agent's own first.
-
-        Args:
-            sink: Its number, from ``add_sink``.
-            exemplars_after: Number of the last exemplar that the sink was given.
-        """
+        """Yield what each Resource has to say, the agent first; exemplars after the last it has."""
         with self._lock:
-            if self._agent is None or self.layouts is None:
+            self._observe_calls()
+            if self.agent is None:
                 return
-            knows_freed = self.layouts.knows_freed_bytes
-            snapshots = [self._agent_snapshot(self._agent)]
-            raw = [
-                (
-                    self._image_snapshot(key, image, exemplars_after),
-                    list(image.series.values()),
-                    dict(image.devices),
-                )
-                for key, image in self._images.items()
+            snapshots = [
+                (self._image_snapshot(self.agent, image, exemplars_after), [*image.series.values()])
+                for _, image in self._images.items()
                 if sink not in image.finished
             ]
-        yield from snapshots
+            of_agent = self._agent_snapshot(self.agent)
+        yield of_agent
         # Measuring takes longer than copying references, so observers need not wait.
-        for snapshot, series, devices in raw:
+        for snapshot, series in snapshots:
             for one in series:
-                known = devices.get(one.key.device)
-                snapshot.measurements.extend(measure(one, known, knows_freed))
+                device = snapshot.devices.get(one.key.device)
+                snapshot.measurements.extend(measure(one, device, snapshot.agent.layouts))
             yield snapshot
 
     def release(self, key: ImageKey, sink: int) -> None:
         """Note that a sink has the final series of an image; forget it after the last sink."""
         with self._lock:
-            image = self._images.get(key)
-            if image is None:
-                return
-            image.finished.add(sink)
-            if len(image.finished) == self._sinks:
-                self._images.forget(key)
-                self._release(image)
+            if image := self._images.get(key):
+                image.finished.add(sink)
+                if len(image.finished) == self._sinks:
+                    self._images.forget(key)
+                    self._release(image)
 
     def holds(self, key: ImageKey) -> bool:
         """Tell whether anything is kept of an image, or ``AGENT``."""
         return key == AGENT or self._images.get(key) is not None
-
-    # Taking in.
 
     def _image(self, process: ProcessImage) -> ObservedImage | None:
         # As key_of(…), of which every span asks.
@@ -224,17 +193,16 @@ class MetricStore:
 
     def _open_image(self, process: ProcessImage) -> ObservedImage:
         exemplars = ExemplarReservoir(self._is_sampled)
-        resource = self._resources.of(process)
-        return ObservedImage(process, resource=resource, exemplars=exemplars)
+        return ObservedImage(process, resource=self._resources.of(process), exemplars=exemplars)
 
     def _order_images_of_pid(self, key: ImageKey, image: ObservedImage) -> None:
         # An image ends without an exit when its process executes another program.
-        newest = self._image_of_pid.get(key[0])
-        if newest is not None and newest > key:
+        newest = self._image_of_pid.get(key[0], key)
+        if newest > key:
             self._end(image, self._unix_ns)
             return
         self._image_of_pid[key[0]] = key
-        replaced = self._images.get(newest) if newest is not None else None
+        replaced = self._images.get(newest) if newest != key else None
         if replaced is not None and replaced.end_unix_ns is None:
             self._end(replaced, image.process.start_unix_ns)
 
@@ -242,7 +210,6 @@ class MetricStore:
         key = key_of(image.process)
         if image.end_unix_ns is None:
             self._ending.append(key)
-        self._with_open_calls.discard(key)
         image.end_unix_ns = unix_ns
         image.end_readings = self._readings
         image.end_snapshots = self._snapshots
@@ -274,57 +241,61 @@ class MetricStore:
     def _observe_times(self, activity: TimesActivity) -> None:
         self._advance(activity.unix_ns)
         for time in without_waits(activity.times):
-            kind = time.kind
-            image = self._image(time.process) if state_of(*kind[:3]) and time.time_ns else None
-            if image is None:
-                continue
-            self._touch(image, activity.unix_ns)
-            known = image.times.get(kind)
-            # What a thread was blocked on can become known later, and counters only rise.
-            if known is None or known.time_ns < time.time_ns:
-                image.times[kind] = time
+            state = state_of(time.state, time.context, time.reason)
+            image = self._image(time.process) if state and time.time_ns else None
+            if image is not None:
+                self._touch(image, activity.unix_ns)
+                # What a thread was blocked on can become known later, and counters only rise.
+                if image.times.get(time.kind, time).time_ns <= time.time_ns:
+                    self._images.put_time(image, time)
 
     def _touch(self, image: ObservedImage, unix_ns: int) -> None:
         if image.updated_unix_ns != unix_ns:
             image.updated_unix_ns = unix_ns
             self._images.find(image.process)
 
-    def count(self, instrument: Instrument, value: str) -> None:
-        """Count something that was explained; see ``SelfTelemetry.count``."""
+    def count(self, instrument: Instrument, attribute: str, value: str) -> None:
+        """Count a chain or an incident, by the value of the attribute of its instrument."""
         with self._lock:
-            self._self.count(instrument, value)
+            self._self.explained[instrument, attribute, value] += 1
 
-    def _observe_call(self, call: CallActivity) -> None:
-        image = self._image(call.process)
-        if image is None or self._agent is None:
-            return
-        if image.open_calls:
-            image.open_calls.pop((call.event.tid, call.event.start_ktime_ns), None)
-        if self._with_exemplars:
-            self.exemplars_seen += 1
-            image.exemplars.offer(call, self.exemplars_seen)
-            if call.device is not None:
-                image.devices[call.event.device] = call.device
+    def _observe_calls(self) -> None:
+        # More may arrive meanwhile: one thread observes, others collect.
+        while self._calls:
+            call = self._calls.popleft()
+            if (image := self._image(call.process)) is not None:
+                if image.open_calls:
+                    image.open_calls.pop((call.event.tid, call.event.start_ktime_ns), None)
+                self._exemplars_seen += 1
+                image.exemplars.offer(call, self._exemplars_seen)
+                if call.device is not None:
+                    image.devices[call.event.device] = call.device
 
     def _observe_open_call(self, call: OpenCallActivity) -> None:
         image = self._image(call.process)
-        if image is None or image.end_unix_ns is not None:
-            return
-        image.hang(call)
-        self._with_open_calls.add(key_of(call.process))
+        if image is not None and image.end_unix_ns is None:
+            image.hang(call)
 
-    def _forget_returned_calls(self) -> None:
-        for image_key in tuple(self._with_open_calls):
-            image = self._images.get(image_key)
-            if image is not None:
-                image.forget_returned_calls(self._unix_ns)
-            if image is None or not image.open_calls:
-                self._with_open_calls.discard(image_key)
+    def _observe_agent(self, activity: CountersActivity | StatusActivity | ProbesActivity) -> None:
+        self._advance(activity.unix_ns)
+        self._self.observe(activity)
+
+    def _observe_counters(self, activity: CountersActivity) -> None:
+        self._observe_agent(activity)
+        self._snapshots += 1
+        for image in [image for _, image in self._images.items() if image.open_calls]:
+            image.forget_returned_calls(self._unix_ns)
+
+    def _observe_capture(self, activity: CaptureActivity) -> None:
+        if self.agent is None:
+            self._unix_ns = activity.unix_ns
+            resource = agent_resource(activity, self._environ)
+            version, layouts = capture_version(activity), Layouts.of_capture(activity)
+            self.agent = Agent(resource, version, layouts, activity.unix_ns)
 
     def _observe_exit(self, activity: ExitActivity) -> None:
         # Also of an image that is not known yet: its only series may come after it.
-        image = self._image(activity.process)
-        if image is not None:
+        if (image := self._image(activity.process)) is not None:
             self._end(image, activity.end_unix_ns)
 
     def _give_up(self, image: ObservedImage, has_ended: bool) -> None:
@@ -334,7 +305,6 @@ class MetricStore:
     def _release(self, image: ObservedImage) -> None:
         key = key_of(image.process)
         self._final_series -= image.final_series
-        self._with_open_calls.discard(key)
         self._resources.forget(image.process)
         if self._image_of_pid.get(key[0]) == key:
             del self._image_of_pid[key[0]]
@@ -342,35 +312,26 @@ class MetricStore:
         if len(self._released) > _MAX_RELEASED:
             self._released.popitem(last=False)
 
-    # Handing out.
-
-    def _agent_snapshot(self, agent: Resource) -> Snapshot:
+    def _agent_snapshot(self, agent: Agent) -> Snapshot:
         measurements = list(self._self.measurements(self._dropped_series))
+        times_unix_ns = (agent.start_unix_ns, self._unix_ns)
         return Snapshot(
-            AGENT, agent, measurements, {}, self._start_unix_ns, self._unix_ns, is_final=False
+            AGENT, agent.resource, agent, {}, measurements, {}, self._exemplars_seen, *times_unix_ns
         )
 
-    def _image_snapshot(
-        self, key: ImageKey, image: ObservedImage, exemplars_after: int
-    ) -> Snapshot:
+    def _image_snapshot(self, agent: Agent, image: ObservedImage, after: int) -> Snapshot:
         time_unix_ns = self._unix_ns
         if image.end_unix_ns is not None:
             time_unix_ns = max(image.updated_unix_ns, image.end_unix_ns)
-        ages = [
-            Measurement(
-                semconv.METRIC_GPU_CUDA_CALL_OPEN_AGE,
-                open_call_attributes(call),
-                source,
-                call.seen_unix_ns - call.start_unix_ns,
-            )
-            for source, (call, _) in image.open_calls.items()
-        ]
-        times = measure_thread_times(image.times.values())
+        ages = (measure_open_call(call) for call, _ in image.open_calls.values())
         return Snapshot(
-            key,
+            key_of(image.process),
             image.resource,
-            [*ages, *times],
-            image.exemplars.newer_than(exemplars_after, image.devices),
+            agent,
+            dict(image.devices),
+            [*ages, *measure_thread_times(image.times.values())],
+            image.exemplars.newer_than(after, image.devices),
+            self._exemplars_seen,
             image.process.start_unix_ns,
             time_unix_ns,
             self._is_final(image),

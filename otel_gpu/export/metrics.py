@@ -8,99 +8,45 @@ compression and temporality are read by the SDK's exporters themselves.
 
 import logging
 import sys
-import threading
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
-from opentelemetry.sdk.environment_variables import (
-    OTEL_EXPORTER_OTLP_ENDPOINT,
-    OTEL_EXPORTER_OTLP_METRICS_ENDPOINT,
-    OTEL_METRIC_EXPORT_INTERVAL,
-    OTEL_METRIC_EXPORT_TIMEOUT,
-    OTEL_METRICS_EXEMPLAR_FILTER,
-    OTEL_TRACES_SAMPLER,
-)
+from opentelemetry.sdk import environment_variables as otel
 from opentelemetry.sdk.metrics import Histogram, ObservableCounter
-from opentelemetry.sdk.metrics.export import (
-    AggregationTemporality,
-    ConsoleMetricExporter,
-    MetricExporter,
-    MetricExportResult,
-    MetricsData,
-)
+from opentelemetry.sdk.metrics import export as sdk
 
 from otel_gpu.config import Config
-from otel_gpu.enrich.activities import (
-    Activity,
-    AggregatesActivity,
-    CallActivity,
-    CaptureActivity,
-    CountersActivity,
-    ExitActivity,
-    OpenCallActivity,
-    ProbesActivity,
-    StatusActivity,
-    TimesActivity,
-)
+from otel_gpu.enrich.activities import Activity, ExitActivity
 from otel_gpu.errors import ConfigError
-from otel_gpu.export import semconv
-from otel_gpu.export.environment import (
-    choose,
-    exporter_names,
-    otlp_compression,
-    otlp_protocol,
-    otlp_timeout_s,
-    read_number,
-    standing_in,
-    variable,
-)
+from otel_gpu.export import environment
 from otel_gpu.export.exemplars import IsSampled
 from otel_gpu.export.file import OtlpFile
 from otel_gpu.export.limits import TraceSampler
+from otel_gpu.export.metric_sender import MetricSender
 from otel_gpu.export.metric_store import MetricStore
-from otel_gpu.export.points import Temporality
-from otel_gpu.export.producer import MetricProducer
-from otel_gpu.export.reader import PreAggregatedReader
+from otel_gpu.export.producer import MetricProducer, Temporality
 from otel_gpu.faults import Faults
 
 _logger = logging.getLogger(__name__)
 
-_DEFAULT_INTERVAL_MS = 60_000.0
-_DEFAULT_TIMEOUT_MS = 30_000.0
 _REPLAY_TIMEOUT_S = 30.0
 # However few series the kernel side may hold at a time, those of processes that ended
 # add up between two exports.
 _LEAST_WAITING_SERIES = 4096
 # An export makes points of all that waits at once, and they take more room than the series.
 _EARLY_EXPORTS = 4
-_CALLS_AT_A_TIME = 128
 _MAX_INTERVAL_MS = 86_400_000.0
-
-# What has something to say about metrics. Stalls and forks are counted by the kernel.
-_OBSERVED = frozenset(
-    {
-        AggregatesActivity,
-        CaptureActivity,
-        CountersActivity,
-        ExitActivity,
-        OpenCallActivity,
-        ProbesActivity,
-        StatusActivity,
-        TimesActivity,
-    }
-)
 
 
 class MetricExports:
     """
     Everything between activities and the endpoints that want metrics.
 
-    Live, each endpoint is served every ``OTEL_METRIC_EXPORT_INTERVAL`` and at the end.
-    In a replay there are no timers: metrics leave when flushed and at the end, and
-    carry the times of the recording, so that two replays give the same bytes. ``file`` gets
-    every request too. ConfigError: a variable has a value that is not known.
+    In a replay, which is not ``live``, there are no timers, and metrics carry the times of the
+    recording, so that two replays give the same bytes. ``file`` gets every request too.
+    ConfigError: a variable has a value that is not known.
     """
 
     def __init__(
@@ -112,33 +58,21 @@ class MetricExports:
         file: OtlpFile | None = None,
         faults: Faults | None = None,
     ) -> None:
-        exemplar_filter = choose(
-            environ,
-            OTEL_METRICS_EXEMPLAR_FILTER,
-            choices=("always_on", "always_off", "trace_based"),
-            default="trace_based",
-        )
-        interval_s = _read_ms(environ, OTEL_METRIC_EXPORT_INTERVAL, _DEFAULT_INTERVAL_MS) / 1e3
-        timeout_s = _read_ms(environ, OTEL_METRIC_EXPORT_TIMEOUT, _DEFAULT_TIMEOUT_MS) / 1e3
+        interval_s = _read_ms(environ, otel.OTEL_METRIC_EXPORT_INTERVAL, 60_000.0) / 1e3
+        timeout_s = _read_ms(environ, otel.OTEL_METRIC_EXPORT_TIMEOUT, 30_000.0) / 1e3
+        is_sampled = _exemplar_filter(environ)
         exporters = open_exporters(environ, timeout_s)
         if file is not None:
             exporters.append(_FileExporter(file))
-        endpoint = variable(
-            environ, OTEL_EXPORTER_OTLP_METRICS_ENDPOINT, OTEL_EXPORTER_OTLP_ENDPOINT
-        )
+        _, endpoint = environment.otlp_endpoint(environ, "METRICS")
         self._place = f"OTEL_EXPORTER_OTLP_ENDPOINT ({endpoint or 'not set'})"
         self._live = live
         self._replay_delivers = True
-        self._calls: list[CallActivity] = []
         self._max_series = max(config.capture.max_series, _LEAST_WAITING_SERIES)
-        self._store = MetricStore(
-            environ,
-            max_series=self._max_series,
-            with_exemplars=exemplar_filter != "always_off",
-            is_sampled=_trace_filter(environ) if exemplar_filter == "trace_based" else None,
-        )
-        self._readers = [
-            PreAggregatedReader(
+        self._store = MetricStore(environ, max_series=self._max_series, is_sampled=is_sampled)
+        self.count = self._store.count
+        self._senders = [
+            MetricSender(
                 exporter,
                 MetricProducer(self._store, preferred_temporality(exporter)),
                 interval_s=interval_s if live else None,
@@ -151,45 +85,19 @@ class MetricExports:
 
     def observe(self, activity: Activity) -> None:
         """Take in one activity; never waits for an endpoint while live."""
-        if not self._readers:
+        if not self._senders:
             return
-        if type(activity) is CallActivity:
-            # They are examples, and one lock is enough for many of them.
-            self._calls.append(activity)
-            if len(self._calls) >= _CALLS_AT_A_TIME:
-                self._hand_over_calls()
-            return
-        if type(activity) not in _OBSERVED:
-            return
-        self._hand_over_calls()
         self._store.observe(activity)
         if (
-            isinstance(activity, ExitActivity)
+            type(activity) is ExitActivity
             and self._store.count_final_series() > self._max_series // _EARLY_EXPORTS
         ):
             self._make_room()
 
-    def _hand_over_calls(self) -> None:
-        if calls := self._calls:
-            self._calls = []
-            self._store.observe_calls(calls)
-
-    def count_chain(self, severity: str, withheld: str | None) -> None:
-        """Count a causal chain that became spans, or why it did not."""
-        if withheld is None:
-            self._store.count(semconv.METRIC_OTEL_GPU_CHAINS, severity)
-        else:
-            self._store.count(semconv.METRIC_OTEL_GPU_CHAINS_WITHHELD, withheld)
-
-    def count_incident(self, severity: str) -> None:
-        """Count an incident that became a span."""
-        self._store.count(semconv.METRIC_OTEL_GPU_INCIDENTS, severity)
-
     def _make_room(self) -> None:
         if self._live:
             # Earlier than the timer, or ended processes' series would be given up.
-            for reader in self._readers:
-                reader.request()
+            self.flush(0.0)
         elif self._replay_delivers:
             # No timer empties the store in a replay. Once is enough to learn that an
             # endpoint is dead.
@@ -198,17 +106,17 @@ class MetricExports:
     def flush(self, timeout_s: float) -> bool:
         """Export what there is now; False when not all of it arrived within the time."""
         deadline_s = time.monotonic() + timeout_s
-        self._hand_over_calls()
         results = [
-            reader.flush(max(0.0, deadline_s - time.monotonic())) for reader in self._readers
+            sender.flush(max(0.0, deadline_s - time.monotonic())) for sender in self._senders
         ]
         return all(results)
 
     def shutdown(self, timeout_s: float) -> bool:
         """Export once more and end, within the time; False when not all of it arrived."""
         deadline_s = time.monotonic() + timeout_s
-        self._hand_over_calls()
-        results = [reader.stop(max(0.0, deadline_s - time.monotonic())) for reader in self._readers]
+        results = [
+            sender.shutdown(max(0.0, deadline_s - time.monotonic())) for sender in self._senders
+        ]
         if not all(results):
             _logger.warning(
                 "the last metrics were not delivered in time; check %s, and that a receiver "
@@ -218,90 +126,74 @@ class MetricExports:
         return all(results)
 
 
-def open_exporters(environ: Mapping[str, str], timeout_s: float) -> list[MetricExporter]:
+def open_exporters(environ: Mapping[str, str], timeout_s: float) -> list[sdk.MetricExporter]:
     """Open what ``OTEL_METRICS_EXPORTER`` names, as ``exporter_names`` says."""
-    exporters: list[MetricExporter] = []
-    for name in exporter_names(environ, "METRICS", choices=("otlp", "console", "none")):
+    exporters: list[sdk.MetricExporter] = []
+    for name in environment.exporter_names(environ, "METRICS", choices=("otlp", "console", "none")):
         if name == "otlp":
-            with standing_in(environ):
+            with environment.standing_in(environ):
                 exporters.append(_open_otlp(environ, timeout_s))
         elif name == "console":
             # Standard output belongs to the command that is run.
-            exporters.append(ConsoleMetricExporter(out=sys.stderr))
+            exporters.append(sdk.ConsoleMetricExporter(out=sys.stderr))
     return exporters
 
 
-def _trace_filter(environ: Mapping[str, str]) -> IsSampled | None:
+def _exemplar_filter(environ: Mapping[str, str]) -> IsSampled | None:
+    names = ("always_on", "always_off", "trace_based")
+    name = environment.choose(
+        environ, otel.OTEL_METRICS_EXEMPLAR_FILTER, choices=names, default="trace_based"
+    )
+    if name == "always_off":
+        return lambda _trace_id, _name: False
     sampler = TraceSampler.of_environment(environ)
-    if variable(environ, OTEL_TRACES_SAMPLER) in (None, "always_on", "parentbased_always_on"):
-        return None
-    return sampler.wants_trace
+    return None if name == "always_on" or sampler.takes_all else sampler.wants_trace
 
 
-def _open_otlp(environ: Mapping[str, str], timeout_s: float) -> MetricExporter:
+def _open_otlp(environ: Mapping[str, str], timeout_s: float) -> sdk.MetricExporter:
     # The stock exporters know their own timeout only.
-    timeout_s = min(timeout_s, otlp_timeout_s(environ, "METRICS"))
+    timeout_s = min(timeout_s, environment.otlp_timeout_s(environ, "METRICS"))
     # Each costs tens of milliseconds to import, and one is enough.
-    if otlp_protocol(environ, "METRICS") == "grpc":
+    if environment.otlp_protocol(environ, "METRICS") == "grpc":
         from grpc import Compression  # type: ignore[import-untyped] # noqa: PLC0415
-        from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import (  # noqa: PLC0415
-            OTLPMetricExporter as GrpcExporter,
-        )
+        from opentelemetry.exporter.otlp.proto.grpc import metric_exporter  # noqa: PLC0415
 
         # The stock exporter knows no "none".
-        uncompressed = otlp_compression(environ, "METRICS") == "none"
-        return GrpcExporter(
-            timeout=timeout_s, compression=Compression.NoCompression if uncompressed else None
-        )
-    from opentelemetry.exporter.otlp.proto.http.metric_exporter import (  # noqa: PLC0415
-        OTLPMetricExporter as HttpExporter,
-    )
+        uncompressed = environment.otlp_compression(environ, "METRICS") == "none"
+        compression = Compression.NoCompression if uncompressed else None
+        return metric_exporter.OTLPMetricExporter(timeout=timeout_s, compression=compression)
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter  # noqa: PLC0415
 
-    return HttpExporter(timeout=timeout_s)
+    return OTLPMetricExporter(timeout=timeout_s)
 
 
-def preferred_temporality(exporter: MetricExporter) -> Temporality:
+def preferred_temporality(exporter: sdk.MetricExporter) -> Temporality:
     """Return what ``OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE`` made of an exporter."""
-    cumulative = AggregationTemporality.CUMULATIVE
     preferred = exporter._preferred_temporality or {}  # noqa: SLF001 - as the SDK's reader does
-    return Temporality(
-        counter=preferred.get(ObservableCounter, cumulative),
-        histogram=preferred.get(Histogram, cumulative),
-    )
+    kinds = {"counter": ObservableCounter, "histogram": Histogram}
+    return {kind: preferred[known] for kind, known in kinds.items() if known in preferred}
 
 
-class _FileExporter(MetricExporter):
+class _FileExporter(sdk.MetricExporter):
     """Hands requests to the writer of OTLP/JSON lines."""
 
     def __init__(self, file: OtlpFile) -> None:
         super().__init__()
-        self._file: OtlpFile | None = file
-        self._lock = threading.Lock()
+        self._file = file
 
-    def export(
-        self,
-        metrics_data: MetricsData,
-        timeout_millis: float = 10_000,  # noqa: ARG002 - as in the SDK
-        **_: Any,  # noqa: ANN401 - as in the SDK
-    ) -> MetricExportResult:
-        request = encode_metrics(metrics_data)
-        with self._lock:
-            if self._file is None:
-                return MetricExportResult.FAILURE
-            self._file.write(request)
-        return MetricExportResult.SUCCESS
+    def export(self, metrics_data: sdk.MetricsData, *_: Any, **__: Any) -> sdk.MetricExportResult:  # noqa: ANN401 - as in the SDK
+        self._file.write(encode_metrics(metrics_data))
+        return sdk.MetricExportResult.SUCCESS
 
-    def force_flush(self, timeout_millis: float = 10_000) -> bool:  # noqa: ARG002 - as in the SDK
+    def force_flush(self, *_: Any, **__: Any) -> bool:  # noqa: ANN401 - as in the SDK
         return True
 
-    def shutdown(self, timeout_millis: float = 30_000, **_: Any) -> None:  # noqa: ANN401, ARG002
-        # The file belongs to whoever opened it, and may be closed from now on.
-        with self._lock:
-            self._file = None
+    def shutdown(self, *_: Any, **__: Any) -> None:  # noqa: ANN401 - as in the SDK
+        """Do nothing: the file belongs to whoever opened it."""
 
 
 def _read_ms(environ: Mapping[str, str], name: str, default_ms: float) -> float:
-    value_ms = read_number(environ, name, default=default_ms)
+    value_ms = environment.read_number(environ, name, default=default_ms)
     if value_ms > _MAX_INTERVAL_MS:
         raise ConfigError(f"{name}: {value_ms:g} ms is more than a day", hint="Give milliseconds.")
     return value_ms

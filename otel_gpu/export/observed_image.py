@@ -1,7 +1,6 @@
 """What the metric store holds of one process image."""
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from opentelemetry.sdk.resources import Resource
 
@@ -15,13 +14,6 @@ from otel_gpu.ledger.accounts import Account
 _OPEN_CALL_PATIENCE_NS = 3_000_000_000
 
 
-class OpenCall(NamedTuple):
-    """A call that has not returned, and for how long it is believed without another word."""
-
-    call: OpenCallActivity
-    patience_ns: int
-
-
 @dataclass(slots=True, eq=False, kw_only=True)
 class ObservedImage(Account):
     """The latest of everything that is counted of one process image."""
@@ -29,7 +21,8 @@ class ObservedImage(Account):
     resource: Resource
     exemplars: ExemplarReservoir
     devices: dict[int, DeviceIdentity] = field(default_factory=dict)
-    open_calls: dict[tuple[int, int], OpenCall] = field(default_factory=dict)
+    # Each with how long it is believed without another word, in nanoseconds.
+    open_calls: dict[tuple[int, int], tuple[OpenCallActivity, int]] = field(default_factory=dict)
     updated_unix_ns: int = 0
     end_unix_ns: int | None = None
     # How many of its series are counted as final.
@@ -43,10 +36,9 @@ class ObservedImage(Account):
     def hang(self, call: OpenCallActivity) -> None:
         """Take in that a call has not returned."""
         key = (call.event.tid, call.event.start_ktime_ns)
-        known = self.open_calls.get(key)
         age_ns = call.event.ktime_ns - call.event.start_ktime_ns
-        patience_ns = known.patience_ns if known else max(_OPEN_CALL_PATIENCE_NS, age_ns // 2)
-        self.open_calls[key] = OpenCall(call, patience_ns)
+        _, patience_ns = self.open_calls.get(key, (None, max(_OPEN_CALL_PATIENCE_NS, age_ns // 2)))
+        self.open_calls[key] = (call, patience_ns)
 
     def forget_returned_calls(self, unix_ns: int) -> None:
         """Let go of the calls that nothing was said of for too long."""

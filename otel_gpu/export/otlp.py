@@ -1,26 +1,18 @@
 """
 The standard OTLP exporters, with our encoder in place of theirs.
 
-Subclassing keeps all that operators set for them: endpoints, headers, TLS,
-compression, timeouts, retries. What is replaced is the step from spans to bytes, and
-what is added looks at the answers: the exporters say only that a batch failed, and
-whether it is worth another try depends on why. It sits where a request leaves
-(gRPC's stub, HTTP's transport), on attributes that are not public; tests with a real
-receiver stand guard over them.
+They keep all that operators set for them: endpoints, headers, TLS, compression, timeouts,
+retries. What is added looks at the answers: the exporters say only that a batch failed, and
+whether it is worth another try depends on why. It sits where a request leaves (gRPC's stub,
+HTTP's transport), on attributes that are not public; tests with a real receiver stand guard.
 """
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from google.protobuf.message import Message
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
-    ExportLogsServiceRequest,
-    ExportLogsServiceResponse,
-)
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
-    ExportTraceServiceRequest,
-    ExportTraceServiceResponse,
-)
+from opentelemetry.proto.collector.logs.v1 import logs_service_pb2
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
 
 from otel_gpu.errors import ConfigError
 from otel_gpu.export.environment import otlp_compression, otlp_protocol, standing_in
@@ -28,11 +20,7 @@ from otel_gpu.export.sender import Transport
 
 
 class Signal(NamedTuple):
-    """
-    What OTLP calls one kind of telemetry.
-
-    ``name`` is its part of the names of variables; ``items`` is for operators.
-    """
+    """One kind of telemetry; ``name`` is in the names of its variables, ``items`` for operators."""
 
     name: str
     items: str
@@ -46,29 +34,14 @@ class Signal(NamedTuple):
         return int(counts.rejected_spans if self is SPANS else counts.rejected_log_records)
 
 
-SPANS = Signal(
-    "TRACES",
-    "span",
-    "trace.v1.TraceService",
-    ExportTraceServiceRequest,
-    ExportTraceServiceResponse,
-)
-LOGS = Signal(
-    "LOGS",
-    "log",
-    "logs.v1.LogsService",
-    ExportLogsServiceRequest,
-    ExportLogsServiceResponse,
-)
+_SPANS = (trace_service_pb2.ExportTraceServiceRequest, trace_service_pb2.ExportTraceServiceResponse)
+SPANS = Signal("TRACES", "span", "trace.v1.TraceService", *_SPANS)
+_LOGS = (logs_service_pb2.ExportLogsServiceRequest, logs_service_pb2.ExportLogsServiceResponse)
+LOGS = Signal("LOGS", "log", "logs.v1.LogsService", *_LOGS)
 
 
 def otlp_transport(environ: Mapping[str, str], signal: Signal = SPANS) -> Transport:
-    """
-    Return the transport that ``OTEL_EXPORTER_OTLP_*`` describes.
-
-    Raises:
-        ConfigError: One of them has a value that cannot work.
-    """
+    """Return what ``OTEL_EXPORTER_OTLP_*`` describes; ConfigError: a value that cannot work."""
     protocol = otlp_protocol(environ, signal.name)
     compression = otlp_compression(environ, signal.name)
     try:
@@ -82,7 +55,5 @@ def otlp_transport(environ: Mapping[str, str], signal: Signal = SPANS) -> Transp
 
             return TRANSPORTS[signal](compressed=compression != "none")
     except (KeyError, RuntimeError, ValueError) as error:
-        raise ConfigError(
-            f"the OTLP exporter refuses its settings: {error}",
-            hint="look at the OTEL_EXPORTER_OTLP_* variables",
-        ) from error
+        hint = "look at the OTEL_EXPORTER_OTLP_* variables"
+        raise ConfigError(f"the OTLP exporter refuses its settings: {error}", hint=hint) from error

@@ -1,7 +1,7 @@
 """Spans and log records over OTLP/gRPC: the standard exporters with our encoder and stub."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import grpc  # type: ignore[import-untyped]  # ships no types
 from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter
@@ -10,7 +10,7 @@ from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk._logs.export import LogRecordExportResult
 from opentelemetry.sdk.trace.export import SpanExportResult
 
-from otel_gpu.export.encoder import RequestEncoder
+from otel_gpu.export.encoder import encode_request
 from otel_gpu.export.otlp import LOGS, SPANS, Signal
 from otel_gpu.export.queue import Pending
 from otel_gpu.export.sender import Delivery, Outcome
@@ -20,41 +20,24 @@ class _RequestTooLargeError(Exception):
     """The receiver will not take a request of this size, however often it is sent."""
 
 
-class _Request(NamedTuple):
-    """A batch as it is sent, however often that is tried."""
-
-    items: int
-    data: bytes
-
-
 class _Transport(OTLPExporterMixin[Any, Any, Any, Any]):
-    """
-    What the standard exporter of either signal gets from us.
-
-    It is its own stub, which sends bytes as they are and notes the answers. The generated one
-    takes messages: encoded spans would be parsed to be encoded again.
-    """
+    """The standard exporter of either signal, as its own stub: that one would parse our bytes."""
 
     _of: ClassVar[Signal]
 
     def __init__(self, *, compressed: bool = True) -> None:
-        self._requests = RequestEncoder()
         self._rejected = 0
         self._code: grpc.StatusCode | None = None
         # The standard exporter does not know "none" as a value of its variable.
         compression = None if compressed else grpc.Compression.NoCompression
         super().__init__(compression=compression)  # type: ignore[call-arg]  # it gives the others
-
-    @property
-    def place(self) -> str:
-        """Where the items go, in an operator's words."""
-        return f"the {self._of.items} endpoint {self._endpoint}"
+        self.place = f"the {self._of.items} endpoint {self._endpoint}"
 
     def deliver(self, batch: Sequence[Pending]) -> Delivery:
         """Send a batch, with the standard exporter's retries."""
         self._rejected, self._code = 0, None
         try:
-            result = self._export(_Request(len(batch), self._requests.encode(batch)))
+            result = self._export((len(batch), encode_request(batch)))
         except _RequestTooLargeError:
             return Delivery(Outcome.TOO_LARGE)
         if result in (SpanExportResult.SUCCESS, LogRecordExportResult.SUCCESS):
@@ -90,11 +73,11 @@ class _Transport(OTLPExporterMixin[Any, Any, Any, Any]):
         )
         self._client: Any = self
 
-    def _translate_data(self, data: Any) -> Any:  # noqa: ANN401 -- a _Request; bytes
-        return data.data
+    def _translate_data(self, data: Any) -> Any:  # noqa: ANN401 -- its items, and bytes
+        return data[1]
 
     def _count_data(self, data: Any) -> int:  # noqa: ANN401 -- as above
-        return int(data.items)
+        return int(data[0])
 
 
 class _SpanTransport(_Transport, OTLPSpanExporter):

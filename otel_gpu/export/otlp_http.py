@@ -9,68 +9,43 @@ from google.protobuf.message import DecodeError
 from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
-from otel_gpu.export.encoder import RequestEncoder
+from otel_gpu.export.encoder import encode_request
 from otel_gpu.export.otlp import LOGS, SPANS, Signal
 from otel_gpu.export.queue import Pending
 from otel_gpu.export.sender import Delivery, Outcome
 
 _EXPORTERS: Mapping[Signal, Any] = {SPANS: OTLPSpanExporter, LOGS: OTLPLogExporter}
-_RETRYABLE = (
-    None,
-    HTTPStatus.TOO_MANY_REQUESTS,
-    HTTPStatus.BAD_GATEWAY,
-    HTTPStatus.SERVICE_UNAVAILABLE,
-    HTTPStatus.GATEWAY_TIMEOUT,
-)
-
-
-class _ListeningTransport:
-    """An HTTP transport that notes the bodies of answers to what goes through it."""
-
-    def __init__(self, transport: Any, signal: Signal) -> None:  # noqa: ANN401 -- not public
-        self._transport = transport
-        self._signal = signal
-        self.rejected = 0
-
-    def request(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 -- not public
-        result = self._transport.request(*args, **kwargs)
-        if result.status_code == HTTPStatus.OK:
-            # A body that does not parse may be a proxy's page, or JSON.
-            with contextlib.suppress(DecodeError):
-                response = self._signal.response.FromString(result.content())
-                self.rejected = self._signal.count_rejected(response)
-        return result
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 -- whatever the transport has
-        return getattr(self._transport, name)
+# As the specification has it; None: there was no answer.
+_RETRYABLE = (None, 429, 502, 503, 504)
 
 
 class HttpTransport:
     """Sends batches of one signal over OTLP/HTTP."""
 
     def __init__(self, signal: Signal) -> None:
-        self._requests = RequestEncoder()
         self._exporter = _EXPORTERS[signal]()
         self._client = self._exporter._client  # noqa: SLF001
+        self._signal = signal
+        self._rejected = 0
         # The only place that sees the receiver's answers.
-        self._answers = _ListeningTransport(self._client._transport, signal)  # noqa: SLF001
-        self._client._transport = self._answers  # noqa: SLF001
+        self._request = self._client._transport.request  # noqa: SLF001
+        self._client._transport.request = self._listen  # noqa: SLF001
         self.place = f"the {signal.items} endpoint {self._exporter._endpoint}"  # noqa: SLF001
 
     def deliver(self, batch: Sequence[Pending]) -> Delivery:
         """Send a batch, with the standard exporter's retries."""
-        self._answers.rejected = 0
+        self._rejected = 0
         exporter = self._exporter
         if exporter._shutdown:  # noqa: SLF001
             return Delivery(Outcome.UNAVAILABLE)
-        data = self._requests.encode(batch)
+        data = encode_request(batch)
         with exporter._metrics.export_operation(len(batch)) as operation:  # noqa: SLF001
             result = self._client.export(data)
             if not result.success:
                 operation.error = result.error
         status = result.status_code
         if result.error is None and status is not None and status < HTTPStatus.BAD_REQUEST:
-            return Delivery(Outcome.DELIVERED, self._answers.rejected)
+            return Delivery(Outcome.DELIVERED, self._rejected)
         if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
             return Delivery(Outcome.TOO_LARGE)
         return Delivery(Outcome.UNAVAILABLE if status in _RETRYABLE else Outcome.REJECTED)
@@ -78,3 +53,12 @@ class HttpTransport:
     def close(self) -> None:
         """Close the connections."""
         self._exporter.shutdown()
+
+    def _listen(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 -- not public
+        result = self._request(*args, **kwargs)
+        if result.status_code == HTTPStatus.OK:
+            # A body that does not parse may be a proxy's page, or JSON.
+            with contextlib.suppress(DecodeError):
+                response = self._signal.response.FromString(result.content())
+                self._rejected = self._signal.count_rejected(response)
+        return result

@@ -20,9 +20,8 @@ given, and all other spans go where they went before.
 # -----------------------------
 #
 # A call is a span of the scope ``otel_gpu.cuda``, or any span with ``gpu.cuda.api``; a gap
-# is a ``gpu.launch_gap``. What happened in it are spans called ``sched.blocked`` and
-# ``sched.run_queue_wait`` whose parent it is. As everywhere in OpenTelemetry children end
-# before their parent, so when a call ends all of it is there.
+# is a ``gpu.launch_gap``. What happened in it are ``sched.*`` spans whose parent it is, and
+# children end before their parent, so when a call ends all of it is there.
 #
 # A CUDA runtime call makes driver calls. Where the outer one is known to be open, the
 # inner one's stalls are handed on to it, and the outer one alone is explained. It is
@@ -31,7 +30,6 @@ given, and all other spans go where they went before.
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
 
 from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanLimits, SpanProcessor
@@ -46,7 +44,7 @@ from otel_gpu.export.exported import SpanReference
 from otel_gpu.export.finished import Origin, readable
 from otel_gpu.export.limits import Limits
 from otel_gpu.export.resources import scope
-from otel_gpu.export.span_activities import attributes_of
+from otel_gpu.export.span_activities import attributes_of, ids_of, scope_name
 from otel_gpu.export.span_chains import Medians, chain_of
 
 _STALLS = frozenset({semconv.SPAN_BLOCKED, semconv.SPAN_RUN_QUEUE_WAIT})
@@ -61,14 +59,10 @@ class CausalChainProcessor(SpanProcessor):
     """
     Adds causal chains to the spans of CUDA calls. Thread-safe.
 
-    Args:
-        destination: Gets the chains; an exporter gets each at once.
-        settings: What is slow, and what matters. By default a call is slow that takes
-            three times the median of the latest calls of its kind, and more than 1 ms.
-        limits: What a span may hold; by default what ``OTEL_*_LIMIT`` say.
-
-    Attributes:
-        given_up: How many stalls were not kept until their call ended.
+    ``destination`` gets the chains; an exporter gets each at once. By default a call is slow that
+    takes three times the median of the latest calls of its kind, and more than 1 ms, and a span
+    may hold what ``OTEL_*_LIMIT`` say. ``given_up`` counts stalls that were not kept until their
+    call ended.
     """
 
     def __init__(
@@ -80,8 +74,8 @@ class CausalChainProcessor(SpanProcessor):
         if isinstance(destination, SpanExporter):
             destination = SimpleSpanProcessor(destination)
         self._destination = destination
-        self._settings = settings if settings is not None else Settings()
-        self._limits = Limits(limits if limits is not None else SpanLimits())
+        self._settings = settings or Settings()
+        self._limits = Limits(limits or SpanLimits())
         self._scope = scope(semconv.SCOPE_CAUSAL, __version__)
         self._lock = threading.Lock()
         self._medians = Medians(self._settings)
@@ -105,12 +99,12 @@ class CausalChainProcessor(SpanProcessor):
         context = span.get_span_context()
         if context is None or not context.trace_flags.sampled:
             return
-        instrumentation = span.instrumentation_scope
-        if instrumentation is not None and instrumentation.name == semconv.SCOPE_CAUSAL:
+        if scope_name(span) == semconv.SCOPE_CAUSAL:
             return
         if span.name in _STALLS:
-            with self._lock:
-                self._keep(span)
+            if span.parent is not None:
+                with self._lock:
+                    self._keep((span.parent.trace_id, span.parent.span_id), [span])
         elif _is_call(span) or span.name == semconv.SPAN_LAUNCH_GAP:
             for chain_span in self._explain(span, (context.trace_id, context.span_id)):
                 self._destination.on_end(chain_span)
@@ -123,13 +117,7 @@ class CausalChainProcessor(SpanProcessor):
         """Flush the destination: nothing waits here."""
         return self._destination.force_flush(timeout_millis)
 
-    def _keep(self, stall: ReadableSpan) -> None:
-        if stall.parent is None:
-            return
-        key = (stall.parent.trace_id, stall.parent.span_id)
-        self._hand(key, [stall])
-
-    def _hand(self, key: _Key, stalls: Sequence[ReadableSpan]) -> None:
+    def _keep(self, key: _Key, stalls: list[ReadableSpan]) -> None:
         kept = self._stalls.setdefault(key, [])
         self._stalls.move_to_end(key)
         kept.extend(stalls)
@@ -147,32 +135,28 @@ class CausalChainProcessor(SpanProcessor):
             self._open.pop(key, None)
             stalls = self._stalls.pop(key, [])
             usual_ns = self._medians.take(call)
-            parent = call.parent
-            if parent is not None and (parent.trace_id, parent.span_id) in self._open:
+            outer = (call.parent.trace_id, call.parent.span_id) if call.parent else None
+            if outer is not None and outer in self._open:
                 if stalls:
-                    self._hand((parent.trace_id, parent.span_id), stalls)
+                    self._keep(outer, stalls)
                 return []
         chain = chain_of(call, stalls, usual_ns, self._settings)
         if chain is None:
             return []
-        references = {
-            context.span_id.to_bytes(8): SpanReference(
-                context.trace_id.to_bytes(16), context.span_id.to_bytes(8)
-            )
-            for stall in stalls
-            if (context := stall.get_span_context()) is not None
+        found = {
+            span_id: [SpanReference(trace_id, span_id)]
+            for trace_id, span_id, _ in map(ids_of, stalls)
         }
 
         def find_spans(evidence: Evidence, _culprit: Culprit | None) -> list[SpanReference]:
-            found = references.get(evidence.span_id)
-            return [] if found is None else [found]
+            return found.get(evidence.span_id, [])
 
-        spans = chain_spans(chain, Origin(call.resource, self._scope), find_spans)
+        origin = Origin(call.resource, self._scope)
+        spans = chain_spans(chain, origin, find_spans, lambda _: ())
         return [readable(self._limits.apply(span)) for span in spans]
 
 
 def _is_call(span: ReadableSpan) -> bool:
-    instrumentation = span.instrumentation_scope
-    if instrumentation is not None and instrumentation.name == semconv.SCOPE_CUDA:
+    if scope_name(span) == semconv.SCOPE_CUDA:
         return span.name not in (semconv.SPAN_OPEN_CALL, semconv.SPAN_LAUNCH_GAP)
     return semconv.GPU_CUDA_API in attributes_of(span)

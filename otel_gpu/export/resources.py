@@ -9,8 +9,8 @@ about the place and holds for every process on it; what names one service does n
 
 import logging
 import uuid
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar
 from urllib.parse import unquote
 
 from opentelemetry.sdk.environment_variables import OTEL_RESOURCE_ATTRIBUTES
@@ -24,19 +24,14 @@ from otel_gpu.export.finished import Origin
 
 _logger = logging.getLogger(__name__)
 
-AGENT_SERVICE_NAME = "otel-gpu"
-
 _NAMES_ONE_SERVICE = ("service.name", "service.instance.id")
 _NAMES_ONE_PROCESS = "process."
+_SCOPES = (semconv.SCOPE_CUDA, semconv.SCOPE_SCHED, semconv.SCOPE_PROCESS, semconv.SCOPE_CAUSAL)
 _MAX_CACHED = 256
 
 
 class ObservedResource(Resource):
-    """
-    A Resource that works out its hash once.
-
-    Encoders group by Resource, and the SDK's hash is a JSON dump per span.
-    """
+    """A Resource that hashes once: encoders group by it, and the SDK's hash is a JSON dump."""
 
     def __init__(self, attributes: Mapping[str, Any]) -> None:
         super().__init__(dict(attributes), semconv.SCHEMA_URL)
@@ -49,65 +44,50 @@ class ObservedResource(Resource):
         return self is other or super().__eq__(other)
 
 
-class Resources:
-    """Makes each process image's Resource once, and keeps the latest of them."""
+_Made = TypeVar("_Made")
+
+
+class _ByImage(Generic[_Made]):
+    """Makes something of each process image once, and keeps the latest of them."""
+
+    def __init__(self, make: Callable[[ProcessImage], _Made]) -> None:
+        self._make = make
+        self._kept: dict[ProcessImage, _Made] = {}
+
+    def of(self, image: ProcessImage) -> _Made:
+        """Return what belongs to an image."""
+        made = self._kept.get(image)
+        if made is None:
+            if len(self._kept) >= _MAX_CACHED:
+                del self._kept[next(iter(self._kept))]
+            made = self._kept[image] = self._make(image)
+        return made
+
+    def forget(self, image: ProcessImage) -> None:
+        """Let go of an image that ended."""
+        self._kept.pop(image, None)
+
+
+class Resources(_ByImage[ObservedResource]):
+    """The Resource of each process image: the place's attributes, then its own."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        self._place = place_attributes(environ)
-        self._by_image: dict[ProcessImage, ObservedResource] = {}
-
-    def of(self, image: ProcessImage) -> ObservedResource:
-        """Return the image's Resource: the place's attributes, then its own."""
-        resource = self._by_image.get(image)
-        if resource is None:
-            if len(self._by_image) >= _MAX_CACHED:
-                del self._by_image[next(iter(self._by_image))]
-            resource = ObservedResource({**self._place, **image.attributes})
-            self._by_image[image] = resource
-        return resource
-
-    def forget(self, image: ProcessImage) -> None:
-        """Let go of an image that ended."""
-        self._by_image.pop(image, None)
+        place = place_attributes(environ)
+        super().__init__(lambda image: ObservedResource({**place, **image.attributes}))
 
 
-class Origins:
-    """
-    Gives spans their origins, and keeps the latest of them.
+class Origins(_ByImage[Mapping[str, Origin]]):
+    """The origins of each image's spans by scope; ``version`` is of the agent that saw them."""
 
-    Args:
-        version: Of the agent that saw the activities; the scopes carry it.
-        processes: Gives each process image its Resource.
-    """
-
-    def __init__(self, version: str, processes: Resources) -> None:
-        self._processes = processes
-        self._scopes = {
-            name: scope(name, version)
-            for name in (
-                semconv.SCOPE_CUDA,
-                semconv.SCOPE_SCHED,
-                semconv.SCOPE_PROCESS,
-                semconv.SCOPE_CAUSAL,
-            )
-        }
-        self._origins: dict[tuple[ProcessImage, str], Origin] = {}
-
-    def of(self, image: ProcessImage, scope: str) -> Origin:
-        """Return the one origin of an image's spans of one scope."""
-        origin = self._origins.get((image, scope))
-        if origin is None:
-            if len(self._origins) >= _MAX_CACHED:
-                del self._origins[next(iter(self._origins))]
-            origin = Origin(self._processes.of(image), self._scopes[scope])
-            self._origins[image, scope] = origin
-        return origin
+    def __init__(self, version: str, resources: Resources) -> None:
+        scopes = [scope(name, version) for name in _SCOPES]
+        super().__init__(lambda image: {s.name: Origin(resources.of(image), s) for s in scopes})
+        self._resources = resources
 
     def forget(self, image: ProcessImage) -> None:
-        """Let go of an image that ended."""
-        for scope in self._scopes:
-            self._origins.pop((image, scope), None)
-        self._processes.forget(image)
+        """Let go of an image that ended, and of its Resource."""
+        super().forget(image)
+        self._resources.forget(image)
 
 
 def agent_resource(capture: CaptureActivity, environ: Mapping[str, str]) -> ObservedResource:
@@ -115,7 +95,7 @@ def agent_resource(capture: CaptureActivity, environ: Mapping[str, str]) -> Obse
     agent = capture.info.get("agent", {})
     host = capture.info.get("host", {})
     attributes: dict[str, Any] = {
-        "service.name": AGENT_SERVICE_NAME,
+        "service.name": "otel-gpu",
         "service.version": capture_version(capture),
         # The same for every replay of a recording, as the spans' ids are.
         "service.instance.id": str(uuid.UUID(bytes=capture.seed * 2, version=4)),
@@ -139,11 +119,7 @@ def scope(name: str, version: str) -> InstrumentationScope:
 
 
 def place_attributes(environ: Mapping[str, str]) -> dict[str, str]:
-    """
-    Return what the agent's ``OTEL_RESOURCE_ATTRIBUTES`` says about the place.
-
-    Names of one service or one process are left out: they are the agent's.
-    """
+    """Return what ``OTEL_RESOURCE_ATTRIBUTES`` says about the place, and not about the agent."""
     attributes = {}
     for pair in filter(str.strip, environ.get(OTEL_RESOURCE_ATTRIBUTES, "").split(",")):
         key, separator, value = (part.strip() for part in pair.partition("="))

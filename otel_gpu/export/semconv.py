@@ -1,9 +1,8 @@
 """
 GENERATED from otel_gpu/export/semconv.yaml by tools/generate_semconv.py. Do not edit.
 
-Attribute keys are plain strings; ``*_VALUES`` says what a wire number is called in
-telemetry; ``COUNTS`` and ``SUMS`` by family or API say which metric is the number of calls, or
-their bytes. What each name means is in the YAML and in docs/metrics.md.
+``*_VALUES`` says what a wire number is called in telemetry; ``COUNTS`` and ``SUMS`` by family or
+API say which metric is the number of calls, or their bytes.
 """
 
 from collections.abc import Mapping
@@ -13,13 +12,23 @@ from otel_gpu import wire
 
 
 class Instrument(NamedTuple):
-    """A metric: its name and what goes with it on the wire."""
+    """A metric; what it means and its scope are looked up by its name."""
 
     name: str
-    kind: str
-    unit: str
-    description: str
-    scope: str
+    unit: str = ""
+    kind: str = "counter"
+
+    @property
+    def description(self) -> str:
+        return _DESCRIPTIONS[self.name]
+
+    @property
+    def scope(self) -> str:
+        return next(s for prefix, s in _METRIC_SCOPES.items() if self.name.startswith(prefix))
+
+
+def _named(names: Mapping[int, str], prefix: str) -> dict[int, str]:
+    return {n: name.removeprefix(prefix) for n, name in names.items() if name.startswith(prefix)}
 
 
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
@@ -109,12 +118,6 @@ OTEL_GPU_SPAN_SOURCE = "otel_gpu.span.source"
 OTEL_GPU_PLACE = "otel_gpu.place"
 OTEL_GPU_LIBRARY_PATH = "otel_gpu.library.path"
 OTEL_METRIC_OVERFLOW = "otel.metric.overflow"
-
-GPU_CUDA_LAYER_VALUES: Mapping[int, str] = {
-    wire.LAYER_RUNTIME: "runtime",
-    wire.LAYER_DRIVER: "driver",
-}
-
 CUDA_MEMCPY_KIND_VALUES: Mapping[int, str] = {
     wire.COPY_HOST_TO_HOST: "MemcpyHostToHost",
     wire.COPY_HOST_TO_DEVICE: "MemcpyHostToDevice",
@@ -122,50 +125,19 @@ CUDA_MEMCPY_KIND_VALUES: Mapping[int, str] = {
     wire.COPY_DEVICE_TO_DEVICE: "MemcpyDeviceToDevice",
     wire.COPY_DEFAULT: "MemcpyDefault",
 }
-
-OTEL_GPU_CHOICE_VALUES: Mapping[int, str] = {
-    wire.CHOICE_FAILED: "failed",
-    wire.CHOICE_SLOW: "slow",
-    wire.CHOICE_SAMPLED: "sampled",
-    wire.CHOICE_FULL: "full",
-    wire.CHOICE_STALLED: "stalled",
-    wire.CHOICE_PARENT: "parent",
-}
-
-PROCESS_CONTEXT_SWITCH_TYPE_VALUES: Mapping[int, str] = {
-    wire.SWITCH_VOLUNTARY: "voluntary",
-    wire.SWITCH_INVOLUNTARY: "involuntary",
-}
-
-REASON_VALUES: Mapping[int, str] = {
-    wire.COUNTER_LOST_RING_FULL: "ring_full",
-    wire.COUNTER_LOST_SERIES_FULL: "series_full",
-    wire.COUNTER_LOST_THREADS_FULL: "threads_full",
-    wire.COUNTER_LOST_PROCESSES_FULL: "processes_full",
-    wire.COUNTER_LOST_NO_ENTRY: "no_entry",
-    wire.COUNTER_LOST_NO_RETURN: "no_return",
-    wire.COUNTER_LOST_DEPTH_EXCEEDED: "depth_exceeded",
-    wire.COUNTER_LOST_READ_FAULT: "read_fault",
-    wire.COUNTER_LOST_LIFECYCLE_RING_FULL: "lifecycle_ring_full",
-    wire.COUNTER_LOST_EXIT_INSIDE_CALL: "exit_inside_call",
-    wire.COUNTER_SPANS_WITHHELD_RATE: "rate",
+OTEL_GPU_CHOICE_VALUES: Mapping[int, str] = _named(wire.CHOICE_NAMES, "choice_")
+PROCESS_CONTEXT_SWITCH_TYPE_VALUES: Mapping[int, str] = _named(wire.SWITCH_TYPE_NAMES, "switch_")
+REASON_VALUES: Mapping[int, str] = _named(wire.COUNTER_NAMES, "counter_lost_") | {
     wire.COUNTER_LOST_STACK: "stacks_full",
-    wire.COUNTER_LOST_TIMES_FULL: "times_full",
-    wire.COUNTER_LOST_SAMPLE: "sample",
     wire.COUNTER_LOST_PYTHON: "python_frames",
     wire.COUNTER_SAMPLES_WITHHELD: "rate",
-    wire.COUNTER_LOST_INTERPRETERS_FULL: "interpreters_full",
-    wire.COUNTER_LOST_ALLOCATIONS_FULL: "allocations_full",
-    wire.COUNTER_LOST_UNKNOWN_FREE: "unknown_free",
-    wire.COUNTER_LOST_RESOURCE: "resources_full",
+    wire.COUNTER_SPANS_WITHHELD_RATE: "rate",
 }
-
 OTEL_GPU_PROBE_TYPE_VALUES: Mapping[int, str] = {
     wire.COUNTER_PROBE_ENTRIES: "entry",
     wire.COUNTER_PROBE_RETURNS: "return",
     wire.COUNTER_SCHEDULER_SWITCHES: "sched_switch",
 }
-
 OTEL_GPU_SPAN_SOURCE_VALUES: Mapping[int, str] = {
     wire.COUNTER_SPANS_CHOSEN: "call",
     wire.COUNTER_STALLS_CHOSEN: "stall",
@@ -192,243 +164,106 @@ EVENT_CAUSE = "gpu.cause"
 LOG_STACK = "otel_gpu.stack"
 
 # Metrics
-METRIC_GPU_CUDA_CALL_DURATION = Instrument(
-    "gpu.cuda.call.duration",
-    "histogram",
-    "s",
-    "Host time from the entry of a CUDA call to its return. Not time on the device.",
-    SCOPE_CUDA,
-)
-METRIC_GPU_CUDA_LAUNCH_GAP = Instrument(
-    "gpu.cuda.launch.gap",
-    "histogram",
-    "s",
-    "Time of a thread between the return of its last CUDA call and the entry of a launch.",
-    SCOPE_CUDA,
-)
-METRIC_GPU_CUDA_THREAD_TIME = Instrument(
-    "gpu.cuda.thread.time",
-    "counter",
-    "s",
-    "Time of threads that make CUDA calls, by what they did with it. Sums to wall time.",
-    SCOPE_CUDA,
-)
-METRIC_GPU_CUDA_CALL_OPEN_AGE = Instrument(
-    "gpu.cuda.call.open.age",
-    "gauge",
-    "s",
-    "Age of the longest-open CUDA call that has not returned for longer than the limit.",
-    SCOPE_CUDA,
-)
-METRIC_GPU_CUDA_KERNEL_LAUNCH_CALLS = Instrument(
-    "gpu.cuda.kernel.launch.calls", "counter", "", "Kernel launches.", SCOPE_CUDA
-)
-METRIC_GPU_CUDA_GRAPH_LAUNCH_CALLS = Instrument(
-    "gpu.cuda.graph.launch.calls", "counter", "", "Graph launches.", SCOPE_CUDA
-)
-METRIC_GPU_CUDA_MEMORY_ALLOCATIONS = Instrument(
-    "gpu.cuda.memory.allocations", "counter", "By", "Bytes of device memory allocated.", SCOPE_CUDA
-)
-METRIC_GPU_CUDA_MEMORY_FREE_BYTES = Instrument(
-    "gpu.cuda.memory.free.bytes", "counter", "By", "Bytes of device memory given back.", SCOPE_CUDA
-)
-METRIC_GPU_CUDA_MEMORY_IN_USE = Instrument(
-    "gpu.cuda.memory.in_use",
-    "updowncounter",
-    "By",
-    "Bytes of device memory allocated and not given back since watching began.",
-    SCOPE_CUDA,
-)
-METRIC_GPU_CUDA_MEMORY_COPIES = Instrument(
-    "gpu.cuda.memory.copies", "histogram", "By", "Sizes of copies.", SCOPE_CUDA
-)
-METRIC_GPU_CUDA_MEMSET_BYTES = Instrument(
-    "gpu.cuda.memset.bytes", "counter", "By", "Bytes set.", SCOPE_CUDA
-)
-METRIC_GPU_CUDA_HOST_REGISTER_BYTES = Instrument(
-    "gpu.cuda.host.register.bytes", "counter", "By", "Bytes of host memory registered.", SCOPE_CUDA
-)
-METRIC_GPU_CUDA_STREAM_CREATE_CALLS = Instrument(
-    "gpu.cuda.stream.create.calls", "counter", "", "Streams created.", SCOPE_CUDA
-)
-METRIC_GPU_CUDA_STREAM_DESTROY_CALLS = Instrument(
-    "gpu.cuda.stream.destroy.calls", "counter", "", "Streams destroyed.", SCOPE_CUDA
-)
-METRIC_GPU_CUDA_STREAM_SYNCHRONIZE_CALLS = Instrument(
-    "gpu.cuda.stream.synchronize.calls", "counter", "", "Waits for a stream.", SCOPE_CUDA
-)
-METRIC_GPU_CUDA_EVENT_RECORD_CALLS = Instrument(
-    "gpu.cuda.event.record.calls", "counter", "", "CUDA events recorded.", SCOPE_CUDA
-)
-METRIC_GPU_CUDA_EVENT_SYNCHRONIZE_CALLS = Instrument(
-    "gpu.cuda.event.synchronize.calls", "counter", "", "Waits for a CUDA event.", SCOPE_CUDA
-)
-METRIC_GPU_CUDA_DEVICE_SYNCHRONIZE_CALLS = Instrument(
-    "gpu.cuda.device.synchronize.calls", "counter", "", "Waits for a whole device.", SCOPE_CUDA
-)
+METRIC_GPU_CUDA_CALL_DURATION = Instrument("gpu.cuda.call.duration", "s", "histogram")
+METRIC_GPU_CUDA_LAUNCH_GAP = Instrument("gpu.cuda.launch.gap", "s", "histogram")
+METRIC_GPU_CUDA_THREAD_TIME = Instrument("gpu.cuda.thread.time", "s")
+METRIC_GPU_CUDA_CALL_OPEN_AGE = Instrument("gpu.cuda.call.open.age", "s", "gauge")
+METRIC_GPU_CUDA_KERNEL_LAUNCH_CALLS = Instrument("gpu.cuda.kernel.launch.calls")
+METRIC_GPU_CUDA_GRAPH_LAUNCH_CALLS = Instrument("gpu.cuda.graph.launch.calls")
+METRIC_GPU_CUDA_MEMORY_ALLOCATIONS = Instrument("gpu.cuda.memory.allocations", "By")
+METRIC_GPU_CUDA_MEMORY_FREE_BYTES = Instrument("gpu.cuda.memory.free.bytes", "By")
+METRIC_GPU_CUDA_MEMORY_IN_USE = Instrument("gpu.cuda.memory.in_use", "By", "updowncounter")
+METRIC_GPU_CUDA_MEMORY_COPIES = Instrument("gpu.cuda.memory.copies", "By", "histogram")
+METRIC_GPU_CUDA_MEMSET_BYTES = Instrument("gpu.cuda.memset.bytes", "By")
+METRIC_GPU_CUDA_HOST_REGISTER_BYTES = Instrument("gpu.cuda.host.register.bytes", "By")
+METRIC_GPU_CUDA_STREAM_CREATE_CALLS = Instrument("gpu.cuda.stream.create.calls")
+METRIC_GPU_CUDA_STREAM_DESTROY_CALLS = Instrument("gpu.cuda.stream.destroy.calls")
+METRIC_GPU_CUDA_STREAM_SYNCHRONIZE_CALLS = Instrument("gpu.cuda.stream.synchronize.calls")
+METRIC_GPU_CUDA_EVENT_RECORD_CALLS = Instrument("gpu.cuda.event.record.calls")
+METRIC_GPU_CUDA_EVENT_SYNCHRONIZE_CALLS = Instrument("gpu.cuda.event.synchronize.calls")
+METRIC_GPU_CUDA_DEVICE_SYNCHRONIZE_CALLS = Instrument("gpu.cuda.device.synchronize.calls")
 METRIC_PROCESS_SCHEDULER_OFF_CPU_DURATION = Instrument(
-    "process.scheduler.off_cpu.duration",
-    "histogram",
-    "s",
-    "Time of a thread off the CPU, from switching out to switching in.",
-    SCOPE_SCHED,
+    "process.scheduler.off_cpu.duration", "s", "histogram"
 )
 METRIC_PROCESS_SCHEDULER_RUN_QUEUE_DURATION = Instrument(
-    "process.scheduler.run_queue.duration",
-    "histogram",
-    "s",
-    "Time in which a thread could run and waited for a CPU.",
-    SCOPE_SCHED,
+    "process.scheduler.run_queue.duration", "s", "histogram"
 )
-METRIC_PROCESS_FORKS = Instrument(
-    "process.forks",
-    "counter",
-    "{fork}",
-    "Processes that the process made. Threads are not counted.",
-    SCOPE_PROCESS,
-)
-METRIC_OTEL_GPU_RECORDS_LOST = Instrument(
-    "otel_gpu.records.lost",
-    "counter",
-    "{record}",
-    "What the kernel side saw and could not count or hand over.",
-    SCOPE_AGENT,
-)
-METRIC_OTEL_GPU_RECORDS_REJECTED = Instrument(
-    "otel_gpu.records.rejected",
-    "counter",
-    "{record}",
-    "Records that could not be understood.",
-    SCOPE_AGENT,
-)
-METRIC_OTEL_GPU_SPANS_CHOSEN = Instrument(
-    "otel_gpu.spans.chosen",
-    "counter",
-    "{span}",
-    "Calls, gaps and stalls that the kernel side handed over to become spans.",
-    SCOPE_AGENT,
-)
-METRIC_OTEL_GPU_SPANS_WITHHELD = Instrument(
-    "otel_gpu.spans.withheld",
-    "counter",
-    "{span}",
-    "Calls, gaps and stalls that deserved a span and got none, to keep to a limit.",
-    SCOPE_AGENT,
-)
-METRIC_OTEL_GPU_STACKS_TAKEN = Instrument(
-    "otel_gpu.stacks.taken",
-    "counter",
-    "{stack}",
-    "User stacks that the kernel side took, of chosen calls and of threads that left the CPU.",
-    SCOPE_AGENT,
-)
-METRIC_OTEL_GPU_STACKS_WITHHELD = Instrument(
-    "otel_gpu.stacks.withheld",
-    "counter",
-    "{stack}",
-    "User stacks that were not taken, to keep to a limit.",
-    SCOPE_AGENT,
-)
-METRIC_OTEL_GPU_STACKS_RESOLVED = Instrument(
-    "otel_gpu.stacks.resolved",
-    "counter",
-    "{stack}",
-    "Calls and stalls whose stack was found.",
-    SCOPE_AGENT,
-)
-METRIC_OTEL_GPU_STACKS_DISTINCT = Instrument(
-    "otel_gpu.stacks.distinct",
-    "counter",
-    "{stack}",
-    "Different stacks among those that were found.",
-    SCOPE_AGENT,
-)
-METRIC_OTEL_GPU_STACKS_DROPPED = Instrument(
-    "otel_gpu.stacks.dropped",
-    "counter",
-    "{stack}",
-    "User stacks that were taken and not used, or missed.",
-    SCOPE_AGENT,
-)
-METRIC_OTEL_GPU_SYMBOLS_DROPPED = Instrument(
-    "otel_gpu.symbols.dropped",
-    "counter",
-    "{symbol}",
-    "What names functions in user stacks and was not used. Their frames have no name.",
-    SCOPE_AGENT,
-)
-METRIC_OTEL_GPU_CHAINS = Instrument(
-    "otel_gpu.chains", "counter", "{chain}", "Causal chains that became spans.", SCOPE_AGENT
-)
-METRIC_OTEL_GPU_CHAINS_WITHHELD = Instrument(
-    "otel_gpu.chains.withheld",
-    "counter",
-    "{chain}",
-    "Causal chains that did not become spans, to keep to a limit.",
-    SCOPE_AGENT,
-)
-METRIC_OTEL_GPU_INCIDENTS = Instrument(
-    "otel_gpu.incidents", "counter", "{incident}", "Incidents that became spans.", SCOPE_AGENT
-)
-METRIC_OTEL_GPU_SPANS_DROPPED = Instrument(
-    "otel_gpu.spans.dropped",
-    "counter",
-    "{span}",
-    "Finished spans that were not exported.",
-    SCOPE_AGENT,
-)
-METRIC_OTEL_GPU_SERIES_DROPPED = Instrument(
-    "otel_gpu.series.dropped",
-    "counter",
-    "{series}",
-    "Series of ended processes that were given up before they could be exported.",
-    SCOPE_AGENT,
-)
-METRIC_OTEL_GPU_ERRORS = Instrument(
-    "otel_gpu.errors",
-    "counter",
-    "{error}",
-    "Errors inside the agent that nobody expected. Each cost what was being handled.",
-    SCOPE_AGENT,
-)
-METRIC_OTEL_GPU_ITEMS_SKIPPED = Instrument(
-    "otel_gpu.items.skipped",
-    "counter",
-    "{item}",
-    "What a part of the agent was not given while it was switched off for its errors.",
-    SCOPE_AGENT,
-)
-METRIC_OTEL_GPU_SWITCHED_OFF = Instrument(
-    "otel_gpu.switched_off",
-    "gauge",
-    "1",
-    "1 while a part of the agent is switched off for its errors, 0 when it works again.",
-    SCOPE_AGENT,
-)
-METRIC_OTEL_GPU_PROBE_HITS = Instrument(
-    "otel_gpu.probe.hits",
-    "counter",
-    "{hit}",
-    "How often probes fired for watched processes.",
-    SCOPE_AGENT,
-)
-METRIC_OTEL_GPU_OVERHEAD_TIME = Instrument(
-    "otel_gpu.overhead.time",
-    "counter",
-    "s",
-    "CPU time of the agent's user-space side.",
-    SCOPE_AGENT,
-)
-METRIC_OTEL_GPU_OVERHEAD_MEMORY = Instrument(
-    "otel_gpu.overhead.memory", "gauge", "By", "Resident memory of the agent.", SCOPE_AGENT
-)
-METRIC_OTEL_GPU_COVERAGE = Instrument(
-    "otel_gpu.coverage",
-    "gauge",
-    "1",
-    "Share of a library's known CUDA symbols that carry probes.",
-    SCOPE_AGENT,
-)
+METRIC_PROCESS_FORKS = Instrument("process.forks", "{fork}")
+METRIC_OTEL_GPU_RECORDS_LOST = Instrument("otel_gpu.records.lost", "{record}")
+METRIC_OTEL_GPU_RECORDS_REJECTED = Instrument("otel_gpu.records.rejected", "{record}")
+METRIC_OTEL_GPU_SPANS_CHOSEN = Instrument("otel_gpu.spans.chosen", "{span}")
+METRIC_OTEL_GPU_SPANS_WITHHELD = Instrument("otel_gpu.spans.withheld", "{span}")
+METRIC_OTEL_GPU_STACKS_TAKEN = Instrument("otel_gpu.stacks.taken", "{stack}")
+METRIC_OTEL_GPU_STACKS_WITHHELD = Instrument("otel_gpu.stacks.withheld", "{stack}")
+METRIC_OTEL_GPU_STACKS_RESOLVED = Instrument("otel_gpu.stacks.resolved", "{stack}")
+METRIC_OTEL_GPU_STACKS_DISTINCT = Instrument("otel_gpu.stacks.distinct", "{stack}")
+METRIC_OTEL_GPU_STACKS_DROPPED = Instrument("otel_gpu.stacks.dropped", "{stack}")
+METRIC_OTEL_GPU_SYMBOLS_DROPPED = Instrument("otel_gpu.symbols.dropped", "{symbol}")
+METRIC_OTEL_GPU_CHAINS = Instrument("otel_gpu.chains", "{chain}")
+METRIC_OTEL_GPU_CHAINS_WITHHELD = Instrument("otel_gpu.chains.withheld", "{chain}")
+METRIC_OTEL_GPU_INCIDENTS = Instrument("otel_gpu.incidents", "{incident}")
+METRIC_OTEL_GPU_SPANS_DROPPED = Instrument("otel_gpu.spans.dropped", "{span}")
+METRIC_OTEL_GPU_SERIES_DROPPED = Instrument("otel_gpu.series.dropped", "{series}")
+METRIC_OTEL_GPU_ERRORS = Instrument("otel_gpu.errors", "{error}")
+METRIC_OTEL_GPU_ITEMS_SKIPPED = Instrument("otel_gpu.items.skipped", "{item}")
+METRIC_OTEL_GPU_SWITCHED_OFF = Instrument("otel_gpu.switched_off", "1", "gauge")
+METRIC_OTEL_GPU_PROBE_HITS = Instrument("otel_gpu.probe.hits", "{hit}")
+METRIC_OTEL_GPU_OVERHEAD_TIME = Instrument("otel_gpu.overhead.time", "s")
+METRIC_OTEL_GPU_OVERHEAD_MEMORY = Instrument("otel_gpu.overhead.memory", "By", "gauge")
+METRIC_OTEL_GPU_COVERAGE = Instrument("otel_gpu.coverage", "1", "gauge")
+
+_DESCRIPTIONS: Mapping[str, str] = {
+    "gpu.cuda.call.duration": "Host time from the entry of a CUDA call to its return. Not time on the device.",
+    "gpu.cuda.launch.gap": "Time of a thread between the return of its last CUDA call and the entry of a launch.",
+    "gpu.cuda.thread.time": "Time of threads that make CUDA calls, by what they did with it. Sums to wall time.",
+    "gpu.cuda.call.open.age": "Age of the longest-open CUDA call that has not returned for longer than the limit.",
+    "gpu.cuda.kernel.launch.calls": "Kernel launches.",
+    "gpu.cuda.graph.launch.calls": "Graph launches.",
+    "gpu.cuda.memory.allocations": "Bytes of device memory allocated.",
+    "gpu.cuda.memory.free.bytes": "Bytes of device memory given back.",
+    "gpu.cuda.memory.in_use": "Bytes of device memory allocated and not given back since watching began.",
+    "gpu.cuda.memory.copies": "Sizes of copies.",
+    "gpu.cuda.memset.bytes": "Bytes set.",
+    "gpu.cuda.host.register.bytes": "Bytes of host memory registered.",
+    "gpu.cuda.stream.create.calls": "Streams created.",
+    "gpu.cuda.stream.destroy.calls": "Streams destroyed.",
+    "gpu.cuda.stream.synchronize.calls": "Waits for a stream.",
+    "gpu.cuda.event.record.calls": "CUDA events recorded.",
+    "gpu.cuda.event.synchronize.calls": "Waits for a CUDA event.",
+    "gpu.cuda.device.synchronize.calls": "Waits for a whole device.",
+    "process.scheduler.off_cpu.duration": "Time of a thread off the CPU, from switching out to switching in.",
+    "process.scheduler.run_queue.duration": "Time in which a thread could run and waited for a CPU.",
+    "process.forks": "Processes that the process made. Threads are not counted.",
+    "otel_gpu.records.lost": "What the kernel side saw and could not count or hand over.",
+    "otel_gpu.records.rejected": "Records that could not be understood.",
+    "otel_gpu.spans.chosen": "Calls, gaps and stalls that the kernel side handed over to become spans.",
+    "otel_gpu.spans.withheld": "Calls, gaps and stalls that deserved a span and got none, to keep to a limit.",
+    "otel_gpu.stacks.taken": "User stacks that the kernel side took, of chosen calls and of threads that left the CPU.",
+    "otel_gpu.stacks.withheld": "User stacks that were not taken, to keep to a limit.",
+    "otel_gpu.stacks.resolved": "Calls and stalls whose stack was found.",
+    "otel_gpu.stacks.distinct": "Different stacks among those that were found.",
+    "otel_gpu.stacks.dropped": "User stacks that were taken and not used, or missed.",
+    "otel_gpu.symbols.dropped": "What names functions in user stacks and was not used. Their frames have no name.",
+    "otel_gpu.chains": "Causal chains that became spans.",
+    "otel_gpu.chains.withheld": "Causal chains that did not become spans, to keep to a limit.",
+    "otel_gpu.incidents": "Incidents that became spans.",
+    "otel_gpu.spans.dropped": "Finished spans that were not exported.",
+    "otel_gpu.series.dropped": "Series of ended processes that were given up before they could be exported.",
+    "otel_gpu.errors": "Errors inside the agent that nobody expected. Each cost what was being handled.",
+    "otel_gpu.items.skipped": "What a part of the agent was not given while it was switched off for its errors.",
+    "otel_gpu.switched_off": "1 while a part of the agent is switched off for its errors, 0 when it works again.",
+    "otel_gpu.probe.hits": "How often probes fired for watched processes.",
+    "otel_gpu.overhead.time": "CPU time of the agent's user-space side.",
+    "otel_gpu.overhead.memory": "Resident memory of the agent.",
+    "otel_gpu.coverage": "Share of a library's known CUDA symbols that carry probes.",
+}
+
+_METRIC_SCOPES: Mapping[str, str] = {
+    "gpu.": SCOPE_CUDA,
+    "process.scheduler.": SCOPE_SCHED,
+    "process.": SCOPE_PROCESS,
+    "otel_gpu.": SCOPE_AGENT,
+}
 
 COUNTS: Mapping[int | str, Instrument] = {
     wire.FAMILY_LAUNCH: METRIC_GPU_CUDA_KERNEL_LAUNCH_CALLS,

@@ -17,13 +17,13 @@ closes and all that waits follows.
 import logging
 import threading
 import time
-from abc import ABC, abstractmethod
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from otel_gpu.export.queue import Counts, Ledger, Pending, SpanQueue
+from otel_gpu.export.queue import Pending, SpanQueue
 from otel_gpu.faults import Faults
 
 _logger = logging.getLogger(__name__)
@@ -61,24 +61,38 @@ class Delivery(NamedTuple):
 
 
 class Transport(Protocol):
-    """Delivers batches; ``close`` may be called while ``deliver`` waits, to end the wait."""
+    """Delivers batches to a ``place``; ``close`` may end the wait of a ``deliver`` under way."""
 
-    @property
-    def place(self) -> str:
-        """Where they go, in an operator's words."""
-        ...
+    place: str
 
     def deliver(self, batch: Sequence[Pending]) -> Delivery:
         """Send a batch and say what became of it; OSError: what it writes to is full or gone."""
-        ...
 
     def close(self) -> None:
         """Let go of connections."""
-        ...
 
 
-class Sender(ABC, Generic[_Item]):
-    """Takes spans or log records, one at a time, and gets what ``encode`` makes of them delivered."""
+@dataclass(slots=True)
+class Counts:
+    """Where the accepted spans went: they are exported, dropped by reason, or pending."""
+
+    accepted: int = 0
+    exported: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def pending(self) -> int:
+        """Spans that are neither exported nor dropped."""
+        return self.accepted - self.exported - self.dropped.total()
+
+
+class Sender(Generic[_Item]):
+    """
+    Delivers spans or log records, as ``encode`` makes them, on the caller's thread as batches fill.
+
+    The same spans make the same batches: for files and replays. The caller waits rather than
+    lose a span. When the endpoint is down, spans are dropped until it may be tried again.
+    """
 
     def __init__(
         self, transport: Transport, queue: SpanQueue, encode: Callable[[_Item], Pending]
@@ -86,32 +100,48 @@ class Sender(ABC, Generic[_Item]):
         self._transport = transport
         self._queue = queue
         self._encode = encode
-        self._ledger = Ledger()
+        self._counts = Counts()
         self._backoff_s = 0.0
         self._retry_s = 0.0
 
-    @abstractmethod
     def put(self, item: _Item) -> None:
         """Accept a span or a log record."""
+        self._counts.accepted += 1
+        self._drop(self._queue.put(self._encode(item)), QUEUE_FULL)
+        if self._queue.has_batch():
+            self._send_one()
 
-    @abstractmethod
-    def flush(self, timeout_s: float) -> bool:
-        """Deliver what was accepted; False when not all of it was, or not in time."""
-
-    @abstractmethod
     def shutdown(self, timeout_s: float) -> bool:
-        """Deliver what was accepted, drop and count the rest in time, and close the transport."""
+        """Deliver what is left, and end; False: some was not in time, and dropped and counted."""
+        deadline_s = time.monotonic() + timeout_s
+        dropped = self._counts.dropped.total()
+        while self._queue and time.monotonic() <= deadline_s:
+            self._send_one()
+        self._drop(self._queue.clear(), SHUTDOWN)
+        self._transport.close()
+        return self._counts.dropped.total() == dropped
 
-    @abstractmethod
     def counts(self) -> Counts:
-        """Say where the accepted items went."""
+        """Say where the accepted items went until now."""
+        counts = self._counts
+        return Counts(counts.accepted, counts.exported, Counter(counts.dropped))
+
+    def _send_one(self) -> None:
+        batch = self._queue.take()
+        if not self._backoff_s or time.monotonic() >= self._retry_s:
+            delivery = self._transport.deliver(batch)
+            if delivery.outcome is not Outcome.UNAVAILABLE:
+                self._settle(batch, delivery)
+                return
+            self._back_off()
+        self._queue.settle(batch)
+        self._drop(len(batch), Outcome.UNAVAILABLE.value)
 
     def _back_off(self) -> None:
         self._backoff_s = min(self._backoff_s * 2 or _FIRST_BACKOFF_S, _LONGEST_BACKOFF_S)
         self._retry_s = time.monotonic() + self._backoff_s
 
     def _settle(self, batch: list[Pending], delivery: Delivery) -> None:
-        """Account for a batch that a receiver answered."""
         self._backoff_s = 0.0
         if delivery.outcome is Outcome.TOO_LARGE and len(batch) > 1:
             self._queue.halve_batches(batch)
@@ -121,19 +151,17 @@ class Sender(ABC, Generic[_Item]):
         rejected, reason = len(batch), delivery.outcome
         if reason is Outcome.DELIVERED:
             rejected, reason = min(delivery.rejected, len(batch)), Outcome.REJECTED
-            self._ledger.exported += len(batch) - rejected
+            self._counts.exported += len(batch) - rejected
             self._queue.grow_batches()
-        if rejected:
-            self._ledger.dropped[reason.value] += rejected
+        self._drop(rejected, reason.value)
+
+    def _drop(self, count: int, reason: str) -> None:
+        if count:
+            self._counts.dropped[reason] += count
 
 
 class BackgroundSender(Sender[_Item]):
-    """
-    Sends from a thread of its own, so that capture never waits for a network.
-
-    ``flush_interval_s`` is the longest that an item waits for a batch to fill. ``faults`` counts
-    errors of the transport that are not the endpoint's.
-    """
+    """Sends from a thread of its own, an item at the latest ``flush_interval_s`` after it came."""
 
     def __init__(
         self,
@@ -152,15 +180,13 @@ class BackgroundSender(Sender[_Item]):
         # Whether the thread sleeps until something wakes it up.
         self._idle = False
         self._due_s = 0.0
-        self._flushing = False
         self._closing = False
         self._abandoned = False
-        self._outages = 0
         self._thread = threading.Thread(target=self._run, name="otel-gpu-spans", daemon=True)
         self._thread.start()
 
     def put(self, item: _Item) -> None:
-        """Accept an item; never waits for the network."""
+        """Accept a span or a log record; never waits for the network."""
         self._arrived.append(self._encode(item))
         # The lock costs more than all else here, so it is taken for many spans at once. What
         # the thread takes in by itself when it wakes up need not be taken in here.
@@ -168,70 +194,46 @@ class BackgroundSender(Sender[_Item]):
             with self._changed:
                 self._take_in()
 
-    def flush(self, timeout_s: float) -> bool:
-        """
-        Deliver what was accepted until now.
-
-        Tries at once even when the circuit is open. Returns False as soon as it is
-        known that the endpoint does not answer, and at the latest after the timeout.
-        """
-        deadline_s = time.monotonic() + timeout_s
-        with self._changed:
-            self._take_in()
-            target = self._ledger.accepted
-            dropped = self._ledger.dropped.total()
-            outages = self._outages
-            while self._ledger.settled < target and self._outages == outages:
-                self._flushing = True
-                self._changed.notify_all()
-                remaining_s = deadline_s - time.monotonic()
-                if remaining_s <= 0:
-                    break
-                self._changed.wait(remaining_s)
-            self._flushing = False
-            return self._ledger.settled >= target and self._ledger.dropped.total() == dropped
-
     def shutdown(self, timeout_s: float) -> bool:
-        """Deliver what is left, within the timeout; what is not is dropped and counted."""
+        """Deliver what is left, in time, and end; see ``Sender``."""
         with self._changed:
             self._take_in()
-            dropped = self._ledger.dropped.total()
+            dropped = self._counts.dropped.total()
             self._closing = True
-            self._changed.notify_all()
+            self._changed.notify()
         self._thread.join(timeout_s)
         with self._changed:
-            if self._thread.is_alive():
-                self._abandoned = True
+            self._abandoned = self._thread.is_alive()
             self._queue.clear()
-            unsettled = self._ledger.accepted - self._ledger.settled
-            if unsettled:
-                self._ledger.dropped[SHUTDOWN] += unsettled
+            self._drop(self._counts.pending, SHUTDOWN)
         self._transport.close()
         self._thread.join(_GRACE_S)
         with self._changed:
-            return self._ledger.dropped.total() == dropped
+            return self._counts.dropped.total() == dropped
 
     def counts(self) -> Counts:
-        """Say where the accepted spans went."""
+        """Say where the accepted items went until now."""
         with self._changed:
             self._take_in()
-            return self._ledger.counts()
+            return super().counts()
 
     def _take_in(self) -> None:
         # From the left, one by one: more may arrive meanwhile.
         arrived = [self._arrived.popleft() for _ in range(len(self._arrived))]
         if not arrived:
             return
-        self._ledger.accepted += len(arrived)
+        self._counts.accepted += len(arrived)
         if self._closing:
-            self._ledger.dropped[SHUTDOWN] += len(arrived)
+            self._drop(len(arrived), SHUTDOWN)
             return
         if not self._queue:
             self._due_s = time.monotonic() + self._flush_interval_s
-            self._changed.notify_all()
-        self._drop(self._queue.put(*arrived))
-        if not self._backoff_s and self._queue.has_batch():
-            self._changed.notify_all()
+            self._changed.notify()
+        is_down = bool(self._backoff_s)
+        reason = Outcome.UNAVAILABLE.value if is_down else QUEUE_FULL
+        self._drop(self._queue.put(*arrived), reason)
+        if not is_down and self._queue.has_batch():
+            self._changed.notify()
 
     def _run(self) -> None:
         while batch := self._next_batch():
@@ -246,8 +248,14 @@ class BackgroundSender(Sender[_Item]):
             with self._changed:
                 if self._abandoned:
                     return
-                self._account(batch, delivery)
-                self._changed.notify_all()
+                if delivery.outcome is Outcome.UNAVAILABLE:
+                    self._wait_for_endpoint(batch)
+                    continue
+                if self._backoff_s:
+                    _logger.warning(
+                        "the span endpoint answers again; %d spans wait", len(self._queue)
+                    )
+                self._settle(batch, delivery)
 
     def _next_batch(self) -> list[Pending]:
         """Wait for a batch that is due; empty when it is time to end."""
@@ -268,32 +276,16 @@ class BackgroundSender(Sender[_Item]):
             return batch
 
     def _wait_s(self) -> float | None:
-        """How long there is nothing to do; None: until something changes."""
+        # How long there is nothing to do; None: until something changes.
         if self._closing:
             return 0.0
         if not self._queue:
             return None
-        if self._flushing:
-            return 0.0
-        now_s = time.monotonic()
         if self._backoff_s:
-            return self._retry_s - now_s
-        return 0.0 if self._queue.has_batch() else self._due_s - now_s
+            return self._retry_s - time.monotonic()
+        return 0.0 if self._queue.has_batch() else self._due_s - time.monotonic()
 
-    def _account(self, batch: list[Pending], delivery: Delivery) -> None:
-        if delivery.outcome is Outcome.UNAVAILABLE:
-            self._open_circuit()
-            self._queue.put_back(batch)
-            if self._closing:
-                self._drop(self._queue.clear())
-            return
-        if self._backoff_s:
-            _logger.warning("the span endpoint answers again; %d spans wait", len(self._queue))
-        self._settle(batch, delivery)
-
-    def _open_circuit(self) -> None:
-        self._outages += 1
-        self._flushing = False
+    def _wait_for_endpoint(self, batch: list[Pending]) -> None:
         if not self._backoff_s:
             _logger.warning(
                 "%s does not answer, so spans wait and the oldest are dropped; "
@@ -301,56 +293,6 @@ class BackgroundSender(Sender[_Item]):
                 self._transport.place,
             )
         self._back_off()
-
-    def _drop(self, count: int) -> None:
-        if count:
-            reason = Outcome.UNAVAILABLE.value if self._backoff_s else QUEUE_FULL
-            self._ledger.dropped[reason] += count
-
-
-class DirectSender(Sender[_Item]):
-    """
-    Sends on the caller's thread as batches fill, so that the same spans make the same
-    batches: for files and replays. The caller waits rather than lose a span.
-
-    When the endpoint is down, spans are dropped until it may be tried again.
-    """
-
-    def put(self, item: _Item) -> None:
-        """Accept an item; sends a batch when one is full."""
-        self._ledger.accepted += 1
-        if dropped := self._queue.put(self._encode(item)):
-            self._ledger.dropped[QUEUE_FULL] += dropped
-        if self._queue.has_batch():
-            self._send_one()
-
-    def flush(self, timeout_s: float) -> bool:
-        """Deliver all that waits; the timeout is looked at between batches."""
-        deadline_s = time.monotonic() + timeout_s
-        dropped = self._ledger.dropped.total()
-        while self._queue and time.monotonic() <= deadline_s:
-            self._send_one()
-        return not self._queue and self._ledger.dropped.total() == dropped
-
-    def shutdown(self, timeout_s: float) -> bool:
-        """Deliver what is left, within the timeout; what is not is dropped and counted."""
-        delivered = self.flush(timeout_s)
-        if left := self._queue.clear():
-            self._ledger.dropped[SHUTDOWN] += left
-        self._transport.close()
-        return delivered
-
-    def counts(self) -> Counts:
-        """Say where the accepted spans went."""
-        return self._ledger.counts()
-
-    def _send_one(self) -> None:
-        batch = self._queue.take()
-        if not self._backoff_s or time.monotonic() >= self._retry_s:
-            delivery = self._transport.deliver(batch)
-            if delivery.outcome is not Outcome.UNAVAILABLE:
-                self._settle(batch, delivery)
-                return
-            self._back_off()
-        self._queue.settle(batch)
-        self._ledger.dropped[Outcome.UNAVAILABLE.value] += len(batch)
+        self._queue.put_back(batch)
+        if self._closing:
+            self._drop(self._queue.clear(), Outcome.UNAVAILABLE.value)

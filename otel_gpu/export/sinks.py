@@ -1,9 +1,4 @@
-"""
-Where finished spans go: OTLP, a file, or an exporter that somebody else wrote.
-
-``OTEL_TRACES_EXPORTER`` names the exporters; each gets a queue and a sender of its
-own, so that one that is down takes nothing from the others.
-"""
+"""Where finished spans go: each exporter has a sender of its own, so that none costs another."""
 
 import logging
 import sys
@@ -14,20 +9,13 @@ from typing import Any
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SpanExporter, SpanExportResult
 
 from otel_gpu.errors import ConfigError
-from otel_gpu.export.encoder import RequestEncoder, SpanEncoder
+from otel_gpu.export.encoder import LogEncoder, SpanEncoder, header_size
 from otel_gpu.export.environment import exporter_names, standing_in
 from otel_gpu.export.file import FileTransport, OtlpFile
 from otel_gpu.export.finished import FinishedSpan, readable
-from otel_gpu.export.logs import LogEncoder
 from otel_gpu.export.otlp import SPANS, Signal, otlp_transport
 from otel_gpu.export.queue import Pending, SpanQueue
-from otel_gpu.export.sender import (
-    BackgroundSender,
-    Delivery,
-    DirectSender,
-    Outcome,
-    Sender,
-)
+from otel_gpu.export.sender import BackgroundSender, Delivery, Outcome, Sender
 from otel_gpu.faults import Faults
 from otel_gpu.options import ExportConfig
 
@@ -59,9 +47,8 @@ class ReadableTransport:
             # Not our code: it must not end the thread that feeds it.
             _logger.exception("a span exporter failed")
             return Delivery(Outcome.REJECTED)
-        if result is SpanExportResult.SUCCESS:
-            return Delivery(Outcome.DELIVERED)
-        return Delivery(Outcome.REJECTED)
+        is_delivered = result is SpanExportResult.SUCCESS
+        return Delivery(Outcome.DELIVERED if is_delivered else Outcome.REJECTED)
 
     def close(self) -> None:
         """Shut the exporter down."""
@@ -77,52 +64,32 @@ def open_senders(
     live: bool,
     faults: Faults | None = None,
 ) -> list[Sender[Any]]:
-    """
-    Open the exporters of one signal that the environment names, and the file.
-
-    Args:
-        signal: Of spans, or of log records.
-        config: Sizes and intervals.
-        environ: The agent's environment.
-        file: Gets everything too.
-        live: False in a replay: batches are sent by the caller's thread.
-        faults: Counts errors that are not an endpoint's.
-
-    Raises:
-        ConfigError: An exporter is not known or refuses its settings.
-    """
+    """Open a sender to each exporter of a signal, and the file; ConfigError: it cannot work."""
     # All are opened before any gets a thread, so that a wrong one leaves none behind.
+    choices = () if signal is SPANS else ("otlp", "none")
     transports = [
         otlp_transport(environ, signal)
         if name == "otlp"
         else ReadableTransport(_exporter(name, environ))
-        for name in exporter_names(
-            environ, signal.name, () if signal is SPANS else ("otlp", "none")
-        )
+        for name in exporter_names(environ, signal.name, choices)
     ]
     if file is not None:
         transports.append(FileTransport(file, signal))
     senders: list[Sender[Any]] = []
     for transport in transports:
-        is_readable = isinstance(transport, ReadableTransport)
         queue = SpanQueue(
             limit_bytes=config.queue_bytes,
             batch_bytes=config.batch_bytes,
             batch_spans=_BATCH_SPANS,
-            header_size=(lambda _: 0) if is_readable else RequestEncoder().header_size,
+            header_size=header_size,
             overhead_bytes=_WAITING_SPAN_BYTES,
         )
-        prepare = _as_it_is if is_readable else _encoding(signal)
+        encode = _as_it_is if isinstance(transport, ReadableTransport) else _encoding(signal)
+        interval_s = config.flush_interval_s
         senders.append(
-            BackgroundSender(
-                transport,
-                queue,
-                prepare,
-                flush_interval_s=config.flush_interval_s,
-                faults=faults,
-            )
+            BackgroundSender(transport, queue, encode, flush_interval_s=interval_s, faults=faults)
             if live
-            else DirectSender(transport, queue, prepare)
+            else Sender(transport, queue, encode)
         )
     return senders
 
@@ -149,9 +116,8 @@ def _exporter(name: str, environ: Mapping[str, str]) -> SpanExporter:
     found = list(entry_points(group=_ENTRY_POINTS, name=name))
     if not found:
         known = sorted({"otlp", "console", "none", *entry_points(group=_ENTRY_POINTS).names})
-        raise ConfigError(
-            f"OTEL_TRACES_EXPORTER: {name!r} is not installed", hint=f"known: {', '.join(known)}"
-        )
+        hint = f"known: {', '.join(known)}"
+        raise ConfigError(f"OTEL_TRACES_EXPORTER: {name!r} is not installed", hint=hint)
     with standing_in(environ):
         exporter: SpanExporter = found[0].load()()
     return exporter

@@ -1,8 +1,4 @@
-"""
-Activities from finished spans of CUDA calls, for who has spans and no capture.
-
-Spans know less than records do: their clock is Unix time, and what they leave out is 0.
-"""
+"""Activities from finished spans: their clock is Unix time, and what they leave out is 0."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -21,43 +17,48 @@ _API_BY_NAME: Mapping[str, Api] = {api.name: api for api in APIS}
 _SWITCHES = {name: number for number, name in semconv.PROCESS_CONTEXT_SWITCH_TYPE_VALUES.items()}
 _SLOW_CHOICES = frozenset({"slow", "stalled"})
 _NS_PER_SECOND = 1_000_000_000
+# By the field of an event: the attribute that says it.
+_INTEGERS = {
+    "tid": semconv.OTEL_GPU_THREAD_TID,
+    "culprit_pid": semconv.OTEL_GPU_CULPRIT_PID,
+    "culprit_tid": semconv.OTEL_GPU_CULPRIT_TID,
+    "waker_pid": semconv.OTEL_GPU_WAKER_PID,
+    "waker_tid": semconv.OTEL_GPU_WAKER_TID,
+}
+_TEXTS = {
+    "comm": semconv.THREAD_NAME,
+    "culprit_comm": semconv.OTEL_GPU_CULPRIT_COMM,
+    "waker_comm": semconv.OTEL_GPU_WAKER_COMM,
+}
 
 _Event = TypeVar("_Event", CudaCall, Gap, Stall)
 
 
 def call_of(span: ReadableSpan) -> CallActivity:
     """Return the call that a span is of."""
-    attributes = attributes_of(span)
-    api = _api_of(attributes.get(semconv.GPU_CUDA_API))
+    api = _api_of(span, semconv.GPU_CUDA_API)
     event = _event(
         CudaCall,
         span,
         status=int(span.status.status_code is StatusCode.ERROR),
-        blocked_ns=_nanoseconds(attributes.get(semconv.OTEL_GPU_CALL_BLOCKED_TIME)),
-        run_queue_ns=_nanoseconds(attributes.get(semconv.OTEL_GPU_CALL_RUN_QUEUE_TIME)),
+        blocked_ns=_nanoseconds(span, semconv.OTEL_GPU_CALL_BLOCKED_TIME),
+        run_queue_ns=_nanoseconds(span, semconv.OTEL_GPU_CALL_RUN_QUEUE_TIME),
         api=api.number,
-        choices=_choices_of(span),
     )
     times = (event.start_ktime_ns, event.end_ktime_ns)
-    return CallActivity(process_of(span), event, api, *times, None, None, *_ids_of(span))
+    return CallActivity(_process_of(span), event, api, *times, None, None, *ids_of(span))
 
 
 def gap_of(span: ReadableSpan) -> GapActivity:
     """Return the gap between two calls that a span is of."""
-    attributes = attributes_of(span)
-    event = _event(
-        Gap,
-        span,
-        blocked_ns=_nanoseconds(attributes.get(semconv.OTEL_GPU_GAP_BLOCKED_TIME)),
-        run_queue_ns=_nanoseconds(attributes.get(semconv.OTEL_GPU_GAP_RUN_QUEUE_TIME)),
-        choices=_choices_of(span),
-    )
-    apis = (
-        _api_of(attributes.get(semconv.OTEL_GPU_GAP_PREVIOUS_API)),
-        _api_of(attributes.get(semconv.OTEL_GPU_GAP_NEXT_API)),
-    )
+    blocked_ns = _nanoseconds(span, semconv.OTEL_GPU_GAP_BLOCKED_TIME)
+    run_queue_ns = _nanoseconds(span, semconv.OTEL_GPU_GAP_RUN_QUEUE_TIME)
+    event = _event(Gap, span, blocked_ns=blocked_ns, run_queue_ns=run_queue_ns)
+    previous = _api_of(span, semconv.OTEL_GPU_GAP_PREVIOUS_API)
+    following = _api_of(span, semconv.OTEL_GPU_GAP_NEXT_API)
     times = (event.start_ktime_ns, event.end_ktime_ns)
-    return GapActivity(process_of(span), event, *apis, *times, None, *_ids_of(span))
+    ids = ids_of(span)
+    return GapActivity(_process_of(span), event, previous, following, *times, None, *ids)
 
 
 def stall_of(span: ReadableSpan) -> StallActivity:
@@ -68,19 +69,13 @@ def stall_of(span: ReadableSpan) -> StallActivity:
     event = _event(
         Stall,
         span,
-        culprit_pid=_integer(attributes.get(semconv.OTEL_GPU_CULPRIT_PID)),
-        culprit_tid=_integer(attributes.get(semconv.OTEL_GPU_CULPRIT_TID)),
-        culprit_comm=str(attributes.get(semconv.OTEL_GPU_CULPRIT_COMM, "")),
-        waker_pid=_integer(attributes.get(semconv.OTEL_GPU_WAKER_PID)),
-        waker_tid=_integer(attributes.get(semconv.OTEL_GPU_WAKER_TID)),
-        waker_comm=str(attributes.get(semconv.OTEL_GPU_WAKER_COMM, "")),
         switch_type=_SWITCHES.get(switch, wire.SWITCH_VOLUNTARY),
         flags=wire.STALL_IDLE_CPU if attributes.get(semconv.OTEL_GPU_CPU_IDLE) else 0,
     )
     runnable_ns = event.start_ktime_ns if is_waiting else event.end_ktime_ns
-    trace_id, span_id, parent_span_id = _ids_of(span)
+    trace_id, span_id, parent_span_id = ids_of(span)
     return StallActivity(
-        process_of(span),
+        _process_of(span),
         event._replace(runnable_ktime_ns=runnable_ns),
         event.start_ktime_ns,
         runnable_ns,
@@ -98,13 +93,17 @@ def stall_of(span: ReadableSpan) -> StallActivity:
 def knows_states(span: ReadableSpan) -> bool:
     """Say whether what no stall covers was time on a CPU."""
     # otel_gpu leaves a total of 0 out; in spans of others no totals mean that none were measured.
-    scope = span.instrumentation_scope
-    is_ours = scope is not None and scope.name == semconv.SCOPE_CUDA
+    is_ours = scope_name(span) == semconv.SCOPE_CUDA
     return is_ours or semconv.OTEL_GPU_CALL_BLOCKED_TIME in attributes_of(span)
 
 
-def process_of(span: ReadableSpan) -> ProcessImage:
-    """Return the process that a span's Resource names."""
+def scope_name(span: ReadableSpan) -> str:
+    """Return the name of a span's instrumentation scope; empty without one."""
+    scope = span.instrumentation_scope
+    return scope.name if scope is not None else ""
+
+
+def _process_of(span: ReadableSpan) -> ProcessImage:
     attributes = span.resource.attributes
     name = str(attributes.get(SERVICE_NAME, ""))
     return ProcessImage(_integer(attributes.get(PROCESS_PID)), 0, name, 0, dict(attributes))
@@ -118,22 +117,21 @@ def attributes_of(span: ReadableSpan) -> Mapping[str, Any]:
 def _event(kind: type[_Event], span: ReadableSpan, **known: Any) -> _Event:  # noqa: ANN401 -- fields
     attributes = attributes_of(span)
     start = span.start_time or 0
-    fields: dict[str, Any] = dict.fromkeys(kind._fields, 0) | {
+    is_slow = not _SLOW_CHOICES.isdisjoint(attributes.get(semconv.OTEL_GPU_CHOICE) or ())
+    fields: dict[str, Any] = dict.fromkeys(kind._fields, 0) | known
+    fields |= {
         "start_ktime_ns": start,
         "end_ktime_ns": max(start, span.end_time or 0),
         "pid": _integer(span.resource.attributes.get(PROCESS_PID)),
-        "tid": _integer(attributes.get(semconv.OTEL_GPU_THREAD_TID)),
-        "comm": str(attributes.get(semconv.THREAD_NAME) or ""),
+        "choices": wire.CHOICE_SLOW if is_slow else 0,
     }
-    return kind(**fields | known)
+    fields |= {field: _integer(attributes.get(name)) for field, name in _INTEGERS.items()}
+    fields |= {field: str(attributes.get(name) or "") for field, name in _TEXTS.items()}
+    return kind(*(fields[name] for name in kind._fields))
 
 
-def _choices_of(span: ReadableSpan) -> int:
-    names = attributes_of(span).get(semconv.OTEL_GPU_CHOICE) or ()
-    return 0 if _SLOW_CHOICES.isdisjoint(names) else wire.CHOICE_SLOW
-
-
-def _ids_of(span: ReadableSpan) -> tuple[bytes, bytes, bytes]:
+def ids_of(span: ReadableSpan) -> tuple[bytes, bytes, bytes]:
+    """Return the ids of a span's trace, of itself and of its parent, as bytes."""
     context = span.get_span_context()
     if context is None:
         return b"", b"", b""
@@ -141,14 +139,15 @@ def _ids_of(span: ReadableSpan) -> tuple[bytes, bytes, bytes]:
     return context.trace_id.to_bytes(16), context.span_id.to_bytes(8), parent
 
 
-def _api_of(name: object) -> Api:
-    api = _API_BY_NAME.get(str(name))
-    return Api(0, str(name), wire.LAYER_RUNTIME, wire.FAMILY_OTHER) if api is None else api
+def _api_of(span: ReadableSpan, attribute: str) -> Api:
+    name = str(attributes_of(span).get(attribute))
+    return _API_BY_NAME.get(name) or Api(0, name, wire.LAYER_RUNTIME, wire.FAMILY_OTHER)
 
 
 def _integer(value: object) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _nanoseconds(seconds: object) -> int:
+def _nanoseconds(span: ReadableSpan, attribute: str) -> int:
+    seconds = attributes_of(span).get(attribute)
     return round(seconds * _NS_PER_SECOND) if isinstance(seconds, int | float) else 0

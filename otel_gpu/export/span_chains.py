@@ -9,6 +9,7 @@ from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median_low
+from typing import NamedTuple
 
 from opentelemetry.sdk.resources import SERVICE_INSTANCE_ID
 from opentelemetry.sdk.trace import ReadableSpan
@@ -23,13 +24,7 @@ from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.severity import judge, lost_to_host_ns
 from otel_gpu.explain.timeline import Timeline
 from otel_gpu.export import semconv
-from otel_gpu.export.span_activities import (
-    attributes_of,
-    call_of,
-    gap_of,
-    knows_states,
-    stall_of,
-)
+from otel_gpu.export.span_activities import attributes_of, call_of, gap_of, knows_states, stall_of
 
 # Of one kind of call: enough for a median, and it follows a workload that changes.
 _MAX_DURATIONS = 128
@@ -46,11 +41,7 @@ class Medians:
         self._series: OrderedDict[_SeriesKey, deque[int]] = OrderedDict()
 
     def take(self, span: ReadableSpan) -> int | None:
-        """
-        Return what is usual for a call like this one, and then count it in.
-
-        None: there were too few to say.
-        """
+        """Return what is usual for calls like this one, and count it in; None: too few to say."""
         attributes = attributes_of(span)
         key = (
             span.resource.attributes.get(SERVICE_INSTANCE_ID),
@@ -58,31 +49,26 @@ class Medians:
             attributes.get(semconv.GPU_CUDA_API),
             attributes.get(semconv.CUDA_MEMCPY_KIND),
         )
-        durations = self._series.get(key)
-        if durations is None:
-            durations = self._series[key] = deque(maxlen=_MAX_DURATIONS)
-            if len(self._series) > _MAX_SERIES:
-                self._series.popitem(last=False)
-        else:
-            self._series.move_to_end(key)
+        durations = self._series.setdefault(key, deque(maxlen=_MAX_DURATIONS))
+        self._series.move_to_end(key)
+        if len(self._series) > _MAX_SERIES:
+            self._series.popitem(last=False)
         duration_ns = _duration_of(span)
-        usual_ns = None
         # A median is only asked for where something may be slow.
-        if duration_ns > self._settings.slow_floor_ns:
-            enough = len(durations) >= self._settings.minimum_calls
-            usual_ns = median_low(durations) if enough else None
+        may_be_slow = duration_ns > self._settings.slow_floor_ns
+        enough = len(durations) >= self._settings.minimum_calls
+        usual_ns = median_low(durations) if may_be_slow and enough else None
         durations.append(duration_ns)
         return usual_ns
 
 
-class _Usual:
+class _Usual(NamedTuple):
     """What is usual for one call, as ``explain`` asks for it."""
 
-    def __init__(self, usual_ns: int | None) -> None:
-        self._usual_ns = usual_ns
+    usual_ns: int | None
 
     def median_ns(self, _: Baseline) -> int | None:
-        return self._usual_ns
+        return self.usual_ns
 
     def is_rising(self, _: Baseline) -> bool:
         return False
@@ -91,15 +77,7 @@ class _Usual:
 def chain_of(
     call: ReadableSpan, stalls: Sequence[ReadableSpan], usual_ns: int | None, settings: Settings
 ) -> Chain | None:
-    """
-    Return why a call or gap was slow; None: it was not.
-
-    Args:
-        call: The span of the call or gap.
-        stalls: The ``sched.*`` spans in it.
-        usual_ns: The median of calls like this one; None: not known.
-        settings: What is slow, and what matters.
-    """
+    """Return why a call or gap was slow, from the stalls in it; None: it was not."""
     has_failed = call.status.status_code is StatusCode.ERROR
     if not has_failed and _duration_of(call) <= settings.slow_floor_ns:
         return None

@@ -1,10 +1,8 @@
 """
 Spans from activities.
 
-A CUDA call is a span of its own name; what the scheduler did to its thread lies
-inside it; a fork stands beside it. The time between two calls is a span too, with what
-the scheduler did in it. Attributes are left out where they would say
-nothing: a size of 0, the default stream, a device that was not observed.
+Attributes are left out where they would say nothing: a size of 0, the default stream, a
+device that was not observed.
 
 Some facts about calls that do not return
 -----------------------------------------
@@ -20,6 +18,7 @@ so only the looks at which its age has doubled are reported: 17 for the day.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from typing import Any
 
 from opentelemetry.sdk.resources import SERVICE_NAME
@@ -27,9 +26,9 @@ from opentelemetry.sdk.resources import SERVICE_NAME
 from otel_gpu import wire
 from otel_gpu.decode.events import STALL_STATE_UNKNOWN, CudaCall
 from otel_gpu.enrich.activities import (
+    END_OF,
     Activity,
     CallActivity,
-    DeviceIdentity,
     ExitActivity,
     ForkActivity,
     GapActivity,
@@ -38,20 +37,12 @@ from otel_gpu.enrich.activities import (
     StallActivity,
 )
 from otel_gpu.enrich.cuda_errors import error_name
-from otel_gpu.export import semconv
-from otel_gpu.export.descriptions import (
-    Pairs,
-    add_account,
-    add_thread,
-    describe_blocked,
-    describe_run_queue_wait,
-    signed,
-)
+from otel_gpu.export import descriptions, semconv
+from otel_gpu.export.descriptions import Pairs, add_account, add_thread
 from otel_gpu.export.finished import (
     STATUS_ERROR,
     STATUS_UNSET,
     Attributes,
-    AttributeValue,
     FinishedSpan,
     Origin,
     SharedAttributes,
@@ -60,8 +51,7 @@ from otel_gpu.export.gaps import GapStalls, PlacedStall
 from otel_gpu.export.limits import Limits
 from otel_gpu.export.measures import call_attributes, device_attributes
 from otel_gpu.export.resources import Origins
-from otel_gpu.export.stack_events import EVENT, NO_STACK, Stacks, StackTelemetry
-from otel_gpu.probe_table import Api
+from otel_gpu.export.stack_events import NO_STACK, Stacks, StackTelemetry
 
 _CHOICE_NAMES = tuple(semconv.OTEL_GPU_CHOICE_VALUES.items())
 _OF_CALL = (
@@ -81,25 +71,25 @@ _MAX_CACHED = 4096
 # About a kilobyte each.
 _MAX_REPEATED = 2048
 _STREAM = CudaCall._fields.index("stream")
+# From ``status_code`` to ``logs``, of nearly all spans.
+_NOTHING_MORE = tuple(FinishedSpan._field_defaults.values())[:-1]
 _new_tuple = tuple.__new__
 
 
 class SpanBuilder:
-    """Turns activities into finished spans; by default an event holds the text of a stack."""
+    """Turns activities into finished spans."""
 
-    def __init__(self, origins: Origins, limits: Limits, stacks: Stacks | None = None) -> None:
+    def __init__(self, origins: Origins, limits: Limits, stacks: Stacks) -> None:
         self._limits = limits
-        self._stacks = Stacks(EVENT, limits.value_length) if stacks is None else stacks
+        self._stacks = stacks
         self._origins = origins
         # Of the process of the latest call.
         self._process: ProcessImage | None = None
         self._origin: Origin
         self._gap_stalls = GapStalls()
         self._held = self._gap_stalls.threads
-        self._named: dict[tuple[int, int, DeviceIdentity | None], Attributes] = {}
         # Attributes of calls, and what they depend on.
         self._repeated: dict[tuple[Any, ...], Attributes] = {}
-        self._choices: dict[int, tuple[str, ...]] = {}
         # Ages at which open calls are reported next, by the call's span id.
         self._open_due_ns: dict[bytes, int] = {}
         self._builders: dict[type, Callable[[Any], tuple[FinishedSpan, ...]]] = {
@@ -111,12 +101,7 @@ class SpanBuilder:
         }
 
     def spans(self, activity: Activity) -> tuple[FinishedSpan, ...]:
-        """
-        Return the spans of one activity: none, one, or the two of a stall.
-
-        A stall outside calls makes none yet: it comes with a later activity, which decides
-        what it lies in.
-        """
+        """Return the spans of one activity; of a stall outside calls they come with a later one."""
         if type(activity) is StallActivity:
             if activity.event.call_start_ktime_ns:
                 return self._stalls((PlacedStall(activity, None),))
@@ -132,11 +117,7 @@ class SpanBuilder:
 
     def hurry(self, span_ids: frozenset[bytes]) -> tuple[FinishedSpan, ...]:
         """Return the spans of stalls that were held back, of which one of these ids is linked to."""
-
-        def is_wanted(stall: StallActivity) -> bool:
-            return stall.span_id in span_ids or stall.run_queue_span_id in span_ids
-
-        return self._stalls(self._gap_stalls.pick(is_wanted))
+        return self._stalls(self._gap_stalls.pick(span_ids))
 
     def close(self) -> tuple[FinishedSpan, ...]:
         """Return the spans of all that was held back: no activity follows."""
@@ -149,13 +130,15 @@ class SpanBuilder:
     def _call(self, activity: CallActivity) -> tuple[FinishedSpan, ...]:
         # Taken apart at once: to ask for each field by its name takes longer than all else here.
         process, event, api, start_unix_ns, end_unix_ns, device, stack, *ids = activity
-        code, message, written = STATUS_UNSET, "", NO_STACK
+        more: tuple[Any, ...] = _NOTHING_MORE
         if event.blocked_ns or event.run_queue_ns or event.status or stack is not None:
+            written = self._stacks.of(stack, end_unix_ns)
+            attributes = self._describe_call(activity, written.pairs)
+            code, message = STATUS_UNSET, ""
             if event.status:
                 code = STATUS_ERROR
                 message = f"{api.name} returned {error_name(api.layer, event.status)}"
-            written = self._stacks.of(stack, end_unix_ns)
-            attributes = self._describe_call(activity, written.pairs)
+            more = (code, message, written.events, (), 0, 0, 0, written.logs)
         else:
             # A call repeats: a program makes the same few calls from the same few threads. What
             # is left to say lies in the event from ``stream`` on, but for what is named here.
@@ -173,34 +156,19 @@ class SpanBuilder:
             self._open_due_ns.pop(activity.span_id, None)
         if process is not self._process:
             self._process = process
-            self._origin = self._origins.of(process, semconv.SCOPE_CUDA)
-        span = (
-            self._origin,
-            *ids,
-            api.name,
-            start_unix_ns,
-            end_unix_ns,
-            attributes,
-            code,
-            message,
-            written.events,
-            (),
-            0,
-            0,
-            0,
-            written.logs,
-            event.tid,
-        )
+            self._origin = self._origins.of(process)[semconv.SCOPE_CUDA]
+        times = (start_unix_ns, end_unix_ns)
+        span = (self._origin, *ids, api.name, *times, attributes, *more, event.tid)
         # As FinishedSpan(…), which takes three times as long.
         return (_new_tuple(FinishedSpan, span),)
 
     def _describe_call(self, activity: CallActivity, stack: Attributes) -> Attributes:
         event = activity.event
-        pairs: Pairs = list(self._names(activity.api, event.copy_kind, activity.device))
+        pairs: Pairs = list(call_attributes(activity.api, event.copy_kind, 0, activity.device))
         if event.stream:
-            pairs.append((semconv.GPU_CUDA_STREAM, signed(event.stream)))
+            pairs.append((semconv.GPU_CUDA_STREAM, descriptions.signed(event.stream)))
         if event.size_bytes:
-            pairs.append((semconv.GPU_CUDA_SIZE, signed(event.size_bytes)))
+            pairs.append((semconv.GPU_CUDA_SIZE, descriptions.signed(event.size_bytes)))
         if event.function:
             pairs.append((semconv.GPU_CUDA_KERNEL_FUNCTION, hex(event.function)))
         if event.grid != _NO_DIMENSIONS:
@@ -211,7 +179,7 @@ class SpanBuilder:
             pairs.append((semconv.ERROR_TYPE, error_name(activity.api.layer, event.status)))
         add_account(pairs, event, _OF_CALL)
         if event.choices:
-            pairs.append((semconv.OTEL_GPU_CHOICE, self._choice_names(event.choices)))
+            pairs.append((semconv.OTEL_GPU_CHOICE, _choice_names(event.choices)))
         if event.weight > 1:
             pairs.append((semconv.OTEL_GPU_SAMPLE_WEIGHT, event.weight))
         pairs.extend(stack)
@@ -227,15 +195,12 @@ class SpanBuilder:
         if call_id not in self._open_due_ns and len(self._open_due_ns) >= _MAX_CACHED:
             del self._open_due_ns[next(iter(self._open_due_ns))]
         self._open_due_ns[call_id] = 2 * age_ns
-        pairs: Pairs = list(self._names(activity.api, wire.COPY_NONE, activity.device))
+        pairs: Pairs = list(call_attributes(activity.api, wire.COPY_NONE, 0, activity.device))
         add_account(pairs, event, _OF_CALL)
         stack = self._stacks.of(activity.stack, activity.seen_unix_ns)
         pairs.extend(stack.pairs)
         add_thread(pairs, event.tid, event.comm)
-        times = (activity.start_unix_ns, activity.seen_unix_ns)
-        ids = (activity.trace_id, activity.span_id, call_id)
-        name = semconv.SPAN_OPEN_CALL
-        return (self._span(activity, semconv.SCOPE_CUDA, name, ids, times, pairs, stack),)
+        return self._span(activity, semconv.SCOPE_CUDA, semconv.SPAN_OPEN_CALL, pairs, stack)
 
     def _gap(self, activity: GapActivity) -> tuple[FinishedSpan, ...]:
         event = activity.event
@@ -246,35 +211,33 @@ class SpanBuilder:
         pairs.extend(device_attributes(activity.device))
         add_account(pairs, event, _OF_GAP)
         if event.choices:
-            pairs.append((semconv.OTEL_GPU_CHOICE, self._choice_names(event.choices)))
+            pairs.append((semconv.OTEL_GPU_CHOICE, _choice_names(event.choices)))
         add_thread(pairs, event.tid, event.comm)
-        times = (activity.start_unix_ns, activity.end_unix_ns)
-        ids = (activity.trace_id, activity.span_id, activity.parent_span_id)
-        name = semconv.SPAN_LAUNCH_GAP
-        return (self._span(activity, semconv.SCOPE_CUDA, name, ids, times, pairs),)
+        return self._span(activity, semconv.SCOPE_CUDA, semconv.SPAN_LAUNCH_GAP, pairs)
 
     def _stall(self, activity: StallActivity, gap: GapActivity | None) -> Iterator[FinishedSpan]:
         event = activity.event
+        origin = self._origins.of(activity.process)[semconv.SCOPE_SCHED]
+        trace_id, parent_id = activity.trace_id, activity.parent_span_id
         if gap is not None:
             trace_id, parent_id = gap.trace_id, gap.span_id
-        else:
-            trace_id, parent_id = activity.trace_id, activity.parent_span_id
         runnable_unix_ns = activity.runnable_unix_ns
         if runnable_unix_ns > activity.start_unix_ns:
             is_known = not event.flags & STALL_STATE_UNKNOWN
             name = semconv.SPAN_BLOCKED if is_known else semconv.SPAN_OFF_CPU
             # It is from when the thread left the CPU.
             stack = self._stacks.of(activity.stack, activity.start_unix_ns)
-            pairs = describe_blocked(activity, stack.pairs)
+            pairs = descriptions.describe_blocked(activity, stack.pairs)
             times = (activity.start_unix_ns, runnable_unix_ns)
             ids = (trace_id, activity.span_id, parent_id)
-            yield self._span(activity, semconv.SCOPE_SCHED, name, ids, times, pairs, stack)
+            span = FinishedSpan(origin, *ids, name, *times, pairs, tid=event.tid)
+            yield span._replace(events=stack.events, logs=stack.logs) if stack.pairs else span
         if activity.end_unix_ns > runnable_unix_ns:
             name = semconv.SPAN_RUN_QUEUE_WAIT
-            pairs = describe_run_queue_wait(event)
+            pairs = descriptions.describe_run_queue_wait(event)
             times = (runnable_unix_ns, activity.end_unix_ns)
             ids = (trace_id, activity.run_queue_span_id, parent_id)
-            yield self._span(activity, semconv.SCOPE_SCHED, name, ids, times, pairs)
+            yield FinishedSpan(origin, *ids, name, *times, pairs, tid=event.tid)
 
     def _fork(self, activity: ForkActivity) -> tuple[FinishedSpan, ...]:
         event = activity.event
@@ -285,49 +248,37 @@ class SpanBuilder:
         if command := child.get("process.command"):
             pairs.append((semconv.OTEL_GPU_FORK_CHILD_COMMAND, command))
         add_thread(pairs, event.tid, event.comm)
-        times = (activity.start_unix_ns, activity.end_unix_ns)
-        ids = (activity.trace_id, activity.span_id, activity.parent_span_id)
-        return (self._span(activity, semconv.SCOPE_PROCESS, semconv.SPAN_FORK, ids, times, pairs),)
+        return self._span(activity, semconv.SCOPE_PROCESS, semconv.SPAN_FORK, pairs)
 
     def _span(
         self,
-        activity: GapActivity | ForkActivity | OpenCallActivity | StallActivity,
+        activity: GapActivity | ForkActivity | OpenCallActivity,
         scope: str,
         name: str,
-        ids: tuple[bytes, bytes, bytes],
-        times_unix_ns: tuple[int, int],
-        pairs: Iterable[tuple[str, AttributeValue]],
+        pairs: Pairs,
         stack: StackTelemetry = NO_STACK,
-    ) -> FinishedSpan:
-        return FinishedSpan(
-            self._origins.of(activity.process, scope),
-            *ids,
+    ) -> tuple[FinishedSpan, ...]:
+        span = FinishedSpan(
+            self._origins.of(activity.process)[scope],
+            activity.trace_id,
+            activity.span_id,
+            activity.parent_span_id,
             name,
-            *times_unix_ns,
+            activity.start_unix_ns,
+            END_OF[type(activity)](activity),
             tuple(pairs),
             events=stack.events,
             logs=stack.logs,
             tid=activity.event.tid,
         )
+        return (span,)
 
     def _exit(self, activity: ExitActivity) -> tuple[FinishedSpan, ...]:
         self._origins.forget(activity.process)
         self._process = None
         return ()
 
-    def _names(self, api: Api, copy_kind: int, device: DeviceIdentity | None) -> Attributes:
-        """What a call is: the same for most calls, so kept."""
-        key = (api.number, copy_kind, device)
-        names = self._named.get(key)
-        if names is None:
-            if len(self._named) >= _MAX_CACHED:
-                self._named.clear()
-            names = self._named[key] = call_attributes(api, copy_kind, 0, device)
-        return names
 
-    def _choice_names(self, choices: int) -> tuple[str, ...]:
-        names = self._choices.get(choices)
-        if names is None:
-            names = tuple(name for bit, name in _CHOICE_NAMES if choices & bit)
-            self._choices[choices] = names
-        return names
+@lru_cache(maxsize=len(_CHOICE_NAMES) ** 2)
+def _choice_names(choices: int) -> tuple[str, ...]:
+    return tuple(name for bit, name in _CHOICE_NAMES if choices & bit)

@@ -7,7 +7,6 @@ nowhere. The same objects come back for the same stack, so that encoders need no
 them twice.
 """
 
-from collections import OrderedDict
 from typing import NamedTuple
 
 from otel_gpu.enrich.activities import CallStack
@@ -26,11 +25,7 @@ _ENTRY_CHARACTERS = 1024
 
 
 class StackTelemetry(NamedTuple):
-    """
-    What goes with a span.
-
-    ``pairs`` are for its attributes, ``events`` are its own, and ``logs`` leave beside it.
-    """
+    """What goes with a span: in its attributes, as its events, and as log records beside it."""
 
     pairs: Attributes = ()
     events: tuple[SpanEvent, ...] = ()
@@ -50,18 +45,13 @@ NO_STACK = StackTelemetry()
 
 
 class Stacks:
-    """
-    Says of stacks what telemetry is to hold.
-
-    Args:
-        mode: ``stacks.mode`` of the configuration.
-        limit: The longest text, in characters; None: no limit but our own.
-    """
+    """Says of stacks what telemetry holds: ``stacks.mode``, and at most how many characters."""
 
     def __init__(self, mode: str, limit: int | None) -> None:
         self._mode = mode
         self._limit = MAX_CHARACTERS if limit is None else min(limit, MAX_CHARACTERS)
-        self._entries: OrderedDict[int, _Entry] = OrderedDict()
+        # The longest unused first.
+        self._entries: dict[int, _Entry] = {}
         self._characters = 0
 
     def of(self, stack: CallStack | None, unix_ns: int) -> StackTelemetry:
@@ -84,18 +74,17 @@ class Stacks:
         return self._entry(stack).place
 
     def _entry(self, stack: CallStack) -> _Entry:
-        entry = self._entries.get(stack.id)
+        entry = self._entries.pop(stack.id, None)
         # An id of a forged recording may come to stand for another stack.
         if entry is not None and entry.stack is stack:
-            self._entries.move_to_end(stack.id)
+            self._entries[stack.id] = entry
             return entry
         if entry is not None:
-            self._characters -= self._entries.pop(stack.id).characters
+            self._characters -= entry.characters
         entry = self._entries[stack.id] = self._describe(stack)
         self._characters += entry.characters
         while self._characters > _MAX_KEPT and len(self._entries) > 1:
-            _, oldest = self._entries.popitem(last=False)
-            self._characters -= oldest.characters
+            self._characters -= self._entries.pop(next(iter(self._entries))).characters
         return entry
 
     def _describe(self, stack: CallStack) -> _Entry:
@@ -109,21 +98,19 @@ class Stacks:
             )
         pairs = place + text if self._mode == ATTRIBUTE else place
         moment = place + text if self._mode == LOG and text else text
-        return _Entry(
-            stack, place, pairs, SharedAttributes(moment), len(written.text) + _ENTRY_CHARACTERS
-        )
+        characters = len(written.text) + _ENTRY_CHARACTERS
+        return _Entry(stack, place, pairs, SharedAttributes(moment), characters)
 
 
 def _describe_place(stack: CallStack) -> Attributes:
     pairs: list[tuple[str, AttributeValue]] = []
     frame = stack.place
-    if frame is not None:
-        if frame.function:
-            pairs.append((semconv.CODE_FUNCTION_NAME, printable(frame.function)))
-        if frame.file:
-            pairs.append((semconv.CODE_FILE_PATH, printable(frame.file)))
-        if frame.line:
-            pairs.append((semconv.CODE_LINE_NUMBER, frame.line))
+    if frame is not None and frame.function:
+        pairs.append((semconv.CODE_FUNCTION_NAME, printable(frame.function)))
+    if frame is not None and frame.file:
+        pairs.append((semconv.CODE_FILE_PATH, printable(frame.file)))
+    if frame is not None and frame.line:
+        pairs.append((semconv.CODE_LINE_NUMBER, frame.line))
     pairs.append((semconv.OTEL_GPU_STACK_ID, stack_id_text(stack.id)))
     if not stack.complete:
         pairs.append((semconv.OTEL_GPU_STACK_COMPLETE, False))

@@ -159,9 +159,9 @@ def _incident(number: int, incident: Incident, origin_unix_ns: int) -> Iterator[
     processes = sorted(map(process_name, incident.processes))
     edges = (incident.start_unix_ns, incident.end_unix_ns)
     when = " to ".join(format_offset(unix_ns, origin_unix_ns) for unix_ns in edges)
-    lost = f"{format_duration(incident.lost_ns)} lost by {', '.join(processes)}"
     chronic = ", chronic" if incident.chronic else ""
     effects = f" in {count_of(count, 'effect')}" if count else ""
+    lost = f"{format_duration(incident.lost_ns)} lost by {', '.join(processes)}"
     yield line.append(f" {lost}{chronic}{effects}, {when}")
     effect = worst.effect if worst else None
     if count == 1 and effect:

@@ -12,7 +12,8 @@ from otel_gpu.enrich.activities import ProcessImage
 from otel_gpu.findings.document import CROWD_PID, ImageKey, key_of
 from otel_gpu.findings.slots import Slots
 from otel_gpu.findings.words import service_of
-from otel_gpu.ledger.ledger import MAX_SERIES, Ledger
+from otel_gpu.ledger.accounts import MAX_SERIES
+from otel_gpu.ledger.ledger import Ledger
 
 MAX_NAMED = 500
 """Processes of a report, beside those that have causal chains."""

@@ -51,7 +51,7 @@ class Kind(NamedTuple):
 
 
 KINDS: Mapping[str, Kind] = {
-    "ingero": Kind("the SQLite database that Ingero writes", "otel_gpu.importers.ingero.capture"),
+    "ingero": Kind("the SQLite database that Ingero writes", "otel_gpu.importers.ingero.capture")
 }
 
 
@@ -59,13 +59,9 @@ def open_capture(
     kind: str, path: Path, config: Config, *, host: str = ""
 ) -> AbstractContextManager[ForeignCapture]:
     """
-    Open a capture to be imported, and close it in the end.
+    Open a capture to be imported, and close it in the end; the file is not changed.
 
-    Args:
-        kind: A name in ``KINDS``.
-        path: The file; it is not changed.
-        config: Says which histograms to make.
-        host: Of a file that holds captures of several hosts, which to take.
+    ``kind`` is a name in ``KINDS``. ``host`` says which to take of a file that holds several.
 
     Raises:
         RecordingError: The file cannot be read, or is none of that kind.

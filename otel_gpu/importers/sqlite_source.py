@@ -22,9 +22,8 @@ text need not be UTF-8, and whatever SQLite finds wrong with the file becomes on
 import sqlite3
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from otel_gpu.errors import RecordingError
@@ -45,10 +44,7 @@ _NAME, _HIDDEN = 1, 6
 
 class SqliteSource:
     """
-    A database.
-
-    Attributes:
-        notes: What is to be known of how it was read.
+    A database; ``notes`` say what is to be known of how it was read.
 
     Raises:
         RecordingError: It cannot be opened, or is no SQLite database.
@@ -63,12 +59,7 @@ class SqliteSource:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._connection.close()
 
     def tables(self) -> dict[str, frozenset[str]]:
@@ -79,14 +70,15 @@ class SqliteSource:
             RecordingError: The database is damaged.
         """
         query = "SELECT name, sql FROM sqlite_master WHERE type = 'table' LIMIT ?"
-        tables = {}
-        for name, sql in list(self.rows(query, (_MAX_TABLES,))):
-            if isinstance(name, str) and isinstance(sql, str) and _is_plain(sql):
-                columns = self.rows("SELECT * FROM pragma_table_xinfo(?)", (name,))
-                tables[name] = frozenset(
-                    column[_NAME] for column in columns if column[_HIDDEN] == 0
-                )
-        return tables
+        return {
+            name: frozenset(
+                column[_NAME]
+                for column in self.rows("SELECT * FROM pragma_table_xinfo(?)", (name,))
+                if column[_HIDDEN] == 0
+            )
+            for name, sql in list(self.rows(query, (_MAX_TABLES,)))
+            if isinstance(name, str) and isinstance(sql, str) and _is_plain(sql)
+        }
 
     def rows(self, query: str, parameters: Sequence[Any] = ()) -> Iterator[tuple[Any, ...]]:
         """
@@ -100,28 +92,18 @@ class SqliteSource:
 
     def _connect(self) -> sqlite3.Connection:
         uri = f"{self._path.resolve().as_uri()}?mode=ro"
-        frozen = f"{uri}&immutable=1"
-        if not self._has_log():
-            with self._explained():
-                return _open(frozen)
-        try:
-            return _open(uri)
-        except _ERRORS:
-            self.notes.append(
-                "Beside the database is a log of what was written last, which cannot be read from "
-                "here: the latest rows are missing."
-            )
-            with self._explained():
-                return _open(frozen)
+        with self._explained():
+            if any(map(_has_content, self._logs())):
+                with suppress(*_ERRORS):
+                    return _open(uri)
+                self.notes.append(
+                    "Beside the database is a log of what was written last, which cannot be read "
+                    "from here: the latest rows are missing."
+                )
+            return _open(f"{uri}&immutable=1")
 
-    def _has_log(self) -> bool:
-        for suffix in _LOGS:
-            try:
-                if self._path.with_name(self._path.name + suffix).stat().st_size > 0:
-                    return True
-            except OSError:
-                continue
-        return False
+    def _logs(self) -> Iterator[Path]:
+        return (self._path.with_name(self._path.name + suffix) for suffix in _LOGS)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -141,12 +123,7 @@ def require(
     path: Path, tables: Mapping[str, frozenset[str]], needed: Mapping[str, Sequence[str]]
 ) -> None:
     """
-    Check that a database has what is needed.
-
-    Args:
-        path: The database, for the message.
-        tables: What it has, from ``SqliteSource.tables``.
-        needed: Columns by table.
+    Check that a database at a path has the columns that are needed, both by table.
 
     Raises:
         RecordingError: Names all that is missing.
@@ -164,6 +141,13 @@ def require(
         )
 
 
+def _has_content(path: Path) -> bool:
+    try:
+        return path.stat().st_size > 0
+    except OSError:
+        return False
+
+
 def _check_file(path: Path) -> None:
     try:
         # A pipe would be waited for.
@@ -179,7 +163,7 @@ def _check_file(path: Path) -> None:
 def _open(uri: str) -> sqlite3.Connection:
     connection = sqlite3.connect(uri, uri=True, isolation_level=None)
     try:
-        connection.text_factory = _decode
+        connection.text_factory = lambda text: text.decode("utf-8", "replace")
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
         for pragma in _PRAGMAS:
             connection.execute(f"PRAGMA {pragma}")
@@ -189,10 +173,6 @@ def _open(uri: str) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
-
-
-def _decode(text: bytes) -> str:
-    return text.decode("utf-8", "replace")
 
 
 def _is_plain(sql: str) -> bool:

@@ -1,15 +1,24 @@
 """Accounts: the latest readings of each process image, in bounded memory."""
 
-from collections.abc import Callable, Collection, ItemsView
+from collections.abc import Callable, Collection, ItemsView, ValuesView
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Generic, TypeVar
 
 from otel_gpu.decode.events import SeriesKey
-from otel_gpu.enrich.activities import ImageKey, ProcessImage, Series, ThreadTime, Wait, key_of
+from otel_gpu.enrich.activities import (
+    ImageKey,
+    ProcessImage,
+    Series,
+    ThreadTime,
+    TimeKind,
+    key_of,
+)
 
-TimeKey = tuple[int, int, str, Wait]
-"""The kind of an entry of the time account: state, context, reason, and what is known of the wait."""
+MAX_SERIES = 16_384
+"""Series kept, also of processes that ended; more than the kernel holds at a time."""
+MAX_TIMES = 65_536
+"""Entries of time accounts kept."""
 
 
 @dataclass(slots=True, eq=False)
@@ -18,7 +27,7 @@ class Account:
 
     process: ProcessImage
     series: dict[SeriesKey, Series] = field(default_factory=dict)
-    times: dict[TimeKey, ThreadTime] = field(default_factory=dict)
+    times: dict[TimeKind, ThreadTime] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -31,7 +40,7 @@ _A = TypeVar("_A", bound=Account)
 
 class Accounts(Generic[_A]):
     """
-    Keeps accounts; bounded by their series.
+    Keeps accounts; bounded by their series, and by the entries of time accounts.
 
     Beyond a bound, those that ended are given up in the order of their ends, then those
     that were silent for longest.
@@ -43,7 +52,7 @@ class Accounts(Generic[_A]):
         give_up: Is called with an account that found no room any more, and whether it had ended.
 
     Attributes:
-        size: How many series are kept.
+        size: How many series are kept; ``times``: how many entries of time accounts.
         get: Returns the account of an image; None: there is none.
     """
 
@@ -64,13 +73,17 @@ class Accounts(Generic[_A]):
         # In the order of their ends.
         self._ended: dict[ImageKey, None] = {}
         self._ended_size = 0
-        self.size = 0
+        self.size = self.times = 0
         # Asked at every span: a method of ours would cost as much again.
         self.get: Callable[[ImageKey], _A | None] = self._accounts.get
 
     def items(self) -> ItemsView[ImageKey, _A]:
         """Return all accounts, those first that were silent for longest."""
         return self._accounts.items()
+
+    def values(self) -> ValuesView[_A]:
+        """Return them without their images."""
+        return self._accounts.values()
 
     @property
     def ended(self) -> Collection[ImageKey]:
@@ -102,6 +115,16 @@ class Accounts(Generic[_A]):
         known[series.key] = series
         return True
 
+    def put_time(self, account: _A, time: ThreadTime) -> bool:
+        """Take in a reading of an entry of the time account; False: there is no room for it."""
+        known = account.times
+        if time.kind not in known:
+            if self.times >= MAX_TIMES:
+                return False
+            self.times += 1
+        known[time.kind] = time
+        return True
+
     def end(self, image: ImageKey) -> None:
         """Take in that an image ended."""
         account = self._accounts.get(image)
@@ -116,6 +139,7 @@ class Accounts(Generic[_A]):
         account = self._accounts.pop(image, None)
         if account is not None:
             self.size -= account.size
+            self.times -= len(account.times)
             if image in self._ended:
                 del self._ended[image]
                 self._ended_size -= account.size

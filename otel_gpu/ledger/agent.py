@@ -47,12 +47,7 @@ class AgentReadings:
         return value if isinstance(value, int) and value >= 0 else None
 
     def losses(self, rejected: Mapping[str, int]) -> dict[str, int]:
-        """
-        Return what was lost, by reason; only reasons that occurred.
-
-        Args:
-            rejected: Records that could not be decoded, by reason.
-        """
+        """Return what was lost, by reason, with what could not be decoded; only reasons that occurred."""
         lost = {
             name.removeprefix(_LOST): count
             for name, count in self.counters.items()

@@ -13,12 +13,7 @@ class Reading(NamedTuple, Generic[_T]):
 
 
 class History(Generic[_T]):
-    """
-    Keeps readings in their order.
-
-    Args:
-        most: How many; the oldest go first.
-    """
+    """Keeps the latest readings, at most so many, in their order."""
 
     def __init__(self, most: int) -> None:
         self._most = most

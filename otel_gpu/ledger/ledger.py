@@ -19,7 +19,7 @@ The ledger: the latest reading of everything that is counted, and what a window 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.decode.events import Aggregate, SeriesKey
@@ -35,20 +35,11 @@ from otel_gpu.enrich.activities import (
     TimesActivity,
     key_of,
 )
-from otel_gpu.enrich.percentiles import bucket_middles_ns
-from otel_gpu.ledger.accounts import Account, Accounts
-from otel_gpu.ledger.differences import (
-    aggregate_with,
-    series_since,
-    time_since,
-    time_with,
-)
+from otel_gpu.enrich.percentiles import known_middles
+from otel_gpu.ledger.accounts import MAX_SERIES, Account, Accounts
+from otel_gpu.ledger.differences import aggregate_with, series_since, time_since, time_with
 from otel_gpu.ledger.window import Window
 
-MAX_SERIES = 16_384
-"""Series kept, also of processes that ended; more than the kernel holds at a time."""
-MAX_TIMES = 65_536
-"""Entries of time accounts kept."""
 COUNTED = frozenset({wire.METRIC_CALL_DURATION, wire.METRIC_RUN_QUEUE})
 """What a reader of figures wants of the series."""
 
@@ -132,7 +123,6 @@ class Ledger:
         self._early: dict[ImageKey, None] = {}
         self._begin: Mark | None = {} if window.start_unix_ns is None else None
         self._read_unix_ns: dict[type, int] = {}
-        self._times = 0
         # When the series were last read before ``end_unix_ns``.
         self._since_unix_ns: int | None = None
         self.middles_ns: Sequence[float] = ()
@@ -154,7 +144,7 @@ class Ledger:
             case ExitActivity():
                 self._observe_exit(key_of(activity.process))
             case CaptureActivity():
-                self.middles_ns = _middles_ns(activity.info.get("layout"))
+                self.middles_ns = known_middles(activity.info.get("layout"), "durations")
 
     @property
     def is_accounted(self) -> bool:
@@ -166,12 +156,7 @@ class Ledger:
         return {image: _copy(account) for image, account in self.accounts.items()}
 
     def figures(self, since: Mark | None = None) -> dict[ImageKey, Figures]:
-        """
-        Return what was added by the images that added anything, by image.
-
-        Args:
-            since: From when on; None: in the window.
-        """
+        """Return what the images that did anything added since a mark, or in the window."""
         mark = self._begin if since is None else since
         if mark is None:
             return {}
@@ -198,18 +183,14 @@ class Ledger:
 
     def forget(self, image: ImageKey) -> None:
         """Keep nothing more of an image."""
-        account = self.accounts.forget(image)
-        if account is not None:
-            self._times -= len(account.times)
+        self.accounts.forget(image)
 
     def sum_up(self, into: Mapping[ImageKey, ProcessImage | None]) -> set[ImageKey]:
         """
         Add the figures of images that ended to those of others; None: they are let go.
 
         Of all that tells series apart, only metric, API, nesting and whether a call failed stay.
-
-        Returns:
-            The images that added anything in the window.
+        Returns the images that added anything in the window.
         """
         seen: set[ImageKey] = set()
         for image in into:
@@ -235,11 +216,9 @@ class Ledger:
                 counted = aggregate_with(known.aggregate, counted)  # noqa: PLW2901
             self.accounts.put(whole, Series(whole.process, name, api, None, counted))
         for time in figures.times:
-            kind = time.kind
-            known_time = whole.times.get(kind)
-            self._times += known_time is None
+            known_time = whole.times.get(time.kind)
             summed = time if known_time is None else time_with(time, known_time)
-            whole.times[kind] = summed._replace(process=whole.process)
+            self.accounts.put_time(whole, summed._replace(process=whole.process))
 
     def _is_in_window(self, kind: type, unix_ns: int) -> bool:
         """Take in that something is read; False where the window was over before that."""
@@ -279,14 +258,7 @@ class Ledger:
 
     def _observe_times(self, activity: TimesActivity) -> None:
         for time in activity.times:
-            account = self._account(time.process)
-            kind = time.kind
-            if kind not in account.times:
-                if self._times >= MAX_TIMES:
-                    self.left_out += 1
-                    continue
-                self._times += 1
-            account.times[kind] = time
+            self.left_out += not self.accounts.put_time(self._account(time.process), time)
 
     def _observe_exit(self, image: ImageKey) -> None:
         if self.accounts.get(image):
@@ -304,7 +276,6 @@ class Ledger:
         return account
 
     def _give_up(self, account: Account, has_ended: bool) -> None:
-        self._times -= len(account.times)
         if has_ended:
             self.forgotten += 1
         else:
@@ -338,12 +309,3 @@ def _warm_up_ns(account: Account, known: AbstractSet[int]) -> dict[int, int]:
 
 def _copy(account: Account) -> Account:
     return Account(account.process, dict(account.series), dict(account.times))
-
-
-def _middles_ns(layout: Any) -> Sequence[float]:  # noqa: ANN401 -- whatever a recording says
-    durations = layout.get("durations") if isinstance(layout, Mapping) else None
-    try:
-        return bucket_middles_ns(durations) if isinstance(durations, Mapping) else ()
-    except (KeyError, TypeError, ValueError, IndexError, OverflowError):
-        # A layout of a later version.
-        return ()

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from otel_gpu.procfs.proc_files import read_file
 
 _MAPS_LINE = re.compile(
-    r"^([0-9a-f]+-[0-9a-f]+) ..x. ([0-9a-f]+) ([0-9a-f]+):([0-9a-f]+) (\d+) *(.*)$", re.MULTILINE
+    r"^([0-9a-f]+)-([0-9a-f]+) ..x. ([0-9a-f]+) ([0-9a-f]+):([0-9a-f]+) (\d+) *(.*)$", re.MULTILINE
 )
 _CUDA_LIBRARY = re.compile(r"^libcuda(rt[^/]*)?\.so[^/]*$")
 _DYNAMIC_LINKER = re.compile(r"^ld(-linux[^/]*|-musl[^/]*|-[0-9.]+)\.so[^/]*$")
@@ -32,7 +32,7 @@ class FileId(NamedTuple):
 
 class MappedFile(NamedTuple):
     """
-    An executable mapping of a file by one process.
+    An executable mapping of a file by one process, from ``start`` to before ``end``.
 
     ``executable_mappings`` also gives those of no file: their inode is 0, and their path is
     empty or a word in brackets.
@@ -40,19 +40,10 @@ class MappedFile(NamedTuple):
 
     pid: int
     file: FileId
-    address_range: str
+    start: int
+    end: int
     path: str
     file_offset: int = 0
-
-    @property
-    def start(self) -> int:
-        """The address of the mapping."""
-        return int(self.address_range.partition("-")[0], 16)
-
-    @property
-    def end(self) -> int:
-        """The address after the mapping."""
-        return int(self.address_range.partition("-")[2], 16)
 
     @property
     def name(self) -> str:
@@ -85,16 +76,13 @@ class MappedFile(NamedTuple):
         Raises:
             OSError: Neither works.
         """
-        # maps pads short addresses with zeros, map_files does not.
-        addresses = "-".join(part.lstrip("0") for part in self.address_range.split("-"))
         try:
-            return _open_regular(f"/proc/{self.pid}/map_files/{addresses}")
+            return _open_regular(f"/proc/{self.pid}/map_files/{self.start:x}-{self.end:x}")
         except (PermissionError, FileNotFoundError):
             fd = _open_regular(f"/proc/{self.pid}/root{self.path}")
         if os.fstat(fd).st_ino != self.file.inode:
             os.close(fd)
-            message = f"{self.path} is not the file that process {self.pid} maps"
-            raise OSError(message)
+            raise OSError(f"{self.path} is not the file that process {self.pid} maps")
         return fd
 
 
@@ -109,10 +97,8 @@ def open_regular(place: int) -> int:
     """
     try:
         if not stat.S_ISREG(os.fstat(place).st_mode):
-            message = "not a regular file"
-            raise OSError(message)
-        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-        return os.open(f"/proc/self/fd/{place}", flags)
+            raise OSError("not a regular file")
+        return os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     finally:
         os.close(place)
 
@@ -137,24 +123,21 @@ def mappings_of(mapped: MappedFile) -> Iterator[MappedFile]:
     A library can map a page of itself once more, as libffi does for callbacks, and below
     itself; so the first is not always the one that the dynamic linker made.
     """
-    for other in executable_mappings(mapped.pid, _read_maps(mapped.pid)):
-        if other.file == mapped.file:
-            yield other
+    mappings = executable_mappings(mapped.pid, _read_maps(mapped.pid))
+    return (other for other in mappings if other.file == mapped.file)
 
 
 def executable_mappings(pid: int, text: str) -> Iterator[MappedFile]:
     """Yield every executable mapping that the text of /proc/PID/maps names, in its order."""
     for found in _MAPS_LINE.finditer(text):
-        address_range, offset, major, minor, inode, path = found.groups()
+        start, end, offset, major, minor, inode, path = found.groups()
         file = FileId(int(major, 16) << 20 | int(minor, 16), int(inode))
-        yield MappedFile(pid, file, address_range, path, int(offset, 16))
+        yield MappedFile(pid, file, int(start, 16), int(end, 16), path, int(offset, 16))
 
 
 def all_pids() -> Iterator[int]:
     """Yield every process that /proc shows."""
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            yield int(entry.name)
+    return (int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit())
 
 
 def thread_ids(pid: int) -> list[int]:

@@ -20,6 +20,7 @@
 # sizes are bounded before they are used, and whatever does not parse is as if it had not
 # been published. The protobuf runtime is only imported for a process that publishes something.
 
+import contextlib
 import math
 import os
 import re
@@ -61,17 +62,11 @@ def read_process_context(pid: int, proc: Path = Path("/proc")) -> dict[str, Attr
     maps = read_file(f"{proc}/{pid}/maps", MAX_MAPS_BYTES)
     if _SIGNATURE not in maps:
         return {}
-    try:
-        memory = os.open(f"{proc}/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return {}
-    try:
+    with contextlib.suppress(OSError), (proc / str(pid) / "mem").open("rb") as memory:
         for mapping in _MAPPING.finditer(maps):
-            payload = _read_payload(memory, int(mapping[1], 16))
+            payload = _read_payload(memory.fileno(), int(mapping[1], 16))
             if payload is not None:
                 return parse_process_context(payload)
-    finally:
-        os.close(memory)
     return {}
 
 
@@ -103,22 +98,18 @@ def parse_process_context(payload: bytes) -> dict[str, AttributeValue]:
 
 def _read_payload(memory: int, header_address: int) -> bytes | None:
     # None: not a context, or one that changed under every attempt.
-    try:
+    # The errors: unmapped meanwhile, an address beyond what pread takes, and a short header.
+    with contextlib.suppress(OSError, OverflowError, struct.error):
         for _ in range(_ATTEMPTS):
             header = os.pread(memory, _HEADER.size, header_address)
-            if len(header) < _HEADER.size:
-                return None
             signature, version, size, published_ns, address = _HEADER.unpack(header)
             if signature != _SIGNATURE or version != _VERSION or size > MAX_PAYLOAD_BYTES:
-                return None
+                break
             if published_ns == 0 or address == 0:
                 continue
             payload = os.pread(memory, size, address)
             if os.pread(memory, _HEADER.size, header_address) == header:
                 return payload if len(payload) == size else None
-    except (OSError, OverflowError):
-        # Unmapped meanwhile, or an address beyond what pread takes.
-        return None
     return None
 
 

@@ -14,6 +14,7 @@
 # read up to a bound, and bytes that are not UTF-8 are replaced. The name in "stat" may
 # hold spaces, newlines and ")": it ends at the last ")".
 
+import contextlib
 import os
 import pwd
 import re
@@ -53,7 +54,7 @@ def read_facts(pid: int, proc: Path = Path("/proc")) -> dict[str, Any] | None:
     may not be read is None or empty. Secrets in the command line are masked.
     """
     folder = f"{proc}/{pid}"
-    facts: dict[str, Any] | None = None
+    facts = None
     for _ in range(_ATTEMPTS):
         start = _read_start(folder)
         if start is None:
@@ -189,14 +190,12 @@ def _cgroup_lines(text: bytes) -> list[str]:
 
 
 def _read_start(folder: str) -> _Start | None:
-    stat = read_file(f"{folder}/stat", 4096)
-    before, _, behind = stat.rpartition(b")")
+    before, _, behind = read_file(f"{folder}/stat", 4096).rpartition(b")")
     fields = behind.split()
-    try:
-        ppid, ticks = int(fields[_PARENT]), int(fields[_START_TICKS])
-    except (IndexError, ValueError):
-        return None
-    return _Start(before.partition(b"(")[2].decode(errors="replace"), ppid, ticks)
+    comm = before.partition(b"(")[2].decode(errors="replace")
+    with contextlib.suppress(IndexError, ValueError):
+        return _Start(comm, int(fields[_PARENT]), int(fields[_START_TICKS]))
+    return None
 
 
 def _read_exe(folder: str) -> str | None:

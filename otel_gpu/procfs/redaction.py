@@ -12,21 +12,8 @@ MASK = "***"
 
 _MAX_NAME_CHARACTERS = 128
 
-_SECRET_WORDS = frozenset(
-    {
-        "apikey",
-        "auth",
-        "authorization",
-        "credential",
-        "credentials",
-        "key",
-        "passphrase",
-        "passwd",
-        "password",
-        "pwd",
-        "secret",
-        "token",
-    }
+_SECRET = re.compile(
+    r"(?i)apikey|auth|authorization|credentials?|key|passphrase|passwd|password|pwd|secret|token"
 )
 # "apiKey" is two words, as are "api-key", "api_key" and "wandb.api_key".
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
@@ -71,4 +58,4 @@ def _is_secret(name: str) -> bool:
     if len(name) > _MAX_NAME_CHARACTERS or not _NAME.match(name):
         return False
     words = _WORD.findall(name)
-    return bool(words) and words[-1].lower() in _SECRET_WORDS
+    return bool(words) and _SECRET.fullmatch(words[-1]) is not None

@@ -71,8 +71,10 @@ class Layout:
 
     def __init__(self, root: Path, program: Path = DEFAULT_PROGRAM) -> None:
         if not _PLAIN_PATH.fullmatch(str(program)):
-            message = f"{program}: not a path that a unit can run as it is"
-            raise HostError(message, hint=f"install otel-gpu where {DEFAULT_PROGRAM} would be")
+            raise HostError(
+                f"{program}: not a path that a unit can run as it is",
+                hint=f"install otel-gpu where {DEFAULT_PROGRAM} would be",
+            )
         self._root = root
         self._program = program
 
@@ -102,10 +104,8 @@ class Layout:
         if not any(step.action == "keep" for step in steps):
             removed.append(self._root / _RECORD)
         for path in removed:
-            try:
+            with _explained(path):
                 path.unlink(missing_ok=True)
-            except OSError as error:
-                raise _refused(path, error) from error
         with contextlib.suppress(OSError):  # something else is in it
             (self._root / _RECORD).parent.rmdir()
 
@@ -138,8 +138,8 @@ class Layout:
         for folder in _SOURCES:
             if (data := _read(folder / file.name)) is not None:
                 return data.replace(bytes(DEFAULT_PROGRAM), bytes(self._program))
-        message = f"this installation has no {file.name}"
-        raise HostError(message, hint="install a wheel, or run from a checkout")
+        hint = "install a wheel, or run from a checkout"
+        raise HostError(f"this installation has no {file.name}", hint=hint)
 
     def _key(self, path: Path) -> str:
         return f"/{path.relative_to(self._root)}"
@@ -156,33 +156,31 @@ def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _read(path: Path) -> bytes | None:
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[None]:
     try:
-        with path.open("rb") as file:
-            return file.read(_MAX_BYTES)
-    except FileNotFoundError:
-        return None
+        yield
     except OSError as error:
-        raise _refused(path, error) from error
+        hint = "run as root, or name another folder with --root"
+        raise HostError(f"{path}: {error.strerror}", hint=hint) from error
+
+
+def _read(path: Path) -> bytes | None:
+    with _explained(path), contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+        return file.read(_MAX_BYTES)
+    return None
 
 
 def _write(path: Path, data: bytes, mode: int) -> None:
     # Under another name first: a reader, or a crash, never sees half of it.
-    try:
+    with _explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         fd, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    except OSError as error:
-        raise _refused(path, error) from error
-    try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-            os.fchmod(file.fileno(), mode)
-        Path(name).replace(path)
-    except OSError as error:
-        Path(name).unlink(missing_ok=True)
-        raise _refused(path, error) from error
-
-
-def _refused(path: Path, error: OSError) -> HostError:
-    message = f"{path}: {error.strerror}"
-    return HostError(message, hint="run as root, or name another folder with --root")
+        try:
+            with os.fdopen(fd, "wb") as file:
+                file.write(data)
+                os.fchmod(file.fileno(), mode)
+            Path(name).replace(path)
+        except OSError:
+            Path(name).unlink(missing_ok=True)
+            raise

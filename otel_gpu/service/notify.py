@@ -6,6 +6,7 @@ that is, they stay away, and the watchdog of the service manager does what its u
 """
 
 import os
+import re
 import socket
 import time
 from collections.abc import Callable, Mapping
@@ -26,16 +27,14 @@ class Notifier:
         self, environ: Mapping[str, str], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._clock = clock
-        self._address = environ.get("NOTIFY_SOCKET", "")
-        if self._address.startswith("@"):
-            self._address = "\0" + self._address[1:]
+        self._address = re.sub("^@", "\0", environ.get("NOTIFY_SOCKET", ""))
         self._socket: socket.socket | None = None
         if self._address.startswith(("/", "\0")):
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         self._interval_s = _watchdog_s(environ) / _WORDS_PER_INTERVAL
         self._watchdog_due_s = self._status_due_s = 0.0
         self._status = ""
-        self._is_ready = False
+        self._news = ["READY=1"]
 
     @property
     def is_watched(self) -> bool:
@@ -47,10 +46,7 @@ class Notifier:
         if self._socket is None:
             return
         now_s = self._clock()
-        words = []
-        if not self._is_ready:
-            self._is_ready = True
-            words.append("READY=1")
+        words, self._news = self._news, []
         if self._interval_s and now_s >= self._watchdog_due_s:
             self._watchdog_due_s = now_s + self._interval_s
             words.append("WATCHDOG=1")

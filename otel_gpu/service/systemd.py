@@ -1,5 +1,6 @@
 """What systemd says about the service."""
 
+import contextlib
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,18 +12,8 @@ from otel_gpu.service.files import UNIT
 from otel_gpu.service.notify import CAPTURING
 
 _PROPERTIES = (
-    "LoadState",
-    "ActiveState",
-    "SubState",
-    "Result",
-    "UnitFileState",
-    "MainPID",
-    "NRestarts",
-    "ActiveEnterTimestampMonotonic",
-    "CPUUsageNSec",
-    "MemoryCurrent",
-    "MemoryMax",
-    "StatusText",
+    "LoadState,ActiveState,SubState,Result,UnitFileState,MainPID,NRestarts,"
+    "ActiveEnterTimestampMonotonic,CPUUsageNSec,MemoryCurrent,MemoryMax,StatusText"
 )
 _TIMEOUT_S = 10.0
 _UNKNOWN = 2**64 - 1  # as systemd writes a figure that it does not have, in older versions
@@ -81,7 +72,7 @@ def ask_systemctl(arguments: Sequence[str]) -> str:
 
 def state_of_service(ask: Ask = ask_systemctl) -> State:
     """Return the state of the service, given how to ask systemctl."""
-    shown = ask(["show", UNIT, f"--property={','.join(_PROPERTIES)}"])
+    shown = ask(["show", UNIT, f"--property={_PROPERTIES}"])
     values = dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
     active = values.get("ActiveState", "")
     since_us = _number(values, "ActiveEnterTimestampMonotonic")
@@ -106,21 +97,18 @@ def state_of_service(ask: Ask = ask_systemctl) -> State:
 
 def examine_service(ask: Ask = ask_systemctl) -> Iterator[Finding]:
     """Say whether the agent has errors that runs as a service; nothing without one."""
-    try:
+    with contextlib.suppress(HostError):
         state = state_of_service(ask)
-    except HostError:
-        return
-    if state.active != "active":
-        return
-    if state.has_errors:
-        hint = "what these cost is lost; see journalctl -u otel-gpu for the first of each, and report it"
-        yield Finding("service", "warning", f"process {state.pid}: {state.word}", hint)
-    else:
-        yield Finding("service", "ok", f"process {state.pid}: {state.word or 'running'}")
+        if state.active == "active":
+            said = f"process {state.pid}: {state.word or 'running'}"
+            hint = "what these cost is lost; see journalctl -u otel-gpu for the first of each, and report it"
+            if state.has_errors:
+                yield Finding("service", "warning", said, hint)
+            else:
+                yield Finding("service", "ok", said)
 
 
 def _number(values: Mapping[str, str], name: str) -> int | None:
     # "[not set]" and "infinity" mean None.
     text = values.get(name, "")
-    number = int(text) if text.isdecimal() else _UNKNOWN
-    return None if number == _UNKNOWN else number
+    return int(text) if text.isdecimal() and int(text) != _UNKNOWN else None

@@ -29,21 +29,16 @@ def untrusted(paths: Iterable[Path], owner_uid: int = _ROOT_UID) -> Iterator[str
 
     That is about the files, the folders above them, and links to them.
     """
-    seen: set[Path] = set()
-    for path in paths:
-        for place in _on_the_way(path):
-            if place in seen:
-                continue
-            seen.add(place)
-            try:
-                status = place.lstat()
-            except OSError as error:
-                yield f"{place}: {error.strerror}"
-                continue
-            if status.st_uid not in {_ROOT_UID, owner_uid}:
-                yield f"{place} belongs to user {status.st_uid}"
-            elif not stat.S_ISLNK(status.st_mode) and _is_open(status.st_mode):
-                yield f"{place} can be written by others"
+    for place in dict.fromkeys(place for path in paths for place in _on_the_way(path)):
+        try:
+            status = place.lstat()
+        except OSError as error:
+            yield f"{place}: {error.strerror}"
+            continue
+        if status.st_uid not in {_ROOT_UID, owner_uid}:
+            yield f"{place} belongs to user {status.st_uid}"
+        elif not stat.S_ISLNK(status.st_mode) and _is_open(status.st_mode):
+            yield f"{place} can be written by others"
 
 
 def _is_open(mode: int) -> bool:

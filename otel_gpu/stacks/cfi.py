@@ -27,11 +27,11 @@ is sp, 29 the frame pointer and 30 the link register.
 
 import struct
 from bisect import bisect_right
-from typing import Final, NamedTuple
+from typing import Final
 
 from otel_gpu.stacks.elf_image import ElfImage
 from otel_gpu.stacks.leb128 import sleb128, uleb128
-from otel_gpu.stacks.rows import Program, Row
+from otel_gpu.stacks.rows import Common, Row, row_at
 
 _U32 = struct.Struct("<I")
 _I32 = struct.Struct("<i")
@@ -45,34 +45,17 @@ _MAX_CIE_BYTES: Final = 1 << 10
 _MAX_KNOWN_CIES: Final = 64
 _MAX_AUGMENTATION: Final = 8
 
-_HEADER_VERSION: Final = 1
-_HEADER_BYTES: Final = 16
-_UDATA4: Final = 0x03
-_SDATA4_DATAREL: Final = 0x3B
+_HEADER_VERSION, _HEADER_BYTES = 1, 16
+_UDATA4, _SDATA4_DATAREL = 0x03, 0x3B
 _ENTRY_BYTES: Final = 8
 _BLOCK_ENTRIES: Final = 512
 
 _FORMATS: Final = {
-    0x00: struct.Struct("<Q"),
-    0x02: struct.Struct("<H"),
-    0x03: struct.Struct("<I"),
-    0x04: struct.Struct("<Q"),
-    0x0A: struct.Struct("<h"),
-    0x0B: struct.Struct("<i"),
-    0x0C: struct.Struct("<q"),
+    kind: struct.Struct(f"<{code}")
+    for kind, code in zip((0x00, 0x02, 0x03, 0x04, 0x0A, 0x0B, 0x0C), "QHIQhiq", strict=True)
 }
 _FORMAT_MASK: Final = 0x0F
 _PC_RELATIVE: Final = 0x10
-
-
-class _Cie(NamedTuple):
-    code_alignment: int
-    data_alignment: int
-    return_register: int
-    pointer_encoding: int
-    has_augmentation: bool
-    is_signal_frame: bool
-    program: bytes
 
 
 class CallFrames:
@@ -86,7 +69,7 @@ class CallFrames:
     def __init__(self, image: ElfImage) -> None:
         self.work = 0
         self._image = image
-        self._cies: dict[int, _Cie] = {}
+        self._cies: dict[int, Common] = {}
         self._header = image.eh_frame_header or 0
         self._table = self._functions = 0
         if self._header:
@@ -151,10 +134,7 @@ class CallFrames:
         if cie.has_augmentation:
             skipped, at = uleb128(data, at)
             at += skipped
-        program = Program(cie.code_alignment, cie.data_alignment)
-        program.begin(cie.program)
-        program.run(data[at:], start, address)
-        return program.row(cie.return_register, is_signal_frame=cie.is_signal_frame)
+        return row_at(cie, data[at:], start, address)
 
     def _entry(self, address: int) -> bytes:
         # With its length, without it in what is returned.
@@ -169,7 +149,7 @@ class CallFrames:
         self.work += end
         return data[4:end]
 
-    def _cie(self, address: int) -> _Cie:
+    def _cie(self, address: int) -> Common:
         cie = self._cies.get(address)
         if cie is None:
             if len(self._cies) >= _MAX_KNOWN_CIES:
@@ -181,7 +161,7 @@ class CallFrames:
         return cie
 
 
-def _parse_cie(data: bytes) -> _Cie:
+def _parse_cie(data: bytes) -> Common:
     version = data[4]
     if _U32.unpack_from(data)[0] or version not in (1, 3):
         raise ValueError("no CIE of a known version")
@@ -205,15 +185,8 @@ def _parse_cie(data: bytes) -> _Cie:
             at += 1 + _FORMATS[data[at] & _FORMAT_MASK].size
         elif letter not in "SBG":  # signal frame; keys of pointer authentication; tagged memory
             raise ValueError("an unknown augmentation")
-    return _Cie(
-        code_alignment,
-        data_alignment,
-        return_register,
-        encoding,
-        augmentation.startswith("z"),
-        "S" in augmentation,
-        data[program_at:],
-    )
+    about = (augmentation.startswith("z"), "S" in augmentation, data[program_at:])
+    return Common(code_alignment, data_alignment, return_register, encoding, *about)
 
 
 def _pointer(data: bytes, at: int, encoding: int, base: int) -> tuple[int, int]:

@@ -14,12 +14,12 @@ from typing import Any, Final
 from otel_gpu import wire
 from otel_gpu.stacks.frames import CONTROLS, PYTHON, Frame
 from otel_gpu.stacks.line_tables import Lines, decode
+from otel_gpu.stacks.python_memory import ENCODINGS
 from otel_gpu.stacks.samples import Image
 
 # A record is cut behind its line table, or later.
 _FIXED: Final = wire.CODE_RECORD.before("line_table")
 
-_ENCODINGS: Final = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
 _REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
 _CUT: Final = "…"
 _UNKNOWN: Final = Frame(PYTHON, "")
@@ -37,16 +37,9 @@ class CodeObjects:
     """
     What is known of code objects, by process image.
 
-    Those that were not used for the longest time are forgotten when they are too many, or
-    take too much memory, over all images. Their frames have no names from then on.
-
-    Args:
-        limit: The most code objects.
-        limit_bytes: The most memory, roughly.
-
-    Attributes:
-        rejected: Records that were not understood.
-        forgotten: Code objects that went because of a limit.
+    Those that were not used for the longest time are forgotten (and counted) when they are more
+    than ``limit``, or take more memory than ``limit_bytes``, roughly. Their frames have no names
+    from then on. Records that were not understood are ``rejected``.
     """
 
     def __init__(self, limit: int = 50_000, limit_bytes: int = 24 << 20) -> None:
@@ -59,9 +52,6 @@ class CodeObjects:
         self.rejected = 0
         self.forgotten = 0
 
-    def __len__(self) -> int:
-        return len(self._codes)
-
     @property
     def images(self) -> Collection[Image]:
         """The process images that have code objects here."""
@@ -69,37 +59,29 @@ class CodeObjects:
 
     def learn(self, record: bytes) -> None:
         """Take a RECORD_CODE; one that is not understood is counted."""
-        if len(record) < _FIXED.size:
-            self.rejected += 1
-            return
-        fields = _FIXED.named(record)
-        table = record[_FIXED.size : _FIXED.size + fields["line_table_bytes"]]
-        if fields["kind"] != wire.RECORD_CODE or len(table) < fields["line_table_bytes"]:
+        fields = _FIXED.named(record.ljust(_FIXED.size, b"\0"))
+        end = _FIXED.size + fields["line_table_bytes"]
+        if fields["kind"] != wire.RECORD_CODE or len(record) < end:
             self.rejected += 1
             return
         image, name = (fields["pid"], fields["image_ktime_ns"]), fields["code"]
-        file, qualified_name = _text(fields, "file"), _text(fields, "qualified_name")
-        version, first_line = fields["version"], fields["first_line"]
-        code = self._share(_Code(version, first_line, file, qualified_name, table))
-        code.users += 1
+        code = _Code(fields, record[_FIXED.size : end])
+        shared = self._by_content.setdefault(code.digest, code)
+        if shared is code:
+            self._used_bytes += code.size_bytes
+        shared.users += 1
         if (image, name) in self._codes:
             self._remove(image, name)
-        self._codes[image, name] = code
+        self._codes[image, name] = shared
         self._by_image.setdefault(image, set()).add(name)
         self._used_bytes += _ENTRY_BYTES
         self._trim()
 
     def frame(self, image: Image, code: int, offset: int) -> Frame:
         """
-        Return the frame of an instruction.
+        Return the frame of an instruction, without function and line if its code is not known.
 
-        Args:
-            image: The process image.
-            code: The name of its code object, as in ``struct python_frame``.
-            offset: Of the current instruction in its code, in bytes.
-
-        Returns:
-            A frame without function and line, if nothing is known of the code object.
+        ``code`` and ``offset``, in bytes, are as in ``struct python_frame``.
         """
         key = (image, code)
         known = self._codes.get(key)
@@ -120,13 +102,6 @@ class CodeObjects:
         """A process image is gone."""
         for name in list(self._by_image.get(image, ())):
             self._remove(image, name)
-
-    def _share(self, code: "_Code") -> "_Code":
-        shared = self._by_content.get(code.digest)
-        if shared is None:
-            self._by_content[code.digest] = shared = code
-            self._used_bytes += code.size_bytes
-        return shared
 
     def _remove(self, image: Image, name: int) -> None:
         code = self._codes.pop((image, name))
@@ -152,20 +127,19 @@ class CodeObjects:
 class _Code:
     # One code object, whoever uses it. Its line table is decoded when a line is asked for.
     __slots__ = (
-        *("_file", "_first_line", "_lines", "_name", "_table", "_version"),
-        *("digest", "frames", "size_bytes", "users"),
+        *("_first_line", "_lines", "_table", "_version"),
+        *("digest", "frame", "frames", "size_bytes", "users"),
     )
 
-    def __init__(self, version: int, first_line: int, file: str, name: str, table: bytes) -> None:
-        self._version = version
-        self._first_line = first_line
-        self._file = file
-        self._name = name
+    def __init__(self, fields: Mapping[str, Any], table: bytes) -> None:
+        self._version, self._first_line = fields["version"], fields["first_line"]
         self._table = table
         self._lines: Lines | None = None
+        file, name = _text(fields, "file"), _text(fields, "qualified_name")
+        self.frame = Frame(PYTHON, name, file)
         self.frames: dict[int, Frame] = {}
         self.users = 0
-        texts = f"{version} {first_line} {len(file)} {file}{name}".encode()
+        texts = f"{self._version} {self._first_line} {len(file)} {file}{name}".encode()
         self.digest = blake2b(table, digest_size=16, key=blake2b(texts).digest()).digest()
         # Decoded, each range takes four times the two bytes that it takes at least here.
         self.size_bytes = _CONTENT_BYTES + 4 * (len(file) + len(name) + len(table))
@@ -175,17 +149,17 @@ class _Code:
             self._lines = decode(self._version, self._first_line, self._table)
             self._table = b""
         line = self._lines.line_at(offset - ((offset & _SIGN) << 1))
-        self.frames[offset] = frame = Frame(PYTHON, self._name, self._file, line)
+        self.frames[offset] = frame = self.frame._replace(line=line)
         return frame
 
 
 def _text(fields: Mapping[str, Any], name: str) -> str:
-    length, character_bytes = fields[f"{name}.length"], fields[f"{name}.character_bytes"]
-    encoding = _ENCODINGS.get(character_bytes)
-    if encoding is None:
+    length, character_bytes, data = (
+        fields[f"{name}.{part}"] for part in ("length", "character_bytes", "data")
+    )
+    if character_bytes not in ENCODINGS:
         return ""
-    data = fields[f"{name}.data"]
     available = min(length, len(data) // character_bytes)
-    text = data[: available * character_bytes].decode(encoding, errors="replace")
+    text = data[: available * character_bytes].decode(ENCODINGS[character_bytes], "replace")
     text = CONTROLS.sub(_REPLACEMENT, text)
     return text if available == length else text + _CUT

@@ -42,12 +42,10 @@ def symbol_sources(image: ElfImage, pid: int, path: str) -> list[SymbolSource]:
         if source is not None:
             return [source]
         debug_file.close()
-    sources = [symbol_source(image, ".dynsym", separate=False)]
-    packed = _unpacked(image)
-    if packed is not None:
-        # It holds what .dynsym does not.
-        sources.append(symbol_source(packed, ".symtab", separate=True))
-    return [source for source in sources if source is not None]
+    exported, packed = symbol_source(image, ".dynsym", separate=False), _unpacked(image)
+    # What was packed is what .dynsym does not have.
+    rest = symbol_source(packed, ".symtab", separate=True) if packed else None
+    return [source for source in (exported, rest) if source is not None]
 
 
 def _debug_files(image: ElfImage, pid: int, path: str) -> Iterator[ElfImage]:
@@ -86,11 +84,10 @@ def _open(root: str, path: str) -> ElfImage | None:
 def _belongs(debug_file: ElfImage, image: ElfImage, checksum: int) -> bool:
     if image.build_id is not None and debug_file.build_id is not None:
         return debug_file.build_id == image.build_id
-    size_bytes = debug_file.size_bytes
-    if size_bytes > _MAX_CHECKED_BYTES:
+    if debug_file.size_bytes > _MAX_CHECKED_BYTES:
         return False
     found = 0
-    for at in range(0, size_bytes, _CHECKED_CHUNK_BYTES):
+    for at in range(0, debug_file.size_bytes, _CHECKED_CHUNK_BYTES):
         found = zlib.crc32(debug_file.read_file(at, _CHECKED_CHUNK_BYTES), found)
     return found == checksum
 
@@ -98,21 +95,15 @@ def _belongs(debug_file: ElfImage, image: ElfImage, checksum: int) -> bool:
 def _section(image: ElfImage, name: str, limit_bytes: int) -> bytes:
     # Empty if it is larger, without reading it.
     header = image.section_header(name)
-    if header is None or header.size_bytes > limit_bytes:
-        return b""
-    return bytes(image.section(name))
+    return bytes(image.section(name)) if header and header.size_bytes <= limit_bytes else b""
 
 
 def _unpacked(image: ElfImage) -> ElfImage | None:
     # What MiniDebugInfo calls .gnu_debugdata: a small ELF file, packed with xz.
     packed = _section(image, ".gnu_debugdata", _MAX_PACKED_BYTES)
-    if not packed:
-        return None
     unpacker = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MAX_UNPACKING_MEMORY_BYTES)
     try:
         content = unpacker.decompress(packed, _MAX_UNPACKED_BYTES)
-        if not unpacker.eof:
-            return None
-        return image_of(content)
+        return image_of(content) if unpacker.eof else None
     except (lzma.LZMAError, MemoryError, OSError, ValueError):
         return None

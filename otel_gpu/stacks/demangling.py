@@ -9,7 +9,7 @@ when no question comes for a minute.
 
 import contextlib
 import os
-import select
+import socket
 import subprocess
 import sys
 import time
@@ -19,11 +19,11 @@ from pathlib import Path
 from otel_gpu.stacks import demangler_process
 
 _PROGRAM = Path(demangler_process.__file__)
-# With the newline it is what a pipe takes in one piece.
+# With the newline it is what the process reads at once.
 _MAX_NAME_BYTES = 4095
 _MAX_ANSWER_BYTES = 4096
-_START_TIMEOUT_MS = 3000
-_ANSWER_TIMEOUT_MS = 250
+_START_TIMEOUT_S = 3.0
+_ANSWER_TIMEOUT_S = 0.25
 # After a name that broke the demangler: so a hostile program gets 5 % of our time at most.
 _PAUSE_S = 5.0
 
@@ -45,14 +45,10 @@ class Demangler:
     def close(self) -> None:
         """End the process; it is started again when it is needed."""
         process, self._process = self._process, None
-        if process is None:
-            return
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
-        process.kill()
-        process.wait()
+        if process is not None:
+            self._socket.close()
+            process.kill()
+            process.wait()
 
     def text(self, name: str) -> str | None:
         """
@@ -61,9 +57,8 @@ class Demangler:
         None says that it can not be done now and may be later.
         """
         # Compilers mangle to these characters; newlines would be two names.
-        if not name.startswith("_Z") or not name.isascii() or not name.isprintable():
-            return name
-        if len(name) > _MAX_NAME_BYTES or self._is_missing:
+        is_mangled = name.startswith("_Z") and name.isascii() and name.isprintable()
+        if not is_mangled or len(name) > _MAX_NAME_BYTES or self._is_missing:
             return name
         if self._clock() < self._resume_s:
             return None
@@ -75,62 +70,47 @@ class Demangler:
     def _ask(self, question: bytes) -> str | None:
         # None: no answer. The process may have ended for want of questions, so ask twice.
         for _ in range(2):
-            timeout_ms = _ANSWER_TIMEOUT_MS
-            if self._process is None:
-                timeout_ms = _START_TIMEOUT_MS
-                self._process = _start()
-            if self._process is None:
-                return None
-            try:
-                answer = _exchange(self._process, question, timeout_ms)
-            except OSError:
-                answer = b""
-            if answer is None:
+            timeout_s = _ANSWER_TIMEOUT_S if self._process else _START_TIMEOUT_S
+            self._process = self._process or self._start()
+            answer = self._exchange(question, timeout_s) if self._process else None
+            if self._process is None or answer is None:
                 break
             if answer:
                 return answer[:-1].decode("utf-8", "replace")
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_ANSWER_TIMEOUT_MS / 1000)
-            status = self._process.returncode
-            if status == demangler_process.NO_DEMANGLER:
-                self._is_missing = True
-            if status != 0:
+                self._process.wait(_ANSWER_TIMEOUT_S)
+            self._is_missing = self._process.returncode == demangler_process.NO_DEMANGLER
+            if self._process.returncode != 0:
                 break
             self.close()
         self.close()
         return None
 
-
-def _start() -> subprocess.Popen[bytes] | None:
-    try:
-        return subprocess.Popen(
-            [sys.executable, "-I", "-S", "-B", str(_PROGRAM)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            cwd="/",
-            env=_environment(),
-            bufsize=0,
-            start_new_session=True,  # A Ctrl-C is for the agent, which may still ask.
-        )
-    except OSError:
+    def _start(self) -> subprocess.Popen[bytes] | None:
+        # A message is one piece, so an answer comes at once or not at all.
+        self._socket, other = socket.socketpair(type=socket.SOCK_SEQPACKET)
+        name = "LD_LIBRARY_PATH"
+        with other, contextlib.suppress(OSError):
+            return subprocess.Popen(
+                [sys.executable, "-I", "-S", "-B", str(_PROGRAM)],
+                stdin=other.fileno(),
+                stdout=other.fileno(),
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                # Ours may hold secrets.
+                env={name: os.environ[name]} if name in os.environ else {},
+                start_new_session=True,  # A Ctrl-C is for the agent, which may still ask.
+            )
+        self._socket.close()
         return None
 
-
-def _environment() -> dict[str, str]:
-    # Ours may hold secrets.
-    name = "LD_LIBRARY_PATH"
-    return {name: os.environ[name]} if name in os.environ else {}
-
-
-def _exchange(process: subprocess.Popen[bytes], question: bytes, timeout_ms: int) -> bytes | None:
-    # The answer with its newline; empty if the process has ended, None if it took too long.
-    assert process.stdin is not None  # noqa: S101 -- both are pipes
-    assert process.stdout is not None  # noqa: S101
-    os.write(process.stdin.fileno(), question)
-    poll = select.poll()
-    poll.register(process.stdout.fileno(), select.POLLIN)
-    if not poll.poll(timeout_ms):
-        return None
-    # It writes an answer in one piece.
-    return os.read(process.stdout.fileno(), _MAX_ANSWER_BYTES)
+    def _exchange(self, question: bytes, timeout_s: float) -> bytes | None:
+        # The answer with its newline; empty if the process has ended, None if it took too long.
+        try:
+            self._socket.settimeout(timeout_s)
+            self._socket.send(question)
+            return self._socket.recv(_MAX_ANSWER_BYTES)
+        except TimeoutError:
+            return None
+        except OSError:
+            return b""

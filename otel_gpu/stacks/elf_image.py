@@ -15,6 +15,7 @@ import os
 import stat
 import struct
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
@@ -51,12 +52,7 @@ class Segment(NamedTuple):
 
 
 class Section(NamedTuple):
-    """
-    A named part of the file.
-
-    ``kind`` is sh_type, ``link`` the number of the section that it refers to. Its
-    ``address`` is 0 when it is not loaded.
-    """
+    """A part of the file: ``kind`` is sh_type, ``address`` is 0 when it is not loaded."""
 
     name: str
     kind: int
@@ -71,16 +67,9 @@ class ElfImage:
     """
     One ELF file, shared by all processes that map it.
 
-    Args:
-        fd: The file. It is taken over, and closed also when this raises.
-
-    Attributes:
-        build_id: The GNU build id in hex, or None.
-        machine: e_machine: 62 is x86-64, 183 is AArch64.
-        segments: What is loaded, in the file's order.
-        sections: By number, without those past a bound; empty when the file has none.
-        eh_frame_header: The virtual address of ``.eh_frame_hdr``, or None.
-        size_bytes: The size of the file when it was opened.
+    The descriptor is taken over, and closed also when this raises. ``machine`` is e_machine,
+    ``sections`` are by number, without those past a bound, and ``eh_frame_header`` is the virtual
+    address of ``.eh_frame_hdr``. ``size_bytes`` is the file's as it was opened.
 
     Raises:
         ValueError: It is not a regular 64-bit little-endian ELF file, or is damaged.
@@ -90,12 +79,9 @@ class ElfImage:
         self._fd = fd
         try:
             self._read_headers()
-        except OSError as error:
+        except (OSError, ValueError) as error:
             self.close()
             raise ValueError(f"not a readable ELF file: {error}") from error
-        except ValueError:
-            self.close()
-            raise
 
     def __del__(self) -> None:
         # Also for an object whose construction failed at its first line.
@@ -120,19 +106,14 @@ class ElfImage:
         A page of the file that holds the end of one segment and the start of the next is
         mapped for both; then the code is meant.
         """
-        best, best_rank = None, (True, True)
+        found = []
         for segment in self.segments:
             # A mapping starts at a page, a segment may not.
             start = segment.file_offset & ~_PAGE_MASK
             address = segment.address + file_offset - segment.file_offset
-            rank = (not segment.executable, start != file_offset)
-            if (
-                start <= file_offset < segment.file_offset + segment.file_bytes
-                and address >= 0
-                and (best is None or rank < best_rank)
-            ):
-                best, best_rank = address, rank
-        return best
+            if address >= 0 and start <= file_offset < segment.file_offset + segment.file_bytes:
+                found.append((not segment.executable, start != file_offset, address))
+        return min(found, key=itemgetter(0, 1))[2] if found else None
 
     def file_offset_of(self, address: int) -> int | None:
         """Return where in the file a virtual address is loaded from, or None."""
@@ -181,18 +162,18 @@ class ElfImage:
     def _read_headers(self) -> None:
         status = os.fstat(self._fd)
         if not stat.S_ISREG(status.st_mode):
-            raise ValueError("not an ELF file: not a regular file")
+            raise ValueError("it is not a regular file")
         self.size_bytes = status.st_size
         # Files that the kernel makes up are empty, and to read them may have an effect.
         header = self.read_file(0, min(_HEADER.size, status.st_size))
         if len(header) < _HEADER.size or not header.startswith(_IDENTITY):
-            raise ValueError("not a 64-bit little-endian ELF file")
+            raise ValueError("it is not a 64-bit little-endian one")
         (_, _, self.machine, _, _, programs_at, sections_at, _, _, program_bytes, programs,
          section_bytes, sections, names) = _HEADER.unpack(header)  # fmt: skip
         if programs and program_bytes != _PROGRAM_HEADER.size:
-            raise ValueError("a damaged ELF file: program headers of another size")
+            raise ValueError("its program headers have another size")
         if programs > _MAX_SEGMENTS:
-            raise ValueError(f"an ELF file with too many segments: {programs}")
+            raise ValueError(f"it has too many segments: {programs}")
         self.segments: Sequence[Segment] = ()
         self.eh_frame_header: int | None = None
         notes = self._read_segments(programs_at, programs)
@@ -207,11 +188,10 @@ class ElfImage:
     def _read_segments(self, at: int, count: int) -> list[tuple[int, int]]:
         data = self.read_file(at, count * _PROGRAM_HEADER.size)
         if len(data) < count * _PROGRAM_HEADER.size:
-            raise ValueError("a damaged ELF file: it ends before its program headers")
+            raise ValueError("it ends before its program headers")
         segments, notes = [], []
-        for kind, flags, offset, address, _, in_file, in_memory, _ in _PROGRAM_HEADER.iter_unpack(
-            data
-        ):
+        for header in _PROGRAM_HEADER.iter_unpack(data):
+            kind, flags, offset, address, _, in_file, in_memory, _ = header
             if kind == _LOAD:
                 executable = bool(flags & _EXECUTABLE)
                 segments.append(Segment(address, offset, in_file, in_memory, executable))
@@ -239,22 +219,16 @@ class ElfImage:
     def _find_build_id(self, places: list[tuple[int, int]]) -> str | None:
         for file_offset, size_bytes in places:
             notes = self.read_file(file_offset, min(size_bytes, _MAX_NOTES_BYTES))
-            at = 0
             for _ in range(_MAX_NOTES):
-                if at + _NOTE.size > len(notes):
+                if len(notes) < _NOTE.size:
                     break
-                owner_bytes, text_bytes, kind = _NOTE.unpack_from(notes, at)
-                owner = at + _NOTE.size
-                text = owner + _padded(owner_bytes)
-                end = text + text_bytes
-                if (
-                    kind == _BUILD_ID_TYPE
-                    and notes[owner : owner + owner_bytes] == _BUILD_ID_OWNER
-                    and 0 < text_bytes <= _MAX_BUILD_ID_BYTES
-                    and end <= len(notes)
-                ):
-                    return notes[text:end].hex()
-                at = text + _padded(text_bytes)
+                owner_bytes, text_bytes, kind = _NOTE.unpack_from(notes)
+                notes = notes[_NOTE.size :]
+                is_build_id = kind == _BUILD_ID_TYPE and notes[:owner_bytes] == _BUILD_ID_OWNER
+                notes = notes[_padded(owner_bytes) :]
+                if is_build_id and 0 < text_bytes <= min(_MAX_BUILD_ID_BYTES, len(notes)):
+                    return notes[:text_bytes].hex()
+                notes = notes[_padded(text_bytes) :]
         return None
 
 

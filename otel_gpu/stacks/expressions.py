@@ -9,6 +9,7 @@ address of the process) ends it with nothing.
 """
 
 import operator
+import struct
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -23,20 +24,17 @@ _MAX_VALUES: Final = 32
 _DEREF, _PICK, _PLUS_UCONST = 0x06, 0x15, 0x23
 _BRA, _SKIP = 0x28, 0x2F
 _LIT0, _LIT31, _BREG0, _BREG31, _BREGX = 0x30, 0x4F, 0x70, 0x8F, 0x92
-_DEREF_SIZE, _NOP = 0x94, 0x96
+_DEREF_SIZE = 0x94
 
-# Width in bytes and sign of the constant that follows.
-_CONSTANTS: Final = {
-    0x08: (1, False),
-    0x09: (1, True),
-    0x0A: (2, False),
-    0x0B: (2, True),
-    0x0C: (4, False),
-    0x0D: (4, True),
-    0x0E: (8, False),
-    0x0F: (8, True),
+# Of the constants from 1 byte without a sign to 8 bytes with one, and those of any size.
+_CONSTANTS: Final = {0x08 + number: form for number, form in enumerate("BbHhIiQqus")}
+# What follows an operation, for the struct module; u, s: LEB128.
+_OPERANDS: Final = _CONSTANTS | {
+    **dict.fromkeys((_PLUS_UCONST, _BREGX), "u"),
+    **dict.fromkeys((_PICK, _DEREF_SIZE), "B"),
+    **dict.fromkeys((_BRA, _SKIP), "h"),
+    **dict.fromkeys(range(_BREG0, _BREG31 + 1), "s"),
 }
-_LEB_CONSTANTS: Final = {0x10: uleb128, 0x11: sleb128}
 
 
 def _signed(value: int) -> int:
@@ -79,116 +77,82 @@ _REARRANGING: Final[dict[int, Callable[[list[int]], object]]] = {
     0x14: lambda values: values.append(values[-2]),  # over
     0x16: lambda values: values.append(values.pop(-2)),  # swap
     0x17: lambda values: values.extend((values.pop(-3), values.pop(-2))),  # rot
+    0x96: lambda _: None,  # nop
 }
 
 
 def evaluate(
     program: bytes,
-    registers: Mapping[int, int | None],
+    registers: Mapping[int, int],
     read: Callable[[int, int], int | None],
     *initial: int,
 ) -> int | None:
     """
     Return the value that an expression leaves, in 64 bits; None if it leaves none.
 
-    Args:
-        program: The expression.
-        registers: Values by DWARF number, of those that are known.
-        read: Returns the value in memory at an address, of a size in bytes, or None.
-        initial: What lies on the stack at the start.
+    ``registers`` are those that are known, by DWARF number, ``read`` returns the value in memory
+    at an address, of a size in bytes, and ``initial`` lies on the stack at the start.
     """
+    values = [*initial]
+    at = 0
     try:
-        return _Machine(program, registers, read, [*initial]).run()
-    except (ArithmeticError, IndexError, ValueError):
-        return None
-
-
-class _Machine:
-    def __init__(
-        self,
-        program: bytes,
-        registers: Mapping[int, int | None],
-        read: Callable[[int, int], int | None],
-        values: list[int],
-    ) -> None:
-        self._program = program
-        self._registers = registers
-        self._read = read
-        self._values = values
-        self._at = 0
-
-    def run(self) -> int:
-        values = self._values
         for _ in range(_MAX_STEPS):
-            if self._at >= len(self._program):
+            if at >= len(program):
                 return values[-1]
-            self._step()
-            if len(values) > _MAX_VALUES:
+            operation = program[at]
+            operand, at = _operand(operation, program, at + 1)
+            if operation in _BINARY:
+                right = values.pop()
+                values.append(int(_BINARY[operation](values.pop(), right)) & _WORD)
+            elif operation in _UNARY:
+                values.append(_UNARY[operation](values.pop()) & _WORD)
+            elif operation in _REARRANGING:
+                _REARRANGING[operation](values)
+            elif operation in (_BRA, _SKIP):
+                at += operand if operation == _SKIP or values.pop() else 0
+            elif operation == _BREGX:
+                offset, at = sleb128(program, at)
+                values.append(registers[operand] + offset & _WORD)
+            else:
+                values.append(_pushed(operation, operand, values, registers, read) & _WORD)
+            if len(values) > _MAX_VALUES or at < 0:
                 break
-        raise ValueError("too long")
+    except (ArithmeticError, LookupError, ValueError, struct.error):
+        pass
+    return None
 
-    def _step(self) -> None:
-        operation = self._program[self._at]
-        self._at += 1
-        values = self._values
-        if operation in _BINARY:
-            right = values.pop()
-            values.append(int(_BINARY[operation](values.pop(), right)) & _WORD)
-        elif operation in _UNARY:
-            values.append(_UNARY[operation](values.pop()) & _WORD)
-        elif operation in (_DEREF, _DEREF_SIZE):
-            self._dereference(8 if operation == _DEREF else self._constant(1, signed=False))
-        elif operation == _PLUS_UCONST:
-            values.append(values.pop() + self._leb(uleb128) & _WORD)
-        elif operation in (_BRA, _SKIP):
-            self._branch(always=operation == _SKIP)
-        elif operation in _REARRANGING:
-            _REARRANGING[operation](values)
-        elif operation != _NOP:
-            values.append(self._pushed(operation) & _WORD)
 
-    def _pushed(self, operation: int) -> int:
-        if operation == _PICK:
-            return self._values[-1 - self._constant(1, signed=False)]
-        if _BREG0 <= operation <= _BREG31:
-            return self._register(operation - _BREG0)
-        if operation == _BREGX:
-            return self._register(self._leb(uleb128))
-        if _LIT0 <= operation <= _LIT31:
-            return operation - _LIT0
-        if operation in _CONSTANTS:
-            size_bytes, signed = _CONSTANTS[operation]
-            return self._constant(size_bytes, signed=signed)
-        if operation in _LEB_CONSTANTS:
-            return self._leb(_LEB_CONSTANTS[operation])
-        raise ValueError("an operation that has no place in call frame information")
+def _operand(operation: int, program: bytes, at: int) -> tuple[int, int]:
+    # With where the program goes on.
+    form = _OPERANDS.get(operation)
+    if form is None:
+        return 0, at
+    if form in "us":
+        return (uleb128 if form == "u" else sleb128)(program, at)
+    packed = struct.Struct(f"<{form}")
+    return packed.unpack_from(program, at)[0], at + packed.size
 
-    def _register(self, register: int) -> int:
-        value = self._registers.get(register)
-        if value is None:
-            raise ValueError("a register that is not known")
-        return value + self._leb(sleb128)
 
-    def _dereference(self, size_bytes: int) -> None:
-        value = self._read(self._values.pop(), size_bytes)
+def _pushed(
+    operation: int,
+    operand: int,
+    values: list[int],
+    registers: Mapping[int, int],
+    read: Callable[[int, int], int | None],
+) -> int:
+    if operation in (_DEREF, _DEREF_SIZE):
+        value = read(values.pop(), 8 if operation == _DEREF else operand)
         if value is None:
             raise ValueError("memory that was not copied")
-        self._values.append(value)
-
-    def _branch(self, *, always: bool) -> None:
-        distance = self._constant(2, signed=True)
-        if always or self._values.pop():
-            self._at += distance
-            if self._at < 0:
-                raise ValueError("before the beginning")
-
-    def _constant(self, size_bytes: int, *, signed: bool) -> int:
-        data = self._program[self._at : self._at + size_bytes]
-        if len(data) < size_bytes:
-            raise ValueError("cut short")
-        self._at += size_bytes
-        return int.from_bytes(data, "little", signed=signed)
-
-    def _leb(self, decode: Callable[[bytes, int], tuple[int, int]]) -> int:
-        value, self._at = decode(self._program, self._at)
         return value
+    if operation == _PICK:
+        return values[-1 - operand]
+    if operation == _PLUS_UCONST:
+        return values.pop() + operand
+    if _BREG0 <= operation <= _BREG31:
+        return registers[operation - _BREG0] + operand
+    if _LIT0 <= operation <= _LIT31:
+        return operation - _LIT0
+    if operation in _CONSTANTS:
+        return operand
+    raise ValueError("an operation that has no place in call frame information")

@@ -1,6 +1,8 @@
 """What a merged stack is made of."""
 
+import json
 import re
+from hashlib import blake2b
 from typing import Final, Literal, NamedTuple
 
 # profile.frame.type of the semantic conventions.
@@ -10,6 +12,9 @@ KERNEL: Final = "kernel"
 # Ours: stands for frames in the middle of a deep stack; its function says how many.
 CUT: Final = "cut"
 
+_ID_BYTES: Final = 8
+_ID_MASK: Final = (1 << 63) - 1
+
 CONTROLS: Final = re.compile(
     r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ud800-\udfff\ufeff]"
 )
@@ -17,6 +22,16 @@ CONTROLS: Final = re.compile(
 What no text of a frame may hold: what a terminal or a log would act on, what hides text or
 turns it around, and halves of surrogate pairs.
 """
+
+
+MAX_TEXT: Final = 512
+"""Characters of a name; a longer one is cut, and ends with an ellipsis."""
+
+
+def clean(text: str) -> str:
+    """Return a text as a frame may hold it: without ``CONTROLS``, and not too long."""
+    text = CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text[: MAX_TEXT + 1])
+    return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "\N{HORIZONTAL ELLIPSIS}"
 
 
 class Frame(NamedTuple):
@@ -93,3 +108,16 @@ class MergedStack(NamedTuple):
     complete: bool
     native: str
     python: str
+
+    @property
+    def identity(self) -> int:
+        """
+        A hash of what the stack shows, in 63 bits and never 0.
+
+        So the same stack has the same id in every process, on every host and in every run.
+        """
+        order = ("complete", "native", "python", "frames")
+        body = {name: getattr(self, name) for name in order}
+        canonical = json.dumps(body, separators=(",", ":")).encode("ascii")
+        digest = blake2b(canonical, digest_size=_ID_BYTES).digest()
+        return int.from_bytes(digest, "little") & _ID_MASK or 1

@@ -24,8 +24,10 @@
 # A difference is a number of any size, six bits to a byte, the lowest first; bit 6 says
 # that more follow, and the lowest bit of the number is its sign.
 
+import struct
 from array import array
 from bisect import bisect_right
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 _FIRST_WITH_LOCATIONS: Final = 0x030B
@@ -33,14 +35,9 @@ _UNKNOWN: Final = 0
 _MAX_LINE: Final = (1 << 31) - 1
 _NO_LINE_DIFFERENCE: Final = -128
 _UNIT_BYTES: Final = 2
-_ENTRY: Final = 0x80
-_MORE: Final = 0x40
-_SIX_BITS: Final = 0x3F
+_ENTRY, _MORE, _SIX_BITS = 0x80, 0x40, 0x3F
 _MAX_DIFFERENCE_BYTES: Final = 6
-_ONE_LINE: Final = 10
-_NO_COLUMNS: Final = 13
-_LONG: Final = 14
-_NO_LINE: Final = 15
+_ONE_LINE, _NO_COLUMNS, _LONG, _NO_LINE = 10, 13, 14, 15
 
 
 class Lines(NamedTuple):
@@ -72,43 +69,46 @@ def decode(version: int, first_line: int, line_table: bytes) -> Lines:
 
     ``version`` is that of the interpreter, major << 8 | minor.
     """
+    read = _read_locations if version >= _FIRST_WITH_LOCATIONS else _read_pairs
     lines = Lines(_checked(first_line), array("I"), array("i"))
-    if version >= _FIRST_WITH_LOCATIONS:
-        _decode_locations(first_line, line_table, lines)
-    else:
-        _decode_pairs(first_line, line_table, lines)
+    end, line = 0, first_line
+    for size_bytes, difference in read(line_table):
+        end += size_bytes
+        line += difference or 0
+        shown = _UNKNOWN if difference is None else _checked(line)
+        if not size_bytes:
+            continue
+        if lines.lines and lines.lines[-1] == shown:
+            lines.ends[-1] = end
+        else:
+            lines.ends.append(end)
+            lines.lines.append(shown)
     return lines
 
 
-def _decode_pairs(line: int, table: bytes, lines: Lines) -> None:
-    end = 0
-    for position in range(0, len(table) - 1, 2):
-        end += table[position]
-        difference = table[position + 1]
-        difference -= (difference & 0x80) << 1
-        if difference == _NO_LINE_DIFFERENCE:
-            _append(lines, end, _UNKNOWN)
-        else:
-            line += difference
-            _append(lines, end, _checked(line))
+# Each yields ranges of instructions: size in bytes, and difference of lines; None: no line.
 
 
-def _decode_locations(line: int, table: bytes, lines: Lines) -> None:
-    end = 0
+def _read_pairs(table: bytes) -> Iterator[tuple[int, int | None]]:
+    for size_bytes, difference in struct.iter_unpack("Bb", table[: len(table) & ~1]):
+        yield size_bytes, None if difference == _NO_LINE_DIFFERENCE else difference
+
+
+def _read_locations(table: bytes) -> Iterator[tuple[int, int | None]]:
     position = 0
     while position < len(table) and table[position] & _ENTRY:
-        entry = table[position]
-        kind = entry >> 3 & 0xF
+        kind = table[position] >> 3 & 0xF
+        size_bytes = ((table[position] & 7) + 1) * _UNIT_BYTES
         position += 1
         if kind in (_NO_COLUMNS, _LONG):
             difference = _difference(table, position)
             if difference is None:
                 return
-            line += difference
-        elif kind >= _ONE_LINE and kind != _NO_LINE:
-            line += kind - _ONE_LINE
-        end += ((entry & 7) + 1) * _UNIT_BYTES
-        _append(lines, end, _UNKNOWN if kind == _NO_LINE else _checked(line))
+            yield size_bytes, difference
+        elif kind == _NO_LINE:
+            yield size_bytes, None
+        else:
+            yield size_bytes, max(kind - _ONE_LINE, 0)
         while position < len(table) and not table[position] & _ENTRY:
             position += 1
 
@@ -123,17 +123,6 @@ def _difference(table: bytes, position: int) -> int | None:
         if not byte & _MORE:
             return -(number >> 1) if number & 1 else number >> 1
     return None
-
-
-def _append(lines: Lines, end: int, line: int) -> None:
-    previous_end = lines.ends[-1] if lines.ends else 0
-    if end == previous_end:
-        return
-    if lines.lines and lines.lines[-1] == line:
-        lines.ends[-1] = end
-    else:
-        lines.ends.append(end)
-        lines.lines.append(line)
 
 
 def _checked(line: int) -> int:

@@ -55,9 +55,6 @@ class Images:
 
     A file is closed when the last process that maps it is closed: an open file keeps the
     file system of a container that has ended.
-
-    Args:
-        limit: How many files may be open.
     """
 
     def __init__(self, limit: int = _MAX_IMAGES) -> None:
@@ -67,9 +64,6 @@ class Images:
         self._users: Counter[FileId] = Counter()
         self._vdso: ElfImage | None = None
         self._vdso_bytes = -1
-
-    def __len__(self) -> int:
-        return len(self._files)
 
     def hold(self, mapped: MappedFile) -> None:
         """Count a process that maps a file, and open that, to be read when the process is gone."""
@@ -83,9 +77,7 @@ class Images:
         self._users[file] -= 1
         if self._users[file] <= 0:
             del self._users[file]
-            held = self._files.pop(file, None)
-            if held is not None:
-                _close(held)
+            _close(self._files.pop(file, None))
 
     def get(self, mapped: MappedFile) -> ElfImage | None:
         """Return the ELF file that is mapped; None if it is no ELF file, or cannot be opened."""
@@ -98,8 +90,7 @@ class Images:
             return None
         self._files[mapped.file] = image
         while len(self._files) > self._limit:
-            _, oldest = self._files.popitem(last=False)
-            _close(oldest)
+            _close(self._files.popitem(last=False)[1])
         return image
 
     def use(self, file: FileId) -> None:
@@ -115,11 +106,9 @@ class Images:
 
     def close(self) -> None:
         """Close all files; what is asked for later is opened again."""
-        for file in self._files.values():
+        for file in (*self._files.values(), self._vdso):
             _close(file)
         self._files.clear()
-        if self._vdso is not None:
-            self._vdso.close()
         self._vdso, self._vdso_bytes = None, -1
 
 
@@ -127,11 +116,8 @@ class Mappings:
     """
     The executable memory of one process, as long as it runs one program.
 
-    Close it when the process is forgotten, which can be later than its end.
-
-    Args:
-        pid: The process. After an exec, make a new one.
-        images: Where files are opened, common to all processes.
+    Files are opened in ``images``, common to all processes. Close it when the process is forgotten,
+    which can be later than its end.
     """
 
     def __init__(self, pid: int, images: Images) -> None:
@@ -193,21 +179,20 @@ class Mappings:
         if known is not None and (known.image is None or not known.image.closed):
             self._images.use(mapped.file)
             return known
+        _, file, start, end, path, file_offset = mapped
         image, bias = None, 0
-        if mapped.path.startswith("/"):
+        if path.startswith("/"):
             image = self._images.get(mapped)
-        elif mapped.path == VDSO:
-            image = self._images.vdso(mapped.end - mapped.start)
-        if image is not None:
-            address = image.address_of(mapped.file_offset)
-            if address is None:
-                image = None
-            else:
-                bias = mapped.start - address
-        file = mapped.file if mapped.file.inode else FileId(0, 0)
-        known = self._known[mapped] = Mapping(
-            mapped.start, mapped.end, mapped.file_offset, mapped.path, image, bias, self.pid, file
-        )
+        elif path == VDSO:
+            image = self._images.vdso(end - start)
+        address = image.address_of(file_offset) if image else None
+        if address is None:
+            image = None
+        else:
+            bias = start - address
+        file = file if file.inode else FileId(0, 0)
+        known = Mapping(start, end, file_offset, path, image, bias, self.pid, file)
+        self._known[mapped] = known
         return known
 
     def _set(self, mapped: list[MappedFile]) -> None:
@@ -222,10 +207,10 @@ class Mappings:
         self._files = set(files)
 
 
-def _close(file: ElfImage | int) -> None:
+def _close(file: ElfImage | int | None) -> None:
     if isinstance(file, int):
         os.close(file)
-    else:
+    elif file is not None:
         file.close()
 
 
@@ -234,15 +219,11 @@ def _own_vdso() -> tuple[ElfImage | None, int]:
     try:
         text = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
         own = (line for line in executable_mappings(os.getpid(), text) if line.path == VDSO)
-        mapped = next(own, None)
-        if mapped is None:
-            return None, 0
+        mapped = next(own)
         size_bytes = mapped.end - mapped.start
-        memory = os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            content = os.pread(memory, min(size_bytes, _MAX_VDSO_BYTES), mapped.start)
-        finally:
-            os.close(memory)
+        with Path("/proc/self/mem").open("rb", buffering=0) as memory:
+            memory.seek(mapped.start)
+            content = memory.read(min(size_bytes, _MAX_VDSO_BYTES))
         return image_of(content), size_bytes
-    except (OSError, ValueError):
+    except (OSError, ValueError, StopIteration):
         return None, 0

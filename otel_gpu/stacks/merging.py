@@ -50,12 +50,12 @@ from typing import Final, NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.stacks.frames import (
-    CONTROLS,
     NATIVE,
     Frame,
     MergedStack,
     NativeStack,
     PythonStack,
+    clean,
     cut_frame,
 )
 from otel_gpu.stacks.interpreter_functions import (
@@ -67,9 +67,6 @@ from otel_gpu.stacks.interpreter_functions import (
 
 MAX_FRAMES: Final = 256
 """A deeper stack loses its middle."""
-
-MAX_TEXT: Final = 512
-"""Characters of a name; a longer one is cut, and ends with an ellipsis."""
 
 _KEPT_INNERMOST = MAX_FRAMES // 2
 _KEPT_OUTERMOST = MAX_FRAMES - _KEPT_INNERMOST - 1
@@ -87,8 +84,7 @@ _STATUS_NAMES: Mapping[int, str] = {
 
 
 class _Loop(NamedTuple):
-    """Positions of one evaluation loop among the native frames: [start, end)."""
-
+    # Positions of one evaluation loop among the native frames: [start, end).
     start: int
     end: int
 
@@ -97,17 +93,11 @@ def merge(
     native: NativeStack, frames: Sequence[Frame], python: PythonStack, call: Frame | None = None
 ) -> MergedStack:
     """
-    Make one stack of two.
+    Make one stack of two: at most ``MAX_FRAMES`` frames, their texts safe to show.
 
-    Args:
-        native: The native walk.
-        frames: What is known of each of its addresses, in its order.
-        python: The frames of Python; ``entries`` cut them into runs.
-        call: The CUDA API that was called; it goes on top.
-
-    Returns:
-        At most ``MAX_FRAMES`` frames, their texts safe to show. No frame of Python is missing
-        but those that the cut in the middle counts.
+    ``frames`` are what is known of the addresses of the native walk, and ``call`` is the CUDA API
+    that was called; it goes on top. No frame of Python is missing but those that the cut in the
+    middle counts.
     """
     loops = _find_loops(frames, _find_holders(native, python))
     runs = list(_split_runs(python))
@@ -123,19 +113,16 @@ def merge(
     rest_at = _place_rest(native, frames, loops, modules) if rest else len(frames)
 
     merged = [] if call is None else [call]
-    position = 0
-    while position < len(frames):
+    end = 0  # of the last loop
+    for position, frame in enumerate(frames):
         if position == rest_at:
             merged += rest
         if position in by_position:
             loop, run = by_position[position]
             merged += run
-            position = loop.end
-            continue
-        frame = frames[position]
-        if not runs or not _is_internal(frame, modules, nameless=fits):
+            end = loop.end
+        elif position >= end and not (runs and _is_internal(frame, modules, nameless=fits)):
             merged.append(frame)
-        position += 1
     if rest_at >= len(frames):
         merged += rest
 
@@ -214,34 +201,23 @@ def _place_rest(
 def _is_internal(frame: Frame, modules: set[str], *, nameless: bool) -> bool:
     if frame.module not in modules:
         return frame.function.startswith(_TRAMPOLINE) and not frame.module
-    if not frame.function:
-        # Of a stripped interpreter, and every loop was found: nothing that we look for.
-        return nameless
-    return is_left_out(frame.function)
+    # One without a name is of a stripped interpreter: when every loop was found, it is none.
+    return is_left_out(frame.function) if frame.function else nameless
 
 
 def _cut_middle(frames: Sequence[Frame]) -> Sequence[Frame]:
-    left_out = len(frames) - _KEPT_INNERMOST - _KEPT_OUTERMOST
     if len(frames) <= MAX_FRAMES:
         return frames
-    return [
-        *frames[:_KEPT_INNERMOST],
-        cut_frame(left_out),
-        *frames[-_KEPT_OUTERMOST:],
-    ]
+    cut = cut_frame(len(frames) - _KEPT_INNERMOST - _KEPT_OUTERMOST)
+    return [*frames[:_KEPT_INNERMOST], cut, *frames[-_KEPT_OUTERMOST:]]
 
 
 def _clean_frame(frame: Frame) -> Frame:
     return Frame(
         frame.kind,
-        _clean(frame.function),
-        _clean(frame.file),
+        clean(frame.function),
+        clean(frame.file),
         frame.line if 0 < frame.line <= _MAX_LINE else 0,
-        _clean(frame.module),
+        clean(frame.module),
         frame.address if frame.kind == NATIVE else 0,
     )
-
-
-def _clean(text: str) -> str:
-    text = CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text[: MAX_TEXT + 1])
-    return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "\N{HORIZONTAL ELLIPSIS}"

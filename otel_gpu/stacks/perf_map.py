@@ -44,15 +44,8 @@ class PerfMap:
         self._next_s = 0.0
         self._started_ns = 0
         self._seen = (0, 0, 0)
-        self._starts = array("Q")
-        self._ends = array("Q")
-        self._lines = array("I")
-        self._names: list[bytes] = []
-        self.malformed = 0
-        self._malformed_now = 0
-
-    def __len__(self) -> int:
-        return len(self._starts)
+        self.malformed = self._malformed_now = 0
+        self._learn(b"")
 
     def find(self, address: int) -> tuple[str, int] | None:
         """
@@ -65,14 +58,11 @@ class PerfMap:
             self._read()
             cost_s = self._clock() - now_s
             self._next_s = now_s + max(_MIN_INTERVAL_S, cost_s * _INTERVAL_PER_COST)
-        index = bisect_right(self._starts, address)
-        best = -1
-        for candidate in range(index - 1, max(index - 1 - _MAX_ENCLOSING, -1), -1):
-            if address < self._ends[candidate] and (
-                best < 0 or self._lines[candidate] > self._lines[best]
-            ):
-                best = candidate
-        if best < 0:
+        after = bisect_right(self._starts, address)
+        around = range(max(after - _MAX_ENCLOSING, 0), after)
+        found = (number for number in around if address < self._ends[number])
+        best = max(found, key=self._lines.__getitem__, default=None)
+        if best is None:
             return None
         name = self._names[self._lines[best]].decode("utf-8", "replace")
         return name, address - self._starts[best]
@@ -98,12 +88,9 @@ class PerfMap:
     def _read_file(self, fd: int, user: int, started_ns: int) -> None:
         status = os.fstat(fd)
         boot_ns = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-        if status.st_uid not in {0, user}:
-            return
-        if status.st_mtime_ns < boot_ns + started_ns - _CLOCK_SLACK_NS:
-            return
+        is_older = status.st_mtime_ns < boot_ns + started_ns - _CLOCK_SLACK_NS
         seen = (status.st_ino, status.st_size, status.st_mtime_ns)
-        if seen == self._seen:
+        if status.st_uid not in {0, user} or is_older or seen == self._seen:
             return
         self._seen = seen
         skipped = max(status.st_size - _MAX_BYTES, 0)
@@ -114,22 +101,16 @@ class PerfMap:
         self._learn(text[: text.rfind(b"\n") + 1])
 
     def _learn(self, text: bytes) -> None:
-        before, self._malformed_now = self._malformed_now, 0
         lines = text.rsplit(b"\n", _MAX_FUNCTIONS + 1)[-_MAX_FUNCTIONS - 1 : -1]
-        functions = []
-        names: list[bytes] = []
-        for line in lines:
-            found = _LINE.fullmatch(line)
-            if found is None:
-                self._malformed_now += 1
-                continue
-            start = int(found[1], 16)
-            functions.append((start, start + int(found[2], 16), len(names)))
-            names.append(found[3][:_MAX_NAME_BYTES])
+        found = list(filter(None, map(_LINE.fullmatch, lines)))
         # A file that is too large is read from another line on each time.
+        before, self._malformed_now = self._malformed_now, len(lines) - len(found)
         self.malformed += max(self._malformed_now - before, 0)
-        functions.sort()
+        functions = sorted(
+            (int(line[1], 16), int(line[1], 16) + int(line[2], 16), number)
+            for number, line in enumerate(found)
+        )
         self._starts = array("Q", (start for start, _, _ in functions))
         self._ends = array("Q", (min(end, (1 << 64) - 1) for _, end, _ in functions))
         self._lines = array("I", (line for _, _, line in functions))
-        self._names = names
+        self._names = [line[3][:_MAX_NAME_BYTES] for line in found]

@@ -13,6 +13,7 @@ from typing import Final
 
 from otel_gpu import wire
 from otel_gpu.procfs.mapped_files import MappedFile
+from otel_gpu.recent import Recent
 from otel_gpu.stacks.mappings import Images, Mapping, Mappings
 from otel_gpu.stacks.samples import Image
 
@@ -35,41 +36,34 @@ _FIRST_DELAY_S: Final = 0.1
 _LAST_DELAY_S: Final = 30.0
 # A process without mappings.
 _NOBODY: Final = 0
+_generations = itertools.count(1)
 
 
 class ProcessImage:
     """
-    One program that runs, or ran, in one process.
+    One program that runs, or ran, in one process: its executable memory, and what files it maps.
 
-    Attributes:
-        generation: Differs from that of any other image, and from its own before it loaded
-            a library.
-        mappings: Its executable memory.
-        files: What it maps, as far as is known.
+    ``generation`` differs from that of any other image, and from its own before it loaded a
+    library.
     """
 
-    def __init__(self, mappings: Mappings, generation: int) -> None:
+    def __init__(self, mappings: Mappings) -> None:
         self.mappings = mappings
-        self.generation = generation
+        self.generation = next(_generations)
+        self.files: Sequence[MappedFile] = ()
+        self._libraries: set[tuple[str, int]] = set()
         self._allowance_s = _ALLOWANCE_S
         self._asked_s = time.monotonic()
-        self._due_s = self._asked_s + _FIRST_DELAY_S
-        self._delay_s = 2 * _FIRST_DELAY_S
-        self.files: Sequence[MappedFile] = ()
-        self._libraries: dict[int, set[str]] = {}
+        self.ask_from(self._asked_s + _FIRST_DELAY_S)
 
     def learn(self, files: Sequence[MappedFile]) -> bool:
         """Take what it maps now; return whether that is new."""
         if files == self.files:
             return False
         self.files = files
-        self._ask_at(time.monotonic() + _FIRST_DELAY_S)
-        self._libraries = {}
-        for mapped in files:
-            if mapped.is_cuda_library:
-                runtime = mapped.name.startswith(_RUNTIME_LIBRARY)
-                layer = wire.LAYER_RUNTIME if runtime else wire.LAYER_DRIVER
-                self._libraries.setdefault(layer, set()).add(mapped.name)
+        self._libraries = {(one.name, _layer(one)) for one in files if one.is_cuda_library}
+        self.generation = next(_generations)
+        self.ask_from(time.monotonic() + _FIRST_DELAY_S)
         return True
 
     def find(self, address: int) -> Mapping | None:
@@ -80,18 +74,15 @@ class ProcessImage:
         is_old = mapping is None or now_s - self._asked_s >= _MAX_AGE_S
         return self.mappings.find(address) if is_old and self._ask(now_s) else mapping
 
-    def hurry(self) -> None:
-        """It has just loaded a library: ask what it maps as soon as possible."""
-        self._ask_at(time.monotonic())
+    def ask_from(self, due_s: float) -> None:
+        """Ask what it maps from a moment on, again and again."""
+        self._due_s, self._delay_s = due_s, 2 * _FIRST_DELAY_S
 
     def ask_if_due(self, now_s: float) -> None:
         """Ask the process what it maps, if that is due, since it may end."""
         if self._delay_s <= _LAST_DELAY_S and now_s >= self._due_s and self._ask(now_s):
             self._due_s = now_s + self._delay_s
             self._delay_s *= 2
-
-    def _ask_at(self, due_s: float) -> None:
-        self._due_s, self._delay_s = due_s, 2 * _FIRST_DELAY_S
 
     def _ask(self, now_s: float) -> bool:
         gained_s = _SHARE * (now_s - self._asked_s)
@@ -105,8 +96,8 @@ class ProcessImage:
 
     def library(self, layer: int) -> str:
         """Return the name of its CUDA library of a layer; empty: it has none, or several."""
-        names = self._libraries.get(layer, ())
-        return next(iter(names)) if len(names) == 1 else ""
+        names = [name for name, of in self._libraries if of == layer]
+        return names[0] if len(names) == 1 else ""
 
 
 class ProcessImages:
@@ -114,22 +105,16 @@ class ProcessImages:
     The images of one capture, as (pid, image_ktime_ns).
 
     One that is not known is met when it is asked for. The one that was not asked for the
-    longest time goes when there are too many.
-
-    Args:
-        current: Returns which image a process is now, by its ``image_ktime_ns``; 0: not known.
+    longest time goes when there are too many. ``current`` returns which image a process is now, by
+    its ``image_ktime_ns``; 0: not known.
     """
 
     def __init__(self, current: Callable[[int], int]) -> None:
         self._current = current
         self._files = Images()
         self._images: OrderedDict[Image, ProcessImage] = OrderedDict()
-        self._parents: dict[Image, ProcessImage] = {}
+        self._parents: Recent[Image, ProcessImage] = Recent(MAX_REMEMBERED)
         self._ended_s: OrderedDict[Image, float] = OrderedDict()
-        self._generations = itertools.count(1)
-
-    def __len__(self) -> int:
-        return len(self._images)
 
     def get(self, image: Image) -> ProcessImage:
         """Return what is known of an image."""
@@ -147,7 +132,6 @@ class ProcessImages:
         known = self.get(image)
         if known.learn(files) and not is_new:
             known.mappings.refresh()
-            known.generation = next(self._generations)
 
     def ask_due(self) -> None:
         """Ask those what they map that may have loaded more libraries by now."""
@@ -158,9 +142,8 @@ class ProcessImages:
 
     def hurry(self, image: Image) -> None:
         """An image has just loaded a library that was not looked at."""
-        known = self._images.get(image)
-        if known is not None:
-            known.hurry()
+        if image in self._images:
+            self._images[image].ask_from(time.monotonic())
 
     def inherit(self, parent: Image, child: Image) -> None:
         """
@@ -172,8 +155,6 @@ class ProcessImages:
         known = self._images.get(parent) or self._parents.get(parent)
         if known is not None:
             self._parents[child] = known
-            if len(self._parents) > MAX_REMEMBERED:
-                del self._parents[next(iter(self._parents))]
 
     def end(self, image: Image) -> None:
         """The process has ended, or runs another program now."""
@@ -190,13 +171,12 @@ class ProcessImages:
     def drop_ended(self, now_s: float | None = None) -> list[Image]:
         """Forget images that ended a while ago, and return them."""
         now_s = time.monotonic() if now_s is None else now_s
-        dropped = []
-        while self._ended_s:
-            image, ended_s = next(iter(self._ended_s.items()))
-            if now_s - ended_s < _KEPT_AFTER_END_S:
-                break
+        due = itertools.takewhile(
+            lambda image: now_s - self._ended_s[image] >= _KEPT_AFTER_END_S, self._ended_s
+        )
+        dropped = list(due)
+        for image in dropped:
             self._drop(image)
-            dropped.append(image)
         return dropped
 
     def close(self) -> None:
@@ -213,7 +193,7 @@ class ProcessImages:
         if image in self._ended_s or self._current(pid) != image_ktime_ns:
             mappings.close()
             mappings = self._open(_NOBODY, parent)
-        known = self._images[image] = ProcessImage(mappings, next(self._generations))
+        known = self._images[image] = ProcessImage(mappings)
         if parent is not None:
             known.learn(parent.files)
         return known
@@ -227,3 +207,8 @@ class ProcessImages:
         known = self._images.pop(image, None)
         if known is not None:
             known.mappings.close()
+
+
+def _layer(library: MappedFile) -> int:
+    is_runtime = library.name.startswith(_RUNTIME_LIBRARY)
+    return wire.LAYER_RUNTIME if is_runtime else wire.LAYER_DRIVER

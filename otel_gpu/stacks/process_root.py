@@ -16,11 +16,7 @@ _RESOLVE_NO_MAGIC_LINKS, _RESOLVE_IN_ROOT = 0x02, 0x10
 
 
 class _OpenHow(ctypes.Structure):
-    _fields_ = (
-        ("flags", ctypes.c_uint64),
-        ("mode", ctypes.c_uint64),
-        ("resolve", ctypes.c_uint64),
-    )
+    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
 
 
 def open_in_root(root: str, path: str, *, follow: bool = True) -> int:

@@ -9,7 +9,6 @@ names of files, all at once.
 """
 
 import platform
-import struct
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Final, Literal, NamedTuple
@@ -34,16 +33,13 @@ _ADDRESSES: Final = range(0x1000, 1 << 56)
 _NO_TAGS: Final = ~7
 _UNIT_BYTES: Final = 2
 # Of every object's type, and of a type's name, in every build but those with Py_TRACE_REFS.
-_TYPE: Final = 8
-_TYPE_NAME: Final = 24
+_TYPE, _TYPE_NAME = 8, 24
 _C_FRAMES: Final = (0x030B, 0x030C)
-_FIRST_WITH_ENTRIES: Final = 0x030B
-_FIRST_WITH_SHIMS: Final = 0x030C
-_KIND_SHIFT: Final = 2
-_KIND_MASK: Final = 7
-_COMPACT: Final = 1 << 5
-_ASCII: Final = 1 << 6
-_ENCODINGS: Final = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
+_FIRST_WITH_ENTRIES, _FIRST_WITH_SHIMS = _C_FRAMES
+_KIND_SHIFT, _KIND_MASK = 2, 7
+_COMPACT, _ASCII = 1 << 5, 1 << 6
+ENCODINGS: Final = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
+"""Of texts, by bytes of a character."""
 _POINTER_BYTES: Final = 8
 _MODULE: Final = "<module>"
 # What a thread pointer points to begins with itself there; its ABI wants it so.
@@ -103,7 +99,7 @@ class PythonMemory:
                 frame = self._pointer(state + layout.thread_frame)
                 if layout.version in _C_FRAMES and frame:
                     frame = self._pointer(frame + layout.c_frame_frame)
-                yield self._word(state + layout.thread_id), frame
+                yield self._number(state + layout.thread_id), frame
                 state = self._pointer(state + layout.thread_next)
             interpreter = self._pointer(interpreter + layout.interpreter_next)
 
@@ -114,17 +110,12 @@ class PythonMemory:
         for _ in range(_MAX_FRAMES):
             if not frame:
                 break
-            previous = self._pointer(frame + layout.frame_previous)
             owner = self._bytes(frame + layout.frame_owner, 1)[0]
-            if layout.version >= _FIRST_WITH_SHIMS and owner >= layout.shim_owner:
-                if pending is not None:
-                    yield pending._replace(is_entry=True)
-                pending = None
-            else:
-                if pending is not None:
-                    yield pending
-                pending = self._frame(frame, owner)
-            frame = previous
+            is_shim = layout.version >= _FIRST_WITH_SHIMS and owner >= layout.shim_owner
+            if pending is not None:
+                yield pending._replace(is_entry=pending.is_entry or is_shim)
+            pending = None if is_shim else self._frame(frame, owner)
+            frame = self._pointer(frame + layout.frame_previous)
         if pending is not None:
             yield pending
 
@@ -132,21 +123,18 @@ class PythonMemory:
         """Read a code object."""
         layout = self._layout
         self._require_type(address, b"code")
-        (first_line,) = struct.unpack("<i", self._bytes(address + layout.code_first_line, 4))
+        first_line = self._number(address + layout.code_first_line, 4, signed=True)
         if first_line not in _LINES:
             raise ValueError("a code object begins at no line")
-        return PythonCode(
-            self._text(self._pointer(address + layout.code_file)),
-            self._text(self._pointer(address + layout.code_name)),
-            first_line,
-        )
+        file, name = (self._pointer(address + at) for at in (layout.code_file, layout.code_name))
+        return PythonCode(self._text(file), self._text(name), first_line)
 
     def line_table(self, address: int) -> bytes:
         """Read the line table of a code object."""
         layout = self._layout
         table = self._pointer(address + layout.code_line_table)
         self._require_type(table, b"bytes")
-        size_bytes = self._word(table + layout.bytes_length)
+        size_bytes = self._number(table + layout.bytes_length)
         if size_bytes > _MAX_TABLE_BYTES:
             raise ValueError("a line table is too long")
         return self._bytes(table + layout.bytes_data, size_bytes)
@@ -155,8 +143,7 @@ class PythonMemory:
         layout = self._layout
         code = self._pointer(frame + layout.frame_code) & _NO_TAGS
         if layout.version < _FIRST_WITH_ENTRIES:
-            raw = self._bytes(frame + layout.frame_instruction, 4)
-            offset = int.from_bytes(raw, "little", signed=True) * _UNIT_BYTES
+            offset = self._number(frame + layout.frame_instruction, 4, signed=True) * _UNIT_BYTES
         else:
             instruction = self._pointer(frame + layout.frame_instruction)
             offset = instruction - code - layout.code_instructions
@@ -170,14 +157,14 @@ class PythonMemory:
     def _text(self, address: int) -> str:
         layout = self._layout
         self._require_type(address, b"str")
-        length = self._word(address + layout.text_length)
-        state = int.from_bytes(self._bytes(address + layout.text_state, 4), "little")
+        length = self._number(address + layout.text_length)
+        state = self._number(address + layout.text_state, 4)
         kind = state >> _KIND_SHIFT & _KIND_MASK
-        if length > _MAX_TEXT_CHARACTERS or kind not in _ENCODINGS or not state & _COMPACT:
+        if length > _MAX_TEXT_CHARACTERS or kind not in ENCODINGS or not state & _COMPACT:
             raise ValueError("a text is of no form that we know")
         start = layout.text_ascii if state & _ASCII else layout.text_compact
         raw = self._bytes(address + start, min(length, _READ_CHARACTERS) * kind)
-        return raw.decode(_ENCODINGS[kind], "surrogatepass")
+        return raw.decode(ENCODINGS[kind], "surrogatepass")
 
     def _require_type(self, address: int, name: bytes) -> None:
         kind = self._pointer(address + _TYPE)
@@ -189,13 +176,15 @@ class PythonMemory:
         self._types[kind] = name
 
     def _pointer(self, address: int) -> int:
-        pointer = self._word(address)
+        pointer = self._number(address)
         if pointer and pointer not in _ADDRESSES:
             raise ValueError("a pointer points nowhere")
         return pointer
 
-    def _word(self, address: int) -> int:
-        return int.from_bytes(self._bytes(address, _POINTER_BYTES), "little")
+    def _number(
+        self, address: int, size_bytes: int = _POINTER_BYTES, *, signed: bool = False
+    ) -> int:
+        return int.from_bytes(self._bytes(address, size_bytes), "little", signed=signed)
 
     def _bytes(self, address: int, size_bytes: int) -> bytes:
         if address not in _ADDRESSES:
@@ -250,15 +239,12 @@ def check(layout: Layout, runtime: int, read: Read) -> Verdict:
 def _has_sound_frames(memory: PythonMemory, read: Read, thread_id: int, frame: int) -> bool:
     # False: too few to tell. ValueError: what is wrong.
     itself = read(thread_id, _POINTER_BYTES) if thread_id in _ADDRESSES else b""
-    is_thread = len(itself) == _POINTER_BYTES
-    if _POINTS_TO_ITSELF and int.from_bytes(itself, "little") != thread_id:
-        is_thread = False
-    if not is_thread:
+    says = thread_id if not _POINTS_TO_ITSELF else int.from_bytes(itself, "little")
+    if len(itself) != _POINTER_BYTES or says != thread_id:
         raise ValueError("a thread state belongs to no thread")
     frames = list(islice(memory.frames(frame), _MAX_CHECKED_FRAMES))
-    codes = {}
-    for address in {python_frame.code for python_frame in frames}:
-        codes[address] = memory.code(address)
+    codes = {address: memory.code(address) for address in {each.code for each in frames}}
+    for address in codes:
         memory.line_table(address)
     if not any(code.file and code.file.isprintable() for code in codes.values()):
         raise ValueError("no code comes from a file")

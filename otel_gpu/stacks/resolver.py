@@ -5,15 +5,13 @@ A stack has an id that is a hash of what it shows. So the same stack has the sam
 process, on every host and in every run, and is sent once.
 """
 
-import hashlib
-import json
-from collections import OrderedDict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.probe_table import API_BY_NUMBER
+from otel_gpu.recent import Recent
 from otel_gpu.records import json_record
 from otel_gpu.stacks import mappings
 from otel_gpu.stacks.code_objects import CodeObjects
@@ -31,8 +29,6 @@ MAX_SENT: Final = 8192
 NO_API: Final = -1
 """Of a thread that waits: what it waits in is on its stack by itself."""
 
-_ID_BYTES: Final = 8
-_ID_MASK: Final = (1 << 63) - 1
 # How long a walk is believed. The library that it ended in may not have been known yet. Code
 # that is made at run time can be replaced by other code. A name may become known.
 _INCOMPLETE_AGE_NS: Final = 1_000_000_000
@@ -63,11 +59,7 @@ class Resolver:
     """Makes merged stacks, and remembers them."""
 
     def __init__(
-        self,
-        processes: ProcessImages,
-        codes: CodeObjects,
-        unwinder: Unwinder,
-        symbols: Symbols,
+        self, processes: ProcessImages, codes: CodeObjects, unwinder: Unwinder, symbols: Symbols
     ) -> None:
         self._processes = processes
         self._codes = codes
@@ -75,17 +67,14 @@ class Resolver:
         self._symbols = symbols
         self._walks = Walks()
         # By id: whether it is complete.
-        self._sent: OrderedDict[int, bool] = OrderedDict()
+        self._sent: Recent[int, bool] = Recent(MAX_SENT)
 
     def resolve(self, sample: Sample, api: int, ktime_ns: int) -> Resolved:
         """
-        Return the stack of a sample.
+        Return the stack of a sample, as of now.
 
-        Args:
-            sample: What the kernel side took.
-            api: The number of the API that was called, which goes on top; ``NO_API`` for a
-                thread that waits, wherever that is.
-            ktime_ns: Now.
+        The API that was called, by its number, goes on top; ``NO_API`` is for a thread that waits,
+        wherever that is.
         """
         process = self._processes.get(sample.image)
         words = sample.words()
@@ -101,9 +90,9 @@ class Resolver:
         )
         frame_pointer = sample.registers.frame_pointer
         known = self._walks.find(key, words, frame_pointer, ktime_ns)
-        if known is not None and known in self._sent:
-            self._sent.move_to_end(known)
-            return Resolved(known, self._sent[known], walked=False)
+        complete = self._sent.use(known) if known is not None else None
+        if known is not None and complete is not None:
+            return Resolved(known, complete, walked=False)
         returns = dict(wire.SAVED_RETURN.iter_unpack(sample.returns))
         native = self._unwinder.unwind(sample.registers, sample.stack, process.find, returns)
         frames = [
@@ -112,27 +101,24 @@ class Resolver:
         ]
         python = self._python_stack(sample)
         merged = merge(native, frames, python, _call_frame(process, api))
-        body = merged._asdict()
-        stack = _name(body)
+        stack = merged.identity
         if all(frame.function for frame in python.frames):
             # Else a code object is not known yet.
             age_ns = _age_of(native, frames)
-            ends_ktime_ns = None if age_ns is None else ktime_ns + age_ns
             self._walks.keep(
                 key,
                 words,
                 native.words,
                 stack,
                 frame_pointer=frame_pointer if native.uses_frame_pointer else None,
-                ends_ktime_ns=ends_ktime_ns,
+                ends_ktime_ns=None if age_ns is None else ktime_ns + age_ns,
             )
-        if stack in self._sent:
-            self._sent.move_to_end(stack)
-            return Resolved(stack, merged.complete)
+        is_new = stack not in self._sent
         self._sent[stack] = merged.complete
-        if len(self._sent) > MAX_SENT:
-            self._sent.popitem(last=False)
-        record = json_record(wire.RECORD_USER_STACK, ktime_ns, {"stack": stack, **body})
+        if not is_new:
+            return Resolved(stack, merged.complete)
+        body = {"stack": stack, **merged._asdict()}
+        record = json_record(wire.RECORD_USER_STACK, ktime_ns, body)
         return Resolved(stack, merged.complete, (record,))
 
     def forget(self, images: AbstractSet[Hashable]) -> None:
@@ -191,10 +177,3 @@ def _call_frame(process: ProcessImage, number: int) -> Frame | None:
 
 def _module(mapping: mappings.Mapping) -> str:
     return mapping.path.rpartition("/")[2].removesuffix(" (deleted)")
-
-
-def _name(body: Mapping[str, object]) -> int:
-    order = ("complete", "native", "python", "frames")
-    canonical = json.dumps({key: body[key] for key in order}, separators=(",", ":")).encode("ascii")
-    digest = hashlib.blake2b(canonical, digest_size=_ID_BYTES).digest()
-    return int.from_bytes(digest, "little") & _ID_MASK or 1

@@ -59,10 +59,45 @@ class Row(NamedTuple):
     is_signal_frame: bool
 
 
+class Common(NamedTuple):
+    """
+    What the functions of one kind have in common, from a shared entry (CIE).
+
+    The alignments are the units of distances between addresses and of offsets from the CFA, in
+    bytes. ``program`` is what the programs of all these functions begin with.
+    """
+
+    code_alignment: int
+    data_alignment: int
+    return_register: int
+    pointer_encoding: int
+    has_augmentation: bool
+    is_signal_frame: bool
+    program: bytes
+
+
+def row_at(common: Common, program: bytes, start: int, address: int) -> Row:
+    """
+    Return the row of an address in the function that begins at ``start``, by its program.
+
+    Raises:
+        ValueError: It is no program.
+        IndexError: It ends within an instruction.
+    """
+    state = _State(common.code_alignment, common.data_alignment)
+    state.run(common.program, 0)
+    state.initial = dict(state.saved)
+    state.location = start
+    state.run(program, address)
+    return Row(*state.cfa, state.saved, common.return_register, common.is_signal_frame)
+
+
 class _State:
     # The row as it is so far, and all that instructions can do to it.
 
-    def __init__(self) -> None:
+    def __init__(self, code_alignment: int, data_alignment: int) -> None:
+        self._code_alignment = code_alignment
+        self._data_alignment = data_alignment
         self.location = 0
         self.cfa: tuple[int, int, bytes] = (0, 0, b"")
         self.saved: dict[int, Saved] = {}
@@ -73,26 +108,20 @@ class _State:
         if register <= _MAX_REGISTER:
             self.saved[register] = Saved(kind, value, expression)
 
-    def keep(self, register: int) -> None:
-        self.saved.pop(register, None)
-
     def restore(self, register: int) -> None:
-        self.keep(register)
+        self.saved.pop(register, None)
         if register in self.initial:
             self.saved[register] = self.initial[register]
 
-    def define(self, register: int | None, offset: int | None) -> None:
-        old_register, old_offset, expression = self.cfa
-        if expression and (register is None or offset is None):
+    def define(self, register: int | None, offset: int | None, expression: bytes = b"") -> None:
+        old_register, old_offset, old_expression = self.cfa
+        if old_expression and (register is None or offset is None):
             raise ValueError("half a rule where the other half is an expression")
         self.cfa = (
             old_register if register is None else register,
             old_offset if offset is None else offset,
-            b"",
+            expression,
         )
-
-    def define_expression(self, expression: bytes) -> None:
-        self.cfa = (0, 0, expression)
 
     def remember(self) -> None:
         if len(self.remembered) >= _MAX_REMEMBERED:
@@ -105,99 +134,27 @@ class _State:
     def advance(self, distance: int) -> None:
         self.location += distance
 
-
-_Effect = Callable[[_State, list[int], bytes], None]
-
-
-# Operands: 1, 2, 4: bytes, in units of the code alignment; u, s: LEB128; f, F: the same in
-# units of the data alignment; b: an expression.
-_INSTRUCTIONS: Final[dict[int, tuple[str, _Effect]]] = {
-    0x00: ("", lambda _s, _n, _b: None),  # nothing
-    0x02: ("1", lambda s, n, _b: s.advance(n[0])),
-    0x03: ("2", lambda s, n, _b: s.advance(n[0])),
-    0x04: ("4", lambda s, n, _b: s.advance(n[0])),
-    0x05: ("uf", lambda s, n, _b: s.save(n[0], AT_OFFSET, n[1])),
-    0x06: ("u", lambda s, n, _b: s.restore(n[0])),
-    0x07: ("u", lambda s, n, _b: s.save(n[0], UNDEFINED)),
-    0x08: ("u", lambda s, n, _b: s.keep(n[0])),
-    0x09: ("uu", lambda s, n, _b: s.save(n[0], REGISTER, n[1])),
-    0x0A: ("", lambda s, _n, _b: s.remember()),
-    0x0B: ("", lambda s, _n, _b: s.recall()),
-    0x0C: ("uu", lambda s, n, _b: s.define(n[0], n[1])),
-    0x0D: ("u", lambda s, n, _b: s.define(n[0], None)),
-    0x0E: ("u", lambda s, n, _b: s.define(None, n[0])),
-    0x0F: ("b", lambda s, _n, b: s.define_expression(b)),
-    0x10: ("ub", lambda s, n, b: s.save(n[0], AT_EXPRESSION, expression=b)),
-    0x11: ("uF", lambda s, n, _b: s.save(n[0], AT_OFFSET, n[1])),
-    0x12: ("uF", lambda s, n, _b: s.define(n[0], n[1])),
-    0x13: ("F", lambda s, n, _b: s.define(None, n[0])),
-    0x14: ("uf", lambda s, n, _b: s.save(n[0], OFFSET, n[1])),
-    0x15: ("uF", lambda s, n, _b: s.save(n[0], OFFSET, n[1])),
-    0x16: ("ub", lambda s, n, b: s.save(n[0], EXPRESSION, expression=b)),
-    # Pointer authentication: whoever reads a return address strips it in any case.
-    0x2C: ("", lambda _s, _n, _b: None),
-    0x2D: ("", lambda _s, _n, _b: None),
-    0x2E: ("u", lambda _s, _n, _b: None),  # size of the arguments on the stack
-}
-
-
-class Program:
-    """
-    What the programs of a function make, run in the order of begin, run.
-
-    Args:
-        code_alignment: The unit of distances between addresses, in bytes.
-        data_alignment: The unit of offsets from the CFA, in bytes.
-    """
-
-    def __init__(self, code_alignment: int, data_alignment: int) -> None:
-        self._code_alignment = code_alignment
-        self._data_alignment = data_alignment
-        self._state = _State()
-
-    def begin(self, program: bytes) -> None:
-        """Run what all functions of a kind begin with, which others can go back to; see ``run``."""
-        self._run(program, 0)
-        self._state.initial = dict(self._state.saved)
-
-    def run(self, program: bytes, start: int, until: int) -> None:
-        """
-        Run the program of the function that begins at ``start``, up to an address.
-
-        Raises:
-            ValueError: It is no program.
-            IndexError: It ends within an instruction.
-        """
-        self._state.location = start
-        self._run(program, until)
-
-    def row(self, return_register: int, *, is_signal_frame: bool) -> Row:
-        """Return the row that there is now."""
-        return Row(*self._state.cfa, self._state.saved, return_register, is_signal_frame)
-
-    def _run(self, program: bytes, until: int) -> None:
+    def run(self, program: bytes, until: int) -> None:
         # What is said of an address comes before the first advance that goes past it.
-        state = self._state
         at = 0
-        while at < len(program) and state.location <= until:
+        while at < len(program) and self.location <= until:
             byte = program[at]
             at += 1
             operand = byte & _OPERAND
             if byte >= _RESTORE:
-                state.restore(operand)
+                self.restore(operand)
             elif byte >= _OFFSET:
                 value, at = uleb128(program, at)
-                state.save(operand, AT_OFFSET, value * self._data_alignment)
+                self.save(operand, AT_OFFSET, value * self._data_alignment)
             elif byte >= _ADVANCE:
-                state.advance(operand * self._code_alignment)
+                self.advance(operand * self._code_alignment)
             else:
                 at = self._extended(byte, program, at)
 
     def _extended(self, operation: int, program: bytes, at: int) -> int:
-        instruction = _INSTRUCTIONS.get(operation)
-        if instruction is None:
+        if operation not in _INSTRUCTIONS:
             raise ValueError("an unknown instruction")
-        operands, effect = instruction
+        operands, effect = _INSTRUCTIONS[operation]
         numbers = []
         expression = b""
         for operand in operands:
@@ -218,5 +175,39 @@ class Program:
                 raise IndexError("an instruction that is cut short")
             numbers.append(value)
             at = end
-        effect(self._state, numbers, expression)
+        effect(self, numbers, expression)
         return at
+
+
+_Effect = Callable[[_State, list[int], bytes], object]
+
+# Operands: 1, 2, 4: bytes, in units of the code alignment; u, s: LEB128; f, F: the same in
+# units of the data alignment; b: an expression.
+_INSTRUCTIONS: Final[dict[int, tuple[str, _Effect]]] = {
+    0x00: ("", lambda _s, _n, _b: None),  # nothing
+    **{
+        0x02 + place: (width, lambda s, n, _b: s.advance(n[0])) for place, width in enumerate("124")
+    },
+    0x05: ("uf", lambda s, n, _b: s.save(n[0], AT_OFFSET, n[1])),
+    0x06: ("u", lambda s, n, _b: s.restore(n[0])),
+    0x07: ("u", lambda s, n, _b: s.save(n[0], UNDEFINED)),
+    0x08: ("u", lambda s, n, _b: s.saved.pop(n[0], None)),
+    0x09: ("uu", lambda s, n, _b: s.save(n[0], REGISTER, n[1])),
+    0x0A: ("", lambda s, _n, _b: s.remember()),
+    0x0B: ("", lambda s, _n, _b: s.recall()),
+    0x0C: ("uu", lambda s, n, _b: s.define(n[0], n[1])),
+    0x0D: ("u", lambda s, n, _b: s.define(n[0], None)),
+    0x0E: ("u", lambda s, n, _b: s.define(None, n[0])),
+    0x0F: ("b", lambda s, _n, b: s.define(0, 0, b)),
+    0x10: ("ub", lambda s, n, b: s.save(n[0], AT_EXPRESSION, expression=b)),
+    0x11: ("uF", lambda s, n, _b: s.save(n[0], AT_OFFSET, n[1])),
+    0x12: ("uF", lambda s, n, _b: s.define(n[0], n[1])),
+    0x13: ("F", lambda s, n, _b: s.define(None, n[0])),
+    0x14: ("uf", lambda s, n, _b: s.save(n[0], OFFSET, n[1])),
+    0x15: ("uF", lambda s, n, _b: s.save(n[0], OFFSET, n[1])),
+    0x16: ("ub", lambda s, n, b: s.save(n[0], EXPRESSION, expression=b)),
+    # Pointer authentication: whoever reads a return address strips it in any case.
+    0x2C: ("", lambda _s, _n, _b: None),
+    0x2D: ("", lambda _s, _n, _b: None),
+    0x2E: ("u", lambda _s, _n, _b: None),  # size of the arguments on the stack
+}

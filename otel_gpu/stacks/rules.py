@@ -54,48 +54,49 @@ class Rule(NamedTuple):
 class FileRules(dict[int, Rule]):
     """The rules of one file by virtual address, made when they are asked for."""
 
-    def __init__(self, image: ElfImage, architecture: Architecture, size: "_Size") -> None:
+    def __init__(self, image: ElfImage, rules: "Rules") -> None:
         super().__init__()
         self._image = image
-        self._architecture = architecture
+        self._all = rules
         self._frames = CallFrames(image)
-        self._size = size
         self._rows: dict[int, Row | None] = {}
 
     def __missing__(self, address: int) -> Rule:
-        if self._size.work > _MAX_WORK:
+        if self._all.work > _MAX_WORK:
             return _NO_CODE
         row = self._read(address)
         if row is not None:
-            rule = _reduced(self._architecture, row)
+            rule = _reduced(self._all.architecture, row)
         else:
             rule = _FRAME_RECORD if self._is_code(address) else _NO_CODE
         # Rules are few, addresses many.
-        rule = self[address] = self._size.rules.setdefault(rule, rule)
-        self._size.used += 1
+        rule = self[address] = self._all.different.setdefault(rule, rule)
+        self._all.used += 1
         return rule
 
     def row(self, address: int) -> Row | None:
         """Return what the tables say about an address."""
         if address not in self._rows:
-            if self._size.work > _MAX_WORK:
+            if self._all.work > _MAX_WORK:
                 return None
             self._rows[address] = self._read(address)
-            self._size.used += _ROW_WEIGHT
+            self._all.used += _ROW_WEIGHT
         return self._rows[address]
 
     def follows_call(self, address: int) -> bool:
         """Return whether an address is what a call returns to."""
-        return self._is_code(address - 1) and follows_call(self._architecture, self._image, address)
+        return self._is_code(address - 1) and follows_call(
+            self._all.architecture, self._image, address
+        )
 
     def _read(self, address: int) -> Row | None:
         before = self._frames.work
         row = self._frames.row(address)
-        self._size.work += self._frames.work - before
+        self._all.work += self._frames.work - before
         return row
 
     def _is_code(self, address: int) -> bool:
-        return self._image.machine == self._architecture.machine and any(
+        return self._image.machine == self._all.architecture.machine and any(
             segment.executable and 0 <= address - segment.address < segment.memory_bytes
             for segment in self._image.segments
         )
@@ -119,13 +120,6 @@ class SameRule(dict[int, Rule]):
         return self._rule.kind == FRAME_RECORD
 
 
-class _Size:
-    def __init__(self) -> None:
-        self.used = 0
-        self.work = 0
-        self.rules: dict[Rule, Rule] = {}
-
-
 _GENERAL: Final = Rule(GENERAL)
 _FRAME_RECORD: Final = Rule(FRAME_RECORD)
 _NO_CODE: Final = Rule(NO_CODE)
@@ -136,22 +130,26 @@ NOWHERE: Final = SameRule(_NO_CODE)
 
 
 class Rules:
-    """The rules of all files that were met."""
+    """
+    The rules of all files that were met.
+
+    There are ``used`` of them, of which a row counts as many; ``different`` has each once.
+    ``work`` is how many bytes of tables the present walk has read.
+    """
 
     def __init__(self, architecture: Architecture) -> None:
-        self._architecture = architecture
+        self.architecture = architecture
         self._files: dict[ElfImage, FileRules] = {}
-        self._size = _Size()
-
-    def __len__(self) -> int:
-        return self._size.used
+        self.used = self.work = 0
+        self.different: dict[Rule, Rule] = {}
 
     def begin(self) -> None:
         """Begin a walk: it may read so much of tables, and too many rules are forgotten."""
-        self._size.work = 0
-        if self._size.used > _MAX_RULES or len(self._files) > _MAX_IMAGES:
+        self.work = 0
+        if self.used > _MAX_RULES or len(self._files) > _MAX_IMAGES:
             self._files.clear()
-            self._size = _Size()
+            self.different.clear()
+            self.used = 0
 
     def of(self, mapping: mappings.Mapping) -> FileRules | SameRule:
         """Return the rules of what is mapped, by ``address - mapping.bias``."""
@@ -161,7 +159,7 @@ class Rules:
             return NOWHERE if mapping.path == mappings.UPROBES else _GENERATED
         rules = self._files.get(image)
         if rules is None:
-            rules = self._files[image] = FileRules(image, self._architecture, self._size)
+            rules = self._files[image] = FileRules(image, self)
         return rules
 
 

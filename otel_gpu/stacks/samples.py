@@ -21,35 +21,16 @@ Image = tuple[int, int]
 
 class Sample:
     """
-    One user stack, as it was at a moment of its thread.
+    One user stack, as it was at a moment of its thread, from a RECORD_SAMPLE.
 
-    Args:
-        record: A RECORD_SAMPLE. Counts in it that go beyond it are taken for what is there.
-
-    Attributes:
-        token: What records that belong to it call it, unique within the thread.
-        image: The process image.
-        tid: The thread.
-        registers: Its registers in user space.
-        returns: Return addresses that probes have replaced, packed ``struct saved_return``.
-        python_frames: Innermost first, packed ``struct python_frame``.
-        python_status: ``enum python_status``.
-        stack: What was copied of the stack; its first byte is at the stack pointer.
+    Records that belong to it name it by ``token``, unique within the thread. ``returns`` are
+    return addresses that probes have replaced, and ``python_frames`` innermost first, both packed;
+    the first byte of ``stack`` is at the stack pointer. Counts that go beyond the record are taken
+    for what is there.
 
     Raises:
         ValueError: The record is no sample, or too short for one.
     """
-
-    __slots__ = (
-        "image",
-        "python_frames",
-        "python_status",
-        "registers",
-        "returns",
-        "stack",
-        "tid",
-        "token",
-    )
 
     def __init__(self, record: bytes) -> None:
         if len(record) < SMALLEST_SAMPLE_BYTES:

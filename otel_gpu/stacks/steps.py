@@ -51,14 +51,10 @@ AARCH64: Final = Architecture(183, 31, 29, 30, (1 << 48) - 1, record_is_at_top=F
 
 class StackCopy:
     """
-    A copy of the top of a stack, never read outside of it.
+    A copy of the top of a stack, from the address ``origin`` on, never read outside of it.
 
-    Attributes:
-        origin: The address of its first byte.
-        words: What is in it, in 8 bytes each.
-        used: The positions of the words that were read.
-        returns: Return addresses that uretprobes replaced, by where they are on the stack.
-        find: Gives the mapping that holds an address of code.
+    ``used`` are the positions of the ``words`` that were read, ``returns`` return addresses that
+    uretprobes replaced, by where they are on the stack. ``find`` gives the mapping of an address.
     """
 
     def __init__(
@@ -122,15 +118,7 @@ BEGINNING: Final = Frame(-1, {})
 
 
 def caller(architecture: Architecture, row: Row, frame: Frame, stack: StackCopy) -> Frame | None:
-    """
-    Return the frame of the caller; None if it cannot be found.
-
-    Args:
-        architecture: The processor.
-        row: The rules for where the frame is.
-        frame: A frame whose stack pointer is known.
-        stack: What the rules read.
-    """
+    """Return the caller of a frame whose stack pointer is known, by its row; or None."""
     if row.return_register != architecture.return_address:
         return None
     rule = row.saved.get(row.return_register)
@@ -139,15 +127,11 @@ def caller(architecture: Architecture, row: Row, frame: Frame, stack: StackCopy)
     cfa = _cfa(architecture, row, frame, stack)
     if cfa is None:
         return None
-    registers = frame.registers
-    found = {**registers, architecture.stack_pointer: cfa}
+    found: dict[int, int | None] = {**frame.registers, architecture.stack_pointer: cfa}
     for register, rule in row.saved.items():
-        value = _restored(architecture, rule, register, cfa, registers, stack)
-        if value is None:
-            found.pop(register, None)
-        else:
-            found[register] = value
-    return _going_on(architecture, row, frame, found)
+        found[register] = _restored(architecture, rule, register, cfa, frame.registers, stack)
+    known = {register: value for register, value in found.items() if value is not None}
+    return _going_on(architecture, row, frame, known)
 
 
 def _cfa(architecture: Architecture, row: Row, frame: Frame, stack: StackCopy) -> int | None:
@@ -173,11 +157,8 @@ def _going_on(
     if not address:
         return BEGINNING
     # A function without a frame of its own leaves the stack pointer as it is (AArch64).
-    return (
-        Frame(address - 1, found)
-        if found[stack_pointer] >= frame.registers[stack_pointer]
-        else None
-    )
+    is_above = found[stack_pointer] >= frame.registers[stack_pointer]
+    return Frame(address - 1, found) if is_above else None
 
 
 def _restored(

@@ -59,9 +59,8 @@ class SymbolCache:
     """
     Symbol tables on disk. Where it cannot be used it holds nothing, without a word.
 
-    Args:
-        folder: Made when the first table is stored. None: hold nothing.
-        limit_bytes: The tables not used for longest go when there are more.
+    The folder is made when the first table is stored. The tables not used for longest go when they
+    take more than ``limit_bytes``.
     """
 
     def __init__(self, folder: Path | None, limit_bytes: int = _MAX_FOLDER_BYTES) -> None:
@@ -73,11 +72,8 @@ class SymbolCache:
         if not _BUILD_ID.fullmatch(build_id) or len(sources) > _MAX_SOURCES:
             return None
         with contextlib.suppress(OSError, ValueError), self._open_folder() as folder:
-            fd = os.open(
-                build_id + _SUFFIX,
-                os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK,
-                dir_fd=folder,
-            )
+            flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+            fd = os.open(build_id + _SUFFIX, flags, dir_fd=folder)
             try:
                 return _mapped_keys(fd, build_id, sources)
             finally:
@@ -86,11 +82,8 @@ class SymbolCache:
 
     def store(self, build_id: str, sources: Sequence[SymbolSource], keys: Sequence[int]) -> None:
         """Keep a table for the next run."""
-        if (
-            not _BUILD_ID.fullmatch(build_id)
-            or not 0 < len(keys) <= _MAX_KEYS
-            or len(sources) > _MAX_SOURCES
-        ):
+        is_named = _BUILD_ID.fullmatch(build_id) and len(sources) <= _MAX_SOURCES
+        if not is_named or not 0 < len(keys) <= _MAX_KEYS:
             return
         content = memoryview(keys).cast("B")  # type: ignore[arg-type]
         header = _header(build_id, sources, zlib.crc32(content), len(keys))
@@ -130,12 +123,8 @@ class SymbolCache:
 
 def _mapped_keys(fd: int, build_id: str, sources: Sequence[SymbolSource]) -> Sequence[int] | None:
     status = os.fstat(fd)
-    if (
-        not stat.S_ISREG(status.st_mode)
-        or status.st_uid != os.geteuid()
-        or status.st_nlink != 1
-        or status.st_mode & _WRITABLE_BY_OTHERS
-    ):
+    is_ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+    if not is_ours or status.st_nlink != 1 or status.st_mode & _WRITABLE_BY_OTHERS:
         return None
     header = os.pread(fd, _HEADER.size, 0)
     if len(header) < _HEADER.size:

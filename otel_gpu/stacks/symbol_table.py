@@ -25,7 +25,7 @@ _NUMBER_BITS = 24
 _NUMBER_MASK = (1 << _NUMBER_BITS) - 1
 _ADDRESS_LIMIT = 1 << 40
 _TYPE_MASK = 0xF
-_FUNCTION, _INDIRECT_FUNCTION = 2, 10
+_FUNCTIONS = (2, 10)  # STT_FUNC, STT_GNU_IFUNC
 _LOCAL, _WEAK = 0, 2
 _MANGLED = ("_Z", "_R")
 _ARM_MARKS = ("$a", "$d", "$t", "$x")
@@ -79,23 +79,16 @@ def symbol_source(image: ElfImage, section: str, *, separate: bool) -> SymbolSou
     count = min(symbols.size_bytes, max(room, 0)) // _SYMBOL.size
     if count <= 1:  # The first is always empty.
         return None
-    return SymbolSource(
-        image if separate else None,
-        symbols.file_offset,
-        count,
-        names.file_offset,
-        names.size_bytes,
-    )
+    file = image if separate else None
+    return SymbolSource(file, symbols.file_offset, count, names.file_offset, names.size_bytes)
 
 
 class SymbolTable:
     """
-    Where the functions of one image start.
+    Where the functions of one image start that are in its executable segments.
 
-    Args:
-        image: The file; only its functions in executable segments are kept.
-        sources: The symbol sections. Those of separate files belong to the table then.
-        keys: What ``keys`` was for the same sources before, instead of reading them all.
+    Separate files in ``sources`` belong to the table then. ``keys`` is what it was for the same
+    sources before; without, all their symbols are read.
     """
 
     def __init__(
@@ -106,9 +99,6 @@ class SymbolTable:
         self._sources = sources
         self._whole = sum(source.symbols for source in sources) <= _MAX_SYMBOLS
         self.keys: Sequence[int] = self._read(image) if keys is None else keys
-
-    def __len__(self) -> int:
-        return len(self.keys)
 
     def close(self) -> None:
         """Close the separate files."""
@@ -124,15 +114,13 @@ class SymbolTable:
         functions lie in each other, it is the innermost. Of several with the same start
         it is, in this order: one that the file exports, one with fewer underscores before
         its name, a strong one, the shortest name, the first of the alphabet.
-
         """
         relative = address - self._base
         if not 0 <= relative < _ADDRESS_LIMIT:
             return None
         keys = self.keys
         above = bisect_right(keys, relative << _NUMBER_BITS | _NUMBER_MASK)
-        nearest = True
-        for _ in range(_MAX_ENCLOSING):
+        for depth in range(_MAX_ENCLOSING):
             if above == 0:
                 return None
             first = above - 1
@@ -143,12 +131,11 @@ class SymbolTable:
                     break
             same = self._candidates(image, first, above)
             if not (len(same) == 1 and relative - start < same[0].size):
-                same = self._holders(image, same, relative - start, nearest=nearest)
+                same = self._holders(image, same, relative - start, nearest=not depth)
             name = _best_name(image, same)
             if name:
                 return name, relative - start
             above = first
-            nearest = False
         return None
 
     def _candidates(self, image: ElfImage, first: int, above: int) -> list[_Candidate]:
@@ -165,7 +152,8 @@ class SymbolTable:
             entry = (source.image or image).read_file(place, _SYMBOL.size)
             if len(entry) == _SYMBOL.size:
                 name, info, _, section, value, size = _SYMBOL.unpack(entry)
-                if value - self._base == self.keys[index] >> _NUMBER_BITS and _is_function(info):
+                is_there = value - self._base == self.keys[index] >> _NUMBER_BITS
+                if is_there and info & _TYPE_MASK in _FUNCTIONS:
                     found.append(_Candidate(source, name, info, section, value, size))
         return found
 
@@ -209,9 +197,7 @@ class SymbolTable:
                 zip(words[0::3].tolist(), words[1::3].tolist(), strict=True), first
             )
             # A section number of 0 means that the function is in another file.
-            if word >> 48
-            and 0 <= value - base < limit
-            and word >> 32 & _TYPE_MASK in (_FUNCTION, _INDIRECT_FUNCTION)
+            if word >> 48 and 0 <= value - base < limit and word >> 32 & _TYPE_MASK in _FUNCTIONS
         ]
         keys.sort()
         return array("Q", keys)
@@ -224,10 +210,6 @@ def _within_section(image: ElfImage, candidate: _Candidate, offset: int) -> bool
         return offset == 0
     section = sections[candidate.section]
     return section.address <= candidate.value < section.address + section.size_bytes - offset
-
-
-def _is_function(info: int) -> bool:
-    return info & _TYPE_MASK in {_FUNCTION, _INDIRECT_FUNCTION}
 
 
 def _merged(runs: "list[array[int]]") -> "array[int]":
@@ -249,11 +231,8 @@ def _merged(runs: "list[array[int]]") -> "array[int]":
 
 
 def _best_name(image: ElfImage, same: list[_Candidate]) -> str | None:
-    named = []
-    for candidate in same:
-        name = _name(image, candidate)
-        if name and not _is_mark(name):
-            named.append((name, candidate.info >> 4))
+    named = [(_name(image, candidate), candidate.info >> 4) for candidate in same]
+    named = [pair for pair in named if pair[0] and not _is_mark(pair[0])]
     if len(named) > 1:
         named.sort(key=_rank)
     return named[0][0] if named else None
@@ -267,9 +246,8 @@ def _name(image: ElfImage, candidate: _Candidate) -> str:
     name, end, _ = read(place, min(_SHORT_NAME_BYTES, room)).partition(b"\0")
     if not end:
         name = read(place, min(_MAX_NAME_BYTES, room)).partition(b"\0")[0]
-    text = name.decode("utf-8", "replace")
     # What follows an @ is a version.
-    return text.partition("@")[0]
+    return name.decode("utf-8", "replace").partition("@")[0]
 
 
 def _is_mark(name: str) -> bool:

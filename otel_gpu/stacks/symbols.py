@@ -4,23 +4,25 @@ import time
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from typing import TypeAlias
 
+from otel_gpu.recent import Recent
 from otel_gpu.stacks.debug_files import symbol_sources
 from otel_gpu.stacks.demangling import Demangler
 from otel_gpu.stacks.elf_image import ElfImage
+from otel_gpu.stacks.frames import clean
 from otel_gpu.stacks.mappings import Mapping
 from otel_gpu.stacks.perf_map import PerfMap
 from otel_gpu.stacks.symbol_cache import SymbolCache, cache_folder
 from otel_gpu.stacks.symbol_table import SymbolTable
 
-_Named = tuple[str, int]
+_Named: TypeAlias = tuple[str, int] | None
 
 _MAX_NAMES = 1 << 14
 _MAX_TEXTS = 1 << 12
 _MAX_TABLES = 128
 _MAX_KEYS = 4 << 20  # 32 MiB in all tables; those of the cache on disk are not counted
 _MAX_PERF_MAPS = 4
-_MAX_TEXT = 512
 # Smaller tables are built faster than they are found on disk.
 _CACHED_KEYS = 20_000
 # Building a table stops everything else. Large programs need a few seconds of it at their
@@ -46,10 +48,10 @@ class Symbols:
         self._cache = cache or SymbolCache(cache_folder())
         self._demangler = demangler or Demangler()
         self._clock = clock
-        self._names: OrderedDict[Hashable, _Named | None] = OrderedDict()
-        self._texts: OrderedDict[str, str] = OrderedDict()
+        self._names: Recent[Hashable, _Named] = Recent(_MAX_NAMES)
+        self._texts: Recent[str, str] = Recent(_MAX_TEXTS)
+        self._perf_maps: Recent[int, PerfMap] = Recent(_MAX_PERF_MAPS)
         self._tables: OrderedDict[Hashable, SymbolTable] = OrderedDict()
-        self._perf_maps: OrderedDict[int, PerfMap] = OrderedDict()
         self._budget_s = _BUILDING_S
         self._budget_at = clock()
         self.malformed = 0
@@ -62,7 +64,7 @@ class Symbols:
         for kept in (self._names, self._texts, self._tables, self._perf_maps):
             kept.clear()
 
-    def name(self, mapping: Mapping, address: int) -> tuple[str, int] | None:
+    def name(self, mapping: Mapping, address: int) -> _Named:
         """
         Return the function that an address of a process lies in, and the offset in it, or None.
 
@@ -76,44 +78,31 @@ class Symbols:
         identity = (mapping.file, image.build_id or image)
         key = (identity, address - mapping.bias)
         if key in self._names:
-            self._names.move_to_end(key)
-            return self._names[key]
-        if image.closed:
-            return None
-        table = self._table(identity, mapping, image)
+            return self._names.use(key)
+        table = None if image.closed else self._table(identity, mapping, image)
         if table is None:
             return None
         found = table.find(image, address - mapping.bias)
         if found is not None:
-            text = self._text(found[0])
+            text = self._texts.use(found[0]) or self._demangler.text(found[0])
             if text is None:
-                return _shown(found[0]), found[1]
+                return clean(found[0]), found[1]
+            self._texts[found[0]] = text = clean(text)
             found = text, found[1]
-        _keep(self._names, key, found, _MAX_NAMES)
+        self._names[key] = found
         return found
 
-    def _made_name(self, mapping: Mapping, address: int) -> _Named | None:
+    def _made_name(self, mapping: Mapping, address: int) -> _Named:
         # The kernel's own code has its name as the path.
         if mapping.pid <= 0 or mapping.path.startswith("["):
             return None
-        perf_map = self._perf_maps.get(mapping.pid)
+        perf_map = self._perf_maps.use(mapping.pid)
         if perf_map is None:
-            perf_map = PerfMap(mapping.pid, self._clock)
-        _keep(self._perf_maps, mapping.pid, perf_map, _MAX_PERF_MAPS)
+            perf_map = self._perf_maps[mapping.pid] = PerfMap(mapping.pid, self._clock)
         malformed = perf_map.malformed
         found = perf_map.find(address)
         self.malformed += perf_map.malformed - malformed
-        return None if found is None else (_shown(found[0]), found[1])
-
-    def _text(self, name: str) -> str | None:
-        text = self._texts.get(name)
-        if text is None:
-            text = self._demangler.text(name)
-            if text is None:
-                return None
-            text = _shown(text)
-        _keep(self._texts, name, text, _MAX_TEXTS)
-        return text
+        return None if found is None else (clean(found[0]), found[1])
 
     def _table(self, identity: Hashable, mapping: Mapping, image: ElfImage) -> SymbolTable | None:
         table = self._tables.get(identity)
@@ -130,7 +119,7 @@ class Symbols:
         self._budget_s -= self._clock() - now_s
         while len(self._tables) > 1 and (
             len(self._tables) > _MAX_TABLES
-            or sum(_held_keys(table) for table in self._tables.values()) > _MAX_KEYS
+            or sum(map(_held_keys, self._tables.values())) > _MAX_KEYS
         ):
             self._tables.popitem(last=False)[1].close()
         return table
@@ -138,31 +127,16 @@ class Symbols:
     def _read_table(self, mapping: Mapping, image: ElfImage) -> SymbolTable:
         sources = symbol_sources(image, mapping.pid, mapping.path)
         build_id = image.build_id
-        many = sum(source.symbols for source in sources) > _CACHED_KEYS
-        if not many or build_id is None:
+        if build_id is None or sum(source.symbols for source in sources) <= _CACHED_KEYS:
             return SymbolTable(image, sources)
         keys = self._cache.load(build_id, sources)
         if keys is None:
-            table = SymbolTable(image, sources)
-            self._cache.store(build_id, sources, table.keys)
+            keys = SymbolTable(image, sources).keys
+            self._cache.store(build_id, sources, keys)
             # From there it takes memory that the kernel may have back.
-            keys = self._cache.load(build_id, sources) or table.keys
+            keys = self._cache.load(build_id, sources) or keys
         return SymbolTable(image, sources, keys)
 
 
 def _held_keys(table: SymbolTable) -> int:
-    return len(table) if isinstance(table.keys, array) else 0
-
-
-def _keep(kept: OrderedDict, key: Hashable, value: object, limit: int) -> None:  # type: ignore[type-arg]
-    kept[key] = value
-    kept.move_to_end(key)
-    if len(kept) > limit:
-        kept.popitem(last=False)
-
-
-def _shown(name: str) -> str:
-    # It goes to terminals and into documents.
-    if not name.isprintable():
-        name = "".join(part if part.isprintable() else "\N{REPLACEMENT CHARACTER}" for part in name)
-    return name if len(name) <= _MAX_TEXT else name[: _MAX_TEXT - 1] + "…"
+    return len(table.keys) if isinstance(table.keys, array) else 0

@@ -43,15 +43,7 @@ from otel_gpu.stacks.rules import (
     Rules,
     SameRule,
 )
-from otel_gpu.stacks.steps import (
-    AARCH64,
-    BEGINNING,
-    X86_64,
-    Architecture,
-    Frame,
-    StackCopy,
-    caller,
-)
+from otel_gpu.stacks.steps import AARCH64, BEGINNING, X86_64, Architecture, Frame, StackCopy, caller
 
 MAX_FRAMES: Final = 256
 """A walk ends here, incomplete."""
@@ -96,13 +88,9 @@ class Unwinder:
         """
         Return the code addresses of a thread, innermost first, as far as they can be known.
 
-        Nothing is raised, whatever the stack and the files hold.
-
-        Args:
-            registers: The thread's.
-            stack: What was on the stack, from the stack pointer on.
-            find: Gives the executable mapping that holds an address, or None.
-            returns: Return addresses that uretprobes replaced, by where they are on the stack.
+        Nothing is raised, whatever the stack (from the stack pointer on) and the files hold.
+        ``find`` gives the executable mapping of an address, ``returns`` are return addresses that
+        uretprobes replaced, by where they are on the stack.
         """
         self._rules.begin()
         copy = StackCopy(registers.stack_pointer, stack, find, returns)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from otel_gpu import wire
-from otel_gpu.procfs.mapped_files import MappedFile
+from otel_gpu.recent import Recent
 from otel_gpu.stacks.code_objects import CodeObjects
 from otel_gpu.stacks.process_images import ProcessImages
 from otel_gpu.stacks.resolver import NO_API, NOTHING, Resolved, Resolver
@@ -48,12 +48,9 @@ _COUNTS: Final = (
 
 class UserStacks:
     """
-    The user stacks of one capture.
+    The user stacks of one capture; whoever watches its ``processes`` keeps those up to date.
 
-    Args:
-        current: Returns which image a process is now, by its ``image_ktime_ns``; 0: not known.
-        unwinder: Walks native stacks.
-        symbols: Names native functions.
+    ``current`` returns which image a process is now, by its ``image_ktime_ns``; 0: not known.
     """
 
     def __init__(
@@ -62,17 +59,17 @@ class UserStacks:
         unwinder: Unwinder | None = None,
         symbols: Symbols | None = None,
     ) -> None:
-        self._processes = ProcessImages(current)
+        self.processes = ProcessImages(current)
         self._codes = CodeObjects()
         self._symbols = symbols or Symbols()
         self._resolver = Resolver(
-            self._processes, self._codes, unwinder or Unwinder(), self._symbols
+            self.processes, self._codes, unwinder or Unwinder(), self._symbols
         )
         # By thread and token; of a wait that was named already, its stack.
         self._samples: OrderedDict[tuple[int, int], bytes] = OrderedDict()
         self._sample_bytes = 0
         self._newest_token = 0
-        self._named: OrderedDict[tuple[int, int], Resolved] = OrderedDict()
+        self._named: Recent[tuple[int, int], Resolved] = Recent(_MAX_NAMED)
         self._counts: dict[str, int] = dict.fromkeys(_COUNTS, 0)
 
     @property
@@ -92,55 +89,31 @@ class UserStacks:
             "perf_map_malformed": self._symbols.malformed,
         }
 
-    def learn_process(
-        self, pid: int, image_ktime_ns: int, files: Sequence[MappedFile] = ()
-    ) -> None:
-        """Take what a process maps now, as it began or loaded a library, while it lives."""
-        self._processes.learn((pid, image_ktime_ns), files)
-
-    def look_soon(self, pid: int, image_ktime_ns: int) -> None:
-        """A process loaded some library: it is looked at with the next ``look_again``."""
-        self._processes.hurry((pid, image_ktime_ns))
-
-    def look_again(self) -> None:
-        """Look at processes again that may have loaded more libraries; several times a second."""
-        self._processes.ask_due()
-
-    def inherit(self, parent: Image, child: Image) -> None:
-        """A process was forked; both are (pid, image_ktime_ns)."""
-        self._processes.inherit(parent, child)
-
-    def forget(self, pid: int, image_ktime_ns: int) -> None:
-        """A process ended, or became another program; its last records are still welcome."""
-        self._processes.end((pid, image_ktime_ns))
-
     def end_others(self, current: Mapping[int, int]) -> None:
         """End all images but the current ones: ``image_ktime_ns`` of each watched pid."""
-        self._processes.end_others(current)
+        self.processes.end_others(current)
         for image in self._codes.images:
             if current.get(image[0]) != image[1]:
-                self._processes.end(image)
+                self.processes.end(image)
 
     def drop_ended(self, now_s: float | None = None) -> None:
         """Let go of processes that ended a while ago, and of waits that ended a while ago."""
-        dropped = set(self._processes.drop_ended(now_s))
+        dropped = set(self.processes.drop_ended(now_s))
         for image in dropped:
             self._codes.forget(image)
         if dropped:
             self._resolver.forget(dropped)
             for key, sample in list(self._samples.items()):
-                _, _, _, _, image_ktime_ns, pid, _ = wire.RECORD_HEADER.unpack_from(sample)
-                if (pid, image_ktime_ns) in dropped:
+                header = wire.RECORD_HEADER.named(sample)
+                if (header["pid"], header["image_ktime_ns"]) in dropped:
                     self._drop_sample(key)
-        while self._named:
-            _, token = key = next(iter(self._named))
-            if self._newest_token - token < _MAX_SAMPLE_AGE_NS:
-                break
-            del self._named[key]
+        oldest = self._newest_token - _MAX_SAMPLE_AGE_NS
+        while self._named and self._named.oldest[1] <= oldest:
+            del self._named[self._named.oldest]
 
     def close(self) -> None:
         """Close all files."""
-        self._processes.close()
+        self.processes.close()
         self._symbols.close()
 
     def take(self, record: bytes) -> None:
@@ -157,10 +130,9 @@ class UserStacks:
         self._sample_bytes += len(record) - len(replaced)
         self._newest_token = max(self._newest_token, token)
         while self._samples:
-            _, oldest_token = oldest = next(iter(self._samples))
-            if self._sample_bytes <= _MAX_SAMPLE_BYTES and (
-                token - oldest_token < _MAX_SAMPLE_AGE_NS
-            ):
+            oldest = next(iter(self._samples))
+            is_young = token - oldest[1] < _MAX_SAMPLE_AGE_NS
+            if is_young and self._sample_bytes <= _MAX_SAMPLE_BYTES:
                 break
             self._drop_sample(oldest)
 
@@ -175,14 +147,11 @@ class UserStacks:
         The record of a stack that was not sent yet comes before it. Where nothing is known of
         the sample, the id is 0. Records of other kinds are returned as they are.
         """
-        position = _POSITIONS.get(record[:2])
-        if position is None:
-            return (record,)
-        named = record[position : position + _TOKEN_BYTES]
-        if named == NO_TOKEN:
+        position = _POSITIONS.get(record[:2], len(record))
+        token = int.from_bytes(record[position : position + _TOKEN_BYTES], "little")
+        if not token:
             return (record,)
         is_call = position == _CALL_STACK
-        token = int.from_bytes(named, "little")
         _, _, _, ktime_ns, _, _, tid = wire.RECORD_HEADER.unpack_from(record)
         key = (tid, token)
         found = self._named.get(key, NOTHING)
@@ -196,8 +165,6 @@ class UserStacks:
             if not is_call:
                 # The same wait can be a stall of its own and a part of a call or gap.
                 self._named[key] = found._replace(records=())
-                if len(self._named) > _MAX_NAMED:
-                    self._named.popitem(last=False)
         if found.stack:
             self._counts["resolved"] += 1
             self._counts["incomplete"] += not found.complete
@@ -218,14 +185,8 @@ class UserStacks:
         """
         Return the stack of a call that has not returned, and what has to be sent before it.
 
-        Args:
-            sample: What the kernel side keeps of the thread's latest wait; or nothing.
-            image: Of the thread, as (pid, image_ktime_ns).
-            tid: The thread.
-            start_ktime_ns: When the call began: what is older is not of it.
-
-        Returns:
-            0 and nothing, if the sample is not of this call.
+        ``sample`` is what the kernel side keeps of the thread's latest wait, or nothing. 0 and
+        nothing come of one that is older than the call, or of another thread.
         """
         if len(sample) < SMALLEST_SAMPLE_BYTES:
             return 0, ()

@@ -10,11 +10,11 @@ The frame pointer is apart: most functions keep a variable in it, which is anoth
 and which most walks do not depend on.
 """
 
-import functools
 import operator
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from collections.abc import Set as AbstractSet
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 _FEW: Final = 8
@@ -30,31 +30,19 @@ class _Walk(NamedTuple):
 
 
 class Walks:
-    """
-    The stacks of earlier walks, by what they depend on.
-
-    Args:
-        limit: How many are remembered; those that were not used for the longest time go
-            first.
-    """
+    """The stacks of the ``limit`` walks that were used last, by what they depend on."""
 
     def __init__(self, limit: int = 4096) -> None:
         self._limit = limit
         self._count = 0
         self._walks: OrderedDict[tuple[Hashable, ...], list[_Walk]] = OrderedDict()
 
-    def __len__(self) -> int:
-        return self._count
-
     def find(
         self, key: tuple[Hashable, ...], words: Sequence[int], frame_pointer: int, ktime_ns: int
     ) -> int | None:
         """Return the stack that a walk would give; None if that is not known. See ``keep``."""
-        walks = self._walks.get(key)
-        if walks is None:
-            return None
         count = len(words)
-        for walk in walks:
+        for walk in self._walks.get(key, ()):
             if (
                 walk.longest < count
                 and walk.frame_pointer in (None, frame_pointer)
@@ -81,15 +69,11 @@ class Walks:
         ends_ktime_ns: int | None = None,
     ) -> None:
         """
-        Remember a walk.
+        Remember that a stack came of a walk, which depended on nothing but its arguments.
 
-        Args:
-            key: Whose it is, and all else that it depended on beside what follows.
-            words: The words of the stack, from the stack pointer on.
-            positions: Of the words that it read.
-            stack: What came of it.
-            frame_pointer: The register; None: it did not depend on that.
-            ends_ktime_ns: From when on it has to be done again; None: never.
+        The key begins with its owner; ``positions`` are those of the words that it read, from the
+        stack pointer on. A ``frame_pointer`` of None says that it did not depend on that register,
+        and ``ends_ktime_ns`` from when on it has to be done again.
         """
         longest = max(positions, default=-1)
         if longest >= len(words) or min(positions, default=0) < 0:
@@ -98,19 +82,13 @@ class Walks:
         walks = self._walks.setdefault(key, [])
         self._walks.move_to_end(key)
         walks.insert(0, _Walk(read, read(words), longest, frame_pointer, stack, ends_ktime_ns))
-        self._count += 1
-        if len(walks) > _FEW:
-            walks.pop()
-            self._count -= 1
+        self._count += 1 - len(walks[_FEW:])
+        del walks[_FEW:]
         while self._count > self._limit:
             self._count -= len(self._walks.popitem(last=False)[1])
 
 
 # Walks of one shape share their reader, which is larger than the values that it reads.
-@functools.lru_cache(maxsize=1024)
+@lru_cache(maxsize=1024)
 def _reader(positions: tuple[int, ...]) -> Callable[[Sequence[int]], object]:
-    return operator.itemgetter(*positions) if positions else _nothing
-
-
-def _nothing(_: Sequence[int]) -> tuple[()]:
-    return ()
+    return operator.itemgetter(*positions) if positions else lambda _: ()

@@ -15,13 +15,13 @@ Part = tuple[str, Row]
 """The name of a table, and a row for it."""
 
 
-def chain_row(seq: int, process: int, chain: Chain, names: Names) -> Row:
+def chain_row(seq: int, chain: Chain, names: Names) -> Row:
     """Return the row of a chain; its causes have rows of their own."""
     effect = chain.effect
     return (
         seq,
         clean(chain.id),
-        process,
+        names.process(effect.process),
         effect.kind,
         clean(effect.api),
         effect.tid,

@@ -5,7 +5,7 @@ What a column may hold is written down once. SQLite checks the type when a row i
 written; a reader checks the range as well, since a file may come from anywhere.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 Row = tuple[Any, ...]
@@ -45,11 +45,9 @@ class Column(NamedTuple):
     One column.
 
     Attributes:
-        name: In SQL.
-        kind: What it may hold.
-        meaning: What it says, for people and for programs that ask ``schema_info``.
+        meaning: What it says, for people and for programs that ask ``schema_info``. It may be
+            NULL where that says what NULL means.
         unit: Of numbers that have one: ``ns``, ``bytes``.
-        optional: Whether it may be NULL; the meaning says what that means.
         made_of: The SQL that computes it from other columns; it takes no room.
     """
 
@@ -57,8 +55,12 @@ class Column(NamedTuple):
     kind: Kind
     meaning: str
     unit: str = ""
-    optional: bool = False
     made_of: str = ""
+
+    @property
+    def optional(self) -> bool:
+        """Whether it may be NULL."""
+        return "NULL" in self.meaning
 
     def sql(self) -> str:
         """Return the definition."""
@@ -75,30 +77,39 @@ class Column(NamedTuple):
         return f"({self.name} IS NULL OR {sound})" if self.optional else sound
 
 
-class Table(NamedTuple):
+class Table:
     """
-    One table.
+    One table; the first ``key_length`` columns are its primary key.
 
-    ``key`` is its primary key: a single integer is also where a row lies in the file. A
-    ``lookup`` table says what a number or a word means, and never grows.
+    A key of a single integer is also where a row lies in the file.
+
+    Attributes:
+        rows: Those of a table that never grows, which says what numbers or words mean.
+        stored: The columns that rows are written with.
+        key: The names of those that are its primary key.
+        select: The query for its rows, to which a condition can be added; the last value of each
+            row says whether the others lie in their bounds.
     """
 
-    name: str
-    meaning: str
-    columns: Sequence[Column]
-    key: Sequence[str]
-    lookup: bool = False
-
-    @property
-    def stored(self) -> tuple[Column, ...]:
-        """The columns that rows are written with."""
-        return tuple(column for column in self.columns if not column.made_of)
+    def __init__(
+        self,
+        name: str,
+        meaning: str,
+        *columns: Column,
+        key_length: int = 1,
+        rows: Iterable[Row] = (),
+    ) -> None:
+        self.name, self.meaning, self.columns, self.rows = name, meaning, columns, tuple(rows)
+        self.stored = tuple(column for column in columns if not column.made_of)
+        self.key = tuple(column.name for column in columns[:key_length])
+        self._names = ", ".join(column.name for column in self.stored)
+        sound = " AND ".join(filter(None, (column.is_sound() for column in self.stored))) or "1"
+        self.select = f"SELECT {self._names}, {sound} FROM {name}"
 
     def sql(self) -> str:
         """Return the statement that makes it."""
         columns = ", ".join(column.sql() for column in self.columns)
-        first = self.columns[0]
-        if self.key == (first.name,) and first.kind.sql == "INTEGER":
+        if len(self.key) == 1 and self.columns[0].kind.sql == "INTEGER":
             columns = columns.replace(" NOT NULL", " PRIMARY KEY", 1)
             return f"CREATE TABLE {self.name} ({columns}) STRICT"
         key = ", ".join(self.key)
@@ -106,29 +117,20 @@ class Table(NamedTuple):
 
     def insert(self, *, replace: bool = False) -> str:
         """Return the statement that writes a row; ``replace``: also over an older one."""
-        names = ", ".join(column.name for column in self.stored)
         places = ", ".join("?" * len(self.stored))
         verb = "INSERT OR REPLACE" if replace else "INSERT"
-        return f"{verb} INTO {self.name} ({names}) VALUES ({places})"
-
-    def select(self) -> str:
-        """
-        Return the query for its rows, to which a condition can be added.
-
-        The last value of each row says whether the others lie in their bounds.
-        """
-        names = ", ".join(column.name for column in self.stored)
-        sound = " AND ".join(filter(None, (column.is_sound() for column in self.stored))) or "1"
-        return f"SELECT {names}, {sound} FROM {self.name}"
+        return f"{verb} INTO {self.name} ({self._names}) VALUES ({places})"
 
 
-class View(NamedTuple):
-    """One view; ``columns`` are its meanings and units by name, where they are its own."""
+Meaning = str | tuple[str, str]
+"""What a column of a view says, and its unit if it has one."""
 
-    name: str
-    meaning: str
-    query: str
-    columns: Mapping[str, tuple[str, str]]
+
+class View:
+    """One view; ``columns`` are its meanings by name, where they are its own."""
+
+    def __init__(self, name: str, meaning: str, query: str, **columns: Meaning) -> None:
+        self.name, self.meaning, self.query, self.columns = name, meaning, query, columns
 
     def sql(self) -> str:
         """Return the statement that makes it."""

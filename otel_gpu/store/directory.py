@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from otel_gpu import wire
 from otel_gpu.decode.events import SeriesKey
-from otel_gpu.enrich.activities import CallStack, DeviceIdentity, ProcessImage
+from otel_gpu.enrich.activities import CallStack, DeviceIdentity, ProcessImage, Series
 from otel_gpu.probe_table import API_BY_NUMBER, Api, unknown_api
 from otel_gpu.store.columns import MAX_INTEGER, Row
 from otel_gpu.store.lookups import family_number
@@ -15,6 +15,7 @@ from otel_gpu.store.resource_text import read_resource
 from otel_gpu.store.schema import TABLE_BY_NAME
 from otel_gpu.store.stack_rows import read_stack
 from otel_gpu.store.text import from_json
+from otel_gpu.store.totals import NOTHING
 
 MAX_KNOWN = 16_384
 # Numbers are given in order: whoever asks for one will ask for those after it.
@@ -25,26 +26,13 @@ _Frames = TypeVar("_Frames")
 _PLAIN = (str, bool, int, float)
 
 
-class SeriesName(NamedTuple):
-    """What a series counts, and for whom."""
-
-    process: ProcessImage
-    key: SeriesKey
-    api: Api | None
-    device: DeviceIdentity | None
-
-
 class Directory:
     """
     Finds what numbers refer to; remembers the latest ones.
 
-    Attributes:
-        process: Gives a process image; None: the store does not know it.
-        device: Gives a device; None: it is not known.
-        stack: Gives the functions of a kernel stack; none when it is not known.
-        program_stack: Gives a program's stack; None: it is not known.
-        series: Gives what a series counts; None: the store does not know it.
-        api: Gives an API; one that this version does not know has the name in the store.
+    ``process``, ``device``, ``program_stack`` and ``series`` give None of what the store does not
+    know, and ``stack`` gives no functions. An API that this version does not know has the name in
+    the store.
     """
 
     def __init__(self, pages: Pages) -> None:
@@ -108,17 +96,16 @@ class Directory:
             self._pages.reject("stacks")
             return None
 
-    def _read_series(self, number: int) -> SeriesName | None:
+    def _read_series(self, number: int) -> Series | None:
         row = self._one("series", number)
         process = None if row is None else self.process(row[2])
         if row is None or process is None:
             return None
         _, _, _, metric, api, status, device, cuda_device, copy_kind, nested = row
-        key = SeriesKey(
-            process.image_ktime_ns, process.pid, status, device, metric, api, copy_kind, nested
-        )
+        image = (process.image_ktime_ns, process.pid)
+        key = SeriesKey(*image, status, device, metric, api, copy_kind, nested)
         named = self.api(api) if metric == wire.METRIC_CALL_DURATION else None
-        return SeriesName(process, key, named, self.device(cuda_device))
+        return Series(process, key, named, self.device(cuda_device), NOTHING)
 
     def _read_api(self, number: int) -> Api:
         if known := API_BY_NUMBER.get(number):

@@ -6,7 +6,7 @@ played back all follow from that.
 """
 
 from collections.abc import Callable, Sequence
-from operator import attrgetter, call, itemgetter
+from operator import call, itemgetter
 from typing import Any, NamedTuple
 
 from otel_gpu.decode.events import CudaCall, Fork, Gap, OpenCall, Stall
@@ -20,21 +20,25 @@ from otel_gpu.enrich.activities import (
 )
 from otel_gpu.enrich.ids import SpanIds
 from otel_gpu.store.columns import MAX_INTEGER, S64, TEXT, U64, Column, Row, Table
-from otel_gpu.store.fields import DEVICE, END, PROCESS, SEQ, STACK, WAITED_FOR, event_columns
+from otel_gpu.store.fields import DEVICE, END, PROCESS, SEQ, STACK, START, WAITED_FOR, event_columns
 from otel_gpu.store.rows import event_rows
 
 _new_tuple = tuple.__new__
 
 
+def _length(name: str, meaning: str, made_of: str) -> Column:
+    return Column(name, S64, meaning, "ns", made_of=made_of)
+
+
+_DURATION = _length("duration_ns", "how long it took", "end_ktime_ns - start_ktime_ns")
+
+
 class Reference(NamedTuple):
     """
-    What an activity has beside its event, and how a row refers to it.
+    A field that an activity has beside its event, and the column that refers to it.
 
-    Attributes:
-        field: Of the activity.
-        column: Of the row.
-        method: Of ``Names``, which gives the number of a thing, and of ``Directory``, which
-            gives the thing back. Empty: the row holds the field as it is.
+    ``method`` is that of ``Names``, which gives the number of a thing, and of ``Directory``, which
+    gives the thing back. Empty: the row holds the field as it is.
     """
 
     field: str
@@ -50,14 +54,11 @@ class EventTable(NamedTuple):
     that name numbers, ``X_unix_ns`` is the moment of ``X_ktime_ns``, and ``…_id`` are the ids.
 
     Attributes:
-        name: Of the table.
-        meaning: For people.
-        activity: The class of its activities.
-        event: The class of their events, of which the first field is when the event was sent.
+        event: The class of the events, of which the first field is when the event was sent.
         ids: Gives the ids of an event, in the order of the activity's fields.
         references: What the row says beside the event.
-        end: When the event was sent, in Unix time.
         lengths: Columns that are computed from others.
+        end: When the event was sent, in Unix time.
     """
 
     name: str
@@ -66,77 +67,84 @@ class EventTable(NamedTuple):
     event: Any
     ids: Callable[[SpanIds, Any], tuple[bytes, ...]]
     references: tuple[Reference, ...]
-    end: Column
-    lengths: tuple[Column, ...]
+    lengths: tuple[Column, ...] = (_DURATION,)
+    end: Column = END
 
     @property
     def table(self) -> Table:
         """The description of the table."""
         start = f"{self.end.name} + start_ktime_ns - {self.event._fields[0]}"
-        columns = (
+        return Table(
+            self.name,
+            self.meaning,
             SEQ,
             *(reference.column for reference in self.references),
             self.end,
             *event_columns(self.event),
-            Column("start_unix_ns", S64, "when it began, in Unix time", "ns", made_of=start),
+            START._replace(kind=S64, made_of=start),
             *self.lengths,
         )
-        return Table(self.name, self.meaning, columns, ("seq",))
 
+    @property
+    def end_place(self) -> int:
+        """Where in a row its end is."""
+        return 1 + len(self.references)
+
+    @property
     def apis(self) -> list[str]:
-        """Return the fields of the activity that are APIs."""
+        """The fields of the activity that are APIs."""
         return [name for name in self.activity._fields if name.endswith("api")]
 
-    def row_maker(self, names: object) -> Callable[[int, Any], Row]:
+    def row_maker(self, names: Any) -> Callable[[int, Any], Row]:  # noqa: ANN401 -- see Reference
         """Return what makes the row of a number and an activity; ``names`` gives numbers."""
-        fields = self.activity._fields
         refer = [_method(names, reference) for reference in self.references]
-        pick = itemgetter(
-            *(fields.index(name) for name in ("event", self.end.name)),
-            *(fields.index(reference.field) for reference in self.references),
-        )
-        apis = [fields.index(name) for name in self.apis()]
-        see_api = attrgetter("api")(names)
-        flatten = event_rows(self.event).flatten
+        place_of = self.activity._fields.index
+        fields = ("event", self.end.name, *(one.field for one in self.references))
+        pick = itemgetter(*map(place_of, fields))
+        apis = [(self.event._fields.index(name), place_of(name)) for name in self.apis]
+        known_apis = names.known_apis
+        flatten, _ = event_rows(self.event)
 
         def make(seq: int, activity: Any) -> Row:  # noqa: ANN401 -- of this table
-            for place in apis:
-                see_api(activity[place])
             event, end_unix_ns, *values = pick(activity)
-            return (seq, *map(call, refer, values), end_unix_ns, *flatten(event))
+            for at, place in apis:
+                if event[at] not in known_apis:
+                    names.api(activity[place])
+            # Takes half as long as unpacking both.
+            return (seq, *map(call, refer, values), end_unix_ns) + flatten(event)  # noqa: RUF005
 
         return make
 
     def activity_maker(
-        self, directory: object, ids_at: Callable[[int], SpanIds]
+        self,
+        directory: Any,  # noqa: ANN401 -- see Reference
+        ids_at: Callable[[int], SpanIds],
     ) -> Callable[[Row], Activity | None]:
         """
         Return what makes the activity of a row; None: what it refers to is not known.
 
-        Args:
-            directory: Knows what numbers refer to.
-            ids_at: Gives what names the spans of the capture that a ``seq`` is in.
+        ``ids_at`` gives what names the spans of the capture that a ``seq`` is in.
         """
         find = [_method(directory, reference) for reference in self.references]
         needed = _getter(
             [place for place, one in enumerate(self.references) if not one.column.optional]
         )
-        find_api = attrgetter("api")(directory)
+        find_api = directory.api
         fields, activity, ids_of = self.event._fields, self.activity, self.ids
         starts = [
             name for name in activity._fields if name.endswith("_unix_ns") and name != self.end.name
         ]
-        apis = _getter([fields.index(name) for name in self.apis()])
+        apis = _getter([fields.index(name) for name in self.apis])
         ktimes = _getter([fields.index(name.replace("_unix_", "_ktime_")) for name in starts])
         made = [
             *("event", self.end.name, *(reference.field for reference in self.references)),
-            *self.apis(),
+            *self.apis,
             *starts,
             *(name for name in activity._fields if name.endswith("_id")),
         ]
         arrange = _getter([made.index(name) for name in activity._fields])
-        restore = event_rows(self.event).restore
-        end = 1 + len(find)
+        _, restore = event_rows(self.event)
+        end = self.end_place
 
         def make(row: Row) -> Activity | None:
             found = [*map(call, find, row[1:end])]
@@ -164,12 +172,9 @@ class EventTable(NamedTuple):
 
 
 def _method(owner: object, reference: Reference) -> Callable[[Any], Any]:
-    method: Callable[[Any], Any] = getattr(owner, reference.method) if reference.method else _same
+    # Without a method it is text, of which str() makes nothing else.
+    method: Callable[[Any], Any] = getattr(owner, reference.method) if reference.method else str
     return method
-
-
-def _same(value: Any) -> Any:  # noqa: ANN401 -- whatever a column holds
-    return value
 
 
 def _getter(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
@@ -178,14 +183,9 @@ def _getter(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
     return itemgetter(*places) if len(places) > 1 else itemgetter(slice(first, first + len(places)))
 
 
-def _length(name: str, meaning: str, made_of: str) -> Column:
-    return Column(name, S64, meaning, "ns", made_of=made_of)
-
-
 _OF_PROCESS = Reference("process", PROCESS, "process")
 _ON_DEVICE = Reference("device", DEVICE, "device")
 _AT_STACK = Reference("stack", STACK, "program_stack")
-_DURATION = _length("duration_ns", "how long it took", "end_ktime_ns - start_ktime_ns")
 
 EVENT_TABLES: tuple[EventTable, ...] = (
     EventTable(
@@ -196,8 +196,6 @@ EVENT_TABLES: tuple[EventTable, ...] = (
         CudaCall,
         SpanIds.of_call,
         (_OF_PROCESS, _ON_DEVICE, _AT_STACK),
-        END,
-        (_DURATION,),
     ),
     EventTable(
         "stalls",
@@ -214,20 +212,17 @@ EVENT_TABLES: tuple[EventTable, ...] = (
             ),
             Reference(
                 "functions",
-                Column("stack", U64, "where in the kernel it was; see stacks", optional=True),
+                Column("stack", U64, "where in the kernel it was; see stacks. NULL: not known"),
                 "stack",
             ),
             _AT_STACK,
             Reference("resource", WAITED_FOR, "resource"),
         ),
-        END,
         (
             _DURATION,
             _length("blocked_ns", "how long it was blocked", "runnable_ktime_ns - start_ktime_ns"),
             _length(
-                "run_queue_ns",
-                "how long it waited for a CPU",
-                "end_ktime_ns - runnable_ktime_ns",
+                "run_queue_ns", "how long it waited for a CPU", "end_ktime_ns - runnable_ktime_ns"
             ),
         ),
     ),
@@ -238,8 +233,6 @@ EVENT_TABLES: tuple[EventTable, ...] = (
         Gap,
         SpanIds.of_gap,
         (_OF_PROCESS, _ON_DEVICE),
-        END,
-        (_DURATION,),
     ),
     EventTable(
         "forks",
@@ -251,8 +244,6 @@ EVENT_TABLES: tuple[EventTable, ...] = (
             _OF_PROCESS,
             Reference("child", Column("child", U64, "the new process; see processes"), "process"),
         ),
-        END,
-        (_DURATION,),
     ),
     EventTable(
         "open_calls",
@@ -261,7 +252,7 @@ EVENT_TABLES: tuple[EventTable, ...] = (
         OpenCall,
         SpanIds.of_open_call,
         (_OF_PROCESS, _ON_DEVICE, _AT_STACK),
-        Column("seen_unix_ns", U64, "when it was looked at, in Unix time", "ns"),
         (_length("age_ns", "for how long it was open by then", "ktime_ns - start_ktime_ns"),),
+        Column("seen_unix_ns", U64, "when it was looked at, in Unix time", "ns"),
     ),
 )

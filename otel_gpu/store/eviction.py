@@ -9,8 +9,8 @@ import sqlite3
 import time
 from pathlib import Path
 
-from otel_gpu.errors import StoreError
 from otel_gpu.store.limits import Limits
+from otel_gpu.store.problems import READER, TOO_SMALL, NoRoomError
 from otel_gpu.store.tables import NUMBERED
 
 _NS_PER_S = 1_000_000_000
@@ -36,30 +36,20 @@ _FORGET = (
     "DELETE FROM buckets WHERE capture NOT IN (SELECT capture FROM captures)",
     # A reader of a chunk needs what everything stood at when it began: the latest that is
     # older.
-    """
-    DELETE FROM aggregate_totals AS t WHERE t.chunk < :oldest AND (
-      t.series NOT IN (SELECT series FROM series)
-      OR EXISTS (SELECT 1 FROM aggregate_totals AS later
-        WHERE later.series = t.series AND later.chunk > t.chunk AND later.chunk < :oldest))
-    """,
-    """
-    DELETE FROM thread_time_totals AS t WHERE t.chunk < :oldest AND (
-      t.process NOT IN (SELECT process FROM processes)
-      OR EXISTS (SELECT 1 FROM thread_time_totals AS later
-        WHERE later.process = t.process AND later.chunk > t.chunk AND later.chunk < :oldest))
-    """,
+    *(
+        f"DELETE FROM {table} AS t WHERE chunk < :oldest AND ({key} NOT IN (SELECT {key} FROM {owner}) "
+        f"OR EXISTS (SELECT 1 FROM {table} AS later WHERE later.{key} = t.{key} "
+        "AND later.chunk > t.chunk AND later.chunk < :oldest))"
+        for table, key, owner in (
+            ("aggregate_totals", "series", "series"),
+            ("thread_time_totals", "process", "processes"),
+        )
+    ),
 )
 
 
 class Room:
-    """
-    Sees to it that a store does not outgrow its limits.
-
-    Args:
-        connection: Of the writer.
-        path: Of the file.
-        limits: What it may hold.
-    """
+    """Sees to it that the store of a writer's connection does not outgrow its limits."""
 
     def __init__(self, connection: sqlite3.Connection, path: Path, limits: Limits) -> None:
         self._connection = connection
@@ -76,31 +66,32 @@ class Room:
 
     def make(self, need_bytes: int, chunk: int) -> None:
         """
-        Remove what is too old, and what is in the way.
+        Remove what is too old, and what is in the way of so many bytes for a chunk, which stays.
 
         Each chunk goes in a transaction of its own: all that it took passes through the log.
 
-        Args:
-            need_bytes: What is to be written.
-            chunk: Where to; it stays.
-
         Raises:
-            StoreError: There is nothing left to remove.
+            NoRoomError: There is nothing left to remove, or a reader keeps the log.
         """
+        if self._log_is_full():
+            raise NoRoomError(READER)
         oldest_unix_ns = time.time_ns() - round(self._limits.max_age_s * _NS_PER_S)
         most_bytes = self._limits.file_bytes - need_bytes - _SLACK_BYTES
-        while oldest := self._oldest_before(chunk):
-            number, first_seq, last_seq, written_unix_ns = oldest
+        oldest = (
+            "SELECT chunk, first_seq, last_seq, written_unix_ns FROM chunks WHERE chunk < ? "
+            "ORDER BY chunk LIMIT 1"
+        )
+        while found := self._connection.execute(oldest, (chunk,)).fetchone():
+            number, first_seq, last_seq, written_unix_ns = found
             if written_unix_ns >= oldest_unix_ns and self.used_bytes() <= most_bytes:
                 break
             self._connection.execute("BEGIN IMMEDIATE")
             self._remove(number, first_seq, last_seq)
             self._connection.execute("COMMIT")
         if self.used_bytes() > most_bytes:
-            raise StoreError("the store is too small for what is written at once")
+            raise NoRoomError(TOO_SMALL)
 
-    def log_is_full(self) -> bool:
-        """Say whether the log cannot grow, since a reader keeps it from being emptied."""
+    def _log_is_full(self) -> bool:
         if self._log_bytes() <= self._limits.log_bytes:
             return False
         # Without waiting for the reader.
@@ -119,14 +110,6 @@ class Room:
         if free > most and free > pages // _FREE_SHARE:
             # It gives a row without columns for each page, of which execute() takes the first.
             self._connection.executescript(f"PRAGMA incremental_vacuum({most})")
-
-    def _oldest_before(self, chunk: int) -> tuple[int, int, int, int] | None:
-        found: tuple[int, int, int, int] | None = self._connection.execute(
-            "SELECT chunk, first_seq, last_seq, written_unix_ns FROM chunks WHERE chunk < ? "
-            "ORDER BY chunk LIMIT 1",
-            (chunk,),
-        ).fetchone()
-        return found
 
     def _remove(self, chunk: int, first_seq: int, last_seq: int) -> None:
         for table in NUMBERED:

@@ -5,33 +5,31 @@ A table of events has the fields of its event in their order, so that a row is r
 as it is. Dimensions, which are three numbers, are three columns.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
+from otel_gpu.enrich.activities import ThreadTime
 from otel_gpu.store.columns import JSON, S32, TEXT, U8, U16, U32, U64, WORD, Column, Kind
 
 SEQ = Column("seq", U64, "number of the row over all tables, in the order of what was seen")
 UNIX = Column("unix_ns", U64, "when it was read, in Unix time", "ns")
 END = Column("end_unix_ns", U64, "when it ended, in Unix time", "ns")
 PROCESS = Column("process", U64, "whose it is; see processes")
-DEVICE = Column("cuda_device", U64, "which device; see devices. NULL: unknown", optional=True)
-STACK = Column(
-    "program_stack", U64, "where in the program it was; see stacks. NULL: unknown", optional=True
-)
+DEVICE = Column("cuda_device", U64, "which device; see devices. NULL: unknown")
+STACK = Column("program_stack", U64, "where in the program it was; see stacks. NULL: unknown")
+START = Column("start_unix_ns", U64, "when it began, in Unix time", "ns")
 WAITED_FOR = Column(
     "waited_for",
     JSON,
     "what its system call was about, as a JSON object: kind, name, file_system, mount, is_remote, "
     "is_incoming, peers, source. NULL: not known",
-    optional=True,
 )
 INFO = Column("info", JSON, "all that was read, as a JSON object")
 
-_Field = tuple[Kind, str, str]
-
 DIMENSIONS = ("grid", "block")
 
-# By name; a name means the same in every event that has it.
-_FIELDS: Mapping[str, _Field] = {
+# By name; a name means the same wherever it is.
+_FIELDS: Mapping[str, tuple[Kind, str, str]] = {
     "end_ktime_ns": (U64, "when it ended, on CLOCK_MONOTONIC", "ns"),
     "ktime_ns": (U64, "when it was looked at, on CLOCK_MONOTONIC", "ns"),
     "image_ktime_ns": (U64, "with pid, the key of the process image", "ns"),
@@ -79,23 +77,21 @@ _FIELDS: Mapping[str, _Field] = {
     "waker_comm": (TEXT, "name of that thread", ""),
     "child_pid": (U32, "process id of the child", ""),
     "comm": (TEXT, "name of the thread", ""),
+    "state": (U8, "what the threads did; see states", ""),
+    "context": (U8, "where in their work they were; see contexts", ""),
+    "reason": (TEXT, "what they were blocked on; see reasons. Empty: not blocked", ""),
 }
 
 
-def event_columns(event: type) -> tuple[Column, ...]:
-    """Return the columns of a kind of event, in the order of its fields."""
-    columns: list[Column] = []
-    for name in event._fields:  # type: ignore[attr-defined] # events are named tuples
+def event_columns(event: Any) -> Iterator[Column]:  # noqa: ANN401 -- the class of any event
+    """Yield the columns of a kind of event, in the order of its fields."""
+    for name in event._fields:
         if name in DIMENSIONS:
-            columns += (
-                Column(f"{name}_{axis}", U32, f"of a launch: {name} size in {axis}")
-                for axis in "xyz"
-            )
+            for axis in "xyz":
+                yield Column(f"{name}_{axis}", U32, f"of a launch: {name} size in {axis}")
         else:
-            columns.append(Column(name, *_FIELDS[name]))
-    return tuple(columns)
+            yield Column(name, *_FIELDS[name])
 
 
-def word_places(event: type) -> tuple[int, ...]:
-    """Return where in the columns of an event the full 64-bit numbers are."""
-    return tuple(place for place, column in enumerate(event_columns(event)) if column.kind is WORD)
+TIME_KEY = tuple(Column(name, *_FIELDS[name]) for name in ThreadTime._fields[1:4])
+"""What an entry of the time account is about, beside its process; who was waited for is not kept."""

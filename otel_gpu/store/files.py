@@ -14,7 +14,6 @@ import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from otel_gpu import __version__
 from otel_gpu.errors import StoreError
@@ -22,8 +21,7 @@ from otel_gpu.store import schema
 from otel_gpu.store.columns import MAX_JSON
 from otel_gpu.store.limits import Limits
 from otel_gpu.store.lock import Lock, lock_path
-from otel_gpu.store.numbers import first_numbers
-from otel_gpu.store.problems import FAILURES, is_damage, problem_of
+from otel_gpu.store.problems import ELSEWHERE, FAILURES, explained, is_damage, problem_of
 
 _FILE_MODE = 0o600
 _FOLDER_MODE = 0o700
@@ -39,6 +37,7 @@ _OLDER = (
     "read it with the otel-gpu that wrote it; the next otel-gpu run here sets it aside and "
     "begins a new one"
 )
+_DAMAGED = "the next otel-gpu run sets it aside and begins a new one"
 _OWNER = "run as the user who owns it, or name another file with --store"
 
 
@@ -46,29 +45,21 @@ _logger = logging.getLogger(__name__)
 
 
 class _UnusableError(Exception):
-    """A store is damaged, or of an older version: why, and the mark to set it aside with."""
+    """A store is damaged, or of an older version: why, what to do, and the mark to set it aside with."""
 
-    def __init__(self, why: str, mark: str = "corrupt") -> None:
+    def __init__(self, why: str, hint: str = _DAMAGED, mark: str = "corrupt") -> None:
         super().__init__(why)
-        self.mark = mark
+        self.hint, self.mark = hint, mark
 
 
-class Opened(NamedTuple):
-    """A store that is open for writing."""
-
-    connection: sqlite3.Connection
-    lock: Lock
-    path: Path
-
-
-def open_writing(path: Path, limits: Limits, *, durable: bool) -> Opened:
+def open_writing(
+    path: Path, limits: Limits, *, durable: bool
+) -> tuple[sqlite3.Connection, Lock, Path]:
     """
-    Open a store, or begin one; one that cannot be gone on with is set aside, with a warning.
+    Open a store, or begin one: the connection, the lock, and where the file is.
 
-    Args:
-        path: Its file.
-        limits: What it may hold.
-        durable: Whether each batch is to outlive a power cut.
+    One that cannot be gone on with is set aside, with a warning. ``durable``: each batch is to
+    outlive a power cut.
 
     Raises:
         StoreError: It is no store, of a later version or another owner, another process
@@ -97,7 +88,7 @@ def open_writing(path: Path, limits: Limits, *, durable: bool) -> Opened:
     except BaseException:
         lock.close()
         raise
-    return Opened(connection, lock, path)
+    return connection, lock, path
 
 
 def open_reading(path: Path) -> sqlite3.Connection:
@@ -107,51 +98,41 @@ def open_reading(path: Path) -> sqlite3.Connection:
     Raises:
         StoreError: There is none, it may not be read, or it is of another version.
     """
-    try:
-        path.stat()
-    except OSError as error:
-        if isinstance(error, FileNotFoundError):
-            raise StoreError(
-                f"{path}: there is no store",
-                hint="otel-gpu run --store writes one; or name another",
-            ) from error
-        raise StoreError(f"{path}: cannot be read: {error.strerror}", hint=_OWNER) from error
-    try:
-        with _kept_open(path, "ro") as connection:
-            for setting in ("query_only = ON", "trusted_schema = OFF", "cell_size_check = ON"):
-                connection.execute(f"PRAGMA {setting}")
-            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_READ_BYTES)
-            _check_version(connection, path)
-            _check_tables(connection, path)
-    except _UnusableError as error:
-        raise StoreError(f"{path}: {error}", hint=_OLDER) from error
-    except FAILURES as error:
-        problem = problem_of(error)
-        if is_damage(error) and not lock_path(path).exists():
-            text = f"{path}: is not a store, or a damaged copy of one"
-            raise StoreError(text, hint="name another file") from error
-        hint = _COPY if _needs_a_folder(path) else problem.hint
-        raise StoreError(f"{path}: cannot be read: {problem.text}", hint=hint) from error
+    with explained(path, "cannot be read", _OWNER):
+        if not path.exists():
+            hint = "otel-gpu run --store writes one; or name another"
+            raise StoreError(f"{path}: there is no store", hint=hint)
+        try:
+            with _kept_open(path, "ro") as connection:
+                for setting in ("query_only = ON", "trusted_schema = OFF", "cell_size_check = ON"):
+                    connection.execute(f"PRAGMA {setting}")
+                connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_READ_BYTES)
+                _check_schema(connection, path)
+        except _UnusableError as error:
+            raise StoreError(f"{path}: {error}", hint=error.hint) from error
+        except FAILURES as error:
+            if is_damage(error) and not lock_path(path).exists():
+                text = f"{path}: is not a store, or a damaged copy of one"
+                raise StoreError(text, hint="name another file") from error
+            if _has_log(path) and not os.access(path.parent, os.W_OK):
+                # SQLite makes a file beside it to read that.
+                text = f"{path}: cannot be read: {problem_of(error).text}"
+                raise StoreError(text, hint=_COPY) from error
+            raise
     return connection
 
 
 def _make_folder(path: Path) -> None:
-    try:
+    with explained(path.parent, "cannot be made", ELSEWHERE):
         path.parent.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(
-            f"{path.parent}: cannot be made: {error.strerror}",
-            hint="name a file in a folder that can be written, with --store",
-        ) from error
 
 
 def _check_file(path: Path) -> None:
-    try:
-        status = path.lstat()
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise StoreError(f"{path}: cannot be opened: {error.strerror}", hint=_OWNER) from error
+    with explained(path, "cannot be opened", _OWNER):
+        try:
+            status = path.lstat()
+        except FileNotFoundError:
+            return
     if not stat.S_ISREG(status.st_mode):
         raise StoreError(f"{path}: is not a file", hint="name a file, with --store")
     if status.st_uid != os.geteuid():
@@ -162,38 +143,33 @@ def _is_foreign(path: Path, *, was_ours: bool) -> bool:
     """Say whether a file is somebody else's; ``was_ours``: one of ours had this name."""
     if not path.exists() or path.stat().st_size == 0:
         return False
-    try:
-        with contextlib.closing(_connect(path, "ro")) as connection:
-            (number,) = connection.execute("PRAGMA application_id").fetchone()
-    except FAILURES as error:
-        if is_damage(error):
-            return not was_ours
-        problem = problem_of(error)
-        raise StoreError(f"{path}: cannot be opened: {problem.text}", hint=problem.hint) from error
+    with explained(path, "cannot be opened"):
+        try:
+            with contextlib.closing(_connect(path, "ro")) as connection:
+                (number,) = connection.execute("PRAGMA application_id").fetchone()
+        except FAILURES as error:
+            if is_damage(error):
+                return not was_ours
+            raise
     return bool(number != schema.APPLICATION_ID)
 
 
 def _open(path: Path, limits: Limits, lock: Lock, *, durable: bool) -> sqlite3.Connection:
     is_new = not path.exists() or path.stat().st_size == 0
-    try:
-        if is_new:
-            return _begin(path, limits, durable=durable)
-        path.chmod(_FILE_MODE)
-        with _kept_open(path, "rw") as connection:
-            _check_version(connection, path)
-            _configure(connection, limits, path, durable=durable)
-            connection.execute("PRAGMA trusted_schema = OFF")
-            _check_content(connection, path, lock)
-    except OSError as error:
-        raise StoreError(
-            f"{path}: cannot be made: {error.strerror}",
-            hint="name a file in a folder that can be written, with --store",
-        ) from error
-    except FAILURES as error:
-        if is_damage(error) and not is_new:
-            raise _UnusableError(f"is damaged: {error}") from error
-        problem = problem_of(error)
-        raise StoreError(f"{path}: cannot be written: {problem.text}", hint=problem.hint) from error
+    with explained(path, hint=ELSEWHERE):
+        try:
+            if is_new:
+                return _begin(path, limits, durable=durable)
+            path.chmod(_FILE_MODE)
+            with _kept_open(path, "rw") as connection:
+                _check_schema(connection, path)
+                _configure(connection, limits, path, durable=durable)
+                connection.execute("PRAGMA trusted_schema = OFF")
+                _check_content(connection, path, lock)
+        except FAILURES as error:
+            if is_damage(error) and not is_new:
+                raise _UnusableError(f"is damaged: {error}") from error
+            raise
     return connection
 
 
@@ -226,7 +202,7 @@ def _kept_open(path: Path, mode: str) -> Iterator[sqlite3.Connection]:
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
     address = f"{path.absolute().as_uri()}?mode={mode}"
-    if mode == "ro" and _is_still(path):
+    if mode == "ro" and not _has_log(path) and not os.access(path.parent, os.W_OK):
         # Nothing but the file is there, and nobody may put a log beside it.
         address += "&immutable=1"
     return sqlite3.connect(
@@ -239,15 +215,8 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
     )
 
 
-def _is_still(path: Path) -> bool:
-    has_log = any(path.with_name(path.name + suffix).exists() for suffix in _OUR_FILES[1:])
-    return not has_log and not os.access(path.parent, os.W_OK)
-
-
-def _needs_a_folder(path: Path) -> bool:
-    """Say whether a log has to be read, for which SQLite makes a file beside it, and cannot."""
-    has_log = path.with_name(path.name + _OUR_FILES[1]).exists()
-    return has_log and not os.access(path.parent, os.W_OK)
+def _has_log(path: Path) -> bool:
+    return any(path.with_name(path.name + suffix).exists() for suffix in _OUR_FILES[1:])
 
 
 def _configure(
@@ -258,10 +227,8 @@ def _configure(
     execute("PRAGMA auto_vacuum = INCREMENTAL")
     (mode,) = execute("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal":
-        raise StoreError(
-            f"{path}: this file system cannot be shared between programs",
-            hint="name a file on a local disk, with --store",
-        )
+        text = f"{path}: this file system cannot be shared between programs"
+        raise StoreError(text, hint="name a file on a local disk, with --store")
     # NORMAL is for commits that outlive a crash of the program, FULL for those that
     # outlive a crash of the machine.
     execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
@@ -273,7 +240,7 @@ def _configure(
     execute("PRAGMA cell_size_check = ON")
 
 
-def _check_version(connection: sqlite3.Connection, path: Path) -> None:
+def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
     (number,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if number != schema.APPLICATION_ID or version < 1:
@@ -282,15 +249,9 @@ def _check_version(connection: sqlite3.Connection, path: Path) -> None:
     if version > schema.VERSION:
         raise StoreError(f"{path}: {other}", hint="upgrade otel-gpu")
     if version < schema.VERSION:
-        raise _UnusableError(other, f"version-{version}")
-
-
-def _check_tables(connection: sqlite3.Connection, path: Path) -> None:
+        raise _UnusableError(other, _OLDER, f"version-{version}")
     if not schema.is_ours(connection):
-        raise StoreError(
-            f"{path}: is damaged: its tables are not the ones of a store",
-            hint="the next otel-gpu run sets it aside and begins a new one",
-        )
+        raise _UnusableError("is damaged: its tables are not the ones of a store")
 
 
 def _check_content(connection: sqlite3.Connection, path: Path, lock: Lock) -> None:
@@ -302,11 +263,9 @@ def _check_content(connection: sqlite3.Connection, path: Path, lock: Lock) -> No
     """
     if lock.last.found_damage:
         raise _UnusableError("is damaged: its last writer found it so")
-    if not schema.is_ours(connection):
-        raise _UnusableError("is damaged: its tables are not the ones of a store")
     for table in ("chunks", "batches", "meta", "losses", "captures", "processes"):
         connection.execute(f"SELECT * FROM {table} LIMIT 100").fetchall()
-    first_numbers(connection)
+    schema.first_numbers(connection)
     found = connection.execute(
         "SELECT ended_unix_ns FROM writers ORDER BY writer DESC LIMIT 1"
     ).fetchone()
@@ -318,7 +277,8 @@ def _check_content(connection: sqlite3.Connection, path: Path, lock: Lock) -> No
 
 def _set_aside(path: Path, mark: str) -> Path:
     target = path.with_name(f"{path.name}.{mark}-{int(time.time())}")
-    try:
+    hint = "remove it, or name another file with --store"
+    with explained(path, "cannot be used as it is, nor set aside", hint):
         for older in list(_others_aside(path, mark)):
             older.unlink(missing_ok=True)
         path.with_name(path.name + "-shm").unlink(missing_ok=True)
@@ -327,11 +287,6 @@ def _set_aside(path: Path, mark: str) -> Path:
             source = path.with_name(path.name + suffix)
             if source.exists():
                 source.replace(target.with_name(target.name + suffix))
-    except OSError as error:
-        raise StoreError(
-            f"{path}: cannot be used as it is, nor set aside: {error.strerror}",
-            hint="remove it, or name another file with --store",
-        ) from error
     return target
 
 

@@ -18,7 +18,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from otel_gpu.errors import StoreError
+from otel_gpu.store.problems import ELSEWHERE, explained
 
+UNENDED = (
+    "SELECT (SELECT coalesce(max(last_seq), 0) FROM chunks) FROM writers "
+    "WHERE writer = (SELECT max(writer) FROM writers) AND writer = ? AND ended_unix_ns IS NULL"
+)
+"""The last row that was written, if this writer is the last one and did not say that it ended."""
 _NUMBERS = struct.Struct("=QQQ")
 _STEP = 64
 _CONDEMNED = (1 << 64) - 1
@@ -47,25 +53,16 @@ class LastWriter(NamedTuple):
 
 class Lock:
     """
-    A lock that is held until it is closed, or its process ends.
-
-    Args:
-        path: Of the store.
+    The lock of a store, held until it is closed, or its process ends.
 
     Raises:
         StoreError: Another process writes the store, or the lock cannot be made.
     """
 
     def __init__(self, path: Path) -> None:
-        name = lock_path(path)
-        try:
+        with explained(path, hint=ELSEWHERE):
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            self._fd = os.open(name, flags, _MODE)
-        except OSError as error:
-            raise StoreError(
-                f"{path}: cannot be written: {error.strerror}",
-                hint="name a file in a folder that can be written, with --store",
-            ) from error
+            self._fd = os.open(lock_path(path), flags, _MODE)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self.last = _read(self._fd)
@@ -85,10 +82,11 @@ class Lock:
         self._writer = writer
         self._write(next_seq)
 
-    def reach(self, next_seq: int) -> None:
-        """Say how far the writer got: no row has this number yet."""
+    def reach(self, next_seq: int) -> int:
+        """Say how far the writer got: no row has this number yet; return up to where that is said."""
         if next_seq > self._unreached_seq:
             self._write(next_seq + _STEP)
+        return self._unreached_seq
 
     def condemn(self) -> None:
         """Say that the store is damaged."""

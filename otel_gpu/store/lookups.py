@@ -1,7 +1,6 @@
 """The lookup tables: what the numbers and words in the other tables mean."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from otel_gpu import wire
 from otel_gpu.decode.events import STALL_STATE_UNKNOWN
@@ -38,6 +37,10 @@ _METRICS = {
     wire.METRIC_COPY_SIZE: ("bytes", "sizes of copies"),
     wire.METRIC_FORK: ("", "forks; only the count means something"),
 }
+_SWITCH_TYPES = {
+    wire.SWITCH_VOLUNTARY: "it gave it up, to wait for something",
+    wire.SWITCH_INVOLUNTARY: "it was taken away",
+}
 _STALL_FLAGS = {
     wire.STALL_GIL: "the thread waited for the Python interpreter's lock",
     wire.STALL_FAULT: "not in a system call: a page fault, or stopped",
@@ -68,122 +71,8 @@ def _names(enumerators: Mapping[int, str], prefix: str) -> dict[int, str]:
     return {number: name.removeprefix(prefix) for number, name in enumerators.items()}
 
 
-def _meaning_table(name: str, meaning: str, key: Column) -> Table:
-    columns = (key, Column("name", TEXT, "the word for it"), Column("meaning", TEXT, "in full"))
-    return Table(name, meaning, columns, (key.name,), lookup=True)
-
-
-LOOKUPS: tuple[Table, ...] = (
-    Table(
-        "apis",
-        "CUDA APIs.",
-        (
-            Column("api", U16, "number of the API"),
-            Column("name", TEXT, "its name"),
-            Column("layer", TEXT, "runtime (libcudart) or driver (libcuda)"),
-            Column("family", TEXT, "what kind of call it is: launch, synchronize, copy, …"),
-        ),
-        ("api",),
-        lookup=True,
-    ),
-    Table(
-        "errors",
-        "Results of CUDA calls.",
-        (
-            Column("layer", TEXT, "as in apis"),
-            Column("status", S32, "the number"),
-            Column("name", TEXT, "its name"),
-        ),
-        ("layer", "status"),
-        lookup=True,
-    ),
-    _meaning_table("states", "What threads do.", Column("state", U8, "number of the state")),
-    _meaning_table(
-        "contexts", "Where in its work a thread is.", Column("context", U8, "number of the context")
-    ),
-    _meaning_table(
-        "choices",
-        "Why a call or a gap was kept. Its choices are the sum of some of these.",
-        Column("choice", U32, "a power of two"),
-    ),
-    _meaning_table(
-        "stall_flags",
-        "What is known of a stall. Its flags are the sum of some of these.",
-        Column("flag", U32, "a power of two"),
-    ),
-    _meaning_table(
-        "switch_types",
-        "How a thread left its CPU.",
-        Column("switch_type", U8, "number of the type"),
-    ),
-    Table(
-        "copy_kinds",
-        "Directions of copies.",
-        (Column("copy_kind", U8, "number"), Column("name", TEXT, "the word for it")),
-        ("copy_kind",),
-        lookup=True,
-    ),
-    Table(
-        "metrics",
-        "What series count.",
-        (
-            Column("metric", U16, "number of the metric"),
-            Column("name", TEXT, "the word for it"),
-            Column("unit", TEXT, "of sum, min, max and of the buckets"),
-            Column("meaning", TEXT, "in full"),
-        ),
-        ("metric",),
-        lookup=True,
-    ),
-    Table(
-        "reasons",
-        "What a thread can be blocked on.",
-        (Column("reason", TEXT, "the word"), Column("meaning", TEXT, "in full")),
-        ("reason",),
-        lookup=True,
-    ),
-    Table(
-        "cause_kinds",
-        "Kinds of causes.",
-        (
-            Column("kind", TEXT, "the word"),
-            Column("fault", TEXT, "whose it is: host, culprit (if one is known) or nobody"),
-            Column("advice", TEXT, "what to do about it"),
-        ),
-        ("kind",),
-        lookup=True,
-    ),
-)
-
-
-def lookup_rows() -> dict[str, list[tuple[Any, ...]]]:
-    """Return the rows of all lookup tables, by the name of the table."""
-    states = _names(wire.THREAD_STATE_NAMES, "state_")
-    contexts = _names(wire.CALL_CONTEXT_NAMES, "context_")
-    choices = _names(wire.CHOICE_NAMES, "choice_")
-    flags = _names(wire.STALL_FLAG_NAMES, "stall_") | {STALL_STATE_UNKNOWN: "state_unknown"}
-    metrics = _names(wire.METRIC_NAMES, "metric_")
-    return {
-        "apis": [(api.number, api.name, api.layer_name, family_name(api.family)) for api in APIS],
-        "errors": [
-            *(("runtime", status, name) for status, name in RUNTIME_ERRORS.items()),
-            *(("driver", status, name) for status, name in DRIVER_ERRORS.items()),
-        ],
-        "states": [(number, states[number], text) for number, text in _STATES.items()],
-        "contexts": [(number, contexts[number], text) for number, text in _CONTEXTS.items()],
-        "choices": [(number, choices[number], text) for number, text in _CHOICES.items()],
-        "stall_flags": [(number, flags[number], text) for number, text in _STALL_FLAGS.items()],
-        "switch_types": [
-            (wire.SWITCH_VOLUNTARY, "voluntary", "it gave it up, to wait for something"),
-            (wire.SWITCH_INVOLUNTARY, "involuntary", "it was taken away"),
-        ],
-        "copy_kinds": list(_names(wire.COPY_KIND_NAMES, "copy_").items()),
-        "metrics": [
-            (number, metrics[number], unit, text) for number, (unit, text) in _METRICS.items()
-        ],
-        "reasons": list(_REASONS.items()),
-        "cause_kinds": [(rule.kind, rule.fault, rule.advice) for rule in RULES],
-    }
+_FAMILIES = _names(wire.API_FAMILY_NAMES, "family_")
+_FAMILY_NUMBERS = {name: number for number, name in _FAMILIES.items()}
 
 
 def family_name(number: int) -> str:
@@ -196,5 +85,103 @@ def family_number(name: str) -> int:
     return _FAMILY_NUMBERS.get(name, wire.FAMILY_OTHER)
 
 
-_FAMILIES = _names(wire.API_FAMILY_NAMES, "family_")
-_FAMILY_NUMBERS = {name: number for number, name in _FAMILIES.items()}
+def _words(
+    name: str, meaning: str, key: Column, words: Mapping[int, str], meanings: Mapping[int, str]
+) -> Table:
+    columns = (key, Column("name", TEXT, "the word for it"), Column("meaning", TEXT, "in full"))
+    rows = [(number, words[number], text) for number, text in meanings.items()]
+    return Table(name, meaning, *columns, rows=rows)
+
+
+LOOKUPS = (
+    Table(
+        "apis",
+        "CUDA APIs.",
+        Column("api", U16, "number of the API"),
+        Column("name", TEXT, "its name"),
+        Column("layer", TEXT, "runtime (libcudart) or driver (libcuda)"),
+        Column("family", TEXT, "what kind of call it is: launch, synchronize, copy, …"),
+        rows=[(api.number, api.name, api.layer_name, family_name(api.family)) for api in APIS],
+    ),
+    Table(
+        "errors",
+        "Results of CUDA calls.",
+        Column("layer", TEXT, "as in apis"),
+        Column("status", S32, "the number"),
+        Column("name", TEXT, "its name"),
+        key_length=2,
+        rows=[
+            *(("runtime", status, name) for status, name in RUNTIME_ERRORS.items()),
+            *(("driver", status, name) for status, name in DRIVER_ERRORS.items()),
+        ],
+    ),
+    _words(
+        "states",
+        "What threads do.",
+        Column("state", U8, "number of the state"),
+        _names(wire.THREAD_STATE_NAMES, "state_"),
+        _STATES,
+    ),
+    _words(
+        "contexts",
+        "Where in its work a thread is.",
+        Column("context", U8, "number of the context"),
+        _names(wire.CALL_CONTEXT_NAMES, "context_"),
+        _CONTEXTS,
+    ),
+    _words(
+        "choices",
+        "Why a call or a gap was kept. Its choices are the sum of some of these.",
+        Column("choice", U32, "a power of two"),
+        _names(wire.CHOICE_NAMES, "choice_"),
+        _CHOICES,
+    ),
+    _words(
+        "stall_flags",
+        "What is known of a stall. Its flags are the sum of some of these.",
+        Column("flag", U32, "a power of two"),
+        _names(wire.STALL_FLAG_NAMES, "stall_") | {STALL_STATE_UNKNOWN: "state_unknown"},
+        _STALL_FLAGS,
+    ),
+    _words(
+        "switch_types",
+        "How a thread left its CPU.",
+        Column("switch_type", U8, "number of the type"),
+        _names(wire.SWITCH_TYPE_NAMES, "switch_"),
+        _SWITCH_TYPES,
+    ),
+    Table(
+        "copy_kinds",
+        "Directions of copies.",
+        Column("copy_kind", U8, "number"),
+        Column("name", TEXT, "the word for it"),
+        rows=_names(wire.COPY_KIND_NAMES, "copy_").items(),
+    ),
+    Table(
+        "metrics",
+        "What series count.",
+        Column("metric", U16, "number of the metric"),
+        Column("name", TEXT, "the word for it"),
+        Column("unit", TEXT, "of sum, min, max and of the buckets"),
+        Column("meaning", TEXT, "in full"),
+        rows=[
+            (number, name, *_METRICS[number])
+            for number, name in _names(wire.METRIC_NAMES, "metric_").items()
+        ],
+    ),
+    Table(
+        "reasons",
+        "What a thread can be blocked on.",
+        Column("reason", TEXT, "the word"),
+        Column("meaning", TEXT, "in full"),
+        rows=_REASONS.items(),
+    ),
+    Table(
+        "cause_kinds",
+        "Kinds of causes.",
+        Column("kind", TEXT, "the word"),
+        Column("fault", TEXT, "whose it is: host, culprit (if one is known) or nobody"),
+        Column("advice", TEXT, "what to do about it"),
+        rows=[(rule.kind, rule.fault, rule.advice) for rule in RULES],
+    ),
+)

@@ -9,32 +9,25 @@ when its chunk was removed meanwhile.
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from otel_gpu.errors import StoreError
 from otel_gpu.store.columns import Column, Row
-from otel_gpu.store.problems import FAILURES, problem_of
+from otel_gpu.store.problems import explained
 from otel_gpu.store.schema import TABLE_BY_NAME
 
 PAGE_ROWS = 2_048
-_QUERIES = {table.name: table.select() for table in TABLE_BY_NAME.values()}
+_QUERIES = {table.name: table.select for table in TABLE_BY_NAME.values()}
 _ORDERS = {table.name: ", ".join(table.key) for table in TABLE_BY_NAME.values()}
 _TYPES = {"INTEGER": int, "REAL": float, "TEXT": str}
 
 
 class Pages:
     """
-    Reads tables.
+    Reads tables; each method raises ``StoreError`` where the file cannot be read any further.
 
-    Args:
-        connection: To a store; see ``files.open_reading``.
-        path: Of its file, for messages.
-
-    Attributes:
-        rejected: Rows that are not what their table holds, by table. Only a damaged or a
-            made-up store has any.
+    ``rejected`` counts rows that are not what their table holds, by table. Only a damaged or a
+    made-up store has any.
     """
 
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
@@ -43,44 +36,26 @@ class Pages:
         self._known: dict[str, set[tuple[type, ...]]] = {}
         self.rejected: Counter[str] = Counter()
 
-    def between(
-        self, table: str, first_seq: int, last_seq: int, condition: str = "1"
-    ) -> Iterator[Row]:
-        """
-        Yield the rows of a table whose key begins with ``seq``, in the order of the key.
-
-        Raises:
-            StoreError: The file cannot be read any further.
-        """
+    def between(self, table: str, first: int, last: int, condition: str = "1") -> Iterator[Row]:
+        """Yield the rows of a table whose key begins with ``seq``, in the order of the key."""
         key, order = TABLE_BY_NAME[table].key, _ORDERS[table]
         where, after = f"{_QUERIES[table]} WHERE", f"({order}) > ({', '.join('?' * len(key))})"
         limits = f"AND seq <= ? AND {condition} ORDER BY {order} LIMIT {PAGE_ROWS}"
-        page = self.fetch(f"{where} seq >= ? {limits}", (first_seq, last_seq))
+        page = self.fetch(f"{where} seq >= ? {limits}", (first, last))
         while page:
             yield from self._sound(table, page)
             if len(page) < PAGE_ROWS:
                 return
-            last = page[-1][: len(key)]
-            page = self.fetch(f"{where} {after} {limits}", (*last, last_seq))
+            page = self.fetch(f"{where} {after} {limits}", (*page[-1][: len(key)], last))
 
     def where(self, table: str, condition: str, values: Sequence[Any] = ()) -> list[Row]:
-        """
-        Return the rows that meet a condition, in the order of the key.
-
-        Raises:
-            StoreError: The file cannot be read.
-        """
+        """Return the rows that meet a condition, in the order of the key."""
         query = f"{_QUERIES[table]} WHERE {condition} ORDER BY {_ORDERS[table]}"
         return list(self._sound(table, self.fetch(query, values)))
 
     def fetch(self, query: str, values: Sequence[Any] = ()) -> list[Row]:
-        """
-        Return what a query of ours gives.
-
-        Raises:
-            StoreError: The file cannot be read.
-        """
-        with self._explained():
+        """Return what a query of ours gives."""
+        with explained(self._path, "cannot be read any further"):
             try:
                 return self._connection.execute(query, values).fetchall()
             except sqlite3.OperationalError as error:
@@ -100,24 +75,13 @@ class Pages:
             types = tuple(map(type, row))
             if types not in known:
                 if not _are_right(types, TABLE_BY_NAME[table].stored):
-                    self.rejected[table] += 1
+                    self.reject(table)
                     continue
                 known.add(types)
             if row[-1] == 1:
                 yield row[:-1]
             else:
-                self.rejected[table] += 1
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except FAILURES as error:
-            problem = problem_of(error)
-            raise StoreError(
-                f"{self._path}: cannot be read any further: {problem.text}",
-                hint=problem.hint,
-            ) from error
+                self.reject(table)
 
 
 def _are_right(types: Sequence[type], columns: Sequence[Column]) -> bool:

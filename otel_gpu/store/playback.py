@@ -7,43 +7,43 @@ first, as one reading. So what was usual before a window is known in it.
 """
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import itemgetter
 from typing import Any, TypeVar
 
 from otel_gpu import wire
 from otel_gpu.decode.bodies import parse_body
-from otel_gpu.decode.events import SeriesKey
+from otel_gpu.decode.events import Aggregate
 from otel_gpu.enrich.activities import (
     Activity,
     AggregatesActivity,
     CaptureActivity,
     CountersActivity,
     ExitActivity,
+    ImageKey,
     PressureActivity,
     ProbesActivity,
-    ProcessImage,
     Series,
     StatusActivity,
     ThreadTime,
     TimesActivity,
+    key_of,
 )
 from otel_gpu.enrich.ids import NO_SEED, SpanIds, capture_seed
 from otel_gpu.explain.rules import ALLOCATOR_FAMILIES
+from otel_gpu.ledger.accounts import MAX_SERIES, Account, Accounts
+from otel_gpu.ledger.differences import aggregate_with, time_with
 from otel_gpu.probe_table import APIS
 from otel_gpu.store.columns import Row
 from otel_gpu.store.directory import Directory
 from otel_gpu.store.event_tables import EVENT_TABLES
 from otel_gpu.store.pages import Pages
 from otel_gpu.store.span import Span
-from otel_gpu.store.totals import SeriesSum
-
-MAX_SERIES = 65_536
-"""Series, and entries of the time account, that are added up at a time."""
-
+from otel_gpu.store.totals import bounded, read_aggregate
 
 MAX_ENDED = 4_096
-"""Process images that ended and whose sums are still kept."""
+"""Series of processes that ended, which are still kept."""
+_MAX_COUNTERS = 65_536
 
 # Beside those of the window itself: the first call of each API, and all of allocators, which may
 # get slower and slower.
@@ -53,55 +53,36 @@ _EARLY_CALLS = (
     "GROUP BY process, api))"
 )
 
-_Informed = TypeVar("_Informed", PressureActivity, StatusActivity, CaptureActivity, ProbesActivity)
-
-_ImageKey = tuple[int, int]
+_T = TypeVar("_T")
 _Found = tuple[int, Activity]
-_Account = dict[tuple[int, int, str], tuple[int, int]]
 
 
 class Playback:
-    """
-    Plays a span once.
-
-    Args:
-        pages: Of the store.
-        directory: What its numbers refer to.
-        span: What to play.
-    """
+    """Plays a span once."""
 
     def __init__(self, pages: Pages, directory: Directory, span: Span) -> None:
         self._pages = pages
         self._directory = directory
         self._span = span
-        self._series: dict[SeriesKey, SeriesSum] = {}
-        self._times: dict[_ImageKey, _Account] = {}
-        self._ended: set[_ImageKey] = set()
+        self._accounts = Accounts(
+            Account, most=MAX_SERIES, most_ended=MAX_ENDED, give_up=self._give_up
+        )
         self._counters: dict[str, int] = {}
         # By the number of the first row of each capture, the latest first.
         self._ids = [(0, SpanIds(NO_SEED))]
         for row in span.captures:
-            if capture := self._capture(row):
+            if capture := _capture(row):
                 self._ids.insert(0, (row[2], SpanIds(capture.seed)))
         self._ways: dict[str, Callable[[Row], Activity | None]] = {
             **{kind.name: kind.activity_maker(directory, self._ids_at) for kind in EVENT_TABLES},
             "exits": self._exit,
             "readings": self._reading,
-            "pressure": self._pressure,
-            "statuses": self._status,
-        }
-        self._parts = {
-            table: _Parts(pages.between(table, span.first_seq, span.last_seq))
-            for table in ("aggregates", "thread_times", "counters")
+            "pressure": _pressure,
+            "statuses": _status,
         }
 
     def activities(self) -> Iterator[Activity]:
-        """
-        Yield the activities in the order in which they were seen.
-
-        Raises:
-            StoreError: The store cannot be read any further.
-        """
+        """Yield the activities in the order in which they were seen."""
         if self._span.chunk:
             yield from self._what_came_before()
         begins = dict.fromkeys(self._ways, self._span.first_seq)
@@ -114,17 +95,12 @@ class Playback:
         for _, activity in heapq.merge(*streams, key=itemgetter(0)):
             yield activity
             if isinstance(activity, ExitActivity):
-                self._end(activity.process)
+                self._accounts.end(key_of(activity.process))
 
-    def _end(self, process: ProcessImage) -> None:
-        """Let go of sums of images that ended, now and then: their readings came before."""
-        self._ended.add((process.pid, process.image_ktime_ns))
-        if len(self._ended) >= MAX_ENDED:
-            ended, self._ended = self._ended, set()
-            for key in [key for key in self._series if (key.pid, key.image_ktime_ns) in ended]:
-                del self._series[key]
-            for image in self._times.keys() & ended:
-                del self._times[image]
+    def _give_up(self, _: Account, has_ended: bool) -> None:
+        # No writer follows so many: a store of a stranger.
+        if not has_ended:
+            self._pages.reject("aggregates")
 
     def _early_calls(self) -> Iterator[Row]:
         first, last = self._span.first_seq, self._span.lead_seq - 1
@@ -141,90 +117,54 @@ class Playback:
                 yield row[0], activity
 
     def _captures(self) -> Iterator[_Found]:
-        span = self._span
+        first, last = self._span.first_seq, self._span.last_seq
         rows: list[tuple[int, Activity | None]] = [
-            (row[2], self._capture(row)) for row in span.captures if row[2] >= span.first_seq
+            (row[2], _capture(row)) for row in self._span.captures if row[2] >= first
         ]
-        rows += (
-            (row[2], self._probes(row))
-            for row in self._pages.where(
-                "probes", "seq BETWEEN ? AND ?", (span.first_seq, span.last_seq)
-            )
-        )
-        found = [(seq, activity) for seq, activity in rows if activity is not None]
-        yield from sorted(found, key=itemgetter(0))
+        probes = self._pages.where("probes", "seq BETWEEN ? AND ?", (first, last))
+        rows += [(row[2], _probes(row)) for row in probes]
+        for seq, activity in sorted(rows, key=itemgetter(0)):
+            if activity is not None:
+                yield seq, activity
 
     def _what_came_before(self) -> Iterator[Activity]:
         span = self._span
         if not span.captures:
             return
         capture = span.captures[0]
-        if activity := self._capture(capture):
-            yield activity
-        for row in self._pages.where(
+        probes = self._pages.where(
             "probes", "capture = ? AND seq < ?", (capture[0], span.first_seq)
-        ):
-            if probes := self._probes(row):
-                yield probes
-        pressure = self._pages.where(
-            "pressure",
-            "seq = (SELECT max(seq) FROM pressure WHERE seq < ? AND seq > ?)",
-            (span.first_seq, capture[2]),
         )
-        for row in pressure:
-            if reading := self._pressure(row):
-                yield reading
+        latest = "seq = (SELECT max(seq) FROM pressure WHERE seq < ? AND seq > ?)"
+        pressure = self._pages.where("pressure", latest, (span.first_seq, capture[2]))
+        found = [_capture(capture), *map(_probes, probes), *map(_pressure, pressure)]
+        yield from (activity for activity in found if activity is not None)
         alive = (
             "SELECT process FROM processes WHERE capture = ? "
             "AND (end_unix_ns IS NULL OR end_unix_ns >= ?)"
         )
-        values = (span.chunk, capture[0], span.start_unix_ns)
-        yield from self._series_before(alive, values)
-        yield from self._times_before(alive, values)
+        counted = f"SELECT series FROM series WHERE process IN ({alive})"
+        totals = self._totals("aggregate_totals", "series", counted)
+        rows = ((row[0], *row[2:4], row[6], *row[4:6], row[7]) for row in totals)
+        if series := tuple(self._add_all(rows)):
+            yield AggregatesActivity(span.start_unix_ns, series)
+        totals = self._totals("thread_time_totals", "process", alive)
+        if times := self._account((process, *row) for process, _, *row in totals):
+            yield TimesActivity(span.start_unix_ns, times)
 
-    def _series_before(self, alive: str, values: tuple[int, int, int]) -> Iterator[Activity]:
+    def _totals(self, table: str, key: str, alive: str) -> list[Row]:
         latest = (
-            "(series, chunk) IN (SELECT s.series, (SELECT max(t.chunk) "
-            "FROM aggregate_totals AS t WHERE t.series = s.series AND t.chunk < ?) "
-            f"FROM series AS s WHERE s.process IN ({alive}))"
+            f"({key}, chunk) IN (SELECT one.{key}, (SELECT max(chunk) FROM {table} AS t "
+            f"WHERE t.{key} = one.{key} AND t.chunk < ?) FROM ({alive}) AS one)"
         )
-        found = []
-        for number, _, unplaced, total, least, most, size_bytes, buckets in self._pages.where(
-            "aggregate_totals", latest, values
-        ):
-            row = (0, unplaced, total, size_bytes, least, most, buckets)
-            series = self._add(number, row, anew=True)
-            if series is not None:
-                found.append(series)
-        if found:
-            yield AggregatesActivity(self._span.start_unix_ns, tuple(found))
-
-    def _times_before(self, alive: str, values: tuple[int, int, int]) -> Iterator[Activity]:
-        latest = (
-            "(process, chunk) IN (SELECT p.process, (SELECT max(t.chunk) "
-            "FROM thread_time_totals AS t WHERE t.process = p.process AND t.chunk < ?) "
-            f"FROM ({alive}) AS p)"
+        span = self._span
+        return self._pages.where(
+            table, latest, (span.chunk, span.captures[0][0], span.start_unix_ns)
         )
-        rows = self._pages.where("thread_time_totals", latest, values)
-        processes = self._account(
-            (process, state, context, reason, time_ns, count)
-            for process, _, state, context, reason, time_ns, count in rows
-        )
-        if processes:
-            yield TimesActivity(self._span.start_unix_ns, tuple(self._thread_times(processes)))
 
     def _exit(self, row: Row) -> Activity | None:
         process = self._directory.process(row[1])
         return None if process is None else ExitActivity(process, row[2], row[3], bool(row[4]))
-
-    def _pressure(self, row: Row) -> Activity | None:
-        return _with_info(PressureActivity, wire.RECORD_PRESSURE, row[1], row[2])
-
-    def _status(self, row: Row) -> Activity | None:
-        return _with_info(StatusActivity, wire.RECORD_STATUS, row[1], row[2])
-
-    def _capture(self, row: Row) -> CaptureActivity | None:
-        return _with_info(_capture_of, wire.RECORD_CAPTURE, row[3], row[-1])
 
     def _ids_at(self, seq: int) -> SpanIds:
         """Return what names the spans of the capture that a row is of."""
@@ -233,96 +173,83 @@ class Playback:
             return latest
         return next(ids for first_seq, ids in self._ids if seq >= first_seq)
 
-    def _probes(self, row: Row) -> Activity | None:
-        return _with_info(ProbesActivity, wire.RECORD_PROBES, row[3], row[4])
-
     def _reading(self, row: Row) -> Activity | None:
         seq, kind, unix_ns = row
         if kind == "aggregates":
-            return AggregatesActivity(unix_ns, tuple(self._added(seq)))
+            added = ((series, *rest) for _, series, _, *rest in self._parts("aggregates", seq))
+            return AggregatesActivity(unix_ns, tuple(self._add_all(added)))
         if kind == "times":
-            processes = self._account(row[1:] for row in self._parts["thread_times"].of(seq))
-            return TimesActivity(unix_ns, tuple(self._thread_times(processes)))
+            added = (part[1:] for part in self._parts("thread_times", seq))
+            return TimesActivity(unix_ns, self._account(added))
         if kind == "counters":
-            for _, name, value in self._parts["counters"].of(seq):
-                if name in self._counters or len(self._counters) < MAX_SERIES:
+            for _, name, value in self._parts("counters", seq):
+                if name in self._counters or len(self._counters) < _MAX_COUNTERS:
                     self._counters[name] = value
             return CountersActivity(unix_ns, dict(self._counters))
         return None
 
-    def _added(self, seq: int) -> Iterator[Series]:
-        for _, number, *row in self._parts["aggregates"].of(seq):
-            series = self._add(number, row)
-            if series is not None:
+    def _parts(self, table: str, seq: int) -> Iterator[Row]:
+        return self._pages.between(table, seq, seq)
+
+    def _add_all(self, rows: Iterable[Row]) -> Iterator[Series]:
+        """Add what rows say that was counted, from ``unplaced`` on, by the numbers of series."""
+        for number, *row in rows:
+            try:
+                series = self._add(self._directory.series(number), read_aggregate(*row))
+            except ValueError:
+                series = None
+            if series is None:
+                self._pages.reject("aggregates")
+            else:
                 yield series
 
-    def _add(self, number: int, row: Sequence[Any], *, anew: bool = False) -> Series | None:
-        name = self._directory.series(number)
-        begins = name is not None and (anew or name.key not in self._series)
-        if name is None or (begins and len(self._series) >= MAX_SERIES):
-            self._pages.reject("aggregates")
+    def _add(self, series: Series | None, added: Aggregate) -> Series | None:
+        if series is None:
             return None
-        if begins:
-            self._series[name.key] = SeriesSum()
-        try:
-            aggregate = self._series[name.key].add(row)
-        except ValueError:
-            self._pages.reject("aggregates")
-            return None
-        return Series(name.process, name.key, name.api, name.device, aggregate)
+        account = self._accounts.find(series.process)
+        known = account.series.get(series.key, series).aggregate
+        series = series._replace(aggregate=bounded(aggregate_with(known, added)))
+        return series if self._accounts.put(account, series) else None
 
-    def _account(self, rows: Iterator[Row]) -> dict[_ImageKey, ProcessImage]:
-        """Add to the time account; the processes that it was about."""
-        touched: dict[_ImageKey, ProcessImage] = {}
-        for number, state, context, reason, time_ns, count in rows:
+    def _account(self, rows: Iterable[Row]) -> tuple[ThreadTime, ...]:
+        """Add to the time account; all of it of the processes that it was about."""
+        touched: dict[ImageKey, Account] = {}
+        for number, *row in rows:
             process = self._directory.process(number)
             if process is None:
                 self._pages.reject("thread_times")
                 continue
-            image = (process.pid, process.image_ktime_ns)
-            account = self._times.setdefault(image, {})
-            known_ns, known_count = account.get((state, context, reason), (0, 0))
-            account[state, context, reason] = (
-                max(0, known_ns + time_ns),
-                max(0, known_count + count),
-            )
-            touched[image] = process
-        return touched
-
-    def _thread_times(self, processes: dict[_ImageKey, ProcessImage]) -> Iterator[ThreadTime]:
-        # A reading tells all about each process that it is about.
-        for image, process in sorted(processes.items(), key=itemgetter(0)):
-            for (state, context, reason), (time_ns, count) in self._times[image].items():
-                yield ThreadTime(process, state, context, reason, time_ns, count)
+            account = touched[key_of(process)] = self._accounts.find(process)
+            time = ThreadTime(process, *row)
+            if known := account.times.get(time.kind):
+                time = time_with(time, known)
+            # Rows of a stranger can take away more than there was.
+            time = time._replace(time_ns=max(0, time.time_ns), count=max(0, time.count))
+            if not self._accounts.put_time(account, time):
+                self._pages.reject("thread_times")
+        # A reading says all about each process that it is about.
+        return tuple(time for _, one in sorted(touched.items()) for time in one.times.values())
 
 
-class _Parts:
-    """Rows of readings, which are asked for in their order."""
+def _informed(
+    kind: Callable[[int, Mapping[str, Any]], _T], record: int
+) -> Callable[[Row], _T | None]:
+    # Of a row with a moment and a document; those of captures have some columns between.
+    def make(row: Row) -> _T | None:
+        unix_ns = row[3] if kind is _capture_of else row[-2]
+        try:
+            return kind(unix_ns, parse_body(record, row[-1].encode()))
+        except (TypeError, ValueError):
+            return None
 
-    def __init__(self, rows: Iterator[Row]) -> None:
-        self._rows = rows
-        self._next: Row | None = None
-
-    def of(self, seq: int) -> Iterator[Row]:
-        """Yield the rows of one reading."""
-        while True:
-            row = self._next or next(self._rows, None)
-            self._next = row
-            if row is None or row[0] > seq:
-                return
-            self._next = None
-            if row[0] == seq:
-                yield row
+    return make
 
 
 def _capture_of(unix_ns: int, info: Mapping[str, Any]) -> CaptureActivity:
     return CaptureActivity(unix_ns, info, capture_seed(unix_ns, info))
 
 
-def _with_info(
-    kind: Callable[[int, Mapping[str, Any]], _Informed], record: int, unix_ns: int, text: str
-) -> _Informed | None:
-    try:
-        return kind(unix_ns, parse_body(record, text.encode()))
-    except (TypeError, ValueError):
-        return None
+_capture = _informed(_capture_of, wire.RECORD_CAPTURE)
+_pressure = _informed(PressureActivity, wire.RECORD_PRESSURE)
+_probes = _informed(ProbesActivity, wire.RECORD_PROBES)
+_status = _informed(StatusActivity, wire.RECORD_STATUS)

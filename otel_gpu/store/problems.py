@@ -1,8 +1,14 @@
-"""What SQLite's errors mean to an operator, and what can be done about them."""
+"""What the errors of SQLite and of files mean to an operator, and what can be done about them."""
 
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import NamedTuple
 
+from otel_gpu.errors import StoreError
+
+ELSEWHERE = "name a file in a folder that can be written, with --store"
 _PRIMARY = 0xFF
 
 
@@ -47,6 +53,22 @@ _PROBLEMS = {
     sqlite3.SQLITE_TOOBIG: Problem("too_large", "a value in it is too large", ""),
 }
 
+# A reader held on to what it saw, and the log could not be emptied.
+READER = Problem("reader_in_the_way", "a reader keeps its log from being emptied", "")
+TOO_SMALL = Problem(
+    "store_too_small",
+    "the store is too small for what is written at once",
+    "raise store.max_bytes",
+)
+
+
+class NoRoomError(Exception):
+    """A store cannot take a batch: what the problem is."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.text)
+        self.problem = problem
+
 
 FAILURES = (sqlite3.Error, UnicodeDecodeError)
 """What a call into SQLite raises; the second where a damaged file is in the message."""
@@ -57,6 +79,8 @@ _DAMAGE = ("malformed database schema", "Could not decode to UTF-8")
 
 def problem_of(error: Exception) -> Problem:
     """Return what an error means; what is not known is said in SQLite's words."""
+    if isinstance(error, NoRoomError):
+        return error.problem
     if is_damage(error):
         return _DAMAGED
     code = getattr(error, "sqlite_errorcode", None)
@@ -70,3 +94,15 @@ def is_damage(error: Exception) -> bool:
         return True
     code = getattr(error, "sqlite_errorcode", None) or 0
     return code & _PRIMARY in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+@contextmanager
+def explained(path: Path, what: str = "cannot be written", hint: str = "") -> Iterator[None]:
+    """Raise ``StoreError`` for what SQLite or the system says; ``hint``: what to do where it is a file's."""
+    try:
+        yield
+    except FAILURES as error:
+        problem = problem_of(error)
+        raise StoreError(f"{path}: {what}: {problem.text}", hint=problem.hint) from error
+    except OSError as error:
+        raise StoreError(f"{path}: {what}: {error.strerror}", hint=hint) from error

@@ -64,14 +64,7 @@ class QueryError(StoreError):
 
 
 class QueryLimits(NamedTuple):
-    """
-    What an answer may cost.
-
-    Attributes:
-        time_s: How long it may take, in seconds.
-        rows: Rows that are given; more are left out, and that is said.
-        bytes: Text that is given, in bytes; likewise.
-    """
+    """What an answer may cost: seconds, rows, and bytes of text; more are left out, and that is said."""
 
     time_s: float = 30.0
     rows: int = 1_000
@@ -79,11 +72,7 @@ class QueryLimits(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """
-    The answer to a question.
-
-    ``cut`` says why rows were left out; it is empty when none was.
-    """
+    """The answer to a question; ``cut`` says why rows were left out, and is empty when none was."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
@@ -92,12 +81,7 @@ class Answer(NamedTuple):
 
 def ask(path: Path, sql: str, limits: QueryLimits) -> Answer:
     """
-    Answer one question.
-
-    Args:
-        path: Of the store.
-        sql: One SELECT, VALUES or WITH statement.
-        limits: What the answer may cost.
+    Answer one question: a SELECT, VALUES or WITH statement.
 
     Raises:
         StoreError: The store cannot be opened.

@@ -3,14 +3,13 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple, Self
 
 from otel_gpu.enrich.activities import Activity
 from otel_gpu.store.columns import Row
 from otel_gpu.store.directory import Directory
 from otel_gpu.store.files import open_reading
-from otel_gpu.store.lock import look_at
+from otel_gpu.store.lock import UNENDED, look_at
 from otel_gpu.store.losses import KILLED
 from otel_gpu.store.pages import Pages
 from otel_gpu.store.playback import Playback
@@ -28,13 +27,7 @@ class Extent(NamedTuple):
 
 class StoreReader:
     """
-    Reads a store, also while it is written.
-
-    Args:
-        path: Its file.
-
-    Attributes:
-        path: Its file.
+    Reads a store, also while it is written; ``path`` is its file.
 
     Raises:
         StoreError: There is none, it may not be read, or it is of another version. The
@@ -49,12 +42,7 @@ class StoreReader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -82,13 +70,7 @@ class StoreReader:
     def activities(
         self, start_unix_ns: int | None = None, end_unix_ns: int | None = None
     ) -> Iterator[Activity]:
-        """
-        Yield the activities of a window, and of a little before and after it, in order.
-
-        Args:
-            start_unix_ns: When the window begins; None: with the store.
-            end_unix_ns: When it ends; None: with the store.
-        """
+        """Yield the activities of a window, and of a little before and after it, in order."""
         span = self.span(start_unix_ns, end_unix_ns)
         if span is not None:
             # What a process is called may have become known since another window was read.
@@ -96,38 +78,18 @@ class StoreReader:
             yield from Playback(self._pages, directory, span).activities()
 
     def losses(self) -> dict[str, int]:
-        """
-        Return what did not reach the store, by reason, over its whole life.
-
-        ``writer_killed``: rows that writers had in memory when they were killed, the last
-        one included.
-        """
+        """Return what did not reach the store, by reason, over its whole life until now."""
         lost: Counter[str] = Counter(dict(self._pages.where("losses", "rows > 0")))
-        writers = self._pages.where("writers", "1")
-        if writers and writers[-1][3] is None:
-            lost[KILLED] += self._lost_by(writers[-1])
+        # Nobody holds the lock, so the last writer is gone.
+        if last := look_at(self.path):
+            for (written,) in self._pages.fetch(UNENDED, (last.writer,)):
+                lost[KILLED] += last.lost_rows(written) if isinstance(written, int) else 0
         return dict(+lost)
 
     def execute(self, sql: str, limits: QueryLimits | None = None) -> Answer:
-        """
-        Answer a question in SQL; the engine sees to it that nothing is written.
-
-        Raises:
-            QueryError: It is no question, or goes beyond the limits.
-        """
+        """Answer a question in SQL, as ``queries.ask`` does."""
         return ask(self.path, sql, QueryLimits() if limits is None else limits)
 
-    def describe(self) -> list[tuple[str, str, str, str]]:
+    def describe(self) -> list[Row]:
         """Return what tables, views and columns mean: name, column, meaning, unit."""
-        return [
-            (name, column, meaning, unit)
-            for _, name, column, meaning, unit in self._pages.where("schema_info", "1")
-        ]
-
-    def _lost_by(self, writer: Row) -> int:
-        # Nobody holds the lock, so the writer is gone, and did not say that it ended.
-        last = look_at(self.path)
-        if last is None or last.writer != writer[0]:
-            return 0
-        ((written,),) = self._pages.fetch("SELECT coalesce(max(last_seq), 0) FROM chunks")
-        return last.lost_rows(written) if isinstance(written, int) else 0
+        return [row[1:] for row in self._pages.where("schema_info", "1")]

@@ -5,90 +5,112 @@ A reading has a row of its own, so that it is known when it was made. Its parts 
 added, and come without one where that is nothing.
 """
 
-from otel_gpu.enrich.activities import AggregatesActivity, CountersActivity, TimesActivity
+from collections import Counter
+from collections.abc import Callable
+from typing import TypeVar
+
+from otel_gpu.enrich.activities import (
+    AggregatesActivity,
+    CountersActivity,
+    ProcessImage,
+    Series,
+    ThreadTime,
+    TimeKind,
+    TimesActivity,
+)
+from otel_gpu.ledger.differences import without_waits
 from otel_gpu.store.batch import Batch
+from otel_gpu.store.losses import NOT_FOLLOWED, TOO_MANY_SERIES
 from otel_gpu.store.names import Names
-from otel_gpu.store.processes import Process, TimeKey
+from otel_gpu.store.processes import Process
 from otel_gpu.store.text import clean
-from otel_gpu.store.totals import NO_TIME, ThreadTotal, added_row, total_of, total_row
+from otel_gpu.store.totals import added_row, total_row
+
+Reading = AggregatesActivity | CountersActivity | TimesActivity
+_Part = TypeVar("_Part", Series, ThreadTime)
 
 MAX_COUNTERS = 4_096
 """Counters that are followed; the kernel side has some dozens."""
 
 
 class Readings:
-    """
-    Turns the readings of one capture into rows.
+    """Turns readings into rows; ``counters`` is what the chunk says of them."""
 
-    Args:
-        names: Gives numbers, and keeps what everything stands at.
-    """
-
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: Names, lost: Counter[str]) -> None:
         self._names = names
-        self._counters: dict[str, int] = {}
+        self._lost = lost
+        self.counters: dict[str, int] = {}
 
-    def add_counters(self, batch: Batch, seq: int, activity: CountersActivity) -> None:
-        """Add the counters that changed."""
-        batch.add("readings", (seq, "counters", activity.unix_ns), activity.unix_ns)
+    def add(self, batch: Batch, seq: int, activity: Reading) -> None:
+        """Add the parts of a reading."""
+        match activity:
+            case AggregatesActivity():
+                self._add_aggregates(batch, seq, activity)
+            case CountersActivity():
+                self._add_counters(batch, seq, activity)
+            case TimesActivity():
+                self._add_times(batch, seq, activity)
+
+    def _add_counters(self, batch: Batch, seq: int, activity: CountersActivity) -> None:
         for name, value in activity.values.items():
-            if self._counters.get(name) != value:
-                if name in self._counters or len(self._counters) < MAX_COUNTERS:
-                    self._counters[name] = value
+            if self.counters.get(name) != value:
+                if name in self.counters or len(self.counters) < MAX_COUNTERS:
+                    self.counters[name] = value
                 batch.add_part("counters", (seq, clean(name), value))
 
-    def add_aggregates(self, batch: Batch, seq: int, activity: AggregatesActivity) -> None:
-        """Add what the series counted since they were last read."""
-        batch.add("readings", (seq, "aggregates", activity.unix_ns), activity.unix_ns)
+    def _add_aggregates(self, batch: Batch, seq: int, activity: AggregatesActivity) -> None:
+        process: Process | None = None
         for series in activity.series:
-            known = self._names.series(series)
-            if known is None:
+            # Those of one process come together.
+            if process is None or process.named is not series.process:
+                process = self._names.follow(series.process)
+            known = process.series.get(series.key)
+            before = None if known is None else known.aggregate
+            if before == series.aggregate:
                 continue
-            now = total_of(series.aggregate)
-            added = added_row(known.total, now)
-            if added is not None:
-                known.total = now
-                known.is_changed = True
-                batch.add_part("aggregates", (seq, known.number, *added), len(added[-1]))
+            if self._is_kept(process, self._names.processes.put, series):
+                number = self._names.series(process, series)
+                added = added_row(before, series.aggregate)
+                batch.add_part("aggregates", (seq, number, *added), len(added[-1]))
 
-    def add_times(self, batch: Batch, seq: int, activity: TimesActivity) -> None:
-        """Add what the time account gained since it was last read."""
-        batch.add("readings", (seq, "times", activity.unix_ns), activity.unix_ns)
-        processes = self._names.processes
-        for process, totals in self._sums(activity).items():
-            for key in process.times:
-                # Time moves from one reason to another when a stack becomes known.
-                totals.setdefault(key, NO_TIME)
-            for key, total in totals.items():
-                before = processes.exchange_time(process, key, total)
-                if before is not None and before != total:
-                    added = (total.time_ns - before.time_ns, total.count - before.count)
-                    batch.add_part("thread_times", (seq, process.number, *key, *added))
+    def _add_times(self, batch: Batch, seq: int, activity: TimesActivity) -> None:
+        read: dict[ProcessImage, dict[TimeKind, ThreadTime]] = {}
+        for time in without_waits(activity.times):
+            kept = time._replace(reason=clean(time.reason))
+            read.setdefault(time.process, {})[kept.kind] = kept
+        for image, times in read.items():
+            process = self._names.follow(image)
+            # Time moves from one reason to another when a stack becomes known.
+            left = process.times.keys() - times.keys()
+            gone = [process.times[kind]._replace(time_ns=0, count=0) for kind in left]
+            for time in (*times.values(), *gone):
+                known = process.times.get(time.kind)
+                before_ns, before = (0, 0) if known is None else (known.time_ns, known.count)
+                if (before_ns, before) == (time.time_ns, time.count):
+                    continue
+                if self._is_kept(process, self._names.processes.put_time, time):
+                    process.times_chunk = self._names.chunk
+                    added = (time.time_ns - before_ns, time.count - before)
+                    batch.add_part("thread_times", (seq, process.number, *time.kind[:3], *added))
 
     def end_chunk(self, chunk: int) -> None:
-        """Keep what everything stands at that the chunk added to."""
-        for process in self._names.processes:
-            for series in process.series.values():
-                if series.is_changed:
-                    series.is_changed = False
-                    row = (series.number, chunk, *total_row(series.total))
-                    self._names.keep("aggregate_totals", row)
+        """Keep what everything stands at that the chunk added to, and let the next say all counters."""
+        self.counters.clear()
+        keep = self._names.keep
+        for process in self._names.processes.values():
+            for key, referred in process.numbers.items():
+                if referred.chunk == chunk:
+                    total = total_row(process.series[key].aggregate)
+                    keep("aggregate_totals", referred.number, chunk, *total)
             # All of a process, so that a reader finds them in one place.
-            if process.has_new_times:
-                process.has_new_times = False
-                for key, total in process.times.items():
-                    self._names.keep("thread_time_totals", (process.number, chunk, *key, *total))
+            if process.times_chunk == chunk:
+                for time in process.times.values():
+                    keep("thread_time_totals", process.number, chunk, *time[1:6])
 
-    def begin_chunk(self) -> None:
-        """Let the next chunk say all counters."""
-        self._counters.clear()
-
-    def _sums(self, activity: TimesActivity) -> dict[Process, dict[TimeKey, ThreadTotal]]:
-        sums: dict[Process, dict[TimeKey, ThreadTotal]] = {}
-        for time in activity.times:
-            process = self._names.follow(time.process)
-            key = (time.state, time.context, clean(time.reason))
-            totals = sums.setdefault(process, {})
-            known = totals.get(key, NO_TIME)
-            totals[key] = ThreadTotal(known.time_ns + time.time_ns, known.count + time.count)
-        return sums
+    def _is_kept(
+        self, process: Process, put: Callable[[Process, _Part], bool], part: _Part
+    ) -> bool:
+        if process.is_followed and put(process, part):
+            return True
+        self._lost[TOO_MANY_SERIES if process.is_followed else NOT_FOLLOWED] += 1
+        return False

@@ -4,19 +4,18 @@ import logging
 import os
 import sqlite3
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 from otel_gpu import __version__
-from otel_gpu.errors import StoreError
 from otel_gpu.faults import Faults
-from otel_gpu.store.delivery import Background, Direct
 from otel_gpu.store.files import open_writing
-from otel_gpu.store.journal import Journal
+from otel_gpu.store.journal import Background, Journal
 from otel_gpu.store.limits import Limits
-from otel_gpu.store.lock import LastWriter
+from otel_gpu.store.lock import UNENDED, LastWriter
 from otel_gpu.store.losses import KILLED
-from otel_gpu.store.numbers import first_numbers
-from otel_gpu.store.problems import FAILURES, problem_of
+from otel_gpu.store.problems import explained
+from otel_gpu.store.schema import first_numbers
 from otel_gpu.store.writer import StoreWriter
 
 _logger = logging.getLogger(__name__)
@@ -38,40 +37,33 @@ def open_writer(
         faults: Counts errors that no disk explains.
 
     Raises:
-        StoreError: It is no store, of a later version or another owner, another process
-            writes it, or the place cannot be written.
+        StoreError: As ``open_writing`` does.
     """
     limits = Limits() if limits is None else limits
     connection, lock, path = open_writing(path, limits, durable=live)
-    try:
+    with ExitStack() as undo, explained(path):
+        undo.callback(lock.close)
+        undo.callback(connection.close)
         first = first_numbers(connection)
-        lost = _settle_last(connection, lock.last)
-        if lost:
+        if lost := _settle_last(connection, lock.last):
             _logger.warning(
                 "%s: its last writer was killed; rows lost with it, at most: %d", path, lost
             )
         _sign(connection, first)
-        lock.sign(first["writer"], first["seq"])
-        journal = Journal(connection, path, limits, first, lock, faults)
-    except FAILURES as error:
-        connection.close()
-        lock.close()
-        problem = problem_of(error)
-        raise StoreError(f"{path}: cannot be written: {problem.text}", hint=problem.hint) from error
-    delivery = Background(journal) if live else Direct(journal)
-    return StoreWriter(delivery, limits, first, live=live, seen=lock.reach)
+        lock.sign(first["writers"], first["seq"])
+        kind = Background if live else Journal
+        journal = kind(connection, path, limits, first, lock, faults or Faults())
+        undo.pop_all()
+    return StoreWriter(journal, limits, first, live=live, reach=lock.reach)
 
 
 def _settle_last(connection: sqlite3.Connection, last: LastWriter) -> int:
     """Say how many rows the writer before lost, if it was killed."""
-    found = connection.execute(
-        "SELECT writer, ended_unix_ns FROM writers ORDER BY writer DESC LIMIT 1"
-    ).fetchone()
-    if found is None or found[1] is not None or found[0] != last.writer:
+    written = connection.execute(UNENDED, (last.writer,)).fetchone()
+    if written is None:
         return 0
-    (written,) = connection.execute("SELECT coalesce(max(last_seq), 0) FROM chunks").fetchone()
-    lost = last.lost_rows(int(written))
-    connection.execute("UPDATE writers SET lost_rows = ? WHERE writer = ?", (lost, found[0]))
+    lost = last.lost_rows(*written)
+    connection.execute("UPDATE writers SET lost_rows = ? WHERE writer = ?", (lost, last.writer))
     if lost:
         connection.execute(
             "INSERT INTO losses VALUES (?1, ?2) ON CONFLICT (reason) DO UPDATE SET rows = rows + ?2",
@@ -84,5 +76,5 @@ def _sign(connection: sqlite3.Connection, first: dict[str, int]) -> None:
     connection.execute(
         "INSERT INTO writers (writer, last_chunk, began_unix_ns, version, pid) "
         "VALUES (?, ?, ?, ?, ?)",
-        (first["writer"], first["chunk"], time.time_ns(), __version__, os.getpid()),
+        (first["writers"], first["chunks"], time.time_ns(), __version__, os.getpid()),
     )

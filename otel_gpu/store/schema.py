@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from hashlib import sha256
 
 from otel_gpu.store.columns import Table, View
-from otel_gpu.store.lookups import LOOKUPS, lookup_rows
+from otel_gpu.store.lookups import LOOKUPS
 from otel_gpu.store.side_tables import BOOKS, NAMES, TOTALS
 from otel_gpu.store.tables import NUMBERED
 from otel_gpu.store.views import VIEWS, meaning_of
@@ -22,6 +22,10 @@ APPLICATION_ID = 0x4F54_4750
 
 TABLES: tuple[Table, ...] = (*NUMBERED, *NAMES, *TOTALS, *LOOKUPS, *BOOKS)
 TABLE_BY_NAME: Mapping[str, Table] = {table.name: table for table in TABLES}
+_GIVE_NUMBERS = (
+    *("chunks", "batches", "writers"),
+    *("captures", "processes", "devices", "stacks", "series", "probes"),
+)
 
 
 def statements() -> Iterator[str]:
@@ -38,12 +42,7 @@ def fingerprint() -> str:
 
 
 def info_rows(connection: sqlite3.Connection) -> Iterator[tuple[str, str, str, str]]:
-    """
-    Yield the rows of ``schema_info`` without their position: name, column, meaning, unit.
-
-    Args:
-        connection: To a database that has the tables and views.
-    """
+    """Yield the rows of ``schema_info`` without their position: name, column, meaning, unit."""
     for table in TABLES:
         yield table.name, "", table.meaning, ""
         for column in table.columns:
@@ -55,18 +54,12 @@ def info_rows(connection: sqlite3.Connection) -> Iterator[tuple[str, str, str, s
 
 
 def create(connection: sqlite3.Connection, facts: Mapping[str, str]) -> None:
-    """
-    Make tables and views, and fill in what does not change.
-
-    Args:
-        connection: To an empty database, in no transaction.
-        facts: More rows for ``meta``.
-    """
+    """Make tables and views in an empty database, and fill in what does not change."""
     connection.execute("BEGIN IMMEDIATE")
     for statement in statements():
         connection.execute(statement)
-    for name, rows in lookup_rows().items():
-        connection.executemany(TABLE_BY_NAME[name].insert(), rows)
+    for table in LOOKUPS:
+        connection.executemany(table.insert(), table.rows)
     info = [(number, *row) for number, row in enumerate(info_rows(connection))]
     connection.executemany(TABLE_BY_NAME["schema_info"].insert(), info)
     meta = {"schema_version": str(VERSION), "schema_fingerprint": fingerprint(), **facts}
@@ -74,6 +67,16 @@ def create(connection: sqlite3.Connection, facts: Mapping[str, str]) -> None:
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version = {VERSION}")
     connection.execute("COMMIT")
+
+
+def first_numbers(connection: sqlite3.Connection) -> dict[str, int]:
+    """Return the first free number of ``seq``, and of each table that gives numbers."""
+    largest = {"seq": "SELECT max(last_seq) FROM chunks"}
+    for name in _GIVE_NUMBERS:
+        largest[name] = f"SELECT max({TABLE_BY_NAME[name].key[0]}) FROM {name}"
+    return {
+        name: (connection.execute(query).fetchone()[0] or 0) + 1 for name, query in largest.items()
+    }
 
 
 def is_ours(connection: sqlite3.Connection) -> bool:

@@ -15,15 +15,14 @@ those that a window touches, the latest story is played.
 from typing import NamedTuple
 
 from otel_gpu.store.columns import MAX_INTEGER, Row
-from otel_gpu.store.event_tables import EVENT_TABLES
 from otel_gpu.store.pages import Pages
 from otel_gpu.store.text import from_json
 
 BEFORE_NS = 30_000_000_000
 AFTER_NS = 10_000_000_000
 _LEAD_NS = 5_000_000_000
-# What can be an effect, and so needs what happened since it began.
-_EFFECTS = ("calls", "gaps", "open_calls")
+# What can be an effect, and so needs what happened since it began; and when it was seen.
+_EFFECTS = {"calls": "end_unix_ns", "gaps": "end_unix_ns", "open_calls": "seen_unix_ns"}
 
 
 class Span(NamedTuple):
@@ -31,7 +30,6 @@ class Span(NamedTuple):
     Rows to read.
 
     Attributes:
-        first_seq: The first of them.
         last_seq: The last of them; less than the first when there is none.
         lead_seq: Before this one, calls, stalls, gaps and forks are no part of it.
         chunk: The chunk that the first is in; 0: the rows begin with a capture.
@@ -52,17 +50,7 @@ class Span(NamedTuple):
 
 
 def find_span(pages: Pages, start_unix_ns: int | None, end_unix_ns: int | None) -> Span | None:
-    """
-    Return the rows that a window needs; None: there are none.
-
-    Args:
-        pages: Of the store.
-        start_unix_ns: When the window begins; None: with the store.
-        end_unix_ns: When it ends; None: with the store.
-
-    Raises:
-        StoreError: The store cannot be read.
-    """
+    """Return the rows that a window needs, which is open where it is None; None: there are none."""
     start = 0 if start_unix_ns is None else bounded(start_unix_ns - BEFORE_NS)
     values: tuple[int, ...] = (start,)
     before_end = ""
@@ -75,9 +63,8 @@ def find_span(pages: Pages, start_unix_ns: int | None, end_unix_ns: int | None) 
     chunk, first_seq, _, begin_unix_ns, *_ = chunks[0]
     last_chunk, _, last_seq, *_ = chunks[-1]
     if end_unix_ns is not None:
-        batches = pages.where(
-            "batches", "chunk = ? AND start_unix_ns <= ?", (last_chunk, values[1])
-        )
+        of_chunk = "chunk = ? AND start_unix_ns <= ?"
+        batches = pages.where("batches", of_chunk, (last_chunk, values[1]))
         last_seq = max((row[3] for row in batches), default=last_seq)
     captures = pages.where("captures", "seq <= ?", (last_seq,))
     captures.sort(key=lambda row: row[2])
@@ -90,12 +77,13 @@ def find_span(pages: Pages, start_unix_ns: int | None, end_unix_ns: int | None) 
             first_seq, begin_unix_ns = story[0][2:4]
             break
     begins = bool(story) and story[0][2] >= first_seq
+    lead_seq = first_seq
+    if start_unix_ns is not None:
+        lead_seq = _find_lead(pages, first_seq, last_seq, start_unix_ns)
     return Span(
         first_seq,
         last_seq,
-        first_seq
-        if start_unix_ns is None
-        else _find_lead(pages, first_seq, last_seq, start_unix_ns),
+        lead_seq,
         0 if begins else chunk,
         begin_unix_ns,
         tuple(story),
@@ -113,13 +101,8 @@ def _find_lead(pages: Pages, first_seq: int, last_seq: int, start_unix_ns: int) 
         (*span, bounded(start_unix_ns), until_unix_ns),
     )
     begins = [start_unix_ns]
-    for kind in EVENT_TABLES:
-        if kind.name not in _EFFECTS:
-            continue
-        query = (
-            f"SELECT min(start_unix_ns) FROM {kind.name} WHERE seq BETWEEN ? AND ? "
-            f"AND {kind.end.name} >= ?"
-        )
+    for table, end in _EFFECTS.items():
+        query = f"SELECT min(start_unix_ns) FROM {table} WHERE seq BETWEEN ? AND ? AND {end} >= ?"
         ((begin,),) = pages.fetch(query, (first, last, bounded(start_unix_ns)))
         if isinstance(begin, int):
             begins.append(begin)

@@ -20,11 +20,7 @@ _FRAMES = (MAX_FRAMES, 64, 16, 3)
 
 
 def stack_columns(stack: CallStack) -> tuple[str, str, str]:
-    """
-    Return a stack as the columns ``id``, ``place`` and ``frames``.
-
-    Of one that is too large for a document the middle is left out, and a frame says so.
-    """
+    """Return the columns ``id``, ``place`` and ``frames``; a stack that is too large loses its middle."""
     place = describe_place(stack.place) if stack.place else ""
     documents = (_document(stack, cut_frames(stack.frames, most)) for most in _FRAMES)
     document = next((text for text in documents if text is not None), "")

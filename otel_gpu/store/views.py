@@ -8,7 +8,7 @@ Durations are in milliseconds and begin with what is asked most. Every row keeps
 from collections.abc import Mapping
 
 from otel_gpu import wire
-from otel_gpu.store.columns import View
+from otel_gpu.store.columns import Meaning, View
 
 
 def _utc(unix_ns: str) -> str:
@@ -34,43 +34,44 @@ _PLACE = "coalesce(u.place, '') AS place, coalesce(u.id, '') AS stack_id"
 _PROGRAM = "LEFT JOIN stacks u ON u.stack = e.program_stack"
 
 # What columns say whose names mean the same in every view.
-MEANINGS: Mapping[str, tuple[str, str]] = {
-    "seq": ("number of the row that this is made of; cite it", ""),
-    "time": ("when it began, UTC", ""),
+MEANINGS: Mapping[str, Meaning] = {
+    "seq": "number of the row that this is made of; cite it",
+    "time": "when it began, UTC",
     "start_unix_ns": ("when it began, in Unix time", "ns"),
     "unix_ns": ("when it was read, in Unix time", "ns"),
     "duration_ms": ("how long it took", "ms"),
     "blocked_ms": ("how long of that the thread waited for something", "ms"),
     "run_queue_ms": ("how long of that the thread was ready and had no CPU", "ms"),
     "unexplained_ms": ("time that no cause accounts for", "ms"),
-    "service": ("name of the process in backends", ""),
-    "pid": ("process id", ""),
-    "tid": ("thread id", ""),
-    "thread": ("name of the thread", ""),
-    "api": ("the CUDA API", ""),
-    "layer": ("runtime (libcudart) or driver (libcuda), which it calls", ""),
-    "reason": ("what threads were blocked on; empty: they were not", ""),
-    "error": ("empty: it succeeded", ""),
-    "nested": ("1: calls inside another CUDA call", ""),
-    "copy_kind": ("direction of a copy; empty: it is none", ""),
+    "service": "name of the process in backends",
+    "pid": "process id",
+    "tid": "thread id",
+    "thread": "name of the thread",
+    "api": "the CUDA API",
+    "layer": "runtime (libcudart) or driver (libcuda), which it calls",
+    "reason": "what threads were blocked on; empty: they were not",
+    "error": "empty: it succeeded",
+    "nested": "1: calls inside another CUDA call",
+    "copy_kind": "direction of a copy; empty: it is none",
     "size_bytes": ("bytes copied, allocated or freed", "bytes"),
-    "chosen_for": ("why it was kept", ""),
-    "device": ("index of the device as the process sees it", ""),
-    "device_model": ("its name; NULL: not observed", ""),
-    "severity": ("high, medium or low", ""),
-    "cause": ("kind of the cause that cost most; see cause_kinds for what to do", ""),
+    "chosen_for": "why it was kept",
+    "device": "index of the device as the process sees it",
+    "device_model": "its name; NULL: not observed",
+    "severity": "high, medium or low",
+    "cause": "kind of the cause that cost most; see cause_kinds for what to do",
     "cause_ms": ("time that it took", "ms"),
-    "culprit_comm": ("the thread to blame; NULL: nobody is", ""),
-    "culprit_pid": ("its process; NULL: nobody is", ""),
-    "id": ("name, the same wherever it is shown", ""),
-    "place": ("where in its program it was: file, line and function; empty: not known", ""),
-    "stack_id": ("its whole stack, see stacks.id; empty: not known", ""),
+    "culprit_comm": "the thread to blame; NULL: nobody is",
+    "culprit_pid": "its process; NULL: nobody is",
+    "id": "name, the same wherever it is shown",
+    "place": "where in its program it was: file, line and function; empty: not known",
+    "stack_id": "its whole stack, see stacks.id; empty: not known",
 }
 
 
 def meaning_of(view: View, column: str) -> tuple[str, str]:
     """Return what a column of a view means, and its unit."""
-    return view.columns.get(column) or MEANINGS[column]
+    meaning = view.columns.get(column) or MEANINGS[column]
+    return (meaning, "") if isinstance(meaning, str) else meaning
 
 
 # Sorting by one number takes a fifth of the time of sorting by two: hence "owner" below.
@@ -96,15 +97,13 @@ VIEWS: tuple[View, ...] = (
           LEFT JOIN kept k ON k.owner = s.process << 16 | s.api
         GROUP BY s.process, s.api
         """,
-        {
-            "errors": ("how many of them failed", "{call}"),
-            "total_ms": ("their durations together", "ms"),
-            "mean_ms": ("their mean duration", "ms"),
-            "size_bytes": ("bytes of the successful ones", "bytes"),
-            "calls": ("exact, also where few are stored", "{call}"),
-            "max_ms": ("longest call; NULL: it was before the oldest chunk", "ms"),
-            "stored": ("how many rows of calls there are", "{row}"),
-        },
+        errors=("how many of them failed", "{call}"),
+        total_ms=("their durations together", "ms"),
+        mean_ms=("their mean duration", "ms"),
+        size_bytes=("bytes of the successful ones", "bytes"),
+        calls=("exact, also where few are stored", "{call}"),
+        max_ms=("longest call; NULL: it was before the oldest chunk", "ms"),
+        stored=("how many rows of calls there are", "{row}"),
     ),
     View(
         "v_calls",
@@ -121,9 +120,7 @@ VIEWS: tuple[View, ...] = (
           LEFT JOIN copy_kinds k ON k.copy_kind = e.copy_kind AND e.copy_kind <> 255
           LEFT JOIN devices d ON d.cuda_device = e.cuda_device
         """,
-        {
-            "duration_ms": ("host time inside the call", "ms"),
-        },
+        duration_ms=("host time inside the call", "ms"),
     ),
     View(
         "v_stalls",
@@ -139,15 +136,13 @@ VIEWS: tuple[View, ...] = (
           LEFT JOIN apis a ON a.api = e.call_api LEFT JOIN stacks t ON t.stack = e.stack
           {_PROGRAM}
         """,
-        {
-            "culprit_pid": ("its process; 0: idle or unknown", ""),
-            "waker_pid": ("its process; 0: none, or an interrupt", ""),
-            "in_call": ("the CUDA call that it was in; empty: in none", ""),
-            "cpu_was_with": ("the thread that had the CPU meanwhile", ""),
-            "cpu_was_idle": ("1: no thread had the CPU that it waited for", ""),
-            "woken_by": ("the thread that ended the wait", ""),
-            "functions": ("kernel stack, innermost first", ""),
-        },
+        culprit_pid="its process; 0: idle or unknown",
+        waker_pid="its process; 0: none, or an interrupt",
+        in_call="the CUDA call that it was in; empty: in none",
+        cpu_was_with="the thread that had the CPU meanwhile",
+        cpu_was_idle="1: no thread had the CPU that it waited for",
+        woken_by="the thread that ended the wait",
+        functions="kernel stack, innermost first",
     ),
     View(
         "v_gaps",
@@ -161,10 +156,8 @@ VIEWS: tuple[View, ...] = (
           LEFT JOIN apis before ON before.api = e.previous_api
           LEFT JOIN apis after ON after.api = e.next_api
         """,
-        {
-            "after_call": ("the CUDA call before it", ""),
-            "before_call": ("the CUDA call that it delayed", ""),
-        },
+        after_call="the CUDA call before it",
+        before_call="the CUDA call that it delayed",
     ),
     View(
         "v_forks",
@@ -175,10 +168,8 @@ VIEWS: tuple[View, ...] = (
         FROM forks e LEFT JOIN processes p ON p.process = e.process
           LEFT JOIN processes c ON c.process = e.child
         """,
-        {
-            "child_service": ("name of the new process in backends", ""),
-            "child_pid": ("its process id", ""),
-        },
+        child_service="name of the new process in backends",
+        child_pid="its process id",
     ),
     View(
         "v_open_calls",
@@ -190,10 +181,8 @@ VIEWS: tuple[View, ...] = (
         FROM open_calls e LEFT JOIN processes p ON p.process = e.process
           LEFT JOIN apis a ON a.api = e.api {_PROGRAM}
         """,
-        {
-            "age_ms": ("for how long it was open by then", "ms"),
-            "seen": ("when it was looked at, UTC", ""),
-        },
+        age_ms=("for how long it was open by then", "ms"),
+        seen="when it was looked at, UTC",
     ),
     View(
         "v_thread_times",
@@ -205,13 +194,11 @@ VIEWS: tuple[View, ...] = (
           LEFT JOIN processes p ON p.process = e.process
           LEFT JOIN states s ON s.state = e.state LEFT JOIN contexts c ON c.context = e.context
         """,
-        {
-            "time": ("when it was read, UTC", ""),
-            "state": ("what the threads did", ""),
-            "context": ("where in their work they were", ""),
-            "time_ms": ("time of all threads since the reading before", "ms"),
-            "count": ("how many intervals", "{interval}"),
-        },
+        time="when it was read, UTC",
+        state="what the threads did",
+        context="where in their work they were",
+        time_ms=("time of all threads since the reading before", "ms"),
+        count=("how many intervals", "{interval}"),
     ),
     View(
         "v_series",
@@ -231,16 +218,14 @@ VIEWS: tuple[View, ...] = (
           LEFT JOIN errors n ON n.layer = a.layer AND n.status = s.status
           LEFT JOIN copy_kinds k ON k.copy_kind = s.copy_kind AND s.copy_kind <> 255
         """,
-        {
-            "time": ("when it was read, UTC", ""),
-            "metric": ("what was counted", ""),
-            "count": ("how many since the reading before", "{event}"),
-            "unit": ("of sum and max", ""),
-            "max": ("the largest one so far, where it is new; else NULL", "as unit says"),
-            "buckets": ("counts by number of the bucket, as JSON; see buckets", ""),
-            "what": ("the API, or how threads left their CPU", ""),
-            "sum": ("of durations or sizes since the reading before", "as unit says"),
-        },
+        time="when it was read, UTC",
+        metric="what was counted",
+        count=("how many since the reading before", "{event}"),
+        unit="of sum and max",
+        max=("the largest one so far, where it is new; else NULL", "as unit says"),
+        buckets="counts by number of the bucket, as JSON; see buckets",
+        what="the API, or how threads left their CPU",
+        sum=("of durations or sizes since the reading before", "as unit says"),
     ),
     View(
         "v_chains",
@@ -255,14 +240,12 @@ VIEWS: tuple[View, ...] = (
         FROM chains e LEFT JOIN processes p ON p.process = e.process
           LEFT JOIN causes c ON c.seq = e.seq AND c.cause = 0 {_PROGRAM}
         """,
-        {
-            "kind": ("slow_call, slow_gap, hung_call or failed_call", ""),
-            "api": ("the call, or the call that a gap delayed", ""),
-            "cause_share": ("part of the duration that it took, 0 to 1", ""),
-            "trace_id": ("of the span that shows it", ""),
-            "span_id": ("of the span that shows it", ""),
-            "excess_ms": ("how much longer than usual", "ms"),
-        },
+        kind="slow_call, slow_gap, hung_call or failed_call",
+        api="the call, or the call that a gap delayed",
+        cause_share="part of the duration that it took, 0 to 1",
+        trace_id="of the span that shows it",
+        span_id="of the span that shows it",
+        excess_ms=("how much longer than usual", "ms"),
     ),
     View(
         "v_incidents",
@@ -274,13 +257,11 @@ VIEWS: tuple[View, ...] = (
           c.culprit_comm, c.culprit_pid, e.advice, e.id, e.start_unix_ns
         FROM incidents e LEFT JOIN causes c ON c.seq = e.seq AND c.cause = 0
         """,
-        {
-            "length_ms": ("from its beginning to its end", "ms"),
-            "lost_ms": ("time lost to the causes", "ms"),
-            "effects": ("how many chains it is made of", "{chain}"),
-            "chronic": ("1: of all time of feeding threads, not only of effects", ""),
-            "advice": ("what to do, as a JSON list", ""),
-        },
+        length_ms=("from its beginning to its end", "ms"),
+        lost_ms=("time lost to the causes", "ms"),
+        effects=("how many chains it is made of", "{chain}"),
+        chronic="1: of all time of feeding threads, not only of effects",
+        advice="what to do, as a JSON list",
     ),
     View(
         "v_losses",
@@ -299,11 +280,9 @@ VIEWS: tuple[View, ...] = (
         ) GROUP BY reason
         UNION ALL SELECT 'store', reason, rows FROM losses WHERE rows > 0
         """,
-        {
-            "place": ("where it was lost", ""),
-            "reason": ("why", ""),
-            "count": ("how many events or rows", ""),
-        },
+        place="where it was lost",
+        reason="why",
+        count="how many events or rows",
     ),
     View(
         "v_pressure",
@@ -316,13 +295,11 @@ VIEWS: tuple[View, ...] = (
           json_extract(e.info, '$.psi.memory.some_avg10') AS memory_some_percent, e.unix_ns
         FROM pressure e
         """,
-        {
-            "time": ("when it was read, UTC", ""),
-            "cpus": ("CPUs of the host", ""),
-            "load1": ("load average of one minute", ""),
-            "cpu_some_percent": ("of 10 s: some thread waited for a CPU", "%"),
-            "io_some_percent": ("of 10 s: some thread waited for I/O", "%"),
-            "memory_some_percent": ("of 10 s: some thread waited for memory", "%"),
-        },
+        time="when it was read, UTC",
+        cpus="CPUs of the host",
+        load1="load average of one minute",
+        cpu_some_percent=("of 10 s: some thread waited for a CPU", "%"),
+        io_some_percent=("of 10 s: some thread waited for I/O", "%"),
+        memory_some_percent=("of 10 s: some thread waited for memory", "%"),
     ),
 )

@@ -55,11 +55,11 @@ PLACES = {
     "otel_gpu.store.writer:StoreWriter.observe": STORE,
     "otel_gpu.store.writer:StoreWriter._hand_over": STORE,
     "otel_gpu.store.writer:StoreWriter._next_seq": STORE,
-    "otel_gpu.store.names:Names.process": STORE,
-    "otel_gpu.store.delivery:Background.is_ready": STORE,
-    "otel_gpu.store.delivery:Background.put": STORE,
+    "otel_gpu.store.names:Names.follow": STORE,
+    "otel_gpu.store.journal:Background.is_ready": STORE,
+    "otel_gpu.store.journal:Background.put": STORE,
     "otel_gpu.store.journal:Journal._transact": STORE,
-    "otel_gpu.store.journal:Journal._make_room": STORE,
+    "otel_gpu.store.eviction:Room.make": STORE,
     "otel_gpu.store.journal:Journal._keep_books": STORE,
     "otel_gpu.export.exports:Exports.observe": {"export"},
     "otel_gpu.export.spans:SpanBuilder.spans": {"export"},
@@ -68,9 +68,9 @@ PLACES = {
     "otel_gpu.export.file:FileTransport.deliver": {"export.spans"},
     "otel_gpu.explain.explainer:Explainer.push": {"explain"},
     "otel_gpu.stacks.user_stacks:UserStacks.resolve": {"stacks"},
-    "otel_gpu.stacks.user_stacks:UserStacks.look_again": {"stacks"},
+    "otel_gpu.stacks.process_images:ProcessImages.ask_due": {"stacks"},
     "otel_gpu.stacks.user_stacks:UserStacks.drop_ended": {"stacks"},
-    "otel_gpu.stacks.user_stacks:UserStacks.forget": {"after_exit", "after_exec", "sweep"},
+    "otel_gpu.stacks.process_images:ProcessImages.end": {"after_exit", "after_exec", "sweep"},
     "otel_gpu.capture.introductions:read_facts": {"introductions", "after_exec"},
     "otel_gpu.capture.introductions:Introductions.make_some": {"introductions", "after_exec"},
     "otel_gpu.capture.watchlist:mapped_files": {"probes"},
@@ -97,7 +97,9 @@ PLACES = {
     "otel_gpu.decode.decoder:_decode_record": {"decode"},
 }
 # Their errors are counted a moment later than they are raised.
-IN_THREADS = {name for name in PLACES if "Journal." in name or "FileTransport." in name}
+IN_THREADS = {
+    name for name in PLACES if "Journal." in name or "Room." in name or "FileTransport." in name
+}
 # Of these the record is what is lost.
 ENRICH_CALL = "otel_gpu.enrich.enricher:Enricher._enrich_call"
 DECODE = "otel_gpu.decode.decoder:_decode_record"

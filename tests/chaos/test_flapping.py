@@ -10,11 +10,13 @@ MS = 1_000_000
 ROUNDS, CALLS = 7, 11
 
 
-def test_an_endpoint_that_flaps_costs_no_metric_and_no_uncounted_span():
+def test_an_endpoint_that_flaps_costs_no_metric_and_no_uncounted_span(monkeypatch):
     """
     A real receiver closes and opens again and again: each span arrived or is counted, sums are exact.
     """
+    monkeypatch.setattr("otel_gpu.export.sender._LONGEST_BACKOFF_S", 0.05)
     faults = Faults()
+    config = load(None, {"OTEL_GPU_EXPORT_FLUSH_INTERVAL_S": "0.05"}, {})
     process = image()
     with OtlpReceiver() as receiver:
         environ = {
@@ -23,7 +25,7 @@ def test_an_endpoint_that_flaps_costs_no_metric_and_no_uncounted_span():
             "OTEL_EXPORTER_OTLP_TIMEOUT": "2",
             "OTEL_METRIC_EXPORT_INTERVAL": "100",
         }
-        with open_exports(load(None, {}, {}), environ, live=True, faults=faults) as exports:
+        with open_exports(config, environ, live=True, faults=faults) as exports:
             exports.observe(capture())
             for turn in range(ROUNDS):
                 for n in range(CALLS):
@@ -32,10 +34,11 @@ def test_an_endpoint_that_flaps_costs_no_metric_and_no_uncounted_span():
                 made = (turn + 1) * CALLS
                 exports.observe(snapshot(10 + turn, calls(process, "cudaMalloc", [MS] * made)))
                 # Some of it is under way when the receiver goes, some finds nobody.
-                exports.flush(0.2)
                 if turn % 2:
                     receiver.start()
                 else:
+                    before = len(receiver.requests("traces"))
+                    receiver.wait_for(lambda n=before: len(receiver.requests("traces")) > n)
                     receiver.stop()
             receiver.start()
             complete = exports.shutdown(30.0)

@@ -1,24 +1,22 @@
 """The agent's container under the restrictions of its manifest, on a real kernel."""
 
 import json
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
 
 import pytest
 
 from tests.deploy.containers import NUMBERS, Container
 from tests.deploy.manifests import Manifest, load, render
-from tests.kernel.agent import calls, environment_for, losses, points, spans
+from tests.kernel.agent import calls, losses, points, spans
+from tests.kernel.meter import Meter, hidden
 from tests.receiver import OtlpReceiver, attributes_of
-from tests.stubs.build import StubLibraries, workload
+from tests.stubs.build import StubLibraries
 
 pytestmark = [pytest.mark.kernel, pytest.mark.backends]
 
 API = "cudaStreamSynchronize"
-OTHER_USER = 1001
 AGENT = ("DaemonSet", "otel-gpu")
 
 
@@ -35,52 +33,15 @@ def sent_to(receiver: OtlpReceiver) -> Mapping[str, str]:
     }
 
 
-class Program:
-    """
-    The call meter ``timed`` as another user, in mount and pid namespaces of its own.
-
-    Its library lies in a folder that is closed to others, on a file system that only it can see.
-    """
+class Program(Meter):
+    """The call meter as another user, in mount and pid namespaces of its own."""
 
     def __init__(self, stubs: StubLibraries) -> None:
-        self._timed, self._library = workload("timed"), stubs.runtime
-
-    def __enter__(self) -> Self:
-        script = (
-            "mount -t tmpfs -o mode=700,uid=$1 none /mnt && cp $2 $3 /mnt && "
-            f"exec setpriv --reuid=$1 --regid=$1 --clear-groups "
-            f"/mnt/{self._timed.name} /mnt/{self._library.name}"
-        )
-        inner = ["sh", "-c", script, "sh", str(OTHER_USER), self._timed, self._library]
-        namespaces = ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
-        self._process = subprocess.Popen(
-            [str(part) for part in (*namespaces, *inner)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            bufsize=1,
-            env=environment_for(None),
-        )
-        assert self._process.stdout
-        assert int(self._process.stdout.readline()) == 1
-        pid = self._process.pid
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
+        super().__init__(hidden(stubs, "--pid", "--fork", "--mount-proc", "--kill-child"))
+        assert self.pid == 1
+        outer = self.process.pid
+        children = Path(f"/proc/{outer}/task/{outer}/children").read_text(encoding="ascii")
         self.pid = int(children)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        assert self._process.stdin
-        assert self._process.stdout
-        self._process.stdin.close()
-        self._process.wait()
-        self._process.stdout.close()
-
-    def make(self, count: int) -> None:
-        """Make so many calls; returns when they were made."""
-        assert self._process.stdin
-        assert self._process.stdout
-        self._process.stdin.write(f"{count}\n")
-        assert int(self._process.stdout.readline()) > 0
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -212,6 +212,44 @@ def _collect(stream: Any, lines: list[str], found: Callable[[str], None] | None)
         lines.append(line)
         if found:
             found(line)
+
+
+# Runs commands one after the other, and says how each ended.
+_TOGETHER = """
+import json, os, subprocess, sys
+for name, environment, command in json.loads(sys.argv[1]):
+    done = subprocess.run(command, env=os.environ | environment, stdout=subprocess.PIPE, text=True)
+    print(json.dumps([name, done.returncode, done.stdout]), flush=True)
+"""
+
+
+class Shared(NamedTuple):
+    """What one agent sent of several commands, and how each of them ended."""
+
+    receiver: OtlpReceiver
+    finished: Mapping[str, Finished]
+
+    def pid(self, name: str) -> int:
+        """The process that a command's first line is about."""
+        line = self.finished[name].lines[0]
+        return int(line["pid"] if isinstance(line, dict) else line)
+
+
+@contextlib.contextmanager
+def run_together(
+    commands: Mapping[str, tuple[Mapping[str, str], Sequence[object]]], *flags: str
+) -> Iterator[Shared]:
+    """
+    Run commands under one agent, each with variables of its own, for tests that each judge one.
+
+    Losses are those of all.
+    """
+    told = [(name, env, list(map(str, command))) for name, (env, command) in commands.items()]
+    command = [sys.executable, "-c", _TOGETHER, json.dumps(told)]
+    with OtlpReceiver() as receiver:
+        with Agent(receiver, command, flags=flags) as agent:
+            lines = agent.wait().lines
+        yield Shared(receiver, {name: Finished(code, text, "") for name, code, text in lines})
 
 
 # What the receiver got.

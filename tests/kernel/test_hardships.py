@@ -17,13 +17,13 @@ from tests.kernel.agent import (
     Agent,
     bpf_objects,
     calls,
-    environment_for,
     existing,
     losses,
     otel_gpu,
     state_of,
     wait_until,
 )
+from tests.kernel.meter import open_meter
 from tests.kernel.test_faults import Sabotaged
 from tests.receiver import OtlpReceiver
 from tests.stubs.build import StubLibraries, workload
@@ -148,33 +148,6 @@ def inside(group: Path) -> tuple[str, ...]:
     return ("sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh")
 
 
-@contextmanager
-def meter(stubs: StubLibraries) -> Iterator[subprocess.Popen[str]]:
-    """A call meter that runs on its own."""
-    with subprocess.Popen(
-        [workload("timed"), stubs.runtime],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        bufsize=1,
-        env=environment_for(None),
-    ) as process:
-        assert process.stdout
-        assert process.stdin
-        assert int(process.stdout.readline()) == process.pid
-        yield process
-        process.stdin.close()
-
-
-def ask(process: subprocess.Popen[str], count: int) -> int:
-    """Have the meter make calls; returns when they are made."""
-    assert process.stdout
-    assert process.stdin
-    process.stdin.write(f"{count}\n")
-    assert int(process.stdout.readline()) > 0
-    return count
-
-
 def test_the_agent_keeps_within_the_memory_of_its_cgroup(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
@@ -182,26 +155,26 @@ def test_the_agent_keeps_within_the_memory_of_its_cgroup(
     With 256 MiB for all of it, every call a span and an endpoint that is gone, it lives and counts.
     """
     env = {"OTEL_GPU_SPANS_RATE_PER_PROCESS": "1000000"}
-    with memory_cgroup(256 * MIB) as group, meter(stubs) as process:
-        flags = ("--pid", str(process.pid), "--spans", "full")
+    with memory_cgroup(256 * MIB) as group, open_meter(stubs) as meter:
+        flags = ("--pid", str(meter.pid), "--spans", "full")
         with Agent(receiver, flags=flags, env=env, inside=inside(group)) as agent:
             receiver.wait_for(receiver.metrics)
             receiver.stop()
-            made = sum(ask(process, 5003) for _ in range(4))
+            made = sum(meter.make(5003) for _ in range(4))
             receiver.start()
             agent.signal(signal.SIGTERM)
             done = agent.wait()
 
     assert done.returncode == 0
-    assert calls(receiver, API, process.pid) == made
+    assert calls(receiver, API, meter.pid) == made
 
 
 def test_an_agent_that_is_out_of_memory_leaves_nothing(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
     """The kernel kills it; no probe and no program of it stays, and the watched process goes on."""
-    with memory_cgroup(256 * MIB) as group, meter(stubs) as process:
-        with Agent(receiver, flags=("--pid", str(process.pid)), inside=inside(group)) as agent:
+    with memory_cgroup(256 * MIB) as group, open_meter(stubs) as meter:
+        with Agent(receiver, flags=("--pid", str(meter.pid)), inside=inside(group)) as agent:
             receiver.wait_for(receiver.metrics)
             held = {kind: bpf_objects(kind, agent.process.pid) for kind in ("prog", "link")}
             # The first to go, when another one takes what the cgroup has.
@@ -217,8 +190,8 @@ def test_an_agent_that_is_out_of_memory_leaves_nothing(
             assert ids
             wait_until(lambda kind=kind, ids=ids: not ids & existing(kind), "detaching")
 
-        assert state_of(process.pid) not in (None, "T", "Z")
-        assert ask(process, 101) == 101
+        assert state_of(meter.pid) not in (None, "T", "Z")
+        assert meter.make(101) == 101
 
 
 @pytest.mark.parametrize("state", ["loading", "capturing", "exporting", "failed"])

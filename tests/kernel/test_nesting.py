@@ -1,23 +1,38 @@
 """Calls inside calls: parents, depth, and calls that never return to their caller."""
 
+from collections.abc import Iterator
+
 import pytest
 
-from tests.kernel.agent import Agent, calls, losses, spans, total
+from tests.kernel.agent import Agent, Shared, calls, losses, run_together, spans, total
 from tests.receiver import OtlpReceiver
 from tests.stubs.build import StubLibraries, workload
 
 pytestmark = pytest.mark.kernel
 
-FULL = ("--spans", "full")
+# By mode of the workload: what its stub does, and how often.
+NESTED = {
+    "driver": ("cudaMalloc:nest=1", 23),
+    "recurse": ("cudaFree:recurse=12", 7),
+    "longjmp": ("", 7),
+    "tail": ("", 7),
+    "exit": ("", 7),
+}
 
 
-def test_a_driver_call_is_the_child_of_its_runtime_call(
-    receiver: OtlpReceiver, stubs: StubLibraries
-) -> None:
+@pytest.fixture(scope="module")
+def shared(stubs: StubLibraries) -> Iterator[Shared]:
+    commands = {
+        mode: ({"CUDA_STUB": stub}, [workload("nested"), stubs.runtime, mode, count])
+        for mode, (stub, count) in NESTED.items()
+    }
+    with run_together(commands, "--spans", "full") as shared:
+        yield shared
+
+
+def test_a_driver_call_is_the_child_of_its_runtime_call(shared: Shared) -> None:
     """A cuMemAlloc inside cudaMalloc is its child span; memory and calls count once."""
-    command = [workload("nested"), stubs.runtime, "driver", "23"]
-    with Agent(receiver, command, flags=FULL, env={"CUDA_STUB": "cudaMalloc:nest=1"}) as agent:
-        pid = agent.wait().lines[0]["pid"]
+    receiver, pid = shared.receiver, shared.pid("driver")
 
     outer = spans(receiver, "cudaMalloc", pid)
     inner = spans(receiver, "cuMemAlloc", pid)
@@ -32,7 +47,6 @@ def test_a_driver_call_is_the_child_of_its_runtime_call(
     assert calls(receiver, "cudaMalloc", pid, gpu__cuda__layer="runtime") == 23
     assert calls(receiver, "cuMemAlloc", pid, gpu__cuda__layer="driver") == 23
     assert total(receiver, "gpu.cuda.memory.allocations", pid) == 23 * 512
-    assert losses(receiver) == {}
 
 
 def test_a_failed_inner_call_brings_its_outer_call_along(
@@ -52,46 +66,42 @@ def test_a_failed_inner_call_brings_its_outer_call_along(
     assert total(receiver, "gpu.cuda.memory.allocations", pid) == 0
 
 
-def test_recursion_deeper_than_the_bound_is_a_loss_and_no_wrong_number(
-    receiver: OtlpReceiver, stubs: StubLibraries
-) -> None:
-    """Of 13 nested calls 8 are kept and 5 are counted as lost, for each of 7 outermost calls."""
-    command = [workload("nested"), stubs.runtime, "recurse", "7"]
-    stub = {"CUDA_STUB": "cudaFree:recurse=12"}
-    with Agent(receiver, command, flags=FULL, env=stub) as agent:
-        pid = agent.wait().lines[0]["pid"]
+def test_nothing_is_lost_but_what_cannot_be_kept(shared: Shared) -> None:
+    """
+    Of 13 nested calls 5 are deeper than the bound, for each of 7 outermost calls. Seven calls were
+    left by longjmp, and seven threads died in one.
+    """
+    assert losses(shared.receiver) == {
+        "depth_exceeded": 7 * 5,
+        "no_return": 7,
+        "exit_inside_call": 7,
+    }
+
+
+def test_recursion_deeper_than_the_bound_gives_no_wrong_number(shared: Shared) -> None:
+    """Of 13 nested calls 8 are kept, for each of 7 outermost calls."""
+    receiver, pid = shared.receiver, shared.pid("recurse")
 
     found = spans(receiver, "cudaFree", pid)
     assert calls(receiver, "cudaFree", pid) == 7 * 8
-    assert losses(receiver) == {"depth_exceeded": 7 * 5}
     assert len(found) == 7 * 8
     assert sum(span.span.parent_span_id == b"" for span in found) == 7
 
 
-def test_a_call_left_by_longjmp_is_a_loss_and_later_calls_stand_alone(
-    receiver: OtlpReceiver, stubs: StubLibraries
-) -> None:
-    """The unwound call is counted as lost; the next one is not taken for its child."""
-    command = [workload("nested"), stubs.runtime, "longjmp", "7"]
-    with Agent(receiver, command, flags=FULL) as agent:
-        pid = agent.wait().lines[0]["pid"]
+def test_calls_after_one_that_was_left_by_longjmp_stand_alone(shared: Shared) -> None:
+    """The next one is not taken for its child."""
+    receiver, pid = shared.receiver, shared.pid("longjmp")
 
     after = spans(receiver, "cudaMalloc", pid)
     assert calls(receiver, "cudaMalloc", pid) == 7
     assert calls(receiver, "cudaFree", pid) == 0
     assert [span.span.parent_span_id for span in after] == [b""] * 7
     assert total(receiver, "gpu.cuda.memory.allocations", pid) == 7 * 512
-    # The last of the seven is still open when the process ends.
-    assert sum(losses(receiver).values()) == 7
 
 
-def test_a_tail_call_is_nested_in_the_call_that_made_it(
-    receiver: OtlpReceiver, stubs: StubLibraries
-) -> None:
+def test_a_tail_call_is_nested_in_the_call_that_made_it(shared: Shared) -> None:
     """A call that ends in a jump to another API returns together with it; both count once."""
-    command = [workload("nested"), stubs.runtime, "tail", "7"]
-    with Agent(receiver, command, flags=FULL) as agent:
-        pid = agent.wait().lines[0]["pid"]
+    receiver, pid = shared.receiver, shared.pid("tail")
 
     outer = spans(receiver, "cudaStreamCreateWithFlags", pid)
     inner = spans(receiver, "cudaStreamCreate", pid)
@@ -99,16 +109,8 @@ def test_a_tail_call_is_nested_in_the_call_that_made_it(
     assert {span.span.parent_span_id for span in inner} == {span.span.span_id for span in outer}
     assert calls(receiver, "cudaStreamCreate", pid) == 7
     assert calls(receiver, "cudaStreamCreateWithFlags", pid) == 7
-    assert losses(receiver) == {}
 
 
-def test_a_thread_that_ends_inside_a_call_leaves_nothing_open(
-    receiver: OtlpReceiver, stubs: StubLibraries
-) -> None:
-    """Threads that die in a call are counted; whole calls of other threads are exact."""
-    command = [workload("nested"), stubs.runtime, "exit", "7"]
-    with Agent(receiver, command) as agent:
-        pid = agent.wait().lines[0]["pid"]
-
-    assert calls(receiver, "cudaFree", pid) == 7
-    assert losses(receiver) == {"exit_inside_call": 7}
+def test_a_thread_that_ends_inside_a_call_leaves_nothing_open(shared: Shared) -> None:
+    """Whole calls of other threads are exact."""
+    assert calls(shared.receiver, "cudaFree", shared.pid("exit")) == 7

@@ -33,7 +33,7 @@ def test_a_map_is_read_in_batches(programs: Programs) -> None:
     """1201 entries come back, each once, through batches of 512."""
     processes = programs.bpf.map("processes")
     for number in range(1201):
-        processes.update(number.to_bytes(4, "little"), wire.PROCESS.pack(number, 0, 0))
+        processes.update(number.to_bytes(4, "little"), wire.PROCESS.build(image_ktime_ns=number))
 
     images = programs.watched_processes()
 
@@ -44,7 +44,7 @@ def test_a_batch_that_is_too_small_for_a_bucket_grows(programs: Programs) -> Non
     """The kernel refuses a batch that cannot hold one hash bucket; nothing is missed."""
     processes = programs.bpf.map("processes")
     for number in range(997):
-        processes.update(number.to_bytes(4, "little"), wire.PROCESS.pack(number, 0, 0))
+        processes.update(number.to_bytes(4, "little"), wire.PROCESS.build(image_ktime_ns=number))
 
     batches = list(processes.read_batches(1))
 
@@ -56,8 +56,8 @@ def test_only_new_keeps_what_is_there(programs: Programs) -> None:
     processes = programs.bpf.map("processes")
     key = (7).to_bytes(4, "little")
 
-    assert processes.update(key, wire.PROCESS.pack(1, 0, 0), only_new=True)
-    assert not processes.update(key, wire.PROCESS.pack(2, 0, 0), only_new=True)
+    assert processes.update(key, wire.PROCESS.build(image_ktime_ns=1), only_new=True)
+    assert not processes.update(key, wire.PROCESS.build(image_ktime_ns=2), only_new=True)
     assert programs.watched(7) == 1
 
 

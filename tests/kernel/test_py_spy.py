@@ -99,7 +99,7 @@ def is_contained(part: list[str], whole: list[str]) -> bool:
     return all(name in rest for name in part)
 
 
-@pytest.mark.alone
+@pytest.mark.alone(among="kernel")
 @pytest.mark.parametrize("chain", ["callback", "native", "thread"])
 def test_another_unwinder_sees_the_same(chain, py_spy, stubs: StubLibraries, tmp_path):
     """

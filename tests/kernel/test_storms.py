@@ -6,10 +6,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,15 +21,13 @@ from tests.kernel.agent import (
     points,
     wait_until,
 )
+from tests.kernel.storms import API, DELTA, counted, storm, waiting_storm
 from tests.receiver import OtlpReceiver
 from tests.stubs.build import StubLibraries, workload
 
 pytestmark = pytest.mark.kernel
 
-API = "cudaMalloc"
 MODES = "linked,opened,forked,chained,threaded,killed,exiting,reused,idle"
-# An image that ends begins again at zero, so what was counted is the sum of the deltas.
-DELTA = {"OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE": "delta"}
 BY_PROCESS = {
     "processes": "key",
     "threads": "value.pid",
@@ -91,18 +86,9 @@ FULL = {f"{what}_full" for what in ("processes", "threads", "series", "times", "
 SWEPT_S = 30.0
 
 
-def storm(stubs: StubLibraries, *arguments: object) -> list[str]:
-    return [str(workload("storm")), str(stubs.runtime), *map(str, arguments)]
-
-
-def counted(receiver: OtlpReceiver, pids: set[int]) -> int:
-    return sum(
-        point.point.count
-        for key, point in receiver.points()
-        if key.name == "gpu.cuda.call.duration"
-        and key.pid in pids
-        and key.attribute("gpu.cuda.api") == API
-    )
+def counted_of(receiver: OtlpReceiver, pids: set[int]) -> int:
+    made = counted(receiver)
+    return sum(made[pid] for pid in pids)
 
 
 def lost(receiver: OtlpReceiver) -> dict[str, int]:
@@ -139,23 +125,6 @@ def held(agent: Agent, pids: set[int]) -> dict[str, int]:
     return found
 
 
-@contextmanager
-def waiting_storm(command: list[str]) -> Iterator[Any]:
-    """A storm that has not begun, and the pid of its parent."""
-    with subprocess.Popen(
-        [*command, "wait"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        bufsize=1,
-        env=environment_for(None),
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
 def test_every_call_of_short_processes_counts_however_they_begin_and_end(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
@@ -168,12 +137,12 @@ def test_every_call_of_short_processes_counts_however_they_begin_and_end(
     *children, total = finished.lines
     assert finished.returncode == 0
     assert total["processes"] == len(children) == 63
-    assert counted(receiver, {child["pid"] for child in children}) == total[API] == 7 * 22 * 7
+    assert counted_of(receiver, {child["pid"] for child in children}) == total[API] == 7 * 22 * 7
     assert lost(receiver) == {"exit_inside_call": total["unfinished"]}
     assert total["unfinished"] == 14
 
 
-@pytest.mark.alone
+@pytest.mark.alone(among="kernel")
 def test_nothing_is_kept_of_processes_that_are_gone(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
@@ -195,7 +164,7 @@ def test_nothing_is_kept_of_processes_that_are_gone(
         finished = agent.wait()
 
     assert finished.returncode == 0
-    assert counted(receiver, pids) == total[API] == 20 * 22 * 7
+    assert counted_of(receiver, pids) == total[API] == 20 * 22 * 7
     assert not lost(receiver).keys() & {*FULL, "ring_full", "lifecycle_ring_full"}
 
 
@@ -207,7 +176,7 @@ def test_a_storm_of_processes_at_once_costs_no_call(
         finished = agent.wait()
 
     *children, total = finished.lines
-    assert counted(receiver, {child["pid"] for child in children}) == total[API] == 1400
+    assert counted_of(receiver, {child["pid"] for child in children}) == total[API] == 1400
     assert lost(receiver) == {}
 
 
@@ -302,7 +271,7 @@ def test_threads_by_the_thousand_are_followed_and_forgotten(
         finished = agent.wait()
 
     *children, total = finished.lines
-    assert counted(receiver, {child["pid"] for child in children}) == total[API] == 79 * 13 * 7
+    assert counted_of(receiver, {child["pid"] for child in children}) == total[API] == 79 * 13 * 7
     assert lost(receiver) == {}
 
 

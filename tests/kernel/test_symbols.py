@@ -126,4 +126,4 @@ def test_a_container_that_is_gone_is_not_kept_by_what_was_open(
     assert mapping.image is not None
     assert len(mapping.image.read(container.hidden - mapping.bias, 4)) == 4
     mappings.close()
-    assert len(images) == 0
+    assert len(images._files) == 0

@@ -17,6 +17,7 @@ from tests.kernel.agent import (
     spans,
     wait_until,
 )
+from tests.kernel.meter import open_meter
 from tests.receiver import OtlpReceiver, attributes_of
 from tests.stubs.build import StubLibraries, workload
 
@@ -41,28 +42,17 @@ def test_a_running_process_is_watched_by_pid_from_then_on(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
     """Once the probes stand, each of 1009 calls counts; the process goes on afterwards."""
-    with subprocess.Popen(
-        [workload("timed"), stubs.runtime],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        bufsize=1,
-        env=environment_for(None),
-    ) as meter:
-        assert meter.stdin
-        assert meter.stdout
-        pid = int(meter.stdout.readline())
+    with open_meter(stubs) as meter:
+        pid = meter.pid
         with Agent(receiver, flags=("--pid", str(pid))) as agent:
             receiver.wait_for(lambda: points(receiver, "otel_gpu.coverage"))
-            meter.stdin.write("1009\n")
-            assert int(meter.stdout.readline()) > 0
+            meter.make(1009)
             agent.signal(signal.SIGINT)
             finished = agent.wait()
         assert calls(receiver, API, pid) == 1009
         assert losses(receiver) == {}
         assert finished.returncode == 0
-        assert meter.poll() is None
-        meter.stdin.close()
+        assert meter.process.poll() is None
 
 
 def test_a_run_with_a_duration_ends_by_itself(receiver: OtlpReceiver, stubs: StubLibraries) -> None:
@@ -169,32 +159,18 @@ def test_two_agents_at_once_both_count_exactly(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
     """Agents do not disturb each other: each has its own probes."""
-    with (
-        OtlpReceiver() as other,
-        subprocess.Popen(
-            [workload("timed"), stubs.runtime],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            bufsize=1,
-            env=environment_for(None),
-        ) as meter,
-    ):
-        assert meter.stdin
-        assert meter.stdout
-        pid = int(meter.stdout.readline())
+    with OtlpReceiver() as other, open_meter(stubs) as meter:
+        pid = meter.pid
         with (
             Agent(receiver, flags=("--pid", str(pid))) as first,
             Agent(other, flags=("--pid", str(pid))) as second,
         ):
             for one in (receiver, other):
                 one.wait_for(lambda one=one: points(one, "otel_gpu.coverage"))
-            meter.stdin.write("1009\n")
-            assert int(meter.stdout.readline()) > 0
+            meter.make(1009)
             for agent in (first, second):
                 agent.signal(signal.SIGTERM)
                 assert agent.wait().returncode == 0
-        meter.stdin.close()
         counted = [calls(one, API, pid) for one in (receiver, other)]
 
     assert counted == [1009, 1009]

@@ -12,7 +12,6 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from tests.kernel.agent import environment_for
@@ -59,12 +58,7 @@ class CleanHost:
         assert self._holder.stdout.readline() == "ready\n"
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._holder.kill()
         self._holder.wait()
         if self._holder.stdout:

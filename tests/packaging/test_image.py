@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 
 from tests.kernel.agent import calls, losses, points
+from tests.kernel.meter import Meter, hidden
 from tests.packaging.clean_host import CleanHost
 from tests.packaging.wheel import ROOT
 from tests.receiver import OtlpReceiver
-from tests.stubs.build import StubLibraries, workload
+from tests.stubs.build import StubLibraries
 
 DOCKER = ROOT / "deploy" / "docker"
 DOCKERFILE = (DOCKER / "Dockerfile").read_text(encoding="utf-8")
@@ -125,36 +126,24 @@ def test_capabilities_of_the_container_reach_a_user_who_is_not_root(
     With the six added, user 65532 counts every call of another user's process, also of one whose
     library lies in a folder that is closed to others.
     """
-    program, library = workload("timed"), stubs.runtime
-    script = (
-        "mount -t tmpfs -o mode=700,uid=1001 none /mnt && cp $1 $2 /mnt && exec setpriv "
-        f"--reuid=1001 --clear-groups /mnt/{program.name} /mnt/{library.name}"
-    )
     environment = {
         "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.grpc_endpoint,
         "OTEL_METRIC_EXPORT_INTERVAL": "500",
         "PATH": "/usr/bin:/bin:/usr/sbin",
     }
-    nested = ("unshare", "--mount", "sh", "-c", script, "sh", program, library)
-    with subprocess.Popen(
-        image.inside(*nested), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
-    ) as meter:
-        assert meter.stdin
-        assert meter.stdout
-        pid = int(meter.stdout.readline())
-        command = [*as_container(image, CAPABILITIES), "run", "--pid", str(pid)]
+    with Meter(image.inside(*hidden(stubs))) as meter:
+        command = [*as_container(image, CAPABILITIES), "run", "--pid", str(meter.pid)]
         with subprocess.Popen([*command, "--summary", "never"], env=environment) as agent:
             receiver.wait_for(lambda: points(receiver, "otel_gpu.coverage"))
             status = Path(f"/proc/{agent.pid}/status").read_text(encoding="utf-8")
             ran = Path(f"/proc/{agent.pid}/cmdline").read_bytes().split(b"\0")[0]
-            meter.stdin.write("1009\n")
-            assert int(meter.stdout.readline()) > 0
-            meter.stdin.close()
+            meter.make(1009)
+            meter.end()
             assert agent.wait(60) == 0
 
     assert ran == b"/opt/otel-gpu/bin/python3-capture"
     assert re.search(rf"^Uid:\s{USER}\s{USER}", status, re.MULTILINE)
-    assert calls(receiver, "cudaStreamSynchronize", pid) == 1009
+    assert calls(receiver, "cudaStreamSynchronize", meter.pid) == 1009
     assert losses(receiver) == {}
 
 

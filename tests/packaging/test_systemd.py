@@ -7,15 +7,15 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
 
 import pytest
 
-from tests.kernel.agent import calls, environment_for, losses, points, spans, wait_until
+from tests.kernel.agent import calls, losses, points, spans, wait_until
+from tests.kernel.meter import Meter, hidden
 from tests.packaging.booted import SYSTEMD, Booted
 from tests.packaging.clean_host import PROGRAM, CleanHost
 from tests.receiver import OtlpReceiver, attributes_of
-from tests.stubs.build import StubLibraries, workload
+from tests.stubs.build import StubLibraries
 
 pytestmark = pytest.mark.kernel
 
@@ -26,7 +26,6 @@ STORE = "/var/lib/otel-gpu/store.db"
 CAPABILITIES = {2: "DAC_READ_SEARCH", 19: "SYS_PTRACE", 34: "SYSLOG"} | {
     38: "PERFMON", 39: "BPF", 40: "CHECKPOINT_RESTORE"
 }  # fmt: skip
-OTHER_USER = 1001
 
 
 @pytest.fixture(scope="module")
@@ -76,54 +75,11 @@ def drop_in(booted: Booted, *settings: str) -> None:
     booted.systemctl("daemon-reload")
 
 
-class Meter:
-    """
-    The call meter ``timed``, run by another user, from a file system that only it can see.
-
-    It and the library lie in a folder that is closed to others. Numbers are asked for calls.
-    """
-
-    def __init__(self, booted: Booted, stubs: StubLibraries) -> None:
-        program, library = workload("timed"), stubs.runtime
-        script = (
-            "mount -t tmpfs -o mode=700,uid=$1,gid=$1 none /mnt && cp $2 $3 /mnt && "
-            f"exec setpriv --reuid=$1 --regid=$1 --clear-groups /mnt/{program.name} /mnt/{library.name}"
-        )
-        arguments = ("sh", "-c", script, "sh", str(OTHER_USER), program, library)
-        self.library = f"/mnt/{library.name}"
-        self.process = subprocess.Popen(
-            booted.inside("unshare", "--mount", *arguments),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            bufsize=1,
-            env=environment_for(None),
-        )
-        assert self.process.stdout
-        self.pid = int(self.process.stdout.readline())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        assert self.process.stdin
-        assert self.process.stdout
-        self.process.stdin.close()
-        self.process.wait()
-        self.process.stdout.close()
-
-    def make(self, calls: int) -> None:
-        """Make so many calls; returns when they were made."""
-        assert self.process.stdin
-        assert self.process.stdout
-        self.process.stdin.write(f"{calls}\n")
-        assert int(self.process.stdout.readline()) > 0
-
-    def delete_library(self, booted: Booted) -> None:
-        """Delete the file that is mapped, as an upgrade of a package does."""
-        place = f"/proc/{self.pid}/root{self.library}"
-        booted.run("rm", place)
-        assert not booted.run("ls", place, check=False).stdout
+def delete_library(booted: Booted, meter: Meter, stubs: StubLibraries) -> None:
+    """Delete the file that is mapped, as an upgrade of a package does."""
+    place = f"/proc/{meter.pid}/root/mnt/{stubs.runtime.name}"
+    booted.run("rm", place)
+    assert not booted.run("ls", place, check=False).stdout
 
 
 def status_of(booted: Booted, pid: str) -> dict[str, str]:
@@ -140,8 +96,9 @@ def test_every_call_of_every_process_is_counted(
     the library was deleted. Their stacks have names, and the service ends in time with all sent.
     """
     configure(booted, receiver)
-    with Meter(booted, stubs) as meter, Meter(booted, stubs) as upgraded:
-        upgraded.delete_library(booted)
+    command = booted.inside(*hidden(stubs))
+    with Meter(command) as meter, Meter(command) as upgraded:
+        delete_library(booted, upgraded, stubs)
         with running(booted):
             receiver.wait_for(lambda: points(receiver, "otel_gpu.coverage"))
             meter.make(1009)
@@ -205,7 +162,7 @@ def test_without_an_endpoint_the_flight_recorder_has_it(
     """What is counted is in the StateDirectory, and status says what the service costs and lost."""
     configure(booted, None)
     question = "SELECT calls FROM v_counts WHERE api = 'cudaStreamSynchronize' AND pid = {}"
-    with Meter(booted, stubs) as meter, running(booted):
+    with Meter(booted.inside(*hidden(stubs))) as meter, running(booted):
 
         def counted() -> str:
             command = ("query", "--store", STORE, question.format(meter.pid))

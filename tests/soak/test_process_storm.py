@@ -10,12 +10,11 @@ import logging
 import os
 import re
 import signal
-import subprocess
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -26,20 +25,19 @@ from tests.kernel.agent import (
     Agent,
     bpf_objects,
     calls,
-    environment_for,
     losses,
     open_files,
     otel_gpu,
     wait_until,
 )
+from tests.kernel.storms import API, DELTA, counted, storm, waiting_storm
 from tests.receiver import OtlpReceiver
-from tests.stubs.build import StubLibraries, workload
+from tests.stubs.build import StubLibraries
 
 pytestmark = pytest.mark.kernel
 
 _logger = logging.getLogger(__name__)
 
-API = "cudaMalloc"
 CALLS = 7
 PAUSE_US = 3_000  # seven calls take 21 ms, and more on a busy machine
 AT_ONCE = 4
@@ -49,8 +47,6 @@ PROCESSES = int(os.environ.get("OTEL_GPU_SOAK_PROCESSES", "211"))
 ENOUGH = 5_000
 MAX_RSS_BYTES = 100 << 20
 FLAT = 0.02
-# An image that ends begins again at zero, so what was counted is the sum of the deltas.
-DELTA = {"OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE": "delta"}
 KEEP = {"OTEL_GPU_STORE_ENABLED": "auto"}
 # A call that had begun when the probes came, or between those of entry and return, and stacks of
 # programs that ended before they could be looked at. No counts are among them. What tests beside
@@ -103,22 +99,9 @@ def files_of(pids: AbstractSet[int], agent: int) -> list[str]:
     return [link for link, match in found if match and int(match[1]) in pids]
 
 
-@contextmanager
-def storm(stubs: StubLibraries) -> Iterator[Any]:
+def waiting(stubs: StubLibraries) -> AbstractContextManager[Any]:
     """The parent of the short processes, which waits for a line before it starts them."""
-    numbers = (PROCESSES, AT_ONCE, CALLS, PAUSE_US, MODES, "wait")
-    with subprocess.Popen(
-        [str(workload("storm")), str(stubs.runtime), *map(str, numbers)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        bufsize=1,
-        env=environment_for(None),
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
+    return waiting_storm(storm(stubs, PROCESSES, AT_ONCE, CALLS, PAUSE_US, MODES))
 
 
 def run_storm(process: Any, agent: Agent) -> tuple[Counter[int], Watch]:
@@ -144,25 +127,22 @@ def run_storm(process: Any, agent: Agent) -> tuple[Counter[int], Watch]:
     return made, watch
 
 
-@pytest.mark.alone
+@pytest.mark.alone(among="kernel")
 def test_short_programs_are_exported_exactly(stubs: StubLibraries, receiver: OtlpReceiver) -> None:
     """Each process is one resource with all its calls, and none of its own doing is an incident."""
     with (
-        storm(stubs) as process,
+        waiting(stubs) as process,
         Agent(receiver, flags=("--all", "--summary", "never"), env=DELTA) as agent,
     ):
         parent = json.loads(process.stdout.readline())["parent"]
         receiver.wait_for(lambda: calls(receiver, "cudaFree", parent), 60.0)
         made, watch = run_storm(process, agent)
 
-    counted: Counter[int] = Counter()
     resources = defaultdict(set)
     for key, point in receiver.points():
-        if key.pid not in made:
-            continue
-        resources[point.resource["service.instance.id"]].add(tuple(sorted(point.resource.items())))
-        if key.name == "gpu.cuda.call.duration" and key.attribute("gpu.cuda.api") == API:
-            counted[key.pid] += point.point.count
+        if key.pid in made:
+            name = point.resource["service.instance.id"]
+            resources[name].add(tuple(sorted(point.resource.items())))
     spans = receiver.spans()
     for span in spans:
         if span.resource.get("process.pid") in made:
@@ -170,7 +150,8 @@ def test_short_programs_are_exported_exactly(stubs: StubLibraries, receiver: Otl
             resources[name].add(tuple(sorted(span.resource.items())))
 
     assert losses(receiver).keys() <= SMALL_LOSSES
-    assert counted == made
+    of_receiver = counted(receiver)
+    assert {pid: of_receiver[pid] for pid in made} == made
     assert [name for name, known in resources.items() if len(known) != 1] == []
     blamed = [
         span.attributes["otel_gpu.cause.kind"]
@@ -181,26 +162,26 @@ def test_short_programs_are_exported_exactly(stubs: StubLibraries, receiver: Otl
     watch.judge()
 
 
-@pytest.mark.alone
+@pytest.mark.alone(among="kernel")
 def test_short_programs_are_kept_exactly(stubs: StubLibraries, tmp_path: Path) -> None:
     """The store has each process once, with all its calls, and no incident of its own doing."""
     store = tmp_path / "storm.db"
     flags = ("--all", "--store", str(store), "--summary", "never")
-    with storm(stubs) as process, Agent(None, flags=flags, env=KEEP) as agent:
+    with waiting(stubs) as process, Agent(None, flags=flags, env=KEEP) as agent:
         process.stdout.readline()
         query = "SELECT sum(calls) FROM v_counts WHERE api = 'cudaFree'"
         wait_until(lambda: store.exists() and ask(store, query)[0][0], "the first calls", 30.0)
         made, watch = run_storm(process, agent)
 
-    counted: Counter[int] = Counter()
+    kept: Counter[int] = Counter()
     for pid, count in ask(
         store, f"SELECT pid, sum(calls) FROM v_counts WHERE api = '{API}' GROUP BY pid"
     ):
         if pid in made:
-            counted[pid] += count
+            kept[pid] += count
     report = json.loads(otel_gpu("explain", "--store", store, "--json", timeout_s=300).stdout)
 
-    assert counted == made
+    assert kept == made
     assert report["losses"].keys() <= SMALL_LOSSES
     incidents = incidents_of(report, made.keys())
     blamed = [incident["causes"][0]["kind"] for incident in incidents]
@@ -214,8 +195,7 @@ def test_a_command_of_short_programs_keeps_its_exit_code(
     """Run as a command, its children are kept exactly, and what it ends with is ours."""
     store = tmp_path / "command.db"
     count = PROCESSES // 2
-    numbers = (count, AT_ONCE, CALLS, 100, "linked")
-    script = f"{workload('storm')} {stubs.runtime} {' '.join(map(str, numbers))}; exit 23"
+    script = f"{' '.join(storm(stubs, count, AT_ONCE, CALLS, 100, 'linked'))}; exit 23"
     flags = ("--store", str(store), "--summary", "never")
     with Agent(None, ["/bin/sh", "-c", script], flags=flags, env=KEEP) as agent:
         finished = agent.wait(600.0 + PROCESSES / 10)

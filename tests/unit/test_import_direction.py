@@ -31,6 +31,7 @@ ALONE = {
     "wire.py",
     "probe_table.py",
     "records.py",
+    "recent.py",
     "errors.py",
     "faults.py",
     "options.py",

@@ -24,9 +24,9 @@ from otel_gpu.visibility import (
     examine_processes,
 )
 
-RUNTIME = MappedFile(7, FileId(1, 12), "1000-2000", "/opt/a b/libcudart.so.12.4.127")
-DRIVER = MappedFile(7, FileId(1, 14), "3000-4000", "/opt/libcuda.so.1 (deleted)")
-PROGRAM = MappedFile(7, FileId(1, 11), "5000-6000", "/usr/bin/train")
+RUNTIME = MappedFile(7, FileId(1, 12), 0x1000, 0x2000, "/opt/a b/libcudart.so.12.4.127")
+DRIVER = MappedFile(7, FileId(1, 14), 0x3000, 0x4000, "/opt/libcuda.so.1 (deleted)")
+PROGRAM = MappedFile(7, FileId(1, 11), 0x5000, 0x6000, "/usr/bin/train")
 
 
 @pytest.fixture

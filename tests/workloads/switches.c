@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * switches CPU [BUSY_NS]
+ * switches CPU [BUSY_NS [pipe]]
  *
- * Two threads on one CPU that hand it to each other through a futex: each hand-over is one
+ * Two threads on one CPU that hand it to each other through a futex, or pipes: each hand-over is one
  * context switch, in which one of them begins to wait and the other one ends waiting. For
  * every number on stdin they do that many, and the CPU time that the process used for it
  * and the switches that the kernel counted meanwhile are printed. What else runs on the
@@ -18,6 +18,16 @@
 
 static _Atomic uint32_t turn;
 static uint64_t busy_ns;
+static int pipes[2][2]; /* of each thread: what it waits for, and what the other one writes */
+static int has_pipes;
+
+static void wait_in_pipe(uint32_t own)
+{
+	char byte;
+
+	if (read(pipes[own][0], &byte, 1) != 1)
+		fail("read");
+}
 
 static void hand_over(uint32_t to)
 {
@@ -26,6 +36,12 @@ static void hand_over(uint32_t to)
 	for (uint64_t start_ns = clock_ns(CLOCK_MONOTONIC);
 	     busy_ns && clock_ns(CLOCK_MONOTONIC) - start_ns < busy_ns;)
 		;
+	if (has_pipes) {
+		if (write(pipes[to][1], "x", 1) != 1)
+			fail("write");
+		wait_in_pipe(from);
+		return;
+	}
 	atomic_store(&turn, to);
 	syscall(SYS_futex, &turn, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 	while (atomic_load(&turn) != from)
@@ -34,7 +50,9 @@ static void hand_over(uint32_t to)
 
 static void *partner(void *unused)
 {
-	while (atomic_load(&turn) != 1)
+	if (has_pipes)
+		wait_in_pipe(1);
+	while (!has_pipes && atomic_load(&turn) != 1)
 		syscall(SYS_futex, &turn, FUTEX_WAIT_PRIVATE, 0, NULL, NULL, 0);
 	for (;;)
 		hand_over(0);
@@ -56,10 +74,13 @@ int main(int argc, char **argv)
 	cpu_set_t cpus;
 	char line[32];
 
-	if (argc != 2 && argc != 3)
-		fail("switches CPU [BUSY_NS]");
-	if (argc == 3)
+	if (argc < 2 || argc > 4)
+		fail("switches CPU [BUSY_NS [pipe]]");
+	if (argc > 2)
 		busy_ns = number(argv[2]);
+	has_pipes = argc == 4;
+	if (has_pipes && (pipe(pipes[0]) || pipe(pipes[1])))
+		fail("pipe");
 	CPU_ZERO(&cpus);
 	CPU_SET(number(argv[1]), &cpus);
 	if (sched_setaffinity(0, sizeof(cpus), &cpus))

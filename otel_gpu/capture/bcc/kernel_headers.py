@@ -60,24 +60,15 @@ def ask_headers() -> KernelTypes:
             "the programs would read the wrong memory",
             hint=install_hint(release, bcc=False),
         )
-    _logger.info(
-        "types of kernel %s are from its headers, through BCC, in %.1f s",
-        release,
-        time.monotonic() - began_s,
-    )
+    took_s = time.monotonic() - began_s
+    _logger.info("types of kernel %s are from its headers, through BCC, in %.1f s", release, took_s)
     return types
 
 
 def find_bcc() -> str | None:
     """Return a Python that has BCC; None: there is none."""
-    return next(
-        (
-            python
-            for python in _pythons()
-            if "error" not in _ask(python, {"source": "", "expressions": []})
-        ),
-        None,
-    )
+    question: Mapping[str, Any] = {"source": "", "expressions": []}
+    return next((path for path in _pythons() if "error" not in _ask(path, question)), None)
 
 
 def find_headers(release: str, root: Path = Path("/")) -> str | None:
@@ -95,15 +86,7 @@ def find_headers(release: str, root: Path = Path("/")) -> str | None:
 def install_hint(
     release: str, *, bcc: bool = True, headers: bool = True, os_release: Path | None = None
 ) -> str:
-    """
-    Return what to install, in the words of this distribution.
-
-    Args:
-        release: Of the kernel.
-        bcc: BCC is missing.
-        headers: The headers are missing.
-        os_release: The file that names the distribution; the host's own by default.
-    """
+    """Return what to install for a kernel, in the words of this distribution or of a file's."""
     tool, bcc_package, headers_package = next(
         (_INSTALL[name] for name in _distribution(os_release) if name in _INSTALL), _IN_WORDS
     )
@@ -130,7 +113,8 @@ def _compile(release: str) -> Mapping[str, int | None]:
     asked = expressions()
     question = {"source": SOURCE, "expressions": asked}
     answers = (_ask(python, question) for python in _pythons())
-    answer = next((answer for answer in answers if not _lacks_bcc(answer)), None)
+    has_bcc = (one for one in answers if not str(one.get("error", "")).startswith(_NO_BCC))
+    answer = next(has_bcc, None)
     if answer is None:
         raise HostError(
             "BCC, which would read the kernel's headers in place of BTF, is not installed",
@@ -158,15 +142,13 @@ def _pythons() -> Iterable[str]:
     return dict.fromkeys((_SYSTEM_PYTHON, sys.executable))
 
 
-def _lacks_bcc(answer: Mapping[str, Any]) -> bool:
-    return str(answer.get("error", "")).startswith(_NO_BCC)
-
-
 def _ask(python: str, question: Mapping[str, Any]) -> Mapping[str, Any]:
     try:
         child = subprocess.run(
             [python, "-I", str(_CHILD)],
-            env=_environment(),
+            # Only what BCC itself listens to: nothing of ours is meant for the other Python.
+            env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
+            | {name: value for name, value in os.environ.items() if name.startswith("BCC_")},
             input=json.dumps(question),
             capture_output=True,
             text=True,
@@ -183,9 +165,3 @@ def _ask(python: str, question: Mapping[str, Any]) -> Mapping[str, Any]:
     except ValueError:
         return {"error": f"BCC ended with {child.returncode}", "log": child.stderr}
     return answer if isinstance(answer, dict) else {}
-
-
-def _environment() -> Mapping[str, str]:
-    # Only what BCC itself listens to: nothing of ours is meant for the other Python.
-    kept = {name: value for name, value in os.environ.items() if name.startswith("BCC_")}
-    return {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", **kept}

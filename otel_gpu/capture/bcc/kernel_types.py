@@ -119,12 +119,9 @@ SOURCE = """
 @dataclass(frozen=True, slots=True)
 class KernelTypes:
     """
-    What the headers say of one kernel.
+    What the headers say of one kernel, whose ``release`` is as ``uname -r`` says it.
 
-    Attributes:
-        release: Of the kernel that they belong to, as ``uname -r`` says it.
-        values: Sizes and offsets in bytes, by expression; without those that the
-            kernel does not have.
+    ``values`` are sizes and offsets in bytes, by expression, without those that it does not have.
     """
 
     release: str

@@ -1,35 +1,16 @@
 """What a reader of an import has to know, as sentences."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
 
-from otel_gpu.importers.ingero.truths import Hidden, Minute, lost_rows, overwritten
+from otel_gpu.importers.ingero.truths import Hidden, Minute
 
 _NS_PER_MS = 1e6
 _NS_PER_S = 1e9
 _MOSTLY = 0.5
 
 
-class CallTimes(NamedTuple):
-    """
-    How long threads of a process that call CUDA were seen, and what is known of that time.
-
-    ``calls_ns`` is at most how much of it was inside calls, ``off_cpu_ns`` how much of it
-    was off the CPU; None: of some of these threads the tool does not see that.
-    """
-
-    name: str
-    pid: int
-    seen_ns: int
-    calls_ns: int
-    off_cpu_ns: int | None
-    children: tuple[str, ...]
-
-
-def write_notes(
-    hidden: Mapping[Minute, Hidden], times: Iterable[CallTimes], *, sessions: int
-) -> Iterator[str]:
-    """Yield the notes."""
+def write_notes(hidden: Mapping[Minute, Hidden], *, sessions: int) -> Iterator[str]:
+    """Yield what is true of every import from this tool, and what is of this one."""
     yield (
         "Imported from Ingero. It keeps rows of the first ten seconds, of synchronizations, and of "
         "calls that took three times the running median: percentiles and what is usual are of "
@@ -42,30 +23,34 @@ def write_notes(
     )
     if not hidden:
         yield "There are no counts beside the rows: calls that have no row are missing."
-    if count := overwritten(hidden):
+    if count := sum(one.overwritten > 0 for one in hidden.values()):
         yield (
             f"Of {count:,} counts of a minute the beginning was written over by the tool; what has "
             "rows of it was added again, and the rest is lost: these counts are too small."
         )
-    if count := lost_rows(hidden):
+    if count := sum(one.lost_rows for one in hidden.values()):
         yield f"{count:,} rows that the tool counts as stored are not there."
     if sessions > 1:
         yield f"The file holds {sessions:,} sessions of the tool, taken for one."
-    for one in times:
-        yield from _describe(one)
 
 
-def _describe(times: CallTimes) -> Iterator[str]:
-    if times.seen_ns <= 0:
-        return
-    share = min(1.0, times.calls_ns / times.seen_ns)
+def describe_bound(
+    process: str, seen_ns: int, calls_ns: int, off_cpu_ns: int | None, children: Sequence[str]
+) -> str:
+    """
+    Return what bounds a process, as far as the time tells in which its threads were seen.
+
+    ``calls_ns`` is at most how much of it was inside calls, ``off_cpu_ns`` how much of it
+    was off the CPU; None: of some of these threads the tool does not see that.
+    """
+    share = min(1.0, calls_ns / seen_ns)
     off_cpu = "of the rest it is not known how much was off the CPU"
-    if times.off_cpu_ns is not None:
-        off_cpu = f"{_seconds(times.off_cpu_ns)} of it was off the CPU"
+    if off_cpu_ns is not None:
+        off_cpu = f"{_seconds(off_cpu_ns)} of it was off the CPU"
     text = (
-        f"What bounds {times.name or '?'} ({times.pid}) is not known for certain: in the "
-        f"{_seconds(times.seen_ns)} in which its threads that call CUDA were seen they were inside "
-        f"the calls that Ingero traces for {_seconds(times.calls_ns)} ({100 * share:.0f} %) at most; "
+        f"What bounds {process} is not known for certain: in the "
+        f"{_seconds(seen_ns)} in which its threads that call CUDA were seen they were inside "
+        f"the calls that Ingero traces for {_seconds(calls_ns)} ({100 * share:.0f} %) at most; "
         f"{off_cpu}. What they did otherwise was not recorded."
     )
     if share < _MOSTLY:
@@ -73,9 +58,9 @@ def _describe(times: CallTimes) -> Iterator[str]:
             " Unless the GPU was given work by calls that Ingero does not trace, it was starved by "
             "what the program did between its calls."
         )
-    if times.children:
-        text += f" Meanwhile it started {', '.join(times.children)}."
-    yield text
+    if children:
+        text += f" Meanwhile it started {', '.join(children)}."
+    return text
 
 
 def _seconds(time_ns: int) -> str:

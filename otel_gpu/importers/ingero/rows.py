@@ -1,7 +1,9 @@
-"""Rows of ``events``: read in the order in which things began, and checked."""
+"""
+Rows of the tool's tables; those of ``events`` in the order in which things began, and checked.
+"""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from otel_gpu.importers.ingero.ops import CUDA_SOURCES, HOST, HOST_OPS, SCHED_SWITCH
@@ -13,7 +15,7 @@ NEEDED = ("timestamp", "pid", "tid", "source", "op", "duration", "arg0", "arg1",
 """Columns without which nothing can be said."""
 
 MAX_NAME = 64
-_LAST_NS = (1 << 63) - 1
+LAST_NS = (1 << 63) - 1
 _MAX_ID = (1 << 32) - 1
 _STATUSES = range(-(1 << 31), 1 << 31)
 _WORDS = 1 << 64
@@ -50,70 +52,57 @@ class EventRow(NamedTuple):
     comm: str
 
 
-class Events:
+class Database(NamedTuple):
     """
-    The table ``events``, or what it has of one host.
+    A database of the tool with the columns of its tables, or what it has of one host.
 
-    Args:
-        source: The database.
-        columns: The table's.
-        host: Value of the column ``node``; empty: all.
+    ``host`` is the value of the column ``node`` of the events that are meant; empty: all.
     """
 
-    def __init__(self, source: SqliteSource, columns: frozenset[str], host: str) -> None:
-        self._source = source
-        self._columns = columns
-        self._host = host
+    source: SqliteSource
+    tables: Mapping[str, frozenset[str]]
+    host: str = ""
 
-    def where(self, condition: str) -> str:
-        """Return a condition, narrowed down to the host; see ``parameters``."""
-        return f"WHERE {condition} AND node = ?" if self._host else f"WHERE {condition}"
+    def has(self, table: str, *columns: str) -> bool:
+        """Return whether there is a table with these columns."""
+        return table in self.tables and self.tables[table].issuperset(columns)
 
-    @property
-    def parameters(self) -> tuple[str, ...]:
-        """What ``where`` leaves to be bound."""
-        return (self._host,) if self._host else ()
-
-    def select(self, query: str) -> Iterator[tuple[Any, ...]]:
+    def events(self, picked: str, condition: str = "1", rest: str = "") -> Iterator[Any]:
         """
-        Yield the rows of a query that was made with ``where``, once.
+        Yield what is picked of the rows of ``events`` that are of the host.
 
         Raises:
             RecordingError: The database is damaged.
         """
-        return self._source.rows(query, self.parameters)
+        narrowed, parameters = (" AND node = ?", (self.host,)) if self.host else ("", ())
+        query = f"SELECT {picked} FROM events WHERE {condition}{narrowed} {rest}"
+        return self.source.rows(query, parameters)
 
-    def counts(self) -> Iterator[tuple[object, object, int]]:
-        """Yield how many rows there are, by source and operation, whatever those are."""
-        # A table with as many operations as rows is nobody's.
-        where = self.where("1")
-        query = f"SELECT source, op, count(*) FROM events {where} GROUP BY 1, 2 LIMIT 1000"
-        yield from ((source, op, count) for source, op, count in self.select(query))
-
-    def read(self, rejected: Counter[str]) -> Iterator[EventRow]:
+    def event_rows(self, rejected: Counter[str]) -> Iterator[EventRow]:
         """
         Yield rows of CUDA calls and of what the scheduler did, by their start.
 
         What began together comes longest first, so that a call comes before those inside
         it. Rows that make no sense are counted in ``rejected``, by reason.
         """
-        comm = f"substr(comm, 1, {MAX_NAME})" if "comm" in self._columns else "''"
-        stack = "stack_hash" if "stack_hash" in self._columns else "0"
-        where = self.where(IS_WANTED)
-        query = (
-            f"SELECT {', '.join(NEEDED)}, {stack}, {comm} FROM events {where} "
-            f"ORDER BY {START}, duration DESC LIMIT {MAX_ROWS}"
-        )
-        for values in self.select(query):
-            row = _check(values)
+        comm = f"substr(comm, 1, {MAX_NAME})" if self.has("events", "comm") else "''"
+        stack = "stack_hash" if self.has("events", "stack_hash") else "0"
+        order = f"ORDER BY {START}, duration DESC LIMIT {MAX_ROWS}"
+        for values in self.events(f"{', '.join(NEEDED)}, {stack}, {comm}", IS_WANTED, order):
+            row = _check(*values)
             if isinstance(row, str):
                 rejected[row] += 1
             else:
                 yield row
 
 
-def _check(values: tuple[Any, ...]) -> EventRow | str:
-    """Return the row, or the reason why there is none."""
+def whole_numbers(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[int, ...]]:
+    """Yield the rows that hold nothing but whole numbers."""
+    return (row for row in rows if all(type(value) is int for value in row))
+
+
+def _check(*values: Any) -> EventRow | str:  # noqa: ANN401 -- whatever SQLite held
+    # The row, or the reason why there is none.
     *numbers, comm = values
     if any(type(number) is not int for number in numbers):
         return "not_a_number"
@@ -123,22 +112,12 @@ def _check(values: tuple[Any, ...]) -> EventRow | str:
     start, end = timestamp, timestamp + duration
     if source == HOST and op == SCHED_SWITCH:
         start, end = timestamp - duration, timestamp
-    if not 0 < start <= end <= _LAST_NS:
+    if not 0 < start <= end <= LAST_NS:
         return "bad_time"
     if not (0 < pid <= _MAX_ID and 0 < tid <= _MAX_ID):
         return "bad_process"
     if status not in _STATUSES:
         return "bad_status"
-    return EventRow(
-        start,
-        end,
-        pid,
-        tid,
-        source,
-        op,
-        arg0 % _WORDS,
-        arg1 % _WORDS,
-        status,
-        stack_hash,
-        comm if isinstance(comm, str) else "",
-    )
+    comm = comm if isinstance(comm, str) else ""
+    arg0, arg1 = arg0 % _WORDS, arg1 % _WORDS
+    return EventRow(start, end, pid, tid, source, op, arg0, arg1, status, stack_hash, comm)

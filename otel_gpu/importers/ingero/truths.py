@@ -5,18 +5,16 @@ The package's essay says how a minute of that table can have lost its beginning.
 lost has at least the rows that were kept of it, so counts are lower bounds then.
 """
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from otel_gpu.importers.ingero.rows import IS_CUDA, IS_SWITCH, Events
-from otel_gpu.importers.sqlite_source import SqliteSource
+from otel_gpu.importers.ingero.rows import IS_CUDA, IS_SWITCH, LAST_NS, Database, whole_numbers
 
-TABLE = "event_aggregates"
-COLUMNS = ("bucket", "source", "op", "pid", "count", "stored", "sum_dur", "min_dur", "max_dur")
 BUCKET_NS = 60_000_000_000
 
+_TABLE = "event_aggregates"
+_COLUMNS = ("bucket", "source", "op", "pid", "count", "stored", "sum_dur", "min_dur", "max_dur")
 _MAX_AGGREGATES = 100_000
-_MAX_NUMBER = (1 << 63) - 1
 # Of a minute, and so many of them that their sum is no 64-bit number would be lies.
 _MAX_COUNT = 10**12
 _IS_COUNTED = f"({IS_CUDA} OR {IS_SWITCH})"
@@ -40,7 +38,7 @@ class Hidden(NamedTuple):
     are of what it has written over.
     """
 
-    count: int  # type: ignore[assignment] # the column's name; nobody searches this tuple
+    calls: int
     sum_ns: int
     min_ns: int
     max_ns: int
@@ -50,40 +48,37 @@ class Hidden(NamedTuple):
 
 
 class _Counted(NamedTuple):
-    count: int  # type: ignore[assignment] # as above
+    calls: int
     stored: int
     sum_ns: int
     min_ns: int
     max_ns: int
-    arg0: int
+    size_bytes: int
 
 
+@dataclass(slots=True)
 class _Kept:
-    """The rows of a minute, as far as the table counts them too."""
-
-    __slots__ = ("arg0", "rows", "sum_ns")
-
-    def __init__(self) -> None:
-        self.rows = self.sum_ns = self.arg0 = 0
+    # The rows of a minute, and the sums of those that the table counts too.
+    rows: int = 0
+    sum_ns: int = 0
+    size_bytes: int = 0
 
 
-def find_hidden(
-    source: SqliteSource, columns: frozenset[str], events: Events
-) -> dict[Minute, Hidden]:
+def find_hidden(database: Database) -> dict[Minute, Hidden]:
     """
     Return what was counted and has no rows, by minute.
 
     Raises:
         RecordingError: The database is damaged.
     """
-    counted = _read_counted(source, columns)
-    kept: dict[Minute, _Kept] = {minute: _Kept() for minute in counted}
+    # The table does not say of which host it counts.
+    if database.host or not database.has(_TABLE, *_COLUMNS):
+        return {}
+    counted = _read_counted(database)
+    kept = {minute: _Kept() for minute in counted}
     # From the row that was written last: those are the ones that were counted.
-    query = (
-        f"SELECT timestamp - timestamp % {BUCKET_NS}, source, op, pid, duration, arg0 "
-        f"FROM events {events.where(_IS_COUNTED)} ORDER BY rowid DESC"
-    )
-    for *key, duration, arg0 in events.select(query):
+    picked = f"timestamp - timestamp % {BUCKET_NS}, source, op, pid, duration, arg0"
+    for *key, duration, arg0 in database.events(picked, _IS_COUNTED, "ORDER BY rowid DESC"):
         minute = Minute(*key)
         rows = kept.get(minute)
         if rows is None or type(duration) is not int or type(arg0) is not int:
@@ -91,47 +86,33 @@ def find_hidden(
         rows.rows += 1
         if rows.rows <= counted[minute].stored:
             rows.sum_ns += duration
-            rows.arg0 += arg0
+            rows.size_bytes += arg0
     return {minute: _subtract(counted[minute], kept[minute]) for minute in counted}
 
 
-def _read_counted(source: SqliteSource, columns: frozenset[str]) -> dict[Minute, _Counted]:
-    arg0 = "sum_arg0" if "sum_arg0" in columns else "0"
+def _read_counted(database: Database) -> dict[Minute, _Counted]:
+    sizes = "sum_arg0" if database.has(_TABLE, "sum_arg0") else "0"
     query = (
-        f"SELECT {', '.join(COLUMNS)}, {arg0} FROM {TABLE} WHERE {_IS_COUNTED} "
-        "ORDER BY bucket LIMIT ?"
+        f"SELECT {', '.join(_COLUMNS)}, {sizes} FROM {_TABLE} WHERE {_IS_COUNTED} "
+        f"ORDER BY bucket LIMIT {_MAX_AGGREGATES}"
     )
     counted: dict[Minute, _Counted] = {}
-    for values in source.rows(query, (_MAX_AGGREGATES,)):
-        if all(_is_sound(value) for value in values):
-            one = _Counted(*values[4:])
-            if max(one.count, one.stored) <= _MAX_COUNT:
-                counted[Minute(*values[:4])] = one
+    for values in whole_numbers(database.source.rows(query)):
+        one = _Counted(*values[4:])
+        is_sound = min(values) >= 0 and max(values) <= LAST_NS
+        if is_sound and max(one.calls, one.stored) <= _MAX_COUNT:
+            counted[Minute(*values[:4])] = one
     return counted
 
 
 def _subtract(counted: _Counted, kept: _Kept) -> Hidden:
-    count = max(0, counted.count - min(kept.rows, counted.stored))
+    calls = max(0, counted.calls - min(kept.rows, counted.stored))
     return Hidden(
-        count,
-        max(0, counted.sum_ns - kept.sum_ns) if count else 0,
+        calls,
+        max(0, counted.sum_ns - kept.sum_ns) if calls else 0,
         counted.min_ns,
         max(counted.min_ns, counted.max_ns),
-        max(0, counted.arg0 - kept.arg0) if count else 0,
-        max(0, counted.stored - kept.rows),
-        max(0, kept.rows - counted.stored),
+        max(0, counted.size_bytes - kept.size_bytes) if calls else 0,
+        lost_rows=max(0, counted.stored - kept.rows),
+        overwritten=max(0, kept.rows - counted.stored),
     )
-
-
-def lost_rows(hidden: Mapping[Minute, Hidden]) -> int:
-    """Return how many rows the tool says it stored that are not there."""
-    return sum(one.lost_rows for one in hidden.values())
-
-
-def overwritten(hidden: Mapping[Minute, Hidden]) -> int:
-    """Return of how many minutes, by process and operation, the beginning is not counted."""
-    return sum(one.overwritten > 0 for one in hidden.values())
-
-
-def _is_sound(value: Any) -> bool:  # noqa: ANN401 -- whatever SQLite held
-    return type(value) is int and 0 <= value <= _MAX_NUMBER

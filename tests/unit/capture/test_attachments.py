@@ -57,7 +57,7 @@ def attach(library, refused=()):
     """Examine a process that maps one library; what was said, and what is attached."""
     bpf = Bpf(refused)
     file = FileId(0, library.stat().st_ino)
-    mapped = MappedFile(os.getpid(), file, "1-2", str(library))
+    mapped = MappedFile(os.getpid(), file, 1, 2, str(library))
     attachments = Attachments(Programs(bpf))
     (said,) = attachments.examine(os.getpid(), [mapped])
     return said, bpf, attachments
@@ -144,11 +144,11 @@ def test_an_inode_that_comes_again_is_looked_at_again(library):
     attachments = Attachments(Programs(bpf))
     file = FileId(0, library.stat().st_ino)
     pid = os.getpid()
-    exe = MappedFile(pid, file, "1-2", os.readlink(f"/proc/{pid}/exe"))  # noqa: PTH115
+    exe = MappedFile(pid, file, 1, 2, os.readlink(f"/proc/{pid}/exe"))  # noqa: PTH115
 
     assert list(attachments.examine(pid, [exe])) == []
     attachments.forget(pid)
-    (said,) = attachments.examine(pid, [MappedFile(pid, file, "1-2", str(library))])
+    (said,) = attachments.examine(pid, [MappedFile(pid, file, 1, 2, str(library))])
 
     assert said["symbols"] > 0
 
@@ -158,12 +158,10 @@ def test_no_more_than_4096_files_are_known(library, caplog):
     attachments = Attachments(Programs(Bpf()))
     pid = os.getpid()
     exe = os.readlink(f"/proc/{pid}/exe")  # noqa: PTH115
-    files = [MappedFile(pid, FileId(1, number), "1-2", exe) for number in range(MAX_FILES)]
+    files = [MappedFile(pid, FileId(1, number), 1, 2, exe) for number in range(MAX_FILES)]
     list(attachments.examine(pid, files))
     file = FileId(0, library.stat().st_ino)
     caplog.clear()
 
-    assert (
-        list(attachments.examine(pid, [*files, MappedFile(pid, file, "1-2", str(library))])) == []
-    )
+    assert list(attachments.examine(pid, [*files, MappedFile(pid, file, 1, 2, str(library))])) == []
     assert str(library) in caplog.text

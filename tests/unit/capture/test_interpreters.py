@@ -329,7 +329,7 @@ def test_files_that_come_and_go_take_no_more_room(told, tmp_path):
     """Of 300 files that are called like an interpreter, not all are remembered."""
     interpreters = Interpreters(told)
     files = [
-        MappedFile(1, FileId(1, number), "1-2", str(tmp_path / "python3")) for number in range(300)
+        MappedFile(1, FileId(1, number), 1, 2, str(tmp_path / "python3")) for number in range(300)
     ]
     interpreters.examine(1, IMAGE, files)
 

@@ -31,6 +31,10 @@ def user_stack(**changes):
     return json.dumps(body | changes).encode()
 
 
+def resource(**changes):
+    return json.dumps({"resource": 7, "kind": "tcp"} | changes).encode()
+
+
 def capture_with(durations=BUCKETS, sizes=BUCKETS):
     return json.dumps({"host": {}, "layout": {"durations": durations, "sizes": sizes}}).encode()
 
@@ -51,6 +55,9 @@ def capture_with(durations=BUCKETS, sizes=BUCKETS):
         (wire.RECORD_USER_STACK, user_stack(frames=[PYTHON] * 257)),
         (wire.RECORD_USER_STACK, user_stack(frames=[["cut", "9 frames left out", "", 0, "", 0]])),
         (wire.RECORD_USER_STACK, user_stack(frames=[["kernel", "x" * 513, "", 0, "", 0]])),
+        (wire.RECORD_RESOURCE, resource()),
+        (wire.RECORD_RESOURCE, resource(is_remote=True, peers=[1, 4294967295], name="x" * 9000)),
+        (wire.RECORD_CULPRIT, b'{"comm":"hog","owner":null,"exe":null,"cgroups":[]}'),
         (wire.RECORD_CAPTURE, capture_with()),
         (wire.RECORD_CAPTURE, capture_with({"kind": "explicit", "bounds_ns": [1, 2, 500]})),
     ],
@@ -128,6 +135,19 @@ def test_what_is_not_json_or_fits_no_exporter_is_refused(body):
         (wire.RECORD_USER_STACK, user_stack(frames=[[*PYTHON[:3], 1 << 31, "", 0]]), "stack"),
         (wire.RECORD_USER_STACK, user_stack(frames=[[*PYTHON[:5], -1]]), "stack"),
         (wire.RECORD_USER_STACK, user_stack(frames=[[*PYTHON[:5], 1.5]]), "stack"),
+        (wire.RECORD_RESOURCE, b'{"kind":"tcp"}', "lacks resource"),
+        (wire.RECORD_RESOURCE, resource(resource=0), "resource"),
+        (wire.RECORD_RESOURCE, resource(resource=1 << 32), "resource"),
+        (wire.RECORD_RESOURCE, resource(kind="quic"), "resource"),
+        (wire.RECORD_RESOURCE, resource(name=5), "body.name"),
+        (wire.RECORD_RESOURCE, resource(is_remote=1), "resource"),
+        (wire.RECORD_RESOURCE, resource(is_incoming="no"), "resource"),
+        (wire.RECORD_RESOURCE, resource(retransmits=-1), "resource"),
+        (wire.RECORD_RESOURCE, resource(retransmits=1 << 63), "resource"),
+        (wire.RECORD_RESOURCE, resource(peers=[0]), "resource"),
+        (wire.RECORD_RESOURCE, resource(peers=[1 << 32]), "resource"),
+        (wire.RECORD_RESOURCE, resource(peers=[1] * 65), "resource"),
+        (wire.RECORD_CULPRIT, b'{"command_args":"hog"}', "body.command_args"),
         (wire.RECORD_PROCESS, b'{"command_args":"python"}', "body.command_args"),
         (wire.RECORD_PROCESS, b'{"cgroups":[1]}', "body.cgroups"),
         (wire.RECORD_PROCESS, b'{"env":[]}', "body.env"),
@@ -164,7 +184,9 @@ JSON_VALUES = st.recursive(
 )
 
 
-@given(st.sampled_from([258, 256, 262, 263, 267]), st.binary() | JSON_VALUES.map(json.dumps))
+@given(
+    st.sampled_from([258, 256, 262, 263, 267, 268, 269]), st.binary() | JSON_VALUES.map(json.dumps)
+)
 def test_no_body_gets_past_the_check_in_another_way(kind, body):
     """Any body is parsed, or refused with one of the two errors."""
     encoded = body.encode() if isinstance(body, str) else body

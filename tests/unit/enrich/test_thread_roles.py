@@ -2,8 +2,14 @@
 
 import pytest
 
+from otel_gpu.enrich.activities import CallStack
 from otel_gpu.enrich.thread_roles import MAX_THREADS, ThreadRoles, find_role
 from otel_gpu.stacks.frames import CUT, NATIVE, PYTHON, Frame
+
+
+def stack_of(*frames, complete=True):
+    return CallStack(1, frames, complete, "eh_frame", "ok", None)
+
 
 LIB = "/usr/lib/python3.11/"
 
@@ -76,18 +82,29 @@ FORKED = (
 )
 def test_the_outermost_function_that_says_what_it_is_for(frames, role):
     """Behind what starts threads and processes; of a forked one, behind the last of these."""
-    assert find_role(frames) == role
+    assert find_role(stack_of(*frames)) == role
+
+
+def test_where_frames_are_missing_the_outermost_one_is_not_known():
+    """Of a native stack; Python's frames are all there, or one says that some were left out."""
+    frames = (native("futex_wait", "libc.so.6"), native("pool::worker", "libfoo.so"))
+
+    assert find_role(stack_of(*frames, complete=False)) == ""
+    assert find_role(stack_of(python("main", "/app/train.py"), complete=False)) == "main"
 
 
 def test_a_role_is_said_once_and_only_of_threads_without_a_name():
-    """A thread that was given a name is known by it."""
+    """A thread that was given a name is known by it, and the first one of a program by its."""
     roles = ThreadRoles()
-    frames = (python("Queue._feed", f"{LIB}multiprocessing/queues.py"), *THREAD)
+    stack = stack_of(python("Queue._feed", f"{LIB}multiprocessing/queues.py"), *THREAD)
 
-    assert roles.learn(1, 2, "reader", "python", frames) == ""
-    assert roles.learn(1, 2, "python", "python", ()) == ""
-    assert roles.learn(1, 2, "python", "python", frames) == "_feed"
-    assert roles.learn(1, 2, "python", "python", frames) == ""
+    assert roles.learn(1, 2, "reader", "python", stack) == ""
+    assert roles.learn(1, 1, "loader", "loader", stack) == ""
+    assert roles.learn(1, 2, "python", "python", stack_of()) == ""
+    assert roles.learn(1, 1, "python3.11", "python3.11", stack) == "_feed"
+    assert roles.learn(1, 3, "loader", "loader", stack) == "_feed"
+    assert roles.learn(1, 2, "python", "python", stack) == "_feed"
+    assert roles.learn(1, 2, "python", "python", stack) == ""
     for tid in range(MAX_THREADS):
-        roles.learn(9, tid, "python", "python", frames)
-    assert roles.learn(1, 2, "python", "python", frames) == "_feed"
+        roles.learn(9, tid, "python", "python", stack)
+    assert roles.learn(1, 2, "python", "python", stack) == "_feed"

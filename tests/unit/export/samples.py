@@ -1,5 +1,7 @@
 """Activities with every field filled in, for the tests of the export room."""
 
+from opentelemetry.sdk.trace import SpanLimits
+
 from otel_gpu import wire
 from otel_gpu.decode.events import CudaCall, Fork, Gap, OpenCall, Stall
 from otel_gpu.enrich.activities import (
@@ -13,6 +15,10 @@ from otel_gpu.enrich.activities import (
     StallActivity,
 )
 from otel_gpu.enrich.ids import SpanIds
+from otel_gpu.export.limits import Limits
+from otel_gpu.export.resources import Origins, Resources
+from otel_gpu.export.spans import SpanBuilder
+from otel_gpu.export.stack_events import Stacks
 from otel_gpu.probe_table import API_BY_NUMBER
 
 # What Unix time was when the monotonic clock stood at 0.
@@ -223,3 +229,9 @@ def open_call(stack=None, **changes) -> OpenCallActivity:
         stack,
         *IDS.of_open_call(event),
     )
+
+
+def builder(limits: Limits | None = None, stacks: str = "event") -> SpanBuilder:
+    """What makes spans, with the usual limits."""
+    limits = limits or Limits(SpanLimits())
+    return SpanBuilder(Origins("9.8.7", Resources({})), limits, Stacks(stacks, limits.value_length))

@@ -24,7 +24,7 @@ SEED = b"capture1"
 HOG = Culprit(90, 91, "hog")
 HOLDER = Culprit(42, 45, "holder")
 TRACE, SPAN = bytes(range(16)), bytes(range(8))
-ORIGIN = Origins("9.8.7", Resources({})).of(samples.PROCESS, semconv.SCOPE_CAUSAL)
+ORIGIN = Origins("9.8.7", Resources({})).of(samples.PROCESS)[semconv.SCOPE_CAUSAL]
 EFFECT = Effect(
     "slow_call",
     samples.PROCESS,
@@ -75,6 +75,7 @@ def spans_of(chain, exported=()):
             if reference.span_id == evidence.span_id
             or (culprit == HOG and reference.trace_id == bytes(15) + b"h")
         ],
+        lambda _: (),
     )
 
 

@@ -12,10 +12,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from otel_gpu.export.attributes import AttributeEncoder
-from otel_gpu.export.encoder import (
-    RequestEncoder,
-    SpanEncoder,
-)
+from otel_gpu.export.encoder import SpanEncoder, encode_request
 from otel_gpu.export.finished import (
     STATUS_ERROR,
     STATUS_UNSET,
@@ -116,7 +113,7 @@ def test_finished_spans_encode_as_their_readable_form_does(spans):
     """A finished span and the ``ReadableSpan`` made from it are the same on the wire."""
     encoder = SpanEncoder()
 
-    actual = RequestEncoder().encode([(span.origin, 0, encoder.encode(span)) for span in spans])
+    actual = encode_request([(span.origin, 0, encoder.encode(span)) for span in spans])
 
     assert actual == stock_bytes([readable(span) for span in spans])
 
@@ -139,7 +136,7 @@ def test_shared_attributes_encode_as_the_standard_encoder_does(spans):
     """Wherever they stand, and however often: an event's have another tag than a span's."""
     encoder = SpanEncoder()
 
-    actual = RequestEncoder().encode([(span.origin, 0, encoder.encode(span)) for span in spans])
+    actual = encode_request([(span.origin, 0, encoder.encode(span)) for span in spans])
 
     assert actual == stock_bytes([readable(span) for span in spans])
 
@@ -171,7 +168,7 @@ def span_of(**changes) -> FinishedSpan:
 
 def decoded(*spans: FinishedSpan):
     encoder = SpanEncoder()
-    request = RequestEncoder().encode([(span.origin, 0, encoder.encode(span)) for span in spans])
+    request = encode_request([(span.origin, 0, encoder.encode(span)) for span in spans])
     (resource_spans,) = ExportTraceServiceRequest.FromString(request).resource_spans
     (scope_spans,) = resource_spans.scope_spans
     return list(scope_spans.spans)

@@ -8,8 +8,8 @@ from otel_gpu.export.environment import (
     exporter_names,
     otlp_compression,
     otlp_protocol,
+    setting,
     standing_in,
-    variable,
 )
 
 ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://localhost:4317"}
@@ -17,8 +17,8 @@ ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://localhost:4317"}
 
 def test_an_empty_variable_is_not_set():
     """As the specification has it, an empty value counts as none."""
-    assert variable({"A": " ", "B": "b"}, "A", "B") == "b"
-    assert variable({"A": ""}, "A", "B") is None
+    assert setting({"A": " ", "B": "b"}, "A", "B") == ("B", "b")
+    assert setting({"A": ""}, "A", "B") == ("B", "")
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,4 @@
+from otel_gpu.explain.chains import Culprit, Evidence
 from otel_gpu.export import exported
 from otel_gpu.export.exported import ExportedSpans, SpanReference
 from otel_gpu.export.finished import FinishedSpan
@@ -9,7 +10,7 @@ ORIGINS = Origins("9.8.7", Resources({}))
 
 def span(number, *, tid=44, start=0, end=10):
     return FinishedSpan(
-        ORIGINS.of(samples.PROCESS, "otel_gpu.sched"),
+        ORIGINS.of(samples.PROCESS)["otel_gpu.sched"],
         number.to_bytes(16, "big"),
         number.to_bytes(8, "big"),
         b"",
@@ -25,14 +26,24 @@ def reference(number):
     return SpanReference(number.to_bytes(16, "big"), number.to_bytes(8, "big"))
 
 
+def of_span(spans, number):
+    seen_in = reference(number).span_id
+    return spans.find(Evidence("e", "call", 0, 1, None, None, "", (), seen_in), None)
+
+
+def of_thread(spans, tid, start, end):
+    evidence = Evidence("e", "run_queue", start, end, None, None, "", (), b"")
+    return spans.find(evidence, Culprit(90, tid, "hog"))
+
+
 def test_a_span_is_found_by_its_id():
     """With the trace that a link needs; one that was not exported is not found."""
     spans = ExportedSpans()
     spans.add(span(1))
 
-    assert spans.find(b"\0" * 7 + b"\1") == reference(1)
-    assert spans.find(b"\0" * 7 + b"\2") is None
-    assert b"\0" * 7 + b"\2" not in spans
+    assert of_span(spans, 1) == [reference(1)]
+    assert of_span(spans, 2) == []
+    assert reference(2).span_id not in spans
 
 
 def test_the_spans_of_a_thread_are_found_by_its_time():
@@ -43,8 +54,8 @@ def test_the_spans_of_a_thread_are_found_by_its_time():
     spans.add(span(3, start=15, end=30))
     spans.add(span(4, tid=45, start=15, end=30))
 
-    assert spans.of_thread(44, 10, 16) == [reference(3), reference(2)]
-    assert spans.of_thread(46, 10, 16) == []
+    assert of_thread(spans, 44, 10, 16) == [reference(3), reference(2)]
+    assert of_thread(spans, 46, 10, 16) == []
 
 
 def test_chains_are_known_and_are_no_ones_doing():
@@ -54,7 +65,7 @@ def test_chains_are_known_and_are_no_ones_doing():
 
     assert spans.has_chain(reference(1).span_id)
     assert not spans.has_chain(reference(2).span_id)
-    assert spans.of_thread(44, 0, 10) == []
+    assert of_thread(spans, 44, 0, 10) == []
     assert reference(1).span_id not in spans
 
 
@@ -70,7 +81,7 @@ def test_memory_is_bounded_and_the_latest_stay(monkeypatch):
         spans.add(span(number, tid=number))
         spans.add_chain(reference(number).span_id)
         known = range(max(1, number - 99), number + 1)
-        assert all(spans.find(reference(n).span_id) for n in known)
+        assert all(of_span(spans, n) for n in known)
 
     assert len(spans._traces) + len(spans._older_traces) <= 200
     assert len(spans._threads) == 10
@@ -88,10 +99,10 @@ def test_spans_of_long_ago_are_forgotten_where_there_are_many(monkeypatch):
     for number in range(1, 10):
         seldom.add(span(number, end=number * 100 * second))
 
-    known = [n for n in range(1, 200) if often.find(reference(n).span_id)]
+    known = [n for n in range(1, 200) if of_span(often, n)]
     assert known == list(range(known[0], 200))
     assert 10 <= len(known) <= 20
-    assert all(seldom.find(reference(n).span_id) for n in range(1, 10))
+    assert all(of_span(seldom, n) for n in range(1, 10))
 
 
 def test_a_thread_is_forgotten_soon_after_its_last_span(monkeypatch):
@@ -104,4 +115,4 @@ def test_a_thread_is_forgotten_soon_after_its_last_span(monkeypatch):
         spans.add(span(number, tid=number, end=number * second))
 
     assert 10 <= len(spans._threads) <= 30
-    assert spans.of_thread(199, 0, 200 * second)
+    assert of_thread(spans, 199, 0, 200 * second)

@@ -58,10 +58,9 @@ def test_activities_arrive_as_spans(receiver, protocol, live):
     """What goes in comes out at a real receiver: live and from a replay, by both protocols."""
     with open_exports(config_of(), environ_of(receiver, protocol), live=live) as exports:
         observe_all(exports)
-        assert exports.flush(10.0)
+        assert exports.shutdown(10.0)
         assert exports.dropped() == {}
         assert exports.exported() == 5
-        assert exports.shutdown(10.0)
 
     found = receiver.spans()
     assert sorted(s.span.name for s in found) == sorted(NAMES)
@@ -93,7 +92,7 @@ def test_what_is_left_leaves_at_the_end(receiver):
 
 
 def test_an_interval_is_enough(receiver):
-    """Nobody has to flush: spans leave after the flush interval."""
+    """Nobody has to ask: spans leave after the flush interval."""
     config = config_of(flush_interval_s=0.05)
 
     with open_exports(config, environ_of(receiver), live=True) as exports:
@@ -109,7 +108,7 @@ def test_many_spans_are_split_into_requests_that_receivers_take(receiver):
         exports.observe(samples.CAPTURE)
         for number in range(30_007):
             exports.observe(samples.call(device=samples.DEVICE, start_ktime_ns=number + 1))
-        assert exports.flush(30.0)
+        assert exports.shutdown(30.0)
         assert exports.exported() == 30_007
 
     requests = receiver.requests("traces")
@@ -134,7 +133,7 @@ def test_a_dead_endpoint_costs_bounded_memory_and_recovers(receiver, monkeypatch
         assert sink._queue.size_bytes <= 100_000
         counts = sink.counts()
         assert counts.accepted == 5_003
-        assert counts.accepted == counts.exported + counts.pending + sum(counts.dropped.values())
+        assert counts.accepted == counts.exported + counts.pending + counts.dropped.total()
 
         receiver.start()
         receiver.wait_for(lambda: sink.counts().pending == 0, timeout_s=30.0)
@@ -377,7 +376,7 @@ def test_a_foreign_exporter_that_fails_costs_its_batch(foreign, monkeypatch, res
 
     with open_exports(config_of(), {"OTEL_TRACES_EXPORTER": "foreign"}, live=True) as exports:
         exports.observe(samples.call())
-        assert not exports.flush(5.0)
+        assert not exports.shutdown(5.0)
         assert exports.dropped() == {"rejected_by_receiver": 1}
 
 

@@ -6,7 +6,6 @@ from opentelemetry.sdk.metrics.export import AggregationTemporality, HistogramDa
 from otel_gpu.enrich.activities import CaptureActivity
 from otel_gpu.enrich.ids import NO_SEED
 from otel_gpu.export.metric_store import MetricStore
-from otel_gpu.export.points import Temporality
 from otel_gpu.export.producer import MetricProducer
 from tests.activities import T0, calls, capture, image, snapshot
 
@@ -25,14 +24,11 @@ def partly(api, kept_ns, *, more, sum_ns, size_bytes=0):
 
 def produce(store, producer):
     """The points by metric, delivered."""
-    data = producer.produce()
-    points = {
-        metric.name: list(metric.data.data_points)
-        for resource in data
-        for scope in resource.scope_metrics
-        for metric in scope.metrics
-    }
-    producer.commit(point for found in points.values() for point in found)
+    produced = producer.produce()
+    points = {}
+    for point in produced:
+        points.setdefault(point.instrument.name, []).append(point.data)
+    producer.commit(produced)
     return points
 
 
@@ -45,7 +41,7 @@ def store():
 
 def test_durations_have_one_bucket(store):
     """Calls that were only counted are in no bucket, so none is shown."""
-    producer = MetricProducer(store, Temporality())
+    producer = MetricProducer(store, {})
     store.observe(snapshot(6, partly("cudaFree", [US, 3 * US], more=98, sum_ns=400 * US)))
 
     (point,) = produce(store, producer)["gpu.cuda.call.duration"]
@@ -58,7 +54,7 @@ def test_durations_have_one_bucket(store):
 
 def test_deltas_are_of_all_calls(store):
     """Since the last export, kept or not."""
-    producer = MetricProducer(store, Temporality(DELTA, DELTA))
+    producer = MetricProducer(store, {"counter": DELTA, "histogram": DELTA})
     store.observe(snapshot(6, partly("cudaFree", [US], more=9, sum_ns=40 * US)))
     produce(store, producer)
     store.observe(snapshot(7, partly("cudaFree", [US], more=29, sum_ns=100 * US)))
@@ -71,7 +67,7 @@ def test_deltas_are_of_all_calls(store):
 
 def test_calls_that_were_only_counted_are_counted(store):
     """Also where a metric is nothing but a count."""
-    producer = MetricProducer(store, Temporality())
+    producer = MetricProducer(store, {})
     store.observe(snapshot(6, partly("cudaLaunchKernel", [US], more=99, sum_ns=1)))
 
     (point,) = produce(store, producer)["gpu.cuda.kernel.launch.calls"]
@@ -81,7 +77,7 @@ def test_calls_that_were_only_counted_are_counted(store):
 
 def test_nothing_is_said_of_memory_in_use_where_frees_have_no_size(store):
     """What was allocated is known all the same."""
-    producer = MetricProducer(store, Temporality())
+    producer = MetricProducer(store, {})
     store.observe(
         snapshot(
             6,

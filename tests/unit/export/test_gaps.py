@@ -1,11 +1,8 @@
 import pytest
-from opentelemetry.sdk.trace import SpanLimits
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import CountersActivity, ExitActivity
 from otel_gpu.export import gaps
-from otel_gpu.export.limits import Limits
-from otel_gpu.export.resources import Origins, Resources
 from otel_gpu.export.spans import SpanBuilder
 from tests.unit.export import samples
 from tests.unit.export.samples import BOOT_UNIX_NS
@@ -16,7 +13,7 @@ OUTSIDE = {"call_start_ktime_ns": 0, "root_start_ktime_ns": 0}
 
 @pytest.fixture
 def builder() -> SpanBuilder:
-    return SpanBuilder(Origins("9.8.7", Resources({})), Limits(SpanLimits()))
+    return samples.builder()
 
 
 def stall(start_ktime_ns: int, end_ktime_ns: int, **changes):
@@ -168,7 +165,7 @@ def test_no_stall_is_lost_and_memory_is_bounded(builder, monkeypatch):
 def test_a_link_to_a_waiting_stall_ends_its_wait(builder):
     """What something links to has to be there."""
     feed(builder, stall(3_500, 4_000), stall(3_500, 4_000, tid=45))
-    wanted = SpanBuilder(builder._origins, builder._limits)
+    wanted = SpanBuilder(builder._origins, builder._limits, builder._stacks)
     feed(wanted, stall(3_500, 4_000))
     (span,) = wanted.close()
 

@@ -15,10 +15,9 @@ from opentelemetry.trace import (
 )
 
 from otel_gpu.errors import ConfigError
-from otel_gpu.export.encoder import RequestEncoder
-from otel_gpu.export.finished import FinishedSpan, SpanEvent
+from otel_gpu.export.encoder import LogEncoder, SpanLog, encode_request
+from otel_gpu.export.finished import SpanEvent
 from otel_gpu.export.limits import Limits
-from otel_gpu.export.logs import LogEncoder, SpanLog
 from tests.unit.export.test_encoder import bounded, dropped, origins, pairs, unix_ns
 
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
@@ -27,18 +26,12 @@ names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=2
 ids = st.integers(1, 2**64 - 1)
 
 
-def span_of(origin, trace, number):
-    """A span of which only the ids matter."""
-    trace_id, span_id = trace.to_bytes(16), number.to_bytes(8)
-    return FinishedSpan(origin, trace_id, span_id, b"", "cudaMalloc", 1, 2, ())
-
-
 def readable(item):
     """The same log record as the SDK has it."""
-    span, log = item
+    log = item.log
     context = SpanContext(
-        int.from_bytes(span.trace_id),
-        int.from_bytes(span.span_id),
+        int.from_bytes(item.trace_id),
+        int.from_bytes(item.span_id),
         is_remote=False,
         trace_flags=TraceFlags(TraceFlags.SAMPLED),
     )
@@ -51,15 +44,15 @@ def readable(item):
         attributes=bounded(dict(log.attributes), log.dropped_attributes),
         event_name=log.name,
     )
-    return ReadableLogRecord(record, span.origin.resource, span.origin.scope)
+    return ReadableLogRecord(record, item.origin.resource, item.origin.scope)
 
 
 @st.composite
 def span_logs(draw):
-    origin = draw(origins)
-    spans = st.builds(lambda trace, span: span_of(origin, trace, span), ids, ids)
+    trace_ids, span_ids = (ids.map(lambda n, size=size: n.to_bytes(size)) for size in (16, 8))
     logs = st.builds(SpanEvent, names, unix_ns, pairs, dropped)
-    return draw(st.lists(st.builds(SpanLog, spans, logs), max_size=4))
+    items = st.builds(SpanLog, st.just(draw(origins)), trace_ids, span_ids, logs)
+    return draw(st.lists(items, max_size=4))
 
 
 @settings(max_examples=60, deadline=None)
@@ -68,7 +61,7 @@ def test_log_records_encode_as_the_standard_encoder_does(items):
     """Byte for byte, under the headers that spans have."""
     encoder = LogEncoder()
 
-    actual = RequestEncoder().encode([(item.origin, 0, encoder.encode(item)) for item in items])
+    actual = encode_request([(item.origin, 0, encoder.encode(item)) for item in items])
 
     assert actual == stock_encode([readable(item) for item in items]).SerializeToString(
         deterministic=True

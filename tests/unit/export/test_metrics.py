@@ -24,7 +24,6 @@ from otel_gpu import wire
 from otel_gpu.capture.layout import duration_bounds_ns
 from otel_gpu.errors import ConfigError
 from otel_gpu.export.metrics import MetricExports, open_exporters, preferred_temporality
-from otel_gpu.export.points import Temporality
 from otel_gpu.options import CaptureConfig, Config, HistogramsConfig
 from tests.activities import (
     H100,
@@ -185,9 +184,10 @@ def test_low_memory_wants_deltas_of_histograms_only():
                 ObservableCounter: SdkTemporality.CUMULATIVE,
             }
 
-    assert preferred_temporality(Exporter()) == Temporality(
-        counter=SdkTemporality.CUMULATIVE, histogram=SdkTemporality.DELTA
-    )
+    assert preferred_temporality(Exporter()) == {
+        "counter": SdkTemporality.CUMULATIVE,
+        "histogram": SdkTemporality.DELTA,
+    }
 
 
 def test_an_endpoint_that_was_away_gets_everything(receiver, open_metrics):
@@ -328,7 +328,7 @@ def test_nothing_is_kept_where_nothing_is_exported(open_metrics):
     observe_all(metrics, stream())
 
     assert metrics.flush(0.0)
-    assert metrics._store.layouts is None
+    assert metrics._store.agent is None
 
 
 def test_the_console_writes_to_standard_error(open_metrics, capsys):

@@ -1,13 +1,12 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from opentelemetry.sdk.metrics.export import AggregationTemporality, MetricsData
+from opentelemetry.sdk.metrics.export import AggregationTemporality
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import DeviceIdentity
-from otel_gpu.export.batches import points_in
+from otel_gpu.export.metric_requests import request_of
 from otel_gpu.export.metric_store import MetricStore
-from otel_gpu.export.points import Temporality
 from otel_gpu.export.producer import MetricProducer
 from otel_gpu.options import Config, HistogramsConfig
 from tests.activities import (
@@ -46,7 +45,7 @@ class Sink:
         self.observe(capture(config or Config()))
 
     def add(self, *, delta=False):
-        temporality = Temporality(DELTA, DELTA) if delta else Temporality()
+        temporality = {"counter": DELTA, "histogram": DELTA} if delta else {}
         return MetricProducer(self.store, temporality)
 
     def observe(self, *activities):
@@ -56,10 +55,10 @@ class Sink:
 
     def collect(self, *, arrives=True, producer=None):
         producer = producer or self.producer
-        data = MetricsData(producer.produce())
+        points = producer.produce()
         if arrives:
-            producer.commit(points_in(data))
-        return Collected(data)
+            producer.commit(points)
+        return Collected(request_of(points))
 
 
 class Collected:
@@ -342,8 +341,8 @@ def test_deltas_of_points_that_arrived_alone_do_not_repeat(delta_sink):
     delta_sink.observe(
         snapshot(9, calls(trainer, "cudaMalloc", [US] * 2), calls(trainer, "cudaFree", [US] * 3))
     )
-    data = MetricsData(delta_sink.producer.produce())
-    arrived = [p for p in points_in(data) if p.attributes.get("gpu.cuda.api") == "cudaMalloc"]
+    produced = delta_sink.producer.produce()
+    arrived = [p for p in produced if p.data.attributes.get("gpu.cuda.api") == "cudaMalloc"]
     delta_sink.producer.commit(arrived)
     delta_sink.observe(snapshot(19, calls(trainer, "cudaMalloc", [US] * 6)))
 
@@ -617,7 +616,7 @@ def test_exemplars_that_did_not_arrive_come_again(sink):
 
 def test_exemplars_can_be_off():
     """``always_off`` keeps none."""
-    sink = Sink(with_exemplars=False)
+    sink = Sink(is_sampled=lambda trace_id, name: False)
     trainer = image()
     sink.observe(
         call(trainer, "cudaMalloc", 6 * SECOND, US), snapshot(9, calls(trainer, "cudaMalloc", [US]))
@@ -819,9 +818,6 @@ def test_what_is_added_up_is_what_is_held(steps):
         if what in ("read", "tick"):
             assert sink.store._images.size <= 12
             assert sink.store._images._ended_size <= 6
-        assert sink.store._with_open_calls == {
-            key for key, held in sink.store._images.items() if held.open_calls
-        }
 
 
 def test_a_sink_of_cumulative_points_keeps_no_values():

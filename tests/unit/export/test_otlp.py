@@ -10,9 +10,8 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from otel_gpu.errors import ConfigError
-from otel_gpu.export.encoder import SpanEncoder
+from otel_gpu.export.encoder import LogEncoder, SpanEncoder, SpanLog, encode_request
 from otel_gpu.export.finished import FinishedSpan, Origin, SpanEvent, readable
-from otel_gpu.export.logs import LogEncoder, SpanLog
 from otel_gpu.export.otlp import LOGS, otlp_transport
 from otel_gpu.export.queue import Pending
 from otel_gpu.export.sender import Delivery, Outcome
@@ -77,7 +76,7 @@ def test_spans_arrive_as_the_standard_exporter_would_send_them(connect, receiver
 def log_batch(*numbers: int) -> list[Pending]:
     encoder = LogEncoder()
     event = SpanEvent("otel_gpu.stack", 5, (("code.stacktrace", "main (a.py:1)"),))
-    items = [encoder.encode(SpanLog(span(number), event)) for number in numbers]
+    items = [encoder.encode(SpanLog(*span(number)[:3], event)) for number in numbers]
     return [Pending(ORIGIN, len(data), data) for data in items]
 
 
@@ -223,8 +222,8 @@ def test_a_request_that_is_too_large_is_told_at_once(caplog):
 def test_a_batch_is_encoded_once_however_often_it_is_tried(connect, receiver, monkeypatch):
     """A receiver that is busy gets the same bytes again."""
     transport = connect("grpc")
-    encode = Mock(wraps=transport._requests.encode)
-    monkeypatch.setattr(transport._requests, "encode", encode)
+    encode = Mock(wraps=encode_request)
+    monkeypatch.setattr("otel_gpu.export.otlp_grpc.encode_request", encode)
     monkeypatch.setattr(
         transport._shutdown_in_progress, "wait", lambda _seconds: receiver.refuse(False)
     )

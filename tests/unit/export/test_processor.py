@@ -10,10 +10,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import StatusCode
 
 from otel_gpu.export.finished import readable
-from otel_gpu.export.limits import Limits
 from otel_gpu.export.processor import CausalChainProcessor
-from otel_gpu.export.resources import Origins, Resources
-from otel_gpu.export.spans import SpanBuilder
 from tests.unit.export import samples
 
 MS = 1_000_000
@@ -206,7 +203,7 @@ def test_the_stalls_of_a_driver_call_are_blamed_once(app):
 
 def test_the_agents_own_spans_are_understood(app):
     """Another program passes them on finished; totals tell the state of what no stall covers."""
-    builder = SpanBuilder(Origins("9.8.7", Resources({})), Limits(SpanLimits()))
+    builder = samples.builder()
     found = InMemorySpanExporter()
     processor = CausalChainProcessor(found)
     second = {"start_ktime_ns": 1_000, "root_start_ktime_ns": 1_000, "end_ktime_ns": 10_001_000}
@@ -226,7 +223,7 @@ def test_the_agents_own_spans_are_understood(app):
 
 def test_a_gap_is_explained_too(app):
     """Its stalls are its children, and it was chosen for being long."""
-    builder = SpanBuilder(Origins("9.8.7", Resources({})), Limits(SpanLimits()))
+    builder = samples.builder()
     found = InMemorySpanExporter()
     processor = CausalChainProcessor(found)
     outside = {"call_start_ktime_ns": 0, "root_start_ktime_ns": 0}

@@ -4,7 +4,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from otel_gpu.export.finished import Origin
-from otel_gpu.export.queue import Counts, Ledger, Pending, SpanQueue
+from otel_gpu.export.queue import Pending, SpanQueue
 
 ORIGINS = [Origin(Resource({}), InstrumentationScope(name)) for name in "ab"]
 
@@ -159,11 +159,3 @@ def test_the_bound_holds_whatever_happens(steps):
         assert queue.size_bytes <= 300
         assert queue.size_bytes >= sum(in_flight)
         assert put == dropped + settled + len(in_flight) + len(queue)
-
-
-def test_a_ledger_adds_up():
-    """Pending is what is neither exported nor dropped."""
-    ledger = Ledger(accepted=10, exported=3)
-    ledger.dropped["queue_full"] += 2
-
-    assert ledger.counts() == Counts(10, 3, 5, {"queue_full": 2})

@@ -8,8 +8,8 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from otel_gpu.export import sender as sender_module
 from otel_gpu.export.finished import Origin
-from otel_gpu.export.queue import Counts, Pending, SpanQueue
-from otel_gpu.export.sender import BackgroundSender, Delivery, DirectSender, Outcome
+from otel_gpu.export.queue import Pending, SpanQueue
+from otel_gpu.export.sender import BackgroundSender, Delivery, Outcome, Sender
 from otel_gpu.faults import Faults
 
 ORIGIN = Origin(Resource({}), InstrumentationScope("otel_gpu.cuda"))
@@ -88,21 +88,26 @@ def wait_for(condition: Callable[[], object], timeout_s: float = 10.0) -> None:
         turn.wait(0.002)
 
 
-def assert_adds_up(counts: Counts) -> None:
-    assert counts.accepted == counts.exported + counts.pending + sum(counts.dropped.values())
+def where(sender: Sender) -> tuple[int, int, int, dict[str, int]]:
+    """How many spans a sender accepted, delivered and has still, and those it dropped."""
+    counts = sender.counts()
+    assert counts.accepted == counts.exported + counts.pending + counts.dropped.total()
+    assert min(counts.exported, counts.pending, *counts.dropped.values(), 0) == 0
+    return counts.accepted, counts.exported, counts.pending, dict(counts.dropped)
 
 
-def test_a_flush_delivers_what_waits(start, transport):
-    """Nothing is sent before a batch is full or somebody asks."""
+def test_the_end_delivers_what_waits(start, transport):
+    """Nothing is sent before a batch is full or it is time."""
     sender = start()
     for number in range(3):
         sender.put(span(number))
-    assert sender.counts() == Counts(3, 0, 3, {})
+    assert where(sender) == (3, 0, 3, {})
 
-    assert sender.flush(5.0)
+    assert sender.shutdown(5.0)
 
     assert transport.batches == [[b"0", b"1", b"2"]]
-    assert sender.counts() == Counts(3, 3, 0, {})
+    assert where(sender) == (3, 3, 0, {})
+    assert transport.closed
 
 
 def test_a_full_batch_is_sent_at_once(start, transport):
@@ -135,12 +140,12 @@ def test_a_full_queue_drops_the_oldest_and_counts_them(start, transport):
 
     for number in range(2, 23):
         sender.put(span(number))
-        assert_adds_up(sender.counts())
+        where(sender)
 
-    assert sender.counts() == Counts(23, 0, 10, {"queue_full": 13})
+    assert where(sender) == (23, 0, 10, {"queue_full": 13})
     transport.may_answer.set()
-    assert sender.flush(5.0)
-    assert sender.counts() == Counts(23, 10, 0, {"queue_full": 13})
+    assert sender.shutdown(5.0)
+    assert where(sender) == (23, 10, 0, {"queue_full": 13})
     assert transport.batches[-1] == [b"21", b"22"]
 
 
@@ -154,9 +159,9 @@ def test_spans_survive_an_outage_that_fits_the_queue(start, transport):
         sender.put(span(number))
 
     wait_for(lambda: sender.counts().exported >= 2)
-    assert sender.flush(5.0)
+    assert sender.shutdown(5.0)
     assert transport.batches == [[b"0", b"1"]] * 3 + [[b"2"]]
-    assert sender.counts() == Counts(3, 3, 0, {})
+    assert where(sender) == (3, 3, 0, {})
 
 
 def test_an_outage_is_counted_as_such(start, transport, caplog):
@@ -169,18 +174,18 @@ def test_an_outage_is_counted_as_such(start, transport, caplog):
 
     for number in range(2, 13):
         sender.put(span(number))
-        assert_adds_up(sender.counts())
+        where(sender)
 
     wait_for(lambda: sender.counts().dropped.get("endpoint_down", 0) >= 6)
-    assert not sender.flush(5.0)
+    wait_for(lambda: len(transport.batches) >= 3)
     assert caplog.text.count("does not answer") == 1
     transport.answer = lambda _: DELIVERED
-    wait_for(lambda: sender.flush(5.0))
+    wait_for(lambda: sender.counts().exported > 0)
     assert "answers again" in caplog.text
-    counts = sender.counts()
-    assert_adds_up(counts)
-    assert counts.pending == 0
-    assert counts.exported >= 5
+    sender.shutdown(5.0)
+    _, exported, pending, _ = where(sender)
+    assert pending == 0
+    assert exported >= 5
 
 
 def test_attempts_become_rarer(start, transport, monkeypatch):
@@ -199,41 +204,6 @@ def test_attempts_become_rarer(start, transport, monkeypatch):
     assert sender._backoff_s == 0.0
 
 
-def test_a_flush_with_a_dead_endpoint_ends_at_once(start, transport):
-    """Waiting longer would change nothing; the spans wait on."""
-    transport.answer = lambda _: UNAVAILABLE
-    sender = start()
-    sender.put(span(0))
-    began_s = time.monotonic()
-
-    assert not sender.flush(60.0)
-
-    assert time.monotonic() - began_s < 30.0
-    assert sender.counts() == Counts(1, 0, 1, {})
-
-
-def test_a_flush_ends_in_time(start, transport):
-    """An endpoint that does not answer at all costs a flush its timeout."""
-    transport.may_answer.clear()
-    sender = start()
-    sender.put(span(0))
-
-    assert not sender.flush(0.05)
-
-    assert sender.counts().pending == 1
-
-
-def test_a_shutdown_delivers_the_rest(start, transport):
-    """What waits at the end is sent."""
-    sender = start()
-    sender.put(span(0))
-
-    assert sender.shutdown(5.0)
-
-    assert sender.counts() == Counts(1, 1, 0, {})
-    assert transport.closed
-
-
 def test_a_shutdown_with_a_dead_endpoint_tries_once(start, transport):
     """One attempt at the end; what it does not deliver is dropped and counted."""
     transport.answer = lambda _: UNAVAILABLE
@@ -243,7 +213,7 @@ def test_a_shutdown_with_a_dead_endpoint_tries_once(start, transport):
 
     assert not sender.shutdown(5.0)
 
-    assert sender.counts() == Counts(5, 0, 0, {"endpoint_down": 5})
+    assert where(sender) == (5, 0, 0, {"endpoint_down": 5})
 
 
 def test_a_shutdown_ends_in_time(start, transport):
@@ -254,7 +224,7 @@ def test_a_shutdown_ends_in_time(start, transport):
 
     assert not sender.shutdown(0.05)
 
-    assert sender.counts() == Counts(1, 0, 0, {"shutdown": 1})
+    assert where(sender) == (1, 0, 0, {"shutdown": 1})
 
 
 def test_spans_after_the_end_are_counted(start, transport):
@@ -264,7 +234,7 @@ def test_spans_after_the_end_are_counted(start, transport):
 
     sender.put(span(0))
 
-    assert sender.counts() == Counts(1, 0, 0, {"shutdown": 1})
+    assert where(sender) == (1, 0, 0, {"shutdown": 1})
 
 
 @pytest.mark.parametrize(
@@ -276,15 +246,15 @@ def test_spans_after_the_end_are_counted(start, transport):
     ],
 )
 def test_spans_that_a_receiver_refuses_are_counted(start, transport, delivery, dropped):
-    """A refusal is final: the rest goes on, and the flush says that not all arrived."""
+    """A refusal is final: the rest goes on, and the end says that not all arrived."""
     transport.answer = lambda _: delivery
     sender = start()
     for number in range(3):
         sender.put(span(number))
 
-    assert not sender.flush(5.0)
+    assert not sender.shutdown(5.0)
 
-    assert sender.counts() == Counts(3, 3 - sum(dropped.values()), 0, dropped)
+    assert where(sender) == (3, 3 - sum(dropped.values()), 0, dropped)
 
 
 def test_a_batch_that_is_too_large_is_split(start, transport):
@@ -299,9 +269,9 @@ def test_a_batch_that_is_too_large_is_split(start, transport):
     for number in range(8):
         sender.put(span(number))
 
-    assert not sender.flush(5.0)
+    assert not sender.shutdown(5.0)
 
-    assert sender.counts() == Counts(8, 7, 0, {"too_large": 1})
+    assert where(sender) == (8, 7, 0, {"too_large": 1})
 
 
 def test_a_file_that_cannot_be_written_does_not_end_the_thread(start, transport, caplog):
@@ -311,15 +281,15 @@ def test_a_file_that_cannot_be_written_does_not_end_the_thread(start, transport,
         raise OSError(28, "No space left on device")
 
     transport.answer = fail
-    sender = start()
+    sender = start(batch_spans=1)
     sender.put(span(0))
-    assert not sender.flush(5.0)
+    wait_for(lambda: sender.counts().dropped)
     transport.answer = lambda _: DELIVERED
     sender.put(span(1))
 
-    assert sender.flush(5.0)
+    assert sender.shutdown(5.0)
 
-    assert sender.counts() == Counts(2, 1, 0, {"write_failed": 1})
+    assert where(sender) == (2, 1, 0, {"write_failed": 1})
     assert "No space left on device" in caplog.text
 
 
@@ -331,19 +301,18 @@ def test_counters_add_up_at_every_moment(start, transport):
 
     for number in range(2_003):
         sender.put(span(number))
-        assert_adds_up(sender.counts())
+        where(sender)
     sender.shutdown(5.0)
 
-    counts = sender.counts()
-    assert_adds_up(counts)
-    assert (counts.accepted, counts.pending) == (2_003, 0)
+    accepted, _, pending, _ = where(sender)
+    assert (accepted, pending) == (2_003, 0)
 
 
-def direct(transport, batch_spans=2) -> DirectSender:
+def direct(transport, batch_spans=2) -> Sender:
     queue = SpanQueue(
         limit_bytes=1_000, batch_bytes=500, batch_spans=batch_spans, header_size=lambda _: 0
     )
-    return DirectSender(transport, queue, _as_it_is)
+    return Sender(transport, queue, _as_it_is)
 
 
 def test_a_direct_sender_makes_the_same_batches_every_time(transport):
@@ -356,7 +325,7 @@ def test_a_direct_sender_makes_the_same_batches_every_time(transport):
     assert sender.shutdown(5.0)
 
     assert transport.batches[2:] == [[b"4"]]
-    assert sender.counts() == Counts(5, 5, 0, {})
+    assert where(sender) == (5, 5, 0, {})
     assert transport.closed
 
 
@@ -368,7 +337,7 @@ def test_a_direct_sender_does_not_ask_a_dead_endpoint_for_every_batch(transport)
         sender.put(span(number))
 
     assert len(transport.batches) == 1
-    assert sender.counts() == Counts(6, 0, 0, {"endpoint_down": 6})
+    assert where(sender) == (6, 0, 0, {"endpoint_down": 6})
 
 
 def test_a_direct_sender_splits_and_counts_too(transport):
@@ -380,8 +349,8 @@ def test_a_direct_sender_splits_and_counts_too(transport):
     for number in range(4):
         sender.put(span(number))
 
-    assert not sender.flush(5.0)
-    assert sender.counts() == Counts(4, 0, 0, {"rejected_by_receiver": 4})
+    assert not sender.shutdown(5.0)
+    assert where(sender) == (4, 0, 0, {"rejected_by_receiver": 4})
 
 
 def test_an_error_of_our_own_costs_one_batch(start, transport):
@@ -389,7 +358,7 @@ def test_an_error_of_our_own_costs_one_batch(start, transport):
     It is counted where it was, its spans under a reason of their own, and the next batch arrives.
     """
     faults = Faults()
-    sender = start(faults=faults)
+    sender = start(batch_spans=3, faults=faults)
 
     def fail(_: Sequence[Pending]) -> Delivery:
         raise KeyError("resource")
@@ -397,10 +366,10 @@ def test_an_error_of_our_own_costs_one_batch(start, transport):
     transport.answer = fail
     for number in range(3):
         sender.put(span(number))
-    assert not sender.flush(5.0)
+    wait_for(lambda: sender.counts().dropped)
     transport.answer = lambda _: DELIVERED
     sender.put(span(3))
 
-    assert sender.flush(5.0)
-    assert sender.counts() == Counts(4, 1, 0, {"internal_error": 3})
+    assert sender.shutdown(5.0)
+    assert where(sender) == (4, 1, 0, {"internal_error": 3})
     assert faults.status()["errors"] == {"export.spans": 1}

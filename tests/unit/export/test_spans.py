@@ -1,13 +1,10 @@
 import pytest
-from opentelemetry.sdk.trace import SpanLimits
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import CountersActivity, DeviceIdentity, ExitActivity, Resource
 from otel_gpu.export.finished import STATUS_ERROR, STATUS_UNSET, SharedAttributes
 from otel_gpu.export.limits import Limits
-from otel_gpu.export.resources import Origins, Resources
 from otel_gpu.export.spans import SpanBuilder
-from otel_gpu.export.stack_events import Stacks
 from tests.activities import call_stack
 from tests.unit.export import samples
 from tests.unit.export.samples import BOOT_UNIX_NS
@@ -15,7 +12,7 @@ from tests.unit.export.samples import BOOT_UNIX_NS
 
 @pytest.fixture
 def builder() -> SpanBuilder:
-    return SpanBuilder(Origins("9.8.7", Resources({})), Limits(SpanLimits()))
+    return samples.builder()
 
 
 def test_a_plain_call_carries_only_what_it_knows(builder):
@@ -121,9 +118,7 @@ def test_a_call_that_hangs_has_its_stack(builder):
 
 def test_a_stack_can_leave_beside_its_span():
     """As a log record, which is no part of the span."""
-    builder = SpanBuilder(
-        Origins("9.8.7", Resources({})), Limits(SpanLimits()), Stacks("log", None)
-    )
+    builder = samples.builder(stacks="log")
 
     spans = [
         *builder.spans(samples.call(stack=call_stack())),
@@ -138,7 +133,7 @@ def test_a_stack_can_leave_beside_its_span():
 def test_the_text_of_a_stack_keeps_to_the_limits_of_spans():
     """It is cut in its middle, before it would be cut at its end."""
     limits = Limits.of_environment({"OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT": "90"})
-    builder = SpanBuilder(Origins("9.8.7", Resources({})), limits)
+    builder = samples.builder(limits)
 
     (span,) = builder.spans(samples.call(stack=call_stack()))
 
@@ -207,7 +202,7 @@ def test_calls_that_say_different_things_share_nothing(builder, field):
     said |= {"device": samples.DEVICE, "stack": call_stack()}
     # A grid alone is not told from none, and a block goes with a grid.
     around = {"grid": (2, 1, 1)} if field == "block" else {}
-    alone = SpanBuilder(Origins("9.8.7", Resources({})), Limits(SpanLimits()))
+    alone = samples.builder()
     for _ in range(3):
         (usual,) = builder.spans(samples.call(**around))
     (expected,) = alone.spans(samples.call(**around, **{field: said[field]}))
@@ -420,10 +415,9 @@ def test_memory_does_not_grow_with_the_past(builder):
 
     assert len(builder._repeated) <= 2048
     for kept in (
-        builder._origins._origins,
-        builder._named,
+        builder._origins._kept,
         builder._open_due_ns,
-        builder._origins._processes._by_image,
+        builder._origins._resources._kept,
     ):
         assert len(kept) <= 4096
 

@@ -16,7 +16,7 @@ from otel_gpu.importers import open_capture
 from otel_gpu.importers.ingero import stack_samples as stacks
 from otel_gpu.importers.ingero.stack_samples import read_frames
 from otel_gpu.records import json_record
-from otel_gpu.stacks.frames import Frame
+from otel_gpu.stacks.frames import MAX_TEXT, Frame
 from tests.unit.importers.databases import MS, SECOND, T0, Database
 
 PYTHON = [
@@ -130,7 +130,7 @@ def test_what_it_becomes_is_what_a_recording_could_hold(database):
     record = json_record(wire.RECORD_USER_STACK, stack.ktime_ns, body)
 
     assert list(decode([record], {})) == [stack]
-    assert max(len(frame.function) for frame in stack.frames) == stacks.MAX_CHARACTERS
+    assert max(len(frame.function) for frame in stack.frames) == MAX_TEXT
 
 
 def test_enrich_knows_the_stacks_of_calls(database):

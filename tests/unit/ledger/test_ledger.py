@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_gpu import wire
-from otel_gpu.ledger import ledger as module
+from otel_gpu.ledger import accounts
 from otel_gpu.ledger.ledger import Ledger
 from otel_gpu.ledger.window import Window
 from tests.activities import (
@@ -193,7 +193,7 @@ def test_a_process_alone_cannot_have_more_than_the_bound():
 
 def test_times_beyond_the_bound_are_counted(monkeypatch):
     """A recording of a stranger cannot fill the memory."""
-    monkeypatch.setattr(module, "MAX_TIMES", 1)
+    monkeypatch.setattr(accounts, "MAX_TIMES", 1)
 
     ledger = ledger_of(locked(1, 5), locked(1, 5, OTHER))
 

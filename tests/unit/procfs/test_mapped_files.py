@@ -16,7 +16,7 @@ from otel_gpu.procfs.mapped_files import (
 
 
 def mapped(name: str) -> MappedFile:
-    return MappedFile(1, FileId(0, 1), "0-1", f"/opt/venv/lib/{name}")
+    return MappedFile(1, FileId(0, 1), 0, 1, f"/opt/venv/lib/{name}")
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,7 @@ def test_a_code_object_that_is_told_again_is_the_newer_one():
     code_objects = learned(code_record(), code_record(name=(3, 1, b"new"), first_line=20))
 
     assert code_objects.frame(IMAGE, 1, 0) == Frame("cpython", "new", file="a/b.py", line=21)
-    assert len(code_objects) == 1
+    assert len(code_objects._codes) == 1
 
 
 def test_images_share_what_is_the_same_and_forget_their_own():
@@ -142,7 +142,7 @@ def test_images_share_what_is_the_same_and_forget_their_own():
     code_objects.forget(OTHER)
     assert code_objects.frame(OTHER, 2, 0) == UNKNOWN
     assert code_objects.frame(IMAGE, 1, 0) is frame
-    assert len(code_objects) == 1
+    assert len(code_objects._codes) == 1
 
 
 def test_what_was_not_used_for_longest_goes_first():
@@ -164,13 +164,13 @@ def test_memory_is_bounded_whatever_is_told():
         for code in range(1, 40)
     ]
     code_objects = learned(*records, limit_bytes=1_000_000)
-    assert len(code_objects) == 14
+    assert len(code_objects._codes) == 14
     assert code_objects.forgotten == 39 - 14
 
     for offset in range(50_000):
         code_objects.frame(IMAGE, 39, offset)
     assert code_objects.frame(IMAGE, 39, 0).function == "x" * 512
-    assert len(code_objects) == 1
+    assert len(code_objects._codes) == 1
 
 
 def test_a_limit_below_one_code_object_keeps_the_newest():
@@ -197,7 +197,7 @@ def test_a_record_that_is_not_understood_is_counted(record):
     code_objects = learned(record)
 
     assert code_objects.rejected == 1
-    assert len(code_objects) == 0
+    assert len(code_objects._codes) == 0
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 3), st.integers(0, 3)), max_size=60))
@@ -213,7 +213,7 @@ def test_whatever_comes_and_goes_nothing_is_left_over(steps):
     for image in range(4):
         code_objects.forget((image, 7))
 
-    assert len(code_objects) == 0
+    assert len(code_objects._codes) == 0
     assert code_objects._used_bytes == 0
     assert not code_objects._by_content
     assert not code_objects._by_image
@@ -229,7 +229,7 @@ def test_no_record_does_harm(body, offset):
     )
     frame = code_objects.frame((fields[5], fields[4]), fields[7], offset)
 
-    assert code_objects.rejected + len(code_objects) == 1
+    assert code_objects.rejected + len(code_objects._codes) == 1
     assert len(frame.function) <= 513
     assert len(frame.file) <= 513
     assert frame.line >= 0

@@ -218,7 +218,7 @@ def test_a_child_that_is_gone_had_what_its_parent_has(images, loaded):
     assert mapping.pid == process.pid
     assert len(mapping.image.read(program.address - mapping.bias, 4)) == 4
     child.close()
-    assert len(images) == 0
+    assert len(images._files) == 0
 
 
 def test_a_child_that_lives_is_asked_itself(images):
@@ -244,7 +244,7 @@ def test_only_so_many_files_are_open(tmp_path, loaded):
     found = [mappings.find(mapped.start) for mapped in files]
 
     assert len(files) > 3
-    assert len(images) == 2
+    assert len(images._files) == 2
     assert [mapping.image.closed for mapping in found] == [True] * (len(files) - 2) + [False] * 2
     again = mappings.find(files[0].start)
     assert not again.image.closed
@@ -267,7 +267,7 @@ def test_a_file_is_closed_with_the_last_process_that_maps_it(images, loaded):
     assert not mapping.image.closed
     second.close()
     assert mapping.image.closed
-    assert len(images) == 0
+    assert len(images._files) == 0
 
 
 def test_a_device_is_not_opened(images):

@@ -11,8 +11,11 @@ from otel_gpu.stacks.rows import (
     OFFSET,
     REGISTER,
     UNDEFINED,
-    Program,
+    Common,
     Saved,
+)
+from otel_gpu.stacks.rows import (
+    row_at as row_of,
 )
 
 # def_cfa rsp + 8; offset ra, 1
@@ -20,10 +23,8 @@ X86_64 = "0c 07 08 90 01"
 
 
 def row_at(distance, program, begin=X86_64, code=1, data=-8):
-    made = Program(code, data)
-    made.begin(bytes.fromhex(begin))
-    made.run(bytes.fromhex(program), 0x1000, 0x1000 + distance)
-    return made.row(16, is_signal_frame=False)
+    common = Common(code, data, 16, 0, False, False, bytes.fromhex(begin))
+    return row_of(common, bytes.fromhex(program), 0x1000, 0x1000 + distance)
 
 
 @pytest.mark.parametrize(
@@ -164,10 +165,9 @@ def test_what_is_no_program_is_refused(program):
 @given(st.binary(max_size=200), st.integers(0, 1 << 64), st.integers(-(1 << 63), 1 << 63))
 def test_no_program_harms(program, code, data):
     """Whatever the bytes: a row, or one of the two errors."""
-    made = Program(code, data)
+    common = Common(code, data, 16, 0, False, False, program)
     try:
-        made.begin(program)
-        made.run(program, 0, 1 << 64)
+        row = row_of(common, program, 0, 1 << 64)
     except (ValueError, IndexError):
         return
-    assert len(made.row(16, is_signal_frame=False).saved) <= 32
+    assert len(row.saved) <= 32

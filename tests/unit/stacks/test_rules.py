@@ -102,7 +102,7 @@ def test_memory_that_is_no_file_has_one_rule():
         Rule(FRAME_RECORD), None, True
     )  # fmt: skip
     assert (probes[5], probes.row(5), probes.follows_call(5)) == (Rule(NO_CODE), None, False)
-    assert len(rules) == len(generated) == len(probes) == 0
+    assert rules.used == len(generated) == len(probes) == 0
 
 
 def test_the_same_rule_is_kept_once(image, here):
@@ -121,12 +121,12 @@ def test_rules_do_not_grow_without_end(monkeypatch, tmp_path, image, here):
     for address in range(here, here + 12):
         of_file[address]
     of_file.row(here)
-    assert len(rules) == 76
+    assert rules.used == 76
     rules.begin()
     assert rules.of(mapping(image)) is of_file
     of_file[here + 12]
     rules.begin()
-    assert len(rules) == 0
+    assert rules.used == 0
     assert rules.of(mapping(image)) is not of_file
 
     others = [image_of(tmp_path, f"{number}.so") for number in range(2)]

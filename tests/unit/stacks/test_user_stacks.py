@@ -234,7 +234,7 @@ def test_processes_share_stacks(told):
     """What a child does as its parent did has the same id, and is not told again."""
     child = 4_194_304
     stack = told.call(of_libc())
-    told.stacks.inherit((PID, IMAGE_KTIME_NS), (child, IMAGE_KTIME_NS))
+    told.stacks.processes.inherit((PID, IMAGE_KTIME_NS), (child, IMAGE_KTIME_NS))
     told.take(of_libc(pid=child))
 
     assert told.resolve(cuda_call(1_000, pid=child)) == stack
@@ -260,8 +260,8 @@ def test_a_call_was_left_before_its_address(told):
 
 def test_the_library_of_the_call(told):
     """Where the process maps one CUDA runtime, the call names it."""
-    cudart = MappedFile(PID, FileId(8, 1), "1000-2000", "/opt/cuda/libcudart.so.12")
-    told.stacks.learn_process(PID, IMAGE_KTIME_NS, [cudart])
+    cudart = MappedFile(PID, FileId(8, 1), 0x1000, 0x2000, "/opt/cuda/libcudart.so.12")
+    told.stacks.processes.learn((PID, IMAGE_KTIME_NS), [cudart])
 
     stack = told.call(of_libc())
 
@@ -270,10 +270,10 @@ def test_the_library_of_the_call(told):
 
 def test_a_library_that_was_loaded_meanwhile(told):
     """Addresses may mean something else then: the walk is made again."""
-    told.stacks.learn_process(PID, IMAGE_KTIME_NS, [])
+    told.stacks.processes.learn((PID, IMAGE_KTIME_NS), [])
     told.call(of_libc())
-    library = MappedFile(PID, FileId(8, 1), "1000-2000", "/opt/extension.so")
-    told.stacks.learn_process(PID, IMAGE_KTIME_NS, [library])
+    library = MappedFile(PID, FileId(8, 1), 0x1000, 0x2000, "/opt/extension.so")
+    told.stacks.processes.learn((PID, IMAGE_KTIME_NS), [library])
     told.call(of_libc())
 
     assert told.walker.walks == 2
@@ -434,7 +434,7 @@ def test_a_stack_that_was_not_named_for_long_is_told_again(told):
 def test_a_process_that_ended(told):
     """Its last records find what was known of it, and some time later nothing is kept."""
     stack = told.call(of_libc())
-    told.stacks.forget(PID, IMAGE_KTIME_NS)
+    told.stacks.processes.end((PID, IMAGE_KTIME_NS))
     assert told.call(of_libc(words=(ABS + 4, 0, 0))) not in (0, stack)
 
     told.stacks.drop_ended(1e12)
@@ -445,7 +445,7 @@ def test_a_process_that_ended(told):
 def test_samples_of_a_process_that_ended_go_with_it(told):
     """Nobody will name them; those of other processes stay."""
     told.take(of_libc(token=1), of_libc(token=2, pid=PID + 1))
-    told.stacks.forget(PID, IMAGE_KTIME_NS)
+    told.stacks.processes.end((PID, IMAGE_KTIME_NS))
     told.stacks.drop_ended(1e12)
 
     assert told.stacks.counts["unused"] == 1

@@ -19,7 +19,7 @@ from tests.unit.store.stores import MIB, ask, write
 
 KILLS = 50
 # Small, so that evictions and emptied logs are killed too.
-LIMITS = Limits(max_bytes=4 * MIB, batch_rows=400)
+LIMITS = Limits(max_bytes=2 * MIB, batch_rows=400)
 REPORTS = 50
 
 

@@ -17,12 +17,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.days import day
+from otel_gpu.commands._recorder import default_path
 from otel_gpu.errors import StoreError
 from otel_gpu.stacks.frames import Frame
 from otel_gpu.store import files, schema
 from otel_gpu.store.limits import Limits
 from otel_gpu.store.lock import lock_path
-from otel_gpu.store.places import default_path
 from otel_gpu.store.queries import QueryLimits
 from otel_gpu.store.reader import StoreReader
 from otel_gpu.store.recorder import open_writer

@@ -5,8 +5,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
+from otel_gpu.store.batch import PendingRows
 from otel_gpu.store.losses import NAMES_BUSY
-from otel_gpu.store.pending_rows import PendingRows
 
 ROW_BYTES = 160
 

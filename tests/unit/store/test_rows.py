@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from otel_gpu.decode.events import CudaCall, Fork, Gap, OpenCall, Stall
 from otel_gpu.store.columns import JSON, MAX_INTEGER, TEXT, U64, WORD, Column, Table
-from otel_gpu.store.fields import DIMENSIONS, event_columns, word_places
+from otel_gpu.store.fields import DIMENSIONS, event_columns
 from otel_gpu.store.rows import event_rows, mend
 from otel_gpu.store.text import clean, from_json, to_json
 
@@ -37,16 +37,16 @@ def values_of(event):
 def test_an_event_is_read_back_from_its_row(event, data):
     """A real table gives back every field, addresses with their highest bit too."""
     one = data.draw(values_of(event))
-    table = Table("t", "a test", (Column("seq", U64, ""), *event_columns(event)), ("seq",))
-    rows = event_rows(event)
+    table = Table("t", "a test", Column("seq", U64, ""), *event_columns(event))
+    flatten, restore = event_rows(event)
     connection = sqlite3.connect(":memory:")
     connection.execute(table.sql())
 
-    connection.execute(table.insert(), (1, *rows.flatten(one)))
-    (found,) = connection.execute(table.select()).fetchall()
+    connection.execute(table.insert(), (1, *flatten(one)))
+    (found,) = connection.execute(table.select).fetchall()
     connection.close()
 
-    assert rows.restore(found[1:-1]) == one
+    assert restore(found[1:-1]) == one
     assert found[-1] == 1
 
 
@@ -60,12 +60,13 @@ def test_a_call_has_a_column_for_each_dimension():
 
 def test_words_are_where_addresses_and_handles_are():
     """Times and counts never use their highest bit, so they are compared as they are."""
-    names = [column.name for column in event_columns(CudaCall)]
+    words = {
+        event: [column.name for column in event_columns(event) if column.kind is WORD]
+        for event in (CudaCall, Gap)
+    }
 
-    words = [names[at] for at in word_places(CudaCall)]
-
-    assert words[:4] == ["size_bytes", "address", "stream", "function"]
-    assert word_places(Gap) == ()
+    assert words[CudaCall][:4] == ["size_bytes", "address", "stream", "function"]
+    assert words[Gap] == []
 
 
 def test_what_sqlite_cannot_hold_is_mended():
@@ -75,7 +76,7 @@ def test_what_sqlite_cannot_hold_is_mended():
         Column("b", WORD, ""),
         Column("c", TEXT, ""),
         Column("d", JSON, ""),
-        Column("e", U64, "", optional=True),
+        Column("e", U64, "NULL: unknown"),
     )
 
     row = mend(columns, (1 << 64, (1 << 64) - 1, "x\ud800", "{}", None))

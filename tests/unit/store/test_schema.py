@@ -9,7 +9,7 @@ from otel_gpu.decode.events import STALL_STATE_UNKNOWN
 from otel_gpu.enrich.reasons import REASONS
 from otel_gpu.explain.rules import KINDS
 from otel_gpu.store import schema
-from otel_gpu.store.lookups import family_name, family_number, lookup_rows
+from otel_gpu.store.lookups import LOOKUPS, family_name, family_number
 from otel_gpu.store.views import MEANINGS
 
 
@@ -86,7 +86,7 @@ def test_our_own_schema_is_known_to_the_letter(connection):
 
 def test_every_enumerator_has_a_name():
     """A new reason, state or kind in the code shows up in the tables that explain numbers."""
-    rows = lookup_rows()
+    rows = {table.name: table.rows for table in LOOKUPS}
 
     assert {row[0] for row in rows["states"]} == set(wire.THREAD_STATE_NAMES)
     assert {row[0] for row in rows["contexts"]} == set(wire.CALL_CONTEXT_NAMES)

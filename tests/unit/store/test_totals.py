@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from otel_gpu import wire
 from otel_gpu.decode.events import Aggregate
-from otel_gpu.store.totals import NOTHING, SeriesSum, added_row, total_of, total_row
+from otel_gpu.ledger.differences import aggregate_with
+from otel_gpu.store.totals import added_row, bounded, read_aggregate, total_row
 
 NONE_YET = (1 << 64) - 1
 
@@ -22,11 +23,9 @@ def test_a_reading_says_what_it_added():
     """Count, sum, bytes and buckets since the reading before; extremes where they are new."""
     first = aggregate({40: 2, 41: 1}, total=900, least=200, most=400, size_bytes=64)
     second = aggregate({40: 2, 41: 4}, total=2_100, least=200, most=450, size_bytes=96)
-    before, now = total_of(first), total_of(second)
 
-    assert added_row(NOTHING, before) == (3, 0, 900, 64, 200, 400, '{"40":2,"41":1}')
-    assert added_row(before, now) == (3, 0, 1_200, 32, None, 450, '{"41":3}')
-    assert added_row(now, total_of(second)) is None
+    assert added_row(None, first) == (3, 0, 900, 64, 200, 400, '{"40":2,"41":1}')
+    assert added_row(first, second) == (3, 0, 1_200, 32, None, 450, '{"41":3}')
 
 
 def test_a_series_that_fell_was_begun_anew():
@@ -34,7 +33,7 @@ def test_a_series_that_fell_was_begun_anew():
     before = aggregate({40: 9}, total=900, least=100, most=100)
     after = aggregate({40: 2}, total=300, least=150, most=150)
 
-    assert added_row(total_of(before), total_of(after)) == (2, 0, 300, 0, 150, 150, '{"40":2}')
+    assert added_row(before, after) == (2, 0, 300, 0, 150, 150, '{"40":2}')
 
 
 def test_a_bucket_that_is_empty_again_was_begun_anew():
@@ -42,23 +41,23 @@ def test_a_bucket_that_is_empty_again_was_begun_anew():
     before = aggregate({40: 2, 41: 1}, total=900, least=100, most=100)
     after = aggregate({41: 9}, total=1_800, least=150, most=150)
 
-    assert added_row(total_of(before), total_of(after)) == (9, 0, 1_800, 0, 150, 150, '{"41":9}')
+    assert added_row(before, after) == (9, 0, 1_800, 0, 150, 150, '{"41":9}')
 
 
 def test_what_is_in_no_bucket_counts_too():
     """Other tools keep sums and no histograms."""
     before = aggregate({40: 1}, total=100, least=100, most=100, unplaced=5)
-    after = total_of(aggregate({40: 2}, total=900, least=100, most=100, unplaced=9))
+    after = aggregate({40: 2}, total=900, least=100, most=100, unplaced=9)
 
-    assert added_row(total_of(before), after) == (5, 4, 800, 0, None, None, '{"40":1}')
+    assert added_row(before, after) == (5, 4, 800, 0, None, None, '{"40":1}')
     assert total_row(after) == (9, 900, 100, 100, 0, '{"40":2}')
 
 
 def test_forks_have_no_smallest():
     """The kernel's "none yet" is no number that SQLite could hold."""
-    forks = total_of(aggregate({0: 3}))
+    forks = aggregate({0: 3})
 
-    assert added_row(NOTHING, forks) == (3, 0, 0, 0, None, 0, '{"0":3}')
+    assert added_row(None, forks) == (3, 0, 0, 0, None, 0, '{"0":3}')
     assert total_row(forks) == (0, 0, None, 0, 0, '{"0":3}')
 
 
@@ -75,10 +74,8 @@ readings = st.lists(
 @given(readings, st.integers(0, 8))
 def test_rows_add_up_to_the_totals(readings, begin):
     """From the beginning, or from what a chunk's end says, every total is put together again."""
-    before = NOTHING
+    before = summed = None
     now = aggregate({})
-    sums = SeriesSum()
-    begun = begin == 0
     for number, (added, total, size_bytes) in enumerate(readings):
         buckets = list(now.buckets)
         for bucket, count in added.items():
@@ -89,14 +86,16 @@ def test_rows_add_up_to_the_totals(readings, begin):
         now = Aggregate(
             now.sum + total, least, most, now.size_bytes + size_bytes, tuple(buckets), unplaced
         )
-        row = added_row(before, total_of(now))
-        before = total_of(now)
-        if begun:
-            assert row is None or sums.add(row) == now
+        _, *row = added_row(before, now)
+        before = now
+        if summed is not None or begin == 0:
+            found = read_aggregate(*row)
+            summed = found if summed is None else aggregate_with(summed, found)
         elif number + 1 == begin:
-            unplaced, summed, least, most, size, buckets = total_row(before)
-            assert sums.add((0, unplaced, summed, size, least, most, buckets)) == now
-            begun = True
+            *counts, size, text = total_row(now)
+            summed = read_aggregate(*counts[:2], size, *counts[2:], text)
+        assert summed in (None, now)
+        assert summed is None or bounded(summed) is summed
 
 
 @pytest.mark.parametrize(
@@ -105,15 +104,15 @@ def test_rows_add_up_to_the_totals(readings, begin):
 def test_buckets_of_a_stranger_are_refused(buckets):
     """Nothing is added to a bucket that does not exist."""
     with pytest.raises(ValueError):  # noqa: PT011 -- json's own is one, whatever it says
-        SeriesSum().add((1, 0, 1, 0, None, None, buckets))
+        read_aggregate(0, 1, 0, None, None, buckets)
 
 
 def test_counts_of_a_stranger_stay_in_their_bounds():
     """Neither below nothing nor beyond 64 bits, however often they are added."""
-    sums = SeriesSum()
-    for _ in range(3):
-        sums.add((1, 0, (1 << 63) - 1, -5, None, None, '{"3":18446744073709551615}'))
+    most = (1 << 64) - 1
+    far = read_aggregate(5, 3 << 63, -5, None, None, '{"3":18446744073709551616,"4":-7}')
 
-    assert sums.add((1, 0, 0, -5, None, None, '{"4":-7}'))[0] == (1 << 64) - 1
-    assert sums.add((1, 0, 0, -5, None, None, "{}"))[3] == 0
-    assert sums.add((1, 0, 0, 0, None, None, "{}")).buckets[3:5] == ((1 << 64) - 1, 0)
+    found = bounded(far)
+
+    assert (found.sum, found.size_bytes, found.unplaced) == (most, 0, 5)
+    assert found.buckets[3:5] == (most, 0)

@@ -1,6 +1,7 @@
 """The writer: what it loses it counts, and it never waits for a disk while live."""
 
 import threading
+from collections import Counter
 
 import pytest
 
@@ -31,18 +32,21 @@ from tests.activities import (
 from tests.unit.store.stores import as_kept, ask, kept_chains, read, write
 
 MS = 1_000_000
+NEVER = 1 << 63
 TRAINER = image(42)
 FIRST = dict.fromkeys(
-    ("seq", "chunk", "writer", "captures", "processes", "devices", "stacks", "series", "probes"), 1
+    ("seq", "chunks", "writers", "captures", "processes", "devices", "stacks", "series", "probes"),
+    1,
 )
 
 
 class Disk:
-    """A delivery that is as busy as it is told."""
+    """A journal that is as busy as it is told."""
 
     def __init__(self):
         self.ready = True
         self.batches = []
+        self.lost = Counter(disk_full=1)
 
     def is_ready(self):
         return self.ready
@@ -53,12 +57,13 @@ class Disk:
     def close(self, timeout_s):
         return True
 
-    def lost(self):
-        return {"disk_full": 1}
-
 
 def some_calls(count, first=0):
     return [call(TRAINER, "cudaMalloc", SECOND + n * MS, MS) for n in range(first, first + count)]
+
+
+def writer_to(disk, limits, *, live, reach=lambda _: NEVER):
+    return StoreWriter(disk, limits, FIRST, live=live, reach=reach)
 
 
 def observe(writer, activities):
@@ -69,7 +74,7 @@ def observe(writer, activities):
 def test_rows_leave_in_batches():
     """When there are enough of them, and at the end."""
     disk = Disk()
-    writer = StoreWriter(disk, Limits(batch_rows=10), FIRST, live=False)
+    writer = writer_to(disk, Limits(batch_rows=10), live=False)
 
     observe(writer, some_calls(25))
     before = [batch.count for batch in disk.batches]
@@ -77,7 +82,7 @@ def test_rows_leave_in_batches():
 
     assert before == [10, 10]
     assert [batch.count for batch in disk.batches] == [10, 10, 5]
-    assert [batch.extent()[:2] for batch in disk.batches] == [(1, 10), (11, 20), (21, 25)]
+    assert [batch.extent[:2] for batch in disk.batches] == [(1, 10), (11, 20), (21, 25)]
 
 
 def test_memory_is_bounded_in_bytes_while_a_disk_is_busy():
@@ -85,7 +90,7 @@ def test_memory_is_bounded_in_bytes_while_a_disk_is_busy():
     disk = Disk()
     disk.ready = False
     limits = Limits(max_bytes=16 << 20, waiting_bytes=300_000)
-    writer = StoreWriter(disk, limits, FIRST, live=True)
+    writer = writer_to(disk, limits, live=True)
 
     for number in range(29):
         writer.observe(PressureActivity(T0 + number, {"x": "y" * 20_000}))
@@ -99,14 +104,14 @@ def test_stacks_that_wait_for_a_busy_disk_are_bounded(monkeypatch):
     monkeypatch.setattr(names, "MAX_PENDING_BYTES", 100_000)
     disk = Disk()
     disk.ready = False
-    writer = StoreWriter(disk, Limits(), FIRST, live=True)
+    writer = writer_to(disk, Limits(), live=True)
 
     for number in range(1, 998):
         frames = tuple(Frame("native", f"f{number}", module="x" * 500) for _ in range(7))
         writer.observe(
             call(TRAINER, "cudaMalloc", number * MS, MS, stack=call_stack(number, frames))
         )
-    assert writer._names.pending_bytes <= 100_000
+    assert writer._names.pending.bytes <= 100_000
     disk.ready = True
     writer.close()
 
@@ -121,7 +126,7 @@ def test_large_stacks_make_small_batches():
     """They go through the log with the calls that they are of."""
     disk = Disk()
     limits = Limits(max_bytes=16 << 20)
-    writer = StoreWriter(disk, limits, FIRST, live=False)
+    writer = writer_to(disk, limits, live=False)
 
     for number in range(1, 102):
         frames = (Frame("native", f"f{number}", module="x" * 500),) * 20
@@ -138,7 +143,7 @@ def test_large_rows_make_small_batches():
     """So that the size limit holds within one of them."""
     disk = Disk()
     limits = Limits(max_bytes=16 << 20)
-    writer = StoreWriter(disk, limits, FIRST, live=False)
+    writer = writer_to(disk, limits, live=False)
 
     for number in range(10):
         writer.observe(PressureActivity(T0 + number, {"x": "y" * 50_000}))
@@ -152,7 +157,7 @@ def test_while_live_a_batch_leaves_when_it_is_old(monkeypatch):
     now = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     disk = Disk()
-    writer = StoreWriter(disk, Limits(), FIRST, live=True)
+    writer = writer_to(disk, Limits(), live=True)
 
     observe(writer, some_calls(3))
     assert disk.batches == []
@@ -166,7 +171,7 @@ def test_what_a_busy_disk_has_no_time_for_is_lost_and_counted():
     """Memory is bounded; the capture goes on, and so do names."""
     disk = Disk()
     disk.ready = False
-    writer = StoreWriter(disk, Limits(batch_rows=10, waiting_rows=30), FIRST, live=True)
+    writer = writer_to(disk, Limits(batch_rows=10, waiting_rows=30), live=True)
 
     observe(writer, [capture(), *some_calls(75)])
     assert disk.batches == []
@@ -183,11 +188,14 @@ def test_what_a_busy_disk_has_no_time_for_is_lost_and_counted():
 def test_numbers_are_told_as_they_are_given():
     """So that somebody knows how far it got."""
     seen = []
-    writer = StoreWriter(Disk(), Limits(), FIRST, live=False, seen=seen.append)
 
-    observe(writer, some_calls(3))
+    def reach(seq):
+        seen.append(seq)
+        return seq + 2
 
-    assert seen == [2, 3, 4]
+    observe(writer_to(Disk(), Limits(), live=False, reach=reach), some_calls(8))
+
+    assert seen == [2, 5, 8]
 
 
 def test_a_thread_writes_while_the_capture_goes_on(tmp_path):
@@ -200,10 +208,7 @@ def test_a_thread_writes_while_the_capture_goes_on(tmp_path):
             writer.observe(activity)
             # As fast as a capture could be, and not faster than a disk.
             if writer._batch.count >= 1_000:
-                with writer._delivery._changed:
-                    writer._delivery._changed.wait_for(
-                        lambda: not (writer._delivery._waiting or writer._delivery._is_writing)
-                    )
+                writer._journal._batches.join()
     lost = writer.lost()
 
     assert "otel-gpu-store" in threads
@@ -217,7 +222,7 @@ def test_each_batch_of_a_capture_outlives_a_power_cut(tmp_path):
     synchronous = {}
     for live in (True, False):
         with open_writer(tmp_path / f"{live}.db", live=live) as writer:
-            connection = writer._delivery._journal._connection
+            connection = writer._journal._connection
             (synchronous[live],) = connection.execute("PRAGMA synchronous").fetchone()
 
     assert synchronous == {True: 2, False: 1}
@@ -250,7 +255,7 @@ def test_a_document_that_is_too_large_is_left_out_and_counted(tmp_path):
 
 def test_too_many_series_are_counted(tmp_path, monkeypatch):
     """Those that were there first go on."""
-    monkeypatch.setattr(processes, "MAX_FOLLOWED", 2)
+    monkeypatch.setattr(processes, "MAX_SERIES", 2)
     path = tmp_path / "store.db"
     apis = ("cudaMalloc", "cudaFree", "cudaMemcpy")
     with open_writer(path, live=False) as writer:

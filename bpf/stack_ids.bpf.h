@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* Kernel stacks have ids: a hash of their return addresses, compared. */
+#ifndef OTEL_GPU_STACK_IDS_BPF_H
+#define OTEL_GPU_STACK_IDS_BPF_H
+
+#define STACK_FLOOR_NS 20000 /* shorter waits go without */
+
+/* Where this CPU keeps the stack that is looked for. */
+#define ROOM_OF_SWITCH 0
+#define ROOM_OF_OTHERS 1
+
+/*
+ * Find this CPU's stack in one of its rooms among the known ones, or add it. Negative: it is not there. A global
+ * function, so that the verifier walks its loops once, and not from each place that calls it.
+ */
+__weak __noinline __s64 find_known_stack(__u32 frames, __u32 room)
+{
+	struct kernel_stack *walk = bpf_map_lookup_elem(&stack_walk, &room), *known;
+	__u64 hash = 0;
+	__u32 id;
+
+	if (!walk)
+		return -1;
+	for (__u32 i = 0; i < MAX_STACK_FRAMES && i < frames; i++)
+		hash = (hash ^ walk->addresses[i]) * 0x9e3779b97f4a7c15ULL;
+	id = hash >> 33;
+	known = bpf_map_lookup_elem(&stacks, &id);
+	if (!known) {
+		for (__u32 i = 0; i < MAX_STACK_FRAMES; i++) {
+			if (i >= frames)
+				walk->addresses[i] = 0;
+		}
+		/* BPF_NOEXIST: another CPU may have found the same. */
+		bpf_map_update_elem(&stacks, &id, walk, BPF_NOEXIST);
+		known = bpf_map_lookup_elem(&stacks, &id);
+	}
+	if (!known)
+		return -1;
+	for (__u32 i = 0; i < MAX_STACK_FRAMES; i++) {
+		if (i >= frames)
+			return known->addresses[i] ? -1 : (long)id;
+		if (known->addresses[i] != walk->addresses[i])
+			return -1;
+	}
+	return id;
+}
+
+/* Returns how many frames there are, or the limit; 0: there is no stack. */
+static __always_inline __u32 unwind(void *source, struct kernel_stack *walk)
+{
+	long bytes = WALK_KERNEL_STACK(source, walk, sizeof(*walk));
+
+	return bytes > 0 ? bytes / sizeof(__u64) : 0;
+}
+
+#endif
