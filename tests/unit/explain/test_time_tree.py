@@ -250,6 +250,14 @@ def test_whom_a_device_woke_nobody_kept_waiting():
     assert brief(tree.child("gil")) == ("gil", 100)
 
 
+def test_a_wait_for_a_cpu_is_for_no_file():
+    """Also where the thread had waited for one before."""
+    rows = [waited(RUN_QUEUE, GAP, n, who=HOG, resource=of) for n, of in ((5, FILE), (7, None))]
+
+    (hog,) = grow(rows).child("run_queue").children
+    assert (hog.time_ns, hog.resource) == (12 * MS, None)
+
+
 def test_what_a_thread_was_blocked_on_may_not_be_known():
     """It is said, and in words."""
     wait = {"who": LOADER, "end": READER, "end_state": BLOCKED, "end_reason": "unknown"}
