@@ -189,7 +189,7 @@ class Explainer:
     def _observe_call(self, activity: CallActivity) -> None:
         event = activity.event
         self._timeline.add_call(activity)
-        self._chronic.places.observe(activity)
+        self._chronic.places.observe_work(activity)
         if self._hung:
             self._incidents.forget_hung((event.pid, event.tid, event.start_ktime_ns))
         is_first = self._baselines.is_first(event.pid, event.image_ktime_ns, event.api)

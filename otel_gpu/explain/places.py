@@ -28,7 +28,7 @@ from otel_gpu.probe_table import API_BY_NUMBER
 from otel_gpu.stacks.frames import Frame
 
 _MAX_KEYS = 256
-_MAX_PLACES = 32
+_MAX_STACKS = 64
 _ANYBODY = 0
 _AFTER_WORK = "call after work"
 
@@ -38,15 +38,14 @@ _Key = tuple[str, int]
 
 @dataclass(slots=True)
 class Seen:
-    """A place, with the stack of the longest interval there; ``count`` is how many there were."""
+    """A stack, how long threads were seen in it together, and how often."""
 
     stack: CallStack
     time_ns: int = 0
-    longest_ns: int = -1
     count: int = 0
 
 
-_Processes = OrderedDict[int, dict[_Key, dict[Frame | None, Seen]]]
+_Processes = OrderedDict[int, dict[_Key, dict[int, Seen]]]
 
 
 class Places:
@@ -80,6 +79,15 @@ class Places:
             case _:
                 pass
 
+    def observe_work(self, activity: CallActivity) -> None:
+        """Take of a call only for what there was work before it: what is lost is not in calls."""
+        event, stack = activity.event, activity.stack
+        gap = self._gaps.pop((event.pid, event.tid), None)
+        if gap is not None and stack is not None:
+            end_ktime_ns, work_ns = gap
+            if end_ktime_ns == event.start_ktime_ns and work_ns > 0:
+                self._add(event.pid, _AFTER_WORK, _ANYBODY, stack, work_ns)
+
     def find(self, pid: int, state: str, culprit_pid: int = _ANYBODY) -> Seen | None:
         """
         Return the place where the threads of a process lost most time; None: none was seen.
@@ -97,7 +105,12 @@ class Places:
         found = next((keys[name] for name in names for keys in ages if name in keys), None)
         if found is None:
             return None
-        return max(found.values(), key=lambda seen: (seen.stack.place is not None, seen.time_ns))
+        places: dict[Frame | None, Seen] = {}
+        for seen in sorted(found.values(), key=lambda seen: -seen.time_ns):
+            place = places.setdefault(seen.stack.place, Seen(seen.stack))
+            place.time_ns += seen.time_ns
+            place.count += seen.count
+        return max(places.values(), key=lambda seen: (seen.stack.place is not None, seen.time_ns))
 
     def forget(self, pid: int) -> None:
         """Let go of a process that ended."""
@@ -133,9 +146,7 @@ class Places:
         state = "gpu_wait" if family == wire.FAMILY_SYNCHRONIZE else "api"
         duration_ns = event.end_ktime_ns - event.start_ktime_ns
         self._add(event.pid, state, _ANYBODY, stack, duration_ns)
-        end_ktime_ns, work_ns = self._gaps.get((event.pid, event.tid), (0, 0))
-        if end_ktime_ns == event.start_ktime_ns and work_ns > 0:
-            self._add(event.pid, _AFTER_WORK, _ANYBODY, stack, work_ns)
+        self.observe_work(activity)
 
     def _add(self, pid: int, state: str, culprit_pid: int, stack: CallStack, time_ns: int) -> None:
         keys = self._processes.get(pid)
@@ -143,18 +154,17 @@ class Places:
             keys = self._processes[pid] = {}
             if len(self._processes) > self._max_processes:
                 self._processes.popitem(last=False)
-        for by in {_ANYBODY, culprit_pid}:
+        for by in (_ANYBODY, culprit_pid) if culprit_pid else (_ANYBODY,):
             known = keys.get((state, by))
             if known is None:
                 if len(keys) >= _MAX_KEYS:
                     continue
                 known = keys[state, by] = {}
-            seen = known.get(stack.place)
+            # By the number of its stack: a frame takes ten times as long to be looked up.
+            seen = known.get(stack.id)
             if seen is None:
-                if len(known) >= _MAX_PLACES:
-                    del known[min(known, key=lambda place: known[place].time_ns)]
-                seen = known[stack.place] = Seen(stack)
+                if len(known) >= _MAX_STACKS:
+                    del known[min(known, key=lambda number: known[number].time_ns)]
+                seen = known[stack.id] = Seen(stack)
             seen.time_ns += time_ns
             seen.count += 1
-            if time_ns > seen.longest_ns:
-                seen.longest_ns, seen.stack = time_ns, stack

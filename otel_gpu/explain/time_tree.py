@@ -180,8 +180,11 @@ def _leaf_of(
     if _is_input(time, who, is_fed=is_fed):
         return _Leaf(IDLE, kind, who, wait.resource)
     note = NO_REASON if kind == UNKNOWN else ""
+    if state == "run_queue":
+        # What the thread had waited for before is no matter then.
+        return _Leaf(state, kind, who)
     leaf = _Leaf(state, kind, who, wait.resource, note=note)
-    if state == "run_queue" or not _is_watched(who):
+    if not _is_watched(who):
         return leaf
     resource, note = None, ""
     match wait.end_state:

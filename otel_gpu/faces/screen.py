@@ -18,6 +18,8 @@ from otel_gpu.faces.text import style_of
 from otel_gpu.findings.causes import is_hosts_fault
 from otel_gpu.findings.document import ImageKey, Incident, key_of
 from otel_gpu.findings.open_calls import OpenCall
+from otel_gpu.findings.sentences import plain
+from otel_gpu.findings.time_rows import time_rows
 from otel_gpu.findings.view import IncidentLine, ProcessLine, View
 from otel_gpu.findings.words import (
     describe_kind,
@@ -33,6 +35,7 @@ from otel_gpu.findings.words import (
 
 _VERDICTS = {"gpu-bound": "green", "unknown": "dim"}
 _TALL, _WIDE = 30, 60
+_TIME_SHARE = 0.02
 
 
 class Controls(NamedTuple):
@@ -58,6 +61,7 @@ def draw_screen(
     parts = [
         _header(view, controls, source),
         _processes(view, controls, width, 20 if height is None else max(1, height // 6)),
+        _times(view, controls, 20 if height is None else max(2, height // 6)),
         _incidents(shown, 10 if height is None else max(1, height // 10)),
         _open_calls(shown.open_calls, 10 if height is None else max(1, height // 12)),
     ]
@@ -87,7 +91,7 @@ def _choose(view: View, chosen: ImageKey | None) -> View:
         return view
 
     def lost(line: IncidentLine) -> bool:
-        return any(key_of(chain.effect.process) == chosen for chain in line.incident.chains)
+        return chosen in map(key_of, line.incident.processes)
 
     return view._replace(
         apis=tuple(line for line in view.apis if key_of(line.total.process) == chosen),
@@ -148,6 +152,18 @@ def _processes(view: View, controls: Controls, width: int, most: int) -> Iterato
         yield legend
 
 
+def _times(view: View, controls: Controls, most: int) -> Iterator[Text]:
+    """Say for whom the process waits that is looked at, or else the first of them."""
+    chosen = [line for line in view.processes if key_of(line.process) == controls.chosen]
+    for line in (chosen or view.processes)[:1]:
+        rows = list(time_rows(line.time_tree, least_share=_TIME_SHARE))
+        if any(row.depth for row in rows):
+            yield Text(f"where the time of {short_process(line.process)} goes", style="bold")
+            for row in rows[:most]:
+                words = f"{'  ' * row.depth}{plain(row.sentence)}"
+                yield Text(f"{format_share(row.node.share):>7}  {words}")
+
+
 def _process_cell(line: ProcessLine, controls: Controls) -> Text:
     is_chosen = key_of(line.process) == controls.chosen
     cell = Text("> " if is_chosen else "", style="reverse" if is_chosen else "")
@@ -190,7 +206,7 @@ def _incident(line: IncidentLine, now_unix_ns: int) -> Iterator[Text]:
 def _what(incident: Incident) -> str:
     worst = max(incident.chains, key=lambda chain: chain.effect.excess_ns, default=None)
     if worst is None:
-        return ""
+        return f"all the time in {', '.join(map(short_process, incident.processes))}"
     times = f"{incident.effects:,} x " if incident.effects > 1 else ""
     return f"{times}{describe_kind(worst.effect)[:80]} in {short_process(worst.effect.process)}"
 

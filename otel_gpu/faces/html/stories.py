@@ -8,7 +8,7 @@ from typing import NamedTuple
 from otel_gpu.faces.fields import SHOWN_SHARE, largest_first
 from otel_gpu.faces.html.charts import is_busy
 from otel_gpu.faces.html.markup import Place
-from otel_gpu.faces.html.shapes import Part, cause_parts, listed, named_parts
+from otel_gpu.faces.html.shapes import Part, cause_parts, listed
 from otel_gpu.findings import causes
 from otel_gpu.findings.causes import Step, find_intervals, longest_first, rank_of, write_tree
 from otel_gpu.findings.document import (
@@ -24,7 +24,7 @@ from otel_gpu.findings.document import (
     key_of,
     stack_of_cause,
 )
-from otel_gpu.findings.phrases import CLASSES, OTHER, STATES, tone_of
+from otel_gpu.findings.phrases import CLASSES, OTHER, tone_of
 from otel_gpu.findings.sentences import (
     TIMES,
     Code,
@@ -34,6 +34,7 @@ from otel_gpu.findings.sentences import (
     what_happened,
     what_it_did,
 )
+from otel_gpu.findings.time_rows import time_rows
 from otel_gpu.findings.words import count_of, format_duration
 
 MOST_FRAMES = 64
@@ -101,6 +102,17 @@ def cause_nodes(found: Sequence[Cause], own: CallStack | None = None) -> list[No
     return _trim(write_tree(found, write))
 
 
+def time_nodes(process: Process) -> list[Node]:
+    """Return where all the time of a process's feeder threads went, and who they waited for."""
+    # Read backwards, what is deeper and stands behind a row is below it.
+    below: dict[int, list[Node]] = {}
+    for row in reversed(list(time_rows(process.time_tree))):
+        inner = below.pop(row.depth + 1, [])
+        node = Node(row.node.share, row.node.time_ns, row.tone, "", row.sentence, None, inner[::-1])
+        below.setdefault(row.depth, []).append(node)
+    return below.get(0, [])[::-1]
+
+
 def _trim(nodes: list[Node]) -> list[Node]:
     shown = [one for one in nodes[:_MOST_CAUSES] if one.share >= SHOWN_SHARE] or nodes[:1]
     if not (rest := [node for node in nodes if not any(node is one for one in shown)]):
@@ -163,16 +175,6 @@ def judged_and_others(document: Document) -> tuple[list[Process], list[Process]]
     judged = filter(is_judged, document.processes)
     others = filterfalse(is_judged, document.processes)
     return sorted(judged, key=lambda one: -sum(one.budget_ns.values())), list(others)
-
-
-def budget_parts(process: Process) -> list[Part]:
-    """Return where the time of a process's feeder threads went, with how long."""
-    total_ns = sum(process.budget_ns.values())
-    shares = {state: time_ns / total_ns for state, time_ns in process.budget_ns.items()}
-    return [
-        part._replace(beside=format_duration(part.share * total_ns))
-        for part in named_parts(shares, STATES)
-    ]
 
 
 def tone_of_verdict(verdict: str) -> str:

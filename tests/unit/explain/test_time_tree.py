@@ -250,6 +250,14 @@ def test_whom_a_device_woke_nobody_kept_waiting():
     assert brief(tree.child("gil")) == ("gil", 100)
 
 
+def test_a_wait_for_a_cpu_is_for_no_file():
+    """Also where the thread had waited for one before."""
+    rows = [waited(RUN_QUEUE, GAP, n, who=HOG, resource=of) for n, of in ((5, FILE), (7, None))]
+
+    (hog,) = grow(rows).child("run_queue").children
+    assert (hog.time_ns, hog.resource) == (12 * MS, None)
+
+
 def test_what_a_thread_was_blocked_on_may_not_be_known():
     """It is said, and in words."""
     wait = {"who": LOADER, "end": READER, "end_state": BLOCKED, "end_reason": "unknown"}
@@ -312,7 +320,7 @@ def test_the_first_level_is_the_budget_whatever_the_account_says():
 
 def place_of(function, line=7):
     frames = (call_stack().frames[2]._replace(function=function, line=line),)
-    return call_stack(line, frames)
+    return call_stack(hash((function, line)) & (1 << 64) - 1, frames)
 
 
 def seen(*activities):

@@ -340,7 +340,7 @@ def test_an_incident_is_a_root_that_leads_to_its_chains(incident):
     """The worst first; it has no error status, since slow work has not failed."""
     places = [(one, causal.chain_reference(one)) for one in incident.chains]
 
-    span = causal.incident_span(incident, SEED, ORIGIN, places)
+    span = causal.incident_span(incident, SEED, ORIGIN, places, lambda _: ())
 
     assert (span.name, span.parent_span_id) == ("gpu.incident", b"")
     assert (span.start_unix_ns, span.end_unix_ns) == (T0, T0 + 900 * MS)
@@ -392,7 +392,7 @@ def test_an_incident_of_thousands_links_to_the_worst(incident):
         for n in range(1_003)
     ]
 
-    span = causal.incident_span(incident, SEED, ORIGIN, places)
+    span = causal.incident_span(incident, SEED, ORIGIN, places, lambda _: ())
 
     assert len(span.links) == 128
     assert span.dropped_links == 875

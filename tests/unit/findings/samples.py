@@ -2,7 +2,7 @@
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import ThreadTime, TimesActivity
-from otel_gpu.explain.chains import Cause, Chain, Culprit, Effect, Evidence, Incident, Verdict
+from otel_gpu.explain.chains import Cause, Chain, Culprit, Effect, Evidence, Incident, Node, Verdict
 from otel_gpu.explain.settings import Settings
 from otel_gpu.stacks.frames import Frame
 from tests.activities import SECOND, T0, call_stack
@@ -111,6 +111,16 @@ def verdict(process, name="cpu-bound"):
         name,
         {"cpu": 0.75, "gpu": 0.25},
         {"run_queue": 600 * MS, "host": 150 * MS, "gpu_wait": 250 * MS, "io": 0},
+        Node(
+            "all",
+            1_000 * MS,
+            1.0,
+            children=(
+                Node("run_queue", 600 * MS, 0.6),
+                Node("gpu_wait", 250 * MS, 0.25),
+                Node("host", 150 * MS, 0.15),
+            ),
+        ),
     )
 
 

@@ -62,7 +62,9 @@ def get_causal_chains(
 ) -> Answer:
     """
     What was slow, hung or failed, and why: incidents (effects of the same causes) with lost time,
-    causes, who did it, advice; and the worst single effects. A cause's share is of the effect's
+    causes, who did it, advice; and the worst single effects. A chronic incident takes much of all
+    time of the threads that feed a GPU, of which its cause's share is, and may have no effects. A
+    cause's share is of the effect's
     duration and is measured by intervals of the same thread, or of the thread that it waited for
     (of_which). What no cause accounts for is unexplained. Evidence ids name intervals: give a
     chain's id to see them, with span ids. code is the line of the program's own code, where that
@@ -102,7 +104,7 @@ def _in_full(document: Document, wanted: str) -> dict[str, Any]:
 
 def _incident(incident: Incident, document: Document) -> dict[str, Any]:
     kinds = Counter((chain.effect.kind, chain.effect.api) for chain in incident.chains)
-    services = {chain.effect.process.pid: chain.effect.process for chain in incident.chains}
+    services = {image.pid: image for image in incident.processes}
     return {
         **noun(incident, "id severity"),
         "services": [
@@ -112,12 +114,13 @@ def _incident(incident: Incident, document: Document) -> dict[str, Any]:
         "at_us": since(incident.start_unix_ns, document),
         "until_us": since(incident.end_unix_ns, document),
         "lost_us": micros(incident.lost_ns),
+        "chronic": incident.chronic,
         "effects": incident.effects,
         "effects_seen": [
             {"kind": kind, "api": name_of(api), "count": count}
             for (kind, api), count in largest_first(kinds)
         ][:_MAX_LISTED],
-        **_causes(incident.causes, incident.chains[0].effect.process.pid if incident.chains else 0),
+        **_causes(incident.causes, incident.processes[0].pid if incident.processes else 0),
         "unexplained_us": micros(incident.unexplained_ns),
         "advice": [inert(text) for text in incident.advice],
         "chain_ids": first_of([chain.id for chain in incident.chains], _MAX_LISTED),

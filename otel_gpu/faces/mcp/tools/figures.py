@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 from otel_gpu.faces.fields import largest_first
-from otel_gpu.faces.mcp.answers import first_of, micros
+from otel_gpu.faces.mcp.answers import first_of, inert, micros
 from otel_gpu.faces.mcp.arguments import rows
 from otel_gpu.faces.mcp.captures import Study
 from otel_gpu.faces.mcp.tool import Answer, noun, service, share, since, table, tool
@@ -14,8 +14,11 @@ from otel_gpu.findings.health import DISTRIBUTIONS, STATES
 from otel_gpu.findings.memory import ROLES
 from otel_gpu.findings.phases import phase_of
 from otel_gpu.findings.phrases import CONTEXTS
+from otel_gpu.findings.sentences import plain
+from otel_gpu.findings.time_rows import time_rows
 
 _MAX_VERDICTS = 50
+_MAX_TIME_ROWS = 40
 # Fewer points have no first and last third.
 _LEAST = 3
 
@@ -67,8 +70,10 @@ def get_time_budget(
     study: Study, limit: Annotated[int, rows(200, "rows of each list")] = 25
 ) -> Answer:
     """
-    What bounds each process (gpu-bound, data-bound, ...): the time of the threads that feed the
-    GPU by state, and the shares that the verdict compares; then how long threads were off the
+    Why a GPU is not busy, and what bounds each process (gpu-bound, data-bound, ...): all time of the
+    threads that feed the GPU as a tree (where_time_went: each row is a part of the last one above
+    it of less depth: state, for whom it waited, what that one did meanwhile, where), and the shares
+    that the verdict compares; then how long threads were off the
     CPU and for which reason, and which threads kept them waiting. by_thread is empty or other
     where the name is not known. Time off the CPU of threads that make no calls is not a fault in
     itself. in_calls is the time of all threads inside CUDA calls; it can be more than the window
@@ -128,6 +133,19 @@ def _verdict(judged: Process) -> dict[str, Any]:
     return noun(judged, "pid service verdict") | {
         "shares": {name: share(part) for name, part in largest_first(judged.verdict_shares)},
         "budget_us": {name: micros(time) for name, time in largest_first(judged.budget_ns)},
+        "where_time_went": first_of(
+            [
+                [
+                    row.depth,
+                    micros(row.node.time_ns),
+                    share(row.node.share),
+                    inert(plain(row.sentence)),
+                ]
+                for row in time_rows(judged.time_tree)
+            ],
+            _MAX_TIME_ROWS,
+            ("depth", "time_us", "share", "what"),
+        ),
     }
 
 

@@ -124,7 +124,7 @@ def test_a_verdict_comes_with_its_numbers():
         "trainer (42) cpu-bound More than half of its time it worked on a CPU, or waited for one. "
         "CPU: working or waiting for one 75 % waiting for the GPU 25 % "
         "Where 1 s of the threads that feed the GPU went "
-        "waiting for a CPU 60 % 600 ms waiting for the GPU 25 % 250 ms its own work 15 % 150 ms "
+        "60 % 600 ms waiting for a CPU 25 % 250 ms waiting for the GPU 15 % 150 ms its own work "
         "Watched, and no CUDA call seen: server (77)"
     )
 
