@@ -127,7 +127,7 @@ def run_storm(process: Any, agent: Agent) -> tuple[Counter[int], Watch]:
     return made, watch
 
 
-@pytest.mark.alone(among="kernel")
+@pytest.mark.alone
 def test_short_programs_are_exported_exactly(stubs: StubLibraries, receiver: OtlpReceiver) -> None:
     """Each process is one resource with all its calls, and none of its own doing is an incident."""
     with (
@@ -162,7 +162,7 @@ def test_short_programs_are_exported_exactly(stubs: StubLibraries, receiver: Otl
     watch.judge()
 
 
-@pytest.mark.alone(among="kernel")
+@pytest.mark.alone
 def test_short_programs_are_kept_exactly(stubs: StubLibraries, tmp_path: Path) -> None:
     """The store has each process once, with all its calls, and no incident of its own doing."""
     store = tmp_path / "storm.db"
