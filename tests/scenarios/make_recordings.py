@@ -121,7 +121,7 @@ def clean_body(body: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         if name == "host":
             yield name, value | HOST
         elif name == "cgroups":
-            yield name, ["0::/user.slice"]
+            yield name, [line for line in value if "otel-gpu" in line] or ["0::/user.slice"]
         elif name == "command_args":
             yield name, [replace_paths(argument) for argument in value]
         elif name in ("exe", "library") and value:
