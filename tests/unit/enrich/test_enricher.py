@@ -479,6 +479,7 @@ def test_a_user_stack_makes_a_reason_more_exact(enricher, runnable_ktime_ns, sta
         "end_ktime_ns": 200,
         "kernel_stack": 3,
         "user_stack": stack,
+        "comm": "",
         "flags": flags,
     }
     events = [

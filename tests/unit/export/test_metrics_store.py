@@ -688,7 +688,7 @@ def test_the_agent_says_what_it_lost_and_cost(sink):
     assert lost[("ring_full",)] == 3
     assert lost[("exit_inside_call",)] == 0
     assert (lost[("sample",)], lost[("python_frames",)]) == (2, 1)
-    assert len(lost) == 17
+    assert len(lost) == 18
     assert collected.values("otel_gpu.stacks.taken", "otel-gpu") == {(): 40}
     assert collected.values("otel_gpu.stacks.withheld", "otel-gpu") == {("rate",): 6}
     assert collected.values("otel_gpu.stacks.resolved", "otel-gpu") == {(True,): 26, (False,): 4}
