@@ -34,7 +34,7 @@ from otel_gpu.explain.places import Places
 from otel_gpu.explain.ranking import CauseSums
 from otel_gpu.explain.rules import NO_FAULT, RULE_BY_KIND
 from otel_gpu.explain.settings import Settings
-from otel_gpu.explain.severity import fault_ns
+from otel_gpu.explain.severity import HIGH, LOW, MEDIUM, fault_ns
 from otel_gpu.explain.states import state_of, state_of_kind
 from otel_gpu.explain.time_tree import (
     HOST_WORK,
@@ -49,9 +49,8 @@ from otel_gpu.explain.verdicts import GPU, find_verdict
 from otel_gpu.ledger.ledger import Figures, Ledger, Mark
 from otel_gpu.probe_table import API_BY_NUMBER
 
-OWN = frozenset({HOST_WORK, "sleep"})
-"""What a thread does itself, where nobody keeps it waiting: no fault of the host, and lost."""
-
+# What a thread does itself, where nobody keeps it waiting: no fault of the host, and lost.
+_OWN = frozenset({HOST_WORK, "sleep"})
 _NS_PER_S = 1_000_000_000
 _MAX_CAUSES = 64
 _MAJORITY = 0.5
@@ -68,6 +67,8 @@ class Chronic(NamedTuple):
     A cause that takes much of the time of a process's feeder threads in a stretch of it.
 
     ``lost_ns`` is how much of it is lost, of ``feeders_ns``; less than ``least_ns`` does not matter.
+    ``most`` is the worst that it can be: what the program does itself is never high, and low as long
+    as it is not most of its time or somebody keeps it from going on as well.
     """
 
     process: ProcessImage
@@ -77,6 +78,7 @@ class Chronic(NamedTuple):
     lost_ns: int
     least_ns: int
     feeders_ns: int
+    most: str
 
     @property
     def culprit_pid(self) -> int:
@@ -145,12 +147,27 @@ def find_chronic(
         # Of one that lived shorter, as long as it did.
         settings.chronic_lost_ns * min(end_unix_ns - start_unix_ns, feeders_ns) // _NS_PER_S,
     )
-    for cause in sums.causes(feeders_ns):
-        lost_ns = cause.time_ns if cause.kind in OWN else fault_ns(cause)
-        if lost_ns >= max(1, least_ns):
-            yield Chronic(
-                figures.process, start_unix_ns, end_unix_ns, cause, lost_ns, least_ns, feeders_ns
-            )
+    lost = (
+        (cause, cause.time_ns if cause.kind in _OWN else fault_ns(cause))
+        for cause in sums.causes(feeders_ns)
+    )
+    found = [(cause, lost_ns) for cause, lost_ns in lost if lost_ns >= max(1, least_ns)]
+    is_kept = any(cause.kind not in _OWN for cause, _ in found)
+    for cause, lost_ns in found:
+        most = HIGH
+        if cause.kind in _OWN:
+            is_most = lost_ns >= settings.high_share * feeders_ns
+            most = MEDIUM if is_most and not is_kept else LOW
+        yield Chronic(
+            figures.process,
+            start_unix_ns,
+            end_unix_ns,
+            cause,
+            lost_ns,
+            least_ns,
+            feeders_ns,
+            most,
+        )
 
 
 def _may_be_lost(time: ThreadTime, *, is_gpu_bound: bool, is_idle: bool) -> bool:
@@ -202,7 +219,7 @@ class _Describer:
             for node in branch.children or (branch,):
                 kind = HOST_WORK if node.state == "host" else node.state
                 rule = RULE_BY_KIND.get(kind)
-                if rule is not None and (rule.fault != NO_FAULT or kind in OWN):
+                if rule is not None and (rule.fault != NO_FAULT or kind in _OWN):
                     yield self._cause(kind, node, branch.state)
 
     def _cause(self, kind: str, node: Node, state: str) -> Cause:

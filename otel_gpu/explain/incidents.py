@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from otel_gpu.enrich.activities import ProcessImage, key_of
 from otel_gpu.explain import rules
 from otel_gpu.explain.chains import Cause, Chain, Incident
-from otel_gpu.explain.chronic import OWN, Chronic, Finding
+from otel_gpu.explain.chronic import Chronic, Finding
 from otel_gpu.explain.claims import Claims, claimed_ns
 from otel_gpu.explain.ranking import CauseSums, rank
 from otel_gpu.explain.settings import Settings
@@ -57,6 +57,7 @@ class _Group:
     account: CauseSums | None = None
     account_ns: int = 0
     feeders_ns: int = 0
+    most: str = LOW
     process: ProcessImage | None = None
 
 
@@ -103,6 +104,7 @@ class Incidents:
         group.account.add([chronic.cause._replace(kind=key[2])])
         group.account_ns += chronic.lost_ns
         group.feeders_ns += chronic.feeders_ns
+        group.most = min(group.most, chronic.most, key=_RANK.__getitem__)
         group.lost_ns += left_ns
         group.start_unix_ns = min(group.start_unix_ns, chronic.start_unix_ns)
         group.end_unix_ns = max(group.end_unix_ns, chronic.end_unix_ns)
@@ -224,7 +226,7 @@ class Incidents:
         failed = 0 < group.failures == group.effects
         return Incident(
             f"incident-{pid}-{group.start_unix_ns}-{kind}-{culprit_pid}",
-            self._judge(group, leading),
+            self._judge(group),
             group.start_unix_ns,
             group.end_unix_ns,
             group.lost_ns,
@@ -237,14 +239,14 @@ class Incidents:
             group.process,
         )
 
-    def _judge(self, group: _Group, leading: Sequence[Cause]) -> str:
+    def _judge(self, group: _Group) -> str:
         settings = self._settings
         window_ns = max(group.end_unix_ns - group.start_unix_ns, settings.incident_gap_ns)
         severity = judge(group.lost_to_host_ns, group.excess_ns, window_ns, settings)
         if group.account is None:
             return severity
-        is_own = leading[0].kind in OWN and leading[0].culprit is None
-        chronic = judge_chronic(group.account_ns, group.feeders_ns, settings, is_own=is_own)
+        chronic = judge_chronic(group.account_ns, group.feeders_ns, settings)
+        chronic = max(chronic, group.most, key=_RANK.__getitem__)
         return min(severity, chronic, key=_RANK.__getitem__)
 
 

@@ -81,20 +81,15 @@ def judge(lost_to_host_ns: int, excess_ns: int, window_ns: int, settings: Settin
     return LOW
 
 
-def judge_chronic(lost_ns: int, feeders_ns: int, settings: Settings, *, is_own: bool) -> str:
+def judge_chronic(lost_ns: int, feeders_ns: int, settings: Settings) -> str:
     """
     Return the severity of a chronic cause: by what it takes of the feeder threads' time.
-
-    What the program does itself is never high, and low as long as that is not most of its time.
 
     Args:
         lost_ns: How much time is lost.
         feeders_ns: Of how much.
         settings: What matters.
-        is_own: Whether nobody kept the program waiting.
     """
-    share = lost_ns / max(1, feeders_ns)
-    if lost_ns < settings.medium_lost_ns or (is_own and share < settings.high_share):
-        return LOW
-    is_much = share >= settings.chronic_high_share and lost_ns >= settings.high_lost_ns
-    return HIGH if is_much and not is_own else MEDIUM
+    if lost_ns >= max(settings.high_lost_ns, settings.chronic_high_share * feeders_ns):
+        return HIGH
+    return MEDIUM if lost_ns >= settings.medium_lost_ns else LOW

@@ -148,7 +148,7 @@ def test_what_keeps_a_thread_from_going_on_when_the_device_is_done_is_lost():
 
 
 def test_own_work_is_low_while_it_is_not_most_of_the_time():
-    """Every program works; what bounds it is worth a look."""
+    """Every program works; what bounds it is worth a look, and who holds it up comes first."""
     severities = [
         incident.severity
         for ms in (400, 600)
@@ -156,6 +156,9 @@ def test_own_work_is_low_while_it_is_not_most_of_the_time():
     ]
 
     assert severities == ["low", "medium"]
+    beside = incidents_of(row(ON_CPU, GAP, 900), row(RUN_QUEUE, GAP, 90, who=HOG))
+    assert [one.severity for one in beside] == ["medium", "low"]
+    assert [one.causes[0].kind for one in beside] == ["run_queue", "host_work"]
 
 
 def test_the_first_call_of_an_api_is_warm_up():
