@@ -130,6 +130,7 @@ OTEL_GPU_CHOICE_VALUES: Mapping[int, str] = _named(wire.CHOICE_NAMES, "choice_")
 PROCESS_CONTEXT_SWITCH_TYPE_VALUES: Mapping[int, str] = _named(wire.SWITCH_TYPE_NAMES, "switch_")
 REASON_VALUES: Mapping[int, str] = _named(wire.COUNTER_NAMES, "counter_lost_") | {
     wire.COUNTER_LOST_STACK: "stacks_full",
+    wire.COUNTER_LOST_RESOURCE: "resources_full",
     wire.COUNTER_LOST_PYTHON: "python_frames",
     wire.COUNTER_SAMPLES_WITHHELD: "rate",
     wire.COUNTER_SPANS_WITHHELD_RATE: "rate",

@@ -47,7 +47,7 @@ class Truth(NamedTuple):
     ktime_ns: int
     unix_ns: int
     effects: tuple[InjectedEffect, ...]
-    losses: tuple[InjectedCause, ...]
+    losses: tuple[InjectedCause, ...] = ()
 
     def to_unix_ns(self, ktime_ns: int) -> int:
         """Unix time of a moment on the kernel's monotonic clock."""
@@ -73,7 +73,7 @@ def read_truth(line: str) -> Truth:
             )
             for effect in document["effects"]
         ),
-        tuple(map(_cause, document["losses"])),
+        tuple(map(_cause, document.get("losses", ()))),
     )
 
 
