@@ -374,7 +374,7 @@ WAIT_LINK = CStruct(
     "run_queue_ns:Q end_pid:I end_tid:I kernel_stack:i system_call:i state:B flags:B 6x"
 )
 
-# struct thread: 2440 bytes
+# struct thread: 2512 bytes
 THREAD = CStruct(
     "image_ktime_ns:Q booked:Q links_ktime_ns:Q slices_start_ktime_ns:Q slices_end_ktime_ns:Q "
     "slices_ns:Q off_ktime_ns:Q runnable_ktime_ns:Q blocked_ns:Q run_queue_ns:Q "
@@ -385,7 +385,9 @@ THREAD = CStruct(
     "stall_flags:I process_flags:I until_sample:I entries:I returns:I woken_cpu:I next_link:I "
     "slices_place:I slices_kernel_stack:i slices_system_call:i waits_for_io:I last_api:H "
     "switch_type:B sampled:B culprit_comm:16s waker_comm:16s comm:16s on_cpu:192s links:576s "
-    "intervals:480s calls:896s"
+    "part.start_ktime_ns:Q part.last_ktime_ns:Q part.runnable_ktime_ns:Q part.end_ktime_ns:Q "
+    "part.blocked_ns:Q part.run_queue_ns:Q part.end_pid:I part.end_tid:I part.kernel_stack:i "
+    "part.system_call:i part.state:B part.flags:B 6x intervals:480s calls:896s"
 )
 
 # struct allocation_key: 24 bytes
