@@ -81,33 +81,31 @@ static __always_inline __u64 share_of(__u64 time_ns, __u64 overlap_ns, __u64 len
 
 /* A wait that is being divided. */
 struct division {
-	struct times_key key;
-	struct wait_link link; /* of the thread: the part at hand */
+	const char *who_comm;
 	__u64 unbooked_ns;
 	__u64 ended; /* 1 until a part is booked: it is one wait */
-	char who_comm[COMM_BYTES];
 };
 
-/* Book a part: the link says what the last one did. */
-static __noinline int book_part(struct division *division, struct thread *thread, __u64 time_ns)
+/* Book the part at hand, which says what the last one did. */
+static __noinline int book_part(struct division *division, struct times_key *key,
+				struct thread *thread, __u64 time_ns)
 {
-	struct times_key *key = &division->key;
-	struct wait_link *link = &division->link;
+	struct wait_link *part = &thread->part;
 	__u64 unbooked_ns = division->unbooked_ns < time_ns ? division->unbooked_ns : time_ns;
 
-	key->end_pid = link->end_pid;
-	key->end_tid = link->end_tid;
-	key->end_kernel_stack = link->kernel_stack;
-	key->end_system_call = link->system_call;
-	key->end_state = link->state;
-	key->end_flags = link->flags;
+	key->end_pid = part->end_pid;
+	key->end_tid = part->end_tid;
+	key->end_kernel_stack = part->kernel_stack;
+	key->end_system_call = part->system_call;
+	key->end_state = part->state;
+	key->end_flags = part->flags;
 	book(key, division->who_comm, unbooked_ns, time_ns, division->ended);
 	division->unbooked_ns -= unbooked_ns;
 	division->ended = 0;
-	link->end_ktime_ns = link->start_ktime_ns + time_ns;
-	link->blocked_ns = time_ns;
-	add_link(thread, link);
-	link->start_ktime_ns = link->end_ktime_ns;
+	part->end_ktime_ns = part->start_ktime_ns + time_ns;
+	part->blocked_ns = time_ns;
+	add_link(thread, part);
+	part->start_ktime_ns = part->end_ktime_ns;
 	return 0;
 }
 
@@ -129,8 +127,12 @@ static __always_inline void end_by(struct wait_link *link, const struct thread *
 __weak __noinline int divide_wait(struct thread *thread, const struct thread *waker,
 				  __u64 runnable_ktime_ns, __u64 unbooked_ns)
 {
-	struct division division = {};
-	struct wait_link *part = &division.link;
+	struct division division = {
+		.unbooked_ns = unbooked_ns,
+		.ended = 1,
+	};
+	struct wait_link *part;
+	struct times_key key;
 	__u64 start_ktime_ns, floor_ns, left_ns, small_ns = 0, run_queue_ns = 0;
 	__u64 slices_run_queue_ns = 0;
 	struct stretch stretch;
@@ -138,6 +140,8 @@ __weak __noinline int divide_wait(struct thread *thread, const struct thread *wa
 
 	if (!thread || !waker)
 		return 0;
+	division.who_comm = waker->comm;
+	part = &thread->part;
 	start_ktime_ns = thread->off_ktime_ns;
 	left_ns = start_ktime_ns ? runnable_ktime_ns - start_ktime_ns : 0;
 	if (thread->slices_ns) {
@@ -151,13 +155,11 @@ __weak __noinline int divide_wait(struct thread *thread, const struct thread *wa
 		slices->start_ktime_ns = 0;
 	}
 	floor_ns = left_ns / PART_ONE_IN;
-	division.key = key_of_wait(thread);
-	division.key.who_pid = waker->pid;
-	division.key.who_tid = waker->tid;
-	__builtin_memcpy(division.who_comm, waker->comm, COMM_BYTES);
-	division.unbooked_ns = unbooked_ns;
-	division.ended = 1;
+	key = key_of_wait(thread);
+	key.who_pid = waker->pid;
+	key.who_tid = waker->tid;
 	part->start_ktime_ns = start_ktime_ns;
+	part->run_queue_ns = 0;
 	stretch.from_ktime_ns = start_ktime_ns;
 	stretch.to_ktime_ns = runnable_ktime_ns;
 	if (left_ns >= SHORT_NS) {
@@ -170,7 +172,7 @@ __weak __noinline int divide_wait(struct thread *thread, const struct thread *wa
 			left_ns -= small_ns;
 			if (small_ns >= floor_ns) {
 				end_by(part, NULL, STATE_NONE);
-				book_part(&division, thread, small_ns);
+				book_part(&division, &key, thread, small_ns);
 				small_ns = 0;
 			}
 		}
@@ -208,13 +210,13 @@ __weak __noinline int divide_wait(struct thread *thread, const struct thread *wa
 			part->system_call = link->system_call;
 			part->state = link->state;
 			part->flags = link->flags;
-			book_part(&division, thread, small_ns);
+			book_part(&division, &key, thread, small_ns);
 			small_ns = 0;
 		}
 		small_ns += run_queue_ns;
 		if (small_ns && small_ns >= floor_ns) {
 			end_by(part, waker, STATE_RUN_QUEUE);
-			book_part(&division, thread, small_ns);
+			book_part(&division, &key, thread, small_ns);
 			small_ns = 0;
 		}
 	}
@@ -226,10 +228,10 @@ __weak __noinline int divide_wait(struct thread *thread, const struct thread *wa
 		left_ns = 0;
 	}
 	if (small_ns)
-		book_part(&division, thread, small_ns);
+		book_part(&division, &key, thread, small_ns);
 	if (left_ns) {
 		end_by(part, waker, STATE_ON_CPU);
-		book_part(&division, thread, left_ns);
+		book_part(&division, &key, thread, left_ns);
 	}
 	thread->links[(thread->next_link - 1) % MAX_LINKS].run_queue_ns += slices_run_queue_ns;
 	return 0;
@@ -246,19 +248,19 @@ static __always_inline bool is_ended_by_nobody(const struct thread *thread)
 static __always_inline void keep_link(struct thread *thread, __u64 blocked_ns,
 				      const struct thread *end, enum thread_state state)
 {
-	struct wait_link link = {
-		.start_ktime_ns = thread->off_ktime_ns,
-		.end_ktime_ns = thread->off_ktime_ns + blocked_ns,
-		.blocked_ns = blocked_ns,
-	};
+	struct wait_link *part = &thread->part;
 
-	end_by(&link, end, state);
+	part->start_ktime_ns = thread->off_ktime_ns;
+	part->end_ktime_ns = thread->off_ktime_ns + blocked_ns;
+	part->blocked_ns = blocked_ns;
+	part->run_queue_ns = 0;
+	end_by(part, end, state);
 	if (state == STATE_BLOCKED) {
-		link.kernel_stack = thread->kernel_stack;
-		link.system_call = thread->system_call;
-		link.flags = thread->stall_flags & (STALL_GIL | STALL_FAULT);
+		part->kernel_stack = thread->kernel_stack;
+		part->system_call = thread->system_call;
+		part->flags = thread->stall_flags & (STALL_GIL | STALL_FAULT);
 	}
-	add_link(thread, &link);
+	add_link(thread, part);
 }
 
 /* Book a wait that no watched thread ended, as far as we know. */
@@ -385,8 +387,10 @@ static __noinline int end_slices(struct thread *thread)
 }
 
 /* Book what is left of a time off the CPU that ends now, and all of it as ended. */
-static __always_inline void book_off_cpu(struct thread *thread, __u64 from_ktime_ns,
-					 __u64 runnable_ktime_ns, __u64 now_ktime_ns)
+__attribute__((unused)) static __noinline int book_off_cpu(struct thread *thread,
+							   __u64 from_ktime_ns,
+							   __u64 runnable_ktime_ns,
+							   __u64 now_ktime_ns)
 {
 	__u64 blocked_ns = runnable_ktime_ns - thread->off_ktime_ns, unbooked_ns = 0;
 	bool is_gil = thread->stall_flags & STALL_GIL;
@@ -417,7 +421,7 @@ static __always_inline void book_off_cpu(struct thread *thread, __u64 from_ktime
 			keep_link(thread, 0, thread, STATE_RUN_QUEUE);
 	}
 	if (now_ktime_ns <= runnable_ktime_ns)
-		return;
+		return 0;
 	if (from_ktime_ns < runnable_ktime_ns)
 		from_ktime_ns = runnable_ktime_ns;
 	latest = &thread->links[(thread->next_link - 1) % MAX_LINKS];
@@ -435,6 +439,7 @@ static __always_inline void book_off_cpu(struct thread *thread, __u64 from_ktime
 	key.end_state = STATE_NONE;
 	book(&key, thread->culprit_comm, now_ktime_ns - from_ktime_ns,
 	     now_ktime_ns - runnable_ktime_ns, 1);
+	return 0;
 }
 
 /* A thread ends, on a CPU. */

@@ -774,6 +774,7 @@ struct thread {
 	char comm[COMM_BYTES]; /* when it last left a CPU */
 	struct cpu_time on_cpu[MAX_PLACES];
 	struct wait_link links[MAX_LINKS];
+	struct wait_link part;			  /* being made: too large for the BPF stack */
 	struct interval intervals[MAX_INTERVALS]; /* the longest of this call or gap */
 	struct open_call calls[MAX_DEPTH];
 };

@@ -41,8 +41,9 @@ static __noinline int send_long_stall(struct thread *thread, struct task_struct 
 	return 0;
 }
 
-static __noinline void enter_cpu(struct thread *thread, struct task_struct *task,
-				 __u64 now_ktime_ns)
+/* Count a time off the CPU, and keep or send it where it may explain something. */
+static __noinline int note_off_cpu(struct thread *thread, struct task_struct *task,
+				   __u64 runnable_ktime_ns, __u64 now_ktime_ns)
 {
 	struct aggregate_key key = {
 		.image_ktime_ns = thread->image_ktime_ns,
@@ -51,27 +52,15 @@ static __noinline void enter_cpu(struct thread *thread, struct task_struct *task
 		.copy_kind = COPY_NONE,
 		.api = thread->switch_type,
 	};
-	__u64 off_ktime_ns = thread->off_ktime_ns;
-	__u64 runnable_ktime_ns = thread->runnable_ktime_ns;
-	__u64 blocked_ns, run_queue_ns, from_ktime_ns;
+	__u64 blocked_ns = runnable_ktime_ns - thread->off_ktime_ns;
+	__u64 run_queue_ns = now_ktime_ns - runnable_ktime_ns;
 
-	if (!off_ktime_ns) /* first seen running */
-		return;
-	if (now_ktime_ns < off_ktime_ns) /* an estimate; see notice_running */
-		now_ktime_ns = off_ktime_ns;
-	from_ktime_ns = claim(thread, &now_ktime_ns, 0);
-	/* Woken before we looked: all of it counts as blocked. */
-	if (!runnable_ktime_ns || runnable_ktime_ns > now_ktime_ns)
-		runnable_ktime_ns = now_ktime_ns;
-	blocked_ns = runnable_ktime_ns - off_ktime_ns;
-	run_queue_ns = now_ktime_ns - runnable_ktime_ns;
 	thread->blocked_ns += blocked_ns;
 	thread->run_queue_ns += run_queue_ns;
 	key.metric = METRIC_OFF_CPU;
 	add_duration(&key, blocked_ns + run_queue_ns, 0);
 	key.metric = METRIC_RUN_QUEUE;
 	add_duration(&key, run_queue_ns, 0);
-	book_off_cpu(thread, from_ktime_ns, runnable_ktime_ns, now_ktime_ns);
 	if (thread->depth || thread->last_return_ktime_ns) {
 		keep_interval(thread, runnable_ktime_ns, now_ktime_ns);
 		if (thread->depth && blocked_ns + run_queue_ns >= settings.call_stall_floor_ns)
@@ -80,6 +69,25 @@ static __noinline void enter_cpu(struct thread *thread, struct task_struct *task
 		   run_queue_ns >= settings.stall_floor_ns) {
 		send_long_stall(thread, task, runnable_ktime_ns, now_ktime_ns);
 	}
+	return 0;
+}
+
+/* A thread is on a CPU again. Not a function: the stack has no room for another one. */
+static __always_inline void enter_cpu(struct thread *thread, struct task_struct *task,
+				      __u64 now_ktime_ns)
+{
+	__u64 runnable_ktime_ns = thread->runnable_ktime_ns, from_ktime_ns;
+
+	if (!thread->off_ktime_ns) /* first seen running */
+		return;
+	if (now_ktime_ns < thread->off_ktime_ns) /* an estimate; see notice_running */
+		now_ktime_ns = thread->off_ktime_ns;
+	from_ktime_ns = claim(thread, &now_ktime_ns, 0);
+	/* Woken before we looked: all of it counts as blocked. */
+	if (!runnable_ktime_ns || runnable_ktime_ns > now_ktime_ns)
+		runnable_ktime_ns = now_ktime_ns;
+	note_off_cpu(thread, task, runnable_ktime_ns, now_ktime_ns);
+	book_off_cpu(thread, from_ktime_ns, runnable_ktime_ns, now_ktime_ns);
 	thread->off_ktime_ns = 0;
 }
 

@@ -324,7 +324,10 @@ THREAD = CStruct(
     "descriptor:i resource:I shared_resource:I last_descriptor:i last_resource:I "
     "last_shared_resource:I slices_place:I slices_kernel_stack:i slices_system_call:i "
     "waits_for_io:I last_api:H switch_type:B sampled:B culprit_comm:16s waker_comm:16s comm:16s "
-    "on_cpu:192s links:576s intervals:480s calls:896s"
+    "on_cpu:192s links:576s part.start_ktime_ns:Q part.last_ktime_ns:Q part.runnable_ktime_ns:Q "
+    "part.end_ktime_ns:Q part.blocked_ns:Q part.run_queue_ns:Q part.end_pid:I part.end_tid:I "
+    "part.kernel_stack:i part.system_call:i part.state:B part.flags:B 6x intervals:480s "
+    "calls:896s"
 )
 ALLOCATION_KEY = CStruct("image_ktime_ns:Q address:Q pid:I layer:I")
 STREAM_KEY = CStruct("image_ktime_ns:Q stream:Q pid:I 4x")

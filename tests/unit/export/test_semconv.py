@@ -5,7 +5,7 @@ import pytest
 
 from otel_gpu import wire
 from otel_gpu.decode.events import STALL_STATE_UNKNOWN
-from otel_gpu.enrich.activities import ProcessImage, Resource
+from otel_gpu.enrich.activities import NO_WAIT, ProcessImage, Resource
 from otel_gpu.enrich.attributes import describe, facts_of, host_of
 from otel_gpu.explain.budget import WITHHELD_RATE, WITHHELD_TRACE
 from otel_gpu.explain.chains import Cause, Chain, Culprit, Effect, Evidence, Incident
@@ -167,7 +167,10 @@ def stream():
         series(trainer, wire.METRIC_RUN_QUEUE, aggregate([US]), api=wire.SWITCH_INVOLUNTARY),
         forks(trainer, 1),
     )
-    yield times(20, thread_time(trainer, wire.STATE_ON_CPU, wire.CONTEXT_GAP, SECOND))
+    wait = NO_WAIT._replace(end=Culprit(5, 5, "loader"), end_state=wire.STATE_ON_CPU)
+    waited = thread_time(trainer, wire.STATE_BLOCKED, wire.CONTEXT_GAP, SECOND, reason="ipc")
+    waited = waited._replace(ended_ns=SECOND, wait=wait)
+    yield times(20, thread_time(trainer, wire.STATE_ON_CPU, wire.CONTEXT_GAP, SECOND), waited)
     yield counters(20, spans_chosen=3)
     figures = {"rejected": {"short": 1}, "dropped": {"queue_full": 1}}
     figures["stacks"] = {"resolved": 3, "incomplete": 1, "distinct": 2, "unused": 1}
