@@ -39,7 +39,7 @@ from otel_gpu.explain.chains import (
 )
 from otel_gpu.explain.incidents import leading_cause
 from otel_gpu.export import semconv
-from otel_gpu.export.descriptions import Pairs, add_culprit, add_thread, add_wait
+from otel_gpu.export.descriptions import Pairs, add_culprit, add_resource, add_thread, add_wait
 from otel_gpu.export.exported import SpanReference
 from otel_gpu.export.finished import Attributes, FinishedSpan, Origin, SpanEvent, SpanLink
 
@@ -243,6 +243,8 @@ def incident_span(
     if incident.chronic and leading is not None:
         # No chain has to tell where that is.
         pairs.extend(describe_place(stack_of_cause(leading)))
+    if leading is not None and leading.resource is not None:
+        add_resource(pairs, leading.resource)
     if incident.advice:
         pairs.append((semconv.OTEL_GPU_ADVICE, incident.advice[:_MAX_ADVICE]))
     # Those that cost most are worth a click.

@@ -23,7 +23,7 @@ def describe_blocked(activity: StallActivity, stack: Attributes) -> Attributes:
     waker = (event.waker_pid, event.waker_tid, event.waker_comm) if event.waker_tid else None
     add_wait(pairs, activity.reason, activity.functions, waker)
     if activity.resource is not None:
-        _add_resource(pairs, activity.resource)
+        add_resource(pairs, activity.resource)
     pairs.extend(stack)
     add_thread(pairs, event.tid, event.comm)
     return tuple(pairs)
@@ -40,7 +40,8 @@ def describe_run_queue_wait(event: Stall) -> Attributes:
     return tuple(pairs)
 
 
-def _add_resource(pairs: Pairs, resource: Resource) -> None:
+def add_resource(pairs: Pairs, resource: Resource) -> None:
+    """Say what a wait was for."""
     kind, name = resource.kind, resource.name
     pairs.append((semconv.OTEL_GPU_RESOURCE_KIND, kind))
     if resource.is_remote:

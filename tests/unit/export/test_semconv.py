@@ -280,6 +280,10 @@ def emitted(tmp_path_factory):
     return Emitted(lines)
 
 
+FILE = Resource("file", "/data/a.bin", "nfs4", "/data", is_remote=True)
+CONNECTION = Resource("tcp", "198.18.77.2:9000", is_remote=True)
+
+
 def always(cause):
     """The same cause, as the account tells it."""
     evidence = Evidence("a", "account", T0, T0 + MS, stack=call_stack(complete=False))
@@ -304,20 +308,13 @@ def run_everything(path, stacks_mode):
                 exports.withhold_chain(chain(trainer), reason)
             gap_effect = chain(trainer).effect._replace(kind="slow_gap", trace_id=bytes(15) + b"g")
             exports.observe_chain(chain(trainer)._replace(id="c2", effect=gap_effect))
-            exports.observe_incident(
-                Incident(
-                    "i1",
-                    "high",
-                    T0,
-                    T0 + SECOND,
-                    MS,
-                    (always(chain(trainer).causes[0]),),
-                    0,
-                    ("Do something.",),
-                    (chain(trainer),),
-                    chronic=True,
+            for name, resource in (("i1", FILE), ("i2", CONNECTION)):
+                cause = always(chain(trainer).causes[0])._replace(resource=resource)
+                advice, chains = ("Do something.",), (chain(trainer),)
+                times = (T0, T0 + SECOND, MS)
+                exports.observe_incident(
+                    Incident(name, "high", *times, (cause,), 0, advice, chains, chronic=True)
                 )
-            )
             exports.observe(counters(22))
 
 
