@@ -35,7 +35,19 @@ HEADINGS = {
     "first-call": "It was the first use of CUDA: libraries were loaded and contexts made",
     "allocator-churn": "Device memory was allocated and freed again and again, ever slower",
     "two-causes": "hog took its CPU away",
+    "steady-loader": "It waited for data from loader, which was working on a CPU",
+    "steady-sleep": "It slept",
+    "steady-host-work": "The program worked on the CPU",
+    "steady-contention": "It was ready to run, and hog had the CPU",
+    "full-queue": "Nothing went wrong: no call was far slower than usual, hung or failed",
+    "long-synchronize": "It was ready to run, and hog had the CPU",
+    "checkpoint": "It waited for a disk or file system: /var/tmp/checkpoint-… (ext4)",
+    "noisy-neighbour": "It was ready to run, and neighbour had the CPU",
+    "idle-server": "Nothing went wrong: no call was far slower than usual, hung or failed",
+    "remote-read": "It waited for another host: 198.18.77.2:…",
 }
+# What another run would have another one of.
+OF_A_RUN = re.compile(r"(?<=checkpoint-)\w+|(?<=198\.18\.77\.2:)\d+")
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +76,8 @@ def test_the_injected_cause_is_the_headline(capsys, name):
     """What was done to the training loop of a scenario is what a reader sees first."""
     page = page_of(capsys, SCENARIOS[name].recording)
 
-    assert re.sub(r" \(\d+(/\d+)?\)", "", heading_of(page)) == HEADINGS[name]
+    heading = OF_A_RUN.sub("…", heading_of(page))
+    assert re.sub(r" \(\d+(/\d+)?\)", "", heading) == HEADINGS[name]
 
 
 def test_the_second_cause_is_told_below_the_first(capsys):
