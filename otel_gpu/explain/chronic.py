@@ -185,10 +185,12 @@ def _may_be_lost(time: ThreadTime, *, is_gpu_bound: bool, is_idle: bool) -> bool
 def _after_warm_up(figures: Figures) -> Iterator[ThreadTime]:
     """Yield times without those of the first call of each API, as far as these can be told apart."""
     left_ns = dict(figures.warm_up_ns)
-    # What it did is not known: of that, all may have been what would be blamed.
-    for time in sorted(figures.times, key=_blocked_and_longest_first):
+    # What it was blocked on is not known: all may have been what would be blamed. That it had to wait
+    # for a CPU is no part of warming up.
+    for time in sorted(figures.times, key=lambda time: -time.time_ns):
         first_ns = left_ns.get(time.wait.api, 0)
-        if not first_ns or time.context == wire.CONTEXT_GAP:
+        is_blocked = time.state == wire.STATE_BLOCKED and time.context != wire.CONTEXT_GAP
+        if not first_ns or not is_blocked:
             yield time
             continue
         taken_ns = min(first_ns, max(time.time_ns, time.ended_ns))
@@ -196,10 +198,6 @@ def _after_warm_up(figures: Figures) -> Iterator[ThreadTime]:
         yield time._replace(
             time_ns=max(0, time.time_ns - taken_ns), ended_ns=max(0, time.ended_ns - taken_ns)
         )
-
-
-def _blocked_and_longest_first(time: ThreadTime) -> tuple[bool, int]:
-    return time.state == wire.STATE_ON_CPU, -time.time_ns
 
 
 class _Describer:

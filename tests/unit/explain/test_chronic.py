@@ -222,7 +222,7 @@ def test_what_is_left_makes_the_acute_incident_a_chronic_one():
     assert incident.chronic
     assert (incident.lost_ns, incident.effects, len(incident.chains)) == (900 * MS, 10, 10)
     leading, device = incident.causes
-    assert (leading.kind, leading.time_ns, leading.culprit.pid) == ("preemption", 900 * MS, 900)
+    assert (leading.kind, leading.time_ns, leading.culprit.pid) == ("run_queue", 900 * MS, 900)
     assert device.kind == "gpu_wait"
 
 
