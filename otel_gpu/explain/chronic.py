@@ -31,7 +31,7 @@ from otel_gpu import wire
 from otel_gpu.enrich.activities import ImageKey, ProcessImage, ThreadTime
 from otel_gpu.explain.chains import Cause, Culprit, Evidence, Node
 from otel_gpu.explain.places import Places
-from otel_gpu.explain.ranking import CauseSums
+from otel_gpu.explain.ranking import CauseSums, clear_resource, rank
 from otel_gpu.explain.rules import NO_FAULT, RULE_BY_KIND
 from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.severity import HIGH, LOW, MEDIUM, fault_ns
@@ -52,7 +52,7 @@ from otel_gpu.probe_table import API_BY_NUMBER
 # What a thread does itself, where nobody keeps it waiting: no fault of the host, and lost.
 _OWN = frozenset({HOST_WORK, "sleep"})
 _NS_PER_S = 1_000_000_000
-_MAX_CAUSES = 64
+_MAX_CAUSES = 256
 _MAJORITY = 0.5
 _NOT_LOST = frozenset({"gpu_wait", "api", IDLE})
 _DRIVERS = frozenset({"io", "ipc", "sleep", "other"})
@@ -68,7 +68,8 @@ class Chronic(NamedTuple):
 
     ``lost_ns`` is how much of it is lost, of ``feeders_ns``; less than ``least_ns`` does not matter.
     ``most`` is the worst that it can be: what the program does itself is never high, and low as long
-    as it is not most of its time or somebody keeps it from going on as well.
+    as it is not most of its time or somebody keeps it from going on as well. ``pids`` are of all who
+    have a part in it.
     """
 
     process: ProcessImage
@@ -79,6 +80,7 @@ class Chronic(NamedTuple):
     least_ns: int
     feeders_ns: int
     most: str
+    pids: frozenset[int]
 
     @property
     def culprit_pid(self) -> int:
@@ -143,17 +145,20 @@ def find_chronic(
     describe = _Describer(figures.process, start_unix_ns, end_unix_ns, places)
     sums.add(describe.causes(tree) if tree else ())
     least_ns = max(
+        1,
         round(settings.chronic_share * feeders_ns),
         # Of one that lived shorter, as long as it did.
         settings.chronic_lost_ns * min(end_unix_ns - start_unix_ns, feeders_ns) // _NS_PER_S,
     )
-    lost = (
-        (cause, cause.time_ns if cause.kind in _OWN else fault_ns(cause))
+    lost = [
+        _Lost(cause, cause.time_ns if cause.kind in _OWN else fault_ns(cause), _pids_of(cause))
         for cause in sums.causes(feeders_ns)
-    )
-    found = [(cause, lost_ns) for cause, lost_ns in lost if lost_ns >= max(1, least_ns)]
-    is_kept = any(cause.kind not in _OWN for cause, _ in found)
-    for cause, lost_ns in found:
+    ]
+    large = [one for one in lost if one.time_ns >= least_ns]
+    small = [one for one in lost if one.time_ns < least_ns]
+    found = large + [one for one in _together(small, settings) if one.time_ns >= least_ns]
+    is_kept = any(one.cause.kind not in _OWN for one in found)
+    for cause, lost_ns, pids in found:
         most = HIGH
         if cause.kind in _OWN:
             is_most = lost_ns >= settings.high_share * feeders_ns
@@ -167,7 +172,42 @@ def find_chronic(
             least_ns,
             feeders_ns,
             most,
+            pids,
         )
+
+
+class _Lost(NamedTuple):
+    cause: Cause
+    time_ns: int
+    pids: frozenset[int]
+
+
+def _pids_of(cause: Cause) -> frozenset[int]:
+    return frozenset({cause.culprit.pid} if cause.culprit else ())
+
+
+def _together(lost: Iterable[_Lost], settings: Settings) -> Iterator[_Lost]:
+    """Yield one for all of a kind: thirty workers that are each waited for a little."""
+    kinds: dict[str, list[_Lost]] = {}
+    for one in lost:
+        kinds.setdefault(one.cause.kind, []).append(one)
+    for kind, alike in kinds.items():
+        longest = max(alike, key=lambda one: one.time_ns).cause
+        time_ns = sum(one.cause.time_ns for one in alike)
+        # Workers stand for each other; one of many who had the CPU is not to blame for the others.
+        is_named = kind != "run_queue" or longest.time_ns >= _MAJORITY * time_ns
+        via = CauseSums(_MAX_CAUSES, settings.max_evidence)
+        for one in alike:
+            via.add(one.cause.via)
+        cause = longest._replace(
+            time_ns=time_ns,
+            share=sum(one.cause.share for one in alike),
+            culprit=longest.culprit if is_named else None,
+            via=rank(via.causes(round(time_ns / max(1e-9, sum(o.cause.share for o in alike)))), 0),
+            resource=clear_resource((one.cause.resource, one.cause.time_ns) for one in alike),
+        )
+        pids = frozenset().union(*(one.pids for one in alike))
+        yield _Lost(cause, sum(one.time_ns for one in alike), pids)
 
 
 def _may_be_lost(time: ThreadTime, *, is_gpu_bound: bool, is_idle: bool) -> bool:
@@ -185,10 +225,12 @@ def _may_be_lost(time: ThreadTime, *, is_gpu_bound: bool, is_idle: bool) -> bool
 def _after_warm_up(figures: Figures) -> Iterator[ThreadTime]:
     """Yield times without those of the first call of each API, as far as these can be told apart."""
     left_ns = dict(figures.warm_up_ns)
-    # What it did is not known: of that, all may have been what would be blamed.
-    for time in sorted(figures.times, key=_blocked_and_longest_first):
+    # What it was blocked on is not known: all may have been what would be blamed. That it had to wait
+    # for a CPU is no part of warming up.
+    for time in sorted(figures.times, key=lambda time: -time.time_ns):
         first_ns = left_ns.get(time.wait.api, 0)
-        if not first_ns or time.context == wire.CONTEXT_GAP:
+        is_blocked = time.state == wire.STATE_BLOCKED and time.context != wire.CONTEXT_GAP
+        if not first_ns or not is_blocked:
             yield time
             continue
         taken_ns = min(first_ns, max(time.time_ns, time.ended_ns))
@@ -196,10 +238,6 @@ def _after_warm_up(figures: Figures) -> Iterator[ThreadTime]:
         yield time._replace(
             time_ns=max(0, time.time_ns - taken_ns), ended_ns=max(0, time.ended_ns - taken_ns)
         )
-
-
-def _blocked_and_longest_first(time: ThreadTime) -> tuple[bool, int]:
-    return time.state == wire.STATE_ON_CPU, -time.time_ns
 
 
 class _Describer:

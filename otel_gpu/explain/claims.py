@@ -65,9 +65,8 @@ def claimed_ns(chronic: Chronic, claims: Mapping[tuple[str, int], int]) -> tuple
     better = _BETTER.get(chronic.cause.kind, frozenset())
     same_ns = better_ns = 0
     for (kind, culprit_pid), time_ns in claims.items():
-        is_its = culprit_pid in (0, chronic.culprit_pid) or (
-            not chronic.culprit_pid and kind in REPEATED_KINDS
-        )
+        is_its = not culprit_pid or culprit_pid in chronic.pids
+        is_its = is_its or (not chronic.pids and kind in REPEATED_KINDS)
         if is_its and kind in (chronic.cause.kind, _SAME.get(chronic.cause.kind)):
             same_ns += time_ns
         elif kind in better:

@@ -101,7 +101,7 @@ class Incidents:
         if group.account is None:
             group.account = CauseSums(_MAX_CAUSES, self._settings.max_evidence)
         group.process = chronic.process
-        group.account.add([chronic.cause._replace(kind=key[2])])
+        group.account.add([chronic.cause])
         group.account_ns += chronic.lost_ns
         group.feeders_ns += chronic.feeders_ns
         group.most = min(group.most, chronic.most, key=_RANK.__getitem__)
@@ -222,6 +222,7 @@ class Incidents:
         if group.account is not None:
             # All of it, of which the effects are examples.
             leading = list(rank(group.account.causes(group.feeders_ns), 0))
+            kind = leading[0].kind
         causes = (*leading, *others)
         failed = 0 < group.failures == group.effects
         return Incident(

@@ -29,6 +29,7 @@ from otel_gpu.stacks.frames import Frame
 
 _MAX_KEYS = 256
 _MAX_STACKS = 64
+_MAX_ALL = 16_384
 _ANYBODY = 0
 _AFTER_WORK = "call after work"
 
@@ -45,7 +46,8 @@ class Seen:
     count: int = 0
 
 
-_Processes = OrderedDict[int, dict[_Key, dict[int, Seen]]]
+_Keys = dict[_Key, dict[int, Seen]]
+_Processes = OrderedDict[int, _Keys]
 
 
 class Places:
@@ -60,6 +62,7 @@ class Places:
         self._max_processes = max_processes
         self._processes: _Processes = OrderedDict()
         self._older: _Processes = OrderedDict()
+        self._size = 0
         # By thread, when its latest gap ended, and how long it worked in it.
         self._gaps: OrderedDict[tuple[int, int], tuple[int, int]] = OrderedDict()
 
@@ -114,12 +117,12 @@ class Places:
 
     def forget(self, pid: int) -> None:
         """Let go of a process that ended."""
-        self._processes.pop(pid, None)
+        self._size -= _size_of(self._processes.pop(pid, {}))
         self._older.pop(pid, None)
 
     def age(self) -> None:
         """Begin anew; what was seen until now counts where nothing else was seen, until next time."""
-        self._older, self._processes = self._processes, OrderedDict()
+        self._older, self._processes, self._size = self._processes, OrderedDict(), 0
 
     def _observe_stall(self, activity: StallActivity, stack: CallStack) -> None:
         event, pid = activity.event, activity.event.pid
@@ -152,8 +155,8 @@ class Places:
         keys = self._processes.get(pid)
         if keys is None:
             keys = self._processes[pid] = {}
-            if len(self._processes) > self._max_processes:
-                self._processes.popitem(last=False)
+            while len(self._processes) > self._max_processes or self._size > _MAX_ALL:
+                self._size -= _size_of(self._processes.popitem(last=False)[1])
         for by in (_ANYBODY, culprit_pid) if culprit_pid else (_ANYBODY,):
             known = keys.get((state, by))
             if known is None:
@@ -165,6 +168,12 @@ class Places:
             if seen is None:
                 if len(known) >= _MAX_STACKS:
                     del known[min(known, key=lambda number: known[number].time_ns)]
+                    self._size -= 1
                 seen = known[stack.id] = Seen(stack)
+                self._size += 1
             seen.time_ns += time_ns
             seen.count += 1
+
+
+def _size_of(keys: _Keys) -> int:
+    return sum(map(len, keys.values()))

@@ -222,7 +222,7 @@ def test_what_is_left_makes_the_acute_incident_a_chronic_one():
     assert incident.chronic
     assert (incident.lost_ns, incident.effects, len(incident.chains)) == (900 * MS, 10, 10)
     leading, device = incident.causes
-    assert (leading.kind, leading.time_ns, leading.culprit.pid) == ("preemption", 900 * MS, 900)
+    assert (leading.kind, leading.time_ns, leading.culprit.pid) == ("run_queue", 900 * MS, 900)
     assert device.kind == "gpu_wait"
 
 
@@ -317,3 +317,48 @@ def test_a_fork_is_not_its_own_work_once_more():
         one.causes[0].kind: (one.causes[0].time_ns, one.chronic) for one in explainer.incidents()
     }
     assert told == {"fork": (600 * MS, False), "host_work": (300 * MS, True)}
+
+
+def test_many_who_each_take_a_little_are_one_cause():
+    """Of thirty workers none is waited for much, and the program waits all the time."""
+    workers = [
+        row(
+            BLOCKED,
+            GAP,
+            25,
+            "ipc",
+            who=(one := Culprit(100 + n, 100 + n, "worker")),
+            end=one,
+            end_state=ON_CPU,
+        )
+        for n in range(30)
+    ]
+
+    (incident,) = incidents_of(*workers, rest(250))
+
+    (cause,) = incident.causes
+    assert (cause.kind, cause.time_ns, cause.share) == ("ipc", 750 * MS, pytest.approx(0.75))
+    assert cause.culprit.comm == "worker"
+    assert (cause.via[0].kind, sum(via.time_ns for via in cause.via)) == ("host_work", 750 * MS)
+    assert sum(via.share for via in cause.via) == pytest.approx(0.75)
+
+
+def test_none_of_many_who_had_the_cpu_is_to_blame_for_all():
+    """A build starts compilers by the hundred; what effects tell of them is not told again."""
+    hogs = [row(RUN_QUEUE, GAP, 10, who=Culprit(900 + n, 0, "cc1")) for n in range(40)]
+
+    (incident,) = incidents_of(*hogs, rest(600))
+
+    (cause,) = incident.causes
+    assert (cause.kind, cause.culprit, cause.time_ns) == ("run_queue", None, 400 * MS)
+    others = [row(RUN_QUEUE, SYNC, 60, who=Culprit(900 + n, 0, "hog")) for n in range(10)]
+    both = [*others, rest(1400)]
+    begin = account(99.9, *(one._replace(time_ns=0, ended_ns=0) for one in both))
+    acute = [
+        one._replace(event=one.event._replace(culprit_pid=900 + number // 2))
+        if hasattr(one, "runnable_unix_ns")
+        else one
+        for number, one in enumerate(steps(10, 60))
+    ]
+    _, explainer = explain(usual(), *acute, begin, account(102, *both))
+    assert not any(incident.chronic for incident in explainer.incidents())

@@ -377,6 +377,18 @@ def test_places_are_bounded_and_forgotten():
     assert places.find(42, "ipc") is None
 
 
+def test_places_of_very_many_processes_are_bounded():
+    """Those that were seen first are given up."""
+    places = Places(4096)
+    for pid in range(1, 400):
+        for number in range(50):
+            wait = off_cpu(number, 1, reason="ipc", stack=place_of("f", number))
+            places.observe(wait._replace(event=wait.event._replace(pid=pid)))
+
+    assert places.find(1, "ipc") is None
+    assert places.find(399, "ipc") is not None
+
+
 def test_the_window_of_a_tree_is_said_by_its_account():
     """Times of a process that did nothing in a window are none."""
     assert grow([waited(BLOCKED, GAP, 0, "ipc", ended_ms=0)]) is None
