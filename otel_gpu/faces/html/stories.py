@@ -8,7 +8,7 @@ from typing import NamedTuple
 from otel_gpu.faces.fields import SHOWN_SHARE, largest_first
 from otel_gpu.faces.html.charts import is_busy
 from otel_gpu.faces.html.markup import Place
-from otel_gpu.faces.html.shapes import Part, cause_parts, listed, named_parts
+from otel_gpu.faces.html.shapes import Part, cause_parts, listed
 from otel_gpu.findings import causes
 from otel_gpu.findings.causes import Step, find_intervals, longest_first, rank_of, write_tree
 from otel_gpu.findings.document import (
@@ -21,10 +21,11 @@ from otel_gpu.findings.document import (
     Incident,
     Process,
     ProcessImage,
+    Who,
     key_of,
     stack_of_cause,
 )
-from otel_gpu.findings.phrases import CLASSES, OTHER, STATES, tone_of
+from otel_gpu.findings.phrases import CLASSES, OTHER, tone_of
 from otel_gpu.findings.sentences import (
     TIMES,
     Code,
@@ -34,6 +35,7 @@ from otel_gpu.findings.sentences import (
     what_happened,
     what_it_did,
 )
+from otel_gpu.findings.time_rows import time_rows
 from otel_gpu.findings.words import count_of, format_duration
 
 MOST_FRAMES = 64
@@ -53,6 +55,7 @@ _MOST_PLACES = 3
 _MOST_PROCESSES = 8
 _LEADING_SHARE = 0.02
 _MOST_LEADING = 5
+_IDENTITY = ("command", "unit", "container", "pod", "owner")
 
 
 def leading_incident(document: Document) -> Incident | None:
@@ -74,7 +77,11 @@ def lead_parts(incident: Incident) -> list[Part]:
 
 
 class Node(NamedTuple):
-    """A cause in a tree; one with ``rest`` stands for the smaller ones beside it."""
+    """
+    A cause in a tree, or a part of all the time of a process.
+
+    One with ``rest`` stands for the smaller ones beside it; ``identity`` says more of who it was.
+    """
 
     share: float
     time_ns: int
@@ -84,6 +91,30 @@ class Node(NamedTuple):
     place: Place | None = None
     inner: Sequence["Node"] = ()
     rest: str = ""
+    identity: str = ""
+
+
+def time_nodes(process: Process) -> list[Node]:
+    """Return where all the time of the threads of a process went that feed a GPU."""
+    levels: list[list[Node]] = [[]]
+    known = {process.process.pid}
+    for row in time_rows(process.time_tree):
+        one, inner = row.node, list[Node]()
+        is_new = one.who is not None and one.who.pid not in known
+        identity = _identity_of(one.who, process) if one.who and is_new else ""
+        known |= {one.who.pid} if one.who else set()
+        shown = Node(one.share, one.time_ns, row.tone, sentence=row.sentence, inner=inner)
+        levels[row.depth].append(shown._replace(identity=identity))
+        levels[row.depth + 1 :] = [inner]
+    return levels[0]
+
+
+def _identity_of(who: Who, process: Process) -> str:
+    """Say who it is that is known by name and number; nothing of one like the process itself."""
+    if who.command == process.command:
+        return ""
+    known = ((name, getattr(who, name)) for name in _IDENTITY)
+    return "; ".join(f"{name} {value}" for name, value in known if value)
 
 
 def cause_nodes(found: Sequence[Cause], own: CallStack | None = None) -> list[Node]:
@@ -165,14 +196,9 @@ def judged_and_others(document: Document) -> tuple[list[Process], list[Process]]
     return sorted(judged, key=lambda one: -sum(one.budget_ns.values())), list(others)
 
 
-def budget_parts(process: Process) -> list[Part]:
-    """Return where the time of a process's feeder threads went, with how long."""
-    total_ns = sum(process.budget_ns.values())
-    shares = {state: time_ns / total_ns for state, time_ns in process.budget_ns.items()}
-    return [
-        part._replace(beside=format_duration(part.share * total_ns))
-        for part in named_parts(shares, STATES)
-    ]
+def state_parts(process: Process) -> list[Part]:
+    """Return what a process's feeder threads spent their time on."""
+    return [Part(node.tone, node.sentence, node.share) for node in time_nodes(process)]
 
 
 def tone_of_verdict(verdict: str) -> str:

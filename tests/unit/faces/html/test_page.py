@@ -149,6 +149,13 @@ def test_quiet_is_a_result(changed, heading):
     assert "None: no call and no gap was far slower than usual" in text
 
 
+def test_where_the_time_went_is_the_first_section():
+    """It answers why the GPU is not busy; all else is about parts of it."""
+    sections = [value for tag, name, value in PLAIN.values if (tag, name) == ("section", "id")]
+
+    assert sections[:3] == ["where", "verdict", "incidents"]
+
+
 def test_parts_that_have_nothing_are_left_out():
     """An empty capture has a page."""
     empty = report_named("x")._replace(
