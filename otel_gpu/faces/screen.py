@@ -18,6 +18,8 @@ from otel_gpu.faces.text import style_of
 from otel_gpu.findings.causes import is_hosts_fault
 from otel_gpu.findings.document import ImageKey, Incident, key_of
 from otel_gpu.findings.open_calls import OpenCall
+from otel_gpu.findings.sentences import plain
+from otel_gpu.findings.time_rows import TimeRow, largest_leaves
 from otel_gpu.findings.view import IncidentLine, ProcessLine, View
 from otel_gpu.findings.words import (
     describe_kind,
@@ -32,7 +34,8 @@ from otel_gpu.findings.words import (
 )
 
 _VERDICTS = {"gpu-bound": "green", "unknown": "dim"}
-_TALL, _WIDE = 30, 60
+_TALL, _WIDE = 36, 60
+_MOST_LEAVES = 3
 
 
 class Controls(NamedTuple):
@@ -58,6 +61,7 @@ def draw_screen(
     parts = [
         _header(view, controls, source),
         _processes(view, controls, width, 20 if height is None else max(1, height // 6)),
+        _leaves(view, controls, 12 if height is None else max(0, height // 4 - 4)),
         _incidents(shown, 10 if height is None else max(1, height // 10)),
         _open_calls(shown.open_calls, 10 if height is None else max(1, height // 12)),
     ]
@@ -87,7 +91,7 @@ def _choose(view: View, chosen: ImageKey | None) -> View:
         return view
 
     def lost(line: IncidentLine) -> bool:
-        return any(key_of(chain.effect.process) == chosen for chain in line.incident.chains)
+        return chosen in map(key_of, line.incident.processes)
 
     return view._replace(
         apis=tuple(line for line in view.apis if key_of(line.total.process) == chosen),
@@ -148,6 +152,26 @@ def _processes(view: View, controls: Controls, width: int, most: int) -> Iterato
         yield legend
 
 
+def _leaves(view: View, controls: Controls, most: int) -> Iterator[Text]:
+    """Say who or what took most of the time of the last interval, a line for each."""
+    grown = [line for line in view.processes if line.time_tree]
+    grown = [line for line in grown if controls.chosen in (None, key_of(line.process))]
+    # Those that ended are of interest where nothing else is left.
+    grown = [line for line in grown if not line.has_ended] or grown
+    each = min(_MOST_LEAVES, max(1, most // max(1, len(grown))))
+    for line in grown[:most]:
+        of = f"{short_process(line.process)}: " if len(grown) > 1 else ""
+        for path in largest_leaves(line.time_tree, each):
+            yield _leaf(path, of)
+
+
+def _leaf(path: tuple[TimeRow, ...], of: str) -> Text:
+    state, *way = path
+    said = ", ".join(plain(row.sentence) for row in way or path)
+    share = format_share(path[-1].node.share)
+    return Text.assemble((f"{share:>6}", "bold"), f"  {of}{printable(state.node.state)}  ", said)
+
+
 def _process_cell(line: ProcessLine, controls: Controls) -> Text:
     is_chosen = key_of(line.process) == controls.chosen
     cell = Text("> " if is_chosen else "", style="reverse" if is_chosen else "")
@@ -164,7 +188,10 @@ def _verdict_cell(verdict: str) -> Text:
 def _incidents(view: View, most: int) -> Iterator[Text]:
     if not view.incidents:
         if view.processes:
-            yield Text("No incident: no call and no gap was far slower than usual.", style="dim")
+            yield Text(
+                "No incident: nothing was far slower than usual, or took much of the time.",
+                style="dim",
+            )
         return
     forming = sum(line.is_forming for line in view.incidents)
     counts = f"  {forming:,} forming, {len(view.incidents) - forming:,} over"
@@ -188,6 +215,8 @@ def _incident(line: IncidentLine, now_unix_ns: int) -> Iterator[Text]:
 
 
 def _what(incident: Incident) -> str:
+    if incident.chronic:
+        return f"chronic in {', '.join(map(short_process, incident.processes))}"
     worst = max(incident.chains, key=lambda chain: chain.effect.excess_ns, default=None)
     if worst is None:
         return ""
