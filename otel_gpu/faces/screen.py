@@ -19,7 +19,7 @@ from otel_gpu.findings.causes import is_hosts_fault
 from otel_gpu.findings.document import ImageKey, Incident, key_of
 from otel_gpu.findings.open_calls import OpenCall
 from otel_gpu.findings.sentences import plain
-from otel_gpu.findings.time_rows import time_rows
+from otel_gpu.findings.time_rows import TimeRow, largest_leaves
 from otel_gpu.findings.view import IncidentLine, ProcessLine, View
 from otel_gpu.findings.words import (
     describe_kind,
@@ -34,8 +34,8 @@ from otel_gpu.findings.words import (
 )
 
 _VERDICTS = {"gpu-bound": "green", "unknown": "dim"}
-_TALL, _WIDE = 30, 60
-_TIME_SHARE = 0.02
+_TALL, _WIDE = 36, 60
+_MOST_LEAVES = 3
 
 
 class Controls(NamedTuple):
@@ -61,7 +61,7 @@ def draw_screen(
     parts = [
         _header(view, controls, source),
         _processes(view, controls, width, 20 if height is None else max(1, height // 6)),
-        _times(view, controls, 20 if height is None else max(2, height // 6)),
+        _leaves(view, controls, 12 if height is None else max(0, height // 4 - 4)),
         _incidents(shown, 10 if height is None else max(1, height // 10)),
         _open_calls(shown.open_calls, 10 if height is None else max(1, height // 12)),
     ]
@@ -152,16 +152,24 @@ def _processes(view: View, controls: Controls, width: int, most: int) -> Iterato
         yield legend
 
 
-def _times(view: View, controls: Controls, most: int) -> Iterator[Text]:
-    """Say for whom the process waits that is looked at, or else the first of them."""
-    chosen = [line for line in view.processes if key_of(line.process) == controls.chosen]
-    for line in (chosen or view.processes)[:1]:
-        rows = list(time_rows(line.time_tree, least_share=_TIME_SHARE))
-        if any(row.depth for row in rows):
-            yield Text(f"where the time of {short_process(line.process)} goes", style="bold")
-            for row in rows[:most]:
-                words = f"{'  ' * row.depth}{plain(row.sentence)}"
-                yield Text(f"{format_share(row.node.share):>7}  {words}")
+def _leaves(view: View, controls: Controls, most: int) -> Iterator[Text]:
+    """Say who or what took most of the time of the last interval, a line for each."""
+    grown = [line for line in view.processes if line.time_tree]
+    grown = [line for line in grown if controls.chosen in (None, key_of(line.process))]
+    # Those that ended are of interest where nothing else is left.
+    grown = [line for line in grown if not line.has_ended] or grown
+    each = min(_MOST_LEAVES, max(1, most // max(1, len(grown))))
+    for line in grown[:most]:
+        of = f"{short_process(line.process)}: " if len(grown) > 1 else ""
+        for path in largest_leaves(line.time_tree, each):
+            yield _leaf(path, of)
+
+
+def _leaf(path: tuple[TimeRow, ...], of: str) -> Text:
+    state, *way = path
+    said = ", ".join(plain(row.sentence) for row in way or path)
+    share = format_share(path[-1].node.share)
+    return Text.assemble((f"{share:>6}", "bold"), f"  {of}{printable(state.node.state)}  ", said)
 
 
 def _process_cell(line: ProcessLine, controls: Controls) -> Text:
@@ -180,7 +188,10 @@ def _verdict_cell(verdict: str) -> Text:
 def _incidents(view: View, most: int) -> Iterator[Text]:
     if not view.incidents:
         if view.processes:
-            yield Text("No incident: no call and no gap was far slower than usual.", style="dim")
+            yield Text(
+                "No incident: nothing was far slower than usual, or took much of the time.",
+                style="dim",
+            )
         return
     forming = sum(line.is_forming for line in view.incidents)
     counts = f"  {forming:,} forming, {len(view.incidents) - forming:,} over"
@@ -204,9 +215,11 @@ def _incident(line: IncidentLine, now_unix_ns: int) -> Iterator[Text]:
 
 
 def _what(incident: Incident) -> str:
+    if incident.chronic:
+        return f"chronic in {', '.join(map(short_process, incident.processes))}"
     worst = max(incident.chains, key=lambda chain: chain.effect.excess_ns, default=None)
     if worst is None:
-        return f"all the time in {', '.join(map(short_process, incident.processes))}"
+        return ""
     times = f"{incident.effects:,} x " if incident.effects > 1 else ""
     return f"{times}{describe_kind(worst.effect)[:80]} in {short_process(worst.effect.process)}"
 

@@ -38,6 +38,19 @@ def time_rows(tree: Node | None, *, least_share: float = _LEAST_SHARE) -> Iterat
         yield from _rows(tree, 0, "", least_share)
 
 
+def largest_leaves(tree: Node | None, most: int) -> list[tuple[TimeRow, ...]]:
+    """Return the leaves with most time, each as the rows that lead to it: its state first."""
+    rows = list(time_rows(tree))
+    path: list[TimeRow] = []
+    leaves: list[tuple[TimeRow, ...]] = []
+    depths = [*(row.depth for row in rows[1:]), 0]
+    for row, next_depth in zip(rows, depths, strict=False):
+        path[row.depth :] = [row]
+        if next_depth <= row.depth:
+            leaves.append(tuple(path))
+    return sorted(leaves, key=lambda leaf: -leaf[-1].node.time_ns)[:most]
+
+
 def _rows(parent: Node, depth: int, state: str, least_share: float) -> Iterator[TimeRow]:
     for node in parent.children:
         if node.share < least_share:

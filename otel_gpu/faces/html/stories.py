@@ -21,6 +21,7 @@ from otel_gpu.findings.document import (
     Incident,
     Process,
     ProcessImage,
+    Who,
     key_of,
     stack_of_cause,
 )
@@ -54,6 +55,7 @@ _MOST_PLACES = 3
 _MOST_PROCESSES = 8
 _LEADING_SHARE = 0.02
 _MOST_LEADING = 5
+_IDENTITY = ("command", "unit", "container", "pod", "owner")
 
 
 def leading_incident(document: Document) -> Incident | None:
@@ -75,7 +77,11 @@ def lead_parts(incident: Incident) -> list[Part]:
 
 
 class Node(NamedTuple):
-    """A cause in a tree; one with ``rest`` stands for the smaller ones beside it."""
+    """
+    A cause in a tree, or a part of all the time of a process.
+
+    One with ``rest`` stands for the smaller ones beside it; ``identity`` says more of who it was.
+    """
 
     share: float
     time_ns: int
@@ -85,6 +91,30 @@ class Node(NamedTuple):
     place: Place | None = None
     inner: Sequence["Node"] = ()
     rest: str = ""
+    identity: str = ""
+
+
+def time_nodes(process: Process) -> list[Node]:
+    """Return where all the time of the threads of a process went that feed a GPU."""
+    levels: list[list[Node]] = [[]]
+    known = {process.process.pid}
+    for row in time_rows(process.time_tree):
+        one, inner = row.node, list[Node]()
+        is_new = one.who is not None and one.who.pid not in known
+        identity = _identity_of(one.who, process) if one.who and is_new else ""
+        known |= {one.who.pid} if one.who else set()
+        shown = Node(one.share, one.time_ns, row.tone, sentence=row.sentence, inner=inner)
+        levels[row.depth].append(shown._replace(identity=identity))
+        levels[row.depth + 1 :] = [inner]
+    return levels[0]
+
+
+def _identity_of(who: Who, process: Process) -> str:
+    """Say who it is that is known by name and number; nothing of one like the process itself."""
+    if who.command == process.command:
+        return ""
+    known = ((name, getattr(who, name)) for name in _IDENTITY)
+    return "; ".join(f"{name} {value}" for name, value in known if value)
 
 
 def cause_nodes(found: Sequence[Cause], own: CallStack | None = None) -> list[Node]:
@@ -100,17 +130,6 @@ def cause_nodes(found: Sequence[Cause], own: CallStack | None = None) -> list[No
         return Node(cause.share, cause.time_ns, tone, kind, said, place, shown)
 
     return _trim(write_tree(found, write))
-
-
-def time_nodes(process: Process) -> list[Node]:
-    """Return where all the time of a process's feeder threads went, and who they waited for."""
-    # Read backwards, what is deeper and stands behind a row is below it.
-    below: dict[int, list[Node]] = {}
-    for row in reversed(list(time_rows(process.time_tree))):
-        inner = below.pop(row.depth + 1, [])
-        node = Node(row.node.share, row.node.time_ns, row.tone, "", row.sentence, None, inner[::-1])
-        below.setdefault(row.depth, []).append(node)
-    return below.get(0, [])[::-1]
 
 
 def _trim(nodes: list[Node]) -> list[Node]:
@@ -175,6 +194,11 @@ def judged_and_others(document: Document) -> tuple[list[Process], list[Process]]
     judged = filter(is_judged, document.processes)
     others = filterfalse(is_judged, document.processes)
     return sorted(judged, key=lambda one: -sum(one.budget_ns.values())), list(others)
+
+
+def state_parts(process: Process) -> list[Part]:
+    """Return what a process's feeder threads spent their time on."""
+    return [Part(node.tone, node.sentence, node.share) for node in time_nodes(process)]
 
 
 def tone_of_verdict(verdict: str) -> str:

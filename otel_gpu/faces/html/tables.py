@@ -96,7 +96,9 @@ def incident_table(rest: Sequence[Incident], first: int, origin_unix_ns: int) ->
         return Cell(format_offset(one.start_unix_ns, origin_unix_ns), one.start_unix_ns)
 
     columns = (
-        fields.text("severity", lambda one: Name(one.severity)),
+        fields.text(
+            "severity", lambda one: (Name(one.severity), ", chronic" if one.chronic else "")
+        ),
         fields.text("what happened", lambda one: (sentence_of(one), ": ", loss_of(one))),
         Field("from", begin),
         fields.figure("lost", "lost_ns", format_duration),

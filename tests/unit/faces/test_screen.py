@@ -1,6 +1,7 @@
 """The screen: what fits a terminal, and that names stay names."""
 
 import io
+import re
 from collections import Counter
 from importlib import resources
 from pathlib import Path
@@ -14,7 +15,7 @@ from rich.text import Text
 
 from otel_gpu import pipeline, wire
 from otel_gpu.commands._sources import RecordingSource
-from otel_gpu.enrich.activities import ProcessImage
+from otel_gpu.enrich.activities import ProcessImage, Who
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.explain.chains import Incident
 from otel_gpu.explain.settings import Settings
@@ -23,6 +24,7 @@ from otel_gpu.faces.call_table import SORTS
 from otel_gpu.faces.columns import Column, draw_columns
 from otel_gpu.faces.screen import Controls, draw_screen, key_of
 from otel_gpu.findings.board import Board
+from otel_gpu.findings.document import Node, Where
 from otel_gpu.findings.view import Agent, IncidentLine
 from tests.activities import (
     SECOND,
@@ -111,6 +113,10 @@ def test_a_capture_on_a_common_terminal(tmp_path):
         "train.py (4242)  mixed      mixed        AAAAHHRRRRRRCCCCCCCC  ipc 40 %",
         "A api  H host  R run_queue  C ipc",
         "",
+        "  40 %  ipc  data from others",
+        "  30 %  run_queue  waiting for a CPU",
+        "  20 %  api  inside CUDA calls",
+        "",
         "incidents  2 forming, 0 over",
         "HIGH   220 ms lost now  slow gap before cudaMemcpy in train.py (4242)",
         "       <- ipc 91 % by pt_data_worker (4250)  See what the sender did meanwhile;…",
@@ -133,6 +139,76 @@ def test_a_screen_fills_its_terminal_and_no_more(width, height):
         assert max(map(cell_len, lines)) <= width
         assert any(line.startswith("cudaLaunchKernel") for line in lines)
         assert lines[-1].startswith("q quit  p pause")
+
+
+@pytest.mark.parametrize("height", range(20, 61))
+def test_calls_are_on_a_screen_of_any_height(height):
+    """However much there is to say about processes and incidents."""
+    lines = drawn(crowded(), Controls(has_keys=True), height=height)
+
+    assert any(line.startswith("cudaLaunchKernel") for line in lines)
+
+
+def waited_for(line, comm):
+    """A process line whose threads mostly waited for somebody, who worked."""
+    worker = Who(77, 77, comm)
+    work = Node("host_work", 6 * SECOND, 0.6, worker, Where("decode", "/app/data.py", 7))
+    feeder = Node("ipc", 7 * SECOND, 0.7, Who(77, 79, comm, function="_feed"), children=(work,))
+    waits = Node("ipc", 7 * SECOND, 0.7, children=(feeder,))
+    busy = Node("run_queue", SECOND, 0.1, children=(Node("run_queue", SECOND, 0.1, worker),))
+    rest = [Node(state, SECOND, 0.1) for state in ("host", "gpu_wait")]
+    tree = Node("all", 10 * SECOND, 1.0, children=(waits, busy, *rest))
+    return line._replace(time_tree=tree)
+
+
+def leaves_of(view, *chosen, **size):
+    named = Controls(*chosen)
+    return [line for line in drawn(view, named, width=120, **size) if re.match(r" +\d+ %", line)]
+
+
+def test_the_largest_leaves_of_the_time_tree_say_who_and_what():
+    """Of one process three, each with who was waited for and what that one did."""
+    view = crowded()
+    view = view._replace(processes=(waited_for(view.processes[0], "loader"),), apis=())
+
+    assert leaves_of(view, height=40) == [
+        "  60 %  ipc  for loader (77/79), in _feed, loader (77), which was working on a CPU, in data.py:7 decode",
+        "  10 %  run_queue  loader (77) had the CPU",
+        "  10 %  host  its own work",
+    ]
+    assert len(leaves_of(view, height=24)) == 2
+    assert leaves_of(view, height=16) == []
+
+
+def test_each_of_several_processes_has_its_largest_leaf():
+    """Those that run; one that is chosen has all the room."""
+    view = crowded()
+    lines = [waited_for(line, "loader") for line in view.processes[:4]]
+    ended = lines.pop()._replace(has_ended=True)
+    view = view._replace(processes=(*lines, ended), apis=())
+
+    several = leaves_of(view, height=28)
+
+    assert [line.partition(": ")[0] for line in several] == [
+        f"  60 %  trainer ({line.process.pid})" for line in lines
+    ]
+    assert len(leaves_of(view, "time", key_of(lines[1].process), height=28)) == 3
+    assert len(leaves_of(view._replace(processes=(ended,)), height=28)) == 3
+
+
+def test_a_chronic_incident_is_said_to_be_one():
+    """It has no effect to be named by; the process whose time it was is named."""
+    view = crowded()
+    cause = incident_of(view.processes[0].process).causes[0]
+    first = view.processes[0].process
+    chronic = Incident("c", "high", 0, 0, SECOND, (cause,), 0, (), (), 0, True, first)
+    view = view._replace(incidents=(IncidentLine(chronic, True),))
+
+    for chosen in (None, key_of(first)):
+        (line,) = [x for x in drawn(view, Controls(chosen=chosen)) if x.startswith("HIGH")]
+        assert line == f"HIGH   1 s lost now  chronic in trainer ({first.pid})"
+    other = key_of(view.processes[1].process)
+    assert not [x for x in drawn(view, Controls(chosen=other)) if x.startswith("HIGH")]
 
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
@@ -180,6 +256,7 @@ def test_columns_go_and_are_not_cut():
 def test_hostile_names_stay_names(width, height):
     """No control character and no markup of a traced program is obeyed."""
     view = crowded(HOSTILE)
+    view = view._replace(processes=tuple(waited_for(one, HOSTILE) for one in view.processes))
 
     lines = draw_screen(view, Controls(), source=HOSTILE, width=width, height=height)
 

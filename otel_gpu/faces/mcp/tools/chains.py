@@ -61,11 +61,10 @@ def get_causal_chains(
     limit: Annotated[int, rows(50, "incidents, and chains")] = 5,
 ) -> Answer:
     """
-    What was slow, hung or failed, and why: incidents (effects of the same causes) with lost time,
-    causes, who did it, advice; and the worst single effects. A chronic incident takes much of all
-    time of the threads that feed a GPU, of which its cause's share is, and may have no effects. A
-    cause's share is of the effect's
-    duration and is measured by intervals of the same thread, or of the thread that it waited for
+    What was slow, hung or failed, and why: incidents (effects of the same causes; chronic: a cause
+    that takes much of all the time, usual or not) with lost time, causes, who did it, advice; and
+    the worst single effects. A cause's share is of the effect's duration (of a chronic one, of the
+    time of the threads that feed the GPU) and is measured by intervals of the same thread, or of the thread that it waited for
     (of_which). What no cause accounts for is unexplained. Evidence ids name intervals: give a
     chain's id to see them, with span ids. code is the line of the program's own code, where that
     is known: of an effect where it was called, of a cause where its thread was for most of it;
@@ -106,7 +105,7 @@ def _incident(incident: Incident, document: Document) -> dict[str, Any]:
     kinds = Counter((chain.effect.kind, chain.effect.api) for chain in incident.chains)
     services = {image.pid: image for image in incident.processes}
     return {
-        **noun(incident, "id severity"),
+        **noun(incident, "id severity chronic"),
         "services": [
             {"pid": pid, "service": service(image)}
             for pid, image in sorted(services.items())[:_MAX_LISTED]
@@ -114,7 +113,6 @@ def _incident(incident: Incident, document: Document) -> dict[str, Any]:
         "at_us": since(incident.start_unix_ns, document),
         "until_us": since(incident.end_unix_ns, document),
         "lost_us": micros(incident.lost_ns),
-        "chronic": incident.chronic,
         "effects": incident.effects,
         "effects_seen": [
             {"kind": kind, "api": name_of(api), "count": count}

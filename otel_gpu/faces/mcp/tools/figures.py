@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 from otel_gpu.faces.fields import largest_first
-from otel_gpu.faces.mcp.answers import first_of, inert, micros
+from otel_gpu.faces.mcp.answers import Listing, first_of, micros, name_of
 from otel_gpu.faces.mcp.arguments import rows
 from otel_gpu.faces.mcp.captures import Study
 from otel_gpu.faces.mcp.tool import Answer, noun, service, share, since, table, tool
@@ -14,11 +14,13 @@ from otel_gpu.findings.health import DISTRIBUTIONS, STATES
 from otel_gpu.findings.memory import ROLES
 from otel_gpu.findings.phases import phase_of
 from otel_gpu.findings.phrases import CONTEXTS
-from otel_gpu.findings.sentences import plain
+from otel_gpu.findings.sentences import plain, sentence_of
 from otel_gpu.findings.time_rows import time_rows
 
 _MAX_VERDICTS = 50
-_MAX_TIME_ROWS = 40
+_MAX_TREES = 4
+_MAX_CHRONIC = 10
+_OF_TREES = ("pid", "depth", "share", "time_us", "state", "what", "their_command")
 # Fewer points have no first and last third.
 _LEAST = 3
 
@@ -70,17 +72,21 @@ def get_time_budget(
     study: Study, limit: Annotated[int, rows(200, "rows of each list")] = 25
 ) -> Answer:
     """
-    Why a GPU is not busy, and what bounds each process (gpu-bound, data-bound, ...): all time of the
-    threads that feed the GPU as a tree (where_time_went: each row is a part of the last one above
-    it of less depth: state, for whom it waited, what that one did meanwhile, where), and the shares
-    that the verdict compares; then how long threads were off the
-    CPU and for which reason, and which threads kept them waiting. by_thread is empty or other
+    Why the GPU is not busy. time_tree: all of the time of the threads that feed it, of the
+    processes with most of it; a row is a part of the one above it of less depth, share is of the
+    process's tree: depth 0 what they did, 1 for whom or what they waited, 2 what that one did
+    meanwhile; their_command stands once. chronic: causes that take much of that time, usual or not. Then what bounds each
+    process (gpu-bound, data-bound, ...): its time by state, and the shares that the verdict
+    compares; how long threads were off the CPU and for which reason, and which threads kept slow
+    calls and gaps waiting. by_thread is empty or other
     where the name is not known. Time off the CPU of threads that make no calls is not a fault in
     itself. in_calls is the time of all threads inside CUDA calls; it can be more than the window
     where several call.
     """
     document = study.document
     return {
+        "time_tree": _time_tree(document, limit),
+        "chronic": first_of(list(_chronic(document)), _MAX_CHRONIC),
         "verdicts": first_of(list(map(_verdict, document.judged)), _MAX_VERDICTS),
         "off_cpu": table(
             document.off_cpu,
@@ -102,6 +108,41 @@ def get_time_budget(
         ),
         "notes": list(_notes(study)),
     }
+
+
+def _time_tree(document: Document, most: int) -> Listing:
+    """Return the rows of the largest trees, as many as there may be of each."""
+    trees = [(one.process.pid, one.time_tree) for one in document.judged if one.time_tree]
+    ranked = sorted(trees, key=lambda tree: (-tree[1].time_ns, tree[0]))
+    shown: list[list[object]] = []
+    more = 0
+    for number, (pid, tree) in enumerate(ranked):
+        grown = list(time_rows(tree))
+        kept = most if number < _MAX_TREES else 0
+        more += len(grown[kept:])
+        said: set[str] = set()
+        for node, depth, _, sentence in grown[:kept]:
+            command = node.who.command if node.who else ""
+            shown.append(
+                [
+                    *(pid, depth, share(node.share), micros(node.time_ns), name_of(node.state)),
+                    *(plain(sentence), "" if command in said else name_of(command)),
+                ]
+            )
+            said.add(command)
+    return Listing(shown, _OF_TREES, more)
+
+
+def _chronic(document: Document) -> Iterator[dict[str, Any]]:
+    for incident in document.incidents:
+        if incident.chronic:
+            yield {
+                **noun(incident, "id severity lost_us"),
+                "share": share(incident.causes[0].share),
+                "pids": [image.pid for image in incident.processes],
+                "what": plain(sentence_of(incident)),
+                "advice": incident.advice,
+            }
 
 
 def _notes(study: Study) -> Iterator[str]:
@@ -133,19 +174,6 @@ def _verdict(judged: Process) -> dict[str, Any]:
     return noun(judged, "pid service verdict") | {
         "shares": {name: share(part) for name, part in largest_first(judged.verdict_shares)},
         "budget_us": {name: micros(time) for name, time in largest_first(judged.budget_ns)},
-        "where_time_went": first_of(
-            [
-                [
-                    row.depth,
-                    micros(row.node.time_ns),
-                    share(row.node.share),
-                    inert(plain(row.sentence)),
-                ]
-                for row in time_rows(judged.time_tree)
-            ],
-            _MAX_TIME_ROWS,
-            ("depth", "time_us", "share", "what"),
-        ),
     }
 
 

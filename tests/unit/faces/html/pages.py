@@ -4,7 +4,7 @@ from html.parser import HTMLParser
 
 from markupsafe import escape
 
-from otel_gpu.enrich.activities import CallStack, ProcessImage
+from otel_gpu.enrich.activities import CallStack, ProcessImage, Resource, Who
 from otel_gpu.explain.chains import Cause, Chain, Culprit, Effect, Evidence, Incident, Verdict
 from otel_gpu.faces.html import page
 from otel_gpu.faces.html.markup import ENVIRONMENT, show
@@ -14,9 +14,11 @@ from otel_gpu.findings.document import (
     Blame,
     Document,
     Load,
+    Node,
     OffCpu,
     Slot,
     Throttled,
+    Where,
     Window,
     processes_of,
 )
@@ -100,6 +102,23 @@ def stack_named(name, number):
     return CallStack(number, frames, number > 1, "eh_frame", "ok", frames[1])
 
 
+def tree_named(name, kind):
+    """Where the time went of a process whose every name is ``name``."""
+    who = Who(900, 901, name, name, name, name, name, name, name)
+    where = Where(name, name, 3)
+    file = Resource("file", name, name, name, is_remote=True, source=name)
+    work = Node("host_work", MS, 0.5, Who(901, 901, name, name), where, 1)
+    behind = Node(kind, MS, 0.5, who, where, 1, resource=file)
+    waited = Node("ipc", 2 * MS, 1.0, who, where, 2, (work, behind), resource=file)
+    unknown = Node("unknown", MS, 0.5, note=name)
+    return Node(
+        "all",
+        4 * MS,
+        1.0,
+        children=(Node("ipc", 3 * MS, 0.7, children=(waited, unknown)), Node(name, MS, 0.3)),
+    )
+
+
 def report_named(name, *, kind="sleep", severity="high", verdict="cpu-bound"):
     """A report with something in each of its parts; each string of the traced is ``name``."""
     process = ProcessImage(
@@ -130,13 +149,18 @@ def report_named(name, *, kind="sleep", severity="high", verdict="cpu-bound"):
     incidents = (
         Incident(name, severity, T0, T0 + SECOND, 27 * MS, causes, MS, (name,), chains, 40),
         Incident(name, severity, T0, T0 + SECOND, 0, (), MS, (), (), 2),
+        Incident(
+            f"{name}c", severity, T0, T0 + SECOND, MS, causes, 0, (name,), (), 0, True, process
+        ),
     )
     slots = [
         Slot(image, T0 + n * SECOND, T0 + (n + 1) * SECOND, 5, 5.0, 3e8, 2, 4.0, 7e7, 9e8)
         for image in (None, process, other)
         for n in range(3)
     ]
-    judged = Verdict(process, verdict, {"cpu": 0.7, name: 0.3}, {"io": MS, name: 5})
+    judged = Verdict(
+        process, verdict, {"cpu": 0.7, name: 0.3}, {"io": MS, name: 5}, tree_named(name, kind)
+    )
     return Document(
         source=f"/folder/{name}",
         window=Window(T0, T0 + 3 * SECOND),

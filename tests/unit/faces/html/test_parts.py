@@ -5,11 +5,12 @@ import re
 
 import pytest
 
+from otel_gpu.enrich.activities import Who
 from otel_gpu.faces.fields import Cell, Field
 from otel_gpu.faces.html import tables
 from otel_gpu.faces.html.page import MOST_BALANCES
 from otel_gpu.faces.html.tables import Table
-from otel_gpu.findings.document import Api, Balance, OffCpu, Slot, processes_of
+from otel_gpu.findings.document import Api, Balance, Node, OffCpu, Slot, Where, processes_of
 from tests.activities import SECOND, T0, image
 from tests.unit.faces.html.pages import Seen, part, report_named, text_of
 from tests.unit.findings.samples import MS, verdict
@@ -115,7 +116,7 @@ def test_the_largest_balances_come_first():
 
 
 def test_a_verdict_comes_with_its_numbers():
-    """In words, as shares, and as the time behind them."""
+    """In words, and as shares."""
     report = report_named("x")._replace(
         processes=tuple(processes_of((TRAINER, SERVER), [verdict(TRAINER)])), apis=()
     )
@@ -123,10 +124,70 @@ def test_a_verdict_comes_with_its_numbers():
     assert text_of(part("verdicts_part", report)) == (
         "trainer (42) cpu-bound More than half of its time it worked on a CPU, or waited for one. "
         "CPU: working or waiting for one 75 % waiting for the GPU 25 % "
-        "Where 1 s of the threads that feed the GPU went "
-        "60 % 600 ms waiting for a CPU 25 % 250 ms waiting for the GPU 15 % 150 ms its own work "
         "Watched, and no CUDA call seen: server (77)"
     )
+
+
+def node(state, share, *children, **values):
+    return Node(state, round(share * SECOND), share, children=children, **values)
+
+
+def where_part(tree, **named):
+    judged = verdict(TRAINER)._replace(time_tree=tree)
+    report = report_named("x")._replace(processes=tuple(processes_of((TRAINER,), [judged])))
+    return part("where_part", report, **named)
+
+
+def test_the_time_tree_is_a_list_of_lists():
+    """Each row stands in the list of what it is a part of, with its time, share and place."""
+    loader = Who(77, 79, "loader", "python load.py", unit="job.service", owner="ann")
+    work = node("host_work", 0.5, who=loader, where=Where("decode", "/app/data.py", 7))
+    late = node("run_queue", 0.1, who=loader)
+    tree = node(
+        "all", 1.0, node("ipc", 0.6, node("ipc", 0.6, work, late, who=loader)), node("host", 0.4)
+    )
+
+    markup = where_part(tree)
+
+    assert text_of(markup) == (
+        "trainer (42): 1 s of threads that feed the GPU "
+        "60 % 600 ms data from others "
+        "60 % 600 ms for loader (77/79), job.service "
+        "command python load.py; unit job.service; owner ann "
+        "50 % 500 ms which was working on a CPU, in data.py:7 decode "
+        "10 % 100 ms which waited for a CPU "
+        "40 % 400 ms its own work"
+    )
+    lists = re.sub("<(?!/?(?:ul|li)[ >])[^>]*>|[^<>]+(?=<)", "", markup).replace(
+        ' class="causes"', ""
+    )
+    assert lists.replace("\n", "") == (
+        "<ul><li><ul><li><ul><li></li><li></li></ul></li></ul></li><li></li></ul>"
+    )
+
+
+def test_who_runs_what_the_process_itself_runs_is_not_said_again():
+    """A loader that was forked has its command."""
+    fork = Who(77, 77, "loader", "trainer", owner="ann")
+    tree = node("all", 1.0, node("ipc", 1.0, node("ipc", 1.0, who=fork)))
+
+    assert text_of(where_part(tree)).endswith("for loader (77)")
+
+
+def test_a_process_without_an_account_has_no_tree():
+    """Then there is no section either."""
+    assert where_part(None).strip() == ""
+
+
+def test_a_chronic_incident_is_marked():
+    """In its card, and in the row of one that has no card."""
+    acute, _, chronic = report_named("x").incidents
+
+    assert [
+        "chronic" in text_of(part("incident_card", 1, one, T0)) for one in (acute, chronic)
+    ] == [False, True]
+    table = tables.incident_table((acute, chronic), 1, T0)
+    assert [text_of(row[0].shown) for row in table.rows] == ["high", "high, chronic"]
 
 
 @pytest.mark.parametrize(
