@@ -24,6 +24,8 @@ from tools.grafana.promql import (
 )
 from tools.grafana.variables import INSTANCE, PLACE, SERVICE, choice, source
 
+STALLED = "gpu_cuda_thread_stall_time_seconds_total"
+_CULPRIT = ("otel_gpu_culprit_comm", "otel_gpu_culprit_state")
 CHOSEN = 'job=~"$service", instance=~"$instance"'
 API = choice(
     "api",
@@ -58,6 +60,19 @@ def _time() -> tuple[Panel, ...]:
             "The GPU starves where host and those outweigh gpu_wait.",
             "short",
             [Query(total(of(rate(TIME, CHOSEN)), ["state"]), "{{state}}")],
+            stacked="normal",
+        ),
+        Panel(
+            "Who kept its threads waiting",
+            "In threads, by the end of each wait: who kept the threads that feed the GPU from going on, and what "
+            "that one did meanwhile. The smaller ones are other; waits for the device are not among them.",
+            "short",
+            [
+                Query(
+                    total(of(rate(STALLED, CHOSEN)), ["state", *_CULPRIT]),
+                    "{{state}}: {{otel_gpu_culprit_comm}} {{otel_gpu_culprit_state}}",
+                )
+            ],
             stacked="normal",
         ),
         Panel(
