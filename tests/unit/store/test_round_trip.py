@@ -11,7 +11,17 @@ from hypothesis import strategies as st
 from otel_gpu import pipeline, wire
 from otel_gpu.capture.recording import read_recording
 from otel_gpu.demo.scenarios import SCENARIOS
-from otel_gpu.enrich.activities import DeviceIdentity, PressureActivity, ProcessImage
+from otel_gpu.enrich.activities import (
+    Culprit,
+    DeviceIdentity,
+    PressureActivity,
+    ProcessImage,
+    Resource,
+    ResourceActivity,
+    Wait,
+    Who,
+    WhoActivity,
+)
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.probe_table import Api
@@ -72,6 +82,28 @@ WORKER = ProcessImage(
     },
 )
 
+SHARE = Resource(
+    "file", "/data/é.bin", "nfs4", "/data", is_remote=True, peers=(7, 8), source="h:/x"
+)
+FEEDER = Culprit(42, 43, "feeder")
+PIPE = Wait(5, FEEDER, Culprit(77, 77, "☃"), wire.STATE_BLOCKED, "sleep", Resource("pipe", ""))
+SLOW_DISK = Wait(0, None, None, wire.STATE_NONE, "", SHARE)
+HOG = Wait(3, Culprit(9, 0, ""), None, wire.STATE_NONE, "", None)
+GAP = (wire.STATE_BLOCKED, wire.CONTEXT_GAP)
+
+
+def waits(at_s, ns):
+    """The time account of two processes, of which one waits for the other, for a file and for a CPU."""
+    return times(
+        at_s,
+        thread_time(TRAINER, wire.STATE_ON_CPU, wire.CONTEXT_GAP, ns, ended_ns=ns),
+        thread_time(TRAINER, *GAP, ns + 5, count=2, reason="ipc"),
+        thread_time(TRAINER, *GAP, 0, count=2, reason="ipc", ended_ns=ns, wait=PIPE),
+        thread_time(WORKER, wire.STATE_RUN_QUEUE, wire.CONTEXT_OTHER, 0, ended_ns=1, wait=HOG),
+        thread_time(WORKER, *GAP, 0, reason="io", ended_ns=2 * ns, wait=SLOW_DISK),
+        thread_time(WORKER, *GAP, 0, reason="ipc", ended_ns=2 * ns, wait=PIPE),
+    )
+
 
 def everything():
     """One activity of each kind, and two of some."""
@@ -83,6 +115,12 @@ def everything():
         probes(9, "/usr/lib/libcudart.so.13", symbols=12, exported=80),
         snapshot(10, calls(TRAINER, "cudaMalloc", [100, 300], size_bytes=64), forks(TRAINER, 3)),
         times(10, thread_time(TRAINER, wire.STATE_ON_CPU, wire.CONTEXT_GAP, 5 * MS)),
+        waits(10, 7 * MS),
+        WhoActivity(
+            T0 + 10 * SECOND, Who(9, 0, "hog", "hog --all", "c0", "p0", "hog.service", "me")
+        ),
+        WhoActivity(T0 + 10 * SECOND, Who(42, 43, "python3", function="naïve ☃")),
+        ResourceActivity(T0 + 10 * SECOND, SHARE, 3),
         counters(10, lost_no_entry=2, probe_entries=7),
         status(10, cpu_ns=5, rss_bytes=6, rejected={"short": 1}, dropped={}),
         PressureActivity(T0 + 10 * SECOND, {"load1": 0.5, "cpus": 2, "cgroups": {}}),
@@ -119,6 +157,7 @@ def everything():
             copies(WORKER, [4_096], device=DeviceIdentity(1, None, None)),
         ),
         times(15, thread_time(TRAINER, wire.STATE_ON_CPU, wire.CONTEXT_GAP, 9 * MS, count=4)),
+        ResourceActivity(T0 + 15 * SECOND, SHARE, 8),
         counters(15, lost_no_entry=3, probe_entries=7),
         ended(WORKER, 16, exit_code=9),
         ended(TRAINER, 16, exit_code=None),
