@@ -91,6 +91,9 @@ SLOW_DISK = Wait(0, None, None, wire.STATE_NONE, "", SHARE)
 HOG = Wait(3, Culprit(9, 0, ""), None, wire.STATE_NONE, "", None)
 GAP = (wire.STATE_BLOCKED, wire.CONTEXT_GAP)
 
+# As a view has it.
+KEPT_BY_FEEDER = ("feeder", 42, "cudaStreamSynchronize", "☃", 77, "blocked", "sleep", "pipe")
+
 
 def waits(at_s, ns):
     """The time account of two processes, of which one waits for the other, for a file and for a CPU."""
@@ -156,7 +159,7 @@ def everything():
             calls(TRAINER, "cudaMalloc", [100, 300, 500], size_bytes=96),
             copies(WORKER, [4_096], device=DeviceIdentity(1, None, None)),
         ),
-        times(15, thread_time(TRAINER, wire.STATE_ON_CPU, wire.CONTEXT_GAP, 9 * MS, count=4)),
+        waits(15, 9 * MS),
         ResourceActivity(T0 + 15 * SECOND, SHARE, 8),
         counters(15, lost_no_entry=3, probe_entries=7),
         ended(WORKER, 16, exit_code=9),
@@ -207,7 +210,9 @@ def test_a_recording_is_told_the_same_from_a_store(path, tmp_path):
 
 ops = st.lists(
     st.tuples(
-        st.sampled_from(["call", "stall", "gap", "fork", "open", "exit", "read", "count", "load"]),
+        st.sampled_from(
+            ["call", "stall", "gap", "fork", "open", "exit", "read", "count", "load", "who", "sent"]
+        ),
         st.sampled_from([TRAINER, WORKER, image(9, 7 * SECOND, "other")]),
         st.integers(1, 10 * SECOND),
         st.integers(0, SECOND),
@@ -234,7 +239,16 @@ def make(op, number, totals):
         "exit": lambda: ended(process, at_s),
         "read": lambda: snapshot(at_s, calls(process, "cudaMalloc", [5] * (number + 1))),
         "count": lambda: counters(at_s, lost_no_entry=number),
-        "load": lambda: times(at_s, thread_time(process, *state, reason="io", count=number + 1)),
+        "load": lambda: times(
+            at_s,
+            thread_time(process, *state, reason="io", count=number + 1),
+            thread_time(process, *state, reason="io", count=number + 1, wait=PIPE),
+            thread_time(process, *GAP, 0, reason="io", ended_ns=number + 1, wait=SLOW_DISK),
+        ),
+        "who": lambda: WhoActivity(
+            T0 + round(at_s * SECOND), Who(process.pid, 0, process.comm, str(number))
+        ),
+        "sent": lambda: ResourceActivity(T0 + round(at_s * SECOND), SHARE, number),
     }
     return makers[kind]()
 
@@ -319,8 +333,24 @@ def test_views_have_names_for_people(tmp_path):
         ("copy_size", "", 1, 4_096),
         ("fork", "", 3, 0),
     ]
-    assert ask(path, "SELECT state, context, sum(time_ms) FROM v_thread_times") == [
-        ("on_cpu", "gap", 9.0)
+    assert ask(
+        path,
+        "SELECT state, context, reason, who_comm, who_pid, api, end_comm, end_pid, end_state, end_reason, "
+        "waited_for, sum(time_ms), sum(ended_ms) FROM v_thread_times "
+        "GROUP BY pid, 1, 2, 3, 4 ORDER BY pid, 1, 3, 4",
+    ) == [
+        ("blocked", "gap", "ipc", None, None, "", None, None, "", "", "", 9.000005, 0.0),
+        ("blocked", "gap", "ipc", *KEPT_BY_FEEDER, 0.0, 9.0),
+        ("on_cpu", "gap", "", None, None, "", None, None, "", "", "", 9.0, 9.0),
+        ("blocked", "gap", "io", None, None, "", None, None, "", "", "file /data/é.bin", 0.0, 18.0),
+        ("blocked", "gap", "ipc", *KEPT_BY_FEEDER, 0.0, 18.0),
+        ("run_queue", "other", "", "", 9, "cudaLaunchCooperativeKernel", None, None, "", "", "", 0.0, 0.000001),
+    ]
+    assert ask(path, "SELECT comm, command, unit FROM identities WHERE pid = 9") == [
+        ("hog", "hog --all", "hog.service")
+    ]
+    assert ask(path, "SELECT waited_for ->> 'name', max(retransmits) FROM connections") == [
+        ("/data/é.bin", 8)
     ]
     assert ask(path, "SELECT place, reason, count FROM v_losses") == [
         ("kernel side", "no_entry", 3)
