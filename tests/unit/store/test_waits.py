@@ -69,6 +69,16 @@ def test_a_wait_is_kept_once(tmp_path):
     ]
 
 
+def test_another_writer_gives_other_numbers(tmp_path):
+    """What the first one wrote keeps its meaning."""
+    path = write(tmp_path / "store.db", [capture(), account(10, MS, [woken_by(1)])])
+    write(path, [capture(unix_ns=T0 + 20 * SECOND), account(30, MS, [woken_by(2)])])
+
+    accounts = [one.times for one in read(path) if type(one) is TimesActivity]
+
+    assert [times[-1].wait for times in accounts] == [woken_by(1), woken_by(2)]
+
+
 def test_a_window_begins_with_the_account_and_with_who_everybody_is(tmp_path):
     """What was said and counted in chunks before it, in some of them without a change."""
     waits = [NO_WAIT, *(woken_by(number) for number in range(5))]
