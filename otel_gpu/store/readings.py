@@ -108,8 +108,8 @@ class Readings:
             if process.times_chunk == chunk:
                 for kind, time in process.times.items():
                     if (figures := _figures(time)) != _NOTHING:
-                        way = (*kind[:3], self._names.wait(time.wait))
-                        keep("thread_time_totals", process.number, chunk, *way, *figures)
+                        time_key = (*kind[:3], self._names.wait(time.wait))
+                        keep("thread_time_totals", process.number, chunk, *time_key, *figures)
 
     def _is_kept(
         self, process: Process, put: Callable[[Process, _Part], bool], part: _Part

@@ -344,7 +344,21 @@ def test_views_have_names_for_people(tmp_path):
         ("on_cpu", "gap", "", None, None, "", None, None, "", "", "", 9.0, 9.0),
         ("blocked", "gap", "io", None, None, "", None, None, "", "", "file /data/é.bin", 0.0, 18.0),
         ("blocked", "gap", "ipc", *KEPT_BY_FEEDER, 0.0, 18.0),
-        ("run_queue", "other", "", "", 9, "cudaLaunchCooperativeKernel", None, None, "", "", "", 0.0, 0.000001),
+        (
+            "run_queue",
+            "other",
+            "",
+            "",
+            9,
+            "cudaLaunchCooperativeKernel",
+            None,
+            None,
+            "",
+            "",
+            "",
+            0.0,
+            0.000001,
+        ),
     ]
     assert ask(path, "SELECT comm, command, unit FROM identities WHERE pid = 9") == [
         ("hog", "hog --all", "hog.service")

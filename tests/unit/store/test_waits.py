@@ -16,9 +16,10 @@ from otel_gpu.enrich.activities import (
     Who,
     WhoActivity,
 )
-from otel_gpu.store import eviction
+from otel_gpu.store import eviction, names
 from otel_gpu.store.limits import Limits
 from otel_gpu.store.reader import StoreReader
+from otel_gpu.store.recorder import open_writer
 from tests.activities import SECOND, T0, call, capture, ended, image, thread_time, times
 from tests.unit.store.stores import MIB, ask, read, without_images, write
 
@@ -77,6 +78,23 @@ def test_another_writer_gives_other_numbers(tmp_path):
     accounts = [one.times for one in read(path) if type(one) is TimesActivity]
 
     assert [times[-1].wait for times in accounts] == [woken_by(1), woken_by(2)]
+
+
+def test_waits_that_are_remembered_are_bounded(tmp_path, monkeypatch):
+    """What is forgotten has another number next time, and the account is the same."""
+    monkeypatch.setattr(names, "MAX_TIMES", 13)
+    activities = [capture(), *(account(10 + n, n * MS, map(woken_by, range(41))) for n in (1, 2))]
+    with open_writer(tmp_path / "store.db", live=False) as writer:
+        for activity in activities:
+            writer.observe(activity)
+            assert len(writer._names._known["waits"]) <= 13
+            assert max(map(len, writer._names._of_chunk)) <= 13
+
+    assert ask(tmp_path / "store.db", "SELECT count(*) FROM waits")[0][0] >= 82
+    *_, last = read(tmp_path / "store.db")
+    assert sorted(map(without_images, last.times)) == sorted(
+        map(without_images, activities[-1].times)
+    )
 
 
 def test_a_window_begins_with_the_account_and_with_who_everybody_is(tmp_path):
