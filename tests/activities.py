@@ -7,6 +7,7 @@ from otel_gpu.capture.layout import duration_bounds_ns, layout_description, size
 from otel_gpu.config import Config
 from otel_gpu.decode.events import Aggregate, CudaCall, Fork, Gap, OpenCall, SeriesKey, Stall
 from otel_gpu.enrich.activities import (
+    NO_WAIT,
     AggregatesActivity,
     CallActivity,
     CallStack,
@@ -301,9 +302,9 @@ def times(at_s, *thread_times):
     return TimesActivity(T0 + round(at_s * SECOND), tuple(thread_times))
 
 
-def thread_time(process, state, context, time_ns, *, reason="", count=1):
+def thread_time(process, state, context, time_ns, *, reason="", count=1, ended_ns=0, wait=NO_WAIT):
     """Time of a process's threads in one state."""
-    return ThreadTime(process, state, context, reason, time_ns, count)
+    return ThreadTime(process, state, context, reason, time_ns, count, ended_ns, wait)
 
 
 def fork(parent, child, start_ktime_ns, end_ktime_ns):

@@ -1,12 +1,12 @@
 """Causal chains and incidents as rows."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
-from otel_gpu.explain.chains import Cause, Chain, Culprit, Evidence, Incident
+from otel_gpu.explain.chains import Cause, Chain, Evidence, Incident
 from otel_gpu.store.columns import Row
 from otel_gpu.store.names import Names
 from otel_gpu.store.text import clean, to_json
+from otel_gpu.store.wait_rows import who_columns
 
 MAX_CAUSES = 256
 """Causes of one chain or incident, those of causes included."""
@@ -63,7 +63,15 @@ def cause_rows(seq: int, causes: Sequence[Cause], names: Names) -> Iterator[Part
         parent, cause = waiting.pop(0)
         yield (
             "causes",
-            (seq, number, parent, cause.kind, cause.time_ns, cause.share, *_who(cause.culprit)),
+            (
+                seq,
+                number,
+                parent,
+                cause.kind,
+                cause.time_ns,
+                cause.share,
+                *who_columns(cause.culprit),
+            ),
         )
         for place, interval in enumerate(cause.evidence[:MAX_CAUSES]):
             yield "evidence", _evidence_row(seq, number, place, interval, names)
@@ -80,17 +88,11 @@ def _evidence_row(seq: int, cause: int, number: int, interval: Evidence, names: 
         interval.kind,
         interval.start_unix_ns,
         interval.end_unix_ns,
-        *_who(interval.culprit),
-        *_who(interval.waker),
+        *who_columns(interval.culprit),
+        *who_columns(interval.waker),
         interval.reason,
         to_json(interval.functions) or "[]",
         interval.span_id.hex(),
         names.program_stack(interval.stack),
         int(interval.is_cpu_idle),
     )
-
-
-def _who(culprit: Culprit | None) -> tuple[Any, ...]:
-    if culprit is None:
-        return (None, None, None)
-    return culprit.pid, culprit.tid, clean(culprit.comm)

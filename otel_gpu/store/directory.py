@@ -6,7 +6,14 @@ from typing import Any, TypeVar
 
 from otel_gpu import wire
 from otel_gpu.decode.events import SeriesKey
-from otel_gpu.enrich.activities import CallStack, DeviceIdentity, ProcessImage, Series
+from otel_gpu.enrich.activities import (
+    NO_WAIT,
+    CallStack,
+    DeviceIdentity,
+    ProcessImage,
+    Series,
+    Wait,
+)
 from otel_gpu.probe_table import API_BY_NUMBER, Api, unknown_api
 from otel_gpu.store.columns import MAX_INTEGER, Row
 from otel_gpu.store.lookups import family_number
@@ -16,10 +23,11 @@ from otel_gpu.store.schema import TABLE_BY_NAME
 from otel_gpu.store.stack_rows import read_stack
 from otel_gpu.store.text import from_json
 from otel_gpu.store.totals import NOTHING
+from otel_gpu.store.wait_rows import read_wait
 
 MAX_KNOWN = 16_384
 # Numbers are given in order: whoever asks for one will ask for those after it.
-_AHEAD = {"processes": 64, "series": 256}
+_AHEAD = {"processes": 64, "series": 256, "waits": 64}
 _MAX_STACK_CHARACTERS = 32 << 20
 
 _Frames = TypeVar("_Frames")
@@ -31,7 +39,7 @@ class Directory:
     Finds what numbers refer to; remembers the latest ones.
 
     ``process``, ``device``, ``program_stack`` and ``series`` give None of what the store does not
-    know, and ``stack`` gives no functions. An API that this version does not know has the name in
+    know, ``stack`` gives no functions, and ``wait`` gives ``NO_WAIT``. An API that this version does not know has the name in
     the store.
     """
 
@@ -43,6 +51,7 @@ class Directory:
         self.stack = remember(self._read_stack)
         self.program_stack = remember(self._read_program_stack)
         self.series = remember(self._read_series)
+        self.wait = remember(self._read_wait)
         self.api = remember(self._read_api)
         self._stack_characters = 0
         self._ahead: dict[str, dict[int, Row]] = {}
@@ -106,6 +115,11 @@ class Directory:
         key = SeriesKey(*image, status, device, metric, api, copy_kind, nested)
         named = self.api(api) if metric == wire.METRIC_CALL_DURATION else None
         return Series(process, key, named, self.device(cuda_device), NOTHING)
+
+    def _read_wait(self, number: int) -> Wait:
+        # Its time counts all the same.
+        row = self._one("waits", number) if number else None
+        return NO_WAIT if row is None else read_wait(row[2:])
 
     def _read_api(self, number: int) -> Api:
         if known := API_BY_NUMBER.get(number):

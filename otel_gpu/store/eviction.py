@@ -24,6 +24,10 @@ _ALIVE = (
     "SELECT process FROM processes WHERE end_unix_ns IS NULL "
     "AND capture = (SELECT max(capture) FROM captures)"
 )
+# Who somebody is was told once, and may be asked at any time: the latest stay.
+_IDENTITIES = 1_024
+_FIRST_IDENTITY = f"SELECT seq FROM identities ORDER BY seq DESC LIMIT 1 OFFSET {_IDENTITIES - 1}"
+_STOOD_AT = "SELECT wait FROM thread_time_totals WHERE chunk < :oldest"
 _FORGET = (
     "DELETE FROM batches WHERE chunk < :oldest",
     "DELETE FROM writers WHERE last_chunk < :oldest AND writer < (SELECT max(writer) FROM writers)",
@@ -34,6 +38,8 @@ _FORGET = (
     f"DELETE FROM processes WHERE last_chunk < :oldest AND process NOT IN ({_ALIVE})",
     "DELETE FROM probes WHERE capture NOT IN (SELECT capture FROM captures)",
     "DELETE FROM buckets WHERE capture NOT IN (SELECT capture FROM captures)",
+    "DELETE FROM identities WHERE seq <= :last_seq AND seq < (SELECT max(seq) FROM captures)",
+    f"DELETE FROM identities WHERE seq <= :last_seq AND seq < ({_FIRST_IDENTITY})",
     # A reader of a chunk needs what everything stood at when it began: the latest that is
     # older.
     *(
@@ -45,6 +51,7 @@ _FORGET = (
             ("thread_time_totals", "process", "processes"),
         )
     ),
+    f"DELETE FROM waits WHERE last_chunk < :oldest AND wait NOT IN ({_STOOD_AT})",
 )
 
 
@@ -119,7 +126,7 @@ class Room:
             )
         self._connection.execute("DELETE FROM chunks WHERE chunk = ?", (chunk,))
         for statement in _FORGET:
-            self._connection.execute(statement, {"oldest": chunk + 1})
+            self._connection.execute(statement, {"oldest": chunk + 1, "last_seq": last_seq})
 
     def _log_bytes(self) -> int:
         try:

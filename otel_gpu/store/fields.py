@@ -93,5 +93,14 @@ def event_columns(event: Any) -> Iterator[Column]:  # noqa: ANN401 -- the class 
             yield Column(name, *_FIELDS[name])
 
 
-TIME_KEY = tuple(Column(name, *_FIELDS[name]) for name in ThreadTime._fields[1:4])
-"""What an entry of the time account is about, beside its process; who was waited for is not kept."""
+def who(name: str, meaning: str) -> tuple[Column, ...]:
+    """Return the columns that name a thread."""
+    kinds = {"pid": U32, "tid": U32, "comm": TEXT}
+    return tuple(Column(f"{name}_{part}", kind, meaning) for part, kind in kinds.items())
+
+
+TIME_KEY = (
+    *(Column(name, *_FIELDS[name]) for name in ThreadTime._fields[1:4]),
+    Column("wait", U64, "who kept them from going on, and in what; see waits. 0: not known"),
+)
+"""What an entry of the time account is about, beside its process."""

@@ -14,14 +14,18 @@ from typing import Any
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import (
+    NO_WAIT,
     CallStack,
     CaptureActivity,
     DeviceIdentity,
     ProcessImage,
     Resource,
     Series,
+    Wait,
+    Who,
 )
 from otel_gpu.enrich.percentiles import known_middles
+from otel_gpu.ledger.accounts import MAX_TIMES
 from otel_gpu.probe_table import API_BY_NUMBER, Api
 from otel_gpu.store.batch import PendingRows
 from otel_gpu.store.columns import Row
@@ -31,10 +35,11 @@ from otel_gpu.store.resource_text import resource_text
 from otel_gpu.store.schema import TABLE_BY_NAME
 from otel_gpu.store.stack_rows import stack_columns
 from otel_gpu.store.text import clean, to_json
+from otel_gpu.store.wait_rows import wait_columns
 
 MAX_NAMES = 4_096
 """Devices, stacks and unknown APIs that are remembered, of each. What is forgotten gets another
-number next time."""
+number next time. Of waits there are as many as entries of time accounts."""
 
 MAX_PENDING_BYTES = 16 << 20
 """Rows that wait to be written, while a disk is busy."""
@@ -46,14 +51,15 @@ class _Numbers(dict[Any, int | None]):
     # The numbers of what the current chunk refers to. Nearly all rows ask for some: what is here
     # is found without a call of Python's. ``refer`` gives the number of anything else.
 
-    def __init__(self, refer: Callable[[Any], int | None]) -> None:
+    def __init__(self, refer: Callable[[Any], int | None], most: int = 0) -> None:
         self._refer = refer
+        self._most = most
 
     def __missing__(self, thing: Hashable) -> int | None:
         return self.add(thing, thing)
 
     def add(self, key: Hashable, thing: object) -> int | None:
-        if len(self) >= MAX_NAMES:
+        if len(self) >= (self._most or MAX_NAMES):
             self.clear()
         number = self[key] = self._refer(thing)
         return number
@@ -67,6 +73,7 @@ class Names:
         process: Gives the number of a process image.
         device: Gives the number of a device; None of None.
         stack: Gives the number of a kernel stack, as a tuple of functions; None: it has none.
+        wait: Gives the number of a wait; 0 of ``NO_WAIT``.
         known_apis: Numbers of APIs whose names the store knows.
         pending: The rows that are to be written.
     """
@@ -78,13 +85,14 @@ class Names:
         self._lost = lost
         self.pending = PendingRows(MAX_PENDING_BYTES, lost)
         self.processes = self._no_processes()
-        # The numbers of devices and stacks; what no chunk referred to for longest comes first.
-        self._known: dict[str, dict[Hashable, int]] = {"devices": {}, "stacks": {}}
+        # The numbers of devices, stacks and waits; what no chunk referred to for longest comes first.
+        self._known: dict[str, dict[Hashable, int]] = {"devices": {}, "stacks": {}, "waits": {}}
         processes, devices = _Numbers(self._process), _Numbers(self._device)
         stacks, self._program_stacks = _Numbers(self._stack), _Numbers(self._program_stack)
-        self._of_chunk = (processes, devices, stacks, self._program_stacks)
+        waits = _Numbers(self._wait, MAX_TIMES)
+        self._of_chunk = (processes, devices, stacks, self._program_stacks, waits)
         self.process, self.device = processes.__getitem__, devices.__getitem__
-        self.stack = stacks.__getitem__
+        self.stack, self.wait = stacks.__getitem__, waits.__getitem__
         self.known_apis = set(API_BY_NUMBER)
 
     def take(self) -> PendingRows:
@@ -124,6 +132,11 @@ class Names:
     def add_probes(self, seq: int, unix_ns: int, info: str) -> None:
         """Take in which symbols carry probes."""
         self.keep("probes", self._number("probes"), self._capture, seq, unix_ns, info)
+
+    def add_identity(self, seq: int, unix_ns: int, who: Who) -> None:
+        """Take in who somebody is."""
+        pid, tid, *names = who
+        self.keep("identities", seq, unix_ns, pid, tid, *map(clean, names))
 
     def follow(self, image: ProcessImage) -> Process:
         """Return what is kept of a process image, which has a row from now on."""
@@ -187,7 +200,7 @@ class Names:
     def _refer(self, table: str, key: Hashable, *columns: object) -> int:
         known = self._known[table]
         number = known[key] = known.pop(key, 0) or self._number(table)
-        if len(known) > MAX_NAMES:
+        if len(known) > (MAX_TIMES if table == "waits" else MAX_NAMES):
             del known[next(iter(known))]
         self.keep(table, number, self.chunk, *columns)
         return number
@@ -208,6 +221,9 @@ class Names:
 
     def _program_stack(self, stack: CallStack) -> int:
         return self._refer("stacks", stack.id, "program", *stack_columns(stack))
+
+    def _wait(self, wait: Wait) -> int:
+        return 0 if wait == NO_WAIT else self._refer("waits", wait, *wait_columns(wait))
 
     def _keep_process(self, process: Process) -> None:
         image = process.process

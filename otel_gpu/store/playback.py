@@ -23,6 +23,7 @@ from otel_gpu.enrich.activities import (
     ImageKey,
     PressureActivity,
     ProbesActivity,
+    ResourceActivity,
     Series,
     StatusActivity,
     ThreadTime,
@@ -40,6 +41,7 @@ from otel_gpu.store.columns import Row
 from otel_gpu.store.directory import Directory
 from otel_gpu.store.event_tables import EVENT_TABLES
 from otel_gpu.store.pages import Pages
+from otel_gpu.store.resource_text import read_resource
 from otel_gpu.store.span import Span
 from otel_gpu.store.totals import bounded, read_aggregate
 
@@ -78,10 +80,11 @@ class Playback:
         self._ways: dict[str, Callable[[Row], Activity | None]] = {
             **{kind.name: kind.activity_maker(directory, self._ids_at) for kind in EVENT_TABLES},
             "exits": self._exit,
+            "connections": _connection,
+            "identities": _identity,
             "readings": self._reading,
             "pressure": _pressure,
             "statuses": _status,
-            "culprits": _who,
         }
 
     def activities(self) -> Iterator[Activity]:
@@ -139,15 +142,10 @@ class Playback:
             "probes", "capture = ? AND seq < ?", (capture[0], span.first_seq)
         )
         latest = "seq = (SELECT max(seq) FROM pressure WHERE seq < ? AND seq > ?)"
-        before = (span.first_seq, capture[2])
-        pressure = self._pages.where("pressure", latest, before)
-        latest = (
-            "seq IN (SELECT max(seq) FROM culprits WHERE seq < ? AND seq > ? GROUP BY pid, tid)"
-        )
-        culprits = self._pages.where("culprits", latest, before)
+        pressure = self._pages.where("pressure", latest, (span.first_seq, capture[2]))
         found = [_capture(capture), *map(_probes, probes), *map(_pressure, pressure)]
         yield from (activity for activity in found if activity is not None)
-        yield from map(_who, culprits)
+        yield from map(_identity, self._pages.between("identities", capture[2], span.first_seq - 1))
         alive = (
             "SELECT process FROM processes WHERE capture = ? "
             "AND (end_unix_ns IS NULL OR end_unix_ns >= ?)"
@@ -223,21 +221,35 @@ class Playback:
     def _account(self, rows: Iterable[Row]) -> tuple[ThreadTime, ...]:
         """Add to the time account; all of it of the processes that it was about."""
         touched: dict[ImageKey, Account] = {}
-        for number, *row in rows:
+        for number, *key, wait, time_ns, count, ended_ns in rows:
             process = self._directory.process(number)
             if process is None:
                 self._pages.reject("thread_times")
                 continue
             account = touched[key_of(process)] = self._accounts.find(process)
-            time = ThreadTime(process, *row)
+            found = (*key, time_ns, count, ended_ns, self._directory.wait(wait))
+            time = ThreadTime(process, *found)
             if known := account.times.get(time.kind):
                 time = time_with(time, known)
             # Rows of a stranger can take away more than there was.
-            time = time._replace(time_ns=max(0, time.time_ns), count=max(0, time.count))
+            time = time._replace(
+                time_ns=max(0, time.time_ns),
+                count=max(0, time.count),
+                ended_ns=max(0, time.ended_ns),
+            )
             if not self._accounts.put_time(account, time):
                 self._pages.reject("thread_times")
         # A reading says all about each process that it is about.
         return tuple(time for _, one in sorted(touched.items()) for time in one.times.values())
+
+
+def _identity(row: Row) -> WhoActivity:
+    return WhoActivity(row[1], Who(*row[2:]))
+
+
+def _connection(row: Row) -> ResourceActivity | None:
+    resource = read_resource(row[2])
+    return None if resource is None else ResourceActivity(row[1], resource, row[3])
 
 
 def _informed(
@@ -261,10 +273,6 @@ def _capture_of(unix_ns: int, info: Mapping[str, Any]) -> CaptureActivity:
 _capture = _informed(_capture_of, wire.RECORD_CAPTURE)
 _pressure = _informed(PressureActivity, wire.RECORD_PRESSURE)
 _probes = _informed(ProbesActivity, wire.RECORD_PROBES)
-
-
-def _who(row: Row) -> WhoActivity:
-    return WhoActivity(row[1], Who(*row[2:]))
 
 
 _status = _informed(StatusActivity, wire.RECORD_STATUS)

@@ -7,6 +7,7 @@ added, and come without one where that is nothing.
 
 from collections import Counter
 from collections.abc import Callable
+from operator import sub
 from typing import TypeVar
 
 from otel_gpu.enrich.activities import (
@@ -18,7 +19,6 @@ from otel_gpu.enrich.activities import (
     TimeKind,
     TimesActivity,
 )
-from otel_gpu.ledger.differences import without_waits
 from otel_gpu.store.batch import Batch
 from otel_gpu.store.losses import NOT_FOLLOWED, TOO_MANY_SERIES
 from otel_gpu.store.names import Names
@@ -31,6 +31,8 @@ _Part = TypeVar("_Part", Series, ThreadTime)
 
 MAX_COUNTERS = 4_096
 """Counters that are followed; the kernel side has some dozens."""
+
+_NOTHING = (0, 0, 0)
 
 
 class Readings:
@@ -75,23 +77,23 @@ class Readings:
 
     def _add_times(self, batch: Batch, seq: int, activity: TimesActivity) -> None:
         read: dict[ProcessImage, dict[TimeKind, ThreadTime]] = {}
-        for time in without_waits(activity.times):
-            kept = time._replace(reason=clean(time.reason))
-            read.setdefault(time.process, {})[kept.kind] = kept
+        for time in activity.times:
+            read.setdefault(time.process, {})[time.kind] = time
         for image, times in read.items():
             process = self._names.follow(image)
             # Time moves from one reason to another when a stack becomes known.
-            left = process.times.keys() - times.keys()
-            gone = [process.times[kind]._replace(time_ns=0, count=0) for kind in left]
-            for time in (*times.values(), *gone):
-                known = process.times.get(time.kind)
-                before_ns, before = (0, 0) if known is None else (known.time_ns, known.count)
-                if (before_ns, before) == (time.time_ns, time.count):
+            for kind in process.times.keys() - times.keys():
+                times[kind] = process.times[kind]._replace(time_ns=0, count=0, ended_ns=0)
+            for kind, time in times.items():
+                known = process.times.get(kind)
+                before, now = _NOTHING if known is None else _figures(known), _figures(time)
+                if now == before:
                     continue
                 if self._is_kept(process, self._names.processes.put_time, time):
                     process.times_chunk = self._names.chunk
-                    added = (time.time_ns - before_ns, time.count - before)
-                    batch.add_part("thread_times", (seq, process.number, *time.kind[:3], *added))
+                    key = (*kind[:3], self._names.wait(time.wait))
+                    row = (seq, process.number, *key, *map(sub, now, before))
+                    batch.add_part("thread_times", row)
 
     def end_chunk(self, chunk: int) -> None:
         """Keep what everything stands at that the chunk added to, and let the next say all counters."""
@@ -104,8 +106,10 @@ class Readings:
                     keep("aggregate_totals", referred.number, chunk, *total)
             # All of a process, so that a reader finds them in one place.
             if process.times_chunk == chunk:
-                for time in process.times.values():
-                    keep("thread_time_totals", process.number, chunk, *time[1:6])
+                for kind, time in process.times.items():
+                    if (figures := _figures(time)) != _NOTHING:
+                        time_key = (*kind[:3], self._names.wait(time.wait))
+                        keep("thread_time_totals", process.number, chunk, *time_key, *figures)
 
     def _is_kept(
         self, process: Process, put: Callable[[Process, _Part], bool], part: _Part
@@ -114,3 +118,7 @@ class Readings:
             return True
         self._lost[TOO_MANY_SERIES if process.is_followed else NOT_FOLLOWED] += 1
         return False
+
+
+def _figures(time: ThreadTime) -> tuple[int, int, int]:
+    return time.time_ns, time.count, time.ended_ns

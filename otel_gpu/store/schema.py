@@ -24,7 +24,7 @@ TABLES: tuple[Table, ...] = (*NUMBERED, *NAMES, *TOTALS, *LOOKUPS, *BOOKS)
 TABLE_BY_NAME: Mapping[str, Table] = {table.name: table for table in TABLES}
 _GIVE_NUMBERS = (
     *("chunks", "batches", "writers"),
-    *("captures", "processes", "devices", "stacks", "series", "probes"),
+    *("captures", "processes", "devices", "stacks", "waits", "series", "probes"),
 )
 
 

@@ -4,8 +4,19 @@ The tables beside the recorded rows: what those refer to, totals, and the store'
 Rows that others refer to say the latest chunk that does. When that is gone, so are they.
 """
 
+from otel_gpu.enrich.activities import Who
 from otel_gpu.store.columns import JSON, REAL, S32, S64, TEXT, U8, U16, U32, U64, Column, Table
-from otel_gpu.store.fields import DEVICE, INFO, PROCESS, SEQ, START, TIME_KEY, UNIX
+from otel_gpu.store.fields import (
+    DEVICE,
+    INFO,
+    PROCESS,
+    SEQ,
+    START,
+    TIME_KEY,
+    UNIX,
+    WAITED_FOR,
+    who,
+)
 
 _LAST_CHUNK = Column("last_chunk", U64, "the latest chunk with rows that refer to this one")
 _CHUNK = Column("chunk", U64, "number of the chunk; see chunks")
@@ -17,6 +28,17 @@ _EXTENT = (
     Column("start_unix_ns", U64, "the earliest moment in it", "ns"),
     Column("end_unix_ns", U64, "the latest moment in it", "ns"),
 )
+_IDENTITY = {
+    "pid": "process id",
+    "tid": "thread id; 0: it is about the process",
+    "comm": "the kernel's name",
+    "command": "command line, without what looks like a secret; or its program",
+    "container": "id of its container",
+    "pod": "uid of its Kubernetes pod",
+    "unit": "systemd unit",
+    "owner": "name of its user",
+    "function": "of a thread without a name of its own: what it runs",
+}
 
 NAMES: tuple[Table, ...] = (
     Table(
@@ -76,6 +98,29 @@ NAMES: tuple[Table, ...] = (
             "innermost first. Of the kernel: functions, a JSON list; of a program: an object "
             "with stack, complete, native, python and frames, lists of kind, function, file, "
             "line, module and address",
+        ),
+    ),
+    Table(
+        "waits",
+        "What threads spent time in, and who kept them from going on; each is kept once.",
+        Column("wait", U64, "number of the wait"),
+        _LAST_CHUNK,
+        Column("api", U16, "the outermost open CUDA call, or the one before the gap; 0: none"),
+        *who("who", "who had the CPU, or ended the wait. NULL: nobody, or not known"),
+        *who("end", "the last of those who waited for each other. NULL: not known"),
+        Column("end_state", U8, "what that one did meanwhile; see states. 255: not known"),
+        Column("end_reason", TEXT, "what that one was blocked on; empty: it was not"),
+        WAITED_FOR,
+    ),
+    Table(
+        "identities",
+        "Who processes and threads are that other tables name by numbers; the last word holds. "
+        "Empty: not known.",
+        SEQ,
+        UNIX,
+        *(
+            Column(name, U32 if name in ("pid", "tid") else TEXT, _IDENTITY[name])
+            for name in Who._fields
         ),
     ),
     Table(
@@ -141,6 +186,7 @@ TOTALS: tuple[Table, ...] = (
         *TIME_KEY,
         Column("time_ns", U64, "since the process began", "ns"),
         Column("count", U64, "since the process began", "{interval}"),
+        Column("ended_ns", U64, "of waits that ended, since the process began", "ns"),
         key_length=2 + len(TIME_KEY),
     ),
 )

@@ -9,14 +9,20 @@ by cutting off one end of it. Nothing else has an index, so that writing stays c
 
 from otel_gpu.store.columns import JSON, REAL, S64, TEXT, U8, U16, U32, U64, Column, Table
 from otel_gpu.store.event_tables import EVENT_TABLES
-from otel_gpu.store.fields import END, INFO, PROCESS, SEQ, STACK, START, TIME_KEY, UNIX
+from otel_gpu.store.fields import (
+    END,
+    INFO,
+    PROCESS,
+    SEQ,
+    STACK,
+    START,
+    TIME_KEY,
+    UNIX,
+    WAITED_FOR,
+    who,
+)
 
 _OF_EFFECT = Column("seq", U64, "of the chain or the incident")
-
-
-def _who(name: str, meaning: str) -> tuple[Column, ...]:
-    kinds = {"pid": U32, "tid": U32, "comm": TEXT}
-    return tuple(Column(f"{name}_{part}", kind, meaning) for part, kind in kinds.items())
 
 
 NUMBERED: tuple[Table, ...] = (
@@ -60,6 +66,7 @@ NUMBERED: tuple[Table, ...] = (
         *TIME_KEY,
         Column("time_ns", S64, "time of all threads together", "ns"),
         Column("count", S64, "how many intervals", "{interval}"),
+        Column("ended_ns", S64, "of waits that ended since then: the whole of each", "ns"),
         key_length=2 + len(TIME_KEY),
     ),
     Table(
@@ -70,6 +77,14 @@ NUMBERED: tuple[Table, ...] = (
         Column("name", TEXT, "counter_lost_… are events that were lost, by reason"),
         Column("value", U64, "how many so far"),
         key_length=2,
+    ),
+    Table(
+        "connections",
+        "Connections over which segments of TCP had to be sent once more.",
+        SEQ,
+        UNIX,
+        WAITED_FOR._replace(meaning="what it leads to, as waited_for in stalls"),
+        Column("retransmits", U64, "how many segments so far", "{segment}"),
     ),
     Table(
         "pressure",
@@ -84,22 +99,6 @@ NUMBERED: tuple[Table, ...] = (
         SEQ,
         UNIX,
         INFO,
-    ),
-    Table(
-        "culprits",
-        "Who kept watched threads waiting, and is not in processes; and threads without a name. The "
-        "latest row about each holds.",
-        SEQ,
-        UNIX,
-        Column("pid", U32, "process id, in the agent's pid namespace"),
-        Column("tid", U32, "thread id. 0: the row is about the process"),
-        Column("comm", TEXT, "the kernel's name for it"),
-        Column("command", TEXT, "command line, without what looks like a secret"),
-        Column("container", TEXT, "id of its container"),
-        Column("pod", TEXT, "uid of its Kubernetes pod"),
-        Column("unit", TEXT, "its systemd unit"),
-        Column("owner", TEXT, "name of its user"),
-        Column("function", TEXT, "of a thread without a name: what it runs"),
     ),
     Table(
         "chains",
@@ -129,7 +128,7 @@ NUMBERED: tuple[Table, ...] = (
         Column("kind", TEXT, "see cause_kinds"),
         Column("time_ns", S64, "how much time it took", "ns"),
         Column("share", REAL, "of the effect's duration, 0 to 1"),
-        *_who("culprit", "the thread to blame; NULL: nobody is"),
+        *who("culprit", "the thread to blame; NULL: nobody is"),
         key_length=2,
     ),
     Table(
@@ -142,8 +141,8 @@ NUMBERED: tuple[Table, ...] = (
         Column("kind", TEXT, "run_queue, blocked, off_cpu, call, gap, fork, unseen or account"),
         Column("start_unix_ns", S64, "when it began, in Unix time", "ns"),
         Column("end_unix_ns", S64, "when it ended, in Unix time", "ns"),
-        *_who("culprit", "who had the CPU; NULL: unknown"),
-        *_who("waker", "who ended the wait; NULL: unknown"),
+        *who("culprit", "who had the CPU; NULL: unknown"),
+        *who("waker", "who ended the wait; NULL: unknown"),
         Column("reason", TEXT, "what the thread was blocked on; empty: not blocked"),
         Column("functions", JSON, "its kernel stack, innermost first: a JSON list"),
         Column("span_id", TEXT, "of the span that shows it, in hexadecimal digits; or empty"),

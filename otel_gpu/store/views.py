@@ -30,6 +30,7 @@ _CHOICES = (
     "ORDER BY choice))"
 )
 
+_RESOURCE = "w.waited_for ->> 'kind' || iif(w.waited_for ->> 'name' = '', '', ' ' || (w.waited_for ->> 'name'))"
 _PLACE = "coalesce(u.place, '') AS place, coalesce(u.id, '') AS stack_id"
 _PROGRAM = "LEFT JOIN stacks u ON u.stack = e.program_stack"
 
@@ -193,15 +194,29 @@ VIEWS: tuple[View, ...] = (
         "Where the time of threads went, reading by reading, with names.",
         f"""
         SELECT e.seq, {_utc("r.unix_ns")} AS time, {_OWNER}, s.name AS state, c.name AS context,
-          e.reason, {_ms("e.time_ns")} AS time_ms, e.count, r.unix_ns
+          e.reason, {_ms("e.time_ns")} AS time_ms, {_ms("e.ended_ns")} AS ended_ms, e.count,
+          coalesce(a.name, '') AS api, w.who_comm, w.who_pid, w.end_comm, w.end_pid,
+          coalesce(d.name, '') AS end_state, coalesce(w.end_reason, '') AS end_reason,
+          coalesce({_RESOURCE}, '') AS waited_for, r.unix_ns
         FROM thread_times e LEFT JOIN readings r ON r.seq = e.seq
           LEFT JOIN processes p ON p.process = e.process
           LEFT JOIN states s ON s.state = e.state LEFT JOIN contexts c ON c.context = e.context
+          LEFT JOIN waits w ON w.wait = e.wait LEFT JOIN apis a ON a.api = w.api
+          LEFT JOIN states d ON d.state = w.end_state
         """,
         time="when it was read, UTC",
         state="what the threads did",
         context="where in their work they were",
         time_ms=("time of all threads since the reading before", "ms"),
+        ended_ms=("of waits that ended since then: the whole of each", "ms"),
+        api="the CUDA call that was open, or the one before the gap; empty: none",
+        who_comm="who had the CPU, or ended the wait; NULL: nobody, or not known",
+        who_pid="its process; NULL: as who_comm",
+        end_comm="the last of those who waited for each other; NULL: not known",
+        end_pid="its process; NULL: not known",
+        end_state="what that one did meanwhile; empty: not known",
+        end_reason="what that one was blocked on; empty: it was not",
+        waited_for="kind and name of what was waited for; empty: not known",
         count=("how many intervals", "{interval}"),
     ),
     View(

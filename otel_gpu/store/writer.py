@@ -19,6 +19,7 @@ from otel_gpu.enrich.activities import (
     ExitActivity,
     PressureActivity,
     ProbesActivity,
+    ResourceActivity,
     StatusActivity,
     TimesActivity,
     WhoActivity,
@@ -33,6 +34,7 @@ from otel_gpu.store.losses import BUSY, CHAINS, TOO_LARGE
 from otel_gpu.store.names import Names
 from otel_gpu.store.processes import End
 from otel_gpu.store.readings import Reading, Readings
+from otel_gpu.store.resource_text import resource_text
 from otel_gpu.store.text import clean, to_json
 
 
@@ -78,6 +80,7 @@ class StoreWriter:
             ExitActivity: self._observe_exit,
             PressureActivity: partial(self._observe_info, "pressure"),
             ProbesActivity: self._observe_probes,
+            ResourceActivity: self._observe_resource,
             StatusActivity: partial(self._observe_info, "statuses"),
             TimesActivity: partial(self._observe_reading, "times"),
             WhoActivity: self._observe_who,
@@ -102,8 +105,7 @@ class StoreWriter:
             batch.rows[table].append(make_row(seq, activity))
             batch.count += 1
         else:
-            if way := self._ways.get(type(activity)):
-                way(activity)
+            self._ways[type(activity)](activity)
             batch = self._batch
         if self._seq > self._unreached_seq:
             self._unreached_seq = self._reach(self._seq)
@@ -232,6 +234,16 @@ class StoreWriter:
         self._batch.reach(seq, activity.unix_ns)
         self._names.add_probes(seq, activity.unix_ns, self._json(activity.info))
 
+    def _observe_who(self, activity: WhoActivity) -> None:
+        seq = self._next_seq()
+        self._batch.reach(seq, activity.unix_ns)
+        self._names.add_identity(seq, *activity)
+
+    def _observe_resource(self, activity: ResourceActivity) -> None:
+        text = resource_text(activity.resource) or "{}"
+        row = (self._next_seq(), activity.unix_ns, text, activity.retransmits)
+        self._batch.add("connections", row, activity.unix_ns, len(text))
+
     def _observe_info(self, table: str, activity: PressureActivity | StatusActivity) -> None:
         text = self._json(activity.info)
         row = (self._next_seq(), activity.unix_ns, text)
@@ -241,11 +253,6 @@ class StoreWriter:
         seq = self._next_seq()
         self._batch.add("readings", (seq, kind, activity.unix_ns), activity.unix_ns)
         self._readings.add(self._batch, seq, activity)
-
-    def _observe_who(self, activity: WhoActivity) -> None:
-        pid, tid, *texts = activity.who
-        row = (self._next_seq(), activity.unix_ns, pid, tid, *map(clean, texts))
-        self._batch.add("culprits", row, activity.unix_ns)
 
     def _json(self, info: Mapping[str, Any]) -> str:
         text = to_json(info)

@@ -12,10 +12,13 @@ from otel_gpu import pipeline, wire
 from otel_gpu.capture.recording import read_recording
 from otel_gpu.demo.scenarios import SCENARIOS
 from otel_gpu.enrich.activities import (
+    Culprit,
     DeviceIdentity,
     PressureActivity,
     ProcessImage,
     Resource,
+    ResourceActivity,
+    Wait,
     Who,
     WhoActivity,
 )
@@ -79,6 +82,31 @@ WORKER = ProcessImage(
     },
 )
 
+SHARE = Resource(
+    "file", "/data/é.bin", "nfs4", "/data", is_remote=True, peers=(7, 8), source="h:/x"
+)
+FEEDER = Culprit(42, 43, "feeder")
+PIPE = Wait(5, FEEDER, Culprit(77, 77, "☃"), wire.STATE_BLOCKED, "sleep", Resource("pipe", ""))
+SLOW_DISK = Wait(0, None, None, wire.STATE_NONE, "", SHARE)
+HOG = Wait(3, Culprit(9, 0, ""), None, wire.STATE_NONE, "", None)
+GAP = (wire.STATE_BLOCKED, wire.CONTEXT_GAP)
+
+# As a view has it.
+KEPT_BY_FEEDER = ("feeder", 42, "cudaStreamSynchronize", "☃", 77, "blocked", "sleep", "pipe")
+
+
+def waits(at_s, ns):
+    """The time account of two processes, of which one waits for the other, for a file and for a CPU."""
+    return times(
+        at_s,
+        thread_time(TRAINER, wire.STATE_ON_CPU, wire.CONTEXT_GAP, ns, ended_ns=ns),
+        thread_time(TRAINER, *GAP, ns + 5, count=2, reason="ipc"),
+        thread_time(TRAINER, *GAP, 0, count=2, reason="ipc", ended_ns=ns, wait=PIPE),
+        thread_time(WORKER, wire.STATE_RUN_QUEUE, wire.CONTEXT_OTHER, 0, ended_ns=1, wait=HOG),
+        thread_time(WORKER, *GAP, 0, reason="io", ended_ns=2 * ns, wait=SLOW_DISK),
+        thread_time(WORKER, *GAP, 0, reason="ipc", ended_ns=2 * ns, wait=PIPE),
+    )
+
 
 def everything():
     """One activity of each kind, and two of some."""
@@ -90,6 +118,12 @@ def everything():
         probes(9, "/usr/lib/libcudart.so.13", symbols=12, exported=80),
         snapshot(10, calls(TRAINER, "cudaMalloc", [100, 300], size_bytes=64), forks(TRAINER, 3)),
         times(10, thread_time(TRAINER, wire.STATE_ON_CPU, wire.CONTEXT_GAP, 5 * MS)),
+        waits(10, 7 * MS),
+        WhoActivity(
+            T0 + 10 * SECOND, Who(9, 0, "hog", "hog --all", "c0", "p0", "hog.service", "me")
+        ),
+        WhoActivity(T0 + 10 * SECOND, Who(42, 43, "python3", function="naïve ☃")),
+        ResourceActivity(T0 + 10 * SECOND, SHARE, 3),
         counters(10, lost_no_entry=2, probe_entries=7),
         status(10, cpu_ns=5, rss_bytes=6, rejected={"short": 1}, dropped={}),
         PressureActivity(T0 + 10 * SECOND, {"load1": 0.5, "cpus": 2, "cgroups": {}}),
@@ -140,7 +174,8 @@ def everything():
             calls(TRAINER, "cudaMalloc", [100, 300, 500], size_bytes=96),
             copies(WORKER, [4_096], device=DeviceIdentity(1, None, None)),
         ),
-        times(15, thread_time(TRAINER, wire.STATE_ON_CPU, wire.CONTEXT_GAP, 9 * MS, count=4)),
+        waits(15, 9 * MS),
+        ResourceActivity(T0 + 15 * SECOND, SHARE, 8),
         counters(15, lost_no_entry=3, probe_entries=7),
         ended(WORKER, 16, exit_code=9),
         ended(TRAINER, 16, exit_code=None),
@@ -190,7 +225,9 @@ def test_a_recording_is_told_the_same_from_a_store(path, tmp_path):
 
 ops = st.lists(
     st.tuples(
-        st.sampled_from(["call", "stall", "gap", "fork", "open", "exit", "read", "count", "load"]),
+        st.sampled_from(
+            ["call", "stall", "gap", "fork", "open", "exit", "read", "count", "load", "who", "sent"]
+        ),
         st.sampled_from([TRAINER, WORKER, image(9, 7 * SECOND, "other")]),
         st.integers(1, 10 * SECOND),
         st.integers(0, SECOND),
@@ -217,7 +254,16 @@ def make(op, number, totals):
         "exit": lambda: ended(process, at_s),
         "read": lambda: snapshot(at_s, calls(process, "cudaMalloc", [5] * (number + 1))),
         "count": lambda: counters(at_s, lost_no_entry=number),
-        "load": lambda: times(at_s, thread_time(process, *state, reason="io", count=number + 1)),
+        "load": lambda: times(
+            at_s,
+            thread_time(process, *state, reason="io", count=number + 1),
+            thread_time(process, *state, reason="io", count=number + 1, wait=PIPE),
+            thread_time(process, *GAP, 0, reason="io", ended_ns=number + 1, wait=SLOW_DISK),
+        ),
+        "who": lambda: WhoActivity(
+            T0 + round(at_s * SECOND), Who(process.pid, 0, process.comm, str(number))
+        ),
+        "sent": lambda: ResourceActivity(T0 + round(at_s * SECOND), SHARE, number),
     }
     return makers[kind]()
 
@@ -307,8 +353,38 @@ def test_views_have_names_for_people(tmp_path):
         ("copy_size", "", 1, 4_096),
         ("fork", "", 3, 0),
     ]
-    assert ask(path, "SELECT state, context, sum(time_ms) FROM v_thread_times") == [
-        ("on_cpu", "gap", 9.0)
+    assert ask(
+        path,
+        "SELECT state, context, reason, who_comm, who_pid, api, end_comm, end_pid, end_state, end_reason, "
+        "waited_for, sum(time_ms), sum(ended_ms) FROM v_thread_times "
+        "GROUP BY pid, 1, 2, 3, 4 ORDER BY pid, 1, 3, 4",
+    ) == [
+        ("blocked", "gap", "ipc", None, None, "", None, None, "", "", "", 9.000005, 0.0),
+        ("blocked", "gap", "ipc", *KEPT_BY_FEEDER, 0.0, 9.0),
+        ("on_cpu", "gap", "", None, None, "", None, None, "", "", "", 9.0, 9.0),
+        ("blocked", "gap", "io", None, None, "", None, None, "", "", "file /data/é.bin", 0.0, 18.0),
+        ("blocked", "gap", "ipc", *KEPT_BY_FEEDER, 0.0, 18.0),
+        (
+            "run_queue",
+            "other",
+            "",
+            "",
+            9,
+            "cudaLaunchCooperativeKernel",
+            None,
+            None,
+            "",
+            "",
+            "",
+            0.0,
+            0.000001,
+        ),
+    ]
+    assert ask(path, "SELECT comm, command, unit FROM identities WHERE pid = 9") == [
+        ("hog", "hog --all", "hog.service")
+    ]
+    assert ask(path, "SELECT waited_for ->> 'name', max(retransmits) FROM connections") == [
+        ("/data/é.bin", 8)
     ]
     assert ask(path, "SELECT place, reason, count FROM v_losses") == [
         ("kernel side", "no_entry", 3)
