@@ -136,7 +136,9 @@ def _leaves(
 ) -> dict[_Leaf, int]:
     """Return what each state consists of, scaled to the time that passed in it."""
     ended: dict[str, dict[_Leaf, int]] = {state: {} for state in passed_ns if state in _HINDERED}
-    rows = [(state_of(time.state, time.context, time.reason), time) for time in times]
+    # Not in the order in which a capture or a store has them: it decides on names and roundings.
+    ranked = sorted(times, key=lambda time: (-time.ended_ns, repr(time[1:])))
+    rows = [(state_of(time.state, time.context, time.reason), time) for time in ranked]
     # Whether anybody who is watched ever sent it anything.
     is_fed = any(state == "ipc" and _is_watched(time.wait.who) for state, time in rows)
     # Of one thread there may be several names.

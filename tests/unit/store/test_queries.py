@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks.days import day
+from otel_gpu import wire
+from otel_gpu.enrich.activities import Culprit, Wait, Who, WhoActivity
 from otel_gpu.errors import StoreError
 from otel_gpu.store.queries import QueryError, QueryLimits, ask
+from tests.activities import T0, image, thread_time, times
 from tests.unit.store.stores import write
 
 NUMBERS = "WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM r)"
@@ -133,7 +136,14 @@ EXAMPLES = [
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    return write(tmp_path_factory.mktemp("store") / "store.db", day(3_000, 10), blame=True)
+    activities = [*day(3_000, 10), WhoActivity(T0, Who(9, command="hog --all")), kept_waiting(9)]
+    return write(tmp_path_factory.mktemp("store") / "store.db", activities, blame=True)
+
+
+def kept_waiting(pid):
+    wait = Wait(0, Culprit(pid, 0, "hog"), None, wire.STATE_NONE, "", None)
+    where = (wire.STATE_RUN_QUEUE, wire.CONTEXT_GAP)
+    return times(11, thread_time(image(name="trainer"), *where, 0, ended_ns=5, wait=wait))
 
 
 def content(path):
@@ -241,11 +251,11 @@ def test_what_stands_in_for_a_function_does_what_it_did(path, sql, value):
 
 def test_rows_beyond_the_limit_are_left_out_and_that_is_said(path):
     """Exactly as many are given as were asked for."""
-    whole = ask(path, "SELECT seq FROM readings", QueryLimits(rows=30))
-    part = ask(path, "SELECT seq FROM readings", QueryLimits(rows=29))
+    whole = ask(path, "SELECT seq FROM readings", QueryLimits(rows=31))
+    part = ask(path, "SELECT seq FROM readings", QueryLimits(rows=30))
 
-    assert (len(whole.rows), whole.cut) == (30, "")
-    assert (len(part.rows), part.cut) == (29, "only the first 29 rows are shown")
+    assert (len(whole.rows), whole.cut) == (31, "")
+    assert (len(part.rows), part.cut) == (30, "only the first 30 rows are shown")
 
 
 def test_wide_rows_are_taken_one_at_a_time(path):
