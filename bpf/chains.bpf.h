@@ -434,6 +434,7 @@ __attribute__((unused)) static __noinline int book_off_cpu(struct thread *thread
 	key.end_tid = 0;
 	key.kernel_stack = -1;
 	key.system_call = -1;
+	key.resource = 0;
 	key.state = STATE_RUN_QUEUE;
 	key.flags = 0;
 	key.end_state = STATE_NONE;
