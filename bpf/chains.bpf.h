@@ -143,7 +143,10 @@ __weak __noinline int divide_wait(struct thread *thread, const struct thread *wa
 	division.who_comm = waker->comm;
 	part = &thread->part;
 	start_ktime_ns = thread->off_ktime_ns;
-	left_ns = start_ktime_ns ? runnable_ktime_ns - start_ktime_ns : 0;
+	/* One that is not woken now may be off a CPU already for something else. */
+	left_ns = start_ktime_ns && runnable_ktime_ns > start_ktime_ns
+			  ? runnable_ktime_ns - start_ktime_ns
+			  : 0;
 	if (thread->slices_ns) {
 		start_ktime_ns = thread->slices_start_ktime_ns;
 		left_ns += thread->slices_ns;

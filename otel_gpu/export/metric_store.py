@@ -43,8 +43,8 @@ from otel_gpu.export.semconv import Instrument
 from otel_gpu.ledger.accounts import Accounts
 from otel_gpu.ledger.differences import without_waits
 
-# Stands for the agent's own Resource among the images.
-AGENT: ImageKey = (0, 0)
+# Stands for the agent's own Resource among the images; no record has such a pid.
+AGENT: ImageKey = (-1, 0)
 
 # The last series of an image come with the first reading after its end. Where nothing
 # changed there is none, and counters go on coming.

@@ -5,7 +5,7 @@ import logging
 import os
 import struct
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from otel_gpu import cli, wire
@@ -182,6 +182,12 @@ class _Errors(logging.Handler):
 RECORDS = st.lists(kernel_records() | aggregates_records() | JSON_RECORDS, max_size=12)
 
 
+# Its process has the number and the beginning 0, which nothing of the agent may have.
+OPEN_CALL_OF_NOBODY = wire.OPEN_CALL_RECORD.build(
+    kind=wire.RECORD_OPEN_CALL, size=wire.OPEN_CALL_RECORD.size
+)
+
+
 def write(path, starts_well, records):
     with RecordingWriter(path) as writer:
         writer.write([capture(Config(), "all")] if starts_well else [])
@@ -189,7 +195,12 @@ def write(path, starts_well, records):
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.booleans(), RECORDS, st.sampled_from(["event", "attribute", "log", "none"]))
+@example(starts_well=True, records=[OPEN_CALL_OF_NOBODY], stacks="event")
+@given(
+    starts_well=st.booleans(),
+    records=RECORDS,
+    stacks=st.sampled_from(["event", "attribute", "log", "none"]),
+)
 def test_no_record_breaks_a_replay(tmp_path_factory, starts_well, records, stacks):
     """Whatever numbers and names the records hold, a replay ends, and writes JSON."""
     folder = tmp_path_factory.getbasetemp()
