@@ -172,6 +172,9 @@ __weak __noinline int divide_wait(struct thread *thread, const struct thread *wa
 			since_ktime_ns = runnable_ktime_ns;
 		if (since_ktime_ns > start_ktime_ns) {
 			small_ns = since_ktime_ns - start_ktime_ns;
+			/* Between slices it was not blocked. */
+			if (small_ns > left_ns)
+				small_ns = left_ns;
 			left_ns -= small_ns;
 			if (small_ns >= floor_ns) {
 				end_by(part, NULL, STATE_NONE);

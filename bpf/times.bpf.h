@@ -114,7 +114,8 @@ static __always_inline int book(const struct times_key *key, const char *who_com
 		return 0;
 	if (time_ns)
 		__sync_fetch_and_add(&times->time_ns, time_ns);
-	if (ended_ns)
+	/* Two CPUs may end one wait for the GIL: none was shorter than nothing. */
+	if ((__s64)ended_ns > 0)
 		__sync_fetch_and_add(&times->ended_ns, ended_ns);
 	if (ended)
 		__sync_fetch_and_add(&times->count, ended);
