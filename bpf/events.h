@@ -54,6 +54,8 @@ enum record_kind {
 	/* Resolved by the agent as they arrive: never in a recording. */
 	RECORD_SAMPLE = 9, /* struct sample_record */
 	RECORD_CODE = 10,  /* struct code_record */
+	/* Of threads on a CPU: in a recording, as calls are. */
+	RECORD_CPU_SAMPLE = 11, /* struct cpu_sample_record */
 	/* Made by the agent, so that a recording holds all that a replay needs. */
 	RECORD_CAPTURE = 256,	 /* JSON: host, settings, histogram layout */
 	RECORD_CLOCK = 257,	 /* struct clock_record */
@@ -306,6 +308,24 @@ struct stall_record {
 	char comm[COMM_BYTES];
 	char culprit_comm[COMM_BYTES];
 	char waker_comm[COMM_BYTES];
+};
+
+/*
+ * A watched thread was on a CPU when that CPU's sampling clock ticked. weight_ns is the time on
+ * CPUs that the sample stands for: the clock's period, times the ticks of watched threads for
+ * which one sample was taken.
+ */
+struct cpu_sample_record {
+	struct record_header header; /* ktime_ns is the tick */
+	__u64 user_stack;	     /* id of its merged stack, 0: none; see sample_record */
+	__u64 weight_ns;
+	__u64 root_start_ktime_ns; /* outermost open call; 0: in none */
+	__s32 kernel_stack;	   /* id in the stacks map; negative: it was in user space */
+	__u32 cpu;
+	__u16 api;    /* of the outermost open call, or of the call before the gap; 0: none */
+	__u8 context; /* enum call_context */
+	__u8 padding[5];
+	char comm[COMM_BYTES];
 };
 
 /* How the walk of a thread's Python frames ended. */

@@ -41,6 +41,7 @@ RECORD_DEVICE = 7
 RECORD_GAP = 8
 RECORD_SAMPLE = 9
 RECORD_CODE = 10
+RECORD_CPU_SAMPLE = 11
 RECORD_CAPTURE = 256
 RECORD_CLOCK = 257
 RECORD_PROCESS = 258
@@ -223,6 +224,11 @@ STALL_RECORD = CStruct(
     "user_stack:Q culprit_pid:I culprit_tid:I waker_pid:I waker_tid:I cpu:I call_api:H "
     "call_depth:B switch_type:B kernel_stack:i system_call:i argument:Q flags:I resource:I "
     "comm:16s culprit_comm:16s waker_comm:16s",
+    RECORD_HEADER,
+)
+CPU_SAMPLE_RECORD = CStruct(
+    "user_stack:Q weight_ns:Q root_start_ktime_ns:Q kernel_stack:i cpu:I api:H context:B 5x "
+    "comm:16s",
     RECORD_HEADER,
 )
 PYTHON_FRAME = CStruct("code:Q offset:I flags:I")

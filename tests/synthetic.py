@@ -7,6 +7,7 @@ _LAYOUTS = {
     wire.RECORD_CUDA_CALL: wire.CUDA_CALL_RECORD,
     wire.RECORD_STALL: wire.STALL_RECORD,
     wire.RECORD_GAP: wire.GAP_RECORD,
+    wire.RECORD_CPU_SAMPLE: wire.CPU_SAMPLE_RECORD,
     wire.RECORD_FORK: wire.FORK_RECORD,
     wire.RECORD_EXEC: wire.EXEC_RECORD,
     wire.RECORD_EXIT: wire.EXIT_RECORD,
@@ -16,6 +17,7 @@ _LAYOUTS = {
 _DEFAULTS = {
     wire.RECORD_STALL: {"kernel_stack": -1, "system_call": -1},
     wire.RECORD_GAP: {"device": -1, "choices": wire.CHOICE_SLOW},
+    wire.RECORD_CPU_SAMPLE: {"kernel_stack": -1, "context": wire.CONTEXT_OTHER},
 }
 _TEXT_FIELDS = {"comm", "culprit_comm", "waker_comm", "path", "name", "uuid"}
 _DIMENSIONS = {"grid", "block"}

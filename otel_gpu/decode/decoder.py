@@ -283,6 +283,7 @@ def _decode_culprit(record: bytes) -> events.CulpritSeen:
 _DECODERS: Mapping[int, Callable[[bytes], Event]] = {
     wire.RECORD_STALL: _decode_stall,
     wire.RECORD_GAP: _plain(events.Gap, wire.GAP_RECORD, _decode_name),
+    wire.RECORD_CPU_SAMPLE: _plain(events.CpuSample, wire.CPU_SAMPLE_RECORD, _decode_name),
     wire.RECORD_STACK: _decode_stack,
     wire.RECORD_USER_STACK: _decode_user_stack,
     wire.RECORD_RESOURCE: _decode_resource,

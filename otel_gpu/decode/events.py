@@ -252,6 +252,27 @@ class Aggregates(NamedTuple):
     series: tuple[tuple[SeriesKey, Aggregate], ...]
 
 
+class CpuSample(NamedTuple):
+    """
+    A watched thread was on a CPU at a tick of the sampling clock.
+
+    ``weight_ns`` is the time on CPUs that it stands for.
+    """
+
+    ktime_ns: int
+    image_ktime_ns: int
+    pid: int
+    tid: int
+    user_stack: int
+    weight_ns: int
+    root_start_ktime_ns: int
+    kernel_stack: int
+    cpu: int
+    api: int
+    context: int
+    comm: str
+
+
 class Stack(NamedTuple):
     """The kernel functions of one stack, innermost first (from JSON)."""
 
@@ -390,6 +411,7 @@ Event = (
     CudaCall
     | Stall
     | Gap
+    | CpuSample
     | Stack
     | UserStack
     | ResourceSeen

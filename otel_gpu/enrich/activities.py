@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, get_args
 from otel_gpu import wire
 from otel_gpu.decode.events import (
     Aggregate,
+    CpuSample,
     CudaCall,
     Fork,
     Gap,
@@ -205,6 +206,21 @@ class GapActivity(NamedTuple):
     trace_id: bytes
     span_id: bytes
     parent_span_id: bytes
+
+
+class SampleActivity(NamedTuple):
+    """
+    Where a thread was that was on a CPU.
+
+    ``event.weight_ns`` is the time on CPUs that it stands for. ``functions`` is its kernel stack,
+    innermost first, empty if it was in user space, and ``stack`` where in the program it was.
+    """
+
+    process: ProcessImage
+    event: CpuSample
+    unix_ns: int
+    functions: tuple[str, ...]
+    stack: CallStack | None
 
 
 class Culprit(NamedTuple):
@@ -402,6 +418,7 @@ Activity = (
     CallActivity
     | StallActivity
     | GapActivity
+    | SampleActivity
     | TimesActivity
     | WhoActivity
     | ResourceActivity

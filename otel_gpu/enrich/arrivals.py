@@ -11,7 +11,16 @@ names what the capture named.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from otel_gpu.decode.events import Aggregate, CudaCall, Fork, Gap, OpenCall, SeriesKey, Stall
+from otel_gpu.decode.events import (
+    Aggregate,
+    CpuSample,
+    CudaCall,
+    Fork,
+    Gap,
+    OpenCall,
+    SeriesKey,
+    Stall,
+)
 from otel_gpu.enrich.activities import ImageKey, ProcessImage, key_of
 from otel_gpu.enrich.services import UNKNOWN_SERVICE
 
@@ -22,7 +31,7 @@ NAMELESS_PATIENCE_NS = 60_000_000_000
 MAX_HELD = 8192
 """Events and series that wait, of all processes."""
 
-Waiting = CudaCall | Fork | Gap | OpenCall | Stall
+Waiting = CpuSample | CudaCall | Fork | Gap | OpenCall | Stall
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ from otel_gpu.decode.events import (
     Capture,
     Clock,
     Counters,
+    CpuSample,
     CudaCall,
     CulpritSeen,
     Device,
@@ -48,6 +49,7 @@ from otel_gpu.enrich.activities import (
     ProbesActivity,
     ProcessImage,
     ResourceActivity,
+    SampleActivity,
     Series,
     StallActivity,
     StatusActivity,
@@ -110,6 +112,7 @@ class Enricher:
             Aggregates: self._enrich_aggregates,
             Clock: lambda event: self._clock.add_sample(event.ktime_ns, event.unix_ns),
             Counters: self._enrich_counters,
+            CpuSample: self._enrich_sample,
             CudaCall: self._enrich_call,
             Device: self._learn_device,
             Exec: self._enrich_exec,
@@ -353,6 +356,18 @@ class Enricher:
             end_unix_ns,
             self._devices.find((event.pid, event.image_ktime_ns), event.device),
             *self._ids.of_gap(event),
+        )
+
+    def _enrich_sample(self, event: CpuSample) -> SampleActivity | None:
+        process = self._find_process(event)
+        if process is None:
+            return None
+        return SampleActivity(
+            process,
+            event,
+            self._clock.to_unix_ns(event.ktime_ns),
+            self._waits.functions(event.kernel_stack),
+            self._stacks.find(event.user_stack),
         )
 
     def _enrich_times(self, event: Times) -> TimesActivity:

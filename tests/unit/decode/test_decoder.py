@@ -15,6 +15,7 @@ from otel_gpu.decode.events import (
     Capture,
     Clock,
     Counters,
+    CpuSample,
     CudaCall,
     Device,
     Exec,
@@ -204,6 +205,25 @@ def test_every_field_of_a_stall_arrives():
             ),
             Gap(20, 2, 3, 4, 5, 6, 7, -1, 8, 9, 10, 11, 12, "feeder"),
             id="gap",
+        ),
+        pytest.param(
+            kernel_record(
+                wire.RECORD_CPU_SAMPLE,
+                ktime_ns=20,
+                image_ktime_ns=2,
+                pid=3,
+                tid=4,
+                user_stack=5,
+                weight_ns=10_101_010,
+                root_start_ktime_ns=6,
+                kernel_stack=-1,
+                cpu=7,
+                api=8,
+                context=wire.CONTEXT_CALL,
+                comm="worker",
+            ),
+            CpuSample(20, 2, 3, 4, 5, 10_101_010, 6, -1, 7, 8, wire.CONTEXT_CALL, "worker"),
+            id="cpu-sample",
         ),
         pytest.param(
             json_record(
@@ -600,7 +620,7 @@ def test_no_record_stops_the_stream(records):
 @given(st.binary(min_size=140, max_size=140), KINDS.filter(lambda kind: kind < 256))
 def test_kernel_records_hold_any_bytes(body, kind):
     """Every value that fits a field of a kernel record decodes, and its text is text."""
-    size = len(kernel_record(kind)) if kind in range(1, 9) else 172
+    size = len(kernel_record(kind)) if kind in (*range(1, 9), wire.RECORD_CPU_SAMPLE) else 172
     record = wire.RECORD_HEADER.pack(kind, 0, size, 1, 2, 3, 4) + (body * 3)[: size - 32]
     rejected = Counter()
 

@@ -11,6 +11,7 @@ from otel_gpu.decode.events import (
     Capture,
     Clock,
     Counters,
+    CpuSample,
     CudaCall,
     Device,
     Event,
@@ -591,7 +592,7 @@ NESTED = {
 EVENTS = st.one_of([any_of(kind) for kind in typing.get_args(Event)])
 
 
-WAITING = (CudaCall, Fork, Gap, OpenCall, Stall)
+WAITING = (CpuSample, CudaCall, Fork, Gap, OpenCall, Stall)
 
 
 # A stall waits for the name of a process that a full table has dropped when more of it comes.
