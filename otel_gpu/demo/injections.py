@@ -104,10 +104,7 @@ def gil(trainer: Trainer) -> None:
     """A C extension sleeps 40 ms and keeps Python's GIL."""
     # The device is a sleep in C, so that nothing but the holder is in the way. The interpreter looks
     # every 5 ms whether the lock is free: 34 ms of waiting do not end when it happens to look.
-    usleep = ctypes.cast(libc.usleep, ctypes.c_void_p)
-    trainer.cuda.stub_call_inside(
-        SYNCHRONIZE.encode(), usleep, ctypes.c_void_p(2 * GPU_NS // 1_000)
-    )
+    trainer.sleep_inside(SYNCHRONIZE, 2 * GPU_NS)
     holder = Helper("holder", trainer.other_cpu, _hold_interpreter, is_thread=True)
     usual_ns: list[int] = []
     for step in range(STEPS):

@@ -14,7 +14,9 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from pathlib import Path
+from types import CodeType
+from typing import Any, NamedTuple, Protocol
 
 MS = 1_000_000
 STEPS = 60
@@ -79,6 +81,21 @@ def unqueued_ns() -> int:
 def is_slow(step: int) -> bool:
     """Whether a step of the loop is one that is made slow."""
     return step >= FIRST_EFFECT and (step - FIRST_EFFECT) % EFFECT_EVERY == 0
+
+
+class Function(Protocol):
+    """A function written in Python."""
+
+    @property
+    def __code__(self) -> CodeType: ...
+
+
+def place_of(function: Function, lines: int = 1) -> dict[str, Any]:
+    """Return where a function works: its name and file, and the last ``lines`` of its lines."""
+    code = function.__code__
+    last = max(line for _, _, line in code.co_lines() if line)
+    place = {"function": code.co_name, "file": Path(code.co_filename).name}
+    return place | {"first_line": last - lines + 1, "last_line": last}
 
 
 def set_name(comm: str) -> None:
@@ -194,11 +211,17 @@ class Trainer:
         shown["end_ns"] = time.monotonic_ns()
 
     def inject(
-        self, kind: str, time_ns: int, by: Helper | None = None, via: dict[str, Any] | None = None
+        self,
+        kind: str,
+        time_ns: int,
+        by: Helper | None = None,
+        via: dict[str, Any] | None = None,
+        place: dict[str, Any] | None = None,
     ) -> None:
-        """Note what was done to the effect that goes on."""
+        """Note what was done to the effect that goes on, and the line in which."""
         who = {"pid": by.pid if by else 0, "tid": by.tid if by else 0}
         cause = {"kind": kind, "time_ns": time_ns} | who | ({"via": via} if via else {})
+        cause |= {"place": place} if place else {}
         self.effects[-1]["causes"].append(cause)
 
     def lose(
@@ -209,14 +232,21 @@ class Trainer:
         pid: int = 0,
         via: dict[str, Any] | None = None,
         resource: str = "",
+        place: dict[str, Any] | None = None,
     ) -> None:
         """Note what one step lost, of something that it loses time to again and again."""
         nothing = {"kind": kind, "time_ns": 0, "pid": pid, "resource": resource, "via": None}
+        nothing |= {"place": place}
         loss = self.losses.setdefault((kind, pid, resource), nothing)
         loss["time_ns"] += time_ns
         if via:
             before_ns = loss["via"]["time_ns"] if loss["via"] else 0
             loss["via"] = via | {"time_ns": before_ns + via["time_ns"]}
+
+    def sleep_inside(self, api: str, duration_ns: int) -> None:
+        """Have a call sleep in C, which takes no GIL."""
+        usleep = ctypes.cast(libc.usleep, ctypes.c_void_p)
+        self.cuda.stub_call_inside(api.encode(), usleep, ctypes.c_void_p(duration_ns // 1_000))
 
     def launch(self) -> None:
         """Launch a kernel."""

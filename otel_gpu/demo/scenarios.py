@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
-from otel_gpu.demo import injections, neighbour, steady
+from otel_gpu.demo import busy, injections, neighbour, steady
 from otel_gpu.demo.loop import Trainer
 
 FOLDER = Path(__file__).parent
@@ -63,7 +63,8 @@ SCENARIOS = {
         # Real-time tasks may not have a CPU for this long.
         (injections.allocator_churn, {"is_fair": True}),
         (injections.two_causes, {}),
-        *((run, {"is_fair": True, "is_steady": True}) for run in steady.ALONE),
+        *((run, {}) for run in busy.SUDDEN),
+        *((run, {"is_fair": True, "is_steady": True}) for run in (*busy.ALWAYS, *steady.ALONE)),
         *(
             (run, {"is_fair": True, "is_steady": True, "has_neighbour": True})
             for run in steady.WITH_NEIGHBOUR

@@ -17,10 +17,12 @@ from otel_gpu.demo.loop import (
     GPU_NS,
     MS,
     STEPS,
+    Act,
     Helper,
     Trainer,
     compute,
     die_with_parent,
+    place_of,
     run_queue_ns,
     set_name,
     sleep,
@@ -29,14 +31,15 @@ from otel_gpu.demo.loop import (
 )
 from otel_gpu.demo.neighbour import MESSAGE, connect
 
-_STEP_NS = 20 * MS
+STEP_NS = 20 * MS
 _SYNCHRONIZES = 101
 _BURST_NS = 3_300_000
 _CHECKPOINT_BYTES = 8 << 20
 _REQUESTS = 7
 
 
-def _step(trainer: Trainer) -> None:
+def step(trainer: Trainer) -> None:
+    """Run one step of the loop."""
     trainer.launch()
     trainer.synchronize()
 
@@ -45,46 +48,52 @@ def steady_sleep(trainer: Trainer) -> None:
     """Every step sleeps 20 ms."""
     for _ in range(STEPS):
         start_ns = unqueued_ns()
-        sleep(_STEP_NS)
+        sleep(STEP_NS)
         trainer.lose("sleep", unqueued_ns() - start_ns)
-        _step(trainer)
+        step(trainer)
 
 
 def steady_host_work(trainer: Trainer) -> None:
     """Every step works 20 ms in Python between two launches."""
     for _ in range(STEPS):
         start_ns = time.thread_time_ns()
-        compute(_STEP_NS)
-        trainer.lose("host_work", time.thread_time_ns() - start_ns)
-        _step(trainer)
+        compute(STEP_NS)
+        lost_ns = time.thread_time_ns() - start_ns
+        trainer.lose("host_work", lost_ns, place=place_of(compute, lines=2))
+        step(trainer)
 
 
 def steady_loader(trainer: Trainer) -> None:
     """Every step waits for a data loader, whose worker burns the CPU for 20 ms."""
-    worker, batches = _start_worker(trainer, _STEP_NS, batches=1)
+    worker, batches = start_worker(trainer, lambda: compute(STEP_NS), batches=1)
     for _ in range(STEPS):
         start_ns = unqueued_ns()
         batches.get()
         waited_ns = unqueued_ns() - start_ns
         via = {"kind": "host_work", "time_ns": waited_ns, "pid": worker, "tid": worker}
+        via["place"] = place_of(compute, lines=2)
         # What it waits for directly is the thread of the worker that feeds the pipe.
         trainer.lose("ipc", waited_ns, pid=worker, via=via)
-        _step(trainer)
+        step(trainer)
 
 
 def full_queue(trainer: Trainer) -> None:
     """A data loader waits, as its queue is full: the device is the limit."""
-    _, batches = _start_worker(trainer, MS, batches=2)
+    _, batches = start_worker(trainer, lambda: compute(MS), batches=2)
     batches.get()
     sleep(5 * GPU_NS)
     for _ in range(STEPS):
         batches.get()
-        _step(trainer)
-        _step(trainer)
+        step(trainer)
+        step(trainer)
 
 
-def _start_worker(trainer: Trainer, work_ns: int, batches: int) -> tuple[int, Any]:
-    """Start a worker that fills a queue as a data loader's does: by a thread and a pipe."""
+def start_worker(trainer: Trainer, load: Act, batches: int) -> tuple[int, Any]:
+    """
+    Start a worker that fills a queue as a data loader's does: by a thread and a pipe.
+
+    Returns its pid and the queue, which holds at most so many ``batches``.
+    """
     context = multiprocessing.get_context("fork")
     queue = context.Queue(batches)
 
@@ -93,7 +102,7 @@ def _start_worker(trainer: Trainer, work_ns: int, batches: int) -> tuple[int, An
         set_name("loader")
         os.sched_setaffinity(0, {trainer.other_cpu})
         while True:
-            compute(work_ns)
+            load()
             queue.put(b"batch")
 
     worker = context.Process(target=work, daemon=True)
@@ -118,8 +127,8 @@ def _contend(trainer: Trainer, begin: Callable[[], object], pid: int) -> None:
     begin()
     for _ in range(STEPS):
         waited_ns = run_queue_ns()
-        compute(_STEP_NS // 2)
-        _step(trainer)
+        compute(STEP_NS // 2)
+        step(trainer)
         trainer.lose("run_queue", run_queue_ns() - waited_ns, pid=pid)
 
 
@@ -159,14 +168,14 @@ def idle_server(trainer: Trainer) -> None:
     with connection:
         for _ in range(_REQUESTS):
             connection.recv(MESSAGE.size)
-            _step(trainer)
+            step(trainer)
             connection.sendall(bytes(MESSAGE.size))
 
 
 def remote_read(trainer: Trainer) -> None:
     """Every step reads from a server of another network, which answers after 20 ms."""
     neighbour = connect()
-    address, port = neighbour.address, neighbour.ask("server", _STEP_NS)
+    address, port = neighbour.address, neighbour.ask("server", STEP_NS)
     neighbour.begin()
     with socket.create_connection((address, port)) as server:
         for _ in range(STEPS):
@@ -174,21 +183,21 @@ def remote_read(trainer: Trainer) -> None:
             start_ns = unqueued_ns()
             server.recv(MESSAGE.size)
             trainer.lose("network", unqueued_ns() - start_ns, resource=f"{address}:{port}")
-            _step(trainer)
+            step(trainer)
 
 
 def checkpoint(trainer: Trainer) -> None:
     """Every other step writes 8 MiB to a file, and waits until they are on the disk."""
     block = b"\1" * _CHECKPOINT_BYTES
     with tempfile.NamedTemporaryFile(dir="/var/tmp", prefix="checkpoint-", buffering=0) as file:
-        for step in range(STEPS):
-            if step % 2:
+        for number in range(STEPS):
+            if number % 2:
                 os.pwrite(file.fileno(), block, 0)
                 cpu_ns, start_ns = time.thread_time_ns(), unqueued_ns()
                 os.fsync(file.fileno())
                 waited_ns = unqueued_ns() - start_ns - (time.thread_time_ns() - cpu_ns)
                 trainer.lose("io", waited_ns, resource=file.name)
-            _step(trainer)
+            step(trainer)
 
 
 ALONE = (

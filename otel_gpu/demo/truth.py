@@ -28,6 +28,8 @@ def _describe(cause: dict[str, Any]) -> str:
         words += f" for {resource}"
     if pid := cause["pid"]:
         words += f" by thread {cause.get('tid', pid)} of process {pid}"
+    if place := cause.get("place"):
+        words += " in {function} {file}:{last_line}".format(**place)
     if via := cause.get("via"):
         words += f", which had {_describe(via)}"
     return words

@@ -115,6 +115,7 @@ def _faults_of_cause(
         culprit = cause["culprit"] or {"pid": None, "tid": None}
         if (culprit["pid"], culprit["tid"]) != (injected.pid, injected.tid):
             yield f"{cause['kind']}: blames {culprit} instead of {injected.pid}/{injected.tid}"
+    yield from faults_of_place(cause, injected)
     if injected.via:
         vias = cause.get("via") or []
         if not vias:
@@ -122,3 +123,14 @@ def _faults_of_cause(
         for via in vias[:1]:
             # The effect is the same: a share of it is what both are of.
             yield from _faults_of_cause(via, injected.via, effect, truth)
+
+
+def faults_of_place(cause: Mapping[str, Any], injected: InjectedCause) -> Iterator[str]:
+    """Say whether a cause is in the wrong place: samples say in which lines somebody worked."""
+    place = injected.place
+    if place is None:
+        return
+    lines = cause.get("lines") or [{"function": "", "file": "", "line": 0}]
+    found = lines[0]["function"], Path(lines[0]["file"]).name, lines[0]["line"]
+    if found[:2] != place[:2] or not place.first_line <= found[2] <= place.last_line:
+        yield f"{cause['kind']}: in {found} instead of {place}"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from otel_gpu.demo.scenarios import SCENARIOS
-from tests.scenarios.blame import Blame
+from tests.scenarios.blame import Blame, faults_of_place
 from tests.scenarios.truth import InjectedCause
 
 pytestmark = [pytest.mark.kernel, pytest.mark.alone]
@@ -57,6 +57,10 @@ def faults_of(blame: Blame, loss: InjectedCause) -> Iterator[str]:
         via = causes[0]["via"][0] if causes and causes[0].get("via") else None
         if via is None or (via["kind"], via["culprit"]["pid"]) != (loss.via.kind, loss.via.pid):
             yield f"{via} is behind it, and not {loss.via}"
+        else:
+            yield from faults_of_place(via, loss.via)
+    if causes:
+        yield from faults_of_place(causes[0], loss)
     if not incidents[0]["advice"]:
         yield "there is no advice"
 

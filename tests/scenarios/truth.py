@@ -4,11 +4,21 @@ import json
 from typing import Any, NamedTuple
 
 
+class InjectedPlace(NamedTuple):
+    """Where somebody worked: in one of these lines, both included."""
+
+    function: str
+    file: str
+    first_line: int
+    last_line: int
+
+
 class InjectedCause(NamedTuple):
     """
     One cause; ``pid`` and ``tid`` are of the culprit, 0 where there is none.
 
-    ``resource`` is the file or address that was waited for; empty: none.
+    ``resource`` is the file or address that was waited for; empty: none. ``place`` is where the
+    culprit worked; None: it did not, or all over the place.
     """
 
     kind: str
@@ -17,6 +27,7 @@ class InjectedCause(NamedTuple):
     tid: int
     via: "InjectedCause | None"
     resource: str = ""
+    place: InjectedPlace | None = None
 
 
 class InjectedEffect(NamedTuple):
@@ -86,4 +97,5 @@ def _cause(cause: dict[str, Any]) -> InjectedCause:
         cause.get("tid", cause["pid"]),
         _cause(via) if via else None,
         cause.get("resource", ""),
+        InjectedPlace(**place) if (place := cause.get("place")) else None,
     )

@@ -1,7 +1,7 @@
 """What a scenario prints, read back."""
 
 from otel_gpu.demo.truth import describe
-from tests.scenarios.truth import InjectedCause, InjectedEffect, Truth, read_truth
+from tests.scenarios.truth import InjectedCause, InjectedEffect, InjectedPlace, Truth, read_truth
 
 LINE = (
     '{"scenario": "starved-loader", "pid": 20, "tid": 20, "monotonic_ns": 5000, '
@@ -54,6 +54,20 @@ def test_what_was_done_is_said_in_words() -> None:
         "1. slow gap of 41.0 ms (cudaLaunchKernel): ipc 40.9 ms by thread 23 of process 22, "
         "which had run_queue 40.0 ms by thread 21 of process 21"
     )
+
+
+def test_a_place_is_read_and_said() -> None:
+    """Where somebody worked; the last of the lines stands for them."""
+    place = '{"function": "tokenise", "file": "busy.py", "first_line": 47, "last_line": 49}'
+    line = LINE.replace('"pid": 21}', f'"pid": 21, "place": {place}}}')
+
+    (words,) = describe(line)
+    (cause,) = read_truth(line).effects[0].causes
+
+    assert words.endswith("by thread 21 of process 21 in tokenise busy.py:49")
+    assert cause.place is None
+    assert cause.via is not None
+    assert cause.via.place == InjectedPlace("tokenise", "busy.py", 47, 49)
 
 
 def test_nothing_done_is_said() -> None:

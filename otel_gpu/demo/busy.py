@@ -1,0 +1,138 @@
+"""
+Who is busy with what: a loader, the loop itself, the garbage collector, a thread with the GIL.
+
+Each works in the last line of a function of its own, so that the line is known.
+"""
+
+import gc
+import os
+import statistics
+import time
+
+from otel_gpu.demo.loop import (
+    FIRST_EFFECT,
+    GPU_NS,
+    LAUNCH,
+    LAUNCH_NS,
+    MS,
+    STEPS,
+    SYNCHRONIZE,
+    Helper,
+    Trainer,
+    place_of,
+    run_queue_ns,
+    unqueued_ns,
+)
+from otel_gpu.demo.steady import STEP_NS, start_worker, step
+
+# To sort it takes less than a millisecond, and nothing can take the GIL meanwhile.
+_PIXELS = [number * 7919 % 4001 for number in range(4001)]
+_COLLECTION_NS = 40 * MS
+_MORE_OBJECTS = 100_000
+
+
+def _slow_augment(cpu_ns: int) -> None:
+    end_ns = time.thread_time_ns() + cpu_ns
+    while time.thread_time_ns() < end_ns:
+        sorted(_PIXELS)
+
+
+def _prepare(cpu_ns: int) -> None:
+    end_ns = time.thread_time_ns() + cpu_ns
+    while time.thread_time_ns() < end_ns:
+        sorted(_PIXELS)
+
+
+def _tokenise(cpu_ns: int) -> None:
+    end_ns = time.thread_time_ns() + cpu_ns
+    while time.thread_time_ns() < end_ns:
+        sorted(_PIXELS)
+
+
+def _collect_garbage() -> None:
+    gc.collect()
+
+
+def busy_loader(trainer: Trainer) -> None:
+    """Every step waits for a data loader, whose worker mostly works in one line."""
+
+    def load() -> None:
+        _prepare(STEP_NS // 5)
+        _slow_augment(STEP_NS - STEP_NS // 5)
+
+    worker, batches = start_worker(trainer, load, batches=1)
+    place = place_of(_slow_augment)
+    for _ in range(STEPS):
+        start_ns = unqueued_ns()
+        batches.get()
+        waited_ns = unqueued_ns() - start_ns
+        via = {"kind": "host_work", "time_ns": waited_ns, "pid": worker, "tid": worker}
+        trainer.lose("ipc", waited_ns, pid=worker, via=via | {"place": place})
+        step(trainer)
+
+
+def slow_python(trainer: Trainer) -> None:
+    """Every step works 20 ms in Python between two launches, mostly in one line."""
+    for _ in range(STEPS):
+        start_ns = time.thread_time_ns()
+        _prepare(STEP_NS // 5)
+        _tokenise(STEP_NS - STEP_NS // 5)
+        lost_ns = time.thread_time_ns() - start_ns
+        trainer.lose("host_work", lost_ns, place=place_of(_tokenise))
+        step(trainer)
+
+
+def gil_holder(trainer: Trainer) -> None:
+    """A thread that works in Python gives the GIL back only after 5 ms, again and again."""
+    # Calls that sleep in C: nobody but the holder keeps the loop from going on.
+    trainer.sleep_inside(LAUNCH, LAUNCH_NS)
+    trainer.sleep_inside(SYNCHRONIZE, GPU_NS)
+    is_over = False
+
+    def hold(_helper: Helper, _: int, __: int) -> None:
+        while not is_over:
+            _tokenise(MS)
+
+    holder = Helper("holder", trainer.other_cpu, hold, is_thread=True)
+    usual_ns = []
+    for _ in range(FIRST_EFFECT):
+        start_ns = time.monotonic_ns()
+        step(trainer)
+        usual_ns.append(time.monotonic_ns() - start_ns)
+    waited_ns = run_queue_ns()
+    holder.order()
+    # From here on nothing but the calls lets go of the GIL.
+    start_ns = time.monotonic_ns()
+    for _ in range(STEPS):
+        step(trainer)
+    took_ns, is_over = time.monotonic_ns() - start_ns, True
+    waited_ns = run_queue_ns() - waited_ns
+    lost_ns = took_ns - waited_ns - STEPS * int(statistics.median(usual_ns))
+    via = {"kind": "host_work", "time_ns": lost_ns, "pid": os.getpid(), "tid": holder.tid}
+    place = place_of(_tokenise)
+    trainer.lose("gil", lost_ns, pid=os.getpid(), via=via | {"place": place})
+
+
+def garbage_collection(trainer: Trainer) -> None:
+    """A large heap is collected between two launches, for 40 ms or more."""
+    # Not before it is asked for.
+    gc.disable()
+    heap: list[list[None]] = []
+    cpu_ns = 0
+    while cpu_ns < _COLLECTION_NS:
+        heap += ([None] for _ in range(_MORE_OBJECTS))
+        start_ns = time.thread_time_ns()
+        _collect_garbage()
+        cpu_ns = time.thread_time_ns() - start_ns
+
+    def collect() -> None:
+        start_ns = time.thread_time_ns()
+        _collect_garbage()
+        lost_ns = time.thread_time_ns() - start_ns
+        trainer.inject("host_work", lost_ns, place=place_of(_collect_garbage))
+
+    trainer.train(in_gap=collect)
+
+
+SUDDEN = (garbage_collection,)
+ALWAYS = (busy_loader, slow_python, gil_holder)
