@@ -178,6 +178,9 @@ class ExportConfig:
         flush_interval_s: Longest time that a span waits for company.
         shutdown_timeout_s: Longest time that the end of a run waits for the endpoint.
         otlp_file: Also write OTLP/JSON lines to this file; `-` is standard output.
+        profiles: Whether samples of what threads did on CPUs are sent as OTLP profiles, a signal
+            that is in development and that few receivers take.
+        profile_interval_s: Longest time that one profile covers.
     """
 
     queue_bytes: int = _option(33_554_432, bounds=(1_048_576, 17_179_869_184))
@@ -185,6 +188,8 @@ class ExportConfig:
     flush_interval_s: float = _option(1.0, bounds=(0.05, 300.0))
     shutdown_timeout_s: float = _option(10.0, bounds=(0.1, 300.0))
     otlp_file: str | None = _option(None, flag="--otlp-file", optional=True)
+    profiles: bool = _option(default=False)
+    profile_interval_s: float = _option(10.0, bounds=(0.1, 3_600.0))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -83,6 +83,7 @@ one from the OpenTelemetry semantic conventions. Two of OBI's metrics are not em
 - Metrics of a process that ended are exported once more in their final form, and then no longer.
 """
 
+_SECTIONS = ("metrics", "spans", "events", "logs", "profiles")
 _UPSTREAM = {"obi": "OBI", "semconv": "semconv"}
 
 
@@ -109,7 +110,7 @@ def read_registry() -> Registry:
                 names = (n for n in getattr(wire, table).values() if n.startswith(prefix))
                 known = {n.upper(): n.removeprefix(prefix) for n in names}
                 attribute["values"] = known | attribute["renamed"]
-    for section in ("metrics", "spans", "events", "logs"):
+    for section in _SECTIONS:
         for item in registry[section].values():
             named = item.get("attributes", ())
             item["attributes"] = [a for n in named for a in registry["groups"].get(n, [n])]
@@ -122,13 +123,13 @@ def _first(name: str, prefixes: Mapping[str, Iterable[str]]) -> str:
 
 
 def _check(registry: Registry) -> None:
-    for section in ("metrics", "spans"):
+    for section in ("metrics", "spans", "profiles"):
         for name, item in registry[section].items():
             if item["scope"] not in registry["scopes"]:
                 sys.exit(f"{section}: {name}: no such scope: {item['scope']}")
-    for section in ("metrics", "spans", "events", "logs"):
+    for section in _SECTIONS:
         for name, item in registry[section].items():
-            for attribute in item["attributes"]:
+            for attribute in (*item["attributes"], *item.get("frames", ())):
                 if attribute not in registry["attributes"]:
                     sys.exit(f"{section}: {name}: no such attribute: {attribute}")
             for event in item.get("events", ()):
@@ -259,6 +260,14 @@ def _page_lines(registry: Registry) -> Iterator[str]:
         for item in registry[section].values():
             attributes = _code_list(item["attributes"])
             yield f"| `{item['name']}` | {what} | {attributes} | {item['brief']} |"
+    yield from ("", "## Profiles", "")
+    yield "| profile | scope | unit | attributes of samples | attributes of frames | meaning |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for profile in registry["profiles"].values():
+        name, unit = profile["type"]
+        lists = (_code_list(profile[key]) for key in ("attributes", "frames"))
+        cells = (f"`{name}`", f"`{profile['scope']}`", unit, *lists, profile["brief"])
+        yield f"| {' | '.join(cells)} |"
     yield from ("", "## Attributes", "")
     yield from _attribute_table(registry["attributes"])
     yield from ("", "## Resource attributes", "")

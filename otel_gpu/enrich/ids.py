@@ -19,7 +19,7 @@ from hashlib import blake2b
 from struct import Struct
 from typing import Any, Final
 
-from otel_gpu.decode.events import CudaCall, Fork, Gap, OpenCall, Stall
+from otel_gpu.decode.events import CpuSample, CudaCall, Fork, Gap, OpenCall, Stall
 
 NO_SEED: Final = bytes(8)
 """Of a stream that does not say which capture it is of."""
@@ -43,6 +43,7 @@ _copy_span_hash = blake2b(digest_size=8).copy
 
 _Ids = tuple[bytes, bytes, bytes]
 _Of = CudaCall | Stall | Gap | Fork | OpenCall
+_By = _Of | CpuSample
 
 
 def capture_seed(unix_ns: int, info: Mapping[str, Any]) -> bytes:
@@ -121,19 +122,27 @@ class SpanIds:
             self._parent(event, event.call_start_ktime_ns),
         )
 
+    def around_sample(self, event: CpuSample) -> tuple[bytes, bytes]:
+        """Return the ids of the outermost call in which a sample was taken; empty: it was in none."""
+        root = event.root_start_ktime_ns
+        return (self._trace_of(event, root), self._span(event, root, _CALL)) if root else (b"", b"")
+
     def _trace(self, event: _Of, root_ktime_ns: int) -> bytes:
+        return self._trace_of(event, root_ktime_ns or event.start_ktime_ns)
+
+    def _trace_of(self, event: _By, root_ktime_ns: int) -> bytes:
         hashing = _copy_trace_hash()
-        hashing.update(self._name(event, root_ktime_ns or event.start_ktime_ns) + _TRACE)
+        hashing.update(self._name(event, root_ktime_ns) + _TRACE)
         digest = hashing.digest()
         return digest if digest != _NO_TRACE else b"\1" * 16
 
-    def _span(self, event: _Of, start_ktime_ns: int, kind: bytes, other: int = 0) -> bytes:
+    def _span(self, event: _By, start_ktime_ns: int, kind: bytes, other: int = 0) -> bytes:
         hashing = _copy_span_hash()
         hashing.update(self._name(event, start_ktime_ns, other) + kind)
         digest = hashing.digest()
         return digest if digest != _NO_SPAN else b"\1" * 8
 
-    def _name(self, event: _Of, start_ktime_ns: int, other: int = 0) -> bytes:
+    def _name(self, event: _By, start_ktime_ns: int, other: int = 0) -> bytes:
         image_ktime_ns = event.image_ktime_ns
         return _pack(self._seed, image_ktime_ns, start_ktime_ns, other, event.pid, event.tid)
 

@@ -117,6 +117,25 @@ def _names(signal: str, what: str) -> tuple[str, str]:
     return f"OTEL_EXPORTER_OTLP_{signal}_{what}", f"OTEL_EXPORTER_OTLP_{what}"
 
 
+def as_of_traces(environ: Mapping[str, str], signal: str, path: str) -> dict[str, str]:
+    """
+    Return the environment in which the exporter of traces does what was set for another signal.
+
+    ``path`` is where that signal goes below an HTTP endpoint of all signals.
+    """
+    ours, traces = (f"OTEL_EXPORTER_OTLP_{name}_" for name in (signal, "TRACES"))
+    found = {name: text for name, text in environ.items() if not name.startswith(traces)}
+    found |= {
+        traces + name.removeprefix(ours): text
+        for name, text in environ.items()
+        if name.startswith(ours) and text.strip()
+    }
+    if otlp_protocol(environ, signal) == "http/protobuf" and traces + "ENDPOINT" not in found:
+        base = otlp_endpoint(environ, signal)[1] or "http://localhost:4318"
+        found[traces + "ENDPOINT"] = f"{base.rstrip('/')}/{path}"
+    return found
+
+
 def otlp_protocol(environ: Mapping[str, str], signal: str) -> str:
     """Return the protocol, and check what the exporters do not; ConfigError: it cannot work."""
     known = ("grpc", "http/protobuf")

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opentelemetry.sdk.environment_variables import OTEL_SDK_DISABLED
 
@@ -14,6 +14,7 @@ from otel_gpu import __version__
 from otel_gpu.config import Config
 from otel_gpu.enrich import ids
 from otel_gpu.enrich.activities import Activity, CaptureActivity
+from otel_gpu.errors import ConfigError
 from otel_gpu.explain.chains import Chain, Incident
 from otel_gpu.export import causal, semconv
 from otel_gpu.export.encoder import SpanLog
@@ -31,9 +32,13 @@ from otel_gpu.export.spans import SpanBuilder
 from otel_gpu.export.stack_events import LOG, Stacks
 from otel_gpu.faults import Faults
 
+if TYPE_CHECKING:
+    from otel_gpu.export.profiles import Profiles
+
 _logger = logging.getLogger(__name__)
 
 NOT_SAMPLED = "not_sampled"
+_PROFILES = "PROFILES"
 # What the parts may take beyond their timeout to let go of connections.
 _JOIN_GRACE_S = 1.0
 
@@ -66,17 +71,22 @@ class Exports:
         with ExitStack() as failing:
             self._metrics = MetricExports(config, environ, live=live, file=file, faults=faults)
             failing.callback(self._metrics.shutdown, 0.0)
-            senders: dict[Signal, list[Sender[Any]]] = {SPANS: [], LOGS: []}
-            for signal, is_wanted in ((SPANS, wants_spans), (LOGS, wants_logs)):
-                if is_wanted:
-                    senders[signal] = open_senders(
-                        signal, config.export, environ, file, live=live, faults=faults
-                    )
-                for sender in senders[signal]:
+            senders: dict[str, list[Sender[Any]]] = {}
+            for signal in _signals(config):
+                senders[signal.name] = open_senders(
+                    signal, config.export, environ, file, live=live, faults=faults
+                )
+                for sender in senders[signal.name]:
                     failing.callback(sender.shutdown, 0.0)
             failing.pop_all()
-        self._sinks: list[Sender[FinishedSpan]] = senders[SPANS]
-        self._logs: list[Sender[SpanLog]] = senders[LOGS]
+        self._sinks: list[Sender[FinishedSpan]] = senders.get(SPANS.name, [])
+        self._logs: list[Sender[SpanLog]] = senders.get(LOGS.name, [])
+        self._profile_sinks: list[Sender[Any]] = senders.get(_PROFILES, [])
+        self._export = config.export
+        if config.export.profiles and not self._profile_sinks:
+            _logger.warning(
+                "export.profiles is true and no endpoint for profiles is set: they are not exported"
+            )
         if wants_logs and self._sinks and not self._logs:
             _logger.warning(
                 "stacks.mode is log and no endpoint for logs is set: stacks are not exported"
@@ -85,17 +95,21 @@ class Exports:
         self._explains = config.explain.enabled and bool(self._sinks)
         self._capture = (ids.NO_SEED, __version__)
         self._begin()
+        self._profiles = self._open_profiles()
         self._not_sampled = 0
         self._ended = False
 
     def observe(self, activity: Activity) -> None:
         """Take in one activity, in the order of the stream; while live, without a network's wait."""
         if type(activity) is CaptureActivity:
-            self._add(self._builder.close(), self._remember)
+            self._close_builders()
             self._capture = (activity.seed, capture_version(activity))
             self._begin()
+            self._profiles = self._open_profiles()
         if self._sinks:
             self._add(self._builder.spans(activity), self._remember)
+        if self._profiles is not None and type(activity) in self._profiles.observes:
+            self._profiles.observe(activity)
         self._metrics.observe(activity)
 
     def observe_chain(self, chain: Chain) -> None:
@@ -147,9 +161,14 @@ class Exports:
         if self._ended:
             return True
         self._ended = True
-        self._add(self._builder.close(), self._remember)
+        self._close_builders()
         deadline_s = time.monotonic() + timeout_s
-        parts: list[Sender[Any] | MetricExports] = [*self._sinks, *self._logs, self._metrics]
+        parts: list[Sender[Any] | MetricExports] = [
+            *self._sinks,
+            *self._logs,
+            *self._profile_sinks,
+            self._metrics,
+        ]
         if not self._live:
             # One after the other, so that a file has the same order every time.
             ends = [part.shutdown(max(0.0, deadline_s - time.monotonic())) for part in parts]
@@ -173,9 +192,10 @@ class Exports:
         total: Counter[str] = Counter()
         for sink in self._sinks:
             total += sink.counts().dropped
-        for log_sink in self._logs:
-            for reason, count in log_sink.counts().dropped.items():
-                total[f"log_{reason}"] += count
+        for prefix, sinks in (("log", self._logs), ("profile", self._profile_sinks)):
+            for beside in sinks:
+                for reason, count in beside.counts().dropped.items():
+                    total[f"{prefix}_{reason}"] += count
         if self._not_sampled:
             total[NOT_SAMPLED] = self._not_sampled
         return dict(total)
@@ -188,7 +208,31 @@ class Exports:
         self._origins = Origins(self._capture[1], self._resources)
         self._builder = SpanBuilder(self._origins, self._limits, self._stacks)
         self._exported = ExportedSpans()
-        self._remember = self._exported.add if self._explains else None
+        is_asked = self._explains or (self._profile_sinks and self._sinks)
+        self._remember = self._exported.add if is_asked else None
+
+    def _open_profiles(self) -> "Profiles | None":
+        if not self._profile_sinks:
+            return None
+        from otel_gpu.export.profiles import Profiles  # noqa: PLC0415 -- as in _signals
+
+        def put(profile: Any) -> None:  # noqa: ANN401 -- an EncodedProfile
+            for sink in self._profile_sinks:
+                sink.put(profile)
+
+        return Profiles(
+            self._capture[0],
+            lambda process: self._origins.of(process)[semconv.SCOPE_CPU],
+            lambda span_id: span_id in self._exported,
+            put,
+            interval_ns=round(self._export.profile_interval_s * 1e9),
+            most_bytes=self._export.batch_bytes // 2,
+        )
+
+    def _close_builders(self) -> None:
+        self._add(self._builder.close(), self._remember)
+        if self._profiles is not None:
+            self._profiles.flush()
 
     def _add(
         self,
@@ -214,6 +258,22 @@ class Exports:
         return is_wanted
 
 
+def _signals(config: Config) -> Iterator[Signal]:
+    """Yield what is sent beside metrics."""
+    if config.spans.mode != "none":
+        yield SPANS
+        if config.stacks.mode == LOG:
+            yield LOGS
+    if config.export.profiles:
+        try:
+            # In development: it may be gone, or another one, in other versions of the package.
+            from otel_gpu.export.profile_encoder import PROFILES  # noqa: PLC0415
+        except ImportError as error:
+            hint = "set export.profiles to false, or install another opentelemetry-proto"
+            raise ConfigError(f"there is no signal of profiles: {error}", hint=hint) from error
+        yield PROFILES
+
+
 @contextmanager
 def open_exports(
     config: Config, environ: Mapping[str, str], *, live: bool, faults: Faults | None = None
@@ -230,7 +290,7 @@ def open_exports(
     if path is not None and is_true(environ, OTEL_SDK_DISABLED):
         _logger.warning("%s is true: nothing is written to %s", OTEL_SDK_DISABLED, path)
         path = None
-    for name in ("TRACES", "METRICS", "LOGS"):
+    for name in ("TRACES", "METRICS", "LOGS", *([_PROFILES] if config.export.profiles else ())):
         if "otlp" in exporter_names(environ, name):
             otlp_compression(environ, name)
     with ExitStack() as closing:

@@ -19,13 +19,12 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
 from otel_gpu.errors import ConfigError
-from otel_gpu.export.encoder import encode_request
 from otel_gpu.export.otlp import SPANS, Signal
 from otel_gpu.export.queue import Pending
 from otel_gpu.export.sender import Delivery, Outcome
 
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-_ID_KEYS = frozenset({"traceId", "spanId", "parentSpanId"})
+_ID_KEYS = frozenset({"traceId", "spanId", "parentSpanId", "profileId"})
 
 
 class OtlpFile:
@@ -72,7 +71,7 @@ class FileTransport:
 
     def deliver(self, batch: Sequence[Pending]) -> Delivery:
         """Write a batch as one line; OSError: the disk is full, or who reads is gone."""
-        self._file.write(self._signal.request.FromString(encode_request(batch)))
+        self._file.write(self._signal.request.FromString(self._signal.join(batch)))
         return Delivery(Outcome.DELIVERED)
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""Spans and log records over OTLP/gRPC: the standard exporters with our encoder and stub."""
+"""One signal over OTLP/gRPC: the standard exporters with our encoder and stub."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import grpc  # type: ignore[import-untyped]  # ships no types
 from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter
@@ -10,10 +10,9 @@ from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk._logs.export import LogRecordExportResult
 from opentelemetry.sdk.trace.export import SpanExportResult
 
-from otel_gpu.export.encoder import encode_request
-from otel_gpu.export.otlp import LOGS, SPANS, Signal
+from otel_gpu.export.otlp import LOGS, Signal
 from otel_gpu.export.queue import Pending
-from otel_gpu.export.sender import Delivery, Outcome
+from otel_gpu.export.sender import Delivery, Outcome, Transport
 
 
 class _RequestTooLargeError(Exception):
@@ -21,11 +20,10 @@ class _RequestTooLargeError(Exception):
 
 
 class _Transport(OTLPExporterMixin[Any, Any, Any, Any]):
-    """The standard exporter of either signal, as its own stub: that one would parse our bytes."""
+    """The standard exporter of a signal, as its own stub: that one would parse our bytes."""
 
-    _of: ClassVar[Signal]
-
-    def __init__(self, *, compressed: bool = True) -> None:
+    def __init__(self, signal: Signal, *, compressed: bool = True) -> None:
+        self._of = signal
         self._rejected = 0
         self._code: grpc.StatusCode | None = None
         # The standard exporter does not know "none" as a value of its variable.
@@ -37,7 +35,7 @@ class _Transport(OTLPExporterMixin[Any, Any, Any, Any]):
         """Send a batch, with the standard exporter's retries."""
         self._rejected, self._code = 0, None
         try:
-            result = self._export((len(batch), encode_request(batch)))
+            result = self._export((len(batch), self._of.join(batch)))
         except _RequestTooLargeError:
             return Delivery(Outcome.TOO_LARGE)
         if result in (SpanExportResult.SUCCESS, LogRecordExportResult.SUCCESS):
@@ -81,12 +79,13 @@ class _Transport(OTLPExporterMixin[Any, Any, Any, Any]):
 
 
 class _SpanTransport(_Transport, OTLPSpanExporter):
-    _of = SPANS
+    pass
 
 
 class _LogTransport(_Transport, OTLPLogExporter):
-    _of = LOGS
+    pass
 
 
-TRANSPORTS = {SPANS: _SpanTransport, LOGS: _LogTransport}
-"""Send batches of one signal; without ``compressed`` not as the environment says, but plain."""
+def open_transport(signal: Signal, *, compressed: bool) -> Transport:
+    """Return what sends a signal; if not ``compressed``, then plain, whatever the environment says."""
+    return (_LogTransport if signal is LOGS else _SpanTransport)(signal, compressed=compressed)

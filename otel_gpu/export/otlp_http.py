@@ -1,7 +1,7 @@
-"""Spans and log records over OTLP/HTTP: the standard exporters' client, given our bytes."""
+"""One signal over OTLP/HTTP: the standard exporters' client, given our bytes."""
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -9,12 +9,10 @@ from google.protobuf.message import DecodeError
 from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
-from otel_gpu.export.encoder import encode_request
-from otel_gpu.export.otlp import LOGS, SPANS, Signal
+from otel_gpu.export.otlp import LOGS, Signal
 from otel_gpu.export.queue import Pending
 from otel_gpu.export.sender import Delivery, Outcome
 
-_EXPORTERS: Mapping[Signal, Any] = {SPANS: OTLPSpanExporter, LOGS: OTLPLogExporter}
 # As the specification has it; None: there was no answer.
 _RETRYABLE = (None, 429, 502, 503, 504)
 
@@ -23,7 +21,7 @@ class HttpTransport:
     """Sends batches of one signal over OTLP/HTTP."""
 
     def __init__(self, signal: Signal) -> None:
-        self._exporter = _EXPORTERS[signal]()
+        self._exporter = _exporter(signal)
         self._client = self._exporter._client  # noqa: SLF001
         self._signal = signal
         self._rejected = 0
@@ -38,7 +36,7 @@ class HttpTransport:
         exporter = self._exporter
         if exporter._shutdown:  # noqa: SLF001
             return Delivery(Outcome.UNAVAILABLE)
-        data = encode_request(batch)
+        data = self._signal.join(batch)
         with exporter._metrics.export_operation(len(batch)) as operation:  # noqa: SLF001
             result = self._client.export(data)
             if not result.success:
@@ -62,3 +60,7 @@ class HttpTransport:
                 response = self._signal.response.FromString(result.content())
                 self._rejected = self._signal.count_rejected(response)
         return result
+
+
+def _exporter(signal: Signal) -> Any:  # noqa: ANN401 -- either
+    return OTLPLogExporter() if signal is LOGS else OTLPSpanExporter()

@@ -26,7 +26,13 @@ _logger = logging.getLogger(__name__)
 
 _NAMES_ONE_SERVICE = ("service.name", "service.instance.id")
 _NAMES_ONE_PROCESS = "process."
-_SCOPES = (semconv.SCOPE_CUDA, semconv.SCOPE_SCHED, semconv.SCOPE_PROCESS, semconv.SCOPE_CAUSAL)
+_SCOPES = (
+    semconv.SCOPE_CUDA,
+    semconv.SCOPE_SCHED,
+    semconv.SCOPE_PROCESS,
+    semconv.SCOPE_CAUSAL,
+    semconv.SCOPE_CPU,
+)
 _MAX_CACHED = 256
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SpanExporter, SpanExportResult
 
 from otel_gpu.errors import ConfigError
-from otel_gpu.export.encoder import LogEncoder, SpanEncoder, header_size
+from otel_gpu.export.encoder import header_size
 from otel_gpu.export.environment import exporter_names, standing_in
 from otel_gpu.export.file import FileTransport, OtlpFile
 from otel_gpu.export.finished import FinishedSpan, readable
@@ -22,8 +22,6 @@ from otel_gpu.options import ExportConfig
 _logger = logging.getLogger(__name__)
 
 _ENTRY_POINTS = "opentelemetry_traces_exporter"
-# Spans of one request. Some receivers handle a request as one unit of work.
-_BATCH_SPANS = 8192
 # A Pending, its place in the queue, and the header of its bytes object.
 _WAITING_SPAN_BYTES = 136
 # Memory that a span takes up which is not kept as bytes, roughly.
@@ -80,7 +78,7 @@ def open_senders(
         queue = SpanQueue(
             limit_bytes=config.queue_bytes,
             batch_bytes=config.batch_bytes,
-            batch_spans=_BATCH_SPANS,
+            batch_spans=signal.most_items,
             header_size=header_size,
             overhead_bytes=_WAITING_SPAN_BYTES,
         )
@@ -99,9 +97,9 @@ def _as_it_is(span: FinishedSpan) -> Pending:
 
 
 def _encoding(signal: Signal) -> Callable[[Any], Pending]:
-    encode: Callable[[Any], bytes] = (SpanEncoder() if signal is SPANS else LogEncoder()).encode
+    encode = signal.open_encoder()
 
-    def prepare(item: Any) -> Pending:  # noqa: ANN401 -- a FinishedSpan, or a SpanLog
+    def prepare(item: Any) -> Pending:  # noqa: ANN401 -- an item of the signal, with its origin
         data = encode(item)
         # As Pending(…), which takes three times as long.
         return _new_tuple(Pending, (item.origin, len(data), data))
