@@ -224,6 +224,17 @@ struct pt_regs {
 #error "build with -D__TARGET_ARCH_x86 or -D__TARGET_ARCH_arm64"
 #endif
 
+/* The context of a tick; its registers are those that it has interrupted. */
+struct bpf_perf_event_data {
+#if defined(__TARGET_ARCH_x86)
+	struct pt_regs regs;
+#else
+	struct user_pt_regs regs;
+#endif
+	__u64 sample_period;
+	__u64 addr;
+};
+
 #include <bpf/bpf_helpers.h>
 
 #include <bpf/bpf_core_read.h>

@@ -103,9 +103,12 @@ enum counter {
 	COUNTER_LOST_INTERPRETERS_FULL = 24, /* the GIL and frames of a process are not known */
 	COUNTER_LOST_ALLOCATIONS_FULL = 25,  /* how much a later free gives back is not known */
 	COUNTER_LOST_UNKNOWN_FREE = 26,	     /* a free of what was not seen to be allocated */
-	COUNTER_TIMES_FOLDED = 27,  /* time without details in the account, which was full */
-	COUNTER_LOST_RESOURCE = 28, /* what a wait was about found no room */
-	COUNTER_COUNT = 29,
+	COUNTER_TIMES_FOLDED = 27,	   /* time without details in the account, which was full */
+	COUNTER_LOST_RESOURCE = 28,	   /* what a wait was about found no room */
+	COUNTER_CPU_SAMPLES = 29,	   /* sent */
+	COUNTER_CPU_SAMPLES_WITHHELD = 30, /* ticks of watched threads that were not sampled */
+	COUNTER_LOST_CPU_SAMPLE = 31,	   /* a sample that found no room */
+	COUNTER_COUNT = 32,
 };
 
 enum api_family {
@@ -589,6 +592,8 @@ struct settings {
 	__u64 wakeup_bytes;	   /* pending ring-buffer bytes that wake the agent */
 	__u64 sample_limit_bytes;  /* pending ring-buffer bytes from which no stack is taken */
 	__u64 stall_samples_interval_ns; /* 1 s / rate of each thread, in waits sampled */
+	__u64 tick_period_ns;		 /* of each CPU's sampling clock */
+	__u64 cpu_sample_interval_ns;	 /* 1 s / rate of the host, in samples of those ticks */
 	__u32 duration_bound_count;
 	__u32 size_bound_count;
 	__u32 sample_one_in; /* 0: no baseline sample */

@@ -117,10 +117,11 @@ struct {
 	__type(value, struct resource);
 } resources __weak SEC(".maps");
 
-/* Too large for the BPF stack. One for sched_switch, and one for what that may interrupt. */
+/* Too large for the BPF stack. One for sched_switch, one for what that may interrupt, and one for
+ * what interrupts both. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 2);
+	__uint(max_entries, 3);
 	__type(key, __u32);
 	__type(value, struct kernel_stack);
 } stack_walk __weak SEC(".maps");

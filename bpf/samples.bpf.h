@@ -17,7 +17,7 @@
 
 #define SMALL_STACK_BYTES  4096
 #define MEDIUM_STACK_BYTES 12288
-#define SAMPLE_ROOMS	   2 /* of a CPU */
+#define SAMPLE_ROOMS	   3 /* of a CPU */
 #define LONG_CALL_NS	   100000000
 #define STALL_SAMPLE_BURST 20 /* of a thread that has long had none */
 
@@ -39,7 +39,8 @@ struct sample_room {
  * Samples of calls are made here and sent when it is known how long they are: these few pages
  * are in the CPU's cache, while those of the ring are not, and take time for each line that is
  * touched. A thread may be preempted while it makes one, so there is a second room for the
- * thread that comes then; further ones lose theirs.
+ * thread that comes then, and a third one for a tick that interrupts that; further ones lose
+ * theirs.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -77,13 +78,16 @@ static __always_inline struct place place_of(const struct pt_regs *regs)
 	return place;
 }
 
-/* Whether registers are of user space: threads of the kernel have none. */
+/*
+ * Whether registers are of user space: threads of the kernel have none. Of a program's context,
+ * only whole registers may be read.
+ */
 static __always_inline bool are_of_user(const struct pt_regs *regs)
 {
 #if defined(__TARGET_ARCH_x86)
-	return (regs->cs & 3) == 3 && regs->ip;
+	return (*(const volatile unsigned long *)&regs->cs & 3) == 3 && regs->ip;
 #else
-	return !(regs->user_regs.pstate & 15) && regs->user_regs.pc;
+	return !(*(const volatile __u64 *)&regs->user_regs.pstate & 15) && regs->user_regs.pc;
 #endif
 }
 

@@ -8,6 +8,7 @@
 /* Where this CPU keeps the stack that is looked for. */
 #define ROOM_OF_SWITCH 0
 #define ROOM_OF_OTHERS 1
+#define ROOM_OF_TICK   2
 
 /*
  * Find this CPU's stack in one of its rooms among the known ones, or add it. Negative: it is not there. A global

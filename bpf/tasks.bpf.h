@@ -150,26 +150,31 @@ static __always_inline void raise_to(__u64 *slot, __u64 value)
 }
 
 /*
- * The process's rate of spans, as a leaky bucket in one word: the time at which
- * the next record would arrive if they came evenly spaced.
+ * A rate of records, as a leaky bucket in one word: the time at which the next record would
+ * arrive if they came evenly spaced. They may be ahead of it by a burst.
  */
-static __always_inline bool admit(struct process *process, __u64 now_ktime_ns)
+static __always_inline bool admit_to(__u64 *slot, __u64 now_ktime_ns, __u64 interval_ns,
+				     __u64 burst_ns)
 {
-	__u64 *slot = &process->span_arrival_ktime_ns;
-
 	for (int i = 0; i < ATOMIC_TRIES; i++) {
 		__u64 seen = *(volatile __u64 *)slot;
 		__u64 arrival = seen > now_ktime_ns ? seen : now_ktime_ns;
 
-		if (arrival - now_ktime_ns > settings.span_burst_ns)
+		if (arrival - now_ktime_ns > burst_ns)
 			return false;
-		if (__sync_val_compare_and_swap(slot, seen, arrival + settings.span_interval_ns) ==
-		    seen)
+		if (__sync_val_compare_and_swap(slot, seen, arrival + interval_ns) == seen)
 			return true;
 	}
 	/* Crowded: pay without looking again. */
-	__sync_fetch_and_add(slot, settings.span_interval_ns);
+	__sync_fetch_and_add(slot, interval_ns);
 	return true;
+}
+
+/* The process's rate of spans. */
+static __always_inline bool admit(struct process *process, __u64 now_ktime_ns)
+{
+	return admit_to(&process->span_arrival_ktime_ns, now_ktime_ns, settings.span_interval_ns,
+			settings.span_burst_ns);
 }
 
 #endif

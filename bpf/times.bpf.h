@@ -16,32 +16,9 @@
 #ifndef OTEL_GPU_TIMES_BPF_H
 #define OTEL_GPU_TIMES_BPF_H
 
+#include "contexts.bpf.h"
+
 #define OFF_CPU (1ULL << 63) /* no clock gets there */
-
-static __always_inline bool waits_for_device(const struct open_call *call)
-{
-	return settings.apis[call->api < MAX_APIS ? call->api : 0].family == FAMILY_SYNCHRONIZE;
-}
-
-static __always_inline enum call_context context_of(const struct thread *thread)
-{
-	__u32 depth = thread->depth;
-
-	if (!depth)
-		return thread->last_return_ktime_ns ? CONTEXT_GAP : CONTEXT_OTHER;
-	if (waits_for_device(&thread->calls[0]) ||
-	    waits_for_device(&thread->calls[(depth - 1) % MAX_DEPTH]))
-		return CONTEXT_SYNCHRONIZE;
-	return CONTEXT_CALL;
-}
-
-/* The outermost open call, or in a gap the one before it. */
-static __always_inline __u32 api_of(const struct thread *thread)
-{
-	if (thread->depth)
-		return thread->calls[0].api;
-	return thread->last_return_ktime_ns ? thread->last_api : 0;
-}
 
 /* Where time on a CPU belongs: to the outermost open call, whatever is open in it. */
 static __always_inline __u32 cpu_place_of(const struct thread *thread)

@@ -149,6 +149,25 @@ class StacksConfig:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SamplesConfig:
+    """
+    Which lines of the program its threads work in.
+
+    Attributes:
+        enabled: Whether threads of watched processes are sampled while they are on a CPU; needs
+            `stacks.enabled`.
+        rate_hz: Samples per second of each CPU that runs such threads, as long as there are not too
+            many.
+        stacks_per_second: Most samples per second of the whole host; then fewer are taken, each for
+            more time. Those withheld are counted.
+    """
+
+    enabled: bool = _option(default=True)
+    rate_hz: int = _option(99, bounds=(1, 10_000))
+    stacks_per_second: int = _option(200, bounds=(1, 100_000))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class HistogramsConfig:
     """
     The buckets that the kernel counts in.
@@ -256,6 +275,7 @@ class Config:
     capture: CaptureConfig = dataclasses.field(default_factory=CaptureConfig)
     spans: SpansConfig = dataclasses.field(default_factory=SpansConfig)
     stacks: StacksConfig = dataclasses.field(default_factory=StacksConfig)
+    samples: SamplesConfig = dataclasses.field(default_factory=SamplesConfig)
     histograms: HistogramsConfig = dataclasses.field(default_factory=HistogramsConfig)
     export: ExportConfig = dataclasses.field(default_factory=ExportConfig)
     explain: ExplainConfig = dataclasses.field(default_factory=ExplainConfig)

@@ -87,7 +87,10 @@ COUNTER_LOST_ALLOCATIONS_FULL = 25
 COUNTER_LOST_UNKNOWN_FREE = 26
 COUNTER_TIMES_FOLDED = 27
 COUNTER_LOST_RESOURCE = 28
-COUNTER_COUNT = 29
+COUNTER_CPU_SAMPLES = 29
+COUNTER_CPU_SAMPLES_WITHHELD = 30
+COUNTER_LOST_CPU_SAMPLE = 31
+COUNTER_COUNT = 32
 
 # enum api_family
 FAMILY_OTHER = 0
@@ -270,7 +273,7 @@ EXIT_RECORD = CStruct("start_boot_ns:Q exit_code:I 4x comm:16s", RECORD_HEADER)
 LIBRARY_RECORD = CStruct("stopped:I 4x path:256s", RECORD_HEADER)
 DEVICE_RECORD = CStruct("device:i has_name:I uuid:16s name:64s", RECORD_HEADER)
 CLOCK_RECORD = CStruct("unix_ns:Q", RECORD_HEADER)
-COUNTERS_RECORD = CStruct("values:29Q", RECORD_HEADER)
+COUNTERS_RECORD = CStruct("values:32Q", RECORD_HEADER)
 OPEN_CALL_RECORD = CStruct(
     "start_ktime_ns:Q root_start_ktime_ns:Q blocked_ns:Q run_queue_ns:Q user_stack:Q device:i "
     "api:H depth:B 1x comm:16s",
@@ -289,9 +292,9 @@ API_DESCRIPTOR = CStruct(
 SETTINGS = CStruct(
     "duration_bounds_ns:192Q size_bounds_bytes:192Q slow_floor_ns:Q stall_floor_ns:Q "
     "call_stall_floor_ns:Q span_interval_ns:Q span_burst_ns:Q wakeup_bytes:Q sample_limit_bytes:Q "
-    "stall_samples_interval_ns:Q duration_bound_count:I size_bound_count:I sample_one_in:I "
-    "watch_all:I default_process_flags:I agent_pid:I pid_namespace_inode:I sample_moments:I "
-    "apis:3072s"
+    "stall_samples_interval_ns:Q tick_period_ns:Q cpu_sample_interval_ns:Q duration_bound_count:I "
+    "size_bound_count:I sample_one_in:I watch_all:I default_process_flags:I agent_pid:I "
+    "pid_namespace_inode:I sample_moments:I apis:3072s"
 )
 PROCESS = CStruct("image_ktime_ns:Q span_arrival_ktime_ns:Q flags:I resources:I gil_tid:I 4x")
 INTERPRETER = CStruct(

@@ -62,6 +62,15 @@ class UprobeMultiAttributes(ctypes.Structure):
     )
 
 
+class PerfEventAttributes(ctypes.Structure):
+    """``struct perf_event_attr`` up to the fields of its first version."""
+
+    _fields_ = _fields(
+        "type:I size:I config:Q sample_period:Q sample_type:Q read_format:Q flags:Q "
+        "wakeup_events:I bp_type:I bp_addr:Q"
+    )
+
+
 class TestRunOptions(ctypes.Structure):
     """``struct bpf_test_run_opts``."""
 
@@ -81,6 +90,11 @@ BPF_TRACE_UPROBE_MULTI = 48
 _BPF_LINK_CREATE = 28
 _BPF_F_UPROBE_MULTI_RETURN = 1
 _SYS_BPF = {"x86_64": 321, "aarch64": 280}
+_SYS_PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}
+_PERF_TYPE_SOFTWARE = 1
+_PERF_COUNT_SW_CPU_CLOCK = 0
+_PERF_DISABLED, _PERF_EXCLUDE_IDLE = 1, 1 << 7
+_PERF_FLAG_FD_CLOEXEC = 8
 
 _PRINT = ctypes.CFUNCTYPE(c_int, c_int, c_char_p, c_void_p)
 
@@ -108,6 +122,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
         c_void_p,
         [c_void_p, c_int, c_char_p, c_size_t, POINTER(UprobeOptions)],
     ),
+    "bpf_program__attach_perf_event": (c_void_p, [c_void_p, c_int]),
     "bpf_link__destroy": (c_int, [c_void_p]),
     "bpf_link__fd": (c_int, [c_void_p]),
     "bpf_iter_create": (c_int, [c_int]),
@@ -219,4 +234,24 @@ class Libbpf:
         command = (c_long(_SYS_BPF[platform.machine()]), c_long(_BPF_LINK_CREATE))
         size = c_long(ctypes.sizeof(attributes))
         result = self._syscall(*command, ctypes.byref(attributes), size)
+        return int(result) if result >= 0 else -ctypes.get_errno()
+
+    def open_cpu_clock(self, cpu: int, period_ns: int) -> int:
+        """
+        Open a clock of one CPU that ticks while that is not idle; it does not run yet.
+
+        Returns:
+            A file descriptor, or a negative error number.
+        """
+        attributes = PerfEventAttributes(
+            type=_PERF_TYPE_SOFTWARE,
+            size=ctypes.sizeof(PerfEventAttributes),
+            config=_PERF_COUNT_SW_CPU_CLOCK,
+            sample_period=period_ns,
+            flags=_PERF_DISABLED | _PERF_EXCLUDE_IDLE,
+        )
+        number = c_long(_SYS_PERF_EVENT_OPEN[platform.machine()])
+        whose = (c_long(-1), c_long(cpu), c_long(-1))  # of every process, on this CPU, in no group
+        flags = c_long(_PERF_FLAG_FD_CLOEXEC)
+        result = self._syscall(number, ctypes.byref(attributes), *whose, flags)
         return int(result) if result >= 0 else -ctypes.get_errno()

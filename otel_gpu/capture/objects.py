@@ -275,6 +275,20 @@ class BpfObject:
         """Attach a program to the tracepoint that its section names."""
         return self._keep(self._attach(program))
 
+    def attach_clock(self, program: str, cpu: int, period_ns: int) -> Link:
+        """Have a program run on each tick of a clock of one CPU, whatever that interrupts."""
+        what = f"{program} is not attached to CPU {cpu}"
+        fd = self.libbpf.open_cpu_clock(cpu, period_ns)
+        if fd < 0:
+            raise self.libbpf.error(what, -fd)
+        function = "bpf_program__attach_perf_event"
+        try:
+            # The link closes the clock.
+            return self._keep(self.libbpf.pointer(function, self._program(program), fd, what=what))
+        except BpfError:
+            os.close(fd)
+            raise
+
     def attach_iterator(self, program: str) -> Callable[[], None]:
         """Return what runs a program once for each of what its section names."""
         pointer = self._attach(program)

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from otel_gpu import wire
 from otel_gpu.capture.loaders import choose_loader, has_kernel_function, open_object
-from otel_gpu.capture.objects import BpfMap
+from otel_gpu.capture.objects import BpfMap, Link
 from otel_gpu.capture.ring import RingBuffer
 from otel_gpu.capture.settings import pack_settings
 from otel_gpu.capture.stops import let_all_go_on
@@ -36,6 +36,12 @@ _SWITCHES = {True: "sched_switch_in_place", False: "sched_switch"}
 _READS_IN_PLACE = "bpf_rdonly_cast"
 _BOOK_PASSING = "book_passing"
 _RETRANSMITS = "tcp_retransmit_skb"
+_CPU_TICK = "cpu_tick"
+_TICKS = (
+    wire.COUNTER_CPU_SAMPLES,
+    wire.COUNTER_CPU_SAMPLES_WITHHELD,
+    wire.COUNTER_LOST_CPU_SAMPLE,
+)
 _LIFECYCLE_BYTES = 1 << 20
 _PID = struct.Struct("<I")
 _THREAD_PID = wire.THREAD.fields.index("pid")
@@ -106,6 +112,7 @@ class Programs:
         self._interpreters = self.bpf.map("interpreters")
         self._allocations = self.bpf.map("allocations")
         self._captures = self.bpf.map("captures")
+        self._ticks_per_sample = self.bpf.map("ticks_per_sample")
         self._lost = [0] * wire.COUNTER_COUNT
         self._cpus = self.bpf.libbpf.call("libbpf_num_possible_cpus")
 
@@ -312,13 +319,29 @@ class Programs:
         """Free the threshold of a series that is gone."""
         self._thresholds.delete(wire.THRESHOLD_KEY.pack(image_ktime_ns, pid, api, copy_kind))
 
+    def attach_clock(self, cpu: int, period_ns: int) -> Link:
+        """Sample the watched threads that run on a CPU, at intervals."""
+        return self.bpf.attach_clock(_CPU_TICK, cpu, period_ns)
+
+    def detach(self, link: Link) -> None:
+        """Undo one attachment."""
+        self.bpf.detach([link])
+
+    def set_ticks_per_sample(self, ticks: int) -> None:
+        """Say that one tick in so many is sampled, of those that find a watched thread."""
+        self._ticks_per_sample.update(bytes(_PID.size), _PID.pack(ticks))
+
+    def read_ticks(self) -> int:
+        """Return how many ticks have found a watched thread, sampled or not."""
+        return sum(map(self._read_counter, _TICKS))
+
     def read_counters(self) -> tuple[int, ...]:
         """Return the counters, by ``enum counter``, summed over CPUs; ours are among them."""
-        values = []
-        for counter in range(wire.COUNTER_COUNT):
-            raw = self._counters.lookup(_PID.pack(counter), 8 * self._cpus) or b""
-            values.append(self._lost[counter] + sum(memoryview(raw).cast("Q")))
-        return tuple(values)
+        return tuple(map(self._read_counter, range(wire.COUNTER_COUNT)))
+
+    def _read_counter(self, counter: int) -> int:
+        raw = self._counters.lookup(_PID.pack(counter), 8 * self._cpus) or b""
+        return self._lost[counter] + sum(memoryview(raw).cast("Q"))
 
     def open_threads(self) -> Iterator[tuple[dict[str, Any], list[dict[str, int]]]]:
         """

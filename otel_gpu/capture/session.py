@@ -25,6 +25,7 @@ from otel_gpu.capture.host import (
     resident_bytes,
 )
 from otel_gpu.capture.layout import layout_description
+from otel_gpu.capture.on_cpu import OnCpuSampling
 from otel_gpu.capture.pressure import Pressure
 from otel_gpu.capture.programs import Programs
 from otel_gpu.capture.schedule import Schedule
@@ -43,14 +44,17 @@ _THRESHOLD_INTERVAL_S = 5.0
 _RESCAN_INTERVAL_S = 30.0
 _SWEEP_INTERVAL_S = 5.0
 _DROP_INTERVAL_S = 1.0
+_TICKS_INTERVAL_S = 0.5
 _MAX_BATCH = 4096
 _CALL_KIND = wire.RECORD_CUDA_CALL.to_bytes(2, "little")
 _STALL_KIND = wire.RECORD_STALL.to_bytes(2, "little")
+_CPU_SAMPLE_KIND = wire.RECORD_CPU_SAMPLE.to_bytes(2, "little")
 _OLD_IMAGE = wire.EXEC_RECORD.offset_of("old_image_ktime_ns")
 _STALL_FIELDS = ("kernel_stack", "resource", "culprit_pid", "ktime_ns", "runnable_ktime_ns")
 _KERNEL_STACK, _RESOURCE, _CULPRIT, _END, _RUNNABLE = map(
     wire.STALL_RECORD.fields.index, _STALL_FIELDS
 )
+_SAMPLE_KERNEL_STACK = wire.CPU_SAMPLE_RECORD.fields.index("kernel_stack")
 # Of the handlers of records of the lifecycle ring, for errors.
 _PLACES = {
     wire.RECORD_FORK: "after_fork",
@@ -107,6 +111,7 @@ class Session:
             cgroup=cgroup,
             watch_all=watch_all,
         )
+        self._on_cpu = OnCpuSampling(programs, config)
         self._pressure = Pressure()
         self._offset_ns: int | None = None
         self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -163,12 +168,14 @@ class Session:
         self._programs.attach()
         if self._command:
             yield from self._watchlist.add_command(self._command.pid)
+            self._adjust_sampling()
             self._command.open_gate()
             self._command.check_started()
         for pid in self._pids:
             yield from self._watchlist.add_tree(pid)
         with self._faults.at("discovery"):
             yield from self._watchlist.discover()
+        self._adjust_sampling()
         # Counters of cgroups tell of what is between two readings: this is the first one.
         with self._faults.at("pressure"):
             yield from self._read_pressure()
@@ -202,9 +209,14 @@ class Session:
         schedule.every(_SWEEP_INTERVAL_S, "sweep", self._sweep)
         schedule.every(_CLOCK_INTERVAL_S, "clock", self._sample_clock)
         schedule.every(_DROP_INTERVAL_S, "stacks", self._user_stacks.drop_ended)
+        schedule.every(_TICKS_INTERVAL_S, "on_cpu", self._adjust_sampling)
         schedule.every(_POLL_S, "introductions", self._watchlist.introduce_some)
         schedule.every(_POLL_S, "culprits", self._snapshots.culprits.introduce_some)
         return schedule
+
+    def _adjust_sampling(self) -> None:
+        with self._faults.at("on_cpu"):
+            self._on_cpu.adjust(is_watching=bool(self._watchlist.images))
 
     @contextlib.contextmanager
     def _poller(self) -> Iterator[select.epoll]:
@@ -296,6 +308,10 @@ class Session:
                 resolved: Iterable[bytes]
                 if kind == _STALL_KIND:
                     resolved = (*self._tell(record), *user_stacks.resolve(record))
+                elif kind == _CPU_SAMPLE_KIND:
+                    stack = wire.CPU_SAMPLE_RECORD.unpack(record)[_SAMPLE_KERNEL_STACK]
+                    told = self._snapshots.stacks.tell(stack)
+                    resolved = (*told, *user_stacks.resolve(record))
                 else:
                     resolved = user_stacks.resolve(record)
             except Exception as error:  # noqa: BLE001 -- costs nothing until it happens

@@ -39,6 +39,8 @@ def pack_settings(config: Config, *, watch_all: bool) -> bytes:
         config.capture.ring_buffer_bytes // _WAKEUP_FRACTION,
         config.capture.ring_buffer_bytes // _SAMPLE_LIMIT_FRACTION,
         _STALL_SAMPLES_INTERVAL_NS,
+        tick_period_ns(config),
+        1_000_000_000 // config.samples.stacks_per_second,
         len(durations),
         len(sizes),
         config.spans.sample_one_in,
@@ -49,6 +51,11 @@ def pack_settings(config: Config, *, watch_all: bool) -> bytes:
         wire.SAMPLE_CALLS | wire.SAMPLE_STALLS if config.stacks.enabled else 0,
         _pack_apis(),
     )
+
+
+def tick_period_ns(config: Config) -> int:
+    """Return how often the sampling clock of a CPU ticks."""
+    return round(1_000_000_000 / config.samples.rate_hz)
 
 
 def _filled_up(bounds: tuple[int, ...]) -> tuple[int, ...]:

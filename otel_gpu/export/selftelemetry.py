@@ -14,6 +14,7 @@ from otel_gpu.ledger.agent import AgentReadings
 _MAX_LIBRARIES = 256
 
 _WITHHELD: Mapping[int, Instrument] = {
+    wire.COUNTER_CPU_SAMPLES_WITHHELD: semconv.METRIC_OTEL_GPU_CPU_SAMPLES_WITHHELD,
     wire.COUNTER_SAMPLES_WITHHELD: semconv.METRIC_OTEL_GPU_STACKS_WITHHELD,
     wire.COUNTER_SPANS_WITHHELD_RATE: semconv.METRIC_OTEL_GPU_SPANS_WITHHELD,
 }
@@ -28,6 +29,7 @@ def _counters() -> Iterator[tuple[int, Instrument, Attributes]]:
     for n, probe in semconv.OTEL_GPU_PROBE_TYPE_VALUES.items():
         yield n, semconv.METRIC_OTEL_GPU_PROBE_HITS, ((semconv.OTEL_GPU_PROBE_TYPE, probe),)
     yield wire.COUNTER_SAMPLES, semconv.METRIC_OTEL_GPU_STACKS_TAKEN, ()
+    yield wire.COUNTER_CPU_SAMPLES, semconv.METRIC_OTEL_GPU_CPU_SAMPLES_TAKEN, ()
 
 
 # Counters of the kernel side: of which instrument each is, and with which attributes.

@@ -135,6 +135,7 @@ REASON_VALUES: Mapping[int, str] = _named(wire.COUNTER_NAMES, "counter_lost_") |
     wire.COUNTER_LOST_RESOURCE: "resources_full",
     wire.COUNTER_LOST_PYTHON: "python_frames",
     wire.COUNTER_SAMPLES_WITHHELD: "rate",
+    wire.COUNTER_CPU_SAMPLES_WITHHELD: "budget",
     wire.COUNTER_SPANS_WITHHELD_RATE: "rate",
 }
 OTEL_GPU_PROBE_TYPE_VALUES: Mapping[int, str] = {
@@ -200,6 +201,8 @@ METRIC_OTEL_GPU_SPANS_CHOSEN = Instrument("otel_gpu.spans.chosen", "{span}")
 METRIC_OTEL_GPU_SPANS_WITHHELD = Instrument("otel_gpu.spans.withheld", "{span}")
 METRIC_OTEL_GPU_STACKS_TAKEN = Instrument("otel_gpu.stacks.taken", "{stack}")
 METRIC_OTEL_GPU_STACKS_WITHHELD = Instrument("otel_gpu.stacks.withheld", "{stack}")
+METRIC_OTEL_GPU_CPU_SAMPLES_TAKEN = Instrument("otel_gpu.cpu_samples.taken", "{sample}")
+METRIC_OTEL_GPU_CPU_SAMPLES_WITHHELD = Instrument("otel_gpu.cpu_samples.withheld", "{sample}")
 METRIC_OTEL_GPU_STACKS_RESOLVED = Instrument("otel_gpu.stacks.resolved", "{stack}")
 METRIC_OTEL_GPU_STACKS_DISTINCT = Instrument("otel_gpu.stacks.distinct", "{stack}")
 METRIC_OTEL_GPU_STACKS_DROPPED = Instrument("otel_gpu.stacks.dropped", "{stack}")
@@ -244,9 +247,11 @@ _DESCRIPTIONS: Mapping[str, str] = {
     "otel_gpu.records.rejected": "Records that could not be understood.",
     "otel_gpu.spans.chosen": "Calls, gaps and stalls that the kernel side handed over to become spans.",
     "otel_gpu.spans.withheld": "Calls, gaps and stalls that deserved a span and got none, to keep to a limit.",
-    "otel_gpu.stacks.taken": "User stacks that the kernel side took, of chosen calls and of threads that left the CPU.",
+    "otel_gpu.stacks.taken": "User stacks that the kernel side took, of chosen calls, of threads that left the CPU, and of threads that were on one.",
     "otel_gpu.stacks.withheld": "User stacks that were not taken, to keep to a limit.",
-    "otel_gpu.stacks.resolved": "Calls and stalls whose stack was found.",
+    "otel_gpu.cpu_samples.taken": "Samples of threads that were on a CPU.",
+    "otel_gpu.cpu_samples.withheld": "Ticks of the sampling clocks that found a watched thread and were not sampled, to keep to the budget of the host. The samples taken stand for them.",
+    "otel_gpu.stacks.resolved": "Calls, stalls and samples of threads on a CPU whose stack was found.",
     "otel_gpu.stacks.distinct": "Different stacks among those that were found.",
     "otel_gpu.stacks.dropped": "User stacks that were taken and not used, or missed.",
     "otel_gpu.symbols.dropped": "What names functions in user stacks and was not used. Their frames have no name.",

@@ -39,6 +39,7 @@ CALL_TOKEN: Final = slice(_CALL_STACK, _CALL_STACK + _TOKEN_BYTES)
 _POSITIONS: Final = {
     wire.RECORD_CUDA_CALL.to_bytes(2, "little"): _CALL_STACK,
     wire.RECORD_STALL.to_bytes(2, "little"): _STALL_STACK,
+    wire.RECORD_CPU_SAMPLE.to_bytes(2, "little"): wire.CPU_SAMPLE_RECORD.offset_of("user_stack"),
 }
 _COUNTS: Final = (
     *("resolved", "memo_hits", "incomplete", "without_sample"),
@@ -142,7 +143,7 @@ class UserStacks:
 
     def resolve(self, record: bytes) -> Sequence[bytes]:
         """
-        Return a CUDA_CALL or STALL record with the id of its stack in place of the token.
+        Return a CUDA_CALL, STALL or CPU_SAMPLE record with the id of its stack in place of the token.
 
         The record of a stack that was not sent yet comes before it. Where nothing is known of
         the sample, the id is 0. Records of other kinds are returned as they are.
@@ -173,7 +174,7 @@ class UserStacks:
         return (*found.records, _with_stack(record, position, found.stack))
 
     def without_stack(self, record: bytes) -> Sequence[bytes]:
-        """Return a CUDA_CALL or STALL record without its stack, others as they are; samples go."""
+        """Return a CUDA_CALL, STALL or CPU_SAMPLE record without its stack, others as they are; samples go."""
         if record[:2] in SAMPLE_KINDS:
             return ()
         position = _POSITIONS.get(record[:2])

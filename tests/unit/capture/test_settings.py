@@ -62,3 +62,11 @@ def test_stacks_are_taken_unless_they_are_switched_off():
     assert on["stall_samples_interval_ns"] == 5_000_000
     assert on["sample_limit_bytes"] == 4_194_304
     assert off["sample_moments"] == 0
+
+
+def test_the_clocks_and_the_budget_of_samples_are_in_nanoseconds():
+    """Threads on a CPU: 99 ticks of each CPU a second, and 200 samples of all together."""
+    settings = unpack()
+
+    assert settings["tick_period_ns"] == 10_101_010
+    assert settings["cpu_sample_interval_ns"] == 5_000_000

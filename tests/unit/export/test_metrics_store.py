@@ -659,6 +659,9 @@ def test_the_agent_says_what_it_lost_and_cost(sink):
             samples_withheld=6,
             lost_sample=2,
             lost_python=1,
+            cpu_samples=50,
+            cpu_samples_withheld=8,
+            lost_cpu_sample=7,
         ),
         status(
             9,
@@ -688,7 +691,10 @@ def test_the_agent_says_what_it_lost_and_cost(sink):
     assert lost[("ring_full",)] == 3
     assert lost[("exit_inside_call",)] == 0
     assert (lost[("sample",)], lost[("python_frames",)]) == (2, 1)
-    assert len(lost) == 18
+    assert lost[("cpu_sample",)] == 7
+    assert len(lost) == 19
+    assert collected.values("otel_gpu.cpu_samples.taken", "otel-gpu") == {(): 50}
+    assert collected.values("otel_gpu.cpu_samples.withheld", "otel-gpu") == {("budget",): 8}
     assert collected.values("otel_gpu.stacks.taken", "otel-gpu") == {(): 40}
     assert collected.values("otel_gpu.stacks.withheld", "otel-gpu") == {("rate",): 6}
     assert collected.values("otel_gpu.stacks.resolved", "otel-gpu") == {(True,): 26, (False,): 4}

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* What a moment of a thread belongs to: a call, the gap after one, or neither. */
+#ifndef OTEL_GPU_CONTEXTS_BPF_H
+#define OTEL_GPU_CONTEXTS_BPF_H
+
+static __always_inline bool waits_for_device(const struct open_call *call)
+{
+	return settings.apis[call->api < MAX_APIS ? call->api : 0].family == FAMILY_SYNCHRONIZE;
+}
+
+static __always_inline enum call_context context_of(const struct thread *thread)
+{
+	__u32 depth = thread->depth;
+
+	if (!depth)
+		return thread->last_return_ktime_ns ? CONTEXT_GAP : CONTEXT_OTHER;
+	if (waits_for_device(&thread->calls[0]) ||
+	    waits_for_device(&thread->calls[(depth - 1) % MAX_DEPTH]))
+		return CONTEXT_SYNCHRONIZE;
+	return CONTEXT_CALL;
+}
+
+/* The outermost open call, or in a gap the one before it. */
+static __always_inline __u32 api_of(const struct thread *thread)
+{
+	if (thread->depth)
+		return thread->calls[0].api;
+	return thread->last_return_ktime_ns ? thread->last_api : 0;
+}
+
+#endif

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
+/*
+ * Samples of watched threads that are on a CPU: where their work is done.
+ *
+ * Each CPU has a clock that ticks while the agent watches anything. A tick interrupts whatever
+ * runs there, in user space or in the kernel, and one in so many ticks of watched threads is
+ * sampled: the agent sets how many, so that all CPUs together stay inside a budget. Which ticks
+ * these are is left to chance: a program that does the same again and again must not be met at
+ * the same place each time.
+ *
+ * A tick may interrupt the other programs, but for those of the scheduler, whose interrupts are
+ * off. So it shares no room of a CPU with them, and changes no thread.
+ */
+#define OTEL_GPU_BPF
+#include "core.bpf.h"
+#include "events.h"
+#include "maps.bpf.h"
+#include "tasks.bpf.h"
+#include "core_fixes.bpf.h"
+#include "code.bpf.h"
+#include "python.bpf.h"
+#include "samples.bpf.h"
+#include "contexts.bpf.h"
+#include "stack_ids.bpf.h"
+
+#define CPU_SAMPLE_BURST 100 /* beyond the rate, until the agent has set how many are sampled */
+
+/* One tick in so many is sampled; written by the agent. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} ticks_per_sample __weak SEC(".maps");
+
+/* Rate limit of the host: theoretical arrival time. */
+static __u64 cpu_sample_arrival_ktime_ns;
+
+/* The current thread if it is watched; one that is met here first is from now on. */
+static __always_inline struct thread *watched_thread(struct task_struct *task, bool is_in_user)
+{
+	__u32 tid = tid_of(task), pid;
+	struct thread *thread = tid ? find_thread(tid) : NULL;
+	struct process *process;
+
+	/* One that exits stays in the kernel, and is forgotten already. */
+	if (thread || !tid || !is_in_user)
+		return thread;
+	pid = pid_of(task);
+	process = find_process(pid);
+	return process ? watch_thread(process, pid, tid) : NULL;
+}
+
+/* The stack of the kernel that was interrupted, by id. */
+static __always_inline __s32 find_interrupted(struct bpf_perf_event_data *ctx)
+{
+	__u32 room = ROOM_OF_TICK;
+	struct kernel_stack *walk = bpf_map_lookup_elem(&stack_walk, &room);
+	long bytes;
+	__s64 stack;
+
+	if (!walk)
+		return -1;
+	bytes = bpf_get_stack(ctx, walk, sizeof(*walk), 0);
+	stack = bytes > 0 ? find_known_stack(bytes / sizeof(__u64), room) : -1;
+	if (stack < 0)
+		count(COUNTER_LOST_STACK);
+	return stack < 0 ? -1 : stack;
+}
+
+static __always_inline int send_cpu_sample(const struct thread *thread, __u64 now_ktime_ns,
+					   __u32 one_in, __s32 kernel_stack, __u64 user_stack)
+{
+	struct cpu_sample_record *record = bpf_ringbuf_reserve(&events, sizeof(*record), 0);
+
+	if (!record) {
+		count(COUNTER_LOST_CPU_SAMPLE);
+		return 0;
+	}
+	fill_header(&record->header, RECORD_CPU_SAMPLE, sizeof(*record), now_ktime_ns,
+		    thread->image_ktime_ns, thread->pid, thread->tid);
+	record->user_stack = user_stack;
+	record->weight_ns = settings.tick_period_ns * one_in;
+	record->root_start_ktime_ns = thread->depth ? thread->calls[0].start_ktime_ns : 0;
+	record->kernel_stack = kernel_stack;
+	record->cpu = bpf_get_smp_processor_id();
+	record->api = api_of(thread);
+	record->context = context_of(thread);
+	__builtin_memset(record->padding, 0, sizeof(record->padding));
+	bpf_get_current_comm(record->comm, COMM_BYTES);
+	count(COUNTER_CPU_SAMPLES);
+	bpf_ringbuf_submit(record, wakeup_flags());
+	return 0;
+}
+
+SEC("perf_event")
+int cpu_tick(struct bpf_perf_event_data *ctx)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct pt_regs *registers = (struct pt_regs *)&ctx->regs;
+	bool is_in_user = are_of_user(registers);
+	struct thread *thread = watched_thread(task, is_in_user);
+	__u32 zero = 0, one_in, *wanted;
+	__u64 now_ktime_ns, user_stack = 0;
+	__s32 kernel_stack = -1;
+	struct place place;
+
+	if (!thread)
+		return 0;
+	wanted = bpf_map_lookup_elem(&ticks_per_sample, &zero);
+	one_in = wanted && *wanted ? *wanted : 1;
+	now_ktime_ns = bpf_ktime_get_ns();
+	if ((one_in > 1 && bpf_get_prandom_u32() % one_in) ||
+	    !admit_to(&cpu_sample_arrival_ktime_ns, now_ktime_ns, settings.cpu_sample_interval_ns,
+		      CPU_SAMPLE_BURST * settings.cpu_sample_interval_ns)) {
+		count(COUNTER_CPU_SAMPLES_WITHHELD);
+		return 0;
+	}
+	if (is_in_user) {
+		place = place_of(registers);
+	} else {
+		kernel_stack = find_interrupted(ctx);
+		registers = (struct pt_regs *)bpf_task_pt_regs(task);
+		is_in_user = are_of_user(registers);
+		place = place_of(registers);
+	}
+	if (is_in_user)
+		user_stack = send_sample(&place, thread, now_ktime_ns);
+	return send_cpu_sample(thread, now_ktime_ns, one_in, kernel_stack, user_stack);
+}
+
+char LICENSE[] __weak SEC("license") = "Dual BSD/GPL";
