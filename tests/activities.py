@@ -5,7 +5,16 @@ from bisect import bisect_left
 from otel_gpu import wire
 from otel_gpu.capture.layout import duration_bounds_ns, layout_description, size_bounds_bytes
 from otel_gpu.config import Config
-from otel_gpu.decode.events import Aggregate, CudaCall, Fork, Gap, OpenCall, SeriesKey, Stall
+from otel_gpu.decode.events import (
+    Aggregate,
+    CpuSample,
+    CudaCall,
+    Fork,
+    Gap,
+    OpenCall,
+    SeriesKey,
+    Stall,
+)
 from otel_gpu.enrich.activities import (
     NO_WAIT,
     AggregatesActivity,
@@ -20,6 +29,7 @@ from otel_gpu.enrich.activities import (
     OpenCallActivity,
     ProbesActivity,
     ProcessImage,
+    SampleActivity,
     Series,
     StallActivity,
     StatusActivity,
@@ -268,6 +278,22 @@ def stall(
         *IDS.of_stall(made),
         resource,
     )
+
+
+def sample(process, ktime_ns, stack=None, *, functions=(), weight_ns=10_000_000, **event):
+    """A thread that was on a CPU, between CUDA calls if not said otherwise."""
+    values = dict.fromkeys(CpuSample._fields, 0) | {
+        "ktime_ns": ktime_ns,
+        "image_ktime_ns": process.image_ktime_ns,
+        "pid": process.pid,
+        "tid": process.pid,
+        "weight_ns": weight_ns,
+        "kernel_stack": -1,
+        "context": wire.CONTEXT_GAP,
+        "comm": process.comm,
+    }
+    made = CpuSample(**(values | event))
+    return SampleActivity(process, made, T0 + ktime_ns, functions, stack)
 
 
 def gap(process, previous_api, next_api, start_ktime_ns, end_ktime_ns, *, device=None, **event):

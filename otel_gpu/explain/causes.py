@@ -19,6 +19,9 @@ moment goes to one cause, and what is left is said to be unexplained.
 # Who ended a wait is worth following when it was another watched thread: what that
 # thread did in the meantime is what was waited for. Its own stalls in that window are
 # the causes of the cause; each may have been ended by yet another thread.
+#
+# How long a thread worked is measured. On what it worked, samples say: those that fell into that time,
+# and outside of CUDA calls. Of who had a CPU that was waited for, all of them.
 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -33,6 +36,8 @@ from otel_gpu.explain.ranking import clear_resource, rank, share_of
 from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.timeline import Timeline
 from otel_gpu.explain.wakers import Wakers, is_for_network
+from otel_gpu.ledger.lines import NO_LINES, Lines, merge
+from otel_gpu.ledger.samples import EVERYWHERE, Samples
 from otel_gpu.probe_table import API_BY_NUMBER
 
 # Of the kept time of a state, for its cause to be that of the rest too.
@@ -74,6 +79,7 @@ class _Piece(NamedTuple):
     is_followed: bool = False
     is_repeated: bool = False
     resource: Resource | None = None
+    lines: Lines = NO_LINES
 
 
 class _Window(NamedTuple):
@@ -92,8 +98,15 @@ class Causes:
         knows_states: Whether time without a stall was on a CPU, as far as the capture says.
     """
 
-    def __init__(self, timeline: Timeline, quotas: Quotas, settings: Settings) -> None:
+    def __init__(
+        self,
+        timeline: Timeline,
+        quotas: Quotas,
+        settings: Settings,
+        samples: Samples | None = None,
+    ) -> None:
         self._timeline = timeline
+        self._samples = Samples() if samples is None else samples
         self._quotas = quotas
         self._wakers = Wakers(timeline)
         self._settings = settings
@@ -186,7 +199,11 @@ class Causes:
         kind = "preemption" if is_preempted and culprit is not None else "run_queue"
         if self._quotas.is_throttled(stall):
             kind, culprit = "cpu_quota", None
-        return _Piece(kind, end - start, culprit, evidence.of_run_queue(stall))
+        piece = _Piece(kind, end - start, culprit, evidence.of_run_queue(stall))
+        if culprit is None or not self._timeline.is_watched(culprit.pid):
+            return piece
+        # Threads of one process that have the CPU in turn are one hog.
+        return piece._replace(lines=self._samples.of(culprit.pid, None, start, end, EVERYWHERE))
 
     def _fork_meanwhile(self, event: Stall, start: int, end: int) -> _Piece | None:
         for fork in self._timeline.forks(event.pid, start, end):
@@ -252,7 +269,12 @@ class Causes:
                     culprit = Culprit(event.pid, event.tid, event.comm)
                     yield _Piece("fork", forked_ns, culprit, evidence.of_fork(fork))
                     on_cpu_ns -= forked_ns
-        yield _Piece(rules.on_cpu_kind(place), on_cpu_ns, None, subject.span)
+        kind = rules.on_cpu_kind(place)
+        lines = NO_LINES
+        if kind == "host_work":
+            thread = (subject.pid, subject.tid)
+            lines = self._samples.of(*thread, subject.start_ktime_ns, subject.end_ktime_ns)
+        yield _Piece(kind, on_cpu_ns, None, subject.span, lines=lines)
 
     def _group(
         self, pieces: list[_Piece], duration_ns: int, depth: int, path: frozenset[int]
@@ -281,6 +303,7 @@ class Causes:
                     ),
                     via,
                     clear_resource((piece.resource, piece.time_ns) for piece in group),
+                    merge(piece.lines for piece in group),
                 )
             )
         return causes
@@ -336,6 +359,7 @@ class Causes:
             left_ns -= queued_ns
             span = evidence.of_unseen(other, start, start_unix_ns, end - start, "account")
             yield _Piece("run_queue", queued_ns, None, span)
+        lines = self._samples.of(*thread, start, end) if left_ns > 0 else NO_LINES
         worked_ns = (
             self._timeline.worked_ns(thread, start_unix_ns, end - start) if left_ns > 0 else 0
         )
@@ -343,11 +367,12 @@ class Causes:
             worked_ns = min(left_ns, worked_ns)
             left_ns -= worked_ns
             span = evidence.of_unseen(other, start, start_unix_ns, end - start, "account")
-            yield _Piece("host_work", worked_ns, other, span)
+            yield _Piece("host_work", worked_ns, other, span, lines=lines)
+            lines = NO_LINES
         if left_ns > 0:
             # Off the CPU for too short a time to be sent; or on it, where no account tells.
             span = evidence.of_unseen(other, start, start_unix_ns, end - start)
-            yield _Piece("unexplained", left_ns, None, span)
+            yield _Piece("unexplained", left_ns, None, span, lines=lines)
 
 
 def _place_of(event: Stall, around: str) -> str:

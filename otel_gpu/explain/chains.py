@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 from otel_gpu.enrich.activities import CallStack, ProcessImage, Resource, Who, key_of
 from otel_gpu.enrich.activities import Culprit as Culprit  # noqa: PLC0414 -- a noun of blame too
+from otel_gpu.ledger.lines import NO_LINES, Lines
+from otel_gpu.ledger.lines import Where as Where  # noqa: PLC0414 -- so is this
 
 
 class Severity(StrEnum):
@@ -90,7 +92,9 @@ class Cause(NamedTuple):
 
     ``kind`` is one of ``rules.KINDS``. ``via`` are the causes of this cause, found by
     following the thread that ended the wait; their times are parts of this one's. ``resource``
-    is the file, the address and the like that was waited for, where that is known.
+    is the file, the address and the like that was waited for, where that is known. ``lines`` say
+    which lines a thread was at work on meanwhile: of time that is its own work or is unexplained the
+    thread itself, of a wait for a CPU the culprit.
     """
 
     kind: str
@@ -100,6 +104,11 @@ class Cause(NamedTuple):
     evidence: tuple[Evidence, ...]
     via: tuple["Cause", ...] = ()
     resource: Resource | None = None
+    lines: Lines = NO_LINES
+
+
+# In these no other thread had the CPU.
+_OWN_TIME = frozenset({CauseKind.HOST_WORK, CauseKind.UNEXPLAINED})
 
 
 def stack_of_cause(cause: Cause) -> CallStack | None:
@@ -109,6 +118,8 @@ def stack_of_cause(cause: Cause) -> CallStack | None:
         key=lambda evidence: evidence.end_unix_ns - evidence.start_unix_ns,
         default=None,
     )
+    if longest is None and cause.kind in _OWN_TIME and cause.lines.first is not None:
+        return cause.lines.first.stack
     return None if longest is None else longest.stack
 
 
@@ -172,14 +183,6 @@ class Incident(NamedTuple):
         found = [chain.effect.process for chain in self.chains]
         found += [self.process] if self.process else []
         return tuple({key_of(image): image for image in found}.values())
-
-
-class Where(NamedTuple):
-    """A place in a program; a line of 0 is not known."""
-
-    function: str
-    file: str
-    line: int
 
 
 class Node(NamedTuple):

@@ -19,6 +19,7 @@ from otel_gpu.enrich.activities import (
     GapActivity,
     OpenCallActivity,
     PressureActivity,
+    SampleActivity,
     StallActivity,
     TimesActivity,
     key_of,
@@ -35,6 +36,7 @@ from otel_gpu.explain.rules import ALLOCATOR_FAMILIES
 from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.severity import LOW, MEDIUM, judge, lost_to_host_ns
 from otel_gpu.explain.timeline import Timeline
+from otel_gpu.ledger.samples import Samples
 
 
 class Explainer:
@@ -62,7 +64,8 @@ class Explainer:
         self._baselines = Baselines(self.settings)
         self._effects = Effects(self._baselines, self.settings)
         self._quotas = Quotas(self._timeline)
-        self._causes = Causes(self._timeline, self._quotas, self.settings)
+        self._samples = Samples(self.settings.max_samples)
+        self._causes = Causes(self._timeline, self._quotas, self.settings, self._samples)
         self._incidents = Incidents(self.settings, keeps_closed=keeps_closed)
         self._chronic = ChronicCauses(self._baselines.ledger, self.settings)
         self._hung = self._incidents.hung
@@ -82,6 +85,7 @@ class Explainer:
             GapActivity: self._observe_gap,
             OpenCallActivity: self._observe_open_call,
             PressureActivity: self._observe_pressure,
+            SampleActivity: self._observe_sample,
             StallActivity: self._observe_stall,
             TimesActivity: self._observe_times,
         }
@@ -115,6 +119,7 @@ class Explainer:
         """What found no room in the limits, by what it was."""
         counts = self._timeline.given_up() + self._incidents.given_up
         counts["settled_early"] += self._settled_early
+        counts["samples"] += self._samples.given_up
         return +counts
 
     def _take_ready(self) -> Sequence[Chain]:
@@ -144,6 +149,7 @@ class Explainer:
         # It may be what an effect of another process was due to.
         for image in self._endings.take_over(settled_ns - self.settings.settle_ns):
             self._timeline.forget(image)
+            self._samples.forget(image)
 
     def _observe_exit(self, activity: ExitActivity) -> None:
         process = activity.process
@@ -181,6 +187,11 @@ class Explainer:
         self._timeline.add_stall(activity)
         self._chronic.places.observe(activity)
         self._advance(activity.end_unix_ns)
+
+    def _observe_sample(self, activity: SampleActivity) -> None:
+        self._timeline.know(activity.process)
+        self._samples.observe(activity)
+        self._advance(activity.unix_ns)
 
     def _observe_fork(self, activity: ForkActivity) -> None:
         self._timeline.add_fork(activity)

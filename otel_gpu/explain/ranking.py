@@ -6,6 +6,7 @@ from otel_gpu.enrich.activities import Resource
 from otel_gpu.explain import rules
 from otel_gpu.explain.chains import Cause, Culprit, Evidence
 from otel_gpu.explain.evidence import keep_longest
+from otel_gpu.ledger.lines import LineSums
 
 # Evidence is cut down when there is this many times too much of it, not each time.
 _EVIDENCE_SLACK = 4
@@ -56,6 +57,7 @@ class CauseSums:
                 known.longest_ns = cause.time_ns
                 known.culprit = cause.culprit
             known.vote.add(cause.resource, cause.time_ns)
+            known.lines.add_lines(cause.lines)
             known.evidence += cause.evidence
             if len(known.evidence) > _EVIDENCE_SLACK * self._max_evidence:
                 known.evidence[:] = keep_longest(known.evidence, self._max_evidence)
@@ -78,19 +80,21 @@ class CauseSums:
                 keep_longest(known.evidence, self._max_evidence),
                 () if known.via is None else rank(known.via.causes(duration_ns), 0),
                 known.vote.winner(),
+                known.lines.lines(),
             )
             for (kind, _), known in self._sums.items()
         ]
 
 
 class _Sum:
-    __slots__ = ("culprit", "evidence", "longest_ns", "time_ns", "via", "vote")
+    __slots__ = ("culprit", "evidence", "lines", "longest_ns", "time_ns", "via", "vote")
 
     def __init__(self) -> None:
         self.time_ns = 0
         self.longest_ns = 0
         self.culprit: Culprit | None = None
         self.evidence: list[Evidence] = []
+        self.lines = LineSums()
         self.via: CauseSums | None = None
         self.vote = _Vote()
 

@@ -35,6 +35,7 @@ class Settings:
         max_pending: Effects that wait to settle; further ones are settled early.
         max_intervals: Stalls and calls remembered, of all threads.
         max_thread_intervals: Stalls, and calls, remembered of one thread.
+        max_samples: Samples of threads on a CPU remembered, of all threads.
         max_series: Histograms remembered.
         max_processes: Process images remembered.
         max_incidents: Incidents remembered; the least are given up first.
@@ -62,6 +63,7 @@ class Settings:
     max_pending: int = 4096
     max_intervals: int = 16384
     max_thread_intervals: int = 512
+    max_samples: int = 16384
     max_series: int = 8192
     max_processes: int = 4096
     max_incidents: int = 256

@@ -11,6 +11,7 @@ from otel_gpu.enrich.activities import (
 )
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.explain.settings import Settings
+from otel_gpu.stacks.frames import Frame
 from tests.activities import (
     APIS_BY_NAME,
     IDS,
@@ -18,9 +19,11 @@ from tests.activities import (
     T0,
     aggregate,
     call,
+    call_stack,
     calls,
     capture,
     image,
+    sample,
     series,
     snapshot,
     stall,
@@ -103,6 +106,22 @@ def woken_by(process, tid=None):
         "waker_tid": process.pid if tid is None else tid,
         "waker_comm": process.comm,
     }
+
+
+def stack_at(function, line=7, file="/app/pictures.py"):
+    """Where a program is: on a line of a function of its own."""
+    frames = (Frame("cpython", function, file, line), Frame("cpython", "main", file, 1))
+    return call_stack(hash((function, line, file)) & 0xFFFFFFFF, frames)
+
+
+def sampled(counts, at_ms, every_ms=10, process=TRAINER, tid=None, start=START, **event):
+    """Samples of a thread from a moment on; ``counts`` says how many are at each stack."""
+    stacks = [stack for stack, count in counts.items() for _ in range(count)]
+    tid = process.pid if tid is None else tid
+    return [
+        sample(process, start + round((at_ms + number * every_ms) * MS), stack, tid=tid, **event)
+        for number, stack in enumerate(stacks)
+    ]
 
 
 def fork_by(tid, at_ms, duration_ms, process=TRAINER, start=START):

@@ -1,0 +1,273 @@
+"""
+Known work: what a thread was at work on, from the frames of its stack, and what to do about it.
+
+Libraries do the work that a program's line asked for. The line is the program's own, so what
+lies between it and the end of the stack says what it asked for.
+"""
+
+# Which frame decides
+# -------------------
+#
+# The outermost of the frames that are known, for that is what the line asked for: a checkpoint is
+# pickled, a PNG is inflated, a log record may be written as JSON. Only garbage collection is never
+# asked for by what it interrupts.
+#
+# A library's Python code is as good as the program's own where nothing else is known. Where its
+# frame is known work, the line that called it says more, and so does the import statement in whose
+# course the top level of a module runs.
+
+import functools
+import re
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+from otel_gpu.enrich import libraries
+from otel_gpu.enrich.libraries import is_standard_library, layer_of
+from otel_gpu.stacks.frames import NATIVE, PYTHON, Frame
+
+
+class Work(StrEnum):
+    """What work is known by its frames."""
+
+    GC = "gc"
+    TOKENISING = "tokenising"
+    IMAGE_DECODING = "image decoding"
+    MEDIA_DECODING = "audio and video decoding"
+    COLLATING = "collating"
+    CHECKPOINTING = "checkpointing"
+    SENDING = "pickling for another process"
+    LOGGING = "logging"
+    COMPILATION = "compilation"
+    IMPORT = "import"
+    JSON = "json"
+    TABLES = "table processing"
+    COMPRESSION = "compression"
+
+
+class KnownWork(NamedTuple):
+    """
+    A kind of work, how it is known, and what to do about it.
+
+    Attributes:
+        work: The kind.
+        advice: A sentence or two.
+        files: Ends of the paths of Python files, as a pattern; empty: none.
+        modules: File names of libraries and executables, up to ``.so``, as a pattern.
+        functions: Names of native functions, as a pattern.
+        layer: If set, the functions count in such a library only.
+    """
+
+    work: Work
+    advice: str
+    files: str = ""
+    modules: str = ""
+    functions: str = ""
+    layer: str = ""
+
+
+# Of two rows that know the same frame, the first one holds.
+KNOWN_WORK: tuple[KnownWork, ...] = (
+    KnownWork(
+        Work.GC,
+        "Python's garbage collector ran on the thread's time. Collect between epochs (gc.disable, "
+        "gc.collect), exempt what stays (gc.freeze), or raise gc.set_threshold.",
+        functions=r"_?PyGC_\w+|_PyGC_\w+|gc_\w+|collect_with_callback|deduce_unreachable"
+        r"|subtract_refs|update_refs|visit_(decref|reachable|move)|move_(unreachable|legacy_\w+)"
+        r"|delete_garbage|handle_weakrefs|mark_(all_)?reachable|untrack_(tuples|dicts)"
+        r"|invoke_gc_callback",
+        layer=libraries.PYTHON,
+    ),
+    KnownWork(
+        Work.TOKENISING,
+        "Text was turned into tokens. Do it ahead of time and store the result, in batches with a "
+        "fast tokenizer, or in more workers.",
+        files=r"(tokenizers|sentencepiece|tiktoken|sacremoses)/.*|transformers/(.*/)?tokenization_\w+\.py",
+        modules=r"tokenizers|_sentencepiece|_tiktoken|libsentencepiece\w*",
+    ),
+    KnownWork(
+        Work.IMAGE_DECODING,
+        "Images were decoded or changed on the CPU. Use more workers, decode on the GPU (nvJPEG, "
+        "DALI, torchvision.io), or store images in the size that is needed.",
+        files=r"(PIL|cv2|imageio|imagecodecs|skimage)/.*|turbojpeg\.py|torchvision/io/image\.py",
+        modules=r"_imaging\w*|cv2|image|libjpeg|libturbojpeg|libpng\d*|libwebp\w*|libtiff|libopenjp2"
+        r"|libopencv_\w+|libnvjpeg",
+        functions=r"jpeg_\w+|decode_mcu\w*|png_(read|write)_\w+|WebPDecode\w*|tj3?Decompress\w*",
+    ),
+    KnownWork(
+        Work.MEDIA_DECODING,
+        "Audio or video was decoded on the CPU. Use more workers, decode on the GPU (NVDEC), or "
+        "store what is decoded.",
+        files=r"(torchaudio|librosa|soundfile|av|decord|torchcodec)/.*|torchvision/io/video\w*\.py",
+        modules=r"libav(codec|format|util|filter)|libsw(scale|resample)|libsndfile|libdecord",
+    ),
+    KnownWork(
+        Work.COLLATING,
+        "Samples were put together into a batch. Return arrays of one size, collate in the workers, "
+        "and use fewer and larger items.",
+        files=r"torch/utils/data/_utils/(collate|pin_memory)\.py",
+    ),
+    KnownWork(
+        Work.CHECKPOINTING,
+        "State was saved or loaded. Save less often, in another thread or process "
+        "(torch.distributed.checkpoint.async_save), or to a faster place.",
+        files=r"torch/serialization\.py|torch/distributed/checkpoint/.*|safetensors/.*"
+        r"|(lib/python[\w.]+|Lib)/(pickle|shelve)\.py",
+        modules=r"_pickle|_safetensors_rust",
+        functions=r"_?pickle_\w*(dump|load)\w*|_pickle_(Unp|P)ickler_\w+",
+    ),
+    KnownWork(
+        Work.SENDING,
+        "Objects were pickled for another process. Send tensors (shared memory) or arrays and not "
+        "objects, and fewer and larger items.",
+        files=r"(lib/python[\w.]+|Lib)/multiprocessing/(queues|connection|reduction|managers)\.py"
+        r"|torch/multiprocessing/(queue|reductions)\.py",
+    ),
+    KnownWork(
+        Work.LOGGING,
+        "The program wrote logs or metrics. Log less in the loop, format only what is written, or "
+        "hand records to another thread (logging.handlers.QueueHandler).",
+        files=r"(lib/python[\w.]+|Lib)/logging/\w+\.py|(loguru|structlog|tqdm|wandb|mlflow|tensorboardX)/.*"
+        r"|torch/utils/tensorboard/.*",
+    ),
+    KnownWork(
+        Work.COMPILATION,
+        "Code was compiled. Compile before it counts, keep the caches (TORCHINDUCTOR_CACHE_DIR, "
+        "TRITON_CACHE_DIR, CUDA_CACHE_PATH), and keep shapes that change from compiling again "
+        "(dynamic=True).",
+        # What runs at each call of what is compiled is not compilation.
+        files=r"torch/_dynamo/(?!eval_frame|external_utils|decorators)\w+(/\w+)*\.py"
+        r"|torch/_inductor/(?!output_code|utils|cudagraph_\w+|runtime/triton_heuristics)\w+(/\w+)*\.py"
+        r"|torch/fx/(?!graph_module)\w+(/\w+)*\.py|torch/utils/cpp_extension\.py"
+        r"|triton/(compiler/\w+|backends/\w+/compiler)\.py"
+        r"|numba/core/(compiler\w*|typeinfer|lowering|codegen)\.py",
+        modules=r"libnvrtc(-builtins)?|libnvptxcompiler\w*|libnvJitLink|libtriton|libLLVM\w*|ptxas|cicc"
+        r"|nvlink|cudafe\+\+|cc1(plus)?|fatbinary",
+        functions=r"nvrtcCompileProgram|nvPTXCompiler\w+|nvJitLink\w+",
+    ),
+    KnownWork(
+        Work.IMPORT,
+        "Modules were imported. Import them before the loop, and in a parent process before its "
+        "workers are forked.",
+        files=r"<frozen (importlib\._bootstrap(_external)?|zipimport)>"
+        r"|(lib/python[\w.]+|Lib)/importlib/\w+\.py",
+    ),
+    KnownWork(
+        Work.JSON,
+        "JSON was read or written. Do it ahead of time, with a faster library (orjson), or keep the "
+        "data in a binary format.",
+        files=r"((lib/python[\w.]+|Lib)/json|simplejson)/\w+\.py",
+        modules=r"_json|orjson|ujson|rapidjson|_speedups",
+    ),
+    KnownWork(
+        Work.TABLES,
+        "Tables were read or changed. Do it ahead of time, read only the columns that are needed, or "
+        "use more workers.",
+        files=r"(pandas|pyarrow|polars|duckdb)/.*",
+        modules=r"libarrow\w*|libparquet\w*|polars|duckdb",
+    ),
+    KnownWork(
+        Work.COMPRESSION,
+        "Data was compressed or decompressed. Use a faster method (lz4, zstd), or store what is read "
+        "often without.",
+        files=r"(lib/python[\w.]+|Lib)/(gzip|bz2|lzma|zipfile|tarfile|_compression)(/\w+)*\.py",
+        modules=r"libz|zlib|libzstd|_?zstd\w*|liblz4|_?lz4\w*|libbz2|_bz2|liblzma|_lzma|libsnappy"
+        r"|libbrotli\w*|_brotli",
+    ),
+)
+ADVICE = {row.work: row.advice for row in KNOWN_WORK}
+"""What to do about each."""
+
+# Behind a library's name: a hash or version, and CPython's tag.
+_TAIL = r"(?:[-.][\w.+-]+)?"
+_IMPORTS = re.compile(r"<frozen importlib\._bootstrap(_external)?>")
+_TOP_LEVEL = "<module>"
+_REMEMBERED = 4096
+
+
+class _Pattern(NamedTuple):
+    row: KnownWork
+    files: re.Pattern[str]
+    modules: re.Pattern[str]
+    functions: re.Pattern[str]
+
+
+_NOTHING = r"(?!)"
+_PATTERNS = tuple(
+    _Pattern(
+        row,
+        re.compile(rf"(?:.*/)?(?:{row.files or _NOTHING})", re.DOTALL),
+        re.compile(rf"(?:{row.modules or _NOTHING}){_TAIL}"),
+        # A compiler may have split a function in parts.
+        re.compile(rf"(?:{row.functions or _NOTHING})(?:\..*)?"),
+    )
+    for row in KNOWN_WORK
+)
+
+
+class Working(NamedTuple):
+    """What a thread was at work on; ``place`` is the line of the program's own that asked for it."""
+
+    work: Work | None
+    place: Frame | None
+
+
+def find_work(frames: Sequence[Frame], place: Frame | None) -> Working:
+    """
+    Return what is known of the work of a thread.
+
+    Args:
+        frames: Its stack, innermost first.
+        place: The innermost of them of the program's own code, as ``find_place`` says; it may be a
+            library's.
+    """
+    end = frames.index(place) + 1 if place in frames else len(frames)
+    found = [work for frame in frames[:end] if (work := work_of(frame))]
+    work = Work.GC if Work.GC in found else found[-1] if found else None
+    if place is None:
+        return Working(work, None)
+    for outer in range(end - 1, len(frames)):
+        frame = frames[outer]
+        if _is_imported(frames, outer):
+            # All that runs meanwhile is for the import.
+            work = work if work is Work.GC else Work.IMPORT
+        elif _is_own(frame, place):
+            return Working(work, frame)
+    return Working(work, place)
+
+
+def _is_own(frame: Frame, place: Frame) -> bool:
+    """Say whether a frame is of the program's own code, and its work is nothing that is known."""
+    if frame.kind != place.kind:
+        return False
+    if frame is place:
+        return work_of(frame) in (None, Work.GC)
+    if frame.kind == PYTHON:
+        own = bool(frame.function or frame.file) and not is_standard_library(frame.file)
+    else:
+        own = bool(frame.function) and layer_of(frame.module) == libraries.PROGRAM
+    return own and work_of(frame) is None
+
+
+def _is_imported(frames: Sequence[Frame], index: int) -> bool:
+    frame = frames[index]
+    if frame.kind != PYTHON or frame.function != _TOP_LEVEL:
+        return False
+    caller = next((other for other in frames[index + 1 :] if other.kind == PYTHON), None)
+    return caller is not None and _IMPORTS.fullmatch(caller.file) is not None
+
+
+@functools.lru_cache(maxsize=_REMEMBERED)
+def work_of(frame: Frame) -> Work | None:
+    """Return the work that a frame is known for; None: it is not known."""
+    if frame.kind == PYTHON:
+        return next((p.row.work for p in _PATTERNS if p.files.fullmatch(frame.file)), None)
+    if frame.kind != NATIVE:
+        return None
+    for row, _, modules, functions in _PATTERNS:
+        if modules.fullmatch(frame.module):
+            return row.work
+        in_layer = not row.layer or layer_of(frame.module) == row.layer
+        if in_layer and functions.fullmatch(frame.function):
+            return row.work
+    return None

@@ -1,0 +1,172 @@
+"""Lines: where some time on CPUs went, by the lines of programs that asked for it."""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from otel_gpu.enrich.activities import CallStack
+from otel_gpu.enrich.known_work import Work
+
+MAX_LINES = 128
+"""Lines kept of one thread, or of one answer; those with least time are given up."""
+
+
+class Where(NamedTuple):
+    """A place in a program; a line of 0 is not known."""
+
+    function: str
+    file: str
+    line: int
+
+
+class Line(NamedTuple):
+    """
+    A line that a thread was at work on.
+
+    Attributes:
+        where: The line; a native function has none, and one without a name has its library for a
+            file.
+        work: What most of the work was that it asked for; empty: that is not known.
+        samples: How many samples there were.
+        weight_ns: Time on CPUs that they stand for.
+        stack: Where most of that was; its ``place`` is the line.
+    """
+
+    where: Where
+    work: str
+    samples: int
+    weight_ns: int
+    stack: CallStack
+
+
+class Lines(NamedTuple):
+    """
+    The lines of some time on CPUs, those with most first.
+
+    ``samples`` and ``weight_ns`` are of all, also of samples without a known line.
+    """
+
+    samples: int
+    weight_ns: int
+    each: tuple[Line, ...]
+    work: str = ""
+    """What at least half of all was, if that is known."""
+
+    @property
+    def first(self) -> Line | None:
+        """The line with most time."""
+        return self.each[0] if self.each else None
+
+    def share_of(self, line: Line) -> float:
+        """Return a line's share of the time."""
+        return line.weight_ns / self.weight_ns if self.weight_ns else 0.0
+
+
+NO_LINES = Lines(0, 0, ())
+"""No sample was taken."""
+
+
+class KnownStack(NamedTuple):
+    """A stack whose ``place`` is the line that asked for its work; None: that is not known."""
+
+    where: Where | None
+    work: Work | None
+    stack: CallStack | None
+
+
+NOWHERE = KnownStack(None, None, None)
+"""Of a sample whose stack was lost."""
+
+
+class _Entry:
+    """What is known of a line and one kind of work."""
+
+    __slots__ = ("left_ns", "samples", "stack", "weight_ns")
+
+    def __init__(self, stack: CallStack) -> None:
+        self.samples = self.weight_ns = 0
+        self.stack = stack
+        # What other stacks have is taken off: one that has most of the time is the last to stand.
+        self.left_ns = 0
+
+    def add(self, stack: CallStack, samples: int, weight_ns: int) -> None:
+        self.samples += samples
+        self.weight_ns += weight_ns
+        if stack.id == self.stack.id:
+            self.left_ns += weight_ns
+        elif weight_ns <= self.left_ns:
+            self.left_ns -= weight_ns
+        else:
+            self.stack, self.left_ns = stack, weight_ns - self.left_ns
+
+
+class LineSums:
+    """Adds samples up by line."""
+
+    __slots__ = ("_by_work", "_entries", "samples", "weight_ns")
+
+    def __init__(self) -> None:
+        self.samples = self.weight_ns = 0
+        self._entries: dict[tuple[Where, str], _Entry] = {}
+        self._by_work: Counter[str] = Counter()
+
+    def add(self, known: KnownStack, samples: int, weight_ns: int) -> None:
+        """Add samples of one stack."""
+        self.samples += samples
+        self.weight_ns += weight_ns
+        work = str(known.work or "")
+        self._by_work[work] += weight_ns
+        where, stack = known.where, known.stack
+        if where is None or stack is None:
+            return
+        entry = self._entries.get((where, work))
+        if entry is None:
+            if len(self._entries) >= MAX_LINES:
+                self._make_room()
+            entry = self._entries[where, work] = _Entry(stack)
+        entry.add(stack, samples, weight_ns)
+
+    def add_lines(self, lines: Lines) -> None:
+        """Add what was added up before."""
+        for line in lines.each:
+            known = KnownStack(line.where, Work(line.work) if line.work else None, line.stack)
+            self.add(known, line.samples, line.weight_ns)
+        rest = lines.samples - sum(line.samples for line in lines.each)
+        rest_ns = lines.weight_ns - sum(line.weight_ns for line in lines.each)
+        if rest or rest_ns:
+            self.add(NOWHERE, rest, rest_ns)
+
+    def lines(self) -> Lines:
+        """Return the lines of all that was added."""
+        if not self.samples:
+            return NO_LINES
+        by_line: dict[Where, list[tuple[str, _Entry]]] = {}
+        for (where, work), entry in self._entries.items():
+            by_line.setdefault(where, []).append((work, entry))
+        each = [_line_of(where, entries) for where, entries in by_line.items()]
+        each.sort(key=lambda line: (-line.weight_ns, -line.samples, line.where))
+        work, most_ns = max(self._by_work.items(), key=lambda item: (item[1], item[0]))
+        is_clear = 2 * most_ns >= self.weight_ns > 0
+        return Lines(self.samples, self.weight_ns, tuple(each), work if is_clear else "")
+
+    def _make_room(self) -> None:
+        # Half of them at once, so that a line that comes late has its chance.
+        ranked = sorted(self._entries.items(), key=lambda item: -item[1].weight_ns)
+        self._entries = dict(ranked[: MAX_LINES // 2])
+
+
+def _line_of(where: Where, entries: list[tuple[str, _Entry]]) -> Line:
+    work, most = max(entries, key=lambda item: (item[1].weight_ns, item[0]))
+    samples = sum(entry.samples for _, entry in entries)
+    return Line(where, work, samples, sum(entry.weight_ns for _, entry in entries), most.stack)
+
+
+def merge(lines: Iterable[Lines]) -> Lines:
+    """Return the lines of several intervals, or threads, as those of one."""
+    several = [one for one in lines if one.samples]
+    if len(several) <= 1:
+        return several[0] if several else NO_LINES
+    sums = LineSums()
+    for one in several:
+        sums.add_lines(one)
+    return sums.lines()
