@@ -5,7 +5,16 @@ from bisect import bisect_left
 from otel_gpu import wire
 from otel_gpu.capture.layout import duration_bounds_ns, layout_description, size_bounds_bytes
 from otel_gpu.config import Config
-from otel_gpu.decode.events import Aggregate, CudaCall, Fork, Gap, OpenCall, SeriesKey, Stall
+from otel_gpu.decode.events import (
+    Aggregate,
+    CpuSample,
+    CudaCall,
+    Fork,
+    Gap,
+    OpenCall,
+    SeriesKey,
+    Stall,
+)
 from otel_gpu.enrich.activities import (
     NO_WAIT,
     AggregatesActivity,
@@ -20,6 +29,7 @@ from otel_gpu.enrich.activities import (
     OpenCallActivity,
     ProbesActivity,
     ProcessImage,
+    SampleActivity,
     Series,
     StallActivity,
     StatusActivity,
@@ -33,6 +43,7 @@ from otel_gpu.stacks.frames import Frame
 
 T0 = 1_800_000_000_000_000_000  # Unix time in nanoseconds at ktime 0
 SECOND = 1_000_000_000
+MS = 1_000_000
 H100 = DeviceIdentity(0, "8f4d1ee8-0b3c-6bd6-a4f1-2e0e1b7b9a10", "NVIDIA H100 80GB HBM3")
 APIS_BY_NAME = {api.name: api for api in APIS}
 EXPONENTIAL = Config()
@@ -268,6 +279,28 @@ def stall(
         *IDS.of_stall(made),
         resource,
     )
+
+
+def sample(
+    process, ktime_ns, weight_ns=10 * MS, *, functions=(), stack=None, in_call=None, **event
+):
+    """A thread on a CPU; ``in_call``: the API of its outermost open call."""
+    values = dict.fromkeys(CpuSample._fields, 0) | {
+        "ktime_ns": ktime_ns,
+        "image_ktime_ns": process.image_ktime_ns,
+        "pid": process.pid,
+        "tid": process.pid,
+        "weight_ns": weight_ns,
+        "user_stack": 0 if stack is None else stack.id,
+        "kernel_stack": 1 if functions else -1,
+        "context": wire.CONTEXT_OTHER,
+        "comm": process.comm,
+    }
+    if in_call is not None:
+        values |= {"api": APIS_BY_NAME[in_call].number, "context": wire.CONTEXT_CALL}
+        values |= {"root_start_ktime_ns": ktime_ns - MS}
+    made = CpuSample(**(values | event))
+    return SampleActivity(process, made, T0 + ktime_ns, functions, stack)
 
 
 def gap(process, previous_api, next_api, start_ktime_ns, end_ktime_ns, *, device=None, **event):
