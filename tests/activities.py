@@ -43,6 +43,7 @@ from otel_gpu.stacks.frames import Frame
 
 T0 = 1_800_000_000_000_000_000  # Unix time in nanoseconds at ktime 0
 SECOND = 1_000_000_000
+MS = 1_000_000
 H100 = DeviceIdentity(0, "8f4d1ee8-0b3c-6bd6-a4f1-2e0e1b7b9a10", "NVIDIA H100 80GB HBM3")
 APIS_BY_NAME = {api.name: api for api in APIS}
 EXPONENTIAL = Config()
@@ -280,18 +281,31 @@ def stall(
     )
 
 
-def sample(process, ktime_ns, stack=None, *, functions=(), weight_ns=10_000_000, **event):
-    """A thread that was on a CPU, between CUDA calls if not said otherwise."""
+def sample(
+    process,
+    ktime_ns,
+    stack=None,
+    *,
+    functions=(),
+    weight_ns=10 * MS,
+    in_call=None,
+    **event,
+):
+    """A thread on a CPU, between CUDA calls, or inside of one: its API is ``in_call``."""
     values = dict.fromkeys(CpuSample._fields, 0) | {
         "ktime_ns": ktime_ns,
         "image_ktime_ns": process.image_ktime_ns,
         "pid": process.pid,
         "tid": process.pid,
         "weight_ns": weight_ns,
-        "kernel_stack": -1,
+        "user_stack": 0 if stack is None else stack.id,
+        "kernel_stack": 1 if functions else -1,
         "context": wire.CONTEXT_GAP,
         "comm": process.comm,
     }
+    if in_call is not None:
+        values |= {"api": APIS_BY_NAME[in_call].number, "context": wire.CONTEXT_CALL}
+        values |= {"root_start_ktime_ns": ktime_ns - MS}
     made = CpuSample(**(values | event))
     return SampleActivity(process, made, T0 + ktime_ns, functions, stack)
 

@@ -1,5 +1,5 @@
 """
-The tables of events: calls, stalls, gaps, forks, open calls.
+The tables of events: calls, stalls, gaps, forks, open calls, samples.
 
 Each is described once. The schema, the rows that are written and the activities that are
 played back all follow from that.
@@ -9,18 +9,29 @@ from collections.abc import Callable, Sequence
 from operator import call, itemgetter
 from typing import Any, NamedTuple
 
-from otel_gpu.decode.events import CudaCall, Fork, Gap, OpenCall, Stall
+from otel_gpu.decode.events import CpuSample, CudaCall, Fork, Gap, OpenCall, Stall
 from otel_gpu.enrich.activities import (
     Activity,
     CallActivity,
     ForkActivity,
     GapActivity,
     OpenCallActivity,
+    SampleActivity,
     StallActivity,
 )
 from otel_gpu.enrich.ids import SpanIds
 from otel_gpu.store.columns import MAX_INTEGER, S64, TEXT, U64, Column, Row, Table
-from otel_gpu.store.fields import DEVICE, END, PROCESS, SEQ, STACK, START, WAITED_FOR, event_columns
+from otel_gpu.store.fields import (
+    DEVICE,
+    END,
+    PROCESS,
+    SEQ,
+    STACK,
+    START,
+    UNIX,
+    WAITED_FOR,
+    event_columns,
+)
 from otel_gpu.store.rows import event_rows
 
 _new_tuple = tuple.__new__
@@ -74,6 +85,8 @@ class EventTable(NamedTuple):
     def table(self) -> Table:
         """The description of the table."""
         start = f"{self.end.name} + start_ktime_ns - {self.event._fields[0]}"
+        # A moment has no beginning.
+        has_start = "start_ktime_ns" in self.event._fields
         return Table(
             self.name,
             self.meaning,
@@ -81,7 +94,7 @@ class EventTable(NamedTuple):
             *(reference.column for reference in self.references),
             self.end,
             *event_columns(self.event),
-            START._replace(kind=S64, made_of=start),
+            *((START._replace(kind=S64, made_of=start),) if has_start else ()),
             *self.lengths,
         )
 
@@ -153,7 +166,7 @@ class EventTable(NamedTuple):
             end_unix_ns = row[end]
             event = restore(row[end + 1 :])
             times = [*map((end_unix_ns - event[0]).__add__, ktimes(event))]
-            if min(times) < 0 or max(times) > MAX_INTEGER:
+            if times and (min(times) < 0 or max(times) > MAX_INTEGER):
                 # As ``enrich`` bounds what a broken record says.
                 times = [min(max(0, unix_ns), MAX_INTEGER) for unix_ns in times]
             values = (
@@ -183,9 +196,15 @@ def _getter(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
     return itemgetter(*places) if len(places) > 1 else itemgetter(slice(first, first + len(places)))
 
 
+def _no_ids(_ids: SpanIds, _event: CpuSample) -> tuple[bytes, ...]:
+    return ()
+
+
 _OF_PROCESS = Reference("process", PROCESS, "process")
 _ON_DEVICE = Reference("device", DEVICE, "device")
 _AT_STACK = Reference("stack", STACK, "program_stack")
+_FUNCTIONS = Column("stack", U64, "where in the kernel it was; see stacks. NULL: not known")
+_IN_KERNEL = Reference("functions", _FUNCTIONS, "stack")
 
 EVENT_TABLES: tuple[EventTable, ...] = (
     EventTable(
@@ -210,11 +229,7 @@ EVENT_TABLES: tuple[EventTable, ...] = (
                 Column("reason", TEXT, "what it was blocked on; see reasons. Empty: not blocked"),
                 "",
             ),
-            Reference(
-                "functions",
-                Column("stack", U64, "where in the kernel it was; see stacks. NULL: not known"),
-                "stack",
-            ),
+            _IN_KERNEL,
             _AT_STACK,
             Reference("resource", WAITED_FOR, "resource"),
         ),
@@ -254,5 +269,23 @@ EVENT_TABLES: tuple[EventTable, ...] = (
         (_OF_PROCESS, _ON_DEVICE, _AT_STACK),
         (_length("age_ns", "for how long it was open by then", "ktime_ns - start_ktime_ns"),),
         Column("seen_unix_ns", U64, "when it was looked at, in Unix time", "ns"),
+    ),
+    EventTable(
+        "samples",
+        "Where threads were that were on a CPU when its sampling clock ticked.",
+        SampleActivity,
+        CpuSample,
+        _no_ids,
+        (
+            _OF_PROCESS,
+            _IN_KERNEL._replace(
+                column=_FUNCTIONS._replace(
+                    meaning="where in the kernel it was; see stacks. NULL: in none, or not known"
+                )
+            ),
+            _AT_STACK,
+        ),
+        (),
+        UNIX._replace(meaning="when the clock ticked, in Unix time"),
     ),
 )

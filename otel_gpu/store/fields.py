@@ -51,6 +51,7 @@ _FIELDS: Mapping[str, tuple[Kind, str, str]] = {
     "user_stack": (WORD, "id of the user stack, 0: none; a signed 64-bit number", ""),
     "status": (S32, "what the call returned; 0: success, else see errors", ""),
     "device": (S32, "device index as the process sees it; -1: unknown", ""),
+    "weight_ns": (U64, "time on CPUs that it stands for", "ns"),
     "weight": (U32, "how many calls a sampled one stands for; else 1", "{call}"),
     "voluntary_switches": (U32, "how often the thread gave up its CPU", "{switch}"),
     "involuntary_switches": (U32, "how often its CPU was taken away", "{switch}"),

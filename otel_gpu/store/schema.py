@@ -2,7 +2,8 @@
 The schema: what a store is made of, and which version of it this is.
 
 A store is made whole and never altered. One of an older version is set aside by whoever
-would write it, one of a later version is refused.
+would write it, and still read where later versions only have more; one of a later version is
+refused.
 """
 
 import sqlite3
@@ -15,8 +16,12 @@ from otel_gpu.store.side_tables import BOOKS, NAMES, TOTALS
 from otel_gpu.store.tables import NUMBERED
 from otel_gpu.store.views import VIEWS, meaning_of
 
-VERSION = 3
+VERSION = 4
 """Changes whenever the SQL does; ``tests/unit/store/test_schema.py`` knows by what."""
+OLDEST_READ = 3
+"""The oldest version that is still read: it has all but what is in ``ADDED``."""
+ADDED: Mapping[str, int] = {"samples": 4, "v_samples": 4}
+"""Tables and views that are younger than that, by the version that they came with."""
 APPLICATION_ID = 0x4F54_4750
 """In the header of the file, where file(1) looks too: "OTGP"."""
 
@@ -79,15 +84,20 @@ def first_numbers(connection: sqlite3.Connection) -> dict[str, int]:
     }
 
 
-def is_ours(connection: sqlite3.Connection) -> bool:
+def names_of(version: int) -> set[str]:
+    """Return the tables and views that stores of a version have."""
+    return {part.name for part in _PARTS if ADDED.get(part.name, 0) <= version}
+
+
+def is_ours(connection: sqlite3.Connection, version: int = VERSION) -> bool:
     """
-    Say whether tables and views are the ones of this version, to the letter.
+    Say whether tables and views are the ones of a version, to the letter.
 
     A file may come from anywhere: what is no table of ours has other types than its
     name promises, and what is no view of ours may compute for hours.
     """
     found = connection.execute("SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL")
-    return dict(found) == _SQL_BY_NAME
+    return dict(found) == {name: _SQL_BY_NAME[name] for name in names_of(version)}
 
 
 _PARTS: tuple[Table | View, ...] = (*TABLES, *VIEWS)

@@ -190,6 +190,26 @@ VIEWS: tuple[View, ...] = (
         seen="when it was looked at, UTC",
     ),
     View(
+        "v_samples",
+        "Where threads were that were on a CPU, sample by sample, with names.",
+        f"""
+        SELECT e.seq, {_utc("e.unix_ns")} AS time, {_ms("e.weight_ns")} AS weight_ms, {_OWNER},
+          e.tid, e.comm AS thread, {_PLACE}, c.name AS context,
+          CASE WHEN e.context IN ({wire.CONTEXT_CALL}, {wire.CONTEXT_SYNCHRONIZE})
+            THEN coalesce(a.name, '') ELSE '' END AS in_call,
+          coalesce(t.frames, '[]') AS functions, e.cpu, e.unix_ns
+        FROM samples e LEFT JOIN processes p ON p.process = e.process
+          LEFT JOIN apis a ON a.api = e.api LEFT JOIN contexts c ON c.context = e.context
+          LEFT JOIN stacks t ON t.stack = e.stack {_PROGRAM}
+        """,
+        time="when the clock of its CPU ticked, UTC",
+        weight_ms=("time on CPUs that it stands for: add these up, do not count rows", "ms"),
+        context="where in its work the thread was; see contexts. NULL: not known",
+        in_call="the outermost CUDA call that it was in; empty: in none",
+        functions="kernel stack, innermost first; empty: it was in user space, or not known",
+        cpu="CPU that it ran on",
+    ),
+    View(
         "v_thread_times",
         "Where the time of threads went, reading by reading, with names.",
         f"""

@@ -26,8 +26,8 @@ from otel_gpu.store.lock import lock_path
 from otel_gpu.store.queries import QueryLimits
 from otel_gpu.store.reader import StoreReader
 from otel_gpu.store.recorder import open_writer
-from tests.activities import SECOND, call, call_stack, capture, image
-from tests.unit.store.stores import ask, read, report_of, write
+from tests.activities import SECOND, T0, call, call_stack, capture, image
+from tests.unit.store.stores import ask, read, report_of, without_images, write
 
 MS = 1_000_000
 TRAINER = image(42)
@@ -281,6 +281,51 @@ def test_a_reader_of_an_older_version_says_what_to_do(tmp_path):
     assert error.value.hint.startswith("read it with the otel-gpu that wrote it; the next")
     assert path.read_bytes() == before
     assert list(tmp_path.glob("store.db.version-*")) == []
+
+
+def of_version_3(path):
+    """A store from before samples were kept, and what is in it."""
+    written = [capture(), *some_calls(10)]
+    write(path, written)
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("DROP VIEW v_samples")
+        connection.execute("DROP TABLE samples")
+        connection.execute("DELETE FROM schema_info WHERE table_name IN ('samples', 'v_samples')")
+        connection.execute("PRAGMA user_version = 3")
+    return written
+
+
+def test_a_store_that_lacks_only_what_is_newer_is_still_read(tmp_path):
+    """Of version 3: what is in it, whole and in windows; and it is not altered."""
+    path = tmp_path / "store.db"
+    written = of_version_3(path)
+    before = path.read_bytes()
+
+    assert list(map(without_images, read(path))) == list(map(without_images, written))
+    assert len(read(path, T0, T0 + SECOND)) == len(written)
+    assert ask(path, "SELECT count(*) FROM v_calls") == [(10,)]
+    assert path.read_bytes() == before
+
+
+def test_a_store_of_an_older_version_with_other_tables_is_refused(tmp_path):
+    """One that says that it is of version 3 has what those have, and nothing else."""
+    path = tmp_path / "store.db"
+    of_version(path, 3)
+
+    with pytest.raises(StoreError, match="its tables are not the ones of a store"):
+        StoreReader(path)
+
+
+def test_a_store_that_can_only_be_read_is_set_aside_by_a_writer(tmp_path):
+    """Where it is read from then on."""
+    path = tmp_path / "store.db"
+    written = of_version_3(path)
+
+    write(path, [capture(), *some_calls(3)])
+
+    (aside,) = tmp_path.glob("store.db.version-3-*")
+    assert len(read(path)) == 4
+    assert len(read(aside)) == len(written)
 
 
 def test_a_second_writer_is_told_who_the_first_one_is(tmp_path):

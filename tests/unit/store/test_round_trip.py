@@ -33,6 +33,7 @@ from tests.activities import (
     SECOND,
     T0,
     call,
+    call_stack,
     calls,
     capture,
     copies,
@@ -44,6 +45,7 @@ from tests.activities import (
     image,
     open_call,
     probes,
+    sample,
     snapshot,
     stall,
     status,
@@ -169,6 +171,10 @@ def everything():
         gap(TRAINER, "cudaMalloc", "cudaFree", 12 * SECOND, 13 * SECOND),
         fork(TRAINER, WORKER, 12 * SECOND, 13 * SECOND),
         open_call(TRAINER, "cudaStreamSynchronize", 5 * SECOND, 14 * SECOND, device=H100),
+        sample(
+            TRAINER, 14 * SECOND, 20 * MS, functions=STACK, stack=call_stack(), in_call="cudaMalloc"
+        ),
+        sample(WORKER, 14 * SECOND, user_stack=(1 << 64) - 1, cpu=7, tid=901, comm="naïve ☃"),
         snapshot(
             15,
             calls(TRAINER, "cudaMalloc", [100, 300, 500], size_bytes=96),
@@ -226,7 +232,10 @@ def test_a_recording_is_told_the_same_from_a_store(path, tmp_path):
 ops = st.lists(
     st.tuples(
         st.sampled_from(
-            ["call", "stall", "gap", "fork", "open", "exit", "read", "count", "load", "who", "sent"]
+            [
+                *("call", "stall", "gap", "fork", "open", "sample", "exit", "read", "count"),
+                *("load", "who", "sent"),
+            ]
         ),
         st.sampled_from([TRAINER, WORKER, image(9, 7 * SECOND, "other")]),
         st.integers(1, 10 * SECOND),
@@ -251,6 +260,7 @@ def make(op, number, totals):
         "gap": lambda: gap(process, "cudaMalloc", "cudaFree", start, end),
         "fork": lambda: fork(process, image(1_000 + number, start), start, end),
         "open": lambda: open_call(process, "cudaMalloc", start, end),
+        "sample": lambda: sample(process, start, duration, functions=STACK, stack=call_stack()),
         "exit": lambda: ended(process, at_s),
         "read": lambda: snapshot(at_s, calls(process, "cudaMalloc", [5] * (number + 1))),
         "count": lambda: counters(at_s, lost_no_entry=number),
@@ -344,6 +354,21 @@ def test_views_have_names_for_people(tmp_path):
         ("trainer", "loader", 77)
     ]
     assert ask(path, "SELECT api, age_ms FROM v_open_calls") == [("cudaStreamSynchronize", 9_000.0)]
+    assert ask(
+        path,
+        "SELECT time, weight_ms, service, tid, thread, place, context, in_call, functions, cpu "
+        "FROM v_samples",
+    ) == [
+        (
+            *("2027-01-15T08:00:14.000000000Z", 20.0, "trainer", 42, "trainer"),
+            *("train.py:74 fragmentation_pattern", "call", "cudaMalloc"),
+            *(json.dumps(STACK, separators=(",", ":")), 0),
+        ),
+        (
+            *("2027-01-15T08:00:14.000000000Z", 10.0, "loader", 901, "naïve ☃"),
+            *("", "other", "", "[]", 7),
+        ),
+    ]
     assert ask(path, "SELECT api, calls, total_ms, stored FROM v_counts") == [
         ("cudaMalloc", 3, 0.0009, 0)
     ]

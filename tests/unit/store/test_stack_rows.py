@@ -20,7 +20,7 @@ from otel_gpu.store.pages import Pages
 from otel_gpu.store.reader import StoreReader
 from otel_gpu.store.recorder import open_writer
 from otel_gpu.store.stack_rows import read_stack, stack_columns
-from tests.activities import SECOND, call, call_stack, capture, image, open_call, stall
+from tests.activities import SECOND, call, call_stack, capture, image, open_call, sample, stall
 from tests.unit.findings.samples import preempted, with_stacks
 from tests.unit.store.stores import MIB, ask, read, without_images, write
 
@@ -307,3 +307,46 @@ def test_large_stacks_do_not_break_the_size_limit(tmp_path):
     assert None not in {activity.stack for activity in found[1:]}
     # Those of calls that are gone are gone as well.
     assert ask(path, "SELECT count(*) FROM stacks")[0][0] <= 2 * len(found)
+
+
+def test_samples_of_the_same_stacks_take_next_to_nothing(tmp_path):
+    """A minute of a busy CPU at 99 Hz, in two places: each stack is kept once, a sample is a row."""
+    ticks = range(6_000)
+    written = [
+        capture(),
+        *(
+            sample(TRAINER, n * 10 * MS, functions=("copy_page",), stack=(STACK, WAITING)[n % 2])
+            for n in ticks
+        ),
+    ]
+    path = write(tmp_path / "store.db", written)
+
+    assert list(map(without_images, read(path))) == list(map(without_images, written))
+    assert ask(path, "SELECT kind, count(*) FROM stacks GROUP BY kind") == [
+        ("kernel", 1),
+        ("program", 2),
+    ]
+    empty = write(tmp_path / "empty.db", written[:1])
+    assert (path.stat().st_size - empty.stat().st_size) / len(ticks) < 120
+
+
+def test_samples_go_with_their_chunks(tmp_path, monkeypatch):
+    """And so do the stacks that only they referred to."""
+    now = [1_000 * SECOND]
+    monkeypatch.setattr("time.time_ns", lambda: now[0])
+    places = [call_stack(n, (Frame("cpython", f"f{n}", "/a.py", 1),)) for n in (1, 2)]
+    limits = Limits(max_age_s=60, batch_rows=10, chunk_rows=10)
+    with open_writer(tmp_path / "store.db", limits, live=False) as writer:
+        writer.observe(capture())
+        for number in range(100):
+            writer.observe(sample(TRAINER, number * MS, functions=("old",), stack=places[0]))
+        now[0] += 61 * SECOND
+        for number in range(100, 120):
+            writer.observe(sample(TRAINER, number * MS, functions=("new",), stack=places[1]))
+
+    path = tmp_path / "store.db"
+    assert ask(path, "SELECT count(*) FROM samples") == [(20,)]
+    assert ask(path, "SELECT kind, place, frames FROM stacks WHERE kind = 'kernel'") == [
+        ("kernel", "", '["new"]')
+    ]
+    assert ask(path, "SELECT place FROM stacks WHERE kind = 'program'") == [("a.py:1 f2",)]

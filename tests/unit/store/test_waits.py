@@ -143,7 +143,10 @@ def test_eviction_forgets_waits_that_no_account_has(tmp_path):
     assert 5 < others < 180
     assert [one for one in found if type(one) is WhoActivity] == [hog(7)]
     before = next(one for one in found if type(one) is TimesActivity)
-    assert {time.wait for time in before.times} == set(kept)
+    of_idle = {time.wait for time in before.times if time.process.pid == idle.pid}
+    assert of_idle == set(kept)
+    # At most one of the others lived where the oldest chunk begins.
+    assert len(before.times) <= len(kept) + 1
     assert ask(
         path, "SELECT count(*) FROM thread_times WHERE wait NOT IN (SELECT wait FROM waits)"
     ) == [(0,)]

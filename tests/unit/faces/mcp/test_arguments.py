@@ -93,7 +93,7 @@ def test_choices_are_those_of_the_document():
     schemas = {one.name: one.arguments.model_json_schema()["properties"] for one in TOOLS}
 
     assert schemas["get_causal_chains"]["severity"]["enum"] == list(Severity)
-    assert schemas["get_stacks"]["of"]["enum"] == [CALLED, WAITED]
+    assert schemas["get_stacks"]["of"]["enum"] == [CALLED, WAITED, *GRAPHS]
     assert schemas["get_stacks"]["by"]["enum"] == list(MEASURES)
 
 
