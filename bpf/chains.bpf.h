@@ -26,19 +26,34 @@
 #define SHORT_NS     20000	/* waits are divided from here on */
 #define PART_ONE_IN  64		/* of a wait: smaller parts go with another one */
 
+static __always_inline struct wait_link *latest_link(struct thread *thread)
+{
+	return &thread->links[(thread->next_link - 1) % MAX_LINKS];
+}
+
+/* Make the latest link longer by another one of its kind, if that follows it closely. */
+static __always_inline bool lengthen(struct wait_link *latest, __u32 end_tid, __u8 state,
+				     __s32 system_call, __s32 kernel_stack, __u64 start_ktime_ns,
+				     __u64 end_ktime_ns)
+{
+	if (latest->end_tid != end_tid || latest->state != state ||
+	    latest->system_call != system_call || latest->kernel_stack != kernel_stack ||
+	    !latest->start_ktime_ns || start_ktime_ns - latest->end_ktime_ns >= LINK_GAP_NS ||
+	    end_ktime_ns - latest->start_ktime_ns >= LINK_NS)
+		return false;
+	latest->last_ktime_ns = start_ktime_ns;
+	latest->runnable_ktime_ns = end_ktime_ns;
+	latest->end_ktime_ns = end_ktime_ns;
+	return true;
+}
+
 /* Add a link, or make the latest one longer. */
 static __noinline int add_link(struct thread *thread, const struct wait_link *link)
 {
-	struct wait_link *latest = &thread->links[(thread->next_link - 1) % MAX_LINKS], *slot;
+	struct wait_link *latest = latest_link(thread), *slot;
 
-	if (latest->end_tid == link->end_tid && latest->state == link->state &&
-	    latest->system_call == link->system_call &&
-	    latest->kernel_stack == link->kernel_stack && latest->start_ktime_ns &&
-	    link->start_ktime_ns - latest->end_ktime_ns < LINK_GAP_NS &&
-	    link->end_ktime_ns - latest->start_ktime_ns < LINK_NS) {
-		latest->last_ktime_ns = link->start_ktime_ns;
-		latest->runnable_ktime_ns = link->end_ktime_ns;
-		latest->end_ktime_ns = link->end_ktime_ns;
+	if (lengthen(latest, link->end_tid, link->state, link->system_call, link->kernel_stack,
+		     link->start_ktime_ns, link->end_ktime_ns)) {
 		latest->blocked_ns += link->blocked_ns;
 		latest->run_queue_ns += link->run_queue_ns;
 		return 0;
@@ -109,11 +124,11 @@ static __noinline int book_part(struct division *division, struct times_key *key
 	return 0;
 }
 
-static __always_inline void end_by(struct wait_link *link, const struct thread *thread,
+static __always_inline void end_by(struct wait_link *link, __u32 pid, __u32 tid,
 				   enum thread_state state)
 {
-	link->end_pid = thread ? thread->pid : 0;
-	link->end_tid = thread ? thread->tid : 0;
+	link->end_pid = pid;
+	link->end_tid = tid;
 	link->state = state;
 	link->flags = 0;
 	link->kernel_stack = -1;
@@ -177,7 +192,7 @@ __weak __noinline int divide_wait(struct thread *thread, const struct thread *wa
 				small_ns = left_ns;
 			left_ns -= small_ns;
 			if (small_ns >= floor_ns) {
-				end_by(part, NULL, STATE_NONE);
+				end_by(part, 0, 0, STATE_NONE);
 				book_part(&division, &key, thread, small_ns);
 				small_ns = 0;
 			}
@@ -221,7 +236,7 @@ __weak __noinline int divide_wait(struct thread *thread, const struct thread *wa
 		}
 		small_ns += run_queue_ns;
 		if (small_ns && small_ns >= floor_ns) {
-			end_by(part, waker, STATE_RUN_QUEUE);
+			end_by(part, waker->pid, waker->tid, STATE_RUN_QUEUE);
 			book_part(&division, &key, thread, small_ns);
 			small_ns = 0;
 		}
@@ -236,7 +251,7 @@ __weak __noinline int divide_wait(struct thread *thread, const struct thread *wa
 	if (small_ns)
 		book_part(&division, &key, thread, small_ns);
 	if (left_ns) {
-		end_by(part, waker, STATE_ON_CPU);
+		end_by(part, waker->pid, waker->tid, STATE_ON_CPU);
 		book_part(&division, &key, thread, left_ns);
 	}
 	thread->links[(thread->next_link - 1) % MAX_LINKS].run_queue_ns += slices_run_queue_ns;
@@ -251,21 +266,29 @@ static __always_inline bool is_ended_by_nobody(const struct thread *thread)
 }
 
 /* Remember a wait as a link. */
-static __always_inline void keep_link(struct thread *thread, __u64 blocked_ns,
-				      const struct thread *end, enum thread_state state)
+static __always_inline void keep_link(struct thread *thread, __u64 blocked_ns, __u32 end_pid,
+				      __u32 end_tid, enum thread_state state)
 {
-	struct wait_link *part = &thread->part;
+	struct wait_link *latest = latest_link(thread), *part = &thread->part;
+	bool is_own = state == STATE_BLOCKED;
+	__u64 end_ktime_ns = thread->off_ktime_ns + blocked_ns;
+	__s32 system_call = is_own ? thread->system_call : -1;
+	__s32 kernel_stack = is_own ? thread->kernel_stack : -1;
 
+	if (lengthen(latest, end_tid, state, system_call, kernel_stack, thread->off_ktime_ns,
+		     end_ktime_ns)) {
+		latest->blocked_ns += blocked_ns;
+		return;
+	}
+	end_by(part, end_pid, end_tid, state);
 	part->start_ktime_ns = thread->off_ktime_ns;
-	part->end_ktime_ns = thread->off_ktime_ns + blocked_ns;
+	part->end_ktime_ns = end_ktime_ns;
 	part->blocked_ns = blocked_ns;
 	part->run_queue_ns = 0;
-	end_by(part, end, state);
-	if (state == STATE_BLOCKED) {
-		part->kernel_stack = thread->kernel_stack;
-		part->system_call = thread->system_call;
+	part->kernel_stack = kernel_stack;
+	part->system_call = system_call;
+	if (is_own)
 		part->flags = thread->stall_flags & (STALL_GIL | STALL_FAULT);
-	}
 	add_link(thread, part);
 }
 
@@ -278,31 +301,57 @@ static __noinline int book_alone(struct thread *thread, struct times_key *key, _
 	/* Entries stay few: of those that are not watched, who it was is said by process. */
 	if (key->who_pid && find_process(key->who_pid))
 		key->who_tid = thread->waker_tid;
-	book(key, thread->waker_comm, unbooked_ns, blocked_ns, 1);
-	keep_link(thread, blocked_ns, thread, STATE_BLOCKED);
+	book_wait(&thread->kept[KEPT_BLOCKED], key, thread->waker_comm, unbooked_ns, blocked_ns);
+	keep_link(thread, blocked_ns, thread->pid, thread->tid, STATE_BLOCKED);
 	return 0;
 }
 
-/* Book a wait that another watched thread ended. */
-static __always_inline void book_woken(struct thread *thread, const struct thread *waker,
-				       struct times_key *key, __u64 blocked_ns, __u64 unbooked_ns)
+/* Whether who ended the waits that are kept ended this one too: it is watched, then. */
+static __always_inline bool is_known_waker(const struct thread *thread)
 {
-	const struct wait_link *latest = &waker->links[(waker->next_link - 1) % MAX_LINKS];
+	const struct times_key *kept = &thread->kept[KEPT_BLOCKED].key;
 
-	/* Most often the other one was on a CPU all the time. */
-	if (thread->slices_ns ||
-	    (blocked_ns >= SHORT_NS && (latest->end_ktime_ns > thread->off_ktime_ns ||
-					waker->links_ktime_ns > thread->off_ktime_ns))) {
-		divide_wait(thread, waker, thread->off_ktime_ns + blocked_ns, unbooked_ns);
+	return kept->end_tid == thread->waker_tid && kept->who_tid == thread->waker_tid &&
+	       kept->who_pid == thread->waker_pid;
+}
+
+/* Book a wait that another watched thread ended, which was on a CPU all the time. */
+static __always_inline void book_woken(struct thread *thread, struct times_key *key,
+				       __u64 blocked_ns, __u64 unbooked_ns)
+{
+	key->who_pid = thread->waker_pid;
+	key->who_tid = thread->waker_tid;
+	key->end_pid = thread->waker_pid;
+	key->end_tid = thread->waker_tid;
+	key->end_state = STATE_ON_CPU;
+	book_wait(&thread->kept[KEPT_BLOCKED], key, thread->waker_comm, unbooked_ns, blocked_ns);
+	keep_link(thread, blocked_ns, thread->waker_pid, thread->waker_tid, STATE_ON_CPU);
+}
+
+/* Book a wait that another thread ended, or nobody. */
+static __always_inline void book_blocked(struct thread *thread, struct times_key *key,
+					 __u64 blocked_ns, __u64 unbooked_ns)
+{
+	struct thread *waker;
+
+	if (!thread->waker_tid || is_ended_by_nobody(thread)) {
+		book_alone(thread, key, blocked_ns, unbooked_ns);
 		return;
 	}
-	key->who_pid = waker->pid;
-	key->who_tid = waker->tid;
-	key->end_pid = waker->pid;
-	key->end_tid = waker->tid;
-	key->end_state = STATE_ON_CPU;
-	book(key, thread->waker_comm, unbooked_ns, blocked_ns, 1);
-	keep_link(thread, blocked_ns, waker, STATE_ON_CPU);
+	if (blocked_ns < SHORT_NS && !thread->slices_ns && is_known_waker(thread)) {
+		book_woken(thread, key, blocked_ns, unbooked_ns);
+		return;
+	}
+	waker = find_thread(thread->waker_tid);
+	if (!waker)
+		book_alone(thread, key, blocked_ns, unbooked_ns);
+	/* Most often the other one was on a CPU all the time. */
+	else if (thread->slices_ns || (blocked_ns >= SHORT_NS &&
+				       (latest_link(waker)->end_ktime_ns > thread->off_ktime_ns ||
+					waker->links_ktime_ns > thread->off_ktime_ns)))
+		divide_wait(thread, waker, thread->off_ktime_ns + blocked_ns, unbooked_ns);
+	else
+		book_woken(thread, key, blocked_ns, unbooked_ns);
 }
 
 /*
@@ -322,16 +371,14 @@ static __noinline int keep_slice(struct thread *thread, __u64 runnable_ktime_ns,
 		link = &thread->links[thread->next_link++ % MAX_LINKS];
 		if (link->start_ktime_ns)
 			thread->links_ktime_ns = link->end_ktime_ns;
-		end_by(link, thread, STATE_BLOCKED);
+		end_by(link, thread->pid, thread->tid, STATE_BLOCKED);
 		link->flags = STALL_GIL;
 		link->system_call = key.system_call;
 		link->start_ktime_ns = thread->off_ktime_ns;
 		link->last_ktime_ns = thread->off_ktime_ns;
 		link->run_queue_ns = 0;
-		if (process && process->gil_tid && process->gil_tid != thread->tid) {
-			end_by(link, thread, STATE_ON_CPU);
-			link->end_tid = process->gil_tid;
-		}
+		if (process && process->gil_tid && process->gil_tid != thread->tid)
+			end_by(link, thread->pid, process->gil_tid, STATE_ON_CPU);
 	}
 	thread->slices_end_ktime_ns = now_ktime_ns;
 	thread->slices_ns += runnable_ktime_ns - thread->off_ktime_ns;
@@ -402,7 +449,6 @@ __attribute__((unused)) static __noinline int book_off_cpu(struct thread *thread
 	bool is_gil = thread->stall_flags & STALL_GIL;
 	struct times_key key = key_of_wait(thread);
 	struct wait_link *latest;
-	struct thread *waker;
 
 	if (blocked_ns) {
 		if (runnable_ktime_ns > from_ktime_ns)
@@ -410,27 +456,22 @@ __attribute__((unused)) static __noinline int book_off_cpu(struct thread *thread
 		if (thread->slices_ns &&
 		    (!is_gil || thread->off_ktime_ns - thread->slices_end_ktime_ns > SLICE_GAP_NS))
 			end_slices(thread);
-		waker = NULL;
-		if (thread->waker_tid && !is_ended_by_nobody(thread))
-			waker = find_thread(thread->waker_tid);
 		if (is_gil && thread->waker_pid != thread->pid)
 			keep_slice(thread, runnable_ktime_ns, unbooked_ns, now_ktime_ns);
-		else if (waker)
-			book_woken(thread, waker, &key, blocked_ns, unbooked_ns);
 		else
-			book_alone(thread, &key, blocked_ns, unbooked_ns);
+			book_blocked(thread, &key, blocked_ns, unbooked_ns);
 		if (is_gil && !thread->slices_ns)
 			note_gil(thread);
 	} else {
 		thread->slices_end_ktime_ns = now_ktime_ns;
 		if (!thread->slices_ns)
-			keep_link(thread, 0, thread, STATE_RUN_QUEUE);
+			keep_link(thread, 0, thread->pid, thread->tid, STATE_RUN_QUEUE);
 	}
 	if (now_ktime_ns <= runnable_ktime_ns)
 		return 0;
 	if (from_ktime_ns < runnable_ktime_ns)
 		from_ktime_ns = runnable_ktime_ns;
-	latest = &thread->links[(thread->next_link - 1) % MAX_LINKS];
+	latest = latest_link(thread);
 	latest->end_ktime_ns = now_ktime_ns;
 	latest->run_queue_ns += now_ktime_ns - runnable_ktime_ns;
 	/* The threads of one process are one hog. */
@@ -444,16 +485,15 @@ __attribute__((unused)) static __noinline int book_off_cpu(struct thread *thread
 	key.state = STATE_RUN_QUEUE;
 	key.flags = 0;
 	key.end_state = STATE_NONE;
-	book(&key, thread->culprit_comm, now_ktime_ns - from_ktime_ns,
-	     now_ktime_ns - runnable_ktime_ns, 1);
-	return 0;
+	return book_wait(&thread->kept[KEPT_RUN_QUEUE], &key, thread->culprit_comm,
+			 now_ktime_ns - from_ktime_ns, now_ktime_ns - runnable_ktime_ns);
 }
 
 /* A thread ends, on a CPU. */
 static __always_inline void end_account(struct thread *thread)
 {
 	count_hits(thread);
-	book_cpu_times(thread);
+	book_collected(thread);
 	if (thread->slices_ns)
 		end_slices(thread);
 }

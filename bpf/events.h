@@ -27,6 +27,7 @@
 #define MAX_INTERVALS	  4   /* kept of a call or gap: its longest */
 #define MAX_PLACES	  8   /* of a thread on a CPU, counted before they are in the account */
 #define MAX_LINKS	  8   /* of a thread: what it last waited for */
+#define MAX_KEPT	  2   /* kinds of waits of a thread: blocked, and in a run queue */
 #define MAX_STACK_FRAMES  24
 #define MAX_BOUNDS	  191 /* histogram bounds; one bucket more than bounds */
 #define MAX_BUCKETS	  192
@@ -718,6 +719,17 @@ struct cpu_time {
 	__u32 padding;
 };
 
+/* Waits of a thread of one kind, which follow each other; and those that are in the account. */
+struct kept_waits {
+	struct times_key key;
+	__u64 time_ns;
+	__u64 count;
+	__u64 booked_ns;
+	__u64 booked_count;
+	__u32 changes; /* of the key; odd while it is written */
+	__u32 misses;  /* waits of other kinds, since the last one of this kind */
+};
+
 /*
  * What kept a thread from running for a while, and what the last one did meanwhile of those
  * that waited for each other. Waits of one kind that follow each other closely are one link.
@@ -797,6 +809,7 @@ struct thread {
 	char culprit_comm[COMM_BYTES];
 	char waker_comm[COMM_BYTES];
 	char comm[COMM_BYTES]; /* when it last left a CPU */
+	struct kept_waits kept[MAX_KEPT];
 	struct cpu_time on_cpu[MAX_PLACES];
 	struct wait_link links[MAX_LINKS];
 	struct wait_link part;			  /* being made: too large for the BPF stack */

@@ -88,6 +88,6 @@ int book_passing(struct bpf_iter__task *ctx)
 		else
 			book_on_cpu(thread, cpu_place_of(thread), now_ktime_ns - from_ktime_ns, 0);
 	}
-	book_cpu_times(thread);
+	book_collected(thread);
 	return 0;
 }

@@ -11,14 +11,21 @@
  * that moment.
  *
  * On-CPU time is collected in the thread, and booked when the account is read (without BTF,
- * when the thread leaves the CPU): calls can follow each other a million times a second.
+ * when the thread leaves the CPU): calls can follow each other a million times a second. So are
+ * waits that are of the same kind as the last ones.
  */
 #ifndef OTEL_GPU_TIMES_BPF_H
 #define OTEL_GPU_TIMES_BPF_H
 
 #include "contexts.bpf.h"
 
-#define OFF_CPU (1ULL << 63) /* no clock gets there */
+#define OFF_CPU	    (1ULL << 63) /* no clock gets there */
+#define KEPT_MISSES 2		 /* in turn, and another kind of wait is kept */
+
+enum {
+	KEPT_BLOCKED,
+	KEPT_RUN_QUEUE,
+};
 
 /* Where time on a CPU belongs: to the outermost open call, whatever is open in it. */
 static __always_inline __u32 cpu_place_of(const struct thread *thread)
@@ -78,13 +85,9 @@ static __noinline struct times *find_folded(const struct times_key *key)
 	return times;
 }
 
-static __always_inline int book(const struct times_key *key, const char *who_comm, __u64 time_ns,
-				__u64 ended_ns, __u64 ended)
+static __always_inline int add_times(struct times *times, const struct times_key *key,
+				     __u64 time_ns, __u64 ended_ns, __u64 ended)
 {
-	struct times *times = bpf_map_lookup_elem(&thread_times, key);
-
-	if (!times)
-		times = add_entry(key, who_comm);
 	if (!times)
 		times = find_folded(key);
 	if (!times)
@@ -97,6 +100,80 @@ static __always_inline int book(const struct times_key *key, const char *who_com
 	if (ended)
 		__sync_fetch_and_add(&times->count, ended);
 	return 0;
+}
+
+static __always_inline int book(const struct times_key *key, const char *who_comm, __u64 time_ns,
+				__u64 ended_ns, __u64 ended)
+{
+	struct times *times = bpf_map_lookup_elem(&thread_times, key);
+
+	if (!times)
+		times = add_entry(key, who_comm);
+	return add_times(times, key, time_ns, ended_ns, ended);
+}
+
+/* Take what of a sum is in no account yet. Another CPU may do the same. */
+static __always_inline __u64 take(__u64 sum, __u64 *booked)
+{
+	__u64 before = *(volatile __u64 *)booked;
+
+	if (sum <= before || __sync_val_compare_and_swap(booked, before, sum) != before)
+		return 0;
+	return sum - before;
+}
+
+/* Book waits that a thread kept, of another CPU perhaps. */
+static __noinline int book_kept(struct kept_waits *kept)
+{
+	/* Atomic, since this also keeps the order of what is read. */
+	__u32 changes = __sync_fetch_and_add(&kept->changes, 0);
+	struct times_key key = kept->key;
+	__u64 time_ns = *(volatile __u64 *)&kept->time_ns;
+	__u64 count = *(volatile __u64 *)&kept->count;
+
+	/* Who changes the key books first what was kept under the old one. */
+	if (changes & 1 || __sync_fetch_and_add(&kept->changes, 0) != changes)
+		return 0;
+	time_ns = take(time_ns, &kept->booked_ns);
+	count = take(count, &kept->booked_count);
+	if (time_ns || count)
+		add_times(bpf_map_lookup_elem(&thread_times, &key), &key, time_ns, time_ns, count);
+	return 0;
+}
+
+static __always_inline bool is_of_kind(const struct kept_waits *kept, const struct times_key *key)
+{
+	const __u64 *words = (const __u64 *)key, *kind = (const __u64 *)&kept->key;
+	__u64 differences = 0;
+
+	for (__u32 i = 0; i < sizeof(*key) / sizeof(*words); i++)
+		differences |= words[i] ^ kind[i];
+	return !differences;
+}
+
+/*
+ * Book a wait that ended, or keep it if it is of the kind that is kept. No other CPU adds to what
+ * is kept, so that takes no atomic operations.
+ */
+static __always_inline int book_wait(struct kept_waits *kept, const struct times_key *key,
+				     const char *who_comm, __u64 unbooked_ns, __u64 ended_ns)
+{
+#if !defined(OTEL_GPU_NO_BTF)
+	if (is_of_kind(kept, key) && unbooked_ns == ended_ns) {
+		kept->time_ns += ended_ns;
+		kept->count++;
+		kept->misses = 0;
+		return 0;
+	}
+	if (++kept->misses > KEPT_MISSES) {
+		book_kept(kept);
+		__sync_fetch_and_add(&kept->changes, 1);
+		kept->key = *key;
+		__sync_fetch_and_add(&kept->changes, 1);
+		kept->misses = 0;
+	}
+#endif
+	return book(key, who_comm, unbooked_ns, ended_ns, 1);
 }
 
 /* A key of a thread, without any detail. */
@@ -166,13 +243,10 @@ static __noinline int book_on_cpu(const struct thread *thread, __u32 place, __u6
 /* Book what a thread collected in a place. Another CPU may do the same. */
 static __always_inline void book_cpu_time(const struct thread *thread, struct cpu_time *cpu_time)
 {
-	__u64 booked_ns = *(volatile __u64 *)&cpu_time->booked_ns;
-	__u64 time_ns = *(volatile __u64 *)&cpu_time->time_ns;
+	__u64 time_ns = take(*(volatile __u64 *)&cpu_time->time_ns, &cpu_time->booked_ns);
 
-	if (time_ns <= booked_ns ||
-	    __sync_val_compare_and_swap(&cpu_time->booked_ns, booked_ns, time_ns) != booked_ns)
-		return;
-	book_on_cpu(thread, cpu_time->place, time_ns - booked_ns, 1);
+	if (time_ns)
+		book_on_cpu(thread, cpu_time->place, time_ns, 1);
 }
 
 static __always_inline void add_on_cpu(struct thread *thread, __u32 place, __u64 time_ns)
@@ -191,6 +265,14 @@ static __noinline int book_cpu_times(struct thread *thread)
 	for (int i = 0; i < MAX_PLACES; i++)
 		book_cpu_time(thread, &thread->on_cpu[i]);
 	return 0;
+}
+
+/* Book all that a thread collected. */
+static __always_inline void book_collected(struct thread *thread)
+{
+	book_cpu_times(thread);
+	for (int i = 0; i < MAX_KEPT; i++)
+		book_kept(&thread->kept[i]);
 }
 
 /* A thread that is on a CPU goes on elsewhere there, or leaves it. Returns when. */

@@ -15,6 +15,7 @@ MAX_DEPTH = 8
 MAX_INTERVALS = 4
 MAX_PLACES = 8
 MAX_LINKS = 8
+MAX_KEPT = 2
 MAX_STACK_FRAMES = 24
 MAX_BOUNDS = 191
 MAX_BUCKETS = 192
@@ -318,6 +319,13 @@ INTERVAL = CStruct(
     "waker_comm:16s"
 )
 CPU_TIME = CStruct("time_ns:Q booked_ns:Q place:I 4x")
+KEPT_WAITS = CStruct(
+    "key.image_ktime_ns:Q key.pid:I key.kernel_stack:i key.system_call:i key.state:B "
+    "key.context:B key.flags:B key.end_state:B key.who_pid:I key.who_tid:I key.end_pid:I "
+    "key.end_tid:I key.end_kernel_stack:i key.end_system_call:i key.resource:I key.api:H "
+    "key.end_flags:B key.is_folded:B time_ns:Q count:Q booked_ns:Q booked_count:Q changes:I "
+    "misses:I"
+)
 WAIT_LINK = CStruct(
     "start_ktime_ns:Q last_ktime_ns:Q runnable_ktime_ns:Q end_ktime_ns:Q blocked_ns:Q "
     "run_queue_ns:Q end_pid:I end_tid:I kernel_stack:i system_call:i state:B flags:B 6x"
@@ -333,10 +341,10 @@ THREAD = CStruct(
     "descriptor:i resource:I shared_resource:I last_descriptor:i last_resource:I "
     "last_shared_resource:I slices_place:I slices_kernel_stack:i slices_system_call:i "
     "waits_for_io:I last_api:H switch_type:B sampled:B culprit_comm:16s waker_comm:16s comm:16s "
-    "on_cpu:192s links:576s part.start_ktime_ns:Q part.last_ktime_ns:Q part.runnable_ktime_ns:Q "
-    "part.end_ktime_ns:Q part.blocked_ns:Q part.run_queue_ns:Q part.end_pid:I part.end_tid:I "
-    "part.kernel_stack:i part.system_call:i part.state:B part.flags:B 6x intervals:480s "
-    "calls:896s"
+    "kept:192s on_cpu:192s links:576s part.start_ktime_ns:Q part.last_ktime_ns:Q "
+    "part.runnable_ktime_ns:Q part.end_ktime_ns:Q part.blocked_ns:Q part.run_queue_ns:Q "
+    "part.end_pid:I part.end_tid:I part.kernel_stack:i part.system_call:i part.state:B "
+    "part.flags:B 6x intervals:480s calls:896s"
 )
 ALLOCATION_KEY = CStruct("image_ktime_ns:Q address:Q pid:I layer:I")
 STREAM_KEY = CStruct("image_ktime_ns:Q stream:Q pid:I 4x")
