@@ -1,0 +1,162 @@
+"""
+What holds the memory of a device, and how it lies.
+
+The layers hold the same memory: a framework's allocator takes segments from the runtime, which
+takes them from the driver. Figures of two layers are therefore never added up.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import StrEnum
+from typing import NamedTuple
+
+from otel_gpu.decode.memory import Block, BlockState, Segment
+from otel_gpu.stacks.frames import Frame
+
+BEFORE = Frame("", "")
+"""The place of what was allocated before anything was recorded, or without a stack."""
+
+_MIB = 1 << 20
+# What PyTorch maps and unmaps of a segment that can grow, of small and of large blocks.
+_SMALL_PAGE_BYTES, _LARGE_PAGE_BYTES = 2 * _MIB, 20 * _MIB
+
+
+class Layer(StrEnum):
+    """Who says what is held."""
+
+    DRIVER = "driver"
+    RUNTIME = "runtime"
+    FRAMEWORK = "framework"
+
+
+class Split(NamedTuple):
+    """
+    What reserved memory is used for, in bytes.
+
+    ``reserved = requested + rounding + pending + stuck + whole_free``. ``whole_free`` can be given
+    back to the device, ``stuck`` is free between blocks that are in use. Where it is not known
+    what was asked for, ``requested`` and ``rounding`` are None, and ``allocated`` is their sum.
+    """
+
+    reserved: int
+    allocated: int
+    requested: int | None
+    rounding: int | None
+    pending: int
+    stuck: int
+    whole_free: int
+    largest_hole: int
+
+    @property
+    def free(self) -> int:
+        """All that is reserved and not in use."""
+        return self.stuck + self.whole_free
+
+
+class Hole(NamedTuple):
+    """Free memory between blocks; ``segment`` is its number, ``whole_bytes`` can be given back."""
+
+    segment: int
+    address: int
+    size_bytes: int
+    whole_bytes: int
+
+
+class Holder(NamedTuple):
+    """What one line of a program holds; ``size_bytes`` in ``blocks``."""
+
+    place: Frame
+    size_bytes: int
+    blocks: int
+
+
+def split_of(segments: Iterable[Segment]) -> Split:
+    """Return what the memory of segments is used for."""
+    reserved = allocated = requested = pending = free = whole = largest = 0
+    is_known = True
+    for segment in segments:
+        reserved += segment.size_bytes
+        used = 0
+        for block in segment.blocks:
+            if block.state is BlockState.FREE:
+                continue
+            used += block.size_bytes
+            if block.state is BlockState.PENDING:
+                pending += block.size_bytes
+                continue
+            allocated += block.size_bytes
+            is_known = is_known and block.requested_bytes is not None
+            requested += block.requested_bytes or 0
+        free += segment.size_bytes - used
+        for hole in holes_of(segment):
+            whole += hole.whole_bytes
+            largest = max(largest, hole.size_bytes)
+    return Split(
+        reserved,
+        allocated,
+        requested if is_known else None,
+        allocated - requested if is_known else None,
+        pending,
+        free - whole,
+        whole,
+        largest,
+    )
+
+
+def holes_of(segment: Segment, number: int = 0) -> Iterator[Hole]:
+    """Yield what is free of a segment: each stretch between blocks that are in use."""
+    used = [block for block in segment.blocks if block.state is not BlockState.FREE]
+    is_unused = not used
+    for address, size_bytes in _between(segment, used):
+        whole = size_bytes if is_unused else _pages(segment, address, size_bytes)
+        yield Hole(number, address, size_bytes, whole)
+
+
+def _between(segment: Segment, used: Iterable[Block]) -> Iterator[tuple[int, int]]:
+    at, end = segment.address, segment.address + segment.size_bytes
+    for block in sorted(used, key=lambda block: block.address):
+        if block.address > at:
+            yield at, min(block.address, end) - at
+        # Of what lies outside of its segment, or in another block, nothing follows.
+        at = min(max(at, block.address + block.size_bytes), end)
+    if end > at:
+        yield at, end - at
+
+
+def _pages(segment: Segment, address: int, size_bytes: int) -> int:
+    """Return how much of a hole a segment that can grow could give back."""
+    if not segment.is_expandable:
+        return 0
+    page = _SMALL_PAGE_BYTES if segment.is_small else _LARGE_PAGE_BYTES
+    start = address - segment.address
+    first, end = -(-start // page), (start + size_bytes) // page
+    return max(0, end - first) * page
+
+
+def rank(sizes: Iterable[tuple[int, int]], place_of: Callable[[int], Frame]) -> tuple[Holder, ...]:
+    """
+    Return who holds memory, the most first.
+
+    Args:
+        sizes: Of each block its stack and its size.
+        place_of: Says where a stack is in its program.
+    """
+    totals: Counter[int] = Counter()
+    counts: Counter[int] = Counter()
+    for stack, size_bytes in sizes:
+        totals[stack] += size_bytes
+        counts[stack] += 1
+    return sum_places(totals, counts, place_of)
+
+
+def sum_places(
+    totals: Mapping[int, int], counts: Mapping[int, int], place_of: Callable[[int], Frame]
+) -> tuple[Holder, ...]:
+    """Return what stacks hold, by place, the most first; ``totals`` and ``counts`` are by stack."""
+    places: dict[Frame, list[int]] = {}
+    for stack, size_bytes in totals.items():
+        held = places.setdefault(place_of(stack), [0, 0])
+        held[0] += size_bytes
+        held[1] += counts[stack]
+    holders = (Holder(place, *held) for place, held in places.items())
+    return tuple(sorted(holders, key=lambda one: (-one.size_bytes, one.place)))

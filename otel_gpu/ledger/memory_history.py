@@ -1,0 +1,232 @@
+"""
+How the memory of a device came to be as it is, from its end backwards.
+
+The end is known exactly; what was there before anything was recorded is not. A walk from zero
+misses all of that, and then takes its frees for nothing. Going back, each allocation takes its
+block away and each free brings one back, with address and size.
+"""
+
+from array import array
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from otel_gpu.decode.memory import NO_STACK, Action, BlockState, MemorySnapshot, Operations
+from otel_gpu.ledger.memory import Holder, rank, sum_places
+from otel_gpu.stacks.frames import Frame
+
+_ALLOCATE, _FREE = int(Action.ALLOCATE), int(Action.FREE)
+_GROW = (int(Action.SEGMENT_ALLOCATE), int(Action.SEGMENT_MAP))
+_SHRINK = (int(Action.SEGMENT_FREE), int(Action.SEGMENT_UNMAP))
+# A fall of so much of all that memory ever rose and fell ends a phase.
+_SWING = 0.25
+
+
+class Live(NamedTuple):
+    """A block that is in use; ``since`` is the operation that allocated it, -1: before them all."""
+
+    size_bytes: int
+    stack: int = NO_STACK
+    since: int = -1
+
+
+class History(NamedTuple):
+    """
+    What a walk back found.
+
+    Attributes:
+        totals_bytes: What was in use before each operation, and in the end.
+        peak_bytes: The most that was in use.
+        peak_at: Before which operation that was.
+        peak_reserved_bytes: The most that was reserved.
+        unmatched: Allocations of blocks that were still there, and the like: what is missing.
+        is_by_request: Whether frees count when they were requested, for want of more.
+    """
+
+    totals_bytes: "array[int]"
+    peak_bytes: int
+    peak_at: int
+    peak_reserved_bytes: int
+    unmatched: int
+    is_by_request: bool
+
+
+def frees(operations: Operations) -> tuple[int, bool]:
+    """Return which action ends the use of a block, and whether that is only the request."""
+    if _FREE in operations.actions or Action.FREE_REQUESTED not in operations.actions:
+        return _FREE, False
+    return int(Action.FREE_REQUESTED), True
+
+
+def live_at_end(snapshot: MemorySnapshot, *, requested: bool = False) -> dict[int, Live]:
+    """
+    Return the blocks in use in the end, by address.
+
+    Args:
+        snapshot: What was recorded.
+        requested: Say what was asked for, where that is known, and not how large they are.
+    """
+    live: dict[int, Live] = {}
+    unknown = 0
+    for segment in snapshot.segments:
+        for block in segment.blocks:
+            if block.state is BlockState.FREE:
+                continue
+            size_bytes = block.size_bytes
+            if requested and block.requested_bytes is not None:
+                size_bytes = block.requested_bytes
+            address = block.address
+            if address < 0 or address in live:
+                unknown -= 1
+                address = unknown
+            live[address] = Live(size_bytes, block.stack)
+    return live
+
+
+def walk_back(snapshot: MemorySnapshot) -> History:
+    """Return how much was in use when."""
+    operations = snapshot.operations
+    free, is_by_request = frees(operations)
+    sizes = live_at_end(snapshot)
+    live = set(sizes)
+    total = peak = sum(one.size_bytes for one in sizes.values())
+    reserved = peak_reserved = sum(segment.size_bytes for segment in snapshot.segments)
+    count = len(operations)
+    totals = array("q", bytes(8 * (count + 1)))
+    totals[count] = total
+    peak_at, unmatched = count, 0
+    actions, addresses = operations.actions, operations.addresses
+    sizes_bytes = operations.sizes_bytes
+    for at in range(count - 1, -1, -1):
+        action = actions[at]
+        if action == _ALLOCATE:
+            address = addresses[at]
+            if address in live:
+                live.remove(address)
+                total -= sizes_bytes[at]
+            else:
+                unmatched += 1
+        elif action == free:
+            address = addresses[at]
+            if address in live:
+                unmatched += 1
+            else:
+                live.add(address)
+                total += sizes_bytes[at]
+                if total > peak:
+                    peak, peak_at = total, at
+        elif action in _GROW:
+            reserved -= sizes_bytes[at]
+        elif action in _SHRINK:
+            reserved += sizes_bytes[at]
+            peak_reserved = max(peak_reserved, reserved)
+        totals[at] = total
+    return History(totals, peak, peak_at, peak_reserved, unmatched, is_by_request)
+
+
+def live_before(snapshot: MemorySnapshot, at: int, *, requested: bool = False) -> dict[int, Live]:
+    """Return the blocks in use before an operation, by address, with where they were allocated."""
+    operations = snapshot.operations
+    free, _ = frees(operations)
+    live = live_at_end(snapshot, requested=requested)
+    actions, addresses = operations.actions, operations.addresses
+    for index in range(len(operations) - 1, at - 1, -1):
+        action = actions[index]
+        if action == _ALLOCATE:
+            live.pop(addresses[index], None)
+        elif action == free:
+            live.setdefault(addresses[index], Live(operations.sizes_bytes[index]))
+    # Frees say where something was freed; where it came from is told by what was before.
+    missing = set(live)
+    for index in range(at - 1, -1, -1):
+        if not missing:
+            break
+        if actions[index] == _ALLOCATE and addresses[index] in missing:
+            address = addresses[index]
+            missing.remove(address)
+            known = live[address]
+            stack = known.stack or operations.stacks[index]
+            live[address] = known._replace(stack=stack, since=index)
+    return live
+
+
+def holders_of(live: dict[int, Live], place_of: Callable[[int], Frame]) -> tuple[Holder, ...]:
+    """Return who holds blocks, the most first."""
+    return rank(((one.stack, one.size_bytes) for one in live.values()), place_of)
+
+
+def churn_of(operations: Operations, place_of: Callable[[int], Frame]) -> tuple[Holder, ...]:
+    """Return who allocated how much, also what is free again, the most first."""
+    totals: Counter[int] = Counter()
+    counts: Counter[int] = Counter()
+    columns = zip(operations.actions, operations.stacks, operations.sizes_bytes, strict=True)
+    for action, stack, size_bytes in columns:
+        if action == _ALLOCATE:
+            totals[stack] += size_bytes
+            counts[stack] += 1
+    return sum_places(totals, counts, place_of)
+
+
+def phase_ends(snapshot: MemorySnapshot, history: History, before: int) -> list[int]:
+    """
+    Return the operations at which repeated phases ended, up to one.
+
+    Phases that the program names hold, where one comes three times. Otherwise a phase ends where
+    memory was at its lowest between two rises of a quarter of all its swing.
+    """
+    names = Counter(phase.name for phase in snapshot.phases)
+    if names and (found := names.most_common(1)[0])[1] >= 3:  # noqa: PLR2004 -- repeated
+        times = snapshot.operations.unix_us
+        ends = (phase.end_unix_us for phase in snapshot.phases if phase.name == found[0])
+        indexes = sorted(bisect_right(times, unix_us) for unix_us in ends)
+        return [index for index in indexes if index <= before]
+    return list(_troughs(history.totals_bytes[: before + 1]))
+
+
+def growing(
+    live: dict[int, Live], ends: Sequence[int], place_of: Callable[[int], Frame]
+) -> tuple[Holder, ...]:
+    """
+    Return who allocated in each of the repeated phases and did not free it, the most first.
+
+    The first phase does not count: what a program builds once, it builds there.
+    """
+    phases = len(ends) - 1
+    if phases < 3:  # noqa: PLR2004 -- repeated
+        return ()
+    kept: dict[Frame, dict[int, int]] = {}
+    blocks: Counter[Frame] = Counter()
+    for one in live.values():
+        phase = bisect_right(ends, one.since) - 1
+        if one.since < 0 or not 0 <= phase < phases:
+            continue
+        place = place_of(one.stack)
+        sums = kept.setdefault(place, {})
+        sums[phase] = sums.get(phase, 0) + one.size_bytes
+        blocks[place] += 1
+    holders = (
+        Holder(place, sum(sums.values()), blocks[place])
+        for place, sums in kept.items()
+        if len(sums) == phases
+    )
+    return tuple(sorted(holders, key=lambda one: (-one.size_bytes, one.place)))
+
+
+def _troughs(totals: Sequence[int]) -> Iterator[int]:
+    swing = (max(totals) - min(totals)) * _SWING
+    low_at = high_at = 0
+    is_falling = False
+    for at, total in enumerate(totals):
+        if is_falling:
+            if total < totals[low_at]:
+                low_at = at
+            elif total - totals[low_at] > swing:
+                yield low_at
+                is_falling, high_at = False, at
+        elif total > totals[high_at]:
+            high_at = at
+        elif totals[high_at] - total > swing:
+            is_falling, low_at = True, at
+    if is_falling:
+        yield low_at
