@@ -172,7 +172,12 @@ def everything():
         fork(TRAINER, WORKER, 12 * SECOND, 13 * SECOND),
         open_call(TRAINER, "cudaStreamSynchronize", 5 * SECOND, 14 * SECOND, device=H100),
         sample(
-            TRAINER, 14 * SECOND, 20 * MS, functions=STACK, stack=call_stack(), in_call="cudaMalloc"
+            TRAINER,
+            14 * SECOND,
+            call_stack(),
+            weight_ns=20 * MS,
+            functions=STACK,
+            in_call="cudaMalloc",
         ),
         sample(WORKER, 14 * SECOND, user_stack=(1 << 64) - 1, cpu=7, tid=901, comm="naïve ☃"),
         snapshot(
