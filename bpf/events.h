@@ -318,13 +318,17 @@ struct stall_record {
  * A watched thread was on a CPU when that CPU's sampling clock ticked. weight_ns is the time on
  * CPUs that the sample stands for: the clock's period, times the ticks of watched threads for
  * which one sample was taken.
+ *
+ * In the ring, a struct kernel_stack follows if the tick interrupted the kernel: ticks may come
+ * at any instruction, so there are too many of them for the stacks map. The agent names them by
+ * their functions.
  */
 struct cpu_sample_record {
 	struct record_header header; /* ktime_ns is the tick */
 	__u64 user_stack;	     /* id of its merged stack, 0: none; see sample_record */
 	__u64 weight_ns;
 	__u64 root_start_ktime_ns; /* outermost open call; 0: in none */
-	__s32 kernel_stack;	   /* id in the stacks map; negative: it was in user space */
+	__s32 kernel_stack;	   /* id of its functions; negative: it was in user space */
 	__u32 cpu;
 	__u16 api;    /* of the outermost open call, or of the call before the gap; 0: none */
 	__u8 context; /* enum call_context */

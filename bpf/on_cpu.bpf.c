@@ -21,7 +21,12 @@
 #include "python.bpf.h"
 #include "samples.bpf.h"
 #include "contexts.bpf.h"
-#include "stack_ids.bpf.h"
+
+/* What is sent where the kernel was interrupted: the agent gives the stack an id. */
+struct kernel_cpu_sample {
+	struct cpu_sample_record record;
+	struct kernel_stack stack;
+};
 
 #define CPU_SAMPLE_BURST 100 /* beyond the rate, until the agent has set how many are sampled */
 
@@ -51,46 +56,58 @@ static __always_inline struct thread *watched_thread(struct task_struct *task, b
 	return process ? watch_thread(process, pid, tid) : NULL;
 }
 
-/* The stack of the kernel that was interrupted, by id. */
-static __always_inline __s32 find_interrupted(struct bpf_perf_event_data *ctx)
+static __always_inline void fill_cpu_sample(struct cpu_sample_record *record, __u32 size,
+					    const struct thread *thread, __u64 now_ktime_ns,
+					    __u64 weight_ns, __u64 user_stack)
 {
-	__u32 room = ROOM_OF_TICK;
-	struct kernel_stack *walk = bpf_map_lookup_elem(&stack_walk, &room);
-	long bytes;
-	__s64 stack;
-
-	if (!walk)
-		return -1;
-	bytes = bpf_get_stack(ctx, walk, sizeof(*walk), 0);
-	stack = bytes > 0 ? find_known_stack(bytes / sizeof(__u64), room) : -1;
-	if (stack < 0)
-		count(COUNTER_LOST_STACK);
-	return stack < 0 ? -1 : stack;
-}
-
-static __always_inline int send_cpu_sample(const struct thread *thread, __u64 now_ktime_ns,
-					   __u32 one_in, __s32 kernel_stack, __u64 user_stack)
-{
-	struct cpu_sample_record *record = bpf_ringbuf_reserve(&events, sizeof(*record), 0);
-
-	if (!record) {
-		count(COUNTER_LOST_CPU_SAMPLE);
-		return 0;
-	}
-	fill_header(&record->header, RECORD_CPU_SAMPLE, sizeof(*record), now_ktime_ns,
-		    thread->image_ktime_ns, thread->pid, thread->tid);
+	fill_header(&record->header, RECORD_CPU_SAMPLE, size, now_ktime_ns, thread->image_ktime_ns,
+		    thread->pid, thread->tid);
 	record->user_stack = user_stack;
-	record->weight_ns = settings.tick_period_ns * one_in;
+	record->weight_ns = weight_ns;
 	record->root_start_ktime_ns = thread->depth ? thread->calls[0].start_ktime_ns : 0;
-	record->kernel_stack = kernel_stack;
+	record->kernel_stack = -1;
 	record->cpu = bpf_get_smp_processor_id();
 	record->api = api_of(thread);
 	record->context = context_of(thread);
 	__builtin_memset(record->padding, 0, sizeof(record->padding));
 	bpf_get_current_comm(record->comm, COMM_BYTES);
-	count(COUNTER_CPU_SAMPLES);
+}
+
+static __always_inline bool send_from_user(const struct thread *thread, __u64 now_ktime_ns,
+					   __u64 weight_ns, __u64 user_stack)
+{
+	struct cpu_sample_record *record = bpf_ringbuf_reserve(&events, sizeof(*record), 0);
+
+	if (!record)
+		return false;
+	fill_cpu_sample(record, sizeof(*record), thread, now_ktime_ns, weight_ns, user_stack);
 	bpf_ringbuf_submit(record, wakeup_flags());
-	return 0;
+	return true;
+}
+
+/* The same with the stack of the kernel, which was interrupted. */
+static __always_inline bool send_from_kernel(struct bpf_perf_event_data *ctx,
+					     const struct thread *thread, __u64 now_ktime_ns,
+					     __u64 weight_ns, __u64 user_stack)
+{
+	struct kernel_cpu_sample *sample = bpf_ringbuf_reserve(&events, sizeof(*sample), 0);
+	__s64 bytes;
+	__u32 frames;
+
+	if (!sample)
+		return false;
+	bytes = bpf_get_stack(ctx, &sample->stack, sizeof(sample->stack), 0);
+	frames = bytes > 0 ? bytes / sizeof(__u64) : 0;
+	if (!frames)
+		count(COUNTER_LOST_STACK);
+	for (__u32 i = 0; i < MAX_STACK_FRAMES; i++) {
+		if (i >= frames)
+			sample->stack.addresses[i] = 0;
+	}
+	fill_cpu_sample(&sample->record, sizeof(*sample), thread, now_ktime_ns, weight_ns,
+			user_stack);
+	bpf_ringbuf_submit(sample, wakeup_flags());
+	return true;
 }
 
 SEC("perf_event")
@@ -100,9 +117,9 @@ int cpu_tick(struct bpf_perf_event_data *ctx)
 	struct pt_regs *registers = (struct pt_regs *)&ctx->regs;
 	bool is_in_user = are_of_user(registers);
 	struct thread *thread = watched_thread(task, is_in_user);
+	bool is_in_kernel = !is_in_user, is_sent;
+	__u64 now_ktime_ns, weight_ns, user_stack = 0;
 	__u32 zero = 0, one_in, *wanted;
-	__u64 now_ktime_ns, user_stack = 0;
-	__s32 kernel_stack = -1;
 	struct place place;
 
 	if (!thread)
@@ -119,14 +136,19 @@ int cpu_tick(struct bpf_perf_event_data *ctx)
 	if (is_in_user) {
 		place = place_of(registers);
 	} else {
-		kernel_stack = find_interrupted(ctx);
 		registers = (struct pt_regs *)bpf_task_pt_regs(task);
 		is_in_user = are_of_user(registers);
 		place = place_of(registers);
 	}
 	if (is_in_user)
 		user_stack = send_sample(&place, thread, now_ktime_ns);
-	return send_cpu_sample(thread, now_ktime_ns, one_in, kernel_stack, user_stack);
+	weight_ns = settings.tick_period_ns * one_in;
+	if (is_in_kernel)
+		is_sent = send_from_kernel(ctx, thread, now_ktime_ns, weight_ns, user_stack);
+	else
+		is_sent = send_from_user(thread, now_ktime_ns, weight_ns, user_stack);
+	count(is_sent ? COUNTER_CPU_SAMPLES : COUNTER_LOST_CPU_SAMPLE);
+	return 0;
 }
 
 char LICENSE[] __weak SEC("license") = "Dual BSD/GPL";

@@ -8,7 +8,6 @@
 /* Where this CPU keeps the stack that is looked for. */
 #define ROOM_OF_SWITCH 0
 #define ROOM_OF_OTHERS 1
-#define ROOM_OF_TICK   2
 
 /*
  * Find this CPU's stack in one of its rooms among the known ones, or add it. Negative: it is not there. A global
@@ -24,7 +23,7 @@ __weak __noinline __s64 find_known_stack(__u32 frames, __u32 room)
 		return -1;
 	for (__u32 i = 0; i < MAX_STACK_FRAMES && i < frames; i++)
 		hash = (hash ^ walk->addresses[i]) * 0x9e3779b97f4a7c15ULL;
-	id = hash >> 33;
+	id = hash >> 34; /* the agent gives out those above */
 	known = bpf_map_lookup_elem(&stacks, &id);
 	if (!known) {
 		for (__u32 i = 0; i < MAX_STACK_FRAMES; i++) {

@@ -12,11 +12,17 @@ from typing import Any, NamedTuple
 import grpc
 
 LOOPBACK = "127.0.0.1"
-SIGNAL_OF_PATH = {"/v1/traces": "traces", "/v1/metrics": "metrics", "/v1/logs": "logs"}
+SIGNAL_OF_PATH = {
+    "/v1/traces": "traces",
+    "/v1/metrics": "metrics",
+    "/v1/logs": "logs",
+    "/v1development/profiles": "profiles",
+}
 SIGNAL_OF_METHOD = {
     "/opentelemetry.proto.collector.trace.v1.TraceService/Export": "traces",
     "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export": "metrics",
     "/opentelemetry.proto.collector.logs.v1.LogsService/Export": "logs",
+    "/opentelemetry.proto.collector.profiles.v1development.ProfilesService/Export": "profiles",
 }
 _BIND_TIMEOUT_S = 5.0
 
@@ -37,7 +43,7 @@ Answer = Callable[[Request], bytes | None]
 
 class GrpcServer:
     """
-    A gRPC server of the three OTLP services.
+    A gRPC server of the OTLP services.
 
     Args:
         port: 0 for any; ``self.port`` says which.
@@ -92,7 +98,7 @@ class _GrpcHandler(grpc.GenericRpcHandler):
 
 class HttpServer(ThreadingHTTPServer):
     """
-    An HTTP server of the three OTLP paths, protobuf only.
+    An HTTP server of the OTLP paths, protobuf only.
 
     Args:
         port: 0 for any; ``self.port`` says which.

@@ -16,6 +16,9 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
     ExportMetricsServiceResponse,
 )
+from opentelemetry.proto.collector.profiles.v1development.profiles_service_pb2 import (
+    ExportProfilesServiceResponse,
+)
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
@@ -96,7 +99,7 @@ class OtlpReceiver:
 
     Attributes:
         reject_spans: How many spans each answer claims to have rejected
-            (OTLP's partial success); of an answer to logs, how many log records.
+            (OTLP's partial success); of an answer to logs or profiles, how many of those.
     """
 
     def __init__(self, *, max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES) -> None:
@@ -254,6 +257,11 @@ class OtlpReceiver:
             if self.reject_spans:
                 answer.partial_success.rejected_log_records = self.reject_spans
             return answer.SerializeToString()
+        if request.signal == "profiles":
+            profiles = ExportProfilesServiceResponse()
+            if self.reject_spans:
+                profiles.partial_success.rejected_profiles = self.reject_spans
+            return profiles.SerializeToString()
         response = ExportTraceServiceResponse()
         if self.reject_spans:
             response.partial_success.rejected_spans = self.reject_spans

@@ -1,14 +1,23 @@
 """Kernel stacks as RECORD_STACK: the names of their functions, sent once each."""
 
+import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from otel_gpu import wire
 from otel_gpu.capture.kernel_symbols import KernelSymbols
 from otel_gpu.capture.programs import Programs
+from otel_gpu.recent import Recent
 from otel_gpu.records import json_record
 
 _SCHEDULER = "__schedule"
+# Ids from here on are not the kernel side's, but given out here.
+_FIRST_OF_TICKS = 1 << 30
+_MAX_OF_TICKS = 4096
+_ADDRESS = struct.Struct("<Q")
+_SAMPLE_BYTES = wire.CPU_SAMPLE_RECORD.size
+_SIZE = wire.CPU_SAMPLE_RECORD.offset_of("size")
+_STACK = wire.CPU_SAMPLE_RECORD.offset_of("kernel_stack")
 
 
 class KernelStacks:
@@ -18,6 +27,10 @@ class KernelStacks:
         self._programs = programs
         self._sent: set[int] = set()
         self._symbols = symbols or KernelSymbols()
+        # By the functions, and by the addresses.
+        self._of_ticks: Recent[tuple[str, ...], int] = Recent(_MAX_OF_TICKS)
+        self._known_ticks: Recent[bytes, int] = Recent(_MAX_OF_TICKS)
+        self._ticks = 0
 
     def prepare(self) -> None:
         """Read the kernel's symbols now: it takes a tenth of a second."""
@@ -31,10 +44,7 @@ class KernelStacks:
         if not addresses:
             return
         self._sent.add(stack)
-        # All but the first are where a call returns to. A function that ends with a call, as
-        # one that never returns does, would have that in the next function.
-        places = [address - bool(caller) for caller, address in enumerate(addresses)]
-        functions = [self._symbols.name(place) for place in places]
+        places, functions = self._name(addresses)
         if _SCHEDULER in functions:
             # What is above the scheduler is how we came to look.
             above = functions.index(_SCHEDULER) + 1
@@ -45,5 +55,45 @@ class KernelStacks:
             for function, place in zip(functions, places, strict=True)
             if not self._symbols.is_scheduler(place)
         ]
-        body = {"kernel_stack": stack, "functions": functions}
-        yield json_record(wire.RECORD_STACK, time.monotonic_ns(), body)
+        yield _record(stack, functions)
+
+    def place(self, sample: bytes) -> Iterator[bytes]:
+        """
+        Yield a CPU_SAMPLE record with an id in place of the kernel stack that may follow it.
+
+        Before it comes what the stack is, if that was not said yet. Ticks interrupt functions
+        anywhere: ids are of functions, and so few.
+        """
+        addresses = sample[_SAMPLE_BYTES:].rstrip(b"\0")
+        if not addresses:
+            yield _with_kernel_stack(sample, -1)
+            return
+        stack = self._known_ticks.use(addresses)
+        if stack is None:
+            words = _ADDRESS.iter_unpack(addresses.ljust(wire.KERNEL_STACK.size, b"\0"))
+            functions = tuple(self._name([word for (word,) in words if word])[1])
+            stack = self._of_ticks.use(functions)
+            if stack is None:
+                stack = _FIRST_OF_TICKS + self._ticks % _FIRST_OF_TICKS
+                self._ticks += 1
+                yield _record(stack, functions)
+            self._of_ticks[functions] = self._known_ticks[addresses] = stack
+        yield _with_kernel_stack(sample, stack)
+
+    def _name(self, addresses: Sequence[int]) -> tuple[list[int], list[str]]:
+        # All but the first are where a call returns to. A function that ends with a call, as
+        # one that never returns does, would have that in the next function.
+        places = [address - bool(caller) for caller, address in enumerate(addresses)]
+        return places, [self._symbols.name(place) for place in places]
+
+
+def _record(stack: int, functions: Sequence[str]) -> bytes:
+    body = {"kernel_stack": stack, "functions": list(functions)}
+    return json_record(wire.RECORD_STACK, time.monotonic_ns(), body)
+
+
+def _with_kernel_stack(sample: bytes, stack: int) -> bytes:
+    placed = bytearray(sample[:_SAMPLE_BYTES])
+    struct.pack_into("<I", placed, _SIZE, _SAMPLE_BYTES)
+    struct.pack_into("<i", placed, _STACK, stack)
+    return bytes(placed)

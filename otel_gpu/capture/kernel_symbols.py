@@ -32,29 +32,27 @@ class KernelSymbols:
         self._names: list[bytes] = []
         self._order = array("I")
         self._scheduler = (0, 0)
+        # By the position behind it in the table.
         self._known: dict[int, str] = {}
 
     def name(self, address: int) -> str:
         """Return the function that an address lies in, without an offset."""
-        name = self._known.get(address)
+        addresses = self._table()
+        end = bisect_right(addresses, address)
+        if not end or address - addresses[end - 1] > _MAX_OFFSET:
+            return hex(address)
+        name = self._known.get(end)
         if name is None:
-            name = self._known[address] = self._look_up(address)
+            # Of several names of one function always the same.
+            begin = bisect_left(addresses, addresses[end - 1], 0, end)
+            found = max(map(self._name, range(begin, end)))
+            name = self._known[end] = found.decode("utf-8", "replace")
         return name
 
     def is_scheduler(self, address: int) -> bool:
         """Whether the kernel leaves a function out of wait channels, as the scheduler's are."""
         self._table()
         return self._scheduler[0] <= address < self._scheduler[1]
-
-    def _look_up(self, address: int) -> str:
-        addresses = self._table()
-        end = bisect_right(addresses, address)
-        if not end or address - addresses[end - 1] > _MAX_OFFSET:
-            return hex(address)
-        # Of several names of one function always the same.
-        begin = bisect_left(addresses, addresses[end - 1], 0, end)
-        name = max(map(self._name, range(begin, end)))
-        return name.decode("utf-8", "replace")
 
     def _table(self) -> "array[int]":
         # Where addresses are hidden it stays empty, and is not read again for that.

@@ -54,7 +54,6 @@ _STALL_FIELDS = ("kernel_stack", "resource", "culprit_pid", "ktime_ns", "runnabl
 _KERNEL_STACK, _RESOURCE, _CULPRIT, _END, _RUNNABLE = map(
     wire.STALL_RECORD.fields.index, _STALL_FIELDS
 )
-_SAMPLE_KERNEL_STACK = wire.CPU_SAMPLE_RECORD.fields.index("kernel_stack")
 # Of the handlers of records of the lifecycle ring, for errors.
 _PLACES = {
     wire.RECORD_FORK: "after_fork",
@@ -309,9 +308,8 @@ class Session:
                 if kind == _STALL_KIND:
                     resolved = (*self._tell(record), *user_stacks.resolve(record))
                 elif kind == _CPU_SAMPLE_KIND:
-                    stack = wire.CPU_SAMPLE_RECORD.unpack(record)[_SAMPLE_KERNEL_STACK]
-                    told = self._snapshots.stacks.tell(stack)
-                    resolved = (*told, *user_stacks.resolve(record))
+                    *told, sample = self._snapshots.stacks.place(record)
+                    resolved = (*told, *user_stacks.resolve(sample))
                 else:
                     resolved = user_stacks.resolve(record)
             except Exception as error:  # noqa: BLE001 -- costs nothing until it happens

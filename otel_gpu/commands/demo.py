@@ -35,8 +35,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace, config: Config, out: Output) -> int:  # noqa: ARG001 -- the protocol's
     """List the scenarios, or show one."""
     if args.scenario is None:
+        width = max(map(len, SCENARIOS)) + 2
         for scenario in SCENARIOS.values():
-            out.line(f"{scenario.name:18}{scenario.about}")
+            out.line(f"{scenario.name:{width}}{scenario.about}")
         return 0
     if args.scenario not in SCENARIOS:
         raise UsageError(f"there is no scenario {args.scenario!r}", hint="otel-gpu demo lists them")

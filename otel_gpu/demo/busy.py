@@ -31,25 +31,29 @@ _COLLECTION_NS = 40 * MS
 _MORE_OBJECTS = 100_000
 
 
-def _slow_augment(cpu_ns: int) -> None:
+def slow_augment(cpu_ns: int) -> None:
+    """Change the pictures of a batch."""
     end_ns = time.thread_time_ns() + cpu_ns
     while time.thread_time_ns() < end_ns:
         sorted(_PIXELS)
 
 
-def _prepare(cpu_ns: int) -> None:
+def prepare(cpu_ns: int) -> None:
+    """Get things ready, which takes less."""
     end_ns = time.thread_time_ns() + cpu_ns
     while time.thread_time_ns() < end_ns:
         sorted(_PIXELS)
 
 
-def _tokenise(cpu_ns: int) -> None:
+def tokenise(cpu_ns: int) -> None:
+    """Make numbers of texts."""
     end_ns = time.thread_time_ns() + cpu_ns
     while time.thread_time_ns() < end_ns:
         sorted(_PIXELS)
 
 
-def _collect_garbage() -> None:
+def collect_garbage() -> None:
+    """Look for what nobody needs."""
     gc.collect()
 
 
@@ -57,11 +61,11 @@ def busy_loader(trainer: Trainer) -> None:
     """Every step waits for a data loader, whose worker mostly works in one line."""
 
     def load() -> None:
-        _prepare(STEP_NS // 5)
-        _slow_augment(STEP_NS - STEP_NS // 5)
+        prepare(STEP_NS // 5)
+        slow_augment(STEP_NS - STEP_NS // 5)
 
     worker, batches = start_worker(trainer, load, batches=1)
-    place = place_of(_slow_augment)
+    place = place_of(slow_augment)
     for _ in range(STEPS):
         start_ns = unqueued_ns()
         batches.get()
@@ -75,10 +79,10 @@ def slow_python(trainer: Trainer) -> None:
     """Every step works 20 ms in Python between two launches, mostly in one line."""
     for _ in range(STEPS):
         start_ns = time.thread_time_ns()
-        _prepare(STEP_NS // 5)
-        _tokenise(STEP_NS - STEP_NS // 5)
+        prepare(STEP_NS // 5)
+        tokenise(STEP_NS - STEP_NS // 5)
         lost_ns = time.thread_time_ns() - start_ns
-        trainer.lose("host_work", lost_ns, place=place_of(_tokenise))
+        trainer.lose("host_work", lost_ns, place=place_of(tokenise))
         step(trainer)
 
 
@@ -91,14 +95,14 @@ def gil_holder(trainer: Trainer) -> None:
 
     def hold(_helper: Helper, _: int, __: int) -> None:
         while not is_over:
-            _tokenise(MS)
+            tokenise(MS)
 
     holder = Helper("holder", trainer.other_cpu, hold, is_thread=True)
     usual_ns = []
     for _ in range(FIRST_EFFECT):
-        start_ns = time.monotonic_ns()
+        start_ns = unqueued_ns()
         step(trainer)
-        usual_ns.append(time.monotonic_ns() - start_ns)
+        usual_ns.append(unqueued_ns() - start_ns)
     waited_ns = run_queue_ns()
     holder.order()
     # From here on nothing but the calls lets go of the GIL.
@@ -109,7 +113,7 @@ def gil_holder(trainer: Trainer) -> None:
     waited_ns = run_queue_ns() - waited_ns
     lost_ns = took_ns - waited_ns - STEPS * int(statistics.median(usual_ns))
     via = {"kind": "host_work", "time_ns": lost_ns, "pid": os.getpid(), "tid": holder.tid}
-    place = place_of(_tokenise)
+    place = place_of(tokenise)
     trainer.lose("gil", lost_ns, pid=os.getpid(), via=via | {"place": place})
 
 
@@ -122,14 +126,14 @@ def garbage_collection(trainer: Trainer) -> None:
     while cpu_ns < _COLLECTION_NS:
         heap += ([None] for _ in range(_MORE_OBJECTS))
         start_ns = time.thread_time_ns()
-        _collect_garbage()
+        collect_garbage()
         cpu_ns = time.thread_time_ns() - start_ns
 
     def collect() -> None:
         start_ns = time.thread_time_ns()
-        _collect_garbage()
+        collect_garbage()
         lost_ns = time.thread_time_ns() - start_ns
-        trainer.inject("host_work", lost_ns, place=place_of(_collect_garbage))
+        trainer.inject("host_work", lost_ns, place=place_of(collect_garbage))
 
     trainer.train(in_gap=collect)
 

@@ -63,14 +63,20 @@ class Profiles:
             self._link(activity)
         elif isinstance(activity, ExitActivity):
             self._make(activity.process)
-        elif isinstance(activity, CountersActivity) and activity.unix_ns >= self._due_unix_ns:
-            self.flush()
-            self._due_unix_ns = activity.unix_ns + self._interval_ns
+        elif isinstance(activity, CountersActivity):
+            self._look_at_clock(activity.unix_ns)
 
     def flush(self) -> None:
         """Make profiles of all that was gathered."""
         for process in tuple(self._taken):
             self._make(process)
+
+    def _look_at_clock(self, unix_ns: int) -> None:
+        if unix_ns < self._due_unix_ns:
+            return
+        if self._due_unix_ns:
+            self.flush()
+        self._due_unix_ns = unix_ns + self._interval_ns
 
     def _add(self, activity: SampleActivity) -> None:
         process, event, unix_ns, functions, stack = activity[:5]

@@ -5,6 +5,7 @@ A stack has an id that is a hash of what it shows. So the same stack has the sam
 process, on every host and in every run, and is sent once.
 """
 
+from bisect import bisect_right
 from collections.abc import Hashable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple
@@ -15,7 +16,7 @@ from otel_gpu.recent import Recent
 from otel_gpu.records import json_record
 from otel_gpu.stacks import mappings
 from otel_gpu.stacks.code_objects import CodeObjects
-from otel_gpu.stacks.frames import NATIVE, Frame, NativeStack, PythonStack
+from otel_gpu.stacks.frames import NATIVE, Frame, MergedStack, NativeStack, PythonStack
 from otel_gpu.stacks.merging import merge
 from otel_gpu.stacks.process_images import ProcessImage, ProcessImages
 from otel_gpu.stacks.samples import Sample
@@ -28,6 +29,8 @@ MAX_SENT: Final = 8192
 
 NO_API: Final = -1
 """Of a thread that waits: what it waits in is on its stack by itself."""
+
+_MAX_FUNCTIONS: Final = 1 << 14
 
 # How long a walk is believed. The library that it ended in may not have been known yet. Code
 # that is made at run time can be replaced by other code. A name may become known.
@@ -66,6 +69,9 @@ class Resolver:
         self._unwinder = unwinder
         self._symbols = symbols
         self._walks = Walks()
+        # Of ticks: by generation and address, and by all that a stack is merged of.
+        self._functions: Recent[tuple[int, int], Frame] = Recent(_MAX_FUNCTIONS)
+        self._merged: Recent[tuple[Hashable, ...], int] = Recent(MAX_SENT)
         # By id: whether it is complete.
         self._sent: Recent[int, bool] = Recent(MAX_SENT)
 
@@ -96,12 +102,11 @@ class Resolver:
         returns = dict(wire.SAVED_RETURN.iter_unpack(sample.returns))
         native = self._unwinder.unwind(sample.registers, sample.stack, process.find, returns)
         frames = [
-            self._native_frame(process, address - 1 if position or api != NO_API else address)
+            self._native_frame(process, address - 1 if position or api != NO_API else address)[0]
             for position, address in enumerate(native.addresses)
         ]
         python = self._python_stack(sample)
         merged = merge(native, frames, python, _call_frame(process, api))
-        stack = merged.identity
         if all(frame.function for frame in python.frames):
             # Else a code object is not known yet.
             age_ns = _age_of(native, frames)
@@ -109,10 +114,43 @@ class Resolver:
                 key,
                 words,
                 native.words,
-                stack,
+                merged.identity,
                 frame_pointer=frame_pointer if native.uses_frame_pointer else None,
                 ends_ktime_ns=None if age_ns is None else ktime_ns + age_ns,
             )
+        return self._send(merged, ktime_ns)
+
+    def resolve_tick(self, sample: Sample, ktime_ns: int) -> Resolved:
+        """
+        Return the stack of a thread that was interrupted on a CPU, as of now.
+
+        A tick interrupts functions anywhere, so hardly any walk is one that was made before: what
+        repeats are the functions, and the stack has those, and not where in native code they were.
+        """
+        process = self._processes.get(sample.image)
+        returns = dict(wire.SAVED_RETURN.iter_unpack(sample.returns))
+        native = self._unwinder.unwind(sample.registers, sample.stack, process.find, returns)
+        frames = [
+            self._function(process, address - bool(position))
+            for position, address in enumerate(native.addresses)
+        ]
+        python = self._python_stack(sample)
+        tops = native.stack_pointers
+        key = (
+            *(tuple(frames), native.complete, native.method),
+            *(python.frames, python.entries, python.status),
+            tuple(bisect_right(tops, place) if place else -1 for place in python.places),
+        )
+        known = self._merged.use(key)
+        complete = self._sent.use(known) if known is not None else None
+        if known is not None and complete is not None:
+            return Resolved(known, complete, walked=False)
+        found = self._send(merge(native, frames, python), ktime_ns)
+        self._merged[key] = found.stack
+        return found
+
+    def _send(self, merged: MergedStack, ktime_ns: int) -> Resolved:
+        stack = merged.identity
         is_new = stack not in self._sent
         self._sent[stack] = merged.complete
         if not is_new:
@@ -125,18 +163,28 @@ class Resolver:
         """Forget how the stacks of some process images were walked."""
         self._walks.forget(images)
 
-    def _native_frame(self, process: ProcessImage, address: int) -> Frame:
+    def _function(self, process: ProcessImage, address: int) -> Frame:
+        # Without the place in it. A name may become known that is not known yet.
+        key = (process.generation, address)
+        frame = self._functions.get(key)
+        if frame is None:
+            frame, offset = self._native_frame(process, address)
+            frame = frame._replace(address=frame.address - offset)
+            if frame.module and frame.function and not frame.function.startswith(_MANGLED):
+                self._functions[key] = frame
+        return frame
+
+    def _native_frame(self, process: ProcessImage, address: int) -> tuple[Frame, int]:
+        # And how far into its function an address of a file is.
         mapping = process.find(address)
         if mapping is None:
-            return Frame(NATIVE, "")
-        found = self._symbols.name(mapping, address)
-        return Frame(
-            NATIVE,
-            found[0] if found else "",
-            module=_module(mapping),
-            # Where code is not of a file, its address says nothing and is another each time.
-            address=address - mapping.bias if mapping.image is not None else 0,
-        )
+            return Frame(NATIVE, ""), 0
+        function, offset = self._symbols.name(mapping, address) or ("", 0)
+        module = _module(mapping)
+        # Where code is not of a file, its address says nothing and is another each time.
+        if mapping.image is None:
+            return Frame(NATIVE, function, module=module), 0
+        return Frame(NATIVE, function, module=module, address=address - mapping.bias), offset
 
     def _python_stack(self, sample: Sample) -> PythonStack:
         frames: list[Frame] = []

@@ -31,6 +31,7 @@ _MAX_NAMED: Final = 4096
 _TOKEN_BYTES: Final = 8
 _API_BYTES: Final = 2
 NO_TOKEN: Final = bytes(_TOKEN_BYTES)
+_TICK_KIND: Final = wire.RECORD_CPU_SAMPLE.to_bytes(2, "little")
 _CALL_STACK: Final = wire.CUDA_CALL_RECORD.offset_of("user_stack")
 _CALL_API: Final = wire.CUDA_CALL_RECORD.offset_of("api")
 _STALL_STACK: Final = wire.STALL_RECORD.offset_of("user_stack")
@@ -39,7 +40,7 @@ CALL_TOKEN: Final = slice(_CALL_STACK, _CALL_STACK + _TOKEN_BYTES)
 _POSITIONS: Final = {
     wire.RECORD_CUDA_CALL.to_bytes(2, "little"): _CALL_STACK,
     wire.RECORD_STALL.to_bytes(2, "little"): _STALL_STACK,
-    wire.RECORD_CPU_SAMPLE.to_bytes(2, "little"): wire.CPU_SAMPLE_RECORD.offset_of("user_stack"),
+    _TICK_KIND: wire.CPU_SAMPLE_RECORD.offset_of("user_stack"),
 }
 _COUNTS: Final = (
     *("resolved", "memo_hits", "incomplete", "without_sample"),
@@ -159,11 +160,12 @@ class UserStacks:
         sample = self._samples.pop(key, None)
         if sample is not None:
             self._sample_bytes -= len(sample)
+            is_tick = record.startswith(_TICK_KIND)
             api = NO_API
             if is_call:
                 api = int.from_bytes(record[_CALL_API : _CALL_API + _API_BYTES], "little")
-            found = self._resolve_sample(sample, api, ktime_ns)
-            if not is_call:
+            found = self._resolve_sample(sample, api, ktime_ns, is_tick=is_tick)
+            if not is_call and not is_tick:
                 # The same wait can be a stall of its own and a part of a call or gap.
                 self._named[key] = found._replace(records=())
         if found.stack:
@@ -197,13 +199,18 @@ class UserStacks:
         found = self._resolve_sample(sample, NO_API, ktime_ns)
         return found.stack, found.records
 
-    def _resolve_sample(self, record: bytes, api: int, ktime_ns: int) -> Resolved:
+    def _resolve_sample(
+        self, record: bytes, api: int, ktime_ns: int, *, is_tick: bool = False
+    ) -> Resolved:
         try:
             sample = Sample(record)
         except ValueError:
             self._counts["rejected"] += 1
             return NOTHING
-        found = self._resolver.resolve(sample, api, ktime_ns)
+        if is_tick:
+            found = self._resolver.resolve_tick(sample, ktime_ns)
+        else:
+            found = self._resolver.resolve(sample, api, ktime_ns)
         self._counts["memo_hits"] += not found.walked
         self._counts["distinct"] += len(found.records)
         return found

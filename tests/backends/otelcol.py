@@ -64,7 +64,9 @@ def validate(configs: Sequence[str], env: Mapping[str, str] | None = None) -> st
 
 
 def _config_flags(configs: Sequence[str]) -> list[str]:
-    return [f"--config={CONFIGS / name}.yaml" for name in configs]
+    files = [f"--config={CONFIGS / name}.yaml" for name in configs]
+    # As the file says that it is run.
+    return [*files, "--feature-gates=service.profilesSupport"] if "profiles" in configs else files
 
 
 def _environment(env: Mapping[str, str] | None) -> dict[str, str]:

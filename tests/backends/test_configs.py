@@ -4,6 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from otel_gpu.export.exports import open_exports
+from otel_gpu.options import Config, ExportConfig
+from tests.activities import SECOND, call, call_stack, capture, image, sample
 from tests.backends.conftest import Replay
 from tests.backends.jaeger import Jaeger
 from tests.backends.otelcol import CONFIGS, Otelcol, validate
@@ -12,6 +15,7 @@ from tests.backends.prometheus import Prometheus
 from tests.backends.recordings import moved_to_now
 from tests.backends.traces import traces_of
 from tests.backends.truth import RECORDINGS, truth_of
+from tests.profiles import read
 from tests.receiver import OtlpReceiver
 
 pytestmark = pytest.mark.backends
@@ -27,6 +31,8 @@ SHIPPED = (
     ("jaeger", "prometheus"),
     ("tempo", "prometheus"),
     ("debug",),
+    ("debug", "profiles"),
+    ("agent", "profiles"),
 )
 
 
@@ -77,6 +83,46 @@ def test_tempo_gets_every_span_and_the_tenant(replay: Replay, receiver: OtlpRece
         assert {name.lower(): value for name, value in request.headers.items()}[
             "x-scope-orgid"
         ] == "gpu"
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+def test_profiles_pass_the_collector(receiver: OtlpReceiver, protocol: str) -> None:
+    """Samples arrive behind it with stack, line and span, over both protocols; nothing is dropped."""
+    trainer = image()
+    launch = call(trainer, "cudaLaunchKernel", 6 * SECOND, SECOND)
+    inside = {"root_start_ktime_ns": 6 * SECOND}
+    activities = (
+        capture(),
+        *(sample(trainer, 6 * SECOND + n, call_stack(), **inside) for n in range(5)),
+        launch,
+        *(sample(trainer, 8 * SECOND + n, call_stack(), weight_ns=7) for n in range(3)),
+    )
+    env = {
+        "OTELCOL_PROFILES": receiver.http_endpoint,
+        "OTELCOL_PROFILES_HEADERS": "{X-Scope-OrgID: gpu}",
+    }
+    with Otelcol("debug", "profiles", env=env) as otelcol:
+        endpoint = otelcol.endpoint if protocol == "grpc" else otelcol.http_endpoint
+        environ = {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
+            "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
+        }
+        config = Config(export=ExportConfig(profiles=True))
+        with open_exports(config, environ, live=True) as exports:
+            for activity in activities:
+                exports.observe(activity)
+        (request,) = receiver.wait_for(lambda: receiver.requests("profiles"))
+        # It decodes what it gets for the other exporters, and prints it.
+        assert wait_for(lambda: "Name           : cudaLaunchKernel" in otelcol.log)
+
+    assert exports.dropped() == {}
+    assert {name.lower(): text for name, text in request.headers.items()}["x-scope-orgid"] == "gpu"
+    _, sent = read(request.body)
+    assert {one.link: sum(weight for _, weight in one.values) for one in sent} == {
+        (launch.trace_id, launch.span_id): 50_000_000,
+        (b"", b""): 21,
+    }
+    assert {tuple(one.frames) for one in sent} == {call_stack().frames}
 
 
 @pytest.mark.parametrize("traces", ["jaeger", "tempo"])

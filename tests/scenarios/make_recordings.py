@@ -57,6 +57,13 @@ JSON_KINDS = {
 }
 FILE = Frame._fields.index("file")
 PATH_KINDS = {wire.RECORD_EXEC, wire.RECORD_LIBRARY}
+# How many names are at the end of a record.
+COMMS = {
+    wire.RECORD_STALL: 3,
+    wire.RECORD_CUDA_CALL: 1,
+    wire.RECORD_GAP: 1,
+    wire.RECORD_CPU_SAMPLE: 1,
+}
 COMM_BYTES = 16
 PATH_BYTES = 256
 
@@ -105,8 +112,8 @@ def clean(record: bytes) -> bytes:
         return json_record(kind, ktime_ns, body, pid=pid, tid=tid, image_ktime_ns=image_ktime_ns)
     if kind in PATH_KINDS:
         return clean_paths(record)
-    if kind in (wire.RECORD_STALL, wire.RECORD_CUDA_CALL, wire.RECORD_GAP):
-        return clean_comms(record, 3 if kind == wire.RECORD_STALL else 1)
+    if kind in COMMS:
+        return clean_comms(record, COMMS[kind])
     if kind == wire.RECORD_TIMES:
         # The names are what each entry ends with.
         start, size = wire.TIMES_RECORD.size, wire.TIMES_KEY.size + wire.TIMES.size

@@ -12,7 +12,8 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from otel_gpu.errors import ConfigError
 from otel_gpu.export.encoder import LogEncoder, SpanEncoder, SpanLog, encode_request
 from otel_gpu.export.finished import FinishedSpan, Origin, SpanEvent, readable
-from otel_gpu.export.otlp import LOGS, otlp_transport
+from otel_gpu.export.otlp import LOGS, SPANS, otlp_transport
+from otel_gpu.export.profile_encoder import PROFILES, ProfileEncoder, Taken
 from otel_gpu.export.queue import Pending
 from otel_gpu.export.sender import Delivery, Outcome
 from tests.receiver import OtlpReceiver
@@ -109,6 +110,51 @@ def test_log_records_arrive_where_logs_go(receiver, protocol):
         number.to_bytes(8) for number in (1, 2, 3)
     ]
     assert {record.event_name for record in scope.log_records} == {"otel_gpu.stack"}
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_profiles_arrive_where_profiles_go(receiver, protocol):
+    """By their own variables, not by those of traces, and each in a request of its own."""
+    endpoint = receiver.grpc_endpoint if protocol == "grpc" else receiver.http_endpoint
+    environ = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
+        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"http://127.0.0.1:{closed_port()}",
+        "OTEL_EXPORTER_OTLP_TRACES_HEADERS": "api-key=of-traces",
+        "OTEL_EXPORTER_OTLP_PROFILES_PROTOCOL": protocol,
+        "OTEL_EXPORTER_OTLP_PROFILES_HEADERS": "api-key=secret",
+        "OTEL_EXPORTER_OTLP_PROFILES_COMPRESSION": "gzip",
+        "OTEL_EXPORTER_OTLP_PROFILES_TIMEOUT": "0.3",
+    }
+    transport = otlp_transport(environ, PROFILES)
+    encoder = ProfileEncoder(ORIGIN)
+    encoder.add(Taken(5, 10, 42, "trainer", ("do_nanosleep",), None))
+    data = encoder.encode(bytes(range(16))).data
+    batch = [Pending(ORIGIN, len(data), data)]
+
+    assert transport.place.startswith("the profile endpoint ")
+    assert transport.deliver(batch) == Delivery(Outcome.DELIVERED)
+    receiver.reject_spans = 1
+    assert transport.deliver(batch) == Delivery(Outcome.DELIVERED, rejected=1)
+    receiver.refuse(True)
+    assert transport.deliver(batch).outcome is Outcome.UNAVAILABLE
+    transport.close()
+
+    request, *_ = receiver.requests()
+    assert (request.signal, request.protocol) == ("profiles", protocol)
+    assert (request.body, request.headers["api-key"]) == (data, "secret")
+
+
+def test_an_endpoint_of_profiles_is_taken_as_it_is(receiver):
+    """As with the other signals, nothing is added to it."""
+    environ = {
+        "OTEL_EXPORTER_OTLP_PROFILES_ENDPOINT": f"{receiver.http_endpoint}/elsewhere",
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+    }
+    transport = otlp_transport(environ, PROFILES)
+
+    assert transport.place == f"the profile endpoint {receiver.http_endpoint}/elsewhere"
+    assert transport.deliver([Pending(ORIGIN, 0, b"")]).outcome is Outcome.REJECTED
+    transport.close()
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -223,7 +269,7 @@ def test_a_batch_is_encoded_once_however_often_it_is_tried(connect, receiver, mo
     """A receiver that is busy gets the same bytes again."""
     transport = connect("grpc")
     encode = Mock(wraps=encode_request)
-    monkeypatch.setattr("otel_gpu.export.otlp_grpc.encode_request", encode)
+    monkeypatch.setattr(transport, "_of", SPANS._replace(join=encode))
     monkeypatch.setattr(
         transport._shutdown_in_progress, "wait", lambda _seconds: receiver.refuse(False)
     )

@@ -12,8 +12,11 @@ from otel_gpu.explain.chains import Cause, Chain, Culprit, Effect, Evidence, Inc
 from otel_gpu.export import semconv
 from otel_gpu.export.exports import open_exports
 from otel_gpu.options import CaptureConfig, Config, ExportConfig, StacksConfig
+from otel_gpu.stacks.frames import cut_frame
 from tests.activities import (
+    EMPTY_FRAME,
     H100,
+    MAIN_FRAME,
     SECOND,
     T0,
     aggregate,
@@ -30,6 +33,7 @@ from tests.activities import (
     image,
     open_call,
     probes,
+    sample,
     series,
     snapshot,
     stall,
@@ -142,6 +146,8 @@ def stream():
         Resource("tcp", "10.0.0.7:443", is_remote=True),
     ):
         yield stall(trainer, 13 * SECOND, 14 * SECOND, 14 * SECOND, resource=resource)
+    stack = call_stack(frames=(EMPTY_FRAME, MAIN_FRAME, cut_frame(3)), complete=False)
+    yield sample(trainer, 10 * SECOND, stack, functions=("do_nanosleep",))
     yield fork(trainer, child, 10 * SECOND, 10 * SECOND + MS)
     names = [
         "cudaLaunchKernel",
@@ -224,14 +230,17 @@ class Emitted:
         self.event_attributes = defaultdict(set)
         self.log_attributes = defaultdict(set)
         self.values = defaultdict(set)
+        self.profiles = {}
         self.resource_attributes = set()
         self.scopes = set()
         for line in lines:
-            for signal, items in json.loads(line).items():
+            request = json.loads(line)
+            dictionary = request.pop("dictionary", None)
+            for signal, items in request.items():
                 for item in items:
-                    self._read_resource(signal, item)
+                    self._read_resource(signal, item, dictionary)
 
-    def _read_resource(self, signal, item):
+    def _read_resource(self, signal, item, dictionary):
         self.resource_attributes |= {a["key"] for a in item["resource"]["attributes"]}
         for scope in item[signal.replace("resource", "scope")]:
             self.scopes.add(scope["scope"]["name"])
@@ -246,6 +255,25 @@ class Emitted:
                     self.event_attributes[event["name"]] |= self._read_attributes(event)
             for log in scope.get("logRecords", ()):
                 self.log_attributes[log["eventName"]] |= self._read_attributes(log)
+            for profile in scope.get("profiles", ()):
+                self._read_profile(scope["scope"]["name"], profile, dictionary)
+
+    def _read_profile(self, scope, profile, dictionary):
+        texts, attributes = dictionary["stringTable"], dictionary["attributeTable"]
+
+        def names(items):
+            found = set()
+            for number in {n for item in items for n in item.get("attributeIndices", ())}:
+                name = texts[attributes[number]["keyStrindex"]]
+                self.values[name].add(attributes[number]["value"].get("stringValue"))
+                found.add(name)
+            return found
+
+        kind, unit = (texts[profile["sampleType"][key]] for key in ("typeStrindex", "unitStrindex"))
+        self.profiles[scope, kind, unit] = (
+            names(profile["samples"]),
+            names(dictionary["locationTable"]),
+        )
 
     def _read_metric(self, scope, metric):
         (kind,) = {"sum", "gauge", "histogram", "exponentialHistogram"} & metric.keys()
@@ -294,7 +322,7 @@ def run_everything(path, stacks_mode):
     config = Config(
         capture=CaptureConfig(max_series=64),
         stacks=StacksConfig(mode=stacks_mode),
-        export=ExportConfig(otlp_file=str(path)),
+        export=ExportConfig(otlp_file=str(path), profiles=True),
     )
     trainer = process()
     with pytest.MonkeyPatch.context() as patch:
@@ -414,6 +442,14 @@ def test_every_log_record_is_emitted_as_declared(emitted, registry):
     }
 
 
+def test_every_profile_is_emitted_as_declared(emitted, registry):
+    """And of profiles: what their values are, and the attributes of samples and of frames."""
+    assert emitted.profiles == {
+        (profile["scope"], *profile["type"]): (set(profile["attributes"]), set(profile["frames"]))
+        for profile in registry["profiles"].values()
+    }
+
+
 def test_every_scope_is_emitted_as_declared(emitted, registry):
     """And for the scopes."""
     assert emitted.scopes == set(registry["scopes"])
@@ -436,9 +472,9 @@ def test_every_declared_attribute_is_used(registry):
     """An attribute that nothing refers to was forgotten; the overflow may be on any metric."""
     used = {
         attribute
-        for section in ("metrics", "spans", "events", "logs")
+        for section in ("metrics", "spans", "events", "logs", "profiles")
         for item in registry[section].values()
-        for attribute in item.get("attributes", ())
+        for attribute in (*item.get("attributes", ()), *item.get("frames", ()))
     }
 
     assert set(registry["attributes"]) - used == {"otel.metric.overflow"}
