@@ -96,26 +96,40 @@ static __always_inline __u64 share_of(__u64 time_ns, __u64 overlap_ns, __u64 len
 
 /* A wait that is being divided. */
 struct division {
-	const char *who_comm;
+	struct stretch stretch;
 	__u64 unbooked_ns;
-	__u64 ended; /* 1 until a part is booked: it is one wait */
+	__u64 left_ns;	    /* of what has not been looked at */
+	__u64 small_ns;	    /* of what was too short for a part */
+	__u64 run_queue_ns; /* of the waker's, which becomes one part in the end */
+	__u64 floor_ns;	    /* of a part */
+	__u64 ended;	    /* 1 until a part is booked: it is one wait */
 };
 
-/* Book the part at hand, which says what the last one did. */
-static __noinline int book_part(struct division *division, struct times_key *key,
-				struct thread *thread, __u64 time_ns)
+/*
+ * Book what is small as the part at hand, which says what the last one did. This and what comes
+ * below are global functions, so that the verifier follows their branches once, and not for each
+ * part.
+ */
+__weak __noinline int book_part(struct division *division, struct times_key *key,
+				struct thread *thread, const struct thread *waker)
 {
-	struct wait_link *part = &thread->part;
-	__u64 unbooked_ns = division->unbooked_ns < time_ns ? division->unbooked_ns : time_ns;
+	struct wait_link *part;
+	__u64 time_ns, unbooked_ns;
 
+	if (!division || !key || !thread || !waker)
+		return 0;
+	part = &thread->part;
+	time_ns = division->small_ns;
+	unbooked_ns = division->unbooked_ns < time_ns ? division->unbooked_ns : time_ns;
 	key->end_pid = part->end_pid;
 	key->end_tid = part->end_tid;
 	key->end_kernel_stack = part->kernel_stack;
 	key->end_system_call = part->system_call;
 	key->end_state = part->state;
 	key->end_flags = part->flags;
-	book(key, division->who_comm, unbooked_ns, time_ns, division->ended);
+	book(key, waker->comm, unbooked_ns, time_ns, division->ended);
 	division->unbooked_ns -= unbooked_ns;
+	division->small_ns = 0;
 	division->ended = 0;
 	part->end_ktime_ns = part->start_ktime_ns + time_ns;
 	part->blocked_ns = time_ns;
@@ -135,10 +149,50 @@ static __always_inline void end_by(struct wait_link *link, __u32 pid, __u32 tid,
 	link->system_call = -1;
 }
 
-/*
- * Divide a wait that another watched thread ended. A global function, so that the verifier
- * walks its loop once.
- */
+/* Look at one of the waker's links. Returns whether what is small is now a part. */
+__weak __noinline int look_at_link(struct thread *thread, const struct thread *waker,
+				   struct division *division, __u32 number)
+{
+	__u64 length_ns, overlap_ns, blocked_ns, waited_ns;
+	const struct wait_link *link;
+	struct wait_link *part;
+
+	if (!thread || !waker || !division)
+		return 0;
+	link = &waker->links[number % MAX_LINKS];
+	length_ns = link->end_ktime_ns - link->start_ktime_ns;
+	overlap_ns = overlap(&division->stretch, link->start_ktime_ns, link->end_ktime_ns);
+	if (!link->start_ktime_ns || !overlap_ns)
+		return 0;
+	if (division->stretch.from_ktime_ns >= link->last_ktime_ns) {
+		blocked_ns =
+			overlap(&division->stretch, link->last_ktime_ns, link->runnable_ktime_ns);
+		waited_ns = overlap_ns - blocked_ns;
+	} else {
+		blocked_ns = share_of(link->blocked_ns, overlap_ns, length_ns);
+		waited_ns = share_of(link->run_queue_ns, overlap_ns, length_ns);
+	}
+	if (blocked_ns > division->left_ns)
+		blocked_ns = division->left_ns;
+	division->left_ns -= blocked_ns;
+	if (waited_ns > division->left_ns)
+		waited_ns = division->left_ns;
+	division->left_ns -= waited_ns;
+	division->run_queue_ns += waited_ns;
+	division->small_ns += blocked_ns;
+	if (!blocked_ns || division->small_ns < division->floor_ns)
+		return 0;
+	part = &thread->part;
+	part->end_pid = link->end_pid;
+	part->end_tid = link->end_tid;
+	part->kernel_stack = link->kernel_stack;
+	part->system_call = link->system_call;
+	part->state = link->state;
+	part->flags = link->flags;
+	return 1;
+}
+
+/* Divide a wait that another watched thread ended. */
 __weak __noinline int divide_wait(struct thread *thread, const struct thread *waker,
 				  __u64 runnable_ktime_ns, __u64 unbooked_ns)
 {
@@ -148,23 +202,22 @@ __weak __noinline int divide_wait(struct thread *thread, const struct thread *wa
 	};
 	struct wait_link *part;
 	struct times_key key;
-	__u64 start_ktime_ns, floor_ns, left_ns, small_ns = 0, run_queue_ns = 0;
-	__u64 slices_run_queue_ns = 0;
-	struct stretch stretch;
 	struct wait_link *slices;
+	__u64 start_ktime_ns, slices_run_queue_ns = 0;
 
 	if (!thread || !waker)
 		return 0;
-	division.who_comm = waker->comm;
+	key = key_of_wait(thread);
+	key.who_pid = waker->pid;
+	key.who_tid = waker->tid;
 	part = &thread->part;
 	start_ktime_ns = thread->off_ktime_ns;
 	/* One that is not woken now may be off a CPU already for something else. */
-	left_ns = start_ktime_ns && runnable_ktime_ns > start_ktime_ns
-			  ? runnable_ktime_ns - start_ktime_ns
-			  : 0;
+	if (start_ktime_ns && runnable_ktime_ns > start_ktime_ns)
+		division.left_ns = runnable_ktime_ns - start_ktime_ns;
 	if (thread->slices_ns) {
 		start_ktime_ns = thread->slices_start_ktime_ns;
-		left_ns += thread->slices_ns;
+		division.left_ns += thread->slices_ns;
 		thread->slices_ns = 0;
 		/* The links of this wait take the place of the one of its slices. */
 		thread->next_link--;
@@ -172,87 +225,50 @@ __weak __noinline int divide_wait(struct thread *thread, const struct thread *wa
 		slices_run_queue_ns = slices->run_queue_ns;
 		slices->start_ktime_ns = 0;
 	}
-	floor_ns = left_ns / PART_ONE_IN;
-	key = key_of_wait(thread);
-	key.who_pid = waker->pid;
-	key.who_tid = waker->tid;
+	division.floor_ns = division.left_ns / PART_ONE_IN;
 	part->start_ktime_ns = start_ktime_ns;
 	part->run_queue_ns = 0;
-	stretch.from_ktime_ns = start_ktime_ns;
-	stretch.to_ktime_ns = runnable_ktime_ns;
-	if (left_ns >= SHORT_NS) {
+	division.stretch.from_ktime_ns = start_ktime_ns;
+	division.stretch.to_ktime_ns = runnable_ktime_ns;
+	if (division.left_ns >= SHORT_NS) {
 		__u64 since_ktime_ns = waker->links_ktime_ns;
 
 		if (since_ktime_ns > runnable_ktime_ns)
 			since_ktime_ns = runnable_ktime_ns;
 		if (since_ktime_ns > start_ktime_ns) {
-			small_ns = since_ktime_ns - start_ktime_ns;
+			division.small_ns = since_ktime_ns - start_ktime_ns;
 			/* Between slices it was not blocked. */
-			if (small_ns > left_ns)
-				small_ns = left_ns;
-			left_ns -= small_ns;
-			if (small_ns >= floor_ns) {
+			if (division.small_ns > division.left_ns)
+				division.small_ns = division.left_ns;
+			division.left_ns -= division.small_ns;
+			if (division.small_ns >= division.floor_ns) {
 				end_by(part, 0, 0, STATE_NONE);
-				book_part(&division, &key, thread, small_ns);
-				small_ns = 0;
+				book_part(&division, &key, thread, waker);
 			}
 		}
 		for (__u32 i = 0; i < MAX_LINKS; i++) {
-			const struct wait_link *link =
-				&waker->links[(waker->next_link + i) % MAX_LINKS];
-			__u64 length_ns = link->end_ktime_ns - link->start_ktime_ns;
-			__u64 overlap_ns =
-				overlap(&stretch, link->start_ktime_ns, link->end_ktime_ns);
-			__u64 blocked_ns, waited_ns;
-
-			if (!link->start_ktime_ns || !overlap_ns)
-				continue;
-			if (stretch.from_ktime_ns >= link->last_ktime_ns) {
-				blocked_ns = overlap(&stretch, link->last_ktime_ns,
-						     link->runnable_ktime_ns);
-				waited_ns = overlap_ns - blocked_ns;
-			} else {
-				blocked_ns = share_of(link->blocked_ns, overlap_ns, length_ns);
-				waited_ns = share_of(link->run_queue_ns, overlap_ns, length_ns);
-			}
-			if (blocked_ns > left_ns)
-				blocked_ns = left_ns;
-			left_ns -= blocked_ns;
-			if (waited_ns > left_ns)
-				waited_ns = left_ns;
-			left_ns -= waited_ns;
-			run_queue_ns += waited_ns;
-			small_ns += blocked_ns;
-			if (!blocked_ns || small_ns < floor_ns)
-				continue;
-			part->end_pid = link->end_pid;
-			part->end_tid = link->end_tid;
-			part->kernel_stack = link->kernel_stack;
-			part->system_call = link->system_call;
-			part->state = link->state;
-			part->flags = link->flags;
-			book_part(&division, &key, thread, small_ns);
-			small_ns = 0;
+			if (look_at_link(thread, waker, &division, waker->next_link + i))
+				book_part(&division, &key, thread, waker);
 		}
-		small_ns += run_queue_ns;
-		if (small_ns && small_ns >= floor_ns) {
+		division.small_ns += division.run_queue_ns;
+		if (division.small_ns && division.small_ns >= division.floor_ns) {
 			end_by(part, waker->pid, waker->tid, STATE_RUN_QUEUE);
-			book_part(&division, &key, thread, small_ns);
-			small_ns = 0;
+			book_part(&division, &key, thread, waker);
 		}
 	}
 	if (division.ended) { /* no part yet */
-		left_ns += small_ns;
-		small_ns = 0;
-	} else if (left_ns < floor_ns) {
-		small_ns += left_ns;
-		left_ns = 0;
+		division.left_ns += division.small_ns;
+		division.small_ns = 0;
+	} else if (division.left_ns < division.floor_ns) {
+		division.small_ns += division.left_ns;
+		division.left_ns = 0;
 	}
-	if (small_ns)
-		book_part(&division, &key, thread, small_ns);
-	if (left_ns) {
+	if (division.small_ns)
+		book_part(&division, &key, thread, waker);
+	if (division.left_ns) {
 		end_by(part, waker->pid, waker->tid, STATE_ON_CPU);
-		book_part(&division, &key, thread, left_ns);
+		division.small_ns = division.left_ns;
+		book_part(&division, &key, thread, waker);
 	}
 	thread->links[(thread->next_link - 1) % MAX_LINKS].run_queue_ns += slices_run_queue_ns;
 	return 0;

@@ -29,6 +29,20 @@ def programs() -> Iterator[Programs]:
         yield programs
 
 
+def test_the_verifier_has_little_to_do(programs: Programs) -> None:
+    """Every start of a capture waits for it: a tenth of what the kernel allows for a program."""
+    verified = [
+        int(line.split()[1])
+        for path in Path("/proc/self/fdinfo").iterdir()
+        if path.exists()
+        for line in path.read_text().splitlines()
+        if line.startswith("verified_insns:")
+    ]
+
+    assert len(verified) > 10
+    assert max(verified) < 100_000
+
+
 def test_a_map_is_read_in_batches(programs: Programs) -> None:
     """1201 entries come back, each once, through batches of 512."""
     processes = programs.bpf.map("processes")
