@@ -776,6 +776,9 @@ struct thread {
 	__u64 runtime_ns; /* on CPUs, by the scheduler, when it left the CPU */
 	__u64 user_stack; /* token of the sample of this wait, in stall_samples; 0: none */
 	__u64 stall_samples_arrival_ktime_ns; /* rate limit: theoretical arrival time */
+	__u64 last_file;		      /* the last one that was looked at: its address */
+	__u64 last_inode;
+	__u64 last_inode_number;
 	__u32 pid;
 	__u32 tid;
 	__u32 voluntary_switches;
@@ -800,8 +803,8 @@ struct thread {
 	__s32 descriptor;      /* of the system call that it waits in; -1: none */
 	__u32 resource;	       /* what that is; 0: not known */
 	__u32 shared_resource; /* what it is in the time account */
-	__s32 last_descriptor; /* of the last one that was looked at; -1: it may be another file now */
-	__u32 last_resource; /* what it was */
+	__s32 last_descriptor; /* of that one; -1: it may be another file now */
+	__u32 last_resource;   /* what it was */
 	__u32 last_shared_resource;
 	__u32 slices_place; /* as in struct cpu_time */
 	__s32 slices_kernel_stack;

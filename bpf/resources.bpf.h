@@ -5,7 +5,8 @@
  *
  * It is looked at when the thread is about to run again, if the wait was long: the thread is
  * still in its system call then, so the descriptor is open. Short waits go without, but those
- * for a socket, pipe or device that the thread last waited long for: programs keep these open.
+ * for a socket, pipe or device that the thread last waited long for: programs keep these open. If
+ * it is the file that was looked at last, its inode is all that is looked at again.
  */
 #ifndef OTEL_GPU_RESOURCES_BPF_H
 #define OTEL_GPU_RESOURCES_BPF_H
@@ -331,11 +332,17 @@ static __always_inline int look_at_file(struct thread *thread, __u64 address, bo
 	}
 	thread->resource = id;
 	thread->shared_resource = known->shared;
-	if (!is_of_set && type != FILE_REGULAR && type != FILE_FOLDER) {
+	if (is_of_set)
+		return 0;
+	/* What a datagram is sent to may be somebody else the next time. */
+	if (!sk || look->identity.socket_type == SOCK_STREAM)
+		thread->last_file = address;
+	thread->last_inode = (__u64)LOAD(file, f_inode);
+	thread->last_inode_number = look->inode;
+	thread->last_resource = id;
+	thread->last_shared_resource = known->shared;
+	if (type != FILE_REGULAR && type != FILE_FOLDER)
 		thread->last_descriptor = thread->descriptor;
-		thread->last_resource = id;
-		thread->last_shared_resource = known->shared;
-	}
 	return 0;
 }
 
@@ -353,6 +360,24 @@ __weak __noinline int look_in_place(struct thread *thread, __u64 address)
 	return look_at_file(thread, address, true);
 }
 
+/* An address is soon that of another file; then its inode is another one, or has another number. */
+static __always_inline bool is_last_file(const struct thread *thread, struct file *address,
+					 bool in_place)
+{
+	struct file *file = TYPED(address, struct file);
+
+	return (__u64)address == thread->last_file &&
+	       (__u64)LOAD(file, f_inode) == thread->last_inode &&
+	       LOAD(file, f_inode, i_ino) == thread->last_inode_number &&
+	       descriptor_place_of(thread->system_call) != DESCRIPTOR_EPOLL;
+}
+
+static __always_inline void use_last_resource(struct thread *thread)
+{
+	thread->resource = thread->last_resource;
+	thread->shared_resource = thread->last_shared_resource;
+}
+
 /* The thread is about to run. */
 static __always_inline void note_resource(struct thread *thread, struct task_struct *task,
 					  __u64 now_ktime_ns, bool in_place)
@@ -363,17 +388,20 @@ static __always_inline void note_resource(struct thread *thread, struct task_str
 	if (descriptor < 0)
 		return;
 	if (now_ktime_ns - thread->off_ktime_ns < RESOURCE_FLOOR_NS) {
-		if (descriptor == thread->last_descriptor) {
-			thread->resource = thread->last_resource;
-			thread->shared_resource = thread->last_shared_resource;
-		}
+		if (descriptor == thread->last_descriptor)
+			use_last_resource(thread);
 		return;
 	}
-	thread->last_descriptor = -1;
 	if ((__u32)descriptor >= READ_KERNEL(task, files, fdt, max_fds))
 		return;
 	slots = READ_KERNEL(task, files, fdt, fd);
 	bpf_probe_read_kernel(&file, sizeof(file), slots + descriptor);
+	if (file && is_last_file(thread, file, in_place)) {
+		use_last_resource(thread);
+		return;
+	}
+	thread->last_descriptor = -1;
+	thread->last_file = 0;
 	if (!file)
 		return;
 	if (in_place)

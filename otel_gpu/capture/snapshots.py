@@ -25,6 +25,7 @@ from otel_gpu.stacks.user_stacks import UserStacks
 # The first fields of the keys of series and times: image_ktime_ns, pid.
 _IMAGE = struct.Struct("<QI")
 _TIMES_STACK = wire.TIMES_KEY.fields.index("kernel_stack")
+_TIMES_END_STACK = wire.TIMES_KEY.fields.index("end_kernel_stack")
 _TIMES_RESOURCE = wire.TIMES_KEY.fields.index("resource")
 _TIMES_WHO = wire.TIMES_KEY.fields.index("who_pid")
 _ENDED_NS = wire.TIMES.fields.index("ended_ns")
@@ -37,10 +38,13 @@ class _Reading:
         self._read = read
         self._free = free
         self.latest: dict[bytes, bytes] = {}
+        # Of the entries that were returned last, those that are not new, as they were before.
+        self.before: dict[bytes, bytes] = {}
 
     def changed(self) -> list[Entry]:
         """Return the entries that are new or have another value."""
         changed = [entry for entry in self._read() if self.latest.get(entry[0]) != entry[1]]
+        self.before = {key: self.latest[key] for key, _ in changed if key in self.latest}
         self.latest.update(changed)
         return changed
 
@@ -51,9 +55,11 @@ class _Reading:
     def last(self, ended: Collection[tuple[int, int]]) -> list[Entry]:
         """Return the entries of images that ended, as (pid, image_ktime_ns), and free them."""
         last = [entry for entry in self._read() if _image(entry[0]) in ended]
+        self.before = {}
         for key, _ in last:
             self._free(key)
-            self.latest.pop(key, None)
+            if key in self.latest:
+                self.before[key] = self.latest.pop(key)
         return last
 
 
@@ -115,9 +121,11 @@ class Snapshots:
         for key, value in entries:
             fields = wire.TIMES_KEY.unpack(key)
             yield from self.stacks.tell(fields[_TIMES_STACK])
+            yield from self.stacks.tell(fields[_TIMES_END_STACK])
             yield from self.resources.tell(fields[_TIMES_RESOURCE])
             if who := fields[_TIMES_WHO]:
-                self.culprits.note(who, wire.TIMES.unpack(value)[_ENDED_NS])
+                before = self._times.before.get(key)
+                self.culprits.note(who, _ended_ns(value) - (_ended_ns(before) if before else 0))
         if entries:
             yield times_record(ktime_ns, entries)
 
@@ -167,6 +175,11 @@ class Snapshots:
                     comm=comm,
                     user_stack=stack,
                 )
+
+
+def _ended_ns(times: bytes) -> int:
+    ended_ns: int = wire.TIMES.unpack(times)[_ENDED_NS]
+    return ended_ns
 
 
 def _image(key: bytes) -> tuple[int, int]:

@@ -372,6 +372,7 @@ class Enricher:
 
     def _enrich_times(self, event: Times) -> TimesActivity:
         self._advance(event.ktime_ns)
+        self._processes.note_reading(event.ktime_ns)
         images = self._times.take(event.entries)
         for image in images:
             self._processes.find(*image, "")
@@ -432,6 +433,7 @@ class Enricher:
 
     def _enrich_aggregates(self, event: Aggregates) -> AggregatesActivity:
         self._advance(event.ktime_ns)
+        self._processes.note_reading(event.ktime_ns)
         series = []
         for key, aggregate in event.series:
             image = (key.pid, key.image_ktime_ns)

@@ -16,7 +16,9 @@
 #
 # Records of a process still arrive after its exit, from other CPUs' buffers and in the
 # last reading of the aggregates. So the dead are remembered for a while, by ktime and
-# not by our clock, since a replay must forget at the same record.
+# not by our clock, since a replay must forget at the same record. An agent that is late learns
+# of many exits at once, and reads what is left of them after that: however many there are, they
+# are remembered until then.
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -36,8 +38,8 @@ class ProcessTable:
     """
     Finds the process image of any record, known or not.
 
-    Holds up to ``max_images``, of which up to ``max_dead`` are dead; calls ``forget``
-    with each key that it drops.
+    Holds up to ``max_images``, of which up to ``max_dead`` are dead, not counting those whose
+    last figures are still to be read; calls ``forget`` with each key that it drops.
     """
 
     def __init__(
@@ -60,6 +62,8 @@ class ProcessTable:
         self._settled: dict[ImageKey, ProcessImage] = {}
         # In the order in which they died, with the ktime of that.
         self._dead: OrderedDict[ImageKey, int] = OrderedDict()
+        # When the maps were last read, and before that: one reading is several records.
+        self._read_ktime_ns = self._read_before_ktime_ns = 0
         # The image that runs under a pid now, as far as is known.
         self._current: dict[int, ImageKey] = {}
 
@@ -81,6 +85,11 @@ class ProcessTable:
         # In a full table it may be gone already.
         if (pid, image_ktime_ns) in self._images:
             self._settled[pid, image_ktime_ns] = image
+
+    def note_reading(self, ktime_ns: int) -> None:
+        """Take in that the kernel's figures were read, of those that ended before it as well."""
+        if ktime_ns > self._read_ktime_ns:
+            self._read_before_ktime_ns, self._read_ktime_ns = self._read_ktime_ns, ktime_ns
 
     def find(self, pid: int, image_ktime_ns: int, comm: str) -> ProcessImage:
         """
@@ -212,8 +221,14 @@ class ProcessTable:
     def _die(self, key: ImageKey, ktime_ns: int) -> None:
         if key in self._images and key not in self._dead:
             self._dead[key] = ktime_ns
-            if len(self._dead) > self._max_dead:
-                self._bury(next(iter(self._dead)))
+            self._bury_excess()
+
+    def _bury_excess(self) -> None:
+        while len(self._dead) > self._max_dead:
+            key, died_ktime_ns = next(iter(self._dead.items()))
+            if died_ktime_ns > self._read_before_ktime_ns:
+                return
+            self._bury(key)
 
     def _bury_expired(self, now_ktime_ns: int) -> None:
         while self._dead:

@@ -125,6 +125,12 @@ class Accounts(Generic[_A]):
         known[time.kind] = time
         return True
 
+    def keep_times(self, account: _A, kinds: Collection[TimeKind]) -> None:
+        """Forget entries of other kinds: what was in them is in others since a stack is known."""
+        for kind in account.times.keys() - kinds:
+            del account.times[kind]
+            self.times -= 1
+
     def end(self, image: ImageKey) -> None:
         """Take in that an image ended."""
         account = self._accounts.get(image)

@@ -18,7 +18,8 @@ The ledger: the latest reading of everything that is counted, and what a window 
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from operator import itemgetter
+from itertools import groupby
+from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 from otel_gpu import wire
@@ -257,8 +258,12 @@ class Ledger:
                 follow(Growth(series, before, self._since_unix_ns, unix_ns))
 
     def _observe_times(self, activity: TimesActivity) -> None:
-        for time in activity.times:
-            self.left_out += not self.accounts.put_time(self._account(time.process), time)
+        # A reading says all about each process that it is about.
+        for process, times in groupby(activity.times, attrgetter("process")):
+            account, read = self._account(process), {time.kind: time for time in times}
+            self.accounts.keep_times(account, read.keys())
+            for time in read.values():
+                self.left_out += not self.accounts.put_time(account, time)
 
     def _observe_exit(self, image: ImageKey) -> None:
         if self.accounts.get(image):

@@ -27,6 +27,14 @@ def entry(image, calls=1):
     )
 
 
+def taken(image, ended_ns):
+    """Time in a run queue, in which another process had the CPU."""
+    pid, image_ktime_ns = image
+    return times_entry(
+        image_ktime_ns=image_ktime_ns, pid=pid, state=1, context=0, who_pid=99, time_ns=ended_ns
+    )
+
+
 class Programs:
     """Maps in memory."""
 
@@ -90,6 +98,19 @@ def test_nothing_is_sent_again_that_did_not_change(snapshots):
     """What was freed and comes again is new."""
     assert len(read(snapshots)) == 2
     assert read(snapshots) == []
+
+
+def test_who_kept_others_waiting_is_said_to_have_taken_what_was_added(programs, snapshots):
+    """An entry has all since its process began, at every reading."""
+    noted = []
+    snapshots.culprits.note = lambda pid, time_ns: noted.append((pid, time_ns))
+    for ended_ns in (400, 900, 900, 1_000):
+        programs.times = dict([taken(LIVING, ended_ns)])
+        read(snapshots)
+    programs.times = dict([taken(LIVING, 1_300), taken(GONE, 70)])
+    list(snapshots.last_times({LIVING, GONE}))
+
+    assert noted == [(99, 400), (99, 500), (99, 100), (99, 300), (99, 70)]
 
 
 def test_thresholds_go_with_their_series(programs, snapshots):

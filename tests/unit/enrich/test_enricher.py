@@ -788,6 +788,28 @@ def test_a_replay_gives_what_the_capture_gave(events):
     assert repr(list(Enricher().enrich(events))) == repr(list(Enricher().enrich(events)))
 
 
+def test_the_dead_have_their_names_until_they_were_read():
+    """
+    Where the agent is late, it learns of more exits at once than it remembers: what is read of them
+    after that is of the same process as what was sent before.
+    """
+    pids = range(1000, 1000 + 2 * processes.MAX_DEAD)
+    calls = [cuda_call(pid=pid) for pid in pids]
+    names = [ProcessSeen(210, 5, pid, SEEN.facts) for pid in pids]
+    exits = [Exit(220, 5, pid, pid, 0, 0, "z") for pid in pids]
+    readings = [
+        Aggregates(230, tuple((key(pid=pid), AGGREGATE) for pid in pids)),
+        Times(231, tuple(TimesEntry(TimesKey(5, pid, -1, -1, 0, 0, 0), 1, 1) for pid in pids)),
+    ]
+    enricher = Enricher()
+    found = processes_by_image(enricher.enrich([CAPTURE, CLOCK, *calls, *names, *exits, *readings]))
+
+    assert {(pid, 5): 1 for pid in pids} == {image: len(known) for image, known in found.items()}
+    # Who was read is remembered no longer than others.
+    list(enricher.enrich([*readings, Counters(240, ()), Exit(250, 5, pids[-1] + 1, 1, 0, 0, "z")]))
+    assert len(enricher._processes) <= processes.MAX_DEAD
+
+
 def test_memory_is_bounded():
     """Thousands of pids, devices and forks leave behind no more than the limits allow."""
     enricher = Enricher(max_images=16, max_dead=8)

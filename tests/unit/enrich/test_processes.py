@@ -171,13 +171,22 @@ def test_an_image_that_was_replaced_is_dead(table, forgotten):
 
 
 def test_the_dead_are_bounded(forgotten):
-    """A host that runs short processes by the thousand keeps the latest of them."""
+    """
+    A host that runs short processes by the thousand keeps the latest of them, and those whose last
+    figures were not read yet.
+    """
     table = ProcessTable(Clock(), forgotten, max_images=100, max_dead=3)
     for pid in range(1, 8):
         table.find(pid, 1, "short")
         table.learn_exit(pid, 1, 10, "short")
+    assert forgotten == []
 
-    assert forgotten == [(1, 1), (2, 1), (3, 1), (4, 1)]
+    for ktime_ns in (10, 11):
+        table.note_reading(ktime_ns)
+    table.find(8, 1, "short")
+    table.learn_exit(8, 1, 12, "short")
+
+    assert forgotten == [(1, 1), (2, 1), (3, 1), (4, 1), (5, 1)]
     assert len(table) == 3
 
 

@@ -59,6 +59,16 @@ def test_a_reading_replaces_the_one_before():
     assert [time.time_ns for time in figures.times] == [7]
 
 
+def test_time_whose_reason_becomes_known_is_there_once():
+    """A reading says all about its processes: what it leaves out has become part of another entry."""
+    unknown = thread_time(TRAINER, *LOCK, 5, reason="unknown")
+    ledger = ledger_of(times(1, unknown), locked(1, 3, OTHER), locked(2, 7))
+
+    assert [time.kind for time in ledger.figures()[KEY].times] == [locked(2, 7).times[0].kind]
+    assert [time.time_ns for time in ledger.figures()[KEY].times] == [7]
+    assert ledger.accounts.times == 2
+
+
 @given(
     counts=st.lists(st.integers(min_value=0, max_value=9), min_size=8, max_size=8),
     start=st.integers(min_value=0, max_value=8),
