@@ -265,7 +265,7 @@ def make(op, number, totals):
         "gap": lambda: gap(process, "cudaMalloc", "cudaFree", start, end),
         "fork": lambda: fork(process, image(1_000 + number, start), start, end),
         "open": lambda: open_call(process, "cudaMalloc", start, end),
-        "sample": lambda: sample(process, start, duration, functions=STACK, stack=call_stack()),
+        "sample": lambda: sample(process, start, call_stack(), weight_ns=duration, functions=STACK),
         "exit": lambda: ended(process, at_s),
         "read": lambda: snapshot(at_s, calls(process, "cudaMalloc", [5] * (number + 1))),
         "count": lambda: counters(at_s, lost_no_entry=number),
@@ -371,7 +371,7 @@ def test_views_have_names_for_people(tmp_path):
         ),
         (
             *("2027-01-15T08:00:14.000000000Z", 10.0, "loader", 901, "naïve ☃"),
-            *("", "other", "", "[]", 7),
+            *("", "gap", "", "[]", 7),
         ),
     ]
     assert ask(path, "SELECT api, calls, total_ms, stored FROM v_counts") == [
