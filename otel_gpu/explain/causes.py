@@ -180,6 +180,10 @@ class Causes:
         # Who let a stopped thread go on is who stopped it.
         culprit = waker if is_followed or kind == "stopped" else None
         is_repeated = kind in rules.REPEATED_KINDS and not is_for_network(stall.functions)
+        lines = NO_LINES
+        if kind == "gil" and culprit is None:
+            # Who had it is not known: one of those that worked meanwhile.
+            lines = self._samples.of_others(event.pid, event.tid, start, end)
         yield _Piece(
             kind,
             end - start,
@@ -190,6 +194,7 @@ class Causes:
             is_followed,
             is_repeated,
             stall.resource,
+            lines,
         )
 
     def _cut_run_queue(self, stall: StallActivity, start: int, end: int) -> _Piece:
@@ -423,7 +428,7 @@ def _complete_culprits(pieces: list[_Piece]) -> Iterable[_Piece]:
         if len(known) == 1:
             (culprit,) = known
             pieces = [
-                piece._replace(culprit=culprit, is_followed=piece.end_ktime_ns > 0)
+                piece._replace(culprit=culprit, is_followed=piece.end_ktime_ns > 0, lines=NO_LINES)
                 if piece.kind == kind and piece.is_repeated and piece.culprit is None
                 else piece
                 for piece in pieces
