@@ -6,7 +6,7 @@ part in its own way.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from otel_gpu.findings.causes import Interval, path_of, was_cpu_idle
 from otel_gpu.findings.document import (
@@ -16,7 +16,10 @@ from otel_gpu.findings.document import (
     Effect,
     EffectKind,
     Incident,
+    Lines,
+    Process,
     ProcessImage,
+    Where,
 )
 from otel_gpu.findings.phrases import IDLE_CPU, ONE_EFFECT, PHRASES, WHO, Phrase
 from otel_gpu.findings.words import (
@@ -24,6 +27,7 @@ from otel_gpu.findings.words import (
     describe_fault,
     describe_resource,
     describe_thread,
+    describe_where,
     format_duration,
     format_share,
     printable,
@@ -31,6 +35,12 @@ from otel_gpu.findings.words import (
 )
 
 _MOST_KINDS = 4
+# Of other kinds it is who had the CPU that was at work, and not who waited for it.
+_BEFORE_LINES: Mapping[str, str] = {
+    CauseKind.HOST_WORK: ", ",
+    CauseKind.UNEXPLAINED: ", but for samples ",
+    CauseKind.GIL: ", while others of its process worked ",
+}
 TIMES = "\N{MULTIPLICATION SIGN}"
 
 
@@ -187,9 +197,44 @@ def _effects(incident: Incident) -> Iterator[Part]:
         yield f", {len(ranked) - _MOST_KINDS:,} other kinds"
 
 
+def in_line(where: Where, work: str, share: float, samples: int) -> Sentence:
+    """
+    Say in which line somebody worked, and how many samples say so.
+
+    Args:
+        where: The line.
+        work: What it asked for, if that is known.
+        share: The line's share of them.
+        samples: How many there were.
+    """
+    known = f" ({work})" if work else ""
+    counted = f"{format_share(share)} of {count_of(samples, 'sample')}"
+    return ("in ", Name(describe_where(where)), f"{known}: {counted}")
+
+
+def in_lines(lines: Lines) -> Sentence:
+    """Say in which line somebody mostly worked; nothing where that is not known."""
+    line = lines.first
+    return in_line(line.where, line.work, lines.share_of(line), lines.samples) if line else ()
+
+
+def lines_of(cause: Cause) -> Sentence:
+    """Say whose work a cause ends at, as the end of a sentence; nothing where that is not known."""
+    where = in_lines(cause.lines)
+    return (_BEFORE_LINES.get(cause.kind, ", which was "), *where) if where else ()
+
+
+def work_of(process: Process) -> Sentence:
+    """Say in which line the work was that a verdict is due to; nothing where that is not known."""
+    if not (where := in_lines(process.lines)):
+        return ()
+    return ("it worked " if process.verdict == "cpu-bound" else "who it waited for worked ", *where)
+
+
 def _of_what(cause: Cause) -> Sentence:
     name = describe_resource(cause.resource) if cause.resource else ""
-    return (": ", Name(name)) if name else ()
+    said: Sentence = (": ", Name(name)) if name else ()
+    return (*said, *lines_of(cause))
 
 
 def _phrase_of(cause: Cause) -> Phrase | None:
