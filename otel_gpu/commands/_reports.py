@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import BinaryIO, NamedTuple, TextIO
 
 from rich.console import Console
 
@@ -148,9 +148,21 @@ def write_result(
 @contextmanager
 def open_for_writing(path: Path) -> Iterator[TextIO]:
     """Open a file that a person named, replacing an old one; ``OtelGpuError`` says why not."""
+    with _explained(path), path.open("w", encoding="utf-8") as file:
+        yield file
+
+
+@contextmanager
+def open_for_writing_bytes(path: Path) -> Iterator[BinaryIO]:
+    """Open one that is not text, as ``open_for_writing`` does."""
+    with _explained(path), path.open("wb") as file:
+        yield file
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
     try:
-        with path.open("w", encoding="utf-8") as file:
-            yield file
+        yield
     except OSError as error:
         hint = "name a file in a folder that exists and can be written"
         raise OtelGpuError(f"{path}: cannot be written: {error.strerror}", hint=hint) from error

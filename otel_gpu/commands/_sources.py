@@ -14,6 +14,19 @@ from otel_gpu.findings.words import count_of
 from otel_gpu.store.losses import describe_losses
 from otel_gpu.store.reader import StoreReader
 
+_SQLITE = b"SQLite format 3\0"
+
+
+def open_source(path: Path) -> Source:
+    """Open a file as what it is: a store, or else a recording."""
+    try:
+        with path.open("rb") as file:
+            is_store = file.read(len(_SQLITE)) == _SQLITE
+    except OSError:
+        # Who reads recordings says what is wrong with it.
+        is_store = False
+    return StoreSource(path) if is_store else RecordingSource(path)
+
 
 class RecordingSource(Source):
     """

@@ -18,7 +18,7 @@ from otel_gpu.commands._reports import (
 from otel_gpu.config import Config
 from otel_gpu.faces.html.page import make_page
 from otel_gpu.findings.json_form import make_document, to_text
-from otel_gpu.findings.top_stacks import CALLED, WAITED, StackCollector
+from otel_gpu.findings.top_stacks import CALLED, CPU, WAITED, WALL, StackCollector
 from otel_gpu.findings.words import format_size
 
 _STANDARD_OUTPUT = Path("-")
@@ -42,10 +42,15 @@ def run(args: Namespace, config: Config, out: Output) -> int:
         raise UsageError("name what to report on", hint="a recording, or --store FILE")
     with part_of(source, args) as window:
         collector = make_collector(config, source.rejected, window, args.pid)
-        stacks = [StackCollector(window, kind=kind, pids=args.pid) for kind in (CALLED, WAITED)]
+        kinds = (CALLED, WAITED, CPU, WALL)
+        stacks = [StackCollector(window, kind=kind, pids=args.pid) for kind in kinds]
         source.play(window, [collector, *stacks])
         document = collector.finish(source.name, source.notes)
-        page = make_page(document, flames=[one.finish(source.name) for one in stacks])
+        flames = [one.finish(source.name) for one in stacks]
+        # Without samples, the last one would be of waits alone, once more.
+        page = make_page(
+            document, flames=[one for one in flames if one.kind != WALL or one.samples]
+        )
         if not prints:
             _write(args.html, page, out)
         elif not out.stdout.isatty():

@@ -1,6 +1,6 @@
 """
-Add up the stacks of CUDA calls that became spans: Python, C++ and CUDA in one, by calls, time or
-bytes. Reads a recording or a store, which needs no privileges and no GPU; or captures live what is
+Add up the stacks of CUDA calls that became spans, of threads on CPUs and of waits: Python, C++,
+CUDA and the kernel in one, by calls, time or bytes. --diff compares two of them. Reads a recording or a store, which needs no privileges and no GPU; or captures live what is
 named by --pid, --cgroup, --all or a command after --, until that ends, the time is over or Ctrl-C
 is pressed. Sampled calls count as often as they were sampled from; --spans full gives every call a
 stack. With a command, its exit code is ours, and the text goes to standard error; --json and
@@ -13,19 +13,33 @@ from argparse import ArgumentParser, Namespace
 from otel_gpu.commands import JSON_HELP, Output, UsageError, add_file
 from otel_gpu.commands._live import add_target_arguments
 from otel_gpu.commands._live_source import LiveSource, find_source_or_capture, pids_of
-from otel_gpu.commands._reports import add_source_arguments, open_for_writing, part_of, write_result
+from otel_gpu.commands._reports import (
+    add_source_arguments,
+    open_for_writing,
+    open_for_writing_bytes,
+    part_of,
+    write_result,
+)
+from otel_gpu.commands._stack_sides import open_side
 from otel_gpu.config import Config
 from otel_gpu.errors import OtelGpuError
-from otel_gpu.faces.folded import fold, folded_line
-from otel_gpu.faces.html.flamegraph import flamegraph_page
+from otel_gpu.faces.folded import folded_differences, folded_line
+from otel_gpu.faces.html.flamegraph import difference_page, flamegraph_page
+from otel_gpu.faces.pprof import pprof_file
 from otel_gpu.faces.speedscope import speedscope_document
-from otel_gpu.faces.stacks_text import write_stacks
+from otel_gpu.faces.stacks_text import coverage, write_difference, write_stacks
+from otel_gpu.findings.document import Window
+from otel_gpu.findings.folding import fold
 from otel_gpu.findings.json_form import to_text
-from otel_gpu.findings.stacks_document import make_stacks_document
+from otel_gpu.findings.source import Source
+from otel_gpu.findings.stack_diff import StackDiff, compare
+from otel_gpu.findings.stacks_document import make_diff_document, make_stacks_document
 from otel_gpu.findings.top_stacks import (
-    BYTES,
     CALLED,
+    CALLS,
+    GRAPHS,
     MEASURES,
+    TIME,
     WAITED,
     StackCollector,
     StackReport,
@@ -38,10 +52,20 @@ TAKES_COMMAND = True
 def add_arguments(parser: ArgumentParser) -> None:
     add_source_arguments(parser, "look at", captures=True)
     add_target_arguments(parser, pid_note="; of a recording or store, only this process")
-    by = "what counts; default: %(default)s"
-    parser.add_argument("--by", choices=MEASURES, default=MEASURES[0], help=by)
+    by = (
+        "what counts: of CUDA calls their time, number or bytes; of threads their time on CPUs (from "
+        "samples), off them (in waits that became spans), or both; default: %(default)s"
+    )
+    parser.add_argument("--by", choices=(*MEASURES, *GRAPHS), default=MEASURES[0], help=by)
     api = "only calls of this CUDA API, also those inside other calls; may be repeated"
     parser.add_argument("--api", action="append", default=[], metavar="API", help=api)
+    thread = "only threads of this number or name, which may have * in it, each for itself; may be repeated"
+    parser.add_argument("--thread", action="append", default=[], metavar="THREAD", help=thread)
+    diff = (
+        "compare two recordings or stores, or two windows FROM..TO of the one that is named: which "
+        "frames have another share of the whole in B"
+    )
+    parser.add_argument("--diff", nargs=2, metavar=("A", "B"), help=diff)
     parser.add_argument(
         "--waits",
         action="store_true",
@@ -65,6 +89,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     add_file(parser, "--output", "write there instead of printing")
     add_file(parser, "--speedscope", "also write a profile for speedscope")
+    add_file(parser, "--pprof", "also write a profile for go tool pprof")
     add_file(parser, "--flamegraph", "also write a flame graph, as a page of HTML")
 
 
@@ -72,19 +97,30 @@ def run(args: Namespace, config: Config, out: Output) -> int:
     """Add up; the command's exit code, or 0."""
     if args.limit < 1:
         raise UsageError("--limit must be at least 1")
-    if args.waits and (args.api or args.by == BYTES):
+    if args.waits and (args.api or args.by not in (TIME, CALLS)):
         raise UsageError("waits are of no API and have no bytes", hint="leave out --api or --by")
+    if args.diff:
+        return _run_diff(args, config, out)
     source = find_source_or_capture(args, config, out, handled="looked at", done="shows the stacks")
     if isinstance(source, LiveSource) and not config.stacks.enabled:
         raise UsageError("stacks.enabled is false", hint="set it to true, or read a recording")
-    kind, pids = WAITED if args.waits else CALLED, pids_of(source, args)
     with part_of(source, args) as window:
-        stacks = StackCollector(
-            window, kind=kind, pids=pids, names=args.api, rejected=source.rejected
-        )
-        source.play(window, [stacks])
-        _write(stacks.finish(source.name, args.by, source.notes), args, out)
+        _write(_add_up(source, window, args), args, out)
     return source.exit_code
+
+
+def _add_up(source: Source, window: Window, args: Namespace) -> StackReport:
+    kind = WAITED if args.waits else args.by if args.by in GRAPHS else CALLED
+    stacks = StackCollector(
+        window,
+        kind=kind,
+        pids=pids_of(source, args),
+        names=args.api,
+        threads=args.thread,
+        rejected=source.rejected,
+    )
+    source.play(window, [stacks])
+    return stacks.finish(source.name, TIME if kind in GRAPHS else args.by, source.notes)
 
 
 def _write(report: StackReport, args: Namespace, out: Output) -> None:
@@ -92,16 +128,52 @@ def _write(report: StackReport, args: Namespace, out: Output) -> None:
     if args.json:
         lines = [to_text(make_stacks_document(report, args.limit))]
     elif args.folded:
-        lines = [folded_line(stack) for stack in fold(report.rows, args.by)]
+        lines = [folded_line(stack) for stack in fold(report.rows, report.by)]
     write_result(args, out, lines, lambda console: write_stacks(report, console, args.limit))
     # What was asked for is written before it is said that there is nothing to draw.
-    if (args.speedscope or args.flamegraph) and not report.total():
+    if (args.speedscope or args.flamegraph or args.pprof) and not report.total():
         hint = "see the notes above; `otel-gpu doctor` says what this host allows"
         raise OtelGpuError(f"no stack weighs anything by {args.by}", hint=hint)
     if args.speedscope:
         with open_for_writing(args.speedscope) as file:
             json.dump(speedscope_document(report), file)
+    if args.pprof:
+        with open_for_writing_bytes(args.pprof) as binary:
+            binary.write(pprof_file(report))
     if args.flamegraph:
-        title = f"{report.source}: {report.kind} by {report.by}"
+        title, about = f"{report.source}: {report.title}", [coverage(report), *report.notes]
         with open_for_writing(args.flamegraph) as file:
-            file.write(flamegraph_page(fold(report.rows, args.by), args.by, title))
+            file.write(flamegraph_page(fold(report.rows, report.by), report.by, title, about))
+
+
+def _run_diff(args: Namespace, config: Config, out: Output) -> int:
+    if args.speedscope or args.pprof or args.command or args.duration is not None or args.record:
+        hint = "--json, --folded and --flamegraph show one, of recordings and stores"
+        raise UsageError("a difference is no profile, and is not captured", hint=hint)
+    reports = []
+    for text in args.diff:
+        with open_side(text, args, config) as (source, window):
+            report = _add_up(source, window, args)
+        reports.append(
+            report if text == source.name else report._replace(source=f"{source.name} {text}")
+        )
+    diff = compare(*reports)
+    lines: list[str] | None = None
+    if args.json:
+        lines = [to_text(make_diff_document(diff, args.limit))]
+    elif args.folded:
+        lines = list(folded_differences(diff))
+    write_result(args, out, lines, lambda console: write_difference(diff, console, args.limit))
+    if args.flamegraph:
+        with open_for_writing(args.flamegraph) as file:
+            file.write(_difference_page(diff))
+    return 0
+
+
+def _difference_page(diff: StackDiff) -> str:
+    sides = zip("AB", (diff.before, diff.after), strict=True)
+    about = [
+        " ".join((f"{mark} is {report.source}. {coverage(report)}", *report.notes))
+        for mark, report in sides
+    ]
+    return difference_page(diff, f"{diff.after.title}: B against A", about)

@@ -1,7 +1,7 @@
 """
 Stacks as a file for speedscope (https://www.speedscope.app), which runs in a browser.
 
-One profile per process and measure; speedscope switches between them. The facts of its
+One profile per process (or thread, where these are kept apart) and measure; speedscope switches between them. The facts of its
 format: frames are shared by all profiles, a sample is a list of their numbers from the
 outermost to the innermost, and there is one weight for each sample.
 """
@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from otel_gpu import __version__
-from otel_gpu.findings.document import Frame, ProcessImage, key_of
-from otel_gpu.findings.top_stacks import BYTES, CALLS, MEASURES, TIME, StackReport, StackRow
-from otel_gpu.findings.words import printable, process_name, whole_line
+from otel_gpu.findings.document import Frame, key_of
+from otel_gpu.findings.top_stacks import BYTES, CALLS, GRAPHS, MEASURES, TIME, StackReport, StackRow
+from otel_gpu.findings.words import printable, process_name, thread_name, whole_line
 
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 _UNITS = {TIME: "nanoseconds", CALLS: "none", BYTES: "bytes"}
@@ -23,12 +23,15 @@ def speedscope_document(report: StackReport) -> dict[str, Any]:
     """Return the document; the profile that is shown first is of the report's measure."""
     # Their numbers, in the order in which they are first seen.
     frames: defaultdict[Frame, int] = defaultdict(lambda: len(frames))
-    by_process: dict[tuple[int, int], list[StackRow]] = {}
+    by_process: dict[tuple[object, ...], list[StackRow]] = {}
     for row in report.rows:
-        by_process.setdefault(key_of(row.process), []).append(row)
+        tid = row.thread.tid if row.thread else 0
+        by_process.setdefault((key_of(row.process), tid), []).append(row)
+    # How many samples and waits there are, together, is a measure of nothing.
+    others = () if report.kind in GRAPHS else (one for one in MEASURES if one != report.by)
     profiles = [
-        _profile(rows[0].process, rows, by, frames)
-        for by in (report.by, *(measure for measure in MEASURES if measure != report.by))
+        _profile(_name(rows[0]), rows, by, frames)
+        for by in (report.by, *others)
         for rows in by_process.values()
         if any(row.measure(by) > 0 for row in rows)
     ]
@@ -51,13 +54,18 @@ def _describe(frame: Frame) -> dict[str, Any]:
     return document
 
 
+def _name(row: StackRow) -> str:
+    name = process_name(row.process)
+    return name if row.thread is None else f"{name}, {thread_name(row.thread)}"
+
+
 def _profile(
-    process: ProcessImage, rows: Iterable[StackRow], by: str, frames: Mapping[Frame, int]
+    name: str, rows: Iterable[StackRow], by: str, frames: Mapping[Frame, int]
 ) -> dict[str, Any]:
     weighing = [row for row in rows if row.measure(by) > 0]
     return {
         "type": "sampled",
-        "name": f"{process_name(process)}, by {by}",
+        "name": f"{name}, by {by}",
         "unit": _UNITS[by],
         "startValue": 0,
         "endValue": sum(row.measure(by) for row in weighing),

@@ -6,7 +6,18 @@ from rich.console import Console
 from rich.text import Text
 
 from otel_gpu.findings.document import NATIVE, Frame
-from otel_gpu.findings.top_stacks import BYTES, CALLED, CALLS, StackReport, StackRow
+from otel_gpu.findings.spells import ON_CPU
+from otel_gpu.findings.stack_diff import Change, StackDiff
+from otel_gpu.findings.top_stacks import (
+    BYTES,
+    CALLED,
+    CALLS,
+    CPU,
+    GRAPHS,
+    WALL,
+    StackReport,
+    StackRow,
+)
 from otel_gpu.findings.words import (
     count_of,
     cut_frames,
@@ -16,9 +27,11 @@ from otel_gpu.findings.words import (
     frame_line,
     printable,
     process_name,
+    thread_name,
 )
 
 MAX_FRAMES = 24
+_WAITS = "Shorter waits are not listed, and threads that had nothing to do waited too."
 
 
 def write_stacks(report: StackReport, console: Console, limit: int) -> None:
@@ -42,6 +55,10 @@ def write_stacks(report: StackReport, console: Console, limit: int) -> None:
         share = format_share(sum(row.measure(report.by) for row in left_out) / (total or 1))
         _line(console, f"and {count_of(len(left_out), 'stack')} more: {share} of the {report.by}")
     console.print()
+    _write_end(report, console)
+
+
+def _write_end(report: StackReport, console: Console) -> None:
     if report.losses:
         lost = ", ".join(f"{printable(name)} {count:,}" for name, count in report.losses.items())
         _line(console, f"lost: {lost}")
@@ -66,14 +83,38 @@ def _line(console: Console, text: str, style: str = "") -> None:
     console.print(Text(text, style=style), soft_wrap=True)
 
 
+def write_difference(diff: StackDiff, console: Console, limit: int) -> None:
+    """Write which frames have another share of the whole than before, and of how much of what."""
+    for mark, report in zip("AB", (diff.before, diff.after), strict=True):
+        length_ns = report.end_unix_ns - report.start_unix_ns
+        name = f"{mark}: {printable(report.source)}: {format_duration(length_ns)}"
+        _line(console, name, style="bold")
+        _line(console, coverage(report))
+        _write_end(report, console)
+    console.print()
+    _line(console, f"Shares of {diff.after.title} through each frame, in A and B:", style="bold")
+    changes = [change for change in diff.by_frame() if change.change]
+    for change in changes[:limit]:
+        _line(console, f"  {describe_change(change)}  {change.frames[0].text}")
+    if left_out := len(changes[limit:]):
+        _line(console, f"and {count_of(left_out, 'frame')} more that changed less")
+    if not changes:
+        _line(console, "  nothing changed")
+
+
+def describe_change(change: Change) -> str:
+    """Return both shares, and the difference in percentage points."""
+    return f"{change.before:6.1%} → {change.after:6.1%} ({change.change * 100:+.1f})"
+
+
 def coverage(report: StackReport) -> str:
     """Say what stacks are of, and how many have none."""
+    if report.kind in GRAPHS:
+        return _coverage_of_time(report)
     noun = "calls" if report.kind == CALLED else "waits"
     text = f"Of {noun} that became spans: {report.seen:,} with a stack, {report.without_stack:,} without"
     if report.kind != CALLED:
-        return (
-            f"{text}. Shorter waits are not listed, and threads that had nothing to do waited too."
-        )
+        return f"{text}. {_WAITS}"
     if report.stand_for != report.seen:
         text += (
             f"; sampled ones count as often as they were sampled from, so these stand for "
@@ -84,8 +125,26 @@ def coverage(report: StackReport) -> str:
     return text + "."
 
 
+def _coverage_of_time(report: StackReport) -> str:
+    said = []
+    if report.kind in (CPU, WALL):
+        text = (
+            f"{count_of(report.samples, 'sample')} of threads on CPUs, which stand for "
+            f"{format_duration(report.on_cpu_ns)}"
+        )
+        if report.counted_on_cpu_ns is not None:
+            text += f"; counted: {format_duration(report.counted_on_cpu_ns)}"
+        said.append(f"{text}. Shares are estimates.")
+    if report.kind != CPU:
+        waits = report.seen - report.samples
+        said.append(f"{count_of(waits, 'wait')} that became spans. {_WAITS}")
+    if report.without_stack:
+        said.append(f"{report.without_stack:,} without a stack are drawn as such.")
+    return " ".join(said)
+
+
 def _describe(row: StackRow, report: StackReport, total: int) -> str:
-    noun = "call" if report.kind == CALLED else "wait"
+    noun = "call" if report.kind == CALLED else "sample" if row.name == ON_CPU else "wait"
     about = "" if row.seen == row.calls else "about "
     parts = [f"{about}{count_of(row.calls, noun)}", f"{about}{format_duration(row.time_ns)}"]
     if row.size_bytes or report.by == BYTES:
@@ -95,4 +154,7 @@ def _describe(row: StackRow, report: StackReport, total: int) -> str:
         position = 0 if report.by == CALLS else 2 if report.by == BYTES else 1
         parts[position] += f" ({share})"
     name = printable(row.name) or "unknown"
-    return f"{name} of {process_name(row.process)}: {', '.join(parts)}"
+    whose = process_name(row.process)
+    if row.thread is not None:
+        whose += f", {thread_name(row.thread)}"
+    return f"{name} of {whose}: {', '.join(parts)}"

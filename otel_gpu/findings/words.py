@@ -36,6 +36,7 @@ __all__ = [
     "short_process",
     "shorten",
     "stack_id_text",
+    "thread_name",
     "thread_number",
     "whole_line",
 ]
@@ -133,6 +134,11 @@ def describe_kind(effect: Effect) -> str:
 def thread_number(thread: Culprit) -> str:
     """A thread by process and number, which is left out where it says nothing."""
     return f"{thread.pid}" if thread.tid in (0, thread.pid) else f"{thread.pid}/{thread.tid}"
+
+
+def thread_name(thread: Culprit) -> str:
+    """A thread of a process that is named already: its name and number."""
+    return f"{printable(thread.comm) or '?'} ({thread.tid})"
 
 
 def describe_thread(thread: Culprit) -> str:

@@ -5,23 +5,36 @@ A box is a frame, its width what all stacks through it weigh, and below it lie t
 that it called; the process is at the top. Boxes that lie side by side are in alphabetical
 order: from left to right there is no time.
 
+Of a difference, a box is as wide as the mean of its shares before and after, so that what is gone
+and what is new can both be seen: blue is what shrank, red what grew, and the stronger the more.
+
 The page holds one script and one style, which never change, and a policy that allows those
 by their hashes and loads nothing.
 """
 
 import itertools
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from otel_gpu.faces.folded import FoldedFrame, FoldedStack, fold
 from otel_gpu.faces.html.markup import ENVIRONMENT, as_source, hash_of, source
+from otel_gpu.faces.stacks_text import describe_change
+from otel_gpu.findings.folding import FoldedFrame, FoldedStack, fold
+from otel_gpu.findings.stack_diff import Change, StackDiff
 from otel_gpu.findings.words import format_duration, format_size, printable
 
-__all__ = ["SCRIPT", "draw_flamegraph", "draw_key", "flamegraph_page", "fold"]
+__all__ = [
+    "SCRIPT",
+    "difference_page",
+    "draw_difference",
+    "draw_flamegraph",
+    "draw_key",
+    "flamegraph_page",
+    "fold",
+]
 
 WIDTH = 1200
 ROW = 17
@@ -36,13 +49,16 @@ _PADDING = 3
 # What a frame is, in a word and in hue, saturation and lightness, which its name varies.
 _TYPES: Mapping[str, tuple[str, tuple[int, int, int]]] = {
     "process": ("process", (0, 0, 82)),
+    "thread": ("thread", (0, 0, 74)),
     "cpython": ("Python", (211, 65, 70)),
     "native": ("native", (35, 80, 68)),
     "cuda": ("CUDA", (93, 50, 60)),
     "kernel": ("kernel", (0, 60, 70)),
+    "wait": ("waiting", (260, 45, 74)),
     "cut": ("left out", (0, 0, 90)),
 }
 _OTHER_COLOUR = (280, 30, 75)
+_GREW, _SHRANK, _SAME = 4, 222, "hsl(0 0% 93%)"
 _UNITS = {"time": format_duration, "bytes": format_size}
 
 SCRIPT = source("flamegraph.js")
@@ -56,12 +72,24 @@ svg.flamegraph { width: 100%; height: auto; } svg.flamegraph g { cursor: pointer
 """)
 
 
+class _Changed(NamedTuple):
+    # As a folded stack: two scales have no common one but that of the product of their sums.
+    frames: tuple[FoldedFrame, ...]
+    weight: int
+    before: int
+    after: int
+
+
+_Stack = FoldedStack | _Changed
+
+
 class _Box(NamedTuple):
     frame: FoldedFrame
     weight: int
     depth: int
     x: float
     width: float
+    through: Sequence[_Stack]
 
 
 def draw_flamegraph(stacks: Iterable[FoldedStack], by: str, *, most: int = MAX_BOXES) -> Markup:
@@ -72,12 +100,42 @@ def draw_flamegraph(stacks: Iterable[FoldedStack], by: str, *, most: int = MAX_B
     """
     ordered = sorted(stacks)
     total = sum(stack.weight for stack in ordered)
-    every = list(_lay_out(ordered, WIDTH / total)) if total > 0 else []
+    unit = _UNITS.get(by, str)
+
+    def describe(box: _Box, name: str) -> tuple[str, str]:
+        told = f"{unit(box.weight)} ({box.weight / total * 100:.1f}%)"
+        return told, _colour(box.frame.type, name)
+
+    return _picture(ordered, by, most, describe)
+
+
+def draw_difference(diff: StackDiff, *, most: int = MAX_BOXES) -> Markup:
+    """Return the picture of a difference, as ``draw_flamegraph`` does."""
+    before_total, after_total = diff.totals
+    ordered = sorted(
+        _Changed(frames, before * (after_total or 1) + after * (before_total or 1), before, after)
+        for frames, before, after in diff.stacks
+    )
+
+    def describe(box: _Box, _: str) -> tuple[str, str]:
+        pairs = [(one.before, one.after) for one in box.through if isinstance(one, _Changed)]
+        before, after = map(sum, zip(*pairs, strict=True))
+        change = Change((), before / (before_total or 1), after / (after_total or 1))
+        return describe_change(change).strip(), _colour_of_change(change)
+
+    return _picture(ordered, "change", most, describe)
+
+
+def _picture(
+    ordered: Sequence[_Stack], by: str, most: int, describe: Callable[[_Box, str], tuple[str, str]]
+) -> Markup:
+    total = sum(stack.weight for stack in ordered)
+    every = list(_lay_out(ordered, total)) if total > 0 else []
     wide = [box for box in every if box.width >= _LEAST_WIDTH]
     # Nothing is narrower than what lies below it, and the sort is stable.
     boxes = sorted(wide, key=lambda box: -box.width)[:most]
     rows = 1 + max((box.depth for box in boxes), default=0)
-    drawn = [_draw(box, total, by) for box in boxes]
+    drawn = [_draw(box, describe) for box in boxes]
     return _render("picture", drawn, by, WIDTH, rows * ROW, len(every) - len(boxes))
 
 
@@ -88,12 +146,25 @@ def draw_key(stacks: Iterable[FoldedStack]) -> Markup:
     return _render("key", keys)
 
 
-def flamegraph_page(stacks: Iterable[FoldedStack], by: str, title: str) -> str:
-    """Return a whole page with the picture, which a click enlarges."""
+def flamegraph_page(
+    stacks: Iterable[FoldedStack], by: str, title: str, about: Sequence[str] = ()
+) -> str:
+    """Return a whole page with the picture, which a click enlarges; ``about``: what it is made of."""
     drawn = list(stacks)
+    return _page(title, f"Width is {by}.", about, draw_key(drawn), draw_flamegraph(drawn, by))
+
+
+def difference_page(diff: StackDiff, title: str, about: Sequence[str] = ()) -> str:
+    """Return a whole page with the picture of a difference."""
+    colours = (f"hsl({hue} 90% 60%)" for hue in (_GREW, _SHRANK))
+    key = _render("key", [*zip(colours, ("grew", "shrank"), strict=True), (_SAME, "as before")])
+    width = "Width is the mean of both shares; the figures are the shares of A and B."
+    return _page(title, width, about, key, draw_difference(diff))
+
+
+def _page(title: str, width: str, about: Sequence[str], key: Markup, picture: Markup) -> str:
     policy = f"default-src 'none'; style-src {hash_of(_STYLE)}; script-src {hash_of(SCRIPT)}"
-    key, picture = draw_key(drawn), draw_flamegraph(drawn, by)
-    return _render("page", title, by, policy, _STYLE, SCRIPT, key, picture)
+    return _render("page", title, width, about, policy, _STYLE, SCRIPT, key, picture)
 
 
 def _render(macro: str, *values: object) -> Markup:
@@ -101,14 +172,16 @@ def _render(macro: str, *values: object) -> Markup:
     return Markup(found)  # noqa: S704 -- a macro's, which has escaped what is in it
 
 
-def _lay_out(stacks: list[FoldedStack], scale: float) -> Iterator[_Box]:
+def _lay_out(stacks: Sequence[_Stack], total: int) -> Iterator[_Box]:
     # No recursion: a stack may be deep. What is too narrow is not looked into.
     waiting = [(FoldedFrame("all", "process"), stacks, 0, 0.0)]
     while waiting:
         frame, through, depth, x = waiting.pop()
         weight = sum(stack.weight for stack in through)
-        yield _Box(frame, weight, depth, x, weight * scale)
-        if weight * scale >= _LEAST_WIDTH:
+        # One division of whole numbers, however large those of a difference are.
+        width = weight * WIDTH / total
+        yield _Box(frame, weight, depth, x, width, through)
+        if width >= _LEAST_WIDTH:
             deeper = [stack for stack in through if len(stack.frames) > depth]
             children = [stack.frames[depth] for stack in deeper]
             for child, group in itertools.groupby(
@@ -116,15 +189,16 @@ def _lay_out(stacks: list[FoldedStack], scale: float) -> Iterator[_Box]:
             ):
                 inside = [stack for _, stack in group]
                 waiting.append((child, inside, depth + 1, x))
-                x += sum(stack.weight for stack in inside) * scale
+                x += sum(stack.weight for stack in inside) * WIDTH / total
 
 
-def _draw(box: _Box, total: int, by: str) -> dict[str, Any]:
+def _draw(box: _Box, describe: Callable[[_Box, str], tuple[str, str]]) -> dict[str, Any]:
     """Return a box as the template writes it."""
     room = int((box.width - 2 * _PADDING) / _CHARACTER)
     name = _clip(printable(box.frame.text))
     short = printable(box.frame.short)
     label = short or name
+    told, colour = describe(box, name)
     shown = label if len(label) <= room else label[: room - 1] + "…"
     return {
         "x": box.x,
@@ -132,9 +206,8 @@ def _draw(box: _Box, total: int, by: str) -> dict[str, Any]:
         "width": box.width,
         "depth": box.depth,
         "whole": name,
-        "amount": _UNITS.get(by, str)(box.weight),
-        "share": box.weight / total,
-        "colour": _colour(box.frame.type, name),
+        "told": told,
+        "colour": colour,
         "shown": shown if room >= _PADDING else "",
         "short": short,
     }
@@ -143,6 +216,14 @@ def _draw(box: _Box, total: int, by: str) -> dict[str, Any]:
 def _colour(kind: str, name: str) -> str:
     _, (hue, saturation, lightness) = _TYPES.get(kind, ("", _OTHER_COLOUR))
     return f"hsl({hue} {saturation}% {lightness + zlib.crc32(name.encode()) % 9}%)"
+
+
+def _colour_of_change(change: Change) -> str:
+    strength = abs(change.change) / max(change.before, change.after, 1e-9)
+    if not strength:
+        return _SAME
+    hue = _GREW if change.change > 0 else _SHRANK
+    return f"hsl({hue} 90% {92 - 34 * strength:.0f}%)"
 
 
 def _clip(text: str) -> str:

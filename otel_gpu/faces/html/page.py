@@ -11,10 +11,17 @@ from otel_gpu.faces.stacks_text import coverage
 from otel_gpu.faces.tables import load_lines
 from otel_gpu.findings import causes, phrases, sentences, words
 from otel_gpu.findings.document import Document
-from otel_gpu.findings.top_stacks import StackReport
+from otel_gpu.findings.top_stacks import CALLED, CPU, OFF_CPU, WAITED, WALL, StackReport
 
 MOST_IN_FULL = 25
 MOST_BALANCES = 24
+_FLAME_TITLES = {
+    CALLED: "CUDA calls",
+    WAITED: "Waits of threads",
+    CPU: "Threads on CPUs",
+    OFF_CPU: "Threads off CPUs",
+    WALL: "Threads on and off CPUs",
+}
 
 
 def make_page(document: Document, *, flames: Iterable[StackReport] = ()) -> str:
@@ -45,6 +52,7 @@ ENVIRONMENT.tests["bar"] = lambda value: isinstance(value, shapes.Bar)
 for _module in (words, sentences, phrases, causes, stories, shapes, charts, tables, flamegraph):
     ENVIRONMENT.globals |= {name: value for name, value in vars(_module).items() if name[0] != "_"}
 ENVIRONMENT.globals |= {
+    "FLAME_TITLES": _FLAME_TITLES,
     "Id": Id,
     "MOST_BALANCES": MOST_BALANCES,
     "MOST_IN_FULL": MOST_IN_FULL,

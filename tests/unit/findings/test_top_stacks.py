@@ -11,11 +11,12 @@ from jsonschema import Draft202012Validator
 from rich.console import Console
 
 from otel_gpu import wire
-from otel_gpu.faces.folded import fold, folded_line
+from otel_gpu.faces.folded import folded_line
 from otel_gpu.faces.html.flamegraph import draw_flamegraph
 from otel_gpu.faces.speedscope import speedscope_document
 from otel_gpu.faces.stacks_text import write_stacks
 from otel_gpu.findings import top_stacks as stacks
+from otel_gpu.findings.folding import fold
 from otel_gpu.findings.json_form import to_text
 from otel_gpu.findings.stacks_document import make_stacks_document
 from otel_gpu.stacks.frames import Frame

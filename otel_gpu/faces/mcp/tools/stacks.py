@@ -15,15 +15,18 @@ from otel_gpu.faces.mcp.tool import Answer, about, noun, share, table, tool
 from otel_gpu.findings.causes import Interval, find_intervals
 from otel_gpu.findings.document import Document
 from otel_gpu.findings.stack_finder import StackFinder
+from otel_gpu.findings.stacks_document import coverage_form
 from otel_gpu.findings.top_stacks import (
     BYTES,
     CALLED,
+    GRAPHS,
     TIME,
     WAITED,
     StackCollector,
     StackReport,
     StackRow,
 )
+from otel_gpu.findings.words import thread_name
 from otel_gpu.probe_table import APIS
 
 _MAX_FRAMES = 16
@@ -33,7 +36,7 @@ _MAX_USES = 50
 _MAX_NAME = 64
 _ID = re.compile(r"[0-9a-f]{16}")
 # What a row is of, and with it the argument that chooses among rows.
-_NAMES = {CALLED: "api", WAITED: "reason"}
+_NAMES = {CALLED: "api", WAITED: "reason"} | dict.fromkeys(GRAPHS, "what")
 _ALL_APIS = tuple(sorted({api.name for api in APIS}))
 _NO_STACKS = (
     "None of them has a stack: none was captured, or the tool that this was imported from "
@@ -44,6 +47,8 @@ _API = (
     "parts of those."
 )
 _REASON = "Only waits for this, as get_time_budget names it."
+_OF = "What to add up: cpu is time on CPUs by samples, off-cpu time in waits, wall both."
+_THREAD = "Only threads with this number or name; * stands for any text, and each is for itself."
 _ONE = "One stack, in full: its stack_id."
 _NOTHING = "Nothing of this kind was kept one by one in this window."
 
@@ -52,16 +57,21 @@ _NOTHING = "Nothing of this kind was kept one by one in this window."
 def get_stacks(
     capture: Capture,
     asked: Question,
-    of: Annotated[Literal["calls", "waits"], Field(description="What to add up.")] = "calls",
+    *,
+    of: Annotated[
+        Literal["calls", "waits", "cpu", "off-cpu", "wall"], Field(description=_OF)
+    ] = "calls",
     by: Annotated[Literal["time", "calls", "bytes"], Field(description="What counts.")] = "time",
     api: Annotated[str, Field(max_length=_MAX_NAME, description=_API)] = "",
     reason: Annotated[str, Field(max_length=_MAX_NAME, description=_REASON)] = "",
+    thread: Annotated[str, Field(max_length=_MAX_NAME, description=_THREAD)] = "",
     id: Annotated[str, Field(max_length=_MAX_NAME, description=_ONE)] = "",  # noqa: A002 -- its name
     limit: Annotated[int, rows(100, "stacks")] = 10,
 ) -> Answer:
     """
-    Where in their programs CUDA calls were made, or (of waits) threads were blocked: Python line,
-    C++ and CUDA in one stack, innermost frame first, added up by time, calls or bytes. Only what
+    Where in their programs CUDA calls were made, threads were blocked (of waits), or spent time on
+    CPUs and off them (of cpu, off-cpu, wall: which code burns CPU): Python line, C++ and CUDA in one
+    stack, innermost frame first, added up by time, calls or bytes. Samples are estimates. Only what
     was kept one by one has a stack: seen is how many did, calls how many those stand for (a
     sampled call stands for many), coverage.counted how many calls there were. share is of the
     measure of all stacks. complete false: outer frames are missing; native and python say how
@@ -74,12 +84,15 @@ def get_stacks(
         return _in_full(capture, asked, id)
     if of == WAITED and (api or by == BYTES):
         raise ArgumentError("waits are of no API and have no bytes", hint="leave out api or by")
+    if of in GRAPHS and by != TIME:
+        raise ArgumentError(f"{of} is time, and has no {by}", hint="leave out by")
     if of == CALLED and reason:
         raise ArgumentError("calls have no reason", hint='say "of": "waits", or leave out reason')
     window = capture.resolve(asked)
     document = capture.study(asked).document
     names = [name for name in (api, reason) if name]
-    stacks = StackCollector(window, kind=of, pids=asked.pids, names=names)
+    threads = [thread] if thread else []
+    stacks = StackCollector(window, kind=of, pids=asked.pids, names=names, threads=threads)
     capture.play(window, [stacks])
     found = stacks.finish(document.source, by)
     notes = list(map(inert, found.notes))
@@ -89,12 +102,7 @@ def get_stacks(
         **about(document),
         "of": of,
         "by": by,
-        "coverage": {
-            "with_stack": found.seen,
-            "without_stack": found.without_stack,
-            "stand_for": found.stand_for,
-            "counted": found.counted,
-        },
+        "coverage": coverage_form(found),
         "frames_are": list(FRAME),
         "stacks": _stacks(found, limit),
         "notes": notes[:_MAX_NOTES],
@@ -108,14 +116,17 @@ def _stacks(found: StackReport, limit: int) -> Listing:
     listed, total = found.rows[:limit], found.total()
     alike = Counter(map(_looks, listed))
     kind = found.kind
+    fields = "" if kind in GRAPHS else kind
     rows = [
         noun(
             row,
-            f"pid service {_NAMES[kind]} {kind} seen time_us share",
+            f"pid service {_NAMES[kind]} {fields} seen time_us share",
             **_own(kind),
             share=lambda row: share(row.measure(found.by) / total) if total else None,
         )
-        | present(bytes=row.size_bytes)
+        | present(
+            bytes=row.size_bytes, thread=name_of(thread_name(row.thread)) if row.thread else ""
+        )
         | describe_stack(row.stack, _MAX_FRAMES, addresses=alike[_looks(row)] > 1)
         for row in listed
     ]

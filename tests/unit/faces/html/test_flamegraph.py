@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_gpu.faces.folded import FoldedFrame, FoldedStack
 from otel_gpu.faces.html import flamegraph
 from otel_gpu.faces.html.flamegraph import draw_flamegraph, flamegraph_page
+from otel_gpu.findings.folding import FoldedFrame, FoldedStack
 from tests.unit.findings.stack_samples import EVIL
 
 SVG = "{http://www.w3.org/2000/svg}"
