@@ -137,7 +137,7 @@ def _coverage_of_time(report: StackReport) -> str:
         said.append(f"{text}. Shares are estimates.")
     if report.kind != CPU:
         waits = report.seen - report.samples
-        said.append(f"{count_of(waits, 'wait')} that became spans. {_WAITS}")
+        said.append(f"Waits that became spans: {waits:,}. {_WAITS}")
     if report.without_stack:
         said.append(f"{report.without_stack:,} without a stack are drawn as such.")
     return " ".join(said)

@@ -87,7 +87,7 @@ def test_every_form_has_all_of_the_time(recording, capsys, tmp_path, by):
     assert gzip.decompress(profile.read_bytes())
     assert "slow_augment (/app/pictures.py:88)" in page.read_text()
     waits, samples = (
-        "1 wait that became spans." in page.read_text(),
+        "Waits that became spans: 1." in page.read_text(),
         "120 samples" in page.read_text(),
     )
     assert (waits, samples) == (by != "cpu", by != "off-cpu")
@@ -162,7 +162,7 @@ def test_two_captures_are_compared(recording, store, capsys, tmp_path):
     assert "    9.0% →  50.0% (+41.0)  crop (/app/pictures.py:20)" in text
     drawn = page.read_text()
     assert "91.0% →  50.0% (-41.0)" in drawn
-    assert f"A is {store}. 100 samples" in drawn
+    assert f"A: {store}. 100 samples" in drawn
     lines = output_of(capsys, "--diff", recording, faster, *asked, "--folded").splitlines()
     assert {tuple(line.rsplit(" ", 2)[1:]) for line in lines} == {
         ("910000000", "500000000"),

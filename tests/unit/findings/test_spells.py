@@ -220,12 +220,12 @@ def test_what_a_graph_is_made_of_is_said():
         "1 without a stack are drawn as such."
     )
     assert coverage(report_of(kind=OFF_CPU)) == (
-        "3 waits that became spans. Shorter waits are not listed, and threads that had nothing to do "
+        "Waits that became spans: 3. Shorter waits are not listed, and threads that had nothing to do "
         "waited too. 1 without a stack are drawn as such."
     )
     text = text_of(report_of())
     assert "102 samples of threads on CPUs" in text
-    assert "3 waits that became spans" in text
+    assert "Waits that became spans: 3." in text
     assert (
         "9 ticks of busy threads without a sample of their own, to keep to a limit: the samples that "
         "were taken stand for more." in text
