@@ -92,7 +92,7 @@ def write_difference(diff: StackDiff, console: Console, limit: int) -> None:
         _line(console, coverage(report))
         _write_end(report, console)
     console.print()
-    _line(console, f"Shares of {diff.after.title} through each frame, in A and B:", style="bold")
+    _line(console, f"Share of {diff.after.title} through each frame, in A and B:", style="bold")
     changes = [change for change in diff.by_frame() if change.change]
     for change in changes[:limit]:
         _line(console, f"  {describe_change(change)}  {change.frames[0].text}")

@@ -44,11 +44,9 @@ MEASURES = (TIME, CALLS, BYTES)
 CALLED, WAITED = "calls", "waits"
 CPU, OFF_CPU, WALL = GRAPHS = ("cpu", "off-cpu", "wall")
 _TITLES = {
-    CALLED: "calls",
-    WAITED: "waits",
-    CPU: "threads on CPUs",
-    OFF_CPU: "threads off CPUs",
-    WALL: "threads on and off CPUs",
+    CPU: "time on CPUs",
+    OFF_CPU: "time off CPUs",
+    WALL: "time on and off CPUs",
 }
 _NOUNS = {CALLED: "call", WAITED: "wait", CPU: "sample", OFF_CPU: "wait", WALL: "sample or wait"}
 
@@ -120,7 +118,7 @@ class StackReport(NamedTuple):
     @property
     def title(self) -> str:
         """What is added up, in words."""
-        return f"{_TITLES[self.kind]} by {self.by}"
+        return _TITLES.get(self.kind, f"{self.kind} by {self.by}")
 
     def total(self) -> int:
         """Return the measure of all rows together."""
