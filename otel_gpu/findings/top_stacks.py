@@ -34,7 +34,7 @@ from otel_gpu.findings.extent import Extent
 from otel_gpu.findings.spells import ON_CPU, Spell, spells_of
 from otel_gpu.findings.words import count_of
 from otel_gpu.ledger.agent import AgentReadings
-from otel_gpu.ledger.ledger import Ledger
+from otel_gpu.ledger.ledger import COUNTED, Ledger
 
 MAX_ROWS = 16_384
 """Stacks kept apart, each per process and API; what is beyond them is counted."""
@@ -163,14 +163,17 @@ class StackCollector:
         self._without_stack = 0
         self._left_out = 0
         self._incomplete = 0
-        self._ledger = Ledger(window)
+        # Of waits nothing is counted that could stand beside them.
+        self._is_counted = kind in (CALLED, CPU, WALL)
+        self._ledger = Ledger(window, metrics=COUNTED if kind == CALLED else frozenset())
         self._agent = AgentReadings()
         self._extent = Extent()
 
     def observe(self, activity: Activity) -> None:
         """Take one activity."""
         self._extent.observe(activity)
-        self._ledger.observe(activity)
+        if self._is_counted:
+            self._ledger.observe(activity)
         self._agent.observe(activity)
         match activity:
             case CallActivity() if self._kind == CALLED:

@@ -93,3 +93,13 @@ def test_names_steer_no_terminal(name):
     _, texts = parse(pprof_file(report_of(sample(TRAINER, SECOND, MS, stack=stack), kind=CPU)))
 
     assert all(text.isprintable() for text in texts)
+
+
+def test_what_no_clock_can_say_is_cut_off():
+    """A damaged record has weights that the format has no numbers for."""
+    most = (1 << 64) - 1
+    made = (sample(TRAINER, SECOND, most), sample(TRAINER, SECOND, most))
+
+    profile, _ = parse(pprof_file(report_of(*made, kind=CPU)))
+
+    assert [list(one.value) for one in profile.sample] == [[2, (1 << 63) - 1]]
