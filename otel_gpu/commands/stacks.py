@@ -173,7 +173,7 @@ def _run_diff(args: Namespace, config: Config, out: Output) -> int:
 def _difference_page(diff: StackDiff) -> str:
     sides = zip("AB", (diff.before, diff.after), strict=True)
     about = [
-        " ".join((f"{mark} is {report.source}. {coverage(report)}", *report.notes))
+        " ".join((f"{mark}: {report.source}. {coverage(report)}", *report.notes))
         for mark, report in sides
     ]
     return difference_page(diff, f"{diff.after.title}: B against A", about)

@@ -57,7 +57,6 @@ _MESSAGES: Mapping[str, tuple[tuple[str, int, str], ...]] = {
     "Function": (
         ("id", 1, "uint64"),
         ("name", 2, "int64"),
-        ("system_name", 3, "int64"),
         ("filename", 4, "int64"),
     ),
 }
@@ -109,15 +108,16 @@ def _profile(report: StackReport) -> Any:  # noqa: ANN401 -- made from the table
         # A sample says itself for how long it stands.
         profile.period_type.CopyFrom(profile.sample_type[-1])
         profile.period = 1
+    # Names stay without the one that symbols have in a library: pprof would demangle that again, and
+    # take the brackets of <module> for a template's.
+    functions: defaultdict[tuple[int, int], int] = defaultdict(lambda: len(functions) + 1)
     for frame, number in frames.items():
-        function = printable(frame.function) if frame.file else whole_line(frame)
-        profile.function.add(
-            id=number,
-            name=texts[function or "??"],
-            system_name=texts[printable(frame.function)],
-            filename=texts[printable(frame.file or frame.module)],
-        )
-        profile.location.add(id=number, line=[{"function_id": number, "line": frame.line}])
+        name = printable(frame.function) if frame.file else whole_line(frame)
+        told = texts[name or "??"], texts[printable(frame.file or frame.module)]
+        line = {"function_id": functions[told], "line": min(frame.line, _MOST)}
+        profile.location.add(id=number, line=[line])
+    for (name_at, file_at), number in functions.items():
+        profile.function.add(id=number, name=name_at, filename=file_at)
     profile.string_table.extend(texts)
     return profile
 

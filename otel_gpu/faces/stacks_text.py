@@ -92,7 +92,7 @@ def write_difference(diff: StackDiff, console: Console, limit: int) -> None:
         _line(console, coverage(report))
         _write_end(report, console)
     console.print()
-    _line(console, f"Shares of {diff.after.title} through each frame, in A and B:", style="bold")
+    _line(console, f"Share of {diff.after.title} through each frame, in A and B:", style="bold")
     changes = [change for change in diff.by_frame() if change.change]
     for change in changes[:limit]:
         _line(console, f"  {describe_change(change)}  {change.frames[0].text}")
@@ -137,7 +137,7 @@ def _coverage_of_time(report: StackReport) -> str:
         said.append(f"{text}. Shares are estimates.")
     if report.kind != CPU:
         waits = report.seen - report.samples
-        said.append(f"{count_of(waits, 'wait')} that became spans. {_WAITS}")
+        said.append(f"Waits that became spans: {waits:,}. {_WAITS}")
     if report.without_stack:
         said.append(f"{report.without_stack:,} without a stack are drawn as such.")
     return " ".join(said)

@@ -5,6 +5,7 @@ from otel_gpu.enrich.activities import (
     CallActivity,
     CallStack,
     OpenCallActivity,
+    SampleActivity,
     StallActivity,
 )
 
@@ -32,7 +33,7 @@ class StackFinder:
 
     def observe(self, activity: Activity) -> None:
         """Take one activity."""
-        if isinstance(activity, CallActivity | StallActivity | OpenCallActivity):
+        if isinstance(activity, CallActivity | StallActivity | SampleActivity | OpenCallActivity):
             stack = activity.stack
             if stack is not None and stack.id == self._id:
                 self.found = stack

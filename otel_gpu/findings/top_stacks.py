@@ -34,7 +34,7 @@ from otel_gpu.findings.extent import Extent
 from otel_gpu.findings.spells import ON_CPU, Spell, spells_of
 from otel_gpu.findings.words import count_of
 from otel_gpu.ledger.agent import AgentReadings
-from otel_gpu.ledger.ledger import Ledger
+from otel_gpu.ledger.ledger import COUNTED, Ledger
 
 MAX_ROWS = 16_384
 """Stacks kept apart, each per process and API; what is beyond them is counted."""
@@ -44,11 +44,9 @@ MEASURES = (TIME, CALLS, BYTES)
 CALLED, WAITED = "calls", "waits"
 CPU, OFF_CPU, WALL = GRAPHS = ("cpu", "off-cpu", "wall")
 _TITLES = {
-    CALLED: "calls",
-    WAITED: "waits",
-    CPU: "threads on CPUs",
-    OFF_CPU: "threads off CPUs",
-    WALL: "threads on and off CPUs",
+    CPU: "time on CPUs",
+    OFF_CPU: "time off CPUs",
+    WALL: "time on and off CPUs",
 }
 _NOUNS = {CALLED: "call", WAITED: "wait", CPU: "sample", OFF_CPU: "wait", WALL: "sample or wait"}
 
@@ -120,7 +118,7 @@ class StackReport(NamedTuple):
     @property
     def title(self) -> str:
         """What is added up, in words."""
-        return f"{_TITLES[self.kind]} by {self.by}"
+        return _TITLES.get(self.kind, f"{self.kind} by {self.by}")
 
     def total(self) -> int:
         """Return the measure of all rows together."""
@@ -165,14 +163,17 @@ class StackCollector:
         self._without_stack = 0
         self._left_out = 0
         self._incomplete = 0
-        self._ledger = Ledger(window)
+        # Of waits nothing is counted that could stand beside them.
+        self._is_counted = kind in (CALLED, CPU, WALL)
+        self._ledger = Ledger(window, metrics=COUNTED if kind == CALLED else frozenset())
         self._agent = AgentReadings()
         self._extent = Extent()
 
     def observe(self, activity: Activity) -> None:
         """Take one activity."""
         self._extent.observe(activity)
-        self._ledger.observe(activity)
+        if self._is_counted:
+            self._ledger.observe(activity)
         self._agent.observe(activity)
         match activity:
             case CallActivity() if self._kind == CALLED:

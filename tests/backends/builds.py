@@ -86,6 +86,15 @@ def prometheus() -> Path:
     return build_once(prometheus_path(), _unpack_prometheus)
 
 
+def pprof() -> Path:
+    """Build pprof of Go's own source where that is not done yet, and return the program."""
+    return build_once(cache() / "pprof", _build_pprof)
+
+
+def _build_pprof(work: Path, target: Path) -> None:
+    _run([require_go(), "build", "-o", str(target), "cmd/pprof"], work)
+
+
 def _build_jaeger(work: Path, target: Path) -> None:
     shutil.copy(HERE / "jaeger" / "go.mod", work)
     shutil.copy(HERE / "jaeger" / "go.sum", work)

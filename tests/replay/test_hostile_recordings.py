@@ -1,5 +1,6 @@
 """A recording from a stranger must not break a replay, whatever its records say."""
 
+import gzip
 import json
 import logging
 import os
@@ -28,6 +29,7 @@ def kernel_records(draw):
             [
                 (wire.RECORD_CUDA_CALL, wire.CUDA_CALL_RECORD),
                 (wire.RECORD_STALL, wire.STALL_RECORD),
+                (wire.RECORD_CPU_SAMPLE, wire.CPU_SAMPLE_RECORD),
                 (wire.RECORD_FORK, wire.FORK_RECORD),
                 (wire.RECORD_EXEC, wire.EXEC_RECORD),
                 (wire.RECORD_EXIT, wire.EXIT_RECORD),
@@ -226,7 +228,18 @@ def test_no_record_breaks_a_replay(tmp_path_factory, starts_well, records, stack
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(RECORDS, st.sampled_from([["--json"], ["--folded", "--by", "bytes"], ["--waits"]]))
+@given(
+    RECORDS,
+    st.sampled_from(
+        [
+            ["--json"],
+            ["--folded", "--by", "bytes"],
+            ["--waits"],
+            ["--folded", "--by", "wall"],
+            ["--json", "--by", "cpu", "--thread", "*"],
+        ]
+    ),
+)
 def test_no_record_breaks_a_list_of_stacks(tmp_path_factory, records, arguments):
     """Nor the adding up of its stacks, and what is drawn of them."""
     folder = tmp_path_factory.getbasetemp()
@@ -237,6 +250,7 @@ def test_no_record_breaks_a_list_of_stacks(tmp_path_factory, records, arguments)
         [
             *("stacks", str(folder / "hostile"), "--output", str(shown), *arguments),
             *("--flamegraph", str(folder / "page"), "--speedscope", str(folder / "scope")),
+            *("--pprof", str(folder / "pprof")),
         ]
     )
 
@@ -246,3 +260,25 @@ def test_no_record_breaks_a_list_of_stacks(tmp_path_factory, records, arguments)
     assert code in (0, 1)
     if code == 0:
         json.loads((folder / "scope").read_bytes())
+        gzip.decompress((folder / "pprof").read_bytes())
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(RECORDS, RECORDS, st.sampled_from([["--json"], ["--folded"], []]))
+def test_no_record_breaks_a_difference(tmp_path_factory, before, after, arguments):
+    """Whichever of two recordings it is in."""
+    folder = tmp_path_factory.getbasetemp()
+    sides = [folder / name for name in ("before", "after")]
+    for path, records in zip(sides, (before, after), strict=True):
+        write(path, True, records)
+
+    code = cli.main(
+        [
+            *("stacks", "--by", "wall", "--diff", *map(str, sides), *arguments),
+            *("--output", str(folder / "shown"), "--flamegraph", str(folder / "page")),
+        ]
+    )
+
+    assert code == 0
+    text = (folder / "shown").read_text(encoding="utf-8")
+    assert {c for c in text if not c.isprintable()} <= {"\n"}

@@ -12,7 +12,7 @@ import pytest
 from otel_gpu import cli
 from otel_gpu.demo.scenarios import SCENARIOS
 from tests.replay.make_recordings import recording_path
-from tests.unit.commands import starved
+from tests.unit.commands import busy, starved
 from tests.unit.faces.html.pages import Seen
 
 SVG = ("xmlns", "class", "viewbox", "role", "aria-label", "font-family", "font-size", "fill")
@@ -153,6 +153,17 @@ def test_flame_graphs_are_of_the_calls_and_of_the_waits(capsys):
     assert titles == ["CUDA calls", "Waits of threads"]
     assert "<title>fragmentation_pattern (/app/train.py:74)\n2 ms (11.9%)</title>" in page
     assert Seen(page).elements.count(("svg", SVG)) == 2
+
+
+def test_where_samples_were_taken_time_on_cpus_is_drawn_too(capsys, tmp_path):
+    """Alone, and in one graph with the waits."""
+    page = page_of(capsys, busy.write(tmp_path / "busy.otelgpu"))
+
+    titles = re.findall('<h3 class="flame-title">(.*?)</h3>', page)
+    assert titles == ["Waits of threads", "Threads on CPUs", "Threads on and off CPUs"]
+    assert "<title>slow_augment (/app/pictures.py:88)\n910 ms (75.8%)</title>" in page
+    assert "<title>[ipc]\n700 ms (36.8%)</title>" in page
+    assert "120 samples of threads on CPUs" in Seen(page).text
 
 
 def test_without_stacks_there_are_no_flame_graphs(capsys):

@@ -19,6 +19,7 @@ from otel_gpu.findings.stacks_document import coverage_form
 from otel_gpu.findings.top_stacks import (
     BYTES,
     CALLED,
+    CPU,
     GRAPHS,
     TIME,
     WAITED,
@@ -151,10 +152,11 @@ def _in_full(capture: Capture, asked: Question, wanted: str) -> dict[str, Any]:
         # All APIs by their names: calls inside other calls are included too.
         CALLED: StackCollector(window, kind=CALLED, pids=asked.pids, names=_ALL_APIS),
         WAITED: StackCollector(window, kind=WAITED, pids=asked.pids),
+        CPU: StackCollector(window, kind=CPU, pids=asked.pids),
     }
     capture.play(window, [finder, *kinds.values()])
     if finder.found is None:
-        return {**about(document), "note": "No call and no wait of this window has this stack."}
+        return {**about(document), "note": "No call, wait or sample of this window has this stack."}
     shown: dict[str, Any] = {
         **about(document),
         "frames_are": list(FRAME),
@@ -164,6 +166,8 @@ def _in_full(capture: Capture, asked: Question, wanted: str) -> dict[str, Any]:
         found = stacks.finish(document.source, TIME)
         uses = [row for row in found.rows if row.stack.id == finder.found.id]
         fields = f"pid service {_NAMES[kind]} {kind} seen time_us bytes"
+        if kind == CPU:
+            fields = "pid service what seen time_us"
         shown[kind] = table(uses, fields, _MAX_USES, **_own(kind))
     return shown | {"calls_that_had_not_returned": finder.open_calls}
 

@@ -14,7 +14,7 @@ from otel_gpu.records import json_record
 from otel_gpu.stacks.frames import CUT, NATIVE, PYTHON, Frame
 from tests.activities import call_stack
 from tests.synthetic import call_record
-from tests.unit.commands import starved
+from tests.unit.commands import busy, starved
 from tests.unit.faces.mcp import served
 
 # What the made-up training tells; see tests/replay/make_recordings.py.
@@ -171,7 +171,7 @@ def test_an_id_that_is_none_is_said(training):
     told = served.ask(training, "get_stacks", id="00000000000000ff")
     text, is_error = answer(training, "get_stacks", {"id": "<51>"})
 
-    assert told["note"] == "No call and no wait of this window has this stack."
+    assert told["note"] == "No call, wait or sample of this window has this stack."
     assert is_error
     assert "is not an id" in json.loads(text)["error"]
 
@@ -367,3 +367,56 @@ def test_what_is_not_known_is_left_out():
     assert code_of(None) == {}
     assert code_of(nowhere) == {"stack_id": "00000000000000ab"}
     assert describe_stack(nowhere, 16)["frames"] == [["cut", "3 frames left out"]]
+
+
+@pytest.fixture(params=["recording", "store"])
+def loader(request, tmp_path):
+    recording = busy.write(tmp_path / "busy.otelgpu")
+    if request.param == "recording":
+        return served.capture_of(recording)
+    return served.capture_of(None, served.store_of(recording, tmp_path / "store.db"))
+
+
+def test_time_on_cpus_is_told_by_line(loader):
+    """What burns it, how much of it, and of how much that is known."""
+    found = served.ask(loader, "get_stacks", of="cpu", thread="pt_data*")
+
+    assert [(row["code"]["function"], row["share"]) for row in found["stacks"]["rows"]] == [
+        ("slow_augment", 0.91),
+        ("crop", 0.09),
+    ]
+    first = found["stacks"]["rows"][0]
+    assert (first["what"], first["seen"], first["time_us"]) == ("on_cpu", 91, 910_000)
+    assert first["thread"] == "pt_data_worker (4250)"
+    assert found["coverage"]["samples"] == 100
+    assert (
+        served.ask(loader, "get_stacks", of="cpu")["coverage"]["counted_on_cpu_ns"] == 1_210_000_000
+    )
+
+
+def test_waits_and_calls_are_in_one_graph(loader):
+    """With what was waited for, and with the CUDA call that a thread was in."""
+    found = served.ask(loader, "get_stacks", of="wall")
+
+    assert [row["what"] for row in found["stacks"]["rows"]] == ["on_cpu", "ipc", "on_cpu", "on_cpu"]
+    assert found["stacks"]["rows"][1]["frames"][0][:2] == ["wait", "[ipc]"]
+    assert found["stacks"]["rows"][2]["frames"][0][:2] == ["cuda", "cudaStreamSynchronize"]
+    waits = served.ask(loader, "get_stacks", of="off-cpu", reason="ipc")
+    assert [row["what"] for row in waits["stacks"]["rows"]] == ["ipc"]
+
+
+def test_a_stack_of_samples_is_told_in_full(loader):
+    """With the waits at the same place."""
+    found = served.ask(loader, "get_stacks", id=f"{busy.SLOW:016x}")
+
+    assert found["stack"]["code"]["function"] == "slow_augment"
+    assert found["cpu"]["rows"] == [[4242, "train.py", "on_cpu", 91, 910_000]]
+    assert found["waits"]["rows"][0][2] == "ipc"
+
+
+def test_time_has_no_bytes(loader):
+    """And no number of calls."""
+    text, is_error = answer(loader, "get_stacks", {"of": "cpu", "by": "bytes"})
+
+    assert is_error
+    assert "cpu is time, and has no bytes" in text
