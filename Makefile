@@ -14,6 +14,8 @@ C_SOURCES = $(wildcard bpf/*.[ch] tests/stubs/*.[ch] tests/workloads/*.[ch] tool
 IN_PARALLEL := -n auto --maxprocesses 8 --no-loadscope-reorder
 # bpftool is in a folder that not every user's PATH has.
 export PATH := $(PATH):/usr/sbin:/sbin
+# Each of many processes would compile the packages that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test soak test-backends check format bpf bpf-host wire semconv docs check-generated bench check-gpu wheel clean

@@ -20,9 +20,10 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
-SHARED = "tests/packaging/"
+# What tests of a folder share takes long: a wheel and a host, and runs of scenarios.
+SHARED = ("tests/packaging/", "tests/scenarios/")
 # A file is run by one process, so the longest are begun before the others.
-LONGEST = (SHARED, "tests/unit/test_many_processes.py")
+LONGEST = (SHARED[0], "tests/kernel/test_quickstart.py", "tests/unit/store/test_many_processes.py")
 FOLDER = Path(__file__).resolve().parents[1] / ".output" / "tests"
 # What is added to the niceness of the process that stands back.
 BEHIND = 2
@@ -69,15 +70,11 @@ def order(item: pytest.Item) -> tuple[int, bool, bool]:
 
 
 class Groups(LoadScopeScheduling):
-    """
-    Gives a test process a file at a time, as its tests share fixtures.
-
-    A wheel, and the host that it is installed on, are shared by a folder.
-    """
+    """Gives a test process a file at a time, as its tests share fixtures, or a folder."""
 
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.partition("::")[0]
-        return SHARED if path.startswith(SHARED) else path
+        return next(filter(path.startswith, SHARED), path)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         if stands_back(node.gateway.id, self.numnodes):

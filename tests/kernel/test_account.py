@@ -19,7 +19,7 @@ from tests.kernel.agent import FIRST, Agent
 from tests.stubs.build import StubLibraries
 
 # What other tests do to the machine must not be a cause as large as the injected one.
-pytestmark = [pytest.mark.kernel, pytest.mark.alone]
+pytestmark = [pytest.mark.kernel, pytest.mark.alone(among="kernel")]
 
 MS = 1_000_000
 WORKLOAD = Path(__file__).resolve().parents[1] / "workloads" / "account.py"

@@ -1,5 +1,6 @@
 """Fixtures of the scenario tests: the programs, built once."""
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,12 +12,17 @@ from tests.scenarios.blame import Blame, capture, explain
 
 
 @pytest.fixture(scope="session")
-def run_scenario(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Blame]:
-    """Run a scenario by name, and explain it."""
+def run_scenario(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Blame]:
+    """
+    Run a scenario by name, and explain it.
+
+    Tests that judge different things of a scenario share a run of it; ``number`` asks for another.
+    """
     folder = tmp_path_factory.mktemp("scenarios")
     built: list[str] = []
 
-    def run(name: str) -> Blame:
+    @functools.cache
+    def run(name: str, _: int) -> Blame:
         scenario = SCENARIOS[name]
         if not built:
             built.extend(build(scenario, folder))
@@ -24,4 +30,4 @@ def run_scenario(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Bl
         truth = capture(scenario, [*built[:-1], name], recording)
         return Blame(truth, explain(recording))
 
-    return run
+    return lambda name, number=0: run(name, number)

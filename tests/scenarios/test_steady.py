@@ -68,12 +68,12 @@ def faults_of(blame: Blame, loss: InjectedCause) -> Iterator[str]:
 @pytest.mark.parametrize("run", range(RUNS))
 @pytest.mark.parametrize("name", SLOW)
 def test_what_every_step_loses_is_found(
-    run_scenario: Callable[[str], Blame],
+    run_scenario: Callable[[str, int], Blame],
     name: str,
     run: int,
 ) -> None:
     """The cause comes first, with its time, who it was and what for, and nearly all is known."""
-    blame = run_scenario(name)
+    blame = run_scenario(name, run)
 
     assert blame.truth.losses
     wrong = [fault for loss in blame.truth.losses for fault in faults_of(blame, loss)]
