@@ -316,8 +316,8 @@ static __always_inline bool is_known_waker(const struct thread *thread)
 }
 
 /* Book a wait that another watched thread ended, which was on a CPU all the time. */
-static __always_inline void book_woken(struct thread *thread, struct times_key *key,
-				       __u64 blocked_ns, __u64 unbooked_ns)
+static __noinline int book_woken(struct thread *thread, struct times_key *key, __u64 blocked_ns,
+				 __u64 unbooked_ns)
 {
 	key->who_pid = thread->waker_pid;
 	key->who_tid = thread->waker_tid;
@@ -326,6 +326,7 @@ static __always_inline void book_woken(struct thread *thread, struct times_key *
 	key->end_state = STATE_ON_CPU;
 	book_wait(&thread->kept[KEPT_BLOCKED], key, thread->waker_comm, unbooked_ns, blocked_ns);
 	keep_link(thread, blocked_ns, thread->waker_pid, thread->waker_tid, STATE_ON_CPU);
+	return 0;
 }
 
 /* Book a wait that another thread ended, or nobody. */

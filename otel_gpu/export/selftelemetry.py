@@ -28,6 +28,7 @@ def _counters() -> Iterator[tuple[int, Instrument, Attributes]]:
     for n, probe in semconv.OTEL_GPU_PROBE_TYPE_VALUES.items():
         yield n, semconv.METRIC_OTEL_GPU_PROBE_HITS, ((semconv.OTEL_GPU_PROBE_TYPE, probe),)
     yield wire.COUNTER_SAMPLES, semconv.METRIC_OTEL_GPU_STACKS_TAKEN, ()
+    yield wire.COUNTER_TIMES_FOLDED, semconv.METRIC_OTEL_GPU_TIMES_FOLDED, ()
 
 
 # Counters of the kernel side: of which instrument each is, and with which attributes.
