@@ -484,7 +484,8 @@ __attribute__((unused)) static __noinline int book_off_cpu(struct thread *thread
 	key.system_call = -1;
 	key.resource = 0;
 	key.state = STATE_RUN_QUEUE;
-	key.flags = 0;
+	/* Nobody had an idle CPU: waking it up is what took the time. */
+	key.flags = thread->stall_flags & STALL_IDLE_CPU;
 	key.end_state = STATE_NONE;
 	return book_wait(&thread->kept[KEPT_RUN_QUEUE], &key, thread->culprit_comm,
 			 now_ktime_ns - from_ktime_ns, now_ktime_ns - runnable_ktime_ns);

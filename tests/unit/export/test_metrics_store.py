@@ -659,6 +659,7 @@ def test_the_agent_says_what_it_lost_and_cost(sink):
             samples_withheld=6,
             lost_sample=2,
             lost_python=1,
+            times_folded=8,
         ),
         status(
             9,
@@ -690,6 +691,7 @@ def test_the_agent_says_what_it_lost_and_cost(sink):
     assert (lost[("sample",)], lost[("python_frames",)]) == (2, 1)
     assert len(lost) == 18
     assert collected.values("otel_gpu.stacks.taken", "otel-gpu") == {(): 40}
+    assert collected.values("otel_gpu.times.folded", "otel-gpu") == {(): 8}
     assert collected.values("otel_gpu.stacks.withheld", "otel-gpu") == {("rate",): 6}
     assert collected.values("otel_gpu.stacks.resolved", "otel-gpu") == {(True,): 26, (False,): 4}
     assert collected.values("otel_gpu.stacks.distinct", "otel-gpu") == {(): 7}
