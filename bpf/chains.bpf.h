@@ -332,8 +332,8 @@ static __always_inline bool is_known_waker(const struct thread *thread)
 }
 
 /* Book a wait that another watched thread ended, which was on a CPU all the time. */
-static __always_inline void book_woken(struct thread *thread, struct times_key *key,
-				       __u64 blocked_ns, __u64 unbooked_ns)
+static __noinline int book_woken(struct thread *thread, struct times_key *key, __u64 blocked_ns,
+				 __u64 unbooked_ns)
 {
 	key->who_pid = thread->waker_pid;
 	key->who_tid = thread->waker_tid;
@@ -342,6 +342,7 @@ static __always_inline void book_woken(struct thread *thread, struct times_key *
 	key->end_state = STATE_ON_CPU;
 	book_wait(&thread->kept[KEPT_BLOCKED], key, thread->waker_comm, unbooked_ns, blocked_ns);
 	keep_link(thread, blocked_ns, thread->waker_pid, thread->waker_tid, STATE_ON_CPU);
+	return 0;
 }
 
 /* Book a wait that another thread ended, or nobody. */
@@ -499,7 +500,8 @@ __attribute__((unused)) static __noinline int book_off_cpu(struct thread *thread
 	key.system_call = -1;
 	key.resource = 0;
 	key.state = STATE_RUN_QUEUE;
-	key.flags = 0;
+	/* Nobody had an idle CPU: waking it up is what took the time. */
+	key.flags = thread->stall_flags & STALL_IDLE_CPU;
 	key.end_state = STATE_NONE;
 	return book_wait(&thread->kept[KEPT_RUN_QUEUE], &key, thread->culprit_comm,
 			 now_ktime_ns - from_ktime_ns, now_ktime_ns - runnable_ktime_ns);

@@ -5,7 +5,9 @@
  * sets the configured ones before it loads the object.
  *
  * All hash maps are preallocated: they are filled from scheduler tracepoints,
- * where allocating memory is not safe on every kernel that we support.
+ * where allocating memory is not safe on every kernel that we support. Where it is, since Linux
+ * kernel commit fba1a1c6c912 ("bpf: Convert hash map to bpf_mem_alloc.") (in v6.1), the agent lets
+ * the threads' map grow: few hosts have as many threads as it has room for.
  */
 #ifndef OTEL_GPU_MAPS_BPF_H
 #define OTEL_GPU_MAPS_BPF_H

@@ -87,6 +87,8 @@ class CaptureConfig:
         max_processes: Watched processes at one time.
         max_series: Series (histograms) that the kernel side holds; calls beyond them are counted as
             lost.
+        max_times: Entries of the time account; time that finds no room among them has a state and
+            a context and no details, such as who was waited for.
         open_call_limit_s: A call that has been open for longer than this is reported while it
             hangs.
         snapshot_interval_s: How often the kernel's counters are read.
@@ -103,6 +105,7 @@ class CaptureConfig:
     max_threads: int = _option(16_384, bounds=(64, 1_048_576))
     max_processes: int = _option(4_096, bounds=(16, 1_048_576))
     max_series: int = _option(4_096, bounds=(64, 1_048_576))
+    max_times: int = _option(32_768, bounds=(1_024, 1_048_576))
     open_call_limit_s: float = _option(10.0, bounds=(0.1, 86_400.0))
     snapshot_interval_s: float = _option(1.0, bounds=(0.1, 3_600.0))
     discovery_interval_s: float = _option(2.0, bounds=(0.1, 3_600.0))

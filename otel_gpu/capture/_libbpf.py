@@ -86,6 +86,7 @@ class BatchOptions(ctypes.Structure):
     _fields_ = _fields("sz:Q elem_flags:Q flags:Q")
 
 
+BPF_F_NO_PREALLOC = 1
 BPF_TRACE_UPROBE_MULTI = 48
 _BPF_LINK_CREATE = 28
 _BPF_F_UPROBE_MULTI_RETURN = 1
@@ -113,6 +114,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "bpf_map__value_size": (c_uint32, [c_void_p]),
     "bpf_map__max_entries": (c_uint32, [c_void_p]),
     "bpf_map__set_max_entries": (c_int, [c_void_p, c_uint32]),
+    "bpf_map__set_map_flags": (c_int, [c_void_p, c_uint32]),
     "bpf_map__set_initial_value": (c_int, [c_void_p, c_char_p, c_size_t]),
     "bpf_program__set_expected_attach_type": (c_int, [c_void_p, c_int]),
     "bpf_program__set_autoload": (c_int, [c_void_p, ctypes.c_bool]),

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Self
 
 from otel_gpu.capture._libbpf import (
+    BPF_F_NO_PREALLOC,
     BPF_TRACE_UPROBE_MULTI,
     BatchOptions,
     Libbpf,
@@ -161,6 +162,7 @@ class BpfObject:
         self._uprobes = uprobes
         self._links: list[Link] = []
         self._max_entries: dict[str, int] = {}
+        self._grown: list[str] = []
         self._read_only_data: dict[str, bytes] = {}
         self._left_out: list[str] = []
         self._object = 0
@@ -189,6 +191,10 @@ class BpfObject:
     def set_max_entries(self, name: str, entries: int) -> None:
         """Size a map; before ``load``."""
         self._max_entries[name] = entries
+
+    def let_grow(self, name: str) -> None:
+        """Let a hash map take memory for the entries that it has, and no more; before ``load``."""
+        self._grown.append(name)
 
     def set_read_only_data(self, section: str, data: bytes) -> None:
         """Fill a ``.rodata`` section; before ``load``. The sizes must agree."""
@@ -236,6 +242,8 @@ class BpfObject:
         self._object = self.libbpf.pointer("bpf_object__open_file", path, options, what=what)
         for name, entries in self._max_entries.items():
             call("bpf_map__set_max_entries", self._map(name), entries, what=f"map {name}")
+        for name in self._grown:
+            call("bpf_map__set_map_flags", self._map(name), BPF_F_NO_PREALLOC, what=f"map {name}")
         for section, data in self._read_only_data.items():
             what = f"{section} does not take {len(data)} bytes"
             call("bpf_map__set_initial_value", self._map(section), data, len(data), what=what)

@@ -34,6 +34,9 @@ _TRACEPOINTS = (
 # By whether the kernel can read its stacks in place; see bpf/core_fixes.bpf.h.
 _SWITCHES = {True: "sched_switch_in_place", False: "sched_switch"}
 _READS_IN_PLACE = "bpf_rdonly_cast"
+# Since Linux 6.1, programs can take memory wherever they run; see bpf/maps.bpf.h.
+_ALLOCATES = "bpf_mem_alloc_init"
+_TIMES_PER_FOLDED = 8
 _BOOK_PASSING = "book_passing"
 _RETRANSMITS = "tcp_retransmit_skb"
 _CPU_TICK = "cpu_tick"
@@ -84,8 +87,12 @@ class Programs:
             ("aggregates", capture.max_series),
             ("thresholds", capture.max_series),
             ("interpreters", capture.max_processes),
+            ("thread_times", capture.max_times),
+            ("folded_times", capture.max_times // _TIMES_PER_FOLDED),
         ):
             self.bpf.set_max_entries(name, entries)
+        if has_kernel_function(_ALLOCATES):
+            self.bpf.let_grow("threads")
         self.bpf.leave_out(_SWITCHES[not in_place])
         self._tracepoints = [*_TRACEPOINTS, self.switch_program]
         # The other object has no such program.

@@ -30,6 +30,7 @@ def _counters() -> Iterator[tuple[int, Instrument, Attributes]]:
         yield n, semconv.METRIC_OTEL_GPU_PROBE_HITS, ((semconv.OTEL_GPU_PROBE_TYPE, probe),)
     yield wire.COUNTER_SAMPLES, semconv.METRIC_OTEL_GPU_STACKS_TAKEN, ()
     yield wire.COUNTER_CPU_SAMPLES, semconv.METRIC_OTEL_GPU_CPU_SAMPLES_TAKEN, ()
+    yield wire.COUNTER_TIMES_FOLDED, semconv.METRIC_OTEL_GPU_TIMES_FOLDED, ()
 
 
 # Counters of the kernel side: of which instrument each is, and with which attributes.

@@ -202,6 +202,7 @@ METRIC_OTEL_GPU_RECORDS_LOST = Instrument("otel_gpu.records.lost", "{record}")
 METRIC_OTEL_GPU_RECORDS_REJECTED = Instrument("otel_gpu.records.rejected", "{record}")
 METRIC_OTEL_GPU_SPANS_CHOSEN = Instrument("otel_gpu.spans.chosen", "{span}")
 METRIC_OTEL_GPU_SPANS_WITHHELD = Instrument("otel_gpu.spans.withheld", "{span}")
+METRIC_OTEL_GPU_TIMES_FOLDED = Instrument("otel_gpu.times.folded", "{time}")
 METRIC_OTEL_GPU_STACKS_TAKEN = Instrument("otel_gpu.stacks.taken", "{stack}")
 METRIC_OTEL_GPU_STACKS_WITHHELD = Instrument("otel_gpu.stacks.withheld", "{stack}")
 METRIC_OTEL_GPU_CPU_SAMPLES_TAKEN = Instrument("otel_gpu.cpu_samples.taken", "{sample}")
@@ -250,6 +251,7 @@ _DESCRIPTIONS: Mapping[str, str] = {
     "otel_gpu.records.rejected": "Records that could not be understood.",
     "otel_gpu.spans.chosen": "Calls, gaps and stalls that the kernel side handed over to become spans.",
     "otel_gpu.spans.withheld": "Calls, gaps and stalls that deserved a span and got none, to keep to a limit.",
+    "otel_gpu.times.folded": "Times of threads that were counted without details, such as who was waited for, as the account was full.",
     "otel_gpu.stacks.taken": "User stacks that the kernel side took, of chosen calls, of threads that left the CPU, and of threads that were on one.",
     "otel_gpu.stacks.withheld": "User stacks that were not taken, to keep to a limit.",
     "otel_gpu.cpu_samples.taken": "Samples of threads that were on a CPU.",

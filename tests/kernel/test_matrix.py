@@ -16,7 +16,16 @@ from otel_gpu.capture.programs import Programs
 from otel_gpu.capture.recording import read_recording
 from otel_gpu.config import Config
 from otel_gpu.decode.decoder import decode
-from otel_gpu.decode.events import Counters, CudaCall, Event, Exec, Exit, Times, TimesKey
+from otel_gpu.decode.events import (
+    Counters,
+    CudaCall,
+    Event,
+    Exec,
+    Exit,
+    Times,
+    TimesEntry,
+    TimesKey,
+)
 from otel_gpu.enrich.activities import ThreadTime, TimesActivity
 from otel_gpu.enrich.enricher import Enricher
 from tests.kernel.agent import FIRST, Agent
@@ -207,16 +216,22 @@ def test_the_time_in_the_run_queue_is_that_of_who_had_the_cpu(waited: Recorded) 
     """
     Of the hogs, and of whoever else runs on this machine.
 
-    Where several of them had the CPU in turn, nobody is named.
+    Nobody has an idle CPU, which takes time to wake up: that is told from not knowing who it was.
     """
+    entries: dict[TimesKey, TimesEntry] = {}
+    for event in waited.events:
+        if type(event) is Times:
+            entries |= {e.key: e for e in event.entries if e.key.pid == waited.said["pid"]}
     queued: Counter[str] = Counter()
-    for time in waited.times():
-        if time.state == wire.STATE_RUN_QUEUE:
-            queued[time.wait.who.comm if time.wait.who else ""] += time.ended_ns
+    for key, entry in entries.items():
+        if key.state == wire.STATE_RUN_QUEUE:
+            is_idle = not key.who_pid and key.flags & wire.STALL_IDLE_CPU
+            queued["idle" if is_idle else entry.who_comm] += entry.ended_ns
     said_ns = sum(waker["run_queue_ns"] for waker in waited.said["wakers"])
 
     assert sum(queued.values()) >= 0.95 * said_ns
-    assert queued["hogs"] + queued["hog"] > queued[""] * 0.5
+    assert queued["hogs"] + queued["hog"] > 0
+    assert queued[""] <= 0.1 * sum(queued.values())
 
 
 @pytest.mark.parametrize("how", ["pipe", "queue"])

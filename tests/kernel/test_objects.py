@@ -10,10 +10,11 @@ import pytest
 
 from otel_gpu import wire
 from otel_gpu.capture.libraries import exported_functions
+from otel_gpu.capture.loaders import has_kernel_function
 from otel_gpu.capture.objects import BpfObject, object_path
 from otel_gpu.capture.programs import ENTER_CALL, EXIT_CALL, Programs
 from otel_gpu.config import load
-from otel_gpu.errors import BpfError
+from otel_gpu.errors import BpfError, MapFullError
 from otel_gpu.probe_table import probes_of
 from tests.kernel.agent import bpf_objects
 from tests.stubs.build import StubLibraries
@@ -21,6 +22,7 @@ from tests.stubs.build import StubLibraries
 pytestmark = pytest.mark.kernel
 
 CONFIG = load(None, {}, {})
+THREAD_BYTES = wire.THREAD.size
 
 
 @pytest.fixture
@@ -73,6 +75,31 @@ def test_only_new_keeps_what_is_there(programs: Programs) -> None:
     assert processes.update(key, wire.PROCESS.build(image_ktime_ns=1), only_new=True)
     assert not processes.update(key, wire.PROCESS.build(image_ktime_ns=2), only_new=True)
     assert programs.watched(7) == 1
+
+
+@pytest.mark.skipif(
+    not has_kernel_function("bpf_mem_alloc_init"), reason="programs cannot take memory everywhere"
+)
+def test_threads_take_memory_as_they_come(programs: Programs) -> None:
+    """And the map has room for as many as it may hold."""
+    before_bytes = memory_bytes(programs.bpf.map("threads").fd)
+    for tid in range(1, 1 + CONFIG.capture.max_threads):
+        assert programs.bpf.map("threads").update(tid.to_bytes(4, "little"), bytes(THREAD_BYTES))
+
+    assert before_bytes < 1 << 20
+    assert memory_bytes(programs.bpf.map("threads").fd) > CONFIG.capture.max_threads * THREAD_BYTES
+    with pytest.raises(MapFullError):
+        programs.bpf.map("threads").update((1 << 22).to_bytes(4, "little"), bytes(THREAD_BYTES))
+
+
+def memory_bytes(fd: int) -> int:
+    """Return the memory of a map."""
+    [line] = [
+        line
+        for line in Path(f"/proc/self/fdinfo/{fd}").read_text().splitlines()
+        if line.startswith("memlock:")
+    ]
+    return int(line.split()[1])
 
 
 def test_settings_of_the_wrong_size_are_refused() -> None:

@@ -118,6 +118,11 @@ def _left_out() -> tuple[Panel, ...]:
         _rates(
             "Stacks withheld", "Not taken, to keep to a limit.", "otel_gpu_stacks_withheld_total"
         ),
+        _rates(
+            "Times without details",
+            "Counted without who was waited for: raise capture.max_times.",
+            "otel_gpu_times_folded_total",
+        ),
     )
 
 

@@ -662,6 +662,7 @@ def test_the_agent_says_what_it_lost_and_cost(sink):
             cpu_samples=50,
             cpu_samples_withheld=8,
             lost_cpu_sample=7,
+            times_folded=8,
         ),
         status(
             9,
@@ -696,6 +697,7 @@ def test_the_agent_says_what_it_lost_and_cost(sink):
     assert collected.values("otel_gpu.cpu_samples.taken", "otel-gpu") == {(): 50}
     assert collected.values("otel_gpu.cpu_samples.withheld", "otel-gpu") == {("budget",): 8}
     assert collected.values("otel_gpu.stacks.taken", "otel-gpu") == {(): 40}
+    assert collected.values("otel_gpu.times.folded", "otel-gpu") == {(): 8}
     assert collected.values("otel_gpu.stacks.withheld", "otel-gpu") == {("rate",): 6}
     assert collected.values("otel_gpu.stacks.resolved", "otel-gpu") == {(True,): 26, (False,): 4}
     assert collected.values("otel_gpu.stacks.distinct", "otel-gpu") == {(): 7}
