@@ -37,7 +37,9 @@ from otel_gpu.enrich.activities import (
     TimesActivity,
 )
 from otel_gpu.enrich.ids import SpanIds, capture_seed
+from otel_gpu.enrich.known_work import Work
 from otel_gpu.enrich.stack_table import find_place
+from otel_gpu.ledger.lines import NOWHERE, KnownStack, LineSums, Where
 from otel_gpu.probe_table import APIS
 from otel_gpu.stacks.frames import Frame
 
@@ -294,6 +296,19 @@ def sample(process, ktime_ns, stack=None, *, functions=(), weight_ns=10_000_000,
     }
     made = CpuSample(**(values | event))
     return SampleActivity(process, made, T0 + ktime_ns, functions, stack)
+
+
+def lines_at(*counts, work="", lost=0, file="/app/pictures.py", complete=True):
+    """Lines from function, line number and how many samples each; ``lost`` have no line."""
+    sums = LineSums()
+    for number, (function, line, count) in enumerate(counts, 1):
+        frames = (Frame("cpython", function, file, line), MAIN_FRAME)
+        stack = call_stack(0x5A0 + number, frames, complete=complete)
+        known = KnownStack(Where(function, file, line), Work(work) if work else None, stack)
+        sums.add(known, count, count * 10_000_000)
+    if lost:
+        sums.add(NOWHERE, lost, lost * 10_000_000)
+    return sums.lines()
 
 
 def gap(process, previous_api, next_api, start_ktime_ns, end_ktime_ns, *, device=None, **event):

@@ -107,19 +107,19 @@ class Cause(NamedTuple):
     lines: Lines = NO_LINES
 
 
-# In these no other thread had the CPU.
-_OWN_TIME = frozenset({CauseKind.HOST_WORK, CauseKind.UNEXPLAINED})
+OWN_TIME = frozenset({CauseKind.HOST_WORK, CauseKind.UNEXPLAINED})
+"""Kinds of causes whose ``lines`` are of the thread itself, and not of its culprit."""
 
 
 def stack_of_cause(cause: Cause) -> CallStack | None:
     """Return where in its program the thread was for most of a cause, if that is known."""
+    if cause.kind in OWN_TIME and cause.lines.first is not None:
+        return cause.lines.first.stack
     longest = max(
         (evidence for evidence in cause.evidence if evidence.stack is not None),
         key=lambda evidence: evidence.end_unix_ns - evidence.start_unix_ns,
         default=None,
     )
-    if longest is None and cause.kind in _OWN_TIME and cause.lines.first is not None:
-        return cause.lines.first.stack
     return None if longest is None else longest.stack
 
 
@@ -191,15 +191,18 @@ class Node(NamedTuple):
 
     Attributes:
         state: On the first level a state of the budget, or ``idle``; below it a kind of cause;
-            ``other`` is the sum of the smaller ones, ``unknown`` has its reason in ``note``.
+            ``other`` is the sum of the smaller ones, ``unknown`` has its reason in ``note``. Below
+            work of a program, ``line``.
         time_ns: How long.
         share: Of the whole tree.
         who: Who had the CPU, or was waited for; below that, who this is the time of.
         where: Where in the program most of it was, of those that were seen one by one.
-        samples: How many of these there were.
+        samples: How many of these there were. Of work of a program, how many on-CPU samples; with
+            none, ``where`` is where it lost its CPU, or the call after it.
         children: What it consists of; empty: no more is known.
         resource: What was waited for, of a file, a socket and the like.
         note: What is to be known about it, in words.
+        work: What most of it was, if that is known by its frames.
     """
 
     state: str
@@ -211,6 +214,7 @@ class Node(NamedTuple):
     children: tuple["Node", ...] = ()
     resource: Resource | None = None
     note: str = ""
+    work: str = ""
 
     def child(self, state: str) -> "Node | None":
         """Return the largest child with a state."""
@@ -223,7 +227,9 @@ class Verdict(NamedTuple):
 
     ``budget_ns`` is the time of its feeder threads by state (gpu_wait, api, host,
     run_queue, lock, gil, io, ipc, sleep, paging, other); ``shares`` are the shares of
-    the classes that the verdict compares. ``time_tree`` says who kept them waiting.
+    the classes that the verdict compares. ``time_tree`` says who kept them waiting, and
+    ``lines`` where that work was that the verdict is due to: their own, or that of whom they
+    waited for.
     """
 
     process: ProcessImage
@@ -231,3 +237,4 @@ class Verdict(NamedTuple):
     shares: Mapping[str, float]
     budget_ns: Mapping[str, int]
     time_tree: Node | None = None
+    lines: Lines = NO_LINES

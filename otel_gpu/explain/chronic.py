@@ -37,6 +37,7 @@ from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.severity import HIGH, LOW, MEDIUM, fault_ns
 from otel_gpu.explain.states import state_of, state_of_kind
 from otel_gpu.explain.time_tree import (
+    FEEDING,
     HOST_WORK,
     IDLE,
     UNKNOWN,
@@ -47,6 +48,8 @@ from otel_gpu.explain.time_tree import (
 )
 from otel_gpu.explain.verdicts import GPU, find_verdict
 from otel_gpu.ledger.ledger import Figures, Ledger, Mark
+from otel_gpu.ledger.lines import NO_LINES, Lines, merge
+from otel_gpu.ledger.samples import AT_WORK, EVERYWHERE
 from otel_gpu.probe_table import API_BY_NUMBER
 
 # What a thread does itself, where nobody keeps it waiting: no fault of the host, and lost.
@@ -205,6 +208,7 @@ def _together(lost: Iterable[_Lost], settings: Settings) -> Iterator[_Lost]:
             culprit=longest.culprit if is_named else None,
             via=rank(via.causes(round(time_ns / max(1e-9, sum(o.cause.share for o in alike)))), 0),
             resource=clear_resource((one.cause.resource, one.cause.time_ns) for one in alike),
+            lines=merge(one.cause.lines for one in alike),
         )
         pids = frozenset().union(*(one.pids for one in alike))
         yield _Lost(cause, sum(one.time_ns for one in alike), pids)
@@ -271,6 +275,7 @@ class _Describer:
             self._evidence(self._process.pid, state, by, culprit),
             tuple(map(self._via, node.children)),
             node.resource,
+            self._lines(kind, culprit),
         )
 
     def _via(self, node: Node) -> Cause:
@@ -278,7 +283,18 @@ class _Describer:
         end = None if node.who is None else Culprit(*node.who[:3])
         culprit = None if kind in _WAITS or kind == _UNEXPLAINED else end
         evidence = self._evidence(end.pid, state_of_kind(kind), 0, end) if end else ()
-        return Cause(kind, node.time_ns, node.share, culprit, evidence, (), node.resource)
+        lines = self._lines(kind, end)
+        return Cause(kind, node.time_ns, node.share, culprit, evidence, (), node.resource, lines)
+
+    def _lines(self, kind: str, who: Culprit | None) -> Lines:
+        """Return the lines of who worked, or had the CPU; None: the process itself."""
+        if self._places is None or kind not in (HOST_WORK, "run_queue"):
+            return NO_LINES
+        if who is not None:
+            contexts = AT_WORK if kind == HOST_WORK else EVERYWHERE
+            return self._places.lines(who.pid, who.tid, contexts)
+        own = kind == HOST_WORK
+        return self._places.lines(self._process.pid, None, FEEDING) if own else NO_LINES
 
     def _evidence(
         self, pid: int, state: str, by: int, culprit: Culprit | None

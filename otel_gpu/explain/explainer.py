@@ -6,13 +6,14 @@ the live capture explained. Its memory is bounded, and what it gives up is count
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from otel_gpu.enrich.activities import (
     Activity,
     AggregatesActivity,
     CallActivity,
+    CallStack,
     CaptureActivity,
     ExitActivity,
     ForkActivity,
@@ -26,7 +27,14 @@ from otel_gpu.enrich.activities import (
 )
 from otel_gpu.explain.baselines import Baselines, of_calls
 from otel_gpu.explain.causes import Causes
-from otel_gpu.explain.chains import Chain, Incident
+from otel_gpu.explain.chains import (
+    Cause,
+    CauseKind,
+    Chain,
+    EffectKind,
+    Incident,
+    stack_of_cause,
+)
 from otel_gpu.explain.chronic import ChronicCauses
 from otel_gpu.explain.effects import Candidate, Effects
 from otel_gpu.explain.endings import Endings
@@ -119,7 +127,7 @@ class Explainer:
         """What found no room in the limits, by what it was."""
         counts = self._timeline.given_up() + self._incidents.given_up
         counts["settled_early"] += self._settled_early
-        counts["samples"] += self._samples.given_up
+        counts["samples"] += self._samples.given_up + self._chronic.places.left_out
         return +counts
 
     def _take_ready(self) -> Sequence[Chain]:
@@ -191,6 +199,7 @@ class Explainer:
     def _observe_sample(self, activity: SampleActivity) -> None:
         self._timeline.know(activity.process)
         self._samples.observe(activity)
+        self._chronic.places.observe(activity)
         self._advance(activity.unix_ns)
 
     def _observe_fork(self, activity: ForkActivity) -> None:
@@ -264,8 +273,18 @@ class Explainer:
         if life_ns is not None and not self._effects.matters(effect, subject, least, life_ns):
             return None
         causes, unexplained_ns = self._causes.find(subject, candidate.stalls)
+        if effect.kind == EffectKind.SLOW_GAP:
+            effect = effect._replace(stack=_worked_at(causes))
         severity = judge(lost_to_host_ns(effect, causes), effect.excess_ns, 0, self.settings)
         if life_ns is not None and not self._effects.matters(effect, subject, severity, life_ns):
             return None
         chain_id = f"{effect.kind}-{event.pid}-{event.tid}-{event.start_ktime_ns}"
         return Chain(chain_id, effect, causes, unexplained_ns, severity)
+
+
+def _worked_at(causes: Iterable[Cause]) -> CallStack | None:
+    """Return where a thread was in a gap that it mostly worked in; of any other, waits say it."""
+    longest = max(causes, key=lambda cause: cause.time_ns, default=None)
+    if longest is None or longest.kind != CauseKind.HOST_WORK:
+        return None
+    return stack_of_cause(longest)

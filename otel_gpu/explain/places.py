@@ -2,17 +2,17 @@
 Places: where in their programs threads were, from the intervals that were seen one by one.
 
 What is counted has no stacks. Of the waits and calls that were sent, those with the same state and
-the same culprit say where such time is spent.
+the same culprit say where such time is spent, and samples say on which lines a thread worked.
 """
 
 # Where a program worked
 # ----------------------
 #
-# Nobody looks at a thread while it works. A thread that lost its CPU was at work right there, so that
-# each such moment is a sample. Where there is none, the call that ended a gap says at least which
-# function the work was done for.
+# Samples say it. Where none was taken, a thread that lost its CPU was at work right there; and where it
+# never did, the call that ended a gap says at least which function the work was done for.
 
 from collections import OrderedDict
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from otel_gpu import wire
@@ -21,9 +21,12 @@ from otel_gpu.enrich.activities import (
     CallActivity,
     CallStack,
     GapActivity,
+    SampleActivity,
     StallActivity,
 )
 from otel_gpu.explain.states import state_of
+from otel_gpu.ledger.lines import Lines
+from otel_gpu.ledger.samples import AT_WORK, SampleSums
 from otel_gpu.probe_table import API_BY_NUMBER
 from otel_gpu.stacks.frames import Frame
 
@@ -65,10 +68,14 @@ class Places:
         self._size = 0
         # By thread, when its latest gap ended, and how long it worked in it.
         self._gaps: OrderedDict[tuple[int, int], tuple[int, int]] = OrderedDict()
+        self._samples, self._older_samples = SampleSums(), SampleSums()
+        self._left_out = 0
 
     def observe(self, activity: Activity) -> None:
         """Take one activity; those without a stack say nothing."""
         match activity:
+            case SampleActivity():
+                self._samples.observe(activity)
             case StallActivity() if activity.stack is not None:
                 self._observe_stall(activity, activity.stack)
             case CallActivity() if activity.stack is not None:
@@ -115,14 +122,30 @@ class Places:
             place.count += seen.count
         return max(places.values(), key=lambda seen: (seen.stack.place is not None, seen.time_ns))
 
+    def lines(
+        self, pid: int, tid: int | None = None, contexts: AbstractSet[int] = AT_WORK
+    ) -> Lines:
+        """Return the lines on which a thread, or all of a process, worked in some contexts."""
+        lines = self._samples.of(pid, tid, contexts)
+        return lines if lines.samples else self._older_samples.of(pid, tid, contexts)
+
+    @property
+    def left_out(self) -> int:
+        """How many samples found no room."""
+        return self._left_out + self._samples.left_out
+
     def forget(self, pid: int) -> None:
         """Let go of a process that ended."""
+        self._samples.forget(pid)
+        self._older_samples.forget(pid)
         self._size -= _size_of(self._processes.pop(pid, {}))
         self._older.pop(pid, None)
 
     def age(self) -> None:
         """Begin anew; what was seen until now counts where nothing else was seen, until next time."""
         self._older, self._processes, self._size = self._processes, OrderedDict(), 0
+        self._left_out += self._samples.left_out
+        self._older_samples, self._samples = self._samples, SampleSums()
 
     def _observe_stall(self, activity: StallActivity, stack: CallStack) -> None:
         event, pid = activity.event, activity.event.pid

@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from otel_gpu import wire
+from otel_gpu.enrich.known_work import ADVICE, Work
 
 # Whose fault time is. Only a fault of the host makes an incident more than low.
 FAULT = "host"
@@ -277,14 +278,17 @@ def can_excuse(kind: str, waited_for: str, *, has_culprit: bool) -> bool:
     return kind in _EXCUSABLE_KINDS and is_excuse
 
 
-def advice_of(kind: str, *, is_cpu_idle: bool = False) -> str:
+def advice_of(kind: str, *, is_cpu_idle: bool = False, work: str = "") -> str:
     """
     Return the advice for a kind of cause.
 
     Args:
         kind: The kind.
         is_cpu_idle: Whether no thread had the CPU that was waited for.
+        work: What the program's own work was, if that is known.
     """
     if kind == "run_queue" and is_cpu_idle:
         return IDLE_CPU_ADVICE
+    if kind == "host_work" and work:
+        return ADVICE[Work(work)]
     return RULE_BY_KIND[kind].advice

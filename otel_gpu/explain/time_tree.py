@@ -14,6 +14,8 @@ what that one did meanwhile. The children of a node sum to it, to the nanosecond
 # which a part may have passed before. Where that is more than what passed, it is scaled down; what
 # is missing has not ended, and is said to be unknown.
 #
+# How long somebody worked is in the account too. Samples divide it among the lines of the program.
+#
 # Idle is not starved
 # -------------------
 #
@@ -23,8 +25,8 @@ what that one did meanwhile. The children of a node sum to it, to the nanosecond
 # from outside, or for any of many. On a connection that it made itself to another host it waits for an
 # answer, which is a cause of its own.
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple, TypeVar
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import NO_WAIT, Culprit, Resource, ThreadTime, Who
@@ -35,17 +37,26 @@ from otel_gpu.explain.ranking import clear_resource
 from otel_gpu.explain.states import kind_of, state_of, state_of_kind
 from otel_gpu.explain.wakers import waker_of
 from otel_gpu.ledger.ledger import Figures
+from otel_gpu.ledger.lines import NO_LINES, Line, Lines
+from otel_gpu.ledger.samples import AT_WORK
 
 IDLE = "idle"
 OTHER = "other"
 UNKNOWN = "unknown"
+HOST = "host"
 HOST_WORK = "host_work"
+LINE = "line"
+
+FEEDING = frozenset({wire.CONTEXT_GAP})
+"""Where a thread works that feeds a GPU: between its calls."""
 
 NOT_ENDED = "These waits had not ended: who will end them is not known yet."
 NOT_FOLLOWED = "What it did meanwhile was not seen."
 NO_REASON = "It was blocked; on what is not known."
+NO_LINE = "Samples without a line."
 
 _MOST_CHILDREN = 8
+_MOST_LINES = 5
 # Of the whole tree; what is less is summed up, if it has company.
 _LEAST_SHARE = 0.002
 _FEW = 2
@@ -59,6 +70,9 @@ _OF_CLIENTS = frozenset({"tcp", "udp", "unix"})
 
 Resources = Mapping[tuple[int, str], Resource]
 """What the threads of a process mostly wait for, by its pid and the reason of the wait."""
+
+
+_T = TypeVar("_T")
 
 
 class _Leaf(NamedTuple):
@@ -243,10 +257,10 @@ def _scaled(parts: Mapping[_Leaf, int], most_ns: int) -> dict[_Leaf, int]:
     return _spread(parts, most_ns) if sum(parts.values()) > most_ns else dict(parts)
 
 
-def _spread(parts: Mapping[_Leaf, int], whole_ns: int) -> dict[_Leaf, int]:
+def _spread(parts: Mapping[_T, int], whole_ns: int) -> dict[_T, int]:
     """Return parts that sum to a whole, in their proportions."""
     total_ns = sum(parts.values())
-    spread: dict[_Leaf, int] = {}
+    spread: dict[_T, int] = {}
     before_ns = 0
     for part, time_ns in parts.items():
         after_ns = before_ns + time_ns
@@ -321,19 +335,41 @@ class _Grower:
         note: str = "",
         children: tuple[Node, ...] = (),
     ) -> Node:
-        seen = self._places.find(pid, place, by) if self._places else None
-        frame = seen.stack.place if seen else None
-        return Node(
-            state,
-            time_ns,
-            time_ns / self._total_ns,
-            who,
-            Where(frame.function, frame.file, frame.line) if frame else None,
-            seen.count if seen else 0,
-            children,
-            resource,
-            note,
+        node = Node(
+            state, time_ns, time_ns / self._total_ns, who, None, 0, children, resource, note
         )
+        if self._places is None:
+            return node
+        lines = NO_LINES
+        if state in (HOST, HOST_WORK):
+            tid, contexts = (who.tid, AT_WORK) if who else (None, FEEDING)
+            lines = self._places.lines(pid, tid, contexts)
+        if lines.first is not None and lines.weight_ns > 0:
+            below = tuple(self._divide(time_ns, lines))
+            return node._replace(
+                where=lines.first.where, samples=lines.samples, children=below, work=lines.work
+            )
+        seen = self._places.find(pid, place, by)
+        frame = seen.stack.place if seen else None
+        where = Where(frame.function, frame.file, frame.line) if frame else None
+        is_work = place == HOST
+        return node._replace(where=where, samples=seen.count if seen and not is_work else 0)
+
+    def _divide(self, time_ns: int, lines: Lines) -> Iterator[Node]:
+        """Yield the lines that some work went to, and the smaller ones together."""
+        shown = lines.each[:_MOST_LINES]
+        rest_ns = lines.weight_ns - sum(line.weight_ns for line in shown)
+        parts: dict[Line | None, int] = {line: line.weight_ns for line in shown} | {None: rest_ns}
+        for line, part_ns in _spread(parts, time_ns).items():
+            share = part_ns / self._total_ns
+            if line is not None:
+                named = Node(LINE, part_ns, share, None, line.where, line.samples)
+                yield named._replace(work=line.work)
+            elif part_ns:
+                others = lines.samples - sum(line.samples for line in shown)
+                count = len(lines.each) - len(shown)
+                note = f"{count:,} smaller lines." if count else NO_LINE
+                yield Node(OTHER, part_ns, share, samples=others, note=note)
 
     def _fold(self, children: list[Node]) -> tuple[Node, ...]:
         """Return children by their time, the smallest summed up."""

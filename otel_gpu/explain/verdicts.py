@@ -14,8 +14,9 @@ from otel_gpu.explain.chains import Node, Verdict
 from otel_gpu.explain.places import Places
 from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.states import STATES, budget_of, state_of
-from otel_gpu.explain.time_tree import grow, resources_of
+from otel_gpu.explain.time_tree import FEEDING, HOST_WORK, grow, resources_of
 from otel_gpu.ledger.ledger import Figures
+from otel_gpu.ledger.lines import NO_LINES, Lines, merge
 
 __all__ = [
     "CLASSES",
@@ -84,7 +85,11 @@ def find_verdicts(
     figures = tuple(figures)
     resources = resources_of(figures if around is None else around)
     found = (find_verdict(one, grow(one.times, places, resources), settings) for one in figures)
-    return [verdict for verdict in found if verdict is not None]
+    return [
+        verdict._replace(lines=_lines_of(verdict, places)) if places else verdict
+        for verdict in found
+        if verdict is not None
+    ]
 
 
 def find_verdict(figures: Figures, tree: Node | None, settings: Settings) -> Verdict | None:
@@ -95,6 +100,24 @@ def find_verdict(figures: Figures, tree: Node | None, settings: Settings) -> Ver
     shares = _shares_of(figures, tree.time_ns, idle.time_ns if idle else 0)
     verdict = _judge(shares) if tree.time_ns >= settings.minimum_budget_ns else UNKNOWN
     return Verdict(figures.process, verdict, shares, budget_of(figures.times), tree)
+
+
+def _lines_of(verdict: Verdict, places: Places) -> Lines:
+    """Return where the work was that a verdict is due to."""
+    if verdict.verdict == _VERDICTS[CPU]:
+        return places.lines(verdict.process.pid, None, FEEDING)
+    of = next((name for name in (DATA, LOCK) if verdict.verdict == _VERDICTS[name]), None)
+    if of is None or verdict.time_tree is None:
+        return NO_LINES
+    workers = {
+        (node.who.pid, node.who.tid)
+        for branch in verdict.time_tree.children
+        if _CLASS_BY_STATE.get(branch.state) == of
+        for waited in branch.children
+        for node in waited.children
+        if node.state == HOST_WORK and node.who is not None
+    }
+    return merge(places.lines(*thread) for thread in sorted(workers))
 
 
 def _judge(shares: Mapping[str, float]) -> str:

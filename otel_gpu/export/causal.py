@@ -25,9 +25,10 @@ looks at one trace has the stalls of all the threads in it.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from otel_gpu.enrich import ids
+from otel_gpu.enrich import ids, stack_text
 from otel_gpu.enrich.activities import CallStack
 from otel_gpu.explain.chains import (
+    OWN_TIME,
     Cause,
     CauseKind,
     Chain,
@@ -53,6 +54,7 @@ _MAX_SPANS = 64
 _MAX_LINKS = 16
 _MAX_DEPTH = 8
 _MAX_ADVICE = 16
+_MAX_LINES = 5
 # One incident can be thousands of calls; OpenTelemetry's default limit of links.
 _MAX_INCIDENT_LINKS = 128
 
@@ -166,9 +168,29 @@ class _ChainSpans:
         events, _ = self._causes(cause.via, span_id, path, end_unix_ns)
         kept = _each_once(found)
         pairs = _describe_cause(cause)
+        self._add_lines(pairs, cause)
         _add_links(pairs, kept)
         self._spans[place] = self._span(own, name, times, pairs, kept, events)
         return kept
+
+    def _add_lines(self, pairs: Pairs, cause: Cause) -> None:
+        lines = cause.lines
+        place = self._describe_place(lines.first.stack) if lines.first else ()
+        if not place:
+            # None is known, or none is to be told.
+            return
+        if cause.kind in OWN_TIME:
+            # Of other causes, their intervals say where the thread was.
+            pairs.extend(place)
+        described = (
+            f"{stack_text.describe_place(line.stack.place)}: {lines.share_of(line):.0%}"
+            for line in lines.each[:_MAX_LINES]
+            if line.stack.place is not None
+        )
+        pairs.append((semconv.OTEL_GPU_CAUSE_LINES, tuple(described)))
+        pairs.append((semconv.OTEL_GPU_CAUSE_SAMPLES, lines.samples))
+        if lines.work:
+            pairs.append((semconv.OTEL_GPU_CAUSE_WORK, lines.work))
 
     def _interval(
         self,

@@ -15,10 +15,10 @@ from otel_gpu.faces.call_table import draw_calls
 from otel_gpu.faces.columns import Column, draw_columns
 from otel_gpu.faces.fields import largest_first
 from otel_gpu.faces.text import style_of
-from otel_gpu.findings.causes import is_hosts_fault
+from otel_gpu.findings.causes import is_hosts_fault, path_of
 from otel_gpu.findings.document import ImageKey, Incident, key_of
 from otel_gpu.findings.open_calls import OpenCall
-from otel_gpu.findings.sentences import plain
+from otel_gpu.findings.sentences import in_lines, plain
 from otel_gpu.findings.time_rows import TimeRow, largest_leaves
 from otel_gpu.findings.view import IncidentLine, ProcessLine, View
 from otel_gpu.findings.words import (
@@ -229,9 +229,12 @@ def _whose(incident: Incident) -> str:
         return "unexplained"
     cause = incident.causes[0]
     words = f"{printable(cause.kind)} {format_share(cause.share)}"
+    where = plain(in_lines(path_of(cause)[-1].lines))
     if cause.culprit is not None:
-        return f"{words} by {describe_thread(cause.culprit)[:60]}"
-    return f"{words}, the host's" if is_hosts_fault(cause.kind) else words
+        words += f" by {describe_thread(cause.culprit)[:60]}"
+    elif is_hosts_fault(cause.kind):
+        words += ", the host's"
+    return f"{words}, {where}" if where else words
 
 
 def _open_calls(calls: Sequence[OpenCall], most: int) -> Iterator[Text]:

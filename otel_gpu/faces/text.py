@@ -13,6 +13,7 @@ from otel_gpu.faces.fields import PROCESS, SHOWN_SHARE, Field, largest_first
 from otel_gpu.faces.waterfall import LEGEND, draw_waterfall
 from otel_gpu.findings.causes import rank_of, walk, worst_of
 from otel_gpu.findings.document import (
+    OWN_TIME,
     Cause,
     Chain,
     Document,
@@ -24,7 +25,7 @@ from otel_gpu.findings.document import (
     key_of,
     stack_of_cause,
 )
-from otel_gpu.findings.sentences import plain
+from otel_gpu.findings.sentences import in_lines, plain, work_of
 from otel_gpu.findings.time_rows import time_rows
 from otel_gpu.findings.words import (
     count_of,
@@ -130,6 +131,8 @@ def _verdict(process: Process) -> Iterator[Text]:
     if shares := largest_first(process.verdict_shares, SHOWN_SHARE):
         said = (f"{printable(name)} {format_share(share)}" for name, share in shares)
         line.append(f" ({', '.join(said)})")
+    if work := plain(work_of(process)):
+        line.append(f"; {work}")
     yield line
 
 
@@ -202,8 +205,11 @@ def _causes(
 
 def _cause(cause: Cause, effect: Effect | None) -> str:
     text = f"{printable(cause.kind)} {format_duration(cause.time_ns)} ({format_share(cause.share)})"
-    stack = stack_of_cause(cause)
-    if stack and stack.place and not (effect and stack is effect.stack):
+    stack, lines = stack_of_cause(cause), plain(in_lines(cause.lines))
+    is_own = cause.kind in OWN_TIME
+    if lines and is_own:
+        text += f", {lines}"
+    elif stack and stack.place and not (effect and stack is effect.stack):
         text += f", in {describe_place(stack.place)}"
     if cause.resource and (name := describe_resource(cause.resource)):
         text += f", of {name}"
@@ -211,7 +217,7 @@ def _cause(cause: Cause, effect: Effect | None) -> str:
         text += f", by {describe_thread(cause.culprit)}"
         if effect and cause.culprit.pid == effect.process.pid:
             text += ", a thread of its own process"
-    return text
+    return text if is_own or not lines else f"{text}, which was {lines}"
 
 
 def describe_effect(effect: Effect) -> str:

@@ -1,5 +1,6 @@
 """Collects the document: activities in, everything that a reader can learn out."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from otel_gpu.enrich.activities import (
@@ -192,7 +193,7 @@ class Collector:
             self._agent,
             failed_symbols=self._failed_symbols,
             chains_left_out=self._chains_left_out,
-            given_up=self._explainer.given_up,
+            given_up=Counter(self._explainer.given_up) + Counter(samples=self._places.left_out),
         )
 
     def _interval_ns(self) -> int:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from otel_gpu import wire
 from otel_gpu.enrich.activities import CallStack, ImageKey, ProcessImage, Who, key_of
 from otel_gpu.explain.chains import (
+    OWN_TIME,
     Cause,
     CauseKind,
     Chain,
@@ -27,6 +28,7 @@ from otel_gpu.explain.chains import (
     Where,
     stack_of_cause,
 )
+from otel_gpu.ledger.lines import NO_LINES, Line, Lines
 from otel_gpu.ledger.pressure import Load, Throttled
 from otel_gpu.ledger.window import Window
 from otel_gpu.stacks.frames import KERNEL, NATIVE, Frame
@@ -35,6 +37,7 @@ __all__ = [
     "CROWD_PID",
     "KERNEL",
     "NATIVE",
+    "OWN_TIME",
     "Api",
     "Balance",
     "Blame",
@@ -51,6 +54,8 @@ __all__ = [
     "Frame",
     "ImageKey",
     "Incident",
+    "Line",
+    "Lines",
     "Load",
     "Node",
     "OffCpu",
@@ -121,6 +126,7 @@ class Process(NamedTuple):
     ``verdict`` is ``unknown``, and its figures are empty, where no time of its threads was
     accounted for. ``places`` are its attributes that say where it runs: container and pod.
     ``time_tree`` is where all the time of its threads that feed a GPU went; None: it has none.
+    ``lines`` is where the work was that the verdict is due to: its own, or that of whom it waited for.
     """
 
     process: ProcessImage
@@ -132,6 +138,7 @@ class Process(NamedTuple):
     verdict_shares: Mapping[str, float]
     budget_ns: Mapping[str, int]
     time_tree: Node | None = None
+    lines: Lines = NO_LINES
 
 
 class Api(NamedTuple):
@@ -315,6 +322,7 @@ def processes_of(
             verdict.shares if verdict else {},
             verdict.budget_ns if verdict else {},
             with_names(tree, names) if tree and names else tree,
+            verdict.lines if verdict else NO_LINES,
         )
 
 

@@ -22,16 +22,20 @@ from otel_gpu.findings.document import (
     Document,
     Evidence,
     Frame,
+    Lines,
     ProcessImage,
+    Where,
     stack_of_cause,
 )
 
+MAX_LINES = 5
+"""Of one cause."""
 MAX_FRAMES = 64
 """Of one stack in a document; in the place of others there is one of type ``cut``."""
 
 # Named for their unit in Python; the contract was written before.
 _KEYS: Mapping[str, str] = {"size_bytes": "bytes"}
-_ABSENT_WHEN_EMPTY = frozenset({"via", "stack", "place", "resource", "note"})
+_ABSENT_WHEN_EMPTY = frozenset({"via", "stack", "place", "resource", "note", "work"})
 
 
 def make_document(document: Document) -> dict[str, Any]:
@@ -95,11 +99,28 @@ def frame_form(frame: Frame) -> dict[str, Any]:
     return written | {name: value for name, value in known if value}
 
 
+def lines_form(lines: Lines) -> dict[str, Any]:
+    """Return on which lines somebody worked, and how many samples say so; nothing without any."""
+    written = [
+        {
+            **line.where._asdict(),
+            "samples": line.samples,
+            "share": lines.share_of(line),
+            "work": line.work or None,
+        }
+        for line in lines.each[:MAX_LINES]
+    ]
+    where = {name: written[0][name] for name in Where._fields} if written else None
+    return {"lines": written, "samples": lines.samples, "where": where} if where else {}
+
+
 def _record(noun: Any) -> dict[str, Any]:  # noqa: ANN401 -- any NamedTuple
     written: dict[str, Any] = {}
     for name, value in zip(noun._fields, noun, strict=True):
         if isinstance(value, ProcessImage):
             written |= {"pid": value.pid, "process": process_id(value)}
+        elif isinstance(value, Lines):
+            written |= lines_form(value)
         elif value or name not in _ABSENT_WHEN_EMPTY:
             written[_KEYS.get(name, name)] = _value(name, value)
     if isinstance(noun, Cause) and (stack := stack_of_cause(noun)) is not None:
@@ -129,14 +150,18 @@ def _value(name: str, value: Any) -> Any:  # noqa: ANN401 -- what a noun holds
     return written
 
 
-def _intervals(document: Document) -> Iterator[Evidence]:
+def _causes(document: Document) -> Iterator[Cause]:
     causes = [cause for chain in document.chains for cause in chain.causes]
     causes += [cause for incident in document.incidents for cause in incident.causes]
-    for step in walk(causes):
-        yield from step.cause.evidence
+    return (step.cause for step in walk(causes))
+
+
+def _intervals(document: Document) -> Iterator[Evidence]:
+    return (interval for cause in _causes(document) for interval in cause.evidence)
 
 
 def _stacks(document: Document) -> Iterator[CallStack]:
     found = [chain.effect.stack for chain in document.chains]
     found += [interval.stack for interval in _intervals(document)]
+    found += [stack_of_cause(cause) for cause in _causes(document)]
     return (stack for stack in found if stack is not None)

@@ -10,13 +10,17 @@ from collections.abc import Iterator
 
 from otel_gpu.findings.causes import Interval, path_of, was_cpu_idle
 from otel_gpu.findings.document import (
+    OWN_TIME,
     Cause,
     CauseKind,
     Culprit,
     Effect,
     EffectKind,
     Incident,
+    Lines,
+    Process,
     ProcessImage,
+    Where,
 )
 from otel_gpu.findings.phrases import IDLE_CPU, ONE_EFFECT, PHRASES, WHO, Phrase
 from otel_gpu.findings.words import (
@@ -24,6 +28,7 @@ from otel_gpu.findings.words import (
     describe_fault,
     describe_resource,
     describe_thread,
+    describe_where,
     format_duration,
     format_share,
     printable,
@@ -187,9 +192,41 @@ def _effects(incident: Incident) -> Iterator[Part]:
         yield f", {len(ranked) - _MOST_KINDS:,} other kinds"
 
 
+def in_line(where: Where, work: str, share: float, samples: int) -> Sentence:
+    """
+    Say in which line somebody worked, and how many samples say so.
+
+    Args:
+        where: The line.
+        work: What it asked for, if that is known.
+        share: The line's share of them.
+        samples: How many there were.
+    """
+    known = f" ({work})" if work else ""
+    counted = f"{format_share(share)} of {count_of(samples, 'sample')}"
+    return ("in ", Name(describe_where(where)), f"{known}: {counted}")
+
+
+def in_lines(lines: Lines) -> Sentence:
+    """Say in which line somebody mostly worked; nothing where that is not known."""
+    line = lines.first
+    return in_line(line.where, line.work, lines.share_of(line), lines.samples) if line else ()
+
+
+def work_of(process: Process) -> Sentence:
+    """Say in which line the work was that a verdict is due to; nothing where that is not known."""
+    if not (where := in_lines(process.lines)):
+        return ()
+    return ("it worked " if process.verdict == "cpu-bound" else "who it waited for worked ", *where)
+
+
 def _of_what(cause: Cause) -> Sentence:
     name = describe_resource(cause.resource) if cause.resource else ""
-    return (": ", Name(name)) if name else ()
+    said: Sentence = (": ", Name(name)) if name else ()
+    if where := in_lines(cause.lines):
+        # Who had the CPU was at work, and not who waited for it.
+        said += (", " if cause.kind in OWN_TIME else ", which was ", *where)
+    return said
 
 
 def _phrase_of(cause: Cause) -> Phrase | None:

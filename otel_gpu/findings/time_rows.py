@@ -3,12 +3,18 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from otel_gpu.findings.document import CauseKind, Node, Where
-from otel_gpu.findings.phrases import OTHER, PHRASES, STATES, tone_of
-from otel_gpu.findings.sentences import Name, Part, Sentence
-from otel_gpu.findings.words import describe_resource, describe_where, describe_who
+from otel_gpu.findings.document import CauseKind, Node
+from otel_gpu.findings.phrases import OTHER, PHRASES, STATES, WORK, tone_of
+from otel_gpu.findings.sentences import Name, Part, Sentence, in_line
+from otel_gpu.findings.words import (
+    count_of,
+    describe_resource,
+    describe_where,
+    describe_who,
+)
 
-IDLE, SMALLER, UNKNOWN = "idle", "other", "unknown"
+IDLE, SMALLER, UNKNOWN, LINE = "idle", "other", "unknown", "line"
+_WORK = frozenset({"host", CauseKind.HOST_WORK})
 _HAS_CPU = frozenset({CauseKind.RUN_QUEUE})
 _LEAST_SHARE = 0.005
 
@@ -35,12 +41,16 @@ def time_rows(tree: Node | None, *, least_share: float = _LEAST_SHARE) -> Iterat
         least_share: Nodes with a smaller share of the tree are left out.
     """
     if tree is not None:
-        yield from _rows(tree, 0, "", least_share)
+        yield from _rows(tree, 0, "", least_share, with_lines=True)
 
 
 def largest_leaves(tree: Node | None, most: int) -> list[tuple[TimeRow, ...]]:
-    """Return the leaves with most time, each as the rows that lead to it: its state first."""
-    rows = list(time_rows(tree))
+    """
+    Return the leaves with most time, each as the rows that lead to it: its state first.
+
+    Somebody's work is one leaf, which says on which line most of it was.
+    """
+    rows = list(_rows(tree, 0, "", _LEAST_SHARE, with_lines=False)) if tree else []
     path: list[TimeRow] = []
     leaves: list[tuple[TimeRow, ...]] = []
     depths = [*(row.depth for row in rows[1:]), 0]
@@ -51,17 +61,30 @@ def largest_leaves(tree: Node | None, most: int) -> list[tuple[TimeRow, ...]]:
     return sorted(leaves, key=lambda leaf: -leaf[-1].node.time_ns)[:most]
 
 
-def _rows(parent: Node, depth: int, state: str, least_share: float) -> Iterator[TimeRow]:
+def _rows(
+    parent: Node, depth: int, state: str, least_share: float, *, with_lines: bool
+) -> Iterator[TimeRow]:
     for node in parent.children:
         if node.share < least_share:
             continue
         of = state or node.state
         tone = STATES.get(of, (OTHER, ""))[0] if depth < 2 else tone_of(node.state)  # noqa: PLR2004
-        said = (_say_state, _say_who, _say_what_it_did)[min(depth, 2)](node, parent)
-        # A place is said once, where it is known best.
-        where = node.where if node.where != parent.where else None
-        yield TimeRow(node, depth, tone, (*said, *_say_where(where)))
-        yield from _rows(node, depth + 1, of, least_share)
+        lines = [child for child in node.children if child.state == LINE]
+        if node.state == LINE:
+            tone, said = WORK, _say_line(node, parent)
+        else:
+            said = (_say_state, _say_who, _say_what_it_did)[min(depth, 2)](node, parent)
+        # Several have rows of their own.
+        is_listed = with_lines and len(node.children) > 1
+        if lines:
+            counted = (f": {count_of(node.samples, 'sample')}",)
+            said = (*said, *(counted if is_listed else (", ", *_say_line(lines[0], node))))
+        elif node.state != LINE and node.where != parent.where:
+            # A place is said once, where it is known best.
+            said = (*said, *_say_where(node))
+        yield TimeRow(node, depth, tone, said)
+        if is_listed or not lines:
+            yield from _rows(node, depth + 1, of, least_share, with_lines=with_lines)
 
 
 def _say_state(node: Node, _: Node) -> Sentence:
@@ -113,8 +136,16 @@ def _say_note(node: Node) -> Sentence:
     return (f"{word}: {node.note[:1].lower()}{node.note[1:]}",) if node.note else (word,)
 
 
-def _say_where(where: Where | None) -> Sentence:
-    return (", in ", Name(describe_where(where))) if where else ()
+def _say_where(node: Node) -> Sentence:
+    if node.where is None:
+        return ()
+    no_sample = (" (no sample)",) if node.state in _WORK and not node.samples else ()
+    return (", in ", Name(describe_where(node.where)), *no_sample)
+
+
+def _say_line(line: Node, of: Node) -> Sentence:
+    share = line.time_ns / of.time_ns if of.time_ns else 0.0
+    return in_line(line.where, line.work, share, of.samples) if line.where else ()
 
 
 def _label_of(kind: str) -> Part:

@@ -212,11 +212,6 @@ class SampleSums:
         for key in tuple(self._by_pid.get(pid, ())):
             self._drop(key)
 
-    def clear(self) -> None:
-        """Begin anew."""
-        self._threads.clear()
-        self._by_pid.clear()
-
     def _drop(self, key: tuple[int, int, int]) -> None:
         del self._threads[key]
         of_pid = self._by_pid[key[0]]

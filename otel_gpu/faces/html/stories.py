@@ -123,7 +123,8 @@ def cause_nodes(found: Sequence[Cause], own: CallStack | None = None) -> list[No
     def write(step: Step, inner: list[Node]) -> Node:
         cause, stack = step.cause, stack_of_cause(step.cause)
         said = what_it_did(cause, step.thread) if step.depth else what_happened(cause)
-        is_new = stack is not None and (own is None or stack != own)
+        # A line is in the sentence.
+        is_new = stack is not None and (own is None or stack != own) and not cause.lines.first
         place = Place(stack.place) if stack and stack.place and is_new else None
         shown = _trim(inner) if step.depth < _MOST_DEPTH else []
         tone, kind = tone_of(cause.kind), Code(cause.kind)

@@ -9,11 +9,13 @@ called ``main (train.py:1)``.
 from typing import Any
 
 from otel_gpu.faces.mcp.answers import inert, name_of, present
-from otel_gpu.findings.document import KERNEL, NATIVE, CallStack, Frame
+from otel_gpu.faces.mcp.tool import share
+from otel_gpu.findings.document import KERNEL, NATIVE, CallStack, Frame, Lines
 from otel_gpu.findings.words import cut_frames, frame_type, stack_id_text
 
 FRAME = ("type", "function", "where", "line")
 """What the values of a frame are; the line is left out where it is not known."""
+_MAX_LINES = 3
 MAX_FUNCTION = 200
 """Length of a function's name or a path, in characters: C++ has long ones."""
 
@@ -24,6 +26,21 @@ def code_of(stack: CallStack | None) -> dict[str, Any]:
         return {}
     code = {} if stack.place is None else {"code": _place(stack.place)}
     return code | {"stack_id": stack_id_text(stack.id)}
+
+
+def lines_of(lines: Lines) -> dict[str, Any]:
+    """Return on which lines somebody worked, and how many samples say so; nothing without any."""
+    each = [
+        present(
+            function=inert(line.where.function, MAX_FUNCTION),
+            file=inert(line.where.file, MAX_FUNCTION),
+            line=line.where.line,
+            work=line.work,
+        )
+        | {"share": share(lines.share_of(line)), "samples": line.samples}
+        for line in lines.each[:_MAX_LINES]
+    ]
+    return {"lines": each, "samples": lines.samples} if each else {}
 
 
 def describe_stack(stack: CallStack, most: int, *, addresses: bool = False) -> dict[str, Any]:

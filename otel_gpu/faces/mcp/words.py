@@ -36,7 +36,7 @@ In this order:
 end if it limits an answer.
 2. get_processes: who makes the CUDA calls, and who only feeds them.
 3. get_time_budget: time_tree says where all the time of the threads that feed the GPU went, for whom they \
-waited and what that one did meanwhile; chronic, what takes much of it; verdicts, what bounds each process. Read the budget before the word: it is the time of the \
+waited, what that one did meanwhile and on which lines; chronic, what takes much of it; verdicts, what bounds each process. Read the budget before the word: it is the time of the \
 threads that feed the GPU. gpu_wait is what a busy GPU looks like; data, cpu, api and memory are time \
 that the GPU was not fed.
 4. get_causal_chains: incidents in the order of lost time, then single chains. Give a chain's id to \

@@ -4,22 +4,38 @@ import pytest
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import NO_WAIT, Culprit, Resource
+from otel_gpu.enrich.known_work import ADVICE, Work
 from otel_gpu.explain import rules
+from otel_gpu.explain.chains import stack_of_cause
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.explain.settings import Settings
-from tests.activities import APIS_BY_NAME, SECOND, T0, calls, capture, ended, image, snapshot
+from otel_gpu.stacks.frames import Frame
+from tests.activities import (
+    APIS_BY_NAME,
+    SECOND,
+    T0,
+    call_stack,
+    calls,
+    capture,
+    ended,
+    image,
+    snapshot,
+)
 from tests.unit.explain.streams import (
     MS,
     START,
     TRAINER,
+    WORKER,
     account,
     explain,
     fork_by,
     in_ms,
     off_cpu,
     preempted,
+    sampled,
     slow,
     slow_gap,
+    stack_at,
     time_of,
     usual,
     usual_gap,
@@ -185,6 +201,42 @@ def test_an_incident_says_where():
 
     (evidence,) = incident.causes[0].evidence
     assert (evidence.kind, evidence.stack.place.function) == ("account", "get_batch")
+
+
+def test_an_incident_names_the_lines_of_its_work():
+    """Of the thread that is waited for, and of its own; advice is of what the work was."""
+    collect = call_stack(
+        0x6C,
+        (
+            Frame("native", "gc_collect_main", module="python3.11"),
+            Frame("cpython", "step", "/app/train.py", 88),
+        ),
+    )
+    reading = {"at_s": START // SECOND + 2}
+    augment = sampled({stack_at("slow_augment"): 3}, 0, process=WORKER, context=wire.CONTEXT_OTHER)
+    before = [*augment, *sampled({collect: 9, stack_at("g"): 1}, 10)]
+
+    (waits,) = incidents_of(of_loader(800), rest(), before=before, **reading)
+    (own,) = incidents_of(row(ON_CPU, GAP, 600), rest(300), before=before, **reading)
+
+    (via,) = waits.causes[0].via
+    assert via.lines.first.where == ("slow_augment", "/app/pictures.py", 7)
+    assert (via.lines.samples, waits.causes[0].lines.samples) == (3, 0)
+    assert (own.causes[0].lines.first.where.line, own.causes[0].lines.work) == (88, "gc")
+    assert stack_of_cause(own.causes[0]) is collect
+    assert own.advice == (ADVICE[Work.GC],)
+
+
+def test_who_had_the_cpu_is_named_with_its_line_if_it_is_watched():
+    """Whatever it did with it, in CUDA calls or not."""
+    watched = Culprit(77, 77, "worker")
+    samples = sampled({stack_at("spin"): 4}, 0, process=WORKER, context=wire.CONTEXT_CALL)
+
+    (incident,) = incidents_of(
+        row(RUN_QUEUE, GAP, 400, who=watched), rest(300), before=samples, at_s=START // SECOND + 2
+    )
+
+    assert incident.causes[0].lines.first.where.function == "spin"
 
 
 def steps(count, lost_ms, start_s=100):

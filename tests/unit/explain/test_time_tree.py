@@ -9,7 +9,14 @@ from otel_gpu import wire
 from otel_gpu.enrich.activities import NO_WAIT, Culprit, Resource
 from otel_gpu.explain.places import Places
 from otel_gpu.explain.states import budget_of
-from otel_gpu.explain.time_tree import NO_REASON, NOT_ENDED, NOT_FOLLOWED, grow, resources_of
+from otel_gpu.explain.time_tree import (
+    NO_LINE,
+    NO_REASON,
+    NOT_ENDED,
+    NOT_FOLLOWED,
+    grow,
+    resources_of,
+)
 from otel_gpu.ledger.ledger import Figures
 from tests.activities import SECOND, call_stack, gap
 from tests.unit.explain.streams import (
@@ -19,7 +26,9 @@ from tests.unit.explain.streams import (
     WORKER,
     off_cpu,
     preempted,
+    sampled,
     slow,
+    stack_at,
     time_of,
 )
 
@@ -363,6 +372,89 @@ def test_work_was_where_the_program_lost_its_cpu_or_else_before_the_next_call():
     assert grow(tree, seen(work, launch)).child("host").where.function == "step"
     stolen = preempted(3, 2, stack=place_of("compute"))
     assert grow(tree, seen(work, launch, stolen)).child("host").where.function == "compute"
+
+
+AUGMENT, DECODE = stack_at("slow_augment", 88), stack_at("decode", 12)
+
+
+def lines_of(node):
+    """The children of a node by line."""
+    return [
+        (child.state, child.where and child.where.function, child.time_ns / MS, child.samples)
+        for child in node.children
+    ]
+
+
+def test_work_is_divided_among_its_lines():
+    """Exactly as long as the account says; samples of other threads and in calls are not of it."""
+    places = seen(
+        *sampled({AUGMENT: 3, DECODE: 1}, 0),
+        *sampled({DECODE: 5}, 0, tid=43, context=NEVER),
+        *sampled({DECODE: 5}, 0, context=SYNC),
+        *sampled({DECODE: 9}, 0, process=WORKER, tid=79, context=NEVER),
+        *sampled({AUGMENT: 2}, 0, process=WORKER, tid=77, context=NEVER),
+    )
+    waits = waited(BLOCKED, GAP, 700, "ipc", who=LOADER, end=READER, end_state=ON_CPU)
+
+    tree = grow([worked(101), waits], places)
+
+    own, work = tree.child("host"), tree.child("ipc").children[0].child("host_work")
+    assert (own.where.function, own.samples, own.work) == ("slow_augment", 4, "")
+    assert lines_of(own) == [("line", "slow_augment", 75.75, 3), ("line", "decode", 25.25, 1)]
+    assert (work.where, work.samples) == (("slow_augment", "/app/pictures.py", 88), 2)
+    assert lines_of(work) == [("line", "slow_augment", 700, 2)]
+    assert_sums(tree)
+
+
+def test_what_is_beyond_the_first_lines_is_summed_up():
+    """Whether it has a line or not."""
+    many = {stack_at("f", line): 20 - line for line in range(1, 9)}
+    places = seen(*sampled(many, 0), *sampled({None: 4}, 0))
+
+    host = grow([worked(1000)], places).child("host")
+    (other,) = [child for child in host.children if child.state == "other"]
+
+    assert [child.where.line for child in host.children[:-1]] == [1, 2, 3, 4, 5]
+    assert (other.samples, other.note) == (14 + 13 + 12 + 4, "3 smaller lines.")
+    assert sum(child.time_ns for child in host.children) == host.time_ns
+
+
+def test_samples_without_a_line_are_a_part_of_their_own():
+    """A lost stack makes no line larger."""
+    host = grow([worked(100)], seen(*sampled({DECODE: 3}, 0), *sampled({None: 1}, 0))).child("host")
+
+    assert lines_of(host) == [("line", "decode", 75, 3), ("other", None, 25, 1)]
+    assert host.children[1].note == NO_LINE
+
+
+def test_work_without_a_sample_says_so():
+    """The place is the next best, and it is of no sample."""
+    stolen = preempted(3, 2, stack=place_of("compute"))
+
+    host = grow([worked(20)], seen(stolen)).child("host")
+    lost = grow([worked(20)], seen(*sampled({None: 3}, 0), stolen)).child("host")
+
+    assert (host.where.function, host.samples, host.children) == ("compute", 0, ())
+    assert (lost.where.function, lost.samples) == ("compute", 0)
+
+
+def test_samples_that_stand_for_no_time_divide_nothing():
+    """Only a forged recording has such."""
+    host = grow([worked(20)], seen(*sampled({DECODE: 2}, 0, weight_ns=0))).child("host")
+
+    assert (host.children, host.samples) == ((), 0)
+
+
+def test_lines_are_those_of_the_latest_interval_if_it_has_any():
+    """As with waits: what was seen before counts as long as nothing else is."""
+    places = seen(*sampled({AUGMENT: 3}, 0))
+    places.age()
+    assert places.lines(42).samples == 3
+    for one in sampled({DECODE: 1}, 50):
+        places.observe(one)
+    assert [line.where.function for line in places.lines(42).each] == ["decode"]
+    places.forget(42)
+    assert places.lines(42).samples == 0
 
 
 def test_places_are_bounded_and_forgotten():

@@ -3,11 +3,21 @@
 import pytest
 
 from otel_gpu import wire
+from otel_gpu.enrich.activities import NO_WAIT, Culprit
+from otel_gpu.explain.places import Places
 from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.verdicts import STATES, budget_of, find_verdicts
 from otel_gpu.ledger.ledger import Ledger
 from tests.activities import calls, snapshot
-from tests.unit.explain.streams import MS, TRAINER, account, time_of
+from tests.unit.explain.streams import (
+    MS,
+    TRAINER,
+    WORKER,
+    account,
+    sampled,
+    stack_at,
+    time_of,
+)
 
 GAP, SYNC, CALL, OTHER = (
     wire.CONTEXT_GAP,
@@ -134,3 +144,50 @@ def test_launches_that_wait_for_room_in_the_queue_are_gpu_bound():
 def test_a_process_without_feeder_threads_has_no_verdict():
     """There is nothing to be bound."""
     assert verdicts_of(account(20, time_of(BLOCKED, OTHER, 500, "io"))) == []
+
+
+def looked_at(times, *samples):
+    places = Places(16)
+    for sample in samples:
+        places.observe(sample)
+    ledger = Ledger()
+    ledger.observe(account(1, *times))
+    (verdict,) = find_verdicts(ledger.figures().values(), Settings(), places)
+    named = [line.where.function for line in verdict.lines.each]
+    return verdict.verdict, named
+
+
+WORKERS = [Culprit(77, tid, "worker") for tid in (77, 78)]
+
+
+HOLDER = Culprit(42, 43, "trainer")
+
+
+def waited_for(who, time_ms, reason):
+    waits = NO_WAIT._replace(api=1, who=who, end=who, end_state=wire.STATE_ON_CPU)
+    time = time_of(BLOCKED, GAP, time_ms, reason)
+    return time._replace(ended_ns=time.time_ns, wait=waits)
+
+
+@pytest.mark.parametrize(
+    ("times", "verdict", "lines"),
+    [
+        ([time_of(ON_CPU, GAP, 800)], "cpu-bound", ["step"]),
+        ([waited_for(who, 400, "ipc") for who in WORKERS], "data-bound", ["load", "decode"]),
+        ([waited_for(HOLDER, 800, "gil")], "lock-bound", ["other"]),
+        ([time_of(BLOCKED, SYNC, 800, "driver")], "gpu-bound", []),
+        # Nobody worked: the file was late.
+        ([time_of(BLOCKED, GAP, 800, "io")], "data-bound", []),
+    ],
+)
+def test_a_verdict_names_the_lines_that_it_is_due_to(times, verdict, lines):
+    """Its own if it worked, of all whom it waited for if they did."""
+    samples = [
+        *sampled({stack_at("step"): 5}, 0),
+        *sampled({stack_at("other"): 9}, 0, tid=43, context=OTHER),
+        *sampled({stack_at("load"): 5}, 0, process=WORKER, context=OTHER),
+        *sampled({stack_at("decode"): 3}, 0, process=WORKER, tid=78, context=OTHER),
+        *sampled({stack_at("idle"): 9}, 0, process=WORKER, tid=79, context=OTHER),
+    ]
+
+    assert looked_at([*times, time_of(ON_CPU, CALL, 100)], *samples) == (verdict, lines)

@@ -15,7 +15,7 @@ from otel_gpu.export.finished import STATUS_UNSET
 from otel_gpu.export.resources import Origins, Resources
 from otel_gpu.export.stack_events import Stacks
 from otel_gpu.stacks.frames import Frame
-from tests.activities import call_stack
+from tests.activities import call_stack, lines_at
 from tests.unit.export import samples
 from tests.unit.export.samples import BOOT_UNIX_NS as T0
 
@@ -397,3 +397,52 @@ def test_an_incident_of_thousands_links_to_the_worst(incident):
     assert len(span.links) == 128
     assert span.dropped_links == 875
     assert span.links[0].span_id == places[-1][1].span_id
+
+
+def attributes_of(span):
+    return dict(span.attributes)
+
+
+def test_work_names_its_lines():
+    """The first as code, all as counts; how long it was is measured and not counted."""
+    lines = lines_at(("slow_augment", 88, 39), ("load", 40, 4), work="image decoding")
+    worked = cause("host_work", 8, interval("gap", 0, 10))._replace(lines=lines)
+    place = Stacks("event", None).place
+
+    _, span = causal.chain_spans(chain(worked), ORIGIN, lambda *_: [], place)
+
+    said = attributes_of(span)
+    assert said[semconv.OTEL_GPU_CAUSE_TIME] == 0.008
+    assert said["code.function.name"] == "slow_augment"
+    assert said["code.file.path"] == "/app/pictures.py"
+    assert said["code.line.number"] == 88
+    assert said["otel_gpu.cause.lines"] == (
+        "pictures.py:88 slow_augment: 91%",
+        "pictures.py:40 load: 9%",
+    )
+    assert (said["otel_gpu.cause.samples"], said["otel_gpu.cause.work"]) == (43, "image decoding")
+
+
+def test_who_had_the_cpu_has_lines_and_its_victim_keeps_its_place():
+    """The culprit's line is not the code of the span, which is about who waited."""
+    taken = cause("preemption", 3, waited(4, 7), culprit=HOG)._replace(
+        lines=lines_at(("spin", 3, 2))
+    )
+    place = Stacks("event", None).place
+
+    _, span, _ = causal.chain_spans(chain(taken), ORIGIN, lambda *_: [], place)
+
+    said = attributes_of(span)
+    assert said["otel_gpu.cause.lines"] == ("pictures.py:3 spin: 100%",)
+    assert not [name for name in said if name.startswith("code.")]
+
+
+def test_without_stacks_there_are_no_lines():
+    """``stacks.mode`` none: telemetry names no code."""
+    worked = cause("host_work", 8, interval("gap", 0, 10))._replace(lines=lines_at(("f", 1, 9)))
+
+    _, span = causal.chain_spans(chain(worked), ORIGIN, lambda *_: [], Stacks("none", None).place)
+
+    assert not [
+        name for name in attributes_of(span) if name.startswith(("code.", "otel_gpu.cause.l"))
+    ]

@@ -31,6 +31,7 @@ from tests.activities import (
     forks,
     gap,
     image,
+    lines_at,
     open_call,
     probes,
     sample,
@@ -214,8 +215,11 @@ def chain(process):
     )
     total = Cause("run_queue", MS // 100, 0.01, hog, (), (Cause("lock", 1, 0.01, hog, ()),))
     inner = Cause("ipc", MS // 100, 0.01, hog, (wait,), (total,))
+    whole = Evidence("e4", "gap", at, at + MS)
+    lines = lines_at(("step", 7, 3), work="gc", complete=False)
+    worked = Cause("host_work", MS // 100, 0.01, hog, (whole,), lines=lines)
     many = [Cause("run_queue", MS // 100, 0.01, hog, (wait, blocked, off_cpu))] * 100
-    return Chain("c1", effect, (inner, total, *many), 0, "high")
+    return Chain("c1", effect, (inner, total, worked, *many), 0, "high")
 
 
 class Emitted:

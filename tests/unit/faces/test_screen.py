@@ -152,7 +152,7 @@ def test_calls_are_on_a_screen_of_any_height(height):
 def waited_for(line, comm):
     """A process line whose threads mostly waited for somebody, who worked."""
     worker = Who(77, 77, comm)
-    work = Node("host_work", 6 * SECOND, 0.6, worker, Where("decode", "/app/data.py", 7))
+    work = Node("host_work", 6 * SECOND, 0.6, worker, Where("decode", "/app/data.py", 7), 9)
     feeder = Node("ipc", 7 * SECOND, 0.7, Who(77, 79, comm, function="_feed"), children=(work,))
     waits = Node("ipc", 7 * SECOND, 0.7, children=(feeder,))
     busy = Node("run_queue", SECOND, 0.1, children=(Node("run_queue", SECOND, 0.1, worker),))

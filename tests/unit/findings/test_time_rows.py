@@ -5,7 +5,7 @@ import pytest
 from otel_gpu.enrich.activities import Resource, Who
 from otel_gpu.findings.document import Node, Where
 from otel_gpu.findings.sentences import plain
-from otel_gpu.findings.time_rows import time_rows
+from otel_gpu.findings.time_rows import largest_leaves, time_rows
 
 FEED = Who(77, 79, "python", function="_feed")
 WORKER = Who(77, 77, "python")
@@ -26,7 +26,7 @@ def told(*children):
 
 def test_a_row_says_who_was_waited_for_and_what_that_one_did():
     """The place is said once, and of each thread its own."""
-    work = node("host_work", 0.7, who=WORKER, where=Where("decode", "/app/data.py", 7))
+    work = node("host_work", 0.7, who=WORKER, where=Where("decode", "/app/data.py", 7), samples=9)
     late = node("run_queue", 0.1, who=FEED)
     loader = node("ipc", 0.8, work, late, who=FEED, where=HERE)
 
@@ -92,3 +92,71 @@ def test_nothing_in_a_name_is_obeyed():
 
     (_, (_, _, words)) = told(node("run_queue", 0.5, evil))
     assert words.isprintable()
+
+
+def lines(share, *counts, samples=43, lost=0.0):
+    """Work in some lines: function, line number, and share of the work."""
+    below = [
+        node("line", share * part, where=Where(name, "/app/data.py", line), samples=1)
+        for name, line, part in counts
+    ]
+    if lost:
+        below.append(node("other", share * lost, note="3 smaller lines."))
+    where = below[0].where
+    return {"where": where, "samples": samples, "children": tuple(below)}
+
+
+def test_work_has_a_row_for_each_of_its_lines():
+    """With its share of the samples, where there is more than one."""
+    work = Node(
+        "host_work",
+        700_000_000,
+        0.7,
+        WORKER,
+        **lines(0.7, ("decode", 7, 0.9), ("f", 9, 0.05), lost=0.05),
+    )
+    own = Node("host", 200_000_000, 0.2, **lines(0.2, ("step", 3, 1.0), samples=1))
+
+    assert told(node("ipc", 0.7, node("ipc", 0.7, work, who=FEED)), own)[2:] == [
+        (2, "work", "python (77), which was working on a CPU: 43 samples"),
+        (3, "work", "in data.py:7 decode: 90 % of 43 samples"),
+        (3, "work", "in data.py:9 f: 5 % of 43 samples"),
+        (3, "other", "others: 3 smaller lines."),
+        (0, "work", "its own work, in data.py:3 step: 100 % of 1 sample"),
+    ]
+
+
+def test_what_work_is_known_to_be_is_said():
+    """By the frames between the line and the end of the stack."""
+    below = lines(0.6, ("slow_augment", 88, 1.0))
+    (line,) = below["children"]
+    own = Node("host", 600_000_000, 0.6, **below | {"children": (line._replace(work="gc"),)})
+
+    assert told(own)[0][2] == "its own work, in data.py:88 slow_augment (gc): 100 % of 43 samples"
+
+
+def test_work_without_a_sample_says_so():
+    """Its place is the next best; that of a wait needs none."""
+    rows = told(node("host", 0.5, where=HERE), node("io", 0.5, where=HERE))
+
+    assert [words for _, _, words in rows] == [
+        "its own work, in train.py:40 get_batch (no sample)",
+        "disks, in train.py:40 get_batch",
+    ]
+
+
+def test_somebodys_work_is_one_leaf_with_its_first_line():
+    """Where there is little room, the line with most says enough."""
+    work = Node(
+        "host_work", 700_000_000, 0.7, WORKER, **lines(0.7, ("decode", 7, 0.9), ("f", 9, 0.1))
+    )
+    tree = node(
+        "all", 1.0, node("ipc", 0.7, node("ipc", 0.7, work, who=FEED)), node("gpu_wait", 0.3)
+    )
+
+    first, _ = largest_leaves(tree, 3)
+
+    assert plain(first[-1].sentence) == (
+        "python (77), which was working on a CPU, in data.py:7 decode: 90 % of 43 samples"
+    )
+    assert len(first) == 3

@@ -11,7 +11,7 @@ from otel_gpu.faces.fields import largest_first
 from otel_gpu.faces.mcp.answers import Listing, first_of, inert, micros, name_of, present
 from otel_gpu.faces.mcp.arguments import LAST_ID, Question, rows
 from otel_gpu.faces.mcp.captures import Capture, Study
-from otel_gpu.faces.mcp.code import code_of
+from otel_gpu.faces.mcp.code import code_of, lines_of
 from otel_gpu.faces.mcp.tool import Answer, noun, service, share, since, tool
 from otel_gpu.findings.causes import (
     Interval,
@@ -68,7 +68,8 @@ def get_causal_chains(
     (of_which). What no cause accounts for is unexplained. Evidence ids name intervals: give a
     chain's id to see them, with span ids. code is the line of the program's own code, where that
     is known: of an effect where it was called, of a cause where its thread was for most of it;
-    stack_id is for get_stacks. at_us is relative to the window; in a chain's intervals it is
+    stack_id is for get_stacks. lines: where a thread worked, or a culprit that had the CPU, by share
+    of on-CPU samples; times are measured, and not by samples. work is known by the frames. at_us is relative to the window; in a chain's intervals it is
     relative to the effect.
     """
     document = study.document
@@ -162,6 +163,7 @@ def _causes(
         more = present(more_evidence=max(0, len(ids) - _MAX_EVIDENCE))
         # Where the effect was is said of it, and once.
         code = code_of(_unless(shown_above, stack_of_cause(cause)))
+        code |= lines_of(cause.lines)
         return shown | more | code | (_first("of_which", inner) if inner else {})
 
     return _first("causes", write_tree(causes, write))

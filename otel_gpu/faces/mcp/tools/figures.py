@@ -8,6 +8,7 @@ from otel_gpu.faces.fields import largest_first
 from otel_gpu.faces.mcp.answers import Listing, first_of, micros, name_of
 from otel_gpu.faces.mcp.arguments import rows
 from otel_gpu.faces.mcp.captures import Study
+from otel_gpu.faces.mcp.code import lines_of
 from otel_gpu.faces.mcp.tool import Answer, noun, service, share, since, table, tool
 from otel_gpu.findings.document import Document, Process, ProcessImage, Slot
 from otel_gpu.findings.health import DISTRIBUTIONS, STATES
@@ -75,9 +76,9 @@ def get_time_budget(
     Why the GPU is not busy. time_tree: all of the time of the threads that feed it, of the
     processes with most of it; a row is a part of the one above it of less depth, share is of the
     process's tree: depth 0 what they did, 1 for whom or what they waited, 2 what that one did
-    meanwhile; their_command stands once. chronic: causes that take much of that time, usual or not. Then what bounds each
-    process (gpu-bound, data-bound, ...): its time by state, and the shares that the verdict
-    compares; how long threads were off the CPU and for which reason, and which threads kept slow
+    meanwhile, below work its lines, by share of on-CPU samples; their_command stands once. chronic: causes that take much of that time, usual or not. Then what bounds each
+    process (gpu-bound, data-bound, ...): its time by state, the shares that the verdict
+    compares, and the lines where it worked (cpu-bound) or those whom it waited for; how long threads were off the CPU and for which reason, and which threads kept slow
     calls and gaps waiting. by_thread is empty or other
     where the name is not known. Time off the CPU of threads that make no calls is not a fault in
     itself. in_calls is the time of all threads inside CUDA calls; it can be more than the window
@@ -174,6 +175,7 @@ def _verdict(judged: Process) -> dict[str, Any]:
     return noun(judged, "pid service verdict") | {
         "shares": {name: share(part) for name, part in largest_first(judged.verdict_shares)},
         "budget_us": {name: micros(time) for name, time in largest_first(judged.budget_ns)},
+        **lines_of(judged.lines),
     }
 
 

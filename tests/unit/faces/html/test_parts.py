@@ -141,7 +141,7 @@ def where_part(tree, **named):
 def test_the_time_tree_is_a_list_of_lists():
     """Each row stands in the list of what it is a part of, with its time, share and place."""
     loader = Who(77, 79, "loader", "python load.py", unit="job.service", owner="ann")
-    work = node("host_work", 0.5, who=loader, where=Where("decode", "/app/data.py", 7))
+    work = node("host_work", 0.5, who=loader, where=Where("decode", "/app/data.py", 7), samples=9)
     late = node("run_queue", 0.1, who=loader)
     tree = node(
         "all", 1.0, node("ipc", 0.6, node("ipc", 0.6, work, late, who=loader)), node("host", 0.4)

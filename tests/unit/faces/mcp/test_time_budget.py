@@ -48,7 +48,7 @@ def ask(monkeypatch):
 
 def test_the_tree_says_who_was_waited_for_and_what_that_one_did(ask):
     """Each row is a part of the one above it of less depth; a command is said once."""
-    work = node("host_work", 0.5, who=LOADER, where=Where("decode", "/app/data.py", 7))
+    work = node("host_work", 0.5, who=LOADER, where=Where("decode", "/app/data.py", 7), samples=9)
     late = node("run_queue", 0.1, who=LOADER)
     waits = node("ipc", 0.6, node("ipc", 0.6, work, late, who=LOADER))
     tree = node("all", 1.0, waits, node("host", 0.4))
