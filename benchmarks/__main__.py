@@ -25,6 +25,7 @@ NAMES = (
     "symbols",
     "unwinding",
     "stacks",
+    "on_cpu",
 )
 
 

@@ -155,7 +155,7 @@ class SamplesConfig:
 
     Attributes:
         enabled: Whether threads of watched processes are sampled while they are on a CPU; needs
-            `stacks.enabled`.
+            `stacks.enabled`, and a `spans.mode` other than `none`.
         rate_hz: Samples per second of each CPU that runs such threads, as long as there are not too
             many.
         stacks_per_second: Most samples per second of the whole host; then fewer are taken, each for

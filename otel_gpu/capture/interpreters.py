@@ -95,6 +95,10 @@ class Interpreters:
         self._known: dict[int, _Interpreter] = {}
         self._news: set[str] = set()
 
+    def __contains__(self, pid: int) -> bool:
+        """Whether a process is known to have an interpreter."""
+        return pid in self._known
+
     @property
     def reasons(self) -> Mapping[int, str]:
         """Why the frames of an interpreter are not walked, by pid."""

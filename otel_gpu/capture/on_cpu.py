@@ -64,7 +64,9 @@ class OnCpuSampling:
         self, programs: Programs, config: Config, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._programs = programs
-        self._is_enabled = config.samples.enabled and config.stacks.enabled
+        self._is_enabled = (
+            config.samples.enabled and config.stacks.enabled and config.spans.mode != "none"
+        )
         self._period_ns = tick_period_ns(config)
         self._rate_hz = config.samples.rate_hz
         self._stacks_per_second = config.samples.stacks_per_second

@@ -309,7 +309,8 @@ class Session:
                     resolved = (*self._tell(record), *user_stacks.resolve(record))
                 elif kind == _CPU_SAMPLE_KIND:
                     *told, sample = self._snapshots.stacks.place(record)
-                    resolved = (*told, *user_stacks.resolve(sample))
+                    seen = self._watchlist.after_tick(record)
+                    resolved = (*seen, *told, *user_stacks.resolve(sample))
                 else:
                     resolved = user_stacks.resolve(record)
             except Exception as error:  # noqa: BLE001 -- costs nothing until it happens

@@ -25,6 +25,7 @@ from otel_gpu.capture.stops import let_go_on
 from otel_gpu.config import Config
 from otel_gpu.faults import Faults
 from otel_gpu.procfs.mapped_files import FileId, all_pids, cgroup_pids, child_pids, mapped_files
+from otel_gpu.recent import Recent
 from otel_gpu.records import json_record
 from otel_gpu.stacks.user_stacks import UserStacks
 
@@ -72,6 +73,8 @@ class Watchlist:
         self._leftovers = Leftovers(programs)
         self._images: dict[int, int] = {}
         self._scanned: set[int] = set()
+        # How many ticks have met an image.
+        self._ticks: Recent[Image, int] = Recent(_MAX_NEWCOMERS)
         # Found by the kernel side, and not looked at yet.
         self._newcomers: dict[Image, None] = {}
 
@@ -136,6 +139,19 @@ class Watchlist:
             yield from self._probes(pid)
         if self._watch_all and pid not in self._images:
             yield from self._watch(pid)
+            yield from self._probes(pid)
+
+    def after_tick(self, record: bytes) -> Iterator[bytes]:
+        """
+        Take in a RECORD_CPU_SAMPLE: its process may run Python, and not use CUDA.
+
+        It is looked at with its first sample, and ever more seldom from then on.
+        """
+        image_ktime_ns, pid = _IMAGE_AND_PID.unpack_from(record, _IMAGE_START)
+        seen = self._ticks.get((pid, image_ktime_ns), 0) + 1
+        self._ticks[pid, image_ktime_ns] = seen
+        is_seldom = seen & (seen - 1) == 0
+        if is_seldom and self._images.get(pid) == image_ktime_ns and pid not in self._interpreters:
             yield from self._probes(pid)
 
     def after_exit(self, record: bytes) -> Iterable[bytes]:

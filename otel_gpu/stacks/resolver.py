@@ -31,6 +31,7 @@ NO_API: Final = -1
 """Of a thread that waits: what it waits in is on its stack by itself."""
 
 _MAX_FUNCTIONS: Final = 1 << 14
+_MAX_PYTHON: Final = 1 << 11
 
 # How long a walk is believed. The library that it ended in may not have been known yet. Code
 # that is made at run time can be replaced by other code. A name may become known.
@@ -69,9 +70,10 @@ class Resolver:
         self._unwinder = unwinder
         self._symbols = symbols
         self._walks = Walks()
-        # Of ticks: by generation and address, and by all that a stack is merged of.
+        # Of ticks: by generation and address, by all that a stack is merged of, and by image and sample.
         self._functions: Recent[tuple[int, int], Frame] = Recent(_MAX_FUNCTIONS)
         self._merged: Recent[tuple[Hashable, ...], int] = Recent(MAX_SENT)
+        self._python: Recent[tuple[Hashable, ...], PythonStack] = Recent(_MAX_PYTHON)
         # By id: whether it is complete.
         self._sent: Recent[int, bool] = Recent(MAX_SENT)
 
@@ -134,7 +136,12 @@ class Resolver:
             self._function(process, address - bool(position))
             for position, address in enumerate(native.addresses)
         ]
-        python = self._python_stack(sample)
+        names = (sample.image, sample.python_status, sample.python_frames)
+        python = self._python.use(names)
+        if python is None:
+            python = self._python_stack(sample)
+            if all(frame.function for frame in python.frames):
+                self._python[names] = python
         tops = native.stack_pointers
         key = (
             *(tuple(frames), native.complete, native.method),

@@ -26,8 +26,8 @@ def test_a_full_ring_costs_spans_that_are_counted_one_by_one(
         pid = agent.wait().lines[0]["pid"]
 
     lost = losses(receiver)
-    # Samples give way long before the ring is full.
-    assert set(lost) == {"ring_full", "sample"}
+    # Samples give way long before the ring is full. A tick may find it full, too.
+    assert lost.keys() - {"cpu_sample"} == {"ring_full", "sample"}
     assert sum(calls(receiver, api, pid) for api in APIS) == 100_003
     assert total(receiver, "otel_gpu.spans.dropped") == 0
     assert total(receiver, "otel_gpu.spans.withheld") == 0

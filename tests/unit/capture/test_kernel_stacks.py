@@ -7,6 +7,7 @@ import pytest
 from otel_gpu import wire
 from otel_gpu.capture.kernel_stacks import KernelStacks
 from otel_gpu.capture.kernel_symbols import KernelSymbols
+from tests.synthetic import kernel_record
 
 KALLSYMS = """\
 ffffffff81000100 T __schedule
@@ -79,3 +80,53 @@ def test_functions_of_the_scheduler_are_left_out_wherever_they_are(tmp_path):
 
     body = json.loads(record[wire.RECORD_HEADER.size :].rstrip(b"\0"))
     assert body["functions"] == ["do_nanosleep"]
+
+
+@pytest.fixture
+def ticks(tmp_path):
+    (tmp_path / "kallsyms").write_text(KALLSYMS)
+    return KernelStacks(Programs({}), KernelSymbols(tmp_path / "kallsyms"))
+
+
+def tick(*addresses):
+    """A sample as it is in the ring, with the kernel stack behind it."""
+    words = [*addresses] + [0] * (wire.MAX_STACK_FRAMES - len(addresses))
+    sample = kernel_record(wire.RECORD_CPU_SAMPLE, pid=4, tid=5, weight_ns=6, comm="worker")
+    return sample + wire.KERNEL_STACK.pack(*words)
+
+
+def functions_in(record):
+    return json.loads(record[wire.RECORD_HEADER.size :].rstrip(b"\0"))["functions"]
+
+
+def test_a_tick_in_the_kernel_gets_an_id_of_its_functions(ticks):
+    """All of them, the scheduler's too, and the sample is otherwise as it was."""
+    stack, sample = ticks.place(tick(0xFFFF_FFFF_8100_0110, 0xFFFF_FFFF_8100_0511))
+
+    assert functions_in(stack) == ["__schedule", "entry_SYSCALL_64"]
+    fields = wire.CPU_SAMPLE_RECORD.named(sample)
+    assert len(sample) == fields["size"] == wire.CPU_SAMPLE_RECORD.size
+    assert fields["kernel_stack"] >= 1 << 30
+    blank = wire.CPU_SAMPLE_RECORD.named(tick())
+    assert fields == blank | {"kernel_stack": fields["kernel_stack"]}
+
+
+def test_ticks_at_other_instructions_of_the_same_functions_share_an_id(ticks):
+    """It is said once what that is; another way to the same place is another stack."""
+    _, first = ticks.place(tick(0xFFFF_FFFF_8100_0110, 0xFFFF_FFFF_8100_0511))
+    (second,) = ticks.place(tick(0xFFFF_FFFF_8100_0118, 0xFFFF_FFFF_8100_0511))
+    (again,) = ticks.place(tick(0xFFFF_FFFF_8100_0118, 0xFFFF_FFFF_8100_0511))
+    _, other = ticks.place(tick(0xFFFF_FFFF_8100_0118, 0xFFFF_FFFF_8100_0311))
+
+    ids = [wire.CPU_SAMPLE_RECORD.named(one)["kernel_stack"] for one in (first, again, other)]
+    assert first == second == again
+    assert ids[0] != ids[2]
+
+
+def test_a_tick_in_user_space_has_no_kernel_stack(ticks):
+    """And neither has one whose stack could not be read."""
+    user = kernel_record(wire.RECORD_CPU_SAMPLE, pid=4)
+
+    for sample in (user, user + bytes(wire.KERNEL_STACK.size)):
+        (placed,) = ticks.place(sample)
+        assert placed == user

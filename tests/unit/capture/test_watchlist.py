@@ -10,7 +10,7 @@ from otel_gpu.capture.watchlist import Watchlist
 from otel_gpu.config import load
 from otel_gpu.faults import Faults
 from otel_gpu.stacks.user_stacks import UserStacks
-from tests.synthetic import call_record
+from tests.synthetic import call_record, kernel_record
 
 OWN = os.getpid()
 NOW_KTIME_NS = time.monotonic_ns()
@@ -104,3 +104,18 @@ def test_where_not_all_are_watched_nobody_is_met_by_a_record(make):
     list(watchlist.notice([call(OWN)]))
 
     assert introduced(watchlist.introduce_some()) == []
+
+
+def test_who_works_is_looked_at_ever_more_seldom(make, monkeypatch):
+    """A program that uses no CUDA may run Python, which it maps after it has begun."""
+    _, watchlist = make({OWN: NOW_KTIME_NS})
+    looked = []
+    watchlist._images[OWN] = NOW_KTIME_NS
+    monkeypatch.setattr(watchlist, "_place_probes", lambda pid: looked.append(pid) or iter(()))
+    tick = kernel_record(wire.RECORD_CPU_SAMPLE, pid=OWN, image_ktime_ns=NOW_KTIME_NS)
+    stranger = kernel_record(wire.RECORD_CPU_SAMPLE, pid=OWN, image_ktime_ns=NOW_KTIME_NS + 1)
+
+    for number in range(1, 101):
+        list(watchlist.after_tick(tick))
+        list(watchlist.after_tick(stranger))
+        assert len(looked) == number.bit_length()

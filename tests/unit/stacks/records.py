@@ -100,8 +100,19 @@ def _of_a_thread(layout, **values):
     return layout.build(**{"size": layout.size, "ktime_ns": 2_000} | thread | values)
 
 
+def cpu_sample(user_stack, **values):
+    return _of_a_thread(
+        wire.CPU_SAMPLE_RECORD, kind=wire.RECORD_CPU_SAMPLE, user_stack=user_stack, **values
+    )
+
+
+_LAYOUTS = {
+    wire.RECORD_CUDA_CALL: wire.CUDA_CALL_RECORD,
+    wire.RECORD_STALL: wire.STALL_RECORD,
+    wire.RECORD_CPU_SAMPLE: wire.CPU_SAMPLE_RECORD,
+}
+
+
 def user_stack_of(record):
-    """The id, or token, in a call or stall."""
-    is_call = record[:2] == wire.RECORD_CUDA_CALL.to_bytes(2, "little")
-    layout = wire.CUDA_CALL_RECORD if is_call else wire.STALL_RECORD
-    return layout.named(record)["user_stack"]
+    """The id, or token, in a call, stall or sample of a thread on a CPU."""
+    return _LAYOUTS[int.from_bytes(record[:2], "little")].named(record)["user_stack"]

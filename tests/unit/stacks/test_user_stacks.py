@@ -20,6 +20,7 @@ from tests.unit.stacks.records import (
     IMAGE_KTIME_NS,
     STACK_POINTER,
     code,
+    cpu_sample,
     cuda_call,
     sample,
     stall,
@@ -228,6 +229,66 @@ def test_another_api_makes_another_stack(told):
     assert malloc != free
     assert told.functions(malloc)[:2] == ["cudaMalloc", "qsort"]
     assert told.functions(free)[:2] == ["cudaFree", "qsort"]
+
+
+def tick(told, **values):
+    """Take a sample of this process and resolve the tick that has it."""
+    told.take(of_libc(**values))
+    return told.resolve(cpu_sample(1_000, pid=PID))
+
+
+def test_ticks_in_the_same_functions_have_the_same_stack(told):
+    """Wherever in them they are; it is told once, and merged once."""
+    first = tick(told)
+    others = {
+        tick(told, place=(QSORT + 9, STACK_POINTER, 0, 0)),
+        tick(told, place=(QSORT, STACK_POINTER, 0, 0)),
+        tick(told, words=(ABS + 9, 111, GETPID + 8, 222, 0)),
+    }
+
+    assert others == {first}
+    assert told.functions(first) == ["qsort", "abs", "getpid"]
+    assert told.stacks.counts["distinct"] == 1
+    assert told.stacks.counts["memo_hits"] == 3
+    assert told.stacks.counts["resolved"] == 4
+
+
+def test_a_tick_is_in_the_function_that_it_interrupts(told):
+    """At its first instruction too; whoever called it was left before the return address."""
+    assert told.functions(tick(told, words=(ABS + 1, 111, 0)))[:2] == ["qsort", "abs"]
+    assert told.functions(tick(told, words=(ABS, 111, 0)))[:2] == ["qsort", ""]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"words": (GETPID + 4, 111, GETPID + 4, 222, 0)},
+        {"words": (ABS + 4, 111, 0)},
+        {"place": (ABS + 5, STACK_POINTER, 0, 0)},
+        {"python": [(7, 0, 1)]},
+        {"status": wire.PYTHON_BROKEN},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_whatever_a_tick_shows_makes_it_another_stack(told, change):
+    told.take(code(7, STEP, pid=PID))
+
+    assert tick(told) != tick(told, **change)
+    assert told.stacks.counts["memo_hits"] == 0
+
+
+def test_lines_of_python_distinguish_ticks(told):
+    """The line is what a sample is for; instructions of one line are one place."""
+    source = compile("def work():\n  a = 1; b = 2\n  c = 3\n", "train.py", "exec").co_consts[0]
+    told.take(code(9, source, pid=PID))
+    by_line = {}
+    for offset in range(2, len(source.co_code) - 2, 2):
+        stack = tick(told, python=[(9, offset, 1)])
+        (line,) = [frame[3] for frame in told.bodies[stack]["frames"] if frame[1] == "work"]
+        by_line.setdefault(line, set()).add(stack)
+
+    assert by_line.keys() == {2, 3}
+    assert all(len(stacks) == 1 for stacks in by_line.values())
 
 
 def test_processes_share_stacks(told):
