@@ -6,11 +6,10 @@ part in its own way.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from otel_gpu.findings.causes import Interval, path_of, was_cpu_idle
 from otel_gpu.findings.document import (
-    OWN_TIME,
     Cause,
     CauseKind,
     Culprit,
@@ -36,6 +35,11 @@ from otel_gpu.findings.words import (
 )
 
 _MOST_KINDS = 4
+# Of other kinds it is who had the CPU that was at work, and not who waited for it.
+_BEFORE_LINES: Mapping[str, str] = {
+    CauseKind.HOST_WORK: ", ",
+    CauseKind.UNEXPLAINED: ", but for samples ",
+}
 TIMES = "\N{MULTIPLICATION SIGN}"
 
 
@@ -224,8 +228,7 @@ def _of_what(cause: Cause) -> Sentence:
     name = describe_resource(cause.resource) if cause.resource else ""
     said: Sentence = (": ", Name(name)) if name else ()
     if where := in_lines(cause.lines):
-        # Who had the CPU was at work, and not who waited for it.
-        said += (", " if cause.kind in OWN_TIME else ", which was ", *where)
+        said += (_BEFORE_LINES.get(cause.kind, ", which was "), *where)
     return said
 
 

@@ -17,7 +17,7 @@ from otel_gpu import pipeline, wire
 from otel_gpu.commands._sources import RecordingSource
 from otel_gpu.enrich.activities import ProcessImage, Who
 from otel_gpu.enrich.enricher import Enricher
-from otel_gpu.explain.chains import Incident
+from otel_gpu.explain.chains import Cause, Culprit, Incident
 from otel_gpu.explain.settings import Settings
 from otel_gpu.faces.bars import draw_bar, draw_legend
 from otel_gpu.faces.call_table import SORTS
@@ -31,6 +31,7 @@ from tests.activities import (
     calls,
     capture,
     counters,
+    lines_at,
     open_call,
     snapshot,
     thread_time,
@@ -209,6 +210,22 @@ def test_a_chronic_incident_is_said_to_be_one():
         assert line == f"HIGH   1 s lost now  chronic in trainer ({first.pid})"
     other = key_of(view.processes[1].process)
     assert not [x for x in drawn(view, Controls(chosen=other)) if x.startswith("HIGH")]
+
+
+def test_an_incident_names_the_line_that_it_ends_at():
+    """Of whoever is last in the chain, with what says so."""
+    view = crowded()
+    process = view.processes[0].process
+    work = Cause("host_work", SECOND, 0.8, None, (), lines=lines_at(("decode", 12, 43)))
+    cause = Cause("ipc", SECOND, 0.8, Culprit(77, 79, "loader"), (), (work,))
+    chronic = Incident("c", "high", 0, 0, SECOND, (cause,), 0, (), (), 0, True, process)
+    view = view._replace(incidents=(IncidentLine(chronic, True),))
+
+    (line,) = [x for x in drawn(view, width=120) if x.startswith("       <-")]
+
+    assert line == (
+        "       <- ipc 80 % by loader (77/79), in pictures.py:12 decode: 100 % of 43 samples"
+    )
 
 
 @pytest.mark.parametrize(("width", "height"), SIZES)

@@ -11,10 +11,11 @@ from otel_gpu.faces.mcp.captures import Study
 from otel_gpu.faces.mcp.server import answer
 from otel_gpu.findings.document import Document, Node, Where, Window, processes_of
 from otel_gpu.findings.health import Health
-from tests.activities import SECOND, T0, image
+from tests.activities import SECOND, T0, image, lines_at
 from tests.unit.faces.html.pages import report_named
 from tests.unit.faces.mcp import served
 
+MS = 1_000_000
 TRAINER = image(42, 1)
 LOADER = Who(77, 79, "loader", "python load.py", unit="job.service")
 
@@ -147,3 +148,31 @@ def test_hostile_names_in_the_tree_come_back_inert(ask, name):
     assert "](" not in text
     assert len(text.encode()) <= MAX_BYTES
     assert len(json.loads(text)["time_tree"]["rows"]) == 6
+
+
+def test_verdicts_and_causes_name_their_lines(ask):
+    """By share of the samples, at most three; what is not known of one is left out."""
+    lines = lines_at(("decode", 7, 6), ("", 0, 3), ("f", 1, 2), ("g", 2, 1), work="json")
+    verdict = judged(TRAINER, node("all", 1.0, node("ipc", 1.0)))._replace(lines=lines)
+    work = Cause("host_work", 500 * MS, 0.5, Culprit(77, 77, "loader"), (), lines=lines)
+    waits = Cause("ipc", 500 * MS, 0.5, Culprit(77, 79, "loader"), (), (work,))
+    late = Incident("i1", "high", T0, T0 + SECOND, 1, (waits,), 0, (), (), 0, True, TRAINER)
+
+    document = document_of(verdict, incidents=[late])
+    (told,) = json.loads(ask(document))["verdicts"]["rows"]
+    (incident,) = json.loads(ask(document, "get_causal_chains"))["incidents"]["rows"]
+
+    (cause,) = incident["causes"]
+    assert "lines" not in cause
+    for shown in (told, cause["of_which"][0]):
+        assert shown["samples"] == 12
+        assert shown["lines"][0] == {
+            "function": "decode",
+            "file": "/app/pictures.py",
+            "line": 7,
+            "work": "json",
+            "share": 0.5,
+            "samples": 6,
+        }
+        assert shown["lines"][1].keys() == {"file", "work", "share", "samples"}
+        assert len(shown["lines"]) == 3
