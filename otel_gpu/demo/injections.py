@@ -119,7 +119,7 @@ def gil(trainer: Trainer) -> None:
         trainer.synchronize()
         end_ns, waited_ns = time.monotonic_ns(), run_queue_ns() - waited_ns
         if not is_slow(step):
-            usual_ns.append(end_ns - start_ns)
+            usual_ns.append(end_ns - start_ns - waited_ns)
             continue
         # The call itself was over when it always is; its thread could not go on.
         start_ns += int(statistics.median(usual_ns))
