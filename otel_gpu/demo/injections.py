@@ -29,6 +29,7 @@ from otel_gpu.demo.loop import (
     die_with_parent,
     is_slow,
     libc,
+    place_of,
     run_queue_ns,
     sleep,
     spin,
@@ -43,6 +44,7 @@ _WEIGHT_BYTES, _WEIGHT_MAPS = 64 << 20, 96
 _LIMIT_BYTES = 128 << 20
 _CGROUPS = Path("/sys/fs/cgroup")
 _MUTEX = (ctypes.c_char * 64)()
+_HOGGING = place_of(spin, lines=2)
 _HOLDING = ctypes.PyDLL(None)  # does not let go of the interpreter lock
 
 
@@ -56,7 +58,7 @@ def _be_preempted(trainer: Trainer, thief: Helper) -> None:
     compute(MS)
     thief.order(_INJECTED_NS)
     compute(2 * MS)
-    trainer.inject("preemption", thief.await_burst(), thief)
+    trainer.inject("preemption", thief.await_burst(), thief, place=_HOGGING)
 
 
 def late_wakeup(trainer: Trainer) -> None:
@@ -67,7 +69,7 @@ def late_wakeup(trainer: Trainer) -> None:
         waited_ns = run_queue_ns()
         thief.order(_INJECTED_NS + GPU_NS, delay_ns=MS)
         sleep(GPU_NS)
-        trainer.inject("run_queue", run_queue_ns() - waited_ns, thief)
+        trainer.inject("run_queue", run_queue_ns() - waited_ns, thief, place=_HOGGING)
         thief.await_burst()
 
     trainer.train(in_synchronize=wake_late)
@@ -117,7 +119,7 @@ def gil(trainer: Trainer) -> None:
         trainer.synchronize()
         end_ns, waited_ns = time.monotonic_ns(), run_queue_ns() - waited_ns
         if not is_slow(step):
-            usual_ns.append(end_ns - start_ns)
+            usual_ns.append(end_ns - start_ns - waited_ns)
             continue
         # The call itself was over when it always is; its thread could not go on.
         start_ns += int(statistics.median(usual_ns))
@@ -137,7 +139,7 @@ def starved_loader(trainer: Trainer) -> None:
         asked_ns = time.monotonic_ns()
         time_ns, data = _await_data(loader)
         via = {"kind": "run_queue", "time_ns": data.work_ns - asked_ns, "pid": thief.pid}
-        trainer.inject("ipc", time_ns, loader, via)
+        trainer.inject("ipc", time_ns, loader, via | {"place": _HOGGING})
         thief.await_report()
 
     trainer.train(in_gap=starve_loader)

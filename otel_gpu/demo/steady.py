@@ -55,25 +55,26 @@ def steady_sleep(trainer: Trainer) -> None:
 
 def steady_host_work(trainer: Trainer) -> None:
     """Every step works 20 ms in Python between two launches."""
+    place = place_of(compute, lines=2)
     for _ in range(STEPS):
         start_ns = time.thread_time_ns()
         compute(STEP_NS)
         lost_ns = time.thread_time_ns() - start_ns
-        trainer.lose("host_work", lost_ns, place=place_of(compute, lines=2))
+        trainer.lose("host_work", lost_ns, place=place)
         step(trainer)
 
 
 def steady_loader(trainer: Trainer) -> None:
     """Every step waits for a data loader, whose worker burns the CPU for 20 ms."""
     worker, batches = start_worker(trainer, lambda: compute(STEP_NS), batches=1)
+    place = place_of(compute, lines=2)
     for _ in range(STEPS):
         start_ns = unqueued_ns()
         batches.get()
         waited_ns = unqueued_ns() - start_ns
         via = {"kind": "host_work", "time_ns": waited_ns, "pid": worker, "tid": worker}
-        via["place"] = place_of(compute, lines=2)
         # What it waits for directly is the thread of the worker that feeds the pipe.
-        trainer.lose("ipc", waited_ns, pid=worker, via=via)
+        trainer.lose("ipc", waited_ns, pid=worker, via=via | {"place": place})
         step(trainer)
 
 

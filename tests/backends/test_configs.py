@@ -93,9 +93,9 @@ def test_profiles_pass_the_collector(receiver: OtlpReceiver, protocol: str) -> N
     inside = {"root_start_ktime_ns": 6 * SECOND}
     activities = (
         capture(),
-        *(sample(trainer, 6 * SECOND + n, call_stack(), **inside) for n in range(5)),
+        *(sample(trainer, 6 * SECOND + n, stack=call_stack(), **inside) for n in range(5)),
         launch,
-        *(sample(trainer, 8 * SECOND + n, call_stack(), weight_ns=7) for n in range(3)),
+        *(sample(trainer, 8 * SECOND + n, stack=call_stack(), weight_ns=7) for n in range(3)),
     )
     env = {
         "OTELCOL_PROFILES": receiver.http_endpoint,

@@ -54,6 +54,7 @@ JSON_KINDS = {
     wire.RECORD_PROBES,
     wire.RECORD_USER_STACK,
     wire.RECORD_CULPRIT,
+    wire.RECORD_RESOURCE,
 }
 FILE = Frame._fields.index("file")
 PATH_KINDS = {wire.RECORD_EXEC, wire.RECORD_LIBRARY}
@@ -101,7 +102,9 @@ def is_about_others(record: bytes) -> bool:
     kind, *_ = wire.RECORD_HEADER.unpack_from(record)
     if kind != wire.RECORD_CULPRIT:
         return False
-    return not KNOWN.fullmatch(json.loads(record[wire.RECORD_HEADER.size :])["comm"].encode())
+    comm = json.loads(record[wire.RECORD_HEADER.size :])["comm"]
+    # What is not watched has a name of its own if it is ours.
+    return comm.startswith("python") or not KNOWN.fullmatch(comm.encode())
 
 
 def clean(record: bytes) -> bytes:
@@ -131,7 +134,7 @@ def clean_body(body: dict[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name, [line for line in value if "otel-gpu" in line] or ["0::/user.slice"]
         elif name == "command_args":
             yield name, [replace_paths(argument) for argument in value]
-        elif name in ("exe", "library") and value:
+        elif name in ("exe", "library", "name") and value:
             yield name, replace_paths(value)
         elif name == "frames":
             # Their id stays: records name it.

@@ -47,6 +47,10 @@ def test_a_recording_is_explained_without_privileges(
         "cpu-quota": ["cpu_quota"],
         "lock": ["lock"],
         "gil": ["gil"],
+        "busy-loader": ["ipc"],
+        "slow-python": ["host_work"],
+        "gil-holder": ["gil"],
+        "garbage-collection": ["host_work"],
         "starved-loader": ["ipc"],
         "disk": ["ipc"],
         "large-fork": ["fork"],
@@ -72,6 +76,31 @@ def test_a_recording_is_explained_without_privileges(
     assert found[: len(expected)] == expected
     if not expected:
         assert {i["severity"] for i in incidents} & {"high", "medium"} == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "work"),
+    [
+        ("busy-loader", "slow_augment", None),
+        ("slow-python", "tokenise", None),
+        ("gil-holder", "tokenise", None),
+        ("garbage-collection", "collect_garbage", "gc"),
+    ],
+)
+def test_who_works_does_so_in_the_right_line(
+    capfd: pytest.CaptureFixture[str], name: str, function: str, work: str | None
+) -> None:
+    """At the end of the chain is where the one who is waited for, or the loop itself, worked."""
+    assert main(["demo", name, "--synthetic", "--json"]) == 0
+
+    cause = json.loads(capfd.readouterr().out)["incidents"][0]["causes"][0]
+    while "via" in cause:
+        cause = cause["via"][0]
+    line = cause["lines"][0]
+    assert cause["kind"] == "host_work"
+    assert (line["function"], line["work"]) == (function, work)
+    assert line["file"].endswith("/busy.py")
+    assert line["share"] > 0.5
 
 
 def test_without_a_compiler_the_hint_names_what_works(

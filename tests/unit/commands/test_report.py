@@ -24,6 +24,10 @@ HEADINGS = {
     "late-wakeup": "It was ready to run, and hog had the CPU",
     "cpu-quota": "Its cgroup had used up its CPU quota",
     "lock": "It waited for a lock of holder, which slept",
+    "busy-loader": "It waited for data from loader, which was working on a CPU, in busy.py:… slow_augment: …",
+    "slow-python": "The program worked on the CPU, in busy.py:… tokenise: …",
+    "gil-holder": "It waited for Python's GIL, held by holder, which was working on a CPU, in busy.py:… tokenise: …",
+    "garbage-collection": "The program worked on the CPU, in busy.py:… collect_garbage (gc): …",
     "gil": "It waited for Python's GIL, held by python, which slept",
     "starved-loader": "It waited for data from loader, which hog kept from running",
     "disk": "It waited for data from loader, which waited for a disk or file system",
@@ -47,7 +51,9 @@ HEADINGS = {
     "remote-read": "It waited for another host: 198.18.77.2:…",
 }
 # What another run would have another one of.
-OF_A_RUN = re.compile(r"(?<=checkpoint-)\w+|(?<=198\.18\.77\.2:)\d+")
+OF_A_RUN = re.compile(
+    r"(?<=checkpoint-)\w+|(?<=198\.18\.77\.2:)\d+|(?<=busy\.py:)\d+|\d+ % of \d+ samples"
+)
 
 
 @pytest.fixture(autouse=True)

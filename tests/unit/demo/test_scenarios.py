@@ -1,8 +1,18 @@
 """The table of scenarios against what there is of them."""
 
+from collections import Counter
+from itertools import chain
+from pathlib import Path
+
 import pytest
 
+from otel_gpu.capture.recording import read_recording
+from otel_gpu.decode.decoder import decode
+from otel_gpu.demo import busy
+from otel_gpu.demo.loop import Function
 from otel_gpu.demo.scenarios import RECORDINGS, SCENARIOS
+from otel_gpu.enrich.activities import SampleActivity
+from otel_gpu.enrich.enricher import Enricher
 
 
 def test_every_scenario_says_what_it_does() -> None:
@@ -15,3 +25,27 @@ def test_every_scenario_says_what_it_does() -> None:
 def test_the_recording_of_a_scenario_is_small(name: str) -> None:
     """Every user downloads all of them."""
     assert 0 < SCENARIOS[name].recording.stat().st_size < 100_000
+
+
+@pytest.mark.parametrize(
+    ("name", "comm", "worker"),
+    [
+        ("busy-loader", "loader", busy.slow_augment),
+        ("slow-python", "trainer", busy.tokenise),
+        ("gil-holder", "holder", busy.tokenise),
+        ("garbage-collection", "trainer", busy.collect_garbage),
+    ],
+)
+def test_most_samples_are_where_the_work_is(name: str, comm: str, worker: Function) -> None:
+    """A recording has the samples that its explanation is to be made of."""
+    records = chain.from_iterable(read_recording(SCENARIOS[name].recording))
+    weights_ns: Counter[tuple[str, str]] = Counter()
+    for activity in Enricher().enrich(decode(records, Counter())):
+        if isinstance(activity, SampleActivity) and activity.event.comm == comm:
+            place = activity.stack.place if activity.stack else None
+            if place is not None:
+                weights_ns[place.function, Path(place.file).name] += activity.event.weight_ns
+
+    ((found, most_ns),) = weights_ns.most_common(1)
+    assert found == (worker.__code__.co_name, "busy.py")
+    assert most_ns > weights_ns.total() / 2

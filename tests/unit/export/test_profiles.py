@@ -146,10 +146,10 @@ def test_a_profile_is_made_every_interval_and_at_the_end_of_its_process():
     trainer, loader = image(), image(43)
     gathered = Gathered().take(
         counters(20),
-        sample(trainer, 20 * SECOND, call_stack()),
-        sample(loader, 20 * SECOND, call_stack(), weight_ns=7),
+        sample(trainer, 20 * SECOND, stack=call_stack()),
+        sample(loader, 20 * SECOND, stack=call_stack(), weight_ns=7),
         counters(29),
-        sample(trainer, 29 * SECOND, call_stack()),
+        sample(trainer, 29 * SECOND, stack=call_stack()),
     )
     assert gathered.made == []
 
@@ -173,11 +173,11 @@ def test_a_sample_is_linked_to_the_call_and_the_gap_that_it_was_taken_in():
     between = gap(trainer, "cudaLaunchKernel", "cudaLaunchKernel", 9 * SECOND, 11 * SECOND)
     root = {"root_start_ktime_ns": 6 * SECOND}
     gathered = Gathered(launch.span_id, between.span_id).take(
-        sample(trainer, 6 * SECOND + MS, call_stack(), **root),
-        sample(trainer, 8 * SECOND + MS, call_stack(), root_start_ktime_ns=8 * SECOND),
-        sample(trainer, 9 * SECOND + MS, call_stack()),
-        sample(trainer, 10 * SECOND, call_stack(), tid=77),
-        sample(trainer, 12 * SECOND, call_stack()),
+        sample(trainer, 6 * SECOND + MS, stack=call_stack(), **root),
+        sample(trainer, 8 * SECOND + MS, stack=call_stack(), root_start_ktime_ns=8 * SECOND),
+        sample(trainer, 9 * SECOND + MS, stack=call_stack()),
+        sample(trainer, 10 * SECOND, stack=call_stack(), tid=77),
+        sample(trainer, 12 * SECOND, stack=call_stack()),
         between,
     )
     gathered.profiles.flush()
@@ -201,7 +201,7 @@ def test_a_large_profile_is_several():
     trainer, gathered = image(), Gathered(most_bytes=20_000)
     for number in range(400):
         frame = Frame("cpython", f"function_{number}", "/app/train.py", number + 1)
-        gathered.take(sample(trainer, 10 * SECOND + number, call_stack(number + 1, (frame,))))
+        gathered.take(sample(trainer, 10 * SECOND + number, stack=call_stack(number + 1, (frame,))))
     gathered.profiles.flush()
 
     assert len(gathered.made) > 3
@@ -213,7 +213,9 @@ def test_what_waits_is_bounded(monkeypatch):
     """Where no counters come, say in a foreign capture, a number of samples is enough for a profile."""
     monkeypatch.setattr(profiles_module, "_MOST_SAMPLES", 50)
     trainer = image()
-    gathered = Gathered().take(*(sample(trainer, SECOND + n, call_stack()) for n in range(120)))
+    gathered = Gathered().take(
+        *(sample(trainer, SECOND + n, stack=call_stack()) for n in range(120))
+    )
 
     assert gathered.weights_ns() == [50 * 10 * MS] * 2
 
@@ -235,9 +237,9 @@ def test_a_receiver_gets_spans_and_the_samples_linked_to_them(receiver):
     with exporting(receiver.http_endpoint) as exports:
         for activity in (
             capture(),
-            sample(trainer, 6 * SECOND + MS, call_stack(), root_start_ktime_ns=6 * SECOND),
+            sample(trainer, 6 * SECOND + MS, stack=call_stack(), root_start_ktime_ns=6 * SECOND),
             launch,
-            sample(trainer, 12 * SECOND, call_stack()),
+            sample(trainer, 12 * SECOND, stack=call_stack()),
         ):
             exports.observe(activity)
 
@@ -253,7 +255,7 @@ def test_profiles_are_sent_only_if_they_are_asked_for(receiver):
     """The signal is in development, and most receivers refuse it."""
     with exporting(receiver.http_endpoint, profiles=False) as exports:
         exports.observe(capture())
-        exports.observe(sample(image(), 12 * SECOND, call_stack()))
+        exports.observe(sample(image(), 12 * SECOND, stack=call_stack()))
         exports.observe(call(image(), "cudaLaunchKernel", 6 * SECOND, SECOND))
 
     assert receiver.requests("traces")
@@ -271,7 +273,7 @@ def test_profiles_that_are_not_delivered_are_counted(receiver, what, reason):
         else:
             receiver.reject_spans = 1
         exports.observe(capture())
-        exports.observe(sample(image(), 12 * SECOND, call_stack()))
+        exports.observe(sample(image(), 12 * SECOND, stack=call_stack()))
 
     assert exports.dropped() == {f"profile_{reason}": 1}
 

@@ -148,7 +148,7 @@ def stream():
     ):
         yield stall(trainer, 13 * SECOND, 14 * SECOND, 14 * SECOND, resource=resource)
     stack = call_stack(frames=(EMPTY_FRAME, MAIN_FRAME, cut_frame(3)), complete=False)
-    yield sample(trainer, 10 * SECOND, stack, functions=("do_nanosleep",))
+    yield sample(trainer, 10 * SECOND, stack=stack, functions=("do_nanosleep",))
     yield fork(trainer, child, 10 * SECOND, 10 * SECOND + MS)
     names = [
         "cudaLaunchKernel",
