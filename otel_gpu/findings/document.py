@@ -27,6 +27,7 @@ from otel_gpu.explain.chains import (
     Where,
     stack_of_cause,
 )
+from otel_gpu.findings.device_memory import Memory
 from otel_gpu.ledger.pressure import Load, Throttled
 from otel_gpu.ledger.window import Window
 from otel_gpu.stacks.frames import KERNEL, NATIVE, Frame
@@ -52,6 +53,7 @@ __all__ = [
     "ImageKey",
     "Incident",
     "Load",
+    "Memory",
     "Node",
     "OffCpu",
     "Process",
@@ -230,6 +232,7 @@ class Document(NamedTuple):
     load: Load | None = None
     losses: Mapping[str, int] = {}
     notes: tuple[str, ...] = ()
+    memory: tuple[Memory, ...] = ()
 
     @property
     def start_unix_ns(self) -> int:

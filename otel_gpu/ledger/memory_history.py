@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from otel_gpu.decode.memory import NO_STACK, Action, BlockState, MemorySnapshot, Operations
-from otel_gpu.ledger.memory import Holder, rank, sum_places
+from otel_gpu.ledger.memory import BEFORE, Holder, rank, sum_places
 from otel_gpu.stacks.frames import Frame
 
+_OLDER = -1
 _ALLOCATE, _FREE = int(Action.ALLOCATE), int(Action.FREE)
 _GROW = (int(Action.SEGMENT_ALLOCATE), int(Action.SEGMENT_MAP))
 _SHRINK = (int(Action.SEGMENT_FREE), int(Action.SEGMENT_UNMAP))
@@ -153,7 +154,12 @@ def live_before(snapshot: MemorySnapshot, at: int, *, requested: bool = False) -
 
 def holders_of(live: dict[int, Live], place_of: Callable[[int], Frame]) -> tuple[Holder, ...]:
     """Return who holds blocks, the most first."""
-    return rank(((one.stack, one.size_bytes) for one in live.values()), place_of)
+    # Of what is older than all operations, no stack says so.
+    sizes = (
+        (_OLDER if one.since < 0 and one.stack == NO_STACK else one.stack, one.size_bytes)
+        for one in live.values()
+    )
+    return rank(sizes, lambda stack: BEFORE if stack == _OLDER else place_of(stack))
 
 
 def churn_of(operations: Operations, place_of: Callable[[int], Frame]) -> tuple[Holder, ...]:
