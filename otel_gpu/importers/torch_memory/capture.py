@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from otel_gpu.capture.layout import layout_description
 from otel_gpu.config import Config
 from otel_gpu.decode.events import Capture, Clock, Event, MemoryRead
 from otel_gpu.decode.memory import MemorySnapshot, Operations, Phase, Segment
@@ -18,13 +19,12 @@ from otel_gpu.importers.torch_memory.shapes import EVENT, OTHER_EVENT, Shapes
 MAX_FILE_BYTES: Final = 1 << 30
 MAX_DEVICES: Final = 256
 _NS_PER_US = 1_000
-# What it cannot tell is not what a capture of calls cannot; see findings.
 _TOOL = "torch.cuda.memory"
 
 
 @contextmanager
 def open_capture(
-    path: Path, _config: Config, *, device_bytes: int = 0
+    path: Path, config: Config, *, device_bytes: int = 0
 ) -> Iterator["SnapshotCapture"]:
     """
     Read a snapshot; see ``importers.open_capture``.
@@ -34,13 +34,14 @@ def open_capture(
     Raises:
         RecordingError: It cannot be read, is too large, or is no snapshot.
     """
-    yield SnapshotCapture(path, device_bytes)
+    yield SnapshotCapture(path, config, device_bytes)
 
 
 class SnapshotCapture:
     """A snapshot that was read and found to be one."""
 
-    def __init__(self, path: Path, device_bytes: int = 0) -> None:
+    def __init__(self, path: Path, config: Config, device_bytes: int = 0) -> None:
+        self._layout = layout_description(config)
         self._device_bytes = device_bytes
         self._shapes = Shapes()
         try:
@@ -70,7 +71,8 @@ class SnapshotCapture:
         end_ns = max(times, default=self._file_unix_ns)
         if not times:
             self.tally.notes.append("The file says no times: that of the file stands for them.")
-        yield Capture(start_ns, {"mode": "import", "source": self.tally.source})
+        info = {"layout": self._layout, "mode": "import", "source": self.tally.source}
+        yield Capture(start_ns, info)
         yield Clock(start_ns, start_ns)
         stacks = self._shapes.stacks()
         traces = dict(self._traces)
