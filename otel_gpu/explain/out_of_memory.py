@@ -111,7 +111,7 @@ def _failure(
     holes = [hole for number, one in enumerate(usable) for hole in holes_of(one, number)]
     hole_bytes = sum(hole.size_bytes for hole in holes)
     largest = max((hole.size_bytes for hole in holes), default=0)
-    leaks = growing(live, phase_ends(snapshot, history, at), place_of)
+    leaks = growing(live, phase_ends(snapshot, at), place_of)
     outside = _outside(snapshot, history, device_free, reserved)
     made = Failure(
         operations.unix_us[at],
@@ -135,10 +135,12 @@ def _failure(
 def _cause(failure: Failure, capacity_bytes: int) -> Cause:
     asked, free = failure.asked_bytes, failure.device_free_bytes
     lacking = asked - free
-    together = failure.hole_bytes + free
-    if asked <= together and asked > failure.largest_hole_bytes and lacking > 0:
-        return Cause.FRAGMENTATION
     leaked = failure.leaks[0].size_bytes if failure.leaks else 0
+    if lacking > 0 and failure.largest_hole_bytes < asked <= failure.hole_bytes + free:
+        # What is never freed is also what keeps the holes apart.
+        leaking = {one.place for one in failure.leaks}
+        is_pinned = bool(failure.pins) and failure.pins[0].place in leaking
+        return Cause.LEAK if is_pinned and leaked >= lacking else Cause.FRAGMENTATION
     others = failure.outside_bytes or 0
     if others < capacity_bytes * _OTHERS_SHARE:
         others = 0

@@ -57,7 +57,7 @@ def _row(snapshot: MemorySnapshot, history: History) -> Memory:
     at_end = live_before(snapshot, count)
     at_peak = live_before(snapshot, history.peak_at, requested=True)
     failures = find_failures(snapshot, history, place_of)
-    leaks = growing(at_end, phase_ends(snapshot, history, count), place_of)
+    leaks = growing(at_end, phase_ends(snapshot, count), place_of)
     counts = Counter(operations.actions)
     times = [unix_us for unix_us in operations.unix_us if unix_us]
     peak_unix_us = operations.unix_us[min(history.peak_at, count - 1)] if count else 0

@@ -21,6 +21,7 @@ from otel_gpu.findings.collector import Collector
 from otel_gpu.importers import open_capture
 from otel_gpu.options import Config
 from tests.unit.importers.snapshots import (
+    BACKWARD,
     MIB,
     T0_US,
     block,
@@ -344,21 +345,22 @@ def test_what_others_hold_is_a_cause_where_it_is_known(rows):
     assert (shrunk.cause, shrunk.outside_bytes) == ("other_process", 196 * MIB)
 
 
-def leaking(steps=8, kept=4 * MIB):
-    """A step allocates and frees a lot; one line keeps a little of each."""
+def leaking(steps=8, kept=4 * MIB, last=BACKWARD):
+    """A step allocates and frees a lot, and ends with a backward pass; one line keeps a little."""
     trace, blocks = [], []
     for step in range(steps):
         at, base = step * 100, A + step * kept
         trace.append(event("alloc", base, kept, at, CACHE))
         blocks.append(block(base, kept, frames=CACHE))
-        trace += [event("alloc", B + n * 50 * MIB, 50 * MIB, at + n + 1, LOOP) for n in range(3)]
+        trace += [event("alloc", B + n * 50 * MIB, 50 * MIB, at + n + 1, LOOP) for n in range(2)]
+        trace.append(event("alloc", B + 100 * MIB, 50 * MIB, at + 3, last))
         for part in range(3):
             trace += freed(B + part * 50 * MIB, 50 * MIB, at + 10 + part)
     return [segment(A, blocks), segment(B, [block(B, 150 * MIB)])], trace
 
 
 def test_a_leak_is_what_each_phase_leaves_behind(rows):
-    """Found by what memory does, without marks; and named as the cause where it was enough."""
+    """Phases end with a backward pass; the leak is named as the cause where it was enough."""
     segments, trace = leaking()
 
     (row,) = rows(snapshot(segments, [*trace, oom(10 * MIB, MIB, 9_999, MODEL)]))
@@ -368,6 +370,15 @@ def test_a_leak_is_what_each_phase_leaves_behind(rows):
     assert "train.py:31" in row.advice[0]
     (short,) = rows(snapshot(segments, [*trace, oom(100 * MIB, MIB, 9_999, MODEL)]))
     assert short.ooms[0].cause == "exhausted"
+
+
+def test_layers_of_one_pass_are_no_phases(rows):
+    """Memory rises and falls in each, and each keeps what the backward pass will want."""
+    segments, trace = leaking(last=MODEL)
+
+    (row,) = rows(snapshot(segments, [*trace, oom(10 * MIB, MIB, 9_999, MODEL)]))
+
+    assert (row.leaks, row.ooms[0].cause) == ((), "exhausted")
 
 
 def test_phases_that_the_program_names_hold(rows):
