@@ -1,6 +1,7 @@
 """
 A model of PyTorch's caching allocator: it writes snapshots, and knows the truth about them.
 
+    python -m tests.torch_allocator           # write anew the snapshots that examples/ has
     python -m tests.torch_allocator FOLDER    # write the snapshot of each scenario
 
 Segments of 2 MiB for small requests, of 20 MiB for middling ones and of whole 2 MiB for large ones;
@@ -195,9 +196,9 @@ def fragmentation() -> Allocator:
 
 def leak() -> Allocator:
     """Each step keeps the graph of its loss, which somebody adds up."""
-    made = Allocator(4 * GIB)
+    made = Allocator(3 * GIB)
     made.allocate(512 * MIB, WEIGHTS)
-    _steps(made, 200, kept=24 * MIB)
+    _steps(made, 200, kept=48 * MIB)
     return made
 
 
@@ -268,6 +269,11 @@ SCENARIOS: Final[Mapping[str, Callable[[], Allocator]]] = {
 }
 
 
+EXAMPLES: Final = Path(__file__).resolve().parent.parent / "examples"
+EXAMPLE_NAMES: Final = ("fragmentation", "leak")
+
+
 if __name__ == "__main__":
-    for scenario, make in SCENARIOS.items():
-        write(Path(sys.argv[1], f"{scenario}.pickle"), make().snapshot())
+    folder, names = (Path(sys.argv[1]), SCENARIOS) if sys.argv[1:] else (EXAMPLES, EXAMPLE_NAMES)
+    for scenario in names:
+        write(folder / f"{scenario}.pickle", SCENARIOS[scenario]().snapshot())

@@ -9,6 +9,8 @@ from otel_gpu.options import Config
 from tests.torch_allocator import (
     ACTIVATIONS,
     CACHE,
+    EXAMPLE_NAMES,
+    EXAMPLES,
     GIB,
     SCENARIOS,
     WEIGHTS,
@@ -120,3 +122,11 @@ def test_a_snapshot_is_read_as_the_model_wrote_it(tmp_path):
     blocks = [block for one in read.snapshot.segments for block in one.blocks]
     used = {block.address for block in blocks if block.state is BlockState.ALLOCATED}
     assert used == made.addresses()
+
+
+@pytest.mark.parametrize("name", EXAMPLE_NAMES)
+def test_the_shipped_examples_are_the_scenarios(tmp_path, name):
+    """What the pages ask about is what is tested here: python -m tests.torch_allocator."""
+    fresh = explain(write(tmp_path / "s.pickle", SCENARIOS[name]().snapshot())).memory
+
+    assert explain(EXAMPLES / f"{name}.pickle").memory == fresh
