@@ -193,7 +193,7 @@ def phase_ends(snapshot: MemorySnapshot, before: int) -> list[int]:
         ends = (phase.end_unix_us for phase in snapshot.phases if phase.name == found[0])
         indexes = sorted(bisect_right(operations.unix_us, unix_us) for unix_us in ends)
         return [index for index in indexes if index <= before]
-    flags = bytes(map(_is_backward, snapshot.stacks))
+    flags = bytes(_backward_flags(snapshot.stacks))
     if not any(flags):
         return []
     return list(_ends_of_runs(operations, flags, before))
@@ -228,10 +228,15 @@ def growing(
     return tuple(sorted(holders, key=lambda one: (-one.size_bytes, one.place)))
 
 
-def _is_backward(frames: Sequence[Frame]) -> bool:
-    return any(
-        _BACKWARD_FILES.fullmatch(frame.file) or _BACKWARD.match(frame.function) for frame in frames
-    )
+def _backward_flags(stacks: Sequence[tuple[Frame, ...]]) -> Iterator[bool]:
+    # Stacks share their frames, which are far fewer.
+    known: dict[int, bool] = {}
+    for frames in stacks:
+        for frame in frames:
+            if id(frame) not in known:
+                is_file = _BACKWARD_FILES.fullmatch(frame.file) is not None
+                known[id(frame)] = is_file or _BACKWARD.match(frame.function) is not None
+        yield any(known[id(frame)] for frame in frames)
 
 
 def _ends_of_runs(operations: Operations, flags: bytes, before: int) -> Iterator[int]:

@@ -15,6 +15,7 @@ from otel_gpu.errors import RecordingError
 from otel_gpu.importers.tally import Tally
 from otel_gpu.importers.torch_memory.reader import UnreadableError, read_plain
 from otel_gpu.importers.torch_memory.shapes import EVENT, OTHER_EVENT, Shapes
+from otel_gpu.stacks.frames import clean
 
 MAX_FILE_BYTES: Final = 1 << 30
 MAX_DEVICES: Final = 256
@@ -138,7 +139,7 @@ class SnapshotCapture:
         conf = self._settings.get("PYTORCH_CUDA_ALLOC_CONF")
         source: dict[str, Any] = {"tool": _TOOL}
         if type(conf) is str and conf:
-            source["settings"] = conf
+            source["settings"] = clean(conf)
         taken = Counter({"segments": len(self._segments), "blocks": blocks, "events": count})
         return Tally(source=source, taken=taken, left_out=self._shapes.left_out)
 

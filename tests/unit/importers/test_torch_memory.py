@@ -590,6 +590,22 @@ def test_the_device_is_told_in_gib(tmp_path, capsys):
     assert cli.main(["import", "torch-memory", str(path), "--store", str(tmp_path / "s.db")]) == 2
 
 
+def test_text_of_a_stranger_is_no_trouble(tmp_path, capsys):
+    """What a terminal obeys and halves of pairs are in no output."""
+    hostile = "a\x1b[31m\ud800\u202eb"
+    made = small() | {"allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": hostile}}
+    made["segments"][0]["blocks"][0]["frames"] = [frame(f"/{hostile}.py", 5, hostile)]
+    made["device_traces"][0][0]["action"] = hostile
+    data = pickle.dumps(made, protocol=4)
+    path = tmp_path / "hostile.pickle"
+    path.write_bytes(data)
+
+    for flags in ([], ["--json"]):
+        assert cli.main(["import", "torch-memory", str(path), *flags]) == 0
+        out = capsys.readouterr().out
+        assert not {"\x1b", "\ud800", "\u202e"} & set(out)
+
+
 def test_a_folder_a_pipe_and_a_missing_file_are_errors(tmp_path, capsys):
     """Nothing waits for a pipe that nobody writes to."""
     os.mkfifo(tmp_path / "pipe")
