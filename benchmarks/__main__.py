@@ -18,6 +18,7 @@ NAMES = (
     "startup",
     "memory",
     "explain_memory",
+    "memory_snapshot",
     "store",
     "aggregates",
     "decoding",

@@ -119,7 +119,8 @@ def examples(page: str) -> Iterator[Example]:
 
 def prepare(folder: Path, preparing: Example) -> None:
     """Put the recordings where the page says, and make its stores."""
-    (folder / "otel_gpu").symlink_to(served.ROOT / "otel_gpu")
+    for name in ("otel_gpu", "examples"):
+        (folder / name).symlink_to(served.ROOT / name)
     for line in preparing.text.splitlines():
         _run(line, folder)
 

@@ -28,6 +28,7 @@ from otel_gpu.importers.tally import Tally
 
 CONFIG_FLAGS = ("export.otlp_file",)
 
+_BYTES_PER_GIB = 1 << 30
 _NOT_SENT = {"OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "none"}
 
 
@@ -37,6 +38,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_file(parser, "file", "the capture to import")
     host = "of a file with captures of several hosts, the one to import"
     parser.add_argument("--host", default="", metavar="NAME", help=host)
+    memory = "the memory of the device in GiB, which a memory snapshot does not say"
+    parser.add_argument("--device-gib", type=float, default=0.0, metavar="GIB", help=memory)
     json = f"{JSON_HELP}: what was imported, and the report that explain prints"
     parser.add_argument("--json", action="store_true", help=json)
     parser.add_argument(
@@ -50,6 +53,9 @@ def run(args: Namespace, config: Config, out: Output) -> int:
     to_stdout = config.export.otlp_file == "-"
     if args.json and to_stdout:
         raise UsageError("--json and --otlp-file - both want standard output")
+    keeps = args.otlp or config.export.otlp_file or args.store
+    if keeps and not KINDS[args.kind].has_calls:
+        raise UsageError(f"{args.kind} becomes a report only: it can be neither sent nor stored")
     if args.otlp and not has_destination(config):
         out.note("nothing is sent: set OTEL_EXPORTER_OTLP_ENDPOINT")
     environ = None
@@ -57,7 +63,7 @@ def run(args: Namespace, config: Config, out: Output) -> int:
         # The endpoint is for what is meant to be sent.
         environ = os.environ if args.otlp else os.environ | _NOT_SENT
     with (
-        open_capture(args.kind, args.file, config, host=args.host) as capture,
+        open_capture(args.kind, args.file, config, **_choices(args)) as capture,
         open_keepers(config, environ, args.store) as keepers,
     ):
         tally = capture.tally
@@ -76,6 +82,18 @@ def run(args: Namespace, config: Config, out: Output) -> int:
         console.print()
         write_text(report, console)
     return 0 if complete else 1
+
+
+def _choices(args: Namespace) -> dict[str, str | int]:
+    given: dict[str, str | int] = {
+        "host": args.host,
+        "device_bytes": round(args.device_gib * _BYTES_PER_GIB),
+    }
+    given = {name: value for name, value in given.items() if value}
+    if unknown := given.keys() - KINDS[args.kind].choices:
+        flag = "--host" if "host" in unknown else "--device-gib"
+        raise UsageError(f"{flag} says nothing about {args.kind}")
+    return given
 
 
 def _document(tally: Tally) -> dict[str, Any]:

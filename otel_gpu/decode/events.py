@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from otel_gpu import wire
+from otel_gpu.decode.memory import MemorySnapshot
 from otel_gpu.stacks.frames import Frame
 
 CPU_UNKNOWN: Final = (1 << 32) - 1
@@ -371,6 +372,13 @@ class Pressure(NamedTuple):
     info: Mapping[str, Any]
 
 
+class MemoryRead(NamedTuple):
+    """What an allocator holds of one device; the kernel side never says it: importers do."""
+
+    ktime_ns: int
+    snapshot: MemorySnapshot
+
+
 class Capture(NamedTuple):
     """
     How this capture was made: host, settings, histogram layout (from JSON).
@@ -418,6 +426,7 @@ Event = (
     | CulpritSeen
     | Times
     | Pressure
+    | MemoryRead
     | Fork
     | Exec
     | Exit

@@ -25,6 +25,7 @@ from otel_gpu.decode.events import (
     SeriesKey,
     Stall,
 )
+from otel_gpu.decode.memory import MemorySnapshot
 from otel_gpu.probe_table import Api
 from otel_gpu.stacks.frames import Frame
 
@@ -313,6 +314,13 @@ class PressureActivity(NamedTuple):
     info: Mapping[str, Any]
 
 
+class MemoryActivity(NamedTuple):
+    """What an allocator holds of one device, and what led there."""
+
+    unix_ns: int
+    snapshot: MemorySnapshot
+
+
 class ForkActivity(NamedTuple):
     """A fork; ``process`` is the parent."""
 
@@ -423,6 +431,7 @@ Activity = (
     | WhoActivity
     | ResourceActivity
     | PressureActivity
+    | MemoryActivity
     | ForkActivity
     | OpenCallActivity
     | AggregatesActivity

@@ -20,6 +20,7 @@ from otel_gpu.decode.events import (
     Fork,
     Gap,
     Library,
+    MemoryRead,
     OpenCall,
     Pressure,
     Probes,
@@ -44,6 +45,7 @@ from otel_gpu.enrich.activities import (
     ForkActivity,
     GapActivity,
     ImageKey,
+    MemoryActivity,
     OpenCallActivity,
     PressureActivity,
     ProbesActivity,
@@ -129,6 +131,9 @@ class Enricher:
             Times: self._enrich_times,
             # That one was mapped is for the side that places probes; it names nothing.
             Library: lambda _: None,
+            MemoryRead: lambda event: MemoryActivity(
+                self._clock.to_unix_ns(event.ktime_ns), event.snapshot
+            ),
             OpenCall: self._enrich_open_call,
             Probes: self._dated(ProbesActivity),
             ProcessSeen: self._learn_process,

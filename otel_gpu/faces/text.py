@@ -10,6 +10,7 @@ from rich.text import Text
 
 from otel_gpu.faces import tables
 from otel_gpu.faces.fields import PROCESS, SHOWN_SHARE, Field, largest_first
+from otel_gpu.faces.memory_text import memory_sections
 from otel_gpu.faces.waterfall import LEGEND, draw_waterfall
 from otel_gpu.findings.causes import rank_of, walk, worst_of
 from otel_gpu.findings.document import (
@@ -70,6 +71,12 @@ def write_text(document: Document, console: Console, *, per_process: bool = Fals
 
 
 def _write_parts(document: Document, console: Console, process: ProcessImage | None) -> None:
+    for row in document.memory:
+        for title, lines in memory_sections(row):
+            _write_section(console, title, lines)
+    if document.memory and not document.processes:
+        # Of what an allocator says alone, nothing is known of calls.
+        return
     with_process = process is None and len(document.processes) > 1
     if document.judged:
         _write_section(console, "Where the time went", _times(document))

@@ -3,11 +3,13 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from otel_gpu.decode.memory import MemorySnapshot
 from otel_gpu.enrich.activities import (
     END_OF,
     Activity,
     CaptureActivity,
     ExitActivity,
+    MemoryActivity,
     PressureActivity,
     ProbesActivity,
     ProcessImage,
@@ -32,6 +34,7 @@ from otel_gpu.findings.document import (
     processes_of,
 )
 from otel_gpu.findings.extent import Extent
+from otel_gpu.findings.memory_rows import memory_rows
 from otel_gpu.findings.names import Names
 from otel_gpu.findings.notes import write_notes
 from otel_gpu.findings.slots import Slots, Totals
@@ -92,6 +95,7 @@ class Collector:
         self._knows_freed_bytes = True
         self._failed_symbols: dict[str, int] = {}
         self._extent = Extent()
+        self._memory: dict[int, MemorySnapshot] = {}
 
     def observe(self, activity: Activity) -> None:
         """Take one activity."""
@@ -107,6 +111,9 @@ class Collector:
                 self._observe_capture(activity)
             case ExitActivity():
                 self._observe_exit(activity)
+            case MemoryActivity() if not self._pids:
+                # What an allocator holds now takes the place of what it held.
+                self._memory[activity.snapshot.device] = activity.snapshot
             case PressureActivity():
                 self._pressure.observe(activity)
             case ProbesActivity():
@@ -146,6 +153,7 @@ class Collector:
             for key, image in sorted(self._images.items(), key=_process_order)
             if key not in passing
         }
+        memory, memory_notes = memory_rows(one for _, one in sorted(self._memory.items()))
         apis = api_rows(chosen, self._ledger.middles_ns)
         return Document(
             source,
@@ -161,7 +169,8 @@ class Collector:
             tuple(self._slots.rows(images, end_unix_ns, self._interval_ns())),
             self._pressure.load(),
             self._agent.losses(self._rejected),
-            (*self._notes(found.values()), *notes),
+            (*self._notes(found.values()), *memory_notes, *notes),
+            memory,
         )
 
     def _observe_capture(self, activity: CaptureActivity) -> None:

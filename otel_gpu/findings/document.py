@@ -28,6 +28,7 @@ from otel_gpu.explain.chains import (
     Where,
     stack_of_cause,
 )
+from otel_gpu.findings.device_memory import Memory
 from otel_gpu.ledger.lines import NO_LINES, Line, Lines
 from otel_gpu.ledger.pressure import Load, Throttled
 from otel_gpu.ledger.window import Window
@@ -57,6 +58,7 @@ __all__ = [
     "Line",
     "Lines",
     "Load",
+    "Memory",
     "Node",
     "OffCpu",
     "Process",
@@ -237,6 +239,7 @@ class Document(NamedTuple):
     load: Load | None = None
     losses: Mapping[str, int] = {}
     notes: tuple[str, ...] = ()
+    memory: tuple[Memory, ...] = ()
 
     @property
     def start_unix_ns(self) -> int:

@@ -44,28 +44,41 @@ class ForeignCapture(Protocol):
 
 
 class Kind(NamedTuple):
-    """A kind of file, and the module that reads it."""
+    """
+    A kind of file, the module that reads it, and what it wants to be told beside its name.
+
+    ``has_calls``: there is something in it to be exported and stored, and not only to be reported.
+    """
 
     description: str
     module: str
+    choices: frozenset[str] = frozenset({"host"})
+    has_calls: bool = True
 
 
 KINDS: Mapping[str, Kind] = {
-    "ingero": Kind("the SQLite database that Ingero writes", "otel_gpu.importers.ingero.capture")
+    "ingero": Kind("the SQLite database that Ingero writes", "otel_gpu.importers.ingero.capture"),
+    "torch-memory": Kind(
+        "a memory snapshot that PyTorch wrote (torch.cuda.memory._dump_snapshot)",
+        "otel_gpu.importers.torch_memory.capture",
+        frozenset({"device_bytes"}),
+        has_calls=False,
+    ),
 }
 
 
 def open_capture(
-    kind: str, path: Path, config: Config, *, host: str = ""
+    kind: str, path: Path, config: Config, **choices: str | int
 ) -> AbstractContextManager[ForeignCapture]:
     """
     Open a capture to be imported, and close it in the end; the file is not changed.
 
-    ``kind`` is a name in ``KINDS``. ``host`` says which to take of a file that holds several.
+    ``kind`` is a name in ``KINDS``. Of the ``choices`` of that kind, ``host`` says which to take of a
+    file that holds several, and ``device_bytes`` how much memory a device has.
 
     Raises:
         RecordingError: The file cannot be read, or is none of that kind.
     """
     module = importlib.import_module(KINDS[kind].module)
-    opened: AbstractContextManager[ForeignCapture] = module.open_capture(path, config, host=host)
+    opened: AbstractContextManager[ForeignCapture] = module.open_capture(path, config, **choices)
     return opened

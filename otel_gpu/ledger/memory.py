@@ -13,8 +13,10 @@ from typing import NamedTuple
 from otel_gpu.decode.memory import Block, BlockState, Segment
 from otel_gpu.stacks.frames import Frame
 
-BEFORE = Frame("", "")
-"""The place of what was allocated before anything was recorded, or without a stack."""
+BEFORE = Frame("", "(older than the recording)")
+"""The place of what was allocated before anything was recorded."""
+NOWHERE = Frame("", "(without a stack)")
+"""The place of what was allocated where no stack was taken, as in a backward pass."""
 
 _MIB = 1 << 20
 # What PyTorch maps and unmaps of a segment that can grow, of small and of large blocks.

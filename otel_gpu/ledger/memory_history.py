@@ -6,21 +6,27 @@ misses all of that, and then takes its frees for nothing. Going back, each alloc
 block away and each free brings one back, with address and size.
 """
 
+import re
 from array import array
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from otel_gpu.decode.memory import NO_STACK, Action, BlockState, MemorySnapshot, Operations
-from otel_gpu.ledger.memory import Holder, rank, sum_places
+from otel_gpu.ledger.memory import BEFORE, Holder, rank, sum_places
 from otel_gpu.stacks.frames import Frame
 
+_OLDER = -1
 _ALLOCATE, _FREE = int(Action.ALLOCATE), int(Action.FREE)
 _GROW = (int(Action.SEGMENT_ALLOCATE), int(Action.SEGMENT_MAP))
 _SHRINK = (int(Action.SEGMENT_FREE), int(Action.SEGMENT_UNMAP))
-# A fall of so much of all that memory ever rose and fell ends a phase.
-_SWING = 0.25
+# Whoever calls these goes backward, or steps on.
+_BACKWARD: Final = re.compile(r"torch::autograd::(?:python::Python)?Engine::")
+_BACKWARD_FILES: Final = re.compile(
+    r"(?:.*/)?torch/(?:autograd/__init__|autograd/graph|optim/\w+)\.py"
+)
+_REPEATED = 3
 
 
 class Live(NamedTuple):
@@ -153,7 +159,12 @@ def live_before(snapshot: MemorySnapshot, at: int, *, requested: bool = False) -
 
 def holders_of(live: dict[int, Live], place_of: Callable[[int], Frame]) -> tuple[Holder, ...]:
     """Return who holds blocks, the most first."""
-    return rank(((one.stack, one.size_bytes) for one in live.values()), place_of)
+    # Of what is older than all operations, no stack says so.
+    sizes = (
+        (_OLDER if one.since < 0 and one.stack == NO_STACK else one.stack, one.size_bytes)
+        for one in live.values()
+    )
+    return rank(sizes, lambda stack: BEFORE if stack == _OLDER else place_of(stack))
 
 
 def churn_of(operations: Operations, place_of: Callable[[int], Frame]) -> tuple[Holder, ...]:
@@ -168,20 +179,24 @@ def churn_of(operations: Operations, place_of: Callable[[int], Frame]) -> tuple[
     return sum_places(totals, counts, place_of)
 
 
-def phase_ends(snapshot: MemorySnapshot, history: History, before: int) -> list[int]:
+def phase_ends(snapshot: MemorySnapshot, before: int) -> list[int]:
     """
-    Return the operations at which repeated phases ended, up to one.
+    Return the operations at which repeated phases ended, up to one; none are known: none.
 
-    Phases that the program names hold, where one comes three times. Otherwise a phase ends where
-    memory was at its lowest between two rises of a quarter of all its swing.
+    Phases that the program names hold, where one comes three times. Otherwise a phase ends with a
+    backward pass, or with a step of an optimizer, as stacks say. What memory alone does tells
+    nothing: the layers of one forward pass rise and fall too.
     """
+    operations = snapshot.operations
     names = Counter(phase.name for phase in snapshot.phases)
-    if names and (found := names.most_common(1)[0])[1] >= 3:  # noqa: PLR2004 -- repeated
-        times = snapshot.operations.unix_us
+    if names and (found := names.most_common(1)[0])[1] >= _REPEATED:
         ends = (phase.end_unix_us for phase in snapshot.phases if phase.name == found[0])
-        indexes = sorted(bisect_right(times, unix_us) for unix_us in ends)
+        indexes = sorted(bisect_right(operations.unix_us, unix_us) for unix_us in ends)
         return [index for index in indexes if index <= before]
-    return list(_troughs(history.totals_bytes[: before + 1]))
+    flags = bytes(_backward_flags(snapshot.stacks))
+    if not any(flags):
+        return []
+    return list(_ends_of_runs(operations, flags, before))
 
 
 def growing(
@@ -193,7 +208,7 @@ def growing(
     The first phase does not count: what a program builds once, it builds there.
     """
     phases = len(ends) - 1
-    if phases < 3:  # noqa: PLR2004 -- repeated
+    if phases < _REPEATED:
         return ()
     kept: dict[Frame, dict[int, int]] = {}
     blocks: Counter[Frame] = Counter()
@@ -213,20 +228,27 @@ def growing(
     return tuple(sorted(holders, key=lambda one: (-one.size_bytes, one.place)))
 
 
-def _troughs(totals: Sequence[int]) -> Iterator[int]:
-    swing = (max(totals) - min(totals)) * _SWING
-    low_at = high_at = 0
-    is_falling = False
-    for at, total in enumerate(totals):
-        if is_falling:
-            if total < totals[low_at]:
-                low_at = at
-            elif total - totals[low_at] > swing:
-                yield low_at
-                is_falling, high_at = False, at
-        elif total > totals[high_at]:
-            high_at = at
-        elif totals[high_at] - total > swing:
-            is_falling, low_at = True, at
-    if is_falling:
-        yield low_at
+def _backward_flags(stacks: Sequence[tuple[Frame, ...]]) -> Iterator[bool]:
+    # Stacks share their frames, which are far fewer.
+    known: dict[int, bool] = {}
+    for frames in stacks:
+        for frame in frames:
+            if id(frame) not in known:
+                is_file = _BACKWARD_FILES.fullmatch(frame.file) is not None
+                known[id(frame)] = is_file or _BACKWARD.match(frame.function) is not None
+        yield any(known[id(frame)] for frame in frames)
+
+
+def _ends_of_runs(operations: Operations, flags: bytes, before: int) -> Iterator[int]:
+    is_running = False
+    for at in range(before):
+        # Frees have no stack, or that of whoever happened to collect garbage.
+        if operations.actions[at] != _ALLOCATE:
+            continue
+        stack = operations.stacks[at]
+        is_backward = stack < len(flags) and bool(flags[stack])
+        if is_running and not is_backward:
+            yield at
+        is_running = is_backward
+    if is_running:
+        yield before

@@ -71,6 +71,8 @@ MAX_HELD: Final = 8 << 20
 """Items of containers, and containers by their weight, which are held in the end."""
 
 _DICT_WEIGHT = 8
+# Of a text, which count as one item.
+_TEXT_BYTES = 32
 _MAX_KEYS = 64
 _MAX_KEY = 256
 _MAX_KINDS = 1_000
@@ -221,7 +223,7 @@ class _Reader:
                     size = data[at]
                     at += 1 + size
                     push(data[at - size : at].decode("utf-8", "surrogatepass"))
-                    held += 1
+                    held += 1 + size // _TEXT_BYTES
                 elif code in (BINUNICODE, BINBYTES):
                     size = unpack_from("<I", data, at)[0]
                     if size > MAX_TEXT_BYTES:
@@ -229,7 +231,7 @@ class _Reader:
                     at += 4 + size
                     text = data[at - size : at]
                     push(text.decode("utf-8", "surrogatepass") if code == BINUNICODE else text)
-                    held += 1
+                    held += 1 + size // _TEXT_BYTES
                 elif code in (BINPUT, LONG_BINPUT):
                     wide = code == LONG_BINPUT
                     number = unpack_from("<I", data, at)[0] if wide else data[at]
@@ -284,7 +286,7 @@ class _Reader:
                         _refuse(f"a text of {size:,} bytes")
                     at += 8 + size
                     push(data[at - size : at].decode("utf-8", "surrogatepass"))
-                    held += 1
+                    held += 1 + size // _TEXT_BYTES
                 elif code == LONG4:
                     size = unpack_from("<I", data, at)[0]
                     if size > MAX_INTEGER_BYTES:

@@ -16,6 +16,8 @@ from otel_gpu.importers.torch_memory.reader import Make, UnreadableError
 from otel_gpu.stacks.frames import NATIVE, PYTHON, Frame, clean
 
 MAX_EVENTS: Final = 8 << 20
+MAX_OBJECTS: Final = 1 << 19
+"""Segments, blocks and whatever else is not a column."""
 MAX_FRAMES: Final = 1 << 20
 MAX_STACK_FRAMES: Final = 16 << 20
 """Of all stacks together, each counted once."""
@@ -98,6 +100,7 @@ class Shapes:
         self._frame_numbers: dict[tuple[str, int, str], FrameNumber] = {}
         self._stacks: dict[tuple[FrameNumber, ...], StackNumber] = {(): _EMPTY}
         self._stack_frames = 0
+        self._objects = 0
         self._replace: Callable[[list[Any], object], None] = _keep
 
     def bind(self, replace: Callable[[list[Any], object], None]) -> None:
@@ -127,7 +130,8 @@ class Shapes:
         get = _getter(keys, "action", "addr", "size", "stream", "time_us", "frames")
         get_free = _getter(keys, "device_free")
         columns = self.operations
-        add_action, add_address = columns.actions.append, columns.addresses.append
+        add_to = columns.actions
+        add_action, add_address = add_to.append, columns.addresses.append
         add_size, add_stream = columns.sizes_bytes.append, columns.streams.append
         add_time, add_stack = columns.unix_us.append, columns.stacks.append
         actions = {name: int(action) for name, action in _ACTIONS.items()}
@@ -149,6 +153,8 @@ class Shapes:
                 raise UnreadableError(f"an event {name} with a size of {_said(size)}")
             if type(address) is not int or not 0 <= address <= _LARGEST:
                 raise UnreadableError(f"an event {name} with an address of {_said(address)}")
+            if len(add_to) >= MAX_EVENTS:
+                raise UnreadableError(f"more than {MAX_EVENTS:,} events")
             stack = frames if type(frames) is StackNumber else self._stack(frames)
             add_stream(_integer("stream", stream))
             add_time(_integer("time_us", unix_us))
@@ -205,6 +211,7 @@ class Shapes:
 
         def make(values: list[Any]) -> tuple[object, bool]:
             values.append(None)
+            self._count()
             size, state, address, requested, frames, history = get(values)
             if type(state) is not str or state not in _STATES:
                 raise UnreadableError(f"a block whose state is {_said(state)}")
@@ -226,10 +233,16 @@ class Shapes:
 
         return make
 
+    def _count(self) -> None:
+        self._objects += 1
+        if self._objects > MAX_OBJECTS:
+            raise UnreadableError(f"more than {MAX_OBJECTS:,} segments, blocks and annotations")
+
     def _history(self, keys: tuple[str, ...]) -> Make:
         get = _getter(keys, "real_size", "frames")
 
         def make(values: list[Any]) -> tuple[object, bool]:
+            self._count()
             size, frames = get(values)
             return History(_size("real size", size), self._stack_number(frames)), False
 
@@ -243,6 +256,7 @@ class Shapes:
 
         def make(values: list[Any]) -> tuple[object, bool]:
             values.append(None)
+            self._count()
             size, blocks, address, device, stream, pool, kind, is_expandable, frames = get(values)
             size = _size("size of a segment", size)
             if type(blocks) is not list or not all(type(block) is Block for block in blocks):
@@ -272,6 +286,7 @@ class Shapes:
 
         def make(values: list[Any]) -> tuple[object, bool]:
             values.append(None)
+            self._count()
             stage, name, device, unix_us = get(values)
             if type(name) is not str or type(stage) is not str:
                 raise UnreadableError("an annotation without a name")

@@ -20,6 +20,12 @@ def stack(file, line, name="step"):
     return [TORCH, frame(file, line, name), frame("/app/train.py", 1, "<module>")]
 
 
+BACKWARD = [
+    frame("/v/lib/python3.12/site-packages/torch/autograd/graph.py", 841, "_engine_run_backward"),
+    frame("/app/train.py", 80, "backward"),
+]
+
+
 def block(address, size, state="active_allocated", frames=(), requested=None):
     """A block of a segment."""
     return {

@@ -161,18 +161,18 @@ def test_what_is_broken_is_one_clear_error(message, data):
 
 
 def _bomb_of_references():
-    data = BIG + b"]\x94"
+    data = BIG + b"(]\x94"
     for number in range(200):
         data += b"](" + (b"h" + bytes([number])) * 2 + b"e\x94"
-    return data + b"0"
+    return data + b"l."
 
 
 def _bomb_of_tuples():
     """A key whose hash would visit 2^200 leaves."""
-    data = BIG + b"}N\x94"
+    data = BIG + b"(N\x94"
     for number in range(200):
         data += (b"h" + bytes([number])) * 2 + b"\x86\x94"
-    return data + b"Ns."
+    return data + b"l}h\xc8Ns\x86."
 
 
 def _bomb_of_keys():
@@ -189,18 +189,36 @@ def _bomb_of_keys():
     )
 
 
+def _bomb_of_blocks():
+    block = b"}(h\0K\x01h\1h\2u"
+    keys = b"\x8c\4size\x94\x8c\5state\x94\x8c\x08inactive\x94"
+    return BIG + b"(" + keys + block * 540_000 + b"l."
+
+
 BOMBS = {
     "a memo entry of its own choosing": b"\x80\x02]r\xff\xff\xff\x05.",
     "references to references": _bomb_of_references(),
     "a hash of tuples of tuples": _bomb_of_tuples(),
     "long keys again and again": _bomb_of_keys(),
     "a list in itself": BIG + b"]\x94(h\0e.",
-    "depth": BIG + b"](" * 2_000_000,
+    "depth": BIG + b"](" * 500_000,
     "many empty lists": BIG + b"(" + b"]" * 9_000_000 + b"l.",
     "many empty dictionaries": BIG + b"(" + b"}" * 9_000_000 + b"l.",
     "many short texts": BIG + b"]" + (b"(" + b"\x8c\x02ab" * 1_000 + b"e") * 9_000 + b".",
-    "nothing, many times": BIG + b"]" + (b"(" + b"N" * 1_000 + b"e") * 9_000 + b".",
-    "memo alone": BIG + b"N" + b"\x94" * 9_000_000 + b".",
+    "blocks": _bomb_of_blocks(),
+    "long texts": BIG + b"(" + (b"X\0\xff\0\0" + b"x" * 0xFF00) * 4_200 + b"l.",
+}
+
+
+REFUSED = {
+    "a memo entry of its own choosing": "out of order",
+    "a hash of tuples of tuples": "a key that is no text",
+    "depth": "cut",
+    "blocks": "more than 524,288 segments, blocks",
+    "long texts": "what it holds is too large",
+    "many empty lists": "too large",
+    "many empty dictionaries": "too large",
+    "many short texts": "what it holds is too large",
 }
 
 
@@ -231,6 +249,7 @@ def test_a_bomb_costs_little_memory_and_time(name, tmp_path):
     )
 
     assert (done.returncode, done.stderr) == (0, "")
+    assert REFUSED.get(name, "") in done.stdout
 
 
 @given(data=st.binary(max_size=200), at=st.integers(0, 300), seed=PLAIN)

@@ -1,0 +1,107 @@
+"""What holds the memory of a device, and why it ran out, as text."""
+
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from otel_gpu.faces import fields
+from otel_gpu.faces.fields import Field
+from otel_gpu.faces.tables import draw_table
+from otel_gpu.findings.device_memory import Holding, Memory, OutOfMemory
+from otel_gpu.findings.memory_rows import place_text
+from otel_gpu.findings.words import (
+    count_of,
+    format_duration,
+    format_share,
+    format_size,
+    format_time,
+)
+
+_MAX_ROWS = 10
+
+
+def memory_sections(row: Memory) -> Iterator[tuple[str, Sequence[RenderableType]]]:
+    """Yield headings, and what stands below each: what went wrong first."""
+    of = f"device {row.device}" + (f", process {row.pid}" if row.pid is not None else "")
+    if row.alarms:
+        alarms = [Text(text, style="bold red") for text in row.alarms]
+        do = [Text(f"do: {text}", style="green") for text in row.advice]
+        yield f"Memory of {of}: what went wrong", [*alarms, *do]
+    for oom in row.ooms[-1:]:
+        yield f"Memory of {of}: the request that failed", list(_failure(oom))
+    yield f"Memory of {of}, as its {row.layer} holds it", [draw_table(_SPLIT, _parts(row))]
+    if row.allocations:
+        yield f"Memory of {of} at its peak: {_peak(row)}", _table(row.holders, row.peak_bytes)
+    yield f"Memory of {of} in the end", _table(row.end_holders, row.live_bytes)
+    if row.leaks:
+        yield "Allocated in each phase, and never freed", _table(row.leaks, row.live_bytes)
+    if row.churn:
+        length = f" in {format_duration(row.recorded_ns)}" if row.recorded_ns else ""
+        total = sum(one.size_bytes for one in row.churn)
+        counts = f"{count_of(row.allocations, 'block')}, {count_of(row.frees, 'free')}"
+        yield f"Allocated while it was recorded{length}: {counts}", _table(row.churn, total)
+
+
+def _parts(row: Memory) -> list[tuple[str, int, float]]:
+    parts = [
+        ("asked for", row.requested_bytes),
+        ("rounding", row.rounding_bytes),
+        (
+            "in use, asked for is not known",
+            None if row.requested_bytes is not None else row.live_bytes,
+        ),
+        ("freed, waits for a stream", row.pending_bytes or None),
+        ("free between blocks (stuck)", row.stuck_bytes),
+        ("free, can be given back", row.whole_free_bytes),
+        ("all that is reserved", row.reserved_bytes),
+    ]
+    whole = row.reserved_bytes or 1
+    return [(name, size, size / whole) for name, size in parts if size is not None]
+
+
+_SPLIT: tuple[Field, ...] = (
+    fields.text("of the reserved memory", itemgetter(0)),
+    fields.figure("bytes", itemgetter(1), fields.in_full),
+    fields.figure("", itemgetter(1), format_size),
+    fields.figure("share", itemgetter(2), format_share),
+)
+
+
+def _table(rows: Sequence[Holding], whole_bytes: int) -> list[RenderableType]:
+    shown = (
+        fields.figure("bytes", "size_bytes", fields.in_full),
+        fields.figure("share", lambda row: row.size_bytes / max(whole_bytes, 1), format_share),
+        fields.figure("blocks", "blocks", fields.in_full),
+        fields.text("where", place_text),
+    )
+    more = [Text(f"and {len(rows) - _MAX_ROWS:,} more")] if len(rows) > _MAX_ROWS else []
+    return [draw_table(shown, rows[:_MAX_ROWS]), *more]
+
+
+def _peak(row: Memory) -> str:
+    when = f" at {format_time(row.peak_unix_ns)} UTC" if row.peak_unix_ns else ""
+    return f"{row.peak_bytes:,} bytes ({format_size(row.peak_bytes)}){when}"
+
+
+def _failure(oom: OutOfMemory) -> Iterator[RenderableType]:
+    yield Text(f"{place_text(oom)} asked for {_exact(oom.asked_bytes)}: {oom.cause}", style="bold")
+    yield Text(f"free on the device {_exact(oom.free_bytes)}")
+    yield Text(f"reserved {_exact(oom.reserved_bytes)}, in use {_exact(oom.live_bytes)}")
+    yield Text(
+        f"free where it could have been served {_exact(oom.hole_bytes)}, "
+        f"the largest piece {_exact(oom.largest_hole_bytes)}"
+    )
+    if oom.elsewhere_bytes:
+        yield Text(f"free for other streams, pools or sizes only {_exact(oom.elsewhere_bytes)}")
+    if oom.outside_bytes:
+        yield Text(f"held outside of this allocator, at least {_exact(oom.outside_bytes)}")
+    for pin in oom.pins[:_MAX_ROWS]:
+        blocks = f"{count_of(pin.blocks, 'block')} of {format_size(pin.size_bytes)}"
+        yield Text(f"{place_text(pin)}: {blocks} beside holes of {format_size(pin.hole_bytes)}")
+    yield from _table(oom.holders, oom.live_bytes)
+
+
+def _exact(size_bytes: int) -> str:
+    return f"{size_bytes:,} ({format_size(size_bytes)})"

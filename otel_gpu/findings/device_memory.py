@@ -1,0 +1,115 @@
+"""The nouns of a document that say what holds the memory of a device. Sizes are bytes."""
+
+from typing import NamedTuple
+
+
+class Holding(NamedTuple):
+    """What a line of a program holds; a function in brackets stands for what has no line."""
+
+    function: str
+    file: str
+    line: int
+    size_bytes: int
+    blocks: int
+
+
+class PinnedBy(NamedTuple):
+    """A line whose blocks keep ``hole_bytes`` beside them from being given back or merged."""
+
+    function: str
+    file: str
+    line: int
+    hole_bytes: int
+    size_bytes: int
+    blocks: int
+
+
+class MemoryPool(NamedTuple):
+    """Segments that serve the same requests: a hole in one helps no request to another."""
+
+    pool: tuple[int, int]
+    stream: int
+    small: bool
+    expandable: bool
+    segments: int
+    reserved_bytes: int
+    live_bytes: int
+    free_bytes: int
+    largest_hole_bytes: int
+
+
+class OutOfMemory(NamedTuple):
+    """
+    A request that failed; see ``explain.out_of_memory.Failure``.
+
+    ``free_bytes`` is what the device had free. ``unix_ns`` and ``outside_bytes`` are None where they
+    are not known.
+    """
+
+    unix_ns: int | None
+    function: str
+    file: str
+    line: int
+    asked_bytes: int
+    free_bytes: int
+    cause: str
+    reserved_bytes: int
+    live_bytes: int
+    hole_bytes: int
+    largest_hole_bytes: int
+    elsewhere_bytes: int
+    outside_bytes: int | None
+    holders: tuple[Holding, ...]
+    pins: tuple[PinnedBy, ...]
+    leaks: tuple[Holding, ...]
+
+
+class Memory(NamedTuple):
+    """
+    What one process holds of one device, as one layer says.
+
+    The layers hold the same memory: they are never added up. ``reserved_bytes`` is the sum of
+    requested, rounding, pending, stuck and whole free bytes; what a source cannot say is None.
+    ``holders`` are those at the peak, by what they asked for, and ``end_holders`` those in the end.
+
+    Attributes:
+        pid: None: the source does not say.
+        live_bytes: In use, as large as the blocks are.
+        peak_bytes: The most that was in use.
+        stuck_bytes: Free between blocks that are in use.
+        whole_free_bytes: Free, and can be given back to the device.
+        churn: What was allocated while it was recorded, also what is free again.
+        leaks: Who allocated in each phase that repeats and freed nothing.
+        alarms: What went wrong, each for an effect that it had.
+    """
+
+    pid: int | None
+    device: int
+    layer: str
+    live_bytes: int
+    peak_bytes: int
+    peak_unix_ns: int | None
+    reserved_bytes: int
+    peak_reserved_bytes: int
+    requested_bytes: int | None
+    rounding_bytes: int | None
+    pending_bytes: int
+    stuck_bytes: int
+    whole_free_bytes: int
+    largest_hole_bytes: int
+    capacity_bytes: int | None
+    expandable_segments: bool | None
+    segments: int
+    allocations: int
+    frees: int
+    segment_allocations: int
+    segment_frees: int
+    recorded_ns: int | None
+    pools: tuple[MemoryPool, ...]
+    holders: tuple[Holding, ...]
+    end_holders: tuple[Holding, ...]
+    churn: tuple[Holding, ...]
+    leaks: tuple[Holding, ...]
+    ooms: tuple[OutOfMemory, ...]
+    alarms: tuple[str, ...]
+    advice: tuple[str, ...]
