@@ -543,11 +543,11 @@ struct counters_record {
 
 struct open_call_record {
 	struct record_header header; /* ktime_ns is when it was looked at */
-	__u64 start_ktime_ns;
+	__u64 start_ktime_ns; /* before image_ktime_ns: at the latest, as its entry was not seen */
 	__u64 root_start_ktime_ns;
 	__u64 blocked_ns;
 	__u64 run_queue_ns;
-	__u64 user_stack; /* where it left the CPU in it: id of its merged stack, 0: none */
+	__u64 user_stack; /* where it left the CPU in it, or was looked at: id of its merged stack, 0: none */
 	__s32 device;
 	__u16 api;
 	__u8 depth;

@@ -6,6 +6,7 @@ from argparse import Namespace
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.capture.interpreters import Interpreters
@@ -32,7 +33,7 @@ from otel_gpu.findings.threads_now import (
 from otel_gpu.probe_table import API_BY_NUMBER, unknown_api
 from otel_gpu.procfs.mapped_files import mapped_files
 from otel_gpu.procfs.proc_files import read_file
-from otel_gpu.stacks.user_stacks import Looked, UserStacks
+from otel_gpu.stacks.user_stacks import UserStacks
 
 _UNINTERRUPTIBLE = 2  # TASK_UNINTERRUPTIBLE
 _LOOKS_AT_INTERPRETER = 5
@@ -76,6 +77,13 @@ def look_at_processes(config: Config, pids: Sequence[int]) -> ThreadsReport:
         return _Round(onlooker, pids).report()
 
 
+class _Looked(NamedTuple):
+    look: Look
+    stack: int
+    complete: bool
+    calls: tuple[str, ...]
+
+
 class _Round:
     def __init__(self, onlooker: Onlooker, pids: Sequence[int]) -> None:
         self._onlooker = onlooker
@@ -101,8 +109,8 @@ class _Round:
         for _ in range(_MORE_LOOKS):
             doubtful = {
                 key: self._image_ktime_ns
-                for key, (look, looked) in found.items()
-                if look.is_late and look.sample and not looked.complete
+                for key, looked in found.items()
+                if looked.look.is_late and looked.look.sample and not looked.complete
             }
             if not doubtful:
                 break
@@ -110,7 +118,7 @@ class _Round:
             found |= self._look(doubtful)
         names = {pid: _name_of(pid) for pid in self._pids}
         took_ns = time.monotonic_ns() - begin_ns
-        threads = [self._thread(look, looked) for look, looked in found.values()]
+        threads = [self._thread(looked) for looked in found.values()]
         self._user_stacks.close()
         return ThreadsReport(names, unix_ns, took_ns, threads, self._notes)
 
@@ -132,20 +140,25 @@ class _Round:
         ]
         self._user_stacks.processes.learn((pid, self._image_ktime_ns), mapped)
 
-    def _look(self, whom: Whom) -> dict[tuple[int, int], tuple[Look, Looked]]:
+    def _look(self, whom: Whom) -> dict[tuple[int, int], _Looked]:
         looks, codes = self._onlooker.take(whom)
         for code in codes:
             self._user_stacks.take(code)
-        return {(look.pid, look.tid): (look, self._resolve(look)) for look in looks}
+        return {(look.pid, look.tid): self._resolve(look) for look in looks}
 
-    def _resolve(self, look: Look) -> Looked:
-        looked = self._user_stacks.resolve_look(look.sample)
-        for event in decode(looked.records, Counter()):
+    def _resolve(self, look: Look) -> _Looked:
+        if not look.sample:
+            return _Looked(look, 0, complete=False, calls=())
+        resolved = self._user_stacks.resolve_look(look.sample)
+        for event in decode(resolved.records, Counter()):
             if isinstance(event, UserStack):
                 self._table.learn(event)
-        return looked
+        calls = self._user_stacks.open_calls(look.sample).calls
+        names = tuple((API_BY_NUMBER.get(call.api) or unknown_api(call.api)).name for call in calls)
+        return _Looked(look, resolved.stack, resolved.complete, names)
 
-    def _thread(self, look: Look, looked: Looked) -> ThreadNow:
+    def _thread(self, looked: _Looked) -> ThreadNow:
+        look = looked.look
         state = STATES[look.state]
         functions = tuple(self._kernel_stacks.functions(look.kernel_stack))
         reason = ""
@@ -162,9 +175,7 @@ class _Round:
             not look.task_state & _UNINTERRUPTIBLE,
             look.ktime_ns - look.since_ktime_ns if look.since_ktime_ns else None,
             look.is_late,
-            tuple(
-                (API_BY_NUMBER.get(call.api) or unknown_api(call.api)).name for call in looked.calls
-            ),
+            looked.calls,
             self._table.find(looked.stack),
             functions,
         )

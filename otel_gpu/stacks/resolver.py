@@ -53,10 +53,17 @@ class Resolved(NamedTuple):
 
 
 class OpenFrame(NamedTuple):
-    """A call of an API by its number, and the stack pointer at its entry; 0: not known."""
+    """A call of an API by its number, and the stack pointer at its entry."""
 
     api: int
     stack_pointer: int
+
+
+class OpenFrames(NamedTuple):
+    """The calls that a thread is in, the outermost first; not all, if its stack is not complete."""
+
+    calls: tuple[OpenFrame, ...]
+    complete: bool
 
 
 NOTHING: Final = Resolved(0, complete=False)
@@ -129,21 +136,22 @@ class Resolver:
         record = json_record(wire.RECORD_USER_STACK, ktime_ns, body)
         return Resolved(stack, merged.complete, (record,))
 
-    def open_calls(self, sample: Sample) -> list[OpenFrame]:
-        """Return the functions of CUDA libraries that a thread is in, the outermost first."""
+    def open_calls(self, sample: Sample) -> OpenFrames:
+        """Return the functions of CUDA libraries that a thread is in."""
         process = self._processes.get(sample.image)
         returns = dict(wire.SAVED_RETURN.iter_unpack(sample.returns))
         native = self._unwinder.unwind(sample.registers, sample.stack, process.find, returns)
         found = []
         # Where the caller's stack pointer is after the return, it was before the call.
-        after = [*native.stack_pointers[1:], 0]
+        after = [*native.stack_pointers[1:], 0] if native.stack_pointers else []
         for position, (address, top) in enumerate(zip(native.addresses, after, strict=False)):
-            frame = self._native_frame(process, address - 1 if position else address)
-            known = api_of_symbol(frame.function) if is_cuda_library(frame.module) else None
-            if known is not None:
-                entry = top - RETURN_ADDRESS_BYTES if top else 0
-                found.append(OpenFrame(known[0].number, entry))
-        return found[::-1]
+            at = address - 1 if position else address
+            mapping = process.find(at)
+            if top and mapping is not None and is_cuda_library(_module(mapping)):
+                api = api_of_symbol(self._native_frame(process, at).function)
+                if api is not None:
+                    found.append(OpenFrame(api[0].number, top - RETURN_ADDRESS_BYTES))
+        return OpenFrames(tuple(reversed(found)), native.complete)
 
     def forget(self, images: AbstractSet[Hashable]) -> None:
         """Forget how the stacks of some process images were walked."""

@@ -8,13 +8,13 @@ are, and only one that a record names is made a stack of.
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from otel_gpu import wire
 from otel_gpu.recent import Recent
 from otel_gpu.stacks.code_objects import CodeObjects
 from otel_gpu.stacks.process_images import ProcessImages
-from otel_gpu.stacks.resolver import NO_API, NOTHING, OpenFrame, Resolved, Resolver
+from otel_gpu.stacks.resolver import NO_API, NOTHING, OpenFrames, Resolved, Resolver
 from otel_gpu.stacks.samples import SMALLEST_SAMPLE_BYTES, Image, Sample
 from otel_gpu.stacks.symbols import Symbols
 from otel_gpu.stacks.unwinder import Unwinder
@@ -44,19 +44,6 @@ _COUNTS: Final = (
     *("resolved", "memo_hits", "incomplete", "without_sample"),
     *("unused", "rejected", "distinct"),
 )
-
-
-class Looked(NamedTuple):
-    """
-    Where a thread was when it was looked at; ``stack`` is 0 where that is not known.
-
-    ``records`` have to be sent before its stack is named, and ``calls`` are the outermost first.
-    """
-
-    stack: int
-    records: Sequence[bytes]
-    complete: bool
-    calls: tuple[OpenFrame, ...]
 
 
 class UserStacks:
@@ -209,14 +196,18 @@ class UserStacks:
         found = self._resolve_sample(sample, NO_API, ktime_ns)
         return found.stack, found.records
 
-    def resolve_look(self, sample: bytes) -> Looked:
-        """Return the stack of a thread that was looked at, and the CUDA calls that it is in."""
-        if len(sample) < SMALLEST_SAMPLE_BYTES:
-            return Looked(0, (), complete=False, calls=())
+    def open_calls(self, sample: bytes) -> OpenFrames:
+        """Return the CUDA calls that a thread is in which was looked at; without its stack."""
+        return self._resolver.open_calls(Sample(sample))
+
+    def resolve_look(self, sample: bytes) -> Resolved:
+        """
+        Return the stack of a thread that was looked at.
+
+        Its records have to be sent before it is named, now or later.
+        """
         _, _, _, ktime_ns, _, _, _ = wire.RECORD_HEADER.unpack_from(sample)
-        found = self._resolve_sample(sample, NO_API, ktime_ns)
-        calls = self._resolver.open_calls(Sample(sample)) if found.stack else ()
-        return Looked(found.stack, found.records, found.complete, tuple(calls))
+        return self._resolve_sample(sample, NO_API, ktime_ns)
 
     def _resolve_sample(self, record: bytes, api: int, ktime_ns: int) -> Resolved:
         try:
