@@ -49,7 +49,7 @@ def threads() -> Threads:
 @pytest.fixture
 def early(threads: Threads, monkeypatch: pytest.MonkeyPatch) -> EarlyCalls:
     """It comes to look once each second."""
-    clock = itertools.count(IMAGE, NS_PER_S // 2)
+    clock = itertools.count(IMAGE, NS_PER_S)
     monkeypatch.setattr(early_calls.time, "monotonic_ns", lambda: next(clock))
     early = EarlyCalls(lambda: threads, threads)
     early.expect(PID, IMAGE)
@@ -184,3 +184,21 @@ def test_a_kernel_that_allows_no_looks_gives_none(threads: Threads) -> None:
     for _ in range(3):
         assert list(early.run(WATCHED)) == []
     assert threads.asked == []
+
+
+def test_many_threads_and_processes_keep_nobody_waiting(
+    early: EarlyCalls, threads: Threads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One process is looked at at a time, and of its threads some are made something of at a time."""
+    monkeypatch.setattr(early_calls, "_JUDGED_AT_A_TIME", 2)
+    early.expect(PID + 1, IMAGE)
+    watched = WATCHED | {PID + 1: IMAGE}
+    threads.now = [LOOK._replace(tid=tid) for tid in range(5)]
+
+    judged = []
+    for _ in range(6):
+        assert list(early.run(watched)) == []
+        judged.append(early.counts["looked_at"])
+
+    assert judged == [0, 2, 4, 5, 5, 7]
+    assert threads.asked == [{(PID, WHOLE_PROCESS): IMAGE}, {(PID + 1, WHOLE_PROCESS): IMAGE}]
