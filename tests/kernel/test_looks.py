@@ -124,16 +124,18 @@ def test_200_threads_are_looked_at_at_once(stubs: StubLibraries) -> None:
     with hung(stubs, "driver", THREADS) as subject:
         pid = subject.pid
         wait_until(lambda: all_idle(pid), "all waiting")
-        report = look_at_processes(Config(), [pid])
+        done = otel_gpu("stacks", "--now", "--json", "--pid", pid, inside=FIRST)
         assert not was_stopped(pid)
         about = subject.about
 
-    idle = [thread for thread in report.threads if thread.tid not in (pid, about["tid"])]
-    places = [thread.stack and thread.stack.place for thread in idle]
-    found = [place for place in places if place and place.function == "idle"]
-    assert [(place.file, place.line) for place in found] == [(str(SCRIPT), about["idle"])] * THREADS
-    assert report.unreadable == report.incomplete == 0
-    assert report.took_ns < NS_PER_S
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    places = [document["stacks"][thread["stack"]].get("place") for thread in document["threads"]]
+    found = [place for place in places if place and place["function"] == "idle"]
+    expected = [(str(SCRIPT), about["idle"])] * THREADS
+    assert [(place["file"], place["line"]) for place in found] == expected
+    assert document["unreadable"] == document["incomplete"] == 0
+    assert document["took_ns"] < NS_PER_S
 
 
 def all_idle(pid: int) -> bool:
