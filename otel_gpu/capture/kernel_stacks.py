@@ -1,7 +1,7 @@
 """Kernel stacks as RECORD_STACK: the names of their functions, sent once each."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Protocol
 
 from otel_gpu import wire
@@ -29,20 +29,12 @@ class KernelStacks:
 
     def tell(self, stack: int) -> Iterator[bytes]:
         """Yield the functions of a stack, innermost first, when it is met for the first time."""
-        if stack in self._sent:
+        if stack < 0 or stack in self._sent:
             return
-        addresses = self._programs.kernel_stack(stack) if stack >= 0 else ()
+        addresses = self._programs.kernel_stack(stack)
         if not addresses:
             return
         self._sent.add(stack)
-        body = {"kernel_stack": stack, "functions": self._name(addresses)}
-        yield json_record(wire.RECORD_STACK, time.monotonic_ns(), body)
-
-    def functions(self, stack: int) -> Sequence[str]:
-        """Return the functions of a stack, innermost first; empty: it is not there."""
-        return self._name(self._programs.kernel_stack(stack)) if stack >= 0 else ()
-
-    def _name(self, addresses: Sequence[int]) -> Sequence[str]:
         # All but the first are where a call returns to. A function that ends with a call, as
         # one that never returns does, would have that in the next function.
         places = [address - bool(caller) for caller, address in enumerate(addresses)]
@@ -52,8 +44,10 @@ class KernelStacks:
             above = functions.index(_SCHEDULER) + 1
             del functions[:above], places[:above]
         # The kernel leaves these out of the stack of another thread, not out of our own.
-        return [
+        functions = [
             function
             for function, place in zip(functions, places, strict=True)
             if not self._symbols.is_scheduler(place)
         ]
+        body = {"kernel_stack": stack, "functions": functions}
+        yield json_record(wire.RECORD_STACK, time.monotonic_ns(), body)

@@ -16,7 +16,7 @@ from otel_gpu.commands import Output, UsageError
 from otel_gpu.commands._reports import write_result
 from otel_gpu.config import Config
 from otel_gpu.decode.decoder import decode
-from otel_gpu.decode.events import UserStack
+from otel_gpu.decode.events import Stack, UserStack
 from otel_gpu.enrich.reasons import find_reason
 from otel_gpu.enrich.stack_table import StackTable
 from otel_gpu.enrich.user_reasons import refine_reason
@@ -92,6 +92,7 @@ class _Round:
         self._pids = tuple(dict.fromkeys(pids))
         self._user_stacks = UserStacks(lambda _pid: self._image_ktime_ns)
         self._kernel_stacks = KernelStacks(onlooker)
+        self._functions: dict[int, tuple[str, ...]] = {}
         self._table = StackTable()
         self._notes: list[str] = []
 
@@ -160,7 +161,10 @@ class _Round:
     def _thread(self, looked: _Looked) -> ThreadNow:
         look = looked.look
         state = STATES[look.state]
-        functions = tuple(self._kernel_stacks.functions(look.kernel_stack))
+        for event in decode(self._kernel_stacks.tell(look.kernel_stack), Counter()):
+            if isinstance(event, Stack):
+                self._functions[event.kernel_stack] = event.functions
+        functions = self._functions.get(look.kernel_stack, ())
         reason = ""
         if state == BLOCKED:
             flags = wire.STALL_FAULT if look.system_call < 0 else 0
