@@ -56,6 +56,9 @@ def look_at_threads(args: Namespace, config: Config, out: Output) -> int:
     others = (args.command, args.cgroup, args.all, args.recording, args.store, args.record)
     if any(others) or args.duration is not None:
         raise UsageError("--now looks at what --pid names, and at nothing else")
+    for form in ("folded", "speedscope", "flamegraph", "waits", "api"):
+        if getattr(args, form, None):
+            raise UsageError(f"--now is text or --json, and has no --{form}")
     for pid in args.pid:
         if not Path(f"/proc/{pid}").exists():
             raise UsageError(f"there is no process {pid}", hint="see `ps -e`")

@@ -201,6 +201,9 @@ def test_what_cannot_be_looked_at_is_said() -> None:
         done = otel_gpu("stacks", "--now", *wrong)
         assert done.returncode == 2
         assert "--now looks at" in done.stderr
+    folded = otel_gpu("stacks", "--now", "--folded", "--pid", os.getpid())
+    assert folded.returncode == 2
+    assert "has no --folded" in folded.stderr
 
 
 def kernel_thread() -> int:
