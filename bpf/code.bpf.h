@@ -9,6 +9,8 @@
 #ifndef OTEL_GPU_CODE_BPF_H
 #define OTEL_GPU_CODE_BPF_H
 
+#include "user_memory.bpf.h"
+
 #define MAX_CODE_BYTES	 (1 << 24) /* of instructions, of a line table, characters of a text */
 #define CODE_ROOM	 512
 #define CODE_UNREAD	 16 /* of a code object, from its beginning on */
@@ -24,6 +26,7 @@
 
 /* The beginning of a code object. Any offset up to the room leaves space for a word. */
 struct code_head {
+	__u64 address;
 	__u8 bytes[CODE_ROOM + sizeof(__u64)];
 };
 
@@ -59,9 +62,9 @@ static __always_inline bool has_room_for_samples(void)
 	return bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA) < settings.sample_limit_bytes;
 }
 
-static __always_inline bool read_word(__u64 *word, __u64 address)
+static __always_inline bool read_word(user_memory memory, __u64 *word, __u64 address)
 {
-	return !bpf_probe_read_user(word, sizeof(*word), (void *)address);
+	return !READ_MEMORY(memory, word, sizeof(*word), address);
 }
 
 static __always_inline __u64 code_word(const struct code_head *head, __u32 offset)
@@ -73,15 +76,16 @@ static __always_inline __u64 code_word(const struct code_head *head, __u32 offse
  * Read the beginning of a code object. The first words, a count and a type, are left out: what
  * is then left of it, 128 bytes in most versions, is read a fifth faster.
  */
-static __always_inline bool read_code(struct code_head *head, const struct interpreter *interpreter,
-				      __u64 code)
+static __always_inline bool read_code(user_memory memory, struct code_head *head,
+				      const struct interpreter *interpreter, __u64 code)
 {
 	__u32 size = interpreter->code_bytes - CODE_UNREAD;
 
 	/* A layout may be a lie, and what was here may be another process's. */
 	__builtin_memset(head->bytes, 0, CODE_UNREAD);
+	head->address = code;
 	return size <= CODE_ROOM - CODE_UNREAD &&
-	       !bpf_probe_read_user(head->bytes + CODE_UNREAD, size, (void *)(code + CODE_UNREAD));
+	       !READ_MEMORY(memory, head->bytes + CODE_UNREAD, size, code + CODE_UNREAD);
 }
 
 /*
@@ -89,10 +93,10 @@ static __always_inline bool read_code(struct code_head *head, const struct inter
  * its name. The products do not wait for each other; any odd numbers with many bits will do.
  */
 static __always_inline __u64 name_code(const struct code_head *head,
-				       const struct interpreter *interpreter, __u64 address)
+				       const struct interpreter *interpreter)
 {
 	__u32 first_line = code_word(head, interpreter->code_first_line);
-	__u64 hash = address * 0x9e3779b97f4a7c15ULL + first_line * 0xd1b54a32d192ed03ULL;
+	__u64 hash = head->address * 0x9e3779b97f4a7c15ULL + first_line * 0xd1b54a32d192ed03ULL;
 
 	hash += code_word(head, interpreter->code_line_table) * 0x8cb92ba72f3d8dd7ULL;
 	hash += code_word(head, interpreter->code_name) * 0xabc98388fb8fac03ULL;
@@ -103,16 +107,16 @@ static __always_inline __u64 name_code(const struct code_head *head,
 }
 
 /* False: it could not be read, as opposed to being of a kind that we do not know. */
-static __always_inline bool read_text(struct code_text *text, const struct interpreter *interpreter,
-				      __u64 address)
+static __always_inline bool read_text(user_memory memory, struct code_text *text,
+				      const struct interpreter *interpreter, __u64 address)
 {
 	__u64 length = 0, from = address, bytes; /* wide, or older verifiers lose its bounds */
 	__u32 state = 0, kind;
 
 	text->length = 0;
 	text->character_bytes = 1;
-	if (!read_word(&length, address + interpreter->text_length) ||
-	    bpf_probe_read_user(&state, sizeof(state), (void *)(address + interpreter->text_state)))
+	if (!read_word(memory, &length, address + interpreter->text_length) ||
+	    READ_MEMORY(memory, &state, sizeof(state), address + interpreter->text_state))
 		return false;
 	kind = state >> TEXT_KIND_SHIFT & TEXT_KIND_MASK;
 	if (!(state & TEXT_COMPACT) || (kind != 1 && kind != 2 && kind != 4) ||
@@ -122,7 +126,7 @@ static __always_inline bool read_text(struct code_text *text, const struct inter
 	bytes = length > TEXT_BYTES ? TEXT_BYTES : length * kind;
 	if (bytes > TEXT_BYTES)
 		bytes = TEXT_BYTES;
-	if (bpf_probe_read_user(text->data, bytes, (void *)from))
+	if (READ_MEMORY(memory, text->data, bytes, from))
 		return false;
 	text->length = length;
 	text->character_bytes = kind;
@@ -130,10 +134,10 @@ static __always_inline bool read_text(struct code_text *text, const struct inter
 }
 
 /* How many times it counts as sent: MAX_CODE_SENT if it is whole, 0 if there was no room. */
-static __always_inline __u32 send_with_table(const struct record_header *header,
+static __always_inline __u32 send_with_table(user_memory memory, const struct record_header *header,
 					     const struct code_head *head,
 					     const struct interpreter *interpreter, __u64 code,
-					     __u64 address, __u64 length, const __u32 room)
+					     __u64 length, const __u32 room)
 {
 	const __u32 size = __builtin_offsetof(struct code_record, line_table) + room;
 	__u64 line_table = code_word(head, interpreter->code_line_table) + interpreter->bytes_data;
@@ -145,19 +149,20 @@ static __always_inline __u32 send_with_table(const struct record_header *header,
 	fill_header(&record->header, RECORD_CODE, size, bpf_ktime_get_ns(), header->image_ktime_ns,
 		    header->pid, header->tid);
 	record->code = code;
-	record->address = address;
+	record->address = head->address;
 	record->first_line = code_word(head, interpreter->code_first_line);
 	record->version = interpreter->version;
 	record->line_table_length = length;
 	record->line_table_bytes = 0;
 	/* Every one has a table, if only of a few bytes. */
 	is_whole = length > 0;
-	is_whole &= read_text(&record->file, interpreter, code_word(head, interpreter->code_file));
-	is_whole &= read_text(&record->qualified_name, interpreter,
+	is_whole &= read_text(memory, &record->file, interpreter,
+			      code_word(head, interpreter->code_file));
+	is_whole &= read_text(memory, &record->qualified_name, interpreter,
 			      code_word(head, interpreter->code_name));
 	if (length > room)
 		length = room;
-	if (bpf_probe_read_user(record->line_table, length, (void *)line_table))
+	if (READ_MEMORY(memory, record->line_table, length, line_table))
 		is_whole = false;
 	else
 		record->line_table_bytes = length;
@@ -170,8 +175,9 @@ static __always_inline __u32 send_with_table(const struct record_header *header,
  * is being taken, but before the record that the sample is for. Returns how many times it
  * counts as sent.
  */
-__weak __noinline int send_code(const struct record_header *header, const struct code_head *head,
-				const struct interpreter *interpreter, __u64 code, __u64 address)
+LINKAGE __noinline int send_code(user_memory memory, const struct record_header *header,
+				 const struct code_head *head,
+				 const struct interpreter *interpreter, __u64 code)
 {
 	__u64 length = 0;
 	__u32 sent = 0;
@@ -179,16 +185,16 @@ __weak __noinline int send_code(const struct record_header *header, const struct
 
 	if (!header || !head || !interpreter)
 		return 0;
-	if (!read_word(&length,
+	if (!read_word(memory, &length,
 		       code_word(head, interpreter->code_line_table) + interpreter->bytes_length) ||
 	    length > MAX_CODE_BYTES)
 		length = 0;
 	has_room = has_room_for_samples();
 	if (has_room && length <= SMALL_LINE_TABLE)
-		sent = send_with_table(header, head, interpreter, code, address, length,
+		sent = send_with_table(memory, header, head, interpreter, code, length,
 				       SMALL_LINE_TABLE);
 	else if (has_room)
-		sent = send_with_table(header, head, interpreter, code, address, length,
+		sent = send_with_table(memory, header, head, interpreter, code, length,
 				       LINE_TABLE_BYTES);
 	if (!sent)
 		count(COUNTER_LOST_SAMPLE);

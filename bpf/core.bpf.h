@@ -82,6 +82,12 @@ struct sched_entity {
 	__u64 prev_sum_exec_runtime; /* when the task was last put on a CPU */
 };
 
+/* Moments of the scheduler's own clock, which is near ktime. */
+struct sched_info {
+	unsigned long long last_arrival; /* on a CPU */
+	unsigned long long last_queued;	 /* 0: it does not wait for a CPU */
+};
+
 struct signal_struct {
 	struct {
 		int counter;
@@ -137,6 +143,8 @@ struct task_struct {
 	struct files_struct *files;
 	struct mm_struct *mm;
 	struct sched_entity se;
+	struct sched_info sched_info;
+	int on_cpu;
 	int pid;
 	int tgid;
 	int exit_code;

@@ -39,6 +39,7 @@
 #define LINE_TABLE_BYTES  16384 /* of one code object */
 #define STACK_COPY_BYTES  32768 /* of the stack at a call */
 #define STALL_COPY_BYTES  8192	/* of the stack of a thread that leaves the CPU */
+#define LOOK_COPY_BYTES	  24576 /* of the stack of a thread that is looked at */
 #define STATE_NONE	  255	/* in place of an enum thread_state: not known */
 #define FILE_SYSTEM_BYTES 16	/* of the name of a type of file system */
 #define ADDRESS_BYTES	  16	/* of IPv6; of IPv4 the first four */
@@ -55,6 +56,7 @@ enum record_kind {
 	/* Resolved by the agent as they arrive: never in a recording. */
 	RECORD_SAMPLE = 9, /* struct sample_record */
 	RECORD_CODE = 10,  /* struct code_record */
+	RECORD_LOOK = 12,  /* struct look_record; a sample_record follows it at once */
 	/* Of threads on a CPU: in a recording, as calls are. */
 	RECORD_CPU_SAMPLE = 11, /* struct cpu_sample_record */
 	/* Made by the agent, so that a recording holds all that a replay needs. */
@@ -387,6 +389,30 @@ struct sample_record {
 	struct saved_return returns[MAX_RETURNS];
 };
 
+enum look_flag {
+	LOOK_LATE = 1,	   /* it was on a CPU: registers are of when it last entered the kernel */
+	LOOK_FOLLOWED = 2, /* the calls that it has entered since then are known */
+	LOOK_NO_USER = 4,  /* its registers are not of user space: the sample is empty */
+};
+
+/*
+ * A thread that was looked at by another one, while it did whatever it does. The sample is behind
+ * it; its token is the same ktime_ns.
+ */
+struct look_record {
+	struct record_header header; /* size is that of both together */
+	__u64 since_clock_ns;  /* when its state began, by the scheduler's clock; 0: unknown */
+	__u64 clock_behind_ns; /* that clock is at least so far behind ktime, modulo 2^64 */
+	__u64 stack_pointers[MAX_DEPTH]; /* of its open calls, the outermost first */
+	__u32 open_calls;
+	__u32 flags;	    /* enum look_flag */
+	__s32 kernel_stack; /* id in the stacks map; negative: none, or it was on a CPU */
+	__s32 system_call;  /* number; -1: in none */
+	__u32 task_state;   /* as the kernel has it: what it waits for can interrupt it, ... */
+	__u32 state;	    /* enum thread_state */
+	char comm[COMM_BYTES];
+};
+
 /* Text of the interpreter: ASCII or Latin-1 if character_bytes is 1, else UCS-2 or UCS-4. */
 struct code_text {
 	__u32 length; /* in characters, of the whole text */
@@ -525,11 +551,11 @@ struct counters_record {
 
 struct open_call_record {
 	struct record_header header; /* ktime_ns is when it was looked at */
-	__u64 start_ktime_ns;
+	__u64 start_ktime_ns; /* before image_ktime_ns: at the latest, as its entry was not seen */
 	__u64 root_start_ktime_ns;
 	__u64 blocked_ns;
 	__u64 run_queue_ns;
-	__u64 user_stack; /* where it left the CPU in it: id of its merged stack, 0: none */
+	__u64 user_stack; /* where it left the CPU in it, or was looked at: id of its merged stack, 0: none */
 	__s32 device;
 	__u16 api;
 	__u8 depth;
@@ -661,6 +687,12 @@ struct threshold_key {
 	__u16 api;
 	__u8 copy_kind;
 	__u8 padding;
+};
+
+/* Who is looked at. */
+struct look_key {
+	__u32 pid;
+	__u32 tid; /* 0: all threads */
 };
 
 struct file_key {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * The Python frames of the current thread, for CPython 3.10 to 3.14.
+ * The Python frames of a thread, for CPython 3.10 to 3.14.
  *
  * An interpreter has a list of thread states, and a thread state knows its innermost
  * frame; each frame knows the one that it goes back to. Frames of C functions are not
@@ -13,12 +13,13 @@
  *
  * Where things lie in memory is in struct interpreter. What is read is another program's,
  * and may be anything: each pointer has to look like one, each walk ends after a
- * known number of steps, and what does not add up is PYTHON_BROKEN. The thread is inside
- * the kernel, so only it could change its frames, and it does not. The list of
- * thread states is not its own: a walk of it may end early.
+ * known number of steps, and what does not add up is PYTHON_BROKEN. The current thread is
+ * inside the kernel, so only it could change its frames, and it does not. The list of
+ * thread states is not its own: a walk of it may end early. The frames of another thread
+ * that runs may change at any moment.
  *
- * The functions are global, not inlined: the verifier looks at each of them once, and
- * not once for every frame and every caller. Weak, as two programs have them.
+ * The functions that see the current thread are global, not inlined: the verifier looks at each of
+ * them once, and not once for every frame and every caller. Weak, as two programs have them.
  */
 #ifndef OTEL_GPU_PYTHON_BPF_H
 #define OTEL_GPU_PYTHON_BPF_H
@@ -101,6 +102,7 @@ static __always_inline bool is_constructor_call(const struct code_head *head,
 
 /* A walk along the frames of a thread; the rest is in the sample, as the BPF stack is small. */
 struct walk_of_frames {
+	KEPT_MEMORY
 	struct sample *sample;
 	const struct interpreter *interpreter;
 	struct code_key key;
@@ -124,14 +126,14 @@ static __always_inline bool read_frame(struct walk_of_frames *walk, __u64 *at)
 	if (interpreter->version < PYTHON_3_11 ||
 	    sample->frame - sample->record.stack_pointer < NEAR_BYTES) {
 		*at = LONE_FRAME;
-		return !bpf_probe_read_user(sample->frames + LONE_FRAME, frame_bytes,
-					    (void *)sample->frame);
+		return !READ_MEMORY(MEMORY_OF(walk), sample->frames + LONE_FRAME, frame_bytes,
+				    sample->frame);
 	}
 	sample->window = window_of(sample->frame);
 	*at = sample->frame - sample->window;
 	sample->newest = *at;
-	return !bpf_probe_read_user(sample->frames, (*at & (FRAMES_ROOM - 1)) + frame_bytes,
-				    (void *)sample->window);
+	return !READ_MEMORY(MEMORY_OF(walk), sample->frames,
+			    (*at & (FRAMES_ROOM - 1)) + frame_bytes, sample->window);
 }
 
 /* One frame; where it goes back to is the next. Returns 1 when the walk is over. */
@@ -180,14 +182,14 @@ static __noinline long walk_frame(__u32 step, struct walk_of_frames *walk)
 	instruction = frame_word(sample->frames, at + interpreter->frame_instruction);
 	offset = instruction_offset(interpreter, instruction, code);
 	if (!is_user_address(code) || offset < 0 || offset >= MAX_CODE_BYTES ||
-	    !read_code(&sample->code, interpreter, code))
+	    !read_code(MEMORY_OF(walk), &sample->code, interpreter, code))
 		goto broken;
 	sample->frame = previous;
 	if (interpreter->version >= PYTHON_3_12 && is_constructor_call(&sample->code, interpreter))
 		return 0;
 	is_entry = !previous || interpreter->version < PYTHON_3_11 ||
 		   (interpreter->version == PYTHON_3_11 && owner);
-	walk->key.code = name_code(&sample->code, interpreter, code);
+	walk->key.code = name_code(&sample->code, interpreter);
 	to->code = walk->key.code;
 	to->offset = offset;
 	to->flags = is_entry ? PYTHON_FRAME_ENTRY : 0;
@@ -203,8 +205,8 @@ static __noinline long walk_frame(__u32 step, struct walk_of_frames *walk)
 			*recent = tag;
 			return 0;
 		}
-		times = send_code(&record->header, &sample->code, interpreter, walk->key.code,
-				  code);
+		times = send_code(MEMORY_OF(walk), &record->header, &sample->code, interpreter,
+				  walk->key.code);
 		sent += times;
 		if (times)
 			bpf_map_update_elem(&sent_code, &walk->key, &sent, BPF_ANY);
@@ -216,18 +218,19 @@ broken:
 }
 
 /*
- * Fill in the Python frames of the current thread; in the record are its process and
- * thread. What the walk needs to remember of a frame is in the room for the stack, and
+ * Fill in the Python frames of a thread; in the record are its process and its
+ * number. What the walk needs to remember of a frame is in the room for the stack, and
  * the number of frames in the record: the verifier does not follow it there, and so need
  * not look at each step once for every number of frames that may be before it.
  */
-__weak __noinline int walk_python(struct sample *sample)
+LINKAGE __noinline int walk_python(user_memory memory, struct sample *sample)
 {
 	struct walk_of_frames walk = {.sample = sample};
 	struct sample_record *record;
 
 	if (!sample)
 		return 0;
+	KEEP_MEMORY(&walk, memory);
 	record = &sample->record;
 	record->python_count = 0;
 	record->python_status = PYTHON_NONE;
@@ -239,7 +242,7 @@ __weak __noinline int walk_python(struct sample *sample)
 		return 0;
 	sample->image_tag =
 		(walk.key.image_ktime_ns ^ (__u64)walk.key.pid << 32) * 0x9e3779b97f4a7c15ULL;
-	sample->frame = find_innermost(record, walk.interpreter);
+	sample->frame = find_innermost(MEMORY_OF(&walk), record, walk.interpreter);
 	sample->milestone = 0;
 	sample->window = 0;
 	sample->newest = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * The thread state of the current thread, from which a walk of its Python frames begins.
+ * The thread state of a thread, from which a walk of its Python frames begins.
  *
  * See python.bpf.h for what the interpreter keeps, and how far it is trusted.
  */
@@ -35,22 +35,23 @@ struct {
 } python_threads __weak SEC(".maps");
 
 /* The innermost frame of a thread state, 0: it has none. False: it cannot be read. */
-static __always_inline bool read_innermost(const struct interpreter *interpreter, __u64 state,
-					   __u64 *frame)
+static __always_inline bool
+read_innermost(user_memory memory, const struct interpreter *interpreter, __u64 state, __u64 *frame)
 {
-	if (!read_word(frame, state + interpreter->thread_frame))
+	if (!read_word(memory, frame, state + interpreter->thread_frame))
 		return false;
 	if (interpreter->version != PYTHON_3_11 && interpreter->version != PYTHON_3_12)
 		return true;
-	return read_word(frame, *frame + interpreter->c_frame_frame);
+	return read_word(memory, frame, *frame + interpreter->c_frame_frame);
 }
 
-static __always_inline bool is_thread_state(const struct interpreter *interpreter, __u64 state,
+static __always_inline bool is_thread_state(user_memory memory,
+					    const struct interpreter *interpreter, __u64 state,
 					    __u64 thread_pointer)
 {
 	__u64 thread_id;
 
-	return read_word(&thread_id, state + interpreter->thread_id) && thread_id &&
+	return read_word(memory, &thread_id, state + interpreter->thread_id) && thread_id &&
 	       thread_pointer - thread_id <= MAX_PTHREAD_BYTES;
 }
 
@@ -76,6 +77,7 @@ static __always_inline __u64 unknown_zero(const struct sample_record *record)
 
 /* A search through the thread states of all interpreters. */
 struct thread_search {
+	KEPT_MEMORY
 	const struct interpreter *interpreter;
 	__u64 thread_pointer;
 	__u64 interpreter_state; /* the next one to look at */
@@ -96,22 +98,23 @@ static __noinline long search_thread_state(__u32 step, struct thread_search *sea
 		search->is_broken = 0;
 		if (!current)
 			return 1;
-		search->is_broken =
-			!read_word(&search->state, current + interpreter->interpreter_threads) ||
-			!read_word(&search->interpreter_state,
-				   current + interpreter->interpreter_next);
+		search->is_broken = !read_word(MEMORY_OF(search), &search->state,
+					       current + interpreter->interpreter_threads) ||
+				    !read_word(MEMORY_OF(search), &search->interpreter_state,
+					       current + interpreter->interpreter_next);
 		return search->is_broken;
 	}
-	if (is_thread_state(interpreter, state, search->thread_pointer)) {
+	if (is_thread_state(MEMORY_OF(search), interpreter, state, search->thread_pointer)) {
 		search->found = state;
-		if (!read_innermost(interpreter, state, &search->frame))
+		if (!read_innermost(MEMORY_OF(search), interpreter, state, &search->frame))
 			return 1;
 		if (search->frame) {
 			search->is_broken = 0;
 			return 1;
 		}
 	}
-	search->is_broken = !read_word(&search->state, state + interpreter->thread_next);
+	search->is_broken =
+		!read_word(MEMORY_OF(search), &search->state, state + interpreter->thread_next);
 	return search->is_broken;
 }
 
@@ -120,9 +123,9 @@ static __noinline long search_thread_state(__u32 step, struct thread_search *sea
  * frames: memory of a freed one may still look like it. Returns its innermost frame; 0
  * and python_status say why there is none.
  */
-__weak __noinline __u64 search_thread_states(struct sample_record *record,
-					     const struct interpreter *interpreter,
-					     __u64 thread_pointer)
+LINKAGE __noinline __u64 search_thread_states(user_memory memory, struct sample_record *record,
+					      const struct interpreter *interpreter,
+					      __u64 thread_pointer)
 {
 	struct thread_search search = {
 		.interpreter = interpreter,
@@ -133,11 +136,12 @@ __weak __noinline __u64 search_thread_states(struct sample_record *record,
 
 	if (!record || !interpreter)
 		return 0;
+	KEEP_MEMORY(&search, memory);
 	record->python_status = PYTHON_BROKEN;
 	search.state = unknown_zero(record);
 	search.found = unknown_zero(record);
 	search.frame = unknown_zero(record);
-	if (!read_word(&search.interpreter_state,
+	if (!read_word(memory, &search.interpreter_state,
 		       interpreter->start + interpreter->runtime_interpreters))
 		return 0;
 	REPEAT(MAX_THREAD_STEPS, search_thread_state, &search);
@@ -152,21 +156,21 @@ __weak __noinline __u64 search_thread_states(struct sample_record *record,
 	return search.frame;
 }
 
-static __always_inline __u64 find_innermost(struct sample_record *record,
+static __always_inline __u64 find_innermost(user_memory memory, struct sample_record *record,
 					    const struct interpreter *interpreter)
 {
-	struct task_struct *task = bpf_get_current_task_btf();
+	struct task_struct *task = TASK_OF(memory);
 	__u64 thread_pointer = thread_pointer_of(task), frame = 0;
 	__u32 tid = record->header.tid;
 	struct python_thread *known = bpf_map_lookup_elem(&python_threads, &tid);
 
 	if (known && known->image_ktime_ns == record->header.image_ktime_ns &&
-	    is_thread_state(interpreter, known->address, thread_pointer) &&
-	    read_innermost(interpreter, known->address, &frame) && frame) {
+	    is_thread_state(memory, interpreter, known->address, thread_pointer) &&
+	    read_innermost(memory, interpreter, known->address, &frame) && frame) {
 		record->python_status = PYTHON_COMPLETE;
 		return frame;
 	}
-	return search_thread_states(record, interpreter, thread_pointer);
+	return search_thread_states(memory, record, interpreter, thread_pointer);
 }
 
 #endif

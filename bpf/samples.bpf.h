@@ -113,7 +113,8 @@ static __always_inline __u32 stack_size(struct task_struct *task, __u64 stack_po
  * Copy what is there of a stack. Where a page is missing (swapped out, or never written)
  * the copy ends, so then it is done by pages.
  */
-static __always_inline __u32 copy_stack(__u8 *to, __u32 room, __u64 from, __u32 size)
+static __always_inline __u32 copy_stack(user_memory memory, __u8 *to, __u32 room, __u64 from,
+					__u32 size)
 {
 	__u32 copied = 0;
 
@@ -121,12 +122,12 @@ static __always_inline __u32 copy_stack(__u8 *to, __u32 room, __u64 from, __u32 
 	barrier_var(size);
 	if (size > room)
 		size = room;
-	if (!bpf_probe_read_user(to, size, (void *)from))
+	if (!READ_MEMORY(memory, to, size, from))
 		return size;
 	for (__u32 i = 0; i < room / PAGE_BYTES && copied <= room - PAGE_BYTES; i++) {
 		__u32 piece = PAGE_BYTES - ((from + copied) & (PAGE_BYTES - 1));
 
-		if (bpf_probe_read_user(to + copied, piece, (void *)(from + copied)))
+		if (READ_MEMORY(memory, to + copied, piece, from + copied))
 			break;
 		copied += piece;
 	}
@@ -157,6 +158,8 @@ static __always_inline __u32 save_returns(struct saved_return *to, struct task_s
 	return returns;
 }
 
+#if !defined(OTEL_GPU_OTHER_THREADS)
+
 /*
  * Everything but the copy of the stack, of the current thread. Returns how many bytes that
  * is: the stack goes behind them.
@@ -177,7 +180,7 @@ __weak __noinline __u64 fill_sample(struct sample *sample, const struct place *p
 	record->stack_pointer = place->stack_pointer;
 	record->frame_pointer = place->frame_pointer;
 	record->link_register = place->link_register;
-	walk_python(sample);
+	walk_python(CURRENT_MEMORY, sample);
 	frames = record->python_count;
 	if (frames > MAX_PYTHON_FRAMES)
 		frames = MAX_PYTHON_FRAMES;
@@ -197,8 +200,8 @@ static __always_inline bool send_small(struct sample *sample, __u64 head_bytes, 
 
 	if (head_bytes > sizeof(struct sample_record))
 		return false;
-	size = copy_stack((__u8 *)sample + head_bytes, SMALL_STACK_BYTES, stack_pointer,
-			  stack_bytes);
+	size = copy_stack(CURRENT_MEMORY, (__u8 *)sample + head_bytes, SMALL_STACK_BYTES,
+			  stack_pointer, stack_bytes);
 	sample->record.stack_bytes = size;
 	size += head_bytes;
 	sample->record.header.size = size;
@@ -225,8 +228,8 @@ static __always_inline bool send_large(struct sample *sample, __u64 head_bytes, 
 		return false;
 	sample->record.header.size = size;
 	bpf_probe_read_kernel(record, head_bytes, sample);
-	record->stack_bytes =
-		copy_stack((__u8 *)record + head_bytes, room, stack_pointer, stack_bytes);
+	record->stack_bytes = copy_stack(CURRENT_MEMORY, (__u8 *)record + head_bytes, room,
+					 stack_pointer, stack_bytes);
 	bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
 	return true;
 }
@@ -328,7 +331,7 @@ __weak __noinline __u64 keep_stall_sample(const struct place *place, const struc
 	head_bytes = fill_sample(sample, place, thread, 0);
 	if (head_bytes > sizeof(struct sample_record))
 		return 0;
-	stack_bytes = copy_stack((__u8 *)sample + head_bytes, STALL_COPY_BYTES,
+	stack_bytes = copy_stack(CURRENT_MEMORY, (__u8 *)sample + head_bytes, STALL_COPY_BYTES,
 				 place->stack_pointer, stack_size(task, place->stack_pointer));
 	sample->record.stack_bytes = stack_bytes;
 	sample->record.header.size = head_bytes + stack_bytes;
@@ -397,5 +400,7 @@ __weak __noinline __u64 sample_of_interval(const struct thread *thread, __u64 us
 		return user_stack;
 	return send_stall_sample(thread);
 }
+
+#endif
 
 #endif

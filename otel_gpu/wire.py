@@ -27,6 +27,7 @@ TEXT_BYTES = 512
 LINE_TABLE_BYTES = 16384
 STACK_COPY_BYTES = 32768
 STALL_COPY_BYTES = 8192
+LOOK_COPY_BYTES = 24576
 STATE_NONE = 255
 FILE_SYSTEM_BYTES = 16
 ADDRESS_BYTES = 16
@@ -42,6 +43,7 @@ RECORD_DEVICE = 7
 RECORD_GAP = 8
 RECORD_SAMPLE = 9
 RECORD_CODE = 10
+RECORD_LOOK = 12
 RECORD_CPU_SAMPLE = 11
 RECORD_CAPTURE = 256
 RECORD_CLOCK = 257
@@ -215,6 +217,11 @@ PYTHON_BROKEN = 4
 PYTHON_FRAME_ENTRY = 1
 PYTHON_FRAME_SHIM = 2
 
+# enum look_flag
+LOOK_LATE = 1
+LOOK_FOLLOWED = 2
+LOOK_NO_USER = 4
+
 RECORD_HEADER = CStruct("kind:H flags:H size:I ktime_ns:Q image_ktime_ns:Q pid:I tid:I")
 CUDA_CALL_RECORD = CStruct(
     "start_ktime_ns:Q parent_start_ktime_ns:Q root_start_ktime_ns:Q blocked_ns:Q run_queue_ns:Q "
@@ -240,6 +247,11 @@ SAVED_RETURN = CStruct("stack_address:Q return_address:Q")
 SAMPLE_RECORD = CStruct(
     "instruction_pointer:Q stack_pointer:Q frame_pointer:Q link_register:Q return_count:I "
     "python_count:I python_status:I stack_bytes:I python_frames:2048s returns:128s",
+    RECORD_HEADER,
+)
+LOOK_RECORD = CStruct(
+    "since_clock_ns:Q clock_behind_ns:Q stack_pointers:8Q open_calls:I flags:I kernel_stack:i "
+    "system_call:i task_state:I state:I comm:16s",
     RECORD_HEADER,
 )
 CODE_TEXT = CStruct("length:I character_bytes:I data:512s")
@@ -306,6 +318,7 @@ INTERPRETER = CStruct(
     "text_length:I text_state:I text_ascii:I text_compact:I bytes_length:I bytes_data:I"
 )
 THRESHOLD_KEY = CStruct("image_ktime_ns:Q pid:I api:H copy_kind:B 1x")
+LOOK_KEY = CStruct("pid:I tid:I")
 FILE_KEY = CStruct("inode:Q device:I 4x")
 OPEN_CALL = CStruct(
     "start_ktime_ns:Q stack_pointer:Q size_bytes:Q address:Q stream:Q function:Q blocked_ns:Q "

@@ -116,6 +116,8 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "bpf_map__set_max_entries": (c_int, [c_void_p, c_uint32]),
     "bpf_map__set_map_flags": (c_int, [c_void_p, c_uint32]),
     "bpf_map__set_initial_value": (c_int, [c_void_p, c_char_p, c_size_t]),
+    "bpf_object__next_program": (c_void_p, [c_void_p, c_void_p]),
+    "bpf_program__name": (c_char_p, [c_void_p]),
     "bpf_program__set_expected_attach_type": (c_int, [c_void_p, c_int]),
     "bpf_program__set_autoload": (c_int, [c_void_p, ctypes.c_bool]),
     "bpf_program__fd": (c_int, [c_void_p]),

@@ -14,11 +14,10 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
-from typing import BinaryIO, Literal, NamedTuple
+from typing import BinaryIO, Literal, NamedTuple, Protocol
 
 from otel_gpu import wire
 from otel_gpu.capture.libraries import ElfSymbols
-from otel_gpu.capture.programs import Programs
 from otel_gpu.procfs.mapped_files import FileId, MappedFile, mappings_of
 from otel_gpu.stacks.python_layouts import OFFSETS_BYTES, UNKNOWN, Layout, layout_of
 from otel_gpu.stacks.python_memory import Read, check
@@ -86,10 +85,16 @@ class _Interpreter(NamedTuple):
     looks: int = 0
 
 
-class Interpreters:
-    """Describes the interpreters of watched processes to the kernel side."""
+class _KernelSide(Protocol):
+    def set_interpreter(self, pid: int, interpreter: bytes) -> None: ...
 
-    def __init__(self, programs: Programs) -> None:
+    def forget_interpreter(self, pid: int) -> None: ...
+
+
+class Interpreters:
+    """Describes the interpreters of processes to the kernel side."""
+
+    def __init__(self, programs: _KernelSide) -> None:
         self._programs = programs
         self._places: dict[FileId, _Place | None] = {}
         self._known: dict[int, _Interpreter] = {}

@@ -3,10 +3,10 @@
 import struct
 import time
 from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 from otel_gpu import wire
 from otel_gpu.capture.kernel_symbols import KernelSymbols
-from otel_gpu.capture.programs import Programs
 from otel_gpu.recent import Recent
 from otel_gpu.records import json_record
 
@@ -21,10 +21,14 @@ _SIZE = wire.CPU_SAMPLE_RECORD.offset_of("size")
 _STACK = wire.CPU_SAMPLE_RECORD.offset_of("kernel_stack")
 
 
+class _KernelSide(Protocol):
+    def kernel_stack(self, stack: int) -> tuple[int, ...]: ...
+
+
 class KernelStacks:
     """The stacks that the kernel side gave ids to."""
 
-    def __init__(self, programs: Programs, symbols: KernelSymbols | None = None) -> None:
+    def __init__(self, programs: _KernelSide, symbols: KernelSymbols | None = None) -> None:
         self._programs = programs
         self._sent: set[int] = set()
         self._symbols = symbols or KernelSymbols()

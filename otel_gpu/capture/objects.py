@@ -34,6 +34,8 @@ from otel_gpu.errors import BpfError, HostError, MapFullError
 OBJECT_FOLDER = Path(__file__).resolve().parent.parent / "_bpf"
 _SYSTEM_WIDE = -1
 _DETACH_THREADS = 16
+# As much as the kernel has in its buffer at a time.
+_ITERATOR_BYTES = 32768
 
 Link = Callable[[], object]
 """Detaches one program. The kernel waits until no CPU runs it, for 0.1 s or so."""
@@ -165,6 +167,7 @@ class BpfObject:
         self._grown: list[str] = []
         self._read_only_data: dict[str, bytes] = {}
         self._left_out: list[str] = []
+        self._only = ""
         self._object = 0
         self._multi = multi and bool(uprobes)
 
@@ -203,6 +206,10 @@ class BpfObject:
     def leave_out(self, program: str) -> None:
         """Never load a program; before ``load``."""
         self._left_out.append(program)
+
+    def leave_out_all_but(self, program: str) -> None:
+        """Load one program, and no other; before ``load``."""
+        self._only = program
 
     def load(self) -> None:
         """
@@ -247,7 +254,7 @@ class BpfObject:
         for section, data in self._read_only_data.items():
             what = f"{section} does not take {len(data)} bytes"
             call("bpf_map__set_initial_value", self._map(section), data, len(data), what=what)
-        for program in self._left_out:
+        for program in (*self._left_out, *self._others()):
             call("bpf_program__set_autoload", self._program(program), False)  # noqa: FBT003
         for program in self._uprobes if self._multi else ():
             kind = BPF_TRACE_UPROBE_MULTI
@@ -258,6 +265,13 @@ class BpfObject:
             if os.geteuid() and error.log and "not permitted" in str(error):
                 raise HostError(f"{error} to this user", hint=error.hint) from error
             raise
+
+    def _others(self) -> Iterator[str]:
+        raw, program = self.libbpf.raw, None
+        while self._only and (program := raw.bpf_object__next_program(self._object, program)):
+            name = raw.bpf_program__name(program).decode()
+            if name != self._only:
+                yield name
 
     def _map(self, name: str) -> int:
         find, what = "bpf_object__find_map_by_name", f"map {name}"
@@ -297,19 +311,21 @@ class BpfObject:
             os.close(fd)
             raise
 
-    def attach_iterator(self, program: str) -> Callable[[], None]:
-        """Return what runs a program once for each of what its section names."""
+    def attach_iterator(self, program: str) -> Callable[[], bytes]:
+        """Return what runs a program for each of what its section names, and returns its output."""
         pointer = self._attach(program)
         self._keep(pointer)
         link = self.libbpf.call("bpf_link__fd", pointer)
 
-        def run() -> None:
+        def run() -> bytes:
+            output = bytearray()
             fd = self.libbpf.call("bpf_iter_create", link, what=f"{program} is not run")
             try:
-                while os.read(fd, 4096):
-                    pass
+                while piece := os.read(fd, _ITERATOR_BYTES):
+                    output += piece
             finally:
                 os.close(fd)
+            return bytes(output)
 
         return run
 

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from otel_gpu import wire
 from otel_gpu.capture.loaders import choose_loader, has_kernel_function, open_object
+from otel_gpu.capture.looks import LOOK_AT_THREAD, Looks, can_look, kernel_stack
 from otel_gpu.capture.objects import BpfMap, Link
 from otel_gpu.capture.ring import RingBuffer
 from otel_gpu.capture.settings import pack_settings
@@ -63,6 +64,7 @@ class Programs:
         in_place: Read kernel stacks in place where the kernel can.
 
     Attributes:
+        looks: Looks at threads; None: this kernel cannot, or nothing is attached yet.
         switch_program: The name of the program that is attached to sched_switch.
 
     Raises:
@@ -101,6 +103,8 @@ class Programs:
                 self._tracepoints.append(_RETRANSMITS)
             else:
                 self.bpf.leave_out(_RETRANSMITS)
+            if not can_look():
+                self.bpf.leave_out(LOOK_AT_THREAD)
         self.bpf.load()
         self.events = RingBuffer(self.bpf.map("events").fd, capture.ring_buffer_bytes)
         self.lifecycle = RingBuffer(self.bpf.map("lifecycle").fd, _LIFECYCLE_BYTES)
@@ -112,7 +116,8 @@ class Programs:
         self._known_executables = self.bpf.map("known_executables")
         self._seen_libraries = self.bpf.map("seen_libraries")
         self._times = (self.bpf.map("thread_times"), self.bpf.map("folded_times"))
-        self._book_passing: Callable[[], None] | None = None
+        self._book_passing: Callable[[], object] | None = None
+        self.looks: Looks | None = None
         self._stacks = self.bpf.map("stacks")
         self._resources = self.bpf.map("resources")
         self._stall_samples = self.bpf.map("stall_samples")
@@ -135,6 +140,8 @@ class Programs:
             self.bpf.attach(tracepoint)
         if choose_loader(self._loader) == "libbpf":
             self._book_passing = self.bpf.attach_iterator(_BOOK_PASSING)
+            if can_look():
+                self.looks = Looks(self.bpf)
 
     def close(self) -> None:
         """Detach everything, let go on what stands still, and unmap the rings."""
@@ -289,8 +296,7 @@ class Programs:
 
     def kernel_stack(self, stack: int) -> tuple[int, ...]:
         """Return the addresses of a kernel stack, innermost first; empty: it is not there."""
-        raw = self._stacks.lookup(_PID.pack(stack))
-        return tuple(address for address in memoryview(raw).cast("Q") if address) if raw else ()
+        return kernel_stack(self._stacks, stack)
 
     def resource(self, resource: int) -> bytes | None:
         """Return what a resource is, as ``RESOURCE``; None: it is not there any more."""

@@ -17,6 +17,7 @@ from typing import Any
 
 from otel_gpu import __version__, wire
 from otel_gpu.capture.command import Command
+from otel_gpu.capture.early_calls import EarlyCalls
 from otel_gpu.capture.headers import header_of
 from otel_gpu.capture.host import (
     describe_host,
@@ -103,6 +104,7 @@ class Session:
         self._snapshots = Snapshots(
             programs, config, self._user_stacks, lambda: self._watchlist.images
         )
+        self._early_calls = EarlyCalls(lambda: programs.looks, self._user_stacks)
         self._watchlist = Watchlist(
             programs,
             config,
@@ -110,6 +112,7 @@ class Session:
             self._faults,
             cgroup=cgroup,
             watch_all=watch_all,
+            early_calls=self._early_calls,
         )
         self._on_cpu = OnCpuSampling(programs, config)
         self._pressure = Pressure()
@@ -176,6 +179,8 @@ class Session:
         with self._faults.at("discovery"):
             yield from self._watchlist.discover()
         self._adjust_sampling()
+        with self._faults.at("looks"):
+            yield from self._look()
         # Counters of cgroups tell of what is between two readings: this is the first one.
         with self._faults.at("pressure"):
             yield from self._read_pressure()
@@ -210,6 +215,7 @@ class Session:
         schedule.every(_CLOCK_INTERVAL_S, "clock", self._sample_clock)
         schedule.every(_DROP_INTERVAL_S, "stacks", self._user_stacks.drop_ended)
         schedule.every(_TICKS_INTERVAL_S, "on_cpu", self._adjust_sampling)
+        schedule.every(_POLL_S, "looks", self._look)
         schedule.every(_POLL_S, "introductions", self._watchlist.introduce_some)
         schedule.every(_POLL_S, "culprits", self._snapshots.culprits.introduce_some)
         return schedule
@@ -365,11 +371,14 @@ class Session:
             {
                 "cpu_ns": time.process_time_ns(),
                 "rss_bytes": resident_bytes(),
-                "stacks": self._user_stacks.counts,
+                "stacks": {**self._user_stacks.counts, **self._early_calls.counts},
                 **self._status(),
                 **self._faults.status(),
             },
         )
+
+    def _look(self) -> Iterator[bytes]:
+        yield from self._early_calls.run(self._watchlist.images)
 
     def _read_counters(self) -> Iterator[bytes]:
         yield self._snapshots.counters()

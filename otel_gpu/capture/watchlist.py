@@ -15,6 +15,7 @@ from pathlib import Path
 
 from otel_gpu import wire
 from otel_gpu.capture.attachments import Attachments
+from otel_gpu.capture.early_calls import EarlyCalls
 from otel_gpu.capture.headers import header_of
 from otel_gpu.capture.interpreters import Interpreters
 from otel_gpu.capture.introductions import Introductions
@@ -48,6 +49,7 @@ class Watchlist:
         faults: Counts errors; one that is about a process costs its probes.
         cgroup: A cgroup whose processes to watch, also later ones.
         watch_all: Watch whatever maps a CUDA library.
+        early_calls: Learns of processes that have lived before they were watched.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Watchlist:
         *,
         cgroup: Path | None,
         watch_all: bool,
+        early_calls: EarlyCalls | None = None,
     ) -> None:
         self._programs = programs
         self._user_stacks = user_stacks
@@ -66,6 +69,7 @@ class Watchlist:
         self._faults = faults
         self._cgroup = cgroup
         self._watch_all = watch_all
+        self._early_calls = early_calls
         self._flags = process_flags(config)
         self._attachments = Attachments(programs)
         self._interpreters = Interpreters(programs)
@@ -75,6 +79,8 @@ class Watchlist:
         self._scanned: set[int] = set()
         # How many ticks have met an image.
         self._ticks: Recent[Image, int] = Recent(_MAX_NEWCOMERS)
+        # Watched, and not looked at yet.
+        self._lived_before: set[int] = set()
         # Found by the kernel side, and not looked at yet.
         self._newcomers: dict[Image, None] = {}
 
@@ -251,6 +257,7 @@ class Watchlist:
         image_ktime_ns = self._programs.watch(pid, self._flags)
         if image_ktime_ns:
             self._images[pid] = image_ktime_ns
+            self._lived_before.add(pid)
             yield from self._introductions.make(pid, image_ktime_ns)
 
     def _probes(self, pid: int) -> Iterator[bytes]:
@@ -269,6 +276,9 @@ class Watchlist:
             yield json_record(wire.RECORD_PROBES, time.monotonic_ns(), info, pid=pid)
         if self._wants_stacks and pid in self._images and self._attachments.uses_cuda(pid):
             self._user_stacks.processes.learn((pid, self._images[pid]), mapped)
+            if pid in self._lived_before and self._early_calls:
+                self._early_calls.expect(pid, self._images[pid])
+        self._lived_before.discard(pid)
 
 
 @contextlib.contextmanager

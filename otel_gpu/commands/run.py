@@ -126,9 +126,10 @@ class _HangLog:
         if is_new:
             place = activity.stack.place if activity.stack else None
             _logger.warning(
-                "thread %d (%s) of %s, process %d, has been inside %s for %.1f s%s",
+                "thread %d (%s) of %s, process %d, has been inside %s for %s%.1f s%s",
                 *(event.tid, event.comm, activity.process.service_name, event.pid),
                 activity.api.name,
+                "at least " if event.began_before_capture else "",
                 (activity.seen_unix_ns - activity.start_unix_ns) / 1e9,
                 f", in {describe_place(place)}" if place else "",
             )

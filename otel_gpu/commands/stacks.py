@@ -21,6 +21,7 @@ from otel_gpu.commands._reports import (
     write_result,
 )
 from otel_gpu.commands._stack_sides import open_side
+from otel_gpu.commands._threads import look_at_threads
 from otel_gpu.config import Config
 from otel_gpu.errors import OtelGpuError
 from otel_gpu.faces.folded import folded_differences, folded_line
@@ -78,6 +79,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="N",
         help="list this many stacks, in text and JSON; default: %(default)s",
     )
+    now = "where all threads of the processes that --pid names are, right now; none is stopped"
+    parser.add_argument("--now", action="store_true", help=now)
     form = parser.add_mutually_exclusive_group()
     form.add_argument(
         "--json", action="store_true", help=f"{JSON_HELP}; docs/stacks.md describes it"
@@ -95,6 +98,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace, config: Config, out: Output) -> int:
     """Add up; the command's exit code, or 0."""
+    if args.now:
+        return look_at_threads(args, config, out)
     if args.limit < 1:
         raise UsageError("--limit must be at least 1")
     if args.waits and (args.api or args.by not in (TIME, CALLS)):

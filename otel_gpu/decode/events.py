@@ -194,7 +194,11 @@ class Counters(NamedTuple):
 
 
 class OpenCall(NamedTuple):
-    """A CUDA call that has been open for longer than the configured limit."""
+    """
+    A CUDA call that has been open for longer than the configured limit.
+
+    One that began before its process was watched did so at ``start_ktime_ns`` at the latest.
+    """
 
     ktime_ns: int
     image_ktime_ns: int
@@ -209,6 +213,11 @@ class OpenCall(NamedTuple):
     api: int
     depth: int
     comm: str
+
+    @property
+    def began_before_capture(self) -> bool:
+        """Whether its entry was not seen: it is at least as old as it seems."""
+        return self.start_ktime_ns < self.image_ktime_ns
 
 
 class SeriesKey(NamedTuple):

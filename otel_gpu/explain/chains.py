@@ -130,7 +130,7 @@ class Effect(NamedTuple):
 
     ``excess_ns`` is over the series' own median for the same kind and size class.
     ``trace_id`` and ``span_id`` are of the span that shows it; ``stack`` is where in the
-    program it was.
+    program it was. What ``began_before_capture`` took at least so long.
     """
 
     kind: str
@@ -144,6 +144,7 @@ class Effect(NamedTuple):
     trace_id: bytes
     span_id: bytes
     stack: CallStack | None = None
+    began_before_capture: bool = False
 
 
 class Chain(NamedTuple):

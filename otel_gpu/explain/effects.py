@@ -94,6 +94,7 @@ class Effects:
             activity.trace_id,
             activity.span_id,
             evidence.stack_of(activity),
+            isinstance(event, OpenCall) and event.began_before_capture,
         )
         subject = Subject(
             event.pid,

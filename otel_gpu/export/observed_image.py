@@ -39,6 +39,8 @@ class ObservedImage(Account):
         """Take in that a call has not returned."""
         key = (call.event.tid, call.event.start_ktime_ns)
         age_ns = call.event.ktime_ns - call.event.start_ktime_ns
+        if call.event.began_before_capture:
+            age_ns = 0  # it is looked at every second
         _, patience_ns = self.open_calls.get(key, (None, max(_OPEN_CALL_PATIENCE_NS, age_ns // 2)))
         self.open_calls[key] = (call, patience_ns)
 

@@ -36,7 +36,10 @@ def _counters() -> Iterator[tuple[int, Instrument, Attributes]]:
 # Counters of the kernel side: of which instrument each is, and with which attributes.
 _COUNTERS = [(wire.COUNTER_NAMES[n], kind, pairs) for n, kind, pairs in _counters()]
 # What became of stacks in user space.
-_DROPPED_STACKS = ("unused", "without_sample", "rejected")
+_DROPPED_STACKS = (
+    *("unused", "without_sample", "rejected"),
+    *("look_unreadable", "look_incomplete", "look_not_followed"),
+)
 _DROPPED_SYMBOLS = ("code_rejected", "code_forgotten", "perf_map_malformed")
 # By figure of the agent's status: of which instrument it is, and which attribute tells its parts.
 _FIGURES = (

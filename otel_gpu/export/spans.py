@@ -196,6 +196,8 @@ class SpanBuilder:
             del self._open_due_ns[next(iter(self._open_due_ns))]
         self._open_due_ns[call_id] = 2 * age_ns
         pairs: Pairs = list(call_attributes(activity.api, wire.COPY_NONE, 0, activity.device))
+        if event.began_before_capture:
+            pairs.append((semconv.OTEL_GPU_CALL_BEGAN_BEFORE_CAPTURE, True))
         add_account(pairs, event, _OF_CALL)
         stack = self._stacks.of(activity.stack, activity.seen_unix_ns)
         pairs.extend(stack.pairs)

@@ -23,6 +23,7 @@ from otel_gpu.findings.time_rows import TimeRow, largest_leaves
 from otel_gpu.findings.view import IncidentLine, ProcessLine, View
 from otel_gpu.findings.words import (
     describe_kind,
+    describe_place,
     describe_thread,
     format_duration,
     format_share,
@@ -123,7 +124,8 @@ def _header(view: View, controls: Controls, source: str) -> Iterator[Text]:
 
 def _processes(view: View, controls: Controls, width: int, most: int) -> Iterator[Text]:
     if not view.processes:
-        yield Text("No CUDA call was seen yet.")
+        if not view.open_calls:
+            yield Text("No CUDA call was seen yet.")
         return
     # As many as there is room for, the chosen one among them.
     keys = [key_of(line.process) for line in view.processes]
@@ -241,9 +243,13 @@ def _open_calls(calls: Sequence[OpenCall], most: int) -> Iterator[Text]:
     if calls:
         yield Text(f"calls that do not return: {len(calls):,}", style="bold red")
     for call in calls[:most]:
-        where = f"{shorten(call.api)} in {short_process(call.process)}"
+        age = format_duration(call.age_ns)
+        place = f" at {describe_place(call.place)}" if call.place else ""
+        where = f"{shorten(call.api)} in {short_process(call.process)}{place}"
         thread = f"thread {call.tid} {shorten(call.comm)}"
-        yield Text(f"{format_duration(call.age_ns):>8}  {where}, {thread}")
+        if call.began_before_capture:
+            age, thread = f"≥ {age}", f"{thread}, began before the capture"
+        yield Text(f"{age:>8}  {where}, {thread}")
 
 
 def _footer(controls: Controls) -> Iterator[Text]:

@@ -35,7 +35,9 @@ MAX_FRAMES = 64
 
 # Named for their unit in Python; the contract was written before.
 _KEYS: Mapping[str, str] = {"size_bytes": "bytes"}
-_ABSENT_WHEN_EMPTY = frozenset({"via", "stack", "place", "resource", "note", "work"})
+_ABSENT_WHEN_EMPTY = frozenset(
+    {"via", "stack", "place", "resource", "note", "work", "began_before_capture"}
+)
 
 
 def make_document(document: Document) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from otel_gpu.enrich.activities import CallActivity, OpenCallActivity, ProcessImage
+from otel_gpu.stacks.frames import Frame
 
 MAX_OPEN = 4_096
 _NS_PER_S = 1_000_000_000
@@ -14,13 +15,19 @@ _Key = tuple[int, int, int]
 
 
 class OpenCall(NamedTuple):
-    """A call that has not returned; ``age_ns`` since it began."""
+    """
+    A call that has not returned; ``age_ns`` since it began.
+
+    ``began_before_capture``: at least so long. ``place`` is the program's own code that made it.
+    """
 
     process: ProcessImage
     api: str
     tid: int
     comm: str
     age_ns: int
+    began_before_capture: bool = False
+    place: Frame | None = None
 
 
 class OpenCalls:
@@ -31,6 +38,7 @@ class OpenCalls:
     call also counts as returned when it was not seen again: threads are looked at four
     times in the time after which a call counts as hanging, but not more often than once a
     second.
+    Calls that began before the capture are looked at every second, and their return is not seen.
     """
 
     def __init__(self) -> None:
@@ -58,7 +66,8 @@ class OpenCalls:
         """Yield the calls that hang at a moment, the oldest first."""
         calls = sorted(self._calls.items(), key=lambda item: (item[1][0].start_unix_ns, item[0]))
         for _, (activity, first_age_ns) in calls:
-            patience_ns = 2 * max(_NS_PER_S, first_age_ns // 4)
+            is_early = activity.event.began_before_capture
+            patience_ns = 2 * max(_NS_PER_S, 0 if is_early else first_age_ns // 4)
             if now_unix_ns - activity.seen_unix_ns <= patience_ns:
                 yield OpenCall(
                     activity.process,
@@ -66,4 +75,6 @@ class OpenCalls:
                     activity.event.tid,
                     activity.event.comm,
                     max(0, now_unix_ns - activity.start_unix_ns),
+                    is_early,
+                    activity.stack.place if activity.stack else None,
                 )

@@ -123,6 +123,8 @@ def short_process(process: ProcessImage) -> str:
 
 def describe_fault(effect: Effect) -> str:
     """What went wrong, without the call or gap that it went wrong with."""
+    if effect.began_before_capture:
+        return "hung since before the capture in"
     return _EFFECTS.get(effect.kind, printable(effect.kind))
 
 

@@ -53,7 +53,7 @@ class MappedFile(NamedTuple):
     @property
     def is_cuda_library(self) -> bool:
         """Whether it is libcudart or libcuda, under any version or suffix."""
-        return _CUDA_LIBRARY.match(self.name) is not None
+        return is_cuda_library(self.name)
 
     @property
     def is_dynamic_linker(self) -> bool:
@@ -84,6 +84,11 @@ class MappedFile(NamedTuple):
             os.close(fd)
             raise OSError(f"{self.path} is not the file that process {self.pid} maps")
         return fd
+
+
+def is_cuda_library(name: str) -> bool:
+    """Return whether a file's name is that of libcudart or libcuda, under any version or suffix."""
+    return _CUDA_LIBRARY.match(name) is not None
 
 
 def open_regular(place: int) -> int:

@@ -11,7 +11,8 @@ from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.probe_table import API_BY_NUMBER
+from otel_gpu.probe_table import API_BY_NUMBER, api_of_symbol
+from otel_gpu.procfs.mapped_files import is_cuda_library
 from otel_gpu.recent import Recent
 from otel_gpu.records import json_record
 from otel_gpu.stacks import mappings
@@ -21,7 +22,7 @@ from otel_gpu.stacks.merging import merge
 from otel_gpu.stacks.process_images import ProcessImage, ProcessImages
 from otel_gpu.stacks.samples import Sample
 from otel_gpu.stacks.symbols import Symbols
-from otel_gpu.stacks.unwinder import Unwinder
+from otel_gpu.stacks.unwinder import RETURN_ADDRESS_BYTES, Unwinder
 from otel_gpu.stacks.walks import Walks
 
 MAX_SENT: Final = 8192
@@ -53,6 +54,20 @@ class Resolved(NamedTuple):
     complete: bool
     records: tuple[bytes, ...] = ()
     walked: bool = True
+
+
+class OpenFrame(NamedTuple):
+    """A call of an API by its number, and the stack pointer at its entry."""
+
+    api: int
+    stack_pointer: int
+
+
+class OpenFrames(NamedTuple):
+    """The calls that a thread is in, the outermost first; not all, if its stack is not complete."""
+
+    calls: tuple[OpenFrame, ...]
+    complete: bool
 
 
 NOTHING: Final = Resolved(0, complete=False)
@@ -165,6 +180,23 @@ class Resolver:
         body = {"stack": stack, **merged._asdict()}
         record = json_record(wire.RECORD_USER_STACK, ktime_ns, body)
         return Resolved(stack, merged.complete, (record,))
+
+    def open_calls(self, sample: Sample) -> OpenFrames:
+        """Return the functions of CUDA libraries that a thread is in."""
+        process = self._processes.get(sample.image)
+        returns = dict(wire.SAVED_RETURN.iter_unpack(sample.returns))
+        native = self._unwinder.unwind(sample.registers, sample.stack, process.find, returns)
+        found = []
+        # Where the caller's stack pointer is after the return, it was before the call.
+        after = [*native.stack_pointers[1:], 0] if native.stack_pointers else []
+        for position, (address, top) in enumerate(zip(native.addresses, after, strict=False)):
+            at = address - 1 if position else address
+            mapping = process.find(at)
+            if top and mapping is not None and is_cuda_library(_module(mapping)):
+                api = api_of_symbol(self._function(process, at).function)
+                if api is not None:
+                    found.append(OpenFrame(api[0].number, top - RETURN_ADDRESS_BYTES))
+        return OpenFrames(tuple(reversed(found)), native.complete)
 
     def forget(self, images: AbstractSet[Hashable]) -> None:
         """Forget how the stacks of some process images were walked."""

@@ -49,6 +49,8 @@ MAX_FRAMES: Final = 256
 """A walk ends here, incomplete."""
 
 _HOST: Final = AARCH64 if platform.machine() == "aarch64" else X86_64
+RETURN_ADDRESS_BYTES: Final = 0 if _HOST is AARCH64 else 8
+"""What a call puts on the stack: its caller's stack pointer is so far above its own at its entry."""
 _UNKNOWN: Final = -1
 # Where the frame pointer comes from, besides a position in the copy.
 _REGISTER: Final = -1

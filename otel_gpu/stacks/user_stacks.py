@@ -14,7 +14,7 @@ from otel_gpu import wire
 from otel_gpu.recent import Recent
 from otel_gpu.stacks.code_objects import CodeObjects
 from otel_gpu.stacks.process_images import ProcessImages
-from otel_gpu.stacks.resolver import NO_API, NOTHING, Resolved, Resolver
+from otel_gpu.stacks.resolver import NO_API, NOTHING, OpenFrames, Resolved, Resolver
 from otel_gpu.stacks.samples import SMALLEST_SAMPLE_BYTES, Image, Sample
 from otel_gpu.stacks.symbols import Symbols
 from otel_gpu.stacks.unwinder import Unwinder
@@ -198,6 +198,19 @@ class UserStacks:
             return 0, ()
         found = self._resolve_sample(sample, NO_API, ktime_ns)
         return found.stack, found.records
+
+    def open_calls(self, sample: bytes) -> OpenFrames:
+        """Return the CUDA calls that a thread is in which was looked at; without its stack."""
+        return self._resolver.open_calls(Sample(sample))
+
+    def resolve_look(self, sample: bytes) -> Resolved:
+        """
+        Return the stack of a thread that was looked at.
+
+        Its records have to be sent before it is named, now or later.
+        """
+        _, _, _, ktime_ns, _, _, _ = wire.RECORD_HEADER.unpack_from(sample)
+        return self._resolve_sample(sample, NO_API, ktime_ns)
 
     def _resolve_sample(
         self, record: bytes, api: int, ktime_ns: int, *, is_tick: bool = False

@@ -566,6 +566,17 @@ def test_the_age_of_an_open_call_lasts_until_it_returns(sink):
     assert sink.collect().points("gpu.cuda.call.open.age") == []
 
 
+def test_the_age_of_a_call_that_began_before_the_capture_ends_when_it_is_not_found(sink):
+    """It is looked at every second, so nothing is believed for longer because it is old."""
+    trainer = image(image_ktime_ns=15 * SECOND)
+    sink.observe(open_call(trainer, "cudaMalloc", 7 * SECOND, 5_000 * SECOND), counters(5_001))
+    assert sink.collect().point("gpu.cuda.call.open.age").value == 4_993.0
+
+    sink.observe(counters(5_004))
+
+    assert sink.collect().points("gpu.cuda.call.open.age") == []
+
+
 def test_the_age_of_an_open_call_ends_with_its_return(sink):
     """A call that returned after all is seen as a chosen call, and is open no longer."""
     trainer = image()

@@ -104,6 +104,7 @@ def stream():
         run_queue_ns=1,
         stack=call_stack(complete=False),
     )
+    yield open_call(trainer, "cudaMalloc", 1, 20 * SECOND)  # since before the capture
     yield stall(
         trainer,
         8 * SECOND,

@@ -116,6 +116,15 @@ def test_a_call_that_hangs_has_its_stack(builder):
     assert dict(span.attributes)["otel_gpu.stack.complete"] is False
 
 
+def test_a_call_that_began_before_the_capture_says_so(builder):
+    """Whoever reads its length knows that it is a lower bound."""
+    seen, early = samples.open_call(), samples.open_call(start_ktime_ns=1, image_ktime_ns=2)
+
+    attribute = "otel_gpu.call.began_before_capture"
+    assert attribute not in dict(builder.spans(seen)[0].attributes)
+    assert dict(builder.spans(early)[0].attributes)[attribute] is True
+
+
 def test_a_stack_can_leave_beside_its_span():
     """As a log record, which is no part of the span."""
     builder = samples.builder(stacks="log")

@@ -25,12 +25,15 @@ from otel_gpu.faces.columns import Column, draw_columns
 from otel_gpu.faces.screen import Controls, draw_screen, key_of
 from otel_gpu.findings.board import Board
 from otel_gpu.findings.document import Node, Where
+from otel_gpu.findings.open_calls import OpenCall
 from otel_gpu.findings.view import Agent, IncidentLine
+from otel_gpu.stacks.frames import PYTHON, Frame
 from tests.activities import (
     SECOND,
     calls,
     capture,
     counters,
+    image,
     lines_at,
     open_call,
     snapshot,
@@ -95,6 +98,23 @@ def drawn(view, controls=Controls(), *, width=80, height=24, source="train.otelg
         line.plain
         for line in draw_screen(view, controls, source=source, width=width, height=height)
     ]
+
+
+def test_calls_that_do_not_return_are_shown_with_their_line():
+    """Of one that began before the capture the age is a lower bound."""
+    view = Board(Settings(), 2 * SECOND).view()
+    place = Frame(PYTHON, "step", "/app/train.py", 31)
+    seen = OpenCall(image(), "cudaMalloc", 43, "worker", 12 * SECOND)
+    early = seen._replace(began_before_capture=True, place=place)
+
+    lines = drawn(view._replace(open_calls=(seen, early)), width=120)
+
+    assert "    12 s  cudaMalloc in trainer (42), thread 43 worker" in lines
+    assert (
+        "  ≥ 12 s  cudaMalloc in trainer (42) at train.py:31 step, thread 43 worker, "
+        "began before the capture"
+    ) in lines
+    assert "No CUDA call was seen yet." not in lines
 
 
 def test_a_capture_on_a_common_terminal(tmp_path):

@@ -21,6 +21,7 @@ from otel_gpu.explain.settings import Settings
 from otel_gpu.findings import board as module
 from otel_gpu.findings.board import Board
 from otel_gpu.findings.view import Agent
+from otel_gpu.findings.words import describe_kind
 from tests.activities import (
     SECOND,
     T0,
@@ -263,6 +264,21 @@ def test_ended_processes_come_last():
         (43, False),
         (42, True),
     ]
+
+
+def test_a_call_that_began_before_the_capture_is_shown_as_long_as_it_is_found():
+    """Its age is a lower bound; it is looked at every second, however old it is."""
+    trainer = image(image_ktime_ns=15 * SECOND)
+    hanging = open_call(trainer, "cudaStreamSynchronize", 10 * SECOND, 5_000 * SECOND)
+    board = board_of(capture(), hanging)
+
+    (shown,) = board.view().open_calls
+    assert (shown.began_before_capture, shown.age_ns) == (True, 4_990 * SECOND)
+    (line,) = board.view().incidents
+    effect = line.incident.chains[0].effect
+    assert describe_kind(effect) == "hung since before the capture in cudaStreamSynchronize"
+    board.observe(counters(5_003.0))
+    assert board.view().open_calls == ()
 
 
 def test_an_open_call_is_shown_until_it_returns():

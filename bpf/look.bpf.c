@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
+/*
+ * A look at threads, one after the other, whatever they do meanwhile: none is stopped, and none
+ * is waited for. So what hung before the agent came can be seen, too.
+ *
+ * A thread that is off the CPU is inside the kernel, where its registers of user space are kept.
+ * One that is on another CPU has its registers there; those that the kernel has are of its last
+ * way in, which was a tick of the clock at the latest. The agent knows which is which.
+ *
+ * What is found is what reading the iterator returns, and not in a ring: there is as much room as
+ * there are threads. Only code objects take the usual way.
+ *
+ * Only in the object for kernels with BTF: what iterates over tasks needs it.
+ */
+#define OTEL_GPU_BPF
+#define OTEL_GPU_OTHER_THREADS
+#include "core.bpf.h"
+#include "events.h"
+#include "maps.bpf.h"
+#include "tasks.bpf.h"
+#include "core_fixes.bpf.h"
+#include "code.bpf.h"
+#include "python.bpf.h"
+#include "samples.bpf.h"
+#include "stack_ids.bpf.h"
+
+struct seq_file;
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct bpf_iter_meta {
+	struct seq_file *seq;
+};
+
+#pragma clang attribute pop
+
+struct bpf_iter__task {
+	struct bpf_iter_meta *meta;
+	struct task_struct *task;
+};
+
+/* Who is looked at next -> its image_ktime_ns; written by the agent. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, struct look_key);
+	__type(value, __u64);
+} looked_at SEC(".maps");
+
+struct look_room {
+	struct look_record look;
+	struct sample sample;
+	__u8 more[LOOK_COPY_BYTES - STALL_COPY_BYTES];
+};
+
+/* Only the agent looks, at one thread at a time. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct look_room);
+} look_rooms SEC(".maps");
+
+static __always_inline __u64 *find_wanted(__u32 pid, __u32 tid)
+{
+	struct look_key key = {.pid = pid, .tid = 0};
+	__u64 *image_ktime_ns = bpf_map_lookup_elem(&looked_at, &key);
+
+	if (image_ktime_ns)
+		return image_ktime_ns;
+	key.tid = tid;
+	return bpf_map_lookup_elem(&looked_at, &key);
+}
+
+/* What it does, and since when. */
+static __always_inline void look_at_state(struct look_record *look, struct task_struct *task)
+{
+	struct task_struct *self = bpf_get_current_task_btf();
+
+	look->task_state = task_state(task);
+	look->state = look->task_state ? STATE_BLOCKED : STATE_RUN_QUEUE;
+	if (READ_KERNEL(task, on_cpu)) {
+		look->state = STATE_ON_CPU;
+		look->flags |= LOOK_LATE;
+	}
+	if (!bpf_core_field_exists(task->sched_info.last_arrival))
+		return;
+	look->clock_behind_ns = look->header.ktime_ns - READ_KERNEL(self, sched_info.last_arrival);
+	look->since_clock_ns = look->state == STATE_RUN_QUEUE
+				       ? READ_KERNEL(task, sched_info.last_queued)
+				       : READ_KERNEL(task, sched_info.last_arrival);
+	/* It left the CPU when it had run for as long as that turn took. */
+	if (look->state == STATE_BLOCKED && look->since_clock_ns)
+		look->since_clock_ns += READ_KERNEL(task, se.sum_exec_runtime) -
+					READ_KERNEL(task, se.prev_sum_exec_runtime);
+}
+
+static __always_inline void look_at_calls(struct look_record *look, __u32 tid)
+{
+	struct thread *thread = find_thread(tid);
+	__u32 depth;
+
+	if (!thread || thread->image_ktime_ns != look->header.image_ktime_ns)
+		return;
+	look->flags |= LOOK_FOLLOWED;
+	depth = thread->depth;
+	for (__u32 i = 0; i < MAX_DEPTH && i < depth; i++) {
+		look->stack_pointers[i] = thread->calls[i].stack_pointer;
+		look->open_calls = i + 1;
+	}
+}
+
+static __always_inline __s32 look_at_kernel_stack(struct task_struct *task)
+{
+	__u32 room = ROOM_OF_OTHERS;
+	struct kernel_stack *walk = bpf_map_lookup_elem(&stack_walk, &room);
+	__u32 frames = walk ? unwind(task, walk) : 0;
+	__s64 stack = frames ? find_known_stack(frames, room) : -1;
+
+	return stack < 0 ? -1 : stack;
+}
+
+static __always_inline __s32 system_call_of(const struct pt_regs *registers)
+{
+#if defined(__TARGET_ARCH_x86)
+	__s64 number = registers->orig_ax;
+#else
+	__s64 number = registers->syscallno;
+#endif
+
+	return number < 0 ? -1 : number;
+}
+
+/* Returns how many bytes the sample takes. */
+static __always_inline __u32 look_at_user(struct look_room *room, struct task_struct *task,
+					  const struct pt_regs *registers)
+{
+	struct place place = place_of(registers);
+	struct sample *sample = &room->sample;
+	struct sample_record *record = &sample->record;
+	__u32 frames, returns, head_bytes, stack_bytes;
+
+	record->instruction_pointer = place.instruction_pointer;
+	record->stack_pointer = place.stack_pointer;
+	record->frame_pointer = place.frame_pointer;
+	record->link_register = place.link_register;
+	walk_python(task, sample);
+	frames = record->python_count;
+	if (frames > MAX_PYTHON_FRAMES)
+		frames = MAX_PYTHON_FRAMES;
+	returns = save_returns((struct saved_return *)&record->python_frames[frames], task,
+			       place.stack_pointer);
+	record->return_count = returns;
+	head_bytes = __builtin_offsetof(struct sample_record, python_frames) +
+		     frames * sizeof(struct python_frame) + returns * sizeof(struct saved_return);
+	if (head_bytes > sizeof(struct sample_record))
+		return 0;
+	stack_bytes = copy_stack(task, (__u8 *)sample + head_bytes, LOOK_COPY_BYTES,
+				 place.stack_pointer, stack_size(task, place.stack_pointer));
+	record->stack_bytes = stack_bytes;
+	return head_bytes + stack_bytes;
+}
+
+SEC("iter.s/task")
+int look_at_thread(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+	struct pt_regs *registers;
+	struct sample_record *record;
+	struct look_record *look;
+	struct look_room *room;
+	__u64 *image_ktime_ns;
+	__u32 zero = 0, pid, tid, bytes;
+
+	if (!task)
+		return 0;
+	pid = pid_of(task);
+	tid = tid_of(task);
+	image_ktime_ns = pid && tid ? find_wanted(pid, tid) : NULL;
+	room = bpf_map_lookup_elem(&look_rooms, &zero);
+	/* A thread of the kernel, or one that has ended, has no memory. */
+	if (!image_ktime_ns || !room || !READ_KERNEL(task, mm))
+		return 0;
+	look = &room->look;
+	record = &room->sample.record;
+	__builtin_memset(look, 0, sizeof(*look));
+	__builtin_memset(record, 0, __builtin_offsetof(struct sample_record, python_frames));
+	fill_header(&look->header, RECORD_LOOK, 0, bpf_ktime_get_ns(), *image_ktime_ns, pid, tid);
+	fill_header(&record->header, RECORD_SAMPLE, 0, look->header.ktime_ns, *image_ktime_ns, pid,
+		    tid);
+	READ_COMM(look->comm, task);
+	look_at_state(look, task);
+	look_at_calls(look, tid);
+	registers = (struct pt_regs *)bpf_task_pt_regs(task);
+	look->system_call = -1;
+	look->kernel_stack = -1;
+	if (look->state != STATE_ON_CPU) {
+		look->kernel_stack = look_at_kernel_stack(task);
+		look->system_call = system_call_of(registers);
+	}
+	bytes = __builtin_offsetof(struct sample_record, python_frames);
+	if (are_of_user(registers))
+		bytes = look_at_user(room, task, registers);
+	else
+		look->flags |= LOOK_NO_USER;
+	/* It came to a CPU, or left it, meanwhile: its registers are another moment's. */
+	if (READ_KERNEL(task, on_cpu))
+		look->flags |= LOOK_LATE;
+	record->header.size = bytes;
+	bytes += sizeof(*look);
+	look->header.size = bytes;
+	if (bytes <= sizeof(*room))
+		bpf_seq_write(READ_KERNEL(ctx->meta, seq), room, bytes);
+	return 0;
+}
