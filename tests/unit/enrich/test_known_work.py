@@ -105,7 +105,7 @@ def test_garbage_collection_is_known_wherever_it_strikes():
 @pytest.mark.parametrize("folder", ["av", "PIL", "tokenizers", "pandas", "simplejson", "wandb"])
 def test_a_folder_of_the_programs_own_is_no_library(folder):
     """It may be called like one; so may a user, and a program."""
-    assert working(f"step /home/{folder}/train.py:3", APP) == (None, "step")
+    assert working(f"step /srv/{folder}/train.py:3", APP) == (None, "step")
     assert working("step image", "main image") == (None, "step")
 
 
