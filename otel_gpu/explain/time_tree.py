@@ -357,7 +357,9 @@ class _Grower:
 
     def _divide(self, time_ns: int, lines: Lines) -> Iterator[Node]:
         """Yield the lines that some work went to, and the smaller ones together."""
-        shown = lines.each[:_MOST_LINES]
+        # One alone has no need to be summed up.
+        is_few = len(lines.each) - _MOST_LINES < _FEW
+        shown = lines.each if is_few else lines.each[:_MOST_LINES]
         rest_ns = lines.weight_ns - sum(line.weight_ns for line in shown)
         parts: dict[Line | None, int] = {line: line.weight_ns for line in shown} | {None: rest_ns}
         for line, part_ns in _spread(parts, time_ns).items():

@@ -225,6 +225,7 @@ def test_an_incident_names_the_lines_of_its_work():
     assert (own.causes[0].lines.first.where.line, own.causes[0].lines.work) == (88, "gc")
     assert stack_of_cause(own.causes[0]) is collect
     assert own.advice == (ADVICE[Work.GC],)
+    assert waits.advice == (rules.RULE_BY_KIND["ipc"].advice, rules.LINES_ADVICE)
 
 
 def test_who_waited_for_a_cpu_itself_had_none_to_work_with():

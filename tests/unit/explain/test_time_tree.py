@@ -419,6 +419,13 @@ def test_what_is_beyond_the_first_lines_is_summed_up():
     assert sum(child.time_ns for child in host.children) == host.time_ns
 
 
+def test_a_sixth_line_is_not_summed_up_alone():
+    """It takes no more room than its sum would."""
+    places = seen(*sampled({stack_at("f", line): 1 for line in range(1, 7)}, 0))
+
+    assert {child.state for child in grow([worked(60)], places).child("host").children} == {"line"}
+
+
 def test_samples_without_a_line_are_a_part_of_their_own():
     """A lost stack makes no line larger."""
     host = grow([worked(100)], seen(*sampled({DECODE: 3}, 0), *sampled({None: 1}, 0))).child("host")
