@@ -1,10 +1,10 @@
 """
 Add up the stacks of CUDA calls that became spans, of threads on CPUs and of waits: Python, C++,
-CUDA and the kernel in one, by calls, time or bytes. --diff compares two of them. Reads a recording or a store, which needs no privileges and no GPU; or captures live what is
-named by --pid, --cgroup, --all or a command after --, until that ends, the time is over or Ctrl-C
-is pressed. Sampled calls count as often as they were sampled from; --spans full gives every call a
-stack. With a command, its exit code is ours, and the text goes to standard error; --json and
---folded go to standard output.
+CUDA and the kernel in one, by calls, time or bytes. --diff compares two of them. Reads a recording
+or a store, which needs no privileges and no GPU; or captures live what is named by --pid, --cgroup,
+--all or a command after --, until that ends, the time is over or Ctrl-C is pressed. Sampled calls
+count as often as they were sampled from; --spans full gives every call a stack. With a command, its
+exit code is ours, and the text goes to standard error; --json and --folded go to standard output.
 """
 
 import json

@@ -37,9 +37,10 @@ from otel_gpu.store.stack_rows import stack_columns
 from otel_gpu.store.text import clean, to_json
 from otel_gpu.store.wait_rows import wait_columns
 
-MAX_NAMES = 4_096
-"""Devices, stacks and unknown APIs that are remembered, of each. What is forgotten gets another
-number next time. Of waits there are as many as entries of time accounts."""
+MAX_NAMES = 16_384
+"""Devices, stacks and unknown APIs that are remembered, of each: as many stacks as ``enrich`` does.
+What is forgotten gets another number next time, and with that a row of its own again. Of waits
+there are as many as entries of time accounts."""
 
 MAX_PENDING_BYTES = 16 << 20
 """Rows that wait to be written, while a disk is busy."""

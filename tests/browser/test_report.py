@@ -9,6 +9,7 @@ from otel_gpu import cli
 from otel_gpu.demo.scenarios import SCENARIOS
 from otel_gpu.faces.html.page import make_page
 from tests.browser.chromium import LAPTOP, PHONE, visit
+from tests.unit.commands import busy
 from tests.unit.faces.html.pages import Seen, report_named
 
 pytestmark = pytest.mark.browser
@@ -122,6 +123,19 @@ def test_a_flame_graph_fits_the_screen_and_can_be_looked_into(page_of, tmp_path,
         "true true false 7 10 true true false 9 9 cudaLaunchKernel (libcudart.so.12): "
     )
     assert told.endswith("%)")
+
+
+@pytest.mark.parametrize("asked", [[], ["--diff", "..+1.095s", "+1.095s.."]])
+def test_the_page_of_a_graph_is_shown_without_a_complaint(tmp_path, asked):
+    """Of one capture, and of what differs between two parts of it."""
+    recording, page = busy.write(tmp_path / "busy.otelgpu"), tmp_path / "page.html"
+    drawn = ["--by", "wall", "--flamegraph", str(page), "--output", str(tmp_path / "text")]
+    assert cli.main(["stacks", str(recording), *drawn, *asked]) == 0
+
+    seen = visit(page, tmp_path)
+
+    assert (seen.console, seen.requests) == ([], [])
+    assert 'visibility="visible"' in seen.document
 
 
 def test_hostile_names_run_nothing(tmp_path):

@@ -330,6 +330,18 @@ def test_samples_of_the_same_stacks_take_next_to_nothing(tmp_path):
     assert (path.stat().st_size - empty.stat().st_size) / len(ticks) < 120
 
 
+def test_many_places_are_kept_once_each(tmp_path):
+    """A program that is seen in ten thousand, again and again, in chunk after chunk."""
+    frames = [(Frame("cpython", f"f{n}", "/a.py", 1),) for n in range(10_000)]
+    places = [call_stack(1 + n, one) for n, one in enumerate(frames)]
+    seen = [sample(TRAINER, n * MS, stack=places[n % 10_000]) for n in range(30_000)]
+
+    path = write(tmp_path / "store.db", [capture(), *seen], Limits(chunk_rows=4_000))
+
+    assert ask(path, "SELECT count(*), count(DISTINCT id) FROM stacks") == [(10_000, 10_000)]
+    assert ask(path, "SELECT count(*) FROM samples") == [(30_000,)]
+
+
 def test_samples_go_with_their_chunks(tmp_path, monkeypatch):
     """And so do the stacks that only they referred to."""
     now = [1_000 * SECOND]
