@@ -6,6 +6,7 @@ sends the last and forgets the first, without a word. And a gRPC receiver refuse
 requests above 4 MiB, after which the exporter retries in vain.
 """
 
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -27,17 +28,23 @@ _BUCKET_BYTES = 10
 def split(points: Iterable[Point], max_bytes: int) -> Iterator[list[Point]]:
     """Yield points that encode to at most ``max_bytes`` together; a larger one goes alone."""
     batch: list[Point] = []
-    size_bytes = 0
+    size_bytes = resource_bytes = 0
+    last: Point | None = None
+    # As points come, those of one Resource come together, and of these those of one metric.
     for point in points:
-        own_bytes = cost_bytes = _point_bytes(point.data)
-        # As points come, those of one metric come together.
-        if not batch or batch[-1].snapshot is not point.snapshot or batch[-1][1] is not point[1]:
-            cost_bytes += _header_bytes(point)
+        cost_bytes = own_bytes = _point_bytes(point.data)
+        if last is None or last.snapshot is not point.snapshot:
+            resource_bytes = _resource_bytes(point)
+            cost_bytes += resource_bytes + _metric_bytes(point)
+        elif last[1] is not point[1]:
+            cost_bytes += _metric_bytes(point)
         if batch and size_bytes + cost_bytes > max_bytes:
             yield batch
-            batch, size_bytes, cost_bytes = [], 0, own_bytes + _header_bytes(point)
+            batch, size_bytes = [], 0
+            cost_bytes = own_bytes + resource_bytes + _metric_bytes(point)
         batch.append(point)
         size_bytes += cost_bytes
+        last = point
     if batch:
         yield batch
 
@@ -45,9 +52,14 @@ def split(points: Iterable[Point], max_bytes: int) -> Iterator[list[Point]]:
 def request_of(points: Iterable[Point]) -> sdk.MetricsData:
     """Return a request that has each Resource once, in it each scope once, and its metrics."""
     resources: dict[Resource, dict[tuple[str, str], dict[str, list[Point]]]] = {}
+    scopes: dict[tuple[str, str], dict[str, list[Point]]] = {}
+    last: Resource | None = None
     for point in points:
         snapshot, instrument, *_ = point
-        scopes = resources.setdefault(snapshot.resource, {})
+        # To hash one is to write it as JSON.
+        if last is not snapshot.resource:
+            last = snapshot.resource
+            scopes = resources.setdefault(last, {})
         metrics = scopes.setdefault((instrument.scope, snapshot.agent.version), {})
         metrics.setdefault(instrument.name, []).append(point)
     return sdk.MetricsData(
@@ -82,12 +94,19 @@ def _metric(points: Sequence[Point]) -> sdk.Metric:
     return sdk.Metric(instrument.name, instrument.description, instrument.unit, kept)
 
 
-def _header_bytes(point: Point) -> int:
-    instrument, schemas = point.instrument, (semconv.SCHEMA_URL,) * 2
-    version = point.snapshot.agent.version
-    texts = (*instrument, instrument.description, instrument.scope, version, *schemas)
-    around = sum(map(_text_bytes, texts)) + 3 * _MESSAGE_BYTES
-    return around + _attributes_bytes(point.snapshot.resource.attributes.items())
+def _resource_bytes(point: Point) -> int:
+    return _MESSAGE_BYTES + _attributes_bytes(point.snapshot.resource.attributes.items())
+
+
+def _metric_bytes(point: Point) -> int:
+    return _instrument_bytes(point.instrument) + _text_bytes(point.snapshot.agent.version)
+
+
+@functools.cache
+def _instrument_bytes(instrument: semconv.Instrument) -> int:
+    schemas = (semconv.SCHEMA_URL,) * 2
+    texts = (*instrument, instrument.description, instrument.scope, *schemas)
+    return sum(map(_text_bytes, texts)) + 2 * _MESSAGE_BYTES
 
 
 def _point_bytes(point: sdk.DataPointT) -> int:
