@@ -372,6 +372,18 @@ static __always_inline bool is_last_file(const struct thread *thread, struct fil
 	       descriptor_place_of(thread->system_call) != DESCRIPTOR_EPOLL;
 }
 
+static __always_inline struct file *file_at(struct file **slot, bool in_place)
+{
+	struct file *file = NULL;
+
+#if CAN_RECALL_STACKS
+	if (in_place)
+		return (struct file *)word_at((__u64)slot);
+#endif
+	bpf_probe_read_kernel(&file, sizeof(file), slot);
+	return file;
+}
+
 static __always_inline void use_last_resource(struct thread *thread)
 {
 	thread->resource = thread->last_resource;
@@ -383,7 +395,7 @@ static __always_inline void note_resource(struct thread *thread, struct task_str
 					  __u64 now_ktime_ns, bool in_place)
 {
 	__s32 descriptor = thread->descriptor;
-	struct file **slots, *file = NULL;
+	struct file **slots, *file;
 
 	if (descriptor < 0)
 		return;
@@ -395,7 +407,7 @@ static __always_inline void note_resource(struct thread *thread, struct task_str
 	if ((__u32)descriptor >= READ_KERNEL(task, files, fdt, max_fds))
 		return;
 	slots = READ_KERNEL(task, files, fdt, fd);
-	bpf_probe_read_kernel(&file, sizeof(file), slots + descriptor);
+	file = file_at(slots + descriptor, in_place);
 	if (file && is_last_file(thread, file, in_place)) {
 		use_last_resource(thread);
 		return;
