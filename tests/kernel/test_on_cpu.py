@@ -172,7 +172,6 @@ def test_what_finds_no_room_is_counted(busy: int) -> None:
     options = {"samples.rate_hz": 1000, "samples.stacks_per_second": 100_000}
     config = load(None, {}, options | {"capture.ring_buffer_bytes": 65_536})
     with Programs(config, watch_all=False) as programs:
-        programs.attach()
         programs.watch(busy, 0)
         OnCpuSampling(programs, config).adjust(is_watching=True)
         wait_until(lambda: programs.read_counters()[wire.COUNTER_LOST_CPU_SAMPLE] > 10, "a loss")
@@ -183,38 +182,42 @@ def test_what_finds_no_room_is_counted(busy: int) -> None:
     assert counters[wire.COUNTER_CPU_SAMPLES_WITHHELD] == 0
 
 
-def test_the_kernel_side_keeps_to_the_budget_by_itself(busy: int) -> None:
-    """A thousand ticks a second, and ten samples, before the agent has read anything."""
+@pytest.fixture(scope="module")
+def limited() -> Iterator[tuple[Programs, OnCpuSampling]]:
+    """A thousand ticks a second of each CPU, and ten samples of all."""
     config = load(None, {}, {"samples.rate_hz": 1000, "samples.stacks_per_second": 10})
     with Programs(config, watch_all=False) as programs:
-        programs.attach()
-        programs.watch(busy, 0)
-        OnCpuSampling(programs, config).adjust(is_watching=True)
-        programs.set_ticks_per_sample(1)
-        start_s = time.monotonic()
-        wait_until(
-            lambda: programs.read_counters()[wire.COUNTER_CPU_SAMPLES_WITHHELD] > 300, "a limit"
-        )
-        counters = programs.read_counters()
-        elapsed_s = time.monotonic() - start_s
+        yield programs, OnCpuSampling(programs, config)
+
+
+def test_the_kernel_side_keeps_to_the_budget_by_itself(
+    busy: int, limited: tuple[Programs, OnCpuSampling]
+) -> None:
+    """Before the agent has read anything, there is a burst, and no more than the rate."""
+    programs, sampling = limited
+    programs.watch(busy, 0)
+    sampling.adjust(is_watching=True)
+    programs.set_ticks_per_sample(1)
+    start_s = time.monotonic()
+    wait_until(lambda: programs.read_counters()[wire.COUNTER_CPU_SAMPLES_WITHHELD] > 300, "a limit")
+    counters = programs.read_counters()
+    elapsed_s = time.monotonic() - start_s
+    sampling.adjust(is_watching=False)
 
     assert 0 < counters[wire.COUNTER_CPU_SAMPLES] <= 100 + 2 + 10 * elapsed_s
 
 
-def test_nothing_ticks_while_nothing_is_watched(busy: int) -> None:
+def test_nothing_ticks_while_nothing_is_watched(limited: tuple[Programs, OnCpuSampling]) -> None:
     """The clocks are there with the first process, and gone with the last."""
-    config = load(None, {}, {})
+    _, sampling = limited
 
     def clocks() -> int:
         return sum("perf_event" in name for name in open_files(os.getpid()))
 
     before = clocks()
-    with Programs(config, watch_all=False) as programs:
-        programs.attach()
-        sampling = OnCpuSampling(programs, config)
-        sampling.adjust(is_watching=False)
-        assert clocks() == before
-        sampling.adjust(is_watching=True)
-        assert clocks() == before + len(os.sched_getaffinity(0))
-        sampling.adjust(is_watching=False)
-        assert clocks() == before
+    sampling.adjust(is_watching=False)
+    assert clocks() == before
+    sampling.adjust(is_watching=True)
+    assert clocks() == before + os.sysconf("SC_NPROCESSORS_ONLN")
+    sampling.adjust(is_watching=False)
+    assert clocks() == before

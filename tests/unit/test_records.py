@@ -125,10 +125,10 @@ def test_more_series_than_a_record_takes_are_split():
 
 
 def test_counters_are_in_the_order_of_their_enumeration():
-    """All twenty-nine counters follow the header."""
-    record = counters_record(5, range(29))
+    """All thirty-two counters follow the header."""
+    record = counters_record(5, range(32))
 
-    assert wire.COUNTERS_RECORD.unpack(record) == (260, 0, 264, 5, 0, 0, 0, *range(29))
+    assert wire.COUNTERS_RECORD.unpack(record) == (260, 0, 288, 5, 0, 0, 0, *range(32))
 
 
 def test_the_time_account_follows_its_count():
