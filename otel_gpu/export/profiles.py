@@ -21,6 +21,8 @@ from otel_gpu.export.profile_encoder import EncodedProfile, ProfileEncoder, Take
 
 # Of all processes together; at the usual rate those of minutes.
 _MOST_SAMPLES = 65_536
+# Of one sample: what a value can be.
+_MOST_WEIGHT_NS = (1 << 63) - 1
 # How long a sample waits for the end of the call or gap that it was taken in.
 _SETTLE_NS = 1_000_000_000
 
@@ -85,7 +87,8 @@ class Profiles:
     def _add(self, activity: SampleActivity) -> None:
         process, event, unix_ns, functions, stack = activity[:5]
         ids = self._ids.around_sample(event)
-        taken = Taken(unix_ns, event.weight_ns, event.tid, event.comm, functions, stack, *ids)
+        weight_ns = min(event.weight_ns, _MOST_WEIGHT_NS)
+        taken = Taken(unix_ns, weight_ns, event.tid, event.comm, functions, stack, *ids)
         self._taken.setdefault(process, []).append(taken)
         self._count += 1
         if self._count >= _MOST_SAMPLES:

@@ -230,6 +230,19 @@ def test_a_large_profile_is_several():
     assert sum(gathered.weights_ns()) == 400 * 10 * MS
 
 
+def test_a_forged_weight_costs_no_profile():
+    """A record has 64 bits for it, and a value of OTLP one less: it is as large as can be."""
+    trainer = image()
+    gathered = Gathered().take(
+        sample(trainer, SECOND, stack=call_stack(), weight_ns=2**64 - 1),
+        sample(trainer, 2 * SECOND, stack=call_stack(), weight_ns=7),
+    )
+    gathered.profiles.flush()
+
+    (sent,) = read(gathered.made[0])[1]
+    assert [weight_ns for _, weight_ns in sent.values] == [2**63 - 1, 7]
+
+
 def test_what_waits_is_bounded(monkeypatch):
     """Where no counters come, say in a foreign capture, a number of samples is enough for a profile."""
     monkeypatch.setattr(profiles_module, "_MOST_SAMPLES", 50)
