@@ -15,6 +15,7 @@ _SCHEDULER = "__schedule"
 _FIRST_OF_TICKS = 1 << 30
 _MAX_OF_TICKS = 4096
 _ADDRESS = struct.Struct("<Q")
+_SAMPLE_KIND = wire.RECORD_CPU_SAMPLE.to_bytes(2, "little")
 _SAMPLE_BYTES = wire.CPU_SAMPLE_RECORD.size
 _SIZE = wire.CPU_SAMPLE_RECORD.offset_of("size")
 _STACK = wire.CPU_SAMPLE_RECORD.offset_of("kernel_stack")
@@ -66,7 +67,7 @@ class KernelStacks:
         """
         addresses = sample[_SAMPLE_BYTES:].rstrip(b"\0")
         if not addresses:
-            yield _with_kernel_stack(sample, -1)
+            yield without_kernel_stack(sample)
             return
         stack = self._known_ticks.use(addresses)
         if stack is None:
@@ -90,6 +91,11 @@ class KernelStacks:
 def _record(stack: int, functions: Sequence[str]) -> bytes:
     body = {"kernel_stack": stack, "functions": list(functions)}
     return json_record(wire.RECORD_STACK, time.monotonic_ns(), body)
+
+
+def without_kernel_stack(record: bytes) -> bytes:
+    """Return a CPU_SAMPLE record without the kernel stack that may follow it, others as they are."""
+    return _with_kernel_stack(record, -1) if record.startswith(_SAMPLE_KIND) else record
 
 
 def _with_kernel_stack(sample: bytes, stack: int) -> bytes:

@@ -24,6 +24,7 @@ from otel_gpu.capture.host import (
     read_clocks,
     resident_bytes,
 )
+from otel_gpu.capture.kernel_stacks import without_kernel_stack
 from otel_gpu.capture.layout import layout_description
 from otel_gpu.capture.on_cpu import OnCpuSampling
 from otel_gpu.capture.pressure import Pressure
@@ -315,7 +316,7 @@ class Session:
                     resolved = user_stacks.resolve(record)
             except Exception as error:  # noqa: BLE001 -- costs nothing until it happens
                 self._faults.add("stacks", error)
-                resolved = user_stacks.without_stack(record)
+                resolved = user_stacks.without_stack(without_kernel_stack(record))
             yield from resolved
 
     def _tell(self, record: bytes) -> Iterator[bytes]:

@@ -222,6 +222,18 @@ class KernelSide:
     def open_threads(self):
         yield from ()
 
+    def attach_clock(self, cpu, period_ns):
+        return cpu
+
+    def detach(self, link):
+        return
+
+    def set_ticks_per_sample(self, ticks):
+        return
+
+    def read_ticks(self):
+        return 0
+
     def close(self):
         self.events.close()
         self.lifecycle.close()

@@ -88,6 +88,7 @@ PLACES = {
     "tests.chaos.kernel_side:KernelSide.read_times": {"times", "last_times", "sweep"},
     "tests.chaos.kernel_side:KernelSide.read_counters": {"counters"},
     "tests.chaos.kernel_side:KernelSide.open_threads": {"open_calls"},
+    "tests.chaos.kernel_side:KernelSide.read_ticks": {"on_cpu"},
     "tests.chaos.kernel_side:KernelSide.set_threshold": {"thresholds"},
     "tests.chaos.kernel_side:KernelSide.watched_processes": {"discovery", "sweep"},
     "tests.chaos.kernel_side:KernelSide.threads": {"sweep"},

@@ -18,6 +18,7 @@ from otel_gpu.capture import loaders
 from otel_gpu.capture.bcc.kernel_headers import ask_headers, find_bcc
 from otel_gpu.capture.programs import Programs
 from otel_gpu.config import load
+from otel_gpu.decode.events import CpuSample
 from otel_gpu.errors import HostError
 from otel_gpu.stacks.frames import PYTHON
 from tests.hosts import required
@@ -94,6 +95,10 @@ def test_both_loaders_tell_the_same(stubs: StubLibraries, headers: Path, tmp_pat
     assert one.series() == other.series()
     assert one.counters() == other.counters()
     assert list(one.long_waits()) == list(other.long_waits())
+    for loader in told.values():
+        ticks = [event for event in loader.events if isinstance(event, CpuSample)]
+        assert any(tick.user_stack in loader.stacks for tick in ticks)
+        assert {tick.kernel_stack for tick in ticks} - {-1} <= loader.kernel_stacks.keys()
     # That they agree about nothing would not be much: 3 * 4 calls that allocate, copy
     # and free, 7 that fail, 5 that wait, 2 round a gap, 3 of threads and 2 of children.
     assert len(list(other.calls())) == 12 + 7 + 5 + 2 + 3 + 2

@@ -48,8 +48,11 @@ COMPILER = {"culprit_pid": 900, "culprit_tid": 901, "culprit_comm": "cc1plus"}
 BY_LOADER = {"waker_pid": 4242, "waker_tid": 4250, "waker_comm": "pt_data_worker"}
 
 PIPE_STACK, FUTEX_STACK, READ, FUTEX = 17, 1204, 0, 202
-# Of user stacks: where a tensor is made, where a batch is waited for, where it all hangs.
+FAULT_STACK = 1 << 30
+# Of user stacks: where a tensor is made, where a batch is waited for, where it all hangs, and
+# where one is made.
 EMPTY, EMPTY_INSIDE, STEP, COPY, NEXT_BATCH, WAIT = 0x51, 0x52, 0x53, 0x54, 0x55, 0x56
+AUGMENT = 0x57
 TRAIN = [
     ["cpython", "Trainer.step", "/app/train.py", 40, "", 0],
     ["cpython", "<module>", "/app/train.py", 102, "", 0],
@@ -432,6 +435,24 @@ def _starve_training() -> Iterator[bytes]:
         **COMPILER,
         **LOADER,
     )
+    # Two ticks of its clock: one in its own code, one while it gets a page.
+    yield user_stack(
+        at(138.3),
+        AUGMENT,
+        native("rotate", "_imaging.cpython-311-x86_64-linux-gnu.so"),
+        ["cpython", "augment", "/app/pictures.py", 88, "", 0],
+    )
+    yield stack(at(138.6), FAULT_STACK, "clear_page_erms do_anonymous_page exc_page_fault")
+    for tick, kernel_stack in ((138.3, -1), (138.6, FAULT_STACK)):
+        yield kernel_record(
+            wire.RECORD_CPU_SAMPLE,
+            ktime_ns=at(tick),
+            user_stack=AUGMENT,
+            weight_ns=20_202_020,
+            kernel_stack=kernel_stack,
+            cpu=2,
+            **LOADER,
+        )
     yield kernel_record(
         wire.RECORD_STALL,
         user_stack=NEXT_BATCH,
@@ -589,6 +610,8 @@ def _snapshot_training(config: Config) -> Iterator[bytes]:
             gaps_chosen=1,
             samples=11,
             samples_withheld=2,
+            cpu_samples=2,
+            cpu_samples_withheld=2,
             lost_sample=1,
             lost_python=1,
         ),

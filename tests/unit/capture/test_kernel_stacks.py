@@ -5,7 +5,7 @@ import json
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.capture.kernel_stacks import KernelStacks
+from otel_gpu.capture.kernel_stacks import KernelStacks, without_kernel_stack
 from otel_gpu.capture.kernel_symbols import KernelSymbols
 from tests.synthetic import kernel_record
 
@@ -130,3 +130,12 @@ def test_a_tick_in_user_space_has_no_kernel_stack(ticks):
     for sample in (user, user + bytes(wire.KERNEL_STACK.size)):
         (placed,) = ticks.place(sample)
         assert placed == user
+
+
+def test_a_sample_whose_stack_cannot_be_named_goes_without(ticks):
+    """Other records stay as they are."""
+    user = kernel_record(wire.RECORD_CPU_SAMPLE, pid=4, tid=5, weight_ns=6, comm="worker")
+    call = kernel_record(wire.RECORD_CUDA_CALL, pid=4)
+
+    assert without_kernel_stack(tick(0xFFFF_FFFF_8100_0110)) == user
+    assert without_kernel_stack(call) == call
