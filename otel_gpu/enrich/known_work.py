@@ -66,6 +66,9 @@ class KnownWork(NamedTuple):
     layer: str = ""
 
 
+# Where packages are installed: a program may have a folder of its own that is called so.
+_INSTALLED = r"(?:site|dist)-packages/(?:.*/)?"
+
 # Of two rows that know the same frame, the first one holds.
 KNOWN_WORK: tuple[KnownWork, ...] = (
     KnownWork(
@@ -82,15 +85,17 @@ KNOWN_WORK: tuple[KnownWork, ...] = (
         Work.TOKENISING,
         "Text was turned into tokens. Do it ahead of time and store the result, in batches with a "
         "fast tokenizer, or in more workers.",
-        files=r"(tokenizers|sentencepiece|tiktoken|sacremoses)/.*|transformers/(.*/)?tokenization_\w+\.py",
+        files=rf"{_INSTALLED}(tokenizers|sentencepiece|tiktoken|sacremoses)/.*"
+        r"|transformers/(.*/)?tokenization_\w+\.py",
         modules=r"tokenizers|_sentencepiece|_tiktoken|libsentencepiece\w*",
     ),
     KnownWork(
         Work.IMAGE_DECODING,
         "Images were decoded or changed on the CPU. Use more workers, decode on the GPU (nvJPEG, "
         "DALI, torchvision.io), or store images in the size that is needed.",
-        files=r"(PIL|cv2|imageio|imagecodecs|skimage)/.*|turbojpeg\.py|torchvision/io/image\.py",
-        modules=r"_imaging\w*|cv2|image|libjpeg|libturbojpeg|libpng\d*|libwebp\w*|libtiff|libopenjp2"
+        files=rf"{_INSTALLED}((PIL|cv2|imageio|imagecodecs|skimage)/.*|turbojpeg\.py)"
+        r"|torchvision/io/image\.py",
+        modules=r"_imaging\w*|cv2|image(?=\.)|libjpeg|libturbojpeg|libpng\d*|libwebp\w*|libtiff|libopenjp2"
         r"|libopencv_\w+|libnvjpeg",
         functions=r"jpeg_\w+|decode_mcu\w*|png_(read|write)_\w+|WebPDecode\w*|tj3?Decompress\w*",
     ),
@@ -98,7 +103,8 @@ KNOWN_WORK: tuple[KnownWork, ...] = (
         Work.MEDIA_DECODING,
         "Audio or video was decoded on the CPU. Use more workers, decode on the GPU (NVDEC), or "
         "store what is decoded.",
-        files=r"(torchaudio|librosa|soundfile|av|decord|torchcodec)/.*|torchvision/io/video\w*\.py",
+        files=rf"{_INSTALLED}((torchaudio|librosa|av|decord|torchcodec)/.*|soundfile\.py)"
+        r"|torchvision/io/video\w*\.py",
         modules=r"libav(codec|format|util|filter)|libsw(scale|resample)|libsndfile|libdecord",
     ),
     KnownWork(
@@ -111,7 +117,7 @@ KNOWN_WORK: tuple[KnownWork, ...] = (
         Work.CHECKPOINTING,
         "State was saved or loaded. Save less often, in another thread or process "
         "(torch.distributed.checkpoint.async_save), or to a faster place.",
-        files=r"torch/serialization\.py|torch/distributed/checkpoint/.*|safetensors/.*"
+        files=rf"torch/serialization\.py|torch/distributed/checkpoint/.*|{_INSTALLED}safetensors/.*"
         r"|(lib/python[\w.]+|Lib)/(pickle|shelve)\.py",
         modules=r"_pickle|_safetensors_rust",
         functions=r"_?pickle_\w*(dump|load)\w*|_pickle_(Unp|P)ickler_\w+",
@@ -127,8 +133,8 @@ KNOWN_WORK: tuple[KnownWork, ...] = (
         Work.LOGGING,
         "The program wrote logs or metrics. Log less in the loop, format only what is written, or "
         "hand records to another thread (logging.handlers.QueueHandler).",
-        files=r"(lib/python[\w.]+|Lib)/logging/\w+\.py|(loguru|structlog|tqdm|wandb|mlflow|tensorboardX)/.*"
-        r"|torch/utils/tensorboard/.*",
+        files=r"(lib/python[\w.]+|Lib)/logging/\w+\.py|torch/utils/tensorboard/.*"
+        rf"|{_INSTALLED}(loguru|structlog|tqdm|wandb|mlflow|tensorboardX)/.*",
     ),
     KnownWork(
         Work.COMPILATION,
@@ -140,7 +146,7 @@ KNOWN_WORK: tuple[KnownWork, ...] = (
         r"|torch/_inductor/(?!output_code|utils|cudagraph_\w+|runtime/triton_heuristics)\w+(/\w+)*\.py"
         r"|torch/fx/(?!graph_module)\w+(/\w+)*\.py|torch/utils/cpp_extension\.py"
         r"|triton/(compiler/\w+|backends/\w+/compiler)\.py"
-        r"|numba/core/(compiler\w*|typeinfer|lowering|codegen)\.py",
+        rf"|{_INSTALLED}numba/core/(compiler\w*|typeinfer|lowering|codegen)\.py",
         modules=r"libnvrtc(-builtins)?|libnvptxcompiler\w*|libnvJitLink|libtriton|libLLVM\w*|ptxas|cicc"
         r"|nvlink|cudafe\+\+|cc1(plus)?|fatbinary",
         functions=r"nvrtcCompileProgram|nvPTXCompiler\w+|nvJitLink\w+",
@@ -151,19 +157,21 @@ KNOWN_WORK: tuple[KnownWork, ...] = (
         "workers are forked.",
         files=r"<frozen (importlib\._bootstrap(_external)?|zipimport)>"
         r"|(lib/python[\w.]+|Lib)/importlib/\w+\.py",
+        functions=r"PyImport_\w+",
+        layer=libraries.PYTHON,
     ),
     KnownWork(
         Work.JSON,
         "JSON was read or written. Do it ahead of time, with a faster library (orjson), or keep the "
         "data in a binary format.",
-        files=r"((lib/python[\w.]+|Lib)/json|simplejson)/\w+\.py",
+        files=rf"((lib/python[\w.]+|Lib)/json|{_INSTALLED}simplejson)/\w+\.py",
         modules=r"_json|orjson|ujson|rapidjson|_speedups",
     ),
     KnownWork(
         Work.TABLES,
         "Tables were read or changed. Do it ahead of time, read only the columns that are needed, or "
         "use more workers.",
-        files=r"(pandas|pyarrow|polars|duckdb)/.*",
+        files=rf"{_INSTALLED}(pandas|pyarrow|polars|duckdb)/.*",
         modules=r"libarrow\w*|libparquet\w*|polars|duckdb",
     ),
     KnownWork(
@@ -173,6 +181,7 @@ KNOWN_WORK: tuple[KnownWork, ...] = (
         files=r"(lib/python[\w.]+|Lib)/(gzip|bz2|lzma|zipfile|tarfile|_compression)(/\w+)*\.py",
         modules=r"libz|zlib|libzstd|_?zstd\w*|liblz4|_?lz4\w*|libbz2|_bz2|liblzma|_lzma|libsnappy"
         r"|libbrotli\w*|_brotli",
+        functions=r"zlib_(de)?compress\w*|(in|de)flate(_\w+)?|ZSTD_\w+|LZ4_\w+|BZ2_\w+|lzma_\w+",
     ),
 )
 ADVICE = {row.work: row.advice for row in KNOWN_WORK}

@@ -23,25 +23,29 @@ moment goes to one cause, and what is left is said to be unexplained.
 # How long a thread worked is measured. On what it worked, samples say: those that fell into that time,
 # and outside of CUDA calls. Of who had a CPU that was waited for, all of them.
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.decode.events import STALL_STATE_UNKNOWN, Stall
-from otel_gpu.enrich.activities import Resource, StallActivity
+from otel_gpu.enrich.activities import StallActivity
 from otel_gpu.explain import evidence, rules
 from otel_gpu.explain.chains import Cause, Culprit, Evidence
+from otel_gpu.explain.pieces import (
+    Piece,
+    clear_cause,
+    complete_culprits,
+    is_run_queue,
+    key_of,
+)
 from otel_gpu.explain.quotas import Quotas
 from otel_gpu.explain.ranking import clear_resource, rank, share_of
 from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.timeline import Timeline
 from otel_gpu.explain.wakers import Wakers, is_for_network
-from otel_gpu.ledger.lines import NO_LINES, Lines, merge
+from otel_gpu.ledger.lines import NO_LINES, merge
 from otel_gpu.ledger.samples import EVERYWHERE, Samples
 from otel_gpu.probe_table import API_BY_NUMBER
-
-# Of the kept time of a state, for its cause to be that of the rest too.
-_CLEAR_SHARE = 0.75
 
 
 class Subject(NamedTuple):
@@ -61,25 +65,6 @@ class Subject(NamedTuple):
     place: str
     usual_ns: int
     span: Evidence
-
-
-class _Piece(NamedTuple):
-    """
-    Time with one cause; the window is what to follow the culprit through.
-
-    ``is_repeated`` says of a wait that it may be one of many with a time limit.
-    """
-
-    kind: str
-    time_ns: int
-    culprit: Culprit | None
-    evidence: Evidence
-    start_ktime_ns: int = 0
-    end_ktime_ns: int = 0
-    is_followed: bool = False
-    is_repeated: bool = False
-    resource: Resource | None = None
-    lines: Lines = NO_LINES
 
 
 class _Window(NamedTuple):
@@ -132,9 +117,9 @@ class Causes:
         unexplained_ns = duration_ns - sum(cause.time_ns for cause in causes)
         return rank(causes, subject.usual_ns), unexplained_ns
 
-    def _sweep(self, window: _Window, stalls: Iterable[StallActivity]) -> list[_Piece]:
+    def _sweep(self, window: _Window, stalls: Iterable[StallActivity]) -> list[Piece]:
         """Cut the stalls in a window into pieces; no moment is in two of them."""
-        pieces: list[_Piece] = []
+        pieces: list[Piece] = []
         cursor = window.start_ktime_ns
         for stall in stalls:
             event = stall.event
@@ -152,10 +137,10 @@ class Causes:
 
     def _cut_blocked(
         self, stall: StallActivity, start: int, end: int, place: str
-    ) -> Iterable[_Piece]:
+    ) -> Iterable[Piece]:
         event, reason = stall.event, stall.reason
         if event.flags & STALL_STATE_UNKNOWN:
-            yield _Piece("off_cpu", end - start, None, evidence.of_off_cpu(stall))
+            yield Piece("off_cpu", end - start, None, evidence.of_off_cpu(stall))
             return
         kind = rules.blocked_kind(reason, place)
         if kind == "stopped" and event.flags & wire.STALL_AGENT:
@@ -168,7 +153,7 @@ class Causes:
                 yield fork
                 forked_ns = fork.time_ns
                 if end - start > forked_ns:
-                    yield _Piece(kind, end - start - forked_ns, None, blocked)
+                    yield Piece(kind, end - start - forked_ns, None, blocked)
                 return
         # A wait for the device is over when the device says so, whoever passes that on.
         is_followed = (
@@ -180,7 +165,11 @@ class Causes:
         # Who let a stopped thread go on is who stopped it.
         culprit = waker if is_followed or kind == "stopped" else None
         is_repeated = kind in rules.REPEATED_KINDS and not is_for_network(stall.functions)
-        yield _Piece(
+        lines = NO_LINES
+        if kind == "gil" and culprit is None:
+            # Who had it is not known: one of those that worked meanwhile.
+            lines = self._samples.of_others(event.pid, event.tid, start, end)
+        yield Piece(
             kind,
             end - start,
             culprit,
@@ -190,22 +179,23 @@ class Causes:
             is_followed,
             is_repeated,
             stall.resource,
+            lines,
         )
 
-    def _cut_run_queue(self, stall: StallActivity, start: int, end: int) -> _Piece:
+    def _cut_run_queue(self, stall: StallActivity, start: int, end: int) -> Piece:
         event = stall.event
         culprit = evidence.culprit_of(stall)
         is_preempted = event.switch_type == wire.SWITCH_INVOLUNTARY
         kind = "preemption" if is_preempted and culprit is not None else "run_queue"
         if self._quotas.is_throttled(stall):
             kind, culprit = "cpu_quota", None
-        piece = _Piece(kind, end - start, culprit, evidence.of_run_queue(stall))
+        piece = Piece(kind, end - start, culprit, evidence.of_run_queue(stall))
         if culprit is None or not self._timeline.is_watched(culprit.pid):
             return piece
         # Threads of one process that have the CPU in turn are one hog.
         return piece._replace(lines=self._samples.of(culprit.pid, None, start, end, EVERYWHERE))
 
-    def _fork_meanwhile(self, event: Stall, start: int, end: int) -> _Piece | None:
+    def _fork_meanwhile(self, event: Stall, start: int, end: int) -> Piece | None:
         for fork in self._timeline.forks(event.pid, start, end):
             other = fork.event
             if other.tid == event.tid:
@@ -215,15 +205,15 @@ class Causes:
                 forked_ns = min(end, other.end_ktime_ns) - max(start, other.start_ktime_ns)
             if forked_ns > 0:
                 culprit = Culprit(other.pid, other.tid, other.comm)
-                return _Piece("fork", forked_ns, culprit, evidence.of_fork(fork))
+                return Piece("fork", forked_ns, culprit, evidence.of_fork(fork))
         return None
 
     def _find_rest(
-        self, subject: Subject, off_cpu: list[_Piece], duration_ns: int
-    ) -> Iterable[_Piece]:
+        self, subject: Subject, off_cpu: list[Piece], duration_ns: int
+    ) -> Iterable[Piece]:
         """Yield what the kept intervals do not cover: the totals know its state."""
-        kept_run_queue = [piece for piece in off_cpu if _is_run_queue(piece)]
-        kept_blocked = [piece for piece in off_cpu if not _is_run_queue(piece)]
+        kept_run_queue = [piece for piece in off_cpu if is_run_queue(piece)]
+        kept_blocked = [piece for piece in off_cpu if not is_run_queue(piece)]
         kept_run_queue_ns = sum(piece.time_ns for piece in kept_run_queue)
         kept_blocked_ns = sum(piece.time_ns for piece in kept_blocked)
         left_ns = duration_ns - kept_run_queue_ns - kept_blocked_ns
@@ -232,13 +222,13 @@ class Causes:
         blocked_ns = min(left_ns, max(0, subject.blocked_ns - kept_blocked_ns))
         left_ns -= blocked_ns
         if run_queue_ns:
-            kind, culprit = _clear_cause(kept_run_queue) or ("run_queue", None)
-            yield _Piece(kind, run_queue_ns, culprit, subject.span)
+            kind, culprit = clear_cause(kept_run_queue) or ("run_queue", None)
+            yield Piece(kind, run_queue_ns, culprit, subject.span)
         if blocked_ns:
-            known = _clear_cause(kept_blocked)
+            known = clear_cause(kept_blocked)
             kind, culprit = known or (rules.blocked_kind("", subject.place), None)
             alike = [piece for piece in kept_blocked if piece.kind == kind]
-            yield _Piece(
+            yield Piece(
                 kind,
                 blocked_ns,
                 culprit,
@@ -249,11 +239,11 @@ class Causes:
         if left_ns:
             yield from self._cut_on_cpu(subject, left_ns)
 
-    def _cut_on_cpu(self, subject: Subject, on_cpu_ns: int) -> Iterable[_Piece]:
+    def _cut_on_cpu(self, subject: Subject, on_cpu_ns: int) -> Iterable[Piece]:
         place = subject.place
         if not self.knows_states and place in rules.KNOWN_BY_CPU_TIME:
             # A launch that was seen to burn a CPU found its queue full: here none was seen to.
-            yield _Piece("unexplained", on_cpu_ns, None, subject.span)
+            yield Piece("unexplained", on_cpu_ns, None, subject.span)
             return
         if place == rules.LAUNCH and on_cpu_ns > max(
             self._settings.slow_factor * subject.usual_ns, self._settings.slow_floor_ns
@@ -267,23 +257,23 @@ class Causes:
                 forked_ns = min(on_cpu_ns, forked_ns)
                 if event.tid == subject.tid and forked_ns > 0:
                     culprit = Culprit(event.pid, event.tid, event.comm)
-                    yield _Piece("fork", forked_ns, culprit, evidence.of_fork(fork))
+                    yield Piece("fork", forked_ns, culprit, evidence.of_fork(fork))
                     on_cpu_ns -= forked_ns
         kind = rules.on_cpu_kind(place)
         lines = NO_LINES
         if kind == "host_work":
             thread = (subject.pid, subject.tid)
             lines = self._samples.of(*thread, subject.start_ktime_ns, subject.end_ktime_ns)
-        yield _Piece(kind, on_cpu_ns, None, subject.span, lines=lines)
+        yield Piece(kind, on_cpu_ns, None, subject.span, lines=lines)
 
     def _group(
-        self, pieces: list[_Piece], duration_ns: int, depth: int, path: frozenset[int]
+        self, pieces: list[Piece], duration_ns: int, depth: int, path: frozenset[int]
     ) -> list[Cause]:
         """Make one cause of all pieces with the same kind and culprit."""
-        groups: dict[tuple[str, int, int], list[_Piece]] = {}
-        for piece in _complete_culprits(pieces):
+        groups: dict[tuple[str, int, int], list[Piece]] = {}
+        for piece in complete_culprits(pieces):
             if piece.time_ns > 0:
-                groups.setdefault(_key_of(piece), []).append(piece)
+                groups.setdefault(key_of(piece), []).append(piece)
         causes = []
         for (kind, _, _), group in groups.items():
             via = self._find_via(group, duration_ns, depth, path)
@@ -309,12 +299,12 @@ class Causes:
         return causes
 
     def _find_via(
-        self, group: list[_Piece], duration_ns: int, depth: int, path: frozenset[int]
+        self, group: list[Piece], duration_ns: int, depth: int, path: frozenset[int]
     ) -> tuple[Cause, ...]:
         """Follow whoever ended these waits through the time of each."""
         if depth >= self._settings.max_depth:
             return ()
-        pieces: list[_Piece] = []
+        pieces: list[Piece] = []
         tids = set(path)
         for piece in group:
             other = piece.culprit
@@ -323,7 +313,7 @@ class Causes:
                 pieces += self._see(other, piece.start_ktime_ns, piece.end_ktime_ns)
         return rank(self._group(pieces, duration_ns, depth + 1, frozenset(tids)), 0)
 
-    def _see(self, other: Culprit, start: int, end: int) -> Iterable[_Piece]:
+    def _see(self, other: Culprit, start: int, end: int) -> Iterable[Piece]:
         """Yield what a thread was doing in a window."""
         thread = (other.pid, other.tid)
         stalls = self._timeline.stalls(thread, start, end)
@@ -331,7 +321,7 @@ class Causes:
         pieces = self._sweep(_Window(*thread, start, end, rules.GAP), stalls)
         for piece in pieces:
             # Where no thread kept it waiting, it kept the other one waiting itself.
-            if piece.culprit is None and not _is_run_queue(piece) and piece.kind != "unexplained":
+            if piece.culprit is None and not is_run_queue(piece) and piece.kind != "unexplained":
                 piece = piece._replace(culprit=other)  # noqa: PLW2901
             yield piece
         left_ns = end - start - sum(piece.time_ns for piece in pieces)
@@ -351,14 +341,14 @@ class Causes:
                 kind = rules.on_cpu_kind(rules.place_of(call.api.family))
                 span = evidence.of_whole(call, call.end_unix_ns)
                 culprit = None if kind == "unexplained" else other
-                yield _Piece(kind, time_ns, culprit, span._replace(culprit=other))
+                yield Piece(kind, time_ns, culprit, span._replace(culprit=other))
         start_unix_ns = start + self._timeline.unix_offset_ns
         unseen_ns = self._timeline.unseen_run_queue_ns(thread, start_unix_ns, end - start)
         if unseen_ns and left_ns > 0:
             queued_ns = min(left_ns, unseen_ns)
             left_ns -= queued_ns
             span = evidence.of_unseen(other, start, start_unix_ns, end - start, "account")
-            yield _Piece("run_queue", queued_ns, None, span)
+            yield Piece("run_queue", queued_ns, None, span)
         lines = self._samples.of(*thread, start, end) if left_ns > 0 else NO_LINES
         worked_ns = (
             self._timeline.worked_ns(thread, start_unix_ns, end - start) if left_ns > 0 else 0
@@ -367,12 +357,12 @@ class Causes:
             worked_ns = min(left_ns, worked_ns)
             left_ns -= worked_ns
             span = evidence.of_unseen(other, start, start_unix_ns, end - start, "account")
-            yield _Piece("host_work", worked_ns, other, span, lines=lines)
+            yield Piece("host_work", worked_ns, other, span, lines=lines)
             lines = NO_LINES
         if left_ns > 0:
             # Off the CPU for too short a time to be sent; or on it, where no account tells.
             span = evidence.of_unseen(other, start, start_unix_ns, end - start)
-            yield _Piece("unexplained", left_ns, None, span, lines=lines)
+            yield Piece("unexplained", left_ns, None, span, lines=lines)
 
 
 def _place_of(event: Stall, around: str) -> str:
@@ -383,49 +373,3 @@ def _place_of(event: Stall, around: str) -> str:
     if api is not None and (around == rules.GAP or api.family == wire.FAMILY_SYNCHRONIZE):
         return rules.place_of(api.family)
     return around
-
-
-def _is_run_queue(piece: _Piece) -> bool:
-    return piece.evidence.kind == "run_queue"
-
-
-def _key_of(piece: _Piece) -> tuple[str, int, int]:
-    # Threads of one process that have the CPU in turn are one hog; a lock has one holder.
-    culprit = piece.culprit
-    if culprit is None:
-        return piece.kind, 0, 0
-    if piece.kind in ("preemption", "run_queue"):
-        return piece.kind, culprit.pid, 0
-    return piece.kind, culprit.pid, culprit.tid
-
-
-def _clear_cause(pieces: list[_Piece]) -> tuple[str, Culprit | None] | None:
-    """Return the cause that most of the kept time has, if one clearly has it."""
-    kept_ns = sum(piece.time_ns for piece in pieces)
-    times: dict[tuple[str, int, int], int] = {}
-    culprits: Mapping[tuple[str, int, int], Culprit | None] = {
-        _key_of(piece): piece.culprit for piece in pieces
-    }
-    for piece in pieces:
-        key = _key_of(piece)
-        times[key] = times.get(key, 0) + piece.time_ns
-    for key, time_ns in times.items():
-        if time_ns >= _CLEAR_SHARE * kept_ns:
-            return key[0], culprits[key]
-    return None
-
-
-def _complete_culprits(pieces: list[_Piece]) -> Iterable[_Piece]:
-    """Say of waits that a timer ended who was waited for, if it can only be one."""
-    for kind in rules.REPEATED_KINDS:
-        repeated = [piece for piece in pieces if piece.kind == kind and piece.is_repeated]
-        known = {piece.culprit for piece in repeated if piece.culprit}
-        if len(known) == 1:
-            (culprit,) = known
-            pieces = [
-                piece._replace(culprit=culprit, is_followed=piece.end_ktime_ns > 0)
-                if piece.kind == kind and piece.is_repeated and piece.culprit is None
-                else piece
-                for piece in pieces
-            ]
-    return pieces

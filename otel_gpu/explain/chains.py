@@ -94,7 +94,8 @@ class Cause(NamedTuple):
     following the thread that ended the wait; their times are parts of this one's. ``resource``
     is the file, the address and the like that was waited for, where that is known. ``lines`` say
     which lines a thread was at work on meanwhile: of time that is its own work or is unexplained the
-    thread itself, of a wait for a CPU the culprit.
+    thread itself, of a wait for a CPU the culprit, and of one for the GIL, if nobody knows who held it,
+    the other threads of the process.
     """
 
     kind: str

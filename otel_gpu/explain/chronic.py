@@ -283,7 +283,8 @@ class _Describer:
         end = None if node.who is None else Culprit(*node.who[:3])
         culprit = None if kind in _WAITS or kind == _UNEXPLAINED else end
         evidence = self._evidence(end.pid, state_of_kind(kind), 0, end) if end else ()
-        lines = self._lines(kind, end)
+        # Who had the CPU that it waited for is not known here.
+        lines = self._lines(kind, end) if kind == HOST_WORK else NO_LINES
         return Cause(kind, node.time_ns, node.share, culprit, evidence, (), node.resource, lines)
 
     def _lines(self, kind: str, who: Culprit | None) -> Lines:

@@ -305,7 +305,13 @@ def _advice_for(cause: Cause) -> str:
             idle_ns += length_ns
         elif item.kind == "run_queue":
             busy_ns += length_ns
-    return rules.advice_of(cause.kind, is_cpu_idle=idle_ns > busy_ns, work=cause.lines.work)
+    lines = cause.lines
+    return rules.advice_of(
+        cause.kind,
+        is_cpu_idle=idle_ns > busy_ns,
+        has_lines=lines.first is not None,
+        work=lines.work,
+    )
 
 
 def worst_first(incident: Incident) -> tuple[int, int, int, str]:

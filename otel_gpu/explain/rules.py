@@ -173,6 +173,12 @@ IDLE_CPU_ADVICE = (
     "interrupts off them, and limit idle states."
 )
 
+# What to do about a program's own work of which the lines are known, and not what they do.
+LINES_ADVICE = (
+    "The program's own work on the CPU, in the lines that are named. Make them faster, do less of it in "
+    "the loop, or move it to another thread or process."
+)
+
 RULE_BY_KIND: Mapping[str, Rule] = {rule.kind: rule for rule in RULES}
 KINDS: tuple[str, ...] = tuple(RULE_BY_KIND)
 RANK: Mapping[str, int] = {kind: rank for rank, kind in enumerate(KINDS)}
@@ -278,17 +284,20 @@ def can_excuse(kind: str, waited_for: str, *, has_culprit: bool) -> bool:
     return kind in _EXCUSABLE_KINDS and is_excuse
 
 
-def advice_of(kind: str, *, is_cpu_idle: bool = False, work: str = "") -> str:
+def advice_of(
+    kind: str, *, is_cpu_idle: bool = False, has_lines: bool = False, work: str = ""
+) -> str:
     """
     Return the advice for a kind of cause.
 
     Args:
         kind: The kind.
         is_cpu_idle: Whether no thread had the CPU that was waited for.
-        work: What the program's own work was, if that is known.
+        has_lines: Whether it is known on which lines the program worked.
+        work: What that work was, if that is known.
     """
     if kind == "run_queue" and is_cpu_idle:
         return IDLE_CPU_ADVICE
-    if kind == "host_work" and work:
-        return ADVICE[Work(work)]
+    if kind == "host_work" and has_lines:
+        return ADVICE[Work(work)] if work else LINES_ADVICE
     return RULE_BY_KIND[kind].advice

@@ -53,7 +53,7 @@ FEEDING = frozenset({wire.CONTEXT_GAP})
 NOT_ENDED = "These waits had not ended: who will end them is not known yet."
 NOT_FOLLOWED = "What it did meanwhile was not seen."
 NO_REASON = "It was blocked; on what is not known."
-NO_LINE = "Samples without a line."
+NO_LINE = "Their samples have no line."
 
 _MOST_CHILDREN = 8
 _MOST_LINES = 5
@@ -357,7 +357,9 @@ class _Grower:
 
     def _divide(self, time_ns: int, lines: Lines) -> Iterator[Node]:
         """Yield the lines that some work went to, and the smaller ones together."""
-        shown = lines.each[:_MOST_LINES]
+        # One alone has no need to be summed up.
+        is_few = len(lines.each) - _MOST_LINES < _FEW
+        shown = lines.each if is_few else lines.each[:_MOST_LINES]
         rest_ns = lines.weight_ns - sum(line.weight_ns for line in shown)
         parts: dict[Line | None, int] = {line: line.weight_ns for line in shown} | {None: rest_ns}
         for line, part_ns in _spread(parts, time_ns).items():
@@ -368,8 +370,8 @@ class _Grower:
             elif part_ns:
                 others = lines.samples - sum(line.samples for line in shown)
                 count = len(lines.each) - len(shown)
-                note = f"{count:,} smaller lines." if count else NO_LINE
-                yield Node(OTHER, part_ns, share, samples=others, note=note)
+                state, note = (OTHER, f"{count:,} smaller ones.") if count else (UNKNOWN, NO_LINE)
+                yield Node(state, part_ns, share, samples=others, note=note)
 
     def _fold(self, children: list[Node]) -> tuple[Node, ...]:
         """Return children by their time, the smallest summed up."""

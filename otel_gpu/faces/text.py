@@ -25,7 +25,7 @@ from otel_gpu.findings.document import (
     key_of,
     stack_of_cause,
 )
-from otel_gpu.findings.sentences import in_lines, plain, work_of
+from otel_gpu.findings.sentences import lines_of, plain, work_of
 from otel_gpu.findings.time_rows import time_rows
 from otel_gpu.findings.words import (
     count_of,
@@ -205,10 +205,10 @@ def _causes(
 
 def _cause(cause: Cause, effect: Effect | None) -> str:
     text = f"{printable(cause.kind)} {format_duration(cause.time_ns)} ({format_share(cause.share)})"
-    stack, lines = stack_of_cause(cause), plain(in_lines(cause.lines))
+    stack, lines = stack_of_cause(cause), plain(lines_of(cause))
     is_own = cause.kind in OWN_TIME
     if lines and is_own:
-        text += f", {lines}"
+        text += lines
     elif stack and stack.place and not (effect and stack is effect.stack):
         text += f", in {describe_place(stack.place)}"
     if cause.resource and (name := describe_resource(cause.resource)):
@@ -217,7 +217,7 @@ def _cause(cause: Cause, effect: Effect | None) -> str:
         text += f", by {describe_thread(cause.culprit)}"
         if effect and cause.culprit.pid == effect.process.pid:
             text += ", a thread of its own process"
-    return text if is_own or not lines else f"{text}, which was {lines}"
+    return text if is_own else f"{text}{lines}"
 
 
 def describe_effect(effect: Effect) -> str:

@@ -39,6 +39,7 @@ _MOST_KINDS = 4
 _BEFORE_LINES: Mapping[str, str] = {
     CauseKind.HOST_WORK: ", ",
     CauseKind.UNEXPLAINED: ", but for samples ",
+    CauseKind.GIL: ", while others of its process worked ",
 }
 TIMES = "\N{MULTIPLICATION SIGN}"
 
@@ -217,6 +218,12 @@ def in_lines(lines: Lines) -> Sentence:
     return in_line(line.where, line.work, lines.share_of(line), lines.samples) if line else ()
 
 
+def lines_of(cause: Cause) -> Sentence:
+    """Say whose work a cause ends at, as the end of a sentence; nothing where that is not known."""
+    where = in_lines(cause.lines)
+    return (_BEFORE_LINES.get(cause.kind, ", which was "), *where) if where else ()
+
+
 def work_of(process: Process) -> Sentence:
     """Say in which line the work was that a verdict is due to; nothing where that is not known."""
     if not (where := in_lines(process.lines)):
@@ -227,9 +234,7 @@ def work_of(process: Process) -> Sentence:
 def _of_what(cause: Cause) -> Sentence:
     name = describe_resource(cause.resource) if cause.resource else ""
     said: Sentence = (": ", Name(name)) if name else ()
-    if where := in_lines(cause.lines):
-        said += (_BEFORE_LINES.get(cause.kind, ", which was "), *where)
-    return said
+    return (*said, *lines_of(cause))
 
 
 def _phrase_of(cause: Cause) -> Phrase | None:

@@ -6,7 +6,7 @@ Time is in the account, and exact. Samples say only which lines it went to.
 
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 
 from otel_gpu import wire
@@ -127,9 +127,25 @@ class Samples:
             end_ktime_ns: The first one that is no part of it.
             contexts: Only what was sampled in these.
         """
+        tids = self._tids.get(pid, ()) if tid is None else (tid,)
+        return self._lines(pid, tids, start_ktime_ns, end_ktime_ns, contexts)
+
+    def of_others(self, pid: int, tid: int, start_ktime_ns: int, end_ktime_ns: int) -> Lines:
+        """Return the lines of all threads of a process but one, outside of CUDA calls."""
+        tids = self._tids.get(pid, set()) - {tid}
+        return self._lines(pid, tids, start_ktime_ns, end_ktime_ns, AT_WORK)
+
+    def _lines(
+        self,
+        pid: int,
+        tids: Iterable[int],
+        start_ktime_ns: int,
+        end_ktime_ns: int,
+        contexts: AbstractSet[int],
+    ) -> Lines:
         sums = LineSums()
-        for one in self._tids.get(pid, ()) if tid is None else (tid,):
-            track = self._tracks.get((pid, one))
+        for tid in tids:
+            track = self._tracks.get((pid, tid))
             if track is not None:
                 begin = bisect_left(track.ktimes, start_ktime_ns)
                 end = bisect_left(track.ktimes, end_ktime_ns, begin)

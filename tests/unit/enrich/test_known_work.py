@@ -72,6 +72,10 @@ def working(*lines):
         (Work.COLLATING, [f"default_collate {SITE}/torch/utils/data/_utils/collate.py:9"]),
         (Work.TABLES, ["- libarrow.so.1500", f"read {SITE}/pyarrow/parquet/core.py:1"]),
         (Work.COMPRESSION, ["ZSTD_decompress libzstd.so.1.5.5"]),
+        (Work.COMPRESSION, ["inflate libpython3.11.so.1.0", "zlib_decompress libpython3.11.so.1.0"]),
+        (Work.IMPORT, ["- libpython3.11.so.1.0", "PyImport_ImportModule libpython3.11.so.1.0"]),
+        (Work.IMAGE_DECODING, ["- image.so"]),
+        (Work.CHECKPOINTING, ["save libpython3.11.so.1.0", "_pickle_dumps libpython3.11.so.1.0"]),
         (Work.MEDIA_DECODING, ["avcodec_send_packet libavcodec.so.59"]),
         (None, ["multiply _multiarray_umath.cpython-311-x86_64-linux-gnu.so"]),
         (None, [f"_fn {SITE}/torch/_dynamo/eval_frame.py:9"]),
@@ -96,6 +100,13 @@ def test_garbage_collection_is_known_wherever_it_strikes():
     """It is no part of the work that it interrupts."""
     frames = ["gc_collect_main python3.11", f"loads {LIB}/json/__init__.py:3"]
     assert working(*frames, APP) == (Work.GC, "slow_augment")
+
+
+@pytest.mark.parametrize("folder", ["av", "PIL", "tokenizers", "pandas", "simplejson", "wandb"])
+def test_a_folder_of_the_programs_own_is_no_library(folder):
+    """It may be called like one; so may a user, and a program."""
+    assert working(f"step /home/{folder}/train.py:3", APP) == (None, "step")
+    assert working("step image", "main image") == (None, "step")
 
 
 def test_functions_of_the_collector_are_the_interpreters():

@@ -225,6 +225,19 @@ def test_an_incident_names_the_lines_of_its_work():
     assert (own.causes[0].lines.first.where.line, own.causes[0].lines.work) == (88, "gc")
     assert stack_of_cause(own.causes[0]) is collect
     assert own.advice == (ADVICE[Work.GC],)
+    assert waits.advice == (rules.RULE_BY_KIND["ipc"].advice, rules.LINES_ADVICE)
+
+
+def test_who_waited_for_a_cpu_itself_had_none_to_work_with():
+    """The one that is waited for: what it works on else is not who had the CPU."""
+    samples = sampled({stack_at("spin"): 4}, 0, process=WORKER, context=wire.CONTEXT_OTHER)
+
+    (incident,) = incidents_of(
+        of_loader(800, RUN_QUEUE), rest(), before=samples, at_s=START // SECOND + 2
+    )
+
+    (via,) = incident.causes[0].via
+    assert (via.kind, via.lines.samples) == ("run_queue", 0)
 
 
 def test_who_had_the_cpu_is_named_with_its_line_if_it_is_watched():

@@ -127,6 +127,24 @@ def test_the_holder_of_the_gil_says_what_it_held_it_for():
     assert said(gil.via[0].lines) == ([("slow_augment", 0.9, 9), ("decode", 0.1, 1)], 10)
 
 
+def test_where_nobody_knows_who_held_the_gil_the_other_threads_say_what_they_did():
+    """Timers ended all of the waits."""
+    chain = chain_of(
+        usual_gap(),
+        *sampled({AUGMENT: 4}, 1, tid=43, context=OTHER),
+        *sampled({IDLE: 2}, 1),
+        *sampled({IDLE: 2}, 1, process=WORKER),
+        *sampled({IDLE: 9}, 50, tid=44, context=SYNC),
+        *(off_cpu(n * 10, 10, reason="gil") for n in range(9)),
+        slow_gap(blocked_ns=90 * MS),
+    )
+
+    gil = chain.causes[0]
+    assert (gil.kind, gil.culprit, gil.via) == ("gil", None, ())
+    assert said(gil.lines) == ([("slow_augment", 1.0, 4)], 4)
+    assert stack_of_cause(gil) is None
+
+
 @pytest.mark.parametrize("is_watched", [True, False])
 def test_who_had_the_cpu_says_what_it_did_with_it_if_it_is_watched(is_watched):
     """Any of its threads, in the time in which the CPU was waited for."""

@@ -415,15 +415,22 @@ def test_what_is_beyond_the_first_lines_is_summed_up():
     (other,) = [child for child in host.children if child.state == "other"]
 
     assert [child.where.line for child in host.children[:-1]] == [1, 2, 3, 4, 5]
-    assert (other.samples, other.note) == (14 + 13 + 12 + 4, "3 smaller lines.")
+    assert (other.samples, other.note) == (14 + 13 + 12 + 4, "3 smaller ones.")
     assert sum(child.time_ns for child in host.children) == host.time_ns
+
+
+def test_a_sixth_line_is_not_summed_up_alone():
+    """It takes no more room than its sum would."""
+    places = seen(*sampled({stack_at("f", line): 1 for line in range(1, 7)}, 0))
+
+    assert {child.state for child in grow([worked(60)], places).child("host").children} == {"line"}
 
 
 def test_samples_without_a_line_are_a_part_of_their_own():
     """A lost stack makes no line larger."""
     host = grow([worked(100)], seen(*sampled({DECODE: 3}, 0), *sampled({None: 1}, 0))).child("host")
 
-    assert lines_of(host) == [("line", "decode", 75, 3), ("other", None, 25, 1)]
+    assert lines_of(host) == [("line", "decode", 75, 3), ("unknown", None, 25, 1)]
     assert host.children[1].note == NO_LINE
 
 

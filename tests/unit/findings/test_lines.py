@@ -170,6 +170,16 @@ def test_lines_of_what_is_unexplained_are_all_that_was_seen_of_it():
     )
 
 
+def test_who_may_have_held_the_gil_is_said_as_no_more_than_that():
+    """Others of the process worked meanwhile; one of them held it."""
+    cause = Cause("gil", 90, 0.9, None, (), lines=lines_at(("spin", 7, 2)))
+
+    assert plain(because(cause)) == (
+        "It waited for Python's GIL, while others of its process worked "
+        "in pictures.py:7 spin: 100 % of 2 samples"
+    )
+
+
 def test_who_had_the_cpu_is_said_with_its_line():
     """It was at work, and not who waited."""
     cause = Cause("preemption", 90, 0.9, HOG, (), lines=lines_at(("spin", 7, 2), ("f", 1, 1)))

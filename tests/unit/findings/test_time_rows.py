@@ -101,7 +101,7 @@ def lines(share, *counts, samples=43, lost=0.0):
         for name, line, part in counts
     ]
     if lost:
-        below.append(node("other", share * lost, note="3 smaller lines."))
+        below.append(node("other", share * lost, note="3 smaller ones."))
     where = below[0].where
     return {"where": where, "samples": samples, "children": tuple(below)}
 
@@ -121,7 +121,7 @@ def test_work_has_a_row_for_each_of_its_lines():
         (2, "work", "python (77), which was working on a CPU: 43 samples"),
         (3, "work", "in data.py:7 decode: 90 % of 43 samples"),
         (3, "work", "in data.py:9 f: 5 % of 43 samples"),
-        (3, "other", "others: 3 smaller lines."),
+        (3, "other", "others: 3 smaller ones."),
         (0, "work", "its own work, in data.py:3 step: 100 % of 1 sample"),
     ]
 
