@@ -27,8 +27,8 @@ from otel_gpu.demo.steady import STEP_NS, start_worker, step
 
 # To sort it takes less than a millisecond, and nothing can take the GIL meanwhile.
 _PIXELS = [number * 7919 % 4001 for number in range(4001)]
-_COLLECTION_NS = 40 * MS
-_MORE_OBJECTS = 100_000
+_COLLECTION_NS = 80 * MS
+_MORE_OBJECTS = 200_000
 
 
 def slow_augment(cpu_ns: int) -> None:
@@ -119,7 +119,7 @@ def gil_holder(trainer: Trainer) -> None:
 
 
 def garbage_collection(trainer: Trainer) -> None:
-    """A large heap is collected between two launches, for 40 ms or more."""
+    """A large heap is collected between two launches, for 80 ms or more."""
     # Not before it is asked for.
     gc.disable()
     heap: list[list[None]] = []

@@ -21,6 +21,10 @@ from otel_gpu.export.profile_encoder import EncodedProfile, ProfileEncoder, Take
 
 # Of all processes together; at the usual rate those of minutes.
 _MOST_SAMPLES = 65_536
+# Of one sample: what a value can be.
+_MOST_WEIGHT_NS = (1 << 63) - 1
+# How long a sample waits for the end of the call or gap that it was taken in.
+_SETTLE_NS = 1_000_000_000
 
 
 class Profiles:
@@ -75,13 +79,16 @@ class Profiles:
         if unix_ns < self._due_unix_ns:
             return
         if self._due_unix_ns:
-            self.flush()
+            settled_unix_ns = unix_ns - min(_SETTLE_NS, self._interval_ns)
+            for process in tuple(self._taken):
+                self._make(process, settled_unix_ns)
         self._due_unix_ns = unix_ns + self._interval_ns
 
     def _add(self, activity: SampleActivity) -> None:
         process, event, unix_ns, functions, stack = activity[:5]
         ids = self._ids.around_sample(event)
-        taken = Taken(unix_ns, event.weight_ns, event.tid, event.comm, functions, stack, *ids)
+        weight_ns = min(event.weight_ns, _MOST_WEIGHT_NS)
+        taken = Taken(unix_ns, weight_ns, event.tid, event.comm, functions, stack, *ids)
         self._taken.setdefault(process, []).append(taken)
         self._count += 1
         if self._count >= _MOST_SAMPLES:
@@ -98,8 +105,12 @@ class Profiles:
             if is_inside and not sample.span_id:
                 taken[position] = sample._replace(trace_id=gap.trace_id, span_id=gap.span_id)
 
-    def _make(self, process: ProcessImage) -> None:
+    def _make(self, process: ProcessImage, before_unix_ns: int | None = None) -> None:
         taken = self._taken.pop(process, [])
+        if before_unix_ns is not None:
+            if later := [sample for sample in taken if sample.unix_ns >= before_unix_ns]:
+                self._taken[process] = later
+            taken = [sample for sample in taken if sample.unix_ns < before_unix_ns]
         self._count -= len(taken)
         encoder: ProfileEncoder | None = None
         for sample in taken:

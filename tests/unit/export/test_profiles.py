@@ -154,15 +154,15 @@ def test_a_profile_is_made_every_interval_and_at_the_end_of_its_process():
     assert gathered.made == []
 
     gathered.take(counters(30))
-    assert gathered.weights_ns() == [20 * MS, 7]
+    assert gathered.weights_ns() == [10 * MS, 7]
     gathered.take(sample(loader, 31 * SECOND), ended(trainer, 31), ended(loader, 31))
-    assert gathered.weights_ns()[2:] == [10 * MS]
+    assert gathered.weights_ns()[2:] == [10 * MS, 10 * MS]
     gathered.profiles.flush()
 
     requests = [ExportProfilesServiceRequest.FromString(data) for data in gathered.made]
     resources = [attributes_of(one.resource_profiles[0].resource.attributes) for one in requests]
-    assert [one["process.pid"] for one in resources] == [42, 43, 43]
-    assert len({read(data)[0].profile_id for data in gathered.made}) == 3
+    assert [one["process.pid"] for one in resources] == [42, 43, 42, 43]
+    assert len({read(data)[0].profile_id for data in gathered.made}) == 4
 
 
 def test_a_sample_is_linked_to_the_call_and_the_gap_that_it_was_taken_in():
@@ -196,6 +196,27 @@ def test_a_sample_is_linked_to_the_call_and_the_gap_that_it_was_taken_in():
     assert quick.span_id == IDS.of_call(quick.event)[1]
 
 
+def test_a_call_may_end_after_the_profile_of_what_was_before():
+    """A second is enough for nearly all calls; samples in one are linked all the same."""
+    trainer = image()
+    launch = call(trainer, "cudaLaunchKernel", 29 * SECOND, 2 * SECOND)
+    between = gap(trainer, "cudaLaunchKernel", "cudaFree", 39 * SECOND + MS, 41 * SECOND)
+    gathered = Gathered(launch.span_id, between.span_id).take(
+        counters(20),
+        sample(trainer, 21 * SECOND, stack=call_stack()),
+        sample(trainer, 29 * SECOND + MS, stack=call_stack(), root_start_ktime_ns=29 * SECOND),
+        counters(30),
+        launch,
+        sample(trainer, 39 * SECOND + 2 * MS, stack=call_stack()),
+        counters(40),
+        between,
+    )
+    gathered.profiles.flush()
+
+    links = [[one.link[1] for one in read(data)[1]] for data in gathered.made]
+    assert links == [[b""], [launch.span_id], [between.span_id]]
+
+
 def test_a_large_profile_is_several():
     """A receiver takes requests up to a size; nothing is lost for that."""
     trainer, gathered = image(), Gathered(most_bytes=20_000)
@@ -207,6 +228,19 @@ def test_a_large_profile_is_several():
     assert len(gathered.made) > 3
     assert max(map(len, gathered.made)) <= 20_000
     assert sum(gathered.weights_ns()) == 400 * 10 * MS
+
+
+def test_a_forged_weight_costs_no_profile():
+    """A record has 64 bits for it, and a value of OTLP one less: it is as large as can be."""
+    trainer = image()
+    gathered = Gathered().take(
+        sample(trainer, SECOND, stack=call_stack(), weight_ns=2**64 - 1),
+        sample(trainer, 2 * SECOND, stack=call_stack(), weight_ns=7),
+    )
+    gathered.profiles.flush()
+
+    (sent,) = read(gathered.made[0])[1]
+    assert [weight_ns for _, weight_ns in sent.values] == [2**63 - 1, 7]
 
 
 def test_what_waits_is_bounded(monkeypatch):
