@@ -286,10 +286,10 @@ def stall(
 def sample(
     process,
     ktime_ns,
-    stack=None,
+    weight_ns=10 * MS,
     *,
     functions=(),
-    weight_ns=10 * MS,
+    stack=None,
     in_call=None,
     **event,
 ):

@@ -5,7 +5,7 @@ What is said rests on an effect: a request that failed. How fragmented memory is
 itself, for it always is: the largest hole is a few percent of what is free in healthy programs too.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -30,8 +30,8 @@ _SMALL_SEGMENT_BYTES = 2 << 20
 _BLOCK_BYTES = 512
 # Of a device: what others take that is worth a name. The process's own context is less.
 _OTHERS_SHARE = 0.1
-# Of segments, for each that was mapped; more of both are in no program, and take minutes.
-_MAX_VISITS = 20_000_000
+# Of addresses, in so many at once, while segments are undone; more are in no program.
+_MAX_MOVED, _MOVED_AT_ONCE = 5_000_000, 64
 
 
 class Cause(StrEnum):
@@ -196,9 +196,7 @@ def _segments_before(
     later = snapshot.operations.part(at + 1, len(snapshot.operations))
     if not len(later):
         return snapshot.segments
-    known = {segment.address: segment for segment in snapshot.segments}
-    _undo(known, later)
-    known = {segment.address: segment for segment in _merged(known)}
+    known = _Layout(snapshot.segments).before(later)
     starts = sorted(known)
     blocks: dict[int, list[Block]] = {start: [] for start in starts}
     for address, one in live.items():
@@ -212,52 +210,76 @@ def _segments_before(
     return tuple(known[start]._replace(blocks=tuple(blocks[start])) for start in starts)
 
 
-def _undo(known: dict[int, Segment], later: Operations) -> None:
-    visits = 0
-    for at in range(len(later) - 1, -1, -1):
-        action = later.actions[at]
-        if action < Action.SEGMENT_ALLOCATE or action > Action.SEGMENT_UNMAP:
-            continue
-        address, size_bytes = later.addresses[at], later.sizes_bytes[at]
-        if action == Action.SEGMENT_ALLOCATE:
-            known.pop(address, None)
-        elif action in (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP):
-            is_small = size_bytes <= _SMALL_SEGMENT_BYTES
-            can_grow = action == Action.SEGMENT_UNMAP
-            made = Segment(
-                0, address, size_bytes, later.streams[at], (0, 0), is_small, can_grow, ()
-            )
-            known.setdefault(address, made)
-        elif (visits := visits + len(known)) < _MAX_VISITS:
-            _unmap(known, address, address + size_bytes)
+class _Layout:
+    """Where segments lie, while what was done to them is undone."""
 
+    def __init__(self, segments: Sequence[Segment]) -> None:
+        self._known = {segment.address: segment for segment in segments}
+        self._starts = sorted(self._known)
 
-def _merged(known: dict[int, Segment]) -> Iterator[Segment]:
-    """Yield segments by address; what was mapped one after the other is one segment."""
-    last: Segment | None = None
-    for _, segment in sorted(known.items()):
-        if last is not None and last.is_expandable and segment.is_expandable:
-            is_next = last.address + last.size_bytes == segment.address
-            if is_next and (last.stream, last.pool) == (segment.stream, segment.pool):
+    def before(self, later: Operations) -> dict[int, Segment]:
+        """Return the segments by address, as they were before operations."""
+        moved = 0
+        for at in range(len(later) - 1, -1, -1):
+            action, address = later.actions[at], later.addresses[at]
+            size_bytes = later.sizes_bytes[at]
+            if not Action.SEGMENT_ALLOCATE <= action <= Action.SEGMENT_UNMAP:
+                continue
+            moved += 1 + len(self._starts) // _MOVED_AT_ONCE
+            if moved > _MAX_MOVED:
+                break
+            if action == Action.SEGMENT_ALLOCATE:
+                self._remove(address)
+            elif action == Action.SEGMENT_MAP:
+                self._cut(address, address + size_bytes)
+            else:
+                is_small = size_bytes <= _SMALL_SEGMENT_BYTES
+                can_grow = action == Action.SEGMENT_UNMAP
+                stream = later.streams[at]
+                self._add(Segment(0, address, size_bytes, stream, (0, 0), is_small, can_grow, ()))
+        return {segment.address: segment for segment in self._merged()}
+
+    def _add(self, segment: Segment) -> None:
+        if segment.address not in self._known:
+            self._known[segment.address] = segment
+            insort(self._starts, segment.address)
+
+    def _remove(self, address: int) -> None:
+        if self._known.pop(address, None) is not None:
+            del self._starts[bisect_left(self._starts, address)]
+
+    def _cut(self, start: int, end: int) -> None:
+        """Take a stretch away from the segments that it is of, which may leave parts of them."""
+        first = max(0, bisect_right(self._starts, start) - 1)
+        last = bisect_left(self._starts, end)
+        for address in self._starts[first:last]:
+            segment = self._known[address]
+            if address + segment.size_bytes <= start:
+                continue
+            self._remove(address)
+            for left in _rest(segment, start, end):
+                self._add(left)
+
+    def _merged(self) -> Iterator[Segment]:
+        """Yield segments by address; what was mapped one after the other is one segment."""
+        last: Segment | None = None
+        for address in self._starts:
+            segment = self._known[address]
+            if last is not None and _goes_on(last, segment):
                 last = last._replace(size_bytes=last.size_bytes + segment.size_bytes)
                 continue
+            if last is not None:
+                yield last
+            last = segment
         if last is not None:
             yield last
-        last = segment
-    if last is not None:
-        yield last
 
 
-def _unmap(known: dict[int, Segment], start: int, end: int) -> None:
-    """Take a stretch away from the segments that it is of, which may leave parts of them."""
-    for segment in [one for one in known.values() if _overlaps(one, start, end)]:
-        del known[segment.address]
-        for left in _rest(segment, start, end):
-            known[left.address] = left
-
-
-def _overlaps(segment: Segment, start: int, end: int) -> bool:
-    return segment.address < end and start < segment.address + segment.size_bytes
+def _goes_on(segment: Segment, following: Segment) -> bool:
+    can_grow = segment.is_expandable and following.is_expandable
+    is_next = segment.address + segment.size_bytes == following.address
+    is_same_pool = (segment.stream, segment.pool) == (following.stream, following.pool)
+    return can_grow and is_next and is_same_pool
 
 
 def _rest(segment: Segment, start: int, end: int) -> Iterator[Segment]:

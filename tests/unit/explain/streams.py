@@ -119,7 +119,9 @@ def sampled(counts, at_ms, every_ms=10, process=TRAINER, tid=None, start=START, 
     stacks = [stack for stack, count in counts.items() for _ in range(count)]
     tid = process.pid if tid is None else tid
     return [
-        sample(process, start + round((at_ms + number * every_ms) * MS), stack, tid=tid, **event)
+        sample(
+            process, start + round((at_ms + number * every_ms) * MS), stack=stack, tid=tid, **event
+        )
         for number, stack in enumerate(stacks)
     ]
 
