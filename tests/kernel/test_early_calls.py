@@ -99,4 +99,5 @@ def test_calls_of_a_program_that_works_are_none(
     assert finished.returncode == 0, finished.stderr
     assert calls(receiver, API, subject.pid) > 0
     assert spans(receiver, OPEN, subject.pid) == []
-    assert losses(receiver) == {}
+    # Probes of returns are placed before those of entries: a call that begins in between has none.
+    assert losses(receiver).keys() <= {"no_entry"}
