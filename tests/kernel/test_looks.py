@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import resources
@@ -32,6 +33,18 @@ SCHEMA = json.loads(
     resources.files("otel_gpu.findings").joinpath("threads_schema.json").read_text("utf-8")
 )
 NS_PER_S = 1_000_000_000
+BUSY = """
+import threading
+def fib(n):
+    return n if n < 2 else fib(n - 1) + fib(n - 2)
+def work():
+    while True:
+        fib(18)
+for _ in range(3):
+    threading.Thread(target=work, daemon=True).start()
+print("{}", flush=True)
+work()
+"""
 
 
 @contextmanager
@@ -156,6 +169,25 @@ def test_frames_of_every_python_are_seen(stubs: StubLibraries, python: str) -> N
     assert [frame.function for frame in frames] == ["step", "train", "<module>"]
     assert frames[0].line == line
     assert {frame.file for frame in frames} == {str(SCRIPT)}
+
+
+def test_threads_that_run_have_only_frames_of_their_own() -> None:
+    """Their stacks change while they are looked at, and what is seen is said to be a moment old."""
+    with Subject((sys.executable, "-c", BUSY)) as subject:
+        reports = [look_at_processes(Config(), [subject.pid]) for _ in range(10)]
+        assert not was_stopped(subject.pid)
+
+    threads = [thread for report in reports for thread in report.threads]
+    assert all(thread.is_late for thread in threads if thread.state == "on_cpu")
+    seen = {
+        frame.function.rpartition(".")[2]
+        for thread in threads
+        if thread.stack
+        for frame in thread.stack.frames
+        if frame.kind == PYTHON
+    }
+    threading = {"run", "_bootstrap_inner", "_bootstrap"}
+    assert {"fib", "work", "<module>"} <= seen <= {"fib", "work", "<module>", *threading}
 
 
 def test_native_threads_are_seen(stubs: StubLibraries) -> None:
