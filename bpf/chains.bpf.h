@@ -68,20 +68,14 @@ static __noinline int add_link(struct thread *thread, const struct wait_link *li
 	return 0;
 }
 
-/* Moments between which another thread is looked at. */
-struct stretch {
-	__u64 from_ktime_ns;
-	__u64 to_ktime_ns;
-};
-
-/* How much of it is between two other moments. */
-static __always_inline __u64 overlap(const struct stretch *stretch, __u64 from_ktime_ns,
+/* How much of what is divided is between two other moments. */
+static __always_inline __u64 overlap(const struct division *division, __u64 from_ktime_ns,
 				     __u64 to_ktime_ns)
 {
-	if (from_ktime_ns < stretch->from_ktime_ns)
-		from_ktime_ns = stretch->from_ktime_ns;
-	if (to_ktime_ns > stretch->to_ktime_ns)
-		to_ktime_ns = stretch->to_ktime_ns;
+	if (from_ktime_ns < division->from_ktime_ns)
+		from_ktime_ns = division->from_ktime_ns;
+	if (to_ktime_ns > division->to_ktime_ns)
+		to_ktime_ns = division->to_ktime_ns;
 	return from_ktime_ns < to_ktime_ns ? to_ktime_ns - from_ktime_ns : 0;
 }
 
@@ -93,17 +87,6 @@ static __always_inline __u64 share_of(__u64 time_ns, __u64 overlap_ns, __u64 len
 		return time_ns;
 	return time_ns * overlap_ns / length_ns;
 }
-
-/* A wait that is being divided. */
-struct division {
-	struct stretch stretch;
-	__u64 unbooked_ns;
-	__u64 left_ns;	    /* of what has not been looked at */
-	__u64 small_ns;	    /* of what was too short for a part */
-	__u64 run_queue_ns; /* of the waker's, which becomes one part in the end */
-	__u64 floor_ns;	    /* of a part */
-	__u64 ended;	    /* 1 until a part is booked: it is one wait */
-};
 
 /*
  * Book what is small as the part at hand, which says what the last one did. This and what comes
@@ -150,23 +133,22 @@ static __always_inline void end_by(struct wait_link *link, __u32 pid, __u32 tid,
 }
 
 /* Look at one of the waker's links. Returns whether what is small is now a part. */
-__weak __noinline int look_at_link(struct thread *thread, const struct thread *waker,
-				   struct division *division, __u32 number)
+__weak __noinline int look_at_link(struct division *division, struct thread *thread,
+				   const struct thread *waker, __u32 number)
 {
 	__u64 length_ns, overlap_ns, blocked_ns, waited_ns;
 	const struct wait_link *link;
 	struct wait_link *part;
 
-	if (!thread || !waker || !division)
+	if (!division || !thread || !waker)
 		return 0;
 	link = &waker->links[number % MAX_LINKS];
 	length_ns = link->end_ktime_ns - link->start_ktime_ns;
-	overlap_ns = overlap(&division->stretch, link->start_ktime_ns, link->end_ktime_ns);
+	overlap_ns = overlap(division, link->start_ktime_ns, link->end_ktime_ns);
 	if (!link->start_ktime_ns || !overlap_ns)
 		return 0;
-	if (division->stretch.from_ktime_ns >= link->last_ktime_ns) {
-		blocked_ns =
-			overlap(&division->stretch, link->last_ktime_ns, link->runnable_ktime_ns);
+	if (division->from_ktime_ns >= link->last_ktime_ns) {
+		blocked_ns = overlap(division, link->last_ktime_ns, link->runnable_ktime_ns);
 		waited_ns = overlap_ns - blocked_ns;
 	} else {
 		blocked_ns = share_of(link->blocked_ns, overlap_ns, length_ns);
@@ -192,14 +174,11 @@ __weak __noinline int look_at_link(struct thread *thread, const struct thread *w
 	return 1;
 }
 
-/* Divide a wait that another watched thread ended. */
+/* Divide a wait that another watched thread ended. The thread runs here: no other CPU does this. */
 __weak __noinline int divide_wait(struct thread *thread, const struct thread *waker,
 				  __u64 runnable_ktime_ns, __u64 unbooked_ns)
 {
-	struct division division = {
-		.unbooked_ns = unbooked_ns,
-		.ended = 1,
-	};
+	struct division *division;
 	struct wait_link *part;
 	struct times_key key;
 	struct wait_link *slices;
@@ -207,6 +186,10 @@ __weak __noinline int divide_wait(struct thread *thread, const struct thread *wa
 
 	if (!thread || !waker)
 		return 0;
+	division = &thread->division;
+	__builtin_memset(division, 0, sizeof(*division));
+	division->unbooked_ns = unbooked_ns;
+	division->ended = 1;
 	key = key_of_wait(thread);
 	key.who_pid = waker->pid;
 	key.who_tid = waker->tid;
@@ -214,10 +197,10 @@ __weak __noinline int divide_wait(struct thread *thread, const struct thread *wa
 	start_ktime_ns = thread->off_ktime_ns;
 	/* One that is not woken now may be off a CPU already for something else. */
 	if (start_ktime_ns && runnable_ktime_ns > start_ktime_ns)
-		division.left_ns = runnable_ktime_ns - start_ktime_ns;
+		division->left_ns = runnable_ktime_ns - start_ktime_ns;
 	if (thread->slices_ns) {
 		start_ktime_ns = thread->slices_start_ktime_ns;
-		division.left_ns += thread->slices_ns;
+		division->left_ns += thread->slices_ns;
 		thread->slices_ns = 0;
 		/* The links of this wait take the place of the one of its slices. */
 		thread->next_link--;
@@ -225,50 +208,50 @@ __weak __noinline int divide_wait(struct thread *thread, const struct thread *wa
 		slices_run_queue_ns = slices->run_queue_ns;
 		slices->start_ktime_ns = 0;
 	}
-	division.floor_ns = division.left_ns / PART_ONE_IN;
+	division->floor_ns = division->left_ns / PART_ONE_IN;
 	part->start_ktime_ns = start_ktime_ns;
 	part->run_queue_ns = 0;
-	division.stretch.from_ktime_ns = start_ktime_ns;
-	division.stretch.to_ktime_ns = runnable_ktime_ns;
-	if (division.left_ns >= SHORT_NS) {
+	division->from_ktime_ns = start_ktime_ns;
+	division->to_ktime_ns = runnable_ktime_ns;
+	if (division->left_ns >= SHORT_NS) {
 		__u64 since_ktime_ns = waker->links_ktime_ns;
 
 		if (since_ktime_ns > runnable_ktime_ns)
 			since_ktime_ns = runnable_ktime_ns;
 		if (since_ktime_ns > start_ktime_ns) {
-			division.small_ns = since_ktime_ns - start_ktime_ns;
+			division->small_ns = since_ktime_ns - start_ktime_ns;
 			/* Between slices it was not blocked. */
-			if (division.small_ns > division.left_ns)
-				division.small_ns = division.left_ns;
-			division.left_ns -= division.small_ns;
-			if (division.small_ns >= division.floor_ns) {
+			if (division->small_ns > division->left_ns)
+				division->small_ns = division->left_ns;
+			division->left_ns -= division->small_ns;
+			if (division->small_ns >= division->floor_ns) {
 				end_by(part, 0, 0, STATE_NONE);
-				book_part(&division, &key, thread, waker);
+				book_part(division, &key, thread, waker);
 			}
 		}
 		for (__u32 i = 0; i < MAX_LINKS; i++) {
-			if (look_at_link(thread, waker, &division, waker->next_link + i))
-				book_part(&division, &key, thread, waker);
+			if (look_at_link(division, thread, waker, waker->next_link + i))
+				book_part(division, &key, thread, waker);
 		}
-		division.small_ns += division.run_queue_ns;
-		if (division.small_ns && division.small_ns >= division.floor_ns) {
+		division->small_ns += division->run_queue_ns;
+		if (division->small_ns && division->small_ns >= division->floor_ns) {
 			end_by(part, waker->pid, waker->tid, STATE_RUN_QUEUE);
-			book_part(&division, &key, thread, waker);
+			book_part(division, &key, thread, waker);
 		}
 	}
-	if (division.ended) { /* no part yet */
-		division.left_ns += division.small_ns;
-		division.small_ns = 0;
-	} else if (division.left_ns < division.floor_ns) {
-		division.small_ns += division.left_ns;
-		division.left_ns = 0;
+	if (division->ended) { /* no part yet */
+		division->left_ns += division->small_ns;
+		division->small_ns = 0;
+	} else if (division->left_ns < division->floor_ns) {
+		division->small_ns += division->left_ns;
+		division->left_ns = 0;
 	}
-	if (division.small_ns)
-		book_part(&division, &key, thread, waker);
-	if (division.left_ns) {
+	if (division->small_ns)
+		book_part(division, &key, thread, waker);
+	if (division->left_ns) {
 		end_by(part, waker->pid, waker->tid, STATE_ON_CPU);
-		division.small_ns = division.left_ns;
-		book_part(&division, &key, thread, waker);
+		division->small_ns = division->left_ns;
+		book_part(division, &key, thread, waker);
 	}
 	thread->links[(thread->next_link - 1) % MAX_LINKS].run_queue_ns += slices_run_queue_ns;
 	return 0;

@@ -786,6 +786,18 @@ struct wait_link {
 	__u8 padding[6];
 };
 
+/* A wait that is being divided. */
+struct division {
+	__u64 from_ktime_ns;
+	__u64 to_ktime_ns;
+	__u64 unbooked_ns;
+	__u64 left_ns;	    /* of what has not been looked at */
+	__u64 small_ns;	    /* of what was too short for a part */
+	__u64 run_queue_ns; /* of the waker's, which becomes one part in the end */
+	__u64 floor_ns;	    /* of a part */
+	__u64 ended;	    /* 1 until a part is booked: it is one wait */
+};
+
 struct thread {
 	__u64 image_ktime_ns;
 	/* Up to when its time is in the account, and OFF_CPU if it is off a CPU since; 0: it was not
@@ -851,7 +863,9 @@ struct thread {
 	struct kept_waits kept[MAX_KEPT];
 	struct cpu_time on_cpu[MAX_PLACES];
 	struct wait_link links[MAX_LINKS];
-	struct wait_link part;			  /* being made: too large for the BPF stack */
+	/* Too large for the BPF stack, as is the part of a wait that is being made. */
+	struct division division;
+	struct wait_link part;
 	struct interval intervals[MAX_INTERVALS]; /* the longest of this call or gap */
 	struct open_call calls[MAX_DEPTH];
 };

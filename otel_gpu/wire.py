@@ -343,6 +343,10 @@ WAIT_LINK = CStruct(
     "start_ktime_ns:Q last_ktime_ns:Q runnable_ktime_ns:Q end_ktime_ns:Q blocked_ns:Q "
     "run_queue_ns:Q end_pid:I end_tid:I kernel_stack:i system_call:i state:B flags:B 6x"
 )
+DIVISION = CStruct(
+    "from_ktime_ns:Q to_ktime_ns:Q unbooked_ns:Q left_ns:Q small_ns:Q run_queue_ns:Q floor_ns:Q "
+    "ended:Q"
+)
 THREAD = CStruct(
     "image_ktime_ns:Q booked:Q links_ktime_ns:Q slices_start_ktime_ns:Q slices_end_ktime_ns:Q "
     "slices_ns:Q off_ktime_ns:Q runnable_ktime_ns:Q blocked_ns:Q run_queue_ns:Q "
@@ -355,6 +359,8 @@ THREAD = CStruct(
     "shared_resource:I last_descriptor:i last_resource:I last_shared_resource:I slices_place:I "
     "slices_kernel_stack:i slices_system_call:i waits_for_io:I last_api:H switch_type:B sampled:B "
     "culprit_comm:16s waker_comm:16s comm:16s kept:192s on_cpu:192s links:576s "
+    "division.from_ktime_ns:Q division.to_ktime_ns:Q division.unbooked_ns:Q division.left_ns:Q "
+    "division.small_ns:Q division.run_queue_ns:Q division.floor_ns:Q division.ended:Q "
     "part.start_ktime_ns:Q part.last_ktime_ns:Q part.runnable_ktime_ns:Q part.end_ktime_ns:Q "
     "part.blocked_ns:Q part.run_queue_ns:Q part.end_pid:I part.end_tid:I part.kernel_stack:i "
     "part.system_call:i part.state:B part.flags:B 6x intervals:480s calls:896s"
