@@ -21,6 +21,9 @@ ENVIRONMENT = {
     # Several in the seconds that it takes.
     "OTEL_GPU_EXPORT_PROFILE_INTERVAL_S": "0.5",
     "OTEL_GPU_CAPTURE_SNAPSHOT_INTERVAL_S": "0.2",
+    # What the loop does inside calls is short.
+    "OTEL_GPU_SAMPLES_RATE_HZ": "997",
+    "OTEL_GPU_SAMPLES_STACKS_PER_SECOND": "1994",
 }
 NO_LINK = (b"", b"")
 

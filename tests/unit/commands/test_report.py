@@ -156,9 +156,14 @@ def test_flame_graphs_are_of_the_calls_and_of_the_waits(capsys):
     page = page_of(capsys, recording_path("training"))
 
     titles = re.findall('<h3 class="flame-title">(.*?)</h3>', page)
-    assert titles == ["CUDA calls", "Waits of threads"]
+    assert titles == [
+        "CUDA calls",
+        "Waits of threads",
+        "Threads on CPUs",
+        "Threads on and off CPUs",
+    ]
     assert "<title>fragmentation_pattern (/app/train.py:74)\n2 ms (11.9%)</title>" in page
-    assert Seen(page).elements.count(("svg", SVG)) == 2
+    assert Seen(page).elements.count(("svg", SVG)) == 4
 
 
 def test_where_samples_were_taken_time_on_cpus_is_drawn_too(capsys, tmp_path):

@@ -215,7 +215,7 @@ def test_what_makes_no_sense_is_refused(recording, capsys, arguments, message):
 def test_a_capture_without_samples_has_no_graph_of_cpus(capsys, tmp_path):
     """The list is printed, and says why; an empty profile is an error."""
     path = tmp_path / "p.pb.gz"
-    old = str(recording_path("training"))
+    old = str(recording_path("neighbours"))
 
     assert cli.main(["stacks", old, "--by", "cpu", "--pprof", str(path)]) == 1
 
