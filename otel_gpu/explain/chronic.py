@@ -20,8 +20,9 @@ account of its threads' time says all the same how long it waited, and for whom.
 #
 # A process that mostly waits for its device loses nothing by what the host does meanwhile. The device
 # has nothing to do after a synchronize call, until the next launch, and so has lost what keeps the
-# thread from going on there, or from returning from that call. What the driver does inside of other calls is its own affair, and the first call of an API is
-# warm-up. The work of a process that mostly waits for requests keeps nobody from anything.
+# thread from going on there, or from returning from that call. What the driver does inside of other
+# calls is its own affair, and the first call of an API is warm-up. The work of a process that mostly
+# waits for requests keeps nobody from anything.
 
 from collections import deque
 from collections.abc import Iterable, Iterator
