@@ -19,6 +19,7 @@ SLOW = [name for name, one in SCENARIOS.items() if one.is_steady and name not in
 SAME = {"preemption": "run_queue"}
 TOLERANCE = 0.10
 MOST_UNKNOWN = 0.05
+WORK = ("host", "host_work")
 
 
 def process_of(blame: Blame) -> Mapping[str, Any]:
@@ -110,7 +111,8 @@ def nodes(node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def unknown_share(tree: Mapping[str, Any]) -> float:
-    """How much of the time nothing is known about."""
-    return float(
-        sum(one["share"] for one in nodes(tree) if one["state"] in ("unknown", "unexplained"))
-    )
+    """How much of the time nothing is known about; of work, the time is, whatever its lines are."""
+    if tree["state"] in WORK:
+        return 0.0
+    own = tree["share"] if tree["state"] in ("unknown", "unexplained") else 0.0
+    return float(own + sum(map(unknown_share, tree["children"])))
