@@ -23,7 +23,7 @@ from otel_gpu.demo.loop import (
     run_queue_ns,
     unqueued_ns,
 )
-from otel_gpu.demo.steady import STEP_NS, start_worker, step
+from otel_gpu.demo.steady import STEP_NS, step, wait_for_loader, work_between_steps
 
 # To sort it takes less than a millisecond, and nothing can take the GIL meanwhile.
 _PIXELS = [number * 7919 % 4001 for number in range(4001)]
@@ -64,27 +64,17 @@ def busy_loader(trainer: Trainer) -> None:
         prepare(STEP_NS // 5)
         slow_augment(STEP_NS - STEP_NS // 5)
 
-    worker, batches = start_worker(trainer, load, batches=1)
-    place = place_of(slow_augment)
-    for _ in range(STEPS):
-        start_ns = unqueued_ns()
-        batches.get()
-        waited_ns = unqueued_ns() - start_ns
-        via = {"kind": "host_work", "time_ns": waited_ns, "pid": worker, "tid": worker}
-        trainer.lose("ipc", waited_ns, pid=worker, via=via | {"place": place})
-        step(trainer)
+    wait_for_loader(trainer, load, place_of(slow_augment))
 
 
 def slow_python(trainer: Trainer) -> None:
     """Every step works 20 ms in Python between two launches, mostly in one line."""
-    place = place_of(tokenise)
-    for _ in range(STEPS):
-        start_ns = time.thread_time_ns()
+
+    def work() -> None:
         prepare(STEP_NS // 5)
         tokenise(STEP_NS - STEP_NS // 5)
-        lost_ns = time.thread_time_ns() - start_ns
-        trainer.lose("host_work", lost_ns, place=place)
-        step(trainer)
+
+    work_between_steps(trainer, work, place_of(tokenise))
 
 
 def gil_holder(trainer: Trainer) -> None:

@@ -55,10 +55,14 @@ def steady_sleep(trainer: Trainer) -> None:
 
 def steady_host_work(trainer: Trainer) -> None:
     """Every step works 20 ms in Python between two launches."""
-    place = place_of(compute, lines=2)
+    work_between_steps(trainer, lambda: compute(STEP_NS), place_of(compute, lines=2))
+
+
+def work_between_steps(trainer: Trainer, work: Act, place: dict[str, Any]) -> None:
+    """Work before every step, at a place."""
     for _ in range(STEPS):
         start_ns = time.thread_time_ns()
-        compute(STEP_NS)
+        work()
         lost_ns = time.thread_time_ns() - start_ns
         trainer.lose("host_work", lost_ns, place=place)
         step(trainer)
@@ -66,8 +70,12 @@ def steady_host_work(trainer: Trainer) -> None:
 
 def steady_loader(trainer: Trainer) -> None:
     """Every step waits for a data loader, whose worker burns the CPU for 20 ms."""
-    worker, batches = start_worker(trainer, lambda: compute(STEP_NS), batches=1)
-    place = place_of(compute, lines=2)
+    wait_for_loader(trainer, lambda: compute(STEP_NS), place_of(compute, lines=2))
+
+
+def wait_for_loader(trainer: Trainer, load: Act, place: dict[str, Any]) -> None:
+    """Wait before every step for a data loader, whose worker works at a place."""
+    worker, batches = start_worker(trainer, load, batches=1)
     for _ in range(STEPS):
         start_ns = unqueued_ns()
         batches.get()
