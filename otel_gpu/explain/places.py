@@ -26,7 +26,7 @@ from otel_gpu.enrich.activities import (
 )
 from otel_gpu.explain.states import state_of
 from otel_gpu.ledger.lines import Lines
-from otel_gpu.ledger.samples import AT_WORK, SampleSums
+from otel_gpu.ledger.samples import AT_WORK, KnownStacks, SampleSums
 from otel_gpu.probe_table import API_BY_NUMBER
 from otel_gpu.stacks.frames import Frame
 
@@ -68,7 +68,10 @@ class Places:
         self._size = 0
         # By thread, when its latest gap ended, and how long it worked in it.
         self._gaps: OrderedDict[tuple[int, int], tuple[int, int]] = OrderedDict()
-        self._samples, self._older_samples = SampleSums(), SampleSums()
+        # A stretch meets the stacks of the one before again.
+        self._stacks = KnownStacks()
+        self._samples = SampleSums(stacks=self._stacks)
+        self._older_samples = SampleSums(stacks=self._stacks)
         self._left_out = 0
 
     def observe(self, activity: Activity) -> None:
@@ -145,7 +148,7 @@ class Places:
         """Begin anew; what was seen until now counts where nothing else was seen, until next time."""
         self._older, self._processes, self._size = self._processes, OrderedDict(), 0
         self._left_out += self._samples.left_out
-        self._older_samples, self._samples = self._samples, SampleSums()
+        self._older_samples, self._samples = self._samples, SampleSums(stacks=self._stacks)
 
     def _observe_stall(self, activity: StallActivity, stack: CallStack) -> None:
         event, pid = activity.event, activity.event.pid

@@ -13,6 +13,7 @@ from otel_gpu import wire
 from otel_gpu.enrich.activities import CallStack, ImageKey, SampleActivity
 from otel_gpu.enrich.known_work import find_work
 from otel_gpu.ledger.lines import NOWHERE, KnownStack, Lines, LineSums, Where, merge
+from otel_gpu.recent import Recent
 
 MAX_SAMPLES = 16_384
 """Samples whose moments are kept: over a minute of what a whole host may take."""
@@ -33,21 +34,20 @@ _MOST_STACKS = 16_384
 _OLD_NS = 30_000_000_000
 
 
-class _Stacks:
-    """Knows the work of stacks, each looked at once."""
+class KnownStacks:
+    """The work of stacks, each looked at once; bounded."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[int, KnownStack] = OrderedDict()
+        self._known: Recent[int, KnownStack] = Recent(_MOST_STACKS)
 
     def find(self, stack: CallStack | None) -> KnownStack:
+        """Return what is known of a stack; None is one that was lost."""
         if stack is None:
             return NOWHERE
         known = self._known.get(stack.id)
         # An id of a forged recording may come to stand for another stack.
         if known is None or known.stack is None or known.stack.frames is not stack.frames:
             known = self._known[stack.id] = _look_at(stack)
-            if len(self._known) > _MOST_STACKS:
-                self._known.popitem(last=False)
         return known
 
 
@@ -85,7 +85,7 @@ class Samples:
 
     def __init__(self, most: int = MAX_SAMPLES) -> None:
         self._most = most
-        self._stacks = _Stacks()
+        self._stacks = KnownStacks()
         self._tracks: dict[Thread, _Track] = {}
         self._tids: dict[int, set[int]] = {}
         # In the order of arrival; may name what was forgotten since.
@@ -186,14 +186,15 @@ class SampleSums:
 
     Args:
         most: How many threads are kept, those that were seen last.
+        stacks: Whose stacks these are as well; None: only its own.
 
     Attributes:
         left_out: Samples of threads that found no room.
     """
 
-    def __init__(self, most: int = MAX_THREADS) -> None:
+    def __init__(self, most: int = MAX_THREADS, stacks: KnownStacks | None = None) -> None:
         self._most = most
-        self._stacks = _Stacks()
+        self._stacks = stacks or KnownStacks()
         self._threads: OrderedDict[tuple[int, int, int], LineSums] = OrderedDict()
         self._by_pid: dict[int, dict[tuple[int, int, int], LineSums]] = {}
         self.left_out = 0
