@@ -253,7 +253,7 @@ __weak __noinline int divide_wait(struct thread *thread, const struct thread *wa
 		division->small_ns = division->left_ns;
 		book_part(division, &key, thread, waker);
 	}
-	thread->links[(thread->next_link - 1) % MAX_LINKS].run_queue_ns += slices_run_queue_ns;
+	latest_link(thread)->run_queue_ns += slices_run_queue_ns;
 	return 0;
 }
 
@@ -385,7 +385,7 @@ static __noinline int keep_slice(struct thread *thread, __u64 runnable_ktime_ns,
 	thread->slices_place = (__u32)key.context << 16 | key.api;
 	thread->slices_kernel_stack = key.kernel_stack;
 	thread->slices_system_call = key.system_call;
-	link = &thread->links[(thread->next_link - 1) % MAX_LINKS];
+	link = latest_link(thread);
 	link->runnable_ktime_ns = now_ktime_ns;
 	link->end_ktime_ns = now_ktime_ns;
 	link->blocked_ns = thread->slices_ns;
