@@ -6,6 +6,7 @@ records it, and ``otel-gpu explain --json`` is read as any program would read it
 """
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +15,8 @@ from otel_gpu.demo.scenarios import CAPTURE_ENVIRONMENT, CAPTURE_FLAGS, Scenario
 from tests.kernel.agent import FIRST, otel_gpu
 from tests.scenarios.truth import InjectedCause, InjectedEffect, Truth, read_truth
 
+# How often a test runs its scenario.
+RUNS = 20 if os.environ.get("OTEL_GPU_TEST_LONG") else 1
 # A run takes about two seconds; the rest is room for a busy machine.
 TIMEOUT_S = 60.0
 # Blame is measured inside the probes, the truth outside of them.

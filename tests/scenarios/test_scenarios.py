@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from otel_gpu.demo.scenarios import SCENARIOS
-from tests.scenarios.blame import Blame, faults
+from tests.scenarios.blame import RUNS, Blame, faults
 
 # What other tests do to the machine must not be a cause as large as the injected one.
 pytestmark = [pytest.mark.kernel, pytest.mark.alone]
@@ -19,10 +19,13 @@ DISTURBED = 1
 SUDDEN = [name for name, scenario in SCENARIOS.items() if not scenario.is_steady]
 
 
+@pytest.mark.parametrize("run", range(RUNS))
 @pytest.mark.parametrize("name", sorted({*SUDDEN} - {"clean"}))
-def test_the_injected_cause_is_found(run_scenario: Callable[[str], Blame], name: str) -> None:
+def test_the_injected_cause_is_found(
+    run_scenario: Callable[[str, int], Blame], name: str, run: int
+) -> None:
     """The right cause comes first, with its size, its culprit and what was behind that."""
-    blame = run_scenario(name)
+    blame = run_scenario(name, run)
     wrong = {
         number: found
         for number, effect in enumerate(blame.truth.effects)

@@ -1,18 +1,16 @@
 """What is slow in every step is found too, and what is healthy in every step is left alone."""
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
 
 from otel_gpu.demo.scenarios import SCENARIOS
-from tests.scenarios.blame import Blame, faults_of_place
+from tests.scenarios.blame import RUNS, Blame, faults_of_place
 from tests.scenarios.truth import InjectedCause
 
 pytestmark = [pytest.mark.kernel, pytest.mark.alone]
 
-RUNS = 20 if os.environ.get("OTEL_GPU_TEST_LONG") else 1
 HEALTHY = ("clean", "gpu-wait", "idle-server", "full-queue")
 SLOW = [name for name, one in SCENARIOS.items() if one.is_steady and name not in HEALTHY]
 # A thread waits for a CPU that was taken from it, or that it did not get at once: one loss.
