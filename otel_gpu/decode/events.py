@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from otel_gpu import wire
+from otel_gpu.decode.blocks import BlockStack, Holders, Memory, MemoryMap, OutOfMemory
 from otel_gpu.decode.memory import MemorySnapshot
 from otel_gpu.stacks.frames import Frame
 
@@ -435,6 +436,11 @@ Event = (
     | CulpritSeen
     | Times
     | Pressure
+    | Memory
+    | Holders
+    | BlockStack
+    | OutOfMemory
+    | MemoryMap
     | MemoryRead
     | Fork
     | Exec
