@@ -43,6 +43,7 @@ class History(NamedTuple):
 
     Attributes:
         totals_bytes: What was in use before each operation, and in the end.
+        reserved_bytes: What was reserved then.
         peak_bytes: The most that was in use.
         peak_at: Before which operation that was.
         peak_reserved_bytes: The most that was reserved.
@@ -51,6 +52,7 @@ class History(NamedTuple):
     """
 
     totals_bytes: "array[int]"
+    reserved_bytes: "array[int]"
     peak_bytes: int
     peak_at: int
     peak_reserved_bytes: int
@@ -100,7 +102,8 @@ def walk_back(snapshot: MemorySnapshot) -> History:
     reserved = peak_reserved = sum(segment.size_bytes for segment in snapshot.segments)
     count = len(operations)
     totals = array("q", bytes(8 * (count + 1)))
-    totals[count] = total
+    reservations = array("q", bytes(8 * (count + 1)))
+    totals[count], reservations[count] = total, reserved
     peak_at, unmatched = count, 0
     actions, addresses = operations.actions, operations.addresses
     sizes_bytes = operations.sizes_bytes
@@ -127,8 +130,8 @@ def walk_back(snapshot: MemorySnapshot) -> History:
         elif action in _SHRINK:
             reserved += sizes_bytes[at]
             peak_reserved = max(peak_reserved, reserved)
-        totals[at] = total
-    return History(totals, peak, peak_at, peak_reserved, unmatched, is_by_request)
+        totals[at], reservations[at] = total, reserved
+    return History(totals, reservations, peak, peak_at, peak_reserved, unmatched, is_by_request)
 
 
 def live_before(snapshot: MemorySnapshot, at: int, *, requested: bool = False) -> dict[int, Live]:
