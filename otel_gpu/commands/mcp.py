@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from otel_gpu.commands import Output, UsageError, add_file
 from otel_gpu.commands._recorder import store_path
 from otel_gpu.commands._reports import make_collector, resolve_window
-from otel_gpu.commands._sources import RecordingSource, StoreSource
+from otel_gpu.commands._sources import StoreSource, open_recording
 from otel_gpu.config import Config
 from otel_gpu.errors import OtelGpuError
 
@@ -79,11 +79,11 @@ def _find_capture(args: Namespace, config: Config) -> "Capture":
     is_store = args.recording is None
     if not is_store:
         # A file that is not a recording is reported at once, and not to an assistant.
-        RecordingSource(args.recording)
+        open_recording(args.recording, config)
     return Capture(
         store_path(config) if is_store else args.recording,
         is_store=is_store,
-        open_source=StoreSource if is_store else RecordingSource,
+        open_source=StoreSource if is_store else partial(open_recording, config=config),
         find_window=resolve_window,
         make_collector=partial(make_collector, config),
     )

@@ -50,12 +50,14 @@ _PADDING = 3
 _TYPES: Mapping[str, tuple[str, tuple[int, int, int]]] = {
     "process": ("process", (0, 0, 82)),
     "thread": ("thread", (0, 0, 74)),
+    "device": ("device", (0, 0, 78)),
     "cpython": ("Python", (211, 65, 70)),
     "native": ("native", (35, 80, 68)),
     "cuda": ("CUDA", (93, 50, 60)),
     "kernel": ("kernel", (0, 60, 70)),
     "wait": ("waiting", (260, 45, 74)),
     "cut": ("left out", (0, 0, 90)),
+    "unknown": ("not known", (0, 0, 88)),
 }
 _OTHER_COLOUR = (280, 30, 75)
 _GREW, _SHRANK, _SAME = 4, 222, "hsl(0 0% 93%)"

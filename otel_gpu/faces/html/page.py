@@ -11,7 +11,17 @@ from otel_gpu.faces.stacks_text import coverage
 from otel_gpu.faces.tables import load_lines
 from otel_gpu.findings import causes, phrases, sentences, words
 from otel_gpu.findings.document import Document
-from otel_gpu.findings.top_stacks import CALLED, CPU, OFF_CPU, WAITED, WALL, StackReport
+from otel_gpu.findings.top_stacks import (
+    ALLOCATED,
+    CALLED,
+    CPU,
+    IN_USE,
+    OFF_CPU,
+    PEAK,
+    WAITED,
+    WALL,
+    StackReport,
+)
 
 MOST_IN_FULL = 25
 MOST_BALANCES = 24
@@ -21,6 +31,9 @@ _FLAME_TITLES = {
     CPU: "Threads on CPUs",
     OFF_CPU: "Threads off CPUs",
     WALL: "Threads on and off CPUs",
+    IN_USE: "Device memory in use in the end",
+    PEAK: "Device memory in use when most was",
+    ALLOCATED: "Device memory allocated",
 }
 
 
