@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import PurePath
 
 import otel_gpu
-from otel_gpu.faces.html import charts, flamegraph, shapes, stories, tables
+from otel_gpu.faces.html import charts, flamegraph, memory, shapes, stories, tables
 from otel_gpu.faces.html.markup import ENVIRONMENT, Id, Place, clip, hash_of, source
 from otel_gpu.faces.html.waterfalls import waterfall
 from otel_gpu.faces.stacks_text import coverage
@@ -52,6 +52,7 @@ def make_page(document: Document, *, flames: Iterable[StackReport] = ()) -> str:
         document=document,
         flames=drawn,
         leading=stories.leading_incident(document),
+        memory_alarm=memory.alarm_of(document),
         # The folder may be private.
         source_name=PurePath(document.source).name or document.source,
         style=style,
@@ -62,7 +63,18 @@ def make_page(document: Document, *, flames: Iterable[StackReport] = ()) -> str:
 
 # What the templates ask for is what these modules offer, by its own name.
 ENVIRONMENT.tests["bar"] = lambda value: isinstance(value, shapes.Bar)
-for _module in (words, sentences, phrases, causes, stories, shapes, charts, tables, flamegraph):
+for _module in (
+    words,
+    sentences,
+    phrases,
+    causes,
+    stories,
+    shapes,
+    charts,
+    tables,
+    flamegraph,
+    memory,
+):
     ENVIRONMENT.globals |= {name: value for name, value in vars(_module).items() if name[0] != "_"}
 ENVIRONMENT.globals |= {
     "FLAME_TITLES": _FLAME_TITLES,
