@@ -1,5 +1,5 @@
 """
-Serve a recording or a store to an assistant over the Model Context Protocol: nine tools that only
+Serve a recording or a store to an assistant over the Model Context Protocol: ten tools that only
 read, and a prompt. On standard input and output, for a client that starts us; with --http on a
 socket of this host, for clients that know the token. docs/mcp.md says how to connect one. Needs no
 privileges and no GPU.

@@ -7,6 +7,7 @@ from typing import Final
 from otel_gpu.decode.memory import Action, MemorySnapshot, Segment
 from otel_gpu.explain.out_of_memory import Cause, Failure, Pin, find_failures
 from otel_gpu.findings.device_memory import (
+    Growth,
     Holding,
     Memory,
     MemoryPool,
@@ -131,7 +132,7 @@ def _notes(snapshot: MemorySnapshot, history: History) -> Iterator[str]:
         )
 
 
-def place_text(row: Holding | PinnedBy | OutOfMemory) -> str:
+def place_text(row: Holding | PinnedBy | Growth | OutOfMemory) -> str:
     """Return a line of a program for the middle of a sentence."""
     return describe_place(Frame(PYTHON, row.function, row.file, row.line))
 
