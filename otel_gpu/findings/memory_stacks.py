@@ -15,9 +15,9 @@ from otel_gpu.findings.extent import Extent
 from otel_gpu.findings.top_stacks import BYTES, IN_USE, MAX_ROWS, StackReport, StackRow
 from otel_gpu.findings.words import count_of
 from otel_gpu.ledger.agent import AgentReadings
-from otel_gpu.ledger.blocks import Blocks
+from otel_gpu.ledger.blocks import Blocks, MemoryStack
 from otel_gpu.ledger.memory import NOT_SAMPLED
-from otel_gpu.ledger.memory_stacks import MemoryStack, snapshot_stacks, unknown_stack
+from otel_gpu.ledger.memory_stacks import snapshot_stacks, unknown_stack
 
 _ANYBODY = ProcessImage(CROWD_PID, 0, "process of the snapshot", 0, {})
 

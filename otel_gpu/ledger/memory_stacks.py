@@ -2,10 +2,11 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 from otel_gpu.decode.memory import NO_STACK, MemorySnapshot
-from otel_gpu.enrich.activities import CallStack, ProcessImage
+from otel_gpu.enrich.activities import CallStack
+from otel_gpu.ledger.blocks import By, MemoryStack
 from otel_gpu.ledger.memory import BEFORE, NOWHERE
 from otel_gpu.ledger.memory_history import (
     OLDER,
@@ -17,28 +18,9 @@ from otel_gpu.ledger.memory_history import (
 from otel_gpu.ledger.memory_places import find_allocating_place
 from otel_gpu.stacks.frames import NATIVE, PYTHON, Frame, MergedStack
 
-IN_USE: Final = "in-use"
-ALLOCATED: Final = "allocated"
-PEAK: Final = "peak"
-
 UNKNOWN: Final = "unknown"
 """The kind of a frame that stands for code that is not known."""
 NONE: Final = "none"
-
-
-class MemoryStack(NamedTuple):
-    """
-    What one stack of a process holds of a device, or allocated there.
-
-    ``process`` is None where the source does not say whose it is, and ``stack`` where it is not
-    known where it was allocated.
-    """
-
-    process: ProcessImage | None
-    device: int
-    stack: CallStack | None
-    size_bytes: int
-    blocks: int
 
 
 def snapshot_stacks(snapshot: MemorySnapshot, by: str) -> Iterator[MemoryStack]:
@@ -47,8 +29,8 @@ def snapshot_stacks(snapshot: MemorySnapshot, by: str) -> Iterator[MemoryStack]:
 
     Args:
         snapshot: What was recorded.
-        by: ``IN_USE`` in the end, as large as the blocks are; ``PEAK``: when most was in use, by
-            what was asked for; ``ALLOCATED``: also what is free again.
+        by: ``By.IN_USE`` in the end, as large as the blocks are; ``By.PEAK``: when most was in use, by
+            what was asked for; ``By.ALLOCATED``: also what is free again.
     """
     totals: Counter[int] = Counter()
     counts: Counter[int] = Counter()
@@ -67,9 +49,9 @@ def unknown_stack(place: Frame) -> CallStack:
 
 
 def _sizes(snapshot: MemorySnapshot, by: str) -> Iterable[tuple[int, int]]:
-    if by == ALLOCATED:
+    if by == By.ALLOCATED:
         return allocated_by_stack(snapshot.operations)
-    at, requested = len(snapshot.operations), by == PEAK
+    at, requested = len(snapshot.operations), by == By.PEAK
     if requested:
         at = walk_back(snapshot).peak_at
     return sizes_by_stack(live_before(snapshot, at, requested=requested))

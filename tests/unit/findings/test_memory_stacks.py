@@ -72,7 +72,7 @@ def test_all_of_what_the_allocator_says_is_in_the_graph(kind, expected):
 def test_a_window_has_what_was_allocated_in_it():
     """And holds what was in use at its end."""
     late = Window(T0 + 5 * SECOND // 2, None)
-    early = Window(None, T0 + 3 * SECOND // 2)
+    early = Window(None, T0 + SECOND)
 
     assert folded(report_of(ALLOCATED, window=late, pids=[42])) == of_trainer(
         **{"<module>;remember": 40}
