@@ -40,6 +40,7 @@ from otel_gpu.probe_table import APIS
 from otel_gpu.store.columns import Row
 from otel_gpu.store.directory import Directory
 from otel_gpu.store.event_tables import EVENT_TABLES
+from otel_gpu.store.held_memory import read_blocks, read_failure, read_totals
 from otel_gpu.store.pages import Pages
 from otel_gpu.store.resource_text import read_resource
 from otel_gpu.store.span import Span
@@ -82,6 +83,15 @@ class Playback:
             "exits": self._exit,
             "connections": _connection,
             "identities": _identity,
+            "memory_readings": lambda row: read_blocks(
+                directory, row, self._parts("memory_holders", row[0])
+            ),
+            "out_of_memory": lambda row: read_failure(
+                directory,
+                self._ids_at(row[0]),
+                row,
+                self._parts("out_of_memory_stacks", row[0]),
+            ),
             "readings": self._reading,
             "pressure": _pressure,
             "statuses": _status,
@@ -158,6 +168,13 @@ class Playback:
         totals = self._totals("thread_time_totals", "process", alive)
         if times := self._account((process, *row) for process, _, *row in totals):
             yield TimesActivity(span.start_unix_ns, times)
+        held = [
+            self._totals(table, "process", alive)
+            for table in ("memory_totals", "memory_holder_totals")
+        ]
+        for one in read_totals(self._directory, span.start_unix_ns, *held):
+            if one is not None:
+                yield one
 
     def _totals(self, table: str, key: str, alive: str) -> list[Row]:
         latest = (

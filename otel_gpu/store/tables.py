@@ -21,12 +21,14 @@ from otel_gpu.store.fields import (
     WAITED_FOR,
     who,
 )
+from otel_gpu.store.memory_tables import MEMORY_NUMBERED
 
 _OF_EFFECT = Column("seq", U64, "of the chain or the incident")
 
 
 NUMBERED: tuple[Table, ...] = (
     *(kind.table for kind in EVENT_TABLES),
+    *MEMORY_NUMBERED,
     Table(
         "exits",
         "Programs that ended, also by becoming another one (exec).",
