@@ -33,6 +33,7 @@ from otel_gpu.enrich.activities import (
     ForkActivity,
     GapActivity,
     OpenCallActivity,
+    OutOfMemoryActivity,
     ProcessImage,
     StallActivity,
 )
@@ -97,6 +98,7 @@ class SpanBuilder:
             GapActivity: self._gap,
             ForkActivity: self._fork,
             OpenCallActivity: self._open_call,
+            OutOfMemoryActivity: self._out_of_memory,
             ExitActivity: self._exit,
         }
 
@@ -203,6 +205,29 @@ class SpanBuilder:
         pairs.extend(stack.pairs)
         add_thread(pairs, event.tid, event.comm)
         return self._span(activity, semconv.SCOPE_CUDA, semconv.SPAN_OPEN_CALL, pairs, stack)
+
+    def _out_of_memory(self, activity: OutOfMemoryActivity) -> tuple[FinishedSpan, ...]:
+        event, api = activity.event, activity.api
+        stack = self._stacks.of(activity.stack, activity.unix_ns)
+        pairs = descriptions.describe_failure(event, api, stack.pairs)
+        pairs += device_attributes(activity.device)
+        size_bytes = descriptions.signed(event.asked_bytes)
+        span = FinishedSpan(
+            self._origins.of(activity.process)[semconv.SCOPE_CUDA],
+            activity.trace_id,
+            activity.span_id,
+            activity.parent_span_id,
+            semconv.SPAN_OUT_OF_MEMORY,
+            activity.unix_ns,
+            activity.unix_ns,
+            pairs,
+            STATUS_ERROR,
+            f"a request for {size_bytes:,} bytes of device memory failed",
+            stack.events,
+            logs=stack.logs,
+            tid=event.tid,
+        )
+        return (span,)
 
     def _gap(self, activity: GapActivity) -> tuple[FinishedSpan, ...]:
         event = activity.event
