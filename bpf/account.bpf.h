@@ -22,6 +22,17 @@ static __always_inline bool goes_on(const struct interval *kept, const struct th
 	       thread->off_ktime_ns - kept->end_ktime_ns < SLICE_GAP_NS;
 }
 
+/*
+ * Whoever woke the thread has let go of the GIL. It may have to wait for it again at once, which
+ * is not what took so long.
+ */
+static __always_inline bool is_named_already(const struct interval *kept,
+					     const struct thread *thread, __u64 now_ktime_ns)
+{
+	return kept->waker_pid == thread->pid && thread->waker_pid != thread->pid &&
+	       now_ktime_ns - thread->off_ktime_ns < kept->end_ktime_ns - kept->start_ktime_ns;
+}
+
 /* Keep an interval, in place of the shortest one if there is no room. */
 static __always_inline void keep_interval(struct thread *thread, __u64 runnable_ktime_ns,
 					  __u64 now_ktime_ns)
@@ -30,6 +41,7 @@ static __always_inline void keep_interval(struct thread *thread, __u64 runnable_
 	__u64 shortest_ns = now_ktime_ns - thread->off_ktime_ns;
 	__u64 start_ktime_ns = thread->off_ktime_ns;
 	__u32 slot = MAX_INTERVALS;
+	bool is_named = false;
 
 	for (__u32 i = 0; i < MAX_INTERVALS; i++) {
 		kept = &thread->intervals[i];
@@ -39,6 +51,7 @@ static __always_inline void keep_interval(struct thread *thread, __u64 runnable_
 		}
 		if (goes_on(kept, thread)) {
 			start_ktime_ns = kept->start_ktime_ns;
+			is_named = is_named_already(kept, thread, now_ktime_ns);
 			slot = i;
 			break;
 		}
@@ -59,8 +72,11 @@ static __always_inline void keep_interval(struct thread *thread, __u64 runnable_
 	shortest->argument = thread->argument;
 	shortest->culprit_pid = thread->culprit_pid;
 	shortest->culprit_tid = thread->culprit_tid;
-	shortest->waker_pid = thread->waker_pid;
-	shortest->waker_tid = thread->waker_tid;
+	if (!is_named) {
+		shortest->waker_pid = thread->waker_pid;
+		shortest->waker_tid = thread->waker_tid;
+		__builtin_memcpy(shortest->waker_comm, thread->waker_comm, COMM_BYTES);
+	}
 	shortest->cpu = bpf_get_smp_processor_id();
 	shortest->kernel_stack = thread->kernel_stack;
 	shortest->system_call = thread->system_call;
@@ -78,7 +94,6 @@ static __always_inline void keep_interval(struct thread *thread, __u64 runnable_
 		shortest->call_depth = thread->depth - 1;
 	}
 	__builtin_memcpy(shortest->culprit_comm, thread->culprit_comm, COMM_BYTES);
-	__builtin_memcpy(shortest->waker_comm, thread->waker_comm, COMM_BYTES);
 }
 
 static __always_inline void send_interval(const struct thread *thread, const struct interval *kept,

@@ -60,6 +60,7 @@ ANCHOR(struct, exec_record);
 ANCHOR(struct, exit_record);
 ANCHOR(struct, library_record);
 ANCHOR(struct, device_record);
+ANCHOR(struct, handle_record);
 ANCHOR(struct, clock_record);
 ANCHOR(struct, counters_record);
 ANCHOR(struct, open_call_record);

@@ -41,6 +41,7 @@
 #define STALL_COPY_BYTES  8192	/* of the stack of a thread that leaves the CPU */
 #define LOOK_COPY_BYTES	  24576 /* of the stack of a thread that is looked at */
 #define STATE_NONE	  255	/* in place of an enum thread_state: not known */
+#define FUNCTION_BYTES	  1024	/* of the name of a kernel */
 #define FILE_SYSTEM_BYTES 16	/* of the name of a type of file system */
 #define ADDRESS_BYTES	  16	/* of IPv6; of IPv4 the first four */
 
@@ -54,9 +55,10 @@ enum record_kind {
 	RECORD_DEVICE = 7,
 	RECORD_GAP = 8,
 	/* Resolved by the agent as they arrive: never in a recording. */
-	RECORD_SAMPLE = 9, /* struct sample_record */
-	RECORD_CODE = 10,  /* struct code_record */
-	RECORD_LOOK = 12,  /* struct look_record; a sample_record follows it at once */
+	RECORD_SAMPLE = 9,  /* struct sample_record */
+	RECORD_CODE = 10,   /* struct code_record */
+	RECORD_LOOK = 12,   /* struct look_record; a sample_record follows it at once */
+	RECORD_HANDLE = 15, /* struct handle_record */
 	/* Of threads on a CPU: in a recording, as calls are. */
 	RECORD_CPU_SAMPLE = 11, /* struct cpu_sample_record */
 	/* Of a framework's allocator: in a recording too. */
@@ -80,6 +82,7 @@ enum record_kind {
 	RECORD_MEMORY = 270,	 /* struct memory_record, then its totals */
 	RECORD_HOLDERS = 271,	 /* struct memory_record, then its holders */
 	RECORD_MEMORY_MAP = 272, /* JSON: segments and blocks of a device when a request failed */
+	RECORD_FUNCTION = 273,	 /* JSON: the name of a kernel that was launched */
 };
 
 /* Counters kept per CPU. The first group are losses, each with its reason. */
@@ -142,7 +145,9 @@ enum api_family {
 	FAMILY_DEVICE_PROPERTIES = 14,
 	FAMILY_HOST_ALLOCATE = 15,
 	FAMILY_HOST_FREE = 16,
-	FAMILY_UNMAP = 17, /* frees memory that has no handle any more */
+	FAMILY_UNMAP = 17,	  /* frees memory that has no handle any more */
+	FAMILY_KERNEL = 20,	  /* gives out the handle of a kernel, by its name */
+	FAMILY_KERNEL_ALIAS = 21, /* the same by another handle, or by an address of the host */
 };
 
 enum api_layer {
@@ -549,6 +554,14 @@ struct device_record {
 	char name[DEVICE_NAME_BYTES];
 };
 
+/* A handle of a kernel was given out. */
+struct handle_record {
+	struct record_header header;
+	__u64 handle;
+	__u64 same_as; /* another handle of it, or its address on the host; 0: it has the name */
+	char name[FUNCTION_BYTES]; /* mangled; the beginning of a long one */
+};
+
 /*
  * Blocks that a framework's allocator hands out and takes back. It reports each of them with its
  * own totals: the sum of what was seen since the first report, and the totals, check each other.
@@ -556,9 +569,8 @@ struct device_record {
 enum block_mode {
 	BLOCKS_OFF = 0,
 	BLOCKS_TOTALS = 1, /* what is allocated and reserved */
-	MEMORY_LARGE =
-		2,	/* and stacks: of large blocks, and of small ones in proportion to bytes */
-	BLOCKS_ALL = 3, /* and stacks of all blocks */
+	BLOCKS_LARGE = 2,  /* and stacks: of large ones, and of small ones in proportion to bytes */
+	BLOCKS_ALL = 3,	   /* and stacks of all blocks */
 };
 
 struct device_key {

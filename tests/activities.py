@@ -184,7 +184,7 @@ def replaced(process, at_s):
     return ExitActivity(process, T0 + round(at_s * SECOND), 0, is_replaced=True)
 
 
-def call(process, api, start_ktime_ns, duration_ns, *, device=None, stack=None, **event):
+def call(process, api, start_ktime_ns, duration_ns, *, device=None, stack=None, kernel="", **event):
     """A chosen call."""
     end_ktime_ns = start_ktime_ns + duration_ns
     values = dict.fromkeys(CudaCall._fields, 0) | {
@@ -212,6 +212,7 @@ def call(process, api, start_ktime_ns, duration_ns, *, device=None, stack=None, 
         T0 + end_ktime_ns,
         device,
         stack,
+        kernel,
         *IDS.of_call(made),
     )
 

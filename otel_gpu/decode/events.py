@@ -308,6 +308,16 @@ class UserStack(NamedTuple):
     python: str
 
 
+class FunctionSeen(NamedTuple):
+    """The name of a kernel that a process launches by a handle or an address (from JSON)."""
+
+    ktime_ns: int
+    image_ktime_ns: int
+    pid: int
+    function: int
+    name: str
+
+
 class TimesKey(NamedTuple):
     """What one entry of the time account is about; see ``bpf/events.h``."""
 
@@ -432,6 +442,7 @@ Event = (
     | CpuSample
     | Stack
     | UserStack
+    | FunctionSeen
     | ResourceSeen
     | CulpritSeen
     | Times

@@ -124,7 +124,7 @@ class Who(NamedTuple):
 
 
 class CallActivity(NamedTuple):
-    """A chosen CUDA call; ``stack`` is where it was made."""
+    """A chosen CUDA call; ``stack`` is where it was made, ``kernel`` what it launched, if known."""
 
     process: ProcessImage
     event: CudaCall
@@ -133,6 +133,7 @@ class CallActivity(NamedTuple):
     end_unix_ns: int
     device: DeviceIdentity | None
     stack: CallStack | None
+    kernel: str
     trace_id: bytes
     span_id: bytes
     parent_span_id: bytes

@@ -131,7 +131,7 @@ class SpanBuilder:
 
     def _call(self, activity: CallActivity) -> tuple[FinishedSpan, ...]:
         # Taken apart at once: to ask for each field by its name takes longer than all else here.
-        process, event, api, start_unix_ns, end_unix_ns, device, stack, *ids = activity
+        process, event, api, start_unix_ns, end_unix_ns, device, stack, kernel, *ids = activity
         more: tuple[Any, ...] = _NOTHING_MORE
         if event.blocked_ns or event.run_queue_ns or event.status or stack is not None:
             written = self._stacks.of(stack, end_unix_ns)
@@ -145,7 +145,7 @@ class SpanBuilder:
             # A call repeats: a program makes the same few calls from the same few threads. What
             # is left to say lies in the event from ``stream`` on, but for what is named here.
             # From the second time on the attributes are one object.
-            key = (device, event.tid, event.size_bytes, event[_STREAM:])
+            key = (device, event.tid, event.size_bytes, kernel, event[_STREAM:])
             known = self._repeated.get(key)
             if known is None:
                 if len(self._repeated) >= _MAX_REPEATED:
@@ -173,6 +173,8 @@ class SpanBuilder:
             pairs.append((semconv.GPU_CUDA_SIZE, descriptions.signed(event.size_bytes)))
         if event.function:
             pairs.append((semconv.GPU_CUDA_KERNEL_FUNCTION, hex(event.function)))
+        if activity.kernel:
+            pairs.append((semconv.GPU_CUDA_KERNEL_NAME, activity.kernel))
         if event.grid != _NO_DIMENSIONS:
             pairs.append((semconv.GPU_CUDA_KERNEL_GRID, event.grid))
             pairs.append((semconv.GPU_CUDA_KERNEL_BLOCK, event.block))

@@ -17,6 +17,7 @@ from otel_gpu.decode.events import Aggregate
 from otel_gpu.enrich.activities import (
     Activity,
     AggregatesActivity,
+    CallActivity,
     CaptureActivity,
     CountersActivity,
     ExitActivity,
@@ -37,7 +38,7 @@ from otel_gpu.explain.rules import ALLOCATOR_FAMILIES
 from otel_gpu.ledger.accounts import MAX_SERIES, Account, Accounts
 from otel_gpu.ledger.differences import aggregate_with, time_with
 from otel_gpu.probe_table import APIS
-from otel_gpu.store.columns import Row
+from otel_gpu.store.columns import MAX_INTEGER, Row
 from otel_gpu.store.directory import Directory
 from otel_gpu.store.event_tables import EVENT_TABLES
 from otel_gpu.store.held_memory import read_blocks, read_failure, read_totals
@@ -60,6 +61,7 @@ _EARLY_CALLS = (
 
 _T = TypeVar("_T")
 _Found = tuple[int, Activity]
+_NO_LAUNCH: Row = (MAX_INTEGER + 1, None)
 
 
 class Playback:
@@ -125,12 +127,24 @@ class Playback:
 
     def _activities_of(self, table: str, rows: Iterable[Row]) -> Iterator[_Found]:
         make = self._ways[table]
+        launches: Iterator[Row] = iter(())
+        launch: Row | None = None
         for row in rows:
             activity = make(row)
             if activity is None:
                 self._pages.reject(table)
-            else:
-                yield row[0], activity
+                continue
+            seq = row[0]
+            if type(activity) is CallActivity and activity.event.function:
+                if launch is None:
+                    launches = self._pages.between("launches", seq, self._span.last_seq)
+                    launch = next(launches, _NO_LAUNCH)
+                while launch[0] < seq:
+                    launch = next(launches, _NO_LAUNCH)
+                if launch[0] == seq:
+                    names = self._directory.stack(launch[1])
+                    activity = activity._replace(kernel=names[0] if names else "")
+            yield seq, activity
 
     def _captures(self) -> Iterator[_Found]:
         first, last = self._span.first_seq, self._span.last_seq

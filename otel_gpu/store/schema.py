@@ -26,6 +26,7 @@ ADDED: Mapping[str, int] = {
     "v_samples": 4,
     **dict.fromkeys((one.name for one in (*MEMORY_NUMBERED, *MEMORY_TOTALS)), 5),
     **dict.fromkeys(("v_memory", "v_memory_holders", "v_out_of_memory"), 5),
+    **dict.fromkeys(("launches", "v_launches"), 5),
 }
 """Tables and views that are younger than that, by the version that they came with."""
 APPLICATION_ID = 0x4F54_4750

@@ -130,6 +130,20 @@ VIEWS: tuple[View, ...] = (
         duration_ms=("host time inside the call", "ms"),
     ),
     View(
+        "v_launches",
+        "Launches that were kept, with the name of the kernel where it is known.",
+        f"""
+        SELECT e.seq, {_utc("e.start_unix_ns")} AS time, {_ms("e.duration_ns")} AS duration_ms,
+          json_extract(l.frames, '$[0]') AS kernel, a.name AS api, {_OWNER}, e.tid,
+          e.comm AS thread, {_PLACE}, e.start_unix_ns
+        FROM launches n JOIN calls e ON e.seq = n.seq LEFT JOIN stacks l ON l.stack = n.kernel
+          LEFT JOIN processes p ON p.process = e.process LEFT JOIN apis a ON a.api = e.api
+          {_PROGRAM}
+        """,
+        duration_ms=("host time to enqueue it", "ms"),
+        kernel="demangled name",
+    ),
+    View(
         "v_stalls",
         "Times off the CPU, with names.",
         f"""

@@ -15,6 +15,7 @@ from otel_gpu.enrich.activities import (
     Activity,
     AggregatesActivity,
     BlocksActivity,
+    CallActivity,
     CaptureActivity,
     CountersActivity,
     ExitActivity,
@@ -114,6 +115,8 @@ class StoreWriter:
             # As add_part(), for nearly all rows.
             batch.rows[table].append(make_row(seq, activity))
             batch.count += 1
+            if type(activity) is CallActivity and activity.kernel:
+                batch.add_part("launches", (seq, self._names.kernel(activity.kernel)))
         else:
             self._ways[type(activity)](activity)
             batch = self._batch

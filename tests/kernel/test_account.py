@@ -218,6 +218,19 @@ def test_a_thread_that_waits_for_the_gil_is_said_to(tmp_path: Path, stubs: StubL
     assert gil_ns >= 5 * 20 * MS
 
 
+def test_who_let_go_of_the_gil_is_kept(tmp_path: Path, stubs: StubLibraries) -> None:
+    """A thread that got the GIL may wait for it again at once: that was not what took so long."""
+    recorded = record(tmp_path, stubs, "handover", "11", "20000000")
+    waits = [
+        stall
+        for stall in recorded.of_feeder(Stall)
+        if stall.flags & wire.STALL_GIL and stall.end_ktime_ns - stall.start_ktime_ns >= 15 * MS
+    ]
+
+    assert len(waits) == 11
+    assert {stall.waker_tid for stall in waits} == {recorded.said["holder"]}
+
+
 def test_a_lock_that_is_not_the_gil_is_a_lock(tmp_path: Path, stubs: StubLibraries) -> None:
     """A futex outside of the interpreter's state is a lock, and its holder is named."""
     recorded = record(tmp_path, stubs, "lock", "5", "20000000")

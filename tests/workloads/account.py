@@ -3,7 +3,7 @@ Makes CUDA calls, or gaps between them, that spend their time in a known way.
 
     account.py LIBRARY spin_and_sleep CALLS SPIN_NS SLEEP_NS
     account.py LIBRARY gap CALLS SPIN_NS SLEEP_NS
-    account.py LIBRARY gil|lock TIMES HELD_NS
+    account.py LIBRARY gil|lock|handover TIMES HELD_NS
 
 Prints one line of JSON: the process, the thread that makes the calls, the other one.
 """
@@ -11,6 +11,7 @@ Prints one line of JSON: the process, the thread that makes the calls, the other
 import ctypes
 import json
 import os
+import platform
 import sys
 import threading
 import time
@@ -19,6 +20,8 @@ cuda = ctypes.CDLL(sys.argv[1])
 libc = ctypes.CDLL(None)
 libc_with_gil = ctypes.PyDLL(None)
 MUTEX_BYTES = 64
+FUTEX = 202 if platform.machine() == "x86_64" else 98
+FUTEX_WAIT, FUTEX_WAKE = 128, 129  # of this process
 
 
 def spin(duration_ns):
@@ -88,7 +91,33 @@ def lock(times, held_ns):
     return tids[0]
 
 
-ways = {way.__name__: way for way in (spin_and_sleep, gap, gil, lock)}
+def handover(times, held_ns):
+    """The feeder waits in the interpreter's state for another thread, and at once again for none."""
+    state = ctypes.c_uint.in_dll(ctypes.pythonapi, "_PyRuntime")
+    shortly = (ctypes.c_long * 2)(0, 50_000)
+    orders = threading.Semaphore(0)
+    tids = []
+
+    def futex(operation, value, timeout=None):
+        libc.syscall(FUTEX, ctypes.byref(state), operation, value, timeout)
+
+    def hold():
+        tids.append(threading.get_native_id())
+        while orders.acquire():
+            libc.usleep(held_ns // 1000)
+            futex(FUTEX_WAKE, 1)
+
+    threading.Thread(target=hold, daemon=True).start()
+    for _ in range(times):
+        cuda.cudaStreamSynchronize(None)
+        orders.release()
+        futex(FUTEX_WAIT, state.value)
+        futex(FUTEX_WAIT, state.value, shortly)
+        cuda.cudaStreamSynchronize(None)
+    return tids[0]
+
+
+ways = {way.__name__: way for way in (spin_and_sleep, gap, gil, lock, handover)}
 holder = ways[sys.argv[2]](*map(int, sys.argv[3:]))
 print(  # noqa: T201 - what the test reads
     json.dumps({"pid": os.getpid(), "tid": threading.get_native_id(), "holder": holder})

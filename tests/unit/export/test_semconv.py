@@ -85,6 +85,7 @@ def stream():
         status=700,
         stream=9,
         function=0x55D2C0A4B1F0,
+        kernel="add<float>",
         grid=(128, 1, 1),
         block=(256, 1, 1),
         blocked_ns=MS,

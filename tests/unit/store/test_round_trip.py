@@ -197,6 +197,9 @@ def everything():
         ),
         WhoActivity(T0 + 12 * SECOND, Who(WORKER.pid, 901, "python", function="_feed")),
         gap(TRAINER, "cudaMalloc", "cudaFree", 12 * SECOND, 13 * SECOND),
+        call(TRAINER, "cudaLaunchKernel", 12 * SECOND, MS, kernel="add<float>", function=1 << 63),
+        call(WORKER, "cuLaunchKernel", 12 * SECOND, MS, function=7),
+        call(WORKER, "cuLaunchKernel", 12 * SECOND, MS, kernel="add<float>", function=8),
         fork(TRAINER, WORKER, 12 * SECOND, 13 * SECOND),
         open_call(TRAINER, "cudaStreamSynchronize", 5 * SECOND, 14 * SECOND, device=H100),
         sample(
@@ -379,6 +382,12 @@ def test_views_have_names_for_people(tmp_path):
     ) == [
         ("2027-01-15T08:00:11.000000000Z", "cudaMemcpy", "trainer", 2.0, "error -3", H100.model),
         ("2027-01-15T08:00:12.000000000Z", "unknown_api_99", "trainer", 1.0, "", None),
+        ("2027-01-15T08:00:12.000000000Z", "cudaLaunchKernel", "trainer", 1.0, "", None),
+        *[("2027-01-15T08:00:12.000000000Z", "cuLaunchKernel", "loader", 1.0, "", None)] * 2,
+    ]
+    assert ask(path, "SELECT kernel, api, service FROM v_launches") == [
+        ("add<float>", "cudaLaunchKernel", "trainer"),
+        ("add<float>", "cuLaunchKernel", "loader"),
     ]
     assert ask(path, "SELECT reason, blocked_ms, run_queue_ms, functions FROM v_stalls") == [
         ("ipc", 1.0, 2.0, json.dumps(STACK, separators=(",", ":"))),
