@@ -256,6 +256,34 @@ static __always_inline void send_device(struct thread *thread,
 	bpf_ringbuf_submit(record, 0);
 }
 
+/* A launch names a kernel by a handle, or by an address of the host. */
+static __noinline int note_handle(const struct thread *thread, struct open_call *call, __u8 family,
+				  __s32 status, __u64 now_ktime_ns)
+{
+	__u64 argument = call->function;
+	struct handle_record *record;
+
+	call->function = call->address;
+	call->address = 0;
+	if (status)
+		return 0;
+	record = bpf_ringbuf_reserve(&lifecycle, sizeof(*record), 0);
+	if (!record) {
+		count(COUNTER_LOST_LIFECYCLE_RING_FULL);
+		return 0;
+	}
+	fill_header(&record->header, RECORD_HANDLE, sizeof(*record), now_ktime_ns,
+		    thread->image_ktime_ns, thread->pid, thread->tid);
+	record->handle = call->function;
+	record->same_as = family == FAMILY_KERNEL_ALIAS ? argument : 0;
+	__builtin_memset(record->name, 0, sizeof(record->name));
+	if (family == FAMILY_KERNEL &&
+	    bpf_probe_read_user_str(record->name, sizeof(record->name), (void *)argument) < 0)
+		count(COUNTER_LOST_READ_FAULT);
+	bpf_ringbuf_submit(record, 0);
+	return 0;
+}
+
 static __always_inline void count_call(struct thread *thread,
 				       const volatile struct api_descriptor *api,
 				       struct open_call *call, __s32 status, __u64 duration_ns,
@@ -379,6 +407,8 @@ int exit_call(struct pt_regs *ctx)
 		size_bytes = learn_from_success(thread, api, call);
 		send_device(thread, api, call, now_ktime_ns);
 	}
+	if (api->family == FAMILY_KERNEL || api->family == FAMILY_KERNEL_ALIAS)
+		note_handle(thread, call, api->family, status, now_ktime_ns);
 	duration_ns = now_ktime_ns - call->start_ktime_ns;
 	count_call(thread, api, call, status, duration_ns, size_bytes);
 	choices = choose(thread, call, status, duration_ns);

@@ -41,6 +41,7 @@
 #define STALL_COPY_BYTES  8192	/* of the stack of a thread that leaves the CPU */
 #define LOOK_COPY_BYTES	  24576 /* of the stack of a thread that is looked at */
 #define STATE_NONE	  255	/* in place of an enum thread_state: not known */
+#define FUNCTION_BYTES	  1024	/* of the name of a kernel */
 #define FILE_SYSTEM_BYTES 16	/* of the name of a type of file system */
 #define ADDRESS_BYTES	  16	/* of IPv6; of IPv4 the first four */
 
@@ -54,11 +55,15 @@ enum record_kind {
 	RECORD_DEVICE = 7,
 	RECORD_GAP = 8,
 	/* Resolved by the agent as they arrive: never in a recording. */
-	RECORD_SAMPLE = 9, /* struct sample_record */
-	RECORD_CODE = 10,  /* struct code_record */
-	RECORD_LOOK = 12,  /* struct look_record; a sample_record follows it at once */
+	RECORD_SAMPLE = 9,  /* struct sample_record */
+	RECORD_CODE = 10,   /* struct code_record */
+	RECORD_LOOK = 12,   /* struct look_record; a sample_record follows it at once */
+	RECORD_HANDLE = 15, /* struct handle_record */
 	/* Of threads on a CPU: in a recording, as calls are. */
 	RECORD_CPU_SAMPLE = 11, /* struct cpu_sample_record */
+	/* Of a framework's allocator: in a recording too. */
+	RECORD_BLOCK_STACK = 13,   /* struct block_stack_record */
+	RECORD_OUT_OF_MEMORY = 14, /* struct out_of_memory_record */
 	/* Made by the agent, so that a recording holds all that a replay needs. */
 	RECORD_CAPTURE = 256,	 /* JSON: host, settings, histogram layout */
 	RECORD_CLOCK = 257,	 /* struct clock_record */
@@ -74,6 +79,10 @@ enum record_kind {
 	RECORD_USER_STACK = 267, /* JSON: the merged frames of one user stack */
 	RECORD_RESOURCE = 268,	 /* JSON: a file, device or socket that a system call was about */
 	RECORD_CULPRIT = 269,	 /* JSON: what /proc said about a process that is not watched */
+	RECORD_MEMORY = 270,	 /* struct memory_record, then its totals */
+	RECORD_HOLDERS = 271,	 /* struct memory_record, then its holders */
+	RECORD_MEMORY_MAP = 272, /* JSON: segments and blocks of a device when a request failed */
+	RECORD_FUNCTION = 273,	 /* JSON: the name of a kernel that was launched */
 };
 
 /* Counters kept per CPU. The first group are losses, each with its reason. */
@@ -111,7 +120,11 @@ enum counter {
 	COUNTER_CPU_SAMPLES = 29,	   /* sent */
 	COUNTER_CPU_SAMPLES_WITHHELD = 30, /* ticks of watched threads that were not sampled */
 	COUNTER_LOST_CPU_SAMPLE = 31,	   /* a sample that found no room */
-	COUNTER_COUNT = 32,
+	COUNTER_LOST_BLOCKS_FULL = 32,	   /* a block found no room: its free will be unknown */
+	COUNTER_LOST_HOLDERS_FULL = 33,	   /* bytes of a stack that found no room */
+	COUNTER_BLOCK_STACKS = 34,	   /* of blocks, sent */
+	COUNTER_BLOCK_STACKS_WITHHELD = 35, /* of blocks, over the rate: their stack is not known */
+	COUNTER_COUNT = 40,
 };
 
 enum api_family {
@@ -132,7 +145,9 @@ enum api_family {
 	FAMILY_DEVICE_PROPERTIES = 14,
 	FAMILY_HOST_ALLOCATE = 15,
 	FAMILY_HOST_FREE = 16,
-	FAMILY_UNMAP = 17, /* frees memory that has no handle any more */
+	FAMILY_UNMAP = 17,	  /* frees memory that has no handle any more */
+	FAMILY_KERNEL = 20,	  /* gives out the handle of a kernel, by its name */
+	FAMILY_KERNEL_ALIAS = 21, /* the same by another handle, or by an address of the host */
 };
 
 enum api_layer {
@@ -537,6 +552,102 @@ struct device_record {
 	__u32 has_name;
 	__u8 uuid[UUID_BYTES];
 	char name[DEVICE_NAME_BYTES];
+};
+
+/* A handle of a kernel was given out. */
+struct handle_record {
+	struct record_header header;
+	__u64 handle;
+	__u64 same_as; /* another handle of it, or its address on the host; 0: it has the name */
+	char name[FUNCTION_BYTES]; /* mangled; the beginning of a long one */
+};
+
+/*
+ * Blocks that a framework's allocator hands out and takes back. It reports each of them with its
+ * own totals: the sum of what was seen since the first report, and the totals, check each other.
+ */
+enum block_mode {
+	BLOCKS_OFF = 0,
+	BLOCKS_TOTALS = 1, /* what is allocated and reserved */
+	BLOCKS_LARGE = 2,  /* and stacks: of large ones, and of small ones in proportion to bytes */
+	BLOCKS_ALL = 3,	   /* and stacks of all blocks */
+};
+
+struct device_key {
+	__u64 image_ktime_ns;
+	__u32 pid;
+	__s32 device; /* as the process sees it */
+};
+
+/* Of one device, by a framework: monotonic, but for what the allocator itself said last. */
+struct memory_totals {
+	__u64 last_ktime_ns;   /* of the last report */
+	__u64 allocated_bytes; /* as the last report says */
+	__u64 reserved_bytes;  /* as the last report says */
+	__u64 peak_allocated_bytes;
+	__u64 peak_reserved_bytes;
+	__u64 before_bytes;	  /* allocated before the first report */
+	__u64 before_freed_bytes; /* of blocks that were not seen to be allocated; not in totals */
+	__u64 allocations;
+	__u64 frees;
+	__u64 handed_out_bytes; /* by all allocations that were seen */
+	__u64 taken_back_bytes; /* by all frees that were seen */
+	__u64 unequal;		/* reports whose total is not before + handed out - taken back */
+	__u64 unsampled_bytes;	/* handed out by allocations that were not chosen for a stack */
+	__u64 withheld_bytes;	/* handed out by chosen ones whose stack was over the rate */
+};
+
+struct holder_key {
+	__u64 image_ktime_ns;
+	__u64 stack; /* the key of a block_stack_record; 0: stacks that are not known */
+	__u32 pid;
+	__s32 device;
+};
+
+/* What blocks of one stack hold; sampled ones count as what they stand for. */
+struct holder {
+	__s64 live_bytes;
+	__s64 live_blocks;
+	__u64 allocated_bytes;
+	__u64 allocated_blocks;
+	__u64 large_live_bytes; /* exact: of large blocks, or of all in BLOCKS_ALL */
+};
+
+struct memory_record {
+	struct record_header header;
+	__u32 count; /* entries that follow: key, then value */
+	__u32 padding;
+};
+
+/* Where blocks were allocated that have this key; sent before a holder of it is read. */
+struct block_stack_record {
+	struct record_header header;
+	__u64 stack;	  /* names it, in this image */
+	__u64 user_stack; /* id of its merged stack, 0: none; see sample_record */
+	__s32 device;
+	__u32 padding;
+};
+
+/* Who said that memory ran out. */
+enum out_of_memory_source {
+	OUT_OF_MEMORY_FRAMEWORK = 1,
+	OUT_OF_MEMORY_CALL = 2, /* a call that allocates returned the error */
+};
+
+struct out_of_memory_record {
+	struct record_header header;
+	__u64 asked_bytes;
+	__u64 allocated_bytes; /* by the allocator; of a call: what was seen */
+	__u64 reserved_bytes;
+	__u64 device_free_bytes;   /* what the thread was last told (cudaMemGetInfo) */
+	__u64 device_total_bytes;  /* 0: it did not ask */
+	__u64 device_ktime_ns;	   /* when */
+	__u64 root_start_ktime_ns; /* outermost open call; 0: in none */
+	__u64 user_stack;	   /* id of its merged stack, 0: none; see sample_record */
+	__s32 device;
+	__u16 source; /* enum out_of_memory_source */
+	__u16 api;    /* of a call; else 0 */
+	char comm[COMM_BYTES];
 };
 
 struct clock_record {

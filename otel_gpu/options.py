@@ -171,6 +171,29 @@ class SamplesConfig:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryConfig:
+    """
+    Which blocks of device memory are followed that a framework's allocator (PyTorch's) hands out.
+
+    Attributes:
+        blocks: `off`: none. `totals`: how much is allocated and reserved. `large`: also where in
+            the program large blocks were allocated, and small ones by sampling. `all`: where each
+            block was allocated.
+        large_bytes: From which size a block is large.
+        sample_bytes: One small block is sampled per so many bytes of them, on average.
+        stacks_per_second: Most stacks of blocks per second that are new; those withheld are counted.
+        blocks_per_second: If a process hands out and takes back more, its blocks are followed in
+            windows only: totals stay right, who holds them is known of the window.
+    """
+
+    blocks: str = _option("large", choices=("off", "totals", "large", "all"))
+    large_bytes: int = _option(1_048_576, bounds=(1, 1_099_511_627_776))
+    sample_bytes: int = _option(1_048_576, bounds=(4_096, 1_099_511_627_776))
+    stacks_per_second: int = _option(100, bounds=(1, 100_000))
+    blocks_per_second: int = _option(10_000, bounds=(100, 10_000_000))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class HistogramsConfig:
     """
     The buckets that the kernel counts in.
@@ -279,6 +302,7 @@ class Config:
     spans: SpansConfig = dataclasses.field(default_factory=SpansConfig)
     stacks: StacksConfig = dataclasses.field(default_factory=StacksConfig)
     samples: SamplesConfig = dataclasses.field(default_factory=SamplesConfig)
+    memory: MemoryConfig = dataclasses.field(default_factory=MemoryConfig)
     histograms: HistogramsConfig = dataclasses.field(default_factory=HistogramsConfig)
     export: ExportConfig = dataclasses.field(default_factory=ExportConfig)
     explain: ExplainConfig = dataclasses.field(default_factory=ExplainConfig)

@@ -75,6 +75,8 @@ _CREATE = {"physical": wire.PHYSICAL_CREATE, **_OUT1}
 _IMPORT = {"physical": wire.PHYSICAL_IMPORT, **_OUT1}
 _RETAIN = {"physical": wire.PHYSICAL_RETAIN, **_OUT1}
 _MAP = {"physical": wire.PHYSICAL_MAP}
+_BY_NAME = {"function": 3, **_OUT1}
+_ALIAS = {"function": 2, **_OUT1}
 
 APIS: tuple[Api, ...] = (
     # The runtime has the numbers below 100,
@@ -109,6 +111,8 @@ APIS: tuple[Api, ...] = (
     _runtime(41, "cudaStreamEndCapture", wire.FAMILY_GRAPH, **_ENDS),
     _runtime(42, "cudaGraphInstantiate", wire.FAMILY_GRAPH),
     _runtime(43, "cudaGraphInstantiateWithFlags", wire.FAMILY_GRAPH),
+    _runtime(44, "cudaGraphInstantiateWithParams", wire.FAMILY_GRAPH),
+    _runtime(45, "cudaStreamBeginCaptureToGraph", wire.FAMILY_GRAPH, **_BEGINS),
     _runtime(50, "cudaStreamCreate", wire.FAMILY_STREAM, **_OUT1),
     _runtime(51, "cudaStreamCreateWithFlags", wire.FAMILY_STREAM, **_OUT1),
     _runtime(52, "cudaStreamCreateWithPriority", wire.FAMILY_STREAM, **_OUT1),
@@ -121,6 +125,10 @@ APIS: tuple[Api, ...] = (
     _runtime(60, "cudaSetDevice", wire.FAMILY_SET_DEVICE, device=1),
     _runtime(61, "cudaGetDevice", wire.FAMILY_GET_DEVICE, device=1),
     _runtime(62, "cudaGetDeviceProperties", wire.FAMILY_DEVICE_PROPERTIES, address=1, device=2),
+    _runtime(70, "cudaGetKernel", wire.FAMILY_KERNEL_ALIAS, **_ALIAS),
+    _runtime(71, "__cudaGetKernel", wire.FAMILY_KERNEL_ALIAS, **_ALIAS),
+    _runtime(72, "cudaGetFuncBySymbol", wire.FAMILY_KERNEL_ALIAS, **_ALIAS),
+    _runtime(73, "cudaLibraryGetKernel", wire.FAMILY_KERNEL, **_BY_NAME),
     # and the driver those from 100.
     _driver(100, "cuLaunchKernel", wire.FAMILY_LAUNCH, **_SCALARS),
     _driver(101, "cuLaunchKernelEx", wire.FAMILY_LAUNCH, **_CONFIG),
@@ -176,6 +184,9 @@ APIS: tuple[Api, ...] = (
     _driver(166, "cuEventRecordWithFlags", wire.FAMILY_EVENT, stream=2),
     _driver(170, "cuCtxSetCurrent", wire.FAMILY_OTHER),
     _driver(171, "cuDeviceGetUuid", wire.FAMILY_DEVICE_UUID, address=1, device=2),
+    _driver(180, "cuModuleGetFunction", wire.FAMILY_KERNEL, **_BY_NAME),
+    _driver(181, "cuLibraryGetKernel", wire.FAMILY_KERNEL, **_BY_NAME),
+    _driver(182, "cuKernelGetFunction", wire.FAMILY_KERNEL_ALIAS, **_ALIAS),
 )
 
 API_BY_NUMBER: Mapping[int, Api] = {api.number: api for api in APIS}
@@ -187,7 +198,7 @@ VARIANTS: tuple[str, ...] = (
     *("_v2_ptsz", "_v2_ptds", "_v3_ptsz", "_v3_ptds"),
 )
 _FIRST_DRIVER_API = 100
-_SPELLING = re.compile(r"^(cu\w+?)((?:_v[0-9]+)?(?:_ptsz|_ptds)?)$")
+_SPELLING = re.compile(r"^((?:__)?cu\w+?)((?:_v[0-9]+)?(?:_ptsz|_ptds)?)$")
 
 
 class Probe(NamedTuple):

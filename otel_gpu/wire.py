@@ -29,6 +29,7 @@ STACK_COPY_BYTES = 32768
 STALL_COPY_BYTES = 8192
 LOOK_COPY_BYTES = 24576
 STATE_NONE = 255
+FUNCTION_BYTES = 1024
 FILE_SYSTEM_BYTES = 16
 ADDRESS_BYTES = 16
 
@@ -44,7 +45,10 @@ RECORD_GAP = 8
 RECORD_SAMPLE = 9
 RECORD_CODE = 10
 RECORD_LOOK = 12
+RECORD_HANDLE = 15
 RECORD_CPU_SAMPLE = 11
+RECORD_BLOCK_STACK = 13
+RECORD_OUT_OF_MEMORY = 14
 RECORD_CAPTURE = 256
 RECORD_CLOCK = 257
 RECORD_PROCESS = 258
@@ -59,6 +63,10 @@ RECORD_PRESSURE = 266
 RECORD_USER_STACK = 267
 RECORD_RESOURCE = 268
 RECORD_CULPRIT = 269
+RECORD_MEMORY = 270
+RECORD_HOLDERS = 271
+RECORD_MEMORY_MAP = 272
+RECORD_FUNCTION = 273
 
 # enum counter
 COUNTER_LOST_RING_FULL = 0
@@ -93,7 +101,11 @@ COUNTER_LOST_RESOURCE = 28
 COUNTER_CPU_SAMPLES = 29
 COUNTER_CPU_SAMPLES_WITHHELD = 30
 COUNTER_LOST_CPU_SAMPLE = 31
-COUNTER_COUNT = 32
+COUNTER_LOST_BLOCKS_FULL = 32
+COUNTER_LOST_HOLDERS_FULL = 33
+COUNTER_BLOCK_STACKS = 34
+COUNTER_BLOCK_STACKS_WITHHELD = 35
+COUNTER_COUNT = 40
 
 # enum api_family
 FAMILY_OTHER = 0
@@ -114,6 +126,8 @@ FAMILY_DEVICE_PROPERTIES = 14
 FAMILY_HOST_ALLOCATE = 15
 FAMILY_HOST_FREE = 16
 FAMILY_UNMAP = 17
+FAMILY_KERNEL = 20
+FAMILY_KERNEL_ALIAS = 21
 
 # enum api_layer
 LAYER_RUNTIME = 1
@@ -222,6 +236,16 @@ LOOK_LATE = 1
 LOOK_FOLLOWED = 2
 LOOK_NO_USER = 4
 
+# enum block_mode
+BLOCKS_OFF = 0
+BLOCKS_TOTALS = 1
+BLOCKS_LARGE = 2
+BLOCKS_ALL = 3
+
+# enum out_of_memory_source
+OUT_OF_MEMORY_FRAMEWORK = 1
+OUT_OF_MEMORY_CALL = 2
+
 RECORD_HEADER = CStruct("kind:H flags:H size:I ktime_ns:Q image_ktime_ns:Q pid:I tid:I")
 CUDA_CALL_RECORD = CStruct(
     "start_ktime_ns:Q parent_start_ktime_ns:Q root_start_ktime_ns:Q blocked_ns:Q run_queue_ns:Q "
@@ -285,8 +309,26 @@ EXEC_RECORD = CStruct(
 EXIT_RECORD = CStruct("start_boot_ns:Q exit_code:I 4x comm:16s", RECORD_HEADER)
 LIBRARY_RECORD = CStruct("stopped:I 4x path:256s", RECORD_HEADER)
 DEVICE_RECORD = CStruct("device:i has_name:I uuid:16s name:64s", RECORD_HEADER)
+HANDLE_RECORD = CStruct("handle:Q same_as:Q name:1024s", RECORD_HEADER)
+DEVICE_KEY = CStruct("image_ktime_ns:Q pid:I device:i")
+MEMORY_TOTALS = CStruct(
+    "last_ktime_ns:Q allocated_bytes:Q reserved_bytes:Q peak_allocated_bytes:Q "
+    "peak_reserved_bytes:Q before_bytes:Q before_freed_bytes:Q allocations:Q frees:Q "
+    "handed_out_bytes:Q taken_back_bytes:Q unequal:Q unsampled_bytes:Q withheld_bytes:Q"
+)
+HOLDER_KEY = CStruct("image_ktime_ns:Q stack:Q pid:I device:i")
+HOLDER = CStruct(
+    "live_bytes:q live_blocks:q allocated_bytes:Q allocated_blocks:Q large_live_bytes:Q"
+)
+MEMORY_RECORD = CStruct("count:I 4x", RECORD_HEADER)
+BLOCK_STACK_RECORD = CStruct("stack:Q user_stack:Q device:i 4x", RECORD_HEADER)
+OUT_OF_MEMORY_RECORD = CStruct(
+    "asked_bytes:Q allocated_bytes:Q reserved_bytes:Q device_free_bytes:Q device_total_bytes:Q "
+    "device_ktime_ns:Q root_start_ktime_ns:Q user_stack:Q device:i source:H api:H comm:16s",
+    RECORD_HEADER,
+)
 CLOCK_RECORD = CStruct("unix_ns:Q", RECORD_HEADER)
-COUNTERS_RECORD = CStruct("values:32Q", RECORD_HEADER)
+COUNTERS_RECORD = CStruct("values:40Q", RECORD_HEADER)
 OPEN_CALL_RECORD = CStruct(
     "start_ktime_ns:Q root_start_ktime_ns:Q blocked_ns:Q run_queue_ns:Q user_stack:Q device:i "
     "api:H depth:B 1x comm:16s",
@@ -392,9 +434,9 @@ def _names(first: str, last: str) -> dict[int, str]:
     }
 
 
-RECORD_KIND_NAMES = _names("RECORD_CUDA_CALL", "RECORD_CULPRIT")
+RECORD_KIND_NAMES = _names("RECORD_CUDA_CALL", "RECORD_FUNCTION")
 COUNTER_NAMES = _names("COUNTER_LOST_RING_FULL", "COUNTER_COUNT")
-API_FAMILY_NAMES = _names("FAMILY_OTHER", "FAMILY_UNMAP")
+API_FAMILY_NAMES = _names("FAMILY_OTHER", "FAMILY_KERNEL_ALIAS")
 API_LAYER_NAMES = _names("LAYER_RUNTIME", "LAYER_DRIVER")
 COPY_KIND_NAMES = _names("COPY_HOST_TO_HOST", "COPY_NONE")
 CHOICE_NAMES = _names("CHOICE_FAILED", "CHOICE_PARENT")

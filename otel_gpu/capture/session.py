@@ -280,6 +280,9 @@ class Session:
         for header, record in zip(headers, lifecycle, strict=True):
             if header.kind == wire.RECORD_EXIT:
                 exits.append(record)
+            elif header.kind == wire.RECORD_HANDLE:
+                with self._faults.at("stacks"):
+                    self._user_stacks.kernels.take(record)
             else:
                 yield record
             handler = self._handlers.get(header.kind)
@@ -305,9 +308,11 @@ class Session:
         for record in records:
             try:
                 kind = record[:2]
-                if kind == _CALL_KIND and record[CALL_TOKEN] == NO_TOKEN:
-                    yield record
-                    continue
+                if kind == _CALL_KIND:
+                    yield from user_stacks.kernels.name(record)
+                    if record[CALL_TOKEN] == NO_TOKEN:
+                        yield record
+                        continue
                 if kind in SAMPLE_KINDS:
                     user_stacks.take(record)
                     continue

@@ -13,7 +13,7 @@ from rich.console import Console
 from otel_gpu import pipeline
 from otel_gpu.commands import Output, UsageError, add_file
 from otel_gpu.commands._recorder import store_path
-from otel_gpu.commands._sources import RecordingSource, StoreSource
+from otel_gpu.commands._sources import StoreSource, open_recording
 from otel_gpu.config import Config
 from otel_gpu.errors import OtelGpuError
 from otel_gpu.explain.explainer import Explainer
@@ -72,7 +72,8 @@ def add_source_arguments(parser: ArgumentParser, verb: str, *, captures: bool = 
     """Add the arguments that name a recording or a store, and a part of it."""
     # "-30s" is a value here. Of what begins with a dash, argparse lets numbers be values.
     parser._negative_number_matcher = re.compile(r"-\d")  # noqa: SLF001 -- it has no other way
-    add_file(parser, "recording", f"the recording to {verb}", nargs="?")
+    what = "the recording, or memory snapshot of PyTorch, to"
+    add_file(parser, "recording", f"{what} {verb}", nargs="?")
     named = "nothing else is named" if captures else "no recording is named"
     store = f"the store to {verb}; default, where {named}: the one that run writes"
     add_file(parser, "--store", store)
@@ -87,7 +88,7 @@ def find_source(args: Namespace, config: Config) -> Source | None:
     if args.recording is not None and args.store is not None:
         raise UsageError("name a recording or a store, not both")
     if args.recording is not None:
-        return RecordingSource(args.recording)
+        return open_recording(args.recording, config)
     if args.store is not None:
         return StoreSource(args.store)
     path = store_path(config)

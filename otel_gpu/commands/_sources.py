@@ -1,31 +1,43 @@
-"""Where the activities come from that a verb explains, whichever it is: a recording, or a store."""
+"""Where activities come from that a verb explains: a recording, a memory snapshot, or a store."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from otel_gpu import pipeline
 from otel_gpu.capture.recording import read_recording
+from otel_gpu.config import Config
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.errors import RecordingError, StoreError
 from otel_gpu.findings.document import Window
 from otel_gpu.findings.extent import Extent
 from otel_gpu.findings.source import Observers, Source
 from otel_gpu.findings.words import count_of
+from otel_gpu.importers import open_capture
 from otel_gpu.store.losses import describe_losses
 from otel_gpu.store.reader import StoreReader
 
 _SQLITE = b"SQLite format 3\0"
+# Of the pickles that PyTorch writes.
+_PICKLE = b"\x80"
 
 
-def open_source(path: Path) -> Source:
-    """Open a file as what it is: a store, or else a recording."""
+def open_source(path: Path, config: Config) -> Source:
+    """Open a file as what it is: a store, or else as ``open_recording`` does."""
+    return StoreSource(path) if _begins_with(path, _SQLITE) else open_recording(path, config)
+
+
+def open_recording(path: Path, config: Config) -> Source:
+    """Open a memory snapshot of PyTorch, or else a recording."""
+    return SnapshotSource(path, config) if _begins_with(path, _PICKLE) else RecordingSource(path)
+
+
+def _begins_with(path: Path, magic: bytes) -> bool:
     try:
         with path.open("rb") as file:
-            is_store = file.read(len(_SQLITE)) == _SQLITE
+            return file.read(len(magic)) == magic
     except OSError:
         # Who reads recordings says what is wrong with it.
-        is_store = False
-    return StoreSource(path) if is_store else RecordingSource(path)
+        return False
 
 
 class RecordingSource(Source):
@@ -64,6 +76,28 @@ class RecordingSource(Source):
     def close(self) -> None:
         """Let go of the file, which may not have been read to its end."""
         self._rest = iter(())
+
+
+class SnapshotSource(Source):
+    """A memory snapshot of PyTorch; raises as its importer does."""
+
+    def __init__(self, path: Path, config: Config) -> None:
+        super().__init__(str(path))
+        with open_capture("torch-memory", path, config) as capture:
+            self._events = tuple(capture.events())
+            self._tally = capture.tally
+
+    def extent(self) -> tuple[int, int]:
+        """When what was recorded began and ended."""
+        extent = Extent()
+        self.play(Window(), [extent])
+        return extent.start_unix_ns, extent.end_unix_ns
+
+    def play(self, window: Window, observers: Observers) -> None:  # noqa: ARG002 -- as of recordings
+        """Hand all activities to the observers."""
+        pipeline.process_events(self._events, Enricher(), observers)
+        self.notes[:] = self._tally.notes
+        self.rejected.update(self._tally.rejected)
 
 
 class StoreSource(Source):

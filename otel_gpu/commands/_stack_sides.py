@@ -20,7 +20,7 @@ def open_side(text: str, args: Namespace, config: Config) -> Iterator[tuple[Sour
     """Yield the source of one side, and the window that is asked about; raise its error."""
     path, (begin, dots, end) = Path(text), text.partition("..")
     if path.exists():
-        source: Source | None = open_source(path)
+        source: Source | None = open_source(path, config)
         begin, end = args.begin, args.end
     elif dots:
         if args.begin is not None or args.end is not None:

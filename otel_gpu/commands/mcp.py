@@ -1,5 +1,5 @@
 """
-Serve a recording or a store to an assistant over the Model Context Protocol: nine tools that only
+Serve a recording or a store to an assistant over the Model Context Protocol: ten tools that only
 read, and a prompt. On standard input and output, for a client that starts us; with --http on a
 socket of this host, for clients that know the token. docs/mcp.md says how to connect one. Needs no
 privileges and no GPU.
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from otel_gpu.commands import Output, UsageError, add_file
 from otel_gpu.commands._recorder import store_path
 from otel_gpu.commands._reports import make_collector, resolve_window
-from otel_gpu.commands._sources import RecordingSource, StoreSource
+from otel_gpu.commands._sources import StoreSource, open_recording
 from otel_gpu.config import Config
 from otel_gpu.errors import OtelGpuError
 
@@ -79,11 +79,11 @@ def _find_capture(args: Namespace, config: Config) -> "Capture":
     is_store = args.recording is None
     if not is_store:
         # A file that is not a recording is reported at once, and not to an assistant.
-        RecordingSource(args.recording)
+        open_recording(args.recording, config)
     return Capture(
         store_path(config) if is_store else args.recording,
         is_store=is_store,
-        open_source=StoreSource if is_store else RecordingSource,
+        open_source=StoreSource if is_store else partial(open_recording, config=config),
         find_window=resolve_window,
         make_collector=partial(make_collector, config),
     )

@@ -18,7 +18,8 @@ from otel_gpu.commands._reports import (
 from otel_gpu.config import Config
 from otel_gpu.faces.html.page import make_page
 from otel_gpu.findings.json_form import make_document, to_text
-from otel_gpu.findings.top_stacks import CALLED, CPU, WAITED, WALL, StackCollector
+from otel_gpu.findings.memory_stacks import MemoryStackCollector
+from otel_gpu.findings.top_stacks import CALLED, CPU, IN_USE, PEAK, WAITED, WALL, StackCollector
 from otel_gpu.findings.words import format_size
 
 _STANDARD_OUTPUT = Path("-")
@@ -43,7 +44,10 @@ def run(args: Namespace, config: Config, out: Output) -> int:
     with part_of(source, args) as window:
         collector = make_collector(config, source.rejected, window, args.pid)
         kinds = (CALLED, WAITED, CPU, WALL)
-        stacks = [StackCollector(window, kind=kind, pids=args.pid) for kind in kinds]
+        stacks: list[StackCollector | MemoryStackCollector] = [
+            *(StackCollector(window, kind=kind, pids=args.pid) for kind in kinds),
+            *(MemoryStackCollector(window, kind=kind, pids=args.pid) for kind in (PEAK, IN_USE)),
+        ]
         source.play(window, [collector, *stacks])
         document = collector.finish(source.name, source.notes)
         flames = [one.finish(source.name) for one in stacks]

@@ -1,7 +1,7 @@
 """
-Add up the stacks of CUDA calls that became spans, of threads on CPUs and of waits: Python, C++,
-CUDA and the kernel in one, by calls, time or bytes. --diff compares two of them. Reads a recording
-or a store, which needs no privileges and no GPU; or captures live what is named by --pid, --cgroup,
+Add up the stacks of CUDA calls that became spans, of threads on CPUs, of waits, and of device
+memory: Python, C++, CUDA and the kernel in one, by calls, time or bytes. --diff compares two of
+them. Reads a recording, a store or a memory snapshot of PyTorch, which needs no privileges and no GPU; or captures live what is named by --pid, --cgroup,
 --all or a command after --, until that ends, the time is over or Ctrl-C is pressed. Sampled calls
 count as often as they were sampled from; --spans full gives every call a stack. With a command, its
 exit code is ours, and the text goes to standard error; --json and --folded go to standard output.
@@ -32,6 +32,7 @@ from otel_gpu.faces.stacks_text import coverage, write_difference, write_stacks
 from otel_gpu.findings.document import Window
 from otel_gpu.findings.folding import fold
 from otel_gpu.findings.json_form import to_text
+from otel_gpu.findings.memory_stacks import MemoryStackCollector
 from otel_gpu.findings.source import Source
 from otel_gpu.findings.stack_diff import StackDiff, compare
 from otel_gpu.findings.stacks_document import make_diff_document, make_stacks_document
@@ -40,6 +41,7 @@ from otel_gpu.findings.top_stacks import (
     CALLS,
     GRAPHS,
     MEASURES,
+    MEMORY,
     TIME,
     WAITED,
     StackCollector,
@@ -55,9 +57,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_target_arguments(parser, pid_note="; of a recording or store, only this process")
     by = (
         "what counts: of CUDA calls their time, number or bytes; of threads their time on CPUs (from "
-        "samples), off them (in waits that became spans), or both; default: %(default)s"
+        "samples), off them (in waits that became spans), or both; of device memory what was in use "
+        "in the end or at its peak, or was allocated; default: %(default)s"
     )
-    parser.add_argument("--by", choices=(*MEASURES, *GRAPHS), default=MEASURES[0], help=by)
+    parser.add_argument("--by", choices=(*MEASURES, *GRAPHS, *MEMORY), default=MEASURES[0], help=by)
     api = "only calls of this CUDA API, also those inside other calls; may be repeated"
     parser.add_argument("--api", action="append", default=[], metavar="API", help=api)
     thread = "only threads of this number or name, which may have * in it, each for itself; may be repeated"
@@ -104,6 +107,8 @@ def run(args: Namespace, config: Config, out: Output) -> int:
         raise UsageError("--limit must be at least 1")
     if args.waits and (args.api or args.by not in (TIME, CALLS)):
         raise UsageError("waits are of no API and have no bytes", hint="leave out --api or --by")
+    if args.by in MEMORY and (args.api or args.thread):
+        raise UsageError("memory is of no API and no thread", hint="leave out --api and --thread")
     if args.diff:
         return _run_diff(args, config, out)
     source = find_source_or_capture(args, config, out, handled="looked at", done="shows the stacks")
@@ -115,6 +120,12 @@ def run(args: Namespace, config: Config, out: Output) -> int:
 
 
 def _add_up(source: Source, window: Window, args: Namespace) -> StackReport:
+    if args.by in MEMORY:
+        memory = MemoryStackCollector(
+            window, kind=args.by, pids=pids_of(source, args), rejected=source.rejected
+        )
+        source.play(window, [memory])
+        return memory.finish(source.name, source.notes)
     kind = WAITED if args.waits else args.by if args.by in GRAPHS else CALLED
     stacks = StackCollector(
         window,

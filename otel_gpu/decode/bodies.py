@@ -101,6 +101,7 @@ _SHAPES: Mapping[int, Mapping[str, Any]] = {
         "cgroups": [str],
         "start_boot_ns": _OPTIONAL_INT,
     },
+    wire.RECORD_FUNCTION: {"function": int, "name": str},
     wire.RECORD_USER_STACK: {"stack": int, "native": str, "python": str, "frames": [list]},
 }
 _REQUIRED: Mapping[int, tuple[str, ...]] = {
@@ -112,6 +113,7 @@ _REQUIRED: Mapping[int, tuple[str, ...]] = {
     wire.RECORD_PRESSURE: (),
     wire.RECORD_RESOURCE: ("resource", "kind"),
     wire.RECORD_CULPRIT: (),
+    wire.RECORD_FUNCTION: ("function", "name"),
     wire.RECORD_USER_STACK: ("stack", "complete", "native", "python", "frames"),
 }
 _BOUNDS_FIELDS = {"durations": "bounds_ns", "sizes": "bounds_bytes"}
@@ -233,6 +235,11 @@ def _check_user_stack(body: Mapping[str, Any]) -> None:
     )
     if not good or not all(map(_is_frame, body["frames"])):
         raise TypeError("body is not a stack that this version knows")
+
+
+def _check_function(body: Mapping[str, Any]) -> None:
+    if not 0 < body["function"] <= _UINT64_MAX or not 0 < len(body["name"]) <= MAX_FRAME_TEXT:
+        raise TypeError("body is not a kernel's name")
 
 
 def _check_resource(body: Mapping[str, Any]) -> None:

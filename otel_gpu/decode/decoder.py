@@ -270,6 +270,11 @@ def _decode_user_stack(record: bytes) -> events.UserStack:
     )
 
 
+def _decode_function(record: bytes) -> events.FunctionSeen:
+    ktime_ns, image_ktime_ns, pid, body = _decode_json(record)
+    return events.FunctionSeen(ktime_ns, image_ktime_ns, pid, body["function"], body["name"])
+
+
 def _decode_resource(record: bytes) -> events.ResourceSeen:
     ktime_ns, _, _, body = _decode_json(record)
     return events.ResourceSeen(ktime_ns, body["resource"], body)
@@ -286,6 +291,7 @@ _DECODERS: Mapping[int, Callable[[bytes], Event]] = {
     wire.RECORD_CPU_SAMPLE: _plain(events.CpuSample, wire.CPU_SAMPLE_RECORD, _decode_name),
     wire.RECORD_STACK: _decode_stack,
     wire.RECORD_USER_STACK: _decode_user_stack,
+    wire.RECORD_FUNCTION: _decode_function,
     wire.RECORD_RESOURCE: _decode_resource,
     wire.RECORD_CULPRIT: _decode_culprit,
     wire.RECORD_TIMES: _decode_times,

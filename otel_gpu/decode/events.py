@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from otel_gpu import wire
+from otel_gpu.decode.blocks import BlockStack, Holders, Memory, MemoryMap, OutOfMemory
 from otel_gpu.decode.memory import MemorySnapshot
 from otel_gpu.stacks.frames import Frame
 
@@ -307,6 +308,16 @@ class UserStack(NamedTuple):
     python: str
 
 
+class FunctionSeen(NamedTuple):
+    """The name of a kernel that a process launches by a handle or an address (from JSON)."""
+
+    ktime_ns: int
+    image_ktime_ns: int
+    pid: int
+    function: int
+    name: str
+
+
 class TimesKey(NamedTuple):
     """What one entry of the time account is about; see ``bpf/events.h``."""
 
@@ -431,10 +442,16 @@ Event = (
     | CpuSample
     | Stack
     | UserStack
+    | FunctionSeen
     | ResourceSeen
     | CulpritSeen
     | Times
     | Pressure
+    | Memory
+    | Holders
+    | BlockStack
+    | OutOfMemory
+    | MemoryMap
     | MemoryRead
     | Fork
     | Exec

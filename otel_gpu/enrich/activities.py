@@ -15,6 +15,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple, get_args
 
 from otel_gpu import wire
+from otel_gpu.decode.blocks import Holder, MemoryTotals, OutOfMemory
 from otel_gpu.decode.events import (
     Aggregate,
     CpuSample,
@@ -123,7 +124,7 @@ class Who(NamedTuple):
 
 
 class CallActivity(NamedTuple):
-    """A chosen CUDA call; ``stack`` is where it was made."""
+    """A chosen CUDA call; ``stack`` is where it was made, ``kernel`` what it launched, if known."""
 
     process: ProcessImage
     event: CudaCall
@@ -132,6 +133,7 @@ class CallActivity(NamedTuple):
     end_unix_ns: int
     device: DeviceIdentity | None
     stack: CallStack | None
+    kernel: str
     trace_id: bytes
     span_id: bytes
     parent_span_id: bytes
@@ -321,6 +323,42 @@ class MemoryActivity(NamedTuple):
     snapshot: MemorySnapshot
 
 
+class BlocksActivity(NamedTuple):
+    """
+    What a framework's allocator said of one device of a process at one moment.
+
+    ``holders`` are those that changed, by the key of their stack; 0: it is not known where.
+    """
+
+    unix_ns: int
+    process: ProcessImage
+    number: int
+    device: DeviceIdentity | None
+    totals: MemoryTotals | None
+    holders: tuple[tuple[int, Holder, CallStack | None], ...]
+
+
+class OutOfMemoryActivity(NamedTuple):
+    """
+    A request for device memory that failed, and where.
+
+    ``api`` is the call that said so, None: a framework did. ``map`` is what was where at that
+    moment, as ``MemoryMap.info``, with the stack of each key in ``stacks``.
+    """
+
+    unix_ns: int
+    process: ProcessImage
+    event: OutOfMemory
+    device: DeviceIdentity | None
+    api: Api | None
+    stack: CallStack | None
+    map: Mapping[str, Any] | None
+    stacks: Mapping[int, CallStack]
+    trace_id: bytes
+    span_id: bytes
+    parent_span_id: bytes
+
+
 class ForkActivity(NamedTuple):
     """A fork; ``process`` is the parent."""
 
@@ -432,6 +470,8 @@ Activity = (
     | ResourceActivity
     | PressureActivity
     | MemoryActivity
+    | BlocksActivity
+    | OutOfMemoryActivity
     | ForkActivity
     | OpenCallActivity
     | AggregatesActivity

@@ -18,6 +18,7 @@ from otel_gpu.decode.events import (
     Exec,
     Exit,
     Fork,
+    FunctionSeen,
     Gap,
     Library,
     MemoryRead,
@@ -73,6 +74,10 @@ from otel_gpu.enrich.time_accounts import TimeAccounts
 from otel_gpu.enrich.user_reasons import refine_reason
 from otel_gpu.faults import Faults
 from otel_gpu.probe_table import API_BY_NUMBER, Api, unknown_api
+from otel_gpu.recent import Recent
+
+MAX_KERNELS = 1 << 15
+"""Kernels whose names are remembered."""
 
 _new_tuple = tuple.__new__
 
@@ -98,6 +103,7 @@ class Enricher:
         self._stacks = StackTable()
         self._resources = ResourceTable()
         self._roles = ThreadRoles()
+        self._kernels: Recent[tuple[ImageKey, int], str] = Recent(MAX_KERNELS)
         self._times = TimeAccounts(self._waits, self._resources)
         self._processes = ProcessTable(
             self._clock, self._forget, max_images=max_images, max_dead=max_dead
@@ -124,6 +130,7 @@ class Enricher:
             Pressure: self._dated(PressureActivity),
             Stack: self._waits.learn,
             UserStack: self._stacks.learn,
+            FunctionSeen: self._learn_function,
             ResourceSeen: self._learn_resource,
             CulpritSeen: lambda event: self._introduce(
                 event.ktime_ns, who_of_facts(event.pid, event.info)
@@ -189,6 +196,7 @@ class Enricher:
         self._waits.begin(str(host.get("arch")) if isinstance(host, Mapping) else "")
         self._stacks.clear()
         self._resources.clear()
+        self._kernels.clear()
         self._roles.clear()
 
     def _make_room(self) -> None:
@@ -251,10 +259,14 @@ class Enricher:
             end_unix_ns,
             None if event.device < 0 else self._devices.find(image, event.device),
             self._stacks.find(event.user_stack) if event.user_stack else None,
+            (self._kernels.use((image, event.function)) or "") if event.function else "",
             *self._ids.of_call(event),
         )
         # As CallActivity(…), which takes three times as long.
         return _new_tuple(CallActivity, values)
+
+    def _learn_function(self, event: FunctionSeen) -> None:
+        self._kernels[(event.pid, event.image_ktime_ns), event.function] = event.name
 
     def _learn_resource(self, event: ResourceSeen) -> ResourceActivity | None:
         resource = self._resources.learn(event)

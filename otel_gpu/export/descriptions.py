@@ -1,13 +1,17 @@
 """What the attributes of spans say of calls, devices, waits and threads."""
 
 from otel_gpu import wire
+from otel_gpu.decode.blocks import OutOfMemory
 from otel_gpu.decode.events import CPU_UNKNOWN, CudaCall, Gap, OpenCall, Stall
 from otel_gpu.enrich.activities import Resource, StallActivity
 from otel_gpu.export import semconv
 from otel_gpu.export.finished import Attributes, AttributeValue
 from otel_gpu.export.measures import switch_attributes
+from otel_gpu.probe_table import Api
 
 _MAX_FUNCTIONS = 16
+OUT_OF_MEMORY = "out_of_memory"
+"""The type of the error, whoever gave up."""
 _INT64_LIMIT = 1 << 63
 _WAKER = (semconv.OTEL_GPU_WAKER_PID, semconv.OTEL_GPU_WAKER_TID, semconv.OTEL_GPU_WAKER_COMM)
 
@@ -37,6 +41,27 @@ def describe_run_queue_wait(event: Stall) -> Attributes:
     if event.culprit_tid:
         add_culprit(pairs, event.culprit_pid, event.culprit_tid, event.culprit_comm)
     add_thread(pairs, event.tid, event.comm, event.cpu)
+    return tuple(pairs)
+
+
+def describe_failure(event: OutOfMemory, api: Api | None, stack: Attributes) -> Attributes:
+    """Return what was asked for and what there was; ``stack`` is what is said of where it was."""
+    pairs: Pairs = [(semconv.ERROR_TYPE, OUT_OF_MEMORY)]
+    if api is not None:
+        pairs.append((semconv.GPU_CUDA_API, api.name))
+    sizes = [
+        (semconv.OTEL_GPU_MEMORY_ASKED, event.asked_bytes),
+        (semconv.OTEL_GPU_MEMORY_ALLOCATED, event.allocated_bytes),
+        (semconv.OTEL_GPU_MEMORY_RESERVED, event.reserved_bytes),
+    ]
+    if event.device_total_bytes:
+        sizes += [
+            (semconv.OTEL_GPU_MEMORY_DEVICE_FREE, event.device_free_bytes),
+            (semconv.OTEL_GPU_MEMORY_DEVICE_TOTAL, event.device_total_bytes),
+        ]
+    pairs.extend((name, signed(size_bytes)) for name, size_bytes in sizes)
+    pairs.extend(stack)
+    add_thread(pairs, event.tid, event.comm)
     return tuple(pairs)
 
 

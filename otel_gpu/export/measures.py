@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from otel_gpu import wire
+from otel_gpu.decode.blocks import MemoryTotals
 from otel_gpu.enrich.activities import DeviceIdentity, OpenCallActivity, Series, ThreadTime
 from otel_gpu.enrich.cuda_errors import error_name
 from otel_gpu.explain.verdicts import budget_of
@@ -84,6 +85,37 @@ def measure_open_call(call: OpenCallActivity) -> Measurement:
     source = (call.event.tid, call.event.start_ktime_ns)
     age_ns = call.seen_unix_ns - call.start_unix_ns
     return Measurement(semconv.METRIC_GPU_CUDA_CALL_OPEN_AGE, attributes, source, age_ns)
+
+
+def measure_memory(
+    number: int, totals: MemoryTotals, device: DeviceIdentity | None
+) -> Iterator[Measurement]:
+    """Yield what a framework's allocator said of one device of a process."""
+    attributes = device_attributes(device)
+    reports = max(1, totals.allocations + totals.frees)
+    for instrument, value in (
+        (semconv.METRIC_GPU_MEMORY_ALLOCATED, totals.allocated_bytes),
+        (semconv.METRIC_GPU_MEMORY_RESERVED, totals.reserved_bytes),
+        (semconv.METRIC_GPU_MEMORY_PEAK, totals.peak_allocated_bytes),
+        (semconv.METRIC_OTEL_GPU_MEMORY_COVERAGE, 1 - min(totals.unequal, reports) / reports),
+    ):
+        yield Measurement(instrument, attributes, number, value)
+    for reason, size_bytes in (
+        ("not_sampled", totals.unsampled_bytes),
+        ("rate", totals.withheld_bytes),
+    ):
+        yield Measurement(
+            semconv.METRIC_OTEL_GPU_MEMORY_UNPLACED,
+            ((semconv.REASON, reason), *attributes),
+            (number, reason),
+            size_bytes,
+        )
+
+
+def measure_failures(number: int, count: int, device: DeviceIdentity | None) -> Measurement:
+    """Return how many requests for memory of one device failed."""
+    attributes = device_attributes(device)
+    return Measurement(semconv.METRIC_GPU_MEMORY_FAILURES, attributes, number, count)
 
 
 @lru_cache(maxsize=4096)

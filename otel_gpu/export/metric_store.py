@@ -19,6 +19,7 @@ from opentelemetry.sdk.resources import Resource
 from otel_gpu.enrich.activities import (
     Activity,
     AggregatesActivity,
+    BlocksActivity,
     CallActivity,
     CaptureActivity,
     CountersActivity,
@@ -26,6 +27,7 @@ from otel_gpu.enrich.activities import (
     ExitActivity,
     ImageKey,
     OpenCallActivity,
+    OutOfMemoryActivity,
     ProbesActivity,
     ProcessImage,
     StatusActivity,
@@ -110,6 +112,8 @@ class MetricStore:
         self._calls: deque[CallActivity] = deque()
         self._observers: dict[type, Callable[[Any], None]] = {
             AggregatesActivity: self._observe_aggregates,
+            BlocksActivity: self._observe_blocks,
+            OutOfMemoryActivity: self._observe_failure,
             TimesActivity: self._observe_times,
             OpenCallActivity: self._observe_open_call,
             ExitActivity: self._observe_exit,
@@ -240,6 +244,17 @@ class MetricStore:
             if series.device is not None:
                 image.devices[series.key.device] = series.device
 
+    def _observe_blocks(self, activity: BlocksActivity) -> None:
+        self._advance(activity.unix_ns)
+        image = self._image(activity.process) if activity.totals is not None else None
+        if image is not None:
+            self._touch(image, activity.unix_ns)
+            image.hold(activity.number, activity.device, activity.totals)
+
+    def _observe_failure(self, activity: OutOfMemoryActivity) -> None:
+        if (image := self._image(activity.process)) is not None:
+            image.hold(activity.event.device, activity.device, None)
+
     def _observe_times(self, activity: TimesActivity) -> None:
         self._advance(activity.unix_ns)
         for process, times in groupby(activity.times, attrgetter("process")):
@@ -335,7 +350,12 @@ class MetricStore:
             image.resource,
             agent,
             dict(image.devices),
-            [*ages, *measure_thread_times(image.times.values()), *image.stalls.measurements()],
+            [
+                *ages,
+                *measure_thread_times(image.times.values()),
+                *image.stalls.measurements(),
+                *image.memory_measurements(),
+            ],
             image.exemplars.newer_than(after, image.devices),
             self._exemplars_seen,
             image.process.start_unix_ns,

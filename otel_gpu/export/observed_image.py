@@ -1,11 +1,17 @@
 """What the metric store holds of one process image."""
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 from opentelemetry.sdk.resources import Resource
 
+from otel_gpu.decode.blocks import MemoryTotals
 from otel_gpu.enrich.activities import DeviceIdentity, OpenCallActivity
 from otel_gpu.export.exemplars import ExemplarReservoir
+from otel_gpu.export.measures import measure_failures, measure_memory
+from otel_gpu.export.points import Measurement
 from otel_gpu.export.stalls import Stalls
 from otel_gpu.ledger.accounts import Account
 
@@ -13,6 +19,9 @@ from otel_gpu.ledger.accounts import Account
 # are reported, which no call is younger than when it is reported first. One that was not
 # reported in twice that time has returned.
 _OPEN_CALL_PATIENCE_NS = 3_000_000_000
+
+MAX_DEVICES: Final = 256
+"""Devices of one process of whose memory something is said."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -25,6 +34,9 @@ class ObservedImage(Account):
     # Each with how long it is believed without another word, in nanoseconds.
     open_calls: dict[tuple[int, int], tuple[OpenCallActivity, int]] = field(default_factory=dict)
     stalls: Stalls = field(default_factory=Stalls)
+    # By the number of the device: what an allocator said last, and how many requests failed.
+    memory: dict[int, MemoryTotals] = field(default_factory=dict)
+    failures: Counter[int] = field(default_factory=Counter)
     updated_unix_ns: int = 0
     end_unix_ns: int | None = None
     # How many of its series are counted as final.
@@ -43,6 +55,25 @@ class ObservedImage(Account):
             age_ns = 0  # it is looked at every second
         _, patience_ns = self.open_calls.get(key, (None, max(_OPEN_CALL_PATIENCE_NS, age_ns // 2)))
         self.open_calls[key] = (call, patience_ns)
+
+    def hold(self, number: int, device: DeviceIdentity | None, totals: MemoryTotals | None) -> None:
+        """Take in what an allocator said of a device; None: that a request failed there."""
+        numbers = self.memory.keys() | self.failures.keys()
+        if number not in numbers and len(numbers) >= MAX_DEVICES:
+            return
+        if totals is None:
+            self.failures[number] += 1
+        else:
+            self.memory[number] = totals
+        if device is not None:
+            self.devices[number] = device
+
+    def memory_measurements(self) -> Iterator[Measurement]:
+        """Yield what its allocators hold, and what they could not have."""
+        for number, totals in self.memory.items():
+            yield from measure_memory(number, totals, self.devices.get(number))
+        for number, count in self.failures.items():
+            yield measure_failures(number, count, self.devices.get(number))
 
     def forget_returned_calls(self, unix_ns: int) -> None:
         """Let go of the calls that nothing was said of for too long."""

@@ -48,6 +48,7 @@ GPU_CUDA_STREAM = "gpu.cuda.stream"
 GPU_CUDA_RESULT = "gpu.cuda.result"
 GPU_CUDA_SIZE = "gpu.cuda.size"
 GPU_CUDA_KERNEL_FUNCTION = "gpu.cuda.kernel.function"
+GPU_CUDA_KERNEL_NAME = "gpu.cuda.kernel.name"
 GPU_CUDA_KERNEL_GRID = "gpu.cuda.kernel.grid"
 GPU_CUDA_KERNEL_BLOCK = "gpu.cuda.kernel.block"
 CUDA_MEMCPY_KIND = "cuda.memcpy.kind"
@@ -55,6 +56,11 @@ CUDA_DEVICE_INDEX = "cuda.device.index"
 CUDA_DEVICE_UUID = "cuda.device.uuid"
 CUDA_DEVICE_MODEL = "cuda.device.model"
 ERROR_TYPE = "error.type"
+OTEL_GPU_MEMORY_ASKED = "otel_gpu.memory.asked"
+OTEL_GPU_MEMORY_ALLOCATED = "otel_gpu.memory.allocated"
+OTEL_GPU_MEMORY_RESERVED = "otel_gpu.memory.reserved"
+OTEL_GPU_MEMORY_DEVICE_FREE = "otel_gpu.memory.device.free"
+OTEL_GPU_MEMORY_DEVICE_TOTAL = "otel_gpu.memory.device.total"
 OTEL_GPU_CALL_BEGAN_BEFORE_CAPTURE = "otel_gpu.call.began_before_capture"
 OTEL_GPU_CALL_BLOCKED_TIME = "otel_gpu.call.blocked.time"
 OTEL_GPU_CALL_RUN_QUEUE_TIME = "otel_gpu.call.run_queue.time"
@@ -141,6 +147,7 @@ REASON_VALUES: Mapping[int, str] = _named(wire.COUNTER_NAMES, "counter_lost_") |
     wire.COUNTER_SAMPLES_WITHHELD: "rate",
     wire.COUNTER_CPU_SAMPLES_WITHHELD: "budget",
     wire.COUNTER_SPANS_WITHHELD_RATE: "rate",
+    wire.COUNTER_BLOCK_STACKS_WITHHELD: "rate",
 }
 OTEL_GPU_PROBE_TYPE_VALUES: Mapping[int, str] = {
     wire.COUNTER_PROBE_ENTRIES: "entry",
@@ -155,6 +162,7 @@ OTEL_GPU_SPAN_SOURCE_VALUES: Mapping[int, str] = {
 
 # Spans that are not named after an API
 SPAN_OPEN_CALL = "gpu.cuda.call.open"
+SPAN_OUT_OF_MEMORY = "gpu.memory.oom"
 SPAN_LAUNCH_GAP = "gpu.launch_gap"
 SPAN_BLOCKED = "sched.blocked"
 SPAN_RUN_QUEUE_WAIT = "sched.run_queue_wait"
@@ -183,6 +191,10 @@ METRIC_GPU_CUDA_GRAPH_LAUNCH_CALLS = Instrument("gpu.cuda.graph.launch.calls")
 METRIC_GPU_CUDA_MEMORY_ALLOCATIONS = Instrument("gpu.cuda.memory.allocations", "By")
 METRIC_GPU_CUDA_MEMORY_FREE_BYTES = Instrument("gpu.cuda.memory.free.bytes", "By")
 METRIC_GPU_CUDA_MEMORY_IN_USE = Instrument("gpu.cuda.memory.in_use", "By", "updowncounter")
+METRIC_GPU_MEMORY_ALLOCATED = Instrument("gpu.memory.allocated", "By", "updowncounter")
+METRIC_GPU_MEMORY_RESERVED = Instrument("gpu.memory.reserved", "By", "updowncounter")
+METRIC_GPU_MEMORY_PEAK = Instrument("gpu.memory.peak", "By", "gauge")
+METRIC_GPU_MEMORY_FAILURES = Instrument("gpu.memory.failures", "{failure}")
 METRIC_GPU_CUDA_MEMORY_COPIES = Instrument("gpu.cuda.memory.copies", "By", "histogram")
 METRIC_GPU_CUDA_MEMSET_BYTES = Instrument("gpu.cuda.memset.bytes", "By")
 METRIC_GPU_CUDA_HOST_REGISTER_BYTES = Instrument("gpu.cuda.host.register.bytes", "By")
@@ -208,6 +220,10 @@ METRIC_OTEL_GPU_STACKS_TAKEN = Instrument("otel_gpu.stacks.taken", "{stack}")
 METRIC_OTEL_GPU_STACKS_WITHHELD = Instrument("otel_gpu.stacks.withheld", "{stack}")
 METRIC_OTEL_GPU_CPU_SAMPLES_TAKEN = Instrument("otel_gpu.cpu_samples.taken", "{sample}")
 METRIC_OTEL_GPU_CPU_SAMPLES_WITHHELD = Instrument("otel_gpu.cpu_samples.withheld", "{sample}")
+METRIC_OTEL_GPU_BLOCK_STACKS_TAKEN = Instrument("otel_gpu.block_stacks.taken", "{stack}")
+METRIC_OTEL_GPU_BLOCK_STACKS_WITHHELD = Instrument("otel_gpu.block_stacks.withheld", "{stack}")
+METRIC_OTEL_GPU_MEMORY_COVERAGE = Instrument("otel_gpu.memory.coverage", "1", "gauge")
+METRIC_OTEL_GPU_MEMORY_UNPLACED = Instrument("otel_gpu.memory.unplaced", "By")
 METRIC_OTEL_GPU_STACKS_RESOLVED = Instrument("otel_gpu.stacks.resolved", "{stack}")
 METRIC_OTEL_GPU_STACKS_DISTINCT = Instrument("otel_gpu.stacks.distinct", "{stack}")
 METRIC_OTEL_GPU_STACKS_DROPPED = Instrument("otel_gpu.stacks.dropped", "{stack}")
@@ -236,6 +252,10 @@ _DESCRIPTIONS: Mapping[str, str] = {
     "gpu.cuda.memory.allocations": "Bytes of device memory allocated.",
     "gpu.cuda.memory.free.bytes": "Bytes of device memory given back.",
     "gpu.cuda.memory.in_use": "Bytes of device memory allocated and not given back since watching began.",
+    "gpu.memory.allocated": "Bytes of device memory in use, as the allocator of the process's framework says.",
+    "gpu.memory.reserved": "Bytes of device memory that the allocator took from the device, in use or not.",
+    "gpu.memory.peak": "The most bytes of device memory that were in use since watching began, as the allocator says.",
+    "gpu.memory.failures": "Requests for device memory that failed.",
     "gpu.cuda.memory.copies": "Sizes of copies.",
     "gpu.cuda.memset.bytes": "Bytes set.",
     "gpu.cuda.host.register.bytes": "Bytes of host memory registered.",
@@ -257,6 +277,10 @@ _DESCRIPTIONS: Mapping[str, str] = {
     "otel_gpu.stacks.withheld": "User stacks that were not taken, to keep to a limit.",
     "otel_gpu.cpu_samples.taken": "Samples of threads that were on a CPU.",
     "otel_gpu.cpu_samples.withheld": "Ticks of the sampling clocks that found a watched thread and were not sampled, to keep to the budget of the host. The samples taken stand for them.",
+    "otel_gpu.block_stacks.taken": "Stacks of blocks of device memory that the kernel side sent, each for a place that was new.",
+    "otel_gpu.block_stacks.withheld": "Stacks of blocks of device memory that were not taken, to keep to a limit. Where these bytes were allocated is not known.",
+    "otel_gpu.memory.coverage": "Share of an allocator's reports whose total was what had been seen until then.",
+    "otel_gpu.memory.unplaced": "Bytes of device memory that an allocator handed out of which it is not known where in the program.",
     "otel_gpu.stacks.resolved": "Calls, stalls and samples of threads on a CPU whose stack was found.",
     "otel_gpu.stacks.distinct": "Different stacks among those that were found.",
     "otel_gpu.stacks.dropped": "User stacks that were taken and not used, or missed.",

@@ -46,7 +46,7 @@ def call_of(span: ReadableSpan) -> CallActivity:
         api=api.number,
     )
     times = (event.start_ktime_ns, event.end_ktime_ns)
-    return CallActivity(_process_of(span), event, api, *times, None, None, *ids_of(span))
+    return CallActivity(_process_of(span), event, api, *times, None, None, "", *ids_of(span))
 
 
 def gap_of(span: ReadableSpan) -> GapActivity:

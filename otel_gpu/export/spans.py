@@ -33,6 +33,7 @@ from otel_gpu.enrich.activities import (
     ForkActivity,
     GapActivity,
     OpenCallActivity,
+    OutOfMemoryActivity,
     ProcessImage,
     StallActivity,
 )
@@ -97,6 +98,7 @@ class SpanBuilder:
             GapActivity: self._gap,
             ForkActivity: self._fork,
             OpenCallActivity: self._open_call,
+            OutOfMemoryActivity: self._out_of_memory,
             ExitActivity: self._exit,
         }
 
@@ -129,7 +131,7 @@ class SpanBuilder:
 
     def _call(self, activity: CallActivity) -> tuple[FinishedSpan, ...]:
         # Taken apart at once: to ask for each field by its name takes longer than all else here.
-        process, event, api, start_unix_ns, end_unix_ns, device, stack, *ids = activity
+        process, event, api, start_unix_ns, end_unix_ns, device, stack, kernel, *ids = activity
         more: tuple[Any, ...] = _NOTHING_MORE
         if event.blocked_ns or event.run_queue_ns or event.status or stack is not None:
             written = self._stacks.of(stack, end_unix_ns)
@@ -143,7 +145,7 @@ class SpanBuilder:
             # A call repeats: a program makes the same few calls from the same few threads. What
             # is left to say lies in the event from ``stream`` on, but for what is named here.
             # From the second time on the attributes are one object.
-            key = (device, event.tid, event.size_bytes, event[_STREAM:])
+            key = (device, event.tid, event.size_bytes, kernel, event[_STREAM:])
             known = self._repeated.get(key)
             if known is None:
                 if len(self._repeated) >= _MAX_REPEATED:
@@ -171,6 +173,8 @@ class SpanBuilder:
             pairs.append((semconv.GPU_CUDA_SIZE, descriptions.signed(event.size_bytes)))
         if event.function:
             pairs.append((semconv.GPU_CUDA_KERNEL_FUNCTION, hex(event.function)))
+        if activity.kernel:
+            pairs.append((semconv.GPU_CUDA_KERNEL_NAME, activity.kernel))
         if event.grid != _NO_DIMENSIONS:
             pairs.append((semconv.GPU_CUDA_KERNEL_GRID, event.grid))
             pairs.append((semconv.GPU_CUDA_KERNEL_BLOCK, event.block))
@@ -203,6 +207,29 @@ class SpanBuilder:
         pairs.extend(stack.pairs)
         add_thread(pairs, event.tid, event.comm)
         return self._span(activity, semconv.SCOPE_CUDA, semconv.SPAN_OPEN_CALL, pairs, stack)
+
+    def _out_of_memory(self, activity: OutOfMemoryActivity) -> tuple[FinishedSpan, ...]:
+        event, api = activity.event, activity.api
+        stack = self._stacks.of(activity.stack, activity.unix_ns)
+        pairs = descriptions.describe_failure(event, api, stack.pairs)
+        pairs += device_attributes(activity.device)
+        size_bytes = descriptions.signed(event.asked_bytes)
+        span = FinishedSpan(
+            self._origins.of(activity.process)[semconv.SCOPE_CUDA],
+            activity.trace_id,
+            activity.span_id,
+            activity.parent_span_id,
+            semconv.SPAN_OUT_OF_MEMORY,
+            activity.unix_ns,
+            activity.unix_ns,
+            pairs,
+            STATUS_ERROR,
+            f"a request for {size_bytes:,} bytes of device memory failed",
+            stack.events,
+            logs=stack.logs,
+            tid=event.tid,
+        )
+        return (span,)
 
     def _gap(self, activity: GapActivity) -> tuple[FinishedSpan, ...]:
         event = activity.event

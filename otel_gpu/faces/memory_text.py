@@ -44,8 +44,9 @@ def memory_sections(row: Memory) -> Iterator[tuple[str, Sequence[RenderableType]
         yield f"Allocated while it was recorded{length}: {counts}", _table(row.churn, total)
 
 
-def _parts(row: Memory) -> list[tuple[str, int, float]]:
-    parts = [
+def memory_parts(row: Memory) -> tuple[tuple[str, int | None], ...]:
+    """Return the parts of the reserved memory, and their sizes; None: not known."""
+    return (
         ("asked for", row.requested_bytes),
         ("rounding", row.rounding_bytes),
         (
@@ -55,8 +56,11 @@ def _parts(row: Memory) -> list[tuple[str, int, float]]:
         ("freed, waits for a stream", row.pending_bytes or None),
         ("free between blocks (stuck)", row.stuck_bytes),
         ("free, can be given back", row.whole_free_bytes),
-        ("all that is reserved", row.reserved_bytes),
-    ]
+    )
+
+
+def _parts(row: Memory) -> list[tuple[str, int, float]]:
+    parts = (*memory_parts(row), ("all that is reserved", row.reserved_bytes))
     whole = row.reserved_bytes or 1
     return [(name, size, size / whole) for name, size in parts if size is not None]
 

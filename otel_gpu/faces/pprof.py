@@ -19,11 +19,14 @@ from google.protobuf.message_factory import GetMessageClassesForFiles
 
 from otel_gpu.findings.document import Frame
 from otel_gpu.findings.top_stacks import (
+    ALLOCATED,
     BYTES,
     CALLED,
     CALLS,
     CPU,
+    IN_USE,
     OFF_CPU,
+    PEAK,
     TIME,
     WAITED,
     WALL,
@@ -72,6 +75,10 @@ _VALUES: Mapping[str, Mapping[str, tuple[str, str]]] = {
     CPU: {CALLS: ("samples", "count"), TIME: ("cpu", "nanoseconds")},
     OFF_CPU: {CALLS: ("waits", "count"), TIME: ("delay", "nanoseconds")},
     WALL: {TIME: ("wall", "nanoseconds")},
+    **{
+        kind: {CALLS: (f"{name}_objects", "count"), BYTES: (f"{name}_space", "bytes")}
+        for kind, name in ((IN_USE, "inuse"), (ALLOCATED, "alloc"), (PEAK, "peak"))
+    },
 }
 _MOST = (1 << 63) - 1
 

@@ -12,7 +12,16 @@ from typing import Any
 
 from otel_gpu import __version__
 from otel_gpu.findings.document import Frame, key_of
-from otel_gpu.findings.top_stacks import BYTES, CALLS, GRAPHS, MEASURES, TIME, StackReport, StackRow
+from otel_gpu.findings.top_stacks import (
+    BYTES,
+    CALLS,
+    GRAPHS,
+    MEASURES,
+    MEMORY,
+    TIME,
+    StackReport,
+    StackRow,
+)
 from otel_gpu.findings.words import printable, process_name, thread_name, whole_line
 
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
@@ -28,7 +37,9 @@ def speedscope_document(report: StackReport) -> dict[str, Any]:
         tid = row.thread.tid if row.thread else 0
         by_process.setdefault((key_of(row.process), tid), []).append(row)
     # How many samples and waits there are, together, is a measure of nothing.
-    others = () if report.kind in GRAPHS else (one for one in MEASURES if one != report.by)
+    others = (
+        () if report.kind in (*GRAPHS, *MEMORY) else (one for one in MEASURES if one != report.by)
+    )
     profiles = [
         _profile(_name(rows[0]), rows, by, frames)
         for by in (report.by, *others)

@@ -14,6 +14,7 @@ from otel_gpu.findings.top_stacks import (
     CALLS,
     CPU,
     GRAPHS,
+    MEMORY,
     WALL,
     StackReport,
     StackRow,
@@ -111,6 +112,8 @@ def coverage(report: StackReport) -> str:
     """Say what stacks are of, and how many have none."""
     if report.kind in GRAPHS:
         return _coverage_of_time(report)
+    if report.kind in MEMORY:
+        return _coverage_of_memory(report)
     noun = "calls" if report.kind == CALLED else "waits"
     text = f"Of {noun} that became spans: {report.seen:,} with a stack, {report.without_stack:,} without"
     if report.kind != CALLED:
@@ -143,7 +146,21 @@ def _coverage_of_time(report: StackReport) -> str:
     return " ".join(said)
 
 
+def _coverage_of_memory(report: StackReport) -> str:
+    total = report.total()
+    known = sum(row.size_bytes for row in report.rows if row.stack.id)
+    share = format_share(known / (total or 1))
+    return (
+        f"{report.title[0].upper()}{report.title[1:]}: {format_size(total)}; "
+        f"where {share} of it was allocated is known."
+    )
+
+
 def _describe(row: StackRow, report: StackReport, total: int) -> str:
+    if report.kind in MEMORY:
+        share = format_share(row.size_bytes / (total or 1))
+        blocks = f" in {count_of(row.calls, 'block')}" if row.calls else ""
+        return f"{format_size(row.size_bytes)} ({share}){blocks} of {row.name}, {process_name(row.process)}"
     noun = "call" if report.kind == CALLED else "sample" if row.name == ON_CPU else "wait"
     about = "" if row.seen == row.calls else "about "
     parts = [f"{about}{count_of(row.calls, noun)}", f"{about}{format_duration(row.time_ns)}"]

@@ -64,6 +64,26 @@ class OutOfMemory(NamedTuple):
     leaks: tuple[Holding, ...]
 
 
+class MemoryReading(NamedTuple):
+    """What was in use and reserved at one moment."""
+
+    unix_ns: int
+    live_bytes: int
+    reserved_bytes: int
+
+
+class Growth(NamedTuple):
+    """A line whose memory grows steadily; ``full_in_s``: when it will be all, None: not known."""
+
+    function: str
+    file: str
+    line: int
+    bytes_per_s: float
+    r_squared: float
+    readings: int
+    full_in_s: float | None
+
+
 class Memory(NamedTuple):
     """
     What one process holds of one device, as one layer says.
@@ -81,6 +101,13 @@ class Memory(NamedTuple):
         churn: What was allocated while it was recorded, also what is free again.
         leaks: Who allocated in each phase that repeats and freed nothing.
         alarms: What went wrong, each for an effect that it had.
+        blocks: Of which blocks it is known where they were allocated: ``memory.blocks``; None: all
+            that a source recorded.
+        before_bytes: In use since before the attach, and still.
+        unknown_bytes: In use, and where it was allocated is not known.
+        coverage: Share of the allocator's reports whose total agreed with what was seen.
+        readings: What was in use and reserved over time.
+        growth: Which lines hold more and more.
     """
 
     pid: int | None
@@ -113,3 +140,9 @@ class Memory(NamedTuple):
     ooms: tuple[OutOfMemory, ...]
     alarms: tuple[str, ...]
     advice: tuple[str, ...]
+    blocks: str | None = None
+    before_bytes: int | None = None
+    unknown_bytes: int | None = None
+    coverage: float | None = None
+    readings: tuple[MemoryReading, ...] = ()
+    growth: tuple[Growth, ...] = ()

@@ -17,11 +17,11 @@ from otel_gpu.findings.words import (
     whole_line,
 )
 
-PROCESS, THREAD = "process", "thread"
+PROCESS, THREAD, DEVICE = "process", "thread", "device"
 
 
 class FoldedFrame(NamedTuple):
-    """A frame's text, its type (``process``, ``thread`` or as of frames), and a short text if it has one."""
+    """A frame's text, its type (``process``, ``thread``, ``device`` or as of frames), and a short text if it has one."""
 
     text: str
     type: str
@@ -59,6 +59,8 @@ def _frames_of(
     yield FoldedFrame(name, PROCESS)
     if thread is not None:
         yield FoldedFrame(thread_name(thread) if numbered else printable(thread.comm), THREAD)
+    if row.device is not None:
+        yield FoldedFrame(row.name, DEVICE)
     for frame in reversed(row.stack.frames):
         if frame not in known:
             whole, short = whole_line(frame), frame_line(frame)

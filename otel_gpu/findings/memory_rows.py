@@ -7,9 +7,11 @@ from typing import Final
 from otel_gpu.decode.memory import Action, MemorySnapshot, Segment
 from otel_gpu.explain.out_of_memory import Cause, Failure, Pin, find_failures
 from otel_gpu.findings.device_memory import (
+    Growth,
     Holding,
     Memory,
     MemoryPool,
+    MemoryReading,
     OutOfMemory,
     PinnedBy,
 )
@@ -29,6 +31,8 @@ from otel_gpu.stacks.frames import PYTHON, Frame
 
 MAX_HOLDERS: Final = 100
 """Lines in each list of a document; the rest of them is one row."""
+MAX_READINGS: Final = 600
+"""Moments of one device in a document."""
 
 _NS_PER_US = 1_000
 _NS_PER_MINUTE = 60_000_000_000
@@ -92,9 +96,24 @@ def _row(snapshot: MemorySnapshot, history: History) -> Memory:
         ooms=tuple(map(_out_of_memory, failures)),
         alarms=(),
         advice=(),
+        readings=tuple(_readings(snapshot, history)),
     )
     alarms = tuple(_alarms(row))
     return row._replace(alarms=alarms, advice=tuple(dict.fromkeys(_advice(row))))
+
+
+def _readings(snapshot: MemorySnapshot, history: History) -> Iterator[MemoryReading]:
+    """Yield what was in use over time; of each stretch the moment of the most."""
+    unix_us, totals = snapshot.operations.unix_us, history.totals_bytes
+    count = len(unix_us)
+    step = max(1, -(-count // MAX_READINGS))
+    if not any(unix_us):
+        return
+    starts = range(0, count, step)
+    moments = [max(range(at, min(at + step, count)), key=totals.__getitem__) for at in starts]
+    for at in (*moments, count):
+        unix_ns = unix_us[min(at, count - 1)] * _NS_PER_US
+        yield MemoryReading(unix_ns, totals[at], history.reserved_bytes[at])
 
 
 def _notes(snapshot: MemorySnapshot, history: History) -> Iterator[str]:
@@ -113,7 +132,7 @@ def _notes(snapshot: MemorySnapshot, history: History) -> Iterator[str]:
         )
 
 
-def place_text(row: Holding | PinnedBy | OutOfMemory) -> str:
+def place_text(row: Holding | PinnedBy | Growth | OutOfMemory) -> str:
     """Return a line of a program for the middle of a sentence."""
     return describe_place(Frame(PYTHON, row.function, row.file, row.line))
 

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from otel_gpu.findings.folding import PROCESS, THREAD, FoldedFrame, fold
+from otel_gpu.findings.folding import DEVICE, PROCESS, THREAD, FoldedFrame, fold
 from otel_gpu.findings.top_stacks import StackReport
 
 
@@ -58,7 +58,7 @@ class StackDiff(NamedTuple):
         for stack in self.stacks:
             # One that calls itself is in a stack more than once.
             for frame in set(stack.frames):
-                if frame.type not in (PROCESS, THREAD):
+                if frame.type not in (PROCESS, THREAD, DEVICE):
                     weights[frame][0] += stack.before
                     weights[frame][1] += stack.after
         totals = self.totals

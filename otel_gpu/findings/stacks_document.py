@@ -99,7 +99,11 @@ def _change(change: Change) -> dict[str, Any]:
 def _stack(row: StackRow) -> dict[str, Any]:
     name = row.process.attributes.get("service.name") or row.process.comm
     thread = row.thread
-    named = {} if thread is None else {"thread": {"tid": thread.tid, "name": thread.comm}}
+    named: dict[str, Any] = {}
+    if thread is not None:
+        named["thread"] = {"tid": thread.tid, "name": thread.comm}
+    if row.device is not None:
+        named["device"] = row.device
     return {
         "id": stack_id_text(row.stack.id),
         "pid": row.process.pid,

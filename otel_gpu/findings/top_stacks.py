@@ -43,7 +43,12 @@ CALLS, TIME, BYTES = "calls", "time", "bytes"
 MEASURES = (TIME, CALLS, BYTES)
 CALLED, WAITED = "calls", "waits"
 CPU, OFF_CPU, WALL = GRAPHS = ("cpu", "off-cpu", "wall")
+IN_USE, ALLOCATED, PEAK = MEMORY = ("in-use", "allocated", "peak")
+"""Of the memory of devices; see ``memory_stacks``."""
 _TITLES = {
+    IN_USE: "device memory in use in the end",
+    ALLOCATED: "device memory allocated, also what is free again",
+    PEAK: "device memory in use when most was",
     CPU: "time on CPUs",
     OFF_CPU: "time off CPUs",
     WALL: "time on and off CPUs",
@@ -64,6 +69,7 @@ class StackRow(NamedTuple):
         time_ns: The time inside them, together.
         size_bytes: What they copied, set or allocated, of those that did not fail.
         thread: The thread; None: all of the process.
+        device: Of memory, the device as the process sees it; else None.
     """
 
     process: ProcessImage
@@ -74,6 +80,7 @@ class StackRow(NamedTuple):
     time_ns: int
     size_bytes: int
     thread: Culprit | None = None
+    device: int | None = None
 
     def measure(self, by: str) -> int:
         """Return one of ``MEASURES``."""
@@ -86,9 +93,9 @@ class StackReport(NamedTuple):
 
     Attributes:
         source: What was looked at.
-        kind: ``calls``, ``waits``, or one of ``GRAPHS``.
+        kind: ``calls``, ``waits``, or one of ``GRAPHS`` or ``MEMORY``.
         by: The measure that the rows are in order of.
-        seen: Calls or waits with a stack; of ``GRAPHS``, all waits and samples.
+        seen: Calls, waits or blocks with a stack; of ``GRAPHS``, all waits and samples.
         without_stack: Those without one.
         stand_for: Calls that those with a stack stand for.
         counted: How many calls there were; None where it is not known.

@@ -6,7 +6,7 @@ takes them from the driver. Figures of two layers are therefore never added up.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -17,6 +17,10 @@ BEFORE = Frame("", "(older than the recording)")
 """The place of what was allocated before anything was recorded."""
 NOWHERE = Frame("", "(without a stack)")
 """The place of what was allocated where no stack was taken, as in a backward pass."""
+BEFORE_ATTACH = Frame("", "(before the attach)")
+"""The place of what was allocated before the capture, as far as it is still in use."""
+NOT_SAMPLED = Frame("", "(not sampled)")
+"""The place of blocks that were not chosen for a stack, or whose stack was withheld or lost."""
 
 _MIB = 1 << 20
 # What PyTorch maps and unmaps of a segment that can grow, of small and of large blocks.
@@ -148,13 +152,6 @@ def rank(sizes: Iterable[tuple[int, int]], place_of: Callable[[int], Frame]) -> 
     for stack, size_bytes in sizes:
         totals[stack] += size_bytes
         counts[stack] += 1
-    return sum_places(totals, counts, place_of)
-
-
-def sum_places(
-    totals: Mapping[int, int], counts: Mapping[int, int], place_of: Callable[[int], Frame]
-) -> tuple[Holder, ...]:
-    """Return what stacks hold, by place, the most first; ``totals`` and ``counts`` are by stack."""
     places: dict[Frame, list[int]] = {}
     for stack, size_bytes in totals.items():
         held = places.setdefault(place_of(stack), [0, 0])

@@ -14,10 +14,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from otel_gpu.decode.memory import NO_STACK, Action, BlockState, MemorySnapshot, Operations
-from otel_gpu.ledger.memory import BEFORE, Holder, rank, sum_places
+from otel_gpu.ledger.memory import BEFORE, Holder, rank
 from otel_gpu.stacks.frames import Frame
 
-_OLDER = -1
+OLDER: Final = -1
+"""Stands for the stack of what is older than all operations: it has none."""
+
 _ALLOCATE, _FREE = int(Action.ALLOCATE), int(Action.FREE)
 _GROW = (int(Action.SEGMENT_ALLOCATE), int(Action.SEGMENT_MAP))
 _SHRINK = (int(Action.SEGMENT_FREE), int(Action.SEGMENT_UNMAP))
@@ -43,6 +45,7 @@ class History(NamedTuple):
 
     Attributes:
         totals_bytes: What was in use before each operation, and in the end.
+        reserved_bytes: What was reserved then.
         peak_bytes: The most that was in use.
         peak_at: Before which operation that was.
         peak_reserved_bytes: The most that was reserved.
@@ -51,6 +54,7 @@ class History(NamedTuple):
     """
 
     totals_bytes: "array[int]"
+    reserved_bytes: "array[int]"
     peak_bytes: int
     peak_at: int
     peak_reserved_bytes: int
@@ -100,7 +104,8 @@ def walk_back(snapshot: MemorySnapshot) -> History:
     reserved = peak_reserved = sum(segment.size_bytes for segment in snapshot.segments)
     count = len(operations)
     totals = array("q", bytes(8 * (count + 1)))
-    totals[count] = total
+    reservations = array("q", bytes(8 * (count + 1)))
+    totals[count], reservations[count] = total, reserved
     peak_at, unmatched = count, 0
     actions, addresses = operations.actions, operations.addresses
     sizes_bytes = operations.sizes_bytes
@@ -127,8 +132,8 @@ def walk_back(snapshot: MemorySnapshot) -> History:
         elif action in _SHRINK:
             reserved += sizes_bytes[at]
             peak_reserved = max(peak_reserved, reserved)
-        totals[at] = total
-    return History(totals, peak, peak_at, peak_reserved, unmatched, is_by_request)
+        totals[at], reservations[at] = total, reserved
+    return History(totals, reservations, peak, peak_at, peak_reserved, unmatched, is_by_request)
 
 
 def live_before(snapshot: MemorySnapshot, at: int, *, requested: bool = False) -> dict[int, Live]:
@@ -159,24 +164,24 @@ def live_before(snapshot: MemorySnapshot, at: int, *, requested: bool = False) -
 
 def holders_of(live: dict[int, Live], place_of: Callable[[int], Frame]) -> tuple[Holder, ...]:
     """Return who holds blocks, the most first."""
-    # Of what is older than all operations, no stack says so.
-    sizes = (
-        (_OLDER if one.since < 0 and one.stack == NO_STACK else one.stack, one.size_bytes)
-        for one in live.values()
-    )
-    return rank(sizes, lambda stack: BEFORE if stack == _OLDER else place_of(stack))
+    return rank(sizes_by_stack(live), lambda stack: BEFORE if stack == OLDER else place_of(stack))
+
+
+def sizes_by_stack(live: dict[int, Live]) -> Iterator[tuple[int, int]]:
+    """Yield of each block its stack, which may be ``OLDER``, and its size."""
+    for one in live.values():
+        yield OLDER if one.since < 0 and one.stack == NO_STACK else one.stack, one.size_bytes
 
 
 def churn_of(operations: Operations, place_of: Callable[[int], Frame]) -> tuple[Holder, ...]:
     """Return who allocated how much, also what is free again, the most first."""
-    totals: Counter[int] = Counter()
-    counts: Counter[int] = Counter()
+    return rank(allocated_by_stack(operations), place_of)
+
+
+def allocated_by_stack(operations: Operations) -> Iterator[tuple[int, int]]:
+    """Yield of each block that was allocated its stack, and its size."""
     columns = zip(operations.actions, operations.stacks, operations.sizes_bytes, strict=True)
-    for action, stack, size_bytes in columns:
-        if action == _ALLOCATE:
-            totals[stack] += size_bytes
-            counts[stack] += 1
-    return sum_places(totals, counts, place_of)
+    return ((stack, size_bytes) for action, stack, size_bytes in columns if action == _ALLOCATE)
 
 
 def phase_ends(snapshot: MemorySnapshot, before: int) -> list[int]:

@@ -84,13 +84,19 @@ class Symbols:
             return None
         found = table.find(image, address - mapping.bias)
         if found is not None:
-            text = self._texts.use(found[0]) or self._demangler.text(found[0])
+            text = self.text(found[0])
             if text is None:
                 return clean(found[0]), found[1]
-            self._texts[found[0]] = text = clean(text)
             found = text, found[1]
         self._names[key] = found
         return found
+
+    def text(self, name: str) -> str | None:
+        """Return a name that may be mangled as people read it; None: it is not known yet."""
+        text = self._texts.use(name)
+        if text is None and (text := self._demangler.text(name)) is not None:
+            self._texts[name] = text = clean(text)
+        return text
 
     def _made_name(self, mapping: Mapping, address: int) -> _Named:
         # The kernel's own code has its name as the path.

@@ -13,6 +13,7 @@ from typing import Final
 from otel_gpu import wire
 from otel_gpu.recent import Recent
 from otel_gpu.stacks.code_objects import CodeObjects
+from otel_gpu.stacks.launched import LaunchedKernels
 from otel_gpu.stacks.process_images import ProcessImages
 from otel_gpu.stacks.resolver import NO_API, NOTHING, OpenFrames, Resolved, Resolver
 from otel_gpu.stacks.samples import SMALLEST_SAMPLE_BYTES, Image, Sample
@@ -67,6 +68,7 @@ class UserStacks:
         self._resolver = Resolver(
             self.processes, self._codes, unwinder or Unwinder(), self._symbols
         )
+        self.kernels = LaunchedKernels(self.processes, self._symbols)
         # By thread and token; of a wait that was named already, its stack.
         self._samples: OrderedDict[tuple[int, int], bytes] = OrderedDict()
         self._sample_bytes = 0

@@ -149,8 +149,11 @@ class EventTable(NamedTuple):
         ]
         apis = _getter([fields.index(name) for name in self.apis])
         ktimes = _getter([fields.index(name.replace("_unix_", "_ktime_")) for name in starts])
+        # Of calls, ``launches`` has the kernel.
+        kernel = ("",) if "kernel" in activity._fields else ()
         made = [
             *("event", self.end.name, *(reference.field for reference in self.references)),
+            *("kernel" for _ in kernel),
             *self.apis,
             *starts,
             *(name for name in activity._fields if name.endswith("_id")),
@@ -173,6 +176,7 @@ class EventTable(NamedTuple):
                 event,
                 end_unix_ns,
                 *found,
+                *kernel,
                 *map(find_api, apis(event)),
                 *times,
                 *ids_of(ids_at(row[0]), event),

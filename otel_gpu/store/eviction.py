@@ -28,12 +28,15 @@ _ALIVE = (
 _IDENTITIES = 1_024
 _FIRST_IDENTITY = f"SELECT seq FROM identities ORDER BY seq DESC LIMIT 1 OFFSET {_IDENTITIES - 1}"
 _STOOD_AT = "SELECT wait FROM thread_time_totals WHERE chunk < :oldest"
+_HELD_ON = "SELECT cuda_device FROM memory_totals WHERE chunk < :oldest AND cuda_device IS NOT NULL"
+_HELD_AT = (
+    "SELECT program_stack FROM memory_holder_totals WHERE chunk < :oldest "
+    "AND program_stack IS NOT NULL"
+)
 _FORGET = (
     "DELETE FROM batches WHERE chunk < :oldest",
     "DELETE FROM writers WHERE last_chunk < :oldest AND writer < (SELECT max(writer) FROM writers)",
     "DELETE FROM captures WHERE last_chunk < :oldest",
-    "DELETE FROM devices WHERE last_chunk < :oldest",
-    "DELETE FROM stacks WHERE last_chunk < :oldest",
     f"DELETE FROM series WHERE last_chunk < :oldest AND process NOT IN ({_ALIVE})",
     f"DELETE FROM processes WHERE last_chunk < :oldest AND process NOT IN ({_ALIVE})",
     "DELETE FROM probes WHERE capture NOT IN (SELECT capture FROM captures)",
@@ -49,8 +52,12 @@ _FORGET = (
         for table, key, owner in (
             ("aggregate_totals", "series", "series"),
             ("thread_time_totals", "process", "processes"),
+            ("memory_totals", "process", "processes"),
+            ("memory_holder_totals", "process", "processes"),
         )
     ),
+    f"DELETE FROM devices WHERE last_chunk < :oldest AND cuda_device NOT IN ({_HELD_ON})",
+    f"DELETE FROM stacks WHERE last_chunk < :oldest AND stack NOT IN ({_HELD_AT})",
     f"DELETE FROM waits WHERE last_chunk < :oldest AND wait NOT IN ({_STOOD_AT})",
 )
 

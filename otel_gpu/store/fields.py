@@ -80,6 +80,13 @@ _FIELDS: Mapping[str, tuple[Kind, str, str]] = {
     "comm": (TEXT, "name of the thread", ""),
     "state": (U8, "what the threads did; see states", ""),
     "context": (U8, "where in their work they were; see contexts", ""),
+    "asked_bytes": (U64, "what was asked for", "bytes"),
+    "allocated_bytes": (U64, "in use then, by the allocator; of a call: what was seen", "bytes"),
+    "reserved_bytes": (U64, "taken from the device then", "bytes"),
+    "device_free_bytes": (U64, "what the device had free, as the thread was last told", "bytes"),
+    "device_total_bytes": (U64, "what the device has; 0: the thread never asked", "bytes"),
+    "device_ktime_ns": (U64, "when it was told that, on CLOCK_MONOTONIC", "ns"),
+    "source": (U16, "who said so: 1: a framework's allocator, 2: a call that failed", ""),
     "reason": (TEXT, "what they were blocked on; see reasons. Empty: not blocked", ""),
 }
 

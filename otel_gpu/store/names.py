@@ -74,6 +74,7 @@ class Names:
         process: Gives the number of a process image.
         device: Gives the number of a device; None of None.
         stack: Gives the number of a kernel stack, as a tuple of functions; None: it has none.
+        kernel: Gives the number of the name of a kernel that was launched.
         wait: Gives the number of a wait; 0 of ``NO_WAIT``.
         known_apis: Numbers of APIs whose names the store knows.
         pending: The rows that are to be written.
@@ -90,10 +91,12 @@ class Names:
         self._known: dict[str, dict[Hashable, int]] = {"devices": {}, "stacks": {}, "waits": {}}
         processes, devices = _Numbers(self._process), _Numbers(self._device)
         stacks, self._program_stacks = _Numbers(self._stack), _Numbers(self._program_stack)
+        kernels = _Numbers(self._kernel)
         waits = _Numbers(self._wait, MAX_TIMES)
-        self._of_chunk = (processes, devices, stacks, self._program_stacks, waits)
+        self._of_chunk = (processes, devices, stacks, self._program_stacks, waits, kernels)
         self.process, self.device = processes.__getitem__, devices.__getitem__
         self.stack, self.wait = stacks.__getitem__, waits.__getitem__
+        self.kernel = kernels.__getitem__
         self.known_apis = set(API_BY_NUMBER)
 
     def take(self) -> PendingRows:
@@ -219,6 +222,9 @@ class Names:
         if not functions:
             return None
         return self._refer("stacks", functions, "kernel", "", "", to_json(functions) or "[]")
+
+    def _kernel(self, name: str) -> int:
+        return self._refer("stacks", ("launch", name), "launch", "", "", to_json([name]) or "[]")
 
     def _program_stack(self, stack: CallStack) -> int:
         return self._refer("stacks", stack.id, "program", *stack_columns(stack))

@@ -56,6 +56,8 @@ class Pages:
 
     def where(self, table: str, condition: str, values: Sequence[Any] = ()) -> list[Row]:
         """Return the rows that meet a condition, in the order of the key."""
+        if table not in self._names:
+            return []
         query = f"{_QUERIES[table]} WHERE {condition} ORDER BY {_ORDERS[table]}"
         return list(self._sound(table, self.fetch(query, values)))
 

@@ -17,6 +17,7 @@ from otel_gpu.decode.events import Aggregate
 from otel_gpu.enrich.activities import (
     Activity,
     AggregatesActivity,
+    CallActivity,
     CaptureActivity,
     CountersActivity,
     ExitActivity,
@@ -37,9 +38,10 @@ from otel_gpu.explain.rules import ALLOCATOR_FAMILIES
 from otel_gpu.ledger.accounts import MAX_SERIES, Account, Accounts
 from otel_gpu.ledger.differences import aggregate_with, time_with
 from otel_gpu.probe_table import APIS
-from otel_gpu.store.columns import Row
+from otel_gpu.store.columns import MAX_INTEGER, Row
 from otel_gpu.store.directory import Directory
 from otel_gpu.store.event_tables import EVENT_TABLES
+from otel_gpu.store.held_memory import read_blocks, read_failure, read_totals
 from otel_gpu.store.pages import Pages
 from otel_gpu.store.resource_text import read_resource
 from otel_gpu.store.span import Span
@@ -59,6 +61,7 @@ _EARLY_CALLS = (
 
 _T = TypeVar("_T")
 _Found = tuple[int, Activity]
+_NO_LAUNCH: Row = (MAX_INTEGER + 1, None)
 
 
 class Playback:
@@ -82,6 +85,15 @@ class Playback:
             "exits": self._exit,
             "connections": _connection,
             "identities": _identity,
+            "memory_readings": lambda row: read_blocks(
+                directory, row, self._parts("memory_holders", row[0])
+            ),
+            "out_of_memory": lambda row: read_failure(
+                directory,
+                self._ids_at(row[0]),
+                row,
+                self._parts("out_of_memory_stacks", row[0]),
+            ),
             "readings": self._reading,
             "pressure": _pressure,
             "statuses": _status,
@@ -115,12 +127,24 @@ class Playback:
 
     def _activities_of(self, table: str, rows: Iterable[Row]) -> Iterator[_Found]:
         make = self._ways[table]
+        launches: Iterator[Row] = iter(())
+        launch: Row | None = None
         for row in rows:
             activity = make(row)
             if activity is None:
                 self._pages.reject(table)
-            else:
-                yield row[0], activity
+                continue
+            seq = row[0]
+            if type(activity) is CallActivity and activity.event.function:
+                if launch is None:
+                    launches = self._pages.between("launches", seq, self._span.last_seq)
+                    launch = next(launches, _NO_LAUNCH)
+                while launch[0] < seq:
+                    launch = next(launches, _NO_LAUNCH)
+                if launch[0] == seq:
+                    names = self._directory.stack(launch[1])
+                    activity = activity._replace(kernel=names[0] if names else "")
+            yield seq, activity
 
     def _captures(self) -> Iterator[_Found]:
         first, last = self._span.first_seq, self._span.last_seq
@@ -158,6 +182,13 @@ class Playback:
         totals = self._totals("thread_time_totals", "process", alive)
         if times := self._account((process, *row) for process, _, *row in totals):
             yield TimesActivity(span.start_unix_ns, times)
+        held = [
+            self._totals(table, "process", alive)
+            for table in ("memory_totals", "memory_holder_totals")
+        ]
+        for one in read_totals(self._directory, span.start_unix_ns, *held):
+            if one is not None:
+                yield one
 
     def _totals(self, table: str, key: str, alive: str) -> list[Row]:
         latest = (

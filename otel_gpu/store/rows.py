@@ -16,7 +16,8 @@ from otel_gpu.store.columns import JSON, MAX_INTEGER, WORD, Column, Row
 from otel_gpu.store.fields import DIMENSIONS, event_columns
 from otel_gpu.store.text import clean
 
-_WORDS = 1 << 64
+WORDS = 1 << 64
+"""How many numbers a word can be."""
 _new_tuple = tuple.__new__
 
 
@@ -37,7 +38,7 @@ def event_rows(event: Any) -> tuple[_Flatten, _Restore]:  # noqa: ANN401 -- the 
         if max(words(values)) > MAX_INTEGER:
             changed = list(values)
             for place in places:
-                changed[place] = _signed(changed[place])
+                changed[place] = signed(changed[place])
             return tuple(changed)
         return values
 
@@ -45,7 +46,7 @@ def event_rows(event: Any) -> tuple[_Flatten, _Restore]:  # noqa: ANN401 -- the 
         if min(words(values)) < 0:
             changed = list(values)
             for place in places:
-                changed[place] %= _WORDS
+                changed[place] %= WORDS
             values = changed
         # As event._make, which takes longer.
         return _new_tuple(event, gather(values))
@@ -68,13 +69,14 @@ def _mend(column: Column, value: Any) -> Any:  # noqa: ANN401 -- any value of a 
         return value if column.kind is JSON else clean(value)
     if isinstance(value, int):
         if column.kind is WORD:
-            return _signed(value % _WORDS)
+            return signed(value % WORDS)
         return max(-MAX_INTEGER - 1, min(value, MAX_INTEGER))
     return value
 
 
-def _signed(word: int) -> int:
-    return word - _WORDS if word > MAX_INTEGER else word
+def signed(word: int) -> int:
+    """Return a word as the signed number of the same bits."""
+    return word - WORDS if word > MAX_INTEGER else word
 
 
 _GRID = CudaCall._fields.index(DIMENSIONS[0])

@@ -12,20 +12,27 @@ from hashlib import sha256
 
 from otel_gpu.store.columns import Table, View
 from otel_gpu.store.lookups import LOOKUPS
+from otel_gpu.store.memory_tables import MEMORY_NUMBERED, MEMORY_TOTALS
 from otel_gpu.store.side_tables import BOOKS, NAMES, TOTALS
 from otel_gpu.store.tables import NUMBERED
 from otel_gpu.store.views import VIEWS, meaning_of
 
-VERSION = 4
+VERSION = 5
 """Changes whenever the SQL does; ``tests/unit/store/test_schema.py`` knows by what."""
 OLDEST_READ = 3
 """The oldest version that is still read: it has all but what is in ``ADDED``."""
-ADDED: Mapping[str, int] = {"samples": 4, "v_samples": 4}
+ADDED: Mapping[str, int] = {
+    "samples": 4,
+    "v_samples": 4,
+    **dict.fromkeys((one.name for one in (*MEMORY_NUMBERED, *MEMORY_TOTALS)), 5),
+    **dict.fromkeys(("v_memory", "v_memory_holders", "v_out_of_memory"), 5),
+    **dict.fromkeys(("launches", "v_launches"), 5),
+}
 """Tables and views that are younger than that, by the version that they came with."""
 APPLICATION_ID = 0x4F54_4750
 """In the header of the file, where file(1) looks too: "OTGP"."""
 
-TABLES: tuple[Table, ...] = (*NUMBERED, *NAMES, *TOTALS, *LOOKUPS, *BOOKS)
+TABLES: tuple[Table, ...] = (*NUMBERED, *NAMES, *TOTALS, *MEMORY_TOTALS, *LOOKUPS, *BOOKS)
 TABLE_BY_NAME: Mapping[str, Table] = {table.name: table for table in TABLES}
 _GIVE_NUMBERS = (
     *("chunks", "batches", "writers"),

@@ -84,7 +84,7 @@ NAMES: tuple[Table, ...] = (
         "Stacks, each kept once.",
         Column("stack", U64, "number of the stack"),
         _LAST_CHUNK,
-        Column("kind", TEXT, "kernel or program"),
+        Column("kind", TEXT, "kernel or program; launch: the name of a kernel for a device"),
         Column("id", TEXT, "of a program: otel_gpu.stack.id of its spans; else empty"),
         Column(
             "place",
@@ -95,7 +95,7 @@ NAMES: tuple[Table, ...] = (
         Column(
             "frames",
             JSON,
-            "innermost first. Of the kernel: functions, a JSON list; of a program: an object "
+            "innermost first. Of the kernel, or a launch: functions, a JSON list; of a program: an object "
             "with stack, complete, native, python and frames, lists of kind, function, file, "
             "line, module and address",
         ),

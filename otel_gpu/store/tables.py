@@ -21,12 +21,21 @@ from otel_gpu.store.fields import (
     WAITED_FOR,
     who,
 )
+from otel_gpu.store.memory_tables import MEMORY_NUMBERED
 
 _OF_EFFECT = Column("seq", U64, "of the chain or the incident")
 
 
+LAUNCHES = Table(
+    "launches",
+    "Calls that launched a kernel whose name is known.",
+    Column("seq", U64, "of the call"),
+    Column("kernel", U64, "the name of the kernel; see stacks"),
+)
 NUMBERED: tuple[Table, ...] = (
     *(kind.table for kind in EVENT_TABLES),
+    *MEMORY_NUMBERED,
+    LAUNCHES,
     Table(
         "exits",
         "Programs that ended, also by becoming another one (exec).",

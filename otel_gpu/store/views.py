@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from otel_gpu import wire
 from otel_gpu.store.columns import Meaning, View
+from otel_gpu.store.memory_tables import TOTALS_MEANINGS
 
 
 def _utc(unix_ns: str) -> str:
@@ -33,6 +34,11 @@ _CHOICES = (
 _RESOURCE = "w.waited_for ->> 'kind' || iif(w.waited_for ->> 'name' = '', '', ' ' || (w.waited_for ->> 'name'))"
 _PLACE = "coalesce(u.place, '') AS place, coalesce(u.id, '') AS stack_id"
 _PROGRAM = "LEFT JOIN stacks u ON u.stack = e.program_stack"
+
+_SHOWN_TOTALS = (
+    *("allocated_bytes", "reserved_bytes", "peak_allocated_bytes", "peak_reserved_bytes"),
+    *("allocations", "frees", "handed_out_bytes", "unsampled_bytes", "withheld_bytes"),
+)
 
 # What columns say whose names mean the same in every view.
 MEANINGS: Mapping[str, Meaning] = {
@@ -122,6 +128,20 @@ VIEWS: tuple[View, ...] = (
           LEFT JOIN devices d ON d.cuda_device = e.cuda_device
         """,
         duration_ms=("host time inside the call", "ms"),
+    ),
+    View(
+        "v_launches",
+        "Launches that were kept, with the name of the kernel where it is known.",
+        f"""
+        SELECT e.seq, {_utc("e.start_unix_ns")} AS time, {_ms("e.duration_ns")} AS duration_ms,
+          json_extract(l.frames, '$[0]') AS kernel, a.name AS api, {_OWNER}, e.tid,
+          e.comm AS thread, {_PLACE}, e.start_unix_ns
+        FROM launches n JOIN calls e ON e.seq = n.seq LEFT JOIN stacks l ON l.stack = n.kernel
+          LEFT JOIN processes p ON p.process = e.process LEFT JOIN apis a ON a.api = e.api
+          {_PROGRAM}
+        """,
+        duration_ms=("host time to enqueue it", "ms"),
+        kernel="demangled name",
     ),
     View(
         "v_stalls",
@@ -265,6 +285,65 @@ VIEWS: tuple[View, ...] = (
         buckets="counts by number of the bucket, as JSON; see buckets",
         what="the API, or how threads left their CPU",
         sum=("of durations or sizes since the reading before", "as unit says"),
+    ),
+    View(
+        "v_memory",
+        "What allocators of frameworks said of devices, reading by reading, with names.",
+        f"""
+        SELECT e.seq, {_utc("e.unix_ns")} AS time, {_OWNER}, e.device, d.model AS device_model,
+          e.allocated_bytes, e.reserved_bytes, e.peak_allocated_bytes, e.peak_reserved_bytes,
+          max(0, e.before_bytes - e.before_freed_bytes) AS before_bytes,
+          round(1 - e.unequal * 1.0 / max(1, e.allocations + e.frees), 6) AS coverage,
+          e.allocations, e.frees, e.handed_out_bytes, e.unsampled_bytes, e.withheld_bytes, e.unix_ns
+        FROM memory_readings e LEFT JOIN processes p ON p.process = e.process
+          LEFT JOIN devices d ON d.cuda_device = e.cuda_device
+        WHERE e.allocated_bytes IS NOT NULL
+        """,
+        time="when it was read, UTC",
+        before_bytes=("in use since before the attach", "bytes"),
+        coverage="share of reports whose total was what had been seen",
+        **{name: TOTALS_MEANINGS[name] for name in _SHOWN_TOTALS},
+    ),
+    View(
+        "v_memory_holders",
+        "What each line of a program held when it was read last, and ever allocated, with names.",
+        f"""
+        WITH latest AS (
+          SELECT r.process, r.device, h.place_key, max(h.seq) AS seq
+          FROM memory_holders h JOIN memory_readings r ON r.seq = h.seq GROUP BY 1, 2, 3)
+        SELECT l.seq, {_utc("r.unix_ns")} AS time, {_OWNER}, l.device, {_PLACE},
+          sum(e.live_bytes) AS live_bytes, sum(e.live_blocks) AS live_blocks,
+          sum(e.allocated_bytes) AS allocated_bytes, sum(e.allocated_blocks) AS allocated_blocks,
+          r.unix_ns
+        FROM latest l JOIN memory_holders e ON e.seq = l.seq AND e.place_key = l.place_key
+          JOIN memory_readings r ON r.seq = l.seq
+          LEFT JOIN processes p ON p.process = l.process {_PROGRAM}
+        GROUP BY l.process, l.device, u.stack
+        """,
+        time="when it was read, UTC",
+        live_bytes=("in use; sampled blocks count as what they stand for", "bytes"),
+        live_blocks=("how many blocks that is, about", "{block}"),
+        allocated_bytes=("ever allocated there", "bytes"),
+        allocated_blocks=("how many blocks that were, about", "{block}"),
+    ),
+    View(
+        "v_out_of_memory",
+        "Requests for device memory that failed, with names.",
+        f"""
+        SELECT e.seq, {_utc("e.unix_ns")} AS time, {_OWNER}, e.tid, e.comm AS thread, e.asked_bytes,
+          e.device_free_bytes, e.allocated_bytes, e.reserved_bytes, e.device_total_bytes, e.device,
+          coalesce(a.name, '') AS api, {_PLACE}, e.unix_ns
+        FROM out_of_memory e LEFT JOIN processes p ON p.process = e.process
+          LEFT JOIN apis a ON a.api = e.api AND e.api <> 0 {_PROGRAM}
+        """,
+        time="when it failed, UTC",
+        unix_ns=("when it failed, in Unix time", "ns"),
+        api="the call that failed; empty: the allocator said so",
+        asked_bytes=("what was asked for", "bytes"),
+        allocated_bytes=("in use then", "bytes"),
+        reserved_bytes=("taken from the device then", "bytes"),
+        device_free_bytes=("what the device had free", "bytes"),
+        device_total_bytes=("what the device has; 0: not known", "bytes"),
     ),
     View(
         "v_chains",

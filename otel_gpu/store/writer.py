@@ -14,9 +14,13 @@ from typing import Any, Self
 from otel_gpu.enrich.activities import (
     Activity,
     AggregatesActivity,
+    BlocksActivity,
+    CallActivity,
     CaptureActivity,
     CountersActivity,
     ExitActivity,
+    MemoryActivity,
+    OutOfMemoryActivity,
     PressureActivity,
     ProbesActivity,
     ResourceActivity,
@@ -28,6 +32,7 @@ from otel_gpu.explain.chains import Cause, Chain, Incident
 from otel_gpu.store.batch import ROW_BYTES, Batch
 from otel_gpu.store.blame import cause_rows, chain_row, incident_row
 from otel_gpu.store.event_tables import EVENT_TABLES
+from otel_gpu.store.held_memory import HeldMemory
 from otel_gpu.store.journal import Journal
 from otel_gpu.store.limits import Limits
 from otel_gpu.store.losses import BUSY, CHAINS, TOO_LARGE
@@ -72,12 +77,18 @@ class StoreWriter:
         self._chunk_start_unix_ns: int | None = None
         self._chunk_rows = self._chunk_bytes = 0
         self._readings = Readings(self._names, self._lost)
+        self._memory = HeldMemory(self._names, self._lost)
         self._is_closed = False
         self._ways: dict[type, Callable[[Any], None]] = {
             AggregatesActivity: partial(self._observe_reading, "aggregates"),
+            BlocksActivity: lambda one: self._memory.add(self._batch, self._next_seq(), one),
             CaptureActivity: self._observe_capture,
             CountersActivity: partial(self._observe_reading, "counters"),
             ExitActivity: self._observe_exit,
+            MemoryActivity: lambda _: None,
+            OutOfMemoryActivity: lambda one: self._memory.add_failure(
+                self._batch, self._next_seq(), one
+            ),
             PressureActivity: partial(self._observe_info, "pressure"),
             ProbesActivity: self._observe_probes,
             ResourceActivity: self._observe_resource,
@@ -104,6 +115,8 @@ class StoreWriter:
             # As add_part(), for nearly all rows.
             batch.rows[table].append(make_row(seq, activity))
             batch.count += 1
+            if type(activity) is CallActivity and activity.kernel:
+                batch.add_part("launches", (seq, self._names.kernel(activity.kernel)))
         else:
             self._ways[type(activity)](activity)
             batch = self._batch
@@ -205,6 +218,7 @@ class StoreWriter:
         """Keep what everything stands at, and begin the next chunk; its number."""
         chunk = self._batch.chunk
         self._readings.end_chunk(chunk)
+        self._memory.end_chunk(chunk)
         self._chunk_start_unix_ns = None
         self._chunk_rows = self._chunk_bytes = 0
         self._names.begin_chunk(chunk + 1)
@@ -225,6 +239,7 @@ class StoreWriter:
             if not self._batch.count:
                 self._batch = Batch(chunk)
         self._readings.counters.clear()
+        self._memory.clear()
         seq = self._next_seq()
         self._batch.reach(seq, activity.unix_ns)
         self._names.begin_capture(seq, activity)

@@ -9,6 +9,7 @@ from otel_gpu import cli
 from otel_gpu.demo.scenarios import SCENARIOS
 from otel_gpu.faces.html.page import make_page
 from tests.browser.chromium import LAPTOP, PHONE, visit
+from tests.torch_allocator import EXAMPLES
 from tests.unit.commands import busy
 from tests.unit.faces.html.pages import Seen, report_named
 
@@ -68,6 +69,18 @@ def told_by(page, script, size, folder):
     frame.write_text(FRAME.format(*size), encoding="utf-8")
     document = visit(frame, folder).document
     return re.search("<title>told:(.*)</title>", document)[1]
+
+
+@pytest.mark.parametrize("size", [LAPTOP, PHONE], ids=["laptop", "phone"])
+def test_a_page_about_memory_fits(tmp_path, size):
+    """What a snapshot holds: nothing on the console, no request, and nothing beyond the edge."""
+    path = tmp_path / "memory.html"
+    assert cli.main(["report", str(EXAMPLES / "fragmentation.pickle"), "--html", str(path)]) == 0
+    seen = visit(path, tmp_path, size, fragment="#holders")
+
+    assert (seen.console, seen.requests) == ([], [])
+    width = told_by(path.read_text(encoding="utf-8"), MEASURE, size, tmp_path)
+    assert int(width) <= size[0]
 
 
 @pytest.mark.parametrize("size", [LAPTOP, PHONE], ids=["laptop", "phone"])

@@ -1,11 +1,14 @@
 """The real CUDA runtime, called by a program that knows nothing of us."""
 
+import platform
+import re
 import sys
 from pathlib import Path
 
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
+from otel_gpu.capture.libraries import exported_functions
 from tests.kernel.agent import CALL_DURATION, Agent, calls, losses, points, spans
 from tests.receiver import OtlpReceiver
 from tests.stubs.build import WORKLOADS
@@ -37,6 +40,23 @@ def test_failing_calls_of_an_unmodified_program_are_error_spans(
             assert span.attributes["gpu.cuda.result"] == 35
     assert losses(receiver) == {}
     assert finished.returncode == 0
+
+
+def test_what_newer_programs_launch_with_jumps_to_what_is_probed(real_cudart: Path) -> None:
+    """PyTorch calls ``__cudaLaunchKernel`` only, which is ``cudaLaunchKernel`` behind a frame that is undone."""
+    if platform.machine() != "x86_64":
+        pytest.skip("its instructions are known for x86-64")
+    offsets = dict(exported_functions(str(real_cudart)))
+    at = offsets["__cudaLaunchKernel"]
+    code = real_cudart.read_bytes()[at : at + 32]
+    # endbr64?, push %rbp, mov %rsp,%rbp, pop %rbp, jmp with a distance of 32 bits.
+    found = re.match(rb"(?:\xf3\x0f\x1e\xfa)?\x55\x48\x89\xe5\x5d\xe9(.{4})", code, re.DOTALL)
+
+    assert found is not None, code.hex(" ")
+    assert (
+        at + found.end() + int.from_bytes(found[1], "little", signed=True)
+        == (offsets["cudaLaunchKernel"])
+    )
 
 
 def test_the_service_is_the_script(receiver: OtlpReceiver, real_cudart: Path) -> None:

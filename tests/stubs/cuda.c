@@ -132,6 +132,13 @@ STUB(cuGraphInstantiateWithFlags, (CUhandle * executable, CUhandle graph, unsign
 STUB_PTSZ(cuGraphInstantiateWithParams, (CUhandle * executable, CUhandle graph, void *parameters),
 	  (executable, graph, parameters), CREATE(executable))
 
+STUB(cuModuleGetFunction, (CUhandle * function, CUhandle module, const char *name),
+     (function, module, name), CREATE(function))
+STUB(cuLibraryGetKernel, (CUhandle * kernel, CUhandle library, const char *name),
+     (kernel, library, name), CREATE(kernel))
+STUB(cuKernelGetFunction, (CUhandle * function, CUhandle kernel), (function, kernel),
+     CREATE(function))
+
 STUB(cuStreamCreate, (CUhandle * stream, unsigned flags), (stream, flags), CREATE(stream))
 STUB(cuStreamCreateWithPriority, (CUhandle * stream, unsigned flags, int priority),
      (stream, flags, priority), CREATE(stream))

@@ -169,6 +169,21 @@ STUB(cudaGraphInstantiateWithFlags,
      (cudaHandle * executable, cudaHandle graph, unsigned long long flags),
      (executable, graph, flags), CREATE(executable))
 
+STUB(cudaGraphInstantiateWithParams, (cudaHandle * executable, cudaHandle graph, void *parameters),
+     (executable, graph, parameters), CREATE(executable))
+STUB_PTSZ(cudaStreamBeginCaptureToGraph,
+	  (cudaHandle stream, cudaHandle graph, const cudaHandle *dependencies, const void *edges,
+	   size_t count, int mode),
+	  (stream, graph, dependencies, edges, count, mode), NOTHING)
+
+STUB(cudaGetKernel, (cudaHandle * kernel, const void *function), (kernel, function), CREATE(kernel))
+STUB(__cudaGetKernel, (cudaHandle * kernel, const void *function), (kernel, function),
+     CREATE(kernel))
+STUB(cudaGetFuncBySymbol, (cudaHandle * handle, const void *function), (handle, function),
+     CREATE(handle))
+STUB(cudaLibraryGetKernel, (cudaHandle * kernel, cudaHandle library, const char *name),
+     (kernel, library, name), CREATE(kernel))
+
 STUB(cudaStreamCreate, (cudaHandle * stream), (stream), CREATE(stream))
 /* Ends in a jump to another API, as compilers make of a call in the last place. */
 EXPORT __attribute__((optimize("optimize-sibling-calls"))) int

@@ -24,6 +24,7 @@ from otel_gpu.faces.html.markup import ENVIRONMENT, as_source, hash_of, source
 from otel_gpu.faces.stacks_text import describe_change
 from otel_gpu.findings.folding import FoldedFrame, FoldedStack, fold
 from otel_gpu.findings.stack_diff import Change, StackDiff
+from otel_gpu.findings.top_stacks import StackRow
 from otel_gpu.findings.words import format_duration, format_size, printable
 
 __all__ = [
@@ -34,6 +35,8 @@ __all__ = [
     "draw_key",
     "flamegraph_page",
     "fold",
+    "format_weight",
+    "weight_of",
 ]
 
 WIDTH = 1200
@@ -50,12 +53,14 @@ _PADDING = 3
 _TYPES: Mapping[str, tuple[str, tuple[int, int, int]]] = {
     "process": ("process", (0, 0, 82)),
     "thread": ("thread", (0, 0, 74)),
+    "device": ("device", (0, 0, 78)),
     "cpython": ("Python", (211, 65, 70)),
     "native": ("native", (35, 80, 68)),
     "cuda": ("CUDA", (93, 50, 60)),
     "kernel": ("kernel", (0, 60, 70)),
     "wait": ("waiting", (260, 45, 74)),
     "cut": ("left out", (0, 0, 90)),
+    "unknown": ("not known", (0, 0, 88)),
 }
 _OTHER_COLOUR = (280, 30, 75)
 _GREW, _SHRANK, _SAME = 4, 222, "hsl(0 0% 93%)"
@@ -100,10 +105,9 @@ def draw_flamegraph(stacks: Iterable[FoldedStack], by: str, *, most: int = MAX_B
     """
     ordered = sorted(stacks)
     total = sum(stack.weight for stack in ordered)
-    unit = _UNITS.get(by, str)
 
     def describe(box: _Box, name: str) -> tuple[str, str]:
-        told = f"{unit(box.weight)} ({box.weight / total * 100:.1f}%)"
+        told = f"{format_weight(box.weight, by)} ({box.weight / total * 100:.1f}%)"
         return told, _colour(box.frame.type, name)
 
     return _picture(ordered, by, most, describe)
@@ -124,6 +128,16 @@ def draw_difference(diff: StackDiff, *, most: int = MAX_BOXES) -> Markup:
         return describe_change(change).strip(), _colour_of_change(change)
 
     return _picture(ordered, "change", most, describe)
+
+
+def format_weight(weight: int, by: str) -> str:
+    """Return a weight by a measure in words."""
+    return _UNITS.get(by, str)(weight)
+
+
+def weight_of(rows: Iterable[StackRow], by: str) -> int:
+    """Return what rows weigh together."""
+    return sum(row.measure(by) for row in rows)
 
 
 def _picture(

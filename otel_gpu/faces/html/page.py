@@ -4,14 +4,24 @@ from collections.abc import Iterable
 from pathlib import PurePath
 
 import otel_gpu
-from otel_gpu.faces.html import charts, flamegraph, shapes, stories, tables
+from otel_gpu.faces.html import charts, flamegraph, memory, shapes, stories, tables
 from otel_gpu.faces.html.markup import ENVIRONMENT, Id, Place, clip, hash_of, source
 from otel_gpu.faces.html.waterfalls import waterfall
 from otel_gpu.faces.stacks_text import coverage
 from otel_gpu.faces.tables import load_lines
 from otel_gpu.findings import causes, phrases, sentences, words
 from otel_gpu.findings.document import Document
-from otel_gpu.findings.top_stacks import CALLED, CPU, OFF_CPU, WAITED, WALL, StackReport
+from otel_gpu.findings.top_stacks import (
+    ALLOCATED,
+    CALLED,
+    CPU,
+    IN_USE,
+    OFF_CPU,
+    PEAK,
+    WAITED,
+    WALL,
+    StackReport,
+)
 
 MOST_IN_FULL = 25
 MOST_BALANCES = 24
@@ -21,6 +31,9 @@ _FLAME_TITLES = {
     CPU: "Threads on CPUs",
     OFF_CPU: "Threads off CPUs",
     WALL: "Threads on and off CPUs",
+    IN_USE: "Device memory in use in the end",
+    PEAK: "Device memory in use when most was",
+    ALLOCATED: "Device memory allocated",
 }
 
 
@@ -39,6 +52,7 @@ def make_page(document: Document, *, flames: Iterable[StackReport] = ()) -> str:
         document=document,
         flames=drawn,
         leading=stories.leading_incident(document),
+        memory_alarm=memory.alarm_of(document),
         # The folder may be private.
         source_name=PurePath(document.source).name or document.source,
         style=style,
@@ -49,7 +63,18 @@ def make_page(document: Document, *, flames: Iterable[StackReport] = ()) -> str:
 
 # What the templates ask for is what these modules offer, by its own name.
 ENVIRONMENT.tests["bar"] = lambda value: isinstance(value, shapes.Bar)
-for _module in (words, sentences, phrases, causes, stories, shapes, charts, tables, flamegraph):
+for _module in (
+    words,
+    sentences,
+    phrases,
+    causes,
+    stories,
+    shapes,
+    charts,
+    tables,
+    flamegraph,
+    memory,
+):
     ENVIRONMENT.globals |= {name: value for name, value in vars(_module).items() if name[0] != "_"}
 ENVIRONMENT.globals |= {
     "FLAME_TITLES": _FLAME_TITLES,

@@ -21,6 +21,7 @@ from otel_gpu.decode.events import (
     Exec,
     Exit,
     Fork,
+    FunctionSeen,
     Gap,
     Library,
     OpenCall,
@@ -251,6 +252,17 @@ def test_every_field_of_a_stall_arrives():
             json_record(wire.RECORD_USER_STACK, 5, USER_STACK | {"frames": []}),
             UserStack(5, 0xFFFF_FFFF_FFFF_FFFF, (), False, "frame_pointer", "ok"),
             id="user stack without frames",
+        ),
+        pytest.param(
+            json_record(
+                wire.RECORD_FUNCTION,
+                5,
+                {"function": 0xFFFF_FFFF_FFFF_FFFF, "name": "add<float>"},
+                pid=7,
+                image_ktime_ns=3,
+            ),
+            FunctionSeen(5, 3, 7, 0xFFFF_FFFF_FFFF_FFFF, "add<float>"),
+            id="kernel of a launch",
         ),
         pytest.param(
             json_record(wire.RECORD_PRESSURE, 5, {"load1": 0.5, "psi": {"cpu": {"x": 1}}}),

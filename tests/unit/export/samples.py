@@ -159,7 +159,7 @@ _OPEN = OpenCall(
 )
 
 
-def call(device=None, process=PROCESS, stack=None, **changes) -> CallActivity:
+def call(device=None, process=PROCESS, stack=None, kernel="", **changes) -> CallActivity:
     event = _CALL._replace(**changes)
     return CallActivity(
         process,
@@ -169,6 +169,7 @@ def call(device=None, process=PROCESS, stack=None, **changes) -> CallActivity:
         BOOT_UNIX_NS + event.end_ktime_ns,
         device,
         stack,
+        kernel,
         *IDS.of_call(event),
     )
 

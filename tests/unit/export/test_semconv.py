@@ -14,12 +14,14 @@ from otel_gpu.export.exports import open_exports
 from otel_gpu.options import CaptureConfig, Config, ExportConfig, StacksConfig
 from otel_gpu.stacks.frames import cut_frame
 from tests.activities import (
+    APIS_BY_NAME,
     EMPTY_FRAME,
     H100,
     MAIN_FRAME,
     SECOND,
     T0,
     aggregate,
+    blocks,
     call,
     call_stack,
     calls,
@@ -33,6 +35,7 @@ from tests.activities import (
     image,
     lines_at,
     open_call,
+    out_of_memory,
     probes,
     sample,
     series,
@@ -41,6 +44,7 @@ from tests.activities import (
     status,
     thread_time,
     times,
+    totals,
 )
 from tools.generate_semconv import MODULE, PAGE, module_text, page_text, read_registry
 
@@ -81,6 +85,7 @@ def stream():
         status=700,
         stream=9,
         function=0x55D2C0A4B1F0,
+        kernel="add<float>",
         grid=(128, 1, 1),
         block=(256, 1, 1),
         blocked_ns=MS,
@@ -150,6 +155,9 @@ def stream():
         yield stall(trainer, 13 * SECOND, 14 * SECOND, 14 * SECOND, resource=resource)
     stack = call_stack(frames=(EMPTY_FRAME, MAIN_FRAME, cut_frame(3)), complete=False)
     yield sample(trainer, 10 * SECOND, stack=stack, functions=("do_nanosleep",))
+    yield blocks(trainer, 12, totals(10, 20, unsampled_bytes=3))
+    sizes = {"device_total_bytes": 1 << 34, "api": APIS_BY_NAME["cudaMalloc"].number}
+    yield out_of_memory(trainer, 12, 1 << 33, stack=call_stack(complete=False), **sizes)
     yield fork(trainer, child, 10 * SECOND, 10 * SECOND + MS)
     names = [
         "cudaLaunchKernel",

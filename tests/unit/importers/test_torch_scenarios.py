@@ -3,6 +3,7 @@
 import pytest
 
 from otel_gpu.decode.memory import BlockState
+from otel_gpu.findings.memory_rows import MAX_READINGS
 from otel_gpu.importers import open_capture
 from otel_gpu.importers.torch_memory.capture import SnapshotCapture
 from otel_gpu.options import Config
@@ -49,6 +50,18 @@ def test_every_byte_is_where_the_model_has_it(scenario):
     assert row.peak_bytes - (row.rounding_bytes or 0) == made.peak_bytes
     parts = (row.requested_bytes, row.rounding_bytes, row.pending_bytes, row.stuck_bytes)
     assert sum(parts) + row.whole_free_bytes == row.reserved_bytes
+
+
+def test_what_was_in_use_over_time_has_the_peak_and_the_end(scenario):
+    """Merged to some hundred moments, in order, of which none is made up."""
+    _, _, row = scenario
+    times = [one.unix_ns for one in row.readings]
+
+    assert times == sorted(times)
+    assert 2 < len(times) <= MAX_READINGS + 1
+    assert max(one.live_bytes for one in row.readings) == row.peak_bytes
+    assert row.readings[-1][1:] == (row.live_bytes, row.reserved_bytes)
+    assert all(0 <= one.reserved_bytes <= row.peak_reserved_bytes for one in row.readings)
 
 
 def test_the_cause_is_the_one_that_was_made(scenario):

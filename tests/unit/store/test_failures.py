@@ -99,7 +99,7 @@ def test_a_full_disk_loses_rows_and_nothing_else(small_disk, caplog):
 def test_stacks_of_a_full_disk_are_written_when_there_is_room(small_disk):
     """What piled up meanwhile goes in pieces: the log may not grow as large as that."""
     path = small_disk / "store.db"
-    limits = Limits(max_bytes=1 << 20, batch_rows=50)
+    limits = Limits(max_bytes=1_100_000, batch_rows=50)
 
     def calls_at(numbers):
         for number in numbers:
@@ -283,22 +283,23 @@ def test_a_reader_of_an_older_version_says_what_to_do(tmp_path):
     assert list(tmp_path.glob("store.db.version-*")) == []
 
 
-def of_version_3(path):
-    """A store from before samples were kept, and what is in it."""
+def of_older_version(path, version=3):
+    """A store from before memory, or samples too, were kept, and what is in it."""
     written = [capture(), *some_calls(10)]
     write(path, written)
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("DROP VIEW v_samples")
-        connection.execute("DROP TABLE samples")
-        connection.execute("DELETE FROM schema_info WHERE table_name IN ('samples', 'v_samples')")
-        connection.execute("PRAGMA user_version = 3")
+        for name in schema.names_of(schema.VERSION) - schema.names_of(version):
+            connection.execute(f"DROP {'VIEW' if name.startswith('v_') else 'TABLE'} {name}")
+            connection.execute("DELETE FROM schema_info WHERE table_name = ?", (name,))
+        connection.execute(f"PRAGMA user_version = {version}")
     return written
 
 
-def test_a_store_that_lacks_only_what_is_newer_is_still_read(tmp_path):
-    """Of version 3: what is in it, whole and in windows; and it is not altered."""
+@pytest.mark.parametrize("version", [3, 4])
+def test_a_store_that_lacks_only_what_is_newer_is_still_read(tmp_path, version):
+    """Of these versions: what is in it, whole and in windows; and it is not altered."""
     path = tmp_path / "store.db"
-    written = of_version_3(path)
+    written = of_older_version(path, version)
     before = path.read_bytes()
 
     assert list(map(without_images, read(path))) == list(map(without_images, written))
@@ -319,7 +320,7 @@ def test_a_store_of_an_older_version_with_other_tables_is_refused(tmp_path):
 def test_a_store_that_can_only_be_read_is_set_aside_by_a_writer(tmp_path):
     """Where it is read from then on."""
     path = tmp_path / "store.db"
-    written = of_version_3(path)
+    written = of_older_version(path)
 
     write(path, [capture(), *some_calls(3)])
 

@@ -29,9 +29,11 @@ from otel_gpu.store.limits import Limits
 from otel_gpu.store.reader import StoreReader
 from otel_gpu.store.recorder import open_writer
 from tests.activities import (
+    APIS_BY_NAME,
     H100,
     SECOND,
     T0,
+    blocks,
     call,
     call_stack,
     calls,
@@ -42,8 +44,11 @@ from tests.activities import (
     fork,
     forks,
     gap,
+    holder,
     image,
+    line_stack,
     open_call,
+    out_of_memory,
     probes,
     sample,
     snapshot,
@@ -52,9 +57,13 @@ from tests.activities import (
     thread_time,
     times,
 )
+from tests.activities import (
+    totals as said,
+)
 from tests.replay.make_recordings import recording_path
 from tests.unit.commands import starved
 from tests.unit.store.stores import (
+    MIB,
     as_kept,
     ask,
     causes_of,
@@ -108,6 +117,25 @@ def waits(at_s, ns):
         thread_time(WORKER, *GAP, 0, reason="io", ended_ns=2 * ns, wait=SLOW_DISK),
         thread_time(WORKER, *GAP, 0, reason="ipc", ended_ns=2 * ns, wait=PIPE),
     )
+
+
+def memory(at_s, size=3 * MIB):
+    """Readings of two devices, with and without a stack, and a request that failed."""
+    there, api = (1 << 64) - 7, APIS_BY_NAME["cudaMalloc"].number
+    held = (
+        (5, holder(size), line_stack(12)),
+        (there, holder(-4, 0, size)._replace(large_live_bytes=0), None),
+    )
+    where = {"segments": [[1 << 47, size]], "blocks": [[1 << 47, 512, there]], "left_out": 3}
+    return [
+        blocks(TRAINER, at_s, said(size, 2 * size, unequal=2), held),
+        blocks(TRAINER, at_s, None, held[:1], number=1, device=None),
+        out_of_memory(
+            TRAINER, at_s, 1 << 40, stack=line_stack(40), map=where, stacks={there: line_stack(61)},
+            root_start_ktime_ns=9 * SECOND, user_stack=(1 << 64) - 9, device_total_bytes=1 << 34,
+        ),
+        out_of_memory(WORKER, at_s, size, source=2, api=api),
+    ]  # fmt: skip
 
 
 def everything():
@@ -169,6 +197,9 @@ def everything():
         ),
         WhoActivity(T0 + 12 * SECOND, Who(WORKER.pid, 901, "python", function="_feed")),
         gap(TRAINER, "cudaMalloc", "cudaFree", 12 * SECOND, 13 * SECOND),
+        call(TRAINER, "cudaLaunchKernel", 12 * SECOND, MS, kernel="add<float>", function=1 << 63),
+        call(WORKER, "cuLaunchKernel", 12 * SECOND, MS, function=7),
+        call(WORKER, "cuLaunchKernel", 12 * SECOND, MS, kernel="add<float>", function=8),
         fork(TRAINER, WORKER, 12 * SECOND, 13 * SECOND),
         open_call(TRAINER, "cudaStreamSynchronize", 5 * SECOND, 14 * SECOND, device=H100),
         sample(
@@ -180,6 +211,7 @@ def everything():
             in_call="cudaMalloc",
         ),
         sample(WORKER, 14 * SECOND, user_stack=(1 << 64) - 1, cpu=7, tid=901, comm="naïve ☃"),
+        *memory(14),
         snapshot(
             15,
             calls(TRAINER, "cudaMalloc", [100, 300, 500], size_bytes=96),
@@ -239,7 +271,7 @@ ops = st.lists(
         st.sampled_from(
             [
                 *("call", "stall", "gap", "fork", "open", "sample", "exit", "read", "count"),
-                *("load", "who", "sent"),
+                *("load", "who", "sent", "held", "failed"),
             ]
         ),
         st.sampled_from([TRAINER, WORKER, image(9, 7 * SECOND, "other")]),
@@ -278,6 +310,14 @@ def make(op, number, totals):
         "who": lambda: WhoActivity(
             T0 + round(at_s * SECOND), Who(process.pid, 0, process.comm, str(number))
         ),
+        "held": lambda: blocks(
+            process,
+            at_s,
+            said(number) if number % 3 else None,
+            [(n, holder(number), line_stack(n)) for n in range(number % 4)],
+            number=number % 2,
+        ),
+        "failed": lambda: out_of_memory(process, at_s, number, map={"blocks": [[1, 2, number]]}),
         "sent": lambda: ResourceActivity(T0 + round(at_s * SECOND), SHARE, number),
     }
     return makers[kind]()
@@ -342,6 +382,12 @@ def test_views_have_names_for_people(tmp_path):
     ) == [
         ("2027-01-15T08:00:11.000000000Z", "cudaMemcpy", "trainer", 2.0, "error -3", H100.model),
         ("2027-01-15T08:00:12.000000000Z", "unknown_api_99", "trainer", 1.0, "", None),
+        ("2027-01-15T08:00:12.000000000Z", "cudaLaunchKernel", "trainer", 1.0, "", None),
+        *[("2027-01-15T08:00:12.000000000Z", "cuLaunchKernel", "loader", 1.0, "", None)] * 2,
+    ]
+    assert ask(path, "SELECT kernel, api, service FROM v_launches") == [
+        ("add<float>", "cudaLaunchKernel", "trainer"),
+        ("add<float>", "cuLaunchKernel", "loader"),
     ]
     assert ask(path, "SELECT reason, blocked_ms, run_queue_ms, functions FROM v_stalls") == [
         ("ipc", 1.0, 2.0, json.dumps(STACK, separators=(",", ":"))),

@@ -4,6 +4,7 @@ from otel_gpu.faces.mcp.tool import Tool
 from otel_gpu.faces.mcp.tools.chains import get_causal_chains, get_timeline
 from otel_gpu.faces.mcp.tools.check import get_check, get_processes
 from otel_gpu.faces.mcp.tools.figures import get_memory_balance, get_time_budget, get_trace_stats
+from otel_gpu.faces.mcp.tools.memory import get_device_memory
 from otel_gpu.faces.mcp.tools.sql import run_sql
 from otel_gpu.faces.mcp.tools.stacks import get_stacks
 
@@ -15,6 +16,7 @@ TOOLS: tuple[Tool, ...] = (
     get_causal_chains,
     get_timeline,
     get_memory_balance,
+    get_device_memory,
     get_stacks,
     run_sql,
 )

@@ -14,13 +14,16 @@ from otel_gpu.faces.mcp.code import FRAME, describe_stack, names_of
 from otel_gpu.faces.mcp.tool import Answer, about, noun, share, table, tool
 from otel_gpu.findings.causes import Interval, find_intervals
 from otel_gpu.findings.document import Document
+from otel_gpu.findings.memory_stacks import MemoryStackCollector
 from otel_gpu.findings.stack_finder import StackFinder
 from otel_gpu.findings.stacks_document import coverage_form
 from otel_gpu.findings.top_stacks import (
     BYTES,
     CALLED,
+    CALLS,
     CPU,
     GRAPHS,
+    MEMORY,
     TIME,
     WAITED,
     StackCollector,
@@ -37,7 +40,7 @@ _MAX_USES = 50
 _MAX_NAME = 64
 _ID = re.compile(r"[0-9a-f]{16}")
 # What a row is of, and with it the argument that chooses among rows.
-_NAMES = {CALLED: "api", WAITED: "reason"} | dict.fromkeys(GRAPHS, "what")
+_NAMES = {CALLED: "api", WAITED: "reason"} | dict.fromkeys((*GRAPHS, *MEMORY), "what")
 _ALL_APIS = tuple(sorted({api.name for api in APIS}))
 _NO_STACKS = (
     "None of them has a stack: none was captured, or the tool that this was imported from "
@@ -48,7 +51,7 @@ _API = (
     "parts of those."
 )
 _REASON = "Only waits for this, as get_time_budget names it."
-_OF = "What to add up: cpu is time on CPUs by samples, off-cpu time in waits, wall both."
+_OF = "What to add up: cpu is time on CPUs by samples, off-cpu time in waits, wall both; in-use, peak and allocated are bytes of device memory."
 _THREAD = "Only threads with this number or name; * stands for any text, and each is for itself."
 _ONE = "One stack, in full: its stack_id."
 _NOTHING = "Nothing of this kind was kept one by one in this window."
@@ -60,7 +63,8 @@ def get_stacks(
     asked: Question,
     *,
     of: Annotated[
-        Literal["calls", "waits", "cpu", "off-cpu", "wall"], Field(description=_OF)
+        Literal["calls", "waits", "cpu", "off-cpu", "wall", "in-use", "peak", "allocated"],
+        Field(description=_OF),
     ] = "calls",
     by: Annotated[Literal["time", "calls", "bytes"], Field(description="What counts.")] = "time",
     api: Annotated[str, Field(max_length=_MAX_NAME, description=_API)] = "",
@@ -71,7 +75,8 @@ def get_stacks(
 ) -> Answer:
     """
     Where in their programs CUDA calls were made, threads were blocked (of waits), or spent time on
-    CPUs and off them (of cpu, off-cpu, wall: which code burns CPU): Python line, C++ and CUDA in one
+    CPUs and off them (of cpu, off-cpu, wall: which code burns CPU), or hold device memory (of
+    in-use in the end, peak, allocated: also what is free again; seen is blocks): Python line, C++ and CUDA in one
     stack, innermost frame first, added up by time, calls or bytes. Samples are estimates. Only what
     was kept one by one has a stack: seen is how many did, calls how many those stand for (a
     sampled call stands for many), coverage.counted how many calls there were. share is of the
@@ -87,22 +92,31 @@ def get_stacks(
         raise ArgumentError("waits are of no API and have no bytes", hint="leave out api or by")
     if of in GRAPHS and by != TIME:
         raise ArgumentError(f"{of} is time, and has no {by}", hint="leave out by")
+    if of in MEMORY and (api or reason or thread or by == CALLS):
+        raise ArgumentError(
+            f"{of} is bytes of devices", hint="leave out api, reason, thread and by"
+        )
     if of == CALLED and reason:
         raise ArgumentError("calls have no reason", hint='say "of": "waits", or leave out reason')
     window = capture.resolve(asked)
     document = capture.study(asked).document
     names = [name for name in (api, reason) if name]
     threads = [thread] if thread else []
-    stacks = StackCollector(window, kind=of, pids=asked.pids, names=names, threads=threads)
-    capture.play(window, [stacks])
-    found = stacks.finish(document.source, by)
+    if of in MEMORY:
+        memory = MemoryStackCollector(window, kind=of, pids=asked.pids)
+        capture.play(window, [memory])
+        found = memory.finish(document.source)
+    else:
+        stacks = StackCollector(window, kind=of, pids=asked.pids, names=names, threads=threads)
+        capture.play(window, [stacks])
+        found = stacks.finish(document.source, by)
     notes = list(map(inert, found.notes))
     if not found.seen:
-        notes.insert(0, _NO_STACKS if found.without_stack else _NOTHING)
+        notes.insert(0, _NO_STACKS if found.without_stack or found.rows else _NOTHING)
     shown = {
         **about(document),
         "of": of,
-        "by": by,
+        "by": found.by,
         "coverage": coverage_form(found),
         "frames_are": list(FRAME),
         "stacks": _stacks(found, limit),
@@ -117,11 +131,12 @@ def _stacks(found: StackReport, limit: int) -> Listing:
     listed, total = found.rows[:limit], found.total()
     alike = Counter(map(_looks, listed))
     kind = found.kind
-    fields = "" if kind in GRAPHS else kind
+    fields = "" if kind in (*GRAPHS, *MEMORY) else kind
+    time = "" if kind in MEMORY else "time_us"
     rows = [
         noun(
             row,
-            f"pid service {_NAMES[kind]} {fields} seen time_us share",
+            f"pid service {_NAMES[kind]} {fields} seen {time} share",
             **_own(kind),
             share=lambda row: share(row.measure(found.by) / total) if total else None,
         )

@@ -45,7 +45,7 @@ def explained(capsys):
     return explain
 
 
-def test_there_are_nine_tools():
+def test_there_are_ten_tools():
     """These, in the order in which an investigation uses them."""
     assert NAMES == [
         "get_check",
@@ -55,6 +55,7 @@ def test_there_are_nine_tools():
         "get_causal_chains",
         "get_timeline",
         "get_memory_balance",
+        "get_device_memory",
         "get_stacks",
         "run_sql",
     ]
