@@ -18,7 +18,8 @@ from otel_gpu.findings.device_memory import (
     OutOfMemory,
     PinnedBy,
 )
-from otel_gpu.findings.document import Document, Frame
+from otel_gpu.findings.document import Document
+from otel_gpu.findings.memory_rows import frame_of
 from otel_gpu.findings.phrases import API, DATA, MEMORY
 from otel_gpu.findings.sentences import Name
 from otel_gpu.findings.words import (
@@ -28,7 +29,6 @@ from otel_gpu.findings.words import (
     format_share,
     format_size,
 )
-from otel_gpu.stacks.frames import PYTHON
 
 MOST_DEVICES = 24
 MOST_HELD = 20
@@ -61,7 +61,7 @@ def place_of_holding(row: Holding | PinnedBy | OutOfMemory | Growth) -> object:
     """Name a line of a program, or what stands for one."""
     if not row.file:
         return Name(row.function)
-    return Place(Frame(PYTHON, row.function, row.file, row.line))
+    return Place(frame_of(row))
 
 
 def memory_charts(row: Memory) -> Iterator[Chart]:
