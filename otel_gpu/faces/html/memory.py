@@ -39,7 +39,7 @@ _HEIGHT = 10.0
 _GAP = 0.3
 _RESERVED = "api"
 # As ``memory_parts`` has them.
-_TONES = (MEMORY, API, MEMORY, DATA, LOST, "steady")
+_TONES = (MEMORY, API, MEMORY, DATA, LOST, "steady", "other")
 _NS_PER_S = 1e9
 
 
@@ -71,7 +71,7 @@ def memory_charts(row: Memory) -> Iterator[Chart]:
         return
     columns = list(_columns(readings))
     most = max(one.reserved_bytes for *_, one in columns)
-    scale = max(most, row.peak_bytes, 1)
+    scale = max(most, row.peak_bytes or 0, 1)
     for name, tone, field in (
         ("In use", MEMORY, "live_bytes"),
         ("Reserved", _RESERVED, "reserved_bytes"),
@@ -92,14 +92,15 @@ def length_of_memory(row: Memory) -> int:
 
 def memory_shares(row: Memory) -> list[Share]:
     """Return what the reserved memory is used for; what is not used at all is left out."""
-    shares = zip(_TONES, memory_parts(row), strict=True)
+    # Of some sources there are parts less.
+    shares = zip(_TONES, memory_parts(row), strict=False)
     whole = row.reserved_bytes or 1
     return [
         Share(tone, name, size / whole, format_size(size)) for tone, (name, size) in shares if size
     ]
 
 
-def holding_table(rows: Sequence[Holding], whole_bytes: int, about: str) -> Table:
+def holding_table(rows: Sequence[Holding], whole_bytes: int | None, about: str) -> Table:
     """Return who holds what, as shares of a whole."""
     whole = whole_bytes or 1
     columns = (
@@ -137,14 +138,14 @@ def growth_table(rows: Sequence[Growth]) -> Table:
 
 def failure_facts(oom: OutOfMemory) -> Iterator[tuple[str, str]]:
     """Yield what was there when a request failed."""
-    yield "Free on the device", format_size(oom.free_bytes)
+    yield "Free on the device", _size(oom.free_bytes)
     yield (
         "Reserved",
         f"{format_size(oom.reserved_bytes)}, of which {format_size(oom.live_bytes)} in use",
     )
     yield (
         "Free where it could serve",
-        f"{format_size(oom.hole_bytes)}, the largest piece {format_size(oom.largest_hole_bytes)}",
+        f"{format_size(oom.hole_bytes)}, the largest piece {_size(oom.largest_hole_bytes)}",
     )
     if oom.elsewhere_bytes:
         yield "Free for others only", format_size(oom.elsewhere_bytes)
@@ -160,6 +161,10 @@ def known_of_memory(row: Memory) -> Iterator[str]:
         yield f"Where {format_size(row.unknown_bytes)} in use was allocated is not known."
     if row.coverage is not None and row.coverage < 1:
         yield f"In {row.coverage:.1%} of its reports the allocator's total was what had been seen."
+
+
+def _size(size_bytes: int | None) -> str:
+    return "not known" if size_bytes is None else format_size(size_bytes)
 
 
 def _horizon(row: Growth) -> str:
