@@ -56,7 +56,7 @@ def get_device_memory(
     return {
         "devices": [_device(row, document, limit) for row in shown],
         **present(more_devices=len(document.memory) - len(shown)),
-        "note": "" if shown else _NOTHING,
+        "note": "" if any(row.layer == "framework" for row in shown) else _NOTHING,
     }
 
 
