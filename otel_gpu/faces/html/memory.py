@@ -69,7 +69,7 @@ def memory_charts(row: Memory) -> Iterator[Chart]:
     readings = row.readings
     if len(readings) < 2 or length_of_memory(row) <= 0:  # noqa: PLR2004 -- two ends
         return
-    columns = list(_columns(readings))
+    columns = list(_columns(readings, length_of_memory(row)))
     most = max(one.reserved_bytes for *_, one in columns)
     scale = max(most, row.peak_bytes or 0, 1)
     for name, tone, field in (
@@ -86,8 +86,11 @@ def memory_charts(row: Memory) -> Iterator[Chart]:
 
 
 def length_of_memory(row: Memory) -> int:
-    """Return how long it was looked at, in nanoseconds."""
-    return row.readings[-1].unix_ns - row.readings[0].unix_ns if row.readings else 0
+    """Return how long it was looked at, in nanoseconds, up to the last request that failed."""
+    if not row.readings:
+        return 0
+    ends = (row.readings[-1].unix_ns, *(oom.unix_ns or 0 for oom in row.ooms))
+    return max(ends) - row.readings[0].unix_ns
 
 
 def memory_shares(row: Memory) -> list[Share]:
@@ -171,10 +174,11 @@ def _horizon(row: Growth) -> str:
     return "" if row.full_in_s is None else format_duration(row.full_in_s * _NS_PER_S)
 
 
-def _columns(readings: Sequence[MemoryReading]) -> Iterator[tuple[float, float, MemoryReading]]:
+def _columns(
+    readings: Sequence[MemoryReading], length_ns: int
+) -> Iterator[tuple[float, float, MemoryReading]]:
     """Yield left edge and width of a few stretches, and the moment in each when most was in use."""
     start_ns, step = readings[0].unix_ns, -(-len(readings) // _MOST_COLUMNS)
-    length_ns = max(1, readings[-1].unix_ns - start_ns)
     for first in range(0, len(readings), step):
         part = readings[first : first + step]
         after = readings[min(first + step, len(readings) - 1)].unix_ns
