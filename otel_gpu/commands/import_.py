@@ -22,6 +22,7 @@ from otel_gpu.explain.explainer import Explainer
 from otel_gpu.faces.text import write_text
 from otel_gpu.findings.collector import Collector
 from otel_gpu.findings.json_form import make_document
+from otel_gpu.findings.snapshot_readings import AsReadings
 from otel_gpu.findings.words import printable
 from otel_gpu.importers import KINDS, open_capture
 from otel_gpu.importers.tally import Tally
@@ -53,9 +54,6 @@ def run(args: Namespace, config: Config, out: Output) -> int:
     to_stdout = config.export.otlp_file == "-"
     if args.json and to_stdout:
         raise UsageError("--json and --otlp-file - both want standard output")
-    keeps = args.otlp or config.export.otlp_file or args.store
-    if keeps and not KINDS[args.kind].has_calls:
-        raise UsageError(f"{args.kind} becomes a report only: it can be neither sent nor stored")
     if args.otlp and not has_destination(config):
         out.note("nothing is sent: set OTEL_EXPORTER_OTLP_ENDPOINT")
     environ = None
@@ -69,7 +67,8 @@ def run(args: Namespace, config: Config, out: Output) -> int:
         tally = capture.tally
         explainer = Explainer(pipeline.explain_settings(config))
         collector = Collector(explainer, rejected=tally.rejected)
-        pipeline.process_events(capture.events(), Enricher(), [*keepers.observers, collector])
+        kept = map(AsReadings, keepers.observers)
+        pipeline.process_events(capture.events(), Enricher(), [*kept, collector])
         complete = keepers.close(out)
     report = collector.finish(str(args.file), tally.notes)
     if args.json:

@@ -105,7 +105,7 @@ def _failure(
     operations = snapshot.operations
     asked, device_free = operations.sizes_bytes[at], operations.addresses[at]
     live = live_before(snapshot, at)
-    segments = _segments_before(snapshot, at, live)
+    segments = segments_before(snapshot, at, live)
     reserved = sum(segment.size_bytes for segment in segments)
     usable = [one for one in segments if _can_serve(one, asked, operations.streams[at])]
     holes = [hole for number, one in enumerate(usable) for hole in holes_of(one, number)]
@@ -189,7 +189,7 @@ def _pins(
     return tuple(sorted(pins, key=lambda pin: (-pin.hole_bytes, pin.size_bytes, pin.place)))
 
 
-def _segments_before(
+def segments_before(
     snapshot: MemorySnapshot, at: int, live: dict[int, Live]
 ) -> tuple[Segment, ...]:
     """Return the segments before an operation, with the blocks that were in use then."""

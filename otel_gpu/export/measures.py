@@ -92,24 +92,25 @@ def measure_memory(
 ) -> Iterator[Measurement]:
     """Yield what a framework's allocator said of one device of a process."""
     attributes = device_attributes(device)
-    reports = max(1, totals.allocations + totals.frees)
+    reports = totals.allocations + totals.frees
     for instrument, value in (
         (semconv.METRIC_GPU_MEMORY_ALLOCATED, totals.allocated_bytes),
         (semconv.METRIC_GPU_MEMORY_RESERVED, totals.reserved_bytes),
         (semconv.METRIC_GPU_MEMORY_PEAK, totals.peak_allocated_bytes),
-        (semconv.METRIC_OTEL_GPU_MEMORY_COVERAGE, 1 - min(totals.unequal, reports) / reports),
     ):
         yield Measurement(instrument, attributes, number, value)
+    if not reports:
+        # Another tool's figures: it does not say what it did not see.
+        return
+    coverage = 1 - min(totals.unequal, reports) / reports
+    instrument = semconv.METRIC_OTEL_GPU_MEMORY_COVERAGE
+    yield Measurement(instrument, attributes, number, coverage)
     for reason, size_bytes in (
         ("not_sampled", totals.unsampled_bytes),
         ("rate", totals.withheld_bytes),
     ):
-        yield Measurement(
-            semconv.METRIC_OTEL_GPU_MEMORY_UNPLACED,
-            ((semconv.REASON, reason), *attributes),
-            (number, reason),
-            size_bytes,
-        )
+        instrument, told = semconv.METRIC_OTEL_GPU_MEMORY_UNPLACED, ((semconv.REASON, reason),)
+        yield Measurement(instrument, (*told, *attributes), (number, reason), size_bytes)
 
 
 def measure_failures(number: int, count: int, device: DeviceIdentity | None) -> Measurement:

@@ -24,6 +24,7 @@ from otel_gpu.ledger.memory_history import (
     holders_of,
     live_before,
     phase_ends,
+    reading_moments,
     walk_back,
 )
 from otel_gpu.ledger.memory_places import Places
@@ -31,8 +32,6 @@ from otel_gpu.stacks.frames import PYTHON, Frame
 
 MAX_HOLDERS: Final = 100
 """Lines in each list of a document; the rest of them is one row."""
-MAX_READINGS: Final = 600
-"""Moments of one device in a document."""
 
 _NS_PER_US = 1_000
 _NS_PER_MINUTE = 60_000_000_000
@@ -104,16 +103,13 @@ def _row(snapshot: MemorySnapshot, history: History) -> Memory:
 
 def _readings(snapshot: MemorySnapshot, history: History) -> Iterator[MemoryReading]:
     """Yield what was in use over time; of each stretch the moment of the most."""
-    unix_us, totals = snapshot.operations.unix_us, history.totals_bytes
-    count = len(unix_us)
-    step = max(1, -(-count // MAX_READINGS))
+    unix_us = snapshot.operations.unix_us
     if not any(unix_us):
         return
-    starts = range(0, count, step)
-    moments = [max(range(at, min(at + step, count)), key=totals.__getitem__) for at in starts]
-    for at in (*moments, count):
-        unix_ns = unix_us[min(at, count - 1)] * _NS_PER_US
-        yield MemoryReading(unix_ns, totals[at], history.reserved_bytes[at])
+    end = len(unix_us)
+    for at in (*reading_moments(history), end):
+        unix_ns = unix_us[min(at, end - 1)] * _NS_PER_US
+        yield MemoryReading(unix_ns, history.totals_bytes[at], history.reserved_bytes[at])
 
 
 def _notes(snapshot: MemorySnapshot, history: History) -> Iterator[str]:
@@ -134,7 +130,12 @@ def _notes(snapshot: MemorySnapshot, history: History) -> Iterator[str]:
 
 def place_text(row: Holding | PinnedBy | Growth | OutOfMemory) -> str:
     """Return a line of a program for the middle of a sentence."""
-    return describe_place(Frame(PYTHON, row.function, row.file, row.line))
+    return describe_place(frame_of(row))
+
+
+def frame_of(row: Holding | PinnedBy | Growth | OutOfMemory) -> Frame:
+    """Return a line of a program as a frame."""
+    return Frame(PYTHON, row.function, row.file, row.line)
 
 
 def _holdings(holders: Sequence[Holder]) -> tuple[Holding, ...]:

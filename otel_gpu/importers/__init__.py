@@ -44,16 +44,11 @@ class ForeignCapture(Protocol):
 
 
 class Kind(NamedTuple):
-    """
-    A kind of file, the module that reads it, and what it wants to be told beside its name.
-
-    ``has_calls``: there is something in it to be exported and stored, and not only to be reported.
-    """
+    """A kind of file, the module that reads it, and what it wants to be told beside its name."""
 
     description: str
     module: str
     choices: frozenset[str] = frozenset({"host"})
-    has_calls: bool = True
 
 
 KINDS: Mapping[str, Kind] = {
@@ -62,7 +57,6 @@ KINDS: Mapping[str, Kind] = {
         "a memory snapshot that PyTorch wrote (torch.cuda.memory._dump_snapshot)",
         "otel_gpu.importers.torch_memory.capture",
         frozenset({"device_bytes"}),
-        has_calls=False,
     ),
 }
 

@@ -17,6 +17,8 @@ from otel_gpu.decode.memory import NO_STACK, Action, BlockState, MemorySnapshot,
 from otel_gpu.ledger.memory import BEFORE, Holder, rank
 from otel_gpu.stacks.frames import Frame
 
+MAX_READINGS: Final = 600
+"""Moments of one device that are looked at."""
 OLDER: Final = -1
 """Stands for the stack of what is older than all operations: it has none."""
 
@@ -134,6 +136,15 @@ def walk_back(snapshot: MemorySnapshot) -> History:
             peak_reserved = max(peak_reserved, reserved)
         totals[at], reservations[at] = total, reserved
     return History(totals, reservations, peak, peak_at, peak_reserved, unmatched, is_by_request)
+
+
+def reading_moments(history: History) -> list[int]:
+    """Return before which operations to look, at most ``MAX_READINGS``: in each stretch the most."""
+    totals = history.totals_bytes
+    count = len(totals) - 1
+    step = max(1, -(-count // MAX_READINGS))
+    stretches = (range(at, min(at + step, count)) for at in range(0, count, step))
+    return [max(stretch, key=totals.__getitem__) for stretch in stretches]
 
 
 def live_before(snapshot: MemorySnapshot, at: int, *, requested: bool = False) -> dict[int, Live]:

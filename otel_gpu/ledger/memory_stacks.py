@@ -38,7 +38,7 @@ def snapshot_stacks(snapshot: MemorySnapshot, by: str) -> Iterator[MemoryStack]:
         totals[number] += size_bytes
         counts[number] += 1
     for number, size_bytes in totals.items():
-        stack = _stack(snapshot, number)
+        stack = stack_numbered(snapshot, number)
         yield MemoryStack(None, snapshot.device, stack, size_bytes, counts[number])
 
 
@@ -57,7 +57,8 @@ def _sizes(snapshot: MemorySnapshot, by: str) -> Iterable[tuple[int, int]]:
     return sizes_by_stack(live_before(snapshot, at, requested=requested))
 
 
-def _stack(snapshot: MemorySnapshot, number: int) -> CallStack:
+def stack_numbered(snapshot: MemorySnapshot, number: int) -> CallStack:
+    """Return a stack of a snapshot; one that is not known has the id 0, and says why."""
     if number == OLDER:
         return unknown_stack(BEFORE)
     known = number != NO_STACK and number < len(snapshot.stacks)

@@ -293,7 +293,7 @@ VIEWS: tuple[View, ...] = (
         SELECT e.seq, {_utc("e.unix_ns")} AS time, {_OWNER}, e.device, d.model AS device_model,
           e.allocated_bytes, e.reserved_bytes, e.peak_allocated_bytes, e.peak_reserved_bytes,
           max(0, e.before_bytes - e.before_freed_bytes) AS before_bytes,
-          round(1 - e.unequal * 1.0 / max(1, e.allocations + e.frees), 6) AS coverage,
+          round(1 - e.unequal * 1.0 / nullif(e.allocations + e.frees, 0), 6) AS coverage,
           e.allocations, e.frees, e.handed_out_bytes, e.unsampled_bytes, e.withheld_bytes, e.unix_ns
         FROM memory_readings e LEFT JOIN processes p ON p.process = e.process
           LEFT JOIN devices d ON d.cuda_device = e.cuda_device
@@ -301,7 +301,7 @@ VIEWS: tuple[View, ...] = (
         """,
         time="when it was read, UTC",
         before_bytes=("in use since before the attach", "bytes"),
-        coverage="share of reports whose total was what had been seen",
+        coverage="share of reports whose total was what had been seen. NULL: not known",
         **{name: TOTALS_MEANINGS[name] for name in _SHOWN_TOTALS},
     ),
     View(

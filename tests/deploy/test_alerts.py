@@ -60,4 +60,4 @@ def test_every_alert_is_tried() -> None:
     tried = (HERE / "alerts_test.yaml").read_text(encoding="utf-8")
 
     assert names == set(re.findall(r"\b(?:Gpu|OtelGpu)\w+", tried)) & names
-    assert len(names) == 8
+    assert len(names) == 9

@@ -32,7 +32,10 @@ NOTHING_TO_SHOW = {
     ("agent", "Series dropped"): "as above",
     ("agent", "Records rejected, by reason"): "every record was understood",
     ("agent", "Errors inside the agents, by place"): "there were none",
+    ("memory", "Requests that failed"): "no framework's allocator ran",
 }
+# Of programs that the feed does not run.
+NOT_FED = {("memory", title) for title in ("Blocks in use", "Reserved, and not in use", "Known")}
 OR_ZERO = " or on () vector(0)"
 
 
@@ -65,6 +68,8 @@ def test_it_has_data(fed: Feed, question: Question, layout: str) -> None:
     In either layout of histograms the answer is not empty, also where an empty one is shown as 0.
     """
     query = question.target["expr"]
+    if (question.dashboard, question.panel) in NOT_FED:
+        pytest.skip("no program of the feed has a framework's allocator")
 
     if (question.dashboard, question.panel) in NOTHING_TO_SHOW:
         assert answers(fed, layout, query.replace(OR_ZERO, "")) == []

@@ -3,7 +3,17 @@
 from tools.grafana.fleet import CALLS
 from tools.grafana.model import Dashboard, Panel, Query, Row
 from tools.grafana.process import CHOSEN
-from tools.grafana.promql import counted, of, or_zero, quantile, rate, share, summed, total
+from tools.grafana.promql import (
+    counted,
+    increase,
+    of,
+    or_zero,
+    quantile,
+    rate,
+    share,
+    summed,
+    total,
+)
 from tools.grafana.variables import INSTANCE, PLACE, SERVICE
 
 COPIES = "gpu_cuda_memory_copies_bytes"
@@ -22,7 +32,12 @@ def dashboard() -> Dashboard:
         "GPU programs: memory",
         "Device memory that programs hold, how often they ask for it, and what they copy.",
         (*PLACE, SERVICE, INSTANCE),
-        (Row("Device memory", _held()), Row("Allocator", _allocator()), Row("Copies", _copies())),
+        (
+            Row("Device memory", _held()),
+            Row("Allocators of frameworks", _framework()),
+            Row("Allocating calls", _allocator()),
+            Row("Copies", _copies()),
+        ),
     )
 
 
@@ -57,6 +72,61 @@ def _held() -> tuple[Panel, ...]:
             "Bytes each second, of memory whose allocation was seen.",
             "Bps",
             [Query(total(of(rate(FREED, CHOSEN)), ["job"]), "{{job}}")],
+        ),
+    )
+
+
+def _framework() -> tuple[Panel, ...]:
+    both = ["job", "instance", "cuda_device_index"]
+    legend = "{{job}} {{instance}}, device {{cuda_device_index}}"
+    selected = {
+        name: f"gpu_memory_{name}{{{CHOSEN}}}"
+        for name in ("allocated_bytes", "reserved_bytes", "peak_bytes")
+    }
+    free = f"{of(selected['reserved_bytes'])} - {selected['allocated_bytes']}"
+    return (
+        Panel(
+            "Blocks in use",
+            "What PyTorch's allocator has handed out: the same memory as in use above, one layer "
+            "higher. The peak is the most that it has had so far.",
+            "bytes",
+            [
+                Query(total(of(selected["allocated_bytes"]), both), legend),
+                Query(
+                    f"max by ({', '.join(both)}) ({of(selected['peak_bytes'])})", f"{legend}: peak"
+                ),
+            ],
+        ),
+        Panel(
+            "Reserved, and not in use",
+            "Free for the program itself and for nobody else. Much of it in small holes is usual, and "
+            "no fault as long as no request fails.",
+            "bytes",
+            [Query(total(free, both), legend)],
+        ),
+        Panel(
+            "Requests that failed",
+            "Out of memory, in the time that is shown. Spans named gpu.memory.oom have the line, and the "
+            "report why it was: fragmentation, a leak, another process, or simply too much.",
+            "short",
+            [
+                Query(
+                    or_zero(total(of(increase("gpu_memory_failures_total", CHOSEN)), ["job"])),
+                    "{{job}}",
+                )
+            ],
+        ),
+        Panel(
+            "Known",
+            "Share of the allocator's reports whose total was what had been seen. Below 1, memory was "
+            "handed out unseen, and who holds it is not all of the truth.",
+            "percentunit",
+            [
+                Query(
+                    f"min by ({', '.join(both)}) ({of(f'otel_gpu_memory_coverage_ratio{{{CHOSEN}}}')})",
+                    legend,
+                )
+            ],
         ),
     )
 

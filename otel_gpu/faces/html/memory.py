@@ -18,7 +18,8 @@ from otel_gpu.findings.device_memory import (
     OutOfMemory,
     PinnedBy,
 )
-from otel_gpu.findings.document import Document, Frame
+from otel_gpu.findings.document import Document
+from otel_gpu.findings.memory_rows import frame_of
 from otel_gpu.findings.phrases import API, DATA, MEMORY
 from otel_gpu.findings.sentences import Name
 from otel_gpu.findings.words import (
@@ -28,7 +29,6 @@ from otel_gpu.findings.words import (
     format_share,
     format_size,
 )
-from otel_gpu.stacks.frames import PYTHON
 
 MOST_DEVICES = 24
 MOST_HELD = 20
@@ -39,7 +39,7 @@ _HEIGHT = 10.0
 _GAP = 0.3
 _RESERVED = "api"
 # As ``memory_parts`` has them.
-_TONES = (MEMORY, API, MEMORY, DATA, LOST, "steady")
+_TONES = (MEMORY, API, MEMORY, DATA, LOST, "steady", "other")
 _NS_PER_S = 1e9
 
 
@@ -61,7 +61,7 @@ def place_of_holding(row: Holding | PinnedBy | OutOfMemory | Growth) -> object:
     """Name a line of a program, or what stands for one."""
     if not row.file:
         return Name(row.function)
-    return Place(Frame(PYTHON, row.function, row.file, row.line))
+    return Place(frame_of(row))
 
 
 def memory_charts(row: Memory) -> Iterator[Chart]:
@@ -69,9 +69,9 @@ def memory_charts(row: Memory) -> Iterator[Chart]:
     readings = row.readings
     if len(readings) < 2 or length_of_memory(row) <= 0:  # noqa: PLR2004 -- two ends
         return
-    columns = list(_columns(readings))
+    columns = list(_columns(readings, length_of_memory(row)))
     most = max(one.reserved_bytes for *_, one in columns)
-    scale = max(most, row.peak_bytes, 1)
+    scale = max(most, row.peak_bytes or 0, 1)
     for name, tone, field in (
         ("In use", MEMORY, "live_bytes"),
         ("Reserved", _RESERVED, "reserved_bytes"),
@@ -86,20 +86,24 @@ def memory_charts(row: Memory) -> Iterator[Chart]:
 
 
 def length_of_memory(row: Memory) -> int:
-    """Return how long it was looked at, in nanoseconds."""
-    return row.readings[-1].unix_ns - row.readings[0].unix_ns if row.readings else 0
+    """Return how long it was looked at, in nanoseconds, up to the last request that failed."""
+    if not row.readings:
+        return 0
+    ends = (row.readings[-1].unix_ns, *(oom.unix_ns or 0 for oom in row.ooms))
+    return max(ends) - row.readings[0].unix_ns
 
 
 def memory_shares(row: Memory) -> list[Share]:
     """Return what the reserved memory is used for; what is not used at all is left out."""
-    shares = zip(_TONES, memory_parts(row), strict=True)
+    # Of some sources there are parts less.
+    shares = zip(_TONES, memory_parts(row), strict=False)
     whole = row.reserved_bytes or 1
     return [
         Share(tone, name, size / whole, format_size(size)) for tone, (name, size) in shares if size
     ]
 
 
-def holding_table(rows: Sequence[Holding], whole_bytes: int, about: str) -> Table:
+def holding_table(rows: Sequence[Holding], whole_bytes: int | None, about: str) -> Table:
     """Return who holds what, as shares of a whole."""
     whole = whole_bytes or 1
     columns = (
@@ -137,14 +141,14 @@ def growth_table(rows: Sequence[Growth]) -> Table:
 
 def failure_facts(oom: OutOfMemory) -> Iterator[tuple[str, str]]:
     """Yield what was there when a request failed."""
-    yield "Free on the device", format_size(oom.free_bytes)
+    yield "Free on the device", _size(oom.free_bytes)
     yield (
         "Reserved",
         f"{format_size(oom.reserved_bytes)}, of which {format_size(oom.live_bytes)} in use",
     )
     yield (
         "Free where it could serve",
-        f"{format_size(oom.hole_bytes)}, the largest piece {format_size(oom.largest_hole_bytes)}",
+        f"{format_size(oom.hole_bytes)}, the largest piece {_size(oom.largest_hole_bytes)}",
     )
     if oom.elsewhere_bytes:
         yield "Free for others only", format_size(oom.elsewhere_bytes)
@@ -162,14 +166,19 @@ def known_of_memory(row: Memory) -> Iterator[str]:
         yield f"In {row.coverage:.1%} of its reports the allocator's total was what had been seen."
 
 
+def _size(size_bytes: int | None) -> str:
+    return "not known" if size_bytes is None else format_size(size_bytes)
+
+
 def _horizon(row: Growth) -> str:
     return "" if row.full_in_s is None else format_duration(row.full_in_s * _NS_PER_S)
 
 
-def _columns(readings: Sequence[MemoryReading]) -> Iterator[tuple[float, float, MemoryReading]]:
+def _columns(
+    readings: Sequence[MemoryReading], length_ns: int
+) -> Iterator[tuple[float, float, MemoryReading]]:
     """Yield left edge and width of a few stretches, and the moment in each when most was in use."""
     start_ns, step = readings[0].unix_ns, -(-len(readings) // _MOST_COLUMNS)
-    length_ns = max(1, readings[-1].unix_ns - start_ns)
     for first in range(0, len(readings), step):
         part = readings[first : first + step]
         after = readings[min(first + step, len(readings) - 1)].unix_ns

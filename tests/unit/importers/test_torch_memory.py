@@ -587,7 +587,6 @@ def test_the_device_is_told_in_gib(tmp_path, capsys):
     assert row["capacity_bytes"] == 24 << 30
     assert cli.main(["import", "ingero", str(path), "--device-gib", "24"]) == 2
     assert cli.main(["import", "torch-memory", str(path), "--host", "a"]) == 2
-    assert cli.main(["import", "torch-memory", str(path), "--store", str(tmp_path / "s.db")]) == 2
 
 
 def test_text_of_a_stranger_is_no_trouble(tmp_path, capsys):

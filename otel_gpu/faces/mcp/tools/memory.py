@@ -56,7 +56,7 @@ def get_device_memory(
     return {
         "devices": [_device(row, document, limit) for row in shown],
         **present(more_devices=len(document.memory) - len(shown)),
-        "note": "" if shown else _NOTHING,
+        "note": "" if any(row.layer == "framework" for row in shown) else _NOTHING,
     }
 
 
@@ -74,7 +74,7 @@ def _device(row: Memory, document: Document, limit: int) -> dict[str, Any]:
         "peak_at_us": peak_at,
         "failures": [_failure(oom, document, limit) for oom in row.ooms[-_MAX_FAILURES:]],
         **present(failures_before=len(row.ooms[:-_MAX_FAILURES])),
-        "to_do": [_without_names(text, row) for text in row.advice[:_MAX_ADVICE]],
+        "to_do": _advice(row),
         "growth": _table(row.growth, _GROWTH, limit),
         "holders_at_peak": _table(row.holders, _HOLDING, limit),
         "holders_in_the_end": _table(row.end_holders, _HOLDING, limit),
@@ -119,6 +119,12 @@ def _points(row: Memory, document: Document) -> Listing:
     most = (max(part, key=lambda one: one.live_bytes) for part in parts)
     points = [[since(one.unix_ns, document), one.live_bytes, one.reserved_bytes] for one in most]
     return Listing(points, _POINT)
+
+
+def _advice(row: Memory) -> list[str]:
+    # Of calls, it names lines that are nowhere else in the row: see get_causal_chains.
+    found = row.advice if row.layer == "framework" else ()
+    return [_without_names(text, row) for text in found[:_MAX_ADVICE]]
 
 
 def _without_names(text: str, row: Memory) -> str:

@@ -7,7 +7,7 @@ from otel_gpu.faces.html.memory import MOST_HELD, memory_charts, memory_shares
 from otel_gpu.faces.html.page import make_page
 from otel_gpu.findings.device_memory import Growth, Holding, MemoryReading
 from otel_gpu.findings.document import Document, Window
-from otel_gpu.findings.memory_rows import MAX_READINGS
+from otel_gpu.ledger.memory_history import MAX_READINGS
 from tests.activities import SECOND, T0
 from tests.torch_allocator import SCENARIOS, fragmentation, healthy
 from tests.unit.faces.html.pages import Seen
@@ -126,3 +126,13 @@ def test_what_is_well_has_no_alarm(tmp_path):
 
     assert "To do:" not in text
     assert "Nothing went wrong" in text or "No CUDA call was counted" in text
+
+
+def test_what_failed_after_the_last_reading_is_in_the_chart(row):
+    """The chart reaches up to it."""
+    late = row.readings[-1].unix_ns + 2 * SECOND
+    shown = row._replace(ooms=(row.ooms[0]._replace(unix_ns=late),))
+    used, _, marks = memory_charts(shown)
+
+    assert [round(block.left) for block in marks.blocks] == [100]
+    assert used.blocks[-1].left < 90

@@ -1,0 +1,225 @@
+"""
+Memory snapshots as what a live capture would have said of them, so that they can be kept and sent.
+
+What the allocator held at some hundred moments, who held it at the peak and in the end, and the
+requests that failed, with what was where. How blocks lie in between is in reports only.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from otel_gpu.decode.blocks import Holder, MemoryTotals, OutOfMemory
+from otel_gpu.decode.memory import NO_STACK, Action, BlockState, MemorySnapshot
+from otel_gpu.enrich.activities import (
+    Activity,
+    BlocksActivity,
+    CallStack,
+    CaptureActivity,
+    DeviceIdentity,
+    MemoryActivity,
+    OutOfMemoryActivity,
+    ProcessImage,
+)
+from otel_gpu.enrich.ids import NO_SEED, SpanIds
+from otel_gpu.explain.out_of_memory import MAX_FAILURES, segments_before
+from otel_gpu.faults import Observer
+from otel_gpu.ledger.memory_history import (
+    History,
+    Live,
+    live_before,
+    reading_moments,
+    sizes_by_stack,
+    walk_back,
+)
+from otel_gpu.ledger.memory_stacks import stack_numbered
+from otel_gpu.wire import OUT_OF_MEMORY_FRAMEWORK
+
+MAX_MAPPED: Final = 4_096
+"""Blocks of the map of one request that failed, the largest ones."""
+
+_NS_PER_US = 1_000
+# What telemetry calls a program whose name is not known.
+_SERVICE = "unknown_service:python"
+
+
+class AsReadings:
+    """Hands activities on to an observer, with readings in the place of memory snapshots."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observe = observer.observe
+        self._ids = SpanIds(NO_SEED)
+        self._process = ProcessImage(0, 0, "python", 0, {"service.name": _SERVICE})
+
+    def observe(self, activity: Activity) -> None:
+        """Take one activity."""
+        if isinstance(activity, CaptureActivity):
+            self._ids = SpanIds(activity.seed)
+            attributes = {"service.name": _SERVICE}
+            self._process = ProcessImage(0, 0, "python", activity.unix_ns, attributes)
+        if isinstance(activity, MemoryActivity):
+            for reading in readings_of(activity, self._process, self._ids):
+                self._observe(reading)
+        else:
+            self._observe(activity)
+
+
+def readings_of(
+    activity: MemoryActivity, process: ProcessImage, ids: SpanIds
+) -> Iterator[BlocksActivity | OutOfMemoryActivity]:
+    """Yield what a snapshot says, in order of time."""
+    snapshot, history = activity.snapshot, walk_back(activity.snapshot)
+    moments = _Moments(activity, process, ids, history)
+    at_end = len(snapshot.operations)
+    failed = [
+        at
+        for at, action in enumerate(snapshot.operations.actions)
+        if action == Action.OUT_OF_MEMORY
+    ][-MAX_FAILURES:]
+    readings = {*reading_moments(history), history.peak_at, at_end}
+    for at in sorted({*readings, *failed}):
+        if at in readings:
+            yield moments.reading(at, has_holders=at in (history.peak_at, at_end))
+        if at in failed:
+            yield moments.failure(at)
+
+
+class _Moments:
+    """Goes through a snapshot once, from its beginning on."""
+
+    def __init__(
+        self, activity: MemoryActivity, process: ProcessImage, ids: SpanIds, history: History
+    ) -> None:
+        self._activity, self._process, self._ids = activity, process, ids
+        self._snapshot: MemorySnapshot = activity.snapshot
+        self._history = history
+        self._device = DeviceIdentity(self._snapshot.device, None, None)
+        self._at = 0
+        self._handed_out = self._peak = self._peak_reserved = 0
+        self._allocated: Counter[int] = Counter()
+        self._blocks: Counter[int] = Counter()
+        self._known: dict[int, CallStack] = {}
+
+    def reading(self, at: int, *, has_holders: bool) -> BlocksActivity:
+        """Return what was held before an operation, and by whom, where that is asked for."""
+        self._advance(at)
+        history = self._history
+        live, before = history.totals_bytes[at], history.totals_bytes[0]
+        unix_ns = self._unix_ns(at)
+        totals = MemoryTotals(
+            unix_ns,
+            live,
+            history.reserved_bytes[at],
+            max(self._peak, live),
+            max(self._peak_reserved, history.reserved_bytes[at]),
+            before,
+            # How many reports there were, and what they agreed with, is not known.
+            *(0, 0, 0),
+            self._handed_out,
+            max(0, before + self._handed_out - live),
+            0,
+            0,
+            0,
+        )
+        holders = tuple(self._holders(live_before(self._snapshot, at))) if has_holders else ()
+        return BlocksActivity(
+            unix_ns, self._process, self._snapshot.device, self._device, totals, holders
+        )
+
+    def failure(self, at: int) -> OutOfMemoryActivity:
+        """Return a request that failed."""
+        self._advance(at)
+        operations, unix_ns = self._snapshot.operations, self._unix_ns(at)
+        stack = self._stack(operations.stacks[at])
+        event = OutOfMemory(
+            unix_ns,
+            self._process.image_ktime_ns,
+            self._process.pid,
+            0,
+            max(0, operations.sizes_bytes[at]),
+            self._history.totals_bytes[at],
+            self._history.reserved_bytes[at],
+            max(0, operations.addresses[at]),
+            self._snapshot.capacity_bytes,
+            unix_ns,
+            0,
+            stack.id if stack else 0,
+            self._snapshot.device,
+            OUT_OF_MEMORY_FRAMEWORK,
+            0,
+            self._process.comm,
+        )
+        live = live_before(self._snapshot, at)
+        segments = segments_before(self._snapshot, at, live)
+        used = [
+            (block.address, block.size_bytes, block.stack)
+            for segment in segments
+            for block in segment.blocks
+            if block.state is not BlockState.FREE
+        ]
+        used.sort(key=lambda block: (-block[1], block[0]))
+        shown, stacks = used[:MAX_MAPPED], dict[int, CallStack]()
+        mapped = []
+        for address, size_bytes, number in shown:
+            found = self._stack(number)
+            key = found.id if found else 0
+            mapped.append([address, size_bytes, key])
+            if found:
+                stacks[key] = found
+        info = {
+            "segments": [[one.address, one.size_bytes] for one in segments],
+            "blocks": mapped,
+            "left_out": len(used) - len(shown),
+            "smallest_bytes": shown[-1][1] if len(used) > len(shown) else 0,
+        }
+        found_ids = self._ids.of_out_of_memory(event)
+        return OutOfMemoryActivity(
+            unix_ns, self._process, event, self._device, None, stack, info, stacks, *found_ids
+        )
+
+    def _advance(self, at: int) -> None:
+        operations, history = self._snapshot.operations, self._history
+        for index in range(self._at, at):
+            self._peak = max(self._peak, history.totals_bytes[index])
+            self._peak_reserved = max(self._peak_reserved, history.reserved_bytes[index])
+            if operations.actions[index] == Action.ALLOCATE:
+                self._handed_out += operations.sizes_bytes[index]
+                self._allocated[operations.stacks[index]] += operations.sizes_bytes[index]
+                self._blocks[operations.stacks[index]] += 1
+        self._at = max(self._at, at)
+
+    def _holders(self, live: dict[int, Live]) -> Iterator[tuple[int, Holder, CallStack | None]]:
+        sums: dict[int, list[int]] = {}
+        for number, size_bytes in sizes_by_stack(live):
+            held = sums.setdefault(number, [0, 0])
+            held[0] += size_bytes
+            held[1] += 1
+        # Two numbers can be one stack.
+        found: dict[int, list[int]] = {}
+        for number in sums.keys() | self._allocated.keys():
+            stack = self._stack(number)
+            if stack is not None:
+                held = found.setdefault(stack.id, [0, 0, 0, 0])
+                values = (*sums.get(number, (0, 0)), self._allocated[number], self._blocks[number])
+                found[stack.id] = [one + more for one, more in zip(held, values, strict=True)]
+        by_id = {stack.id: stack for stack in self._known.values()}
+        for key, (size_bytes, blocks, allocated, ever) in sorted(found.items()):
+            holder = Holder(
+                size_bytes, blocks, max(allocated, size_bytes), max(ever, blocks), size_bytes
+            )
+            yield key, holder, by_id[key]
+
+    def _stack(self, number: int) -> CallStack | None:
+        if number in (NO_STACK, -1):
+            return None
+        if number not in self._known:
+            stack = stack_numbered(self._snapshot, number)
+            if not stack.id:
+                return None
+            self._known[number] = stack
+        return self._known[number]
+
+    def _unix_ns(self, at: int) -> int:
+        times: Sequence[int] = self._snapshot.operations.unix_us
+        unix_us = times[min(at, len(times) - 1)] if times else 0
+        return unix_us * _NS_PER_US if unix_us > 0 else self._activity.unix_ns
