@@ -6,7 +6,7 @@ apart by the kernel side until that is done, so the map is as it was at the fail
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 from otel_gpu import wire
@@ -85,6 +85,13 @@ class Blocks:
     def forget_holder(self, key: bytes) -> None:
         """Free a holder of an image that ended, or that will hold nothing any more."""
         self._holders.delete(key)
+
+    def forget_blocks(self, images: Collection[tuple[int, int]]) -> None:
+        """Forget all blocks of images, as (pid, image_ktime_ns)."""
+        for key, _ in list(self._blocks.entries()):
+            image_ktime_ns, _, pid, _ = wire.BLOCK_KEY.unpack(key)
+            if (pid, image_ktime_ns) in images:
+                self._blocks.delete(key)
 
     def break_chain(self, image: tuple[int, int], stack: int) -> None:
         """Say that a key made of frame pointers, of an image as (pid, image_ktime_ns), is of several stacks."""

@@ -145,6 +145,14 @@ class Snapshots:
             if is_over(key, holder):
                 self._holders.drop(key)
 
+    def forget_holders(self, images: Collection[tuple[int, int]]) -> Iterator[bytes]:
+        """Yield that nobody holds anything in these images, as what is known of it is old."""
+        gone = self._holders.last(images)
+        self._programs.blocks.forget_blocks(images)
+        nothing = bytes(wire.HOLDER.size)
+        entries = [(key, nothing) for key, _ in gone]
+        yield from memory_records(wire.RECORD_HOLDERS, time.monotonic_ns(), entries)
+
     def memory_map(self, record: bytes) -> Iterator[bytes]:
         """Yield what was where when a request failed, of which this is the OUT_OF_MEMORY record."""
         failed = wire.OUT_OF_MEMORY_RECORD.named(record)

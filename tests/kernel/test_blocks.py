@@ -26,7 +26,7 @@ from otel_gpu.decode.blocks import (
     OutOfMemory,
 )
 from otel_gpu.decode.decoder import decode
-from otel_gpu.decode.events import Counters, Event, UserStack
+from otel_gpu.decode.events import Counters, Event, Status, UserStack
 from otel_gpu.demo.build import build_allocator
 from otel_gpu.probe_table import API_BY_NUMBER
 from tests.kernel.agent import Agent, otel_gpu, points
@@ -405,4 +405,27 @@ def test_the_real_library_is_followed(tmp_path: Path) -> None:
     held = by_python(captured)
     assert held["weights"][:2] == (1009 * MIB, 1009)
     assert held["activations"][:4] == (0, 0, 2018 * MIB, 1009)
+    assert captured.losses == {}
+
+
+def test_too_many_reports_are_seen_in_windows(tmp_path: Path) -> None:
+    """Totals are right with each window; what is held is that of the last one, and pauses are said."""
+    allocator = build_allocator(tmp_path)
+    limit = {"OTEL_GPU_MEMORY_BLOCKS_PER_SECOND": "1000"}
+    command = [workload("blocks"), allocator, "3000017", "1"]
+    captured = capture(tmp_path, command, "all", limit)
+    [said] = captured.said
+
+    [totals] = captured.totals.values()
+    assert 0 < totals.allocations < 3_000_017
+    # A report that disagrees begins each window but the first.
+    paused = captured.of(Status)[-1].info["blocks"]
+    assert paused["pauses"] > 0
+    assert totals.unequal <= paused["pauses"]
+    seen = totals.handed_out_bytes - totals.taken_back_bytes
+    assert totals.before_bytes + seen == totals.allocated_bytes
+    assert said["allocated_bytes"] > 0
+    # Nobody holds more than there is, whatever was missed.
+    live = sum(holder.live_bytes for holder in captured.holders.values())
+    assert live <= totals.allocated_bytes
     assert captured.losses == {}
