@@ -27,7 +27,6 @@ _TRIES: Final = 5
 _U64: Final = (1 << 64) - 1
 _LAYERS: Final = (wire.LAYER_RUNTIME, wire.LAYER_DRIVER)
 _TOTALS: Final = slice(0, wire.MEMORY_TOTALS.size)
-_LAST: Final = slice(0, 8)  # last_ktime_ns
 _HOLDER: Final = slice(0, wire.HOLDER.size)
 _LIVE_BLOCKS: Final = wire.HOLDER.fields.index("live_blocks")
 _STACK: Final = wire.HOLDER_KEY.fields.index("stack")
@@ -64,13 +63,16 @@ class Blocks:
         self.maps: tuple[BpfMap, ...] = (self._blocks, self._freed)
 
     def read_totals(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yield each device of each image that a framework reported on, as ``MEMORY_TOTALS``."""
+        """
+        Yield each device of each image that a framework reported on, as ``MEMORY_TOTALS``.
+
+        All are 0 where only what an image inherited was reported.
+        """
         for key, read in self._devices.entries():
             # It may be read in the middle of a report.
             again = (self._devices.lookup(key) or read for _ in range(_TRIES))
             value = next(filter(_adds_up, itertools.chain([read], again)), read)
-            if any(value[_LAST]):
-                yield key, value[_TOTALS]
+            yield key, value[_TOTALS]
 
     def forget_totals(self, key: bytes) -> None:
         """Free a device of an image that ended."""
