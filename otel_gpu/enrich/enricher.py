@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from otel_gpu import wire
+from otel_gpu.decode.blocks import BlockStack, Holders, Memory, MemoryMap, OutOfMemory
 from otel_gpu.decode.events import (
     Aggregate,
     Aggregates,
@@ -138,6 +139,7 @@ class Enricher:
             Times: self._enrich_times,
             # That one was mapped is for the side that places probes; it names nothing.
             Library: lambda _: None,
+            **dict.fromkeys((Memory, Holders, BlockStack, OutOfMemory, MemoryMap), lambda _: None),
             MemoryRead: lambda event: MemoryActivity(
                 self._clock.to_unix_ns(event.ktime_ns), event.snapshot
             ),
