@@ -64,6 +64,31 @@ class OutOfMemory(NamedTuple):
     leaks: tuple[Holding, ...]
 
 
+class MemoryReading(NamedTuple):
+    """How much was in use, and reserved, at one moment."""
+
+    unix_ns: int
+    live_bytes: int
+    reserved_bytes: int
+
+
+class Growth(NamedTuple):
+    """
+    A line of a program that holds more and more.
+
+    ``r_squared`` says how well a straight line through ``readings`` fits. In ``full_in_s`` the device
+    would be full, if it goes on like that; None: that is not known, or too far away to be said.
+    """
+
+    function: str
+    file: str
+    line: int
+    bytes_per_s: float
+    r_squared: float
+    readings: int
+    full_in_s: float | None
+
+
 class Memory(NamedTuple):
     """
     What one process holds of one device, as one layer says.
@@ -81,6 +106,12 @@ class Memory(NamedTuple):
         churn: What was allocated while it was recorded, also what is free again.
         leaks: Who allocated in each phase that repeats and freed nothing.
         alarms: What went wrong, each for an effect that it had.
+        blocks: Which blocks were followed: see ``options.MemoryConfig``. None: no live capture.
+        before_bytes: What was in use before the first report, and still is.
+        unknown_bytes: In use, and where it was allocated is not known: not sampled, withheld or lost.
+        coverage: The share of reports whose total was what had been seen.
+        readings: How much was in use when.
+        growth: Who holds more and more, the fastest first.
     """
 
     pid: int | None
@@ -113,3 +144,9 @@ class Memory(NamedTuple):
     ooms: tuple[OutOfMemory, ...]
     alarms: tuple[str, ...]
     advice: tuple[str, ...]
+    blocks: str | None = None
+    before_bytes: int | None = None
+    unknown_bytes: int | None = None
+    coverage: float | None = None
+    readings: tuple[MemoryReading, ...] = ()
+    growth: tuple[Growth, ...] = ()
