@@ -5,6 +5,7 @@ from bisect import bisect_left
 from otel_gpu import wire
 from otel_gpu.capture.layout import duration_bounds_ns, layout_description, size_bounds_bytes
 from otel_gpu.config import Config
+from otel_gpu.decode.blocks import Holder, MemoryTotals, OutOfMemory
 from otel_gpu.decode.events import (
     Aggregate,
     CpuSample,
@@ -18,6 +19,7 @@ from otel_gpu.decode.events import (
 from otel_gpu.enrich.activities import (
     NO_WAIT,
     AggregatesActivity,
+    BlocksActivity,
     CallActivity,
     CallStack,
     CaptureActivity,
@@ -27,6 +29,7 @@ from otel_gpu.enrich.activities import (
     ForkActivity,
     GapActivity,
     OpenCallActivity,
+    OutOfMemoryActivity,
     ProbesActivity,
     ProcessImage,
     SampleActivity,
@@ -378,4 +381,67 @@ def fork(parent, child, start_ktime_ns, end_ktime_ns):
     )
     return ForkActivity(
         parent, event, child, T0 + start_ktime_ns, T0 + end_ktime_ns, *IDS.of_fork(event)
+    )
+
+
+def totals(allocated_bytes, reserved_bytes=None, **values):
+    """What an allocator said of a device; all of it was seen to be allocated, if not said otherwise."""
+    reserved_bytes = allocated_bytes if reserved_bytes is None else reserved_bytes
+    known = dict.fromkeys(MemoryTotals._fields, 0) | {
+        "allocated_bytes": allocated_bytes,
+        "reserved_bytes": reserved_bytes,
+        "peak_allocated_bytes": allocated_bytes,
+        "peak_reserved_bytes": reserved_bytes,
+        "allocations": 1,
+        "handed_out_bytes": allocated_bytes,
+    }
+    return MemoryTotals(**(known | values))
+
+
+def holder(live_bytes, live_blocks=1, allocated_bytes=None, allocated_blocks=None):
+    """What the blocks of one stack hold."""
+    return Holder(
+        live_bytes,
+        live_blocks,
+        live_bytes if allocated_bytes is None else allocated_bytes,
+        live_blocks if allocated_blocks is None else allocated_blocks,
+        live_bytes,
+    )
+
+
+def blocks(process, at_s, said=None, holders=(), *, number=0, device=H100):
+    """A reading of an allocator; ``holders`` are (key, holder, stack)."""
+    unix_ns = T0 + round(at_s * SECOND)
+    return BlocksActivity(unix_ns, process, number, device, said, tuple(holders))
+
+
+def line_stack(line, function="step", file="/app/train.py"):
+    """Where blocks were allocated: in a line of a program."""
+    return call_stack(0xB10C0000 + line, (Frame("cpython", function, file, line), MAIN_FRAME))
+
+
+def out_of_memory(process, at_s, asked_bytes, *, stack=None, map=None, stacks=None, **event):  # noqa: A002
+    """A request that failed; by a framework, if not said otherwise."""
+    ktime_ns = round(at_s * SECOND)
+    values = dict.fromkeys(OutOfMemory._fields, 0) | {
+        "ktime_ns": ktime_ns,
+        "image_ktime_ns": process.image_ktime_ns,
+        "pid": process.pid,
+        "tid": process.pid,
+        "asked_bytes": asked_bytes,
+        "source": wire.OUT_OF_MEMORY_FRAMEWORK,
+        "comm": process.comm,
+    }
+    made = OutOfMemory(**(values | event))
+    api = next((api for api in APIS if api.number == made.api), None)
+    return OutOfMemoryActivity(
+        T0 + ktime_ns,
+        process,
+        made,
+        H100,
+        api,
+        stack,
+        map,
+        stacks or {},
+        *IDS.of_out_of_memory(made),
     )

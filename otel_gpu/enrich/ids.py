@@ -19,6 +19,7 @@ from hashlib import blake2b
 from struct import Struct
 from typing import Any, Final
 
+from otel_gpu.decode.blocks import OutOfMemory
 from otel_gpu.decode.events import CpuSample, CudaCall, Fork, Gap, OpenCall, Stall
 
 NO_SEED: Final = bytes(8)
@@ -34,6 +35,7 @@ _RUN_QUEUE = b"\3"
 _FORK = b"\4"
 _OPEN = b"\5"
 _GAP = b"\6"
+_OUT_OF_MEMORY = b"\7"
 
 _NO_TRACE = bytes(16)
 _NO_SPAN = bytes(8)
@@ -43,7 +45,7 @@ _copy_span_hash = blake2b(digest_size=8).copy
 
 _Ids = tuple[bytes, bytes, bytes]
 _Of = CudaCall | Stall | Gap | Fork | OpenCall
-_By = _Of | CpuSample
+_By = _Of | CpuSample | OutOfMemory
 
 
 def capture_seed(unix_ns: int, info: Mapping[str, Any]) -> bytes:
@@ -112,6 +114,15 @@ class SpanIds:
             self._parent(event, event.start_ktime_ns),
         )
 
+    def of_out_of_memory(self, event: OutOfMemory) -> _Ids:
+        """Return the ids of a request that failed; its parent is the outermost call around it."""
+        root = event.root_start_ktime_ns
+        return (
+            self._trace_of(event, root or event.ktime_ns),
+            self._span(event, event.ktime_ns, _OUT_OF_MEMORY),
+            self._parent(event, root),
+        )
+
     def of_stall(self, event: Stall) -> tuple[bytes, bytes, bytes, bytes]:
         """Return the ids of a stall: trace, off the CPU, in the run queue, the call around it."""
         start, runnable = event.start_ktime_ns, event.runnable_ktime_ns
@@ -146,7 +157,7 @@ class SpanIds:
         image_ktime_ns = event.image_ktime_ns
         return _pack(self._seed, image_ktime_ns, start_ktime_ns, other, event.pid, event.tid)
 
-    def _parent(self, event: _Of, call_ktime_ns: int) -> bytes:
+    def _parent(self, event: _By, call_ktime_ns: int) -> bytes:
         return self._span(event, call_ktime_ns, _CALL) if call_ktime_ns else b""
 
 

@@ -65,7 +65,7 @@ class OutOfMemory(NamedTuple):
 
 
 class MemoryReading(NamedTuple):
-    """How much was in use, and reserved, at one moment."""
+    """What was in use and reserved at one moment."""
 
     unix_ns: int
     live_bytes: int
@@ -73,12 +73,7 @@ class MemoryReading(NamedTuple):
 
 
 class Growth(NamedTuple):
-    """
-    A line of a program that holds more and more.
-
-    ``r_squared`` says how well a straight line through ``readings`` fits. In ``full_in_s`` the device
-    would be full, if it goes on like that; None: that is not known, or too far away to be said.
-    """
+    """A line whose memory grows steadily; ``full_in_s``: when it will be all, None: not known."""
 
     function: str
     file: str
@@ -106,12 +101,13 @@ class Memory(NamedTuple):
         churn: What was allocated while it was recorded, also what is free again.
         leaks: Who allocated in each phase that repeats and freed nothing.
         alarms: What went wrong, each for an effect that it had.
-        blocks: Which blocks were followed: see ``options.MemoryConfig``. None: no live capture.
-        before_bytes: What was in use before the first report, and still is.
-        unknown_bytes: In use, and where it was allocated is not known: not sampled, withheld or lost.
-        coverage: The share of reports whose total was what had been seen.
-        readings: How much was in use when.
-        growth: Who holds more and more, the fastest first.
+        blocks: Of which blocks it is known where they were allocated: ``memory.blocks``; None: all
+            that a source recorded.
+        before_bytes: In use since before the attach, and still.
+        unknown_bytes: In use, and where it was allocated is not known.
+        coverage: Share of the allocator's reports whose total agreed with what was seen.
+        readings: What was in use and reserved over time.
+        growth: Which lines hold more and more.
     """
 
     pid: int | None
