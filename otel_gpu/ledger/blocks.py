@@ -22,7 +22,7 @@ from otel_gpu.enrich.activities import (
     key_of,
 )
 from otel_gpu.ledger.growth import Growths, Trend, full_in_s
-from otel_gpu.ledger.memory import Holder
+from otel_gpu.ledger.memory import BEFORE_ATTACH, NOT_SAMPLED, Holder
 from otel_gpu.ledger.memory_places import find_allocating_place
 from otel_gpu.ledger.window import Window
 from otel_gpu.stacks.frames import Frame
@@ -32,12 +32,17 @@ MAX_READINGS: Final = 600
 MAX_DEVICES: Final = 1_024
 """Devices of process images, those that were read last."""
 
-BEFORE: Final = Frame("", "(before the attach)")
-"""The place of what was in use before the first report, and still is."""
-UNKNOWN: Final = Frame("", "(not sampled)")
-"""The place of what is in use, and was not followed."""
-BEFORE_ATTACH: Final = CallStack(1, (BEFORE,), complete=True, native="", python="", place=BEFORE)
-"""The stack of what has the place ``BEFORE``."""
+MAX_STACKS: Final = 65_536
+"""Stacks of all processes; what is beyond them has no known place."""
+
+_BEFORE_STACK: Final = CallStack(
+    0,
+    (Frame("unknown", BEFORE_ATTACH.function),),
+    complete=True,
+    native="none",
+    python="none",
+    place=None,
+)
 
 
 class By(StrEnum):
@@ -106,8 +111,11 @@ class DeviceBlocks:
         # The reading that may go on: what is read at one moment can be several activities.
         self._unfinished: int | None = None
 
-    def take(self, activity: BlocksActivity) -> None:
-        """Take in a reading, or a part of one."""
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def take(self, activity: BlocksActivity, most: int) -> None:
+        """Take in a reading, or a part of one, of which ``most`` more stacks find room."""
         if self._unfinished not in (None, activity.unix_ns):
             self.finish_reading()
         self._unfinished = activity.unix_ns
@@ -116,7 +124,8 @@ class DeviceBlocks:
             known = self._entries.get(key)
             if known is not None and stack in (None, known.stack):
                 self._entries[key] = known._replace(held=held)
-            else:
+            elif known is not None or most > 0:
+                most -= known is None
                 place = find_allocating_place(stack.frames) if stack else None
                 self._entries[key] = _Entry(held, stack, place)
         if activity.totals is not None:
@@ -205,7 +214,7 @@ class DeviceBlocks:
         yield from sums.values()
         whole_bytes, before_bytes = self._whole(by)
         if before_bytes:
-            yield MemoryStack(self.process, self.number, BEFORE_ATTACH, before_bytes, 0)
+            yield MemoryStack(self.process, self.number, _BEFORE_STACK, before_bytes, 0)
         if (left_bytes := whole_bytes - before_bytes - known_bytes) > 0:
             yield MemoryStack(self.process, self.number, None, left_bytes, 0)
 
@@ -221,7 +230,7 @@ class DeviceBlocks:
         if not named:
             whole_bytes, before_bytes = self._whole(by)
             left_bytes = whole_bytes - before_bytes - sum(one.size_bytes for one in found)
-            for place, size_bytes in ((BEFORE, before_bytes), (UNKNOWN, left_bytes)):
+            for place, size_bytes in ((BEFORE_ATTACH, before_bytes), (NOT_SAMPLED, left_bytes)):
                 found += [Holder(place, size_bytes, 0)] if size_bytes > 0 else []
         return tuple(sorted(found, key=lambda one: (-one.size_bytes, one.place)))
 
@@ -268,6 +277,7 @@ class Blocks:
         self._window = window
         self._has_begun = window.start_unix_ns is None
         self._read_unix_ns: int | None = None
+        self._stacks = 0
         self._devices: OrderedDict[tuple[ImageKey, int], DeviceBlocks] = OrderedDict()
 
     def observe(self, activity: object) -> None:
@@ -304,7 +314,10 @@ class Blocks:
         if last is not None and end is not None and last >= end and unix_ns > last:
             return
         self._read_unix_ns = max(unix_ns, last or 0)
-        self._find(activity.process, activity.number).take(activity)
+        one = self._find(activity.process, activity.number)
+        before = len(one)
+        one.take(activity, MAX_STACKS - self._stacks)
+        self._stacks += len(one) - before
 
     def _observe_failure(self, activity: OutOfMemoryActivity) -> None:
         event = activity.event
@@ -321,6 +334,6 @@ class Blocks:
         if one is None:
             one = self._devices[name] = DeviceBlocks(process, number)
             if len(self._devices) > MAX_DEVICES:
-                self._devices.popitem(last=False)
+                self._stacks -= len(self._devices.popitem(last=False)[1])
         self._devices.move_to_end(name)
         return one

@@ -17,6 +17,10 @@ BEFORE = Frame("", "(older than the recording)")
 """The place of what was allocated before anything was recorded."""
 NOWHERE = Frame("", "(without a stack)")
 """The place of what was allocated where no stack was taken, as in a backward pass."""
+BEFORE_ATTACH = Frame("", "(before the attach)")
+"""The place of what was allocated before the capture, as far as it is still in use."""
+NOT_SAMPLED = Frame("", "(not sampled)")
+"""The place of blocks that were not chosen for a stack, or whose stack was withheld or lost."""
 
 _MIB = 1 << 20
 # What PyTorch maps and unmaps of a segment that can grow, of small and of large blocks.

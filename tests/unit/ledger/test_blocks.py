@@ -3,7 +3,8 @@
 import pytest
 
 from otel_gpu.ledger import blocks as ledger
-from otel_gpu.ledger.blocks import BEFORE, BEFORE_ATTACH, MAX_READINGS, UNKNOWN, Blocks, By
+from otel_gpu.ledger.blocks import MAX_READINGS, Blocks, By
+from otel_gpu.ledger.memory import BEFORE_ATTACH, NOT_SAMPLED
 from otel_gpu.ledger.window import Window
 from tests.activities import (
     SECOND,
@@ -31,7 +32,7 @@ def kept(*activities, window=None):
 def held(keeper, by):
     """By line, or by what stands for none: bytes and blocks."""
     return {
-        one.stack.place.line or one.stack.place.function if one.stack else None: (
+        one.stack and (one.stack.frames[0].line or one.stack.frames[0].function): (
             one.size_bytes,
             one.blocks,
         )
@@ -66,10 +67,9 @@ def test_each_stack_holds_what_its_blocks_hold():
     assert [one.place for one in device.holders(By.IN_USE)] == [
         ACTIVATIONS.place,
         WEIGHTS.place,
-        BEFORE,
-        UNKNOWN,
+        BEFORE_ATTACH,
+        NOT_SAMPLED,
     ]
-    assert [one.stack for one in keeper.memory_stacks(By.IN_USE)][2] is BEFORE_ATTACH
 
 
 def test_a_holder_is_what_was_last_said_of_it():
@@ -156,6 +156,18 @@ def test_devices_are_bounded(monkeypatch):
     keeper = kept(*(blocks(image(pid), 1, totals(MIB)) for pid in range(1, 9)))
 
     assert [one.process.pid for one in keeper.devices()] == [6, 7, 8]
+
+
+def test_stacks_are_bounded(monkeypatch):
+    """What finds no room has no place; what is known goes on to be."""
+    monkeypatch.setattr(ledger, "MAX_STACKS", 2)
+    held_by = [(key, holder(MIB), line_stack(key)) for key in (1, 2, 3)]
+    keeper = kept(
+        blocks(TRAINER, 1, totals(3 * MIB), held_by),
+        blocks(TRAINER, 2, totals(3 * MIB), [(1, holder(2 * MIB), None)]),
+    )
+
+    assert held(keeper, "in-use") == {1: (2 * MIB, 1), 2: (MIB, 1)}
 
 
 def test_coverage_is_the_share_of_reports_that_agreed():
