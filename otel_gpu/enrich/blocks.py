@@ -129,15 +129,11 @@ class FailedRequests:
             yield _failed(self._waiting.pop(0), None)
 
     def take_mapped(self, event: MemoryMap) -> Iterator[Failed]:
-        """Yield what failed before a map was made of the same device; it is that of the first."""
-        found, info = [], event.info
-        for one in self._waiting:
-            place = (one.pid, one.image_ktime_ns, one.device)
-            if place == (event.pid, event.image_ktime_ns, event.device):
-                found.append(one)
-        self._waiting = [one for one in self._waiting if one not in found]
-        for number, one in enumerate(found):
-            yield _failed(one, None if number else info)
+        """Yield what failed on the device of a map up to its moment; it is that of the last."""
+        found = [one for one in self._waiting if _is_mapped(one, event)]
+        self._waiting = [one for one in self._waiting if not _is_mapped(one, event)]
+        for number, one in enumerate(found, 1):
+            yield _failed(one, event.info if number == len(found) else None)
 
     def take_overdue(self, ktime_ns: int) -> Iterator[Failed]:
         """Yield those that have waited for long enough."""
@@ -149,6 +145,12 @@ class FailedRequests:
         waiting, self._waiting = self._waiting, []
         for one in waiting:
             yield _failed(one, None)
+
+
+def _is_mapped(failed: OutOfMemory, event: MemoryMap) -> bool:
+    place = (failed.pid, failed.image_ktime_ns, failed.device)
+    is_place = place == (event.pid, event.image_ktime_ns, event.device)
+    return is_place and failed.ktime_ns <= event.ktime_ns
 
 
 def _is_answered(call: OutOfMemory, report: OutOfMemory) -> bool:

@@ -13,6 +13,7 @@ from otel_gpu.faces.fields import PROCESS, SHOWN_SHARE, Field, largest_first
 from otel_gpu.faces.memory_text import memory_sections
 from otel_gpu.faces.waterfall import LEGEND, draw_waterfall
 from otel_gpu.findings.causes import rank_of, walk, worst_of
+from otel_gpu.findings.device_memory import Layer
 from otel_gpu.findings.document import (
     OWN_TIME,
     Cause,
@@ -26,7 +27,7 @@ from otel_gpu.findings.document import (
     key_of,
     stack_of_cause,
 )
-from otel_gpu.findings.sentences import lines_of, plain, work_of
+from otel_gpu.findings.sentences import lines_of, plain, request_of, sentence_of, work_of
 from otel_gpu.findings.time_rows import time_rows
 from otel_gpu.findings.words import (
     count_of,
@@ -72,6 +73,9 @@ def write_text(document: Document, console: Console, *, per_process: bool = Fals
 
 def _write_parts(document: Document, console: Console, process: ProcessImage | None) -> None:
     for row in document.memory:
+        # What calls took and gave back is said below.
+        if row.layer != Layer.FRAMEWORK and not row.ooms:
+            continue
         for title, lines in memory_sections(row):
             _write_section(console, title, lines)
     if document.memory and not document.processes:
@@ -174,6 +178,14 @@ def _incident(number: int, incident: Incident, origin_unix_ns: int) -> Iterator[
     lost = f"{format_duration(incident.lost_ns)} lost by {', '.join(processes)}"
     yield line.append(f" {lost}{chronic}{effects}, {when}")
     effect = worst.effect if worst else None
+    failures = [chain.failure for chain in incident.chains if chain.failure is not None]
+    if failures:
+        # It took no time: what was asked for, and what there was, says more.
+        yield Text(f"   {plain(request_of(failures[-1]))}")
+        yield Text(f"   <- {plain(sentence_of(incident))}")
+        for advice in incident.advice:
+            yield Text(f"   do: {printable(advice)}", style="green")
+        return
     if count == 1 and effect:
         yield Text(f"   {describe_effect(effect)}")
     elif count:

@@ -119,11 +119,14 @@ def test_a_request_that_failed_has_its_map(enricher):
 
 
 def test_what_fails_before_the_map_came_is_told_once_each(enricher):
-    """The map is of the moment of the first."""
-    first, second = stream(enricher, failed(100), failed(105), mapped())
+    """A map is of the moment of the last that failed until then."""
+    late = failed(120)
+    first, second, third = stream(
+        enricher, failed(100), failed(110), late, mapped(110), mapped(120)
+    )
 
-    assert (first.map, second.map) == (MAP, None)
-    assert first.span_id != second.span_id
+    assert [one.map for one in (first, second, third)] == [None, MAP, MAP]
+    assert len({one.span_id for one in (first, second, third)}) == 3
 
 
 def test_a_failed_call_is_told_by_the_framework_that_made_it(enricher):
