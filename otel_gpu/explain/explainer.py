@@ -29,6 +29,7 @@ from otel_gpu.enrich.activities import (
     TimesActivity,
     key_of,
 )
+from otel_gpu.explain.allocator_churn import AllocatorChurn
 from otel_gpu.explain.baselines import Baselines, of_calls
 from otel_gpu.explain.causes import Causes
 from otel_gpu.explain.chains import (
@@ -78,6 +79,7 @@ class Explainer:
     Attributes:
         settings: The limits.
         blocks: What allocators hold, of the whole stream.
+        churn: Which calls took memory of devices and gave it back.
         histories: What led to the last memory snapshot of each device.
         now_unix_ns: How late it is, as far as the stream says.
         given_up: What found no room, by what it was.
@@ -92,7 +94,8 @@ class Explainer:
         self._samples = Samples(self.settings.max_samples)
         self._causes = Causes(self._timeline, self._quotas, self.settings, self._samples)
         self._incidents = Incidents(self.settings, keeps_closed=keeps_closed)
-        self._chronic = ChronicCauses(self._baselines.ledger, self.settings)
+        self.churn = AllocatorChurn(self.settings)
+        self._chronic = ChronicCauses(self._baselines.ledger, self.settings, self.churn.find)
         self._hung = self._incidents.hung
         self.blocks = Blocks()
         self.histories: dict[int, History] = {}
@@ -238,6 +241,9 @@ class Explainer:
         if activity.api.family in ALLOCATOR_FAMILIES and not event.status:
             baseline = of_calls(event.pid, event.image_ktime_ns, event.api, event.copy_kind)
             self._baselines.follow_allocator(baseline, event.end_ktime_ns - event.start_ktime_ns)
+        if activity.api.family in ALLOCATOR_FAMILIES:
+            has_allocator = self.blocks.knows(activity.process)
+            self.churn.observe(activity, has_allocator=has_allocator)
         if self._effects.may_be(event):
             self._wait(activity, activity.end_unix_ns, is_first=is_first)
         self._advance(activity.end_unix_ns)

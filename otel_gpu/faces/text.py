@@ -86,7 +86,8 @@ def _write_parts(document: Document, console: Console, process: ProcessImage | N
         _write_section(console, "Where the time went", _times(document))
     _write_section(console, "Verdict", _verdicts(document))
     _write_section(console, _incident_heading(document), _incidents(document))
-    if worst := worst_of(document.chains):
+    # A request that failed took no time.
+    if worst := worst_of([chain for chain in document.chains if chain.failure is None]):
         _write_section(console, "The worst moment", _moment(worst))
     sections: list[tuple[str, Sequence[Any], Sequence[Field], int]] = [
         ("Calls", document.apis, tables.CALLS, 25),
