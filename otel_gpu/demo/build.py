@@ -28,12 +28,17 @@ def build_library(folder: Path) -> Path:
     return _compile(folder / LIBRARY, FOLDER / "cudart.c")
 
 
-def build_allocator(folder: Path, *, is_old: bool = False) -> Path:
-    """Build the allocator, old: as of PyTorch 1.13, beside the CUDA library that it needs."""
+def build_allocator(folder: Path, *, is_old: bool = False, has_frames: bool = True) -> Path:
+    """
+    Build the allocator beside the CUDA library that it needs.
+
+    Old: as of PyTorch 1.13. With frames: its functions keep frame pointers.
+    """
     library = build_library(folder)
     old = ("-DOLD_SPELLING",) if is_old else ()
+    frames = "-fno-omit-frame-pointer" if has_frames else "-fomit-frame-pointer"
     linked = (str(library), "-Wl,-rpath,$ORIGIN", "-pthread")
-    return _compile(folder / ALLOCATOR, FOLDER / "c10.c", *old, *linked)
+    return _compile(folder / ALLOCATOR, FOLDER / "c10.c", *old, frames, *linked)
 
 
 def _compile(library: Path, source: Path, *more: str) -> Path:

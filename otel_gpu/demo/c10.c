@@ -297,6 +297,19 @@ EXPORT size_t c10_free(void *address)
 	return size_bytes;
 }
 
+/* The size of a block in use; 0: nothing was allocated there. */
+EXPORT size_t c10_block_bytes(void *address)
+{
+	struct block key = {.address = (uintptr_t)address}, **found;
+	size_t size_bytes;
+
+	pthread_mutex_lock(&lock);
+	found = tfind(&key, &used_blocks, by_address);
+	size_bytes = found ? (*found)->size_bytes : 0;
+	pthread_mutex_unlock(&lock);
+	return size_bytes;
+}
+
 EXPORT void c10_empty_cache(int device)
 {
 	pthread_mutex_lock(&lock);
