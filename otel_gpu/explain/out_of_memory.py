@@ -230,10 +230,17 @@ def can_expand(attributes: Mapping[str, object]) -> bool:
 def _leaks(held: DeviceBlocks | None) -> tuple[Holder, ...]:
     if held is None:
         return ()
-    blocks = {holder.place: holder.blocks for holder in held.holders(By.IN_USE, named=True)}
-    found = (
-        Holder(trend.place, trend.grown_bytes, blocks.get(trend.place, 0)) for trend in held.trends
-    )
+    now = {holder.place: holder for holder in held.holders(By.IN_USE, named=True)}
+    found = [
+        # As many of its blocks as grew, if all are as large.
+        Holder(
+            trend.place,
+            trend.grown_bytes,
+            round(now[trend.place].blocks * trend.grown_bytes / now[trend.place].size_bytes),
+        )
+        for trend in held.trends
+        if trend.place in now
+    ]
     return tuple(sorted(found, key=lambda one: (-one.size_bytes, one.place)))
 
 

@@ -168,6 +168,3 @@ def test_a_healthy_program_raises_nothing():
 
     assert (row.alarms, row.advice, row.growth, row.ooms) == ((), (), (), ())
     assert made.incidents == ()
-
-if __name__=="__main__":
-    print(text_of(document(*leaking(), FAILED)))
