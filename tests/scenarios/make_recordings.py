@@ -26,7 +26,7 @@ from otel_gpu.demo.scenarios import FOLDER, RECORDINGS, SCENARIOS
 from otel_gpu.records import json_record
 from otel_gpu.stacks.frames import Frame
 from tests.scenarios.blame import Blame, capture, explain, faults
-from tests.scenarios.test_memory import faults_of_memory
+from tests.scenarios.test_memory import faults_of_churn, faults_of_memory
 from tests.scenarios.test_steady import faults_of
 
 ATTEMPTS = 6
@@ -84,8 +84,10 @@ def main() -> None:
             truth = capture(scenario, command, path)
             blame = Blame(truth, explain(path))
             wrong = [fault for effect in truth.effects for fault in faults(blame, effect)]
-            wrong += [fault for loss in truth.losses for fault in faults_of(blame, loss)]
-            wrong += faults_of_memory(blame) if scenario.has_allocator else ()
+            if scenario.has_allocator:
+                wrong += [*faults_of_memory(blame), *faults_of_churn(blame)]
+            else:
+                wrong += [fault for loss in truth.losses for fault in faults_of(blame, loss)]
             # Nobody is to learn from what our own machine did meanwhile.
             done = len(truth.effects) + (truth.memory is not None)
             noise = sum(chain["severity"] != "low" for chain in blame.chains) - done
