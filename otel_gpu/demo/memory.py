@@ -52,7 +52,7 @@ class Allocator:
             self._free(address)
 
 
-def _check(address: int | None, _function: object, _arguments: object) -> int:
+def _check(address: Any, _function: object, _arguments: object) -> Any:  # noqa: ANN401 -- ditto
     if not address:
         raise OutOfMemoryError
     return address

@@ -9,7 +9,7 @@ from rich.text import Text
 from otel_gpu.faces import fields
 from otel_gpu.faces.fields import Field
 from otel_gpu.faces.tables import draw_table
-from otel_gpu.findings.device_memory import Growth, Holding, Memory, OutOfMemory
+from otel_gpu.findings.device_memory import Growth, Holding, Layer, Memory, OutOfMemory
 from otel_gpu.findings.memory_rows import place_text
 from otel_gpu.findings.words import (
     count_of,
@@ -31,6 +31,11 @@ def memory_sections(row: Memory) -> Iterator[tuple[str, Sequence[RenderableType]
         yield f"Memory of {of}: what went wrong", [*alarms, *do]
     for oom in row.ooms[-1:]:
         yield f"Memory of {of}: the request that failed", list(_failure(oom))
+    if len(row.windows) > 1:
+        yield f"Memory of {of}: calls that allocate", [draw_table(_WINDOWS, row.windows)]
+    if row.layer != Layer.FRAMEWORK:
+        # What calls took and gave back is said elsewhere.
+        return
     yield f"Memory of {of}, as its {row.layer} holds it", [draw_table(_SPLIT, _parts(row))]
     if row.peak_bytes and row.holders:
         yield f"Memory of {of} at its peak: {_peak(row)}", _table(row.holders, row.peak_bytes)
@@ -45,6 +50,16 @@ def memory_sections(row: Memory) -> Iterator[tuple[str, Sequence[RenderableType]
         total = sum(one.size_bytes for one in row.churn)
         counts = f"{count_of(row.allocations, 'block')}, {count_of(row.frees, 'free')}"
         yield f"Allocated while it was recorded{length}: {counts}", _table(row.churn, total)
+
+
+_WINDOWS: tuple[Field, ...] = (
+    fields.text("from (UTC)", lambda row: format_time(row.start_unix_ns)),
+    fields.figure("calls", "calls", fields.in_full),
+    fields.figure("mean", "mean_ns", format_duration),
+    fields.figure("max", "max_ns", format_duration),
+    fields.figure("bytes", "size_bytes", format_size),
+    fields.figure("frees", "frees", fields.in_full),
+)
 
 
 def _parts(row: Memory) -> list[tuple[str, int, float]]:

@@ -13,7 +13,6 @@ from otel_gpu.faces.fields import PROCESS, SHOWN_SHARE, Field, largest_first
 from otel_gpu.faces.memory_text import memory_sections
 from otel_gpu.faces.waterfall import LEGEND, draw_waterfall
 from otel_gpu.findings.causes import rank_of, walk, worst_of
-from otel_gpu.findings.device_memory import Layer
 from otel_gpu.findings.document import (
     OWN_TIME,
     Cause,
@@ -73,9 +72,6 @@ def write_text(document: Document, console: Console, *, per_process: bool = Fals
 
 def _write_parts(document: Document, console: Console, process: ProcessImage | None) -> None:
     for row in document.memory:
-        # What calls took and gave back is said below.
-        if row.layer != Layer.FRAMEWORK and not row.ooms:
-            continue
         for title, lines in memory_sections(row):
             _write_section(console, title, lines)
     if document.memory and not document.processes:

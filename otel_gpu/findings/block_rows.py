@@ -1,14 +1,19 @@
 """What is held of the memory of devices in a live capture, as a document says it."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from otel_gpu.decode.blocks import MemoryTotals
-from otel_gpu.enrich.activities import ProcessImage, key_of
-from otel_gpu.explain.chains import Failure
+from otel_gpu.enrich.activities import ImageKey, ProcessImage, key_of
+from otel_gpu.explain.allocator_churn import Churn
+from otel_gpu.explain.chains import CauseKind, Failure
 from otel_gpu.explain.memory_advice import advise
 from otel_gpu.explain.out_of_memory import can_expand
 from otel_gpu.findings.device_memory import Growth, Memory, MemoryReading
 from otel_gpu.findings.memory_rows import failure_alarms, holdings, out_of_memory
+from otel_gpu.findings.phrases import PHRASES
+from otel_gpu.findings.words import count_of, describe_place, format_duration, format_size
+from otel_gpu.ledger.allocations import Allocations
 from otel_gpu.ledger.balance import Taken, taken_by
 from otel_gpu.ledger.blocks import By, DeviceBlocks
 from otel_gpu.ledger.ledger import Figures
@@ -17,6 +22,7 @@ from otel_gpu.ledger.memory import Layer
 FailuresOf = Mapping[tuple[int, int, int], Sequence[Failure]]
 """By pid and beginning of a process image, and the number of a device."""
 
+_MAX_CHURN = 8
 _NOTHING = MemoryTotals(*[0] * len(MemoryTotals._fields))
 _LAYERS: Mapping[str, Layer] = {"runtime": Layer.RUNTIME, "driver": Layer.DRIVER}
 
@@ -79,24 +85,88 @@ def _row(one: DeviceBlocks, failed: Sequence[Failure], mode: str | None) -> Memo
     )
 
 
+class Calls(NamedTuple):
+    """
+    What is known of calls that allocate and free.
+
+    ``churn`` are those of images of which such calls are an incident; elsewhere they are no news.
+    """
+
+    allocations: Allocations
+    churn: Mapping[ImageKey, Sequence[Churn]]
+    end_unix_ns: int
+
+
 def layer_rows(
-    figures: Iterable[Figures], failures: FailuresOf, known: frozenset[tuple[int, int, int]]
+    figures: Iterable[Figures],
+    calls: Calls,
+    failures: FailuresOf,
+    known: frozenset[tuple[int, int, int]],
 ) -> Iterator[Memory]:
     """
     Yield what the calls of a runtime and of a driver took of devices since they were watched.
 
     Args:
         figures: What was counted.
+        calls: What else is known of these calls.
         failures: The requests that failed.
         known: Of which devices of which images a framework says so: there, failures are told.
     """
     for one in figures:
         image = key_of(one.process)
-        for (device, layer), taken in sorted(taken_by(one.series).items()):
+        # Of the runtime first; a program that calls the driver only has no other row.
+        churn = calls.churn.get(image, ())
+        taken = taken_by(one.series)
+        for (device, layer), sums in sorted(taken.items(), key=_runtime_first):
             key = (*image, device)
             failed = () if key in known else failures.get(key, ())
             if layer in _LAYERS:
-                yield _layer_row(one.process, device, _LAYERS[layer], taken, failed)
+                windows = calls.allocations.windows_of((image, device, layer), calls.end_unix_ns)
+                row = _layer_row(one.process, device, _LAYERS[layer], sums, failed)
+                yield with_churn(row._replace(windows=windows), churn)
+                churn = ()
+
+
+def _runtime_first(item: tuple[tuple[int, str], Taken]) -> tuple[bool, int, str]:
+    (device, layer), _ = item
+    return layer != Layer.RUNTIME, device, layer
+
+
+def with_churn(row: Memory, churn: Iterable[Churn]) -> Memory:
+    """Return a row that says which calls cost time, and what to do, each with its number."""
+    ranked = sorted(churn, key=lambda one: (-one.time_ns, one.kind, one.place))[:_MAX_CHURN]
+    alarms, advice = (*row.alarms, *map(_alarm, ranked)), (*row.advice, *map(_advice, ranked))
+    return row._replace(alarms=alarms, advice=tuple(dict.fromkeys(advice)))
+
+
+def _alarm(one: Churn) -> str:
+    mean_ns = one.time_ns / one.calls
+    taken = f", for {format_size(one.size_bytes)}" if one.size_bytes else ""
+    return (
+        f"{count_of(one.calls, 'call')} from {describe_place(one.place)} took "
+        f"{format_duration(one.time_ns)}, {format_duration(mean_ns)} on average and at most "
+        f"{format_duration(one.max_ns)}{taken}: {PHRASES[one.kind].name}."
+    )
+
+
+def _advice(one: Churn) -> str:
+    place = describe_place(one.place)
+    match one.kind:
+        case CauseKind.EMPTY_CACHE:
+            return (
+                f"Do not call torch.cuda.empty_cache() in {place}: {one.frees:,} segments that it gave "
+                "back were soon needed again."
+            )
+        case CauseKind.ALLOCATION_RETRY:
+            return (
+                f"Leave room on the device: {place} found none, and {one.frees:,} cached segments were "
+                "given back. torch.cuda.set_per_process_memory_fraction() keeps others from it."
+            )
+        case _:
+            return (
+                f"Allocate once what {place} allocates {one.calls - one.frees:,} times past the "
+                f"allocator ({format_size(one.size_bytes)} in all), or take it from the allocator."
+            )
 
 
 def _layer_row(

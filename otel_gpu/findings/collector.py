@@ -16,6 +16,7 @@ from otel_gpu.enrich.activities import (
     ProbesActivity,
     ProcessImage,
 )
+from otel_gpu.explain.allocator_churn import KINDS as CHURN_KINDS
 from otel_gpu.explain.chains import Chain, Culprit, Failure, Incident
 from otel_gpu.explain.chronic import Finding, find_chronic
 from otel_gpu.explain.explainer import Explainer
@@ -24,7 +25,7 @@ from otel_gpu.explain.out_of_memory import ANYBODY, MAX_FAILURES
 from otel_gpu.explain.places import Places
 from otel_gpu.explain.time_tree import resources_of
 from otel_gpu.explain.verdicts import find_verdicts
-from otel_gpu.findings.block_rows import block_rows, layer_rows
+from otel_gpu.findings.block_rows import Calls, block_rows, layer_rows
 from otel_gpu.findings.causes import walk
 from otel_gpu.findings.counts import api_rows, balances, off_cpu_rows
 from otel_gpu.findings.crowd import Crowd
@@ -44,8 +45,9 @@ from otel_gpu.findings.names import Names
 from otel_gpu.findings.notes import write_notes
 from otel_gpu.findings.slots import Slots, Totals
 from otel_gpu.ledger.agent import AgentReadings
+from otel_gpu.ledger.allocations import Allocations
 from otel_gpu.ledger.blocks import Blocks
-from otel_gpu.ledger.ledger import Figures, Ledger
+from otel_gpu.ledger.ledger import Figures, Growth, Ledger
 from otel_gpu.ledger.pressure import Pressure
 
 MAX_CHAINS = 1_000
@@ -84,7 +86,8 @@ class Collector:
         self._pids = frozenset(pids)
         self._rejected = {} if rejected is None else rejected
         self._slots = Slots(window.start_unix_ns or 0)
-        self._ledger = Ledger(window, follow=self._slots.follow)
+        self._allocations = Allocations()
+        self._ledger = Ledger(window, follow=self._follow)
         self._crowd = Crowd(self._ledger, self._slots)
         self._agent = AgentReadings()
         self._pressure = Pressure(window)
@@ -137,6 +140,11 @@ class Collector:
                 pass
         self._take(self._explainer.push(activity))
 
+    def _follow(self, growth: Growth) -> None:
+        self._slots.follow(growth)
+        self._allocations.origin_unix_ns = self._slots.origin_unix_ns
+        self._allocations.follow(growth, self._ledger.middles_ns)
+
     def finish(self, source: str, notes: Sequence[str] = ()) -> Document:
         """
         Make the document; to be called once, at the end.
@@ -168,7 +176,7 @@ class Collector:
             for key, image in sorted(self._images.items(), key=_process_order)
             if key not in passing
         }
-        memory, memory_notes = self._memory_rows(chosen)
+        memory, memory_notes = self._memory_rows(chosen, incidents, end_unix_ns)
         apis = api_rows(chosen, self._ledger.middles_ns)
         return Document(
             source,
@@ -189,7 +197,7 @@ class Collector:
         )
 
     def _memory_rows(
-        self, figures: Sequence[Figures]
+        self, figures: Sequence[Figures], incidents: Sequence[Incident], end_unix_ns: int
     ) -> tuple[tuple[Memory, ...], tuple[str, ...]]:
         histories = self._explainer.histories
         rows, notes = memory_rows(
@@ -201,7 +209,14 @@ class Collector:
         known = frozenset((*key_of(one.process), one.number) for one in devices)
         # Without what was freed, what was allocated would seem to be held.
         of_calls = figures if self._knows_freed_bytes else ()
-        return (*rows, *blocks, *layer_rows(of_calls, self._failures, known)), notes
+        churn = {
+            key_of(process): self._explainer.churn.churn_of(key_of(process))
+            for incident in incidents
+            if incident.causes and incident.causes[0].kind in CHURN_KINDS
+            for process in incident.processes
+        }
+        calls = Calls(self._allocations, churn, end_unix_ns)
+        return (*rows, *blocks, *layer_rows(of_calls, calls, self._failures, known)), notes
 
     def _observe_capture(self, activity: CaptureActivity) -> None:
         settings = activity.info.get("settings")
@@ -311,8 +326,18 @@ class Collector:
         else:
             self._find_chronic(tuple(figures), start_unix_ns, end_unix_ns)
             self._incidents.close()
-            incidents = self._incidents.all()
+            # What calls that allocate lose is found in stretches of the whole.
+            churn = filter(self._is_churn, self._explainer.incidents())
+            incidents = [*self._incidents.all(), *churn]
         return sorted(incidents, key=worst_first)
+
+    def _is_churn(self, incident: Incident) -> bool:
+        return (
+            any(map(self._chooses, incident.processes))
+            and self._window.overlaps(incident.start_unix_ns, incident.end_unix_ns)
+            and bool(incident.causes)
+            and incident.causes[0].kind in CHURN_KINDS
+        )
 
     def _find_chronic(
         self, figures: Sequence[Figures], start_unix_ns: int, end_unix_ns: int

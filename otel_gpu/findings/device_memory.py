@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from otel_gpu.ledger.allocations import AllocationWindow
 from otel_gpu.ledger.memory import Layer as Layer  # noqa: PLC0414 -- a noun of documents too
 
 
@@ -109,6 +110,7 @@ class Memory(NamedTuple):
         coverage: Share of the allocator's reports whose total agreed with what was seen.
         readings: What was in use and reserved over time.
         growth: Which lines hold more and more.
+        windows: How the calls of a runtime or driver that allocate went over time.
     """
 
     pid: int | None
@@ -147,3 +149,4 @@ class Memory(NamedTuple):
     coverage: float | None = None
     readings: tuple[MemoryReading, ...] = ()
     growth: tuple[Growth, ...] = ()
+    windows: tuple[AllocationWindow, ...] = ()

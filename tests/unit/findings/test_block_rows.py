@@ -9,16 +9,20 @@ from jsonschema import Draft202012Validator
 from rich.console import Console
 
 import otel_gpu.findings
+from otel_gpu import wire
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.faces.text import write_text
 from otel_gpu.findings.collector import Collector
 from otel_gpu.findings.document import Window
 from otel_gpu.findings.json_form import make_document
+from otel_gpu.stacks.frames import Frame
 from tests.activities import (
     MS,
     SECOND,
     T0,
     blocks,
+    call,
+    call_stack,
     calls,
     capture,
     holder,
@@ -26,12 +30,16 @@ from tests.activities import (
     line_stack,
     out_of_memory,
     snapshot,
+    thread_time,
+    times,
     totals,
 )
 
 SCHEMA = json.loads(Path(otel_gpu.findings.__file__).with_name("schema.json").read_text())
 MIB = 1 << 20
 TRAINER = image()
+# Each tenth call takes longer than all before it.
+LONGER = [MS if at % 10 else at * MS for at in range(1, 71)]
 CACHE, STEP = line_stack(61, "remember"), line_stack(40)
 
 
@@ -139,10 +147,62 @@ def test_what_runtime_and_driver_gave_is_rows_of_their_own():
 
     assert [(row.layer, row.live_bytes, row.allocations) for row in made.memory] == [
         ("framework", 312 * MIB, 39 * 11),
-        ("driver", 5 * MIB, 1),
         ("runtime", 400 * MIB, 3),
+        ("driver", 5 * MIB, 1),
     ]
     assert all(row.peak_bytes is None for row in made.memory[1:])
+
+
+def test_calls_that_allocate_are_told_in_windows_of_thirty_seconds():
+    """Calls, mean, most and bytes of each, as an investigation wants them."""
+    readings = [
+        snapshot(
+            at,
+            calls(TRAINER, "cudaMalloc", LONGER[:at], size_bytes=at * MIB),
+            calls(TRAINER, "cudaFree", [MS] * (at // 2 + 1)),
+            calls(TRAINER, "cudaMalloc", [MS], status=2),
+        )
+        for at in range(10, 71, 10)
+    ]
+    made = document(*readings)
+    (row,) = made.memory
+
+    windows = [(one.start_unix_ns - T0, one.calls, one.size_bytes) for one in row.windows]
+    assert windows == [
+        (0, 30, 30 * MIB),
+        (30 * SECOND, 30, 30 * MIB),
+        (60 * SECOND, 10, 10 * MIB),
+    ]
+    assert [one.max_ns for one in row.windows] == [30 * MS, 60 * MS, 70 * MS]
+    assert sum(one.frees for one in row.windows) == 36
+    assert row.windows[-1].end_unix_ns == made.end_unix_ns
+    assert "Memory of device 0, process 42: calls that allocate" in text_of(made)
+
+
+def test_calls_that_cost_time_are_alarms_with_their_numbers():
+    """Where such calls are an incident, the row says which they were and what to do."""
+    stack = call_stack(
+        5,
+        (Frame("native", "c10::emptyCache()", module="libc10_cuda.so"), *line_stack(74).frames),
+    )
+    made = document(
+        blocks(TRAINER, 0.5, totals(64 * MIB)),
+        times(1, thread_time(TRAINER, wire.STATE_ON_CPU, wire.CONTEXT_CALL, MS)),
+        *(
+            call(TRAINER, "cudaFree", (1_000 + 40 * n) * MS, 20 * MS, stack=stack)
+            for n in range(50)
+        ),
+        snapshot(11, calls(TRAINER, "cudaFree", [20 * MS] * 50)),
+        times(11, thread_time(TRAINER, wire.STATE_ON_CPU, wire.CONTEXT_CALL, 2 * SECOND)),
+    )
+    (row,) = (row for row in made.memory if row.layer == "runtime")
+
+    assert made.incidents[0].causes[0].kind == "empty_cache"
+    (alarm,), (advice,) = row.alarms, row.advice
+    assert alarm.startswith(
+        "50 calls from train.py:74 step took 1 s, 20 ms on average and at most 20"
+    )
+    assert "empty_cache() in train.py:74 step: 50 segments that it gave back" in advice
 
 
 def test_a_window_and_a_choice_of_processes_hold_for_memory_too():
