@@ -23,6 +23,8 @@ FailuresOf = Mapping[tuple[int, int, int], Sequence[Failure]]
 """By pid and beginning of a process image, and the number of a device."""
 
 _MAX_CHURN = 8
+# A peak that is this much larger than all that was read of it is not theirs.
+_NEARLY = 1.02
 _NOTHING = MemoryTotals(*[0] * len(MemoryTotals._fields))
 _LAYERS: Mapping[str, Layer] = {"runtime": Layer.RUNTIME, "driver": Layer.DRIVER}
 
@@ -42,6 +44,24 @@ def block_rows(
         failed = failures.get((*key_of(one.process), one.number), ())
         if one.totals is not None or failed:
             yield _row(one, failed, mode)
+
+
+def block_notes(devices: Iterable[DeviceBlocks]) -> Iterator[str]:
+    """Yield what is not known of what frameworks hold."""
+    for one in devices:
+        of, totals, peak = f"device {one.number} of process {one.process.pid}", one.totals, one.peak
+        if totals is None:
+            continue
+        if peak is not None and totals.peak_allocated_bytes > peak.live_bytes * _NEARLY:
+            yield (
+                f"Memory of {of}: its peak of {format_size(totals.peak_allocated_bytes)} was between two "
+                f"readings. Who held it is told of the reading with {format_size(peak.live_bytes)} in use."
+            )
+        if totals.unequal:
+            yield (
+                f"Memory of {of}: {totals.unequal:,} reports of its allocator did not agree with what "
+                "was seen until then: some blocks were missed."
+            )
 
 
 def _row(one: DeviceBlocks, failed: Sequence[Failure], mode: str | None) -> Memory:

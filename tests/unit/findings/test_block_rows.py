@@ -129,6 +129,7 @@ def test_the_text_says_what_failed_and_what_to_do():
     assert "Let go of what train.py:61 remember allocates" in text
     assert "trainer (42) ran out of memory" not in text
     assert "train.py:40 step asked for 67.1 MB of device 0; the device had 2.1 MB free" in text
+    assert "memory ran out in trainer (42) in 1 effect" in text
     assert "train.py:61 remember: 8.39 MB more in each second" in text
 
 
@@ -216,6 +217,17 @@ def test_a_window_and_a_choice_of_processes_hold_for_memory_too():
     )
     assert row.live_bytes == (20 * 8 + 2 * 50) * MIB
     assert document(*leaking(), pids=[7]).memory == ()
+
+
+def test_what_is_not_known_of_a_peak_is_said():
+    """Readings are made now and then; what lay between two of them has no holders."""
+    said = totals(50 * MIB, peak_allocated_bytes=90 * MIB, unequal=3, allocations=70, frees=30)
+    made = document(blocks(TRAINER, 1, said, [(1, holder(50 * MIB), STEP)]))
+    notes = [note for note in made.notes if note.startswith("Memory of device 0 of process 42")]
+
+    assert made.memory[0].peak_bytes == 90 * MIB
+    assert "94.4 MB was between two readings" in notes[0]
+    assert "3 reports" in notes[1]
 
 
 def test_a_healthy_program_raises_nothing():
