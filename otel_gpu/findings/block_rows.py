@@ -13,7 +13,7 @@ from otel_gpu.findings.device_memory import Growth, Memory, MemoryReading
 from otel_gpu.findings.memory_rows import failure_alarms, holdings, out_of_memory
 from otel_gpu.findings.phrases import PHRASES
 from otel_gpu.findings.words import count_of, describe_place, format_duration, format_size
-from otel_gpu.ledger.allocations import Allocations
+from otel_gpu.ledger.allocations import AllocationKey, Allocations
 from otel_gpu.ledger.balance import Taken, taken_by
 from otel_gpu.ledger.blocks import By, DeviceBlocks
 from otel_gpu.ledger.ledger import Figures
@@ -141,10 +141,23 @@ def layer_rows(
             key = (*image, device)
             failed = () if key in known else failures.get(key, ())
             if layer in _LAYERS:
-                windows = calls.allocations.windows_of((image, device, layer), calls.end_unix_ns)
+                name = (image, device, layer)
                 row = _layer_row(one.process, device, _LAYERS[layer], sums, failed)
-                yield with_churn(row._replace(windows=windows), churn)
+                row = _over_time(row, name, calls)
+                yield with_churn(row, churn)
                 churn = ()
+
+
+def _over_time(row: Memory, name: AllocationKey, calls: Calls) -> Memory:
+    readings = calls.allocations.readings_of(name)
+    most = max(readings, key=lambda one: one.live_bytes, default=None)
+    return row._replace(
+        # Of what is read once a second: the most may have been more.
+        peak_bytes=most.live_bytes if most else None,
+        peak_unix_ns=most.unix_ns if most else None,
+        readings=tuple(MemoryReading(*one) for one in readings),
+        windows=calls.allocations.windows_of(name, calls.end_unix_ns),
+    )
 
 
 def _runtime_first(item: tuple[tuple[int, str], Taken]) -> tuple[bool, int, str]:
