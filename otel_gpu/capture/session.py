@@ -201,6 +201,7 @@ class Session:
                 "spans": self._config.spans.mode,
                 "sample_one_in": self._config.spans.sample_one_in,
                 "rate_per_process": self._config.spans.rate_per_process,
+                "memory_blocks": self._config.memory.blocks,
             },
         }
 

@@ -5,11 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+from otel_gpu.demo.memory import ALLOCATOR
 from otel_gpu.demo.scenarios import FOLDER, Scenario
 from otel_gpu.errors import OtelGpuError
 
 LIBRARY = "libcudart.so.12"
-ALLOCATOR = "libc10.so"
 _FLAGS = ("-std=gnu11", "-O2", "-g", "-Wall", "-shared", "-fPIC", "-fvisibility=hidden")
 
 
@@ -20,6 +20,8 @@ class DemoError(OtelGpuError):
 def build(scenario: Scenario, folder: Path) -> list[str]:
     """Build what a scenario needs; the command that runs it. ``DemoError`` without a compiler."""
     library = build_library(folder)
+    if scenario.has_allocator:
+        build_allocator(folder)
     return [sys.executable, str(FOLDER / "trainer.py"), str(library), scenario.name]
 
 
