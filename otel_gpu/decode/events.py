@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from otel_gpu import wire
+from otel_gpu.decode.device import DeviceTrace
 from otel_gpu.decode.memory import MemorySnapshot
 from otel_gpu.stacks.frames import Frame
 
@@ -388,6 +389,13 @@ class MemoryRead(NamedTuple):
     snapshot: MemorySnapshot
 
 
+class DeviceRead(NamedTuple):
+    """What a process recorded of its devices and of itself; importers alone say it."""
+
+    ktime_ns: int
+    trace: DeviceTrace
+
+
 class Capture(NamedTuple):
     """
     How this capture was made: host, settings, histogram layout (from JSON).
@@ -435,6 +443,7 @@ Event = (
     | CulpritSeen
     | Times
     | Pressure
+    | DeviceRead
     | MemoryRead
     | Fork
     | Exec

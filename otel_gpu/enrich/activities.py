@@ -15,6 +15,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple, get_args
 
 from otel_gpu import wire
+from otel_gpu.decode.device import DeviceTrace
 from otel_gpu.decode.events import (
     Aggregate,
     CpuSample,
@@ -321,6 +322,13 @@ class MemoryActivity(NamedTuple):
     snapshot: MemorySnapshot
 
 
+class DeviceTraceActivity(NamedTuple):
+    """What a process recorded of its devices and of itself."""
+
+    unix_ns: int
+    trace: DeviceTrace
+
+
 class ForkActivity(NamedTuple):
     """A fork; ``process`` is the parent."""
 
@@ -431,6 +439,7 @@ Activity = (
     | WhoActivity
     | ResourceActivity
     | PressureActivity
+    | DeviceTraceActivity
     | MemoryActivity
     | ForkActivity
     | OpenCallActivity

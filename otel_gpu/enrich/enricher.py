@@ -14,6 +14,7 @@ from otel_gpu.decode.events import (
     CudaCall,
     CulpritSeen,
     Device,
+    DeviceRead,
     Event,
     Exec,
     Exit,
@@ -41,6 +42,7 @@ from otel_gpu.enrich.activities import (
     CallStack,
     CaptureActivity,
     CountersActivity,
+    DeviceTraceActivity,
     ExitActivity,
     ForkActivity,
     GapActivity,
@@ -131,6 +133,9 @@ class Enricher:
             Times: self._enrich_times,
             # That one was mapped is for the side that places probes; it names nothing.
             Library: lambda _: None,
+            DeviceRead: lambda event: DeviceTraceActivity(
+                self._clock.to_unix_ns(event.ktime_ns), event.trace
+            ),
             MemoryRead: lambda event: MemoryActivity(
                 self._clock.to_unix_ns(event.ktime_ns), event.snapshot
             ),

@@ -64,6 +64,12 @@ KINDS: Mapping[str, Kind] = {
         frozenset({"device_bytes"}),
         has_calls=False,
     ),
+    "torch-trace": Kind(
+        "a trace that torch.profiler wrote, or a folder with those of several ranks",
+        "otel_gpu.importers.torch_trace.capture",
+        frozenset(),
+        has_calls=False,
+    ),
 }
 
 
