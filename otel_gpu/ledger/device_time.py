@@ -17,6 +17,7 @@ from otel_gpu.ledger.launches import NO_ROW
 from otel_gpu.ledger.spans import Spans, stretch, union
 
 WITHIN_DEVICE: Final = "DtoD"
+TO_DEVICE: Final = "HtoD"
 
 # Of a window: work of before that would not change what is said of it.
 _NEGLIGIBLE = 0.01
@@ -27,7 +28,7 @@ class Phases(NamedTuple):
     Time of one device in a window.
 
     ``compute + exposed_communication + exposed_copy + idle`` is the window. Of exposed copies,
-    ``exposed_move_ns`` did not leave the device.
+    ``exposed_load_ns`` came from the host.
     """
 
     window_ns: int
@@ -36,7 +37,7 @@ class Phases(NamedTuple):
     copy_ns: int
     exposed_communication_ns: int
     exposed_copy_ns: int
-    exposed_move_ns: int
+    exposed_load_ns: int
     idle_ns: int
 
     @property
@@ -57,7 +58,7 @@ class Timeline(NamedTuple):
             Less than a hundredth of the window counts.
         overlapping: Activities that begin before another one of their stream ends.
         kernels: Kernels that compute; with ``fills``, which are no kernels, ``compute``.
-        moves: Copies within the device.
+        loads: Copies from the host.
     """
 
     device: int
@@ -71,14 +72,14 @@ class Timeline(NamedTuple):
     compute: Spans
     communication: Spans
     copies: Spans
-    moves: Spans
+    loads: Spans
     busy: Spans
 
     def phases(self, start_ns: int, end_ns: int) -> Phases:
         """Return where the time of a stretch went."""
-        compute, communication, copies, moves, busy = (
+        compute, communication, copies, loads, busy = (
             spans.within(start_ns, end_ns)
-            for spans in (self.compute, self.communication, self.copies, self.moves, self.busy)
+            for spans in (self.compute, self.communication, self.copies, self.loads, self.busy)
         )
         window_ns = end_ns - start_ns
         exposed_copies = copies.minus(compute).minus(communication)
@@ -89,7 +90,7 @@ class Timeline(NamedTuple):
             copies.length_ns,
             communication.minus(compute).length_ns,
             exposed_copies.length_ns,
-            moves.minus(compute).minus(communication).length_ns,
+            loads.minus(compute).minus(communication).length_ns,
             window_ns - busy.length_ns,
         )
 
@@ -128,8 +129,8 @@ def timelines(
             of[_Class.FILL],
             of[_Class.KERNEL].join(of[_Class.FILL]),
             of[_Class.COMMUNICATION],
-            of[_Class.COPY].join(of[_Class.MOVE]),
-            of[_Class.MOVE],
+            of[_Class.COPY].join(of[_Class.MOVE], of[_Class.LOAD]),
+            of[_Class.LOAD],
             busy,
         )
 
@@ -140,13 +141,17 @@ class _Class(IntEnum):
     COMMUNICATION = 2
     COPY = 3
     MOVE = 4
+    LOAD = 5
+
+
+_OF_WAY = {WITHIN_DEVICE: _Class.MOVE, TO_DEVICE: _Class.LOAD}
 
 
 def _class_of(name: str, kind: KernelKind) -> _Class:
     if kind is KernelKind.COMMUNICATION:
         return _Class.COMMUNICATION
     if kind is KernelKind.COPY:
-        return _Class.MOVE if copy_way(name) == WITHIN_DEVICE else _Class.COPY
+        return _OF_WAY.get(copy_way(name), _Class.COPY)
     return _Class.FILL if kind is KernelKind.FILL and "memset" in name.lower() else _Class.KERNEL
 
 

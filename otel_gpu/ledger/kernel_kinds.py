@@ -19,7 +19,7 @@ class KernelKind(StrEnum):
     EXPERTS = "experts"
     NORMALIZATION = "normalization"
     OPTIMIZER = "optimizer"
-    LOSS = "loss"
+    SOFTMAX = "softmax"
     LAYOUT = "layout"
     SORT = "sort"
     INDEX = "index"
@@ -42,7 +42,7 @@ _COMMUNICATION: Final = (
 # (elementwise_kernel, at::native::), so what is special comes first.
 _KINDS: Sequence[tuple[KernelKind, str]] = (
     (KernelKind.COMMUNICATION, _COMMUNICATION),
-    (KernelKind.ATTENTION, r"flash|fmha|attention|sdpa|softmax_warp|attn"),
+    (KernelKind.ATTENTION, r"flash|fmha|attention|sdpa|attn"),
     (KernelKind.QUANTIZATION, r"quantize|dequant|nf4|int8_cast|fp8_cast"),
     (KernelKind.EXPERTS, r"moe|expert|scatter2scatter"),
     (
@@ -56,13 +56,13 @@ _KINDS: Sequence[tuple[KernelKind, str]] = (
     (KernelKind.LAYOUT, r"nchw|nhwc|transpose|permute|tensortransform|catarray"),
     (
         KernelKind.CONVOLUTION,
-        r"conv(?!ert)|wgrad|dgrad|fprop|winograd|implicit_gemm|fft2d|depthwise|im2col|col2im",
+        r"conv(?!ert)|s?cudnn_\d+x|cask_cudnn|wgrad|dgrad|fprop|winograd|implicit_gemm|fft2d|depthwise|im2col|col2im",
     ),
     (
         KernelKind.GEMM,
         r"gemm|gemv|cutlass|cublas|splitk|s\d{3,5}(?:gemm|cudnn)|_mm_|matmul|nvjet|tensile|cijk_|bmm",
     ),
-    (KernelKind.LOSS, r"nll_loss|cross_entropy|softmax|mse_loss|cunn_|_cce_"),
+    (KernelKind.SOFTMAX, r"softmax|nll_loss|cross_entropy|mse_loss|_cce_"),
     (KernelKind.SORT, r"radix_?sort|sort_?(?:kernel|by|pairs)|topk|bitonic|devicesort|gathertopk"),
     (
         KernelKind.INDEX,
