@@ -174,7 +174,8 @@ class Rows:
         start_ns, duration_ns = self._times(event)
         if duration_ns < 0:
             return
-        name = self.names.number(event["name"])
+        # Of a method of an object, whichever object it is.
+        name = self.names.number(event["name"].partition(" at 0x")[0])
         self.host.add(HostWork.PYTHON, self._thread(event), start_ns, duration_ns, name)
         if len(self.host) > MAX_ROWS:
             raise _too_many()
