@@ -95,13 +95,13 @@ class Gaps:
         for start_ns, end_ns, cause, named, python in zip(*columns, strict=True):
             yield Gap(start_ns, end_ns, _CAUSES[cause], named, python)
 
-    def add(self, gap: Gap) -> int:
+    def add(self, start_ns: int, end_ns: int, cause: IdleCause) -> int:
         """Add one; returns its number."""
-        self._starts_ns.append(gap.start_ns)
-        self._ends_ns.append(gap.end_ns)
-        self._causes.append(_NUMBERS[gap.cause])
-        self._named.append(gap.named)
-        self._pythons.append(gap.python)
+        self._starts_ns.append(start_ns)
+        self._ends_ns.append(end_ns)
+        self._causes.append(_NUMBERS[cause])
+        self._named.append(NO_ROW)
+        self._pythons.append(NO_ROW)
         return len(self._starts_ns) - 1
 
     def settle(self, number: int, cause: IdleCause, named: int, python: int) -> None:
@@ -184,7 +184,7 @@ def find_gaps(
         cause = _certain(trace, start_ns, end_ns, call)
         if cause is not IdleCause.NOISE and _was_lost(trace, lost_ns, links[last], call, start_ns):
             cause = IdleCause.NOT_RECORDED
-        number = gaps.add(Gap(start_ns, end_ns, cause or IdleCause.HOST_OTHER, NO_ROW, NO_ROW))
+        number = gaps.add(start_ns, end_ns, cause or IdleCause.HOST_OTHER)
         if cause is None:
             called_ns = min(host.starts_ns[call], end_ns)
             asked = _Question(start_ns, called_ns, end_ns - called_ns, number)

@@ -70,6 +70,11 @@ class HostTime:
         self._marks = [
             not name or PROFILER_STEP.fullmatch(name) is not None for name in trace.names
         ]
+        kinds = dict(zip(trace.host.names, trace.host.kinds, strict=True))
+        self._is_plain = [
+            doing is Doing.OPERATION and not region and kinds.get(name) == HostWork.CALL
+            for name, (doing, region) in enumerate(zip(self._doings, self._regions, strict=True))
+        ]
         self._rows = _by_thread(trace)
 
     @property
@@ -80,7 +85,9 @@ class HostTime:
     def walk(self, thread: int) -> Iterator[Segment]:
         """Yield what a thread did, in order; not the time in which it did nothing."""
         starts_ns, durations_ns = self._trace.host.starts_ns, self._trace.host.durations_ns
+        names, is_plain = self._trace.host.names, self._is_plain
         segment, open_ = self._segment, self._open
+        reached_ns = 0
         stack: list[_Open] = []
         at_ns = 0
         for row in self._rows.get(thread, ()):
@@ -93,6 +100,10 @@ class HostTime:
             end_ns = start_ns + durations_ns[row]
             if stack:
                 top = stack[-1]
+                if is_plain[names[row]] and top[2] >= Doing.OPERATION:
+                    # Most are such calls, of which nothing more is to be said than whose they are.
+                    reached_ns = self._add_plain(row, top, max(start_ns, reached_ns), end_ns)
+                    continue
                 if start_ns > at_ns:
                     yield segment(top, at_ns, start_ns)
                 # Rounding may let it end after what it lies in.
@@ -106,6 +117,16 @@ class HostTime:
             if last[0] > at_ns:
                 yield segment(last, at_ns, last[0])
                 at_ns = last[0]
+
+    def _add_plain(self, row: int, around: "_Open", start_ns: int, end_ns: int) -> int:
+        """Take a call that changes nothing in what its thread does; returns until when."""
+        own_ns = min(end_ns, around[0]) - start_ns
+        self.owners[row], self.inside[row] = around[5], around[6]
+        if own_ns <= 0:
+            return start_ns
+        self.self_ns[row] += own_ns
+        self.self_ns[around[1]] -= own_ns
+        return start_ns + own_ns
 
     def _segment(self, inner: "_Open", start_ns: int, end_ns: int) -> Segment:
         self.self_ns[inner[1]] += end_ns - start_ns
