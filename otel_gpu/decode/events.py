@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.decode.blocks import BlockStack, Holders, Memory, MemoryMap, OutOfMemory
+from otel_gpu.decode.device import DeviceTrace
 from otel_gpu.decode.memory import MemorySnapshot
 from otel_gpu.stacks.frames import Frame
 
@@ -399,6 +400,13 @@ class MemoryRead(NamedTuple):
     snapshot: MemorySnapshot
 
 
+class DeviceRead(NamedTuple):
+    """What a process recorded of its devices and of itself; importers alone say it."""
+
+    ktime_ns: int
+    trace: DeviceTrace
+
+
 class Capture(NamedTuple):
     """
     How this capture was made: host, settings, histogram layout (from JSON).
@@ -452,6 +460,7 @@ Event = (
     | BlockStack
     | OutOfMemory
     | MemoryMap
+    | DeviceRead
     | MemoryRead
     | Fork
     | Exec

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, get_args
 
 from otel_gpu import wire
 from otel_gpu.decode.blocks import Holder, MemoryTotals, OutOfMemory
+from otel_gpu.decode.device import DeviceTrace
 from otel_gpu.decode.events import (
     Aggregate,
     CpuSample,
@@ -359,6 +360,13 @@ class OutOfMemoryActivity(NamedTuple):
     parent_span_id: bytes
 
 
+class DeviceTraceActivity(NamedTuple):
+    """What a process recorded of its devices and of itself."""
+
+    unix_ns: int
+    trace: DeviceTrace
+
+
 class ForkActivity(NamedTuple):
     """A fork; ``process`` is the parent."""
 
@@ -469,6 +477,7 @@ Activity = (
     | WhoActivity
     | ResourceActivity
     | PressureActivity
+    | DeviceTraceActivity
     | MemoryActivity
     | BlocksActivity
     | OutOfMemoryActivity

@@ -15,6 +15,7 @@ from otel_gpu.decode.events import (
     CudaCall,
     CulpritSeen,
     Device,
+    DeviceRead,
     Event,
     Exec,
     Exit,
@@ -44,6 +45,7 @@ from otel_gpu.enrich.activities import (
     CallStack,
     CaptureActivity,
     CountersActivity,
+    DeviceTraceActivity,
     ExitActivity,
     ForkActivity,
     GapActivity,
@@ -157,6 +159,9 @@ class Enricher:
             # That one was mapped is for the side that places probes; it names nothing.
             Library: lambda _: None,
             **dict.fromkeys((Memory, Holders, BlockStack, OutOfMemory, MemoryMap), lambda _: None),
+            DeviceRead: lambda event: DeviceTraceActivity(
+                self._clock.to_unix_ns(event.ktime_ns), event.trace
+            ),
             MemoryRead: lambda event: MemoryActivity(
                 self._clock.to_unix_ns(event.ktime_ns), event.snapshot
             ),

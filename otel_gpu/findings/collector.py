@@ -9,6 +9,7 @@ from otel_gpu.enrich.activities import (
     Activity,
     BlocksActivity,
     CaptureActivity,
+    DeviceTraceActivity,
     ExitActivity,
     MemoryActivity,
     OutOfMemoryActivity,
@@ -30,6 +31,7 @@ from otel_gpu.findings.causes import walk
 from otel_gpu.findings.counts import api_rows, balances, off_cpu_rows
 from otel_gpu.findings.crowd import Crowd
 from otel_gpu.findings.device_memory import Memory
+from otel_gpu.findings.device_rows import DeviceRows
 from otel_gpu.findings.document import (
     CROWD_PID,
     Blame,
@@ -111,6 +113,7 @@ class Collector:
         self._blocks = explainer.blocks if window == Window() else Blocks(window)
         self._block_mode: str | None = None
         self._failures: dict[tuple[int, int, int], list[Failure]] = {}
+        self._devices = DeviceRows()
 
     def observe(self, activity: Activity) -> None:
         """Take one activity."""
@@ -124,6 +127,8 @@ class Collector:
         match activity:
             case CaptureActivity():
                 self._observe_capture(activity)
+            case DeviceTraceActivity() if not self._pids:
+                self._devices.add(activity.trace)
             case ExitActivity():
                 self._observe_exit(activity)
             case MemoryActivity() if not self._pids:
@@ -177,6 +182,7 @@ class Collector:
             if key not in passing
         }
         memory, memory_notes = self._memory_rows(chosen, incidents, end_unix_ns)
+        devices, advice, device_notes = self._devices.finish()
         apis = api_rows(chosen, self._ledger.middles_ns)
         return Document(
             source,
@@ -192,8 +198,10 @@ class Collector:
             tuple(self._slots.rows(images, end_unix_ns, self._interval_ns())),
             self._pressure.load(),
             self._agent.losses(self._rejected),
-            (*self._notes(found.values()), *memory_notes, *notes),
+            (*self._notes(found.values()), *memory_notes, *device_notes, *notes),
             memory,
+            devices,
+            advice,
         )
 
     def _memory_rows(

@@ -30,6 +30,7 @@ from otel_gpu.explain.chains import (
     stack_of_cause,
 )
 from otel_gpu.findings.device_memory import Memory
+from otel_gpu.findings.device_report import Advice, DeviceReport
 from otel_gpu.ledger.lines import NO_LINES, Line, Lines
 from otel_gpu.ledger.pressure import Load, Throttled
 from otel_gpu.ledger.window import Window
@@ -40,6 +41,7 @@ __all__ = [
     "KERNEL",
     "NATIVE",
     "OWN_TIME",
+    "Advice",
     "Api",
     "Balance",
     "Blame",
@@ -49,6 +51,7 @@ __all__ = [
     "Chain",
     "Context",
     "Culprit",
+    "DeviceReport",
     "Document",
     "Effect",
     "EffectKind",
@@ -242,6 +245,8 @@ class Document(NamedTuple):
     losses: Mapping[str, int] = {}
     notes: tuple[str, ...] = ()
     memory: tuple[Memory, ...] = ()
+    devices: tuple[DeviceReport, ...] = ()
+    advice: tuple[Advice, ...] = ()
 
     @property
     def start_unix_ns(self) -> int:

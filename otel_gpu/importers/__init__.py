@@ -44,11 +44,16 @@ class ForeignCapture(Protocol):
 
 
 class Kind(NamedTuple):
-    """A kind of file, the module that reads it, and what it wants to be told beside its name."""
+    """
+    A kind of file, the module that reads it, and what it wants to be told beside its name.
+
+    ``has_calls``: there is something in it to be exported and stored, and not only to be reported.
+    """
 
     description: str
     module: str
     choices: frozenset[str] = frozenset({"host"})
+    has_calls: bool = True
 
 
 KINDS: Mapping[str, Kind] = {
@@ -57,6 +62,12 @@ KINDS: Mapping[str, Kind] = {
         "a memory snapshot that PyTorch wrote (torch.cuda.memory._dump_snapshot)",
         "otel_gpu.importers.torch_memory.capture",
         frozenset({"device_bytes"}),
+    ),
+    "torch-trace": Kind(
+        "a trace that torch.profiler wrote, or a folder with those of several ranks",
+        "otel_gpu.importers.torch_trace.capture",
+        frozenset(),
+        has_calls=False,
     ),
 }
 

@@ -1,0 +1,269 @@
+"""
+Why a device did nothing: each gap has one cause.
+
+What ends a gap was enqueued by a call. What the thread of that call did from the beginning of the
+gap to the call is what the device waited for; what it did longest names the gap. What is left of
+the gap after the call began is the latency of the launch.
+"""
+
+from array import array
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+from heapq import nlargest
+from operator import sub
+from typing import Final, NamedTuple
+
+from otel_gpu.decode.device import DeviceTrace
+from otel_gpu.ledger.device_time import Timeline
+from otel_gpu.ledger.host_time import Doing, HostTime
+from otel_gpu.ledger.launches import NO_ROW
+
+NOISE_NS: Final = 5_000
+"""Shorter gaps are between any two kernels, and summed apart."""
+LATENCY_NS: Final = 30_000
+"""What a launch takes to reach an idle device, at most; HolisticTraceAnalysis' figure."""
+
+
+class IdleCause(StrEnum):
+    """What a device waited for."""
+
+    DATA_LOADER = "data_loader"
+    SYNC = "sync"
+    ALLOCATOR = "allocator"
+    HOST_OP = "host_op"
+    PYTHON = "python"
+    HOST_OTHER = "host_other"
+    LAUNCH_LATENCY = "launch_latency"
+    DEPENDENCY = "dependency"
+    NOT_RECORDED = "not_recorded"
+    NO_LAUNCH = "no_launch"
+    NOISE = "noise"
+
+
+_CAUSES: Final = tuple(IdleCause)
+_NUMBERS: Mapping[IdleCause, int] = {cause: number for number, cause in enumerate(IdleCause)}
+_NOWHERE: Final = (0, NO_ROW, NO_ROW)
+_OF_DOING: Mapping[int, IdleCause] = {
+    Doing.LOADER: IdleCause.DATA_LOADER,
+    Doing.SYNCHRONIZE: IdleCause.SYNC,
+    Doing.ALLOCATOR: IdleCause.ALLOCATOR,
+    Doing.OPERATION: IdleCause.HOST_OP,
+    Doing.PYTHON: IdleCause.PYTHON,
+    Doing.NOTHING: IdleCause.HOST_OTHER,
+}
+
+
+class Gap(NamedTuple):
+    """
+    A stretch in which a device did nothing.
+
+    ``named`` is the row of the host that says what its thread did, and ``python`` the function of
+    Python that did it; ``NO_ROW``: not known.
+    """
+
+    start_ns: int
+    end_ns: int
+    cause: IdleCause
+    named: int
+    python: int
+
+    @property
+    def duration_ns(self) -> int:
+        """How long it was."""
+        return self.end_ns - self.start_ns
+
+
+class Gaps:
+    """The gaps of one device as columns, in order; iterating yields each as a ``Gap``."""
+
+    __slots__ = ("_causes", "_ends_ns", "_named", "_pythons", "_starts_ns")
+
+    def __init__(self) -> None:
+        self._starts_ns = array("q")
+        self._ends_ns = array("q")
+        self._causes = array("b")
+        self._named = array("i")
+        self._pythons = array("i")
+
+    def __len__(self) -> int:
+        return len(self._starts_ns)
+
+    def __iter__(self) -> Iterator[Gap]:
+        columns = (self._starts_ns, self._ends_ns, self._causes, self._named, self._pythons)
+        for start_ns, end_ns, cause, named, python in zip(*columns, strict=True):
+            yield Gap(start_ns, end_ns, _CAUSES[cause], named, python)
+
+    def add(self, start_ns: int, end_ns: int, cause: IdleCause) -> int:
+        """Add one; returns its number."""
+        self._starts_ns.append(start_ns)
+        self._ends_ns.append(end_ns)
+        self._causes.append(_NUMBERS[cause])
+        self._named.append(NO_ROW)
+        self._pythons.append(NO_ROW)
+        return len(self._starts_ns) - 1
+
+    def settle(self, number: int, cause: IdleCause, named: int, python: int) -> None:
+        """Say what one was due to."""
+        self._causes[number] = _NUMBERS[cause]
+        self._named[number] = named
+        self._pythons[number] = python
+
+    def totals(self) -> Iterator[Gap]:
+        """Yield one gap for all that are due to the same call: from 0, and as long as they together."""
+        totals: dict[tuple[int, int, int], int] = {}
+        keys = zip(self._causes, self._named, self._pythons, strict=True)
+        for key, start_ns, end_ns in zip(keys, self._starts_ns, self._ends_ns, strict=True):
+            totals[key] = totals.get(key, 0) + end_ns - start_ns
+        for (cause, named, python), time_ns in totals.items():
+            yield Gap(0, time_ns, _CAUSES[cause], named, python)
+
+    def longest(self, count: int) -> list[Gap]:
+        """Return the longest ones, the longest first."""
+        lengths = map(sub, self._ends_ns, self._starts_ns)
+        found = nlargest(count, ((length, -number) for number, length in enumerate(lengths)))
+        return [self[-number] for _, number in found]
+
+    def __getitem__(self, number: int) -> Gap:
+        return Gap(
+            self._starts_ns[number],
+            self._ends_ns[number],
+            _CAUSES[self._causes[number]],
+            self._named[number],
+            self._pythons[number],
+        )
+
+    def by_cause(self) -> Counter[IdleCause]:
+        """Return how long the device waited for what, in nanoseconds."""
+        found: Counter[IdleCause] = Counter()
+        for start_ns, end_ns, cause in zip(
+            self._starts_ns, self._ends_ns, self._causes, strict=True
+        ):
+            found[_CAUSES[cause]] += end_ns - start_ns
+        return found
+
+
+class _Question(NamedTuple):
+    """What did a thread do in a stretch? ``rest_ns`` is the launch that followed."""
+
+    start_ns: int
+    end_ns: int
+    rest_ns: int
+    gap: int
+
+
+Spent = dict[tuple[Doing, int, int], int]
+"""How long a thread did what, as segments say it."""
+
+_NO_QUESTION: Final = _Question(1 << 63, 1 << 63, 0, -1)
+
+
+def find_gaps(
+    trace: DeviceTrace,
+    timeline: Timeline,
+    links: Sequence[int],
+    lost: Sequence[int],
+    host_time: HostTime,
+) -> Gaps:
+    """
+    Return the gaps of one device, each with its cause.
+
+    Args:
+        trace: Of one process.
+        timeline: Of the device.
+        links: By activity, the call that enqueued it.
+        lost: Rows of calls whose work was not recorded.
+        host_time: What threads did; they are walked through.
+    """
+    host, gaps = trace.host, Gaps()
+    questions: dict[int, list[_Question]] = {}
+    lost_ns = sorted(host.starts_ns[row] for row in lost)
+    for start_ns, end_ns, last, following in _bounds(trace, timeline):
+        call = links[following]
+        cause = _certain(trace, start_ns, end_ns, call)
+        if cause is not IdleCause.NOISE and _was_lost(trace, lost_ns, links[last], call, start_ns):
+            cause = IdleCause.NOT_RECORDED
+        number = gaps.add(start_ns, end_ns, cause or IdleCause.HOST_OTHER)
+        if cause is None:
+            called_ns = min(host.starts_ns[call], end_ns)
+            asked = _Question(start_ns, called_ns, end_ns - called_ns, number)
+            questions.setdefault(host.threads[call], []).append(asked)
+    for thread in host_time.threads:
+        _answer(host_time, thread, questions.get(thread, []), gaps)
+    return gaps
+
+
+def _bounds(trace: DeviceTrace, timeline: Timeline) -> Iterator[tuple[int, int, int, int]]:
+    """Yield start and end of gaps, and the activities before and after each."""
+    activities = trace.activities
+    reached_ns, last = timeline.start_ns, timeline.rows[0] if timeline.rows else 0
+    for row in timeline.rows:
+        start_ns = activities.starts_ns[row]
+        if start_ns > reached_ns:
+            yield reached_ns, start_ns, last, row
+        end_ns = start_ns + activities.durations_ns[row]
+        if end_ns > reached_ns or row == last:
+            reached_ns, last = end_ns, row
+
+
+def _certain(trace: DeviceTrace, start_ns: int, end_ns: int, call: int) -> IdleCause | None:
+    """Return the cause of a gap that does not depend on what a thread did; None: it does."""
+    if end_ns - start_ns < NOISE_NS:
+        return IdleCause.NOISE
+    if call == NO_ROW:
+        return IdleCause.NO_LAUNCH
+    called_ns = trace.host.starts_ns[call]
+    if called_ns > start_ns:
+        return None
+    returned_ns = called_ns + trace.host.durations_ns[call]
+    is_short = end_ns - max(start_ns, returned_ns) <= LATENCY_NS
+    return IdleCause.LAUNCH_LATENCY if is_short else IdleCause.DEPENDENCY
+
+
+def _was_lost(
+    trace: DeviceTrace, lost_ns: Sequence[int], last: int, call: int, start_ns: int
+) -> bool:
+    """Say whether something was enqueued between two calls of which nothing was recorded."""
+    if not lost_ns or call == NO_ROW:
+        return False
+    after_ns = trace.host.starts_ns[last] if last != NO_ROW else start_ns
+    at = bisect_right(lost_ns, after_ns)
+    return at < len(lost_ns) and lost_ns[at] < trace.host.starts_ns[call]
+
+
+def _answer(host_time: HostTime, thread: int, questions: Sequence[_Question], gaps: Gaps) -> None:
+    """Walk through a thread, and settle the gaps that it ended."""
+    waiting = iter(questions)
+    asked = next(waiting, _NO_QUESTION)
+    from_ns, to_ns = asked.start_ns, asked.end_ns
+    spent: Spent = {}
+    for start_ns, end_ns, doing, named, python in host_time.walk(thread):
+        # Nearly all segments end before the next question.
+        while end_ns > from_ns:
+            if to_ns > start_ns:
+                key = doing, named, python
+                overlap_ns = min(to_ns, end_ns) - max(from_ns, start_ns)
+                spent[key] = spent.get(key, 0) + overlap_ns
+                if to_ns > end_ns:
+                    break
+            _settle(asked, spent, gaps)
+            asked, spent = next(waiting, _NO_QUESTION), {}
+            from_ns, to_ns = asked.start_ns, asked.end_ns
+    while asked is not _NO_QUESTION:
+        _settle(asked, spent, gaps)
+        asked, spent = next(waiting, _NO_QUESTION), {}
+
+
+def _settle(asked: _Question, spent: Spent, gaps: Gaps) -> None:
+    untraced_ns = asked.end_ns - asked.start_ns - sum(spent.values())
+    totals = {IdleCause.LAUNCH_LATENCY: asked.rest_ns, IdleCause.HOST_OTHER: untraced_ns}
+    longest: dict[IdleCause, tuple[int, int, int]] = {}
+    for (doing, named, python), time_ns in spent.items():
+        cause = _OF_DOING[doing]
+        totals[cause] = totals.get(cause, 0) + time_ns
+        if time_ns > longest.get(cause, _NOWHERE)[0]:
+            longest[cause] = time_ns, named, python
+    # Of causes that took equally long, the host's work rather than what only follows.
+    cause = max(reversed(totals), key=totals.__getitem__)
+    gaps.settle(asked.gap, cause, *longest.get(cause, _NOWHERE)[1:])

@@ -1,0 +1,305 @@
+"""Makes rows of the events of a trace, as old and new versions of torch write them."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from otel_gpu.decode.device import (
+    MAX_CORRELATION,
+    UNKNOWN_COLLECTIVE,
+    Collective,
+    DeviceActivities,
+    DeviceStep,
+    HostOperations,
+    HostWork,
+    Names,
+    Thread,
+    Work,
+)
+from otel_gpu.errors import RecordingError
+from otel_gpu.stacks.frames import clean
+
+MAX_ROWS: Final = 6_000_000
+"""Of each of both tables, which is some gigabytes of text."""
+PYTHON_NS: Final = 100_000
+"""Functions of Python that took less are not kept: they are most events, and only long gaps ask."""
+
+Event = Mapping[str, Any]
+
+_MAX_THREADS = (1 << 16) - 1
+_MAX_COLLECTIVES = 1 << 16
+_MAX_DEVICE_STEPS = 10_000
+_MAX_DEVICE = 1 << 16
+_MAX_SIZE = 1 << 50
+_MAX_TIME_NS = 1 << 62
+# Longer is no duration but an overflow; traces of ten days do not exist.
+_MAX_DURATION_NS = 10 * 86_400 * 10**9
+_NS_PER_US = 1_000
+_STEP = "ProfilerStep"
+_COLLECTIVE = "Collective name"
+# In bytes, of what collectives move, as c10::ScalarType calls them.
+_DTYPE_BYTES: Mapping[str, int] = {
+    "Double": 8, "Long": 8, "Float": 4, "Int": 4, "Half": 2, "BFloat16": 2, "Short": 2,
+}  # fmt: skip
+
+_HOST: Mapping[str, HostWork] = {
+    "cpu_op": HostWork.OPERATION,
+    "operator": HostWork.OPERATION,
+    "user_annotation": HostWork.ANNOTATION,
+    "cuda_runtime": HostWork.CALL,
+    "cuda_driver": HostWork.CALL,
+    "hip_runtime": HostWork.CALL,
+    "runtime": HostWork.CALL,
+    "driver": HostWork.CALL,
+}
+_DEVICE: Mapping[str, Work] = {
+    "kernel": Work.KERNEL,
+    "concurrent_kernel": Work.KERNEL,
+    "gpu_memcpy": Work.COPY,
+    "memcpy": Work.COPY,
+    "gpu_memset": Work.FILL,
+    "memset": Work.FILL,
+}
+
+
+class Rows:
+    """
+    The rows of one trace.
+
+    Attributes:
+        left_out: Events that say something which has no place here, by what they are.
+        rejected: Events that make no sense, by reason.
+    """
+
+    def __init__(self) -> None:
+        self.names = Names()
+        self.shapes = Names(1 << 16)
+        self.activities = DeviceActivities()
+        self.host = HostOperations()
+        self.device_steps: list[DeviceStep] = []
+        self.overhead_ns = 0
+        self.has_stacks = False
+        self.left_out: Counter[str] = Counter()
+        self.rejected: Counter[str] = Counter()
+        self._threads: dict[tuple[int, int], int] = {(0, 0): 0}
+        self._thread_names: dict[tuple[int, int], str] = {}
+        self._collectives: dict[Collective, int] = {UNKNOWN_COLLECTIVE: 0}
+        # What takes the events of a category, as it is spelled.
+        self._takers: dict[Any, Callable[[Event], None]] = {}
+
+    def take(self, event: Event) -> None:
+        """
+        Take one event.
+
+        Raises:
+            RecordingError: There are too many.
+        """
+        try:
+            taker = self._takers.get(event.get("cat")) if event["ph"] == "X" else self._take_other
+            if taker is None:
+                taker = self._taker(event.get("cat"))
+            taker(event)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            self.rejected["events without what they need"] += 1
+
+    def threads(self) -> tuple[Thread, ...]:
+        """Return the threads by number."""
+        return tuple(Thread(*key, self._thread_names.get(key, "")) for key in self._threads)
+
+    def collectives(self) -> tuple[Collective, ...]:
+        """Return the collectives by number."""
+        return tuple(self._collectives)
+
+    def _taker(self, category: object) -> Callable[[Event], None]:
+        if type(category) is not str:
+            return self._leave_out
+        known = category.lower()
+        taker: Callable[[Event], None]
+        if (kind := _HOST.get(known)) is not None:
+            taker = self._host_taker(kind)
+        elif (work := _DEVICE.get(known)) is not None:
+            taker = self._device_taker(work)
+        elif known == "python_function":
+            taker = self._take_python
+        elif known == "gpu_user_annotation":
+            taker = self._take_device_step
+        elif known == "overhead":
+            taker = self._take_overhead
+        else:
+            return self._leave_out
+        self._takers[category] = taker
+        return taker
+
+    def _leave_out(self, event: Event) -> None:
+        name = str(event.get("cat"))
+        known = len(self.left_out) < _MAX_KINDS or name in self.left_out
+        self.left_out[clean(name) if known else "other events"] += 1
+
+    def _take_other(self, event: Event) -> None:
+        if event["ph"] == "M" and event.get("name") == "thread_name":
+            if len(self._thread_names) <= _MAX_THREADS:
+                name = clean(str(event["args"]["name"]))
+                self._thread_names[_integer(event["pid"]), _integer(event["tid"])] = name
+        elif event["ph"] not in _SILENT:
+            self.left_out[f"events of phase {clean(str(event['ph']))[:8]}"] += 1
+
+    def _host_taker(self, kind: HostWork) -> Callable[[Event], None]:
+        add, number, times, thread = self.host.add, self.names.number, self._times, self._thread
+        shape_number, taken = self.shapes.number, self.host.kinds
+        is_call = kind is HostWork.CALL
+        is_operation = kind is HostWork.OPERATION
+
+        def take(event: Event) -> None:
+            start_ns, duration_ns = times(event)
+            if duration_ns < 0:
+                return
+            correlation = shape = 0
+            if is_call:
+                correlation = _correlation(event.get("args"))
+            elif is_operation:
+                arguments = event.get("args")
+                if type(arguments) is dict and (dims := arguments.get("Input Dims")):
+                    shape = shape_number(f"{dims} {arguments.get('Input type', '')}")
+            name = number(event["name"])
+            add(kind, thread(event), start_ns, duration_ns, name, correlation, shape)
+            if len(taken) > MAX_ROWS:
+                raise _too_many()
+
+        return take
+
+    def _take_python(self, event: Event) -> None:
+        self.has_stacks = True
+        # Most are short: their time is looked at first.
+        if event["dur"] * _NS_PER_US < PYTHON_NS:
+            return
+        start_ns, duration_ns = self._times(event)
+        if duration_ns < 0:
+            return
+        # Of a method of an object, whichever object it is.
+        name = self.names.number(event["name"].partition(" at 0x")[0])
+        self.host.add(HostWork.PYTHON, self._thread(event), start_ns, duration_ns, name)
+        if len(self.host) > MAX_ROWS:
+            raise _too_many()
+
+    def _device_taker(self, kind: Work) -> Callable[[Event], None]:
+        add, number = self.activities.add, self.names.number
+
+        def take(event: Event) -> None:
+            start_ns, duration_ns = self._times(event)
+            if duration_ns < 0:
+                return
+            if start_ns == 0:
+                self.rejected["activities of a device at time 0"] += 1
+                return
+            arguments = event["args"]
+            device = _integer(arguments.get("device", event.get("pid", -1)))
+            add(
+                kind,
+                device if 0 <= device < _MAX_DEVICE else -1,
+                _stream(arguments, event),
+                start_ns,
+                duration_ns,
+                number(event["name"]),
+                correlation=_correlation(arguments),
+                size_bytes=_size(arguments.get("bytes", 0)),
+                collective=self._collective(arguments) if _COLLECTIVE in arguments else 0,
+                occupancy=_estimate(arguments.get("est. achieved occupancy %", -100)) / 100,
+                blocks=_estimate(arguments.get("blocks per SM", -1)),
+            )
+            if len(self.activities) > MAX_ROWS:
+                raise _too_many()
+
+        return take
+
+    def _take_device_step(self, event: Event) -> None:
+        if not event["name"].startswith(_STEP):
+            self.left_out["gpu_user_annotation"] += 1
+            return
+        start_ns, duration_ns = self._times(event)
+        device = _integer((event.get("args") or {}).get("device", event["pid"]))
+        if duration_ns >= 0 and len(self.device_steps) < _MAX_DEVICE_STEPS:
+            name = clean(event["name"])
+            self.device_steps.append(DeviceStep(device, name, start_ns, duration_ns))
+
+    def _take_overhead(self, event: Event) -> None:
+        self.overhead_ns += max(0, self._times(event)[1])
+
+    def _times(self, event: Event) -> tuple[int, int]:
+        """Return start and duration in nanoseconds; a duration of -1: they were rejected."""
+        start, duration = event["ts"], event["dur"]
+        try:
+            start_ns, duration_ns = round(start * _NS_PER_US), round(duration * _NS_PER_US)
+        except (TypeError, ValueError, OverflowError):
+            self.rejected["events whose times are no numbers"] += 1
+            return 0, -1
+        if not 0 <= start_ns <= _MAX_TIME_NS:
+            self.rejected["events at impossible times"] += 1
+            return 0, -1
+        if not 0 <= duration_ns <= _MAX_DURATION_NS:
+            self.rejected["events of impossible durations"] += 1
+            return 0, -1
+        return start_ns, duration_ns
+
+    def _thread(self, event: Event) -> int:
+        key = event["pid"], event["tid"]
+        number = self._threads.get(key)
+        return self._add_thread(key) if number is None else number
+
+    def _add_thread(self, key: tuple[object, object]) -> int:
+        known = _integer(key[0]), _integer(key[1])
+        if known not in self._threads and len(self._threads) <= _MAX_THREADS:
+            self._threads[known] = len(self._threads)
+        return self._threads.get(known, 0)
+
+    def _collective(self, arguments: Event) -> int:
+        name, dtype = str(arguments[_COLLECTIVE]), str(arguments.get("dtype", ""))
+        made = Collective(
+            clean(name),
+            clean(str(arguments.get("Process Group Name", ""))),
+            _integer(arguments.get("Seq", arguments.get("seq", -1))),
+            _size(arguments.get("In msg nelems", 0)) * _DTYPE_BYTES.get(dtype, 1),
+            _size(arguments.get("Group size", 0)),
+        )
+        number = self._collectives.get(made)
+        if number is None:
+            if len(self._collectives) >= _MAX_COLLECTIVES:
+                made = Collective(made.name, made.group, -1, 0, made.ranks)
+            number = self._collectives.setdefault(made, len(self._collectives))
+        return number
+
+
+# Flows and marks: how they lie says nothing that correlations do not.
+_SILENT = frozenset("MsftiIC")
+_MAX_KINDS = 100
+
+
+def _too_many() -> RecordingError:
+    return RecordingError(f"it has more than {MAX_ROWS:,} events", hint="profile fewer steps")
+
+
+def _integer(value: object) -> int:
+    """Return a number as it is written, -1 where none is; never too large for a column."""
+    if type(value) is str:
+        value = int(value) if value.isascii() and value.isdigit() and len(value) < 19 else -1  # noqa: PLR2004
+    return value if type(value) is int and abs(value) < 1 << 62 else -1
+
+
+def _correlation(arguments: object) -> int:
+    value = arguments.get("correlation", 0) if type(arguments) is dict else 0
+    return value if type(value) is int and 0 < value <= MAX_CORRELATION else 0
+
+
+def _stream(arguments: Event, event: Event) -> int:
+    value = arguments.get("stream")
+    if value is None:
+        # As in "stream 7", of old versions.
+        value = str(event.get("tid", "")).rpartition(" ")[2]
+    return _integer(value)
+
+
+def _size(value: object) -> int:
+    return value if type(value) is int and 0 <= value <= _MAX_SIZE else 0
+
+
+def _estimate(value: object) -> float:
+    return float(value) if type(value) in (int, float) and 0 <= value < 1e6 else -1.0  # type: ignore[operator, arg-type]  # noqa: PLR2004

@@ -1,0 +1,183 @@
+"""
+Finds the events in the text of a trace, of which any may be damaged.
+
+Each event is parsed by itself, out of a window that slides over the text. One that cannot be parsed
+costs itself only: reading goes on where the next begins, and the damage is counted by reason.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Mapping
+from typing import Any, Final
+
+from otel_gpu.errors import RecordingError
+from otel_gpu.importers.torch_trace.text import Text
+
+MAX_EVENT_CHARACTERS: Final = 1 << 20
+"""Of one event, and of one value beside the list of events."""
+
+MOST_EVENTS_CHARACTERS: Final = 1 << 16
+
+DAMAGED: Final = "events that are damaged"
+NOT_CLOSED: Final = "files that end early"
+GIVEN_UP: Final = "files that are read to their 10,000th damaged event only"
+MAX_DAMAGED: Final = 10_000
+
+# It matches always, if only nothing.
+_between: Callable[[str, int], re.Match[str]] = re.compile(r"[\s,]*").match  # type: ignore[assignment]
+_KEY = re.compile(r'[\s,]*"([^"\\]{0,256})"\s*:\s*')
+_EVENT = re.compile(r'\{\s*"ph"\s*:')
+_EVENTS = re.compile(r'"traceEvents"\s*:\s*\[')
+_BASE = re.compile(r'"baseTimeNanoseconds"\s*:\s*(\d{1,19})\b')
+# What a search may have seen the beginning of, at the end of the text.
+_OVERLAP = 256
+# Values beside the events, which a stranger's file could have any number of.
+_MAX_KEYS = 256
+
+
+class Scanner:
+    """
+    Reads a trace once.
+
+    Attributes:
+        head: The values beside the list of events; complete once the events were.
+        rejected: What could not be read, by reason.
+    """
+
+    def __init__(self, text: Text) -> None:
+        self._source = text
+        self._text = ""
+        self._at = 0
+        self._is_whole = False
+        self._scan = json.JSONDecoder(strict=False).raw_decode
+        self.head: dict[str, Any] = {}
+        self.rejected: Counter[str] = Counter()
+
+    def events(self) -> Iterator[Mapping[str, Any]]:
+        """
+        Yield the events.
+
+        Raises:
+            RecordingError: It is no trace.
+        """
+        if self._find_events():
+            yield from self._listed()
+            self._read_keys()
+        if self._source.problem:
+            self.rejected[f"files: {self._source.problem}"] += 1
+
+    def _listed(self) -> Iterator[Mapping[str, Any]]:
+        has_ended = False
+        while not has_ended:
+            self._fill()
+            has_ended = yield from self._window()
+
+    def _window(self) -> Generator[Mapping[str, Any], None, bool]:
+        """Yield the events that are whole in the text; returns whether the list has ended."""
+        text, at = self._text, self._at
+        scan, between = self._scan, _between
+        # Of what is left nearly every event is whole, or the file has ended.
+        safe = len(text) - (1 if self._is_whole else MOST_EVENTS_CHARACTERS)
+        while True:
+            at = self._at = between(text, at).end()
+            if at > safe:
+                self.rejected[NOT_CLOSED] += self._is_whole
+                return self._is_whole
+            if text[at] == "]":
+                self._at = at + 1
+                return True
+            try:
+                event, at = scan(text, at)
+            except (ValueError, RecursionError):
+                # It may be longer than most, and not be here as a whole.
+                return not (self._fill(MAX_EVENT_CHARACTERS) or self._resume())
+            if type(event) is dict:
+                yield event
+            else:
+                self.rejected["values that are no events"] += 1
+
+    def _resume(self) -> bool:
+        """Go to where the next event begins; False: there is none, or too much is damaged."""
+        is_last = not self._skip_to(_EVENT, self._at + 1)
+        self.rejected[NOT_CLOSED if is_last else DAMAGED] += 1
+        if self.rejected[DAMAGED] >= MAX_DAMAGED:
+            self.rejected[GIVEN_UP] += 1
+            return False
+        return not is_last
+
+    def _skip_to(self, pattern: re.Pattern[str], at: int) -> re.Match[str] | None:
+        while True:
+            if found := pattern.search(self._text, at):
+                self._at = found.start()
+                return found
+            if base := _BASE.search(self._text, max(0, at - 1)):
+                self.head.setdefault("baseTimeNanoseconds", int(base[1]))
+            if self._is_whole:
+                self._at = len(self._text)
+                return None
+            self._at = max(at, len(self._text) - _OVERLAP)
+            self._fill()
+            at = self._at
+
+    def _find_events(self) -> bool:
+        """Go to the first event; False: there is no list of them, only keys."""
+        self._fill()
+        self._at = _between(self._text, 0).end()
+        first = self._text[self._at : self._at + 1]
+        if first not in ("{", "["):
+            what = f"it begins with {first!r}" if first else "it is empty"
+            raise RecordingError(
+                f"no trace of torch.profiler: {what}",
+                hint="write one with torch.profiler.profile(...).export_chrome_trace(FILE)",
+            )
+        self._at += 1
+        if first == "[":
+            return True
+        if self._read_keys():
+            return True
+        raise RecordingError(
+            "no trace of torch.profiler: it has no traceEvents",
+            hint="write one with torch.profiler.profile(...).export_chrome_trace(FILE)",
+        )
+
+    def _read_keys(self) -> bool:
+        """Read values of keys; True: the next is the first event, and was not read yet."""
+        while True:
+            self._fill(MAX_EVENT_CHARACTERS)
+            found = _KEY.match(self._text, self._at)
+            if found is None:
+                if self._closes():
+                    return False
+            elif found[1] == "traceEvents" and self._text.startswith("[", found.end()):
+                self._at = found.end() + 1
+                return True
+            else:
+                try:
+                    value, self._at = self._scan(self._text, found.end())
+                except (ValueError, RecursionError):
+                    self.rejected["values beside the events"] += 1
+                else:
+                    if len(self.head) < _MAX_KEYS:
+                        self.head[found[1]] = value
+                    continue
+            if not (found := self._skip_to(_EVENTS, self._at)):
+                return False
+            self._at = found.end()
+            return True
+
+    def _closes(self) -> bool:
+        at = _between(self._text, self._at).end()
+        return at >= len(self._text) or self._text[at] in "}]"
+
+    def _fill(self, wanted: int = 0) -> bool:
+        """Have so many characters in the text, unless it ends before; False: it had them."""
+        wanted = wanted or MOST_EVENTS_CHARACTERS
+        if self._is_whole or len(self._text) - self._at >= wanted:
+            return False
+        while not self._is_whole and len(self._text) - self._at < wanted:
+            piece = self._source.read()
+            self._is_whole = not piece
+            self._text = self._text[self._at :] + piece
+            self._at = 0
+        return True
