@@ -37,6 +37,7 @@ VERBS: Mapping[str, str] = {
     "demo": "Run a program that is slow for a known cause, and explain it.",
     "doctor": "Say what this host allows, and what cannot be seen.",
     "explain": "Say what was slow, and why.",
+    "export": "Write a timeline for the Perfetto UI.",
     "import": "Explain and export a capture that another tool made.",
     "mcp": "Let an assistant investigate a capture, over the Model Context Protocol.",
     "parse": "Print a recording as text, one record per line.",
