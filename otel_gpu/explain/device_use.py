@@ -1,0 +1,157 @@
+"""How a program used one device: its time, its steps, why it was idle, and what bounds it."""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from otel_gpu.decode.device import DeviceModel, DeviceTrace
+from otel_gpu.explain.device_verdict import DeviceVerdict, find_device_verdict
+from otel_gpu.explain.idle_causes import Gap, Gaps, IdleCause, find_gaps
+from otel_gpu.explain.trace_health import Finding, Lost, examine_health, is_reliable
+from otel_gpu.ledger.collectives import Key, collectives_of
+from otel_gpu.ledger.device_steps import Step, counted, find_steps, host_spans
+from otel_gpu.ledger.device_time import Phases, timelines
+from otel_gpu.ledger.device_work import DeviceWork, find_work
+from otel_gpu.ledger.host_time import HostTime
+from otel_gpu.ledger.kernel_kinds import kinds_of
+from otel_gpu.ledger.launches import NO_ROW, Launches, link, measure, without_work
+
+MAX_GAPS: Final = 50
+"""Of a device, the longest ones, which are named one by one."""
+
+# Copies and fills of nothing leave no trace on a device.
+_LAUNCH = re.compile(r"(?:cuda|cu|hip)\w*Launch(?!Host)\w*")
+_GRAPH = re.compile(r"(?:cuda|cu|hip)GraphLaunch\w*")
+_NO_MODEL = DeviceModel("")
+
+
+class IdlePlace(NamedTuple):
+    """What the thread did that a device waited for, and the function of Python that did it."""
+
+    cause: IdleCause
+    name: str
+    python: str
+
+
+class NamedGap(NamedTuple):
+    """One long gap."""
+
+    start_ns: int
+    duration_ns: int
+    place: IdlePlace
+
+
+class DeviceUse(NamedTuple):
+    """
+    How one program used one device.
+
+    Attributes:
+        phases: Of the whole window.
+        steps: All of them; those that are set aside say why.
+        idle_ns: By cause; all of them are the idle time of ``phases``.
+        places: What was waited for, the longest first.
+        gaps: The longest ones.
+        collectives: What it did together with other ranks, and how long that took.
+    """
+
+    trace: DeviceTrace
+    device: int
+    model: DeviceModel
+    start_ns: int
+    phases: Phases
+    steps: tuple[Step, ...]
+    idle_ns: Mapping[IdleCause, int]
+    places: tuple[tuple[IdlePlace, int], ...]
+    gaps: tuple[NamedGap, ...]
+    launches: Launches
+    work: DeviceWork
+    health: tuple[Finding, ...]
+    verdict: DeviceVerdict
+    collectives: Mapping[Key, int]
+
+    @property
+    def is_reliable(self) -> bool:
+        """Whether causes of idle time can be believed."""
+        return is_reliable(self.health)
+
+
+def examine(trace: DeviceTrace) -> tuple[DeviceUse, ...]:
+    """Return how a program used each of its devices, by their numbers."""
+    links = link(trace)
+    kinds = kinds_of(trace.names, trace.activities)
+    lost, lost_rows = _lost(trace)
+    host = host_spans(trace)
+    host_time = HostTime(trace)
+    found: list[DeviceUse] = []
+    lines = list(timelines(trace, links, kinds))
+    for timeline in lines:
+        gaps = find_gaps(trace, timeline, links, lost_rows, host_time)
+        idle_ns = gaps.by_cause()
+        phases = timeline.phases(timeline.start_ns, timeline.end_ns)
+        steps = find_steps(trace, timeline, links, host)
+        launches = measure(trace, timeline.rows, links)
+        health = examine_health(
+            trace,
+            timeline,
+            launches=launches,
+            lost=lost,
+            idle_ns=idle_ns,
+            steps=len(counted(steps)),
+            devices=len(lines),
+        )
+        found.append(
+            DeviceUse(
+                trace,
+                timeline.device,
+                trace.models.get(timeline.device, _NO_MODEL),
+                timeline.start_ns,
+                phases,
+                steps,
+                idle_ns,
+                *_places(trace, gaps),
+                launches,
+                find_work(trace, timeline, links, kinds, host_time),
+                health,
+                find_device_verdict(phases, idle_ns, is_reliable=is_reliable(health)),
+                collectives_of(trace, timeline, kinds),
+            )
+        )
+    return tuple(found)
+
+
+def _lost(trace: DeviceTrace) -> tuple[Lost, Sequence[int]]:
+    launching = [_LAUNCH.fullmatch(name) is not None for name in trace.names]
+    is_graph = [_GRAPH.fullmatch(name) is not None for name in trace.names]
+    rows = without_work(trace, launching)
+    graphs = sum(is_graph[trace.host.names[row]] for row in rows)
+    calls = sum(launching[name] for name in trace.host.names)
+    return Lost(len(rows) - graphs, graphs, calls), rows
+
+
+def _places(
+    trace: DeviceTrace, gaps: Gaps
+) -> tuple[tuple[tuple[IdlePlace, int], ...], tuple[NamedGap, ...]]:
+    totals: Counter[IdlePlace] = Counter()
+    longest: list[Gap] = []
+    for gap in gaps:
+        totals[_place(trace, gap)] += gap.duration_ns
+        longest.append(gap)
+        if len(longest) >= 2 * MAX_GAPS:
+            longest = _longest(longest)
+    named = tuple(
+        NamedGap(gap.start_ns, gap.duration_ns, _place(trace, gap)) for gap in _longest(longest)
+    )
+    return tuple(totals.most_common()), named
+
+
+def _longest(gaps: Sequence[Gap]) -> list[Gap]:
+    return sorted(gaps, key=lambda gap: (-gap.duration_ns, gap.start_ns))[:MAX_GAPS]
+
+
+def _place(trace: DeviceTrace, gap: Gap) -> IdlePlace:
+    return IdlePlace(gap.cause, _name(trace, gap.named), _name(trace, gap.python))
+
+
+def _name(trace: DeviceTrace, row: int) -> str:
+    return "" if row == NO_ROW else trace.names[trace.host.names[row]]

@@ -1,0 +1,129 @@
+"""What is wrong with a trace, before anything is concluded of it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from otel_gpu.decode.device import DeviceTrace
+from otel_gpu.explain.idle_causes import IdleCause
+from otel_gpu.ledger.device_time import Timeline
+from otel_gpu.ledger.launches import Launches
+
+UNRELIABLE: Final = 0.05
+"""The share of launches, events or activities from which on idle time is not to be believed."""
+UNEXPLAINED: Final = 0.1
+"""The share of a window, likewise, of gaps whose end was launched by nobody that was recorded."""
+
+_WHOLE_STEPS = 2
+_EARLY = 0.01
+
+
+class Fault(StrEnum):
+    """What can be wrong."""
+
+    REJECTED = "rejected"
+    LAUNCHED_BEFORE = "launched_before"
+    LOST_LAUNCHES = "lost_launches"
+    LOST_GRAPHS = "lost_graphs"
+    UNEXPLAINED_IDLE = "unexplained_idle"
+    NO_LAUNCHES = "no_launches"
+    OVERLAPPING = "overlapping"
+    CLOCKS = "clocks"
+    STACKS = "stacks"
+    OVERHEAD = "overhead"
+    FEW_STEPS = "few_steps"
+    NO_STEPS = "no_steps"
+    SEVERAL_DEVICES = "several_devices"
+
+
+class Finding(NamedTuple):
+    """
+    One thing that is wrong: how often or how long, and of how much.
+
+    ``is_fatal``: no cause of idle time and no verdict is to be believed.
+    """
+
+    fault: Fault
+    amount: int
+    whole: int
+    is_fatal: bool = False
+
+    @property
+    def share(self) -> float:
+        """Its share of the whole."""
+        return self.amount / self.whole if self.whole else 0.0
+
+
+class Lost(NamedTuple):
+    """Calls of which nothing was recorded that they launched, and how many launched anything."""
+
+    launches: int
+    graphs: int
+    calls: int
+
+
+def examine_health(
+    trace: DeviceTrace,
+    timeline: Timeline,
+    *,
+    launches: Launches,
+    lost: Lost,
+    idle_ns: Mapping[IdleCause, int],
+    steps: int,
+    devices: int,
+) -> tuple[Finding, ...]:
+    """Return what is wrong with what a trace says of one device; what is fatal comes first."""
+    found = [
+        *_of_file(trace, devices),
+        *_of_launches(timeline, launches, lost, idle_ns),
+        *_of_steps(steps),
+    ]
+    return tuple(sorted(found, key=lambda one: not one.is_fatal))
+
+
+def _of_file(trace: DeviceTrace, devices: int) -> Iterator[Finding]:
+    rejected = sum(trace.rejected.values())
+    read = len(trace.activities) + len(trace.host)
+    if rejected:
+        is_fatal = rejected > UNRELIABLE * (rejected + read)
+        yield Finding(Fault.REJECTED, rejected, rejected + read, is_fatal)
+    if trace.has_stacks:
+        yield Finding(Fault.STACKS, 1, 1)
+    if trace.overhead_ns:
+        yield Finding(Fault.OVERHEAD, trace.overhead_ns, 0)
+    if devices > 1:
+        yield Finding(Fault.SEVERAL_DEVICES, devices, devices)
+
+
+def _of_launches(
+    timeline: Timeline, launches: Launches, lost: Lost, idle_ns: Mapping[IdleCause, int]
+) -> Iterator[Finding]:
+    activities, window_ns = len(timeline.rows), max(1, timeline.end_ns - timeline.start_ns)
+    if timeline.left_out:
+        yield Finding(Fault.LAUNCHED_BEFORE, timeline.left_out, timeline.left_out + activities)
+    if lost.graphs:
+        yield Finding(Fault.LOST_GRAPHS, lost.graphs, lost.calls, is_fatal=True)
+    if lost.launches:
+        is_fatal = lost.launches > UNRELIABLE * lost.calls
+        yield Finding(Fault.LOST_LAUNCHES, lost.launches, lost.calls, is_fatal)
+    if not launches.linked:
+        yield Finding(Fault.NO_LAUNCHES, activities, activities, is_fatal=True)
+    unexplained_ns = idle_ns.get(IdleCause.NOT_RECORDED, 0) + idle_ns.get(IdleCause.NO_LAUNCH, 0)
+    if launches.linked and unexplained_ns > UNEXPLAINED * window_ns:
+        yield Finding(Fault.UNEXPLAINED_IDLE, unexplained_ns, window_ns, is_fatal=True)
+    if timeline.overlapping:
+        yield Finding(Fault.OVERLAPPING, timeline.overlapping, activities)
+    if launches.early > _EARLY * launches.linked:
+        yield Finding(Fault.CLOCKS, launches.early, launches.linked)
+
+
+def _of_steps(steps: int) -> Iterator[Finding]:
+    if not steps:
+        yield Finding(Fault.NO_STEPS, 0, 0)
+    elif steps < _WHOLE_STEPS:
+        yield Finding(Fault.FEW_STEPS, steps, _WHOLE_STEPS)
+
+
+def is_reliable(findings: Sequence[Finding]) -> bool:
+    """Say whether causes of idle time and a verdict can be believed."""
+    return not any(one.is_fatal for one in findings)

@@ -1,0 +1,197 @@
+"""
+The steps of a program, and where the time of each went.
+
+A step is what the program or its profiler calls one. It is never guessed from gaps. It ends when
+the host and what it launched on the device have ended, so that the time of steps that overlap on
+the device is divided among them.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from statistics import median
+from typing import Final, NamedTuple
+
+from otel_gpu.decode.device import DeviceTrace, HostWork
+from otel_gpu.ledger.device_time import Phases, Timeline
+from otel_gpu.ledger.launches import NO_ROW
+from otel_gpu.ledger.spans import Spans, union
+
+MAX_STEPS: Final = 10_000
+
+PROFILER_STEP: Final = re.compile(r"ProfilerStep#?\d*")
+LOADER: Final = re.compile(r"enumerate\(DataLoader\)|DataLoaderIter\.__next__")
+
+# Of a window, which the stretches of one name have to fill if they are to be steps.
+_TILED = 0.8
+_FEWEST = 3
+_NUMBER = re.compile(r"[#\s]*\d+$")
+# A step whose work was cut off by the end, and one that did more than others at the front.
+_CUT_OFF, _WARM_UP = 0.8, 1.5
+
+
+class Step(NamedTuple):
+    """
+    One step.
+
+    Attributes:
+        host_ns: How long the host says that it took.
+        parts: Its time by who had it, each stretch counted once: kernel, communication, copy, fill, call, data_loader,
+            operation, other; the first of these that was going on.
+        set_aside: Why it does not count in medians; empty: it does.
+    """
+
+    name: str
+    start_ns: int
+    end_ns: int
+    host_ns: int
+    phases: Phases
+    parts: dict[str, int]
+    set_aside: str = ""
+
+    @property
+    def duration_ns(self) -> int:
+        """How long it took."""
+        return self.end_ns - self.start_ns
+
+
+class HostSpans(NamedTuple):
+    """When any thread of the host was in a call, a data loader or an operation."""
+
+    calls: Spans
+    loader: Spans
+    operations: Spans
+
+
+def host_spans(trace: DeviceTrace) -> HostSpans:
+    """Return what the host did, by kind."""
+    host = trace.host
+    is_loader = [LOADER.search(name) is not None for name in trace.names]
+    is_step = [PROFILER_STEP.fullmatch(name) is not None for name in trace.names]
+    rows: tuple[list[int], list[int], list[int]] = ([], [], [])
+    for row, (name, kind) in enumerate(zip(host.names, host.kinds, strict=True)):
+        if kind == HostWork.CALL:
+            rows[0].append(row)
+        elif is_loader[name]:
+            rows[1].append(row)
+        elif kind == HostWork.OPERATION and not is_step[name]:
+            rows[2].append(row)
+    return HostSpans(*(_union_of(trace, chosen) for chosen in rows))
+
+
+def find_steps(
+    trace: DeviceTrace, timeline: Timeline, links: Sequence[int], host: HostSpans
+) -> tuple[Step, ...]:
+    """Return the steps in order; none: nobody says where they are."""
+    named = _named_steps(trace) or _tiling(trace, timeline)
+    ends_ns = _work_ends(trace, timeline, links, named)
+    steps: list[Step] = []
+    reached_ns = 0
+    for row, end_ns in zip(named, ends_ns, strict=True):
+        start_ns = max(reached_ns, trace.host.starts_ns[row])
+        host_ns = trace.host.durations_ns[row]
+        reached_ns = max(end_ns, trace.host.starts_ns[row] + host_ns, start_ns)
+        phases = timeline.phases(start_ns, reached_ns)
+        parts = _parts(timeline, host, start_ns, reached_ns)
+        name = trace.names[trace.host.names[row]]
+        steps.append(Step(name, start_ns, reached_ns, host_ns, phases, parts))
+    return tuple(_judged(steps))
+
+
+def counted(steps: Sequence[Step]) -> list[Step]:
+    """Return the steps that count."""
+    return [step for step in steps if not step.set_aside]
+
+
+def _named_steps(trace: DeviceTrace) -> list[int]:
+    is_step = [PROFILER_STEP.fullmatch(name) is not None for name in trace.names]
+    return _in_order(trace, [row for row, name in enumerate(trace.host.names) if is_step[name]])
+
+
+def _in_order(trace: DeviceTrace, rows: Sequence[int]) -> list[int]:
+    """Return rows by start, without those that begin before another one has ended."""
+    host, kept = trace.host, list[int]()
+    reached_ns = -1
+    for row in sorted(rows, key=host.starts_ns.__getitem__)[:MAX_STEPS]:
+        if host.starts_ns[row] >= reached_ns:
+            kept.append(row)
+            reached_ns = host.starts_ns[row] + host.durations_ns[row]
+    return kept
+
+
+def _tiling(trace: DeviceTrace, timeline: Timeline) -> list[int]:
+    """Return stretches that the program names alike and that fill the window."""
+    host = trace.host
+    rows: dict[tuple[int, str], list[int]] = {}
+    for row, kind in enumerate(host.kinds):
+        if kind == HostWork.ANNOTATION and (name := trace.names[host.names[row]]):
+            rows.setdefault((host.threads[row], _NUMBER.sub("", name)), []).append(row)
+    window_ns = timeline.end_ns - timeline.start_ns
+    found: list[list[int]] = []
+    for members in rows.values():
+        kept = _in_order(trace, members)
+        filled_ns = sum(host.durations_ns[row] for row in kept)
+        if len(kept) >= _FEWEST and filled_ns >= window_ns * _TILED:
+            found.append(kept)
+    return min(found, key=len, default=[])
+
+
+def _work_ends(
+    trace: DeviceTrace, timeline: Timeline, links: Sequence[int], steps: Sequence[int]
+) -> list[int]:
+    """Return when the last work ended that each step launched; 0: it launched nothing."""
+    host, activities = trace.host, trace.activities
+    launched = sorted(
+        (host.starts_ns[links[row]], activities.starts_ns[row] + activities.durations_ns[row])
+        for row in timeline.rows
+        if links[row] != NO_ROW
+    )
+    ends_ns, at = [], 0
+    for step in steps:
+        start_ns = host.starts_ns[step]
+        end_ns = start_ns + host.durations_ns[step]
+        last_ns = 0
+        while at < len(launched) and launched[at][0] < end_ns:
+            if launched[at][0] >= start_ns:
+                last_ns = max(last_ns, launched[at][1])
+            at += 1
+        ends_ns.append(last_ns)
+    return ends_ns
+
+
+def _parts(timeline: Timeline, host: HostSpans, start_ns: int, end_ns: int) -> dict[str, int]:
+    taken, parts = Spans(), dict[str, int]()
+    ranked = {
+        "kernel": timeline.kernels,
+        "communication": timeline.communication,
+        "copy": timeline.copies,
+        "fill": timeline.fills,
+        "call": host.calls,
+        "data_loader": host.loader,
+        "operation": host.operations,
+    }
+    for name, spans in ranked.items():
+        here = spans.within(start_ns, end_ns)
+        parts[name] = here.minus(taken).length_ns
+        taken = taken.join(here)
+    parts["other"] = end_ns - start_ns - taken.length_ns
+    return parts
+
+
+def _judged(steps: Sequence[Step]) -> Iterator[Step]:
+    work_ns = [step.phases.window_ns - step.phases.idle_ns for step in steps]
+    usual_ns = median(step.duration_ns for step in steps) if len(steps) >= _FEWEST else 0
+    is_front = True
+    for at, step in enumerate(steps):
+        is_front = is_front and bool(usual_ns) and step.duration_ns > _WARM_UP * usual_ns
+        if is_front:
+            yield step._replace(set_aside="warm-up: it took more than 1.5 times the median")
+        elif at and at == len(steps) - 1 and work_ns[at] < _CUT_OFF * work_ns[at - 1]:
+            yield step._replace(set_aside="cut off: it has less than 80 % of the work of the last")
+        else:
+            yield step
+
+
+def _union_of(trace: DeviceTrace, rows: list[int]) -> Spans:
+    starts_ns, durations_ns = trace.host.starts_ns, trace.host.durations_ns
+    rows.sort(key=starts_ns.__getitem__)
+    return union((starts_ns[row], starts_ns[row] + durations_ns[row]) for row in rows)

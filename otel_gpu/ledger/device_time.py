@@ -1,0 +1,198 @@
+"""
+Where the time of a device went: computing, exposed communication, exposed copies, idle.
+
+Time of a device is a union: what two streams do at once counts once. Work is exposed while nothing
+that ranks before it is done: first computing, then communication, then copies. So the four parts
+are all of a window, to the nanosecond. Fills (memset) count as computing.
+"""
+
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from otel_gpu.decode.device import DeviceActivities, DeviceTrace
+from otel_gpu.ledger.kernel_kinds import KernelKind, copy_way
+from otel_gpu.ledger.launches import NO_ROW
+from otel_gpu.ledger.spans import Spans, stretch, union
+
+WITHIN_DEVICE: Final = "DtoD"
+TO_DEVICE: Final = "HtoD"
+
+# Of a window: work of before that would not change what is said of it.
+_NEGLIGIBLE = 0.01
+
+
+class Phases(NamedTuple):
+    """
+    Time of one device in a window.
+
+    ``compute + exposed_communication + exposed_copy + idle`` is the window. Of exposed copies,
+    ``exposed_load_ns`` came from the host.
+    """
+
+    window_ns: int
+    compute_ns: int
+    communication_ns: int
+    copy_ns: int
+    exposed_communication_ns: int
+    exposed_copy_ns: int
+    exposed_load_ns: int
+    idle_ns: int
+
+    @property
+    def overlap(self) -> float | None:
+        """The share of communication during which the device computed; None: there was none."""
+        if not self.communication_ns:
+            return None
+        return 1 - self.exposed_communication_ns / self.communication_ns
+
+
+class Timeline(NamedTuple):
+    """
+    What one device did in its window, from its first to its last activity.
+
+    Attributes:
+        rows: Its activities in order of their starts.
+        left_out: Activities before the window: they were launched before anything was recorded.
+            Less than a hundredth of the window counts.
+        overlapping: Activities that begin before another one of their stream ends.
+        kernels: Kernels that compute; with ``fills``, which are no kernels, ``compute``.
+        loads: Copies from the host.
+    """
+
+    device: int
+    rows: "array[int]"
+    left_out: int
+    overlapping: int
+    start_ns: int
+    end_ns: int
+    kernels: Spans
+    fills: Spans
+    compute: Spans
+    communication: Spans
+    copies: Spans
+    loads: Spans
+    busy: Spans
+
+    def phases(self, start_ns: int, end_ns: int) -> Phases:
+        """Return where the time of a stretch went."""
+        compute, communication, copies, loads, busy = (
+            spans.within(start_ns, end_ns)
+            for spans in (self.compute, self.communication, self.copies, self.loads, self.busy)
+        )
+        window_ns = end_ns - start_ns
+        exposed_copies = copies.minus(compute).minus(communication)
+        return Phases(
+            window_ns,
+            compute.length_ns,
+            communication.length_ns,
+            copies.length_ns,
+            communication.minus(compute).length_ns,
+            exposed_copies.length_ns,
+            loads.minus(compute).minus(communication).length_ns,
+            window_ns - busy.length_ns,
+        )
+
+    def gaps(self) -> Spans:
+        """Return when it did nothing."""
+        return stretch(self.start_ns, self.end_ns).minus(self.busy)
+
+
+def timelines(
+    trace: DeviceTrace, links: Sequence[int], kinds: Sequence[KernelKind]
+) -> Iterator[Timeline]:
+    """
+    Yield what each device did, by its number.
+
+    Args:
+        trace: Of one process.
+        links: By activity, the call that enqueued it.
+        kinds: By name, what such work is.
+    """
+    activities = trace.activities
+    classes = [_class_of(name, kind) for name, kind in zip(trace.names, kinds, strict=True)]
+    for device in sorted(set(activities.devices)):
+        rows = _ordered(activities, device)
+        first = _first_recorded(activities, rows, links)
+        kept = array("i", rows[first:])
+        of = {one: _spans(activities, kept, classes, one) for one in _Class}
+        busy = _spans(activities, kept, classes)
+        yield Timeline(
+            device,
+            kept,
+            first,
+            _overlapping(activities, kept),
+            busy.starts_ns[0] if busy else activities.starts_ns[kept[0]],
+            busy.ends_ns[-1] if busy else activities.starts_ns[kept[0]],
+            of[_Class.KERNEL],
+            of[_Class.FILL],
+            of[_Class.KERNEL].join(of[_Class.FILL]),
+            of[_Class.COMMUNICATION],
+            of[_Class.COPY].join(of[_Class.MOVE], of[_Class.LOAD]),
+            of[_Class.LOAD],
+            busy,
+        )
+
+
+class _Class(IntEnum):
+    KERNEL = 0
+    FILL = 1
+    COMMUNICATION = 2
+    COPY = 3
+    MOVE = 4
+    LOAD = 5
+
+
+_OF_WAY = {WITHIN_DEVICE: _Class.MOVE, TO_DEVICE: _Class.LOAD}
+
+
+def _class_of(name: str, kind: KernelKind) -> _Class:
+    if kind is KernelKind.COMMUNICATION:
+        return _Class.COMMUNICATION
+    if kind is KernelKind.COPY:
+        return _OF_WAY.get(copy_way(name), _Class.COPY)
+    return _Class.FILL if kind is KernelKind.FILL and "memset" in name.lower() else _Class.KERNEL
+
+
+def _spans(
+    activities: DeviceActivities,
+    rows: Iterable[int],
+    classes: Sequence[_Class],
+    wanted: _Class | None = None,
+) -> Spans:
+    """Return when work of one class was done; None: of any."""
+    starts_ns, durations_ns = activities.starts_ns, activities.durations_ns
+    names, collectives = activities.names, activities.collectives
+    communicates = wanted is _Class.COMMUNICATION
+    return union(
+        (starts_ns[row], starts_ns[row] + durations_ns[row])
+        for row in rows
+        if wanted is None
+        # Who recorded a collective says so, whatever its kernel is called.
+        or (communicates if collectives[row] else classes[names[row]] is wanted)
+    )
+
+
+def _ordered(activities: DeviceActivities, device: int) -> list[int]:
+    rows = [row for row, number in enumerate(activities.devices) if number == device]
+    return sorted(rows, key=activities.starts_ns.__getitem__)
+
+
+def _first_recorded(activities: DeviceActivities, rows: Sequence[int], links: Sequence[int]) -> int:
+    """Return where the activities begin whose calls were recorded; 0: at once, or nowhere."""
+    first = next((at for at, row in enumerate(rows) if links[row] != NO_ROW), 0)
+    starts_ns = activities.starts_ns
+    before_ns = starts_ns[rows[first]] - starts_ns[rows[0]]
+    whole_ns = starts_ns[rows[-1]] - starts_ns[rows[0]]
+    return first if before_ns > whole_ns * _NEGLIGIBLE else 0
+
+
+def _overlapping(activities: DeviceActivities, rows: Iterable[int]) -> int:
+    ends_ns: dict[int, int] = {}
+    count = 0
+    for row in rows:
+        stream, start_ns = activities.streams[row], activities.starts_ns[row]
+        count += start_ns < ends_ns.get(stream, start_ns)
+        ends_ns[stream] = start_ns + activities.durations_ns[row]
+    return count

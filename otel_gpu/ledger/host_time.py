@@ -1,0 +1,199 @@
+"""
+What a thread of the host did at each moment, of calls that lie in each other.
+
+``walk`` goes through the time of one thread and says which call was the innermost, and what the
+thread did by all of those around it: an operator inside a data loader is the data loader's.
+"""
+
+import re
+from array import array
+from collections.abc import Iterator, Sequence
+from enum import IntEnum, IntFlag
+from typing import Final, NamedTuple
+
+from otel_gpu.decode.device import DeviceTrace, HostWork
+from otel_gpu.ledger.device_steps import LOADER, PROFILER_STEP
+from otel_gpu.ledger.launches import NO_ROW
+
+
+class Doing(IntEnum):
+    """What a thread does; of calls in each other, the greatest holds."""
+
+    NOTHING = 0
+    PYTHON = 1
+    OPERATION = 2
+    ALLOCATOR = 3
+    SYNCHRONIZE = 4
+    LOADER = 5
+
+
+class Inside(IntFlag):
+    """In which regions a call was made."""
+
+    NOWHERE = 0
+    BACKWARD = 1
+    OPTIMIZER = 2
+    ZERO_GRAD = 4
+    CHECKPOINT = 8
+    ATTENTION = 16
+    CAST = 32
+    LOADER = 64
+
+
+class Segment(NamedTuple):
+    """
+    A stretch in which one call was the innermost.
+
+    ``named`` is the call that says what the thread did, and ``python`` the innermost function of
+    Python around it; ``NO_ROW``: there is none.
+    """
+
+    start_ns: int
+    end_ns: int
+    doing: Doing
+    named: int
+    python: int
+
+
+class HostTime:
+    """
+    What is known of each row of the host, when threads were walked through.
+
+    Attributes:
+        self_ns: Its time without that of calls in it.
+        owners: The innermost operation around it, or it itself; ``NO_ROW``: none.
+        inside: ``Inside``.
+    """
+
+    def __init__(self, trace: DeviceTrace) -> None:
+        count = len(trace.host)
+        self.self_ns = array("q", bytes(8 * count))
+        self.owners = array("i", (NO_ROW,)) * count
+        self.inside = bytearray(count)
+        self._trace = trace
+        self._doings = [_doing(name) for name in trace.names]
+        self._regions = [_region(name) for name in trace.names]
+        # Names that mark time, and do nothing.
+        self._marks = [
+            not name or PROFILER_STEP.fullmatch(name) is not None for name in trace.names
+        ]
+        self._rows = _by_thread(trace)
+
+    @property
+    def threads(self) -> Sequence[int]:
+        """The threads that did anything."""
+        return sorted(self._rows)
+
+    def walk(self, thread: int) -> Iterator[Segment]:
+        """Yield what a thread did, in order; not the time in which it did nothing."""
+        starts_ns, durations_ns = self._trace.host.starts_ns, self._trace.host.durations_ns
+        stack: list[_Open] = []
+        at_ns = 0
+        for row in self._rows.get(thread, ()):
+            start_ns = starts_ns[row]
+            while stack and stack[-1][0] <= start_ns:
+                last = stack.pop()
+                if last[0] > at_ns:
+                    yield self._segment(last, at_ns, last[0])
+                    at_ns = last[0]
+            end_ns = start_ns + durations_ns[row]
+            if stack:
+                top = stack[-1]
+                if start_ns > at_ns:
+                    yield self._segment(top, at_ns, start_ns)
+                # Rounding may let it end after what it lies in.
+                end_ns = min(end_ns, top[0])
+            else:
+                top = _NOTHING
+            at_ns = max(at_ns, start_ns)
+            stack.append(self._open(row, end_ns, top))
+        while stack:
+            last = stack.pop()
+            if last[0] > at_ns:
+                yield self._segment(last, at_ns, last[0])
+                at_ns = last[0]
+
+    def _segment(self, inner: "_Open", start_ns: int, end_ns: int) -> Segment:
+        self.self_ns[inner[1]] += end_ns - start_ns
+        return Segment(start_ns, end_ns, inner[2], inner[3], inner[4])
+
+    def _open(self, row: int, end_ns: int, around: "_Open") -> "_Open":
+        _, _, doing, named, python, owner, inside = around
+        name, kind = self._trace.host.names[row], self._trace.host.kinds[row]
+        if not self._marks[name]:
+            if kind == HostWork.PYTHON:
+                python, own = row, Doing.PYTHON
+            else:
+                own = self._doings[name]
+                inside |= self._regions[name]
+                if kind == HostWork.OPERATION:
+                    owner = row
+            # Of one region the outermost call names it, but of operations the innermost, and of
+            # those rather the operator than the call that it makes.
+            is_finer = own == doing <= Doing.OPERATION
+            if own > doing or (is_finer and kind != HostWork.CALL):
+                doing, named = own, row
+        self.owners[row], self.inside[row] = owner, inside
+        return end_ns, row, doing, named, python, owner, inside
+
+
+# Of a call that is open: its end, its row, what the thread does, who says so, the function of
+# Python, the operation, and the regions.
+_Open = tuple[int, int, Doing, int, int, int, int]
+_NOTHING: Final[_Open] = (0, NO_ROW, Doing.NOTHING, NO_ROW, NO_ROW, NO_ROW, 0)
+
+_SYNCHRONIZES: Final = re.compile(
+    r"(?:cuda|hip)(?:Device|Stream|Event)Synchronize|(?:cu|hip)(?:Ctx|Stream|Event)Synchronize"
+    r"|(?:cuda|hip)Memcpy|hipMemcpyWithStream|aten::(?:item|_local_scalar_dense|nonzero)"
+)
+_ALLOCATES: Final = re.compile(
+    r"(?:cuda|hip)(?:Malloc|Free|HostAlloc|HostRegister|HostUnregister|HostFree)\w*"
+    r"|cuMem(?:Alloc|Free|Create|Map|Unmap|Release|AddressReserve|AddressFree|SetAccess)\w*"
+)
+_REGIONS: Final = (
+    (Inside.BACKWARD, re.compile(r"autograd::engine|Backward\d*$")),
+    (Inside.OPTIMIZER, re.compile(r"Optimizer\.step")),
+    (Inside.ZERO_GRAD, re.compile(r"Optimizer\.zero_grad")),
+    (Inside.CHECKPOINT, re.compile(r"CheckpointFunctionBackward|torch/utils/checkpoint")),
+    (Inside.ATTENTION, re.compile(r"aten::scaled_dot_product_attention")),
+    (Inside.CAST, re.compile(r"aten::(?:to|_to_copy)$")),
+    (Inside.LOADER, LOADER),
+)
+
+
+def _doing(name: str) -> Doing:
+    if LOADER.search(name):
+        return Doing.LOADER
+    if _SYNCHRONIZES.fullmatch(name):
+        return Doing.SYNCHRONIZE
+    return Doing.ALLOCATOR if _ALLOCATES.fullmatch(name) else Doing.OPERATION
+
+
+def _region(name: str) -> int:
+    return sum(flag for flag, pattern in _REGIONS if pattern.search(name))
+
+
+def _by_thread(trace: DeviceTrace) -> dict[int, "array[int]"]:
+    """Return the rows of each thread by start; of what begins at once, the longest first."""
+    host, threads = trace.host, dict[int, "array[int]"]()
+    for row, thread in enumerate(host.threads):
+        rows = threads.get(thread)
+        if rows is None:
+            rows = threads[thread] = array("I")
+        rows.append(row)
+    for thread, rows in threads.items():
+        threads[thread] = array("I", sorted(rows, key=host.starts_ns.__getitem__))
+        _longest_first(trace, threads[thread])
+    return threads
+
+
+def _longest_first(trace: DeviceTrace, rows: "array[int]") -> None:
+    starts_ns, durations_ns = trace.host.starts_ns, trace.host.durations_ns
+    first = 0
+    for at in range(1, len(rows) + 1):
+        if at < len(rows) and starts_ns[rows[at]] == starts_ns[rows[first]]:
+            continue
+        if at - first > 1:
+            same = sorted(rows[first:at], key=lambda row: -durations_ns[row])
+            rows[first:at] = array("I", same)
+        first = at

@@ -1,0 +1,115 @@
+"""Which call enqueued what a device did, how long that took, and what waited meanwhile."""
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Sequence
+from heapq import merge
+from typing import Final, NamedTuple
+
+from otel_gpu.decode.device import DeviceTrace, HostWork
+
+NO_ROW: Final = -1
+QUEUE_LIMIT: Final = 1_024
+"""Launches that a stream of CUDA holds; one more waits in its call."""
+
+
+class Launches(NamedTuple):
+    """
+    What calls enqueued.
+
+    Attributes:
+        delays_ns: From the end of the call to the start of the work, of the work in order.
+        early: Work that seems to begin before its call does: the clocks do not agree.
+        shorter: Kernels that took less time than the call that launched them.
+        most_queued: The longest queue of a stream.
+        full_ns: How long the queue of any stream was full.
+    """
+
+    linked: int
+    delays_ns: "array[int]"
+    early: int
+    shorter: int
+    most_queued: int
+    full_ns: int
+
+    @property
+    def median_delay_ns(self) -> int | None:
+        """The delay of the one in the middle; None: there are none."""
+        return sorted(self.delays_ns)[len(self.delays_ns) // 2] if self.delays_ns else None
+
+
+def link(trace: DeviceTrace) -> "array[int]":
+    """Return the row of the call that enqueued each activity; ``NO_ROW``: it is not known."""
+    host, activities = trace.host, trace.activities
+    calls = {
+        correlation: row
+        for row, (correlation, kind) in enumerate(zip(host.correlations, host.kinds, strict=True))
+        if correlation and kind == HostWork.CALL
+    }
+    return array("i", (calls.get(one, NO_ROW) for one in activities.correlations))
+
+
+def without_work(trace: DeviceTrace, launching: Sequence[bool]) -> "array[int]":
+    """
+    Return the rows of calls of which nothing was recorded that they enqueued.
+
+    Args:
+        trace: Which.
+        launching: Of each name, whether calls of it launch something.
+    """
+    host = trace.host
+    done = set(trace.activities.correlations)
+    return array(
+        "i",
+        (
+            row
+            for row, (name, kind) in enumerate(zip(host.names, host.kinds, strict=True))
+            if kind == HostWork.CALL
+            and launching[name]
+            and host.correlations[row]
+            and host.correlations[row] not in done
+        ),
+    )
+
+
+def measure(trace: DeviceTrace, rows: Sequence[int], links: Sequence[int]) -> Launches:
+    """Return what can be said of how work was enqueued; ``rows`` are of one device, by start."""
+    activities, host = trace.activities, trace.host
+    delays_ns = array("q")
+    early = shorter = 0
+    enqueued: dict[int, tuple[list[int], list[int]]] = {}
+    for row in rows:
+        call = links[row]
+        if call == NO_ROW:
+            continue
+        start_ns = activities.starts_ns[row]
+        called_ns, taken_ns = host.starts_ns[call], host.durations_ns[call]
+        early += start_ns < called_ns
+        shorter += activities.durations_ns[row] < taken_ns
+        delays_ns.append(max(0, start_ns - called_ns - taken_ns))
+        calls, starts = enqueued.setdefault(activities.streams[row], ([], []))
+        calls.append(called_ns)
+        starts.append(start_ns)
+    most = full_ns = 0
+    for calls, starts in enqueued.values():
+        length, full = _queue(sorted(calls), starts)
+        most, full_ns = max(most, length), max(full_ns, full)
+    return Launches(len(delays_ns), delays_ns, early, shorter, most, full_ns)
+
+
+def _queue(calls: Sequence[int], starts: Sequence[int]) -> tuple[int, int]:
+    """Return the greatest length of a queue, and how long it was full."""
+    queued = most = full_ns = last_ns = 0
+    # What begins as another is enqueued leaves first.
+    for at_ns, change in merge(((at, 1) for at in calls), ((at, -1) for at in starts)):
+        if queued >= QUEUE_LIMIT:
+            full_ns += at_ns - last_ns
+        queued += change
+        most = max(most, queued)
+        last_ns = at_ns
+    return most, full_ns
+
+
+def queued_at(calls: Sequence[int], starts: Sequence[int], at_ns: int) -> int:
+    """Return how much was enqueued and had not begun, of sorted times of calls and starts."""
+    return bisect_right(calls, at_ns) - bisect_right(starts, at_ns)
