@@ -34,6 +34,7 @@ JSON_HELP = "print one JSON document"
 _PIPE_COLUMNS = 160
 
 VERBS: Mapping[str, str] = {
+    "compare": "Say whether a second run was slower, and where.",
     "demo": "Run a program that is slow for a known cause, and explain it.",
     "doctor": "Say what this host allows, and what cannot be seen.",
     "explain": "Say what was slow, and why.",

@@ -17,6 +17,7 @@ _SQLITE = b"SQLite format 3\0"
 # Where a database says what program it is of.
 _APPLICATION = slice(68, 72)
 _HEAD_BYTES = 128
+_TRACES = frozenset({"torch-trace", "nsys"})
 _GZIP, _PICKLE = b"\x1f\x8b", b"\x80"
 
 
@@ -27,6 +28,11 @@ class ImportSource(Source):
         super().__init__(str(path))
         self.kind = kind
         self._path, self._config = path, config
+
+    @property
+    def has_traces(self) -> bool:
+        """Whether it holds what devices did, and no calls of a capture."""
+        return self.kind in _TRACES
 
     def extent(self) -> tuple[int, int]:
         """Read it once for this."""

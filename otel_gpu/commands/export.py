@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TextIO
 
 from otel_gpu.commands import Output, UsageError, add_file, add_pids
-from otel_gpu.commands._import_source import open_any
+from otel_gpu.commands._import_source import ImportSource, open_any
 from otel_gpu.commands._reports import (
     add_source_arguments,
     find_source,
@@ -26,7 +26,7 @@ from otel_gpu.commands._reports import (
 from otel_gpu.config import Config
 from otel_gpu.enrich.activities import CaptureActivity
 from otel_gpu.faces.perfetto import PerfettoFile
-from otel_gpu.findings.document import Window
+from otel_gpu.findings.document import Document, Window
 from otel_gpu.findings.source import Source
 from otel_gpu.findings.track_activities import ActivityTracks
 from otel_gpu.findings.track_chains import draw_document
@@ -45,10 +45,17 @@ def run(args: Namespace, config: Config, out: Output) -> int:
         raise UsageError("name what to write", hint="--perfetto trace.json.gz")
     source = _find(args, config)
     with part_of(source, args) as window, _open(args.perfetto) as file:
-        collector = make_collector(config, source.rejected, window, args.pid)
         timeline = _Timeline(file, window, args.pid)
-        source.play(window, [timeline, collector])
-        document = collector.finish(source.name, source.notes)
+        if isinstance(source, ImportSource) and source.has_traces:
+            # Nobody is blamed in them.
+            source.play(window, [timeline])
+            document = Document(
+                source.name, window, losses=source.rejected, notes=tuple(source.notes)
+            )
+        else:
+            collector = make_collector(config, source.rejected, window, args.pid)
+            source.play(window, [timeline, collector])
+            document = collector.finish(source.name, source.notes)
         drawing = timeline.close()
         draw_document(document, drawing)
         drawing.close(source.name, document.notes, document.losses)
