@@ -19,6 +19,7 @@ NAMES = (
     "memory",
     "explain_memory",
     "memory_snapshot",
+    "torch_trace",
     "store",
     "aggregates",
     "decoding",

@@ -133,20 +133,13 @@ def _places(
     trace: DeviceTrace, gaps: Gaps
 ) -> tuple[tuple[tuple[IdlePlace, int], ...], tuple[NamedGap, ...]]:
     totals: Counter[IdlePlace] = Counter()
-    longest: list[Gap] = []
-    for gap in gaps:
+    for gap in gaps.totals():
         totals[_place(trace, gap)] += gap.duration_ns
-        longest.append(gap)
-        if len(longest) >= 2 * MAX_GAPS:
-            longest = _longest(longest)
-    named = tuple(
-        NamedGap(gap.start_ns, gap.duration_ns, _place(trace, gap)) for gap in _longest(longest)
+    named = (
+        NamedGap(gap.start_ns, gap.duration_ns, _place(trace, gap))
+        for gap in gaps.longest(MAX_GAPS)
     )
-    return tuple(totals.most_common()), named
-
-
-def _longest(gaps: Sequence[Gap]) -> list[Gap]:
-    return sorted(gaps, key=lambda gap: (-gap.duration_ns, gap.start_ns))[:MAX_GAPS]
+    return tuple(totals.most_common()), tuple(named)
 
 
 def _place(trace: DeviceTrace, gap: Gap) -> IdlePlace:

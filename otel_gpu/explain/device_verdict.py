@@ -18,6 +18,7 @@ USEFUL: Final = 0.8
 DATA, COMMUNICATION, COPIES, MEMORY, CPU, OTHER = (
     "data", "communication", "copies", "memory", "cpu", "other",
 )  # fmt: skip
+GPU_BOUND: Final = "gpu-bound"
 _MAJORITY = 0.5
 _VERDICTS: Mapping[str, str] = {
     DATA: "data-bound",
@@ -73,7 +74,7 @@ def find_device_verdict(
     if not is_reliable or not phases.window_ns:
         return DeviceVerdict(UNKNOWN, useful, lost_ns, ())
     if useful >= USEFUL:
-        return DeviceVerdict("gpu-bound", useful, lost_ns, ())
+        return DeviceVerdict(GPU_BOUND, useful, lost_ns, ())
     if lost_ns[ranked[0]] > _MAJORITY * sum(lost_ns.values()):
         return DeviceVerdict(_VERDICTS[ranked[0]], useful, lost_ns, ranked[:1])
     return DeviceVerdict(MIXED, useful, lost_ns, ranked[:2])

@@ -11,6 +11,8 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
+from heapq import nlargest
+from operator import sub
 from typing import Final, NamedTuple
 
 from otel_gpu.decode.device import DeviceTrace
@@ -41,6 +43,8 @@ class IdleCause(StrEnum):
 
 
 _CAUSES: Final = tuple(IdleCause)
+_NUMBERS: Mapping[IdleCause, int] = {cause: number for number, cause in enumerate(IdleCause)}
+_NOWHERE: Final = (0, NO_ROW, NO_ROW)
 _OF_DOING: Mapping[int, IdleCause] = {
     Doing.LOADER: IdleCause.DATA_LOADER,
     Doing.SYNCHRONIZE: IdleCause.SYNC,
@@ -91,20 +95,44 @@ class Gaps:
         for start_ns, end_ns, cause, named, python in zip(*columns, strict=True):
             yield Gap(start_ns, end_ns, _CAUSES[cause], named, python)
 
-    def add(self, gap: Gap) -> int:
+    def add(self, start_ns: int, end_ns: int, cause: IdleCause) -> int:
         """Add one; returns its number."""
-        self._starts_ns.append(gap.start_ns)
-        self._ends_ns.append(gap.end_ns)
-        self._causes.append(_CAUSES.index(gap.cause))
-        self._named.append(gap.named)
-        self._pythons.append(gap.python)
+        self._starts_ns.append(start_ns)
+        self._ends_ns.append(end_ns)
+        self._causes.append(_NUMBERS[cause])
+        self._named.append(NO_ROW)
+        self._pythons.append(NO_ROW)
         return len(self._starts_ns) - 1
 
     def settle(self, number: int, cause: IdleCause, named: int, python: int) -> None:
         """Say what one was due to."""
-        self._causes[number] = _CAUSES.index(cause)
+        self._causes[number] = _NUMBERS[cause]
         self._named[number] = named
         self._pythons[number] = python
+
+    def totals(self) -> Iterator[Gap]:
+        """Yield one gap for all that are due to the same call: from 0, and as long as they together."""
+        totals: dict[tuple[int, int, int], int] = {}
+        keys = zip(self._causes, self._named, self._pythons, strict=True)
+        for key, start_ns, end_ns in zip(keys, self._starts_ns, self._ends_ns, strict=True):
+            totals[key] = totals.get(key, 0) + end_ns - start_ns
+        for (cause, named, python), time_ns in totals.items():
+            yield Gap(0, time_ns, _CAUSES[cause], named, python)
+
+    def longest(self, count: int) -> list[Gap]:
+        """Return the longest ones, the longest first."""
+        lengths = map(sub, self._ends_ns, self._starts_ns)
+        found = nlargest(count, ((length, -number) for number, length in enumerate(lengths)))
+        return [self[-number] for _, number in found]
+
+    def __getitem__(self, number: int) -> Gap:
+        return Gap(
+            self._starts_ns[number],
+            self._ends_ns[number],
+            _CAUSES[self._causes[number]],
+            self._named[number],
+            self._pythons[number],
+        )
 
     def by_cause(self) -> Counter[IdleCause]:
         """Return how long the device waited for what, in nanoseconds."""
@@ -123,6 +151,12 @@ class _Question(NamedTuple):
     end_ns: int
     rest_ns: int
     gap: int
+
+
+Spent = dict[tuple[Doing, int, int], int]
+"""How long a thread did what, as segments say it."""
+
+_NO_QUESTION: Final = _Question(1 << 63, 1 << 63, 0, -1)
 
 
 def find_gaps(
@@ -150,7 +184,7 @@ def find_gaps(
         cause = _certain(trace, start_ns, end_ns, call)
         if cause is not IdleCause.NOISE and _was_lost(trace, lost_ns, links[last], call, start_ns):
             cause = IdleCause.NOT_RECORDED
-        number = gaps.add(Gap(start_ns, end_ns, cause or IdleCause.HOST_OTHER, NO_ROW, NO_ROW))
+        number = gaps.add(start_ns, end_ns, cause or IdleCause.HOST_OTHER)
         if cause is None:
             called_ns = min(host.starts_ns[call], end_ns)
             asked = _Question(start_ns, called_ns, end_ns - called_ns, number)
@@ -201,35 +235,35 @@ def _was_lost(
 def _answer(host_time: HostTime, thread: int, questions: Sequence[_Question], gaps: Gaps) -> None:
     """Walk through a thread, and settle the gaps that it ended."""
     waiting = iter(questions)
-    asked = next(waiting, None)
-    spent: dict[tuple[Doing, int, int], int] = {}
-    for segment in host_time.walk(thread):
-        while asked is not None and asked.end_ns <= segment.start_ns:
-            _settle(asked, spent, gaps)
-            asked, spent = next(waiting, None), {}
-        while asked is not None and asked.start_ns < segment.end_ns:
-            overlap_ns = min(asked.end_ns, segment.end_ns) - max(asked.start_ns, segment.start_ns)
-            if overlap_ns > 0:
-                key = segment.doing, segment.named, segment.python
+    asked = next(waiting, _NO_QUESTION)
+    from_ns, to_ns = asked.start_ns, asked.end_ns
+    spent: Spent = {}
+    for start_ns, end_ns, doing, named, python in host_time.walk(thread):
+        # Nearly all segments end before the next question.
+        while end_ns > from_ns:
+            if to_ns > start_ns:
+                key = doing, named, python
+                overlap_ns = min(to_ns, end_ns) - max(from_ns, start_ns)
                 spent[key] = spent.get(key, 0) + overlap_ns
-            if asked.end_ns > segment.end_ns:
-                break
+                if to_ns > end_ns:
+                    break
             _settle(asked, spent, gaps)
-            asked, spent = next(waiting, None), {}
-    while asked is not None:
+            asked, spent = next(waiting, _NO_QUESTION), {}
+            from_ns, to_ns = asked.start_ns, asked.end_ns
+    while asked is not _NO_QUESTION:
         _settle(asked, spent, gaps)
-        asked, spent = next(waiting, None), {}
+        asked, spent = next(waiting, _NO_QUESTION), {}
 
 
-def _settle(asked: _Question, spent: Mapping[tuple[Doing, int, int], int], gaps: Gaps) -> None:
-    totals: Counter[IdleCause] = Counter({IdleCause.LAUNCH_LATENCY: asked.rest_ns})
+def _settle(asked: _Question, spent: Spent, gaps: Gaps) -> None:
+    untraced_ns = asked.end_ns - asked.start_ns - sum(spent.values())
+    totals = {IdleCause.LAUNCH_LATENCY: asked.rest_ns, IdleCause.HOST_OTHER: untraced_ns}
     longest: dict[IdleCause, tuple[int, int, int]] = {}
     for (doing, named, python), time_ns in spent.items():
         cause = _OF_DOING[doing]
-        totals[cause] += time_ns
-        longest[cause] = max(longest.get(cause, (0, NO_ROW, NO_ROW)), (time_ns, named, python))
-    untraced_ns = asked.end_ns - asked.start_ns - sum(spent.values())
-    totals[IdleCause.HOST_OTHER] += untraced_ns
-    cause = max(_CAUSES, key=lambda one: totals[one])
-    _, named, python = longest.get(cause, (0, NO_ROW, NO_ROW))
-    gaps.settle(asked.gap, cause, named, python)
+        totals[cause] = totals.get(cause, 0) + time_ns
+        if time_ns > longest.get(cause, _NOWHERE)[0]:
+            longest[cause] = time_ns, named, python
+    # Of causes that took equally long, the host's work rather than what only follows.
+    cause = max(reversed(totals), key=totals.__getitem__)
+    gaps.settle(asked.gap, cause, *longest.get(cause, _NOWHERE)[1:])

@@ -9,6 +9,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from otel_gpu.faces import tables
+from otel_gpu.faces.device_text import advice_lines, device_sections
 from otel_gpu.faces.fields import PROCESS, SHOWN_SHARE, Field, largest_first
 from otel_gpu.faces.memory_text import memory_sections
 from otel_gpu.faces.waterfall import LEGEND, draw_waterfall
@@ -71,11 +72,9 @@ def write_text(document: Document, console: Console, *, per_process: bool = Fals
 
 
 def _write_parts(document: Document, console: Console, process: ProcessImage | None) -> None:
-    for row in document.memory:
-        for title, lines in memory_sections(row):
-            _write_section(console, title, lines)
-    if document.memory and not document.processes:
-        # Of what an allocator says alone, nothing is known of calls.
+    _write_devices(document, console)
+    if (document.memory or document.devices) and not document.processes:
+        # Of what an allocator or a profiler says alone, nothing is known of calls.
         return
     with_process = process is None and len(document.processes) > 1
     if document.judged:
@@ -99,6 +98,17 @@ def _write_parts(document: Document, console: Console, process: ProcessImage | N
     slots = document.slots_of(process)
     if any(slot.calls or slot.lost_ns for slot in slots):
         _write_section(console, "Over time", [tables.slot_table(slots)])
+
+
+def _write_devices(document: Document, console: Console) -> None:
+    for row in document.memory:
+        for title, lines in memory_sections(row):
+            _write_section(console, title, lines)
+    for device in document.devices:
+        for title, lines in device_sections(device):
+            _write_section(console, title, lines)
+    if document.advice:
+        _write_section(console, "What to do", advice_lines(document.advice))
 
 
 def _write_section(console: Console, title: str, lines: Iterable[RenderableType]) -> None:

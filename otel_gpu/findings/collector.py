@@ -8,6 +8,7 @@ from otel_gpu.enrich.activities import (
     END_OF,
     Activity,
     CaptureActivity,
+    DeviceTraceActivity,
     ExitActivity,
     MemoryActivity,
     PressureActivity,
@@ -24,6 +25,7 @@ from otel_gpu.explain.verdicts import find_verdicts
 from otel_gpu.findings.causes import walk
 from otel_gpu.findings.counts import api_rows, balances, off_cpu_rows
 from otel_gpu.findings.crowd import Crowd
+from otel_gpu.findings.device_rows import DeviceRows
 from otel_gpu.findings.document import (
     CROWD_PID,
     Blame,
@@ -96,6 +98,7 @@ class Collector:
         self._failed_symbols: dict[str, int] = {}
         self._extent = Extent()
         self._memory: dict[int, MemorySnapshot] = {}
+        self._devices = DeviceRows()
 
     def observe(self, activity: Activity) -> None:
         """Take one activity."""
@@ -109,6 +112,8 @@ class Collector:
         match activity:
             case CaptureActivity():
                 self._observe_capture(activity)
+            case DeviceTraceActivity() if not self._pids:
+                self._devices.add(activity.trace)
             case ExitActivity():
                 self._observe_exit(activity)
             case MemoryActivity() if not self._pids:
@@ -154,6 +159,7 @@ class Collector:
             if key not in passing
         }
         memory, memory_notes = memory_rows(one for _, one in sorted(self._memory.items()))
+        devices, advice, device_notes = self._devices.finish()
         apis = api_rows(chosen, self._ledger.middles_ns)
         return Document(
             source,
@@ -169,8 +175,10 @@ class Collector:
             tuple(self._slots.rows(images, end_unix_ns, self._interval_ns())),
             self._pressure.load(),
             self._agent.losses(self._rejected),
-            (*self._notes(found.values()), *memory_notes, *notes),
+            (*self._notes(found.values()), *memory_notes, *device_notes, *notes),
             memory,
+            devices,
+            advice,
         )
 
     def _observe_capture(self, activity: CaptureActivity) -> None:

@@ -29,6 +29,7 @@ from otel_gpu.explain.chains import (
     stack_of_cause,
 )
 from otel_gpu.findings.device_memory import Memory
+from otel_gpu.findings.device_report import Advice, DeviceReport
 from otel_gpu.ledger.lines import NO_LINES, Line, Lines
 from otel_gpu.ledger.pressure import Load, Throttled
 from otel_gpu.ledger.window import Window
@@ -39,6 +40,7 @@ __all__ = [
     "KERNEL",
     "NATIVE",
     "OWN_TIME",
+    "Advice",
     "Api",
     "Balance",
     "Blame",
@@ -48,6 +50,7 @@ __all__ = [
     "Chain",
     "Context",
     "Culprit",
+    "DeviceReport",
     "Document",
     "Effect",
     "EffectKind",
@@ -240,6 +243,8 @@ class Document(NamedTuple):
     losses: Mapping[str, int] = {}
     notes: tuple[str, ...] = ()
     memory: tuple[Memory, ...] = ()
+    devices: tuple[DeviceReport, ...] = ()
+    advice: tuple[Advice, ...] = ()
 
     @property
     def start_unix_ns(self) -> int:

@@ -48,8 +48,6 @@ def make_document(document: Document) -> dict[str, Any]:
         "schema_version": SCHEMA_VERSION,
         **_record(document),
         "chains": [_record(chain) for chain in document.chains],
-        # Nothing is captured yet that could fill it.
-        "devices": [],
         "evidence": {name: _record(evidence[name]) for name in sorted(evidence)},
     }
     for incident in written["incidents"]:

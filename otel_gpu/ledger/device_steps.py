@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from otel_gpu.decode.device import DeviceTrace, HostWork
 from otel_gpu.ledger.device_time import Phases, Timeline
 from otel_gpu.ledger.launches import NO_ROW
-from otel_gpu.ledger.spans import Spans, union
+from otel_gpu.ledger.spans import Spans, stretch, union
 
 MAX_STEPS: Final = 10_000
 
@@ -159,7 +159,7 @@ def _work_ends(
 
 
 def _parts(timeline: Timeline, host: HostSpans, start_ns: int, end_ns: int) -> dict[str, int]:
-    taken, parts = Spans(), dict[str, int]()
+    left, parts = stretch(start_ns, end_ns), dict[str, int]()
     ranked = {
         "kernel": timeline.kernels,
         "communication": timeline.communication,
@@ -170,10 +170,10 @@ def _parts(timeline: Timeline, host: HostSpans, start_ns: int, end_ns: int) -> d
         "operation": host.operations,
     }
     for name, spans in ranked.items():
-        here = spans.within(start_ns, end_ns)
-        parts[name] = here.minus(taken).length_ns
-        taken = taken.join(here)
-    parts["other"] = end_ns - start_ns - taken.length_ns
+        others = left.minus(spans.within(start_ns, end_ns))
+        parts[name] = left.length_ns - others.length_ns
+        left = others
+    parts["other"] = left.length_ns
     return parts
 
 

@@ -46,6 +46,8 @@ class Spans:
 
     def minus(self, other: "Spans") -> "Spans":
         """Return what of them is not in others."""
+        if not other:
+            return self
         left = Spans()
         starts_ns, ends_ns = left.starts_ns, left.ends_ns
         cuts = iter(other)

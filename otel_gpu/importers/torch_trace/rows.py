@@ -144,12 +144,13 @@ class Rows:
             self.left_out[f"events of phase {clean(str(event['ph']))[:8]}"] += 1
 
     def _host_taker(self, kind: HostWork) -> Callable[[Event], None]:
-        add, number = self.host.add, self.names.number
+        add, number, times, thread = self.host.add, self.names.number, self._times, self._thread
+        shape_number, taken = self.shapes.number, self.host.kinds
         is_call = kind is HostWork.CALL
         is_operation = kind is HostWork.OPERATION
 
         def take(event: Event) -> None:
-            start_ns, duration_ns = self._times(event)
+            start_ns, duration_ns = times(event)
             if duration_ns < 0:
                 return
             correlation = shape = 0
@@ -158,10 +159,10 @@ class Rows:
             elif is_operation:
                 arguments = event.get("args")
                 if type(arguments) is dict and (dims := arguments.get("Input Dims")):
-                    shape = self.shapes.number(f"{dims} {arguments.get('Input type', '')}")
-            thread = self._thread(event)
-            add(kind, thread, start_ns, duration_ns, number(event["name"]), correlation, shape)
-            if len(self.host) > MAX_ROWS:
+                    shape = shape_number(f"{dims} {arguments.get('Input type', '')}")
+            name = number(event["name"])
+            add(kind, thread(event), start_ns, duration_ns, name, correlation, shape)
+            if len(taken) > MAX_ROWS:
                 raise _too_many()
 
         return take
@@ -174,7 +175,8 @@ class Rows:
         start_ns, duration_ns = self._times(event)
         if duration_ns < 0:
             return
-        name = self.names.number(event["name"])
+        # Of a method of an object, whichever object it is.
+        name = self.names.number(event["name"].partition(" at 0x")[0])
         self.host.add(HostWork.PYTHON, self._thread(event), start_ns, duration_ns, name)
         if len(self.host) > MAX_ROWS:
             raise _too_many()

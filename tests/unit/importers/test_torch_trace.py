@@ -4,16 +4,35 @@ import gzip
 import json
 import math
 import tracemalloc
+from pathlib import Path
 
 import pytest
+from jsonschema import validate
 
+from otel_gpu import pipeline
 from otel_gpu.decode.device import HostWork, Work
 from otel_gpu.decode.events import Capture, Clock, DeviceRead
+from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.errors import RecordingError
+from otel_gpu.explain.explainer import Explainer
+from otel_gpu.findings import json_form
+from otel_gpu.findings.collector import Collector
 from otel_gpu.importers import open_capture
 from otel_gpu.importers.torch_trace import rows, scanner, text
 from otel_gpu.options import Config
 from tests.unit.importers.traces import T0_US, call, host, kernel, step, trace, write
+
+SCHEMA = json.loads(Path(json_form.__file__).with_name("schema.json").read_text("utf-8"))
+
+
+def explain(path):
+    """The document of a trace, which its schema allows."""
+    with open_capture("torch-trace", path, Config()) as capture:
+        collector = Collector(Explainer())
+        pipeline.process_events(capture.events(), Enricher(), [collector])
+        document = collector.finish(str(path), capture.tally.notes)
+    validate(json_form.make_document(document), SCHEMA)
+    return document
 
 
 @pytest.fixture

@@ -1,0 +1,170 @@
+"""What devices did, and why they were idle, as text."""
+
+from collections.abc import Iterator, Sequence
+from operator import attrgetter
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from otel_gpu.faces import fields
+from otel_gpu.faces.tables import draw_table
+from otel_gpu.findings.device_report import Advice, DeviceReport
+from otel_gpu.findings.words import (
+    format_duration,
+    format_share,
+    printable,
+    short_function,
+)
+
+_MAX_ROWS = 10
+_MAX_ADVICE = 12
+_MAX_IDS = 3
+
+
+def device_sections(row: DeviceReport) -> Iterator[tuple[str, Sequence[RenderableType]]]:
+    """Yield headings, and what stands below each."""
+    of = _name(row)
+    window = format_duration(row.window_ns)
+    if row.gate:
+        yield f"What the trace of {of} cannot say", [Text(f"- {text}") for text in row.gate]
+    yield f"Verdict for {of}: device time, {window}", list(_verdict(row))
+    yield f"Where the time of {of} went", [draw_table(_PHASES, _phases(row))]
+    if row.waits:
+        yield f"Why {of} was idle", [draw_table(_waits(row), row.waits[:_MAX_ROWS])]
+    if row.step_rows:
+        usual = format_duration(row.step_median_ns or 0)
+        heading = f"Steps of {of}: {row.steps:,}, the median {usual}"
+        yield heading, [draw_table(_STEPS, row.step_rows[:_MAX_ROWS])]
+    if row.kernels:
+        whole_ns = sum(one.time_ns for one in row.kinds) or 1
+        yield (
+            f"What {of} did, by kind",
+            [draw_table(_kinds(whole_ns), row.kinds[:_MAX_ROWS])],
+        )
+        yield (
+            f"Its kernels and copies, {len(row.kernels):,} names",
+            [draw_table(_kernels(whole_ns), row.kernels[:_MAX_ROWS])],
+        )
+    if any(one.device_ns for one in row.operations):
+        yield (
+            "Operators, own time of device and host",
+            [draw_table(_OPERATIONS, row.operations[:_MAX_ROWS])],
+        )
+
+
+def advice_lines(advice: Sequence[Advice]) -> Iterator[Text]:
+    """Yield what to do."""
+    for one in advice[:_MAX_ADVICE]:
+        gain = (
+            f"at most {format_share(one.gain_at_most)}"
+            if one.gain_at_most is not None
+            else "unknown"
+        )
+        yield Text(f"do: {printable(one.text)}", style="green")
+        ids = ", ".join(one.evidence[:_MAX_IDS])
+        yield Text(f"    gain {gain}; see {ids}; check: {one.check}", style="dim")
+    if len(advice) > _MAX_ADVICE:
+        yield Text(f"and {len(advice) - _MAX_ADVICE:,} more", style="dim")
+
+
+def _name(row: DeviceReport) -> str:
+    rank = f"rank {row.rank}, " if row.rank is not None else ""
+    model = f" ({printable(row.model)})" if row.model else ""
+    return f"{rank}device {row.device}{model}"
+
+
+def _verdict(row: DeviceReport) -> Iterator[Text]:
+    line = Text()
+    line.append(row.verdict, style="bold")
+    if row.useful is not None and row.lost is not None:
+        lost = [
+            f"{name} {format_share(time_ns / row.window_ns)}"
+            for name, time_ns in fields.largest_first(row.lost, fields.SHOWN_SHARE * row.window_ns)
+        ]
+        line.append(f": it computed {format_share(row.useful)} of the window")
+        line.append(f"; lost: {', '.join(lost)}" if lost else "")
+    yield line
+    estimates = [
+        ("kernels ran", row.utilization),
+        ("processors with work (estimate)", row.processors),
+        ("occupancy (estimate)", row.occupancy),
+        ("tensor cores, of kernel time", row.tensor_core_share),
+        ("communication overlapped", row.overlap),
+    ]
+    known = [f"{name} {format_share(value)}" for name, value in estimates if value is not None]
+    yield Text("; ".join(known))
+    one = row.launches
+    if one.linked and one.median_delay_ns is not None:
+        yield Text(
+            f"{one.linked:,} launches, {format_duration(one.median_delay_ns)} from call to start in the "
+            f"median, at most {one.most_queued:,} queued; {one.shorter:,} took less than their call"
+        )
+    if row.collectives:
+        yield Text(
+            f"{row.collectives.matched:,} collectives with other ranks: it waited "
+            f"{format_duration(row.collectives.waited_ns)}, and came last in {row.collectives.last:,}"
+        )
+
+
+def _phases(row: DeviceReport) -> list[tuple[str, int, float]]:
+    parts = [
+        ("computing", row.compute_ns),
+        ("communication, exposed", row.exposed_communication_ns),
+        ("copies, exposed", row.exposed_copy_ns),
+        ("idle", row.idle_ns),
+        ("the window", row.window_ns),
+    ]
+    whole = row.window_ns or 1
+    return [(name, time_ns, time_ns / whole) for name, time_ns in parts if time_ns is not None]
+
+
+def _waits(row: DeviceReport) -> tuple[fields.Field, ...]:
+    whole = row.window_ns or 1
+    return (
+        fields.text("cause", attrgetter("cause")),
+        fields.figure("time", "time_ns", format_duration),
+        fields.figure("share", lambda one: one.time_ns / whole, format_share),
+        fields.text("what the launching thread did", lambda one: short_function(one.name)),
+        fields.text("in Python", lambda one: short_function(one.python)),
+    )
+
+
+def _kinds(whole_ns: int) -> tuple[fields.Field, ...]:
+    return (
+        fields.text("kind", attrgetter("kind")),
+        fields.figure("times", "times", fields.in_full),
+        fields.figure("time", "time_ns", format_duration),
+        fields.figure("share", lambda one: one.time_ns / whole_ns, format_share),
+    )
+
+
+def _kernels(whole_ns: int) -> tuple[fields.Field, ...]:
+    return (
+        fields.text("name", lambda one: short_function(one.name)),
+        *_kinds(whole_ns),
+        fields.figure("longest", "longest_ns", format_duration),
+    )
+
+
+_PHASES: tuple[fields.Field, ...] = (
+    fields.text("device time", lambda part: part[0]),
+    fields.figure("", lambda part: part[1], format_duration),
+    fields.figure("share", lambda part: part[2], format_share),
+)
+_STEPS: tuple[fields.Field, ...] = (
+    fields.text("step", attrgetter("name")),
+    fields.figure("took", "duration_ns", format_duration),
+    fields.figure("computing", "compute_ns", format_duration),
+    fields.figure("communication", "exposed_communication_ns", format_duration),
+    fields.figure("copies", "exposed_copy_ns", format_duration),
+    fields.figure("idle", "idle_ns", format_duration),
+    fields.figure("data loader", lambda step: step.parts.get("data_loader", 0), format_duration),
+    fields.text("", attrgetter("set_aside")),
+)
+_OPERATIONS: tuple[fields.Field, ...] = (
+    fields.text("operator", attrgetter("name")),
+    fields.figure("times", "times", fields.in_full),
+    fields.figure("device", "device_ns", format_duration),
+    fields.figure("host", "host_ns", format_duration),
+    fields.text("inputs", lambda one: short_function(one.shapes)),
+)

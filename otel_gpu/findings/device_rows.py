@@ -1,0 +1,194 @@
+"""What devices did, and what is to be done about it, as a document says it."""
+
+from collections.abc import Iterator, Mapping
+from statistics import median
+from typing import Final
+
+from otel_gpu.decode.device import DeviceTrace
+from otel_gpu.explain.device_use import DeviceUse, examine
+from otel_gpu.explain.trace_health import Fault, Finding
+from otel_gpu.findings.device_advice import advice_for, straggler_advice
+from otel_gpu.findings.device_report import (
+    Advice,
+    CollectiveRow,
+    CopyRow,
+    DeviceReport,
+    DeviceStepRow,
+    GapRow,
+    IdleRow,
+    KernelRow,
+    KindRow,
+    LaunchRow,
+    OperationRow,
+)
+from otel_gpu.findings.words import format_duration, format_share
+from otel_gpu.ledger.collectives import Key, find_waits
+from otel_gpu.ledger.device_steps import Step, counted
+
+MAX_ROWS: Final = 100
+"""Of kernels, operators and waits of a device."""
+MAX_STEP_ROWS: Final = 1_000
+MAX_DEVICES: Final = 4_096
+
+# What takes away the figure of idle time itself, and not only its causes.
+_HIDES_WORK = frozenset({Fault.REJECTED, Fault.LOST_LAUNCHES, Fault.LOST_GRAPHS})
+
+
+class DeviceRows:
+    """Takes traces, one after the other, and keeps what is said of them; not the traces."""
+
+    def __init__(self) -> None:
+        self._rows: list[DeviceReport] = []
+        self._advice: list[Advice] = []
+        self._notes: list[str] = []
+        self._collectives: dict[int, Mapping[Key, int]] = {}
+
+    def add(self, trace: DeviceTrace) -> None:
+        """Take one trace."""
+        uses = examine(trace)
+        if not uses:
+            self._notes.append(
+                f"{trace.source}: it has no activity of a device, so nothing is said of one. Was "
+                "ProfilerActivity.CUDA among the activities of the profiler?"
+            )
+        for use in uses:
+            if len(self._rows) >= MAX_DEVICES:
+                return
+            number = len(self._rows)
+            self._rows.append(_row(f"{number}", use))
+            self._advice += advice_for(f"{number}", use)
+            if use.collectives:
+                self._collectives[number] = use.collectives
+
+    def finish(self) -> tuple[tuple[DeviceReport, ...], tuple[Advice, ...], tuple[str, ...]]:
+        """Return the devices, what to do, and what is not known."""
+        waits = {one.rank: one for one in find_waits(self._collectives)}
+        rows = [
+            row._replace(collectives=CollectiveRow(*waits[number][1:])) if number in waits else row
+            for number, row in enumerate(self._rows)
+        ]
+        advice = (*straggler_advice(rows), *self._advice)
+        return tuple(rows), advice, tuple(dict.fromkeys(self._notes))
+
+
+def _row(name: str, use: DeviceUse) -> DeviceReport:
+    trace, phases, work = use.trace, use.phases, use.work
+    base_ns = trace.base_unix_ns
+    hidden = any(one.fault in _HIDES_WORK and one.is_fatal for one in use.health)
+    steps = counted(use.steps)
+    covered_ns = sum(step.duration_ns for step in use.steps)
+    busy_ns = sum(step.parts["kernel"] for step in use.steps)
+    whole_ns = covered_ns or phases.window_ns or 1
+    return DeviceReport(
+        id=name,
+        source=trace.source,
+        rank=trace.rank,
+        ranks=trace.ranks,
+        device=use.device,
+        model=use.model.name,
+        start_unix_ns=base_ns + use.start_ns,
+        window_ns=phases.window_ns,
+        compute_ns=phases.compute_ns,
+        communication_ns=phases.communication_ns,
+        exposed_communication_ns=phases.exposed_communication_ns,
+        copy_ns=phases.copy_ns,
+        exposed_copy_ns=phases.exposed_copy_ns,
+        idle_ns=None if hidden else phases.idle_ns,
+        overlap=phases.overlap,
+        idle=dict(_idle(use)) if use.is_reliable else None,
+        waits=tuple(_waits(use)) if use.is_reliable else (),
+        gaps=tuple(_gaps(name, use)) if use.is_reliable else (),
+        steps=len(use.steps),
+        step_median_ns=round(median(step.duration_ns for step in steps)) if steps else None,
+        step_rows=tuple(
+            _step_row(f"{name}/step/{number}", step, base_ns)
+            for number, step in enumerate(use.steps[:MAX_STEP_ROWS])
+        ),
+        verdict=use.verdict.verdict,
+        useful=use.verdict.useful if use.is_reliable else None,
+        lost=dict(use.verdict.lost_ns) if use.is_reliable else None,
+        utilization=None if hidden else (busy_ns if covered_ns else phases.compute_ns) / whole_ns,
+        occupancy=work.occupancy,
+        processors=None if work.processors_ns is None else work.processors_ns / whole_ns,
+        tensor_core_share=work.tensor_ns / work.kernel_ns if work.kernel_ns else None,
+        kinds=tuple(KindRow(kind, *found) for kind, found in work.by_kind().items()),
+        kernels=tuple(
+            KernelRow(f"{name}/kernel/{number}", *one)
+            for number, one in enumerate(work.kernels[:MAX_ROWS])
+        ),
+        operations=tuple(
+            OperationRow(f"{name}/operation/{number}", *one[:5])
+            for number, one in enumerate(work.operations[:MAX_ROWS])
+        ),
+        copies=tuple(CopyRow(*one) for one in work.copies),
+        launches=LaunchRow(
+            use.launches.linked,
+            use.launches.median_delay_ns,
+            *use.launches[2:],
+        ),
+        collectives=None,
+        gate=tuple(_gate(one) for one in use.health),
+    )
+
+
+def _idle(use: DeviceUse) -> Iterator[tuple[str, int]]:
+    for cause, time_ns in sorted(use.idle_ns.items(), key=lambda item: -item[1]):
+        yield str(cause), time_ns
+
+
+def _waits(use: DeviceUse) -> Iterator[IdleRow]:
+    for place, time_ns in use.places[:MAX_ROWS]:
+        yield IdleRow(place.cause, place.name, place.python, time_ns)
+
+
+def _gaps(name: str, use: DeviceUse) -> Iterator[GapRow]:
+    for number, gap in enumerate(use.gaps):
+        start_unix_ns = use.trace.base_unix_ns + gap.start_ns
+        yield GapRow(f"{name}/gap/{number}", start_unix_ns, gap.duration_ns, *gap.place)
+
+
+def _step_row(name: str, step: Step, base_ns: int) -> DeviceStepRow:
+    return DeviceStepRow(
+        name,
+        step.name,
+        base_ns + step.start_ns,
+        step.duration_ns,
+        step.host_ns,
+        step.phases.compute_ns,
+        step.phases.exposed_communication_ns,
+        step.phases.exposed_copy_ns,
+        step.phases.idle_ns,
+        step.parts,
+        step.set_aside,
+    )
+
+
+def _gate(one: Finding) -> str:
+    duration = format_duration(one.amount)
+    share = format_share(one.share)
+    text = _GATES[one.fault].format(one.amount, whole=one.whole, share=share, duration=duration)
+    return f"{text}: causes and verdict are unknown" if one.is_fatal else text
+
+
+_GATES: Mapping[Fault, str] = {
+    Fault.REJECTED: "{:,} events of the file could not be read ({share})",
+    Fault.LAUNCHED_BEFORE: (
+        "{:,} activities at the front were launched before anything was recorded, and are left out"
+    ),
+    Fault.LOST_LAUNCHES: "nothing was recorded of what {:,} of {whole:,} launches did ({share})",
+    Fault.LOST_GRAPHS: "nothing was recorded of what launches of graphs did: {:,} of them",
+    Fault.UNEXPLAINED_IDLE: (
+        "{share} of the window is idle, and of what was launched then something is missing"
+    ),
+    Fault.NO_LAUNCHES: "no call that launched anything was recorded",
+    Fault.OVERLAPPING: ("{:,} activities begin before another one of their stream ends ({share})"),
+    Fault.CLOCKS: (
+        "{:,} activities begin before the call that launched them ({share}): the clocks of host and "
+        "device do not agree"
+    ),
+    Fault.STACKS: "stacks were recorded (with_stack), which slows the host down",
+    Fault.OVERHEAD: "the profiler itself took {duration} of the host",
+    Fault.FEW_STEPS: "fewer than two whole steps: how much they vary is not known",
+    Fault.NO_STEPS: "nothing in the file says where steps begin: all of it is one window",
+    Fault.SEVERAL_DEVICES: "one process used {:,} devices",
+}
