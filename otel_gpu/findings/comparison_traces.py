@@ -1,7 +1,7 @@
 """A side of a comparison from traces: what devices and threads did per step, or in their window."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from statistics import fmean
 
 from otel_gpu.decode.device import DeviceTrace, HostWork
@@ -36,8 +36,9 @@ class TraceSide:
             return None
         has_steps = all(use.steps_ns for use in uses)
         basis = Basis.STEP if has_steps else Basis.WINDOW
-        times_ns: Sequence[float] = (
-            [time_ns for use in uses for time_ns in use.steps_ns]
+        # Devices that work together take their steps together: these are no more samples.
+        times_ns = (
+            [fmean(step) for step in zip(*(use.steps_ns for use in uses), strict=False)]
             if has_steps
             else [fmean(use.window_ns for use in uses)]
         )

@@ -83,6 +83,25 @@ def test_a_slow_loader_is_found(compared):
     assert code == 0
 
 
+def test_ranks_of_a_run_are_one_run(compared, tmp_path):
+    """Their steps are the same ones: eight ranks know no more about the noise than one does."""
+    folders = []
+    for name, kernel_us in (("before", 400), ("after", 480)):
+        folder = tmp_path / name
+        folder.mkdir()
+        for rank in range(8):
+            made = training(100, kernel_us) | {"distributedInfo": {"rank": rank, "world_size": 8}}
+            write(folder / f"rank{rank}.json", made)
+        folders.append(folder)
+
+    document, _ = compared(*folders)
+
+    assert len(document["a"]["times_ns"]) == 5
+    assert len(document["a"]["devices"]) == document["a"]["ranks"] == 8
+    assert document["verdict"] == "slower"
+    assert sum(changes(document, "part").values()) == 80_000
+
+
 def test_kernels_that_take_longer_are_named(compared):
     """By what changed most."""
     document, _ = compared(training(100, 400), training(100, 700))

@@ -12,6 +12,9 @@ from otel_gpu.decode.events import Capture, Clock, DeviceRead
 from otel_gpu.errors import RecordingError
 from otel_gpu.importers import open_capture
 from otel_gpu.importers.nsys import tables
+from otel_gpu.ledger.device_time import timelines
+from otel_gpu.ledger.kernel_kinds import kinds_of
+from otel_gpu.ledger.launches import NO_ROW
 from otel_gpu.options import Config
 from tests.unit.importers.exports import MAIN, PID, US, UTC_NS, Export, whose
 
@@ -273,3 +276,30 @@ def test_real_exports_have_the_time_that_others_assert(name, kernel_ms, processe
     assert len(found) == processes
     assert tally.taken["activities of devices"] == rows
     assert not tally.rejected
+
+
+@pytest.mark.skipif(not REAL, reason="needs OTEL_GPU_TEST_TORCH_DATA: a folder of real exports")
+@pytest.mark.parametrize(
+    ("name", "exposed_ms", "step_ms"),
+    [("mfu_2gpu_before", 25.400, 598.52), ("mfu_2gpu_after", 33.740, 598.46)],
+)
+def test_timelines_of_real_exports_are_those_that_others_assert(name, exposed_ms, step_ms):
+    """Sums over both devices, of all that was recorded, also of what was launched before."""
+    (_, _, *found), _ = read(Path(REAL, "nsys", f"{name}.sqlite"))
+
+    exposed_ns = step_ns = 0
+    for one in found:
+        trace = one.trace
+        unknown = [NO_ROW] * len(trace.activities)
+        for timeline in timelines(trace, unknown, kinds_of(trace.names, trace.activities)):
+            phases = timeline.phases(timeline.start_ns, timeline.end_ns)
+            parts = (
+                phases.compute_ns, phases.exposed_communication_ns, phases.exposed_copy_ns,
+                phases.idle_ns,
+            )  # fmt: skip
+            assert sum(parts) == phases.window_ns
+            exposed_ns += phases.exposed_communication_ns
+            step_ns += phases.window_ns
+    assert exposed_ns / 1e6 == pytest.approx(exposed_ms, abs=0.005)
+    # Of the second, theirs ends with the last kernel.
+    assert step_ns / 1e6 == pytest.approx(step_ms, abs=0.1)
