@@ -76,6 +76,7 @@ class HostTime:
             for name, (doing, region) in enumerate(zip(self._doings, self._regions, strict=True))
         ]
         self._rows = _by_thread(trace)
+        self._walked: set[int] = set()
 
     @property
     def threads(self) -> Sequence[int]:
@@ -90,7 +91,7 @@ class HostTime:
         reached_ns = 0
         stack: list[_Open] = []
         at_ns = 0
-        for row in self._rows.get(thread, ()):
+        for row in self._rows_of(thread):
             start_ns = starts_ns[row]
             while stack and stack[-1][0] <= start_ns:
                 last = stack.pop()
@@ -117,6 +118,15 @@ class HostTime:
             if last[0] > at_ns:
                 yield segment(last, at_ns, last[0])
                 at_ns = last[0]
+
+    def _rows_of(self, thread: int) -> Sequence[int]:
+        rows = self._rows.get(thread, array("I"))
+        if thread in self._walked:
+            # For another device: time does not count twice.
+            for row in rows:
+                self.self_ns[row] = 0
+        self._walked.add(thread)
+        return rows
 
     def _add_plain(self, row: int, around: "_Open", start_ns: int, end_ns: int) -> int:
         """Take a call that changes nothing in what its thread does; returns until when."""

@@ -15,7 +15,7 @@ from otel_gpu.faces.text import write_text
 from otel_gpu.ledger.collectives import find_waits
 from otel_gpu.ledger.device_time import Phases
 from tests.unit.importers.test_torch_trace import explain
-from tests.unit.importers.traces import WORKER, call, host, kernel, step, trace, write
+from tests.unit.importers.traces import T0_US, WORKER, call, host, kernel, step, trace, write
 
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 V100 = {"id": 0, "name": "Tesla V100", "computeMajor": 7, "computeMinor": 0, "numSms": 80}
@@ -38,10 +38,10 @@ def device(document):
     return of
 
 
-def launched(*edges, name="gemm", **more):
-    """Kernels (start, length), each launched by a call 8 µs before; the first of all first."""
+def launched(*edges, name="gemm", first=1, **more):
+    """Kernels (start, length), each launched by a call 8 µs before; with these correlations."""
     events = []
-    for number, (start, length) in enumerate(edges, 1):
+    for number, (start, length) in enumerate(edges, first):
         events += [
             call("cudaLaunchKernel", start - 8, 5, number),
             kernel(start, length, number, name, **more),
@@ -97,16 +97,30 @@ def test_a_gap_may_not_depend_on_what_the_host_did(tmp_path, calls, work, cause)
     """Latency, dependencies, and what was not recorded."""
     events = [call("cudaLaunchKernel", start, 5, number) for number, start in calls]
     events += [kernel(*one) for one in work]
-    # Enough launches that one lost is no reason to believe nothing.
-    events += launched(*((100_000 + 20 * n, 20) for n in range(40)))
-    for number, one in enumerate(events[len(calls) + len(work) :]):
-        one["args"]["correlation"] = 1_000 + number // 2
+    # So many launches that one lost one, or one that is not known, is no reason to believe nothing.
+    events += launched(*((20_000 + 100 * n, 100) for n in range(200)), first=1_000)
 
     found = explain(write(tmp_path / "trace.json", trace(events))).devices[0]
 
-    assert found.gaps == () or cause in {gap.cause for gap in found.gaps} | set(found.idle or {})
-    gap = min((one for one in found.gaps), key=lambda one: one.start_unix_ns, default=None)
-    assert gap is None or gap.cause == cause
+    first = min(found.gaps, key=lambda gap: gap.start_unix_ns)
+    assert first.cause == cause
+    assert first.start_unix_ns == (T0_US + 100) * 1_000
+    assert not any("unknown" in text for text in found.gate)
+
+
+def test_a_process_may_use_several_devices(document):
+    """Each has its own gaps and its own work; time of the host is counted once."""
+    events = [host("aten::mm", 0, 100), *launched((10, 50)), *launched((70, 30), first=9)]
+    events[-1]["args"]["device"] = 1
+
+    rows = document(events).devices
+
+    assert [(row.device, row.compute_ns, row.window_ns) for row in rows] == [
+        (0, 50_000, 50_000),
+        (1, 30_000, 30_000),
+    ]
+    assert [[one.host_ns for one in row.operations] for row in rows] == [[90_000], [90_000]]
+    assert all("one process used 2 devices" in row.gate for row in rows)
 
 
 @given(

@@ -4,9 +4,12 @@ import gzip
 import json
 import math
 import tracemalloc
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from jsonschema import validate
 
 from otel_gpu import pipeline
@@ -217,6 +220,44 @@ def test_what_is_no_trace_is_refused(read, made):
         read(made)
 
     assert "export_chrome_trace" in caught.value.hint
+
+
+WHOLE = json.dumps(trace(HEALTHY), indent=1)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, len(WHOLE)),
+            st.integers(0, 12),
+            st.sampled_from(["", "}", "{", '"', "\\", "[", "]", ",", "NaN", "1e999", "-", "\x00", '{"ph": "X"}', "null"]),
+        ),
+        min_size=1, max_size=6,
+    )
+)  # fmt: skip
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_is_wrong_there_is_an_answer(tmp_path, harms):
+    """A report that its schema allows, or a clear error; nothing else is raised."""
+    made = WHOLE
+    for at, cut, put in harms:
+        made = made[:at] + put + made[at + cut :]
+
+    with suppress(RecordingError):
+        explain(write(tmp_path / "trace.json", made))
+
+
+@pytest.mark.parametrize("value", [None, True, "5", [1], {"a": 1}, 1e400, -1, 1 << 70, "x" * 5_000])
+@pytest.mark.parametrize("key", ["ts", "dur", "pid", "tid", "name", "cat", "args", "ph"])
+def test_any_value_may_stand_in_any_place(tmp_path, key, value):
+    """Of what an event needs, and of what it says of a device."""
+    made = [dict(one, args=dict(one["args"])) for one in HEALTHY]
+    for one in made:
+        one[key] = value
+    for name in ("device", "stream", "correlation", "bytes", "blocks per SM", "Collective name"):
+        made.append(kernel(200, 5, 80))
+        made[-1]["args"][name] = value
+
+    explain(write(tmp_path / "trace.json", trace(made, distributedInfo=value, deviceProperties=[value, {"id": value}], baseTimeNanoseconds=value)))  # fmt: skip
 
 
 def test_a_list_of_events_alone_is_a_trace(read):
