@@ -37,7 +37,9 @@ class Export:
     def __init__(self, *, without=()):
         self.rows = {name: [] for name in _TABLES if name not in without}
         self.strings = {}
+        # Statements, and rows of the tables that they make.
         self.extra = []
+        self.fill = []
         self.add("META_DATA_EXPORT", "EXPORT_PRODUCT_VERSION", "2026.2.1")
         self.add("META_DATA_EXPORT", "EXPORT_SCHEMA_VERSION", "3.25.0")
         self.add("TARGET_INFO_SESSION_START_TIME", UTC_NS, 0)
@@ -98,4 +100,9 @@ class Export:
                 connection.executemany("INSERT INTO StringIds VALUES (?, ?)", pairs)
             for statement in self.extra:
                 connection.execute(statement)
+            for table, rows in self.fill:
+                for row in rows:
+                    connection.execute(
+                        f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row
+                    )
         return path

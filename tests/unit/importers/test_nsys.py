@@ -6,10 +6,13 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from otel_gpu.decode.device import DeviceModel, HostWork, Thread, Work
 from otel_gpu.decode.events import Capture, Clock, DeviceRead
 from otel_gpu.errors import RecordingError
+from otel_gpu.explain.device_use import examine
 from otel_gpu.importers import open_capture
 from otel_gpu.importers.nsys import tables
 from otel_gpu.ledger.device_time import timelines
@@ -18,6 +21,14 @@ from otel_gpu.ledger.launches import NO_ROW
 from otel_gpu.options import Config
 from tests.unit.importers.exports import MAIN, PID, US, UTC_NS, Export, whose
 
+LOOSE = {
+    "CUPTI_ACTIVITY_KIND_KERNEL": ("start", "end", "deviceId", "streamId", "correlationId", "globalPid",
+                                   "demangledName", "shortName"),
+    "CUPTI_ACTIVITY_KIND_MEMCPY": ("start", "end", "deviceId", "streamId", "correlationId", "globalPid",
+                                   "bytes", "copyKind", "srcKind", "dstKind"),
+    "CUPTI_ACTIVITY_KIND_RUNTIME": ("start", "end", "globalTid", "correlationId", "nameId"),
+    "NVTX_EVENTS": ("start", "end", "eventType", "globalTid", "text", "textId"),
+}  # fmt: skip
 REAL = os.environ.get("OTEL_GPU_TEST_TORCH_DATA", "")
 
 
@@ -248,6 +259,47 @@ def test_views_are_not_run(tmp_path):
 
     assert len(found.trace.activities) == 1
     assert tally.taken["activities of devices"] == 1
+
+
+VALUES = st.one_of(
+    st.none(),
+    st.integers(-(1 << 63), (1 << 63) - 1),
+    st.integers(-5, 1_000),
+    st.floats(),
+    st.text(max_size=5),
+    st.binary(max_size=5),
+)
+ROWS = st.tuples(
+    st.lists(st.tuples(*[VALUES] * 8), max_size=5),
+    st.lists(st.tuples(*[VALUES] * 10), max_size=5),
+    st.lists(st.tuples(*[VALUES] * 5), max_size=5),
+    st.lists(st.tuples(*[VALUES] * 6), max_size=5),
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(ROWS)
+def test_any_value_may_stand_in_any_place(tmp_path, rows):
+    """Each row is taken, left out or rejected, and what is taken can be explained."""
+    path = tmp_path / "report.sqlite"
+    path.unlink(missing_ok=True)
+    export = healthy()
+    for table, added in zip(LOOSE, rows, strict=True):
+        columns = ", ".join(f'"{name}"' for name in LOOSE[table])
+        # Without NOT NULL, which a stranger's table need not have either.
+        export.rows.pop(table)
+        export.extra.append(f"CREATE TABLE {table} ({columns})")
+        export.fill.append((table, added))
+
+    (_, _, *found), tally = read(export.write(path))
+
+    taken = sum(tally.taken.values())
+    left_out = (
+        sum(tally.left_out.values()) - tally.left_out["rows of processes without device activity"]
+    )
+    assert taken + left_out + sum(tally.rejected.values()) == 1 + sum(map(len, rows))
+    for one in found:
+        examine(one.trace)
 
 
 @pytest.mark.skipif(not REAL, reason="needs OTEL_GPU_TEST_TORCH_DATA: a folder of real exports")
