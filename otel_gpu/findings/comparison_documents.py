@@ -1,7 +1,7 @@
 """A side of a comparison from a document: what threads that feed a GPU did per CUDA call, and memory."""
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from otel_gpu.findings.comparison import Basis, Figures, Kind, Side
@@ -13,6 +13,7 @@ from otel_gpu.stacks.frames import PYTHON, Frame
 # Threads of a pool, and of the kernel, are told apart by numbers.
 _NUMBER = re.compile(r"[-/:_u\d]*\d$")
 _FEWEST_CALLS = 100
+_FEWEST_STRETCHES = 3
 _TOOL = "otel-gpu"
 _LINE = "line"
 _WAITS_FOR_WORK = "idle"
@@ -57,20 +58,21 @@ def _faults(document: Document, calls: int, judged: Sequence[Process]) -> tuple[
 
 
 def _paces(document: Document, judged: Sequence[Process], calls: int) -> Iterator[float]:
-    """Yield how long a call took, with all that was between calls, in each stretch of the window."""
-    feeding_ns = sum(sum(one.budget_ns.values()) for one in judged)
-    slots = [slot for one in judged for slot in document.slots_of(one.process)]
-    counted = sum(slot.calls for slot in slots)
-    # At the ends a stretch is cut, and one in which nothing was called has no pace.
-    inner = [slot for slot in slots[1:-1] if slot.calls * len(slots) > counted / 2]
-    mean_ns = feeding_ns / calls
-    if len(inner) < 2:  # noqa: PLR2004 -- of one there is no spread
+    """Yield about how long a call took, with all that was between calls, in stretches of the window."""
+    mean_ns = sum(sum(one.budget_ns.values()) for one in judged) / calls
+    counted: defaultdict[int, float] = defaultdict(float)
+    for one in judged:
+        for slot in document.slots_of(one.process):
+            counted[slot.start_unix_ns] += slot.calls
+    # At the ends a stretch is cut.
+    inner = [counted[start] for start in sorted(counted)[1:-1]]
+    usual = sum(inner) / len(inner) if inner else 0
+    if len(inner) < _FEWEST_STRETCHES or not usual:
         yield mean_ns
         return
-    paces = [slot.length_ns / slot.calls for slot in inner]
-    # They say how much it varies; how long it took is exact.
-    shift = mean_ns * len(paces) / sum(paces)
-    yield from (pace * shift for pace in paces)
+    for made in inner:
+        # How much it varies is said by how many there were; how long one took is exact.
+        yield mean_ns * (2 - made / usual)
 
 
 def _times(judged: Sequence[Process]) -> Figures:

@@ -34,10 +34,10 @@ from otel_gpu.ledger.ledger import Growth, Ledger
 
 MAX_OPEN = 4_096
 MAX_FRAMES = 24
-HOST = 0
-"""The process that stands for the host: its counters."""
 OTHERS = 1 << 30
 """Numbers of processes from here on are none of the kernel's: devices, and pids that are there twice."""
+HOST = OTHERS
+"""The process that stands for the host: its counters."""
 
 _NS_PER_S = 1_000_000_000
 _DEVICE_WORK = {Work.KERNEL: "kernel", Work.COPY: "copy", Work.FILL: "fill", Work.GRAPH: "graph"}

@@ -184,6 +184,17 @@ def test_recordings_are_compared_by_calls(compared):
     assert changes(document, "line")
 
 
+def test_stretches_of_a_recording_say_how_much_calls_vary(compared):
+    """Their mean is the time of all calls by their number, and not a mean of paces."""
+    document, _ = compared(DEMOS / "steady-loader.otelgpu", DEMOS / "steady-host-work.otelgpu")
+
+    times = document["a"]["times_ns"]
+    states = [one["a"] for one in document["deltas"] if one["kind"] == "state"]
+    assert len(times) > 2
+    assert sum(times) / len(times) == pytest.approx(sum(states), rel=1e-6)
+    assert document["noise"] > 0.05
+
+
 def test_who_was_waited_for_has_no_numbers(compared):
     """No other run has the same pids."""
     document, _ = compared(DEMOS / "steady-loader.otelgpu", DEMOS / "steady-host-work.otelgpu")
