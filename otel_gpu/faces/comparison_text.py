@@ -1,11 +1,13 @@
 """A comparison as text: the verdict first, then where the difference is."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 from rich.console import Console, RenderableType
 from rich.text import Text
 
 from otel_gpu.faces import fields
+from otel_gpu.faces.fields import Field
 from otel_gpu.faces.tables import draw_table
 from otel_gpu.findings.comparison import BYTES, REAL, Basis, Comparison, Delta, Kind, Outcome, Side
 from otel_gpu.findings.words import count_of, format_duration, format_size, printable, shorten
@@ -28,6 +30,7 @@ _TITLES: Mapping[Kind, str] = {
     Kind.LINE: "lines and functions, time per {basis}",
     Kind.MEMORY: "device memory",
     Kind.MEMORY_LINE: "who held device memory at the peak",
+    Kind.SHARE: "shares of the whole time",
 }
 _COLOURS: Mapping[Outcome, str] = {
     Outcome.SLOWER: "bold red",
@@ -74,13 +77,13 @@ def _parts(found: Comparison) -> Iterator[RenderableType]:
         if rows:
             yield Text()
             yield Text(_TITLES[kind].format(basis=_BASES[found.a.basis]), style="bold")
-            yield draw_table(_BYTES if kind in BYTES else _TIMES, rows[:MAX_ROWS])
+            yield draw_table(_columns(kind), rows[:MAX_ROWS])
             if len(rows) > MAX_ROWS:
                 yield Text(f"and {len(rows) - MAX_ROWS:,} more")
 
 
 def _matters(delta: Delta, found: Comparison) -> bool:
-    if delta.kind in BYTES:
+    if delta.kind in BYTES or delta.kind is Kind.SHARE:
         return bool(delta.change)
     return abs(delta.change) >= _LEAST * (found.a.mean_ns or 0) and bool(delta.change)
 
@@ -127,15 +130,16 @@ def _what(delta: Delta) -> str:
     return name
 
 
-_TIMES = (
-    fields.text("", _what),
-    fields.figure("A", "a", _exact),
-    fields.figure("B", "b", _exact),
-    fields.figure("change", "change", _signed),
-)
-_BYTES = (
-    fields.text("", _what),
-    fields.figure("A", "a", format_size),
-    fields.figure("B", "b", format_size),
-    fields.figure("change", "change", _signed_size),
-)
+def _columns(kind: Kind) -> tuple[Field, ...]:
+    form: Callable[[float], str] = _exact
+    signed: Callable[[float], str] = _signed
+    if kind in BYTES:
+        form, signed = format_size, _signed_size
+    elif kind is Kind.SHARE:
+        form, signed = _percent, partial(_percent, sign="+")
+    return (
+        fields.text("", _what),
+        fields.figure("A", "a", form),
+        fields.figure("B", "b", form),
+        fields.figure("change", "change", signed),
+    )

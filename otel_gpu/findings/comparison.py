@@ -46,7 +46,11 @@ class Outcome(StrEnum):
 
 
 class Kind(StrEnum):
-    """What a delta is of; those of one kind are parts of one whole, but for lines and operations."""
+    """
+    What a delta is of; those of one kind are parts of one whole, but for lines and operations.
+
+    ``SHARE`` is what phases or states have of all of them, where no more can be compared.
+    """
 
     PART = "part"
     PHASE = "phase"
@@ -57,6 +61,7 @@ class Kind(StrEnum):
     LINE = "line"
     MEMORY = "memory"
     MEMORY_LINE = "memory_line"
+    SHARE = "share"
 
 
 BYTES: Final = frozenset({Kind.MEMORY, Kind.MEMORY_LINE})
@@ -118,7 +123,7 @@ class Side(NamedTuple):
 
 
 class Delta(NamedTuple):
-    """What one thing took in both, per step, window or call; bytes where it is of memory."""
+    """What one thing took in both, per step, window or call; bytes or a share where ``kind`` says so."""
 
     kind: Kind
     what: str
@@ -176,8 +181,11 @@ def compare(a: Side, b: Side) -> Comparison:
         a, b, comparable, (*fatal, *other), Outcome.NOT_COMPARABLE, noise, tuple(_deltas(a, b))
     )
     if not comparable:
-        # Memory is as large on any device.
-        return found._replace(deltas=tuple(one for one in found.deltas if one.kind in BYTES))
+        # Memory is as large on any device, and a share is one of anything.
+        kept = [one for one in found.deltas if one.kind in BYTES]
+        if not (a.faults or b.faults):
+            kept += _shares(a, b)
+        return found._replace(deltas=tuple(kept))
     change = found.change or 0.0
     outcome = Outcome.NEUTRAL
     if abs(change) > max(REAL, noise or FLOOR):
@@ -266,6 +274,26 @@ def _deltas(a: Side, b: Side) -> Iterator[Delta]:
             if of is kind
         ]
         yield from sorted(found, key=lambda one: (-abs(one.change), one.what))[:MAX_DELTAS]
+
+
+def _shares(a: Side, b: Side) -> Iterator[Delta]:
+    for kind in (Kind.PHASE, Kind.STATE):
+        sides = [
+            {what: value for (of, what), value in side.figures.items() if of is kind}
+            for side in (a, b)
+        ]
+        wholes = [sum(one.values()) for one in sides]
+        if not all(wholes):
+            continue
+        found = [
+            Delta(
+                Kind.SHARE,
+                what,
+                *(one.get(what, 0.0) / whole for one, whole in zip(sides, wholes, strict=True)),
+            )
+            for what in sides[0].keys() | sides[1].keys()
+        ]
+        yield from sorted(found, key=lambda one: (-abs(one.change), one.what))
 
 
 def _listed(names: Iterable[str]) -> str:

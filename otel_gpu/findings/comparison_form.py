@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from otel_gpu.findings.comparison import BYTES, Comparison, Delta, Side
+from otel_gpu.findings.comparison import BYTES, Comparison, Delta, Kind, Side
 
 SCHEMA_VERSION = 1
 
@@ -41,13 +41,17 @@ def _side(side: Side) -> dict[str, Any]:
 
 
 def _delta(delta: Delta) -> dict[str, Any]:
-    a, b = round(delta.a), round(delta.b)
-    written = {"what": delta.what, "kind": str(delta.kind), "a": a, "b": b}
-    is_memory = delta.kind in BYTES
+    written: dict[str, Any] = {"what": delta.what, "kind": str(delta.kind)}
+    if delta.kind is Kind.SHARE:
+        a, b = _rounded_share(delta.a), _rounded_share(delta.b)
+        return written | {"a": a, "b": b, "unit": "share", "change_ns": None, "change_bytes": None}
+    change, is_memory = round(delta.change), delta.kind in BYTES
     return written | {
+        "a": round(delta.a),
+        "b": round(delta.b),
         "unit": "bytes" if is_memory else "ns",
-        "change_ns": None if is_memory else round(delta.change),
-        "change_bytes": round(delta.change) if is_memory else None,
+        "change_ns": None if is_memory else change,
+        "change_bytes": change if is_memory else None,
     }
 
 

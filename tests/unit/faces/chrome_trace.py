@@ -1,6 +1,8 @@
 """What the Trace Event Format asks of a file, as far as otel_gpu writes it."""
 
+from bisect import bisect_right
 from collections import defaultdict
+from itertools import accumulate
 
 REQUIRED = {
     "X": {"name", "cat", "ph", "ts", "dur", "pid", "tid"},
@@ -68,10 +70,18 @@ def _check_nesting(slices):
 
 
 def _check_arrows(slices, arrows):
+    # By row: when slices begin, and until when any of those up to there last.
+    reaches = {}
+    for key, found in slices.items():
+        starts = sorted(found)
+        ends = accumulate((start - minus for start, minus in starts), max)
+        reaches[key] = ([start for start, _ in starts], list(ends))
     for number, ends in arrows.items():
         assert ends.keys() == {"s", "f"}, f"arrow {number} has one end"
         assert ends["s"]["ts"] <= ends["f"]["ts"], f"arrow {number} leads back in time"
         for event in ends.values():
             at = round(event["ts"] * 1_000)
-            around = slices[event["pid"], event["tid"]]
-            assert any(start <= at <= start - minus for start, minus in around), event
+            starts, reached = reaches[event["pid"], event["tid"]]
+            begun = bisect_right(starts, at)
+            assert begun, event
+            assert reached[begun - 1] >= at, event

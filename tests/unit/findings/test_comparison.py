@@ -80,8 +80,8 @@ def test_the_noise_has_a_floor():
 )
 def test_what_cannot_be_compared_says_why(other, reason):
     """And no time is set against another one."""
-    a = side(figures={(Kind.PHASE, "idle"): 5.0, (Kind.MEMORY, "peak"): 100.0})
-    b = a._replace(figures={(Kind.PHASE, "idle"): 9.0, (Kind.MEMORY, "peak"): 300.0}, **other)
+    a = side(figures={(Kind.CAUSE, "sync"): 5.0, (Kind.MEMORY, "peak"): 100.0})
+    b = a._replace(figures={(Kind.CAUSE, "sync"): 9.0, (Kind.MEMORY, "peak"): 300.0}, **other)
 
     found = compare(a, b)
 
@@ -89,6 +89,25 @@ def test_what_cannot_be_compared_says_why(other, reason):
     assert any(reason in one for one in found.reasons)
     assert found.change is None
     assert [(one.kind, one.change) for one in found.deltas] == [(Kind.MEMORY, 200)]
+
+
+def test_shares_can_be_compared_on_any_device():
+    """A device that is idle for a tenth of its time is so however fast it is."""
+    a = side(figures={(Kind.PHASE, "computing"): 90.0, (Kind.PHASE, "idle"): 10.0})
+    b = side(
+        devices=("A100",),
+        figures={(Kind.PHASE, "computing"): 30.0, (Kind.PHASE, "idle"): 10.0},
+    )
+
+    found = compare(a, b)
+
+    assert {one.what: (one.a, one.b) for one in found.of(Kind.SHARE)} == {
+        "computing": (0.9, 0.75),
+        "idle": (0.1, 0.25),
+    }
+    assert not found.of(Kind.PHASE)
+    damaged = b._replace(faults=("too much of it is damaged",))
+    assert compare(a, damaged).deltas == ()
 
 
 def test_ranks_shapes_and_programs_have_to_be_the_same():
