@@ -12,14 +12,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from statistics import fmean, median, variance
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 REAL: Final = 0.05
 FLOOR: Final = 0.02
-SAME_WORK: Final = 0.5
-"""How alike work has to be that is counted per step."""
-SAME_WINDOW: Final = 0.8
-"""How alike it has to be where windows are compared: a longer one has more of everything."""
+SAME_WORK: Final = {"step": 0.1, "window": 0.8, "call": 0.5}
+"""
+How alike work has to be, by ``Basis``.
+
+A step is one whatever makes it up: other kernels are what one may want to compare. A longer window
+has more of everything.
+"""
+SAME_SHAPES: Final = 0.5
 MAX_DELTAS: Final = 100
 """Of one kind; those that changed most."""
 
@@ -65,6 +69,7 @@ class Kind(StrEnum):
 
 
 BYTES: Final = frozenset({Kind.MEMORY, Kind.MEMORY_LINE})
+T = TypeVar("T")
 Figures = Mapping[tuple[Kind, str], float]
 
 
@@ -81,7 +86,8 @@ class Side(NamedTuple):
         ranks: How many processes the run has; None: not known.
         programs: The names of its programs; empty: not known.
         work: How often it did what, per step, window or call.
-        shapes: How often operators were called with which shapes, likewise.
+        operators: How often operators were called, likewise; what they launch may be other kernels.
+        shapes: How often each was called with which shapes, likewise.
         figures: Nanoseconds per step, window or call, and bytes.
         has_stacks: It was recorded with stacks, which costs time.
         verdict: What bounds it.
@@ -97,7 +103,8 @@ class Side(NamedTuple):
     ranks: int | None = None
     programs: frozenset[str] = frozenset()
     work: Mapping[str, float] = MappingProxyType({})
-    shapes: Mapping[str, float] = MappingProxyType({})
+    operators: Mapping[str, float] = MappingProxyType({})
+    shapes: Mapping[tuple[str, str], float] = MappingProxyType({})
     figures: Figures = MappingProxyType({})
     has_stacks: bool = False
     verdict: str = "unknown"
@@ -193,7 +200,7 @@ def compare(a: Side, b: Side) -> Comparison:
     return found._replace(outcome=outcome)
 
 
-def alike(a: Mapping[str, float], b: Mapping[str, float]) -> float:
+def alike(a: Mapping[T, float], b: Mapping[T, float]) -> float:
     """Return how alike two counts are: 1 if both are the same, 0 if they have nothing in common."""
     names = a.keys() | b.keys()
     most = sum(max(a.get(name, 0.0), b.get(name, 0.0)) for name in names)
@@ -222,10 +229,9 @@ def _other_runs(a: Side, b: Side) -> Iterator[str]:
         yield f"one run has {a.ranks:,} ranks, the other {b.ranks:,}"
     if a.programs and b.programs and not a.programs & b.programs:
         yield f"other programs: {_listed(a.programs)} against {_listed(b.programs)}"
-    least = SAME_WINDOW if a.basis is Basis.WINDOW else SAME_WORK
-    if (share := alike(a.work, b.work)) < least:
+    if (share := _alike_in_work(a, b)) < SAME_WORK.get(a.basis, 1):
         yield f"their work is {share * 100:.0f} % alike: another program, or not the same part of it"
-    if a.shapes and b.shapes and (share := alike(a.shapes, b.shapes)) < SAME_WORK:
+    if (share := _alike_in_shapes(a, b)) < SAME_SHAPES:
         yield f"the shapes of their inputs are {share * 100:.0f} % alike: another batch, or another model"
 
 
@@ -236,11 +242,11 @@ def _differences(a: Side, b: Side) -> Iterator[str]:
         yield f"only the {which} was recorded with stacks, which takes time by itself"
     if a.tool != b.tool:
         yield f"recorded by different tools: {a.tool} and {b.tool}"
-    if a.devices and b.devices and not (all(a.devices) and all(b.devices)):
+    if a.devices and not any(a.devices):
         yield "which devices they had is not known"
-    if (share := alike(a.work, b.work)) < _ALIKE:
+    if (share := _alike_in_work(a, b)) < _ALIKE:
         yield f"their work is {share * 100:.0f} % alike per {a.basis}"
-    if a.shapes and b.shapes and (share := alike(a.shapes, b.shapes)) < _ALIKE:
+    if (share := _alike_in_shapes(a, b)) < _ALIKE:
         yield f"the shapes of their inputs are {share * 100:.0f} % alike"
     if a.basis is Basis.WINDOW:
         yield "neither says where its steps are: the windows are compared, and their spread is not known"
@@ -250,12 +256,28 @@ def _differences(a: Side, b: Side) -> Iterator[str]:
         yield "there is one step only: how much steps differ is not known"
 
 
+def _alike_in_work(a: Side, b: Side) -> float:
+    share = alike(a.work, b.work)
+    return max(share, alike(a.operators, b.operators)) if a.operators and b.operators else share
+
+
+def _alike_in_shapes(a: Side, b: Side) -> float:
+    """Say how alike the inputs are of those operators that both call: of another program it says nothing."""
+    both = {name for name, _ in a.shapes} & {name for name, _ in b.shapes}
+    found = [
+        {key: count for key, count in side.shapes.items() if key[0] in both} for side in (a, b)
+    ]
+    return alike(*found)
+
+
 def _devices(a: Side, b: Side) -> str | None:
     if len(a.devices) != len(b.devices):
         return f"one has {len(a.devices):,} devices, the other {len(b.devices):,}"
     models = [Counter(filter(None, side.devices)) for side in (a, b)]
     if all(models) and models[0] != models[1]:
         return f"different devices: {_listed(models[0])} against {_listed(models[1])}"
+    if any(models) and not all(models):
+        return f"one has {_listed(models[0] or models[1])}, and what the other has is not known"
     return None
 
 

@@ -1,8 +1,9 @@
 """A side of a comparison from traces: what devices and threads did per step, or in their window."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from statistics import fmean
+from typing import TypeVar
 
 from otel_gpu.decode.device import DeviceTrace, HostWork
 from otel_gpu.explain.device_use import DeviceUse, examine
@@ -11,6 +12,7 @@ from otel_gpu.findings.comparison import Basis, Figures, Kind, Side
 from otel_gpu.findings.words import short_function
 from otel_gpu.ledger.device_steps import PROFILER_STEP, counted
 
+T = TypeVar("T")
 MAX_DEVICES = 1_024
 
 _FATAL = {Fault.REJECTED: "too much of it is damaged"}
@@ -51,6 +53,7 @@ class TraceSide:
             next((use.ranks for use in uses if use.ranks), None),
             frozenset(),
             _mean([use.work(basis) for use in uses]),
+            _mean([use.operators(basis) for use in uses]),
             _mean([use.shapes(basis) for use in uses]),
             _mean([use.figures(basis) for use in uses]),
             any(use.has_stacks for use in uses),
@@ -104,7 +107,15 @@ class _Use:
             found[kernel.name] += kernel.times
         return _divided(found, self._per(basis))
 
-    def shapes(self, basis: Basis) -> Mapping[str, float]:
+    def operators(self, basis: Basis) -> Mapping[str, float]:
+        """Return how often operators were called."""
+        found: Counter[str] = Counter()
+        for operation in self._operations:
+            if not PROFILER_STEP.fullmatch(operation.name):
+                found[operation.name] += operation.times
+        return _divided(found, self._per(basis))
+
+    def shapes(self, basis: Basis) -> Mapping[tuple[str, str], float]:
         """Return how often operators were called with which shapes."""
         return _divided(self._shapes, self._per(basis))
 
@@ -145,7 +156,7 @@ def _phases(use: DeviceUse) -> Mapping[str, float]:
     }
 
 
-def _shapes(trace: DeviceTrace) -> Counter[str]:
+def _shapes(trace: DeviceTrace) -> Counter[tuple[str, str]]:
     """Return how often each operator was called with each shapes; bounded by what the trace keeps."""
     host = trace.host
     pairs: Counter[tuple[int, int]] = Counter(
@@ -155,21 +166,22 @@ def _shapes(trace: DeviceTrace) -> Counter[str]:
     )
     return Counter(
         {
-            f"{trace.names[name]} {trace.shapes[shape]}": count
+            (trace.names[name], trace.shapes[shape]): count
             for (name, shape), count in pairs.items()
             if not PROFILER_STEP.fullmatch(trace.names[name])
         }
     )
 
 
-def _divided(counts: Mapping[str, float], per: int) -> dict[str, float]:
+def _divided(counts: Mapping[T, float], per: int) -> dict[T, float]:
     return {name: count / per for name, count in counts.items()}
 
 
-def _mean(mappings: Iterable[Mapping]) -> dict:  # type: ignore[type-arg]
+def _mean(found: Iterable[Mapping[T, float]]) -> dict[T, float]:
     """Return the mean over devices; what one of them lacks counts as nothing."""
-    mappings = list(mappings)
-    sums: Counter = Counter()  # type: ignore[type-arg]
+    mappings = list(found)
+    sums: defaultdict[T, float] = defaultdict(float)
     for one in mappings:
-        sums.update(one)
+        for key, value in one.items():
+            sums[key] += value
     return {key: value / len(mappings) for key, value in sums.items()}

@@ -247,7 +247,8 @@ def test_the_text_begins_with_the_verdict(tmp_path, capsys):
     assert capsys.readouterr().out.startswith("neutral: +0 ns per step (+0.0 %)")
     assert cli.main(["compare", str(a), str(b)]) == 0
     text = capsys.readouterr().out
-    assert text.startswith("not comparable in time")
+    assert text.startswith("faster: -0.9 ms per step (-62.1 %), 1.45 ms → 0.55 ms")
+    assert "[2Jx (new)" in text
     assert "\x1b" not in text
 
 

@@ -71,6 +71,7 @@ def test_the_noise_has_a_floor():
     ("other", "reason"),
     [
         ({"devices": ("A100",)}, "different devices: H100 against A100"),
+        ({"devices": ("",)}, "one has H100, and what the other has is not known"),
         ({"devices": ("H100", "H100")}, "one has 1 devices, the other 2"),
         ({"work": {"other": 15.0}}, "0 % alike"),
         ({"basis": Basis.WINDOW}, "known by its step, the other by its window"),
@@ -112,8 +113,8 @@ def test_shares_can_be_compared_on_any_device():
 
 def test_ranks_shapes_and_programs_have_to_be_the_same():
     """Another batch makes another step."""
-    a = side(ranks=8, shapes={"mm 32": 10.0}, programs=frozenset({"train.py"}))
-    b = side(ranks=2, shapes={"mm 64": 10.0}, programs=frozenset({"serve.py"}))
+    a = side(ranks=8, shapes={("mm", "32"): 10.0}, programs=frozenset({"train.py"}))
+    b = side(ranks=2, shapes={("mm", "64"): 10.0}, programs=frozenset({"serve.py"}))
 
     assert compare(a, b).reasons == (
         "one run has 8 ranks, the other 2",
@@ -124,10 +125,21 @@ def test_ranks_shapes_and_programs_have_to_be_the_same():
 
 def test_what_is_not_known_is_no_hindrance():
     """It is said, and the comparison goes on."""
-    found = compare(side(devices=("",)), side(ranks=2, shapes={"mm": 1.0}))
+    found = compare(side(devices=("",)), side(devices=("",), ranks=2, shapes={("mm", ""): 1.0}))
 
     assert found.comparable
     assert found.reasons == ("which devices they had is not known",)
+
+
+def test_other_kernels_of_the_same_operators_are_compared():
+    """Other types of numbers, or a compiler: that is what one compares for."""
+    a = side(operators={"mm": 10.0}, shapes={("mm", "32"): 10.0})
+    b = side(times(0.5), work={"tf32_gemm": 10.0}, operators={"mm": 10.0, "relu": 1.0},
+             shapes={("mm", "32"): 10.0, ("relu", "64"): 1.0})  # fmt: skip
+
+    found = compare(a, b)
+
+    assert (found.outcome, found.reasons) == (Outcome.FASTER, ())
 
 
 def test_windows_have_to_be_of_the_same_work():
