@@ -163,6 +163,19 @@ def test_an_export_of_nsight_is_recognized(exported, tmp_path):
     assert phases(events)["s"] == 1
 
 
+def test_what_a_damaged_recording_still_holds_is_drawn(tmp_path, capsys):
+    """It is whole JSON, and the error is said."""
+    damaged, path = tmp_path / "damaged.otelgpu", tmp_path / "trace.json"
+    damaged.write_bytes(EXAMPLE.read_bytes()[:-2_000])
+
+    assert cli.main(["export", str(damaged), "--perfetto", str(path)]) == 1
+
+    document = json.loads(path.read_text())
+    assert phases(check(document))["X"] > 0
+    assert any("damaged" in note for note in document["otherData"]["notes"])
+    assert "error" in capsys.readouterr().err
+
+
 def test_something_has_to_be_named(capsys):
     """A timeline is a file."""
     assert cli.main(["export", str(EXAMPLE)]) == 2
