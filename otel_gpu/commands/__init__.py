@@ -34,9 +34,11 @@ JSON_HELP = "print one JSON document"
 _PIPE_COLUMNS = 160
 
 VERBS: Mapping[str, str] = {
+    "compare": "Say whether a second run was slower, and where.",
     "demo": "Run a program that is slow for a known cause, and explain it.",
     "doctor": "Say what this host allows, and what cannot be seen.",
     "explain": "Say what was slow, and why.",
+    "export": "Write a timeline for the Perfetto UI.",
     "import": "Explain and export a capture that another tool made.",
     "mcp": "Let an assistant investigate a capture, over the Model Context Protocol.",
     "parse": "Print a recording as text, one record per line.",

@@ -1,7 +1,7 @@
-"""The two sides of ``stacks --diff``: recordings, stores, or windows of one of them."""
+"""The two sides of ``stacks --diff`` and ``compare``: files, or windows of one of them."""
 
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,11 +16,20 @@ _HINT = "name a recording or a store, or a window FROM..TO of the one that is na
 
 
 @contextmanager
-def open_side(text: str, args: Namespace, config: Config) -> Iterator[tuple[Source, Window]]:
-    """Yield the source of one side, and the window that is asked about; raise its error."""
+def open_side(
+    text: str,
+    args: Namespace,
+    config: Config,
+    opens: Callable[[Path, Config], Source] = open_source,
+) -> Iterator[tuple[Source, Window]]:
+    """
+    Yield the source of one side, and the window that is asked about; raise its error.
+
+    ``opens`` opens a file.
+    """
     path, (begin, dots, end) = Path(text), text.partition("..")
     if path.exists():
-        source: Source | None = open_source(path, config)
+        source: Source | None = opens(path, config)
         begin, end = args.begin, args.end
     elif dots:
         if args.begin is not None or args.end is not None:

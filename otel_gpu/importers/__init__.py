@@ -58,6 +58,12 @@ class Kind(NamedTuple):
 
 KINDS: Mapping[str, Kind] = {
     "ingero": Kind("the SQLite database that Ingero writes", "otel_gpu.importers.ingero.capture"),
+    "nsys": Kind(
+        "a SQLite export of Nsight Systems (nsys export --type sqlite)",
+        "otel_gpu.importers.nsys.capture",
+        frozenset(),
+        has_calls=False,
+    ),
     "torch-memory": Kind(
         "a memory snapshot that PyTorch wrote (torch.cuda.memory._dump_snapshot)",
         "otel_gpu.importers.torch_memory.capture",

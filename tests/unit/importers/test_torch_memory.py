@@ -666,11 +666,11 @@ FIGURES = {
 }  # fmt: skip
 
 
-@pytest.mark.skipif(not REAL, reason="needs OTEL_GPU_TEST_TORCH_DATA: a folder of real snapshots")
+@pytest.mark.skipif(not REAL, reason="needs OTEL_GPU_TEST_TORCH_DATA: a folder of real artefacts")
 @pytest.mark.parametrize("name", FIGURES)
 def test_the_figures_of_real_snapshots_are_right_to_the_byte(name):
     """Worked out before by another program; and no healthy one raises an alarm."""
-    (row,) = explain(Path(REAL, f"{name}.pickle")).memory
+    (row,) = explain(Path(REAL, "snapshots", f"{name}.pickle")).memory
 
     assert FIGURES[name] == (
         row.reserved_bytes, row.live_bytes, row.whole_free_bytes, row.stuck_bytes,
@@ -682,10 +682,10 @@ def test_the_figures_of_real_snapshots_are_right_to_the_byte(name):
     assert (row.alarms, row.leaks) == ((), ())
 
 
-@pytest.mark.skipif(not REAL, reason="needs OTEL_GPU_TEST_TORCH_DATA: a folder of real snapshots")
+@pytest.mark.skipif(not REAL, reason="needs OTEL_GPU_TEST_TORCH_DATA: a folder of real artefacts")
 def test_the_figures_of_mosaics_snapshot_are_its_own():
     """Of what the recording saw: its peak is that of the tool that made it."""
-    (row,) = explain(Path(REAL, "mosaic_synthetic.pickle")).memory
+    (row,) = explain(Path(REAL, "snapshots", "mosaic_synthetic.pickle")).memory
 
     recorded = [one for one in row.holders if not one.function.startswith("(older")]
     assert sum(one.size_bytes for one in recorded) == 2_255_398_132

@@ -1,0 +1,203 @@
+"""The importer of exports of Nsight Systems: what devices and host did, one event for each process."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from operator import add
+from pathlib import Path
+from typing import Final
+
+from otel_gpu.capture.layout import layout_description
+from otel_gpu.config import Config
+from otel_gpu.decode.device import UNKNOWN_COLLECTIVE, DeviceModel, DeviceTrace, HostWork
+from otel_gpu.decode.events import Capture, Clock, DeviceRead, Event
+from otel_gpu.errors import RecordingError
+from otel_gpu.importers.nsys.tables import DEVICE_TABLES, NVTX, RUNTIME, STRINGS, Part, Tables
+from otel_gpu.importers.sqlite_source import SqliteSource, require
+from otel_gpu.importers.tally import Tally
+from otel_gpu.stacks.frames import clean
+
+_TOOL: Final = "Nsight Systems"
+_SESSION: Final = "TARGET_INFO_SESSION_START_TIME"
+_MAX_DEVICES = 256
+_FIRST_UNIX_NS = 10**18
+_LAST_UNIX_NS = 4 * 10**18
+_MAX_UNSIGNED = 1 << 62
+# What a reader would miss; of these there are other figures, or none.
+_UNREAD: Final = {
+    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": "synchronizations, which are calls too",
+    "OSRT_API": "calls of the operating system's libraries",
+    "SCHED_EVENTS": "events of the scheduler",
+    "COMPOSITE_EVENTS": "samples of threads",
+    "GPU_METRICS": "metrics of the device",
+    "CUDA_GPU_MEMORY_USAGE_EVENTS": "allocations of device memory",
+    "CUDA_UM_CPU_PAGE_FAULT_EVENTS": "page faults of managed memory",
+}
+_WITHOUT: Final = {
+    RUNTIME: "Calls of CUDA were not recorded: what launched the work of devices is not known "
+    "(nsys profile --trace=cuda).",
+    NVTX: "No ranges of NVTX were recorded: there are no steps and no operators "
+    "(nsys profile --trace=cuda,nvtx, and torch.autograd.profiler.emit_nvtx).",
+}
+
+
+@contextmanager
+def open_capture(path: Path, config: Config) -> Iterator["NsysCapture"]:
+    """
+    Open an export; see ``importers.open_capture``.
+
+    Raises:
+        RecordingError: It cannot be read, is none, or says nothing of devices.
+    """
+    with SqliteSource(path) as source:
+        columns = source.tables()
+        require(path, columns, {STRINGS: ("id", "value")})
+        if not columns.keys() & DEVICE_TABLES.keys():
+            raise RecordingError(
+                f"{path}: it has none of the tables of what devices did",
+                hint="record with nsys profile --trace=cuda,nvtx, export with nsys export --type sqlite",
+            )
+        yield NsysCapture(path, Tables(source, columns), source, config)
+
+
+class NsysCapture:
+    """An export, whose processes are read all at once."""
+
+    def __init__(self, path: Path, tables: Tables, source: SqliteSource, config: Config) -> None:
+        self._path, self._tables, self._source = path, tables, source
+        self._layout = layout_description(config)
+        self.tally = Tally(
+            source=self._described(),
+            left_out=tables.left_out,
+            rejected=tables.rejected,
+            notes=source.notes,
+        )
+
+    def events(self) -> Iterator[Event]:
+        """Yield what each process did; see ``importers.ForeignCapture``."""
+        tables = self._tables
+        try:
+            tables.read()
+        except RecordingError as error:
+            if str(error).startswith(str(self._path)):
+                raise
+            raise RecordingError(f"{self._path}: {error}", hint=error.hint) from None
+        self._count()
+        parts = self._parts()
+        start_ns, end_ns = _extent(parts)
+        base_unix_ns, is_dated = self._base_unix_ns(end_ns)
+        info = {"layout": self._layout, "mode": "import", "source": self.tally.source}
+        yield Capture(base_unix_ns + start_ns, info)
+        yield Clock(base_unix_ns + start_ns, base_unix_ns + start_ns)
+        for part in parts:
+            _, end_ns = _extent([part])
+            yield DeviceRead(base_unix_ns + end_ns, self._trace(part, base_unix_ns, is_dated))
+
+    def _trace(self, part: Part, base_unix_ns: int, is_dated: bool) -> DeviceTrace:
+        tables = self._tables
+        pid = f", process {part.pid}" if part.pid else ""
+        return DeviceTrace(
+            source=clean(f"{self._path.name}{pid}"),
+            tool=_TOOL,
+            base_unix_ns=base_unix_ns,
+            is_dated=is_dated,
+            names=tables.names,
+            shapes=tables.shapes,
+            activities=part.activities,
+            host=part.host,
+            threads=tables.threads(part),
+            collectives=(UNKNOWN_COLLECTIVE,),
+            models=dict(self._models(part)),
+            has_shapes=len(tables.shapes) > 1,
+            overhead_ns=part.overhead_ns,
+            rejected=tables.rejected,
+        )
+
+    def _parts(self) -> list[Part]:
+        """Return the processes that had something done by a device."""
+        parts = sorted(self._tables.parts.values(), key=lambda part: part.key)
+        using = [part for part in parts if len(part.activities)]
+        for part in parts:
+            if using and part not in using:
+                self.tally.left_out["rows of processes without device activity"] += len(part.host)
+        return using or parts[:1]
+
+    def _count(self) -> None:
+        tables, tally = self._tables, self.tally
+        kinds: Counter[int] = Counter()
+        for part in tables.parts.values():
+            tally.taken["activities of devices"] += len(part.activities)
+            kinds.update(part.host.kinds)
+        for kind in HostWork:
+            tally.taken[f"{kind.name.lower()}s of the host"] += kinds[kind]
+        for table, what in _UNREAD.items():
+            if table in tables.columns:
+                rows = next(self._source.rows(f'SELECT count(*) FROM "{table}"'))[0]
+                tally.left_out[what] += rows
+        tally.notes += [text for table, text in _WITHOUT.items() if table not in tables.columns]
+
+    def _base_unix_ns(self, end_ns: int) -> tuple[int, bool]:
+        """Return the Unix time of time 0, and whether the export says it."""
+        for (unix_ns,) in self._tables.select(_SESSION, "utcEpochNs"):
+            if type(unix_ns) is int and _FIRST_UNIX_NS < unix_ns < _LAST_UNIX_NS:
+                return unix_ns + self._tables.origin_ns, True
+        self.tally.notes.append(
+            f"{self._path.name} does not say when it was made: its last event is taken to be of "
+            "the time of the file."
+        )
+        return max(0, self._path.stat().st_mtime_ns - end_ns), False
+
+    def _described(self) -> dict[str, object]:
+        said = dict(self._tables.select("META_DATA_EXPORT", "name", "value"))
+        found: dict[str, object] = {"tool": _TOOL}
+        for name, key in (
+            ("EXPORT_PRODUCT_VERSION", "version"),
+            ("EXPORT_SCHEMA_VERSION", "schema"),
+        ):
+            if isinstance(said.get(name), str):
+                found[key] = clean(said[name])
+        return found
+
+    def _models(self, part: Part) -> Iterator[tuple[int, DeviceModel]]:
+        """Yield the models of the devices of a process, by the number that it gives them."""
+        tables = self._tables
+        known = {
+            number: DeviceModel(
+                clean(name) if isinstance(name, str) else "",
+                _unsigned(major) * 10 + _unsigned(minor),
+                _unsigned(processors),
+                _unsigned(memory),
+            )
+            for number, name, major, minor, processors, memory in tables.select(
+                "TARGET_INFO_GPU",
+                "id",
+                "name",
+                "computeMajor",
+                "computeMinor",
+                "smCount",
+                "totalMemory",
+            )
+            if type(number) is int
+        }
+        of = {
+            number: device
+            for device, number, pid in tables.select(
+                "TARGET_INFO_CUDA_DEVICE", "gpuId", "cudaId", "pid"
+            )
+            if pid == part.pid and type(number) is int
+        }
+        for number in sorted(set(part.activities.devices))[:_MAX_DEVICES]:
+            if (model := known.get(of.get(number, number))) is not None:
+                yield number, model
+
+
+def _extent(parts: list[Part]) -> tuple[int, int]:
+    """Return when the first row begins, and when the last one ends."""
+    tables = [table for part in parts for table in (part.activities, part.host) if len(table)]
+    start_ns = min((min(table.starts_ns) for table in tables), default=0)
+    ends = (max(map(add, table.starts_ns, table.durations_ns)) for table in tables)
+    return start_ns, max(ends, default=start_ns)
+
+
+def _unsigned(value: object) -> int:
+    return value if type(value) is int and 0 <= value < _MAX_UNSIGNED else 0
