@@ -1,6 +1,7 @@
 """The architecture as a test: who may import whom."""
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -45,14 +46,16 @@ def room_of(path):
     return path.relative_to(PACKAGE).parts[0]
 
 
+@functools.cache
 def imported_modules(source):
     """Names of the modules of this package that a source imports, anywhere in it."""
+    names = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
         elif isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names |= {alias.name for alias in node.names}
+    return names
 
 
 def imported_parts(source):
