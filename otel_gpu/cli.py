@@ -27,8 +27,8 @@ _COMMAND = "What follows -- is the command to run, with its arguments."
 # As a shell reports the death of a command by SIGINT and SIGPIPE.
 _EXIT_INTERRUPTED = 130
 _EXIT_BROKEN_PIPE = 141
-# More objects than a start makes: nearly all of them live until the end.
-_YOUNG_OBJECTS = 100_000
+# Nearly all that a start makes lives until the end.
+_YOUNG_OBJECTS = 50_000
 
 _logger = logging.getLogger("otel_gpu")
 
