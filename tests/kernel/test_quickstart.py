@@ -137,13 +137,14 @@ def lend_packages(venv: Path) -> None:
     ``make setup`` looks at each of them and installs the project. That it installs them too is what
     every fresh clone begins with, as CI does, and takes half a minute.
     """
-    if not Path(sys.prefix, "pyvenv.cfg").is_file():
+    prefix = Path(sys.prefix)
+    if not ((prefix / "pyvenv.cfg").is_file() and (prefix / "bin" / "pip").is_file()):
         return
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
     for ours in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
-        theirs = venv / Path(ours).relative_to(sys.prefix)
+        theirs = venv / Path(ours).relative_to(prefix)
         shutil.copytree(ours, theirs, copy_function=link_or_copy, dirs_exist_ok=True)
-    pip = Path(shutil.copy(Path(sys.prefix, "bin", "pip"), venv / "bin"))
+    pip = Path(shutil.copy(prefix / "bin" / "pip", venv / "bin"))
     pip.write_text(pip.read_text(encoding="utf-8").replace(sys.prefix, str(venv)), encoding="utf-8")
 
 
