@@ -2,7 +2,7 @@
 
 import sys
 
-from otel_gpu.cli import main
+from otel_gpu.cli import program
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(program())

@@ -7,11 +7,14 @@ and exec and end before anybody looked them up, a third are looked up after thei
 and a third are forks that run no other program.
 """
 
+import ctypes
+import gc
 import json
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from typing import ClassVar, NamedTuple
 from unittest.mock import patch
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
@@ -190,16 +193,55 @@ def _reading_of(image: dict[str, int], at: int, number: int) -> Iterator[bytes]:
     yield times_record(at, [on_cpu])
 
 
+class _MallInfo(ctypes.Structure):
+    # Of malloc.h.
+    _fields_ = (
+        *((name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd")),
+        *((name, ctypes.c_size_t) for name in ("usmblks", "fsmblks", "uordblks", "fordblks")),
+        ("keepcost", ctypes.c_size_t),
+    )
+
+
+class Memory(NamedTuple):
+    """
+    What a process holds; ``read`` does not count what nobody can reach any more.
+
+    Attributes:
+        blocks: Python's objects, and parts of them.
+        heap_bytes: What the C library has handed out; 0 where it does not say.
+        resident_mib: What the kernel has given.
+    """
+
+    blocks: int
+    heap_bytes: int
+    resident_mib: float
+
+    @classmethod
+    def read(cls) -> "Memory":
+        """Look at this process."""
+        gc.collect()
+        library = ctypes.CDLL(None)
+        heap_bytes = 0
+        if hasattr(library, "mallinfo2"):  # since glibc 2.33
+            library.mallinfo2.restype = _MallInfo
+            found = library.mallinfo2()
+            heap_bytes = found.hblkhd + found.uordblks
+        return cls(sys.getallocatedblocks(), heap_bytes, resident_bytes() / (1 << 20))
+
+
 class Census:
     """
     In place of the file of ``--otlp-file``: says of each request on standard output who it is
-    about, and keeps nothing of it.
+    about, and keeps nothing of it but what memory there was then.
     """
+
+    memory: ClassVar[list[Memory]] = []
 
     def __init__(self, _: str) -> None:
         self.found: Counter[str] = Counter()
 
     def write(self, request: ExportTraceServiceRequest | ExportMetricsServiceRequest) -> None:
+        self.memory.append(Memory.read())
         if isinstance(request, ExportMetricsServiceRequest):
             for of_resource in request.resource_metrics:
                 self._say(of_resource.resource)
@@ -225,28 +267,24 @@ def main() -> None:
     config = Config(export=ExportConfig(otlp_file="census"))
     rejected: Counter[str] = Counter()
     activities = 0
-    sizes_mib: list[float] = []
-    processes = int(sys.argv[1])
 
-    def look(_: Activity) -> None:
+    def count(_: Activity) -> None:
         nonlocal activities
         activities += 1
-        if activities % (processes // 10) == 0:
-            sizes_mib.append(resident_bytes() / (1 << 20))
 
     with (
         patch.object(exports_module, "OtlpFile", Census),
         open_exports(config, {}, live=False) as exports,
     ):
         blame = pipeline.Blame(config, exports)
-        observers = [exports.observe, blame.observe, look]
-        pipeline.process(short_processes(processes), Enricher(), observers, rejected)
+        observers = [exports.observe, blame.observe, count]
+        pipeline.process(short_processes(int(sys.argv[1])), Enricher(), observers, rejected)
         blame.close()
     said = {
         "activities": activities,
         "rejected": rejected,
         "dropped": exports.dropped(),
-        "resident_mib": sizes_mib,
+        "memory": Census.memory[:-1],  # not of the end
         "cpu_s": time.process_time(),
     }
     sys.stdout.write(json.dumps(said))

@@ -23,7 +23,7 @@ from xdist.workermanage import WorkerController
 # What tests of a folder share takes long: a wheel and a host, and runs of scenarios.
 SHARED = ("tests/packaging/", "tests/scenarios/")
 # A file is run by one process, so the longest are begun before the others.
-LONGEST = (SHARED[0], "tests/kernel/test_quickstart.py", "tests/unit/store/test_many_processes.py")
+LONGEST = (SHARED[0], "tests/kernel/test_stacks.py", "tests/unit/store/test_many_processes.py")
 FOLDER = Path(__file__).resolve().parents[1] / ".output" / "tests"
 # What is added to the niceness of the process that stands back.
 BEHIND = 2

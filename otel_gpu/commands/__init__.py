@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 PROGRAM = "otel-gpu"
 JSON_HELP = "print one JSON document"
-_PIPE_COLUMNS = 160
+PIPE_COLUMNS = 160
+"""How wide text is made where nobody says it: lines of a file are better long than folded."""
 
 VERBS: Mapping[str, str] = {
     "compare": "Say whether a second run was slower, and where.",
@@ -103,8 +104,13 @@ class Output:
 
 
 def _console(stream: TextIO) -> "Console":
-    from rich.console import Console  # noqa: PLC0415 -- 50 ms that most verbs need not pay
+    # A pipe has no width.
+    is_known = stream.isatty() or "COLUMNS" in os.environ
+    return open_console(stream, None if is_known else PIPE_COLUMNS)
 
-    # A pipe has no width. Lines of a file are better long than folded.
-    width = None if stream.isatty() or "COLUMNS" in os.environ else _PIPE_COLUMNS
+
+def open_console(stream: TextIO, width: int | None) -> "Console":
+    """Return a rich console on a stream; ``None``: as wide as its terminal."""
+    from rich.console import Console  # noqa: PLC0415 -- 20 ms that JSON need not pay
+
     return Console(file=stream, width=width, highlight=False, markup=False, emoji=False)

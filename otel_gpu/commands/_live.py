@@ -1,15 +1,14 @@
-"""What the verbs that capture live have in common: what to watch, and how it ends."""
+"""What the verbs that capture live have in common: how a capture begins, and how it ends."""
 
 import faulthandler
 import logging
 import os
 import signal
 import threading
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -19,7 +18,6 @@ from otel_gpu.capture.host import allow_open_files, collect_rarely
 from otel_gpu.capture.programs import Programs
 from otel_gpu.capture.recording import RecordingWriter
 from otel_gpu.capture.session import Session
-from otel_gpu.commands import UsageError, add_file, add_pids
 from otel_gpu.config import Config
 from otel_gpu.errors import OtelGpuError, RecordingError
 from otel_gpu.faults import Faults
@@ -41,33 +39,6 @@ class Started(NamedTuple):
 
     command: Command | None
     guard: Guard | None
-
-
-def add_target_arguments(parser: ArgumentParser, *, pid_note: str = "") -> None:
-    """Add the arguments that say what to watch, and for how long."""
-    add_pids(parser, "watch this process and its children", pid_note)
-    text = "watch the processes of this cgroup, also those that join it later"
-    parser.add_argument("--cgroup", type=Path, metavar="FOLDER", help=text)
-    parser.add_argument(
-        "--all", action="store_true", help="watch every process that uses a CUDA library"
-    )
-    parser.add_argument("--duration", type=float, metavar="SECONDS", help="stop after this long")
-    add_file(parser, "--record", "also write a recording, for replay and parse")
-
-
-def check_targets(args: Namespace) -> None:
-    """Refuse to watch nothing, several kinds of things, or what does not exist."""
-    chosen = [bool(args.command), bool(args.pid), args.cgroup is not None, args.all]
-    if sum(chosen) != 1:
-        message = "name what to watch" if not any(chosen) else "name one kind of thing to watch"
-        raise UsageError(message, hint="one of: -- COMMAND, --pid PID, --cgroup FOLDER, --all")
-    for pid in args.pid:
-        if not Path(f"/proc/{pid}").exists():
-            raise UsageError(f"there is no process {pid}", hint="see `ps -e`")
-    if args.cgroup is not None and not (args.cgroup / "cgroup.procs").exists():
-        raise UsageError(f"{args.cgroup} is not a cgroup", hint="give its folder in /sys/fs/cgroup")
-    if args.duration is not None and args.duration <= 0:
-        raise UsageError("--duration must be more than 0 seconds")
 
 
 @contextmanager

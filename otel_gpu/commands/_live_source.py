@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from otel_gpu import pipeline
 from otel_gpu.commands import Output, UsageError
-from otel_gpu.commands._live import check_targets, exit_code_of, open_capture
 from otel_gpu.commands._reports import find_source
+from otel_gpu.commands._targets import check_targets
 from otel_gpu.config import Config
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.faults import Faults, Isolated
@@ -30,6 +30,9 @@ class LiveSource(Source):
 
     def play(self, window: Window, observers: Observers) -> None:  # noqa: ARG002 -- it has no end
         """Capture until it is over, and hand all activities to the observers."""
+        # A quarter of a start, which a recording need not pay.
+        from otel_gpu.commands._live import exit_code_of, open_capture  # noqa: PLC0415
+
         faults = Faults()
         with open_capture(self._args, self._config, self.rejected, faults) as (started, batches):
             if started.command is None:

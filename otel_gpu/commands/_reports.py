@@ -6,12 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, TextIO
-
-from rich.console import Console
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TextIO
 
 from otel_gpu import pipeline
-from otel_gpu.commands import Output, UsageError, add_file
+from otel_gpu.commands import PIPE_COLUMNS, Output, UsageError, add_file, open_console
 from otel_gpu.commands._recorder import store_path
 from otel_gpu.commands._sources import StoreSource, open_recording
 from otel_gpu.config import Config
@@ -20,6 +18,9 @@ from otel_gpu.explain.explainer import Explainer
 from otel_gpu.findings.collector import Collector
 from otel_gpu.findings.document import Window
 from otel_gpu.findings.source import Source
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 MOMENT_HELP = (
     "Unix seconds, ISO 8601 (UTC unless it says otherwise), 30s or -30s before the end, or +30s "
@@ -32,7 +33,6 @@ _UNITS_NS = {"ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3_600 * 10**9, "d": 
 _NS_PER_S = 10**9
 # 1973 in seconds: a smaller number is a duration that lacks its unit.
 _FIRST_UNIX_S = 10**8
-_COLUMNS = 160
 
 
 class Moment(NamedTuple):
@@ -126,7 +126,7 @@ def make_collector(
 
 
 def write_result(
-    args: Namespace, out: Output, lines: Iterable[str] | None, draw: Callable[[Console], None]
+    args: Namespace, out: Output, lines: Iterable[str] | None, draw: Callable[["Console"], None]
 ) -> None:
     """
     Write lines for a program, or let a person's report be drawn, where ``--output`` says.
@@ -136,7 +136,7 @@ def write_result(
     if args.output is not None:
         with open_for_writing(args.output) as file:
             if lines is None:
-                draw(Console(file=file, width=_COLUMNS, highlight=False, markup=False, emoji=False))
+                draw(open_console(file, PIPE_COLUMNS))
             else:
                 file.writelines(f"{line}\n" for line in lines)
     elif lines is None:

@@ -7,16 +7,18 @@ report goes to standard error; --json goes to standard output.
 """
 
 from argparse import ArgumentParser, Namespace
-from functools import partial
+from typing import TYPE_CHECKING
 
 from otel_gpu.capture.host import collect_rarely
 from otel_gpu.commands import JSON_HELP, Output, add_file
-from otel_gpu.commands._live import add_target_arguments
 from otel_gpu.commands._live_source import find_source_or_capture, pids_of
 from otel_gpu.commands._reports import add_source_arguments, make_collector, part_of, write_result
+from otel_gpu.commands._targets import add_target_arguments
 from otel_gpu.config import Config
-from otel_gpu.faces.text import write_text
 from otel_gpu.findings.json_form import make_document, to_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 CONFIG_FLAGS = ("spans.mode",)
 TAKES_COMMAND = True
@@ -40,5 +42,11 @@ def run(args: Namespace, config: Config, out: Output) -> int:
         source.play(window, [collector])
         document = collector.finish(source.name, source.notes)
         lines = [to_text(make_document(document))] if args.json else None
-        write_result(args, out, lines, partial(write_text, document, per_process=args.per_process))
+
+        def draw(console: "Console") -> None:
+            from otel_gpu.faces.text import write_text  # noqa: PLC0415 -- 20 ms that JSON need not pay
+
+            write_text(document, console, per_process=args.per_process)
+
+        write_result(args, out, lines, draw)
     return source.exit_code

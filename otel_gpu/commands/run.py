@@ -17,14 +17,13 @@ from otel_gpu import pipeline
 from otel_gpu.commands import Output
 from otel_gpu.commands._live import (
     Started,
-    add_target_arguments,
-    check_targets,
     exit_code_of,
     load_programs,
     open_session,
     start_command,
 )
 from otel_gpu.commands._recorder import live_store, store_path
+from otel_gpu.commands._targets import add_target_arguments, check_targets
 from otel_gpu.config import Config
 from otel_gpu.enrich.activities import OpenCallActivity
 from otel_gpu.enrich.enricher import Enricher

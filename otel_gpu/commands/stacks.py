@@ -11,7 +11,6 @@ import json
 from argparse import ArgumentParser, Namespace
 
 from otel_gpu.commands import JSON_HELP, Output, UsageError, add_file
-from otel_gpu.commands._live import add_target_arguments
 from otel_gpu.commands._live_source import LiveSource, find_source_or_capture, pids_of
 from otel_gpu.commands._reports import (
     add_source_arguments,
@@ -21,12 +20,10 @@ from otel_gpu.commands._reports import (
     write_result,
 )
 from otel_gpu.commands._stack_sides import open_side
-from otel_gpu.commands._threads import look_at_threads
+from otel_gpu.commands._targets import add_target_arguments
 from otel_gpu.config import Config
 from otel_gpu.errors import OtelGpuError
 from otel_gpu.faces.folded import folded_differences, folded_line
-from otel_gpu.faces.html.flamegraph import difference_page, flamegraph_page
-from otel_gpu.faces.pprof import pprof_file
 from otel_gpu.faces.speedscope import speedscope_document
 from otel_gpu.faces.stacks_text import coverage, write_difference, write_stacks
 from otel_gpu.findings.document import Window
@@ -102,6 +99,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace, config: Config, out: Output) -> int:
     """Add up; the command's exit code, or 0."""
     if args.now:
+        from otel_gpu.commands._threads import look_at_threads  # noqa: PLC0415 -- as of a capture
+
         return look_at_threads(args, config, out)
     if args.limit < 1:
         raise UsageError("--limit must be at least 1")
@@ -154,9 +153,13 @@ def _write(report: StackReport, args: Namespace, out: Output) -> None:
         with open_for_writing(args.speedscope) as file:
             json.dump(speedscope_document(report), file)
     if args.pprof:
+        from otel_gpu.faces.pprof import pprof_file  # noqa: PLC0415 -- 15 ms that few ask for
+
         with open_for_writing_bytes(args.pprof) as binary:
             binary.write(pprof_file(report))
     if args.flamegraph:
+        from otel_gpu.faces.html.flamegraph import flamegraph_page  # noqa: PLC0415 -- 20 ms
+
         title, about = f"{report.source}: {report.title}", [coverage(report), *report.notes]
         with open_for_writing(args.flamegraph) as file:
             file.write(flamegraph_page(fold(report.rows, report.by), report.by, title, about))
@@ -187,6 +190,8 @@ def _run_diff(args: Namespace, config: Config, out: Output) -> int:
 
 
 def _difference_page(diff: StackDiff) -> str:
+    from otel_gpu.faces.html.flamegraph import difference_page  # noqa: PLC0415 -- as above
+
     sides = zip("AB", (diff.before, diff.after), strict=True)
     about = [
         " ".join((f"{mark}: {report.source}. {coverage(report)}", *report.notes))

@@ -22,15 +22,9 @@ from otel_gpu import pipeline
 from otel_gpu.commands import Output, UsageError, add_file
 from otel_gpu.commands._display import Display
 from otel_gpu.commands._keys import has_keys
-from otel_gpu.commands._live import (
-    Batches,
-    add_target_arguments,
-    check_targets,
-    exit_code_of,
-    open_capture,
-    signals_handled,
-)
+from otel_gpu.commands._live import Batches, exit_code_of, open_capture, signals_handled
 from otel_gpu.commands._sources import RecordingSource
+from otel_gpu.commands._targets import add_target_arguments, check_targets
 from otel_gpu.config import Config
 from otel_gpu.enrich.activities import Activity
 from otel_gpu.enrich.enricher import Enricher

@@ -31,6 +31,8 @@ _MAX_READINGS = 32
 _MAX_WAITING = 64
 # Intervals of a thread that are given up and not yet let go of.
 _MAX_GIVEN_UP = 64
+# Places in the order of arrival that are no interval's any more, beside as many as there are.
+_MAX_STALE = 1024
 # Every wake-up has a moment of waiting for the CPU, too short to be a stall.
 _UNSEEN_FLOOR_NS = 5_000_000
 # A fork whose entry was not seen is known by its end only, and who waited for the
@@ -89,6 +91,7 @@ class _Tracks(Generic[_T]):
         self._tids: dict[int, set[int]] = {}
         # In the order of arrival; may name what a thread has given up itself.
         self._order: deque[tuple[_Track[_T], int]] = deque()
+        self._size = 0
         self.given_up = 0
 
     def add(self, activity: _T) -> None:
@@ -110,9 +113,11 @@ class _Tracks(Generic[_T]):
         else:
             track.insert(start, activity)
         self._order.append((track, start))
+        self._size += 1
         if len(starts) - track.begin > self._max_thread:
             # As _give_up would: of a busy thread each new one costs the oldest.
             self.given_up += 1
+            self._size -= 1
             track.give_up_oldest()
         if len(self._order) > self._max_all:
             track, start = self._order.popleft()
@@ -144,12 +149,16 @@ class _Tracks(Generic[_T]):
             for index in reversed(range(track.begin, len(track.items))):
                 if track.items[index].event.image_ktime_ns == image_ktime_ns:
                     self._remove(track, index)
+        # What ended is not kept for its place.
+        if len(self._order) > 2 * self._size + _MAX_STALE:
+            self._order = deque(one for one in self._order if one[0].find(one[1]) is not None)
 
     def _give_up(self, track: _Track[_T], index: int) -> None:
         self.given_up += 1
         self._remove(track, index)
 
     def _remove(self, track: _Track[_T], index: int) -> None:
+        self._size -= 1
         track.remove(index)
         if not track.starts:
             del self._tracks[track.thread]

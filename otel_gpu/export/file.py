@@ -15,7 +15,6 @@ import threading
 from collections.abc import Sequence
 from typing import Any, BinaryIO
 
-from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
 from otel_gpu.errors import ConfigError
@@ -80,6 +79,9 @@ class FileTransport:
 
 def otlp_json(request: Message) -> str:
     """Return a request as one line of OTLP/JSON."""
+    # Most captures write no file, and need not pay for what makes JSON of messages.
+    from google.protobuf.json_format import MessageToDict  # noqa: PLC0415
+
     document = MessageToDict(request, use_integers_for_enums=True)
     return json.dumps(_with_hex_ids(document), separators=(",", ":"), ensure_ascii=False)
 

@@ -56,11 +56,6 @@ class Crowd:
         self._replaced: set[ImageKey] = set()
         self._groups: dict[str, _Group] = {}
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether all processes have figures of their own."""
-        return not self._groups
-
     def end(
         self, process: ProcessImage, *, is_replaced: bool, named: AbstractSet[ImageKey]
     ) -> None:

@@ -1,5 +1,7 @@
 """The page of a report in a real browser: it runs, it fits, and it asks nobody for anything."""
 
+import html
+import json
 import re
 import struct
 
@@ -18,10 +20,18 @@ pytestmark = pytest.mark.browser
 NAMES = ("two-causes", "starved-loader", "allocator-churn")
 # Run in a copy of the page, which stands in a frame: a window is never as narrow as a phone.
 MEASURE = "<script>parent.postMessage(document.documentElement.scrollWidth, '*')</script></body>"
-FRAME = """<!DOCTYPE html><title>none</title>
-<script>onmessage = event => document.title = "told:" + event.data</script>
-<iframe src="inner.html" width="{}" height="{}" style="border: 0"></iframe>
+FRAMES = """<!DOCTYPE html><title>none</title>
+<script>
+const told = [];
+onmessage = (event) => {
+  told[[...document.querySelectorAll("iframe")].findIndex(
+    (frame) => frame.contentWindow === event.source)] = event.data;
+  document.title = "told:" + JSON.stringify(told);
+};
+</script>
 """
+FRAME = '<iframe src="{}" width="{}" height="{}" style="border: 0"></iframe>\n'
+SIZES = (LAPTOP, PHONE)
 # Says how wide a flame graph and its boxes are, and whether a text is wider than its box;
 # then the same of what a click on the box of cudaLaunchKernel leaves.
 TAP = """<script>
@@ -61,29 +71,32 @@ def pixels_of(picture):
     return struct.unpack(">II", picture[16:24])
 
 
-def told_by(page, script, size, folder):
-    """What a script at the end of a page says of it, in a window of a size."""
-    free = re.sub("<meta http-equiv[^>]*>", "", page).replace("</body>", script)
-    (folder / "inner.html").write_text(free, encoding="utf-8")
-    frame = folder / "frame.html"
-    frame.write_text(FRAME.format(*size), encoding="utf-8")
-    document = visit(frame, folder).document
-    return re.search("<title>told:(.*)</title>", document)[1]
+def told_by(pages, script, folder):
+    """What a script at the end of each page says of it, in windows of all sizes, one after the other."""
+    frames = FRAMES
+    for number, page in enumerate(pages):
+        free = re.sub("<meta http-equiv[^>]*>", "", page).replace("</body>", script)
+        inner = folder / f"inner{number}.html"
+        inner.write_text(free, encoding="utf-8")
+        frames += "".join(FRAME.format(inner.name, *size) for size in SIZES)
+    path = folder / "frames.html"
+    path.write_text(frames, encoding="utf-8")
+    (told,) = re.findall("<title>told:(.*)</title>", visit(path, folder).document)
+    return json.loads(html.unescape(told))
 
 
-@pytest.mark.parametrize("size", [LAPTOP, PHONE], ids=["laptop", "phone"])
-def test_a_page_about_memory_fits(tmp_path, size):
+def test_a_page_about_memory_fits(tmp_path):
     """What a snapshot holds: nothing on the console, no request, and nothing beyond the edge."""
     path = tmp_path / "memory.html"
     assert cli.main(["report", str(EXAMPLES / "fragmentation.pickle"), "--html", str(path)]) == 0
-    seen = visit(path, tmp_path, size, fragment="#holders")
+    seen = visit(path, tmp_path, fragment="#holders")
 
     assert (seen.console, seen.requests) == ([], [])
-    width = told_by(path.read_text(encoding="utf-8"), MEASURE, size, tmp_path)
-    assert int(width) <= size[0]
+    widths = [width for width, _ in SIZES]
+    assert told_by([path.read_text(encoding="utf-8")], MEASURE, tmp_path) == widths
 
 
-@pytest.mark.parametrize("size", [LAPTOP, PHONE], ids=["laptop", "phone"])
+@pytest.mark.parametrize("size", SIZES, ids=["laptop", "phone"])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_page_is_shown_without_a_complaint(page_of, tmp_path, name, size):
     """Nothing on the console, no request, and the script ran: tables can be sorted."""
@@ -106,36 +119,33 @@ def test_a_complaint_would_be_seen(tmp_path):
     assert visit(path, tmp_path).requests == ["http://127.0.0.2/picture.png"]
 
 
-@pytest.mark.parametrize("size", [LAPTOP, PHONE], ids=["laptop", "phone"])
-@pytest.mark.parametrize("name", [*NAMES, "hostile"])
-def test_a_page_is_as_wide_as_its_window(page_of, tmp_path, name, size):
+def test_a_page_is_as_wide_as_its_window(page_of, tmp_path):
     """
     What is too wide scrolls by itself, also with everything open and with names without a space.
     """
-    if name == "hostile":
-        page = make_page(report_named("W" * 10_000))
-    else:
-        page = page_of(name).read_text(encoding="utf-8")
-    open_page = page.replace("<details", "<details open")
+    pages = [page_of(name).read_text(encoding="utf-8") for name in NAMES]
+    pages.append(make_page(report_named("W" * 10_000)))
+    opened = [page.replace("<details", "<details open") for page in pages]
 
-    assert told_by(open_page, MEASURE, size, tmp_path) == str(size[0])
+    assert told_by(opened, MEASURE, tmp_path) == [width for width, _ in SIZES] * len(pages)
 
 
-@pytest.mark.parametrize("size", [LAPTOP, PHONE], ids=["laptop", "phone"])
-def test_a_flame_graph_fits_the_screen_and_can_be_looked_into(page_of, tmp_path, size):
+def test_a_flame_graph_fits_the_screen_and_can_be_looked_into(page_of, tmp_path):
     """
     Its letters are as large as others on either, and stay in their boxes. A click makes a box
     as wide as the picture, with those above it, hides the others, and says what it is.
     """
     page = page_of("preemption").read_text(encoding="utf-8")
 
-    told = told_by(page, TAP, size, tmp_path)
+    told = told_by([page], TAP, tmp_path)
 
-    # all, process, _start, two of libc, main, train; then launch and two calls below those.
-    assert told.startswith(
-        "true true false 7 10 true true false 9 9 cudaLaunchKernel (libcudart.so.12): "
-    )
-    assert told.endswith("%)")
+    assert len(told) == len(SIZES)
+    for one in told:
+        # all, process, _start, two of libc, main, train; then launch and two calls below those.
+        assert one.startswith(
+            "true true false 7 10 true true false 9 9 cudaLaunchKernel (libcudart.so.12): "
+        )
+        assert one.endswith("%)")
 
 
 @pytest.mark.parametrize("asked", [[], ["--diff", "..+1.095s", "+1.095s.."]])

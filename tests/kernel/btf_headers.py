@@ -5,6 +5,7 @@ The tests' kernel has no package of headers. What BCC reads instead has the stru
 their true offsets, and is laid out on disk as a kernel's headers are.
 """
 
+import functools
 import json
 import os
 import platform
@@ -53,11 +54,10 @@ def make_headers(folder: Path, release: str | None = None) -> Path:
         release: What they say that they belong to; the running kernel by default.
     """
     include = folder / "include"
-    types = "\n".join(["#pragma once", *_structures()])
     texts = {
         **dict.fromkeys(re.findall(r"<(.+)>", SOURCE), "#include <generated/types.h>\n"),
         **dict.fromkeys(_EMPTY, ""),
-        "generated/types.h": f"{types}\n",
+        "generated/types.h": _types(),
         "generated/utsrelease.h": f'#define UTS_RELEASE "{release or os.uname().release}"\n',
         "asm/thread_info.h": f"#define THREAD_SIZE {_THREAD_SIZE}\n",
         "linux/kconfig.h": "#define CONFIG_BPF_SYSCALL 1\n",
@@ -85,6 +85,12 @@ def kernel_btf() -> dict[int, dict[str, Any]]:
         check=True,
     )
     return {entry["id"]: entry for entry in json.loads(dump.stdout)["types"]}
+
+
+@functools.cache
+def _types() -> str:
+    """Return the header that has all of them; to read the BTF takes a second."""
+    return "\n".join(["#pragma once", *_structures(), ""])
 
 
 def _structures() -> Iterator[str]:

@@ -1,8 +1,9 @@
 """Where the time of threads goes: the account adds up, and says why a thread waited."""
 
+import functools
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,7 +58,16 @@ class Recorded(NamedTuple):
         return last
 
 
-def record(folder: Path, stubs: StubLibraries, *arguments: str) -> Recorded:
+@pytest.fixture(scope="module")
+def record(
+    stubs: StubLibraries, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Recorded]:
+    """Record the workload; tests of the same arguments share what they look at."""
+    folder = tmp_path_factory.mktemp("account")
+    return functools.cache(lambda *arguments: make_record(folder, stubs, arguments))
+
+
+def make_record(folder: Path, stubs: StubLibraries, arguments: Sequence[str]) -> Recorded:
     path = folder / "account.otelgpu"
     command = [sys.executable, WORKLOAD, stubs.runtime, *arguments]
     flags = ("--record", str(path), "--spans", "full", "--summary", "never")
@@ -77,12 +87,12 @@ def off_cpu_ns(event: CudaCall | Gap) -> int:
     return event.blocked_ns + event.run_queue_ns
 
 
-def test_the_parts_of_calls_and_gaps_sum_to_the_whole(tmp_path: Path, stubs: StubLibraries) -> None:
+def test_the_parts_of_calls_and_gaps_sum_to_the_whole(record: Callable[..., Recorded]) -> None:
     """
     What is not on a CPU is blocked or in a run queue, and the account of the process is the sum
     of the accounts of its calls and gaps: to the nanosecond, as all of them are recorded.
     """
-    recorded = record(tmp_path, stubs, "spin_and_sleep", "30", "3000000", "5000000")
+    recorded = record("spin_and_sleep", "30", "3000000", "5000000")
     calls, gaps = recorded.of_feeder(CudaCall), recorded.of_feeder(Gap)
     times = recorded.times
 
@@ -107,9 +117,9 @@ def test_the_parts_of_calls_and_gaps_sum_to_the_whole(tmp_path: Path, stubs: Stu
         assert accounted_ns == total_ns
 
 
-def test_spinning_and_sleeping_are_told_apart(tmp_path: Path, stubs: StubLibraries) -> None:
+def test_spinning_and_sleeping_are_told_apart(record: Callable[..., Recorded]) -> None:
     """A call that spins 3 ms and sleeps 5 ms has both within 5 %, and says that it slept."""
-    recorded = record(tmp_path, stubs, "spin_and_sleep", "30", "3000000", "5000000")
+    recorded = record("spin_and_sleep", "30", "3000000", "5000000")
     calls = recorded.of_feeder(CudaCall)
     # The median call: a busy machine may disturb some.
     on_cpu_ns = sorted(c.end_ktime_ns - c.start_ktime_ns - off_cpu_ns(c) for c in calls)
@@ -126,12 +136,12 @@ def test_spinning_and_sleeping_are_told_apart(tmp_path: Path, stubs: StubLibrari
 
 
 def test_what_is_kept_of_a_call_lies_in_it_and_comes_first(
-    tmp_path: Path, stubs: StubLibraries
+    record: Callable[..., Recorded],
 ) -> None:
     """
     The intervals of a call precede it, name it, do not overlap, and are no more than its total.
     """
-    recorded = record(tmp_path, stubs, "spin_and_sleep", "10", "1000000", "2000000")
+    recorded = record("spin_and_sleep", "30", "3000000", "5000000")
     waiting: list[Stall] = []
 
     for event in recorded.events:
@@ -153,26 +163,26 @@ def test_what_is_kept_of_a_call_lies_in_it_and_comes_first(
     assert waiting == []
 
 
-def test_gaps_are_accounted_for_like_calls(tmp_path: Path, stubs: StubLibraries) -> None:
+def test_gaps_are_accounted_for_like_calls(record: Callable[..., Recorded]) -> None:
     """
     A gap that spins 3 ms and sleeps 12 ms has both, from the return before to the entry after.
     """
-    recorded = record(tmp_path, stubs, "gap", "20", "3000000", "12000000")
+    recorded = record("gap", "40", "3000000", "12000000")
     calls, gaps = recorded.of_feeder(CudaCall), recorded.of_feeder(Gap)
 
-    assert len(calls) == 20
-    assert len(gaps) == 19
+    assert len(calls) == 40
+    assert len(gaps) == 39
     ends = {call.end_ktime_ns for call in calls}
     for gap in gaps:
         assert gap.start_ktime_ns in ends
         assert 0 <= off_cpu_ns(gap) <= gap.end_ktime_ns - gap.start_ktime_ns
     blocked_ns = sorted(gap.blocked_ns for gap in gaps)
     on_cpu_ns = sorted(g.end_ktime_ns - g.start_ktime_ns - off_cpu_ns(g) for g in gaps)
-    assert blocked_ns[9] == pytest.approx(12 * MS, rel=0.05)
+    assert blocked_ns[19] == pytest.approx(12 * MS, rel=0.05)
     awake_ns = sorted(gap.end_ktime_ns - gap.start_ktime_ns - gap.blocked_ns for gap in gaps)
     # It spins to a time, also where it waits for its CPU meanwhile. Python's own work comes on top.
-    assert awake_ns[9] >= 3 * MS
-    assert on_cpu_ns[9] <= 4 * MS
+    assert awake_ns[19] >= 3 * MS
+    assert on_cpu_ns[19] <= 4 * MS
     assert on_cpu_ns[-1] >= 3 * MS
     inside = [stall for stall, reason in recorded.reasons if reason == "sleep"]
     for gap in gaps:
@@ -183,12 +193,12 @@ def test_gaps_are_accounted_for_like_calls(tmp_path: Path, stubs: StubLibraries)
     assert {stall.call_start_ktime_ns for stall in inside} == {0}
 
 
-def test_the_account_of_a_feeder_is_its_wall_time(tmp_path: Path, stubs: StubLibraries) -> None:
+def test_the_account_of_a_feeder_is_its_wall_time(record: Callable[..., Recorded]) -> None:
     """
     From its first call to its last, and on until it ends, all of a thread's time is in a state,
     within 1 %.
     """
-    recorded = record(tmp_path, stubs, "gap", "40", "3000000", "12000000")
+    recorded = record("gap", "40", "3000000", "12000000")
     calls = recorded.of_feeder(CudaCall)
     feeding_ns = sum(
         time_ns for (_, context, _), time_ns in recorded.times.items() if context in FEEDING
@@ -205,9 +215,9 @@ def test_the_account_of_a_feeder_is_its_wall_time(tmp_path: Path, stubs: StubLib
     assert feeding_ns <= 1.01 * (end_ktime_ns - start_ktime_ns)
 
 
-def test_a_thread_that_waits_for_the_gil_is_said_to(tmp_path: Path, stubs: StubLibraries) -> None:
+def test_a_thread_that_waits_for_the_gil_is_said_to(record: Callable[..., Recorded]) -> None:
     """Another thread keeps the GIL for 20 ms: the gaps between calls are blocked on it."""
-    recorded = record(tmp_path, stubs, "gil", "10", "20000000")
+    recorded = record("gil", "10", "20000000")
     waits = [stall for stall, reason in recorded.reasons if reason == "gil"]
 
     assert sum(s.runnable_ktime_ns - s.start_ktime_ns for s in waits) >= 5 * 20 * MS
@@ -218,9 +228,9 @@ def test_a_thread_that_waits_for_the_gil_is_said_to(tmp_path: Path, stubs: StubL
     assert gil_ns >= 5 * 20 * MS
 
 
-def test_who_let_go_of_the_gil_is_kept(tmp_path: Path, stubs: StubLibraries) -> None:
+def test_who_let_go_of_the_gil_is_kept(record: Callable[..., Recorded]) -> None:
     """A thread that got the GIL may wait for it again at once: that was not what took so long."""
-    recorded = record(tmp_path, stubs, "handover", "11", "20000000")
+    recorded = record("handover", "11", "20000000")
     waits = [
         stall
         for stall in recorded.of_feeder(Stall)
@@ -231,9 +241,9 @@ def test_who_let_go_of_the_gil_is_kept(tmp_path: Path, stubs: StubLibraries) -> 
     assert {stall.waker_tid for stall in waits} == {recorded.said["holder"]}
 
 
-def test_a_lock_that_is_not_the_gil_is_a_lock(tmp_path: Path, stubs: StubLibraries) -> None:
+def test_a_lock_that_is_not_the_gil_is_a_lock(record: Callable[..., Recorded]) -> None:
     """A futex outside of the interpreter's state is a lock, and its holder is named."""
-    recorded = record(tmp_path, stubs, "lock", "5", "20000000")
+    recorded = record("lock", "5", "20000000")
     waits = [
         stall
         for stall, reason in recorded.reasons

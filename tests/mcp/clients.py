@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import asynccontextmanager, contextmanager
 
 import httpx2
@@ -24,10 +25,11 @@ def environment(**values: str) -> dict[str, str]:
     return kept | values
 
 
-def stdio_client(*arguments: str) -> Client:
+def stdio_client(*arguments: str, command: Sequence[str] = COMMAND) -> Client:
     """A client that starts a server and talks to it on its standard streams."""
+    program, *first = command
     parameters = StdioServerParameters(
-        command=COMMAND[0], args=[*COMMAND[1:], *map(str, arguments)], env=environment()
+        command=program, args=[*first, *map(str, arguments)], env=environment()
     )
     return Client(parameters, read_timeout_seconds=PATIENCE_S)
 

@@ -3,17 +3,15 @@
 import http.client
 import json
 import socket
-import subprocess
 from contextlib import ExitStack, closing, suppress
 from urllib.parse import urlsplit
 
 import pytest
 
+from otel_gpu import cli
 from tests.mcp.clients import (
-    COMMAND,
     TOKEN,
     ask,
-    environment,
     error_of,
     http_client,
     http_server,
@@ -38,6 +36,13 @@ def store(tmp_path_factory):
 @pytest.fixture(scope="module")
 def url(store):
     with http_server("--store", store) as (url, _, _):
+        yield url
+
+
+@pytest.fixture(scope="module")
+def recording_url():
+    """Of a server that serves a recording."""
+    with http_server(served.STARVED) as (url, _, _):
         yield url
 
 
@@ -70,18 +75,15 @@ def test_every_tool_answers_over_http(url, store):
     assert counted["answer"]["rows"] == [[480]]
 
 
-def test_every_tool_answers_about_a_recording_over_http():
+def test_every_tool_answers_about_a_recording_over_http(recording_url):
     """A recording is served in the same way."""
 
-    async def story(url):
-        async with http_client(url, TOKEN) as client:
+    async def story():
+        async with http_client(recording_url, TOKEN) as client:
             return [await ask(client, name) for name in TOOLS]
 
-    with http_server(served.STARVED) as (url, _, _):
-        answers = run(story(url))
-
     capture = served.capture_of(served.STARVED)
-    assert answers == [served.ask(capture, name) for name in TOOLS]
+    assert run(story()) == [served.ask(capture, name) for name in TOOLS]
 
 
 def test_sql_can_only_read_over_http(url, store):
@@ -147,24 +149,24 @@ def test_one_origin_of_several_is_enough_to_be_refused(url):
 
 
 @pytest.mark.parametrize("token", [None, TOKEN])
-def test_who_asks_for_nothing_keeps_nobody_out(token):
+def test_who_asks_for_nothing_keeps_nobody_out(recording_url, token):
     """Of connections that are opened and not used, or used slowly, none lasts."""
     head = b"POST /mcp HTTP/1.1\r\nHost: x\r\n"
     if token is not None:
         head += f"Authorization: Bearer {token}\r\n".encode()
-    with http_server(served.STARVED) as (url, _, _), ExitStack() as stack:
-        address = urlsplit(url).hostname, urlsplit(url).port
+    address = urlsplit(recording_url).hostname, urlsplit(recording_url).port
+    with ExitStack() as stack:
         idle = [stack.enter_context(socket.create_connection(address, 60)) for _ in range(67)]
         for number, one in enumerate(idle):
             one.sendall(head[: number % len(head)])
 
-        assert request(url)[0] == 503
+        assert request(recording_url)[0] == 503
         for one in idle:
             # Until it is cut; whoever was in the middle of a head may be told so.
             with suppress(ConnectionResetError):
                 while one.recv(4_096):
                     pass
-        assert request(url)[0] == 200
+        assert request(recording_url)[0] == 200
 
 
 def test_who_is_refused_keeps_no_connection(url):
@@ -288,20 +290,15 @@ def test_a_token_can_be_in_a_file(tmp_path):
         (("--http", "--token-file", "no-such-file"), "no-such-file: cannot be read"),
     ],
 )
-def test_what_would_be_open_or_makes_no_sense_is_refused(arguments, told):
+def test_what_would_be_open_or_makes_no_sense_is_refused(arguments, told, monkeypatch, capsys):
     """Before anything listens."""
-    token = {"OTEL_GPU_MCP_TOKEN": TOKEN} if "203.0.113.1:0" in arguments else {}
-    ended = subprocess.run(
-        [*COMMAND, str(served.STARVED), *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-        env=environment(**token),
-    )
+    if "203.0.113.1:0" in arguments:
+        monkeypatch.setenv("OTEL_GPU_MCP_TOKEN", TOKEN)
 
-    assert ended.returncode in (1, 2)
-    assert told in ended.stderr
+    code = cli.main(["mcp", str(served.STARVED), *arguments])
+
+    assert code in (1, 2)
+    assert told in capsys.readouterr().err
 
 
 def test_every_address_can_be_served_with_a_token():

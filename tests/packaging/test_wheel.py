@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from elftools.elf.elffile import ELFFile
 
-from tests.packaging.wheel import build, copy_checkout
+from tests.packaging.wheel import build
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -129,22 +129,6 @@ def test_the_tag_names_the_newest_glibc_that_the_libraries_use(opened, wheel, tm
     assert wheel.name.endswith(f"-{tag}.whl")
 
 
-def test_two_builds_in_two_folders_are_the_same_bytes(wheel, tmp_path):
-    """Where, when and under which umask it was built leaves no trace."""
-    other = copy_checkout(tmp_path / "another folder")
-    before = os.umask(0o077)
-    try:
-        for path in (other / "otel_gpu").rglob("*"):
-            os.utime(path, (1, 1))
-        again = build("wheel", other, tmp_path / "dist", {"SOURCE_DATE_EPOCH": "1580601600"})
-    finally:
-        os.umask(before)
-
-    assert again.name == wheel.name
-    assert differences(wheel, again) == []
-    assert again.read_bytes() == wheel.read_bytes()
-
-
 def differences(one, other):
     """The files of two archives that are not the same."""
     with zipfile.ZipFile(one) as first, zipfile.ZipFile(other) as second:
@@ -166,20 +150,37 @@ def test_a_wheel_without_libbpf_is_for_every_architecture(checkout, tmp_path):
         assert "otel_gpu/_bpf/otel_gpu.aarch64.bpf.o" in archive.namelist()
 
 
-def test_an_sdist_builds_the_same_wheel(checkout, wheel, tmp_path):
-    """The sdist holds every source, and nothing that was built."""
-    sdist = build("sdist", checkout, tmp_path / "dist")
-    with tarfile.open(sdist) as archive:
-        names = archive.getnames()
-        archive.extractall(tmp_path / "source", filter="data")
-    (folder,) = (tmp_path / "source").iterdir()
-    again = build("wheel", folder, tmp_path / "again")
+@pytest.fixture(scope="module")
+def unpacked(checkout, tmp_path_factory):
+    """The source tree of an sdist."""
+    folder = tmp_path_factory.mktemp("sdist")
+    with tarfile.open(build("sdist", checkout, folder / "dist")) as archive:
+        archive.extractall(folder / "another folder", filter="data")
+    (tree,) = (folder / "another folder").iterdir()
+    return tree
 
-    assert [name for name in names if name.endswith((".o", ".pyc", ".so.1"))] == []
-    assert {"deploy/systemd/otel-gpu.service", "bpf/cuda.bpf.c", "tests/stubs/cudart.c"} <= {
-        name.partition("/")[2] for name in names
-    }
+
+def test_an_sdist_holds_every_source_and_nothing_that_was_built(unpacked):
+    """Of the package, of the BPF programs, of tests and of units."""
+    files = {str(path.relative_to(unpacked)) for path in unpacked.rglob("*") if path.is_file()}
+
+    assert [name for name in files if name.endswith((".o", ".pyc", ".so.1"))] == []
+    assert {"deploy/systemd/otel-gpu.service", "bpf/cuda.bpf.c", "tests/stubs/cudart.c"} <= files
+
+
+def test_two_builds_in_two_folders_are_the_same_bytes(wheel, unpacked, tmp_path):
+    """From a checkout or an sdist: where, when and under which umask leaves no trace."""
+    before = os.umask(0o077)
+    try:
+        for path in (unpacked / "otel_gpu").rglob("*"):
+            os.utime(path, (1, 1))
+        again = build("wheel", unpacked, tmp_path / "dist", {"SOURCE_DATE_EPOCH": "1580601600"})
+    finally:
+        os.umask(before)
+
+    assert again.name == wheel.name
     assert differences(wheel, again) == []
+    assert again.read_bytes() == wheel.read_bytes()
 
 
 def test_extras_pull_what_they_name_and_never_the_other_bcc(opened):

@@ -2,7 +2,7 @@
 Runs a scenario under the real command line, and pairs what was explained with its truth.
 
 Nothing here knows how blame is found: a scenario prints what it did, ``otel-gpu run``
-records it, and ``otel-gpu explain --json`` is read as any program would read it.
+records it, and what ``otel-gpu explain --json`` writes is read as any program would read it.
 """
 
 import json
@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from otel_gpu import cli
 from otel_gpu.demo.scenarios import CAPTURE_ENVIRONMENT, CAPTURE_FLAGS, Scenario
 from tests.kernel.agent import FIRST, otel_gpu
 from tests.scenarios.truth import InjectedCause, InjectedEffect, Truth, read_truth
@@ -71,7 +72,10 @@ def capture(scenario: Scenario, command: Sequence[str], recording: Path) -> Trut
 
 def explain(recording: Path) -> Mapping[str, Any]:
     """Return the document about a recording."""
-    document: Mapping[str, Any] = json.loads(run_verb("explain", recording, "--json"))
+    written = recording.with_suffix(".json")
+    # In this process: while a scenario's tests run, no other test may.
+    assert cli.main(["explain", str(recording), "--json", "--output", str(written)]) == 0
+    document: Mapping[str, Any] = json.loads(written.read_text(encoding="utf-8"))
     return document
 
 

@@ -18,8 +18,8 @@
 
 #define MOMENTS	 4
 #define US	 1000ull
-#define BURN_US	 900
-#define SLEEP_US 700
+#define BURN_US	 400
+#define SLEEP_US 400
 
 /* Of a hundred. */
 #define SLEEPS 35

@@ -19,7 +19,7 @@
 
 #define US	 1000ull
 #define LEAST_US 300
-#define MOST_US	 1200
+#define MOST_US	 700
 #define WAKERS	 2
 
 static struct waker {

@@ -3,7 +3,7 @@
 from otel_gpu import wire
 from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.timeline import Timeline
-from tests.activities import T0
+from tests.activities import T0, image
 from tests.unit.explain.streams import MS, START, TRAINER, account, fork_by, off_cpu, slow, time_of
 
 THREAD = (42, 42)
@@ -77,6 +77,25 @@ def test_what_a_thread_gave_up_is_not_given_up_again_for_all():
     assert starts_ms(timeline.stalls(THREAD, *everything)) == [170, 180, 190]
     assert starts_ms(timeline.stalls((42, 43), *everything)) == [40, 50, 60]
     assert timeline.given_up()["stalls"] == 17 + 4
+
+
+def test_nothing_is_kept_of_threads_that_ended():
+    """Not even their places in the order; what lives is given up in it as before."""
+    timeline = Timeline(Settings(max_intervals=5000))
+    timeline.add_stall(off_cpu(0, 5))
+    for number in range(10_000):
+        short = image(1000 + number, START + number, "short")
+        timeline.add_stall(off_cpu(10, 5, process=short, tid=short.pid))
+        timeline.forget((short.pid, short.image_ktime_ns))
+        assert len(timeline._stalls._order) < 1100
+
+    everything = (START, START + 100_000 * MS)
+    assert starts_ms(timeline.stalls(THREAD, *everything)) == [0]
+    assert timeline.given_up()["stalls"] == 0
+    for at_ms in range(1, 5001):
+        timeline.add_stall(off_cpu(10 * at_ms, 5, tid=43 + at_ms % 50))
+    assert timeline.stalls(THREAD, *everything) == []
+    assert timeline.given_up()["stalls"] > 0
 
 
 def test_a_stall_that_is_told_twice_is_remembered_once():

@@ -195,18 +195,19 @@ def _bomb_of_blocks():
     return BIG + b"(" + keys + block * 540_000 + b"l."
 
 
+# Made when they are thrown: some hundred megabytes.
 BOMBS = {
-    "a memo entry of its own choosing": b"\x80\x02]r\xff\xff\xff\x05.",
-    "references to references": _bomb_of_references(),
-    "a hash of tuples of tuples": _bomb_of_tuples(),
-    "long keys again and again": _bomb_of_keys(),
-    "a list in itself": BIG + b"]\x94(h\0e.",
-    "depth": BIG + b"](" * 500_000,
-    "many empty lists": BIG + b"(" + b"]" * 9_000_000 + b"l.",
-    "many empty dictionaries": BIG + b"(" + b"}" * 9_000_000 + b"l.",
-    "many short texts": BIG + b"]" + (b"(" + b"\x8c\x02ab" * 1_000 + b"e") * 9_000 + b".",
-    "blocks": _bomb_of_blocks(),
-    "long texts": BIG + b"(" + (b"X\0\xff\0\0" + b"x" * 0xFF00) * 4_200 + b"l.",
+    "a memo entry of its own choosing": lambda: b"\x80\x02]r\xff\xff\xff\x05.",
+    "references to references": _bomb_of_references,
+    "a hash of tuples of tuples": _bomb_of_tuples,
+    "long keys again and again": _bomb_of_keys,
+    "a list in itself": lambda: BIG + b"]\x94(h\0e.",
+    "depth": lambda: BIG + b"](" * 500_000,
+    "many empty lists": lambda: BIG + b"(" + b"]" * 9_000_000 + b"l.",
+    "many empty dictionaries": lambda: BIG + b"(" + b"}" * 9_000_000 + b"l.",
+    "many short texts": lambda: BIG + b"]" + (b"(" + b"\x8c\x02ab" * 1_000 + b"e") * 9_000 + b".",
+    "blocks": _bomb_of_blocks,
+    "long texts": lambda: BIG + b"(" + (b"X\0\xff\0\0" + b"x" * 0xFF00) * 4_200 + b"l.",
 }
 
 
@@ -226,7 +227,7 @@ REFUSED = {
 def test_a_bomb_costs_little_memory_and_time(name, tmp_path):
     """In a process of its own, which may have 600 MiB of address space and 60 s of CPU."""
     path = tmp_path / "bomb.pickle"
-    path.write_bytes(BOMBS[name])
+    path.write_bytes(BOMBS[name]())
     script = (
         "import sys\n"
         "from otel_gpu.importers.torch_memory.reader import UnreadableError, read_plain\n"

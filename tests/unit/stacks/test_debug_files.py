@@ -148,18 +148,18 @@ def test_a_packed_table_completes_what_is_exported(stripped):
 
 
 @pytest.mark.parametrize(
-    "content",
+    "make",
     [
-        b"no xz",
-        lzma.compress(b"no ELF file"),
-        lzma.compress(b"\x7fELF" + b"\0" * 100)[:-20],
-        lzma.compress(bytes(100 << 20), preset=0),
+        lambda: b"no xz",
+        lambda: lzma.compress(b"no ELF file"),
+        lambda: lzma.compress(b"\x7fELF" + b"\0" * 100)[:-20],
+        lambda: lzma.compress(bytes(100 << 20), preset=0),
     ],
     ids=["noise", "text", "cut", "bomb"],
 )
-def test_a_packed_table_that_is_none_is_left(stripped, content):
+def test_a_packed_table_that_is_none_is_left(stripped, make):
     """Also one that unpacks to a hundred megabytes, of which only a part is unpacked."""
-    add_packed(stripped, content)
+    add_packed(stripped, make())
 
     assert stripped.name("hidden") is None
     assert stripped.name("shown") == ("shown", 1)

@@ -29,9 +29,10 @@ def some_calls(first, count, process=TRAINER):
     return [call(process, "cudaMalloc", (20 + n) * MS, MS) for n in range(first, first + count)]
 
 
-def test_the_size_limit_holds_all_the_time(tmp_path):
-    """File and log together never take more, while many times as much goes through."""
-    path = tmp_path / "store.db"
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory):
+    """A store that much more went through than it holds, and its sizes meanwhile."""
+    path = tmp_path_factory.mktemp("filled") / "store.db"
     sizes = []
     with open_writer(path, SMALL, live=False) as writer:
         writer.observe(capture())
@@ -40,6 +41,12 @@ def test_the_size_limit_holds_all_the_time(tmp_path):
             if number % 500 == 0:
                 sizes.append(size_of(path))
         assert writer.lost() == {}
+    return path, sizes
+
+
+def test_the_size_limit_holds_all_the_time(filled):
+    """File and log together never take more, while many times as much goes through."""
+    path, sizes = filled
 
     assert max(sizes) <= SMALL.max_bytes
     # And it is used.
@@ -50,9 +57,9 @@ def test_the_size_limit_holds_all_the_time(tmp_path):
     assert last > 60_000
 
 
-def test_what_is_left_is_whole_chunks(tmp_path):
+def test_what_is_left_is_whole_chunks(filled):
     """Nothing of a removed chunk is in any table, and nothing of another is missing."""
-    path = write(tmp_path / "store.db", day(60_000, 60), SMALL)
+    path, _ = filled
 
     ((first, last, rows),) = ask(
         path, "SELECT min(first_seq), max(last_seq), sum(rows) FROM chunks"

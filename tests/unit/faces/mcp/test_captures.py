@@ -1,8 +1,10 @@
 """A capture that is served: a store that grows, and one that is too large to be told at once."""
 
 import json
+import shutil
 import sqlite3
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -13,9 +15,15 @@ from tests.unit.commands import starved
 from tests.unit.faces.mcp import served
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return served.store_of(served.CHURN, tmp_path_factory.mktemp("whole") / "store.db")
+
+
 @pytest.fixture
-def store(tmp_path):
-    return served.store_of(served.CHURN, tmp_path / "store.db")
+def store(whole, tmp_path):
+    """A copy of a store, which nobody writes."""
+    return Path(shutil.copy(whole, tmp_path))
 
 
 @pytest.mark.parametrize(
