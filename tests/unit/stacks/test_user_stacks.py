@@ -66,6 +66,9 @@ class Walker:
             addresses.append(address)
         return NativeStack(tuple(addresses), False, "eh_frame", tuple(positions))
 
+    def unwind_to(self, _tails, registers, stack, find):
+        return self.unwind(registers, stack, find, {}), None, ()
+
 
 class Names:
     """Names a few functions, which have 16 bytes each; one is said to be the interpreter's."""
