@@ -95,6 +95,7 @@ def _captured(ticks: int) -> Iterator[Captured]:
             images = {pid: programs.watch(pid, 0) for pid in _tree(first.pid)}
             for pid, image_ktime_ns in images.items():
                 interpreters.examine(pid, image_ktime_ns, list(mapped_files(pid)))
+            wait_until(lambda: not _doubtful(interpreters), "all interpreters")
             sampling = OnCpuSampling(programs, config)
             sampling.adjust(is_watching=True)
             records: list[bytes] = []
@@ -107,6 +108,12 @@ def _captured(ticks: int) -> Iterator[Captured]:
             yield Captured(programs, images, records)
         finally:
             os.killpg(first.pid, signal.SIGKILL)
+
+
+def _doubtful(interpreters: Interpreters) -> bool:
+    # They go on while they are looked at, so once may be bad luck.
+    interpreters.examine_again()
+    return bool(interpreters.reasons)
 
 
 def _tree(pid: int) -> list[int]:

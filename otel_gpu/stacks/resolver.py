@@ -34,7 +34,7 @@ NO_API: Final = -1
 """Of a thread that waits: what it waits in is on its stack by itself."""
 
 _MAX_FUNCTIONS: Final = 1 << 14
-_MAX_PYTHON: Final = 1 << 11
+_MAX_PYTHON: Final = 1 << 12
 
 # How long a walk is believed. The library that it ended in may not have been known yet. Code
 # that is made at run time can be replaced by other code. A name may become known.
@@ -100,7 +100,10 @@ class Resolver:
         self._walks = Walks()
         # Of ticks: by generation and address, by image and sample, and by all that a stack is made of.
         self._tails = Tails()
-        self._functions: Recent[tuple[int, int], _Shared[Frame]] = Recent(_MAX_FUNCTIONS)
+        # Functions and tails with until when they are believed.
+        self._functions: Recent[tuple[int, int], tuple[_Shared[Frame], float]] = Recent(
+            _MAX_FUNCTIONS
+        )
         self._frames: Recent[Frame, _Shared[Frame]] = Recent(_MAX_FUNCTIONS)
         self._python: Recent[tuple[Hashable, ...], _Shared[PythonStack]] = Recent(_MAX_PYTHON)
         self._pythons: Recent[PythonStack, _Shared[PythonStack]] = Recent(_MAX_PYTHON)
@@ -142,14 +145,16 @@ class Resolver:
         merged = merge(native, frames, python, _call_frame(process, api))
         if all(frame.function for frame in python.frames):
             # Else a code object is not known yet.
-            age_ns = _age_of(native, frames)
+            ends_ktime_ns = _end_of(frames, ktime_ns)
+            if not native.complete:
+                ends_ktime_ns = ktime_ns + _INCOMPLETE_AGE_NS
             self._walks.keep(
                 key,
                 words,
                 native.words,
                 merged.identity,
                 frame_pointer=frame_pointer if native.uses_frame_pointer else None,
-                ends_ktime_ns=None if age_ns is None else ktime_ns + age_ns,
+                ends_ktime_ns=ends_ktime_ns,
             )
         return self._send(merged, ktime_ns)
 
@@ -195,7 +200,7 @@ class Resolver:
         if sample.returns:
             returns = dict(wire.SAVED_RETURN.iter_unpack(sample.returns))
             native = self._unwinder.unwind(sample.registers, sample.stack, find, returns)
-            return native, self._functions_at(process, native.addresses)
+            return native, self._functions_at(process, native.addresses, ktime_ns)
         tails = self._tails.of(generation)
         native, tail, new = self._unwinder.unwind_to(tails, sample.registers, sample.stack, find)
         # What a process maps may have become known meanwhile.
@@ -203,23 +208,24 @@ class Resolver:
             for lookup, one in new:
                 self._tails.add(generation, lookup, one)
         if tail is None:
-            return native, self._functions_at(process, native.addresses)
+            return native, self._functions_at(process, native.addresses, ktime_ns)
         outer = len(native.addresses) - len(tail.addresses)
         if tail.named is not None and ktime_ns < tail.named[1]:
             return native, (
-                *self._functions_at(process, native.addresses[:outer]),
+                *self._functions_at(process, native.addresses[:outer], ktime_ns),
                 *tail.named[0],
             )
-        functions = self._functions_at(process, native.addresses)
-        age_ns = _age_of(native, [function.what for function in functions[outer:]])
-        tail.named = functions[outer:], math.inf if age_ns is None else ktime_ns + age_ns
+        functions = self._functions_at(process, native.addresses, ktime_ns)
+        outermost = functions[outer:]
+        ends_ktime_ns = _end_of([function.what for function in outermost], ktime_ns)
+        tail.named = outermost, ends_ktime_ns
         return native, functions
 
     def _functions_at(
-        self, process: ProcessImage, addresses: Sequence[int]
+        self, process: ProcessImage, addresses: Sequence[int], ktime_ns: int
     ) -> tuple["_Shared[Frame]", ...]:
         return tuple(
-            self._function(process, address - bool(position))
+            self._function(process, address - bool(position), ktime_ns)
             for position, address in enumerate(addresses)
         )
 
@@ -245,7 +251,7 @@ class Resolver:
             at = address - 1 if position else address
             mapping = process.find(at)
             if top and mapping is not None and is_cuda_library(_module(mapping)):
-                api = api_of_symbol(self._function(process, at).what.function)
+                api = api_of_symbol(self._native_frame(process, at)[0].function)
                 if api is not None:
                     found.append(OpenFrame(api[0].number, top - RETURN_ADDRESS_BYTES))
         return OpenFrames(tuple(reversed(found)), native.complete)
@@ -254,18 +260,18 @@ class Resolver:
         """Forget how the stacks of some process images were walked."""
         self._walks.forget(images)
 
-    def _function(self, process: ProcessImage, address: int) -> "_Shared[Frame]":
-        # Without the place in it. A name may become known that is not known yet.
+    def _function(self, process: ProcessImage, address: int, ktime_ns: int) -> "_Shared[Frame]":
+        # Without the place in it.
         key = (process.generation, address)
-        function = self._functions.get(key)
-        if function is None:
+        function, ends_ktime_ns = self._functions.get(key, (None, 0))
+        if function is None or ktime_ns >= ends_ktime_ns:
             frame, offset = self._native_frame(process, address)
             frame = frame._replace(address=frame.address - offset)
             function = self._frames.use(frame)
             if function is None:
                 function = self._frames[frame] = _Shared(frame)
-            if frame.module and frame.function and not frame.function.startswith(_MANGLED):
-                self._functions[key] = function
+            if frame.module:
+                self._functions[key] = function, _end_of((frame,), ktime_ns)
         return function
 
     def _native_frame(self, process: ProcessImage, address: int) -> tuple[Frame, int]:
@@ -302,14 +308,13 @@ class Resolver:
         return PythonStack(tuple(frames), tuple(entries), sample.python_status, tuple(places))
 
 
-def _age_of(native: NativeStack, frames: Sequence[Frame]) -> int | None:
-    if not native.complete:
-        return _INCOMPLETE_AGE_NS
+def _end_of(frames: Sequence[Frame], ktime_ns: int) -> float:
+    """Return until when functions at some addresses are believed to be these."""
     if not all(frame.module for frame in frames):
-        return _GENERATED_CODE_AGE_NS
+        return ktime_ns + _GENERATED_CODE_AGE_NS
     if all(frame.function and not frame.function.startswith(_MANGLED) for frame in frames):
-        return None
-    return _NAMELESS_AGE_NS
+        return math.inf
+    return ktime_ns + _NAMELESS_AGE_NS
 
 
 def _call_frame(process: ProcessImage, number: int) -> Frame | None:
