@@ -59,6 +59,11 @@ class Sample:
         self.returns = record[frames_end:returns_end]
         self.stack = memoryview(record)[returns_end : returns_end + stack]
 
+    def forget_python(self) -> None:
+        """Be a sample of which no frames of Python are known."""
+        self.python_frames = b""
+        self.python_status = wire.PYTHON_NONE
+
     def words(self) -> memoryview:
         """Return the stack as 8-byte words, as many as are whole."""
         whole_bytes = len(self.stack) // _WORD_BYTES * _WORD_BYTES
