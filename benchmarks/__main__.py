@@ -29,6 +29,7 @@ NAMES = (
     "stacks",
     "on_cpu",
     "blocks",
+    "busy_threads",
 )
 
 

@@ -19,7 +19,7 @@
 #define MEDIUM_STACK_BYTES 12288
 #define SAMPLE_ROOMS	   3 /* of a CPU */
 #define LONG_CALL_NS	   100000000
-#define STALL_SAMPLE_BURST 20 /* of a thread that has long had none */
+#define STALL_SAMPLE_BURST 19 /* beyond the first, of a thread that has long had none */
 
 /* Where a thread is in user space. */
 struct place {
@@ -291,21 +291,6 @@ static __always_inline __u64 sample_call(struct pt_regs *ctx, const struct threa
 	return send_sample(&place, thread, now_ktime_ns);
 }
 
-/* At most one in an interval, after a burst; only the thread itself comes here. */
-static __always_inline bool admit_stall_sample(struct thread *thread, __u64 now_ktime_ns)
-{
-	__u64 arrival_ktime_ns = thread->stall_samples_arrival_ktime_ns;
-
-	if (arrival_ktime_ns < now_ktime_ns)
-		arrival_ktime_ns = now_ktime_ns;
-	if (arrival_ktime_ns - now_ktime_ns >=
-	    STALL_SAMPLE_BURST * settings.stall_samples_interval_ns)
-		return false;
-	thread->stall_samples_arrival_ktime_ns =
-		arrival_ktime_ns + settings.stall_samples_interval_ns;
-	return true;
-}
-
 __weak __noinline __u64 keep_stall_sample(const struct place *place, const struct thread *thread,
 					  __u64 token)
 {
@@ -356,7 +341,9 @@ static __always_inline void sample_stall(struct thread *thread, struct task_stru
 	if (!waits &&
 	    (!thread->depth || now_ktime_ns - thread->calls[0].start_ktime_ns < LONG_CALL_NS))
 		return;
-	if (!admit_stall_sample(thread, now_ktime_ns)) {
+	if (!admit_to(&thread->stall_samples_arrival_ktime_ns, now_ktime_ns,
+		      settings.stall_samples_interval_ns,
+		      STALL_SAMPLE_BURST * settings.stall_samples_interval_ns)) {
 		count(COUNTER_SAMPLES_WITHHELD);
 		return;
 	}

@@ -86,6 +86,9 @@ static __always_inline void enter_cpu(struct thread *thread, struct task_struct 
 	/* Woken before we looked: all of it counts as blocked. */
 	if (!runnable_ktime_ns || runnable_ktime_ns > now_ktime_ns)
 		runnable_ktime_ns = now_ktime_ns;
+	/* Woken before it was off the CPU: that was put off to when the account was read. */
+	else if (runnable_ktime_ns < thread->off_ktime_ns)
+		runnable_ktime_ns = thread->off_ktime_ns;
 	note_off_cpu(thread, task, runnable_ktime_ns, now_ktime_ns);
 	book_off_cpu(thread, from_ktime_ns, runnable_ktime_ns, now_ktime_ns);
 	thread->off_ktime_ns = 0;

@@ -94,8 +94,7 @@ static __always_inline int add_times(struct times *times, const struct times_key
 		return 0;
 	if (time_ns)
 		__sync_fetch_and_add(&times->time_ns, time_ns);
-	/* Two CPUs may end one wait for the GIL: none was shorter than nothing. */
-	if ((__s64)ended_ns > 0)
+	if (ended_ns)
 		__sync_fetch_and_add(&times->ended_ns, ended_ns);
 	if (ended)
 		__sync_fetch_and_add(&times->count, ended);

@@ -36,9 +36,10 @@ class Recent(OrderedDict[_Key, _Value]):
 
     def use(self, key: _Key) -> _Value | None:
         """Return what is under a key; None: nothing."""
-        if key not in self:
+        try:
+            self.move_to_end(key)
+        except KeyError:
             return None
-        self.move_to_end(key)
         return self[key]
 
     @property

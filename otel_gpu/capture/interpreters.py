@@ -4,23 +4,26 @@ Where Python interpreters keep their runtime state, and how it is laid out.
 CPython's ``_PyRuntime`` holds the GIL (3.10 and 3.11) and the main interpreter with its
 GIL (3.12 and later). A thread that waits on a futex inside it waits for the GIL, which
 the kernel side can then tell from any other lock by the futex's address alone. From it the
-kernel side also finds the frames of a thread, once their layout was seen to be true of
-this very process; until then it knows the addresses only.
+kernel side also finds the frames of a thread. They are believed once their layout was seen to be
+true of this very process, or of another one that runs the same file.
 """
 
 import contextlib
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import BinaryIO, Literal, NamedTuple, Protocol
 
 from otel_gpu import wire
 from otel_gpu.capture.libraries import ElfSymbols
 from otel_gpu.procfs.mapped_files import FileId, MappedFile, mappings_of
+from otel_gpu.recent import Recent
 from otel_gpu.stacks.python_layouts import OFFSETS_BYTES, UNKNOWN, Layout, layout_of
 from otel_gpu.stacks.python_memory import Read, check
+from otel_gpu.stacks.samples import Image
 
 # With its version, if the name has it: "t" is free-threaded, "d" is for debugging.
 _HOLDS_INTERPRETER = re.compile(r"^(?:libpython(3[^/]*)\.so[^/]*|python(3?(?:\.\d+)?)[td]*)$")
@@ -35,6 +38,9 @@ _MAX_LOOKS_AT_ONCE = 5
 _LOOKS_BEFORE_NEWS = 30
 _MAX_NEWS = 64
 _MAX_PLACES = 256
+# While samples wait for it.
+_LOOK_AGAIN_S = 0.05
+_MAX_FORGOTTEN = 4096
 
 _logger = logging.getLogger(__name__)
 
@@ -76,6 +82,7 @@ class _Interpreter(NamedTuple):
     """
 
     image_ktime_ns: int
+    file: FileId
     start: int
     end: int
     layout: Layout
@@ -83,6 +90,7 @@ class _Interpreter(NamedTuple):
     reason: str
     failures: int = 0
     looks: int = 0
+    looked_s: float = 0.0
 
 
 class _KernelSide(Protocol):
@@ -92,10 +100,25 @@ class _KernelSide(Protocol):
 
 
 class Interpreters:
-    """Describes the interpreters of processes to the kernel side."""
+    """
+    Describes the interpreters of processes to the kernel side.
 
-    def __init__(self, programs: _KernelSide) -> None:
+    A layout that is not known to be true is told only ``in_advance``: to who asks, of frames that
+    came of it, whether that is so by now.
+    """
+
+    def __init__(
+        self,
+        programs: _KernelSide,
+        *,
+        in_advance: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._programs = programs
+        self._in_advance = in_advance
+        self._clock = clock
+        self._true: set[FileId] = set()
+        self._forgotten: Recent[Image, bool] = Recent(_MAX_FORGOTTEN)
         self._places: dict[FileId, _Place | None] = {}
         self._known: dict[int, _Interpreter] = {}
         self._news: set[str] = set()
@@ -119,6 +142,17 @@ class Interpreters:
             self._push(pid, known)
         self._settle(pid, known)
 
+    def trusts(self, image: Image) -> bool | None:
+        """Say whether the frames of an image are what they seem to be; None: look again later."""
+        pid, image_ktime_ns = image
+        known = self._known.get(pid)
+        if known is None or known.image_ktime_ns != image_ktime_ns:
+            return self._forgotten.get(image, False)
+        if not known.is_settled and self._clock() - known.looked_s >= _LOOK_AGAIN_S:
+            self._settle(pid, known)
+            known = self._known[pid]
+        return not known.reason if known.is_settled else None
+
     def examine_again(self) -> None:
         """Look again at those whose layout is still in doubt, for want of frames to see."""
         for pid, known in list(self._known.items()):
@@ -132,21 +166,28 @@ class Interpreters:
 
     def forget(self, pid: int) -> None:
         """A process ended, or became another program."""
-        if self._known.pop(pid, None) is not None:
+        known = self._known.pop(pid, None)
+        if known is not None:
+            # Samples of it may still come.
+            self._forgotten[pid, known.image_ktime_ns] = not known.reason
             self._programs.forget_interpreter(pid)
 
     def _find(self, image_ktime_ns: int, files: Iterable[MappedFile]) -> _Interpreter | None:
         found = _locate(files, self._places)
         if found is None:
             return None
-        place, start = found
+        place, start, file = found
+        # Inodes come again, as those of places do.
+        self._true &= self._places.keys()
+        is_true = file in self._true
         return _Interpreter(
             image_ktime_ns,
+            file,
             start,
             start + place.size_bytes,
             place.layout,
-            is_settled=place.layout == UNKNOWN,
-            reason=place.reason or "its layout was not checked yet",
+            is_settled=is_true or place.layout == UNKNOWN,
+            reason="" if is_true else place.reason or "its layout was not checked yet",
         )
 
     def _settle(self, pid: int, known: _Interpreter) -> None:
@@ -161,10 +202,13 @@ class Interpreters:
             reason=verdict.reason,
             failures=failures,
             looks=known.looks + 1,
+            looked_s=self._clock(),
         )
         if verdict.kind == "good":
+            self._true.add(known.file)
+        if settled.is_settled:
             self._push(pid, settled)
-        elif settled.is_settled or settled.looks >= _LOOKS_BEFORE_NEWS:
+        if settled.reason and (settled.is_settled or settled.looks >= _LOOKS_BEFORE_NEWS):
             self._report(pid, settled)
 
     def _report(self, pid: int, known: _Interpreter) -> None:
@@ -181,7 +225,8 @@ class Interpreters:
 
     def _push(self, pid: int, known: _Interpreter) -> None:
         self._known[pid] = known
-        layout = UNKNOWN if known.reason else known.layout
+        is_told = not known.reason or (self._in_advance and not known.is_settled)
+        layout = known.layout if is_told else UNKNOWN
         self._programs.set_interpreter(
             pid, wire.INTERPRETER.pack(known.image_ktime_ns, known.start, known.end, *layout)
         )
@@ -196,7 +241,7 @@ def diagnose(pid: int, files: Iterable[MappedFile]) -> Diagnosis | None:
     found = _locate(files, {})
     if found is None:
         return None
-    place, start = found
+    place, start, _ = found
     if place.layout == UNKNOWN:
         return Diagnosis("unknown", "", place.reason)
     for _ in range(_MAX_LOOKS_AT_ONCE):
@@ -210,7 +255,7 @@ def diagnose(pid: int, files: Iterable[MappedFile]) -> Diagnosis | None:
 
 def _locate(
     files: Iterable[MappedFile], places: dict[FileId, _Place | None]
-) -> tuple[_Place, int] | None:
+) -> tuple[_Place, int, FileId] | None:
     for mapped in files:
         if not _HOLDS_INTERPRETER.match(mapped.name):
             continue
@@ -222,7 +267,7 @@ def _locate(
         place = places[mapped.file]
         start = None if place is None else _start(place, mapped)
         if place is not None and start is not None:
-            return place, start
+            return place, start, mapped.file
     return None
 
 

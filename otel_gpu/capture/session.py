@@ -38,6 +38,7 @@ from otel_gpu.capture.watchlist import Watchlist
 from otel_gpu.config import Config
 from otel_gpu.faults import Faults
 from otel_gpu.records import clock_record, json_record, unseen_exit_record
+from otel_gpu.stacks.samples import Image
 from otel_gpu.stacks.user_stacks import CALL_TOKEN, NO_TOKEN, SAMPLE_KINDS, UserStacks
 
 _POLL_S = 0.1
@@ -103,7 +104,7 @@ class Session:
         self._watch_all = watch_all
         self._status = status
         self._faults = faults or Faults()
-        self._user_stacks = UserStacks(programs.watched)
+        self._user_stacks = UserStacks(programs.watched, trusts=self._trusts_python)
         self._snapshots = Snapshots(
             programs, config, self._user_stacks, lambda: self._watchlist.images
         )
@@ -218,12 +219,16 @@ class Session:
         schedule.every(_SWEEP_INTERVAL_S, "sweep", self._sweep)
         schedule.every(_CLOCK_INTERVAL_S, "clock", self._sample_clock)
         schedule.every(_DROP_INTERVAL_S, "stacks", self._user_stacks.drop_ended)
+        schedule.every(_POLL_S, "stacks", self._user_stacks.release)
         schedule.every(_TICKS_INTERVAL_S, "on_cpu", self._adjust_sampling)
         schedule.every(_TICKS_INTERVAL_S, "blocks", self._adjust_blocks)
         schedule.every(_POLL_S, "looks", self._look)
         schedule.every(_POLL_S, "introductions", self._watchlist.introduce_some)
         schedule.every(_POLL_S, "culprits", self._snapshots.culprits.introduce_some)
         return schedule
+
+    def _trusts_python(self, image: Image) -> bool | None:
+        return self._watchlist.trusts_python(image)
 
     def _adjust_sampling(self) -> None:
         with self._faults.at("on_cpu"):
@@ -254,6 +259,8 @@ class Session:
         return bool(self._pids) and not any(pid in self._watchlist.images for pid in self._pids)
 
     def _end(self) -> Iterator[bytes]:
+        with self._faults.at("stacks"):
+            yield from self._user_stacks.release(is_last=True)
         with self._faults.at("open_calls"):
             yield from self._snapshots.open_calls()
         with self._faults.at("snapshot"):

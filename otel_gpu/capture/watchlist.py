@@ -77,7 +77,7 @@ class Watchlist:
         self._flags = process_flags(config)
         self._attachments = Attachments(programs)
         self.block_windows = BlockWindows(programs.blocks, self._attachments, config)
-        self._interpreters = Interpreters(programs)
+        self._interpreters = Interpreters(programs, in_advance=True)
         self._introductions = Introductions(programs)
         self._leftovers = Leftovers(programs)
         self._images: dict[int, int] = {}
@@ -93,6 +93,10 @@ class Watchlist:
     def images(self) -> Mapping[int, int]:
         """``image_ktime_ns`` by pid of every process that is watched."""
         return self._images
+
+    def trusts_python(self, image: Image) -> bool | None:
+        """Say whether frames of Python are what they seem to be; None: that is not known yet."""
+        return self._interpreters.trusts(image)
 
     def add_command(self, pid: int) -> Iterator[bytes]:
         """Watch what the user runs through us; it and its children stop while they get probes."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from otel_gpu import wire
-from otel_gpu.stacks.frames import CUT, KERNEL, NATIVE, PYTHON
+from otel_gpu.stacks.frames import CUT, KERNEL, NATIVE, PYTHON, Frame
 
 _MAX_DEPTH = 16
 _INT64_MIN, _INT64_MAX, _UINT64_MAX = -(1 << 63), (1 << 63) - 1, (1 << 64) - 1
@@ -135,6 +135,8 @@ MAX_FRAMES = 257
 MAX_FRAME_TEXT = 513
 _MAX_LINE = (1 << 31) - 1
 _FRAME_KINDS = frozenset({PYTHON, NATIVE, KERNEL, CUT})
+_FRAME_FIELDS = len(Frame._fields)
+_CONTAINERS = frozenset({dict, list})
 _UINT32_MAX = (1 << 32) - 1
 RESOURCE_KINDS = frozenset({"file", "device", "tcp", "udp", "unix", "pipe", "eventfd", "other"})
 _MAX_PEERS = 64
@@ -164,7 +166,7 @@ def parse_body(kind: int, encoded: bytes) -> dict[str, Any]:
     # Only an escape can smuggle half of a surrogate pair past the decoding above.
     if b"\\u" in encoded:
         json.dumps(body, ensure_ascii=False).encode("utf-8")
-    if _measure_depth(body) > _MAX_DEPTH:
+    if _is_deeper(body, _MAX_DEPTH):
         raise ValueError("nested too deep")
     _check(body, _SHAPES[kind], "body")
     for name in _REQUIRED[kind]:
@@ -194,13 +196,19 @@ def _refuse_constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is not JSON")
 
 
-def _measure_depth(value: object) -> int:
-    """Recursion is safe: the JSON parser would have refused a deeper value."""
-    if isinstance(value, dict):
-        return 1 + max(map(_measure_depth, value.values()), default=0)
-    if isinstance(value, list):
-        return 1 + max(map(_measure_depth, value), default=0)
-    return 0
+def _is_deeper(value: object, limit: int) -> bool:
+    """Say whether lists and objects are in each other more than so many deep."""
+    level = [value] if type(value) in _CONTAINERS else []
+    for _ in range(limit):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)  # type: ignore[attr-defined]
+            if type(inner) in _CONTAINERS
+        ]
+        if not level:
+            return False
+    return True
 
 
 def _check(value: object, shape: Any, where: str) -> None:  # noqa: ANN401 - see Shapes
@@ -282,18 +290,18 @@ def _check_memory_map(body: Mapping[str, Any]) -> None:
 
 
 def _is_frame(frame: list[Any]) -> bool:
-    match frame:
-        case [str(kind), str(function), str(file), int(line), str(module), int(address)]:
-            texts = (function, file, module)
-            return (
-                kind in _FRAME_KINDS
-                and all(len(text) <= MAX_FRAME_TEXT for text in texts)
-                and not isinstance(line, bool)
-                and not isinstance(address, bool)
-                and 0 <= line <= _MAX_LINE
-                and 0 <= address <= _UINT64_MAX
-            )
-    return False
+    # Of a stack that was not met before there are dozens; and to Python, true is a number.
+    if len(frame) != _FRAME_FIELDS:
+        return False
+    kind, function, file, line, module, address = frame
+    return (
+        type(kind) is type(function) is type(file) is type(module) is str
+        and type(line) is type(address) is int
+        and kind in _FRAME_KINDS
+        and max(len(function), len(file), len(module)) <= MAX_FRAME_TEXT
+        and 0 <= line <= _MAX_LINE
+        and 0 <= address <= _UINT64_MAX
+    )
 
 
 def _check_layouts(body: Mapping[str, Any]) -> None:

@@ -10,7 +10,8 @@ account of its threads' time says all the same how long it waited, and for whom.
 #
 # Both are told of the same time: a hog that holds up some calls much and all calls a little is behind
 # effects, and in the account. Each nanosecond counts once. What the effects of a stretch say of a cause
-# is taken off what the account says of it, and only if much is left is the cause chronic. Then it is
+# is taken off what the account says of it, and only if much is left is the cause chronic; or if there are
+# many of them: gaps before a copy have no median, and neither do those of a short program. Then it is
 # one incident: where an acute one of the same process, kind and culprit is open, its effects are the
 # examples of the chronic one. Effects also know better than the account: that a CPU quota kept a
 # thread from its CPU, or that it worked on a fork. What they claim is not told again by another name.
@@ -298,7 +299,8 @@ class _Describer:
             return NO_LINES
         if who is not None:
             contexts = AT_WORK if kind == HOST_WORK else EVERYWHERE
-            return self._places.lines(who.pid, who.tid, contexts)
+            # One process is one hog, and none of its threads is named.
+            return self._places.lines(who.pid, who.tid or None, contexts)
         own = kind == HOST_WORK
         return self._places.lines(self._process.pid, None, FEEDING) if own else NO_LINES
 

@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from otel_gpu.enrich.activities import ImageKey, ProcessImage, key_of
 from otel_gpu.explain.chains import Cause, Effect
@@ -24,12 +25,28 @@ _BETTER: Mapping[str, frozenset[str]] = {
 _SAME: Mapping[str, str] = {"run_queue": "preemption"}
 
 
+class Claim(NamedTuple):
+    """What so many effects say that a cause took."""
+
+    time_ns: int = 0
+    effects: int = 0
+
+    def plus(self, time_ns: int, effects: int) -> "Claim":
+        """Return it with more of both."""
+        return Claim(self.time_ns + time_ns, self.effects + effects)
+
+
+_Claims = dict[tuple[str, int], Claim]
+"""By kind, and the pid of the culprit."""
+_NOTHING = Claim()
+
+
 class Claims:
     """What effects say that causes took, by process image and second; bounded."""
 
     def __init__(self, max_images: int) -> None:
         self._max_images = max_images
-        self._claims: OrderedDict[ImageKey, dict[int, dict[tuple[str, int], int]]] = OrderedDict()
+        self._claims: OrderedDict[ImageKey, dict[int, _Claims]] = OrderedDict()
 
     def add(self, effect: Effect, causes: Iterable[Cause]) -> None:
         """Take in the causes of an effect; each no more than the effect was too long."""
@@ -38,37 +55,40 @@ class Claims:
         claims = seconds.setdefault(end_unix_ns // _NS_PER_S, {})
         for cause in causes:
             key = (cause.kind, cause.culprit.pid if cause.culprit else 0)
-            claims[key] = claims.get(key, 0) + min(cause.time_ns, effect.excess_ns)
+            claims[key] = claims.get(key, _NOTHING).plus(min(cause.time_ns, effect.excess_ns), 1)
         if len(seconds) > _MAX_SECONDS:
             del seconds[min(seconds)]
         if len(self._claims) > self._max_images:
             self._claims.popitem(last=False)
 
-    def take(self, process: ProcessImage, unix_ns: int) -> Mapping[tuple[str, int], int]:
+    def take(self, process: ProcessImage, unix_ns: int) -> Mapping[tuple[str, int], Claim]:
         """Return what effects of an image claim that ended by then, each once."""
         seconds = self._claims.get(key_of(process), {})
-        taken: dict[tuple[str, int], int] = {}
+        taken: _Claims = {}
         for second in [second for second in seconds if second * _NS_PER_S <= unix_ns]:
-            for key, time_ns in seconds.pop(second).items():
-                taken[key] = taken.get(key, 0) + time_ns
+            for key, claim in seconds.pop(second).items():
+                taken[key] = taken.get(key, _NOTHING).plus(*claim)
         if not seconds:
             self._claims.pop(key_of(process), None)
         return taken
 
 
-def claimed_ns(chronic: Chronic, claims: Mapping[tuple[str, int], int]) -> tuple[int, int]:
+def claimed(chronic: Chronic, claims: Mapping[tuple[str, int], Claim]) -> tuple[Claim, int]:
     """
-    Return how much of the time of a chronic cause the effects tell of.
+    Return how much of the time of a chronic cause the effects tell of, in nanoseconds.
 
-    Under the same name, and under another one, by which they know better what it was.
+    Under the same name, with how many there are of the same culprit, and under another one, by
+    which they know better what it was.
     """
     better = _BETTER.get(chronic.cause.kind, frozenset())
-    same_ns = better_ns = 0
-    for (kind, culprit_pid), time_ns in claims.items():
+    same, better_ns = _NOTHING, 0
+    for (kind, culprit_pid), claim in claims.items():
         is_its = not culprit_pid or culprit_pid in chronic.pids
         is_its = is_its or (not chronic.pids and kind in REPEATED_KINDS)
         if is_its and kind in (chronic.cause.kind, _SAME.get(chronic.cause.kind)):
-            same_ns += time_ns
+            # Those of others are incidents of their own.
+            is_one = culprit_pid == chronic.culprit_pid
+            same = same.plus(claim.time_ns, claim.effects if is_one else 0)
         elif kind in better:
-            better_ns += time_ns
-    return same_ns, better_ns
+            better_ns += claim.time_ns
+    return same, better_ns

@@ -14,7 +14,7 @@ from otel_gpu.enrich.activities import ProcessImage, key_of
 from otel_gpu.explain import rules
 from otel_gpu.explain.chains import Cause, Chain, Incident
 from otel_gpu.explain.chronic import Chronic, Finding
-from otel_gpu.explain.claims import Claims, claimed_ns
+from otel_gpu.explain.claims import Claims, claimed
 from otel_gpu.explain.memory_advice import advise
 from otel_gpu.explain.ranking import CauseSums, rank
 from otel_gpu.explain.settings import Settings
@@ -91,10 +91,13 @@ class Incidents:
         """Add the chronic causes of a process in a stretch of time, after the effects in it."""
         claims = self._claims.take(finding.process, finding.end_unix_ns)
         for one in finding.chronic:
-            same_ns, better_ns = claimed_ns(one, claims)
-            left_ns = one.lost_ns - same_ns - better_ns
-            if left_ns >= one.least_ns:
-                self._add_account(one.without(better_ns), left_ns)
+            same, better_ns = claimed(one, claims)
+            lost_ns = one.lost_ns - better_ns
+            left_ns = lost_ns - same.time_ns
+            # What is slow time and again is so always, whatever it is compared with.
+            is_usual = same.effects >= self._settings.minimum_calls
+            if (lost_ns if is_usual else left_ns) >= one.least_ns:
+                self._add_account(one.without(better_ns), max(0, left_ns))
 
     def _add_account(self, chronic: Chronic, left_ns: int) -> None:
         key = (*key_of(chronic.process), chronic.cause.kind, chronic.culprit_pid)

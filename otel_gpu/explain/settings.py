@@ -14,7 +14,8 @@ class Settings:
     Attributes:
         slow_factor: A call or gap is slow from this many medians of its series on.
         slow_floor_ns: Nothing shorter is slow.
-        minimum_calls: How many calls a series needs before its median counts.
+        minimum_calls: How many calls a series needs before its median counts. What so many
+            effects of one stretch tell of is chronic, too.
         short_life_ns: In a process that lived for no longer, what took less than
             ``medium_lost_ns`` over its median does not matter. Nor does what has no median in
             one that lived no longer than ``settle_ns``. What was lost to the host always does.

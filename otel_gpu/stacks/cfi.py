@@ -134,7 +134,7 @@ class CallFrames:
         if cie.has_augmentation:
             skipped, at = uleb128(data, at)
             at += skipped
-        return row_at(cie, data[at:], start, address)
+        return row_at(cie, data[at:], start, start + size_bytes, address)
 
     def _entry(self, address: int) -> bytes:
         # With its length, without it in what is returned.

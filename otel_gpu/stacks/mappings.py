@@ -124,6 +124,7 @@ class Mappings:
         self.pid = pid
         self._images = images
         self._maps = -1
+        self._answer = 0
         self._mapped: list[MappedFile] = []
         self._starts: list[int] = []
         self._known: dict[MappedFile, Mapping] = {}
@@ -153,14 +154,17 @@ class Mappings:
         """Read the mappings again; when the process is gone, nothing changes."""
         if self._maps < 0:
             return
-        text = ""
+        content = b""
         with contextlib.suppress(OSError):
-            text = read_descriptor(self._maps, MAX_MAPS_BYTES).decode("utf-8", "replace")
-        if text:
+            content = read_descriptor(self._maps, MAX_MAPS_BYTES)
+        if not content:
+            self._ask_no_more()  # It is gone, or has become another program.
+        elif hash(content) != self._answer:
+            # It takes ten times as long to understand it as to read it, and it is mostly the same.
+            self._answer = hash(content)
+            text = content.decode("utf-8", "replace")
             mapped = list(islice(executable_mappings(self.pid, text), _MAX_MAPPINGS))
             self._set(sorted(mapped, key=lambda line: line.start))
-        else:
-            self._ask_no_more()  # It is gone, or has become another program.
 
     def inherit(self, pid: int) -> "Mappings":
         """Return the mappings of a child that was just forked, which it may not live to show."""

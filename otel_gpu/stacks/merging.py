@@ -46,6 +46,7 @@ import math
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from otel_gpu import wire
@@ -212,6 +213,8 @@ def _cut_middle(frames: Sequence[Frame]) -> Sequence[Frame]:
     return [*frames[:_KEPT_INNERMOST], cut, *frames[-_KEPT_OUTERMOST:]]
 
 
+# Stacks that were not met before are mostly made of frames that were.
+@lru_cache(maxsize=4096)
 def _clean_frame(frame: Frame) -> Frame:
     return Frame(
         frame.kind,

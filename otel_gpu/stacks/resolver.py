@@ -5,10 +5,11 @@ A stack has an id that is a hash of what it shows. So the same stack has the sam
 process, on every host and in every run, and is sent once.
 """
 
+import math
 from bisect import bisect_right
 from collections.abc import Hashable, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Final, NamedTuple
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from otel_gpu import wire
 from otel_gpu.probe_table import API_BY_NUMBER, api_of_symbol
@@ -22,6 +23,7 @@ from otel_gpu.stacks.merging import merge
 from otel_gpu.stacks.process_images import ProcessImage, ProcessImages
 from otel_gpu.stacks.samples import Sample
 from otel_gpu.stacks.symbols import Symbols
+from otel_gpu.stacks.tails import Tails
 from otel_gpu.stacks.unwinder import RETURN_ADDRESS_BYTES, Unwinder
 from otel_gpu.stacks.walks import Walks
 
@@ -33,7 +35,7 @@ NO_API: Final = -1
 
 _MAX_BEGINNINGS: Final = 3
 _MAX_FUNCTIONS: Final = 1 << 14
-_MAX_PYTHON: Final = 1 << 11
+_MAX_PYTHON: Final = 1 << 12
 
 # How long a walk is believed. The library that it ended in may not have been known yet. Code
 # that is made at run time can be replaced by other code. A name may become known.
@@ -41,6 +43,8 @@ _INCOMPLETE_AGE_NS: Final = 1_000_000_000
 _GENERATED_CODE_AGE_NS: Final = 5_000_000_000
 _NAMELESS_AGE_NS: Final = 60_000_000_000
 _MANGLED: Final = ("_Z", "_R")
+
+_What = TypeVar("_What")
 
 
 class Resolved(NamedTuple):
@@ -75,6 +79,15 @@ NOTHING: Final = Resolved(0, complete=False)
 """Of a record whose sample is not there."""
 
 
+class _Shared(Generic[_What]):
+    """One for all that are equal: it takes no time to compare two of them."""
+
+    __slots__ = ("what",)
+
+    def __init__(self, what: _What) -> None:
+        self.what = what
+
+
 class Resolver:
     """Makes merged stacks, and remembers them."""
 
@@ -86,10 +99,16 @@ class Resolver:
         self._unwinder = unwinder
         self._symbols = symbols
         self._walks = Walks()
-        # Of ticks: by generation and address, by all that a stack is merged of, and by image and sample.
-        self._functions: Recent[tuple[int, int], Frame] = Recent(_MAX_FUNCTIONS)
+        # Of ticks: by generation and address, by image and sample, and by all that a stack is made of.
+        self._tails = Tails()
+        # Functions and tails with until when they are believed.
+        self._functions: Recent[tuple[int, int], tuple[_Shared[Frame], float]] = Recent(
+            _MAX_FUNCTIONS
+        )
+        self._frames: Recent[Frame, _Shared[Frame]] = Recent(_MAX_FUNCTIONS)
+        self._python: Recent[tuple[Hashable, ...], _Shared[PythonStack]] = Recent(_MAX_PYTHON)
+        self._pythons: Recent[PythonStack, _Shared[PythonStack]] = Recent(_MAX_PYTHON)
         self._merged: Recent[tuple[Hashable, ...], int] = Recent(MAX_SENT)
-        self._python: Recent[tuple[Hashable, ...], PythonStack] = Recent(_MAX_PYTHON)
         # By id: whether it is complete.
         self._sent: Recent[int, bool] = Recent(MAX_SENT)
 
@@ -127,14 +146,16 @@ class Resolver:
         merged = merge(native, frames, python, _call_frame(process, api))
         if all(frame.function for frame in python.frames):
             # Else a code object is not known yet.
-            age_ns = _age_of(native, frames)
+            ends_ktime_ns = _end_of(frames, ktime_ns)
+            if not native.complete:
+                ends_ktime_ns = ktime_ns + _INCOMPLETE_AGE_NS
             self._walks.keep(
                 key,
                 words,
                 native.words,
                 merged.identity,
                 frame_pointer=frame_pointer if native.uses_frame_pointer else None,
-                ends_ktime_ns=None if age_ns is None else ktime_ns + age_ns,
+                ends_ktime_ns=ends_ktime_ns,
             )
         return self._send(merged, ktime_ns)
 
@@ -146,31 +167,68 @@ class Resolver:
         repeats are the functions, and the stack has those, and not where in native code they were.
         """
         process = self._processes.get(sample.image)
-        returns = dict(wire.SAVED_RETURN.iter_unpack(sample.returns))
-        native = self._unwinder.unwind(sample.registers, sample.stack, process.find, returns)
-        frames = [
-            self._function(process, address - bool(position))
-            for position, address in enumerate(native.addresses)
-        ]
+        native, functions = self._walk_tick(process, sample, ktime_ns)
         names = (sample.image, sample.python_status, sample.python_frames)
         python = self._python.use(names)
         if python is None:
-            python = self._python_stack(sample)
-            if all(frame.function for frame in python.frames):
+            stack = self._python_stack(sample)
+            python = self._pythons.use(stack)
+            if python is None:
+                python = self._pythons[stack] = _Shared(stack)
+            if all(frame.function for frame in stack.frames):
                 self._python[names] = python
         tops = native.stack_pointers
         key = (
-            *(tuple(frames), native.complete, native.method),
-            *(python.frames, python.entries, python.status),
-            tuple(bisect_right(tops, place) if place else -1 for place in python.places),
+            *functions,
+            python,
+            native.complete,
+            native.method,
+            *(bisect_right(tops, place) if place else -1 for place in python.what.places),
         )
         known = self._merged.use(key)
         complete = self._sent.use(known) if known is not None else None
         if known is not None and complete is not None:
             return Resolved(known, complete, walked=False)
-        found = self._send(merge(native, frames, python), ktime_ns)
+        merged = merge(native, [function.what for function in functions], python.what)
+        found = self._send(merged, ktime_ns)
         self._merged[key] = found.stack
         return found
+
+    def _walk_tick(
+        self, process: ProcessImage, sample: Sample, ktime_ns: int
+    ) -> tuple[NativeStack, tuple["_Shared[Frame]", ...]]:
+        find, generation = process.find, process.generation
+        if sample.returns:
+            returns = dict(wire.SAVED_RETURN.iter_unpack(sample.returns))
+            native = self._unwinder.unwind(sample.registers, sample.stack, find, returns)
+            return native, self._functions_at(process, native.addresses, ktime_ns)
+        tails = self._tails.of(generation)
+        native, tail, new = self._unwinder.unwind_to(tails, sample.registers, sample.stack, find)
+        # What a process maps may have become known meanwhile.
+        if process.generation == generation:
+            for lookup, one in new:
+                self._tails.add(generation, lookup, one)
+        if tail is None:
+            return native, self._functions_at(process, native.addresses, ktime_ns)
+        outer = len(native.addresses) - len(tail.addresses)
+        if tail.named is not None and ktime_ns < tail.named[1]:
+            return native, (
+                *self._functions_at(process, native.addresses[:outer], ktime_ns),
+                *tail.named[0],
+            )
+        functions = self._functions_at(process, native.addresses, ktime_ns)
+        outermost = functions[outer:]
+        ends_ktime_ns = _end_of([function.what for function in outermost], ktime_ns)
+        tail.named = outermost, ends_ktime_ns
+        return native, functions
+
+    def _functions_at(
+        self, process: ProcessImage, addresses: Sequence[int], ktime_ns: int
+    ) -> tuple["_Shared[Frame]", ...]:
+        return tuple(
+            self._function(process, address - bool(position), ktime_ns)
+            for position, address in enumerate(addresses)
+        )
 
     def _send(self, merged: MergedStack, ktime_ns: int) -> Resolved:
         stack = merged.identity
@@ -194,7 +252,7 @@ class Resolver:
             at = address - 1 if position else address
             mapping = process.find(at)
             if top and mapping is not None and is_cuda_library(_module(mapping)):
-                api = api_of_symbol(self._function(process, at).function)
+                api = api_of_symbol(self._native_frame(process, at)[0].function)
                 if api is not None:
                     found.append(OpenFrame(api[0].number, top - RETURN_ADDRESS_BYTES))
         return OpenFrames(tuple(reversed(found)), native.complete)
@@ -222,16 +280,19 @@ class Resolver:
         """Forget how the stacks of some process images were walked."""
         self._walks.forget(images)
 
-    def _function(self, process: ProcessImage, address: int) -> Frame:
-        # Without the place in it. A name may become known that is not known yet.
+    def _function(self, process: ProcessImage, address: int, ktime_ns: int) -> "_Shared[Frame]":
+        # Without the place in it.
         key = (process.generation, address)
-        frame = self._functions.get(key)
-        if frame is None:
+        function, ends_ktime_ns = self._functions.get(key, (None, 0))
+        if function is None or ktime_ns >= ends_ktime_ns:
             frame, offset = self._native_frame(process, address)
             frame = frame._replace(address=frame.address - offset)
-            if frame.module and frame.function and not frame.function.startswith(_MANGLED):
-                self._functions[key] = frame
-        return frame
+            function = self._frames.use(frame)
+            if function is None:
+                function = self._frames[frame] = _Shared(frame)
+            if frame.module:
+                self._functions[key] = function, _end_of((frame,), ktime_ns)
+        return function
 
     def _native_frame(self, process: ProcessImage, address: int) -> tuple[Frame, int]:
         # And how far into its function an address of a file is.
@@ -267,14 +328,13 @@ class Resolver:
         return PythonStack(tuple(frames), tuple(entries), sample.python_status, tuple(places))
 
 
-def _age_of(native: NativeStack, frames: Sequence[Frame]) -> int | None:
-    if not native.complete:
-        return _INCOMPLETE_AGE_NS
+def _end_of(frames: Sequence[Frame], ktime_ns: int) -> float:
+    """Return until when functions at some addresses are believed to be these."""
     if not all(frame.module for frame in frames):
-        return _GENERATED_CODE_AGE_NS
+        return ktime_ns + _GENERATED_CODE_AGE_NS
     if all(frame.function and not frame.function.startswith(_MANGLED) for frame in frames):
-        return None
-    return _NAMELESS_AGE_NS
+        return math.inf
+    return ktime_ns + _NAMELESS_AGE_NS
 
 
 def _call_frame(process: ProcessImage, number: int) -> Frame | None:

@@ -48,7 +48,8 @@ class Row(NamedTuple):
     The CFA is ``cfa_register`` + ``cfa_offset``, or ``cfa_expression`` unless that is empty.
     A register that is not in ``saved`` has the same value in the caller.
     ``return_register`` is the number under which the return address goes, and
-    ``is_signal_frame`` says that the "caller" was interrupted and made no call.
+    ``is_signal_frame`` says that the "caller" was interrupted and made no call. It holds from
+    ``begin`` on, until before ``end``.
     """
 
     cfa_register: int
@@ -57,6 +58,8 @@ class Row(NamedTuple):
     saved: dict[int, Saved]
     return_register: int
     is_signal_frame: bool
+    begin: int = 0
+    end: int = 0
 
 
 class Common(NamedTuple):
@@ -76,9 +79,9 @@ class Common(NamedTuple):
     program: bytes
 
 
-def row_at(common: Common, program: bytes, start: int, address: int) -> Row:
+def row_at(common: Common, program: bytes, start: int, end: int, address: int) -> Row:
     """
-    Return the row of an address in the function that begins at ``start``, by its program.
+    Return the row of an address in the function from ``start`` to ``end``, by its program.
 
     Raises:
         ValueError: It is no program.
@@ -87,9 +90,12 @@ def row_at(common: Common, program: bytes, start: int, address: int) -> Row:
     state = _State(common.code_alignment, common.data_alignment)
     state.run(common.program, 0)
     state.initial = dict(state.saved)
-    state.location = start
+    state.before = state.location = start
     state.run(program, address)
-    return Row(*state.cfa, state.saved, common.return_register, common.is_signal_frame)
+    extent = (state.location, end)
+    if state.location > address:
+        extent = (state.before, min(state.location, end))
+    return Row(*state.cfa, state.saved, common.return_register, common.is_signal_frame, *extent)
 
 
 class _State:
@@ -98,7 +104,7 @@ class _State:
     def __init__(self, code_alignment: int, data_alignment: int) -> None:
         self._code_alignment = code_alignment
         self._data_alignment = data_alignment
-        self.location = 0
+        self.before = self.location = 0
         self.cfa: tuple[int, int, bytes] = (0, 0, b"")
         self.saved: dict[int, Saved] = {}
         self.initial: dict[int, Saved] = {}
@@ -132,6 +138,7 @@ class _State:
         self.cfa, self.saved = self.remembered.pop()
 
     def advance(self, distance: int) -> None:
+        self.before = self.location
         self.location += distance
 
     def run(self, program: bytes, until: int) -> None:

@@ -7,6 +7,7 @@ numbers, and addresses come again and again. So a walk is a dictionary look-up a
 frame, and reading the tables costs only the first time.
 """
 
+from bisect import bisect_right
 from typing import Final, NamedTuple
 
 from otel_gpu.stacks import mappings, rows
@@ -60,13 +61,25 @@ class FileRules(dict[int, Rule]):
         self._all = rules
         self._frames = CallFrames(image)
         self._rows: dict[int, Row | None] = {}
+        # Where the rows begin that were met, in order, and with where they end, their rules.
+        self._begins: list[int] = []
+        self._extents: list[tuple[int, Rule]] = []
 
     def __missing__(self, address: int) -> Rule:
+        at = bisect_right(self._begins, address)
+        if at and address < self._extents[at - 1][0]:
+            rule = self[address] = self._extents[at - 1][1]
+            self._all.used += 1
+            return rule
         if self._all.work > _MAX_WORK:
             return _NO_CODE
         row = self._read(address)
         if row is not None:
             rule = _reduced(self._all.architecture, row)
+            rule = self._all.different.setdefault(rule, rule)
+            self._begins.insert(at, row.begin)
+            self._extents.insert(at, (row.end, rule))
+            self._all.used += 1
         else:
             rule = _FRAME_RECORD if self._is_code(address) else _NO_CODE
         # Rules are few, addresses many.

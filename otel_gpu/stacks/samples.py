@@ -9,7 +9,12 @@ from otel_gpu.stacks.unwinder import Registers
 
 # Of the two arrays behind it, only what is filled in is there.
 _FIXED: Final = wire.SAMPLE_RECORD.before("python_frames")
-_REGISTERS: Final = itemgetter(*Registers._fields)
+_WANTED: Final = (
+    *("kind", "ktime_ns", "pid", "image_ktime_ns", "tid"),
+    *("python_status", "python_count", "return_count", "stack_bytes"),
+)
+_FIELDS: Final = itemgetter(*map(_FIXED.fields.index, _WANTED))
+_REGISTERS: Final = itemgetter(*map(_FIXED.fields.index, Registers._fields))
 _WORD_BYTES: Final = 8
 # As in bpf/blocks.bpf.c and bpf/python.bpf.h.
 _MAX_FRAMES: Final = 64
@@ -38,26 +43,29 @@ class Sample:
     def __init__(self, record: bytes) -> None:
         if len(record) < SMALLEST_SAMPLE_BYTES:
             raise ValueError("a sample ends early")
-        fields = _FIXED.named(record)
-        if fields["kind"] != wire.RECORD_SAMPLE:
+        values = _FIXED.unpack_from(record)
+        kind, token, pid, image_ktime_ns, tid, status, frames, returns, stack = _FIELDS(values)
+        if kind != wire.RECORD_SAMPLE:
             raise ValueError("not a sample")
-        self.token: int = fields["ktime_ns"]
-        self.image: Image = (fields["pid"], fields["image_ktime_ns"])
-        self.tid: int = fields["tid"]
-        self.registers = Registers._make(_REGISTERS(fields))
-        self.python_status: int = fields["python_status"]
+        self.token: int = token
+        self.image: Image = (pid, image_ktime_ns)
+        self.tid: int = tid
+        self.registers = Registers._make(_REGISTERS(values))
+        self.python_status: int = status
         frames_end = _FIXED.size + _array_bytes(
-            fields["python_count"],
-            wire.MAX_PYTHON_FRAMES,
-            wire.PYTHON_FRAME,
-            len(record) - _FIXED.size,
+            frames, wire.MAX_PYTHON_FRAMES, wire.PYTHON_FRAME, len(record) - _FIXED.size
         )
         returns_end = frames_end + _array_bytes(
-            fields["return_count"], wire.MAX_RETURNS, wire.SAVED_RETURN, len(record) - frames_end
+            returns, wire.MAX_RETURNS, wire.SAVED_RETURN, len(record) - frames_end
         )
         self.python_frames = record[_FIXED.size : frames_end]
         self.returns = record[frames_end:returns_end]
-        self.stack = memoryview(record)[returns_end : returns_end + fields["stack_bytes"]]
+        self.stack = memoryview(record)[returns_end : returns_end + stack]
+
+    def forget_python(self) -> None:
+        """Be a sample of which no frames of Python are known."""
+        self.python_frames = b""
+        self.python_status = wire.PYTHON_NONE
 
     def words(self) -> memoryview:
         """Return the stack as 8-byte words, as many as are whole."""

@@ -26,7 +26,7 @@ a thread's beginning), to a return address of 0, or, by frame pointers, to a fra
 """
 
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
 from otel_gpu.stacks import mappings
@@ -44,6 +44,7 @@ from otel_gpu.stacks.rules import (
     SameRule,
 )
 from otel_gpu.stacks.steps import AARCH64, BEGINNING, X86_64, Architecture, Frame, StackCopy, caller
+from otel_gpu.stacks.tails import Tail
 
 MAX_FRAMES: Final = 256
 """A walk ends here, incomplete."""
@@ -98,9 +99,53 @@ class Unwinder:
         copy = StackCopy(registers.stack_pointer, stack, find, returns)
         return _Walk(self._architecture, self._rules, copy).run(registers)
 
+    def unwind_to(
+        self,
+        tails: Mapping[int, Sequence[Tail]],
+        registers: Registers,
+        stack: bytes | memoryview,
+        find: Callable[[int], mappings.Mapping | None],
+    ) -> tuple[NativeStack, Tail | None, Sequence[tuple[int, Tail]]]:
+        """
+        Return the same as ``unwind``, walked no further than to one of these tails.
+
+        Which tail that is follows, and if it is none, new ones: with the address that each is at.
+        The ``words`` of the stack are not all that it depends on.
+        """
+        self._rules.begin()
+        copy = StackCopy(registers.stack_pointer, stack, find, {})
+        walk = _Walk(self._architecture, self._rules, copy, tails)
+        found = walk.run(registers)
+        new = () if walk.tail or not found.complete else tuple(self._tails_of(walk, found, copy))
+        return found, walk.tail, new
+
+    def _tails_of(
+        self, walk: "_Walk", found: NativeStack, copy: StackCopy
+    ) -> Iterator[tuple[int, Tail]]:
+        # From the callers that are 1, 2, 4, … frames out: walks that meet further in meet there too.
+        places = list(zip(found.addresses, found.stack_pointers, walk.frame_pointers, strict=False))
+        for address, stack_pointer, frame_pointer in (
+            places[1 << power]
+            for power in range(len(places).bit_length())
+            if 1 << power < len(places)
+        ):
+            words = copy.words[(stack_pointer - copy.origin) >> 3 :]
+            part = _Walk(
+                self._architecture, self._rules, StackCopy(stack_pointer, words, copy.find, {})
+            )
+            rest = part.run(Registers(address, stack_pointer, frame_pointer), is_caller=True)
+            if rest.complete and part.is_plain:
+                yield address - 1, Tail(rest, words, stack_pointer, frame_pointer)
+
 
 class _Walk:
-    def __init__(self, architecture: Architecture, rules: Rules, stack: StackCopy) -> None:
+    def __init__(
+        self,
+        architecture: Architecture,
+        rules: Rules,
+        stack: StackCopy,
+        tails: Mapping[int, Sequence[Tail]] | None = None,
+    ) -> None:
         self._architecture = architecture
         self._rules = rules
         self._stack = stack
@@ -111,10 +156,18 @@ class _Walk:
         # How many addresses there were when a frame pointer was last followed.
         self._last_record = 0
         self._uses_frame_pointer = False
+        self._tails = tails or {}
+        self.tail: Tail | None = None
+        # In each frame, unless it was walked carefully.
+        self.frame_pointers: list[int] = []
+        # Whether each step was "a register plus a constant", wherever the stack lies.
+        self.is_plain = True
 
-    def run(self, registers: Registers) -> NativeStack:
+    def run(self, registers: Registers, *, is_caller: bool = False) -> NativeStack:
         registers = self._returned(registers)
-        if not self._quickly(registers):
+        if not self._quickly(registers, is_caller=is_caller):
+            self.is_plain = False
+            self.frame_pointers.clear()
             self._addresses.clear()
             self._stack_pointers.clear()
             self._last_record = 0
@@ -149,7 +202,7 @@ class _Walk:
         return registers
 
     def _quickly(  # noqa: C901, PLR0912, PLR0915 -- one loop, since calls would double its time
-        self, registers: Registers
+        self, registers: Registers, *, is_caller: bool
     ) -> bool:
         # False if it needs registers that are not followed here. Places on the stack are
         # positions in `words`; only the frame pointer, which may be anything, is an address.
@@ -168,7 +221,18 @@ class _Walk:
         # it is: walks that differ in a variable are the same.
         fp_from = _REGISTER
         lookup = address = registers.instruction_pointer
+        if is_caller:
+            lookup -= 1
+        tails, frame_pointers = self._tails, self.frame_pointers
         for _ in range(MAX_FRAMES):
+            if lookup in tails and addresses:
+                base = origin + 8 * sp
+                for tail in tails[lookup]:
+                    if tail.is_at(words[sp:], fp - base):
+                        addresses += tail.addresses
+                        pointers += [base + 8 * place for place in tail.stack_pointers]
+                        self.tail, self._is_complete = tail, True
+                        return True
             if not start <= lookup < end:
                 for known in seen:
                     if known[0] <= lookup < known[1]:
@@ -194,6 +258,7 @@ class _Walk:
             else:
                 addresses.append(address)
                 pointers.append(origin + 8 * sp)
+                frame_pointers.append(fp)
                 if kind == FRAME_RECORD and not self._architecture.record_is_at_top:
                     return False
                 fp_from = self._note_use(fp_from)
@@ -205,6 +270,7 @@ class _Walk:
                 continue
             addresses.append(address)
             pointers.append(origin + 8 * sp)
+            frame_pointers.append(fp)
             slot = cfa + to_return_address
             if not sp <= slot < count:
                 break
@@ -277,6 +343,7 @@ class _Walk:
         # The caller's frame; None at the end, whether it is complete or not.
         kind = rules[place].kind
         found: Frame | None = None
+        self.is_plain &= kind == OUTERMOST
         if kind == OUTERMOST:
             found = BEGINNING
         elif kind == FRAME_RECORD or (

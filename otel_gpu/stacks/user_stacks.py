@@ -4,10 +4,13 @@ User stacks of calls and stalls: samples in, the records of their stacks out.
 A sample comes before the record that it belongs to. That of a call comes right before it;
 that of a wait may come long before, and most waits are never named: so samples are kept as they
 are, and only one that a record names is made a stack of.
+
+Frames of Python are believed when the interpreter is known to keep them where they were read. Ticks
+wait for that for a while.
 """
 
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from otel_gpu import wire
@@ -29,6 +32,8 @@ _MAX_SAMPLE_BYTES: Final = 4 << 20
 # A call that waits for longer has no stack of its waiting, until it is looked at as open.
 _MAX_SAMPLE_AGE_NS: Final = 60_000_000_000
 _MAX_NAMED: Final = 4096
+_MAX_HELD: Final = 256
+_MAX_DOUBT_NS: Final = 3_000_000_000
 _TOKEN_BYTES: Final = 8
 _API_BYTES: Final = 2
 _NAMED_BY_PYTHON: Final = (wire.PYTHON_COMPLETE, wire.PYTHON_CUT)
@@ -68,6 +73,7 @@ class UserStacks:
     The user stacks of one capture; whoever watches its ``processes`` keeps those up to date.
 
     ``current`` returns which image a process is now, by its ``image_ktime_ns``; 0: not known.
+    ``trusts`` says whether an image's frames of Python are to be believed; None: not known yet.
     """
 
     def __init__(
@@ -75,6 +81,7 @@ class UserStacks:
         current: Callable[[int], int],
         unwinder: Unwinder | None = None,
         symbols: Symbols | None = None,
+        trusts: Callable[[Image], bool | None] = lambda _: True,
     ) -> None:
         self.processes = ProcessImages(current)
         self._codes = CodeObjects()
@@ -84,6 +91,9 @@ class UserStacks:
         )
         self.kernels = LaunchedKernels(self.processes, self._symbols)
         # By thread and token; of a wait that was named already, its stack.
+        self._trusts = trusts
+        # Ticks, and their samples, of interpreters that are in doubt.
+        self._held: deque[tuple[bytes, bytes]] = deque()
         self._samples: OrderedDict[tuple[int, int], bytes] = OrderedDict()
         self._sample_bytes = 0
         self._newest_token = 0
@@ -176,6 +186,9 @@ class UserStacks:
         if sample is not None:
             self._sample_bytes -= len(sample)
             is_tick = record.startswith(_TICK_KIND)
+            if is_tick and self._is_in_doubt(sample):
+                self._held.append((record, sample))
+                return self._release_oldest() if len(self._held) > _MAX_HELD else ()
             found = self._resolve_sample(sample, _api_of(record), ktime_ns, is_tick=is_tick)
             if record.startswith(_STALL_KIND):
                 # The same wait can be a stall of its own and a part of a call or gap.
@@ -186,6 +199,29 @@ class UserStacks:
         elif sample is None:
             self._counts["without_sample"] += 1
         return (*found.records, _with_stack(record, position, found.stack))
+
+    def release(self, *, is_last: bool = False) -> Iterator[bytes]:
+        """Yield what comes of ticks that had to wait, and do so no more; or all, as they are the last."""
+        for _ in range(len(self._held)):
+            _, sample = self._held[0]
+            age_ns = self._newest_token - wire.RECORD_HEADER.unpack_from(sample)[3]
+            if is_last or age_ns >= _MAX_DOUBT_NS or not self._is_in_doubt(sample):
+                yield from self._release_oldest()
+            else:
+                self._held.rotate(-1)
+
+    def _release_oldest(self) -> Sequence[bytes]:
+        tick, sample = self._held.popleft()
+        ktime_ns = wire.RECORD_HEADER.unpack_from(tick)[3]
+        position = _POSITIONS[_TICK_KIND]
+        found = self._resolve_sample(sample, NO_API, ktime_ns, is_tick=True)
+        self._counts["resolved"] += bool(found.stack)
+        self._counts["incomplete"] += bool(found.stack) and not found.complete
+        return (*found.records, _with_stack(tick, position, found.stack))
+
+    def _is_in_doubt(self, sample: bytes) -> bool:
+        *_, image_ktime_ns, pid, _ = wire.RECORD_HEADER.unpack_from(sample)
+        return self._trusts((pid, image_ktime_ns)) is None
 
     def without_stack(self, record: bytes) -> Sequence[bytes]:
         """Return a record without its stack, if it has one; samples go."""
@@ -246,6 +282,8 @@ class UserStacks:
         except ValueError:
             self._counts["rejected"] += 1
             return NOTHING
+        if sample.python_frames and not self._trusts(sample.image):
+            sample.forget_python()
         if is_tick:
             found = self._resolver.resolve_tick(sample, ktime_ns)
         else:

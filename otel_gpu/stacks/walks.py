@@ -10,6 +10,7 @@ The frame pointer is apart: most functions keep a variable in it, which is anoth
 and which most walks do not depend on.
 """
 
+import math
 import operator
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
@@ -26,7 +27,7 @@ class _Walk(NamedTuple):
     longest: int
     frame_pointer: int | None
     stack: int
-    ends_ktime_ns: int | None
+    ends_ktime_ns: float
 
 
 class Walks:
@@ -47,7 +48,7 @@ class Walks:
                 walk.longest < count
                 and walk.frame_pointer in (None, frame_pointer)
                 and walk.read(words) == walk.values
-                and (walk.ends_ktime_ns is None or ktime_ns < walk.ends_ktime_ns)
+                and ktime_ns < walk.ends_ktime_ns
             ):
                 self._walks.move_to_end(key)
                 return walk.stack
@@ -66,7 +67,7 @@ class Walks:
         stack: int,
         *,
         frame_pointer: int | None = None,
-        ends_ktime_ns: int | None = None,
+        ends_ktime_ns: float = math.inf,
     ) -> None:
         """
         Remember that a stack came of a walk, which depended on nothing but its arguments.

@@ -1,6 +1,7 @@
 """A real data loader: the chain ends at what its worker does."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,10 +9,19 @@ import pytest
 from otel_gpu.demo.build import build
 from otel_gpu.demo.scenarios import SCENARIOS
 from tests.scenarios.blame import Blame, capture, explain
-from tests.scenarios.test_steady import MOST_UNKNOWN, faults_of, process_of, unknown_share
+from tests.scenarios.test_steady import (
+    MOST_UNKNOWN,
+    chronic,
+    faults_of,
+    process_of,
+    unknown_share,
+)
+from tests.stubs.build import library
 
 PYTHON = os.environ.get("OTEL_GPU_TEST_TORCH", "")
 PROGRAM = Path(__file__).with_name("torch_loader.py")
+SECONDS = 20
+SHARES = {50: 0.5, 25: 0.25, 15: 0.15, 7: 0.07, 3: 0.03}
 
 pytestmark = [
     pytest.mark.kernel,
@@ -20,14 +30,39 @@ pytestmark = [
 ]
 
 
-def test_the_worker_of_a_data_loader_is_blamed(tmp_path: Path) -> None:
-    """Its main process waits for a thread of the worker, and that for what the worker computes."""
-    scenario = SCENARIOS["steady-loader"]
-    *_, library, _ = build(scenario, tmp_path)
-    recording = tmp_path / "torch.otelgpu"
-    truth = capture(scenario, [PYTHON, str(PROGRAM), library], recording)
-    blame = Blame(truth, explain(recording))
+@pytest.fixture
+def blame_of(tmp_path: Path) -> Callable[..., Blame]:
+    """Run the program, and explain it."""
 
-    wrong = [fault for loss in truth.losses for fault in faults_of(blame, loss)]
+    def run(*arguments: object) -> Blame:
+        scenario = SCENARIOS["steady-loader"]
+        *_, runtime, _ = build(scenario, tmp_path)
+        recording = tmp_path / "torch.otelgpu"
+        truth = capture(scenario, [PYTHON, str(PROGRAM), runtime, *map(str, arguments)], recording)
+        return Blame(truth, explain(recording))
+
+    return run
+
+
+def test_the_worker_of_a_data_loader_is_blamed(blame_of: Callable[..., Blame]) -> None:
+    """The main process waits for a thread of the worker, and that for what the worker computes."""
+    blame = blame_of()
+
+    wrong = [fault for loss in blame.truth.losses for fault in faults_of(blame, loss)]
     assert not wrong
     assert unknown_share(process_of(blame)["time_tree"]) < MOST_UNKNOWN
+
+
+def test_lines_of_the_worker_have_their_shares(blame_of: Callable[..., Blame]) -> None:
+    """Each of the five within 3 percentage points, at the last hop of what the loop waited for."""
+    blame = blame_of(library("shares"), SECONDS)
+
+    (loss,) = blame.truth.losses
+    assert not list(faults_of(blame, loss))
+    assert loss.via
+    assert loss.via.place
+    (cause,) = [one for one in chronic(blame)[0]["causes"] if one["kind"] == loss.kind]
+    lines = {line["line"]: line for line in cause["via"][0]["lines"]}
+    first = loss.via.place.first_line
+    found = {share: lines[first + number]["share"] for number, share in enumerate(SHARES)}
+    assert found == pytest.approx(SHARES, abs=0.03)

@@ -1,7 +1,11 @@
 """
 A training loop that always waits for a worker of torch's DataLoader.
 
-Run as ``torch_loader.py LIBRARY`` by a Python that has torch. Prints what a scenario prints.
+    torch_loader.py LIBCUDART [EXTENSION SECONDS]
+
+Run by a Python that has torch. Each item takes 20 ms of CPU time; or, for so many seconds in all,
+five lines take 50, 25, 15, 7 and 3 % of it, each in C code that keeps the GIL. Prints what a
+scenario prints.
 """
 
 import ctypes
@@ -10,12 +14,14 @@ import os
 import sys
 import threading
 import time
+from pathlib import Path
 
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-STEPS = 60
+STEPS = 100
 STEP_NS = 20_000_000
+ITERATIONS = 200_000  # of 1 %
 GPU_S = 0.003
 
 
@@ -32,7 +38,44 @@ class Slow(Dataset):
         return torch.zeros(1), os.getpid()
 
 
-def main(library: str) -> None:
+class Shares(Dataset):
+    """Items of which five lines take known shares."""
+
+    def __init__(self, extension: str, seconds: str) -> None:
+        self.extension = ctypes.PyDLL(extension)
+        start_s = time.thread_time()
+        self[0]
+        self.items = round(float(seconds) / (time.thread_time() - start_s))
+
+    def __len__(self):
+        return self.items
+
+    def __getitem__(self, index):
+        self.extension.work_50(ctypes.c_uint64(50 * ITERATIONS))
+        self.extension.work_25(ctypes.c_uint64(25 * ITERATIONS))
+        self.extension.work_15(ctypes.c_uint64(15 * ITERATIONS))
+        self.extension.work_7(ctypes.c_uint64(7 * ITERATIONS))
+        self.extension.work_3(ctypes.c_uint64(3 * ITERATIONS))
+        return torch.zeros(1), os.getpid()
+
+
+def blocked_ns() -> int:
+    """Return how long this thread was off the CPU and not ready to run: a batch is work, too."""
+    ready_ns = int(Path("/proc/thread-self/schedstat").read_text("ascii").split()[1])
+    return time.monotonic_ns() - time.thread_time_ns() - ready_ns
+
+
+def place_of(dataset: Dataset) -> dict[str, object]:
+    """Return where items are made, from the first line of what is done to the last."""
+    function = type(dataset).__getitem__
+    lines = {line for _, _, line in function.__code__.co_lines() if line}
+    lines.remove(function.__code__.co_firstlineno)
+    file = Path(__file__).name
+    place = {"function": function.__qualname__, "file": file}
+    return place | {"first_line": min(lines), "last_line": max(lines)}
+
+
+def main(library: str, *shares: str) -> None:
     cuda = ctypes.CDLL(library)
     wait = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: time.sleep(GPU_S))
     cuda.stub_call_inside(b"cudaStreamSynchronize", wait, None)
@@ -40,13 +83,15 @@ def main(library: str) -> None:
     # One thread, so that the waits are those of the loop.
     torch.set_num_threads(1)
     waited_ns, worker = 0, 0
-    batches = iter(DataLoader(Slow(), num_workers=1, prefetch_factor=2))
-    for _ in range(STEPS):
-        start_ns = time.monotonic_ns()
+    dataset = Shares(*shares) if shares else Slow()
+    batches = iter(DataLoader(dataset, num_workers=1, prefetch_factor=2))
+    for _ in range(len(dataset)):
+        start_ns = blocked_ns()
         _, worker = next(batches)
-        waited_ns += time.monotonic_ns() - start_ns
+        waited_ns += blocked_ns() - start_ns
         cuda.cudaStreamSynchronize(None)
     via = {"kind": "host_work", "time_ns": waited_ns, "pid": int(worker), "tid": int(worker)}
+    via["place"] = place_of(dataset)
     loss = {"kind": "ipc", "time_ns": waited_ns, "pid": int(worker), "via": via}
     truth = {
         "scenario": "torch-loader",

@@ -1,6 +1,7 @@
 """Where Python interpreters keep their runtime state, and how it is laid out."""
 
 import contextlib
+import itertools
 import logging
 import os
 import shutil
@@ -168,6 +169,29 @@ def test_a_layout_is_told_once_it_is_seen_to_be_true(told, tmp_path):
     # The child was never seen, so it stays in doubt.
     assert told.interpreters[10]["version"] == 0
     assert 10 in interpreters.reasons
+
+
+def test_what_was_told_in_advance_is_trusted_once_it_is_true(told):
+    """Of another process with the same file at once, and of one that is gone as it was known."""
+    interpreters = Interpreters(told, in_advance=True, clock=itertools.count().__next__)
+    with run(sys.executable, "-c", SAY_WHERE) as python:
+        python.stdout.readline()
+        files = list(mapped_files(python.pid))
+        # Nobody has this number, so its memory cannot be read.
+        interpreters.examine(1 << 22, IMAGE, files)
+        version = told.interpreters[1 << 22]["version"]
+        before = interpreters.trusts((1 << 22, IMAGE))
+
+        interpreters.examine(python.pid, IMAGE, files)
+        interpreters.examine(10, IMAGE, files)
+    interpreters.forget(python.pid)
+    interpreters.forget(1 << 22)
+
+    assert (version, before) == (sys.version_info[0] << 8 | sys.version_info[1], None)
+    assert interpreters.trusts((10, IMAGE)) is True
+    assert interpreters.trusts((python.pid, IMAGE)) is True
+    assert interpreters.trusts((1 << 22, IMAGE)) is False
+    assert interpreters.trusts((11, IMAGE)) is False
 
 
 def test_a_program_that_is_no_interpreter_has_none(told):

@@ -6,15 +6,19 @@ import os
 import sqlite3
 from contextlib import closing
 from importlib import resources
+from pathlib import Path
 
 import pytest
-from jsonschema import validate
+from jsonschema import Draft7Validator, validate
 
 from otel_gpu import cli
-from otel_gpu.findings.top_stacks import GRAPHS
+from otel_gpu.demo.scenarios import SCENARIOS
+from otel_gpu.findings.top_stacks import GRAPHS, MEASURES
 from tests.replay.make_recordings import recording_path
 from tests.unit.commands import busy
 
+SCHEMA = Path(__file__).parents[1] / "faces" / "speedscope" / "file-format-schema.json"
+SPEEDSCOPE = Draft7Validator(json.loads(SCHEMA.read_text("utf-8")))
 MS = 1_000_000
 TIMES_MS = {
     "cpu": busy.SLOW_MS + busy.FAST_MS + busy.SPIN_MS,
@@ -91,6 +95,29 @@ def test_every_form_has_all_of_the_time(recording, capsys, tmp_path, by):
         "120 samples" in page.read_text(),
     )
     assert (waits, samples) == (by != "cpu", by != "off-cpu")
+
+
+@pytest.mark.parametrize(
+    ("scenario", "mode"),
+    [
+        *(("allocator-churn", ("--by", measure)) for measure in MEASURES),
+        *(("busy-loader", ("--by", graph)) for graph in GRAPHS),
+        *(("busy-loader", ("--by", graph, "--thread", "*")) for graph in GRAPHS),
+        ("busy-loader", ("--waits",)),
+    ],
+)
+def test_a_speedscope_file_is_as_its_schema_wants_it(capsys, tmp_path, scenario, mode):
+    """Of what was captured, in all modes; and all that is referred to is there."""
+    path = tmp_path / "scope.json"
+    output_of(capsys, SCENARIOS[scenario].recording, *mode, "--speedscope", path)
+
+    document = json.loads(path.read_text("utf-8"))
+    SPEEDSCOPE.validate(document)
+    frames = range(len(document["shared"]["frames"]))
+    assert document["profiles"]
+    for profile in document["profiles"]:
+        assert len(profile["samples"]) == len(profile["weights"]) > 0
+        assert all(number in frames for sample in profile["samples"] for number in sample)
 
 
 @pytest.mark.parametrize(

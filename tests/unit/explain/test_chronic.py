@@ -39,6 +39,7 @@ from tests.unit.explain.streams import (
     time_of,
     usual,
     usual_gap,
+    woken_by,
 )
 from tests.unit.explain.test_time_tree import place_of
 
@@ -241,8 +242,8 @@ def test_who_waited_for_a_cpu_itself_had_none_to_work_with():
 
 
 def test_who_had_the_cpu_is_named_with_its_line_if_it_is_watched():
-    """Whatever it did with it, in CUDA calls or not."""
-    watched = Culprit(77, 77, "worker")
+    """Whatever it did with it, in CUDA calls or not; the account names none of its threads."""
+    watched = Culprit(77, 0, "worker")
     samples = sampled({stack_at("spin"): 4}, 0, process=WORKER, context=wire.CONTEXT_CALL)
 
     (incident,) = incidents_of(
@@ -289,6 +290,31 @@ def test_what_is_left_makes_the_acute_incident_a_chronic_one():
     leading, device = incident.causes
     assert (leading.kind, leading.time_ns, leading.culprit.pid) == ("run_queue", 900 * MS, 900)
     assert device.kind == "gpu_wait"
+
+
+def test_what_is_slow_time_and_again_is_chronic():
+    """Every gap before a copy, say, which no histogram has: each of them is slow by itself."""
+    gaps = [
+        activity
+        for number in range(20)
+        for start in [START + number * SECOND // 10]
+        for activity in (
+            off_cpu(0, 60, reason="ipc", start=start, **woken_by(WORKER)),
+            slow_gap(duration_ms=61, start=start, blocked_ns=60 * MS),
+        )
+    ]
+    rows = of_loader(1200), rest(800)
+    nothing = [one._replace(time_ns=0, ended_ns=0, count=0) for one in rows]
+    readings = account(99.9, *nothing), account(102.5, *rows)
+
+    known = sampled({stack_at("load"): 1}, 0, process=WORKER)
+    _, explainer = explain(readings[0], *known, *gaps, readings[1])
+
+    (incident,) = explainer.incidents()
+    assert incident.chronic
+    # With what the effects say of the program's own work.
+    assert (incident.lost_ns, incident.effects) == (20 * 61 * MS, 20)
+    assert (incident.causes[0].kind, incident.causes[0].time_ns) == ("ipc", 1200 * MS)
 
 
 def test_what_effects_know_better_is_not_told_by_another_name():

@@ -24,7 +24,7 @@ X86_64 = "0c 07 08 90 01"
 
 def row_at(distance, program, begin=X86_64, code=1, data=-8):
     common = Common(code, data, 16, 0, False, False, bytes.fromhex(begin))
-    return row_of(common, bytes.fromhex(program), 0x1000, 0x1000 + distance)
+    return row_of(common, bytes.fromhex(program), 0x1000, 0x2000, 0x1000 + distance)
 
 
 @pytest.mark.parametrize(
@@ -46,6 +46,16 @@ def test_a_row_holds_until_the_next(distance, cfa, saved):
         16: Saved(AT_OFFSET, -8),
         **{number: Saved(AT_OFFSET, offset) for number, offset in saved.items()},
     }
+
+
+@pytest.mark.parametrize(
+    ("distance", "extent"), [(0, (0, 1)), (1, (1, 4)), (3, (1, 4)), (4, (4, 4096)), (99, (4, 4096))]
+)
+def test_a_row_says_how_far_it_holds(distance, extent):
+    """From the instruction that made it so to the next one that changes it, or to the end."""
+    row = row_at(distance, "41 0e 10 86 02 43 0d 06")
+
+    assert (row.begin - 0x1000, row.end - 0x1000) == extent
 
 
 @pytest.mark.parametrize(
@@ -103,7 +113,7 @@ def test_a_row_that_was_put_aside_comes_back_with_its_cfa():
     """As after an early return in the middle of a function."""
     program = "41 0e 10 83 02 0a 42 0e 08 c3 42 0b"
 
-    assert row_at(1, program) == row_at(5, program)
+    assert row_at(1, program)[:6] == row_at(5, program)[:6]
     assert row_at(3, program)[:4] == (7, 8, b"", {16: Saved(AT_OFFSET, -8)})
 
 
@@ -167,7 +177,7 @@ def test_no_program_harms(program, code, data):
     """Whatever the bytes: a row, or one of the two errors."""
     common = Common(code, data, 16, 0, False, False, program)
     try:
-        row = row_of(common, program, 0, 1 << 64)
+        row = row_of(common, program, 0, 1 << 65, 1 << 64)
     except (ValueError, IndexError):
         return
     assert len(row.saved) <= 32

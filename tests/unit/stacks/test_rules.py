@@ -112,16 +112,25 @@ def test_the_same_rule_is_kept_once(image, here):
     assert rules[here + 1] is rules[here + 2] is rules[here + 3]
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_rules_of_rows_that_were_met_are_those_of_their_addresses(image, here, order):
+    """Whichever address of a row comes first."""
+    known = Rules(X86_64).of(mapping(image))
+
+    for address in range(here - 8, here + 16)[::order]:
+        assert known[address] == Rules(X86_64).of(mapping(image))[address]
+
+
 def test_rules_do_not_grow_without_end(monkeypatch, tmp_path, image, here):
     """Past a bound all are forgotten, between two walks; the same goes for files."""
-    monkeypatch.setattr(rules_module, "_MAX_RULES", 76)
+    monkeypatch.setattr(rules_module, "_MAX_RULES", 84)
     monkeypatch.setattr(rules_module, "_MAX_IMAGES", 2)
     rules = Rules(X86_64)
     of_file = rules.of(mapping(image))
     for address in range(here, here + 12):
         of_file[address]
     of_file.row(here)
-    assert rules.used == 76
+    assert rules.used == 84
     rules.begin()
     assert rules.of(mapping(image)) is of_file
     of_file[here + 12]

@@ -156,6 +156,43 @@ def test_every_frame_of_optimised_code_is_found(build, source, options, notes):
     assert set(capture.notes) <= set(walk.addresses)
 
 
+@pytest.mark.parametrize(
+    ("source", "options"),
+    [
+        pytest.param(THREE_DEEP, ("-O2", "-fomit-frame-pointer"), id="three deep"),
+        pytest.param(VARIABLE, ("-O2",), id="frames of variable size"),
+        pytest.param(REALIGNED, ("-O2",), id="realigned stack"),
+        pytest.param(CALLBACKS, ("-O0",), id="callbacks of the C library"),
+    ],
+)
+def test_what_was_walked_before_is_not_walked_again_if_it_is_the_same(build, source, options):
+    """With each word changed of those that the walk depends on, it is as if nothing was known."""
+    library = build.library(source, *options)
+    tails = {}
+    known = Unwinder()
+    with shown(build.program(CALLER, library, f"-Wl,-rpath,{build.folder}", "-O2")) as capture:
+        whole = unwind(capture)
+        first, tail, new = known.unwind_to({}, capture.registers, capture.stack, capture.find)
+        assert (first, tail) == (whole, None)
+        for lookup, one in new:
+            tails.setdefault(lookup, []).append(one)
+        changed = [bytearray(capture.stack) for _ in whole.words]
+        for stack, position in zip(changed, whole.words, strict=True):
+            (word,) = struct.unpack_from("<Q", stack, 8 * position)
+            struct.pack_into("<Q", stack, 8 * position, word + 8)
+        plain = [unwind(capture, bytes(stack))[:3] for stack in changed]
+        again = known.unwind_to(tails, capture.registers, capture.stack, capture.find)
+        others = [
+            known.unwind_to(tails, capture.registers, bytes(stack), capture.find)[0][:3]
+            for stack in changed
+        ]
+
+    assert (again[0][:3], again[0].stack_pointers) == (whole[:3], whole.stack_pointers)
+    assert again[1] is not None
+    assert again[2] == ()
+    assert others == plain
+
+
 def test_the_compiler_does_what_the_tests_are_about(build):
     """A realigned stack is found through an expression, not a register and a constant."""
     library = build.library(REALIGNED, "-O2")

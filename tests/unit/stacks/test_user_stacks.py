@@ -67,6 +67,9 @@ class Walker:
             addresses.append(address)
         return NativeStack(tuple(addresses), False, "eh_frame", tuple(positions))
 
+    def unwind_to(self, _tails, registers, stack, find):
+        return self.unwind(registers, stack, find, {}), None, ()
+
 
 class Names:
     """Names a few functions, which have 16 bytes each; one is said to be the interpreter's."""
@@ -290,6 +293,35 @@ def test_lines_of_python_distinguish_ticks(told):
 
     assert by_line.keys() == {2, 3}
     assert all(len(stacks) == 1 for stacks in by_line.values())
+
+
+@pytest.mark.parametrize(
+    ("verdict", "function"), [(True, "work"), (False, "getpid"), (None, "getpid")]
+)
+def test_ticks_wait_until_their_interpreter_is_known(verdict, function):
+    """For as long as it is in doubt, and no longer than the capture; a call does not wait."""
+    source = compile("def work(): pass\n", "train.py", "exec").co_consts[0]
+    trust = [None]
+    stacks = UserStacks(
+        lambda _pid: IMAGE_KTIME_NS, Walker(), Symbols(SymbolCache(None)), lambda _image: trust[0]
+    )
+    python = {"python": [(9, 2, 1)], "place": (GETPID, STACK_POINTER, 0, 0), "words": (0,)}
+    try:
+        stacks.take(code(9, source, pid=PID))
+        stacks.take(of_libc(**python))
+        assert stacks.resolve(cpu_sample(1_000, pid=PID)) == ()
+        assert list(stacks.release()) == []
+        trust[0] = verdict
+        told, tick_record = stacks.release(is_last=verdict is None)
+        stacks.take(of_libc(**python))
+        call_told, _ = stacks.resolve(cuda_call(1_000, pid=PID))
+    finally:
+        stacks.close()
+
+    assert tick_record.startswith(wire.RECORD_CPU_SAMPLE.to_bytes(2, "little"))
+    assert function.encode() in told
+    assert (b"work" in told) == (b"work" in call_told) == (verdict is True)
+    assert list(stacks.release()) == []
 
 
 def test_processes_share_stacks(told):

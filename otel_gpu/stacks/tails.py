@@ -1,0 +1,90 @@
+"""
+The outer parts of walks, which need not be walked again.
+
+A thread is interrupted anywhere, so hardly any walk is one that was made before. But a few frames
+further out it is in calls that have long been open, and there all is as it was: the return addresses
+and saved registers that a walk reads from there on. Where they are, its result is known.
+"""
+
+import operator
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+from otel_gpu.recent import Recent
+from otel_gpu.stacks.frames import NativeStack
+
+_MAX_TAILS: Final = 4096
+_FEW: Final = 4
+
+
+class Tail:
+    """
+    A walk from a caller on, to the beginning of its thread.
+
+    Attributes:
+        addresses: Code addresses, innermost first.
+        stack_pointers: The stack pointer in each frame, in words from the first of them.
+        named: What whoever uses it knows of the addresses, and until when; None: nothing yet.
+    """
+
+    __slots__ = (
+        *("_frame_pointer", "_longest", "_read", "_values"),
+        *("addresses", "named", "stack_pointers"),
+    )
+
+    def __init__(
+        self, walk: NativeStack, words: Sequence[int], stack_pointer: int, frame_pointer: int
+    ) -> None:
+        self._longest = max(walk.words, default=-1)
+        self._read = _reader(walk.words)
+        self._values = self._read(words)
+        self._frame_pointer = frame_pointer - stack_pointer if walk.uses_frame_pointer else None
+        self.addresses = walk.addresses
+        self.stack_pointers = tuple((one - stack_pointer) >> 3 for one in walk.stack_pointers)
+        self.named: tuple[Any, float] | None = None
+
+    def is_at(self, words: Sequence[int], frame_pointer: int) -> bool:
+        """
+        Return whether a walk from here would be this one.
+
+        ``words`` are the stack from the stack pointer on, and the frame pointer is counted from there,
+        in bytes.
+        """
+        return (
+            self._longest < len(words)
+            and self._frame_pointer in (None, frame_pointer)
+            and bool(self._read(words) == self._values)
+        )
+
+
+# Walks of one shape share their reader.
+@lru_cache(maxsize=1024)
+def _reader(positions: tuple[int, ...]) -> Callable[[Sequence[int]], object]:
+    return operator.itemgetter(*positions) if positions else lambda _: ()
+
+
+class Tails:
+    """Tails by process and return address; of ``limit``, those of processes that were not met lately go."""
+
+    def __init__(self, limit: int = _MAX_TAILS) -> None:
+        self._limit = limit
+        self._count = 0
+        self._by_generation: Recent[int, dict[int, list[Tail]]] = Recent(limit)
+
+    def of(self, generation: int) -> dict[int, list[Tail]]:
+        """Return those of a process, by the address before the one that is returned to."""
+        found = self._by_generation.use(generation)
+        if found is None:
+            found = self._by_generation[generation] = {}
+        return found
+
+    def add(self, generation: int, lookup: int, tail: Tail) -> None:
+        """Remember a tail, and forget the oldest of several at one address."""
+        tails = self.of(generation).setdefault(lookup, [])
+        tails.insert(0, tail)
+        self._count += 1 - len(tails[_FEW:])
+        del tails[_FEW:]
+        while self._count > self._limit:
+            oldest = self._by_generation.pop(self._by_generation.oldest)
+            self._count -= sum(map(len, oldest.values()))
