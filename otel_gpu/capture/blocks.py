@@ -47,7 +47,7 @@ class Blocks:
 
     Attributes:
         are_followed: Whether anything is wanted of them.
-        maps: What an image leaves behind that ended. Keys begin with image, address and pid.
+        maps: What an ended image may leave behind. Keys begin with image, address and pid.
     """
 
     def __init__(self, bpf: BpfObject, config: Config) -> None:
@@ -60,7 +60,7 @@ class Blocks:
         self._unread = bpf.map("unread_maps")
         self._broken_chains = bpf.map("broken_chains")
         self._allocations = bpf.map("allocations")
-        self.maps: tuple[BpfMap, ...] = (self._blocks, self._freed)
+        self.maps: tuple[BpfMap, ...] = (self._freed,)
 
     def read_totals(self) -> Iterator[tuple[bytes, bytes]]:
         """

@@ -136,7 +136,11 @@ class Snapshots:
 
     def last_memory(self, ended: Collection[tuple[int, int]]) -> Iterator[bytes]:
         """Yield the memory of images that ended, and free its entries."""
-        yield from self._pack_memory(self._memory.last(ended), self._holders.last(ended))
+        totals = self._memory.last(ended)
+        yield from self._pack_memory(totals, self._holders.last(ended))
+        # The map may be large, and most programs have nothing in it.
+        if totals:
+            self._programs.blocks.forget_blocks(ended)
 
     def _pack_memory(self, totals: list[Entry], holders: list[Entry]) -> Iterator[bytes]:
         ktime_ns = time.monotonic_ns()

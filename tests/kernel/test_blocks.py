@@ -29,7 +29,7 @@ from otel_gpu.decode.decoder import decode
 from otel_gpu.decode.events import Counters, Event, Status, UserStack
 from otel_gpu.demo.build import build_allocator
 from otel_gpu.probe_table import API_BY_NUMBER
-from tests.kernel.agent import Agent, otel_gpu, points
+from tests.kernel.agent import Agent, bpf_objects, bpftool, otel_gpu, points, wait_until
 from tests.receiver import OtlpReceiver
 from tests.stubs.build import WORKLOADS, workload
 
@@ -412,12 +412,12 @@ def test_too_many_reports_are_seen_in_windows(tmp_path: Path) -> None:
     """Totals are right with each window; what is held is that of the last one, and pauses are said."""
     allocator = build_allocator(tmp_path)
     limit = {"OTEL_GPU_MEMORY_BLOCKS_PER_SECOND": "1000"}
-    command = [workload("blocks"), allocator, "3000017", "1"]
+    command = [workload("blocks"), allocator, "1500007", "1"]
     captured = capture(tmp_path, command, "all", limit)
     [said] = captured.said
 
     [totals] = captured.totals.values()
-    assert 0 < totals.allocations < 3_000_017
+    assert 0 < totals.allocations < 1_500_007
     # A report that disagrees begins each window but the first.
     paused = captured.of(Status)[-1].info["blocks"]
     assert paused["pauses"] > 0
@@ -429,3 +429,28 @@ def test_too_many_reports_are_seen_in_windows(tmp_path: Path) -> None:
     live = sum(holder.live_bytes for holder in captured.holders.values())
     assert live <= totals.allocated_bytes
     assert captured.losses == {}
+
+
+def test_nothing_is_left_of_a_program_that_ended(tmp_path: Path) -> None:
+    """Its blocks, holders and devices go from the kernel's maps with it; others may come."""
+    allocator = build_allocator(tmp_path)
+    command = [workload("blocks"), allocator, "1009", "2"]
+    script = 'for i in 1 2 3; do "$@"; done; read line'
+    flags = ("--record", str(tmp_path / "run.otelgpu"), "--summary", "never", "--spans", "none")
+    env = {"OTEL_GPU_MEMORY_BLOCKS": "all"} | UNLIMITED
+    inside = ["sh", "-c", script, "sh", *command]
+    with Agent(None, inside, flags=flags, env=env, stdin=subprocess.PIPE) as agent:
+        for _ in range(3):
+            agent.next_line()
+        names = ("blocks", "holders", "device_memories")
+        own = bpf_objects("map", agent.process.pid)
+        shown = [found for found in bpftool("map", "show") if found["id"] in own]
+        maps = {found["name"]: found["id"] for found in shown if found.get("name") in names}
+        assert len(maps) == len(names)
+        wait_until(lambda: not any(map(entries_of, maps.values())), "empty maps")
+        agent.send_line()
+        assert agent.wait().returncode == 0
+
+
+def entries_of(number: int) -> list[dict[str, Any]]:
+    return bpftool("map", "dump", "id", str(number))

@@ -156,3 +156,14 @@ def test_totals_that_were_read_in_the_middle_of_a_report_are_read_again(kernel):
 
     assert found == key
     assert wire.MEMORY_TOTALS.named(totals)["allocated_bytes"] == 512
+
+
+def test_blocks_of_an_image_are_forgotten(kernel):
+    """Those of others stay."""
+    kernel.put_block(0, 512)
+    kernel.put_block(0, 512, image=51)
+
+    Blocks(kernel, load(None, {}, {})).forget_blocks([IMAGE])
+
+    [key] = kernel.maps["blocks"]
+    assert wire.BLOCK_KEY.named(key)["image_ktime_ns"] == 51
