@@ -1,7 +1,6 @@
 """Which call enqueued what a device did, how long that took, and what waited meanwhile."""
 
 from array import array
-from bisect import bisect_right
 from collections.abc import Sequence
 from heapq import merge
 from typing import Final, NamedTuple
@@ -108,8 +107,3 @@ def _queue(calls: Sequence[int], starts: Sequence[int]) -> tuple[int, int]:
         most = max(most, queued)
         last_ns = at_ns
     return most, full_ns
-
-
-def queued_at(calls: Sequence[int], starts: Sequence[int], at_ns: int) -> int:
-    """Return how much was enqueued and had not begun, of sorted times of calls and starts."""
-    return bisect_right(calls, at_ns) - bisect_right(starts, at_ns)

@@ -89,6 +89,8 @@ class TraceCapture:
         for kind in HostWork:
             taken[f"{kind.name.lower()}s of the host"] += kinds[kind]
         self.tally.left_out += rows.left_out
+        if cut := rows.names.left_out + rows.shapes.left_out:
+            self.tally.left_out["names and shapes of events, of which there are too many"] += cut
         self.tally.rejected += rejected
 
 
