@@ -2,7 +2,7 @@
 
 import re
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -124,7 +124,8 @@ def find_work(
     used_ns = 0.0
     for row, owner in zip(timeline.rows, owners, strict=True):
         taken_ns, name = durations_ns[row], activities.names[row]
-        used_ns += min(max(activities.blocks[row], 0.0), 1.0) * taken_ns
+        if (blocks := activities.blocks[row]) > 0:
+            used_ns += taken_ns if blocks >= 1 else blocks * taken_ns
         if links[row] != NO_ROW and (flags := host_time.inside[links[row]]):
             for flag in Inside(flags):
                 inside[flag] += taken_ns
@@ -182,21 +183,25 @@ def _kernels(
 def _operations(
     trace: DeviceTrace, timeline: Timeline, owners: Sequence[int], host_time: HostTime
 ) -> Iterator[Operation]:
-    host, activities = trace.host, trace.activities
-    # By name and shapes: calls, time of the host, of the device, and activities.
-    sums: dict[tuple[int, int], list[int]] = {}
-    for row, kind in enumerate(host.kinds):
-        if kind == HostWork.OPERATION:
-            one = sums.setdefault((host.names[row], host.shapes[row]), [0, 0, 0, 0])
-            one[0] += 1
-            one[1] += host_time.self_ns[row]
+    host, activities, operation = trace.host, trace.activities, int(HostWork.OPERATION)
+    # By name and shapes: calls, time of the host; of the device, activities.
+    calls: defaultdict[tuple[int, int], int] = defaultdict(int)
+    host_ns: defaultdict[tuple[int, int], int] = defaultdict(int)
+    device_ns: defaultdict[tuple[int, int], int] = defaultdict(int)
+    done: defaultdict[tuple[int, int], int] = defaultdict(int)
+    columns = zip(zip(host.names, host.shapes, strict=True), host.kinds, host_time.self_ns, strict=True)  # fmt: skip
+    for key, kind, time_ns in columns:
+        if kind == operation:
+            calls[key] += 1
+            host_ns[key] += time_ns
     for row, owner in zip(timeline.rows, owners, strict=True):
         if owner != NO_ROW:
-            one = sums[host.names[owner], host.shapes[owner]]
-            one[2] += activities.durations_ns[row]
-            one[3] += 1
-    for (name, shapes), found in sorted(sums.items(), key=lambda item: (-item[1][2], -item[1][1])):
-        yield Operation(trace.names[name], trace.shapes[shapes], *found)
+            key = host.names[owner], host.shapes[owner]
+            device_ns[key] += activities.durations_ns[row]
+            done[key] += 1
+    for key in sorted(calls, key=lambda key: (-device_ns[key], -host_ns[key])):
+        name, shapes = trace.names[key[0]], trace.shapes[key[1]]
+        yield Operation(name, shapes, calls[key], host_ns[key], device_ns[key], done[key])
 
 
 def _copies(trace: DeviceTrace, timeline: Timeline) -> Iterator[Copies]:

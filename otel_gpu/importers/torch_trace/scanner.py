@@ -17,6 +17,8 @@ from otel_gpu.importers.torch_trace.text import Text
 MAX_EVENT_CHARACTERS: Final = 1 << 20
 """Of one event, and of one value beside the list of events."""
 
+MOST_EVENTS_CHARACTERS: Final = 1 << 16
+
 DAMAGED: Final = "events that are damaged"
 NOT_CLOSED: Final = "files that end early"
 GIVEN_UP: Final = "files that are read to their 10,000th damaged event only"
@@ -75,10 +77,11 @@ class Scanner:
         """Yield the events that are whole in the text; returns whether the list has ended."""
         text, at = self._text, self._at
         scan, between = self._scan, _between
-        safe = len(text) if self._is_whole else len(text) - MAX_EVENT_CHARACTERS
+        # Of what is left nearly every event is whole, or the file has ended.
+        safe = len(text) - (1 if self._is_whole else MOST_EVENTS_CHARACTERS)
         while True:
             at = self._at = between(text, at).end()
-            if at >= safe:
+            if at > safe:
                 self.rejected[NOT_CLOSED] += self._is_whole
                 return self._is_whole
             if text[at] == "]":
@@ -87,7 +90,8 @@ class Scanner:
             try:
                 event, at = scan(text, at)
             except (ValueError, RecursionError):
-                return not self._resume()
+                # It may be longer than most, and not be here as a whole.
+                return not (self._fill(MAX_EVENT_CHARACTERS) or self._resume())
             if type(event) is dict:
                 yield event
             else:
@@ -140,7 +144,7 @@ class Scanner:
     def _read_keys(self) -> bool:
         """Read values of keys; True: the next is the first event, and was not read yet."""
         while True:
-            self._fill()
+            self._fill(MAX_EVENT_CHARACTERS)
             found = _KEY.match(self._text, self._at)
             if found is None:
                 if self._closes():
@@ -166,10 +170,14 @@ class Scanner:
         at = _between(self._text, self._at).end()
         return at >= len(self._text) or self._text[at] in "}]"
 
-    def _fill(self) -> None:
-        """Have a whole event in the text, unless it ends before."""
-        while not self._is_whole and len(self._text) - self._at < MAX_EVENT_CHARACTERS:
+    def _fill(self, wanted: int = 0) -> bool:
+        """Have so many characters in the text, unless it ends before; False: it had them."""
+        wanted = wanted or MOST_EVENTS_CHARACTERS
+        if self._is_whole or len(self._text) - self._at >= wanted:
+            return False
+        while not self._is_whole and len(self._text) - self._at < wanted:
             piece = self._source.read()
             self._is_whole = not piece
             self._text = self._text[self._at :] + piece
             self._at = 0
+        return True

@@ -10,7 +10,7 @@ from typing import Final, Self
 
 from otel_gpu.errors import RecordingError
 
-PIECE_BYTES: Final = 4 << 20
+PIECE_BYTES: Final = 1 << 20
 MAX_BYTES: Final = 16 << 30
 """Of the text of one trace, without compression."""
 

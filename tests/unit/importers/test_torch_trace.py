@@ -356,15 +356,34 @@ def test_a_file_that_is_all_damage_is_given_up(read, monkeypatch):
     assert tally.rejected == {scanner.DAMAGED: 50, scanner.GIVEN_UP: 1}
 
 
-def test_an_event_may_lie_across_pieces(read, monkeypatch):
-    """The window slides, and no event is lost or read twice."""
-    monkeypatch.setattr(text, "PIECE_BYTES", 1_000)
-    monkeypatch.setattr(scanner, "MAX_EVENT_CHARACTERS", 700)
+@pytest.mark.parametrize("piece", [*range(64, 96), 700, 1_000, 4_000])
+def test_an_event_may_lie_across_pieces(read, monkeypatch, piece):
+    """The window slides by any length, and no event is lost or read twice."""
+    monkeypatch.setattr(text, "PIECE_BYTES", piece)
+    monkeypatch.setattr(scanner, "MOST_EVENTS_CHARACTERS", 200)
+    monkeypatch.setattr(scanner, "MAX_EVENT_CHARACTERS", 2_000)
+    many = [kernel(number, 1, number) for number in range(1, 100)]
+    # Longer than most events are.
+    many[50]["args"]["note"] = "x" * 1_500
 
-    found, tally = read(trace(kernel(number, 1, number) for number in range(1, 500)))
+    found, tally = read(json.dumps(trace(many)))
 
-    assert list(found.activities.correlations) == list(range(1, 500))
+    assert list(found.activities.correlations) == list(range(1, 100))
     assert not tally.rejected
+
+
+def test_an_event_that_is_too_long_is_damage(read, monkeypatch):
+    """It is never held; what stands behind it is read."""
+    monkeypatch.setattr(text, "PIECE_BYTES", 1_000)
+    monkeypatch.setattr(scanner, "MOST_EVENTS_CHARACTERS", 500)
+    monkeypatch.setattr(scanner, "MAX_EVENT_CHARACTERS", 2_000)
+    many = [kernel(number, 1, number) for number in range(1, 100)]
+    many[50]["args"]["note"] = "x" * 9_000
+
+    found, tally = read(json.dumps(trace(many)))
+
+    assert list(found.activities.correlations) == [*range(1, 51), *range(52, 100)]
+    assert tally.rejected == {scanner.DAMAGED: 1}
 
 
 def test_short_functions_of_python_are_not_kept(read):
