@@ -123,8 +123,9 @@ def timelines(
             kept,
             first,
             _overlapping(activities, kept),
-            busy.starts_ns[0] if busy else activities.starts_ns[kept[0]],
-            busy.ends_ns[-1] if busy else activities.starts_ns[kept[0]],
+            # Also of work that took no time: a gap may begin or end with it.
+            activities.starts_ns[kept[0]],
+            max(activities.starts_ns[row] + activities.durations_ns[row] for row in kept),
             of[_Class.KERNEL],
             of[_Class.FILL],
             of[_Class.KERNEL].join(of[_Class.FILL]),

@@ -4,7 +4,7 @@ import io
 import json
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -127,6 +127,8 @@ def test_a_process_may_use_several_devices(document):
     st.lists(st.tuples(st.integers(1, 2_000), st.integers(0, 300), st.booleans()), min_size=1, max_size=30),
     st.lists(st.tuples(st.integers(0, 2_000), st.integers(0, 500), st.sampled_from([LOADER, "aten::x", "cudaFree", "a.py(1): f"])), max_size=20),
 )  # fmt: skip
+@example([(1, 0, False), (2, 0, False)], [])
+@example([(1, 0, False), (5, 3, False), (9, 0, False)], [])
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_causes_are_all_of_the_idle_time(tmp_path, work, around):
     """Whatever overlaps with what, on host and device: to the nanosecond."""
