@@ -140,6 +140,8 @@ REASON_VALUES: Mapping[int, str] = _named(wire.COUNTER_NAMES, "counter_lost_") |
     wire.COUNTER_LOST_PYTHON: "python_frames",
     wire.COUNTER_SAMPLES_WITHHELD: "rate",
     wire.COUNTER_CPU_SAMPLES_WITHHELD: "budget",
+    wire.COUNTER_BLOCK_STACKS_WITHHELD: "block_rate",
+    wire.COUNTER_OUT_OF_MEMORY_WITHHELD: "failure_rate",
     wire.COUNTER_SPANS_WITHHELD_RATE: "rate",
 }
 OTEL_GPU_PROBE_TYPE_VALUES: Mapping[int, str] = {
