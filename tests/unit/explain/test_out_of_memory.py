@@ -104,6 +104,14 @@ def test_where_blocks_are_not_followed_no_hole_is_larger_than_what_is_free():
     assert sum(one.size_bytes for one in failure.holders) == 700 * MIB
 
 
+def test_a_map_without_blocks_knows_no_hole():
+    """Whole segments seem to be free; how much is free of all is what the allocator says."""
+    failure = judged(in_pieces(map=pieces(52, 0) | {"blocks": []}))
+
+    assert failure.cause == CauseKind.FRAGMENTATION
+    assert (failure.hole_bytes, failure.largest_hole_bytes, failure.pins) == (832 * MIB, None, ())
+
+
 def test_what_is_used_up_is_exhausted():
     """There is no hole, nobody else, and nothing that grows."""
     failure = judged(
