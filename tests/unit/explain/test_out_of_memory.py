@@ -59,7 +59,7 @@ def pieces(count, held_bytes, segment_bytes=20 * MIB, keys=(1,)):
     }
 
 
-def in_pieces(asked_bytes=256 * MIB, **more):
+def in_pieces(asked_bytes=256 * MIB, at_s=2, **more):
     """A gibibyte of segments of 20 MiB, each with 4 MiB in use: no hole is large enough."""
     values = {
         "reserved_bytes": 1_040 * MIB,
@@ -70,7 +70,7 @@ def in_pieces(asked_bytes=256 * MIB, **more):
         "stacks": {1: CACHE},
         "stack": STEP,
     }
-    return out_of_memory(TRAINER, 2, asked_bytes, **(values | more))
+    return out_of_memory(TRAINER, at_s, asked_bytes, **(values | more))
 
 
 def test_holes_that_would_have_done_together_are_fragmentation():
