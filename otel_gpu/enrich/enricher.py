@@ -158,7 +158,6 @@ class Enricher:
             Times: self._enrich_times,
             # That one was mapped is for the side that places probes; it names nothing.
             Library: lambda _: None,
-            **dict.fromkeys((Memory, Holders, BlockStack, OutOfMemory, MemoryMap), lambda _: None),
             DeviceRead: lambda event: DeviceTraceActivity(
                 self._clock.to_unix_ns(event.ktime_ns), event.trace
             ),

@@ -35,7 +35,9 @@ class Decision(NamedTuple):
 
 
 class _Entry(NamedTuple):
-    # In the order in which they are given up: of equals, the last one first.
+    # In the order in which they are given up: of equals, the last one first. A request for memory
+    # that failed took no time, and is worse than what did.
+    is_failure: bool
     excess_ns: int
     minus_number: int
     chain: Chain
@@ -70,7 +72,8 @@ class ChainBudget:
         second = max(self._settled, (effect.start_unix_ns + effect.duration_ns) // _NS_PER_SECOND)
         entries = self._seconds.setdefault(second, [])
         self._number += 1
-        heapq.heappush(entries, _Entry(effect.excess_ns, -self._number, chain))
+        is_failure = chain.failure is not None
+        heapq.heappush(entries, _Entry(is_failure, effect.excess_ns, -self._number, chain))
         self._traces[effect.trace_id] = self._traces.pop(effect.trace_id, 0) + 1
         if len(self._traces) > _MAX_TRACES:
             self._traces.popitem(last=False)

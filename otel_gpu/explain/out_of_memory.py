@@ -274,12 +274,12 @@ def _with_map(known: Failure, activity: OutOfMemoryActivity) -> Failure:
     found = _with_holes(known, usable, _Places(activity))
     # Where blocks lie that were not followed, there seem to be holes.
     hole_bytes = min(found.hole_bytes, known.hole_bytes)
-    largest = found.largest_hole_bytes
-    if largest is not None and largest >= known.asked_bytes:
-        largest = None
+    largest = found.largest_hole_bytes or 0
+    is_known = found.hole_bytes <= known.hole_bytes and largest < known.asked_bytes
     return found._replace(
         hole_bytes=hole_bytes,
-        largest_hole_bytes=largest,
+        largest_hole_bytes=largest if is_known else None,
+        pins=tuple(pin._replace(hole_bytes=min(pin.hole_bytes, hole_bytes)) for pin in found.pins),
         elsewhere_bytes=known.hole_bytes - hole_bytes,
     )
 

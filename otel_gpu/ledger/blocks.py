@@ -106,7 +106,8 @@ class DeviceBlocks:
         self._entries: dict[int, _Entry] = {}
         self._at_peak: _Entries = {}
         self._peak_before = 0
-        self._at_begin: _Entries = {}
+        # In the window, by the id of the stack.
+        self._allocated: dict[int, tuple[_Entry, int, int]] = {}
         self._handed_out_at_begin = 0
         self._growths = Growths()
         # The reading that may go on: what is read at one moment can be several activities.
@@ -124,11 +125,17 @@ class DeviceBlocks:
         for key, held, stack in activity.holders:
             known = self._entries.get(key)
             if known is not None and stack in (None, known.stack):
-                self._entries[key] = known._replace(held=held)
+                entry = known._replace(held=held)
             elif known is not None or most > 0:
                 most -= known is None
-                place = find_allocating_place(stack.frames) if stack else None
-                self._entries[key] = _Entry(held, stack, place)
+                entry = _Entry(held, stack, find_allocating_place(stack.frames) if stack else None)
+            else:
+                continue
+            self._count_allocated(entry, known)
+            self._entries[key] = entry
+            if key >> wire.STACK_OF_ONE_BIT and not held.live_blocks:
+                # It was of one block: the key does not come again.
+                del self._entries[key]
         if activity.totals is not None:
             self.totals = activity.totals
             reading = Reading(
@@ -139,6 +146,22 @@ class DeviceBlocks:
             self.readings.append(reading)
             if len(self.readings) > MAX_READINGS:
                 self.readings = list(halve(self.readings))
+
+    def _count_allocated(self, entry: _Entry, known: _Entry | None) -> None:
+        if entry.stack is None:
+            return
+        size_bytes, blocks = entry.held.allocated_bytes, entry.held.allocated_blocks
+        # Where blocks are followed in windows, each of them begins with nothing.
+        if known is not None and known.held.allocated_bytes <= size_bytes:
+            size_bytes -= known.held.allocated_bytes
+            blocks -= known.held.allocated_blocks
+        before = self._allocated.get(entry.stack.id)
+        if before is not None:
+            _, older_bytes, older_blocks = before
+            size_bytes, blocks = size_bytes + older_bytes, blocks + older_blocks
+        elif len(self._allocated) >= MAX_STACKS:
+            return
+        self._allocated[entry.stack.id] = entry, size_bytes, blocks
 
     def finish_reading(self) -> None:
         """Take in that nothing more of the last reading follows."""
@@ -156,7 +179,7 @@ class DeviceBlocks:
 
     def begin(self) -> None:
         """Take in that the window begins."""
-        self._at_begin = dict(self._entries)
+        self._allocated = {}
         self._handed_out_at_begin = self.totals.handed_out_bytes if self.totals else 0
         self.readings, self.peak, self._at_peak = self.readings[-1:], None, {}
 
@@ -236,17 +259,13 @@ class DeviceBlocks:
         return tuple(sorted(found, key=lambda one: (-one.size_bytes, one.place)))
 
     def _known(self, by: By) -> Iterator[tuple[_Entry, int, int]]:
+        if by is By.ALLOCATED:
+            yield from (sums for sums in self._allocated.values() if sums[1] > 0)
+            return
         entries = self._at_peak if by is By.PEAK else self._entries
-        for key, entry in entries.items():
-            if entry.stack is None:
-                continue
-            size_bytes, blocks = entry.held.live_bytes, entry.held.live_blocks
-            if by is By.ALLOCATED:
-                then = self._at_begin.get(key)
-                size_bytes = entry.held.allocated_bytes - (then.held.allocated_bytes if then else 0)
-                blocks = entry.held.allocated_blocks - (then.held.allocated_blocks if then else 0)
-            if size_bytes > 0:
-                yield entry, size_bytes, max(0, blocks)
+        for entry in entries.values():
+            if entry.stack is not None and entry.held.live_bytes > 0:
+                yield entry, entry.held.live_bytes, max(0, entry.held.live_blocks)
 
     def _whole(self, by: By) -> tuple[int, int]:
         """Return of how many bytes it is, and how many of them are older than the first report."""

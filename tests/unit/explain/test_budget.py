@@ -7,6 +7,7 @@ import pytest
 from otel_gpu.explain.budget import ChainBudget
 from otel_gpu.explain.chains import Chain, Effect
 from tests.activities import SECOND, T0, image
+from tests.unit.explain.test_out_of_memory import explained, in_pieces
 
 MS = 1_000_000
 SETTLE_NS = 3 * SECOND
@@ -61,6 +62,16 @@ def test_those_that_lost_most_are_kept(order):
     assert decided.kept == [one.id for one in chains if one.id in set(decided.kept)]
     assert len(decided.withheld) == 947
     assert {reason for _, reason in decided.withheld} == {"rate"}
+
+
+def test_a_request_for_memory_that_failed_is_kept():
+    """It took no time, and is worse than all that did."""
+    (failed,), _ = explained(in_pieces(at_s=0))
+    decided = Decided(3)
+    decided.add(failed, *(chain(number, excess_ns=number * MS) for number in range(7)))
+    decided.close()
+
+    assert decided.kept == [failed.id, "c5", "c6"]
 
 
 def test_of_equals_the_first_are_kept():

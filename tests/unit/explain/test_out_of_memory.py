@@ -59,7 +59,7 @@ def pieces(count, held_bytes, segment_bytes=20 * MIB, keys=(1,)):
     }
 
 
-def in_pieces(asked_bytes=256 * MIB, **more):
+def in_pieces(asked_bytes=256 * MIB, at_s=2, **more):
     """A gibibyte of segments of 20 MiB, each with 4 MiB in use: no hole is large enough."""
     values = {
         "reserved_bytes": 1_040 * MIB,
@@ -70,7 +70,7 @@ def in_pieces(asked_bytes=256 * MIB, **more):
         "stacks": {1: CACHE},
         "stack": STEP,
     }
-    return out_of_memory(TRAINER, 2, asked_bytes, **(values | more))
+    return out_of_memory(TRAINER, at_s, asked_bytes, **(values | more))
 
 
 def test_holes_that_would_have_done_together_are_fragmentation():
@@ -102,6 +102,14 @@ def test_where_blocks_are_not_followed_no_hole_is_larger_than_what_is_free():
     assert failure.largest_hole_bytes is None
     assert failure.holders[0].place.function == "(not sampled)"
     assert sum(one.size_bytes for one in failure.holders) == 700 * MIB
+
+
+def test_a_map_without_blocks_knows_no_hole():
+    """Whole segments seem to be free; how much is free of all is what the allocator says."""
+    failure = judged(in_pieces(map=pieces(52, 0) | {"blocks": []}))
+
+    assert failure.cause == CauseKind.FRAGMENTATION
+    assert (failure.hole_bytes, failure.largest_hole_bytes, failure.pins) == (832 * MIB, None, ())
 
 
 def test_what_is_used_up_is_exhausted():

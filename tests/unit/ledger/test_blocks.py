@@ -118,6 +118,38 @@ def test_stacks_that_are_the_same_are_one():
     assert held(keeper, "in-use") == {12: (3 * MIB, 3)}
 
 
+def test_blocks_that_are_followed_in_windows_begin_with_nothing():
+    """What is held is that of the last window; what was allocated is that of all of them."""
+    keeper = kept(
+        blocks(TRAINER, 1, totals(8 * MIB), [(1, holder(8 * MIB, 2, 30 * MIB, 7), WEIGHTS)]),
+        blocks(TRAINER, 2, holders=[(1, holder(0, 0), None)]),
+        blocks(TRAINER, 3, totals(8 * MIB), [(1, holder(2 * MIB, 1, 5 * MIB, 3), WEIGHTS)]),
+        blocks(TRAINER, 4, totals(8 * MIB), [(1, holder(2 * MIB, 1, 6 * MIB, 4), WEIGHTS)]),
+    )
+
+    assert held(keeper, "in-use") == {12: (2 * MIB, 1), None: (6 * MIB, 0)}
+    assert held(keeper, "allocated") == {12: (36 * MIB, 11)}
+
+
+def test_a_key_of_one_block_takes_no_room_for_good():
+    """Where stacks cannot be told apart, each block has a key; it goes with the block."""
+    keys = [1 << 63 | number for number in range(3)]
+    keeper = kept(
+        *(
+            reading
+            for at, key in enumerate(keys, 1)
+            for reading in (
+                blocks(TRAINER, 2 * at, totals(MIB), [(key, holder(MIB), WEIGHTS)]),
+                blocks(TRAINER, 2 * at + 1, totals(0), [(key, holder(0, 0, MIB, 1), None)]),
+            )
+        )
+    )
+    (device,) = keeper.devices()
+
+    assert len(device) == 0
+    assert held(keeper, "allocated") == {12: (3 * MIB, 3)}
+
+
 def test_in_a_window_counts_what_was_allocated_there():
     """What a window begins with it did not allocate; what is in use at its end is."""
     readings = [
