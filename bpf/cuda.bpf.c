@@ -28,6 +28,7 @@
 #include "stalls.bpf.h"
 #include "choices.bpf.h"
 #include "gaps.bpf.h"
+#include "out_of_memory.bpf.h"
 #include "memory.bpf.h"
 
 /* cudaDeviceProp begins with name[256] and the 16 bytes of the uuid. */
@@ -72,15 +73,13 @@ static __always_inline void drop_unwound(struct thread *thread, struct task_stru
 	}
 }
 
-/* The first call of a thread that is not known yet, or of a process under watch_all. */
-static __always_inline struct thread *meet_thread(struct task_struct *task, __u32 tid)
+/* Whether a call shows that an allocator does not try again. */
+static __always_inline bool goes_on_without_memory(__u32 api)
 {
-	__u32 pid = pid_of(task);
-	struct process *process = find_process(pid);
+	__u8 family = settings.apis[api].family;
 
-	if (!process && settings.watch_all && pid && pid != settings.agent_pid)
-		process = watch_process(pid, settings.default_process_flags);
-	return process ? watch_thread(process, pid, tid) : NULL;
+	return family == FAMILY_LAUNCH || family == FAMILY_GRAPH_LAUNCH || family == FAMILY_COPY ||
+	       family == FAMILY_MEMSET;
 }
 
 SEC("uprobe")
@@ -124,6 +123,8 @@ int enter_call(struct pt_regs *ctx)
 	if (!thread->depth) {
 		call->start_ktime_ns = pass_on_cpu(thread, call->start_ktime_ns, 0);
 		thread->sampled = is_sampled(thread);
+		if (thread->failed.ktime_ns && goes_on_without_memory(api))
+			send_failed_call(thread);
 		finish_gap(thread, api, call->start_ktime_ns);
 		forget_intervals(thread);
 	}
@@ -196,6 +197,8 @@ static __noinline __u64 learn_from_success(struct thread *thread,
 		if (!is_captured(thread, call))
 			allocation.size_bytes = call->size_bytes;
 		allocation.device = call->device;
+		if (api->family == FAMILY_ALLOCATE)
+			allocation.ktime_ns = call->start_ktime_ns;
 		if (bpf_map_update_elem(&allocations, &key, &allocation, BPF_ANY))
 			count(COUNTER_LOST_ALLOCATIONS_FULL);
 		return allocation.size_bytes;
@@ -208,6 +211,8 @@ static __noinline __u64 learn_from_success(struct thread *thread,
 			call->size_bytes = known->size_bytes;
 			/* Memory goes back to where it came from. */
 			call->device = known->device;
+			if (api->family == FAMILY_FREE)
+				keep_freed_segment(thread, key.address, known);
 			bpf_map_delete_elem(&allocations, &key);
 		} else if (key.address) { /* to free nothing is allowed */
 			count(COUNTER_LOST_UNKNOWN_FREE);
@@ -216,6 +221,13 @@ static __noinline __u64 learn_from_success(struct thread *thread,
 	case FAMILY_SET_DEVICE:
 		thread->device = (__s32)call->function;
 		call->device = thread->device;
+		break;
+	case FAMILY_MEMORY_INFO:
+		read_user(&thread->device_free_bytes, sizeof(__u64), call->address);
+		read_user(&thread->device_total_bytes, sizeof(__u64), call->function);
+		thread->device_ktime_ns = call->start_ktime_ns;
+		call->address = 0;
+		call->function = 0; /* is of launches */
 		break;
 	case FAMILY_GET_DEVICE:
 		read_user(&device, sizeof(device), call->function);
@@ -254,6 +266,25 @@ static __always_inline void send_device(struct thread *thread,
 	}
 	read_user(record->uuid, sizeof(record->uuid), uuid);
 	bpf_ringbuf_submit(record, 0);
+}
+
+/*
+ * A call that was refused memory. In a program whose framework reports what it hands out, it is
+ * not known yet whether that was the last attempt.
+ */
+static __noinline void note_failure(struct thread *thread, const struct open_call *call,
+				    __u64 now_ktime_ns)
+{
+	struct device_key device = device_key_of(thread, call->device);
+	struct device_memory *memory = bpf_map_lookup_elem(&device_memories, &device);
+
+	thread->failed.ktime_ns = now_ktime_ns;
+	thread->failed.asked_bytes = call->size_bytes;
+	thread->failed.root_start_ktime_ns = call->start_ktime_ns;
+	thread->failed.device = call->device;
+	thread->failed.api = call->api;
+	if (!memory)
+		send_failed_call(thread);
 }
 
 static __always_inline void count_call(struct thread *thread,
@@ -378,6 +409,12 @@ int exit_call(struct pt_regs *ctx)
 	if (!status) {
 		size_bytes = learn_from_success(thread, api, call);
 		send_device(thread, api, call, now_ktime_ns);
+	}
+	if (status == OUT_OF_MEMORY && thread->depth == 1 && api->family == FAMILY_ALLOCATE &&
+	    admit_failure(now_ktime_ns)) {
+		/* Another token than that of the call, whose sample goes with its span. */
+		thread->failed.user_stack = sample_call(ctx, thread, now_ktime_ns - 1);
+		note_failure(thread, call, now_ktime_ns);
 	}
 	duration_ns = now_ktime_ns - call->start_ktime_ns;
 	count_call(thread, api, call, status, duration_ns, size_bytes);

@@ -121,6 +121,7 @@ enum counter {
 	COUNTER_LOST_HOLDERS_FULL = 33,	   /* bytes of a stack that found no room */
 	COUNTER_BLOCK_STACKS = 34,	   /* of blocks, sent */
 	COUNTER_BLOCK_STACKS_WITHHELD = 35, /* of blocks, over the rate: their stack is not known */
+	COUNTER_OUT_OF_MEMORY_WITHHELD = 36, /* failed requests, over the rate */
 	COUNTER_COUNT = 40,
 };
 
@@ -143,6 +144,7 @@ enum api_family {
 	FAMILY_HOST_ALLOCATE = 15,
 	FAMILY_HOST_FREE = 16,
 	FAMILY_UNMAP = 17, /* frees memory that has no handle any more */
+	FAMILY_MEMORY_INFO = 18,
 };
 
 enum api_layer {
@@ -259,6 +261,7 @@ enum process_flag {
 	PROCESS_STOP_ON_LOAD = 2, /* stop it while probes are placed */
 	PROCESS_NO_SPANS = 4,	  /* aggregates only */
 	PROCESS_HAS_CUDA = 8,	  /* a library of it was seen, in this image or one before */
+	PROCESS_FORKED = 16,	  /* and not executed since: it inherits pointers, and no memory */
 };
 
 struct record_header {
@@ -556,9 +559,8 @@ struct device_record {
 enum block_mode {
 	BLOCKS_OFF = 0,
 	BLOCKS_TOTALS = 1, /* what is allocated and reserved */
-	MEMORY_LARGE =
-		2,	/* and stacks: of large blocks, and of small ones in proportion to bytes */
-	BLOCKS_ALL = 3, /* and stacks of all blocks */
+	BLOCKS_LARGE = 2,  /* and stacks: of large ones, and of small ones in proportion to bytes */
+	BLOCKS_ALL = 3,	   /* and stacks of all blocks */
 };
 
 struct device_key {
@@ -574,7 +576,7 @@ struct memory_totals {
 	__u64 reserved_bytes;  /* as the last report says */
 	__u64 peak_allocated_bytes;
 	__u64 peak_reserved_bytes;
-	__u64 before_bytes;	  /* allocated before the first report */
+	__s64 before_bytes;	  /* allocated before the first report, or missed since then */
 	__u64 before_freed_bytes; /* of blocks that were not seen to be allocated; not in totals */
 	__u64 allocations;
 	__u64 frees;
@@ -625,7 +627,7 @@ enum out_of_memory_source {
 struct out_of_memory_record {
 	struct record_header header;
 	__u64 asked_bytes;
-	__u64 allocated_bytes; /* by the allocator; of a call: what was seen */
+	__u64 allocated_bytes; /* by the allocator; of a call: 0 */
 	__u64 reserved_bytes;
 	__u64 device_free_bytes;   /* what the thread was last told (cudaMemGetInfo) */
 	__u64 device_total_bytes;  /* 0: it did not ask */
@@ -724,6 +726,9 @@ struct settings {
 	__u64 stall_samples_interval_ns; /* 1 s / rate of each thread, in waits sampled */
 	__u64 tick_period_ns;		 /* of each CPU's sampling clock */
 	__u64 cpu_sample_interval_ns;	 /* 1 s / rate of the host, in samples of those ticks */
+	__u64 large_bytes;		 /* of a block, from which on it is large */
+	__u64 sample_bytes;		 /* of small blocks, per sample */
+	__u64 block_stack_interval_ns;	 /* 1 s / rate of the host, in new stacks of blocks */
 	__u32 duration_bound_count;
 	__u32 size_bound_count;
 	__u32 sample_one_in; /* 0: no baseline sample */
@@ -732,6 +737,8 @@ struct settings {
 	__u32 agent_pid;
 	__u32 pid_namespace_inode; /* 0: the initial namespace */
 	__u32 sample_moments;	   /* enum sample_moment; 0: no user stacks */
+	__u32 block_mode;	   /* enum block_mode */
+	__u32 padding;
 	struct api_descriptor apis[MAX_APIS];
 };
 
@@ -897,6 +904,16 @@ struct division {
 	__u64 ended;	    /* 1 until a part is booked: it is one wait */
 };
 
+/* A call that was refused device memory; the allocator around it may try again. */
+struct failed_request {
+	__u64 ktime_ns; /* 0: none, or it is known what came of it */
+	__u64 asked_bytes;
+	__u64 root_start_ktime_ns;
+	__u64 user_stack; /* token of its sample, 0: none */
+	__s32 device;
+	__u32 api;
+};
+
 struct thread {
 	__u64 image_ktime_ns;
 	/* Up to when its time is in the account, and OFF_CPU if it is off a CPU since; 0: it was not
@@ -922,6 +939,10 @@ struct thread {
 	__u64 last_file;		      /* the last one that was looked at: its address */
 	__u64 last_inode;
 	__u64 last_inode_number;
+	struct failed_request failed;
+	__u64 device_free_bytes; /* what it was last told */
+	__u64 device_total_bytes;
+	__u64 device_ktime_ns; /* when; 0: it did not ask */
 	__u32 pid;
 	__u32 tid;
 	__u32 voluntary_switches;
@@ -988,7 +1009,54 @@ struct allocation {
 	__u64 physical; /* of a handle or mapping: the address in the key of its memory; 0: unknown */
 	__s32 device;
 	__u32 references; /* to a handle; to physical memory: handles and mappings */
+	__u64 ktime_ns;	  /* of device memory at an address: since when; else 0 */
 };
+
+/* What the kernel side keeps of one device of a process image. */
+struct device_memory {
+	struct memory_totals totals; /* last_ktime_ns is 0: there is no report of its own yet */
+	__s64 until_sample_bytes;    /* of small blocks, before the next one that is sampled */
+	__u64 failed_ktime_ns;	     /* a request failed, and the agent has not read the map yet */
+	__u64 is_inherited;	     /* what it frees is its parent's */
+};
+
+enum memory_kind {
+	MEMORY_BLOCK = 0,
+	MEMORY_SEGMENT = 1,
+};
+
+struct block_key {
+	__u64 image_ktime_ns;
+	__u64 address;
+	__u32 pid;
+	__u32 kind; /* enum memory_kind */
+};
+
+struct block {
+	__u64 size_bytes;
+	__u64 weight_bytes; /* that it stands for, if it was sampled; else its size */
+	__u64 stack;	    /* as in struct holder_key */
+	__u64 ktime_ns;	    /* when it was handed out */
+	__s32 device;
+	__u32 weight_blocks;
+};
+
+/* A holder, and whether its stack was sent. */
+struct held {
+	struct holder holder;
+	__u64 is_sent;
+};
+
+struct chain_key {
+	__u64 image_ktime_ns;
+	__u64 stack; /* as in struct holder_key */
+	__u32 pid;
+	__u32 padding;
+};
+
+/* In the key of a stack: it is of one block alone, as nothing tells it from other stacks. */
+#define STACK_OF_ONE_BIT 63
+#define STACK_OF_ONE	 (1ULL << STACK_OF_ONE_BIT)
 
 /* Return addresses in the kernel, innermost first; zeros at the end. */
 struct kernel_stack {

@@ -97,21 +97,24 @@ struct scan {
 /* Look at one character of this CPU's path. Returns 1 at its end. */
 static __noinline long scan_character(__u32 at, struct scan *scan)
 {
-	const __u64 wanted = 0x6164756362696cULL; /* "libcuda", little-endian */
+	const __u64 cuda = 0x6164756362696cULL;	       /* "libcuda", little-endian */
+	const __u64 allocator = 0x732e30316362696cULL; /* "libc10.s" */
 	__u32 zero = 0;
 	struct walk *walk = bpf_map_lookup_elem(&walks, &zero);
+	__u64 word;
 
 	if (!walk || at >= PATH_BYTES || !walk->path[at])
 		return 1;
-	if ((*(__u64 *)&walk->path[at] & 0x00ffffffffffffffULL) == wanted)
+	word = *(__u64 *)&walk->path[at];
+	if ((word & 0x00ffffffffffffffULL) == cuda || word == allocator)
 		scan->has_cuda = 1;
 	scan->name_hash = (scan->name_hash ^ (__u8)walk->path[at]) * 1099511628211ULL;
 	return 0;
 }
 
 /*
- * Does this CPU's path contain "libcuda" (libcuda.so.1, libcudart.so.12, ...)? That it has
- * not so far is an argument, so that no verifier takes it for known: see unknown_zero().
+ * Does this CPU's path contain "libcuda" (libcuda.so.1, libcudart.so.12, ...), or is it PyTorch's
+ * libc10.so, whose blocks are followed? That it has not so far is an argument, so that no verifier takes it for known: see unknown_zero().
  */
 __noinline int scan_path(__u32 has_cuda)
 {

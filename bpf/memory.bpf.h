@@ -106,7 +106,7 @@ static __always_inline void map_physical(struct allocation_key *key, __u64 handl
 					 __u64 size_bytes)
 {
 	struct allocation *known = find_memory(key, MEMORY_HANDLE, handle);
-	struct allocation mapping = {.size_bytes = size_bytes};
+	struct allocation mapping = {.size_bytes = size_bytes, .ktime_ns = bpf_ktime_get_ns()};
 
 	if (known)
 		mapping.physical = known->physical;

@@ -9,6 +9,7 @@
 #include "times.bpf.h"
 #include "chains.bpf.h"
 #include "paths.bpf.h"
+#include "out_of_memory.bpf.h"
 
 #define SIGSTOP 19
 
@@ -68,7 +69,7 @@ int sched_process_fork(__u64 *ctx)
 	}
 	/* A pid whose exit was not seen may still be there. */
 	bpf_map_delete_elem(&processes, &child_pid);
-	child_process = watch_process(child_pid, process->flags);
+	child_process = watch_process(child_pid, process->flags | PROCESS_FORKED);
 	if (!child_process)
 		return 0;
 	await_cpu(watch_thread(child_process, child_pid, child_tid));
@@ -122,6 +123,7 @@ int sched_process_exec(__u64 *ctx)
 	old_image_ktime_ns = process->image_ktime_ns;
 	process->image_ktime_ns = bpf_ktime_get_ns();
 	process->resources = 0;
+	process->flags &= ~PROCESS_FORKED;
 	/* Open calls died with the old image; a thread that was not the leader took its tid. */
 	if (!settings.pid_namespace_inode && old_tid != tid)
 		bpf_map_delete_elem(&threads, &old_tid);
@@ -170,6 +172,7 @@ int sched_process_exit(__u64 *ctx)
 	if (thread) {
 		if (thread->depth)
 			count(COUNTER_LOST_EXIT_INSIDE_CALL);
+		send_failed_call(thread);
 		pass_on_cpu(thread, bpf_ktime_get_ns(), 0);
 		end_account(thread);
 		bpf_map_delete_elem(&threads, &tid);

@@ -90,6 +90,17 @@ static __always_inline struct thread *watch_thread(struct process *process, __u3
 	return thread;
 }
 
+/* The first probe that a thread meets which is not known yet, or is of a process under watch_all. */
+static __always_inline struct thread *meet_thread(struct task_struct *task, __u32 tid)
+{
+	__u32 pid = pid_of(task);
+	struct process *process = find_process(pid);
+
+	if (!process && settings.watch_all && pid && pid != settings.agent_pid)
+		process = watch_process(pid, settings.default_process_flags);
+	return process ? watch_thread(process, pid, tid) : NULL;
+}
+
 /* Probe hits are counted in the thread, and brought in when it leaves the CPU. */
 static __always_inline void count_hits(struct thread *thread)
 {

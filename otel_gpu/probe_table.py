@@ -121,6 +121,7 @@ APIS: tuple[Api, ...] = (
     _runtime(60, "cudaSetDevice", wire.FAMILY_SET_DEVICE, device=1),
     _runtime(61, "cudaGetDevice", wire.FAMILY_GET_DEVICE, device=1),
     _runtime(62, "cudaGetDeviceProperties", wire.FAMILY_DEVICE_PROPERTIES, address=1, device=2),
+    _runtime(63, "cudaMemGetInfo", wire.FAMILY_MEMORY_INFO, address=1, function=2),
     # and the driver those from 100.
     _driver(100, "cuLaunchKernel", wire.FAMILY_LAUNCH, **_SCALARS),
     _driver(101, "cuLaunchKernelEx", wire.FAMILY_LAUNCH, **_CONFIG),
@@ -176,6 +177,7 @@ APIS: tuple[Api, ...] = (
     _driver(166, "cuEventRecordWithFlags", wire.FAMILY_EVENT, stream=2),
     _driver(170, "cuCtxSetCurrent", wire.FAMILY_OTHER),
     _driver(171, "cuDeviceGetUuid", wire.FAMILY_DEVICE_UUID, address=1, device=2),
+    _driver(172, "cuMemGetInfo", wire.FAMILY_MEMORY_INFO, address=1, function=2),
 )
 
 API_BY_NUMBER: Mapping[int, Api] = {api.number: api for api in APIS}

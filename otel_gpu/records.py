@@ -20,6 +20,9 @@ MAX_JSON_BYTES = 1 << 20
 MAX_SERIES_PER_RECORD = 256
 """0.4 MB of a record, of which decode makes several times as much at once."""
 
+MAX_HOLDERS_PER_RECORD = 4096
+"""Of the devices or holders in one record of them."""
+
 Entry = tuple[bytes, bytes]
 """Key and value of one entry of a map."""
 
@@ -78,6 +81,13 @@ def aggregates_record(ktime_ns: int, series: Sequence[Entry]) -> bytes:
 def times_record(ktime_ns: int, entries: Sequence[Entry]) -> bytes:
     """Build a record of the time account: keys and values as the kernel has them."""
     return _entries_record(wire.RECORD_TIMES, wire.TIMES_RECORD, ktime_ns, entries)
+
+
+def memory_records(kind: int, ktime_ns: int, entries: Sequence[Entry]) -> Iterator[bytes]:
+    """Build MEMORY or HOLDERS records: keys and values as the kernel has them."""
+    for start in range(0, len(entries), MAX_HOLDERS_PER_RECORD):
+        piece = entries[start : start + MAX_HOLDERS_PER_RECORD]
+        yield _entries_record(kind, wire.MEMORY_RECORD, ktime_ns, piece)
 
 
 def counters_record(ktime_ns: int, values: Sequence[int]) -> bytes:

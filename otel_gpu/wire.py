@@ -31,6 +31,7 @@ LOOK_COPY_BYTES = 24576
 STATE_NONE = 255
 FILE_SYSTEM_BYTES = 16
 ADDRESS_BYTES = 16
+STACK_OF_ONE_BIT = 63
 
 # enum record_kind
 RECORD_CUDA_CALL = 1
@@ -102,6 +103,7 @@ COUNTER_LOST_BLOCKS_FULL = 32
 COUNTER_LOST_HOLDERS_FULL = 33
 COUNTER_BLOCK_STACKS = 34
 COUNTER_BLOCK_STACKS_WITHHELD = 35
+COUNTER_OUT_OF_MEMORY_WITHHELD = 36
 COUNTER_COUNT = 40
 
 # enum api_family
@@ -123,6 +125,7 @@ FAMILY_DEVICE_PROPERTIES = 14
 FAMILY_HOST_ALLOCATE = 15
 FAMILY_HOST_FREE = 16
 FAMILY_UNMAP = 17
+FAMILY_MEMORY_INFO = 18
 
 # enum api_layer
 LAYER_RUNTIME = 1
@@ -214,6 +217,7 @@ PROCESS_FULL = 1
 PROCESS_STOP_ON_LOAD = 2
 PROCESS_NO_SPANS = 4
 PROCESS_HAS_CUDA = 8
+PROCESS_FORKED = 16
 
 # enum python_status
 PYTHON_NONE = 0
@@ -234,12 +238,16 @@ LOOK_NO_USER = 4
 # enum block_mode
 BLOCKS_OFF = 0
 BLOCKS_TOTALS = 1
-MEMORY_LARGE = 2
+BLOCKS_LARGE = 2
 BLOCKS_ALL = 3
 
 # enum out_of_memory_source
 OUT_OF_MEMORY_FRAMEWORK = 1
 OUT_OF_MEMORY_CALL = 2
+
+# enum memory_kind
+MEMORY_BLOCK = 0
+MEMORY_SEGMENT = 1
 
 RECORD_HEADER = CStruct("kind:H flags:H size:I ktime_ns:Q image_ktime_ns:Q pid:I tid:I")
 CUDA_CALL_RECORD = CStruct(
@@ -307,7 +315,7 @@ DEVICE_RECORD = CStruct("device:i has_name:I uuid:16s name:64s", RECORD_HEADER)
 DEVICE_KEY = CStruct("image_ktime_ns:Q pid:I device:i")
 MEMORY_TOTALS = CStruct(
     "last_ktime_ns:Q allocated_bytes:Q reserved_bytes:Q peak_allocated_bytes:Q "
-    "peak_reserved_bytes:Q before_bytes:Q before_freed_bytes:Q allocations:Q frees:Q "
+    "peak_reserved_bytes:Q before_bytes:q before_freed_bytes:Q allocations:Q frees:Q "
     "handed_out_bytes:Q taken_back_bytes:Q unequal:Q unsampled_bytes:Q withheld_bytes:Q"
 )
 HOLDER_KEY = CStruct("image_ktime_ns:Q stack:Q pid:I device:i")
@@ -341,9 +349,10 @@ API_DESCRIPTOR = CStruct(
 SETTINGS = CStruct(
     "duration_bounds_ns:192Q size_bounds_bytes:192Q slow_floor_ns:Q stall_floor_ns:Q "
     "call_stall_floor_ns:Q span_interval_ns:Q span_burst_ns:Q wakeup_bytes:Q sample_limit_bytes:Q "
-    "stall_samples_interval_ns:Q tick_period_ns:Q cpu_sample_interval_ns:Q duration_bound_count:I "
-    "size_bound_count:I sample_one_in:I watch_all:I default_process_flags:I agent_pid:I "
-    "pid_namespace_inode:I sample_moments:I apis:3072s"
+    "stall_samples_interval_ns:Q tick_period_ns:Q cpu_sample_interval_ns:Q large_bytes:Q "
+    "sample_bytes:Q block_stack_interval_ns:Q duration_bound_count:I size_bound_count:I "
+    "sample_one_in:I watch_all:I default_process_flags:I agent_pid:I pid_namespace_inode:I "
+    "sample_moments:I block_mode:I 4x apis:3072s"
 )
 PROCESS = CStruct("image_ktime_ns:Q span_arrival_ktime_ns:Q flags:I resources:I gil_tid:I 4x")
 INTERPRETER = CStruct(
@@ -383,12 +392,17 @@ DIVISION = CStruct(
     "from_ktime_ns:Q to_ktime_ns:Q unbooked_ns:Q left_ns:Q small_ns:Q run_queue_ns:Q floor_ns:Q "
     "ended:Q"
 )
+FAILED_REQUEST = CStruct(
+    "ktime_ns:Q asked_bytes:Q root_start_ktime_ns:Q user_stack:Q device:i api:I"
+)
 THREAD = CStruct(
     "image_ktime_ns:Q booked:Q links_ktime_ns:Q slices_start_ktime_ns:Q slices_end_ktime_ns:Q "
     "slices_ns:Q off_ktime_ns:Q runnable_ktime_ns:Q blocked_ns:Q run_queue_ns:Q "
     "last_return_ktime_ns:Q clone_ktime_ns:Q gap_blocked_ns:Q gap_run_queue_ns:Q argument:Q "
     "runtime_ns:Q user_stack:Q stall_samples_arrival_ktime_ns:Q last_file:Q last_inode:Q "
-    "last_inode_number:Q pid:I tid:I voluntary_switches:I involuntary_switches:I culprit_pid:I "
+    "last_inode_number:Q failed.ktime_ns:Q failed.asked_bytes:Q failed.root_start_ktime_ns:Q "
+    "failed.user_stack:Q failed.device:i failed.api:I device_free_bytes:Q device_total_bytes:Q "
+    "device_ktime_ns:Q pid:I tid:I voluntary_switches:I involuntary_switches:I culprit_pid:I "
     "culprit_tid:I waker_pid:I waker_tid:I device:i depth:I gap_voluntary_switches:I "
     "gap_involuntary_switches:I kernel_stack:i system_call:i stall_flags:I process_flags:I "
     "until_sample:I entries:I returns:I next_link:I woken_cpu:I descriptor:i resource:I "
@@ -403,7 +417,21 @@ THREAD = CStruct(
 )
 ALLOCATION_KEY = CStruct("image_ktime_ns:Q address:Q pid:I layer:I")
 STREAM_KEY = CStruct("image_ktime_ns:Q stream:Q pid:I 4x")
-ALLOCATION = CStruct("size_bytes:Q physical:Q device:i references:I")
+ALLOCATION = CStruct("size_bytes:Q physical:Q device:i references:I ktime_ns:Q")
+DEVICE_MEMORY = CStruct(
+    "totals.last_ktime_ns:Q totals.allocated_bytes:Q totals.reserved_bytes:Q "
+    "totals.peak_allocated_bytes:Q totals.peak_reserved_bytes:Q totals.before_bytes:q "
+    "totals.before_freed_bytes:Q totals.allocations:Q totals.frees:Q totals.handed_out_bytes:Q "
+    "totals.taken_back_bytes:Q totals.unequal:Q totals.unsampled_bytes:Q totals.withheld_bytes:Q "
+    "until_sample_bytes:q failed_ktime_ns:Q is_inherited:Q"
+)
+BLOCK_KEY = CStruct("image_ktime_ns:Q address:Q pid:I kind:I")
+BLOCK = CStruct("size_bytes:Q weight_bytes:Q stack:Q ktime_ns:Q device:i weight_blocks:I")
+HELD = CStruct(
+    "holder.live_bytes:q holder.live_blocks:q holder.allocated_bytes:Q holder.allocated_blocks:Q "
+    "holder.large_live_bytes:Q is_sent:Q"
+)
+CHAIN_KEY = CStruct("image_ktime_ns:Q stack:Q pid:I 4x")
 KERNEL_STACK = CStruct("addresses:24Q")
 RESOURCE_IDENTITY = CStruct(
     "inode:Q operations:Q device:I family:H socket_type:H local_port:H remote_port:H "
@@ -430,7 +458,7 @@ def _names(first: str, last: str) -> dict[int, str]:
 
 RECORD_KIND_NAMES = _names("RECORD_CUDA_CALL", "RECORD_MEMORY_MAP")
 COUNTER_NAMES = _names("COUNTER_LOST_RING_FULL", "COUNTER_COUNT")
-API_FAMILY_NAMES = _names("FAMILY_OTHER", "FAMILY_UNMAP")
+API_FAMILY_NAMES = _names("FAMILY_OTHER", "FAMILY_MEMORY_INFO")
 API_LAYER_NAMES = _names("LAYER_RUNTIME", "LAYER_DRIVER")
 COPY_KIND_NAMES = _names("COPY_HOST_TO_HOST", "COPY_NONE")
 CHOICE_NAMES = _names("CHOICE_FAILED", "CHOICE_PARENT")

@@ -13,6 +13,8 @@ _LAYOUTS = {
     wire.RECORD_EXIT: wire.EXIT_RECORD,
     wire.RECORD_LIBRARY: wire.LIBRARY_RECORD,
     wire.RECORD_DEVICE: wire.DEVICE_RECORD,
+    wire.RECORD_BLOCK_STACK: wire.BLOCK_STACK_RECORD,
+    wire.RECORD_OUT_OF_MEMORY: wire.OUT_OF_MEMORY_RECORD,
 }
 _DEFAULTS = {
     wire.RECORD_STALL: {"kernel_stack": -1, "system_call": -1},

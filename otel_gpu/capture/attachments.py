@@ -22,6 +22,8 @@ from otel_gpu.capture.programs import (
     ENTER_FORK,
     EXIT_CALL,
     LIBRARY_LIST_CHANGED,
+    REPORT_BLOCK,
+    REPORT_OUT_OF_MEMORY,
     Programs,
 )
 from otel_gpu.errors import BpfError
@@ -33,6 +35,13 @@ from otel_gpu.procfs.mapped_files import FileId, MappedFile
 UNUSED_LIMIT_S = 30.0
 MAX_FILES = 4096
 _FORKS = ("fork", "vfork", "posix_spawn", "posix_spawnp")
+# As of PyTorch 2.0, and before.
+_REPORTS = {
+    "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE": REPORT_BLOCK,
+    "_ZN3c1027reportMemoryUsageToProfilerEPvlllNS_6DeviceE": REPORT_BLOCK,
+    "_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE": REPORT_OUT_OF_MEMORY,
+    "_ZN3c1027reportOutOfMemoryToProfilerElllNS_6DeviceE": REPORT_OUT_OF_MEMORY,
+}
 _U64 = (1 << 64) - 1
 
 _logger = logging.getLogger(__name__)
@@ -73,6 +82,7 @@ class Attachments:
                     mapped.is_cuda_library
                     or mapped.is_dynamic_linker
                     or mapped.is_c_library
+                    or (mapped.is_allocator and self._programs.blocks.are_followed)
                     or mapped.path == executable
                 ):
                     continue
@@ -137,6 +147,8 @@ class Attachments:
                     self._attach_linker(symbols, path, file)
                 if mapped.is_c_library:
                     self._attach_forks(symbols, path, file)
+                if mapped.is_allocator:
+                    self._attach_reports(symbols, path, file)
                 yield from self._attach_calls(symbols, path, mapped, file)
             except (ValueError, OSError, BpfError) as error:
                 _logger.warning("%s of process %d: %s", mapped.path, mapped.pid, error)
@@ -155,6 +167,11 @@ class Attachments:
         file.links += self._programs.bpf.attach_uprobes(
             ENTER_FORK, path, [(offset, 0) for offset in sorted(offsets)]
         )
+
+    def _attach_reports(self, symbols: ElfSymbols, path: str, file: _File) -> None:
+        for name, offset in symbols.functions:
+            if program := _REPORTS.get(name):
+                file.links += self._programs.bpf.attach_uprobes(program, path, [(offset, 0)])
 
     def _attach_calls(
         self, symbols: ElfSymbols, path: str, mapped: MappedFile, file: _File

@@ -102,6 +102,16 @@ class BpfMap:
         """Remove the entry under ``key``, if there is one."""
         self.libbpf.raw.bpf_map_delete_elem(self.fd, key)
 
+    def entries(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the whole map as (key, value)."""
+        key_bytes, value_bytes = self.key_bytes, self.value_bytes
+        for count, keys, values in self.read_batches():
+            for index in range(count):
+                yield (
+                    keys[index * key_bytes : (index + 1) * key_bytes],
+                    values[index * value_bytes : (index + 1) * value_bytes],
+                )
+
     def read_batches(self, batch_entries: int = 512) -> Iterator[tuple[int, bytes, bytes]]:
         """
         Read the whole map.

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 from otel_gpu import wire
+from otel_gpu.capture.blocks import Blocks, let_blocks_grow
 from otel_gpu.capture.loaders import choose_loader, has_kernel_function, open_object
 from otel_gpu.capture.looks import LOOK_AT_THREAD, Looks, can_look, kernel_stack
 from otel_gpu.capture.objects import BpfMap, Link
@@ -23,7 +24,12 @@ ENTER_CALL = "enter_call"
 EXIT_CALL = "exit_call"
 ENTER_FORK = "enter_fork"
 LIBRARY_LIST_CHANGED = "library_list_changed"
-_UPROBES = (ENTER_CALL, EXIT_CALL, ENTER_FORK, LIBRARY_LIST_CHANGED)
+REPORT_BLOCK = "report_block"
+REPORT_OUT_OF_MEMORY = "report_out_of_memory"
+_UPROBES = (
+    *(ENTER_CALL, EXIT_CALL, ENTER_FORK, LIBRARY_LIST_CHANGED),
+    *(REPORT_BLOCK, REPORT_OUT_OF_MEMORY),
+)
 _TRACEPOINTS = (
     "sched_process_fork",
     "sched_process_exec",
@@ -64,6 +70,7 @@ class Programs:
         in_place: Read kernel stacks in place where the kernel can.
 
     Attributes:
+        blocks: What is kept of the blocks that frameworks hand out.
         looks: Looks at threads; None: this kernel cannot, or nothing is attached yet.
         switch_program: The name of the program that is attached to sched_switch.
 
@@ -95,6 +102,7 @@ class Programs:
             self.bpf.set_max_entries(name, entries)
         if has_kernel_function(_ALLOCATES):
             self.bpf.let_grow("threads")
+            let_blocks_grow(self.bpf)
         self.bpf.leave_out(_SWITCHES[not in_place])
         self._tracepoints = [*_TRACEPOINTS, self.switch_program]
         # The other object has no such program.
@@ -125,6 +133,7 @@ class Programs:
         self._allocations = self.bpf.map("allocations")
         self._captures = self.bpf.map("captures")
         self._ticks_per_sample = self.bpf.map("ticks_per_sample")
+        self.blocks = Blocks(self.bpf, config)
         self._lost = [0] * wire.COUNTER_COUNT
         self._cpus = self.bpf.libbpf.call("libbpf_num_possible_cpus")
 
@@ -232,13 +241,13 @@ class Programs:
 
     def memory(self) -> list[tuple[tuple[int, int], BpfMap, bytes]]:
         """
-        Return whose every allocation that was not freed is, and every capture that did not end.
+        Return whose every allocation or block is that was not freed, and every capture.
 
         As ((pid, image_ktime_ns), map, key).
         """
         found = []
-        for bpf_map in (self._allocations, self._captures):
-            for key, _ in _entries(bpf_map):
+        for bpf_map in (self._allocations, self._captures, *self.blocks.maps):
+            for key, _ in bpf_map.entries():
                 image_ktime_ns, _, pid = _MEMORY_IMAGE.unpack_from(key)
                 found.append(((pid, image_ktime_ns), bpf_map, key))
         return found
@@ -265,12 +274,12 @@ class Programs:
     def forget_known(self) -> None:
         """Probes are gone: whatever is started or loaded from now on has to be reported again."""
         for known in (self._known_executables, self._seen_libraries):
-            for key, _ in list(_entries(known)):
+            for key, _ in list(known.entries()):
                 known.delete(key)
 
     def read_aggregates(self) -> Iterator[tuple[bytes, bytes]]:
         """Yield every series as (key, value)."""
-        return _entries(self._aggregates)
+        return self._aggregates.entries()
 
     def forget_aggregate(self, key: bytes) -> None:
         """Free a series of a process image that ended."""
@@ -287,7 +296,7 @@ class Programs:
 
     def read_times(self) -> Iterator[tuple[bytes, bytes]]:
         """Yield every entry of the time account as (key, value)."""
-        return itertools.chain.from_iterable(map(_entries, self._times))
+        return itertools.chain.from_iterable(times.entries() for times in self._times)
 
     def forget_times(self, key: bytes) -> None:
         """Free an entry of a process image that ended."""
@@ -366,13 +375,3 @@ class Programs:
             for thread in wire.THREAD.all_named(values):
                 if depth := min(thread["depth"], wire.MAX_DEPTH):
                     yield thread, list(wire.OPEN_CALL.all_named(thread["calls"]))[:depth]
-
-
-def _entries(bpf_map: BpfMap) -> Iterator[tuple[bytes, bytes]]:
-    key_bytes, value_bytes = bpf_map.key_bytes, bpf_map.value_bytes
-    for count, keys, values in bpf_map.read_batches():
-        for index in range(count):
-            yield (
-                keys[index * key_bytes : (index + 1) * key_bytes],
-                values[index * value_bytes : (index + 1) * value_bytes],
-            )

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from otel_gpu import __version__, wire
+from otel_gpu.capture.blocks import STACK_OF_ONE
 from otel_gpu.capture.command import Command
 from otel_gpu.capture.early_calls import EarlyCalls
 from otel_gpu.capture.headers import header_of
@@ -50,6 +51,8 @@ _TICKS_INTERVAL_S = 0.5
 _MAX_BATCH = 4096
 _CALL_KIND = wire.RECORD_CUDA_CALL.to_bytes(2, "little")
 _STALL_KIND = wire.RECORD_STALL.to_bytes(2, "little")
+_BLOCK_KIND = wire.RECORD_BLOCK_STACK.to_bytes(2, "little")
+_FAILURE_KIND = wire.RECORD_OUT_OF_MEMORY.to_bytes(2, "little")
 _CPU_SAMPLE_KIND = wire.RECORD_CPU_SAMPLE.to_bytes(2, "little")
 _OLD_IMAGE = wire.EXEC_RECORD.offset_of("old_image_ktime_ns")
 _STALL_FIELDS = ("kernel_stack", "resource", "culprit_pid", "ktime_ns", "runnable_ktime_ns")
@@ -198,6 +201,7 @@ class Session:
                 "spans": self._config.spans.mode,
                 "sample_one_in": self._config.spans.sample_one_in,
                 "rate_per_process": self._config.spans.rate_per_process,
+                "memory_blocks": self._config.memory.blocks,
             },
         }
 
@@ -299,6 +303,8 @@ class Session:
                 yield from self._snapshots.last_aggregates(images)
             with self._faults.at("last_times"):
                 yield from self._snapshots.last_times(images)
+            with self._faults.at("last_memory"):
+                yield from self._snapshots.last_memory(images)
 
     def _resolve_stacks(self, records: Iterable[bytes]) -> Iterator[bytes]:
         user_stacks = self._user_stacks
@@ -318,12 +324,28 @@ class Session:
                     *told, sample = self._snapshots.stacks.place(record)
                     seen = self._watchlist.after_tick(record)
                     resolved = (*seen, *told, *user_stacks.resolve(sample))
+                elif kind == _BLOCK_KIND:
+                    resolved = self._place_blocks(record)
+                elif kind == _FAILURE_KIND:
+                    resolved = (
+                        *user_stacks.resolve(record),
+                        *self._snapshots.memory_map(record),
+                    )
                 else:
                     resolved = user_stacks.resolve(record)
             except Exception as error:  # noqa: BLE001 -- costs nothing until it happens
                 self._faults.add("stacks", error)
                 resolved = user_stacks.without_stack(without_kernel_stack(record))
             yield from resolved
+
+    def _place_blocks(self, record: bytes) -> Iterable[bytes]:
+        """Return where blocks of one key are allocated; nowhere, if the key is of several places."""
+        fields = wire.BLOCK_STACK_RECORD.named(record)
+        stack = fields["stack"]
+        if stack & STACK_OF_ONE or self._user_stacks.tells_stacks_apart(record):
+            return self._user_stacks.resolve(record)
+        self._programs.blocks.break_chain((fields["pid"], fields["image_ktime_ns"]), stack)
+        return self._user_stacks.without_stack(record)
 
     def _tell(self, record: bytes) -> Iterator[bytes]:
         """Yield what a stall names by numbers, where that was not said before."""
@@ -358,6 +380,7 @@ class Session:
         for place, read in (
             ("aggregates", self._snapshots.aggregates),
             ("times", self._snapshots.times),
+            ("memory", self._snapshots.memory),
             ("pressure", self._read_pressure),
             ("retransmits", self._snapshots.resources.tell_retransmits),
             ("counters", self._read_counters),

@@ -14,6 +14,12 @@ _WAKEUP_FRACTION = 8
 # Beyond this part of the ring, records are worth more than the stacks of some.
 _SAMPLE_LIMIT_FRACTION = 2
 _STALL_SAMPLES_INTERVAL_NS = 5_000_000
+_BLOCK_MODES = {
+    "off": wire.BLOCKS_OFF,
+    "totals": wire.BLOCKS_TOTALS,
+    "large": wire.BLOCKS_LARGE,
+    "all": wire.BLOCKS_ALL,
+}
 
 
 def process_flags(config: Config) -> int:
@@ -41,6 +47,9 @@ def pack_settings(config: Config, *, watch_all: bool) -> bytes:
         _STALL_SAMPLES_INTERVAL_NS,
         tick_period_ns(config),
         1_000_000_000 // config.samples.stacks_per_second,
+        config.memory.large_bytes,
+        config.memory.sample_bytes,
+        1_000_000_000 // config.memory.stacks_per_second,
         len(durations),
         len(sizes),
         config.spans.sample_one_in,
@@ -49,8 +58,15 @@ def pack_settings(config: Config, *, watch_all: bool) -> bytes:
         os.getpid(),
         _pid_namespace_inode(),
         wire.SAMPLE_CALLS | wire.SAMPLE_STALLS if config.stacks.enabled else 0,
+        block_mode(config),
         _pack_apis(),
     )
+
+
+def block_mode(config: Config) -> int:
+    """Return which blocks are followed, of ``enum block_mode``: without stacks, only totals."""
+    mode = _BLOCK_MODES[config.memory.blocks]
+    return mode if config.stacks.enabled else min(mode, wire.BLOCKS_TOTALS)
 
 
 def tick_period_ns(config: Config) -> int:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 
 from otel_gpu import wire
+from otel_gpu.capture.blocks import is_over
 from otel_gpu.capture.culprits import Culprits
 from otel_gpu.capture.kernel_stacks import KernelStacks
 from otel_gpu.capture.layout import duration_bounds_ns
@@ -17,6 +18,8 @@ from otel_gpu.records import (
     Entry,
     aggregates_records,
     counters_record,
+    json_record,
+    memory_records,
     open_call_record,
     times_record,
 )
@@ -28,15 +31,23 @@ _TIMES_STACK = wire.TIMES_KEY.fields.index("kernel_stack")
 _TIMES_END_STACK = wire.TIMES_KEY.fields.index("end_kernel_stack")
 _TIMES_RESOURCE = wire.TIMES_KEY.fields.index("resource")
 _TIMES_WHO = wire.TIMES_KEY.fields.index("who_pid")
+# Of those of holders: image_ktime_ns, stack, pid.
+_HOLDER_IMAGE = struct.Struct("<QQI")
 _ENDED_NS = wire.TIMES.fields.index("ended_ns")
 
 
 class _Reading:
     """One map, read again and again: what changed since the last time."""
 
-    def __init__(self, read: Callable[[], Iterator[Entry]], free: Callable[[bytes], None]) -> None:
+    def __init__(
+        self,
+        read: Callable[[], Iterator[Entry]],
+        free: Callable[[bytes], None],
+        image: Callable[[bytes], tuple[int, int]],
+    ) -> None:
         self._read = read
         self._free = free
+        self._image = image
         self.latest: dict[bytes, bytes] = {}
         # Of the entries that were returned last, those that are not new, as they were before.
         self.before: dict[bytes, bytes] = {}
@@ -50,17 +61,22 @@ class _Reading:
 
     def images(self) -> set[tuple[int, int]]:
         """Return the images, as (pid, image_ktime_ns), that had entries when last read."""
-        return {_image(key) for key in self.latest}
+        return {self._image(key) for key in self.latest}
 
     def last(self, ended: Collection[tuple[int, int]]) -> list[Entry]:
         """Return the entries of images that ended, as (pid, image_ktime_ns), and free them."""
-        last = [entry for entry in self._read() if _image(entry[0]) in ended]
+        last = [entry for entry in self._read() if self._image(entry[0]) in ended]
         self.before = {}
         for key, _ in last:
-            self._free(key)
             if key in self.latest:
-                self.before[key] = self.latest.pop(key)
+                self.before[key] = self.latest[key]
+            self.drop(key)
         return last
+
+    def drop(self, key: bytes) -> None:
+        """Free an entry that will not change any more."""
+        self._free(key)
+        self.latest.pop(key, None)
 
 
 class Snapshots:
@@ -86,8 +102,11 @@ class Snapshots:
         self._bounds_ns = duration_bounds_ns(config)
         self._floor_ns = round(config.spans.slow_floor_us * 1_000)
         self._open_limit_ns = round(config.capture.open_call_limit_s * 1_000_000_000)
-        self._series = _Reading(programs.read_aggregates, programs.forget_aggregate)
-        self._times = _Reading(programs.read_times, programs.forget_times)
+        self._series = _Reading(programs.read_aggregates, programs.forget_aggregate, _image)
+        self._times = _Reading(programs.read_times, programs.forget_times, _image)
+        blocks = programs.blocks
+        self._memory = _Reading(blocks.read_totals, blocks.forget_totals, _image)
+        self._holders = _Reading(blocks.read_holders, blocks.forget_holder, _holder_image)
         self._thresholds: dict[tuple[int, int, int, int], int] = {}
         self.stacks = KernelStacks(programs)
         self.resources = Resources(programs, watched)
@@ -110,12 +129,42 @@ class Snapshots:
         """Yield the time account of images that ended, and free it."""
         yield from self._pack_times(time.monotonic_ns(), self._times.last(ended))
 
+    def memory(self) -> Iterator[bytes]:
+        """Yield what changed of the memory that frameworks hand out, and of who holds it."""
+        yield from self._pack_memory(self._memory.changed(), self._holders.changed())
+
+    def last_memory(self, ended: Collection[tuple[int, int]]) -> Iterator[bytes]:
+        """Yield the memory of images that ended, and free its entries."""
+        yield from self._pack_memory(self._memory.last(ended), self._holders.last(ended))
+
+    def _pack_memory(self, totals: list[Entry], holders: list[Entry]) -> Iterator[bytes]:
+        ktime_ns = time.monotonic_ns()
+        yield from memory_records(wire.RECORD_MEMORY, ktime_ns, totals)
+        yield from memory_records(wire.RECORD_HOLDERS, ktime_ns, holders)
+        for key, holder in holders:
+            if is_over(key, holder):
+                self._holders.drop(key)
+
+    def memory_map(self, record: bytes) -> Iterator[bytes]:
+        """Yield what was where when a request failed, of which this is the OUT_OF_MEMORY record."""
+        failed = wire.OUT_OF_MEMORY_RECORD.named(record)
+        pid, image_ktime_ns, ktime_ns = (
+            failed[name] for name in ("pid", "image_ktime_ns", "ktime_ns")
+        )
+        info = self._programs.blocks.read_map((pid, image_ktime_ns), failed["device"], ktime_ns)
+        if info is not None:
+            yield json_record(
+                wire.RECORD_MEMORY_MAP, ktime_ns, info, pid=pid, image_ktime_ns=image_ktime_ns
+            )
+
     def last_of_others(self, living: Collection[tuple[int, int]]) -> Iterator[bytes]:
         """Yield and free what is left of images that are not among those that live."""
-        ended = (self._series.images() | self._times.images()) - set(living)
+        readings = (self._series, self._times, self._memory, self._holders)
+        ended = set().union(*(reading.images() for reading in readings)) - set(living)
         if ended:
             yield from self.last_aggregates(ended)
             yield from self.last_times(ended)
+            yield from self.last_memory(ended)
 
     def _pack_times(self, ktime_ns: int, entries: list[Entry]) -> Iterator[bytes]:
         for key, value in entries:
@@ -180,6 +229,11 @@ class Snapshots:
 def _ended_ns(times: bytes) -> int:
     ended_ns: int = wire.TIMES.unpack(times)[_ENDED_NS]
     return ended_ns
+
+
+def _holder_image(key: bytes) -> tuple[int, int]:
+    image_ktime_ns, _, pid = _HOLDER_IMAGE.unpack_from(key)
+    return pid, image_ktime_ns
 
 
 def _image(key: bytes) -> tuple[int, int]:

@@ -93,6 +93,13 @@ _SHAPES: Mapping[int, Mapping[str, Any]] = {
         "peers": [int],
         "retransmits": int,
     },
+    wire.RECORD_MEMORY_MAP: {
+        "device": int,
+        "segments": [[int]],
+        "blocks": [[int]],
+        "left_out": int,
+        "smallest_bytes": int,
+    },
     wire.RECORD_CULPRIT: {
         "comm": str,
         "command_args": [str],
@@ -112,6 +119,7 @@ _REQUIRED: Mapping[int, tuple[str, ...]] = {
     wire.RECORD_PRESSURE: (),
     wire.RECORD_RESOURCE: ("resource", "kind"),
     wire.RECORD_CULPRIT: (),
+    wire.RECORD_MEMORY_MAP: ("device", "segments", "blocks", "left_out", "smallest_bytes"),
     wire.RECORD_USER_STACK: ("stack", "complete", "native", "python", "frames"),
 }
 _BOUNDS_FIELDS = {"durations": "bounds_ns", "sizes": "bounds_bytes"}
@@ -127,6 +135,8 @@ _FRAME_KINDS = frozenset({PYTHON, NATIVE, KERNEL, CUT})
 _UINT32_MAX = (1 << 32) - 1
 RESOURCE_KINDS = frozenset({"file", "device", "tcp", "udp", "unix", "pipe", "eventfd", "other"})
 _MAX_PEERS = 64
+_SEGMENT_NUMBERS = 2  # address, size
+_BLOCK_NUMBERS = 3  # address, size, stack
 _NATIVE_METHODS = frozenset({"eh_frame", "frame_pointer", "none"})
 _PYTHON_STATUSES = frozenset({"ok", "none", "no_thread", "cut", "broken"})
 
@@ -248,6 +258,21 @@ def _check_resource(body: Mapping[str, Any]) -> None:
         raise TypeError("body is not a resource that this version knows")
 
 
+def _check_memory_map(body: Mapping[str, Any]) -> None:
+    segments, blocks = body["segments"], body["blocks"]
+    counts = (body["left_out"], body["smallest_bytes"], *(row[1] for row in blocks if row[1:]))
+    good = (
+        -(1 << 31) <= body["device"] < 1 << 31
+        and all(len(segment) == _SEGMENT_NUMBERS for segment in segments)
+        and all(len(block) == _BLOCK_NUMBERS for block in blocks)
+        and all(0 <= number <= _INT64_MAX for number in counts)
+        and all(0 <= size_bytes <= _INT64_MAX for _, size_bytes in segments)
+        and all(min(row) >= 0 for row in itertools.chain(segments, blocks))
+    )
+    if not good:
+        raise TypeError("body is not a map of memory that this version knows")
+
+
 def _is_frame(frame: list[Any]) -> bool:
     match frame:
         case [str(kind), str(function), str(file), int(line), str(module), int(address)]:
@@ -286,5 +311,6 @@ _CHECKS: Mapping[int, Callable[[Mapping[str, Any]], None]] = {
     wire.RECORD_CAPTURE: _check_layouts,
     wire.RECORD_RESOURCE: _check_resource,
     wire.RECORD_STATUS: _check_counts,
+    wire.RECORD_MEMORY_MAP: _check_memory_map,
     wire.RECORD_USER_STACK: _check_user_stack,
 }

@@ -15,6 +15,17 @@ from typing import Any
 from otel_gpu import wire
 from otel_gpu.c_struct import CStruct
 from otel_gpu.decode import events
+from otel_gpu.decode.blocks import (
+    BlockStack,
+    DeviceKey,
+    Holder,
+    HolderKey,
+    Holders,
+    Memory,
+    MemoryMap,
+    MemoryTotals,
+    OutOfMemory,
+)
 from otel_gpu.decode.bodies import parse_body
 from otel_gpu.decode.events import Aggregate, CudaCall, Event, SeriesKey
 from otel_gpu.faults import Faults
@@ -44,6 +55,8 @@ _SERIES = struct.Struct(wire.AGGREGATE_KEY.format + wire.AGGREGATE.format.remove
 _TIMES_ENTRY = struct.Struct(wire.TIMES_KEY.format + wire.TIMES.format.removeprefix("<"))
 # Of wire version 1.
 _SHORT_TIMES_ENTRY = struct.Struct("<QIiiBBBxQQ")
+_TOTALS_ENTRY = CStruct(f"{wire.DEVICE_KEY.text} {wire.MEMORY_TOTALS.text}")
+_HOLDERS_ENTRY = CStruct(f"{wire.HOLDER_KEY.text} {wire.HOLDER.text}")
 _TIMES_KEY_FIELDS = len(wire.TIMES_KEY.fields)
 # Of the first bucket, in a series. Buckets below 2**56 fit even when they are added up.
 _HIGHEST_BYTE = _SERIES.size - 8 * wire.MAX_BUCKETS + 7
@@ -133,7 +146,7 @@ def _plain(
     event: type[Event], layout: CStruct, *texts: Callable[[bytes], str]
 ) -> Callable[[bytes], Event]:
     # Of a kind whose values are the event's fields: numbers, and texts at the end.
-    first_text = -len(texts)
+    first_text = -len(texts) or None
 
     def decode_kind(record: bytes) -> Event:
         values = _unpack(layout, record)
@@ -222,6 +235,32 @@ def _decode_times(record: bytes) -> events.Times:
     return times
 
 
+def _decode_memory(
+    event: Callable[[int, tuple[Any, ...]], Event], key: type[Any], value: type[Any], entry: CStruct
+) -> Callable[[bytes], Event]:
+    # Of two named tuples, one behind the other. A program may report whatever it likes.
+    split = len(key._fields)
+
+    def decode_kind(record: bytes) -> Event:
+        fixed_bytes = wire.MEMORY_RECORD.size
+        if len(record) < fixed_bytes:
+            raise _RejectedError(REJECTED_SIZE_MISMATCH)
+        *_, count = fixed = wire.MEMORY_RECORD.unpack_from(record)
+        if len(record) != fixed_bytes + count * entry.size:
+            raise _RejectedError(REJECTED_SIZE_MISMATCH)
+        entries = (
+            (key._make(values[:split]), value._make(map(_clip, values[split:])))
+            for values in entry.iter_unpack(record[fixed_bytes:])
+        )
+        return event(fixed[3], tuple(entries))
+
+    return decode_kind
+
+
+def _clip(number: int) -> int:
+    return min(number, _INT64_MAX)
+
+
 def _times_entry(values: tuple[Any, ...]) -> events.TimesEntry:
     key = events.TimesKey._make(values[:_TIMES_KEY_FIELDS])
     time_ns, count, ended_ns, who, end = values[_TIMES_KEY_FIELDS:]
@@ -280,6 +319,27 @@ def _decode_culprit(record: bytes) -> events.CulpritSeen:
     return events.CulpritSeen(ktime_ns, pid, body)
 
 
+def _decode_out_of_memory(record: bytes) -> OutOfMemory:
+    *numbers, device, source, api, comm = _unpack(wire.OUT_OF_MEMORY_RECORD, record)
+    # Thirteen numbers, of which a program may report some as it likes.
+    return OutOfMemory._make(
+        (
+            *numbers[:4],
+            *map(_clip, numbers[4:9]),
+            *numbers[9:],
+            device,
+            source,
+            api,
+            _decode_name(comm),
+        )
+    )
+
+
+def _decode_memory_map(record: bytes) -> MemoryMap:
+    ktime_ns, image_ktime_ns, pid, body = _decode_json(record)
+    return MemoryMap(ktime_ns, image_ktime_ns, pid, body["device"], body)
+
+
 _DECODERS: Mapping[int, Callable[[bytes], Event]] = {
     wire.RECORD_STALL: _decode_stall,
     wire.RECORD_GAP: _plain(events.Gap, wire.GAP_RECORD, _decode_name),
@@ -290,6 +350,11 @@ _DECODERS: Mapping[int, Callable[[bytes], Event]] = {
     wire.RECORD_CULPRIT: _decode_culprit,
     wire.RECORD_TIMES: _decode_times,
     wire.RECORD_PRESSURE: _with_info(events.Pressure),
+    wire.RECORD_MEMORY: _decode_memory(Memory, DeviceKey, MemoryTotals, _TOTALS_ENTRY),
+    wire.RECORD_HOLDERS: _decode_memory(Holders, HolderKey, Holder, _HOLDERS_ENTRY),
+    wire.RECORD_BLOCK_STACK: _plain(BlockStack, wire.BLOCK_STACK_RECORD),
+    wire.RECORD_OUT_OF_MEMORY: _decode_out_of_memory,
+    wire.RECORD_MEMORY_MAP: _decode_memory_map,
     wire.RECORD_FORK: _plain(events.Fork, wire.FORK_RECORD, _decode_name),
     wire.RECORD_EXEC: _plain(events.Exec, wire.EXEC_RECORD, _decode_name, _decode_text),
     wire.RECORD_EXIT: _decode_exit,

@@ -13,6 +13,8 @@ from otel_gpu.stacks.frames import Frame
 
 NO_STACK = 0
 """The stack of what has none."""
+SHARED = (0, 0)
+"""The pool that everybody is served from who has none of its own."""
 
 
 class BlockState(StrEnum):
@@ -55,7 +57,7 @@ class Segment(NamedTuple):
     """
     Memory that an allocator took, and has not given back.
 
-    ``pool`` is (0, 0) for what everybody is served from. Of an expandable segment
+    ``pool`` is ``SHARED`` for what everybody is served from. Of an expandable segment
     ``size_bytes`` is what is mapped. ``is_small``: it serves small requests only.
     """
 
@@ -76,10 +78,11 @@ class Operations:
 
     ``sizes_bytes`` of allocations are what was asked for, before rounding. Of
     ``OUT_OF_MEMORY`` the address is what the device had free. ``unix_us`` is 0 where no time
-    is known.
+    is known. ``pools`` has, by its number, what asked a pool of its own and got nothing.
     """
 
-    __slots__ = ("actions", "addresses", "sizes_bytes", "stacks", "streams", "unix_us")
+    _COLUMNS = ("actions", "addresses", "sizes_bytes", "stacks", "streams", "unix_us")
+    __slots__ = (*_COLUMNS, "pools")
 
     def __init__(self) -> None:
         self.actions = array("b")
@@ -88,6 +91,7 @@ class Operations:
         self.streams = array("q")
         self.unix_us = array("q")
         self.stacks = array("I")
+        self.pools: dict[int, tuple[int, int]] = {}
 
     def __len__(self) -> int:
         return len(self.actions)
@@ -95,8 +99,9 @@ class Operations:
     def part(self, start: int, end: int) -> "Operations":
         """Return a stretch of them."""
         part = Operations()
-        for name in self.__slots__:
+        for name in self._COLUMNS:
             setattr(part, name, getattr(self, name)[start:end])
+        part.pools = {at - start: pool for at, pool in self.pools.items() if start <= at < end}
         return part
 
 

@@ -12,10 +12,11 @@ import functools
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from otel_gpu import wire
 from otel_gpu.decode import events
+from otel_gpu.decode.blocks import Holders, Memory, MemoryMap
 from otel_gpu.decode.events import Event
 from otel_gpu.probe_table import API_BY_NUMBER
 
@@ -30,6 +31,8 @@ KIND_NAMES: Mapping[type, str] = {
 }
 SERIES_KIND = "series"
 TIME_KIND = "time"
+DEVICE_KIND = "device_memory"
+HOLDER_KIND = "holder"
 
 # In front of the pairs, so not among them.
 _HEAD_FIELDS = frozenset({"end_ktime_ns", "ktime_ns", "pid", "tid"})
@@ -41,25 +44,25 @@ def describe(event: Event) -> Iterator[str]:
     Describe one event.
 
     Yields:
-        One line; for ``Aggregates`` a line for each series after it, of kind
-        ``series``, with the buckets that are not 0 as ``number:count``.
+        One line; for an event that lists entries a line for each after it. Series have the
+        buckets that are not 0 as ``number:count``.
     """
     head = _head(KIND_NAMES[type(event)], event)
+    if table := _TABLES.get(type(event)):
+        name, describe_entry = table
+        ktime_ns, entries = cast("tuple[int, tuple[Any, ...]]", event)
+        yield f"{head} {name}={len(entries)}"
+        yield from (describe_entry(ktime_ns, entry) for entry in entries)
+        return
     match event:
-        case events.Aggregates():
-            yield f"{head} series={len(event.series)}"
-            for key, aggregate in event.series:
-                yield _describe_series(event.ktime_ns, key, aggregate)
         case events.Counters():
             named = (
                 f"{_shorten(wire.COUNTER_NAMES, number)}={value}"
                 for number, value in enumerate(event.values)
             )
             yield " ".join([head, *named])
-        case events.Times():
-            yield f"{head} entries={len(event.entries)}"
-            for entry in event.entries:
-                yield _describe_time(event.ktime_ns, entry)
+        case MemoryMap():
+            yield f"{head} image_ktime_ns={event.image_ktime_ns} info={_format_json(event.info)}"
         case events.Stack():
             yield f"{head} kernel_stack={event.kernel_stack} functions={json.dumps(event.functions)}"
         case events.UserStack():
@@ -94,7 +97,8 @@ def _pairs(event: Any, *names: str) -> Iterator[str]:  # noqa: ANN401 - any Name
             yield f"{name}={_FORMATS.get(name, _format_any)(getattr(event, name))}"
 
 
-def _describe_series(ktime_ns: int, key: events.SeriesKey, aggregate: events.Aggregate) -> str:
+def _describe_series(ktime_ns: int, entry: tuple[events.SeriesKey, events.Aggregate]) -> str:
+    key, aggregate = entry
     api_name = "switch_type" if key.metric in _THREAD_METRICS else "api"
     buckets = (f"{number}:{n}" for number, n in enumerate(aggregate.buckets) if n)
     return " ".join(
@@ -108,6 +112,11 @@ def _describe_series(ktime_ns: int, key: events.SeriesKey, aggregate: events.Agg
             "buckets=" + ",".join(buckets),
         ]
     )
+
+
+def _describe_entry(kind: str, ktime_ns: int, entry: tuple[Any, Any]) -> str:
+    key, value = entry
+    return " ".join([f"{kind} {ktime_ns} {key.pid}/0", *_pairs(key), *_pairs(value)])
 
 
 def _describe_time(ktime_ns: int, entry: events.TimesEntry) -> str:
@@ -171,6 +180,14 @@ _FORMATS: Mapping[str, Callable[[Any], str]] = {
     "metric": functools.partial(_shorten, wire.METRIC_NAMES),
     "state": functools.partial(_shorten, wire.THREAD_STATE_NAMES),
     "switch_type": functools.partial(_shorten, wire.SWITCH_TYPE_NAMES),
+    "stack": hex,
     "user_stack": _format_stack_id,
     "uuid": bytes.hex,
+}
+# Events that list entries: what they are called, and how one is shown.
+_TABLES: Mapping[type, tuple[str, Callable[[int, Any], str]]] = {
+    events.Aggregates: ("series", _describe_series),
+    events.Times: ("entries", _describe_time),
+    Memory: ("devices", functools.partial(_describe_entry, DEVICE_KIND)),
+    Holders: ("holders", functools.partial(_describe_entry, HOLDER_KIND)),
 }

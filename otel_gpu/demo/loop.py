@@ -184,6 +184,8 @@ class Trainer:
         self.malloc_ns = LAUNCH_NS
         self.effects: list[dict[str, Any]] = []
         self.losses: dict[tuple[str, int, str], dict[str, Any]] = {}
+        # Why a request for memory failed, and whose lines it was.
+        self.memory: dict[str, Any] | None = None
         self._inside: dict[str, Act | None] = {}
         self._wait: Act = _wait_for_device
         kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -295,4 +297,5 @@ class Trainer:
             "unix_ns": time.time_ns(),
             "effects": self.effects,
             "losses": list(self.losses.values()),
+            "memory": self.memory,
         }

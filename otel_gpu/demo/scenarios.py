@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
-from otel_gpu.demo import busy, injections, neighbour, steady
+from otel_gpu.demo import busy, injections, memory, neighbour, steady
 from otel_gpu.demo.loop import Trainer
 
 FOLDER = Path(__file__).parent
@@ -20,7 +20,8 @@ class Scenario(NamedTuple):
     One way to be slow.
 
     ``is_fair``: not as a real-time task. ``has_neighbour``: needs a program that is not watched.
-    ``is_steady``: slow, or healthy, all the time.
+    ``is_steady``: slow, or healthy, all the time. ``has_allocator``: it is about the device's memory, which
+    is as large as ``memory.DEVICE_BYTES``.
     """
 
     name: str
@@ -30,10 +31,14 @@ class Scenario(NamedTuple):
     is_pinned: bool = True
     is_steady: bool = False
     has_neighbour: bool = False
+    has_allocator: bool = False
 
     def surroundings(self) -> AbstractContextManager[dict[str, str]]:
         """Start what it needs beside it; the environment that it finds that by."""
-        return neighbour.started() if self.has_neighbour else nullcontext({})
+        if self.has_neighbour:
+            return neighbour.started()
+        device = {"STUB_DEVICE_BYTES": str(memory.DEVICE_BYTES)}
+        return nullcontext(device if self.has_allocator else {})
 
     @property
     def recording(self) -> Path:
@@ -68,6 +73,10 @@ SCENARIOS = {
         *(
             (run, {"is_fair": True, "is_steady": True, "has_neighbour": True})
             for run in steady.WITH_NEIGHBOUR
+        ),
+        *(
+            (run, {"is_fair": True, "has_allocator": True})
+            for run in (*memory.FAILING, *memory.LOSING, *memory.HEALTHY)
         ),
     )
     for scenario in [

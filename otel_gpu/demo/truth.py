@@ -9,7 +9,12 @@ def describe(line: str) -> Iterator[str]:
     """Say in words what a scenario's line of JSON says was done, one line per effect or loss."""
     document = json.loads(line)
     effects, losses = document["effects"], document.get("losses", ())
-    if not effects and not losses:
+    if memory := document.get("memory"):
+        asked, held = (
+            "{function} {file}:{last_line}".format(**memory[of]) for of in ("asked", "held")
+        )
+        yield f"a request for memory in {asked} failed: {memory['cause']}, by what {held} holds"
+    elif not effects and not losses:
         yield "nothing was done to it"
     for loss in losses:
         yield f"in all its steps together: {_describe(loss)}"

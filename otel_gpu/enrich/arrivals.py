@@ -22,6 +22,7 @@ from otel_gpu.decode.events import (
     Stall,
 )
 from otel_gpu.enrich.activities import ImageKey, ProcessImage, key_of
+from otel_gpu.enrich.blocks import BlocksRead, Failed
 from otel_gpu.enrich.services import UNKNOWN_SERVICE
 
 PATIENCE_NS = 3_000_000_000
@@ -31,7 +32,7 @@ NAMELESS_PATIENCE_NS = 60_000_000_000
 MAX_HELD = 8192
 """Events and series that wait, of all processes."""
 
-Waiting = CpuSample | CudaCall | Fork | Gap | OpenCall | Stall
+Waiting = BlocksRead | CpuSample | CudaCall | Failed | Fork | Gap | OpenCall | Stall
 
 
 @dataclass(slots=True)

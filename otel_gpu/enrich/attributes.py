@@ -18,6 +18,7 @@ from uuid import NAMESPACE_DNS, uuid5
 
 from otel_gpu.enrich.containers import choose_cgroup, find_container
 from otel_gpu.enrich.services import name_service, parse_resource_attributes
+from otel_gpu.procfs.process_facts import ALLOCATOR_VARIABLES
 from otel_gpu.procfs.redaction import mask_secrets
 
 MAX_ARGS = 64
@@ -26,6 +27,7 @@ MAX_CHARACTERS = 4096
 MAX_KEY_CHARACTERS = 256
 MAX_ATTRIBUTES = 128
 
+VARIABLE_PREFIX = "process.environment_variable."
 _INSTANCES = uuid5(NAMESPACE_DNS, "otel_gpu")
 _NOT_OURS = "telemetry."
 # The semantic conventions' names for what uname(2) says.
@@ -158,6 +160,9 @@ def _observe_process(pid: int, facts: Facts) -> Iterable[tuple[str, Any]]:
         yield "process.command_args", masked
     if facts.owner:
         yield "process.owner", facts.owner
+    for name in ALLOCATOR_VARIABLES:
+        if name in facts.environment:
+            yield f"{VARIABLE_PREFIX}{name}", facts.environment[name]
     created_unix_ns = facts.created_unix_ns
     if created_unix_ns is not None and 0 <= created_unix_ns <= _LAST_UNIX_NS:
         yield "process.creation.time", _iso_8601(created_unix_ns)

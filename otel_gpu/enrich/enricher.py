@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from otel_gpu import wire
+from otel_gpu.decode.blocks import BlockStack, Holders, Memory, MemoryMap, OutOfMemory
 from otel_gpu.decode.events import (
     Aggregate,
     Aggregates,
@@ -37,6 +38,7 @@ from otel_gpu.enrich import clock as clocks
 from otel_gpu.enrich.activities import (
     Activity,
     AggregatesActivity,
+    BlocksActivity,
     CallActivity,
     CallStack,
     CaptureActivity,
@@ -47,6 +49,7 @@ from otel_gpu.enrich.activities import (
     ImageKey,
     MemoryActivity,
     OpenCallActivity,
+    OutOfMemoryActivity,
     PressureActivity,
     ProbesActivity,
     ProcessImage,
@@ -61,6 +64,14 @@ from otel_gpu.enrich.activities import (
     WhoActivity,
 )
 from otel_gpu.enrich.arrivals import Arrivals, Waiting
+from otel_gpu.enrich.blocks import (
+    BlocksRead,
+    BlockStacks,
+    Failed,
+    FailedRequests,
+    blocks_of,
+    split_reading,
+)
 from otel_gpu.enrich.devices import DeviceTable
 from otel_gpu.enrich.ids import NO_SEED, SpanIds, capture_seed
 from otel_gpu.enrich.kernel_waits import KernelWaits
@@ -96,6 +107,8 @@ class Enricher:
         self._devices = DeviceTable()
         self._waits = KernelWaits()
         self._stacks = StackTable()
+        self._block_stacks = BlockStacks(self._stacks)
+        self._failed_requests = FailedRequests()
         self._resources = ResourceTable()
         self._roles = ThreadRoles()
         self._times = TimeAccounts(self._waits, self._resources)
@@ -112,6 +125,7 @@ class Enricher:
         self._faults: Faults | None = None
         self._ways: dict[type, Callable[[Any], Activity | None]] = {
             Aggregates: self._enrich_aggregates,
+            BlockStack: self._block_stacks.learn,
             Clock: lambda event: self._clock.add_sample(event.ktime_ns, event.unix_ns),
             Counters: self._enrich_counters,
             CpuSample: self._enrich_sample,
@@ -121,6 +135,10 @@ class Enricher:
             Exit: self._enrich_exit,
             Fork: self._enrich_fork,
             Gap: self._enrich_gap,
+            Holders: self._split_blocks,
+            Memory: self._split_blocks,
+            MemoryMap: lambda event: self._fail_requests(self._failed_requests.take_mapped(event)),
+            OutOfMemory: lambda event: self._fail_requests(self._failed_requests.add(event)),
             Pressure: self._dated(PressureActivity),
             Stack: self._waits.learn,
             UserStack: self._stacks.learn,
@@ -139,6 +157,11 @@ class Enricher:
             ProcessSeen: self._learn_process,
             Stall: self._enrich_stall,
             Status: self._dated(StatusActivity),
+        }
+        # What is made of events, and may have to wait.
+        self._ways_on = self._ways | {
+            BlocksRead: self._enrich_blocks,
+            Failed: self._enrich_failed,
         }
 
     def enrich(self, events: Iterable[Event], faults: Faults | None = None) -> Iterator[Activity]:
@@ -188,6 +211,7 @@ class Enricher:
         host = event.info.get("host")
         self._waits.begin(str(host.get("arch")) if isinstance(host, Mapping) else "")
         self._stacks.clear()
+        self._block_stacks.clear()
         self._resources.clear()
         self._roles.clear()
 
@@ -197,6 +221,7 @@ class Enricher:
 
     def _advance(self, ktime_ns: int) -> None:
         self._ktime_ns = max(self._ktime_ns, ktime_ns)
+        self._fail_requests(self._failed_requests.take_overdue(ktime_ns))
         for image in self._arrivals:
             if self._arrivals.is_overdue(self._processes.find(*image, ""), ktime_ns):
                 self._release(image)
@@ -210,7 +235,7 @@ class Enricher:
         self._released = image
         for event in arrival.events:
             try:
-                activity = self._ways[type(event)](event)
+                activity = self._ways_on[type(event)](event)
             except Exception as error:  # noqa: BLE001 -- counted, or raised
                 self._fail(error)
                 continue
@@ -225,6 +250,7 @@ class Enricher:
             self._ready.append(AggregatesActivity(unix_ns, tuple(series)))
 
     def _release_all(self) -> list[Activity]:
+        self._fail_requests(self._failed_requests.take_all())
         for image in self._arrivals:
             self._release(image)
         return self._take_ready()
@@ -391,6 +417,52 @@ class Enricher:
         process = self._processes.find(*image, "")
         for (state, context, reason, wait), sums in self._times.sums(image):
             yield ThreadTime(process, state, context, reason, *sums, wait)
+
+    def _split_blocks(self, event: Memory | Holders) -> None:
+        self._advance(event.ktime_ns)
+        for part in split_reading(event):
+            if (activity := self._enrich_blocks(part)) is not None:
+                self._ready.append(activity)
+
+    def _enrich_blocks(self, event: BlocksRead) -> BlocksActivity | None:
+        process = self._find_process(event)
+        if process is None:
+            return None
+        image = event.pid, event.image_ktime_ns
+        return BlocksActivity(
+            self._clock.to_unix_ns(event.ktime_ns),
+            process,
+            event.device,
+            self._devices.find(image, event.device),
+            event.totals,
+            tuple(
+                (key, holder, self._block_stacks.find(image, key)) for key, holder in event.holders
+            ),
+        )
+
+    def _fail_requests(self, failed: Iterable[Failed]) -> None:
+        for one in failed:
+            if (activity := self._enrich_failed(one)) is not None:
+                self._ready.append(activity)
+
+    def _enrich_failed(self, failed: Failed) -> OutOfMemoryActivity | None:
+        process = self._find_process(failed)
+        if process is None:
+            return None
+        event, image = failed.event, (failed.pid, failed.image_ktime_ns)
+        keys = {block[2] for block in blocks_of(failed.map)}
+        found = ((key, self._block_stacks.find(image, key)) for key in sorted(keys))
+        return OutOfMemoryActivity(
+            self._clock.to_unix_ns(event.ktime_ns),
+            process,
+            event,
+            self._devices.find(image, event.device),
+            (API_BY_NUMBER.get(event.api) or unknown_api(event.api)) if event.api else None,
+            self._stacks.find(event.user_stack),
+            failed.map,
+            {key: stack for key, stack in found if stack is not None},
+            *self._ids.of_out_of_memory(event),
+        )
 
     def _enrich_fork(self, event: Fork) -> ForkActivity | None:
         # The child's own records need not wait for its parent's name.

@@ -13,6 +13,8 @@ from otel_gpu.enrich.activities import CallStack, ProcessImage, Resource, Who, k
 from otel_gpu.enrich.activities import Culprit as Culprit  # noqa: PLC0414 -- a noun of blame too
 from otel_gpu.ledger.lines import NO_LINES, Lines
 from otel_gpu.ledger.lines import Where as Where  # noqa: PLC0414 -- so is this
+from otel_gpu.ledger.memory import Holder
+from otel_gpu.stacks.frames import Frame
 
 
 class Severity(StrEnum):
@@ -30,6 +32,7 @@ class EffectKind(StrEnum):
     SLOW_GAP = "slow_gap"
     HUNG_CALL = "hung_call"
     FAILED_CALL = "failed_call"
+    OUT_OF_MEMORY = "out_of_memory"
 
 
 class CauseKind(StrEnum):
@@ -54,6 +57,13 @@ class CauseKind(StrEnum):
     GPU_BACKPRESSURE = "gpu_backpressure"
     FIRST_CALL = "first_call"
     ALLOCATOR_CHURN = "allocator_churn"
+    EMPTY_CACHE = "empty_cache"
+    ALLOCATION_RETRY = "allocation_retry"
+    ALLOCATOR_BYPASS = "allocator_bypass"
+    EXHAUSTED = "exhausted"
+    FRAGMENTATION = "fragmentation"
+    OTHER_PROCESS = "other_process"
+    LEAK = "leak"
     OFF_CPU = "off_cpu"
     UNEXPLAINED = "unexplained"
     HOST_WORK = "host_work"
@@ -126,7 +136,7 @@ def stack_of_cause(cause: Cause) -> CallStack | None:
 
 class Effect(NamedTuple):
     """
-    What went wrong: a ``slow_call``, ``slow_gap``, ``hung_call`` or ``failed_call``.
+    What went wrong: a ``slow_call``, ``slow_gap``, ``hung_call``, ``failed_call`` or ``out_of_memory``.
 
     ``excess_ns`` is over the series' own median for the same kind and size class.
     ``trace_id`` and ``span_id`` are of the span that shows it; ``stack`` is where in the
@@ -147,14 +157,77 @@ class Effect(NamedTuple):
     began_before_capture: bool = False
 
 
+class Pin(NamedTuple):
+    """A line whose blocks keep holes from being given back; ``hole_bytes`` are those beside them."""
+
+    place: Frame
+    hole_bytes: int
+    size_bytes: int
+    blocks: int
+
+
+class Failure(NamedTuple):
+    """
+    A request for memory that failed.
+
+    Attributes:
+        device: The number of the device, as the process sees it.
+        unix_ns: When; 0: not known.
+        place: Where it was made.
+        asked_bytes: What was asked for.
+        device_free_bytes: What the device had free; None: not known.
+        reserved_bytes: What the allocator held.
+        live_bytes: What of it was in use.
+        hole_bytes: What was free of it, where it could have served the request.
+        largest_hole_bytes: The largest such piece; None: not known.
+        elsewhere_bytes: What was free for other streams, pools or sizes only, as far as is known.
+        outside_bytes: What was taken by others at least, or by the process without the allocator;
+            None: not known.
+        capacity_bytes: What the device has; 0: not known.
+        is_expandable: Whether its segments can grow; None: not known.
+        cause: Why.
+        holders: Who held what was in use, the most first.
+        pins: Who kept the holes apart, those of the most first.
+        leaks: Who holds more from phase to phase, the most first.
+    """
+
+    device: int
+    unix_ns: int
+    place: Frame
+    asked_bytes: int
+    device_free_bytes: int | None
+    reserved_bytes: int
+    live_bytes: int
+    hole_bytes: int
+    largest_hole_bytes: int | None
+    elsewhere_bytes: int
+    outside_bytes: int | None
+    capacity_bytes: int
+    is_expandable: bool | None
+    cause: CauseKind
+    holders: tuple[Holder, ...]
+    pins: tuple[Pin, ...]
+    leaks: tuple[Holder, ...]
+
+    @property
+    def lacking_bytes(self) -> int:
+        """What was needed beyond what the device had free, as far as is known."""
+        return max(0, self.asked_bytes - (self.device_free_bytes or 0))
+
+
 class Chain(NamedTuple):
-    """One effect and its causes, ranked by the time that they add to what is usual."""
+    """
+    One effect and its causes, ranked by the time that they add to what is usual.
+
+    ``failure`` is all that is known of a request for memory, if the effect is that it failed.
+    """
 
     id: str
     effect: Effect
     causes: tuple[Cause, ...]
     unexplained_ns: int
     severity: str
+    failure: Failure | None = None
 
 
 class Incident(NamedTuple):

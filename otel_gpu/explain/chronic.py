@@ -25,7 +25,7 @@ account of its threads' time says all the same how long it waited, and for whom.
 # waits for requests keeps nobody from anything.
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from otel_gpu import wire
@@ -109,6 +109,10 @@ class Finding(NamedTuple):
     process: ProcessImage
     end_unix_ns: int
     chronic: tuple[Chronic, ...]
+
+
+FindMore = Callable[[Figures, int, int], Iterable[Chronic]]
+"""Finds what else an image lost in a stretch of time."""
 
 
 def find_chronic(
@@ -314,13 +318,15 @@ class ChronicCauses:
     Args:
         ledger: Is to be told of every reading after ``observe`` was.
         settings: The limits.
+        more: Says what else an image lost in a stretch, by its figures, its begin and its end.
 
     Attributes:
         places: Where threads were, since the stretch began.
     """
 
-    def __init__(self, ledger: Ledger, settings: Settings) -> None:
+    def __init__(self, ledger: Ledger, settings: Settings, more: FindMore | None = None) -> None:
         self._ledger = ledger
+        self._more = more
         self._settings = settings
         self.places = Places(settings.max_processes)
         self._begin: Mark = {}
@@ -372,5 +378,8 @@ class ChronicCauses:
             found = find_chronic(
                 one, self._begin_unix_ns, end_unix_ns, self._settings, self.places, resources
             )
-            if one.times:
-                self._found.append(Finding(one.process, end_unix_ns, tuple(found)))
+            chronic = tuple(found)
+            if self._more is not None:
+                chronic += tuple(self._more(one, self._begin_unix_ns, end_unix_ns))
+            if one.times or chronic:
+                self._found.append(Finding(one.process, end_unix_ns, chronic))

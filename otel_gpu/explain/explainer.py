@@ -12,19 +12,24 @@ from typing import Any
 from otel_gpu.enrich.activities import (
     Activity,
     AggregatesActivity,
+    BlocksActivity,
     CallActivity,
     CallStack,
     CaptureActivity,
     ExitActivity,
     ForkActivity,
     GapActivity,
+    ImageKey,
+    MemoryActivity,
     OpenCallActivity,
+    OutOfMemoryActivity,
     PressureActivity,
     SampleActivity,
     StallActivity,
     TimesActivity,
     key_of,
 )
+from otel_gpu.explain.allocator_churn import AllocatorChurn
 from otel_gpu.explain.baselines import Baselines, of_calls
 from otel_gpu.explain.causes import Causes
 from otel_gpu.explain.chains import (
@@ -39,11 +44,22 @@ from otel_gpu.explain.chronic import ChronicCauses
 from otel_gpu.explain.effects import Candidate, Effects
 from otel_gpu.explain.endings import Endings
 from otel_gpu.explain.incidents import Incidents
+from otel_gpu.explain.out_of_memory import (
+    failure_chain,
+    failure_of,
+    find_failures,
+    is_retried,
+    recorded_chain,
+)
 from otel_gpu.explain.quotas import Quotas
 from otel_gpu.explain.rules import ALLOCATOR_FAMILIES
 from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.severity import LOW, MEDIUM, judge, lost_to_host_ns
 from otel_gpu.explain.timeline import Timeline
+from otel_gpu.ledger.balance import sum_taken, taken_by
+from otel_gpu.ledger.blocks import Blocks
+from otel_gpu.ledger.memory_history import History, walk_back
+from otel_gpu.ledger.memory_places import Places
 from otel_gpu.ledger.samples import Samples
 
 
@@ -62,6 +78,9 @@ class Explainer:
 
     Attributes:
         settings: The limits.
+        blocks: What allocators hold, of the whole stream.
+        churn: Which calls took memory of devices and gave it back.
+        histories: What led to the last memory snapshot of each device.
         now_unix_ns: How late it is, as far as the stream says.
         given_up: What found no room, by what it was.
     """
@@ -75,8 +94,11 @@ class Explainer:
         self._samples = Samples(self.settings.max_samples)
         self._causes = Causes(self._timeline, self._quotas, self.settings, self._samples)
         self._incidents = Incidents(self.settings, keeps_closed=keeps_closed)
-        self._chronic = ChronicCauses(self._baselines.ledger, self.settings)
+        self.churn = AllocatorChurn(self.settings)
+        self._chronic = ChronicCauses(self._baselines.ledger, self.settings, self.churn.find)
         self._hung = self._incidents.hung
+        self.blocks = Blocks()
+        self.histories: dict[int, History] = {}
         self._endings = Endings()
         # Those of which an effect may still settle.
         self._settling = Endings()
@@ -86,12 +108,15 @@ class Explainer:
         self._ready: list[Chain] = []
         self._ways: dict[type, Callable[[Any], None]] = {
             AggregatesActivity: self._observe_aggregates,
+            BlocksActivity: self._observe_blocks,
             CallActivity: self._observe_call,
             CaptureActivity: self._observe_capture,
             ExitActivity: self._observe_exit,
             ForkActivity: self._observe_fork,
             GapActivity: self._observe_gap,
+            MemoryActivity: self._observe_memory,
             OpenCallActivity: self._observe_open_call,
+            OutOfMemoryActivity: self._observe_out_of_memory,
             PressureActivity: self._observe_pressure,
             SampleActivity: self._observe_sample,
             StallActivity: self._observe_stall,
@@ -216,6 +241,9 @@ class Explainer:
         if activity.api.family in ALLOCATOR_FAMILIES and not event.status:
             baseline = of_calls(event.pid, event.image_ktime_ns, event.api, event.copy_kind)
             self._baselines.follow_allocator(baseline, event.end_ktime_ns - event.start_ktime_ns)
+        if activity.api.family in ALLOCATOR_FAMILIES:
+            has_allocator = self.blocks.knows(activity.process)
+            self.churn.observe(activity, has_allocator=has_allocator)
         if self._effects.may_be(event):
             self._wait(activity, activity.end_unix_ns, is_first=is_first)
         self._advance(activity.end_unix_ns)
@@ -242,6 +270,38 @@ class Explainer:
             if not is_known:
                 self._ready.append(chain)
 
+    def _observe_blocks(self, activity: BlocksActivity) -> None:
+        self._timeline.know(activity.process)
+        self.blocks.observe(activity)
+        self._advance(activity.unix_ns)
+
+    def _observe_memory(self, activity: MemoryActivity) -> None:
+        snapshot = activity.snapshot
+        history = self.histories[snapshot.device] = walk_back(snapshot)
+        for number, failure in enumerate(
+            find_failures(snapshot, history, Places(snapshot.stacks)), 1
+        ):
+            self._add(recorded_chain(failure, number))
+
+    def _observe_out_of_memory(self, activity: OutOfMemoryActivity) -> None:
+        self._timeline.know(activity.process)
+        self.blocks.observe(activity)
+        if not is_retried(activity):
+            held = self.blocks.find(activity.process, activity.event.device)
+            own_bytes = self._taken_bytes(key_of(activity.process)) - activity.event.reserved_bytes
+            failure = failure_of(activity, held, max(0, own_bytes))
+            self._add(failure_chain(failure, activity))
+        self._advance(activity.unix_ns)
+
+    def _taken_bytes(self, image: ImageKey) -> int:
+        account = self._baselines.ledger.accounts.get(image)
+        taken = taken_by(account.series.values()) if account else {}
+        return sum_taken(taken.values()).live_bytes if taken else 0
+
+    def _add(self, chain: Chain) -> None:
+        self._incidents.add(chain)
+        self._ready.append(chain)
+
     def _wait(
         self, activity: CallActivity | GapActivity, end_unix_ns: int, *, is_first: bool
     ) -> None:
@@ -258,8 +318,7 @@ class Explainer:
     def _settle(self, candidate: Candidate) -> None:
         chain = self._explain(candidate)
         if chain is not None:
-            self._incidents.add(chain)
-            self._ready.append(chain)
+            self._add(chain)
 
     def _explain(self, candidate: Candidate) -> Chain | None:
         judged = self._effects.judge(candidate)

@@ -15,9 +15,11 @@ from otel_gpu.explain import rules
 from otel_gpu.explain.chains import Cause, Chain, Incident
 from otel_gpu.explain.chronic import Chronic, Finding
 from otel_gpu.explain.claims import Claims, claimed_ns
+from otel_gpu.explain.memory_advice import advise
 from otel_gpu.explain.ranking import CauseSums, rank
 from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.severity import (
+    HIGH,
     LOW,
     explained_ns,
     fault_ns,
@@ -48,6 +50,9 @@ class _Group:
     chains: dict[str, Chain] = field(default_factory=dict)
     effects: int = 0
     failures: int = 0
+    # Requests for memory that failed, and what to do about the last one.
+    out_of_memory: int = 0
+    memory_advice: tuple[str, ...] = ()
     duration_ns: int = 0
     excess_ns: int = 0
     lost_ns: int = 0
@@ -185,6 +190,9 @@ class Incidents:
         group.process = effect.process
         group.effects += 1
         group.failures += effect.kind == "failed_call"
+        if chain.failure is not None:
+            group.out_of_memory += 1
+            group.memory_advice = tuple(advise(chain.failure))
         group.duration_ns += effect.duration_ns
         group.excess_ns += effect.excess_ns
         group.lost_ns += explained_ns(effect, chain.causes)
@@ -225,6 +233,7 @@ class Incidents:
             kind = leading[0].kind
         causes = (*leading, *others)
         failed = 0 < group.failures == group.effects
+        advice = _advise_failed(causes) if failed else _advise(causes, kind)
         return Incident(
             f"incident-{pid}-{group.start_unix_ns}-{kind}-{culprit_pid}",
             self._judge(group),
@@ -233,7 +242,7 @@ class Incidents:
             group.lost_ns,
             causes,
             group.unexplained_ns + group.causes.left_out_ns,
-            tuple(dict.fromkeys(_advise_failed(causes) if failed else _advise(causes, kind))),
+            group.memory_advice or tuple(dict.fromkeys(advice)),
             tuple(sorted(group.chains.values(), key=_by_start)),
             group.effects,
             group.account is not None,
@@ -241,6 +250,8 @@ class Incidents:
         )
 
     def _judge(self, group: _Group) -> str:
+        if group.out_of_memory:
+            return HIGH
         settings = self._settings
         window_ns = max(group.end_unix_ns - group.start_unix_ns, settings.incident_gap_ns)
         severity = judge(group.lost_to_host_ns, group.excess_ns, window_ns, settings)

@@ -5,148 +5,364 @@ What is said rests on an effect: a request that failed. How fragmented memory is
 itself, for it always is: the largest hole is a few percent of what is free in healthy programs too.
 """
 
-from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterator, Sequence
-from enum import StrEnum
-from typing import Final, NamedTuple
+# Some facts about requests that fail
+# -----------------------------------
+#
+# An allocator that has no hole takes a whole segment from the device, which is more than was asked for.
+# Before it gives up it has given back all segments that are free as a whole: what is free of it
+# then lies between blocks that are in use, or is kept for other streams, pools and sizes.
+#
+# A snapshot has every block. Of what is captured live, blocks are known that were followed: where
+# others lie, there seem to be holes. How much is free of all is exact, as the allocator says itself
+# what it holds and has handed out; a hole that could have served the request is none.
 
-from otel_gpu.decode.memory import Action, Block, BlockState, MemorySnapshot, Operations, Segment
-from otel_gpu.ledger.memory import Holder, Hole, holes_of, split_of
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from otel_gpu import wire
+from otel_gpu.decode.memory import (
+    NO_STACK,
+    SHARED,
+    Action,
+    Block,
+    BlockState,
+    MemorySnapshot,
+    Segment,
+)
+from otel_gpu.enrich import ids
+from otel_gpu.enrich.activities import CallStack, OutOfMemoryActivity, ProcessImage
+from otel_gpu.enrich.attributes import VARIABLE_PREFIX
+from otel_gpu.enrich.blocks import blocks_of, segments_of
+from otel_gpu.explain.chains import (
+    Cause,
+    CauseKind,
+    Chain,
+    Effect,
+    EffectKind,
+    Evidence,
+    Failure,
+    Pin,
+    Severity,
+)
+from otel_gpu.ledger.blocks import By, DeviceBlocks
+from otel_gpu.ledger.memory import NOT_SAMPLED, NOWHERE, Holder, Hole, holes_of, rank, split_of
 from otel_gpu.ledger.memory_history import (
     History,
-    Live,
     growing,
     holders_of,
     live_before,
     phase_ends,
 )
+from otel_gpu.ledger.memory_layout import segments_before
+from otel_gpu.ledger.memory_places import find_allocating_place
+from otel_gpu.procfs.process_facts import ALLOCATOR_VARIABLES
 from otel_gpu.stacks.frames import Frame
 
 MAX_FAILURES: Final = 8
 """Requests that failed, the last ones, which are looked into."""
 
-_SMALL_BYTES = 1 << 20
-_SMALL_SEGMENT_BYTES = 2 << 20
-_BLOCK_BYTES = 512
+REQUEST: Final = "request for memory"
+"""What failed, where a framework says so and no call does."""
+ANYBODY: Final = ProcessImage(
+    0, 0, "snapshot", 0, {"service.name": "snapshot", "service.instance.id": "snapshot"}
+)
+"""The process of a snapshot, which does not say whose it is."""
+
+_MIB = 1 << 20
+_SMALL_BYTES = _MIB
+_SMALL_SEGMENT_BYTES = 2 * _MIB
+# Of what is larger than this a segment has as much as was asked for, in whole 2 MiB.
+_MIDDLING_BYTES, _MIDDLING_SEGMENT_BYTES = 10 * _MIB, 20 * _MIB
+_ALLOCATORS = ("libc10.so", "libc10_cuda.so")
 # Of a device: what others take that is worth a name. The process's own context is less.
 _OTHERS_SHARE = 0.1
-# Of addresses, in so many at once, while segments are undone; more are in no program.
-_MAX_MOVED, _MOVED_AT_ONCE = 5_000_000, 64
-
-
-class Cause(StrEnum):
-    """Why a request for memory failed."""
-
-    EXHAUSTED = "exhausted"
-    FRAGMENTATION = "fragmentation"
-    OTHER_PROCESS = "other_process"
-    LEAK = "leak"
-
-
-class Pin(NamedTuple):
-    """A line whose blocks keep holes from being given back; ``hole_bytes`` are those beside them."""
-
-    place: Frame
-    hole_bytes: int
-    size_bytes: int
-    blocks: int
-
-
-class Failure(NamedTuple):
-    """
-    A request for memory that failed.
-
-    Attributes:
-        unix_us: When; 0: not known.
-        place: Where it was made.
-        asked_bytes: What was asked for.
-        device_free_bytes: What the device had free.
-        reserved_bytes: What the allocator held.
-        live_bytes: What of it was in use.
-        hole_bytes: What was free of it, where it could have served the request.
-        largest_hole_bytes: The largest such piece.
-        elsewhere_bytes: What was free for other streams, pools or sizes only.
-        outside_bytes: What was taken by others at least, or by the process without the allocator;
-            None: not known.
-        cause: Why.
-        holders: Who held what was in use, the most first.
-        pins: Who kept the holes apart, those of the most first.
-        leaks: Who allocated in each phase and freed nothing, the most first.
-    """
-
-    unix_us: int
-    place: Frame
-    asked_bytes: int
-    device_free_bytes: int
-    reserved_bytes: int
-    live_bytes: int
-    hole_bytes: int
-    largest_hole_bytes: int
-    elsewhere_bytes: int
-    outside_bytes: int | None
-    cause: Cause
-    holders: tuple[Holder, ...]
-    pins: tuple[Pin, ...]
-    leaks: tuple[Holder, ...]
 
 
 def find_failures(
     snapshot: MemorySnapshot, history: History, place_of: Callable[[int], Frame]
 ) -> tuple[Failure, ...]:
-    """Return the last requests that failed, in order."""
+    """Return the last requests that failed in a snapshot, in order."""
     actions = snapshot.operations.actions
     found = [at for at, action in enumerate(actions) if action == Action.OUT_OF_MEMORY]
-    return tuple(_failure(snapshot, history, at, place_of) for at in found[-MAX_FAILURES:])
+    return tuple(_recorded(snapshot, history, at, place_of) for at in found[-MAX_FAILURES:])
 
 
-def _failure(
+def _recorded(
     snapshot: MemorySnapshot, history: History, at: int, place_of: Callable[[int], Frame]
 ) -> Failure:
     operations = snapshot.operations
-    asked, device_free = operations.sizes_bytes[at], operations.addresses[at]
+    device_free = operations.addresses[at]
     live = live_before(snapshot, at)
     segments = segments_before(snapshot, at, live)
     reserved = sum(segment.size_bytes for segment in segments)
-    usable = [one for one in segments if _can_serve(one, asked, operations.streams[at])]
+    known = Failure(
+        device=snapshot.device,
+        unix_ns=operations.unix_us[at] * 1_000,
+        place=place_of(operations.stacks[at]),
+        asked_bytes=operations.sizes_bytes[at],
+        device_free_bytes=device_free,
+        reserved_bytes=reserved,
+        live_bytes=sum(one.size_bytes for one in live.values()),
+        hole_bytes=0,
+        largest_hole_bytes=None,
+        elsewhere_bytes=split_of(segments).free,
+        outside_bytes=_outside(snapshot, history, device_free, reserved),
+        capacity_bytes=snapshot.capacity_bytes,
+        is_expandable=snapshot.is_expandable,
+        cause=CauseKind.EXHAUSTED,
+        holders=holders_of(live, place_of),
+        pins=(),
+        leaks=growing(live, phase_ends(snapshot, at), place_of),
+    )
+    pool = operations.pools.get(at, SHARED)
+    usable = [
+        one
+        for one in segments
+        if (one.is_small, one.stream, one.pool)
+        == (known.asked_bytes <= _SMALL_BYTES, operations.streams[at], pool)
+    ]
+    return _judge(_with_holes(known, usable, place_of))
+
+
+def failure_of(
+    activity: OutOfMemoryActivity, held: DeviceBlocks | None, own_bytes: int = 0
+) -> Failure:
+    """
+    Return why a request failed that was seen live.
+
+    Args:
+        activity: What was seen.
+        held: What the allocator holds; None: no allocator is known.
+        own_bytes: What the process took of the device without its allocator.
+    """
+    event = activity.event
+    is_known = event.device_total_bytes > 0
+    outside = event.device_total_bytes - event.device_free_bytes - event.reserved_bytes
+    known = Failure(
+        device=event.device,
+        unix_ns=activity.unix_ns,
+        place=place_of_stack(activity.stack),
+        asked_bytes=event.asked_bytes,
+        device_free_bytes=event.device_free_bytes if is_known else None,
+        reserved_bytes=event.reserved_bytes,
+        live_bytes=event.allocated_bytes,
+        hole_bytes=max(0, event.reserved_bytes - event.allocated_bytes),
+        largest_hole_bytes=None,
+        elsewhere_bytes=0,
+        outside_bytes=max(0, outside - own_bytes) if is_known else None,
+        capacity_bytes=event.device_total_bytes,
+        is_expandable=can_expand(activity.process.attributes),
+        cause=CauseKind.EXHAUSTED,
+        holders=_live_holders(activity, held),
+        pins=(),
+        leaks=_leaks(held),
+    )
+    if activity.map is not None:
+        known = _with_map(known, activity)
+    return _judge(known)
+
+
+def failure_chain(failure: Failure, activity: OutOfMemoryActivity) -> Chain:
+    """Return the chain of a request that failed: it took no time, and is worse than any that did."""
+    event, api = activity.event, activity.api.name if activity.api else REQUEST
+    effect = Effect(
+        EffectKind.OUT_OF_MEMORY,
+        activity.process,
+        api,
+        event.tid,
+        event.comm,
+        activity.unix_ns,
+        0,
+        0,
+        activity.trace_id,
+        activity.span_id,
+        activity.stack,
+    )
+    return _chain(failure, effect, f"{event.pid}-{event.tid}-{event.ktime_ns}")
+
+
+def recorded_chain(failure: Failure, number: int) -> Chain:
+    """Return the chain of a request that failed in a snapshot, which does not say whose it is."""
+    name = f"device-{failure.device}-{number}"
+    span_ids = ids.incident_ids(ids.NO_SEED, name)
+    effect = Effect(
+        EffectKind.OUT_OF_MEMORY, ANYBODY, REQUEST, 0, "", failure.unix_ns, 0, 0, *span_ids
+    )
+    return _chain(failure, effect, name)
+
+
+def _chain(failure: Failure, effect: Effect, name: str) -> Chain:
+    at = effect.start_unix_ns
+    evidence = Evidence(f"request-{name}", "request", at, at, stack=effect.stack)
+    cause = Cause(failure.cause, 0, 0.0, None, (evidence,))
+    return Chain(f"{effect.kind}-{name}", effect, (cause,), 0, Severity.HIGH, failure)
+
+
+def is_retried(activity: OutOfMemoryActivity) -> bool:
+    """
+    Say whether a call failed that an allocator made, which gave up nothing yet.
+
+    It gives back its cache and tries again; if that fails too, it says so itself.
+    """
+    if activity.event.source != wire.OUT_OF_MEMORY_CALL or activity.stack is None:
+        return False
+    return any(is_of_allocator(frame) for frame in activity.stack.frames)
+
+
+def is_of_allocator(frame: Frame) -> bool:
+    """Say whether a frame is of a framework's allocator of device memory."""
+    return frame.module.rpartition("/")[2].startswith(_ALLOCATORS)
+
+
+def place_of_stack(stack: CallStack | None) -> Frame:
+    """Return the line of a program that a stack is in; ``NOWHERE`` where it is not known."""
+    return find_allocating_place(stack.frames) if stack else NOWHERE
+
+
+def can_expand(attributes: Mapping[str, object]) -> bool:
+    """Return whether the allocator of a process was told to let its segments grow."""
+    settings = (str(attributes.get(VARIABLE_PREFIX + name, "")) for name in ALLOCATOR_VARIABLES)
+    told = next((one for one in settings if one), "")
+    options = (option.partition(":") for option in told.replace(" ", "").split(","))
+    return any((name, value) == ("expandable_segments", "True") for name, _, value in options)
+
+
+def _leaks(held: DeviceBlocks | None) -> tuple[Holder, ...]:
+    if held is None:
+        return ()
+    now = {holder.place: holder for holder in held.holders(By.IN_USE, named=True)}
+    found = [
+        # As many of its blocks as grew, if all are as large.
+        Holder(
+            trend.place,
+            trend.grown_bytes,
+            round(now[trend.place].blocks * trend.grown_bytes / now[trend.place].size_bytes),
+        )
+        for trend in held.trends
+        if trend.place in now
+    ]
+    return tuple(sorted(found, key=lambda one: (-one.size_bytes, one.place)))
+
+
+def _live_holders(activity: OutOfMemoryActivity, held: DeviceBlocks | None) -> tuple[Holder, ...]:
+    if activity.map is None:
+        return held.holders(By.IN_USE) if held else ()
+    place_of = _Places(activity)
+    found = list(rank(_known_sizes(activity), place_of))
+    known = sum(one.size_bytes for one in found)
+    if (left := activity.event.allocated_bytes - known) > 0:
+        found.append(Holder(NOT_SAMPLED, left, 0))
+    return tuple(sorted(found, key=lambda one: (-one.size_bytes, one.place)))
+
+
+def _known_sizes(activity: OutOfMemoryActivity) -> Iterator[tuple[int, int]]:
+    for _, size_bytes, stack in blocks_of(activity.map):
+        if stack in activity.stacks:
+            yield stack, size_bytes
+
+
+class _Places:
+    """Says of the keys of a map where in the program they are."""
+
+    def __init__(self, activity: OutOfMemoryActivity) -> None:
+        self._places = {key: place_of_stack(stack) for key, stack in activity.stacks.items()}
+
+    def __call__(self, stack: int) -> Frame:
+        return self._places.get(stack, NOT_SAMPLED)
+
+
+def _with_map(known: Failure, activity: OutOfMemoryActivity) -> Failure:
+    segments = list(segments_of_map(activity, is_expandable=bool(known.is_expandable)))
+    is_small = known.asked_bytes <= _SMALL_BYTES
+    usable = [one for one in segments if one.is_small == is_small]
+    found = _with_holes(known, usable, _Places(activity))
+    # Where blocks lie that were not followed, there seem to be holes.
+    hole_bytes = min(found.hole_bytes, known.hole_bytes)
+    largest = found.largest_hole_bytes
+    if largest is not None and largest >= known.asked_bytes:
+        largest = None
+    return found._replace(
+        hole_bytes=hole_bytes,
+        largest_hole_bytes=largest,
+        elsewhere_bytes=known.hole_bytes - hole_bytes,
+    )
+
+
+def segments_of_map(activity: OutOfMemoryActivity, *, is_expandable: bool) -> Iterator[Segment]:
+    """Yield the segments of a map, with the blocks in them; what grew is one."""
+    blocks = sorted(blocks_of(activity.map))
+    at = 0
+    for address, size_bytes in _stretches(segments_of(activity.map), is_one=is_expandable):
+        inside: list[Block] = []
+        while at < len(blocks) and blocks[at][0] < address:
+            at += 1
+        while at < len(blocks) and blocks[at][0] < address + size_bytes:
+            start, length, stack = blocks[at]
+            inside.append(Block(start, length, None, BlockState.ALLOCATED, stack or NO_STACK))
+            at += 1
+        is_small = size_bytes <= _SMALL_SEGMENT_BYTES
+        device = activity.event.device
+        yield Segment(
+            device, address, size_bytes, 0, SHARED, is_small, is_expandable, tuple(inside)
+        )
+
+
+def _stretches(segments: Iterable[tuple[int, int]], *, is_one: bool) -> Iterator[tuple[int, int]]:
+    start = end = 0
+    for address, size_bytes in sorted(segments):
+        if is_one and address == end and end > start:
+            end += size_bytes
+            continue
+        if end > start:
+            yield start, end - start
+        start, end = address, address + size_bytes
+    if end > start:
+        yield start, end - start
+
+
+def _with_holes(
+    known: Failure, usable: Sequence[Segment], place_of: Callable[[int], Frame]
+) -> Failure:
+    """Return what is known with the holes of the segments that could have served it."""
     holes = [hole for number, one in enumerate(usable) for hole in holes_of(one, number)]
     hole_bytes = sum(hole.size_bytes for hole in holes)
-    largest = max((hole.size_bytes for hole in holes), default=0)
-    leaks = growing(live, phase_ends(snapshot, at), place_of)
-    outside = _outside(snapshot, history, device_free, reserved)
-    made = Failure(
-        operations.unix_us[at],
-        place_of(operations.stacks[at]),
-        asked,
-        device_free,
-        reserved,
-        sum(one.size_bytes for one in live.values()),
-        hole_bytes,
-        largest,
-        split_of(segments).free - hole_bytes,
-        outside,
-        Cause.EXHAUSTED,
-        holders_of(live, place_of),
-        _pins(usable, holes, place_of),
-        leaks,
+    return known._replace(
+        hole_bytes=hole_bytes,
+        largest_hole_bytes=max((hole.size_bytes for hole in holes), default=0),
+        elsewhere_bytes=max(0, known.elsewhere_bytes - hole_bytes),
+        pins=_pins(usable, holes, place_of),
     )
-    return made._replace(cause=_cause(made, snapshot.capacity_bytes))
 
 
-def _cause(failure: Failure, capacity_bytes: int) -> Cause:
-    asked, free = failure.asked_bytes, failure.device_free_bytes
-    lacking = asked - free
-    leaked = failure.leaks[0].size_bytes if failure.leaks else 0
-    if lacking > 0 and failure.largest_hole_bytes < asked <= failure.hole_bytes + free:
-        # What is never freed is also what keeps the holes apart.
-        leaking = {one.place for one in failure.leaks}
-        is_pinned = bool(failure.pins) and failure.pins[0].place in leaking
-        return Cause.LEAK if is_pinned and leaked >= lacking else Cause.FRAGMENTATION
-    others = failure.outside_bytes or 0
-    if others < capacity_bytes * _OTHERS_SHARE:
+def _judge(known: Failure) -> Failure:
+    asked, free = known.asked_bytes, known.device_free_bytes or 0
+    # A new segment is what the device did not have.
+    lacking = _segment_bytes(asked) - free
+    leaked = known.leaks[0].size_bytes if known.leaks else 0
+    largest = known.largest_hole_bytes
+    is_in_pieces = asked <= known.hole_bytes + free and (largest is None or largest < asked)
+    others = known.outside_bytes or 0
+    if others < known.capacity_bytes * _OTHERS_SHARE:
         others = 0
-    if max(leaked, others) < max(lacking, 1):
-        return Cause.EXHAUSTED
-    return Cause.LEAK if leaked >= others else Cause.OTHER_PROCESS
+    if lacking > 0 and is_in_pieces:
+        # What is never freed is also what keeps the holes apart.
+        leaking = {one.place for one in known.leaks}
+        is_pinned = bool(known.pins) and known.pins[0].place in leaking
+        is_leak = is_pinned and leaked >= lacking
+        cause = CauseKind.LEAK if is_leak else CauseKind.FRAGMENTATION
+    elif max(leaked, others) < max(lacking, 1):
+        cause = CauseKind.EXHAUSTED
+    else:
+        cause = CauseKind.LEAK if leaked >= others else CauseKind.OTHER_PROCESS
+    return known._replace(cause=cause)
+
+
+def _segment_bytes(asked_bytes: int) -> int:
+    if asked_bytes <= _SMALL_BYTES:
+        return _SMALL_SEGMENT_BYTES
+    if asked_bytes < _MIDDLING_BYTES:
+        return _MIDDLING_SEGMENT_BYTES
+    return -(-asked_bytes // _SMALL_SEGMENT_BYTES) * _SMALL_SEGMENT_BYTES
 
 
 def _outside(
@@ -157,11 +373,6 @@ def _outside(
         return max(0, snapshot.capacity_bytes - device_free - reserved)
     taken = history.peak_reserved_bytes - device_free - reserved
     return taken if taken > 0 else None
-
-
-def _can_serve(segment: Segment, asked_bytes: int, stream: int) -> bool:
-    is_small = asked_bytes <= _SMALL_BYTES
-    return segment.is_small == is_small and segment.stream == stream and segment.pool == (0, 0)
 
 
 def _pins(
@@ -187,104 +398,3 @@ def _pins(
             seen.add(place)
     pins = (Pin(place, *held) for place, held in sums.items())
     return tuple(sorted(pins, key=lambda pin: (-pin.hole_bytes, pin.size_bytes, pin.place)))
-
-
-def segments_before(
-    snapshot: MemorySnapshot, at: int, live: dict[int, Live]
-) -> tuple[Segment, ...]:
-    """Return the segments before an operation, with the blocks that were in use then."""
-    later = snapshot.operations.part(at + 1, len(snapshot.operations))
-    if not len(later):
-        return snapshot.segments
-    known = _Layout(snapshot.segments).before(later)
-    starts = sorted(known)
-    blocks: dict[int, list[Block]] = {start: [] for start in starts}
-    for address, one in live.items():
-        number = bisect_right(starts, address) - 1
-        if address < 0 or number < 0:
-            continue
-        size_bytes = -(-one.size_bytes // _BLOCK_BYTES) * _BLOCK_BYTES
-        block = Block(address, size_bytes, None, BlockState.ALLOCATED, one.stack)
-        if address < starts[number] + known[starts[number]].size_bytes:
-            blocks[starts[number]].append(block)
-    return tuple(known[start]._replace(blocks=tuple(blocks[start])) for start in starts)
-
-
-class _Layout:
-    """Where segments lie, while what was done to them is undone."""
-
-    def __init__(self, segments: Sequence[Segment]) -> None:
-        self._known = {segment.address: segment for segment in segments}
-        self._starts = sorted(self._known)
-
-    def before(self, later: Operations) -> dict[int, Segment]:
-        """Return the segments by address, as they were before operations."""
-        moved = 0
-        for at in range(len(later) - 1, -1, -1):
-            action, address = later.actions[at], later.addresses[at]
-            size_bytes = later.sizes_bytes[at]
-            if not Action.SEGMENT_ALLOCATE <= action <= Action.SEGMENT_UNMAP:
-                continue
-            moved += 1 + len(self._starts) // _MOVED_AT_ONCE
-            if moved > _MAX_MOVED:
-                break
-            if action == Action.SEGMENT_ALLOCATE:
-                self._remove(address)
-            elif action == Action.SEGMENT_MAP:
-                self._cut(address, address + size_bytes)
-            else:
-                is_small = size_bytes <= _SMALL_SEGMENT_BYTES
-                can_grow = action == Action.SEGMENT_UNMAP
-                stream = later.streams[at]
-                self._add(Segment(0, address, size_bytes, stream, (0, 0), is_small, can_grow, ()))
-        return {segment.address: segment for segment in self._merged()}
-
-    def _add(self, segment: Segment) -> None:
-        if segment.address not in self._known:
-            self._known[segment.address] = segment
-            insort(self._starts, segment.address)
-
-    def _remove(self, address: int) -> None:
-        if self._known.pop(address, None) is not None:
-            del self._starts[bisect_left(self._starts, address)]
-
-    def _cut(self, start: int, end: int) -> None:
-        """Take a stretch away from the segments that it is of, which may leave parts of them."""
-        first = max(0, bisect_right(self._starts, start) - 1)
-        last = bisect_left(self._starts, end)
-        for address in self._starts[first:last]:
-            segment = self._known[address]
-            if address + segment.size_bytes <= start:
-                continue
-            self._remove(address)
-            for left in _rest(segment, start, end):
-                self._add(left)
-
-    def _merged(self) -> Iterator[Segment]:
-        """Yield segments by address; what was mapped one after the other is one segment."""
-        last: Segment | None = None
-        for address in self._starts:
-            segment = self._known[address]
-            if last is not None and _goes_on(last, segment):
-                last = last._replace(size_bytes=last.size_bytes + segment.size_bytes)
-                continue
-            if last is not None:
-                yield last
-            last = segment
-        if last is not None:
-            yield last
-
-
-def _goes_on(segment: Segment, following: Segment) -> bool:
-    can_grow = segment.is_expandable and following.is_expandable
-    is_next = segment.address + segment.size_bytes == following.address
-    is_same_pool = (segment.stream, segment.pool) == (following.stream, following.pool)
-    return can_grow and is_next and is_same_pool
-
-
-def _rest(segment: Segment, start: int, end: int) -> Iterator[Segment]:
-    first, last = segment.address, segment.address + segment.size_bytes
-    if first < start:
-        yield segment._replace(size_bytes=start - first)
-    if end < last:
-        yield segment._replace(address=end, size_bytes=last - end)

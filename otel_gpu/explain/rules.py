@@ -145,6 +145,46 @@ RULES: tuple[Rule, ...] = (
         "(cudaMallocAsync, a caching allocator), and look for fragmentation.",
     ),
     Rule(
+        "empty_cache",
+        FAULT,
+        "The cache of the allocator is given back again and again, and what it held is allocated anew: "
+        "each of these calls waits for the device. Do not call torch.cuda.empty_cache() in the loop.",
+    ),
+    Rule(
+        "allocation_retry",
+        FAULT,
+        "The device had no more, so the allocator gave back its whole cache and tried again, over and "
+        "over. Use less memory, or leave others less of the device.",
+    ),
+    Rule(
+        "allocator_bypass",
+        FAULT,
+        "Memory is allocated past the framework's allocator, which would have kept it: each of these "
+        "calls waits for the device. Allocate it once, or from the framework's pool.",
+    ),
+    Rule(
+        "exhausted",
+        FAULT,
+        "The program needs more memory than there is. Use a smaller batch, or activation checkpointing.",
+    ),
+    Rule(
+        "fragmentation",
+        FAULT,
+        "Enough memory was free, in holes that were too small. Let segments grow "
+        "(expandable_segments:True), or allocate what is large before what is small.",
+    ),
+    Rule(
+        "other_process",
+        FAULT,
+        "Others hold much of the device. Look who uses it, and give each its share with "
+        "torch.cuda.set_per_process_memory_fraction().",
+    ),
+    Rule(
+        "leak",
+        FAULT,
+        "More and more memory is held from step to step. Let go of what the named line keeps.",
+    ),
+    Rule(
         "off_cpu",
         NO_FAULT,
         "The thread was off the CPU, and the capture does not say whether it waited for a CPU or "

@@ -9,7 +9,7 @@ from rich.text import Text
 from otel_gpu.faces import fields
 from otel_gpu.faces.fields import Field
 from otel_gpu.faces.tables import draw_table
-from otel_gpu.findings.device_memory import Holding, Memory, OutOfMemory
+from otel_gpu.findings.device_memory import Growth, Holding, Layer, Memory, OutOfMemory
 from otel_gpu.findings.memory_rows import place_text
 from otel_gpu.findings.words import (
     count_of,
@@ -31,12 +31,20 @@ def memory_sections(row: Memory) -> Iterator[tuple[str, Sequence[RenderableType]
         yield f"Memory of {of}: what went wrong", [*alarms, *do]
     for oom in row.ooms[-1:]:
         yield f"Memory of {of}: the request that failed", list(_failure(oom))
+    if len(row.windows) > 1:
+        yield f"Memory of {of}: calls that allocate", [draw_table(_WINDOWS, row.windows)]
+    if row.layer != Layer.FRAMEWORK:
+        # What calls took and gave back is said elsewhere.
+        return
     yield f"Memory of {of}, as its {row.layer} holds it", [draw_table(_SPLIT, _parts(row))]
-    if row.allocations:
+    if row.peak_bytes and row.holders:
         yield f"Memory of {of} at its peak: {_peak(row)}", _table(row.holders, row.peak_bytes)
-    yield f"Memory of {of} in the end", _table(row.end_holders, row.live_bytes)
+    if row.end_holders:
+        yield f"Memory of {of} in the end", _table(row.end_holders, row.live_bytes)
     if row.leaks:
         yield "Allocated in each phase, and never freed", _table(row.leaks, row.live_bytes)
+    if row.growth:
+        yield f"Memory of {of}: what holds more and more", [*map(_growth, row.growth)]
     if row.churn:
         length = f" in {format_duration(row.recorded_ns)}" if row.recorded_ns else ""
         total = sum(one.size_bytes for one in row.churn)
@@ -44,8 +52,19 @@ def memory_sections(row: Memory) -> Iterator[tuple[str, Sequence[RenderableType]
         yield f"Allocated while it was recorded{length}: {counts}", _table(row.churn, total)
 
 
+_WINDOWS: tuple[Field, ...] = (
+    fields.text("from (UTC)", lambda row: format_time(row.start_unix_ns)),
+    fields.figure("calls", "calls", fields.in_full),
+    fields.figure("mean", "mean_ns", format_duration),
+    fields.figure("max", "max_ns", format_duration),
+    fields.figure("bytes", "size_bytes", format_size),
+    fields.figure("frees", "frees", fields.in_full),
+)
+
+
 def memory_parts(row: Memory) -> tuple[tuple[str, int | None], ...]:
     """Return the parts of the reserved memory, and their sizes; None: not known."""
+    cached = None if row.stuck_bytes is not None else row.reserved_bytes - row.live_bytes
     return (
         ("asked for", row.requested_bytes),
         ("rounding", row.rounding_bytes),
@@ -56,6 +75,7 @@ def memory_parts(row: Memory) -> tuple[tuple[str, int | None], ...]:
         ("freed, waits for a stream", row.pending_bytes or None),
         ("free between blocks (stuck)", row.stuck_bytes),
         ("free, can be given back", row.whole_free_bytes),
+        ("free, where is not known", cached),
     )
 
 
@@ -86,17 +106,27 @@ def _table(rows: Sequence[Holding], whole_bytes: int) -> list[RenderableType]:
 
 def _peak(row: Memory) -> str:
     when = f" at {format_time(row.peak_unix_ns)} UTC" if row.peak_unix_ns else ""
-    return f"{row.peak_bytes:,} bytes ({format_size(row.peak_bytes)}){when}"
+    size_bytes = row.peak_bytes or 0
+    return f"{size_bytes:,} bytes ({format_size(size_bytes)}){when}"
+
+
+def _growth(row: Growth) -> Text:
+    full = format_duration(row.full_in_s * 1e9) if row.full_in_s is not None else ""
+    return Text(
+        f"{place_text(row)}: {format_size(row.bytes_per_s)} more in each second (R\N{SUPERSCRIPT TWO} "
+        f"{row.r_squared:.2f} of {row.readings} readings)"
+        + (f"; at that rate the device is full in {full}" if full else "")
+    )
 
 
 def _failure(oom: OutOfMemory) -> Iterator[RenderableType]:
     yield Text(f"{place_text(oom)} asked for {_exact(oom.asked_bytes)}: {oom.cause}", style="bold")
-    yield Text(f"free on the device {_exact(oom.free_bytes)}")
+    if oom.free_bytes is not None:
+        yield Text(f"free on the device {_exact(oom.free_bytes)}")
     yield Text(f"reserved {_exact(oom.reserved_bytes)}, in use {_exact(oom.live_bytes)}")
-    yield Text(
-        f"free where it could have been served {_exact(oom.hole_bytes)}, "
-        f"the largest piece {_exact(oom.largest_hole_bytes)}"
-    )
+    largest = oom.largest_hole_bytes
+    known = f", the largest piece {_exact(largest)}" if largest is not None else ""
+    yield Text(f"free where it could have been served {_exact(oom.hole_bytes)}{known}")
     if oom.elsewhere_bytes:
         yield Text(f"free for other streams, pools or sizes only {_exact(oom.elsewhere_bytes)}")
     if oom.outside_bytes:

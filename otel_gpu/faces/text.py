@@ -26,7 +26,7 @@ from otel_gpu.findings.document import (
     key_of,
     stack_of_cause,
 )
-from otel_gpu.findings.sentences import lines_of, plain, work_of
+from otel_gpu.findings.sentences import lines_of, plain, request_of, sentence_of, work_of
 from otel_gpu.findings.time_rows import time_rows
 from otel_gpu.findings.words import (
     count_of,
@@ -82,7 +82,8 @@ def _write_parts(document: Document, console: Console, process: ProcessImage | N
         _write_section(console, "Where the time went", _times(document))
     _write_section(console, "Verdict", _verdicts(document))
     _write_section(console, _incident_heading(document), _incidents(document))
-    if worst := worst_of(document.chains):
+    # A request that failed took no time.
+    if worst := worst_of([chain for chain in document.chains if chain.failure is None]):
         _write_section(console, "The worst moment", _moment(worst))
     sections: list[tuple[str, Sequence[Any], Sequence[Field], int]] = [
         ("Calls", document.apis, tables.CALLS, 25),
@@ -174,6 +175,14 @@ def _incident(number: int, incident: Incident, origin_unix_ns: int) -> Iterator[
     lost = f"{format_duration(incident.lost_ns)} lost by {', '.join(processes)}"
     yield line.append(f" {lost}{chronic}{effects}, {when}")
     effect = worst.effect if worst else None
+    failures = [chain.failure for chain in incident.chains if chain.failure is not None]
+    if failures:
+        # It took no time: what was asked for, and what there was, says more.
+        yield Text(f"   {plain(request_of(failures[-1]))}")
+        yield Text(f"   <- {plain(sentence_of(incident))}")
+        for advice in incident.advice:
+            yield Text(f"   do: {printable(advice)}", style="green")
+        return
     if count == 1 and effect:
         yield Text(f"   {describe_effect(effect)}")
     elif count:

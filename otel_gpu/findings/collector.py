@@ -7,23 +7,29 @@ from otel_gpu.decode.memory import MemorySnapshot
 from otel_gpu.enrich.activities import (
     END_OF,
     Activity,
+    BlocksActivity,
     CaptureActivity,
     ExitActivity,
     MemoryActivity,
+    OutOfMemoryActivity,
     PressureActivity,
     ProbesActivity,
     ProcessImage,
 )
-from otel_gpu.explain.chains import Chain, Culprit, Incident
+from otel_gpu.explain.allocator_churn import KINDS as CHURN_KINDS
+from otel_gpu.explain.chains import Chain, Culprit, Failure, Incident
 from otel_gpu.explain.chronic import Finding, find_chronic
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.explain.incidents import Incidents, worst_first
+from otel_gpu.explain.out_of_memory import ANYBODY, MAX_FAILURES
 from otel_gpu.explain.places import Places
 from otel_gpu.explain.time_tree import resources_of
 from otel_gpu.explain.verdicts import find_verdicts
+from otel_gpu.findings.block_rows import Calls, block_rows, layer_rows
 from otel_gpu.findings.causes import walk
 from otel_gpu.findings.counts import api_rows, balances, off_cpu_rows
 from otel_gpu.findings.crowd import Crowd
+from otel_gpu.findings.device_memory import Memory
 from otel_gpu.findings.document import (
     CROWD_PID,
     Blame,
@@ -39,13 +45,17 @@ from otel_gpu.findings.names import Names
 from otel_gpu.findings.notes import write_notes
 from otel_gpu.findings.slots import Slots, Totals
 from otel_gpu.ledger.agent import AgentReadings
-from otel_gpu.ledger.ledger import Figures, Ledger
+from otel_gpu.ledger.allocations import Allocations
+from otel_gpu.ledger.blocks import Blocks
+from otel_gpu.ledger.ledger import Figures, Growth, Ledger
 from otel_gpu.ledger.pressure import Pressure
 
 MAX_CHAINS = 1_000
 MAX_BLAMES = 10_000
 MAX_HUNG = 4_096
 MAX_REPLACED = 16_384
+MODES = frozenset({"totals", "large", "all"})
+"""Of ``options.MemoryConfig.blocks``, those with which anything is followed."""
 
 
 class Collector:
@@ -76,7 +86,8 @@ class Collector:
         self._pids = frozenset(pids)
         self._rejected = {} if rejected is None else rejected
         self._slots = Slots(window.start_unix_ns or 0)
-        self._ledger = Ledger(window, follow=self._slots.follow)
+        self._allocations = Allocations()
+        self._ledger = Ledger(window, follow=self._follow)
         self._crowd = Crowd(self._ledger, self._slots)
         self._agent = AgentReadings()
         self._pressure = Pressure(window)
@@ -96,6 +107,10 @@ class Collector:
         self._failed_symbols: dict[str, int] = {}
         self._extent = Extent()
         self._memory: dict[int, MemorySnapshot] = {}
+        # What the explainer keeps is of the whole stream.
+        self._blocks = explainer.blocks if window == Window() else Blocks(window)
+        self._block_mode: str | None = None
+        self._failures: dict[tuple[int, int, int], list[Failure]] = {}
 
     def observe(self, activity: Activity) -> None:
         """Take one activity."""
@@ -114,6 +129,9 @@ class Collector:
             case MemoryActivity() if not self._pids:
                 # What an allocator holds now takes the place of what it held.
                 self._memory[activity.snapshot.device] = activity.snapshot
+            case BlocksActivity() | OutOfMemoryActivity():
+                if self._blocks is not self._explainer.blocks:
+                    self._blocks.observe(activity)
             case PressureActivity():
                 self._pressure.observe(activity)
             case ProbesActivity():
@@ -121,6 +139,11 @@ class Collector:
             case _:
                 pass
         self._take(self._explainer.push(activity))
+
+    def _follow(self, growth: Growth) -> None:
+        self._slots.follow(growth)
+        self._allocations.origin_unix_ns = self._slots.origin_unix_ns
+        self._allocations.follow(growth, self._ledger.middles_ns)
 
     def finish(self, source: str, notes: Sequence[str] = ()) -> Document:
         """
@@ -153,7 +176,7 @@ class Collector:
             for key, image in sorted(self._images.items(), key=_process_order)
             if key not in passing
         }
-        memory, memory_notes = memory_rows(one for _, one in sorted(self._memory.items()))
+        memory, memory_notes = self._memory_rows(chosen, incidents, end_unix_ns)
         apis = api_rows(chosen, self._ledger.middles_ns)
         return Document(
             source,
@@ -173,7 +196,32 @@ class Collector:
             memory,
         )
 
+    def _memory_rows(
+        self, figures: Sequence[Figures], incidents: Sequence[Incident], end_unix_ns: int
+    ) -> tuple[tuple[Memory, ...], tuple[str, ...]]:
+        histories = self._explainer.histories
+        rows, notes = memory_rows(
+            (snapshot, histories[device], self._failures.get((*key_of(ANYBODY), device), ()))
+            for device, snapshot in sorted(self._memory.items())
+        )
+        devices = [one for one in self._blocks.devices() if self._chooses(one.process)]
+        blocks = tuple(block_rows(devices, self._failures, self._block_mode))
+        known = frozenset((*key_of(one.process), one.number) for one in devices)
+        # Without what was freed, what was allocated would seem to be held.
+        of_calls = figures if self._knows_freed_bytes else ()
+        churn = {
+            key_of(process): self._explainer.churn.churn_of(key_of(process))
+            for incident in incidents
+            if incident.causes and incident.causes[0].kind in CHURN_KINDS
+            for process in incident.processes
+        }
+        calls = Calls(self._allocations, churn, end_unix_ns)
+        return (*rows, *blocks, *layer_rows(of_calls, calls, self._failures, known)), notes
+
     def _observe_capture(self, activity: CaptureActivity) -> None:
+        settings = activity.info.get("settings")
+        mode = settings.get("memory_blocks") if isinstance(settings, Mapping) else None
+        self._block_mode = mode if mode in MODES else None
         self._knows_freed_bytes = not activity.lacks("freed_bytes")
         if self._window.start_unix_ns is None:
             self._slots.origin_unix_ns = activity.unix_ns
@@ -228,7 +276,12 @@ class Collector:
     def _take_chosen(self, chain: Chain, end_unix_ns: int) -> None:
         effect = chain.effect
         image = key_of(effect.process)
-        self._images.setdefault(image, effect.process)
+        if (failure := chain.failure) is not None:
+            failed = self._failures.setdefault((*image, failure.device), [])
+            failed.append(failure)
+            del failed[:-MAX_FAILURES]
+        if effect.process is not ANYBODY:
+            self._images.setdefault(image, effect.process)
         self._chains[chain.id] = chain
         self._blame(image, chain)
         if self._is_part:
@@ -245,7 +298,8 @@ class Collector:
         if len(self._chains) <= MAX_CHAINS:
             return
         ranked = sorted(
-            self._chains.values(), key=lambda chain: (-chain.effect.excess_ns, chain.id)
+            self._chains.values(),
+            key=lambda chain: (chain.failure is None, -chain.effect.excess_ns, chain.id),
         )
         self._chains_left_out += len(ranked) - MAX_CHAINS
         self._chains = {chain.id: chain for chain in ranked[:MAX_CHAINS]}
@@ -272,8 +326,18 @@ class Collector:
         else:
             self._find_chronic(tuple(figures), start_unix_ns, end_unix_ns)
             self._incidents.close()
-            incidents = self._incidents.all()
+            # What calls that allocate lose is found in stretches of the whole.
+            churn = filter(self._is_churn, self._explainer.incidents())
+            incidents = [*self._incidents.all(), *churn]
         return sorted(incidents, key=worst_first)
+
+    def _is_churn(self, incident: Incident) -> bool:
+        return (
+            any(map(self._chooses, incident.processes))
+            and self._window.overlaps(incident.start_unix_ns, incident.end_unix_ns)
+            and bool(incident.causes)
+            and incident.causes[0].kind in CHURN_KINDS
+        )
 
     def _find_chronic(
         self, figures: Sequence[Figures], start_unix_ns: int, end_unix_ns: int

@@ -7,10 +7,9 @@ from otel_gpu import wire
 from otel_gpu.enrich.activities import Series
 from otel_gpu.enrich.percentiles import percentile_ns
 from otel_gpu.findings.document import Api, Balance, Context, OffCpu, context_named, state_named
+from otel_gpu.ledger.balance import sum_taken, taken_by
 from otel_gpu.ledger.differences import without_waits
 from otel_gpu.ledger.ledger import Figures
-
-_OF_MEMORY = (wire.FAMILY_ALLOCATE, wire.FAMILY_FREE, wire.FAMILY_UNMAP)
 
 
 def api_rows(figures: Iterable[Figures], middles_ns: Sequence[float]) -> list[Api]:
@@ -28,17 +27,8 @@ def api_rows(figures: Iterable[Figures], middles_ns: Sequence[float]) -> list[Ap
 def balances(figures: Iterable[Figures]) -> Iterator[Balance]:
     """Yield allocations against frees, per process that made any."""
     for one in figures:
-        sums = [0, 0, 0, 0]
-        for series in one.series:
-            family = series.api.family if series.api else wire.FAMILY_OTHER
-            if series.key.nested or series.key.status or family not in _OF_MEMORY:
-                continue
-            at = 0 if family == wire.FAMILY_ALLOCATE else 2
-            # Memory that an unmapping frees was released before, which is counted.
-            sums[at] += series.aggregate.counted if family != wire.FAMILY_UNMAP else 0
-            sums[at + 1] += series.aggregate.size_bytes
-        if any(sums):
-            yield Balance(one.process, *sums)
+        if taken := taken_by(one.series):
+            yield Balance(one.process, *sum_taken(taken.values()))
 
 
 def off_cpu_rows(figures: Iterable[Figures]) -> list[OffCpu]:

@@ -2,6 +2,9 @@
 
 from typing import NamedTuple
 
+from otel_gpu.ledger.allocations import AllocationWindow
+from otel_gpu.ledger.memory import Layer as Layer  # noqa: PLC0414 -- a noun of documents too
+
 
 class Holding(NamedTuple):
     """What a line of a program holds; a function in brackets stands for what has no line."""
@@ -42,8 +45,7 @@ class OutOfMemory(NamedTuple):
     """
     A request that failed; see ``explain.out_of_memory.Failure``.
 
-    ``free_bytes`` is what the device had free. ``unix_ns`` and ``outside_bytes`` are None where they
-    are not known.
+    ``free_bytes`` is what the device had free. What may be None is so where it is not known.
     """
 
     unix_ns: int | None
@@ -51,12 +53,12 @@ class OutOfMemory(NamedTuple):
     file: str
     line: int
     asked_bytes: int
-    free_bytes: int
+    free_bytes: int | None
     cause: str
     reserved_bytes: int
     live_bytes: int
     hole_bytes: int
-    largest_hole_bytes: int
+    largest_hole_bytes: int | None
     elsewhere_bytes: int
     outside_bytes: int | None
     holders: tuple[Holding, ...]
@@ -108,29 +110,30 @@ class Memory(NamedTuple):
         coverage: Share of the allocator's reports whose total agreed with what was seen.
         readings: What was in use and reserved over time.
         growth: Which lines hold more and more.
+        windows: How the calls of a runtime or driver that allocate went over time.
     """
 
     pid: int | None
     device: int
     layer: str
     live_bytes: int
-    peak_bytes: int
+    peak_bytes: int | None
     peak_unix_ns: int | None
     reserved_bytes: int
-    peak_reserved_bytes: int
+    peak_reserved_bytes: int | None
     requested_bytes: int | None
     rounding_bytes: int | None
-    pending_bytes: int
-    stuck_bytes: int
-    whole_free_bytes: int
-    largest_hole_bytes: int
+    pending_bytes: int | None
+    stuck_bytes: int | None
+    whole_free_bytes: int | None
+    largest_hole_bytes: int | None
     capacity_bytes: int | None
     expandable_segments: bool | None
-    segments: int
+    segments: int | None
     allocations: int
     frees: int
-    segment_allocations: int
-    segment_frees: int
+    segment_allocations: int | None
+    segment_frees: int | None
     recorded_ns: int | None
     pools: tuple[MemoryPool, ...]
     holders: tuple[Holding, ...]
@@ -146,3 +149,4 @@ class Memory(NamedTuple):
     coverage: float | None = None
     readings: tuple[MemoryReading, ...] = ()
     growth: tuple[Growth, ...] = ()
+    windows: tuple[AllocationWindow, ...] = ()

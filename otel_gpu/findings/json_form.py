@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from otel_gpu.enrich.stack_text import cut_frames, frame_type, stack_id_text
+from otel_gpu.explain.chains import Failure
 from otel_gpu.findings.causes import walk
 from otel_gpu.findings.document import (
     SCHEMA_VERSION,
@@ -27,6 +28,7 @@ from otel_gpu.findings.document import (
     Where,
     stack_of_cause,
 )
+from otel_gpu.findings.memory_rows import out_of_memory
 
 MAX_LINES = 5
 """Of one cause."""
@@ -36,7 +38,7 @@ MAX_FRAMES = 64
 # Named for their unit in Python; the contract was written before.
 _KEYS: Mapping[str, str] = {"size_bytes": "bytes"}
 _ABSENT_WHEN_EMPTY = frozenset(
-    {"via", "stack", "place", "resource", "note", "work", "began_before_capture"}
+    {"via", "stack", "place", "resource", "note", "work", "began_before_capture", "failure"}
 )
 
 
@@ -136,6 +138,8 @@ def _value(name: str, value: Any) -> Any:  # noqa: ANN401 -- what a noun holds
             written = value.id
         case CallStack():
             written = stack_id_text(value.id)
+        case Failure():
+            written = _record(out_of_memory(value))
         case bytes():
             written = value.hex()
         case float() if not math.isfinite(value):

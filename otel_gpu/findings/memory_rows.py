@@ -5,7 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from otel_gpu.decode.memory import Action, MemorySnapshot, Segment
-from otel_gpu.explain.out_of_memory import Cause, Failure, Pin, find_failures
+from otel_gpu.explain.chains import Failure, Pin
+from otel_gpu.explain.memory_advice import advise, grow
 from otel_gpu.findings.device_memory import (
     Growth,
     Holding,
@@ -25,7 +26,6 @@ from otel_gpu.ledger.memory_history import (
     live_before,
     phase_ends,
     reading_moments,
-    walk_back,
 )
 from otel_gpu.ledger.memory_places import Places
 from otel_gpu.stacks.frames import PYTHON, Frame
@@ -41,25 +41,28 @@ _STUCK_SHARE, _FULL_SHARE = 0.2, 0.8
 
 
 def memory_rows(
-    snapshots: Iterable[MemorySnapshot],
+    snapshots: Iterable[tuple[MemorySnapshot, History, Sequence[Failure]]],
 ) -> tuple[tuple[Memory, ...], tuple[str, ...]]:
-    """Return what is to be said of what allocators hold of devices, and what is not known of it."""
+    """
+    Return what is to be said of what allocators hold of devices, and what is not known of it.
+
+    Args:
+        snapshots: Each with what led to it, and the requests in it that failed.
+    """
     rows: list[Memory] = []
     notes: list[str] = []
-    for snapshot in snapshots:
-        history = walk_back(snapshot)
-        rows.append(_row(snapshot, history))
+    for snapshot, history, failures in snapshots:
+        rows.append(_row(snapshot, history, failures))
         notes += _notes(snapshot, history)
     return tuple(rows), tuple(notes)
 
 
-def _row(snapshot: MemorySnapshot, history: History) -> Memory:
+def _row(snapshot: MemorySnapshot, history: History, failures: Sequence[Failure]) -> Memory:
     operations, place_of = snapshot.operations, Places(snapshot.stacks)
     split = split_of(snapshot.segments)
     count = len(operations)
     at_end = live_before(snapshot, count)
     at_peak = live_before(snapshot, history.peak_at, requested=True)
-    failures = find_failures(snapshot, history, place_of)
     leaks = growing(at_end, phase_ends(snapshot, count), place_of)
     counts = Counter(operations.actions)
     times = [unix_us for unix_us in operations.unix_us if unix_us]
@@ -88,17 +91,18 @@ def _row(snapshot: MemorySnapshot, history: History) -> Memory:
         segment_frees=counts[Action.SEGMENT_FREE],
         recorded_ns=(max(times) - min(times)) * _NS_PER_US if times else None,
         pools=tuple(_pools(snapshot.segments)),
-        holders=_holdings(holders_of(at_peak, place_of)),
-        end_holders=_holdings(holders_of(at_end, place_of)),
-        churn=_holdings(churn_of(operations, place_of)),
-        leaks=_holdings(leaks),
-        ooms=tuple(map(_out_of_memory, failures)),
+        holders=holdings(holders_of(at_peak, place_of)),
+        end_holders=holdings(holders_of(at_end, place_of)),
+        churn=holdings(churn_of(operations, place_of)),
+        leaks=holdings(leaks),
+        ooms=tuple(map(out_of_memory, failures)),
         alarms=(),
         advice=(),
         readings=tuple(_readings(snapshot, history)),
     )
-    alarms = tuple(_alarms(row))
-    return row._replace(alarms=alarms, advice=tuple(dict.fromkeys(_advice(row))))
+    alarms = (*failure_alarms(row.ooms), *_alarms(row))
+    advice = [text for failure in failures for text in advise(failure)]
+    return row._replace(alarms=alarms, advice=tuple(dict.fromkeys([*advice, *_advice(row)])))
 
 
 def _readings(snapshot: MemorySnapshot, history: History) -> Iterator[MemoryReading]:
@@ -138,7 +142,8 @@ def frame_of(row: Holding | PinnedBy | Growth | OutOfMemory) -> Frame:
     return Frame(PYTHON, row.function, row.file, row.line)
 
 
-def _holdings(holders: Sequence[Holder]) -> tuple[Holding, ...]:
+def holdings(holders: Sequence[Holder]) -> tuple[Holding, ...]:
+    """Return who holds memory, as a document says it; the last row is of all that find no room."""
     rows = [
         Holding(one.place.function, one.place.file, one.place.line, one.size_bytes, one.blocks)
         for one in holders[:MAX_HOLDERS]
@@ -154,10 +159,11 @@ def _pinned_by(pin: Pin) -> PinnedBy:
     return PinnedBy(place.function, place.file, place.line, *pin[1:])
 
 
-def _out_of_memory(failure: Failure) -> OutOfMemory:
+def out_of_memory(failure: Failure) -> OutOfMemory:
+    """Return a request that failed, as a document says it."""
     place = failure.place
     return OutOfMemory(
-        failure.unix_us * _NS_PER_US or None,
+        failure.unix_ns or None,
         place.function,
         place.file,
         place.line,
@@ -170,9 +176,9 @@ def _out_of_memory(failure: Failure) -> OutOfMemory:
         failure.largest_hole_bytes,
         failure.elsewhere_bytes,
         failure.outside_bytes,
-        _holdings(failure.holders),
+        holdings(failure.holders),
         tuple(map(_pinned_by, failure.pins[:MAX_HOLDERS])),
-        _holdings(failure.leaks),
+        holdings(failure.leaks),
     )
 
 
@@ -196,25 +202,28 @@ def _pools(segments: Iterable[Segment]) -> Iterator[MemoryPool]:
         )
 
 
-def _alarms(row: Memory) -> Iterator[str]:
-    for oom in row.ooms:
+def failure_alarms(ooms: Iterable[OutOfMemory]) -> Iterator[str]:
+    """Say which requests failed, and why."""
+    for oom in ooms:
         yield f"A request for {format_size(oom.asked_bytes)} failed in {place_text(oom)}: {oom.cause}."
+
+
+def _alarms(row: Memory) -> Iterator[str]:
     if _churns(row):
         yield (
             f"{row.segment_frees:,} segments were given back to the device and "
             f"{row.segment_allocations:,} were taken in {format_duration(row.recorded_ns or 0)}: each "
             "of them waits for the device."
         )
-    if _is_nearly_full(row):
-        stuck = format_share(row.stuck_bytes / row.reserved_bytes)
+    if stuck_bytes := _stuck_when_full(row):
+        stuck = format_share(stuck_bytes / row.reserved_bytes)
         yield f"{stuck} of what is reserved is stuck between blocks, and the device is nearly full."
 
 
 def _advice(row: Memory) -> Iterator[str]:
-    for oom in row.ooms:
-        yield from _advice_for(row, oom)
-    if _is_nearly_full(row) and row.expandable_segments is False:
-        yield _grow(row.stuck_bytes)
+    stuck_bytes = _stuck_when_full(row)
+    if stuck_bytes and row.expandable_segments is False:
+        yield grow(stuck_bytes)
     if _churns(row):
         yield (
             "Do not call torch.cuda.empty_cache() in a loop: "
@@ -222,53 +231,16 @@ def _advice(row: Memory) -> Iterator[str]:
         )
 
 
-def _advice_for(row: Memory, oom: OutOfMemory) -> Iterator[str]:
-    lacking = format_size(max(0, oom.asked_bytes - oom.free_bytes))
-    match oom.cause:
-        case Cause.FRAGMENTATION:
-            if row.expandable_segments is False:
-                yield _grow(oom.hole_bytes)
-            yield (
-                f"Allocate the {format_size(oom.asked_bytes)} of {place_text(oom)} once, before what "
-                f"is small: the largest hole has {format_size(oom.largest_hole_bytes)}."
-            )
-        case Cause.LEAK:
-            kept = oom.leaks[0]
-            yield (
-                f"Let go of what {place_text(kept)} allocates: {format_size(kept.size_bytes)} in "
-                f"{kept.blocks:,} blocks, some from every phase, was never freed."
-            )
-        case Cause.OTHER_PROCESS:
-            yield (
-                f"At least {format_size(oom.outside_bytes or 0)} of the device is held outside of "
-                "this allocator: look who else uses it, and give each its share with "
-                "torch.cuda.set_per_process_memory_fraction()."
-            )
-        case _:
-            most = oom.holders[0] if oom.holders else None
-            held = f": {place_text(most)} holds {format_size(most.size_bytes)}" if most else ""
-            yield (
-                f"{lacking} more is needed than there is. Use less where most is held{held}; a smaller "
-                "batch or activation checkpointing needs less."
-            )
-
-
-def _grow(size_bytes: int) -> str:
-    return (
-        "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, which is off: "
-        f"{format_size(size_bytes)} is free in holes that are too small."
-    )
-
-
 def _churns(row: Memory) -> bool:
-    cycles = min(row.segment_allocations, row.segment_frees)
+    cycles = min(row.segment_allocations or 0, row.segment_frees or 0)
     if cycles < _CHURN or not row.recorded_ns:
         return False
     return cycles / row.recorded_ns * _NS_PER_MINUTE >= _CHURN_PER_MINUTE
 
 
-def _is_nearly_full(row: Memory) -> bool:
-    capacity = row.capacity_bytes
+def _stuck_when_full(row: Memory) -> int:
+    """Return what is stuck between blocks where that matters: the device is nearly full; else 0."""
+    capacity, stuck = row.capacity_bytes, row.stuck_bytes or 0
     if not capacity or row.reserved_bytes <= capacity * _FULL_SHARE:
-        return False
-    return row.stuck_bytes > row.reserved_bytes * _STUCK_SHARE
+        return 0
+    return stuck if stuck > row.reserved_bytes * _STUCK_SHARE else 0

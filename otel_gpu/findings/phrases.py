@@ -182,6 +182,55 @@ PHRASES: Mapping[str, Phrase] = {
         which="whose device allocations got ever slower",
         fault="the program's use of the device allocator",
     ),
+    CauseKind.EMPTY_CACHE: Phrase(
+        MEMORY,
+        "cache given back",
+        because="The allocator's cache was given back, and taken from the device again",
+        which="which gave the allocator's cache back",
+        fault="the program, which empties the allocator's cache",
+    ),
+    CauseKind.ALLOCATION_RETRY: Phrase(
+        MEMORY,
+        "allocation retried",
+        because="The device had no more memory, until the allocator gave back its cache",
+        which="which had to give back the allocator's cache",
+        fault="the program, which needs nearly all of the device",
+    ),
+    CauseKind.ALLOCATOR_BYPASS: Phrase(
+        MEMORY,
+        "allocated past the allocator",
+        because="Device memory was allocated past the framework's allocator",
+        which="which allocated past the framework's allocator",
+        fault="the program, or a library of it, that allocates itself",
+    ),
+    CauseKind.EXHAUSTED: Phrase(
+        MEMORY,
+        "device exhausted",
+        because="The program needed more memory than there is",
+        which="which needed more memory than there is",
+        fault="the program, which needs more than the device has",
+    ),
+    CauseKind.FRAGMENTATION: Phrase(
+        MEMORY,
+        "memory in pieces",
+        because="Enough memory was free, in holes that were too small",
+        which="whose free memory was in holes",
+        fault="the lines whose blocks keep the holes apart",
+    ),
+    CauseKind.OTHER_PROCESS: Phrase(
+        MEMORY,
+        "device held by others",
+        because="Others held the memory of the device",
+        which="whose device others held",
+        fault="another process on the device, or memory outside of the allocator",
+    ),
+    CauseKind.LEAK: Phrase(
+        MEMORY,
+        "memory leak",
+        because="More and more memory was held from step to step",
+        which="which held more and more memory",
+        fault="the line that keeps what it allocates",
+    ),
     CauseKind.HOST_WORK: Phrase(
         WORK,
         "its own work",
@@ -210,6 +259,7 @@ ONE_EFFECT: Mapping[str, str] = {
     EffectKind.SLOW_GAP: "a slow gap before ",
     EffectKind.HUNG_CALL: "a hanging ",
     EffectKind.FAILED_CALL: "a failed ",
+    EffectKind.OUT_OF_MEMORY: "a failed ",
 }
 """What a single effect is called, before the name of its call."""
 

@@ -15,6 +15,7 @@ from otel_gpu.findings.document import (
     Culprit,
     Effect,
     EffectKind,
+    Failure,
     Incident,
     Lines,
     Process,
@@ -25,11 +26,13 @@ from otel_gpu.findings.phrases import IDLE_CPU, ONE_EFFECT, PHRASES, WHO, Phrase
 from otel_gpu.findings.words import (
     count_of,
     describe_fault,
+    describe_place,
     describe_resource,
     describe_thread,
     describe_where,
     format_duration,
     format_share,
+    format_size,
     printable,
     process_name,
 )
@@ -129,11 +132,36 @@ def sentence_of(incident: Incident) -> Sentence:
     return because(incident.causes[0])
 
 
+def request_of(failure: Failure) -> Sentence:
+    """Say what a request asked for that failed, where, and what there was."""
+    said = [
+        Name(describe_place(failure.place)),
+        f" asked for {format_size(failure.asked_bytes)} of device {failure.device}",
+    ]
+    free = failure.device_free_bytes
+    said += [f"; the device had {format_size(free)} free"] if free is not None else []
+    if failure.hole_bytes:
+        largest = failure.largest_hole_bytes
+        known = f", the largest of them {format_size(largest)}" if largest is not None else ""
+        said += [f"; the allocator had {format_size(failure.hole_bytes)} in holes{known}"]
+    if failure.outside_bytes and failure.cause == CauseKind.OTHER_PROCESS:
+        said += [f"; others held {format_size(failure.outside_bytes)}"]
+    if failure.leaks and failure.cause == CauseKind.LEAK:
+        kept = failure.leaks[0]
+        said += [f"; {format_size(kept.size_bytes)} more is held by "]
+        said += [Name(describe_place(kept.place))]
+    return tuple(said)
+
+
 def loss_of(incident: Incident) -> Sentence:
     """Say who lost how much, in what."""
     said: list[Part] = []
     for image in incident.processes:
         said += [", ", image] if said else [image]
+    failures = [chain.failure for chain in incident.chains if chain.failure is not None]
+    if failures:
+        times = f" {incident.effects:,} times" if incident.effects > 1 else ""
+        return (*said, f" ran out of memory{times}: ", *request_of(failures[-1]))
     said += [" lost ", Strong(format_duration(incident.lost_ns))]
     if incident.chronic:
         share = format_share(incident.causes[0].share)

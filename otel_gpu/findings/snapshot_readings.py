@@ -22,7 +22,7 @@ from otel_gpu.enrich.activities import (
     ProcessImage,
 )
 from otel_gpu.enrich.ids import NO_SEED, SpanIds
-from otel_gpu.explain.out_of_memory import MAX_FAILURES, segments_before
+from otel_gpu.explain.out_of_memory import MAX_FAILURES
 from otel_gpu.faults import Observer
 from otel_gpu.ledger.memory_history import (
     History,
@@ -32,6 +32,7 @@ from otel_gpu.ledger.memory_history import (
     sizes_by_stack,
     walk_back,
 )
+from otel_gpu.ledger.memory_layout import segments_before
 from otel_gpu.ledger.memory_stacks import stack_numbered
 from otel_gpu.wire import OUT_OF_MEMORY_FRAMEWORK
 

@@ -1,6 +1,5 @@
 """How durations, sizes, times and names are written, wherever a face writes them."""
 
-import math
 import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -11,6 +10,7 @@ from otel_gpu.enrich.stack_text import cut_frames, frame_type, printable, stack_
 from otel_gpu.explain.chains import Culprit, Effect, EffectKind, Where
 from otel_gpu.findings.document import CROWD_PID
 from otel_gpu.stacks.frames import PYTHON, Frame
+from otel_gpu.units import count_of, format_duration, format_share, format_size
 
 __all__ = [
     "count_of",
@@ -41,15 +41,12 @@ __all__ = [
     "whole_line",
 ]
 
-_DURATIONS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
-_SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
-_THREE_DIGITS = 100
-_ROUNDED_TO_NOTHING = 0.005
 _EFFECTS: Mapping[str, str] = {
     EffectKind.SLOW_CALL: "slow",
     EffectKind.SLOW_GAP: "slow gap before",
     EffectKind.HUNG_CALL: "hung in",
     EffectKind.FAILED_CALL: "failed",
+    EffectKind.OUT_OF_MEMORY: "failed",
 }
 _SHORT = 32
 _CONTAINER_ID = 12
@@ -61,28 +58,6 @@ _BRACKETS = {"<": ">", "(": ")", "[": "]", "{": "}"}
 # Their signs are no brackets.
 _OPERATOR = re.compile(r"(\boperator\s*(?:\(\)|\[\]|<=>|<<=?|>>=?|->\*?|[<>]=?))")
 _CALLED = "operator()"
-
-
-def format_duration(duration_ns: float) -> str:
-    """Three digits and a unit; nothing for a duration that is not known."""
-    return "" if math.isnan(duration_ns) else _with_unit(duration_ns, _DURATIONS)
-
-
-def format_size(size_bytes: float) -> str:
-    """Three digits and a decimal unit, as in 1.5 GB."""
-    return _with_unit(size_bytes, _SIZES)
-
-
-def format_share(share: float) -> str:
-    """A share of 1 in percent; what is there is never said to be nothing."""
-    if 0 < share < _ROUNDED_TO_NOTHING:
-        return "<1 %"
-    return f"{share * 100:.0f} %"
-
-
-def count_of(count: int, noun: str) -> str:
-    """A count and what of: 1 call, 1,000 calls."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def format_time(unix_ns: int) -> str:
@@ -227,11 +202,3 @@ def _outside_brackets(name: str) -> Iterator[str]:
                 closing.append(_BRACKETS[sign])
             elif not closing:
                 yield sign
-
-
-def _with_unit(amount: float, units: tuple[tuple[float, str], ...]) -> str:
-    size, unit = next((pair for pair in units if abs(amount) >= pair[0]), units[-1])
-    value = amount / size
-    if abs(value) >= _THREE_DIGITS or size == 1:
-        return f"{value:.0f} {unit}"
-    return f"{value:.3g} {unit}"

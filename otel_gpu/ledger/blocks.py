@@ -5,11 +5,12 @@ What the allocator says of itself is exact. Who holds it is known of the blocks 
 what is left has no place, and is said as such.
 """
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from otel_gpu import wire
 from otel_gpu.decode.blocks import Holder as Held
 from otel_gpu.decode.blocks import MemoryTotals
 from otel_gpu.enrich.activities import (
@@ -278,6 +279,7 @@ class Blocks:
         self._has_begun = window.start_unix_ns is None
         self._read_unix_ns: int | None = None
         self._stacks = 0
+        self._images: Counter[ImageKey] = Counter()
         self._devices: OrderedDict[tuple[ImageKey, int], DeviceBlocks] = OrderedDict()
 
     def observe(self, activity: object) -> None:
@@ -297,6 +299,10 @@ class Blocks:
     def find(self, process: ProcessImage, number: int) -> DeviceBlocks | None:
         """Return what is held of a device by a process image; None: nothing is known."""
         return self._devices.get((key_of(process), number))
+
+    def knows(self, process: ProcessImage) -> bool:
+        """Say whether a process image has an allocator, as far as is known."""
+        return key_of(process) in self._images
 
     def memory_stacks(self, by: By | str) -> Iterator[MemoryStack]:
         """Yield what the stacks of all processes hold."""
@@ -321,7 +327,8 @@ class Blocks:
 
     def _observe_failure(self, activity: OutOfMemoryActivity) -> None:
         event = activity.event
-        if not event.device_total_bytes:
+        # A call that failed says nothing of an allocator.
+        if not event.device_total_bytes or event.source != wire.OUT_OF_MEMORY_FRAMEWORK:
             return
         one = self._find(activity.process, event.device)
         one.capacity_bytes = event.device_total_bytes
@@ -333,7 +340,11 @@ class Blocks:
         one = self._devices.get(name)
         if one is None:
             one = self._devices[name] = DeviceBlocks(process, number)
+            self._images[name[0]] += 1
             if len(self._devices) > MAX_DEVICES:
-                self._stacks -= len(self._devices.popitem(last=False)[1])
+                (image, _), oldest = self._devices.popitem(last=False)
+                self._stacks -= len(oldest)
+                self._images[image] -= 1
+                self._images += Counter()
         self._devices.move_to_end(name)
         return one

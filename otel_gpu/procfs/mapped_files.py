@@ -19,6 +19,7 @@ _MAPS_LINE = re.compile(
 )
 _CUDA_LIBRARY = re.compile(r"^libcuda(rt[^/]*)?\.so[^/]*$")
 _DYNAMIC_LINKER = re.compile(r"^ld(-linux[^/]*|-musl[^/]*|-[0-9.]+)\.so[^/]*$")
+_ALLOCATOR = re.compile(r"^libc10\.so[^/]*$")
 _C_LIBRARY = re.compile(r"^(libc\.so|libc-[0-9.]+\.so|libc\.musl|ld-musl)[^/]*$")
 MAX_MAPS_BYTES = 32 << 20
 
@@ -56,6 +57,11 @@ class MappedFile(NamedTuple):
         return is_cuda_library(self.name)
 
     @property
+    def is_allocator(self) -> bool:
+        """Whether it is the library to which PyTorch's allocator reports its blocks."""
+        return _ALLOCATOR.match(self.name) is not None
+
+    @property
     def is_dynamic_linker(self) -> bool:
         """Whether it is the ld.so of any C library."""
         return _DYNAMIC_LINKER.match(self.name) is not None
@@ -63,7 +69,7 @@ class MappedFile(NamedTuple):
     @property
     def is_c_library(self) -> bool:
         """Whether it is the library that has fork()."""
-        return _C_LIBRARY.match(self.name) is not None
+        return is_c_library(self.name)
 
     def open(self) -> int:
         """
@@ -89,6 +95,11 @@ class MappedFile(NamedTuple):
 def is_cuda_library(name: str) -> bool:
     """Return whether a file's name is that of libcudart or libcuda, under any version or suffix."""
     return _CUDA_LIBRARY.match(name) is not None
+
+
+def is_c_library(name: str) -> bool:
+    """Return whether a file's name is that of a C library, under any version."""
+    return _C_LIBRARY.match(name) is not None
 
 
 def open_regular(place: int) -> int:

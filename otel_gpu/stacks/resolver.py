@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.probe_table import API_BY_NUMBER, api_of_symbol
-from otel_gpu.procfs.mapped_files import is_cuda_library
+from otel_gpu.procfs.mapped_files import is_c_library, is_cuda_library
 from otel_gpu.recent import Recent
 from otel_gpu.records import json_record
 from otel_gpu.stacks import mappings
@@ -31,6 +31,7 @@ MAX_SENT: Final = 8192
 NO_API: Final = -1
 """Of a thread that waits: what it waits in is on its stack by itself."""
 
+_MAX_BEGINNINGS: Final = 3
 _MAX_FUNCTIONS: Final = 1 << 14
 _MAX_PYTHON: Final = 1 << 11
 
@@ -197,6 +198,25 @@ class Resolver:
                 if api is not None:
                     found.append(OpenFrame(api[0].number, top - RETURN_ADDRESS_BYTES))
         return OpenFrames(tuple(reversed(found)), native.complete)
+
+    def has_whole_chain(self, sample: Sample) -> bool:
+        """
+        Say whether a thread's frame pointers alone lead to all functions that it is in.
+
+        Which functions keep one does not change: so it is with each stack of the same chain. What
+        is outside of it may only be where each thread begins, in the C library.
+        """
+        process = self._processes.get(sample.image)
+        returns = dict(wire.SAVED_RETURN.iter_unpack(sample.returns))
+        native = self._unwinder.unwind(sample.registers, sample.stack, process.find, returns)
+        chain = sample.frame_pointer_chain()
+        inner, outer = native.addresses[1 : 1 + len(chain)], native.addresses[1 + len(chain) :]
+        if not native.complete or inner != chain or len(outer) > _MAX_BEGINNINGS:
+            return False
+        places = [process.find(address - 1) for address in outer]
+        begins = [bool(place and is_c_library(_module(place))) for place in places]
+        # The very first function of a process is the program's own.
+        return all(begins[:-1]) and begins != [False]
 
     def forget(self, images: AbstractSet[Hashable]) -> None:
         """Forget how the stacks of some process images were walked."""

@@ -11,6 +11,9 @@ from otel_gpu.stacks.unwinder import Registers
 _FIXED: Final = wire.SAMPLE_RECORD.before("python_frames")
 _REGISTERS: Final = itemgetter(*Registers._fields)
 _WORD_BYTES: Final = 8
+# As in bpf/blocks.bpf.c and bpf/python.bpf.h.
+_MAX_FRAMES: Final = 64
+_USER_ADDRESSES: Final = range(0x1000, 1 << 56)
 
 SMALLEST_SAMPLE_BYTES: Final = _FIXED.size
 """No sample is shorter."""
@@ -60,6 +63,18 @@ class Sample:
         """Return the stack as 8-byte words, as many as are whole."""
         whole_bytes = len(self.stack) // _WORD_BYTES * _WORD_BYTES
         return self.stack[:whole_bytes].cast("Q")
+
+    def frame_pointer_chain(self) -> tuple[int, ...]:
+        """Return the return addresses that frame pointers lead to, as the kernel side follows them."""
+        words, bottom = self.words(), self.registers.stack_pointer
+        at, below, chain = self.registers.frame_pointer, bottom, list[int]()
+        while len(chain) < _MAX_FRAMES and not at % _WORD_BYTES and at >= below:
+            place = (at - bottom) // _WORD_BYTES
+            if place + 1 >= len(words) or words[place + 1] not in _USER_ADDRESSES:
+                break
+            chain.append(words[place + 1])
+            at, below = words[place], at + 2 * _WORD_BYTES
+        return tuple(chain)
 
 
 def _array_bytes(count: int, limit: int, element: CStruct, available_bytes: int) -> int:

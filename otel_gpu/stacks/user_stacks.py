@@ -30,18 +30,32 @@ _MAX_SAMPLE_AGE_NS: Final = 60_000_000_000
 _MAX_NAMED: Final = 4096
 _TOKEN_BYTES: Final = 8
 _API_BYTES: Final = 2
+_NAMED_BY_PYTHON: Final = (wire.PYTHON_COMPLETE, wire.PYTHON_CUT)
 NO_TOKEN: Final = bytes(_TOKEN_BYTES)
+_STALL_KIND: Final = wire.RECORD_STALL.to_bytes(2, "little")
 _TICK_KIND: Final = wire.RECORD_CPU_SAMPLE.to_bytes(2, "little")
 _CALL_STACK: Final = wire.CUDA_CALL_RECORD.offset_of("user_stack")
 _CALL_API: Final = wire.CUDA_CALL_RECORD.offset_of("api")
 _STALL_STACK: Final = wire.STALL_RECORD.offset_of("user_stack")
+_BLOCK_KIND: Final = wire.RECORD_BLOCK_STACK.to_bytes(2, "little")
+_BLOCK_STACK: Final = wire.BLOCK_STACK_RECORD.offset_of("user_stack")
+_FAILURE_KIND: Final = wire.RECORD_OUT_OF_MEMORY.to_bytes(2, "little")
 CALL_TOKEN: Final = slice(_CALL_STACK, _CALL_STACK + _TOKEN_BYTES)
 """Where a CUDA_CALL record names its stack; ``NO_TOKEN`` stands there if it has none."""
 _POSITIONS: Final = {
     wire.RECORD_CUDA_CALL.to_bytes(2, "little"): _CALL_STACK,
-    wire.RECORD_STALL.to_bytes(2, "little"): _STALL_STACK,
+    _STALL_KIND: _STALL_STACK,
     _TICK_KIND: wire.CPU_SAMPLE_RECORD.offset_of("user_stack"),
+    _BLOCK_KIND: _BLOCK_STACK,
+    _FAILURE_KIND: wire.OUT_OF_MEMORY_RECORD.offset_of("user_stack"),
 }
+# Of those whose samples were taken where a call returns, or would: where they name its API.
+_APIS: Final = {
+    wire.RECORD_CUDA_CALL.to_bytes(2, "little"): _CALL_API,
+    _FAILURE_KIND: wire.OUT_OF_MEMORY_RECORD.offset_of("api"),
+    _BLOCK_KIND: None,
+}
+_NOT_AN_API: Final = 0
 _COUNTS: Final = (
     *("resolved", "memo_hits", "incomplete", "without_sample"),
     *("unused", "rejected", "distinct"),
@@ -144,7 +158,7 @@ class UserStacks:
 
     def resolve(self, record: bytes) -> Sequence[bytes]:
         """
-        Return a CUDA_CALL, STALL or CPU_SAMPLE record with the id of its stack in place of the token.
+        Return a record that has a stack with the stack's id in place of the token.
 
         The record of a stack that was not sent yet comes before it. Where nothing is known of
         the sample, the id is 0. Records of other kinds are returned as they are.
@@ -153,7 +167,6 @@ class UserStacks:
         token = int.from_bytes(record[position : position + _TOKEN_BYTES], "little")
         if not token:
             return (record,)
-        is_call = position == _CALL_STACK
         _, _, _, ktime_ns, _, _, tid = wire.RECORD_HEADER.unpack_from(record)
         key = (tid, token)
         found = self._named.get(key, NOTHING)
@@ -161,11 +174,8 @@ class UserStacks:
         if sample is not None:
             self._sample_bytes -= len(sample)
             is_tick = record.startswith(_TICK_KIND)
-            api = NO_API
-            if is_call:
-                api = int.from_bytes(record[_CALL_API : _CALL_API + _API_BYTES], "little")
-            found = self._resolve_sample(sample, api, ktime_ns, is_tick=is_tick)
-            if not is_call and not is_tick:
+            found = self._resolve_sample(sample, _api_of(record), ktime_ns, is_tick=is_tick)
+            if record.startswith(_STALL_KIND):
                 # The same wait can be a stall of its own and a part of a call or gap.
                 self._named[key] = found._replace(records=())
         if found.stack:
@@ -176,7 +186,7 @@ class UserStacks:
         return (*found.records, _with_stack(record, position, found.stack))
 
     def without_stack(self, record: bytes) -> Sequence[bytes]:
-        """Return a CUDA_CALL, STALL or CPU_SAMPLE record without its stack, others as they are; samples go."""
+        """Return a record without its stack, if it has one; samples go."""
         if record[:2] in SAMPLE_KINDS:
             return ()
         position = _POSITIONS.get(record[:2])
@@ -198,6 +208,20 @@ class UserStacks:
             return 0, ()
         found = self._resolve_sample(sample, NO_API, ktime_ns)
         return found.stack, found.records
+
+    def tells_stacks_apart(self, record: bytes) -> bool:
+        """
+        Say whether the key of a BLOCK_STACK record is that of no other stack, as its sample shows.
+
+        The key was made of Python frames, or else of a chain of frame pointers.
+        """
+        _, _, _, _, _, _, tid = wire.RECORD_HEADER.unpack_from(record)
+        token = int.from_bytes(record[_BLOCK_STACK : _BLOCK_STACK + _TOKEN_BYTES], "little")
+        try:
+            sample = Sample(self._samples.get((tid, token), b""))
+        except ValueError:
+            return True  # and so it has no stack
+        return sample.python_status in _NAMED_BY_PYTHON or self._resolver.has_whole_chain(sample)
 
     def open_calls(self, sample: bytes) -> OpenFrames:
         """Return the CUDA calls that a thread is in which was looked at; without its stack."""
@@ -227,6 +251,13 @@ class UserStacks:
         self._counts["memo_hits"] += not found.walked
         self._counts["distinct"] += len(found.records)
         return found
+
+
+def _api_of(record: bytes) -> int:
+    position = _APIS.get(record[:2], NO_API)
+    if position is None or position == NO_API:
+        return _NOT_AN_API if position is None else NO_API
+    return int.from_bytes(record[position : position + _API_BYTES], "little")
 
 
 def _with_stack(record: bytes, position: int, stack: int) -> bytes:

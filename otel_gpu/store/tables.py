@@ -108,7 +108,7 @@ NUMBERED: tuple[Table, ...] = (
         SEQ,
         Column("id", TEXT, "name of the chain, the same wherever it is shown"),
         PROCESS,
-        Column("kind", TEXT, "slow_call, slow_gap, hung_call or failed_call"),
+        Column("kind", TEXT, "slow_call, slow_gap, hung_call, failed_call or out_of_memory"),
         Column("api", TEXT, "the call, or the call that a gap delayed"),
         Column("tid", U32, "thread id"),
         Column("comm", TEXT, "name of the thread"),

@@ -344,7 +344,7 @@ VIEWS: tuple[View, ...] = (
         FROM chains e LEFT JOIN processes p ON p.process = e.process
           LEFT JOIN causes c ON c.seq = e.seq AND c.cause = 0 {_PROGRAM}
         """,
-        kind="slow_call, slow_gap, hung_call or failed_call",
+        kind="slow_call, slow_gap, hung_call, failed_call or out_of_memory",
         api="the call, or the call that a gap delayed",
         cause_share="part of the duration that it took, 0 to 1",
         trace_id="of the span that shows it",

@@ -26,6 +26,7 @@ from otel_gpu.demo.scenarios import FOLDER, RECORDINGS, SCENARIOS
 from otel_gpu.records import json_record
 from otel_gpu.stacks.frames import Frame
 from tests.scenarios.blame import Blame, capture, explain, faults
+from tests.scenarios.test_memory import faults_of_churn, faults_of_memory
 from tests.scenarios.test_steady import faults_of
 
 ATTEMPTS = 6
@@ -64,6 +65,7 @@ COMMS = {
     wire.RECORD_CUDA_CALL: 1,
     wire.RECORD_GAP: 1,
     wire.RECORD_CPU_SAMPLE: 1,
+    wire.RECORD_OUT_OF_MEMORY: 1,
 }
 COMM_BYTES = 16
 PATH_BYTES = 256
@@ -82,9 +84,13 @@ def main() -> None:
             truth = capture(scenario, command, path)
             blame = Blame(truth, explain(path))
             wrong = [fault for effect in truth.effects for fault in faults(blame, effect)]
-            wrong += [fault for loss in truth.losses for fault in faults_of(blame, loss)]
+            if scenario.has_allocator:
+                wrong += [*faults_of_memory(blame), *faults_of_churn(blame)]
+            else:
+                wrong += [fault for loss in truth.losses for fault in faults_of(blame, loss)]
             # Nobody is to learn from what our own machine did meanwhile.
-            noise = sum(chain["severity"] != "low" for chain in blame.chains) - len(truth.effects)
+            done = len(truth.effects) + (truth.memory is not None)
+            noise = sum(chain["severity"] != "low" for chain in blame.chains) - done
             score = 100 * len(wrong) + max(0, noise)
             if best is None or score < best[0]:
                 best = score, path

@@ -16,7 +16,11 @@ HARMLESS = {"gpu-wait", "gpu-backpressure", "first-call"}
 DISTURBED = 1
 
 
-SUDDEN = [name for name, scenario in SCENARIOS.items() if not scenario.is_steady]
+SUDDEN = [
+    name
+    for name, scenario in SCENARIOS.items()
+    if not scenario.is_steady and not scenario.has_allocator
+]
 
 
 @pytest.mark.parametrize("run", range(RUNS))

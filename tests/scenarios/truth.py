@@ -45,6 +45,15 @@ class InjectedEffect(NamedTuple):
         return self.end_ktime_ns - self.start_ktime_ns
 
 
+class InjectedFailure(NamedTuple):
+    """A request for memory that failed: why, who asked, and whose blocks are to blame."""
+
+    cause: str
+    failed_ktime_ns: int
+    asked: InjectedPlace
+    held: InjectedPlace
+
+
 class Truth(NamedTuple):
     """
     A scenario's own account of one thread; ``ktime_ns`` and ``unix_ns`` are the same moment.
@@ -59,6 +68,7 @@ class Truth(NamedTuple):
     unix_ns: int
     effects: tuple[InjectedEffect, ...]
     losses: tuple[InjectedCause, ...] = ()
+    memory: InjectedFailure | None = None
 
     def to_unix_ns(self, ktime_ns: int) -> int:
         """Unix time of a moment on the kernel's monotonic clock."""
@@ -85,7 +95,13 @@ def read_truth(line: str) -> Truth:
             for effect in document["effects"]
         ),
         tuple(map(_cause, document.get("losses", ()))),
+        _failure(document["memory"]) if document.get("memory") else None,
     )
+
+
+def _failure(memory: dict[str, Any]) -> InjectedFailure:
+    places = (InjectedPlace(**memory[of]) for of in ("asked", "held"))
+    return InjectedFailure(memory["cause"], memory["failed_ns"], *places)
 
 
 def _cause(cause: dict[str, Any]) -> InjectedCause:

@@ -38,6 +38,7 @@ ALONE = {
     "config.py",
     "checks.py",
     "reachability.py",
+    "units.py",
 }
 
 

@@ -4,12 +4,14 @@ import json
 
 from otel_gpu import wire
 from otel_gpu.records import (
+    MAX_HOLDERS_PER_RECORD,
     MAX_JSON_BYTES,
     MAX_SERIES_PER_RECORD,
     aggregates_records,
     clock_record,
     counters_record,
     json_record,
+    memory_records,
     open_call_record,
     times_record,
     unseen_exit_record,
@@ -125,10 +127,20 @@ def test_more_series_than_a_record_takes_are_split():
 
 
 def test_counters_are_in_the_order_of_their_enumeration():
-    """All thirty-two counters follow the header."""
-    record = counters_record(5, range(32))
+    """All forty counters follow the header."""
+    record = counters_record(5, range(40))
 
-    assert wire.COUNTERS_RECORD.unpack(record) == (260, 0, 288, 5, 0, 0, 0, *range(32))
+    assert wire.COUNTERS_RECORD.unpack(record) == (260, 0, 352, 5, 0, 0, 0, *range(40))
+
+
+def test_holders_are_sent_in_pieces():
+    """Each record says how many entries it has: the devices of a host, or who holds their memory."""
+    entries = [(b"\x01" * 24, b"\x02" * 40)] * (MAX_HOLDERS_PER_RECORD + 1)
+
+    records = list(memory_records(wire.RECORD_HOLDERS, 5, entries))
+
+    assert [wire.MEMORY_RECORD.unpack_from(record)[7] for record in records] == [4096, 1]
+    assert wire.MEMORY_RECORD.unpack_from(records[1]) == (271, 0, 104, 5, 0, 0, 0, 1)
 
 
 def test_the_time_account_follows_its_count():

@@ -11,7 +11,16 @@ from collections.abc import Callable, Mapping
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
-from otel_gpu.decode.memory import NO_STACK, Action, Block, BlockState, Operations, Phase, Segment
+from otel_gpu.decode.memory import (
+    NO_STACK,
+    SHARED,
+    Action,
+    Block,
+    BlockState,
+    Operations,
+    Phase,
+    Segment,
+)
 from otel_gpu.importers.torch_memory.reader import Make, UnreadableError
 from otel_gpu.stacks.frames import NATIVE, PYTHON, Frame, clean
 
@@ -128,7 +137,7 @@ class Shapes:
 
     def _event(self, keys: tuple[str, ...]) -> Make:
         get = _getter(keys, "action", "addr", "size", "stream", "time_us", "frames")
-        get_free = _getter(keys, "device_free")
+        get_free = _getter(keys, "device_free", "pool_id")
         columns = self.operations
         add_to = columns.actions
         add_action, add_address = add_to.append, columns.addresses.append
@@ -147,8 +156,11 @@ class Shapes:
                 is_new = len(self.left_out) < _MAX_NAMES
                 self.left_out[f"event {clean(name)[:_MAX_SAID]}" if is_new else "event"] += 1
                 return OTHER_EVENT, False
-            if action == out_of_memory and address is None:
-                address = get_free(values)
+            if action == out_of_memory:
+                free, pool = get_free(values)
+                address = free if address is None else address
+                if pool is not None and (asked := _pool(pool)) != SHARED:
+                    columns.pools[len(add_to)] = asked
             if type(size) is not int or not 0 <= size <= _LARGEST:
                 raise UnreadableError(f"an event {name} with a size of {_said(size)}")
             if type(address) is not int or not 0 <= address <= _LARGEST:

@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 
 from otel_gpu import wire
+from otel_gpu.capture.blocks import STACK_OF_ONE
 from otel_gpu.capture.snapshots import Snapshots
 from otel_gpu.capture.thresholds import MINIMUM_CALLS
 from otel_gpu.config import Config
@@ -35,10 +36,30 @@ def taken(image, ended_ns):
     )
 
 
+class Blocks:
+    """Holders in memory."""
+
+    def __init__(self):
+        self.totals, self.holders = {}, {}
+
+    def read_totals(self):
+        return iter(list(self.totals.items()))
+
+    def forget_totals(self, key):
+        del self.totals[key]
+
+    def read_holders(self):
+        return iter(list(self.holders.items()))
+
+    def forget_holder(self, key):
+        del self.holders[key]
+
+
 class Programs:
     """Maps in memory."""
 
     def __init__(self, *images, calls=1):
+        self.blocks = Blocks()
         self.aggregates = dict(entry(image, calls) for image in images)
         self.times = dict(
             times_entry(image_ktime_ns=ktime_ns, pid=pid, state=0, context=0, time_ns=5)
@@ -122,3 +143,32 @@ def test_thresholds_go_with_their_series(programs, snapshots):
     snapshots.push_thresholds()
 
     assert {name[1] for name in programs.thresholds} == {LIVING[0]}
+
+
+def holder(stack, live_blocks, image=GONE):
+    """A holder of one image, with its key."""
+    pid, ktime_ns = image
+    key = wire.HOLDER_KEY.build(image_ktime_ns=ktime_ns, stack=stack, pid=pid)
+    return key, wire.HOLDER.build(live_bytes=512 * live_blocks, live_blocks=live_blocks)
+
+
+def test_what_holds_one_block_is_freed_with_it(programs, snapshots):
+    """Its last reading is sent; others stay, as the next block of their stack is theirs too."""
+    often, once = holder(7, 0), holder(STACK_OF_ONE | 9, 0)
+    programs.blocks.holders.update([often, once, holder(STACK_OF_ONE | 8, 1)])
+
+    [sent] = snapshots.memory()
+
+    assert wire.MEMORY_RECORD.named(sent)["count"] == 3
+    assert programs.blocks.holders.keys() == {often[0], holder(STACK_OF_ONE | 8, 1)[0]}
+    assert list(snapshots.memory()) == []
+
+
+def test_holders_of_an_image_that_ended_are_sent_and_freed(programs, snapshots):
+    """Those of others stay."""
+    programs.blocks.holders.update([holder(7, 1), holder(7, 2, LIVING)])
+
+    [sent] = snapshots.last_memory([GONE])
+
+    assert wire.MEMORY_RECORD.named(sent)["count"] == 1
+    assert list(programs.blocks.holders) == [holder(7, 2, LIVING)[0]]

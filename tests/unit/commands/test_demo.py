@@ -71,6 +71,13 @@ def test_a_recording_is_explained_without_privileges(
         "noisy-neighbour": ["run_queue"],
         "idle-server": [],
         "remote-read": ["network"],
+        "memory-leak": ["leak"],
+        "memory-fragmentation": ["fragmentation"],
+        "memory-exhaustion": ["exhausted"],
+        "device-shared": ["other_process"],
+        "empty-cache": ["empty_cache"],
+        "allocator-bypass": ["allocator_bypass"],
+        "healthy-memory": [],
     }[name]
     found = [cause["kind"] for cause in incidents[0]["causes"]] if incidents else []
     assert found[: len(expected)] == expected

@@ -50,6 +50,17 @@ def test_a_process_is_described_in_full():
     ]
 
 
+@pytest.mark.parametrize("name", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
+def test_the_settings_of_the_allocator_are_told(name):
+    """Whether segments can grow decides what helps against fragmentation."""
+    facts = Facts(environment={name: "expandable_segments:True", "OTHER": "1"})
+
+    attributes = describe(4242, 99, facts, Host())
+
+    told = {key: value for key, value in attributes.items() if "environment" in key}
+    assert told == {f"process.environment_variable.{name}": "expandable_segments:True"}
+
+
 def test_little_is_known_of_a_placeholder():
     """An image of which only the comm is known has a name and no guesses."""
     attributes = describe(4242, 99, Facts(comm="pt_main_thread"), Host())

@@ -6,6 +6,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from otel_gpu import wire
+from otel_gpu.decode.blocks import (
+    DeviceKey,
+    Holder,
+    HolderKey,
+    MemoryTotals,
+    OutOfMemory,
+)
 from otel_gpu.decode.events import (
     Aggregate,
     Aggregates,
@@ -45,6 +52,7 @@ from otel_gpu.enrich.activities import (
     ForkActivity,
     GapActivity,
     OpenCallActivity,
+    OutOfMemoryActivity,
     PressureActivity,
     ProbesActivity,
     StallActivity,
@@ -590,6 +598,12 @@ NESTED = {
     ),
     "entries": lambda: st.lists(any_of(TimesEntry), max_size=4).map(tuple),
     "key": lambda: any_of(TimesKey),
+    "totals": lambda: st.lists(st.tuples(any_of(DeviceKey), any_of(MemoryTotals)), max_size=2).map(
+        tuple
+    ),
+    "holders": lambda: st.lists(st.tuples(any_of(HolderKey), any_of(Holder)), max_size=3).map(
+        tuple
+    ),
 }
 EVENTS = st.one_of([any_of(kind) for kind in typing.get_args(Event)])
 
@@ -637,7 +651,15 @@ def test_no_order_of_events_stops_the_stream(events):
     """
     activities = list(Enricher(max_images=4, max_dead=2).enrich(events))
 
-    told = [activity for activity in activities if hasattr(activity, "event")]
+    told = [
+        activity
+        for activity in activities
+        if hasattr(activity, "event") and not isinstance(activity, OutOfMemoryActivity)
+    ]
+    failed = [id(a.event) for a in activities if isinstance(a, OutOfMemoryActivity)]
+    assert len(failed) == len({*failed})
+    reports = [e for e in events if isinstance(e, OutOfMemory)]
+    assert {id(e) for e in reports if e.source != wire.OUT_OF_MEMORY_CALL} <= {*failed}
     expected = [event for event in events if isinstance(event, WAITING)]
     assert sorted(id(activity.event) for activity in told) == sorted(map(id, expected))
     for activity in told:

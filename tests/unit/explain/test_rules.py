@@ -29,6 +29,8 @@ def test_the_kinds_are_those_that_are_documented():
         *("page_fault", "reclaim", "mmap_lock", "fork", "stopped", "capture", "gpu_wait"),
         *("gpu_backpressure", "first_call", "allocator_churn", "unexplained", "host_work"),
         *("off_cpu", "network"),
+        *("empty_cache", "allocation_retry", "allocator_bypass"),
+        *("exhausted", "fragmentation", "other_process", "leak"),
     }
 
 

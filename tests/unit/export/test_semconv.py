@@ -59,6 +59,7 @@ PROCESS = {
     "command_args": ["python", "train.py"],
     "comm": "python",
     "owner": "alice",
+    "env": {"PYTORCH_ALLOC_CONF": "a:b", "PYTORCH_CUDA_ALLOC_CONF": "a:b"},
     "cgroups": [f"0::/kubepods.slice/kubepods-pod{POD}.slice/cri-containerd-{'ab' * 32}.scope"],
 }
 

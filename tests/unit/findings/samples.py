@@ -2,8 +2,10 @@
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import ThreadTime, TimesActivity
+from otel_gpu.explain.allocator_churn import AllocatorChurn
 from otel_gpu.explain.chains import Cause, Chain, Culprit, Effect, Evidence, Incident, Node, Verdict
 from otel_gpu.explain.settings import Settings
+from otel_gpu.ledger.blocks import Blocks
 from otel_gpu.stacks.frames import Frame
 from tests.activities import SECOND, T0, call_stack
 
@@ -160,6 +162,8 @@ class FakeExplainer:
     def __init__(self, *, planned=(), late=(), incidents=(), given_up=()):
         self.settings = Settings()
         self.given_up = dict(given_up)
+        self.blocks, self.histories = Blocks(), {}
+        self.churn = AllocatorChurn(self.settings)
         self.pushed = []
         self._planned = dict(planned)
         self._late = late

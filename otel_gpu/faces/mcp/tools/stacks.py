@@ -63,7 +63,7 @@ def get_stacks(
     asked: Question,
     *,
     of: Annotated[
-        Literal["calls", "waits", "cpu", "off-cpu", "wall", "in-use", "peak", "allocated"],
+        Literal["calls", "waits", "cpu", "off-cpu", "wall", "in-use", "allocated", "peak"],
         Field(description=_OF),
     ] = "calls",
     by: Annotated[Literal["time", "calls", "bytes"], Field(description="What counts.")] = "time",

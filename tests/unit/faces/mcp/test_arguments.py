@@ -12,7 +12,7 @@ from pydantic import Field
 from otel_gpu.explain.chains import Severity
 from otel_gpu.faces.mcp.arguments import ArgumentError, Question, read_arguments, rows
 from otel_gpu.faces.mcp.tools import TOOLS
-from otel_gpu.findings.top_stacks import CALLED, GRAPHS, MEASURES, WAITED
+from otel_gpu.findings.top_stacks import CALLED, GRAPHS, MEASURES, MEMORY, WAITED
 
 
 class Asked(Question):
@@ -93,7 +93,7 @@ def test_choices_are_those_of_the_document():
     schemas = {one.name: one.arguments.model_json_schema()["properties"] for one in TOOLS}
 
     assert schemas["get_causal_chains"]["severity"]["enum"] == list(Severity)
-    assert schemas["get_stacks"]["of"]["enum"] == [CALLED, WAITED, *GRAPHS]
+    assert schemas["get_stacks"]["of"]["enum"] == [CALLED, WAITED, *GRAPHS, *MEMORY]
     assert schemas["get_stacks"]["by"]["enum"] == list(MEASURES)
 
 

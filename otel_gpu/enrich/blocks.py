@@ -1,0 +1,163 @@
+"""Blocks of device memory: where each key of a stack was, and requests that wait for their map."""
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from otel_gpu import wire
+from otel_gpu.decode.blocks import (
+    BlockStack,
+    Holder,
+    Holders,
+    Memory,
+    MemoryMap,
+    MemoryTotals,
+    OutOfMemory,
+)
+from otel_gpu.enrich.activities import CallStack, ImageKey
+from otel_gpu.enrich.stack_table import StackTable
+
+MAX_BLOCK_STACKS: Final = 65_536
+"""Keys remembered, of all processes: each is told once in the life of its process."""
+MAP_PATIENCE_NS: Final = 5_000_000_000
+"""The map of a device is read right after a request failed: longer, none comes."""
+
+_MAX_FAILED = 256
+
+
+class BlockStacks:
+    """Where the blocks of each key were allocated; bounded, the oldest are forgotten first."""
+
+    def __init__(self, stacks: StackTable) -> None:
+        self._stacks = stacks
+        self._known: OrderedDict[tuple[ImageKey, int], CallStack] = OrderedDict()
+
+    def learn(self, event: BlockStack) -> None:
+        """Remember where a key was, if that is known."""
+        stack = self._stacks.find(event.user_stack)
+        if stack is not None:
+            self._known[(event.pid, event.image_ktime_ns), event.stack] = stack
+            if len(self._known) > MAX_BLOCK_STACKS:
+                self._known.popitem(last=False)
+
+    def find(self, image: ImageKey, key: int) -> CallStack | None:
+        """Return where a key was; None: that is not known."""
+        return self._known.get((image, key))
+
+    def clear(self) -> None:
+        """Forget everything: another capture begins."""
+        self._known.clear()
+
+
+class BlocksRead(NamedTuple):
+    """What was read of one device of one process image."""
+
+    ktime_ns: int
+    image_ktime_ns: int
+    pid: int
+    comm: str
+    device: int
+    totals: MemoryTotals | None
+    holders: tuple[tuple[int, Holder], ...]
+
+
+def split_reading(event: Memory | Holders) -> Iterator[BlocksRead]:
+    """Yield what a reading says of each device of each process image."""
+    if isinstance(event, Memory):
+        for key, totals in event.totals:
+            image_ktime_ns, pid, device = key
+            yield BlocksRead(event.ktime_ns, image_ktime_ns, pid, "", device, totals, ())
+        return
+    by_device: dict[tuple[int, int, int], list[tuple[int, Holder]]] = {}
+    for (image_ktime_ns, stack, pid, device), holder in event.holders:
+        by_device.setdefault((image_ktime_ns, pid, device), []).append((stack, holder))
+    for (image_ktime_ns, pid, device), holders in by_device.items():
+        yield BlocksRead(event.ktime_ns, image_ktime_ns, pid, "", device, None, tuple(holders))
+
+
+class Failed(NamedTuple):
+    """A request that failed, with the map of its device if there was one."""
+
+    ktime_ns: int
+    image_ktime_ns: int
+    pid: int
+    comm: str
+    event: OutOfMemory
+    map: Mapping[str, Any] | None
+
+
+def blocks_of(info: Mapping[str, Any] | None) -> list[tuple[int, int, int]]:
+    """Return address, size and stack of the blocks of a map, as far as they are numbers."""
+    return _rows(info, "blocks", 3)
+
+
+def segments_of(info: Mapping[str, Any] | None) -> list[tuple[int, int]]:
+    """Return address and size of the segments of a map, as far as they are numbers."""
+    return _rows(info, "segments", 2)
+
+
+def _rows(info: Mapping[str, Any] | None, name: str, width: int) -> list[Any]:
+    rows = (info or {}).get(name)
+    if not isinstance(rows, list | tuple):
+        return []
+    return [
+        tuple(row)
+        for row in rows
+        if isinstance(row, list | tuple)
+        and len(row) == width
+        and all(type(one) is int and one >= 0 for one in row)
+    ]
+
+
+class FailedRequests:
+    """
+    Requests that failed, until the map of their device has come, or time has passed.
+
+    A framework asks the device, gives back what it does not need, asks again, and then says that it
+    has no more: what the calls said before it does is about the same request.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[OutOfMemory] = []
+
+    def add(self, event: OutOfMemory) -> Iterator[Failed]:
+        """Take in one; yields the oldest where there is no more room."""
+        if event.source == wire.OUT_OF_MEMORY_FRAMEWORK:
+            self._waiting = [one for one in self._waiting if not _is_answered(one, event)]
+        self._waiting.append(event)
+        if len(self._waiting) > _MAX_FAILED:
+            yield _failed(self._waiting.pop(0), None)
+
+    def take_mapped(self, event: MemoryMap) -> Iterator[Failed]:
+        """Yield what failed on the device of a map up to its moment; it is that of the last."""
+        found = [one for one in self._waiting if _is_mapped(one, event)]
+        self._waiting = [one for one in self._waiting if not _is_mapped(one, event)]
+        for number, one in enumerate(found, 1):
+            yield _failed(one, event.info if number == len(found) else None)
+
+    def take_overdue(self, ktime_ns: int) -> Iterator[Failed]:
+        """Yield those that have waited for long enough."""
+        while self._waiting and ktime_ns - self._waiting[0].ktime_ns > MAP_PATIENCE_NS:
+            yield _failed(self._waiting.pop(0), None)
+
+    def take_all(self) -> Iterator[Failed]:
+        """Yield all that wait: nothing follows."""
+        waiting, self._waiting = self._waiting, []
+        for one in waiting:
+            yield _failed(one, None)
+
+
+def _is_mapped(failed: OutOfMemory, event: MemoryMap) -> bool:
+    place = (failed.pid, failed.image_ktime_ns, failed.device)
+    is_place = place == (event.pid, event.image_ktime_ns, event.device)
+    return is_place and failed.ktime_ns <= event.ktime_ns
+
+
+def _is_answered(call: OutOfMemory, report: OutOfMemory) -> bool:
+    """Say whether what a call said is what a framework reports now."""
+    is_same_thread = (call.pid, call.tid) == (report.pid, report.tid)
+    return is_same_thread and call.source == wire.OUT_OF_MEMORY_CALL
+
+
+def _failed(event: OutOfMemory, info: Mapping[str, Any] | None) -> Failed:
+    return Failed(event.ktime_ns, event.image_ktime_ns, event.pid, event.comm, event, info)

@@ -1,0 +1,219 @@
+"""What is held of the memory of devices in a live capture, as a document says it."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from otel_gpu.decode.blocks import MemoryTotals
+from otel_gpu.enrich.activities import ImageKey, ProcessImage, key_of
+from otel_gpu.explain.allocator_churn import Churn
+from otel_gpu.explain.chains import CauseKind, Failure
+from otel_gpu.explain.memory_advice import advise
+from otel_gpu.explain.out_of_memory import can_expand
+from otel_gpu.findings.device_memory import Growth, Memory, MemoryReading
+from otel_gpu.findings.memory_rows import failure_alarms, holdings, out_of_memory
+from otel_gpu.findings.phrases import PHRASES
+from otel_gpu.findings.words import count_of, describe_place, format_duration, format_size
+from otel_gpu.ledger.allocations import Allocations
+from otel_gpu.ledger.balance import Taken, taken_by
+from otel_gpu.ledger.blocks import By, DeviceBlocks
+from otel_gpu.ledger.ledger import Figures
+from otel_gpu.ledger.memory import Layer
+
+FailuresOf = Mapping[tuple[int, int, int], Sequence[Failure]]
+"""By pid and beginning of a process image, and the number of a device."""
+
+_MAX_CHURN = 8
+_NOTHING = MemoryTotals(*[0] * len(MemoryTotals._fields))
+_LAYERS: Mapping[str, Layer] = {"runtime": Layer.RUNTIME, "driver": Layer.DRIVER}
+
+
+def block_rows(
+    devices: Iterable[DeviceBlocks], failures: FailuresOf, mode: str | None
+) -> Iterator[Memory]:
+    """
+    Yield what frameworks hold of devices.
+
+    Args:
+        devices: What they hold.
+        failures: The requests that failed.
+        mode: Which blocks were followed; None: not known.
+    """
+    for one in devices:
+        failed = failures.get((*key_of(one.process), one.number), ())
+        if one.totals is not None or failed:
+            yield _row(one, failed, mode)
+
+
+def _row(one: DeviceBlocks, failed: Sequence[Failure], mode: str | None) -> Memory:
+    totals, peak, readings = one.totals or _NOTHING, one.peak, one.readings
+    ooms = tuple(map(out_of_memory, failed))
+    trends, full_in_s = one.trends, one.full_in_s
+    return _blank(one.process, one.number, Layer.FRAMEWORK)._replace(
+        live_bytes=totals.allocated_bytes,
+        peak_bytes=totals.peak_allocated_bytes,
+        peak_unix_ns=peak.unix_ns if peak else None,
+        reserved_bytes=totals.reserved_bytes,
+        peak_reserved_bytes=totals.peak_reserved_bytes,
+        capacity_bytes=one.capacity_bytes or None,
+        expandable_segments=can_expand(one.process.attributes),
+        allocations=totals.allocations,
+        frees=totals.frees,
+        recorded_ns=readings[-1].unix_ns - readings[0].unix_ns if readings else None,
+        holders=holdings(one.holders(By.PEAK)),
+        end_holders=holdings(one.holders(By.IN_USE)),
+        churn=holdings(one.holders(By.ALLOCATED)),
+        ooms=ooms,
+        alarms=tuple(failure_alarms(ooms)),
+        advice=tuple(dict.fromkeys(text for failure in failed for text in advise(failure))),
+        blocks=mode,
+        before_bytes=one.before_bytes,
+        unknown_bytes=one.unknown_bytes,
+        coverage=one.coverage,
+        readings=tuple(MemoryReading(*reading) for reading in readings),
+        growth=tuple(
+            Growth(
+                trend.place.function,
+                trend.place.file,
+                trend.place.line,
+                trend.bytes_per_s,
+                trend.r_squared,
+                trend.readings,
+                full_in_s,
+            )
+            for trend in trends
+        ),
+    )
+
+
+class Calls(NamedTuple):
+    """
+    What is known of calls that allocate and free.
+
+    ``churn`` are those of images of which such calls are an incident; elsewhere they are no news.
+    """
+
+    allocations: Allocations
+    churn: Mapping[ImageKey, Sequence[Churn]]
+    end_unix_ns: int
+
+
+def layer_rows(
+    figures: Iterable[Figures],
+    calls: Calls,
+    failures: FailuresOf,
+    known: frozenset[tuple[int, int, int]],
+) -> Iterator[Memory]:
+    """
+    Yield what the calls of a runtime and of a driver took of devices since they were watched.
+
+    Args:
+        figures: What was counted.
+        calls: What else is known of these calls.
+        failures: The requests that failed.
+        known: Of which devices of which images a framework says so: there, failures are told.
+    """
+    for one in figures:
+        image = key_of(one.process)
+        # Of the runtime first; a program that calls the driver only has no other row.
+        churn = calls.churn.get(image, ())
+        taken = taken_by(one.series)
+        for (device, layer), sums in sorted(taken.items(), key=_runtime_first):
+            key = (*image, device)
+            failed = () if key in known else failures.get(key, ())
+            if layer in _LAYERS:
+                windows = calls.allocations.windows_of((image, device, layer), calls.end_unix_ns)
+                row = _layer_row(one.process, device, _LAYERS[layer], sums, failed)
+                yield with_churn(row._replace(windows=windows), churn)
+                churn = ()
+
+
+def _runtime_first(item: tuple[tuple[int, str], Taken]) -> tuple[bool, int, str]:
+    (device, layer), _ = item
+    return layer != Layer.RUNTIME, device, layer
+
+
+def with_churn(row: Memory, churn: Iterable[Churn]) -> Memory:
+    """Return a row that says which calls cost time, and what to do, each with its number."""
+    ranked = sorted(churn, key=lambda one: (-one.time_ns, one.kind, one.place))[:_MAX_CHURN]
+    alarms, advice = (*row.alarms, *map(_alarm, ranked)), (*row.advice, *map(_advice, ranked))
+    return row._replace(alarms=alarms, advice=tuple(dict.fromkeys(advice)))
+
+
+def _alarm(one: Churn) -> str:
+    mean_ns = one.time_ns / one.calls
+    taken = f", for {format_size(one.size_bytes)}" if one.size_bytes else ""
+    return (
+        f"{count_of(one.calls, 'call')} from {describe_place(one.place)} took "
+        f"{format_duration(one.time_ns)}, {format_duration(mean_ns)} on average and at most "
+        f"{format_duration(one.max_ns)}{taken}: {PHRASES[one.kind].name}."
+    )
+
+
+def _advice(one: Churn) -> str:
+    place = describe_place(one.place)
+    match one.kind:
+        case CauseKind.EMPTY_CACHE:
+            return (
+                f"Do not call torch.cuda.empty_cache() in {place}: {one.frees:,} segments that it gave "
+                "back were soon needed again."
+            )
+        case CauseKind.ALLOCATION_RETRY:
+            return (
+                f"Leave room on the device: {place} found none, and {one.frees:,} cached segments were "
+                "given back. torch.cuda.set_per_process_memory_fraction() keeps others from it."
+            )
+        case _:
+            return (
+                f"Allocate once what {place} allocates {one.calls - one.frees:,} times past the "
+                f"allocator ({format_size(one.size_bytes)} in all), or take it from the allocator."
+            )
+
+
+def _layer_row(
+    process: ProcessImage, device: int, layer: Layer, taken: Taken, failed: Sequence[Failure]
+) -> Memory:
+    ooms = tuple(map(out_of_memory, failed))
+    return _blank(process, max(0, device), layer)._replace(
+        live_bytes=taken.live_bytes,
+        reserved_bytes=taken.live_bytes,
+        allocations=taken.allocations,
+        frees=taken.frees,
+        ooms=ooms,
+        alarms=tuple(failure_alarms(ooms)),
+        advice=tuple(dict.fromkeys(text for failure in failed for text in advise(failure))),
+    )
+
+
+def _blank(process: ProcessImage, device: int, layer: Layer) -> Memory:
+    return Memory(
+        pid=process.pid,
+        device=device,
+        layer=layer,
+        live_bytes=0,
+        peak_bytes=None,
+        peak_unix_ns=None,
+        reserved_bytes=0,
+        peak_reserved_bytes=None,
+        requested_bytes=None,
+        rounding_bytes=None,
+        pending_bytes=None,
+        stuck_bytes=None,
+        whole_free_bytes=None,
+        largest_hole_bytes=None,
+        capacity_bytes=None,
+        expandable_segments=None,
+        segments=None,
+        allocations=0,
+        frees=0,
+        segment_allocations=None,
+        segment_frees=None,
+        recorded_ns=None,
+        pools=(),
+        holders=(),
+        end_holders=(),
+        churn=(),
+        leaks=(),
+        ooms=(),
+        alarms=(),
+        advice=(),
+    )

@@ -1,0 +1,43 @@
+"""What calls took of a device and gave back."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from otel_gpu import wire
+from otel_gpu.enrich.activities import Series
+
+_OF_MEMORY = (wire.FAMILY_ALLOCATE, wire.FAMILY_FREE, wire.FAMILY_UNMAP)
+
+
+class Taken(NamedTuple):
+    """Device memory that successful calls allocated and freed, none of them inside another."""
+
+    allocations: int = 0
+    allocated_bytes: int = 0
+    frees: int = 0
+    freed_bytes: int = 0
+
+    @property
+    def live_bytes(self) -> int:
+        """What is left of it; of what was allocated before the capture more may be freed."""
+        return max(0, self.allocated_bytes - self.freed_bytes)
+
+
+def taken_by(series: Iterable[Series]) -> dict[tuple[int, str], Taken]:
+    """Return what was taken, by device (-1: not known) and by the layer of the calls."""
+    found: dict[tuple[int, str], list[int]] = {}
+    for one in series:
+        api = one.api
+        if api is None or one.key.nested or one.key.status or api.family not in _OF_MEMORY:
+            continue
+        sums = found.setdefault((one.key.device, api.layer_name), [0, 0, 0, 0])
+        at = 0 if api.family == wire.FAMILY_ALLOCATE else 2
+        # Memory that an unmapping frees was released before, which is counted.
+        sums[at] += one.aggregate.counted if api.family != wire.FAMILY_UNMAP else 0
+        sums[at + 1] += one.aggregate.size_bytes
+    return {key: Taken(*sums) for key, sums in found.items() if any(sums)}
+
+
+def sum_taken(taken: Iterable[Taken]) -> Taken:
+    """Return what was taken in all."""
+    return Taken(*map(sum, zip(*taken, strict=True)))

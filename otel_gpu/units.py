@@ -1,0 +1,38 @@
+"""How durations, sizes, shares and counts are written, wherever somebody reads them."""
+
+import math
+
+_DURATIONS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
+_SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
+_THREE_DIGITS = 100
+_ROUNDED_TO_NOTHING = 0.005
+
+
+def format_duration(duration_ns: float) -> str:
+    """Three digits and a unit; nothing for a duration that is not known."""
+    return "" if math.isnan(duration_ns) else _with_unit(duration_ns, _DURATIONS)
+
+
+def format_size(size_bytes: float) -> str:
+    """Three digits and a decimal unit, as in 1.5 GB."""
+    return _with_unit(size_bytes, _SIZES)
+
+
+def format_share(share: float) -> str:
+    """A share of 1 in percent; what is there is never said to be nothing."""
+    if 0 < share < _ROUNDED_TO_NOTHING:
+        return "<1 %"
+    return f"{share * 100:.0f} %"
+
+
+def count_of(count: int, noun: str) -> str:
+    """A count and what of: 1 call, 1,000 calls."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _with_unit(amount: float, units: tuple[tuple[float, str], ...]) -> str:
+    size, unit = next((pair for pair in units if abs(amount) >= pair[0]), units[-1])
+    value = amount / size
+    if abs(value) >= _THREE_DIGITS or size == 1:
+        return f"{value:.0f} {unit}"
+    return f"{value:.3g} {unit}"

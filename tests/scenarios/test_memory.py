@@ -1,0 +1,122 @@
+"""Why requests for memory fail, and what allocators lose time to, against what was done."""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from otel_gpu.demo import memory
+from otel_gpu.demo.scenarios import SCENARIOS
+from tests.scenarios.blame import RUNS, Blame
+from tests.scenarios.truth import InjectedPlace
+
+pytestmark = [pytest.mark.kernel, pytest.mark.alone]
+
+FAILING = [run.__name__.replace("_", "-") for run in memory.FAILING]
+LOSING = [run.__name__.replace("_", "-") for run in memory.LOSING]
+HEALTHY = [run.__name__.replace("_", "-") for run in memory.HEALTHY]
+TOLERANCE = 0.10
+MIB = 1 << 20
+
+
+def row_of(blame: Blame) -> Mapping[str, Any]:
+    """What the allocator of the process holds."""
+    (row,) = (
+        row
+        for row in blame.document["memory"]
+        if (row["pid"], row["layer"]) == (blame.truth.pid, "framework")
+    )
+    found: Mapping[str, Any] = row
+    return found
+
+
+def is_in(where: Mapping[str, Any], place: InjectedPlace) -> bool:
+    """Whether a line of the document is a place of the truth."""
+    is_file = (where["function"], Path(where["file"]).name) == (place.function, place.file)
+    return is_file and place.first_line <= where["line"] <= place.last_line
+
+
+def faults_of_memory(blame: Blame) -> Iterator[str]:
+    """Say in which ways a request that failed is not explained as it should be."""
+    truth, row = blame.truth.memory, row_of(blame)
+    if truth is None:
+        return
+    if row["coverage"] != 1 or row["before_bytes"] or row["unknown_bytes"]:
+        yield f"not all was seen: {row}"
+    if len(row["ooms"]) != 1:
+        yield f"{len(row['ooms'])} requests failed, and not one"
+        return
+    (oom,) = row["ooms"]
+    if oom["cause"] != truth.cause:
+        yield f"{oom['cause']} instead of {truth.cause}"
+    if not is_in(oom, truth.asked):
+        yield f"{oom['function']}:{oom['line']} asked, and not {truth.asked}"
+    by_cause = {"leak": oom["leaks"], "fragmentation": oom["pins"]}
+    blamed = by_cause.get(truth.cause, oom["holders"])
+    if not blamed or not is_in(blamed[0], truth.held):
+        yield f"{blamed[:1]} is blamed, and not {truth.held}"
+    if sum(one["bytes"] for one in oom["holders"]) != oom["live_bytes"]:
+        yield "holders do not sum up to what is in use"
+    worst = blame.document["incidents"][0]
+    if (worst["severity"], worst["causes"][0]["kind"]) != ("high", truth.cause):
+        yield f"{worst['id']} comes first"
+
+
+def faults_of_churn(blame: Blame) -> Iterator[str]:
+    """Say in which ways time in calls that allocate is not explained as it should be."""
+    for loss in blame.truth.losses:
+        found = [
+            one for one in blame.document["incidents"] if one["causes"][0]["kind"] == loss.kind
+        ]
+        if len(found) != 1:
+            yield f"{len(found)} incidents of {loss}"
+            continue
+        (incident,) = found
+        cause = incident["causes"][0]
+        if (incident["severity"], incident["chronic"]) != ("high", True):
+            yield f"{incident['id']} is {incident['severity']}"
+        if abs(cause["time_ns"] - loss.time_ns) > TOLERANCE * loss.time_ns:
+            yield f"{cause['time_ns']} ns instead of {loss.time_ns} ns of {loss.kind}"
+        frames = blame.document["stacks"][cause["stack"]]["frames"]
+        place = loss.place
+        known = (frame for frame in frames if frame.get("file") and frame.get("line"))
+        if place is not None and not any(is_in(frame, place) for frame in known):
+            yield f"{loss.kind} is not in {place}"
+
+
+@pytest.mark.parametrize("run", range(RUNS))
+@pytest.mark.parametrize("name", FAILING)
+def test_why_a_request_failed_is_found(
+    run_scenario: Callable[[str, int], Blame], name: str, run: int
+) -> None:
+    """The cause, who asked, and whose blocks are to blame, with all bytes accounted for."""
+    assert list(faults_of_memory(run_scenario(name, run))) == []
+
+
+@pytest.mark.parametrize("run", range(RUNS))
+@pytest.mark.parametrize("name", LOSING)
+def test_what_calls_that_allocate_lose_is_found(
+    run_scenario: Callable[[str, int], Blame], name: str, run: int
+) -> None:
+    """The kind, how much, and in which line."""
+    assert list(faults_of_churn(run_scenario(name, run))) == []
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_holes_alone_are_no_alarm(run_scenario: Callable[[str], Blame], name: str) -> None:
+    """Of what is free the largest hole is a fiftieth, and nothing is wrong with that."""
+    blame = run_scenario(name)
+    row = row_of(blame)
+
+    assert row["reserved_bytes"] - row["live_bytes"] >= 100 * MIB
+    assert (row["ooms"], row["alarms"], row["advice"], row["growth"]) == ([], [], [], [])
+    severities = {one["severity"] for one in blame.document["incidents"]}
+    assert severities & {"high", "medium"} == set()
+
+
+def test_all_scenarios_of_memory_are_judged() -> None:
+    """None is left out by its name."""
+    named = {name for name, one in SCENARIOS.items() if one.has_allocator}
+
+    assert named == {*FAILING, *LOSING, *HEALTHY}
