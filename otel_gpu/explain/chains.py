@@ -138,6 +138,7 @@ class Effect(NamedTuple):
     """
     What went wrong: a ``slow_call``, ``slow_gap``, ``hung_call``, ``failed_call`` or ``out_of_memory``.
 
+    ``api`` is empty where a framework says that memory ran out.
     ``excess_ns`` is over the series' own median for the same kind and size class.
     ``trace_id`` and ``span_id`` are of the span that shows it; ``stack`` is where in the
     program it was. What ``began_before_capture`` took at least so long.

@@ -61,8 +61,6 @@ from otel_gpu.stacks.frames import Frame
 MAX_FAILURES: Final = 8
 """Requests that failed, the last ones, which are looked into."""
 
-REQUEST: Final = "request for memory"
-"""What failed, where a framework says so and no call does."""
 ANYBODY: Final = ProcessImage(
     0, 0, "snapshot", 0, {"service.name": "snapshot", "service.instance.id": "snapshot"}
 )
@@ -164,7 +162,7 @@ def failure_of(
 
 def failure_chain(failure: Failure, activity: OutOfMemoryActivity) -> Chain:
     """Return the chain of a request that failed: it took no time, and is worse than any that did."""
-    event, api = activity.event, activity.api.name if activity.api else REQUEST
+    event, api = activity.event, activity.api.name if activity.api else ""
     effect = Effect(
         EffectKind.OUT_OF_MEMORY,
         activity.process,
@@ -185,9 +183,7 @@ def recorded_chain(failure: Failure, number: int) -> Chain:
     """Return the chain of a request that failed in a snapshot, which does not say whose it is."""
     name = f"device-{failure.device}-{number}"
     span_ids = ids.incident_ids(ids.NO_SEED, name)
-    effect = Effect(
-        EffectKind.OUT_OF_MEMORY, ANYBODY, REQUEST, 0, "", failure.unix_ns, 0, 0, *span_ids
-    )
+    effect = Effect(EffectKind.OUT_OF_MEMORY, ANYBODY, "", 0, "", failure.unix_ns, 0, 0, *span_ids)
     return _chain(failure, effect, name)
 
 

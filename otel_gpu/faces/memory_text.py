@@ -38,7 +38,9 @@ def memory_sections(row: Memory) -> Iterator[tuple[str, Sequence[RenderableType]
         return
     yield f"Memory of {of}, as its {row.layer} holds it", [draw_table(_SPLIT, _parts(row))]
     if row.peak_bytes and row.holders:
-        yield f"Memory of {of} at its peak: {_peak(row)}", _table(row.holders, row.peak_bytes)
+        # Read now and then: the peak may have been between two readings.
+        held = min(row.peak_bytes, sum(one.size_bytes for one in row.holders))
+        yield f"Memory of {of} at its peak: {_peak(row)}", _table(row.holders, held)
     if row.end_holders:
         yield f"Memory of {of} in the end", _table(row.end_holders, row.live_bytes)
     if row.leaks:

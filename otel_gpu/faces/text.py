@@ -173,9 +173,11 @@ def _incident(number: int, incident: Incident, origin_unix_ns: int) -> Iterator[
     chronic = ", chronic" if incident.chronic else ""
     effects = f" in {count_of(count, 'effect')}" if count else ""
     lost = f"{format_duration(incident.lost_ns)} lost by {', '.join(processes)}"
+    failures = [chain.failure for chain in incident.chains if chain.failure is not None]
+    if failures:
+        lost = f"memory ran out in {', '.join(processes)}"
     yield line.append(f" {lost}{chronic}{effects}, {when}")
     effect = worst.effect if worst else None
-    failures = [chain.failure for chain in incident.chains if chain.failure is not None]
     if failures:
         # It took no time: what was asked for, and what there was, says more.
         yield Text(f"   {plain(request_of(failures[-1]))}")

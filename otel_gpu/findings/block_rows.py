@@ -13,7 +13,7 @@ from otel_gpu.findings.device_memory import Growth, Memory, MemoryReading
 from otel_gpu.findings.memory_rows import failure_alarms, holdings, out_of_memory
 from otel_gpu.findings.phrases import PHRASES
 from otel_gpu.findings.words import count_of, describe_place, format_duration, format_size
-from otel_gpu.ledger.allocations import Allocations
+from otel_gpu.ledger.allocations import AllocationKey, Allocations
 from otel_gpu.ledger.balance import Taken, taken_by
 from otel_gpu.ledger.blocks import By, DeviceBlocks
 from otel_gpu.ledger.ledger import Figures
@@ -23,6 +23,8 @@ FailuresOf = Mapping[tuple[int, int, int], Sequence[Failure]]
 """By pid and beginning of a process image, and the number of a device."""
 
 _MAX_CHURN = 8
+# A peak that is this much larger than all that was read of it is not theirs.
+_NEARLY = 1.02
 _NOTHING = MemoryTotals(*[0] * len(MemoryTotals._fields))
 _LAYERS: Mapping[str, Layer] = {"runtime": Layer.RUNTIME, "driver": Layer.DRIVER}
 
@@ -42,6 +44,24 @@ def block_rows(
         failed = failures.get((*key_of(one.process), one.number), ())
         if one.totals is not None or failed:
             yield _row(one, failed, mode)
+
+
+def block_notes(devices: Iterable[DeviceBlocks]) -> Iterator[str]:
+    """Yield what is not known of what frameworks hold."""
+    for one in devices:
+        of, totals, peak = f"device {one.number} of process {one.process.pid}", one.totals, one.peak
+        if totals is None:
+            continue
+        if peak is not None and totals.peak_allocated_bytes > peak.live_bytes * _NEARLY:
+            yield (
+                f"Memory of {of}: its peak of {format_size(totals.peak_allocated_bytes)} was between two "
+                f"readings. Who held it is told of the reading with {format_size(peak.live_bytes)} in use."
+            )
+        if totals.unequal:
+            yield (
+                f"Memory of {of}: {totals.unequal:,} reports of its allocator did not agree with what "
+                "was seen until then: some blocks were missed."
+            )
 
 
 def _row(one: DeviceBlocks, failed: Sequence[Failure], mode: str | None) -> Memory:
@@ -121,10 +141,23 @@ def layer_rows(
             key = (*image, device)
             failed = () if key in known else failures.get(key, ())
             if layer in _LAYERS:
-                windows = calls.allocations.windows_of((image, device, layer), calls.end_unix_ns)
+                name = (image, device, layer)
                 row = _layer_row(one.process, device, _LAYERS[layer], sums, failed)
-                yield with_churn(row._replace(windows=windows), churn)
+                row = _over_time(row, name, calls)
+                yield with_churn(row, churn)
                 churn = ()
+
+
+def _over_time(row: Memory, name: AllocationKey, calls: Calls) -> Memory:
+    readings = calls.allocations.readings_of(name)
+    most = max(readings, key=lambda one: one.live_bytes, default=None)
+    return row._replace(
+        # Of what is read once a second: the most may have been more.
+        peak_bytes=most.live_bytes if most else None,
+        peak_unix_ns=most.unix_ns if most else None,
+        readings=tuple(MemoryReading(*one) for one in readings),
+        windows=calls.allocations.windows_of(name, calls.end_unix_ns),
+    )
 
 
 def _runtime_first(item: tuple[tuple[int, str], Taken]) -> tuple[bool, int, str]:

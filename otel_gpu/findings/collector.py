@@ -25,7 +25,7 @@ from otel_gpu.explain.out_of_memory import ANYBODY, MAX_FAILURES
 from otel_gpu.explain.places import Places
 from otel_gpu.explain.time_tree import resources_of
 from otel_gpu.explain.verdicts import find_verdicts
-from otel_gpu.findings.block_rows import Calls, block_rows, layer_rows
+from otel_gpu.findings.block_rows import Calls, block_notes, block_rows, layer_rows
 from otel_gpu.findings.causes import walk
 from otel_gpu.findings.counts import api_rows, balances, off_cpu_rows
 from otel_gpu.findings.crowd import Crowd
@@ -216,7 +216,8 @@ class Collector:
             for process in incident.processes
         }
         calls = Calls(self._allocations, churn, end_unix_ns)
-        return (*rows, *blocks, *layer_rows(of_calls, calls, self._failures, known)), notes
+        layers = layer_rows(of_calls, calls, self._failures, known)
+        return (*rows, *blocks, *layers), (*notes, *block_notes(devices))
 
     def _observe_capture(self, activity: CaptureActivity) -> None:
         settings = activity.info.get("settings")

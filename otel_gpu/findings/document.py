@@ -291,6 +291,8 @@ class Document(NamedTuple):
             blames=tuple(filter(is_its, self.blames)),
             off_cpu=tuple(filter(is_its, self.off_cpu)),
             slots=tuple(slot for slot in self.slots if slot.process is process),
+            # What a snapshot holds is of nobody that is known.
+            memory=tuple(row for row in self.memory if row.pid in (None, process.pid)),
         )
 
 

@@ -259,7 +259,7 @@ ONE_EFFECT: Mapping[str, str] = {
     EffectKind.SLOW_GAP: "a slow gap before ",
     EffectKind.HUNG_CALL: "a hanging ",
     EffectKind.FAILED_CALL: "a failed ",
-    EffectKind.OUT_OF_MEMORY: "a failed ",
+    EffectKind.OUT_OF_MEMORY: "a failed request for memory ",
 }
 """What a single effect is called, before the name of its call."""
 

@@ -203,7 +203,8 @@ def plain(sentence: Sentence) -> str:
 
 def effect_parts(effect: Effect) -> Sentence:
     """What went wrong with which call or gap."""
-    return describe_fault(effect), " ", Code(effect.api)
+    said = describe_fault(effect)
+    return (said, " ", Code(effect.api)) if effect.api else (said,)
 
 
 def _effects(incident: Incident) -> Iterator[Part]:

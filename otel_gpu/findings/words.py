@@ -46,7 +46,7 @@ _EFFECTS: Mapping[str, str] = {
     EffectKind.SLOW_GAP: "slow gap before",
     EffectKind.HUNG_CALL: "hung in",
     EffectKind.FAILED_CALL: "failed",
-    EffectKind.OUT_OF_MEMORY: "failed",
+    EffectKind.OUT_OF_MEMORY: "failed request for memory",
 }
 _SHORT = 32
 _CONTAINER_ID = 12
@@ -105,7 +105,7 @@ def describe_fault(effect: Effect) -> str:
 
 def describe_kind(effect: Effect) -> str:
     """What went wrong with which call or gap."""
-    return f"{describe_fault(effect)} {printable(effect.api)}"
+    return f"{describe_fault(effect)} {printable(effect.api)}".rstrip()
 
 
 def thread_number(thread: Culprit) -> str:

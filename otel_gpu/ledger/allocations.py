@@ -5,6 +5,7 @@ from typing import Final, NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import ImageKey, key_of
+from otel_gpu.ledger.blocks import MAX_READINGS, Reading, halve
 from otel_gpu.ledger.differences import aggregate_since
 from otel_gpu.ledger.ledger import Growth
 
@@ -32,6 +33,8 @@ class AllocationWindow(NamedTuple):
     frees: int
 
 
+_OF_MEMORY = (wire.FAMILY_ALLOCATE, wire.FAMILY_FREE, wire.FAMILY_UNMAP)
+
 AllocationKey = tuple[ImageKey, int, str]
 """A process image, the number of a device (-1: not known) and the layer of the calls."""
 
@@ -57,6 +60,7 @@ class Allocations:
         self.origin_unix_ns = 0
         self.width_ns = WINDOW_NS
         self._sums: dict[AllocationKey, dict[int, _Sums]] = {}
+        self._readings: dict[AllocationKey, list[Reading]] = {}
 
     def follow(self, growth: Growth, middles_ns: Sequence[float]) -> None:
         """
@@ -69,24 +73,42 @@ class Allocations:
         _, key, api, _, now = growth.series
         if api is None or key.nested or key.status:
             return
-        if api.family not in (wire.FAMILY_ALLOCATE, wire.FAMILY_FREE):
+        if api.family not in _OF_MEMORY:
             return
         added = now if growth.before is None else aggregate_since(now, growth.before, middles_ns)
         sums = _Sums()
         if api.family == wire.FAMILY_FREE:
             sums.frees = added.counted
-        else:
+        elif api.family == wire.FAMILY_ALLOCATE:
             sums.calls, sums.time_ns = added.counted, added.sum
             sums.max_ns, sums.size_bytes = added.max, added.size_bytes
         name = (key_of(growth.series.process), key.device, api.layer_name)
         if name not in self._sums and len(self._sums) >= MAX_SERIES:
             return
+        is_taken = api.family == wire.FAMILY_ALLOCATE
+        self._read(name, growth.unix_ns, added.size_bytes if is_taken else -added.size_bytes)
         # It was called before the moment of the reading.
         offset_ns = max(0, growth.unix_ns - 1 - self.origin_unix_ns)
         while offset_ns // self.width_ns >= MAX_WINDOWS:
             self._double()
         windows = self._sums.setdefault(name, {})
         windows.setdefault(offset_ns // self.width_ns, _Sums()).add(sums)
+
+    def readings_of(self, name: AllocationKey) -> tuple[Reading, ...]:
+        """Return what was in use when, of what was allocated since it was watched."""
+        return tuple(
+            one._replace(live_bytes=max(0, one.live_bytes), reserved_bytes=max(0, one.live_bytes))
+            for one in self._readings.get(name, ())
+        )
+
+    def _read(self, name: AllocationKey, unix_ns: int, added_bytes: int) -> None:
+        readings = self._readings.setdefault(name, [])
+        live_bytes = readings[-1].live_bytes if readings else 0
+        if readings and readings[-1].unix_ns == unix_ns:
+            readings.pop()
+        readings.append(Reading(unix_ns, live_bytes + added_bytes, 0))
+        if len(readings) > MAX_READINGS:
+            self._readings[name] = list(halve(readings))
 
     def windows_of(self, name: AllocationKey, end_unix_ns: int) -> tuple[AllocationWindow, ...]:
         """Return the windows in which anything was called, up to the end of the last one."""

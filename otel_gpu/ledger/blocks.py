@@ -138,7 +138,7 @@ class DeviceBlocks:
                 self.readings.pop()
             self.readings.append(reading)
             if len(self.readings) > MAX_READINGS:
-                self.readings = list(_halve(self.readings))
+                self.readings = list(halve(self.readings))
 
     def finish_reading(self) -> None:
         """Take in that nothing more of the last reading follows."""
@@ -259,7 +259,8 @@ class DeviceBlocks:
         return self.totals.allocated_bytes, self.before_bytes
 
 
-def _halve(readings: list[Reading]) -> Iterator[Reading]:
+def halve(readings: list[Reading]) -> Iterator[Reading]:
+    """Yield half of some readings, of two the one with more in use, and the last one as it is."""
     *older, last = readings
     for number in range(0, len(older), 2):
         yield max(older[number : number + 2], key=lambda one: one.live_bytes)

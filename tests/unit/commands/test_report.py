@@ -19,6 +19,13 @@ SVG = ("xmlns", "class", "viewbox", "role", "aria-label", "font-family", "font-s
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "demo.otelgpu"
 # What is the matter with each scenario, in the words of a page; numbers of threads are left out.
 HEADINGS = {
+    "memory-leak": "More and more memory was held from step to step",
+    "memory-fragmentation": "Enough memory was free, in holes that were too small",
+    "memory-exhaustion": "The program needed more memory than there is",
+    "device-shared": "Others held the memory of the device",
+    "empty-cache": "The allocator's cache was given back, and taken from the device again",
+    "allocator-bypass": "Device memory was allocated past the framework's allocator",
+    "healthy-memory": "Nothing went wrong: no call was far slower than usual, hung or failed",
     "clean": "Nothing went wrong: no call was far slower than usual, hung or failed",
     "preemption": "hog took its CPU away",
     "late-wakeup": "It was ready to run, and hog had the CPU",

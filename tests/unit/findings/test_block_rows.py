@@ -129,6 +129,7 @@ def test_the_text_says_what_failed_and_what_to_do():
     assert "Let go of what train.py:61 remember allocates" in text
     assert "trainer (42) ran out of memory" not in text
     assert "train.py:40 step asked for 67.1 MB of device 0; the device had 2.1 MB free" in text
+    assert "memory ran out in trainer (42) in 1 effect" in text
     assert "train.py:61 remember: 8.39 MB more in each second" in text
 
 
@@ -150,7 +151,26 @@ def test_what_runtime_and_driver_gave_is_rows_of_their_own():
         ("runtime", 400 * MIB, 3),
         ("driver", 5 * MIB, 1),
     ]
-    assert all(row.peak_bytes is None for row in made.memory[1:])
+    assert [row.peak_bytes for row in made.memory[1:]] == [400 * MIB, 5 * MIB]
+
+
+def test_what_calls_took_is_read_over_time():
+    """Frees are taken off; the most of all readings is the peak that is known."""
+    made = document(
+        *(
+            snapshot(
+                at,
+                calls(TRAINER, "cudaMalloc", [MS] * at, size_bytes=at * 10 * MIB),
+                calls(TRAINER, "cudaFree", [MS] * freed, size_bytes=freed * 10 * MIB),
+            )
+            for at, freed in ((1, 1), (5, 1), (6, 6))
+        )
+    )
+    (row,) = made.memory
+
+    readings = [(one.unix_ns - T0, one.live_bytes) for one in row.readings]
+    assert readings == [(SECOND, 0), (5 * SECOND, 40 * MIB), (6 * SECOND, 0)]
+    assert (row.peak_bytes, row.live_bytes) == (40 * MIB, 0)
 
 
 def test_calls_that_allocate_are_told_in_windows_of_thirty_seconds():
@@ -216,6 +236,31 @@ def test_a_window_and_a_choice_of_processes_hold_for_memory_too():
     )
     assert row.live_bytes == (20 * 8 + 2 * 50) * MIB
     assert document(*leaking(), pids=[7]).memory == ()
+
+
+def test_the_part_of_a_process_has_its_own_memory():
+    """The rows of others are not told again with each."""
+    other = image(43, name="server")
+    made = document(
+        blocks(TRAINER, 1, totals(MIB)),
+        blocks(other, 1, totals(MIB)),
+        snapshot(1, calls(TRAINER, "cudaMalloc", [MS]), calls(other, "cudaMalloc", [MS])),
+    )
+    part = made.of_process(other)
+
+    assert {row.pid for row in made.memory} == {42, 43}
+    assert [(row.pid, row.layer) for row in part.memory] == [(43, "framework"), (43, "runtime")]
+
+
+def test_what_is_not_known_of_a_peak_is_said():
+    """Readings are made now and then; what lay between two of them has no holders."""
+    said = totals(50 * MIB, peak_allocated_bytes=90 * MIB, unequal=3, allocations=70, frees=30)
+    made = document(blocks(TRAINER, 1, said, [(1, holder(50 * MIB), STEP)]))
+    notes = [note for note in made.notes if note.startswith("Memory of device 0 of process 42")]
+
+    assert made.memory[0].peak_bytes == 90 * MIB
+    assert "94.4 MB was between two readings" in notes[0]
+    assert "3 reports" in notes[1]
 
 
 def test_a_healthy_program_raises_nothing():

@@ -317,6 +317,42 @@ def test_holes_of_another_stream_or_pool_do_not_help(rows):
     assert (failed.cause, failed.hole_bytes, failed.elsewhere_bytes) == ("exhausted", 0, 80 * MIB)
 
 
+def test_a_private_pool_is_judged_by_its_own_holes(rows):
+    """Where the snapshot says which pool was asked, what is free for others is elsewhere."""
+    own = [
+        one
+        | {"segment_pool_id": (0, 2), "address": one["address"] + B}
+        | {"blocks": [part | {"address": part["address"] + B} for part in one["blocks"]]}
+        for one in holed(5)
+    ]
+    failed = oom(30 * MIB, MIB, 9, MODEL)
+
+    (asked,) = rows(snapshot([*holed(5), *own], [failed | {"pool_id": (0, 2)}]))[0].ooms
+    assert (asked.cause, asked.hole_bytes, asked.elsewhere_bytes) == (
+        "fragmentation",
+        40 * MIB,
+        40 * MIB,
+    )
+    (shared,) = rows(snapshot(own, [failed | {"pool_id": (0, 0)}]))[0].ooms
+    assert (shared.cause, shared.hole_bytes) == ("exhausted", 0)
+    (other,) = rows(snapshot(own, [failed | {"pool_id": (0, 3)}]))[0].ooms
+    assert (other.cause, other.elsewhere_bytes) == ("exhausted", 40 * MIB)
+
+
+def test_a_request_that_failed_is_an_incident(tmp_path):
+    """Of high severity, with the advice of its row; a snapshot does not say whose process it was."""
+    made = snapshot(holed(), [oom(50 * MIB, 2 * MIB, 9, MODEL)])
+
+    document = explain(write(tmp_path / "snapshot.pickle", made))
+
+    (incident,) = document.incidents
+    assert (incident.severity, incident.causes[0].kind) == ("high", "fragmentation")
+    assert incident.advice == document.memory[0].advice
+    assert document.processes == ()
+    (chain,) = json_form.make_document(document)["chains"]
+    assert chain["failure"]["asked_bytes"] == 50 * MIB
+
+
 def test_exhaustion_names_who_holds_the_most(rows):
     """Nothing is free: less has to be used, and where most is."""
     made = [
