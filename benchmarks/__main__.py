@@ -27,6 +27,7 @@ NAMES = (
     "unwinding",
     "stacks",
     "on_cpu",
+    "blocks",
 )
 
 

@@ -414,11 +414,12 @@ static __noinline struct device_memory *meet_device(const struct device_key *key
 {
 	struct process *process = find_process(key->pid);
 	struct device_memory memory = {
-		.totals.before_bytes = before_bytes,
 		.is_inherited = before_bytes && process && process->flags & PROCESS_FORKED,
 		.until_sample_bytes = next_interval(settings.sample_bytes),
 	};
 
+	if (!memory.is_inherited)
+		memory.totals.before_bytes = before_bytes;
 	bpf_map_update_elem(&device_memories, key, &memory, BPF_NOEXIST);
 	return bpf_map_lookup_elem(&device_memories, key);
 }

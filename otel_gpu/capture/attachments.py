@@ -53,6 +53,10 @@ class _File:
     links: list[Link] = field(default_factory=list)
     users: set[int] = field(default_factory=set)
     unused_since_s: float | None = None
+    # Of a library to which blocks are reported: itself, where the function is, and the probe.
+    report_fd: int = -1
+    report_offsets: list[int] = field(default_factory=list)
+    report_links: list[Link] = field(default_factory=list)
 
 
 class Attachments:
@@ -93,6 +97,19 @@ class Attachments:
                 yield from self._attach(mapped, known)
             known.users.add(pid)
 
+    def reporters(self) -> dict[FileId, set[int]]:
+        """Return the processes that may report blocks, by the library that they report them to."""
+        return {key: file.users for key, file in self._files.items() if file.report_offsets}
+
+    def see_reports(self, library: FileId) -> None:
+        """See the blocks that are reported to a library from now on."""
+        self._see_reports(self._files[library])
+
+    def ignore_reports(self, library: FileId) -> None:
+        """Have blocks be reported to a library at no cost, and unseen."""
+        self._programs.bpf.detach(self._files[library].report_links)
+        self._files[library].report_links = []
+
     def cuda_users(self) -> set[int]:
         """Return the processes that map a file with CUDA probes."""
         return {pid for file in self._files.values() if file.is_cuda for pid in file.users}
@@ -127,7 +144,9 @@ class Attachments:
             elif file.unused_since_s is None:
                 file.unused_since_s = now_s
             elif now_s - file.unused_since_s >= UNUSED_LIMIT_S:
-                self._programs.bpf.detach(file.links)
+                self._programs.bpf.detach([*file.links, *file.report_links])
+                if file.report_fd >= 0:
+                    os.close(file.report_fd)
                 del self._files[key]
                 detached = True
         if detached:
@@ -148,7 +167,7 @@ class Attachments:
                 if mapped.is_c_library:
                     self._attach_forks(symbols, path, file)
                 if mapped.is_allocator:
-                    self._attach_reports(symbols, path, file)
+                    self._attach_reports(symbols, fd, file)
                 yield from self._attach_calls(symbols, path, mapped, file)
             except (ValueError, OSError, BpfError) as error:
                 _logger.warning("%s of process %d: %s", mapped.path, mapped.pid, error)
@@ -168,10 +187,21 @@ class Attachments:
             ENTER_FORK, path, [(offset, 0) for offset in sorted(offsets)]
         )
 
-    def _attach_reports(self, symbols: ElfSymbols, path: str, file: _File) -> None:
-        for name, offset in symbols.functions:
-            if program := _REPORTS.get(name):
-                file.links += self._programs.bpf.attach_uprobes(program, path, [(offset, 0)])
+    def _attach_reports(self, symbols: ElfSymbols, fd: int, file: _File) -> None:
+        found = {name: offset for name, offset in symbols.functions if name in _REPORTS}
+        failures = [(found[name], 0) for name in found if _REPORTS[name] == REPORT_OUT_OF_MEMORY]
+        file.links += self._programs.bpf.attach_uprobes(
+            REPORT_OUT_OF_MEMORY, f"/proc/self/fd/{fd}", failures
+        )
+        file.report_offsets = [found[name] for name in found if _REPORTS[name] == REPORT_BLOCK]
+        if file.report_offsets:
+            file.report_fd = os.dup(fd)
+            self._see_reports(file)
+
+    def _see_reports(self, file: _File) -> None:
+        places = [(offset, 0) for offset in file.report_offsets]
+        path = f"/proc/self/fd/{file.report_fd}"
+        file.report_links = self._programs.bpf.attach_uprobes(REPORT_BLOCK, path, places)
 
     def _attach_calls(
         self, symbols: ElfSymbols, path: str, mapped: MappedFile, file: _File

@@ -6,7 +6,7 @@ apart by the kernel side until that is done, so the map is as it was at the fail
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 from otel_gpu import wire
@@ -27,7 +27,6 @@ _TRIES: Final = 5
 _U64: Final = (1 << 64) - 1
 _LAYERS: Final = (wire.LAYER_RUNTIME, wire.LAYER_DRIVER)
 _TOTALS: Final = slice(0, wire.MEMORY_TOTALS.size)
-_LAST: Final = slice(0, 8)  # last_ktime_ns
 _HOLDER: Final = slice(0, wire.HOLDER.size)
 _LIVE_BLOCKS: Final = wire.HOLDER.fields.index("live_blocks")
 _STACK: Final = wire.HOLDER_KEY.fields.index("stack")
@@ -64,13 +63,16 @@ class Blocks:
         self.maps: tuple[BpfMap, ...] = (self._blocks, self._freed)
 
     def read_totals(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yield each device of each image that a framework reported on, as ``MEMORY_TOTALS``."""
+        """
+        Yield each device of each image that a framework reported on, as ``MEMORY_TOTALS``.
+
+        All are 0 where only what an image inherited was reported.
+        """
         for key, read in self._devices.entries():
             # It may be read in the middle of a report.
             again = (self._devices.lookup(key) or read for _ in range(_TRIES))
             value = next(filter(_adds_up, itertools.chain([read], again)), read)
-            if any(value[_LAST]):
-                yield key, value[_TOTALS]
+            yield key, value[_TOTALS]
 
     def forget_totals(self, key: bytes) -> None:
         """Free a device of an image that ended."""
@@ -85,6 +87,13 @@ class Blocks:
     def forget_holder(self, key: bytes) -> None:
         """Free a holder of an image that ended, or that will hold nothing any more."""
         self._holders.delete(key)
+
+    def forget_blocks(self, images: Collection[tuple[int, int]]) -> None:
+        """Forget all blocks of images, as (pid, image_ktime_ns)."""
+        for key, _ in list(self._blocks.entries()):
+            image_ktime_ns, _, pid, _ = wire.BLOCK_KEY.unpack(key)
+            if (pid, image_ktime_ns) in images:
+                self._blocks.delete(key)
 
     def break_chain(self, image: tuple[int, int], stack: int) -> None:
         """Say that a key made of frame pointers, of an image as (pid, image_ktime_ns), is of several stacks."""

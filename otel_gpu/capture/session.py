@@ -219,6 +219,7 @@ class Session:
         schedule.every(_CLOCK_INTERVAL_S, "clock", self._sample_clock)
         schedule.every(_DROP_INTERVAL_S, "stacks", self._user_stacks.drop_ended)
         schedule.every(_TICKS_INTERVAL_S, "on_cpu", self._adjust_sampling)
+        schedule.every(_TICKS_INTERVAL_S, "blocks", self._adjust_blocks)
         schedule.every(_POLL_S, "looks", self._look)
         schedule.every(_POLL_S, "introductions", self._watchlist.introduce_some)
         schedule.every(_POLL_S, "culprits", self._snapshots.culprits.introduce_some)
@@ -227,6 +228,13 @@ class Session:
     def _adjust_sampling(self) -> None:
         with self._faults.at("on_cpu"):
             self._on_cpu.adjust(is_watching=bool(self._watchlist.images))
+
+    def _adjust_blocks(self) -> Iterator[bytes]:
+        windows = self._watchlist.block_windows
+        for images in windows.adjust(self._watchlist.images):
+            # What came from the last window comes first.
+            yield from self._snapshots.memory()
+            yield from self._snapshots.forget_holders(images)
 
     @contextlib.contextmanager
     def _poller(self) -> Iterator[select.epoll]:
@@ -395,6 +403,7 @@ class Session:
                 "cpu_ns": time.process_time_ns(),
                 "rss_bytes": resident_bytes(),
                 "stacks": {**self._user_stacks.counts, **self._early_calls.counts},
+                "blocks": self._watchlist.block_windows.counts,
                 **self._status(),
                 **self._faults.status(),
             },

@@ -31,6 +31,7 @@ _TIMES_STACK = wire.TIMES_KEY.fields.index("kernel_stack")
 _TIMES_END_STACK = wire.TIMES_KEY.fields.index("end_kernel_stack")
 _TIMES_RESOURCE = wire.TIMES_KEY.fields.index("resource")
 _TIMES_WHO = wire.TIMES_KEY.fields.index("who_pid")
+_NO_TOTALS = bytes(wire.MEMORY_TOTALS.size)
 # Of those of holders: image_ktime_ns, stack, pid.
 _HOLDER_IMAGE = struct.Struct("<QQI")
 _ENDED_NS = wire.TIMES.fields.index("ended_ns")
@@ -139,11 +140,20 @@ class Snapshots:
 
     def _pack_memory(self, totals: list[Entry], holders: list[Entry]) -> Iterator[bytes]:
         ktime_ns = time.monotonic_ns()
-        yield from memory_records(wire.RECORD_MEMORY, ktime_ns, totals)
+        reported = [entry for entry in totals if entry[1] != _NO_TOTALS]
+        yield from memory_records(wire.RECORD_MEMORY, ktime_ns, reported)
         yield from memory_records(wire.RECORD_HOLDERS, ktime_ns, holders)
         for key, holder in holders:
             if is_over(key, holder):
                 self._holders.drop(key)
+
+    def forget_holders(self, images: Collection[tuple[int, int]]) -> Iterator[bytes]:
+        """Yield that nobody holds anything in these images, as what is known of it is old."""
+        gone = self._holders.last(images)
+        self._programs.blocks.forget_blocks(images)
+        nothing = bytes(wire.HOLDER.size)
+        entries = [(key, nothing) for key, _ in gone]
+        yield from memory_records(wire.RECORD_HOLDERS, time.monotonic_ns(), entries)
 
     def memory_map(self, record: bytes) -> Iterator[bytes]:
         """Yield what was where when a request failed, of which this is the OUT_OF_MEMORY record."""

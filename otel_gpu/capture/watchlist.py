@@ -15,6 +15,7 @@ from pathlib import Path
 
 from otel_gpu import wire
 from otel_gpu.capture.attachments import Attachments
+from otel_gpu.capture.block_windows import BlockWindows
 from otel_gpu.capture.early_calls import EarlyCalls
 from otel_gpu.capture.headers import header_of
 from otel_gpu.capture.interpreters import Interpreters
@@ -50,6 +51,9 @@ class Watchlist:
         cgroup: A cgroup whose processes to watch, also later ones.
         watch_all: Watch whatever maps a CUDA library.
         early_calls: Learns of processes that have lived before they were watched.
+
+    Attributes:
+        block_windows: When reports of blocks are seen.
     """
 
     def __init__(
@@ -72,6 +76,7 @@ class Watchlist:
         self._early_calls = early_calls
         self._flags = process_flags(config)
         self._attachments = Attachments(programs)
+        self.block_windows = BlockWindows(programs.blocks, self._attachments, config)
         self._interpreters = Interpreters(programs)
         self._introductions = Introductions(programs)
         self._leftovers = Leftovers(programs)

@@ -70,6 +70,7 @@ _SHAPES: Mapping[int, Mapping[str, Any]] = {
         "rejected": (Mapping, int),
         "dropped": (Mapping, int),
         "stacks": (Mapping, int),
+        "blocks": (Mapping, int),
         "errors": (Mapping, int),
         "skipped": (Mapping, int),
         "off": (Mapping, int),
@@ -227,7 +228,7 @@ def _check_type(value: object, expected: Any, where: str) -> None:  # noqa: ANN4
 
 def _check_counts(body: Mapping[str, Any]) -> None:
     numbers = [body.get("cpu_ns", 0), body.get("rss_bytes", 0)]
-    for name in ("rejected", "dropped", "stacks", "errors", "skipped", "off"):
+    for name in ("rejected", "dropped", "stacks", "blocks", "errors", "skipped", "off"):
         numbers += body.get(name, {}).values()
     if not all(0 <= number <= _INT64_MAX for number in numbers):
         raise TypeError("body counts what cannot be counted")

@@ -46,8 +46,21 @@ def block_rows(
             yield _row(one, failed, mode)
 
 
-def block_notes(devices: Iterable[DeviceBlocks]) -> Iterator[str]:
-    """Yield what is not known of what frameworks hold."""
+def block_notes(devices: Iterable[DeviceBlocks], pauses: Mapping[str, int]) -> Iterator[str]:
+    """
+    Yield what is not known of what frameworks hold.
+
+    Args:
+        devices: What they hold.
+        pauses: How often blocks were not followed, and for how long; see ``capture.block_windows``.
+    """
+    if count := pauses.get("pauses", 0):
+        length = format_duration(pauses.get("paused_ms", 0) * 1e6)
+        yield (
+            f"More blocks were handed out than memory.blocks_per_second allows: {count_of(count, 'time')} "
+            f"they were not followed for a while, {length} in all. How much is in use is right; who holds "
+            "it is known of what was allocated since the last of these."
+        )
     for one in devices:
         of, totals, peak = f"device {one.number} of process {one.process.pid}", one.totals, one.peak
         if totals is None:
@@ -168,8 +181,12 @@ def _runtime_first(item: tuple[tuple[int, str], Taken]) -> tuple[bool, int, str]
 def with_churn(row: Memory, churn: Iterable[Churn]) -> Memory:
     """Return a row that says which calls cost time, and what to do, each with its number."""
     ranked = sorted(churn, key=lambda one: (-one.time_ns, one.kind, one.place))[:_MAX_CHURN]
-    alarms, advice = (*row.alarms, *map(_alarm, ranked)), (*row.advice, *map(_advice, ranked))
-    return row._replace(alarms=alarms, advice=tuple(dict.fromkeys(advice)))
+    # What a line frees past the allocator, another one allocated: that one is to change.
+    helped = [
+        one for one in ranked if one.kind != CauseKind.ALLOCATOR_BYPASS or one.calls > one.frees
+    ]
+    advice = dict.fromkeys([*row.advice, *map(_advice, helped)])
+    return row._replace(alarms=(*row.alarms, *map(_alarm, ranked)), advice=tuple(advice))
 
 
 def _alarm(one: Churn) -> str:

@@ -217,7 +217,8 @@ class Collector:
         }
         calls = Calls(self._allocations, churn, end_unix_ns)
         layers = layer_rows(of_calls, calls, self._failures, known)
-        return (*rows, *blocks, *layers), (*notes, *block_notes(devices))
+        pauses = self._agent.status.get("blocks", {})
+        return (*rows, *blocks, *layers), (*notes, *block_notes(devices, pauses))
 
     def _observe_capture(self, activity: CaptureActivity) -> None:
         settings = activity.info.get("settings")

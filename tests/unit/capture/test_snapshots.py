@@ -172,3 +172,14 @@ def test_holders_of_an_image_that_ended_are_sent_and_freed(programs, snapshots):
 
     assert wire.MEMORY_RECORD.named(sent)["count"] == 1
     assert list(programs.blocks.holders) == [holder(7, 2, LIVING)[0]]
+
+
+def test_what_only_frees_what_it_inherited_is_not_sent_but_freed(programs, snapshots):
+    """A child whose parent has memory: its totals are 0."""
+    pid, ktime_ns = GONE
+    key = wire.DEVICE_KEY.build(image_ktime_ns=ktime_ns, pid=pid)
+    programs.blocks.totals[key] = bytes(wire.MEMORY_TOTALS.size)
+
+    assert list(snapshots.memory()) == []
+    assert list(snapshots.last_memory([GONE])) == []
+    assert programs.blocks.totals == {}

@@ -22,6 +22,7 @@ class Programs:
     def __init__(self, images):
         self.images = images
         self.followed = []
+        self.blocks = None
 
     def watched(self, pid):
         return self.images.get(pid, 0)

@@ -704,12 +704,13 @@ def test_the_agent_says_what_it_lost_and_cost(sink):
     assert lost[("exit_inside_call",)] == 0
     assert (lost[("sample",)], lost[("python_frames",)]) == (2, 1)
     assert lost[("cpu_sample",)] == 7
-    assert len(lost) == 21
+    assert len(lost) == 22
     assert collected.values("otel_gpu.cpu_samples.taken", "otel-gpu") == {(): 50}
     assert collected.values("otel_gpu.cpu_samples.withheld", "otel-gpu") == {("budget",): 8}
     assert collected.values("otel_gpu.stacks.taken", "otel-gpu") == {(): 40}
     assert collected.values("otel_gpu.times.folded", "otel-gpu") == {(): 8}
-    assert collected.values("otel_gpu.stacks.withheld", "otel-gpu") == {("rate",): 6}
+    withheld = collected.values("otel_gpu.stacks.withheld", "otel-gpu")
+    assert withheld == {("rate",): 6, ("block_rate",): 0}
     assert collected.values("otel_gpu.stacks.resolved", "otel-gpu") == {(True,): 26, (False,): 4}
     assert collected.values("otel_gpu.stacks.distinct", "otel-gpu") == {(): 7}
     assert collected.values("otel_gpu.stacks.dropped", "otel-gpu") == {

@@ -30,6 +30,7 @@ from tests.activities import (
     line_stack,
     out_of_memory,
     snapshot,
+    status,
     thread_time,
     times,
     totals,
@@ -225,6 +226,31 @@ def test_calls_that_cost_time_are_alarms_with_their_numbers():
     assert "empty_cache() in train.py:74 step: 50 segments that it gave back" in advice
 
 
+def test_what_is_freed_past_the_allocator_has_no_advice_of_its_own():
+    """The line that allocates is the one to change."""
+    lines = (("cudaMalloc", line_stack(74)), ("cudaFree", line_stack(75)))
+    made = document(
+        blocks(TRAINER, 0.5, totals(64 * MIB)),
+        times(1, thread_time(TRAINER, wire.STATE_ON_CPU, wire.CONTEXT_CALL, MS)),
+        *(
+            call(TRAINER, api, (1_000 + 40 * n) * MS, 20 * MS, stack=stack, size_bytes=MIB)
+            for n in range(50)
+            for api, stack in lines
+        ),
+        snapshot(11, *(calls(TRAINER, api, [20 * MS] * 50) for api, _ in lines)),
+        times(11, thread_time(TRAINER, wire.STATE_ON_CPU, wire.CONTEXT_CALL, 2 * SECOND)),
+    )
+    (row,) = (row for row in made.memory if row.layer == "runtime")
+
+    assert len(row.alarms) == 2
+    assert row.advice == (
+        (
+            "Allocate once what train.py:74 step allocates 50 times past the allocator (52.4 MB in all), or "
+            "take it from the allocator."
+        ),
+    )
+
+
 def test_a_window_and_a_choice_of_processes_hold_for_memory_too():
     """Readings are those of the window; who was not asked for has no row."""
     window = Window(T0 + 10 * SECOND, T0 + 20 * SECOND)
@@ -261,6 +287,15 @@ def test_what_is_not_known_of_a_peak_is_said():
     assert made.memory[0].peak_bytes == 90 * MIB
     assert "94.4 MB was between two readings" in notes[0]
     assert "3 reports" in notes[1]
+
+
+def test_blocks_that_were_too_many_are_said_to_be_followed_in_windows():
+    """A reader is to know that who holds memory is not known of all the time."""
+    followed = document(status(1, blocks={"pauses": 0, "paused_ms": 0})).notes
+    paused = document(status(1, blocks={"pauses": 3, "paused_ms": 12_000})).notes
+
+    (note,) = {*paused} - {*followed}
+    assert "3 times they were not followed for a while, 12 s in all" in note
 
 
 def test_a_healthy_program_raises_nothing():

@@ -106,7 +106,15 @@ def cpu_sample(user_stack, **values):
     )
 
 
+def block_stack(user_stack, **values):
+    """A RECORD_BLOCK_STACK with the token of a sample."""
+    thread = {"image_ktime_ns": IMAGE_KTIME_NS, "pid": 42, "tid": 43, "ktime_ns": 2_000}
+    layout, kind = wire.BLOCK_STACK_RECORD, wire.RECORD_BLOCK_STACK
+    return layout.build(size=layout.size, kind=kind, user_stack=user_stack, **thread | values)
+
+
 _LAYOUTS = {
+    wire.RECORD_BLOCK_STACK: wire.BLOCK_STACK_RECORD,
     wire.RECORD_CUDA_CALL: wire.CUDA_CALL_RECORD,
     wire.RECORD_STALL: wire.STALL_RECORD,
     wire.RECORD_CPU_SAMPLE: wire.CPU_SAMPLE_RECORD,

@@ -76,3 +76,38 @@ def test_what_is_no_sample(record):
     """A record of another kind, or one that ends early, is refused."""
     with pytest.raises(ValueError, match="sample"):
         Sample(record)
+
+
+BOTTOM = 0x7000
+
+
+@pytest.mark.parametrize(
+    ("frame_pointer", "words", "chain"),
+    [
+        # Each record is the next frame pointer, and a return address; 0 ends it.
+        (BOTTOM + 8, (1, BOTTOM + 32, 0x4000, 2, 0, 0x5000), (0x4000, 0x5000)),
+        (BOTTOM, (BOTTOM + 16, 0x4000, 1, 0x5000), (0x4000, 0x5000)),
+        # None that points back, into nowhere, to no code, beyond what was copied, or in between.
+        (BOTTOM, (BOTTOM, 0x4000), (0x4000,)),
+        (BOTTOM, (BOTTOM + 8, 0x4000), (0x4000,)),
+        (BOTTOM - 8, (0, 0x4000), ()),
+        (0, (0, 0x4000), ()),
+        (BOTTOM, (0, 0xFFF), ()),
+        (BOTTOM, (0, 1 << 56), ()),
+        (BOTTOM + 8, (0, 0x4000), ()),
+        (BOTTOM + 4, (0, 0x4000, 0x5000), ()),
+    ],
+)
+def test_frame_pointers_are_followed_as_the_kernel_side_does(frame_pointer, words, chain):
+    """Up the stack only, to addresses that may be code."""
+    sample = Sample(records.sample(place=(1, BOTTOM, frame_pointer, 0), words=words))
+
+    assert sample.frame_pointer_chain() == chain
+
+
+def test_a_chain_of_frame_pointers_has_an_end():
+    """As the kernel side's has: 64 frames."""
+    words = [word for n in range(100) for word in (BOTTOM + 16 * (n + 1), 0x4000)]
+    sample = Sample(records.sample(place=(1, BOTTOM, BOTTOM, 0), words=words))
+
+    assert len(sample.frame_pointer_chain()) == 64

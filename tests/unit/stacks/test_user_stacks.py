@@ -19,6 +19,7 @@ from otel_gpu.stacks.user_stacks import UserStacks
 from tests.unit.stacks.records import (
     IMAGE_KTIME_NS,
     STACK_POINTER,
+    block_stack,
     code,
     cpu_sample,
     cuda_call,
@@ -615,3 +616,51 @@ def test_hostile_samples_and_the_real_parts(real, place, words, returns, python,
         body = json.loads(told_record[wire.RECORD_HEADER.size :])
         assert body["stack"] == user_stack_of(named)
         assert len(body["frames"]) <= 256
+
+
+def test_a_block_was_allocated_where_its_call_would_return(told):
+    """Its key says who asked for it: no API is on top, and the caller's call is before its address."""
+    told.take(of_libc(place=(QSORT, STACK_POINTER, 0, 0)))
+    told.take(of_libc(token=1_001))
+
+    before = told.resolve(block_stack(1_000, pid=PID))
+    inside = told.resolve(block_stack(1_001, pid=PID))
+
+    assert told.functions(before)[0] == ""
+    assert told.functions(inside)[0] == "qsort"
+
+
+START = GETPID + 9
+
+
+@pytest.mark.parametrize(
+    ("addresses", "complete", "is_apart"),
+    [
+        # Behind the two of the chain: nothing, or where a thread or process begins.
+        ((1, ABS, GETPID), True, True),
+        ((1, ABS, GETPID, START), True, True),
+        ((1, ABS, GETPID, START, 16), True, True),
+        ((1, ABS, GETPID, START, START, START, START), True, False),
+        # A function is left out, in the middle or in the end, or nobody knows.
+        ((1, 16, ABS, GETPID), True, False),
+        ((1, ABS, 16, GETPID), True, False),
+        ((1, ABS, GETPID, 16), True, False),
+        ((1, ABS, GETPID, 16, START), True, False),
+        ((1, ABS), True, False),
+        ((1, ABS, GETPID), False, False),
+    ],
+)
+def test_a_chain_of_frame_pointers_tells_stacks_apart_if_it_is_all_of_one(
+    told, addresses, complete, is_apart
+):
+    """All that is behind it may be of the C library, and one function of the program before all."""
+    words = (STACK_POINTER + 16, ABS, 0, GETPID)
+    place = (1, STACK_POINTER, STACK_POINTER, 0)
+    told.walker.unwind = lambda *_: NativeStack(addresses, complete, "eh_frame")
+    told.take(of_libc(words=words, place=place, status=wire.PYTHON_NO_THREAD))
+    told.take(of_libc(token=1_001, words=words, place=place, status=wire.PYTHON_COMPLETE))
+
+    assert told.stacks.tells_stacks_apart(block_stack(1_000, pid=PID)) is is_apart
+    # Where there is Python, its frames do. And of what is lost, nothing is known.
+    assert told.stacks.tells_stacks_apart(block_stack(1_001, pid=PID))
+    assert told.stacks.tells_stacks_apart(block_stack(1_002, pid=PID))
