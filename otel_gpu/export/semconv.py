@@ -146,9 +146,9 @@ REASON_VALUES: Mapping[int, str] = _named(wire.COUNTER_NAMES, "counter_lost_") |
     wire.COUNTER_LOST_PYTHON: "python_frames",
     wire.COUNTER_SAMPLES_WITHHELD: "rate",
     wire.COUNTER_CPU_SAMPLES_WITHHELD: "budget",
-    wire.COUNTER_BLOCK_STACKS_WITHHELD: "rate",
     wire.COUNTER_OUT_OF_MEMORY_WITHHELD: "failure_rate",
     wire.COUNTER_SPANS_WITHHELD_RATE: "rate",
+    wire.COUNTER_BLOCK_STACKS_WITHHELD: "rate",
 }
 OTEL_GPU_PROBE_TYPE_VALUES: Mapping[int, str] = {
     wire.COUNTER_PROBE_ENTRIES: "entry",

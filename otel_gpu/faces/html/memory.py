@@ -139,6 +139,24 @@ def growth_table(rows: Sequence[Growth]) -> Table:
     return table_of(Table("Lines that hold more and more", columns), rows, most=MOST_HELD)
 
 
+def window_table(row: Memory) -> Table:
+    """Return how the calls went that allocate, over time."""
+    origin_ns = row.windows[0].start_unix_ns if row.windows else 0
+    columns = (
+        Field(
+            "from",
+            lambda one: Cell(format_offset(one.start_unix_ns, origin_ns), one.start_unix_ns),
+        ),
+        fields.figure("calls", "calls", fields.in_full),
+        fields.figure("mean", "mean_ns", format_duration),
+        fields.figure("longest", "max_ns", format_duration),
+        Field("", lambda one: Cell(Bar(MEMORY, one.max_ns), one.max_ns), is_text=True),
+        fields.figure("bytes", "size_bytes", format_size),
+        fields.figure("frees", "frees", fields.in_full),
+    )
+    return table_of(Table("Calls that allocate, over time", columns), row.windows)
+
+
 def failure_facts(oom: OutOfMemory) -> Iterator[tuple[str, str]]:
     """Yield what was there when a request failed."""
     yield "Free on the device", _size(oom.free_bytes)

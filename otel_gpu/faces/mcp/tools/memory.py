@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
-from otel_gpu.faces.mcp.answers import Listing, inert, present
+from otel_gpu.faces.mcp.answers import Listing, inert, micros, present
 from otel_gpu.faces.mcp.arguments import rows
 from otel_gpu.faces.mcp.captures import Study
 from otel_gpu.faces.mcp.code import MAX_FUNCTION
@@ -28,6 +28,7 @@ _FAILURE = (
 _HOLDING = ("function", "file", "line", "bytes", "blocks")
 _PIN = ("function", "file", "line", "hole_bytes", "bytes", "blocks")
 _GROWTH = ("function", "file", "line", "bytes_per_s", "r_squared", "readings", "full_in_s")
+_WINDOW = ("at_us", "calls", "mean_us", "max_us", "bytes", "frees")
 _POINT = ("at_us", "in_use_bytes", "reserved_bytes")
 _NOTHING = (
     "No allocator of a framework was seen, and no memory snapshot is in this capture. "
@@ -46,7 +47,7 @@ def get_device_memory(
     of the program at the peak and in the end; growth: lines that hold more and more, with R² and
     when the device would be full; failures: requests that failed, with cause (exhausted,
     fragmentation, other_process, leak), what was free, pins (lines whose blocks keep holes apart)
-    and holders then; to_do, where "that line" is the one that asked, keeps or holds most. Layers
+    and holders then; calls_over_time: of a runtime or driver, its calls that allocate; to_do, where "that line" is the one that asked, keeps or holds most. Layers
     (driver, runtime, framework) hold the same memory: never add them up. A large share of free
     memory in small holes is usual, and no fault without a failure. A function in brackets stands
     for code that is not known. null is not known.
@@ -81,6 +82,7 @@ def _device(row: Memory, document: Document, limit: int) -> dict[str, Any]:
         "kept_by_every_phase": _table(row.leaks, _HOLDING, limit),
         "allocated_most": _table(row.churn, _HOLDING, limit),
         "over_time": _points(row, document),
+        "calls_over_time": _windows(row, document),
     }
 
 
@@ -119,6 +121,17 @@ def _points(row: Memory, document: Document) -> Listing:
     most = (max(part, key=lambda one: one.live_bytes) for part in parts)
     points = [[since(one.unix_ns, document), one.live_bytes, one.reserved_bytes] for one in most]
     return Listing(points, _POINT)
+
+
+def _windows(row: Memory, document: Document) -> Listing:
+    windows = [
+        [
+            *(since(one.start_unix_ns, document), one.calls),
+            *(micros(one.mean_ns), micros(one.max_ns), one.size_bytes, one.frees),
+        ]
+        for one in row.windows
+    ]
+    return Listing(windows[:_MAX_POINTS], _WINDOW, len(windows[_MAX_POINTS:]))
 
 
 def _advice(row: Memory) -> list[str]:

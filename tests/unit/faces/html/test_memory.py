@@ -7,6 +7,7 @@ from otel_gpu.faces.html.memory import MOST_HELD, memory_charts, memory_shares
 from otel_gpu.faces.html.page import make_page
 from otel_gpu.findings.device_memory import Growth, Holding, MemoryReading
 from otel_gpu.findings.document import Document, Window
+from otel_gpu.ledger.allocations import AllocationWindow
 from otel_gpu.ledger.memory_history import MAX_READINGS
 from tests.activities import SECOND, T0
 from tests.torch_allocator import SCENARIOS, fragmentation, healthy
@@ -136,3 +137,18 @@ def test_what_failed_after_the_last_reading_is_in_the_chart(row):
 
     assert [round(block.left) for block in marks.blocks] == [100]
     assert used.blocks[-1].left < 90
+
+
+def test_calls_that_allocate_are_told_by_window(row):
+    """Those of a runtime; what lies in its segments it does not know."""
+    windows = tuple(
+        AllocationWindow(
+            T0 + n * 30 * SECOND, T0 + (n + 1) * 30 * SECOND, 300 + n, 1_000, 9_000, MIB, n
+        )
+        for n in range(3)
+    )
+    text = Seen(page_with(row._replace(layer="runtime", windows=windows, ooms=()))).text
+
+    assert "Calls that allocate, over time" in text
+    assert "+30.000 s 301 1 µs 9 µs 1.05 MB 1" in text
+    assert "What the reserved memory is used for" not in text

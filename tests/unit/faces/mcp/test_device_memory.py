@@ -105,3 +105,21 @@ def test_without_an_allocator_there_is_a_hint():
 
     assert [one for one in told["devices"] if one["layer"] == "framework"] == []
     assert "get_memory_balance" in told["note"]
+
+
+def test_calls_are_told_by_window():
+    """As many allocations as calls were counted, and their bytes."""
+    capture = served.capture_of(served.RECORDINGS / "empty-cache.otelgpu")
+    rows = served.ask(capture, "get_device_memory")["devices"]
+    (runtime,) = (one for one in rows if one["layer"] == "runtime")
+    (counted,) = (
+        one
+        for one in served.rows(served.ask(capture, "get_trace_stats")["apis"])
+        if one["api"] == "cudaMalloc"
+    )
+
+    windows = served.rows(runtime["calls_over_time"])
+    assert sum(one["calls"] for one in windows) == counted["calls"] > 0
+    assert sum(one["bytes"] for one in windows) == counted["bytes"]
+    assert max(one["max_us"] for one in windows) == counted["max_us"]
+    assert runtime["to_do"] == []
