@@ -21,7 +21,7 @@ from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.severity import HIGH
 from otel_gpu.explain.time_tree import grow
 from otel_gpu.ledger.ledger import Figures
-from otel_gpu.stacks.frames import Frame
+from otel_gpu.stacks.frames import PYTHON, Frame
 
 KINDS: Final = frozenset(
     {CauseKind.EMPTY_CACHE, CauseKind.ALLOCATION_RETRY, CauseKind.ALLOCATOR_BYPASS}
@@ -29,7 +29,9 @@ KINDS: Final = frozenset(
 """What time in calls that allocate and free may be lost to."""
 
 _FAMILIES = frozenset({wire.FAMILY_ALLOCATE, wire.FAMILY_FREE})
-_EMPTY_CACHE = re.compile(r"(?:.*::|c10_)?(?:empty_cache|emptyCache)\b.*")
+# By native code, and where that has no name by PyTorch's own Python.
+_EMPTY_CACHE = re.compile(r"(?:.*::|c10_)(?:empty_cache|emptyCache)\b.*")
+_EMPTY_CACHE_FILE = re.compile(r"(?:.*/)?torch/cuda/memory\.py")
 _MAX_LINES = 64
 _NS_PER_S = 1_000_000_000
 
@@ -147,12 +149,20 @@ class AllocatorChurn:
 def _kind_of(activity: CallActivity, stack: CallStack) -> CauseKind | None:
     frames = stack.frames
     is_free = activity.api.family == wire.FAMILY_FREE
-    if any(_EMPTY_CACHE.fullmatch(frame.function) for frame in frames):
+    if is_free and any(map(_empties_cache, frames)):
         return CauseKind.EMPTY_CACHE
     if any(map(is_of_allocator, frames)):
         # It keeps what it has, but where the device had no more, and before it asks again.
         return CauseKind.ALLOCATION_RETRY if is_free or activity.event.status else None
     return CauseKind.ALLOCATOR_BYPASS
+
+
+def _empties_cache(frame: Frame) -> bool:
+    if frame.kind == PYTHON:
+        # A program may call a function of its own like that.
+        is_torch = _EMPTY_CACHE_FILE.fullmatch(frame.file) is not None
+        return is_torch and frame.function == "empty_cache"
+    return _EMPTY_CACHE.fullmatch(frame.function) is not None
 
 
 def _sum_up(sorts: _Sorts) -> Iterator[tuple[CauseKind, CallStack, int]]:

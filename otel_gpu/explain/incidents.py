@@ -328,10 +328,11 @@ def _advice_for(cause: Cause) -> str:
     )
 
 
-def worst_first(incident: Incident) -> tuple[int, int, int, str]:
-    """Sort key: by severity, then by lost time."""
+def worst_first(incident: Incident) -> tuple[int, bool, int, int, str]:
+    """Sort key: by severity, then by lost time; what ran out of memory comes before what was slow."""
     rank_of_severity = _RANK.get(incident.severity, _RANK[LOW])
-    return rank_of_severity, -incident.lost_ns, incident.start_unix_ns, incident.id
+    is_slow = not any(chain.failure for chain in incident.chains)
+    return rank_of_severity, is_slow, -incident.lost_ns, incident.start_unix_ns, incident.id
 
 
 def _by_start(chain: Chain) -> tuple[int, str]:

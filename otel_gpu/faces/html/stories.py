@@ -61,8 +61,10 @@ _IDENTITY = ("command", "unit", "container", "pod", "owner")
 def leading_incident(document: Document) -> Incident | None:
     """The one to show first: the worst, and of those the one that lost most time."""
 
-    def rank(incident: Incident) -> tuple[int, int, str]:
-        return rank_of(incident.severity), -incident.lost_ns, incident.id
+    def rank(incident: Incident) -> tuple[int, bool, int, str]:
+        # What ran out of memory took no time, and is worse than what was slow.
+        is_slow = not any(chain.failure for chain in incident.chains)
+        return rank_of(incident.severity), is_slow, -incident.lost_ns, incident.id
 
     return min(document.incidents, key=rank, default=None)
 

@@ -96,6 +96,27 @@ def test_what_an_emptied_cache_costs_is_all_that_is_counted():
     assert (one.time_ns, one.max_ns) == (500 * MS, 10 * MS)
 
 
+@pytest.mark.parametrize(
+    ("frame", "kind"),
+    [
+        (
+            Frame("cpython", "empty_cache", "/usr/lib/torch/cuda/memory.py", 170),
+            CauseKind.EMPTY_CACHE,
+        ),
+        (Frame("cpython", "empty_cache", "/app/train.py", 170), CauseKind.ALLOCATION_RETRY),
+        (Frame("native", "emptyCacheOfMine"), CauseKind.ALLOCATION_RETRY),
+        (Frame("native", "c10_empty_cache"), CauseKind.EMPTY_CACHE),
+    ],
+)
+def test_only_the_framework_s_own_function_empties_its_cache(frame, kind):
+    """A program may have a function of the same name."""
+    stack = call_stack(77, (ALLOCATOR, frame, Frame("cpython", "step", "/app/train.py", 74)))
+    made = [("cudaFree", 40 * number, 20, stack) for number in range(50)]
+    found, _ = churn(stream(made, counted=[("cudaFree", [20] * 50)]))
+
+    assert list(found) == [kind]
+
+
 def test_where_few_calls_are_chosen_all_of_them_count():
     """Ten in a hundred say whose time it is; how long it was is counted."""
     found, _ = churn(stream(list(cycle(5)), counted=COUNTED))

@@ -5,6 +5,7 @@ import pytest
 from otel_gpu import wire
 from otel_gpu.explain.chains import CauseKind, EffectKind, Severity
 from otel_gpu.explain.explainer import Explainer
+from otel_gpu.explain.incidents import worst_first
 from otel_gpu.explain.out_of_memory import can_expand
 from otel_gpu.stacks.frames import Frame
 from tests.activities import (
@@ -187,6 +188,14 @@ def test_a_request_that_failed_is_an_incident_of_high_severity():
     assert incident.start_unix_ns == T0 + 2 * SECOND
     assert "expandable_segments:True, which is off: 872 MB" in incident.advice[0]
     assert "210 MB of train.py:40 step" in incident.advice[1]
+
+
+def test_what_ran_out_of_memory_comes_before_what_was_slow():
+    """It took no time at all."""
+    _, (incident,) = explained(in_pieces())
+    slow = incident._replace(id="slow", chains=(), lost_ns=9 * SECOND)
+
+    assert sorted([slow, incident], key=worst_first) == [incident, slow]
 
 
 @pytest.mark.parametrize(
