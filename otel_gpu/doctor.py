@@ -5,6 +5,7 @@ A check looks at one thing and returns one finding. Checks change nothing, and n
 raises for what it finds. ``visibility.py`` has the checks about observed processes.
 """
 
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import otel_gpu
+from otel_gpu.capture._libbpf import Libbpf as CLibbpf
 from otel_gpu.capture.bcc.kernel_headers import find_bcc, find_headers, install_hint
 from otel_gpu.capture.libbpf_file import MINIMUM_VERSION, open_libbpf
 from otel_gpu.capture.loaders import choose_loader
@@ -29,6 +31,7 @@ _CAPABILITIES = {"DAC_READ_SEARCH": 2, "SYS_PTRACE": 19, "SYS_ADMIN": 21, "PERFM
 # Before Linux kernel commit 41edc1b0c1ea ("bpf: rework memory accounting") (in v5.11) maps
 # counted as locked memory; OLDEST_KERNEL is past that, so SYS_RESOURCE is not needed.
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO
+_CLOCK_PERIOD_NS = 1_000_000_000
 _PROG_TYPE_KPROBE = 2  # uprobes are programs of this type
 _MAP_TYPE_RINGBUF = 27
 
@@ -56,7 +59,11 @@ class Host:
 
 
 def examine_host(
-    host: Host, environ: Mapping[str, str], *, load_libbpf: Callable[[], Libbpf | str] | None = None
+    host: Host,
+    environ: Mapping[str, str],
+    *,
+    load_libbpf: Callable[[], Libbpf | str] | None = None,
+    open_clock: Callable[[], int] | None = None,
 ) -> Iterator[Finding]:
     """Check everything that a capture started now would need, in that order."""
     yield from named(
@@ -65,6 +72,7 @@ def examine_host(
         capabilities=_check_capabilities(host),
         lockdown=_check_lockdown(host),
         perf_event_paranoid=_check_perf_event_paranoid(host),
+        sampling_clock=_check_sampling_clock(host, (open_clock or try_clock)()),
         unprivileged_bpf_disabled=_check_unprivileged_bpf(host),
         uprobes=_check_uprobes(host),
         libbpf=_check_libbpf((load_libbpf or query_libbpf)()),
@@ -169,6 +177,38 @@ def _check_perf_event_paranoid(host: Host) -> Finding:
         return ok(f"{level}; no obstacle with CAP_PERFMON")
     return missing(
         f"{level}, and without CAP_PERFMON uprobes are refused at every level",
+        "run as root, or give the agent CAP_PERFMON",
+    )
+
+
+def try_clock() -> int:
+    """Open the clock of a CPU, and close it; return 0, or the error's number, -1: without libbpf."""
+    try:
+        fd = CLibbpf().open_cpu_clock(min(os.sched_getaffinity(0)), _CLOCK_PERIOD_NS)
+    except HostError:
+        return -1
+    if fd < 0:
+        return -fd
+    os.close(fd)
+    return 0
+
+
+def _check_sampling_clock(host: Host, error: int) -> Finding:
+    if error < 0:
+        return warning("without libbpf this could not be checked")
+    if not error:
+        return ok("cpu-clock: the kernel gave one")
+    why = f"{os.strerror(error)}: the kernel gives no clock, so work has no lines"
+    level = _read(host.proc / "sys" / "kernel" / "perf_event_paranoid") or "unknown"
+    held = capabilities(host) or frozenset()
+    if held & {"PERFMON", "SYS_ADMIN"}:
+        return warning(
+            why,
+            "in a container, allow perf_event_open(2) in its seccomp profile; "
+            "else samples.enabled: false says that none are wanted",
+        )
+    return warning(
+        f"{why} (perf_event_paranoid {level}, without CAP_PERFMON)",
         "run as root, or give the agent CAP_PERFMON",
     )
 

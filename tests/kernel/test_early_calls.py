@@ -67,8 +67,30 @@ def test_its_return_is_no_call(receiver: OtlpReceiver, stubs: StubLibraries) -> 
         made = spans(receiver, API, subject.pid)
         assert len(made) == MORE
         assert all("otel_gpu.call.began_before_capture" not in span.attributes for span in made)
-        # As of a program that works: see below.
+        # Another capture of this file, by whoever tests beside us, shows its return: see below.
         assert losses(receiver).keys() <= {"no_entry"}
+
+
+def test_its_return_has_no_entry_where_somebody_else_probed_it(
+    receiver: OtlpReceiver, stubs: StubLibraries
+) -> None:
+    """A return that another capture waits for comes to all that have come meanwhile."""
+    with (
+        OtlpReceiver() as theirs,
+        Subject((workload("steady"), stubs.runtime, "100", "60")) as other,
+        Agent(theirs, flags=("--pid", str(other.pid)), inside=FIRST),
+    ):
+        theirs.wait_for(lambda: calls(theirs, API, other.pid))
+        with hung(stubs, "line") as subject:
+            flags = ("--pid", str(subject.pid), "--spans", "full")
+            with Agent(receiver, flags=flags, env=LATE, inside=FIRST) as agent:
+                receiver.wait_for(lambda: spans(receiver, OPEN, subject.pid))
+                assert subject.ask("") == {"calls": MORE}
+                receiver.wait_for(lambda: calls(receiver, API, subject.pid) >= MORE)
+                os.kill(subject.pid, signal.SIGKILL)
+                agent.wait()
+            assert calls(receiver, API, subject.pid) == MORE
+        assert losses(receiver) == {"no_entry": 1}
 
 
 def test_top_shows_it_with_its_line(stubs: StubLibraries) -> None:

@@ -1,5 +1,6 @@
 """The doctor: each requirement, met and not met, on hosts made of files."""
 
+import errno
 import json
 import socket
 from types import SimpleNamespace
@@ -54,6 +55,7 @@ def set_capabilities(host, *bits):
 
 def found(host, name, **kwargs):
     kwargs.setdefault("load_libbpf", lambda: GOOD_LIBBPF)
+    kwargs.setdefault("open_clock", lambda: 0)
     findings = {finding.name: finding for finding in examine_host(host, {}, **kwargs)}
     return findings[name]
 
@@ -61,7 +63,7 @@ def found(host, name, **kwargs):
 def test_a_good_host_can_capture(host, monkeypatch):
     """Where every requirement is met, nothing is reported missing."""
     monkeypatch.setattr(doctor, "_INITIAL_PID_NAMESPACE", (host.proc / "self/ns/pid").stat().st_ino)
-    findings = list(examine_host(host, {}, load_libbpf=lambda: GOOD_LIBBPF))
+    findings = list(examine_host(host, {}, load_libbpf=lambda: GOOD_LIBBPF, open_clock=lambda: 0))
 
     assert {finding.name: finding.status for finding in findings} == {
         "kernel": "ok",
@@ -69,6 +71,7 @@ def test_a_good_host_can_capture(host, monkeypatch):
         "capabilities": "ok",
         "lockdown": "ok",
         "perf_event_paranoid": "ok",
+        "sampling_clock": "ok",
         "unprivileged_bpf_disabled": "ok",
         "uprobes": "ok",
         "libbpf": "ok",
@@ -176,6 +179,25 @@ def test_the_paranoid_level_stops_only_the_unprivileged(host, bits, status):
     assert finding.detail.startswith("4")
 
 
+@pytest.mark.parametrize(
+    ("bits", "error", "detail", "hint"),
+    [
+        ((39,), errno.EACCES, "(perf_event_paranoid 2, without CAP_PERFMON)", "CAP_PERFMON"),
+        ((38, 39), errno.EPERM, "Operation not permitted: ", "seccomp profile"),
+        ((38, 39), -1, "without libbpf", ""),
+    ],
+)
+def test_a_refused_clock_costs_lines_and_is_said(host, bits, error, detail, hint):
+    """With what to do about it; the rest can be captured all the same."""
+    set_capabilities(host, *bits)
+
+    finding = found(host, "sampling_clock", open_clock=lambda: error)
+
+    assert finding.status == "warning"
+    assert detail in finding.detail
+    assert hint in finding.hint
+
+
 def test_kernels_without_uprobes_are_refused(host):
     """CUDA calls are seen through uprobes and through nothing else."""
     (host.sys / "bus" / "event_source" / "devices" / "uprobe" / "type").unlink()
@@ -262,7 +284,7 @@ def test_a_host_that_shows_nothing_raises_nothing(tmp_path):
     findings = list(examine_host(host, {}, load_libbpf=lambda: "none"))
 
     assert not can_capture(findings)
-    assert len({finding.name for finding in findings}) == 14
+    assert len({finding.name for finding in findings}) == 15
 
 
 def test_this_machines_libbpf_answers():
