@@ -17,7 +17,14 @@ _TYPE_MASK = 0xF
 _FUNCTION = 2
 _MAX_TABLE_BYTES = 512 << 20
 _PREFIXES = (
-    *(b"cu", b"__cudaGetKernel\0", b"_dl_debug_state\0", b"_r_debug\0", b"_PyRuntime\0", b"Py_Version\0"),
+    *(
+        b"cu",
+        b"__cudaGetKernel\0",
+        b"_dl_debug_state\0",
+        b"_r_debug\0",
+        b"_PyRuntime\0",
+        b"Py_Version\0",
+    ),
     *(b"fork\0", b"vfork\0", b"posix_spawn", b"_ZN3c1027report"),
 )
 

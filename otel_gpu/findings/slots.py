@@ -13,6 +13,7 @@ from otel_gpu.ledger.ledger import Growth
 MAX_SLOTS = 512
 MAX_ROWS = 20
 _FIRST_WIDTH_NS = 100_000_000
+_DIGITS = 6
 
 
 class Totals(NamedTuple):
@@ -130,7 +131,8 @@ class Slots:
                     processes[chosen] if chosen else None,
                     self.origin_unix_ns + start_ns,
                     self.origin_unix_ns + min(start_ns + row_ns, length_ns),
-                    *merged.get((number, chosen), _NOTHING),
+                    # In whatever order it was added up.
+                    *(round(one, _DIGITS) for one in merged.get((number, chosen), _NOTHING)),
                 )
 
     def _halve(self) -> None:
