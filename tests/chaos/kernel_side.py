@@ -56,6 +56,25 @@ class Probes:
         return
 
 
+class NoBlocks:
+    """What it keeps of device memory: none of the programs has a framework."""
+
+    are_followed = True
+
+    def read_totals(self):
+        """No device."""
+        return iter(())
+
+    def read_holders(self):
+        """Nobody."""
+        return iter(())
+
+    def forget_totals(self, key):
+        """There are none."""
+
+    forget_holder = forget_blocks = forget_totals
+
+
 class KernelSide:
     """
     Programs that are watched.
@@ -70,6 +89,7 @@ class KernelSide:
         # Always ready, so that no test waits.
         self.lifecycle = Ring(1 << 20, is_ready=True)
         self.bpf = Probes()
+        self.blocks = NoBlocks()
         self.now_ktime_ns = 10_000_000_000
         self.made = Counter()
         self.sent = 0

@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from elftools.elf.elffile import ELFFile
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
-from otel_gpu.capture.libraries import exported_functions
 from tests.kernel.agent import CALL_DURATION, Agent, calls, losses, points, spans
 from tests.receiver import OtlpReceiver
 from tests.stubs.build import WORKLOADS
@@ -46,17 +46,20 @@ def test_what_newer_programs_launch_with_jumps_to_what_is_probed(real_cudart: Pa
     """PyTorch calls ``__cudaLaunchKernel`` only, which is ``cudaLaunchKernel`` behind a frame that is undone."""
     if platform.machine() != "x86_64":
         pytest.skip("its instructions are known for x86-64")
-    offsets = dict(exported_functions(str(real_cudart)))
-    at = offsets["__cudaLaunchKernel"]
-    code = real_cudart.read_bytes()[at : at + 32]
+    with real_cudart.open("rb") as stream:
+        file = ELFFile(stream)
+        exported = file.get_section_by_name(".dynsym")
+        at, probed = (
+            exported.get_symbol_by_name(name)[0]["st_value"]
+            for name in ("__cudaLaunchKernel", "cudaLaunchKernel")
+        )
+        stream.seek(next(file.address_offsets(at)))
+        code = stream.read(32)
     # endbr64?, push %rbp, mov %rsp,%rbp, pop %rbp, jmp with a distance of 32 bits.
     found = re.match(rb"(?:\xf3\x0f\x1e\xfa)?\x55\x48\x89\xe5\x5d\xe9(.{4})", code, re.DOTALL)
 
     assert found is not None, code.hex(" ")
-    assert (
-        at + found.end() + int.from_bytes(found[1], "little", signed=True)
-        == (offsets["cudaLaunchKernel"])
-    )
+    assert at + found.end() + int.from_bytes(found[1], "little", signed=True) == probed
 
 
 def test_the_service_is_the_script(receiver: OtlpReceiver, real_cudart: Path) -> None:

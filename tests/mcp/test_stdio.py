@@ -27,6 +27,7 @@ TOOLS = [
     "get_causal_chains",
     "get_timeline",
     "get_memory_balance",
+    "get_device_memory",
     "get_stacks",
 ]
 
@@ -177,7 +178,7 @@ def test_hostile_names_are_inert_on_the_wire(tmp_path):
 
     texts = run(story())
 
-    assert len(texts) == 21
+    assert len(texts) == 23
     for text in texts:
         assert text.isprintable()
         assert not set("<>&`\u202e\x1b\U000e0049") & set(text)
