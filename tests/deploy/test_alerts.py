@@ -27,7 +27,7 @@ def test_promtool_takes_the_rules() -> None:
     done = promtool("check", "rules", "--lint=all", "--lint-fatal", ALERTS)
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert "8 rules found" in done.stdout
+    assert "9 rules found" in done.stdout
 
 
 def test_they_fire_for_that_and_for_nothing_else(tmp_path: Path) -> None:

@@ -32,7 +32,6 @@ NOTHING_TO_SHOW = {
     ("agent", "Series dropped"): "as above",
     ("agent", "Records rejected, by reason"): "every record was understood",
     ("agent", "Errors inside the agents, by place"): "there were none",
-    ("memory", "Requests that failed"): "no framework's allocator ran",
 }
 # Of programs that the feed does not run.
 NOT_FED = {("memory", title) for title in ("Blocks in use", "Reserved, and not in use", "Known")}
