@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,6 +42,7 @@ COUNTERS = (
     "process_forks_total",
     "gpu_cuda_host_register_bytes_total",
 )
+WORST = 'sum(increase(otel_gpu_incidents_total{otel_gpu_severity="high"}[10m])) > 0'
 
 
 class Unordered(Prometheus):
@@ -86,6 +88,8 @@ def feed(folder: Path) -> Iterator[Feed]:
                 for counter in COUNTERS:
                     _wait_for(each, f"sum(rate({counter}[{RATE_S}s])) > 0")
                 _wait_for(each, "gpu_cuda_call_open_age_seconds")
+                # The first one has no increase: there has to be another.
+                wait_for(partial(_ask, each, WORST), FILL_TIMEOUT_S)
             # Of the chains of a second only one is sent, which may be the other program's.
             for found in (
                 lambda: jaeger.find(SCENARIO, "gpu.incident"),
@@ -118,6 +122,10 @@ def _agent(gateway: Otelcol, layout: str, *command: str | Path, pid: int = 0) ->
     return Agent(None, command, flags=flags, env=env, stdin=subprocess.PIPE)
 
 
+def _ask(prometheus: Prometheus, question: str) -> object:
+    return prometheus.query(question, time.time())
+
+
 def _wait_for(prometheus: Prometheus, question: str) -> None:
-    found = wait_for(lambda: prometheus.query(question, time.time()), FILL_TIMEOUT_S)
+    found = wait_for(partial(_ask, prometheus, question), FILL_TIMEOUT_S)
     assert found, f"no answer to {question}"
