@@ -169,7 +169,7 @@ class Shapes:
                 raise UnreadableError(f"more than {MAX_EVENTS:,} events")
             stack = frames if type(frames) is StackNumber else self._stack(frames)
             add_stream(_integer("stream", stream))
-            add_time(_integer("time_us", unix_us))
+            add_time(max(0, _integer("time_us", unix_us)))
             add_stack(stack.number)
             add_action(action)
             add_address(address)
