@@ -66,8 +66,6 @@ def examine_host(
     open_clock: Callable[[], int] | None = None,
 ) -> Iterator[Finding]:
     """Check everything that a capture started now would need, in that order."""
-    # First: once an installation's own libbpf is loaded, it is found in place of the system's.
-    libbpf = (load_libbpf or query_libbpf)()
     yield from named(
         kernel=_check_kernel(host),
         btf=_check_btf(host),
@@ -77,7 +75,7 @@ def examine_host(
         sampling_clock=_check_sampling_clock(host, (open_clock or try_clock)()),
         unprivileged_bpf_disabled=_check_unprivileged_bpf(host),
         uprobes=_check_uprobes(host),
-        libbpf=_check_libbpf(libbpf),
+        libbpf=_check_libbpf((load_libbpf or query_libbpf)()),
         bpf_object=_check_object(host),
         pid_namespace=_check_pid_namespace(host),
         tracefs=_check_tracefs(host),

@@ -6,6 +6,7 @@ that one needs, for hosts that have none or one that is too old; see ``tools/bui
 """
 
 import ctypes
+import functools
 import json
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -48,9 +49,19 @@ def open_libbpf(bundle: Path = BUNDLE_FOLDER) -> LoadedLibbpf:
     """
     Load the system's libbpf if it is new enough, else the bundled one, which only wheels have.
 
+    The answer holds for the process: once the bundled one is loaded, glibc gives it out under the
+    name of the system's.
+
     Raises:
         HostError: There is neither.
     """
+    found = _find(bundle)
+    # Who sets signatures sets them for itself.
+    return found._replace(library=ctypes.CDLL(found.path, use_errno=True))
+
+
+@functools.cache
+def _find(bundle: Path) -> LoadedLibbpf:
     try:
         return _checked(ctypes.CDLL(SYSTEM_NAME, use_errno=True))
     except (OSError, AttributeError, HostError) as error:

@@ -52,6 +52,17 @@ def test_the_bundled_one_is_used_where_the_systems_cannot_be(bundle, system, mon
     assert name in found.passed_over or "libbpf_major_version" in found.passed_over
 
 
+def test_who_asks_again_is_told_the_same(bundle, system, monkeypatch):
+    """The bundled one has the system's name from then on."""
+    with monkeypatch.context() as hidden:
+        hidden.setattr(libbpf_file, "SYSTEM_NAME", "libbpf.so.nowhere")
+        found = open_libbpf(bundle)
+
+    again = open_libbpf(bundle)
+    assert again.path == found.path
+    assert again.passed_over == found.passed_over != ""
+
+
 def test_one_that_is_too_old_is_passed_over(bundle, system, monkeypatch):
     """The version is the library's own word. A bundled one that is too old is of no use either."""
     monkeypatch.setattr(libbpf_file, "MINIMUM_VERSION", (99, 0))
