@@ -66,4 +66,7 @@ def test_lines_of_the_worker_have_their_shares(blame_of: Callable[..., Blame]) -
     lines = {line["line"]: line for line in causes[0]["via"][0]["lines"]}
     first = loss.via.place.first_line
     found = {share: lines[first + number]["share"] for number, share in enumerate(SHARES)}
-    assert found == pytest.approx(SHARES, abs=0.03)
+    # What the loader itself does in the worker, pickling and handing over files, is the rest.
+    whole = sum(found.values())
+    assert 0.9 < whole <= 1
+    assert {key: share / whole for key, share in found.items()} == pytest.approx(SHARES, abs=0.03)
