@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from otel_gpu import pipeline
-from otel_gpu.commands._sources import open_source
+from otel_gpu.commands._sources import SQLITE, head_of, open_source
 from otel_gpu.config import Config
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.findings.document import Window
@@ -13,10 +13,8 @@ from otel_gpu.importers import open_capture
 from otel_gpu.importers.sqlite_source import SqliteSource
 from otel_gpu.store.schema import APPLICATION_ID
 
-_SQLITE = b"SQLite format 3\0"
 # Where a database says what program it is of.
 _APPLICATION = slice(68, 72)
-_HEAD_BYTES = 128
 _TRACES = frozenset({"torch-trace", "nsys"})
 _GZIP = b"\x1f\x8b"
 
@@ -58,8 +56,8 @@ def open_any(path: Path, config: Config) -> Source:
 def _kind_of(path: Path) -> str:
     if path.is_dir():
         return "torch-trace"
-    head = _head(path)
-    if head.startswith(_SQLITE):
+    head = head_of(path)
+    if head.startswith(SQLITE):
         return "" if head[_APPLICATION] == APPLICATION_ID.to_bytes(4) else _database_kind(path)
     return "torch-trace" if head.startswith(_GZIP) or head.lstrip()[:1] in (b"{", b"[") else ""
 
@@ -70,12 +68,3 @@ def _database_kind(path: Path) -> str:
     if "StringIds" in tables:
         return "nsys"
     return "ingero" if "events" in tables else ""
-
-
-def _head(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(_HEAD_BYTES)
-    except OSError:
-        # Who reads recordings says what is wrong with it.
-        return b""

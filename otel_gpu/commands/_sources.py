@@ -16,28 +16,32 @@ from otel_gpu.importers import open_capture
 from otel_gpu.store.losses import describe_losses
 from otel_gpu.store.reader import StoreReader
 
-_SQLITE = b"SQLite format 3\0"
+SQLITE = b"SQLite format 3\0"
+"""What a database begins with."""
+_HEAD_BYTES = 128
 # Of the pickles that PyTorch writes.
 _PICKLE = b"\x80"
 
 
 def open_source(path: Path, config: Config) -> Source:
     """Open a file as what it is: a store, or else as ``open_recording`` does."""
-    return StoreSource(path) if _begins_with(path, _SQLITE) else open_recording(path, config)
+    return StoreSource(path) if head_of(path).startswith(SQLITE) else open_recording(path, config)
 
 
 def open_recording(path: Path, config: Config) -> Source:
     """Open a memory snapshot of PyTorch, or else a recording."""
-    return SnapshotSource(path, config) if _begins_with(path, _PICKLE) else RecordingSource(path)
+    is_snapshot = head_of(path).startswith(_PICKLE)
+    return SnapshotSource(path, config) if is_snapshot else RecordingSource(path)
 
 
-def _begins_with(path: Path, magic: bytes) -> bool:
+def head_of(path: Path) -> bytes:
+    """Return the first bytes of a file, which say what it is; nothing of one that cannot be read."""
     try:
         with path.open("rb") as file:
-            return file.read(len(magic)) == magic
+            return file.read(_HEAD_BYTES)
     except OSError:
         # Who reads recordings says what is wrong with it.
-        return False
+        return b""
 
 
 class RecordingSource(Source):

@@ -45,6 +45,14 @@ def grow(size_bytes: int) -> str:
     )
 
 
+def keep_cache(segments: int, where: str) -> str:
+    """Return the advice not to empty the cache there, as so many segments came back."""
+    return (
+        f"Do not call torch.cuda.empty_cache() in {where}: {segments:,} segments that it gave back "
+        "were soon needed again."
+    )
+
+
 def _against_holes(failure: Failure) -> Iterator[str]:
     if failure.is_expandable is False:
         yield grow(failure.hole_bytes)

@@ -7,7 +7,7 @@ from otel_gpu.decode.blocks import MemoryTotals
 from otel_gpu.enrich.activities import ImageKey, ProcessImage, key_of
 from otel_gpu.explain.allocator_churn import Churn
 from otel_gpu.explain.chains import CauseKind, Failure
-from otel_gpu.explain.memory_advice import advise
+from otel_gpu.explain.memory_advice import advise, keep_cache
 from otel_gpu.explain.out_of_memory import can_expand
 from otel_gpu.findings.device_memory import Growth, Memory, MemoryReading
 from otel_gpu.findings.memory_rows import failure_alarms, holdings, out_of_memory
@@ -203,10 +203,7 @@ def _advice(one: Churn) -> str:
     place = describe_place(one.place)
     match one.kind:
         case CauseKind.EMPTY_CACHE:
-            return (
-                f"Do not call torch.cuda.empty_cache() in {place}: {one.frees:,} segments that it gave "
-                "back were soon needed again."
-            )
+            return keep_cache(one.frees, place)
         case CauseKind.ALLOCATION_RETRY:
             return (
                 f"Leave room on the device: {place} found none, and {one.frees:,} cached segments were "

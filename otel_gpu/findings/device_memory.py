@@ -43,7 +43,7 @@ class MemoryPool(NamedTuple):
 
 class OutOfMemory(NamedTuple):
     """
-    A request that failed; see ``explain.out_of_memory.Failure``.
+    A request that failed; see ``explain.chains.Failure``.
 
     ``free_bytes`` is what the device had free. What may be None is so where it is not known.
     """

@@ -6,7 +6,7 @@ from typing import Final
 
 from otel_gpu.decode.memory import Action, MemorySnapshot, Segment
 from otel_gpu.explain.chains import Failure, Pin
-from otel_gpu.explain.memory_advice import advise, grow
+from otel_gpu.explain.memory_advice import advise, grow, keep_cache
 from otel_gpu.findings.device_memory import (
     Growth,
     Holding,
@@ -225,10 +225,7 @@ def _advice(row: Memory) -> Iterator[str]:
     if stuck_bytes and row.expandable_segments is False:
         yield grow(stuck_bytes)
     if _churns(row):
-        yield (
-            "Do not call torch.cuda.empty_cache() in a loop: "
-            f"{row.segment_frees:,} segments that it gave back were soon needed again."
-        )
+        yield keep_cache(row.segment_frees or 0, "a loop")
 
 
 def _churns(row: Memory) -> bool:

@@ -14,8 +14,8 @@ from otel_gpu import wire
 from otel_gpu.probe_table import API_BY_NUMBER
 from otel_gpu.recent import Recent
 from otel_gpu.records import json_record
-from otel_gpu.stacks.frames import clean
 from otel_gpu.stacks.process_images import ProcessImages
+from otel_gpu.stacks.samples import Image
 from otel_gpu.stacks.symbols import Symbols
 
 _MAX_KERNELS: Final = 1 << 15
@@ -23,14 +23,10 @@ _MAX_KERNELS: Final = 1 << 15
 _MAX_STEPS: Final = 4
 # What has no name yet may get one: symbols are read, and demangled, in the background.
 _ASK_AGAIN_NS: Final = 1_000_000_000
-_IMAGE: Final = slice(
-    wire.RECORD_HEADER.offset_of("image_ktime_ns"), wire.RECORD_HEADER.offset_of("tid")
-)
 _FUNCTION_AT: Final = wire.CUDA_CALL_RECORD.offset_of("function")
 _FUNCTION: Final = slice(_FUNCTION_AT, _FUNCTION_AT + 8)
-_NO_FUNCTION: Final = bytes(8)
 _API_AT: Final = wire.CUDA_CALL_RECORD.offset_of("api")
-_KTIME_AT: Final = wire.RECORD_HEADER.offset_of("ktime_ns")
+_API: Final = slice(_API_AT, _API_AT + 2)
 _NAMED: Final = (1 << 64) - 1
 
 
@@ -46,56 +42,46 @@ class LaunchedKernels:
         self._processes = processes
         self._symbols = symbols
         # By image and handle, and of those that were launched until when to leave them alone.
-        self._handles: Recent[tuple[bytes, int], _Handle] = Recent(_MAX_KERNELS)
-        self._asked: Recent[bytes, int] = Recent(_MAX_KERNELS)
+        self._handles: Recent[tuple[Image, int], _Handle] = Recent(_MAX_KERNELS)
+        self._asked: Recent[tuple[Image, int], int] = Recent(_MAX_KERNELS)
 
     def take(self, record: bytes) -> None:
         """Take a HANDLE record."""
         fields = wire.HANDLE_RECORD.named(record)
         name = bytes(fields["name"]).partition(b"\0")[0].decode(errors="replace")
-        image, handle = record[_IMAGE], fields["handle"]
-        self._handles[image, handle] = _Handle(fields["same_as"], name)
-        self._asked.pop(image + handle.to_bytes(8, "little"), None)
+        key = (fields["pid"], fields["image_ktime_ns"]), fields["handle"]
+        self._handles[key] = _Handle(fields["same_as"], name)
+        self._asked.pop(key, None)
 
     def name(self, call: bytes) -> Sequence[bytes]:
         """Return the FUNCTION record of what a CUDA_CALL record launches, if it has to be sent now."""
-        function = call[_FUNCTION]
-        if function == _NO_FUNCTION:
-            return ()
-        api = API_BY_NUMBER.get(int.from_bytes(call[_API_AT : _API_AT + 2], "little"))
+        function = int.from_bytes(call[_FUNCTION], "little")
+        api = API_BY_NUMBER.get(int.from_bytes(call[_API], "little")) if function else None
         if api is None or api.family != wire.FAMILY_LAUNCH:
             return ()
-        key = call[_IMAGE] + function
-        ktime_ns = int.from_bytes(call[_KTIME_AT : _KTIME_AT + 8], "little")
-        if ktime_ns < self._asked.get(key, 0):
+        _, _, _, ktime_ns, image_ktime_ns, pid, _ = wire.RECORD_HEADER.unpack_from(call)
+        image = (pid, image_ktime_ns)
+        if ktime_ns < self._asked.get((image, function), 0):
             return ()
-        number = int.from_bytes(function, "little")
-        name = self._find(call[_IMAGE], number)
-        self._asked[key] = _NAMED if name else ktime_ns + _ASK_AGAIN_NS
+        name = self._find(image, function)
+        self._asked[image, function] = _NAMED if name else ktime_ns + _ASK_AGAIN_NS
         if not name:
             return ()
-        image_ktime_ns, pid = _unpack(call[_IMAGE])
-        body = {"function": number, "name": name}
-        return (
-            json_record(
-                wire.RECORD_FUNCTION, ktime_ns, body, pid=pid, image_ktime_ns=image_ktime_ns
-            ),
+        body = {"function": function, "name": name}
+        record = json_record(
+            wire.RECORD_FUNCTION, ktime_ns, body, pid=pid, image_ktime_ns=image_ktime_ns
         )
+        return (record,)
 
-    def _find(self, image: bytes, function: int) -> str:
+    def _find(self, image: Image, function: int) -> str:
         for _ in range(_MAX_STEPS):
             handle = self._handles.use((image, function))
             if handle is None:
                 break
             if handle.name:
-                return clean(self._symbols.text(handle.name) or "")
+                return self._symbols.text(handle.name) or ""
             function = handle.same_as
-        image_ktime_ns, pid = _unpack(image)
-        mapping = self._processes.get((pid, image_ktime_ns)).find(function)
+        mapping = self._processes.get(image).find(function)
         name, offset = (mapping and self._symbols.name(mapping, function)) or ("", 0)
         # Not in the middle of something else, and not as long as it is mangled.
         return "" if offset or name.startswith("_Z") else name
-
-
-def _unpack(image: bytes) -> tuple[int, int]:
-    return int.from_bytes(image[:8], "little"), int.from_bytes(image[8:], "little")

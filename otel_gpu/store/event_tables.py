@@ -70,6 +70,7 @@ class EventTable(NamedTuple):
         references: What the row says beside the event.
         lengths: Columns that are computed from others.
         end: When the event was sent, in Unix time.
+        elsewhere: Text fields of the activity that another table has; empty until they are read.
     """
 
     name: str
@@ -80,6 +81,7 @@ class EventTable(NamedTuple):
     references: tuple[Reference, ...]
     lengths: tuple[Column, ...] = (_DURATION,)
     end: Column = END
+    elsewhere: tuple[str, ...] = ()
 
     @property
     def table(self) -> Table:
@@ -149,11 +151,10 @@ class EventTable(NamedTuple):
         ]
         apis = _getter([fields.index(name) for name in self.apis])
         ktimes = _getter([fields.index(name.replace("_unix_", "_ktime_")) for name in starts])
-        # Of calls, ``launches`` has the kernel.
-        kernel = ("",) if "kernel" in activity._fields else ()
+        empty = ("",) * len(self.elsewhere)
         made = [
             *("event", self.end.name, *(reference.field for reference in self.references)),
-            *("kernel" for _ in kernel),
+            *self.elsewhere,
             *self.apis,
             *starts,
             *(name for name in activity._fields if name.endswith("_id")),
@@ -176,7 +177,7 @@ class EventTable(NamedTuple):
                 event,
                 end_unix_ns,
                 *found,
-                *kernel,
+                *empty,
                 *map(find_api, apis(event)),
                 *times,
                 *ids_of(ids_at(row[0]), event),
@@ -219,6 +220,7 @@ EVENT_TABLES: tuple[EventTable, ...] = (
         CudaCall,
         SpanIds.of_call,
         (_OF_PROCESS, _ON_DEVICE, _AT_STACK),
+        elsewhere=("kernel",),
     ),
     EventTable(
         "stalls",

@@ -105,11 +105,16 @@ class Playback:
             yield from self._what_came_before()
         begins = dict.fromkeys(self._ways, self._span.first_seq)
         begins |= {kind.name: self._span.lead_seq for kind in EVENT_TABLES}
-        streams = [
-            self._activities_of(table, self._pages.between(table, first_seq, self._span.last_seq))
+        rows = {
+            table: self._pages.between(table, first_seq, self._span.last_seq)
             for table, first_seq in begins.items()
+        }
+        streams = [
+            self._calls(self._early_calls(), self._span.first_seq),
+            self._calls(rows.pop("calls"), begins["calls"]),
+            self._captures(),
+            *(self._activities_of(table, found) for table, found in rows.items()),
         ]
-        streams += (self._activities_of("calls", self._early_calls()), self._captures())
         for _, activity in heapq.merge(*streams, key=itemgetter(0)):
             yield activity
             if isinstance(activity, ExitActivity):
@@ -127,24 +132,25 @@ class Playback:
 
     def _activities_of(self, table: str, rows: Iterable[Row]) -> Iterator[_Found]:
         make = self._ways[table]
-        launches: Iterator[Row] = iter(())
-        launch: Row | None = None
         for row in rows:
             activity = make(row)
             if activity is None:
                 self._pages.reject(table)
-                continue
-            seq = row[0]
-            if type(activity) is CallActivity and activity.event.function:
-                if launch is None:
-                    launches = self._pages.between("launches", seq, self._span.last_seq)
-                    launch = next(launches, _NO_LAUNCH)
-                while launch[0] < seq:
-                    launch = next(launches, _NO_LAUNCH)
-                if launch[0] == seq:
-                    names = self._directory.stack(launch[1])
-                    activity = activity._replace(kernel=names[0] if names else "")
-            yield seq, activity
+            else:
+                yield row[0], activity
+
+    def _calls(self, rows: Iterable[Row], first_seq: int) -> Iterator[_Found]:
+        """Yield calls, with the kernels that they launched."""
+        launches = self._pages.between("launches", first_seq, self._span.last_seq)
+        launched, kernel = next(launches, _NO_LAUNCH)
+        for seq, activity in self._activities_of("calls", rows):
+            while launched < seq:
+                launched, kernel = next(launches, _NO_LAUNCH)
+            if launched == seq and isinstance(activity, CallActivity):
+                (name, *_) = self._directory.stack(kernel) or ("",)
+                yield seq, activity._replace(kernel=name)
+            else:
+                yield seq, activity
 
     def _captures(self) -> Iterator[_Found]:
         first, last = self._span.first_seq, self._span.last_seq

@@ -52,16 +52,21 @@ def test_a_call_that_began_before_is_open(
     assert ages[0].point.as_double >= 1
 
 
+def see_more_calls(receiver: OtlpReceiver, subject: Subject) -> None:
+    """Capture a program that hung before, lets go of its call, makes more of them, and is killed."""
+    flags = ("--pid", str(subject.pid), "--spans", "full")
+    with Agent(receiver, flags=flags, env=LATE, inside=FIRST) as agent:
+        receiver.wait_for(lambda: spans(receiver, OPEN, subject.pid))
+        assert subject.ask("") == {"calls": MORE}
+        receiver.wait_for(lambda: calls(receiver, API, subject.pid) >= MORE)
+        os.kill(subject.pid, signal.SIGKILL)
+        agent.wait()
+
+
 def test_its_return_is_no_call(receiver: OtlpReceiver, stubs: StubLibraries) -> None:
     """What is called after it is counted, to the call; of the one itself no duration is made up."""
     with hung(stubs, "line") as subject:
-        flags = ("--pid", str(subject.pid), "--spans", "full")
-        with Agent(receiver, flags=flags, env=LATE, inside=FIRST) as agent:
-            receiver.wait_for(lambda: spans(receiver, OPEN, subject.pid))
-            assert subject.ask("") == {"calls": MORE}
-            receiver.wait_for(lambda: calls(receiver, API, subject.pid) >= MORE)
-            os.kill(subject.pid, signal.SIGKILL)
-            agent.wait()
+        see_more_calls(receiver, subject)
 
         assert calls(receiver, API, subject.pid) == MORE
         made = spans(receiver, API, subject.pid)
@@ -82,13 +87,7 @@ def test_its_return_has_no_entry_where_somebody_else_probed_it(
     ):
         theirs.wait_for(lambda: calls(theirs, API, other.pid))
         with hung(stubs, "line") as subject:
-            flags = ("--pid", str(subject.pid), "--spans", "full")
-            with Agent(receiver, flags=flags, env=LATE, inside=FIRST) as agent:
-                receiver.wait_for(lambda: spans(receiver, OPEN, subject.pid))
-                assert subject.ask("") == {"calls": MORE}
-                receiver.wait_for(lambda: calls(receiver, API, subject.pid) >= MORE)
-                os.kill(subject.pid, signal.SIGKILL)
-                agent.wait()
+            see_more_calls(receiver, subject)
             assert calls(receiver, API, subject.pid) == MORE
         assert losses(receiver) == {"no_entry": 1}
 
