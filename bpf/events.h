@@ -83,6 +83,7 @@ enum record_kind {
 	RECORD_HOLDERS = 271,	 /* struct memory_record, then its holders */
 	RECORD_MEMORY_MAP = 272, /* JSON: segments and blocks of a device when a request failed */
 	RECORD_FUNCTION = 273,	 /* JSON: the name of a kernel that was launched */
+	RECORD_DEVICES = 274,	 /* JSON: what the devices of the host say of themselves */
 };
 
 /* Counters kept per CPU. The first group are losses, each with its reason. */

@@ -5,6 +5,7 @@ A check looks at one thing and returns one finding. Checks change nothing, and n
 raises for what it finds. ``visibility.py`` has the checks about observed processes.
 """
 
+import importlib.metadata
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -81,6 +82,7 @@ def examine_host(
         tracefs=_check_tracefs(host),
         bpf_stats=_check_bpf_stats(host),
         protobuf=_check_protobuf(),
+        nvml=_check_nvml(),
     )
     yield from check_endpoints(environ)
 
@@ -319,6 +321,15 @@ def _check_protobuf() -> Finding:
         f"the {kind} implementation, which is about 20 times slower than upb",
         "install protobuf from a wheel, and leave PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION unset",
     )
+
+
+def _check_nvml() -> Finding:
+    # The library itself is not asked: where a device fell off its bus, that takes long.
+    try:
+        version = importlib.metadata.version("nvidia-ml-py")
+    except importlib.metadata.PackageNotFoundError:
+        return ok("what devices say of themselves is not read: pip install 'otel-gpu[nvml]'")
+    return ok(f"nvidia-ml-py {version}")
 
 
 def capabilities(host: Host) -> frozenset[str] | None:

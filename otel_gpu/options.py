@@ -112,6 +112,20 @@ class CaptureConfig:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DevicesConfig:
+    """
+    What the devices of the host say of themselves, through NVML.
+
+    Attributes:
+        enabled: Read them. That needs the extra: `pip install otel-gpu[nvml]`.
+        interval_s: How often. Reading wakes a device that nobody uses.
+    """
+
+    enabled: bool = _option(default=True)
+    interval_s: float = _option(5.0, bounds=(1.0, 3_600.0))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SpansConfig:
     """
     Which calls become spans. All calls are counted in any case.
@@ -299,6 +313,7 @@ class Config:
     """All options; every part has defaults."""
 
     capture: CaptureConfig = dataclasses.field(default_factory=CaptureConfig)
+    devices: DevicesConfig = dataclasses.field(default_factory=DevicesConfig)
     spans: SpansConfig = dataclasses.field(default_factory=SpansConfig)
     stacks: StacksConfig = dataclasses.field(default_factory=StacksConfig)
     samples: SamplesConfig = dataclasses.field(default_factory=SamplesConfig)

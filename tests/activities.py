@@ -25,6 +25,7 @@ from otel_gpu.enrich.activities import (
     CaptureActivity,
     CountersActivity,
     DeviceIdentity,
+    DevicesActivity,
     ExitActivity,
     ForkActivity,
     GapActivity,
@@ -182,6 +183,40 @@ def ended(process, at_s, exit_code=0):
 def replaced(process, at_s):
     """An exec: the process goes on as another program."""
     return ExitActivity(process, T0 + round(at_s * SECOND), 0, is_replaced=True)
+
+
+GPU = {
+    "index": 0,
+    "is_lost": False,
+    "uuid": "GPU-8f6d2bd1-6c0a-4c5a-9d0b-9a8c7f6e5d4c",
+    "model": "NVIDIA H200",
+    "serial_number": "1654922007036",
+    "utilization": {"general": 97, "memory": 31, "encoder": 0},
+    "memory_bytes": {"limit": 1000, "usage": 250, "reserved": 10},
+    "power_mw": 612_345,
+    "energy_mj": 7_001,
+    "temperature_c": 71,
+    "memory_temperature_c": 88,
+    "clock_mhz": 1410,
+    "clock_limit_mhz": 1980,
+    "errors": {"corrected": 3, "uncorrected": 0},
+    "limited_ns": {"sw_power_cap": 5_000_000_007},
+    "io_bytes": [["pcie", "transmit", 1_048_583]],
+    "activity": {
+        "sm_activity": 0.5,
+        "sm_occupancy": 0.375,
+        "tensor_activity": 0.25,
+        "dram_activity": 0.125,
+    },
+    "processes": [{"pid": 42, "memory_bytes": 139, "sm_percent": 93}, {"pid": 7}],
+    "parts": [{"uuid": "MIG-0", "memory_bytes": {"limit": 17, "usage": 16}}],
+}
+"""What a device may say of itself; process 42 is that of ``image``."""
+
+
+def devices(at_s, **info):
+    """What the devices of the host say."""
+    return DevicesActivity(T0 + round(at_s * SECOND), info)
 
 
 def call(process, api, start_ktime_ns, duration_ns, *, device=None, stack=None, kernel="", **event):

@@ -90,7 +90,11 @@ _UPSTREAM = {"obi": "OBI", "semconv": "semconv"}
 def read_registry() -> Registry:
     """Read the YAML, write out what it abbreviates, and check that it refers to what it defines."""
     registry: Registry = yaml.safe_load(REGISTRY.read_text())
-    scopes = {s["metrics"]: name for name, s in registry["scopes"].items() if "metrics" in s}
+    scopes = {
+        prefix: name
+        for name, scope in registry["scopes"].items()
+        for prefix in scope.get("metrics", [])
+    }
     for name, metric in registry["metrics"].items():
         metric.setdefault("unit", "")
         metric.setdefault("instrument", "counter")
@@ -200,8 +204,8 @@ def _metric_lines(registry: Registry) -> Iterator[str]:
     yield ""
     yield "_METRIC_SCOPES: Mapping[str, str] = {"
     for name, scope in registry["scopes"].items():
-        if "metrics" in scope:
-            yield f'    "{scope["metrics"]}": SCOPE_{_constant(name.removeprefix("otel_gpu."))},'
+        for prefix in scope.get("metrics", []):
+            yield f'    "{prefix}": SCOPE_{_constant(name.removeprefix("otel_gpu."))},'
     yield "}"
 
 

@@ -28,6 +28,7 @@ from otel_gpu.capture.host import (
 )
 from otel_gpu.capture.kernel_stacks import without_kernel_stack
 from otel_gpu.capture.layout import layout_description
+from otel_gpu.capture.nvml import NvmlDevices
 from otel_gpu.capture.on_cpu import OnCpuSampling
 from otel_gpu.capture.pressure import Pressure
 from otel_gpu.capture.programs import Programs
@@ -120,6 +121,7 @@ class Session:
         )
         self._on_cpu = OnCpuSampling(programs, config)
         self._pressure = Pressure()
+        self._devices = NvmlDevices(config.devices.interval_s)
         self._offset_ns: int | None = None
         self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._stopping = False
@@ -161,6 +163,7 @@ class Session:
         yield from _pieces(itertools.chain(self._clock(), self._read_rings()))
         # Apart, so that the last status knows the errors that those records led to.
         yield from _pieces(self._end())
+        self._devices.close()
         with self._faults.at("stacks"):
             self._user_stacks.close()
         os.close(self._stop_fd)
@@ -188,6 +191,8 @@ class Session:
         # Counters of cgroups tell of what is between two readings: this is the first one.
         with self._faults.at("pressure"):
             yield from self._read_pressure()
+        if self._config.devices.enabled:
+            self._devices.start()
         # The kernel's BTF and symbol table were read, and took tens of megabytes meanwhile.
         give_back_memory()
 
@@ -402,6 +407,7 @@ class Session:
             ("times", self._snapshots.times),
             ("memory", self._snapshots.memory),
             ("pressure", self._read_pressure),
+            ("devices", self._read_devices),
             ("retransmits", self._snapshots.resources.tell_retransmits),
             ("counters", self._read_counters),
         ):
@@ -430,6 +436,10 @@ class Session:
     def _read_pressure(self) -> Iterator[bytes]:
         info = self._pressure.read(list(self._watchlist.images))
         yield json_record(wire.RECORD_PRESSURE, time.monotonic_ns(), info)
+
+    def _read_devices(self) -> Iterator[bytes]:
+        if (info := self._devices.take()) is not None:
+            yield json_record(wire.RECORD_DEVICES, time.monotonic_ns(), info)
 
 
 def _pieces(records: Iterable[bytes]) -> Iterator[list[bytes]]:

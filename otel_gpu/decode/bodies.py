@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from otel_gpu import wire
+from otel_gpu.decode.device_bodies import SHAPE as DEVICES_SHAPE
+from otel_gpu.decode.device_bodies import check_devices
 from otel_gpu.stacks.frames import CUT, KERNEL, NATIVE, PYTHON, Frame
 
 _MAX_DEPTH = 16
@@ -84,6 +86,7 @@ _SHAPES: Mapping[int, Mapping[str, Any]] = {
         "swap_out_pages": int,
         "cgroups": (Mapping, dict),
     },
+    wire.RECORD_DEVICES: DEVICES_SHAPE,
     wire.RECORD_RESOURCE: {
         "resource": int,
         "kind": str,
@@ -119,6 +122,7 @@ _REQUIRED: Mapping[int, tuple[str, ...]] = {
     wire.RECORD_STATUS: (),
     wire.RECORD_STACK: ("kernel_stack", "functions"),
     wire.RECORD_PRESSURE: (),
+    wire.RECORD_DEVICES: (),
     wire.RECORD_RESOURCE: ("resource", "kind"),
     wire.RECORD_CULPRIT: (),
     wire.RECORD_FUNCTION: ("function", "name"),
@@ -325,6 +329,7 @@ def _check_layout(layout: Any, bounds_field: str) -> None:  # noqa: ANN401 - any
 
 _CHECKS: Mapping[int, Callable[[Mapping[str, Any]], None]] = {
     wire.RECORD_CAPTURE: _check_layouts,
+    wire.RECORD_DEVICES: check_devices,
     wire.RECORD_RESOURCE: _check_resource,
     wire.RECORD_STATUS: _check_counts,
     wire.RECORD_MEMORY_MAP: _check_memory_map,

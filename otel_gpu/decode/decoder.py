@@ -356,6 +356,7 @@ _DECODERS: Mapping[int, Callable[[bytes], Event]] = {
     wire.RECORD_CULPRIT: _decode_culprit,
     wire.RECORD_TIMES: _decode_times,
     wire.RECORD_PRESSURE: _with_info(events.Pressure),
+    wire.RECORD_DEVICES: _with_info(events.Devices),
     wire.RECORD_MEMORY: _decode_memory(Memory, DeviceKey, MemoryTotals, _TOTALS_ENTRY),
     wire.RECORD_HOLDERS: _decode_memory(Holders, HolderKey, Holder, _HOLDERS_ENTRY),
     wire.RECORD_BLOCK_STACK: _plain(BlockStack, wire.BLOCK_STACK_RECORD),

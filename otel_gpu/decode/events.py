@@ -393,6 +393,13 @@ class Pressure(NamedTuple):
     info: Mapping[str, Any]
 
 
+class Devices(NamedTuple):
+    """What the devices of the host say of themselves (from JSON)."""
+
+    ktime_ns: int
+    info: Mapping[str, Any]
+
+
 class MemoryRead(NamedTuple):
     """What an allocator holds of one device; the kernel side never says it: importers do."""
 
@@ -455,6 +462,7 @@ Event = (
     | CulpritSeen
     | Times
     | Pressure
+    | Devices
     | Memory
     | Holders
     | BlockStack

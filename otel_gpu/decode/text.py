@@ -76,6 +76,7 @@ def describe(event: Event) -> Iterator[str]:
             | events.Probes()
             | events.Status()
             | events.Pressure()
+            | events.Devices()
             | events.ResourceSeen()
             | events.CulpritSeen()
         ):

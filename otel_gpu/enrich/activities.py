@@ -317,6 +317,13 @@ class PressureActivity(NamedTuple):
     info: Mapping[str, Any]
 
 
+class DevicesActivity(NamedTuple):
+    """What the devices of the host said of themselves at one moment."""
+
+    unix_ns: int
+    info: Mapping[str, Any]
+
+
 class MemoryActivity(NamedTuple):
     """What an allocator holds of one device, and what led there."""
 
@@ -477,6 +484,7 @@ Activity = (
     | WhoActivity
     | ResourceActivity
     | PressureActivity
+    | DevicesActivity
     | DeviceTraceActivity
     | MemoryActivity
     | BlocksActivity

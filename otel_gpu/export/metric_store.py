@@ -24,6 +24,7 @@ from otel_gpu.enrich.activities import (
     CaptureActivity,
     CountersActivity,
     DeviceIdentity,
+    DevicesActivity,
     ExitActivity,
     ImageKey,
     OpenCallActivity,
@@ -35,6 +36,7 @@ from otel_gpu.enrich.activities import (
     key_of,
 )
 from otel_gpu.explain.verdicts import state_of
+from otel_gpu.export.device_measures import HostDevices
 from otel_gpu.export.exemplars import ExemplarReservoir, IsSampled
 from otel_gpu.export.measures import measure, measure_open_call, measure_thread_times
 from otel_gpu.export.observed_image import ObservedImage
@@ -98,6 +100,7 @@ class MetricStore:
         self._ending: deque[ImageKey] = deque()
         self._final_series = 0
         self._self = SelfTelemetry()
+        self._host_devices = HostDevices()
         self._dropped_series: Counter[str] = Counter()
         self._unix_ns = 0
         # Of the aggregates; one reading can be several activities of the same moment.
@@ -118,6 +121,7 @@ class MetricStore:
             OpenCallActivity: self._observe_open_call,
             ExitActivity: self._observe_exit,
             CountersActivity: self._observe_counters,
+            DevicesActivity: self._observe_devices,
             StatusActivity: self._observe_agent,
             ProbesActivity: self._observe_agent,
             CaptureActivity: self._observe_capture,
@@ -307,6 +311,10 @@ class MetricStore:
         for image in [image for _, image in self._images.items() if image.open_calls]:
             image.forget_returned_calls(self._unix_ns)
 
+    def _observe_devices(self, activity: DevicesActivity) -> None:
+        self._advance(activity.unix_ns)
+        self._host_devices.observe(activity)
+
     def _observe_capture(self, activity: CaptureActivity) -> None:
         if self.agent is None:
             self._unix_ns = activity.unix_ns
@@ -334,7 +342,10 @@ class MetricStore:
             self._released.popitem(last=False)
 
     def _agent_snapshot(self, agent: Agent) -> Snapshot:
-        measurements = list(self._self.measurements(self._dropped_series))
+        measurements = [
+            *self._self.measurements(self._dropped_series),
+            *self._host_devices.measurements(),
+        ]
         times_unix_ns = (agent.start_unix_ns, self._unix_ns)
         return Snapshot(
             AGENT, agent.resource, agent, {}, measurements, {}, self._exemplars_seen, *times_unix_ns
@@ -345,6 +356,7 @@ class MetricStore:
         if image.end_unix_ns is not None:
             time_unix_ns = max(image.updated_unix_ns, image.end_unix_ns)
         ages = (measure_open_call(call) for call, _ in image.open_calls.values())
+        is_alive = image.end_unix_ns is None
         return Snapshot(
             key_of(image.process),
             image.resource,
@@ -355,6 +367,7 @@ class MetricStore:
                 *measure_thread_times(image.times.values()),
                 *image.stalls.measurements(),
                 *image.memory_measurements(),
+                *(self._host_devices.of_process(image.process.pid) if is_alive else ()),
             ],
             image.exemplars.newer_than(after, image.devices),
             self._exemplars_seen,

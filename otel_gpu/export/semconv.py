@@ -34,6 +34,7 @@ def _named(names: Mapping[int, str], prefix: str) -> dict[int, str]:
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
 
 # Scopes
+SCOPE_DEVICES = "otel_gpu.devices"
 SCOPE_CUDA = "otel_gpu.cuda"
 SCOPE_SCHED = "otel_gpu.sched"
 SCOPE_PROCESS = "otel_gpu.process"
@@ -125,6 +126,19 @@ OTEL_GPU_INCIDENT_EFFECTS = "otel_gpu.incident.effects"
 OTEL_GPU_INCIDENT_CHRONIC = "otel_gpu.incident.chronic"
 OTEL_GPU_ADVICE = "otel_gpu.advice"
 STATE = "state"
+HW_ID = "hw.id"
+HW_TYPE = "hw.type"
+HW_VENDOR = "hw.vendor"
+HW_MODEL = "hw.model"
+HW_SERIAL_NUMBER = "hw.serial_number"
+HW_DRIVER_VERSION = "hw.driver_version"
+HW_PARENT = "hw.parent"
+HW_STATE = "hw.state"
+HW_GPU_TASK = "hw.gpu.task"
+HW_TEMPERATURE_SENSOR = "hw.temperature.sensor"
+NETWORK_IO_DIRECTION = "network.io.direction"
+GPU_LINK = "gpu.link"
+GPU_CLOCK_LIMIT_REASON = "gpu.clock.limit.reason"
 REASON = "reason"
 OTEL_GPU_PROBE_TYPE = "otel_gpu.probe.type"
 OTEL_GPU_SPAN_SOURCE = "otel_gpu.span.source"
@@ -196,6 +210,25 @@ METRIC_GPU_MEMORY_ALLOCATED = Instrument("gpu.memory.allocated", "By", "updownco
 METRIC_GPU_MEMORY_RESERVED = Instrument("gpu.memory.reserved", "By", "updowncounter")
 METRIC_GPU_MEMORY_PEAK = Instrument("gpu.memory.peak", "By", "gauge")
 METRIC_GPU_MEMORY_FAILURES = Instrument("gpu.memory.failures", "{failure}")
+METRIC_HW_STATUS = Instrument("hw.status", "1", "updowncounter")
+METRIC_HW_ERRORS = Instrument("hw.errors", "{error}")
+METRIC_HW_POWER = Instrument("hw.power", "W", "gauge")
+METRIC_HW_ENERGY = Instrument("hw.energy", "J")
+METRIC_HW_TEMPERATURE = Instrument("hw.temperature", "Cel", "gauge")
+METRIC_HW_GPU_UTILIZATION = Instrument("hw.gpu.utilization", "1", "gauge")
+METRIC_HW_GPU_MEMORY_LIMIT = Instrument("hw.gpu.memory.limit", "By", "updowncounter")
+METRIC_HW_GPU_MEMORY_USAGE = Instrument("hw.gpu.memory.usage", "By", "updowncounter")
+METRIC_HW_GPU_MEMORY_UTILIZATION = Instrument("hw.gpu.memory.utilization", "1", "gauge")
+METRIC_HW_GPU_IO = Instrument("hw.gpu.io", "By")
+METRIC_GPU_CLOCK_FREQUENCY = Instrument("gpu.clock.frequency", "Hz", "gauge")
+METRIC_GPU_CLOCK_LIMIT = Instrument("gpu.clock.limit", "Hz", "gauge")
+METRIC_GPU_CLOCK_LIMITED_TIME = Instrument("gpu.clock.limited.time", "s")
+METRIC_GPU_SM_ACTIVITY = Instrument("gpu.sm.activity", "1", "gauge")
+METRIC_GPU_SM_OCCUPANCY = Instrument("gpu.sm.occupancy", "1", "gauge")
+METRIC_GPU_TENSOR_ACTIVITY = Instrument("gpu.tensor.activity", "1", "gauge")
+METRIC_GPU_DRAM_ACTIVITY = Instrument("gpu.dram.activity", "1", "gauge")
+METRIC_GPU_PROCESS_MEMORY_USAGE = Instrument("gpu.process.memory.usage", "By", "updowncounter")
+METRIC_GPU_PROCESS_UTILIZATION = Instrument("gpu.process.utilization", "1", "gauge")
 METRIC_GPU_CUDA_MEMORY_COPIES = Instrument("gpu.cuda.memory.copies", "By", "histogram")
 METRIC_GPU_CUDA_MEMSET_BYTES = Instrument("gpu.cuda.memset.bytes", "By")
 METRIC_GPU_CUDA_HOST_REGISTER_BYTES = Instrument("gpu.cuda.host.register.bytes", "By")
@@ -240,6 +273,8 @@ METRIC_OTEL_GPU_SWITCHED_OFF = Instrument("otel_gpu.switched_off", "1", "gauge")
 METRIC_OTEL_GPU_PROBE_HITS = Instrument("otel_gpu.probe.hits", "{hit}")
 METRIC_OTEL_GPU_OVERHEAD_TIME = Instrument("otel_gpu.overhead.time", "s")
 METRIC_OTEL_GPU_OVERHEAD_MEMORY = Instrument("otel_gpu.overhead.memory", "By", "gauge")
+METRIC_OTEL_GPU_DEVICES_LATE = Instrument("otel_gpu.devices.late", "{reading}")
+METRIC_OTEL_GPU_DEVICES_FAILED = Instrument("otel_gpu.devices.failed", "{call}")
 METRIC_OTEL_GPU_COVERAGE = Instrument("otel_gpu.coverage", "1", "gauge")
 
 _DESCRIPTIONS: Mapping[str, str] = {
@@ -257,6 +292,25 @@ _DESCRIPTIONS: Mapping[str, str] = {
     "gpu.memory.reserved": "Bytes of device memory that the allocator took from the device, in use or not.",
     "gpu.memory.peak": "The most bytes of device memory that were in use since watching began, as the allocator says.",
     "gpu.memory.failures": "Requests for device memory that failed.",
+    "hw.status": "1 for the state that a device is in, 0 for the others.",
+    "hw.errors": "ECC errors since the driver was loaded.",
+    "hw.power": "Power that a device draws.",
+    "hw.energy": "Energy that it took since the driver was loaded.",
+    "hw.temperature": "How warm it is.",
+    "hw.gpu.utilization": "Share of the last moments in which a device did anything of a kind.",
+    "hw.gpu.memory.limit": "Memory of a device, or of a MIG device.",
+    "hw.gpu.memory.usage": "Memory in use, by whomever; without what the driver reserves.",
+    "hw.gpu.memory.utilization": "Share of the memory in use.",
+    "hw.gpu.io": "Bytes over PCIe and NVLink.",
+    "gpu.clock.frequency": "Clock of the streaming multiprocessors.",
+    "gpu.clock.limit": "The highest that this clock can be.",
+    "gpu.clock.limited.time": "How long the clocks were lower than they might have been.",
+    "gpu.sm.activity": "Share of the time that streaming multiprocessors had a warp, of all of them, since the reading before.",
+    "gpu.sm.occupancy": "Share of the warps that would have had room, since the reading before.",
+    "gpu.tensor.activity": "Share of the time that tensor cores were at work, since the reading before.",
+    "gpu.dram.activity": "Share of the time that the memory of the device was read or written, since the reading before.",
+    "gpu.process.memory.usage": "Memory of a device that a watched process has, as the driver counts it.",
+    "gpu.process.utilization": "Share of the time that kernels of a watched process ran on a device.",
     "gpu.cuda.memory.copies": "Sizes of copies.",
     "gpu.cuda.memset.bytes": "Bytes set.",
     "gpu.cuda.host.register.bytes": "Bytes of host memory registered.",
@@ -297,10 +351,18 @@ _DESCRIPTIONS: Mapping[str, str] = {
     "otel_gpu.probe.hits": "How often probes fired for watched processes.",
     "otel_gpu.overhead.time": "CPU time of the agent's user-space side.",
     "otel_gpu.overhead.memory": "Resident memory of the agent.",
+    "otel_gpu.devices.late": "Readings of the host's devices that took longer than 5 s.",
+    "otel_gpu.devices.failed": "Calls of NVML that failed, by its own name of the error.",
     "otel_gpu.coverage": "Share of a library's known CUDA symbols that carry probes.",
 }
 
 _METRIC_SCOPES: Mapping[str, str] = {
+    "hw.": SCOPE_DEVICES,
+    "gpu.clock.": SCOPE_DEVICES,
+    "gpu.sm.": SCOPE_DEVICES,
+    "gpu.tensor.": SCOPE_DEVICES,
+    "gpu.dram.": SCOPE_DEVICES,
+    "gpu.process.": SCOPE_DEVICES,
     "gpu.": SCOPE_CUDA,
     "process.scheduler.": SCOPE_SCHED,
     "process.": SCOPE_PROCESS,

@@ -20,6 +20,7 @@ from otel_gpu.enrich.activities import (
     CallActivity,
     CaptureActivity,
     CountersActivity,
+    DevicesActivity,
     ExitActivity,
     ImageKey,
     PressureActivity,
@@ -96,6 +97,7 @@ class Playback:
             ),
             "readings": self._reading,
             "pressure": _pressure,
+            "device_readings": _devices,
             "statuses": _status,
         }
 
@@ -171,9 +173,11 @@ class Playback:
         probes = self._pages.where(
             "probes", "capture = ? AND seq < ?", (capture[0], span.first_seq)
         )
-        latest = "seq = (SELECT max(seq) FROM pressure WHERE seq < ? AND seq > ?)"
-        pressure = self._pages.where("pressure", latest, (span.first_seq, capture[2]))
-        found = [_capture(capture), *map(_probes, probes), *map(_pressure, pressure)]
+        found: list[Activity | None] = [_capture(capture), *map(_probes, probes)]
+        for table in ("pressure", "device_readings"):
+            latest = f"seq = (SELECT max(seq) FROM {table} WHERE seq < ? AND seq > ?)"
+            before = self._pages.where(table, latest, (span.first_seq, capture[2]))
+            found += map(self._ways[table], before)
         yield from (activity for activity in found if activity is not None)
         yield from map(_identity, self._pages.between("identities", capture[2], span.first_seq - 1))
         alive = (
@@ -309,6 +313,7 @@ def _capture_of(unix_ns: int, info: Mapping[str, Any]) -> CaptureActivity:
 
 _capture = _informed(_capture_of, wire.RECORD_CAPTURE)
 _pressure = _informed(PressureActivity, wire.RECORD_PRESSURE)
+_devices = _informed(DevicesActivity, wire.RECORD_DEVICES)
 _probes = _informed(ProbesActivity, wire.RECORD_PROBES)
 
 

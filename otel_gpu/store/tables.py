@@ -103,6 +103,13 @@ NUMBERED: tuple[Table, ...] = (
         INFO,
     ),
     Table(
+        "device_readings",
+        "What the devices of the host said of themselves, through NVML.",
+        SEQ,
+        UNIX,
+        INFO,
+    ),
+    Table(
         "statuses",
         "The agent's own figures.",
         SEQ,

@@ -403,6 +403,35 @@ VIEWS: tuple[View, ...] = (
         count="how many events or rows",
     ),
     View(
+        "v_device_readings",
+        "What the devices of the host said of themselves, reading by reading.",
+        f"""
+        SELECT e.seq, {_utc("e.unix_ns")} AS time, json_extract(g.value, '$.index') AS device,
+          json_extract(g.value, '$.uuid') AS uuid, json_extract(g.value, '$.model') AS model,
+          json_extract(g.value, '$.is_lost') AS is_lost,
+          json_extract(g.value, '$.utilization.general') AS utilization_percent,
+          json_extract(g.value, '$.memory_bytes.usage') AS memory_bytes,
+          json_extract(g.value, '$.memory_bytes.limit') AS memory_limit_bytes,
+          json_extract(g.value, '$.power_mw') / 1e3 AS power_w,
+          json_extract(g.value, '$.temperature_c') AS temperature_c,
+          json_extract(g.value, '$.clock_mhz') AS clock_mhz,
+          json_extract(g.value, '$.clock_limit_mhz') AS clock_limit_mhz, e.unix_ns
+        FROM device_readings e, json_each(e.info, '$.gpus') g
+        """,
+        time="when it was read, UTC",
+        device="number of the device, as NVML counts them",
+        uuid="its name, as DCGM prints it",
+        model="what it is",
+        is_lost="1: it fell off its bus; figures are missing then",
+        utilization_percent=("of the last moments, in which any kernel ran", "%"),
+        memory_bytes=("in use, by whomever", "By"),
+        memory_limit_bytes=("of all", "By"),
+        power_w=("that it draws", "W"),
+        temperature_c=("of the device", "Cel"),
+        clock_mhz=("of the streaming multiprocessors", "MHz"),
+        clock_limit_mhz=("that this can be", "MHz"),
+    ),
+    View(
         "v_pressure",
         "The load of the host, reading by reading.",
         f"""

@@ -18,6 +18,7 @@ from otel_gpu.enrich.activities import (
     CallActivity,
     CaptureActivity,
     CountersActivity,
+    DevicesActivity,
     ExitActivity,
     MemoryActivity,
     OutOfMemoryActivity,
@@ -90,6 +91,7 @@ class StoreWriter:
                 self._batch, self._next_seq(), one
             ),
             PressureActivity: partial(self._observe_info, "pressure"),
+            DevicesActivity: partial(self._observe_info, "device_readings"),
             ProbesActivity: self._observe_probes,
             ResourceActivity: self._observe_resource,
             StatusActivity: partial(self._observe_info, "statuses"),
@@ -259,7 +261,9 @@ class StoreWriter:
         row = (self._next_seq(), activity.unix_ns, text, activity.retransmits)
         self._batch.add("connections", row, activity.unix_ns, len(text))
 
-    def _observe_info(self, table: str, activity: PressureActivity | StatusActivity) -> None:
+    def _observe_info(
+        self, table: str, activity: PressureActivity | DevicesActivity | StatusActivity
+    ) -> None:
         text = self._json(activity.info)
         row = (self._next_seq(), activity.unix_ns, text)
         self._batch.add(table, row, activity.unix_ns, len(text))

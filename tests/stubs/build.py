@@ -59,6 +59,15 @@ def stub_libraries() -> StubLibraries:
     return libraries
 
 
+@cache
+def stub_nvml() -> Path:
+    """Return the stub libnvidia-ml, built when needed."""
+    source = STUBS / "nvml.c"
+    library = CACHE / f"nvml-{_fingerprint((source,))}" / "libnvidia-ml.so.1"
+    _compile(library, ("-shared", "-fPIC", "-fvisibility=hidden", str(source)))
+    return library
+
+
 def copy_of_runtime(folder: Path) -> Path:
     """Return the same stub libcudart as another file (another inode) in ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)

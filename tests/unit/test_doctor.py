@@ -1,6 +1,7 @@
 """The doctor: each requirement, met and not met, on hosts made of files."""
 
 import errno
+import importlib.metadata
 import json
 import socket
 from types import SimpleNamespace
@@ -80,9 +81,23 @@ def test_a_good_host_can_capture(host, monkeypatch):
         "tracefs": "ok",
         "bpf_stats": "ok",
         "protobuf": "ok",
+        "nvml": "ok",
         "endpoint": "warning",
     }
     assert can_capture(findings)
+
+
+def test_without_the_extra_devices_are_not_read(host, monkeypatch):
+    """It is no fault, and one line says what to do."""
+
+    def version(_):
+        raise importlib.metadata.PackageNotFoundError
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    finding = found(host, "nvml")
+
+    assert finding.status == "ok"
+    assert "pip install 'otel-gpu[nvml]'" in finding.detail
 
 
 @pytest.mark.parametrize(
@@ -284,7 +299,7 @@ def test_a_host_that_shows_nothing_raises_nothing(tmp_path):
     findings = list(examine_host(host, {}, load_libbpf=lambda: "none"))
 
     assert not can_capture(findings)
-    assert len({finding.name for finding in findings}) == 15
+    assert len({finding.name for finding in findings}) == 16
 
 
 def test_this_machines_libbpf_answers():

@@ -16,6 +16,7 @@ from otel_gpu.stacks.frames import cut_frame
 from tests.activities import (
     APIS_BY_NAME,
     EMPTY_FRAME,
+    GPU,
     H100,
     MAIN_FRAME,
     SECOND,
@@ -28,6 +29,7 @@ from tests.activities import (
     capture,
     copies,
     counters,
+    devices,
     ended,
     fork,
     forks,
@@ -188,6 +190,7 @@ def stream():
     waited = thread_time(trainer, wire.STATE_BLOCKED, wire.CONTEXT_GAP, SECOND, reason="ipc")
     waited = waited._replace(ended_ns=SECOND, wait=wait)
     yield times(20, thread_time(trainer, wire.STATE_ON_CPU, wire.CONTEXT_GAP, SECOND), waited)
+    yield devices(20, driver="580.65.06", gpus=[GPU], late=1, failed={"Timeout": 1})
     yield counters(20, spans_chosen=3)
     figures = {"rejected": {"short": 1}, "dropped": {"queue_full": 1}}
     figures["stacks"] = {"resolved": 3, "incomplete": 1, "distinct": 2, "unused": 1}

@@ -1,0 +1,341 @@
+"""
+What the devices of a host say of themselves: NVML, through NVIDIA's own Python bindings.
+
+Nothing is set, enabled or reset. What a device cannot say is left out.
+"""
+
+# A call may not come back
+# ------------------------
+#
+# NVML asks the driver, and a device that fell off its bus is asked for many seconds. A call cannot be
+# interrupted, so a thread of its own makes them, which a capture neither waits for nor joins: what is
+# late is counted, and the capture goes on with the readings that it has. ctypes releases the GIL.
+#
+# Reading also wakes a device that nobody uses: more than once a second it would never rest.
+
+import importlib
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from types import ModuleType
+from typing import Any, Final
+
+MAX_DEVICES: Final = 64
+"""Devices that are read, MIG devices apart."""
+MAX_PARTS: Final = 256
+"""Processes, and MIG devices, that are listed of one device."""
+
+LATE_S: Final = 5.0
+"""A reading that takes longer is late."""
+
+_OPEN_AGAIN_S = 60.0
+_NS_PER_S = 10**9
+_BITS_PER_PERCENT = 100
+# Of field values: what the counter is of, in nanoseconds, by the name of its field.
+_LIMITED = {
+    "NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP": "sw_power_cap",
+    "NVML_FI_DEV_CLOCKS_EVENT_REASON_SYNC_BOOST": "sync_boost",
+    "NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN": "sw_thermal",
+    "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN": "hw_thermal",
+    "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN": "hw_power_brake",
+}
+_IO = {
+    "NVML_FI_DEV_PCIE_COUNT_TX_BYTES": ("pcie", "transmit"),
+    "NVML_FI_DEV_PCIE_COUNT_RX_BYTES": ("pcie", "receive"),
+    "NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES": ("nvlink", "transmit"),
+    "NVML_FI_DEV_NVLINK_COUNT_RCV_BYTES": ("nvlink", "receive"),
+}
+_MEMORY_TEMPERATURE = "NVML_FI_DEV_MEMORY_TEMP"
+_UNSIGNED_INT = 1
+_ALL_LINKS = (1 << 32) - 1
+# What a device that is well answers to what it does not have.
+_UNSUPPORTED = frozenset(
+    {"NotSupported", "FunctionNotFound", "NoPermission", "InvalidArgument", "NotFound"}
+)
+_LOST = frozenset({"GpuIsLost", "GpuNotFound"})
+
+GPM_METRICS: Final[Mapping[int, str]] = {
+    2: "sm_activity",
+    3: "sm_occupancy",
+    5: "tensor_activity",
+    10: "dram_activity",
+}
+"""Of NVML's GPM: names of activities that are shares of the time, by their number."""
+
+
+class NvmlDevices:
+    """
+    Reads the devices again and again, in a thread of its own.
+
+    Args:
+        interval_s: How often.
+        load: Returns the bindings; ImportError: they are not installed.
+        clock: A monotonic clock in seconds.
+    """
+
+    def __init__(
+        self,
+        interval_s: float,
+        load: Callable[[], ModuleType] = lambda: importlib.import_module("pynvml"),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._interval_s = interval_s
+        self._load = load
+        self._clock = clock
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._reading: dict[str, Any] | None = None
+        self._failed: Counter[str] = Counter()
+        self._begun_s: float | None = None
+        self._late = 0
+        self._is_late = False
+        # A daemon: at the end, one that does not come back is left where it is.
+        self._thread = threading.Thread(target=self._run, name="otel-gpu-nvml", daemon=True)
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End soon; a call that does not come back is not waited for."""
+        self._stop.set()
+
+    def take(self) -> dict[str, Any] | None:
+        """
+        Return what is new since the last time, as RECORD_DEVICES says it; None: nothing.
+
+        While a reading is late, that is the news: devices keep their latest figures.
+        """
+        with self._lock:
+            reading, self._reading = self._reading, None
+            is_late = self._begun_s is not None and self._clock() - self._begun_s > LATE_S
+            # One reading is late once.
+            self._late += is_late and not self._is_late
+            is_news = reading is not None or is_late != self._is_late
+            self._is_late = is_late
+            if not is_news:
+                return None
+            return {
+                **(reading or {}),
+                "late": self._late,
+                "is_late": is_late,
+                "failed": dict(self._failed),
+            }
+
+    def _run(self) -> None:
+        try:
+            nvml = self._load()
+        except ImportError:
+            return
+        devices = _Devices(nvml, self._count_failure)
+        while not self._stop.is_set():
+            with self._lock:
+                self._begun_s = self._clock()
+            reading = devices.read()
+            with self._lock:
+                self._begun_s = None
+                self._reading = reading or self._reading
+            self._stop.wait(self._interval_s if reading else _OPEN_AGAIN_S)
+
+    def _count_failure(self, name: str) -> None:
+        with self._lock:
+            self._failed[name] += 1
+
+
+class _Devices:
+    """Asks the devices, and says what those said that could."""
+
+    def __init__(self, nvml: Any, failed: Callable[[str], None]) -> None:  # noqa: ANN401 - no types
+        self._nvml = nvml
+        self._failed = failed
+        self._is_open = False
+        self._error = ""
+        self._gpm: dict[str, Any] = {}
+        self._seen_us: dict[str, int] = {}
+
+    def read(self) -> dict[str, Any] | None:
+        """Return what all say; None: NVML could not be opened."""
+        if not self._is_open:
+            self._ask("nvmlInit")
+            if self._error:
+                return None
+            self._is_open = True
+        count = self._ask("nvmlDeviceGetCount") or 0
+        gpus = [self._read_device(index) for index in range(min(count, MAX_DEVICES))]
+        # Who was reset, or came back, has to be found anew.
+        if any(gpu.get("is_lost") for gpu in gpus):
+            self._is_open = False
+            self._ask("nvmlShutdown")
+        return {
+            "driver": _text(self._ask("nvmlSystemGetDriverVersion")),
+            "left_out": max(0, count - MAX_DEVICES),
+            "gpus": gpus,
+        }
+
+    def _read_device(self, index: int) -> dict[str, Any]:
+        handle = self._ask("nvmlDeviceGetHandleByIndex", index)
+        if handle is None:
+            return {"index": index, "is_lost": self._error in _LOST}
+        uuid = _text(self._ask("nvmlDeviceGetUUID", handle))
+        if self._error in _LOST:
+            return {"index": index, "is_lost": True}
+        found: dict[str, Any] = {"index": index, "is_lost": False, "uuid": uuid}
+        for name, value in self._figures(handle, uuid):
+            # Of one that goes away meanwhile, what it had said is not half of the truth.
+            if self._error in _LOST:
+                return {"index": index, "is_lost": True, "uuid": uuid}
+            if value is not None:
+                found[name] = value
+        return found
+
+    def _figures(self, handle: Any, uuid: str) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 - opaque
+        nvml, ask = self._nvml, self._ask
+        yield "model", _text(ask("nvmlDeviceGetName", handle))
+        yield "serial_number", _text(ask("nvmlDeviceGetSerial", handle)) or None
+        pci = ask("nvmlDeviceGetPciInfo", handle)
+        yield "bus_id", _text(pci.busId) if pci is not None else None
+        yield "utilization", self._utilization(handle)
+        memory = ask("nvmlDeviceGetMemoryInfo", handle, nvml.nvmlMemory_v2)
+        if memory is not None:
+            sizes = {"limit": memory.total, "usage": memory.used, "reserved": memory.reserved}
+            yield "memory_bytes", sizes
+        yield "power_mw", ask("nvmlDeviceGetPowerUsage", handle)
+        yield "energy_mj", ask("nvmlDeviceGetTotalEnergyConsumption", handle)
+        yield "temperature_c", ask("nvmlDeviceGetTemperature", handle, nvml.NVML_TEMPERATURE_GPU)
+        yield "clock_mhz", ask("nvmlDeviceGetClockInfo", handle, nvml.NVML_CLOCK_SM)
+        yield "clock_limit_mhz", ask("nvmlDeviceGetMaxClockInfo", handle, nvml.NVML_CLOCK_SM)
+        yield "reasons", ask("nvmlDeviceGetCurrentClocksEventReasons", handle)
+        yield "errors", self._errors(handle)
+        yield from self._fields(handle)
+        is_mig = ask("nvmlDeviceGetMigMode", handle)
+        if is_mig is not None and is_mig[0]:
+            yield "parts", list(self._parts(handle))
+        yield "processes", self._processes(handle, uuid)
+        yield "activity", self._activity(handle, uuid)
+
+    def _utilization(self, handle: Any) -> dict[str, int] | None:  # noqa: ANN401 - opaque
+        rates = self._ask("nvmlDeviceGetUtilizationRates", handle)
+        found = {"general": rates.gpu, "memory": rates.memory} if rates is not None else {}
+        for task in ("Encoder", "Decoder"):
+            used = self._ask(f"nvmlDeviceGet{task}Utilization", handle)
+            if used is not None:
+                found[task.lower()] = used[0]
+        return found or None
+
+    def _errors(self, handle: Any) -> dict[str, int] | None:  # noqa: ANN401 - opaque
+        nvml = self._nvml
+        kinds = {
+            "corrected": nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED,
+            "uncorrected": nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
+        }
+        since_load = nvml.NVML_VOLATILE_ECC
+        found = {
+            name: self._ask("nvmlDeviceGetTotalEccErrors", handle, kind, since_load)
+            for name, kind in kinds.items()
+        }
+        return {name: count for name, count in found.items() if count is not None} or None
+
+    def _fields(self, handle: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 - opaque
+        names = [*_LIMITED, *_IO, _MEMORY_TEMPERATURE]
+        names = [name for name in names if hasattr(self._nvml, name)]
+        wanted = [
+            (getattr(self._nvml, name), _ALL_LINKS if "NVLINK" in name else 0) for name in names
+        ]
+        values = self._ask("nvmlDeviceGetFieldValues", handle, wanted)
+        if values is None:
+            return
+        # Each has an answer of its own.
+        known = {
+            name: int(value.value.uiVal if value.valueType == _UNSIGNED_INT else value.value.ullVal)
+            for name, value in zip(names, values, strict=True)
+            if value.nvmlReturn == self._nvml.NVML_SUCCESS
+        }
+        yield "limited_ns", {_LIMITED[name]: known[name] for name in _LIMITED if name in known}
+        io = [[*_IO[name], known[name]] for name in _IO if name in known]
+        yield "io_bytes", io
+        yield "memory_temperature_c", known.get(_MEMORY_TEMPERATURE)
+
+    def _parts(self, handle: Any) -> Iterator[dict[str, Any]]:  # noqa: ANN401 - opaque
+        count = self._ask("nvmlDeviceGetMaxMigDeviceCount", handle) or 0
+        for number in range(min(count, MAX_PARTS)):
+            part = self._ask("nvmlDeviceGetMigDeviceHandleByIndex", handle, number)
+            if part is None:
+                continue
+            found: dict[str, Any] = {"uuid": _text(self._ask("nvmlDeviceGetUUID", part))}
+            memory = self._ask("nvmlDeviceGetMemoryInfo", part, self._nvml.nvmlMemory_v2)
+            if memory is not None:
+                found["memory_bytes"] = {"limit": memory.total, "usage": memory.used}
+            yield found
+
+    def _processes(self, handle: Any, uuid: str) -> list[dict[str, int]] | None:  # noqa: ANN401 - opaque
+        running = self._ask("nvmlDeviceGetComputeRunningProcesses", handle)
+        if running is None:
+            return None
+        used = self._ask("nvmlDeviceGetProcessUtilization", handle, self._seen_us.get(uuid, 0))
+        shares: dict[int, int] = {}
+        for sample in used or ():
+            # The latest of each process: samples come several times a second.
+            if (
+                sample.timeStamp >= self._seen_us.get(uuid, 0)
+                and sample.smUtil <= _BITS_PER_PERCENT
+            ):
+                shares[sample.pid] = sample.smUtil
+        self._seen_us[uuid] = max(
+            (sample.timeStamp for sample in used or ()), default=self._seen_us.get(uuid, 0)
+        )
+        return [
+            {"pid": one.pid}
+            | ({"memory_bytes": one.usedGpuMemory} if one.usedGpuMemory is not None else {})
+            | ({"sm_percent": shares[one.pid]} if one.pid in shares else {})
+            for one in running[:MAX_PARTS]
+        ]
+
+    def _activity(self, handle: Any, uuid: str) -> dict[str, float] | None:  # noqa: ANN401 - opaque
+        """Return the activities between this reading and the one before, of devices that count them."""
+        nvml = self._nvml
+        support = self._ask("nvmlGpmQueryDeviceSupport", handle)
+        if support is None or not support.isSupportedDevice:
+            return None
+        sample = self._ask("nvmlGpmSampleAlloc")
+        if sample is None or (
+            self._ask("nvmlGpmSampleGet", handle, sample) is None and self._error
+        ):
+            return None
+        before, self._gpm[uuid] = self._gpm.get(uuid), sample
+        if before is None:
+            return None
+        asked = nvml.c_nvmlGpmMetricsGet_t()
+        asked.version = nvml.NVML_GPM_METRICS_GET_VERSION
+        asked.numMetrics = len(GPM_METRICS)
+        asked.sample1, asked.sample2 = before, sample
+        for at, number in enumerate(GPM_METRICS):
+            asked.metrics[at].metricId = number
+        found = self._ask("nvmlGpmMetricsGet", asked)
+        self._ask("nvmlGpmSampleFree", before)
+        if found is None:
+            return None
+        return {
+            name: asked.metrics[at].value / 100
+            for at, name in enumerate(GPM_METRICS.values())
+            if asked.metrics[at].nvmlReturn == nvml.NVML_SUCCESS
+        }
+
+    def _ask(self, function: str, *arguments: Any) -> Any:  # noqa: ANN401 - the bindings have no types
+        self._error = ""
+        try:
+            return getattr(self._nvml, function)(*arguments)
+        except AttributeError:
+            # Older bindings.
+            return None
+        except self._nvml.NVMLError as error:
+            name = type(error).__name__.removeprefix("NVMLError_")
+            if name not in _UNSUPPORTED:
+                self._error = name
+                self._failed(name)
+            return None
+
+
+def _text(value: str | bytes | None) -> str:
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+    return text or ""
