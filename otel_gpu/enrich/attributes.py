@@ -18,6 +18,7 @@ from uuid import NAMESPACE_DNS, uuid5
 
 from otel_gpu.enrich.containers import choose_cgroup, find_container
 from otel_gpu.enrich.services import name_service, parse_resource_attributes
+from otel_gpu.procfs.jobs import describe_job
 from otel_gpu.procfs.process_facts import ALLOCATOR_VARIABLES
 from otel_gpu.procfs.redaction import mask_secrets
 
@@ -163,6 +164,7 @@ def _observe_process(pid: int, facts: Facts) -> Iterable[tuple[str, Any]]:
     for name in ALLOCATOR_VARIABLES:
         if name in facts.environment:
             yield f"{VARIABLE_PREFIX}{name}", facts.environment[name]
+    yield from describe_job(facts.environment)
     created_unix_ns = facts.created_unix_ns
     if created_unix_ns is not None and 0 <= created_unix_ns <= _LAST_UNIX_NS:
         yield "process.creation.time", _iso_8601(created_unix_ns)

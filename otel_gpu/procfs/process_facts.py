@@ -24,6 +24,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from otel_gpu.procfs.jobs import VARIABLES as JOB_VARIABLES
 from otel_gpu.procfs.proc_files import read_file, stat_fields
 from otel_gpu.procfs.process_context import read_process_context
 from otel_gpu.procfs.redaction import mask_secrets
@@ -36,7 +37,12 @@ MAX_CGROUPS = 32
 
 ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 """The settings of PyTorch's allocator of device memory, by the new name and the old one."""
-ENVIRONMENT_NAMES = ("OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES", *ALLOCATOR_VARIABLES)
+ENVIRONMENT_NAMES = (
+    "OTEL_SERVICE_NAME",
+    "OTEL_RESOURCE_ATTRIBUTES",
+    *ALLOCATOR_VARIABLES,
+    *JOB_VARIABLES,
+)
 
 _NS_PER_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _ATTEMPTS = 3
