@@ -132,9 +132,12 @@ class StoreSource(Source):
                 f"{count_of(span.left_out, 'earlier capture')} of this time left out: before a "
                 "reboot, or with other histograms. Choose an earlier window for them."
             )
-        if window.start_unix_ns is not None or span.is_whole:
-            return window
-        return window._replace(start_unix_ns=span.start_unix_ns)
+        start_unix_ns = window.start_unix_ns
+        if start_unix_ns is None:
+            return window if span.is_whole else window._replace(start_unix_ns=span.before_unix_ns)
+        if span.chunk:
+            start_unix_ns = max(start_unix_ns, span.before_unix_ns)
+        return window._replace(start_unix_ns=start_unix_ns)
 
     def play(self, window: Window, observers: Observers) -> None:
         """Hand the activities of the window, and of a little around it, to the observers."""

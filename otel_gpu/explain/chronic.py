@@ -31,40 +31,22 @@ from typing import NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import ImageKey, ProcessImage, ThreadTime
-from otel_gpu.explain.chains import Cause, Culprit, Evidence, Node
+from otel_gpu.explain.account_causes import NOBODY, OWN, AccountCauses
+from otel_gpu.explain.chains import Cause
 from otel_gpu.explain.places import Places
 from otel_gpu.explain.ranking import CauseSums, clear_resource, rank
-from otel_gpu.explain.rules import NO_FAULT, RULE_BY_KIND
 from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.severity import HIGH, LOW, MEDIUM, fault_ns
-from otel_gpu.explain.states import state_of, state_of_kind
-from otel_gpu.explain.time_tree import (
-    FEEDING,
-    HOST_WORK,
-    IDLE,
-    UNKNOWN,
-    Resources,
-    grow,
-    knows_waits,
-    resources_of,
-)
+from otel_gpu.explain.states import state_of
+from otel_gpu.explain.time_tree import IDLE, Resources, grow, knows_waits, resources_of
 from otel_gpu.explain.verdicts import GPU, find_verdict
 from otel_gpu.ledger.ledger import Figures, Ledger, Mark
-from otel_gpu.ledger.lines import NO_LINES, Lines, merge
-from otel_gpu.ledger.samples import AT_WORK, EVERYWHERE
 from otel_gpu.probe_table import API_BY_NUMBER
 
-# What a thread does itself, where nobody keeps it waiting: no fault of the host, and lost.
-_OWN = frozenset({HOST_WORK, "sleep"})
 _NS_PER_S = 1_000_000_000
 _MAX_CAUSES = 256
 _MAJORITY = 0.5
-_NOT_LOST = frozenset({"gpu_wait", "api", IDLE})
 _DRIVERS = frozenset({"io", "ipc", "sleep", "other"})
-# Of these the culprit, in a chain, is whom it waited for; here the end of the chain has no other.
-_WAITS = frozenset({"run_queue", "lock", "gil", "ipc"})
-# What one who is not watched waits for is not known.
-_UNEXPLAINED = "unexplained"
 
 
 class Chronic(NamedTuple):
@@ -151,8 +133,8 @@ def find_chronic(
     ]
     tree = grow(times, None, resources, most=None)
     sums = CauseSums(_MAX_CAUSES, settings.max_evidence)
-    describe = _Describer(figures.process, start_unix_ns, end_unix_ns, places)
-    sums.add(describe.causes(tree) if tree else ())
+    account = AccountCauses(figures.process, start_unix_ns, end_unix_ns, places)
+    sums.add(account.causes(tree) if tree else ())
     least_ns = max(
         1,
         round(settings.chronic_share * feeders_ns),
@@ -160,28 +142,28 @@ def find_chronic(
         settings.chronic_lost_ns * min(end_unix_ns - start_unix_ns, feeders_ns) // _NS_PER_S,
     )
     lost = [
-        _Lost(cause, cause.time_ns if cause.kind in _OWN else fault_ns(cause), _pids_of(cause))
+        _Lost(cause, cause.time_ns if cause.kind in OWN else fault_ns(cause), _pids_of(cause))
         for cause in sums.causes(feeders_ns)
     ]
     large = [one for one in lost if one.time_ns >= least_ns]
     small = [one for one in lost if one.time_ns < least_ns]
     found = large + [one for one in _together(small, settings) if one.time_ns >= least_ns]
-    is_kept = any(one.cause.kind not in _OWN for one in found)
+    is_kept = any(one.cause.kind not in OWN for one in found)
     for cause, lost_ns, pids in found:
         most = HIGH
-        if cause.kind in _OWN:
+        if cause.kind in OWN:
             is_most = lost_ns >= settings.high_share * feeders_ns
             most = MEDIUM if is_most and not is_kept else LOW
         yield Chronic(
             figures.process,
             start_unix_ns,
             end_unix_ns,
-            cause,
+            account.with_lines(cause, pids),
             lost_ns,
             least_ns,
             feeders_ns,
             most,
-            pids,
+            pids - {NOBODY},
         )
 
 
@@ -192,7 +174,7 @@ class _Lost(NamedTuple):
 
 
 def _pids_of(cause: Cause) -> frozenset[int]:
-    return frozenset({cause.culprit.pid} if cause.culprit else ())
+    return frozenset({cause.culprit.pid if cause.culprit else NOBODY})
 
 
 def _together(lost: Iterable[_Lost], settings: Settings) -> Iterator[_Lost]:
@@ -214,7 +196,6 @@ def _together(lost: Iterable[_Lost], settings: Settings) -> Iterator[_Lost]:
             culprit=longest.culprit if is_named else None,
             via=rank(via.causes(round(time_ns / max(1e-9, sum(o.cause.share for o in alike)))), 0),
             resource=clear_resource((one.cause.resource, one.cause.time_ns) for one in alike),
-            lines=merge(one.cause.lines for one in alike),
         )
         pids = frozenset().union(*(one.pids for one in alike))
         yield _Lost(cause, sum(one.time_ns for one in alike), pids)
@@ -248,69 +229,6 @@ def _after_warm_up(figures: Figures) -> Iterator[ThreadTime]:
         yield time._replace(
             time_ns=max(0, time.time_ns - taken_ns), ended_ns=max(0, time.ended_ns - taken_ns)
         )
-
-
-class _Describer:
-    """Makes causes of the nodes of a time tree."""
-
-    def __init__(
-        self, process: ProcessImage, start_unix_ns: int, end_unix_ns: int, places: Places | None
-    ) -> None:
-        self._process = process
-        self._window = start_unix_ns, end_unix_ns
-        self._places = places
-
-    def causes(self, tree: Node) -> Iterator[Cause]:
-        for branch in tree.children:
-            if branch.state in _NOT_LOST:
-                continue
-            for node in branch.children or (branch,):
-                kind = HOST_WORK if node.state == "host" else node.state
-                rule = RULE_BY_KIND.get(kind)
-                if rule is not None and (rule.fault != NO_FAULT or kind in _OWN):
-                    yield self._cause(kind, node, branch.state)
-
-    def _cause(self, kind: str, node: Node, state: str) -> Cause:
-        culprit = None if node.who is None else Culprit(*node.who[:3])
-        by = culprit.pid if culprit else 0
-        return Cause(
-            kind,
-            node.time_ns,
-            node.share,
-            culprit,
-            self._evidence(self._process.pid, state, by, culprit),
-            tuple(map(self._via, node.children)),
-            node.resource,
-            self._lines(kind, culprit),
-        )
-
-    def _via(self, node: Node) -> Cause:
-        kind = _UNEXPLAINED if node.state == UNKNOWN else node.state
-        end = None if node.who is None else Culprit(*node.who[:3])
-        culprit = None if kind in _WAITS or kind == _UNEXPLAINED else end
-        evidence = self._evidence(end.pid, state_of_kind(kind), 0, end) if end else ()
-        # Who had the CPU that it waited for is not known here.
-        lines = self._lines(kind, end) if kind == HOST_WORK else NO_LINES
-        return Cause(kind, node.time_ns, node.share, culprit, evidence, (), node.resource, lines)
-
-    def _lines(self, kind: str, who: Culprit | None) -> Lines:
-        """Return the lines of who worked, or had the CPU; None: the process itself."""
-        if self._places is None or kind not in (HOST_WORK, "run_queue"):
-            return NO_LINES
-        if who is not None:
-            contexts = AT_WORK if kind == HOST_WORK else EVERYWHERE
-            # One process is one hog, and none of its threads is named.
-            return self._places.lines(who.pid, who.tid or None, contexts)
-        own = kind == HOST_WORK
-        return self._places.lines(self._process.pid, None, FEEDING) if own else NO_LINES
-
-    def _evidence(
-        self, pid: int, state: str, by: int, culprit: Culprit | None
-    ) -> tuple[Evidence, ...]:
-        seen = self._places.find(pid, state, by) if self._places else None
-        name = f"account-{pid}-{state}-{by}-{self._window[0]}"
-        stack = seen.stack if seen else None
-        return (Evidence(name, "account", *self._window, culprit, stack=stack),)
 
 
 class ChronicCauses:

@@ -12,6 +12,7 @@ the same culprit say where such time is spent, and samples say on which lines a 
 # never did, the call that ended a gap says at least which function the work was done for.
 
 from collections import OrderedDict
+from collections.abc import Collection
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
@@ -25,7 +26,7 @@ from otel_gpu.enrich.activities import (
     StallActivity,
 )
 from otel_gpu.explain.states import state_of
-from otel_gpu.ledger.lines import Lines
+from otel_gpu.ledger.lines import Lines, merge
 from otel_gpu.ledger.samples import AT_WORK, KnownStacks, SampleSums
 from otel_gpu.probe_table import API_BY_NUMBER
 from otel_gpu.stacks.frames import Frame
@@ -35,6 +36,9 @@ _MAX_STACKS = 64
 _MAX_ALL = 16_384
 _ANYBODY = 0
 _AFTER_WORK = "call after work"
+
+Worker = tuple[int, int | None, AbstractSet[int]]
+"""pid, tid and contexts of what somebody worked in; None: all threads of the process."""
 
 _Key = tuple[str, int]
 """State of the budget, and the pid of the culprit."""
@@ -129,8 +133,15 @@ class Places:
         self, pid: int, tid: int | None = None, contexts: AbstractSet[int] = AT_WORK
     ) -> Lines:
         """Return the lines on which a thread, or all of a process, worked in some contexts."""
-        lines = self._samples.of(pid, tid, contexts)
-        return lines if lines.samples else self._older_samples.of(pid, tid, contexts)
+        return self.lines_of([(pid, tid, contexts)])
+
+    def lines_of(self, workers: Collection[Worker]) -> Lines:
+        """Return the lines on which several worked, each of whom is named once."""
+        lines = merge(self._samples.of(*worker) for worker in workers)
+        if not lines.samples:
+            lines = merge(self._older_samples.of(*worker) for worker in workers)
+            lines = lines._replace(is_older=True) if lines.samples else lines
+        return lines
 
     @property
     def left_out(self) -> int:

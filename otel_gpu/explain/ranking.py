@@ -57,7 +57,8 @@ class CauseSums:
                 known.longest_ns = cause.time_ns
                 known.culprit = cause.culprit
             known.vote.add(cause.resource, cause.time_ns)
-            known.lines.add_lines(cause.lines)
+            if not (cause.lines.is_older and known.lines.samples):
+                known.lines.add_lines(cause.lines)
             known.evidence += cause.evidence
             if len(known.evidence) > _EVIDENCE_SLACK * self._max_evidence:
                 known.evidence[:] = keep_longest(known.evidence, self._max_evidence)

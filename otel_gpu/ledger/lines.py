@@ -51,6 +51,8 @@ class Lines(NamedTuple):
     each: tuple[Line, ...]
     work: str = ""
     """What at least half of all was, if that is known."""
+    is_older: bool = False
+    """Whether they are of the stretch of time before: who adds stretches up has them already."""
 
     @property
     def first(self) -> Line | None:

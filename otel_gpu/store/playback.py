@@ -188,15 +188,15 @@ class Playback:
         totals = self._totals("aggregate_totals", "series", counted)
         rows = ((row[0], *row[2:4], row[6], *row[4:6], row[7]) for row in totals)
         if series := tuple(self._add_all(rows)):
-            yield AggregatesActivity(span.start_unix_ns, series)
+            yield AggregatesActivity(span.before_unix_ns, series)
         totals = self._totals("thread_time_totals", "process", alive)
         if times := self._account((process, *row) for process, _, *row in totals):
-            yield TimesActivity(span.start_unix_ns, times)
+            yield TimesActivity(span.before_unix_ns, times)
         held = [
             self._totals(table, "process", alive)
             for table in ("memory_totals", "memory_holder_totals")
         ]
-        for one in read_totals(self._directory, span.start_unix_ns, *held):
+        for one in read_totals(self._directory, span.before_unix_ns, *held):
             if one is not None:
                 yield one
 

@@ -48,6 +48,12 @@ class Span(NamedTuple):
     left_out: int
     is_whole: bool
 
+    @property
+    def before_unix_ns(self) -> int:
+        """Return the moment before the rows: what was counted by then is no part of what they say."""
+        # Other readings of its earliest moment may be in the chunk before.
+        return max(0, self.start_unix_ns - 1)
+
 
 def find_span(pages: Pages, start_unix_ns: int | None, end_unix_ns: int | None) -> Span | None:
     """Return the rows that a window needs, which is open where it is None; None: there are none."""

@@ -229,6 +229,69 @@ def test_an_incident_names_the_lines_of_its_work():
     assert waits.advice == (rules.RULE_BY_KIND["ipc"].advice, rules.LINES_ADVICE)
 
 
+PIPE = Resource("pipe", "pipe:[4711]", "", "", is_remote=False)
+SECOND_LOADER = LOADER._replace(tid=80)
+
+
+@pytest.mark.parametrize(
+    "waits",
+    [
+        [of_loader(400), of_loader(400, resource=PIPE)],
+        [of_loader(400), of_loader(400, who=SECOND_LOADER)],
+        # Thirty that are each waited for a little are one cause.
+        [of_loader(25, who=Culprit(100 + n, 100 + n, "worker")) for n in range(30)],
+    ],
+)
+def test_a_sample_counts_once_however_often_its_thread_was_waited_for(waits):
+    """By several threads, for several things, or at the end of several waits."""
+    samples = {stack_at("decode"): 3, stack_at("crop"): 1}
+    before = [
+        *sampled(samples, 0, process=WORKER, context=wire.CONTEXT_OTHER),
+        *sampled({stack_at("other"): 8}, 0, process=WORKER, tid=78, context=wire.CONTEXT_OTHER),
+    ]
+
+    (incident,) = incidents_of(*waits, rest(200), before=before, at_s=START // SECOND + 2)
+
+    lines = incident.causes[0].via[0].lines
+    assert lines.samples == 4
+    assert [(line.where.function, line.samples) for line in lines.each] == [
+        ("decode", 3),
+        ("crop", 1),
+    ]
+
+
+def test_a_sample_of_several_threads_of_a_process_counts_once():
+    """Two of its threads ended waits, and each was at work on lines of its own."""
+    other = Culprit(77, 78, "loader")
+    before = [
+        *sampled({stack_at("decode"): 3}, 0, process=WORKER, context=wire.CONTEXT_OTHER),
+        *sampled({stack_at("other"): 8}, 0, process=WORKER, tid=78, context=wire.CONTEXT_OTHER),
+    ]
+    waits = [
+        of_loader(400, end=end, resource=pipe) for end in (READER, other) for pipe in (None, PIPE)
+    ]
+
+    (incident,) = incidents_of(*waits, rest(200), before=before, at_s=START // SECOND + 2)
+
+    (via,) = incident.causes[0].via
+    assert (via.lines.samples, via.lines.first.where.function) == (11, "other")
+
+
+def test_a_sample_counts_once_in_an_incident_that_goes_on():
+    """In a stretch without any, what was seen in the one before is no news."""
+    samples = sampled({stack_at("decode"): 3}, 5_000, process=WORKER, context=wire.CONTEXT_OTHER)
+    readings = [
+        account(99 + second, of_loader(800 * second), rest(200 * second)) for second in range(30)
+    ]
+
+    settings = Settings(chronic_window_ns=10 * SECOND)
+    _, explainer = explain(*readings[:5], *samples, *readings[5:], settings=settings)
+
+    (incident,) = explainer.incidents()
+    (via,) = incident.causes[0].via
+    assert (via.time_ns, via.lines.samples) == (29 * 800 * MS, 3)
+
+
 def test_who_waited_for_a_cpu_itself_had_none_to_work_with():
     """The one that is waited for: what it works on else is not who had the CPU."""
     samples = sampled({stack_at("spin"): 4}, 0, process=WORKER, context=wire.CONTEXT_OTHER)

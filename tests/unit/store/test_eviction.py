@@ -1,11 +1,13 @@
 """Eviction: the size limit holds at all times, and what is left can still be read."""
 
+import json
 import sqlite3
 from contextlib import closing
 
 import pytest
 
 from benchmarks.days import day
+from otel_gpu.cli import main
 from otel_gpu.enrich.activities import AggregatesActivity, CallActivity
 from otel_gpu.store import eviction
 from otel_gpu.store.limits import Limits
@@ -133,6 +135,34 @@ def test_what_a_living_process_once_did_is_not_forgotten(tmp_path):
     assert len([one for one in found if isinstance(one, CallActivity)]) < 30_000
     before, _ = [one for one in found if isinstance(one, AggregatesActivity)]
     assert [(s.process.pid, s.aggregate.counted) for s in before.series] == [(42, 50)]
+
+
+@pytest.mark.parametrize("since", [[], ["--since", "1h"]])
+def test_what_is_left_of_a_moment_is_told_and_nothing_else(tmp_path, monkeypatch, capsys, since):
+    """
+    Readings of one moment are on both sides of the end of a chunk that was removed.
+
+    What the ones that are left added counts, also those of the first moment, and what they add it
+    to does not, whatever is asked for.
+    """
+    now = [1_000 * SECOND]
+    monkeypatch.setattr("time.time_ns", lambda: now[0])
+    path, other = tmp_path / "store.db", image(7)
+    # Each reading is a chunk.
+    with open_writer(path, Limits(max_age_s=60, batch_rows=2, chunk_rows=1), live=False) as writer:
+        writer.observe(capture())
+        for process in (TRAINER, other):
+            writer.observe(snapshot(20, calls(process, "cudaMalloc", [5] * 3)))
+        writer.observe(snapshot(21, calls(TRAINER, "cudaMalloc", [5] * 7)))
+        now[0] += 61 * SECOND
+        writer.observe(snapshot(21, calls(other, "cudaMalloc", [5] * 11)))
+        writer.observe(snapshot(22, calls(TRAINER, "cudaMalloc", [5] * 20)))
+    assert ask(path, "SELECT count FROM aggregates ORDER BY seq") == [(8,), (13,)]
+
+    assert main(["explain", "--store", str(path), "--json", *since]) == 0
+
+    rows = json.loads(capsys.readouterr().out)["apis"]
+    assert {row["pid"]: row["calls"] for row in rows} == {7: 8, 42: 13}
 
 
 def test_a_store_that_is_given_less_room_shrinks(tmp_path):

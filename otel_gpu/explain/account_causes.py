@@ -1,0 +1,138 @@
+"""
+Account causes: what the account of a process's time says that kept its feeder threads.
+
+Several causes can be about one thread: it ended waits of several kinds, or for several files. The
+samples of that thread are the same ones each time, and those of a sum of causes count once. So causes
+have no lines before it is known which of them are told of together.
+"""
+
+from collections.abc import Collection, Iterable, Iterator
+
+from otel_gpu.enrich.activities import ProcessImage
+from otel_gpu.explain.chains import Cause, Culprit, Evidence, Node
+from otel_gpu.explain.places import Places, Worker
+from otel_gpu.explain.rules import NO_FAULT, RULE_BY_KIND
+from otel_gpu.explain.states import state_of_kind
+from otel_gpu.explain.time_tree import FEEDING, HOST, HOST_WORK, IDLE, UNKNOWN
+from otel_gpu.ledger.lines import NO_LINES, Lines
+from otel_gpu.ledger.samples import AT_WORK, EVERYWHERE
+
+OWN = frozenset({HOST_WORK, "sleep"})
+"""What a thread does itself, where nobody keeps it waiting: no fault of the host, and lost."""
+NOBODY = 0
+"""In place of the pid of a culprit."""
+
+_NOT_LOST = frozenset({"gpu_wait", "api", IDLE})
+# Of these the culprit, in a chain, is whom it waited for; here the end of the chain has no other.
+_WAITS = frozenset({"run_queue", "lock", "gil", "ipc"})
+# What one who is not watched waits for is not known.
+_UNEXPLAINED = "unexplained"
+
+_Name = tuple[str, int]
+"""Kind of a cause, and the pid of its culprit: what causes are summed by."""
+
+
+class AccountCauses:
+    """
+    Makes causes of the nodes of a time tree.
+
+    Args:
+        process: Whose time it is.
+        start_unix_ns: When it began.
+        end_unix_ns: When it ended.
+        places: Where threads were.
+    """
+
+    def __init__(
+        self, process: ProcessImage, start_unix_ns: int, end_unix_ns: int, places: Places | None
+    ) -> None:
+        self._process = process
+        self._window = start_unix_ns, end_unix_ns
+        self._places = places
+        # Who worked, or had the CPU: by the names of a cause and of the one below it.
+        self._workers: dict[tuple[_Name, ...], dict[Worker, None]] = {}
+
+    def causes(self, tree: Node) -> Iterator[Cause]:
+        """Yield what of a tree is lost, without lines."""
+        for branch in tree.children:
+            if branch.state in _NOT_LOST:
+                continue
+            for node in branch.children or (branch,):
+                kind = HOST_WORK if node.state == HOST else node.state
+                rule = RULE_BY_KIND.get(kind)
+                if rule is not None and (rule.fault != NO_FAULT or kind in OWN):
+                    yield self._cause(kind, node, branch.state)
+
+    def with_lines(self, cause: Cause, pids: Iterable[int]) -> Cause:
+        """
+        Return a cause, which may be the sum of several of its kind, with lines, and those below it.
+
+        Args:
+            cause: The cause.
+            pids: The culprits of those that it is the sum of.
+        """
+        names = [(cause.kind, pid) for pid in pids]
+        via = tuple(
+            one._replace(lines=self._lines([(name, _name_of(one)) for name in names]))
+            for one in cause.via
+        )
+        return cause._replace(via=via, lines=self._lines([(name,) for name in names]))
+
+    def _cause(self, kind: str, node: Node, state: str) -> Cause:
+        culprit = None if node.who is None else Culprit(*node.who[:3])
+        by = culprit.pid if culprit else NOBODY
+        evidence = self._evidence(self._process.pid, state, by, culprit)
+        via = tuple(map(self._via, node.children))
+        cause = Cause(kind, node.time_ns, node.share, culprit, evidence, via, node.resource)
+        self._note(cause)
+        for one in via:
+            # Who had the CPU that it waited for is not known here.
+            if one.kind == HOST_WORK:
+                self._note(cause, one)
+        return cause
+
+    def _via(self, node: Node) -> Cause:
+        kind = _UNEXPLAINED if node.state == UNKNOWN else node.state
+        end = None if node.who is None else Culprit(*node.who[:3])
+        culprit = None if kind in _WAITS or kind == _UNEXPLAINED else end
+        evidence = self._evidence(end.pid, state_of_kind(kind), NOBODY, end) if end else ()
+        return Cause(kind, node.time_ns, node.share, culprit, evidence, (), node.resource)
+
+    def _note(self, *causes: Cause) -> None:
+        """Note who worked, or had the CPU, for the last of these; nobody else: the process itself."""
+        kind, who = causes[-1].kind, causes[-1].culprit
+        if kind == HOST_WORK:
+            worker = (
+                (who.pid, who.tid or None, AT_WORK) if who else (self._process.pid, None, FEEDING)
+            )
+        elif kind == "run_queue" and who is not None:
+            # One process is one hog, and none of its threads is named.
+            worker = (who.pid, who.tid or None, EVERYWHERE)
+        else:
+            return
+        self._workers.setdefault(tuple(map(_name_of, causes)), {})[worker] = None
+
+    def _lines(self, names: Collection[tuple[_Name, ...]]) -> Lines:
+        """Return the lines of all who worked for causes of these names, of each of them once."""
+        if self._places is None:
+            return NO_LINES
+        workers = {worker: None for name in names for worker in self._workers.get(name, ())}
+        return self._places.lines_of(
+            [
+                (pid, tid, contexts)
+                for pid, tid, contexts in workers
+                if tid is None or (pid, None, contexts) not in workers
+            ]
+        )
+
+    def _evidence(
+        self, pid: int, state: str, by: int, culprit: Culprit | None
+    ) -> tuple[Evidence, ...]:
+        seen = self._places.find(pid, state, by) if self._places else None
+        name = f"account-{pid}-{state}-{by}-{self._window[0]}"
+        stack = seen.stack if seen else None
+        return (Evidence(name, "account", *self._window, culprit, stack=stack),)
+
+
+def _name_of(cause: Cause) -> _Name:
+    return cause.kind, cause.culprit.pid if cause.culprit else NOBODY
