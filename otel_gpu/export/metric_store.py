@@ -36,8 +36,8 @@ from otel_gpu.enrich.activities import (
     key_of,
 )
 from otel_gpu.explain.verdicts import state_of
-from otel_gpu.export.device_measures import HostDevices
 from otel_gpu.export.exemplars import ExemplarReservoir, IsSampled
+from otel_gpu.export.host_devices import HostDevices
 from otel_gpu.export.measures import measure, measure_open_call, measure_thread_times
 from otel_gpu.export.observed_image import ObservedImage
 from otel_gpu.export.points import Attributes, Layouts, Measurement
