@@ -38,7 +38,7 @@ def metrics_of(tmp_path, *activities, process=None):
                 continue
             for scope in resource["scopeMetrics"]:
                 for metric in scope["metrics"]:
-                    if scope["scope"]["name"] == "otel_gpu.devices" or "devices" in metric["name"]:
+                    if scope["scope"]["name"] == "otel_gpu.hardware" or "devices" in metric["name"]:
                         (data,) = (metric[kind] for kind in ("sum", "gauge") if kind in metric)
                         for point in data["dataPoints"]:
                             value = point.get("asInt", point.get("asDouble"))
