@@ -8,6 +8,7 @@ from uuid import NAMESPACE_DNS, uuid5
 from otel_gpu.decode.device import DeviceTrace
 from otel_gpu.enrich.activities import ProcessImage
 from otel_gpu.enrich.services import UNKNOWN_SERVICE
+from otel_gpu.procfs.jobs import RANK, WORLD_SIZE
 
 _INSTANCES = uuid5(NAMESPACE_DNS, "otel_gpu/trace")
 _MAX_PID = 1 << 31
@@ -35,8 +36,8 @@ def traced_process(
         "process.pid": pid or None,
         "process.executable.name": trace.program,
         "host.name": trace.host_name,
-        "otel_gpu.rank": trace.rank,
-        "otel_gpu.world_size": trace.ranks,
+        RANK: trace.rank,
+        WORLD_SIZE: trace.ranks,
     }
     known = {name: value for name, value in attributes.items() if value not in (None, "")}
     # Ranks of several hosts may have the same number.
