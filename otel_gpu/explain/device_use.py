@@ -2,20 +2,24 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from otel_gpu.decode.device import DeviceModel, DeviceTrace
 from otel_gpu.explain.device_verdict import DeviceVerdict, find_device_verdict
 from otel_gpu.explain.idle_causes import Gap, Gaps, IdleCause, find_gaps
 from otel_gpu.explain.trace_health import Finding, Lost, examine_health, is_reliable
+from otel_gpu.ledger.algorithm_searches import Searches, find_searches
 from otel_gpu.ledger.collectives import Key, collectives_of
+from otel_gpu.ledger.critical_path import CriticalPath, find_critical_path
 from otel_gpu.ledger.device_steps import Step, counted, find_steps, host_spans
-from otel_gpu.ledger.device_time import Phases, timelines
+from otel_gpu.ledger.device_time import Phases, Timeline, timelines
 from otel_gpu.ledger.device_work import DeviceWork, find_work
+from otel_gpu.ledger.host_regions import Region, find_regions
 from otel_gpu.ledger.host_time import HostTime
 from otel_gpu.ledger.kernel_kinds import kinds_of
 from otel_gpu.ledger.launches import NO_ROW, Launches, link, measure, without_work
+from otel_gpu.ledger.spans import Spans
 
 MAX_GAPS: Final = 50
 """Of a device, the longest ones, which are named one by one."""
@@ -42,6 +46,14 @@ class NamedGap(NamedTuple):
     place: IdlePlace
 
 
+class RegionUse(NamedTuple):
+    """How often a program did something, in how many steps, and how long the device was idle then."""
+
+    times: int
+    steps: int
+    idle_ns: int
+
+
 class DeviceUse(NamedTuple):
     """
     How one program used one device.
@@ -53,6 +65,10 @@ class DeviceUse(NamedTuple):
         places: What was waited for, the longest first.
         gaps: The longest ones.
         collectives: What it did together with other ranks, and how long that took.
+        regions: What a program should not do in each step.
+        searches: Algorithms of convolutions that were tried out.
+        critical: The critical path of the step in the middle, which is named, or of the window where
+            nobody says where steps are; None: it is not known.
     """
 
     trace: DeviceTrace
@@ -69,6 +85,9 @@ class DeviceUse(NamedTuple):
     health: tuple[Finding, ...]
     verdict: DeviceVerdict
     collectives: Mapping[Key, int]
+    regions: Mapping[Region, RegionUse]
+    searches: Searches
+    critical: tuple[str, CriticalPath] | None
 
     @property
     def is_reliable(self) -> bool:
@@ -83,6 +102,7 @@ def examine(trace: DeviceTrace) -> tuple[DeviceUse, ...]:
     lost, lost_rows = _lost(trace)
     host = host_spans(trace)
     host_time = HostTime(trace)
+    regions = find_regions(trace)
     found: list[DeviceUse] = []
     lines = list(timelines(trace, links, kinds))
     for timeline in lines:
@@ -91,6 +111,9 @@ def examine(trace: DeviceTrace) -> tuple[DeviceUse, ...]:
         phases = timeline.phases(timeline.start_ns, timeline.end_ns)
         steps = find_steps(trace, timeline, links, host)
         launches = measure(trace, timeline.rows, links)
+        whole = Step("", timeline.start_ns, timeline.end_ns, 0, phases, {})
+        step = _middle(counted(steps) or [whole])
+        path = find_critical_path(trace, timeline, links, host_time, step.start_ns, step.end_ns)
         health = examine_health(
             trace,
             timeline,
@@ -115,9 +138,16 @@ def examine(trace: DeviceTrace) -> tuple[DeviceUse, ...]:
                 health,
                 find_device_verdict(phases, idle_ns, is_reliable=is_reliable(health)),
                 collectives_of(trace, timeline, kinds),
+                dict(_regions(regions, timeline, steps)),
+                find_searches(trace, timeline, links, host_time, steps),
+                (step.name, path) if path and is_reliable(health) else None,
             )
         )
     return tuple(found)
+
+
+def _middle(steps: Sequence[Step]) -> Step:
+    return sorted(steps, key=lambda step: step.duration_ns)[(len(steps) - 1) // 2]
 
 
 def _lost(trace: DeviceTrace) -> tuple[Lost, Sequence[int]]:
@@ -127,6 +157,17 @@ def _lost(trace: DeviceTrace) -> tuple[Lost, Sequence[int]]:
     graphs = sum(is_graph[trace.host.names[row]] for row in rows)
     calls = sum(launching[name] for name in trace.host.names)
     return Lost(len(rows) - graphs, graphs, calls), rows
+
+
+def _regions(
+    regions: Mapping[Region, Spans], timeline: Timeline, steps: Sequence[Step]
+) -> Iterator[tuple[Region, RegionUse]]:
+    gaps = timeline.gaps()
+    for region, spans in regions.items():
+        inside = spans.within(timeline.start_ns, timeline.end_ns)
+        idle_ns = gaps.length_ns - gaps.minus(inside).length_ns
+        taken = sum(len(inside.within(step.start_ns, step.end_ns)) > 0 for step in steps)
+        yield region, RegionUse(len(inside), taken, idle_ns)
 
 
 def _places(

@@ -1,5 +1,6 @@
 """What devices did, and what is to be done about it, as a document says it."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from statistics import median
 from typing import Final
@@ -12,6 +13,8 @@ from otel_gpu.findings.device_report import (
     Advice,
     CollectiveRow,
     CopyRow,
+    CriticalPathRow,
+    CriticalRow,
     DeviceReport,
     DeviceStepRow,
     GapRow,
@@ -128,6 +131,7 @@ def _row(name: str, use: DeviceUse) -> DeviceReport:
         ),
         collectives=None,
         gate=tuple(_gate(one) for one in use.health),
+        critical=_critical(use),
     )
 
 
@@ -145,6 +149,22 @@ def _gaps(name: str, use: DeviceUse) -> Iterator[GapRow]:
     for number, gap in enumerate(use.gaps):
         start_unix_ns = use.trace.base_unix_ns + gap.start_ns
         yield GapRow(f"{name}/gap/{number}", start_unix_ns, gap.duration_ns, *gap.place)
+
+
+def _critical(use: DeviceUse) -> CriticalPathRow | None:
+    if use.critical is None:
+        return None
+    step, path = use.critical
+    bounds: Counter[str] = Counter()
+    for part in path.parts:
+        bounds[part.bound] += part.time_ns
+    return CriticalPathRow(
+        step,
+        use.trace.base_unix_ns + path.start_ns,
+        path.end_ns - path.start_ns,
+        {str(bound): time_ns for bound, time_ns in bounds.most_common()},
+        tuple(CriticalRow(*part) for part in path.parts[:MAX_ROWS]),
+    )
 
 
 def _step_row(name: str, step: Step, base_ns: int) -> DeviceStepRow:
