@@ -11,7 +11,7 @@ from otel_gpu.explain.idle_causes import Gap, Gaps, IdleCause, find_gaps
 from otel_gpu.explain.trace_health import Finding, Lost, examine_health, is_reliable
 from otel_gpu.ledger.algorithm_searches import Searches, find_searches
 from otel_gpu.ledger.collectives import Key, collectives_of
-from otel_gpu.ledger.critical_path import CriticalPath, find_critical_path
+from otel_gpu.ledger.critical_path import Bound, CriticalPath, find_critical_path
 from otel_gpu.ledger.device_steps import Step, counted, find_steps, host_spans
 from otel_gpu.ledger.device_time import Phases, Timeline, timelines
 from otel_gpu.ledger.device_work import DeviceWork, find_work
@@ -27,6 +27,8 @@ MAX_GAPS: Final = 50
 # Copies and fills of nothing leave no trace on a device.
 _LAUNCH = re.compile(r"(?:cuda|cu|hip)\w*Launch(?!Host)\w*")
 _GRAPH = re.compile(r"(?:cuda|cu|hip)GraphLaunch\w*")
+# Of a path, from which on it says nothing.
+_UNKNOWN = 0.5
 _NO_MODEL = DeviceModel("")
 
 
@@ -140,10 +142,15 @@ def examine(trace: DeviceTrace) -> tuple[DeviceUse, ...]:
                 collectives_of(trace, timeline, kinds),
                 dict(_regions(regions, timeline, steps)),
                 find_searches(trace, timeline, links, host_time, steps),
-                (step.name, path) if path and is_reliable(health) else None,
+                (step.name, path) if path and is_reliable(health) and _is_known(path) else None,
             )
         )
     return tuple(found)
+
+
+def _is_known(path: CriticalPath) -> bool:
+    unknown_ns = sum(part.time_ns for part in path.parts if part.bound is Bound.UNKNOWN)
+    return unknown_ns <= _UNKNOWN * (path.end_ns - path.start_ns)
 
 
 def _middle(steps: Sequence[Step]) -> Step:

@@ -1,7 +1,7 @@
 """What devices did, and what is to be done about it, as a document says it."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from statistics import median
 from typing import Final
 
@@ -38,9 +38,14 @@ _HIDES_WORK = frozenset({Fault.REJECTED, Fault.LOST_LAUNCHES, Fault.LOST_GRAPHS}
 
 
 class DeviceRows:
-    """Takes traces, one after the other, and keeps what is said of them; not the traces."""
+    """
+    Takes traces, one after the other, and keeps what is said of them; not the traces.
+
+    ``traces`` is how many there were.
+    """
 
     def __init__(self) -> None:
+        self.traces = 0
         self._rows: list[DeviceReport] = []
         self._advice: list[Advice] = []
         self._notes: list[str] = []
@@ -48,6 +53,7 @@ class DeviceRows:
 
     def add(self, trace: DeviceTrace) -> None:
         """Take one trace."""
+        self.traces += 1
         uses = examine(trace)
         if not uses:
             self._notes.append(
@@ -71,7 +77,18 @@ class DeviceRows:
             for number, row in enumerate(self._rows)
         ]
         advice = (*straggler_advice(rows), *self._advice)
-        return tuple(rows), advice, tuple(dict.fromkeys(self._notes))
+        return tuple(rows), tuple(_together(advice)), tuple(dict.fromkeys(self._notes))
+
+
+def _together(advice: Iterable[Advice]) -> Iterator[Advice]:
+    """Yield advice once, however many devices it is about."""
+    found: dict[str, Advice] = {}
+    for one in advice:
+        known = found.get(one.text, one)
+        gains = [gain for gain in (known.gain_at_most, one.gain_at_most) if gain is not None]
+        evidence = tuple(dict.fromkeys((*known.evidence, *one.evidence)))
+        found[one.text] = one._replace(evidence=evidence, gain_at_most=max(gains, default=None))
+    yield from found.values()
 
 
 def _row(name: str, use: DeviceUse) -> DeviceReport:

@@ -20,7 +20,7 @@ from otel_gpu.findings.advice_evidence import (
 )
 from otel_gpu.findings.device_report import Advice
 from otel_gpu.findings.words import format_share, format_size
-from otel_gpu.ledger.device_time import TO_DEVICE
+from otel_gpu.ledger.device_time import TO_DEVICE, WITHIN_DEVICE
 from otel_gpu.ledger.host_regions import Region
 from otel_gpu.ledger.host_time import Inside
 from otel_gpu.ledger.kernel_kinds import KernelKind
@@ -28,9 +28,9 @@ from otel_gpu.ledger.kernel_kinds import KernelKind
 # Shares of the window from which on something is worth a sentence.
 _LOADER, _COPIES, _SYNC, _ALLOCATOR = 0.05, 0.01, 0.03, 0.03
 _HOST, _COMMUNICATION, _ZERO_GRAD, _OFFLOAD = 0.15, 0.10, 0.01, 0.10
-_WORKERS, _COMPILE = 0.01, 0.02
-# Shares of the kernels, and of communication.
-_MANY_SHORT, _OVERLAPS = 0.5, 0.3
+_WORKERS, _COMPILE, _MOVES = 0.01, 0.02, 0.10
+# Shares of the kernels, of communication, and of what went the other way.
+_MANY_SHORT, _OVERLAPS, _BACK = 0.5, 0.3, 0.1
 
 _ONE_PROCESS = "_SingleProcessDataLoaderIter"
 _ZERO = "Optimizer.zero_grad"
@@ -60,7 +60,7 @@ def _loader_advice(use: DeviceUse) -> str:
         )
     if rhythm := rhythm_of([step.parts["data_loader"] for step in use.steps]):
         return (
-            f"Every {rhythm.period}. step waits for the data loader ({rhythm.long} of {rhythm.steps} "
+            f"Every {rhythm.period} steps one waits for the data loader ({rhythm.long} of {rhythm.steps} "
             f"steps), as its workers end together if there are {rhythm.period} of them: a "
             "prefetch_factor of 3 or 4 smooths that. If the waits are as long then, the workers are too "
             "slow on average, and only more of them or less work in them helps"
@@ -188,16 +188,35 @@ def _communication(name: str, use: DeviceUse) -> Iterator[Advice]:
 
 
 def _offload(name: str, use: DeviceUse) -> Iterator[Advice]:
-    moved = [one for one in use.work.copies if one.way in ("HtoD", "DtoH")]
-    exposed = share_of(use, use.phases.exposed_copy_ns)
-    if {one.way for one in moved} == {"HtoD", "DtoH"} and exposed >= _OFFLOAD:
-        sizes = ", ".join(f"{one.way} {format_size(one.size_bytes)}" for one in moved)
+    moved = {way: [one for one in use.work.copies if one.way == way] for way in ("HtoD", "DtoH")}
+    sizes = {way: sum(one.size_bytes for one in found) for way, found in moved.items()}
+    # What goes to the host to come back is about as much in both directions.
+    if min(sizes.values()) < _BACK * max(sizes.values()) or not all(sizes.values()):
+        return
+    taken_ns = sum(one.total_ns for found in moved.values() for one in found)
+    share = share_of(use, min(taken_ns, use.phases.exposed_copy_ns))
+    if share >= _OFFLOAD:
+        said = ", ".join(f"{way} {format_size(size)}" for way, size in sizes.items())
         yield Advice(
-            f"Data goes to the host and back ({sizes}), which is exposed {format_share(exposed)} of the window: "
+            f"Data goes to the host and back ({said}), which is exposed {format_share(share)} of the window: "
             "offload less, or prefetch it on a stream of its own.",
-            kernel_ids(name, use, KernelKind.COPY),
-            exposed,
+            kernel_ids(name, use, KernelKind.COPY, "HtoD|DtoH"),
+            share,
             "exposed_copy_ns and copies",
+        )
+
+
+def _moves(name: str, use: DeviceUse) -> Iterator[Advice]:
+    moved = [one for one in use.work.copies if one.way == WITHIN_DEVICE]
+    share = share_of(use, sum(one.total_ns for one in moved))
+    if share >= _MOVES:
+        size = format_size(sum(one.size_bytes for one in moved))
+        yield Advice(
+            f"Data is copied within the device ({size}), {format_share(share)} of the window: write to where it is "
+            "needed, and avoid clone(), contiguous() and cat() in each step.",
+            kernel_ids(name, use, KernelKind.COPY, WITHIN_DEVICE),
+            share,
+            "copies of the way DtoD",
         )
 
 
@@ -228,5 +247,5 @@ def _compile(name: str, use: DeviceUse) -> Iterator[Advice]:
 
 RULES_OF_LOSS: Final[tuple[Rule, ...]] = (
     _loader, _workers, _pageable, _sync, _allocator, _host, _compile, _zero_grad, _communication,
-    _offload,
+    _offload, _moves,
 )  # fmt: skip

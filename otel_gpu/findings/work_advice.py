@@ -17,6 +17,7 @@ from otel_gpu.ledger.kernel_kinds import KernelKind
 
 # Shares of the window from which on something is worth a sentence.
 _LAYOUT, _CAST, _FILL, _CHECKPOINT, _SEARCH = 0.02, 0.05, 0.05, 0.05, 0.05
+_POINTWISE_SHARE = 0.05
 # Shares of the time of kernels.
 _ELIGIBLE, _NO_TENSOR_CORES, _BY_HAND, _FUSED = 0.2, 0.01, 0.2, 0.05
 _FUSIBLE, _GEMM = 0.3, 0.5
@@ -159,13 +160,16 @@ def _fusion(name: str, use: DeviceUse) -> Iterator[Advice]:
     # Who knows no operators may not be PyTorch, and what is fused already was compiled.
     if not work.kernel_ns or not any(one.device_ns for one in work.operations):
         return
-    if pointwise_ns >= _FUSIBLE * work.kernel_ns and KernelKind.FUSED not in kinds:
+    share = share_of(use, min(pointwise_ns, use.phases.compute_ns))
+    if share < _POINTWISE_SHARE or KernelKind.FUSED in kinds:
+        return
+    if pointwise_ns >= _FUSIBLE * work.kernel_ns:
         pointwise = format_share(pointwise_ns / work.kernel_ns)
         yield Advice(
             f"{pointwise} of the time of kernels goes to those that compute element by element, and read and "
             "write all of it each time: torch.compile makes one of several.",
             kernel_ids(name, use, KernelKind.ELEMENTWISE),
-            share_of(use, min(pointwise_ns, use.phases.compute_ns)),
+            share,
             "kernels of kind elementwise, cast and fill, and of kind fused",
         )
 

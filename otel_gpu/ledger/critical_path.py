@@ -43,7 +43,7 @@ class Piece(NamedTuple):
     A stretch of a path; ``row`` is of the device for work and queues, and else of the host.
 
     A ``LAUNCH`` begins with its call, and ends with the work that waited for it; a ``SYNC`` is from
-    the end of the work to that of the call.
+    the end of the work to that of the call, or all of a call if that work is not known.
     """
 
     bound: Bound
@@ -160,7 +160,7 @@ class Walk:
         last = bisect_left(timeline.rows, end_ns, lo=first, key=start_of)
         work = timeline.rows[first:last]
         rows = {
-            thread: host_time.rows_between(thread, start_ns, end_ns) for thread in host_time.threads
+            thread: host_time.rows_within(thread, start_ns, end_ns) for thread in host_time.threads
         }
         self.rows = len(work) + sum(map(len, rows.values()))
         if self.rows > MAX_ROWS:
@@ -240,11 +240,13 @@ class Walk:
         if host.kinds[row] != HostWork.CALL:
             return [(Bound.OPERATOR, row, start_ns)], NO_ROW, thread
         waited = self._copies.get(row, NO_ROW)
-        if self._host_time.doing_of(row) is Doing.SYNCHRONIZE:
+        is_wait = self._host_time.doing_of(row) is Doing.SYNCHRONIZE
+        if is_wait:
             waited = self._ended_by(at_ns)
         if waited != NO_ROW and host.starts_ns[row] < self._end_of(waited) <= at_ns:
             return [(Bound.SYNC, row, self._end_of(waited))], waited, NO_THREAD
-        return [(Bound.CALL, row, start_ns)], NO_ROW, thread
+        # What it waited for may not be recorded.
+        return [(Bound.SYNC if is_wait else Bound.CALL, row, start_ns)], NO_ROW, thread
 
     def _of_nobody(self, at_ns: int) -> "_Steps":
         """Find what ended last."""

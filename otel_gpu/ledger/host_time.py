@@ -96,11 +96,21 @@ class HostTime:
         """Say whether a row only marks time."""
         return self._marks[self._trace.host.names[row]]
 
-    def rows_between(self, thread: int, start_ns: int, end_ns: int) -> Sequence[int]:
-        """Return the rows of a thread that begin in a stretch, in order, the longest of equal starts first."""
-        rows, start_of = self._rows[thread], self._trace.host.starts_ns.__getitem__
-        first = bisect_left(rows, start_ns, key=start_of)
-        return rows[first : bisect_left(rows, end_ns, lo=first, key=start_of)]
+    def rows_within(self, thread: int, start_ns: int, end_ns: int) -> Sequence[int]:
+        """
+        Return the rows of a thread that were open in a stretch, in order, what lies in another one after it.
+
+        Of those that began before it, only if that was no longer ago than the stretch is.
+        """
+        rows, host = self._rows[thread], self._trace.host
+        start_of = host.starts_ns.__getitem__
+        oldest = bisect_left(rows, 2 * start_ns - end_ns, key=start_of)
+        first = bisect_left(rows, start_ns, lo=oldest, key=start_of)
+        last = bisect_left(rows, end_ns, lo=first, key=start_of)
+        found = [
+            row for row in rows[oldest:first] if start_of(row) + host.durations_ns[row] > start_ns
+        ]
+        return [*found, *rows[first:last]]
 
     def walk(self, thread: int) -> Iterator[Segment]:
         """Yield what a thread did, in order; not the time in which it did nothing."""

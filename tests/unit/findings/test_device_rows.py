@@ -268,8 +268,11 @@ ADVICE = {
     "checkpoint fewer layers": [host("CheckpointFunctionBackward", 0, 90), *launched((10, 90))],
     "offload less": [
         *launched((10, 90)),
-        *launched((100, 50), name="Memcpy HtoD (Pinned -> Device)"),
-        *launched((150, 50), name="Memcpy DtoH (Device -> Pinned)"),
+        *launched((100, 50), name="Memcpy HtoD (Pinned -> Device)", bytes=4096),
+        *launched((150, 50), name="Memcpy DtoH (Device -> Pinned)", bytes=4096),
+    ],
+    "copied within the device": [
+        *launched((10, 90)), *launched((100, 50), name="Memcpy DtoD (Device -> Device)", bytes=4096),
     ],
     "DistributedDataParallel": [host("DataParallel.forward", 0, 90), *launched((10, 90))],
 }  # fmt: skip

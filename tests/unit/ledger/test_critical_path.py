@@ -60,7 +60,7 @@ def test_work_waits_for_the_work_before_it():
 
 
 def test_a_call_that_waits_for_the_device_waits_for_its_work():
-    """One that finds nothing to wait for is a call as any other."""
+    """And before that for what its thread did, if no work ended while it waited."""
     host = [(CALL, "launch", 0, 5, 1), (CALL, "cudaStreamSynchronize", 20, 50), (OPERATION, "aten::item", 70, 30)]  # fmt: skip
 
     waits = path([("a", 10, 55, 1)], host)
@@ -71,7 +71,7 @@ def test_a_call_that_waits_for_the_device_waits_for_its_work():
         ("operator", "aten::item", 70, 100),
     ]  # fmt: skip
     assert does_not == [
-        ("call", "launch", 0, 5), ("unknown", "", 5, 20), ("call", "cudaStreamSynchronize", 20, 70),
+        ("call", "launch", 0, 5), ("unknown", "", 5, 20), ("sync", "cudaStreamSynchronize", 20, 70),
         ("operator", "aten::item", 70, 100),
     ]  # fmt: skip
 
@@ -172,6 +172,15 @@ def test_a_stretch_in_which_too_much_happened_has_no_path(monkeypatch):
     trace, *rest = parts_of(of([("a", 0, 5), ("b", 5, 5)]))
 
     assert find_critical_path(trace, *rest, 0, 10 * US) is None
+
+
+def test_what_began_before_the_stretch_is_known():
+    """As the data loader of a step that begins when the last work of the one before ends."""
+    found = path(
+        [("a", 95, 5, 1)], [(OPERATION, "load", 0, 80), (CALL, "launch", 90, 3, 1)], start=40
+    )
+
+    assert found == [("operator", "load", 40, 80), ("unknown", "", 80, 90), ("launch", "launch", 90, 95), ("kernel", "a", 95, 100)]  # fmt: skip
 
 
 @pytest.mark.parametrize("host", [[], [(ANNOTATION, "ProfilerStep#1", 0, 100)]])
