@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from otel_gpu.decode.device import DeviceModel, DeviceTrace
@@ -15,13 +15,17 @@ from otel_gpu.explain.trace_health import (
     is_reliable,
     knows_idle,
 )
+from otel_gpu.ledger.algorithm_searches import Searches, find_searches
 from otel_gpu.ledger.collectives import Key, collectives_of
+from otel_gpu.ledger.critical_path import Bound, CriticalPath, find_critical_path
 from otel_gpu.ledger.device_steps import Step, counted, find_steps, host_spans
 from otel_gpu.ledger.device_time import Phases, Timeline, timelines
 from otel_gpu.ledger.device_work import DeviceWork, find_work
+from otel_gpu.ledger.host_regions import Region, find_regions
 from otel_gpu.ledger.host_time import HostTime
 from otel_gpu.ledger.kernel_kinds import KernelKind, kinds_of
 from otel_gpu.ledger.launches import NO_ROW, Launches, link, measure, without_work
+from otel_gpu.ledger.spans import Spans
 
 MAX_GAPS: Final = 50
 """Of a device, the longest ones, which are named one by one."""
@@ -29,6 +33,8 @@ MAX_GAPS: Final = 50
 # Copies and fills of nothing leave no trace on a device.
 _LAUNCH = re.compile(r"(?:cuda|cu|hip)\w*Launch(?!Host)\w*")
 _GRAPH = re.compile(r"(?:cuda|cu|hip)GraphLaunch\w*")
+# Of a path, from which on it says nothing.
+_UNKNOWN = 0.5
 _NO_MODEL = DeviceModel("")
 
 
@@ -48,6 +54,14 @@ class NamedGap(NamedTuple):
     place: IdlePlace
 
 
+class RegionUse(NamedTuple):
+    """How often a program did something, in how many steps, and how long the device was idle then."""
+
+    times: int
+    steps: int
+    idle_ns: int
+
+
 class DeviceUse(NamedTuple):
     """
     How one program used one device.
@@ -60,6 +74,10 @@ class DeviceUse(NamedTuple):
         gaps: The longest ones; ``every_gap`` are all.
         collectives: What it did together with other ranks, and how long that took.
         kinds: By name, what such work of ``timeline`` is.
+        regions: What a program should not do in each step.
+        searches: Algorithms of convolutions that were tried out.
+        critical: The critical path of the step in the middle, which is named, or of the window where
+            nobody says where steps are; None: it is not known.
     """
 
     trace: DeviceTrace
@@ -79,6 +97,9 @@ class DeviceUse(NamedTuple):
     timeline: Timeline
     kinds: Sequence[KernelKind]
     every_gap: Gaps
+    regions: Mapping[Region, RegionUse]
+    searches: Searches
+    critical: tuple[str, CriticalPath] | None
 
     @property
     def knows_idle(self) -> bool:
@@ -98,6 +119,7 @@ def examine(trace: DeviceTrace) -> tuple[DeviceUse, ...]:
     lost, lost_rows = _lost(trace)
     host = host_spans(trace)
     host_time = HostTime(trace)
+    regions = find_regions(trace)
     found: list[DeviceUse] = []
     lines = list(timelines(trace, links, kinds))
     for timeline in lines:
@@ -106,6 +128,9 @@ def examine(trace: DeviceTrace) -> tuple[DeviceUse, ...]:
         phases = timeline.phases(timeline.start_ns, timeline.end_ns)
         steps = find_steps(trace, timeline, links, host)
         launches = measure(trace, timeline.rows, links)
+        whole = Step("", timeline.start_ns, timeline.end_ns, 0, phases, {})
+        step = _middle(counted(steps) or [whole])
+        path = find_critical_path(trace, timeline, links, host_time, step.start_ns, step.end_ns)
         health = examine_health(
             trace,
             timeline,
@@ -133,9 +158,21 @@ def examine(trace: DeviceTrace) -> tuple[DeviceUse, ...]:
                 timeline,
                 kinds,
                 gaps,
+                dict(_regions(regions, timeline, steps)),
+                find_searches(trace, timeline, links, host_time, steps),
+                (step.name, path) if path and is_reliable(health) and _is_known(path) else None,
             )
         )
     return tuple(found)
+
+
+def _is_known(path: CriticalPath) -> bool:
+    unknown_ns = sum(part.time_ns for part in path.parts if part.bound is Bound.UNKNOWN)
+    return unknown_ns <= _UNKNOWN * (path.end_ns - path.start_ns)
+
+
+def _middle(steps: Sequence[Step]) -> Step:
+    return sorted(steps, key=lambda step: step.duration_ns)[(len(steps) - 1) // 2]
 
 
 def _lost(trace: DeviceTrace) -> tuple[Lost, Sequence[int]]:
@@ -145,6 +182,17 @@ def _lost(trace: DeviceTrace) -> tuple[Lost, Sequence[int]]:
     graphs = sum(is_graph[trace.host.names[row]] for row in rows)
     calls = sum(launching[name] for name in trace.host.names)
     return Lost(len(rows) - graphs, graphs, calls), rows
+
+
+def _regions(
+    regions: Mapping[Region, Spans], timeline: Timeline, steps: Sequence[Step]
+) -> Iterator[tuple[Region, RegionUse]]:
+    gaps = timeline.gaps()
+    for region, spans in regions.items():
+        inside = spans.within(timeline.start_ns, timeline.end_ns)
+        idle_ns = gaps.length_ns - gaps.minus(inside).length_ns
+        taken = sum(len(inside.within(step.start_ns, step.end_ns)) > 0 for step in steps)
+        yield region, RegionUse(len(inside), taken, idle_ns)
 
 
 def _places(

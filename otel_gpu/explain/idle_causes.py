@@ -18,12 +18,10 @@ from typing import Final, NamedTuple
 from otel_gpu.decode.device import DeviceTrace
 from otel_gpu.ledger.device_time import Timeline
 from otel_gpu.ledger.host_time import Doing, HostTime
-from otel_gpu.ledger.launches import NO_ROW
+from otel_gpu.ledger.launches import LATENCY_NS, NO_ROW
 
 NOISE_NS: Final = 5_000
 """Shorter gaps are between any two kernels, and summed apart."""
-LATENCY_NS: Final = 30_000
-"""What a launch takes to reach an idle device, at most; HolisticTraceAnalysis' figure."""
 
 
 class IdleCause(StrEnum):

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from otel_gpu.faces import fields
 from otel_gpu.faces.tables import draw_table
-from otel_gpu.findings.device_report import Advice, DeviceReport
+from otel_gpu.findings.device_report import Advice, CriticalPathRow, DeviceReport
 from otel_gpu.findings.words import (
     format_duration,
     format_share,
@@ -35,6 +35,10 @@ def device_sections(row: DeviceReport) -> Iterator[tuple[str, Sequence[Renderabl
         usual = format_duration(row.step_median_ns or 0)
         heading = f"Steps of {of}: {row.steps:,}, the median {usual}"
         yield heading, [draw_table(_STEPS, row.step_rows[:_MAX_ROWS])]
+    if path := row.critical:
+        of_what = path.step or "the window"
+        heading = f"What {of_what} of {of} waited for, in {format_duration(path.duration_ns)} (critical path)"
+        yield heading, list(_critical(path))
     if row.kernels:
         whole_ns = sum(one.time_ns for one in row.kinds) or 1
         yield (
@@ -104,6 +108,20 @@ def _verdict(row: DeviceReport) -> Iterator[Text]:
             f"{row.collectives.matched:,} collectives with other ranks: it waited "
             f"{format_duration(row.collectives.waited_ns)}, and came last in {row.collectives.last:,}"
         )
+
+
+def _critical(path: CriticalPathRow) -> Iterator[RenderableType]:
+    whole = path.duration_ns or 1
+    shares = (f"{name} {format_share(time_ns / whole)}" for name, time_ns in path.bounds.items())
+    yield Text(", ".join(shares))
+    table = (
+        fields.text("bound by", attrgetter("bound")),
+        fields.figure("time", "time_ns", format_duration),
+        fields.figure("share", lambda one: one.time_ns / whole, format_share),
+        fields.figure("times", "times", fields.in_full),
+        fields.text("what", lambda one: short_function(one.name)),
+    )
+    yield draw_table(table, path.rows[:_MAX_ROWS])
 
 
 def _phases(row: DeviceReport) -> list[tuple[str, int, float]]:

@@ -27,6 +27,7 @@ from otel_gpu.findings.document import (
     key_of,
     stack_of_cause,
 )
+from otel_gpu.findings.notes import NO_CALLS
 from otel_gpu.findings.sentences import lines_of, plain, request_of, sentence_of, work_of
 from otel_gpu.findings.time_rows import time_rows
 from otel_gpu.findings.words import (
@@ -73,7 +74,8 @@ def write_text(document: Document, console: Console, *, per_process: bool = Fals
 
 def _write_parts(document: Document, console: Console, process: ProcessImage | None) -> None:
     _write_devices(document, console)
-    if (document.memory or document.devices) and not document.processes:
+    is_counted = document.processes or document.apis or NO_CALLS in document.notes
+    if not is_counted or (document.memory and not document.processes):
         # Of what an allocator or a profiler says alone, nothing is known of calls.
         return
     with_process = process is None and len(document.processes) > 1

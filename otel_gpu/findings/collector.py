@@ -261,6 +261,7 @@ class Collector:
             failed_symbols=self._failed_symbols,
             chains_left_out=self._chains_left_out,
             given_up=Counter(self._explainer.given_up) + Counter(samples=self._places.left_out),
+            of_calls=not self._devices.traces,
         )
 
     def _interval_ns(self) -> int:

@@ -118,6 +118,30 @@ class CollectiveRow(NamedTuple):
     last: int
 
 
+class CriticalRow(NamedTuple):
+    """All pieces of a critical path of one bound and name."""
+
+    bound: str
+    name: str
+    times: int
+    time_ns: int
+
+
+class CriticalPathRow(NamedTuple):
+    """
+    What a step could not be shorter without; ``step`` is empty where it is all of the window.
+
+    ``bounds`` are all of its duration: host (operator, call), device (kernel), between both (launch,
+    sync), between work of one stream (queue), and unknown. ``rows`` are the longest.
+    """
+
+    step: str
+    start_unix_ns: int
+    duration_ns: int
+    bounds: Mapping[str, int]
+    rows: tuple[CriticalRow, ...]
+
+
 class DeviceReport(NamedTuple):
     """
     How a program used one device.
@@ -136,6 +160,7 @@ class DeviceReport(NamedTuple):
             processors that had work.
         tensor_core_share: Of the time of kernels.
         gate: What is wrong with the source, as far as it says anything about this device.
+        critical: Of the step in the middle.
     """
 
     id: str
@@ -173,6 +198,7 @@ class DeviceReport(NamedTuple):
     launches: LaunchRow
     collectives: CollectiveRow | None
     gate: tuple[str, ...]
+    critical: CriticalPathRow | None
 
 
 class Advice(NamedTuple):

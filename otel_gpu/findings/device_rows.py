@@ -1,6 +1,7 @@
 """What devices did, and what is to be done about it, as a document says it."""
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from statistics import median
 from typing import Final
 
@@ -12,6 +13,8 @@ from otel_gpu.findings.device_report import (
     Advice,
     CollectiveRow,
     CopyRow,
+    CriticalPathRow,
+    CriticalRow,
     DeviceReport,
     DeviceStepRow,
     GapRow,
@@ -32,9 +35,14 @@ MAX_DEVICES: Final = 4_096
 
 
 class DeviceRows:
-    """Takes traces, one after the other, and keeps what is said of them; not the traces."""
+    """
+    Takes traces, one after the other, and keeps what is said of them; not the traces.
+
+    ``traces`` is how many there were.
+    """
 
     def __init__(self) -> None:
+        self.traces = 0
         self._rows: list[DeviceReport] = []
         self._advice: list[Advice] = []
         self._notes: list[str] = []
@@ -42,6 +50,7 @@ class DeviceRows:
 
     def add(self, trace: DeviceTrace) -> None:
         """Take one trace."""
+        self.traces += 1
         uses = examine(trace)
         if not uses:
             self._notes.append(
@@ -65,7 +74,18 @@ class DeviceRows:
             for number, row in enumerate(self._rows)
         ]
         advice = (*straggler_advice(rows), *self._advice)
-        return tuple(rows), advice, tuple(dict.fromkeys(self._notes))
+        return tuple(rows), tuple(_together(advice)), tuple(dict.fromkeys(self._notes))
+
+
+def _together(advice: Iterable[Advice]) -> Iterator[Advice]:
+    """Yield advice once, however many devices it is about."""
+    found: dict[str, Advice] = {}
+    for one in advice:
+        known = found.get(one.text, one)
+        gains = [gain for gain in (known.gain_at_most, one.gain_at_most) if gain is not None]
+        evidence = tuple(dict.fromkeys((*known.evidence, *one.evidence)))
+        found[one.text] = one._replace(evidence=evidence, gain_at_most=max(gains, default=None))
+    yield from found.values()
 
 
 def _row(name: str, use: DeviceUse) -> DeviceReport:
@@ -126,6 +146,7 @@ def _row(name: str, use: DeviceUse) -> DeviceReport:
         ),
         collectives=None,
         gate=tuple(_gate(one) for one in use.health),
+        critical=_critical(use),
     )
 
 
@@ -143,6 +164,22 @@ def _gaps(name: str, use: DeviceUse) -> Iterator[GapRow]:
     for number, gap in enumerate(use.gaps):
         start_unix_ns = use.trace.base_unix_ns + gap.start_ns
         yield GapRow(f"{name}/gap/{number}", start_unix_ns, gap.duration_ns, *gap.place)
+
+
+def _critical(use: DeviceUse) -> CriticalPathRow | None:
+    if use.critical is None:
+        return None
+    step, path = use.critical
+    bounds: Counter[str] = Counter()
+    for part in path.parts:
+        bounds[part.bound] += part.time_ns
+    return CriticalPathRow(
+        step,
+        use.trace.base_unix_ns + path.start_ns,
+        path.end_ns - path.start_ns,
+        {str(bound): time_ns for bound, time_ns in bounds.most_common()},
+        tuple(CriticalRow(*part) for part in path.parts[:MAX_ROWS]),
+    )
 
 
 def _step_row(name: str, step: Step, base_ns: int) -> DeviceStepRow:

@@ -1,12 +1,15 @@
 """What a report does not know, in words."""
 
 from collections.abc import Collection, Iterator, Mapping
+from typing import Final
 
 from otel_gpu.decode.events import Aggregate
 from otel_gpu.findings.words import count_of, format_time, printable
 from otel_gpu.ledger.agent import AgentReadings
 from otel_gpu.ledger.ledger import Ledger
 from otel_gpu.ledger.window import Window
+
+NO_CALLS: Final = "No CUDA call was counted."
 
 # Fewer change nothing that a reader would notice.
 _REPAIRED_SHARE = 0.001
@@ -20,6 +23,7 @@ def write_notes(
     failed_symbols: Mapping[str, int],
     chains_left_out: int,
     given_up: Mapping[str, int],
+    of_calls: bool = True,
 ) -> Iterator[str]:
     """
     Yield what a reader has to know to read the figures rightly.
@@ -31,6 +35,7 @@ def write_notes(
         failed_symbols: How many could not be probed, by library.
         chains_left_out: How many chains are not listed.
         given_up: What the explainer could not remember.
+        of_calls: Whether calls and threads are what was recorded, and not only devices.
     """
     if ledger.middles_ns and any(one.counted for one in calls):
         yield (
@@ -38,9 +43,9 @@ def write_notes(
             "has run. How long the device worked is not known."
         )
         yield _percentiles_note(sum(one.unplaced for one in calls))
-    else:
-        yield "No CUDA call was counted."
-    if not ledger.is_accounted:
+    elif of_calls:
+        yield NO_CALLS
+    if of_calls and not ledger.is_accounted:
         yield (
             "There is no account of the threads' time, so what bounds a process and what it waited "
             "for outside of the chosen calls is not known."

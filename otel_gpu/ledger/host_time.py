@@ -7,6 +7,7 @@ thread did by all of those around it: an operator inside a data loader is the da
 
 import re
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from enum import IntEnum, IntFlag
 from typing import Final
@@ -28,7 +29,7 @@ class Doing(IntEnum):
 
 
 class Inside(IntFlag):
-    """In which regions a call was made."""
+    """In which regions a call was made; ``CHECKPOINT``: to compute again what was computed before."""
 
     NOWHERE = 0
     BACKWARD = 1
@@ -39,6 +40,10 @@ class Inside(IntFlag):
     CAST = 32
     LOADER = 64
 
+
+# Plain numbers, as there are millions of rows.
+_BACKWARD: Final = int(Inside.BACKWARD)
+_CHECKPOINT: Final = int(Inside.CHECKPOINT)
 
 Segment = tuple[int, int, Doing, int, int]
 """
@@ -82,6 +87,30 @@ class HostTime:
     def threads(self) -> Sequence[int]:
         """The threads that did anything."""
         return sorted(self._rows)
+
+    def doing_of(self, row: int) -> Doing:
+        """Return what a row means that its thread does."""
+        return self._doings[self._trace.host.names[row]]
+
+    def is_mark(self, row: int) -> bool:
+        """Say whether a row only marks time."""
+        return self._marks[self._trace.host.names[row]]
+
+    def rows_within(self, thread: int, start_ns: int, end_ns: int) -> Sequence[int]:
+        """
+        Return the rows of a thread that were open in a stretch, in order, what lies in another one after it.
+
+        Of those that began before it, only if that was no longer ago than the stretch is.
+        """
+        rows, host = self._rows[thread], self._trace.host
+        start_of = host.starts_ns.__getitem__
+        oldest = bisect_left(rows, 2 * start_ns - end_ns, key=start_of)
+        first = bisect_left(rows, start_ns, lo=oldest, key=start_of)
+        last = bisect_left(rows, end_ns, lo=first, key=start_of)
+        found = [
+            row for row in rows[oldest:first] if start_of(row) + host.durations_ns[row] > start_ns
+        ]
+        return [*found, *rows[first:last]]
 
     def walk(self, thread: int) -> Iterator[Segment]:
         """Yield what a thread did, in order; not the time in which it did nothing."""
@@ -146,11 +175,16 @@ class HostTime:
         _, _, doing, named, python, owner, inside = around
         name, kind = self._trace.host.names[row], self._trace.host.kinds[row]
         if not self._marks[name]:
+            region = self._regions[name]
             if kind == HostWork.PYTHON:
                 python, own = row, Doing.PYTHON
+                inside |= region & _CHECKPOINT
             else:
                 own = self._doings[name]
-                inside |= self._regions[name]
+                if region & _BACKWARD:
+                    # What was missing is there now, and is used.
+                    inside &= ~_CHECKPOINT
+                inside |= region
                 if kind == HostWork.OPERATION:
                     owner = row
             # Of one region the outermost call names it, but of operations the innermost, and of
@@ -179,7 +213,12 @@ _REGIONS: Final = (
     (Inside.BACKWARD, re.compile(r"autograd::engine|Backward\d*$")),
     (Inside.OPTIMIZER, re.compile(r"Optimizer\.step")),
     (Inside.ZERO_GRAD, re.compile(r"Optimizer\.zero_grad")),
-    (Inside.CHECKPOINT, re.compile(r"CheckpointFunctionBackward|torch/utils/checkpoint")),
+    (
+        Inside.CHECKPOINT,
+        re.compile(
+            r"CheckpointFunctionBackward|torch/utils/checkpoint\.py\(\d+\): (?:backward|unpack_hook)"
+        ),
+    ),
     (Inside.ATTENTION, re.compile(r"aten::scaled_dot_product_attention")),
     (Inside.CAST, re.compile(r"aten::(?:to|_to_copy)$")),
     (Inside.LOADER, LOADER),

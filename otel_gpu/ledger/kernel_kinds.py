@@ -73,7 +73,10 @@ _KINDS: Sequence[tuple[KernelKind, str]] = (
     (KernelKind.FILL, r"fillfunctor|(?<!pre)fill_kernel|memset|zero_kernel"),
     (KernelKind.REDUCTION, r"reduce_kernel|reduce_|sum_kernel|argmax|argmin|cumsum|scan"),
     (KernelKind.FUSED, r"triton_"),
-    (KernelKind.ELEMENTWISE, r"elementwise|pointwise|vectorized|functor|activation|gelu|silu"),
+    (
+        KernelKind.ELEMENTWISE,
+        r"elementwise|pointwise|vectorized|functor|activation|g[eu]lu|silu|(?:swi|ge|re)glu",
+    ),
 )
 _PATTERNS: Sequence[tuple[KernelKind, re.Pattern[str]]] = tuple(
     (kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in _KINDS

@@ -8,6 +8,8 @@ from typing import Final, NamedTuple
 from otel_gpu.decode.device import DeviceTrace, HostWork
 
 NO_ROW: Final = -1
+LATENCY_NS: Final = 30_000
+"""What a launch takes to reach an idle device, at most; HolisticTraceAnalysis' figure."""
 QUEUE_LIMIT: Final = 1_024
 """Launches that a stream of CUDA holds; one more waits in its call."""
 

@@ -29,8 +29,9 @@ SCHEMA = json.loads(Path(json_form.__file__).with_name("schema.json").read_text(
 
 
 def explain(path):
-    """The document of a trace, which its schema allows."""
-    with open_capture("torch-trace", path, Config()) as capture:
+    """The document of a trace, or of an export of Nsight Systems, which its schema allows."""
+    kind = "nsys" if path.suffix == ".sqlite" else "torch-trace"
+    with open_capture(kind, path, Config()) as capture:
         collector = Collector(Explainer())
         pipeline.process_events(capture.events(), Enricher(), [collector])
         document = collector.finish(str(path), capture.tally.notes)

@@ -1,0 +1,45 @@
+"""Whether a program waits for its data loader every so many steps, as for workers that end together."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import median
+from typing import Final, NamedTuple
+
+LONG: Final = 3.0
+"""Times what a step usually waits: from there on it is a long wait."""
+
+_FEWEST = 3
+_SHARE = 0.8
+_LEAST_NS = 100_000
+
+
+class Rhythm(NamedTuple):
+    """Every ``period``-th step waits: ``long`` of ``steps``."""
+
+    period: int
+    long: int
+    steps: int
+
+
+def rhythm_of(waits_ns: Sequence[int]) -> Rhythm | None:
+    """
+    Return the rhythm of waits; None: they have none, or there are too few to tell.
+
+    Args:
+        waits_ns: How long each step waited, in order.
+    """
+    if not waits_ns:
+        return None
+    # Of every second step, half of the waits are long.
+    usual_ns = sorted(waits_ns)[len(waits_ns) // 3]
+    least_ns = max(LONG * usual_ns, _LEAST_NS)
+    long = [step for step, wait_ns in enumerate(waits_ns) if wait_ns > least_ns]
+    distances = [after - before for before, after in pairwise(long)]
+    if len(long) < _FEWEST:
+        return None
+    period = round(median(distances))
+    alike = sum(distance == period for distance in distances)
+    # All that waits nearly as long and a step that is not in the rhythm speak against it.
+    if period < 2 or alike < _SHARE * len(distances):  # noqa: PLR2004 -- every step is no rhythm
+        return None
+    return Rhythm(period, len(long), len(waits_ns))

@@ -1,0 +1,284 @@
+"""
+What a stretch of a program could not be shorter without: its critical path.
+
+The path is walked from the end backwards, from each moment to what that moment waited for, so that its
+pieces are the whole stretch. Work of a device waited for its launch, if the stream had nothing to do
+when it was launched, and else for the work before it on its stream. A call that waits for the device
+waited for the work that ended last before it returned. A thread waited for what it did before, and
+where it did nothing, for the thread that did something last.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from otel_gpu.decode.device import DeviceTrace, HostWork, Work
+from otel_gpu.ledger.device_time import Timeline
+from otel_gpu.ledger.host_time import Doing, HostTime
+from otel_gpu.ledger.launches import LATENCY_NS, NO_ROW
+
+MAX_ROWS: Final = 500_000
+"""Of host and device in a stretch; there is no path of longer ones."""
+
+
+NO_THREAD: Final = -1
+
+
+class Bound(StrEnum):
+    """What a piece of a path is: time of the host, of a device, or between the two."""
+
+    OPERATOR = "operator"
+    CALL = "call"
+    KERNEL = "kernel"
+    LAUNCH = "launch"
+    QUEUE = "queue"
+    SYNC = "sync"
+    UNKNOWN = "unknown"
+
+
+class Piece(NamedTuple):
+    """
+    A stretch of a path; ``row`` is of the device for work and queues, and else of the host.
+
+    A ``LAUNCH`` begins with its call, and ends with the work that waited for it; a ``SYNC`` is from
+    the end of the work to that of the call, or all of a call if that work is not known.
+    """
+
+    bound: Bound
+    row: int
+    start_ns: int
+    end_ns: int
+
+
+class PathPart(NamedTuple):
+    """All pieces of one bound and name."""
+
+    bound: Bound
+    name: str
+    times: int
+    time_ns: int
+
+
+class CriticalPath(NamedTuple):
+    """The parts of a path, the longest first; together they are all of the stretch."""
+
+    start_ns: int
+    end_ns: int
+    parts: tuple[PathPart, ...]
+
+
+def find_critical_path(
+    trace: DeviceTrace,
+    timeline: Timeline,
+    links: Sequence[int],
+    host_time: HostTime,
+    start_ns: int,
+    end_ns: int,
+) -> CriticalPath | None:
+    """Return the path of a stretch of one device and all threads; None: too much happened in it."""
+    walk = Walk(trace, timeline, links, host_time, start_ns, end_ns)
+    if walk.rows > MAX_ROWS:
+        return None
+    times: Counter[tuple[Bound, str]] = Counter()
+    sums: Counter[tuple[Bound, str]] = Counter()
+    for piece in walk.pieces():
+        table = trace.activities if piece.bound in _OF_DEVICE else trace.host
+        name = "" if piece.row == NO_ROW else trace.names[table.names[piece.row]]
+        times[piece.bound, name] += 1
+        sums[piece.bound, name] += piece.end_ns - piece.start_ns
+    parts = (PathPart(*key, times[key], time_ns) for key, time_ns in sums.most_common())
+    return CriticalPath(start_ns, end_ns, tuple(parts))
+
+
+_OF_DEVICE = frozenset({Bound.KERNEL, Bound.QUEUE})
+
+
+class _Line:
+    """In which row a thread was when, the innermost; segments do not overlap."""
+
+    def __init__(self, trace: DeviceTrace, rows: Sequence[int]) -> None:
+        self.starts_ns: list[int] = []
+        self.ends_ns: list[int] = []
+        self.rows: list[int] = []
+        host = trace.host
+        open_: list[tuple[int, int]] = []
+        at_ns = 0
+        for row in rows:
+            start_ns = host.starts_ns[row]
+            at_ns = self._close(open_, at_ns, start_ns)
+            if open_:
+                self._add(at_ns, start_ns, open_[-1][1])
+            at_ns = max(at_ns, start_ns)
+            end_ns = start_ns + host.durations_ns[row]
+            open_.append((min(end_ns, open_[-1][0]) if open_ else end_ns, row))
+        self._close(open_, at_ns, 1 << 63)
+
+    def before(self, at_ns: int) -> tuple[int, int, int]:
+        """Return start, end and row of the last segment that begins before a moment; -1: none does."""
+        found = bisect_left(self.starts_ns, at_ns) - 1
+        if found < 0:
+            return -1, -1, NO_ROW
+        return self.starts_ns[found], self.ends_ns[found], self.rows[found]
+
+    def _close(self, open_: list[tuple[int, int]], at_ns: int, until_ns: int) -> int:
+        while open_ and open_[-1][0] <= until_ns:
+            end_ns, row = open_.pop()
+            self._add(at_ns, end_ns, row)
+            at_ns = max(at_ns, end_ns)
+        return at_ns
+
+    def _add(self, start_ns: int, end_ns: int, row: int) -> None:
+        if end_ns > start_ns:
+            self.starts_ns.append(start_ns)
+            self.ends_ns.append(end_ns)
+            self.rows.append(row)
+
+
+class Walk:
+    """
+    The walk over a stretch, from its end backwards.
+
+    Attributes:
+        rows: Of host and device in it; more than ``MAX_ROWS`` cannot be walked over.
+    """
+
+    def __init__(
+        self,
+        trace: DeviceTrace,
+        timeline: Timeline,
+        links: Sequence[int],
+        host_time: HostTime,
+        start_ns: int,
+        end_ns: int,
+    ) -> None:
+        self._trace, self._links, self._host_time = trace, links, host_time
+        self._start_ns, self._end_ns = start_ns, end_ns
+        start_of = trace.activities.starts_ns.__getitem__
+        first = bisect_left(timeline.rows, start_ns, key=start_of)
+        last = bisect_left(timeline.rows, end_ns, lo=first, key=start_of)
+        work = timeline.rows[first:last]
+        rows = {
+            thread: host_time.rows_within(thread, start_ns, end_ns) for thread in host_time.threads
+        }
+        self.rows = len(work) + sum(map(len, rows.values()))
+        if self.rows > MAX_ROWS:
+            return
+        kinds = trace.host.kinds
+        # What threads did, and where they did nothing, which stretch of the program that was.
+        self._lines: dict[int, _Line] = {}
+        self._named: dict[int, _Line] = {}
+        for thread, found in rows.items():
+            marked = [row for row in found if kinds[row] in _MARKS and not host_time.is_mark(row)]
+            done = [row for row in marked if kinds[row] != HostWork.ANNOTATION]
+            self._lines[thread] = _Line(trace, done)
+            self._named[thread] = self._lines[thread]
+            if len(marked) > len(done):
+                self._named[thread] = _Line(trace, marked)
+        self._before: dict[int, int] = {}
+        self._copies: dict[int, int] = {}
+        streams: dict[int, int] = {}
+        for row in work:
+            stream = trace.activities.streams[row]
+            self._before[row] = streams.get(stream, NO_ROW)
+            streams[stream] = row
+            if trace.activities.kinds[row] == Work.COPY:
+                self._copies[links[row]] = row
+        # What took no time was waited for by nobody.
+        durations_ns = trace.activities.durations_ns
+        self._by_end = sorted((row for row in work if durations_ns[row]), key=self._end_of)
+
+    def pieces(self) -> Iterator[Piece]:
+        """Yield the pieces, the last one first; they are all of the stretch."""
+        at_ns = self._end_ns
+        work, thread = NO_ROW, NO_THREAD
+        while at_ns > self._start_ns:
+            if work != NO_ROW:
+                steps, work, thread = self._of_work(work, at_ns)
+            elif thread != NO_THREAD:
+                steps, work, thread = self._of_thread(thread, at_ns)
+            else:
+                steps, work, thread = self._of_nobody(at_ns)
+            for bound, row, from_ns in steps:
+                start_ns = max(self._start_ns, from_ns)
+                if start_ns < at_ns:
+                    yield Piece(bound, row, start_ns, at_ns)
+                    at_ns = start_ns
+
+    def _of_work(self, work: int, at_ns: int) -> "_Steps":
+        """Walk over work, and from its beginning to what it waited for."""
+        host, start_ns = self._trace.host, self._trace.activities.starts_ns[work]
+        done = (Bound.KERNEL, work, start_ns)
+        call, before = self._links[work], self._before[work]
+        called_ns = host.starts_ns[call] if call != NO_ROW else -1
+        free_ns = self._end_of(before) if before != NO_ROW else -1
+        if start_ns - max(called_ns, free_ns) > LATENCY_NS:
+            # Another stream, or a peer, was waited for.
+            other = self._ended_by(min(start_ns, at_ns))
+            if other != NO_ROW and self._end_of(other) > max(called_ns, free_ns):
+                before, free_ns = other, self._end_of(other)
+        if call != NO_ROW and free_ns < called_ns:
+            return [done, (Bound.LAUNCH, call, called_ns)], NO_ROW, host.threads[call]
+        if before == NO_ROW:
+            return [done], NO_ROW, NO_THREAD
+        return [done, (Bound.QUEUE, before, free_ns)], before, NO_THREAD
+
+    def _of_thread(self, thread: int, at_ns: int) -> "_Steps":
+        """Walk over what a thread did last, or to another thread if it did nothing for long."""
+        start_ns, end_ns, row = self._lines[thread].before(at_ns)
+        if end_ns < at_ns:
+            if at_ns - end_ns > LATENCY_NS:
+                thread = max(
+                    self._lines, key=lambda one: (self._reached(one, at_ns), one == thread)
+                )
+            reached_ns = self._reached(thread, at_ns)
+            if reached_ns == at_ns:
+                return [], NO_ROW, thread
+            return [self._of_nothing(thread, reached_ns, at_ns)], NO_ROW, thread
+        host = self._trace.host
+        if host.kinds[row] != HostWork.CALL:
+            return [(Bound.OPERATOR, row, start_ns)], NO_ROW, thread
+        waited = self._copies.get(row, NO_ROW)
+        is_wait = self._host_time.doing_of(row) is Doing.SYNCHRONIZE
+        if is_wait:
+            waited = self._ended_by(at_ns)
+        if waited != NO_ROW and host.starts_ns[row] < self._end_of(waited) <= at_ns:
+            return [(Bound.SYNC, row, self._end_of(waited))], waited, NO_THREAD
+        # What it waited for may not be recorded.
+        return [(Bound.SYNC if is_wait else Bound.CALL, row, start_ns)], NO_ROW, thread
+
+    def _of_nobody(self, at_ns: int) -> "_Steps":
+        """Find what ended last."""
+        work = self._ended_by(at_ns)
+        done_ns = self._end_of(work) if work != NO_ROW else -1
+        thread = max(self._lines, key=lambda one: self._reached(one, at_ns), default=NO_THREAD)
+        reached_ns = self._reached(thread, at_ns) if thread != NO_THREAD else -1
+        if max(done_ns, reached_ns) <= self._start_ns:
+            return [(Bound.UNKNOWN, NO_ROW, self._start_ns)], NO_ROW, NO_THREAD
+        if done_ns >= reached_ns:
+            return [(Bound.UNKNOWN, NO_ROW, done_ns)], work, NO_THREAD
+        return [(Bound.UNKNOWN, NO_ROW, reached_ns)], NO_ROW, thread
+
+    def _of_nothing(self, thread: int, reached_ns: int, at_ns: int) -> "_Step":
+        """Name a stretch in which a thread did nothing that was recorded, as the program does."""
+        start_ns, end_ns, row = self._named[thread].before(at_ns)
+        if end_ns >= at_ns:
+            return Bound.OPERATOR, row, max(start_ns, reached_ns)
+        return Bound.UNKNOWN, NO_ROW, max(end_ns, reached_ns)
+
+    def _reached(self, thread: int, at_ns: int) -> int:
+        return min(at_ns, self._lines[thread].before(at_ns)[1])
+
+    def _end_of(self, work: int) -> int:
+        activities = self._trace.activities
+        return activities.starts_ns[work] + activities.durations_ns[work]
+
+    def _ended_by(self, at_ns: int) -> int:
+        found = bisect_right(self._by_end, at_ns, key=self._end_of) - 1
+        return self._by_end[found] if found >= 0 else NO_ROW
+
+
+_Step = tuple[Bound, int, int]
+_Steps = tuple[list[_Step], int, int]
+_MARKS = frozenset({HostWork.OPERATION, HostWork.CALL, HostWork.ANNOTATION})
