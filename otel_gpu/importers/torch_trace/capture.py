@@ -65,8 +65,8 @@ class TraceCapture:
         try:
             with Text(path) as text:
                 scanner = Scanner(text)
-                for event in scanner.events():
-                    rows.take(event)
+                for events in scanner.events():
+                    rows.take(events)
         except RecordingError as error:
             if str(error).startswith(str(path)):
                 raise

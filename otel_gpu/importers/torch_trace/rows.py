@@ -1,7 +1,8 @@
 """Makes rows of the events of a trace, as old and new versions of torch write them."""
 
+import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from otel_gpu.decode.device import (
@@ -17,14 +18,13 @@ from otel_gpu.decode.device import (
     Work,
 )
 from otel_gpu.errors import RecordingError
+from otel_gpu.importers.torch_trace.trace_event import NO_TEXT, Arguments, TraceEvent
 from otel_gpu.stacks.frames import clean
 
 MAX_ROWS: Final = 6_000_000
 """Of each of both tables, which is some gigabytes of text."""
 PYTHON_NS: Final = 100_000
 """Functions of Python that took less are not kept: they are most events, and only long gaps ask."""
-
-Event = Mapping[str, Any]
 
 _MAX_THREADS = (1 << 16) - 1
 _MAX_COLLECTIVES = 1 << 16
@@ -36,7 +36,6 @@ _MAX_TIME_NS = 1 << 62
 _MAX_DURATION_NS = 10 * 86_400 * 10**9
 _NS_PER_US = 1_000
 _STEP = "ProfilerStep"
-_COLLECTIVE = "Collective name"
 # In bytes, of what collectives move, as c10::ScalarType calls them.
 _DTYPE_BYTES: Mapping[str, int] = {
     "Double": 8, "Long": 8, "Float": 4, "Int": 4, "Half": 2, "BFloat16": 2, "Short": 2,
@@ -85,22 +84,26 @@ class Rows:
         self._thread_names: dict[tuple[int, int], str] = {}
         self._collectives: dict[Collective, int] = {UNKNOWN_COLLECTIVE: 0}
         # What takes the events of a category, as it is spelled.
-        self._takers: dict[Any, Callable[[Event], None]] = {}
+        self._takers: dict[Any, Callable[[TraceEvent], None]] = {}
+        # Of shapes and types of operations as they are written, nearly all of which were seen before.
+        self._shapes: dict[tuple[bytes, bytes], int] = {}
 
-    def take(self, event: Event) -> None:
+    def take(self, events: Iterable[TraceEvent]) -> None:
         """
-        Take one event.
+        Take events.
 
         Raises:
             RecordingError: There are too many.
         """
-        try:
-            taker = self._takers.get(event.get("cat")) if event["ph"] == "X" else self._take_other
-            if taker is None:
-                taker = self._taker(event.get("cat"))
-            taker(event)
-        except (KeyError, TypeError, ValueError, AttributeError):
-            self.rejected["events without what they need"] += 1
+        known, other = self._takers.get, self._take_other
+        for event in events:
+            try:
+                taker = known(event.cat) if event.ph == "X" else other
+                if taker is None:
+                    taker = self._taker(event.cat)
+                taker(event)
+            except (TypeError, ValueError, AttributeError):
+                self.rejected["events without what they need"] += 1
 
     def threads(self) -> tuple[Thread, ...]:
         """Return the threads by number."""
@@ -110,11 +113,11 @@ class Rows:
         """Return the collectives by number."""
         return tuple(self._collectives)
 
-    def _taker(self, category: object) -> Callable[[Event], None]:
+    def _taker(self, category: object) -> Callable[[TraceEvent], None]:
         if type(category) is not str:
             return self._leave_out
         known = category.lower()
-        taker: Callable[[Event], None]
+        taker: Callable[[TraceEvent], None]
         if (kind := _HOST.get(known)) is not None:
             taker = self._host_taker(kind)
         elif (work := _DEVICE.get(known)) is not None:
@@ -130,106 +133,122 @@ class Rows:
         self._takers[category] = taker
         return taker
 
-    def _leave_out(self, event: Event) -> None:
-        name = str(event.get("cat"))
+    def _leave_out(self, event: TraceEvent) -> None:
+        name = str(event.cat)
         known = len(self.left_out) < _MAX_KINDS or name in self.left_out
         self.left_out[clean(name) if known else "other events"] += 1
 
-    def _take_other(self, event: Event) -> None:
-        if event["ph"] == "M" and event.get("name") == "thread_name":
-            if len(self._thread_names) <= _MAX_THREADS:
-                name = clean(str(event["args"]["name"]))
-                self._thread_names[_integer(event["pid"]), _integer(event["tid"])] = name
-        elif event["ph"] not in _SILENT:
-            self.left_out[f"events of phase {clean(str(event['ph']))[:8]}"] += 1
+    def _take_other(self, event: TraceEvent) -> None:
+        if event.ph in _SILENT:
+            return
+        if event.ph is None:
+            raise TypeError
+        if event.ph != "M":
+            self.left_out[f"events of phase {clean(str(event.ph))[:8]}"] += 1
+        elif event.name == "thread_name" and len(self._thread_names) <= _MAX_THREADS:
+            key = _thread_key(event.pid, event.tid)
+            self._thread_names[key] = clean(str(event.args.name))  # type: ignore[union-attr]
 
-    def _host_taker(self, kind: HostWork) -> Callable[[Event], None]:
+    def _host_taker(self, kind: HostWork) -> Callable[[TraceEvent], None]:
         add, number, times, thread = self.host.add, self.names.number, self._times, self._thread
-        shape_number, taken = self.shapes.number, self.host.kinds
+        taken = self.host.kinds
         is_call = kind is HostWork.CALL
         is_operation = kind is HostWork.OPERATION
 
-        def take(event: Event) -> None:
+        def take(event: TraceEvent) -> None:
             start_ns, duration_ns = times(event)
             if duration_ns < 0:
                 return
             correlation = shape = 0
             if is_call:
-                correlation = _correlation(event.get("args"))
+                correlation = _correlation(event.args)
             elif is_operation:
-                arguments = event.get("args")
-                if type(arguments) is dict and (dims := arguments.get("Input Dims")):
-                    shape = shape_number(f"{dims} {arguments.get('Input type', '')}")
-            name = number(event["name"])
+                arguments = event.args
+                if type(arguments) is Arguments and arguments.shape is not NO_TEXT:
+                    shape = self._shape(arguments)
+            name = number(event.name)
             add(kind, thread(event), start_ns, duration_ns, name, correlation, shape)
             if len(taken) > MAX_ROWS:
                 raise _too_many()
 
         return take
 
-    def _take_python(self, event: Event) -> None:
+    def _shape(self, arguments: Arguments) -> int:
+        key = bytes(arguments.shape), bytes(arguments.types)
+        found = self._shapes.get(key)
+        if found is None:
+            dims, types = map(json.loads, key)
+            found = self.shapes.number(f"{dims} {'' if types is None else types}") if dims else 0
+            if len(self._shapes) < _MAX_SHAPES and sum(map(len, key)) < _LONG_SHAPE:
+                self._shapes[key] = found
+        return found
+
+    def _take_python(self, event: TraceEvent) -> None:
         self.has_stacks = True
         # Most are short: their time is looked at first.
-        if event["dur"] * _NS_PER_US < PYTHON_NS:
+        if event.dur * _NS_PER_US < PYTHON_NS:
             return
         start_ns, duration_ns = self._times(event)
         if duration_ns < 0:
             return
         # Of a method of an object, whichever object it is.
-        name = self.names.number(event["name"].partition(" at 0x")[0])
+        name = self.names.number(event.name.partition(" at 0x")[0])
         self.host.add(HostWork.PYTHON, self._thread(event), start_ns, duration_ns, name)
         if len(self.host) > MAX_ROWS:
             raise _too_many()
 
-    def _device_taker(self, kind: Work) -> Callable[[Event], None]:
+    def _device_taker(self, kind: Work) -> Callable[[TraceEvent], None]:
         add, number = self.activities.add, self.names.number
 
-        def take(event: Event) -> None:
+        def take(event: TraceEvent) -> None:
             start_ns, duration_ns = self._times(event)
             if duration_ns < 0:
                 return
             if start_ns == 0:
                 self.rejected["activities of a device at time 0"] += 1
                 return
-            arguments = event["args"]
-            device = _integer(arguments.get("device", event.get("pid", -1)))
+            arguments: Any = event.args
+            device = _integer(event.pid if arguments.device is None else arguments.device)
             add(
                 kind,
                 device if 0 <= device < _MAX_DEVICE else -1,
                 _stream(arguments, event),
                 start_ns,
                 duration_ns,
-                number(event["name"]),
+                number(event.name),
                 correlation=_correlation(arguments),
-                size_bytes=_size(arguments.get("bytes", 0)),
-                collective=self._collective(arguments) if _COLLECTIVE in arguments else 0,
-                occupancy=_estimate(arguments.get("est. achieved occupancy %", -100)) / 100,
-                blocks=_estimate(arguments.get("blocks per SM", -1)),
+                size_bytes=_size(arguments.size_bytes),
+                collective=0 if arguments.collective is None else self._collective(arguments),
+                occupancy=_estimate(arguments.occupancy) / 100,
+                blocks=_estimate(arguments.blocks),
             )
             if len(self.activities) > MAX_ROWS:
                 raise _too_many()
 
         return take
 
-    def _take_device_step(self, event: Event) -> None:
-        if not event["name"].startswith(_STEP):
+    def _take_device_step(self, event: TraceEvent) -> None:
+        if not event.name.startswith(_STEP):
             self.left_out["gpu_user_annotation"] += 1
             return
         start_ns, duration_ns = self._times(event)
-        device = _integer((event.get("args") or {}).get("device", event["pid"]))
+        device = event.args.device if type(event.args) is Arguments else None
+        device = _integer(event.pid if device is None else device)
         if duration_ns >= 0 and len(self.device_steps) < _MAX_DEVICE_STEPS:
-            name = clean(event["name"])
+            name = clean(event.name)
             self.device_steps.append(DeviceStep(device, name, start_ns, duration_ns))
 
-    def _take_overhead(self, event: Event) -> None:
+    def _take_overhead(self, event: TraceEvent) -> None:
         self.overhead_ns += max(0, self._times(event)[1])
 
-    def _times(self, event: Event) -> tuple[int, int]:
+    def _times(self, event: TraceEvent) -> tuple[int, int]:
         """Return start and duration in nanoseconds; a duration of -1: they were rejected."""
-        start, duration = event["ts"], event["dur"]
+        start, duration = event.ts, event.dur
         try:
             start_ns, duration_ns = round(start * _NS_PER_US), round(duration * _NS_PER_US)
         except (TypeError, ValueError, OverflowError):
+            if start is None or duration is None:
+                raise
             self.rejected["events whose times are no numbers"] += 1
             return 0, -1
         if not 0 <= start_ns <= _MAX_TIME_NS:
@@ -240,25 +259,25 @@ class Rows:
             return 0, -1
         return start_ns, duration_ns
 
-    def _thread(self, event: Event) -> int:
-        key = event["pid"], event["tid"]
+    def _thread(self, event: TraceEvent) -> int:
+        key = event.pid, event.tid
         number = self._threads.get(key)
         return self._add_thread(key) if number is None else number
 
     def _add_thread(self, key: tuple[object, object]) -> int:
-        known = _integer(key[0]), _integer(key[1])
+        known = _thread_key(*key)
         if known not in self._threads and len(self._threads) <= _MAX_THREADS:
             self._threads[known] = len(self._threads)
         return self._threads.get(known, 0)
 
-    def _collective(self, arguments: Event) -> int:
-        name, dtype = str(arguments[_COLLECTIVE]), str(arguments.get("dtype", ""))
+    def _collective(self, arguments: Arguments) -> int:
+        older = arguments.older_sequence
         made = Collective(
-            clean(name),
-            clean(str(arguments.get("Process Group Name", ""))),
-            _integer(arguments.get("Seq", arguments.get("seq", -1))),
-            _size(arguments.get("In msg nelems", 0)) * _DTYPE_BYTES.get(dtype, 1),
-            _size(arguments.get("Group size", 0)),
+            clean(str(arguments.collective)),
+            clean("" if arguments.group is None else str(arguments.group)),
+            _integer(older if arguments.sequence is None else arguments.sequence),
+            _size(arguments.elements) * _DTYPE_BYTES.get(str(arguments.dtype), 1),
+            _size(arguments.ranks),
         )
         number = self._collectives.get(made)
         if number is None:
@@ -271,6 +290,9 @@ class Rows:
 # Flows and marks: how they lie says nothing that correlations do not.
 _SILENT = frozenset("MsftiIC")
 _MAX_KINDS = 100
+# Of texts of shapes that are known: more, and longer ones, are parsed again.
+_MAX_SHAPES = 1 << 16
+_LONG_SHAPE = 1_024
 
 
 def _too_many() -> RecordingError:
@@ -284,17 +306,22 @@ def _integer(value: object) -> int:
     return value if type(value) is int and abs(value) < 1 << 62 else -1
 
 
+def _thread_key(pid: object, tid: object) -> tuple[int, int]:
+    if pid is None or tid is None:
+        raise TypeError
+    return _integer(pid), _integer(tid)
+
+
 def _correlation(arguments: object) -> int:
-    value = arguments.get("correlation", 0) if type(arguments) is dict else 0
+    value = arguments.correlation if type(arguments) is Arguments else 0
     return value if type(value) is int and 0 < value <= MAX_CORRELATION else 0
 
 
-def _stream(arguments: Event, event: Event) -> int:
-    value = arguments.get("stream")
-    if value is None:
-        # As in "stream 7", of old versions.
-        value = str(event.get("tid", "")).rpartition(" ")[2]
-    return _integer(value)
+def _stream(arguments: Arguments, event: TraceEvent) -> int:
+    if arguments.stream is not None:
+        return _integer(arguments.stream)
+    # As in "stream 7", of old versions.
+    return _integer(str(event.tid).rpartition(" ")[2])
 
 
 def _size(value: object) -> int:

@@ -1,32 +1,40 @@
 """
 Finds the events in the text of a trace, of which any may be damaged.
 
-Each event is parsed by itself, out of a window that slides over the text. One that cannot be parsed
-costs itself only: reading goes on where the next begins, and the damage is counted by reason.
+They are parsed out of a window that slides over the text: as many at once as are strict JSON, and each
+by itself where one of them is not. One that cannot be parsed costs itself only: reading goes on where
+the next begins, and the damage is counted by reason.
 """
 
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, Final
 
 from otel_gpu.errors import RecordingError
 from otel_gpu.importers.torch_trace.text import Text
+from otel_gpu.importers.torch_trace.trace_event import REFUSALS, TraceEvent, decode, event_of
 
 MAX_EVENT_CHARACTERS: Final = 1 << 20
 """Of one event, and of one value beside the list of events."""
 
 MOST_EVENTS_CHARACTERS: Final = 1 << 16
 
+AT_ONCE_CHARACTERS: Final = 1 << 18
+"""What is parsed at once, at most; what is no strict JSON costs the time of so much text twice."""
+
 DAMAGED: Final = "events that are damaged"
 NOT_CLOSED: Final = "files that end early"
 GIVEN_UP: Final = "files that are read to their 10,000th damaged event only"
 MAX_DAMAGED: Final = 10_000
 
+_BETWEEN: Final = " \t\r\n,"
 # It matches always, if only nothing.
 _between: Callable[[str, int], re.Match[str]] = re.compile(r"[\s,]*").match  # type: ignore[assignment]
 _KEY = re.compile(r'[\s,]*"([^"\\]{0,256})"\s*:\s*')
+# How an event begins; nearly always all of them begin alike.
+_OPENING: Callable[[str, int], re.Match[str] | None] = re.compile(r'\{\s*"[^"\\]{1,32}"\s*:').match
 _EVENT = re.compile(r'\{\s*"ph"\s*:')
 _EVENTS = re.compile(r'"traceEvents"\s*:\s*\[')
 _BASE = re.compile(r'"baseTimeNanoseconds"\s*:\s*(\d{1,19})\b')
@@ -54,9 +62,9 @@ class Scanner:
         self.head: dict[str, Any] = {}
         self.rejected: Counter[str] = Counter()
 
-    def events(self) -> Iterator[Mapping[str, Any]]:
+    def events(self) -> Iterator[list[TraceEvent]]:
         """
-        Yield the events.
+        Yield the events, one or many at once.
 
         Raises:
             RecordingError: It is no trace.
@@ -67,23 +75,46 @@ class Scanner:
         if self._source.problem:
             self.rejected[f"files: {self._source.problem}"] += 1
 
-    def _listed(self) -> Iterator[Mapping[str, Any]]:
+    def _listed(self) -> Iterator[list[TraceEvent]]:
         has_ended = False
         while not has_ended:
             self._fill()
-            has_ended = yield from self._window()
+            # Of what is left nearly every event is whole, or the file has ended.
+            safe = len(self._text) - (1 if self._is_whole else MOST_EVENTS_CHARACTERS)
+            self._at = _between(self._text, self._at).end()
+            end = self._many(safe)
+            events = self._strict(end) if end else None
+            if events is None:
+                has_ended = yield from self._singly(end or safe)
+            else:
+                yield events
 
-    def _window(self) -> Generator[Mapping[str, Any], None, bool]:
-        """Yield the events that are whole in the text; returns whether the list has ended."""
+    def _many(self, safe: int) -> int:
+        """Return where the last event begins of as much as is parsed at once; 0: there is one only."""
+        text, at = self._text, self._at
+        opening = _OPENING(text, at)
+        most = min(at + AT_ONCE_CHARACTERS, safe)
+        return max(0, text.rfind(opening[0], at + 1, most)) if opening else 0
+
+    def _strict(self, end: int) -> list[TraceEvent] | None:
+        """Take the events up to there; None: they are no strict JSON."""
+        try:
+            events = decode(f"[{self._text[self._at : end].rstrip(_BETWEEN)}]")
+        except REFUSALS:
+            return None
+        self._at = end
+        return events
+
+    def _singly(self, until: int) -> Generator[list[TraceEvent], None, bool]:
+        """Yield the events that begin up to there, each by itself; returns whether the list has ended."""
         text, at = self._text, self._at
         scan, between = self._scan, _between
-        # Of what is left nearly every event is whole, or the file has ended.
-        safe = len(text) - (1 if self._is_whole else MOST_EVENTS_CHARACTERS)
         while True:
             at = self._at = between(text, at).end()
-            if at > safe:
-                self.rejected[NOT_CLOSED] += self._is_whole
-                return self._is_whole
+            if at > until:
+                has_ended = self._is_whole and at >= len(text)
+                self.rejected[NOT_CLOSED] += has_ended
+                return has_ended
             if text[at] == "]":
                 self._at = at + 1
                 return True
@@ -93,7 +124,7 @@ class Scanner:
                 # It may be longer than most, and not be here as a whole.
                 return not (self._fill(MAX_EVENT_CHARACTERS) or self._resume())
             if type(event) is dict:
-                yield event
+                yield [event_of(event)]
             else:
                 self.rejected["values that are no events"] += 1
 
