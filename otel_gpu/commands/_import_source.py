@@ -1,8 +1,11 @@
 """A source that may also be a capture of another tool, recognized by its first bytes."""
 
+from argparse import Namespace
 from pathlib import Path
 
 from otel_gpu import pipeline
+from otel_gpu.commands import UsageError
+from otel_gpu.commands._reports import find_source
 from otel_gpu.commands._sources import SQLITE, head_of, open_source
 from otel_gpu.config import Config
 from otel_gpu.enrich.enricher import Enricher
@@ -32,6 +35,12 @@ class ImportSource(Source):
         """Whether it holds what devices did, and no calls of a capture."""
         return self.kind in _TRACES
 
+    def about(self, window: Window) -> Window:
+        """Refuse a part of a trace, whose figures are of the whole."""
+        if self.has_traces and window != Window():
+            raise UsageError("a trace has no parts that can be chosen by --from and --to")
+        return window
+
     def extent(self) -> tuple[int, int]:
         """Read it once for this."""
         extent = Extent()
@@ -51,6 +60,15 @@ def open_any(path: Path, config: Config) -> Source:
     if kind := _kind_of(path):
         return ImportSource(path, kind, config)
     return open_source(path, config)
+
+
+def find_any(args: Namespace, config: Config, verb: str) -> Source:
+    """Open what the command line names, or else the store that ``run`` writes."""
+    if args.recording is not None and args.store is None:
+        return open_any(args.recording, config)
+    if (source := find_source(args, config)) is None:
+        raise UsageError(f"name what to {verb}", hint="a recording, or --store FILE")
+    return source
 
 
 def _kind_of(path: Path) -> str:

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import TextIO
 
 from otel_gpu.commands import Output, UsageError, add_file, add_pids
-from otel_gpu.commands._import_source import ImportSource, open_any
+from otel_gpu.commands._import_source import ImportSource, find_any
 from otel_gpu.commands._reports import (
     add_source_arguments,
-    find_source,
     make_collector,
     open_for_writing,
     open_for_writing_bytes,
@@ -27,7 +26,6 @@ from otel_gpu.config import Config
 from otel_gpu.enrich.activities import CaptureActivity
 from otel_gpu.faces.perfetto import PerfettoFile
 from otel_gpu.findings.document import Document, Window
-from otel_gpu.findings.source import Source
 from otel_gpu.findings.track_activities import ActivityTracks
 from otel_gpu.findings.track_chains import draw_document
 from otel_gpu.findings.words import format_size
@@ -43,7 +41,7 @@ def run(args: Namespace, config: Config, out: Output) -> int:
     """Export; what a damaged recording still holds is written before its error."""
     if args.perfetto is None:
         raise UsageError("name what to write", hint="--perfetto trace.json.gz")
-    source = _find(args, config)
+    source = find_any(args, config, "export")
     with part_of(source, args) as window, _open(args.perfetto) as file:
         timeline = _Timeline(file, window, args.pid)
         if isinstance(source, ImportSource) and source.has_traces:
@@ -63,14 +61,6 @@ def run(args: Namespace, config: Config, out: Output) -> int:
     size = format_size(args.perfetto.stat().st_size)
     out.note(f"wrote {args.perfetto}, {size}: {counts or 'nothing'}; open it in ui.perfetto.dev")
     return 0
-
-
-def _find(args: Namespace, config: Config) -> Source:
-    if args.recording is not None and args.store is None:
-        return open_any(args.recording, config)
-    if (source := find_source(args, config)) is None:
-        raise UsageError("name what to export", hint="a recording, or --store FILE")
-    return source
 
 
 class _Timeline:

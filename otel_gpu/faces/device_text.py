@@ -23,18 +23,18 @@ _MAX_IDS = 3
 
 def device_sections(row: DeviceReport) -> Iterator[tuple[str, Sequence[RenderableType]]]:
     """Yield headings, and what stands below each."""
-    of = _name(row)
+    of = name_of_device(row)
     window = format_duration(row.window_ns)
     if row.gate:
         yield f"What the trace of {of} cannot say", [Text(f"- {text}") for text in row.gate]
-    yield f"Verdict for {of}: device time, {window}", list(_verdict(row))
+    yield f"Verdict for {of}: device time, {window}", list(verdict_lines(row))
     yield f"Where the time of {of} went", [draw_table(_PHASES, _phases(row))]
     if row.waits:
-        yield f"Why {of} was idle", [draw_table(_waits(row), row.waits[:_MAX_ROWS])]
+        yield f"Why {of} was idle", [draw_table(wait_fields(row), row.waits[:_MAX_ROWS])]
     if row.step_rows:
         usual = format_duration(row.step_median_ns or 0)
         heading = f"Steps of {of}: {row.steps:,}, the median {usual}"
-        yield heading, [draw_table(_STEPS, row.step_rows[:_MAX_ROWS])]
+        yield heading, [draw_table(STEP_FIELDS, row.step_rows[:_MAX_ROWS])]
     if path := row.critical:
         of_what = path.step or "the window"
         heading = f"What {of_what} of {of} waited for, in {format_duration(path.duration_ns)} (critical path)"
@@ -43,16 +43,16 @@ def device_sections(row: DeviceReport) -> Iterator[tuple[str, Sequence[Renderabl
         whole_ns = sum(one.time_ns for one in row.kinds) or 1
         yield (
             f"What {of} did, by kind",
-            [draw_table(_kinds(whole_ns), row.kinds[:_MAX_ROWS])],
+            [draw_table(kind_fields(whole_ns), row.kinds[:_MAX_ROWS])],
         )
         yield (
             f"Its kernels and copies, {len(row.kernels):,} names",
-            [draw_table(_kernels(whole_ns), row.kernels[:_MAX_ROWS])],
+            [draw_table(kernel_fields(whole_ns), row.kernels[:_MAX_ROWS])],
         )
     if any(one.device_ns for one in row.operations):
         yield (
             "Operators, own time of device and host",
-            [draw_table(_OPERATIONS, row.operations[:_MAX_ROWS])],
+            [draw_table(OPERATION_FIELDS, row.operations[:_MAX_ROWS])],
         )
 
 
@@ -71,13 +71,15 @@ def advice_lines(advice: Sequence[Advice]) -> Iterator[Text]:
         yield Text(f"and {len(advice) - _MAX_ADVICE:,} more", style="dim")
 
 
-def _name(row: DeviceReport) -> str:
+def name_of_device(row: DeviceReport) -> str:
+    """Return a device as it is called in a sentence."""
     rank = f"rank {row.rank}, " if row.rank is not None else ""
     model = f" ({printable(row.model)})" if row.model else ""
     return f"{rank}device {row.device}{model}"
 
 
-def _verdict(row: DeviceReport) -> Iterator[Text]:
+def verdict_lines(row: DeviceReport) -> Iterator[Text]:
+    """Yield what bounds a device, and what is known of its kernels, launches and collectives."""
     line = Text()
     line.append(row.verdict, style="bold")
     if row.useful is not None and row.lost is not None:
@@ -136,7 +138,8 @@ def _phases(row: DeviceReport) -> list[tuple[str, int, float]]:
     return [(name, time_ns, time_ns / whole) for name, time_ns in parts if time_ns is not None]
 
 
-def _waits(row: DeviceReport) -> tuple[fields.Field, ...]:
+def wait_fields(row: DeviceReport) -> tuple[fields.Field, ...]:
+    """Return the fields of what a device waited for."""
     whole = row.window_ns or 1
     return (
         fields.text("cause", attrgetter("cause")),
@@ -147,7 +150,8 @@ def _waits(row: DeviceReport) -> tuple[fields.Field, ...]:
     )
 
 
-def _kinds(whole_ns: int) -> tuple[fields.Field, ...]:
+def kind_fields(whole_ns: int) -> tuple[fields.Field, ...]:
+    """Return the fields of what a device did by kind, as shares of a whole."""
     return (
         fields.text("kind", attrgetter("kind")),
         fields.figure("times", "times", fields.in_full),
@@ -156,10 +160,11 @@ def _kinds(whole_ns: int) -> tuple[fields.Field, ...]:
     )
 
 
-def _kernels(whole_ns: int) -> tuple[fields.Field, ...]:
+def kernel_fields(whole_ns: int) -> tuple[fields.Field, ...]:
+    """Return the same of single kernels."""
     return (
         fields.text("name", lambda one: short_function(one.name)),
-        *_kinds(whole_ns),
+        *kind_fields(whole_ns),
         fields.figure("longest", "longest_ns", format_duration),
     )
 
@@ -169,7 +174,7 @@ _PHASES: tuple[fields.Field, ...] = (
     fields.figure("", lambda part: part[1], format_duration),
     fields.figure("share", lambda part: part[2], format_share),
 )
-_STEPS: tuple[fields.Field, ...] = (
+STEP_FIELDS: tuple[fields.Field, ...] = (
     fields.text("step", attrgetter("name")),
     fields.figure("took", "duration_ns", format_duration),
     fields.figure("computing", "compute_ns", format_duration),
@@ -179,7 +184,7 @@ _STEPS: tuple[fields.Field, ...] = (
     fields.figure("data loader", lambda step: step.parts.get("data_loader", 0), format_duration),
     fields.text("", attrgetter("set_aside")),
 )
-_OPERATIONS: tuple[fields.Field, ...] = (
+OPERATION_FIELDS: tuple[fields.Field, ...] = (
     fields.text("operator", attrgetter("name")),
     fields.figure("times", "times", fields.in_full),
     fields.figure("device", "device_ns", format_duration),

@@ -2,7 +2,8 @@
 
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 from otel_gpu import wire
 from otel_gpu.decode.device import DeviceTrace, HostWork, Work
@@ -30,14 +31,19 @@ from otel_gpu.findings.words import (
     shorten,
 )
 from otel_gpu.ledger.differences import grown
+from otel_gpu.ledger.kernel_kinds import KernelKind, kinds_of
 from otel_gpu.ledger.ledger import Growth, Ledger
 
 MAX_OPEN = 4_096
 MAX_FRAMES = 24
 OTHERS = 1 << 30
 """Numbers of processes from here on are none of the kernel's: devices, and pids that are there twice."""
+COMMUNICATION = "communication"
+"""The category of what devices do together."""
 HOST = OTHERS
 """The process that stands for the host: its counters."""
+
+Lasting = TypeVar("Lasting", CallActivity, GapActivity, ForkActivity)
 
 _NS_PER_S = 1_000_000_000
 _DEVICE_WORK = {Work.KERNEL: "kernel", Work.COPY: "copy", Work.FILL: "fill", Work.GRAPH: "graph"}
@@ -57,10 +63,19 @@ class ActivityTracks:
         drawing: Takes it.
         window: Nothing else is drawn.
         pids: Only these processes; empty: all.
+        only_slices: Draw no figures, and say nothing of a slice but its name.
     """
 
-    def __init__(self, drawing: Drawing, window: Window, pids: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        drawing: Drawing,
+        window: Window,
+        pids: Sequence[int] = (),
+        *,
+        only_slices: bool = False,
+    ) -> None:
         self._drawing, self._window, self._pids = drawing, window, frozenset(pids)
+        self._only_slices = only_slices
         # Only what readings add is wanted of it.
         self._ledger = Ledger(window, follow=self._follow)
         self._sums: defaultdict[ProcessImage, Counter[str]] = defaultdict(Counter)
@@ -73,18 +88,18 @@ class ActivityTracks:
         match activity:
             case CallActivity():
                 self._open.pop(_key_of(activity), None)
-                self._draw(activity, activity.api.name, "cuda", _of_call(activity))
+                self._draw(activity, activity.api.name, "cuda", _of_call)
             case GapActivity():
-                self._draw(activity, "gap", "gap", _of_gap(activity))
+                self._draw(activity, "gap", "gap", _of_gap)
             case StallActivity():
                 self._draw_stall(activity)
             case ForkActivity():
-                self._draw(activity, "fork", "process", _of_fork(activity))
+                self._draw(activity, "fork", "process", _of_fork)
             case OpenCallActivity() if len(self._open) < MAX_OPEN:
                 self._open[_key_of(activity)] = activity
             case ExitActivity():
                 self._draw_exit(activity)
-            case AggregatesActivity():
+            case AggregatesActivity() if not self._only_slices:
                 self._ledger.observe(activity)
                 self._draw_levels(activity.unix_ns)
             case PressureActivity() if not self._pids:
@@ -113,14 +128,15 @@ class ActivityTracks:
 
     def _draw(
         self,
-        activity: CallActivity | GapActivity | ForkActivity,
+        activity: Lasting,
         name: str,
         category: str,
-        details: Details,
+        describe: Callable[[Lasting], Details],
     ) -> None:
         start_ns, end_ns, event = activity.start_unix_ns, activity.end_unix_ns, activity.event
         if self._wants(activity.process.pid, end_ns, start_ns):
             track = track_of(activity.process, event.tid, event.comm)
+            details = None if self._only_slices else describe(activity)
             self._drawing.ended(Slice(track, name, category, start_ns, end_ns, details))
 
     def _draw_exit(self, activity: ExitActivity) -> None:
@@ -146,18 +162,19 @@ class ActivityTracks:
         )
         if runnable_ns > activity.start_unix_ns:
             name = f"blocked: {activity.reason}" if activity.reason else "blocked"
+            details = None if self._only_slices else _of_wait(activity)
             self._drawing.ended(
-                Slice(track, name, "wait", activity.start_unix_ns, runnable_ns, _of_wait(activity))
+                Slice(track, name, "wait", activity.start_unix_ns, runnable_ns, details)
             )
         if activity.end_unix_ns > runnable_ns:
             who = Culprit(event.culprit_pid, event.culprit_tid, event.culprit_comm)
-            details: dict[str, object] = {"cpu": event.cpu}
+            said: dict[str, object] = {"cpu": event.cpu}
             if event.culprit_tid:
-                details["had the CPU"] = describe_thread(who)
+                said["had the CPU"] = describe_thread(who)
             if event.flags & wire.STALL_IDLE_CPU:
-                details["had the CPU"] = "nobody"
+                said["had the CPU"] = "nobody"
             self._drawing.ended(
-                Slice(track, "run queue", "wait", runnable_ns, activity.end_unix_ns, details)
+                Slice(track, "run queue", "wait", runnable_ns, activity.end_unix_ns, said)
             )
 
     def _follow(self, growth: Growth) -> None:
@@ -197,15 +214,10 @@ class DeviceTracks:
         """Draw all of a trace."""
         enqueued = set(trace.activities.correlations) - {0}
         calls: dict[int, tuple[Place, int]] = {}
-        processes: dict[int, int] = {}
         host = trace.host
-        rows = _in_order(host.threads, host.starts_ns, host.durations_ns)
-        for row in rows:
-            thread = trace.threads[host.threads[row]]
-            if thread.pid not in processes:
-                processes[thread.pid] = self._process(thread.pid)
-            process, name = processes[thread.pid], f"{trace.source} ({thread.pid})"
-            track = Track(process, name, thread.tid, thread.name or "thread")
+        tracks = self._host_tracks(trace)
+        for row in _in_order(host.starts_ns, host.durations_ns):
+            track = tracks[host.threads[row]]
             kind = HostWork(host.kinds[row])
             start_ns = trace.base_unix_ns + host.starts_ns[row]
             shape = trace.shapes[host.shapes[row]]
@@ -224,21 +236,45 @@ class DeviceTracks:
                 calls[correlation] = (place, start_ns)
         self._draw_devices(trace, calls)
 
+    def _host_tracks(self, trace: DeviceTrace) -> dict[int, Track]:
+        processes: dict[int, int] = {}
+        tracks: dict[int, Track] = {}
+        for number in sorted(set(trace.host.threads)):
+            pid, tid, name = trace.threads[number]
+            if pid not in processes:
+                processes[pid] = self._process(pid)
+            title = f"{trace.source} ({pid})"
+            tracks[number] = Track(processes[pid], title, tid, name or "thread")
+        return tracks
+
+    def _device_tracks(self, trace: DeviceTrace) -> dict[tuple[int, int], Track]:
+        done = trace.activities
+        processes: dict[int, int] = {}
+        tracks: dict[tuple[int, int], Track] = {}
+        for device, stream in sorted(set(zip(done.devices, done.streams, strict=True))):
+            if device not in processes:
+                processes[device] = self._process(0)
+            model = trace.models.get(device)
+            title = device_title(device, model.name if model else "", trace.source)
+            name = f"stream {stream}" if stream >= 0 else "unknown stream"
+            tracks[device, stream] = Track(processes[device], title, stream, name, is_device=True)
+        return tracks
+
     def _draw_devices(self, trace: DeviceTrace, calls: dict[int, tuple[Place, int]]) -> None:
         done = trace.activities
-        devices = {device: self._process(0) for device in sorted(set(done.devices))}
-        for row in _in_order(done.streams, done.starts_ns, done.durations_ns):
-            device, stream = done.devices[row], done.streams[row]
-            model = trace.models.get(device)
-            title = f"device {device}" + (f", {model.name}" if model and model.name else "")
-            track = Track(devices[device], f"{title} ({trace.source})", stream, f"stream {stream}")
+        kinds = kinds_of(trace.names, done)
+        tracks = self._device_tracks(trace)
+        for row in _in_order(done.starts_ns, done.durations_ns):
+            track = tracks[done.devices[row], done.streams[row]]
             start_ns = trace.base_unix_ns + done.starts_ns[row]
             details: dict[str, object] = {}
             if done.sizes_bytes[row]:
                 details["bytes"] = done.sizes_bytes[row]
             if done.collectives[row]:
                 details["collective"] = trace.collectives[done.collectives[row]].name
-            work = _DEVICE_WORK[Work(done.kinds[row])]
+            communicates = kinds[done.names[row]] is KernelKind.COMMUNICATION
+            is_shared = done.collectives[row] or communicates
+            work = COMMUNICATION if is_shared else _DEVICE_WORK[Work(done.kinds[row])]
             name = trace.names[done.names[row]] or work
             end_ns = start_ns + done.durations_ns[row]
             place = self._drawing.began(Slice(track, name, work, start_ns, end_ns, details))
@@ -255,6 +291,11 @@ class DeviceTracks:
         return self._others
 
 
+def device_title(device: int, model: str, source: str) -> str:
+    """Return what the rows of a device stand below."""
+    return f"device {device}{f', {model}' if model else ''} ({source})"
+
+
 def track_of(process: ProcessImage, tid: int, comm: str, role: str = "") -> Track:
     """Return the track of a thread of a process."""
     return Track(process.pid, service_of(process), tid, comm, role)
@@ -265,11 +306,11 @@ def stack_lines(stack: CallStack | None) -> list[str]:
     return [frame_line(frame) for frame in cut_frames(stack.frames, MAX_FRAMES)] if stack else []
 
 
-def _in_order(
-    tracks: Sequence[int], starts_ns: Sequence[int], durations_ns: Sequence[int]
-) -> Iterator[int]:
+def _in_order(starts_ns: Sequence[int], durations_ns: Sequence[int]) -> Iterator[int]:
     """Yield rows by their start; of those that begin together the longest first."""
-    rows = sorted(range(len(tracks)), key=lambda row: (starts_ns[row], -durations_ns[row]))
+    # Two sorts that keep the order of equals need less memory than one by pairs.
+    rows = sorted(range(len(starts_ns)), key=durations_ns.__getitem__, reverse=True)
+    rows.sort(key=starts_ns.__getitem__)
     yield from array("I", rows)
 
 

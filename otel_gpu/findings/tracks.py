@@ -16,7 +16,8 @@ class Track(NamedTuple):
     """
     A row of a timeline.
 
-    ``role`` keeps rows of one thread apart, and is said behind its name; empty: what it did.
+    ``role`` keeps rows of one thread apart, and is said behind its name; empty: what it did. Of a
+    device, ``thread`` is a stream.
     """
 
     process: int
@@ -24,6 +25,7 @@ class Track(NamedTuple):
     thread: int
     thread_name: str
     role: str = ""
+    is_device: bool = False
 
 
 class Place(NamedTuple):

@@ -4,13 +4,24 @@ from collections.abc import Iterable
 from pathlib import PurePath
 
 import otel_gpu
-from otel_gpu.faces.html import charts, flamegraph, memory, shapes, stories, tables
+from otel_gpu.faces.device_text import name_of_device
+from otel_gpu.faces.html import (
+    charts,
+    devices,
+    flamegraph,
+    memory,
+    shapes,
+    stories,
+    tables,
+    timeline,
+)
 from otel_gpu.faces.html.markup import ENVIRONMENT, Id, Place, clip, hash_of, source
 from otel_gpu.faces.html.waterfalls import waterfall
 from otel_gpu.faces.stacks_text import coverage
 from otel_gpu.faces.tables import load_lines
 from otel_gpu.findings import causes, phrases, sentences, words
 from otel_gpu.findings.document import Document
+from otel_gpu.findings.timeline import Timeline
 from otel_gpu.findings.top_stacks import (
     ALLOCATED,
     CALLED,
@@ -37,12 +48,16 @@ _FLAME_TITLES = {
 }
 
 
-def make_page(document: Document, *, flames: Iterable[StackReport] = ()) -> str:
-    """Make the page, with flame graphs by time; the same document gives the same bytes."""
+def make_page(
+    document: Document, *, flames: Iterable[StackReport] = (), drawing: Timeline | None = None
+) -> str:
+    """Make the page, with flame graphs and a timeline; the same document gives the same bytes."""
     drawn = [report for report in flames if report.total() > 0]
     style, script = source("style.css"), source("script.js")
     if drawn:
         script += flamegraph.SCRIPT
+    if timeline.is_drawable(drawing):
+        script += timeline.SCRIPT
     # Allow what is in this page, and nothing else: no request can leave it.
     policy = (
         f"default-src 'none'; style-src {hash_of(style)}; script-src {hash_of(script)}; "
@@ -51,6 +66,7 @@ def make_page(document: Document, *, flames: Iterable[StackReport] = ()) -> str:
     return ENVIRONMENT.get_template("page.html").render(
         document=document,
         flames=drawn,
+        timeline=drawing,
         leading=stories.leading_incident(document),
         memory_alarm=memory.alarm_of(document),
         # The folder may be private.
@@ -74,6 +90,8 @@ for _module in (
     tables,
     flamegraph,
     memory,
+    devices,
+    timeline,
 ):
     ENVIRONMENT.globals |= {name: value for name, value in vars(_module).items() if name[0] != "_"}
 ENVIRONMENT.globals |= {
@@ -85,6 +103,7 @@ ENVIRONMENT.globals |= {
     "clip": clip,
     "coverage": coverage,
     "load_lines": load_lines,
+    "name_of_device": name_of_device,
     "version": otel_gpu.__version__,
     "waterfall_of": waterfall,
 }

@@ -29,13 +29,18 @@ _NS_PER_US = 1e3
 
 
 class Table(NamedTuple):
-    """A table; ``left_out`` is how many rows it lacks, ``ids`` are those of its rows."""
+    """
+    A table; ``left_out`` is how many rows it lacks, ``ids`` are those of its rows.
+
+    ``times`` are when and how long what a row is about was, after the beginning of the timeline.
+    """
 
     about: str
     columns: Sequence[Field]
     rows: Sequence[Sequence[Cell]] = ()
     left_out: int = 0
     ids: Sequence[str] = ()
+    times: Sequence[tuple[int, int]] = ()
 
 
 def table_of(

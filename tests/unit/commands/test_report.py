@@ -11,10 +11,16 @@ import pytest
 
 from otel_gpu import cli
 from otel_gpu.demo.scenarios import SCENARIOS
+from otel_gpu.findings.timeline import MAX_ITEMS
 from tests.replay.make_recordings import recording_path
 from tests.unit.commands import busy, starved
 from tests.unit.faces.html.pages import Seen
+from tests.unit.faces.html.test_devices import LOADER
+from tests.unit.faces.html.test_devices import starved as starved_device
+from tests.unit.importers.exports import Export
+from tests.unit.importers.traces import write as write_trace
 
+REAL = os.environ.get("OTEL_GPU_TEST_TORCH_DATA", "")
 SVG = ("xmlns", "class", "viewbox", "role", "aria-label", "font-family", "font-size", "fill")
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "demo.otelgpu"
 # What is the matter with each scenario, in the words of a page; numbers of threads are left out.
@@ -78,6 +84,12 @@ def recording(tmp_path):
 def page_of(capsys, *arguments):
     assert cli.main(["report", *map(str, arguments)]) == 0
     return capsys.readouterr().out
+
+
+def timeline_of(page):
+    """What the script of a page draws."""
+    (text,) = re.findall(r'<script type="application/json">(.*?)</script>', page, re.DOTALL)
+    return json.loads(text)
 
 
 def heading_of(page):
@@ -237,6 +249,105 @@ def test_a_damaged_recording_has_a_page_of_what_is_whole(recording, capsys):
     assert "The recording is damaged: what comes after that is not known." in captured.out
     assert captured.out.endswith("</html>\n")
     assert "ends early" in captured.err
+
+
+def test_a_trace_has_a_page_of_what_its_device_did(capsys, tmp_path):
+    """As text it is what import says; here with a timeline of streams, steps, gaps and threads."""
+    path = write_trace(tmp_path / "starved.json", starved_device())
+
+    page = page_of(capsys, path)
+
+    assert heading_of(page) == "data-bound: device 0 computed 25 % of the time"
+    data = timeline_of(page)
+    rows = {group["name"]: [row["name"] for row in group["rows"]] for group in data["groups"]}
+    assert rows == {
+        "device 0 (starved.json)": ["steps", "idle", "stream 7"],
+        "starved.json (100)": ["thread (100)"],
+    }
+    assert {"gemm", "ProfilerStep#0", f"data_loader: {LOADER}", "aten::mm"} <= set(data["names"])
+
+
+def test_a_folder_of_ranks_has_one_page(capsys, tmp_path):
+    """With a card for each device, and its rows on the timeline."""
+    folder = tmp_path / "ranks"
+    folder.mkdir()
+    for rank in range(2):
+        made = starved_device(steps=3 + rank)
+        write_trace(folder / f"rank{rank}.json", made | {"distributedInfo": {"rank": rank}})
+
+    page = page_of(capsys, folder)
+
+    assert "of the time, the least of 2 devices" in heading_of(page)
+    names = [group["name"] for group in timeline_of(page)["groups"]]
+    assert names[:2] == ["device 0 (rank1.json)", "device 0 (rank0.json)"]
+    assert {"at-0", "at-1"} <= set(Seen(page).values_of("id"))
+
+
+def test_an_export_of_nsight_has_a_page(capsys, tmp_path):
+    """Recognized by its tables."""
+    export = Export()
+    export.call(0, 5, 1)
+    export.kernel(10, 500, 1, name="gemm")
+    export.write(tmp_path / "run.sqlite")
+
+    page = page_of(capsys, tmp_path / "run.sqlite")
+
+    assert "gemm" in timeline_of(page)["names"]
+
+
+def test_a_recording_has_a_timeline_of_its_threads(capsys):
+    """Calls, what threads waited for, why something was slow, and when incidents were."""
+    data = timeline_of(page_of(capsys, SCENARIOS["preemption"].recording))
+
+    rows = [row["name"] for group in data["groups"] for row in group["rows"]]
+    assert {re.sub(r" \(\d+\)", "", name) for name in rows} >= {
+        "trainer",
+        "trainer: waits",
+        "trainer: why",
+        "hog: kept others waiting",
+    }
+    assert {"cudaLaunchKernel", "run queue"} <= set(data["names"])
+    assert data["marks"][0][1].startswith("high: hog (")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--since", "-1ms"], "a trace has no parts that can be chosen by --from and --to"),
+        (["--pid", "100"], "--pid says nothing about a trace"),
+    ],
+)
+def test_a_part_of_a_trace_is_refused(capsys, tmp_path, arguments, message):
+    """Its figures are of the whole, and a page of the whole is not what was asked for."""
+    path = write_trace(tmp_path / "starved.json", starved_device())
+
+    assert cli.main(["report", str(path), *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not REAL, reason="needs OTEL_GPU_TEST_TORCH_DATA: a folder of real traces")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "kineto/workers_0.1623143089861.pt.trace.json.gz",
+        "hta/df_index_resolver.json.gz",
+        "tracelens/google_owlv2-large-patch14-ensemble__1016001.json.gz",
+        "nsys/mfu_2gpu_after.sqlite",
+    ],
+)
+def test_a_real_trace_fits_on_a_page(capsys, name):
+    """However large: a few MB, and on the timeline so many items at most."""
+    page = page_of(capsys, Path(REAL, name))
+
+    assert re.search(r"-bound: .*device \d .*computed \d+ % of the time", heading_of(page))
+    assert len(page) < 4_000_000
+    lanes = [
+        lane
+        for group in timeline_of(page)["groups"]
+        for row in group["rows"]
+        for lane in row["lanes"]
+    ]
+    assert 1_000 < sum(len(lane) // 4 for lane in lanes) <= 2 * MAX_ITEMS * 1.5
 
 
 def test_a_terminal_is_not_filled_with_markup(recording, capsys, monkeypatch):
