@@ -54,9 +54,8 @@ def run(args: Namespace, config: Config, out: Output) -> int:
     to_stdout = config.export.otlp_file == "-"
     if args.json and to_stdout:
         raise UsageError("--json and --otlp-file - both want standard output")
-    keeps = args.otlp or config.export.otlp_file or args.store
-    if keeps and not KINDS[args.kind].has_calls:
-        raise UsageError(f"{args.kind} becomes a report only: it can be neither sent nor stored")
+    if (args.otlp or config.export.otlp_file) and not KINDS[args.kind].has_calls:
+        raise UsageError(f"{args.kind} can be stored (--store) and reported, and not be sent")
     if args.otlp and not has_destination(config):
         out.note("nothing is sent: set OTEL_EXPORTER_OTLP_ENDPOINT")
     environ = None
@@ -72,6 +71,7 @@ def run(args: Namespace, config: Config, out: Output) -> int:
         collector = Collector(explainer, rejected=tally.rejected)
         kept = map(AsReadings, keepers.observers)
         pipeline.process_events(capture.events(), Enricher(), [*kept, collector])
+        keepers.conclude_import(str(args.file), tally.notes, tally.rejected)
         complete = keepers.close(out)
     report = collector.finish(str(args.file), tally.notes)
     if args.json:

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from otel_gpu.decode.device import DeviceModel, DeviceTrace
 from otel_gpu.explain.device_verdict import DeviceVerdict, find_device_verdict
 from otel_gpu.explain.idle_causes import Gap, Gaps, IdleCause, find_gaps
-from otel_gpu.explain.trace_health import Finding, Lost, examine_health, is_reliable
+from otel_gpu.explain.trace_health import Fault, Finding, Lost, examine_health, is_reliable
 from otel_gpu.ledger.collectives import Key, collectives_of
 from otel_gpu.ledger.device_steps import Step, counted, find_steps, host_spans
 from otel_gpu.ledger.device_time import Phases, timelines
@@ -24,6 +24,8 @@ MAX_GAPS: Final = 50
 _LAUNCH = re.compile(r"(?:cuda|cu|hip)\w*Launch(?!Host)\w*")
 _GRAPH = re.compile(r"(?:cuda|cu|hip)GraphLaunch\w*")
 _NO_MODEL = DeviceModel("")
+# What takes away the figure of idle time itself, and not only its causes.
+_HIDES_WORK = frozenset({Fault.REJECTED, Fault.LOST_LAUNCHES, Fault.LOST_GRAPHS})
 
 
 class IdlePlace(NamedTuple):
@@ -74,6 +76,11 @@ class DeviceUse(NamedTuple):
     def is_reliable(self) -> bool:
         """Whether causes of idle time can be believed."""
         return is_reliable(self.health)
+
+    @property
+    def knows_idle(self) -> bool:
+        """Whether at least how long it was idle can be believed."""
+        return not any(one.fault in _HIDES_WORK and one.is_fatal for one in self.health)
 
 
 def examine(trace: DeviceTrace) -> tuple[DeviceUse, ...]:

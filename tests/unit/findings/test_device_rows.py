@@ -365,4 +365,4 @@ def test_the_command_says_that_it_cannot_be_sent(tmp_path, capsys):
     path = write(tmp_path / "trace.json", trace(launched((10, 90))))
 
     assert cli.main(["import", "torch-trace", str(path), "--otlp"]) == 2
-    assert "report only" in capsys.readouterr().err
+    assert "not be sent" in capsys.readouterr().err
