@@ -1,7 +1,7 @@
 """Where a capture that is over goes: to an endpoint or a file, and into a store."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -26,6 +26,13 @@ class Keepers:
         keepers += [] if store is None else [store]
         self._blame = pipeline.Blame(config, *keepers)
         self.observers: list[Observer] = [*keepers, self._blame] if keepers else []
+
+    def conclude_import(
+        self, source: str, notes: Sequence[str], rejected: Mapping[str, int]
+    ) -> None:
+        """Keep what is to be known of an import, at its end."""
+        if self._store is not None:
+            self._store.conclude_import(source, notes, rejected)
 
     def close(self, out: Output) -> bool:
         """End all of them; False: not everything arrived, and the operator knows what."""

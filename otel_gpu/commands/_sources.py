@@ -146,6 +146,9 @@ class StoreSource(Source):
             for activity in reader.activities(*window):
                 for observer in observers:
                     observer.observe(activity)
+            for notes, rejected in reader.imports(*window):
+                self.notes += notes
+                self.rejected.update(rejected)
             for sentence in describe_losses(reader.losses()):
                 self.notes.append(f"Over the whole life of the store: {sentence}.")
         except StoreError as error:

@@ -54,8 +54,6 @@ def run(args: Namespace, config: Config, out: Output) -> int:
     to_stdout = config.export.otlp_file == "-"
     if args.json and to_stdout:
         raise UsageError("--json and --otlp-file - both want standard output")
-    if args.store and not KINDS[args.kind].has_calls:
-        raise UsageError(f"{args.kind} can be reported and sent, and not stored")
     if args.otlp and not has_destination(config):
         out.note("nothing is sent: set OTEL_EXPORTER_OTLP_ENDPOINT")
     environ = None
@@ -71,6 +69,7 @@ def run(args: Namespace, config: Config, out: Output) -> int:
         collector = Collector(explainer, rejected=tally.rejected)
         kept = map(AsReadings, keepers.observers)
         pipeline.process_events(capture.events(), Enricher(), [*kept, collector])
+        keepers.conclude_import(str(args.file), tally.notes, tally.rejected)
         complete = keepers.close(out)
     report = collector.finish(str(args.file), tally.notes)
     if args.json:

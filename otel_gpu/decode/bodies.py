@@ -116,7 +116,8 @@ _SHAPES: Mapping[int, Mapping[str, Any]] = {
     wire.RECORD_USER_STACK: {"stack": int, "native": str, "python": str, "frames": [list]},
 }
 _REQUIRED: Mapping[int, tuple[str, ...]] = {
-    wire.RECORD_CAPTURE: ("host", "layout"),
+    # Other tools do not say which host it was.
+    wire.RECORD_CAPTURE: ("layout",),
     wire.RECORD_PROCESS: (),
     wire.RECORD_PROBES: ("library",),
     wire.RECORD_STATUS: (),

@@ -44,16 +44,11 @@ class ForeignCapture(Protocol):
 
 
 class Kind(NamedTuple):
-    """
-    A kind of file, the module that reads it, and what it wants to be told beside its name.
-
-    ``has_calls``: there is something in it to be stored, and not only to be reported and exported.
-    """
+    """A kind of file, the module that reads it, and what it wants to be told beside its name."""
 
     description: str
     module: str
     choices: frozenset[str] = frozenset({"host"})
-    has_calls: bool = True
 
 
 KINDS: Mapping[str, Kind] = {
@@ -62,7 +57,6 @@ KINDS: Mapping[str, Kind] = {
         "a SQLite export of Nsight Systems (nsys export --type sqlite)",
         "otel_gpu.importers.nsys.capture",
         frozenset(),
-        has_calls=False,
     ),
     "torch-memory": Kind(
         "a memory snapshot that PyTorch wrote (torch.cuda.memory._dump_snapshot)",
@@ -73,7 +67,6 @@ KINDS: Mapping[str, Kind] = {
         "a trace that torch.profiler wrote, or a folder with those of several ranks",
         "otel_gpu.importers.torch_trace.capture",
         frozenset(),
-        has_calls=False,
     ),
 }
 

@@ -1,7 +1,7 @@
 """A batch: rows that are written at once, so that all of them are in the store, or none."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -141,6 +141,14 @@ class Batch:
         self.rows[table].append(row)
         self.count += 1
         self.text_bytes += text_bytes
+
+    def add_all(self, table: str, rows: Sequence[Row], extent: Extent, text_bytes: int) -> None:
+        """Add rows that have numbers of their own and are of the same time."""
+        self.rows[table] += rows
+        self.count += len(rows)
+        self.text_bytes += text_bytes
+        self.reach(extent.first_seq, extent.start_unix_ns)
+        self.reach(extent.last_seq, extent.end_unix_ns)
 
     def reach(self, seq: int, unix_ns: int) -> None:
         """Take in that a number was given, at a time."""

@@ -129,7 +129,7 @@ Meaning = str | tuple[str, str]
 class View:
     """One view; ``columns`` are its meanings by name, where they are its own."""
 
-    def __init__(self, name: str, meaning: str, query: str, **columns: Meaning) -> None:
+    def __init__(self, name: str, meaning: str, query: str, /, **columns: Meaning) -> None:
         self.name, self.meaning, self.query, self.columns = name, meaning, query, columns
 
     def sql(self) -> str:

@@ -40,6 +40,7 @@ from otel_gpu.ledger.accounts import MAX_SERIES, Account, Accounts
 from otel_gpu.ledger.differences import aggregate_with, time_with
 from otel_gpu.probe_table import APIS
 from otel_gpu.store.columns import MAX_INTEGER, Row
+from otel_gpu.store.device_traces import read_trace
 from otel_gpu.store.directory import Directory
 from otel_gpu.store.event_tables import EVENT_TABLES
 from otel_gpu.store.held_memory import read_blocks, read_failure, read_totals
@@ -115,6 +116,7 @@ class Playback:
             self._calls(self._early_calls(), self._span.first_seq),
             self._calls(rows.pop("calls"), begins["calls"]),
             self._captures(),
+            self._traces(),
             *(self._activities_of(table, found) for table, found in rows.items()),
         ]
         for _, activity in heapq.merge(*streams, key=itemgetter(0)):
@@ -153,6 +155,16 @@ class Playback:
                 yield seq, activity._replace(kernel=name)
             else:
                 yield seq, activity
+
+    def _traces(self) -> Iterator[_Found]:
+        first, last = self._span.first_seq, self._span.last_seq
+        for row in self._pages.between("device_traces", first, last):
+            trace = read_trace(self._pages, row)
+            if trace is not None:
+                yield row[0], trace
+            elif row[0] + row[-1] <= last:
+                self._pages.reject("device_traces")
+            # Else it is still being written.
 
     def _captures(self) -> Iterator[_Found]:
         first, last = self._span.first_seq, self._span.last_seq

@@ -15,6 +15,7 @@ from otel_gpu.store.pages import Pages
 from otel_gpu.store.playback import Playback
 from otel_gpu.store.queries import Answer, QueryLimits, ask
 from otel_gpu.store.span import Span, find_span
+from otel_gpu.store.text import from_json, read_counts
 
 
 class Extent(NamedTuple):
@@ -76,6 +77,19 @@ class StoreReader:
             # What a process is called may have become known since another window was read.
             directory = Directory(self._pages)
             yield from Playback(self._pages, directory, span).activities()
+
+    def imports(
+        self, start_unix_ns: int | None = None, end_unix_ns: int | None = None
+    ) -> Iterator[tuple[list[str], dict[str, int]]]:
+        """Yield what is to be known of the imports in a window: sentences, and counts by reason."""
+        span = self.span(start_unix_ns, end_unix_ns)
+        if span is None:
+            return
+        for *_, notes, rejected in self._pages.between("imports", span.first_seq, span.last_seq):
+            try:
+                yield [str(note) for note in from_json(notes, list)], read_counts(rejected)
+            except ValueError:
+                self._pages.reject("imports")
 
     def losses(self) -> dict[str, int]:
         """Return what did not reach the store, by reason, over its whole life until now."""

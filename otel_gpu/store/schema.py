@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from hashlib import sha256
 
 from otel_gpu.store.columns import Table, View
+from otel_gpu.store.device_tables import DEVICE_NUMBERED
+from otel_gpu.store.device_views import DEVICE_VIEWS
 from otel_gpu.store.lookups import LOOKUPS
 from otel_gpu.store.memory_tables import MEMORY_NUMBERED, MEMORY_TOTALS
 from otel_gpu.store.side_tables import BOOKS, NAMES, TOTALS
@@ -28,6 +30,8 @@ ADDED: Mapping[str, int] = {
     **dict.fromkeys(("v_memory", "v_memory_holders", "v_out_of_memory"), 5),
     **dict.fromkeys(("launches", "v_launches"), 5),
     **dict.fromkeys(("device_readings", "v_device_readings"), 6),
+    **dict.fromkeys(("imports", *(one.name for one in DEVICE_NUMBERED)), 6),
+    **dict.fromkeys((one.name for one in DEVICE_VIEWS), 6),
 }
 """Tables and views that are younger than that, by the version that they came with."""
 APPLICATION_ID = 0x4F54_4750

@@ -8,6 +8,7 @@ by cutting off one end of it. Nothing else has an index, so that writing stays c
 """
 
 from otel_gpu.store.columns import JSON, REAL, S64, TEXT, U8, U16, U32, U64, Column, Table
+from otel_gpu.store.device_tables import DEVICE_NUMBERED
 from otel_gpu.store.event_tables import EVENT_TABLES
 from otel_gpu.store.fields import (
     END,
@@ -35,6 +36,7 @@ LAUNCHES = Table(
 NUMBERED: tuple[Table, ...] = (
     *(kind.table for kind in EVENT_TABLES),
     *MEMORY_NUMBERED,
+    *DEVICE_NUMBERED,
     LAUNCHES,
     Table(
         "exits",
@@ -115,6 +117,14 @@ NUMBERED: tuple[Table, ...] = (
         SEQ,
         UNIX,
         INFO,
+    ),
+    Table(
+        "imports",
+        "Captures of other tools that were imported, and what is to be known of them.",
+        *(SEQ, UNIX._replace(meaning="when the capture began, in Unix time")),
+        Column("source", TEXT, "the file"),
+        Column("notes", JSON, "what it cannot tell: a JSON list of sentences"),
+        Column("rejected", JSON, "what of it could not be read: a JSON object of counts by reason"),
     ),
     Table(
         "chains",

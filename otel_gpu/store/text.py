@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from otel_gpu.store.columns import MAX_JSON, MAX_TEXT
+from otel_gpu.store.columns import MAX_INTEGER, MAX_JSON, MAX_TEXT
 
 _MAX_DEPTH = 64
 
@@ -49,6 +49,17 @@ def from_json(text: str, kind: type) -> Any:  # noqa: ANN401 -- whatever JSON ca
     if not isinstance(value, kind):
         raise ValueError(f"not a {kind.__name__}")  # noqa: TRY004 -- it is about a document
     return value
+
+
+def read_counts(text: str) -> dict[str, int]:
+    """
+    Read counts by name back; what is none is left out.
+
+    Raises:
+        ValueError: It is no JSON object.
+    """
+    found = from_json(text, dict).items()
+    return {name: n for name, n in found if type(n) is int and 0 <= n <= MAX_INTEGER}
 
 
 def _refuse(text: str) -> NoReturn:

@@ -9,20 +9,10 @@ from collections.abc import Mapping
 
 from otel_gpu import wire
 from otel_gpu.store.columns import Meaning, View
+from otel_gpu.store.device_views import DEVICE_VIEWS
 from otel_gpu.store.memory_tables import TOTALS_MEANINGS
-
-
-def _utc(unix_ns: str) -> str:
-    """Return the SQL that writes a moment as ISO 8601, to the nanosecond."""
-    return (
-        f"strftime('%Y-%m-%dT%H:%M:%S', {unix_ns} / 1000000000, 'unixepoch') || '.' || "
-        f"substr('00000000' || ({unix_ns} % 1000000000), -9) || 'Z'"
-    )
-
-
-def _ms(ns: str) -> str:
-    return f"round({ns} / 1e6, 6)"
-
+from otel_gpu.store.view_sql import ms as _ms
+from otel_gpu.store.view_sql import utc as _utc
 
 _OWNER = "p.service_name AS service, p.pid AS pid"
 _ERROR = "CASE e.status WHEN 0 THEN '' ELSE coalesce(n.name, 'error ' || e.status) END"
@@ -345,6 +335,7 @@ VIEWS: tuple[View, ...] = (
         device_free_bytes=("what the device had free", "bytes"),
         device_total_bytes=("what the device has; 0: not known", "bytes"),
     ),
+    *DEVICE_VIEWS,
     View(
         "v_chains",
         "Causal chains with the cause that cost most.",

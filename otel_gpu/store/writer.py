@@ -19,6 +19,7 @@ from otel_gpu.enrich.activities import (
     CaptureActivity,
     CountersActivity,
     DevicesActivity,
+    DeviceTraceActivity,
     ExitActivity,
     MemoryActivity,
     OutOfMemoryActivity,
@@ -30,18 +31,23 @@ from otel_gpu.enrich.activities import (
     WhoActivity,
 )
 from otel_gpu.explain.chains import Cause, Chain, Incident
-from otel_gpu.store.batch import ROW_BYTES, Batch
+from otel_gpu.store.batch import ROW_BYTES, Batch, Extent
 from otel_gpu.store.blame import cause_rows, chain_row, incident_row
+from otel_gpu.store.device_traces import Piece, TraceRows
+from otel_gpu.store.device_uses import found_rows
 from otel_gpu.store.event_tables import EVENT_TABLES
 from otel_gpu.store.held_memory import HeldMemory
 from otel_gpu.store.journal import Journal
 from otel_gpu.store.limits import Limits
-from otel_gpu.store.losses import BUSY, CHAINS, TOO_LARGE
+from otel_gpu.store.losses import BUSY, CHAINS, TOO_LARGE, TRACE_TOO_LARGE
 from otel_gpu.store.names import Names
 from otel_gpu.store.processes import End
 from otel_gpu.store.readings import Reading, Readings
 from otel_gpu.store.resource_text import resource_text
 from otel_gpu.store.text import clean, to_json
+
+# Of the file. What is around a trace needs room, too.
+_TRACE_SHARE = 0.8
 
 
 class StoreWriter:
@@ -67,6 +73,7 @@ class StoreWriter:
         self._reach = reach
         self._limits = limits
         self._batch_rows, self._batch_bytes = limits.batch_rows, limits.batch_bytes
+        self._piece_rows = max(1, min(limits.batch_rows, limits.batch_bytes // ROW_BYTES))
         self._live = live
         self._seq = first["seq"]
         self._unreached_seq = 0
@@ -80,11 +87,13 @@ class StoreWriter:
         self._readings = Readings(self._names, self._lost)
         self._memory = HeldMemory(self._names, self._lost)
         self._is_closed = False
+        self._capture_unix_ns = 0
         self._ways: dict[type, Callable[[Any], None]] = {
             AggregatesActivity: partial(self._observe_reading, "aggregates"),
             BlocksActivity: lambda one: self._memory.add(self._batch, self._next_seq(), one),
             CaptureActivity: self._observe_capture,
             CountersActivity: partial(self._observe_reading, "counters"),
+            DeviceTraceActivity: self._observe_trace,
             ExitActivity: self._observe_exit,
             MemoryActivity: lambda _: None,
             OutOfMemoryActivity: lambda one: self._memory.add_failure(
@@ -152,6 +161,14 @@ class StoreWriter:
         self._add_causes(seq, incident.causes)
         for name in dict.fromkeys(clean(chain.id) for chain in incident.chains):
             self._batch.add_part("incident_chains", (seq, name))
+
+    def conclude_import(
+        self, source: str, notes: Sequence[str], rejected: Mapping[str, int]
+    ) -> None:
+        """Take in what is to be known of an import, at its end."""
+        texts = self._json(list(notes), "[]"), self._json(rejected)
+        row = (self._next_seq(), self._capture_unix_ns, clean(source), *texts)
+        self._batch.add("imports", row, self._capture_unix_ns, sum(map(len, texts)))
 
     def renew(self) -> "StoreWriter":
         """Begin a chunk, after errors: it names everything again, and counts go on from where they were."""
@@ -242,6 +259,7 @@ class StoreWriter:
                 self._batch = Batch(chunk)
         self._readings.counters.clear()
         self._memory.clear()
+        self._capture_unix_ns = activity.unix_ns
         seq = self._next_seq()
         self._batch.reach(seq, activity.unix_ns)
         self._names.begin_capture(seq, activity)
@@ -250,6 +268,28 @@ class StoreWriter:
         seq = self._next_seq()
         self._batch.reach(seq, activity.unix_ns)
         self._names.add_probes(seq, activity.unix_ns, self._json(activity.info))
+
+    def _observe_trace(self, activity: DeviceTraceActivity) -> None:
+        made = TraceRows(self._seq, activity)
+        if made.bytes > self._limits.file_bytes * _TRACE_SHARE:
+            self._lost[TRACE_TOO_LARGE] += made.count
+            return
+        # Whichever part of it a window touches, all of it is needed.
+        times = made.start_unix_ns, activity.unix_ns
+        self._add_piece(made.head(), times)
+        for piece in made.pieces(self._piece_rows, self._batch_bytes):
+            self._add_piece(piece, times)
+        for table, row, text_bytes in found_rows(activity.trace):
+            self._add_piece(Piece(table, [(self._seq, made.seq, *row)], text_bytes), times)
+
+    def _add_piece(self, piece: Piece, times: tuple[int, int]) -> None:
+        last = self._seq + len(piece.rows) - 1
+        extent = Extent(self._seq, last, *times)
+        self._batch.add_all(piece.table, piece.rows, extent, piece.text_bytes)
+        self._seq = last + 1
+        if self._batch.count >= self._batch_rows or self._batch.bytes >= self._batch_bytes:
+            self._unreached_seq = self._reach(self._seq)
+            self._hand_over()
 
     def _observe_who(self, activity: WhoActivity) -> None:
         seq = self._next_seq()
@@ -273,9 +313,9 @@ class StoreWriter:
         self._batch.add("readings", (seq, kind, activity.unix_ns), activity.unix_ns)
         self._readings.add(self._batch, seq, activity)
 
-    def _json(self, info: Mapping[str, Any]) -> str:
+    def _json(self, info: Mapping[str, Any] | Sequence[str], nothing: str = "{}") -> str:
         text = to_json(info)
         if text is None:
             self._lost[TOO_LARGE] += 1
-            return "{}"
+            return nothing
         return text
