@@ -266,6 +266,7 @@ METRIC_GPU_DRAM_ACTIVITY = Instrument("gpu.dram.activity", "1", "gauge")
 METRIC_GPU_PROCESS_MEMORY_USAGE = Instrument("gpu.process.memory.usage", "By", "updowncounter")
 METRIC_GPU_PROCESS_UTILIZATION = Instrument("gpu.process.utilization", "1", "gauge")
 METRIC_GPU_CUDA_MEMORY_COPIES = Instrument("gpu.cuda.memory.copies", "By", "histogram")
+METRIC_GPU_CUDA_EVENT_ELAPSED = Instrument("gpu.cuda.event.elapsed", "s", "histogram")
 METRIC_GPU_CUDA_MEMSET_BYTES = Instrument("gpu.cuda.memset.bytes", "By")
 METRIC_GPU_CUDA_HOST_REGISTER_BYTES = Instrument("gpu.cuda.host.register.bytes", "By")
 METRIC_GPU_CUDA_STREAM_CREATE_CALLS = Instrument("gpu.cuda.stream.create.calls")
@@ -352,6 +353,7 @@ _DESCRIPTIONS: Mapping[str, str] = {
     "gpu.process.memory.usage": "Memory of a device that a watched process has, as the driver counts it.",
     "gpu.process.utilization": "Share of the time that kernels of a watched process ran on a device.",
     "gpu.cuda.memory.copies": "Sizes of copies.",
+    "gpu.cuda.event.elapsed": "Time of a device between two CUDA events, as the program measured it itself. Not host time.",
     "gpu.cuda.memset.bytes": "Bytes set.",
     "gpu.cuda.host.register.bytes": "Bytes of host memory registered.",
     "gpu.cuda.stream.create.calls": "Streams created.",
