@@ -19,6 +19,7 @@ from otel_gpu.decode.device import (
     Thread,
     Work,
 )
+from otel_gpu.explain import device_use
 from otel_gpu.explain.device_use import examine
 from otel_gpu.export.device_parts import LONG
 from otel_gpu.export.device_spans import MAX_SPANS, run_spans
@@ -439,6 +440,18 @@ def test_a_trace_is_not_stored_yet(tmp_path, capsys):
     assert not (tmp_path / "s.db").exists()
 
 
+def test_a_trace_is_examined_once_and_not_kept(sent, monkeypatch):
+    """Those who send it and those who report on it take one result; then the memory is free."""
+    examined = []
+    real = device_use._examine
+    monkeypatch.setattr(device_use, "_examine", lambda trace: examined.append(1) or real(trace))
+
+    sent(training(3))
+
+    assert examined == [1]
+    assert device_use._examined == []
+
+
 def made_trace(work, regions, base_unix_ns=T0):
     """A trace of kernels, each launched at its number, and of regions that the program names."""
     names, activities, on_host = Names(), DeviceActivities(), HostOperations()
@@ -510,3 +523,38 @@ def test_real_steps_are_those_that_others_assert(send, name, steps, mean_us, wai
         if key.name == "gpu.device.time"
     }
     assert sum(states.values()) == pytest.approx(window_ns / S, abs=1e-9)
+
+
+@pytest.mark.skipif(not REAL, reason="needs OTEL_GPU_TEST_TORCH_DATA: a folder of real artefacts")
+@pytest.mark.parametrize(
+    ("name", "kind", "runs"),
+    [
+        ("google_owlv2-large-patch14-ensemble__1016001.json.gz", "torch-trace", 1),
+        ("qwen_mi300.json.gz", "torch-trace", 1),
+        ("nccl_data.json.gz", "torch-trace", 1),
+        ("trace_diff_control.json.gz", "torch-trace", 1),
+        ("mfu_2gpu_after.sqlite", "nsys", 2),
+    ],
+)
+def test_real_runs_add_up(send, name, kind, runs):
+    """States to the window, causes to the idle time; and every span has its parent."""
+    spans, metrics = send(next(Path(REAL).rglob(name)), kind)
+
+    assert len(spans) <= MAX_SPANS
+    assert len(named(spans, "gpu.run")) == runs
+    ids = {one.span.span_id for one in spans}
+    assert {one.span.parent_span_id for one in spans} <= {b"", *ids}
+    states, idle, causes, windows = Counter(), Counter(), Counter(), {}
+    for key, found in metrics.items():
+        if key.name == "gpu.device.time":
+            states[key.service] += found.point.as_double
+            at = found.point.start_time_unix_nano, found.point.time_unix_nano
+            windows[key.service] = (at[1] - at[0]) / S
+            if key.attribute("state") == "idle":
+                idle[key.service] += found.point.as_double
+        elif key.name == "gpu.device.idle.time":
+            causes[key.service] += found.point.as_double
+    assert len(windows) == runs
+    assert dict(states) == pytest.approx(windows, abs=1e-9)
+    if causes:
+        assert dict(causes) == pytest.approx(dict(idle), abs=1e-9)
