@@ -54,9 +54,8 @@ def run(args: Namespace, config: Config, out: Output) -> int:
     to_stdout = config.export.otlp_file == "-"
     if args.json and to_stdout:
         raise UsageError("--json and --otlp-file - both want standard output")
-    keeps = args.otlp or config.export.otlp_file or args.store
-    if keeps and not KINDS[args.kind].has_calls:
-        raise UsageError(f"{args.kind} becomes a report only: it can be neither sent nor stored")
+    if args.store and not KINDS[args.kind].has_calls:
+        raise UsageError(f"{args.kind} can be reported and sent, and not stored")
     if args.otlp and not has_destination(config):
         out.note("nothing is sent: set OTEL_EXPORTER_OTLP_ENDPOINT")
     environ = None

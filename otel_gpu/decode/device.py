@@ -281,6 +281,8 @@ class DeviceTrace(NamedTuple):
         collectives: By number; 0 is none.
         models: By the number of a device.
         rank: Which of the processes of a run it is, of ``ranks``; None: not known.
+        program: What the process ran, and ``host_name`` where; empty: the file does not say it.
+        processes: How many of them the same file is of.
         device_steps: Where the device itself says them.
         has_stacks: Functions of Python were recorded, whether or not they are kept.
         has_shapes: Shapes of inputs were recorded.
@@ -301,6 +303,9 @@ class DeviceTrace(NamedTuple):
     models: Mapping[int, DeviceModel]
     rank: int | None = None
     ranks: int | None = None
+    program: str = ""
+    host_name: str = ""
+    processes: int = 1
     device_steps: tuple[DeviceStep, ...] = ()
     has_stacks: bool = False
     has_shapes: bool = False

@@ -183,6 +183,18 @@ def incident_ids(seed: bytes, incident_id: str) -> tuple[bytes, bytes]:
     return trace_id, _derived(b"incident", seed, incident_id.encode())
 
 
+def run_ids(seed: bytes, source: str, device: int) -> tuple[bytes, bytes]:
+    """Return the trace id and the span id of what a process recorded of one device."""
+    name = f"{device}/{source}".encode()
+    trace_id = blake2b(seed + name, digest_size=16, person=b"run").digest()
+    return trace_id, _derived(b"run", seed, name)
+
+
+def run_part_span_id(run_span_id: bytes, kind: bytes, number: int) -> bytes:
+    """Return the id of one span below a run's: which of its kind it is."""
+    return _derived(b"run part", run_span_id, kind, number.to_bytes(8))
+
+
 def _derived(kind: bytes, *parts: bytes) -> bytes:
     digest = blake2b(b"".join(parts), digest_size=8, person=kind).digest()
     return digest if digest != _NO_SPAN else b"\1" * 8

@@ -8,13 +8,19 @@ from typing import Final, NamedTuple
 from otel_gpu.decode.device import DeviceModel, DeviceTrace
 from otel_gpu.explain.device_verdict import DeviceVerdict, find_device_verdict
 from otel_gpu.explain.idle_causes import Gap, Gaps, IdleCause, find_gaps
-from otel_gpu.explain.trace_health import Finding, Lost, examine_health, is_reliable
+from otel_gpu.explain.trace_health import (
+    Finding,
+    Lost,
+    examine_health,
+    is_reliable,
+    knows_idle,
+)
 from otel_gpu.ledger.collectives import Key, collectives_of
 from otel_gpu.ledger.device_steps import Step, counted, find_steps, host_spans
-from otel_gpu.ledger.device_time import Phases, timelines
+from otel_gpu.ledger.device_time import Phases, Timeline, timelines
 from otel_gpu.ledger.device_work import DeviceWork, find_work
 from otel_gpu.ledger.host_time import HostTime
-from otel_gpu.ledger.kernel_kinds import kinds_of
+from otel_gpu.ledger.kernel_kinds import KernelKind, kinds_of
 from otel_gpu.ledger.launches import NO_ROW, Launches, link, measure, without_work
 
 MAX_GAPS: Final = 50
@@ -51,8 +57,9 @@ class DeviceUse(NamedTuple):
         steps: All of them; those that are set aside say why.
         idle_ns: By cause; all of them are the idle time of ``phases``.
         places: What was waited for, the longest first.
-        gaps: The longest ones.
+        gaps: The longest ones; ``every_gap`` are all.
         collectives: What it did together with other ranks, and how long that took.
+        kinds: By name, what such work of ``timeline`` is.
     """
 
     trace: DeviceTrace
@@ -69,6 +76,14 @@ class DeviceUse(NamedTuple):
     health: tuple[Finding, ...]
     verdict: DeviceVerdict
     collectives: Mapping[Key, int]
+    timeline: Timeline
+    kinds: Sequence[KernelKind]
+    every_gap: Gaps
+
+    @property
+    def knows_idle(self) -> bool:
+        """Whether all that the device did is known, so that the rest is idle time."""
+        return knows_idle(self.health)
 
     @property
     def is_reliable(self) -> bool:
@@ -115,6 +130,9 @@ def examine(trace: DeviceTrace) -> tuple[DeviceUse, ...]:
                 health,
                 find_device_verdict(phases, idle_ns, is_reliable=is_reliable(health)),
                 collectives_of(trace, timeline, kinds),
+                timeline,
+                kinds,
+                gaps,
             )
         )
     return tuple(found)
@@ -134,15 +152,16 @@ def _places(
 ) -> tuple[tuple[tuple[IdlePlace, int], ...], tuple[NamedGap, ...]]:
     totals: Counter[IdlePlace] = Counter()
     for gap in gaps.totals():
-        totals[_place(trace, gap)] += gap.duration_ns
+        totals[place_of(trace, gap)] += gap.duration_ns
     named = (
-        NamedGap(gap.start_ns, gap.duration_ns, _place(trace, gap))
+        NamedGap(gap.start_ns, gap.duration_ns, place_of(trace, gap))
         for gap in gaps.longest(MAX_GAPS)
     )
     return tuple(totals.most_common()), tuple(named)
 
 
-def _place(trace: DeviceTrace, gap: Gap) -> IdlePlace:
+def place_of(trace: DeviceTrace, gap: Gap) -> IdlePlace:
+    """Return what a gap was due to."""
     return IdlePlace(gap.cause, _name(trace, gap.named), _name(trace, gap.python))
 
 

@@ -36,6 +36,10 @@ class Fault(StrEnum):
     SEVERAL_DEVICES = "several_devices"
 
 
+# What takes away the figure of idle time itself, and not only its causes.
+_HIDES_WORK = frozenset({Fault.REJECTED, Fault.LOST_LAUNCHES, Fault.LOST_GRAPHS})
+
+
 class Finding(NamedTuple):
     """
     One thing that is wrong: how often or how long, and of how much.
@@ -122,6 +126,11 @@ def _of_steps(steps: int) -> Iterator[Finding]:
         yield Finding(Fault.NO_STEPS, 0, 0)
     elif steps < _WHOLE_STEPS:
         yield Finding(Fault.FEW_STEPS, steps, _WHOLE_STEPS)
+
+
+def knows_idle(findings: Sequence[Finding]) -> bool:
+    """Say whether all that a device did is known, so that the rest is idle time."""
+    return not any(one.is_fatal and one.fault in _HIDES_WORK for one in findings)
 
 
 def is_reliable(findings: Sequence[Finding]) -> bool:

@@ -8,17 +8,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from opentelemetry.sdk.environment_variables import OTEL_SDK_DISABLED
+from opentelemetry.sdk.environment_variables import OTEL_SDK_DISABLED, OTEL_SERVICE_NAME
 
 from otel_gpu import __version__
 from otel_gpu.config import Config
 from otel_gpu.enrich import ids
-from otel_gpu.enrich.activities import Activity, CaptureActivity
+from otel_gpu.enrich.activities import Activity, CaptureActivity, DeviceTraceActivity
 from otel_gpu.errors import ConfigError
 from otel_gpu.explain.chains import Chain, Incident
 from otel_gpu.export import causal, semconv
+from otel_gpu.export.device_runs import DeviceRun
 from otel_gpu.export.encoder import SpanLog
-from otel_gpu.export.environment import exporter_names, is_true, otlp_compression
+from otel_gpu.export.environment import exporter_names, is_true, otlp_compression, setting
 from otel_gpu.export.exported import ExportedSpans
 from otel_gpu.export.file import OtlpFile
 from otel_gpu.export.finished import FinishedSpan
@@ -68,6 +69,7 @@ class Exports:
         value_length = self._limits.log_value_length if wants_logs else self._limits.value_length
         self._stacks = Stacks(config.stacks.mode, value_length)
         self._resources = Resources(environ)
+        self._service_name = setting(environ, OTEL_SERVICE_NAME)[1]
         with ExitStack() as failing:
             self._metrics = MetricExports(config, environ, live=live, file=file, faults=faults)
             failing.callback(self._metrics.shutdown, 0.0)
@@ -106,11 +108,20 @@ class Exports:
             self._capture = (activity.seed, capture_version(activity))
             self._begin()
             self._profiles = self._open_profiles()
-        if self._sinks:
+        if type(activity) is DeviceTraceActivity:
+            self._observe_run(activity)
+        elif self._sinks:
             self._add(self._builder.spans(activity), self._remember)
         if self._profiles is not None and type(activity) in self._profiles.observes:
             self._profiles.observe(activity)
         self._metrics.observe(activity)
+
+    def _observe_run(self, activity: DeviceTraceActivity) -> None:
+        run = DeviceRun(activity, self._capture[0], self._service_name)
+        if self._sinks:
+            spans = run.spans(lambda process: self._origins.of(process)[semconv.SCOPE_DEVICE])
+            self._add(map(self._limits.apply, spans))
+        self._metrics.observe_run(run)
 
     def observe_chain(self, chain: Chain) -> None:
         """Take in a causal chain that is kept, after the activities that it was made from."""

@@ -275,6 +275,17 @@ class MetricStore:
             image.updated_unix_ns = unix_ns
             self._images.find(image.process)
 
+    def observe_run(
+        self, process: ProcessImage, measurements: list[Measurement], end_unix_ns: int
+    ) -> None:
+        """Take in all that will ever be measured of a process, which ended then."""
+        with self._lock:
+            self._advance(end_unix_ns)
+            if measurements and (image := self._image(process)) is not None:
+                self._touch(image, end_unix_ns)
+                image.of_run = measurements
+                self._end(image, end_unix_ns)
+
     def count(self, instrument: Instrument, attribute: str, value: str) -> None:
         """Count a chain or an incident, by the value of the attribute of its instrument."""
         with self._lock:
@@ -355,6 +366,7 @@ class MetricStore:
                 *measure_thread_times(image.times.values()),
                 *image.stalls.measurements(),
                 *image.memory_measurements(),
+                *image.of_run,
             ],
             image.exemplars.newer_than(after, image.devices),
             self._exemplars_seen,

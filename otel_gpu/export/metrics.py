@@ -17,10 +17,12 @@ from opentelemetry.sdk import environment_variables as otel
 from opentelemetry.sdk.metrics import Histogram, ObservableCounter
 from opentelemetry.sdk.metrics import export as sdk
 
+from otel_gpu.capture.layout import duration_bounds_ns
 from otel_gpu.config import Config
 from otel_gpu.enrich.activities import Activity, ExitActivity
 from otel_gpu.errors import ConfigError
 from otel_gpu.export import environment
+from otel_gpu.export.device_runs import DeviceRun
 from otel_gpu.export.exemplars import IsSampled
 from otel_gpu.export.file import OtlpFile
 from otel_gpu.export.limits import TraceSampler
@@ -67,6 +69,8 @@ class MetricExports:
         _, endpoint = environment.otlp_endpoint(environ, "METRICS")
         self._place = f"OTEL_EXPORTER_OTLP_ENDPOINT ({endpoint or 'not set'})"
         self._live = live
+        # The layout of an import is that of the configuration.
+        self._bounds_ns = duration_bounds_ns(config)
         self._replay_delivers = True
         self._max_series = max(config.capture.max_series, _LEAST_WAITING_SERIES)
         self._store = MetricStore(environ, max_series=self._max_series, is_sampled=is_sampled)
@@ -93,6 +97,12 @@ class MetricExports:
             and self._store.count_final_series() > self._max_series // _EARLY_EXPORTS
         ):
             self._make_room()
+
+    def observe_run(self, run: DeviceRun) -> None:
+        """Take in what a process recorded of its devices."""
+        if self._senders:
+            measurements = list(run.measurements(self._bounds_ns))
+            self._store.observe_run(run.process, measurements, run.end_unix_ns)
 
     def _make_room(self) -> None:
         if self._live:

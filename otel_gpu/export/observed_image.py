@@ -37,6 +37,8 @@ class ObservedImage(Account):
     # By the number of the device: what an allocator said last, and how many requests failed.
     memory: dict[int, MemoryTotals] = field(default_factory=dict)
     failures: Counter[int] = field(default_factory=Counter)
+    # Of a process that another tool recorded, which says it all at once.
+    of_run: list[Measurement] = field(default_factory=list)
     updated_unix_ns: int = 0
     end_unix_ns: int | None = None
     # How many of its series are counted as final.

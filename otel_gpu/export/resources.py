@@ -27,6 +27,7 @@ _logger = logging.getLogger(__name__)
 _NAMES_ONE_SERVICE = ("service.name", "service.instance.id")
 _NAMES_ONE_PROCESS = "process."
 _SCOPES = (
+    semconv.SCOPE_DEVICE,
     semconv.SCOPE_CUDA,
     semconv.SCOPE_SCHED,
     semconv.SCOPE_PROCESS,

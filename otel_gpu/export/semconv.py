@@ -34,6 +34,7 @@ def _named(names: Mapping[int, str], prefix: str) -> dict[int, str]:
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
 
 # Scopes
+SCOPE_DEVICE = "otel_gpu.device"
 SCOPE_CUDA = "otel_gpu.cuda"
 SCOPE_SCHED = "otel_gpu.sched"
 SCOPE_PROCESS = "otel_gpu.process"
@@ -125,6 +126,29 @@ OTEL_GPU_INCIDENT_EFFECTS = "otel_gpu.incident.effects"
 OTEL_GPU_INCIDENT_CHRONIC = "otel_gpu.incident.chronic"
 OTEL_GPU_ADVICE = "otel_gpu.advice"
 STATE = "state"
+OTEL_GPU_SOURCE_NAME = "otel_gpu.source.name"
+OTEL_GPU_SOURCE_TOOL = "otel_gpu.source.tool"
+OTEL_GPU_VERDICT = "otel_gpu.verdict"
+OTEL_GPU_FAULTS = "otel_gpu.faults"
+OTEL_GPU_TIMES_ESTIMATED = "otel_gpu.times.estimated"
+OTEL_GPU_STEP_COUNT = "otel_gpu.step.count"
+OTEL_GPU_STEP_MEDIAN_TIME = "otel_gpu.step.median.time"
+OTEL_GPU_STEP_NAME = "otel_gpu.step.name"
+OTEL_GPU_STEP_SET_ASIDE = "otel_gpu.step.set_aside"
+OTEL_GPU_PHASE_NAME = "otel_gpu.phase.name"
+OTEL_GPU_COMPUTE_TIME = "otel_gpu.compute.time"
+OTEL_GPU_COMMUNICATION_TIME = "otel_gpu.communication.time"
+OTEL_GPU_COPY_TIME = "otel_gpu.copy.time"
+OTEL_GPU_IDLE_TIME = "otel_gpu.idle.time"
+OTEL_GPU_IDLE_CAUSE = "otel_gpu.idle.cause"
+OTEL_GPU_HOST_OPERATION = "otel_gpu.host.operation"
+OTEL_GPU_HOST_FUNCTION = "otel_gpu.host.function"
+OTEL_GPU_WORK_KIND = "otel_gpu.work.kind"
+OTEL_GPU_STREAM = "otel_gpu.stream"
+OTEL_GPU_STEPS_LEFT_OUT = "otel_gpu.steps.left_out"
+OTEL_GPU_PHASES_LEFT_OUT = "otel_gpu.phases.left_out"
+OTEL_GPU_GAPS_LEFT_OUT = "otel_gpu.gaps.left_out"
+OTEL_GPU_WORK_LEFT_OUT = "otel_gpu.work.left_out"
 REASON = "reason"
 OTEL_GPU_PROBE_TYPE = "otel_gpu.probe.type"
 OTEL_GPU_SPAN_SOURCE = "otel_gpu.span.source"
@@ -169,6 +193,14 @@ SPAN_BLOCKED = "sched.blocked"
 SPAN_RUN_QUEUE_WAIT = "sched.run_queue_wait"
 SPAN_OFF_CPU = "sched.off_cpu"
 SPAN_FORK = "process.fork"
+SPAN_RUN = "gpu.run"
+SPAN_STEP = "gpu.step"
+SPAN_PHASE = "gpu.phase"
+SPAN_IDLE = "gpu.idle"
+SPAN_KERNEL = "gpu.kernel"
+SPAN_COPY = "gpu.copy"
+SPAN_FILL = "gpu.fill"
+SPAN_GRAPH = "gpu.graph"
 SPAN_CAUSAL_CHAIN = "gpu.causal_chain"
 SPAN_CAUSE_PREFIX = "gpu.cause."
 SPAN_CAUSE_BLOCKED = "sched.blocked"
@@ -182,6 +214,10 @@ EVENT_CAUSE = "gpu.cause"
 LOG_STACK = "otel_gpu.stack"
 
 # Metrics
+METRIC_GPU_DEVICE_TIME = Instrument("gpu.device.time", "s")
+METRIC_GPU_DEVICE_IDLE_TIME = Instrument("gpu.device.idle.time", "s")
+METRIC_GPU_DEVICE_WORK_DURATION = Instrument("gpu.device.work.duration", "s", "histogram")
+METRIC_GPU_DEVICE_LAUNCH_DELAY = Instrument("gpu.device.launch.delay", "s", "histogram")
 METRIC_GPU_CUDA_CALL_DURATION = Instrument("gpu.cuda.call.duration", "s", "histogram")
 METRIC_GPU_CUDA_LAUNCH_GAP = Instrument("gpu.cuda.launch.gap", "s", "histogram")
 METRIC_GPU_CUDA_THREAD_TIME = Instrument("gpu.cuda.thread.time", "s")
@@ -243,6 +279,10 @@ METRIC_OTEL_GPU_OVERHEAD_MEMORY = Instrument("otel_gpu.overhead.memory", "By", "
 METRIC_OTEL_GPU_COVERAGE = Instrument("otel_gpu.coverage", "1", "gauge")
 
 _DESCRIPTIONS: Mapping[str, str] = {
+    "gpu.device.time": "Time of a device by what it did. Sums to the window that was recorded.",
+    "gpu.device.idle.time": "Idle time of a device by what it waited for. Sums to its idle time.",
+    "gpu.device.work.duration": "Time that each kernel, copy, fill or graph took on the device. Never the time of a call.",
+    "gpu.device.launch.delay": "Time from the return of the call that enqueued work to the start of the work on the device.",
     "gpu.cuda.call.duration": "Host time from the entry of a CUDA call to its return. Not time on the device.",
     "gpu.cuda.launch.gap": "Time of a thread between the return of its last CUDA call and the entry of a launch.",
     "gpu.cuda.thread.time": "Time of threads that make CUDA calls, by what they did with it. Sums to wall time.",
@@ -301,6 +341,7 @@ _DESCRIPTIONS: Mapping[str, str] = {
 }
 
 _METRIC_SCOPES: Mapping[str, str] = {
+    "gpu.device.": SCOPE_DEVICE,
     "gpu.": SCOPE_CUDA,
     "process.scheduler.": SCOPE_SCHED,
     "process.": SCOPE_PROCESS,

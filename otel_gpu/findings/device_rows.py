@@ -30,9 +30,6 @@ MAX_ROWS: Final = 100
 MAX_STEP_ROWS: Final = 1_000
 MAX_DEVICES: Final = 4_096
 
-# What takes away the figure of idle time itself, and not only its causes.
-_HIDES_WORK = frozenset({Fault.REJECTED, Fault.LOST_LAUNCHES, Fault.LOST_GRAPHS})
-
 
 class DeviceRows:
     """Takes traces, one after the other, and keeps what is said of them; not the traces."""
@@ -74,7 +71,6 @@ class DeviceRows:
 def _row(name: str, use: DeviceUse) -> DeviceReport:
     trace, phases, work = use.trace, use.phases, use.work
     base_ns = trace.base_unix_ns
-    hidden = any(one.fault in _HIDES_WORK and one.is_fatal for one in use.health)
     steps = counted(use.steps)
     covered_ns = sum(step.duration_ns for step in use.steps)
     busy_ns = sum(step.parts["kernel"] for step in use.steps)
@@ -93,7 +89,7 @@ def _row(name: str, use: DeviceUse) -> DeviceReport:
         exposed_communication_ns=phases.exposed_communication_ns,
         copy_ns=phases.copy_ns,
         exposed_copy_ns=phases.exposed_copy_ns,
-        idle_ns=None if hidden else phases.idle_ns,
+        idle_ns=phases.idle_ns if use.knows_idle else None,
         overlap=phases.overlap,
         idle=dict(_idle(use)) if use.is_reliable else None,
         waits=tuple(_waits(use)) if use.is_reliable else (),
@@ -107,7 +103,9 @@ def _row(name: str, use: DeviceUse) -> DeviceReport:
         verdict=use.verdict.verdict,
         useful=use.verdict.useful if use.is_reliable else None,
         lost=dict(use.verdict.lost_ns) if use.is_reliable else None,
-        utilization=None if hidden else (busy_ns if covered_ns else phases.compute_ns) / whole_ns,
+        utilization=(busy_ns if covered_ns else phases.compute_ns) / whole_ns
+        if use.knows_idle
+        else None,
         occupancy=work.occupancy,
         processors=None if work.processors_ns is None else work.processors_ns / whole_ns,
         tensor_core_share=work.tensor_ns / work.kernel_ns if work.kernel_ns else None,

@@ -47,7 +47,7 @@ class Kind(NamedTuple):
     """
     A kind of file, the module that reads it, and what it wants to be told beside its name.
 
-    ``has_calls``: there is something in it to be exported and stored, and not only to be reported.
+    ``has_calls``: there is something in it to be stored, and not only to be reported and exported.
     """
 
     description: str

@@ -89,9 +89,14 @@ class NsysCapture:
         info = {"layout": self._layout, "mode": "import", "source": self.tally.source}
         yield Capture(base_unix_ns + start_ns, info)
         yield Clock(base_unix_ns + start_ns, base_unix_ns + start_ns)
+        programs = dict(tables.select("PROCESSES", "pid", "name"))
+        host = dict(tables.select("TARGET_INFO_SYSTEM_ENV", "name", "value")).get("Hostname")
         for part in parts:
             _, end_ns = _extent([part])
-            yield DeviceRead(base_unix_ns + end_ns, self._trace(part, base_unix_ns, is_dated))
+            trace = self._trace(part, base_unix_ns, is_dated)._replace(
+                program=_text(programs.get(part.pid)), host_name=_text(host), processes=len(parts)
+            )
+            yield DeviceRead(base_unix_ns + end_ns, trace)
 
     def _trace(self, part: Part, base_unix_ns: int, is_dated: bool) -> DeviceTrace:
         tables = self._tables
@@ -154,8 +159,8 @@ class NsysCapture:
             ("EXPORT_PRODUCT_VERSION", "version"),
             ("EXPORT_SCHEMA_VERSION", "schema"),
         ):
-            if isinstance(said.get(name), str):
-                found[key] = clean(said[name])
+            if text := _text(said.get(name)):
+                found[key] = text
         return found
 
     def _models(self, part: Part) -> Iterator[tuple[int, DeviceModel]]:
@@ -163,7 +168,7 @@ class NsysCapture:
         tables = self._tables
         known = {
             number: DeviceModel(
-                clean(name) if isinstance(name, str) else "",
+                _text(name),
                 _unsigned(major) * 10 + _unsigned(minor),
                 _unsigned(processors),
                 _unsigned(memory),
@@ -197,6 +202,10 @@ def _extent(parts: list[Part]) -> tuple[int, int]:
     start_ns = min((min(table.starts_ns) for table in tables), default=0)
     ends = (max(map(add, table.starts_ns, table.durations_ns)) for table in tables)
     return start_ns, max(ends, default=start_ns)
+
+
+def _text(value: object) -> str:
+    return clean(value) if isinstance(value, str) else ""
 
 
 def _unsigned(value: object) -> int:

@@ -21,6 +21,7 @@ from otel_gpu.stacks.frames import clean
 MAX_FILES: Final = 1_024
 _SUFFIXES = (".json", ".json.gz")
 _TOOL = "torch.profiler"
+_PROGRAM = "python"
 _MAX_DEVICES = 256
 # Times are of the Unix clock from here on; smaller ones are of a clock that a host began.
 _UNIX_US = 10**15
@@ -128,6 +129,7 @@ def _trace(
         models=dict(_models(head.get("deviceProperties"))),
         rank=_number(run.get("rank")),
         ranks=_number(run.get("world_size")),
+        program=_PROGRAM,
         device_steps=tuple(rows.device_steps),
         has_stacks=rows.has_stacks or bool(head.get("with_stack")),
         has_shapes=bool(head.get("record_shapes")) or len(rows.shapes) > 1,

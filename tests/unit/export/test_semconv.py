@@ -4,8 +4,9 @@ from collections import defaultdict
 import pytest
 
 from otel_gpu import wire
+from otel_gpu.decode.device import Work
 from otel_gpu.decode.events import STALL_STATE_UNKNOWN
-from otel_gpu.enrich.activities import NO_WAIT, ProcessImage, Resource
+from otel_gpu.enrich.activities import NO_WAIT, DeviceTraceActivity, ProcessImage, Resource
 from otel_gpu.enrich.attributes import describe, facts_of, host_of
 from otel_gpu.explain.budget import WITHHELD_RATE, WITHHELD_TRACE
 from otel_gpu.explain.chains import Cause, Chain, Culprit, Effect, Evidence, Incident
@@ -46,6 +47,8 @@ from tests.activities import (
     times,
     totals,
 )
+from tests.unit.importers.traces import call as cuda_call
+from tests.unit.importers.traces import host, kernel, read, trace, training, write
 from tools.generate_semconv import MODULE, PAGE, module_text, page_text, read_registry
 
 US = 1_000
@@ -198,6 +201,33 @@ def stream():
     yield ended(image(pid=399), 21)
 
 
+def device_traces(folder):
+    """What devices did, with everything that can be said of it."""
+    augment = host("train.py(7): augment", 5_100, 380, "python_function")
+    optimizer = host("Optimizer.step#SGD.step", 5_700, 100, "user_annotation")
+    fill = kernel(6_010, 50, 901, "Memset (Device)", bytes=64)
+    fill["cat"] = "gpu_memset"
+    model = {"id": 0, "name": "H100"}
+    events = [
+        *training(1, length_us=5_000),
+        *training(5, first_us=5_000),
+        augment,
+        optimizer,
+        cuda_call("cudaMemsetAsync", 6_000, 2, 901),
+        fill,
+        {**optimizer, "ph": "M", "name": "thread_name", "args": {"name": "trainer"}},
+    ]
+    head = {"distributedInfo": {"rank": 1, "world_size": 2}, "deviceProperties": [model]}
+    made = read(write(folder / "trace.json", trace(events, **head)))
+    yield made._replace(host_name="gpu-host")
+    # There is no room for most of it.
+    yield made._replace(source="b", is_dated=False, processes=220)
+    for row, kind in enumerate(made.activities.kinds):
+        if kind == Work.KERNEL:
+            made.activities.kinds[row] = Work.GRAPH
+    yield made._replace(source="c")
+
+
 def chain(process):
     """A chain with everything that one can have, whose first link is to the stall above."""
     hog, worker = Culprit(7, 8, "hog"), Culprit(9, 10, "waker")
@@ -345,6 +375,8 @@ def run_everything(path, stacks_mode):
         with open_exports(config, {}, live=False) as exports:
             for activity in stream():
                 exports.observe(activity)
+            for made in device_traces(path.parent):
+                exports.observe(DeviceTraceActivity(T0, made))
             exports.observe_chain(chain(trainer))
             for reason in (WITHHELD_RATE, WITHHELD_TRACE):
                 exports.withhold_chain(chain(trainer), reason)

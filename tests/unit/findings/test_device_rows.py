@@ -358,11 +358,3 @@ def test_the_command_prints_one_document(tmp_path, capsys):
     assert made["import"]["taken"]["activities of devices"] == 2
     assert made["report"]["devices"][0]["idle"] == {"sync": 1_000_000}
     assert made["report"]["advice"]
-
-
-def test_the_command_says_that_it_cannot_be_sent(tmp_path, capsys):
-    """Nothing is dropped silently."""
-    path = write(tmp_path / "trace.json", trace(launched((10, 90))))
-
-    assert cli.main(["import", "torch-trace", str(path), "--otlp"]) == 2
-    assert "report only" in capsys.readouterr().err

@@ -1,0 +1,44 @@
+"""Who recorded a trace of its devices, as far as the file says."""
+
+from collections import Counter
+from hashlib import blake2b
+from typing import Any
+from uuid import NAMESPACE_DNS, uuid5
+
+from otel_gpu.decode.device import DeviceTrace
+from otel_gpu.enrich.activities import ProcessImage
+from otel_gpu.enrich.services import UNKNOWN_SERVICE
+
+_INSTANCES = uuid5(NAMESPACE_DNS, "otel_gpu/trace")
+_MAX_PID = 1 << 31
+
+
+def traced_process(
+    trace: DeviceTrace, start_unix_ns: int, seed: bytes, service_name: str
+) -> ProcessImage:
+    """
+    Return the process that recorded a trace.
+
+    Args:
+        trace: What it recorded.
+        start_unix_ns: When that begins.
+        seed: ``ids.capture_seed`` of the import.
+        service_name: What the user calls it, as no file does; empty: nothing.
+    """
+    identity = f"{seed.hex()}/{trace.source}"
+    pids = Counter(thread.pid for thread in trace.threads if 0 < thread.pid < _MAX_PID)
+    pid = max(pids, key=pids.__getitem__, default=0)
+    unknown = f"{UNKNOWN_SERVICE}:{trace.program}" if trace.program else UNKNOWN_SERVICE
+    attributes: dict[str, Any] = {
+        "service.name": service_name or unknown,
+        "service.instance.id": str(uuid5(_INSTANCES, identity)),
+        "process.pid": pid or None,
+        "process.executable.name": trace.program,
+        "host.name": trace.host_name,
+        "otel_gpu.rank": trace.rank,
+        "otel_gpu.world_size": trace.ranks,
+    }
+    known = {name: value for name, value in attributes.items() if value not in (None, "")}
+    # Ranks of several hosts may have the same number.
+    image = int.from_bytes(blake2b(identity.encode(), digest_size=7).digest())
+    return ProcessImage(pid, image, trace.program, start_unix_ns, known)

@@ -1,0 +1,145 @@
+"""
+What of a run becomes spans: all that is long, within a bound that holds however long the file is.
+
+A part belongs to the step that it begins in, and not to the one that launched it, so that none begins
+outside of its step; a gap belongs to the step that has its middle.
+"""
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from heapq import nlargest
+from itertools import groupby
+from statistics import median
+from typing import Final, NamedTuple
+
+from otel_gpu.decode.device import HostWork
+from otel_gpu.explain.device_use import DeviceUse
+from otel_gpu.explain.idle_causes import IdleCause
+
+NO_STEP: Final = -1
+LONG_GAP: Final = 0.01
+"""Of a step: shorter gaps are in metrics only."""
+MOST_WORK: Final = 10
+"""Of a step; of a run without steps ten times as much."""
+
+_STEPS_OF_RUN = 10
+
+
+class Part(NamedTuple):
+    """Something in a step; ``row`` is its number in the table that it is of."""
+
+    step: int
+    start_ns: int
+    duration_ns: int
+    row: int
+
+
+class Parts(NamedTuple):
+    """
+    What becomes spans below that of the run.
+
+    Attributes:
+        steps: Numbers of steps, in order.
+        phases: Rows of the host: the outermost stretches that the program names, except steps.
+        gaps: Numbers of gaps.
+        work: Rows of activities.
+        idle_ns: Of each step, what it was idle for; of all of its gaps.
+        left_out: How many of each there are beside these.
+    """
+
+    steps: list[int]
+    phases: list[Part]
+    gaps: list[Part]
+    work: list[Part]
+    idle_ns: dict[int, Counter[IdleCause]]
+    left_out: dict[str, int]
+
+
+def choose_parts(use: DeviceUse, most: int) -> Parts:
+    """Choose at most so many, the longest of each kind."""
+    finder = _Finder(use, most // 2)
+    room = most - len(finder.kept)
+    phases = _longest(finder.phases(), room // 4)
+    room -= len(phases)
+    work = list(finder.work())
+    gaps = _longest(finder.gaps(), max(room - len(work), room // 2))
+    work = _longest(work, room - len(gaps))
+    left_out = {
+        "steps": len(use.steps) - len(finder.kept),
+        "phases": finder.named - len(phases),
+        "gaps": len(use.every_gap) - len(gaps) if use.knows_idle else 0,
+        "work": len(use.timeline.rows) - len(work),
+    }
+    return Parts(finder.kept, phases, gaps, work, finder.idle_ns, left_out)
+
+
+def _longest(parts: Iterable[Part], most: int) -> list[Part]:
+    chosen = nlargest(most, parts, key=lambda part: part.duration_ns)
+    return sorted(chosen, key=lambda part: part.start_ns)
+
+
+class _Finder:
+    def __init__(self, use: DeviceUse, most_steps: int) -> None:
+        self._use = use
+        steps = use.steps
+        self._starts_ns = [step.start_ns for step in steps]
+        longest = nlargest(most_steps, range(len(steps)), key=lambda at: steps[at].duration_ns)
+        self.kept = sorted(longest)
+        self._parents = {*longest, NO_STEP}
+        self.idle_ns: dict[int, Counter[IdleCause]] = {}
+        self.named = 0
+
+    def phases(self) -> Iterator[Part]:
+        """Yield the outermost stretches of each thread; of one that holds steps, what is in them."""
+        trace, steps = self._use.trace, self._use.steps
+        host, reached_ns = trace.host, dict[int, int]()
+        of_steps = {step.name for step in steps}
+        is_step = [name in of_steps for name in trace.names]
+        rows = [
+            row
+            for row, (kind, name) in enumerate(zip(host.kinds, host.names, strict=True))
+            if kind == HostWork.ANNOTATION and not is_step[name]
+        ]
+        rows.sort(key=lambda row: (host.starts_ns[row], -host.durations_ns[row]))
+        for row in rows:
+            start_ns, thread = host.starts_ns[row], host.threads[row]
+            end_ns = start_ns + host.durations_ns[row]
+            step = self._step_at(start_ns)
+            is_inside = not steps or (step != NO_STEP and end_ns <= steps[step].end_ns)
+            if is_inside and start_ns >= reached_ns.get(thread, start_ns):
+                reached_ns[thread] = end_ns
+                self.named += 1
+                if step in self._parents:
+                    yield Part(step, start_ns, end_ns - start_ns, row)
+
+    def gaps(self) -> Iterator[Part]:
+        """Yield the gaps that are long for their step, and add up all of them."""
+        use = self._use
+        if not use.knows_idle:
+            return
+        steps = use.steps
+        usual_ns = median(step.duration_ns for step in steps) if steps else use.phases.window_ns
+        for number, gap in enumerate(use.every_gap):
+            step = self._step_at((gap.start_ns + gap.end_ns) // 2)
+            self.idle_ns.setdefault(step, Counter())[gap.cause] += gap.duration_ns
+            whole_ns = usual_ns if step == NO_STEP else steps[step].duration_ns
+            is_long = gap.duration_ns >= whole_ns * LONG_GAP and gap.cause is not IdleCause.NOISE
+            if is_long and step in self._parents:
+                yield Part(step, gap.start_ns, gap.duration_ns, number)
+
+    def work(self) -> Iterator[Part]:
+        """Yield the longest activities of each step."""
+        use, activities = self._use, self._use.trace.activities
+        most = MOST_WORK if use.steps else MOST_WORK * _STEPS_OF_RUN
+        starts_ns, durations_ns = activities.starts_ns, activities.durations_ns
+        # They are in order of their starts.
+        by_step = groupby(use.timeline.rows, lambda row: self._step_at(starts_ns[row]))
+        for step, rows in by_step:
+            if step in self._parents:
+                for row in nlargest(most, rows, key=durations_ns.__getitem__):
+                    yield Part(step, starts_ns[row], durations_ns[row], row)
+
+    def _step_at(self, at_ns: int) -> int:
+        number = bisect_right(self._starts_ns, at_ns) - 1
+        return number if number >= 0 and at_ns < self._use.steps[number].end_ns else NO_STEP
