@@ -18,8 +18,8 @@ from otel_gpu.explain.device_use import DeviceUse
 from otel_gpu.explain.idle_causes import IdleCause
 
 NO_STEP: Final = -1
-LONG_GAP: Final = 0.01
-"""Of a step: shorter gaps are in metrics only."""
+LONG: Final = 0.01
+"""Of a step: shorter gaps are in metrics only, and shorter phases nowhere."""
 MOST_WORK: Final = 10
 """Of a step; of a run without steps ten times as much."""
 
@@ -41,7 +41,7 @@ class Parts(NamedTuple):
 
     Attributes:
         steps: Numbers of steps, in order.
-        phases: Rows of the host: the outermost stretches that the program names, except steps.
+        phases: Rows of the host: the outermost long stretches that the program names, except steps.
         gaps: Numbers of gaps.
         work: Rows of activities.
         idle_ns: Of each step, what it was idle for; of all of its gaps.
@@ -84,6 +84,9 @@ class _Finder:
         self._use = use
         steps = use.steps
         self._starts_ns = [step.start_ns for step in steps]
+        usual_ns = median(step.duration_ns for step in steps) if steps else use.phases.window_ns
+        # By step; the last one is of what lies in none.
+        self._long_ns = [*(step.duration_ns * LONG for step in steps), usual_ns * LONG]
         longest = nlargest(most_steps, range(len(steps)), key=lambda at: steps[at].duration_ns)
         self.kept = sorted(longest)
         self._parents = {*longest, NO_STEP}
@@ -110,7 +113,7 @@ class _Finder:
             if is_inside and start_ns >= reached_ns.get(thread, start_ns):
                 reached_ns[thread] = end_ns
                 self.named += 1
-                if step in self._parents:
+                if step in self._parents and end_ns - start_ns >= self._long_ns[step]:
                     yield Part(step, start_ns, end_ns - start_ns, row)
 
     def gaps(self) -> Iterator[Part]:
@@ -118,14 +121,11 @@ class _Finder:
         use = self._use
         if not use.knows_idle:
             return
-        steps = use.steps
-        usual_ns = median(step.duration_ns for step in steps) if steps else use.phases.window_ns
         for number, gap in enumerate(use.every_gap):
             step = self._step_at((gap.start_ns + gap.end_ns) // 2)
             self.idle_ns.setdefault(step, Counter())[gap.cause] += gap.duration_ns
-            whole_ns = usual_ns if step == NO_STEP else steps[step].duration_ns
-            is_long = gap.duration_ns >= whole_ns * LONG_GAP and gap.cause is not IdleCause.NOISE
-            if is_long and step in self._parents:
+            is_long = gap.duration_ns >= self._long_ns[step]
+            if is_long and gap.cause is not IdleCause.NOISE and step in self._parents:
                 yield Part(step, gap.start_ns, gap.duration_ns, number)
 
     def work(self) -> Iterator[Part]:
