@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -40,9 +40,10 @@ def send(
     *flags: str,
     protocol: str = "grpc",
     env: Mapping[str, str] | None = None,
+    verb: Sequence[str] = ("replay",),
 ) -> None:
     subprocess.run(
-        [sys.executable, "-m", "otel_gpu", "replay", str(recording), *flags],
+        [sys.executable, "-m", "otel_gpu", *verb, str(recording), *flags],
         cwd=ROOT,
         env=environment_for(None)
         | {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL": protocol}
