@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from otel_gpu.config import Config
 from otel_gpu.decode.decoder import decode
 from otel_gpu.decode.events import Event
-from otel_gpu.enrich.activities import Activity, CallActivity
+from otel_gpu.enrich.activities import Activity, CallActivity, DeviceTraceActivity
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.explain.budget import ChainBudget, Decision
 from otel_gpu.explain.chains import Chain, Incident
@@ -148,6 +148,11 @@ def process_events(
                 part.observe(activity)
             except Exception as error:  # noqa: BLE001 -- each part has its own
                 part.failed(error)
+        if kind is DeviceTraceActivity:
+            # Of imported traces only.
+            from otel_gpu.explain.device_use import forget_examined  # noqa: PLC0415
+
+            forget_examined()
 
 
 class _Plain:

@@ -71,7 +71,8 @@ one from the OpenTelemetry semantic conventions. Two of OBI's metrics are not em
 
 ## How to read the metrics
 
-- Everything is counted in the kernel, every call, whatever becomes a span.
+- Everything is counted in the kernel, every call, whatever becomes a span. The scope `otel_gpu.device` is of imported
+  traces, and its points are of the window that was recorded: the device's own time, which no capture sees.
 - `histograms.layout` decides the buckets, since the kernel counts in them;
   `OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION` has no effect.
 - Points are cumulative since the process image began, or deltas where

@@ -91,8 +91,26 @@ class DeviceUse(NamedTuple):
         return is_reliable(self.health)
 
 
+# Of the latest trace, which is examined once for all who take it. It is large: it must not stay.
+_examined: list[tuple[DeviceUse, ...]] = []
+
+
 def examine(trace: DeviceTrace) -> tuple[DeviceUse, ...]:
-    """Return how a program used each of its devices, by their numbers."""
+    """Return how a program used each of its devices, by their numbers; see ``forget_examined``."""
+    for uses in _examined:
+        if uses and uses[0].trace is trace:
+            return uses
+    uses = _examine(trace)
+    _examined[:] = [uses]
+    return uses
+
+
+def forget_examined() -> None:
+    """Let go of the latest trace: everybody has taken it."""
+    _examined.clear()
+
+
+def _examine(trace: DeviceTrace) -> tuple[DeviceUse, ...]:
     links = link(trace)
     kinds = kinds_of(trace.names, trace.activities)
     lost, lost_rows = _lost(trace)

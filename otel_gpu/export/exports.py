@@ -17,7 +17,6 @@ from otel_gpu.enrich.activities import Activity, CaptureActivity, DeviceTraceAct
 from otel_gpu.errors import ConfigError
 from otel_gpu.explain.chains import Chain, Incident
 from otel_gpu.export import causal, semconv
-from otel_gpu.export.device_runs import DeviceRun
 from otel_gpu.export.encoder import SpanLog
 from otel_gpu.export.environment import exporter_names, is_true, otlp_compression, setting
 from otel_gpu.export.exported import ExportedSpans
@@ -109,7 +108,8 @@ class Exports:
             self._begin()
             self._profiles = self._open_profiles()
         if type(activity) is DeviceTraceActivity:
-            self._observe_run(activity)
+            if self._sinks or self._metrics.is_sent:
+                self._observe_run(activity)
         elif self._sinks:
             self._add(self._builder.spans(activity), self._remember)
         if self._profiles is not None and type(activity) in self._profiles.observes:
@@ -117,6 +117,9 @@ class Exports:
         self._metrics.observe(activity)
 
     def _observe_run(self, activity: DeviceTraceActivity) -> None:
+        # Of imported traces only, and a capture begins without it.
+        from otel_gpu.export.device_runs import DeviceRun  # noqa: PLC0415
+
         run = DeviceRun(activity, self._capture[0], self._service_name)
         if self._sinks:
             spans = run.spans(lambda process: self._origins.of(process)[semconv.SCOPE_DEVICE])

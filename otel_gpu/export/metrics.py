@@ -10,19 +10,17 @@ import logging
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 from opentelemetry.sdk import environment_variables as otel
 from opentelemetry.sdk.metrics import Histogram, ObservableCounter
 from opentelemetry.sdk.metrics import export as sdk
 
-from otel_gpu.capture.layout import duration_bounds_ns
 from otel_gpu.config import Config
 from otel_gpu.enrich.activities import Activity, ExitActivity
 from otel_gpu.errors import ConfigError
 from otel_gpu.export import environment
-from otel_gpu.export.device_runs import DeviceRun
 from otel_gpu.export.exemplars import IsSampled
 from otel_gpu.export.file import OtlpFile
 from otel_gpu.export.limits import TraceSampler
@@ -30,6 +28,9 @@ from otel_gpu.export.metric_sender import MetricSender
 from otel_gpu.export.metric_store import MetricStore
 from otel_gpu.export.producer import MetricProducer, Temporality
 from otel_gpu.faults import Faults
+
+if TYPE_CHECKING:
+    from otel_gpu.export.device_runs import DeviceRun
 
 _logger = logging.getLogger(__name__)
 
@@ -69,8 +70,7 @@ class MetricExports:
         _, endpoint = environment.otlp_endpoint(environ, "METRICS")
         self._place = f"OTEL_EXPORTER_OTLP_ENDPOINT ({endpoint or 'not set'})"
         self._live = live
-        # The layout of an import is that of the configuration.
-        self._bounds_ns = duration_bounds_ns(config)
+        self._config = config
         self._replay_delivers = True
         self._max_series = max(config.capture.max_series, _LEAST_WAITING_SERIES)
         self._store = MetricStore(environ, max_series=self._max_series, is_sampled=is_sampled)
@@ -98,10 +98,18 @@ class MetricExports:
         ):
             self._make_room()
 
-    def observe_run(self, run: DeviceRun) -> None:
+    @property
+    def is_sent(self) -> bool:
+        """Whether anybody wants metrics."""
+        return bool(self._senders)
+
+    def observe_run(self, run: "DeviceRun") -> None:
         """Take in what a process recorded of its devices."""
         if self._senders:
-            measurements = list(run.measurements(self._bounds_ns))
+            # The layout of an import is that of the configuration.
+            from otel_gpu.capture.layout import duration_bounds_ns  # noqa: PLC0415
+
+            measurements = list(run.measurements(duration_bounds_ns(self._config)))
             self._store.observe_run(run.process, measurements, run.end_unix_ns)
 
     def _make_room(self) -> None:

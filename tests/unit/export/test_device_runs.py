@@ -19,6 +19,7 @@ from otel_gpu.decode.device import (
     Thread,
     Work,
 )
+from otel_gpu.explain import device_use
 from otel_gpu.explain.device_use import examine
 from otel_gpu.export.device_parts import LONG
 from otel_gpu.export.device_spans import MAX_SPANS, run_spans
@@ -437,6 +438,18 @@ def test_a_trace_is_not_stored_yet(tmp_path, capsys):
 
     assert "can be reported and sent, and not stored" in capsys.readouterr().err
     assert not (tmp_path / "s.db").exists()
+
+
+def test_a_trace_is_examined_once_and_not_kept(sent, monkeypatch):
+    """Those who send it and those who report on it take one result; then the memory is free."""
+    examined = []
+    real = device_use._examine
+    monkeypatch.setattr(device_use, "_examine", lambda trace: examined.append(1) or real(trace))
+
+    sent(training(3))
+
+    assert examined == [1]
+    assert device_use._examined == []
 
 
 def made_trace(work, regions, base_unix_ns=T0):

@@ -10,8 +10,11 @@ from otel_gpu.enrich.activities import NO_WAIT, DeviceTraceActivity, ProcessImag
 from otel_gpu.enrich.attributes import describe, facts_of, host_of
 from otel_gpu.explain.budget import WITHHELD_RATE, WITHHELD_TRACE
 from otel_gpu.explain.chains import Cause, Chain, Culprit, Effect, Evidence, Incident
+from otel_gpu.explain.idle_causes import IdleCause
+from otel_gpu.explain.trace_health import Fault
 from otel_gpu.export import semconv
 from otel_gpu.export.exports import open_exports
+from otel_gpu.ledger.kernel_kinds import KernelKind
 from otel_gpu.options import CaptureConfig, Config, ExportConfig, StacksConfig
 from otel_gpu.stacks.frames import cut_frame
 from tests.activities import (
@@ -512,6 +515,19 @@ def test_values_are_among_those_that_are_declared(emitted, registry):
         if "values" in attribute and name != "reason":
             assert emitted.values[name] <= set(attribute["values"].values())
             assert emitted.values[name]
+
+
+@pytest.mark.parametrize(
+    ("attribute", "kinds"),
+    [
+        pytest.param(semconv.OTEL_GPU_IDLE_CAUSE, IdleCause, id="causes"),
+        pytest.param(semconv.OTEL_GPU_WORK_KIND, KernelKind, id="kinds"),
+        pytest.param(semconv.OTEL_GPU_FAULTS, Fault, id="faults"),
+    ],
+)
+def test_all_values_that_there_can_be_are_declared(registry, attribute, kinds):
+    """Also those that no trace here has."""
+    assert set(registry["attributes"][attribute]["values"]) == set(kinds)
 
 
 def test_every_declared_attribute_is_used(registry):
