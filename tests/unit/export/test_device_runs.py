@@ -523,3 +523,38 @@ def test_real_steps_are_those_that_others_assert(send, name, steps, mean_us, wai
         if key.name == "gpu.device.time"
     }
     assert sum(states.values()) == pytest.approx(window_ns / S, abs=1e-9)
+
+
+@pytest.mark.skipif(not REAL, reason="needs OTEL_GPU_TEST_TORCH_DATA: a folder of real artefacts")
+@pytest.mark.parametrize(
+    ("name", "kind", "runs"),
+    [
+        ("google_owlv2-large-patch14-ensemble__1016001.json.gz", "torch-trace", 1),
+        ("qwen_mi300.json.gz", "torch-trace", 1),
+        ("nccl_data.json.gz", "torch-trace", 1),
+        ("trace_diff_control.json.gz", "torch-trace", 1),
+        ("mfu_2gpu_after.sqlite", "nsys", 2),
+    ],
+)
+def test_real_runs_add_up(send, name, kind, runs):
+    """States to the window, causes to the idle time; and every span has its parent."""
+    spans, metrics = send(next(Path(REAL).rglob(name)), kind)
+
+    assert len(spans) <= MAX_SPANS
+    assert len(named(spans, "gpu.run")) == runs
+    ids = {one.span.span_id for one in spans}
+    assert {one.span.parent_span_id for one in spans} <= {b"", *ids}
+    states, idle, causes, windows = Counter(), Counter(), Counter(), {}
+    for key, found in metrics.items():
+        if key.name == "gpu.device.time":
+            states[key.service] += found.point.as_double
+            at = found.point.start_time_unix_nano, found.point.time_unix_nano
+            windows[key.service] = (at[1] - at[0]) / S
+            if key.attribute("state") == "idle":
+                idle[key.service] += found.point.as_double
+        elif key.name == "gpu.device.idle.time":
+            causes[key.service] += found.point.as_double
+    assert len(windows) == runs
+    assert dict(states) == pytest.approx(windows, abs=1e-9)
+    if causes:
+        assert dict(causes) == pytest.approx(dict(idle), abs=1e-9)
