@@ -59,12 +59,18 @@ static __always_inline __u64 elements_of(const struct extent *extent)
 	return extent->width * (extent->height ?: 1) * (extent->depth ?: 1);
 }
 
-static __always_inline __u32 channel_bytes(__u64 address)
+/* Whether it failed, for all reads of a call together: branches would multiply the verifier's paths. */
+static __always_inline long fetch(void *to, __u32 size, __u64 address)
+{
+	return bpf_probe_read_user(to, size, (void *)address);
+}
+
+static __always_inline __u32 channel_bytes(__u64 address, long *faults)
 {
 	struct channel_format format = {};
 	__u32 bits;
 
-	read_user(&format, sizeof(format), address);
+	*faults |= fetch(&format, sizeof(format), address);
 	bits = format.bits[0] + format.bits[1] + format.bits[2] + format.bits[3];
 	if (format.kind <= CHANNEL_FLOAT ||
 	    (format.kind >= CHANNEL_NORMALIZED && format.kind < CHANNEL_NORMALIZED_END))
@@ -97,22 +103,24 @@ static __always_inline void set_size(struct open_call *call, __u64 elements, __u
 	call->has_no_size = elements && !element_bytes;
 }
 
-static __always_inline void read_copy(struct open_call *call, __u64 address)
+static __always_inline long read_copy(struct open_call *call, __u64 address)
 {
+	long faults = 0;
 	__u64 source_array = 0, array = 0;
 	struct extent extent = {};
 	__u32 kind = COPY_NONE;
 
-	read_user(&source_array, sizeof(source_array), address + COPY_SOURCE_ARRAY_OFFSET);
-	read_user(&array, sizeof(array), address + COPY_ARRAY_OFFSET);
-	read_user(&call->address, sizeof(call->address), address + COPY_POINTER_OFFSET);
-	read_user(&extent, sizeof(extent), address + COPY_EXTENT_OFFSET);
-	read_user(&kind, sizeof(kind), address + COPY_KIND_OFFSET);
+	faults |= fetch(&source_array, sizeof(source_array), address + COPY_SOURCE_ARRAY_OFFSET);
+	faults |= fetch(&array, sizeof(array), address + COPY_ARRAY_OFFSET);
+	faults |= fetch(&call->address, sizeof(call->address), address + COPY_POINTER_OFFSET);
+	faults |= fetch(&extent, sizeof(extent), address + COPY_EXTENT_OFFSET);
+	faults |= fetch(&kind, sizeof(kind), address + COPY_KIND_OFFSET);
 	if (array)
 		call->address = array;
 	call->copy_kind = kind <= COPY_DEFAULT ? kind : COPY_NONE;
 	/* How many bytes an element has, the driver's call inside says. */
 	set_size(call, extent.width * extent.height * extent.depth, !source_array && !array);
+	return faults;
 }
 
 static __always_inline __u8 copy_kind_of(__u32 from, __u32 to)
@@ -124,74 +132,86 @@ static __always_inline __u8 copy_kind_of(__u32 from, __u32 to)
 	return to == MEMORY_TYPE_HOST ? COPY_DEVICE_TO_HOST : COPY_DEVICE_TO_DEVICE;
 }
 
-static __always_inline void read_cu_copy(struct open_call *call, __u64 address, bool is_3d)
+static __always_inline long read_cu_copy(struct open_call *call, __u64 address, bool is_3d)
 {
+	long faults = 0;
 	__u64 type_at = address + (is_3d ? CU_COPY_3D_TYPE_OFFSET : CU_COPY_2D_TYPE_OFFSET);
 	struct extent extent = {.depth = 1};
 	__u32 from = 0, to = 0;
 
-	read_user(&from, sizeof(from),
-		  address +
-			  (is_3d ? CU_COPY_3D_SOURCE_TYPE_OFFSET : CU_COPY_2D_SOURCE_TYPE_OFFSET));
-	read_user(&to, sizeof(to), type_at);
-	read_user(&call->address, sizeof(call->address),
-		  type_at + (to == MEMORY_TYPE_HOST    ? CU_COPY_HOST_OFFSET
-			     : to == MEMORY_TYPE_ARRAY ? CU_COPY_ARRAY_OFFSET
-						       : CU_COPY_DEVICE_OFFSET));
+	faults |= fetch(
+		&from, sizeof(from),
+		address + (is_3d ? CU_COPY_3D_SOURCE_TYPE_OFFSET : CU_COPY_2D_SOURCE_TYPE_OFFSET));
+	faults |= fetch(&to, sizeof(to), type_at);
+	faults |= fetch(&call->address, sizeof(call->address),
+			type_at + (to == MEMORY_TYPE_HOST    ? CU_COPY_HOST_OFFSET
+				   : to == MEMORY_TYPE_ARRAY ? CU_COPY_ARRAY_OFFSET
+							     : CU_COPY_DEVICE_OFFSET));
 	if (is_3d)
-		read_user(&extent, sizeof(extent), address + CU_COPY_3D_EXTENT_OFFSET);
+		faults |= fetch(&extent, sizeof(extent), address + CU_COPY_3D_EXTENT_OFFSET);
 	else
-		read_user(&extent, 2 * sizeof(__u64), address + CU_COPY_2D_EXTENT_OFFSET);
+		faults |= fetch(&extent, 2 * sizeof(__u64), address + CU_COPY_2D_EXTENT_OFFSET);
 	call->copy_kind = copy_kind_of(from, to);
 	set_size(call, extent.width * extent.height * extent.depth, 1);
+	return faults;
 }
 
-static __always_inline void read_cu_array(struct open_call *call, __u64 address, bool is_3d)
+static __always_inline long read_cu_array(struct open_call *call, __u64 address, bool is_3d)
 {
+	long faults = 0;
 	__u64 extent_bytes = is_3d ? sizeof(struct extent) : 2 * sizeof(__u64);
 	struct extent extent = {};
 	__u32 format[2] = {}; /* and the number of channels */
 
 	if (is_3d)
-		read_user(&extent, sizeof(extent), address);
+		faults |= fetch(&extent, sizeof(extent), address);
 	else
-		read_user(&extent, 2 * sizeof(__u64), address);
-	read_user(format, sizeof(format), address + extent_bytes);
+		faults |= fetch(&extent, 2 * sizeof(__u64), address);
+	faults |= fetch(format, sizeof(format), address + extent_bytes);
 	set_size(call, elements_of(&extent), format_bytes(format[0], format[1]));
+	return faults;
 }
 
 struct list {
 	__u64 address;
-	__u64 left;
+	__u64 sizes;
 	__u64 size_bytes;
+	__u64 is_whole;
 };
 
+/* What is left follows from the step: a number that falls would be another state at each of them. */
 static __noinline long add_sizes(__u32 step, struct list *list)
 {
 	__u64 sizes_bytes[SIZES_AT_A_TIME] = {};
-	__u32 taken = list->left < SIZES_AT_A_TIME ? list->left : SIZES_AT_A_TIME;
+	__u64 first = (__u64)step * SIZES_AT_A_TIME, left = list->sizes - first;
 
-	if (!taken)
-		return 1;
-	if (bpf_probe_read_user(sizes_bytes, taken * sizeof(*sizes_bytes), (void *)list->address)) {
-		count(COUNTER_LOST_READ_FAULT);
+	if (first >= list->sizes) {
+		list->is_whole = 1;
 		return 1;
 	}
+	if (left > SIZES_AT_A_TIME)
+		left = SIZES_AT_A_TIME;
+	if (fetch(sizes_bytes, left * sizeof(*sizes_bytes),
+		  list->address + first * sizeof(*sizes_bytes)))
+		return 1;
 	for (int i = 0; i < SIZES_AT_A_TIME; i++)
 		list->size_bytes += sizes_bytes[i];
-	list->address += sizeof(sizes_bytes);
-	list->left -= taken;
 	return 0;
 }
 
-static __always_inline void read_list(struct open_call *call, __u64 address, __u64 sizes)
+static __always_inline long read_list(struct open_call *call, __u64 address, __u64 sizes)
 {
-	struct list list = {.address = address, .left = sizes};
+	struct list list = {.address = address, .sizes = sizes};
 
-	if (sizes <= MAX_SIZES)
-		REPEAT(MAX_SIZES / SIZES_AT_A_TIME, add_sizes, &list);
-	call->size_bytes = list.left ? 0 : list.size_bytes;
-	call->has_no_size = list.left > 0;
+	call->has_no_size = 1;
+	if (sizes > MAX_SIZES)
+		return 0;
+	REPEAT(MAX_SIZES / SIZES_AT_A_TIME + 1, add_sizes, &list);
+	if (!list.is_whole)
+		return 1;
+	call->size_bytes = list.size_bytes;
+	call->has_no_size = 0;
+	return 0;
 }
 
 /*
@@ -202,6 +222,7 @@ __weak __noinline int set_size_by_form(struct open_call *call, __u32 form, __u64
 				       __u64 value, __u64 after)
 {
 	struct extent extent = {};
+	long faults = 0;
 
 	if (!call)
 		return 0;
@@ -213,52 +234,54 @@ __weak __noinline int set_size_by_form(struct open_call *call, __u32 form, __u64
 	}
 	switch (form) {
 	case SIZE_OF_EXTENT:
-		read_user(&extent, sizeof(extent), value);
+		faults = fetch(&extent, sizeof(extent), value);
 		set_size(call, extent.width * extent.height * extent.depth, 1);
 		break;
 	case SIZE_OF_ARRAY:
 		extent.width = value;
 		extent.height = after;
-		set_size(call, elements_of(&extent), channel_bytes(before));
+		set_size(call, elements_of(&extent), channel_bytes(before, &faults));
 		break;
 	case SIZE_OF_ARRAY_3D:
-		read_user(&extent, sizeof(extent), value);
-		set_size(call, elements_of(&extent), channel_bytes(before));
+		faults = fetch(&extent, sizeof(extent), value);
+		set_size(call, elements_of(&extent), channel_bytes(before, &faults));
 		break;
 	case SIZE_OF_COPY_3D:
-		read_copy(call, value);
+		faults = read_copy(call, value);
 		break;
 	case SIZE_OF_LIST:
-		read_list(call, value, after);
+		faults = read_list(call, value, after);
 		break;
 	case SIZE_OF_CU_COPY_2D:
 	case SIZE_OF_CU_COPY_3D:
-		read_cu_copy(call, value, form == SIZE_OF_CU_COPY_3D);
+		faults = read_cu_copy(call, value, form == SIZE_OF_CU_COPY_3D);
 		break;
 	case SIZE_OF_CU_ARRAY:
 	case SIZE_OF_CU_ARRAY_3D:
-		read_cu_array(call, value, form == SIZE_OF_CU_ARRAY_3D);
+		faults = read_cu_array(call, value, form == SIZE_OF_CU_ARRAY_3D);
 		break;
 	}
+	if (faults)
+		count(COUNTER_LOST_READ_FAULT);
 	return 0;
 }
 
 static __noinline int read_size(struct pt_regs *ctx, const volatile struct api_descriptor *api,
 				struct open_call *call)
 {
-	__u32 slot = api->size_slot;
+	__u32 slot = api->size_slot; /* of the first four, which are in registers */
 	struct arguments arguments;
 	__u64 value;
 
 	take_arguments(ctx, &arguments);
-	value = read_slot(&arguments, slot);
+	value = arguments.registers[(slot - 1) & 7];
 #if defined(__TARGET_ARCH_x86)
 	/* It is among the caller's arguments; elsewhere a register points to a copy. */
 	if (api->size_form == SIZE_OF_EXTENT || api->size_form == SIZE_OF_ARRAY_3D)
 		value = arguments.stack;
 #endif
-	return set_size_by_form(call, api->size_form, read_slot(&arguments, slot - 1), value,
-				read_slot(&arguments, slot + 1));
+	return set_size_by_form(call, api->size_form, arguments.registers[(slot - 2) & 7], value,
+				arguments.registers[slot & 7]);
 }
 
 #endif
