@@ -13,7 +13,8 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,14 +25,21 @@ from tests.backends.tempo import Range, Tempo, TempoSpan
 from tests.investigating import Example, examples, refresh
 from tests.kernel.agent import environment_for
 from tests.receiver import OtlpReceiver, ReceivedSpan
+from tests.unit.importers.traces import call, host, kernel, step, trace, write
+from tools.generate_semconv import read_registry
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "collector.md"
 SECTION = "## Asking Tempo"
+LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+LATE = (4, 7)
+# Without them, queries about imported runs are not asked.
+SENDS_RUNS = "run" in read_registry()["spans"]
 
 _NS_PER_SECOND = 1_000_000_000
 
 _BLOCK = re.compile(r"^```(?P<kind>yaml|sh)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+_SETTING = re.compile(r"[A-Z_]+=")
 _METRIC = re.compile(r"\| \w+_over_time\(")
 
 
@@ -74,21 +82,41 @@ def asked(text: str) -> list[Asked]:
     for example in examples(text):
         if example.kind == "sh":
             filling = example.text
-        elif example.kind == "traceql":
+        elif example.kind == "traceql" and (SENDS_RUNS or " import " not in filling):
             found.append(Asked(example, filling))
     return found
 
 
 def prepare(folder: Path) -> Path:
-    """Put the recordings where the page has them."""
+    """Put the recordings, and the trace of a run, where the page has them."""
     (folder / "otel_gpu").symlink_to(ROOT / "otel_gpu")
+    write(folder / "run.json", trace(late_data()))
     return folder
+
+
+def late_data() -> Iterator[dict[str, Any]]:
+    """What a profiler recorded of eight steps of 6 ms; for the fourth and the seventh, data is 4 ms late."""
+    at = 0
+    for number in range(1, 9):
+        late = 4_000 if number in LATE else 0
+        ready = at + 1_000 + late
+        yield step(number, at, 6_000 + late)
+        yield host(LOADER, at, 1_000 + late, "user_annotation")
+        yield host("aten::mm", ready, 100)
+        yield call("cudaLaunchKernel", ready + 20, 60, 10 * number)
+        yield kernel(ready + 100, 4_000, 10 * number, "ampere_sgemm_128x64_tn")
+        yield call("cudaMemcpyAsync", ready + 150, 50, 10 * number + 1)
+        yield kernel(ready + 4_100, 500, 10 * number + 1, "Memcpy DtoH (Device -> Pinned)")
+        yield call("cudaStreamSynchronize", ready + 300, 4_500)
+        at += 6_000 + late
 
 
 def send(filling: str, endpoint: str, folder: Path) -> None:
     """Run a block of commands, which send to Tempo, in a folder that has what they name."""
     for line in filling.splitlines():
-        program, *arguments = shlex.split(line)
+        words = shlex.split(line)
+        own = dict(word.split("=", 1) for word in takewhile(_SETTING.match, words))
+        program, *arguments = words[len(own) :]
         if program != "otel-gpu":
             continue
         subprocess.run(
@@ -99,7 +127,8 @@ def send(filling: str, endpoint: str, folder: Path) -> None:
                 "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
                 "OTEL_METRICS_EXPORTER": "none",
                 "PYTHONPATH": str(ROOT),
-            },
+            }
+            | own,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -13,11 +13,14 @@ from tests.backends.processes import wait_for
 from tests.backends.recordings import moved_to_now
 from tests.backends.tempo import Range, Tempo, needs_tempo
 from tests.backends.tempo_page import (
+    LATE,
+    SENDS_RUNS,
     Asked,
     Filled,
     answer_of,
     asked,
     fill,
+    late_data,
     prepare,
     section,
     settings,
@@ -82,6 +85,21 @@ def test_every_span_is_found_at_its_own_time(kept: Kept) -> None:
         found = kept.tempo.search("{ }", filled.within)
 
         assert sorted((s.span_id, s.start_unix_ns, s.duration_ns) for s in found) == expected
+
+
+@pytest.mark.skipif(not SENDS_RUNS, reason="imported runs are not sent")
+def test_steps_of_an_imported_run_are_at_their_original_times(kept: Kept) -> None:
+    """As the profiler wrote them, which was long before they were sent."""
+    (run,) = (filled for filling, filled in kept.filled.items() if " import " in filling)
+    steps = [event for event in late_data() if event["name"].startswith("ProfilerStep#")]
+    found = kept.tempo.search('{ name = "gpu.step" } | select(span.otel_gpu.step.name)', run.within)
+
+    assert len(steps) == 8
+    assert [
+        (s.attributes["otel_gpu.step.name"], s.start_unix_ns, s.duration_ns) for s in found
+    ] == [(event["name"], 1_000 * event["ts"], 1_000 * event["dur"]) for event in steps]
+    slow = kept.tempo.search('{ name = "gpu.step" && duration > 6ms }', run.within)
+    assert [s.start_unix_ns for s in slow] == [1_000 * steps[at - 1]["ts"] for at in LATE]
 
 
 def test_incidents_are_found_by_culprit(kept: Kept) -> None:
