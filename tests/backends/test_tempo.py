@@ -1,5 +1,6 @@
 """What our spans are in Tempo: docs/collector.md, the dashboards, and what was sent."""
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -33,6 +34,7 @@ from tests.receiver import ReceivedSpan
 
 pytestmark = [pytest.mark.backends, needs_tempo]
 
+REAL = os.environ.get("OTEL_GPU_TEST_TORCH_DATA", "")
 QUERIES = asked(section())
 RECORDINGS = QUERIES[0].filling
 
@@ -78,13 +80,32 @@ def test_tempo_answers_as_the_page_says(kept: Kept, query: Asked) -> None:
 def test_every_span_is_found_at_its_own_time(kept: Kept) -> None:
     """All that was sent is found by one search, to the nanosecond."""
     for filled in kept.filled.values():
-        expected = sorted(
-            (s.span_id.hex(), s.start_time_unix_nano, s.end_time_unix_nano - s.start_time_unix_nano)
-            for s in (one.span for one in filled.sent)
-        )
-        found = kept.tempo.search("{ }", filled.within)
+        assert found_in(kept.tempo, filled) == times_of(filled)
 
-        assert sorted((s.span_id, s.start_unix_ns, s.duration_ns) for s in found) == expected
+
+@pytest.mark.skipif(
+    not (REAL and SENDS_RUNS), reason="needs OTEL_GPU_TEST_TORCH_DATA: a folder of real traces"
+)
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("torch-trace", "kineto/workers_0.1623143089861.pt.trace.json.gz"),
+        ("torch-trace", "hta/nccl_data.json.gz"),
+        ("nsys", "nsys/mfu_2gpu_before.sqlite"),
+    ],
+)
+def test_a_real_run_is_found_at_its_own_time(
+    kept: Kept, tmp_path: Path, kind: str, name: str
+) -> None:
+    """Traces of 2021, 2024 and 2026 are found where they were, with a run for each device."""
+    filling = f"otel-gpu import {kind} {Path(REAL, name)} --otlp"
+    filled = fill(kept.tempo, filling, tmp_path)
+    runs = [one.span.span_id.hex() for one in filled.sent if one.span.name == "gpu.run"]
+    found = kept.tempo.search('{ name = "gpu.run" }', filled.within)
+
+    assert found_in(kept.tempo, filled) == times_of(filled)
+    assert sorted(span.span_id for span in found) == sorted(runs)
+    assert len(runs) == (2 if kind == "nsys" else 1)
 
 
 @pytest.mark.skipif(not SENDS_RUNS, reason="imported runs are not sent")
@@ -205,6 +226,20 @@ def test_what_is_new_is_found_with_its_own_settings(replay: Replay, tmp_path: Pa
         # It came first, so it is as far on its way as what was found.
         assert tempo.search("{ }", within(old)) == []
         assert tempo.trace(trace_id.hex()) == {one.span.span_id.hex() for one in spans}
+
+
+def times_of(filled: Filled) -> list[tuple[str, int, int]]:
+    """Id, start and duration of each span that was sent."""
+    return sorted(
+        (s.span_id.hex(), s.start_time_unix_nano, s.end_time_unix_nano - s.start_time_unix_nano)
+        for s in (one.span for one in filled.sent)
+    )
+
+
+def found_in(tempo: Tempo, filled: Filled) -> list[tuple[str, int, int]]:
+    """The same of each that Tempo finds in that time."""
+    found = tempo.search("{ }", filled.within)
+    return sorted((span.span_id, span.start_unix_ns, span.duration_ns) for span in found)
 
 
 def within(recording: Path) -> Range:
