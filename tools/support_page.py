@@ -117,7 +117,7 @@ def _versions() -> Iterator[str]:
         ("Collector", "`collector-config/`", f"{collector}, built with the components of these"),
         ("Jaeger", "2", f"Go module {jaeger}"),
         ("Prometheus", "with native histograms or without", "Debian's package: 2.42 in Debian 12"),
-        ("Tempo", "`tempo.yaml`", "other receivers of OTLP over HTTP; Tempo itself: not run"),
+        ("Tempo", "`tempo.yaml`", "3.1.0-dev, commit ad33aa8; in CI, other receivers of OTLP"),
         ("Kubernetes", "`deploy/kubernetes`", f"API server's validation, {kubernetes}; no cluster"),
     ]
     yield "| what | range | tests run it with |"

@@ -8,6 +8,7 @@ What says which machine it was is replaced, and so are the names of what else ra
 
 They are made anew when the format of records changes, on a machine that does nothing else.
 Afterwards ``python -m tests.investigating --update`` gives docs/investigating.md their figures.
+``python -m tests.backends.tempo_page --update`` does so for docs/collector.md, where there is a Tempo.
 """
 
 import json
