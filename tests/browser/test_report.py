@@ -14,6 +14,9 @@ from tests.browser.chromium import LAPTOP, PHONE, visit
 from tests.torch_allocator import EXAMPLES
 from tests.unit.commands import busy
 from tests.unit.faces.html.pages import Seen, report_named
+from tests.unit.faces.html.test_devices import starved as starved_device
+from tests.unit.importers.traces import kernel
+from tests.unit.importers.traces import write as write_trace
 
 pytestmark = pytest.mark.browser
 
@@ -188,3 +191,114 @@ def test_a_link_opens_what_it_leads_to(page_of, tmp_path):
     opened = r'<details class="card incident frame-\w+" id="incident-2" open="">'
     assert (bool(re.search(closed, plain)), bool(re.search(opened, plain))) == (True, False)
     assert (bool(re.search(closed, linked)), bool(re.search(opened, linked))) == (False, True)
+
+
+# Says what a timeline shows: from when to when, how many boxes, and whether anything is drawn.
+SHOWN = """
+const figure = document.querySelector(".timeline"), canvas = figure.querySelector("canvas");
+const shown = () => {
+  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  const { from, to, drawn } = figure.dataset;
+  return [from, to, drawn].map(Number).concat(data.some((one) => one));
+};
+const after = (act) => { act(); return shown(); };
+const press = (key) => after(() => figure.querySelector(".view").dispatchEvent(
+  new KeyboardEvent("keydown", { key, cancelable: true })));
+const { left, top, width } = canvas.getBoundingClientRect();
+const room = width - Math.min(Math.max(width * 0.16, 70), 190);
+const at = (x, y, more) => ({ clientX: left + x, clientY: top + y, bubbles: true, cancelable: true, ...more });
+"""
+# Shows all, zooms in by a key, moves, shows all again, zooms by the wheel where the pointer is, turns the
+# wheel alone, and clicks on a row of a table.
+ZOOM = """
+const middle = width - room / 2, told = [press("0"), press("+"), press("ArrowRight"), press("0")];
+const wheel = (ctrlKey) => after(() => canvas.dispatchEvent(new WheelEvent("wheel", at(middle, 60, { ctrlKey, deltaY: -1 }))));
+told.push(wheel(true), wheel(false));
+told.push(after(() => document.getElementById("at-0/step/2").querySelector("button").click()));
+return told;
+"""
+# Clicks into the first row, which has the steps.
+POINT = """
+press("0");
+canvas.dispatchEvent(new MouseEvent("click", at(width - room * 0.6, 53)));
+return figure.querySelector(".told").textContent;
+"""
+
+
+# Headless, nothing waits for the next picture: it is drawn at once.
+AT_ONCE = "<script>window.requestAnimationFrame = (draw) => draw();</script></head>"
+
+
+def ran(page, script, folder):
+    """What a script returns that is run in a page with a timeline."""
+    told = f"document.title = `told:${{JSON.stringify((() => {{{SHOWN}{script}}})())}}`"
+    free = re.sub("<meta http-equiv[^>]*>", "", page).replace("</head>", AT_ONCE, 1)
+    path = folder / "run.html"
+    path.write_text(free.replace("</body>", f"<script>{told}</script></body>"), encoding="utf-8")
+    (found,) = re.findall("<title>told:(.*?)</title>", visit(path, folder).document)
+    return json.loads(html.unescape(found))
+
+
+def page_of_trace(folder, made):
+    path, page = folder / "trace.json", folder / "trace.html"
+    write_trace(path, made)
+    assert cli.main(["report", str(path), "--html", str(page)]) == 0
+    return page
+
+
+@pytest.mark.parametrize("size", SIZES, ids=["laptop", "phone"])
+def test_a_page_about_devices_is_shown_without_a_complaint(tmp_path, size):
+    """Nothing on the console, no request, nothing beyond the edge, and the timeline is drawn."""
+    path = page_of_trace(tmp_path, starved_device())
+
+    seen = visit(path, tmp_path, size)
+
+    assert (seen.console, seen.requests) == ([], [])
+    assert re.search(
+        r'class="card timeline" data-from="710000" data-to="\d+" data-drawn="\d+"', seen.document
+    )
+    assert '<p class="needs-script">' not in seen.document
+    opened = path.read_text(encoding="utf-8").replace("<details", "<details open")
+    assert told_by([opened], MEASURE, tmp_path) == [width for width, _ in SIZES]
+
+
+def test_a_timeline_can_be_zoomed(tmp_path):
+    """
+    Closer by a key, later by a quarter, all of it again; closer to where the pointer is, but only
+    with Ctrl, as the wheel alone scrolls the page; and to the step whose row is clicked.
+    """
+    page = page_of_trace(tmp_path, starved_device()).read_text(encoding="utf-8")
+
+    told = ran(page, ZOOM, tmp_path)
+
+    whole, closer, later, again, wheel, scrolled, step = told
+    assert all(one[3] for one in told)
+    assert whole[:2] == again[:2] == [0, 4_000_000]
+    assert closer[:2] == [750_000, 3_250_000]
+    assert later[:2] == [1_375_000, 3_875_000]
+    assert wheel[:2] == pytest.approx(closer[:2], rel=0.01)
+    assert scrolled == wheel
+    assert step[:2] == [2_000_000 - 100_000, 3_000_000 + 100_000]
+
+
+def test_what_is_pointed_at_is_said(tmp_path):
+    """What it is, how long it took, when that was and where."""
+    page = page_of_trace(tmp_path, starved_device()).read_text(encoding="utf-8")
+
+    assert ran(page, POINT, tmp_path) == (
+        "ProfilerStep#1 (step): 1 ms, at +1.0000 ms, steps of device 0 (trace.json)"
+    )
+
+
+def test_however_much_there_is_so_much_is_drawn(tmp_path):
+    """Seventy thousand kernels on eight streams: a bounded page, and boxes in a bounded number."""
+    made = starved_device()
+    made["traceEvents"] += [
+        kernel(n % 8_750 * 0.3, 0.2, name=f"kernel {n % 50}", stream=10 + n // 8_750)
+        for n in range(70_000)
+    ]
+    page = page_of_trace(tmp_path, made).read_text(encoding="utf-8")
+
+    assert len(page) < 3_000_000
+    told = ran(page, ZOOM, tmp_path)
+    assert all(1_000 < one[2] <= 20_000 for one in told)

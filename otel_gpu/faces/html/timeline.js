@@ -191,8 +191,9 @@
     }
 
     const later = () => {
-      if (!waiting) requestAnimationFrame(draw);
+      if (waiting) return;
       waiting = true;
+      requestAnimationFrame(draw);
     };
 
     function show(from, to) {

@@ -18,6 +18,7 @@ from tests.unit.faces.html.pages import Seen
 from tests.unit.faces.html.test_devices import LOADER
 from tests.unit.faces.html.test_devices import starved as starved_device
 from tests.unit.importers.exports import Export
+from tests.unit.importers.traces import host, step, trace
 from tests.unit.importers.traces import write as write_trace
 
 REAL = os.environ.get("OTEL_GPU_TEST_TORCH_DATA", "")
@@ -281,6 +282,20 @@ def test_a_folder_of_ranks_has_one_page(capsys, tmp_path):
     names = [group["name"] for group in timeline_of(page)["groups"]]
     assert names[:2] == ["device 0 (rank1.json)", "device 0 (rank0.json)"]
     assert {"at-0", "at-1"} <= set(Seen(page).values_of("id"))
+
+
+def test_a_trace_of_the_host_alone_says_what_it_lacks(capsys, tmp_path):
+    """It is no capture in which nothing went wrong: nobody looked at a device."""
+    made = trace([step(1, 0, 100), host("aten::mm", 5, 20)])
+
+    page = page_of(capsys, write_trace(tmp_path / "host.json", made))
+
+    seen = Seen(page)
+    assert heading_of(page) == "No activity of a device was recorded"
+    sections = [value for tag, name, value in seen.values if (tag, name) == ("section", "id")]
+    assert sections == ["timeline", "unknown"]
+    assert "Was ProfilerActivity.CUDA among the activities of the profiler?" in seen.text
+    assert "aten::mm" in timeline_of(page)["names"]
 
 
 def test_an_export_of_nsight_has_a_page(capsys, tmp_path):
