@@ -37,7 +37,7 @@ _TIMEOUT_S = 60.0
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
-_CAPTURE = re.compile(r"\S+\.(?:otelgpu|db)\b")
+_CAPTURE = re.compile(r"\S+\.(?:otelgpu|db|json)\b")
 # An id of a span or a trace, a number with its unit if it has one, or a bar of a chart.
 _FIGURE = re.compile(
     r'(?<=")[0-9a-f]{16}(?:[0-9a-f]{16})?(?=")'
@@ -54,7 +54,8 @@ class Example(NamedTuple):
 
     Attributes:
         heading: What it is below.
-        kind: ``sh``: a command; ``mcp``: a capture, a tool and its arguments.
+        kind: ``sh``: a command; ``mcp``: a capture, with its baseline if it has one, a tool and its
+            arguments.
         text: What is asked.
         promised: What the page shows of the answer; empty for what only prepares others.
         begin: Where ``text`` begins in the page.
@@ -130,9 +131,10 @@ def answer_of(example: Example, folder: Path) -> str:
     if example.kind == "sh":
         return _run(example.text, folder)
     with contextlib.chdir(folder):
-        path, tool, arguments = example.text.split(" ", 2)
-        captures = (None, Path(path)) if path.endswith(".db") else (Path(path),)
-        text, is_error = answer(served.capture_of(*captures), tool, json.loads(arguments))
+        paths, arguments = example.text.split(" {", 1)
+        path, *baseline, tool = paths.replace(" --baseline", "").split()
+        capture = served.capture_of(Path(path), baseline=Path(*baseline) if baseline else None)
+        text, is_error = answer(capture, tool, json.loads("{" + arguments))
         assert not is_error, text
         # A space after each comma, as the page has it.
         return json.dumps(json.loads(text), ensure_ascii=False)

@@ -85,6 +85,8 @@ class RecordingSource(Source):
 class SnapshotSource(Source):
     """A memory snapshot of PyTorch; raises as its importer does."""
 
+    kind = "torch-memory"
+
     def __init__(self, path: Path, config: Config) -> None:
         super().__init__(str(path))
         with open_capture("torch-memory", path, config) as capture:
@@ -107,9 +109,16 @@ class SnapshotSource(Source):
 class StoreSource(Source):
     """A store; only what a window needs is read."""
 
+    kind = "store"
+
     def __init__(self, path: Path) -> None:
         super().__init__(str(path))
         self._reader = StoreReader(path)
+
+    @property
+    def has_traces(self) -> bool:
+        """Whether it holds what devices did, and no calls of a capture."""
+        return self._reader.has_only_traces()
 
     def extent(self) -> tuple[int, int]:
         """How far the store reaches."""

@@ -10,16 +10,14 @@ from argparse import ArgumentParser, Namespace
 from functools import partial
 
 from otel_gpu.commands import JSON_HELP, Output, UsageError, add_file
-from otel_gpu.commands._import_source import ImportSource, open_any
+from otel_gpu.commands._compared import make_side
+from otel_gpu.commands._import_source import open_any
 from otel_gpu.commands._reports import make_collector, write_result
 from otel_gpu.commands._stack_sides import open_side
 from otel_gpu.config import Config
-from otel_gpu.enrich.activities import DeviceTraceActivity
 from otel_gpu.faces.comparison_text import headline, write_comparison
 from otel_gpu.findings.comparison import Side, compare
-from otel_gpu.findings.comparison_documents import side_of
 from otel_gpu.findings.comparison_form import comparison_document
-from otel_gpu.findings.comparison_traces import TraceSide
 from otel_gpu.findings.json_form import to_text
 
 _SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%", re.ASCII)
@@ -61,22 +59,7 @@ def run(args: Namespace, config: Config, out: Output) -> int:
 
 def _side(text: str, args: Namespace, config: Config) -> Side:
     with open_side(text, args, config, open_any) as (source, window):
-        if isinstance(source, ImportSource) and source.has_traces:
-            traces = _Traces()
-            source.play(window, [traces])
-            return traces.found.side(text) or Side(text, faults=("no device did anything in it",))
-        collector = make_collector(config, source.rejected, window, ())
-        source.play(window, [collector])
-        return side_of(text, collector.finish(source.name, source.notes))
-
-
-class _Traces:
-    def __init__(self) -> None:
-        self.found = TraceSide()
-
-    def observe(self, activity: object) -> None:
-        if isinstance(activity, DeviceTraceActivity):
-            self.found.take(activity.trace)
+        return make_side(text, source, window, partial(make_collector, config))
 
 
 def _limit(text: str | None) -> float | None:

@@ -1,6 +1,6 @@
 """
-Serve a recording or a store to an assistant over the Model Context Protocol: ten tools that only
-read, and a prompt. On standard input and output, for a client that starts us; with --http on a
+Serve a recording, a store or a capture of another tool to an assistant over the Model Context
+Protocol: twelve tools that only read, and a prompt. On standard input and output, for a client that starts us; with --http on a
 socket of this host, for clients that know the token. docs/mcp.md says how to connect one. Needs no
 privileges and no GPU.
 """
@@ -9,13 +9,16 @@ import logging
 import os
 import signal
 from argparse import ArgumentParser, Namespace
+from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
 
 from otel_gpu.commands import Output, UsageError, add_file
+from otel_gpu.commands._compared import make_side
+from otel_gpu.commands._import_source import open_any
 from otel_gpu.commands._recorder import store_path
 from otel_gpu.commands._reports import make_collector, resolve_window
-from otel_gpu.commands._sources import StoreSource, open_recording
+from otel_gpu.commands._sources import StoreSource
 from otel_gpu.config import Config
 from otel_gpu.errors import OtelGpuError
 
@@ -28,8 +31,12 @@ _DEFAULT_ADDRESS = "127.0.0.1:8977"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    recording = "the recording to serve; default: the store that run writes"
+    recording = (
+        "what to serve: a recording, memory snapshot or store, a trace of torch.profiler (or a folder of "
+        "them) or an export of Nsight Systems; default: the store that run writes"
+    )
     add_file(parser, "recording", recording, nargs="?")
+    add_file(parser, "--baseline", "what it is compared with, of any of these kinds")
     parser.add_argument(
         "--http",
         nargs="?",
@@ -76,16 +83,26 @@ def _check_packages() -> None:
 def _find_capture(args: Namespace, config: Config) -> "Capture":
     from otel_gpu.faces.mcp.captures import Capture  # noqa: PLC0415 -- as above
 
-    is_store = args.recording is None
-    if not is_store:
-        # A file that is not a recording is reported at once, and not to an assistant.
-        open_recording(args.recording, config)
+    kind = StoreSource.kind
+    for path in filter(None, (args.baseline, args.recording)):
+        # What cannot be read is reported at once, and not to an assistant.
+        with closing(open_any(path, config)) as source:
+            kind = source.kind
+    collect = partial(make_collector, config)
+    is_default = args.recording is None
     return Capture(
-        store_path(config) if is_store else args.recording,
-        is_store=is_store,
-        open_source=StoreSource if is_store else partial(open_recording, config=config),
+        store_path(config) if is_default else args.recording,
+        kind=StoreSource.kind if is_default else kind,
+        open_source=lambda path: (
+            # It may not exist yet, of which its reader has words.
+            StoreSource(path)
+            if is_default and path == store_path(config)
+            else open_any(path, config)
+        ),
         find_window=resolve_window,
-        make_collector=partial(make_collector, config),
+        make_collector=collect,
+        make_side=partial(make_side, make_collector=collect),
+        baseline=args.baseline,
     )
 
 

@@ -20,12 +20,20 @@ class Source(ABC):
     ``exit_code`` is that of a command that was captured.
     """
 
+    kind = "recording"
+    """What it is: ``store``, ``recording``, or what it is imported as."""
+
     def __init__(self, name: str) -> None:
         self.name = name
         self.notes: list[str] = []
         self.error: OtelGpuError | None = None
         self.rejected: Counter[str] = Counter()
         self.exit_code = 0
+
+    @property
+    def has_traces(self) -> bool:
+        """Whether it holds what devices did, and no calls of a capture."""
+        return False
 
     def extent(self) -> tuple[int, int]:
         """When it begins and ends, in Unix nanoseconds."""

@@ -78,6 +78,12 @@ class StoreReader:
             directory = Directory(self._pages)
             yield from Playback(self._pages, directory, span).activities()
 
+    def has_only_traces(self) -> bool:
+        """Say whether there are traces of devices, and nothing that was counted."""
+        return bool(self._pages.where("device_traces", "1")) and not (
+            self._pages.where("series", "series = (SELECT min(series) FROM series)")
+        )
+
     def imports(
         self, start_unix_ns: int | None = None, end_unix_ns: int | None = None
     ) -> Iterator[tuple[list[str], dict[str, int]]]:

@@ -86,9 +86,9 @@ def present(**values: object) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value}
 
 
-def micros(time_ns: float) -> float | int | None:
+def micros(time_ns: float | None) -> float | int | None:
     """Return nanoseconds as microseconds, exactly; None: not known."""
-    if math.isnan(time_ns):
+    if time_ns is None or math.isnan(time_ns):
         return None
     whole, rest = divmod(round(time_ns), 1_000)
     return whole if not rest else round(whole + rest / 1_000, 3)

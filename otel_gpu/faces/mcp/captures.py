@@ -1,5 +1,5 @@
 """
-The capture that is served: a recording, or a store that may still grow.
+The capture that is served: a recording, a store that may still grow, or what another tool made.
 
 Every answer is made of the report that ``explain`` writes, so the two never disagree. A
 report is made once for a window of a capture, and kept while the capture is the same.
@@ -12,9 +12,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
-from otel_gpu.errors import StoreError
+from otel_gpu.errors import OtelGpuError, StoreError
 from otel_gpu.faces.mcp.arguments import Question
 from otel_gpu.findings.collector import Collector
+from otel_gpu.findings.comparison import Comparison, Side, compare
 from otel_gpu.findings.document import Document, Window
 from otel_gpu.findings.health import Health
 from otel_gpu.findings.source import Observers, Source
@@ -43,27 +44,33 @@ class Study(NamedTuple):
 
 class Capture:
     """
-    Answers for one file: a recording, or a store, which may not exist yet.
+    Answers for one file, or folder of traces; a store may not exist yet.
 
     May be asked by several threads, one at a time; raises ``OtelGpuError`` where it cannot be read.
-    How it is opened, how words for a window of it are read and how a document is made is said by
-    the verb that serves it.
+    How it is opened, how words for a window of it are read, how a document is made and how a side of
+    a comparison is said by the verb that serves it. ``kind`` is that of its source; ``baseline`` is
+    what it is compared with.
     """
 
     def __init__(
         self,
         path: Path,
         *,
-        is_store: bool,
+        kind: str,
         open_source: Callable[[Path], Source],
         find_window: Callable[[Source, str | None, str | None], Window],
         make_collector: Callable[[Mapping[str, int], Window, Sequence[int]], Collector],
+        make_side: Callable[[str, Source, Window], Side],
+        baseline: Path | None = None,
     ) -> None:
         self.path = path
-        self.is_store = is_store
+        self.kind = kind
+        self.is_store = kind == "store"
+        self.baseline = baseline
         self._open_source = open_source
         self._find_window = find_window
         self._make_collector = make_collector
+        self._make_side = make_side
         self._lock = threading.Lock()
         self._kept: OrderedDict[tuple[object, ...], Study] = OrderedDict()
 
@@ -87,6 +94,32 @@ class Capture:
         with self._lock, closing(self._open_source(self.path)) as source:
             return self._narrow(source, self._named(source, asked))[0]
 
+    def compare(self, asked: Question, before: Question | None) -> Comparison:
+        """Compare a window with what was before: another one of this capture; None: the baseline."""
+        path = self.path if before else self.baseline
+        if path is None:
+            raise OtelGpuError(
+                "there is nothing to compare with",
+                hint="name a window of this capture with before_from and before_to, or have the "
+                "server started with --baseline FILE",
+            )
+        with self._lock:
+            # Names in a sentence are ours alone.
+            sides = (
+                ("before", path, before or Question.model_validate({})),
+                ("after", self.path, asked),
+            )
+            return compare(*(self._side(*side) for side in sides))
+
+    def _side(self, name: str, path: Path, asked: Question) -> Side:
+        with closing(self._open_source(path)) as source:
+            window = self._named(source, asked)
+            window = self._narrow(source, window)[0] if path == self.path else source.about(window)
+            side = self._make_side(name, source, window)
+        if source.error:
+            raise source.error
+        return side
+
     def play(self, window: Window, observers: Observers) -> None:
         """Hand what happened in a window, and more, to observers."""
         with self._lock, closing(self._open_source(self.path)) as source:
@@ -104,8 +137,9 @@ class Capture:
 
     def _open_store(self) -> StoreReader:
         if not self.is_store:
-            hint = "make a store of it: otel-gpu replay FILE --store STORE, and serve that"
-            raise StoreError("this is a recording, which cannot be asked in SQL", hint=hint)
+            verb = "replay" if self.kind == "recording" else f"import {self.kind}"
+            hint = f"make a store of it: otel-gpu {verb} FILE --store STORE, and serve that"
+            raise StoreError(f"this is a {self.kind}, which cannot be asked in SQL", hint=hint)
         return StoreReader(self.path)
 
     def _state(self) -> object:
@@ -114,10 +148,11 @@ class Capture:
             with self._open_store() as reader:
                 return reader.extent()
         try:
-            found = self.path.stat()
+            files = [self.path, *(sorted(self.path.iterdir()) if self.path.is_dir() else ())]
+            found = [one.stat() for one in files]
         except OSError:
             return None
-        return found.st_ino, found.st_size, found.st_mtime_ns
+        return tuple((one.st_ino, one.st_size, one.st_mtime_ns) for one in found)
 
     def _named(self, source: Source, asked: Question) -> Window:
         named = self._find_window(source, asked.begin or None, asked.end or None)
@@ -131,7 +166,8 @@ class Capture:
             rows, later_unix_ns = 0, None
             for start_unix_ns, _, count in (one for one in chunks if window.overlaps(*one[:2])):
                 rows += count
-                if rows > MAX_ROWS and later_unix_ns is not None:
+                # A trace of a device is of one time, and in one piece.
+                if rows > MAX_ROWS and later_unix_ns is not None and start_unix_ns != later_unix_ns:
                     note = (
                         f"There is more here than the {MAX_ROWS:,} rows that one answer is made "
                         f"of: this is about {format_time(later_unix_ns)} UTC and after. For what "

@@ -3,6 +3,8 @@
 from otel_gpu.faces.mcp.tool import Tool
 from otel_gpu.faces.mcp.tools.chains import get_causal_chains, get_timeline
 from otel_gpu.faces.mcp.tools.check import get_check, get_processes
+from otel_gpu.faces.mcp.tools.comparison import get_comparison
+from otel_gpu.faces.mcp.tools.device import get_device_time
 from otel_gpu.faces.mcp.tools.figures import get_memory_balance, get_time_budget, get_trace_stats
 from otel_gpu.faces.mcp.tools.memory import get_device_memory
 from otel_gpu.faces.mcp.tools.sql import run_sql
@@ -17,6 +19,8 @@ TOOLS: tuple[Tool, ...] = (
     get_timeline,
     get_memory_balance,
     get_device_memory,
+    get_device_time,
+    get_comparison,
     get_stacks,
     run_sql,
 )

@@ -27,7 +27,7 @@ def get_check(capture: Capture, study: Study) -> Answer:
     """
     document, health = study.document, study.health
     return {
-        "kind": "store" if capture.is_store else "recording",
+        "kind": capture.kind,
         # Who counted no losses does not know of any.
         "nothing_was_lost": False
         if document.losses or study.error

@@ -53,11 +53,14 @@ HOSTILE = (
 )
 
 
-def capture_of(path: Path | None, store: Path | None = None) -> Capture:
+def capture_of(
+    path: Path | None, store: Path | None = None, baseline: Path | None = None
+) -> Capture:
     """What ``otel-gpu mcp`` serves when it is told so."""
     config = Config()
     settings = dataclasses.replace(config.store, path=None if store is None else str(store))
-    return _find_capture(Namespace(recording=path), dataclasses.replace(config, store=settings))
+    args = Namespace(recording=path, baseline=baseline)
+    return _find_capture(args, dataclasses.replace(config, store=settings))
 
 
 def ask(capture: Capture, tool: str, **arguments) -> dict:

@@ -23,7 +23,7 @@ from tests.unit.commands import starved as starved_story
 from tests.unit.faces.mcp import served
 
 NAMES = [tool.name for tool in TOOLS]
-OF_RECORDINGS = [name for name in NAMES if name != "run_sql"]
+OF_RECORDINGS = [name for name in NAMES if name not in {"run_sql", "get_comparison"}]
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def explained(capsys):
     return explain
 
 
-def test_there_are_ten_tools():
+def test_there_are_twelve_tools():
     """These, in the order in which an investigation uses them."""
     assert NAMES == [
         "get_check",
@@ -56,6 +56,8 @@ def test_there_are_ten_tools():
         "get_timeline",
         "get_memory_balance",
         "get_device_memory",
+        "get_device_time",
+        "get_comparison",
         "get_stacks",
         "run_sql",
     ]

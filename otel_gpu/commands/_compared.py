@@ -1,0 +1,33 @@
+"""One of the two that are compared, of whatever kind of file it is."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from otel_gpu.enrich.activities import Activity, DeviceTraceActivity
+from otel_gpu.findings.collector import Collector
+from otel_gpu.findings.comparison import Side
+from otel_gpu.findings.comparison_documents import side_of
+from otel_gpu.findings.comparison_traces import TraceSide
+from otel_gpu.findings.document import Window
+from otel_gpu.findings.source import Source
+
+MakeCollector = Callable[[Mapping[str, int], Window, Sequence[int]], Collector]
+
+
+def make_side(name: str, source: Source, window: Window, make_collector: MakeCollector) -> Side:
+    """Return the side that a window of a source is, under a name."""
+    if source.has_traces:
+        traces = _Traces()
+        source.play(window, [traces])
+        return traces.found.side(name) or Side(name, faults=("no device did anything in it",))
+    collector = make_collector(source.rejected, window, ())
+    source.play(window, [collector])
+    return side_of(name, collector.finish(source.name, source.notes))
+
+
+class _Traces:
+    def __init__(self) -> None:
+        self.found = TraceSide()
+
+    def observe(self, activity: Activity) -> None:
+        if isinstance(activity, DeviceTraceActivity):
+            self.found.take(activity.trace)
