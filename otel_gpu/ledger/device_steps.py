@@ -161,16 +161,19 @@ def _work_ends(
 
 
 def _parts(timeline: Timeline, host: HostSpans, start_ns: int, end_ns: int) -> dict[str, int]:
-    left, parts = stretch(start_ns, end_ns), dict[str, int]()
-    ranked = {
-        "kernel": timeline.kernels,
-        "communication": timeline.communication,
-        "copy": timeline.copies,
-        "fill": timeline.fills,
-        "call": host.calls,
-        "data_loader": host.loader,
-        "operation": host.operations,
+    kernels, communication, copies, busy = (
+        spans.within(start_ns, end_ns)
+        for spans in (timeline.kernels, timeline.communication, timeline.copies, timeline.busy)
+    )
+    parts = {
+        "kernel": kernels.length_ns,
+        "communication": communication.minus(kernels).length_ns,
+        "copy": copies.minus(kernels).minus(communication).length_ns,
     }
+    # What else a device does.
+    parts["fill"] = busy.length_ns - sum(parts.values())
+    left = stretch(start_ns, end_ns).minus(busy)
+    ranked = {"call": host.calls, "data_loader": host.loader, "operation": host.operations}
     for name, spans in ranked.items():
         others = left.minus(spans.within(start_ns, end_ns))
         parts[name] = left.length_ns - others.length_ns
