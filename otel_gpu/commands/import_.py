@@ -8,24 +8,25 @@ The file is not changed.
 
 import os
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from otel_gpu import pipeline
 from otel_gpu.commands import JSON_HELP, Output, UsageError, add_file
-from otel_gpu.commands._keepers import open_keepers
-from otel_gpu.commands._recorder import has_destination
 from otel_gpu.config import Config
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.explain.explainer import Explainer
-from otel_gpu.faces.text import write_text
 from otel_gpu.findings.collector import Collector
 from otel_gpu.findings.json_form import make_document
 from otel_gpu.findings.snapshot_readings import AsReadings
 from otel_gpu.findings.words import printable
 from otel_gpu.importers import KINDS, open_capture
 from otel_gpu.importers.tally import Tally
+
+if TYPE_CHECKING:
+    from otel_gpu.commands._keepers import Keepers
 
 CONFIG_FLAGS = ("export.otlp_file",)
 
@@ -54,23 +55,24 @@ def run(args: Namespace, config: Config, out: Output) -> int:
     to_stdout = config.export.otlp_file == "-"
     if args.json and to_stdout:
         raise UsageError("--json and --otlp-file - both want standard output")
-    if args.otlp and not has_destination(config):
-        out.note("nothing is sent: set OTEL_EXPORTER_OTLP_ENDPOINT")
     environ = None
     if args.otlp or config.export.otlp_file:
         # The endpoint is for what is meant to be sent.
         environ = os.environ if args.otlp else os.environ | _NOT_SENT
+        _note_destination(args, config, out)
     with (
         open_capture(args.kind, args.file, config, **_choices(args)) as capture,
-        open_keepers(config, environ, args.store) as keepers,
+        _open_keepers(config, environ, args.store) as keepers,
     ):
         tally = capture.tally
         explainer = Explainer(pipeline.explain_settings(config))
         collector = Collector(explainer, rejected=tally.rejected)
-        kept = map(AsReadings, keepers.observers)
+        kept = map(AsReadings, keepers.observers if keepers else ())
         pipeline.process_events(capture.events(), Enricher(), [*kept, collector])
-        keepers.conclude_import(str(args.file), tally.notes, tally.rejected)
-        complete = keepers.close(out)
+        complete = True
+        if keepers is not None:
+            keepers.conclude_import(str(args.file), tally.notes, tally.rejected)
+            complete = keepers.close(out)
     report = collector.finish(str(args.file), tally.notes)
     if args.json:
         out.json({"import": _document(tally), "report": make_document(report)})
@@ -80,8 +82,28 @@ def run(args: Namespace, config: Config, out: Output) -> int:
             # Not folded: it may be searched.
             console.print(line, soft_wrap=True)
         console.print()
+        from otel_gpu.faces.text import write_text  # noqa: PLC0415 -- as in _open_keepers
+
         write_text(report, console)
     return 0 if complete else 1
+
+
+def _note_destination(args: Namespace, config: Config, out: Output) -> None:
+    from otel_gpu.commands._recorder import has_destination  # noqa: PLC0415 -- as in _open_keepers
+
+    if args.otlp and not has_destination(config):
+        out.note("nothing is sent: set OTEL_EXPORTER_OTLP_ENDPOINT")
+
+
+def _open_keepers(
+    config: Config, environ: Mapping[str, str] | None, store: Path | None
+) -> AbstractContextManager["Keepers | None"]:
+    if environ is None and store is None:
+        return nullcontext()
+    # It is half of what a verb imports that only reports.
+    from otel_gpu.commands._keepers import open_keepers  # noqa: PLC0415
+
+    return open_keepers(config, environ, store)
 
 
 def _choices(args: Namespace) -> dict[str, str | int]:

@@ -42,7 +42,6 @@ class IdleCause(StrEnum):
 
 _CAUSES: Final = tuple(IdleCause)
 _NUMBERS: Mapping[IdleCause, int] = {cause: number for number, cause in enumerate(IdleCause)}
-_NOWHERE: Final = (0, NO_ROW, NO_ROW)
 _OF_DOING: Mapping[int, IdleCause] = {
     Doing.LOADER: IdleCause.DATA_LOADER,
     Doing.SYNCHRONIZE: IdleCause.SYNC,
@@ -254,14 +253,18 @@ def _answer(host_time: HostTime, thread: int, questions: Sequence[_Question], ga
 
 
 def _settle(asked: _Question, spent: Spent, gaps: Gaps) -> None:
-    untraced_ns = asked.end_ns - asked.start_ns - sum(spent.values())
-    totals = {IdleCause.LAUNCH_LATENCY: asked.rest_ns, IdleCause.HOST_OTHER: untraced_ns}
-    longest: dict[IdleCause, tuple[int, int, int]] = {}
+    # None: nothing but the latency of the launch.
+    totals: dict[Doing | None, int] = {
+        None: asked.rest_ns,
+        Doing.NOTHING: asked.end_ns - asked.start_ns - sum(spent.values()),
+    }
+    for (doing, _, _), time_ns in spent.items():
+        totals[doing] = totals.get(doing, 0) + time_ns
+    # Of what took equally long, the host's work rather than what only follows.
+    most = max(reversed(totals), key=totals.__getitem__)
+    longest_ns, place = 0, (NO_ROW, NO_ROW)
     for (doing, named, python), time_ns in spent.items():
-        cause = _OF_DOING[doing]
-        totals[cause] = totals.get(cause, 0) + time_ns
-        if time_ns > longest.get(cause, _NOWHERE)[0]:
-            longest[cause] = time_ns, named, python
-    # Of causes that took equally long, the host's work rather than what only follows.
-    cause = max(reversed(totals), key=totals.__getitem__)
-    gaps.settle(asked.gap, cause, *longest.get(cause, _NOWHERE)[1:])
+        if doing == most and time_ns > longest_ns:
+            longest_ns, place = time_ns, (named, python)
+    cause = IdleCause.LAUNCH_LATENCY if most is None else _OF_DOING[most]
+    gaps.settle(asked.gap, cause, *place)

@@ -7,7 +7,8 @@ the device is divided among them.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 from typing import Final, NamedTuple
 
@@ -67,15 +68,16 @@ def host_spans(trace: DeviceTrace) -> HostSpans:
     host = trace.host
     is_loader = [LOADER.search(name) is not None for name in trace.names]
     is_step = [PROFILER_STEP.fullmatch(name) is not None for name in trace.names]
-    rows: tuple[list[int], list[int], list[int]] = ([], [], [])
+    calls, loader, operations = array("I"), array("I"), array("I")
+    is_call, is_operation = int(HostWork.CALL), int(HostWork.OPERATION)
     for row, (name, kind) in enumerate(zip(host.names, host.kinds, strict=True)):
-        if kind == HostWork.CALL:
-            rows[0].append(row)
+        if kind == is_call:
+            calls.append(row)
         elif is_loader[name]:
-            rows[1].append(row)
-        elif kind == HostWork.OPERATION and not is_step[name]:
-            rows[2].append(row)
-    return HostSpans(*(_union_of(trace, chosen) for chosen in rows))
+            loader.append(row)
+        elif kind == is_operation and not is_step[name]:
+            operations.append(row)
+    return HostSpans(*(_union_of(trace, rows) for rows in (calls, loader, operations)))
 
 
 def find_steps(
@@ -159,16 +161,19 @@ def _work_ends(
 
 
 def _parts(timeline: Timeline, host: HostSpans, start_ns: int, end_ns: int) -> dict[str, int]:
-    left, parts = stretch(start_ns, end_ns), dict[str, int]()
-    ranked = {
-        "kernel": timeline.kernels,
-        "communication": timeline.communication,
-        "copy": timeline.copies,
-        "fill": timeline.fills,
-        "call": host.calls,
-        "data_loader": host.loader,
-        "operation": host.operations,
+    kernels, communication, copies, busy = (
+        spans.within(start_ns, end_ns)
+        for spans in (timeline.kernels, timeline.communication, timeline.copies, timeline.busy)
+    )
+    parts = {
+        "kernel": kernels.length_ns,
+        "communication": communication.minus(kernels).length_ns,
+        "copy": copies.minus(kernels).minus(communication).length_ns,
     }
+    # What else a device does.
+    parts["fill"] = busy.length_ns - sum(parts.values())
+    left = stretch(start_ns, end_ns).minus(busy)
+    ranked = {"call": host.calls, "data_loader": host.loader, "operation": host.operations}
     for name, spans in ranked.items():
         others = left.minus(spans.within(start_ns, end_ns))
         parts[name] = left.length_ns - others.length_ns
@@ -191,7 +196,7 @@ def _judged(steps: Sequence[Step]) -> Iterator[Step]:
             yield step
 
 
-def _union_of(trace: DeviceTrace, rows: list[int]) -> Spans:
+def _union_of(trace: DeviceTrace, rows: Iterable[int]) -> Spans:
     starts_ns, durations_ns = trace.host.starts_ns, trace.host.durations_ns
-    rows.sort(key=starts_ns.__getitem__)
-    return union((starts_ns[row], starts_ns[row] + durations_ns[row]) for row in rows)
+    ordered = sorted(rows, key=starts_ns.__getitem__)
+    return union((starts_ns[row], starts_ns[row] + durations_ns[row]) for row in ordered)

@@ -116,8 +116,8 @@ def timelines(
         rows = _ordered(activities, device)
         first = _first_recorded(activities, rows, links)
         kept = array("i", rows[first:])
-        of = {one: _spans(activities, kept, classes, one) for one in _Class}
-        busy = _spans(activities, kept, classes)
+        of = _by_class(activities, kept, classes)
+        busy = _spans(activities, kept)
         yield Timeline(
             device,
             kept,
@@ -156,23 +156,21 @@ def _class_of(name: str, kind: KernelKind) -> _Class:
     return _Class.FILL if kind is KernelKind.FILL and "memset" in name.lower() else _Class.KERNEL
 
 
-def _spans(
-    activities: DeviceActivities,
-    rows: Iterable[int],
-    classes: Sequence[_Class],
-    wanted: _Class | None = None,
-) -> Spans:
-    """Return when work of one class was done; None: of any."""
-    starts_ns, durations_ns = activities.starts_ns, activities.durations_ns
+def _by_class(
+    activities: DeviceActivities, rows: Iterable[int], classes: Sequence[_Class]
+) -> dict[_Class, Spans]:
+    """Return when work of each class was done."""
     names, collectives = activities.names, activities.collectives
-    communicates = wanted is _Class.COMMUNICATION
-    return union(
-        (starts_ns[row], starts_ns[row] + durations_ns[row])
-        for row in rows
-        if wanted is None
+    found = {one: array("i") for one in _Class}
+    for row in rows:
         # Who recorded a collective says so, whatever its kernel is called.
-        or (communicates if collectives[row] else classes[names[row]] is wanted)
-    )
+        found[_Class.COMMUNICATION if collectives[row] else classes[names[row]]].append(row)
+    return {one: _spans(activities, members) for one, members in found.items()}
+
+
+def _spans(activities: DeviceActivities, rows: Iterable[int]) -> Spans:
+    starts_ns, durations_ns = activities.starts_ns, activities.durations_ns
+    return union((starts_ns[row], starts_ns[row] + durations_ns[row]) for row in rows)
 
 
 def _ordered(activities: DeviceActivities, device: int) -> list[int]:

@@ -2,8 +2,8 @@
 
 import re
 from array import array
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from otel_gpu.decode.device import DeviceTrace, HostWork, Work
@@ -119,7 +119,7 @@ def find_work(
     owners = _owners(timeline, links, host_time)
     eligible = [_CAN_USE_TENSOR_CORES.fullmatch(name) is not None for name in names]
     tensor = [uses_tensor_cores(name) for name in names]
-    inside: Counter[Inside] = Counter()
+    inside_ns: Counter[int] = Counter()
     kernel_ns = kernels = short = short_ns = eligible_ns = tensor_ns = cast_ns = 0
     used_ns = 0.0
     for row, owner in zip(timeline.rows, owners, strict=True):
@@ -127,8 +127,7 @@ def find_work(
         if (blocks := activities.blocks[row]) > 0:
             used_ns += taken_ns if blocks >= 1 else blocks * taken_ns
         if links[row] != NO_ROW and (flags := host_time.inside[links[row]]):
-            for flag in Inside(flags):
-                inside[flag] += taken_ns
+            inside_ns[flags] += taken_ns
             if flags & Inside.CAST and kinds[name] not in _NO_CASTS:
                 cast_ns += taken_ns
         if activities.kinds[row] != Work.KERNEL or kinds[name] is KernelKind.COMMUNICATION:
@@ -151,11 +150,19 @@ def find_work(
         short_ns,
         eligible_ns,
         tensor_ns,
-        dict(inside),
+        _by_region(inside_ns),
         cast_ns,
         occupancy,
         None if occupancy is None else round(used_ns),
     )
+
+
+def _by_region(inside_ns: Mapping[int, int]) -> dict[Inside, int]:
+    found: Counter[Inside] = Counter()
+    for flags, time_ns in inside_ns.items():
+        for flag in Inside(flags):
+            found[flag] += time_ns
+    return dict(found)
 
 
 def _owners(timeline: Timeline, links: Sequence[int], host_time: HostTime) -> "array[int]":
@@ -184,24 +191,23 @@ def _operations(
     trace: DeviceTrace, timeline: Timeline, owners: Sequence[int], host_time: HostTime
 ) -> Iterator[Operation]:
     host, activities, operation = trace.host, trace.activities, int(HostWork.OPERATION)
-    # By name and shapes: calls, time of the host; of the device, activities.
-    calls: defaultdict[tuple[int, int], int] = defaultdict(int)
-    host_ns: defaultdict[tuple[int, int], int] = defaultdict(int)
-    device_ns: defaultdict[tuple[int, int], int] = defaultdict(int)
-    done: defaultdict[tuple[int, int], int] = defaultdict(int)
+    # By name and shapes: calls, time of the host, time of the device, activities.
+    sums: dict[tuple[int, int], list[int]] = {}
     columns = zip(zip(host.names, host.shapes, strict=True), host.kinds, host_time.self_ns, strict=True)  # fmt: skip
     for key, kind, time_ns in columns:
         if kind == operation:
-            calls[key] += 1
-            host_ns[key] += time_ns
+            one = sums.get(key)
+            if one is None:
+                one = sums[key] = [0, 0, 0, 0]
+            one[0] += 1
+            one[1] += time_ns
     for row, owner in zip(timeline.rows, owners, strict=True):
         if owner != NO_ROW:
-            key = host.names[owner], host.shapes[owner]
-            device_ns[key] += activities.durations_ns[row]
-            done[key] += 1
-    for key in sorted(calls, key=lambda key: (-device_ns[key], -host_ns[key])):
-        name, shapes = trace.names[key[0]], trace.shapes[key[1]]
-        yield Operation(name, shapes, calls[key], host_ns[key], device_ns[key], done[key])
+            one = sums[host.names[owner], host.shapes[owner]]
+            one[2] += activities.durations_ns[row]
+            one[3] += 1
+    for (name, shape), found in sorted(sums.items(), key=lambda item: (-item[1][2], -item[1][1])):
+        yield Operation(trace.names[name], trace.shapes[shape], *found)
 
 
 def _copies(trace: DeviceTrace, timeline: Timeline) -> Iterator[Copies]:

@@ -10,6 +10,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from enum import IntEnum, IntFlag
+from itertools import chain
 from typing import Final
 
 from otel_gpu.decode.device import DeviceTrace, HostWork
@@ -115,38 +116,37 @@ class HostTime:
     def walk(self, thread: int) -> Iterator[Segment]:
         """Yield what a thread did, in order; not the time in which it did nothing."""
         starts_ns, durations_ns = self._trace.host.starts_ns, self._trace.host.durations_ns
-        names, is_plain = self._trace.host.names, self._is_plain
-        segment, open_ = self._segment, self._open
-        reached_ns = 0
+        names, is_plain, self_ns = self._trace.host.names, self._is_plain, self.self_ns
+        add_plain, open_, operation = self._add_plain, self._open, Doing.OPERATION
+        at_ns = reached_ns = 0
         stack: list[_Open] = []
-        at_ns = 0
-        for row in self._rows_of(thread):
-            start_ns = starts_ns[row]
+        for row in chain(self._rows_of(thread), (NO_ROW,)):
+            start_ns = _END_NS if row == NO_ROW else starts_ns[row]
             while stack and stack[-1][0] <= start_ns:
-                last = stack.pop()
-                if last[0] > at_ns:
-                    yield segment(last, at_ns, last[0])
-                    at_ns = last[0]
+                end_ns, inner, doing, named, python, _, _ = stack.pop()
+                if end_ns > at_ns:
+                    self_ns[inner] += end_ns - at_ns
+                    yield at_ns, end_ns, doing, named, python
+                    at_ns = end_ns
+            if row == NO_ROW:
+                return
             end_ns = start_ns + durations_ns[row]
             if stack:
                 top = stack[-1]
-                if is_plain[names[row]] and top[2] >= Doing.OPERATION:
+                top_ns, inner, doing, named, python, _, _ = top
+                if is_plain[names[row]] and doing >= operation:
                     # Most are such calls, of which nothing more is to be said than whose they are.
-                    reached_ns = self._add_plain(row, top, max(start_ns, reached_ns), end_ns)
+                    reached_ns = add_plain(row, top, max(start_ns, reached_ns), end_ns)
                     continue
                 if start_ns > at_ns:
-                    yield segment(top, at_ns, start_ns)
+                    self_ns[inner] += start_ns - at_ns
+                    yield at_ns, start_ns, doing, named, python
                 # Rounding may let it end after what it lies in.
-                end_ns = end_ns if end_ns < top[0] else top[0]  # noqa: FURB136 -- twice as fast
+                end_ns = end_ns if end_ns < top_ns else top_ns  # noqa: FURB136 -- twice as fast
             else:
                 top = _NOTHING
             at_ns = max(at_ns, start_ns)
             stack.append(open_(row, end_ns, top))
-        while stack:
-            last = stack.pop()
-            if last[0] > at_ns:
-                yield segment(last, at_ns, last[0])
-                at_ns = last[0]
 
     def _rows_of(self, thread: int) -> Sequence[int]:
         rows = self._rows.get(thread, array("I"))
@@ -166,10 +166,6 @@ class HostTime:
         self.self_ns[row] += own_ns
         self.self_ns[around[1]] -= own_ns
         return start_ns + own_ns
-
-    def _segment(self, inner: "_Open", start_ns: int, end_ns: int) -> Segment:
-        self.self_ns[inner[1]] += end_ns - start_ns
-        return start_ns, end_ns, inner[2], inner[3], inner[4]
 
     def _open(self, row: int, end_ns: int, around: "_Open") -> "_Open":
         _, _, doing, named, python, owner, inside = around
@@ -199,6 +195,7 @@ class HostTime:
 # Of a call that is open: its end, its row, what the thread does, who says so, the function of
 # Python, the operation, and the regions.
 _Open = tuple[int, int, Doing, int, int, int, int]
+_END_NS: Final = 1 << 63
 _NOTHING: Final[_Open] = (0, NO_ROW, Doing.NOTHING, NO_ROW, NO_ROW, NO_ROW, 0)
 
 _SYNCHRONIZES: Final = re.compile(
@@ -253,11 +250,12 @@ def _by_thread(trace: DeviceTrace) -> dict[int, "array[int]"]:
 
 def _longest_first(trace: DeviceTrace, rows: "array[int]") -> None:
     starts_ns, durations_ns = trace.host.starts_ns, trace.host.durations_ns
-    first = 0
-    for at in range(1, len(rows) + 1):
-        if at < len(rows) and starts_ns[rows[at]] == starts_ns[rows[first]]:
+    first, first_ns = 0, -1
+    for at, row in enumerate(chain(rows, (NO_ROW,))):
+        start_ns = -1 if row == NO_ROW else starts_ns[row]
+        if start_ns == first_ns:
             continue
         if at - first > 1:
             same = sorted(rows[first:at], key=lambda row: -durations_ns[row])
             rows[first:at] = array("I", same)
-        first = at
+        first, first_ns = at, start_ns

@@ -41,11 +41,11 @@ class Launches(NamedTuple):
 
 def link(trace: DeviceTrace) -> "array[int]":
     """Return the row of the call that enqueued each activity; ``NO_ROW``: it is not known."""
-    host, activities = trace.host, trace.activities
+    host, activities, call = trace.host, trace.activities, int(HostWork.CALL)
     calls = {
         correlation: row
         for row, (correlation, kind) in enumerate(zip(host.correlations, host.kinds, strict=True))
-        if correlation and kind == HostWork.CALL
+        if correlation and kind == call
     }
     return array("i", (calls.get(one, NO_ROW) for one in activities.correlations))
 
@@ -58,17 +58,15 @@ def without_work(trace: DeviceTrace, launching: Sequence[bool]) -> "array[int]":
         trace: Which.
         launching: Of each name, whether calls of it launch something.
     """
-    host = trace.host
+    host, call = trace.host, int(HostWork.CALL)
     done = set(trace.activities.correlations)
+    columns = zip(host.names, host.kinds, host.correlations, strict=True)
     return array(
         "i",
         (
             row
-            for row, (name, kind) in enumerate(zip(host.names, host.kinds, strict=True))
-            if kind == HostWork.CALL
-            and launching[name]
-            and host.correlations[row]
-            and host.correlations[row] not in done
+            for row, (name, kind, correlation) in enumerate(columns)
+            if correlation and kind == call and launching[name] and correlation not in done
         ),
     )
 

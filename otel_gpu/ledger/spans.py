@@ -4,6 +4,11 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from heapq import merge
+from itertools import chain
+from typing import Final
+
+_NEVER_NS: Final = -(1 << 63)
+_NO_CUT: Final = (1 << 63, 1 << 63)
 
 
 class Spans:
@@ -46,27 +51,27 @@ class Spans:
 
     def minus(self, other: "Spans") -> "Spans":
         """Return what of them is not in others."""
-        if not other:
+        if not other or not self:
             return self
         left = Spans()
-        starts_ns, ends_ns = left.starts_ns, left.ends_ns
-        cuts = iter(other)
-        cut = next(cuts, None)
+        add_start, add_end = left.starts_ns.append, left.ends_ns.append
+        cuts = chain(other, (_NO_CUT,))
+        cut_ns, again_ns = next(cuts)
         for start_ns, end_ns in self:
             left_ns = start_ns
-            while cut is not None and cut[1] <= left_ns:
-                cut = next(cuts, None)
-            while cut is not None and cut[0] < end_ns:
-                if cut[0] > left_ns:
-                    starts_ns.append(left_ns)
-                    ends_ns.append(cut[0])
-                left_ns = cut[1]
+            while again_ns <= left_ns:
+                cut_ns, again_ns = next(cuts)
+            while cut_ns < end_ns:
+                if cut_ns > left_ns:
+                    add_start(left_ns)
+                    add_end(cut_ns)
+                left_ns = again_ns
                 if left_ns >= end_ns:
                     break
-                cut = next(cuts, None)
+                cut_ns, again_ns = next(cuts)
             if left_ns < end_ns:
-                starts_ns.append(left_ns)
-                ends_ns.append(end_ns)
+                add_start(left_ns)
+                add_end(end_ns)
         return left
 
     def join(self, *others: "Spans") -> "Spans":
@@ -82,16 +87,16 @@ def stretch(start_ns: int, end_ns: int) -> Spans:
 def union(pairs: Iterable[tuple[int, int]]) -> Spans:
     """Return what is in any of the pairs of start and end, which are in order of their starts."""
     found = Spans()
-    starts_ns, ends_ns = found.starts_ns, found.ends_ns
-    last_ns: int | None = None
+    add_start, add_end = found.starts_ns.append, found.ends_ns.append
+    last_ns = _NEVER_NS
     for start_ns, end_ns in pairs:
-        if end_ns <= start_ns:
-            continue
-        if last_ns is not None and start_ns <= last_ns:
-            if end_ns > last_ns:
-                last_ns = ends_ns[-1] = end_ns
-            continue
-        starts_ns.append(start_ns)
-        ends_ns.append(end_ns)
-        last_ns = end_ns
+        if start_ns <= last_ns:
+            last_ns = end_ns if end_ns > last_ns else last_ns  # noqa: FURB136 -- twice as fast
+        elif end_ns > start_ns:
+            if last_ns != _NEVER_NS:
+                add_end(last_ns)
+            add_start(start_ns)
+            last_ns = end_ns
+    if last_ns != _NEVER_NS:
+        add_end(last_ns)
     return found

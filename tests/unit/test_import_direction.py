@@ -156,6 +156,10 @@ def test_the_test_sees_every_way_to_import():
         ("run", {"rich", "jinja2", "sqlite3", "otel_gpu.faces", "otel_gpu.findings"}),
         ("explain", {"rich", "otel_gpu.faces", "otel_gpu.capture.session", "google.protobuf"}),
         ("stacks", {"jinja2", "google.protobuf", "otel_gpu.capture.session"}),
+        (
+            "import_",
+            {"jinja2", "rich", "sqlite3", "google.protobuf", "otel_gpu.export", "otel_gpu.faces"},
+        ),
     ],
 )
 def test_a_verb_loads_only_what_it_needs(verb, unwanted):

@@ -95,15 +95,19 @@ class Rows:
         Raises:
             RecordingError: There are too many.
         """
-        known, other = self._takers.get, self._take_other
+        known, silent = self._takers.get, _SILENT
         for event in events:
             try:
-                taker = known(event.cat) if event.ph == "X" else other
-                if taker is None:
-                    taker = self._taker(event.cat)
-                taker(event)
+                if event.ph == "X":
+                    (known(event.cat) or self._taker(event.cat))(event)
+                elif event.ph not in silent:
+                    self._take_other(event)
             except (TypeError, ValueError, AttributeError):
                 self.rejected["events without what they need"] += 1
+        if max(len(self.host), len(self.activities)) > MAX_ROWS:
+            raise RecordingError(
+                f"it has more than {MAX_ROWS:,} events", hint="profile fewer steps"
+            )
 
     def threads(self) -> tuple[Thread, ...]:
         """Return the threads by number."""
@@ -139,8 +143,6 @@ class Rows:
         self.left_out[clean(name) if known else "other events"] += 1
 
     def _take_other(self, event: TraceEvent) -> None:
-        if event.ph in _SILENT:
-            return
         if event.ph is None:
             raise TypeError
         if event.ph != "M":
@@ -150,8 +152,16 @@ class Rows:
             self._thread_names[key] = clean(str(event.args.name))  # type: ignore[union-attr]
 
     def _host_taker(self, kind: HostWork) -> Callable[[TraceEvent], None]:
-        add, number, times, thread = self.host.add, self.names.number, self._times, self._thread
-        taken = self.host.kinds
+        number, times, thread_of = self.names.number, self._times, self._thread
+        host = self.host
+        # Most rows are made here: ``HostOperations.add`` would take twice the time.
+        add_kind, add_thread, add_start = (
+            host.kinds.append,
+            host.threads.append,
+            host.starts_ns.append,
+        )
+        add_duration, add_name = host.durations_ns.append, host.names.append
+        add_correlation, add_shape = host.correlations.append, host.shapes.append
         is_call = kind is HostWork.CALL
         is_operation = kind is HostWork.OPERATION
 
@@ -160,16 +170,19 @@ class Rows:
             if duration_ns < 0:
                 return
             correlation = shape = 0
+            arguments = event.args
             if is_call:
-                correlation = _correlation(event.args)
-            elif is_operation:
-                arguments = event.args
-                if type(arguments) is Arguments and arguments.shape is not NO_TEXT:
-                    shape = self._shape(arguments)
-            name = number(event.name)
-            add(kind, thread(event), start_ns, duration_ns, name, correlation, shape)
-            if len(taken) > MAX_ROWS:
-                raise _too_many()
+                correlation = _correlation(arguments)
+            elif is_operation and type(arguments) is Arguments and arguments.shape is not NO_TEXT:
+                shape = self._shape(arguments)
+            name, thread = number(event.name), thread_of(event)
+            add_kind(kind)
+            add_thread(thread)
+            add_start(start_ns)
+            add_duration(duration_ns)
+            add_name(name)
+            add_correlation(correlation)
+            add_shape(shape)
 
         return take
 
@@ -194,8 +207,6 @@ class Rows:
         # Of a method of an object, whichever object it is.
         name = self.names.number(event.name.partition(" at 0x")[0])
         self.host.add(HostWork.PYTHON, self._thread(event), start_ns, duration_ns, name)
-        if len(self.host) > MAX_ROWS:
-            raise _too_many()
 
     def _device_taker(self, kind: Work) -> Callable[[TraceEvent], None]:
         add, number = self.activities.add, self.names.number
@@ -222,8 +233,6 @@ class Rows:
                 occupancy=_estimate(arguments.occupancy) / 100,
                 blocks=_estimate(arguments.blocks),
             )
-            if len(self.activities) > MAX_ROWS:
-                raise _too_many()
 
         return take
 
@@ -293,10 +302,6 @@ _MAX_KINDS = 100
 # Of texts of shapes that are known: more, and longer ones, are parsed again.
 _MAX_SHAPES = 1 << 16
 _LONG_SHAPE = 1_024
-
-
-def _too_many() -> RecordingError:
-    return RecordingError(f"it has more than {MAX_ROWS:,} events", hint="profile fewer steps")
 
 
 def _integer(value: object) -> int:
