@@ -36,7 +36,8 @@ def memory_sections(row: Memory) -> Iterator[tuple[str, Sequence[RenderableType]
     if row.layer != Layer.FRAMEWORK:
         # What calls took and gave back is said elsewhere.
         return
-    yield f"Memory of {of}, as its {row.layer} holds it", [draw_table(_SPLIT, _parts(row))]
+    split = draw_table(_SPLIT, _parts(row))
+    yield f"Memory of {of}, as its {row.layer} holds it", [split, *_room(row)]
     if row.peak_bytes and row.holders:
         # Read now and then: the peak may have been between two readings.
         held = min(row.peak_bytes, sum(one.size_bytes for one in row.holders))
@@ -79,6 +80,14 @@ def memory_parts(row: Memory) -> tuple[tuple[str, int | None], ...]:
         ("free, can be given back", row.whole_free_bytes),
         ("free, where is not known", cached),
     )
+
+
+def _room(row: Memory) -> Iterator[Text]:
+    reserved = max(row.reserved_bytes, row.peak_reserved_bytes or 0)
+    if row.capacity_bytes and row.capacity_bytes >= reserved:
+        room = format_size(row.capacity_bytes - reserved)
+        whole = format_size(row.capacity_bytes)
+        yield Text(f"Of {whole} at most {format_size(reserved)} were reserved: {room} were left.")
 
 
 def _parts(row: Memory) -> list[tuple[str, int, float]]:
