@@ -9,7 +9,14 @@ from rich.text import Text
 from otel_gpu.faces import fields
 from otel_gpu.faces.fields import Field
 from otel_gpu.faces.tables import draw_table
-from otel_gpu.findings.device_memory import Growth, Holding, Layer, Memory, OutOfMemory
+from otel_gpu.findings.device_memory import (
+    Growth,
+    Holding,
+    Layer,
+    Memory,
+    MemoryPool,
+    OutOfMemory,
+)
 from otel_gpu.findings.memory_rows import place_text
 from otel_gpu.findings.words import (
     count_of,
@@ -37,7 +44,7 @@ def memory_sections(row: Memory) -> Iterator[tuple[str, Sequence[RenderableType]
         # What calls took and gave back is said elsewhere.
         return
     split = draw_table(_SPLIT, _parts(row))
-    yield f"Memory of {of}, as its {row.layer} holds it", [split, *_room(row)]
+    yield f"Memory of {of}, as its {row.layer} holds it", [split, *_room(row), *_segments(row)]
     if row.peak_bytes and row.holders:
         # Read now and then: the peak may have been between two readings.
         held = min(row.peak_bytes, sum(one.size_bytes for one in row.holders))
@@ -62,6 +69,28 @@ _WINDOWS: tuple[Field, ...] = (
     fields.figure("max", "max_ns", format_duration),
     fields.figure("bytes", "size_bytes", format_size),
     fields.figure("frees", "frees", fields.in_full),
+)
+
+
+def _segments(row: Memory) -> Iterator[RenderableType]:
+    if row.pools:
+        pools = sorted(row.pools, key=lambda one: -one.reserved_bytes)[:_MAX_ROWS]
+        yield draw_table(_POOLS, pools)
+
+
+def _pool(one: MemoryPool) -> str:
+    kind = "small" if one.small else "large"
+    private = "" if one.pool == (0, 0) else f", pool {one.pool[0]}.{one.pool[1]}"
+    return f"{kind}, stream {one.stream}{private}{', expandable' if one.expandable else ''}"
+
+
+_POOLS: tuple[Field, ...] = (
+    fields.text("segments that serve requests", _pool),
+    fields.figure("segments", "segments", fields.in_full),
+    fields.figure("reserved", "reserved_bytes", format_size),
+    fields.figure("in use", "live_bytes", format_size),
+    fields.figure("free", "free_bytes", format_size),
+    fields.figure("largest hole", "largest_hole_bytes", format_size),
 )
 
 

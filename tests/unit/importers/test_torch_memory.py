@@ -606,6 +606,7 @@ def test_the_report_says_what_went_wrong_first(tmp_path, capsys):
         "do: Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         "train.py:31 step: 10 blocks of 126 MB beside holes of 83.9 MB",
         "free between blocks (stuck)",
+        "large, stream 0",
         "in the end",
     ]
     found = [text.find(line) for line in order]
