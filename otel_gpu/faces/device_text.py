@@ -12,6 +12,7 @@ from otel_gpu.findings.device_report import Advice, CriticalPathRow, DeviceRepor
 from otel_gpu.findings.words import (
     format_duration,
     format_share,
+    format_size,
     printable,
     short_function,
 )
@@ -43,12 +44,14 @@ def device_sections(row: DeviceReport) -> Iterator[tuple[str, Sequence[Renderabl
         whole_ns = sum(one.time_ns for one in row.kinds) or 1
         yield (
             f"What {of} did, by kind",
-            [draw_table(kind_fields(whole_ns), row.kinds[:_MAX_ROWS])],
+            [draw_table((*kind_fields(whole_ns), *_per_step(row.steps)), row.kinds[:_MAX_ROWS])],
         )
         yield (
             f"Its kernels and copies, {len(row.kernels):,} names",
             [draw_table(kernel_fields(whole_ns), row.kernels[:_MAX_ROWS])],
         )
+    if row.copies:
+        yield f"Copies of {of}, by where from and where to", [draw_table(_copies(row), row.copies)]
     if any(one.device_ns for one in row.operations):
         yield (
             "Operators, own time of device and host",
@@ -160,11 +163,29 @@ def kind_fields(whole_ns: int) -> tuple[fields.Field, ...]:
     )
 
 
+def _per_step(steps: int) -> tuple[fields.Field, ...]:
+    if not steps:
+        return ()
+    return (fields.figure("per step", lambda one: one.time_ns / steps, format_duration),)
+
+
+def _copies(row: DeviceReport) -> tuple[fields.Field, ...]:
+    whole = row.window_ns or 1
+    return (
+        fields.text("way", lambda one: f"{one.way or '?'}{', pageable' if one.pageable else ''}"),
+        fields.figure("times", "times", fields.in_full),
+        fields.figure("bytes", "size_bytes", format_size),
+        fields.figure("time", "time_ns", format_duration),
+        fields.figure("of the window", lambda one: one.time_ns / whole, format_share),
+    )
+
+
 def kernel_fields(whole_ns: int) -> tuple[fields.Field, ...]:
     """Return the same of single kernels."""
     return (
         fields.text("name", lambda one: short_function(one.name)),
         *kind_fields(whole_ns),
+        fields.figure("mean", lambda one: one.time_ns / max(1, one.times), format_duration),
         fields.figure("longest", "longest_ns", format_duration),
     )
 

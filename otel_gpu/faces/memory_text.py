@@ -9,7 +9,14 @@ from rich.text import Text
 from otel_gpu.faces import fields
 from otel_gpu.faces.fields import Field
 from otel_gpu.faces.tables import draw_table
-from otel_gpu.findings.device_memory import Growth, Holding, Layer, Memory, OutOfMemory
+from otel_gpu.findings.device_memory import (
+    Growth,
+    Holding,
+    Layer,
+    Memory,
+    MemoryPool,
+    OutOfMemory,
+)
 from otel_gpu.findings.memory_rows import place_text
 from otel_gpu.findings.words import (
     count_of,
@@ -36,7 +43,8 @@ def memory_sections(row: Memory) -> Iterator[tuple[str, Sequence[RenderableType]
     if row.layer != Layer.FRAMEWORK:
         # What calls took and gave back is said elsewhere.
         return
-    yield f"Memory of {of}, as its {row.layer} holds it", [draw_table(_SPLIT, _parts(row))]
+    split = draw_table(_SPLIT, _parts(row))
+    yield f"Memory of {of}, as its {row.layer} holds it", [split, *_room(row), *_segments(row)]
     if row.peak_bytes and row.holders:
         # Read now and then: the peak may have been between two readings.
         held = min(row.peak_bytes, sum(one.size_bytes for one in row.holders))
@@ -64,6 +72,28 @@ _WINDOWS: tuple[Field, ...] = (
 )
 
 
+def _segments(row: Memory) -> Iterator[RenderableType]:
+    if row.pools:
+        pools = sorted(row.pools, key=lambda one: -one.reserved_bytes)[:_MAX_ROWS]
+        yield draw_table(_POOLS, pools)
+
+
+def _pool(one: MemoryPool) -> str:
+    kind = "small" if one.small else "large"
+    private = "" if one.pool == (0, 0) else f", pool {one.pool[0]}.{one.pool[1]}"
+    return f"{kind}, stream {one.stream}{private}{', expandable' if one.expandable else ''}"
+
+
+_POOLS: tuple[Field, ...] = (
+    fields.text("segments that serve requests", _pool),
+    fields.figure("segments", "segments", fields.in_full),
+    fields.figure("reserved", "reserved_bytes", format_size),
+    fields.figure("in use", "live_bytes", format_size),
+    fields.figure("free", "free_bytes", format_size),
+    fields.figure("largest hole", "largest_hole_bytes", format_size),
+)
+
+
 def memory_parts(row: Memory) -> tuple[tuple[str, int | None], ...]:
     """Return the parts of the reserved memory, and their sizes; None: not known."""
     cached = None if row.stuck_bytes is not None else row.reserved_bytes - row.live_bytes
@@ -79,6 +109,14 @@ def memory_parts(row: Memory) -> tuple[tuple[str, int | None], ...]:
         ("free, can be given back", row.whole_free_bytes),
         ("free, where is not known", cached),
     )
+
+
+def _room(row: Memory) -> Iterator[Text]:
+    reserved = max(row.reserved_bytes, row.peak_reserved_bytes or 0)
+    if row.capacity_bytes and row.capacity_bytes >= reserved:
+        room = format_size(row.capacity_bytes - reserved)
+        whole = format_size(row.capacity_bytes)
+        yield Text(f"Of {whole} at most {format_size(reserved)} were reserved: {room} were left.")
 
 
 def _parts(row: Memory) -> list[tuple[str, int, float]]:

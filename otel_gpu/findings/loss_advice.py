@@ -35,7 +35,7 @@ _MANY_SHORT, _OVERLAPS, _BACK = 0.5, 0.3, 0.1
 _ONE_PROCESS = "_SingleProcessDataLoaderIter"
 _ZERO = "Optimizer.zero_grad"
 # A region of a program, and how many times it was compiled before; torch._dynamo.config.recompile_limit.
-_ENTRY = re.compile(r"^Torch-Compiled Region: \d{1,9}/(\d{1,9})$", re.MULTILINE)
+_ENTRY = re.compile(r"Torch-Compiled Region: \d{1,9}/(\d{1,9})")
 _ENTRIES = 8
 
 
@@ -223,7 +223,8 @@ def _moves(name: str, use: DeviceUse) -> Iterator[Advice]:
 def _compile(name: str, use: DeviceUse) -> Iterator[Advice]:
     compiled = use.regions[Region.COMPILE]
     share = share_of(use, compiled.idle_ns)
-    entries = max(map(int, _ENTRY.findall("\n".join(use.trace.names))), default=0)
+    found = map(_ENTRY.fullmatch, use.trace.names)
+    entries = max((int(match[1]) for match in found if match), default=0)
     is_full = entries >= _ENTRIES - 1
     if share < _COMPILE and not is_full:
         return

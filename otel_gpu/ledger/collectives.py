@@ -1,6 +1,6 @@
 """What processes of one run do together, and who keeps the others waiting in it."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -11,8 +11,13 @@ from otel_gpu.ledger.kernel_kinds import KernelKind
 MAX_COLLECTIVES: Final = 200_000
 """Of one process, the first ones."""
 
-Key = tuple[str, str, int]
-"""Group, name, and which one it is: its number in the group, or else in order."""
+Key = tuple[str, str, int, int]
+"""
+Group, name, and which one it is: its number in the group, or else in order, and of how many.
+
+Ranks that began to record at different moments have not equally many, and which of them are the
+same ones is not known.
+"""
 
 
 class Waits(NamedTuple):
@@ -39,7 +44,8 @@ def collectives_of(
 ) -> dict[Key, int]:
     """Return the collectives of a device, and how long each took, in nanoseconds."""
     activities, found = trace.activities, dict[Key, int]()
-    order: Counter[tuple[str, str]] = Counter()
+    ordered: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
+    count = 0
     for row in timeline.rows:
         name = activities.names[row]
         number = activities.collectives[row]
@@ -47,11 +53,16 @@ def collectives_of(
             continue
         made = trace.collectives[number]
         of = made.group, made.name or trace.names[name]
-        sequence = order[of] if made.sequence < 0 else made.sequence
-        order[of] += 1
-        found[*of, sequence] = activities.durations_ns[row]
-        if len(found) >= MAX_COLLECTIVES:
+        if made.sequence < 0:
+            ordered[of].append(activities.durations_ns[row])
+        else:
+            found[*of, made.sequence, 0] = activities.durations_ns[row]
+        count += 1
+        if count >= MAX_COLLECTIVES:
             break
+    for of, durations_ns in ordered.items():
+        for order, duration_ns in enumerate(durations_ns):
+            found[*of, order, len(durations_ns)] = duration_ns
     return found
 
 

@@ -19,7 +19,7 @@ from otel_gpu.ledger.device_time import Timeline
 from otel_gpu.ledger.host_time import Doing, HostTime
 from otel_gpu.ledger.launches import LATENCY_NS, NO_ROW
 
-MAX_ROWS: Final = 500_000
+MAX_ROWS: Final = 200_000
 """Of host and device in a stretch; there is no path of longer ones."""
 
 

@@ -219,6 +219,20 @@ def test_advice_for_several_devices_is_given_once(document):
     assert {one.partition("/")[0] for one in found.evidence} == {"0", "1"}
 
 
+def test_tables_say_what_kinds_kernels_and_copies_took(document):
+    """Per step, on average, and by where from and where to."""
+    out = io.StringIO()
+    copy = launched((1_000, 50), name="Memcpy HtoD (Pageable -> Device)", first=9, bytes=3 << 20)
+    found = document([step(1, 0, 400), step(2, 400, 1_000), *launched((10, 90), (500, 30)), *copy])
+
+    write_text(found, Console(file=out, width=200, color_system=None))
+
+    lines = [" ".join(line.split()) for line in out.getvalue().splitlines()]
+    assert "gemm 2 120 µs 71 % 60 µs" in lines
+    assert "gemm gemm 2 120 µs 71 % 60 µs 90 µs" in lines
+    assert "HtoD, pageable 1 3.15 MB 50 µs 5 %" in lines
+
+
 def test_a_trace_without_a_device_says_what_it_lacks(document):
     """And not that no call was slow, as it has no calls that could be."""
     out = io.StringIO()

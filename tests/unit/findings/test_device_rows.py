@@ -321,6 +321,28 @@ def test_the_rank_for_which_others_wait_is_named(tmp_path):
     assert "Look at rank 1: it came last in 12 of 12" in found.advice[0].text
 
 
+@pytest.mark.parametrize("numbered", [False, True])
+def test_ranks_that_began_to_record_at_different_moments_are_matched_by_number_only(
+    tmp_path, numbered
+):
+    """By order, each of one rank would be taken for the next one of the other."""
+    for number, first in enumerate((0, 1)):
+        made = rank(number, [300 if (n + number) % 2 else 50 for n in range(first, 13)])
+        for at, one in enumerate(one for one in made["traceEvents"] if one["cat"] == "kernel"):
+            if numbered:
+                one["args"] |= {
+                    "Collective name": "allreduce",
+                    "Process Group Name": "0",
+                    "Seq": first + at,
+                }
+        write(tmp_path / f"rank{number}.json", made)
+
+    found = explain(tmp_path)
+
+    matched = [one.collectives and one.collectives.matched for one in found.devices]
+    assert matched == ([12, 12] if numbered else [None, None])
+
+
 def test_nobody_is_named_where_nobody_waits(tmp_path):
     """Of ranks that are equally fast, one is last by chance, or the first of them by its number."""
     for number, length in enumerate((300, 299, 300)):

@@ -193,6 +193,29 @@ def test_counters_of_cupti_are_left_out_and_counted():
     assert tally.left_out["cuda_profiler_range"] == 77
 
 
+FILES = sorted(path.name for path in Path(REAL or "/nonexistent").rglob("*") if path.name.endswith((".json.gz", ".sqlite")))  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_parts_are_all_of_the_window_and_of_each_step(name):
+    """Of every file, to the nanosecond: phases, causes, what was lost, and the parts of steps."""
+    for row in document(name).devices:
+        exposed_ns = row.exposed_communication_ns + row.exposed_copy_ns
+        idle_ns = row.window_ns - row.compute_ns - exposed_ns
+        assert row.idle_ns in (None, idle_ns)
+        if row.idle is not None:
+            assert sum(row.idle.values()) == idle_ns == sum(wait.time_ns for wait in row.waits)
+            assert sum(row.lost.values()) == row.window_ns - row.compute_ns
+        for one in row.step_rows:
+            phases = (
+                one.compute_ns,
+                one.exposed_communication_ns,
+                one.exposed_copy_ns,
+                one.idle_ns,
+            )
+            assert sum(phases) == one.duration_ns == sum(one.parts.values())
+
+
 def forward_pass():
     """The second forward pass of simple_add, and what its path is walked with."""
     (trace,), _ = read("simple_add.json.gz")

@@ -606,6 +606,7 @@ def test_the_report_says_what_went_wrong_first(tmp_path, capsys):
         "do: Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         "train.py:31 step: 10 blocks of 126 MB beside holes of 83.9 MB",
         "free between blocks (stuck)",
+        "large, stream 0",
         "in the end",
     ]
     found = [text.find(line) for line in order]
@@ -621,6 +622,8 @@ def test_the_device_is_told_in_gib(tmp_path, capsys):
     assert cli.main(["import", "torch-memory", str(path), "--device-gib", "24", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["report"]["memory"]
     assert row["capacity_bytes"] == 24 << 30
+    assert cli.main(["import", "torch-memory", str(path), "--device-gib", "24"]) == 0
+    assert "Of 25.8 GB at most" in capsys.readouterr().out
     assert cli.main(["import", "ingero", str(path), "--device-gib", "24"]) == 2
     assert cli.main(["import", "torch-memory", str(path), "--host", "a"]) == 2
 
