@@ -15,7 +15,6 @@ from tests.backends.recordings import moved_to_now
 from tests.backends.tempo import Range, Tempo, needs_tempo
 from tests.backends.tempo_page import (
     LATE,
-    SENDS_RUNS,
     Asked,
     Filled,
     answer_of,
@@ -83,9 +82,7 @@ def test_every_span_is_found_at_its_own_time(kept: Kept) -> None:
         assert found_in(kept.tempo, filled) == times_of(filled)
 
 
-@pytest.mark.skipif(
-    not (REAL and SENDS_RUNS), reason="needs OTEL_GPU_TEST_TORCH_DATA: a folder of real traces"
-)
+@pytest.mark.skipif(not REAL, reason="needs OTEL_GPU_TEST_TORCH_DATA: a folder of real traces")
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
@@ -108,7 +105,6 @@ def test_a_real_run_is_found_at_its_own_time(
     assert len(runs) == (2 if kind == "nsys" else 1)
 
 
-@pytest.mark.skipif(not SENDS_RUNS, reason="imported runs are not sent")
 def test_steps_of_an_imported_run_are_at_their_original_times(kept: Kept) -> None:
     """As the profiler wrote them, which was long before they were sent."""
     (run,) = (filled for filling, filled in kept.filled.items() if " import " in filling)
