@@ -22,6 +22,7 @@ ANCHOR(enum, library_flag);
 ANCHOR(enum, exit_flag);
 ANCHOR(enum, stream_capture);
 ANCHOR(enum, physical_memory);
+ANCHOR(enum, size_form);
 ANCHOR(enum, memory_key);
 ANCHOR(enum, process_flag);
 ANCHOR(struct, record_header);

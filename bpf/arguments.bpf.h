@@ -193,9 +193,9 @@ static __always_inline void read_location(__u64 address, struct open_call *call)
 	}
 }
 
-static __always_inline void read_arguments(struct pt_regs *ctx,
-					   const volatile struct api_descriptor *api,
-					   struct open_call *call)
+/* Apart, so that what it keeps is not on the stack below what else a call's entry does. */
+static __noinline int read_arguments(struct pt_regs *ctx, const volatile struct api_descriptor *api,
+				     struct open_call *call)
 {
 	struct arguments arguments;
 
@@ -226,10 +226,12 @@ static __always_inline void read_arguments(struct pt_regs *ctx,
 	if (api->device_slot)
 		call->function = read_slot(&arguments, api->device_slot);
 	call->is_on_host = 0;
+	call->has_no_size = 0;
 	if (api->properties_slot)
 		read_location(read_slot(&arguments, api->properties_slot), call);
 	if (api->launch_shape)
 		read_launch(&arguments, api, call);
+	return 0;
 }
 
 #endif

@@ -30,6 +30,11 @@
 #include "gaps.bpf.h"
 #include "out_of_memory.bpf.h"
 #include "memory.bpf.h"
+#include "sizes.bpf.h"
+#include "elapsed.bpf.h"
+
+/* Of cudaError_t and CUresult alike. */
+#define NOT_READY 600
 
 /* cudaDeviceProp begins with name[256] and the 16 bytes of the uuid. */
 #define DEVICE_PROPERTIES_UUID_OFFSET 256
@@ -118,6 +123,8 @@ int enter_call(struct pt_regs *ctx)
 	call->voluntary_switches = thread->voluntary_switches;
 	call->involuntary_switches = thread->involuntary_switches;
 	read_arguments(ctx, &settings.apis[api], call);
+	if (settings.apis[api].size_form)
+		read_size(ctx, &settings.apis[api], call);
 	/* Last, so that our own work does not count as the call's. */
 	call->start_ktime_ns = bpf_ktime_get_ns();
 	if (!thread->depth) {
@@ -229,6 +236,9 @@ static __noinline __u64 learn_from_success(struct thread *thread,
 		call->address = 0;
 		call->function = 0; /* is of launches */
 		break;
+	case FAMILY_ELAPSED_TIME:
+		note_elapsed_time(thread, call);
+		break;
 	case FAMILY_GET_DEVICE:
 		read_user(&device, sizeof(device), call->function);
 		thread->device = device;
@@ -332,7 +342,7 @@ static __always_inline void count_call(struct thread *thread,
 	};
 
 	add_duration(&key, duration_ns, size_bytes);
-	if (api->family == FAMILY_COPY && !status && thread->depth == 1) {
+	if (api->family == FAMILY_COPY && !status && thread->depth == 1 && !call->has_no_size) {
 		key.metric = METRIC_COPY_SIZE;
 		key.api = 0;
 		add_size(&key, size_bytes);
@@ -389,6 +399,32 @@ static __always_inline void send_call(struct thread *thread, struct open_call *c
 	bpf_ringbuf_submit(record, wakeup_flags());
 }
 
+/* A call inside may say what the arguments of the one around it do not. */
+static __noinline int settle_size(struct thread *thread, const volatile struct api_descriptor *api,
+				  const struct open_call *call)
+{
+	__u32 depth = thread->depth;
+	struct open_call *parent;
+
+	if (depth < 2) {
+		if (call->has_no_size)
+			count(COUNTER_LOST_SIZE);
+		return 0;
+	}
+	parent = call_at(thread, depth - 2);
+	if (parent->has_no_size && !call->has_no_size && parent->api < MAX_APIS &&
+	    settings.apis[parent->api].family == api->family) {
+		parent->size_bytes = call->size_bytes;
+		parent->has_no_size = 0;
+	}
+	return 0;
+}
+
+static __always_inline bool only_asks(const volatile struct api_descriptor *api)
+{
+	return api->family == FAMILY_QUERY || api->family == FAMILY_ELAPSED_TIME;
+}
+
 SEC("uretprobe")
 int exit_call(struct pt_regs *ctx)
 {
@@ -430,8 +466,12 @@ int exit_call(struct pt_regs *ctx)
 	}
 	api = &settings.apis[call->api < MAX_APIS ? call->api : 0];
 	status = PT_REGS_RC(ctx);
-	if (status && api->address_is_output)
+	if (status == NOT_READY && api->family == FAMILY_QUERY)
+		status = 0; /* an answer */
+	if (status && (api->address_is_output || api->family == FAMILY_ELAPSED_TIME))
 		call->address = 0; /* where it would have been put */
+	if (!status)
+		settle_size(thread, api, call);
 	if (api->stream_capture)
 		note_capture(thread, call, api->stream_capture, status);
 	if (!status) {
@@ -456,8 +496,12 @@ int exit_call(struct pt_regs *ctx)
 		else
 			count(COUNTER_SPANS_WITHHELD_RATE);
 	}
-	if (thread->depth == 1)
-		begin_gap(thread, call->api, pass_on_cpu(thread, now_ktime_ns, 0));
+	if (thread->depth == 1) {
+		now_ktime_ns = pass_on_cpu(thread, now_ktime_ns, 0);
+		/* Whoever only asks, as a watchdog does, does not feed a device. */
+		if (thread->last_return_ktime_ns || !only_asks(api))
+			begin_gap(thread, call->api, now_ktime_ns);
+	}
 	thread->depth--;
 	return 0;
 }

@@ -125,6 +125,8 @@ enum counter {
 	COUNTER_BLOCK_STACKS = 34,	   /* of blocks, sent */
 	COUNTER_BLOCK_STACKS_WITHHELD = 35, /* of blocks, over the rate: their stack is not known */
 	COUNTER_OUT_OF_MEMORY_WITHHELD = 36, /* failed requests, over the rate */
+	COUNTER_LOST_SIZE = 37, /* a copy or allocation whose arguments do not say its bytes */
+	COUNTER_LOST_ELAPSED_TIME = 38, /* negative, too long for a duration, or not a number */
 	COUNTER_COUNT = 40,
 };
 
@@ -150,6 +152,8 @@ enum api_family {
 	FAMILY_MEMORY_INFO = 18,
 	FAMILY_KERNEL = 20,	  /* gives out the handle of a kernel, by its name */
 	FAMILY_KERNEL_ALIAS = 21, /* the same by another handle, or by an address of the host */
+	FAMILY_QUERY = 22,	  /* asks whether work is done; "not yet" is no failure */
+	FAMILY_ELAPSED_TIME = 23, /* says how long a device took from one event to another */
 };
 
 enum api_layer {
@@ -177,6 +181,20 @@ enum stream_capture {
 	CAPTURE_NONE = 0,
 	CAPTURE_BEGINS = 1,
 	CAPTURE_ENDS = 2,
+};
+
+/* How the arguments say a size. What they point to is read at the entry. */
+enum size_form {
+	SIZE_OF_SLOTS = 0,	 /* the number in the slot, times that in the height slot */
+	SIZE_OF_EXTENT = 1,	 /* a cudaExtent, which is passed by value */
+	SIZE_OF_ARRAY = 2,	 /* a format in the slot before; width and height in slots */
+	SIZE_OF_ARRAY_3D = 3,	 /* a format in the slot before, and a cudaExtent */
+	SIZE_OF_COPY_3D = 4,	 /* a pointer to cudaMemcpy3DParms */
+	SIZE_OF_LIST = 5,	 /* a pointer to sizes, and in the next slot how many there are */
+	SIZE_OF_CU_COPY_2D = 6,	 /* a pointer to CUDA_MEMCPY2D */
+	SIZE_OF_CU_COPY_3D = 7,	 /* a pointer to CUDA_MEMCPY3D */
+	SIZE_OF_CU_ARRAY = 8,	 /* a pointer to CUDA_ARRAY_DESCRIPTOR */
+	SIZE_OF_CU_ARRAY_3D = 9, /* a pointer to CUDA_ARRAY3D_DESCRIPTOR */
 };
 
 /* What a call does to physical memory, which is apart from where it is mapped. */
@@ -223,6 +241,7 @@ enum metric {
 	METRIC_RUN_QUEUE = 4,	  /* ns; api holds enum switch_type */
 	METRIC_COPY_SIZE = 5,	  /* bytes */
 	METRIC_FORK = 6,	  /* count of forks in buckets[0] */
+	METRIC_ELAPSED_TIME = 7,  /* ns on the device, between two events of the program */
 };
 
 enum switch_type {
@@ -723,6 +742,7 @@ struct api_descriptor {
 	__u8 stream_capture;  /* enum stream_capture */
 	__u8 properties_slot; /* a CUmemAllocationProp, which says where the memory is */
 	__u8 physical;	      /* enum physical_memory */
+	__u8 size_form;	      /* enum size_form */
 };
 
 /* Tunables and tables: read-only data, fixed before the programs load. */
@@ -838,8 +858,9 @@ struct open_call {
 	__u16 variant;
 	__u8 copy_kind;
 	__u8 choices;
-	__u8 is_on_host; /* an allocation that takes no memory of a device */
-	__u8 padding[5];
+	__u8 is_on_host;  /* an allocation that takes no memory of a device */
+	__u8 has_no_size; /* its arguments have one that cannot be read from them */
+	__u8 padding[4];
 };
 
 /* One time off the CPU, kept until the call or gap around it is chosen or not. */

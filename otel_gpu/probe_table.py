@@ -44,6 +44,7 @@ class Api(NamedTuple):
     stream_capture: int = wire.CAPTURE_NONE
     properties_slot: int = 0
     physical: int = wire.PHYSICAL_NONE
+    size_form: int = wire.SIZE_OF_SLOTS
 
     @property
     def layer_name(self) -> str:
@@ -77,6 +78,17 @@ _RETAIN = {"physical": wire.PHYSICAL_RETAIN, **_OUT1}
 _MAP = {"physical": wire.PHYSICAL_MAP}
 _BY_NAME = {"function": 3, **_OUT1}
 _ALIAS = {"function": 2, **_OUT1}
+_EXTENT = {"size": 2, "size_form": wire.SIZE_OF_EXTENT, **_OUT1}
+_ARRAY = {"size": 3, "size_form": wire.SIZE_OF_ARRAY, **_OUT1}
+_ARRAY_3D = {"size": 3, "size_form": wire.SIZE_OF_ARRAY_3D, **_OUT1}
+_COPY_3D = {"size": 1, "size_form": wire.SIZE_OF_COPY_3D}
+# The stream is the last argument, whose place differs between versions of CUDA.
+_LIST = {"size": 3, "size_form": wire.SIZE_OF_LIST, **_ANY}
+_PREFETCH = {"address": 1, "size": 2}
+_CU_COPY_2D = {"size": 1, "size_form": wire.SIZE_OF_CU_COPY_2D}
+_CU_COPY_3D = {"size": 1, "size_form": wire.SIZE_OF_CU_COPY_3D}
+_CU_ARRAY = {"size": 2, "size_form": wire.SIZE_OF_CU_ARRAY, **_OUT1}
+_CU_ARRAY_3D = {"size": 2, "size_form": wire.SIZE_OF_CU_ARRAY_3D, **_OUT1}
 
 APIS: tuple[Api, ...] = (
     # The runtime has the numbers below 100,
@@ -99,6 +111,11 @@ APIS: tuple[Api, ...] = (
     _runtime(18, "cudaFreeHost", wire.FAMILY_HOST_FREE, address=1),
     _runtime(19, "cudaFreeAsync", wire.FAMILY_FREE, address=1, stream=2),
     _runtime(20, "cudaHostRegister", wire.FAMILY_OTHER, address=1, size=2),
+    _runtime(21, "cudaMalloc3D", wire.FAMILY_ALLOCATE, **_EXTENT),
+    _runtime(22, "cudaMallocArray", wire.FAMILY_ALLOCATE, **_ARRAY),
+    _runtime(23, "cudaMalloc3DArray", wire.FAMILY_ALLOCATE, **_ARRAY_3D),
+    _runtime(24, "cudaFreeArray", wire.FAMILY_FREE, address=1),
+    _runtime(25, "cudaMemPrefetchAsync", wire.FAMILY_OTHER, **_PREFETCH),
     _runtime(30, "cudaMemcpy", wire.FAMILY_COPY, address=1, size=3, copy_kind=4),
     _runtime(31, "cudaMemcpyAsync", wire.FAMILY_COPY, address=1, size=3, copy_kind=4, stream=5),
     _runtime(32, "cudaMemcpy2D", wire.FAMILY_COPY, **_2D),
@@ -107,6 +124,8 @@ APIS: tuple[Api, ...] = (
     _runtime(35, "cudaMemcpyPeerAsync", wire.FAMILY_COPY, address=1, size=5, stream=6, **_DTOD),
     _runtime(36, "cudaMemset", wire.FAMILY_MEMSET, address=1, size=3),
     _runtime(37, "cudaMemsetAsync", wire.FAMILY_MEMSET, address=1, size=3, stream=4),
+    _runtime(38, "cudaMemcpy3D", wire.FAMILY_COPY, **_COPY_3D),
+    _runtime(39, "cudaMemcpy3DAsync", wire.FAMILY_COPY, stream=2, **_COPY_3D),
     _runtime(40, "cudaStreamBeginCapture", wire.FAMILY_GRAPH, **_BEGINS),
     _runtime(41, "cudaStreamEndCapture", wire.FAMILY_GRAPH, **_ENDS),
     _runtime(42, "cudaGraphInstantiate", wire.FAMILY_GRAPH),
@@ -130,6 +149,12 @@ APIS: tuple[Api, ...] = (
     _runtime(71, "__cudaGetKernel", wire.FAMILY_KERNEL_ALIAS, **_ALIAS),
     _runtime(72, "cudaGetFuncBySymbol", wire.FAMILY_KERNEL_ALIAS, **_ALIAS),
     _runtime(73, "cudaLibraryGetKernel", wire.FAMILY_KERNEL, **_BY_NAME),
+    _runtime(80, "cudaMemcpyBatchAsync", wire.FAMILY_COPY, **_LIST),
+    _runtime(81, "cudaStreamQuery", wire.FAMILY_QUERY, stream=1),
+    _runtime(82, "cudaEventQuery", wire.FAMILY_QUERY),
+    _runtime(83, "cudaEventElapsedTime", wire.FAMILY_ELAPSED_TIME, address=1),
+    _runtime(84, "cudaLaunchHostFunc", wire.FAMILY_OTHER, stream=1),
+    _runtime(85, "cudaStreamAddCallback", wire.FAMILY_OTHER, stream=1),
     # and the driver those from 100.
     _driver(100, "cuLaunchKernel", wire.FAMILY_LAUNCH, **_SCALARS),
     _driver(101, "cuLaunchKernelEx", wire.FAMILY_LAUNCH, **_CONFIG),
@@ -155,6 +180,8 @@ APIS: tuple[Api, ...] = (
     _driver(123, "cuMemUnmap", wire.FAMILY_UNMAP, address=1, size=2, physical=wire.PHYSICAL_UNMAP),
     _driver(124, "cuMemRetainAllocationHandle", wire.FAMILY_OTHER, function=2, **_RETAIN),
     _driver(125, "cuMemImportFromShareableHandle", wire.FAMILY_OTHER, **_IMPORT),
+    _driver(126, "cuMemSetAccess", wire.FAMILY_OTHER, address=1, size=2),
+    _driver(127, "cuMemPrefetchAsync", wire.FAMILY_OTHER, **_PREFETCH),
     _driver(130, "cuMemcpyHtoD", wire.FAMILY_COPY, address=1, size=3, **_HTOD),
     _driver(131, "cuMemcpyDtoH", wire.FAMILY_COPY, address=1, size=3, **_DTOH),
     _driver(132, "cuMemcpyDtoD", wire.FAMILY_COPY, address=1, size=3, **_DTOD),
@@ -171,11 +198,15 @@ APIS: tuple[Api, ...] = (
     _driver(143, "cuMemsetD8Async", wire.FAMILY_MEMSET, address=1, size=3, stream=4),
     _driver(144, "cuMemsetD16Async", wire.FAMILY_MEMSET, address=1, size=3, stream=4, size_shift=1),
     _driver(145, "cuMemsetD32Async", wire.FAMILY_MEMSET, address=1, size=3, stream=4, size_shift=2),
+    _driver(146, "cuMemcpy3D", wire.FAMILY_COPY, **_CU_COPY_3D),
+    _driver(147, "cuMemcpy3DAsync", wire.FAMILY_COPY, stream=2, **_CU_COPY_3D),
+    _driver(148, "cuMemcpyBatchAsync", wire.FAMILY_COPY, **_LIST),
     _driver(150, "cuStreamBeginCapture", wire.FAMILY_GRAPH, **_BEGINS),
     _driver(151, "cuStreamEndCapture", wire.FAMILY_GRAPH, **_ENDS),
     _driver(152, "cuGraphInstantiate", wire.FAMILY_GRAPH),
     _driver(153, "cuGraphInstantiateWithFlags", wire.FAMILY_GRAPH),
     _driver(154, "cuGraphInstantiateWithParams", wire.FAMILY_GRAPH),
+    _driver(155, "cuStreamBeginCaptureToGraph", wire.FAMILY_GRAPH, **_BEGINS),
     _driver(160, "cuStreamCreate", wire.FAMILY_STREAM, **_OUT1),
     _driver(161, "cuStreamCreateWithPriority", wire.FAMILY_STREAM, **_OUT1),
     _driver(162, "cuStreamDestroy", wire.FAMILY_STREAM, stream=1),
@@ -183,12 +214,23 @@ APIS: tuple[Api, ...] = (
     _driver(164, "cuEventDestroy", wire.FAMILY_EVENT),
     _driver(165, "cuEventRecord", wire.FAMILY_EVENT, stream=2),
     _driver(166, "cuEventRecordWithFlags", wire.FAMILY_EVENT, stream=2),
+    _driver(167, "cuStreamQuery", wire.FAMILY_QUERY, stream=1),
+    _driver(168, "cuEventQuery", wire.FAMILY_QUERY),
+    _driver(169, "cuEventElapsedTime", wire.FAMILY_ELAPSED_TIME, address=1),
     _driver(170, "cuCtxSetCurrent", wire.FAMILY_OTHER),
     _driver(171, "cuDeviceGetUuid", wire.FAMILY_DEVICE_UUID, address=1, device=2),
     _driver(172, "cuMemGetInfo", wire.FAMILY_MEMORY_INFO, address=1, function=2),
+    _driver(173, "cuLaunchHostFunc", wire.FAMILY_OTHER, stream=1),
+    _driver(174, "cuStreamAddCallback", wire.FAMILY_OTHER, stream=1),
+    _driver(175, "cuArrayCreate", wire.FAMILY_ALLOCATE, **_CU_ARRAY),
+    _driver(176, "cuArray3DCreate", wire.FAMILY_ALLOCATE, **_CU_ARRAY_3D),
+    _driver(177, "cuArrayDestroy", wire.FAMILY_FREE, address=1),
+    _driver(178, "cuMemcpy2D", wire.FAMILY_COPY, **_CU_COPY_2D),
+    _driver(179, "cuMemcpy2DUnaligned", wire.FAMILY_COPY, **_CU_COPY_2D),
     _driver(180, "cuModuleGetFunction", wire.FAMILY_KERNEL, **_BY_NAME),
     _driver(181, "cuLibraryGetKernel", wire.FAMILY_KERNEL, **_BY_NAME),
     _driver(182, "cuKernelGetFunction", wire.FAMILY_KERNEL_ALIAS, **_ALIAS),
+    _driver(183, "cuMemcpy2DAsync", wire.FAMILY_COPY, stream=2, **_CU_COPY_2D),
 )
 
 API_BY_NUMBER: Mapping[int, Api] = {api.number: api for api in APIS}

@@ -107,6 +107,8 @@ COUNTER_LOST_HOLDERS_FULL = 33
 COUNTER_BLOCK_STACKS = 34
 COUNTER_BLOCK_STACKS_WITHHELD = 35
 COUNTER_OUT_OF_MEMORY_WITHHELD = 36
+COUNTER_LOST_SIZE = 37
+COUNTER_LOST_ELAPSED_TIME = 38
 COUNTER_COUNT = 40
 
 # enum api_family
@@ -131,6 +133,8 @@ FAMILY_UNMAP = 17
 FAMILY_MEMORY_INFO = 18
 FAMILY_KERNEL = 20
 FAMILY_KERNEL_ALIAS = 21
+FAMILY_QUERY = 22
+FAMILY_ELAPSED_TIME = 23
 
 # enum api_layer
 LAYER_RUNTIME = 1
@@ -151,6 +155,18 @@ LAUNCH_CONFIG = 3
 CAPTURE_NONE = 0
 CAPTURE_BEGINS = 1
 CAPTURE_ENDS = 2
+
+# enum size_form
+SIZE_OF_SLOTS = 0
+SIZE_OF_EXTENT = 1
+SIZE_OF_ARRAY = 2
+SIZE_OF_ARRAY_3D = 3
+SIZE_OF_COPY_3D = 4
+SIZE_OF_LIST = 5
+SIZE_OF_CU_COPY_2D = 6
+SIZE_OF_CU_COPY_3D = 7
+SIZE_OF_CU_ARRAY = 8
+SIZE_OF_CU_ARRAY_3D = 9
 
 # enum physical_memory
 PHYSICAL_NONE = 0
@@ -188,6 +204,7 @@ METRIC_OFF_CPU = 3
 METRIC_RUN_QUEUE = 4
 METRIC_COPY_SIZE = 5
 METRIC_FORK = 6
+METRIC_ELAPSED_TIME = 7
 
 # enum switch_type
 SWITCH_VOLUNTARY = 1
@@ -350,7 +367,7 @@ AGGREGATES_RECORD = CStruct("count:I 4x", RECORD_HEADER)
 API_DESCRIPTOR = CStruct(
     "family:B layer:B size_slot:B height_slot:B stream_slot:B address_slot:B address_is_output:B "
     "copy_kind_slot:B fixed_copy_kind:B launch_shape:B function_slot:B device_slot:B size_shift:B "
-    "stream_capture:B properties_slot:B physical:B"
+    "stream_capture:B properties_slot:B physical:B size_form:B"
 )
 SETTINGS = CStruct(
     "duration_bounds_ns:192Q size_bounds_bytes:192Q slow_floor_ns:Q stall_floor_ns:Q "
@@ -358,7 +375,7 @@ SETTINGS = CStruct(
     "stall_samples_interval_ns:Q tick_period_ns:Q cpu_sample_interval_ns:Q large_bytes:Q "
     "sample_bytes:Q block_stack_interval_ns:Q duration_bound_count:I size_bound_count:I "
     "sample_one_in:I watch_all:I default_process_flags:I agent_pid:I pid_namespace_inode:I "
-    "sample_moments:I block_mode:I 4x apis:3072s"
+    "sample_moments:I block_mode:I 4x apis:3264s"
 )
 PROCESS = CStruct("image_ktime_ns:Q span_arrival_ktime_ns:Q flags:I resources:I gil_tid:I 4x")
 INTERPRETER = CStruct(
@@ -374,7 +391,7 @@ FILE_KEY = CStruct("inode:Q device:I 4x")
 OPEN_CALL = CStruct(
     "start_ktime_ns:Q stack_pointer:Q size_bytes:Q address:Q stream:Q function:Q blocked_ns:Q "
     "run_queue_ns:Q voluntary_switches:I involuntary_switches:I grid:3I block:3I device:i api:H "
-    "variant:H copy_kind:B choices:B is_on_host:B 5x"
+    "variant:H copy_kind:B choices:B is_on_host:B has_no_size:B 4x"
 )
 INTERVAL = CStruct(
     "start_ktime_ns:Q runnable_ktime_ns:Q end_ktime_ns:Q call_start_ktime_ns:Q user_stack:Q "
@@ -464,11 +481,11 @@ def _names(first: str, last: str) -> dict[int, str]:
 
 RECORD_KIND_NAMES = _names("RECORD_CUDA_CALL", "RECORD_FUNCTION")
 COUNTER_NAMES = _names("COUNTER_LOST_RING_FULL", "COUNTER_COUNT")
-API_FAMILY_NAMES = _names("FAMILY_OTHER", "FAMILY_KERNEL_ALIAS")
+API_FAMILY_NAMES = _names("FAMILY_OTHER", "FAMILY_ELAPSED_TIME")
 API_LAYER_NAMES = _names("LAYER_RUNTIME", "LAYER_DRIVER")
 COPY_KIND_NAMES = _names("COPY_HOST_TO_HOST", "COPY_NONE")
 CHOICE_NAMES = _names("CHOICE_FAILED", "CHOICE_PARENT")
-METRIC_NAMES = _names("METRIC_CALL_DURATION", "METRIC_FORK")
+METRIC_NAMES = _names("METRIC_CALL_DURATION", "METRIC_ELAPSED_TIME")
 SWITCH_TYPE_NAMES = _names("SWITCH_VOLUNTARY", "SWITCH_INVOLUNTARY")
 THREAD_STATE_NAMES = _names("STATE_ON_CPU", "STATE_BLOCKED")
 CALL_CONTEXT_NAMES = _names("CONTEXT_GAP", "CONTEXT_OTHER")

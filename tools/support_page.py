@@ -43,7 +43,8 @@ _NOT_SEEN = """\
 - Functions that are not exported: a CUDA runtime that is linked in statically (the driver calls below it are
   seen), inlined wrappers.
 - 32-bit programs.
-- Work on the device: only the host's side of each call is observed.
+- Work on the device: only the host's side of each call is observed, and what a program measures itself between its CUDA
+  events (`gpu.cuda.event.elapsed`).
 - Processes outside the agent's pid namespace.
 
 `otel-gpu doctor --pid PID` says which of these concern one process.

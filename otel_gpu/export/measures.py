@@ -46,6 +46,9 @@ def measure(
         case wire.METRIC_COPY_SIZE:
             attributes = _copy_attributes(key.copy_kind) + device_attributes(device)
             yield Measurement(semconv.METRIC_GPU_CUDA_MEMORY_COPIES, attributes, key, aggregate)
+        case wire.METRIC_ELAPSED_TIME:
+            instrument = semconv.METRIC_GPU_CUDA_EVENT_ELAPSED
+            yield Measurement(instrument, device_attributes(device), key, aggregate)
         case wire.METRIC_OFF_CPU | wire.METRIC_RUN_QUEUE:
             is_off_cpu = key.metric == wire.METRIC_OFF_CPU
             off_cpu = semconv.METRIC_PROCESS_SCHEDULER_OFF_CPU_DURATION

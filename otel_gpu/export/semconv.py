@@ -197,6 +197,7 @@ METRIC_GPU_MEMORY_RESERVED = Instrument("gpu.memory.reserved", "By", "updowncoun
 METRIC_GPU_MEMORY_PEAK = Instrument("gpu.memory.peak", "By", "gauge")
 METRIC_GPU_MEMORY_FAILURES = Instrument("gpu.memory.failures", "{failure}")
 METRIC_GPU_CUDA_MEMORY_COPIES = Instrument("gpu.cuda.memory.copies", "By", "histogram")
+METRIC_GPU_CUDA_EVENT_ELAPSED = Instrument("gpu.cuda.event.elapsed", "s", "histogram")
 METRIC_GPU_CUDA_MEMSET_BYTES = Instrument("gpu.cuda.memset.bytes", "By")
 METRIC_GPU_CUDA_HOST_REGISTER_BYTES = Instrument("gpu.cuda.host.register.bytes", "By")
 METRIC_GPU_CUDA_STREAM_CREATE_CALLS = Instrument("gpu.cuda.stream.create.calls")
@@ -258,6 +259,7 @@ _DESCRIPTIONS: Mapping[str, str] = {
     "gpu.memory.peak": "The most bytes of device memory that were in use since watching began, as the allocator says.",
     "gpu.memory.failures": "Requests for device memory that failed.",
     "gpu.cuda.memory.copies": "Sizes of copies.",
+    "gpu.cuda.event.elapsed": "Time of a device between two CUDA events, as the program measured it itself. Not host time.",
     "gpu.cuda.memset.bytes": "Bytes set.",
     "gpu.cuda.host.register.bytes": "Bytes of host memory registered.",
     "gpu.cuda.stream.create.calls": "Streams created.",

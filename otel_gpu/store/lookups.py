@@ -36,6 +36,7 @@ _METRICS = {
     wire.METRIC_RUN_QUEUE: ("ns", "time that threads waited for a CPU"),
     wire.METRIC_COPY_SIZE: ("bytes", "sizes of copies"),
     wire.METRIC_FORK: ("", "forks; only the count means something"),
+    wire.METRIC_ELAPSED_TIME: ("ns", "time of a device, as the program measured it by events"),
 }
 _SWITCH_TYPES = {
     wire.SWITCH_VOLUNTARY: "it gave it up, to wait for something",

@@ -115,6 +115,30 @@ unmap(0x10000, 1009)
 """
 
 
+ARRAYS = """
+class Extent(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in ("width", "height", "depth")]
+def format(*bits, kind):
+    return (ctypes.c_int * 5)(*bits, kind)
+pixel, vector = format(8, 8, 0, 0, kind=1), format(32, 32, 32, 32, kind=2)
+kept, flat, deep, pitched = handle(), handle(), handle(), (ctypes.c_uint64 * 4)()
+cuda.cudaMallocArray(ctypes.byref(kept), pixel, size(357), size(0), 0)
+cuda.cudaMallocArray(ctypes.byref(flat), vector, size(101), size(7), 0)
+cuda.cudaMalloc3DArray(ctypes.byref(deep), vector, Extent(101, 7, 0), 0)
+cuda.cudaMalloc3D(pitched, Extent(101, 7, 3))
+cuda.cudaFreeArray(flat)
+cuda.cudaFreeArray(deep)
+cuda.cudaFree(ctypes.c_void_p(pitched[0]))
+"""
+ARRAYS_OF_THE_DRIVER = """
+import struct
+kept, deep = handle(), handle()
+cuda.cuArrayCreate_v2(ctypes.byref(kept), struct.pack("QQII", 357, 0, 0x09, 1))
+cuda.cuArray3DCreate_v2(ctypes.byref(deep), struct.pack("QQQIII", 101, 7, 3, 0x20, 4, 0))
+cuda.cuArrayDestroy(deep)
+"""
+
+
 # By what each is about: whose calls it makes, and how. In each, 714 bytes are in use at the end.
 SCRIPTS = {
     "captured": ("runtime", CAPTURED),
@@ -124,6 +148,8 @@ SCRIPTS = {
     "unmapped-first": ("driver", CREATE + UNMAPPED_FIRST),
     "many-unmapped-at-once": ("driver", CREATE + MANY_UNMAPPED_AT_ONCE),
     "retained": ("driver", CREATE + RETAINED),
+    "arrays": ("runtime", ARRAYS),
+    "arrays-of-the-driver": ("driver", ARRAYS_OF_THE_DRIVER),
     "imported": ("driver", CREATE + IMPORTED),
 }
 

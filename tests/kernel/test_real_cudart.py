@@ -15,7 +15,10 @@ from tests.stubs.build import WORKLOADS
 
 pytestmark = pytest.mark.kernel
 
-APIS = ("cudaMalloc", "cudaFree", "cudaDeviceSynchronize")
+APIS = (
+    *("cudaMalloc", "cudaFree", "cudaDeviceSynchronize"),
+    *("cudaEventElapsedTime", "cudaEventQuery"),
+)
 
 
 def test_failing_calls_of_an_unmodified_program_are_error_spans(
@@ -38,6 +41,7 @@ def test_failing_calls_of_an_unmodified_program_are_error_spans(
             assert span.span.status.code == Status.STATUS_CODE_ERROR
             assert span.attributes["error.type"] == "cudaErrorInsufficientDriver"
             assert span.attributes["gpu.cuda.result"] == 35
+    assert points(receiver, "gpu.cuda.event.elapsed", line["pid"]) == []
     assert losses(receiver) == {}
     assert finished.returncode == 0
 

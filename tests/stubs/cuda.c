@@ -49,6 +49,14 @@ STUB_PTSZ(cuGraphLaunch, (CUhandle graph, CUhandle stream), (graph, stream), NOT
 STUB_PTSZ(cuStreamSynchronize, (CUhandle stream), (stream), NOTHING)
 STUB(cuCtxSynchronize, (void), (), NOTHING)
 STUB(cuEventSynchronize, (CUhandle event), (event), NOTHING)
+STUB_PTSZ(cuStreamQuery, (CUhandle stream), (stream), NOTHING)
+STUB(cuEventQuery, (CUhandle event), (event), NOTHING)
+STUB(cuEventElapsedTime_v2, (float *milliseconds, CUhandle start, CUhandle end),
+     (milliseconds, start, end), tell_elapsed(milliseconds, end))
+STUB_PTSZ(cuLaunchHostFunc, (CUhandle stream, void *function, void *argument),
+	  (stream, function, argument), NOTHING)
+STUB_PTSZ(cuStreamAddCallback, (CUhandle stream, void *function, void *argument, unsigned flags),
+	  (stream, function, argument, flags), NOTHING)
 STUB_PTSZ(cuStreamWaitEvent, (CUhandle stream, CUhandle event, unsigned flags),
 	  (stream, event, flags), NOTHING)
 
@@ -83,6 +91,18 @@ STUB(cuMemRetainAllocationHandle, (CUdeviceptr * handle, void *address), (handle
      ALLOCATE(handle, 1))
 STUB(cuMemImportFromShareableHandle, (CUdeviceptr * handle, void *shared, int type),
      (handle, shared, type), ALLOCATE(handle, 1))
+STUB(cuMemSetAccess,
+     (CUdeviceptr address, size_t size_bytes, const void *description, size_t count),
+     (address, size_bytes, description, count), NOTHING)
+STUB_PTSZ(cuMemPrefetchAsync_v2,
+	  (CUdeviceptr address, size_t size_bytes, uint64_t location, unsigned flags,
+	   CUhandle stream),
+	  (address, size_bytes, location, flags, stream), NOTHING)
+STUB(cuArrayCreate_v2, (CUhandle * array, const void *description), (array, description),
+     CREATE(array))
+STUB(cuArray3DCreate_v2, (CUhandle * array, const void *description), (array, description),
+     CREATE(array))
+STUB(cuArrayDestroy, (CUhandle array), (array), NOTHING)
 STUB(cuMemUnmap, (CUdeviceptr address, size_t size_bytes), (address, size_bytes), NOTHING)
 
 STUB(cuMemcpyHtoD_v2, (CUdeviceptr to, const void *from, size_t size_bytes), (to, from, size_bytes),
@@ -113,6 +133,16 @@ STUB_PTSZ(cuMemcpyPeerAsync,
 	  (CUdeviceptr to, CUhandle to_context, CUdeviceptr from, CUhandle from_context,
 	   size_t size_bytes, CUhandle stream),
 	  (to, to_context, from, from_context, size_bytes, stream), NOTHING)
+STUB(cuMemcpy2D_v2, (const void *copy), (copy), NOTHING)
+STUB(cuMemcpy2DUnaligned_v2, (const void *copy), (copy), NOTHING)
+STUB_PTSZ(cuMemcpy2DAsync_v2, (const void *copy, CUhandle stream), (copy, stream), NOTHING)
+STUB(cuMemcpy3D_v2, (const void *copy), (copy), NOTHING)
+STUB_PTSZ(cuMemcpy3DAsync_v2, (const void *copy, CUhandle stream), (copy, stream), NOTHING)
+STUB_PTSZ(cuMemcpyBatchAsync_v2,
+	  (CUdeviceptr * to, CUdeviceptr *from, size_t *sizes_bytes, size_t count, void *attributes,
+	   size_t *attribute_numbers, size_t attribute_count, CUhandle stream),
+	  (to, from, sizes_bytes, count, attributes, attribute_numbers, attribute_count, stream),
+	  NOTHING)
 STUB(cuMemsetD8_v2, (CUdeviceptr to, unsigned char value, size_t count), (to, value, count),
      NOTHING)
 STUB(cuMemsetD16_v2, (CUdeviceptr to, unsigned short value, size_t count), (to, value, count),
@@ -126,6 +156,10 @@ STUB_PTSZ(cuMemsetD32Async, (CUdeviceptr to, unsigned value, size_t count, CUhan
 	  (to, value, count, stream), NOTHING)
 
 STUB_PTSZ(cuStreamBeginCapture_v2, (CUhandle stream, int mode), (stream, mode), NOTHING)
+STUB_PTSZ(cuStreamBeginCaptureToGraph,
+	  (CUhandle stream, CUhandle graph, const CUhandle *dependencies, const void *edges,
+	   size_t count, int mode),
+	  (stream, graph, dependencies, edges, count, mode), NOTHING)
 STUB_PTSZ(cuStreamEndCapture, (CUhandle stream, CUhandle *graph), (stream, graph), CREATE(graph))
 STUB(cuGraphInstantiateWithFlags, (CUhandle * executable, CUhandle graph, unsigned long long flags),
      (executable, graph, flags), CREATE(executable))
@@ -168,6 +202,7 @@ STUB(cuDeviceGetUuid_v2, (CUuuid * uuid, CUdevice device), (uuid, device),
 
 /* Signatures of CUDA before 4.0, which libcuda still exports: 32-bit device pointers. */
 STUB(cuMemAlloc, (unsigned *address, unsigned size_bytes), (address, size_bytes), NOTHING)
+STUB(cuMemcpy3D, (const void *copy), (copy), NOTHING)
 STUB(cuMemFree, (unsigned address), (address), NOTHING)
 
 /* Exported by every libcuda, and not in the probe table. */

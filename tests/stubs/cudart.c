@@ -26,6 +26,28 @@ typedef struct {
 #define HOST_TO_DEVICE 1
 #define DEVICE_TO_HOST 2
 
+struct extent {
+	size_t width, height, depth;
+};
+struct pitched_pointer {
+	void *pointer;
+	size_t pitch, width, height;
+};
+struct channel_format {
+	int bits[4];
+	int kind;
+};
+struct copy_3d {
+	cudaHandle from_array;
+	struct extent from_position;
+	struct pitched_pointer from;
+	cudaHandle to_array;
+	struct extent to_position;
+	struct pitched_pointer to;
+	struct extent extent;
+	int kind;
+};
+
 /* The first fields of cudaDeviceProp are the same in every CUDA version. */
 struct device_properties {
 	char name[256];
@@ -67,6 +89,15 @@ static void *driver_function(const char *name)
 	return function;
 }
 
+/* What the real runtime would make of its own structures. */
+static const void *driver_copy, *driver_array;
+
+EXPORT void stub_set_driver_structures(const void *copy, const void *array)
+{
+	driver_copy = copy;
+	driver_array = array;
+}
+
 /* The driver call of a runtime call, when the runtime call is to make one. */
 #define DRIVER(name, parameters, arguments)                                                        \
 	if (behaviour->nest)                                                                       \
@@ -99,6 +130,19 @@ STUB_PTSZ(cudaStreamSynchronize, (cudaHandle stream), (stream),
 STUB(cudaDeviceSynchronize, (void), (), DRIVER("cuCtxSynchronize", (void), ()))
 STUB(cudaEventSynchronize, (cudaHandle event), (event),
      DRIVER("cuEventSynchronize", (cudaHandle), (event)))
+/* With fail=600, the work is not done. */
+STUB_PTSZ(cudaStreamQuery, (cudaHandle stream), (stream),
+	  DRIVER("cuStreamQuery", (cudaHandle), (stream)))
+STUB(cudaEventQuery, (cudaHandle event), (event), DRIVER("cuEventQuery", (cudaHandle), (event)))
+STUB(cudaEventElapsedTime, (float *milliseconds, cudaHandle start, cudaHandle end),
+     (milliseconds, start, end),
+     DRIVER("cuEventElapsedTime_v2", (float *, cudaHandle, cudaHandle), (milliseconds, start, end));
+     tell_elapsed(milliseconds, end))
+STUB_PTSZ(cudaLaunchHostFunc, (cudaHandle stream, void *function, void *argument),
+	  (stream, function, argument), NOTHING)
+STUB_PTSZ(cudaStreamAddCallback,
+	  (cudaHandle stream, void *function, void *argument, unsigned flags),
+	  (stream, function, argument, flags), NOTHING)
 STUB_PTSZ(cudaStreamWaitEvent, (cudaHandle stream, cudaHandle event, unsigned flags),
 	  (stream, event, flags), NOTHING)
 
@@ -119,6 +163,24 @@ STUB_PTSZ(cudaMallocAsync, (void **address, size_t size_bytes, cudaHandle stream
 STUB_PTSZ(cudaMallocFromPoolAsync,
 	  (void **address, size_t size_bytes, cudaHandle pool, cudaHandle stream),
 	  (address, size_bytes, pool, stream), ALLOCATE(address, size_bytes))
+STUB(cudaMalloc3D, (struct pitched_pointer * pointer, struct extent extent), (pointer, extent),
+     pointer->pitch = (extent.width + 511) / 512 * 512;
+     ALLOCATE(&pointer->pointer, pointer->pitch *extent.height *extent.depth))
+STUB(cudaMallocArray,
+     (cudaHandle * array, const struct channel_format *format, size_t width, size_t height,
+      unsigned flags),
+     (array, format, width, height, flags),
+     DRIVER("cuArrayCreate_v2", (cudaHandle *, const void *), (array, driver_array));
+     CREATE(array))
+STUB(cudaMalloc3DArray,
+     (cudaHandle * array, const struct channel_format *format, struct extent extent,
+      unsigned flags),
+     (array, format, extent, flags), CREATE(array))
+STUB(cudaFreeArray, (cudaHandle array), (array), DRIVER("cuArrayDestroy", (cudaHandle), (array)))
+STUB_PTSZ(cudaMemPrefetchAsync,
+	  (const void *address, size_t size_bytes, uint64_t location, unsigned flags,
+	   cudaHandle stream),
+	  (address, size_bytes, location, flags, stream), NOTHING)
 STUB(cudaFree, (void *address), (address), DRIVER("cuMemFree_v2", (void *), (address)))
 STUB(cudaFreeHost, (void *address), (address), NOTHING)
 STUB_PTSZ(cudaFreeAsync, (void *address, cudaHandle stream), (address, stream), NOTHING)
@@ -155,6 +217,15 @@ STUB(cudaMemcpyPeerAsync,
      (void *to, int to_device, const void *from, int from_device, size_t size_bytes,
       cudaHandle stream),
      (to, to_device, from, from_device, size_bytes, stream), NOTHING)
+STUB(cudaMemcpy3D, (const struct copy_3d *copy), (copy),
+     DRIVER("cuMemcpy3D_v2", (const void *), (driver_copy)))
+STUB_PTSZ(cudaMemcpy3DAsync, (const struct copy_3d *copy, cudaHandle stream), (copy, stream),
+	  NOTHING)
+STUB_PTSZ(cudaMemcpyBatchAsync,
+	  (void *const *to, const void *const *from, const size_t *sizes_bytes, size_t count,
+	   void *attributes, size_t *attribute_numbers, size_t attribute_count, cudaHandle stream),
+	  (to, from, sizes_bytes, count, attributes, attribute_numbers, attribute_count, stream),
+	  NOTHING)
 STUB(cudaMemset, (void *to, int value, size_t size_bytes), (to, value, size_bytes),
      DRIVER("cuMemsetD8_v2", (void *, unsigned char, size_t), (to, value, size_bytes)))
 STUB_PTSZ(cudaMemsetAsync, (void *to, int value, size_t size_bytes, cudaHandle stream),

@@ -13,16 +13,18 @@ from collections import Counter
 
 
 def main() -> None:
-    """Make CALLS rounds of three calls."""
+    """Make CALLS rounds of five calls."""
     library = ctypes.CDLL(sys.argv[1])
     results: Counter[str] = Counter()
     calls: Counter[str] = Counter()
-    address = ctypes.c_void_p()
+    address, milliseconds = ctypes.c_void_p(), ctypes.c_float()
     for _ in range(int(sys.argv[2])):
         for name, arguments in (
             ("cudaMalloc", (ctypes.byref(address), ctypes.c_size_t(64))),
             ("cudaFree", (None,)),
             ("cudaDeviceSynchronize", ()),
+            ("cudaEventElapsedTime", (ctypes.byref(milliseconds), None, None)),
+            ("cudaEventQuery", (None,)),
         ):
             results[str(getattr(library, name)(*arguments))] += 1
             calls[name] += 1

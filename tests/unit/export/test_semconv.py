@@ -180,6 +180,7 @@ def stream():
         calls(trainer, "cudaMemcpy", [US], device=H100, copy_kind=wire.COPY_DEFAULT, status=1),
         copies(trainer, [4096], device=H100),
         series(trainer, wire.METRIC_LAUNCH_GAP, aggregate([US]), device=H100),
+        series(trainer, wire.METRIC_ELAPSED_TIME, aggregate([US]), device=H100),
         series(trainer, wire.METRIC_OFF_CPU, aggregate([US]), api=wire.SWITCH_VOLUNTARY),
         series(trainer, wire.METRIC_RUN_QUEUE, aggregate([US]), api=wire.SWITCH_INVOLUNTARY),
         forks(trainer, 1),
