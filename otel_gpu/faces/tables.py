@@ -94,6 +94,11 @@ CALLS = (
     *(fields.CALL, fields.CALLS, fields.ERRORS, fields.P50, fields.P99, fields.LONGEST),
     *(fields.TOTAL, fields.SIZE),
 )
+EVENT_TIMES = (
+    fields.text("device", lambda row: "not known" if row.device is None else str(row.device)),
+    fields.TIMES._replace(heading="measured"),
+    *(fields.P50, fields.P99, fields.LONGEST, fields.TOTAL),
+)
 OFF_CPU = (
     fields.WHEN._replace(heading="its threads, when"),
     fields.text("off the CPU", _off_cpu_reason),

@@ -86,6 +86,7 @@ def _write_parts(document: Document, console: Console, process: ProcessImage | N
         _write_section(console, "The worst moment", _moment(worst))
     sections: list[tuple[str, Sequence[Any], Sequence[Field], int]] = [
         ("Calls", document.apis, tables.CALLS, 25),
+        ("Device time that the program measured", document.event_times, tables.EVENT_TIMES, 25),
         ("Device memory", document.balances, (), 1_000),
         ("Off the CPU", document.off_cpu, tables.OFF_CPU, 15),
         ("Who kept them waiting", document.blames, tables.BLAMES, 10),

@@ -28,7 +28,7 @@ from otel_gpu.explain.time_tree import resources_of
 from otel_gpu.explain.verdicts import find_verdicts
 from otel_gpu.findings.block_rows import Calls, block_notes, block_rows, layer_rows
 from otel_gpu.findings.causes import walk
-from otel_gpu.findings.counts import api_rows, balances, off_cpu_rows
+from otel_gpu.findings.counts import api_rows, balances, event_time_rows, off_cpu_rows
 from otel_gpu.findings.crowd import Crowd
 from otel_gpu.findings.device_memory import Memory
 from otel_gpu.findings.device_rows import DeviceRows
@@ -202,6 +202,7 @@ class Collector:
             memory,
             devices,
             advice,
+            tuple(event_time_rows(chosen, self._ledger.middles_ns)),
         )
 
     def _memory_rows(

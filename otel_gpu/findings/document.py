@@ -55,6 +55,7 @@ __all__ = [
     "Document",
     "Effect",
     "EffectKind",
+    "EventTime",
     "Evidence",
     "Failure",
     "Frame",
@@ -168,6 +169,23 @@ class Api(NamedTuple):
     size_bytes: int
 
 
+class EventTime(NamedTuple):
+    """
+    Device time that one process measured itself, from one CUDA event to another.
+
+    ``device`` is its number as the process counts; None: not known. What was measured may overlap. Percentiles
+    are read from the kernel's buckets; all else is exact.
+    """
+
+    process: ProcessImage
+    device: int | None
+    times: int
+    p50_ns: float
+    p99_ns: float
+    max_ns: float
+    sum_ns: int
+
+
 class Balance(NamedTuple):
     """Device memory that one process asked for and gave back, by successful calls."""
 
@@ -247,6 +265,7 @@ class Document(NamedTuple):
     memory: tuple[Memory, ...] = ()
     devices: tuple[DeviceReport, ...] = ()
     advice: tuple[Advice, ...] = ()
+    event_times: tuple[EventTime, ...] = ()
 
     @property
     def start_unix_ns(self) -> int:
@@ -281,7 +300,7 @@ class Document(NamedTuple):
         """Return the part that is about one process; host, losses and notes are of all."""
         key = key_of(process)
 
-        def is_its(row: "Process | Api | Balance | Blame | OffCpu") -> bool:
+        def is_its(row: "Process | Api | EventTime | Balance | Blame | OffCpu") -> bool:
             return key_of(row.process) == key
 
         def lost(chain: Chain) -> bool:
@@ -290,6 +309,7 @@ class Document(NamedTuple):
         return self._replace(
             processes=tuple(filter(is_its, self.processes)),
             apis=tuple(filter(is_its, self.apis)),
+            event_times=tuple(filter(is_its, self.event_times)),
             balances=tuple(filter(is_its, self.balances)),
             incidents=tuple(one for one in self.incidents if key in map(key_of, one.processes)),
             chains=tuple(filter(lost, self.chains)),

@@ -41,7 +41,7 @@ from otel_gpu.ledger.accounts import MAX_SERIES, Account, Accounts
 from otel_gpu.ledger.differences import aggregate_with, series_since, time_since, time_with
 from otel_gpu.ledger.window import Window
 
-COUNTED = frozenset({wire.METRIC_CALL_DURATION, wire.METRIC_RUN_QUEUE})
+COUNTED = frozenset({wire.METRIC_CALL_DURATION, wire.METRIC_RUN_QUEUE, wire.METRIC_ELAPSED_TIME})
 """What a reader of figures wants of the series."""
 
 # Ended images whose readings did not come yet: most processes that end counted nothing.
@@ -65,6 +65,11 @@ class Figures(NamedTuple):
     def calls(self) -> Iterator[Series]:
         """The series of its calls, each once."""
         return (one for one in self.series if one.key.metric == wire.METRIC_CALL_DURATION)
+
+    @property
+    def elapsed_times(self) -> Iterator[Series]:
+        """The series of what it measured itself by CUDA events, of each device one."""
+        return (one for one in self.series if one.key.metric == wire.METRIC_ELAPSED_TIME)
 
 
 class Growth(NamedTuple):

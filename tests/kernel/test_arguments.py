@@ -1,15 +1,17 @@
 """What is not an argument by itself: sizes in structures and lists, and what a call answers."""
 
+import json
 import re
 import struct
 import sys
 from collections.abc import Iterator
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 
 from otel_gpu.probe_table import APIS
-from tests.kernel.agent import Shared, calls, losses, points, run_together, spans, total
+from tests.kernel.agent import Shared, calls, losses, otel_gpu, points, run_together, spans, total
 from tests.stubs.build import StubLibraries
 
 pytestmark = pytest.mark.kernel
@@ -136,7 +138,12 @@ LIST_BYTES = sum(range(37))
 
 
 @pytest.fixture(scope="module")
-def shared(stubs: StubLibraries) -> Iterator[Shared]:
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("arguments") / "calls.otelgpu"
+
+
+@pytest.fixture(scope="module")
+def shared(stubs: StubLibraries, recording: Path) -> Iterator[Shared]:
     commands = {
         name: (
             {"CUDA_STUB": "cudaEventElapsedTime:nest=0"},
@@ -144,7 +151,7 @@ def shared(stubs: StubLibraries) -> Iterator[Shared]:
         )
         for name, (layer, script) in SCRIPTS.items()
     }
-    with run_together(commands, "--spans", "full") as shared:
+    with run_together(commands, "--spans", "full", "--record", str(recording)) as shared:
         assert {finished.returncode for finished in shared.finished.values()} == {0}
         yield shared
 
@@ -183,6 +190,52 @@ def test_what_a_program_measures_by_events_is_time_of_the_device(shared: Shared)
         0: (len(BITS) + len(TINY), whole_ns),
         1: (101, 101 * 2_500_000),
     }
+
+
+def test_a_report_has_what_was_measured(shared: Shared, recording: Path) -> None:
+    """Of a recording, the same times by process and device, in the document and in its text."""
+    told = json.loads(otel_gpu("explain", recording, "--json").stdout)
+    text = otel_gpu("explain", recording, "--pid", shared.pid("measured")).stdout
+    found = {
+        (row["pid"], row["device"]): (row["times"], row["sum_ns"]) for row in told["event_times"]
+    }
+
+    assert found == {
+        (shared.pid(name), device): row
+        for name, rows in {
+            "measured": {
+                0: (len(BITS) + len(TINY), sum(map(nanoseconds, BITS))),
+                1: (101, 101 * 2_500_000),
+            },
+            "measured-through-the-driver": {None: (211, 211 * 2_500_000)},
+            "measured-by-the-driver": {None: (9, 9 * nanoseconds(LONGEST))},
+        }.items()
+        for device, row in rows.items()
+    }
+    assert re.search(r"Device time that the program measured\n.*\n.*\n +1 +101 +2\.5 ms", text)
+
+
+def test_a_store_has_what_was_measured(recording: Path, shared: Shared, tmp_path: Path) -> None:
+    """The report of a store says what that of the recording says; SQL knows the series by name."""
+    store = tmp_path / "store.db"
+    question = (
+        "SELECT pid, unit, sum(count) AS times, sum(sum) AS sum_ns FROM v_series"
+        " WHERE metric = 'elapsed_time' GROUP BY pid, unit"
+    )
+    otel_gpu("replay", recording, "--store", store)
+    told, kept = (
+        json.loads(otel_gpu("explain", *source, "--json").stdout)["event_times"]
+        for source in ((recording,), ("--store", store))
+    )
+
+    assert len(told) == 4
+    assert kept == told
+    rows = otel_gpu("query", "--store", store, "--csv", question).stdout.split()[1:]
+    assert sorted(rows) == sorted(
+        f"{pid},ns,{sum(row['times'] for row in told if row['pid'] == pid)},"
+        f"{sum(row['sum_ns'] for row in told if row['pid'] == pid)}"
+        for pid in {row["pid"] for row in told}
+    )
 
 
 def test_calls_that_measure_are_counted_as_all_calls_are(shared: Shared) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.enrich.activities import NO_WAIT
+from otel_gpu.enrich.activities import NO_WAIT, DeviceIdentity
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.explain.verdicts import CLASSES, STATES
 from otel_gpu.findings import collector as module
@@ -134,6 +134,28 @@ def test_rows_are_in_order_of_total_time():
         "cudaLaunchKernel",
     ]
     assert report.images == (TRAINER, OTHER)
+
+
+def test_what_a_program_measured_by_events_is_beside_its_calls():
+    """Of each device by itself, and never among the durations of calls."""
+    first, second = DeviceIdentity(0, None, None), DeviceIdentity(1, None, None)
+    elapsed = [
+        series(TRAINER, wire.METRIC_ELAPSED_TIME, aggregate(times_ns), device=device)
+        for device, times_ns in ((second, [7 * MS]), (None, [5 * US]), (first, [3 * MS, 4 * MS]))
+    ]
+    asked = calls(TRAINER, "cudaEventElapsedTime", [2 * US] * 4)
+    report = report_of(capture(), snapshot(1, asked, *elapsed), snapshot(2, *elapsed))
+
+    assert [(row.device, row.times, row.max_ns, row.sum_ns) for row in report.event_times] == [
+        (None, 1, 5 * US, 5 * US),
+        (0, 2, 4 * MS, 7 * MS),
+        (1, 1, 7 * MS, 7 * MS),
+    ]
+    assert 3 * MS <= report.event_times[1].p50_ns <= report.event_times[1].p99_ns <= 4 * MS
+    assert [(row.api, row.calls, row.sum_ns) for row in report.apis] == [
+        ("cudaEventElapsedTime", 4, 8 * US)
+    ]
+    assert report.of_process(OTHER).event_times == ()
 
 
 def test_memory_is_allocations_against_frees():

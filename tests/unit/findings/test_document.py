@@ -7,6 +7,7 @@ from importlib import resources
 import pytest
 from jsonschema import Draft202012Validator
 
+from otel_gpu import wire
 from otel_gpu.enrich.activities import PressureActivity
 from otel_gpu.findings.collector import Collector
 from otel_gpu.findings.document import Window
@@ -15,11 +16,13 @@ from otel_gpu.stacks.frames import Frame
 from tests.activities import (
     SECOND,
     T0,
+    aggregate,
     call_stack,
     calls,
     capture,
     counters,
     image,
+    series,
     snapshot,
 )
 from tests.unit.findings.samples import (
@@ -59,6 +62,7 @@ def full_document():
         snapshot(1, calls(TRAINER, "cudaMalloc", [2_000] * 10, size_bytes=77)),
         times(2, TRAINER, (1, 0, "", 5, 2)),
         snapshot(2, calls(TRAINER, "cudaFree", [2_000], size_bytes=7)),
+        snapshot(2, series(TRAINER, wire.METRIC_ELAPSED_TIME, aggregate([3_000]))),
         PressureActivity(T0 + SECOND, {"load1": 1.5}),
         counters(3, lost_ring_full=1),
     )
