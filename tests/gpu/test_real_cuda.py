@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
@@ -17,14 +18,20 @@ SIZE_BYTES = 1 << 20
 
 
 @pytest.fixture
-def pid(receiver: OtlpReceiver, real_cudart: Path) -> int:
+def said(receiver: OtlpReceiver, real_cudart: Path) -> dict[str, Any]:
     program = WORKLOADS / "cudart_success.py"
     command = [sys.executable, program, real_cudart, str(ROUNDS), str(SIZE_BYTES)]
     with Agent(receiver, command) as agent:
         (line,) = agent.wait().lines
     if line["failures"]:
         pytest.skip(f"this driver cannot serve the wheel's runtime: {set(line['failures'])}")
-    return int(line["pid"])
+    assert isinstance(line, dict)
+    return line
+
+
+@pytest.fixture
+def pid(said: dict[str, Any]) -> int:
+    return int(said["pid"])
 
 
 def test_calls_bytes_and_copies_are_exact(receiver: OtlpReceiver, pid: int) -> None:
@@ -54,6 +61,17 @@ def test_calls_bytes_and_copies_are_exact(receiver: OtlpReceiver, pid: int) -> N
     assert total(receiver, "gpu.cuda.memory.in_use", pid) == 0
     assert copied == dict.fromkeys(("HostToDevice", "DeviceToHost"), ROUNDS * SIZE_BYTES)
     assert losses(receiver) == {}
+
+
+def test_what_was_measured_by_events_is_what_the_program_got(
+    receiver: OtlpReceiver, said: dict[str, Any]
+) -> None:
+    """Each answer of the device once, with the device's time and not the host's."""
+    (found,) = points(receiver, "gpu.cuda.event.elapsed", said["pid"])
+
+    assert found.point.count == ROUNDS
+    assert found.point.sum == pytest.approx(sum(said["measured"]) / 1_000, rel=1e-6)
+    assert min(said["measured"]) > 0
 
 
 def test_a_driver_call_is_seen_each_time_or_never(receiver: OtlpReceiver, pid: int) -> None:
