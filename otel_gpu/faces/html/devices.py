@@ -47,18 +47,17 @@ def device_figures(document: Document) -> Iterator[tuple[str, str]]:
         row.idle_ns / row.window_ns for row in rows if row.idle_ns is not None and row.window_ns
     ]
     steps = [row for row in rows if row.step_median_ns]
+    of_many = ("", "", "") if len(rows) == 1 else (", the longest", ", the least", ", the most")
+    longest, least, most = of_many
+    window_ns = max(row.window_ns for row in rows)
+    computing = min(row.compute_ns / (row.window_ns or 1) for row in rows)
+    usual_ns = max((row.step_median_ns or 0 for row in steps), default=0)
     yield "devices", f"{len(rows):,}"
-    yield "device time, the longest", format_duration(max(row.window_ns for row in rows))
-    yield (
-        "computing, the least",
-        format_share(min(row.compute_ns / (row.window_ns or 1) for row in rows)),
-    )
-    yield "idle, the most", format_share(max(idle)) if idle else "unknown"
-    yield "steps", f"{max(row.steps for row in rows):,}"
-    yield (
-        "median step, the longest",
-        (format_duration(max(row.step_median_ns or 0 for row in steps)) if steps else "unknown"),
-    )
+    yield f"device time{longest}", format_duration(window_ns)
+    yield f"computing{least}", format_share(computing)
+    yield f"idle{most}", format_share(max(idle)) if idle else "unknown"
+    yield f"steps{most}", f"{max(row.steps for row in rows):,}"
+    yield f"median step{longest}", format_duration(usual_ns) if steps else "unknown"
 
 
 def phase_parts(row: DeviceReport) -> list[Part]:

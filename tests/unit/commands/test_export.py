@@ -137,6 +137,15 @@ def test_a_trace_of_torch_becomes_a_timeline(exported, tmp_path):
     assert (by_name["sgemm"]["tid"], by_name["other"]["tid"]) == (7, 9)
 
 
+def test_what_devices_do_together_is_told_apart(exported, tmp_path):
+    """A kernel of NCCL waits for others, and computes nothing."""
+    made = trace([kernel(30, 40, 77, "ncclDevKernel_AllReduce"), kernel(80, 5, 78, "gemm")])
+    events, _ = exported(write(tmp_path / "together.json", made))
+
+    found = {event["name"]: event["cat"] for event in events if event["ph"] == "X"}
+    assert found == {"ncclDevKernel_AllReduce": "communication", "gemm": "kernel"}
+
+
 def test_a_folder_of_ranks_keeps_them_apart(exported, tmp_path):
     """Pids of two hosts may be the same, and their devices are others."""
     folder = tmp_path / "ranks"

@@ -59,6 +59,10 @@ def test_the_verdict_is_the_headline(page):
     assert heading == "data-bound: device 0 computed 25 % of the time"
     assert "The data loader runs in the training process (num_workers=0)" in seen.text
     assert "4 ms from 2025-06-15" in seen.text
+    figures = Seen(re.search('<dl class="figures">.*?</dl>', made, re.DOTALL)[0]).text
+    assert (
+        figures == "devices 1 device time 3.2 ms computing 25 % idle 75 % steps 4 median step 1 ms"
+    )
     sections = [value for tag, name, value in seen.values if (tag, name) == ("section", "id")]
     assert sections == ["devices", "timeline", "unknown"]
     assert "CUDA calls" not in seen.text
