@@ -20,6 +20,7 @@ NAMES = (
     "explain_memory",
     "memory_snapshot",
     "torch_trace",
+    "trace_analysis",
     "store",
     "aggregates",
     "decoding",

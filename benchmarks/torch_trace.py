@@ -5,10 +5,11 @@ import os
 import resource
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from benchmarks.result import Result
+from benchmarks.traces import REAL, REAL_MB, REAL_TRACE, repeat, write, write_tiny
 from otel_gpu import pipeline
 from otel_gpu.decode.events import DeviceRead, Event
 from otel_gpu.enrich.enricher import Enricher
@@ -21,68 +22,31 @@ from otel_gpu.options import Config
 BOUND_S = 25
 BOUND_MIB = 400
 SIZE_MB, QUICK_SIZE_MB = 1_000, 100
-OPERATIONS_OF_A_STEP = 2_000
-
-# As Kineto writes them: an operator, the call in it, what the device did, and how they belong together.
-_OPERATOR = """  {{
-    "ph": "X", "cat": "cpu_op", "name": "aten::{name}", "pid": 783658, "tid": 783658,
-    "ts": {start}, "dur": {length},
-    "args": {{
-      "External id": {id},"Record function id": 0, "Concrete Inputs": ["", ""], "Input type": ["float", "float"], "Input Dims": [[{rows}, 1024], [1024, 1024]], "Ev Idx": {id}
-    }}
-  }},
-  {{
-    "ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 783658, "tid": 783658,
-    "ts": {launch}, "dur": 5,
-    "args": {{
-      "External id": {id}, "cbid": 211, "correlation": {id}
-    }}
-  }},
-  {{
-    "ph": "s", "id": {id}, "pid": 783658, "tid": 783658, "ts": {launch},
-    "cat": "ac2g", "name": "ac2g"
-  }},
-  {{
-    "ph": "X", "cat": "kernel", "name": "void at::native::vectorized_elementwise_kernel<4, at::native::{name}Functor<float>, at::detail::Array<char*, 3> >(int, at::native::{name}Functor<float>, at::detail::Array<char*, 3>)", "pid": 0, "tid": 7,
-    "ts": {work}, "dur": {busy},
-    "args": {{
-      "External id": {id},
-      "queued": 0, "device": 0, "context": 1,
-      "stream": 7, "correlation": {id},
-      "registers per thread": 32,
-      "shared memory": 0,
-      "blocks per SM": 12.8,
-      "warps per SM": 51.2,
-      "grid": [1024, 1, 1],
-      "block": [128, 1, 1],
-      "est. achieved occupancy %": 80
-    }}
-  }},
-  {{
-    "ph": "f", "id": {id}, "pid": 0, "tid": 7, "ts": {work},
-    "cat": "ac2g", "name": "ac2g", "bp": "e"
-  }},
-"""
-_STEP = """  {{
-    "ph": "X", "cat": "user_annotation", "name": "ProfilerStep#{number}", "pid": 783658, "tid": 783658,
-    "ts": {start}, "dur": {length},
-    "args": {{
-      "External id": {number}, "Ev Idx": {number}
-    }}
-  }},
-"""
-_T0_US = 1_623_142_623_460_111
+TINY = 10_000_000
 
 
 def run(*, quick: bool = False) -> list[Result]:
-    """Read a trace in a process of its own; CPU time, so that a busy machine says the same."""
-    wanted_mb = QUICK_SIZE_MB if quick else SIZE_MB
+    """
+    Read traces, each in a process of its own; CPU time, so that a busy machine says the same.
+
+    A made one, one of many events that say nothing, and a real one several times over where
+    OTEL_GPU_TEST_TORCH_DATA names a folder of them.
+    """
+    size_mb = QUICK_SIZE_MB if quick else SIZE_MB
+    results = _read("a torch trace", write, size_mb)
+    results += _read("a torch trace of tiny events", write_tiny, TINY // 10 if quick else TINY)
+    if REAL:
+        results += _read("a real torch trace repeated", repeat, REAL_TRACE, size_mb // REAL_MB)
+    return results
+
+
+def _read(what: str, make: Callable[..., None], *arguments: object) -> list[Result]:
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "trace.json")  # noqa: PTH118 -- text for another process
-        for work, arguments in ((write, (path, wanted_mb)), (measure, (path,))):
+        for work, given in ((make, (path, *arguments)), (measure, (path,))):
             with context.Pool(1) as pool:
-                found = pool.apply(work, arguments)
+                found = pool.apply(work, given)
         size_mb = Path(path).stat().st_size / 1e6
     whole_s, read_s, peak_mib, rows = found
     bound_s = BOUND_S * size_mb / 1_000
@@ -92,7 +56,7 @@ def run(*, quick: bool = False) -> list[Result]:
     )
     return [
         Result(
-            what=f"a torch trace of {size_mb:,.0f} MB",
+            what=f"{what}, {size_mb:,.0f} MB",
             value=whole_s,
             unit="s CPU",
             floor=read_s,
@@ -113,33 +77,6 @@ def run(*, quick: bool = False) -> list[Result]:
             held=peak_mib <= BOUND_MIB,
         ),
     ]
-
-
-def write(path: str, size_mb: int) -> None:
-    """Write a trace of about this size: steps of operators, each of which launches one kernel."""
-    names = ("add", "mul", "relu", "native_layer_norm", "mm", "copy_", "sum", "sigmoid")
-    with Path(path).open("w", encoding="utf-8") as stream:
-        stream.write('{\n  "schemaVersion": 1,\n  "traceEvents": [\n')
-        number = step = 0
-        at_us = _T0_US
-        while stream.tell() < size_mb * 1_000_000:
-            begun_us = at_us
-            for place in range(OPERATIONS_OF_A_STEP):
-                number += 1
-                # The host is ahead in the first half of a step and late in the second.
-                is_late = place > OPERATIONS_OF_A_STEP // 2
-                length = 40 if is_late else 15
-                stream.write(
-                    _OPERATOR.format(
-                        name=names[number % len(names)], start=at_us, length=length, id=number,
-                        rows=32 * (1 + number % 20), launch=at_us + 6, work=at_us + 20,
-                        busy=12 if is_late else 17,
-                    )
-                )  # fmt: skip
-                at_us += length + 5
-            step += 1
-            stream.write(_STEP.format(number=step, start=begun_us, length=at_us - begun_us - 2))
-        stream.write('  {"ph": "i", "name": "end", "ts": 0}\n  ],\n  "traceName": "x"\n}\n')
 
 
 def measure(path: str) -> tuple[float, float, float, int]:

@@ -122,15 +122,16 @@ def find_work(
     inside_ns: Counter[int] = Counter()
     kernel_ns = kernels = short = short_ns = eligible_ns = tensor_ns = cast_ns = 0
     used_ns = 0.0
+    kernel, communication, cast = int(Work.KERNEL), KernelKind.COMMUNICATION, int(Inside.CAST)
     for row, owner in zip(timeline.rows, owners, strict=True):
         taken_ns, name = durations_ns[row], activities.names[row]
         if (blocks := activities.blocks[row]) > 0:
             used_ns += taken_ns if blocks >= 1 else blocks * taken_ns
         if links[row] != NO_ROW and (flags := host_time.inside[links[row]]):
             inside_ns[flags] += taken_ns
-            if flags & Inside.CAST and kinds[name] not in _NO_CASTS:
+            if flags & cast and kinds[name] not in _NO_CASTS:
                 cast_ns += taken_ns
-        if activities.kinds[row] != Work.KERNEL or kinds[name] is KernelKind.COMMUNICATION:
+        if activities.kinds[row] != kernel or kinds[name] is communication:
             continue
         kernel_ns, kernels = kernel_ns + taken_ns, kernels + 1
         if taken_ns < SHORT_NS:

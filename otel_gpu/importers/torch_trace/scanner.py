@@ -21,7 +21,7 @@ MAX_EVENT_CHARACTERS: Final = 1 << 20
 
 MOST_EVENTS_CHARACTERS: Final = 1 << 16
 
-AT_ONCE_CHARACTERS: Final = 1 << 18
+AT_ONCE_CHARACTERS: Final = 1 << 16
 """What is parsed at once, at most; what is no strict JSON costs the time of so much text twice."""
 
 DAMAGED: Final = "events that are damaged"

@@ -38,14 +38,15 @@ class Arguments(Struct, gc=False, rename=_NAMES):
     ``shape`` and ``types`` are their text: few differ, so few have to be parsed.
     """
 
-    correlation: Any = None
+    # In the order in which most are written, which is how they are found fastest.
     device: Any = None
     stream: Any = None
+    correlation: Any = None
+    size_bytes: Any = None
+    blocks: Any = None
+    occupancy: Any = None
     shape: Raw = NO_TEXT
     types: Raw = NO_TEXT
-    size_bytes: Any = None
-    occupancy: Any = None
-    blocks: Any = None
     collective: Any = None
     group: Any = None
     ranks: Any = None

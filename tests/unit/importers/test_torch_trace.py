@@ -405,3 +405,25 @@ def test_names_are_bounded(read):
     assert max(map(len, found.names)) == 512
     assert not any("\x1b" in name for name in found.names)
     assert not math.isnan(found.activities.occupancies[0])
+
+
+def test_tiny_events_stay_small(tmp_path):
+    """However many there are, and whatever they are packed into: what is not kept is not held."""
+    path = tmp_path / "trace.json.gz"
+    tiny = b'{"ph":"X","cat":"python_function","name":"f","pid":1,"tid":1,"ts":1,"dur":1},\n'
+    with gzip.open(path, "wb", compresslevel=1) as stream:
+        stream.write(b'{"traceEvents":[\n')
+        for _ in range(200):
+            stream.write(tiny * 1_000)
+        stream.write(json.dumps(kernel(1, 1)).encode() + b"]}")
+    assert path.stat().st_size < 1 << 20
+    tracemalloc.start()
+    try:
+        with open_capture("torch-trace", path, Config()) as capture:
+            *_, found = capture.events()
+        assert tracemalloc.get_traced_memory()[1] < 12 << 20
+    finally:
+        tracemalloc.stop()
+
+    assert len(found.trace.activities) == 1
+    assert found.trace.has_stacks

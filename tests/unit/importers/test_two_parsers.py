@@ -131,7 +131,7 @@ harms = st.lists(
 )  # fmt: skip
 
 
-@given(st.sampled_from(TEXTS), harms, st.sampled_from([40, 200, 1_000, 1 << 18]))
+@given(st.sampled_from(TEXTS), harms, st.sampled_from([40, 200, 1_000, 1 << 16]))
 @settings(
     max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
 )
