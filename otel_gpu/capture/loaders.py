@@ -9,13 +9,14 @@ object that was compiled with the project:
   whose programs need nothing of the kernel's BTF.
 """
 
-import contextlib
 import ctypes
+import functools
 import logging
 import struct
 import threading
 import time
 from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 
 from otel_gpu.capture._libbpf import TestRunOptions
@@ -48,11 +49,29 @@ def choose_loader(wanted: str, btf: Path = KERNEL_BTF) -> str:
     return found if wanted == "auto" else wanted
 
 
-def has_kernel_function(name: str, btf: Path = KERNEL_BTF) -> bool:
+class KernelFunction(StrEnum):
+    """A function that not every kernel has, by its name in the kernel's BTF."""
+
+    READS_IN_PLACE = "bpf_rdonly_cast"
+    # Since Linux 6.1, programs can take memory wherever they run; see bpf/maps.bpf.h.
+    ALLOCATES = "bpf_mem_alloc_init"
+    READS_OTHERS = "bpf_copy_from_user_task"
+    RETRANSMITS = "btf_trace_tcp_retransmit_skb"
+
+
+def has_kernel_function(function: KernelFunction, btf: Path = KERNEL_BTF) -> bool:
     """Return whether the kernel's BTF names a function, as it does those that programs may call."""
-    with contextlib.suppress(OSError):
-        return f"\0{name}\0".encode() in btf.read_bytes()
-    return False
+    return function in _functions(btf)
+
+
+# Megabytes are read, and a kernel that runs stays the same.
+@functools.cache
+def _functions(btf: Path) -> frozenset[KernelFunction]:
+    try:
+        text = btf.read_bytes()
+    except OSError:
+        return frozenset()
+    return frozenset(one for one in KernelFunction if f"\0{one}\0".encode() in text)
 
 
 def open_object(wanted: str, uprobes: Sequence[str], *, multi: bool) -> BpfObject:

@@ -10,7 +10,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Self
 
 from otel_gpu import wire
-from otel_gpu.capture.loaders import choose_loader, has_kernel_function, open_object
+from otel_gpu.capture.loaders import (
+    KernelFunction,
+    choose_loader,
+    has_kernel_function,
+    open_object,
+)
 from otel_gpu.capture.objects import BpfMap, BpfObject
 from otel_gpu.capture.ring import RingBuffer
 from otel_gpu.capture.settings import pack_settings
@@ -26,7 +31,6 @@ WHOLE_PROCESS = 0
 Whom = Mapping[tuple[int, int], int]
 """``image_ktime_ns`` by (pid, tid or ``WHOLE_PROCESS``)."""
 
-_READS_OTHERS = "bpf_copy_from_user_task"
 _RING_BYTES = 16 << 20
 _AT_A_TIME = 1024
 # Large ones, which only a capture fills.
@@ -165,7 +169,7 @@ def check_kernel(config: Config) -> None:
 
 def can_look() -> bool:
     """Return whether the kernel has what ``look_at_thread`` calls, if it has BTF."""
-    return has_kernel_function(_READS_OTHERS)
+    return has_kernel_function(KernelFunction.READS_OTHERS)
 
 
 def kernel_stack(stacks: BpfMap, stack: int) -> tuple[int, ...]:

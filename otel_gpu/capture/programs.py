@@ -9,7 +9,12 @@ from typing import Any, Self
 
 from otel_gpu import wire
 from otel_gpu.capture.blocks import Blocks, let_blocks_grow
-from otel_gpu.capture.loaders import choose_loader, has_kernel_function, open_object
+from otel_gpu.capture.loaders import (
+    KernelFunction,
+    choose_loader,
+    has_kernel_function,
+    open_object,
+)
 from otel_gpu.capture.looks import LOOK_AT_THREAD, Looks, can_look, kernel_stack
 from otel_gpu.capture.objects import BpfMap, Link
 from otel_gpu.capture.ring import RingBuffer
@@ -40,9 +45,6 @@ _TRACEPOINTS = (
 )
 # By whether the kernel can read its stacks in place; see bpf/core_fixes.bpf.h.
 _SWITCHES = {True: "sched_switch_in_place", False: "sched_switch"}
-_READS_IN_PLACE = "bpf_rdonly_cast"
-# Since Linux 6.1, programs can take memory wherever they run; see bpf/maps.bpf.h.
-_ALLOCATES = "bpf_mem_alloc_init"
 _TIMES_PER_FOLDED = 8
 _BOOK_PASSING = "book_passing"
 _RETRANSMITS = "tcp_retransmit_skb"
@@ -68,10 +70,11 @@ class Programs:
         watch_all: Watch every process that makes a CUDA call.
         multi: Attach many uprobes at once where the kernel can.
         in_place: Read kernel stacks in place where the kernel can.
+        looks: Be ready to look at threads: processes are watched that have lived before.
 
     Attributes:
         blocks: What is kept of the blocks that frameworks hand out.
-        looks: Looks at threads; None: this kernel cannot, or nothing is attached yet.
+        looks: Looks at threads; None: this kernel cannot, nothing is attached yet, or it is not wanted.
         switch_program: The name of the program that is attached to sched_switch.
 
     Raises:
@@ -80,11 +83,19 @@ class Programs:
     """
 
     def __init__(
-        self, config: Config, *, watch_all: bool, multi: bool = True, in_place: bool = True
+        self,
+        config: Config,
+        *,
+        watch_all: bool,
+        multi: bool = True,
+        in_place: bool = True,
+        looks: bool = True,
     ) -> None:
         capture = config.capture
         self._loader = capture.loader
-        in_place = in_place and has_kernel_function(_READS_IN_PLACE)
+        # An eighth of what the kernel has to verify.
+        self._wants_looks = looks and can_look()
+        in_place = in_place and has_kernel_function(KernelFunction.READS_IN_PLACE)
         self.switch_program = _SWITCHES[in_place]
         self.bpf = open_object(capture.loader, _UPROBES, multi=multi)
         self.bpf.set_read_only_data(".rodata.settings", pack_settings(config, watch_all=watch_all))
@@ -100,18 +111,18 @@ class Programs:
             ("folded_times", capture.max_times // _TIMES_PER_FOLDED),
         ):
             self.bpf.set_max_entries(name, entries)
-        if has_kernel_function(_ALLOCATES):
+        if has_kernel_function(KernelFunction.ALLOCATES):
             self.bpf.let_grow("threads")
             let_blocks_grow(self.bpf)
         self.bpf.leave_out(_SWITCHES[not in_place])
         self._tracepoints = [*_TRACEPOINTS, self.switch_program]
         # The other object has no such program.
         if choose_loader(capture.loader) == "libbpf":
-            if has_kernel_function(f"btf_trace_{_RETRANSMITS}"):
+            if has_kernel_function(KernelFunction.RETRANSMITS):
                 self._tracepoints.append(_RETRANSMITS)
             else:
                 self.bpf.leave_out(_RETRANSMITS)
-            if not can_look():
+            if not self._wants_looks:
                 self.bpf.leave_out(LOOK_AT_THREAD)
         self.bpf.load()
         self.events = RingBuffer(self.bpf.map("events").fd, capture.ring_buffer_bytes)
@@ -149,7 +160,7 @@ class Programs:
             self.bpf.attach(tracepoint)
         if choose_loader(self._loader) == "libbpf":
             self._book_passing = self.bpf.attach_iterator(_BOOK_PASSING)
-            if can_look():
+            if self._wants_looks:
                 self.looks = Looks(self.bpf)
 
     def close(self) -> None:

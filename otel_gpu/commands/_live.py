@@ -90,7 +90,9 @@ def load_programs(args: Namespace, config: Config, started: Started) -> Iterator
     """Load the programs of the kernel side."""
     # Not before the user's command was forked, whose limit it is not.
     allow_open_files(_OPEN_FILES)
-    with Programs(config, watch_all=args.all) as programs:
+    # A command is watched before it does anything, and so are its children.
+    looks = bool(args.all or args.pid or args.cgroup)
+    with Programs(config, watch_all=args.all, looks=looks) as programs:
         if started.guard:
             started.guard.watch(programs.processes_fd)
         collect_rarely()

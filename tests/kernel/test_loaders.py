@@ -181,13 +181,25 @@ def test_the_kernel_decides_unless_the_operator_does(tmp_path: Path) -> None:
 
 def test_a_function_of_the_kernel_is_known_by_its_whole_name(tmp_path: Path) -> None:
     """Its BTF has those that programs may call; where there is none, nothing is known."""
-    btf = tmp_path / "vmlinux"
-    btf.write_bytes(b"\x9f\xeb\x01\0int\0bpf_task_acquire\0bpf_task_release\0")
+    btf, named = tmp_path / "vmlinux", loaders.KernelFunction
+    btf.write_bytes(
+        b"\x9f\xeb\x01\0int\0bpf_rdonly_cast\0xbpf_mem_alloc_init\0bpf_copy_from_user_task_\0"
+    )
 
-    assert loaders.has_kernel_function("bpf_task_acquire", btf)
-    assert not loaders.has_kernel_function("bpf_task_acqui", btf)
-    assert not loaders.has_kernel_function("task_acquire", btf)
-    assert not loaders.has_kernel_function("bpf_task_acquire", tmp_path / "missing")
+    assert loaders.has_kernel_function(named.READS_IN_PLACE, btf)
+    assert not loaders.has_kernel_function(named.ALLOCATES, btf)
+    assert not loaders.has_kernel_function(named.READS_OTHERS, btf)
+    assert not loaders.has_kernel_function(named.READS_IN_PLACE, tmp_path / "missing")
+
+
+def test_the_types_of_the_kernel_are_read_once(tmp_path: Path) -> None:
+    """They are megabytes, and do not change while the kernel runs, whatever a start asks of them."""
+    btf = tmp_path / "vmlinux"
+    btf.write_bytes(b"\0" + b"\0".join(name.encode() for name in loaders.KernelFunction) + b"\0")
+
+    assert loaders.has_kernel_function(loaders.KernelFunction.ALLOCATES, btf)
+    btf.unlink()
+    assert all(loaders.has_kernel_function(one, btf) for one in loaders.KernelFunction)
 
 
 def test_the_agent_says_where_the_types_are_from(stubs: StubLibraries, headers: Path) -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from otel_gpu import wire
 from otel_gpu.capture.libraries import exported_functions
-from otel_gpu.capture.loaders import has_kernel_function
+from otel_gpu.capture.loaders import KernelFunction, has_kernel_function
+from otel_gpu.capture.looks import LOOK_AT_THREAD, can_look
 from otel_gpu.capture.objects import BpfObject, object_path
 from otel_gpu.capture.programs import ENTER_CALL, EXIT_CALL, Programs
 from otel_gpu.config import load
@@ -67,6 +68,20 @@ def test_a_batch_that_is_too_small_for_a_bucket_grows(programs: Programs) -> Non
     assert sum(count for count, _, _ in batches) == 997
 
 
+def test_looks_are_loaded_where_they_can_be_wanted() -> None:
+    """Of a command all calls are seen from the first one on: no thread has to be looked at."""
+    with Programs(CONFIG, watch_all=False, looks=False) as programs:
+        programs.attach()
+
+        assert programs.looks is None
+        with pytest.raises(BpfError):
+            programs.bpf.program_fd(LOOK_AT_THREAD)
+    with Programs(CONFIG, watch_all=False) as programs:
+        programs.attach()
+
+        assert (programs.looks is not None) == can_look()
+
+
 def test_only_new_keeps_what_is_there(programs: Programs) -> None:
     """The kernel side may have been first."""
     processes = programs.bpf.map("processes")
@@ -78,7 +93,8 @@ def test_only_new_keeps_what_is_there(programs: Programs) -> None:
 
 
 @pytest.mark.skipif(
-    not has_kernel_function("bpf_mem_alloc_init"), reason="programs cannot take memory everywhere"
+    not has_kernel_function(KernelFunction.ALLOCATES),
+    reason="programs cannot take memory everywhere",
 )
 def test_threads_take_memory_as_they_come(programs: Programs) -> None:
     """And the map has room for as many as it may hold."""
