@@ -1,12 +1,35 @@
 """Every call is counted, whatever the speed, the protocol or the device."""
 
+from collections.abc import Iterator
+
 import pytest
 
-from tests.kernel.agent import Agent, calls, losses, points, spans, total
+from tests.kernel.agent import (
+    Agent,
+    Shared,
+    calls,
+    losses,
+    points,
+    run_together,
+    spans,
+    total,
+)
 from tests.receiver import OtlpReceiver
 from tests.stubs.build import StubLibraries, workload
 
 pytestmark = pytest.mark.kernel
+
+
+@pytest.fixture(scope="module")
+def shared(stubs: StubLibraries) -> Iterator[Shared]:
+    """Programs that one agent watched, with a span for each call."""
+    commands = {
+        "many": ({}, [workload("exact"), stubs.runtime, "5003", "2"]),
+        "few": ({}, [workload("exact"), stubs.runtime, "13", "1"]),
+        "devices": ({}, [workload("devices"), stubs.runtime]),
+    }
+    with run_together(commands, "--spans", "full") as shared:
+        yield shared
 
 
 def test_a_million_calls_of_five_kinds_from_four_threads_are_counted_exactly(
@@ -51,12 +74,9 @@ def test_every_chosen_span_arrives_or_is_counted_as_dropped(
     assert received + dropped == chosen
 
 
-def test_derived_counters_say_the_same_as_the_histograms(
-    receiver: OtlpReceiver, stubs: StubLibraries
-) -> None:
+def test_derived_counters_say_the_same_as_the_histograms(shared: Shared) -> None:
     """Launches, copies and allocated bytes follow from the same exact counts."""
-    with Agent(receiver, [workload("exact"), stubs.runtime, "5003", "2"]) as agent:
-        pid = agent.wait().lines[0]["pid"]
+    receiver, pid = shared.receiver, shared.pid("many")
 
     (copies,) = points(receiver, "gpu.cuda.memory.copies", pid)
     assert total(receiver, "gpu.cuda.kernel.launch.calls", pid) == 1001
@@ -80,10 +100,9 @@ def test_both_protocols_carry_counts_and_spans(
     assert {request.protocol for request in receiver.requests()} == {protocol}
 
 
-def test_memory_is_accounted_by_device(receiver: OtlpReceiver, stubs: StubLibraries) -> None:
+def test_memory_is_accounted_by_device(shared: Shared) -> None:
     """Bytes allocated, copied and given back carry the device that was current, by its UUID."""
-    with Agent(receiver, [workload("devices"), stubs.runtime]) as agent:
-        pid = agent.wait().lines[0]["pid"]
+    receiver, pid = shared.receiver, shared.pid("devices")
 
     def bytes_by_device(name: str) -> dict[str, int]:
         return {
@@ -99,18 +118,14 @@ def test_memory_is_accounted_by_device(receiver: OtlpReceiver, stubs: StubLibrar
     models = {
         key.attribute("cuda.device.model")
         for key in receiver.metrics()
-        if key.name == "gpu.cuda.memory.allocations"
+        if key.name == "gpu.cuda.memory.allocations" and key.pid == pid
     }
     assert models == {"Stub GPU 0", "Stub GPU 1"}
 
 
-def test_launches_carry_their_shape(receiver: OtlpReceiver, stubs: StubLibraries) -> None:
+def test_launches_carry_their_shape(shared: Shared) -> None:
     """A launch's span has the grid and block that the program passed by value."""
-    command = [workload("exact"), stubs.runtime, "13", "1"]
-    with Agent(receiver, command, flags=("--spans", "full")) as agent:
-        pid = agent.wait().lines[0]["pid"]
-
-    launches = spans(receiver, "cudaLaunchKernel", pid)
+    launches = spans(shared.receiver, "cudaLaunchKernel", shared.pid("few"))
     assert len(launches) == 3
     for launch in launches:
         assert launch.attributes["gpu.cuda.kernel.grid"] == (3, 2, 1)
