@@ -142,6 +142,7 @@ def _main(arguments: list[str]) -> int:
         raise UsageError(f"{name} runs no command, so nothing may follow --")
     args = verb_parser(name, verb).parse_args(rest[:at])
     args.command = rest[at + 1 :]
+    commands.refuse_overwriting(args)
     flags = {key: vars(args).get(_destination(key)) for key in config.OPTIONS}
     settings = config.load(args.config, os.environ, flags)
     _set_log_level(settings, args.verbose)

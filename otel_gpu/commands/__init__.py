@@ -19,7 +19,7 @@ Nothing here prints: text goes through the ``Output`` that ``run`` is given.
 import json
 import os
 import sys
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -33,6 +33,11 @@ PROGRAM = "otel-gpu"
 JSON_HELP = "print one JSON document"
 PIPE_COLUMNS = 160
 """How wide text is made where nobody says it: lines of a file are better long than folded."""
+
+# What verbs write, by the names of their arguments.
+_WRITTEN = frozenset(
+    {"flamegraph", "html", "json", "output", "perfetto", "pprof", "record", "speedscope"}
+)
 
 VERBS: Mapping[str, str] = {
     "compare": "Say whether a second run was slower, and where.",
@@ -69,6 +74,21 @@ class UsageError(OtelGpuError):
     """The command line asks for something that makes no sense."""
 
     exit_code = 2
+
+
+def refuse_overwriting(args: Namespace) -> None:
+    """
+    Check that nothing is written over what is read.
+
+    Raises:
+        UsageError: A file to be written is another file of the command line as well.
+    """
+    named = {name: value for name, value in vars(args).items() if isinstance(value, str | Path)}
+    for name in _WRITTEN & named.keys():
+        path = Path(named[name])
+        others = (Path(value) for other, value in named.items() if other not in _WRITTEN)
+        if path.is_file() and any(one.is_file() and one.samefile(path) for one in others):
+            raise UsageError(f"{path} would be written and is read", hint="name another file")
 
 
 class Output:

@@ -218,3 +218,23 @@ def test_real_traces_are_drawn_whole(exported, name):
 
     assert not [note for note in about["notes"] if "left out" in note]
     assert phases(events)["s"] > 3_000
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["export", "{0}", "--perfetto", "{0}"],
+        ["report", "{0}", "--html", "{1}"],
+        ["stacks", "{0}", "--flamegraph", "{0}"],
+        ["compare", "{0}", "{0}", "--output", "{0}"],
+    ],
+)
+def test_what_is_read_is_not_written_over(tmp_path, capsys, arguments):
+    """Under another name neither; the file is as it was."""
+    path, other = tmp_path / "demo.otelgpu", tmp_path / "link"
+    path.write_bytes(EXAMPLE.read_bytes())
+    other.symlink_to(path)
+
+    assert cli.main([argument.format(path, other) for argument in arguments]) == 2
+    assert "would be written and is read" in capsys.readouterr().err
+    assert path.read_bytes() == EXAMPLE.read_bytes()
