@@ -117,7 +117,8 @@ class HostTime:
         """Yield what a thread did, in order; not the time in which it did nothing."""
         starts_ns, durations_ns = self._trace.host.starts_ns, self._trace.host.durations_ns
         names, is_plain, self_ns = self._trace.host.names, self._is_plain, self.self_ns
-        add_plain, open_, operation = self._add_plain, self._open, Doing.OPERATION
+        owners, insides = self.owners, self.inside
+        open_, operation = self._open, int(Doing.OPERATION)
         at_ns = reached_ns = 0
         stack: list[_Open] = []
         for row in chain(self._rows_of(thread), (NO_ROW,)):
@@ -133,10 +134,17 @@ class HostTime:
             end_ns = start_ns + durations_ns[row]
             if stack:
                 top = stack[-1]
-                top_ns, inner, doing, named, python, _, _ = top
+                top_ns, inner, doing, named, python, owner, inside = top
                 if is_plain[names[row]] and doing >= operation:
                     # Most are such calls, of which nothing more is to be said than whose they are.
-                    reached_ns = add_plain(row, top, max(start_ns, reached_ns), end_ns)
+                    owners[row], insides[row] = owner, inside
+                    from_ns = max(start_ns, reached_ns)
+                    own_ns = min(end_ns, top_ns) - from_ns
+                    reached_ns = from_ns
+                    if own_ns > 0:
+                        self_ns[row] += own_ns
+                        self_ns[inner] -= own_ns
+                        reached_ns += own_ns
                     continue
                 if start_ns > at_ns:
                     self_ns[inner] += start_ns - at_ns
@@ -156,16 +164,6 @@ class HostTime:
                 self.self_ns[row] = 0
         self._walked.add(thread)
         return rows
-
-    def _add_plain(self, row: int, around: "_Open", start_ns: int, end_ns: int) -> int:
-        """Take a call that changes nothing in what its thread does; returns until when."""
-        own_ns = min(end_ns, around[0]) - start_ns
-        self.owners[row], self.inside[row] = around[5], around[6]
-        if own_ns <= 0:
-            return start_ns
-        self.self_ns[row] += own_ns
-        self.self_ns[around[1]] -= own_ns
-        return start_ns + own_ns
 
     def _open(self, row: int, end_ns: int, around: "_Open") -> "_Open":
         _, _, doing, named, python, owner, inside = around
