@@ -264,9 +264,9 @@ class Rows:
         start, duration = event.ts, event.dur
         try:
             start_ns, duration_ns = round(start * _NS_PER_US), round(duration * _NS_PER_US)
-        except (TypeError, ValueError, OverflowError):
+        except (TypeError, ValueError, OverflowError) as error:
             if start is None or duration is None:
-                raise
+                raise TypeError from error
             self.rejected["events whose times are no numbers"] += 1
             return 0, -1
         if not 0 <= start_ns <= _MAX_TIME_NS:

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import math
 import os
 from collections import Counter
 from pathlib import Path
@@ -181,16 +182,17 @@ def test_any_value_is_read_alike(tmp_path, both, changes, arguments):
 
 def test_null_is_as_if_nothing_stood_there(tmp_path):
     """Of what an event needs and of what it may say."""
-    made = [kernel(10, 5, device=None, stream=None), kernel(20, 5), kernel(30, 5)]
+    made = [kernel(10, 5, device=None, stream=None), *(kernel(20, 5) for _ in range(3))]
     made[0] |= {"pid": 3, "tid": "stream 9"}
     made[1]["ts"] = None
     made[2]["name"] = None
+    made[3] |= {"ts": math.inf, "dur": None}
 
     found = read(write(tmp_path / "trace.json", trace(made)))
 
     assert list(found["activities"]["devices"]) == [3]
     assert list(found["activities"]["streams"]) == [9]
-    assert found["rejected"] == {"events without what they need": 2}
+    assert found["rejected"] == {"events without what they need": 3}
 
 
 def test_shapes_are_known_again_by_their_text(tmp_path, monkeypatch):
