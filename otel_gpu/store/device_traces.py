@@ -93,7 +93,8 @@ class TraceRows:
         row = (
             *(self.seq, self._activity.unix_ns, self.start_unix_ns),
             *(clean(trace.source), clean(trace.tool), trace.base_unix_ns, int(trace.is_dated)),
-            *(trace.rank, trace.ranks, int(trace.has_stacks), int(trace.has_shapes)),
+            *(trace.rank, trace.ranks, clean(trace.program), clean(trace.host_name)),
+            *(trace.processes, int(trace.has_stacks), int(trace.has_shapes)),
             *(trace.overhead_ns, rejected, self.count - 1),
         )
         return Piece(tables.TRACES, [row], len(rejected))
@@ -302,7 +303,7 @@ def read_trace(pages: Pages, row: Row) -> DeviceTraceActivity | None:
         return None
     if found.count != parts:
         return None
-    has_stacks, has_shapes, overhead_ns = more
+    program, host_name, processes, has_stacks, has_shapes, overhead_ns = more
     return DeviceTraceActivity(
         unix_ns,
         DeviceTrace(
@@ -319,6 +320,9 @@ def read_trace(pages: Pages, row: Row) -> DeviceTraceActivity | None:
             models=found.models,
             rank=rank,
             ranks=ranks,
+            program=program,
+            host_name=host_name,
+            processes=processes,
             device_steps=tuple(found.marks),
             has_stacks=bool(has_stacks),
             has_shapes=bool(has_shapes),

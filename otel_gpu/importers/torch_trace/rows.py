@@ -306,7 +306,7 @@ class Rows:
 
 
 # Flows and marks: how they lie says nothing that correlations do not.
-_SILENT = frozenset("MsftiIC")
+_SILENT = frozenset("sftiIC")
 _MAX_KINDS = 100
 # Of texts of shapes that are known: more, and longer ones, are parsed again.
 _MAX_SHAPES = 1 << 16

@@ -430,16 +430,6 @@ def test_a_trace_without_a_device_sends_nothing(sent):
     assert not [key for key in metrics if key.name.startswith("gpu.")]
 
 
-def test_a_trace_is_not_stored_yet(tmp_path, capsys):
-    """And that is said before anything is read."""
-    path = write(tmp_path / "trace.json", trace(training(3)))
-
-    assert cli.main(["import", "torch-trace", str(path), "--store", str(tmp_path / "s.db")]) == 2
-
-    assert "can be reported and sent, and not stored" in capsys.readouterr().err
-    assert not (tmp_path / "s.db").exists()
-
-
 def test_a_trace_is_examined_once_and_not_kept(sent, monkeypatch):
     """Those who send it and those who report on it take one result; then the memory is free."""
     examined = []

@@ -427,3 +427,15 @@ def test_tiny_events_stay_small(tmp_path):
 
     assert len(found.trace.activities) == 1
     assert found.trace.has_stacks
+
+
+def test_threads_have_the_names_that_the_file_gives_them(read):
+    """Also where the name comes after what the thread did; other facts about threads are no loss."""
+    done = host("aten::add", 10, 5)
+    about = {"ph": "M", "pid": done["pid"], "tid": done["tid"], "ts": 0}
+    named = {**about, "name": "thread_name", "args": {"name": "thread 7 (trainer)"}}
+    sorted_by = {**about, "name": "thread_sort_index", "args": {"sort_index": 3}}
+    made, _ = read(trace([done, named, sorted_by]))
+
+    assert [one.name for one in made.threads] == ["", "thread 7 (trainer)"]
+    assert made.rejected == {}

@@ -125,6 +125,7 @@ def recorded(draw):
         *(done, on_host, threads, collectives),
         draw(st.dictionaries(INDEX, st.builds(DeviceModel, TEXT, INDEX, INDEX, TIME), max_size=2)),
         *(draw(st.none() | INDEX), draw(st.none() | INDEX)),
+        *(draw(TEXT), draw(TEXT), draw(INDEX)),
         tuple(draw(st.lists(st.builds(DeviceStep, INDEX, TEXT, TIME, LENGTH), max_size=3))),
         *(draw(st.booleans()), draw(st.booleans()), draw(LENGTH)),
         draw(st.dictionaries(TEXT, U32, max_size=2)),
