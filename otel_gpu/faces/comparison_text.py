@@ -25,11 +25,13 @@ _TITLES: Mapping[Kind, str] = {
     Kind.PHASE: "what the device did per {basis}",
     Kind.CAUSE: "what was waited for per {basis}",
     Kind.STATE: "where the time of threads that feed a GPU went, per {basis}",
+    Kind.KERNEL_KIND: "kernels, copies and fills by what they do, device time per {basis}",
     Kind.KERNEL: "kernels, device time per {basis}",
     Kind.OPERATION: "operators, host time per {basis} without those in them",
     Kind.LINE: "lines and functions, time per {basis}",
     Kind.MEMORY: "device memory",
     Kind.MEMORY_LINE: "who held device memory at the peak",
+    Kind.MEMORY_FILE: "which files held device memory in the end",
     Kind.SHARE: "shares of the whole time",
 }
 _COLOURS: Mapping[Outcome, str] = {

@@ -60,15 +60,17 @@ class Kind(StrEnum):
     PHASE = "phase"
     STATE = "state"
     CAUSE = "cause"
+    KERNEL_KIND = "kernel_kind"
     KERNEL = "kernel"
     OPERATION = "operation"
     LINE = "line"
     MEMORY = "memory"
     MEMORY_LINE = "memory_line"
+    MEMORY_FILE = "memory_file"
     SHARE = "share"
 
 
-BYTES: Final = frozenset({Kind.MEMORY, Kind.MEMORY_LINE})
+BYTES: Final = frozenset({Kind.MEMORY, Kind.MEMORY_LINE, Kind.MEMORY_FILE})
 T = TypeVar("T")
 Figures = Mapping[tuple[Kind, str], float]
 

@@ -114,6 +114,7 @@ def _memory(document: Document) -> Iterator[tuple[tuple[Kind, str], float]]:
             "reserved": row.reserved_bytes,
             "stuck between blocks": row.stuck_bytes,
             "free, can be given back": row.whole_free_bytes,
+            "largest hole": row.largest_hole_bytes,
         }
         for name, size in parts.items():
             if size is not None:
@@ -124,6 +125,12 @@ def _memory(document: Document) -> Iterator[tuple[tuple[Kind, str], float]]:
             sizes[describe_place(frame)] += one.size_bytes
         for where, size in sizes.items():
             yield (Kind.MEMORY_LINE, f"{of}: {where}"), size
+        files: Counter[str] = Counter()
+        for one in row.end_holders:
+            if one.file:
+                files[printable(one.file)] += one.size_bytes
+        for name, size in files.items():
+            yield (Kind.MEMORY_FILE, f"{of}: {name}"), size
     for balance in document.balances:
         held = balance.allocated_bytes - balance.freed_bytes
         name = printable(balance.process.comm)

@@ -135,6 +135,7 @@ class _Use:
             found |= {(kind, name): time_ns / per for name, time_ns in figures.items()}
         sums: Counter[tuple[Kind, str]] = Counter()
         for kernel in self._kernels:
+            sums[Kind.KERNEL_KIND, kernel.kind.replace("_", " ")] += kernel.total_ns
             sums[Kind.KERNEL, short_function(kernel.name)] += kernel.total_ns
         for operation in self._operations:
             # Old versions write steps as operators.

@@ -108,6 +108,7 @@ def test_kernels_that_take_longer_are_named(compared):
 
     assert document["verdict"] == "slower"
     assert changes(document, "kernel") == {"gemm": 300_000}
+    assert changes(document, "kernel_kind") == {"gemm": 300_000}
     assert changes(document, "phase")["computing"] == 300_000
 
 

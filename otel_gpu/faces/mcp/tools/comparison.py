@@ -33,7 +33,7 @@ def get_comparison(
     cannot be compared there is no verdict, and changes are of memory and of shares only. basis: what
     times are per (step, window, CUDA call). change and noise are shares of before. changes, those
     that changed most first, by kind: part (of a step, sums to the change), phase (of the device),
-    state (of threads), cause, kernel, operation, line, memory, memory_line, share.
+    state (of threads), cause, kernel_kind, kernel, operation, line, memory, memory_line, memory_file, share.
     """
     before = None
     if before_from or before_to:
