@@ -10,12 +10,14 @@ from otel_gpu.faces import fields
 from otel_gpu.faces.fields import Field
 from otel_gpu.faces.tables import draw_table
 from otel_gpu.findings.device_memory import (
+    FileHolder,
     Growth,
     Holding,
     Layer,
     Memory,
     MemoryPool,
     OutOfMemory,
+    SegmentSize,
 )
 from otel_gpu.findings.memory_rows import place_text
 from otel_gpu.findings.words import (
@@ -24,9 +26,12 @@ from otel_gpu.findings.words import (
     format_share,
     format_size,
     format_time,
+    printable,
+    short_function,
 )
 
 _MAX_ROWS = 10
+_LEAST_HOLE_BYTES = 32 << 20
 
 
 def memory_sections(row: Memory) -> Iterator[tuple[str, Sequence[RenderableType]]]:
@@ -45,21 +50,36 @@ def memory_sections(row: Memory) -> Iterator[tuple[str, Sequence[RenderableType]
         return
     split = draw_table(_SPLIT, _parts(row))
     yield f"Memory of {of}, as its {row.layer} holds it", [split, *_room(row), *_segments(row)]
+    yield from _held(row, of)
+    if row.leaks:
+        yield "Allocated in each phase, and never freed", _table(row.leaks, row.live_bytes)
+    if row.growth:
+        yield f"Memory of {of}: what holds more and more", [*map(_growth, row.growth)]
+    yield from _churned(row)
+
+
+def _held(row: Memory, of: str) -> Iterator[tuple[str, Sequence[RenderableType]]]:
     if row.peak_bytes and row.holders:
         # Read now and then: the peak may have been between two readings.
         held = min(row.peak_bytes, sum(one.size_bytes for one in row.holders))
         yield f"Memory of {of} at its peak: {_peak(row)}", _table(row.holders, held)
     if row.end_holders:
         yield f"Memory of {of} in the end", _table(row.end_holders, row.live_bytes)
-    if row.leaks:
-        yield "Allocated in each phase, and never freed", _table(row.leaks, row.live_bytes)
-    if row.growth:
-        yield f"Memory of {of}: what holds more and more", [*map(_growth, row.growth)]
+    if row.files:
+        yield f"Memory of {of} in the end, by file", [draw_table(_FILES, row.files)]
+    if row.largest_blocks:
+        yield "The largest blocks in use", _table(row.largest_blocks, row.live_bytes)
+
+
+def _churned(row: Memory) -> Iterator[tuple[str, Sequence[RenderableType]]]:
     if row.churn:
         length = f" in {format_duration(row.recorded_ns)}" if row.recorded_ns else ""
         total = sum(one.size_bytes for one in row.churn)
         counts = f"{count_of(row.allocations, 'block')}, {count_of(row.frees, 'free')}"
         yield f"Allocated while it was recorded{length}: {counts}", _table(row.churn, total)
+    if row.churn_sizes:
+        sizes = row.churn_sizes[:_MAX_ROWS]
+        yield "Sizes of which most was allocated", [draw_table(_CHURN_SIZES, sizes)]
 
 
 _WINDOWS: tuple[Field, ...] = (
@@ -76,6 +96,10 @@ def _segments(row: Memory) -> Iterator[RenderableType]:
     if row.pools:
         pools = sorted(row.pools, key=lambda one: -one.reserved_bytes)[:_MAX_ROWS]
         yield draw_table(_POOLS, pools)
+    if row.segment_sizes:
+        yield draw_table(_SEGMENT_SIZES, row.segment_sizes)
+    if holes := [one for one in row.holes if one.stuck_bytes >= _LEAST_HOLE_BYTES]:
+        yield draw_table(_HOLES, holes[:_MAX_ROWS])
 
 
 def _pool(one: MemoryPool) -> str:
@@ -91,6 +115,55 @@ _POOLS: tuple[Field, ...] = (
     fields.figure("in use", "live_bytes", format_size),
     fields.figure("free", "free_bytes", format_size),
     fields.figure("largest hole", "largest_hole_bytes", format_size),
+)
+
+
+def size_class(one: SegmentSize) -> str:
+    """Return how large these segments are, in the binary units that allocators round to."""
+    if one.below_bytes is None:
+        return f"{_binary(one.least_bytes)} or more"
+    if not one.least_bytes:
+        return f"less than {_binary(one.below_bytes)}"
+    return f"{_binary(one.least_bytes)} to {_binary(one.below_bytes)}"
+
+
+def _binary(size_bytes: int) -> str:
+    return f"{size_bytes >> 30} GiB" if size_bytes >= 1 << 30 else f"{size_bytes >> 20} MiB"
+
+
+def file_text(one: FileHolder) -> str:
+    """Return a file with the functions that hold the most, for the middle of a sentence."""
+    functions = ", ".join(printable(short_function(name)) for name in one.functions)
+    return f"{printable(one.file)}: {functions}" if one.file else functions
+
+
+def places_text(rows: Sequence[Holding]) -> str:
+    """Return lines of a program, the most first."""
+    return "; ".join(map(place_text, rows))
+
+
+_SEGMENT_SIZES: tuple[Field, ...] = (
+    fields.text("segments of", size_class),
+    fields.figure("segments", "segments", fields.in_full),
+    fields.figure("reserved", "reserved_bytes", format_size),
+    fields.figure("in use", "live_bytes", format_size),
+    fields.figure("can be given back", "whole_free_bytes", format_size),
+)
+_HOLES: tuple[Field, ...] = (
+    fields.text("the largest holes: blocks beside them", lambda one: places_text(one.holders)),
+    fields.figure("stuck", "stuck_bytes", format_size),
+    fields.figure("of a segment of", "segment_bytes", format_size),
+)
+_FILES: tuple[Field, ...] = (
+    fields.figure("bytes", "size_bytes", format_size),
+    fields.figure("blocks", "blocks", fields.in_full),
+    fields.text("where", file_text),
+)
+_CHURN_SIZES: tuple[Field, ...] = (
+    fields.figure("size", "block_bytes", format_size),
+    fields.figure("blocks", "blocks", fields.in_full),
+    fields.figure("bytes", "size_bytes", format_size),
+    fields.text("most of them", lambda one: places_text(one.holders)),
 )
 
 
@@ -117,6 +190,11 @@ def _room(row: Memory) -> Iterator[Text]:
         room = format_size(row.capacity_bytes - reserved)
         whole = format_size(row.capacity_bytes)
         yield Text(f"Of {whole} at most {format_size(reserved)} were reserved: {room} were left.")
+    if row.unreserved_bytes is not None and row.usable_bytes is not None:
+        yield Text(
+            f"In the end {format_size(row.unreserved_bytes)} are not reserved, and blocks could have "
+            f"{format_size(row.usable_bytes)} in all: what is stuck or waits for a stream is lost to them."
+        )
 
 
 def _parts(row: Memory) -> list[tuple[str, int, float]]:

@@ -18,6 +18,7 @@ from otel_gpu.ledger.balance import Taken, taken_by
 from otel_gpu.ledger.blocks import By, DeviceBlocks
 from otel_gpu.ledger.ledger import Figures
 from otel_gpu.ledger.memory import Layer
+from otel_gpu.ledger.memory_sizes import files_of
 
 FailuresOf = Mapping[tuple[int, int, int], Sequence[Failure]]
 """By pid and beginning of a process image, and the number of a device."""
@@ -81,6 +82,7 @@ def _row(one: DeviceBlocks, failed: Sequence[Failure], mode: str | None) -> Memo
     totals, peak, readings = one.totals or _NOTHING, one.peak, one.readings
     ooms = tuple(map(out_of_memory, failed))
     trends, full_in_s = one.trends, one.full_in_s
+    in_use = one.holders(By.IN_USE)
     return _blank(one.process, one.number, Layer.FRAMEWORK)._replace(
         live_bytes=totals.allocated_bytes,
         peak_bytes=totals.peak_allocated_bytes,
@@ -93,7 +95,8 @@ def _row(one: DeviceBlocks, failed: Sequence[Failure], mode: str | None) -> Memo
         frees=totals.frees,
         recorded_ns=readings[-1].unix_ns - readings[0].unix_ns if readings else None,
         holders=holdings(one.holders(By.PEAK)),
-        end_holders=holdings(one.holders(By.IN_USE)),
+        end_holders=holdings(in_use),
+        files=files_of(in_use),
         churn=holdings(one.holders(By.ALLOCATED)),
         ooms=ooms,
         alarms=tuple(failure_alarms(ooms)),

@@ -4,6 +4,8 @@ from typing import NamedTuple
 
 from otel_gpu.ledger.allocations import AllocationWindow
 from otel_gpu.ledger.memory import Layer as Layer  # noqa: PLC0414 -- a noun of documents too
+from otel_gpu.ledger.memory_sizes import FileHolder as FileHolder  # noqa: PLC0414 -- likewise
+from otel_gpu.ledger.memory_sizes import SegmentSize as SegmentSize  # noqa: PLC0414 -- likewise
 
 
 class Holding(NamedTuple):
@@ -39,6 +41,24 @@ class MemoryPool(NamedTuple):
     live_bytes: int
     free_bytes: int
     largest_hole_bytes: int
+
+
+class ChurnSize(NamedTuple):
+    """How many blocks of one size were allocated; ``holders``: up to 3, who allocated the most."""
+
+    block_bytes: int
+    blocks: int
+    size_bytes: int
+    holders: tuple[Holding, ...]
+
+
+class PinnedHole(NamedTuple):
+    """A hole of which ``stuck_bytes`` cannot be given back; ``holders``: of the blocks at its ends."""
+
+    hole_bytes: int
+    stuck_bytes: int
+    segment_bytes: int
+    holders: tuple[Holding, ...]
 
 
 class OutOfMemory(NamedTuple):
@@ -111,6 +131,14 @@ class Memory(NamedTuple):
         readings: What was in use and reserved over time.
         growth: Which lines hold more and more.
         windows: How the calls of a runtime or driver that allocate went over time.
+        files: What is in use in the end, by file.
+        largest_blocks: In use in the end, up to 10.
+        churn_sizes: Of which sizes most was allocated, up to 15, of blocks from 1 MiB on.
+        segment_sizes: Segments by how large they are.
+        holes: Up to 20, of which most is stuck.
+        unreserved_bytes: Of the device, what is not reserved; None also where more is reserved than
+            the device is said to have.
+        usable_bytes: Of the device, what blocks could have: all but what is stuck or pending.
     """
 
     pid: int | None
@@ -150,3 +178,10 @@ class Memory(NamedTuple):
     readings: tuple[MemoryReading, ...] = ()
     growth: tuple[Growth, ...] = ()
     windows: tuple[AllocationWindow, ...] = ()
+    files: tuple[FileHolder, ...] = ()
+    largest_blocks: tuple[Holding, ...] = ()
+    churn_sizes: tuple[ChurnSize, ...] = ()
+    segment_sizes: tuple[SegmentSize, ...] = ()
+    holes: tuple[PinnedHole, ...] = ()
+    unreserved_bytes: int | None = None
+    usable_bytes: int | None = None

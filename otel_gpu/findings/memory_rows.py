@@ -8,6 +8,7 @@ from otel_gpu.decode.memory import Action, MemorySnapshot, Segment
 from otel_gpu.explain.chains import Failure, Pin
 from otel_gpu.explain.memory_advice import advise, grow, keep_cache
 from otel_gpu.findings.device_memory import (
+    ChurnSize,
     Growth,
     Holding,
     Memory,
@@ -15,11 +16,14 @@ from otel_gpu.findings.device_memory import (
     MemoryReading,
     OutOfMemory,
     PinnedBy,
+    PinnedHole,
 )
 from otel_gpu.findings.words import describe_place, format_duration, format_share, format_size
+from otel_gpu.ledger import memory_sizes
 from otel_gpu.ledger.memory import Holder, Layer, split_of
 from otel_gpu.ledger.memory_history import (
     History,
+    Live,
     churn_of,
     growing,
     holders_of,
@@ -100,9 +104,42 @@ def _row(snapshot: MemorySnapshot, history: History, failures: Sequence[Failure]
         advice=(),
         readings=tuple(_readings(snapshot, history)),
     )
+    row = _with_room(_with_sizes(row, snapshot, at_end, place_of))
     alarms = (*failure_alarms(row.ooms), *_alarms(row))
     advice = [text for failure in failures for text in advise(failure)]
     return row._replace(alarms=alarms, advice=tuple(dict.fromkeys([*advice, *_advice(row)])))
+
+
+def _with_sizes(
+    row: Memory, snapshot: MemorySnapshot, at_end: dict[int, Live], place_of: Places
+) -> Memory:
+    sizes = memory_sizes.churn_sizes(snapshot.operations, place_of)
+    holes = memory_sizes.pinned_holes(snapshot.segments, at_end, place_of)
+    return row._replace(
+        files=memory_sizes.files_of(holders_of(at_end, place_of)),
+        largest_blocks=holdings(memory_sizes.largest_blocks(at_end, place_of)),
+        churn_sizes=tuple(
+            ChurnSize(
+                one.block_bytes, one.blocks, one.block_bytes * one.blocks, holdings(one.holders)
+            )
+            for one in sizes
+        ),
+        segment_sizes=tuple(memory_sizes.segment_sizes(snapshot.segments)),
+        holes=tuple(
+            PinnedHole(one.size_bytes, one.stuck_bytes, one.segment_bytes, holdings(one.holders))
+            for one in holes
+        ),
+    )
+
+
+def _with_room(row: Memory) -> Memory:
+    """Return it with how much of the device is left, where the size of the device is known."""
+    capacity, stuck, pending = row.capacity_bytes, row.stuck_bytes, row.pending_bytes
+    if capacity is None or capacity < row.reserved_bytes or stuck is None or pending is None:
+        return row
+    return row._replace(
+        unreserved_bytes=capacity - row.reserved_bytes, usable_bytes=capacity - stuck - pending
+    )
 
 
 def _readings(snapshot: MemorySnapshot, history: History) -> Iterator[MemoryReading]:

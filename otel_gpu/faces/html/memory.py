@@ -9,14 +9,18 @@ from otel_gpu.faces.html.markup import Place
 from otel_gpu.faces.html.shapes import WIDTH, Bar, Block
 from otel_gpu.faces.html.shapes import Part as Share
 from otel_gpu.faces.html.tables import Table, table_of
-from otel_gpu.faces.memory_text import memory_parts
+from otel_gpu.faces.memory_text import file_text, memory_parts, places_text, size_class
 from otel_gpu.findings.device_memory import (
+    ChurnSize,
+    FileHolder,
     Growth,
     Holding,
     Memory,
     MemoryReading,
     OutOfMemory,
     PinnedBy,
+    PinnedHole,
+    SegmentSize,
 )
 from otel_gpu.findings.document import Document
 from otel_gpu.findings.memory_rows import frame_of
@@ -114,6 +118,50 @@ def holding_table(rows: Sequence[Holding], whole_bytes: int | None, about: str) 
         fields.figure("blocks", "blocks", fields.in_full),
     )
     return table_of(Table(about, columns), rows, most=MOST_HELD)
+
+
+def file_table(rows: Sequence[FileHolder]) -> Table:
+    """Return which files hold what, with the functions that hold the most of it."""
+    columns = (
+        fields.text("where", file_text),
+        fields.figure("bytes", "size_bytes", format_size),
+        Field("", lambda one: Cell(Bar(MEMORY, one.size_bytes), one.size_bytes), is_text=True),
+        fields.figure("blocks", "blocks", fields.in_full),
+    )
+    return table_of(Table("Files that hold memory in the end", columns), rows, most=MOST_HELD)
+
+
+def churn_table(rows: Sequence[ChurnSize]) -> Table:
+    """Return of which sizes most was allocated, and who allocated most of them."""
+    columns = (
+        fields.figure("size", "block_bytes", format_size),
+        fields.figure("blocks", "blocks", fields.in_full),
+        fields.figure("bytes", "size_bytes", format_size),
+        fields.text("most of them", lambda one: places_text(one.holders)),
+    )
+    return table_of(Table("Sizes of which most was allocated", columns), rows, most=MOST_HELD)
+
+
+def segment_table(rows: Sequence[SegmentSize]) -> Table:
+    """Return how large segments are."""
+    columns = (
+        fields.text("segments of", size_class),
+        fields.figure("segments", "segments", fields.in_full),
+        fields.figure("reserved", "reserved_bytes", format_size),
+        fields.figure("in use", "live_bytes", format_size),
+        fields.figure("can be given back", "whole_free_bytes", format_size),
+    )
+    return table_of(Table("Segments by size", columns), rows, most=MOST_HELD)
+
+
+def hole_table(rows: Sequence[PinnedHole]) -> Table:
+    """Return the largest holes, and whose blocks are beside them."""
+    columns = (
+        fields.text("blocks beside it", lambda one: places_text(one.holders)),
+        fields.figure("stuck", "stuck_bytes", format_size),
+        fields.figure("of a segment of", "segment_bytes", format_size),
+    )
+    return table_of(Table("The largest holes", columns), rows, most=MOST_HELD)
 
 
 def pin_table(rows: Sequence[PinnedBy]) -> Table:
