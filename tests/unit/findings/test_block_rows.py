@@ -91,6 +91,7 @@ def test_a_row_says_what_a_framework_holds_and_who_holds_it():
     assert [(one.line, one.size_bytes, one.blocks) for one in row.end_holders] == [
         (61, 312 * MIB, 39)
     ]
+    assert [(one.size_bytes, one.blocks) for one in row.files] == [(312 * MIB, 39)]
     assert [one.line for one in row.churn] == [40, 61]
     assert [(one.line, one.size_bytes) for one in row.holders] == [(61, 304 * MIB), (40, 100 * MIB)]
     assert row.peak_unix_ns == T0 + 38 * SECOND
