@@ -92,11 +92,6 @@ class Spans:
         return union(merge(self, *others))
 
 
-def stretch(start_ns: int, end_ns: int) -> Spans:
-    """Return one stretch, or none if it is empty."""
-    return union([(start_ns, end_ns)])
-
-
 def union(pairs: Iterable[tuple[int, int]]) -> Spans:
     """Return what is in any of the pairs of start and end, which are in order of their starts."""
     found = Spans()
