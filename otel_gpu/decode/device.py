@@ -52,18 +52,24 @@ class HostWork(IntEnum):
 
 
 class Names:
-    """Texts by number; number 0 is what is not known, also where there are too many."""
+    """
+    Texts by number; number 0 is what is not known, also where there are too many.
+
+    Attributes:
+        numbers: Of the texts that are in it; who has millions of texts looks here first.
+        left_out: Texts that found no room.
+    """
 
     def __init__(self, limit: int = MAX_NAMES) -> None:
         self._texts = [""]
-        self._numbers = {"": 0}
+        self.numbers = {"": 0}
         self._limit = limit
         self._room = MAX_NAMES_CHARACTERS
         self.left_out = 0
 
     def number(self, text: str) -> int:
         """Return the number of a text, which is cleaned and cut as that of a frame is."""
-        found = self._numbers.get(text)
+        found = self.numbers.get(text)
         return self._add(text) if found is None else found
 
     def __getitem__(self, number: int) -> str:
@@ -77,14 +83,14 @@ class Names:
 
     def _add(self, text: str) -> int:
         kept = clean(text)
-        number = self._numbers.get(kept)
+        number = self.numbers.get(kept)
         if number is not None:
             return number
         if len(self._texts) >= self._limit or len(kept) > self._room:
             self.left_out += 1
             return 0
         self._room -= len(kept)
-        number = self._numbers[kept] = len(self._texts)
+        number = self.numbers[kept] = len(self._texts)
         self._texts.append(kept)
         return number
 

@@ -202,16 +202,21 @@ class _Pattern(NamedTuple):
 
 
 _NOTHING = r"(?!)"
-_PATTERNS = tuple(
-    _Pattern(
-        row,
-        re.compile(rf"(?:.*/)?(?:{row.files or _NOTHING})", re.DOTALL),
-        re.compile(rf"(?:{row.modules or _NOTHING}){_TAIL}"),
-        # A compiler may have split a function in parts.
-        re.compile(rf"(?:{row.functions or _NOTHING})(?:\..*)?"),
+
+
+@functools.cache
+def _patterns() -> Sequence[_Pattern]:
+    # Not before a stack is looked at: programs would begin 9 ms later.
+    return tuple(
+        _Pattern(
+            row,
+            re.compile(rf"(?:.*/)?(?:{row.files or _NOTHING})", re.DOTALL),
+            re.compile(rf"(?:{row.modules or _NOTHING}){_TAIL}"),
+            # A compiler may have split a function in parts.
+            re.compile(rf"(?:{row.functions or _NOTHING})(?:\..*)?"),
+        )
+        for row in KNOWN_WORK
     )
-    for row in KNOWN_WORK
-)
 
 
 class Working(NamedTuple):
@@ -270,10 +275,10 @@ def _is_imported(frames: Sequence[Frame], index: int) -> bool:
 def work_of(frame: Frame) -> Work | None:
     """Return the work that a frame is known for; None: it is not known."""
     if frame.kind == PYTHON:
-        return next((p.row.work for p in _PATTERNS if p.files.fullmatch(frame.file)), None)
+        return next((p.row.work for p in _patterns() if p.files.fullmatch(frame.file)), None)
     if frame.kind != NATIVE:
         return None
-    for row, _, modules, functions in _PATTERNS:
+    for row, _, modules, functions in _patterns():
         if modules.fullmatch(frame.module):
             return row.work
         in_layer = not row.layer or layer_of(frame.module) == row.layer

@@ -40,6 +40,9 @@ class IdleCause(StrEnum):
     NOISE = "noise"
 
 
+# Looking a member up takes longer than what is done with it, and there are many gaps.
+_NOISE: Final = IdleCause.NOISE
+_HOST_OTHER: Final = IdleCause.HOST_OTHER
 _CAUSES: Final = tuple(IdleCause)
 _NUMBERS: Mapping[IdleCause, int] = {cause: number for number, cause in enumerate(IdleCause)}
 _OF_DOING: Mapping[int, IdleCause] = {
@@ -150,7 +153,9 @@ class _Question(NamedTuple):
     gap: int
 
 
-Spent = dict[tuple[Doing, int, int], int]
+_NOTHING: Final = int(Doing.NOTHING)
+
+Spent = dict[tuple[int, int, int], int]
 """How long a thread did what, as segments say it."""
 
 _NO_QUESTION: Final = _Question(1 << 63, 1 << 63, 0, -1)
@@ -179,9 +184,9 @@ def find_gaps(
     for start_ns, end_ns, last, following in _bounds(trace, timeline):
         call = links[following]
         cause = _certain(trace, start_ns, end_ns, call)
-        if cause is not IdleCause.NOISE and _was_lost(trace, lost_ns, links[last], call, start_ns):
+        if cause is not _NOISE and _was_lost(trace, lost_ns, links[last], call, start_ns):
             cause = IdleCause.NOT_RECORDED
-        number = gaps.add(start_ns, end_ns, cause or IdleCause.HOST_OTHER)
+        number = gaps.add(start_ns, end_ns, cause or _HOST_OTHER)
         if cause is None:
             called_ns = min(host.starts_ns[call], end_ns)
             asked = _Question(start_ns, called_ns, end_ns - called_ns, number)
@@ -207,7 +212,7 @@ def _bounds(trace: DeviceTrace, timeline: Timeline) -> Iterator[tuple[int, int, 
 def _certain(trace: DeviceTrace, start_ns: int, end_ns: int, call: int) -> IdleCause | None:
     """Return the cause of a gap that does not depend on what a thread did; None: it does."""
     if end_ns - start_ns < NOISE_NS:
-        return IdleCause.NOISE
+        return _NOISE
     if call == NO_ROW:
         return IdleCause.NO_LAUNCH
     called_ns = trace.host.starts_ns[call]
@@ -240,8 +245,9 @@ def _answer(host_time: HostTime, thread: int, questions: Sequence[_Question], ga
         while end_ns > from_ns:
             if to_ns > start_ns:
                 key = doing, named, python
-                overlap_ns = min(to_ns, end_ns) - max(from_ns, start_ns)
-                spent[key] = spent.get(key, 0) + overlap_ns
+                until_ns = to_ns if to_ns < end_ns else end_ns  # noqa: FURB136 -- twice as fast
+                since_ns = from_ns if from_ns > start_ns else start_ns  # noqa: FURB136 -- as above
+                spent[key] = spent.get(key, 0) + until_ns - since_ns
                 if to_ns > end_ns:
                     break
             _settle(asked, spent, gaps)
@@ -254,9 +260,9 @@ def _answer(host_time: HostTime, thread: int, questions: Sequence[_Question], ga
 
 def _settle(asked: _Question, spent: Spent, gaps: Gaps) -> None:
     # None: nothing but the latency of the launch.
-    totals: dict[Doing | None, int] = {
+    totals: dict[int | None, int] = {
         None: asked.rest_ns,
-        Doing.NOTHING: asked.end_ns - asked.start_ns - sum(spent.values()),
+        _NOTHING: asked.end_ns - asked.start_ns - sum(spent.values()),
     }
     for (doing, _, _), time_ns in spent.items():
         totals[doing] = totals.get(doing, 0) + time_ns

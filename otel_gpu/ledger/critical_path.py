@@ -9,14 +9,13 @@ where it did nothing, for the thread that did something last.
 """
 
 from bisect import bisect_left, bisect_right
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 
 from otel_gpu.decode.device import DeviceTrace, HostWork, Work
 from otel_gpu.ledger.device_time import Timeline
-from otel_gpu.ledger.host_time import Doing, HostTime
+from otel_gpu.ledger.host_time import HostTime
 from otel_gpu.ledger.launches import LATENCY_NS, NO_ROW
 
 MAX_ROWS: Final = 200_000
@@ -81,18 +80,22 @@ def find_critical_path(
     walk = Walk(trace, timeline, links, host_time, start_ns, end_ns)
     if walk.rows > MAX_ROWS:
         return None
-    times: Counter[tuple[Bound, str]] = Counter()
-    sums: Counter[tuple[Bound, str]] = Counter()
-    for piece in walk.pieces():
-        table = trace.activities if piece.bound in _OF_DEVICE else trace.host
-        name = "" if piece.row == NO_ROW else trace.names[table.names[piece.row]]
-        times[piece.bound, name] += 1
-        sums[piece.bound, name] += piece.end_ns - piece.start_ns
-    parts = (PathPart(*key, times[key], time_ns) for key, time_ns in sums.most_common())
-    return CriticalPath(start_ns, end_ns, tuple(parts))
+    lengths_ns: dict[tuple[Bound, int], list[int]] = {}
+    for bound, row, from_ns, to_ns in walk.pieces():
+        table = trace.activities if bound in _OF_DEVICE else trace.host
+        name = 0 if row == NO_ROW else table.names[row]
+        lengths_ns.setdefault((bound, name), []).append(to_ns - from_ns)
+    parts = [
+        PathPart(bound, trace.names[name], len(found), sum(found))
+        for (bound, name), found in lengths_ns.items()
+    ]
+    return CriticalPath(start_ns, end_ns, tuple(sorted(parts, key=lambda part: -part.time_ns)))
 
 
-_OF_DEVICE = frozenset({Bound.KERNEL, Bound.QUEUE})
+# Looking a member up takes as long as a step of the walk.
+_OPERATOR, _CALL, _KERNEL, _LAUNCH, _QUEUE, _SYNC, _UNKNOWN = Bound
+_CALLED, _ANNOTATED, _COPIED = int(HostWork.CALL), int(HostWork.ANNOTATION), int(Work.COPY)
+_OF_DEVICE = frozenset({_KERNEL, _QUEUE})
 
 
 class _Line:
@@ -171,7 +174,7 @@ class Walk:
         self._named: dict[int, _Line] = {}
         for thread, found in rows.items():
             marked = [row for row in found if kinds[row] in _MARKS and not host_time.is_mark(row)]
-            done = [row for row in marked if kinds[row] != HostWork.ANNOTATION]
+            done = [row for row in marked if kinds[row] != _ANNOTATED]
             self._lines[thread] = _Line(trace, done)
             self._named[thread] = self._lines[thread]
             if len(marked) > len(done):
@@ -183,11 +186,12 @@ class Walk:
             stream = trace.activities.streams[row]
             self._before[row] = streams.get(stream, NO_ROW)
             streams[stream] = row
-            if trace.activities.kinds[row] == Work.COPY:
+            if trace.activities.kinds[row] == _COPIED:
                 self._copies[links[row]] = row
         # What took no time was waited for by nobody.
         durations_ns = trace.activities.durations_ns
         self._by_end = sorted((row for row in work if durations_ns[row]), key=self._end_of)
+        self._ends_ns = [self._end_of(row) for row in self._by_end]
 
     def pieces(self) -> Iterator[Piece]:
         """Yield the pieces, the last one first; they are all of the stretch."""
@@ -209,7 +213,7 @@ class Walk:
     def _of_work(self, work: int, at_ns: int) -> "_Steps":
         """Walk over work, and from its beginning to what it waited for."""
         host, start_ns = self._trace.host, self._trace.activities.starts_ns[work]
-        done = (Bound.KERNEL, work, start_ns)
+        done = (_KERNEL, work, start_ns)
         call, before = self._links[work], self._before[work]
         called_ns = host.starts_ns[call] if call != NO_ROW else -1
         free_ns = self._end_of(before) if before != NO_ROW else -1
@@ -219,10 +223,10 @@ class Walk:
             if other != NO_ROW and self._end_of(other) > max(called_ns, free_ns):
                 before, free_ns = other, self._end_of(other)
         if call != NO_ROW and free_ns < called_ns:
-            return [done, (Bound.LAUNCH, call, called_ns)], NO_ROW, host.threads[call]
+            return [done, (_LAUNCH, call, called_ns)], NO_ROW, host.threads[call]
         if before == NO_ROW:
             return [done], NO_ROW, NO_THREAD
-        return [done, (Bound.QUEUE, before, free_ns)], before, NO_THREAD
+        return [done, (_QUEUE, before, free_ns)], before, NO_THREAD
 
     def _of_thread(self, thread: int, at_ns: int) -> "_Steps":
         """Walk over what a thread did last, or to another thread if it did nothing for long."""
@@ -237,16 +241,16 @@ class Walk:
                 return [], NO_ROW, thread
             return [self._of_nothing(thread, reached_ns, at_ns)], NO_ROW, thread
         host = self._trace.host
-        if host.kinds[row] != HostWork.CALL:
-            return [(Bound.OPERATOR, row, start_ns)], NO_ROW, thread
+        if host.kinds[row] != _CALLED:
+            return [(_OPERATOR, row, start_ns)], NO_ROW, thread
         waited = self._copies.get(row, NO_ROW)
-        is_wait = self._host_time.doing_of(row) is Doing.SYNCHRONIZE
+        is_wait = self._host_time.is_wait(row)
         if is_wait:
             waited = self._ended_by(at_ns)
         if waited != NO_ROW and host.starts_ns[row] < self._end_of(waited) <= at_ns:
-            return [(Bound.SYNC, row, self._end_of(waited))], waited, NO_THREAD
+            return [(_SYNC, row, self._end_of(waited))], waited, NO_THREAD
         # What it waited for may not be recorded.
-        return [(Bound.SYNC if is_wait else Bound.CALL, row, start_ns)], NO_ROW, thread
+        return [(_SYNC if is_wait else _CALL, row, start_ns)], NO_ROW, thread
 
     def _of_nobody(self, at_ns: int) -> "_Steps":
         """Find what ended last."""
@@ -255,17 +259,17 @@ class Walk:
         thread = max(self._lines, key=lambda one: self._reached(one, at_ns), default=NO_THREAD)
         reached_ns = self._reached(thread, at_ns) if thread != NO_THREAD else -1
         if max(done_ns, reached_ns) <= self._start_ns:
-            return [(Bound.UNKNOWN, NO_ROW, self._start_ns)], NO_ROW, NO_THREAD
+            return [(_UNKNOWN, NO_ROW, self._start_ns)], NO_ROW, NO_THREAD
         if done_ns >= reached_ns:
-            return [(Bound.UNKNOWN, NO_ROW, done_ns)], work, NO_THREAD
-        return [(Bound.UNKNOWN, NO_ROW, reached_ns)], NO_ROW, thread
+            return [(_UNKNOWN, NO_ROW, done_ns)], work, NO_THREAD
+        return [(_UNKNOWN, NO_ROW, reached_ns)], NO_ROW, thread
 
     def _of_nothing(self, thread: int, reached_ns: int, at_ns: int) -> "_Step":
         """Name a stretch in which a thread did nothing that was recorded, as the program does."""
         start_ns, end_ns, row = self._named[thread].before(at_ns)
         if end_ns >= at_ns:
-            return Bound.OPERATOR, row, max(start_ns, reached_ns)
-        return Bound.UNKNOWN, NO_ROW, max(end_ns, reached_ns)
+            return _OPERATOR, row, max(start_ns, reached_ns)
+        return _UNKNOWN, NO_ROW, max(end_ns, reached_ns)
 
     def _reached(self, thread: int, at_ns: int) -> int:
         return min(at_ns, self._lines[thread].before(at_ns)[1])
@@ -275,10 +279,10 @@ class Walk:
         return activities.starts_ns[work] + activities.durations_ns[work]
 
     def _ended_by(self, at_ns: int) -> int:
-        found = bisect_right(self._by_end, at_ns, key=self._end_of) - 1
+        found = bisect_right(self._ends_ns, at_ns) - 1
         return self._by_end[found] if found >= 0 else NO_ROW
 
 
 _Step = tuple[Bound, int, int]
 _Steps = tuple[list[_Step], int, int]
-_MARKS = frozenset({HostWork.OPERATION, HostWork.CALL, HostWork.ANNOTATION})
+_MARKS = frozenset({HostWork.OPERATION, HostWork.CALL, _ANNOTATED})

@@ -8,6 +8,7 @@ the device is divided among them.
 
 import re
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 from typing import Final, NamedTuple
@@ -15,7 +16,7 @@ from typing import Final, NamedTuple
 from otel_gpu.decode.device import DeviceTrace, HostWork
 from otel_gpu.ledger.device_time import Phases, Timeline
 from otel_gpu.ledger.launches import NO_ROW
-from otel_gpu.ledger.spans import Spans, stretch, union
+from otel_gpu.ledger.spans import Spans, union
 
 MAX_STEPS: Final = 10_000
 
@@ -142,21 +143,16 @@ def _work_ends(
 ) -> list[int]:
     """Return when the last work ended that each step launched; 0: it launched nothing."""
     host, activities = trace.host, trace.activities
-    launched = sorted(
-        (host.starts_ns[links[row]], activities.starts_ns[row] + activities.durations_ns[row])
-        for row in timeline.rows
-        if links[row] != NO_ROW
-    )
-    ends_ns, at = [], 0
-    for step in steps:
-        start_ns = host.starts_ns[step]
-        end_ns = start_ns + host.durations_ns[step]
-        last_ns = 0
-        while at < len(launched) and launched[at][0] < end_ns:
-            if launched[at][0] >= start_ns:
-                last_ns = max(last_ns, launched[at][1])
-            at += 1
-        ends_ns.append(last_ns)
+    starts_ns = [host.starts_ns[step] for step in steps]
+    returns_ns = [host.starts_ns[step] + host.durations_ns[step] for step in steps]
+    ends_ns = [0] * len(steps)
+    for row in timeline.rows if steps else ():
+        if links[row] != NO_ROW:
+            called_ns = host.starts_ns[links[row]]
+            step = bisect_right(starts_ns, called_ns) - 1
+            if step >= 0 and called_ns < returns_ns[step]:
+                end_ns = activities.starts_ns[row] + activities.durations_ns[row]
+                ends_ns[step] = max(ends_ns[step], end_ns)
     return ends_ns
 
 
@@ -172,7 +168,7 @@ def _parts(timeline: Timeline, host: HostSpans, start_ns: int, end_ns: int) -> d
     }
     # What else a device does.
     parts["fill"] = busy.length_ns - sum(parts.values())
-    left = stretch(start_ns, end_ns).minus(busy)
+    left = busy.gaps(start_ns, end_ns)
     ranked = {"call": host.calls, "data_loader": host.loader, "operation": host.operations}
     for name, spans in ranked.items():
         others = left.minus(spans.within(start_ns, end_ns))

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from otel_gpu.decode.device import DeviceActivities, DeviceTrace
 from otel_gpu.ledger.kernel_kinds import KernelKind, copy_way
 from otel_gpu.ledger.launches import NO_ROW
-from otel_gpu.ledger.spans import Spans, stretch, union
+from otel_gpu.ledger.spans import Spans, union
 
 WITHIN_DEVICE: Final = "DtoD"
 TO_DEVICE: Final = "HtoD"
@@ -96,7 +96,7 @@ class Timeline(NamedTuple):
 
     def gaps(self) -> Spans:
         """Return when it did nothing."""
-        return stretch(self.start_ns, self.end_ns).minus(self.busy)
+        return self.busy.gaps(self.start_ns, self.end_ns)
 
 
 def timelines(

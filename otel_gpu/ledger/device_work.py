@@ -214,8 +214,9 @@ def _operations(
 def _copies(trace: DeviceTrace, timeline: Timeline) -> Iterator[Copies]:
     activities = trace.activities
     sums: dict[tuple[str, bool], list[int]] = {}
+    copy = int(Work.COPY)
     for row in timeline.rows:
-        if activities.kinds[row] == Work.COPY:
+        if activities.kinds[row] == copy:
             name = trace.names[activities.names[row]]
             one = sums.setdefault((copy_way(name), is_pageable(name)), [0, 0, 0])
             one[0] += 1

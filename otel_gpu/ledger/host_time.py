@@ -42,13 +42,20 @@ class Inside(IntFlag):
     LOADER = 64
 
 
-# Plain numbers, as there are millions of rows.
+# Plain numbers, as there are millions of rows: looking a member up takes longer than what is done with it.
 _BACKWARD: Final = int(Inside.BACKWARD)
 _CHECKPOINT: Final = int(Inside.CHECKPOINT)
+_NOTHING_DONE: Final = int(Doing.NOTHING)
+_OF_PYTHON: Final = int(Doing.PYTHON)
+_OF_OPERATION: Final = int(Doing.OPERATION)
+_OF_WAITING: Final = int(Doing.SYNCHRONIZE)
+_PYTHON: Final = int(HostWork.PYTHON)
+_OPERATION: Final = int(HostWork.OPERATION)
+_CALL: Final = int(HostWork.CALL)
 
-Segment = tuple[int, int, Doing, int, int]
+Segment = tuple[int, int, int, int, int]
 """
-A stretch in which one call was the innermost: start, end, what the thread did, the row of the call
+A stretch in which one call was the innermost: start, end, what the thread did (``Doing``), the row of the call
 that says so, and that of the innermost function of Python around it, or ``NO_ROW``. There are
 millions of them.
 """
@@ -70,7 +77,8 @@ class HostTime:
         self.owners = array("i", (NO_ROW,)) * count
         self.inside = bytearray(count)
         self._trace = trace
-        self._doings = [_doing(name) for name in trace.names]
+        self._names, self._kinds = trace.host.names, trace.host.kinds
+        self._doings = [int(_doing(name)) for name in trace.names]
         self._regions = [_region(name) for name in trace.names]
         # Names that mark time, and do nothing.
         self._marks = [
@@ -78,7 +86,7 @@ class HostTime:
         ]
         kinds = dict(zip(trace.host.names, trace.host.kinds, strict=True))
         self._is_plain = [
-            doing is Doing.OPERATION and not region and kinds.get(name) == HostWork.CALL
+            doing == _OF_OPERATION and not region and kinds.get(name) == _CALL
             for name, (doing, region) in enumerate(zip(self._doings, self._regions, strict=True))
         ]
         self._rows = _by_thread(trace)
@@ -89,13 +97,13 @@ class HostTime:
         """The threads that did anything."""
         return sorted(self._rows)
 
-    def doing_of(self, row: int) -> Doing:
-        """Return what a row means that its thread does."""
-        return self._doings[self._trace.host.names[row]]
+    def is_wait(self, row: int) -> bool:
+        """Say whether a thread waits for a device in a row."""
+        return self._doings[self._names[row]] == _OF_WAITING
 
     def is_mark(self, row: int) -> bool:
         """Say whether a row only marks time."""
-        return self._marks[self._trace.host.names[row]]
+        return self._marks[self._names[row]]
 
     def rows_within(self, thread: int, start_ns: int, end_ns: int) -> Sequence[int]:
         """
@@ -116,9 +124,8 @@ class HostTime:
     def walk(self, thread: int) -> Iterator[Segment]:
         """Yield what a thread did, in order; not the time in which it did nothing."""
         starts_ns, durations_ns = self._trace.host.starts_ns, self._trace.host.durations_ns
-        names, is_plain, self_ns = self._trace.host.names, self._is_plain, self.self_ns
-        owners, insides = self.owners, self.inside
-        open_, operation = self._open, int(Doing.OPERATION)
+        names, is_plain, self_ns = self._names, self._is_plain, self.self_ns
+        owners, insides, open_ = self.owners, self.inside, self._open
         at_ns = reached_ns = 0
         stack: list[_Open] = []
         for row in chain(self._rows_of(thread), (NO_ROW,)):
@@ -135,12 +142,11 @@ class HostTime:
             if stack:
                 top = stack[-1]
                 top_ns, inner, doing, named, python, owner, inside = top
-                if is_plain[names[row]] and doing >= operation:
+                if is_plain[names[row]] and doing >= _OF_OPERATION:
                     # Most are such calls, of which nothing more is to be said than whose they are.
                     owners[row], insides[row] = owner, inside
-                    from_ns = max(start_ns, reached_ns)
-                    own_ns = min(end_ns, top_ns) - from_ns
-                    reached_ns = from_ns
+                    reached_ns = reached_ns if reached_ns > start_ns else start_ns  # noqa: FURB136 -- twice as fast
+                    own_ns = (end_ns if end_ns < top_ns else top_ns) - reached_ns  # noqa: FURB136 -- twice as fast
                     if own_ns > 0:
                         self_ns[row] += own_ns
                         self_ns[inner] -= own_ns
@@ -153,7 +159,7 @@ class HostTime:
                 end_ns = end_ns if end_ns < top_ns else top_ns  # noqa: FURB136 -- twice as fast
             else:
                 top = _NOTHING
-            at_ns = max(at_ns, start_ns)
+            at_ns = at_ns if at_ns > start_ns else start_ns  # noqa: FURB136 -- twice as fast
             stack.append(open_(row, end_ns, top))
 
     def _rows_of(self, thread: int) -> Sequence[int]:
@@ -167,11 +173,11 @@ class HostTime:
 
     def _open(self, row: int, end_ns: int, around: "_Open") -> "_Open":
         _, _, doing, named, python, owner, inside = around
-        name, kind = self._trace.host.names[row], self._trace.host.kinds[row]
+        name, kind = self._names[row], self._kinds[row]
         if not self._marks[name]:
             region = self._regions[name]
-            if kind == HostWork.PYTHON:
-                python, own = row, Doing.PYTHON
+            if kind == _PYTHON:
+                python, own = row, _OF_PYTHON
                 inside |= region & _CHECKPOINT
             else:
                 own = self._doings[name]
@@ -179,12 +185,12 @@ class HostTime:
                     # What was missing is there now, and is used.
                     inside &= ~_CHECKPOINT
                 inside |= region
-                if kind == HostWork.OPERATION:
+                if kind == _OPERATION:
                     owner = row
             # Of one region the outermost call names it, but of operations the innermost, and of
             # those rather the operator than the call that it makes.
-            is_finer = own == doing <= Doing.OPERATION
-            if own > doing or (is_finer and kind != HostWork.CALL):
+            is_finer = own == doing <= _OF_OPERATION
+            if own > doing or (is_finer and kind != _CALL):
                 doing, named = own, row
         self.owners[row], self.inside[row] = owner, inside
         return end_ns, row, doing, named, python, owner, inside
@@ -192,9 +198,9 @@ class HostTime:
 
 # Of a call that is open: its end, its row, what the thread does, who says so, the function of
 # Python, the operation, and the regions.
-_Open = tuple[int, int, Doing, int, int, int, int]
+_Open = tuple[int, int, int, int, int, int, int]
 _END_NS: Final = 1 << 63
-_NOTHING: Final[_Open] = (0, NO_ROW, Doing.NOTHING, NO_ROW, NO_ROW, NO_ROW, 0)
+_NOTHING: Final[_Open] = (0, NO_ROW, _NOTHING_DONE, NO_ROW, NO_ROW, NO_ROW, 0)
 
 _SYNCHRONIZES: Final = re.compile(
     r"(?:cuda|hip)(?:Device|Stream|Event)Synchronize|(?:cu|hip)(?:Ctx|Stream|Event)Synchronize"

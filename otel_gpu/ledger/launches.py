@@ -2,10 +2,10 @@
 
 from array import array
 from collections.abc import Sequence
-from heapq import merge
 from typing import Final, NamedTuple
 
 from otel_gpu.decode.device import DeviceTrace, HostWork
+from otel_gpu.ledger.spans import union
 
 NO_ROW: Final = -1
 LATENCY_NS: Final = 30_000
@@ -98,12 +98,12 @@ def measure(trace: DeviceTrace, rows: Sequence[int], links: Sequence[int]) -> La
 
 def _queue(calls: Sequence[int], starts: Sequence[int]) -> tuple[int, int]:
     """Return the greatest length of a queue, and how long it was full."""
-    queued = most = full_ns = last_ns = 0
-    # What begins as another is enqueued leaves first.
-    for at_ns, change in merge(((at, 1) for at in calls), ((at, -1) for at in starts)):
-        if queued >= QUEUE_LIMIT:
-            full_ns += at_ns - last_ns
-        queued += change
-        most = max(most, queued)
-        last_ns = at_ns
-    return most, full_ns
+    most = begun = 0
+    for enqueued, call_ns in enumerate(calls, 1):
+        # What begins as another is enqueued leaves first.
+        while begun < len(starts) and starts[begun] <= call_ns:
+            begun += 1
+        most = max(most, enqueued - begun)
+    # From the call that fills it to the start that makes room again.
+    full = union(zip(calls[QUEUE_LIMIT - 1 :], starts, strict=False))
+    return most, full.length_ns

@@ -49,6 +49,19 @@ class Spans:
             found.ends_ns[-1] = min(found.ends_ns[-1], end_ns)
         return found
 
+    def gaps(self, start_ns: int, end_ns: int) -> "Spans":
+        """Return what of a stretch is not in them."""
+        inside = self.within(start_ns, end_ns)
+        ends_ns, starts_ns = array("q", (start_ns,)), inside.starts_ns[:]
+        ends_ns.extend(inside.ends_ns)
+        starts_ns.append(end_ns)
+        # They may fill one end of it, or both.
+        first = int(ends_ns[0] >= starts_ns[0])
+        last = len(starts_ns) - (len(starts_ns) > first and ends_ns[-1] >= starts_ns[-1])
+        found = Spans()
+        found.starts_ns, found.ends_ns = ends_ns[first:last], starts_ns[first:last]
+        return found
+
     def minus(self, other: "Spans") -> "Spans":
         """Return what of them is not in others."""
         if not other or not self:
@@ -77,11 +90,6 @@ class Spans:
     def join(self, *others: "Spans") -> "Spans":
         """Return what is in any of them."""
         return union(merge(self, *others))
-
-
-def stretch(start_ns: int, end_ns: int) -> Spans:
-    """Return one stretch, or none if it is empty."""
-    return union([(start_ns, end_ns)])
 
 
 def union(pairs: Iterable[tuple[int, int]]) -> Spans:

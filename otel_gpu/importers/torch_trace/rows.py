@@ -152,6 +152,8 @@ class Rows:
             self._thread_names[key] = clean(str(event.args.name))  # type: ignore[union-attr]
 
     def _host_taker(self, kind: HostWork) -> Callable[[TraceEvent], None]:
+        # Names and threads that nearly all were seen before, so that a call takes longer than its answer.
+        known_name, known_thread = self.names.numbers.get, self._threads.get
         number, times, thread_of = self.names.number, self._times, self._thread
         host = self.host
         # All rows are made here or below: the method ``add`` of the tables would take twice the time.
@@ -175,7 +177,10 @@ class Rows:
                 correlation = _correlation(arguments)
             elif is_operation and type(arguments) is Arguments and arguments.shape is not NO_TEXT:
                 shape = self._shape(arguments)
-            name, thread = number(event.name), thread_of(event)
+            if (name := known_name(event.name)) is None:
+                name = number(event.name)
+            if (thread := known_thread((event.pid, event.tid))) is None:
+                thread = thread_of(event)
             add_kind(kind)
             add_thread(thread)
             add_start(start_ns)
@@ -263,7 +268,9 @@ class Rows:
         """Return start and duration in nanoseconds; a duration of -1: they were rejected."""
         start, duration = event.ts, event.dur
         try:
-            start_ns, duration_ns = round(start * _NS_PER_US), round(duration * _NS_PER_US)
+            start_ns, duration_ns = start * _NS_PER_US, duration * _NS_PER_US
+            if type(start_ns) is not int or type(duration_ns) is not int:
+                start_ns, duration_ns = round(start_ns), round(duration_ns)
         except (TypeError, ValueError, OverflowError) as error:
             if start is None or duration is None:
                 raise TypeError from error
