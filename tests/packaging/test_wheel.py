@@ -188,6 +188,6 @@ def test_extras_pull_what_they_name_and_never_the_other_bcc(opened):
     requires = [str(value) for value in metadata(opened, "METADATA").get_all("Requires-Dist") or []]
 
     assert {re.split(r"[<>=; \[]", value)[0] for value in requires if "extra ==" in value} == {
-        "mcp", "pydantic", "uvicorn"
+        "mcp", "nvidia-ml-py", "pydantic", "uvicorn"
     }  # fmt: skip
     assert [value for value in requires if re.match(r"bcc\b", value)] == []

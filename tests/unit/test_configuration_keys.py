@@ -20,7 +20,7 @@ DEPLOYED = sorted(path for path in (ROOT / "deploy").rglob("*") if path.is_file(
 OTHERS = {config.FILE_VARIABLE, "OTEL_GPU_MCP_TOKEN", "OTEL_GPU_WHEEL_LIBBPF"}
 # The page about troubles shows what a wrong name leads to.
 MISTAKES = {"OTEL_GPU_SPANS_MOED"}
-TESTS_OWN = "OTEL_GPU_TEST_"
+TESTS_OWN = ("OTEL_GPU_TEST_", "OTEL_GPU_BENCH_")
 VARIABLES = {option.variable for option in options.OPTIONS.values()}
 # `spans.mode`, `stacks.mode: none`, `explain.enabled: false`
 KEY = re.compile(rf"`((?:{'|'.join(options.SECTIONS)})\.[a-z_]+)(?:`|: )")
