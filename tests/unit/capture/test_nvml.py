@@ -62,7 +62,7 @@ devices.close()
 def read(tmp_path):
     """Return the readings of devices that say what a text says, as a recording would have them."""
 
-    def run(said, readings=1, *, late_s=5.0, interval_s=0.01):
+    def run(said, readings=1, *, late_s=5.0, interval_s=60):
         file = tmp_path / "devices.txt"
         file.write_text(said)
         script = READ.format(readings=readings, late_s=late_s, interval_s=interval_s)
