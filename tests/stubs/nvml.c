@@ -12,7 +12,13 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7 };
+enum {
+	SUCCESS = 0,
+	INVALID_ARGUMENT = 2,
+	NOT_SUPPORTED = 3,
+	NOT_FOUND = 6,
+	INSUFFICIENT_SIZE = 7
+};
 
 typedef struct device *device_t;
 
@@ -110,7 +116,8 @@ static int number(device_t device, const char *function, const char *name, unsig
 	return SUCCESS;
 }
 
-static int text(device_t device, const char *function, const char *name, char *out, unsigned int size)
+static int text(device_t device, const char *function, const char *name, char *out,
+		unsigned int size)
 {
 	int code = code_of(device, function);
 
@@ -172,20 +179,22 @@ EXPORT int nvmlDeviceGetPciInfo_v3(device_t device, struct pci_info *info)
 EXPORT int nvmlDeviceGetUtilizationRates(device_t device, struct utilization *out)
 {
 	unsigned long long sleep_ms = setting(number_of(device), "sleep_ms", 0);
-	struct timespec length = { (time_t)(sleep_ms / 1000), (long)(sleep_ms % 1000) * 1000000 };
+	struct timespec length = {(time_t)(sleep_ms / 1000), (long)(sleep_ms % 1000) * 1000000};
 
 	nanosleep(&length, NULL);
 	out->memory = (unsigned int)setting(number_of(device), "memory_percent", 0);
 	return number(device, __func__, "gpu_percent", &out->gpu);
 }
 
-EXPORT int nvmlDeviceGetEncoderUtilization(device_t device, unsigned int *out, unsigned int *period_us)
+EXPORT int nvmlDeviceGetEncoderUtilization(device_t device, unsigned int *out,
+					   unsigned int *period_us)
 {
 	*period_us = 0;
 	return number(device, __func__, "encoder_percent", out);
 }
 
-EXPORT int nvmlDeviceGetDecoderUtilization(device_t device, unsigned int *out, unsigned int *period_us)
+EXPORT int nvmlDeviceGetDecoderUtilization(device_t device, unsigned int *out,
+					   unsigned int *period_us)
 {
 	*period_us = 0;
 	return number(device, __func__, "decoder_percent", out);
@@ -240,8 +249,8 @@ EXPORT int nvmlDeviceGetTotalEccErrors(device_t device, unsigned int kind, unsig
 				       unsigned long long *out)
 {
 	unsigned int count = 0;
-	int code = counter ? INVALID_ARGUMENT :
-			     number(device, __func__, kind ? "uncorrected" : "corrected", &count);
+	int code = counter ? INVALID_ARGUMENT
+			   : number(device, __func__, kind ? "uncorrected" : "corrected", &count);
 
 	*out = count;
 	return code;
