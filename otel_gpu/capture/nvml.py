@@ -31,16 +31,17 @@ LATE_S: Final = 5.0
 
 _OPEN_AGAIN_S = 60.0
 _NS_PER_S = 10**9
-_BITS_PER_PERCENT = 100
-# Of field values: what the counter is of, in nanoseconds, by the name of its field.
-_LIMITED = {
+_WHOLE_PERCENT = 100
+# Of field values: why the clocks were limited, which is counted in nanoseconds, by the name of its field.
+LIMITED: Final[Mapping[str, str]] = {
     "NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP": "sw_power_cap",
     "NVML_FI_DEV_CLOCKS_EVENT_REASON_SYNC_BOOST": "sync_boost",
     "NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN": "sw_thermal",
     "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN": "hw_thermal",
     "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN": "hw_power_brake",
 }
-_IO = {
+# Over which link, and which way, bytes went that a field counts.
+IO: Final[Mapping[str, tuple[str, str]]] = {
     "NVML_FI_DEV_PCIE_COUNT_TX_BYTES": ("pcie", "transmit"),
     "NVML_FI_DEV_PCIE_COUNT_RX_BYTES": ("pcie", "receive"),
     "NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES": ("nvlink", "transmit"),
@@ -237,7 +238,7 @@ class _Devices:
         return {name: count for name, count in found.items() if count is not None} or None
 
     def _fields(self, handle: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 - opaque
-        names = [*_LIMITED, *_IO, _MEMORY_TEMPERATURE]
+        names = [*LIMITED, *IO, _MEMORY_TEMPERATURE]
         names = [name for name in names if hasattr(self._nvml, name)]
         wanted = [
             (getattr(self._nvml, name), _ALL_LINKS if "NVLINK" in name else 0) for name in names
@@ -251,8 +252,8 @@ class _Devices:
             for name, value in zip(names, values, strict=True)
             if value.nvmlReturn == self._nvml.NVML_SUCCESS
         }
-        yield "limited_ns", {_LIMITED[name]: known[name] for name in _LIMITED if name in known}
-        io = [[*_IO[name], known[name]] for name in _IO if name in known]
+        yield "limited_ns", {LIMITED[name]: known[name] for name in LIMITED if name in known}
+        io = [[*IO[name], known[name]] for name in IO if name in known]
         yield "io_bytes", io
         yield "memory_temperature_c", known.get(_MEMORY_TEMPERATURE)
 
@@ -276,10 +277,7 @@ class _Devices:
         shares: dict[int, int] = {}
         for sample in used or ():
             # The latest of each process: samples come several times a second.
-            if (
-                sample.timeStamp >= self._seen_us.get(uuid, 0)
-                and sample.smUtil <= _BITS_PER_PERCENT
-            ):
+            if sample.timeStamp >= self._seen_us.get(uuid, 0) and sample.smUtil <= _WHOLE_PERCENT:
                 shares[sample.pid] = sample.smUtil
         self._seen_us[uuid] = max(
             (sample.timeStamp for sample in used or ()), default=self._seen_us.get(uuid, 0)

@@ -3,20 +3,16 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from otel_gpu.capture.nvml import MAX_DEVICES, MAX_PARTS
+from otel_gpu.capture.nvml import GPM_METRICS, IO, LIMITED, MAX_DEVICES, MAX_PARTS
 
 MAX_TEXT: Final = 256
 """Characters of a text in it."""
 
-TASKS: Final = frozenset({"general", "memory", "encoder", "decoder"})
-LIMITS: Final = frozenset(
-    {"sw_power_cap", "sync_boost", "sw_thermal", "hw_thermal", "hw_power_brake"}
-)
-"""Why the clocks of a device can be lower than they might be, of what is counted."""
-ACTIVITIES: Final = frozenset({"sm_activity", "sm_occupancy", "tensor_activity", "dram_activity"})
-ERRORS: Final = frozenset({"corrected", "uncorrected"})
-LINKS: Final = frozenset({"pcie", "nvlink"})
-DIRECTIONS: Final = frozenset({"transmit", "receive"})
+_TASKS = frozenset({"general", "memory", "encoder", "decoder"})
+_ERRORS = frozenset({"corrected", "uncorrected"})
+_LIMITS = frozenset(LIMITED.values())
+_ACTIVITIES = frozenset(GPM_METRICS.values())
+_WAYS = frozenset(IO.values())
 
 _INT64_MAX = (1 << 63) - 1
 _PERCENT = range(101)
@@ -83,15 +79,15 @@ def _findings(gpu: Mapping[str, Any]) -> Iterator[bool]:
     yield all(len(gpu.get(name, "")) <= MAX_TEXT for name in _TEXTS)
     yield all(0 <= gpu.get(name, 0) <= _INT64_MAX for name in _COUNTS)
     utilization = gpu.get("utilization", {})
-    yield utilization.keys() <= TASKS and all(used in _PERCENT for used in utilization.values())
-    yield gpu.get("limited_ns", {}).keys() <= LIMITS
-    yield gpu.get("errors", {}).keys() <= ERRORS
+    yield utilization.keys() <= _TASKS and all(used in _PERCENT for used in utilization.values())
+    yield gpu.get("limited_ns", {}).keys() <= _LIMITS
+    yield gpu.get("errors", {}).keys() <= _ERRORS
     activity = gpu.get("activity", {})
-    yield activity.keys() <= ACTIVITIES and all(0 <= share <= 1 for share in activity.values())
+    yield activity.keys() <= _ACTIVITIES and all(0 <= share <= 1 for share in activity.values())
     for name in ("memory_bytes", "limited_ns", "errors"):
         yield _are_counts(gpu.get(name, {}))
     yield gpu.get("memory_bytes", {}).keys() <= {"limit", "usage", "reserved"}
-    yield len(gpu.get("io_bytes", ())) <= len(LINKS) * len(DIRECTIONS)
+    yield len(gpu.get("io_bytes", ())) <= len(_WAYS)
     yield all(map(_is_io, gpu.get("io_bytes", ())))
     for name in ("parts", "processes"):
         yield len(gpu.get(name, ())) <= MAX_PARTS
@@ -115,10 +111,6 @@ def _are_counts(figures: Mapping[str, int]) -> bool:
 def _is_io(row: list[Any]) -> bool:
     if len(row) != _IO_FIELDS:
         return False
-    link, direction, size_bytes = row
-    return (
-        link in LINKS
-        and direction in DIRECTIONS
-        and type(size_bytes) is int
-        and 0 <= size_bytes <= _INT64_MAX
-    )
+    *way, size_bytes = row
+    is_known = all(isinstance(part, str) for part in way) and tuple(way) in _WAYS
+    return is_known and type(size_bytes) is int and 0 <= size_bytes <= _INT64_MAX
