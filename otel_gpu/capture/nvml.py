@@ -314,7 +314,8 @@ class _Devices:
         if found is None:
             return None
         return {
-            name: asked.metrics[at].value / 100
+            # What is counted over a moment longer may be a little more than all of it.
+            name: min(1.0, max(0.0, asked.metrics[at].value / _WHOLE_PERCENT))
             for at, name in enumerate(GPM_METRICS.values())
             if asked.metrics[at].nvmlReturn == nvml.NVML_SUCCESS
         }

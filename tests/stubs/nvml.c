@@ -328,3 +328,57 @@ EXPORT int nvmlDeviceGetProcessUtilization(device_t device, struct process_sampl
 	samples->sm = (unsigned int)setting(number_of(device), "pid_percent", 0);
 	return SUCCESS;
 }
+
+struct gpm_support {
+	unsigned int version, is_supported;
+};
+
+struct gpm_metrics {
+	unsigned int version, count;
+	int *samples[2];
+	struct {
+		unsigned int id;
+		int code;
+		double value;
+		const char *names[3];
+	} metrics[128];
+};
+
+EXPORT int nvmlGpmQueryDeviceSupport(device_t device, struct gpm_support *out)
+{
+	out->is_supported = (unsigned int)setting(number_of(device), "gpm", 0);
+	return SUCCESS;
+}
+
+EXPORT int nvmlGpmSampleAlloc(int **sample)
+{
+	*sample = calloc(1, sizeof(**sample));
+	return SUCCESS;
+}
+
+EXPORT int nvmlGpmSampleFree(int *sample)
+{
+	free(sample);
+	return SUCCESS;
+}
+
+EXPORT int nvmlGpmSampleGet(device_t device, int *sample)
+{
+	*sample = number_of(device);
+	return SUCCESS;
+}
+
+EXPORT int nvmlGpmMetricsGet(struct gpm_metrics *asked)
+{
+	char name[32], value[256];
+
+	for (unsigned int at = 0; at < asked->count; at++) {
+		snprintf(name, sizeof(name), "gpm.%u", asked->metrics[at].id);
+		asked->metrics[at].code = NOT_SUPPORTED;
+		if (find(*asked->samples[1], name, value, sizeof(value))) {
+			asked->metrics[at].code = SUCCESS;
+			asked->metrics[at].value = strtod(value, NULL);
+		}
+	}
+	return SUCCESS;
+}

@@ -149,6 +149,19 @@ def test_parts_of_a_device_have_memory_of_their_own(read):
     ]
 
 
+def test_activities_are_shares_of_the_time_since_the_reading_before(read):
+    """Of a device that counts them; none is more than all of it."""
+    said = H200 + "0 gpm 1\n0 gpm.2 62.5\n0 gpm.3 100.25\n0 gpm.5 0\n"
+    found = read(said, readings=3, interval_s=0.01)
+
+    assert found[-1]["gpus"][0]["activity"] == {
+        "sm_activity": 0.625,
+        "sm_occupancy": 1.0,
+        "tensor_activity": 0.0,
+    }
+    assert found[-1]["failed"] == {}
+
+
 def test_a_device_that_fell_off_its_bus_is_lost_and_the_other_is_not(read):
     """GPU_IS_LOST; the error is counted by NVML's own name."""
     said = H200.replace("count 1", "count 2") + "1 uuid GPU-2\n1 code 15\n"
